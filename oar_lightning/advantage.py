@@ -1,0 +1,84 @@
+"""Group-relative advantages (GRPO, arXiv 2402.03300; Dr. GRPO, 2503.20783)."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import Literal
+
+import torch
+from jaxtyping import Bool, Float
+from torch import Tensor
+
+EPS = 1e-4
+"""Added to every standard deviation, as in TRL and the GRPO reference code."""
+
+
+@dataclass(frozen=True)
+class AdvantageConfig:
+    """How rewards become advantages.
+
+    Args:
+        scale: divide by the std of the `group`, of the `batch`, or by nothing (`none`, Dr. GRPO).
+        aggregation: sum weighted rewards and normalise the sum, or normalise each reward within its group first.
+    """
+
+    scale: Literal["group", "batch", "none"] = "group"
+    aggregation: Literal["sum_then_normalize", "normalize_then_sum"] = "sum_then_normalize"
+
+
+def combine_rewards(rewards: Float[Tensor, "B K"], weights: Float[Tensor, " K"]) -> Float[Tensor, " B"]:
+    """R = sum_k w_k r_k over the scored (non-NaN) entries; a row without any is NaN."""
+    unscored = rewards.isnan().all(1)
+    return (torch.nan_to_num(rewards) * weights).sum(1).masked_fill(unscored, torch.nan)
+
+
+def group_advantages(
+    rewards: Float[Tensor, "B K"],
+    weights: Float[Tensor, " K"],
+    group_size: int,
+    config: AdvantageConfig = AdvantageConfig(),
+) -> Float[Tensor, " B"]:
+    """A = (R - mean) / (std + 1e-4), mean within the group of `group_size` consecutive rows, std unbiased.
+
+    NaN rewards are unscored: left out of means and stds. A row without any score has advantage 0.
+    With `normalize_then_sum` each reward column is standardised within its group, the weighted sum then over the batch
+    (whatever `scale` says). Units: reward standard deviations, or rewards with `scale=none`.
+
+    Raises:
+        ValueError: where the rows are not whole groups.
+    """
+    if len(rewards) % group_size:
+        raise ValueError(f"{len(rewards)} completions are not whole groups of rollout.group_size={group_size}")
+    if config.aggregation == "normalize_then_sum":
+        columns = rewards.T.reshape(-1, group_size)
+        standard = (columns - _mean(columns)) / (_std(columns) + EPS)
+        total = combine_rewards(standard.reshape(rewards.shape[1], -1).T, weights)[None]
+        advantages = ((total - _mean(total)) / (_std(total) + EPS)).flatten()
+    else:
+        total = combine_rewards(rewards, weights).view(-1, group_size)
+        centred = total - _mean(total)
+        if config.scale == "group":
+            centred = centred / (_std(total) + EPS)
+        elif config.scale == "batch":
+            centred = centred / (_std(total.reshape(1, -1)) + EPS)
+        advantages = centred.flatten()
+    return torch.nan_to_num(advantages, nan=0.0)
+
+
+def zero_std_groups(rewards: Float[Tensor, " B"], group_size: int) -> Bool[Tensor, " G"]:
+    """Groups whose scored rewards are all equal: no signal, hence no scoring and no update."""
+    groups = rewards.view(-1, group_size)
+    low = groups.nan_to_num(nan=torch.inf).amin(1)
+    high = groups.nan_to_num(nan=-torch.inf).amax(1)
+    return ~(high > low)
+
+
+def _mean(groups: Float[Tensor, "G n"]) -> Float[Tensor, "G 1"]:
+    return groups.nanmean(1, keepdim=True)
+
+
+def _std(groups: Float[Tensor, "G n"]) -> Float[Tensor, "G 1"]:
+    """Unbiased std over the scored entries; 0 where fewer than two are scored."""
+    count = (~groups.isnan()).sum(1, keepdim=True)
+    variance = (groups - _mean(groups)).square().nansum(1, keepdim=True) / (count - 1).clamp(min=1)
+    return variance.sqrt()

@@ -1,0 +1,158 @@
+"""Text -> the final answer's span -> regions of the completion (OAR, arXiv 2601.07408; the last marker wins)."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Sequence
+from dataclasses import dataclass
+from enum import IntEnum
+from typing import NamedTuple
+
+
+class Region(IntEnum):
+    """What a token of a completion is part of, in the order in which regions follow each other."""
+
+    REASONING = 0
+    CONCLUSION = 1
+    ANSWER = 2
+    TAIL = 3
+
+
+class AnswerSpan(NamedTuple):
+    """Character positions: the conclusion is ``[conclusion, start)``, the answer's content ``[start, end)``."""
+
+    conclusion: int
+    start: int
+    end: int
+
+
+@dataclass(frozen=True)
+class AnswerFormat:
+    r"""Where a completion states its final answer.
+
+    Args:
+        boxed: whether ``\boxed{...}`` (balanced braces, or one brace-less token) marks an answer.
+        phrases: texts after which the rest of the line is the answer; matched without regard to case.
+        no_span: what a completion without an answer is credited by: `uniform` keeps weight 1 on all its tokens;
+            `last_token` scores its tokens by their influence on the last one.
+    """
+
+    boxed: bool = True
+    phrases: Sequence[str] = ("#### ", "the answer is")
+    no_span: str = "uniform"
+
+    def __post_init__(self) -> None:
+        if not self.boxed and not self.phrases:
+            raise ValueError("answer.boxed=false and answer.phrases=[] leave no marker to find an answer by; set one")
+        if any(not phrase.strip() for phrase in self.phrases):
+            raise ValueError(f"answer.phrases must not hold an empty phrase, got {list(self.phrases)}")
+        if self.no_span not in ("uniform", "last_token"):
+            raise ValueError(f"answer.no_span must be uniform or last_token, got {self.no_span}")
+
+
+_BOX = "\\boxed"
+_TRIM = " \t\r\n$"
+
+
+def find_answer(text: str, answer_format: AnswerFormat = AnswerFormat(), complete: bool = True) -> AnswerSpan | None:
+    """The span of the last marked answer, or None where there is no marker or the last one is empty or unclosed.
+
+    `complete` says that the text ended by itself: in a truncated one, an answer that only its line's end would close is
+    unfinished and does not count. Linear in the text.
+    """
+    phrases = [_last(text, phrase) for phrase in answer_format.phrases]
+    phrase_start, phrase_end = max(phrases, default=(-1, -1))
+    box = text.rfind(_BOX) if answer_format.boxed else -1
+    if box < 0 and phrase_start < 0:
+        return None
+    if box > phrase_start:
+        content = _boxed_content(text, box)
+        # "The answer is $\boxed{4}$": the phrase that leads up to the box belongs to the conclusion
+        leads = phrase_start >= 0 and not text[phrase_end:box].strip(_TRIM + ":")
+        conclusion = phrase_start if leads else box
+    else:
+        content = _line_content(text, phrase_end, complete)
+        conclusion = phrase_start
+    if content is None:
+        return None
+    start, end = _trim(text, *content)
+    return AnswerSpan(conclusion, start, end) if start < end else None
+
+
+def token_regions(
+    spans: Sequence[tuple[int, int]], answer: AnswerSpan | None
+) -> list[Region]:
+    """Region of each token from its character range; the four regions partition the tokens in order.
+
+    A token that overlaps any character of the answer is part of the answer; one that overlaps the conclusion is part of
+    the conclusion. Without an answer all is reasoning.
+    """
+    if answer is None:
+        return [Region.REASONING] * len(spans)
+    regions = []
+    for begin, end in spans:
+        if end <= answer.start:
+            regions.append(Region.REASONING if end <= answer.conclusion and begin < answer.conclusion else Region.CONCLUSION)
+        elif begin < answer.end:
+            regions.append(Region.ANSWER)
+        else:
+            regions.append(Region.TAIL)
+    return regions
+
+
+def gold_answer(solution: str, answer_format: AnswerFormat = AnswerFormat()) -> str | None:
+    """The final answer that a worked solution states, or None."""
+    span = find_answer(solution, answer_format)
+    return None if span is None else solution[span.start : span.end]
+
+
+def _last(text: str, phrase: str) -> tuple[int, int]:
+    """Start and end of the last occurrence of `phrase` without regard to case, or (-1, -1)."""
+    last = (-1, -1)
+    for match in re.finditer(re.escape(phrase.strip()), text, re.IGNORECASE):
+        last = match.span()
+    return last
+
+
+def _boxed_content(text: str, box: int) -> tuple[int, int] | None:
+    start = box + len(_BOX)
+    while start < len(text) and text[start] in " \t":
+        start += 1
+    if start == len(text):
+        return None
+    if text[start] != "{":
+        token = re.compile(r"[^\s$.,;]+").match(text, start)
+        return token.span() if token and token.end() < len(text) else None
+    depth = 0
+    escaped = False
+    for index in range(start, len(text)):
+        character = text[index]
+        if escaped:
+            escaped = False
+        elif character == "\\":
+            escaped = True
+        elif character == "{":
+            depth += 1
+        elif character == "}":
+            depth -= 1
+            if depth == 0:
+                return start + 1, index
+    return None
+
+
+def _line_content(text: str, start: int, complete: bool) -> tuple[int, int] | None:
+    """From `start` to the end of the sentence or line."""
+    match = re.compile(r"[:\s]*").match(text, start)
+    start = match.end() if match else start
+    stop = re.compile(r"\n|\.(?=\s)|\.$").search(text, start)
+    if stop is None:
+        return (start, len(text)) if complete else None
+    return start, stop.start()
+
+
+def _trim(text: str, start: int, end: int) -> tuple[int, int]:
+    while start < end and text[start] in _TRIM:
+        start += 1
+    while end > start and text[end - 1] in _TRIM:
+        end -= 1
+    return start, end

@@ -1,0 +1,233 @@
+"""Config -> objects; the only file that knows both Hydra and Lightning.
+
+Cheap things are built first, so that a bad value is reported before a model is loaded or a database created.
+"""
+
+from __future__ import annotations
+
+import logging
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import lightning as L
+import torch
+from hydra.utils import instantiate
+from lightning.pytorch.loggers import MLFlowLogger
+from omegaconf import DictConfig, OmegaConf
+
+from oar_lightning.advantage import AdvantageConfig
+from oar_lightning.answer_span import AnswerFormat
+from oar_lightning.callbacks import EvaluationCallback, GracefulStop, LastCheckpoint, RandomState, RunIdentity, TrainingProgress
+from oar_lightning.config_check import ConfigError
+from oar_lightning.data.datamodule import MathDataModule, benchmark_problems, sample_texts
+from oar_lightning.data.stream import ProblemSource, UpdatePlan
+from oar_lightning.evaluation import EvaluationConfig
+from oar_lightning.gating import GateConfig
+from oar_lightning.language_model import check_head
+from oar_lightning.loss import LossConfig
+from oar_lightning.module import Method, PolicyOptimization
+from oar_lightning.policy import FreshPolicy, Policy, PretrainedPolicy
+from oar_lightning.reward import Rewards
+from oar_lightning.rollout import HFEngine, RolloutStage, SamplingConfig
+from oar_lightning.schedule import Schedule
+from oar_lightning.scoring import FunctionScorer, Scorer, Uniform
+from oar_lightning.supervised import SupervisedConfig, SupervisedWarmStart
+from oar_lightning.token_text import TokenBytes
+from oar_lightning.tracking import Tracker
+
+log = logging.getLogger(__name__)
+
+
+@dataclass(frozen=True)
+class Settings:
+    """Every cheap object of a run, built and thereby checked."""
+
+    policy: PretrainedPolicy | FreshPolicy
+    scorer: Scorer
+    gate: GateConfig
+    advantage: AdvantageConfig
+    loss: LossConfig
+    update: UpdatePlan
+    sampling: SamplingConfig
+    answer: AnswerFormat
+    rewards: Rewards
+    schedule: Schedule
+    evaluation: EvaluationConfig
+    supervised: SupervisedConfig
+    train: ProblemSource
+    benchmarks: dict[str, ProblemSource]
+
+
+@dataclass(frozen=True)
+class Run:
+    """Everything `fit` needs."""
+
+    datamodule: MathDataModule
+    module: L.LightningModule
+    trainer: L.Trainer
+    tracker: Tracker
+    policy: Policy
+    evaluation: EvaluationCallback
+    stop: GracefulStop
+
+
+def build_settings(cfg: DictConfig) -> Settings:
+    """Build and check everything that costs nothing.
+
+    Raises:
+        ConfigError: for combinations that cannot work or would silently do something else.
+        ValueError: from the settings themselves.
+    """
+    scorer = instantiate(cfg.scorer)
+    settings = Settings(
+        policy=instantiate(cfg.policy),
+        scorer=scorer if isinstance(scorer, Scorer) else FunctionScorer(scorer),
+        gate=instantiate(cfg.gate),
+        advantage=instantiate(cfg.advantage),
+        loss=instantiate(cfg.loss),
+        update=instantiate(cfg["update"]),
+        sampling=instantiate(cfg.rollout),
+        answer=instantiate(cfg.answer, _convert_="all"),
+        rewards=instantiate(cfg.reward),
+        schedule=instantiate(cfg.schedule),
+        evaluation=instantiate(cfg.evaluation),
+        supervised=instantiate(cfg.supervised),
+        train=instantiate(cfg.data.train, _convert_="all"),
+        benchmarks={name: instantiate(node, _convert_="all") for name, node in (cfg.data.evaluation or {}).items()},
+    )
+    settings.schedule.check()
+    _check_combinations(settings, cfg)
+    return settings
+
+
+def _check_combinations(settings: Settings, cfg: DictConfig) -> None:
+    uniform = isinstance(settings.scorer, Uniform) or settings.gate.mode == "off"
+    if settings.loss.ratio == "sequence" and not uniform:
+        raise ConfigError(
+            "loss.ratio=sequence has one ratio for a whole completion and cannot carry token weights of "
+            f"{type(settings.scorer).__name__}; use loss=gspo_token (loss.ratio=sequence_token) or scorer=uniform"
+        )
+    if settings.sampling.temperature == 0 and cfg.task == "train":
+        raise ConfigError(
+            "rollout.temperature=0 samples the same completion for a whole group, so no advantage is ever non-zero; "
+            "set rollout.temperature > 0, e.g. 1.0"
+        )
+    if cfg.task == "train" and isinstance(settings.policy, FreshPolicy):
+        raise ConfigError(
+            "policy=fresh is a random policy, which task=train cannot learn from; train it first with "
+            "+experiment=warm_start, then pass policy=hf policy.name=<its folder>"
+        )
+    if "accumulate_grad_batches" in cfg.trainer:
+        raise ConfigError("trainer.accumulate_grad_batches is set by the update plan; use update.microbatches instead")
+    if settings.evaluation.problems is not None and not settings.benchmarks:
+        raise ConfigError("data.evaluation names no benchmark; name at least one source, e.g. data.evaluation.test")
+    if "accuracy" not in settings.rewards.terms:
+        raise ConfigError(f"reward.terms must include accuracy (evaluation counts by it), got {sorted(settings.rewards.terms)}")
+
+
+def build_logger(cfg: DictConfig, run_id: str | None) -> MLFlowLogger | None:
+    """The MLflow logger, continuing `run_id` where given; local SQLite stores get their artifacts beside them."""
+    if cfg.logger is None:
+        return None
+    overrides: dict[str, Any] = {"run_id": run_id}
+    uri = cfg.logger.tracking_uri
+    if uri.startswith("sqlite:///"):
+        database = Path(uri.removeprefix("sqlite:///"))
+        database.parent.mkdir(parents=True, exist_ok=True)
+        if cfg.logger.artifact_location is None:
+            overrides["artifact_location"] = str(database.parent / "mlartifacts")
+    return instantiate(cfg.logger, **overrides)
+
+
+def build_run(cfg: DictConfig, settings: Settings, run_dir: Path, run_id: str | None) -> Run:
+    """Load the policy and put the run together."""
+    steps = int(cfg.trainer.max_steps)
+    prompt = instantiate(cfg.data.prompt)
+    if isinstance(settings.policy, FreshPolicy):
+        policy = settings.policy.build(
+            sample_texts(settings.train, prompt.render, settings.supervised.tokenizer_problems)
+        )
+    else:
+        policy = settings.policy.load()
+    check_head(policy.model)
+    prompt = instantiate(cfg.data.prompt, tokenizer=policy.tokenizer)
+    stage = RolloutStage(
+        engine=HFEngine(policy.tokenizer),
+        token_bytes=TokenBytes(policy.tokenizer),
+        prompt=prompt,
+        answer_format=settings.answer,
+        rewards=settings.rewards,
+        pad_token_id=policy.tokenizer.pad_token_id,
+    )
+    benchmarks = {
+        name: benchmark_problems(source, settings.evaluation.problems, name) for name, source in settings.benchmarks.items()
+    }
+    prompt.render(next(iter(benchmarks.values()))[0])  # a chat template that is missing should fail here
+    optimizer = instantiate(cfg.optimizer)
+    module: L.LightningModule
+    plan: UpdatePlan | int
+    microbatches = 1
+    if cfg.task == "train":
+        module = PolicyOptimization(
+            policy=policy,
+            stage=stage,
+            method=Method(
+                settings.scorer, settings.gate, settings.advantage, settings.loss, settings.update, settings.sampling
+            ),
+            optimizer=optimizer,
+            schedule=settings.schedule,
+            seed=int(cfg.seed),
+            reference=_reference(settings),
+        )
+        plan, microbatches = settings.update, settings.update.microbatches
+    else:
+        module = SupervisedWarmStart(policy, prompt, settings.supervised, optimizer, settings.schedule)
+        plan = settings.supervised.batch_size
+    logger = build_logger(cfg, run_id)
+    tracker = Tracker(run_dir, logger)
+    evaluation = EvaluationCallback(benchmarks, stage, settings.sampling, settings.evaluation, tracker)
+    stop = GracefulStop()
+    trainer: L.Trainer = instantiate(
+        cfg.trainer,
+        logger=[logger] if logger else False,
+        callbacks=[
+            TrainingProgress(),
+            evaluation,
+            RandomState(),
+            RunIdentity(logger.run_id if logger else None),
+            stop,
+            LastCheckpoint(run_dir / "checkpoints", int(cfg.checkpoint_every_n_steps)),
+        ],
+        accumulate_grad_batches=microbatches,
+        max_epochs=-1,
+        use_distributed_sampler=False,
+        enable_model_summary=False,
+        default_root_dir=str(run_dir),
+    )
+    datamodule = MathDataModule(settings.train, int(cfg.seed), steps, plan)
+    return Run(datamodule, module, trainer, tracker, policy, evaluation, stop)
+
+
+def _reference(settings: Settings) -> Any:
+    """The frozen reference model where the loss has a KL term; with LoRA it is the policy without its adapters."""
+    if not settings.loss.kl_coef or settings.policy.lora is not None:
+        return None
+    assert isinstance(settings.policy, PretrainedPolicy), "a fresh policy is refused before"
+    return settings.policy.load().model.requires_grad_(False)
+
+
+def plain(cfg: DictConfig) -> dict[str, Any]:
+    """The resolved config as plain containers."""
+    resolved = OmegaConf.to_container(cfg, resolve=True)
+    assert isinstance(resolved, dict)
+    return {str(k): v for k, v in resolved.items()}
+
+
+def seed_everything(seed: int) -> None:
+    L.seed_everything(seed, workers=True, verbose=False)
+
+
+def set_threads(threads: int | None) -> None:
+    if threads is not None:
+        torch.set_num_threads(threads)

@@ -1,0 +1,137 @@
+"""Checkpoints that continue a run exactly, and an orderly stop on Ctrl-C or SIGTERM."""
+
+from __future__ import annotations
+
+import logging
+import os
+import random
+import signal
+from pathlib import Path
+from types import FrameType
+from typing import Any
+
+import lightning as L
+import numpy as np
+import torch
+from lightning.pytorch.callbacks import ModelCheckpoint
+
+log = logging.getLogger(__name__)
+
+LAST = "last.ckpt"
+
+
+class RandomState(L.Callback):
+    """Saves the states of torch's, numpy's and Python's generators, which Lightning does not.
+
+    Plain types only, so that checkpoints load with `weights_only`.
+    """
+
+    def __init__(self) -> None:
+        self._loaded: dict[str, Any] | None = None
+
+    def on_save_checkpoint(self, trainer: L.Trainer, module: L.LightningModule, checkpoint: dict[str, Any]) -> None:
+        name, keys, *rest = np.random.get_state()
+        checkpoint["random_state"] = {
+            "torch": torch.get_rng_state(),
+            "cuda": torch.cuda.get_rng_state_all() if torch.cuda.is_available() else [],
+            "numpy": [name, keys.tolist(), *rest],
+            "python": random.getstate(),
+        }
+
+    def on_load_checkpoint(self, trainer: L.Trainer, module: L.LightningModule, checkpoint: dict[str, Any]) -> None:
+        self._loaded = checkpoint.get("random_state")
+
+    def on_train_start(self, trainer: L.Trainer, module: L.LightningModule) -> None:
+        if self._loaded is None:
+            return
+        state, self._loaded = self._loaded, None
+        torch.set_rng_state(state["torch"])
+        if state["cuda"] and len(state["cuda"]) == torch.cuda.device_count():
+            torch.cuda.set_rng_state_all(state["cuda"])
+        name, keys, *rest = state["numpy"]
+        np.random.set_state((name, np.array(keys, dtype=np.uint32), *rest))
+        version, internal, gauss = state["python"]
+        random.setstate((version, tuple(internal), gauss))
+
+
+class RunIdentity(L.Callback):
+    """Carries the MLflow run id in the checkpoint, so that a resumed run continues the same MLflow run."""
+
+    def __init__(self, run_id: str | None) -> None:
+        self.run_id = run_id
+
+    def on_save_checkpoint(self, trainer: L.Trainer, module: L.LightningModule, checkpoint: dict[str, Any]) -> None:
+        checkpoint["mlflow_run_id"] = self.run_id
+
+
+class LastCheckpoint(ModelCheckpoint):
+    """``last.ckpt``, replaced every n optimizer steps, at the end of training and on an orderly stop.
+
+    Lightning writes a checkpoint in place; here it is written aside and renamed, so that a kill leaves the former one.
+    """
+
+    def __init__(self, folder: Path, every_n_steps: int) -> None:
+        super().__init__(dirpath=folder, filename="last", every_n_train_steps=max(1, every_n_steps), save_top_k=0)
+        self.folder = folder
+        self.every = every_n_steps
+        self._step = -1
+
+    def on_train_start(self, trainer: L.Trainer, module: L.LightningModule) -> None:
+        super().on_train_start(trainer, module)
+        self._step = trainer.global_step
+
+    def on_train_batch_end(self, trainer: L.Trainer, *_: Any) -> None:
+        step = trainer.global_step
+        if step == self._step:  # between the micro-batches of an optimizer step
+            return
+        self._step = step
+        if (self.every and step % self.every == 0) or step == trainer.max_steps or trainer.should_stop:
+            self.save(trainer)
+
+    def save(self, trainer: L.Trainer) -> None:
+        self.folder.mkdir(parents=True, exist_ok=True)
+        aside = self.folder / f".{LAST}.{os.getpid()}"
+        trainer.save_checkpoint(aside)
+        if trainer.is_global_zero:
+            os.replace(aside, self.folder / LAST)
+
+    def on_train_epoch_end(self, *_: Any) -> None:
+        return None
+
+    def on_validation_end(self, *_: Any) -> None:
+        return None
+
+
+class GracefulStop(L.Callback):
+    """Ends training after the current optimizer step on SIGINT or SIGTERM; a second SIGINT interrupts at once.
+
+    `received` is the signal that ended training, or None.
+    """
+
+    SIGNALS = (signal.SIGINT, signal.SIGTERM)
+
+    def __init__(self) -> None:
+        self.received: int | None = None
+        self._step = -1
+        self._former: dict[int, Any] = {}
+
+    def on_train_start(self, trainer: L.Trainer, module: L.LightningModule) -> None:
+        self._step = trainer.global_step
+        for number in self.SIGNALS:
+            self._former[number] = signal.signal(number, self._handle)
+
+    def _handle(self, number: int, frame: FrameType | None) -> None:
+        if self.received is not None and number == signal.SIGINT:
+            raise KeyboardInterrupt
+        self.received = number
+        log.warning("%s: finishing this step, then saving a checkpoint", signal.Signals(number).name)
+
+    def on_train_batch_end(self, trainer: L.Trainer, module: L.LightningModule, *_: Any) -> None:
+        if self.received is not None and trainer.global_step != self._step:  # not between micro-batches
+            trainer.should_stop = True
+        self._step = trainer.global_step
+
+    def teardown(self, trainer: L.Trainer, module: L.LightningModule, stage: str) -> None:
+        for number, handler in self._former.items():
+            signal.signal(number, handler)
+        self._former = {}

@@ -1,0 +1,70 @@
+"""Progress on the console: a Rich bar on a terminal, a line now and then elsewhere."""
+
+from __future__ import annotations
+
+import logging
+import time
+from typing import Any
+
+import lightning as L
+from lightning.pytorch.callbacks import RichProgressBar
+from rich.console import Console
+from rich.table import Table
+
+log = logging.getLogger(__name__)
+
+
+class TrainingProgress(RichProgressBar):
+    """Rich's bar over the whole run with the module's metrics and the time left; log lines where there is no terminal."""
+
+    LINES = 20
+
+    def __init__(self) -> None:
+        super().__init__(leave=True)
+        self._terminal = Console(stderr=True).is_terminal and Console().is_terminal
+        self._started = (0.0, 0)
+        self._last = -1
+        if not self._terminal:
+            self.disable()
+
+    def on_train_start(self, trainer: L.Trainer, pl_module: L.LightningModule) -> None:
+        super().on_train_start(trainer, pl_module)
+        self._started = (time.monotonic(), trainer.global_step)
+
+    def on_train_batch_end(self, trainer: L.Trainer, pl_module: L.LightningModule, *args: Any) -> None:
+        super().on_train_batch_end(trainer, pl_module, *args)
+        step, total = trainer.global_step, int(trainer.max_steps)
+        due = step % max(1, total // self.LINES) == 0 or step == total
+        if self._terminal or step == self._last or not due:
+            return
+        self._last = step
+        since, first = self._started
+        left = (time.monotonic() - since) / max(1, step - first) * (total - step)
+        metrics = " ".join(f"{k} {float(v):.4g}" for k, v in trainer.progress_bar_metrics.items())
+        log.info("step %d/%d %s, %.0f s left", step, total, metrics, left)
+
+    def get_metrics(self, trainer: L.Trainer, pl_module: L.LightningModule) -> dict[str, Any]:
+        metrics = super().get_metrics(trainer, pl_module)
+        metrics.pop("v_num", None)
+        return metrics
+
+    def _get_train_description(self, current_epoch: int) -> str:
+        return "Training"
+
+
+def before_after_table(benchmarks: dict[str, tuple[dict[str, float], dict[str, float]]]) -> Table:
+    """Accuracies before and after training, in percent with the 95 % interval of the sampled one."""
+    table = Table(title="Held-out accuracy, before and after")
+    for column in ("benchmark", "metric", "before", "after", "difference"):
+        table.add_column(column, justify="left" if column in ("benchmark", "metric") else "right")
+    for name, (before, after) in benchmarks.items():
+        for metric in (m for m in after if not m.endswith(("_low", "_high"))):
+            cells = [f"{100 * row[metric]:.1f} %" + _interval(row, metric) for row in (before, after)]
+            table.add_row(name, metric, *cells, f"{100 * (after[metric] - before[metric]):+.1f} points")
+    return table
+
+
+def _interval(row: dict[str, float], metric: str) -> str:
+    if f"{metric}_low" not in row:
+        return ""
+    return f" [{100 * row[f'{metric}_low']:.1f}, {100 * row[f'{metric}_high']:.1f}]"

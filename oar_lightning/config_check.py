@@ -1,0 +1,125 @@
+"""Checks a composed config before anything slow is imported or built: the signatures of its targets are the schema.
+
+Every mapping with a ``_target_`` is held against that target's signature, so a plug-in's keys are checked like the
+package's own. Mappings without one may hold anything their reader understands, except at the top level.
+"""
+
+from __future__ import annotations
+
+import difflib
+import importlib
+import inspect
+import typing
+from collections.abc import Iterable, Iterator, Mapping
+from typing import Any
+
+from beartype import BeartypeConf
+from beartype.door import is_bearable
+
+HYDRA_KEYS = {"_target_", "_partial_", "_recursive_", "_convert_", "_args_"}
+
+
+class ConfigError(ValueError):
+    """A config that cannot run; the message names key, value and remedy."""
+
+
+def check_keys(present: Iterable[str], known: Iterable[str], where: str) -> None:
+    """Raises ConfigError for the first key that is not known, with the nearest known one."""
+    known = sorted(known)
+    for key in present:
+        if key not in known:
+            name = f"{where}.{key}" if where else key
+            near = difflib.get_close_matches(key, known, n=1)
+            hint = f"did you mean {where + '.' if where else ''}{near[0]}? " if near else ""
+            raise ConfigError(f"unknown key {name}; {hint}the keys {'of ' + where if where else 'here'} are: {', '.join(known)}")
+
+
+def check_targets(config: Mapping[str, Any]) -> None:
+    """Hold every ``_target_`` mapping in a resolved config against its target's signature.
+
+    Raises:
+        ConfigError: for a target that cannot be imported, an unknown key, a missing one, or a value of the wrong type.
+    """
+    for where, node in _targets(config, ""):
+        target = _locate(node["_target_"], where)
+        parameters = _parameters(target)
+        keys = [k for k in node if k not in HYDRA_KEYS]
+        takes_any = any(p.kind is inspect.Parameter.VAR_KEYWORD for p in parameters.values())
+        named = {n: p for n, p in parameters.items() if p.kind not in (p.VAR_KEYWORD, p.VAR_POSITIONAL)}
+        if not takes_any:
+            check_keys(keys, named, where)
+        required = [n for n, p in named.items() if p.default is p.empty and n not in keys]
+        if required and not node.get("_partial_"):
+            raise ConfigError(f"{where}: {node['_target_']} needs {', '.join(f'{where}.{n}' for n in required)}; set it")
+        hints = _hints(target)
+        for key in keys:
+            if key in hints:
+                _check_type(node[key], hints[key], f"{where}.{key}")
+
+
+def _targets(node: Any, where: str) -> Iterator[tuple[str, Mapping[str, Any]]]:
+    if isinstance(node, Mapping):
+        if "_target_" in node:
+            yield where, node
+        for key, value in node.items():
+            yield from _targets(value, f"{where}.{key}" if where else str(key))
+    elif isinstance(node, list):
+        for index, value in enumerate(node):
+            yield from _targets(value, f"{where}[{index}]")
+
+
+def _locate(path: str, where: str) -> Any:
+    """The object at a dotted path: the longest importable module prefix, then attributes."""
+    parts = path.split(".")
+    for cut in range(len(parts) - 1, 0, -1):
+        try:
+            found: Any = importlib.import_module(".".join(parts[:cut]))
+        except ModuleNotFoundError as error:
+            if error.name and ".".join(parts[:cut]).startswith(error.name):
+                continue
+            raise ConfigError(f"{where}._target_={path}: its module needs {error.name}, which is not installed") from error
+        try:
+            for part in parts[cut:]:
+                found = getattr(found, part)
+        except AttributeError as error:
+            raise ConfigError(f"{where}._target_={path}: {error}") from error
+        return found
+    raise ConfigError(f"{where}._target_={path}: no such module; is the folder of your file on PYTHONPATH?")
+
+
+def _parameters(target: Any) -> Mapping[str, inspect.Parameter]:
+    return inspect.signature(target).parameters
+
+
+def _hints(target: Any) -> dict[str, Any]:
+    function = target.__init__ if inspect.isclass(target) else target
+    try:
+        return typing.get_type_hints(inspect.unwrap(function))
+    except (NameError, TypeError, AttributeError):  # hints under TYPE_CHECKING, or none at all: nothing to check by
+        return {}
+
+
+def _check_type(value: Any, hint: Any, where: str) -> None:
+    if isinstance(value, Mapping) or (isinstance(value, list) and any(isinstance(v, Mapping) for v in value)):
+        return  # built into an object later; its own target is checked where it stands
+    try:
+        # YAML has no tuples: a list stands for either
+        forms = [value, tuple(value)] if isinstance(value, list) else [value]
+        fits = any(is_bearable(form, hint, conf=BeartypeConf(is_pep484_tower=True)) for form in forms)
+    except Exception:  # noqa: BLE001  a hint of another library that beartype does not understand
+        return
+    if not fits or (isinstance(value, bool) and hint in (int, float)):
+        raise ConfigError(f"{where} must be {describe_type(hint)}, got {value!r}")
+
+
+def describe_type(hint: Any) -> str:
+    """A type hint in words, e.g. ``a float or null``."""
+    if hint is type(None):
+        return "null"
+    if typing.get_origin(hint) is typing.Literal:
+        return "one of " + ", ".join(map(str, typing.get_args(hint)))
+    arguments = typing.get_args(hint)
+    if arguments and (typing.get_origin(hint) is typing.Union or type(hint).__name__ == "UnionType"):
+        return " or ".join(map(describe_type, arguments))
+    names = {int: "an integer", float: "a number", bool: "true or false", str: "a text"}
+    return names.get(hint, str(getattr(hint, "__name__", hint)))

@@ -1,0 +1,198 @@
+"""`chain`: generated multi-step word problems whose outcome-bearing tokens are known.
+
+A running total starts at a small number and goes through a few additions and subtractions; it never leaves
+``0..max_total``. A worked solution restates each step as ``a+b=c`` between interchangeable filler and ends in
+``\\boxed{c}``. The numbers and operators of a solution are causal for its answer, the filler is not; the generator
+knows which is which and says so (`ChainSolution.causal_spans`).
+"""
+
+from __future__ import annotations
+
+import hashlib
+import random
+from dataclasses import dataclass
+from typing import Literal
+
+from oar_lightning.types import MathProblem
+
+NAMES = ("Ann", "Ben", "Cleo", "Dan", "Eve", "Finn", "Gia", "Hugo")
+ITEMS = ("apples", "books", "coins", "cards", "pens", "shells", "stamps", "nuts")
+GAINS = ("finds", "buys", "gets", "wins")
+LOSSES = ("loses", "sells", "eats", "drops")
+OPENERS = ("So", "Then", "Next", "Now", "Well", "Here")
+PHRASES = ("we get", "we have", "that gives", "this makes", "there are", "we see")
+CLOSERS = ("in total", "by now", "at this point", "all in all", "as we see", "for now")
+
+HELD_OUT_SHARE = 8
+"""One problem in this many, chosen by a hash of its numbers, is held out from training."""
+
+
+@dataclass(frozen=True)
+class ChainSolution:
+    """A worked solution and the character spans ``(start, end)`` of its causal tokens, in order."""
+
+    text: str
+    causal_spans: tuple[tuple[int, int], ...]
+
+
+@dataclass(frozen=True)
+class ChainProblem:
+    """The numbers and words of one problem: ``totals[i + 1] = totals[i] + deltas[i]``."""
+
+    name: str
+    item: str
+    start: int
+    deltas: tuple[int, ...]
+    verbs: tuple[str, ...]
+
+    @property
+    def answer(self) -> int:
+        return self.start + sum(self.deltas)
+
+    @property
+    def question(self) -> str:
+        moves = " ".join(
+            f"{self.name} {verb} {abs(delta)}." for verb, delta in zip(self.verbs, self.deltas, strict=True)
+        )
+        return f"{self.name} has {self.start} {self.item}. {moves} How many {self.item} are left?"
+
+    @property
+    def held_out(self) -> bool:
+        """Whether this problem belongs to the held-out split; depends on its numbers only, not on its words."""
+        key = f"{self.start}:{self.deltas}".encode()
+        return int.from_bytes(hashlib.sha256(key).digest()[:4], "big") % HELD_OUT_SHARE == 0
+
+
+@dataclass(frozen=True)
+class ChainTask:
+    """The distribution of problems and of worked solutions.
+
+    Args:
+        min_steps: fewest operations of a problem.
+        max_steps: most operations of a problem; the number of operations is its difficulty.
+        max_total: the running total stays in ``0..max_total``.
+        max_delta: operands are in ``1..max_delta``.
+        filler: interchangeable phrases per step, 0 to 3.
+        restate: whether a step names its first operand again (``7+4=11``) or goes on from it (``+4=11``).
+        noise: probability that a step of a demonstration states a result that is off by one.
+    """
+
+    min_steps: int = 2
+    max_steps: int = 4
+    max_total: int = 20
+    max_delta: int = 9
+    filler: int = 2
+    restate: bool = True
+    noise: float = 0.4
+
+    def __post_init__(self) -> None:
+        if not 1 <= self.min_steps <= self.max_steps:
+            raise ValueError(
+                f"data.chain.min_steps must be in [1, max_steps], got {self.min_steps} with max_steps={self.max_steps}"
+            )
+        if not 0 <= self.filler <= 3:
+            raise ValueError(f"data.chain.filler is a number of phrases per step in [0, 3], got {self.filler}")
+        if not 0 <= self.noise < 1:
+            raise ValueError(f"data.chain.noise is a probability in [0, 1), got {self.noise}")
+        if not 1 <= self.max_delta <= self.max_total:
+            raise ValueError(
+                f"data.chain.max_delta must be in [1, max_total], got {self.max_delta} with max_total={self.max_total}"
+            )
+
+    def problem(self, rng: random.Random, held_out: bool) -> ChainProblem:
+        """Draw a problem of the asked split."""
+        while True:
+            total = start = rng.randint(1, self.max_total)
+            deltas: list[int] = []
+            for _ in range(rng.randint(self.min_steps, self.max_steps)):
+                delta = rng.choice([d for d in self._operands() if 0 <= total + d <= self.max_total])
+                deltas.append(delta)
+                total += delta
+            problem = ChainProblem(
+                name=rng.choice(NAMES),
+                item=rng.choice(ITEMS),
+                start=start,
+                deltas=tuple(deltas),
+                verbs=tuple(rng.choice(GAINS if d > 0 else LOSSES) for d in deltas),
+            )
+            if problem.held_out == held_out:
+                return problem
+
+    def _operands(self) -> list[int]:
+        return [d for d in range(-self.max_delta, self.max_delta + 1) if d]
+
+    def solution(self, problem: ChainProblem, rng: random.Random, noise: float | None = None) -> ChainSolution:
+        """Write a worked solution; with probability `noise` (default: the task's) each step's result is off by one.
+
+        A wrong result is carried on, so that one error usually means a wrong answer.
+        """
+        noise = self.noise if noise is None else noise
+        parts = _Spans()
+        total = problem.start
+        for step, delta in enumerate(problem.deltas):
+            result = self._noisy(total + delta, problem.deltas[step + 1 :], rng) if rng.random() < noise else total + delta
+            if self.filler >= 1:
+                parts.filler(f"{rng.choice(OPENERS)} ")
+            if self.filler >= 2:
+                parts.filler(f"{rng.choice(PHRASES)} ")
+            if self.restate or step == 0:
+                parts.causal(str(total))
+            parts.causal("+" if delta > 0 else "-").causal(str(abs(delta))).filler("=").causal(str(result))
+            parts.filler(f" {problem.item}")
+            if self.filler >= 3:
+                parts.filler(f" {rng.choice(CLOSERS)}")
+            parts.filler(".\n")
+            total = result
+        parts.filler("The answer is \\boxed{").causal(str(total)).filler("}.")
+        return parts.finish()
+
+    def _noisy(self, result: int, later: tuple[int, ...], rng: random.Random) -> int:
+        """`result` off by one, such that the remaining operations stay in range; unchanged where none can be."""
+        candidates = []
+        for wrong in (result - 1, result + 1):
+            path = [wrong + sum(later[:i]) for i in range(len(later) + 1)]
+            if all(0 <= value <= self.max_total for value in path):
+                candidates.append(wrong)
+        return rng.choice(candidates) if candidates else result
+
+
+class _Spans:
+    """Text under construction with the spans of its causal pieces."""
+
+    def __init__(self) -> None:
+        self.text = ""
+        self.spans: list[tuple[int, int]] = []
+
+    def filler(self, piece: str) -> _Spans:
+        self.text += piece
+        return self
+
+    def causal(self, piece: str) -> _Spans:
+        self.spans.append((len(self.text), len(self.text) + len(piece)))
+        return self.filler(piece)
+
+    def finish(self) -> ChainSolution:
+        return ChainSolution(self.text, tuple(self.spans))
+
+
+@dataclass(frozen=True)
+class ChainProblems:
+    """An endless, seeded stream of `chain` problems with random access: problem `i` depends on (seed, split, i) only."""
+
+    task: ChainTask
+    split: Literal["train", "held_out"] = "train"
+    seed: int = 0
+    size: int | None = None
+    """Number of problems; None is endless."""
+
+    def __getitem__(self, index: int) -> MathProblem:
+        rng = random.Random(f"{self.seed}/{self.split}/{index}")
+        problem = self.task.problem(rng, held_out=self.split == "held_out")
+        return MathProblem(
+            question=problem.question,
+            answer=str(problem.answer),
+            solution=self.task.solution(problem, rng).text,
+            source="chain",
+            level=str(len(problem.deltas)),
+            id=f"chain/{self.split}/{self.seed}/{index}",
+        )

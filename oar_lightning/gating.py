@@ -1,0 +1,106 @@
+"""The bi-level, mass-preserving gate from importance to token weights (OAR, arXiv 2601.07408)."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import Literal
+
+import torch
+from jaxtyping import Bool, Float
+from torch import Tensor
+
+EPS = 1e-8
+
+
+@dataclass(frozen=True)
+class GateConfig:
+    """The gate's knobs.
+
+    Args:
+        tau: threshold between suppression and boost; a quantile of the completion's normalised scores, or with
+            `threshold=absolute` a value on their [0, 1] scale. Paper: 0.4; stable in 0.3..0.7.
+        beta: slope of the boost, >= 0. Paper: 2.0.
+        floor: smallest weight before renormalisation, in [0, 1].
+        mode: `both` levels, `boost_only` (suppressed tokens keep 1), `suppress_only` (boosted tokens keep 1), `off` (all 1).
+        renormalize: scale a completion's weights to sum to its number of reasoning tokens.
+    """
+
+    tau: float = 0.4
+    beta: float = 2.0
+    floor: float = 0.1
+    mode: Literal["both", "boost_only", "suppress_only", "off"] = "both"
+    threshold: Literal["quantile", "absolute"] = "quantile"
+    renormalize: bool = True
+
+    def __post_init__(self) -> None:
+        if not 0 <= self.tau <= 1:
+            scale = "a quantile" if self.threshold == "quantile" else "on the normalised scale"
+            raise ValueError(f"gate.tau is {scale} and must be in [0, 1], got {self.tau}")
+        if not 0 <= self.beta < float("inf"):
+            raise ValueError(f"gate.beta is the slope of the boost and must be finite and >= 0, got {self.beta}")
+        if not 0 <= self.floor <= 1:
+            raise ValueError(f"gate.floor is the smallest weight and must be in [0, 1], got {self.floor}")
+        if self.mode not in ("both", "boost_only", "suppress_only", "off"):
+            raise ValueError(f"gate.mode must be one of both, boost_only, suppress_only, off, got {self.mode}")
+        if self.threshold not in ("quantile", "absolute"):
+            raise ValueError(f"gate.threshold must be quantile or absolute, got {self.threshold}")
+
+
+def gate_weights(
+    importance: Float[Tensor, "B S"], mask: Bool[Tensor, "B S"], gate: GateConfig = GateConfig()
+) -> Float[Tensor, "B S"]:
+    """Token weights from importance, row by row over `mask`; exactly 1 outside it.
+
+    x = minmax(log1p(I)) (constant scores -> 0); theta = quantile(x, tau);
+    w = max(x / (theta + 1e-8), floor) where x < theta, else 1 + beta (x - theta) / (1 - theta + 1e-8);
+    then w *= n / sum(w), n = tokens in the mask. Weights are dimensionless. A row whose scores are not finite or <= -1
+    has no order to go by: it keeps weight 1 (see `invalid_rows`).
+    """
+    if gate.mode == "off":
+        return torch.ones_like(importance)
+    x = normalize_scores(importance, mask)
+    theta = masked_quantile(x, mask, gate.tau) if gate.threshold == "quantile" else torch.full_like(x[:, :1], gate.tau)
+    suppressed = (x / (theta + EPS)).clamp(min=gate.floor)
+    boosted = 1 + gate.beta * (x - theta) / (1 - theta + EPS)
+    if gate.mode == "boost_only":
+        suppressed = torch.ones_like(x)
+    elif gate.mode == "suppress_only":
+        boosted = torch.ones_like(x)
+    weights = torch.where(x < theta, suppressed, boosted)
+    if gate.renormalize:
+        weights = preserve_mass(weights, mask)
+    return torch.where(mask & ~invalid_rows(importance, mask)[:, None], weights, torch.ones_like(weights))
+
+
+def normalize_scores(importance: Float[Tensor, "B S"], mask: Bool[Tensor, "B S"]) -> Float[Tensor, "B S"]:
+    """Min-max normalised log1p(I) in [0, 1] over the row's mask, 0 outside; constant or invalid scores -> 0."""
+    usable = mask & ~invalid_rows(importance, mask)[:, None]
+    x = torch.log1p(importance.masked_fill(~usable, 0.0))
+    low = x.masked_fill(~usable, torch.inf).amin(1, keepdim=True)
+    high = x.masked_fill(~usable, -torch.inf).amax(1, keepdim=True)
+    span = high - low
+    return ((x - low) / span.masked_fill(span <= 0, 1.0)).masked_fill(~usable, 0.0)
+
+
+def masked_quantile(x: Float[Tensor, "B S"], mask: Bool[Tensor, "B S"], q: float) -> Float[Tensor, "B 1"]:
+    """The q-quantile of each row's masked entries, linear between order statistics; 0 for an empty row."""
+    ordered = x.masked_fill(~mask, torch.inf).sort(1).values
+    count = mask.sum(1, keepdim=True)
+    position = (count - 1).clamp(min=0).to(torch.float64) * q
+    below = position.floor().long()
+    above = torch.minimum(below + 1, (count - 1).clamp(min=0))
+    low, high = ordered.gather(1, below), ordered.gather(1, above)
+    value = low + (high - low) * (position - below).to(x.dtype)
+    return torch.where(count > 0, value, torch.zeros_like(value))
+
+
+def preserve_mass(weights: Float[Tensor, "B S"], mask: Bool[Tensor, "B S"]) -> Float[Tensor, "B S"]:
+    """w * n / (sum(w) + 1e-8) over the row's mask, so that weights sum to the token count; a zero sum gives ones."""
+    count = mask.sum(1, keepdim=True).to(weights.dtype)
+    total = weights.masked_fill(~mask, 0.0).sum(1, keepdim=True)
+    return torch.where(total > 0, weights * (count / (total + EPS)), torch.ones_like(weights))
+
+
+def invalid_rows(importance: Float[Tensor, "B S"], mask: Bool[Tensor, "B S"]) -> Bool[Tensor, " B"]:
+    """Rows with a score in the mask that is NaN, infinite or <= -1 (log1p undefined)."""
+    return (mask & ~(importance.isfinite() & (importance > -1))).any(1)

@@ -1,0 +1,147 @@
+"""The few things asked of a Hugging Face causal LM: embeddings, hidden states, logits at chosen places.
+
+Going through decoder and head separately means that logits exist only where they are read, so float32 ``[B, S, V]``
+is never materialised.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import inspect
+from collections.abc import Callable, Iterator
+from typing import Any
+
+import torch
+from jaxtyping import Bool, Float, Int
+from torch import Tensor
+from torch.utils.checkpoint import checkpoint
+
+LOGITS_CHUNK_BYTES = 64 * 2**20
+"""Float32 logits alive at any time in `token_logprobs`: 16 Mi floats, 110 tokens of a 152k vocabulary."""
+
+
+def base_model(model: Any) -> Any:
+    """The `transformers` model inside a `peft` wrapper (adapters stay active), or the model itself."""
+    return model.get_base_model() if hasattr(model, "get_base_model") else model
+
+
+@contextlib.contextmanager
+def evaluating(model: Any) -> Iterator[None]:
+    """Eval mode (no dropout) inside the block, the former mode of every submodule after it."""
+    training = [module for module in model.modules() if module.training]
+    model.eval()
+    try:
+        yield
+    finally:
+        for module in training:
+            module.training = True
+
+
+def embed(model: Any, token_ids: Int[Tensor, "B S"]) -> Float[Tensor, "B S H"]:
+    return model.get_input_embeddings()(token_ids)
+
+
+def position_ids(attention_mask: Bool[Tensor, "B S"]) -> Int[Tensor, "B S"]:
+    """Positions counted from each row's first real token, as `generate` counts them."""
+    return (attention_mask.long().cumsum(1) - 1).clamp(min=0)
+
+
+def hidden_states(
+    model: Any,
+    attention_mask: Bool[Tensor, "B S"],
+    token_ids: Int[Tensor, "B S"] | None = None,
+    inputs_embeds: Float[Tensor, "B S H"] | None = None,
+) -> Float[Tensor, "B S H"]:
+    """Final (normalised) hidden states of the decoder, from ids or from embeddings."""
+    decoder = base_model(model).get_decoder()
+    positions: dict[str, Any] = {}
+    if "position_ids" in inspect.signature(decoder.forward).parameters:
+        positions["position_ids"] = position_ids(attention_mask)
+    # an all-true mask is dropped so that sdpa can take its causal fast path
+    mask = None if bool(attention_mask.all()) else attention_mask.long()
+    inputs = {"input_ids": token_ids} if inputs_embeds is None else {"inputs_embeds": inputs_embeds}
+    return decoder(attention_mask=mask, use_cache=False, **inputs, **positions).last_hidden_state
+
+
+def head_logits(model: Any, hidden: Float[Tensor, "... H"]) -> Float[Tensor, "... V"]:
+    """Float32 (or float64) logits of given hidden states, with the family's own scaling or soft cap."""
+    base = base_model(model)
+    logits = base.get_output_embeddings()(hidden)
+    config = base.config.get_text_config()
+    if getattr(config, "logits_scaling", None):  # Granite
+        logits = logits / config.logits_scaling
+    if getattr(config, "logit_scale", None):  # Cohere
+        logits = logits * config.logit_scale
+    if getattr(config, "final_logit_softcapping", None):  # Gemma
+        logits = torch.tanh(logits / config.final_logit_softcapping) * config.final_logit_softcapping
+    return logits if logits.dtype == torch.float64 else logits.float()
+
+
+@torch.no_grad()
+def check_head(model: Any) -> None:
+    """Hold decoder + head against the model's own forward on four tokens.
+
+    Raises:
+        ValueError: where the architecture does something to its logits that `head_logits` does not know.
+    """
+    device = model.get_input_embeddings().weight.device
+    token_ids = torch.arange(1, 5, device=device)[None]
+    mask = torch.ones_like(token_ids, dtype=torch.bool)
+    expected = model(input_ids=token_ids, attention_mask=mask.long()).logits.float()
+    actual = head_logits(model, hidden_states(model, mask, token_ids)).float()
+    tolerance = 1e-4 if next(model.parameters()).dtype in (torch.float32, torch.float64) else 5e-2
+    scale = expected.abs().max().clamp(min=1.0)
+    if not torch.allclose(actual / scale, expected / scale, atol=tolerance):
+        raise ValueError(
+            f"policy.name: {type(base_model(model)).__name__} transforms its logits in a way that is not known here "
+            f"(largest difference {float((actual - expected).abs().max()):.3g}); add it to language_model.head_logits"
+        )
+
+
+def token_logprobs(
+    model: Any,
+    token_ids: Int[Tensor, "B S"],
+    attention_mask: Bool[Tensor, "B S"],
+    mask: Bool[Tensor, "B S"],
+    temperature: float = 1.0,
+    entropy_grad: bool = False,
+) -> tuple[Float[Tensor, "B S"], Float[Tensor, "B S"]]:
+    """Log-probability and entropy (nats) of each masked token under the policy at `temperature`; 0 elsewhere.
+
+    Only masked positions go through the head, a bounded chunk at a time, recomputed in the backward pass. Entropies
+    carry gradient only if asked. The first column must not be masked: nothing predicts it.
+    """
+    hidden = hidden_states(model, attention_mask, token_ids)
+    rows, columns = mask.nonzero(as_tuple=True)
+    logprobs, entropy = chunked_logprobs(
+        lambda h: head_logits(model, h) / temperature, hidden[rows, columns - 1], token_ids[rows, columns], entropy_grad,
+        vocab_size=base_model(model).get_output_embeddings().weight.shape[0],
+    )
+    place = (rows, columns)
+    empty = torch.zeros(token_ids.shape, dtype=logprobs.dtype, device=logprobs.device)
+    return empty.index_put(place, logprobs), empty.index_put(place, entropy)
+
+
+def chunked_logprobs(
+    head: Callable[[Tensor], Tensor],
+    hidden: Float[Tensor, "n H"],
+    targets: Int[Tensor, " n"],
+    entropy_grad: bool,
+    vocab_size: int,
+) -> tuple[Float[Tensor, " n"], Float[Tensor, " n"]]:
+    """`log softmax(head(h))[target]` and the entropy of each row, `LOGITS_CHUNK_BYTES` of logits at a time."""
+
+    def chunk(h: Tensor, y: Tensor) -> tuple[Tensor, Tensor]:
+        log_p = torch.log_softmax(head(h), -1)
+        basis = log_p if entropy_grad else log_p.detach()
+        return log_p.gather(-1, y[:, None]).squeeze(-1), -(basis.exp() * basis).sum(-1)
+
+    size = max(1, LOGITS_CHUNK_BYTES // (4 * vocab_size))
+    if len(hidden) <= size:
+        return chunk(hidden, targets)
+    recompute = torch.is_grad_enabled() and hidden.requires_grad
+    parts = [
+        checkpoint(chunk, h, y, use_reentrant=False) if recompute else chunk(h, y)
+        for h, y in zip(hidden.split(size), targets.split(size), strict=True)
+    ]
+    return torch.cat([p[0] for p in parts]), torch.cat([p[1] for p in parts])

@@ -1,0 +1,176 @@
+"""Policy losses, exact for any split of an optimizer step into micro-batches and ranks.
+
+PPO clip 1707.06347, GRPO 2402.03300, Dr. GRPO 2503.20783, DAPO 2503.14476, GSPO 2507.18071, CISPO 2506.13585.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import Literal, NamedTuple
+
+import torch
+from jaxtyping import Bool, Float
+from torch import Tensor
+
+from oar_lightning.types import LossOutput
+
+
+@dataclass(frozen=True)
+class LossConfig:
+    """The surrogate and how its tokens are averaged.
+
+    Args:
+        surrogate: `clip` (PPO) or `cispo` (clipped weight on log p).
+        ratio: importance ratio per `token`, per `sequence` (GSPO) or `sequence_token` (GSPO-token).
+        reduction: `grpo` mean over completions of token means; `dapo` mean over the tokens of the optimizer step;
+            `dr_grpo` sum / (completions * max_completion_length); `bnpo` token mean of each micro-batch.
+        clip_low: lower clip, ratio >= 1 - clip_low.
+        clip_high: upper clip, ratio <= 1 + clip_high.
+        ratio_max: upper cap delta on the unclipped ratio (two-sided clipping), None for none.
+        ratio_cap: CISPO's cap; the cap is the ratio itself (TRL's `epsilon_high`; verl's plus one).
+        kl_coef: weight of the k3 estimate of KL(policy || reference), nats; never weighted by credit.
+        kl_bias_correction: multiply k3 by the importance ratio, which unbiases its gradient off-policy.
+        entropy_coef: weight of the entropy bonus, nats.
+    """
+
+    surrogate: Literal["clip", "cispo"] = "clip"
+    ratio: Literal["token", "sequence", "sequence_token"] = "token"
+    reduction: Literal["grpo", "dapo", "dr_grpo", "bnpo"] = "grpo"
+    clip_low: float = 0.2
+    clip_high: float = 0.2
+    ratio_max: float | None = None
+    ratio_cap: float = 5.0
+    kl_coef: float = 0.0
+    kl_bias_correction: bool = False
+    entropy_coef: float = 0.0
+
+    def __post_init__(self) -> None:
+        if not 0 <= self.clip_low <= 1:
+            raise ValueError(f"loss.clip_low must be in [0, 1] (the ratio's lower bound is 1 - clip_low), got {self.clip_low}")
+        if self.clip_high < 0:
+            raise ValueError(f"loss.clip_high must be >= 0, got {self.clip_high}")
+        if self.ratio_max is not None and self.ratio_max <= 1:
+            raise ValueError(f"loss.ratio_max caps the ratio and must be > 1 (or null), got {self.ratio_max}")
+        if self.ratio_cap <= 0:
+            raise ValueError(f"loss.ratio_cap is a ratio and must be > 0, got {self.ratio_cap}")
+        if self.kl_coef < 0 or self.entropy_coef < 0:
+            raise ValueError(
+                f"loss.kl_coef and loss.entropy_coef must be >= 0, got {self.kl_coef} and {self.entropy_coef}"
+            )
+
+    @property
+    def ignores_zero_advantage(self) -> bool:
+        """Whether a completion with advantage 0 has exactly zero gradient, so that it may be left out."""
+        return self.kl_coef == 0 and self.entropy_coef == 0
+
+
+class Denominators(NamedTuple):
+    """What the whole optimizer step is averaged over, whatever micro-batch a token falls into."""
+
+    completions: float
+    tokens: float
+    max_completion_length: float
+
+    @classmethod
+    def of(cls, mask: Bool[Tensor, "B S"], max_completion_length: int) -> Denominators:
+        return cls(float(mask.shape[0]), float(mask.sum().clamp(min=1)), float(max_completion_length))
+
+
+def policy_loss(
+    logprobs: Float[Tensor, "B S"],
+    old_logprobs: Float[Tensor, "B S"],
+    advantages: Float[Tensor, "B S"],
+    mask: Bool[Tensor, "B S"],
+    over: Denominators,
+    config: LossConfig = LossConfig(),
+    ref_logprobs: Float[Tensor, "B S"] | None = None,
+    entropy: Float[Tensor, "B S"] | None = None,
+) -> LossOutput:
+    """This micro-batch's share of the optimizer step's loss: shares of a step add up to its loss.
+
+    l_t = -min(r_t A_t, clip(r_t, 1 - clip_low, 1 + clip_high) A_t) + kl_coef k3_t, reduced over `mask` with the
+    denominators `over`; minus entropy_coef times the mean entropy. Log-probabilities and entropies in nats. Values
+    outside `mask` do not matter.
+
+    Raises:
+        ValueError: where kl_coef needs reference log-probabilities that were not given, or the bonus an entropy.
+    """
+    logprobs, old_logprobs, advantages = (x.masked_fill(~mask, 0.0) for x in (logprobs, old_logprobs, advantages))
+    ratio = importance_ratio(logprobs, old_logprobs, mask, config.ratio)
+    if config.surrogate == "cispo":
+        per_token = -ratio.detach().clamp(max=config.ratio_cap) * advantages * logprobs
+    else:
+        capped = ratio if config.ratio_max is None else ratio.clamp(max=config.ratio_max)
+        clipped = ratio.clamp(1 - config.clip_low, 1 + config.clip_high)
+        per_token = -torch.minimum(capped * advantages, clipped * advantages)
+    metrics = _clip_metrics(ratio, advantages, mask, config)
+    if config.kl_coef:
+        if ref_logprobs is None:
+            raise ValueError(f"loss.kl_coef={config.kl_coef} needs ref_logprobs of a frozen reference model")
+        kl = k3(logprobs, ref_logprobs.masked_fill(~mask, 0.0))
+        metrics["kl"] = _mean(kl.detach(), mask)
+        per_token = per_token + config.kl_coef * (kl * ratio if config.kl_bias_correction else kl)
+    loss = reduce_tokens(per_token, mask, over, config.reduction)
+    if config.entropy_coef:
+        if entropy is None:
+            raise ValueError(f"loss.entropy_coef={config.entropy_coef} needs the policy's entropies")
+        loss = loss - config.entropy_coef * entropy.masked_fill(~mask, 0.0).sum() / over.tokens
+    return LossOutput(loss, metrics)
+
+
+def importance_ratio(
+    logprobs: Float[Tensor, "B S"], old_logprobs: Float[Tensor, "B S"], mask: Bool[Tensor, "B S"], level: str
+) -> Float[Tensor, "B S"]:
+    """r_t = exp(logp_t - old_t); `sequence`: exp of its mean over the completion; `sequence_token`: that value with
+    the gradient flowing through the token's own log p (GSPO-token, eq. 14)."""
+    log_ratio = logprobs - old_logprobs
+    if level == "token":
+        return log_ratio.exp()
+    length = mask.sum(1, keepdim=True).clamp(min=1)
+    sequence = (log_ratio.masked_fill(~mask, 0.0).sum(1, keepdim=True) / length).expand_as(log_ratio)
+    if level == "sequence":
+        return sequence.exp()
+    return (sequence.detach() + logprobs - logprobs.detach()).exp()
+
+
+def k3(logprobs: Float[Tensor, "B S"], ref_logprobs: Float[Tensor, "B S"]) -> Float[Tensor, "B S"]:
+    """exp(ref - logp) - (ref - logp) - 1 >= 0, an unbiased estimate of KL(policy || reference) in nats."""
+    delta = ref_logprobs - logprobs
+    return delta.exp() - delta - 1
+
+
+def reduce_tokens(
+    per_token: Float[Tensor, "B S"], mask: Bool[Tensor, "B S"], over: Denominators, reduction: str
+) -> Float[Tensor, ""]:
+    """Sum of the masked tokens, each weighted so that micro-batches of a step add up to its mean.
+
+    `bnpo` alone divides by the micro-batch's own tokens: its value depends on the split and is for comparison only.
+    """
+    values = per_token.masked_fill(~mask, 0.0)
+    if reduction == "grpo":
+        return (values.sum(1) / mask.sum(1).clamp(min=1)).sum() / over.completions
+    if reduction == "dapo":
+        return values.sum() / over.tokens
+    if reduction == "dr_grpo":
+        return values.sum() / (over.completions * over.max_completion_length)
+    return values.sum() / mask.sum().clamp(min=1)
+
+
+def _clip_metrics(
+    ratio: Float[Tensor, "B S"], advantages: Float[Tensor, "B S"], mask: Bool[Tensor, "B S"], config: LossConfig
+) -> dict[str, tuple[float, float]]:
+    """Share of tokens whose ratio is clipped, in the directions in which clipping acts (names: TRL's)."""
+    ratio = ratio.detach()
+    if config.surrogate == "cispo":
+        return {"clip_ratio/cispo_mean": _mean((ratio > config.ratio_cap) & (advantages > 0), mask)}
+    low = (ratio < 1 - config.clip_low) & (advantages < 0)
+    high = (ratio > 1 + config.clip_high) & (advantages > 0)
+    return {
+        "clip_ratio/low_mean": _mean(low, mask),
+        "clip_ratio/high_mean": _mean(high, mask),
+        "clip_ratio/region_mean": _mean(low | high, mask),
+    }
+
+
+def _mean(values: Tensor, mask: Bool[Tensor, "B S"]) -> tuple[float, float]:
+    return float(values.masked_fill(~mask, 0).sum()), float(mask.sum())

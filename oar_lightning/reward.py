@@ -1,0 +1,83 @@
+"""Rewards: weighted terms, each a callable on (problems, completions)."""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field
+from typing import NamedTuple, Protocol
+
+import torch
+from jaxtyping import Float
+from torch import Tensor
+
+from oar_lightning.types import MathProblem
+from oar_lightning.verify import Verdict, Verifier, VerifierConfig
+
+
+class Completion(NamedTuple):
+    """What a reward sees of a completion: its text, its final answer (None: none found), whether it was cut off."""
+
+    text: str
+    answer: str | None
+    truncated: bool
+    num_tokens: int
+
+
+class RewardTerm(Protocol):
+    """A reward function: one number a completion, None where it does not apply."""
+
+    def __call__(self, problems: Sequence[MathProblem], completions: Sequence[Completion]) -> Sequence[float | None]: ...
+
+
+class Accuracy:
+    """1 for an answer equivalent to the gold, else 0; counts its verdicts."""
+
+    def __init__(self, verifier: VerifierConfig = VerifierConfig()) -> None:
+        self.verifier = Verifier(verifier)
+        self.verdicts: Counter[str] = Counter()
+
+    def __call__(self, problems: Sequence[MathProblem], completions: Sequence[Completion]) -> list[float]:
+        verdicts = self.verifier([p.answer for p in problems], [c.answer for c in completions])
+        self.verdicts = Counter(v.value for v in verdicts)
+        return [float(v is Verdict.CORRECT) for v in verdicts]
+
+
+class Format:
+    """1 for a completion that states a final answer and ends by itself, else 0."""
+
+    def __call__(self, problems: Sequence[MathProblem], completions: Sequence[Completion]) -> list[float]:
+        return [float(c.answer is not None and not c.truncated) for c in completions]
+
+
+@dataclass(frozen=True)
+class Rewards:
+    """Named reward terms and their weights; the term named `accuracy` also defines accuracy in metrics and tables."""
+
+    terms: Mapping[str, RewardTerm]
+    weights: Mapping[str, float] = field(default_factory=dict)
+
+    def __post_init__(self) -> None:
+        if not self.terms:
+            raise ValueError("reward.terms is empty: name at least one, e.g. accuracy")
+        unknown = set(self.weights) - set(self.terms)
+        if unknown:
+            raise ValueError(f"reward.weights names {sorted(unknown)}, which are not in reward.terms: {sorted(self.terms)}")
+
+    def weight_vector(self) -> Float[Tensor, " K"]:
+        return torch.tensor([float(self.weights.get(name, 1.0)) for name in self.terms])
+
+    def __call__(
+        self, problems: Sequence[MathProblem], completions: Sequence[Completion]
+    ) -> tuple[Float[Tensor, "B K"], dict[str, float]]:
+        """Unweighted rewards, one column a term (NaN: does not apply), and metrics such as verdict shares."""
+        columns, metrics = [], {}
+        for name, term in self.terms.items():
+            values = [float("nan") if v is None else float(v) for v in term(problems, completions)]
+            if len(values) != len(completions):
+                raise ValueError(f"reward.terms.{name} gave {len(values)} values for {len(completions)} completions")
+            columns.append(values)
+            metrics[f"rewards/{name}"] = torch.tensor(values).nanmean().item()
+            if isinstance(term, Accuracy):
+                metrics.update({f"verdict/{v.value}": term.verdicts[v.value] / len(values) for v in Verdict})
+        return torch.tensor(columns).T.reshape(len(completions), len(columns)), metrics

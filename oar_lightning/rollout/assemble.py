@@ -1,0 +1,86 @@
+"""Problems -> prompts -> sampled ids -> spans, regions and rewards: `Rollouts`."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import Any
+
+import torch
+
+from oar_lightning.advantage import combine_rewards
+from oar_lightning.answer_span import AnswerFormat, Region, find_answer, token_regions
+from oar_lightning.data.prompts import PromptTemplate
+from oar_lightning.reward import Completion, Rewards
+from oar_lightning.rollout.hf import Generation, HFEngine, SamplingConfig
+from oar_lightning.token_text import TokenBytes
+from oar_lightning.types import MathProblem, Rollouts
+
+
+@dataclass(frozen=True)
+class RolloutStage:
+    """Everything between a list of problems and judged completions with their regions."""
+
+    engine: HFEngine
+    token_bytes: TokenBytes
+    prompt: PromptTemplate
+    answer_format: AnswerFormat
+    rewards: Rewards
+    pad_token_id: int
+
+    def __call__(
+        self, model: Any, problems: Sequence[MathProblem], samples: int, sampling: SamplingConfig, step: int = 0
+    ) -> Rollouts:
+        """`samples` judged completions of each problem, in consecutive rows; times go to ``stats``."""
+        start = time.perf_counter()
+        generation = self.engine(model, [self.prompt.render(p) for p in problems], samples, sampling)
+        generated = time.perf_counter()
+        rollouts = self.judge(generation, [p for p in problems for _ in range(samples)], samples, step)
+        rollouts.stats["time/generate_s"] = generated - start
+        rollouts.stats["time/reward_s"] = time.perf_counter() - generated
+        return rollouts
+
+    def judge(self, generation: Generation, problems: Sequence[MathProblem], group_size: int, step: int) -> Rollouts:
+        """Find each completion's answer on its own ids, mark its regions, and reward it."""
+        reasoning = torch.zeros_like(generation.response_mask)
+        answer = torch.zeros_like(generation.response_mask)
+        completions: list[Completion] = []
+        for row in range(len(problems)):
+            columns = generation.response_mask[row].nonzero().flatten()
+            truncated = bool(generation.truncated[row])
+            decoded = self.token_bytes.decode(generation.token_ids[row, columns].tolist())
+            span = find_answer(decoded.text, self.answer_format, complete=not truncated)
+            text = None if span is None else decoded.text[span.start : span.end]
+            completions.append(Completion(printable(decoded.text), text and printable(text), truncated, len(columns)))
+            if span is not None:
+                regions = torch.tensor(token_regions(decoded.spans, span), device=columns.device)
+                reasoning[row, columns[regions == Region.REASONING]] = True
+                answer[row, columns[regions == Region.ANSWER]] = True
+            elif self.answer_format.no_span == "last_token" and len(columns) > 1:
+                reasoning[row, columns[:-1]] = True
+                answer[row, columns[-1]] = True
+        rewards, stats = self.rewards(problems, completions)
+        device = generation.token_ids.device
+        return Rollouts(
+            token_ids=generation.token_ids,
+            attention_mask=generation.attention_mask,
+            response_mask=generation.response_mask,
+            reasoning_mask=reasoning,
+            answer_mask=answer,
+            reward_terms=rewards.to(device),
+            rewards=combine_rewards(rewards, self.rewards.weight_vector()).to(device),
+            group_size=group_size,
+            pad_token_id=self.pad_token_id,
+            step=step,
+            truncated=generation.truncated,
+            problems=tuple(problems),
+            completions=tuple(c.text for c in completions),
+            answers=tuple(c.answer for c in completions),
+            stats=stats,
+        )
+
+
+def printable(text: str) -> str:
+    """Text that can be encoded: bytes that are not UTF-8 become the replacement character."""
+    return text.encode("utf-8", "surrogateescape").decode("utf-8", "replace")

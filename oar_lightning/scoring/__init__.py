@@ -1,0 +1,22 @@
+"""Importance strategies: ``(model, rollouts) -> importance [B S]``."""
+
+from oar_lightning.scoring.base import FunctionScorer, Scorer, checked_importance
+from oar_lightning.scoring.baselines import Entropy, Inverted, Position, Random, Shuffled, Uniform
+from oar_lightning.scoring.oar_g import OarG
+from oar_lightning.scoring.oar_p import OarP
+from oar_lightning.scoring.probes import ProbeSchedule
+
+__all__ = [
+    "Entropy",
+    "FunctionScorer",
+    "Inverted",
+    "OarG",
+    "OarP",
+    "Position",
+    "ProbeSchedule",
+    "Random",
+    "Scorer",
+    "Shuffled",
+    "Uniform",
+    "checked_importance",
+]

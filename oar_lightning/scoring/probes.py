@@ -1,0 +1,126 @@
+"""Outcome probes: what "the model's final-answer distribution" is (OAR, arXiv 2601.07408, section on outcome probes)."""
+
+from __future__ import annotations
+
+from abc import ABC, abstractmethod
+from dataclasses import dataclass
+from typing import Any
+
+import torch
+from jaxtyping import Bool, Float, Int
+from torch import Tensor
+
+from oar_lightning.language_model import head_logits
+
+
+class Probe(ABC):
+    """Reads an outcome off the logits that predict the answer, and says how far two outcomes are apart.
+
+    ``outcome`` is ``[N V]`` log-probabilities or ``[N]`` scalars. ``gap(clean, other)`` is what OAR-G differentiates;
+    ``distance`` is the importance that OAR-P reports (nats, >= 0).
+    """
+
+    def positions(self, answer_mask: Bool[Tensor, "N S"]) -> Bool[Tensor, "N S"]:
+        """The answer tokens whose predictions are read."""
+        return answer_mask
+
+    @abstractmethod
+    def outcome(
+        self, logits: Float[Tensor, "N A V"], answer_ids: Int[Tensor, "N A"], valid: Bool[Tensor, "N A"]
+    ) -> Tensor: ...
+
+    @abstractmethod
+    def gap(self, clean: Tensor, other: Tensor) -> Float[Tensor, " N"]: ...
+
+    def distance(self, clean: Tensor, other: Tensor) -> Float[Tensor, " N"]:
+        return self.gap(clean, other).clamp(min=0)
+
+    def read(
+        self,
+        model: Any,
+        hidden: Float[Tensor, "N S H"],
+        token_ids: Int[Tensor, "N S"],
+        answer_mask: Bool[Tensor, "N S"],
+    ) -> Tensor:
+        """The outcome from final hidden states; logits exist only at the positions that predict the answer."""
+        mask = self.positions(answer_mask)
+        index, valid = masked_positions(mask)
+        before = (index - 1).clamp(min=0)
+        states = hidden.gather(1, before[..., None].expand(-1, -1, hidden.shape[-1]))
+        return self.outcome(head_logits(model, states), token_ids.gather(1, index), valid)
+
+
+class _Distribution(Probe):
+    """Outcomes that are distributions, compared by KL(clean || other)."""
+
+    def gap(self, clean: Float[Tensor, "N V"], other: Float[Tensor, "N V"]) -> Float[Tensor, " N"]:
+        return (clean.exp() * (clean - other)).sum(-1)
+
+
+class LastProbe(_Distribution):
+    """`last` (LT-Logits): p = softmax(z_{a-1}), the distribution of the first answer token."""
+
+    def positions(self, answer_mask: Bool[Tensor, "N S"]) -> Bool[Tensor, "N S"]:
+        return answer_mask & (answer_mask.long().cumsum(1) == 1)
+
+    def outcome(self, logits: Tensor, answer_ids: Tensor, valid: Tensor) -> Float[Tensor, "N V"]:
+        return torch.log_softmax(logits[:, 0], -1)
+
+
+class AnswerMeanProbe(_Distribution):
+    """`answer_mean` (AS-Mean): p = softmax(mean over answer positions of the logits), answer teacher-forced."""
+
+    def outcome(self, logits: Tensor, answer_ids: Tensor, valid: Tensor) -> Float[Tensor, "N V"]:
+        weight = (valid / valid.sum(1, keepdim=True)).to(logits.dtype)
+        return torch.log_softmax((logits * weight[..., None]).sum(1), -1)
+
+
+class AnswerJointProbe(Probe):
+    """`answer_joint` (AS-Joint): phi = mean log p(answer token), a scalar."""
+
+    def outcome(self, logits: Tensor, answer_ids: Tensor, valid: Tensor) -> Float[Tensor, " N"]:
+        logprobs = torch.log_softmax(logits, -1).gather(-1, answer_ids[..., None]).squeeze(-1)
+        return logprobs.masked_fill(~valid, 0.0).sum(1) / valid.sum(1)
+
+    def gap(self, clean: Float[Tensor, " N"], other: Float[Tensor, " N"]) -> Float[Tensor, " N"]:
+        return clean - other
+
+    def distance(self, clean: Tensor, other: Tensor) -> Float[Tensor, " N"]:
+        return self.gap(clean, other).abs()
+
+
+PROBES: dict[str, Probe] = {"last": LastProbe(), "answer_mean": AnswerMeanProbe(), "answer_joint": AnswerJointProbe()}
+
+
+@dataclass(frozen=True)
+class ProbeSchedule:
+    """Which probe is read at which rollout.
+
+    Args:
+        name: the probe after the warm-up.
+        warmup: the probe of the first `warmup_steps` rollouts.
+        warmup_steps: length of the warm-up in rollouts; 0 for none.
+    """
+
+    name: str = "answer_mean"
+    warmup: str = "last"
+    warmup_steps: int = 0
+
+    def __post_init__(self) -> None:
+        for key in ("name", "warmup"):
+            if getattr(self, key) not in PROBES:
+                raise ValueError(f"scorer.probe.{key} must be one of {', '.join(PROBES)}, got {getattr(self, key)}")
+        if self.warmup_steps < 0:
+            raise ValueError(f"scorer.probe.warmup_steps counts rollouts and must be >= 0, got {self.warmup_steps}")
+
+    def at(self, step: int) -> Probe:
+        return PROBES[self.warmup if step < self.warmup_steps else self.name]
+
+
+def masked_positions(mask: Bool[Tensor, "N S"]) -> tuple[Int[Tensor, "N A"], Bool[Tensor, "N A"]]:
+    """Column indices of each row's masked entries, in order, padded with 0; and which of them are real."""
+    width = max(1, int(mask.sum(1).max())) if len(mask) else 1
+    # a stable sort puts the masked columns first, in order
+    index = torch.argsort((~mask).to(torch.uint8), dim=1, stable=True)[:, :width]
+    valid = mask.gather(1, index)
+    return index.masked_fill(~valid, 0), valid

@@ -1,0 +1,102 @@
+"""Warm start: supervised training on worked solutions (maximum likelihood of the solution given the prompt)."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import dataclass
+from typing import Any
+
+import lightning as L
+import torch
+from torch import Tensor
+
+from oar_lightning.data.prompts import PromptTemplate
+from oar_lightning.language_model import token_logprobs
+from oar_lightning.policy import Policy
+from oar_lightning.schedule import Schedule
+from oar_lightning.types import MathProblem
+
+
+@dataclass(frozen=True)
+class SupervisedConfig:
+    """Batches of demonstrations.
+
+    Args:
+        batch_size: demonstrations per optimizer step.
+        max_tokens: longer ones (prompt + solution + EOS) are left out and counted in `too_long_frac`.
+        tokenizer_problems: problems whose texts a fresh policy's tokenizer is trained on.
+    """
+
+    batch_size: int = 128
+    max_tokens: int = 512
+    tokenizer_problems: int = 5000
+
+    def __post_init__(self) -> None:
+        for key in ("batch_size", "max_tokens", "tokenizer_problems"):
+            if getattr(self, key) < 1:
+                raise ValueError(f"supervised.{key} must be >= 1, got {getattr(self, key)}")
+
+
+class SupervisedWarmStart(L.LightningModule):
+    """Cross-entropy on the solution's tokens and EOS, averaged over the tokens of the batch."""
+
+    def __init__(
+        self,
+        policy: Policy,
+        prompt: PromptTemplate,
+        config: SupervisedConfig,
+        optimizer: Callable[..., torch.optim.Optimizer],
+        schedule: Schedule,
+    ) -> None:
+        super().__init__()
+        self.model = policy.model
+        self.tokenizer = policy.tokenizer
+        self.prompt = prompt
+        self.config = config
+        self.make_optimizer = optimizer
+        self.schedule = schedule
+
+    def training_step(self, batch: list[MathProblem], batch_idx: int) -> Tensor | None:
+        encoded = [self.encode(problem) for problem in batch]
+        kept = [(p, s) for p, s in encoded if len(p) + len(s) <= self.config.max_tokens]
+        metrics = {"too_long_frac": 1 - len(kept) / len(batch)}
+        loss = None
+        if kept:
+            ids, attention, solution = pad_right(kept, self.tokenizer.pad_token_id, self.device)
+            logprobs, entropy = token_logprobs(self.model, ids, attention, solution)
+            loss = -logprobs.sum() / solution.sum()
+            metrics |= {"loss": float(loss.detach()), "entropy": float(entropy.detach().sum() / solution.sum())}
+        metrics["learning_rate"] = self.trainer.optimizers[0].param_groups[0]["lr"]
+        for logger in self.trainer.loggers:
+            logger.log_metrics(metrics, step=self.trainer.global_step)
+        if loss is not None:
+            self.log("loss", metrics["loss"], prog_bar=True, logger=False, batch_size=len(kept))
+        return loss
+
+    def encode(self, problem: MathProblem) -> tuple[list[int], list[int]]:
+        """Ids of the prompt and of the solution, encoded apart as a rollout's are, EOS last."""
+        if not problem.solution:
+            raise ValueError(f"problem {problem.id} has no solution to learn from; warm_start needs data solution_column")
+        prompt = self.tokenizer(self.prompt.render(problem), add_special_tokens=False).input_ids
+        solution = self.tokenizer(problem.solution, add_special_tokens=False).input_ids
+        return prompt, [*solution, self.tokenizer.eos_token_id]
+
+    def transfer_batch_to_device(self, batch: Any, device: torch.device, dataloader_idx: int) -> Any:
+        return batch  # problems are text; Lightning refuses frozen dataclasses
+
+    def configure_optimizers(self) -> Any:
+        trained = [p for p in self.model.parameters() if p.requires_grad]
+        return self.schedule.with_optimizer(self.make_optimizer(trained), int(self.trainer.max_steps))
+
+    def on_train_start(self) -> None:
+        self.model.train()
+
+
+def pad_right(rows: list[tuple[list[int], list[int]]], pad: int, device: torch.device) -> tuple[Tensor, Tensor, Tensor]:
+    """Ids, attention mask and mask of the second part for rows of (prompt, solution)."""
+    width = max(len(p) + len(s) for p, s in rows)
+    ids = torch.tensor([[*p, *s, *[pad] * (width - len(p) - len(s))] for p, s in rows], device=device)
+    column = torch.arange(width, device=device)
+    start = torch.tensor([[len(p)] for p, _ in rows], device=device)
+    end = torch.tensor([[len(p) + len(s)] for p, s in rows], device=device)
+    return ids, column < end, (column >= start) & (column < end)

@@ -1,0 +1,97 @@
+"""The bytes of each token id, so that spans are found on the ids as generated and nothing is ever re-tokenised."""
+
+from __future__ import annotations
+
+import functools
+import re
+from typing import Any, NamedTuple
+
+_BYTE_FALLBACK = re.compile(r"<0x([0-9A-Fa-f]{2})>")
+
+
+class TokenizedText(NamedTuple):
+    """A text and, for each of its tokens, the half-open character range it overlaps.
+
+    Characters are those of ``text``; bytes that are not UTF-8 appear as one lone surrogate each. A token that holds
+    part of a multi-byte character overlaps that character; a special token has an empty range where it stands.
+    """
+
+    text: str
+    spans: tuple[tuple[int, int], ...]
+
+    def pieces(self) -> list[str]:
+        """Each token's own characters; one shared by several tokens belongs to the first. They join to the text."""
+        out, position = [], 0
+        for _, end in self.spans:
+            out.append(self.text[position:end].encode("utf-8", "surrogateescape").decode("utf-8", "replace"))
+            position = max(position, end)
+        return out
+
+
+class TokenBytes:
+    """Maps token ids to bytes for byte-level BPE and SentencePiece-like tokenizers.
+
+    Raises:
+        ValueError: for a tokenizer of neither kind, by the round trip of a sample text.
+    """
+
+    def __init__(self, tokenizer: Any) -> None:
+        self._tokenizer = tokenizer
+        self._special = set(tokenizer.all_special_ids)
+        # added tokens are stored as plain text, not in the vocabulary's byte alphabet
+        self._added = {i: t.content for i, t in getattr(tokenizer, "added_tokens_decoder", {}).items()}
+        self._alphabet = _byte_level_alphabet()
+        self._byte_level = self._looks_byte_level()
+        sample = "So, 12 + 3 = \\boxed{15}. é"
+        ids = tokenizer(sample, add_special_tokens=False).input_ids
+        text = b"".join(self.of(i) for i in ids).decode("utf-8", "replace")
+        if text.strip() != sample:
+            raise ValueError(
+                f"policy.name: the tokenizer {type(tokenizer).__name__} is neither byte-level nor SentencePiece-like "
+                f"({sample!r} comes back as {text!r}); answer spans cannot be located on its tokens"
+            )
+
+    def _looks_byte_level(self) -> bool:
+        vocabulary = self._tokenizer.get_vocab()
+        return "Ġ" in vocabulary and "▁" not in vocabulary
+
+    @functools.lru_cache(maxsize=1 << 18)  # noqa: B019  one instance lives as long as its tokenizer
+    def of(self, token_id: int) -> bytes:
+        """The bytes that `token_id` adds to the text; none for a special token."""
+        if token_id in self._special:
+            return b""
+        if token_id in self._added:
+            return self._added[token_id].encode()
+        token = self._tokenizer.convert_ids_to_tokens(token_id)
+        if token is None:  # an id beyond the tokenizer: embeddings are often padded to a round size
+            return b""
+        if self._byte_level:
+            return bytes(self._alphabet[c] for c in token)
+        if fallback := _BYTE_FALLBACK.fullmatch(token):
+            return bytes([int(fallback[1], 16)])
+        return token.replace("▁", " ").encode()
+
+    def decode(self, token_ids: list[int]) -> TokenizedText:
+        """The text of `token_ids` with each token's character range. Linear in the text."""
+        pieces = [self.of(i) for i in token_ids]
+        text = b"".join(pieces).decode("utf-8", "surrogateescape")
+        starts: list[int] = []  # starts[byte] = index of the character that holds the byte
+        for index, character in enumerate(text):
+            starts.extend([index] * (1 if 0xDC80 <= ord(character) <= 0xDCFF else len(character.encode())))
+        starts.append(len(text))
+        spans, position = [], 0
+        for piece in pieces:
+            begin = starts[position]
+            position += len(piece)
+            spans.append((begin, starts[position - 1] + 1) if piece else (begin, begin))
+        return TokenizedText(text, tuple(spans))
+
+
+@functools.cache
+def _byte_level_alphabet() -> dict[str, int]:
+    """GPT-2's printable stand-ins for the 256 bytes, inverted: printable bytes are themselves, the rest follow 255."""
+    printable = [*range(0x21, 0x7F), *range(0xA1, 0xAD), *range(0xAE, 0x100)]
+    alphabet = {chr(b): b for b in printable}
+    others = [b for b in range(256) if b not in set(printable)]
+    alphabet.update({chr(256 + i): b for i, b in enumerate(others)})
+    return alphabet

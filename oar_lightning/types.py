@@ -1,0 +1,102 @@
+"""Frozen data that travels between stages, and the legend of every shape in this package.
+
+Shape legend
+------------
+B  completions in a batch; the ``group_size`` completions of one problem are consecutive rows
+S  tokens of left-padded prompt + right-padded completion; the only token axis there is
+N  independent sequences (counterfactuals, draws)
+A  answer tokens, padded to the longest answer of a batch
+K  reward terms
+R  reasoning tokens of one completion
+H  hidden size
+V  vocabulary size
+
+Every per-token tensor is ``[B S]`` and aligned to ``token_ids``: entry ``s`` is about token ``s``, so
+``logprobs[:, 0] = 0``. Regions travel as masks; nothing slices by prompt length.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+from dataclasses import dataclass, field
+
+from jaxtyping import Bool, Float, Int
+from torch import Tensor
+
+
+@dataclass(frozen=True)
+class MathProblem:
+    """One problem with its gold answer and, where known, a worked solution."""
+
+    question: str
+    answer: str
+    solution: str = ""
+    source: str = ""
+    level: str = ""
+    id: str = ""
+
+
+@dataclass(frozen=True)
+class Rollouts:
+    """Sampled completions of one optimizer phase with everything later stages read.
+
+    ``response_mask`` marks generated tokens (EOS included), ``reasoning_mask`` those that are scored and gated,
+    ``answer_mask`` the tokens overlapping the final answer. ``reward_terms`` are the unweighted rewards (NaN: does not
+    apply), ``rewards`` their weighted sum. ``old_logprobs`` and ``ref_logprobs`` are None where no loss term reads them.
+    """
+
+    token_ids: Int[Tensor, "B S"]
+    attention_mask: Bool[Tensor, "B S"]
+    response_mask: Bool[Tensor, "B S"]
+    reasoning_mask: Bool[Tensor, "B S"]
+    answer_mask: Bool[Tensor, "B S"]
+    reward_terms: Float[Tensor, "B K"]
+    rewards: Float[Tensor, " B"]
+    group_size: int
+    pad_token_id: int = 0
+    step: int = 0
+    truncated: Bool[Tensor, " B"] | None = None
+    old_logprobs: Float[Tensor, "B S"] | None = None
+    ref_logprobs: Float[Tensor, "B S"] | None = None
+    problems: tuple[MathProblem, ...] = ()
+    completions: tuple[str, ...] = ()
+    answers: tuple[str | None, ...] = ()
+    stats: dict[str, float] = field(default_factory=dict)
+
+    def __len__(self) -> int:
+        return self.token_ids.shape[0]
+
+    def columns(self, rows: Int[Tensor, " n"]) -> slice:
+        """The columns that any of the given rows uses."""
+        used = self.attention_mask[rows].any(0).nonzero().flatten()
+        return slice(int(used[0]), int(used[-1]) + 1) if len(used) else slice(0, 0)
+
+    def select(self, rows: Int[Tensor, " n"]) -> Rollouts:
+        """The given rows, cut to the columns they use. Row-aligned tuples follow; ``stats`` is kept."""
+        columns = self.columns(rows)
+        changes: dict[str, object] = {}
+        for spec in dataclasses.fields(self):
+            value = getattr(self, spec.name)
+            if isinstance(value, Tensor):
+                per_token = value.ndim == 2 and spec.name != "reward_terms"
+                changes[spec.name] = value[rows][:, columns] if per_token else value[rows]
+            elif isinstance(value, tuple) and len(value) == len(self):
+                changes[spec.name] = tuple(value[i] for i in rows.tolist())
+        return dataclasses.replace(self, **changes)
+
+
+@dataclass(frozen=True)
+class Credit:
+    """What the scorer and the gate made of the group advantages: ``advantages = group advantage * weights``."""
+
+    advantages: Float[Tensor, "B S"]
+    importance: Float[Tensor, "B S"]
+    weights: Float[Tensor, "B S"]
+
+
+@dataclass(frozen=True)
+class LossOutput:
+    """A scalar loss and its metrics, each as (sum, count) so that micro-batches and ranks can be added up."""
+
+    loss: Float[Tensor, ""]
+    metrics: dict[str, tuple[float, float]]

@@ -1,0 +1,206 @@
+"""Verdicts on answers: an exact path for plain numbers, `math-verify` in killable worker processes for the rest."""
+
+from __future__ import annotations
+
+import atexit
+import json
+import os
+import queue
+import re
+import selectors
+import subprocess
+import sys
+import threading
+import time
+from collections.abc import Sequence
+from concurrent.futures import ThreadPoolExecutor
+from dataclasses import dataclass
+from enum import StrEnum
+from fractions import Fraction
+from typing import IO
+
+
+class Verdict(StrEnum):
+    CORRECT = "correct"
+    INCORRECT = "incorrect"
+    UNPARSEABLE = "unparseable"
+    TIMEOUT = "timeout"
+
+
+@dataclass(frozen=True)
+class VerifierConfig:
+    """Limits of one verdict.
+
+    Args:
+        timeout_s: wall-clock seconds after which a worker is killed and the answer judged `timeout`.
+        memory_mb: address space of a worker.
+        workers: processes; they start with the first answer that is not a plain number.
+        max_characters: longer answers are `unparseable` at once.
+    """
+
+    timeout_s: float = 2.0
+    memory_mb: int = 1024
+    workers: int = 2
+    max_characters: int = 1000
+
+    def __post_init__(self) -> None:
+        for key in ("timeout_s", "memory_mb", "workers", "max_characters"):
+            if getattr(self, key) <= 0:
+                raise ValueError(f"reward verifier.{key} must be > 0, got {getattr(self, key)}")
+
+
+_NUMBER = re.compile(r"[+-]?(?:\d{1,3}(?:,\d{3})+|\d+)?(?:\.\d*)?")
+_MAX_DIGITS = 100
+
+
+def plain_number(text: str) -> Fraction | None:
+    """The exact value of an integer or decimal, thousands separators and a leading currency sign allowed; else None."""
+    text = text.strip().removeprefix("\\$").removeprefix("$").strip().rstrip(".")
+    if not text or len(text) > _MAX_DIGITS or not _NUMBER.fullmatch(text) or not any(c in "0123456789" for c in text):
+        return None
+    if not text.isascii():
+        return None
+    return Fraction(text.replace(",", ""))
+
+
+def normalize(text: str) -> str:
+    """Spelling that does not change an answer's value: outer spaces, percent signs (which the parser cannot read)."""
+    return re.sub(r"\s*\\?%", "", text.strip()).strip()
+
+
+class Verifier:
+    """Judges answers; thread-safe, keeps the order, caches by text, owns its worker processes.
+
+    Workers are plain child processes that end with this one; none is left behind by `close`, garbage collection or exit.
+    """
+
+    def __init__(self, config: VerifierConfig = VerifierConfig()) -> None:
+        self.config = config
+        self._cache: dict[tuple[str, str], Verdict] = {}
+        self._idle: queue.SimpleQueue[_Worker | None] = queue.SimpleQueue()
+        for _ in range(config.workers):
+            self._idle.put(None)  # a slot; the process starts when first used
+        self._workers: set[_Worker] = set()
+        self._lock = threading.Lock()
+        atexit.register(self.close)
+
+    def __call__(self, golds: Sequence[str], answers: Sequence[str | None]) -> list[Verdict]:
+        """One verdict for each (gold, answer); an absent answer is incorrect."""
+        pairs = [None if a is None else (normalize(g), normalize(a)) for g, a in zip(golds, answers, strict=True)]
+        unknown = []
+        for pair in dict.fromkeys(p for p in pairs if p is not None and p not in self._cache):
+            verdict = self._quick(*pair)
+            if verdict is None:
+                unknown.append(pair)
+            else:
+                self._cache[pair] = verdict
+        if unknown:
+            with ThreadPoolExecutor(min(self.config.workers, len(unknown))) as threads:
+                self._cache.update(zip(unknown, threads.map(self._slow, unknown), strict=True))
+        return [Verdict.INCORRECT if p is None else self._cache[p] for p in pairs]
+
+    def _quick(self, gold: str, answer: str) -> Verdict | None:
+        if len(answer) > self.config.max_characters or not answer:
+            return Verdict.UNPARSEABLE
+        if gold == answer:
+            return Verdict.CORRECT
+        expected, actual = plain_number(gold), plain_number(answer)
+        if expected is not None and actual is not None:
+            return Verdict.CORRECT if expected == actual else Verdict.INCORRECT
+        return None
+
+    def _slow(self, pair: tuple[str, str]) -> Verdict:
+        worker = self._idle.get()
+        try:
+            if worker is None:
+                worker = self._start()
+            answer = worker.ask(pair, self.config.timeout_s)
+            if answer is None:
+                self._stop(worker)
+                worker = None
+                return Verdict.TIMEOUT
+            return Verdict(answer)
+        finally:
+            self._idle.put(worker)
+
+    def _start(self) -> _Worker:
+        worker = _Worker(self.config.memory_mb * 2**20)
+        with self._lock:
+            self._workers.add(worker)
+        return worker
+
+    def _stop(self, worker: _Worker) -> None:
+        worker.kill()
+        with self._lock:
+            self._workers.discard(worker)
+
+    def close(self) -> None:
+        """End all workers; the next verdict starts new ones."""
+        for worker in list(self._workers):
+            self._stop(worker)
+        for _ in range(self.config.workers):
+            try:
+                self._idle.get_nowait()
+            except queue.Empty:
+                break
+        for _ in range(self.config.workers):
+            self._idle.put(None)
+
+
+class _Worker:
+    """One child process; `ask` returns None when it overran its time or died."""
+
+    START_TIMEOUT_S = 60.0
+
+    def __init__(self, memory_bytes: int) -> None:
+        self._process = subprocess.Popen(
+            [sys.executable, "-m", "oar_lightning.verify_worker", str(memory_bytes)],
+            stdin=subprocess.PIPE,
+            stdout=subprocess.PIPE,
+            stderr=subprocess.DEVNULL,
+            env={**os.environ, "OMP_NUM_THREADS": "1", "PYTHONPATH": os.pathsep.join(p for p in sys.path if p)},
+            start_new_session=True,  # Ctrl-C is for the trainer, which then closes its workers
+        )
+        self._selector = selectors.DefaultSelector()
+        self._selector.register(self._pipe(self._process.stdout), selectors.EVENT_READ)
+        if self._line(self.START_TIMEOUT_S) != "ready":
+            self.kill()
+            raise RuntimeError(
+                "reward: a math-verify worker did not start; check `python -m oar_lightning.verify_worker 1073741824`, "
+                "and raise the verifier's memory_mb if it dies of memory"
+            )
+
+    def ask(self, pair: tuple[str, str], timeout_s: float) -> str | None:
+        try:
+            stdin = self._pipe(self._process.stdin)
+            stdin.write(json.dumps(pair).encode() + b"\n")
+            stdin.flush()
+        except BrokenPipeError:
+            return None
+        return self._line(timeout_s)
+
+    def _line(self, timeout_s: float) -> str | None:
+        deadline = time.monotonic() + timeout_s
+        buffer = b""
+        stdout = self._pipe(self._process.stdout)
+        while not buffer.endswith(b"\n"):
+            remaining = deadline - time.monotonic()
+            if remaining <= 0 or not self._selector.select(remaining):
+                return None
+            piece = os.read(stdout.fileno(), 4096)
+            if not piece:
+                return None
+            buffer += piece
+        return buffer.decode().strip()
+
+    def kill(self) -> None:
+        self._process.kill()
+        self._process.wait()
+        self._selector.close()
+        self._pipe(self._process.stdin).close()
+        self._pipe(self._process.stdout).close()
+
+    @staticmethod
+    def _pipe(pipe: IO[bytes] | None) -> IO[bytes]:
+        assert pipe is not None, "Popen was asked for a pipe"
+        return pipe

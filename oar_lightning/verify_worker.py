@@ -1,0 +1,46 @@
+"""Child process of `oar_lightning.verify`: reads `[gold, answer]` JSON lines, writes one verdict a line.
+
+It may hang, exhaust its memory or crash on hostile input; the parent kills and replaces it. It imports no torch, and ends
+when its standard input closes, so it never outlives its parent.
+"""
+
+from __future__ import annotations
+
+import json
+import os
+import resource
+import sys
+
+
+def main(memory_bytes: int) -> None:
+    resource.setrlimit(resource.RLIMIT_AS, (memory_bytes, memory_bytes))
+    resource.setrlimit(resource.RLIMIT_CORE, (0, 0))
+    verdicts = os.fdopen(os.dup(1), "w", buffering=1)
+    os.dup2(2, 1)  # whatever the library prints must not look like a verdict
+    import logging
+
+    from math_verify import LatexExtractionConfig, parse, verify
+
+    logging.disable(logging.CRITICAL)
+    config = [LatexExtractionConfig(boxed_match_priority=0)]
+
+    def parsed(text: str) -> list[object]:
+        # no time-out of its own: its alarm takes whole seconds only and the parent's limit is hard
+        return parse(f"\\boxed{{{text}}}", extraction_config=config, parsing_timeout=None)
+
+    verdicts.write("ready\n")
+    for line in sys.stdin:
+        gold, answer = json.loads(line)
+        try:
+            expected, actual = parsed(gold), parsed(answer)
+            if not actual or not expected:
+                verdict = "unparseable"
+            else:
+                verdict = "correct" if verify(expected, actual, timeout_seconds=None) else "incorrect"
+        except (Exception, RecursionError) as error:
+            verdict = "timeout" if isinstance(error, MemoryError) else "unparseable"
+        verdicts.write(verdict + "\n")
+
+
+if __name__ == "__main__":
+    main(int(sys.argv[1]))
