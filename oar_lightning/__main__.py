@@ -50,6 +50,7 @@ def run(cfg: DictConfig) -> float | None:
     from oar_lightning import build
     from oar_lightning.config_check import check_targets
 
+    quiet()
     check_targets(build.plain(cfg))
     checkpoint = find_checkpoint(cfg)
     settings = build.build_settings(cfg)
@@ -65,8 +66,25 @@ def run(cfg: DictConfig) -> float | None:
     job.tracker.describe(build.plain(cfg), tags(cfg))
     job.tracker.write_text("config.yaml", OmegaConf.to_yaml(cfg, resolve=True))
     log.info("run folder: %s", run_dir)
-    job.trainer.fit(job.module, job.datamodule, ckpt_path=None if checkpoint is None else str(checkpoint))
+    job.trainer.fit(job.module, job.datamodule, ckpt_path=checkpoint and str(checkpoint), weights_only=True)
     return finish(cfg, job, run_dir)
+
+
+def quiet() -> None:
+    """Keep the libraries' notices that say nothing about this run off the console."""
+    import warnings
+
+    from transformers.utils import logging as transformers_logging
+
+    for name in ("lightning.pytorch", "lightning.fabric"):
+        library = logging.getLogger(name)
+        library.handlers.clear()  # Hydra's handler shows them already
+        library.setLevel(logging.WARNING)
+    logging.getLogger("DeepSpeed").setLevel(logging.ERROR)
+    warnings.filterwarnings("ignore", message=".*LeafSpec.*")
+    warnings.filterwarnings("ignore", message=".*training_step. returned .None.*")  # no completion had anything to teach
+    if not sys.stderr.isatty():
+        transformers_logging.disable_progress_bar()
 
 
 def check_config(cfg: DictConfig) -> None:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import itertools
 import re
 from collections.abc import Sequence
 from dataclasses import dataclass
@@ -66,7 +67,7 @@ def find_answer(text: str, answer_format: AnswerFormat = AnswerFormat(), complet
     if box < 0 and phrase_start < 0:
         return None
     if box > phrase_start:
-        content = _boxed_content(text, box)
+        content = _boxed_content(text, box, complete)
         # "The answer is $\boxed{4}$": the phrase that leads up to the box belongs to the conclusion
         leads = phrase_start >= 0 and not text[phrase_end:box].strip(_TRIM + ":")
         conclusion = phrase_start if leads else box
@@ -79,9 +80,7 @@ def find_answer(text: str, answer_format: AnswerFormat = AnswerFormat(), complet
     return AnswerSpan(conclusion, start, end) if start < end else None
 
 
-def token_regions(
-    spans: Sequence[tuple[int, int]], answer: AnswerSpan | None
-) -> list[Region]:
+def token_regions(spans: Sequence[tuple[int, int]], answer: AnswerSpan | None) -> list[Region]:
     """Region of each token from its character range; the four regions partition the tokens in order.
 
     A token that overlaps any character of the answer is part of the answer; one that overlaps the conclusion is part of
@@ -89,15 +88,14 @@ def token_regions(
     """
     if answer is None:
         return [Region.REASONING] * len(spans)
-    regions = []
-    for begin, end in spans:
-        if end <= answer.start:
-            regions.append(Region.REASONING if end <= answer.conclusion and begin < answer.conclusion else Region.CONCLUSION)
-        elif begin < answer.end:
-            regions.append(Region.ANSWER)
-        else:
-            regions.append(Region.TAIL)
-    return regions
+    # max: a special token amid the bytes of the answer's first character has an empty range before it, yet follows it
+    return list(itertools.accumulate((_region(begin, end, answer) for begin, end in spans), max))
+
+
+def _region(begin: int, end: int, answer: AnswerSpan) -> Region:
+    if end <= answer.start:
+        return Region.REASONING if end <= answer.conclusion and begin < answer.conclusion else Region.CONCLUSION
+    return Region.ANSWER if begin < answer.end else Region.TAIL
 
 
 def gold_answer(solution: str, answer_format: AnswerFormat = AnswerFormat()) -> str | None:
@@ -114,15 +112,15 @@ def _last(text: str, phrase: str) -> tuple[int, int]:
     return last
 
 
-def _boxed_content(text: str, box: int) -> tuple[int, int] | None:
+def _boxed_content(text: str, box: int, complete: bool) -> tuple[int, int] | None:
     start = box + len(_BOX)
     while start < len(text) and text[start] in " \t":
         start += 1
     if start == len(text):
         return None
     if text[start] != "{":
-        token = re.compile(r"[^\s$.,;]+").match(text, start)
-        return token.span() if token and token.end() < len(text) else None
+        token = re.compile(r"(?:[^\s$.,;]|[.,](?=\d))+").match(text, start)
+        return token.span() if token and (complete or token.end() < len(text)) else None
     depth = 0
     escaped = False
     for index in range(start, len(text)):
@@ -144,7 +142,8 @@ def _line_content(text: str, start: int, complete: bool) -> tuple[int, int] | No
     """From `start` to the end of the sentence or line."""
     match = re.compile(r"[:\s]*").match(text, start)
     start = match.end() if match else start
-    stop = re.compile(r"\n|\.(?=\s)|\.$").search(text, start)
+    # the last full stop of a truncated text may be a decimal point
+    stop = re.compile(r"\n|\.(?=\s)|\.$" if complete else r"\n|\.(?=\s)").search(text, start)
     if stop is None:
         return (start, len(text)) if complete else None
     return start, stop.start()

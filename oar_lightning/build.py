@@ -184,6 +184,7 @@ def build_run(cfg: DictConfig, settings: Settings, run_dir: Path, run_id: str | 
     else:
         module = SupervisedWarmStart(policy, prompt, settings.supervised, optimizer, settings.schedule)
         plan = settings.supervised.batch_size
+    module.train()  # Lightning keeps the mode it is given
     logger = build_logger(cfg, run_id)
     tracker = Tracker(run_dir, logger)
     evaluation = EvaluationCallback(benchmarks, stage, settings.sampling, settings.evaluation, tracker)

@@ -75,7 +75,7 @@ def _locate(path: str, where: str) -> Any:
         try:
             found: Any = importlib.import_module(".".join(parts[:cut]))
         except ModuleNotFoundError as error:
-            if error.name and ".".join(parts[:cut]).startswith(error.name):
+            if error.name and f"{path}.".startswith(f"{error.name}."):
                 continue
             raise ConfigError(f"{where}._target_={path}: its module needs {error.name}, which is not installed") from error
         try:
@@ -83,6 +83,8 @@ def _locate(path: str, where: str) -> Any:
                 found = getattr(found, part)
         except AttributeError as error:
             raise ConfigError(f"{where}._target_={path}: {error}") from error
+        if not callable(found):
+            raise ConfigError(f"{where}._target_={path} is a {type(found).__name__}; name a class or a function")
         return found
     raise ConfigError(f"{where}._target_={path}: no such module; is the folder of your file on PYTHONPATH?")
 
@@ -100,7 +102,7 @@ def _hints(target: Any) -> dict[str, Any]:
 
 
 def _check_type(value: Any, hint: Any, where: str) -> None:
-    if isinstance(value, Mapping) or (isinstance(value, list) and any(isinstance(v, Mapping) for v in value)):
+    if _holds_target(value):
         return  # built into an object later; its own target is checked where it stands
     try:
         # YAML has no tuples: a list stands for either
@@ -108,8 +110,13 @@ def _check_type(value: Any, hint: Any, where: str) -> None:
         fits = any(is_bearable(form, hint, conf=BeartypeConf(is_pep484_tower=True)) for form in forms)
     except Exception:  # noqa: BLE001  a hint of another library that beartype does not understand
         return
-    if not fits or (isinstance(value, bool) and hint in (int, float)):
+    choices = {hint, *typing.get_args(hint)} if isinstance(value, bool) else set()
+    if not fits or (choices & {int, float} and bool not in choices):  # to Python, True is an integer
         raise ConfigError(f"{where} must be {describe_type(hint)}, got {value!r}")
+
+
+def _holds_target(value: Any) -> bool:
+    return next(_targets(value, ""), None) is not None
 
 
 def describe_type(hint: Any) -> str:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import html
+import math
 from collections.abc import Sequence
 from dataclasses import dataclass
 
@@ -92,7 +93,7 @@ reasoning and keep weight 1.</div>
 def _completion(number: int, completion: HeatmapCompletion, top_weight: float) -> str:
     verdict = "correct" if completion.correct else "incorrect"
     answer = "none found" if completion.answer is None else completion.answer
-    top_score = max((t.score for t in completion.tokens), default=0.0)
+    top_score = max((t.score for t in completion.tokens if math.isfinite(t.score)), default=0.0)
     tokens = "".join(_token(t, top_weight, top_score) for t in completion.tokens)
     return f"""<div class="completion {"ok" if completion.correct else "bad"}"><div class="head">#{number}
 <span class="verdict">{verdict}</span> &middot; answer {_escape(answer)} &middot; reward {completion.reward:.2f}
@@ -109,7 +110,7 @@ def _token(token: HeatmapToken, top_weight: float, top_score: float) -> str:
             f"entropy    {token.entropy:.3f} nats",
         )
     )
-    score = token.score / top_score if top_score > 0 else 0.0
+    score = token.score / top_score if top_score > 0 and not math.isnan(token.score) else 0.0
     # a line break is shown as a mark and breaks the line
     text = _escape(token.text).replace("\n", "&#8629;\n")
     return (

@@ -198,19 +198,16 @@ class PolicyOptimization(L.LightningModule):
         self._pending, self._sums, self._update_seconds = {}, MetricSums(), 0.0
         for logger in self.trainer.loggers:
             logger.log_metrics(metrics, step=self.trainer.global_step)
-        self.log_dict({k: metrics[k] for k in ("reward", "loss") if k in metrics}, prog_bar=True, logger=False)
+        shown = {"reward": "reward", "accuracy": "rewards/accuracy", "loss": "loss"}
+        for name, key in shown.items():
+            if key in metrics:
+                self.log(name, metrics[key], prog_bar=True, logger=False, batch_size=1)
 
     # -- wiring ----------------------------------------------------------------------------------------------------
 
     def configure_optimizers(self) -> Any:
         trained = [p for p in self.model.parameters() if p.requires_grad]
         return self.schedule.with_optimizer(self.make_optimizer(trained), int(self.trainer.max_steps))
-
-    def on_train_start(self) -> None:
-        self.model.train()
-
-    def transfer_batch_to_device(self, batch: Slot, device: torch.device, dataloader_idx: int) -> Slot:
-        return batch  # a slot holds no tensors, and Lightning refuses frozen dataclasses
 
     def on_save_checkpoint(self, checkpoint: dict[str, Any]) -> None:
         if self.experience is not None and self.method.update.steps_per_rollout > 1:

@@ -129,6 +129,10 @@ class FreshPolicy:
                 "policy.hidden_size must be a multiple of 2 * policy.num_heads (rotary halves), "
                 f"got {self.hidden_size} with num_heads={self.num_heads}"
             )
+        if self.num_heads % self.num_kv_heads:
+            raise ValueError(
+                f"policy.num_kv_heads must divide policy.num_heads, got {self.num_kv_heads} with num_heads={self.num_heads}"
+            )
         if self.vocab_size < 260:
             raise ValueError(f"policy.vocab_size must hold 256 bytes and 2 special tokens: >= 260, got {self.vocab_size}")
 

@@ -81,16 +81,9 @@ class SupervisedWarmStart(L.LightningModule):
         solution = self.tokenizer(problem.solution, add_special_tokens=False).input_ids
         return prompt, [*solution, self.tokenizer.eos_token_id]
 
-    def transfer_batch_to_device(self, batch: Any, device: torch.device, dataloader_idx: int) -> Any:
-        return batch  # problems are text; Lightning refuses frozen dataclasses
-
     def configure_optimizers(self) -> Any:
         trained = [p for p in self.model.parameters() if p.requires_grad]
         return self.schedule.with_optimizer(self.make_optimizer(trained), int(self.trainer.max_steps))
-
-    def on_train_start(self) -> None:
-        self.model.train()
-
 
 def pad_right(rows: list[tuple[list[int], list[int]]], pad: int, device: torch.device) -> tuple[Tensor, Tensor, Tensor]:
     """Ids, attention mask and mask of the second part for rows of (prompt, solution)."""

@@ -37,9 +37,11 @@ class TokenBytes:
 
     def __init__(self, tokenizer: Any) -> None:
         self._tokenizer = tokenizer
-        self._special = set(tokenizer.all_special_ids)
+        added = getattr(tokenizer, "added_tokens_decoder", {})
+        # reserved tokens are special without being named: Llama 3 may end on <|end_of_text|> while its EOS is <|eot_id|>
+        self._special = {*tokenizer.all_special_ids, *(i for i, t in added.items() if t.special)}
         # added tokens are stored as plain text, not in the vocabulary's byte alphabet
-        self._added = {i: t.content for i, t in getattr(tokenizer, "added_tokens_decoder", {}).items()}
+        self._added = {i: t.content for i, t in added.items()}
         self._alphabet = _byte_level_alphabet()
         self._byte_level = self._looks_byte_level()
         sample = "So, 12 + 3 = \\boxed{15}. é"

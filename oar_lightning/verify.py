@@ -65,13 +65,13 @@ def plain_number(text: str) -> Fraction | None:
 
 def normalize(text: str) -> str:
     """Spelling that does not change an answer's value: outer spaces, percent signs (which the parser cannot read)."""
-    return re.sub(r"\s*\\?%", "", text.strip()).strip()
+    return text.replace("\\%", "").replace("%", "").strip()
 
 
 class Verifier:
     """Judges answers; thread-safe, keeps the order, caches by text, owns its worker processes.
 
-    Workers are plain child processes that end with this one; none is left behind by `close`, garbage collection or exit.
+    Workers are plain child processes that end with this one; none is left behind by `close` or exit.
     """
 
     def __init__(self, config: VerifierConfig = VerifierConfig()) -> None:
@@ -112,6 +112,9 @@ class Verifier:
     def _slow(self, pair: tuple[str, str]) -> Verdict:
         worker = self._idle.get()
         try:
+            if worker is not None and not worker.alive():  # killed from outside
+                self._stop(worker)
+                worker = None
             if worker is None:
                 worker = self._start()
             answer = worker.ask(pair, self.config.timeout_s)
@@ -124,7 +127,7 @@ class Verifier:
             self._idle.put(worker)
 
     def _start(self) -> _Worker:
-        worker = _Worker(self.config.memory_mb * 2**20)
+        worker = _Worker(self.config.memory_mb * 2**20, self.config.timeout_s)
         with self._lock:
             self._workers.add(worker)
         return worker
@@ -152,9 +155,9 @@ class _Worker:
 
     START_TIMEOUT_S = 60.0
 
-    def __init__(self, memory_bytes: int) -> None:
+    def __init__(self, memory_bytes: int, timeout_s: float) -> None:
         self._process = subprocess.Popen(
-            [sys.executable, "-m", "oar_lightning.verify_worker", str(memory_bytes)],
+            [sys.executable, "-m", "oar_lightning.verify_worker", str(memory_bytes), str(timeout_s)],
             stdin=subprocess.PIPE,
             stdout=subprocess.PIPE,
             stderr=subprocess.DEVNULL,
@@ -166,7 +169,7 @@ class _Worker:
         if self._line(self.START_TIMEOUT_S) != "ready":
             self.kill()
             raise RuntimeError(
-                "reward: a math-verify worker did not start; check `python -m oar_lightning.verify_worker 1073741824`, "
+                "reward: a math-verify worker did not start; check `python -m oar_lightning.verify_worker 1073741824 2`, "
                 "and raise the verifier's memory_mb if it dies of memory"
             )
 
@@ -192,6 +195,9 @@ class _Worker:
                 return None
             buffer += piece
         return buffer.decode().strip()
+
+    def alive(self) -> bool:
+        return self._process.poll() is None
 
     def kill(self) -> None:
         self._process.kill()

@@ -1,7 +1,7 @@
 """Child process of `oar_lightning.verify`: reads `[gold, answer]` JSON lines, writes one verdict a line.
 
 It may hang, exhaust its memory or crash on hostile input; the parent kills and replaces it. It imports no torch, and ends
-when its standard input closes, so it never outlives its parent.
+when its standard input closes, or by an alarm when it hangs after its parent died: it never outlives it by long.
 """
 
 from __future__ import annotations
@@ -9,10 +9,11 @@ from __future__ import annotations
 import json
 import os
 import resource
+import signal
 import sys
 
 
-def main(memory_bytes: int) -> None:
+def main(memory_bytes: int, timeout_s: float) -> None:
     resource.setrlimit(resource.RLIMIT_AS, (memory_bytes, memory_bytes))
     resource.setrlimit(resource.RLIMIT_CORE, (0, 0))
     verdicts = os.fdopen(os.dup(1), "w", buffering=1)
@@ -28,8 +29,10 @@ def main(memory_bytes: int) -> None:
         # no time-out of its own: its alarm takes whole seconds only and the parent's limit is hard
         return parse(f"\\boxed{{{text}}}", extraction_config=config, parsing_timeout=None)
 
+    verify(parsed("\\frac{1}{2}"), parsed("0.5"), timeout_seconds=None)  # the first use loads grammars, which takes a while
     verdicts.write("ready\n")
     for line in sys.stdin:
+        signal.setitimer(signal.ITIMER_REAL, timeout_s + 1)  # no handler: the process ends
         gold, answer = json.loads(line)
         try:
             expected, actual = parsed(gold), parsed(answer)
@@ -39,8 +42,9 @@ def main(memory_bytes: int) -> None:
                 verdict = "correct" if verify(expected, actual, timeout_seconds=None) else "incorrect"
         except (Exception, RecursionError) as error:
             verdict = "timeout" if isinstance(error, MemoryError) else "unparseable"
+        signal.setitimer(signal.ITIMER_REAL, 0)
         verdicts.write(verdict + "\n")
 
 
 if __name__ == "__main__":
-    main(int(sys.argv[1]))
+    main(int(sys.argv[1]), float(sys.argv[2]))

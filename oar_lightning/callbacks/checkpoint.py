@@ -131,7 +131,14 @@ class GracefulStop(L.Callback):
             trainer.should_stop = True
         self._step = trainer.global_step
 
-    def teardown(self, trainer: L.Trainer, module: L.LightningModule, stage: str) -> None:
+    def on_train_end(self, trainer: L.Trainer, module: L.LightningModule) -> None:
+        self._restore()
+
+    def on_exception(self, trainer: L.Trainer, module: L.LightningModule, exception: BaseException) -> None:
+        self._restore()
+
+    def _restore(self) -> None:
+        # not in teardown: Lightning has put back the handlers of before `fit` by then
         for number, handler in self._former.items():
             signal.signal(number, handler)
         self._former = {}

@@ -100,8 +100,12 @@ class ChainTask:
             )
 
     def problem(self, rng: random.Random, held_out: bool) -> ChainProblem:
-        """Draw a problem of the asked split."""
-        while True:
+        """Draw a problem of the asked split.
+
+        Raises:
+            ValueError: where the task has so few problems that the split seems to be empty.
+        """
+        for _ in range(1000 * HELD_OUT_SHARE):
             total = start = rng.randint(1, self.max_total)
             deltas: list[int] = []
             for _ in range(rng.randint(self.min_steps, self.max_steps)):
@@ -117,6 +121,10 @@ class ChainTask:
             )
             if problem.held_out == held_out:
                 return problem
+        raise ValueError(
+            f"data.chain has no {'held-out' if held_out else 'training'} problem among too few: raise data.chain.max_total "
+            "(now {0.max_total}), max_delta ({0.max_delta}) or max_steps ({0.max_steps})".format(self)
+        )
 
     def _operands(self) -> list[int]:
         return [d for d in range(-self.max_delta, self.max_delta + 1) if d]

@@ -3,8 +3,10 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator
+from typing import Any
 
 import lightning as L
+import torch
 
 from oar_lightning.data.stream import ProblemSource, ProblemStream, SlotLoader, UpdatePlan
 from oar_lightning.types import MathProblem
@@ -49,6 +51,9 @@ class MathDataModule(L.LightningDataModule):
         if isinstance(self.plan, UpdatePlan):
             return SlotLoader(stream, self.plan, self.steps)
         return BatchLoader(stream, self.plan, self.steps)
+
+    def transfer_batch_to_device(self, batch: Any, device: torch.device, dataloader_idx: int) -> Any:
+        return batch  # slots and problems hold no tensors, and Lightning refuses frozen dataclasses
 
 
 def benchmark_problems(source: ProblemSource, count: int | None, name: str) -> list[MathProblem]:

@@ -6,6 +6,7 @@ import glob
 import gzip
 import json
 import logging
+import zlib
 from collections import Counter
 from collections.abc import Sequence
 from pathlib import Path
@@ -75,7 +76,7 @@ class FileProblems:
             opened = gzip.open(file, "rt", encoding="utf-8") if file.suffix == ".gz" else open(file, encoding="utf-8")
             with opened as stream:
                 return stream.read().split("\n")  # not splitlines: U+2028 may stand inside a JSON string
-        except (OSError, UnicodeDecodeError, EOFError) as error:
+        except (OSError, UnicodeDecodeError, EOFError, zlib.error) as error:
             raise ValueError(f"data paths: {file} cannot be read ({error})") from error
 
     def _add(self, line: str, where: str) -> None:

@@ -18,7 +18,10 @@ class PlainPrompt(PromptTemplate):
     """A format string with ``{question}`` in it."""
 
     def __init__(self, template: str = "{question}\n", tokenizer: Any = None) -> None:
-        fields = {name for _, name, _, _ in string.Formatter().parse(template) if name is not None}
+        try:
+            fields = {name for _, name, _, _ in string.Formatter().parse(template) if name is not None}
+        except ValueError:  # a single brace
+            fields = set()
         if fields != {"question"}:
             raise ValueError(
                 f"data.prompt.template must hold {{question}} and no other field, got {template!r} "

@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import contextlib
 import dataclasses
+from collections.abc import Iterator
 from dataclasses import dataclass
 from typing import Any, NamedTuple
 
@@ -10,7 +12,7 @@ import torch
 from jaxtyping import Bool, Int
 from torch import Tensor
 
-from oar_lightning.language_model import evaluating
+from oar_lightning.language_model import base_model, evaluating
 
 
 class Generation(NamedTuple):
@@ -63,7 +65,9 @@ class HFEngine:
             raise ValueError(f"data.prompt: {len(empty)} of {len(prompts)} prompts have no tokens (first: number {empty[0]})")
         repeated = [ids for ids in encoded for _ in range(samples)]
         size = config.max_batch or len(repeated)
-        with evaluating(model):
+        # a peft wrapper's own generate() would put the stored defaults back; its adapters are active inside too
+        model = base_model(model)
+        with evaluating(model), stored_defaults_hidden(model, self.eos_token_ids(model)):
             parts = [self._generate(model, repeated[i : i + size], config) for i in range(0, len(repeated), size)]
         return self._join(parts)
 

@@ -1,0 +1,39 @@
+"""Shared fixtures. Shapes in the package's signatures are checked while its tests run."""
+
+from __future__ import annotations
+
+import os
+
+os.environ.setdefault("HF_HUB_OFFLINE", "1")
+
+from jaxtyping import install_import_hook
+
+with install_import_hook("oar_lightning", "beartype.beartype"):
+    import oar_lightning.advantage
+    import oar_lightning.diagnostics
+    import oar_lightning.gating
+    import oar_lightning.language_model
+    import oar_lightning.loss
+    import oar_lightning.scoring
+    import oar_lightning.types  # noqa: F401
+
+import pytest
+import torch
+from toy import gpt2, qwen2_golden
+
+
+@pytest.fixture(autouse=True)
+def _seeded() -> None:
+    torch.manual_seed(0)
+
+
+@pytest.fixture(scope="session")
+def golden_model():
+    """The golden tiny Qwen2 in float64."""
+    return qwen2_golden()
+
+
+@pytest.fixture
+def model64():
+    """A GPT-2 with random weights, float64 throughout (no float32 islands), dropout 0.1, absolute positions; training mode."""
+    return gpt2()
