@@ -8,7 +8,7 @@ os.environ.setdefault("HF_HUB_OFFLINE", "1")
 
 from jaxtyping import install_import_hook
 
-with install_import_hook("oar_lightning", "beartype.beartype"):
+with install_import_hook("oar_lightning", "typechecker.typechecked"):
     import oar_lightning.advantage
     import oar_lightning.diagnostics
     import oar_lightning.gating

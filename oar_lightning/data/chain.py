@@ -122,8 +122,8 @@ class ChainTask:
             if problem.held_out == held_out:
                 return problem
         raise ValueError(
-            f"data.chain has no {'held-out' if held_out else 'training'} problem among too few: raise data.chain.max_total "
-            "(now {0.max_total}), max_delta ({0.max_delta}) or max_steps ({0.max_steps})".format(self)
+            f"data.chain.max_total={self.max_total}, max_delta={self.max_delta} and max_steps={self.max_steps} allow so few "
+            f"problems that none is {'held out' if held_out else 'left for training'}; raise one of them"
         )
 
     def _operands(self) -> list[int]:

@@ -51,6 +51,19 @@ class SamplingConfig:
             raise ValueError(f"rollout.max_batch must be >= 1 or null, got {self.max_batch}")
 
 
+@contextlib.contextmanager
+def stored_defaults_off(model: Any) -> Iterator[None]:
+    """Leaves of the model's `generation_config` only the EOS ids; `generate` takes all it is not told from there."""
+    from transformers import GenerationConfig
+
+    stored = model.generation_config
+    model.generation_config = GenerationConfig(eos_token_id=stored.eos_token_id)
+    try:
+        yield
+    finally:
+        model.generation_config = stored
+
+
 class HFEngine:
     """`generate` with the model's stored defaults switched off: what is sampled is the policy's own distribution."""
 
@@ -67,7 +80,7 @@ class HFEngine:
         size = config.max_batch or len(repeated)
         # a peft wrapper's own generate() would put the stored defaults back; its adapters are active inside too
         model = base_model(model)
-        with evaluating(model), stored_defaults_hidden(model, self.eos_token_ids(model)):
+        with evaluating(model), stored_defaults_off(model):
             parts = [self._generate(model, repeated[i : i + size], config) for i in range(0, len(repeated), size)]
         return self._join(parts)
 
@@ -93,8 +106,6 @@ class HFEngine:
             max_new_tokens=config.max_new_tokens,
             eos_token_id=eos,
             pad_token_id=pad,
-            repetition_penalty=1.0,
-            no_repeat_ngram_size=0,
             use_cache=True,
             **sampling,
         )

@@ -1,0 +1,34 @@
+# Two commands on a fresh machine with Python 3.11+, make and git:
+#   make train   creates .venv, installs, and trains with OAR-G on the built-in task
+#   make test    the same for the test suite
+PYTHON ?= python3
+VENV ?= .venv
+ARGS ?=
+BIN := $(VENV)/bin
+
+.PHONY: train test slow lint clean
+
+train: $(VENV)/.installed
+	$(BIN)/python -m oar_lightning +experiment=oar_g $(ARGS)
+
+test: $(VENV)/.installed
+	$(BIN)/python -m pytest $(ARGS)
+
+slow: $(VENV)/.installed
+	$(BIN)/python -m pytest -m slow --timeout 1800 $(ARGS)
+
+lint: $(VENV)/.installed
+	$(BIN)/ruff check .
+	$(BIN)/ruff format --check .
+	$(BIN)/mypy
+
+# torch comes first: the pinned version decides between builds before anything else asks for torch
+$(VENV)/.installed: pyproject.toml constraints.txt
+	$(PYTHON) -c 'import sys; sys.exit(0 if sys.version_info >= (3, 11) else "Python 3.11 or newer is needed, this is " + sys.version + "; set PYTHON=python3.11")'
+	$(PYTHON) -m venv $(VENV)
+	$(BIN)/pip install --quiet --constraint constraints.txt torch
+	$(BIN)/pip install --quiet --constraint constraints.txt --editable '.[dev]'
+	touch $@
+
+clean:
+	rm -rf $(VENV) build dist

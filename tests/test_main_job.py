@@ -1,0 +1,145 @@
+"""The main job as a user runs it: one process, real policy, real MLflow store."""
+
+from __future__ import annotations
+
+import json
+import os
+import re
+import signal
+import subprocess
+import sys
+import time
+from pathlib import Path
+
+import pytest
+import torch
+from mlflow import MlflowClient
+from transformers import AutoModelForCausalLM, AutoTokenizer
+
+OURS = "ess_ratio top10_mass gini floor_frac boost_frac weight_max mass_error no_span_frac corr_entropy corr_position"
+EXPECTED = [
+    *"reward reward_std frac_reward_zero_std entropy loss grad_norm learning_rate num_tokens step_time".split(),
+    *(f"clip_ratio/{k}" for k in ("low_mean", "high_mean", "region_mean")),
+    *(f"completions/{k}" for k in ("mean_length", "min_length", "max_length", "clipped_ratio")),
+    *(f"credit/{k}" for k in [*OURS.split(), "rank_stability", "seconds", "forward_equivalents"]),
+    *(f"time/{k}_s" for k in ("generate", "reward", "score", "update")),
+    *(f"eval/chain/{k}" for k in ("avg_at_2", "pass_at_2", "greedy")),
+]
+
+
+@pytest.fixture(scope="module")
+def folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    return tmp_path_factory.mktemp("job")
+
+
+def command(*overrides: str) -> list[str]:
+    return [sys.executable, "-m", "oar_lightning", "+experiment=smoke", *overrides]
+
+
+def environment() -> dict[str, str]:
+    return {k: v for k, v in os.environ.items() if k != "MLFLOW_TRACKING_URI"} | {"OMP_NUM_THREADS": "1"}
+
+
+def run(folder: Path, *overrides: str) -> subprocess.CompletedProcess[str]:
+    return subprocess.run(command(*overrides), cwd=folder, env=environment(), capture_output=True, text=True, timeout=200)
+
+
+def client(folder: Path) -> MlflowClient:
+    return MlflowClient(f"sqlite:///{folder}/mlflow.db")
+
+
+@pytest.fixture(scope="module")
+def finished(folder: Path) -> subprocess.CompletedProcess[str]:
+    return run(folder)
+
+
+def mlflow_run(folder: Path):
+    store = client(folder)
+    experiment = store.get_experiment_by_name("oar_lightning")
+    return store.search_runs([experiment.experiment_id])[0]
+
+
+def test_smoke_ends_with_the_table_and_the_ui_command(finished: subprocess.CompletedProcess[str]) -> None:
+    assert finished.returncode == 0, finished.stderr
+    assert "before and after" in finished.stdout
+    assert "mlflow ui --backend-store-uri sqlite:///" in finished.stdout
+    assert "Traceback" not in finished.stdout + finished.stderr
+
+
+def test_mlflow_has_parameters_tags_and_every_metric(folder: Path, finished: subprocess.CompletedProcess[str]) -> None:
+    found = mlflow_run(folder)
+    assert found.info.status == "FINISHED"
+    assert found.data.params["gate.tau"] == "0.4"
+    assert found.data.params["scorer.noise_std"] == "0.001"
+    tags = found.data.tags
+    assert (tags["experiment"], tags["scorer"], tags["seed"], tags["data"]) == ("smoke", "oar_g", "0", "chain")
+    assert re.fullmatch(r"[0-9a-f]{40}(-dirty)?|unknown", tags["git_revision"])
+    missing = [name for name in EXPECTED if name not in found.data.metrics]
+    assert not missing
+    history = client(folder).get_metric_history(found.info.run_id, "reward")
+    assert [m.step for m in history] == [1, 2, 3, 4]
+    assert found.data.metrics["credit/mass_error"] < 1e-6
+
+
+def test_artifacts_are_a_table_a_heatmap_and_the_config(folder: Path, finished: subprocess.CompletedProcess[str]) -> None:
+    run_id = mlflow_run(folder).info.run_id
+    store = client(folder)
+    assert [a.path for a in store.list_artifacts(run_id, "heatmaps")] == [
+        "heatmaps/chain_step_000000.html",
+        "heatmaps/chain_step_000004.html",
+    ]
+    table = json.loads(Path(store.download_artifacts(run_id, "completions/chain_step_000004.json")).read_text())
+    assert table["columns"] == ["prompt", "completion", "answer", "gold", "reward", "advantage"]
+    assert len(table["data"]) == 8 * 2
+    assert {r[4] for r in table["data"]} <= {0.0, 1.0}
+    assert all((r[2] == r[3]) == (r[4] == 1.0) for r in table["data"])
+    assert "tau: 0.4" in Path(store.download_artifacts(run_id, "config.yaml")).read_text()
+
+
+def test_exported_policy_loads_with_transformers(folder: Path, finished: subprocess.CompletedProcess[str]) -> None:
+    exported = mlflow_run(folder).data.tags["final_model"]
+    tokenizer, model = AutoTokenizer.from_pretrained(exported), AutoModelForCausalLM.from_pretrained(exported)
+    prompt = tokenizer("Ann has 9 apples. Ann drops 6. How many apples are left?\n", return_tensors="pt")
+    out = model.generate(**prompt, max_new_tokens=40, do_sample=False)
+    assert "\\boxed{3}" in tokenizer.decode(out[0])
+
+
+def test_resume_continues_the_same_run_with_more_steps(folder: Path, finished: subprocess.CompletedProcess[str]) -> None:
+    done = run(folder, "resume=true")
+    assert done.returncode == 1
+    assert "raise trainer.max_steps" in done.stderr + done.stdout
+    more = run(folder, "resume=true", "trainer.max_steps=6")
+    assert more.returncode == 0, more.stderr
+    found = mlflow_run(folder)
+    assert [m.step for m in client(folder).get_metric_history(found.info.run_id, "reward")] == [1, 2, 3, 4, 5, 6]
+    whole = run(folder, "name=whole", "trainer.max_steps=6", "logger=none")
+    assert whole.returncode == 0, whole.stderr
+    exported = [next((folder / "outputs" / name / "seed0").glob("*/policy/model.safetensors")) for name in ("smoke", "whole")]
+    assert exported[0].read_bytes() == exported[1].read_bytes()
+
+
+def test_ctrl_c_leaves_a_checkpoint_and_exit_code_130(folder: Path, finished: subprocess.CompletedProcess[str]) -> None:
+    process = subprocess.Popen(
+        command("name=stopped", "trainer.max_steps=500"),
+        cwd=folder,
+        env=environment(),
+        stdout=subprocess.PIPE,
+        stderr=subprocess.STDOUT,
+        text=True,
+    )
+    assert process.stdout is not None
+    seen = ""
+    deadline = time.monotonic() + 120
+    while "step 25/500" not in seen and time.monotonic() < deadline:
+        line = process.stdout.readline()
+        if not line:
+            break
+        seen += line
+    process.send_signal(signal.SIGINT)
+    rest = process.communicate(timeout=60)[0]
+    assert process.returncode == 130, seen + rest
+    assert "ckpt_path=" in rest
+    (checkpoint,) = (folder / "outputs" / "stopped").glob("seed0/*/checkpoints/last.ckpt")
+    assert torch.load(checkpoint, weights_only=True)["global_step"] >= 25
+    assert mlflow_run(folder).info.status == "KILLED"
+    assert sorted(p.name for p in checkpoint.parent.iterdir()) == ["last.ckpt"]
