@@ -71,7 +71,7 @@ class AnswerMeanProbe(_Distribution):
     """`answer_mean` (AS-Mean): p = softmax(mean over answer positions of the logits), answer teacher-forced."""
 
     def outcome(self, logits: Tensor, answer_ids: Tensor, valid: Tensor) -> Float[Tensor, "N V"]:
-        weight = (valid / valid.sum(1, keepdim=True)).to(logits.dtype)
+        weight = valid.to(logits.dtype) / valid.sum(1, keepdim=True)
         return torch.log_softmax((logits * weight[..., None]).sum(1), -1)
 
 
