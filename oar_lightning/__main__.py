@@ -106,7 +106,9 @@ def check_config(cfg: DictConfig) -> None:
         if not isinstance(cfg[key], int) or isinstance(cfg[key], bool) or cfg[key] < lowest:
             raise ConfigError(f"{key} must be an integer >= {lowest}, got {cfg[key]!r}")
     if not isinstance(cfg.trainer.max_steps, int) or cfg.trainer.max_steps < 1:
-        raise ConfigError(f"trainer.max_steps counts optimizer steps and must be an integer >= 1, got {cfg.trainer.max_steps!r}")
+        raise ConfigError(
+            f"trainer.max_steps counts optimizer steps and must be an integer >= 1, got {cfg.trainer.max_steps!r}"
+        )
     if cfg.num_threads is not None and (not isinstance(cfg.num_threads, int) or cfg.num_threads < 1):
         raise ConfigError(f"num_threads must be an integer >= 1, or null for torch's default, got {cfg.num_threads!r}")
     if not isinstance(cfg.resume, bool):

@@ -145,9 +145,7 @@ def build_run(cfg: DictConfig, settings: Settings, run_dir: Path, run_id: str | 
     steps = int(cfg.trainer.max_steps)
     prompt = instantiate(cfg.data.prompt)
     if isinstance(settings.policy, FreshPolicy):
-        policy = settings.policy.build(
-            sample_texts(settings.train, prompt.render, settings.supervised.tokenizer_problems)
-        )
+        policy = settings.policy.build(sample_texts(settings.train, prompt.render, settings.supervised.tokenizer_problems))
     else:
         policy = settings.policy.load()
     check_head(policy.model)

@@ -31,7 +31,9 @@ def check_keys(present: Iterable[str], known: Iterable[str], where: str) -> None
             name = f"{where}.{key}" if where else key
             near = difflib.get_close_matches(key, known, n=1)
             hint = f"did you mean {where + '.' if where else ''}{near[0]}? " if near else ""
-            raise ConfigError(f"unknown key {name}; {hint}the keys {'of ' + where if where else 'here'} are: {', '.join(known)}")
+            raise ConfigError(
+                f"unknown key {name}; {hint}the keys {'of ' + where if where else 'here'} are: {', '.join(known)}"
+            )
 
 
 def check_targets(config: Mapping[str, Any]) -> None:
@@ -90,7 +92,10 @@ def _locate(path: str, where: str) -> Any:
 
 
 def _parameters(target: Any) -> Mapping[str, inspect.Parameter]:
-    return inspect.signature(target).parameters
+    try:
+        return inspect.signature(target).parameters
+    except ValueError:  # written in C and says nothing about itself: nothing to check by
+        return {"any": inspect.Parameter("any", inspect.Parameter.VAR_KEYWORD)}
 
 
 def _hints(target: Any) -> dict[str, Any]:
@@ -108,7 +113,7 @@ def _check_type(value: Any, hint: Any, where: str) -> None:
         # YAML has no tuples: a list stands for either
         forms = [value, tuple(value)] if isinstance(value, list) else [value]
         fits = any(is_bearable(form, hint, conf=BeartypeConf(is_pep484_tower=True)) for form in forms)
-    except Exception:  # noqa: BLE001  a hint of another library that beartype does not understand
+    except Exception:
         return
     choices = {hint, *typing.get_args(hint)} if isinstance(value, bool) else set()
     if not fits or (choices & {int, float} and bool not in choices):  # to Python, True is an integer

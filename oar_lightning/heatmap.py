@@ -36,17 +36,21 @@ body { font: 15px/1.5 system-ui, sans-serif; margin: 2rem auto; max-width: 70rem
 h1 { font-size: 1.35rem; margin-bottom: .2rem; } .meta { color: #5b6570; }
 .problem { background: #f4f6f8; border-radius: 6px; padding: .8rem 1rem; white-space: pre-wrap; }
 .completion { border-left: 4px solid #9aa4ae; margin: 1.1rem 0; padding: .2rem 0 .2rem 1rem; }
-.completion.ok { border-color: #2a9d5c; } .completion.bad { border-color: #c8443c; }
-.head { font-size: .85rem; color: #5b6570; margin-bottom: .3rem; } .ok .verdict { color: #1d7a46; } .bad .verdict { color: #a9302a; }
+.completion.ok { border-color: #2a9d5c; }
+.completion.bad { border-color: #c8443c; }
+.head { font-size: .85rem; color: #5b6570; margin-bottom: .3rem; }
+.ok .verdict { color: #1d7a46; } .bad .verdict { color: #a9302a; }
 .verdict { font-weight: 600; }
-.tokens { font-family: ui-monospace, Menlo, Consolas, monospace; line-height: 2; white-space: pre-wrap; overflow-wrap: anywhere; }
+.tokens { font-family: ui-monospace, Menlo, Consolas, monospace; line-height: 2; white-space: pre-wrap;
+  overflow-wrap: anywhere; }
 .t { padding: .18em 0; border-radius: 2px; cursor: default; } .t:hover { outline: 2px solid #1c2126; }
 .t.r1, .t.r3 { color: #7a848e; } .t.r2 { font-weight: 700; border-bottom: 2px solid #1c2126; }
 .by-score .t { background: var(--s); } .by-weight .t { background: var(--w); }
 .scale { display: inline-block; width: 12rem; height: .8rem; border-radius: 3px; vertical-align: middle; }
 fieldset { border: none; padding: 0; margin: .8rem 0; } label { margin-right: 1rem; }
-#tip { position: fixed; display: none; background: #1c2126; color: #fff; font-size: .8rem; padding: .4rem .6rem; border-radius: 4px;
-  white-space: pre; pointer-events: none; font-family: ui-monospace, Menlo, Consolas, monospace; z-index: 9; }
+#tip { position: fixed; display: none; background: #1c2126; color: #fff; font-size: .8rem; padding: .4rem .6rem;
+  border-radius: 4px; white-space: pre; pointer-events: none;
+  font-family: ui-monospace, Menlo, Consolas, monospace; z-index: 9; }
 """
 
 _SCRIPT = """

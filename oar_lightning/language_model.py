@@ -114,7 +114,10 @@ def token_logprobs(
     hidden = hidden_states(model, attention_mask, token_ids)
     rows, columns = mask.nonzero(as_tuple=True)
     logprobs, entropy = chunked_logprobs(
-        lambda h: head_logits(model, h) / temperature, hidden[rows, columns - 1], token_ids[rows, columns], entropy_grad,
+        lambda h: head_logits(model, h) / temperature,
+        hidden[rows, columns - 1],
+        token_ids[rows, columns],
+        entropy_grad,
         vocab_size=base_model(model).get_output_embeddings().weight.shape[0],
     )
     place = (rows, columns)

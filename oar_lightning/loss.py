@@ -54,9 +54,7 @@ class LossConfig:
         if self.ratio_cap <= 0:
             raise ValueError(f"loss.ratio_cap is a ratio and must be > 0, got {self.ratio_cap}")
         if self.kl_coef < 0 or self.entropy_coef < 0:
-            raise ValueError(
-                f"loss.kl_coef and loss.entropy_coef must be >= 0, got {self.kl_coef} and {self.entropy_coef}"
-            )
+            raise ValueError(f"loss.kl_coef and loss.entropy_coef must be >= 0, got {self.kl_coef} and {self.entropy_coef}")
 
     @property
     def ignores_zero_advantage(self) -> bool:

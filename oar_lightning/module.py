@@ -19,9 +19,9 @@ from torch import Tensor
 
 from oar_lightning.advantage import AdvantageConfig, group_advantages
 from oar_lightning.data.stream import Slot, UpdatePlan
-from oar_lightning.diagnostics import MetricSums, credit_metrics, mean_correlation, position_in, rollout_metrics
+from oar_lightning.diagnostics import MetricSums, credit_metrics, mean_correlation, rollout_metrics
 from oar_lightning.experience import Experience, split_rows
-from oar_lightning.gating import GateConfig, gate_weights, invalid_rows
+from oar_lightning.gating import GateConfig, gate_weights
 from oar_lightning.language_model import evaluating, token_logprobs
 from oar_lightning.loss import Denominators, LossConfig, policy_loss
 from oar_lightning.policy import Policy
@@ -114,7 +114,7 @@ class PolicyOptimization(L.LightningModule):
     def _with_logprobs(self, rollouts: Rollouts) -> Rollouts:
         """Old log-probabilities where a later step needs them (in a single step the policy's own are the old ones),
         reference ones where the loss has a KL term."""
-        changes: dict[str, Tensor] = {}
+        changes: dict[str, Any] = {}
         if self.method.update.steps_per_rollout > 1:
             changes["old_logprobs"] = self._detached_logprobs(self.model, rollouts)
         if self.method.loss.kl_coef:
@@ -124,7 +124,7 @@ class PolicyOptimization(L.LightningModule):
             else:  # LoRA: the policy without its adapters
                 with self.model.disable_adapter():
                     changes["ref_logprobs"] = self._detached_logprobs(self.model, rollouts)
-        return dataclasses.replace(rollouts, **changes)  # type: ignore[arg-type]
+        return dataclasses.replace(rollouts, **changes)
 
     @torch.no_grad()
     def _detached_logprobs(self, model: Any, rollouts: Rollouts) -> Tensor:

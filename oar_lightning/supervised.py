@@ -85,6 +85,7 @@ class SupervisedWarmStart(L.LightningModule):
         trained = [p for p in self.model.parameters() if p.requires_grad]
         return self.schedule.with_optimizer(self.make_optimizer(trained), int(self.trainer.max_steps))
 
+
 def pad_right(rows: list[tuple[list[int], list[int]]], pad: int, device: torch.device) -> tuple[Tensor, Tensor, Tensor]:
     """Ids, attention mask and mask of the second part for rows of (prompt, solution)."""
     width = max(len(p) + len(s) for p, s in rows)

@@ -19,6 +19,7 @@ from __future__ import annotations
 
 import dataclasses
 from dataclasses import dataclass, field
+from typing import Any
 
 from jaxtyping import Bool, Float, Int
 from torch import Tensor
@@ -74,7 +75,7 @@ class Rollouts:
     def select(self, rows: Int[Tensor, " n"]) -> Rollouts:
         """The given rows, cut to the columns they use. Row-aligned tuples follow; ``stats`` is kept."""
         columns = self.columns(rows)
-        changes: dict[str, object] = {}
+        changes: dict[str, Any] = {}
         for spec in dataclasses.fields(self):
             value = getattr(self, spec.name)
             if isinstance(value, Tensor):

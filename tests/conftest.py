@@ -17,9 +17,14 @@ with install_import_hook("oar_lightning", "typechecker.typechecked"):
     import oar_lightning.scoring
     import oar_lightning.types  # noqa: F401
 
+import hypothesis
 import pytest
 import torch
 from toy import gpt2, qwen2_golden
+
+# the same examples on every run
+hypothesis.settings.register_profile("repeatable", derandomize=True, deadline=None)
+hypothesis.settings.load_profile("repeatable")
 
 
 @pytest.fixture(autouse=True)

@@ -77,7 +77,9 @@ def test_groups_are_independent_and_shift_does_not_matter(scale):
 
 def test_zero_std_groups():
     nan = float("nan")
-    rewards = torch.tensor([1.0, 1.0, 0.0, 1.0, nan, nan, nan, 0.5, nan, 0.0, 0.3, nan, 0.1 + 0.2, 0.30000000000000004, 0, 1e-9])
+    rewards = torch.tensor(
+        [1.0, 1.0, 0.0, 1.0, nan, nan, nan, 0.5, nan, 0.0, 0.3, nan, 0.1 + 0.2, 0.30000000000000004, 0, 1e-9]
+    )
     assert zero_std_groups(rewards, 2).tolist() == [True, False, True, True, True, True, True, False]
 
 

@@ -139,7 +139,9 @@ def test_credit_metrics_by_hand(dtype):
     )
 
 
-@pytest.mark.parametrize(("mode", "floor", "boost"), [("both", 0.25, 0.25), ("boost_only", 0, 0.25), ("suppress_only", 0.25, 0)])
+@pytest.mark.parametrize(
+    ("mode", "floor", "boost"), [("both", 0.25, 0.25), ("boost_only", 0, 0.25), ("suppress_only", 0.25, 0)]
+)
 def test_floor_and_boost_follow_the_gates_mode(mode, floor, boost):
     rollouts = rollouts_of(SEQUENCES[:1])
     scores = torch.zeros(rollouts.token_ids.shape)

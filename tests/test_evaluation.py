@@ -98,9 +98,7 @@ PROBLEMS = [MathProblem(f"Ann has {i} pens.", str(i)) for i in range(3)]
 def run_evaluation(seed: int = 0, step: int = 0, greedy: bool = True) -> Evaluation:
     policy = tiny_policy()
     config = EvaluationConfig(samples=4, seed=seed, greedy=greedy)
-    return evaluate(
-        policy.model, make_stage(policy, VowelAccuracy()), PROBLEMS, SamplingConfig(max_new_tokens=8), config, step
-    )
+    return evaluate(policy.model, make_stage(policy, VowelAccuracy()), PROBLEMS, SamplingConfig(max_new_tokens=8), config, step)
 
 
 def test_evaluation_is_paired_and_leaves_the_training_alone() -> None:

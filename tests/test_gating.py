@@ -61,9 +61,7 @@ def test_every_row_of_a_batch_has_the_configured_tau(case):
     scores, mask = pad_rows([VECTORS[name] for name in case["vectors"]], fill=7.0)
     weights = gate_weights(scores, mask, GateConfig(tau=case["tau"], beta=case["beta"], renormalize=case["sum_to_L"]))
     chained_differs = False
-    for i, (own, chained) in enumerate(
-        zip(case["weights_independent_f64"], case["weights_official_chained_f64"], strict=True)
-    ):
+    for i, (own, chained) in enumerate(zip(case["weights_independent_f64"], case["weights_official_chained_f64"], strict=True)):
         np.testing.assert_allclose(weights[i, mask[i]].numpy(), own, rtol=0, atol=1e-10)
         chained_differs |= float(np.abs(weights[i, mask[i]].numpy() - chained).max()) > 1e-2
     assert chained_differs

@@ -62,7 +62,7 @@ def colors(attributes: dict[str, str | None]) -> tuple[str, str]:
 ATTACKS = [
     "<script>alert(1)</script>",
     "</span><b>",
-    "\" onmouseover=\"alert(1)",
+    '" onmouseover="alert(1)',
     "' onload='",
     "&lt;script&gt;",
     "-->",

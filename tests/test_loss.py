@@ -25,7 +25,9 @@ def label(case) -> str:
 def config_of(case) -> LossConfig:
     """TRL's settings under our names."""
     cispo = case["loss_type"] == "cispo"
-    clip = {"ratio_cap": case["epsilon_high"]} if cispo else {"clip_low": case["epsilon_low"], "clip_high": case["epsilon_high"]}
+    clip = (
+        {"ratio_cap": case["epsilon_high"]} if cispo else {"clip_low": case["epsilon_low"], "clip_high": case["epsilon_high"]}
+    )
     return LossConfig(
         surrogate="cispo" if cispo else "clip",
         reduction="dapo" if cispo else case["loss_type"],
@@ -80,7 +82,9 @@ def test_golden_cases_cover_the_grid():
     assert not MASK.any(1).all(), "one completion is empty"
 
 
-@pytest.mark.parametrize("case", golden("oar_loss")["cases"], ids=lambda c: f"old={c['uses_old_logps']}-credit={c['credit_assignment']}")
+@pytest.mark.parametrize(
+    "case", golden("oar_loss")["cases"], ids=lambda c: f"old={c['uses_old_logps']}-credit={c['credit_assignment']}"
+)
 def test_golden_oar_loss(case):
     """Mean over completions of the clipped loss with A_t = A w_t, as the authors' script computes it."""
     mask = floats(case["action_mask"]).bool()

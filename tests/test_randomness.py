@@ -2,9 +2,6 @@
 
 from __future__ import annotations
 
-import subprocess
-import sys
-
 import pytest
 import torch
 
@@ -19,11 +16,9 @@ def test_seeds_depend_on_all_parts_and_their_borders() -> None:
     assert derive_seed(0, "rollout", 3) == derive_seed("0", "rollout", "3")
 
 
-def test_seeds_are_the_same_in_another_process() -> None:
-    """Python's own hash of a text differs from process to process."""
-    script = "from oar_lightning.randomness import derive_seed; print(derive_seed(7, 'noise', 'é'))"
-    out = subprocess.run([sys.executable, "-c", script], capture_output=True, text=True, check=True)
-    assert int(out.stdout) == derive_seed(7, "noise", "é")
+def test_seeds_are_the_same_everywhere() -> None:
+    """Python's own hash of a text differs from process to process; these numbers are what runs are repeated by."""
+    assert derive_seed(7, "noise", "é") == 685548966910563495
 
 
 def test_generators() -> None:

@@ -86,7 +86,15 @@ def test_plain_number(text: str, value: Fraction | int | None) -> None:
 def test_plain_numbers_need_no_worker() -> None:
     before = worker_pids(os.getpid())
     verifier = Verifier()
-    pairs = [("18", "18.0"), ("1000", "1,000"), ("18", "$18"), ("7", "007"), ("50\\%", "50 %"), ("-3", "3"), ("0.1", "0.10000001")]
+    pairs = [
+        ("18", "18.0"),
+        ("1000", "1,000"),
+        ("18", "$18"),
+        ("7", "007"),
+        ("50\\%", "50 %"),
+        ("-3", "3"),
+        ("0.1", "0.10000001"),
+    ]
     verdicts = verifier(*map(list, zip(*pairs, strict=True)))
     assert verdicts == [Verdict.CORRECT] * 5 + [Verdict.INCORRECT] * 2
     assert verifier(["1"], [None]) == [Verdict.INCORRECT]

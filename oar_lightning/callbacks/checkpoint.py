@@ -30,11 +30,11 @@ class RandomState(L.Callback):
         self._loaded: dict[str, Any] | None = None
 
     def on_save_checkpoint(self, trainer: L.Trainer, module: L.LightningModule, checkpoint: dict[str, Any]) -> None:
-        name, keys, *rest = np.random.get_state()
+        name, keys, *rest = np.random.get_state(legacy=True)
         checkpoint["random_state"] = {
             "torch": torch.get_rng_state(),
             "cuda": torch.cuda.get_rng_state_all() if torch.cuda.is_available() else [],
-            "numpy": [name, keys.tolist(), *rest],
+            "numpy": [name, np.asarray(keys).tolist(), *rest],
             "python": random.getstate(),
         }
 

@@ -51,9 +51,7 @@ class ChainProblem:
 
     @property
     def question(self) -> str:
-        moves = " ".join(
-            f"{self.name} {verb} {abs(delta)}." for verb, delta in zip(self.verbs, self.deltas, strict=True)
-        )
+        moves = " ".join(f"{self.name} {verb} {abs(delta)}." for verb, delta in zip(self.verbs, self.deltas, strict=True))
         return f"{self.name} has {self.start} {self.item}. {moves} How many {self.item} are left?"
 
     @property

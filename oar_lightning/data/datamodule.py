@@ -75,4 +75,3 @@ def sample_texts(source: ProblemSource, render: Callable[[MathProblem], str], co
     total = count if source.size is None else min(count, source.size)
     problems: list[MathProblem] = [source[i] for i in range(total)]
     return [text for p in problems for text in (render(p), p.solution)]
-

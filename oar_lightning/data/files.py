@@ -46,10 +46,17 @@ class FileProblems:
         patterns = [paths] if isinstance(paths, str) else list(paths)
         files = [Path(f) for pattern in patterns for f in sorted(glob.glob(str(Path(pattern).expanduser())))]
         if not files:
-            raise ValueError(f"data paths={patterns}: no such file; give JSONL files (gzip too) or a pattern, from {Path.cwd()}")
+            raise ValueError(
+                f"data paths={patterns}: no such file; give JSONL files (gzip too) or a pattern, from {Path.cwd()}"
+            )
         if answer_column is None and solution_column is None:
             raise ValueError("data answer_column=null takes the gold answer from the solution, so solution_column must be set")
-        self.columns = {"question": question_column, "answer": answer_column, "solution": solution_column, "level": level_column}
+        self.columns = {
+            "question": question_column,
+            "answer": answer_column,
+            "solution": solution_column,
+            "level": level_column,
+        }
         self.dropped: Counter[str] = Counter()
         self.problems: list[MathProblem] = []
         for file in files:
@@ -73,9 +80,9 @@ class FileProblems:
     @staticmethod
     def _lines(file: Path) -> list[str]:
         try:
-            opened = gzip.open(file, "rt", encoding="utf-8") if file.suffix == ".gz" else open(file, encoding="utf-8")
-            with opened as stream:
-                return stream.read().split("\n")  # not splitlines: U+2028 may stand inside a JSON string
+            raw = file.read_bytes()
+            text = (gzip.decompress(raw) if file.suffix == ".gz" else raw).decode("utf-8")
+            return text.split("\n")  # not splitlines: U+2028 may stand inside a JSON string
         except (OSError, UnicodeDecodeError, EOFError, zlib.error) as error:
             raise ValueError(f"data paths: {file} cannot be read ({error})") from error
 

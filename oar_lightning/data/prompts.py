@@ -49,7 +49,7 @@ class ChatPrompt(PromptTemplate):
     def render(self, problem: MathProblem) -> str:
         if self.tokenizer is None or self.tokenizer.chat_template is None:
             raise ValueError(
-                "data.prompt=chat needs a tokenizer with a chat template, and this policy's has none; use data/prompt=plain"
+                "data/prompt=chat needs a tokenizer with a chat template, and this policy's has none; use data/prompt=plain"
             )
         messages = [{"role": "user", "content": problem.question + self.suffix}]
         if self.system:

@@ -76,9 +76,7 @@ class UpdatePlan:
             if getattr(self, key) < 1:
                 raise ValueError(f"update.{key} must be >= 1, got {getattr(self, key)}")
         if self.group_size < 2:
-            raise ValueError(
-                f"update.group_size must be >= 2 (advantages are relative to the group), got {self.group_size}"
-            )
+            raise ValueError(f"update.group_size must be >= 2 (advantages are relative to the group), got {self.group_size}")
         if self.minibatches > self.problems * self.group_size:
             raise ValueError(
                 f"update.minibatches={self.minibatches} is more than the {self.problems * self.group_size} completions "

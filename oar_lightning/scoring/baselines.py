@@ -14,7 +14,6 @@ from oar_lightning.scoring.base import (
     FunctionScorer,
     Scorer,
     chunks_by_tokens,
-   
     place_rows,
     row_generator,
 )

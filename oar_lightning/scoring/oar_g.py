@@ -112,9 +112,7 @@ def gradient_scores(model: Any, rollouts: Rollouts, probe: Probe, noise: Float[T
 
 def rank_correlation(a: Float[Tensor, " n"], b: Float[Tensor, " n"]) -> float:
     """Spearman's correlation with mid-ranks for ties; 0 where either side is constant."""
-    ranks = []
-    for x in (a.double(), b.double()):
-        ranks.append((x[:, None] > x).sum(1) + 0.5 * (x[:, None] == x).sum(1))
+    ranks = [(x[:, None] > x).sum(1) + 0.5 * (x[:, None] == x).sum(1) for x in (a.double(), b.double())]
     centred = [r - r.mean() for r in ranks]
     norm = float(centred[0].norm() * centred[1].norm())
     return float(centred[0] @ centred[1]) / norm if norm else 0.0

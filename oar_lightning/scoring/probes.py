@@ -25,9 +25,7 @@ class Probe(ABC):
         return answer_mask
 
     @abstractmethod
-    def outcome(
-        self, logits: Float[Tensor, "N A V"], answer_ids: Int[Tensor, "N A"], valid: Bool[Tensor, "N A"]
-    ) -> Tensor: ...
+    def outcome(self, logits: Float[Tensor, "N A V"], answer_ids: Int[Tensor, "N A"], valid: Bool[Tensor, "N A"]) -> Tensor: ...
 
     @abstractmethod
     def gap(self, clean: Tensor, other: Tensor) -> Float[Tensor, " N"]: ...

@@ -67,14 +67,16 @@ def row(client: MlflowClient, method: str, seed: int, run: Run) -> dict[str, obj
 def markdown(rows: list[dict[str, object]]) -> str:
     base = {r["seed"]: float(r["step_median_s"]) for r in rows if r["method"] == "grpo"}
     lines = [
-        "| method | seed | before [95 %] | after [95 %] | gain, points | greedy before / after | wall s | median step s (scoring) | step / grpo |",
+        "| method | seed | before [95 %] | after [95 %] | gain, points | greedy before / after "
+        "| wall s | median step s (scoring) | step / grpo |",
         "|---|---|---|---|---|---|---|---|---|",
     ]
     for r in rows:
         v = {k: float(x) for k, x in r.items() if isinstance(x, float)}
         ratio = f"{v['step_median_s'] / base[r['seed']]:.2f}" if r["seed"] in base else "-"
         lines.append(
-            f"| {r['method']} | {r['seed']} | {100 * v['before']:.1f} [{100 * v['before_low']:.1f}, {100 * v['before_high']:.1f}] "
+            f"| {r['method']} | {r['seed']} "
+            f"| {100 * v['before']:.1f} [{100 * v['before_low']:.1f}, {100 * v['before_high']:.1f}] "
             f"| {100 * v['after']:.1f} [{100 * v['after_low']:.1f}, {100 * v['after_high']:.1f}] "
             f"| {100 * (v['after'] - v['before']):+.1f} | {100 * v['greedy_before']:.1f} / {100 * v['greedy_after']:.1f} "
             f"| {v['wall_s']:.0f} | {v['step_median_s']:.2f} ({v['score_median_s']:.2f}) | {ratio} |"
@@ -90,7 +92,9 @@ def plot(client: MlflowClient, runs: dict[tuple[str, int], Run]) -> None:
             axis.plot(*zip(*curve, strict=True), color=COLORS[method], alpha=0.3, linewidth=1)
         steps = sorted(set.intersection(*(set(dict(c)) for c in curves))) if curves else []
         means = [statistics.mean(dict(c)[s] for c in curves) for s in steps]
-        axis.plot(steps, means, color=COLORS[method], linewidth=2.2, marker="o", label=f"{method} (mean of {len(curves)} seeds)")
+        axis.plot(
+            steps, means, color=COLORS[method], linewidth=2.2, marker="o", label=f"{method} (mean of {len(curves)} seeds)"
+        )
     axis.set(xlabel="optimizer step", ylabel="held-out accuracy, sampled at temperature 1", ylim=(0, 1))
     axis.grid(alpha=0.3)
     axis.legend(loc="lower right")

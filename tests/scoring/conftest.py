@@ -18,7 +18,8 @@ def draw_copies(count: int, seed: int):
     place = torch.randint(REASONING, (count, 1), generator=rng)
     reasoning = fillers.scatter(1, place, keys).tolist()
     sequences = [
-        {"before": [START], "reasoning": r, "conclude": [EQUALS], "answer": k} for r, k in zip(reasoning, keys.tolist(), strict=True)
+        {"before": [START], "reasoning": r, "conclude": [EQUALS], "answer": k}
+        for r, k in zip(reasoning, keys.tolist(), strict=True)
     ]
     return rollouts_of(sequences), place.flatten() + 1
 

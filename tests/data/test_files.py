@@ -1,0 +1,172 @@
+"""Problems from JSONL files: formats, what is dropped, and errors that name the remedy."""
+
+from __future__ import annotations
+
+import gzip
+import json
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from oar_lightning.data.files import FileProblems
+from oar_lightning.data.stream import ProblemSource
+
+ROWS = [
+    {"problem": "1+1?", "answer": "2", "solution": "So \\boxed{2}.", "level": 3, "id": "a"},
+    {"problem": "2+2?", "answer": 4, "solution": "#### 4", "source": "test"},
+    {"problem": " 3+3? ", "answer": "6", "solution": None, "level": None},
+]
+
+
+def write(path: Path, rows: list[Any], raw: bool = False) -> str:
+    text = "".join((row if raw else json.dumps(row, ensure_ascii=False)) + "\n" for row in rows)
+    if path.suffix == ".gz":
+        path.write_bytes(gzip.compress(text.encode()))
+    else:
+        path.write_text(text, encoding="utf-8")
+    return str(path)
+
+
+def questions(source: FileProblems) -> list[str]:
+    assert isinstance(source, ProblemSource)
+    return [source[i].question for i in range(source.size)]
+
+
+def failure(*arguments: Any, **keywords: Any) -> str:
+    with pytest.raises(ValueError, match=".") as caught:
+        FileProblems(*arguments, **keywords)
+    return str(caught.value)
+
+
+@pytest.mark.parametrize("name", ["rows.jsonl", "rows.jsonl.gz"])
+def test_rows(tmp_path: Path, name: str) -> None:
+    path = write(tmp_path / name, ROWS)
+    source = FileProblems(path)
+    assert questions(source) == ["1+1?", "2+2?", "3+3?"]
+    assert [source[i].answer for i in range(3)] == ["2", "4", "6"]
+    assert [source[i].solution for i in range(3)] == ["So \\boxed{2}.", "#### 4", ""]
+    assert [source[i].source for i in range(3)] == ["files", "test", "files"]
+    assert [source[i].id for i in range(3)] == ["a", f"{path}:2", f"{path}:3"]
+    assert source[0].level == ""
+    assert not source.dropped
+
+
+def test_several_files_and_patterns(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    for name in ("b.jsonl", "a.jsonl", "c.jsonl.gz"):
+        write(tmp_path / name, [{"problem": name, "answer": "1", "solution": ""}])
+    assert questions(FileProblems(str(tmp_path / "*.jsonl"))) == ["a.jsonl", "b.jsonl"]
+    paths = [str(tmp_path / "c.jsonl.gz"), str(tmp_path / "a*")]
+    assert questions(FileProblems(paths)) == ["c.jsonl.gz", "a.jsonl"]
+    monkeypatch.setenv("HOME", str(tmp_path))
+    assert questions(FileProblems("~/b.jsonl")) == ["b.jsonl"]
+
+
+def test_other_columns(tmp_path: Path) -> None:
+    path = write(tmp_path / "x.jsonl", [{"q": "1+1?", "gold": 2.5, "why": "w", "hard": 5}])
+    source = FileProblems(path, "q", "gold", "why", "hard")
+    assert (source[0].answer, source[0].solution, source[0].level) == ("2.5", "w", "5")
+    assert FileProblems(path, "q", "gold", None)[0].solution == ""
+
+
+def test_the_answer_from_the_solution(tmp_path: Path) -> None:
+    path = write(tmp_path / "x.jsonl", [*ROWS, {"problem": "4?", "solution": "no marker", "answer": "8"}])
+    source = FileProblems(path, answer_column=None)
+    assert [source[i].answer for i in range(source.size)] == ["2", "4"]
+    assert source.dropped == {"rows without a gold answer": 2}
+    message = failure(path, answer_column=None, solution_column=None)
+    assert "answer_column=null" in message
+    assert "solution_column must be set" in message
+
+
+def test_dropped_rows_are_counted_and_said(tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:
+    rows = [{"problem": q, "answer": a, "solution": ""} for q, a in (("", "1"), ("  ", "1"), (None, "1"), ("q", ""), ("q", None), ("q", 0))]
+    source = FileProblems(write(tmp_path / "x.jsonl", rows))
+    assert source.dropped == {"rows without a question": 3, "rows without a gold answer": 2}
+    assert source[0].answer == "0"
+    assert "'rows without a question': 3" in caplog.text
+    assert "kept 1 rows" in caplog.text
+
+
+def test_limit(tmp_path: Path) -> None:
+    paths = [write(tmp_path / name, ROWS) for name in ("a.jsonl", "b.jsonl")]
+    assert [FileProblems(paths, limit=n).size for n in (1, 3, 4, 6, 100)] == [1, 3, 4, 6, 6]
+    rows = ["broken" if i == 2 else json.dumps(ROWS[0]) for i in range(4)]
+    assert FileProblems(write(tmp_path / "c.jsonl", rows, raw=True), limit=2).size == 2
+
+
+def test_odd_but_valid_files(tmp_path: Path) -> None:
+    """U+2028, U+0085 and the like are line ends to Python but not to JSONL; blank lines and \\r\\n are harmless."""
+    question = "a\u2028b\u2029c\x85d\x0be 日本 😀"
+    lines = [json.dumps({"problem": question, "answer": "1", "solution": "x"}, ensure_ascii=False), "", "  "]
+    path = tmp_path / "x.jsonl"
+    path.write_bytes("\r\n".join(lines * 2).encode())
+    assert questions(FileProblems(str(path))) == [question, question]
+
+
+def test_no_file(tmp_path: Path) -> None:
+    message = failure([str(tmp_path / "no*.jsonl")])
+    assert "paths=" in message
+    assert "no such file; give JSONL files" in message
+
+
+@pytest.mark.parametrize(
+    ("column", "key", "tail"),
+    [
+        ("problem", "question_column", "to one of them"),
+        ("answer", "answer_column", "or to null"),
+        ("solution", "solution_column", "or to null"),
+    ],
+)
+def test_a_missing_column_lists_those_there(tmp_path: Path, column: str, key: str, tail: str) -> None:
+    path = write(tmp_path / "x.jsonl", [ROWS[0], {k: v for k, v in ROWS[0].items() if k != column}])
+    message = failure(path)
+    assert message.startswith(f"{path}:2 has no column '{column}'; it has ['")
+    assert f"set {key}" in message
+    assert message.endswith(tail)
+
+
+@pytest.mark.parametrize(
+    ("line", "reason"),
+    [
+        ("{'problem': 1}", "is not JSON"),
+        ('{"problem": "1+', "is not JSON"),
+        ('["problem"]', "holds a list"),
+        ('"text"', "holds a str"),
+        ("3", "holds a int"),
+        ("null", "holds a NoneType"),
+    ],
+)
+def test_rows_that_are_no_objects(tmp_path: Path, line: str, reason: str) -> None:
+    path = write(tmp_path / "x.jsonl", [json.dumps(ROWS[0]), line], raw=True)
+    message = failure(path)
+    assert message.startswith(f"{path}:2 {reason}")
+    assert "one JSON object a line" in message
+
+
+@pytest.mark.parametrize("rows", [[], [{"problem": "", "answer": "1", "solution": ""}]])
+def test_nothing_usable(tmp_path: Path, rows: list[dict[str, str]]) -> None:
+    message = failure(write(tmp_path / "x.jsonl", rows))
+    assert "no usable row" in message
+    assert ("rows without a question" if rows else "the files are empty") in message
+
+
+def unreadable(kind: str, path: Path) -> None:
+    packed = gzip.compress(json.dumps(ROWS[0]).encode() * 50)
+    contents = {
+        "not gzip": b"plain text",
+        "cut off": packed[:-20],
+        "damaged": packed[:20] + b"\xff\xff\xff" + packed[23:],
+        "not utf-8": gzip.compress(b"\xff\xfe"),
+    }
+    if kind == "folder":
+        path.mkdir()
+    else:
+        path.write_bytes(contents[kind])
+
+
+@pytest.mark.parametrize("kind", ["not gzip", "cut off", "damaged", "not utf-8", "folder"])
+def test_unreadable_files_are_named(tmp_path: Path, kind: str) -> None:
+    path = tmp_path / "x.jsonl.gz"
+    unreadable(kind, path)
+    assert failure(str(path)).startswith(f"data paths: {path} cannot be read (")

@@ -1,0 +1,241 @@
+"""Sampling with `generate`: ids and masks, batching, and that what is drawn is the policy's own distribution."""
+
+from __future__ import annotations
+
+import itertools
+from typing import Any
+
+import pytest
+import torch
+from fixtures import tiny_policy
+
+from oar_lightning.policy import Policy
+from oar_lightning.rollout import Generation, HFEngine, SamplingConfig
+
+PROMPTS = ["Ann has 3 pens.\n", "Ben has 14 nuts. Ben buys 2.\n", "So\n"]
+GREEDY = SamplingConfig(max_new_tokens=12, temperature=0.0)
+
+
+@pytest.fixture
+def policy() -> Policy:
+    """In float64, so that padding cannot turn an argmax."""
+    policy = tiny_policy()
+    policy.model.double().train()
+    return policy
+
+
+def with_likely_eos(policy: Policy, share: float = 0.15) -> Policy:
+    """EOS gets about this probability at each step, so that completions end at different lengths."""
+    bias = torch.zeros(len(policy.tokenizer), dtype=torch.float64)
+    bias[policy.tokenizer.eos_token_id] = torch.tensor(share * len(bias) / (1 - share)).log()
+    policy.model.lm_head.register_forward_hook(lambda module, inputs, out: out + bias)
+    return policy
+
+
+def completions(generation: Generation) -> list[list[int]]:
+    rows = zip(generation.token_ids, generation.response_mask, strict=True)
+    return [ids[mask].tolist() for ids, mask in rows]
+
+
+def prompts_of(generation: Generation) -> list[list[int]]:
+    rows = zip(generation.token_ids, generation.attention_mask & ~generation.response_mask, strict=True)
+    return [ids[mask].tolist() for ids, mask in rows]
+
+
+def check_masks(generation: Generation, eos: int, limit: int) -> None:
+    for ids, attention, response, truncated in zip(*generation, strict=True):
+        columns = response.nonzero().flatten().tolist()
+        assert columns == list(range(columns[0], columns[-1] + 1))
+        assert attention[columns].all()
+        used = attention.nonzero().flatten().tolist()
+        assert used == list(range(used[0], columns[-1] + 1)), "padding lies outside only"
+        ended = [i for i in columns if ids[i] == eos]
+        assert ended == ([] if truncated else [columns[-1]])
+        assert len(columns) <= limit
+        if truncated:
+            assert len(columns) == limit
+
+
+def test_greedy_is_the_models_own(policy: Policy) -> None:
+    generation = HFEngine(policy.tokenizer)(policy.model, PROMPTS, 1, GREEDY)
+    for prompt, ids, completion in zip(PROMPTS, prompts_of(generation), completions(generation), strict=True):
+        assert ids == policy.tokenizer(prompt).input_ids
+        own = policy.model.eval().generate(torch.tensor([ids]), max_new_tokens=12, do_sample=False)
+        assert completion == own[0, len(ids) :].tolist()
+        greedy = list(ids)  # and by the definition
+        for _ in completion:
+            greedy.append(int(policy.model(torch.tensor([greedy])).logits[0, -1].argmax()))
+        assert greedy == ids + completion
+
+
+def test_rows_of_a_prompt_are_consecutive_and_differ(policy: Policy) -> None:
+    generation = HFEngine(policy.tokenizer)(policy.model, PROMPTS, 4, SamplingConfig(max_new_tokens=8))
+    expected = [ids for ids in policy.tokenizer(PROMPTS).input_ids for _ in range(4)]
+    assert prompts_of(generation) == expected
+    assert len({tuple(c) for c in completions(generation)}) == 12
+
+
+def test_masks_end_at_the_first_eos(policy: Policy) -> None:
+    generation = HFEngine(policy.tokenizer)(with_likely_eos(policy).model, PROMPTS, 16, SamplingConfig(max_new_tokens=10))
+    check_masks(generation, policy.tokenizer.eos_token_id, 10)
+    assert 0 < generation.truncated.sum() < 48
+    lengths = {len(c) for c in completions(generation)}
+    assert len(lengths) > 5
+
+
+def test_the_pad_token_can_be_a_word_like_any_other(policy: Policy) -> None:
+    """A sampled pad id is part of the completion: masks, not ids, say what is padding."""
+    pad = policy.tokenizer.pad_token_id
+    bias = torch.zeros(len(policy.tokenizer), dtype=torch.float64)
+    bias[pad] = 50.0
+    policy.model.lm_head.register_forward_hook(lambda module, inputs, out: out + bias)
+    generation = HFEngine(policy.tokenizer)(policy.model, PROMPTS, 1, GREEDY)
+    assert completions(generation) == [[pad] * 12] * 3
+    assert generation.truncated.all()
+
+
+def test_every_eos_of_the_model_ends_a_completion(policy: Policy) -> None:
+    first = completions(HFEngine(policy.tokenizer)(policy.model, PROMPTS[:1], 1, GREEDY))[0]
+    stop = first[3]
+    policy.model.generation_config.eos_token_id = [policy.tokenizer.eos_token_id, stop]
+    generation = HFEngine(policy.tokenizer)(policy.model, PROMPTS[:1], 1, GREEDY)
+    assert completions(generation)[0] == first[: first.index(stop) + 1]
+    assert not generation.truncated.any()
+
+
+@pytest.mark.parametrize("max_batch", [1, 2, 4, 5, 6, 100])
+def test_batches_do_not_change_greedy_results(policy: Policy, max_batch: int) -> None:
+    with_likely_eos(policy, 0.02)
+    prompts = [*PROMPTS, *PROMPTS[:2]]
+    whole = HFEngine(policy.tokenizer)(policy.model, prompts, 1, GREEDY)
+    config = SamplingConfig(max_new_tokens=12, temperature=0.0, max_batch=max_batch)
+    parts = HFEngine(policy.tokenizer)(policy.model, prompts, 1, config)
+    assert completions(parts) == completions(whole)
+    assert prompts_of(parts) == prompts_of(whole)
+    assert torch.equal(parts.truncated, whole.truncated)
+    check_masks(parts, policy.tokenizer.eos_token_id, 12)
+
+
+def test_batches_of_different_completion_lengths_are_joined(policy: Policy) -> None:
+    config = SamplingConfig(max_new_tokens=30, max_batch=2)
+    generation = HFEngine(policy.tokenizer)(with_likely_eos(policy, 0.3).model, PROMPTS, 4, config)
+    check_masks(generation, policy.tokenizer.eos_token_id, 30)
+    assert prompts_of(generation) == [ids for ids in policy.tokenizer(PROMPTS).input_ids for _ in range(4)]
+    starts = generation.response_mask.long().argmax(1)
+    assert len(set(starts.tolist())) == 1, "completions start in one column"
+
+
+def uniform(policy: Policy) -> Policy:
+    with torch.no_grad():
+        policy.model.get_input_embeddings().weight.zero_()  # tied: all logits are 0
+    return policy
+
+
+def draws_of(policy: Policy, config: SamplingConfig, samples: int = 150) -> torch.Tensor:
+    generation = HFEngine(policy.tokenizer)(policy.model, PROMPTS[:1], samples, config)
+    ids = torch.tensor(list(itertools.chain.from_iterable(completions(generation))))
+    return ids.bincount(minlength=len(policy.tokenizer)).double()
+
+
+def test_the_whole_distribution_is_sampled(policy: Policy) -> None:
+    """A chi-square test: top-k = 50, transformers' default, would leave most of the vocabulary out."""
+    counts = draws_of(uniform(policy), SamplingConfig(max_new_tokens=60))
+    size = len(counts)
+    assert size > 260
+    expected = counts.sum() / size
+    assert expected > 5
+    chi_square = float(((counts - expected) ** 2 / expected).sum())
+    assert abs(chi_square - (size - 1)) < 6 * (2 * (size - 1)) ** 0.5
+    assert (counts > 0).sum() > 0.98 * size
+
+
+def test_temperature_divides_the_logits(policy: Policy) -> None:
+    uniform(policy)
+    bias = torch.zeros(len(policy.tokenizer), dtype=torch.float64)
+    bias[7] = 3.0
+    policy.model.lm_head.register_forward_hook(lambda module, inputs, out: out + bias)
+    for temperature in (0.5, 1.0, 2.0):
+        counts = draws_of(policy, SamplingConfig(max_new_tokens=20, temperature=temperature))
+        p = float((bias / temperature).softmax(0)[7])
+        assert float(counts[7] / counts.sum()) == pytest.approx(p, abs=5 * (p * (1 - p) / float(counts.sum())) ** 0.5)
+
+
+def test_top_p_keeps_the_nucleus(policy: Policy) -> None:
+    uniform(policy)
+    bias = torch.zeros(len(policy.tokenizer), dtype=torch.float64)
+    bias[[7, 9]] = 20.0
+    policy.model.lm_head.register_forward_hook(lambda module, inputs, out: out + bias)
+    counts = draws_of(policy, SamplingConfig(max_new_tokens=10, top_p=0.9), samples=10)
+    assert counts[[7, 9]].sum() == counts.sum()
+    assert (counts[[7, 9]] > 0).all()
+
+
+STORED: list[dict[str, Any]] = [
+    {"repetition_penalty": 5.0},
+    {"do_sample": True, "top_k": 1},
+    {"do_sample": True, "min_p": 0.9},
+    {"do_sample": True, "typical_p": 0.1},
+    {"do_sample": True, "temperature": 0.01, "top_p": 0.1},
+    {"num_beams": 2},
+    {"no_repeat_ngram_size": 1},
+    {"suppress_tokens": list(range(2, 200))},
+    {"bad_words_ids": [[i] for i in range(2, 200)]},
+    {"min_new_tokens": 8},
+    {"max_length": 2},
+    {"max_time": 0.0},
+]
+
+
+@pytest.mark.parametrize("stored", STORED, ids=lambda s: ",".join(s))
+def test_defaults_stored_with_the_model_do_not_leak(policy: Policy, stored: dict[str, Any]) -> None:
+    with_likely_eos(policy)
+    engine, config = HFEngine(policy.tokenizer), SamplingConfig(max_new_tokens=10)
+    clean = [engine(policy.model, PROMPTS, 3, c) for c in (config, GREEDY) if torch.manual_seed(3)]
+    for key, value in stored.items():
+        setattr(policy.model.generation_config, key, value)
+    before = policy.model.generation_config.to_dict()
+    for expected, c in zip(clean, (config, GREEDY), strict=True):
+        torch.manual_seed(3)
+        generation = engine(policy.model, PROMPTS, 3, c)
+        assert torch.equal(generation.token_ids, expected.token_ids)
+    assert policy.model.generation_config.to_dict() == before
+
+
+def test_adapters_act_and_stored_defaults_do_not_leak_through_them(policy: Policy) -> None:
+    pytest.importorskip("peft")
+    from oar_lightning.policy import LoraSpec
+
+    engine = HFEngine(policy.tokenizer)
+    plain = completions(engine(policy.model, PROMPTS, 1, GREEDY))
+    adapted = LoraSpec(r=4).apply(policy.model)
+    assert completions(engine(adapted, PROMPTS, 1, GREEDY)) == plain
+    for name, p in adapted.named_parameters():
+        if "lora_B" in name:
+            torch.nn.init.normal_(p, std=2.0)
+    changed = completions(engine(adapted, PROMPTS, 1, GREEDY))
+    assert changed != plain
+    adapted.generation_config.repetition_penalty = 5.0
+    assert completions(engine(adapted, PROMPTS, 1, GREEDY)) == changed
+    assert adapted.generation_config.repetition_penalty == 5.0
+
+
+def test_the_models_modes_and_gradients_are_left_alone(policy: Policy) -> None:
+    policy.model.model.layers[0].eval()
+    modes = [m.training for m in policy.model.modules()]
+    generation = HFEngine(policy.tokenizer)(policy.model, PROMPTS, 1, GREEDY)
+    assert [m.training for m in policy.model.modules()] == modes
+    assert all(p.grad is None and p.requires_grad for p in policy.model.parameters())
+    assert not generation.token_ids.is_inference()
+
+
+def test_a_prompt_without_tokens_is_refused(policy: Policy) -> None:
+    with pytest.raises(ValueError, match=r"data\.prompt: 1 of 2 prompts have no tokens \(first: number 1\)"):
+        HFEngine(policy.tokenizer)(policy.model, ["So", ""], 1, GREEDY)
+
+
+@pytest.mark.parametrize(
+    ("key", "value"), [("max_new_tokens", 0), ("temperature", -0.1), ("top_p", 0.0), ("top_p", 1.1), ("max_batch", 0)]
+)
+def test_bad_settings_name_their_key(key: str, value: float) -> None:
+    with pytest.raises(ValueError, match=rf"rollout\.{key} must be .*got {value}"):
+        SamplingConfig(**{key: value})

@@ -1,0 +1,48 @@
+"""The command as a user runs it: bad configs end it at once, with a message and no traceback."""
+
+from __future__ import annotations
+
+import os
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+
+def run(folder: Path, *arguments: str) -> subprocess.CompletedProcess[str]:
+    environment = {k: v for k, v in os.environ.items() if not k.startswith(("MLFLOW_", "HYDRA_"))} | {"OMP_NUM_THREADS": "1"}
+    command = [sys.executable, "-m", "oar_lightning", *arguments]
+    return subprocess.run(command, cwd=folder, capture_output=True, text=True, timeout=120, env=environment)
+
+
+@pytest.mark.parametrize(
+    ("argument", "expected"),
+    [
+        ("+sed=1", "unknown key sed; did you mean seed?"),  # ours, before the slow imports
+        ("gate.tua=0.4", "gate.tua"),  # Hydra's
+        ("gate.tau=1.4", "gate.tau is a quantile and must be in [0, 1], got 1.4"),  # a target's
+    ],
+)
+def test_a_bad_config_is_one_message_and_exit_code_1(tmp_path: Path, argument: str, expected: str) -> None:
+    result = run(tmp_path, argument)
+    shown = result.stdout + result.stderr
+    assert result.returncode == 1
+    assert "Traceback" not in shown
+    assert expected in shown
+    assert len(shown.splitlines()) <= 6
+    assert not (tmp_path / "mlflow.db").exists(), "a run that cannot start leaves no trace in MLflow"
+
+
+def test_hydra_verbose_shows_the_traceback(tmp_path: Path) -> None:
+    result = run(tmp_path, "+sed=1", "hydra.verbose=true")
+    assert result.returncode == 1
+    assert "unknown key sed" in result.stdout + result.stderr
+
+
+def test_the_composed_config_can_be_printed(tmp_path: Path) -> None:
+    result = run(tmp_path, "+experiment=oar_g", "gate.tau=0.3", "--cfg", "job")
+    assert result.returncode == 0
+    for line in ("name: oar_g", "  _target_: oar_lightning.scoring.OarG", "  tau: 0.3"):
+        assert line in result.stdout.splitlines()
+    assert not list(tmp_path.iterdir())

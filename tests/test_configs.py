@@ -1,0 +1,262 @@
+"""Every config file composes, passes the checks and builds its settings; bad values and combinations name their key."""
+
+from __future__ import annotations
+
+import itertools
+import json
+import re
+import shlex
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+from hydra import compose, initialize_config_dir
+from hydra.core.global_hydra import GlobalHydra
+from hydra.core.hydra_config import HydraConfig
+from hydra.errors import HydraException
+from omegaconf import DictConfig, open_dict
+
+from oar_lightning.__main__ import check_config, top_level_keys
+from oar_lightning.build import Settings, build_settings, plain
+from oar_lightning.config_check import ConfigError, check_targets
+from oar_lightning.data.chain import ChainProblems
+from oar_lightning.data.files import FileProblems
+from oar_lightning.paths import conf_dir
+from oar_lightning.policy import FreshPolicy, LoraSpec, PretrainedPolicy
+from oar_lightning.scoring import FunctionScorer, Inverted, OarG, OarP, Shuffled, Uniform
+
+ROOT = Path(__file__).parent.parent
+
+
+def names(group: str) -> list[str]:
+    found = sorted(path.stem for path in (conf_dir() / group).glob("*.yaml"))
+    assert found, group
+    return found
+
+
+@pytest.fixture(autouse=True)
+def _hydra(monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
+    monkeypatch.delenv("MLFLOW_TRACKING_URI", raising=False)
+    with initialize_config_dir(str(conf_dir()), version_base="1.3"):
+        yield
+    GlobalHydra.instance().clear()
+
+
+def composed(*overrides: str) -> DictConfig:
+    """The config as `main` gets it; ${hydra:...} resolves as in a run."""
+    cfg = compose("config", list(overrides), return_hydra_config=True)
+    HydraConfig.instance().set_config(cfg)
+    with open_dict(cfg):
+        del cfg["hydra"]
+    return cfg
+
+
+def checked(*overrides: str) -> DictConfig:
+    cfg = composed(*overrides)
+    check_config(cfg)
+    check_targets(plain(cfg))
+    return cfg
+
+
+def settings(*overrides: str) -> Settings:
+    return build_settings(checked(*overrides))
+
+
+@pytest.fixture
+def rows(tmp_path: Path) -> str:
+    path = tmp_path / "rows.jsonl"
+    path.write_text(json.dumps({"problem": "1+1?", "answer": "2", "solution": "\\boxed{2}"}) + "\n")
+    return str(path)
+
+
+def test_the_defaults() -> None:
+    built = settings()
+    assert isinstance(built.scorer, Uniform)
+    assert isinstance(built.train, ChainProblems)
+    assert built.policy == PretrainedPolicy("chain")
+    assert (built.gate.tau, built.gate.beta, built.gate.floor) == (0.4, 2.0, 0.1)
+    assert list(built.rewards.terms) == ["accuracy", "format"]
+    assert built.rewards.weight_vector().tolist() == [1.0, 0.0]
+    assert built.sampling.temperature == 1.0
+    assert built.train.seed == 0
+    held_out = built.benchmarks["chain"]
+    assert isinstance(held_out, ChainProblems)
+    assert (built.train.split, held_out.split) == ("train", "held_out")
+
+
+@pytest.mark.parametrize("name", names("experiment"))
+def test_experiments(name: str) -> None:
+    built = settings(f"+experiment={name}")
+    assert isinstance(built.policy, FreshPolicy) == (name == "warm_start")
+    text = (conf_dir() / "experiment" / f"{name}.yaml").read_text()
+    assert f"python -m oar_lightning +experiment={name}" in text.splitlines()[1], "it opens with the command that runs it"
+
+
+@pytest.mark.parametrize("name", names("scorer"))
+def test_scorers(name: str) -> None:
+    built = settings(f"scorer={name}", "seed=3")
+    assert type(built.scorer).__name__.lower() == name.replace("_", "")
+    if hasattr(built.scorer, "seed"):
+        assert built.scorer.seed == 3
+
+
+@pytest.mark.parametrize("name", ["shuffled", "inverted"])
+@pytest.mark.parametrize(("inner", "kind"), [(None, OarG), ("oar_p", OarP)])
+def test_controls_wrap_any_scorer(name: str, inner: str | None, kind: type) -> None:
+    scorer = settings(f"scorer={name}", *([f"scorer@scorer.inner={inner}"] if inner else [])).scorer
+    assert isinstance(scorer, Shuffled | Inverted)
+    assert isinstance(scorer.inner, kind)
+
+
+@pytest.mark.parametrize("name", names("loss"))
+def test_losses(name: str) -> None:
+    built = settings(f"loss={name}")
+    assert built.loss == settings(f"loss={name}", "scorer=uniform").loss
+    if name != "gspo":
+        settings(f"loss={name}", "scorer=oar_g")
+
+
+@pytest.mark.parametrize("group", ["trainer", "optimizer", "reward", "logger", "data/prompt"])
+def test_other_groups(group: str) -> None:
+    for name in names(group):
+        settings(f"{group}={name}")
+
+
+def test_policies(tmp_path: Path) -> None:
+    assert names("policy") == ["chain", "fresh", "hf", "hf_lora"]
+    assert settings("policy=hf", "policy.name=a/b", "policy.dtype=bfloat16").policy == PretrainedPolicy("a/b", dtype="bfloat16")
+    lora = settings("policy=hf_lora", "policy.name=a/b", "policy.lora.r=4", "policy.lora.target_modules=[q_proj]").policy.lora
+    assert isinstance(lora, LoraSpec)
+    assert (lora.r, list(lora.target_modules)) == (4, ["q_proj"])
+    assert isinstance(settings("task=warm_start", "policy=fresh").policy, FreshPolicy)
+    assert settings().policy.trust_remote_code is False
+
+
+def test_files(rows: str) -> None:
+    built = settings("data=files", f"data.train.paths={rows}", f"data.evaluation.test.paths=[{rows}]")
+    assert isinstance(built.train, FileProblems)
+    assert list(built.benchmarks) == ["test"]
+    other = settings("data=files", f"data.train.paths={rows}", f"+data.evaluation.more={{_target_: oar_lightning.data.files.FileProblems, paths: {rows}}}", f"data.evaluation.test.paths={rows}")
+    assert list(other.benchmarks) == ["test", "more"]
+
+
+def test_columns_of_the_benchmark_follow_those_of_the_training_data(tmp_path: Path) -> None:
+    path = tmp_path / "rows.jsonl"
+    path.write_text(json.dumps({"question": "1+1?", "why": "#### 2"}) + "\n")
+    columns = ["data.train.question_column=question", "data.train.answer_column=null", "data.train.solution_column=why"]
+    built = settings("data=files", f"data.train.paths={path}", f"data.evaluation.test.paths={path}", *columns)
+    assert built.benchmarks["test"][0].answer == "2"
+
+
+def test_the_tracking_store_lies_in_the_current_folder(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.chdir(tmp_path)
+    assert checked().logger.tracking_uri == f"sqlite:///{tmp_path}/mlflow.db"
+    monkeypatch.setenv("MLFLOW_TRACKING_URI", "http://127.0.0.1:5000")
+    assert checked().logger.tracking_uri == "http://127.0.0.1:5000"
+    assert checked("logger=none").logger is None
+
+
+def test_a_plug_in_scorer_is_a_function_or_a_class(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    (tmp_path / "my_plug_in.py").write_text("def digits(model, rollouts, bonus: float = 1.0): ...\n")
+    monkeypatch.syspath_prepend(str(tmp_path))
+    scorer = "{_target_: my_plug_in.digits, _partial_: true, bonus: 2}"
+    cfg = composed("~scorer", f"+scorer={scorer}")
+    check_config(cfg)
+    check_targets(plain(cfg))
+    assert isinstance(build_settings(cfg).scorer, FunctionScorer)
+    with pytest.raises(ConfigError, match=r"unknown key scorer\.bonu; did you mean scorer\.bonus"):
+        checked("~scorer", "+scorer={_target_: my_plug_in.digits, _partial_: true, bonu: 2}")
+
+
+BAD = [
+    (["gate.tau=1.4"], "gate.tau is a quantile and must be in [0, 1], got 1.4"),
+    (["gate.beta=-1"], "gate.beta"),
+    (["gate.mode=bot"], "gate.mode must be one of both, boost_only, suppress_only, off, got 'bot'"),
+    (["loss.clip_low=2"], "loss.clip_low"),
+    (["loss.reduction=mean"], "loss.reduction"),
+    (["rollout.temperature=0"], "set rollout.temperature > 0"),
+    (["rollout.top_p=0"], "rollout.top_p"),
+    (["loss=gspo", "scorer=oar_g"], "use loss=gspo_token (loss.ratio=sequence_token) or scorer=uniform"),
+    (["policy=fresh"], "policy=fresh is a random policy"),
+    (["policy.dtype=float64"], "policy.dtype must be one of float32, bfloat16, float16, auto"),
+    (["+trainer.accumulate_grad_batches=2"], "use update.microbatches instead"),
+    (["+trainer.acumulate=2"], "unknown key trainer.acumulate"),
+    (["scorer=oar_g", "+scorer.taau=1"], "unknown key scorer.taau"),
+    (["scorer=oar_g", "scorer.probe.name=answer"], "scorer.probe.name"),
+    (["scorer=oar_g", "scorer.num_draws=0"], "scorer.num_draws"),
+    (["+foo=1"], "unknown key foo; the keys here are: advantage, "),
+    (["+sed=1"], "did you mean seed?"),
+    (["+data.trian=1"], "unknown key data.trian; did you mean data.train?"),
+    (["+data.chain.steps=1"], "unknown key data.chain.steps"),
+    (["+data.train.noise=0.1"], "unknown key data.train.noise"),
+    (["policy=hf"], "policy.name has no value; set it"),
+    (["data=files"], "has no value; set it"),
+    (["data=files", "data.train.paths=none.jsonl", "data.evaluation.test.paths=x"], "no such file"),
+    (["data.chain.noise=2"], "data.chain.noise"),
+    (["data.evaluation=null"], "data.evaluation"),
+    (["update.group_size=1"], "update.group_size must be >= 2"),
+    (["update.group_size=two"], "update.group_size must be an integer, got 'two'"),
+    (["update.problems=null"], "update.problems must be an integer, got None"),
+    (["advantage.scale=std"], "advantage.scale"),
+    (["schedule.name=cosin"], "schedule.name must be one of "),
+    (["schedule.warmup_steps=-1"], "schedule.warmup_steps"),
+    (["evaluation.samples=0"], "evaluation.samples"),
+    (["supervised.batch_size=0"], "supervised.batch_size"),
+    (["reward.terms.accuracy.verifier.timeout_s=0"], "timeout_s must be > 0"),
+    (["+reward.weights.acuracy=1"], "reward.weights names ['acuracy']"),
+    (["reward.weights.accuracy=much"], "reward.weights must be "),
+    (["~reward.terms.accuracy", "~reward.weights.accuracy"], "reward.terms must include accuracy"),
+    (["answer.boxed=false", "answer.phrases=[]"], "answer.boxed=false and answer.phrases=[]"),
+    (["answer.no_span=none"], "answer.no_span"),
+    (["trainer.max_steps=0"], "trainer.max_steps counts optimizer steps and must be an integer >= 1, got 0"),
+    (["trainer.max_steps=ten"], "trainer.max_steps"),
+    (["seed=-1"], "seed must be an integer >= 0, got -1"),
+    (["seed=true"], "seed must be an integer >= 0, got True"),
+    (["task=eval"], "task must be one of train, warm_start, got eval"),
+    (["num_threads=0"], "num_threads must be an integer >= 1"),
+    (["resume=outputs"], "resume must be true or false, got 'outputs'; a path goes to ckpt_path"),
+    (["checkpoint_every_n_steps=-1"], "checkpoint_every_n_steps"),
+    (["optimizer.lr=fast"], "optimizer.lr must be "),
+    (["+optimizer.momentum=0.9"], "unknown key optimizer.momentum"),
+]
+
+
+@pytest.mark.parametrize(("overrides", "expected"), BAD, ids=lambda v: " ".join(v) if isinstance(v, list) else "")
+def test_bad_configs_name_key_and_remedy(overrides: list[str], expected: str) -> None:
+    with pytest.raises((ValueError, HydraException)) as caught:
+        settings(*overrides)
+    error: BaseException = caught.value  # Hydra wraps what a target raises, and main shows the cause
+    error = error.__cause__ if isinstance(error, HydraException) and error.__cause__ else error
+    assert expected in str(error)
+    assert "\n" not in str(error)
+
+
+@pytest.mark.parametrize(
+    "override", ["gate.tua=0.4", "sed=1", "scorer=oarg", "experiment=grpo", "+experiment=grop", "loss.clip=1", "data/prompt=chatt"]
+)
+def test_keys_that_hydra_does_not_know_are_refused_by_it(override: str) -> None:
+    with pytest.raises(HydraException, match=override.split("=")[0].lstrip("+").split(".")[-1]):
+        composed(override)
+
+
+def test_top_level_keys_are_those_of_a_composed_config() -> None:
+    assert set(map(str, composed())) == set(top_level_keys())
+
+
+def documented_commands() -> list[list[str]]:
+    """Overrides of every single-run command in the README's code blocks."""
+    blocks = re.findall(r"^```\w*\n(.*?)^```", (ROOT / "README.md").read_text(encoding="utf-8"), re.MULTILINE | re.DOTALL)
+    lines = [line for block in blocks for line in block.replace("\\\n", " ").splitlines()]
+    commands = [shlex.split(line, comments=True) for line in lines if "-m oar_lightning" in line]
+    return [c[c.index("oar_lightning") + 1 :] for c in commands if not {"-m", "--multirun"} & set(c[c.index("oar_lightning") :])]
+
+
+def test_documented_commands_compose() -> None:
+    commands = documented_commands()
+    assert commands
+    for command in commands:
+        overrides = [re.sub(r"<.*?>", "placeholder", o) for o in itertools.takewhile(lambda o: not o.startswith("-"), command)]
+        cfg = composed(*overrides)
+        if not any(o.startswith("scorer._target_") for o in overrides):
+            check_config(cfg)
+            check_targets(plain(cfg))
