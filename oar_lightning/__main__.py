@@ -28,6 +28,8 @@ DATA_KEYS = ("name", "chain", "train", "evaluation", "prompt")
 os.environ.setdefault("MLFLOW_DISABLE_TELEMETRY", "true")
 os.environ.setdefault("MLFLOW_ENABLE_ARTIFACTS_PROGRESS_BAR", "false")
 os.environ.setdefault("TOKENIZERS_PARALLELISM", "false")
+# OpenMP threads that spin while they wait slow a small model down many times over on a machine that is not idle
+os.environ.setdefault("OMP_WAIT_POLICY", "PASSIVE")
 
 
 @hydra.main(version_base="1.3", config_path=str(conf_dir()), config_name="config")

@@ -25,6 +25,14 @@ class AdvantageConfig:
     scale: Literal["group", "batch", "none"] = "group"
     aggregation: Literal["sum_then_normalize", "normalize_then_sum"] = "sum_then_normalize"
 
+    def __post_init__(self) -> None:
+        if self.scale not in ("group", "batch", "none"):
+            raise ValueError(f"advantage.scale must be group, batch or none, got {self.scale}")
+        if self.aggregation not in ("sum_then_normalize", "normalize_then_sum"):
+            raise ValueError(
+                f"advantage.aggregation must be sum_then_normalize or normalize_then_sum, got {self.aggregation}"
+            )
+
 
 def combine_rewards(rewards: Float[Tensor, "B K"], weights: Float[Tensor, " K"]) -> Float[Tensor, " B"]:
     """R = sum_k w_k r_k over the scored (non-NaN) entries; a row without any is NaN."""

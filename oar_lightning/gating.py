@@ -58,8 +58,12 @@ def gate_weights(
     """
     if gate.mode == "off":
         return torch.ones_like(importance)
-    x = normalize_scores(importance, mask)
-    theta = masked_quantile(x, mask, gate.tau) if gate.threshold == "quantile" else torch.full_like(x[:, :1], gate.tau)
+    # in double: float32 alone would lose the last digits of steep boosts
+    x = normalize_scores(importance.double(), mask)
+    if gate.threshold == "quantile":
+        theta = masked_quantile(x, mask, gate.tau)
+    else:  # a row of constant scores has no order to go by: at threshold 0 its weights are 1
+        theta = gate.tau * (x.amax(1, keepdim=True) > 0).to(x.dtype)
     suppressed = (x / (theta + EPS)).clamp(min=gate.floor)
     boosted = 1 + gate.beta * (x - theta) / (1 - theta + EPS)
     if gate.mode == "boost_only":
@@ -69,7 +73,8 @@ def gate_weights(
     weights = torch.where(x < theta, suppressed, boosted)
     if gate.renormalize:
         weights = preserve_mass(weights, mask)
-    return torch.where(mask & ~invalid_rows(importance, mask)[:, None], weights, torch.ones_like(weights))
+    usable = mask & ~invalid_rows(importance, mask)[:, None]
+    return torch.where(usable, weights, torch.ones_like(weights)).to(importance.dtype)
 
 
 def normalize_scores(importance: Float[Tensor, "B S"], mask: Bool[Tensor, "B S"]) -> Float[Tensor, "B S"]:

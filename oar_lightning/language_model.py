@@ -109,8 +109,13 @@ def token_logprobs(
     """Log-probability and entropy (nats) of each masked token under the policy at `temperature`; 0 elsewhere.
 
     Only masked positions go through the head, a bounded chunk at a time, recomputed in the backward pass. Entropies
-    carry gradient only if asked. The first column must not be masked: nothing predicts it.
+    carry gradient only if asked.
+
+    Raises:
+        ValueError: where the first column is masked: nothing predicts it.
     """
+    if mask[:, 0].any():
+        raise ValueError("token_logprobs: the first token of a row has no prediction and cannot be masked")
     hidden = hidden_states(model, attention_mask, token_ids)
     rows, columns = mask.nonzero(as_tuple=True)
     logprobs, entropy = chunked_logprobs(

@@ -15,6 +15,13 @@ from torch import Tensor
 from oar_lightning.types import LossOutput
 
 
+_CHOICES = {
+    "surrogate": ("clip", "cispo"),
+    "ratio": ("token", "sequence", "sequence_token"),
+    "reduction": ("grpo", "dapo", "dr_grpo", "bnpo"),
+}
+
+
 @dataclass(frozen=True)
 class LossConfig:
     """The surrogate and how its tokens are averaged.
@@ -47,14 +54,18 @@ class LossConfig:
     def __post_init__(self) -> None:
         if not 0 <= self.clip_low <= 1:
             raise ValueError(f"loss.clip_low must be in [0, 1] (the ratio's lower bound is 1 - clip_low), got {self.clip_low}")
-        if self.clip_high < 0:
-            raise ValueError(f"loss.clip_high must be >= 0, got {self.clip_high}")
-        if self.ratio_max is not None and self.ratio_max <= 1:
+        if not 0 <= self.clip_high < float("inf"):
+            raise ValueError(f"loss.clip_high must be finite and >= 0, got {self.clip_high}")
+        if self.ratio_max is not None and not self.ratio_max > 1:
             raise ValueError(f"loss.ratio_max caps the ratio and must be > 1 (or null), got {self.ratio_max}")
-        if self.ratio_cap <= 0:
+        if not self.ratio_cap > 0:
             raise ValueError(f"loss.ratio_cap is a ratio and must be > 0, got {self.ratio_cap}")
-        if self.kl_coef < 0 or self.entropy_coef < 0:
-            raise ValueError(f"loss.kl_coef and loss.entropy_coef must be >= 0, got {self.kl_coef} and {self.entropy_coef}")
+        for key in ("kl_coef", "entropy_coef"):
+            if not 0 <= getattr(self, key) < float("inf"):
+                raise ValueError(f"loss.{key} must be finite and >= 0, got {getattr(self, key)}")
+        for key, known in _CHOICES.items():
+            if getattr(self, key) not in known:
+                raise ValueError(f"loss.{key} must be one of {', '.join(known)}, got {getattr(self, key)}")
 
     @property
     def ignores_zero_advantage(self) -> bool:

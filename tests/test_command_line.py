@@ -30,7 +30,7 @@ def test_a_bad_config_is_one_message_and_exit_code_1(tmp_path: Path, argument: s
     assert result.returncode == 1
     assert "Traceback" not in shown
     assert expected in shown
-    assert len(shown.splitlines()) <= 6
+    assert len(shown.splitlines()) <= 8
     assert not (tmp_path / "mlflow.db").exists(), "a run that cannot start leaves no trace in MLflow"
 
 

@@ -47,8 +47,12 @@ def test_isolated_rng_is_seeded_and_puts_the_state_back() -> None:
 
 
 def test_isolated_rng_puts_the_state_back_after_an_error() -> None:
+    def fails() -> None:
+        with isolated_rng(0):
+            torch.rand(1)
+            raise RuntimeError
+
     state = torch.get_rng_state()
-    with pytest.raises(RuntimeError), isolated_rng(0):
-        torch.rand(1)
-        raise RuntimeError
+    with pytest.raises(RuntimeError):
+        fails()
     assert torch.equal(torch.get_rng_state(), state)

@@ -78,7 +78,7 @@ class HFEngine:
             raise ValueError(f"data.prompt: {len(empty)} of {len(prompts)} prompts have no tokens (first: number {empty[0]})")
         repeated = [ids for ids in encoded for _ in range(samples)]
         size = config.max_batch or len(repeated)
-        # a peft wrapper's own generate() would put the stored defaults back; its adapters are active inside too
+        # a peft wrapper's generate() would leave other defaults in the model inside; its adapters are active there too
         model = base_model(model)
         with evaluating(model), stored_defaults_off(model):
             parts = [self._generate(model, repeated[i : i + size], config) for i in range(0, len(repeated), size)]

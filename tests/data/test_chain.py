@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import dataclasses
+import itertools
 import random
 import re
 from typing import Any
@@ -101,15 +102,14 @@ def test_without_noise_solutions_are_right(filler: int, restate: bool) -> None:
 
 def test_filler_adds_words_only() -> None:
     words: list[float] = []
+    equations: list[list[list[str]]] = []
     for filler in range(4):
         task = ChainTask(filler=filler)
         solutions = [task.solution(p, random.Random(2), noise=0.0) for p in draw(task, 50)]
         lines = [line for s in solutions for line in s.text.splitlines()[:-1]]
         words.append(sum(len(line.split()) for line in lines) / len(lines))
-        equations = [re.findall(r"[\d+=-]+", s.text) for s in solutions]
-        if filler:
-            assert equations == first
-        first = equations
+        equations.append([re.findall(r"[\d+=-]+", s.text) for s in solutions])
+    assert all(e == equations[0] for e in equations)
     assert words[0] == 2.0
     assert words == sorted(words)
     assert words[3] > words[2] + 1 > words[1] + 2 > words[0] + 2.5
@@ -123,7 +123,7 @@ def test_noise_is_the_rate_of_wrong_steps(noise: float) -> None:
         taken = steps(WIDE.solution(problem, rng, noise).text)
         assert all(c == a + b or abs(c - a - b) == 1 for a, b, c in taken)
         assert [b for _, b, _ in taken] == list(problem.deltas)
-        assert all(before[2] == after[0] for before, after in zip(taken, taken[1:], strict=False)), "errors are carried on"
+        assert all(before[2] == after[0] for before, after in itertools.pairwise(taken)), "errors are carried on"
         wrong += sum(c != a + b for a, b, c in taken)
         total += len(taken)
     assert wrong / total == pytest.approx(noise, abs=4 * (noise * (1 - noise) / total) ** 0.5)

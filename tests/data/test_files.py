@@ -34,7 +34,7 @@ def questions(source: FileProblems) -> list[str]:
 
 
 def failure(*arguments: Any, **keywords: Any) -> str:
-    with pytest.raises(ValueError, match=".") as caught:
+    with pytest.raises(ValueError, match=r"data|jsonl") as caught:
         FileProblems(*arguments, **keywords)
     return str(caught.value)
 
@@ -80,7 +80,10 @@ def test_the_answer_from_the_solution(tmp_path: Path) -> None:
 
 
 def test_dropped_rows_are_counted_and_said(tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:
-    rows = [{"problem": q, "answer": a, "solution": ""} for q, a in (("", "1"), ("  ", "1"), (None, "1"), ("q", ""), ("q", None), ("q", 0))]
+    rows = [
+        {"problem": q, "answer": a, "solution": ""}
+        for q, a in (("", "1"), ("  ", "1"), (None, "1"), ("q", ""), ("q", None), ("q", 0))
+    ]
     source = FileProblems(write(tmp_path / "x.jsonl", rows))
     assert source.dropped == {"rows without a question": 3, "rows without a gold answer": 2}
     assert source[0].answer == "0"

@@ -10,7 +10,9 @@ from oar_lightning.data.prompts import ChatPrompt, PlainPrompt
 from oar_lightning.types import MathProblem
 
 PROBLEM = MathProblem("What is {x} in 5{x}=10?", "2")
-TEMPLATE = "{% for m in messages %}<{{ m.role }}>{{ m.content }}</>{% endfor %}{% if add_generation_prompt %}<assistant>{% endif %}"
+TEMPLATE = (
+    "{% for m in messages %}<{{ m.role }}>{{ m.content }}</>{% endfor %}{% if add_generation_prompt %}<assistant>{% endif %}"
+)
 
 
 def tokenizer(template: str | None) -> PreTrainedTokenizerFast:
@@ -35,7 +37,9 @@ def test_plain_by_default_ends_the_line() -> None:
     assert PlainPrompt().render(PROBLEM) == PROBLEM.question + "\n"
 
 
-@pytest.mark.parametrize("template", ["", "Solve:", "{problem}", "{question} {answer}", "{}", "{question} \\boxed{}", "{question", "}"])
+@pytest.mark.parametrize(
+    "template", ["", "Solve:", "{problem}", "{question} {answer}", "{}", "{question} \\boxed{}", "{question", "}"]
+)
 def test_bad_templates_say_what_to_write(template: str) -> None:
     with pytest.raises(ValueError, match=r"data\.prompt\.template must hold \{question\} and no other field.*doubled"):
         PlainPrompt(template)

@@ -188,11 +188,15 @@ STORED: list[dict[str, Any]] = [
 
 @pytest.mark.parametrize("stored", STORED, ids=lambda s: ",".join(s))
 def test_defaults_stored_with_the_model_do_not_leak(policy: Policy, stored: dict[str, Any]) -> None:
-    with_likely_eos(policy)
+    # peaked, so that each of them matters
+    policy.model.lm_head.register_forward_hook(lambda module, inputs, out: 2 * out / out.std(-1, keepdim=True))
+    with_likely_eos(policy, 0.6)
     engine, config = HFEngine(policy.tokenizer), SamplingConfig(max_new_tokens=10)
     clean = [engine(policy.model, PROMPTS, 3, c) for c in (config, GREEDY) if torch.manual_seed(3)]
     for key, value in stored.items():
         setattr(policy.model.generation_config, key, value)
+    lengths = [len(c) for c in completions(clean[0])]
+    assert min(lengths) < 8 < max(lengths)
     before = policy.model.generation_config.to_dict()
     for expected, c in zip(clean, (config, GREEDY), strict=True):
         torch.manual_seed(3)
@@ -216,7 +220,8 @@ def test_adapters_act_and_stored_defaults_do_not_leak_through_them(policy: Polic
     assert changed != plain
     adapted.generation_config.repetition_penalty = 5.0
     assert completions(engine(adapted, PROMPTS, 1, GREEDY)) == changed
-    assert adapted.generation_config.repetition_penalty == 5.0
+    for model in (adapted, adapted.get_base_model()):
+        assert model.generation_config.repetition_penalty == 5.0
 
 
 def test_the_models_modes_and_gradients_are_left_alone(policy: Policy) -> None:
