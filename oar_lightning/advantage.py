@@ -29,9 +29,7 @@ class AdvantageConfig:
         if self.scale not in ("group", "batch", "none"):
             raise ValueError(f"advantage.scale must be group, batch or none, got {self.scale}")
         if self.aggregation not in ("sum_then_normalize", "normalize_then_sum"):
-            raise ValueError(
-                f"advantage.aggregation must be sum_then_normalize or normalize_then_sum, got {self.aggregation}"
-            )
+            raise ValueError(f"advantage.aggregation must be sum_then_normalize or normalize_then_sum, got {self.aggregation}")
 
 
 def combine_rewards(rewards: Float[Tensor, "B K"], weights: Float[Tensor, " K"]) -> Float[Tensor, " B"]:

@@ -14,7 +14,6 @@ from torch import Tensor
 
 from oar_lightning.types import LossOutput
 
-
 _CHOICES = {
     "surrogate": ("clip", "cispo"),
     "ratio": ("token", "sequence", "sequence_token"),

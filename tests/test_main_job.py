@@ -18,7 +18,17 @@ from transformers import AutoModelForCausalLM, AutoTokenizer
 
 OURS = "ess_ratio top10_mass gini floor_frac boost_frac weight_max mass_error no_span_frac corr_entropy corr_position"
 EXPECTED = [
-    *"reward reward_std frac_reward_zero_std entropy loss grad_norm learning_rate num_tokens step_time".split(),
+    *[
+        "reward",
+        "reward_std",
+        "frac_reward_zero_std",
+        "entropy",
+        "loss",
+        "grad_norm",
+        "learning_rate",
+        "num_tokens",
+        "step_time",
+    ],
     *(f"clip_ratio/{k}" for k in ("low_mean", "high_mean", "region_mean")),
     *(f"completions/{k}" for k in ("mean_length", "min_length", "max_length", "clipped_ratio")),
     *(f"credit/{k}" for k in [*OURS.split(), "rank_stability", "seconds", "forward_equivalents"]),

@@ -9,8 +9,8 @@ from pathlib import Path
 import lightning as L
 import pytest
 import torch
-
 from fixtures import TASK, ConstantReward, LengthReward, fit, make_module, make_stage, tiny_policy, weights
+
 from oar_lightning.advantage import group_advantages
 from oar_lightning.callbacks import GracefulStop, LastCheckpoint, RandomState, RunIdentity
 from oar_lightning.data.chain import ChainProblems

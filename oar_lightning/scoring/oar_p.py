@@ -2,14 +2,16 @@
 
 from __future__ import annotations
 
-from typing import Any
+from collections.abc import Iterator
+from typing import Any, NamedTuple
 
 import torch
-from jaxtyping import Float
+from jaxtyping import Bool, Float, Int
 from torch import Tensor
 
 from oar_lightning.language_model import evaluating, hidden_states
 from oar_lightning.scoring.base import Scorer, chunks_by_tokens, place_rows, scorable_rows
+from oar_lightning.scoring.prefix import SharedPrefix, can_share_prefixes
 from oar_lightning.scoring.probes import Probe, ProbeSchedule, masked_positions
 from oar_lightning.types import Rollouts
 
@@ -21,17 +23,26 @@ class OarP(Scorer):
         probe: which outcome is read, and when.
         token_budget: padded tokens of one batch of counterfactuals; bounds memory, does not change the numbers.
         fill_token_id: replaces the masked token and is attended to like any other; None takes the tokenizer's pad token.
+        block: counterfactuals of this many neighbouring positions share the keys and values of what precedes them; 0
+            computes each in full length, as do models whose cache cannot be shared. Does not change the numbers.
     """
 
     def __init__(
-        self, probe: ProbeSchedule = ProbeSchedule(), token_budget: int = 16384, fill_token_id: int | None = None
+        self,
+        probe: ProbeSchedule = ProbeSchedule(),
+        token_budget: int = 16384,
+        fill_token_id: int | None = None,
+        block: int = 8,
     ) -> None:
         super().__init__()
         if token_budget < 1:
             raise ValueError(f"scorer.token_budget is a number of tokens and must be >= 1, got {token_budget}")
+        if block < 0:
+            raise ValueError(f"scorer.block is a number of positions and must be >= 0 (0: no sharing), got {block}")
         self.probe = probe
         self.token_budget = token_budget
         self.fill_token_id = fill_token_id
+        self.block = block
 
     @torch.no_grad()
     def __call__(self, model: Any, rollouts: Rollouts) -> Float[Tensor, "B S"]:
@@ -39,58 +50,77 @@ class OarP(Scorer):
         probe = self.probe.at(rollouts.step)
         rows = scorable_rows(rollouts)
         with evaluating(model):
-            scores, padded_tokens = counterfactual_scores(model, rollouts.select(rows), probe, fill, self.token_budget)
-        self.metrics = {"forward_equivalents": padded_tokens / max(1, rollouts.token_ids.numel())}
+            scores, tokens = counterfactual_scores(model, rollouts.select(rows), probe, fill, self.token_budget, self.block)
+        self.metrics = {"forward_equivalents": tokens / max(1, rollouts.token_ids.numel())}
         return place_rows(scores, rollouts.reasoning_mask, rows)
 
 
 def counterfactual_scores(
-    model: Any, rollouts: Rollouts, probe: Probe, fill_token_id: int, token_budget: int
+    model: Any, rollouts: Rollouts, probe: Probe, fill_token_id: int, token_budget: int, block: int = 0
 ) -> tuple[list[Float[Tensor, " R"]], int]:
     """One score for each reasoning token of each row, and the padded tokens that went through the model.
 
     Every row must have an answer. What follows the answer is cut off: no probe reads it.
     """
-    ids, attention, answer, reasoning = _left_aligned_until_answer(rollouts)
-    lengths = attention.sum(1).tolist()
-    tokens_run = 0
+    texts = _left_aligned_until_answer(rollouts)
+    share = block > 0 and can_share_prefixes(model)
+    scores: list[Tensor] = [torch.empty(0)] * len(rollouts)
+    tokens = 0
+    for chunk in chunks_by_tokens(texts.lengths(), token_budget):
+        part = texts.select(torch.tensor(chunk, device=texts.token_ids.device))
+        clean = probe.read(model, hidden_states(model, part.attention, part.token_ids), part.token_ids, part.answer)
+        prefix = SharedPrefix(model, part.token_ids) if share else None
+        rows, positions = part.reasoning.nonzero(as_tuple=True)
+        distances = torch.empty(len(rows), dtype=clean.dtype, device=clean.device)
+        tokens += part.token_ids.numel()
+        for start, members in _blocks(positions, block if share else 0):
+            tokens += prefix.advance(start) if prefix else 0
+            lengths = part.attention.sum(1)[rows[members]].tolist()
+            for batch in chunks_by_tokens(lengths, token_budget):
+                index = members[torch.tensor(batch, device=members.device)]
+                row, at = rows[index], positions[index]
+                end = max(lengths[i] for i in batch)
+                token_ids = part.token_ids[row, start:end].scatter(1, at[:, None] - start, fill_token_id)
+                if prefix:
+                    hidden = prefix.hidden_after(row, token_ids)
+                else:
+                    hidden = hidden_states(model, part.attention[row, :end], token_ids)
+                outcome = probe.read(model, hidden, token_ids, part.answer[row, start:end])
+                distances[index] = probe.distance(clean[row], outcome)
+                tokens += token_ids.numel()
+        for i, values in zip(chunk, distances.split(part.reasoning.sum(1).tolist()), strict=True):
+            scores[i] = values
+    return scores, tokens
 
-    def outcomes(rows: Tensor, positions: Tensor | None) -> Tensor:
-        """Probe outcomes of the rows, with the token at each position replaced, or of the clean text; in one batch."""
-        nonlocal tokens_run
-        columns = slice(0, int(attention[rows].sum(1).max()))
-        token_ids = ids[rows, columns]
-        if positions is not None:
-            token_ids = token_ids.scatter(1, positions[:, None], fill_token_id)
-        tokens_run += token_ids.numel()
-        hidden = hidden_states(model, attention[rows, columns], token_ids)
-        return probe.read(model, hidden, token_ids, answer[rows, columns])
 
-    clean: dict[int, Tensor] = {}
-    for chunk in chunks_by_tokens(lengths, token_budget):
-        clean.update(zip(chunk, outcomes(torch.tensor(chunk, device=ids.device), None), strict=True))
-    rows, positions = reasoning.nonzero(as_tuple=True)
-    scores: list[Tensor] = [torch.empty(0)] * len(rows)
-    for chunk in chunks_by_tokens([lengths[row] for row in rows.tolist()], token_budget):
-        batch, at = rows[chunk], positions[chunk]
-        distance = probe.distance(torch.stack([clean[row] for row in batch.tolist()]), outcomes(batch, at))
-        for index, score in zip(chunk, distance, strict=True):
-            scores[index] = score
-    counts = reasoning.sum(1).tolist()
-    return [torch.stack(part) for part in _split(scores, counts)], tokens_run
+def _blocks(positions: Int[Tensor, " n"], size: int) -> Iterator[tuple[int, Int[Tensor, " m"]]]:
+    """(first column, members) of each run of `size` columns that has positions, in order; size 0: all from column 0."""
+    if size == 0:
+        yield 0, torch.arange(len(positions), device=positions.device)
+        return
+    starts = positions // size * size
+    for start in starts.unique().tolist():
+        yield start, (starts == start).nonzero().flatten()
 
 
-def _left_aligned_until_answer(rollouts: Rollouts) -> tuple[Tensor, Tensor, Tensor, Tensor]:
-    """Ids, attention, answer and reasoning masks with each row's padding moved to the right, cut after its answer."""
+class _Texts(NamedTuple):
+    """Rows with padding on the right, each ending with its answer."""
+
+    token_ids: Int[Tensor, "N S"]
+    attention: Bool[Tensor, "N S"]
+    answer: Bool[Tensor, "N S"]
+    reasoning: Bool[Tensor, "N S"]
+
+    def lengths(self) -> list[int]:
+        return self.attention.sum(1).tolist()
+
+    def select(self, rows: Int[Tensor, " n"]) -> _Texts:
+        width = int(self.attention[rows].sum(1).max())
+        return _Texts(*(x[rows, :width] for x in self))
+
+
+def _left_aligned_until_answer(rollouts: Rollouts) -> _Texts:
     wanted = rollouts.attention_mask & (rollouts.answer_mask.long().flip(1).cumsum(1).flip(1) > 0)
     index, valid = masked_positions(wanted)
-    ids = rollouts.token_ids.gather(1, index)
-    return ids, valid, rollouts.answer_mask.gather(1, index) & valid, rollouts.reasoning_mask.gather(1, index) & valid
-
-
-def _split(items: list[Tensor], counts: list[int]) -> list[list[Tensor]]:
-    parts, start = [], 0
-    for count in counts:
-        parts.append(items[start : start + count])
-        start += count
-    return parts
+    gathered = [x.gather(1, index) for x in (rollouts.token_ids, rollouts.answer_mask, rollouts.reasoning_mask)]
+    return _Texts(gathered[0], valid, gathered[1] & valid, gathered[2] & valid)
