@@ -29,7 +29,7 @@ os.environ.setdefault("MLFLOW_DISABLE_TELEMETRY", "true")
 os.environ.setdefault("MLFLOW_ENABLE_ARTIFACTS_PROGRESS_BAR", "false")
 os.environ.setdefault("TOKENIZERS_PARALLELISM", "false")
 # OpenMP threads that spin while they wait slow a small model down many times over on a machine that is not idle
-os.environ.setdefault("OMP_WAIT_POLICY", "PASSIVE")
+os.environ.setdefault("GOMP_SPINCOUNT", "20000")
 
 
 @hydra.main(version_base="1.3", config_path=str(conf_dir()), config_name="config")

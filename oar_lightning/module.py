@@ -159,7 +159,9 @@ class PolicyOptimization(L.LightningModule):
         over = Denominators.of(self.experience.rollouts.response_mask[rows], method.sampling.max_new_tokens)
         if method.loss.ignores_zero_advantage:
             rows = rows[self.experience.credit.advantages[rows].ne(0).any(1)]
-        rows = split_rows(rows, update.microbatches)[batch.microbatch]
+        # by length, so that micro-batches hold little padding; which one a row is in does not matter
+        lengths = self.experience.rollouts.attention_mask[rows].sum(1)
+        rows = split_rows(rows[lengths.argsort(stable=True)], update.microbatches)[batch.microbatch]
         if not len(rows):
             return None
         part = self.experience.select(rows)

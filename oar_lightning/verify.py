@@ -68,6 +68,10 @@ def normalize(text: str) -> str:
     return text.replace("\\%", "").replace("%", "").strip()
 
 
+MAX_CACHED = 200_000
+"""Verdicts remembered before the cache starts anew."""
+
+
 class Verifier:
     """Judges answers; thread-safe, keeps the order, caches by text, owns its worker processes.
 
@@ -87,17 +91,17 @@ class Verifier:
     def __call__(self, golds: Sequence[str], answers: Sequence[str | None]) -> list[Verdict]:
         """One verdict for each (gold, answer); an absent answer is incorrect."""
         pairs = [None if a is None else (normalize(g), normalize(a)) for g, a in zip(golds, answers, strict=True)]
-        unknown = []
-        for pair in dict.fromkeys(p for p in pairs if p is not None and p not in self._cache):
-            verdict = self._quick(*pair)
-            if verdict is None:
-                unknown.append(pair)
-            else:
-                self._cache[pair] = verdict
+        wanted = dict.fromkeys(p for p in pairs if p is not None)
+        verdicts = {pair: self._cache.get(pair) or self._quick(*pair) for pair in wanted}
+        unknown = [pair for pair, verdict in verdicts.items() if verdict is None]
         if unknown:
             with ThreadPoolExecutor(min(self.config.workers, len(unknown))) as threads:
-                self._cache.update(zip(unknown, threads.map(self._slow, unknown), strict=True))
-        return [Verdict.INCORRECT if p is None else self._cache[p] for p in pairs]
+                verdicts.update(zip(unknown, threads.map(self._slow, unknown), strict=True))
+        if len(self._cache) > MAX_CACHED:
+            self._cache.clear()
+        # a timeout may be the machine's fault and is tried again
+        self._cache.update({p: v for p, v in verdicts.items() if v is not None and v is not Verdict.TIMEOUT})
+        return [Verdict.INCORRECT if p is None else verdicts[p] or Verdict.TIMEOUT for p in pairs]
 
     def _quick(self, gold: str, answer: str) -> Verdict | None:
         if len(answer) > self.config.max_characters or not answer:

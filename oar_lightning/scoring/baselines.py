@@ -30,7 +30,7 @@ class Uniform(Scorer):
 class Entropy(Scorer):
     """I_t = entropy (nats) of the distribution that token t was drawn from ("80/20" tokens, arXiv 2506.01939)."""
 
-    def __init__(self, token_budget: int = 16384) -> None:
+    def __init__(self, token_budget: int = 4096) -> None:
         super().__init__()
         self.token_budget = token_budget
 

@@ -35,7 +35,7 @@ class OarG(Scorer):
         noise_std: float = 1e-3,
         num_draws: int = 1,
         seed: int = 0,
-        token_budget: int = 16384,
+        token_budget: int = 4096,
         stability_rows: int = 4,
     ) -> None:
         super().__init__()

@@ -30,7 +30,7 @@ class OarP(Scorer):
     def __init__(
         self,
         probe: ProbeSchedule = ProbeSchedule(),
-        token_budget: int = 16384,
+        token_budget: int = 4096,
         fill_token_id: int | None = None,
         block: int = 8,
     ) -> None:
