@@ -200,7 +200,7 @@ class PolicyOptimization(L.LightningModule):
         self._pending, self._sums, self._update_seconds = {}, MetricSums(), 0.0
         for logger in self.trainer.loggers:
             logger.log_metrics(metrics, step=self.trainer.global_step)
-        shown = {"reward": "reward", "accuracy": "rewards/accuracy", "loss": "loss"}
+        shown = {"reward": "reward", "accuracy": "rewards/accuracy", "entropy": "entropy"}
         for name, key in shown.items():
             if key in metrics:
                 self.log(name, metrics[key], prog_bar=True, logger=False, batch_size=1)

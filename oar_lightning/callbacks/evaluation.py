@@ -121,7 +121,7 @@ def heatmap_page(
         advantage = float(advantages[index][row])
         tokens = [
             HeatmapToken(
-                text=texts[i] or "⏹",
+                text=texts[i] or "·",
                 region=regions[i],
                 score=float(credit.importance[row, column]),
                 weight=float(credit.weights[row, column]),

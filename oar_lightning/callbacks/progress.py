@@ -43,6 +43,11 @@ class TrainingProgress(RichProgressBar):
         metrics = " ".join(f"{k} {float(v):.4g}" for k, v in trainer.progress_bar_metrics.items())
         log.info("step %d/%d %s, %.0f s left", step, total, metrics, left)
 
+    @property
+    def total_train_batches(self) -> int | float:
+        # Lightning counts optimizer steps here where micro-batches are meant
+        return self.trainer.num_training_batches
+
     def get_metrics(self, trainer: L.Trainer, pl_module: L.LightningModule) -> dict[str, Any]:
         metrics = super().get_metrics(trainer, pl_module)
         metrics.pop("v_num", None)

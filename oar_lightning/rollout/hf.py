@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import contextlib
-import dataclasses
 from collections.abc import Iterator
 from dataclasses import dataclass
 from typing import Any, NamedTuple
@@ -133,7 +132,3 @@ class HFEngine:
             torch.cat([padded(p.response_mask, n, False) for p, n in zip(parts, prompt, strict=True)]),
             torch.cat([p.truncated for p in parts]),
         )
-
-
-def greedy(config: SamplingConfig) -> SamplingConfig:
-    return dataclasses.replace(config, temperature=0.0)
