@@ -34,12 +34,12 @@ class TrainingProgress(RichProgressBar):
     def on_train_batch_end(self, trainer: L.Trainer, pl_module: L.LightningModule, *args: Any) -> None:
         super().on_train_batch_end(trainer, pl_module, *args)
         step, total = trainer.global_step, int(trainer.max_steps)
-        due = step % max(1, total // self.LINES) == 0 or step == total
+        since, first = self._started
+        due = step > first and (step % max(1, total // self.LINES) == 0 or step == total)
         if self._terminal or step == self._last or not due:
             return
         self._last = step
-        since, first = self._started
-        left = (time.monotonic() - since) / max(1, step - first) * (total - step)
+        left = (time.monotonic() - since) / (step - first) * (total - step)
         metrics = " ".join(f"{k} {float(v):.4g}" for k, v in trainer.progress_bar_metrics.items())
         log.info("step %d/%d %s, %.0f s left", step, total, metrics, left)
 

@@ -88,9 +88,11 @@ def plot(client: MlflowClient, runs: dict[tuple[str, int], Run]) -> None:
     figure, axis = plt.subplots(figsize=(7, 4), layout="constrained")
     for method in METHODS:
         curves = [history(client, run, ACCURACY) for (m, _), run in sorted(runs.items()) if m == method]
+        if not curves:
+            continue
         for curve in curves:
             axis.plot(*zip(*curve, strict=True), color=COLORS[method], alpha=0.3, linewidth=1)
-        steps = sorted(set.intersection(*(set(dict(c)) for c in curves))) if curves else []
+        steps = sorted(set.intersection(*(set(dict(c)) for c in curves)))
         means = [statistics.mean(dict(c)[s] for c in curves) for s in steps]
         axis.plot(
             steps, means, color=COLORS[method], linewidth=2.2, marker="o", label=f"{method} (mean of {len(curves)} seeds)"
