@@ -15,6 +15,7 @@ from typing import Any
 
 from beartype import BeartypeConf
 from beartype.door import is_bearable
+from beartype.roar import BeartypeException
 
 HYDRA_KEYS = {"_target_", "_partial_", "_recursive_", "_convert_", "_args_"}
 
@@ -113,7 +114,7 @@ def _check_type(value: Any, hint: Any, where: str) -> None:
         # YAML has no tuples: a list stands for either
         forms = [value, tuple(value)] if isinstance(value, list) else [value]
         fits = any(is_bearable(form, hint, conf=BeartypeConf(is_pep484_tower=True)) for form in forms)
-    except Exception:
+    except BeartypeException:  # a hint of another library that beartype does not understand: nothing to check by
         return
     choices = {hint, *typing.get_args(hint)} if isinstance(value, bool) else set()
     if not fits or (choices & {int, float} and bool not in choices):  # to Python, True is an integer

@@ -86,9 +86,7 @@ class PolicyOptimization(L.LightningModule):
         samples = self.method.update.group_size
         with isolated_rng(self.seed, "rollout", step, self.global_rank):
             rollouts = self.stage(self.model, problems, samples, self.method.sampling, step)
-        advantages = group_advantages(
-            rollouts.reward_terms, self.stage.rewards.weight_vector().to(self.device), samples, self.method.advantage
-        )
+        advantages = self.advantages(rollouts)
         started = time.perf_counter()
         credit = self.assign_credit(rollouts, advantages)
         seconds = time.perf_counter() - started
@@ -97,6 +95,11 @@ class PolicyOptimization(L.LightningModule):
         self._pending |= credit_metrics(rollouts, credit, self.method.gate)
         self._pending |= {f"credit/{name}": value for name, value in self.method.scorer.metrics.items()}
         return Experience(self._with_logprobs(rollouts), credit)
+
+    def advantages(self, rollouts: Rollouts) -> Tensor:
+        """The group advantages [B] of judged rollouts."""
+        weights = self.stage.rewards.weight_vector().to(rollouts.reward_terms.device)
+        return group_advantages(rollouts.reward_terms, weights, rollouts.group_size, self.method.advantage)
 
     def assign_credit(self, rollouts: Rollouts, advantages: Tensor) -> Credit:
         """A_{i,t} = A_i w_t. Completions with advantage 0 are not scored: no weight could change them."""

@@ -8,7 +8,6 @@ from typing import Any
 import lightning as L
 import torch
 
-from oar_lightning.advantage import group_advantages
 from oar_lightning.answer_span import Region, find_answer, token_regions
 from oar_lightning.evaluation import Evaluation, EvaluationConfig, evaluate
 from oar_lightning.heatmap import HeatmapCompletion, HeatmapToken, render_heatmap
@@ -81,8 +80,7 @@ def _advantages(module: L.LightningModule, rollouts: Rollouts) -> torch.Tensor:
     """Advantages within the evaluation's groups; zeros where a group is a single completion or nothing is optimised."""
     if rollouts.group_size < 2 or not isinstance(module, PolicyOptimization):
         return torch.zeros(len(rollouts), device=rollouts.rewards.device)
-    weights = module.stage.rewards.weight_vector().to(rollouts.rewards.device)
-    return group_advantages(rollouts.reward_terms, weights, rollouts.group_size, module.method.advantage)
+    return module.advantages(rollouts)
 
 
 def completions_table(rollouts: Rollouts, advantages: torch.Tensor) -> dict[str, list[Any]]:
@@ -115,7 +113,7 @@ def heatmap_page(
     for row in range(len(rollouts)):
         columns = rollouts.response_mask[row].nonzero().flatten()
         decoded = module.stage.token_bytes.decode(rollouts.token_ids[row, columns].tolist())
-        span = find_answer(decoded.text, module.stage.answer_format, complete=not bool(_truncated(rollouts, row)))
+        span = find_answer(decoded.text, module.stage.answer_format, complete=not _truncated(rollouts, row))
         regions = token_regions(decoded.spans, span) if span else [Region.TAIL] * len(columns)
         texts = decoded.pieces()
         advantage = float(advantages[index][row])
