@@ -29,7 +29,7 @@ from oar_lightning.loss import LossConfig
 from oar_lightning.module import Method, PolicyOptimization
 from oar_lightning.policy import FreshPolicy, Policy, PretrainedPolicy
 from oar_lightning.reward import Rewards
-from oar_lightning.rollout import HFEngine, RolloutStage, SamplingConfig
+from oar_lightning.rollout import RolloutStage, SamplingConfig, choose_engine
 from oar_lightning.schedule import Schedule
 from oar_lightning.scoring import FunctionScorer, Scorer, Uniform
 from oar_lightning.supervised import SupervisedConfig, SupervisedWarmStart
@@ -151,7 +151,7 @@ def build_run(cfg: DictConfig, settings: Settings, run_dir: Path, run_id: str | 
     check_head(policy.model)
     prompt = instantiate(cfg.data.prompt, tokenizer=policy.tokenizer)
     stage = RolloutStage(
-        engine=HFEngine(policy.tokenizer),
+        engine=choose_engine(policy.model, policy.tokenizer),
         token_bytes=TokenBytes(policy.tokenizer),
         prompt=prompt,
         answer_format=settings.answer,

@@ -12,7 +12,7 @@ import torch
 from jaxtyping import Float
 from torch import Tensor
 
-from oar_lightning.randomness import generator, isolated_rng
+from oar_lightning.randomness import derive_seed, generator
 from oar_lightning.rollout import RolloutStage, SamplingConfig
 from oar_lightning.types import MathProblem, Rollouts
 
@@ -82,11 +82,12 @@ def evaluate(
 ) -> Evaluation:
     """Evaluate without touching the training's random state; a problem counts as correct by the `accuracy` reward."""
     index = list(stage.rewards.terms).index("accuracy")
-    with isolated_rng(config.seed, "evaluation"):
-        rollouts = stage(model, problems, config.samples, sampling, step)
-        greedy = None
-        if config.greedy:
-            greedy = stage(model, problems, 1, dataclasses.replace(sampling, temperature=0.0), step).reward_terms[:, index]
+    seeds = [derive_seed(config.seed, "evaluation", i) for i in range(len(problems))]
+    rollouts = stage(model, problems, config.samples, sampling, seeds, step)
+    greedy = None
+    if config.greedy:
+        most_likely = dataclasses.replace(sampling, temperature=0.0)
+        greedy = stage(model, problems, 1, most_likely, seeds, step).reward_terms[:, index]
     return Evaluation(rollouts.reward_terms[:, index].view(len(problems), config.samples), greedy, rollouts)
 
 

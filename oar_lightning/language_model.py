@@ -63,6 +63,35 @@ def hidden_states(
     return decoder(attention_mask=mask, use_cache=False, **inputs, **positions).last_hidden_state
 
 
+def can_share_prefixes(model: Any) -> bool:
+    """Whether every layer keeps plain, growing keys and values (no sliding window, no recurrent state)."""
+    from transformers.cache_utils import DynamicLayer
+
+    takes_cache = "past_key_values" in inspect.signature(base_model(model).get_decoder().forward).parameters
+    layers = new_cache(model).layers
+    return takes_cache and bool(layers) and all(type(layer) is DynamicLayer for layer in layers)
+
+
+def new_cache(model: Any) -> Any:
+    """An empty cache of keys and values."""
+    from transformers.cache_utils import DynamicCache
+
+    return DynamicCache(config=base_model(model).config)
+
+
+def cached_hidden_states(
+    model: Any, cache: Any, token_ids: Int[Tensor, "B W"], attention_mask: Bool[Tensor, "B S"]
+) -> Float[Tensor, "B W H"]:
+    """Hidden states of the last W of S columns, the ones before being in the cache, which grows in place."""
+    decoder = base_model(model).get_decoder()
+    positions: dict[str, Any] = {}
+    if "position_ids" in inspect.signature(decoder.forward).parameters:
+        positions["position_ids"] = position_ids(attention_mask)[:, -token_ids.shape[1] :]
+    mask = None if bool(attention_mask.all()) else attention_mask.long()
+    out = decoder(input_ids=token_ids, attention_mask=mask, past_key_values=cache, use_cache=True, **positions)
+    return out.last_hidden_state
+
+
 def head_logits(model: Any, hidden: Float[Tensor, "... H"]) -> Float[Tensor, "... V"]:
     """Float32 (or float64) logits of given hidden states, with the family's own scaling or soft cap."""
     base = base_model(model)

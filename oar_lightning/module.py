@@ -25,7 +25,7 @@ from oar_lightning.gating import GateConfig, gate_weights
 from oar_lightning.language_model import evaluating, token_logprobs
 from oar_lightning.loss import Denominators, LossConfig, policy_loss
 from oar_lightning.policy import Policy
-from oar_lightning.randomness import isolated_rng
+from oar_lightning.randomness import derive_seed
 from oar_lightning.rollout import RolloutStage, SamplingConfig
 from oar_lightning.schedule import Schedule
 from oar_lightning.scoring import Scorer, checked_importance
@@ -81,11 +81,11 @@ class PolicyOptimization(L.LightningModule):
         self._clock = time.perf_counter()
 
     def collect(self, problems: tuple[MathProblem, ...], step: int) -> Experience:
-        """Sample completions, judge them, assign credit. Drawn from (seed, step, rank) alone: runs that differ in method
-        only start from the same completions."""
-        samples = self.method.update.group_size
-        with isolated_rng(self.seed, "rollout", step, self.global_rank):
-            rollouts = self.stage(self.model, problems, samples, self.method.sampling, step)
+        """Sample completions, judge them, assign credit. Drawn from (seed, step, problem's place) alone: runs that differ in
+        method only start from the same completions, however many ranks share the problems."""
+        rank, ranks = self.global_rank, self.trainer.world_size if self._trainer else 1
+        seeds = [derive_seed(self.seed, "rollout", step, rank + ranks * i) for i in range(len(problems))]
+        rollouts = self.stage(self.model, problems, self.method.update.group_size, self.method.sampling, seeds, step)
         advantages = self.advantages(rollouts)
         started = time.perf_counter()
         credit = self.assign_credit(rollouts, advantages)

@@ -19,7 +19,7 @@ from oar_lightning.loss import LossConfig
 from oar_lightning.module import Method, PolicyOptimization
 from oar_lightning.policy import FreshPolicy, Policy, PretrainedPolicy
 from oar_lightning.reward import Accuracy, Completion, Rewards
-from oar_lightning.rollout import HFEngine, RolloutStage, SamplingConfig
+from oar_lightning.rollout import CachedEngine, RolloutStage, SamplingConfig
 from oar_lightning.schedule import Schedule
 from oar_lightning.scoring import Scorer, Uniform
 from oar_lightning.token_text import TokenBytes
@@ -62,7 +62,7 @@ class ConstantReward:
 def make_stage(policy: Policy, reward: Any = None, answer: AnswerFormat | None = None) -> RolloutStage:
     terms = {"accuracy": reward or Accuracy()}
     return RolloutStage(
-        HFEngine(policy.tokenizer),
+        CachedEngine(policy.tokenizer),
         TokenBytes(policy.tokenizer),
         PlainPrompt(),
         answer or AnswerFormat(no_span="last_token"),

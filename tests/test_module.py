@@ -17,7 +17,7 @@ from oar_lightning.data.chain import ChainProblems
 from oar_lightning.data.stream import UpdatePlan
 from oar_lightning.gating import GateConfig
 from oar_lightning.loss import LossConfig
-from oar_lightning.randomness import isolated_rng
+from oar_lightning.randomness import derive_seed
 from oar_lightning.rollout import SamplingConfig
 from oar_lightning.scoring import Entropy, OarG, OarP, Random, Scorer, Uniform
 
@@ -36,8 +36,8 @@ def plain_grpo_step(policy, problems, update: UpdatePlan, lr: float) -> dict[str
     """One GRPO step written from the paper, without this project's loss, gate or module."""
     model = policy.model
     stage = make_stage(policy, LengthReward())
-    with isolated_rng(0, "rollout", 0, 0):
-        rollouts = stage(model, problems, update.group_size, SamplingConfig(max_new_tokens=12), 0)
+    seeds = [derive_seed(0, "rollout", 0, i) for i in range(len(problems))]
+    rollouts = stage(model, problems, update.group_size, SamplingConfig(max_new_tokens=12), seeds)
     r = rollouts.rewards.view(-1, update.group_size)
     advantages = ((r - r.mean(1, keepdim=True)) / (r.std(1, keepdim=True) + 1e-4)).flatten()
     model.train()
@@ -155,8 +155,7 @@ def test_first_rollouts_are_the_same_for_every_scorer() -> None:
 def test_scored_advantages_keep_the_groups_mass() -> None:
     module = make_module(tiny_policy(), scorer=Entropy())
     problems = tuple(ChainProblems(TASK)[i] for i in range(2))
-    with isolated_rng(0):
-        rollouts = module.stage(module.model, problems, 4, module.method.sampling)
+    rollouts = module.stage(module.model, problems, 4, module.method.sampling, [1, 2])
     advantages = group_advantages(rollouts.reward_terms, torch.ones(1), 4)
     credit = module.assign_credit(rollouts, advantages)
     response = rollouts.response_mask

@@ -13,7 +13,7 @@ from oar_lightning.advantage import combine_rewards
 from oar_lightning.answer_span import AnswerFormat, Region, find_answer, token_regions
 from oar_lightning.data.prompts import PromptTemplate
 from oar_lightning.reward import Completion, Rewards
-from oar_lightning.rollout.hf import Generation, HFEngine, SamplingConfig
+from oar_lightning.rollout.sampling import Engine, Generation, SamplingConfig
 from oar_lightning.token_text import TokenBytes
 from oar_lightning.types import MathProblem, Rollouts
 
@@ -22,7 +22,7 @@ from oar_lightning.types import MathProblem, Rollouts
 class RolloutStage:
     """Everything between a list of problems and judged completions with their regions."""
 
-    engine: HFEngine
+    engine: Engine
     token_bytes: TokenBytes
     prompt: PromptTemplate
     answer_format: AnswerFormat
@@ -30,11 +30,18 @@ class RolloutStage:
     pad_token_id: int
 
     def __call__(
-        self, model: Any, problems: Sequence[MathProblem], samples: int, sampling: SamplingConfig, step: int = 0
+        self,
+        model: Any,
+        problems: Sequence[MathProblem],
+        samples: int,
+        sampling: SamplingConfig,
+        seeds: Sequence[int],
+        step: int = 0,
     ) -> Rollouts:
-        """`samples` judged completions of each problem, in consecutive rows; times go to ``stats``."""
+        """`samples` judged completions of each problem, in consecutive rows, drawn from the problem's seed; times go to
+        ``stats``."""
         start = time.perf_counter()
-        generation = self.engine(model, [self.prompt.render(p) for p in problems], samples, sampling)
+        generation = self.engine(model, [self.prompt.render(p) for p in problems], samples, sampling, seeds)
         generated = time.perf_counter()
         rollouts = self.judge(generation, [p for p in problems for _ in range(samples)], samples, step)
         rollouts.stats["time/generate_s"] = generated - start

@@ -9,9 +9,9 @@ import torch
 from jaxtyping import Bool, Float, Int
 from torch import Tensor
 
-from oar_lightning.language_model import evaluating, hidden_states
+from oar_lightning.language_model import can_share_prefixes, evaluating, hidden_states
 from oar_lightning.scoring.base import Scorer, chunks_by_tokens, place_rows, scorable_rows
-from oar_lightning.scoring.prefix import SharedPrefix, can_share_prefixes
+from oar_lightning.scoring.prefix import SharedPrefix
 from oar_lightning.scoring.probes import Probe, ProbeSchedule, masked_positions
 from oar_lightning.types import Rollouts
 

@@ -9,17 +9,7 @@ import torch
 from jaxtyping import Float, Int
 from torch import Tensor
 
-from oar_lightning.language_model import base_model
-
-
-def can_share_prefixes(model: Any) -> bool:
-    """Whether every layer keeps plain, growing keys and values (no sliding window, no recurrent state)."""
-    from transformers.cache_utils import DynamicCache, DynamicLayer
-
-    base = base_model(model)
-    takes_cache = "past_key_values" in inspect.signature(base.get_decoder().forward).parameters
-    layers = DynamicCache(config=base.config).layers
-    return takes_cache and bool(layers) and all(type(layer) is DynamicLayer for layer in layers)
+from oar_lightning.language_model import base_model, new_cache
 
 
 class SharedPrefix:
@@ -29,13 +19,11 @@ class SharedPrefix:
     """
 
     def __init__(self, model: Any, token_ids: Int[Tensor, "N S"]) -> None:
-        from transformers.cache_utils import DynamicCache
-
         self._decoder = base_model(model).get_decoder()
-        self._new_cache = lambda: DynamicCache(config=base_model(model).config)
+        self._model = model
         self._positioned = "position_ids" in inspect.signature(self._decoder.forward).parameters
         self._token_ids = token_ids
-        self._cache = self._new_cache()
+        self._cache = new_cache(self._model)
         self.length = 0
 
     def advance(self, length: int) -> int:
@@ -48,7 +36,7 @@ class SharedPrefix:
 
     def hidden_after(self, rows: Int[Tensor, " n"], suffix_ids: Int[Tensor, "n W"]) -> Float[Tensor, "n W H"]:
         """Hidden states of the suffixes, each continuing the prefix of its row; the prefix stays as it is."""
-        cache = self._new_cache()
+        cache = new_cache(self._model)
         for index, layer in enumerate(self._cache.layers):
             if self.length:
                 cache.update(layer.keys[rows], layer.values[rows], index)

@@ -28,7 +28,7 @@ from oar_lightning.data.stream import ProblemStream, Slot
 from oar_lightning.module import Method, PolicyOptimization
 from oar_lightning.paths import conf_dir
 from oar_lightning.policy import Policy
-from oar_lightning.rollout import HFEngine, RolloutStage
+from oar_lightning.rollout import RolloutStage, choose_engine
 from oar_lightning.token_text import TokenBytes
 
 METHODS = ("grpo", "oar_g", "oar_p")
@@ -39,7 +39,7 @@ def build(method: str, policy: Policy, overrides: list[str]) -> PolicyOptimizati
         settings = build_settings(compose("config", [f"+experiment={method}", "logger=none", *overrides]))
     own = Policy(copy.deepcopy(policy.model), policy.tokenizer)
     stage = RolloutStage(
-        HFEngine(own.tokenizer),
+        choose_engine(own.model, own.tokenizer),
         TokenBytes(own.tokenizer),
         PlainPrompt(),
         settings.answer,

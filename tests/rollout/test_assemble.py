@@ -11,7 +11,7 @@ from fixtures import tiny_policy
 from oar_lightning.answer_span import AnswerFormat
 from oar_lightning.data.prompts import PlainPrompt
 from oar_lightning.reward import Accuracy, Completion, Format, Rewards
-from oar_lightning.rollout import Generation, HFEngine, RolloutStage, SamplingConfig
+from oar_lightning.rollout import CachedEngine, Generation, RolloutStage, SamplingConfig
 from oar_lightning.rollout.assemble import printable
 from oar_lightning.token_text import TokenBytes
 from oar_lightning.types import MathProblem, Rollouts
@@ -35,7 +35,7 @@ class Recorder:
 def stage(answer_format: AnswerFormat = AnswerFormat(), recorder: Recorder | None = None) -> RolloutStage:
     terms = {"accuracy": Accuracy(), "format": Format(), "seen": recorder or Recorder()}
     rewards = Rewards(terms, {"format": 0.5, "seen": 0.25})
-    return RolloutStage(HFEngine(TOKENIZER), TokenBytes(TOKENIZER), PlainPrompt(), answer_format, rewards, PAD)
+    return RolloutStage(CachedEngine(TOKENIZER), TokenBytes(TOKENIZER), PlainPrompt(), answer_format, rewards, PAD)
 
 
 def ids_of(pieces: list[str]) -> list[int]:
@@ -150,7 +150,7 @@ def test_bytes_that_are_no_utf8_do_not_break_a_step() -> None:
 
 def test_a_whole_stage() -> None:
     problems = [MathProblem(f"Ann has {i} pens.", str(i)) for i in (3, 14)]
-    rollouts = stage()(POLICY.model, problems, 3, SamplingConfig(max_new_tokens=6), step=2)
+    rollouts = stage()(POLICY.model, problems, 3, SamplingConfig(max_new_tokens=6), [1, 2], step=2)
     assert len(rollouts) == 6
     assert rollouts.problems == tuple(p for p in problems for _ in range(3))
     assert {"time/generate_s", "time/reward_s"} <= set(rollouts.stats)

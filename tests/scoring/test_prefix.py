@@ -7,9 +7,10 @@ import torch
 from toy import gpt2, rollouts_of
 from transformers import LlamaConfig, LlamaForCausalLM, Qwen2Config, Qwen2ForCausalLM
 
+from oar_lightning.language_model import can_share_prefixes
 from oar_lightning.scoring import OarP
 from oar_lightning.scoring.oar_p import counterfactual_scores
-from oar_lightning.scoring.prefix import SharedPrefix, can_share_prefixes
+from oar_lightning.scoring.prefix import SharedPrefix
 from oar_lightning.scoring.probes import PROBES
 
 SIZES = {

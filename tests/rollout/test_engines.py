@@ -1,19 +1,30 @@
-"""Sampling with `generate`: ids and masks, batching, and that what is drawn is the policy's own distribution."""
+"""Both engines: ids and masks, batching, and that what is drawn is the policy's own distribution."""
 
 from __future__ import annotations
 
 import itertools
+from types import SimpleNamespace
 from typing import Any
 
 import pytest
 import torch
 from fixtures import tiny_policy
+from toy import gpt2, qwen2_golden
 
 from oar_lightning.policy import Policy
-from oar_lightning.rollout import Generation, HFEngine, SamplingConfig
+from oar_lightning.randomness import generator
+from oar_lightning.rollout import CachedEngine, Engine, Generation, HFEngine, SamplingConfig
 
 PROMPTS = ["Ann has 3 pens.\n", "Ben has 14 nuts. Ben buys 2.\n", "So\n"]
 GREEDY = SamplingConfig(max_new_tokens=12, temperature=0.0)
+
+
+SEEDS = [11, 12, 13]
+
+
+@pytest.fixture(params=[CachedEngine, HFEngine])
+def engine(request: pytest.FixtureRequest, policy: Policy) -> Engine:
+    return request.param(policy.tokenizer)
 
 
 @pytest.fixture
@@ -56,8 +67,8 @@ def check_masks(generation: Generation, eos: int, limit: int) -> None:
             assert len(columns) == limit
 
 
-def test_greedy_is_the_models_own(policy: Policy) -> None:
-    generation = HFEngine(policy.tokenizer)(policy.model, PROMPTS, 1, GREEDY)
+def test_greedy_is_the_models_own(policy: Policy, engine: Engine) -> None:
+    generation = engine(policy.model, PROMPTS, 1, GREEDY, SEEDS)
     for prompt, ids, completion in zip(PROMPTS, prompts_of(generation), completions(generation), strict=True):
         assert ids == policy.tokenizer(prompt).input_ids
         own = policy.model.eval().generate(torch.tensor([ids]), max_new_tokens=12, do_sample=False)
@@ -68,57 +79,57 @@ def test_greedy_is_the_models_own(policy: Policy) -> None:
         assert greedy == ids + completion
 
 
-def test_rows_of_a_prompt_are_consecutive_and_differ(policy: Policy) -> None:
-    generation = HFEngine(policy.tokenizer)(policy.model, PROMPTS, 4, SamplingConfig(max_new_tokens=8))
+def test_rows_of_a_prompt_are_consecutive_and_differ(policy: Policy, engine: Engine) -> None:
+    generation = engine(policy.model, PROMPTS, 4, SamplingConfig(max_new_tokens=8), SEEDS)
     expected = [ids for ids in policy.tokenizer(PROMPTS).input_ids for _ in range(4)]
     assert prompts_of(generation) == expected
     assert len({tuple(c) for c in completions(generation)}) == 12
 
 
-def test_masks_end_at_the_first_eos(policy: Policy) -> None:
-    generation = HFEngine(policy.tokenizer)(with_likely_eos(policy).model, PROMPTS, 16, SamplingConfig(max_new_tokens=10))
+def test_masks_end_at_the_first_eos(policy: Policy, engine: Engine) -> None:
+    generation = engine(with_likely_eos(policy).model, PROMPTS, 16, SamplingConfig(max_new_tokens=10), SEEDS)
     check_masks(generation, policy.tokenizer.eos_token_id, 10)
     assert 0 < generation.truncated.sum() < 48
     lengths = {len(c) for c in completions(generation)}
     assert len(lengths) > 5
 
 
-def test_the_pad_token_can_be_a_word_like_any_other(policy: Policy) -> None:
+def test_the_pad_token_can_be_a_word_like_any_other(policy: Policy, engine: Engine) -> None:
     """A sampled pad id is part of the completion: masks, not ids, say what is padding."""
     pad = policy.tokenizer.pad_token_id
     bias = torch.zeros(len(policy.tokenizer), dtype=torch.float64)
     bias[pad] = 50.0
     policy.model.lm_head.register_forward_hook(lambda module, inputs, out: out + bias)
-    generation = HFEngine(policy.tokenizer)(policy.model, PROMPTS, 1, GREEDY)
+    generation = engine(policy.model, PROMPTS, 1, GREEDY, SEEDS)
     assert completions(generation) == [[pad] * 12] * 3
     assert generation.truncated.all()
 
 
-def test_every_eos_of_the_model_ends_a_completion(policy: Policy) -> None:
-    first = completions(HFEngine(policy.tokenizer)(policy.model, PROMPTS[:1], 1, GREEDY))[0]
+def test_every_eos_of_the_model_ends_a_completion(policy: Policy, engine: Engine) -> None:
+    first = completions(engine(policy.model, PROMPTS[:1], 1, GREEDY, SEEDS[:1]))[0]
     stop = first[3]
     policy.model.generation_config.eos_token_id = [policy.tokenizer.eos_token_id, stop]
-    generation = HFEngine(policy.tokenizer)(policy.model, PROMPTS[:1], 1, GREEDY)
+    generation = engine(policy.model, PROMPTS[:1], 1, GREEDY, SEEDS[:1])
     assert completions(generation)[0] == first[: first.index(stop) + 1]
     assert not generation.truncated.any()
 
 
 @pytest.mark.parametrize("max_batch", [1, 2, 4, 5, 6, 100])
-def test_batches_do_not_change_greedy_results(policy: Policy, max_batch: int) -> None:
+def test_batches_do_not_change_greedy_results(policy: Policy, engine: Engine, max_batch: int) -> None:
     with_likely_eos(policy, 0.02)
     prompts = [*PROMPTS, *PROMPTS[:2]]
-    whole = HFEngine(policy.tokenizer)(policy.model, prompts, 1, GREEDY)
+    whole = engine(policy.model, prompts, 1, GREEDY, range(5))
     config = SamplingConfig(max_new_tokens=12, temperature=0.0, max_batch=max_batch)
-    parts = HFEngine(policy.tokenizer)(policy.model, prompts, 1, config)
+    parts = engine(policy.model, prompts, 1, config, range(5))
     assert completions(parts) == completions(whole)
     assert prompts_of(parts) == prompts_of(whole)
     assert torch.equal(parts.truncated, whole.truncated)
     check_masks(parts, policy.tokenizer.eos_token_id, 12)
 
 
-def test_batches_of_different_completion_lengths_are_joined(policy: Policy) -> None:
+def test_batches_of_different_completion_lengths_are_joined(policy: Policy, engine: Engine) -> None:
     config = SamplingConfig(max_new_tokens=30, max_batch=2)
-    generation = HFEngine(policy.tokenizer)(with_likely_eos(policy, 0.3).model, PROMPTS, 4, config)
+    generation = engine(with_likely_eos(policy, 0.3).model, PROMPTS, 4, config, SEEDS)
     check_masks(generation, policy.tokenizer.eos_token_id, 30)
     assert prompts_of(generation) == [ids for ids in policy.tokenizer(PROMPTS).input_ids for _ in range(4)]
     starts = generation.response_mask.long().argmax(1)
@@ -131,15 +142,15 @@ def uniform(policy: Policy) -> Policy:
     return policy
 
 
-def draws_of(policy: Policy, config: SamplingConfig, samples: int = 150) -> torch.Tensor:
-    generation = HFEngine(policy.tokenizer)(policy.model, PROMPTS[:1], samples, config)
+def draws_of(policy: Policy, engine: Engine, config: SamplingConfig, samples: int = 150) -> torch.Tensor:
+    generation = engine(policy.model, PROMPTS[:1], samples, config, SEEDS[:1])
     ids = torch.tensor(list(itertools.chain.from_iterable(completions(generation))))
     return ids.bincount(minlength=len(policy.tokenizer)).double()
 
 
-def test_the_whole_distribution_is_sampled(policy: Policy) -> None:
+def test_the_whole_distribution_is_sampled(policy: Policy, engine: Engine) -> None:
     """A chi-square test: top-k = 50, transformers' default, would leave most of the vocabulary out."""
-    counts = draws_of(uniform(policy), SamplingConfig(max_new_tokens=60))
+    counts = draws_of(uniform(policy), engine, SamplingConfig(max_new_tokens=60))
     size = len(counts)
     assert size > 260
     expected = counts.sum() / size
@@ -149,23 +160,23 @@ def test_the_whole_distribution_is_sampled(policy: Policy) -> None:
     assert (counts > 0).sum() > 0.98 * size
 
 
-def test_temperature_divides_the_logits(policy: Policy) -> None:
+def test_temperature_divides_the_logits(policy: Policy, engine: Engine) -> None:
     uniform(policy)
     bias = torch.zeros(len(policy.tokenizer), dtype=torch.float64)
     bias[7] = 3.0
     policy.model.lm_head.register_forward_hook(lambda module, inputs, out: out + bias)
     for temperature in (0.5, 1.0, 2.0):
-        counts = draws_of(policy, SamplingConfig(max_new_tokens=20, temperature=temperature))
+        counts = draws_of(policy, engine, SamplingConfig(max_new_tokens=20, temperature=temperature))
         p = float((bias / temperature).softmax(0)[7])
         assert float(counts[7] / counts.sum()) == pytest.approx(p, abs=5 * (p * (1 - p) / float(counts.sum())) ** 0.5)
 
 
-def test_top_p_keeps_the_nucleus(policy: Policy) -> None:
+def test_top_p_keeps_the_nucleus(policy: Policy, engine: Engine) -> None:
     uniform(policy)
     bias = torch.zeros(len(policy.tokenizer), dtype=torch.float64)
     bias[[7, 9]] = 20.0
     policy.model.lm_head.register_forward_hook(lambda module, inputs, out: out + bias)
-    counts = draws_of(policy, SamplingConfig(max_new_tokens=10, top_p=0.9), samples=10)
+    counts = draws_of(policy, engine, SamplingConfig(max_new_tokens=10, top_p=0.9), samples=10)
     assert counts[[7, 9]].sum() == counts.sum()
     assert (counts[[7, 9]] > 0).all()
 
@@ -187,12 +198,12 @@ STORED: list[dict[str, Any]] = [
 
 
 @pytest.mark.parametrize("stored", STORED, ids=lambda s: ",".join(s))
-def test_defaults_stored_with_the_model_do_not_leak(policy: Policy, stored: dict[str, Any]) -> None:
+def test_defaults_stored_with_the_model_do_not_leak(policy: Policy, engine: Engine, stored: dict[str, Any]) -> None:
     # peaked, so that each of them matters
     policy.model.lm_head.register_forward_hook(lambda module, inputs, out: 2 * out / out.std(-1, keepdim=True))
     with_likely_eos(policy, 0.6)
-    engine, config = HFEngine(policy.tokenizer), SamplingConfig(max_new_tokens=10)
-    clean = [engine(policy.model, PROMPTS, 3, c) for c in (config, GREEDY) if torch.manual_seed(3)]
+    config = SamplingConfig(max_new_tokens=10)
+    clean = [engine(policy.model, PROMPTS, 3, c, SEEDS) for c in (config, GREEDY) if torch.manual_seed(3)]
     for key, value in stored.items():
         setattr(policy.model.generation_config, key, value)
     lengths = [len(c) for c in completions(clean[0])]
@@ -200,42 +211,41 @@ def test_defaults_stored_with_the_model_do_not_leak(policy: Policy, stored: dict
     before = policy.model.generation_config.to_dict()
     for expected, c in zip(clean, (config, GREEDY), strict=True):
         torch.manual_seed(3)
-        generation = engine(policy.model, PROMPTS, 3, c)
+        generation = engine(policy.model, PROMPTS, 3, c, SEEDS)
         assert torch.equal(generation.token_ids, expected.token_ids)
     assert policy.model.generation_config.to_dict() == before
 
 
-def test_adapters_act_and_stored_defaults_do_not_leak_through_them(policy: Policy) -> None:
+def test_adapters_act_and_stored_defaults_do_not_leak_through_them(policy: Policy, engine: Engine) -> None:
     pytest.importorskip("peft")
     from oar_lightning.policy import LoraSpec
 
-    engine = HFEngine(policy.tokenizer)
-    plain = completions(engine(policy.model, PROMPTS, 1, GREEDY))
+    plain = completions(engine(policy.model, PROMPTS, 1, GREEDY, SEEDS))
     adapted = LoraSpec(r=4).apply(policy.model)
-    assert completions(engine(adapted, PROMPTS, 1, GREEDY)) == plain
+    assert completions(engine(adapted, PROMPTS, 1, GREEDY, SEEDS)) == plain
     for name, p in adapted.named_parameters():
         if "lora_B" in name:
             torch.nn.init.normal_(p, std=2.0)
-    changed = completions(engine(adapted, PROMPTS, 1, GREEDY))
+    changed = completions(engine(adapted, PROMPTS, 1, GREEDY, SEEDS))
     assert changed != plain
     adapted.generation_config.repetition_penalty = 5.0
-    assert completions(engine(adapted, PROMPTS, 1, GREEDY)) == changed
+    assert completions(engine(adapted, PROMPTS, 1, GREEDY, SEEDS)) == changed
     for model in (adapted, adapted.get_base_model()):
         assert model.generation_config.repetition_penalty == 5.0
 
 
-def test_the_models_modes_and_gradients_are_left_alone(policy: Policy) -> None:
+def test_the_models_modes_and_gradients_are_left_alone(policy: Policy, engine: Engine) -> None:
     policy.model.model.layers[0].eval()
     modes = [m.training for m in policy.model.modules()]
-    generation = HFEngine(policy.tokenizer)(policy.model, PROMPTS, 1, GREEDY)
+    generation = engine(policy.model, PROMPTS, 1, GREEDY, SEEDS)
     assert [m.training for m in policy.model.modules()] == modes
     assert all(p.grad is None and p.requires_grad for p in policy.model.parameters())
     assert not generation.token_ids.is_inference()
 
 
-def test_a_prompt_without_tokens_is_refused(policy: Policy) -> None:
+def test_a_prompt_without_tokens_is_refused(policy: Policy, engine: Engine) -> None:
     with pytest.raises(ValueError, match=r"data\.prompt: 1 of 2 prompts have no tokens \(first: number 1\)"):
-        HFEngine(policy.tokenizer)(policy.model, ["So", ""], 1, GREEDY)
+        engine(policy.model, ["So", ""], 1, GREEDY, SEEDS[:2])
 
 
 @pytest.mark.parametrize(
@@ -244,3 +254,65 @@ def test_a_prompt_without_tokens_is_refused(policy: Policy) -> None:
 def test_bad_settings_name_their_key(key: str, value: float) -> None:
     with pytest.raises(ValueError, match=rf"rollout\.{key} must be .*got {value}"):
         SamplingConfig(**{key: value})
+
+
+SAMPLED = SamplingConfig(max_new_tokens=12)
+
+
+@pytest.mark.parametrize("max_batch", [1, 3, 4, 7])
+def test_draws_belong_to_the_completion_not_to_the_batch(policy: Policy, max_batch: int) -> None:
+    engine, model = CachedEngine(policy.tokenizer), with_likely_eos(policy).model
+    whole = completions(engine(model, PROMPTS, 4, SAMPLED, SEEDS))
+    parts = engine(model, PROMPTS, 4, SamplingConfig(max_new_tokens=12, max_batch=max_batch), SEEDS)
+    assert completions(parts) == whole
+    alone = engine(model, PROMPTS[1:2], 4, SAMPLED, SEEDS[1:2])
+    assert completions(alone) == whole[4:8]
+    turned = engine(model, PROMPTS[::-1], 4, SAMPLED, SEEDS[::-1])
+    assert completions(turned) == whole[8:] + whole[4:8] + whole[:4]
+    other = completions(engine(model, PROMPTS, 4, SAMPLED, [11, 99, 13]))
+    assert other[:4] + other[8:] == whole[:4] + whole[8:]
+    assert other[4:8] != whole[4:8]
+
+
+def test_the_global_random_state_is_left_alone(policy: Policy, engine: Engine) -> None:
+    torch.manual_seed(1)
+    state = torch.get_rng_state()
+    first = engine(policy.model, PROMPTS, 2, SAMPLED, SEEDS)
+    assert torch.equal(torch.get_rng_state(), state)
+    torch.manual_seed(2)
+    assert torch.equal(engine(policy.model, PROMPTS, 2, SAMPLED, SEEDS).token_ids, first.token_ids)
+
+
+def test_one_seed_a_prompt(policy: Policy, engine: Engine) -> None:
+    with pytest.raises(ValueError, match="3 prompts and 2 seeds"):
+        engine(policy.model, PROMPTS, 2, SAMPLED, SEEDS[:2])
+
+
+@pytest.mark.parametrize("model", [gpt2, qwen2_golden], ids=["learned positions", "rotary"])
+def test_sampled_ids_follow_from_the_full_forward(model: Any) -> None:
+    """Each token is the inverse of the teacher-forced distribution at the completion's own random numbers."""
+    policy = model()
+    engine = CachedEngine(ToyTokenizer())
+    generation = engine(policy, ["3 7 9", "5"], 5, SamplingConfig(max_new_tokens=6, temperature=0.8, top_p=0.9), [1, 2])
+    policy.eval()
+    for row in range(10):
+        uniforms = torch.rand(5, 6, generator=generator([1, 2][row // 5]))[row % 5].double()
+        prompt = prompts_of(generation)[row]
+        completion = completions(generation)[row]
+        logits = policy(torch.tensor([prompt + completion])).logits[0].double() / 0.8
+        for i, token in enumerate(completion):
+            p, order = logits[len(prompt) - 1 + i].softmax(0).sort(descending=True)
+            inside = int((p.cumsum(0) - p < 0.9).sum())
+            total = float(p[:inside].sum())
+            before = float(p[: int((order == token).nonzero())].sum())
+            assert before <= float(uniforms[i]) * total + 1e-9
+            assert float(uniforms[i]) * total <= before + float(p[order == token]) + 1e-9
+
+
+class ToyTokenizer:
+    """Numbers are their own ids."""
+
+    pad_token_id, eos_token_id = 0, 1
+
+    def __call__(self, texts: list[str], add_special_tokens: bool) -> Any:
+        return SimpleNamespace(input_ids=[[int(t) for t in text.split()] for text in texts])

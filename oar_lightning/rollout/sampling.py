@@ -1,0 +1,127 @@
+"""What is sampled, how a token is drawn, and the completions that result."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import NamedTuple, Protocol
+
+import torch
+from jaxtyping import Bool, Float, Int
+from torch import Tensor
+
+DRAW_BYTES = 64 * 2**20
+"""Float64 probabilities alive at any time in `draw_tokens`."""
+
+
+class Generation(NamedTuple):
+    """Prompts and sampled completions; rows of one prompt are consecutive. ``truncated``: stopped by the token limit."""
+
+    token_ids: Int[Tensor, "B S"]
+    attention_mask: Bool[Tensor, "B S"]
+    response_mask: Bool[Tensor, "B S"]
+    truncated: Bool[Tensor, " B"]
+
+
+@dataclass(frozen=True)
+class SamplingConfig:
+    """How completions are drawn.
+
+    Args:
+        max_new_tokens: limit of a completion, EOS included.
+        temperature: divides the logits; 0 decodes greedily.
+        top_p: nucleus; 1 keeps the whole distribution, which on-policy training needs.
+        max_batch: completions generated at once; None for all.
+    """
+
+    max_new_tokens: int = 80
+    temperature: float = 1.0
+    top_p: float = 1.0
+    max_batch: int | None = None
+
+    def __post_init__(self) -> None:
+        if self.max_new_tokens < 1:
+            raise ValueError(f"rollout.max_new_tokens must be >= 1, got {self.max_new_tokens}")
+        if self.temperature < 0:
+            raise ValueError(f"rollout.temperature must be >= 0 (0 is greedy), got {self.temperature}")
+        if not 0 < self.top_p <= 1:
+            raise ValueError(f"rollout.top_p must be in (0, 1], got {self.top_p}")
+        if self.max_batch is not None and self.max_batch < 1:
+            raise ValueError(f"rollout.max_batch must be >= 1 or null, got {self.max_batch}")
+
+
+class Engine(Protocol):
+    """Samples completions. The result depends on the prompts and their seeds, not on `max_batch`."""
+
+    def __call__(
+        self, model: object, prompts: Sequence[str], samples: int, config: SamplingConfig, seeds: Sequence[int]
+    ) -> Generation:
+        """`samples` completions for each prompt, in consecutive rows; one seed a prompt."""
+        ...
+
+
+def encode_prompts(tokenizer: object, prompts: Sequence[str], seeds: Sequence[int]) -> list[list[int]]:
+    """Token ids of each prompt.
+
+    Raises:
+        ValueError: for a prompt without tokens, or where there is not one seed for each.
+    """
+    if len(prompts) != len(seeds):
+        raise ValueError(f"{len(prompts)} prompts and {len(seeds)} seeds: give one seed a prompt")
+    encoded: list[list[int]] = tokenizer(list(prompts), add_special_tokens=False).input_ids  # type: ignore[operator]
+    if empty := [i for i, ids in enumerate(encoded) if not ids]:
+        raise ValueError(f"data.prompt: {len(empty)} of {len(prompts)} prompts have no tokens (first: number {empty[0]})")
+    return encoded
+
+
+def pad_left(rows: list[list[int]], pad: int, device: torch.device) -> tuple[Int[Tensor, "B W"], Bool[Tensor, "B W"]]:
+    """Ids and attention mask of rows aligned at their ends."""
+    width = max(map(len, rows))
+    ids = torch.tensor([[pad] * (width - len(row)) + row for row in rows], device=device)
+    starts = torch.tensor([[width - len(row)] for row in rows], device=device)
+    return ids, torch.arange(width, device=device) >= starts
+
+
+def draw_tokens(logits: Float[Tensor, "n V"], uniforms: Float[Tensor, " n"], config: SamplingConfig) -> Int[Tensor, " n"]:
+    """The token at which the cumulative distribution passes each row's uniform number in [0, 1); argmax at temperature 0.
+
+    Inverting the distribution takes one random number a token, which can belong to the row whatever else is in the batch,
+    and costs a fraction of `torch.multinomial`, which draws one for each token of the vocabulary.
+    """
+    if config.temperature == 0:
+        return logits.argmax(-1)
+    rows = max(1, DRAW_BYTES // (8 * logits.shape[1]))
+    parts = zip(logits.split(rows), uniforms.split(rows), strict=True)
+    return torch.cat([_invert((part / config.temperature).softmax(-1).double(), u, config.top_p) for part, u in parts])
+
+
+def _invert(probabilities: Tensor, uniforms: Tensor, top_p: float) -> Tensor:
+    order = None
+    if top_p < 1:
+        probabilities, order = probabilities.sort(dim=-1, descending=True, stable=True)
+        outside = probabilities.cumsum(-1) - probabilities >= top_p  # the first token is always inside
+        probabilities = probabilities.masked_fill(outside, 0.0)
+    cumulative = probabilities.cumsum(-1)
+    # right=True passes over tokens of probability 0
+    threshold = uniforms[:, None].to(cumulative) * cumulative[:, -1:]
+    chosen = torch.searchsorted(cumulative, threshold, right=True).clamp(max=probabilities.shape[1] - 1)
+    return (chosen if order is None else order.gather(1, chosen)).squeeze(1)
+
+
+def join_generations(parts: list[Generation], pad: int) -> Generation:
+    """Generations of different prompt and completion lengths as one, padded on the outer sides."""
+    if len(parts) == 1:
+        return parts[0]
+    prompt = [int(p.response_mask.long().argmax(1).max()) for p in parts]
+    left = max(prompt)
+    right = max(p.token_ids.shape[1] - n for p, n in zip(parts, prompt, strict=True))
+
+    def joined(name: str, value: int | bool) -> Tensor:
+        padded = []
+        for part, n in zip(parts, prompt, strict=True):
+            x = getattr(part, name)
+            padded.append(torch.nn.functional.pad(x, (left - n, right - (x.shape[1] - n)), value=value))
+        return torch.cat(padded)
+
+    truncated = torch.cat([p.truncated for p in parts])
+    return Generation(joined("token_ids", pad), joined("attention_mask", False), joined("response_mask", False), truncated)
