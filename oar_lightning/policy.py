@@ -10,7 +10,6 @@ from pathlib import Path
 from typing import Any, Literal, NamedTuple
 
 import torch
-from torch import nn
 
 logger = logging.getLogger(__name__)
 
@@ -184,10 +183,6 @@ def export_policy(model: Any, tokenizer: Any, folder: Path) -> None:
         model = copy.deepcopy(model).merge_and_unload()
     model.save_pretrained(folder)
     tokenizer.save_pretrained(folder)
-
-
-def count_parameters(model: nn.Module) -> int:
-    return sum(p.numel() for p in model.parameters())
 
 
 def _prepare_tokenizer(tokenizer: Any, name: str) -> Any:

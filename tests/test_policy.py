@@ -4,12 +4,18 @@ from __future__ import annotations
 
 import json
 from pathlib import Path
+from typing import Any
 
 import pytest
 import torch
 from transformers import AutoModelForCausalLM, AutoTokenizer
 
-from oar_lightning.policy import BUILT_IN, FreshPolicy, LoraSpec, Policy, PretrainedPolicy, count_parameters, export_policy
+from oar_lightning.policy import BUILT_IN, FreshPolicy, LoraSpec, Policy, PretrainedPolicy, export_policy
+
+
+def count_parameters(model: Any) -> int:
+    return sum(p.numel() for p in model.parameters())
+
 
 TEXTS = ["Ann has 12 pens. Ann buys 3.\n", "So we get 12+3=15 pens.\nThe answer is \\boxed{15}."] * 10
 TINY = FreshPolicy(hidden_size=16, num_layers=2, num_heads=2, num_kv_heads=1, intermediate_size=24, vocab_size=300)

@@ -1,0 +1,24 @@
+"""What `python -m oar_lightning task=...` can do, one file a task.
+
+Each has ``prepare(cfg) -> work``: it checks and builds everything that is quick, so that a bad config is told at once, and
+returns the long work as a function without arguments, which returns the job's objective or None.
+"""
+
+from __future__ import annotations
+
+import importlib
+from collections.abc import Callable
+
+from omegaconf import DictConfig
+
+TASKS = {
+    "train": "oar_lightning.tasks.train",
+    "warm_start": "oar_lightning.tasks.train",
+}
+"""Task -> module; imported when chosen, because torch and lightning take seconds."""
+
+
+def prepare(cfg: DictConfig) -> Callable[[], float | None]:
+    """The work of ``cfg.task``."""
+    work: Callable[[], float | None] = importlib.import_module(TASKS[cfg.task]).prepare(cfg)
+    return work

@@ -1,0 +1,127 @@
+"""task=train (RL) and task=warm_start (supervised): build -> fit -> export -> report."""
+
+from __future__ import annotations
+
+import logging
+import sys
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import torch
+from hydra.core.hydra_config import HydraConfig
+from omegaconf import DictConfig, OmegaConf
+from rich.console import Console
+
+from oar_lightning import build
+from oar_lightning.callbacks.progress import before_after_table
+from oar_lightning.config_check import ConfigError
+from oar_lightning.policy import export_policy
+from oar_lightning.tracking import git_revision
+
+log = logging.getLogger(__name__)
+
+
+def prepare(cfg: DictConfig) -> Callable[[], float | None]:
+    checkpoint = find_checkpoint(cfg)
+    settings = build.build_settings(cfg)
+    build.set_threads(cfg.num_threads)
+    build.seed_everything(cfg.seed)
+    run_dir, run_id = Path(HydraConfig.get().runtime.output_dir), None
+    if checkpoint is not None:
+        run_dir, run_id = checkpoint.parent.parent, saved_run_id(checkpoint, int(cfg.trainer.max_steps))
+    job = build.build_run(cfg, settings, run_dir, run_id)
+    return lambda: fit(cfg, job, run_dir, checkpoint)
+
+
+def fit(cfg: DictConfig, job: build.Run, run_dir: Path, checkpoint: Path | None) -> float | None:
+    """Train, continuing `checkpoint` where given; returns the first benchmark's sampled accuracy."""
+    if checkpoint is not None:
+        log.info("continuing %s", checkpoint)
+        job.tracker.reopen()
+    job.tracker.describe(build.plain(cfg), tags(cfg))
+    job.tracker.write_text("config.yaml", OmegaConf.to_yaml(cfg, resolve=True))
+    log.info("run folder: %s", run_dir)
+    job.trainer.fit(job.module, job.datamodule, ckpt_path=checkpoint and str(checkpoint), weights_only=True)
+    return finish(cfg, job, run_dir)
+
+
+def find_checkpoint(cfg: DictConfig) -> Path | None:
+    """The checkpoint to continue from: `ckpt_path`, or with `resume=true` the newest of this name and seed.
+
+    Raises:
+        ConfigError: where there is none.
+    """
+    if cfg.ckpt_path is not None:
+        path = Path(cfg.ckpt_path).expanduser().resolve()
+        path = path / "checkpoints" / "last.ckpt" if path.is_dir() else path
+        if not path.is_file():
+            raise ConfigError(f"ckpt_path={cfg.ckpt_path}: no such file; give a run's folder or its checkpoints/last.ckpt")
+        return path
+    if not cfg.resume:
+        return None
+    folder = Path(cfg.output_root).resolve() / str(cfg.name) / f"seed{cfg.seed}"
+    found = sorted(folder.glob("*/checkpoints/last.ckpt"), key=lambda p: p.stat().st_mtime)
+    if not found:
+        raise ConfigError(f"resume=true: no checkpoint under {folder}; start without resume, or give ckpt_path=<file>")
+    return found[-1]
+
+
+def saved_run_id(checkpoint: Path, max_steps: int) -> str | None:
+    """The MLflow run that a checkpoint belongs to.
+
+    Raises:
+        ConfigError: for a file that is no checkpoint, or of a run that has nothing left to do.
+    """
+    try:
+        state = torch.load(checkpoint, map_location="cpu", weights_only=True, mmap=True)
+        step, run_id = int(state["global_step"]), state["mlflow_run_id"]
+    except Exception as error:
+        raise ConfigError(f"ckpt_path={checkpoint}: not a readable checkpoint of this project ({error})") from error
+    if step >= max_steps:
+        raise ConfigError(
+            f"{checkpoint} is at step {step} and trainer.max_steps={max_steps}: nothing is left to do; raise trainer.max_steps"
+        )
+    return run_id
+
+
+def tags(cfg: DictConfig) -> dict[str, str]:
+    """What runs are told apart by in MLflow."""
+    return {
+        "experiment": str(cfg.name),
+        "task": str(cfg.task),
+        "scorer": str(HydraConfig.get().runtime.choices.get("scorer")),
+        "data": str(cfg.data.name),
+        "seed": str(cfg.seed),
+        "git_revision": git_revision(),
+        "overrides": " ".join(HydraConfig.get().overrides.task),
+    }
+
+
+def finish(cfg: DictConfig, job: build.Run, run_dir: Path) -> float | None:
+    """Export the policy, print the table; after a signal say how to go on and exit with its code."""
+    if job.stop.received is not None and job.trainer.global_step < job.trainer.max_steps:
+        job.tracker.close("KILLED")
+        where = run_dir / "checkpoints" / "last.ckpt"
+        log.warning("stopped at step %d; to go on, repeat the command with ckpt_path=%s", job.trainer.global_step, where)
+        sys.exit(128 + job.stop.received)
+    folder = Path(cfg.export_to).expanduser() if cfg.export_to else run_dir / "policy"
+    if job.trainer.is_global_zero:
+        export_policy(job.policy.model, job.policy.tokenizer, folder)
+    job.tracker.describe({}, {"final_model": str(folder.resolve())})
+    job.tracker.close("FINISHED")
+    return report(cfg, job, folder)
+
+
+def report(cfg: DictConfig, job: build.Run, folder: Path) -> float | None:
+    """Print accuracies before and after and how to see more; return the first benchmark's sampled accuracy."""
+    names = list(job.evaluation.benchmarks)
+    table = before_after_table({name: job.evaluation.first_and_last(name) for name in names})
+    if job.trainer.is_global_zero:
+        console = Console()
+        console.print(table)
+        console.print(f"policy: {folder}", soft_wrap=True)
+        if cfg.logger is not None:
+            console.print(f"compare runs: mlflow ui --backend-store-uri {cfg.logger.tracking_uri}", soft_wrap=True)
+    metrics: dict[str, Any] = job.evaluation.first_and_last(names[0])[1]
+    return float(metrics[f"avg_at_{cfg.evaluation.samples}"])
