@@ -33,26 +33,29 @@ class AnswerFormat:
 
     Args:
         boxed: whether ``\boxed{...}`` (balanced braces, or one brace-less token) marks an answer.
-        phrases: texts after which the rest of the line is the answer; matched without regard to case.
+        phrases: texts after which the rest of the line is the answer; matched without regard to case. One that begins with
+            ``^`` counts only where it begins a line. After words, what follows must look like an answer (see `_is_answer`):
+            "the answer is in simplest form" states none.
         no_span: what a completion without an answer is credited by: `uniform` keeps weight 1 on all its tokens;
             `last_token` scores its tokens by their influence on the last one.
     """
 
     boxed: bool = True
-    phrases: Sequence[str] = ("#### ", "the answer is")
+    phrases: Sequence[str] = ("#### ", "the answer is", "^A:")
     no_span: str = "uniform"
 
     def __post_init__(self) -> None:
         if not self.boxed and not self.phrases:
             raise ValueError("answer.boxed=false and answer.phrases=[] leave no marker to find an answer by; set one")
-        if any(not phrase.strip() for phrase in self.phrases):
+        if any(not phrase.removeprefix("^").strip() for phrase in self.phrases):
             raise ValueError(f"answer.phrases must not hold an empty phrase, got {list(self.phrases)}")
         if self.no_span not in ("uniform", "last_token"):
             raise ValueError(f"answer.no_span must be uniform or last_token, got {self.no_span}")
 
 
 _BOX = "\\boxed"
-_TRIM = " \t\r\n$"
+_TRIM = " \t\r\n$*"
+_TRIM_END = _TRIM + "?"
 
 
 def find_answer(text: str, answer_format: AnswerFormat = AnswerFormat(), complete: bool = True) -> AnswerSpan | None:
@@ -61,7 +64,7 @@ def find_answer(text: str, answer_format: AnswerFormat = AnswerFormat(), complet
     `complete` says that the text ended by itself: in a truncated one, an answer that only its line's end would close is
     unfinished and does not count. Linear in the text.
     """
-    phrases = [_last(text, phrase) for phrase in answer_format.phrases]
+    phrases = [_last(text, phrase, complete) for phrase in answer_format.phrases]
     phrase_start, phrase_end = max(phrases, default=(-1, -1))
     box = text.rfind(_BOX) if answer_format.boxed else -1
     if box < 0 and phrase_start < 0:
@@ -104,12 +107,31 @@ def gold_answer(solution: str, answer_format: AnswerFormat = AnswerFormat()) -> 
     return None if span is None else solution[span.start : span.end]
 
 
-def _last(text: str, phrase: str) -> tuple[int, int]:
-    """Start and end of the last occurrence of `phrase` without regard to case, or (-1, -1)."""
+def _last(text: str, phrase: str, complete: bool) -> tuple[int, int]:
+    """Start and end of the last occurrence of `phrase` that states an answer, or (-1, -1)."""
+    anchor, phrase = ("(?m:^)", phrase[1:]) if phrase.startswith("^") else ("", phrase)
     last = (-1, -1)
-    for match in re.finditer(re.escape(phrase.strip()), text, re.IGNORECASE):
-        last = match.span()
+    for match in re.finditer(anchor + re.escape(phrase.strip()), text, re.IGNORECASE):
+        if not phrase[0].isalpha() or _is_answer(text, match.end(), complete):
+            last = match.span()
     return last
+
+
+_LONGEST_PROSE = 150
+"""Characters within which an answer stated in words must end."""
+
+
+def _is_answer(text: str, start: int, complete: bool) -> bool:
+    """Whether what follows a phrase can be an answer: it is short, and holds a digit or TeX, or is a word or two.
+
+    One that is not finished is taken for an answer, for it might become one.
+    """
+    whole = start + _LONGEST_PROSE >= len(text)
+    content = _line_content(text[start : start + _LONGEST_PROSE], 0, complete and whole)
+    if content is None:
+        return whole
+    stated = text[start + content[0] : start + content[1]]
+    return bool(re.search(r"[\d\\$]", stated)) or len(stated.split()) <= 2
 
 
 def _boxed_content(text: str, box: int, complete: bool) -> tuple[int, int] | None:
@@ -152,6 +174,6 @@ def _line_content(text: str, start: int, complete: bool) -> tuple[int, int] | No
 def _trim(text: str, start: int, end: int) -> tuple[int, int]:
     while start < end and text[start] in _TRIM:
         start += 1
-    while end > start and text[end - 1] in _TRIM:
+    while end > start and text[end - 1] in _TRIM_END:
         end -= 1
     return start, end

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import importlib
 from collections import Counter
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
@@ -48,6 +49,56 @@ class Format:
 
     def __call__(self, problems: Sequence[MathProblem], completions: Sequence[Completion]) -> list[float]:
         return [float(c.answer is not None and not c.truncated) for c in completions]
+
+
+@dataclass(frozen=True)
+class SoftOverlong:
+    """DAPO's soft overlong punishment (arXiv 2503.14476): 0 up to ``max_tokens - buffer``, then falling linearly to -1 at
+    ``max_tokens``; a truncated completion gets -1.
+
+    Args:
+        max_tokens: the length at which the punishment is full, usually ``rollout.max_new_tokens``.
+        buffer: tokens over which it grows; None for a fifth of ``max_tokens``, the paper's share.
+    """
+
+    max_tokens: int
+    buffer: int | None = None
+
+    def __post_init__(self) -> None:
+        if self.buffer is not None and not 0 < self.buffer <= self.max_tokens:
+            raise ValueError(
+                f"reward.terms.overlong.buffer must be in 1..max_tokens={self.max_tokens} or null, got {self.buffer}; "
+                "it is the number of tokens over which the punishment grows"
+            )
+
+    def __call__(self, problems: Sequence[MathProblem], completions: Sequence[Completion]) -> list[float]:
+        buffer = self.buffer or max(1, self.max_tokens // 5)
+        free = self.max_tokens - buffer
+        return [-1.0 if c.truncated else -min(1.0, max(0.0, (c.num_tokens - free) / buffer)) for c in completions]
+
+
+class FunctionReward:
+    """A reward function of your own by its import path, ``my_module.my_function``: (problems, completions) -> numbers.
+
+    Raises:
+        ValueError: where the path cannot be imported or is not callable.
+    """
+
+    def __init__(self, path: str) -> None:
+        module, _, name = path.rpartition(".")
+        try:
+            function = getattr(importlib.import_module(module), name)
+        except (ImportError, AttributeError, ValueError) as error:
+            raise ValueError(
+                f"reward function path={path}: cannot be imported ({error}); give module.function, with the module's folder "
+                "on PYTHONPATH"
+            ) from error
+        if not callable(function):
+            raise ValueError(f"reward function path={path} is a {type(function).__name__}, not a function")
+        self.function: RewardTerm = function
+
+    def __call__(self, problems: Sequence[MathProblem], completions: Sequence[Completion]) -> Sequence[float | None]:
+        return self.function(problems, completions)
 
 
 @dataclass(frozen=True)

@@ -1,4 +1,4 @@
-"""Verdicts on answers: an exact path for plain numbers, `math-verify` in killable worker processes for the rest."""
+"""Verdicts on answers: by their form where that decides, else `math-verify` in killable worker processes."""
 
 from __future__ import annotations
 
@@ -6,7 +6,6 @@ import atexit
 import json
 import os
 import queue
-import re
 import selectors
 import subprocess
 import sys
@@ -16,8 +15,9 @@ from collections.abc import Sequence
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
 from enum import StrEnum
-from fractions import Fraction
 from typing import IO
+
+from oar_lightning.answer_form import Pair, canonical, compare
 
 
 class Verdict(StrEnum):
@@ -34,7 +34,7 @@ class VerifierConfig:
     Args:
         timeout_s: wall-clock seconds after which a worker is killed and the answer judged `timeout`.
         memory_mb: address space of a worker.
-        workers: processes; they start with the first answer that is not a plain number.
+        workers: processes; they start with the first answer that needs computer algebra.
         max_characters: longer answers are `unparseable` at once.
     """
 
@@ -49,25 +49,6 @@ class VerifierConfig:
                 raise ValueError(f"reward verifier.{key} must be > 0, got {getattr(self, key)}")
 
 
-_NUMBER = re.compile(r"[+-]?(?:\d{1,3}(?:,\d{3})+|\d+)?(?:\.\d*)?")
-_MAX_DIGITS = 100
-
-
-def plain_number(text: str) -> Fraction | None:
-    """The exact value of an integer or decimal, thousands separators and a leading currency sign allowed; else None."""
-    text = text.strip().removeprefix("\\$").removeprefix("$").strip().rstrip(".")
-    if not text or len(text) > _MAX_DIGITS or not _NUMBER.fullmatch(text) or not any(c in "0123456789" for c in text):
-        return None
-    if not text.isascii():
-        return None
-    return Fraction(text.replace(",", ""))
-
-
-def normalize(text: str) -> str:
-    """Spelling that does not change an answer's value: outer spaces, percent signs (which the parser cannot read)."""
-    return text.replace("\\%", "").replace("%", "").strip()
-
-
 MAX_CACHED = 200_000
 """Verdicts remembered before the cache starts anew."""
 
@@ -80,7 +61,7 @@ class Verifier:
 
     def __init__(self, config: VerifierConfig = VerifierConfig()) -> None:
         self.config = config
-        self._cache: dict[tuple[str, str], Verdict] = {}
+        self._cache: dict[Pair, Verdict] = {}
         self._idle: queue.SimpleQueue[_Worker | None] = queue.SimpleQueue()
         for _ in range(config.workers):
             self._idle.put(None)  # a slot; the process starts when first used
@@ -90,30 +71,39 @@ class Verifier:
 
     def __call__(self, golds: Sequence[str], answers: Sequence[str | None]) -> list[Verdict]:
         """One verdict for each (gold, answer); an absent answer is incorrect."""
-        pairs = [None if a is None else (normalize(g), normalize(a)) for g, a in zip(golds, answers, strict=True)]
-        wanted = dict.fromkeys(p for p in pairs if p is not None)
-        verdicts = {pair: self._cache.get(pair) or self._quick(*pair) for pair in wanted}
-        unknown = [pair for pair, verdict in verdicts.items() if verdict is None]
-        if unknown:
-            with ThreadPoolExecutor(min(self.config.workers, len(unknown))) as threads:
-                verdicts.update(zip(unknown, threads.map(self._slow, unknown), strict=True))
+        pairs = [None if a is None else (g, a) for g, a in zip(golds, answers, strict=True)]
+        verdicts: dict[Pair, Verdict] = {}
+        algebra: dict[Pair, Pair] = {}
+        for pair in dict.fromkeys(p for p in pairs if p is not None):
+            known = self._cache.get(pair) or self._by_form(*pair)
+            if isinstance(known, Verdict):
+                verdicts[pair] = known
+            else:
+                algebra[pair] = known
+        if algebra:
+            asked = list(dict.fromkeys(algebra.values()))
+            with ThreadPoolExecutor(min(self.config.workers, len(asked))) as threads:
+                answered = dict(zip(asked, threads.map(self._by_algebra, asked), strict=True))
+            verdicts.update({pair: answered[rewritten] for pair, rewritten in algebra.items()})
         if len(self._cache) > MAX_CACHED:
             self._cache.clear()
         # a timeout may be the machine's fault and is tried again
-        self._cache.update({p: v for p, v in verdicts.items() if v is not None and v is not Verdict.TIMEOUT})
-        return [Verdict.INCORRECT if p is None else verdicts[p] or Verdict.TIMEOUT for p in pairs]
+        self._cache.update({p: v for p, v in verdicts.items() if v is not Verdict.TIMEOUT})
+        return [Verdict.INCORRECT if p is None else verdicts[p] for p in pairs]
 
-    def _quick(self, gold: str, answer: str) -> Verdict | None:
-        if len(answer) > self.config.max_characters or not answer:
+    def _by_form(self, gold: str, answer: str) -> Verdict | Pair:
+        """The verdict where the form of the answers decides it, else the pair for computer algebra."""
+        if max(len(gold), len(answer)) > self.config.max_characters:
             return Verdict.UNPARSEABLE
-        if gold == answer:
-            return Verdict.CORRECT
-        expected, actual = plain_number(gold), plain_number(answer)
-        if expected is not None and actual is not None:
-            return Verdict.CORRECT if expected == actual else Verdict.INCORRECT
-        return None
+        expected, actual = canonical(gold), canonical(answer)
+        if not expected or not actual:
+            return Verdict.UNPARSEABLE
+        outcome = compare(expected, actual)
+        if isinstance(outcome, bool):
+            return Verdict.CORRECT if outcome else Verdict.INCORRECT
+        return outcome
 
-    def _slow(self, pair: tuple[str, str]) -> Verdict:
+    def _by_algebra(self, pair: Pair) -> Verdict:
         worker = self._idle.get()
         try:
             if worker is not None and not worker.alive():  # killed from outside
@@ -177,7 +167,7 @@ class _Worker:
                 "and raise the verifier's memory_mb if it dies of memory"
             )
 
-    def ask(self, pair: tuple[str, str], timeout_s: float) -> str | None:
+    def ask(self, pair: Pair, timeout_s: float) -> str | None:
         try:
             stdin = self._pipe(self._process.stdin)
             stdin.write(json.dumps(pair).encode() + b"\n")

@@ -7,7 +7,7 @@ from collections.abc import Sequence
 
 import pytest
 
-from oar_lightning.reward import Accuracy, Completion, Format, Rewards
+from oar_lightning.reward import Accuracy, Completion, Format, FunctionReward, Rewards, SoftOverlong
 from oar_lightning.types import MathProblem
 
 
@@ -79,3 +79,35 @@ def test_errors_name_the_key() -> None:
 
     with pytest.raises(ValueError, match=r"reward\.terms\.short gave 1 values for 4 completions"):
         Rewards({"short": Short()})(problems("5", "5", "5", "5"), COMPLETIONS)
+
+
+def test_soft_overlong_is_dapos_ramp() -> None:
+    """0 up to max - buffer, then -(length - (max - buffer)) / buffer, -1 at the limit."""
+
+    def punished(term: SoftOverlong, *lengths: int) -> list[float]:
+        completions = [Completion("", None, n >= 100, n) for n in lengths]
+        return term(problems(*["5"] * len(lengths)), completions)
+
+    assert punished(SoftOverlong(100, 40), 1, 60, 70, 80, 99, 100) == pytest.approx([0, 0, -0.25, -0.5, -39 / 40, -1])
+    assert punished(SoftOverlong(100), 80, 90, 100) == pytest.approx([0, -0.5, -1])
+    assert punished(SoftOverlong(1), 0, 1) == [0, -1]
+
+
+@pytest.mark.parametrize("buffer", [0, -1, 101])
+def test_a_buffer_that_does_not_fit_names_its_key(buffer: int) -> None:
+    with pytest.raises(ValueError, match=rf"overlong\.buffer must be in 1\.\.max_tokens=100 or null, got {buffer}"):
+        SoftOverlong(100, buffer)
+
+
+def half(problems: Sequence[MathProblem], completions: Sequence[Completion]) -> list[float]:
+    return [0.5] * len(completions)
+
+
+def test_a_reward_function_by_its_import_path() -> None:
+    assert FunctionReward(f"{__name__}.half")(problems("1", "2"), COMPLETIONS[:2]) == [0.5, 0.5]
+
+
+@pytest.mark.parametrize("path", ["no_such_module.f", "math.no_such_function", "math.pi", "half", ""])
+def test_a_path_that_is_no_function_is_refused(path: str) -> None:
+    with pytest.raises(ValueError, match=rf"reward function path={path}"):
+        FunctionReward(path)

@@ -1,0 +1,318 @@
+r"""What a final answer says, by its form: spelling, names, units, times, bases, inequalities, exact numbers.
+
+A computer algebra system reads `4 feet` as a product of symbols, `4:30` as a ratio, `43_5` as 43 and `\ge 18` as 18. The
+rules here settle what such forms decide, and hand only algebra on. All are linear in the text, and none executes it.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Callable
+from fractions import Fraction
+
+from oar_lightning import formula
+
+Pair = tuple[str, str]
+Outcome = bool | Pair | None
+"""Equal or not; the pair rewritten; or None: not this rule's business."""
+
+_SPACE = re.compile(r"(?<!\\)\\[,;: ]|\\q?quad(?![A-Za-z])|~|\s")
+_DROPPED = re.compile(r"\\!|\\(?:left|right|[bB]igg?[lrm]?|displaystyle)(?![A-Za-z])|\\?\$|\\?%|\^\{?\\circ\}?|°|\\degree")
+_RELATIONS = {
+    "<=": r"\\leqslant|\\leq|\\le|≤",
+    ">=": r"\\geqslant|\\geq|\\ge|≥",
+    "<": r"\\lt",
+    ">": r"\\gt",
+    "!=": r"\\neq|\\ne|≠",
+}
+_REPLACED = [(re.compile(rf"(?:{names})(?![A-Za-z])"), sign) for sign, names in _RELATIONS.items()] + [
+    (re.compile(r"\\[dtc]frac(?![A-Za-z])"), r"\\frac"),
+    (re.compile(r"[−–]"), "-"),
+    (re.compile(r"(?<![\\A-Za-z])(pi|sqrt|infinity)(?![A-Za-z])"), r"\\\1"),
+    (re.compile(r"\\infinity|∞"), r"\\infty"),
+    (re.compile(r"π"), r"\\pi"),
+    (re.compile(r"(?<=\d)(?:\{,\}|,\\!)\s*(?=\d{3})"), ""),
+]
+_FRAC_DIGITS = re.compile(r"\\frac\s*(\d)\s*(\d)(?!\d)")
+_THOUSANDS = re.compile(r"(?<![\d,.])\d{1,3}(?:,\d{3})+(?![\d,])")
+_SPACED_THOUSANDS = re.compile(r"[+-]?\d{1,3}(?: \d{3})+(?:\.\d+)?")
+_WRAPPER = re.compile(r"\\(?:text|textbf|textit|textrm|mathrm|mathbf|mbox|boxed)\s*\{([^{}]*)\}")
+
+
+def canonical(text: str) -> str:
+    """The same answer in one spelling: spaces, percent, currency and degree signs, TeX sizes, thousands, end punctuation."""
+    for pattern, spelling in _REPLACED:
+        text = pattern.sub(spelling, text)
+    text = _DROPPED.sub("", text)
+    text = _FRAC_DIGITS.sub(r"\\frac{\1}{\2}", text)
+    text = " ".join(_SPACE.sub(" ", text).split())
+    text = text.strip("*_` ").rstrip(".,;:? ").lstrip(":, ")
+    if whole := re.fullmatch(r"\\(?:textbf|mathbf|mathrm|boxed)\s*\{([^{}]*)\}", text):
+        text = whole[1].strip()
+    if enclosed := re.fullmatch(r"\(([^(),]*)\)", text):  # (073), (B); a pair or an interval has a comma
+        text = enclosed[1].strip()
+    if not any(mark in text for mark in "([") and "\\{" not in text:  # in these a comma separates
+        text = _THOUSANDS.sub(lambda m: m[0].replace(",", ""), text)
+    if _SPACED_THOUSANDS.fullmatch(text):
+        text = text.replace(" ", "")
+    return text
+
+
+def compare(gold: str, answer: str) -> bool | Pair:
+    """Whether two canonical answers are equal where their form decides it; else the pair for computer algebra."""
+    if gold == answer:
+        return True
+    for rule in RULES:
+        outcome = rule(gold, answer)
+        if isinstance(outcome, bool):
+            return outcome
+        if outcome is not None:
+            gold, answer = outcome
+            if gold == answer:
+                return True
+    return gold, answer
+
+
+# -- rules -------------------------------------------------------------------------------------------------------------
+
+_EQUALS = re.compile(r"(?<![<>!:=])=(?!=)")
+_NAME = re.compile(r"\\?[A-Za-z]+(?:_\{?\w+\}?)?(?:\([A-Za-z, ]+\))?|[A-Za-z ]+|\\text\s*\{[^{}]*\}")
+
+
+def equations(gold: str, answer: str) -> Outcome:
+    """`x = 18` says 18; `19 = 18` says nothing that equals 18."""
+    sides = [[side.strip() for side in _EQUALS.split(text)] for text in (gold, answer)]
+    named = [all(_NAME.fullmatch(side) for side in split[:-1]) for split in sides]
+    counts = [len(split) for split in sides]
+    if counts == [1, 1]:
+        return None
+    if min(counts) == 1:
+        return (sides[0][-1], sides[1][-1]) if all(named) else False
+    if counts == [2, 2] and sides[0][0] == sides[1][0]:
+        return sides[0][1], sides[1][1]
+    return None
+
+
+_INEQUALITY = re.compile(r"<=|>=|!=|<|>")
+_MEMBER = re.compile(r"[A-Za-z]\s*\\in(?![A-Za-z])\s*")
+_BETWEEN = re.compile(r"([^<>=!]+)(<=?|>=?)\s*[A-Za-z]\s*(<=?|>=?)([^<>=!]+)")
+_ABOVE = re.compile(r"[A-Za-z]\s*(<=?|>=?)([^<>=!]+)")
+_BELOW = re.compile(r"([^<>=!]+)(<=?|>=?)\s*[A-Za-z]")
+_FLIP = {"<": ">", "<=": ">=", ">": "<", ">=": "<="}
+
+
+def interval(text: str) -> str | None:
+    """`2 <= x < 5` as `[2,5)`; an interval stays itself; else None."""
+    text = _MEMBER.sub("", text, count=1)
+    if both := _BETWEEN.fullmatch(text):
+        low, first, second, high = both[1].strip(), both[2], both[3], both[4].strip()
+        if first[0] != second[0]:
+            return None
+        if first[0] == ">":
+            low, first, second, high = high, _FLIP[second], _FLIP[first], low
+        return f"{'[' if first == '<=' else '('}{low},{high}{']' if second == '<=' else ')'}"
+    sign, bound = "", ""
+    if above := _ABOVE.fullmatch(text):
+        sign, bound = above[1], above[2].strip()
+    elif below := _BELOW.fullmatch(text):
+        sign, bound = _FLIP[below[2]], below[1].strip()
+    if sign:
+        closed = "=" in sign
+        if sign[0] == "<":
+            return f"(-\\infty,{bound}{']' if closed else ')'}"
+        return f"{'[' if closed else '('}{bound},\\infty)"
+    return text if text and text[0] in "([" and text[-1] in ")]" and "," in text else None
+
+
+def inequalities(gold: str, answer: str) -> Outcome:
+    r"""`2 \le x < 5` is `[2,5)`; `\ge 18` is not 18."""
+    related = [bool(_INEQUALITY.search(text) or _MEMBER.match(text)) for text in (gold, answer)]
+    if not any(related):
+        return None
+    forms = [interval(text) for text in (gold, answer)]
+    if forms[0] is not None and forms[1] is not None:
+        return forms[0], forms[1]
+    return None if all(related) else False
+
+
+_CLOCK = re.compile(r"(\d{1,2}):(\d{2})(?::(\d{2}))?\s*(?:([ap])\.?\s?m\.?)?", re.IGNORECASE)
+
+
+def clock(gold: str, answer: str) -> Outcome:
+    """Times of day are equal as times, never as ratios; a missing a.m. or p.m. is no difference."""
+    times = [_CLOCK.fullmatch(unwrapped(text).strip()) for text in (gold, answer)]
+    first, second = times
+    if first is not None and second is not None:
+        if [int(part or 0) for part in first.groups()[:3]] != [int(part or 0) for part in second.groups()[:3]]:
+            return False
+        halves = {(match[4] or "").lower() for match in (first, second)} - {""}
+        return len(halves) < 2
+    if any(match is not None and match[4] for match in times):
+        return False
+    return None
+
+
+_BASED = re.compile(r"\(?([+-]?[0-9A-Z][0-9A-Z ]*)\)?\s*_\s*\{?\s*(?:\\text\s*\{)?\s*([A-Za-z0-9]+)\s*\}?\s*\}?")
+
+
+def bases(gold: str, answer: str) -> Outcome:
+    """A number in a base equals the same digits in the same base only."""
+    matches = [_BASED.fullmatch(text) for text in (gold, answer)]
+    if not any(matches):
+        return None
+    forms = [(m[1].replace(" ", ""), m[2].lower()) if m else None for m in matches]
+    return forms[0] == forms[1]
+
+
+_UNIT = re.compile(
+    r"(?<![\\A-Za-z])(?:\\(?:text|mathrm|textrm|mbox)\s*\{([^{}]*)\}|([A-Za-z][A-Za-z.\- ]*))\s*(?:\^\{?([23])\}?)?$"
+)
+_FUNCTIONS = {"pi", "sqrt", "sin", "cos", "tan", "cot", "sec", "csc", "log", "ln", "exp", "max", "min", "gcd", "lcm", "mod"}
+_NO_UNITS = _FUNCTIONS | {"and", "or", "inf", "infinity", "nan", "oo", "no", "yes"}
+_ALIASES = {
+    **dict.fromkeys(("feet", "ft"), "foot"),
+    **dict.fromkeys(("inches", "in"), "inch"),
+    **{"cm": "centimeter", "mm": "millimeter", "km": "kilometer", "m": "meter", "mi": "mile", "yd": "yard"},
+    **{"kg": "kilogram", "g": "gram", "lb": "pound", "lbs": "pound", "oz": "ounce", "ml": "milliliter", "l": "liter"},
+    **{"hr": "hour", "hrs": "hour", "h": "hour", "min": "minute", "mins": "minute", "sec": "second", "secs": "second"},
+    **{"s": "second", "sq": "square", "pct": "percent", "usd": "dollar", "centimetre": "centimeter", "metre": "meter"},
+    **{"kilometre": "kilometer", "litre": "liter", "people": "person", "children": "child", "men": "man", "women": "woman"},
+}
+_POWERS = {"square": "2", "cubic": "3", "squared": "2", "cubed": "3"}
+_WITHOUT_MEANING = {"unit", "percent", "degree"}
+"""Words that may be left out: their signs are."""
+
+
+def split_unit(text: str) -> tuple[str, str]:
+    """`4 feet` as (`4`, `foot`); without a unit, (text, '')."""
+    match = _UNIT.search(text)
+    if match is None or not text[: match.start()].strip():
+        return text, ""
+    words = (match[1] if match[1] is not None else match[2]).lower().replace(".", "").replace("-", " ").split()
+    marked = match[1] is not None  # \text{m} is a unit, a bare m may be a variable
+    if not words or any(w in _NO_UNITS or (len(w) < 2 and not marked) for w in words):
+        return text, ""
+    power = match[3] or ""
+    stems = []
+    for word in words:
+        stem = _ALIASES.get(word) or (word[:-1] if len(word) > 3 and word.endswith("s") and not word.endswith("ss") else word)
+        stem = _ALIASES.get(stem, stem)
+        if stem in _POWERS:
+            power = _POWERS[stem]
+        elif stem not in _WITHOUT_MEANING and stem != "of":
+            stems.append(stem)
+    return text[: match.start()].strip(), " ".join(stems) + (f"^{power}" if power and stems else "")
+
+
+def units(gold: str, answer: str) -> Outcome:
+    """Two different units are two different answers; a unit that one side leaves out is not."""
+    (expected, gold_unit), (actual, answer_unit) = split_unit(gold), split_unit(answer)
+    if gold_unit and answer_unit and gold_unit != answer_unit:
+        return False
+    return None if (expected, actual) == (gold, answer) else (expected, actual)
+
+
+def unwrapped(text: str) -> str:
+    r"""The text with `\text{...}` and its like replaced by what they hold."""
+    return _WRAPPER.sub(r"\1", text)
+
+
+def is_words(text: str) -> bool:
+    """Whether an answer is words (a name, a weekday, a.m., a choice letter), not a formula."""
+    inner = unwrapped(text).strip("() ")
+    if not re.fullmatch(r"[^\W\d_](?:[^\W\d_]|[ .,'’()\-])*", inner):
+        return False
+    return inner != text or bool(re.search(r"[^\W\d_]{3}", inner)) or bool(re.fullmatch(r"[A-Z]|[^\W\d_]\.[^\W\d_]\.?", inner))
+
+
+def words(gold: str, answer: str) -> Outcome:
+    """Words are compared as words: letters, without regard to case; they are no number."""
+    textual = [is_words(text) for text in (gold, answer)]
+    if not all(textual):
+        return False if any(textual) and any(plain_number(text) is not None for text in (gold, answer)) else None
+    letters = [re.sub(r"[\W_]+", " ", unwrapped(text)).strip().casefold() for text in (gold, answer)]
+    return letters[0] == letters[1]
+
+
+_NUMBER = re.compile(r"[+-]?(?:\d{1,3}(?:,\d{3})+|\d+)?(?:\.\d*)?(?:[eE][+-]?\d{1,3})?", re.ASCII)
+_FRACTION = re.compile(
+    r"([+-]?)\s*(?:\\frac\s*\{([+-]?\d{1,50})\}\s*\{([+-]?\d{1,50})\}|(\d{1,50})\s*/\s*(\d{1,50}))", re.ASCII
+)
+_MAX_DIGITS = 100
+
+
+def plain_number(text: str) -> Fraction | None:
+    """The exact value of an integer or decimal, with thousands separators or an exponent; else None."""
+    text = text.strip()
+    if len(text) > _MAX_DIGITS or not _NUMBER.fullmatch(text) or not re.match(r"[+-]?[.,]?\d", text):
+        return None
+    return Fraction(text.replace(",", ""))
+
+
+def plain_fraction(text: str) -> Fraction | None:
+    """The exact value of a quotient of two integers; else None."""
+    match = _FRACTION.fullmatch(text.strip())
+    if match is None:
+        return None
+    above, below = int(match[2] or match[4]), int(match[3] or match[5])
+    return None if below == 0 else Fraction(above, below) * (-1 if match[1] == "-" else 1)
+
+
+def numbers(gold: str, answer: str) -> Outcome:
+    """Two decimals, or two quotients of integers, are compared exactly; 0.333333 against 1/3 is left to algebra."""
+    for read in (plain_number, plain_fraction):
+        expected, actual = read(gold), read(answer)
+        if expected is not None and actual is not None:
+            return expected == actual
+    return None
+
+
+def split_top_level(text: str) -> list[str]:
+    """The parts between commas that stand in no bracket of any kind."""
+    parts, depth, start = [], 0, 0
+    for index, character in enumerate(text):
+        depth += (character in "([{") - (character in ")]}")
+        if character == "," and depth == 0:
+            parts.append(text[start:index].strip())
+            start = index + 1
+    return [*parts, text[start:].strip()]
+
+
+def lists(gold: str, answer: str) -> Outcome:
+    """Lists of different lengths are different; pairs and intervals with the same brackets are compared part by part."""
+    bracketed = [text[:1] in ("(", "[") and text[-1:] in (")", "]") for text in (gold, answer)]
+    if not any(bracketed) and not any(re.search(r"\\pm|\\text|\\cup|\band\b|\bor\b", text) for text in (gold, answer)):
+        counts = [len(split_top_level(text)) for text in (gold, answer)]
+        return None if counts[0] == counts[1] else False
+    if not all(bracketed):
+        return None
+    inner = [split_top_level(text[1:-1]) for text in (gold, answer)]
+    if len(inner[0]) < 2 or len(inner[1]) < 2:
+        return None
+    if len(inner[0]) != len(inner[1]) or (gold[0], gold[-1]) != (answer[0], answer[-1]):
+        return None
+    parts = [arithmetic(first, second) for first, second in zip(*inner, strict=True)]
+    if False in parts:
+        return False
+    return True if all(part is True for part in parts) else None
+
+
+def arithmetic(gold: str, answer: str) -> bool | None:
+    """Formulas that can be read in one way only are compared by their values."""
+    if gold == answer:
+        return True
+    expected, actual = formula.values(gold), formula.values(answer)
+    return None if expected is None or actual is None else formula.equal_values(expected, actual)
+
+
+RULES: tuple[Callable[[str, str], Outcome], ...] = (
+    equations,
+    inequalities,
+    clock,
+    bases,
+    units,
+    words,
+    numbers,
+    lists,
+    arithmetic,
+)

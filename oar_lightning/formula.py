@@ -1,0 +1,178 @@
+"""Short formulas by their values: two that differ at a point are different, two that agree at several are equal.
+
+Reads arithmetic with variables (numbers, + - * /, fractions, roots, powers, brackets, pi, e, i) and nothing else; what it does
+not read, or cannot read in one way only, is left to computer algebra. Bounded in time for any text, and executes nothing.
+"""
+
+from __future__ import annotations
+
+import cmath
+import math
+import re
+
+_TOKEN = re.compile(r"\d+\.?\d*|\.\d+|\\[A-Za-z]+|[A-Za-z+\-*/^(){}\[\]!|]|\s+")
+_MAX_DEPTH = 20
+_MAX_EXPONENT = 200
+_POINTS = 4
+
+
+class Unreadable(ValueError):
+    """Not arithmetic, or ambiguous."""
+
+
+def values(text: str) -> list[complex] | None:
+    """The formula's values at a few fixed points (all the same for a constant), or None where it cannot be read."""
+    if len(text) > 300:
+        return None
+    tokens = [t for t in _TOKEN.findall(text) if not t.isspace()]
+    if sum(map(len, tokens)) != len("".join(text.split())) or re.search(r"\d\s*\\frac|\d\s+\d", text):
+        return None  # a mixed number looks like a product
+    if re.search(r"(?<![\\A-Za-z])[A-Za-z]{3}", text):
+        return None  # a word
+    try:
+        return [_Reader(tokens, point).whole() for point in range(_POINTS)]
+    except (Unreadable, ArithmeticError, ValueError):
+        return None
+
+
+def equal_values(first: list[complex], second: list[complex]) -> bool | None:
+    """Whether two formulas are equal by their values; None in between, where rounding could decide."""
+    verdicts = {_equal(a, b) for a, b in zip(first, second, strict=True)}
+    return False if False in verdicts else None if None in verdicts else True
+
+
+def _equal(a: complex, b: complex) -> bool | None:
+    difference, size = abs(a - b), max(abs(a), abs(b))
+    if difference > 1e-5 * size:
+        return False
+    # large integers may differ by one and be the same float
+    return True if difference <= 1e-12 * size and size < 1e9 else None
+
+
+def _at(name: str, point: int) -> float:
+    """The value of a variable at a point: irrational, between 0.5 and 2.5, of either sign."""
+    size = 0.5 + 2 * math.modf((ord(name) * 0.618033988749895 + point * 0.324717957244746) * math.pi)[0]
+    return -size if (point + ord(name)) % 2 and point else size
+
+
+class _Reader:
+    """Recursive descent over the tokens, computing as it goes."""
+
+    def __init__(self, tokens: list[str], point: int) -> None:
+        self.tokens = tokens
+        self.point = point
+        self.position = 0
+        self.depth = 0
+
+    def whole(self) -> complex:
+        value = self.sum()
+        if self.position != len(self.tokens):
+            raise Unreadable
+        return self._finite(value)
+
+    def sum(self) -> complex:
+        self.depth += 1
+        if self.depth > _MAX_DEPTH:
+            raise Unreadable
+        value = self.product()
+        while self._peek() in ("+", "-"):
+            sign = self._take()
+            term = self.product()
+            value = value + term if sign == "+" else value - term
+        self.depth -= 1
+        return value
+
+    def product(self) -> complex:
+        sign = 1
+        while self._peek() in ("+", "-"):
+            sign *= -1 if self._take() == "-" else 1
+        value = self.power()
+        divided = False
+        while True:
+            token = self._peek()
+            if token in ("*", "\\cdot", "\\times"):
+                self._take()
+                value *= self.power(signed=True)
+            elif token in ("/", "\\div"):
+                if divided:  # a / b / c
+                    raise Unreadable
+                self._take()
+                value, divided = value / self.power(signed=True), True
+            elif token and (token[0].isalnum() or token in ("(", "\\frac", "\\sqrt", "\\pi", "{")):
+                if divided:  # 1/2x
+                    raise Unreadable
+                value *= self.power()
+            else:
+                return sign * value
+
+    def power(self, signed: bool = False) -> complex:
+        if signed and self._peek() == "-":
+            self._take()
+            return -self.power()
+        base = self.atom()
+        if self._peek() == "^":
+            self._take()
+            if self._peek() == "{":
+                exponent = self.group("{", "}")
+            else:
+                token = self._take()  # TeX: one character
+                exponent = complex(int(token)) if re.fullmatch(r"\d", token) else self._letter(token)
+            if self._peek() == "^" or abs(exponent) > _MAX_EXPONENT:
+                raise Unreadable
+            base = base**exponent
+        if self._peek() == "!":
+            raise Unreadable
+        return self._finite(base)
+
+    def atom(self) -> complex:
+        token = self._peek()
+        if token == "(":
+            return self.group("(", ")")
+        if token == "{":
+            return self.group("{", "}")
+        self._take()
+        if re.fullmatch(r"\d+\.?\d*|\.\d+", token):
+            return complex(float(token))
+        if token == "\\pi":
+            return complex(math.pi)
+        if token == "\\frac":
+            above = self.group("{", "}")
+            return above / self.group("{", "}")
+        if token == "\\sqrt":
+            degree = self.group("[", "]") if self._peek() == "[" else 2
+            inner = self.group("(", ")") if self._peek() == "(" else self.group("{", "}")
+            # an odd root of a negative number is real, its principal value is not
+            if inner.imag == 0 and inner.real < 0 and degree != 2:
+                raise Unreadable
+            inner = complex(inner.real, inner.imag + 0.0)  # -0.0 would choose the other branch
+            return cmath.exp(cmath.log(inner) / degree) if inner else 0j
+        return self._letter(token)
+
+    def group(self, opening: str, closing: str) -> complex:
+        if self._take() != opening:
+            raise Unreadable
+        value = self.sum()
+        if self._take() != closing:
+            raise Unreadable
+        return value
+
+    def _letter(self, token: str) -> complex:
+        if len(token) != 1 or not token.isalpha():
+            raise Unreadable
+        return {"i": 1j, "e": complex(math.e)}.get(token, complex(_at(token, self.point)))
+
+    def _peek(self) -> str:
+        return self.tokens[self.position] if self.position < len(self.tokens) else ""
+
+    def _take(self) -> str:
+        token = self._peek()
+        if not token:
+            raise Unreadable
+        self.position += 1
+        return token
+
+    @staticmethod
+    def _finite(value: complex) -> complex:
+        if not cmath.isfinite(value) or abs(value) > 1e100:
+            raise Unreadable
+        return value
