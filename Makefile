@@ -6,13 +6,16 @@ VENV ?= .venv
 ARGS ?=
 BIN := $(VENV)/bin
 
-.PHONY: train test lint clean
+.PHONY: train test slow lint clean
 
 train: $(VENV)/.installed
 	$(BIN)/python -m oar_lightning +experiment=oar_g $(ARGS)
 
 test: $(VENV)/.installed
 	$(BIN)/python -m pytest $(ARGS)
+
+slow: $(VENV)/.installed
+	$(BIN)/python -m pytest -m slow --timeout 1800 $(ARGS)
 
 lint: $(VENV)/.installed
 	$(BIN)/ruff check .

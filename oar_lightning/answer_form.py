@@ -278,6 +278,13 @@ def split_top_level(text: str) -> list[str]:
     return [*parts, text[start:].strip()]
 
 
+def _inside(text: str) -> str:
+    """What stands in the brackets or braces around a text, else nothing."""
+    if text[:1] in ("(", "[") and text[-1:] in (")", "]"):
+        return text[1:-1]
+    return text[2:-2] if text.startswith("\\{") and text.endswith("\\}") else ""
+
+
 def lists(gold: str, answer: str) -> Outcome:
     """Lists of different lengths are different; pairs and intervals with the same brackets are compared part by part."""
     bracketed = [text[:1] in ("(", "[") and text[-1:] in (")", "]") for text in (gold, answer)]
@@ -285,7 +292,10 @@ def lists(gold: str, answer: str) -> Outcome:
         counts = [len(split_top_level(text)) for text in (gold, answer)]
         return None if counts[0] == counts[1] else False
     if not all(bracketed):
-        return None
+        # one number is no pair, interval or set of several
+        several = [len(split_top_level(_inside(text))) > 1 for text in (gold, answer)]
+        single = [formula.values(text) is not None for text in (gold, answer)]
+        return False if (several[0] and single[1]) or (several[1] and single[0]) else None
     inner = [split_top_level(text[1:-1]) for text in (gold, answer)]
     if len(inner[0]) < 2 or len(inner[1]) < 2:
         return None

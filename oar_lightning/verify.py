@@ -36,21 +36,21 @@ class VerifierConfig:
         memory_mb: address space of a worker.
         workers: processes; they start with the first answer that needs computer algebra.
         max_characters: longer answers are `unparseable` at once.
+        cache: verdicts remembered before the cache starts anew; 0 remembers none.
     """
 
     timeout_s: float = 2.0
     memory_mb: int = 1024
     workers: int = 2
     max_characters: int = 1000
+    cache: int = 200_000
 
     def __post_init__(self) -> None:
         for key in ("timeout_s", "memory_mb", "workers", "max_characters"):
             if getattr(self, key) <= 0:
                 raise ValueError(f"reward verifier.{key} must be > 0, got {getattr(self, key)}")
-
-
-MAX_CACHED = 200_000
-"""Verdicts remembered before the cache starts anew."""
+        if self.cache < 0:
+            raise ValueError(f"reward verifier.cache must be >= 0 (0: no cache), got {self.cache}")
 
 
 class Verifier:
@@ -85,10 +85,11 @@ class Verifier:
             with ThreadPoolExecutor(min(self.config.workers, len(asked))) as threads:
                 answered = dict(zip(asked, threads.map(self._by_algebra, asked), strict=True))
             verdicts.update({pair: answered[rewritten] for pair, rewritten in algebra.items()})
-        if len(self._cache) > MAX_CACHED:
-            self._cache.clear()
-        # a timeout may be the machine's fault and is tried again
-        self._cache.update({p: v for p, v in verdicts.items() if v is not Verdict.TIMEOUT})
+        if self.config.cache:
+            if len(self._cache) > self.config.cache:
+                self._cache.clear()
+            # a timeout may be the machine's fault and is tried again
+            self._cache.update({p: v for p, v in verdicts.items() if v is not Verdict.TIMEOUT})
         return [Verdict.INCORRECT if p is None else verdicts[p] for p in pairs]
 
     def _by_form(self, gold: str, answer: str) -> Verdict | Pair:

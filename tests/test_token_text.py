@@ -3,17 +3,16 @@
 from __future__ import annotations
 
 import functools
-import json
 import unicodedata
 from typing import Any
 
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
-from tokenizers import AddedToken, Regex, Tokenizer, decoders, models, normalizers, pre_tokenizers, trainers
+from tokenizer_kinds import byte_level, sentencepiece
+from tokenizers import AddedToken, Regex, Tokenizer, models, normalizers, pre_tokenizers
 from transformers import PreTrainedTokenizerFast
 
-from oar_lightning.policy import train_tokenizer
 from oar_lightning.token_text import TokenBytes, TokenizedText
 
 TEXTS = ["So we get 7+4=11 apples.\n", "The answer is \\boxed{11}.", "Énfin: déjà vu 日本語 😀😀", "#### 18\n"] * 8
@@ -26,53 +25,12 @@ SAMPLES = [
 ]
 
 
-def byte_level(kind: str) -> Any:
-    if kind == "qwen2":
-        tokenizer = train_tokenizer(TEXTS, 400)
-    else:  # GPT-2's kind, with digits apart
-        raw = Tokenizer(models.BPE())
-        raw.pre_tokenizer = pre_tokenizers.Sequence(
-            [pre_tokenizers.Digits(individual_digits=True), pre_tokenizers.ByteLevel(add_prefix_space=False)]
-        )
-        raw.decoder = decoders.ByteLevel()
-        alphabet = pre_tokenizers.ByteLevel.alphabet()
-        raw.train_from_iterator(TEXTS, trainers.BpeTrainer(vocab_size=400, initial_alphabet=alphabet, show_progress=False))
-        tokenizer = PreTrainedTokenizerFast(tokenizer_object=raw, eos_token="<|end|>", pad_token="<|pad|>")
-    tokenizer.add_tokens(["<think>", "→ü"])
-    tokenizer.add_special_tokens({"additional_special_tokens": ["<|user|>"]})
-    return tokenizer
-
-
-def sentencepiece(kind: str) -> Any:
-    """Llama 2's kind: ▁ for spaces, bytes of unknown characters as <0x..>."""
-    special, in_bytes = ["<unk>", "<s>", "</s>"], [f"<0x{b:02X}>" for b in range(256)]
-    if kind == "unigram":
-        pieces = ["▁", "▁the", "▁answer", "is", "▁1", "oxed", "日本", *map(chr, range(0x20, 0x7F))]
-        model = models.Unigram([(t, -3.0) for t in [*special, *in_bytes, *pieces]], unk_id=0, byte_fallback=True)
-    else:
-        seed = Tokenizer(models.BPE(unk_token="<unk>"))
-        seed.normalizer = normalizers.Replace(" ", "▁")
-        seed.train_from_iterator(TEXTS, trainers.BpeTrainer(vocab_size=200, special_tokens=special, show_progress=False))
-        learned = json.loads(seed.to_str())["model"]
-        order = [*special, *in_bytes, *(t for t in learned["vocab"] if t not in special)]
-        vocab = {token: i for i, token in enumerate(order)}
-        model = models.BPE(vocab, [tuple(m) for m in learned["merges"]], unk_token="<unk>", byte_fallback=True)
-    raw = Tokenizer(model)
-    raw.normalizer = normalizers.Replace(" ", "▁")
-    if kind == "prepend":
-        raw.normalizer = normalizers.Sequence([normalizers.Prepend("▁"), normalizers.Replace(" ", "▁")])
-    raw.decoder = decoders.Sequence([decoders.Replace("▁", " "), decoders.ByteFallback(), decoders.Fuse()])
-    tokenizer = PreTrainedTokenizerFast(tokenizer_object=raw, unk_token="<unk>", bos_token="<s>", eos_token="</s>")
-    tokenizer.add_tokens(["<think>"])
-    return tokenizer
-
-
 KINDS = ["qwen2", "gpt2", "bpe", "unigram"]
 
 
 @functools.cache
 def tokenizer_of(kind: str) -> tuple[Any, TokenBytes]:
-    tokenizer = byte_level(kind) if kind in ("qwen2", "gpt2") else sentencepiece(kind)
+    tokenizer = byte_level(kind, TEXTS) if kind in ("qwen2", "gpt2") else sentencepiece(kind, TEXTS)
     return tokenizer, TokenBytes(tokenizer)
 
 
@@ -160,7 +118,7 @@ def test_special_tokens_are_empty_and_added_ones_are_text() -> None:
 
 
 def test_reserved_tokens_are_special_though_nothing_names_them() -> None:
-    tokenizer = byte_level("gpt2")
+    tokenizer = byte_level("gpt2", TEXTS)
     tokenizer.backend_tokenizer.add_tokens([AddedToken("<|end_of_text|>", special=True)])
     end = tokenizer.convert_tokens_to_ids("<|end_of_text|>")
     assert end not in tokenizer.all_special_ids

@@ -1,0 +1,87 @@
+"""task=audit: extraction and verification over files with known answers; a table, and JSON with one object a file."""
+
+from __future__ import annotations
+
+import json
+import logging
+from collections.abc import Callable
+from pathlib import Path
+
+from hydra.utils import instantiate
+from omegaconf import DictConfig
+from rich.console import Console
+from rich.progress import Progress
+from rich.table import Table
+
+from oar_lightning.answer_span import AnswerFormat
+from oar_lightning.audit import AuditConfig, AuditReport, AuditRow, audit, read_rows
+from oar_lightning.config_check import ConfigError
+from oar_lightning.verify import Verifier, VerifierConfig
+
+log = logging.getLogger(__name__)
+
+SHOWN = 10
+"""Misses and disagreements of a file that are printed; the JSON has all."""
+
+
+def prepare(cfg: DictConfig) -> Callable[[], None]:
+    config: AuditConfig = instantiate(cfg.audit, _convert_="all")
+    if not config.files:
+        raise ConfigError("audit.files is empty; name JSONL files, e.g. 'audit.files=[problems.jsonl,outputs.jsonl.gz]'")
+    answer_format: AnswerFormat = instantiate(cfg.answer, _convert_="all")
+    limits: VerifierConfig = instantiate(cfg.reward.terms.accuracy.verifier)
+    files = {file: read_rows(Path(file).expanduser()) for file in config.files}
+    output = None if config.output is None else Path(config.output).expanduser()
+    if output is not None:
+        try:
+            output.parent.mkdir(parents=True, exist_ok=True)
+            output.touch()
+        except OSError as error:
+            raise ConfigError(f"audit.output={output} cannot be written ({error}); choose another path") from error
+    return lambda: run(files, answer_format, limits, output)
+
+
+def run(files: dict[str, list[AuditRow]], answer_format: AnswerFormat, limits: VerifierConfig, output: Path | None) -> None:
+    verifier = Verifier(limits)
+    reports = []
+    try:
+        with Progress(console=Console(stderr=True), transient=True) as progress:
+            for file, rows in files.items():
+                bar = progress.add_task(file, total=len(rows))
+                reports.append(audit(file, rows, answer_format, verifier, lambda n, bar=bar: progress.advance(bar, n)))
+    finally:
+        verifier.close()
+    console = Console()
+    console.print(summary(reports))
+    for report in reports:
+        _print_entries(console, report.file, "misses", report.misses)
+        _print_entries(console, report.file, "disagreements with the labels", report.disagreements)
+    if output is not None:
+        output.write_text(json.dumps([r.to_json() for r in reports], ensure_ascii=False, indent=1) + "\n", encoding="utf-8")
+        console.print(f"written: {output}", soft_wrap=True)
+
+
+def summary(reports: list[AuditReport]) -> Table:
+    names = ("rows", "with_gold", "extracted", "verified", "no_marker", "unparseable", "timeouts", "seconds")
+    labels = ("tp", "fp", "fn", "tn", "agreement")
+    table = Table(title="Answers: extraction and verification")
+    table.add_column("file", overflow="fold")
+    for name in (*names, *(labels if any(r.confusion for r in reports) else ())):
+        table.add_column(name, justify="right")
+    for report in reports:
+        row = report.to_json()
+        cells = [str(row[name]) for name in names]
+        if report.confusion:
+            cells += [str(row[name]) for name in labels[:-1]] + [f"{100 * row['agreement']:.2f} %"]
+        table.add_row(Path(report.file).name, *cells)
+    return table
+
+
+def _print_entries(console: Console, file: str, title: str, entries: list[dict[str, object]]) -> None:
+    if not entries:
+        return
+    console.print(f"{Path(file).name}: {len(entries)} {title}", markup=False)
+    for entry in entries[:SHOWN]:
+        console.print("  " + json.dumps(entry, ensure_ascii=False)[:300], markup=False, highlight=False, soft_wrap=True)
+    if len(entries) > SHOWN:
+        console.print(f"  and {len(entries) - SHOWN} more (all are in audit.output)")
