@@ -287,15 +287,15 @@ def _inside(text: str) -> str:
 
 def lists(gold: str, answer: str) -> Outcome:
     """Lists of different lengths are different; pairs and intervals with the same brackets are compared part by part."""
+    several = [len(split_top_level(_inside(text))) > 1 for text in (gold, answer)]
+    if any(several) and any(formula.values(text) is not None for text in (gold, answer)):
+        return False  # one number is no pair, interval or set of several
     bracketed = [text[:1] in ("(", "[") and text[-1:] in (")", "]") for text in (gold, answer)]
     if not any(bracketed) and not any(re.search(r"\\pm|\\text|\\cup|\band\b|\bor\b", text) for text in (gold, answer)):
         counts = [len(split_top_level(text)) for text in (gold, answer)]
         return None if counts[0] == counts[1] else False
     if not all(bracketed):
-        # one number is no pair, interval or set of several
-        several = [len(split_top_level(_inside(text))) > 1 for text in (gold, answer)]
-        single = [formula.values(text) is not None for text in (gold, answer)]
-        return False if (several[0] and single[1]) or (several[1] and single[0]) else None
+        return None
     inner = [split_top_level(text[1:-1]) for text in (gold, answer)]
     if len(inner[0]) < 2 or len(inner[1]) < 2:
         return None
