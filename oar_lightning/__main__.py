@@ -19,7 +19,7 @@ from oar_lightning.paths import conf_dir
 
 log = logging.getLogger("oar_lightning")
 
-DATA_KEYS = ("name", "chain", "train", "evaluation", "prompt")
+DATA_KEYS = ("name", "chain", "train", "evaluation", "prompt", "decontaminate", "max_prompt_tokens")
 
 os.environ.setdefault("MLFLOW_DISABLE_TELEMETRY", "true")
 os.environ.setdefault("MLFLOW_ENABLE_ARTIFACTS_PROGRESS_BAR", "false")

@@ -5,7 +5,10 @@ Cheap things are built first, so that a bad value is reported before a model is 
 
 from __future__ import annotations
 
+import contextlib
+import itertools
 import logging
+from collections.abc import Mapping
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -21,7 +24,10 @@ from oar_lightning.answer_span import AnswerFormat
 from oar_lightning.callbacks import EvaluationCallback, GracefulStop, LastCheckpoint, RandomState, RunIdentity, TrainingProgress
 from oar_lightning.config_check import ConfigError
 from oar_lightning.data.datamodule import MathDataModule, benchmark_problems, sample_texts
-from oar_lightning.data.stream import ProblemSource, UpdatePlan
+from oar_lightning.data.decontamination import Contamination
+from oar_lightning.data.filters import AnyOf, Decontamination, PromptLength
+from oar_lightning.data.prompts import PromptTemplate
+from oar_lightning.data.stream import Keep, ProblemSource, UpdatePlan, is_endless
 from oar_lightning.evaluation import EvaluationConfig
 from oar_lightning.gating import GateConfig
 from oar_lightning.language_model import check_head
@@ -35,8 +41,12 @@ from oar_lightning.scoring import FunctionScorer, Scorer, Uniform
 from oar_lightning.supervised import SupervisedConfig, SupervisedWarmStart
 from oar_lightning.token_text import TokenBytes
 from oar_lightning.tracking import Tracker
+from oar_lightning.types import MathProblem
 
 log = logging.getLogger(__name__)
+
+
+TRAINING_TASKS = ("train", "warm_start")
 
 
 @dataclass(frozen=True)
@@ -55,7 +65,7 @@ class Settings:
     schedule: Schedule
     evaluation: EvaluationConfig
     supervised: SupervisedConfig
-    train: ProblemSource
+    train: ProblemSource | None
     benchmarks: dict[str, ProblemSource]
 
 
@@ -89,16 +99,70 @@ def build_settings(cfg: DictConfig) -> Settings:
         update=instantiate(cfg["update"]),
         sampling=instantiate(cfg.rollout),
         answer=instantiate(cfg.answer, _convert_="all"),
-        rewards=instantiate(cfg.reward),
+        rewards=instantiate(cfg.reward, _convert_="all"),
         schedule=instantiate(cfg.schedule),
         evaluation=instantiate(cfg.evaluation),
         supervised=instantiate(cfg.supervised),
-        train=instantiate(cfg.data.train, _convert_="all"),
-        benchmarks={name: instantiate(node, _convert_="all") for name, node in (cfg.data.evaluation or {}).items()},
+        train=build_train(cfg) if cfg.task in TRAINING_TASKS else None,
+        benchmarks=build_benchmarks(cfg),
     )
     settings.schedule.check()
     _check_combinations(settings, cfg)
     return settings
+
+
+def build_train(cfg: DictConfig) -> ProblemSource:
+    """The training problems, read as far as the first.
+
+    Raises:
+        ConfigError: where there are none to choose from.
+    """
+    if cfg.data.get("train") is None:
+        raise ConfigError(
+            f"data={cfg.data.name} is for evaluation only (data.train=null); choose training problems too, "
+            f"e.g. data=math, or data/train=math beside data={cfg.data.name}"
+        )
+    return _source(cfg.data.train, "data.train")
+
+
+def build_benchmarks(cfg: DictConfig) -> dict[str, ProblemSource]:
+    """The evaluation sets by name, each read as far as its first problem."""
+    nodes = (cfg.data.get("evaluation") or {}).items()
+    return {str(name): _source(node, f"data.evaluation.{name}") for name, node in nodes}
+
+
+def _source(node: Any, where: str) -> ProblemSource:
+    source = instantiate(node, _convert_="all")
+    if not isinstance(source, ProblemSource):
+        raise ConfigError(
+            f"{where}._target_={node.get('_target_')} makes a {type(source).__name__}, which is no ProblemSource: "
+            "it needs __iter__() and shuffled(seed, epoch, start)"
+        )
+    try:  # what cannot be reached or read should fail here, not after a model is loaded
+        first = next(iter(source), None)
+    except ValueError as error:
+        raise ConfigError(f"{where}: {error}") from error
+    if first is None:
+        raise ConfigError(f"{where} has no problem; name other data")
+    return source
+
+
+def build_keep(cfg: DictConfig, settings: Settings, prompt: PromptTemplate, tokenizer: Any) -> Keep:
+    """Which training problems to drop, and why: data.decontaminate and data.max_prompt_tokens."""
+    rules: list[Keep] = []
+    if cfg.data.get("decontaminate"):
+        evaluated = whole_benchmarks(settings.benchmarks, settings.evaluation.problems)
+        rules.append(Decontamination(Contamination(itertools.chain.from_iterable(evaluated.values()))))
+    if cfg.data.get("max_prompt_tokens") is not None:
+        rules.append(PromptLength(prompt, tokenizer, int(cfg.data.max_prompt_tokens)))
+    return AnyOf(tuple(rules))
+
+
+def whole_benchmarks(benchmarks: Mapping[str, ProblemSource], problems: int | None) -> dict[str, list[MathProblem]]:
+    """All problems of each benchmark; of an endless one the first `problems`, as many as are evaluated."""
+    return {
+        name: benchmark_problems(source, problems if is_endless(source) else None, name) for name, source in benchmarks.items()
+    }
 
 
 def _check_combinations(settings: Settings, cfg: DictConfig) -> None:
@@ -118,12 +182,21 @@ def _check_combinations(settings: Settings, cfg: DictConfig) -> None:
             "policy=fresh is a random policy, which task=train cannot learn from; train it first with "
             "+experiment=warm_start, then pass policy=hf policy.name=<its folder>"
         )
+    if not isinstance(cfg.data.get("decontaminate", False), bool):
+        raise ConfigError(f"data.decontaminate must be true or false, got {cfg.data.decontaminate!r}")
+    tokens = cfg.data.get("max_prompt_tokens")
+    if tokens is not None and (not isinstance(tokens, int) or isinstance(tokens, bool) or tokens < 1):
+        raise ConfigError(f"data.max_prompt_tokens must be an integer >= 1, or null for no limit, got {tokens!r}")
     if "accumulate_grad_batches" in cfg.trainer:
         raise ConfigError("trainer.accumulate_grad_batches is set by the update plan; use update.microbatches instead")
     if settings.evaluation.problems is not None and not settings.benchmarks:
         raise ConfigError("data.evaluation names no benchmark; name at least one source, e.g. data.evaluation.test")
-    if "accuracy" not in settings.rewards.terms:
-        raise ConfigError(f"reward.terms must include accuracy (evaluation counts by it), got {sorted(settings.rewards.terms)}")
+    check_accuracy(settings.rewards)
+
+
+def check_accuracy(rewards: Rewards) -> None:
+    if "accuracy" not in rewards.terms:
+        raise ConfigError(f"reward.terms must include accuracy (evaluation counts by it), got {sorted(rewards.terms)}")
 
 
 def build_logger(cfg: DictConfig, run_id: str | None) -> MLFlowLogger | None:
@@ -142,6 +215,7 @@ def build_logger(cfg: DictConfig, run_id: str | None) -> MLFlowLogger | None:
 
 def build_run(cfg: DictConfig, settings: Settings, run_dir: Path, run_id: str | None) -> Run:
     """Load the policy and put the run together."""
+    assert settings.train is not None, "refused before"
     steps = int(cfg.trainer.max_steps)
     prompt = instantiate(cfg.data.prompt)
     if isinstance(settings.policy, FreshPolicy):
@@ -150,14 +224,7 @@ def build_run(cfg: DictConfig, settings: Settings, run_dir: Path, run_id: str | 
         policy = settings.policy.load()
     check_head(policy.model)
     prompt = instantiate(cfg.data.prompt, tokenizer=policy.tokenizer)
-    stage = RolloutStage(
-        engine=choose_engine(policy.model, policy.tokenizer),
-        token_bytes=TokenBytes(policy.tokenizer),
-        prompt=prompt,
-        answer_format=settings.answer,
-        rewards=settings.rewards,
-        pad_token_id=policy.tokenizer.pad_token_id,
-    )
+    stage = build_stage(policy, prompt, settings.answer, settings.rewards)
     benchmarks = {
         name: benchmark_problems(source, settings.evaluation.problems, name) for name, source in settings.benchmarks.items()
     }
@@ -204,8 +271,37 @@ def build_run(cfg: DictConfig, settings: Settings, run_dir: Path, run_id: str | 
         enable_model_summary=False,
         default_root_dir=str(run_dir),
     )
-    datamodule = MathDataModule(settings.train, int(cfg.seed), steps, plan)
+    keep = build_keep(cfg, settings, prompt, policy.tokenizer)
+    datamodule = MathDataModule(settings.train, int(cfg.seed), steps, plan, keep)
     return Run(datamodule, module, trainer, tracker, policy, evaluation, stop)
+
+
+def load_policy(spec: PretrainedPolicy | FreshPolicy, task: str, device: torch.device) -> Policy:
+    """The policy of a task that does not train, in eval mode on its device.
+
+    Raises:
+        ConfigError: for a fresh policy, which knows nothing.
+    """
+    if isinstance(spec, FreshPolicy):
+        raise ConfigError(
+            f"policy=fresh is a random policy, which says nothing in task={task}; train it first with "
+            "+experiment=warm_start, then pass policy=hf policy.name=<its folder>"
+        )
+    policy = spec.load()
+    check_head(policy.model)
+    policy.model.to(device).requires_grad_(False)
+    return policy
+
+
+def build_stage(policy: Policy, prompt: PromptTemplate, answer: AnswerFormat, rewards: Rewards) -> RolloutStage:
+    return RolloutStage(
+        engine=choose_engine(policy.model, policy.tokenizer),
+        token_bytes=TokenBytes(policy.tokenizer),
+        prompt=prompt,
+        answer_format=answer,
+        rewards=rewards,
+        pad_token_id=policy.tokenizer.pad_token_id,
+    )
 
 
 def _reference(settings: Settings) -> Any:
@@ -230,3 +326,22 @@ def seed_everything(seed: int) -> None:
 def set_threads(threads: int | None) -> None:
     if threads is not None:
         torch.set_num_threads(threads)
+
+
+def choose_device(accelerator: str) -> torch.device:
+    """Where a task without a Trainer runs: on a GPU where `trainer.accelerator` asks for one that is there, else on the CPU."""
+    if accelerator not in ("gpu", "cuda", "auto"):
+        return torch.device("cpu")
+    if torch.cuda.is_available():
+        return torch.device("cuda")
+    if accelerator != "auto":
+        log.warning("trainer.accelerator=%s: there is no GPU here, so this runs on the CPU", accelerator)
+    return torch.device("cpu")
+
+
+def mixed_precision(precision: object, device: torch.device) -> contextlib.AbstractContextManager[Any]:
+    """What a Trainer's `precision` does to forward passes: `bf16-mixed` and `16-mixed` autocast, others change nothing."""
+    dtypes = {"bf16-mixed": torch.bfloat16, "16-mixed": torch.float16}
+    if str(precision) not in dtypes:
+        return contextlib.nullcontext()
+    return torch.autocast(device.type, dtypes[str(precision)])

@@ -1,20 +1,21 @@
-"""Accuracy of a policy on problems: avg@k, unbiased pass@k, greedy, with bootstrap intervals over problems."""
+"""Evaluation of a policy on problems: sampled and greedy completions, judged and grouped by answer, batch by batch."""
 
 from __future__ import annotations
 
 import dataclasses
-import math
-from collections.abc import Sequence
+import logging
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
-from typing import Any
+from typing import Any, NamedTuple
 
-import torch
-from jaxtyping import Float
-from torch import Tensor
-
-from oar_lightning.randomness import derive_seed, generator
+from oar_lightning.problem_result import ProblemResult
+from oar_lightning.randomness import derive_seed
+from oar_lightning.reward import Accuracy, RewardTerm
 from oar_lightning.rollout import RolloutStage, SamplingConfig
 from oar_lightning.types import MathProblem, Rollouts
+from oar_lightning.verify import Verdict
+
+log = logging.getLogger(__name__)
 
 
 @dataclass(frozen=True)
@@ -28,6 +29,7 @@ class EvaluationConfig:
         greedy: also decode greedily, once a problem.
         seed: of the sampling; the same for all runs, so that evaluations are paired.
         heatmap: write the credit heat-map of one group.
+        batch_problems: problems whose completions are generated at once; bounds memory, does not change the numbers.
     """
 
     every_n_steps: int = 0
@@ -36,6 +38,7 @@ class EvaluationConfig:
     greedy: bool = True
     seed: int = 0
     heatmap: bool = True
+    batch_problems: int = 256
 
     def __post_init__(self) -> None:
         if self.every_n_steps < 0:
@@ -44,32 +47,15 @@ class EvaluationConfig:
             raise ValueError(f"evaluation.problems must be >= 1 or null, got {self.problems}")
         if self.samples < 1:
             raise ValueError(f"evaluation.samples must be >= 1, got {self.samples}")
+        if self.batch_problems < 1:
+            raise ValueError(f"evaluation.batch_problems must be >= 1, got {self.batch_problems}")
 
 
-@dataclass(frozen=True)
-class Evaluation:
-    """Correctness [problems, samples] of sampled completions and [problems] of greedy ones, with the completions."""
+class EvaluatedBatch(NamedTuple):
+    """Results of consecutive problems, and their sampled completions: `samples` rows a problem."""
 
-    correct: Float[Tensor, "P k"]
-    greedy: Float[Tensor, " P"] | None
+    results: list[ProblemResult]
     rollouts: Rollouts
-
-    def metrics(self) -> dict[str, float]:
-        """avg_at_k, pass_at_j for powers of two up to k, greedy accuracy, and the 95 % interval of avg_at_k."""
-        k = self.correct.shape[1]
-        low, high = self.interval()
-        out = {f"avg_at_{k}": float(self.correct.mean()), f"avg_at_{k}_low": low, f"avg_at_{k}_high": high}
-        j = 1
-        while j < k:
-            j *= 2
-            if j <= k:
-                out[f"pass_at_{j}"] = float(pass_at_k(self.correct, j).mean())
-        if self.greedy is not None:
-            out["greedy"] = float(self.greedy.mean())
-        return out
-
-    def interval(self) -> tuple[float, float]:
-        return bootstrap_interval(self.correct.mean(1))
 
 
 def evaluate(
@@ -79,31 +65,108 @@ def evaluate(
     sampling: SamplingConfig,
     config: EvaluationConfig,
     step: int = 0,
-) -> Evaluation:
-    """Evaluate without touching the training's random state; a problem counts as correct by the `accuracy` reward."""
-    index = list(stage.rewards.terms).index("accuracy")
-    seeds = [derive_seed(config.seed, "evaluation", i) for i in range(len(problems))]
-    rollouts = stage(model, problems, config.samples, sampling, seeds, step)
-    greedy = None
-    if config.greedy:
-        most_likely = dataclasses.replace(sampling, temperature=0.0)
-        greedy = stage(model, problems, 1, most_likely, seeds, step).reward_terms[:, index]
-    return Evaluation(rollouts.reward_terms[:, index].view(len(problems), config.samples), greedy, rollouts)
+    start: int = 0,
+) -> Iterator[EvaluatedBatch]:
+    """Evaluate `problems[start:]` in order, a batch at a time, without touching the training's random state.
+
+    A completion is correct by the `accuracy` reward (above one half; where that does not apply it counts as incorrect and
+    is logged). A problem's completions are drawn from (config.seed, its place) alone; what else is in the batch changes
+    nothing but rounding (with `HFEngine`, whose draws are seeded by the batch, it does).
+    """
+    most_likely = dataclasses.replace(sampling, temperature=0.0)
+    size = config.batch_problems
+    while start < len(problems):
+        end = min(len(problems), (start // size + 1) * size)  # a resumed evaluation comes back to the same batches
+        batch = problems[start:end]
+        seeds = [derive_seed(config.seed, "evaluation", i) for i in range(start, end)]
+        sampled = stage(model, batch, config.samples, sampling, seeds, step)
+        greedy = stage(model, batch, 1, most_likely, seeds, step) if config.greedy else None
+        yield EvaluatedBatch(_results(stage, batch, config.samples, sampled, greedy), sampled)
+        start = end
 
 
-def pass_at_k(correct: Float[Tensor, "P n"], k: int) -> Float[Tensor, " P"]:
-    """Unbiased pass@k of each problem: 1 - C(n - c, k) / C(n, k) for c correct of n samples (arXiv 2107.03374)."""
-    n = correct.shape[1]
-    if not 1 <= k <= n:
-        raise ValueError(f"pass@{k} needs 1 <= k <= {n} samples a problem")
-    wrong = (n - correct.sum(1)).round().long().tolist()
-    return torch.tensor([1 - math.comb(w, k) / math.comb(n, k) for w in wrong])
+def _results(
+    stage: RolloutStage, problems: Sequence[MathProblem], samples: int, sampled: Rollouts, greedy: Rollouts | None
+) -> list[ProblemResult]:
+    groups = [slice(i * samples, (i + 1) * samples) for i in range(len(problems))]
+    correct, rewards = _correct(stage, sampled), _rewards(sampled)
+    truncated = [False] * len(sampled) if sampled.truncated is None else sampled.truncated.tolist()
+    same = answers_match(stage.rewards.terms["accuracy"])
+    classes = answer_classes([sampled.answers[g] for g in groups], [correct[g] for g in groups], same)
+    by_argmax: list[dict[str, Any]] = [{} for _ in problems]
+    if greedy is not None:
+        columns = zip(greedy.completions, greedy.answers, _correct(stage, greedy), _rewards(greedy), strict=True)
+        by_argmax = [
+            {"greedy_completion": c, "greedy_answer": a, "greedy_correct": ok, "greedy_reward": r} for c, a, ok, r in columns
+        ]
+    return [
+        ProblemResult(
+            id=problem.id,
+            question=problem.question,
+            gold=problem.answer,
+            level=problem.level,
+            source=problem.source,
+            completions=sampled.completions[group],
+            answers=sampled.answers[group],
+            correct=tuple(correct[group]),
+            rewards=tuple(rewards[group]),
+            truncated=tuple(truncated[group]),
+            classes=tuple(classes[i]),
+            **by_argmax[i],
+        )
+        for i, (problem, group) in enumerate(zip(problems, groups, strict=True))
+    ]
 
 
-def bootstrap_interval(values: Float[Tensor, " P"], level: float = 0.95, draws: int = 2000) -> tuple[float, float]:
-    """Percentile bootstrap interval of the mean, seeded; problems are the units that are redrawn."""
-    rng = generator("bootstrap", len(values))
-    index = torch.randint(len(values), (draws, len(values)), generator=rng)
-    means = values.double().cpu()[index].mean(1)
-    tail = (1 - level) / 2
-    return float(means.quantile(tail)), float(means.quantile(1 - tail))
+def _correct(stage: RolloutStage, rollouts: Rollouts) -> list[int]:
+    accuracy = rollouts.reward_terms[:, list(stage.rewards.terms).index("accuracy")]
+    if unjudged := int(accuracy.isnan().sum()):
+        log.warning("accuracy does not apply to %d of %d completions; counted as incorrect", unjudged, len(rollouts))
+    return accuracy.gt(0.5).long().tolist()
+
+
+def _rewards(rollouts: Rollouts) -> list[float | None]:
+    return [None if value != value else round(value, 6) for value in rollouts.rewards.tolist()]  # NaN is no JSON
+
+
+Match = Callable[[Sequence[str], Sequence[str]], list[bool]]
+"""Pairwise: whether two answers are the same."""
+
+
+def answers_match(accuracy: RewardTerm) -> Match:
+    """Equality of answers by the verifier of an `Accuracy`; any other term leaves only their text to go by."""
+    if not isinstance(accuracy, Accuracy):
+        return lambda first, second: [a == b for a, b in zip(first, second, strict=True)]
+    verifier = accuracy.verifier
+    return lambda first, second: [v is Verdict.CORRECT for v in verifier(first, second)]
+
+
+def answer_classes(
+    answers: Sequence[Sequence[str | None]], correct: Sequence[Sequence[int]], same: Match
+) -> list[list[int | None]]:
+    """The equivalence class of each problem's answers: 0 for all correct ones, then 1, 2, ... in order of appearance.
+
+    The others are compared in rounds over all problems at once: the first answer still without a class represents a new
+    one, and those that are the same join it. None: no answer.
+    """
+    texts: list[dict[str, int]] = [{} for _ in answers]  # wrong answer -> class
+    left = [
+        list(dict.fromkeys(a for a, ok in zip(row, good, strict=True) if a is not None and not ok))
+        for row, good in zip(answers, correct, strict=True)
+    ]
+    number = 0
+    while any(left):
+        number += 1
+        pairs = [(problem, rest[0], other) for problem, rest in enumerate(left) for other in rest[1:]]
+        verdicts = same([first for _, first, _ in pairs], [other for _, _, other in pairs]) if pairs else []
+        for problem, rest in enumerate(left):
+            if rest:
+                texts[problem][rest[0]] = number
+        for (problem, _, other), joins in zip(pairs, verdicts, strict=True):
+            if joins:
+                texts[problem][other] = number
+        left = [[a for a in rest if a not in texts[problem]] for problem, rest in enumerate(left)]
+    return [
+        [None if a is None else 0 if ok else texts[problem][a] for a, ok in zip(row, good, strict=True)]
+        for problem, (row, good) in enumerate(zip(answers, correct, strict=True))
+    ]

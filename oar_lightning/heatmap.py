@@ -28,7 +28,8 @@ class HeatmapCompletion:
     reward: float
     advantage: float
     answer: str | None
-    correct: bool
+    correct: bool | None
+    """None: there is no gold answer to hold it against."""
 
 
 _STYLE = """
@@ -95,11 +96,11 @@ reasoning and keep weight 1.</div>
 
 
 def _completion(number: int, completion: HeatmapCompletion, top_weight: float) -> str:
-    verdict = "correct" if completion.correct else "incorrect"
+    kind, verdict = {None: ("", "no gold answer"), True: ("ok", "correct"), False: ("bad", "incorrect")}[completion.correct]
     answer = "none found" if completion.answer is None else completion.answer
     top_score = max((t.score for t in completion.tokens if math.isfinite(t.score)), default=0.0)
     tokens = "".join(_token(t, top_weight, top_score) for t in completion.tokens)
-    return f"""<div class="completion {"ok" if completion.correct else "bad"}"><div class="head">#{number}
+    return f"""<div class="{f"completion {kind}".strip()}"><div class="head">#{number}
 <span class="verdict">{verdict}</span> &middot; answer {_escape(answer)} &middot; reward {completion.reward:.2f}
 &middot; advantage {completion.advantage:+.3f}</div><div class="tokens">{tokens}</div></div>"""
 
@@ -115,8 +116,8 @@ def _token(token: HeatmapToken, top_weight: float, top_score: float) -> str:
         )
     )
     score = token.score / top_score if top_score > 0 and not math.isnan(token.score) else 0.0
-    # a line break is shown as a mark and breaks the line
-    text = _escape(token.text).replace("\n", "&#8629;\n")
+    # a token without text (EOS) is shown as a mark; a line break too, and breaks the line
+    text = _escape(token.text or "·").replace("\n", "&#8629;\n")
     return (
         f'<span class="t r{int(token.region)}" style="--w:{_weight_color(token.weight, top_weight)};'
         f'--s:{_score_color(score)}" data-tip="{_escape(tip)}">{text}</span>'

@@ -18,6 +18,7 @@ import torch
 from torch import Tensor
 
 from oar_lightning.advantage import AdvantageConfig, group_advantages
+from oar_lightning.data.datamodule import dropped_metrics
 from oar_lightning.data.stream import Slot, UpdatePlan
 from oar_lightning.diagnostics import MetricSums, credit_metrics, mean_correlation, rollout_metrics
 from oar_lightning.experience import Experience, split_rows
@@ -198,7 +199,7 @@ class PolicyOptimization(L.LightningModule):
         self._update_seconds += time.perf_counter() - self._clock
         if batch.microbatch < self.method.update.microbatches - 1:
             return
-        metrics = {"time/update_s": self._update_seconds} | self._pending | self._sums.means()
+        metrics = {"time/update_s": self._update_seconds} | self._pending | self._sums.means() | dropped_metrics(self.trainer)
         metrics["step_time"] = sum(metrics.get(f"time/{k}_s", 0.0) for k in ("generate", "reward", "score", "update"))
         self._pending, self._sums, self._update_seconds = {}, MetricSums(), 0.0
         for logger in self.trainer.loggers:

@@ -10,6 +10,7 @@ import lightning as L
 import torch
 from torch import Tensor
 
+from oar_lightning.data.datamodule import dropped_metrics
 from oar_lightning.data.prompts import PromptTemplate
 from oar_lightning.language_model import token_logprobs
 from oar_lightning.policy import Policy
@@ -59,7 +60,7 @@ class SupervisedWarmStart(L.LightningModule):
     def training_step(self, batch: list[MathProblem], batch_idx: int) -> Tensor | None:
         encoded = [self.encode(problem) for problem in batch]
         kept = [(p, s) for p, s in encoded if len(p) + len(s) <= self.config.max_tokens]
-        metrics = {"too_long_frac": 1 - len(kept) / len(batch)}
+        metrics = {"too_long_frac": 1 - len(kept) / len(batch)} | dropped_metrics(self.trainer)
         loss = None
         if kept:
             ids, attention, solution = pad_right(kept, self.tokenizer.pad_token_id, self.device)

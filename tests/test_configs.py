@@ -75,8 +75,8 @@ def test_the_defaults() -> None:
     assert isinstance(built.train, ChainProblems)
     assert built.policy == PretrainedPolicy("chain")
     assert (built.gate.tau, built.gate.beta, built.gate.floor) == (0.4, 2.0, 0.1)
-    assert list(built.rewards.terms) == ["accuracy", "format"]
-    assert built.rewards.weight_vector().tolist() == [1.0, 0.0]
+    assert list(built.rewards.terms) == ["accuracy", "format", "overlong"]
+    assert built.rewards.weight_vector().tolist() == [1.0, 0.0, 0.0]
     assert built.sampling.temperature == 1.0
     assert built.train.seed == 0
     held_out = built.benchmarks["chain"]
@@ -150,7 +150,7 @@ def test_columns_of_the_benchmark_follow_those_of_the_training_data(tmp_path: Pa
     path.write_text(json.dumps({"question": "1+1?", "why": "#### 2"}) + "\n")
     columns = ["data.train.question_column=question", "data.train.answer_column=null", "data.train.solution_column=why"]
     built = settings("data=files", f"data.train.paths={path}", f"data.evaluation.test.paths={path}", *columns)
-    assert built.benchmarks["test"][0].answer == "2"
+    assert [p.answer for p in built.benchmarks["test"]] == ["2"]
 
 
 def test_the_tracking_store_lies_in_the_current_folder(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -206,6 +206,7 @@ BAD = [
     (["schedule.name=cosin"], "schedule.name must be one of "),
     (["schedule.warmup_steps=-1"], "schedule.warmup_steps"),
     (["evaluation.samples=0"], "evaluation.samples"),
+    (["evaluation.batch_problems=0"], "evaluation.batch_problems must be >= 1, got 0"),
     (["supervised.batch_size=0"], "supervised.batch_size"),
     (["reward.terms.accuracy.verifier.timeout_s=0"], "timeout_s must be > 0"),
     (["+reward.weights.acuracy=1"], "reward.weights names ['acuracy']"),
@@ -217,7 +218,7 @@ BAD = [
     (["trainer.max_steps=ten"], "trainer.max_steps"),
     (["seed=-1"], "seed must be an integer >= 0, got -1"),
     (["seed=true"], "seed must be an integer >= 0, got True"),
-    (["task=eval"], "task must be one of train, warm_start, got eval"),
+    (["task=eval"], "task must be one of train, warm_start, evaluate, score, audit, decontaminate, got eval"),
     (["num_threads=0"], "num_threads must be an integer >= 1"),
     (["resume=outputs"], "resume must be true or false, got 'outputs'; a path goes to ckpt_path"),
     (["checkpoint_every_n_steps=-1"], "checkpoint_every_n_steps"),

@@ -23,7 +23,7 @@ LAYERS = (
     PURE - {"types", "formula", "answer_form"} | {"verify", "language_model", "schedule", "tracking"},
     {"scoring", "data", "reward", "policy", "heatmap", "problem_result"},
     {"rollout", "experience", "evaluation_metrics", "token_credit"},
-    {"module", "supervised", "evaluation", "completion_scores"},
+    {"module", "supervised", "evaluation", "completion_scores", "audit"},
     {"callbacks"},
     {"build"},
     {"tasks"},

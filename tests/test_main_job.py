@@ -33,7 +33,7 @@ EXPECTED = [
     *(f"completions/{k}" for k in ("mean_length", "min_length", "max_length", "clipped_ratio")),
     *(f"credit/{k}" for k in [*OURS.split(), "rank_stability", "seconds", "forward_equivalents"]),
     *(f"time/{k}_s" for k in ("generate", "reward", "score", "update")),
-    *(f"eval/chain/{k}" for k in ("avg_at_2", "pass_at_2", "greedy")),
+    *(f"eval/chain/{k}" for k in ("avg_at_2", "pass_at_2", "maj_at_2", "greedy", "answered", "truncated")),
 ]
 
 
@@ -99,10 +99,11 @@ def test_artifacts_are_a_table_a_heatmap_and_the_config(folder: Path, finished: 
         "heatmaps/chain_step_000004.html",
     ]
     table = json.loads(Path(store.download_artifacts(run_id, "completions/chain_step_000004.json")).read_text())
-    assert table["columns"] == ["prompt", "completion", "answer", "gold", "reward", "advantage"]
-    assert len(table["data"]) == 8 * 2
+    columns = ["prompt", "completion", "answer", "gold", "reward", "advantage", "sample", "correct", "level"]
+    assert table["columns"] == columns
+    assert [r[6] for r in table["data"]] == [0, 1, "greedy"] * 8
     assert {r[4] for r in table["data"]} <= {0.0, 1.0}
-    assert all((r[2] == r[3]) == (r[4] == 1.0) for r in table["data"])
+    assert all((r[2] == r[3]) == (r[4] == 1.0) == (r[7] == 1) for r in table["data"])
     assert "tau: 0.4" in Path(store.download_artifacts(run_id, "config.yaml")).read_text()
 
 

@@ -8,12 +8,15 @@ from typing import Any
 import lightning as L
 import torch
 
-from oar_lightning.answer_span import Region, find_answer, token_regions
-from oar_lightning.evaluation import Evaluation, EvaluationConfig, evaluate
-from oar_lightning.heatmap import HeatmapCompletion, HeatmapToken, render_heatmap
+from oar_lightning.advantage import group_advantages
+from oar_lightning.evaluation import EvaluationConfig, evaluate
+from oar_lightning.evaluation_metrics import evaluation_metrics
+from oar_lightning.heatmap import render_heatmap
 from oar_lightning.language_model import evaluating, token_logprobs
 from oar_lightning.module import PolicyOptimization
+from oar_lightning.problem_result import ProblemResult, completions_table
 from oar_lightning.rollout import RolloutStage, SamplingConfig
+from oar_lightning.token_credit import heatmap_completions
 from oar_lightning.tracking import Tracker
 from oar_lightning.types import MathProblem, Rollouts
 
@@ -62,85 +65,61 @@ class EvaluationCallback(L.Callback):
     def _run(self, trainer: L.Trainer, module: L.LightningModule) -> None:
         step = trainer.global_step
         for name, problems in self.benchmarks.items():
+            results: list[ProblemResult] = []
+            terms = []
+            group: tuple[int, Rollouts] | None = None
             with trainer.precision_plugin.forward_context():
-                result = evaluate(module.model, self.stage, problems, self.sampling, self.config, step)
-                metrics = result.metrics()
+                for batch in evaluate(module.model, self.stage, problems, self.sampling, self.config, step):
+                    group = _group_to_show(group, results, batch.results, batch.rollouts)
+                    results += batch.results
+                    terms.append(batch.rollouts.reward_terms.cpu())
+                metrics = evaluation_metrics(results)
                 self.history.append({"step": step, "benchmark": name, "metrics": metrics})
                 self.tracker.write_metrics({f"eval/{name}/{k}": v for k, v in metrics.items()}, step)
-                advantages = _advantages(module, result.rollouts)
-                self.tracker.write_table(
-                    f"completions/{name}_step_{step:06d}.json", completions_table(result.rollouts, advantages)
-                )
-                if self.config.heatmap and isinstance(module, PolicyOptimization):
-                    page = heatmap_page(module, result, advantages, name, step)
+                advantages = self._advantages(module, torch.cat(terms))
+                self.tracker.write_table(f"completions/{name}_step_{step:06d}.json", completions_table(results, advantages))
+                if self.config.heatmap and isinstance(module, PolicyOptimization) and group is not None:
+                    place, rollouts = group
+                    page = heatmap_page(module, rollouts, results[place], advantages[place], f"{name}, step {step}")
                     self.tracker.write_text(f"heatmaps/{name}_step_{step:06d}.html", page)
 
+    def _advantages(self, module: L.LightningModule, reward_terms: torch.Tensor) -> list[list[float]]:
+        """Advantages of each problem's samples; zeros where that is a single one or nothing is optimised."""
+        size = self.config.samples
+        if size < 2 or not isinstance(module, PolicyOptimization):
+            return torch.zeros(len(reward_terms)).view(-1, size).tolist()
+        weights = self.stage.rewards.weight_vector()
+        return group_advantages(reward_terms, weights, size, module.method.advantage).view(-1, size).tolist()
 
-def _advantages(module: L.LightningModule, rollouts: Rollouts) -> torch.Tensor:
-    """Advantages within the evaluation's groups; zeros where a group is a single completion or nothing is optimised."""
-    if rollouts.group_size < 2 or not isinstance(module, PolicyOptimization):
-        return torch.zeros(len(rollouts), device=rollouts.rewards.device)
-    return module.advantages(rollouts)
+
+def _group_to_show(
+    found: tuple[int, Rollouts] | None, before: Sequence[ProblemResult], results: Sequence[ProblemResult], rollouts: Rollouts
+) -> tuple[int, Rollouts]:
+    """Place and completions of the first problem with correct and incorrect ones, else of the first of all."""
+    if found is not None and _is_mixed(before[found[0]]):
+        return found
+    mixed = next((i for i, result in enumerate(results) if _is_mixed(result)), None)
+    if mixed is None and found is not None:
+        return found
+    place, size = mixed or 0, rollouts.group_size
+    rows = torch.arange(place * size, (place + 1) * size, device=rollouts.token_ids.device)
+    return len(before) + place, rollouts.select(rows)
 
 
-def completions_table(rollouts: Rollouts, advantages: torch.Tensor) -> dict[str, list[Any]]:
-    """Every completion with its prompt, answer, gold, reward and advantage, as columns."""
-    return {
-        "prompt": [p.question for p in rollouts.problems],
-        "completion": list(rollouts.completions),
-        "answer": list(rollouts.answers),
-        "gold": [p.answer for p in rollouts.problems],
-        "reward": [round(r, 6) for r in rollouts.rewards.tolist()],
-        "advantage": [round(a, 6) for a in advantages.tolist()],
-    }
+def _is_mixed(result: ProblemResult) -> bool:
+    return len(set(result.correct)) > 1
 
 
 def heatmap_page(
-    module: PolicyOptimization, evaluation: Evaluation, advantages: torch.Tensor, benchmark: str, step: int
+    module: PolicyOptimization, rollouts: Rollouts, result: ProblemResult, advantages: Sequence[float], title: str
 ) -> str:
-    """The credit of one group: the first with correct and incorrect completions, else the first of all."""
-    share = evaluation.correct.mean(1)
-    mixed = ((share > 0) & (share < 1)).nonzero().flatten()
-    group = int(mixed[0]) if len(mixed) else 0
-    size = evaluation.rollouts.group_size
-    index = torch.arange(group * size, (group + 1) * size, device=advantages.device)
-    rollouts = evaluation.rollouts.select(index)
-    # scored whatever the advantages, so that a group without signal can be looked at too
-    credit = module.assign_credit(rollouts, torch.ones_like(advantages[index]))
+    """The credit of one group, scored whatever its advantages: a group without signal can be looked at too."""
+    credit = module.assign_credit(rollouts, torch.ones(len(rollouts), device=rollouts.token_ids.device))
     with evaluating(module.model), torch.no_grad():
         entropy = token_logprobs(module.model, rollouts.token_ids, rollouts.attention_mask, rollouts.response_mask)[1]
-    completions = []
-    for row in range(len(rollouts)):
-        columns = rollouts.response_mask[row].nonzero().flatten()
-        decoded = module.stage.token_bytes.decode(rollouts.token_ids[row, columns].tolist())
-        span = find_answer(decoded.text, module.stage.answer_format, complete=not _truncated(rollouts, row))
-        regions = token_regions(decoded.spans, span) if span else [Region.TAIL] * len(columns)
-        texts = decoded.pieces()
-        advantage = float(advantages[index][row])
-        tokens = [
-            HeatmapToken(
-                text=texts[i] or "·",
-                region=regions[i],
-                score=float(credit.importance[row, column]),
-                weight=float(credit.weights[row, column]),
-                advantage=advantage * float(credit.weights[row, column]),
-                entropy=float(entropy[row, column]),
-            )
-            for i, column in enumerate(columns.tolist())
-        ]
-        completions.append(
-            HeatmapCompletion(
-                tokens=tokens,
-                reward=float(rollouts.rewards[row]),
-                advantage=advantage,
-                answer=rollouts.answers[row],
-                correct=bool(evaluation.correct[group, row] > 0),
-            )
-        )
-    problem = rollouts.problems[0]
+    correct = [bool(c) for c in result.correct]
+    completions = heatmap_completions(
+        rollouts, module.stage.token_bytes, credit.importance, credit.weights, entropy, advantages, correct
+    )
     scorer = type(module.method.scorer).__name__
-    return render_heatmap(f"{scorer} on {benchmark}, step {step}", problem.question, problem.answer, completions)
-
-
-def _truncated(rollouts: Rollouts, row: int) -> bool:
-    return rollouts.truncated is not None and bool(rollouts.truncated[row])
+    return render_heatmap(f"{scorer} on {title}", result.question, result.gold, completions)

@@ -2,13 +2,16 @@
 
 from __future__ import annotations
 
+import contextlib
 import logging
 import time
+from collections.abc import Callable, Iterable, Iterator, Mapping
 from typing import Any
 
 import lightning as L
 from lightning.pytorch.callbacks import RichProgressBar
 from rich.console import Console
+from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeElapsedColumn, TimeRemainingColumn
 from rich.table import Table
 
 log = logging.getLogger(__name__)
@@ -57,19 +60,52 @@ class TrainingProgress(RichProgressBar):
         return "Training"
 
 
+@contextlib.contextmanager
+def counted_progress(what: str, unit: str, total: int, done: int = 0, lines: int = 20) -> Iterator[Callable[[int], None]]:
+    """A bar over `total` things, `done` of which were there before; about `lines` log lines where there is no terminal.
+
+    Yields the function to call with how many more are done.
+    """
+    console = Console(stderr=True)
+    if console.is_terminal:
+        times = (TimeElapsedColumn(), TimeRemainingColumn())
+        with Progress(TextColumn("{task.description}"), BarColumn(), MofNCompleteColumn(), *times, console=console) as bar:
+            task = bar.add_task(what, total=total, completed=done)
+            yield lambda count: bar.advance(task, count)
+        return
+    started, first, every = time.monotonic(), done, max(1, total // lines)
+
+    def report(count: int) -> None:
+        nonlocal done
+        before, done = done, done + count
+        if count and (done // every > before // every or done == total):
+            left = (time.monotonic() - started) / (done - first) * (total - done)
+            log.info("%s: %d/%d %s, %.0f s left", what, done, total, unit, left)
+
+    yield report
+
+
 def before_after_table(benchmarks: dict[str, tuple[dict[str, float], dict[str, float]]]) -> Table:
-    """Accuracies before and after training, in percent with the 95 % interval of the sampled one."""
+    """Accuracies before and after training, in percent with their 95 % intervals."""
     table = Table(title="Held-out accuracy, before and after")
     for column in ("benchmark", "metric", "before", "after", "difference"):
         table.add_column(column, justify="left" if column in ("benchmark", "metric") else "right")
     for name, (before, after) in benchmarks.items():
-        for metric in (m for m in after if not m.endswith(("_low", "_high"))):
-            cells = [f"{100 * row[metric]:.1f} %" + _interval(row, metric) for row in (before, after)]
+        for metric in (m for m in accuracy_names(after) if m in before):
+            cells = [percent(row, metric) for row in (before, after)]
             table.add_row(name, metric, *cells, f"{100 * (after[metric] - before[metric]):+.1f} points")
     return table
 
 
-def _interval(row: dict[str, float], metric: str) -> str:
-    if f"{metric}_low" not in row:
-        return ""
-    return f" [{100 * row[f'{metric}_low']:.1f}, {100 * row[f'{metric}_high']:.1f}]"
+def accuracy_names(metrics: Iterable[str]) -> list[str]:
+    """The accuracies among an evaluation's metrics: no intervals, levels and counts, nor pass@1, which is avg@k."""
+    names = [m for m in metrics if m.startswith(("avg_at_", "pass_at_", "maj_at_")) or m == "greedy"]
+    return [m for m in names if m != "pass_at_1" and not m.endswith(("_low", "_high"))]
+
+
+def percent(row: Mapping[str, float], metric: str) -> str:
+    """A share in percent with its interval where there is one."""
+    interval = ""
+    if f"{metric}_low" in row:
+        interval = f" [{100 * row[f'{metric}_low']:.1f}, {100 * row[f'{metric}_high']:.1f}]"
+    return f"{100 * row[metric]:.1f} %{interval}"

@@ -9,7 +9,9 @@ knows which is which and says so (`ChainSolution.causal_spans`).
 from __future__ import annotations
 
 import hashlib
+import itertools
 import random
+from collections.abc import Iterable, Iterator
 from dataclasses import dataclass
 from typing import Literal
 
@@ -183,13 +185,31 @@ class _Spans:
 
 @dataclass(frozen=True)
 class ChainProblems:
-    """An endless, seeded stream of `chain` problems with random access: problem `i` depends on (seed, split, i) only."""
+    """A seeded stream of `chain` problems with random access: problem `i` depends on (seed, split, i) only."""
 
     task: ChainTask
     split: Literal["train", "held_out"] = "train"
     seed: int = 0
     size: int | None = None
     """Number of problems; None is endless."""
+
+    @property
+    def endless(self) -> bool:
+        return self.size is None
+
+    def __iter__(self) -> Iterator[MathProblem]:
+        return self._from(range(self.size) if self.size is not None else itertools.count())
+
+    def shuffled(self, seed: int, epoch: int, start: int = 0) -> Iterator[MathProblem]:
+        """From problem `start` on: drawn at random already, by the source's own seed. A finite one is permuted."""
+        if self.size is None:
+            return self._from(itertools.count(start))
+        order = list(range(self.size))
+        random.Random(f"{seed}/{epoch}").shuffle(order)
+        return self._from(order[start:])
+
+    def _from(self, indices: Iterable[int]) -> Iterator[MathProblem]:
+        return (self[index] for index in indices)
 
     def __getitem__(self, index: int) -> MathProblem:
         rng = random.Random(f"{self.seed}/{self.split}/{index}")

@@ -3,12 +3,13 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator
+from itertools import islice
 from typing import Any
 
 import lightning as L
 import torch
 
-from oar_lightning.data.stream import ProblemSource, ProblemStream, SlotLoader, UpdatePlan
+from oar_lightning.data.stream import Keep, ProblemSource, ProblemStream, SlotLoader, UpdatePlan, is_endless, keep_all
 from oar_lightning.types import MathProblem
 
 
@@ -27,51 +28,65 @@ class BatchLoader:
         while True:
             yield self.stream.take(self.batch_size)
 
-    def state_dict(self) -> dict[str, int]:
-        return {"stream": self.stream.position}
+    def state_dict(self) -> dict[str, Any]:
+        return {"stream": self.stream.state_dict()}
 
-    def load_state_dict(self, state: dict[str, int]) -> None:
-        self.stream.position = state["stream"]
+    def load_state_dict(self, state: dict[str, Any]) -> None:
+        self.stream.load_state_dict(state["stream"])
 
 
 class MathDataModule(L.LightningDataModule):
     """Training problems as a loader of `steps` optimizer steps: slots where there is an `UpdatePlan`, else batches."""
 
-    def __init__(self, train: ProblemSource, seed: int, steps: int, plan: UpdatePlan | int) -> None:
+    def __init__(self, train: ProblemSource, seed: int, steps: int, plan: UpdatePlan | int, keep: Keep = keep_all) -> None:
         super().__init__()
         self.train = train
         self.seed = seed
         self.steps = steps
         self.plan = plan
+        self.keep = keep
+        self.stream: ProblemStream | None = None
 
     def train_dataloader(self) -> SlotLoader | BatchLoader:
         trainer = self.trainer
         rank, world = (trainer.global_rank, trainer.world_size) if trainer is not None else (0, 1)
-        stream = ProblemStream(self.train, self.seed, rank=rank, world_size=world)
+        self.stream = ProblemStream(self.train, self.seed, rank=rank, world_size=world, keep=self.keep)
         if isinstance(self.plan, UpdatePlan):
-            return SlotLoader(stream, self.plan, self.steps)
-        return BatchLoader(stream, self.plan, self.steps)
+            return SlotLoader(self.stream, self.plan, self.steps)
+        return BatchLoader(self.stream, self.plan, self.steps)
+
+    @property
+    def dropped(self) -> dict[str, int]:
+        """How many training problems were passed over so far, by reason."""
+        return {} if self.stream is None else dict(self.stream.dropped)
+
+    def metrics(self) -> dict[str, float]:
+        """`dropped` under ``data/dropped/``, in names that a logger accepts."""
+        return {f"data/dropped/{reason.replace(' ', '_')}": float(count) for reason, count in self.dropped.items()}
 
     def transfer_batch_to_device(self, batch: Any, device: torch.device, dataloader_idx: int) -> Any:
         return batch  # slots and problems hold no tensors, and Lightning refuses frozen dataclasses
+
+
+def dropped_metrics(trainer: L.Trainer) -> dict[str, float]:
+    """What the trainer's data module passed over so far; nothing where its problems come from elsewhere."""
+    return trainer.datamodule.metrics() if isinstance(trainer.datamodule, MathDataModule) else {}
 
 
 def benchmark_problems(source: ProblemSource, count: int | None, name: str) -> list[MathProblem]:
     """The first `count` problems of a benchmark, or all of a finite one.
 
     Raises:
-        ValueError: where all of an endless one are asked for.
+        ValueError: where all of an endless one are asked for, or there is none.
     """
-    size = source.size
-    if count is None and size is None:
+    if count is None and is_endless(source):
         raise ValueError(f"evaluation.problems=null asks for all problems of {name}, which is endless; set a number")
-    total = size if count is None else count if size is None else min(count, size)
-    assert total is not None
-    return [source[i] for i in range(total)]
+    problems = list(islice(source, count))
+    if not problems:
+        raise ValueError(f"data.evaluation.{name} has no problem; name other data, or remove it with ~data.evaluation.{name}")
+    return problems
 
 
 def sample_texts(source: ProblemSource, render: Callable[[MathProblem], str], count: int) -> list[str]:
     """Prompts and solutions of up to `count` problems, to train a tokenizer on."""
-    total = count if source.size is None else min(count, source.size)
-    problems: list[MathProblem] = [source[i] for i in range(total)]
-    return [text for p in problems for text in (render(p), p.solution)]
+    return [text for p in islice(source, count) for text in (render(p), p.solution)]

@@ -1,37 +1,39 @@
-"""Problems from JSONL files, gzip or plain, local or globbed."""
+"""Problems from local files: JSONL and CSV, gzip or plain, and parquet, by name or pattern."""
 
 from __future__ import annotations
 
+import csv
 import glob
 import gzip
 import json
 import logging
+import random
 import zlib
 from collections import Counter
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
+from itertools import chain
 from pathlib import Path
+from typing import IO, Any
 
-from oar_lightning.answer_span import AnswerFormat, gold_answer
+from oar_lightning.data.rows import Columns, problems_of
 from oar_lightning.types import MathProblem
 
 log = logging.getLogger(__name__)
 
 
 class FileProblems:
-    """All usable rows of the files, in order.
+    """All usable rows of the files, in order. They are read line by line and kept as problems: a bad row is found before
+    training starts, and an epoch's order is a full shuffle.
 
     Args:
-        paths: files or glob patterns (``*.jsonl``, ``*.jsonl.gz``).
-        question_column: the problem's text.
-        answer_column: the gold answer; null takes it from the solution's last answer marker.
-        solution_column: a worked solution, for `warm_start`; null for none.
-        level_column: a difficulty, for reports; null for none.
-        limit: keep the first so many rows; null for all.
+        paths: files or glob patterns; ``*.parquet``, ``*.csv`` and ``*.csv.gz`` by extension, all else JSONL (``.gz``: gzip).
+        question_column, answer_column, solution_column, level_column, id_column: see `Columns`.
+        limit: keep the first so many problems; null for all.
 
     A row without a question or a gold answer is dropped, counted in ``dropped`` by reason, and reported.
 
     Raises:
-        ValueError: where no file matches, a row is not JSON, a column is missing, or no row is usable.
+        ValueError: where no file matches, a file cannot be read, a row is not JSON, a column is missing, or no row is usable.
     """
 
     def __init__(
@@ -41,30 +43,20 @@ class FileProblems:
         answer_column: str | None = "answer",
         solution_column: str | None = "solution",
         level_column: str | None = None,
+        id_column: str | None = None,
         limit: int | None = None,
     ) -> None:
         patterns = [paths] if isinstance(paths, str) else list(paths)
         files = [Path(f) for pattern in patterns for f in sorted(glob.glob(str(Path(pattern).expanduser())))]
         if not files:
             raise ValueError(
-                f"data paths={patterns}: no such file; give JSONL files (gzip too) or a pattern, from {Path.cwd()}"
+                f"data paths={patterns}: no such file; give JSONL files (gzip too), parquet or CSV files, or a pattern, "
+                f"from {Path.cwd()}"
             )
-        if answer_column is None and solution_column is None:
-            raise ValueError("data answer_column=null takes the gold answer from the solution, so solution_column must be set")
-        self.columns = {
-            "question": question_column,
-            "answer": answer_column,
-            "solution": solution_column,
-            "level": level_column,
-        }
+        columns = Columns(question_column, answer_column, solution_column, level_column, id_column)
         self.dropped: Counter[str] = Counter()
-        self.problems: list[MathProblem] = []
-        for file in files:
-            for number, line in enumerate(self._lines(file), 1):
-                if limit is not None and len(self.problems) >= limit:
-                    break
-                if line.strip():
-                    self._add(line, f"{file}:{number}")
+        rows = chain.from_iterable(read_rows(file) for file in files)
+        self.problems: list[MathProblem] = list(problems_of(rows, columns, "files", self.dropped, limit))
         if self.dropped:
             log.warning("data: %s; kept %d rows of %s", dict(self.dropped), len(self.problems), ", ".join(map(str, files)))
         if not self.problems:
@@ -74,48 +66,93 @@ class FileProblems:
     def size(self) -> int:
         return len(self.problems)
 
-    def __getitem__(self, index: int) -> MathProblem:
-        return self.problems[index]
+    def __iter__(self) -> Iterator[MathProblem]:
+        return iter(self.problems)
 
-    @staticmethod
-    def _lines(file: Path) -> list[str]:
-        try:
-            raw = file.read_bytes()
-            text = (gzip.decompress(raw) if file.suffix == ".gz" else raw).decode("utf-8")
-            return text.split("\n")  # not splitlines: U+2028 may stand inside a JSON string
-        except (OSError, UnicodeDecodeError, EOFError, zlib.error) as error:
-            raise ValueError(f"data paths: {file} cannot be read ({error})") from error
+    def shuffled(self, seed: int, epoch: int, start: int = 0) -> Iterator[MathProblem]:
+        order = list(range(len(self.problems)))
+        random.Random(f"{seed}/{epoch}").shuffle(order)
+        return (self.problems[i] for i in order[start:])
 
-    def _add(self, line: str, where: str) -> None:
+
+def read_rows(file: Path) -> Iterator[tuple[str, dict[str, Any]]]:
+    """(where it stands, row) for each row of a file, in constant memory.
+
+    Raises:
+        ValueError: where the file cannot be read or a line is no JSON object.
+    """
+    if file.suffix == ".parquet":
+        return _table(file, "parquet")
+    if file.name.endswith((".csv", ".csv.gz")):
+        return _csv(file)
+    return _jsonl(file)
+
+
+def _jsonl(file: Path) -> Iterator[tuple[str, dict[str, Any]]]:
+    for number, line in enumerate(_lines(file), 1):
+        if not line.strip():
+            continue
+        where = f"{file}:{number}"
         try:
             row = json.loads(line)
         except json.JSONDecodeError as error:
             raise ValueError(f"{where} is not JSON ({error}); data=files reads one JSON object a line") from error
         if not isinstance(row, dict):
             raise ValueError(f"{where} holds a {type(row).__name__}; data=files reads one JSON object a line")
-        values: dict[str, str] = {}
-        for field, column in self.columns.items():
-            if column is None:
-                continue
-            if column not in row:
-                raise ValueError(
-                    f"{where} has no column {column!r}; it has {sorted(row)}: set {field}_column to one of them"
-                    + ("" if field == "question" else " or to null")
-                )
-            values[field] = "" if row[column] is None else str(row[column]).strip()
-        answer = values.get("answer") if self.columns["answer"] else gold_answer(values.get("solution", ""), AnswerFormat())
-        if not values["question"]:
-            self.dropped["rows without a question"] += 1
-        elif not answer:
-            self.dropped["rows without a gold answer"] += 1
-        else:
-            self.problems.append(
-                MathProblem(
-                    question=values["question"],
-                    answer=answer,
-                    solution=values.get("solution", ""),
-                    source=str(row.get("source", "files")),
-                    level=values.get("level", ""),
-                    id=str(row.get("id", where)),
-                )
-            )
+        yield where, row
+
+
+def _lines(file: Path) -> Iterator[str]:
+    try:
+        with _open(file) as text:
+            yield from text
+    except (OSError, UnicodeDecodeError, EOFError, zlib.error) as error:
+        raise _unreadable(file, error) from error
+
+
+def _open(file: Path) -> IO[str]:
+    # newline="\n": neither a lone \r nor what only Python takes for a line's end (U+2028) ends a row
+    open_text = gzip.open if file.suffix == ".gz" else open
+    return open_text(file, "rt", encoding="utf-8-sig", newline="\n")
+
+
+def _csv(file: Path) -> Iterator[tuple[str, dict[str, Any]]]:
+    from datasets import Features, Value
+
+    try:
+        with _open(file) as text:
+            lines = csv.reader(text)
+            header, first = next(lines, []), next(lines, [])
+    except (OSError, UnicodeDecodeError, EOFError, zlib.error) as error:
+        raise _unreadable(file, error) from error
+    if not header:
+        return
+    if len(set(header)) < len(header):
+        raise ValueError(f"data paths: {file} names a column twice in its first line {header}; rename one")
+    if len(first) > len(header):  # pandas would take the first cells for an index, and shift the others
+        raise ValueError(f"data paths: {file} cannot be read ({len(first)} cells below the {len(header)} columns {header})")
+    # as text: numbers would lose their form ("007", "1.50"), and "NA" or "None" are texts like any other
+    features = Features({column: Value("string") for column in header})
+    yield from _table(file, "csv", features=features, keep_default_na=False, na_filter=False)
+
+
+def _table(file: Path, kind: str, **options: Any) -> Iterator[tuple[str, dict[str, Any]]]:
+    from datasets import load_dataset
+    from datasets.exceptions import DatasetsError
+
+    try:
+        name = glob.escape(str(file.resolve()))
+        rows = load_dataset(kind, data_files=name, split="train", streaming=True, **options)
+        # iter, not __iter__: inside a DataLoader's worker the latter would yield that worker's share only
+        batches = rows.iter(batch_size=64)
+        number = 0
+        for batch in batches:
+            for values in zip(*batch.values(), strict=True):
+                number += 1
+                yield f"{file}:row {number}", dict(zip(batch, values, strict=True))
+    except (OSError, ValueError, DatasetsError) as error:
+        raise _unreadable(file, error) from error
+
+
+def _unreadable(file: Path, error: Exception) -> ValueError:
+    return ValueError(f"data paths: {file} cannot be read ({' '.join(str(error).split())})")

@@ -2,55 +2,122 @@
 
 from __future__ import annotations
 
-import random
-from collections.abc import Iterator
+import os
+from collections import Counter
+from collections.abc import Callable, Iterator
 from dataclasses import dataclass
-from typing import Protocol, runtime_checkable
+from typing import Any, Protocol, runtime_checkable
+
+from torch.utils.data import get_worker_info
 
 from oar_lightning.types import MathProblem
+
+Keep = Callable[[MathProblem], str | None]
+"""Why a problem is to be dropped, or None to keep it."""
+
+
+PATIENCE = 10_000
+"""So many problems dropped in a row end a stream from an endless source, which has no epoch to end."""
 
 
 @runtime_checkable
 class ProblemSource(Protocol):
-    """Problems by index. ``size`` is None for an endless generator; else indices run over ``range(size)``."""
+    """Problems one after the other. Each call starts anew and gives the same problems for the same arguments."""
+
+    def __iter__(self) -> Iterator[MathProblem]:
+        """All problems in their stored order; without end for a generator."""
+        ...
+
+    def shuffled(self, seed: int, epoch: int, start: int = 0) -> Iterator[MathProblem]:
+        """One epoch in an order determined by (seed, epoch), from its `start`-th problem on; without end for a generator."""
+        ...
+
+
+@runtime_checkable
+class EndlessSource(ProblemSource, Protocol):
+    """A source that says whether its iterators end; one that does not say so is taken to be finite."""
 
     @property
-    def size(self) -> int | None: ...
+    def endless(self) -> bool: ...
 
-    def __getitem__(self, index: int) -> MathProblem: ...
+
+def is_endless(source: ProblemSource) -> bool:
+    return isinstance(source, EndlessSource) and source.endless
+
+
+def keep_all(problem: MathProblem) -> None:
+    """Drops nothing."""
 
 
 class ProblemStream:
     """A source in a seeded order without end: a finite source is shuffled anew each epoch.
 
-    The position is one integer, the same on all ranks, so a stream resumes anywhere. Of what all ranks take together,
-    each gets every `world_size`-th problem.
+    All shards (ranks, times the workers of a torch DataLoader where the stream is read inside of one) walk the same order
+    and each takes every n-th problem that `keep` accepts, so what all take together does not depend on their number.
+    ``dropped`` counts the walked problems that were not accepted, by reason: over all ranks, each time anew in each epoch.
     """
 
-    def __init__(self, source: ProblemSource, seed: int, rank: int = 0, world_size: int = 1) -> None:
+    def __init__(self, source: ProblemSource, seed: int, rank: int = 0, world_size: int = 1, keep: Keep = keep_all) -> None:
         self.source = source
         self.seed = seed
         self.rank = rank
         self.world_size = world_size
-        self.position = 0
-        self._order: tuple[int, list[int]] | None = None
+        self.keep = keep
+        self.load_state_dict({"epoch": 0, "offset": 0, "kept": 0, "dropped": {}})
 
     def take(self, count: int) -> list[MathProblem]:
-        """This rank's next `count` problems."""
-        mine = range(self.position + self.rank, self.position + count * self.world_size, self.world_size)
-        self.position += count * self.world_size
-        return [self.source[self._index(i)] for i in mine]
+        """This shard's next `count` problems.
 
-    def _index(self, position: int) -> int:
-        size = self.source.size
-        if size is None:
-            return position
-        epoch, offset = divmod(position, size)
-        if self._order is None or self._order[0] != epoch:
-            order = list(range(size))
-            random.Random(f"{self.seed}/{epoch}").shuffle(order)
-            self._order = (epoch, order)
-        return self._order[1][offset]
+        Raises:
+            ValueError: where a whole epoch has none that is accepted.
+        """
+        worker = get_worker_info()
+        workers, number = (1, 0) if worker is None else (worker.num_workers, worker.id)
+        shards = self.world_size * workers
+        return [self._next() for _ in range(count * shards)][self.rank * workers + number :: shards]
+
+    def state_dict(self) -> dict[str, Any]:
+        """The position: the epoch, how many of its problems were walked and how many of those kept, and the drops."""
+        return {"epoch": self.epoch, "offset": self.offset, "kept": self.kept, "dropped": dict(self.dropped)}
+
+    def load_state_dict(self, state: dict[str, Any]) -> None:
+        self.epoch, self.offset, self.kept = int(state["epoch"]), int(state["offset"]), int(state["kept"])
+        self.dropped = Counter[str](state["dropped"])
+        self._walk: Iterator[MathProblem] | None = None
+        self._opened_in = os.getpid()
+
+    def __getstate__(self) -> dict[str, Any]:
+        return self.__dict__ | {"_walk": None}  # an open iterator does not travel to a worker; it is reopened there
+
+    def _next(self) -> MathProblem:
+        in_a_row = 0
+        while True:
+            for problem in self._opened():
+                self.offset += 1
+                reason = self.keep(problem)
+                if reason is None:
+                    self.kept += 1
+                    return problem
+                self.dropped[reason] += 1
+                in_a_row += 1
+                if in_a_row >= PATIENCE and is_endless(self.source):
+                    raise self._nothing_left(f"{PATIENCE} problems in a row")
+            if not self.kept:
+                raise self._nothing_left("a whole epoch")
+            self.epoch, self.offset, self.kept, self._walk = self.epoch + 1, 0, 0, None
+
+    def _nothing_left(self, where: str) -> ValueError:
+        counts = ", ".join(f"{reason}: {count}" for reason, count in self.dropped.items()) or "the source is empty"
+        return ValueError(
+            f"data.train: {where} with none to train on ({counts}); relax what drops them "
+            "(data.max_prompt_tokens, data.decontaminate) or choose other data"
+        )
+
+    def _opened(self) -> Iterator[MathProblem]:
+        if self._walk is None or self._opened_in != os.getpid():  # a forked worker must not share its parent's open files
+            self._walk = self.source.shuffled(self.seed, self.epoch, self.offset)
+            self._opened_in = os.getpid()
+        return self._walk
 
 
 @dataclass(frozen=True)
@@ -109,7 +176,7 @@ class Slot:
 
 class SlotLoader:
     """Yields the slots of `steps` optimizer steps. Has a length (else Lightning prefetches one item and the saved
-    position is one too far) and a state of two integers."""
+    position is one too far) and a state of plain types."""
 
     def __init__(self, stream: ProblemStream, plan: UpdatePlan, steps: int) -> None:
         self.stream = stream
@@ -129,9 +196,9 @@ class SlotLoader:
             self.position += 1
             yield Slot(problems, rollout, inner_epoch, minibatch, microbatch)
 
-    def state_dict(self) -> dict[str, int]:
-        return {"position": self.position, "stream": self.stream.position}
+    def state_dict(self) -> dict[str, Any]:
+        return {"position": self.position, "stream": self.stream.state_dict()}
 
-    def load_state_dict(self, state: dict[str, int]) -> None:
+    def load_state_dict(self, state: dict[str, Any]) -> None:
         self.position = state["position"]
-        self.stream.position = state["stream"]
+        self.stream.load_state_dict(state["stream"])

@@ -14,6 +14,10 @@ from omegaconf import DictConfig
 TASKS = {
     "train": "oar_lightning.tasks.train",
     "warm_start": "oar_lightning.tasks.train",
+    "evaluate": "oar_lightning.tasks.evaluate",
+    "score": "oar_lightning.tasks.score",
+    "audit": "oar_lightning.tasks.audit",
+    "decontaminate": "oar_lightning.tasks.decontaminate",
 }
 """Task -> module; imported when chosen, because torch and lightning take seconds."""
 

@@ -17,7 +17,7 @@ from oar_lightning import build
 from oar_lightning.callbacks.progress import before_after_table
 from oar_lightning.config_check import ConfigError
 from oar_lightning.policy import export_policy
-from oar_lightning.tracking import git_revision
+from oar_lightning.tasks.run_tags import run_tags
 
 log = logging.getLogger(__name__)
 
@@ -39,7 +39,7 @@ def fit(cfg: DictConfig, job: build.Run, run_dir: Path, checkpoint: Path | None)
     if checkpoint is not None:
         log.info("continuing %s", checkpoint)
         job.tracker.reopen()
-    job.tracker.describe(build.plain(cfg), tags(cfg))
+    job.tracker.describe(build.plain(cfg), run_tags(cfg))
     job.tracker.write_text("config.yaml", OmegaConf.to_yaml(cfg, resolve=True))
     log.info("run folder: %s", run_dir)
     job.trainer.fit(job.module, job.datamodule, ckpt_path=checkpoint and str(checkpoint), weights_only=True)
@@ -83,19 +83,6 @@ def saved_run_id(checkpoint: Path, max_steps: int) -> str | None:
             f"{checkpoint} is at step {step} and trainer.max_steps={max_steps}: nothing is left to do; raise trainer.max_steps"
         )
     return run_id
-
-
-def tags(cfg: DictConfig) -> dict[str, str]:
-    """What runs are told apart by in MLflow."""
-    return {
-        "experiment": str(cfg.name),
-        "task": str(cfg.task),
-        "scorer": str(HydraConfig.get().runtime.choices.get("scorer")),
-        "data": str(cfg.data.name),
-        "seed": str(cfg.seed),
-        "git_revision": git_revision(),
-        "overrides": " ".join(HydraConfig.get().overrides.task),
-    }
 
 
 def finish(cfg: DictConfig, job: build.Run, run_dir: Path) -> float | None:

@@ -12,7 +12,7 @@ import pytest
 
 from oar_lightning.answer_span import gold_answer
 from oar_lightning.data.chain import ChainProblem, ChainProblems, ChainSolution, ChainTask
-from oar_lightning.data.stream import ProblemSource
+from oar_lightning.data.stream import ProblemSource, is_endless
 
 UP, DOWN = {"finds", "buys", "gets", "wins"}, {"loses", "sells", "eats", "drops"}
 WIDE = ChainTask(max_total=200, noise=0.3)  # far from both ends, a result can always be off by one
@@ -168,7 +168,20 @@ def test_random_access_is_deterministic() -> None:
     assert held_out[0].question != source[0].question
     assert len({source[i].id for i in range(50)} | {held_out[i].id for i in range(50)}) == 100
     assert isinstance(source, ProblemSource)
-    assert source.size is None
+    assert is_endless(source)
+
+
+def test_streams_are_the_problems_by_index() -> None:
+    source = ChainProblems(ChainTask(), seed=3)
+    assert list(itertools.islice(source, 4)) == [source[i] for i in range(4)]
+    assert list(itertools.islice(source.shuffled(9, 9, 5), 4)) == [source[i] for i in range(5, 9)]
+    finite = ChainProblems(ChainTask(), seed=3, size=6)
+    assert not is_endless(finite)
+    assert list(finite) == [source[i] for i in range(6)]
+    order = list(finite.shuffled(1, 0))
+    assert sorted(p.id for p in order) == sorted(p.id for p in finite)
+    assert order != list(finite)
+    assert list(finite.shuffled(1, 0, 4)) == order[4:]
 
 
 @pytest.mark.parametrize(

@@ -1,4 +1,4 @@
-"""Problems from JSONL files: formats, what is dropped, and errors that name the remedy."""
+"""Problems from local files: formats, what is dropped, and errors that name the remedy."""
 
 from __future__ import annotations
 
@@ -7,9 +7,11 @@ import json
 from pathlib import Path
 from typing import Any
 
+import pyarrow
+import pyarrow.parquet
 import pytest
 
-from oar_lightning.data.files import FileProblems
+from oar_lightning.data.files import FileProblems, read_rows
 from oar_lightning.data.stream import ProblemSource
 
 ROWS = [
@@ -30,7 +32,7 @@ def write(path: Path, rows: list[Any], raw: bool = False) -> str:
 
 def questions(source: FileProblems) -> list[str]:
     assert isinstance(source, ProblemSource)
-    return [source[i].question for i in range(source.size)]
+    return [problem.question for problem in source]
 
 
 def failure(*arguments: Any, **keywords: Any) -> str:
@@ -44,11 +46,11 @@ def test_rows(tmp_path: Path, name: str) -> None:
     path = write(tmp_path / name, ROWS)
     source = FileProblems(path)
     assert questions(source) == ["1+1?", "2+2?", "3+3?"]
-    assert [source[i].answer for i in range(3)] == ["2", "4", "6"]
-    assert [source[i].solution for i in range(3)] == ["So \\boxed{2}.", "#### 4", ""]
-    assert [source[i].source for i in range(3)] == ["files", "test", "files"]
-    assert [source[i].id for i in range(3)] == ["a", f"{path}:2", f"{path}:3"]
-    assert source[0].level == ""
+    assert [p.answer for p in source] == ["2", "4", "6"]
+    assert [p.solution for p in source] == ["So \\boxed{2}.", "#### 4", ""]
+    assert [p.source for p in source] == ["files", "test", "files"]
+    assert [p.id for p in source] == ["a", f"{path}:2", f"{path}:3"]
+    assert source.problems[0].level == ""
     assert not source.dropped
 
 
@@ -64,15 +66,15 @@ def test_several_files_and_patterns(tmp_path: Path, monkeypatch: pytest.MonkeyPa
 
 def test_other_columns(tmp_path: Path) -> None:
     path = write(tmp_path / "x.jsonl", [{"q": "1+1?", "gold": 2.5, "why": "w", "hard": 5}])
-    source = FileProblems(path, "q", "gold", "why", "hard")
-    assert (source[0].answer, source[0].solution, source[0].level) == ("2.5", "w", "5")
-    assert FileProblems(path, "q", "gold", None)[0].solution == ""
+    (only,) = FileProblems(path, "q", "gold", "why", "hard")
+    assert (only.answer, only.solution, only.level) == ("2.5", "w", "5")
+    assert FileProblems(path, "q", "gold", None).problems[0].solution == ""
 
 
 def test_the_answer_from_the_solution(tmp_path: Path) -> None:
     path = write(tmp_path / "x.jsonl", [*ROWS, {"problem": "4?", "solution": "no marker", "answer": "8"}])
     source = FileProblems(path, answer_column=None)
-    assert [source[i].answer for i in range(source.size)] == ["2", "4"]
+    assert [p.answer for p in source] == ["2", "4"]
     assert source.dropped == {"rows without a gold answer": 2}
     message = failure(path, answer_column=None, solution_column=None)
     assert "answer_column=null" in message
@@ -86,7 +88,7 @@ def test_dropped_rows_are_counted_and_said(tmp_path: Path, caplog: pytest.LogCap
     ]
     source = FileProblems(write(tmp_path / "x.jsonl", rows))
     assert source.dropped == {"rows without a question": 3, "rows without a gold answer": 2}
-    assert source[0].answer == "0"
+    assert [p.answer for p in source] == ["0"]
     assert "'rows without a question': 3" in caplog.text
     assert "kept 1 rows" in caplog.text
 
@@ -173,3 +175,106 @@ def test_unreadable_files_are_named(tmp_path: Path, kind: str) -> None:
     path = tmp_path / "x.jsonl.gz"
     unreadable(kind, path)
     assert failure(str(path)).startswith(f"data paths: {path} cannot be read (")
+
+
+def test_a_line_is_read_when_it_is_asked_for(tmp_path: Path) -> None:
+    """Constant memory: nothing beyond the rows asked for is looked at."""
+    path = tmp_path / "x.jsonl"
+    path.write_text(json.dumps(ROWS[0]) + "\nbroken\n")
+    rows = read_rows(path)
+    assert next(rows) == (f"{path}:1", ROWS[0])
+    with pytest.raises(ValueError, match=r"x\.jsonl:2 is not JSON"):
+        next(rows)
+
+
+def test_epochs_are_permutations_by_seed_and_epoch(tmp_path: Path) -> None:
+    source = FileProblems(write(tmp_path / "x.jsonl", [{"problem": str(i), "answer": "1", "solution": ""} for i in range(30)]))
+    orders = {(s, e): [p.question for p in source.shuffled(s, e)] for s in range(2) for e in range(2)}
+    assert all(sorted(map(int, order)) == list(range(30)) for order in orders.values())
+    assert len({tuple(order) for order in orders.values()}) == 4
+    for start in (0, 1, 17, 29, 30):
+        assert [p.question for p in source.shuffled(1, 1, start)] == orders[1, 1][start:]
+
+
+@pytest.mark.parametrize("name", ["rows.csv", "rows.csv.gz"])
+def test_csv_cells_are_texts(tmp_path: Path, name: str) -> None:
+    """ "007" and "1.50" keep their form, "NA" is a text, commas and line ends may be quoted, and a BOM is no part of a name."""
+    text = 'problem,answer,solution\n"a, ""b""\nc",007,\nq2,NA,x\nq3,,x\nq4,1.50,x\n'
+    raw = b"\xef\xbb\xbf" + text.encode()
+    path = tmp_path / name
+    path.write_bytes(gzip.compress(raw) if name.endswith(".gz") else raw)
+    source = FileProblems(str(path))
+    assert [(p.question, p.answer) for p in source] == [('a, "b"\nc', "007"), ("q2", "NA"), ("q4", "1.50")]
+    assert source.dropped == {"rows without a gold answer": 1}
+    assert [p.id for p in source] == [f"{path}:row {n}" for n in (1, 2, 4)]
+
+
+def test_parquet_with_nested_columns(tmp_path: Path) -> None:
+    rows = [
+        {"prompt": [{"role": "user", "content": f"{i}?"}], "reward_model": {"ground_truth": str(i)}, "id": i}
+        for i in range(200)
+    ]
+    path = tmp_path / "odd[1].parquet"
+    pyarrow.parquet.write_table(pyarrow.Table.from_pylist(rows), path)
+    source = FileProblems(str(tmp_path / "*.parquet"), "prompt.0.content", "reward_model.ground_truth", None)
+    assert [(p.question, p.answer, p.id) for p in source] == [(f"{i}?", str(i), str(i)) for i in range(200)]
+
+
+def test_a_file_of_each_kind_at_once(tmp_path: Path) -> None:
+    row = {"problem": "q", "answer": "1", "solution": "s"}
+    write(tmp_path / "a.jsonl", [row])
+    pyarrow.parquet.write_table(pyarrow.Table.from_pylist([row]), tmp_path / "b.parquet")
+    (tmp_path / "c.csv").write_text("problem,answer,solution\nq,1,s\n")
+    assert [(p.question, p.answer, p.solution) for p in FileProblems(str(tmp_path / "*"))] == [("q", "1", "s")] * 3
+
+
+@pytest.mark.parametrize(
+    ("name", "content"),
+    [
+        ("x.parquet", b"PAR1 no table"),
+        ("x.parquet", b""),
+        ("x.csv", b'problem,answer,solution\na,1,s\n"open'),
+        ("x.csv", b"problem,answer,solution\na,1,s,4,5\n"),
+        ("x.csv", b"\xff\xfe,b\n1,2\n"),
+        ("x.csv.gz", b"plain"),
+    ],
+)
+def test_unreadable_tables_are_named(tmp_path: Path, name: str, content: bytes) -> None:
+    path = tmp_path / name
+    path.write_bytes(content)
+    assert failure(str(path)).startswith(f"data paths: {path} cannot be read (")
+
+
+def test_a_column_named_twice(tmp_path: Path) -> None:
+    path = tmp_path / "x.csv"
+    path.write_text("problem,answer,answer\na,1,2\n")
+    assert (
+        failure(str(path))
+        == f"data paths: {path} names a column twice in its first line ['problem', 'answer', 'answer']; rename one"
+    )
+
+
+SHARED = Path(__file__).resolve().parents[2] / ".." / "shared" / "data"
+REAL = pytest.mark.skipif(not SHARED.is_dir(), reason="needs the shared folder of real data beside the checkout")
+
+
+@REAL
+@pytest.mark.parametrize(
+    ("name", "golds", "dropped"),
+    [
+        ("gsm8k_train.jsonl.gz", 7473, 0),
+        ("gsm8k_test.jsonl", 1319, 0),
+        ("math_train.jsonl.gz", 7498, 2),
+        ("math500.jsonl", 500, 0),
+    ],
+)
+def test_gold_answers_of_real_solutions(name: str, golds: int, dropped: int) -> None:
+    """What the solution's last marker says is what the publisher states."""
+    from_solution = FileProblems(str(SHARED / name), answer_column=None)
+    stated = FileProblems(str(SHARED / name))
+    assert from_solution.size == golds
+    assert from_solution.dropped == ({"rows without a gold answer": dropped} if dropped else {})
+    differing = [
+        a.id for a, b in zip(from_solution, stated, strict=True) if "".join(a.answer.split()) != "".join(b.answer.split())
+    ]
+    assert differing == []

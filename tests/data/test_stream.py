@@ -3,10 +3,15 @@
 from __future__ import annotations
 
 import itertools
+import json
+import pickle
+import random
 from collections import Counter
+from collections.abc import Callable, Iterator
 from typing import Any
 
 import pytest
+from torch.utils.data import DataLoader, IterableDataset
 
 from oar_lightning.data.datamodule import BatchLoader, MathDataModule, benchmark_problems, sample_texts
 from oar_lightning.data.stream import ProblemStream, SlotLoader, UpdatePlan
@@ -14,14 +19,32 @@ from oar_lightning.types import MathProblem
 
 
 class Numbers:
-    """Problems that are their own index."""
+    """Problems that are their own index; an epoch's order is a permutation by (seed, epoch)."""
 
     def __init__(self, size: int | None) -> None:
         self.size = size
 
-    def __getitem__(self, index: int) -> MathProblem:
-        assert self.size is None or 0 <= index < self.size
-        return MathProblem(f"q{index}", str(index), solution=f"s{index}")
+    @property
+    def endless(self) -> bool:
+        return self.size is None
+
+    def __iter__(self) -> Iterator[MathProblem]:
+        return map(number, itertools.count() if self.size is None else range(self.size))
+
+    def shuffled(self, seed: int, epoch: int, start: int = 0) -> Iterator[MathProblem]:
+        if self.size is None:
+            return map(number, itertools.count(start))
+        order = list(range(self.size))
+        random.Random(100 * seed + epoch).shuffle(order)
+        return map(number, order[start:])
+
+
+def number(index: int) -> MathProblem:
+    return MathProblem(f"q{index}", str(index), solution=f"s{index}")
+
+
+def even_only(problem: MathProblem) -> str | None:
+    return "odd" if int(problem.answer) % 2 else None
 
 
 def answers(problems: list[MathProblem] | tuple[MathProblem, ...]) -> list[int]:
@@ -48,23 +71,91 @@ def test_an_endless_source_is_taken_in_its_own_order() -> None:
 
 
 def test_resuming_is_going_on() -> None:
-    whole = ProblemStream(Numbers(7), seed=2)
-    whole.take(10)
-    resumed = ProblemStream(Numbers(7), seed=2)
-    resumed.position = whole.position
-    assert answers(resumed.take(9)) == answers(whole.take(9))
+    for taken in range(16):
+        whole = ProblemStream(Numbers(7), seed=2, keep=even_only)
+        whole.take(taken)
+        resumed = ProblemStream(Numbers(7), seed=2, keep=even_only)
+        resumed.load_state_dict(json.loads(json.dumps(whole.state_dict())))
+        assert answers(resumed.take(9)) == answers(whole.take(9))
+        assert resumed.state_dict() == whole.state_dict()
+
+
+def test_an_older_position_rewinds_an_open_stream() -> None:
+    stream = ProblemStream(Numbers(7), seed=2)
+    state = stream.state_dict()
+    first = answers(stream.take(5))
+    stream.load_state_dict(state)
+    assert answers(stream.take(5)) == first
+
+
+def test_dropped_problems_are_counted_by_reason() -> None:
+    stream = ProblemStream(Numbers(None), seed=0, keep=lambda p: "small" if int(p.answer) < 3 else even_only(p))
+    assert answers(stream.take(3)) == [4, 6, 8]
+    assert stream.dropped == {"small": 3, "odd": 3}
+    assert stream.state_dict() == {"epoch": 0, "offset": 9, "kept": 3, "dropped": {"small": 3, "odd": 3}}
+
+
+@pytest.mark.parametrize(("size", "where"), [(4, "a whole epoch"), (None, "10000 problems in a row")])
+def test_a_stream_that_nothing_passes_ends(size: int | None, where: str) -> None:
+    stream = ProblemStream(Numbers(size), seed=0, keep=lambda p: "too long")
+    with pytest.raises(ValueError, match=rf"data\.train: {where} with none to train on \(too long: {size or 10000}\); relax"):
+        stream.take(1)
+    with pytest.raises(ValueError, match="the source is empty"):
+        ProblemStream(Numbers(0), seed=0).take(1)
+
+
+def test_an_epoch_resumed_behind_its_last_problem_to_keep_is_no_empty_one() -> None:
+    """Numbers 0..3 of which only one passes: whatever comes after it in the epoch, the stream goes on."""
+    for taken in range(1, 5):
+        stream = ProblemStream(Numbers(4), seed=0, keep=lambda p: None if p.answer == "2" else "other")
+        stream.take(taken)
+        resumed = ProblemStream(Numbers(4), seed=0, keep=stream.keep)
+        resumed.load_state_dict(stream.state_dict())
+        assert answers(resumed.take(2)) == [2, 2]
 
 
 @pytest.mark.parametrize("world", [2, 3])
 @pytest.mark.parametrize("size", [7, None])
 def test_ranks_share_out_what_one_would_take(world: int, size: int | None) -> None:
-    alone = ProblemStream(Numbers(size), seed=0)
-    ranks = [ProblemStream(Numbers(size), seed=0, rank=r, world_size=world) for r in range(world)]
+    alone = ProblemStream(Numbers(size), seed=0, keep=even_only)
+    ranks = [ProblemStream(Numbers(size), seed=0, rank=r, world_size=world, keep=even_only) for r in range(world)]
     for _ in range(4):
         together = answers(alone.take(5 * world))
         shares = [answers(stream.take(5)) for stream in ranks]
         assert [shares[i % world][i // world] for i in range(5 * world)] == together
-    assert len({stream.position for stream in (alone, *ranks)}) == 1
+    assert all(stream.state_dict() == alone.state_dict() for stream in ranks), "drops are counted once, whatever the ranks"
+
+
+class Items(IterableDataset):
+    """A stream inside of a torch dataset, `count` problems a worker."""
+
+    def __init__(self, stream: ProblemStream, count: int) -> None:
+        self.stream = stream
+        self.count = count
+
+    def __iter__(self) -> Iterator[int]:
+        return (int(self.stream.take(1)[0].answer) for _ in range(self.count))
+
+
+@pytest.mark.parametrize("travel", [lambda stream: stream, lambda stream: pickle.loads(pickle.dumps(stream))])
+def test_workers_of_a_loader_share_out_what_one_would_take(travel: Callable[[ProblemStream], ProblemStream]) -> None:
+    """Forked workers inherit the stream, spawned ones get it pickled."""
+    parent = ProblemStream(Numbers(50), seed=0, keep=even_only)
+    started = answers(parent.take(3))  # an open walk must not be shared
+    loader = DataLoader(Items(travel(parent), 8), batch_size=None, num_workers=2, multiprocessing_context="fork")
+    seen = list(loader)
+    assert started + seen == answers(ProblemStream(Numbers(50), seed=0, keep=even_only).take(19))
+    assert len(set(seen)) == 16
+
+
+def test_workers_and_ranks_multiply() -> None:
+    seen = []
+    for rank in range(2):
+        stream = ProblemStream(Numbers(50), seed=0, rank=rank, world_size=2)
+        seen.append(list(DataLoader(Items(stream, 5), batch_size=None, num_workers=2, multiprocessing_context="fork")))
+    together = answers(ProblemStream(Numbers(50), seed=0).take(20))
+    # worker w of rank r is shard 2 r + w of 4, and a loader takes turns with its workers
+    assert seen == [[together[4 * i + 2 * rank + w] for i in range(5) for w in range(2)] for rank in range(2)]
 
 
 PLAN = UpdatePlan(problems=3, group_size=2, inner_epochs=2, minibatches=2, microbatches=2)
@@ -128,6 +219,8 @@ def test_benchmarks() -> None:
     assert answers(benchmark_problems(Numbers(4), None, "x")) == [0, 1, 2, 3]
     with pytest.raises(ValueError, match=r"evaluation\.problems=null.*chain, which is endless; set a number"):
         benchmark_problems(Numbers(None), None, "chain")
+    with pytest.raises(ValueError, match=r"data\.evaluation\.x has no problem"):
+        benchmark_problems(Numbers(0), None, "x")
 
 
 def test_texts_for_a_tokenizer() -> None:
@@ -140,3 +233,11 @@ def test_the_data_module_gives_slots_to_a_plan_and_batches_to_a_size() -> None:
     loader = MathDataModule(Numbers(5), 0, 3, 4).train_dataloader()
     assert isinstance(loader, BatchLoader)
     assert (len(loader), loader.batch_size) == (3, 4)
+
+
+def test_what_is_dropped_is_a_metric() -> None:
+    data = MathDataModule(Numbers(None), 0, 3, 4, keep=lambda p: "prompt too long" if int(p.answer) < 3 else None)
+    assert data.metrics() == {}
+    assert answers(next(iter(data.train_dataloader()))) == [3, 4, 5, 6]
+    assert data.dropped == {"prompt too long": 3}
+    assert data.metrics() == {"data/dropped/prompt_too_long": 3.0}

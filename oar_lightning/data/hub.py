@@ -1,0 +1,137 @@
+"""Problems streamed from the Hugging Face hub, or from a local folder in a dataset repository's layout."""
+
+from __future__ import annotations
+
+import hashlib
+import logging
+from collections import Counter
+from collections.abc import Iterator
+from itertools import islice
+from pathlib import Path
+from typing import Any
+
+from oar_lightning.data.rows import Columns, Row, problems_of
+from oar_lightning.types import MathProblem
+
+log = logging.getLogger(__name__)
+
+
+class HubProblems:
+    """All usable rows of a split, never more than the shuffle buffer of them in memory. Opened when first read.
+
+    Args:
+        path: a hub id (``openai/gsm8k``) or a local folder of parquet, JSONL or CSV files.
+        name: the dataset's configuration; null for its only one.
+        split: which part.
+        revision: branch, tag or commit; null for the newest.
+        shuffle_buffer: an epoch's order draws from a window of so many rows, after its files are shuffled.
+        question_column, answer_column, solution_column, level_column, id_column: see `Columns`.
+        limit: use the first so many rows of the split; null for all.
+
+    A row without a question or a gold answer is dropped, counted in ``dropped`` by reason (of the longest pass so far), and
+    reported at the pass's end.
+
+    Raises:
+        ValueError: when first read, where the dataset cannot be reached, lacks a column, or has no usable row.
+    """
+
+    def __init__(
+        self,
+        path: str,
+        name: str | None = None,
+        split: str = "train",
+        revision: str | None = None,
+        shuffle_buffer: int = 10000,
+        question_column: str = "problem",
+        answer_column: str | None = "answer",
+        solution_column: str | None = "solution",
+        level_column: str | None = None,
+        id_column: str | None = None,
+        limit: int | None = None,
+    ) -> None:
+        if shuffle_buffer < 1:
+            raise ValueError(f"data shuffle_buffer must be >= 1 (rows), got {shuffle_buffer}")
+        if limit is not None and limit < 1:
+            raise ValueError(f"data limit must be >= 1 (rows), or null for all, got {limit}")
+        self.path = str(Path(path).expanduser()) if path.startswith("~") else path
+        self.name = name
+        self.split = split
+        self.revision = revision
+        self.shuffle_buffer = shuffle_buffer
+        self.columns = Columns(question_column, answer_column, solution_column, level_column, id_column)
+        self.limit = limit
+        self.dropped: Counter[str] = Counter()
+        self._dataset: Any = None
+
+    def __iter__(self) -> Iterator[MathProblem]:
+        return self._pass(lambda dataset: dataset)
+
+    def shuffled(self, seed: int, epoch: int, start: int = 0) -> Iterator[MathProblem]:
+        def order(dataset: Any) -> Any:
+            dataset = dataset.shuffle(seed=seed, buffer_size=self.shuffle_buffer)
+            dataset.set_epoch(epoch)
+            return dataset
+
+        # read again and skipped: the library's own state leaves out the rows that wait in the buffer, which would be lost
+        return islice(self._pass(order), start, None)
+
+    def _pass(self, order: Any) -> Iterator[MathProblem]:
+        dropped: Counter[str] = Counter()
+        kept = 0
+        try:
+            for problem in problems_of(self._rows(order), self.columns, self.path, dropped):
+                kept += 1
+                yield problem
+        finally:
+            if dropped.total() > self.dropped.total():
+                self.dropped = dropped
+                log.warning("data: %s; kept %d rows of %s", dict(dropped), kept, self._called())
+        if not kept:
+            raise ValueError(f"{self._called()} has no usable row ({dict(dropped) or 'it is empty'})")
+
+    def _rows(self, order: Any) -> Iterator[tuple[str, Row]]:
+        try:
+            # iter, not __iter__: inside a DataLoader's worker the latter would yield that worker's share only
+            for batch in order(self._opened()).iter(batch_size=64):
+                for values in zip(*batch.values(), strict=True):
+                    row = dict(zip(batch, values, strict=True))
+                    yield f"{self.path}/{self.split}:{_digest(row)}", row
+        except Exception as error:  # the library raises whatever its transport and its readers do
+            raise ValueError(f"{self._called()} cannot be read ({_one_line(error)}); {self._remedy()}") from error
+
+    def _opened(self) -> Any:
+        if self._dataset is None:
+            from datasets import get_dataset_config_names, load_dataset
+
+            name = self.name
+            if name is not None and self._local() and get_dataset_config_names(self.path) == ["default"]:
+                log.info("data path=%s: bare files without configurations, so name=%s chooses nothing", self.path, name)
+                name = None
+            dataset = load_dataset(self.path, name, split=self.split, revision=self.revision, streaming=True)
+            self._dataset = dataset if self.limit is None else dataset.take(self.limit)
+        return self._dataset
+
+    def _local(self) -> bool:
+        return Path(self.path).is_dir()
+
+    def _called(self) -> str:
+        return f"data path={self.path} (name={self.name or 'null'}, split={self.split})"
+
+    def _remedy(self) -> str:
+        if self._local():
+            return "is it a folder of parquet, JSONL or CSV files that has this split? set path, name and split"
+        columns = {"question": self.columns.question, "answer": self.columns.answer, "solution": self.columns.solution}
+        settings = " ".join(f"data.train.{field}_column={column or 'null'}" for field, column in columns.items())
+        return (
+            "where the hub cannot be reached, download it elsewhere and set path to its folder, or name its files: "
+            f"data=files data.train.paths=<files> {settings} (for evaluation: data.evaluation.test.paths=<files>, ...)"
+        )
+
+
+def _digest(row: Row) -> str:
+    """A row's name by its content: its number would change with each epoch's order."""
+    return hashlib.blake2b(repr(row).encode("utf-8", "surrogatepass"), digest_size=6).hexdigest()
+
+
+def _one_line(error: Exception) -> str:
+    return f"{type(error).__name__}: {' '.join(str(error).split())}"

@@ -1,0 +1,132 @@
+"""Rows of a table -> problems: which column is what, dotted paths into nested rows, and what is dropped and why."""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Iterable, Iterator, Mapping
+from dataclasses import dataclass
+from itertools import islice
+from typing import Any
+
+from oar_lightning.answer_span import gold_answer
+from oar_lightning.types import MathProblem
+
+Row = Mapping[str, Any]
+
+NO_QUESTION = "rows without a question"
+NO_ANSWER = "rows without a gold answer"
+
+
+@dataclass(frozen=True)
+class Columns:
+    """The columns of a set of problems; a dotted name is a path into a nested row (``prompt.0.content``).
+
+    Args:
+        question: the problem's text.
+        answer: the gold answer; None takes it from the solution's last answer marker (``#### x``, a box, ...).
+        solution: a worked solution; None for none.
+        level: a difficulty; None for none.
+        id: the problem's name; None takes the column ``id`` where there is one, else where the row stands.
+
+    Raises:
+        ValueError: where there is nothing to take the gold answer from.
+    """
+
+    question: str = "problem"
+    answer: str | None = "answer"
+    solution: str | None = "solution"
+    level: str | None = None
+    id: str | None = None
+
+    def __post_init__(self) -> None:
+        if self.answer is None and self.solution is None:
+            raise ValueError("data answer_column=null takes the gold answer from the solution, so solution_column must be set")
+
+
+def problems_of(
+    rows: Iterable[tuple[str, Row]], columns: Columns, source: str, dropped: Counter[str], limit: int | None = None
+) -> Iterator[MathProblem]:
+    """The usable ones among (where it stands, row), in order, up to `limit`; the others are counted in `dropped` by reason.
+
+    Raises:
+        ValueError: for a row that lacks a column or holds something else than a text or a number there.
+    """
+
+    def usable() -> Iterator[MathProblem]:
+        for where, row in rows:
+            problem = to_problem(row, columns, source, where)
+            if isinstance(problem, MathProblem):
+                yield problem
+            else:
+                dropped[problem] += 1
+
+    return islice(usable(), limit)
+
+
+def to_problem(row: Row, columns: Columns, source: str, where: str) -> MathProblem | str:
+    """The row's problem, or the reason why it is none. The row's own column ``source``, where it has one, wins."""
+    question = _text(row, "question", columns.question, where)
+    solution = _text(row, "solution", columns.solution, where)
+    stated = _text(row, "answer", columns.answer, where)
+    level = _text(row, "level", columns.level, where)
+    name = _text(row, "id", columns.id if columns.id or "id" not in row else "id", where)
+    answer = gold_answer(solution) if columns.answer is None else stated
+    if not question:
+        return NO_QUESTION
+    if not answer:
+        return NO_ANSWER
+    return MathProblem(question, answer, solution, str(row.get("source") or source), level, name or where)
+
+
+def lookup(row: Row, path: str) -> Any:
+    """The value at a column's name or dotted path; None where a list on the way is too short or something is null.
+
+    Raises:
+        KeyError: where the row has no such column.
+    """
+    if path in row:
+        return row[path]
+    value: Any = row
+    for part in path.split("."):
+        if isinstance(value, Mapping):
+            value = value[part]
+        elif isinstance(value, list | tuple) and part.removeprefix("-").isdigit():
+            value = next(iter(value[int(part) :]), None)
+        elif value is not None:
+            raise KeyError(path)
+    return value
+
+
+def paths(row: Row) -> list[str]:
+    """Everything that a row has to name, nested columns by their dotted paths (of a list its first entry)."""
+    found: list[str] = []
+
+    def visit(value: Any, path: str) -> None:
+        inner = value.items() if isinstance(value, Mapping) else enumerate(value[:1]) if isinstance(value, list | tuple) else ()
+        children = [(f"{path}.{key}", child) for key, child in inner]
+        for name, child in children:
+            visit(child, name)
+        if not children:
+            found.append(path)
+
+    for key, value in row.items():
+        visit(value, str(key))
+    return sorted(found)
+
+
+def _text(row: Row, field: str, path: str | None, where: str) -> str:
+    if path is None:
+        return ""
+    try:
+        value = lookup(row, path)
+    except KeyError:
+        remedy = "" if field == "question" else " or to null"
+        raise ValueError(
+            f"{where} has no column {path!r}; it has {paths(row)}: set {field}_column to one of them{remedy}"
+        ) from None
+    if isinstance(value, Mapping | list | tuple):
+        raise ValueError(
+            f"{where} holds a {type(value).__name__} in column {path!r}; set {field}_column to a path into it, "
+            f"one of {[p for p in paths(row) if p.startswith(f'{path}.')]}"
+        )
+    return "" if value is None else str(value).strip()

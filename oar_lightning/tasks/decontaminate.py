@@ -1,0 +1,79 @@
+"""task=decontaminate: which training problems are in an evaluation set, as a table and, if asked for, a JSON file."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Callable
+from pathlib import Path
+
+from omegaconf import DictConfig
+from rich.console import Console
+from rich.table import Table
+
+from oar_lightning import build
+from oar_lightning.config_check import ConfigError
+from oar_lightning.data.decontamination import EXACT, OVERLAP, Report, report
+from oar_lightning.data.stream import ProblemSource, is_endless
+from oar_lightning.types import MathProblem
+
+
+def prepare(cfg: DictConfig) -> Callable[[], float | None]:
+    """Build the training problems and the evaluation sets.
+
+    Raises:
+        ConfigError: where one of them is missing, the training problems have no end, or the output is a folder.
+    """
+    train = build.build_train(cfg)
+    if is_endless(train):
+        raise ConfigError(
+            f"task=decontaminate reads all training problems once, and those of data={cfg.data.name} have no end; "
+            "choose a finite set, e.g. data=math"
+        )
+    sources = build.build_benchmarks(cfg)
+    if not sources:
+        raise ConfigError("data.evaluation names no benchmark to compare with; e.g. data/evaluation=[math500,aime24]")
+    benchmarks = build.whole_benchmarks(sources, cfg.evaluation.problems)
+    output = None if cfg.decontaminate.output is None else Path(str(cfg.decontaminate.output)).expanduser()
+    if output is not None and output.is_dir():
+        raise ConfigError(f"decontaminate.output={output} is a folder; give a file, e.g. decontaminate.output=overlap.json")
+    return lambda: compare(train, benchmarks, output)
+
+
+def compare(train: ProblemSource, benchmarks: dict[str, list[MathProblem]], output: Path | None) -> float:
+    """Compare, print the table, write the file; returns how many training problems are in an evaluation set."""
+    found = report(train, benchmarks)
+    console = Console()
+    console.print(table(found))
+    console.print(
+        f"{found.contaminated} of {found.train_problems} training problems are in an evaluation set; "
+        "data.decontaminate=true leaves them out of training",
+        soft_wrap=True,
+    )
+    if output is not None:
+        output.parent.mkdir(parents=True, exist_ok=True)
+        output.write_text(json.dumps(as_json(found), indent=1, ensure_ascii=False) + "\n", encoding="utf-8")
+        console.print(f"written: {output}", soft_wrap=True)
+    return float(found.contaminated)
+
+
+def table(found: Report) -> Table:
+    rows = Table(title="training problems that are in an evaluation set")
+    rows.add_column("benchmark")
+    for heading in ("its problems", f"same text ({EXACT})", f"share a {OVERLAP}"):
+        rows.add_column(heading, justify="right")
+    for name, size in found.benchmarks.items():
+        rows.add_row(name, str(size), str(found.count(name, EXACT)), str(found.count(name, OVERLAP)))
+    return rows
+
+
+def as_json(found: Report) -> dict[str, object]:
+    """Counts per benchmark, and each (training problem, benchmark, its problem, kind)."""
+    return {
+        "train_problems": found.train_problems,
+        "contaminated": found.contaminated,
+        "benchmarks": {
+            name: {"problems": size, EXACT: found.count(name, EXACT), OVERLAP: found.count(name, OVERLAP)}
+            for name, size in found.benchmarks.items()
+        },
+        "findings": [finding._asdict() for finding in found.findings],
+    }

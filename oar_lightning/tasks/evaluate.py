@@ -1,0 +1,197 @@
+"""task=evaluate: every benchmark of data.evaluation with one policy; results are kept as they come and can be resumed."""
+
+from __future__ import annotations
+
+import logging
+import sys
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+
+import torch
+from hydra.core.hydra_config import HydraConfig
+from hydra.utils import instantiate
+from omegaconf import DictConfig, OmegaConf
+from rich.console import Console
+from rich.table import Table
+
+from oar_lightning import build
+from oar_lightning.callbacks.progress import accuracy_names, counted_progress, percent
+from oar_lightning.config_check import ConfigError
+from oar_lightning.data.datamodule import benchmark_problems
+from oar_lightning.evaluation import EvaluationConfig, evaluate
+from oar_lightning.evaluation_metrics import evaluation_metrics
+from oar_lightning.policy import Policy
+from oar_lightning.problem_result import ProblemResult, completions_table
+from oar_lightning.rollout import RolloutStage, SamplingConfig
+from oar_lightning.tasks.evaluation_folder import EvaluationFolder, newest_folder
+from oar_lightning.tasks.run_tags import run_tags
+from oar_lightning.tracking import Tracker
+from oar_lightning.types import MathProblem
+
+log = logging.getLogger(__name__)
+
+
+@dataclass(frozen=True)
+class Job:
+    """Everything the long work needs."""
+
+    policy: Policy
+    stage: RolloutStage
+    benchmarks: Mapping[str, list[MathProblem]]
+    kept: Mapping[str, list[ProblemResult]]
+    sampling: SamplingConfig
+    config: EvaluationConfig
+    device: torch.device
+    precision: str
+    folder: EvaluationFolder
+    tracker: Tracker
+
+
+def prepare(cfg: DictConfig) -> Callable[[], float | None]:
+    """Check and build; the training data, the scorer and the optimizer are not looked at."""
+    if cfg.ckpt_path is not None:
+        raise ConfigError(
+            f"ckpt_path={cfg.ckpt_path}: task=evaluate takes a policy, policy=hf policy.name=<run folder>/policy; "
+            "an evaluation that was interrupted goes on with resume=true"
+        )
+    if not cfg.data.get("evaluation"):
+        raise ConfigError(f"data.evaluation of data={cfg.data.name} names no benchmark; name one, e.g. data.evaluation.test")
+    spec, rewards, answer = (
+        instantiate(cfg.policy),
+        instantiate(cfg.reward, _convert_="all"),
+        instantiate(cfg.answer, _convert_="all"),
+    )
+    sampling, config = instantiate(cfg.rollout), instantiate(cfg.evaluation)
+    build.check_accuracy(rewards)
+    folder = EvaluationFolder(Path(HydraConfig.get().runtime.output_dir))
+    if cfg.resume:
+        folder = newest_folder(cfg)
+        folder.check(build.plain(cfg))
+    sources = build.build_benchmarks(cfg)
+    benchmarks = {name: benchmark_problems(source, config.problems, name) for name, source in sources.items()}
+    kept = {name: kept_results(folder, name, problems) for name, problems in benchmarks.items()}
+    build.set_threads(cfg.num_threads)
+    build.seed_everything(cfg.seed)
+    device = build.choose_device(str(cfg.trainer.accelerator))
+    policy = build.load_policy(spec, str(cfg.task), device)
+    prompt = instantiate(cfg.data.prompt, tokenizer=policy.tokenizer)
+    prompt.render(next(iter(benchmarks.values()))[0])  # a chat template that is missing should fail here
+    logger = build.build_logger(cfg, folder.run_id)
+    job = Job(
+        policy=policy,
+        stage=build.build_stage(policy, prompt, answer, rewards),
+        benchmarks=benchmarks,
+        kept=kept,
+        sampling=sampling,
+        config=config,
+        device=device,
+        precision=str(cfg.trainer.get("precision")),
+        folder=folder,
+        tracker=Tracker(folder.path, logger),
+    )
+    return lambda: run(cfg, job)
+
+
+def run(cfg: DictConfig, job: Job) -> float:
+    """Evaluate all benchmarks, log and print; returns the first one's sampled accuracy."""
+    tracker = job.tracker
+    if cfg.resume:
+        log.info("continuing %s", job.folder.path)
+        tracker.reopen()
+    tracker.describe(build.plain(cfg), run_tags(cfg))
+    tracker.write_text("config.yaml", OmegaConf.to_yaml(cfg, resolve=True))
+    job.folder.start(build.plain(cfg), tracker.logger.run_id if tracker.logger else None)
+    log.info("run folder: %s", job.folder.path)
+    metrics: dict[str, dict[str, float]] = {}
+    try:
+        for name in job.benchmarks:
+            results = evaluate_benchmark(job, name)
+            metrics[name] = evaluation_metrics(results)
+            log_benchmark(tracker, name, results, metrics[name])
+    except KeyboardInterrupt:
+        tracker.close("KILLED")
+        log.warning("stopped in benchmark %s; to go on, repeat the command with resume=true", name)
+        sys.exit(130)
+    except BaseException:
+        tracker.close("FAILED")
+        raise
+    tracker.close("FINISHED")
+    report(cfg, job, metrics)
+    return metrics[next(iter(metrics))][f"avg_at_{job.config.samples}"]
+
+
+def kept_results(folder: EvaluationFolder, benchmark: str, problems: Sequence[MathProblem]) -> list[ProblemResult]:
+    """The results that an earlier run left, of the first problems.
+
+    Raises:
+        ConfigError: where they are about other problems.
+    """
+    file = folder.results(benchmark)
+    results = file.read()
+    if len(results) > len(problems) or not all(r.is_about(p) for r, p in zip(results, problems, strict=False)):
+        raise ConfigError(
+            f"resume=true: {file.path} holds results of other problems than data.evaluation.{benchmark} has now; "
+            "start without resume"
+        )
+    return results
+
+
+def evaluate_benchmark(job: Job, name: str) -> list[ProblemResult]:
+    """Results of all problems of a benchmark: those of an earlier run, and the rest, written out as they come."""
+    problems, results, file = job.benchmarks[name], list(job.kept[name]), job.folder.results(name)
+    if results:
+        log.info("%s: %d of %d problems were evaluated before", name, len(results), len(problems))
+    with (
+        counted_progress(name, "problems", len(problems), len(results)) as advance,
+        build.mixed_precision(job.precision, job.device),
+    ):
+        for batch in evaluate(job.policy.model, job.stage, problems, job.sampling, job.config, start=len(results)):
+            file.append(batch.results)
+            results += batch.results
+            advance(len(batch.results))
+    return results
+
+
+def log_benchmark(tracker: Tracker, name: str, results: list[ProblemResult], metrics: dict[str, float]) -> None:
+    """Metrics at step 0, and two tables: every completion, and every metric with its interval."""
+    tracker.write_metrics({f"eval/{name}/{key}": value for key, value in metrics.items()}, 0)
+    tracker.write_table(f"completions/{name}.json", completions_table(results))
+    keys = [key for key in metrics if not key.endswith(("_low", "_high"))]
+    ends = {end: [metrics.get(f"{key}_{end}") for key in keys] for end in ("low", "high")}
+    tracker.write_table(f"metrics/{name}.json", {"metric": keys, "value": [metrics[key] for key in keys], **ends})
+
+
+def report(cfg: DictConfig, job: Job, metrics: Mapping[str, dict[str, float]]) -> None:
+    console = Console()
+    console.print(accuracy_table(metrics, {name: len(problems) for name, problems in job.benchmarks.items()}))
+    levels = level_table(metrics)
+    if levels.row_count:
+        console.print(levels)
+    console.print(f"results: {job.folder.path / 'results'}", soft_wrap=True)
+    if cfg.logger is not None:
+        console.print(f"compare runs: mlflow ui --backend-store-uri {cfg.logger.tracking_uri}", soft_wrap=True)
+
+
+def accuracy_table(metrics: Mapping[str, Mapping[str, float]], problems: Mapping[str, int]) -> Table:
+    """Accuracies in percent with their 95 % intervals; then how many samples had an answer and how many were cut off."""
+    table = Table(title="Accuracy [95 % interval over problems]")
+    for column in ("benchmark", "problems", "metric", "value"):
+        table.add_column(column, justify="right" if column in ("problems", "value") else "left")
+    for name, row in metrics.items():
+        for metric in (*accuracy_names(row), "answered", "truncated"):
+            table.add_row(name, str(problems[name]), metric, percent(row, metric))
+    return table
+
+
+def level_table(metrics: Mapping[str, Mapping[str, float]]) -> Table:
+    """Sampled accuracy by difficulty; without rows where no problem has one."""
+    table = Table(title="Sampled accuracy by level")
+    for column in ("benchmark", "level", "problems", "accuracy"):
+        table.add_column(column, justify="right" if column in ("problems", "accuracy") else "left")
+    for name, row in metrics.items():
+        for key in (k for k in row if k.startswith("level_") and k.endswith("/problems")):
+            level = key.removesuffix("/problems")
+            (accuracy,) = (k for k in row if k.startswith(f"{level}/avg_at_") and not k.endswith(("_low", "_high")))
+            table.add_row(name, level.removeprefix("level_"), f"{row[key]:.0f}", percent(row, accuracy))
+    return table

@@ -1,0 +1,127 @@
+"""task=score: the configured scorer and gate over recorded completions; nothing is sampled, trained or sent to MLflow."""
+
+from __future__ import annotations
+
+import contextlib
+import gzip
+import io
+import itertools
+import json
+import logging
+import sys
+from collections import Counter
+from collections.abc import Callable, Iterator, Sequence
+from pathlib import Path
+from typing import TextIO
+
+from hydra.core.hydra_config import HydraConfig
+from hydra.utils import instantiate
+from omegaconf import DictConfig
+from rich.console import Console
+from rich.table import Table
+
+from oar_lightning import build
+from oar_lightning.callbacks.progress import counted_progress
+from oar_lightning.completion_scores import CompletionScorer, ScoreConfig, ScoredCompletion, ScoreSummary
+from oar_lightning.config_check import ConfigError
+from oar_lightning.heatmap import render_heatmap
+from oar_lightning.rollout.recorded import RecordedCompletion, read_recorded
+from oar_lightning.scoring import FunctionScorer, Scorer
+
+log = logging.getLogger(__name__)
+
+
+def prepare(cfg: DictConfig) -> Callable[[], float | None]:
+    """Check, read the completions and load the policy; no data preset is looked at but for its prompt."""
+    config: ScoreConfig = instantiate(cfg.score, _convert_="all")
+    if not config.files:
+        raise ConfigError("score.files is empty: name the JSONL files of the completions, e.g. score.files=[outputs.jsonl]")
+    if cfg.resume or cfg.ckpt_path is not None:
+        raise ConfigError("task=score does not resume: leave out resume and ckpt_path; the policy is set by policy.name")
+    output = Path(config.output or Path(HydraConfig.get().runtime.output_dir) / "scores.jsonl.gz").expanduser()
+    if output.exists():
+        raise ConfigError(f"score.output={output} exists; remove it or name another file")
+    spec, rewards, scorer = instantiate(cfg.policy), instantiate(cfg.reward, _convert_="all"), instantiate(cfg.scorer)
+    gate, advantage, answer = instantiate(cfg.gate), instantiate(cfg.advantage), instantiate(cfg.answer, _convert_="all")
+    build.check_accuracy(rewards)
+    dropped: Counter[str] = Counter()
+    recorded = list(itertools.islice(read_recorded(config.files, dropped), config.limit))
+    if not recorded:
+        raise ConfigError(f"score.files={config.files}: no usable row ({dict(dropped) or 'the files are empty'})")
+    build.set_threads(cfg.num_threads)
+    build.seed_everything(cfg.seed)
+    device = build.choose_device(str(cfg.trainer.accelerator))
+    policy = build.load_policy(spec, str(cfg.task), device)
+    stage = build.build_stage(policy, instantiate(cfg.data.prompt, tokenizer=policy.tokenizer), answer, rewards)
+    stage.prompt.render(recorded[0].problem)  # a chat template that is missing should fail here
+    completion_scorer = CompletionScorer(
+        policy, stage, scorer if isinstance(scorer, Scorer) else FunctionScorer(scorer), gate, advantage, config, dropped
+    )
+    precision = build.mixed_precision(cfg.trainer.get("precision"), device)
+    return lambda: run(completion_scorer, recorded, output, precision)
+
+
+def run(
+    scorer: CompletionScorer,
+    recorded: Sequence[RecordedCompletion],
+    output: Path,
+    precision: contextlib.AbstractContextManager[None],
+) -> None:
+    """Write the scores problem by problem and the first problems' heat-maps, then print what they amount to."""
+    summary = ScoreSummary()
+    pages = 0
+    try:
+        with opened(output) as file, counted_progress("scoring", "completions", len(recorded)) as advance, precision:
+            for window in scorer(recorded, advance):
+                for group in window:
+                    file.writelines(json.dumps(scored.to_json(), ensure_ascii=False) + "\n" for scored in group)
+                    for scored in group:
+                        summary.add(scored)
+                file.flush()
+                for group in window[: max(0, scorer.config.heatmaps - pages)]:
+                    pages += 1
+                    write_heatmap(scorer, group, output, pages)
+    except KeyboardInterrupt:
+        report(scorer, summary, output, pages)
+        log.warning("stopped; %s holds the %d completions scored so far", output, summary.completions)
+        sys.exit(130)
+    report(scorer, summary, output, pages)
+
+
+@contextlib.contextmanager
+def opened(output: Path) -> Iterator[TextIO]:
+    """The output to write text to, compressed where its name says so."""
+    output.parent.mkdir(parents=True, exist_ok=True)
+    with output.open("xb") as raw:
+        packed = gzip.GzipFile("", "wb", fileobj=raw, mtime=0) if output.suffix == ".gz" else raw
+        with io.TextIOWrapper(packed, encoding="utf-8", newline="\n") as file:
+            yield file
+
+
+def write_heatmap(scorer: CompletionScorer, group: Sequence[ScoredCompletion], output: Path, number: int) -> None:
+    problem = group[0].recorded.problem
+    title = f"{type(scorer.scorer).__name__} on {problem.id}"
+    page = render_heatmap(title, problem.question, problem.answer or "none", [scored.shown for scored in group])
+    heatmap_path(output, number).write_text(page, encoding="utf-8")
+
+
+def heatmap_path(output: Path, number: int) -> Path:
+    return output.with_name(f"{output.name.removesuffix('.gz').removesuffix('.jsonl')}_heatmap_{number}.html")
+
+
+def report(scorer: CompletionScorer, summary: ScoreSummary, output: Path, pages: int) -> None:
+    """Print the summary; what was left out goes to the log too."""
+    if scorer.skipped:
+        log.warning("score.files: left out %s", dict(scorer.skipped))
+    if summary.changed:
+        log.warning("the tokenizer changed the text of %d completions (special tokens, unknown characters)", summary.changed)
+    table = Table(title=f"Recorded completions under {type(scorer.scorer).__name__}")
+    table.add_column("what")
+    table.add_column("value", justify="right")
+    for row in (*summary.rows(), *((reason, str(count)) for reason, count in scorer.skipped.items())):
+        table.add_row(*row)
+    console = Console()
+    console.print(table)
+    console.print(f"scores: {output}", soft_wrap=True)
+    if pages:
+        console.print(f"heat-maps: {heatmap_path(output, 1)}" + (f" to {pages}" if pages > 1 else ""), soft_wrap=True)

@@ -1,0 +1,119 @@
+"""Columns, dotted paths, dropped rows, and errors that name what is there."""
+
+from __future__ import annotations
+
+from collections import Counter
+from typing import Any
+
+import pytest
+
+from oar_lightning.data.rows import NO_ANSWER, NO_QUESTION, Columns, lookup, paths, problems_of, to_problem
+from oar_lightning.types import MathProblem
+
+NESTED = {
+    "prompt": [{"role": "system", "content": "Think."}, {"role": "user", "content": "1+1?"}],
+    "reward_model": {"ground_truth": "2", "style": "rule"},
+    "extra.info": {"index": 7},
+}
+
+
+def error(row: dict[str, Any], columns: Columns) -> str:
+    with pytest.raises(ValueError, match="column") as caught:
+        to_problem(row, columns, "s", "x:1")
+    return str(caught.value)
+
+
+@pytest.mark.parametrize(
+    ("path", "value"),
+    [
+        ("prompt.0.content", "Think."),
+        ("prompt.1.content", "1+1?"),
+        ("prompt.-1.content", "1+1?"),
+        ("prompt.2.content", None),
+        ("reward_model.ground_truth", "2"),
+        ("extra.info", {"index": 7}),  # a name with a dot in it is a name first
+    ],
+)
+def test_dotted_paths(path: str, value: Any) -> None:
+    assert lookup(NESTED, path) == value
+
+
+@pytest.mark.parametrize(
+    "path", ["question", "reward_model.answer", "reward_model.style.deep", "prompt.content", "prompt.0.text"]
+)
+def test_paths_that_lead_nowhere(path: str) -> None:
+    with pytest.raises(KeyError):
+        lookup(NESTED, path)
+
+
+def test_null_on_the_way_is_null() -> None:
+    assert lookup({"a": None}, "a.b.0.c") is None
+    assert lookup({"a": []}, "a.0.b") is None
+
+
+def test_everything_a_row_has() -> None:
+    assert paths(NESTED) == [
+        "extra.info.index",
+        "prompt.0.content",
+        "prompt.0.role",
+        "reward_model.ground_truth",
+        "reward_model.style",
+    ]
+    assert paths({"b": None, "a": [], "c": {}}) == ["a", "b", "c"]
+
+
+def test_a_nested_row() -> None:
+    row = {k.replace(".", "_"): v for k, v in NESTED.items()}
+    columns = Columns("prompt.-1.content", "reward_model.ground_truth", None, "extra_info.index", "reward_model.style")
+    assert to_problem(row, columns, "s", "x:1") == MathProblem("1+1?", "2", "", "s", "7", "rule")
+
+
+@pytest.mark.parametrize(
+    ("solution", "answer"),
+    [
+        ("48/2 = <<48/2=24>>24\n48+24 = 72\n#### 72", "72"),  # GSM8K
+        ("#### 1,234", "1,234"),
+        ("so $x = \\boxed{\\frac{1}{2}}$.", "\\frac{1}{2}"),  # MATH
+        ("\\boxed{1} and then \\boxed{2}", "2"),
+        ("\\fbox{3}", None),
+        ("\\boxed{}", None),
+        ("", None),
+    ],
+)
+def test_the_answer_from_the_solution(solution: str, answer: str | None) -> None:
+    made = to_problem({"q": "?", "s": solution}, Columns("q", None, "s"), "", "x:1")
+    assert (made.answer if isinstance(made, MathProblem) else None) == answer
+    assert answer is not None or made == NO_ANSWER
+
+
+def test_names_and_sources() -> None:
+    columns = Columns("q", "a", None)
+    plain = {"q": "?", "a": 1}
+    made = [to_problem(row, columns, "set", "x:1") for row in (plain, plain | {"id": 0, "source": "own"}, plain | {"id": None})]
+    assert [(p.source, p.id) for p in made if isinstance(p, MathProblem)] == [("set", "x:1"), ("own", "0"), ("set", "x:1")]
+    named = to_problem(plain | {"unique_id": "u/1.json"}, Columns("q", "a", None, id="unique_id"), "set", "x:1")
+    assert isinstance(named, MathProblem)
+    assert named.id == "u/1.json"
+
+
+def test_drops_are_counted_and_the_limit_counts_what_is_kept() -> None:
+    rows = [("1", {"q": "", "a": "1"}), ("2", {"q": "?", "a": None}), *((str(i), {"q": f"{i}?", "a": i}) for i in range(3, 9))]
+    for limit, kept in ((None, 6), (2, 2)):
+        dropped: Counter[str] = Counter()
+        assert len(list(problems_of(rows, Columns("q", "a", None), "", dropped, limit))) == kept
+        assert dropped == {NO_QUESTION: 1, NO_ANSWER: 1}
+
+
+def test_errors_say_what_is_there_and_what_to_set() -> None:
+    row = {k.replace(".", "_"): v for k, v in NESTED.items()}
+    available = "['extra_info.index', 'prompt.0.content', 'prompt.0.role', 'reward_model.ground_truth', 'reward_model.style']"
+    assert error(row, Columns("problem", "reward_model.ground_truth", None)) == (
+        f"x:1 has no column 'problem'; it has {available}: set question_column to one of them"
+    )
+    assert error(row, Columns("prompt.0.content", "answer", None)).endswith("set answer_column to one of them or to null")
+    assert error(row, Columns("prompt", "reward_model.ground_truth", None)) == (
+        "x:1 holds a list in column 'prompt'; set question_column to a path into it, "
+        "one of ['prompt.0.content', 'prompt.0.role']"
+    )
+    with pytest.raises(ValueError, match="answer_column=null takes the gold answer from the solution, so solution_column must"):
+        Columns(answer=None, solution=None)

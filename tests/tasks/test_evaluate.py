@@ -1,0 +1,169 @@
+"""task=evaluate: what it leaves behind, and that an interrupted evaluation ends like an uninterrupted one."""
+
+from __future__ import annotations
+
+import json
+import logging
+import os
+import subprocess
+import sys
+from collections.abc import Callable, Iterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+from mlflow import MlflowClient
+
+from oar_lightning.config_check import ConfigError
+from oar_lightning.evaluation_metrics import evaluation_metrics
+from oar_lightning.problem_result import ResultsFile
+from oar_lightning.tasks import evaluate as task
+
+Prepare = Callable[..., Callable[[], float | None]]
+
+SMALL = ("task=evaluate", "evaluation.problems=10", "evaluation.samples=2", "evaluation.batch_problems=4")
+QUIET = (*SMALL, "logger=none")
+
+
+def run_folder(folder: Path, number: int = 0) -> Path:
+    return folder / "outputs" / "evaluate" / "seed0" / f"run{number}"
+
+
+def kept(folder: Path, number: int = 0) -> Path:
+    return run_folder(folder, number) / "results" / "chain.jsonl"
+
+
+@pytest.fixture
+def starts(monkeypatch: pytest.MonkeyPatch) -> list[int]:
+    """The first problem of every evaluation that is begun."""
+    seen: list[int] = []
+    original = task.evaluate
+
+    def spy(*args: Any, start: int) -> Iterator[Any]:
+        seen.append(start)
+        return original(*args, start=start)
+
+    monkeypatch.setattr(task, "evaluate", spy)
+    return seen
+
+
+def test_an_interrupted_evaluation_ends_like_an_uninterrupted_one(
+    prepared: Prepare,
+    tmp_path: Path,
+    monkeypatch: pytest.MonkeyPatch,
+    caplog: pytest.LogCaptureFixture,
+    capsys: pytest.CaptureFixture[str],
+) -> None:
+    """Ctrl-C after the first batch, then a kill that tears the results' last line; with MLflow."""
+    caplog.set_level(logging.INFO, "oar_lightning")
+    whole = prepared(*QUIET, "name=whole")()
+    expected = (tmp_path / "outputs" / "whole" / "seed0" / "run0" / "results" / "chain.jsonl").read_bytes()
+    assert capsys.readouterr().out.count("│ chain") == 5 + 1 + 3  # accuracies with answered and truncated; levels
+
+    original, starts = task.evaluate, []
+
+    def interrupted(*args: Any, start: int) -> Iterator[Any]:
+        yield next(original(*args, start=start))
+        raise KeyboardInterrupt
+
+    monkeypatch.setattr(task, "evaluate", interrupted)
+    with pytest.raises(SystemExit) as caught:
+        prepared(*SMALL)()
+    assert caught.value.code == 130
+    assert "resume=true" in caplog.text
+    file = tmp_path / "outputs" / "evaluate" / "seed0" / "run1" / "results" / "chain.jsonl"
+    first = file.read_bytes()
+    assert first == b"".join(expected.splitlines(keepends=True)[:4])
+    client = MlflowClient(f"sqlite:///{tmp_path}/mlflow.db")
+    experiment = client.get_experiment_by_name("oar_lightning").experiment_id
+    (run,) = client.search_runs([experiment])
+    assert run.info.status == "KILLED"
+
+    def counted(*args: Any, start: int) -> Iterator[Any]:
+        starts.append(start)
+        return original(*args, start=start)
+
+    monkeypatch.setattr(task, "evaluate", counted)
+    file.write_bytes(first[:-20])
+    assert prepared(*SMALL, "resume=true")() == whole
+    assert starts == [3], "three whole lines were left"
+    assert file.read_bytes() == expected
+    assert "dropped an unfinished last line" in caplog.text
+
+    (run,) = client.search_runs([experiment])
+    assert run.info.status == "FINISHED"
+    metrics = evaluation_metrics(ResultsFile(file).read())
+    assert whole == metrics["avg_at_2"]
+    assert {k: v for k, v in run.data.metrics.items() if k.startswith("eval/")} == pytest.approx(
+        {f"eval/chain/{key}": value for key, value in metrics.items()}
+    )
+    assert (run.data.tags["task"], run.data.tags["data"], run.data.params["policy.name"]) == ("evaluate", "chain", "chain")
+    tables = {name: json.loads((run_folder(tmp_path, 1) / "artifacts" / name).read_text()) for name in artifacts(client, run)}
+    assert len(tables["completions/chain.json"]["data"]) == 10 * 3
+    listed = {row[0]: row[1:] for row in tables["metrics/chain.json"]["data"]}
+    assert listed["maj_at_2"] == [metrics["maj_at_2"], metrics["maj_at_2_low"], metrics["maj_at_2_high"]]
+
+
+def artifacts(client: MlflowClient, run: Any) -> list[str]:
+    return [a.path for folder in ("completions", "metrics") for a in client.list_artifacts(run.info.run_id, folder)]
+
+
+def test_a_finished_evaluation_is_shown_again_but_not_another_one(
+    prepared: Prepare, tmp_path: Path, starts: list[int], capsys: pytest.CaptureFixture[str]
+) -> None:
+    value = prepared(*QUIET)()
+    before = kept(tmp_path).read_bytes()
+    assert prepared(*QUIET, "resume=true", "evaluation.batch_problems=3", "rollout.max_batch=2")() == value
+    assert kept(tmp_path).read_bytes() == before
+    assert starts == [0, 10]
+    first, second = capsys.readouterr().out.split("results: ")[:2]
+    assert first == second[second.index("\n") + 1 :]
+    for override, named in (
+        ("evaluation.samples=3", r"evaluation\.samples=3 \(there 2\)"),
+        ("rollout.temperature=0.5", r"rollout\.temperature=0\.5 \(there 1\.0\)"),
+        ("policy.dtype=auto", r"policy\.dtype='auto' \(there 'float32'\)"),
+        ("answer.boxed=false", r"answer\.boxed=False"),
+        ("data.evaluation.chain.seed=1", r"data\.evaluation\.chain\.seed=1"),
+    ):
+        with pytest.raises(ConfigError, match=rf"made with another config: {named}"):
+            prepared(*QUIET, "resume=true", override)
+    lines = before.decode().splitlines(keepends=True)
+    kept(tmp_path).write_text("".join(lines[::-1]))
+    with pytest.raises(ConfigError, match=r"other problems than data\.evaluation\.chain has now"):
+        prepared(*QUIET, "resume=true")
+
+
+@pytest.mark.parametrize(
+    ("overrides", "message"),
+    [
+        (["data.evaluation=null"], "names no benchmark"),
+        (["ckpt_path=outputs"], "task=evaluate takes a policy"),
+        (["policy=fresh"], "policy=fresh is a random policy"),
+        (["resume=true"], "no evaluation under"),
+    ],
+)
+def test_what_cannot_be_evaluated_is_refused(prepared: Prepare, tmp_path: Path, overrides: list[str], message: str) -> None:
+    with pytest.raises(ConfigError, match=message):
+        prepared(*SMALL, *overrides)
+    assert not (tmp_path / "mlflow.db").exists()
+    assert not (tmp_path / "outputs").exists()
+
+
+def test_a_failure_closes_the_run(prepared: Prepare, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    closed: list[str] = []
+    monkeypatch.setattr(task.Tracker, "close", lambda self, status: closed.append(status))
+    monkeypatch.setattr(task, "log_benchmark", lambda *_: 1 / 0)
+    with pytest.raises(ZeroDivisionError):
+        prepared(*QUIET, "evaluation.problems=1")()
+    assert closed == ["FAILED"]
+
+
+def test_the_command(tmp_path: Path) -> None:
+    """One sample a problem, in a process of its own."""
+    command = [sys.executable, "-m", "oar_lightning", "task=evaluate", "evaluation.problems=2", "evaluation.samples=1"]
+    environment = os.environ | {"OMP_NUM_THREADS": "1"}
+    done = subprocess.run([*command, "logger=none"], cwd=tmp_path, env=environment, capture_output=True, text=True, timeout=200)
+    assert done.returncode == 0, done.stderr
+    assert "avg_at_1" in done.stdout
+    (file,) = tmp_path.glob("outputs/evaluate/seed0/*/results/chain.jsonl")
+    assert len(ResultsFile(file).read()) == 2
