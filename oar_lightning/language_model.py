@@ -80,15 +80,22 @@ def new_cache(model: Any) -> Any:
 
 
 def cached_hidden_states(
-    model: Any, cache: Any, token_ids: Int[Tensor, "B W"], attention_mask: Bool[Tensor, "B S"]
+    model: Any,
+    cache: Any,
+    attention_mask: Bool[Tensor, "B S"],
+    token_ids: Int[Tensor, "B W"] | None = None,
+    inputs_embeds: Float[Tensor, "B W H"] | None = None,
 ) -> Float[Tensor, "B W H"]:
     """Hidden states of the last W of S columns, the ones before being in the cache, which grows in place."""
     decoder = base_model(model).get_decoder()
+    inputs = {"input_ids": token_ids} if inputs_embeds is None else {"inputs_embeds": inputs_embeds}
+    (given,) = inputs.values()
+    assert given is not None
     positions: dict[str, Any] = {}
     if "position_ids" in inspect.signature(decoder.forward).parameters:
-        positions["position_ids"] = position_ids(attention_mask)[:, -token_ids.shape[1] :]
+        positions["position_ids"] = position_ids(attention_mask)[:, -given.shape[1] :]
     mask = None if bool(attention_mask.all()) else attention_mask.long()
-    out = decoder(input_ids=token_ids, attention_mask=mask, past_key_values=cache, use_cache=True, **positions)
+    out = decoder(attention_mask=mask, past_key_values=cache, use_cache=True, **inputs, **positions)
     return out.last_hidden_state
 
 

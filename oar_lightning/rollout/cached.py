@@ -66,7 +66,7 @@ class CachedEngine:
         eos = torch.tensor(eos_token_ids(model, self.tokenizer), device=device)
         ids, attention = pad_left(prompts, self.tokenizer.pad_token_id, device)
         cache = new_cache(model)
-        hidden = cached_hidden_states(model, cache, ids, attention)[:, -1]
+        hidden = cached_hidden_states(model, cache, attention, ids)[:, -1]
         cache.batch_select_indices(owner)
         ids, prompt_mask, hidden = ids[owner], attention[owner], hidden[owner]
 
@@ -89,7 +89,7 @@ class CachedEngine:
                 cache.batch_select_indices(keep)
                 live, tokens, attention = live[keep], tokens[keep], attention[keep]
             attention = torch.cat([attention, torch.ones_like(attention[:, :1])], 1)
-            hidden = cached_hidden_states(model, cache, tokens[:, None], attention)[:, -1]
+            hidden = cached_hidden_states(model, cache, attention, tokens[:, None])[:, -1]
         width = int(lengths.max())
         response: Bool[Tensor, "B W"] = torch.arange(width, device=device) < lengths[:, None]
         return Generation(

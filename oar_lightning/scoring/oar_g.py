@@ -8,8 +8,9 @@ import torch
 from jaxtyping import Float
 from torch import Tensor
 
-from oar_lightning.language_model import embed, evaluating, hidden_states
+from oar_lightning.language_model import embed, evaluating
 from oar_lightning.scoring.base import Scorer, chunks_by_tokens, place_rows, row_generator, scorable_rows
+from oar_lightning.scoring.prefix import PromptStates
 from oar_lightning.scoring.probes import Probe, ProbeSchedule
 from oar_lightning.types import Rollouts
 
@@ -97,17 +98,24 @@ def gradient_scores(model: Any, rollouts: Rollouts, probe: Probe, noise: Float[T
 
     Every row must have an answer.
     """
-    ids, attention, answer = rollouts.token_ids, rollouts.attention_mask, rollouts.answer_mask
     with evaluating(model), torch.enable_grad():
+        # the prompt has no noise and no score: its states are run once for all its completions, outside the graph
+        prompts = PromptStates(model, rollouts)
+        # nothing after the answer is read
+        end = int(rollouts.answer_mask.any(0).nonzero().max()) + 1
+        columns = slice(prompts.start, end)
+        ids, answer = rollouts.token_ids[:, columns], rollouts.answer_mask[:, columns]
         with torch.no_grad():
             embeddings = embed(model, ids)
-            clean = probe.read(model, hidden_states(model, attention, inputs_embeds=embeddings), ids, answer)
-        noisy = (embeddings + noise.to(embeddings)).requires_grad_()
-        outcome = probe.read(model, hidden_states(model, attention, inputs_embeds=noisy), ids, answer)
+            clean = probe.read(model, prompts.hidden_states(embeddings), ids, answer)
+        noisy = (embeddings + noise[:, columns].to(embeddings)).requires_grad_()
+        outcome = probe.read(model, prompts.hidden_states(noisy), ids, answer)
         # autograd.grad, not backward: parameter gradients and DDP/DeepSpeed hooks must not see this
         (gradient,) = torch.autograd.grad(probe.gap(clean, outcome).sum(), noisy)
     saliency = (gradient.to(outcome.dtype) * embeddings.to(outcome.dtype)).sum(-1).abs()
-    return saliency.masked_fill(~rollouts.reasoning_mask, 0.0)
+    scores = torch.zeros(rollouts.token_ids.shape, dtype=saliency.dtype, device=saliency.device)
+    scores[:, columns] = saliency
+    return scores.masked_fill(~rollouts.reasoning_mask, 0.0)
 
 
 def rank_correlation(a: Float[Tensor, " n"], b: Float[Tensor, " n"]) -> float:

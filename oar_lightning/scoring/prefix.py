@@ -9,7 +9,8 @@ import torch
 from jaxtyping import Float, Int
 from torch import Tensor
 
-from oar_lightning.language_model import base_model, new_cache
+from oar_lightning.language_model import base_model, cached_hidden_states, can_share_prefixes, hidden_states, new_cache
+from oar_lightning.types import Rollouts
 
 
 class SharedPrefix:
@@ -47,3 +48,35 @@ class SharedPrefix:
         if self._positioned:
             positions["position_ids"] = torch.arange(start, start + token_ids.shape[1], device=token_ids.device)[None]
         return self._decoder(input_ids=token_ids, past_key_values=cache, use_cache=True, **positions).last_hidden_state
+
+
+class PromptStates:
+    """The states of the columns before the first completion token, run once for each different prompt among the rows.
+
+    Where the model's cache cannot be shared (`can_share_prefixes`), nothing is run ahead and `start` is 0.
+    """
+
+    def __init__(self, model: Any, rollouts: Rollouts) -> None:
+        self._model = model
+        self._attention = rollouts.attention_mask
+        self._cache: Any = None
+        self.start = int(rollouts.response_mask.any(0).long().argmax()) if can_share_prefixes(model) else 0
+        if not self.start:
+            return
+        columns = torch.cat([rollouts.token_ids, rollouts.attention_mask.to(rollouts.token_ids)], 1)
+        width = rollouts.token_ids.shape[1]
+        wanted = torch.cat([columns[:, : self.start], columns[:, width : width + self.start]], 1)
+        unique, self._owner = wanted.unique(dim=0, return_inverse=True)
+        self._cache = new_cache(model)
+        with torch.no_grad():
+            cached_hidden_states(model, self._cache, unique[:, self.start :].bool(), unique[:, : self.start])
+
+    def hidden_states(self, inputs_embeds: Float[Tensor, "B W H"]) -> Float[Tensor, "B W H"]:
+        """Hidden states of the W columns from `start` on, given their embeddings. The prompts' states stay as they are."""
+        attention = self._attention[:, : self.start + inputs_embeds.shape[1]]
+        if self._cache is None:
+            return hidden_states(self._model, attention, inputs_embeds=inputs_embeds)
+        cache = new_cache(self._model)
+        for index, layer in enumerate(self._cache.layers):
+            cache.update(layer.keys[self._owner], layer.values[self._owner], index)
+        return cached_hidden_states(self._model, cache, attention, inputs_embeds=inputs_embeds)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import functools
 import json
 import logging
 from collections.abc import Callable
@@ -48,7 +49,7 @@ def run(files: dict[str, list[AuditRow]], answer_format: AnswerFormat, limits: V
         with Progress(console=Console(stderr=True), transient=True) as progress:
             for file, rows in files.items():
                 bar = progress.add_task(file, total=len(rows))
-                reports.append(audit(file, rows, answer_format, verifier, lambda n, bar=bar: progress.advance(bar, n)))
+                reports.append(audit(file, rows, answer_format, verifier, functools.partial(progress.advance, bar)))
     finally:
         verifier.close()
     console = Console()
