@@ -44,6 +44,8 @@ def canonical(text: str) -> str:
     for pattern, spelling in _REPLACED:
         text = pattern.sub(spelling, text)
     text = _DROPPED.sub("", text)
+    exact, approximately, _ = text.partition("\\approx")
+    text = exact if approximately and exact.strip() else text
     text = _FRAC_DIGITS.sub(r"\\frac{\1}{\2}", text)
     text = " ".join(_SPACE.sub(" ", text).split())
     text = text.strip("*_` ").rstrip(".,;:? ").lstrip(":, ")
@@ -139,7 +141,7 @@ _CLOCK = re.compile(r"(\d{1,2}):(\d{2})(?::(\d{2}))?\s*(?:([ap])\.?\s?m\.?)?", r
 
 
 def clock(gold: str, answer: str) -> Outcome:
-    """Times of day are equal as times, never as ratios; a missing a.m. or p.m. is no difference."""
+    """Times of day are equal as times, never as ratios; a missing a.m. or p.m. is no difference. A ratio is no number."""
     times = [_CLOCK.fullmatch(unwrapped(text).strip()) for text in (gold, answer)]
     first, second = times
     if first is not None and second is not None:
@@ -149,7 +151,8 @@ def clock(gold: str, answer: str) -> Outcome:
         return len(halves) < 2
     if any(match is not None and match[4] for match in times):
         return False
-    return None
+    ratios = [bool(re.fullmatch(r"[^:]+:[^:]+", text)) for text in (gold, answer)]
+    return False if any(ratios) and any(plain_number(text) is not None for text in (gold, answer)) else None
 
 
 _BASED = re.compile(r"\(?([+-]?[0-9A-Z][0-9A-Z ]*)\)?\s*_\s*\{?\s*(?:\\text\s*\{)?\s*([A-Za-z0-9]+)\s*\}?\s*\}?")
