@@ -6,9 +6,7 @@ Cheap things are built first, so that a bad value is reported before a model is 
 from __future__ import annotations
 
 import contextlib
-import itertools
 import logging
-from collections.abc import Mapping
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -21,13 +19,12 @@ from omegaconf import DictConfig, OmegaConf
 
 from oar_lightning.advantage import AdvantageConfig
 from oar_lightning.answer_span import AnswerFormat
+from oar_lightning.build_data import build_benchmarks, build_keep, build_train, check_data_options
 from oar_lightning.callbacks import EvaluationCallback, GracefulStop, LastCheckpoint, RandomState, RunIdentity, TrainingProgress
 from oar_lightning.config_check import ConfigError
 from oar_lightning.data.datamodule import MathDataModule, benchmark_problems, sample_texts
-from oar_lightning.data.decontamination import Contamination
-from oar_lightning.data.filters import AnyOf, Decontamination, PromptLength
 from oar_lightning.data.prompts import PromptTemplate
-from oar_lightning.data.stream import Keep, ProblemSource, UpdatePlan, is_endless
+from oar_lightning.data.stream import ProblemSource, UpdatePlan
 from oar_lightning.evaluation import EvaluationConfig
 from oar_lightning.gating import GateConfig
 from oar_lightning.language_model import check_head
@@ -41,7 +38,6 @@ from oar_lightning.scoring import FunctionScorer, Scorer, Uniform
 from oar_lightning.supervised import SupervisedConfig, SupervisedWarmStart
 from oar_lightning.token_text import TokenBytes
 from oar_lightning.tracking import Tracker
-from oar_lightning.types import MathProblem
 
 log = logging.getLogger(__name__)
 
@@ -111,60 +107,6 @@ def build_settings(cfg: DictConfig) -> Settings:
     return settings
 
 
-def build_train(cfg: DictConfig) -> ProblemSource:
-    """The training problems, read as far as the first.
-
-    Raises:
-        ConfigError: where there are none to choose from.
-    """
-    if cfg.data.get("train") is None:
-        raise ConfigError(
-            f"data={cfg.data.name} is for evaluation only (data.train=null); choose training problems too, "
-            f"e.g. data=math, or data/train=math beside data={cfg.data.name}"
-        )
-    return _source(cfg.data.train, "data.train")
-
-
-def build_benchmarks(cfg: DictConfig) -> dict[str, ProblemSource]:
-    """The evaluation sets by name, each read as far as its first problem."""
-    nodes = (cfg.data.get("evaluation") or {}).items()
-    return {str(name): _source(node, f"data.evaluation.{name}") for name, node in nodes}
-
-
-def _source(node: Any, where: str) -> ProblemSource:
-    source = instantiate(node, _convert_="all")
-    if not isinstance(source, ProblemSource):
-        raise ConfigError(
-            f"{where}._target_={node.get('_target_')} makes a {type(source).__name__}, which is no ProblemSource: "
-            "it needs __iter__() and shuffled(seed, epoch, start)"
-        )
-    try:  # what cannot be reached or read should fail here, not after a model is loaded
-        first = next(iter(source), None)
-    except ValueError as error:
-        raise ConfigError(f"{where}: {error}") from error
-    if first is None:
-        raise ConfigError(f"{where} has no problem; name other data")
-    return source
-
-
-def build_keep(cfg: DictConfig, settings: Settings, prompt: PromptTemplate, tokenizer: Any) -> Keep:
-    """Which training problems to drop, and why: data.decontaminate and data.max_prompt_tokens."""
-    rules: list[Keep] = []
-    if cfg.data.get("decontaminate"):
-        evaluated = whole_benchmarks(settings.benchmarks, settings.evaluation.problems)
-        rules.append(Decontamination(Contamination(itertools.chain.from_iterable(evaluated.values()))))
-    if cfg.data.get("max_prompt_tokens") is not None:
-        rules.append(PromptLength(prompt, tokenizer, int(cfg.data.max_prompt_tokens)))
-    return AnyOf(tuple(rules))
-
-
-def whole_benchmarks(benchmarks: Mapping[str, ProblemSource], problems: int | None) -> dict[str, list[MathProblem]]:
-    """All problems of each benchmark; of an endless one the first `problems`, as many as are evaluated."""
-    return {
-        name: benchmark_problems(source, problems if is_endless(source) else None, name) for name, source in benchmarks.items()
-    }
-
-
 def _check_combinations(settings: Settings, cfg: DictConfig) -> None:
     uniform = isinstance(settings.scorer, Uniform) or settings.gate.mode == "off"
     if settings.loss.ratio == "sequence" and not uniform:
@@ -182,11 +124,7 @@ def _check_combinations(settings: Settings, cfg: DictConfig) -> None:
             "policy=fresh is a random policy, which task=train cannot learn from; train it first with "
             "+experiment=warm_start, then pass policy=hf policy.name=<its folder>"
         )
-    if not isinstance(cfg.data.get("decontaminate", False), bool):
-        raise ConfigError(f"data.decontaminate must be true or false, got {cfg.data.decontaminate!r}")
-    tokens = cfg.data.get("max_prompt_tokens")
-    if tokens is not None and (not isinstance(tokens, int) or isinstance(tokens, bool) or tokens < 1):
-        raise ConfigError(f"data.max_prompt_tokens must be an integer >= 1, or null for no limit, got {tokens!r}")
+    check_data_options(cfg)
     if "accumulate_grad_batches" in cfg.trainer:
         raise ConfigError("trainer.accumulate_grad_batches is set by the update plan; use update.microbatches instead")
     if settings.evaluation.problems is not None and not settings.benchmarks:
@@ -271,7 +209,7 @@ def build_run(cfg: DictConfig, settings: Settings, run_dir: Path, run_id: str | 
         enable_model_summary=False,
         default_root_dir=str(run_dir),
     )
-    keep = build_keep(cfg, settings, prompt, policy.tokenizer)
+    keep = build_keep(cfg, settings.benchmarks, settings.evaluation.problems, prompt, policy.tokenizer)
     datamodule = MathDataModule(settings.train, int(cfg.seed), steps, plan, keep)
     return Run(datamodule, module, trainer, tracker, policy, evaluation, stop)
 

@@ -14,17 +14,18 @@ import oar_lightning
 ROOT = Path(oar_lightning.__file__).parent
 NAME = oar_lightning.__name__
 
-PURE = {"types", "advantage", "gating", "loss", "diagnostics", "answer_span", "answer_form", "formula"}
+PURE = {"types", "advantage", "gating", "loss", "diagnostics", "answer_span", "answer_form", "answer_units", "formula"}
 """Torch, its shapes and the standard library, and each other."""
 
 LAYERS = (
-    {"", "types", "randomness", "paths", "token_text", "config_check", "verify_worker", "formula"},
+    {"", "types", "randomness", "paths", "token_text", "config_check", "verify_worker", "formula", "answer_units"},
     {"answer_form"},
-    PURE - {"types", "formula", "answer_form"} | {"verify", "language_model", "schedule", "tracking"},
+    PURE - {"types", "formula", "answer_units", "answer_form"} | {"verify", "language_model", "schedule", "tracking"},
     {"scoring", "data", "reward", "policy", "heatmap", "problem_result"},
     {"rollout", "experience", "evaluation_metrics", "token_credit"},
     {"module", "supervised", "evaluation", "completion_scores", "audit"},
     {"callbacks"},
+    {"build_data"},
     {"build"},
     {"tasks"},
     {"__main__"},
@@ -109,12 +110,12 @@ def test_pure_files_know_torch_and_the_standard_library_only(module: str) -> Non
 
 def test_only_build_tasks_and_main_know_hydra() -> None:
     users = {m for m, path in MODULES.items() if any(i.split(".")[0] in ("hydra", "omegaconf") for i in imports(path))}
-    assert {unit(m) for m in users} == {"build", "tasks", "__main__"}
+    assert {unit(m) for m in users} == {"build", "build_data", "tasks", "__main__"}
 
 
 def test_the_worker_and_the_first_checks_import_nothing_slow() -> None:
     """A typo should be reported, and a worker start, without waiting for torch."""
-    for module in ("formula", "answer_form", "verify", "verify_worker", "config_check", "paths", "tasks"):
+    for module in ("formula", "answer_units", "answer_form", "verify", "verify_worker", "config_check", "paths", "tasks"):
         assert not {i.split(".")[0] for i in imports(MODULES[module])} & {"torch", "lightning", "transformers"}
     tree = ast.parse(MODULES["__main__"].read_text(encoding="utf-8"))
     at_the_top = {n.module or "" for n in tree.body if isinstance(n, ast.ImportFrom)}

@@ -10,7 +10,7 @@ from omegaconf import DictConfig
 from rich.console import Console
 from rich.table import Table
 
-from oar_lightning import build
+from oar_lightning import build_data
 from oar_lightning.config_check import ConfigError
 from oar_lightning.data.decontamination import EXACT, OVERLAP, Report, report
 from oar_lightning.data.stream import ProblemSource, is_endless
@@ -23,16 +23,16 @@ def prepare(cfg: DictConfig) -> Callable[[], float | None]:
     Raises:
         ConfigError: where one of them is missing, the training problems have no end, or the output is a folder.
     """
-    train = build.build_train(cfg)
+    train = build_data.build_train(cfg)
     if is_endless(train):
         raise ConfigError(
             f"task=decontaminate reads all training problems once, and those of data={cfg.data.name} have no end; "
             "choose a finite set, e.g. data=math"
         )
-    sources = build.build_benchmarks(cfg)
+    sources = build_data.build_benchmarks(cfg)
     if not sources:
         raise ConfigError("data.evaluation names no benchmark to compare with; e.g. data/evaluation=[math500,aime24]")
-    benchmarks = build.whole_benchmarks(sources, cfg.evaluation.problems)
+    benchmarks = build_data.whole_benchmarks(sources, cfg.evaluation.problems)
     output = None if cfg.decontaminate.output is None else Path(str(cfg.decontaminate.output)).expanduser()
     if output is not None and output.is_dir():
         raise ConfigError(f"decontaminate.output={output} is a folder; give a file, e.g. decontaminate.output=overlap.json")

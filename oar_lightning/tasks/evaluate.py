@@ -15,7 +15,7 @@ from omegaconf import DictConfig, OmegaConf
 from rich.console import Console
 from rich.table import Table
 
-from oar_lightning import build
+from oar_lightning import build, build_data
 from oar_lightning.callbacks.progress import accuracy_names, counted_progress, percent
 from oar_lightning.config_check import ConfigError
 from oar_lightning.data.datamodule import benchmark_problems
@@ -68,7 +68,7 @@ def prepare(cfg: DictConfig) -> Callable[[], float | None]:
     if cfg.resume:
         folder = newest_folder(cfg)
         folder.check(build.plain(cfg))
-    sources = build.build_benchmarks(cfg)
+    sources = build_data.build_benchmarks(cfg)
     benchmarks = {name: benchmark_problems(source, config.problems, name) for name, source in sources.items()}
     kept = {name: kept_results(folder, name, problems) for name, problems in benchmarks.items()}
     build.set_threads(cfg.num_threads)

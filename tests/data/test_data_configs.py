@@ -17,7 +17,8 @@ from hydra.errors import HydraException
 from omegaconf import DictConfig, open_dict
 
 from oar_lightning.__main__ import check_config
-from oar_lightning.build import Settings, build_keep, build_settings, plain
+from oar_lightning.build import Settings, build_settings, plain
+from oar_lightning.build_data import build_keep
 from oar_lightning.config_check import ConfigError, check_targets
 from oar_lightning.data.chain import ChainProblems
 from oar_lightning.data.hub import HubProblems
@@ -248,7 +249,9 @@ def test_contaminated_and_over_long_problems_are_passed_over(tmp_path: Path) -> 
         cfg = checked(*files, *overrides)
         built = build_settings(cfg)
         assert built.train is not None
-        stream = ProblemStream(built.train, 0, keep=build_keep(cfg, built, PlainPrompt(), tokenizer))
+        stream = ProblemStream(
+            built.train, 0, keep=build_keep(cfg, built.benchmarks, built.evaluation.problems, PlainPrompt(), tokenizer)
+        )
         kept = 4 - sum(dropped.values())
         assert len({p.question for p in stream.take(kept)}) == kept
         stream.take(1)  # into the next epoch, so that all of the first was walked
