@@ -52,10 +52,10 @@ def prepare(cfg: DictConfig) -> Callable[[], float | None]:
     # torch, lightning and transformers take seconds to import: only after the quick checks
     from oar_lightning.config_check import check_targets
 
-    quiet()
     resolved = OmegaConf.to_container(cfg, resolve=True)
     assert isinstance(resolved, dict)
     check_targets({str(k): v for k, v in resolved.items()})
+    quiet()  # after the imports: lightning sets up its own logging in them
     return tasks.prepare(cfg)
 
 
