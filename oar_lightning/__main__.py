@@ -19,6 +19,9 @@ from oar_lightning.paths import conf_dir
 
 log = logging.getLogger("oar_lightning")
 
+TRAINING = ("train", "warm_start", "decontaminate")
+"""Tasks that read data.train."""
+
 DATA_KEYS = ("name", "chain", "train", "evaluation", "prompt", "decontaminate", "max_prompt_tokens")
 
 os.environ.setdefault("MLFLOW_DISABLE_TELEMETRY", "true")
@@ -86,7 +89,7 @@ def check_config(cfg: DictConfig) -> None:
 
     check_keys(map(str, cfg), top_level_keys(), "")
     check_keys(map(str, cfg.data), DATA_KEYS, "data")
-    missing = sorted(OmegaConf.missing_keys(cfg))
+    missing = sorted(key for key in OmegaConf.missing_keys(cfg) if cfg.task in TRAINING or not key.startswith("data.train."))
     if missing:
         raise ConfigError(f"{missing[0]} has no value; set it, e.g. {missing[0]}=...")
     if cfg.task not in tasks.TASKS:

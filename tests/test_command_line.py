@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import os
 import subprocess
 import sys
@@ -46,3 +47,13 @@ def test_the_composed_config_can_be_printed(tmp_path: Path) -> None:
     for line in ("name: oar_g", "  _target_: oar_lightning.scoring.OarG", "  tau: 0.3"):
         assert line in result.stdout.splitlines()
     assert not list(tmp_path.iterdir())
+
+
+def test_evaluating_files_needs_no_training_data(tmp_path: Path) -> None:
+    rows = [{"question": "Ann has 9 apples. Ann drops 6. How many apples are left?", "answer": "3"}]
+    (tmp_path / "own.jsonl").write_text("\n".join(map(json.dumps, rows)))
+    columns = ["data.train.question_column=question", "data.train.solution_column=null"]
+    evaluation = ["evaluation.samples=2", "logger=none", "data.evaluation.test.paths=own.jsonl"]
+    result = run(tmp_path, "task=evaluate", "data=files", *columns, *evaluation)
+    assert result.returncode == 0, result.stderr
+    assert "avg_at_2" in result.stdout

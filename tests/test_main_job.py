@@ -108,11 +108,14 @@ def test_artifacts_are_a_table_a_heatmap_and_the_config(folder: Path, finished: 
 
 
 def test_exported_policy_loads_with_transformers(folder: Path, finished: subprocess.CompletedProcess[str]) -> None:
-    exported = mlflow_run(folder).data.tags["final_model"]
+    exported = Path(mlflow_run(folder).data.tags["final_model"])
     tokenizer, model = AutoTokenizer.from_pretrained(exported), AutoModelForCausalLM.from_pretrained(exported)
+    trained = torch.load(exported.parent / "checkpoints" / "last.ckpt", weights_only=True)["state_dict"]
+    for name, weight in model.state_dict().items():
+        assert torch.equal(weight, trained[f"model.{name}"]), name
     prompt = tokenizer("Ann has 9 apples. Ann drops 6. Ann wins 6. How many apples are left?\n", return_tensors="pt")
     out = model.generate(**prompt, max_new_tokens=40, do_sample=False)
-    assert "\\boxed{9}" in tokenizer.decode(out[0])
+    assert re.search(r"\\boxed\{\d+\}", tokenizer.decode(out[0]))
 
 
 def test_resume_continues_the_same_run_with_more_steps(folder: Path, finished: subprocess.CompletedProcess[str]) -> None:
