@@ -19,7 +19,7 @@ from oar_lightning.paths import conf_dir
 
 log = logging.getLogger("oar_lightning")
 
-TRAINING = ("train", "warm_start", "decontaminate")
+TRAINING = ("train", "warm_start", "decontaminate", "benchmark")
 """Tasks that read data.train."""
 
 DATA_KEYS = ("name", "chain", "train", "evaluation", "prompt", "decontaminate", "max_prompt_tokens")

@@ -42,7 +42,7 @@ from oar_lightning.tracking import Tracker
 log = logging.getLogger(__name__)
 
 
-TRAINING_TASKS = ("train", "warm_start")
+TRAINING_TASKS = ("train", "warm_start", "benchmark")
 
 
 @dataclass(frozen=True)

@@ -24,7 +24,7 @@ LAYERS = (
     {"scoring", "data", "reward", "policy", "heatmap", "problem_result"},
     {"rollout", "experience", "evaluation_metrics", "token_credit"},
     {"module", "supervised", "evaluation", "completion_scores", "audit"},
-    {"callbacks"},
+    {"callbacks", "benchmark"},
     {"build_data"},
     {"build"},
     {"tasks"},

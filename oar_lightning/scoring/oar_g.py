@@ -27,7 +27,8 @@ class OarG(Scorer):
         num_draws: noisy copies whose scores are averaged.
         seed: of the noise; each completion's noise depends on its tokens, the rollout and this, not on its neighbours.
         token_budget: padded tokens of one batch; bounds memory, does not change the numbers.
-        stability_rows: completions scored with a second draw to measure rank stability when num_draws is 1; 0 for none.
+        stability_rows: completions scored with a second draw to measure rank stability when num_draws is 1, at most one in
+            eight of the batch but at least one; 0 for none.
     """
 
     def __init__(
@@ -67,7 +68,7 @@ class OarG(Scorer):
         draws = [self._draw(model, rollouts, rows, probe, draw) for draw in range(self.num_draws)]
         compared = [d[: len(rows)] for d in draws]
         if self.num_draws == 1 and self.stability_rows:
-            few = rows[: self.stability_rows]
+            few = rows[: min(self.stability_rows, max(1, len(rows) // 8))]
             compared = [draws[0][: len(few)], self._draw(model, rollouts, few, probe, draw=1)]
         if len(compared) > 1:
             pairs = [rank_correlation(a, b) for a, b in zip(compared[0], compared[1], strict=True) if len(a) > 1]

@@ -18,6 +18,7 @@ TASKS = {
     "score": "oar_lightning.tasks.score",
     "audit": "oar_lightning.tasks.audit",
     "decontaminate": "oar_lightning.tasks.decontaminate",
+    "benchmark": "oar_lightning.tasks.benchmark",
 }
 """Task -> module; imported when chosen, because torch and lightning take seconds."""
 

@@ -2,9 +2,12 @@
 
 from __future__ import annotations
 
+from typing import Any
+
 from hydra.core.hydra_config import HydraConfig
 from omegaconf import DictConfig
 
+from oar_lightning.build import plain
 from oar_lightning.tracking import git_revision
 
 
@@ -18,3 +21,12 @@ def run_tags(cfg: DictConfig) -> dict[str, str]:
         "git_revision": git_revision(),
         "overrides": " ".join(HydraConfig.get().overrides.task),
     }
+
+
+SECTIONS = ("audit", "benchmark", "decontaminate", "score")
+"""Parts of the config that only the task of their name reads."""
+
+
+def run_parameters(cfg: DictConfig) -> dict[str, Any]:
+    """The resolved config without the other tasks' sections: what a run is compared by."""
+    return {key: value for key, value in plain(cfg).items() if key not in SECTIONS or key == cfg.task}

@@ -17,7 +17,7 @@ from oar_lightning import build
 from oar_lightning.callbacks.progress import before_after_table
 from oar_lightning.config_check import ConfigError
 from oar_lightning.policy import export_policy
-from oar_lightning.tasks.run_tags import run_tags
+from oar_lightning.tasks.run_tags import run_parameters, run_tags
 
 log = logging.getLogger(__name__)
 
@@ -39,7 +39,7 @@ def fit(cfg: DictConfig, job: build.Run, run_dir: Path, checkpoint: Path | None)
     if checkpoint is not None:
         log.info("continuing %s", checkpoint)
         job.tracker.reopen()
-    job.tracker.describe(build.plain(cfg), run_tags(cfg))
+    job.tracker.describe(run_parameters(cfg), run_tags(cfg))
     job.tracker.write_text("config.yaml", OmegaConf.to_yaml(cfg, resolve=True))
     log.info("run folder: %s", run_dir)
     job.trainer.fit(job.module, job.datamodule, ckpt_path=checkpoint and str(checkpoint), weights_only=True)

@@ -1,0 +1,105 @@
+"""A benchmark's results as tables, a page and a figure."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from pathlib import Path
+
+from oar_lightning.benchmark.measure import IN_A_STEP, PHASES, PhaseResult
+
+COLORS = {"rollout": "#7b8794", "reward": "#c3cad1", "scoring": "#d9822b", "update": "#4a67c8"}
+
+
+def phase_table(results: Sequence[PhaseResult]) -> list[list[str]]:
+    """Header and rows: variant, seconds of each phase, the step, its ratio to GRPO's."""
+    header = ["variant", *(f"{p} s" for p in PHASES), "step s", "step / grpo"]
+    return [header, *([name, *_seconds(rows), f"{rows['step'].step_ratio:.2f}"] for name, rows in by_variant(results).items())]
+
+
+def scoring_table(results: Sequence[PhaseResult]) -> list[list[str]]:
+    """Header and rows: what scoring costs in seconds a sequence, work, forward passes, its floor, and memory."""
+    header = ["variant", "s / sequence", "GFLOP", "forward-equivalents", "floor s", "measured / floor", "peak MB"]
+    rows = [header]
+    for name, phases in by_variant(results).items():
+        s = phases["scoring"]
+        if not s.gflop:
+            continue
+        peak = "-" if s.peak_bytes is None else f"{s.peak_bytes / 2**20:.0f}"
+        share = s.median_seconds / s.floor_seconds
+        floor = f"{s.floor_seconds:.3f}"
+        rows.append(
+            [
+                name,
+                f"{s.seconds_per_sequence:.4f}",
+                f"{s.gflop:.1f}",
+                f"{s.forward_equivalents:.2f}",
+                floor,
+                f"{share:.1f}",
+                peak,
+            ]
+        )
+    return rows
+
+
+def by_variant(results: Sequence[PhaseResult]) -> dict[str, dict[str, PhaseResult]]:
+    out: dict[str, dict[str, PhaseResult]] = {}
+    for result in results:
+        out.setdefault(result.variant, {})[result.phase] = result
+    return out
+
+
+def _seconds(rows: dict[str, PhaseResult]) -> list[str]:
+    return [f"{rows[phase].median_seconds:.3f}" for phase in (*PHASES, "step")]
+
+
+def markdown(table: Sequence[Sequence[str]]) -> str:
+    lines = [" | ".join(row) for row in table]
+    return "\n".join([f"| {lines[0]} |", "|" + "---|" * len(table[0]), *(f"| {line} |" for line in lines[1:])])
+
+
+def write_report(folder: Path, preset: str, results: Sequence[PhaseResult], rate: float, command: str, machine: str) -> None:
+    """README.md and steps.png in `folder`; both are overwritten."""
+    folder.mkdir(parents=True, exist_ok=True)
+    text = f"""# Benchmark `{preset}`
+
+**Command.** `{command}`
+
+{machine}. Matrix products reach {rate / 1e9:.0f} GFLOP/s here (best of 15); a phase's floor is its floating-point work
+(products and attention, counted) at that rate. Methods take turns round by round; medians. A step is rollout + reward +
+scoring + update.
+`logprobs` is one forward pass of the batch, the unit of forward-equivalents; an on-policy step has none of its own.
+
+{markdown(phase_table(results))}
+
+## Scoring
+{markdown(scoring_table(results))}
+
+Peak memory is what the phase held above what was there before it (on the CPU: resident memory).
+
+![Seconds of a step by phase](steps.png)
+"""
+    (folder / "README.md").write_text(text, encoding="utf-8")
+    _plot(folder / "steps.png", preset, results)
+
+
+def _plot(path: Path, preset: str, results: Sequence[PhaseResult]) -> None:
+    import matplotlib as mpl
+
+    mpl.use("Agg")
+    import matplotlib.pyplot as plt
+
+    variants = by_variant(results)
+    figure, axis = plt.subplots(figsize=(7.5, 0.5 * len(variants) + 1.4), layout="constrained")
+    left = dict.fromkeys(variants, 0.0)
+    for phase in IN_A_STEP:
+        seconds = {name: rows[phase].median_seconds for name, rows in variants.items()}
+        axis.barh([*variants], [*seconds.values()], left=[*left.values()], color=COLORS[phase], label=phase)
+        left = {name: left[name] + s for name, s in seconds.items()}
+    for place, (name, rows) in enumerate(variants.items()):
+        axis.text(left[name], place, f"  {rows['step'].step_ratio:.2f}x", va="center")
+    axis.invert_yaxis()
+    axis.margins(x=0.12)
+    axis.set(xlabel="seconds of a step (median)", title=f"benchmark={preset}")
+    axis.legend(loc="lower right")
+    figure.savefig(path, dpi=130)
+    plt.close(figure)

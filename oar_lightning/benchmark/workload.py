@@ -1,0 +1,152 @@
+"""What is benchmarked: the configured policy on its data, or a random policy of a given shape on random tokens."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from types import SimpleNamespace
+from typing import Any, Protocol
+
+import torch
+
+from oar_lightning.data.stream import ProblemStream
+from oar_lightning.policy import DTYPES, Policy
+from oar_lightning.randomness import derive_seed, generator
+from oar_lightning.rollout import CachedEngine, Generation, RolloutStage, SamplingConfig
+from oar_lightning.types import MathProblem, Rollouts
+
+
+class Workload(Protocol):
+    """Batches of completions for a policy; the same for the same round."""
+
+    policy: Policy
+    sampling: SamplingConfig
+
+    def sample(self, round_number: int) -> Generation: ...
+
+    def judge(self, generation: Generation, round_number: int) -> Rollouts: ...
+
+
+class ConfiguredWorkload:
+    """The configured policy, data and rewards: what a training step of this config does."""
+
+    def __init__(
+        self, policy: Policy, stage: RolloutStage, stream: ProblemStream, prompts: int, samples: int, sampling: SamplingConfig
+    ) -> None:
+        self.policy = policy
+        self.stage = stage
+        self.sampling = sampling
+        self.samples = samples
+        self._stream = stream
+        self._prompts = prompts
+        self._rounds: list[list[MathProblem]] = []
+
+    def _problems(self, round_number: int) -> list[MathProblem]:
+        while len(self._rounds) <= round_number:
+            self._rounds.append(self._stream.take(self._prompts))
+        return self._rounds[round_number]
+
+    def sample(self, round_number: int) -> Generation:
+        problems = self._problems(round_number)
+        seeds = [derive_seed("benchmark", round_number, i) for i in range(len(problems))]
+        prompts = [self.stage.prompt.render(p) for p in problems]
+        return self.stage.engine(self.policy.model, prompts, self.samples, self.sampling, seeds)
+
+    def judge(self, generation: Generation, round_number: int) -> Rollouts:
+        rows = [p for p in self._problems(round_number) for _ in range(self.samples)]
+        return self.stage.judge(generation, rows, self.samples, 10**9)
+
+
+@dataclass(frozen=True)
+class RandomShape:
+    """A Qwen2 policy with random weights and completions of fixed lengths (no EOS).
+
+    A completion is reasoning, then `conclusion` and `answer` tokens. Half of each group is rewarded.
+    """
+
+    hidden_size: int
+    intermediate_size: int
+    layers: int
+    heads: int
+    kv_heads: int
+    vocab_size: int
+    prompt: int
+    completion: int
+    prompts: int
+    group_size: int
+    conclusion: int = 8
+    answer: int = 8
+    dtype: str = "float32"
+    tied: bool = True
+
+    def __post_init__(self) -> None:
+        if self.group_size < 2:
+            raise ValueError(f"benchmark.shape.group_size must be >= 2, got {self.group_size}")
+        if self.completion <= self.conclusion + self.answer:
+            raise ValueError(
+                f"benchmark.shape.completion={self.completion} leaves no reasoning beside conclusion={self.conclusion} and "
+                f"answer={self.answer}; raise it"
+            )
+
+
+class RandomWorkload:
+    """Random weights, random prompts, completions sampled to their full length."""
+
+    def __init__(self, shape: RandomShape, device: torch.device) -> None:
+        from transformers import Qwen2Config, Qwen2ForCausalLM
+
+        config = Qwen2Config(
+            vocab_size=shape.vocab_size,
+            hidden_size=shape.hidden_size,
+            intermediate_size=shape.intermediate_size,
+            num_hidden_layers=shape.layers,
+            num_attention_heads=shape.heads,
+            num_key_value_heads=shape.kv_heads,
+            max_position_embeddings=shape.prompt + shape.completion + 8,
+            tie_word_embeddings=shape.tied,
+            bos_token_id=None,
+            eos_token_id=None,
+        )
+        with torch.random.fork_rng(), torch.device(device):
+            torch.manual_seed(0)
+            model = Qwen2ForCausalLM(config).to(DTYPES[shape.dtype]).eval()
+        self.shape = shape
+        self.policy = Policy(model, _NumberTokenizer())
+        self.sampling = SamplingConfig(max_new_tokens=shape.completion)
+        self._engine = CachedEngine(self.policy.tokenizer)
+
+    def sample(self, round_number: int) -> Generation:
+        shape = self.shape
+        rng = generator("benchmark", round_number)
+        ids = torch.randint(1, shape.vocab_size, (shape.prompts, shape.prompt), generator=rng)
+        prompts = [" ".join(map(str, row)) for row in ids.tolist()]
+        seeds = [derive_seed("benchmark", round_number, i) for i in range(shape.prompts)]
+        return self._engine(self.policy.model, prompts, shape.group_size, self.sampling, seeds)
+
+    def judge(self, generation: Generation, round_number: int) -> Rollouts:
+        shape = self.shape
+        column = torch.arange(generation.token_ids.shape[1], device=generation.token_ids.device)
+        answer = (column >= len(column) - shape.answer).expand_as(generation.response_mask)
+        reasoning = generation.response_mask & (column < len(column) - shape.answer - shape.conclusion)
+        rewards = (torch.arange(len(generation.token_ids), device=column.device) % 2).float()
+        return Rollouts(
+            token_ids=generation.token_ids,
+            attention_mask=generation.attention_mask,
+            response_mask=generation.response_mask,
+            reasoning_mask=reasoning,
+            answer_mask=answer,
+            reward_terms=rewards[:, None],
+            rewards=rewards,
+            group_size=shape.group_size,
+            step=10**9,
+            truncated=generation.truncated,
+        )
+
+
+class _NumberTokenizer:
+    """Numbers are their own ids; nothing ends a completion."""
+
+    pad_token_id = 0
+    eos_token_id = -1
+
+    def __call__(self, texts: list[str], add_special_tokens: bool) -> Any:
+        return SimpleNamespace(input_ids=[[int(t) for t in text.split()] for text in texts])

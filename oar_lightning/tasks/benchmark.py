@@ -1,0 +1,125 @@
+"""task=benchmark: seconds, memory and work of each phase of a step, method by method; table, JSON, page, MLflow."""
+
+from __future__ import annotations
+
+import dataclasses
+import json
+import logging
+import platform
+import sys
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import torch
+from hydra.core.hydra_config import HydraConfig
+from hydra.utils import instantiate
+from omegaconf import DictConfig
+from rich.console import Console
+from rich.table import Table
+
+from oar_lightning import build
+from oar_lightning.benchmark import BenchmarkConfig, ConfiguredWorkload, RandomWorkload, Workload, measure
+from oar_lightning.benchmark.report import phase_table, scoring_table, write_report
+from oar_lightning.callbacks.progress import counted_progress
+from oar_lightning.config_check import ConfigError
+from oar_lightning.data.stream import ProblemStream
+from oar_lightning.module import Method, PolicyOptimization
+from oar_lightning.reward import Accuracy, Rewards
+from oar_lightning.tasks.run_tags import run_parameters, run_tags
+from oar_lightning.tracking import Tracker
+
+log = logging.getLogger(__name__)
+
+
+@dataclass(frozen=True)
+class _RewardsOnly:
+    """In place of a rollout stage where completions are random tokens."""
+
+    rewards: Rewards
+
+
+def prepare(cfg: DictConfig) -> Callable[[], None]:
+    config: BenchmarkConfig = instantiate(cfg.benchmark, _convert_="all")
+    settings = build.build_settings(cfg)
+    build.set_threads(cfg.num_threads)
+    build.seed_everything(cfg.seed)
+    device = build.choose_device(str(cfg.trainer.accelerator))
+    for path in (config.output, config.report):
+        try:
+            if path is not None:
+                Path(path).expanduser().parent.mkdir(parents=True, exist_ok=True)
+        except OSError as error:
+            raise ConfigError(f"benchmark: {path} cannot be written ({error}); choose another path") from error
+    workload: Workload
+    stage: Any
+    if config.shape is None:
+        assert settings.train is not None, "refused before"
+        policy = build.load_policy(settings.policy, str(cfg.task), device)
+        policy.model.requires_grad_(True)
+        prompt = instantiate(cfg.data.prompt, tokenizer=policy.tokenizer)
+        stage = build.build_stage(policy, prompt, settings.answer, settings.rewards)
+        stream = ProblemStream(settings.train, int(cfg.seed))
+        plan = settings.update
+        workload = ConfiguredWorkload(policy, stage, stream, plan.problems, plan.group_size, settings.sampling)
+    else:
+        workload = RandomWorkload(config.shape, device)
+        stage = _RewardsOnly(Rewards({"accuracy": Accuracy()}))
+    modules = {}
+    for name, scorer in config.variants.items():
+        method = Method(scorer, settings.gate, settings.advantage, settings.loss, settings.update, workload.sampling)
+        modules[name] = PolicyOptimization(workload.policy, stage, method, torch.optim.AdamW, settings.schedule, 0).train()
+    tracker = Tracker(Path(HydraConfig.get().runtime.output_dir), build.build_logger(cfg, None))
+    return lambda: run(cfg, config, workload, modules, tracker)
+
+
+def run(
+    cfg: DictConfig,
+    config: BenchmarkConfig,
+    workload: Workload,
+    modules: Mapping[str, PolicyOptimization],
+    tracker: Tracker,
+) -> None:
+    tracker.describe(run_parameters(cfg), run_tags(cfg))
+    total = (config.warmup + config.repeats) * len(modules)
+    with counted_progress(f"benchmark {config.preset}", "steps", total, 0) as advance:
+        results, rate = measure(config, workload, modules, instantiate(cfg["update"]), advance)
+    console = Console()
+    console.print(_rich(f"benchmark={config.preset}: seconds of each phase (medians)", phase_table(results)))
+    console.print(_rich("Scoring", scoring_table(results)))
+    if config.output is not None:
+        Path(config.output).expanduser().write_text(json.dumps([dataclasses.asdict(r) for r in results], indent=1) + "\n")
+        console.print(f"written: {config.output}", soft_wrap=True)
+    if config.report is not None:
+        folder = Path(config.report).expanduser()
+        command = " ".join(["python -m oar_lightning", *HydraConfig.get().overrides.task])
+        write_report(folder, config.preset, results, rate, command, machine(workload))
+        console.print(f"report: {folder / 'README.md'}", soft_wrap=True)
+    metrics = {f"benchmark/{r.variant}/{r.phase}_s": r.median_seconds for r in results}
+    metrics |= {f"benchmark/{r.variant}/step_ratio": r.step_ratio for r in results if r.step_ratio is not None}
+    tracker.write_metrics(metrics, 0)
+    tracker.write_text("benchmark.json", json.dumps([dataclasses.asdict(r) for r in results]))
+    tracker.close("FINISHED")
+
+
+def machine(workload: Workload) -> str:
+    """What it ran on, in words."""
+    model = workload.policy.model
+    device = next(model.parameters()).device
+    where = torch.cuda.get_device_name(device) if device.type == "cuda" else f"{torch.get_num_threads()} threads"
+    dtype = str(next(model.parameters()).dtype).removeprefix("torch.")
+    size = sum(p.numel() for p in model.parameters()) / 1e6
+    return (
+        f"{platform.system()} {platform.machine()}, {where}, {dtype}, torch {torch.__version__}, "
+        f"Python {sys.version.split()[0]}; policy of {size:.2f} M parameters"
+    )
+
+
+def _rich(title: str, rows: list[list[str]]) -> Table:
+    table = Table(title=title)
+    for index, name in enumerate(rows[0]):
+        table.add_column(name, justify="left" if index == 0 else "right")
+    for row in rows[1:]:
+        table.add_row(*row)
+    return table

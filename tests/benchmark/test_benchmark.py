@@ -1,0 +1,115 @@
+"""The benchmark: counted work against hand counts, results of a small run, and its page."""
+
+from __future__ import annotations
+
+import json
+import os
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+import torch
+from torch import nn
+
+from oar_lightning.benchmark import BenchmarkConfig, RandomShape, RandomWorkload
+from oar_lightning.benchmark.measure import IN_A_STEP, PHASES, FlopCount, PhaseResult
+from oar_lightning.benchmark.report import phase_table, scoring_table, write_report
+from oar_lightning.scoring import Uniform
+
+SMALL = RandomShape(
+    hidden_size=16, intermediate_size=24, layers=1, heads=2, kv_heads=1, vocab_size=50, prompt=6, completion=20, prompts=2,
+    group_size=2, conclusion=3, answer=2,
+)  # fmt: skip
+
+
+def test_counted_work_is_that_of_the_products() -> None:
+    a, b = torch.randn(3, 5), torch.randn(5, 7)
+    with FlopCount() as count:
+        a @ b
+    assert count.total == 2 * 3 * 5 * 7
+
+
+def test_counted_work_includes_gradients_and_attention() -> None:
+    x = torch.randn(2, 3, 4, 8, requires_grad=True)  # batch, heads, tokens, width
+    with FlopCount() as count:
+        out = nn.functional.scaled_dot_product_attention(x, x, x)
+    forward = 2 * (2 * 2 * 3 * 4 * 4 * 8)  # queries times keys, weights times values
+    assert count.total == forward
+    with FlopCount() as count:
+        torch.autograd.grad(out.sum(), x)
+    assert count.total == 2.5 * forward
+
+
+def test_a_random_workload_has_completions_of_full_length() -> None:
+    workload = RandomWorkload(SMALL, torch.device("cpu"))
+    rollouts = workload.judge(workload.sample(0), 0)
+    assert rollouts.token_ids.shape == (4, 26)
+    assert rollouts.response_mask.sum(1).tolist() == [20] * 4
+    assert rollouts.reasoning_mask.sum(1).tolist() == [15] * 4
+    assert rollouts.answer_mask[:, -2:].all()
+    assert rollouts.answer_mask.sum() == 8
+    assert torch.equal(workload.judge(workload.sample(0), 0).token_ids, rollouts.token_ids)
+    assert not torch.equal(workload.sample(1).token_ids, rollouts.token_ids)
+    assert rollouts.rewards.tolist() == [0, 1, 0, 1]
+
+
+@pytest.mark.parametrize(
+    ("change", "message"),
+    [
+        ({"repeats": 0}, "benchmark.repeats must be >= 1"),
+        ({"variants": {"oar_g": Uniform()}}, "benchmark.variants must include grpo"),
+    ],
+)
+def test_bad_settings_name_their_key(change: dict[str, object], message: str) -> None:
+    settings = {"preset": "x", "variants": {"grpo": Uniform()}} | change
+    with pytest.raises(ValueError, match=message):
+        BenchmarkConfig(**settings)
+
+
+@pytest.mark.parametrize(("key", "value"), [("group_size", 1), ("completion", 5)])
+def test_bad_shapes_name_their_key(key: str, value: int) -> None:
+    import dataclasses
+
+    with pytest.raises(ValueError, match=rf"benchmark\.shape\.{key}"):
+        dataclasses.replace(SMALL, **{key: value})
+
+
+def result(variant: str, phase: str, seconds: float, ratio: float | None = None) -> PhaseResult:
+    return PhaseResult("p", variant, phase, seconds, seconds / 4, 2**20, 3.0, seconds / 2, 1.5, ratio)
+
+
+def test_tables_and_page(tmp_path: Path) -> None:
+    results = [result(v, p, 0.5) for v in ("grpo", "oar_g") for p in PHASES]
+    results += [result("grpo", "step", 2.0, 1.0), result("oar_g", "step", 2.5, 1.25)]
+    assert phase_table(results)[2][-2:] == ["2.500", "1.25"]
+    assert scoring_table(results)[1] == ["grpo", "0.1250", "3.0", "1.50", "0.250", "2.0", "1"]
+    write_report(tmp_path / "r", "p", results, 1e11, "the command", "a machine")
+    page = (tmp_path / "r" / "README.md").read_text()
+    assert "`the command`" in page
+    assert "| oar_g | 0.500 | 0.500 | 0.500 | 0.500 | 0.500 | 2.500 | 1.25 |" in page
+    assert (tmp_path / "r" / "steps.png").stat().st_size > 1000
+
+
+def test_the_command_writes_rows_for_every_variant_and_phase(tmp_path: Path) -> None:
+    sizes = {"hidden_size": 16, "intermediate_size": 24, "layers": 1, "heads": 2, "kv_heads": 1, "vocab_size": 50}
+    lengths = {"prompt": 6, "completion": 24, "prompts": 2, "group_size": 2}
+    shape = [f"benchmark.shape.{key}={value}" for key, value in {**sizes, **lengths}.items()]
+    command = [sys.executable, "-m", "oar_lightning", "task=benchmark", "benchmark=authors", *shape, "benchmark.repeats=1"]
+    command += ["benchmark.output=b.json", "benchmark.report=page", "logger=none"]
+    done = subprocess.run(
+        command, cwd=tmp_path, env={**os.environ, "COLUMNS": "160"}, capture_output=True, text=True, timeout=200
+    )
+    assert done.returncode == 0, done.stderr
+    rows = {(r["variant"], r["phase"]): r for r in json.loads((tmp_path / "b.json").read_text())}
+    variants = {"grpo", "oar_g", "oar_p", "entropy", "reference_oar_g", "reference_oar_p"}
+    assert set(rows) == {(v, p) for v in variants for p in (*PHASES, "step")}
+    assert rows["grpo", "step"]["step_ratio"] == 1.0
+    assert all(r["median_seconds"] >= 0 for r in rows.values())
+    for variant in variants:
+        parts = sum(rows[variant, phase]["gflop"] for phase in IN_A_STEP)
+        assert rows[variant, "step"]["gflop"] == pytest.approx(parts)
+    assert rows["grpo", "logprobs"]["forward_equivalents"] == 1.0
+    assert rows["oar_p", "scoring"]["gflop"] < rows["reference_oar_p", "scoring"]["gflop"]
+    assert "reference_oar_p" in done.stdout
+    assert (tmp_path / "page" / "README.md").exists()
