@@ -18,7 +18,7 @@ Outcome = bool | Pair | None
 """Equal or not; the pair rewritten; or None: not this rule's business."""
 
 _SPACE = re.compile(r"(?<!\\)\\[,;: ]|\\q?quad(?![A-Za-z])|~|\s")
-_DROPPED = re.compile(r"\\!|\\(?:left|right|[bB]igg?[lrm]?|displaystyle)(?![A-Za-z])|\\?\$|\\?%|\^\{?\\circ\}?|°|\\degree")
+_DROPPED = re.compile(r"[£€]|\\!|\\(?:left|right|[bB]igg?[lrm]?|displaystyle)(?![A-Za-z])|\\?\$|\\?%|\^\{?\\circ\}?|°|\\degree")
 _RELATIONS = {
     "<=": r"\\leqslant|\\leq|\\le|≤",
     ">=": r"\\geqslant|\\geq|\\ge|≥",
@@ -32,12 +32,28 @@ _REPLACED = [(re.compile(rf"(?:{names})(?![A-Za-z])"), sign) for sign, names in 
     (re.compile(r"(?<![\\A-Za-z])(pi|sqrt|infinity)(?![A-Za-z])"), r"\\\1"),
     (re.compile(r"\\infinity|∞"), r"\\infty"),
     (re.compile(r"π"), r"\\pi"),
+    (re.compile(r"(?<![\\A-Za-z])ln(?![A-Za-z])"), r"\\ln"),
+    (re.compile(r"√(\d+)"), r"\\sqrt{\1}"),
+    (re.compile(r"\\varnothing|∅"), r"\\emptyset"),
+    (re.compile(r"\\math(?:rm|it)\{([ie])\}"), r"\1"),
+    (re.compile(r"\\(?:boldsymbol|underline|mathbf)\{([^{}]*)\}"), r"\1"),
+    (re.compile(r"\\text(?:normal|sf|tt|sc)\{"), r"\\text{"),
     (re.compile(r"(?<=\d)(?:\{,\}|,\\!)\s*(?=\d{3})"), ""),
 ]
 _FRAC_DIGITS = re.compile(r"\\frac\s*(\d)\s*(\d)(?!\d)")
 _THOUSANDS = re.compile(r"(?<![\d,.])\d{1,3}(?:,\d{3})+(?![\d,])")
 _SPACED_THOUSANDS = re.compile(r"[+-]?\d{1,3}(?: \d{3})+(?:\.\d+)?")
 _WRAPPER = re.compile(r"\\(?:text|textbf|textit|textrm|mathrm|mathbf|mbox|boxed)\s*\{([^{}]*)\}")
+
+
+_REPEATING = re.compile(r"(?<![\d.])(\d{0,9})\.(\d{0,9})\\(?:overline|bar)\s*\{?(\d{1,9})\}?")
+
+
+def _repeating_decimal(match: re.Match[str]) -> str:
+    """`0.1\\overline{6}` as a fraction."""
+    whole, start, period = match[1] or "0", match[2], match[3]
+    nines = (10 ** len(period) - 1) * 10 ** len(start)
+    return f"\\frac{{{int(whole + start + period) - int(whole + start)}}}{{{nines}}}"
 
 
 def canonical(text: str) -> str:
@@ -50,6 +66,10 @@ def canonical(text: str) -> str:
     text = _FRAC_DIGITS.sub(r"\\frac{\1}{\2}", text)
     text = " ".join(_SPACE.sub(" ", text).split())
     text = text.strip("*_` ").rstrip(".,;:? ").lstrip(":, ")
+    text = re.sub(r"^\+\s*", "", re.sub(r"^-\s+", "-", text))
+    text = _REPEATING.sub(_repeating_decimal, text)
+    if (inner := re.fullmatch(r"\\text\s*\{([^{}]*\d[^{}]*)\}", text)) is not None:
+        text = inner[1].strip()
     if whole := re.fullmatch(r"\\(?:textbf|mathbf|mathrm|boxed)\s*\{([^{}]*)\}", text):
         text = whole[1].strip()
     if enclosed := re.fullmatch(r"\(([^(),]*)\)", text):  # (073), (B); a pair or an interval has a comma
@@ -79,21 +99,44 @@ def compare(gold: str, answer: str) -> bool | Pair:
 # -- rules -------------------------------------------------------------------------------------------------------------
 
 _EQUALS = re.compile(r"(?<![<>!:=])=(?!=)")
-_NAME = re.compile(r"\\?[A-Za-z]+(?:_\{?\w+\}?)?(?:\([A-Za-z, ]+\))?|[A-Za-z ]+|\\text\s*\{[^{}]*\}")
+_NAME = re.compile(
+    r"\\?[A-Za-z]+(?:_\{?\w+\}?)?(?:\([A-Za-z0-9, ]+\))?|[A-Za-z ]+|\\text\s*\{[^{}]*\}|\([A-Za-z](?:, ?[A-Za-z])+\)"
+    r"|\\[a-z]+ ?(?:\{[A-Za-z]+\}|[A-Z]{1,3}|\\?[a-z]+)"
+)
+_OR = re.compile(r"\s*(?:\\text\s*\{\s*(?:or|and)\s*\}|\b(?:or|and)\b)\s*")
 
 
 def equations(gold: str, answer: str) -> Outcome:
-    """`x = 18` says 18; `19 = 18` says nothing that equals 18."""
+    """`x = 18` says 18, and so does `2 \\cdot 9 = 18`; `19 = 18` says nothing that equals 18. `x = 1, x = 2` lists 1, 2."""
+    plain = [_list_of_values(text) for text in (gold, answer)]
+    if plain != [gold, answer]:
+        return plain[0], plain[1]
     sides = [[side.strip() for side in _EQUALS.split(text)] for text in (gold, answer)]
-    named = [all(_NAME.fullmatch(side) for side in split[:-1]) for split in sides]
+    sides = [
+        side[::-1] if len(side) == 2 and _NAME.fullmatch(side[1]) and not _NAME.fullmatch(side[0]) else side for side in sides
+    ]
     counts = [len(split) for split in sides]
     if counts == [1, 1]:
         return None
     if min(counts) == 1:
-        return (sides[0][-1], sides[1][-1]) if all(named) else False
+        same = all(arithmetic(side, split[-1]) for split in sides for side in split[:-1] if not _NAME.fullmatch(side))
+        return (sides[0][-1], sides[1][-1]) if same else False
     if counts == [2, 2] and sides[0][0] == sides[1][0]:
         return sides[0][1], sides[1][1]
     return None
+
+
+def _list_of_values(text: str) -> str:
+    """`x = 1 or x = 2` as `1,2`; any other text stays."""
+    if "=" not in text or not (_OR.search(text) or "," in text):
+        return text
+    sides = [[side.strip() for side in _EQUALS.split(part)] for part in split_top_level(_OR.sub(",", text))]
+    first = sides[0][0]
+    if len(sides) < 2 or len(sides[0]) != 2 or not _NAME.fullmatch(first):
+        return text
+    if all(len(side) == 1 or (len(side) == 2 and side[0] == first) for side in sides):
+        return ",".join(side[-1] for side in sides)
+    return text
 
 
 _INEQUALITY = re.compile(r"<=|>=|!=|<|>")
@@ -163,7 +206,8 @@ def bases(gold: str, answer: str) -> Outcome:
     """A number in a base equals the same digits in the same base only."""
     matches = [_BASED.fullmatch(text) for text in (gold, answer)]
     if not any(matches):
-        return None
+        subscripts = [bool(re.search(r"[\d}]\s*_\s*\{?\d+\}?$", text)) for text in (gold, answer)]
+        return False if subscripts[0] != subscripts[1] else None
     forms = [(m[1].replace(" ", ""), m[2].lower()) if m else None for m in matches]
     return forms[0] == forms[1]
 
@@ -243,32 +287,57 @@ def split_top_level(text: str) -> list[str]:
 
 
 def _inside(text: str) -> str:
-    """What stands in the brackets or braces around a text, else nothing."""
-    if text[:1] in ("(", "[") and text[-1:] in (")", "]"):
-        return text[1:-1]
-    return text[2:-2] if text.startswith("\\{") and text.endswith("\\}") else ""
+    """What stands in the brackets or braces around a text."""
+    return text[2:-2] if text.startswith("\\{") else text[1:-1]
 
 
 def lists(gold: str, answer: str) -> Outcome:
-    """Lists of different lengths are different; pairs and intervals with the same brackets are compared part by part."""
-    several = [len(split_top_level(_inside(text))) > 1 for text in (gold, answer)]
+    """Pairs and intervals are compared part by part, sets and plain lists in any order; one number is none of them."""
+    kinds = [_brackets(text) for text in (gold, answer)]
+    parts = [split_top_level(_inside(text) if kind else text) for text, kind in zip((gold, answer), kinds, strict=True)]
+    several = [len(part) > 1 for part in parts]
     if any(several) and any(formula.values(text) is not None for text in (gold, answer)):
-        return False  # one number is no pair, interval or set of several
-    bracketed = [text[:1] in ("(", "[") and text[-1:] in (")", "]") for text in (gold, answer)]
-    if not any(bracketed) and not any(re.search(r"\\pm|\\text|\\cup|\band\b|\bor\b", text) for text in (gold, answer)):
-        counts = [len(split_top_level(text)) for text in (gold, answer)]
-        return None if counts[0] == counts[1] else False
-    if not all(bracketed):
-        return None
-    inner = [split_top_level(text[1:-1]) for text in (gold, answer)]
-    if len(inner[0]) < 2 or len(inner[1]) < 2:
-        return None
-    if len(inner[0]) != len(inner[1]) or (gold[0], gold[-1]) != (answer[0], answer[-1]):
-        return None
-    parts = [arithmetic(first, second) for first, second in zip(*inner, strict=True)]
-    if False in parts:
         return False
-    return True if all(part is True for part in parts) else None
+    if "{" in kinds and kinds[0] != kinds[1] and all(several):
+        # a set may be written without its braces, but is no pair
+        same = _same_members(*parts) if "" in kinds and len(parts[0]) == len(parts[1]) else False
+        return (",".join(parts[0]), ",".join(parts[1])) if same is None else same
+    if any(re.search(r"\\pm|\\text|\\cup|\band\b|\bor\b", text) for text in (gold, answer)):
+        return None
+    if kinds[0] != kinds[1] or not (kinds[0] or any(several)):
+        return None
+    if len(parts[0]) != len(parts[1]):
+        return None if kinds[0] else False
+    if kinds[0] in ("", "{"):
+        return _same_members(parts[0], parts[1])
+    outcomes = [arithmetic(first, second) for first, second in zip(*parts, strict=True)]
+    return False if False in outcomes else True if all(outcomes) and several[0] else None
+
+
+def _brackets(text: str) -> str:
+    """The kind of brackets around a whole text: both of them for intervals and pairs, a brace for sets, else nothing."""
+    braces = text.startswith("\\{") and text.endswith("\\}")
+    if not braces and not (text[:1] in ("(", "[") and text[-1:] in (")", "]")):
+        return ""
+    depth = 0
+    for index, character in enumerate(text):
+        depth += (character in "([{") - (character in ")]}")
+        if depth == 0 and character in ")]}" and index < len(text) - 1:
+            return ""  # (0,1) \cup (2,3)
+    return "{" if braces else text[0] + text[-1]
+
+
+def _same_members(first: list[str], second: list[str]) -> bool | None:
+    """Whether two lists hold the same values in any order, each as often; None where one cannot be read."""
+    left = list(second)
+    for member in first:
+        outcomes = [arithmetic(member, other) for other in left]
+        if None in outcomes:
+            return None
+        if True not in outcomes:
+            return False
+        left.pop(outcomes.index(True))
+    return True
 
 
 def arithmetic(gold: str, answer: str) -> bool | None:

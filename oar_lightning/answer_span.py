@@ -41,7 +41,7 @@ class AnswerFormat:
     """
 
     boxed: bool = True
-    phrases: Sequence[str] = ("#### ", "the answer is", "^A:")
+    phrases: Sequence[str] = ("#### ", "the answer is", "the final answer is", "answer:", "answer**:", "^A:")
     no_span: str = "uniform"
 
     def __post_init__(self) -> None:
@@ -64,9 +64,10 @@ def find_answer(text: str, answer_format: AnswerFormat = AnswerFormat(), complet
     `complete` says that the text ended by itself: in a truncated one, an answer that only its line's end would close is
     unfinished and does not count. Linear in the text.
     """
-    phrases = [_last(text, phrase, complete) for phrase in answer_format.phrases]
-    phrase_start, phrase_end = max(phrases, default=(-1, -1))
     box = text.rfind(_BOX) if answer_format.boxed else -1
+    boxed = box >= 0 and _boxed_content(text, box, complete) is not None
+    phrases = [_last(text, phrase, complete, box if boxed else -1) for phrase in answer_format.phrases]
+    phrase_start, phrase_end = max(phrases, default=(-1, -1))
     if box < 0 and phrase_start < 0:
         return None
     if box > phrase_start:
@@ -107,12 +108,16 @@ def gold_answer(solution: str, answer_format: AnswerFormat = AnswerFormat()) -> 
     return None if span is None else solution[span.start : span.end]
 
 
-def _last(text: str, phrase: str, complete: bool) -> tuple[int, int]:
-    """Start and end of the last occurrence of `phrase` that states an answer, or (-1, -1)."""
+def _last(text: str, phrase: str, complete: bool, box: int) -> tuple[int, int]:
+    """Start and end of the last occurrence of `phrase` that states an answer, or (-1, -1). `box`: where a good one stands."""
     anchor, phrase = ("(?m:^)", phrase[1:]) if phrase.startswith("^") else ("", phrase)
+    stem = phrase.strip()
+    pattern = anchor + re.escape(stem)
+    if stem.startswith("#"):  # not amid a longer row of them, which is a heading
+        pattern = f"(?<!#){pattern}(?!#)"
     last = (-1, -1)
-    for match in re.finditer(anchor + re.escape(phrase.strip()), text, re.IGNORECASE):
-        if not phrase[0].isalpha() or _is_answer(text, match.end(), complete):
+    for match in re.finditer(pattern, text, re.IGNORECASE):
+        if _is_answer(text, match.end(), complete, strict=-1 < box < match.start(), words=stem[0].isalpha()):
             last = match.span()
     return last
 
@@ -121,17 +126,22 @@ _LONGEST_PROSE = 150
 """Characters within which an answer stated in words must end."""
 
 
-def _is_answer(text: str, start: int, complete: bool) -> bool:
-    """Whether what follows a phrase can be an answer: it is short, and holds a digit or TeX, or is a word or two.
+def _is_answer(text: str, start: int, complete: bool, strict: bool, words: bool) -> bool:
+    """Whether what follows a phrase can be an answer.
 
-    One that is not finished is taken for an answer, for it might become one.
+    After `words` it is short, and holds a digit or TeX, or is a word or two. Behind a good box (`strict`) it must hold a
+    digit or TeX and be of two words at most, to be no remark on the box ("the answer is correct"). One that is not finished
+    is taken for an answer, for it might become one.
     """
+    if not (words or strict):
+        return True
     whole = start + _LONGEST_PROSE >= len(text)
     content = _line_content(text[start : start + _LONGEST_PROSE], 0, complete and whole)
     if content is None:
-        return whole
+        return whole and not strict
     stated = text[start + content[0] : start + content[1]]
-    return bool(re.search(r"[\d\\$]", stated)) or len(stated.split()) <= 2
+    formal, short = bool(re.search(r"[\d\\$]", stated)), len(stated.split()) <= 2
+    return formal and short if strict else formal or short
 
 
 def _boxed_content(text: str, box: int, complete: bool) -> tuple[int, int] | None:
@@ -161,9 +171,13 @@ def _boxed_content(text: str, box: int, complete: bool) -> tuple[int, int] | Non
 
 
 def _line_content(text: str, start: int, complete: bool) -> tuple[int, int] | None:
-    """From `start` to the end of the sentence or line."""
-    match = re.compile(r"[:\s]*").match(text, start)
+    """From `start` to the end of the sentence or line, or of the display that follows."""
+    match = re.compile(r"[:\s*]*").match(text, start)
     start = match.end() if match else start
+    for opening, closing in (("\\[", "\\]"), ("$$", "$$"), ("\\(", "\\)")):
+        if text.startswith(opening, start):
+            end = text.find(closing, start + 2)
+            return (start + 2, end) if end >= 0 else None
     # the last full stop of a truncated text may be a decimal point
     stop = re.compile(r"\n|\.(?=\s)|\.$" if complete else r"\n|\.(?=\s)").search(text, start)
     if stop is None:

@@ -8,7 +8,9 @@ _UNIT = re.compile(
     r"(?<![\\A-Za-z])(?:\\(?:text|mathrm|textrm|mbox)\s*\{([^{}]*)\}|([A-Za-z][A-Za-z.\- ]*))\s*(?:\^\{?([23])\}?)?$"
 )
 _FUNCTIONS = {"pi", "sqrt", "sin", "cos", "tan", "cot", "sec", "csc", "log", "ln", "exp", "max", "min", "gcd", "lcm", "mod"}
-_NO_UNITS = _FUNCTIONS | {"and", "or", "inf", "infinity", "nan", "oo", "no", "yes"}
+_MAGNITUDES = {"hundred", "thousand", "million", "billion", "trillion", "dozen", "factorial", "negative", "half", "third"}
+_GREEK = {"alpha", "beta", "gamma", "delta", "epsilon", "theta", "lambda", "mu", "sigma", "phi", "omega"}
+_NO_UNITS = _FUNCTIONS | _MAGNITUDES | _GREEK | {"and", "or", "not", "inf", "infinity", "nan", "oo", "no", "yes"}
 _ALIASES = {
     **dict.fromkeys(("feet", "ft"), "foot"),
     **dict.fromkeys(("inches", "in"), "inch"),
@@ -23,14 +25,23 @@ _WITHOUT_MEANING = {"unit", "percent", "degree"}
 """Words that may be left out: their signs are."""
 
 
+def _is_unit_word(word: str, marked: bool, spaced: bool) -> bool:
+    """Whether a word can be of a unit: what stands in \\text{} or behind a space may be any word, else it must be known, for
+    letters behind a number are variables."""
+    if word in _ALIASES or word in _POWERS or word in ("of", "per"):
+        return marked or len(word) > 1
+    return word not in _NO_UNITS and len(word) > 2 and (marked or spaced)
+
+
 def split_unit(text: str) -> tuple[str, str]:
     """`4 feet` as (`4`, `foot`); without a unit, (text, '')."""
     match = _UNIT.search(text)
     if match is None or not text[: match.start()].strip():
         return text, ""
     words = (match[1] if match[1] is not None else match[2]).lower().replace(".", "").replace("-", " ").split()
-    marked = match[1] is not None  # \text{m} is a unit, a bare m may be a variable
-    if not words or any(w in _NO_UNITS or (len(w) < 2 and not marked) for w in words):
+    marked = match[1] is not None
+    spaced = text[match.start() - 1] == " " or match[0].startswith(" ")
+    if not words or not all(_is_unit_word(word, marked, spaced) for word in words):
         return text, ""
     power = match[3] or ""
     stems = []
@@ -41,4 +52,6 @@ def split_unit(text: str) -> tuple[str, str]:
             power = _POWERS[stem]
         elif stem not in _WITHOUT_MEANING and stem != "of":
             stems.append(stem)
+    if power and not stems and match[3] is None and words[-1] in _POWERS:  # "5 squared" is 25
+        return text, ""
     return text[: match.start()].strip(), " ".join(stems) + (f"^{power}" if power and stems else "")

@@ -62,12 +62,17 @@ class Verifier:
     def __init__(self, config: VerifierConfig = VerifierConfig()) -> None:
         self.config = config
         self._cache: dict[Pair, Verdict] = {}
+        self._forget_workers()
+        atexit.register(self.close)
+
+    def _forget_workers(self) -> None:
+        """New, empty slots; a verdict that is under way puts its worker back into the old ones."""
+        self._process = os.getpid()
         self._idle: queue.SimpleQueue[_Worker | None] = queue.SimpleQueue()
-        for _ in range(config.workers):
+        for _ in range(self.config.workers):
             self._idle.put(None)  # a slot; the process starts when first used
         self._workers: set[_Worker] = set()
         self._lock = threading.Lock()
-        atexit.register(self.close)
 
     def __call__(self, golds: Sequence[str], answers: Sequence[str | None]) -> list[Verdict]:
         """One verdict for each (gold, answer); an absent answer is incorrect."""
@@ -81,6 +86,8 @@ class Verifier:
             else:
                 algebra[pair] = known
         if algebra:
+            if self._process != os.getpid():  # forked: the workers are the parent's
+                self._forget_workers()
             asked = list(dict.fromkeys(algebra.values()))
             with ThreadPoolExecutor(min(self.config.workers, len(asked))) as threads:
                 answered = dict(zip(asked, threads.map(self._by_algebra, asked), strict=True))
@@ -105,7 +112,8 @@ class Verifier:
         return outcome
 
     def _by_algebra(self, pair: Pair) -> Verdict:
-        worker = self._idle.get()
+        idle = self._idle
+        worker = idle.get()
         try:
             if worker is not None and not worker.alive():  # killed from outside
                 self._stop(worker)
@@ -119,7 +127,7 @@ class Verifier:
                 return Verdict.TIMEOUT
             return Verdict(answer)
         finally:
-            self._idle.put(worker)
+            idle.put(worker)
 
     def _start(self) -> _Worker:
         worker = _Worker(self.config.memory_mb * 2**20, self.config.timeout_s)
@@ -134,15 +142,10 @@ class Verifier:
 
     def close(self) -> None:
         """End all workers; the next verdict starts new ones."""
-        for worker in list(self._workers):
-            self._stop(worker)
-        for _ in range(self.config.workers):
-            try:
-                self._idle.get_nowait()
-            except queue.Empty:
-                break
-        for _ in range(self.config.workers):
-            self._idle.put(None)
+        if self._process == os.getpid():
+            for worker in list(self._workers):
+                self._stop(worker)
+        self._forget_workers()
 
 
 class _Worker:

@@ -37,12 +37,13 @@ def main(memory_bytes: int, timeout_s: float) -> None:
     from math_verify import LatexExtractionConfig, parse, verify
 
     logging.disable(logging.CRITICAL)
-    config = [LatexExtractionConfig(boxed_match_priority=0)]
+    latex = LatexExtractionConfig(boxed_match_priority=0, try_extract_without_anchor=False)
 
     @functools.lru_cache(maxsize=256)  # the golds come again and again
     def parsed(text: str) -> list[object]:
         # no time-out of its own: its alarm takes whole seconds only and the parent's limit is hard
-        return parse(f"\\boxed{{{text}}}", extraction_config=config, parsing_timeout=None)
+        # anchored: else a text that cannot be read is judged by any fraction inside it
+        return parse(f"\\boxed{{{text}}}", extraction_config=[latex], parsing_timeout=None, extraction_mode="first_match")
 
     verify(parsed("\\frac{1}{2}"), parsed("0.5"), timeout_seconds=None)  # the first use loads grammars, which takes a while
     verdicts.write("ready\n")

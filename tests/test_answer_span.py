@@ -69,6 +69,21 @@ CASES = [
     ("#### \\boxed{5}", "#### \\boxed{", "5"),
     ("答えは \\boxed{日本😀} です", "\\boxed{", "日本😀"),
     ("Ⅷ\u2028ß The answer is ½.", "The answer is ", "½"),
+    ("\\boxed{5}. I hope the answer is correct.", "\\boxed{", "5"),
+    ("\\boxed{5}\nThe answer is verified.", "\\boxed{", "5"),
+    ("\\boxed{5}. So the answer is 5 as expected.", "\\boxed{", "5"),
+    ("\\boxed{5}\n\n#### Check\nok", "\\boxed{", "5"),
+    ("\\boxed{5}\na: this is", "\\boxed{", "5"),
+    ("Express the answer is in simplest form. \\boxed{\\frac{9}{35}}", "\\boxed{", "\\frac{9}{35}"),
+    ("##### 5 of them", None, None),
+    ("The answer is\n\\[\n5\n\\]\nDone.", "The answer is\n\\[\n", "5"),
+    ("The answer is:\n$$\nx=5\n$$", "The answer is:\n$$\n", "x=5"),
+    ("So\n**Answer:** 5", "Answer:** ", "5"),
+    ("**Final Answer**: $5$", "Answer**: $", "5"),
+    ("Final Answer: 5.", "Answer: ", "5"),
+    ("The final answer is 5.", "The final answer is ", "5"),
+    ("Q: 3+4?\nA: 7", "A: ", "7"),
+    ("Vitamin A: 7 mg", None, None),
 ]
 
 

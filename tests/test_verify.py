@@ -6,6 +6,7 @@ import os
 import signal
 import subprocess
 import sys
+import threading
 import time
 from collections.abc import Callable, Iterator
 from concurrent.futures import ThreadPoolExecutor
@@ -29,7 +30,8 @@ def verifier() -> Iterator[Verifier]:
 
 def algebra(number: int) -> tuple[list[str], list[str]]:
     """A gold and a correct answer that only computer algebra can compare."""
-    return [f"\\{{1, {number}\\}}"], [f"\\{{{number}, 1\\}}"]
+
+    return [f"5! + {number}"], [f"{120 + number}"]
 
 
 def worker_pids(parent: int | None = None) -> set[int]:
@@ -141,7 +143,7 @@ HOSTILE = [
 
 
 def test_hostile_answers_end_and_are_never_correct(verifier: Verifier) -> None:
-    verifier(algebra(2)[0] * 2, [algebra(2)[1][0], "\\{2, 3\\}"])  # the workers are up
+    verifier(algebra(2)[0] * 2, [algebra(2)[1][0], "123 + 1"])  # the workers are up
     start = time.monotonic()
     towers = verifier(["5"] * len(TOWERS), TOWERS)
     towers_s = time.monotonic() - start
@@ -193,7 +195,7 @@ def test_a_hung_worker_does_not_outlive_a_killed_parent() -> None:
 import os, threading, time
 from oar_lightning.verify import Verifier, VerifierConfig
 verifier = Verifier(VerifierConfig(timeout_s={LIMIT_S}, workers=1))
-verifier(["\\\\{{1, 2\\\\}}"], ["\\\\{{2, 1\\\\}}"])
+verifier(["5! + 1"], ["121"])
 threading.Thread(target=verifier, args=(["1"], ["9^{{9^{{9^{{9}}}}}}"])).start()
 time.sleep(0.3)
 os.kill(os.getpid(), 9)
@@ -208,7 +210,7 @@ os.kill(os.getpid(), 9)
 def test_several_threads_share_the_workers(verifier: Verifier) -> None:
     def check(number: int) -> bool:
         golds, answers = algebra(number + 1)
-        return verifier([*golds, golds[0]], [*answers, f"{number}, 0"]) == [Verdict.CORRECT, Verdict.INCORRECT]
+        return verifier([*golds, golds[0]], [*answers, f"{119 + number}"]) == [Verdict.CORRECT, Verdict.INCORRECT]
 
     verifier.close()
     others = worker_pids(os.getpid())
@@ -320,3 +322,55 @@ def test_throughput_of_ordinary_answers() -> None:
     verifier = Verifier()
     assert verifier(golds, answers) == [Verdict.CORRECT] * len(golds)
     assert worker_pids(os.getpid()) == before
+
+
+UNREADABLE = [
+    "3 + \\frac{1}{2} + \\cdots",
+    "5 \\gg \\frac{1}{2}",
+    "\\frac{1}{2} \\in S",
+    "\\frac{1}{3} @ \\frac{1}{2}",
+    "\\left[\\frac{1}{2}, 3\\right.",
+]
+
+
+@pytest.mark.parametrize("answer", UNREADABLE)
+def test_an_answer_that_cannot_be_read_is_not_judged_by_a_part_of_it(verifier: Verifier, answer: str) -> None:
+    assert verifier(["\\frac{1}{2}"], [answer]) != [Verdict.CORRECT]
+
+
+def test_a_forked_child_has_workers_of_its_own(verifier: Verifier) -> None:
+    """Forked while all workers are busy: the child must neither wait for them nor end them."""
+    busy = threading.Thread(target=verifier, args=(["5"] * 2, TOWERS[:2]))
+    busy.start()
+    time.sleep(0.3)
+    child = os.fork()
+    if child == 0:  # no assertion here: pytest must not go on twice
+        fine = verifier(*algebra(3)) == [Verdict.CORRECT]
+        verifier.close()
+        os._exit(0 if fine else 1)
+    deadline = time.monotonic() + 60
+    done = 0
+    while not done and time.monotonic() < deadline:
+        done, status = os.waitpid(child, os.WNOHANG)
+        time.sleep(0.05)
+    if not done:
+        os.kill(child, signal.SIGKILL)
+        os.waitpid(child, 0)
+    busy.join()
+    assert done, "the child hangs"
+    assert os.waitstatus_to_exitcode(status) == 0
+    assert verifier(*algebra(2)) == [Verdict.CORRECT]
+
+
+def test_close_during_a_verdict_adds_no_worker() -> None:
+    verifier = Verifier(VerifierConfig(timeout_s=LIMIT_S, workers=1))
+    before = worker_pids(os.getpid())
+    busy = threading.Thread(target=verifier, args=(["5"], TOWERS[:1]))
+    busy.start()
+    time.sleep(0.3)
+    verifier.close()
+    busy.join()
+    with ThreadPoolExecutor(4) as threads:
+        assert all(threads.map(lambda n: verifier(*algebra(n)) == [Verdict.CORRECT], range(4)))
+    assert len(worker_pids(os.getpid()) - before) <= 1
+    verifier.close()
