@@ -89,7 +89,7 @@ def _plot(path: Path, preset: str, results: Sequence[PhaseResult]) -> None:
     import matplotlib.pyplot as plt
 
     variants = by_variant(results)
-    figure, axis = plt.subplots(figsize=(7.5, 0.5 * len(variants) + 1.4), layout="constrained")
+    figure, axis = plt.subplots(figsize=(7.5, 0.5 * len(variants) + 1.8), layout="constrained")
     left = dict.fromkeys(variants, 0.0)
     for phase in IN_A_STEP:
         seconds = {name: rows[phase].median_seconds for name, rows in variants.items()}
@@ -100,6 +100,6 @@ def _plot(path: Path, preset: str, results: Sequence[PhaseResult]) -> None:
     axis.invert_yaxis()
     axis.margins(x=0.12)
     axis.set(xlabel="seconds of a step (median)", title=f"benchmark={preset}")
-    axis.legend(loc="lower right")
+    figure.legend(loc="outside lower center", ncols=len(IN_A_STEP))
     figure.savefig(path, dpi=130)
     plt.close(figure)
