@@ -19,9 +19,6 @@ from oar_lightning.paths import conf_dir
 
 log = logging.getLogger("oar_lightning")
 
-TRAINING = ("train", "warm_start", "decontaminate", "benchmark")
-"""Tasks that read data.train."""
-
 DATA_KEYS = ("name", "chain", "train", "evaluation", "prompt", "decontaminate", "max_prompt_tokens")
 
 os.environ.setdefault("MLFLOW_DISABLE_TELEMETRY", "true")
@@ -53,11 +50,10 @@ def prepare(cfg: DictConfig) -> Callable[[], float | None]:
     """Check the config, the quick things first; then the task's own checks and objects."""
     check_config(cfg)
     # torch, lightning and transformers take seconds to import: only after the quick checks
+    from oar_lightning.build import plain
     from oar_lightning.config_check import check_targets
 
-    resolved = OmegaConf.to_container(cfg, resolve=True)
-    assert isinstance(resolved, dict)
-    check_targets({str(k): v for k, v in resolved.items()})
+    check_targets(plain(cfg))
     quiet()  # after the imports: lightning sets up its own logging in them
     return tasks.prepare(cfg)
 
@@ -85,11 +81,12 @@ def check_config(cfg: DictConfig) -> None:
     Raises:
         ConfigError: names the key, the value and the remedy.
     """
-    from oar_lightning.config_check import ConfigError, check_keys
+    from oar_lightning.config_check import READS_TRAINING_DATA, ConfigError, check_keys
 
     check_keys(map(str, cfg), top_level_keys(), "")
     check_keys(map(str, cfg.data), DATA_KEYS, "data")
-    missing = sorted(key for key in OmegaConf.missing_keys(cfg) if cfg.task in TRAINING or not key.startswith("data.train."))
+    unread = () if cfg.task in READS_TRAINING_DATA else ("data.train.",)
+    missing = sorted(key for key in OmegaConf.missing_keys(cfg) if not key.startswith(unread))
     if missing:
         raise ConfigError(f"{missing[0]} has no value; set it, e.g. {missing[0]}=...")
     if cfg.task not in tasks.TASKS:

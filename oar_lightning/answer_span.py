@@ -65,13 +65,12 @@ def find_answer(text: str, answer_format: AnswerFormat = AnswerFormat(), complet
     unfinished and does not count. Linear in the text.
     """
     box = text.rfind(_BOX) if answer_format.boxed else -1
-    boxed = box >= 0 and _boxed_content(text, box, complete) is not None
-    phrases = [_last(text, phrase, complete, box if boxed else -1) for phrase in answer_format.phrases]
+    content = _boxed_content(text, box, complete) if box >= 0 else None
+    phrases = [_last(text, phrase, complete, -1 if content is None else box) for phrase in answer_format.phrases]
     phrase_start, phrase_end = max(phrases, default=(-1, -1))
     if box < 0 and phrase_start < 0:
         return None
     if box > phrase_start:
-        content = _boxed_content(text, box, complete)
         # "The answer is $\boxed{4}$": the phrase that leads up to the box belongs to the conclusion
         leads = phrase_start >= 0 and not text[phrase_end:box].strip(_TRIM + ":")
         conclusion = phrase_start if leads else box

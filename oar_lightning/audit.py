@@ -2,16 +2,14 @@
 
 from __future__ import annotations
 
-import gzip
-import json
 import time
-import zlib
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
 from oar_lightning.answer_span import AnswerFormat, find_answer
+from oar_lightning.jsonl import read_jsonl
 from oar_lightning.verify import Verdict, Verifier
 
 BATCH = 512
@@ -82,28 +80,11 @@ def read_rows(path: Path) -> list[AuditRow]:
     Raises:
         ValueError: names the file, and the line where a row is not of one of the shapes.
     """
-    return [_row(path, number, line) for number, line in enumerate(_lines(path), 1) if line.strip()]
+    where = "audit.files: "
+    return [_row(f"{where}{path}:{number}", number, row) for number, row in read_jsonl(path, "audit.files", where)]
 
 
-def _lines(path: Path) -> Iterator[str]:
-    try:
-        # newline: U+2028 and the like may stand inside a JSON string
-        with (
-            gzip.open(path, "rt", encoding="utf-8", newline="\n")
-            if path.suffix == ".gz"
-            else open(path, encoding="utf-8", newline="\n") as stream
-        ):
-            yield from stream
-    except (OSError, EOFError, UnicodeDecodeError, zlib.error) as error:
-        raise ValueError(f"audit.files: {path} cannot be read ({error})") from error
-
-
-def _row(path: Path, number: int, line: str) -> AuditRow:
-    where = f"audit.files: {path}:{number}"
-    try:
-        row = json.loads(line)
-    except json.JSONDecodeError as error:
-        raise ValueError(f"{where} is not JSON ({error}); one object a line is wanted") from error
+def _row(where: str, number: int, row: Any) -> AuditRow:
     if not isinstance(row, dict) or not ({"completion", "solution", "answer"} & set(row)):
         raise ValueError(f"{where} has neither completion, solution nor answer; it needs completion and answer, or answer")
     if "completion" in row and "answer" not in row:

@@ -21,7 +21,7 @@ from oar_lightning.advantage import AdvantageConfig
 from oar_lightning.answer_span import AnswerFormat
 from oar_lightning.build_data import build_benchmarks, build_keep, build_train, check_data_options
 from oar_lightning.callbacks import EvaluationCallback, GracefulStop, LastCheckpoint, RandomState, RunIdentity, TrainingProgress
-from oar_lightning.config_check import ConfigError
+from oar_lightning.config_check import READS_TRAINING_DATA, ConfigError
 from oar_lightning.data.datamodule import MathDataModule, benchmark_problems, sample_texts
 from oar_lightning.data.prompts import PromptTemplate
 from oar_lightning.data.stream import ProblemSource, UpdatePlan
@@ -34,15 +34,12 @@ from oar_lightning.policy import FreshPolicy, Policy, PretrainedPolicy
 from oar_lightning.reward import Rewards
 from oar_lightning.rollout import RolloutStage, SamplingConfig, choose_engine
 from oar_lightning.schedule import Schedule
-from oar_lightning.scoring import FunctionScorer, Scorer, Uniform
+from oar_lightning.scoring import Scorer, Uniform, as_scorer
 from oar_lightning.supervised import SupervisedConfig, SupervisedWarmStart
 from oar_lightning.token_text import TokenBytes
 from oar_lightning.tracking import Tracker
 
 log = logging.getLogger(__name__)
-
-
-TRAINING_TASKS = ("train", "warm_start", "benchmark")
 
 
 @dataclass(frozen=True)
@@ -85,10 +82,9 @@ def build_settings(cfg: DictConfig) -> Settings:
         ConfigError: for combinations that cannot work or would silently do something else.
         ValueError: from the settings themselves.
     """
-    scorer = instantiate(cfg.scorer)
     settings = Settings(
         policy=instantiate(cfg.policy),
-        scorer=scorer if isinstance(scorer, Scorer) else FunctionScorer(scorer),
+        scorer=as_scorer(instantiate(cfg.scorer)),
         gate=instantiate(cfg.gate),
         advantage=instantiate(cfg.advantage),
         loss=instantiate(cfg.loss),
@@ -99,7 +95,7 @@ def build_settings(cfg: DictConfig) -> Settings:
         schedule=instantiate(cfg.schedule),
         evaluation=instantiate(cfg.evaluation),
         supervised=instantiate(cfg.supervised),
-        train=build_train(cfg) if cfg.task in TRAINING_TASKS else None,
+        train=build_train(cfg) if cfg.task in READS_TRAINING_DATA else None,
         benchmarks=build_benchmarks(cfg),
     )
     settings.schedule.check()

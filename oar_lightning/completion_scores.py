@@ -183,18 +183,17 @@ class CompletionScorer:
         return out
 
     def _verdicts(self, rollouts: Rollouts) -> list[str | None]:
+        """The verdicts that the rewards were decided by; None without a gold answer."""
         column = rollouts.reward_terms[:, list(self.stage.rewards.terms).index("accuracy")].tolist()
         judged = [i for i, value in enumerate(column) if not math.isnan(value)]
-        verdicts: list[str | None] = [None] * len(column)
-        for i in judged:
-            verdicts[i] = Verdict.CORRECT if column[i] > 0.5 else Verdict.INCORRECT
         if isinstance(self.accuracy, Accuracy):
-            wrong = [i for i in judged if verdicts[i] != Verdict.CORRECT]
-            kinds = self.accuracy.verifier([rollouts.problems[i].answer for i in wrong], [rollouts.answers[i] for i in wrong])
-            for i, kind in zip(wrong, kinds, strict=True):
-                # only a timeout is asked again; the reward was decided by the first
-                verdicts[i] = Verdict.TIMEOUT if kind is Verdict.CORRECT else kind
-        return [None if v is None else str(v) for v in verdicts]
+            kinds = self.accuracy.last if judged else []
+        else:
+            kinds = [Verdict.CORRECT if column[i] > 0.5 else Verdict.INCORRECT for i in judged]
+        verdicts: list[str | None] = [None] * len(column)
+        for i, kind in zip(judged, kinds, strict=True):
+            verdicts[i] = str(kind)
+        return verdicts
 
 
 def group_by_problem(recorded: Iterable[RecordedCompletion]) -> list[list[RecordedCompletion]]:

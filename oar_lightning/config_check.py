@@ -17,6 +17,9 @@ from beartype import BeartypeConf
 from beartype.door import is_bearable
 from beartype.roar import BeartypeException
 
+READS_TRAINING_DATA = ("train", "warm_start", "decontaminate", "benchmark")
+"""Tasks for which data.train must be given."""
+
 HYDRA_KEYS = {"_target_", "_partial_", "_recursive_", "_convert_", "_args_"}
 
 

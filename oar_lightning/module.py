@@ -87,7 +87,7 @@ class PolicyOptimization(L.LightningModule):
         rank, ranks = self.global_rank, self.trainer.world_size if self._trainer else 1
         seeds = [derive_seed(self.seed, "rollout", step, rank + ranks * i) for i in range(len(problems))]
         rollouts = self.stage(self.model, problems, self.method.update.group_size, self.method.sampling, seeds, step)
-        advantages = self.advantages(rollouts)
+        advantages = self.advantages(rollouts.reward_terms, rollouts.group_size)
         started = time.perf_counter()
         credit = self.assign_credit(rollouts, advantages)
         seconds = time.perf_counter() - started
@@ -97,10 +97,10 @@ class PolicyOptimization(L.LightningModule):
         self._pending |= {f"credit/{name}": value for name, value in self.method.scorer.metrics.items()}
         return Experience(self._with_logprobs(rollouts), credit)
 
-    def advantages(self, rollouts: Rollouts) -> Tensor:
-        """The group advantages [B] of judged rollouts."""
-        weights = self.stage.rewards.weight_vector().to(rollouts.reward_terms.device)
-        return group_advantages(rollouts.reward_terms, weights, rollouts.group_size, self.method.advantage)
+    def advantages(self, reward_terms: Tensor, group_size: int) -> Tensor:
+        """The group advantages [B] of rewards [B K]."""
+        weights = self.stage.rewards.weight_vector().to(reward_terms.device)
+        return group_advantages(reward_terms, weights, group_size, self.method.advantage)
 
     def assign_credit(self, rollouts: Rollouts, advantages: Tensor) -> Credit:
         """A_{i,t} = A_i w_t. Completions with advantage 0 are not scored: no weight could change them."""

@@ -36,12 +36,16 @@ class Accuracy:
 
     def __init__(self, verifier: VerifierConfig = VerifierConfig()) -> None:
         self.verifier = Verifier(verifier)
-        self.verdicts: Counter[str] = Counter()
+        self.last: list[Verdict] = []
+        """The verdicts of the last call."""
+
+    @property
+    def verdicts(self) -> Counter[str]:
+        return Counter(v.value for v in self.last)
 
     def __call__(self, problems: Sequence[MathProblem], completions: Sequence[Completion]) -> list[float]:
-        verdicts = self.verifier([p.answer for p in problems], [c.answer for c in completions])
-        self.verdicts = Counter(v.value for v in verdicts)
-        return [float(v is Verdict.CORRECT) for v in verdicts]
+        self.last = self.verifier([p.answer for p in problems], [c.answer for c in completions])
+        return [float(v is Verdict.CORRECT) for v in self.last]
 
 
 class Format:
@@ -130,5 +134,6 @@ class Rewards:
             columns.append(values)
             metrics[f"rewards/{name}"] = torch.tensor(values).nanmean().item()
             if isinstance(term, Accuracy):
-                metrics.update({f"verdict/{v.value}": term.verdicts[v.value] / len(values) for v in Verdict})
+                counts = term.verdicts
+                metrics.update({f"verdict/{v.value}": counts[v.value] / len(values) for v in Verdict})
         return torch.tensor(columns).T.reshape(len(completions), len(columns)), metrics

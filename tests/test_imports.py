@@ -18,7 +18,7 @@ PURE = {"types", "advantage", "gating", "loss", "diagnostics", "answer_span", "a
 """Torch, its shapes and the standard library, and each other."""
 
 LAYERS = (
-    {"", "types", "randomness", "paths", "token_text", "config_check", "verify_worker", "formula", "answer_units"},
+    {"", "types", "randomness", "paths", "token_text", "config_check", "verify_worker", "formula", "answer_units", "jsonl"},
     {"answer_form"},
     PURE - {"types", "formula", "answer_units", "answer_form"} | {"verify", "language_model", "schedule", "tracking"},
     {"scoring", "data", "reward", "policy", "heatmap", "problem_result"},

@@ -157,7 +157,7 @@ def _phases(
 
     def reward() -> None:
         held["rollouts"] = workload.judge(held["generation"], number)
-        held["advantages"] = module.advantages(held["rollouts"])
+        held["advantages"] = module.advantages(held["rollouts"].reward_terms, held["rollouts"].group_size)
 
     def logprobs() -> None:
         part = held["rollouts"]

@@ -8,7 +8,6 @@ from typing import Any
 import lightning as L
 import torch
 
-from oar_lightning.advantage import group_advantages
 from oar_lightning.evaluation import EvaluationConfig, evaluate
 from oar_lightning.evaluation_metrics import evaluation_metrics
 from oar_lightning.heatmap import render_heatmap
@@ -88,8 +87,7 @@ class EvaluationCallback(L.Callback):
         size = self.config.samples
         if size < 2 or not isinstance(module, PolicyOptimization):
             return torch.zeros(len(reward_terms)).view(-1, size).tolist()
-        weights = self.stage.rewards.weight_vector()
-        return group_advantages(reward_terms, weights, size, module.method.advantage).view(-1, size).tolist()
+        return module.advantages(reward_terms, size).view(-1, size).tolist()
 
 
 def _group_to_show(

@@ -4,21 +4,21 @@ from __future__ import annotations
 
 import csv
 import glob
-import gzip
-import json
 import logging
 import random
-import zlib
 from collections import Counter
 from collections.abc import Iterator, Sequence
 from itertools import chain
 from pathlib import Path
-from typing import IO, Any
+from typing import Any
 
 from oar_lightning.data.rows import Columns, problems_of
+from oar_lightning.jsonl import UNREADABLE, open_text, read_jsonl
 from oar_lightning.types import MathProblem
 
 log = logging.getLogger(__name__)
+
+KEY = "data paths"
 
 
 class FileProblems:
@@ -89,41 +89,20 @@ def read_rows(file: Path) -> Iterator[tuple[str, dict[str, Any]]]:
 
 
 def _jsonl(file: Path) -> Iterator[tuple[str, dict[str, Any]]]:
-    for number, line in enumerate(_lines(file), 1):
-        if not line.strip():
-            continue
-        where = f"{file}:{number}"
-        try:
-            row = json.loads(line)
-        except json.JSONDecodeError as error:
-            raise ValueError(f"{where} is not JSON ({error}); data=files reads one JSON object a line") from error
+    for number, row in read_jsonl(file, KEY):
         if not isinstance(row, dict):
-            raise ValueError(f"{where} holds a {type(row).__name__}; data=files reads one JSON object a line")
-        yield where, row
-
-
-def _lines(file: Path) -> Iterator[str]:
-    try:
-        with _open(file) as text:
-            yield from text
-    except (OSError, UnicodeDecodeError, EOFError, zlib.error) as error:
-        raise _unreadable(file, error) from error
-
-
-def _open(file: Path) -> IO[str]:
-    # newline="\n": neither a lone \r nor what only Python takes for a line's end (U+2028) ends a row
-    open_text = gzip.open if file.suffix == ".gz" else open
-    return open_text(file, "rt", encoding="utf-8-sig", newline="\n")
+            raise ValueError(f"{file}:{number} holds a {type(row).__name__}; {KEY} holds one JSON object a line")
+        yield f"{file}:{number}", row
 
 
 def _csv(file: Path) -> Iterator[tuple[str, dict[str, Any]]]:
     from datasets import Features, Value
 
     try:
-        with _open(file) as text:
+        with open_text(file) as text:
             lines = csv.reader(text)
             header, first = next(lines, []), next(lines, [])
-    except (OSError, UnicodeDecodeError, EOFError, zlib.error) as error:
+    except UNREADABLE as error:
         raise _unreadable(file, error) from error
     if not header:
         return
@@ -155,4 +134,4 @@ def _table(file: Path, kind: str, **options: Any) -> Iterator[tuple[str, dict[st
 
 
 def _unreadable(file: Path, error: Exception) -> ValueError:
-    return ValueError(f"data paths: {file} cannot be read ({' '.join(str(error).split())})")
+    return ValueError(f"{KEY}: {file} cannot be read ({' '.join(str(error).split())})")

@@ -3,9 +3,7 @@
 from __future__ import annotations
 
 import glob
-import gzip
 import hashlib
-import json
 from collections import Counter
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
@@ -15,6 +13,7 @@ from typing import Any
 import torch
 
 from oar_lightning.data.prompts import PromptTemplate
+from oar_lightning.jsonl import read_jsonl
 from oar_lightning.reward import Completion, RewardTerm
 from oar_lightning.rollout.sampling import Generation, encode_prompts, pad_left
 from oar_lightning.types import MathProblem
@@ -59,18 +58,10 @@ def read_recorded(paths: str | Sequence[str], dropped: Counter[str]) -> Iterator
 
 
 def _rows(file: Path) -> Iterator[tuple[str, dict[str, Any]]]:
-    # as bytes: only \n ends a line, U+2028 may stand inside a JSON string
-    with gzip.open(file) if file.suffix == ".gz" else file.open("rb") as lines:
-        for number, line in enumerate(lines, 1):
-            if not line.strip():
-                continue
-            try:
-                row = json.loads(line)
-            except ValueError as error:
-                raise ValueError(f"{file}:{number} is not JSON ({error}); score.files has one JSON object a line") from error
-            if not isinstance(row, dict):
-                raise ValueError(f"{file}:{number} holds a {type(row).__name__}; score.files has one JSON object a line")
-            yield f"{file}:{number}", row
+    for number, row in read_jsonl(file, "score.files"):
+        if not isinstance(row, dict):
+            raise ValueError(f"{file}:{number} holds a {type(row).__name__}; score.files holds one JSON object a line")
+        yield f"{file}:{number}", row
 
 
 def _to_completion(row: dict[str, Any], where: str) -> RecordedCompletion | str:

@@ -1,6 +1,6 @@
 """Importance strategies: ``(model, rollouts) -> importance [B S]``."""
 
-from oar_lightning.scoring.base import FunctionScorer, Scorer, checked_importance
+from oar_lightning.scoring.base import FunctionScorer, Scorer, as_scorer, checked_importance
 from oar_lightning.scoring.baselines import Entropy, Inverted, Position, Random, Shuffled, Uniform
 from oar_lightning.scoring.oar_g import OarG
 from oar_lightning.scoring.oar_p import OarP
@@ -18,5 +18,6 @@ __all__ = [
     "Scorer",
     "Shuffled",
     "Uniform",
+    "as_scorer",
     "checked_importance",
 ]

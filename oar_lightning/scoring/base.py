@@ -40,6 +40,11 @@ class FunctionScorer(Scorer):
         return self.function(model, rollouts)
 
 
+def as_scorer(candidate: Any) -> Scorer:
+    """A scorer as it is, any other callable wrapped as one."""
+    return candidate if isinstance(candidate, Scorer) else FunctionScorer(candidate)
+
+
 def checked_importance(importance: Tensor, rollouts: Rollouts, name: str) -> Float[Tensor, "B S"]:
     """Hold a scorer to its contract.
 

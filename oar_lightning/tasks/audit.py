@@ -17,6 +17,7 @@ from rich.table import Table
 from oar_lightning.answer_span import AnswerFormat
 from oar_lightning.audit import AuditConfig, AuditReport, AuditRow, audit, read_rows
 from oar_lightning.config_check import ConfigError
+from oar_lightning.tasks.outputs import output_path
 from oar_lightning.verify import Verifier, VerifierConfig
 
 log = logging.getLogger(__name__)
@@ -32,13 +33,7 @@ def prepare(cfg: DictConfig) -> Callable[[], None]:
     answer_format: AnswerFormat = instantiate(cfg.answer, _convert_="all")
     limits: VerifierConfig = instantiate(cfg.reward.terms.accuracy.verifier)
     files = {file: read_rows(Path(file).expanduser()) for file in config.files}
-    output = None if config.output is None else Path(config.output).expanduser()
-    if output is not None:
-        try:
-            output.parent.mkdir(parents=True, exist_ok=True)
-            output.touch()
-        except OSError as error:
-            raise ConfigError(f"audit.output={output} cannot be written ({error}); choose another path") from error
+    output = output_path(config.output, "audit.output")
     return lambda: run(files, answer_format, limits, output)
 
 

@@ -23,10 +23,11 @@ from oar_lightning import build
 from oar_lightning.benchmark import BenchmarkConfig, ConfiguredWorkload, RandomWorkload, Workload, measure
 from oar_lightning.benchmark.report import phase_table, scoring_table, write_report
 from oar_lightning.callbacks.progress import counted_progress
-from oar_lightning.config_check import ConfigError
 from oar_lightning.data.stream import ProblemStream
 from oar_lightning.module import Method, PolicyOptimization
 from oar_lightning.reward import Accuracy, Rewards
+from oar_lightning.scoring import as_scorer
+from oar_lightning.tasks.outputs import output_path
 from oar_lightning.tasks.run_tags import run_parameters, run_tags
 from oar_lightning.tracking import Tracker
 
@@ -46,12 +47,7 @@ def prepare(cfg: DictConfig) -> Callable[[], None]:
     build.set_threads(cfg.num_threads)
     build.seed_everything(cfg.seed)
     device = build.choose_device(str(cfg.trainer.accelerator))
-    for path in (config.output, config.report):
-        try:
-            if path is not None:
-                Path(path).expanduser().parent.mkdir(parents=True, exist_ok=True)
-        except OSError as error:
-            raise ConfigError(f"benchmark: {path} cannot be written ({error}); choose another path") from error
+    files = output_path(config.output, "benchmark.output"), output_path(config.report, "benchmark.report")
     workload: Workload
     stage: Any
     if config.shape is None:
@@ -68,10 +64,10 @@ def prepare(cfg: DictConfig) -> Callable[[], None]:
         stage = _RewardsOnly(Rewards({"accuracy": Accuracy()}))
     modules = {}
     for name, scorer in config.variants.items():
-        method = Method(scorer, settings.gate, settings.advantage, settings.loss, settings.update, workload.sampling)
+        method = Method(as_scorer(scorer), settings.gate, settings.advantage, settings.loss, settings.update, workload.sampling)
         modules[name] = PolicyOptimization(workload.policy, stage, method, torch.optim.AdamW, settings.schedule, 0).train()
     tracker = Tracker(Path(HydraConfig.get().runtime.output_dir), build.build_logger(cfg, None))
-    return lambda: run(cfg, config, workload, modules, tracker)
+    return lambda: run(cfg, config, workload, modules, tracker, *files)
 
 
 def run(
@@ -80,6 +76,8 @@ def run(
     workload: Workload,
     modules: Mapping[str, PolicyOptimization],
     tracker: Tracker,
+    output: Path | None,
+    report: Path | None,
 ) -> None:
     tracker.describe(run_parameters(cfg), run_tags(cfg))
     total = (config.warmup + config.repeats) * len(modules)
@@ -88,18 +86,18 @@ def run(
     console = Console()
     console.print(_rich(f"benchmark={config.preset}: seconds of each phase (medians)", phase_table(results)))
     console.print(_rich("Scoring", scoring_table(results)))
-    if config.output is not None:
-        Path(config.output).expanduser().write_text(json.dumps([dataclasses.asdict(r) for r in results], indent=1) + "\n")
-        console.print(f"written: {config.output}", soft_wrap=True)
-    if config.report is not None:
-        folder = Path(config.report).expanduser()
+    rows = [dataclasses.asdict(result) for result in results]
+    if output is not None:
+        output.write_text(json.dumps(rows, indent=1) + "\n", encoding="utf-8")
+        console.print(f"written: {output}", soft_wrap=True)
+    if report is not None:
         command = " ".join(["python -m oar_lightning", *HydraConfig.get().overrides.task])
-        write_report(folder, config.preset, results, rate, command, machine(workload))
-        console.print(f"report: {folder / 'README.md'}", soft_wrap=True)
+        write_report(report, config.preset, results, rate, command, machine(workload))
+        console.print(f"report: {report / 'README.md'}", soft_wrap=True)
     metrics = {f"benchmark/{r.variant}/{r.phase}_s": r.median_seconds for r in results}
     metrics |= {f"benchmark/{r.variant}/step_ratio": r.step_ratio for r in results if r.step_ratio is not None}
     tracker.write_metrics(metrics, 0)
-    tracker.write_text("benchmark.json", json.dumps([dataclasses.asdict(r) for r in results]))
+    tracker.write_text("benchmark.json", json.dumps(rows))
     tracker.close("FINISHED")
 
 

@@ -14,6 +14,7 @@ from oar_lightning import build_data
 from oar_lightning.config_check import ConfigError
 from oar_lightning.data.decontamination import EXACT, OVERLAP, Report, report
 from oar_lightning.data.stream import ProblemSource, is_endless
+from oar_lightning.tasks.outputs import output_path
 from oar_lightning.types import MathProblem
 
 
@@ -33,7 +34,7 @@ def prepare(cfg: DictConfig) -> Callable[[], float | None]:
     if not sources:
         raise ConfigError("data.evaluation names no benchmark to compare with; e.g. data/evaluation=[math500,aime24]")
     benchmarks = build_data.whole_benchmarks(sources, cfg.evaluation.problems)
-    output = None if cfg.decontaminate.output is None else Path(str(cfg.decontaminate.output)).expanduser()
+    output = output_path(cfg.decontaminate.output, "decontaminate.output")
     if output is not None and output.is_dir():
         raise ConfigError(f"decontaminate.output={output} is a folder; give a file, e.g. decontaminate.output=overlap.json")
     return lambda: compare(train, benchmarks, output)
@@ -50,7 +51,6 @@ def compare(train: ProblemSource, benchmarks: dict[str, list[MathProblem]], outp
         soft_wrap=True,
     )
     if output is not None:
-        output.parent.mkdir(parents=True, exist_ok=True)
         output.write_text(json.dumps(as_json(found), indent=1, ensure_ascii=False) + "\n", encoding="utf-8")
         console.print(f"written: {output}", soft_wrap=True)
     return float(found.contaminated)

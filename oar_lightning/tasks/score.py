@@ -26,7 +26,7 @@ from oar_lightning.completion_scores import CompletionScorer, ScoreConfig, Score
 from oar_lightning.config_check import ConfigError
 from oar_lightning.heatmap import render_heatmap
 from oar_lightning.rollout.recorded import RecordedCompletion, read_recorded
-from oar_lightning.scoring import FunctionScorer, Scorer
+from oar_lightning.scoring import as_scorer
 
 log = logging.getLogger(__name__)
 
@@ -54,9 +54,7 @@ def prepare(cfg: DictConfig) -> Callable[[], float | None]:
     policy = build.load_policy(spec, str(cfg.task), device)
     stage = build.build_stage(policy, instantiate(cfg.data.prompt, tokenizer=policy.tokenizer), answer, rewards)
     stage.prompt.render(recorded[0].problem)  # a chat template that is missing should fail here
-    completion_scorer = CompletionScorer(
-        policy, stage, scorer if isinstance(scorer, Scorer) else FunctionScorer(scorer), gate, advantage, config, dropped
-    )
+    completion_scorer = CompletionScorer(policy, stage, as_scorer(scorer), gate, advantage, config, dropped)
     precision = build.mixed_precision(cfg.trainer.get("precision"), device)
     return lambda: run(completion_scorer, recorded, output, precision)
 

@@ -1,0 +1,43 @@
+"""JSON lines, gzip or plain, with errors that name the file and the line."""
+
+from __future__ import annotations
+
+import gzip
+import json
+import zlib
+from collections.abc import Iterator
+from pathlib import Path
+from typing import IO, Any
+
+UNREADABLE = (OSError, UnicodeDecodeError, EOFError, zlib.error)
+"""What opening and reading a damaged or missing file raises."""
+
+
+def open_text(file: Path) -> IO[str]:
+    """A text file for reading, ``.gz`` too. Only a line feed ends a line: neither a lone carriage return nor what only Python
+    takes for a line's end (U+2028) does."""
+    opener = gzip.open if file.suffix == ".gz" else open
+    return opener(file, "rt", encoding="utf-8-sig", newline="\n")
+
+
+def read_jsonl(file: Path, key: str, where: str = "") -> Iterator[tuple[int, Any]]:
+    """(line number, value) of each line that is not blank, in constant memory. `key`: the setting that names the file;
+    `where`: what errors about a line begin with, before the file.
+
+    Raises:
+        ValueError: where the file cannot be read or a line is not JSON.
+    """
+    try:
+        with open_text(file) as lines:
+            for number, line in enumerate(lines, 1):
+                if line.strip():
+                    yield number, _value(line, f"{where}{file}:{number}", key)
+    except UNREADABLE as error:
+        raise ValueError(f"{key}: {file} cannot be read ({' '.join(str(error).split())})") from error
+
+
+def _value(line: str, where: str, key: str) -> Any:
+    try:
+        return json.loads(line)
+    except ValueError as error:
+        raise ValueError(f"{where} is not JSON ({error}); {key} holds one JSON object a line") from error

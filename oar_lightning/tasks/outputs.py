@@ -1,0 +1,23 @@
+"""Files that a task writes at its end, checked at its beginning."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+from oar_lightning.config_check import ConfigError
+
+
+def output_path(value: str | None, key: str) -> Path | None:
+    """The path that a setting names, its folder made; None stays.
+
+    Raises:
+        ConfigError: where the folder cannot be made.
+    """
+    if value is None:
+        return None
+    path = Path(value).expanduser()
+    try:
+        path.parent.mkdir(parents=True, exist_ok=True)
+    except OSError as error:
+        raise ConfigError(f"{key}={path} cannot be written ({error}); choose another path") from error
+    return path
