@@ -1,7 +1,7 @@
 r"""What a final answer says, by its form: spelling, names, units, times, bases, inequalities, exact numbers.
 
 A computer algebra system reads `4 feet` as a product of symbols, `4:30` as a ratio, `43_5` as 43 and `\ge 18` as 18. The
-rules here settle what such forms decide, and hand only algebra on. All are linear in the text, and none executes it.
+rules here settle what such forms decide, and hand only algebra on. None executes the text, which callers keep short.
 """
 
 from __future__ import annotations
@@ -9,76 +9,15 @@ from __future__ import annotations
 import re
 from collections.abc import Callable
 from fractions import Fraction
+from typing import NamedTuple
 
 from oar_lightning import formula
+from oar_lightning.answer_spelling import unwrapped
 from oar_lightning.answer_units import split_unit
 
 Pair = tuple[str, str]
 Outcome = bool | Pair | None
 """Equal or not; the pair rewritten; or None: not this rule's business."""
-
-_SPACE = re.compile(r"(?<!\\)\\[,;: ]|\\q?quad(?![A-Za-z])|~|\s")
-_DROPPED = re.compile(r"[£€]|\\!|\\(?:left|right|[bB]igg?[lrm]?|displaystyle)(?![A-Za-z])|\\?\$|\\?%|\^\{?\\circ\}?|°|\\degree")
-_RELATIONS = {
-    "<=": r"\\leqslant|\\leq|\\le|≤",
-    ">=": r"\\geqslant|\\geq|\\ge|≥",
-    "<": r"\\lt",
-    ">": r"\\gt",
-    "!=": r"\\neq|\\ne|≠",
-}
-_REPLACED = [(re.compile(rf"(?:{names})(?![A-Za-z])"), sign) for sign, names in _RELATIONS.items()] + [
-    (re.compile(r"\\[dtc]frac(?![A-Za-z])"), r"\\frac"),
-    (re.compile(r"[−–]"), "-"),
-    (re.compile(r"(?<![\\A-Za-z])(pi|sqrt|infinity)(?![A-Za-z])"), r"\\\1"),
-    (re.compile(r"\\infinity|∞"), r"\\infty"),
-    (re.compile(r"π"), r"\\pi"),
-    (re.compile(r"(?<![\\A-Za-z])ln(?![A-Za-z])"), r"\\ln"),
-    (re.compile(r"√(\d+)"), r"\\sqrt{\1}"),
-    (re.compile(r"\\varnothing|∅"), r"\\emptyset"),
-    (re.compile(r"\\math(?:rm|it)\{([ie])\}"), r"\1"),
-    (re.compile(r"\\(?:boldsymbol|underline|mathbf)\{([^{}]*)\}"), r"\1"),
-    (re.compile(r"\\text(?:normal|sf|tt|sc)\{"), r"\\text{"),
-    (re.compile(r"(?<=\d)(?:\{,\}|,\\!)\s*(?=\d{3})"), ""),
-]
-_FRAC_DIGITS = re.compile(r"\\frac\s*(\d)\s*(\d)(?!\d)")
-_THOUSANDS = re.compile(r"(?<![\d,.])\d{1,3}(?:,\d{3})+(?![\d,])")
-_SPACED_THOUSANDS = re.compile(r"[+-]?\d{1,3}(?: \d{3})+(?:\.\d+)?")
-_WRAPPER = re.compile(r"\\(?:text|textbf|textit|textrm|mathrm|mathbf|mbox|boxed)\s*\{([^{}]*)\}")
-
-
-_REPEATING = re.compile(r"(?<![\d.])(\d{0,9})\.(\d{0,9})\\(?:overline|bar)\s*\{?(\d{1,9})\}?")
-
-
-def _repeating_decimal(match: re.Match[str]) -> str:
-    """`0.1\\overline{6}` as a fraction."""
-    whole, start, period = match[1] or "0", match[2], match[3]
-    nines = (10 ** len(period) - 1) * 10 ** len(start)
-    return f"\\frac{{{int(whole + start + period) - int(whole + start)}}}{{{nines}}}"
-
-
-def canonical(text: str) -> str:
-    """The same answer in one spelling: spaces, percent, currency and degree signs, TeX sizes, thousands, end punctuation."""
-    for pattern, spelling in _REPLACED:
-        text = pattern.sub(spelling, text)
-    text = _DROPPED.sub("", text)
-    exact, approximately, _ = text.partition("\\approx")
-    text = exact if approximately and exact.strip() else text
-    text = _FRAC_DIGITS.sub(r"\\frac{\1}{\2}", text)
-    text = " ".join(_SPACE.sub(" ", text).split())
-    text = text.strip("*_` ").rstrip(".,;:? ").lstrip(":, ")
-    text = re.sub(r"^\+\s*", "", re.sub(r"^-\s+", "-", text))
-    text = _REPEATING.sub(_repeating_decimal, text)
-    if (inner := re.fullmatch(r"\\text\s*\{([^{}]*\d[^{}]*)\}", text)) is not None:
-        text = inner[1].strip()
-    if whole := re.fullmatch(r"\\(?:textbf|mathbf|mathrm|boxed)\s*\{([^{}]*)\}", text):
-        text = whole[1].strip()
-    if enclosed := re.fullmatch(r"\(([^(),]*)\)", text):  # (073), (B); a pair or an interval has a comma
-        text = enclosed[1].strip()
-    if not any(mark in text for mark in "([") and "\\{" not in text:  # in these a comma separates
-        text = _THOUSANDS.sub(lambda m: m[0].replace(",", ""), text)
-    if _SPACED_THOUSANDS.fullmatch(text):
-        text = text.replace(" ", "")
-    return text
 
 
 def compare(gold: str, answer: str) -> bool | Pair:
@@ -220,11 +159,6 @@ def units(gold: str, answer: str) -> Outcome:
     return None if (expected, actual) == (gold, answer) else (expected, actual)
 
 
-def unwrapped(text: str) -> str:
-    r"""The text with `\text{...}` and its like replaced by what they hold."""
-    return _WRAPPER.sub(r"\1", text)
-
-
 def is_words(text: str) -> bool:
     """Whether an answer is words (a name, a weekday, a.m., a choice letter), not a formula."""
     inner = unwrapped(text).strip("() ")
@@ -329,9 +263,9 @@ def _brackets(text: str) -> str:
 
 def _same_members(first: list[str], second: list[str]) -> bool | None:
     """Whether two lists hold the same values in any order, each as often; None where one cannot be read."""
-    left = list(second)
-    for member in first:
-        outcomes = [arithmetic(member, other) for other in left]
+    left = [_readable(member) for member in second]
+    for member in map(_readable, first):
+        outcomes = [_same(member, other) for other in left]
         if None in outcomes:
             return None
         if True not in outcomes:
@@ -342,10 +276,26 @@ def _same_members(first: list[str], second: list[str]) -> bool | None:
 
 def arithmetic(gold: str, answer: str) -> bool | None:
     """Formulas that can be read in one way only are compared by their values."""
-    if gold == answer:
+    return _same(_readable(gold), _readable(answer))
+
+
+class _Readable(NamedTuple):
+    """A formula and its values, None where it cannot be read."""
+
+    text: str
+    values: list[complex] | None
+
+
+def _readable(text: str) -> _Readable:
+    return _Readable(text, formula.values(text))
+
+
+def _same(first: _Readable, second: _Readable) -> bool | None:
+    if first.text == second.text:
         return True
-    expected, actual = formula.values(gold), formula.values(answer)
-    return None if expected is None or actual is None else formula.equal_values(expected, actual)
+    if first.values is None or second.values is None:
+        return None
+    return formula.equal_values(first.values, second.values)
 
 
 RULES: tuple[Callable[[str, str], Outcome], ...] = (

@@ -79,6 +79,15 @@ def new_cache(model: Any) -> Any:
     return DynamicCache(config=base_model(model).config)
 
 
+def cache_rows(model: Any, cache: Any, rows: Int[Tensor, " n"]) -> Any:
+    """A new cache with the given rows of another, which stays as it is. A row may be given more than once."""
+    copy = new_cache(model)
+    for index, layer in enumerate(cache.layers):
+        if layer.is_initialized:
+            copy.update(layer.keys[rows], layer.values[rows], index)
+    return copy
+
+
 def cached_hidden_states(
     model: Any,
     cache: Any,

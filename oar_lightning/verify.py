@@ -17,7 +17,8 @@ from dataclasses import dataclass
 from enum import StrEnum
 from typing import IO
 
-from oar_lightning.answer_form import Pair, canonical, compare
+from oar_lightning.answer_form import Pair, compare
+from oar_lightning.answer_spelling import canonical
 
 
 class Verdict(StrEnum):

@@ -9,7 +9,8 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from oar_lightning.answer_form import RULES, canonical, compare, interval, plain_fraction, plain_number
+from oar_lightning.answer_form import RULES, compare, interval, plain_fraction, plain_number
+from oar_lightning.answer_spelling import canonical
 from oar_lightning.answer_units import split_unit
 
 # False verdicts of computer algebra on such answers, both ways, and their neighbours. None: a case for algebra.

@@ -14,13 +14,28 @@ import oar_lightning
 ROOT = Path(oar_lightning.__file__).parent
 NAME = oar_lightning.__name__
 
-PURE = {"types", "advantage", "gating", "loss", "diagnostics", "answer_span", "answer_form", "answer_units", "formula"}
+TEXT = {"formula", "answer_units", "answer_spelling", "answer_form"}
+"""What answers say; the standard library only."""
+
+PURE = {"types", "advantage", "gating", "loss", "diagnostics", "answer_span", *TEXT}
 """Torch, its shapes and the standard library, and each other."""
 
 LAYERS = (
-    {"", "types", "randomness", "paths", "token_text", "config_check", "verify_worker", "formula", "answer_units", "jsonl"},
+    {
+        "",
+        "types",
+        "randomness",
+        "paths",
+        "token_text",
+        "config_check",
+        "verify_worker",
+        "formula",
+        "answer_units",
+        "answer_spelling",
+        "jsonl",
+    },
     {"answer_form"},
-    PURE - {"types", "formula", "answer_units", "answer_form"} | {"verify", "language_model", "schedule", "tracking"},
+    PURE - TEXT - {"types"} | {"verify", "language_model", "schedule", "tracking"},
     {"scoring", "data", "reward", "policy", "heatmap", "problem_result"},
     {"rollout", "experience", "evaluation_metrics", "token_credit"},
     {"module", "supervised", "evaluation", "completion_scores", "audit"},
@@ -115,7 +130,17 @@ def test_only_build_tasks_and_main_know_hydra() -> None:
 
 def test_the_worker_and_the_first_checks_import_nothing_slow() -> None:
     """A typo should be reported, and a worker start, without waiting for torch."""
-    for module in ("formula", "answer_units", "answer_form", "verify", "verify_worker", "config_check", "paths", "tasks"):
+    for module in (
+        "formula",
+        "answer_units",
+        "answer_spelling",
+        "answer_form",
+        "verify",
+        "verify_worker",
+        "config_check",
+        "paths",
+        "tasks",
+    ):
         assert not {i.split(".")[0] for i in imports(MODULES[module])} & {"torch", "lightning", "transformers"}
     tree = ast.parse(MODULES["__main__"].read_text(encoding="utf-8"))
     at_the_top = {n.module or "" for n in tree.body if isinstance(n, ast.ImportFrom)}
