@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import contextlib
 import inspect
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from typing import Any
 
 import torch
@@ -18,6 +18,9 @@ from torch.utils.checkpoint import checkpoint
 
 LOGITS_CHUNK_BYTES = 64 * 2**20
 """Float32 logits alive at any time in `token_logprobs`: 16 Mi floats, 110 tokens of a 152k vocabulary."""
+
+STATES_BYTES = 2**30
+"""Hidden states kept at most for later stages; beyond, each runs the policy itself."""
 
 
 def base_model(model: Any) -> Any:
@@ -63,6 +66,57 @@ def hidden_states(
     return decoder(attention_mask=mask, use_cache=False, **inputs, **positions).last_hidden_state
 
 
+def prediction_states(model: Any, attention_mask: Bool[Tensor, "B S"], token_ids: Int[Tensor, "B S"]) -> Float[Tensor, "B S H"]:
+    """The final hidden state that each token was predicted from; zero for the first column, which nothing predicts."""
+    return torch.nn.functional.pad(hidden_states(model, attention_mask, token_ids)[:, :-1], (0, 0, 1, 0))
+
+
+def states_fit(model: Any, tokens: int) -> bool:
+    """Whether the hidden states of so many tokens are few enough to be kept (`STATES_BYTES`)."""
+    weight = model.get_input_embeddings().weight
+    return tokens * weight.shape[1] * weight.element_size() <= STATES_BYTES
+
+
+@contextlib.contextmanager
+def last_mlp_at(model: Any, columns: Int[Tensor, "N A"], valid: Bool[Tensor, "N A"]) -> Iterator[None]:
+    """Inside the block the last layer's MLP runs only at the valid ones of the given columns of each row.
+
+    The final hidden states there are what they would be (an MLP works on each position alone); the others are unusable. The
+    last layer still gives keys and values of all positions. Does nothing for families whose last layer has no module `mlp`.
+    """
+    mlp = _last_mlp(base_model(model).get_decoder())
+    if mlp is None:
+        yield
+        return
+    rows = torch.arange(len(columns), device=columns.device)[:, None]
+    width = 0
+
+    def pick(module: torch.nn.Module, args: tuple[Any, ...]) -> tuple[Any, ...]:
+        nonlocal width
+        width = args[0].shape[1]
+        return tuple(x[rows, columns] if isinstance(x, Tensor) and x.shape[:2] == args[0].shape[:2] else x for x in args)
+
+    def place(module: torch.nn.Module, args: tuple[Any, ...], out: Any) -> Any:
+        first = out[0] if isinstance(out, tuple) else out
+        at = (rows.expand_as(columns)[valid], columns[valid])  # a column listed twice would get its gradient twice
+        spread = first.new_zeros(len(first), width, first.shape[-1]).index_put(at, first[valid])
+        return (spread, *out[1:]) if isinstance(out, tuple) else spread
+
+    handles = [mlp.register_forward_pre_hook(pick), mlp.register_forward_hook(place)]
+    try:
+        yield
+    finally:
+        for handle in handles:
+            handle.remove()
+
+
+def _last_mlp(decoder: torch.nn.Module) -> torch.nn.Module | None:
+    stacks = [module for module in decoder.children() if isinstance(module, torch.nn.ModuleList) and len(module)]
+    last = stacks[-1][-1] if len(stacks) == 1 else None
+    mlp = getattr(last, "mlp", None)
+    return mlp if isinstance(mlp, torch.nn.Module) else None
+
+
 def can_share_prefixes(model: Any) -> bool:
     """Whether every layer keeps plain, growing keys and values (no sliding window, no recurrent state)."""
     from transformers.cache_utils import DynamicLayer
@@ -86,6 +140,17 @@ def cache_rows(model: Any, cache: Any, rows: Int[Tensor, " n"]) -> Any:
         if layer.is_initialized:
             copy.update(layer.keys[rows], layer.values[rows], index)
     return copy
+
+
+def join_caches(model: Any, caches: Sequence[Any]) -> Any:
+    """One cache with the rows of several of the same length."""
+    if len(caches) == 1:
+        return caches[0]
+    joined = new_cache(model)
+    for index in range(len(caches[0].layers)):
+        layers = [cache.layers[index] for cache in caches]
+        joined.update(torch.cat([layer.keys for layer in layers]), torch.cat([layer.values for layer in layers]), index)
+    return joined
 
 
 def cached_hidden_states(
@@ -150,22 +215,22 @@ def token_logprobs(
     mask: Bool[Tensor, "B S"],
     temperature: float = 1.0,
     entropy_grad: bool = False,
+    states: Float[Tensor, "B S H"] | None = None,
 ) -> tuple[Float[Tensor, "B S"], Float[Tensor, "B S"]]:
     """Log-probability and entropy (nats) of each masked token under the policy at `temperature`; 0 elsewhere.
 
     Only masked positions go through the head, a bounded chunk at a time, recomputed in the backward pass. Entropies
-    carry gradient only if asked.
+    carry gradient only if asked. Where the `prediction_states` are known, the decoder is not run again.
 
     Raises:
         ValueError: where the first column is masked: nothing predicts it.
     """
     if mask[:, 0].any():
         raise ValueError("token_logprobs: the first token of a row has no prediction and cannot be masked")
-    hidden = hidden_states(model, attention_mask, token_ids)
     rows, columns = mask.nonzero(as_tuple=True)
     logprobs, entropy = chunked_logprobs(
         lambda h: head_logits(model, h) / temperature,
-        hidden[rows, columns - 1],
+        hidden_states(model, attention_mask, token_ids)[rows, columns - 1] if states is None else states[rows, columns],
         token_ids[rows, columns],
         entropy_grad,
         vocab_size=base_model(model).get_output_embeddings().weight.shape[0],

@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import dataclasses
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 from typing import Any
 
@@ -23,7 +23,7 @@ from oar_lightning.data.stream import Slot, UpdatePlan
 from oar_lightning.diagnostics import MetricSums, credit_metrics, mean_correlation, rollout_metrics
 from oar_lightning.experience import Experience, split_rows
 from oar_lightning.gating import GateConfig, gate_weights
-from oar_lightning.language_model import evaluating, token_logprobs
+from oar_lightning.language_model import evaluating, prediction_states, states_fit, token_logprobs
 from oar_lightning.loss import Denominators, LossConfig, policy_loss
 from oar_lightning.policy import Policy
 from oar_lightning.randomness import derive_seed
@@ -87,6 +87,7 @@ class PolicyOptimization(L.LightningModule):
         rank, ranks = self.global_rank, self.trainer.world_size if self._trainer else 1
         seeds = [derive_seed(self.seed, "rollout", step, rank + ranks * i) for i in range(len(problems))]
         rollouts = self.stage(self.model, problems, self.method.update.group_size, self.method.sampling, seeds, step)
+        rollouts = self._with_states(rollouts)
         advantages = self.advantages(rollouts.reward_terms, rollouts.group_size)
         started = time.perf_counter()
         credit = self.assign_credit(rollouts, advantages)
@@ -115,14 +116,30 @@ class PolicyOptimization(L.LightningModule):
         weights = gate_weights(importance, rollouts.reasoning_mask, self.method.gate).to(advantages.dtype)
         return Credit((advantages[:, None] * weights).masked_fill(~rollouts.response_mask, 0.0), importance, weights)
 
+    @torch.no_grad()
+    def _with_states(self, rollouts: Rollouts) -> Rollouts:
+        """Where old log-probabilities will be needed and the engine left no states: one pass for them and for the scorer."""
+        if self.method.update.steps_per_rollout == 1 or rollouts.prediction_states is not None:
+            return rollouts
+        if not states_fit(self.model, rollouts.token_ids.numel()):
+            return rollouts
+        states = None
+        with evaluating(self.model):
+            for rows, part in self._parts(rollouts):
+                found = prediction_states(self.model, part.attention_mask, part.token_ids)
+                states = found.new_zeros(*rollouts.token_ids.shape, found.shape[-1]) if states is None else states
+                states[rows, rollouts.columns(rows)] = found
+        return dataclasses.replace(rollouts, prediction_states=states)
+
     def _with_logprobs(self, rollouts: Rollouts) -> Rollouts:
         """Old log-probabilities where a later step needs them (in a single step the policy's own are the old ones),
-        reference ones where the loss has a KL term."""
-        changes: dict[str, Any] = {}
+        reference ones where the loss has a KL term. The states have served then."""
+        changes: dict[str, Any] = {"prediction_states": None}
         if self.method.update.steps_per_rollout > 1:
             changes["old_logprobs"] = self._detached_logprobs(self.model, rollouts)
         if self.method.loss.kl_coef:
             reference = self._reference[0]
+            rollouts = dataclasses.replace(rollouts, prediction_states=None)  # they are the policy's own
             if reference is not None:
                 changes["ref_logprobs"] = self._detached_logprobs(reference.to(self.device), rollouts)
             else:  # LoRA: the policy without its adapters
@@ -132,16 +149,22 @@ class PolicyOptimization(L.LightningModule):
 
     @torch.no_grad()
     def _detached_logprobs(self, model: Any, rollouts: Rollouts) -> Tensor:
-        """Log-probabilities [B S] of all completions, in as many batches as the update has micro-batches."""
-        update = self.method.update
+        """Log-probabilities [B S] of all completions."""
         out = torch.zeros(rollouts.token_ids.shape, device=rollouts.token_ids.device)
         with evaluating(model):
-            for rows in split_rows(torch.arange(len(rollouts), device=out.device), update.minibatches * update.microbatches):
-                if len(rows):
-                    logprobs = self._logprobs(model, rollouts.select(rows))[0]
-                    out = out.to(logprobs.dtype)
-                    out[rows, rollouts.columns(rows)] = logprobs
+            for rows, part in self._parts(rollouts):
+                logprobs = self._logprobs(model, part)[0]
+                out = out.to(logprobs.dtype)
+                out[rows, rollouts.columns(rows)] = logprobs
         return out
+
+    def _parts(self, rollouts: Rollouts) -> Iterator[tuple[Tensor, Rollouts]]:
+        """The rows in as many parts as the update has micro-batches."""
+        update = self.method.update
+        rows = torch.arange(len(rollouts), device=rollouts.token_ids.device)
+        for some in split_rows(rows, update.minibatches * update.microbatches):
+            if len(some):
+                yield some, rollouts.select(some)
 
     def _logprobs(self, model: Any, rollouts: Rollouts) -> tuple[Tensor, Tensor]:
         return token_logprobs(
@@ -151,6 +174,7 @@ class PolicyOptimization(L.LightningModule):
             rollouts.response_mask,
             temperature=self.method.sampling.temperature,
             entropy_grad=self.method.loss.entropy_coef > 0,
+            states=rollouts.prediction_states,
         )
 
     # -- updating the policy ---------------------------------------------------------------------------------------

@@ -44,6 +44,8 @@ class Rollouts:
     ``response_mask`` marks generated tokens (EOS included), ``reasoning_mask`` those that are scored and gated,
     ``answer_mask`` the tokens overlapping the final answer. ``reward_terms`` are the unweighted rewards (NaN: does not
     apply), ``rewards`` their weighted sum. ``old_logprobs`` and ``ref_logprobs`` are None where no loss term reads them.
+    ``prediction_states[:, s]`` is the policy's final hidden state that completion token ``s`` was predicted from (at column
+    ``s - 1``), where an earlier pass has left them; None where a reader has to run the policy itself.
     """
 
     token_ids: Int[Tensor, "B S"]
@@ -59,6 +61,7 @@ class Rollouts:
     truncated: Bool[Tensor, " B"] | None = None
     old_logprobs: Float[Tensor, "B S"] | None = None
     ref_logprobs: Float[Tensor, "B S"] | None = None
+    prediction_states: Float[Tensor, "B S H"] | None = None
     problems: tuple[MathProblem, ...] = ()
     completions: tuple[str, ...] = ()
     answers: tuple[str | None, ...] = ()
@@ -79,7 +82,7 @@ class Rollouts:
         for spec in dataclasses.fields(self):
             value = getattr(self, spec.name)
             if isinstance(value, Tensor):
-                per_token = value.ndim == 2 and spec.name != "reward_terms"
+                per_token = value.ndim > 1 and spec.name != "reward_terms"
                 changes[spec.name] = value[rows][:, columns] if per_token else value[rows]
             elif isinstance(value, tuple) and len(value) == len(self):
                 changes[spec.name] = tuple(value[i] for i in rows.tolist())

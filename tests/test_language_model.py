@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import copy
 
 import pytest
@@ -24,7 +25,9 @@ from oar_lightning.language_model import (
     evaluating,
     head_logits,
     hidden_states,
+    last_mlp_at,
     position_ids,
+    prediction_states,
     token_logprobs,
 )
 from oar_lightning.loss import Denominators, LossConfig, policy_loss
@@ -176,6 +179,44 @@ def test_families_match_their_own_forward(family):
     with torch.no_grad():
         actual, expected = token_logprobs(model, *batch), plain_logprobs(model, *batch)
     torch.testing.assert_close(actual, expected, rtol=0, atol=2e-5)
+
+
+@pytest.mark.parametrize("family", FAMILIES)
+def test_last_mlp_runs_where_it_is_read(family):
+    """States at the chosen columns and the gradient from them to the embeddings are those of the whole pass."""
+    model = tiny(family).eval().requires_grad_(False)
+    token_ids, attention, _ = left_padded_batch()
+    columns = torch.tensor([[token_ids.shape[1] - 1, token_ids.shape[1] - 3, 0]] * len(token_ids))
+    valid = torch.tensor([[True, True, False]] * len(token_ids))
+    rows = torch.arange(len(token_ids))[:, None]
+
+    def read(only_there):
+        inputs = model.get_input_embeddings()(token_ids).detach().requires_grad_()
+        with last_mlp_at(model, columns, valid) if only_there else contextlib.nullcontext():
+            states = hidden_states(model, attention, inputs_embeds=inputs)[rows, columns][valid]
+        return states.detach(), torch.autograd.grad(states.square().sum(), inputs)[0]
+
+    mlp = language_model._last_mlp(model.get_decoder())
+    assert mlp is not None
+    widths = []
+    handle = mlp.register_forward_hook(lambda module, args, out: widths.append(out.shape[1]))
+    whole = read(False)
+    handle.remove()
+    torch.testing.assert_close(read(True), whole, rtol=1e-4, atol=1e-5)
+    assert widths == [token_ids.shape[1]]
+    assert not mlp._forward_hooks
+    assert not mlp._forward_pre_hooks
+
+
+@pytest.mark.parametrize("family", FAMILIES)
+def test_known_states_give_the_same_logprobs(family):
+    model = tiny(family).eval()
+    batch = left_padded_batch()
+    with torch.no_grad():
+        states = prediction_states(model, batch[1], batch[0])
+        actual = token_logprobs(model, *batch, states=states)
+        expected = token_logprobs(model, *batch)
+    torch.testing.assert_close(actual, expected, rtol=0, atol=0)
 
 
 @pytest.mark.parametrize("family", FAMILIES)

@@ -5,12 +5,14 @@ from __future__ import annotations
 import os
 import signal
 from pathlib import Path
+from typing import Any
 
 import lightning as L
 import pytest
 import torch
 from fixtures import TASK, ConstantReward, LengthReward, fit, make_module, make_stage, tiny_policy, weights
 
+from oar_lightning import language_model
 from oar_lightning.advantage import group_advantages
 from oar_lightning.callbacks import GracefulStop, LastCheckpoint, RandomState, RunIdentity
 from oar_lightning.data.chain import ChainProblems
@@ -19,7 +21,8 @@ from oar_lightning.gating import GateConfig
 from oar_lightning.loss import LossConfig
 from oar_lightning.randomness import derive_seed
 from oar_lightning.rollout import SamplingConfig
-from oar_lightning.scoring import Entropy, OarG, OarP, Random, Scorer, Uniform
+from oar_lightning.scoring import Entropy, FunctionScorer, OarG, OarP, Random, Scorer, Uniform
+from oar_lightning.types import Rollouts
 
 TIMES = ("time/", "step_time", "credit/seconds")
 
@@ -231,3 +234,38 @@ def test_kl_and_old_logprobs_of_a_fresh_reference_are_consistent() -> None:
     assert rows[4]["kl"] > 1e-5
     assert all(not p.requires_grad for p in reference.parameters())
     assert not any("reference" in name for name in module.state_dict())
+
+
+def test_states_of_sampling_serve_old_logprobs_and_are_dropped(monkeypatch: pytest.MonkeyPatch) -> None:
+    """With several steps a batch, old log-probabilities come from the states that sampling left, from one pass where it left
+    none, and are the same; the states do not stay in memory or in checkpoints."""
+
+    def old_logprobs(kept_bytes: int) -> torch.Tensor:
+        monkeypatch.setattr(language_model, "STATES_BYTES", kept_bytes)
+        module = make_module(tiny_policy(), update=UpdatePlan(problems=2, group_size=4, inner_epochs=2))
+        fit(module, 1)
+        assert module.experience is not None
+        assert module.experience.rollouts.prediction_states is None
+        assert module.experience.rollouts.old_logprobs is not None
+        return module.experience.rollouts.old_logprobs
+
+    with_states = old_logprobs(2**30)
+    assert float(with_states.min()) < -1
+    torch.testing.assert_close(old_logprobs(0), with_states, rtol=0, atol=1e-4)
+
+
+def test_one_pass_serves_old_logprobs_and_scorer(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Where the engine left no states, several steps a batch cost one pass, not one for the old log-probabilities and one
+    for the scorer's clean outcome."""
+    monkeypatch.setattr("oar_lightning.rollout.cached._keeps_states", lambda *args: False)
+    seen = []
+
+    def scorer(model: Any, rollouts: Rollouts) -> torch.Tensor:
+        seen.append(rollouts.prediction_states)
+        return torch.zeros(rollouts.token_ids.shape)
+
+    for inner_epochs in (1, 2):
+        update = UpdatePlan(problems=2, group_size=4, inner_epochs=inner_epochs)
+        fit(make_module(tiny_policy(), update=update, scorer=FunctionScorer(scorer)), 1)
+    assert seen[0] is None
+    assert seen[1] is not None

@@ -139,6 +139,7 @@ class RandomWorkload:
             group_size=shape.group_size,
             step=10**9,
             truncated=generation.truncated,
+            prediction_states=generation.prediction_states,
         )
 
 

@@ -81,6 +81,7 @@ class RolloutStage:
             pad_token_id=self.pad_token_id,
             step=step,
             truncated=generation.truncated,
+            prediction_states=generation.prediction_states,
             problems=tuple(problems),
             completions=tuple(c.text for c in completions),
             answers=tuple(c.answer for c in completions),

@@ -15,12 +15,16 @@ DRAW_BYTES = 64 * 2**20
 
 
 class Generation(NamedTuple):
-    """Prompts and sampled completions; rows of one prompt are consecutive. ``truncated``: stopped by the token limit."""
+    """Prompts and sampled completions; rows of one prompt are consecutive. ``truncated``: stopped by the token limit.
+
+    ``prediction_states``: as in `Rollouts`, from an engine that leaves them.
+    """
 
     token_ids: Int[Tensor, "B S"]
     attention_mask: Bool[Tensor, "B S"]
     response_mask: Bool[Tensor, "B S"]
     truncated: Bool[Tensor, " B"]
+    prediction_states: Float[Tensor, "B S H"] | None = None
 
 
 @dataclass(frozen=True)
@@ -120,8 +124,14 @@ def join_generations(parts: list[Generation], pad: int) -> Generation:
         padded = []
         for part, n in zip(parts, prompt, strict=True):
             x = getattr(part, name)
-            padded.append(torch.nn.functional.pad(x, (left - n, right - (x.shape[1] - n)), value=value))
+            inner = (0, 0) * (x.ndim - 2)
+            padded.append(torch.nn.functional.pad(x, (*inner, left - n, right - (x.shape[1] - n)), value=value))
         return torch.cat(padded)
 
-    truncated = torch.cat([p.truncated for p in parts])
-    return Generation(joined("token_ids", pad), joined("attention_mask", False), joined("response_mask", False), truncated)
+    return Generation(
+        token_ids=joined("token_ids", pad),
+        attention_mask=joined("attention_mask", False),
+        response_mask=joined("response_mask", False),
+        truncated=torch.cat([p.truncated for p in parts]),
+        prediction_states=joined("prediction_states", 0) if all(p.prediction_states is not None for p in parts) else None,
+    )

@@ -66,6 +66,21 @@ def scorable_rows(rollouts: Rollouts) -> Int[Tensor, " n"]:
     return (rollouts.reasoning_mask.any(1) & rollouts.answer_mask.any(1)).nonzero().flatten()
 
 
+def distinct_rows(rollouts: Rollouts, rows: Int[Tensor, " n"]) -> tuple[list[int], list[int]]:
+    """Where in `rows` each different completion is first found, and for each of `rows` the number of its equal among those.
+
+    Completions are equal where prompt, tokens and regions are: a group often holds one several times.
+    """
+    parts = (rollouts.token_ids, rollouts.attention_mask, rollouts.reasoning_mask, rollouts.answer_mask)
+    columns = torch.cat([part[rows].to(rollouts.token_ids) for part in parts], 1).cpu().numpy()
+    numbers: dict[bytes, int] = {}
+    first: list[int] = []
+    for i, key in enumerate(row.tobytes() for row in columns):
+        if numbers.setdefault(key, len(first)) == len(first):
+            first.append(i)
+    return first, [numbers[row.tobytes()] for row in columns]
+
+
 def chunks_by_tokens(lengths: list[int], token_budget: int) -> Iterator[list[int]]:
     """Indices sorted by length into chunks whose padded size (count * longest) is within the budget; at least one each."""
     chunk: list[int] = []

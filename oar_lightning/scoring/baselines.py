@@ -41,9 +41,9 @@ class Entropy(Scorer):
             for chunk in chunks_by_tokens(rollouts.attention_mask.sum(1).tolist(), self.token_budget):
                 part = rollouts.select(torch.tensor(chunk, device=rollouts.token_ids.device))
                 mask = part.reasoning_mask
-                entropy = token_logprobs(model, part.token_ids, part.attention_mask, mask)[1]
+                entropy = token_logprobs(model, part.token_ids, part.attention_mask, mask, states=part.prediction_states)[1]
                 scores.update({row: entropy[i, mask[i]] for i, row in enumerate(chunk)})
-        self.metrics = {"forward_equivalents": 1.0}
+        self.metrics = {"forward_equivalents": 1.0 if rollouts.prediction_states is None else 0.0}
         rows = torch.arange(len(rollouts))
         return place_rows([scores[i].clamp(min=0) for i in rows.tolist()], rollouts.reasoning_mask, rows)
 

@@ -2,14 +2,15 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable, Sequence
 from typing import Any
 
 import torch
-from jaxtyping import Float
+from jaxtyping import Float, Int
 from torch import Tensor
 
-from oar_lightning.language_model import embed, evaluating
-from oar_lightning.scoring.base import Scorer, chunks_by_tokens, place_rows, row_generator, scorable_rows
+from oar_lightning.language_model import embed, evaluating, last_mlp_at
+from oar_lightning.scoring.base import Scorer, chunks_by_tokens, distinct_rows, place_rows, row_generator, scorable_rows
 from oar_lightning.scoring.prefix import PromptStates
 from oar_lightning.scoring.probes import Probe, ProbeSchedule
 from oar_lightning.types import Rollouts
@@ -65,58 +66,81 @@ class OarG(Scorer):
         self.metrics = {"forward_equivalents": 0.0}
         if not len(rows):
             return torch.zeros(rollouts.token_ids.shape, device=rollouts.token_ids.device)
-        draws = [self._draw(model, rollouts, rows, probe, draw) for draw in range(self.num_draws)]
-        compared = [d[: len(rows)] for d in draws]
-        if self.num_draws == 1 and self.stability_rows:
-            few = rows[: min(self.stability_rows, max(1, len(rows) // 8))]
-            compared = [draws[0][: len(few)], self._draw(model, rollouts, few, probe, draw=1)]
-        if len(compared) > 1:
-            pairs = [rank_correlation(a, b) for a, b in zip(compared[0], compared[1], strict=True) if len(a) > 1]
-            if pairs:
-                self.metrics["rank_stability"] = sum(pairs) / len(pairs)
-        self.metrics["forward_equivalents"] = (1 + 3 * self.num_draws) * len(rows) / len(rollouts)
-        return place_rows([torch.stack(d).mean(0) for d in zip(*draws, strict=True)], rollouts.reasoning_mask, rows)
+        first, twin = distinct_rows(rollouts, rows)
+        chosen = rows[first].tolist()
+        copies = [(row, draw) for row in chosen for draw in range(self.num_draws)]
+        few = chosen[: min(self.stability_rows, max(1, len(chosen) // 8))] if self.num_draws == 1 else chosen
+        copies += [(row, 1) for row in few if self.num_draws == 1]
+        scores, tokens = gradient_scores(model, rollouts, probe, copies, self._noise, self.token_budget)
+        pairs = [
+            rank_correlation(scores[row, 0], scores[row, 1]) for row in few if (row, 1) in scores and len(scores[row, 0]) > 1
+        ]
+        if pairs:
+            self.metrics["rank_stability"] = sum(pairs) / len(pairs)
+        self.metrics["forward_equivalents"] = tokens / rollouts.token_ids.numel()
+        means = [torch.stack([scores[row, draw] for draw in range(self.num_draws)]).mean(0) for row in chosen]
+        return place_rows([means[i] for i in twin], rollouts.reasoning_mask, rows)
 
-    def _draw(self, model: Any, rollouts: Rollouts, rows: Tensor, probe: Probe, draw: int) -> list[Float[Tensor, " R"]]:
-        """Scores of the given rows under one draw of the noise."""
-        hidden_size = model.get_input_embeddings().weight.shape[1]
-        scores: dict[int, Tensor] = {}
-        lengths = rollouts.attention_mask[rows].sum(1).tolist()
-        for chunk in chunks_by_tokens(lengths, self.token_budget):
-            part = rollouts.select(rows[chunk])
-            noise = torch.zeros(*part.token_ids.shape, hidden_size)
-            for i in range(len(part)):
-                mask = part.reasoning_mask[i].cpu()
-                rng = row_generator(part, i, self.seed, draw)
-                noise[i, mask] = torch.randn(int(mask.sum()), hidden_size, generator=rng)
-            importance = gradient_scores(model, part, probe, self.noise_std * noise)
-            scores.update({row: importance[i, part.reasoning_mask[i]] for i, row in enumerate(chunk)})
-        return [scores[i] for i in range(len(rows))]
+    def _noise(self, rollouts: Rollouts, row: int, draw: int, size: int) -> Float[Tensor, "R H"]:
+        rng = row_generator(rollouts, row, self.seed, draw)
+        return self.noise_std * torch.randn(int(rollouts.reasoning_mask[row].sum()), size, generator=rng)
 
 
-def gradient_scores(model: Any, rollouts: Rollouts, probe: Probe, noise: Float[Tensor, "B S H"]) -> Float[Tensor, "B S"]:
-    """|<dJ/de_t, e_t>| for given noise on the embeddings; e_t is the clean embedding. No parameter gets a gradient.
+def gradient_scores(
+    model: Any,
+    rollouts: Rollouts,
+    probe: Probe,
+    copies: Sequence[tuple[int, int]],
+    noise: Callable[[Rollouts, int, int, int], Float[Tensor, "R H"]],
+    token_budget: int,
+) -> tuple[dict[tuple[int, int], Float[Tensor, " R"]], int]:
+    """|<dJ/de_t, e_t>| of each (row, draw), e_t being the clean embedding; and the tokens that went through the model, those
+    of a backward pass (to the embeddings, half of a full one) included. No parameter gets a gradient.
 
-    Every row must have an answer.
+    Every row must have an answer. `noise(rollouts, row, draw, hidden size)` is added to the row's reasoning tokens.
     """
-    with evaluating(model), torch.enable_grad():
+    scores: dict[tuple[int, int], Tensor] = {}
+    last = torch.arange(rollouts.token_ids.shape[1], device=rollouts.token_ids.device).expand_as(rollouts.token_ids)
+    ends = (last.masked_fill(~rollouts.answer_mask, -1).amax(1) + 1).tolist()  # nothing after the answer is read
+    with evaluating(model):
         # the prompt has no noise and no score: its states are run once for all its completions, outside the graph
-        prompts = PromptStates(model, rollouts)
-        # nothing after the answer is read
-        end = int(rollouts.answer_mask.any(0).nonzero().max()) + 1
-        columns = slice(prompts.start, end)
-        ids, answer = rollouts.token_ids[:, columns], rollouts.answer_mask[:, columns]
-        with torch.no_grad():
-            embeddings = embed(model, ids)
-            clean = probe.read(model, prompts.hidden_states(embeddings), ids, answer)
-        noisy = (embeddings + noise[:, columns].to(embeddings)).requires_grad_()
-        outcome = probe.read(model, prompts.hidden_states(noisy), ids, answer)
-        # autograd.grad, not backward: parameter gradients and DDP/DeepSpeed hooks must not see this
-        (gradient,) = torch.autograd.grad(probe.gap(clean, outcome).sum(), noisy)
-    saliency = (gradient.to(outcome.dtype) * embeddings.to(outcome.dtype)).sum(-1).abs()
-    scores = torch.zeros(rollouts.token_ids.shape, dtype=saliency.dtype, device=saliency.device)
-    scores[:, columns] = saliency
-    return scores.masked_fill(~rollouts.reasoning_mask, 0.0)
+        prompts = PromptStates(model, rollouts, token_budget)
+        tokens = prompts.tokens
+        for chunk in chunks_by_tokens([ends[row] - prompts.start for row, _ in copies], token_budget):
+            some = [copies[i] for i in chunk]
+            rows = torch.tensor([row for row, _ in some], device=rollouts.token_ids.device)
+            columns = slice(prompts.start, max(ends[row] for row, _ in some))
+            ids, reasoning = rollouts.token_ids[rows, columns], rollouts.reasoning_mask[rows, columns]
+            place = probe.locate(rollouts.answer_mask[rows, columns])
+            with torch.no_grad():
+                embeddings = embed(model, ids)
+                if rollouts.prediction_states is not None:
+                    clean = probe.read_predictions(model, rollouts.prediction_states[rows, columns], ids, place)
+                else:
+                    once, copy_of = first_of_each(rows)
+                    tokens += ids[once].numel()
+                    there = place.select(once)
+                    with last_mlp_at(model, there.before, there.valid):
+                        hidden = prompts.hidden_states(rows[once], embeddings[once])
+                    clean = probe.read(model, hidden, ids[once], there)[copy_of]
+            noisy = embeddings.clone()
+            noisy[reasoning] += torch.cat([noise(rollouts, row, draw, noisy.shape[-1]) for row, draw in some]).to(noisy)
+            noisy.requires_grad_()
+            with torch.enable_grad(), last_mlp_at(model, place.before, place.valid):
+                outcome = probe.read(model, prompts.hidden_states(rows, noisy), ids, place)
+                # autograd.grad, not backward: parameter gradients and DDP/DeepSpeed hooks must not see this
+                (gradient,) = torch.autograd.grad(probe.gap(clean, outcome).sum(), noisy)
+            tokens += 2 * ids.numel()
+            saliency = (gradient.to(outcome.dtype) * embeddings.to(outcome.dtype)).sum(-1).abs()
+            scores.update({copy: saliency[i, reasoning[i]] for i, copy in enumerate(some)})
+    return scores, tokens
+
+
+def first_of_each(values: Int[Tensor, " n"]) -> tuple[Int[Tensor, " m"], Int[Tensor, " n"]]:
+    """Where each different value is found first, in order of value, and for each entry the number of its value."""
+    unique, number = values.unique(return_inverse=True)
+    first = torch.full_like(unique, len(values)).scatter_reduce(0, number, torch.arange(len(values)).to(number), "amin")
+    return first, number
 
 
 def rank_correlation(a: Float[Tensor, " n"], b: Float[Tensor, " n"]) -> float:

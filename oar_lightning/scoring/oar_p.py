@@ -9,8 +9,8 @@ import torch
 from jaxtyping import Bool, Float, Int
 from torch import Tensor
 
-from oar_lightning.language_model import can_share_prefixes, evaluating, hidden_states
-from oar_lightning.scoring.base import Scorer, chunks_by_tokens, place_rows, scorable_rows
+from oar_lightning.language_model import can_share_prefixes, evaluating, hidden_states, last_mlp_at
+from oar_lightning.scoring.base import Scorer, chunks_by_tokens, distinct_rows, place_rows, scorable_rows
 from oar_lightning.scoring.prefix import SharedPrefix
 from oar_lightning.scoring.probes import Probe, ProbeSchedule, masked_positions
 from oar_lightning.types import Rollouts
@@ -49,10 +49,12 @@ class OarP(Scorer):
         fill = rollouts.pad_token_id if self.fill_token_id is None else self.fill_token_id
         probe = self.probe.at(rollouts.step)
         rows = scorable_rows(rollouts)
+        first, twin = distinct_rows(rollouts, rows)
         with evaluating(model):
-            scores, tokens = counterfactual_scores(model, rollouts.select(rows), probe, fill, self.token_budget, self.block)
+            part = rollouts.select(rows[first])
+            scores, tokens = counterfactual_scores(model, part, probe, fill, self.token_budget, self.block)
         self.metrics = {"forward_equivalents": tokens / max(1, rollouts.token_ids.numel())}
-        return place_rows(scores, rollouts.reasoning_mask, rows)
+        return place_rows([scores[i] for i in twin], rollouts.reasoning_mask, rows)
 
 
 def counterfactual_scores(
@@ -67,12 +69,19 @@ def counterfactual_scores(
     scores: list[Tensor] = [torch.empty(0)] * len(rollouts)
     tokens = 0
     for chunk in chunks_by_tokens(texts.lengths(), token_budget):
-        part = texts.select(torch.tensor(chunk, device=texts.token_ids.device))
-        clean = probe.read(model, hidden_states(model, part.attention, part.token_ids), part.token_ids, part.answer)
+        own = torch.tensor(chunk, device=texts.token_ids.device)
+        part = texts.select(own)
+        place = probe.locate(part.answer)
+        if rollouts.prediction_states is not None:
+            there = probe.locate(rollouts.answer_mask[own])
+            clean = probe.read_predictions(model, rollouts.prediction_states[own], rollouts.token_ids[own], there)
+        else:
+            with last_mlp_at(model, place.before, place.valid):
+                clean = probe.read(model, hidden_states(model, part.attention, part.token_ids), part.token_ids, place)
+            tokens += part.token_ids.numel()
         prefix = SharedPrefix(model, part.token_ids) if share else None
         rows, positions = part.reasoning.nonzero(as_tuple=True)
         distances = torch.empty(len(rows), dtype=clean.dtype, device=clean.device)
-        tokens += part.token_ids.numel()
         for start, members in _blocks(positions, block if share else 0):
             tokens += prefix.advance(start) if prefix else 0
             lengths = part.attention.sum(1)[rows[members]].tolist()
@@ -81,12 +90,13 @@ def counterfactual_scores(
                 row, at = rows[index], positions[index]
                 end = max(lengths[i] for i in batch)
                 token_ids = part.token_ids[row, start:end].scatter(1, at[:, None] - start, fill_token_id)
-                if prefix:
-                    hidden = prefix.hidden_after(row, token_ids)
-                else:
-                    hidden = hidden_states(model, part.attention[row, :end], token_ids)
-                outcome = probe.read(model, hidden, token_ids, part.answer[row, start:end])
-                distances[index] = probe.distance(clean[row], outcome)
+                answer = place.select(row, start)
+                with last_mlp_at(model, answer.before, answer.valid):
+                    if prefix:
+                        hidden = prefix.hidden_after(row, token_ids)
+                    else:
+                        hidden = hidden_states(model, part.attention[row, :end], token_ids)
+                distances[index] = probe.distance(clean[row], probe.read(model, hidden, token_ids, answer))
                 tokens += token_ids.numel()
         for i, values in zip(chunk, distances.split(part.reasoning.sum(1).tolist()), strict=True):
             scores[i] = values

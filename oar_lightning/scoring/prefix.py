@@ -8,7 +8,14 @@ import torch
 from jaxtyping import Float, Int
 from torch import Tensor
 
-from oar_lightning.language_model import cache_rows, cached_hidden_states, can_share_prefixes, hidden_states, new_cache
+from oar_lightning.language_model import (
+    cache_rows,
+    cached_hidden_states,
+    can_share_prefixes,
+    hidden_states,
+    join_caches,
+    new_cache,
+)
 from oar_lightning.types import Rollouts
 
 
@@ -26,10 +33,16 @@ class SharedPrefix:
 
     def advance(self, length: int) -> int:
         """Move the end of the prefix to `length`; returns the tokens that this ran."""
-        new = self._token_ids[:, self.length : length]
-        if new.numel():
+        if length <= self.length:
+            return 0
+        if self.length:
+            new = self._token_ids[:, self.length : length]
             self._run(self._cache, new)
-            self.length = length
+        else:  # completions of one prompt begin alike
+            new, owner = self._token_ids[:, :length].unique(dim=0, return_inverse=True)
+            self._run(self._cache, new)
+            self._cache = cache_rows(self._model, self._cache, owner)
+        self.length = length
         return new.numel()
 
     def hidden_after(self, rows: Int[Tensor, " n"], suffix_ids: Int[Tensor, "n W"]) -> Float[Tensor, "n W H"]:
@@ -42,30 +55,35 @@ class SharedPrefix:
 
 
 class PromptStates:
-    """The states of the columns before the first completion token, run once for each different prompt among the rows.
+    """The states of the columns before the first completion token, run once for each different prompt of a batch.
 
-    Where the model's cache cannot be shared (`can_share_prefixes`), nothing is run ahead and `start` is 0.
+    Where the model's cache cannot be shared (`can_share_prefixes`), nothing is run ahead and `start` is 0. ``tokens``: that
+    went through the model.
     """
 
-    def __init__(self, model: Any, rollouts: Rollouts) -> None:
+    def __init__(self, model: Any, rollouts: Rollouts, token_budget: int) -> None:
         self._model = model
         self._attention = rollouts.attention_mask
         self._cache: Any = None
         self.start = int(rollouts.response_mask.any(0).long().argmax()) if can_share_prefixes(model) else 0
+        self.tokens = 0
         if not self.start:
             return
-        columns = torch.cat([rollouts.token_ids, rollouts.attention_mask.to(rollouts.token_ids)], 1)
-        width = rollouts.token_ids.shape[1]
-        wanted = torch.cat([columns[:, : self.start], columns[:, width : width + self.start]], 1)
-        unique, self._owner = wanted.unique(dim=0, return_inverse=True)
-        self._cache = new_cache(model)
+        ids, attention = rollouts.token_ids[:, : self.start], rollouts.attention_mask[:, : self.start]
+        unique, self._owner = torch.cat([ids, attention.to(ids)], 1).unique(dim=0, return_inverse=True)
+        self.tokens = len(unique) * self.start
+        caches = []
         with torch.no_grad():
-            cached_hidden_states(model, self._cache, unique[:, self.start :].bool(), unique[:, : self.start])
+            for some in unique.split(max(1, token_budget // self.start)):
+                caches.append(new_cache(model))
+                cached_hidden_states(model, caches[-1], some[:, self.start :].bool(), some[:, : self.start])
+        self._cache = join_caches(model, caches)
 
-    def hidden_states(self, inputs_embeds: Float[Tensor, "B W H"]) -> Float[Tensor, "B W H"]:
-        """Hidden states of the W columns from `start` on, given their embeddings. The prompts' states stay as they are."""
-        attention = self._attention[:, : self.start + inputs_embeds.shape[1]]
+    def hidden_states(self, rows: Int[Tensor, " n"], inputs_embeds: Float[Tensor, "n W H"]) -> Float[Tensor, "n W H"]:
+        """Hidden states of the W columns from `start` on of the given rows, given their embeddings. The prompts' states stay
+        as they are."""
+        attention = self._attention[rows, : self.start + inputs_embeds.shape[1]]
         if self._cache is None:
             return hidden_states(self._model, attention, inputs_embeds=inputs_embeds)
-        cache = cache_rows(self._model, self._cache, self._owner)
+        cache = cache_rows(self._model, self._cache, self._owner[rows])
         return cached_hidden_states(self._model, cache, attention, inputs_embeds=inputs_embeds)

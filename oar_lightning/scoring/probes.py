@@ -4,13 +4,29 @@ from __future__ import annotations
 
 from abc import ABC, abstractmethod
 from dataclasses import dataclass
-from typing import Any
+from typing import Any, NamedTuple
 
 import torch
 from jaxtyping import Bool, Float, Int
 from torch import Tensor
 
 from oar_lightning.language_model import head_logits
+
+
+class AnswerPlace(NamedTuple):
+    """Columns of the answer tokens that a probe reads, in order, padded with 0; and which of them are real."""
+
+    columns: Int[Tensor, "N A"]
+    valid: Bool[Tensor, "N A"]
+
+    @property
+    def before(self) -> Int[Tensor, "N A"]:
+        """The columns whose hidden states predict them."""
+        return (self.columns - 1).clamp(min=0)
+
+    def select(self, rows: Int[Tensor, " n"], start: int = 0) -> AnswerPlace:
+        """The given rows, columns counted from `start`."""
+        return AnswerPlace((self.columns[rows] - start).clamp(min=0), self.valid[rows])
 
 
 class Probe(ABC):
@@ -33,19 +49,24 @@ class Probe(ABC):
     def distance(self, clean: Tensor, other: Tensor) -> Float[Tensor, " N"]:
         return self.gap(clean, other).clamp(min=0)
 
-    def read(
-        self,
-        model: Any,
-        hidden: Float[Tensor, "N S H"],
-        token_ids: Int[Tensor, "N S"],
-        answer_mask: Bool[Tensor, "N S"],
-    ) -> Tensor:
+    def locate(self, answer_mask: Bool[Tensor, "N S"]) -> AnswerPlace:
+        return AnswerPlace(*masked_positions(self.positions(answer_mask)))
+
+    def read(self, model: Any, hidden: Float[Tensor, "N S H"], token_ids: Int[Tensor, "N S"], place: AnswerPlace) -> Tensor:
         """The outcome from final hidden states; logits exist only at the positions that predict the answer."""
-        mask = self.positions(answer_mask)
-        index, valid = masked_positions(mask)
-        before = (index - 1).clamp(min=0)
-        states = hidden.gather(1, before[..., None].expand(-1, -1, hidden.shape[-1]))
-        return self.outcome(head_logits(model, states), token_ids.gather(1, index), valid)
+        return self._read(model, hidden, place.before, token_ids, place)
+
+    def read_predictions(
+        self, model: Any, prediction_states: Float[Tensor, "N S H"], token_ids: Int[Tensor, "N S"], place: AnswerPlace
+    ) -> Tensor:
+        """The outcome from states that stand at the tokens which they predict (`Rollouts.prediction_states`)."""
+        return self._read(model, prediction_states, place.columns, token_ids, place)
+
+    def _read(
+        self, model: Any, states: Tensor, columns: Int[Tensor, "N A"], token_ids: Int[Tensor, "N S"], place: AnswerPlace
+    ) -> Tensor:
+        states = states.gather(1, columns[..., None].expand(-1, -1, states.shape[-1]))
+        return self.outcome(head_logits(model, states), token_ids.gather(1, place.columns), place.valid)
 
 
 class _Distribution(Probe):

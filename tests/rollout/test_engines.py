@@ -11,6 +11,8 @@ import torch
 from fixtures import tiny_policy
 from toy import gpt2, qwen2_golden
 
+from oar_lightning import language_model
+from oar_lightning.language_model import token_logprobs
 from oar_lightning.policy import Policy
 from oar_lightning.randomness import generator
 from oar_lightning.rollout import CachedEngine, Engine, Generation, HFEngine, SamplingConfig
@@ -54,7 +56,7 @@ def prompts_of(generation: Generation) -> list[list[int]]:
 
 
 def check_masks(generation: Generation, eos: int, limit: int) -> None:
-    for ids, attention, response, truncated in zip(*generation, strict=True):
+    for ids, attention, response, truncated in zip(*generation[:4], strict=True):
         columns = response.nonzero().flatten().tolist()
         assert columns == list(range(columns[0], columns[-1] + 1))
         assert attention[columns].all()
@@ -316,3 +318,35 @@ class ToyTokenizer:
 
     def __call__(self, texts: list[str], add_special_tokens: bool) -> Any:
         return SimpleNamespace(input_ids=[[int(t) for t in text.split()] for text in texts])
+
+
+@pytest.mark.parametrize("dtype", [torch.float32, torch.float64])
+@pytest.mark.parametrize("max_batch", [None, 4])
+def test_states_left_by_sampling_give_the_log_probabilities_of_a_pass_over_the_text(dtype, max_batch) -> None:
+    """The stated tolerance: 1e-4 nats in float32."""
+    policy = with_likely_eos(tiny_policy())
+    policy.model.to(dtype)
+    config = SamplingConfig(max_new_tokens=6, max_batch=max_batch)
+    generation = CachedEngine(policy.tokenizer)(policy.model, PROMPTS, 3, config, SEEDS)
+    assert generation.prediction_states is not None
+    assert generation.truncated.any()
+    assert not generation.truncated.all()
+    assert not generation.prediction_states[~generation.response_mask].any()
+    batch = (policy.model, generation.token_ids, generation.attention_mask, generation.response_mask)
+    with torch.no_grad():
+        expected = token_logprobs(*batch)
+        actual = token_logprobs(*batch, states=generation.prediction_states)
+    torch.testing.assert_close(actual, expected, rtol=0, atol=1e-4 if dtype == torch.float32 else 1e-6)
+    assert float(expected[0].min()) < -1
+
+
+def test_states_in_half_precision_or_too_many_are_not_left(monkeypatch: pytest.MonkeyPatch) -> None:
+    policy = tiny_policy()
+    engine, config = CachedEngine(policy.tokenizer), SamplingConfig(max_new_tokens=4)
+    with torch.autocast("cpu", torch.bfloat16):
+        assert engine(policy.model, PROMPTS, 1, config, SEEDS).prediction_states is None
+    monkeypatch.setattr(language_model, "STATES_BYTES", 100)
+    assert engine(policy.model, PROMPTS, 1, config, SEEDS).prediction_states is None
+    policy.model.bfloat16()
+    monkeypatch.undo()
+    assert engine(policy.model, PROMPTS, 1, config, SEEDS).prediction_states is None

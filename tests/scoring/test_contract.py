@@ -3,12 +3,14 @@
 from __future__ import annotations
 
 import copy
+import dataclasses
 import functools
 
 import pytest
 import torch
 from toy import gpt2, padded, rollouts_of
 
+from oar_lightning.language_model import evaluating, prediction_states
 from oar_lightning.scoring import (
     Entropy,
     FunctionScorer,
@@ -151,6 +153,27 @@ def test_token_budget_does_not_matter(name, token_budget, model64, rollouts):
     expected = SCORERS[name]()(model64, rollouts)
     actual = SCORERS[name](token_budget=token_budget)(model64, rollouts)
     torch.testing.assert_close(actual, expected, rtol=1e-7, atol=1e-12)
+
+
+@pytest.mark.parametrize("name", BUDGETED)
+def test_known_prediction_states_spare_a_pass_and_change_nothing(name, model64, rollouts):
+    with evaluating(model64):  # no dropout
+        states = prediction_states(model64, rollouts.attention_mask, rollouts.token_ids).detach()
+    without, known = SCORERS[name](), SCORERS[name]()
+    expected = without(model64, rollouts)
+    actual = known(model64, dataclasses.replace(rollouts, prediction_states=states))
+    torch.testing.assert_close(actual, expected, rtol=1e-7, atol=1e-12)
+    assert known.metrics["forward_equivalents"] < without.metrics["forward_equivalents"]
+
+
+@pytest.mark.parametrize("name", [n for n in BUDGETED if n != "entropy"])
+def test_equal_completions_are_scored_once(name, model64):
+    once, twice = SCORERS[name](), SCORERS[name]()
+    expected = once(model64, rollouts_of(SEQUENCES[:2]))
+    actual = twice(model64, rollouts_of([*SEQUENCES[:2], SEQUENCES[0]]))
+    torch.testing.assert_close(actual, expected[[0, 1, 0]], rtol=1e-7, atol=1e-12)
+    # the work is that of two rows, reported relative to three
+    assert twice.metrics["forward_equivalents"] == pytest.approx(once.metrics["forward_equivalents"] * 2 / 3)
 
 
 @every_scorer

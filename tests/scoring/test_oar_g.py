@@ -9,6 +9,7 @@ import torch
 from toy import floats, golden, gpt2, padded, rollouts_of
 
 from oar_lightning.scoring import OarG, ProbeSchedule
+from oar_lightning.scoring.base import place_rows
 from oar_lightning.scoring.oar_g import gradient_scores, rank_correlation
 from oar_lightning.scoring.probes import PROBES
 
@@ -17,6 +18,14 @@ GOLDEN = golden("oar_g")
 ALONE = 1e-6
 BATCHED = {("kl", 1e-3): 1e-3, ("kl", 1e-2): 1e-4, ("joint", 0.0): 2e-5, ("joint", 1e-3): 2e-5, ("joint", 1e-2): 2e-5}
 SETTINGS = sorted({(c["probe"], c["noise_std"]) for c in GOLDEN["cases"]})
+
+
+def scores_under(model, rollouts, probe, noise):
+    """Scores [B S] for given noise [B S H]."""
+    rows = torch.arange(len(rollouts))
+    own = lambda rollouts, row, draw, size: noise[row, rollouts.reasoning_mask[row]]  # noqa: E731
+    scores, _ = gradient_scores(model, rollouts, probe, [(row, 0) for row in rows.tolist()], own, 10**6)
+    return place_rows([scores[row, 0] for row in rows.tolist()], rollouts.reasoning_mask, rows)
 
 
 def placed_noise(rollouts, noise_std):
@@ -50,7 +59,7 @@ def test_golden_scores(golden_model, probe, noise_std):
         rollouts = rollouts_of([GOLDEN["sequences"][seq]])
         noise = torch.zeros(*rollouts.token_ids.shape, 32, dtype=torch.float64)
         noise[rollouts.reasoning_mask] = noise_std * floats(GOLDEN["noise_unit"][seq])
-        scores = gradient_scores(golden_model, rollouts, PROBES[probe], noise)[rollouts.reasoning_mask]
+        scores = scores_under(golden_model, rollouts, PROBES[probe], noise)[rollouts.reasoning_mask]
         expected = floats(case["dot_f64"]).abs()
         assert float((scores - expected).abs().max() / expected.max()) < ALONE, f"sequence {seq}"
 
@@ -59,7 +68,7 @@ def test_golden_scores(golden_model, probe, noise_std):
 def test_golden_scores_in_one_padded_batch(golden_model, probe, noise_std):
     sequences = [s | {"tail": [7, 9, 11][: i % 4]} for i, s in enumerate(GOLDEN["sequences"])]
     rollouts = padded(rollouts_of(sequences), left=2, right=1)
-    scores = gradient_scores(golden_model, rollouts, PROBES[probe], placed_noise(rollouts, noise_std))
+    scores = scores_under(golden_model, rollouts, PROBES[probe], placed_noise(rollouts, noise_std))
     assert not scores[~rollouts.reasoning_mask].any()
     tolerance = BATCHED["joint" if probe == "answer_joint" else "kl", noise_std]
     for seq, case in cases(probe, noise_std).items():
@@ -95,7 +104,7 @@ def test_finite_differences(probe):
         step = torch.zeros_like(clean)
         step[0, column] = 1e-5 * clean[0, column]
         expected.append(abs(objective(clean + noise + step) - objective(clean + noise - step)) / 2e-5)
-    scores = gradient_scores(model, rollouts, PROBES[probe], noise)[0, 2:6]
+    scores = scores_under(model, rollouts, PROBES[probe], noise)[0, 2:6]
     assert max(expected) > 1e-3
     assert scores.tolist() == pytest.approx(expected, abs=1e-7 * max(1.0, max(expected)))
 
@@ -103,8 +112,8 @@ def test_finite_differences(probe):
 @pytest.mark.parametrize("probe", ["last", "answer_mean"])
 def test_kl_gradient_vanishes_without_noise(golden_model, probe):
     rollouts = rollouts_of(golden("oar_g")["sequences"][:2])
-    quiet = gradient_scores(golden_model, rollouts, PROBES[probe], torch.zeros(*rollouts.token_ids.shape, 32))
-    loud = gradient_scores(golden_model, rollouts, PROBES[probe], 1e-2 * torch.randn(*rollouts.token_ids.shape, 32))
+    quiet = scores_under(golden_model, rollouts, PROBES[probe], torch.zeros(*rollouts.token_ids.shape, 32))
+    loud = scores_under(golden_model, rollouts, PROBES[probe], 1e-2 * torch.randn(*rollouts.token_ids.shape, 32))
     assert quiet.max() < 1e-6
     assert loud.max() > 1e-5
 
@@ -151,10 +160,11 @@ def test_rank_stability_and_cost_are_reported():
     noisy = OarG(noise_std=1e-3, num_draws=2)
     noisy(model, rollouts)
     assert -1 <= noisy.metrics["rank_stability"] < 1
-    assert noisy.metrics["forward_equivalents"] == 7
+    # 2 rows of 11 columns: prompts of 3, then 8 up to the longer answer: clean once, each draw forward and back
+    assert noisy.metrics["forward_equivalents"] == (2 * 3 + 2 * 8 + 2 * 2 * 16) / 22
     off = OarG(stability_rows=0)
     off(model, rollouts)
-    assert off.metrics == {"forward_equivalents": 4}
+    assert off.metrics == {"forward_equivalents": (2 * 3 + 16 + 2 * 16) / 22}
 
 
 def test_rank_correlation():
