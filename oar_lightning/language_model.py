@@ -173,6 +173,22 @@ def cached_hidden_states(
     return out.last_hidden_state
 
 
+@torch.no_grad()
+def replacements_after(
+    model: Any, cache: Any, token_ids: Int[Tensor, "n R"], columns: Int[Tensor, "n R"]
+) -> Float[Tensor, "n R H"]:
+    """Hidden states of tokens each of which stands alone in the place of a cached one: it sees the columns before its own and
+    itself, none of the others. The cache (of unpadded rows) grows by them."""
+    decoder = base_model(model).get_decoder()
+    cached = cache.get_seq_length()
+    before = torch.arange(cached, device=columns.device) < columns[..., None]
+    itself = torch.eye(columns.shape[1], dtype=torch.bool, device=columns.device).expand(len(columns), -1, -1)
+    mask = torch.cat([before, itself], 2)[:, None]
+    positions = {"position_ids": columns} if "position_ids" in inspect.signature(decoder.forward).parameters else {}
+    out = decoder(input_ids=token_ids, attention_mask=mask, past_key_values=cache, use_cache=True, **positions)
+    return out.last_hidden_state
+
+
 def head_logits(model: Any, hidden: Float[Tensor, "... H"]) -> Float[Tensor, "... V"]:
     """Float32 (or float64) logits of given hidden states, with the family's own scaling or soft cap."""
     base = base_model(model)

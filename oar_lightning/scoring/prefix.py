@@ -47,7 +47,12 @@ class SharedPrefix:
 
     def hidden_after(self, rows: Int[Tensor, " n"], suffix_ids: Int[Tensor, "n W"]) -> Float[Tensor, "n W H"]:
         """Hidden states of the suffixes, each continuing the prefix of its row; the prefix stays as it is."""
-        return self._run(cache_rows(self._model, self._cache, rows), suffix_ids)
+        return self.continued(rows, suffix_ids)[0]
+
+    def continued(self, rows: Int[Tensor, " n"], suffix_ids: Int[Tensor, "n W"]) -> tuple[Float[Tensor, "n W H"], Any]:
+        """The same, and the cache of prefix and suffix."""
+        cache = cache_rows(self._model, self._cache, rows)
+        return self._run(cache, suffix_ids), cache
 
     def _run(self, cache: Any, token_ids: Int[Tensor, "n W"]) -> Float[Tensor, "n W H"]:
         everything = torch.ones(len(token_ids), self.length + token_ids.shape[1], dtype=torch.bool, device=token_ids.device)

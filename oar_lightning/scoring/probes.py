@@ -12,6 +12,9 @@ from torch import Tensor
 
 from oar_lightning.language_model import head_logits
 
+FISHER_TOKENS = 8
+"""The most probable tokens, to which the Fisher matrix of an outcome is restricted; they hold nearly all of its mass."""
+
 
 class AnswerPlace(NamedTuple):
     """Columns of the answer tokens that a probe reads, in order, padded with 0; and which of them are real."""
@@ -49,6 +52,15 @@ class Probe(ABC):
     def distance(self, clean: Tensor, other: Tensor) -> Float[Tensor, " N"]:
         return self.gap(clean, other).clamp(min=0)
 
+    @abstractmethod
+    def readings(self, clean: Tensor, outcome: Tensor, count: int) -> Float[Tensor, "N M"]:
+        """At most `count` numbers read off an outcome that carries gradient, such that `distance_of_shift` of their small
+        changes is the distance to the second order. What does not carry gradient is that of the clean outcome."""
+        ...
+
+    @abstractmethod
+    def distance_of_shift(self, shift: Float[Tensor, "N M R"]) -> Float[Tensor, "N R"]: ...
+
     def locate(self, answer_mask: Bool[Tensor, "N S"]) -> AnswerPlace:
         return AnswerPlace(*masked_positions(self.positions(answer_mask)))
 
@@ -74,6 +86,18 @@ class _Distribution(Probe):
 
     def gap(self, clean: Float[Tensor, "N V"], other: Float[Tensor, "N V"]) -> Float[Tensor, " N"]:
         return (clean.exp() * (clean - other)).sum(-1)
+
+    def readings(self, clean: Float[Tensor, "N V"], outcome: Float[Tensor, "N V"], count: int) -> Float[Tensor, "N M"]:
+        """Log-probabilities along the leading eigenvectors of the Fisher matrix diag(p) - p p' of the most probable tokens,
+        each times the root of its eigenvalue: KL(p || p + dp) = 1/2 sum of squares, to the second order."""
+        p, index = clean.exp().topk(min(FISHER_TOKENS, clean.shape[1]))
+        fisher = torch.diag_embed(p) - p[:, :, None] * p[:, None, :]
+        values, vectors = torch.linalg.eigh(fisher.double())
+        directions = (vectors * values.clamp(min=0).sqrt()[:, None])[..., -count:].to(outcome.dtype)
+        return (outcome.gather(1, index)[..., None] * directions).sum(1)
+
+    def distance_of_shift(self, shift: Float[Tensor, "N M R"]) -> Float[Tensor, "N R"]:
+        return shift.square().sum(1) / 2
 
 
 class LastProbe(_Distribution):
@@ -106,6 +130,12 @@ class AnswerJointProbe(Probe):
 
     def distance(self, clean: Tensor, other: Tensor) -> Float[Tensor, " N"]:
         return self.gap(clean, other).abs()
+
+    def readings(self, clean: Float[Tensor, " N"], outcome: Float[Tensor, " N"], count: int) -> Float[Tensor, "N 1"]:
+        return outcome[:, None]
+
+    def distance_of_shift(self, shift: Float[Tensor, "N 1 R"]) -> Float[Tensor, "N R"]:
+        return shift[:, 0].abs()
 
 
 PROBES: dict[str, Probe] = {"last": LastProbe(), "answer_mean": AnswerMeanProbe(), "answer_joint": AnswerJointProbe()}
