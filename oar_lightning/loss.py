@@ -1,6 +1,8 @@
 """Policy losses, exact for any split of an optimizer step into micro-batches and ranks.
 
-PPO clip 1707.06347, GRPO 2402.03300, Dr. GRPO 2503.20783, DAPO 2503.14476, GSPO 2507.18071, CISPO 2506.13585.
+PPO clip 1707.06347, GRPO 2402.03300, Dr. GRPO 2503.20783, DAPO 2503.14476, GSPO 2507.18071, CISPO 2506.13585; truncated
+importance sampling of the engine mismatch: Yao et al. 2025, "Your Efficient RL Framework Secretly Brings You Off-Policy RL
+Training".
 """
 
 from __future__ import annotations
@@ -37,6 +39,8 @@ class LossConfig:
         kl_coef: weight of the k3 estimate of KL(policy || reference), nats; never weighted by credit.
         kl_bias_correction: multiply k3 by the importance ratio, which unbiases its gradient off-policy.
         entropy_coef: weight of the entropy bonus, nats.
+        sampler_ratio_cap: cap of a token's weight exp(old - sampler log-probability) where an engine of its own numerics
+            sampled; None leaves the mismatch uncorrected. Not read where the policy's own code samples.
     """
 
     surrogate: Literal["clip", "cispo"] = "clip"
@@ -49,6 +53,7 @@ class LossConfig:
     kl_coef: float = 0.0
     kl_bias_correction: bool = False
     entropy_coef: float = 0.0
+    sampler_ratio_cap: float | None = 2.0
 
     def __post_init__(self) -> None:
         if not 0 <= self.clip_low <= 1:
@@ -59,6 +64,11 @@ class LossConfig:
             raise ValueError(f"loss.ratio_max caps the ratio and must be > 1 (or null), got {self.ratio_max}")
         if not self.ratio_cap > 0:
             raise ValueError(f"loss.ratio_cap is a ratio and must be > 0, got {self.ratio_cap}")
+        if self.sampler_ratio_cap is not None and not self.sampler_ratio_cap >= 1:
+            raise ValueError(
+                "loss.sampler_ratio_cap caps a weight that is 1 where engine and policy agree and must be >= 1 "
+                f"(or null: no correction), got {self.sampler_ratio_cap}"
+            )
         for key in ("kl_coef", "entropy_coef"):
             if not 0 <= getattr(self, key) < float("inf"):
                 raise ValueError(f"loss.{key} must be finite and >= 0, got {getattr(self, key)}")
@@ -93,12 +103,14 @@ def policy_loss(
     config: LossConfig = LossConfig(),
     ref_logprobs: Float[Tensor, "B S"] | None = None,
     entropy: Float[Tensor, "B S"] | None = None,
+    sampler_logprobs: Float[Tensor, "B S"] | None = None,
 ) -> LossOutput:
     """This micro-batch's share of the optimizer step's loss: shares of a step add up to its loss.
 
-    l_t = -min(r_t A_t, clip(r_t, 1 - clip_low, 1 + clip_high) A_t) + kl_coef k3_t, reduced over `mask` with the
-    denominators `over`; minus entropy_coef times the mean entropy. Log-probabilities and entropies in nats. Values
-    outside `mask` do not matter.
+    l_t = -c_t min(r_t A_t, clip(r_t, 1 - clip_low, 1 + clip_high) A_t) + kl_coef k3_t, reduced over `mask` with the
+    denominators `over`; minus entropy_coef times the mean entropy. c_t = min(exp(old_t - sampler_t), sampler_ratio_cap),
+    detached; 1 without `sampler_logprobs`. It weights the surrogate alone, as in TRL: the KL and entropy terms stay as they
+    are. Log-probabilities and entropies in nats. Values outside `mask` do not matter.
 
     Raises:
         ValueError: where kl_coef needs reference log-probabilities that were not given, or the bonus an entropy.
@@ -112,6 +124,10 @@ def policy_loss(
         clipped = ratio.clamp(1 - config.clip_low, 1 + config.clip_high)
         per_token = -torch.minimum(capped * advantages, clipped * advantages)
     metrics = _clip_metrics(ratio, advantages, mask, config)
+    if sampler_logprobs is not None:
+        weight, mismatch = sampler_correction(old_logprobs, sampler_logprobs, mask, config.sampler_ratio_cap)
+        per_token = weight * per_token
+        metrics |= mismatch
     if config.kl_coef:
         if ref_logprobs is None:
             raise ValueError(f"loss.kl_coef={config.kl_coef} needs ref_logprobs of a frozen reference model")
@@ -139,6 +155,25 @@ def importance_ratio(
     if level == "sequence":
         return sequence.exp()
     return (sequence.detach() + logprobs - logprobs.detach()).exp()
+
+
+def sampler_correction(
+    old_logprobs: Float[Tensor, "B S"], sampler_logprobs: Float[Tensor, "B S"], mask: Bool[Tensor, "B S"], cap: float | None
+) -> tuple[Float[Tensor, "B S"], dict[str, tuple[float, float]]]:
+    """c_t = min(exp(old_t - sampler_t), cap), detached (1 without a cap), and how far engine and policy are apart.
+
+    The ratio's mean is 1 in expectation over what the engine samples, whatever the mismatch. The difference is the mean of
+    |old_t - sampler_t| in nats.
+    """
+    difference = (old_logprobs - sampler_logprobs).detach().masked_fill(~mask, 0.0)
+    ratio = difference.exp()
+    capped = torch.zeros_like(mask) if cap is None else ratio > cap
+    metrics = {
+        "sampler/ratio_mean": _mean(ratio, mask),
+        "sampler/capped_frac": _mean(capped, mask),
+        "sampler/logprob_difference": _mean(difference.abs(), mask),
+    }
+    return torch.ones_like(ratio) if cap is None else ratio.clamp(max=cap), metrics
 
 
 def k3(logprobs: Float[Tensor, "B S"], ref_logprobs: Float[Tensor, "B S"]) -> Float[Tensor, "B S"]:

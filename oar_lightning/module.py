@@ -205,6 +205,7 @@ class PolicyOptimization(L.LightningModule):
             method.loss,
             ref_logprobs=part.rollouts.ref_logprobs,
             entropy=entropy,
+            sampler_logprobs=part.rollouts.sampler_logprobs,
         )
         correlation = mean_correlation(part.credit.importance, entropy.detach(), part.rollouts.reasoning_mask)
         self._sums.add(out.metrics | {"credit/corr_entropy": correlation})

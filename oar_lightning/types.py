@@ -46,6 +46,7 @@ class Rollouts:
     apply), ``rewards`` their weighted sum. ``old_logprobs`` and ``ref_logprobs`` are None where no loss term reads them.
     ``prediction_states[:, s]`` is the policy's final hidden state that completion token ``s`` was predicted from (at column
     ``s - 1``), where an earlier pass has left them; None where a reader has to run the policy itself.
+    ``sampler_logprobs`` are the engine's, of the distribution it sampled from, where that is not the policy's own code.
     """
 
     token_ids: Int[Tensor, "B S"]
@@ -62,6 +63,7 @@ class Rollouts:
     old_logprobs: Float[Tensor, "B S"] | None = None
     ref_logprobs: Float[Tensor, "B S"] | None = None
     prediction_states: Float[Tensor, "B S H"] | None = None
+    sampler_logprobs: Float[Tensor, "B S"] | None = None
     problems: tuple[MathProblem, ...] = ()
     completions: tuple[str, ...] = ()
     answers: tuple[str | None, ...] = ()

@@ -2,15 +2,17 @@
 
 from __future__ import annotations
 
+import dataclasses
 import itertools
 
+import numpy as np
 import pytest
 import torch
 from hypothesis import given, settings
 from hypothesis import strategies as st
 from toy import floats, golden
 
-from oar_lightning.loss import Denominators, LossConfig, importance_ratio, k3, policy_loss, reduce_tokens
+from oar_lightning.loss import Denominators, LossConfig, importance_ratio, k3, policy_loss, reduce_tokens, sampler_correction
 
 GOLDEN = golden("grpo_losses")
 INPUTS = GOLDEN["inputs"]
@@ -154,7 +156,10 @@ def loss_and_gradients(step, over, config):
 @given(owner=st.lists(st.integers(0, 3), min_size=7, max_size=7), seed=st.integers(0, 99))
 def test_micro_batches_add_up_to_the_step(config, owner, seed):
     """Any assignment of the rows to micro-batches, each with its own order and number of columns."""
-    step = random_step(seed=seed)
+    check_split(random_step(seed=seed), config, owner)
+
+
+def check_split(step, config, owner):
     over = Denominators.of(step["mask"], 13)
     loss, gradients, metrics = loss_and_gradients(step, over, config)
     total, added, sums = 0.0, [torch.zeros_like(g) for g in gradients], {}
@@ -316,6 +321,153 @@ def test_clip_metrics_count_the_tokens_whose_clip_acts():
     assert out.metrics == {"clip_ratio/cispo_mean": (1.0, 5.0)}
 
 
+# ------------------------------------------------------------------------------------- the mismatch of engine and policy
+
+
+def mismatched_step(seed=0, scale=0.6, **size):
+    """A random step whose sampler is off by enough that some ratios pass the cap."""
+    step = random_step(seed=seed, **size)
+    noise = torch.randn(step["mask"].shape, generator=torch.Generator().manual_seed(seed + 1000), dtype=torch.float64)
+    return step | {"sampler_logprobs": step["old_logprobs"] + scale * noise}
+
+
+def loss_in_numpy(step, config, max_length):
+    """The corrected loss token by token from its definition, for token ratios: an independent transcription."""
+    x = {name: tensor.numpy() for name, tensor in step.items()}
+    rows, columns = x["mask"].shape
+    total, tokens = 0.0, int(x["mask"].sum())
+    for i in range(rows):
+        values, entropies = [], []
+        for t in range(columns):
+            if not x["mask"][i, t]:
+                continue
+            new, old, advantage = x["logprobs"][i, t], x["old_logprobs"][i, t], x["advantages"][i, t]
+            ratio = np.exp(new - old)
+            if config.surrogate == "cispo":
+                value = -min(ratio, config.ratio_cap) * advantage * new
+            else:
+                upper = ratio if config.ratio_max is None else min(ratio, config.ratio_max)
+                value = -min(upper * advantage, np.clip(ratio, 1 - config.clip_low, 1 + config.clip_high) * advantage)
+            if config.sampler_ratio_cap is not None:
+                value *= min(np.exp(old - x["sampler_logprobs"][i, t]), config.sampler_ratio_cap)
+            delta = x["ref_logprobs"][i, t] - new
+            kl = np.exp(delta) - delta - 1
+            values.append(value + config.kl_coef * kl * (ratio if config.kl_bias_correction else 1))
+            entropies.append(x["entropy"][i, t])
+        weight = {"grpo": 1 / max(len(values), 1) / rows, "dapo": 1 / tokens, "dr_grpo": 1 / (rows * max_length)}
+        total += weight[config.reduction] * sum(values) - config.entropy_coef * sum(entropies) / tokens
+    return total
+
+
+@settings(max_examples=60)
+@given(
+    seed=st.integers(0, 10_000),
+    cap=st.one_of(st.none(), st.floats(1, 4), st.just(float("inf"))),
+    surrogate=st.sampled_from(["clip", "cispo"]),
+    reduction=st.sampled_from(REDUCTIONS),
+    extra=st.sampled_from([{}, {"ratio_max": 1.3, "kl_coef": 0.3, "kl_bias_correction": True, "entropy_coef": 0.2}]),
+)
+def test_the_corrected_loss_is_its_numpy_transcription(seed, cap, surrogate, reduction, extra):
+    step = mismatched_step(seed)
+    config = LossConfig(surrogate=surrogate, reduction=reduction, ratio_cap=1.1, sampler_ratio_cap=cap, **extra)
+    loss = policy_loss(**step, over=Denominators.of(step["mask"], 13), config=config).loss
+    assert float(loss) == pytest.approx(loss_in_numpy(step, config, 13), abs=1e-12)
+
+
+@pytest.mark.parametrize("config", CONFIGS.values(), ids=CONFIGS)
+@settings(max_examples=4, deadline=None)
+@given(owner=st.lists(st.integers(0, 3), min_size=7, max_size=7), seed=st.integers(0, 99))
+def test_corrected_micro_batches_add_up_to_the_step(config, owner, seed):
+    check_split(mismatched_step(seed), config, owner)
+
+
+@pytest.mark.parametrize("config", CONFIGS.values(), ids=CONFIGS)
+def test_garbage_outside_the_mask_does_not_reach_the_correction(config):
+    step = mismatched_step()
+    over = Denominators.of(step["mask"], 13)
+    expected = loss_and_gradients(step, over, config)
+    for garbage in (float("nan"), float("inf"), -float("inf"), -1e9):
+        dirty = {k: v if k == "mask" else v.masked_fill(~step["mask"], garbage) for k, v in step.items()}
+        actual = loss_and_gradients(dirty, over, config)
+        assert actual[0] == pytest.approx(expected[0], abs=1e-13)
+        assert actual[2] == expected[2]
+        for gradient, wanted in zip(actual[1], expected[1], strict=True):
+            torch.testing.assert_close(gradient, wanted, rtol=0, atol=1e-13)
+
+
+@pytest.mark.parametrize("config", CONFIGS.values(), ids=CONFIGS)
+def test_an_engine_that_agrees_changes_nothing(config):
+    """Bit for bit: with the same log-probabilities, without a cap, and without log-probabilities at all."""
+    step = mismatched_step()
+    over = Denominators.of(step["mask"], 13)
+    plain = {name: value for name, value in step.items() if name != "sampler_logprobs"}
+    expected = loss_and_gradients(plain, over, config)
+    off = dataclasses.replace(config, sampler_ratio_cap=None)
+    for given_step, used in ((plain | {"sampler_logprobs": step["old_logprobs"]}, config), (step, off), (plain, off)):
+        actual = loss_and_gradients(given_step, over, used)
+        assert actual[0] == expected[0]
+        assert all(torch.equal(a, b) for a, b in zip(actual[1], expected[1], strict=True))
+        assert {k: v for k, v in actual[2].items() if not k.startswith("sampler/")} == expected[2]
+    assert not any(name.startswith("sampler/") for name in expected[2])
+    assert abs(loss_and_gradients(step, over, config)[0] - expected[0]) > 1e-4
+
+
+@pytest.mark.parametrize("reduction", REDUCTIONS)
+@pytest.mark.parametrize("extras", [{}, {"ratio_max": 1.3, "kl_coef": 0.3, "kl_bias_correction": True}])
+def test_corrected_gradient_is_the_finite_difference(reduction, extras):
+    """With respect to the policy; neither the old log-probabilities' weight nor the sampler's get one."""
+    step = mismatched_step(rows=4, columns=5)
+    over, config = Denominators.of(step["mask"], 9), LossConfig(reduction=reduction, **extras)
+    inputs = {name: step[name].clone().requires_grad_() for name in ("logprobs", "old_logprobs", "sampler_logprobs")}
+    loss = policy_loss(**(step | inputs), over=over, config=config).loss
+    gradient, _, sampler = torch.autograd.grad(loss, tuple(inputs.values()), allow_unused=True)
+    assert sampler is None
+    for index in step["mask"].nonzero().tolist():
+        offset = torch.zeros_like(step["logprobs"])
+        offset[tuple(index)] = 1e-6
+        up, down = (
+            policy_loss(**(step | {"logprobs": step["logprobs"] + sign * offset}), over=over, config=config).loss
+            for sign in (1, -1)
+        )
+        assert float(gradient[tuple(index)]) == pytest.approx(float(up - down) / 2e-6, abs=1e-8)
+
+
+def test_the_first_steps_gradient_is_that_of_the_policys_own_samples():
+    """Without truncation, the expectation over the engine's distribution is the gradient of the policy's expected advantage."""
+    rng = torch.Generator().manual_seed(3)
+    logits, other, advantages = (torch.randn(9, generator=rng, dtype=torch.float64) for _ in range(3))
+    logits.requires_grad_()
+    log_p, log_q = logits.log_softmax(0), other.log_softmax(0)
+    (expected,) = torch.autograd.grad(-(log_p.exp() * advantages).sum(), logits, retain_graph=True)
+    mask = torch.ones(9, 1, dtype=torch.bool)
+    config = LossConfig(reduction="dapo", sampler_ratio_cap=float("inf"))
+    total = torch.zeros_like(logits)
+    for token in range(9):
+        columns = [x[token].view(1, 1) for x in (log_p, log_p.detach(), advantages)]
+        over = Denominators(1.0, 1.0, 1.0)
+        loss = policy_loss(*columns, mask[:1], over, config, sampler_logprobs=log_q[token].view(1, 1)).loss
+        (gradient,) = torch.autograd.grad(loss, logits, retain_graph=True)
+        total += log_q[token].exp() * gradient
+    torch.testing.assert_close(total, expected, rtol=0, atol=1e-14)
+
+
+def test_mismatch_metrics_by_hand():
+    old = torch.tensor([[0.0, -1.0, -2.0, -1.0, -9.0]], dtype=torch.float64)
+    sampler = torch.tensor([[0.0, -1.5, -1.0, -3.0, float("nan")]], dtype=torch.float64)
+    mask = torch.tensor([[True, True, True, True, False]])
+    ratio = np.exp([0.0, 0.5, -1.0, 2.0])
+    weight, metrics = sampler_correction(old, sampler, mask, 2.0)
+    assert weight[mask].tolist() == pytest.approx([1.0, ratio[1], ratio[2], 2.0])
+    assert metrics == {
+        "sampler/ratio_mean": (pytest.approx(ratio.sum()), 4.0),
+        "sampler/capped_frac": (1.0, 4.0),
+        "sampler/logprob_difference": (pytest.approx(3.5), 4.0),
+    }
+    weight, metrics = sampler_correction(old, sampler, mask, None)
+    assert weight[mask].tolist() == [1.0] * 4
+    assert metrics["sampler/capped_frac"] == (0.0, 4.0)
+
+
 @pytest.mark.parametrize(
     ("config", "missing", "message"),
     [
@@ -337,6 +489,8 @@ def test_missing_inputs_are_errors(config, missing, message):
         ({"clip_high": -0.2}, r"loss\.clip_high .* got -0\.2"),
         ({"ratio_max": 1.0}, r"loss\.ratio_max .* got 1\.0"),
         ({"ratio_cap": 0.0}, r"loss\.ratio_cap .* got 0\.0"),
+        ({"sampler_ratio_cap": 0.5}, r"loss\.sampler_ratio_cap .* must be >= 1 \(or null: no correction\), got 0\.5"),
+        ({"sampler_ratio_cap": float("nan")}, r"loss\.sampler_ratio_cap .* got nan"),
         ({"kl_coef": -1.0}, r"loss\.kl_coef .* got -1\.0"),
         ({"entropy_coef": -1.0}, r"loss\.entropy_coef .* -1\.0"),
     ],

@@ -82,6 +82,7 @@ class RolloutStage:
             step=step,
             truncated=generation.truncated,
             prediction_states=generation.prediction_states,
+            sampler_logprobs=generation.sampler_logprobs,
             problems=tuple(problems),
             completions=tuple(c.text for c in completions),
             answers=tuple(c.answer for c in completions),

@@ -15,7 +15,7 @@ import torch
 from oar_lightning.data.prompts import PromptTemplate
 from oar_lightning.jsonl import read_jsonl
 from oar_lightning.reward import Completion, RewardTerm
-from oar_lightning.rollout.sampling import Generation, encode_prompts, pad_left
+from oar_lightning.rollout.sampling import Generation, encode_prompts, lay_out
 from oar_lightning.types import MathProblem
 
 
@@ -129,17 +129,8 @@ def encode_recorded(recorded: Sequence[RecordedCompletion], tokenizer: Any, prom
 
 def to_generation(encoded: Sequence[EncodedCompletion], pad: int, device: torch.device) -> Generation:
     """The completions as if they had just been sampled, prompts padded on the left, completions on the right."""
-    left, prompt_mask = pad_left([e.prompt for e in encoded], pad, device)
-    lengths = torch.tensor([[len(e.completion)] for e in encoded], device=device)
-    width = int(lengths.max())
-    right = torch.tensor([e.completion + [pad] * (width - len(e.completion)) for e in encoded], device=device)
-    response = torch.arange(width, device=device) < lengths
-    return Generation(
-        torch.cat([left, right.view(len(encoded), width)], 1).long(),
-        torch.cat([prompt_mask, response], 1),
-        torch.cat([torch.zeros_like(prompt_mask), response], 1),
-        torch.tensor([e.recorded.truncated for e in encoded], device=device),
-    )
+    truncated = [e.recorded.truncated for e in encoded]
+    return lay_out([e.prompt for e in encoded], [e.completion for e in encoded], truncated, pad, device)
 
 
 class GoldOnly:

@@ -18,6 +18,8 @@ class Generation(NamedTuple):
     """Prompts and sampled completions; rows of one prompt are consecutive. ``truncated``: stopped by the token limit.
 
     ``prediction_states``: as in `Rollouts`, from an engine that leaves them.
+    ``sampler_logprobs``: log-probabilities (nats) of the sampled tokens as the engine computed them, of the distribution it
+    drew from; 0 elsewhere. None where the engine samples with the policy's own code.
     """
 
     token_ids: Int[Tensor, "B S"]
@@ -25,6 +27,7 @@ class Generation(NamedTuple):
     response_mask: Bool[Tensor, "B S"]
     truncated: Bool[Tensor, " B"]
     prediction_states: Float[Tensor, "B S H"] | None = None
+    sampler_logprobs: Float[Tensor, "B S"] | None = None
 
 
 @dataclass(frozen=True)
@@ -86,6 +89,23 @@ def pad_left(rows: list[list[int]], pad: int, device: torch.device) -> tuple[Int
     return ids, torch.arange(width, device=device) >= starts
 
 
+def lay_out(
+    prompts: Sequence[list[int]], completions: Sequence[list[int]], truncated: Sequence[bool], pad: int, device: torch.device
+) -> Generation:
+    """Ids as a `Generation`: one prompt a completion, prompts padded on the left, completions on the right."""
+    left, prompt_mask = pad_left(list(prompts), pad, device)
+    width = max(map(len, completions))
+    right = torch.tensor([row + [pad] * (width - len(row)) for row in completions], dtype=torch.long, device=device)
+    lengths = torch.tensor([[len(row)] for row in completions], device=device)
+    response = torch.arange(width, device=device) < lengths
+    return Generation(
+        torch.cat([left, right.view(len(completions), width)], 1),
+        torch.cat([prompt_mask, response], 1),
+        torch.cat([torch.zeros_like(prompt_mask), response], 1),
+        torch.tensor(list(truncated), device=device),
+    )
+
+
 def draw_tokens(logits: Float[Tensor, "n V"], uniforms: Float[Tensor, " n"], config: SamplingConfig) -> Int[Tensor, " n"]:
     """The token at which the cumulative distribution passes each row's uniform number in [0, 1); argmax at temperature 0.
 
@@ -120,7 +140,7 @@ def join_generations(parts: list[Generation], pad: int) -> Generation:
     left = max(prompt)
     right = max(p.token_ids.shape[1] - n for p, n in zip(parts, prompt, strict=True))
 
-    def joined(name: str, value: int | bool) -> Tensor:
+    def joined(name: str, value: float) -> Tensor:
         padded = []
         for part, n in zip(parts, prompt, strict=True):
             x = getattr(part, name)
@@ -133,5 +153,6 @@ def join_generations(parts: list[Generation], pad: int) -> Generation:
         attention_mask=joined("attention_mask", False),
         response_mask=joined("response_mask", False),
         truncated=torch.cat([p.truncated for p in parts]),
-        prediction_states=joined("prediction_states", 0) if all(p.prediction_states is not None for p in parts) else None,
+        prediction_states=None if any(p.prediction_states is None for p in parts) else joined("prediction_states", 0),
+        sampler_logprobs=None if parts[0].sampler_logprobs is None else joined("sampler_logprobs", 0),
     )
