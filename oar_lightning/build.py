@@ -32,7 +32,7 @@ from oar_lightning.loss import LossConfig
 from oar_lightning.module import Method, PolicyOptimization
 from oar_lightning.policy import FreshPolicy, Policy, PretrainedPolicy
 from oar_lightning.reward import Rewards
-from oar_lightning.rollout import RolloutStage, SamplingConfig, choose_engine
+from oar_lightning.rollout import AutoEngineConfig, EngineConfig, RolloutStage, SamplingConfig, VllmConfig
 from oar_lightning.schedule import Schedule
 from oar_lightning.scoring import Scorer, Uniform, as_scorer
 from oar_lightning.supervised import SupervisedConfig, SupervisedWarmStart
@@ -53,6 +53,7 @@ class Settings:
     loss: LossConfig
     update: UpdatePlan
     sampling: SamplingConfig
+    engine: EngineConfig
     answer: AnswerFormat
     rewards: Rewards
     schedule: Schedule
@@ -90,6 +91,7 @@ def build_settings(cfg: DictConfig) -> Settings:
         loss=instantiate(cfg.loss),
         update=instantiate(cfg["update"]),
         sampling=instantiate(cfg.rollout),
+        engine=instantiate(cfg.engine),
         answer=instantiate(cfg.answer, _convert_="all"),
         rewards=instantiate(cfg.reward, _convert_="all"),
         schedule=instantiate(cfg.schedule),
@@ -120,6 +122,14 @@ def _check_combinations(settings: Settings, cfg: DictConfig) -> None:
             "policy=fresh is a random policy, which task=train cannot learn from; train it first with "
             "+experiment=warm_start, then pass policy=hf policy.name=<its folder>"
         )
+    settings.engine.check(settings.sampling)
+    if isinstance(settings.engine, VllmConfig):
+        for key, needed in (("devices", 1), ("strategy", "auto")):
+            if (given := cfg.trainer.get(key, needed)) != needed:
+                raise ConfigError(
+                    f"trainer.{key}={given}: engine=vllm samples in the trainer's one process, on its GPU; set "
+                    f"trainer.{key}={needed}, or use engine=auto"
+                )
     check_data_options(cfg)
     if "accumulate_grad_batches" in cfg.trainer:
         raise ConfigError("trainer.accumulate_grad_batches is set by the update plan; use update.microbatches instead")
@@ -158,7 +168,7 @@ def build_run(cfg: DictConfig, settings: Settings, run_dir: Path, run_id: str | 
         policy = settings.policy.load()
     check_head(policy.model)
     prompt = instantiate(cfg.data.prompt, tokenizer=policy.tokenizer)
-    stage = build_stage(policy, prompt, settings.answer, settings.rewards)
+    stage = build_stage(policy, prompt, settings.answer, settings.rewards, settings.engine)
     benchmarks = {
         name: benchmark_problems(source, settings.evaluation.problems, name) for name, source in settings.benchmarks.items()
     }
@@ -227,9 +237,15 @@ def load_policy(spec: PretrainedPolicy | FreshPolicy, task: str, device: torch.d
     return policy
 
 
-def build_stage(policy: Policy, prompt: PromptTemplate, answer: AnswerFormat, rewards: Rewards) -> RolloutStage:
+def build_stage(
+    policy: Policy,
+    prompt: PromptTemplate,
+    answer: AnswerFormat,
+    rewards: Rewards,
+    engine: EngineConfig = AutoEngineConfig(),
+) -> RolloutStage:
     return RolloutStage(
-        engine=choose_engine(policy.model, policy.tokenizer),
+        engine=engine.build(policy.model, policy.tokenizer),
         token_bytes=TokenBytes(policy.tokenizer),
         prompt=prompt,
         answer_format=answer,

@@ -162,8 +162,8 @@ def sampler_correction(
 ) -> tuple[Float[Tensor, "B S"], dict[str, tuple[float, float]]]:
     """c_t = min(exp(old_t - sampler_t), cap), detached (1 without a cap), and how far engine and policy are apart.
 
-    The ratio's mean is 1 in expectation over what the engine samples, whatever the mismatch. The difference is the mean of
-    |old_t - sampler_t| in nats.
+    The ratio's mean is 1 in expectation over what the engine samples, whatever the mismatch, if it samples every token that
+    the policy would (a nucleus does not). The difference is the mean of |old_t - sampler_t| in nats.
     """
     difference = (old_logprobs - sampler_logprobs).detach().masked_fill(~mask, 0.0)
     ratio = difference.exp()

@@ -4,8 +4,10 @@ from __future__ import annotations
 
 import contextlib
 import hashlib
+import random
 from collections.abc import Iterator
 
+import numpy as np
 import torch
 
 
@@ -26,3 +28,16 @@ def isolated_rng(*parts: object) -> Iterator[None]:
     with torch.random.fork_rng():
         torch.manual_seed(derive_seed(*parts))
         yield
+
+
+@contextlib.contextmanager
+def global_rng_kept() -> Iterator[None]:
+    """Put back the global random states of Python, numpy and torch that a block changes."""
+    python, numpy = random.getstate(), np.random.get_state()
+    devices = [torch.cuda.current_device()] if torch.cuda.is_available() and torch.cuda.is_initialized() else []
+    try:
+        with torch.random.fork_rng(devices=devices):
+            yield
+    finally:
+        random.setstate(python)
+        np.random.set_state(numpy)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import importlib.util
 import itertools
 import json
 import re
@@ -9,7 +10,9 @@ import shlex
 from collections.abc import Iterator
 from pathlib import Path
 
+import fake_vllm
 import pytest
+import torch
 from hydra import compose, initialize_config_dir
 from hydra.core.global_hydra import GlobalHydra
 from hydra.core.hydra_config import HydraConfig
@@ -23,7 +26,9 @@ from oar_lightning.data.chain import ChainProblems
 from oar_lightning.data.files import FileProblems
 from oar_lightning.paths import conf_dir
 from oar_lightning.policy import FreshPolicy, LoraSpec, PretrainedPolicy
+from oar_lightning.rollout import AutoEngineConfig, HFEngineConfig, VllmConfig
 from oar_lightning.scoring import FunctionScorer, Inverted, OarG, OarP, Shuffled, Uniform
+from oar_lightning.tasks import prepare
 
 ROOT = Path(__file__).parent.parent
 
@@ -120,6 +125,42 @@ def test_losses(name: str) -> None:
 def test_other_groups(group: str) -> None:
     for name in names(group):
         settings(f"{group}={name}")
+
+
+def test_engines(monkeypatch: pytest.MonkeyPatch) -> None:
+    assert names("engine") == ["auto", "hf", "vllm"]
+    assert settings().engine == settings("engine=auto").engine == AutoEngineConfig()
+    assert settings("engine=hf").engine == HFEngineConfig()
+    fake_vllm.install(monkeypatch)
+    monkeypatch.setattr(torch.cuda, "is_available", lambda: True)
+    assert settings("engine=vllm").engine == VllmConfig()
+    config = settings("engine=vllm", "engine.sleep=true", "engine.max_model_len=512", "engine.dtype=bfloat16").engine
+    assert config == VllmConfig(sleep=True, max_model_len=512, dtype="bfloat16")
+    for override, message in {
+        "trainer.devices=2": "trainer.devices=2: engine=vllm samples in the trainer's one process, on its GPU; set trainer",
+        "+trainer.strategy=ddp": "set trainer.strategy=auto, or use engine=auto",
+        "rollout.temperature=3": "rollout.temperature must be 0 or in [0.01, 2.0] with engine=vllm, got 3",
+        "engine.tensor_parallel_size=2": "engine.tensor_parallel_size must be 1, got 2",
+        "engine.dtype=float64": "engine.dtype must be one of auto, float32, bfloat16, float16, got 'float64'",
+        "+engine.tp=2": "unknown key engine.tp",
+    }.items():
+        assert message in error_of("engine=vllm", override)
+
+
+@pytest.mark.parametrize("task", ["train", "warm_start", "evaluate", "benchmark"])
+def test_a_missing_vllm_is_reported_before_a_policy_is_loaded(task: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    def loaded(self: object) -> None:
+        raise AssertionError("the policy was loaded")
+
+    monkeypatch.setattr(PretrainedPolicy, "load", loaded)
+    monkeypatch.setattr(importlib.util, "find_spec", lambda name: None)
+    with pytest.raises(ImportError, match=r"engine=vllm needs the optional extra: pip install 'oar-lightning\[vllm\]'"):
+        prepare(checked("engine=vllm", f"task={task}", "logger=none"))
+
+
+def test_a_benchmark_of_random_weights_takes_no_engine() -> None:
+    with pytest.raises(ConfigError, match="benchmark=wide times random weights, which engine=auto samples"):
+        prepare(checked("engine=hf", "task=benchmark", "benchmark=wide", "logger=none"))
 
 
 def test_policies(tmp_path: Path) -> None:
@@ -229,12 +270,17 @@ BAD = [
 
 @pytest.mark.parametrize(("overrides", "expected"), BAD, ids=lambda v: " ".join(v) if isinstance(v, list) else "")
 def test_bad_configs_name_key_and_remedy(overrides: list[str], expected: str) -> None:
+    assert expected in error_of(*overrides)
+
+
+def error_of(*overrides: str) -> str:
+    """The message that ends a run."""
     with pytest.raises((ValueError, HydraException)) as caught:
         settings(*overrides)
     error: BaseException = caught.value  # Hydra wraps what a target raises, and main shows the cause
     error = error.__cause__ if isinstance(error, HydraException) and error.__cause__ else error
-    assert expected in str(error)
     assert "\n" not in str(error)
+    return str(error)
 
 
 @pytest.mark.parametrize(

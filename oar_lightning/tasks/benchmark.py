@@ -23,9 +23,11 @@ from oar_lightning import build
 from oar_lightning.benchmark import BenchmarkConfig, ConfiguredWorkload, RandomWorkload, Workload, measure
 from oar_lightning.benchmark.report import phase_table, scoring_table, write_report
 from oar_lightning.callbacks.progress import counted_progress
+from oar_lightning.config_check import ConfigError
 from oar_lightning.data.stream import ProblemStream
 from oar_lightning.module import Method, PolicyOptimization
 from oar_lightning.reward import Accuracy, Rewards
+from oar_lightning.rollout import AutoEngineConfig
 from oar_lightning.scoring import as_scorer
 from oar_lightning.tasks.outputs import output_path
 from oar_lightning.tasks.run_tags import run_parameters, run_tags
@@ -55,11 +57,16 @@ def prepare(cfg: DictConfig) -> Callable[[], None]:
         policy = build.load_policy(settings.policy, str(cfg.task), device)
         policy.model.requires_grad_(True)
         prompt = instantiate(cfg.data.prompt, tokenizer=policy.tokenizer)
-        stage = build.build_stage(policy, prompt, settings.answer, settings.rewards)
+        stage = build.build_stage(policy, prompt, settings.answer, settings.rewards, settings.engine)
         stream = ProblemStream(settings.train, int(cfg.seed))
         plan = settings.update
         workload = ConfiguredWorkload(policy, stage, stream, plan.problems, plan.group_size, settings.sampling)
     else:
+        if not isinstance(settings.engine, AutoEngineConfig):
+            raise ConfigError(
+                f"benchmark={config.preset} times random weights, which engine=auto samples; leave out engine, or set "
+                "benchmark=tiny for the configured policy"
+            )
         workload = RandomWorkload(config.shape, device)
         stage = _RewardsOnly(Rewards({"accuracy": Accuracy()}))
     modules = {}

@@ -62,7 +62,8 @@ def prepare(cfg: DictConfig) -> Callable[[], float | None]:
         instantiate(cfg.reward, _convert_="all"),
         instantiate(cfg.answer, _convert_="all"),
     )
-    sampling, config = instantiate(cfg.rollout), instantiate(cfg.evaluation)
+    sampling, engine, config = instantiate(cfg.rollout), instantiate(cfg.engine), instantiate(cfg.evaluation)
+    engine.check(sampling)
     build.check_accuracy(rewards)
     folder = EvaluationFolder(Path(HydraConfig.get().runtime.output_dir))
     if cfg.resume:
@@ -80,7 +81,7 @@ def prepare(cfg: DictConfig) -> Callable[[], float | None]:
     logger = build.build_logger(cfg, folder.run_id)
     job = Job(
         policy=policy,
-        stage=build.build_stage(policy, prompt, answer, rewards),
+        stage=build.build_stage(policy, prompt, answer, rewards, engine),
         benchmarks=benchmarks,
         kept=kept,
         sampling=sampling,

@@ -13,7 +13,7 @@ from oar_lightning.config_check import ConfigError
 from oar_lightning.problem_result import ResultsFile
 from oar_lightning.tracking import flatten
 
-DECIDING = ("policy", "data", "rollout", "answer", "reward", "evaluation", "trainer.precision")
+DECIDING = ("policy", "data", "rollout", "engine", "answer", "reward", "evaluation", "trainer.precision")
 """Sections and keys that results depend on."""
 
 WITHOUT_INFLUENCE = (
@@ -22,6 +22,8 @@ WITHOUT_INFLUENCE = (
     "data.decontaminate",
     "data.max_prompt_tokens",
     "rollout.max_batch",
+    "engine.gpu_memory_utilization",
+    "engine.sleep",
     "evaluation.every_n_steps",
     "evaluation.heatmap",
     "evaluation.batch_problems",

@@ -11,7 +11,9 @@ from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any
 
+import fake_vllm
 import pytest
+import torch
 from mlflow import MlflowClient
 
 from oar_lightning.config_check import ConfigError
@@ -167,3 +169,21 @@ def test_the_command(tmp_path: Path) -> None:
     assert "avg_at_1" in done.stdout
     (file,) = tmp_path.glob("outputs/evaluate/seed0/*/results/chain.jsonl")
     assert len(ResultsFile(file).read()) == 2
+
+
+def test_every_engine_is_evaluated_with_as_the_config_says(
+    prepared: Prepare, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """vLLM's stand-in and the package's own loop decode greedily alike; results of one are not continued with another."""
+    overrides = (*QUIET, "evaluation.problems=3", "rollout.max_new_tokens=20")
+    prepared(*overrides)()
+    llm = fake_vllm.install(monkeypatch)
+    monkeypatch.setattr(torch.cuda, "is_available", lambda: True)
+    prepared(*overrides, "engine=vllm")()
+    assert llm.made[0].events == ["apply_model", "reset_prefix_cache", "generate", "generate"]
+    lines = [[json.loads(line) for line in kept(tmp_path, n).read_text().splitlines()] for n in range(2)]
+    greedy = [[row["greedy_completion"] for row in rows] for rows in lines]
+    assert greedy[0] == greedy[1]
+    assert len(greedy[0]) == 3
+    with pytest.raises(ConfigError, match=r"resume=true: .*engine\._target_='oar_lightning\.rollout\.AutoEngineConfig'"):
+        prepared(*overrides, "resume=true")
