@@ -35,37 +35,39 @@ class Attribution:
             number has one.
     """
 
-    directions: int = 3
+    directions: int = 4
 
     def __post_init__(self) -> None:
         if self.directions < 1:
             raise ValueError(f"scorer.coarse.directions must be >= 1, got {self.directions}")
 
-    def estimate(
-        self, model: Any, texts: Texts, probe: Probe, masking: Counterfactuals
-    ) -> tuple[list[Float[Tensor, " R"]], list[int]]:
-        """A score for each reasoning token of each text, and the tokens that each text ran through the model (a backward pass
-        to hidden states counts as one forward). Needs `can_share_prefixes`."""
+    def estimate(self, model: Any, texts: Texts, probe: Probe, masking: Counterfactuals) -> tuple[list[Tensor], list[int], int]:
+        """A score for each reasoning token of each text [R], the tokens that each text costs by itself (a backward pass to
+        hidden states counts as one forward), and those that the padded batches ran. Needs `can_share_prefixes`."""
         scores: list[Tensor] = [torch.empty(0)] * len(texts.token_ids)
-        tokens = [0] * len(scores)
+        costs, tokens = [0] * len(scores), 0
         with recorded_attention(model) as records:
             for chunk in chunks_by_tokens(texts.lengths(), masking.token_budget):
                 part = texts.select(torch.tensor(chunk, device=texts.token_ids.device))
                 shifts, ran = self._shifts(model, part, probe, masking.fill_token_id, records)
                 estimates = probe.distance_of_shift(shifts)
+                tokens += ran
+                passes = 1 + shifts.shape[1]
                 for i, row in enumerate(chunk):
-                    scores[row] = estimates[i, : int(part.reasoning[i].sum())]
-                    tokens[row] = ran
-        return scores, tokens
+                    masked = part.reasoning[i].nonzero().flatten()
+                    scores[row] = estimates[i, : len(masked)]
+                    first, length = int(masked[0]), int(part.attention[i].sum())
+                    costs[row] = first + passes * (length - first) + len(masked)
+        return scores, costs, tokens
 
     def _shifts(
         self, model: Any, texts: Texts, probe: Probe, fill: int, records: list[LayerRecord]
     ) -> tuple[Float[Tensor, "n M R"], int]:
-        """How far masking each reasoning token moves each reading of the outcome; and the tokens that a text ran."""
+        """How far masking each reasoning token moves each reading of the outcome; and the tokens that the batch ran."""
         positions, valid = masked_positions(texts.reasoning)
         start = int(texts.reasoning.any(0).long().argmax())
         prefix = SharedPrefix(model, texts.token_ids)
-        prefix.advance(start)
+        ran = prefix.advance(start)
         everyone = torch.arange(len(texts.token_ids), device=positions.device)
         ids = texts.token_ids[:, start:]
         place = probe.locate(texts.answer).select(everyone, start)
@@ -83,11 +85,11 @@ class Attribution:
         clean = [record.detached() for record in clean]
         records.clear()
         replacements_after(model, cache, torch.full_like(positions, fill), positions)
-        shift = torch.zeros(*readings.shape, positions.shape[1], device=positions.device)
+        shift = torch.zeros(*readings.shape, positions.shape[1], dtype=readings.dtype, device=positions.device)
         for layer, (record, replaced) in enumerate(zip(clean, records, strict=True)):
             gradient = torch.stack([g[layer] for g in gradients])
             shift += _outcome_shift(record, gradient, replaced, positions, start)
-        ran = (1 + readings.shape[1]) * ids.shape[1] + positions.shape[1] + start
+        ran += (1 + readings.shape[1]) * ids.numel() + positions.numel()
         return shift.masked_fill(~valid[:, None], 0.0), ran
 
 
@@ -103,20 +105,21 @@ def _outcome_shift(
     With weights p of the clean text and p' = exp(score of the replaced key) under the clean normaliser, a query's output
     changes by (p' (v' - o) - p (v - o)) / (1 - p + p'), exactly.
     """
+    dtype = torch.promote_types(clean.query.dtype, torch.float32)
     heads = clean.query.shape[1]
     count = positions.shape[1]
 
     def spread(x: Tensor) -> Float[Tensor, "n h T d"]:
-        return x.float().repeat_interleave(heads // x.shape[1], 1)
+        return x.to(dtype).repeat_interleave(heads // x.shape[1], 1)
 
     keys, new_keys, new_values = spread(clean.key), spread(replaced.key[:, :, -count:]), spread(replaced.value[:, :, -count:])
     at = positions[:, None, :, None].expand(-1, heads, -1, keys.shape[-1])
     values = spread(clean.value).gather(2, at)
-    total = torch.zeros(len(positions), len(gradient), count, device=positions.device)
+    total = torch.zeros(len(positions), len(gradient), count, dtype=dtype, device=positions.device)
     last_key = torch.arange(keys.shape[2], device=positions.device)
     step = max(1, PAIRS // (len(positions) * heads * keys.shape[2]))
     for first in range(0, clean.query.shape[2], step):
-        queries = clean.query[:, :, first : first + step].float() * clean.scaling
+        queries = clean.query[:, :, first : first + step].to(dtype) * clean.scaling
         column = torch.arange(first, first + queries.shape[2], device=positions.device) + start
         scores = (queries @ keys.mT).masked_fill(last_key > column[:, None], -torch.inf)
         normaliser = scores.logsumexp(-1, keepdim=True)
@@ -126,8 +129,8 @@ def _outcome_shift(
         weight = later[:, None] / (1 - old + new).clamp(min=torch.finfo(torch.float32).eps)
         new.mul_(weight)
         old.mul_(weight)
-        out = clean.out[:, first : first + step].transpose(1, 2).float()
-        for m, g in enumerate(gradient[:, :, first : first + step].transpose(2, 3).float()):
+        out = clean.out[:, first : first + step].transpose(1, 2).to(dtype)
+        for m, g in enumerate(gradient[:, :, first : first + step].transpose(2, 3).to(dtype)):
             level = (g * out).sum(-1, keepdim=True)
             change = new * (g @ new_values.mT - level) - old * (g @ values.mT - level)
             total[:, m] += change.sum((1, 2))

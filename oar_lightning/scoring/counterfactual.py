@@ -7,7 +7,7 @@ from dataclasses import dataclass
 from typing import Any
 
 import torch
-from jaxtyping import Bool, Float, Int
+from jaxtyping import Bool, Int
 from torch import Tensor
 
 from oar_lightning.language_model import can_share_prefixes, hidden_states, last_mlp_at
@@ -34,7 +34,7 @@ class Counterfactuals:
 
     def distances(
         self, model: Any, texts: Texts, probe: Probe, wanted: Bool[Tensor, "N S"], span: int = 1
-    ) -> tuple[list[Float[Tensor, " n"]], int]:
+    ) -> tuple[list[Tensor], int]:
         """How far each wanted position's outcome is from the clean one, row by row; and the padded tokens that went through
         the model. `span` reasoning tokens from the position on are masked together."""
         share = self.block > 0 and can_share_prefixes(model)

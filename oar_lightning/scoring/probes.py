@@ -27,6 +27,13 @@ class AnswerPlace(NamedTuple):
         """The columns whose hidden states predict them."""
         return (self.columns - 1).clamp(min=0)
 
+    def before_mask(self, like: Bool[Tensor, "N S"]) -> Bool[Tensor, "N S"]:
+        """[N S] with those columns set."""
+        rows = torch.arange(len(like), device=like.device)[:, None].expand_as(self.columns)
+        mask = torch.zeros_like(like)
+        mask[rows[self.valid], self.before[self.valid]] = True
+        return mask
+
     def select(self, rows: Int[Tensor, " n"], start: int = 0) -> AnswerPlace:
         """The given rows, columns counted from `start`."""
         return AnswerPlace((self.columns[rows] - start).clamp(min=0), self.valid[rows])

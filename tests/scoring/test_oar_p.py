@@ -7,12 +7,18 @@ import torch
 from toy import golden, gpt2, padded, rollouts_of
 
 from oar_lightning.scoring import OarP, ProbeSchedule
-from oar_lightning.scoring.oar_p import counterfactual_scores
+from oar_lightning.scoring.counterfactual import Counterfactuals
 from oar_lightning.scoring.probes import PROBES
+from oar_lightning.scoring.texts import texts_until_answer
 
 GOLDEN = golden("oar_p")
 # kinks: the golden model's RMSNorm and rotary tables work in float32, so another batch shape may differ by a float32 rounding
 ALONE, BATCHED = 1e-9, 3e-6
+
+
+def scores_of(model, rollouts, probe):
+    texts = texts_until_answer(rollouts)
+    return Counterfactuals(GOLDEN["mask_token_id"], 10**6, 0).distances(model, texts, PROBES[probe], texts.reasoning)
 
 
 def expected_scores(probe: str) -> dict[int, torch.Tensor]:
@@ -27,7 +33,7 @@ def test_golden_scores(golden_model, probe):
     for seq, expected in expected_scores(probe).items():
         rollouts = rollouts_of([GOLDEN["sequences"][seq]])
         with torch.no_grad():
-            (scores,), _ = counterfactual_scores(golden_model, rollouts, PROBES[probe], GOLDEN["mask_token_id"], 10**6)
+            (scores,), _ = scores_of(golden_model, rollouts, probe)
         assert scores.dtype == torch.float64
         torch.testing.assert_close(scores, expected, rtol=0, atol=ALONE, msg=lambda m, seq=seq: f"sequence {seq}: {m}")
 

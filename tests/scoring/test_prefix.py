@@ -9,9 +9,10 @@ from transformers import LlamaConfig, LlamaForCausalLM, Qwen2Config, Qwen2ForCau
 
 from oar_lightning.language_model import can_share_prefixes
 from oar_lightning.scoring import OarP
-from oar_lightning.scoring.oar_p import counterfactual_scores
+from oar_lightning.scoring.counterfactual import Counterfactuals
 from oar_lightning.scoring.prefix import SharedPrefix
 from oar_lightning.scoring.probes import PROBES
+from oar_lightning.scoring.texts import texts_until_answer
 
 SIZES = {
     "vocab_size": 40,
@@ -52,10 +53,11 @@ def test_shared_prefixes_change_no_score(family, probe, token_budget):
     assert can_share_prefixes(model)
     rollouts = texts()
     with torch.no_grad():
-        full, full_tokens = counterfactual_scores(model, rollouts, PROBES[probe], 0, 10**6, block=0)
+        text = texts_until_answer(rollouts)
+        full, full_tokens = Counterfactuals(0, 10**6, 0).distances(model, text, PROBES[probe], text.reasoning)
         assert max(float(s.max()) for s in full) > 1e-4
         for block in (1, 5, 100):
-            scores, tokens = counterfactual_scores(model, rollouts, PROBES[probe], 0, token_budget, block=block)
+            scores, tokens = Counterfactuals(0, token_budget, block).distances(model, text, PROBES[probe], text.reasoning)
             for a, b in zip(scores, full, strict=True):
                 # Qwen2's and Llama's norms and rotary tables work in float32 inside
                 torch.testing.assert_close(a, b, rtol=1e-4, atol=3e-6 if family != "gpt2" else 1e-12)
