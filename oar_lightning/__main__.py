@@ -50,10 +50,15 @@ def prepare(cfg: DictConfig) -> Callable[[], float | None]:
     """Check the config, the quick things first; then the task's own checks and objects."""
     check_config(cfg)
     # torch, lightning and transformers take seconds to import: only after the quick checks
+    import torch
+
     from oar_lightning.build import plain
     from oar_lightning.config_check import check_targets
 
     check_targets(plain(cfg))
+    if not torch.cuda.is_available():
+        # the CPU's attention reads grouped keys as they are; transformers would repeat them for every query head
+        os.environ.setdefault("TRANSFORMERS_SDPA_FORCE_GQA", "1")
     quiet()  # after the imports: lightning sets up its own logging in them
     return tasks.prepare(cfg)
 

@@ -153,7 +153,7 @@ class PolicyOptimization(L.LightningModule):
         out = torch.zeros(rollouts.token_ids.shape, device=rollouts.token_ids.device)
         with evaluating(model):
             for rows, part in self._parts(rollouts):
-                logprobs = self._logprobs(model, part)[0]
+                logprobs = self._logprobs(model, part, part.prediction_states)[0]
                 out = out.to(logprobs.dtype)
                 out[rows, rollouts.columns(rows)] = logprobs
         return out
@@ -166,7 +166,7 @@ class PolicyOptimization(L.LightningModule):
             if len(some):
                 yield some, rollouts.select(some)
 
-    def _logprobs(self, model: Any, rollouts: Rollouts) -> tuple[Tensor, Tensor]:
+    def _logprobs(self, model: Any, rollouts: Rollouts, states: Tensor | None = None) -> tuple[Tensor, Tensor]:
         return token_logprobs(
             model,
             rollouts.token_ids,
@@ -174,7 +174,7 @@ class PolicyOptimization(L.LightningModule):
             rollouts.response_mask,
             temperature=self.method.sampling.temperature,
             entropy_grad=self.method.loss.entropy_coef > 0,
-            states=rollouts.prediction_states,
+            states=states,
         )
 
     # -- updating the policy ---------------------------------------------------------------------------------------

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import contextlib
 import ctypes
+import dataclasses
 import re
 import statistics
 import time
@@ -166,7 +167,7 @@ def _phases(
 
     def scoring() -> None:
         credit = module.assign_credit(held["rollouts"], held["advantages"])
-        module.experience = Experience(held["rollouts"], credit)
+        module.experience = Experience(dataclasses.replace(held["rollouts"], prediction_states=None), credit)
 
     def optimise() -> None:
         optimizer = held.setdefault("optimizer", torch.optim.AdamW(module.parameters(), lr=0.0))

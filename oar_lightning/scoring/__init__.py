@@ -5,17 +5,17 @@ from oar_lightning.scoring.base import FunctionScorer, Scorer, as_scorer, checke
 from oar_lightning.scoring.baselines import Entropy, Inverted, Position, Random, Shuffled, Uniform
 from oar_lightning.scoring.oar_g import OarG
 from oar_lightning.scoring.oar_p import OarP
-from oar_lightning.scoring.oar_p_approximate import ApproximateOarP, Spans
+from oar_lightning.scoring.oar_p_approximate import OarPApproximate, Spans
 from oar_lightning.scoring.probes import ProbeSchedule
 
 __all__ = [
-    "ApproximateOarP",
     "Attribution",
     "Entropy",
     "FunctionScorer",
     "Inverted",
     "OarG",
     "OarP",
+    "OarPApproximate",
     "Position",
     "ProbeSchedule",
     "Random",

@@ -51,7 +51,7 @@ class Spans:
         return scores, costs, tokens
 
 
-class ApproximateOarP(OarP):
+class OarPApproximate(OarP):
     """Coarse to fine: `coarse` estimates all scores; then the budget buys exact ones, most of it (`LATE_SHARE`) for the latest
     tokens, where they are cheapest and first-order estimates worst, the rest for the largest estimates.
 

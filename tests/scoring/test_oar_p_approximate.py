@@ -11,7 +11,7 @@ from test_prefix import FAMILIES, sliding_qwen2, texts
 from toy import gpt2, padded, rollouts_of
 from transformers import Gemma2Config, Gemma2ForCausalLM
 
-from oar_lightning.scoring import ApproximateOarP, Attribution, OarP, ProbeSchedule, Spans
+from oar_lightning.scoring import Attribution, OarP, OarPApproximate, ProbeSchedule, Spans
 from oar_lightning.scoring.attention_record import NAME
 from oar_lightning.scoring.probes import PROBES
 
@@ -38,7 +38,7 @@ def test_attribution_is_the_first_order(family, probe, monkeypatch):
         torch.manual_seed(0)
         model = alike(FAMILIES[family]().double().eval(), scale)
         exact = OarP(schedule)(model, rollouts)[rollouts.reasoning_mask]
-        estimate = ApproximateOarP(Attribution(39), 0.0, schedule)(model, rollouts)[rollouts.reasoning_mask]
+        estimate = OarPApproximate(Attribution(39), 0.0, schedule)(model, rollouts)[rollouts.reasoning_mask]
         errors.append(float((estimate - exact).abs().max() / exact.max()))
     assert errors[1] < 0.2 * errors[0]
     assert errors[1] < 0.08
@@ -48,7 +48,7 @@ def test_attribution_is_the_first_order(family, probe, monkeypatch):
 @pytest.mark.parametrize("family", FAMILIES)
 def test_a_large_budget_makes_every_score_exact(family, coarse):
     model, rollouts = FAMILIES[family]().double().eval(), texts()
-    actual = ApproximateOarP(COARSE[coarse], budget=10**6)(model, rollouts)
+    actual = OarPApproximate(COARSE[coarse], budget=10**6)(model, rollouts)
     torch.testing.assert_close(actual, OarP()(model, rollouts), rtol=1e-4, atol=1e-6)
 
 
@@ -56,14 +56,14 @@ def test_the_budget_buys_late_tokens_then_the_largest_estimates():
     model = gpt2().eval()
     rollouts = rollouts_of([{"before": [3, 4], "reasoning": list(range(5, 25)), "conclude": [26], "answer": [27, 28]}])
     exact = OarP()(model, rollouts)[0, 2:22]
-    coarse = ApproximateOarP(budget=0.0)(model, rollouts)[0, 2:22]
+    coarse = OarPApproximate(budget=0.0)(model, rollouts)[0, 2:22]
     spent = (1 + 4) * 23 + 20 + 2  # window forward and four times back, fills, prompt
     costs = torch.arange(23, 3, -1)
     large = int(coarse[:15].argmax())
     left = 4 * int(costs[large])  # a quarter of it is for the largest estimates
     late = [t for t in range(19, -1, -1) if int(costs[t:].sum()) <= 0.75 * left]
     assert large not in late
-    mixed = ApproximateOarP(budget=(spent + left) / 25)(model, rollouts)[0, 2:22]
+    mixed = OarPApproximate(budget=(spent + left) / 25)(model, rollouts)[0, 2:22]
     is_exact = ((mixed - exact).abs() < 1e-12) & ((mixed - coarse).abs() > 1e-12)
     assert is_exact[late].all()
     others = [t for t in range(20) if t not in late]
@@ -83,7 +83,7 @@ def test_spans_share_the_score_of_what_they_mask():
     model = gpt2().eval()
     sequence = {"before": [3, 4], "reasoning": [5, 6, 7, 8, 9], "answer": [10]}
     rollouts = rollouts_of([sequence])
-    scores = ApproximateOarP(Spans(2), budget=0.0, fill_token_id=39)(model, rollouts)[0, 2:7]
+    scores = OarPApproximate(Spans(2), budget=0.0, fill_token_id=39)(model, rollouts)[0, 2:7]
     with torch.no_grad():
 
         def outcome(*masked):
@@ -100,7 +100,7 @@ def test_spans_share_the_score_of_what_they_mask():
 def test_padding_order_and_neighbours_do_not_matter(coarse, probe):
     """Each completion has its own budget."""
     model, rollouts = gpt2().eval(), texts()
-    scorer = functools.partial(ApproximateOarP, COARSE[coarse], 6.0, ProbeSchedule(probe))
+    scorer = functools.partial(OarPApproximate, COARSE[coarse], 6.0, ProbeSchedule(probe))
     expected = scorer()(model, rollouts)
     order = torch.tensor([3, 1, 4, 0])
     actual = scorer(token_budget=40)(model, padded(rollouts.select(order), left=3, right=2))
@@ -126,29 +126,29 @@ def test_the_model_gets_its_attention_back_even_after_an_error():
     ).eval()
     before = model.config._attn_implementation
     with pytest.raises(ValueError, match="scorer/coarse=spans"):
-        ApproximateOarP()(model, texts())
+        OarPApproximate()(model, texts())
     assert model.config._attn_implementation == before != NAME
 
 
 def test_models_without_plain_caches_are_told_to_use_spans():
     model = sliding_qwen2().eval()
     with pytest.raises(ValueError, match="scorer/coarse=spans"):
-        ApproximateOarP()(model, texts())
-    assert ApproximateOarP(Spans(4))(model, texts()).max() > 0
+        OarPApproximate()(model, texts())
+    assert OarPApproximate(Spans(4))(model, texts()).max() > 0
 
 
 def test_overflowing_scores_of_replaced_keys_stay_finite():
     model, rollouts = gpt2().eval(), texts()
     for block in model.transformer.h:
         block.attn.c_attn.weight.data *= 30
-    scores = ApproximateOarP(budget=0.0)(model, rollouts)
+    scores = OarPApproximate(budget=0.0)(model, rollouts)
     assert scores.isfinite().all()
 
 
 @pytest.mark.parametrize(
     ("make", "key"),
     [
-        (lambda: ApproximateOarP(budget=-1), "scorer.budget"),
+        (lambda: OarPApproximate(budget=-1), "scorer.budget"),
         (lambda: Attribution(0), "scorer.coarse.directions"),
         (lambda: Spans(0), "scorer.coarse.size"),
     ],
@@ -160,7 +160,7 @@ def test_settings_are_checked(make, key):
 
 def test_cost_is_reported():
     model, rollouts = gpt2().eval(), texts()
-    exact, approximate = OarP(), ApproximateOarP(Attribution(2), budget=4.0)
+    exact, approximate = OarP(), OarPApproximate(Attribution(2), budget=4.0)
     exact(model, rollouts)
     approximate(model, rollouts)
     assert 0 < approximate.metrics["forward_equivalents"] < exact.metrics["forward_equivalents"]
