@@ -16,6 +16,9 @@ from jaxtyping import Bool, Float, Int
 from torch import Tensor
 from torch.utils.checkpoint import checkpoint
 
+ReadAt = tuple[Int[Tensor, "N A"], Bool[Tensor, "N A"]]
+"""Columns of each row whose final hidden states will be read, padded; and which of them are real."""
+
 LOGITS_CHUNK_BYTES = 64 * 2**20
 """Float32 logits alive at any time in `token_logprobs`: 16 Mi floats, 110 tokens of a 152k vocabulary."""
 
@@ -54,16 +57,57 @@ def hidden_states(
     attention_mask: Bool[Tensor, "B S"],
     token_ids: Int[Tensor, "B S"] | None = None,
     inputs_embeds: Float[Tensor, "B S H"] | None = None,
+    read_at: ReadAt | None = None,
+    decoder: Callable[..., Any] | None = None,
 ) -> Float[Tensor, "B S H"]:
-    """Final (normalised) hidden states of the decoder, from ids or from embeddings."""
-    decoder = base_model(model).get_decoder()
-    positions: dict[str, Any] = {}
-    if "position_ids" in inspect.signature(decoder.forward).parameters:
-        positions["position_ids"] = position_ids(attention_mask)
-    # an all-true mask is dropped so that sdpa can take its causal fast path
-    mask = None if bool(attention_mask.all()) else attention_mask.long()
+    """Final (normalised) hidden states of the decoder, from ids or from embeddings; unusable where the mask is off, and
+    elsewhere than in `read_at` where that is given (which spares work).
+
+    Rows whose tokens have no gaps run aligned at their first token: padding then is at the end, where a causal model's tokens
+    do not see it, so that no attention mask is needed and no row is longer than its tokens. `decoder` stands in for the
+    model's own, e.g. compiled.
+    """
+    own = base_model(model).get_decoder()
     inputs = {"input_ids": token_ids} if inputs_embeds is None else {"inputs_embeds": inputs_embeds}
-    return decoder(attention_mask=mask, use_cache=False, **inputs, **positions).last_hidden_state
+    (key, given), *_ = ((k, v) for k, v in inputs.items() if v is not None)
+    run = own if decoder is None else decoder
+    aligned = _alignment(attention_mask)
+    if aligned is None:
+        positions: dict[str, Any] = {}
+        if "position_ids" in inspect.signature(own.forward).parameters:
+            positions["position_ids"] = position_ids(attention_mask)
+        with _last_mlp_at(own, read_at):
+            return run(attention_mask=attention_mask.long(), use_cache=False, **{key: given}, **positions).last_hidden_state
+    there, back = aligned
+    if there is not None:
+        given = _gathered(given, there)
+        if read_at is not None:
+            read_at = (read_at[0] - there[:, :1]).clamp(min=0), read_at[1]
+    with _last_mlp_at(own, read_at):
+        hidden = run(use_cache=False, **{key: given}).last_hidden_state
+    return hidden if back is None else _gathered(hidden, back)
+
+
+def _alignment(
+    attention_mask: Bool[Tensor, "B S"],
+) -> tuple[Int[Tensor, "B W"] | None, Int[Tensor, "B S"] | None] | None:
+    """Columns that bring each row's tokens to the front and those that bring them back (None: as they are); None in all for
+    rows with gaps."""
+    columns = torch.arange(attention_mask.shape[1], device=attention_mask.device)
+    first = attention_mask.long().argmax(1)
+    counts = attention_mask.sum(1)
+    if not torch.equal(attention_mask, (columns >= first[:, None]) & (columns < (first + counts)[:, None])):
+        return None
+    width = int(counts.max()) if len(counts) else len(columns)
+    if not first.any() and width == len(columns):
+        return None, None
+    there = (columns[: max(1, width)] + first[:, None]).clamp(max=len(columns) - 1)
+    return there, (columns - first[:, None]).clamp(min=0, max=max(1, width) - 1)
+
+
+def _gathered(values: Tensor, columns: Int[Tensor, "B W"]) -> Tensor:
+    index = columns if values.ndim == 2 else columns[..., None].expand(-1, -1, values.shape[-1])
+    return values.gather(1, index)
 
 
 def prediction_states(model: Any, attention_mask: Bool[Tensor, "B S"], token_ids: Int[Tensor, "B S"]) -> Float[Tensor, "B S H"]:
@@ -78,16 +122,17 @@ def states_fit(model: Any, tokens: int) -> bool:
 
 
 @contextlib.contextmanager
-def last_mlp_at(model: Any, columns: Int[Tensor, "N A"], valid: Bool[Tensor, "N A"]) -> Iterator[None]:
-    """Inside the block the last layer's MLP runs only at the valid ones of the given columns of each row.
+def _last_mlp_at(decoder: torch.nn.Module, read_at: ReadAt | None) -> Iterator[None]:
+    """Inside the block the last layer's MLP runs only at the given columns of each row.
 
     The final hidden states there are what they would be (an MLP works on each position alone); the others are unusable. The
     last layer still gives keys and values of all positions. Does nothing for families whose last layer has no module `mlp`.
     """
-    mlp = _last_mlp(base_model(model).get_decoder())
-    if mlp is None:
+    mlp = None if read_at is None else _last_mlp(decoder)
+    if mlp is None or read_at is None:
         yield
         return
+    columns, valid = read_at
     rows = torch.arange(len(columns), device=columns.device)[:, None]
     width = 0
 
@@ -159,8 +204,10 @@ def cached_hidden_states(
     attention_mask: Bool[Tensor, "B S"],
     token_ids: Int[Tensor, "B W"] | None = None,
     inputs_embeds: Float[Tensor, "B W H"] | None = None,
+    read_at: ReadAt | None = None,
 ) -> Float[Tensor, "B W H"]:
-    """Hidden states of the last W of S columns, the ones before being in the cache, which grows in place."""
+    """Hidden states of the last W of S columns, the ones before being in the cache, which grows in place. `read_at` counts
+    the W columns; otherwise as in `hidden_states`."""
     decoder = base_model(model).get_decoder()
     inputs = {"input_ids": token_ids} if inputs_embeds is None else {"inputs_embeds": inputs_embeds}
     (given,) = inputs.values()
@@ -169,7 +216,8 @@ def cached_hidden_states(
     if "position_ids" in inspect.signature(decoder.forward).parameters:
         positions["position_ids"] = position_ids(attention_mask)[:, -given.shape[1] :]
     mask = None if bool(attention_mask.all()) else attention_mask.long()
-    out = decoder(attention_mask=mask, past_key_values=cache, use_cache=True, **inputs, **positions)
+    with _last_mlp_at(decoder, read_at):
+        out = decoder(attention_mask=mask, past_key_values=cache, use_cache=True, **inputs, **positions)
     return out.last_hidden_state
 
 
@@ -232,11 +280,13 @@ def token_logprobs(
     temperature: float = 1.0,
     entropy_grad: bool = False,
     states: Float[Tensor, "B S H"] | None = None,
+    decoder: Callable[..., Any] | None = None,
 ) -> tuple[Float[Tensor, "B S"], Float[Tensor, "B S"]]:
     """Log-probability and entropy (nats) of each masked token under the policy at `temperature`; 0 elsewhere.
 
     Only masked positions go through the head, a bounded chunk at a time, recomputed in the backward pass. Entropies
-    carry gradient only if asked. Where the `prediction_states` are known, the decoder is not run again.
+    carry gradient only if asked. Where the `prediction_states` are known, the decoder is not run again. `decoder`: as in
+    `hidden_states`.
 
     Raises:
         ValueError: where the first column is masked: nothing predicts it.
@@ -246,7 +296,9 @@ def token_logprobs(
     rows, columns = mask.nonzero(as_tuple=True)
     logprobs, entropy = chunked_logprobs(
         lambda h: head_logits(model, h) / temperature,
-        hidden_states(model, attention_mask, token_ids)[rows, columns - 1] if states is None else states[rows, columns],
+        states[rows, columns]
+        if states is not None
+        else hidden_states(model, attention_mask, token_ids, decoder=decoder)[rows, columns - 1],
         token_ids[rows, columns],
         entropy_grad,
         vocab_size=base_model(model).get_output_embeddings().weight.shape[0],

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import contextlib
 import copy
 
 import pytest
@@ -25,7 +24,6 @@ from oar_lightning.language_model import (
     evaluating,
     head_logits,
     hidden_states,
-    last_mlp_at,
     position_ids,
     prediction_states,
     token_logprobs,
@@ -182,18 +180,23 @@ def test_families_match_their_own_forward(family):
 
 
 @pytest.mark.parametrize("family", FAMILIES)
-def test_last_mlp_runs_where_it_is_read(family):
-    """States at the chosen columns and the gradient from them to the embeddings are those of the whole pass."""
+@pytest.mark.parametrize("gap", [False, True])
+def test_last_mlp_runs_where_it_is_read(family, gap):
+    """States at the chosen columns and the gradient from them to the embeddings are those of the whole pass, for rows that
+    run aligned and, with gaps, under a mask."""
     model = tiny(family).eval().requires_grad_(False)
     token_ids, attention, _ = left_padded_batch()
+    if gap:
+        attention = attention.clone()
+        attention[0, 3] = False
     columns = torch.tensor([[token_ids.shape[1] - 1, token_ids.shape[1] - 3, 0]] * len(token_ids))
     valid = torch.tensor([[True, True, False]] * len(token_ids))
     rows = torch.arange(len(token_ids))[:, None]
 
     def read(only_there):
         inputs = model.get_input_embeddings()(token_ids).detach().requires_grad_()
-        with last_mlp_at(model, columns, valid) if only_there else contextlib.nullcontext():
-            states = hidden_states(model, attention, inputs_embeds=inputs)[rows, columns][valid]
+        read_at = (columns, valid) if only_there else None
+        states = hidden_states(model, attention, inputs_embeds=inputs, read_at=read_at)[rows, columns][valid]
         return states.detach(), torch.autograd.grad(states.square().sum(), inputs)[0]
 
     mlp = language_model._last_mlp(model.get_decoder())
@@ -203,7 +206,7 @@ def test_last_mlp_runs_where_it_is_read(family):
     whole = read(False)
     handle.remove()
     torch.testing.assert_close(read(True), whole, rtol=1e-4, atol=1e-5)
-    assert widths == [token_ids.shape[1]]
+    assert widths == [int(attention.sum(1).max()) if not gap else token_ids.shape[1]]
     assert not mlp._forward_hooks
     assert not mlp._forward_pre_hooks
 

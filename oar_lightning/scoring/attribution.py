@@ -14,7 +14,7 @@ import torch
 from jaxtyping import Bool, Float, Int
 from torch import Tensor
 
-from oar_lightning.language_model import last_mlp_at, replacements_after
+from oar_lightning.language_model import replacements_after
 from oar_lightning.scoring.attention_record import LayerRecord, recorded_attention
 from oar_lightning.scoring.base import chunks_by_tokens
 from oar_lightning.scoring.counterfactual import Counterfactuals
@@ -72,8 +72,8 @@ class Attribution:
         ids = texts.token_ids[:, start:]
         place = probe.locate(texts.answer).select(everyone, start)
         records.clear()
-        with torch.enable_grad(), last_mlp_at(model, place.before, place.valid):
-            hidden, cache = prefix.continued(everyone, ids)
+        with torch.enable_grad():
+            hidden, cache = prefix.continued(everyone, ids, place.read_at)
             outcome = probe.read(model, hidden, ids, place)
             readings = probe.readings(outcome.detach(), outcome, self.directions)
             clean = list(records)

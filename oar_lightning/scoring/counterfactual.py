@@ -10,7 +10,7 @@ import torch
 from jaxtyping import Bool, Int
 from torch import Tensor
 
-from oar_lightning.language_model import can_share_prefixes, hidden_states, last_mlp_at
+from oar_lightning.language_model import can_share_prefixes, hidden_states
 from oar_lightning.scoring.base import chunks_by_tokens
 from oar_lightning.scoring.prefix import SharedPrefix
 from oar_lightning.scoring.probes import Probe
@@ -59,11 +59,11 @@ class Counterfactuals:
                     masked = (columns >= at[:, None]) & (columns < at[:, None] + span) & part.reasoning[row[:, None], columns]
                     token_ids = part.token_ids[row[:, None], columns].masked_fill(masked, self.fill_token_id)
                     answer = place.select(row, start)
-                    with last_mlp_at(model, answer.before, answer.valid):
-                        if prefix:
-                            hidden = prefix.hidden_after(row, token_ids)
-                        else:
-                            hidden = hidden_states(model, part.attention[row[:, None], columns], token_ids)
+                    if prefix:
+                        hidden = prefix.hidden_after(row, token_ids, answer.read_at)
+                    else:
+                        attention = part.attention[row[:, None], columns]
+                        hidden = hidden_states(model, attention, token_ids, read_at=answer.read_at)
                     distances[index] = probe.distance(clean[row], probe.read(model, hidden, token_ids, answer))
                     tokens += token_ids.numel()
             for i, values in zip(chunk, distances.split(rows_wanted.sum(1).tolist()), strict=True):

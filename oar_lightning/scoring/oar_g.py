@@ -9,7 +9,7 @@ import torch
 from jaxtyping import Float, Int
 from torch import Tensor
 
-from oar_lightning.language_model import embed, evaluating, last_mlp_at
+from oar_lightning.language_model import embed, evaluating
 from oar_lightning.scoring.base import Scorer, chunks_by_tokens, distinct_rows, place_rows, row_generator, scorable_rows
 from oar_lightning.scoring.prefix import PromptStates
 from oar_lightning.scoring.probes import Probe, ProbeSchedule
@@ -120,14 +120,13 @@ def gradient_scores(
                     once, copy_of = first_of_each(rows)
                     tokens += ids[once].numel()
                     there = place.select(once)
-                    with last_mlp_at(model, there.before, there.valid):
-                        hidden = prompts.hidden_states(rows[once], embeddings[once])
+                    hidden = prompts.hidden_states(rows[once], embeddings[once], there.read_at)
                     clean = probe.read(model, hidden, ids[once], there)[copy_of]
             noisy = embeddings.clone()
             noisy[reasoning] += torch.cat([noise(rollouts, row, draw, noisy.shape[-1]) for row, draw in some]).to(noisy)
             noisy.requires_grad_()
-            with torch.enable_grad(), last_mlp_at(model, place.before, place.valid):
-                outcome = probe.read(model, prompts.hidden_states(rows, noisy), ids, place)
+            with torch.enable_grad():
+                outcome = probe.read(model, prompts.hidden_states(rows, noisy, place.read_at), ids, place)
                 # autograd.grad, not backward: parameter gradients and DDP/DeepSpeed hooks must not see this
                 (gradient,) = torch.autograd.grad(probe.gap(clean, outcome).sum(), noisy)
             tokens += 2 * ids.numel()

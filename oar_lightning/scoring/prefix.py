@@ -9,6 +9,7 @@ from jaxtyping import Float, Int
 from torch import Tensor
 
 from oar_lightning.language_model import (
+    ReadAt,
     cache_rows,
     cached_hidden_states,
     can_share_prefixes,
@@ -45,18 +46,22 @@ class SharedPrefix:
         self.length = length
         return new.numel()
 
-    def hidden_after(self, rows: Int[Tensor, " n"], suffix_ids: Int[Tensor, "n W"]) -> Float[Tensor, "n W H"]:
+    def hidden_after(
+        self, rows: Int[Tensor, " n"], suffix_ids: Int[Tensor, "n W"], read_at: ReadAt | None = None
+    ) -> Float[Tensor, "n W H"]:
         """Hidden states of the suffixes, each continuing the prefix of its row; the prefix stays as it is."""
-        return self.continued(rows, suffix_ids)[0]
+        return self.continued(rows, suffix_ids, read_at)[0]
 
-    def continued(self, rows: Int[Tensor, " n"], suffix_ids: Int[Tensor, "n W"]) -> tuple[Float[Tensor, "n W H"], Any]:
+    def continued(
+        self, rows: Int[Tensor, " n"], suffix_ids: Int[Tensor, "n W"], read_at: ReadAt | None = None
+    ) -> tuple[Float[Tensor, "n W H"], Any]:
         """The same, and the cache of prefix and suffix."""
         cache = cache_rows(self._model, self._cache, rows)
-        return self._run(cache, suffix_ids), cache
+        return self._run(cache, suffix_ids, read_at), cache
 
-    def _run(self, cache: Any, token_ids: Int[Tensor, "n W"]) -> Float[Tensor, "n W H"]:
+    def _run(self, cache: Any, token_ids: Int[Tensor, "n W"], read_at: ReadAt | None = None) -> Float[Tensor, "n W H"]:
         everything = torch.ones(len(token_ids), self.length + token_ids.shape[1], dtype=torch.bool, device=token_ids.device)
-        return cached_hidden_states(self._model, cache, everything, token_ids)
+        return cached_hidden_states(self._model, cache, everything, token_ids, read_at=read_at)
 
 
 class PromptStates:
@@ -84,11 +89,13 @@ class PromptStates:
                 cached_hidden_states(model, caches[-1], some[:, self.start :].bool(), some[:, : self.start])
         self._cache = join_caches(model, caches)
 
-    def hidden_states(self, rows: Int[Tensor, " n"], inputs_embeds: Float[Tensor, "n W H"]) -> Float[Tensor, "n W H"]:
+    def hidden_states(
+        self, rows: Int[Tensor, " n"], inputs_embeds: Float[Tensor, "n W H"], read_at: ReadAt | None = None
+    ) -> Float[Tensor, "n W H"]:
         """Hidden states of the W columns from `start` on of the given rows, given their embeddings. The prompts' states stay
         as they are."""
         attention = self._attention[rows, : self.start + inputs_embeds.shape[1]]
         if self._cache is None:
-            return hidden_states(self._model, attention, inputs_embeds=inputs_embeds)
+            return hidden_states(self._model, attention, inputs_embeds=inputs_embeds, read_at=read_at)
         cache = cache_rows(self._model, self._cache, self._owner[rows])
-        return cached_hidden_states(self._model, cache, attention, inputs_embeds=inputs_embeds)
+        return cached_hidden_states(self._model, cache, attention, inputs_embeds=inputs_embeds, read_at=read_at)

@@ -10,7 +10,7 @@ import torch
 from jaxtyping import Bool, Float, Int
 from torch import Tensor
 
-from oar_lightning.language_model import head_logits
+from oar_lightning.language_model import ReadAt, head_logits
 
 FISHER_TOKENS = 8
 """The most probable tokens, to which the Fisher matrix of an outcome is restricted; they hold nearly all of its mass."""
@@ -26,6 +26,10 @@ class AnswerPlace(NamedTuple):
     def before(self) -> Int[Tensor, "N A"]:
         """The columns whose hidden states predict them."""
         return (self.columns - 1).clamp(min=0)
+
+    @property
+    def read_at(self) -> ReadAt:
+        return self.before, self.valid
 
     def before_mask(self, like: Bool[Tensor, "N S"]) -> Bool[Tensor, "N S"]:
         """[N S] with those columns set."""

@@ -7,7 +7,7 @@ from typing import Any, NamedTuple
 from jaxtyping import Bool, Float, Int
 from torch import Tensor
 
-from oar_lightning.language_model import hidden_states, last_mlp_at
+from oar_lightning.language_model import hidden_states
 from oar_lightning.scoring.probes import AnswerPlace, Probe, masked_positions
 from oar_lightning.types import Rollouts
 
@@ -35,8 +35,7 @@ class Texts(NamedTuple):
         """The outcome of the texts as they are, and the tokens that this ran through the model."""
         if self.prediction_states is not None:
             return probe.read_predictions(model, self.prediction_states, self.token_ids, place), 0
-        with last_mlp_at(model, place.before, place.valid):
-            hidden = hidden_states(model, self.attention, self.token_ids)
+        hidden = hidden_states(model, self.attention, self.token_ids, read_at=place.read_at)
         return probe.read(model, hidden, self.token_ids, place), self.token_ids.numel()
 
 
