@@ -18,12 +18,13 @@ import torch
 from torch import Tensor
 
 from oar_lightning.advantage import AdvantageConfig, group_advantages
+from oar_lightning.batching import length_buckets
 from oar_lightning.data.datamodule import dropped_metrics
 from oar_lightning.data.stream import Slot, UpdatePlan
 from oar_lightning.diagnostics import MetricSums, credit_metrics, mean_correlation, rollout_metrics
 from oar_lightning.experience import Experience, split_rows
 from oar_lightning.gating import GateConfig, gate_weights
-from oar_lightning.language_model import evaluating, prediction_states, states_fit, token_logprobs
+from oar_lightning.language_model import base_model, evaluating, prediction_states, states_fit, token_logprobs
 from oar_lightning.loss import Denominators, LossConfig, policy_loss
 from oar_lightning.policy import Policy
 from oar_lightning.randomness import derive_seed
@@ -66,6 +67,7 @@ class PolicyOptimization(L.LightningModule):
         self.make_optimizer = optimizer
         self.schedule = schedule
         self.seed = seed
+        self._compiled: tuple[Any] | None = None
         self._reference = (reference,)  # in a tuple: not a submodule, hence neither trained nor saved
         self.experience: Experience | None = None
         self._pending: dict[str, float] = {}
@@ -166,7 +168,16 @@ class PolicyOptimization(L.LightningModule):
             if len(some):
                 yield some, rollouts.select(some)
 
-    def _logprobs(self, model: Any, rollouts: Rollouts, states: Tensor | None = None) -> tuple[Tensor, Tensor]:
+    def _decoder(self) -> Any:
+        """The decoder of the update's passes: None for the model's own, or that compiled."""
+        if self.method.update.compile and self._compiled is None:
+            # in a tuple: not a submodule, or every weight would be saved twice. Lengths differ from pass to pass
+            self._compiled = (torch.compile(base_model(self.model).get_decoder(), dynamic=True),)
+        return self._compiled and self._compiled[0]
+
+    def _logprobs(
+        self, model: Any, rollouts: Rollouts, states: Tensor | None = None, decoder: Any = None
+    ) -> tuple[Tensor, Tensor]:
         return token_logprobs(
             model,
             rollouts.token_ids,
@@ -175,6 +186,7 @@ class PolicyOptimization(L.LightningModule):
             temperature=self.method.sampling.temperature,
             entropy_grad=self.method.loss.entropy_coef > 0,
             states=states,
+            decoder=decoder,
         )
 
     # -- updating the policy ---------------------------------------------------------------------------------------
@@ -187,14 +199,16 @@ class PolicyOptimization(L.LightningModule):
         over = Denominators.of(self.experience.rollouts.response_mask[rows], method.sampling.max_new_tokens)
         if method.loss.ignores_zero_advantage:
             rows = rows[self.experience.credit.advantages[rows].ne(0).any(1)]
-        # by length, so that micro-batches hold little padding; which one a row is in does not matter
-        lengths = self.experience.rollouts.attention_mask[rows].sum(1)
-        rows = split_rows(rows[lengths.argsort(stable=True)], update.microbatches)[batch.microbatch]
-        if not len(rows):
+        # by length, so that passes hold little padding; which one a row is in does not matter
+        lengths = self.experience.rollouts.attention_mask[rows].sum(1).tolist()
+        buckets = length_buckets(lengths, update.microbatches, update.token_budget)
+        if batch.microbatch >= len(buckets):
             return None
+        rows = rows[buckets[batch.microbatch]]
+        self._sums.add(_padding(lengths, buckets) if batch.microbatch == 0 else {})
         part = self.experience.select(rows)
         mask = part.rollouts.response_mask
-        logprobs, entropy = self._logprobs(self.model, part.rollouts)
+        logprobs, entropy = self._logprobs(self.model, part.rollouts, decoder=self._decoder())
         old = part.rollouts.old_logprobs
         out = policy_loss(
             logprobs,
@@ -247,3 +261,13 @@ class PolicyOptimization(L.LightningModule):
     def on_load_checkpoint(self, checkpoint: dict[str, Any]) -> None:
         if "experience" in checkpoint:
             self.experience = Experience.from_state_dict(checkpoint["experience"], self.device)
+
+
+def _padding(lengths: list[int], buckets: list[list[int]]) -> dict[str, tuple[float, float]]:
+    """How well the passes of an optimizer step are filled."""
+    sizes = [len(bucket) * max(lengths[i] for i in bucket) for bucket in buckets]
+    return {
+        "update/padding": (float(sum(sizes) - sum(lengths)), float(sum(sizes))),
+        "update/microbatch_tokens": (float(max(sizes)), 1.0),
+        "update/passes": (float(len(sizes)), 1.0),
+    }

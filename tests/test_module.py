@@ -101,6 +101,43 @@ def test_microbatches_do_not_change_the_step(reduction: str, minibatches: int) -
         assert torch.allclose(gradients[1][name], gradient, atol=3e-6 * scale), name
 
 
+@pytest.mark.parametrize("token_budget", [1, 60, 10**6])
+def test_a_token_budget_changes_no_step(token_budget: int) -> None:
+    """Fewer or more passes, some slots empty: the same weights and the same logged loss."""
+    results = []
+    for settings in ({"microbatches": 1}, {"microbatches": 5, "token_budget": token_budget}):
+        module = make_module(tiny_policy(), scorer=Random(), update=UpdatePlan(problems=2, group_size=4, **settings))
+        rows = fit(module, 2).rows
+        results.append((weights(module), rows[2]["loss"], rows[2]))
+    torch.testing.assert_close(results[0][0], results[1][0], rtol=1e-4, atol=1e-6)
+    assert results[0][1] == pytest.approx(results[1][1], rel=1e-4, abs=1e-6)
+    row = results[1][2]
+    assert 0 <= row["update/padding"] < 1
+    passes = row["update/passes"]
+    assert passes == 1 if token_budget == 10**6 else 1 < passes <= 5
+    assert row["update/microbatch_tokens"] <= results[0][2]["update/microbatch_tokens"]
+
+
+def test_a_compiled_decoder_changes_no_step(monkeypatch: pytest.MonkeyPatch) -> None:
+    """`compile` hands the update's passes to torch.compile (here with a backend that runs the captured graph as it is)."""
+    compile_ = torch.compile
+    seen = []
+
+    def captured(model: Any, **options: Any) -> Any:
+        seen.append(options)
+        return compile_(model, backend="aot_eager", **options)
+
+    monkeypatch.setattr(torch, "compile", captured)
+    results = []
+    for compiled in (False, True):
+        update = UpdatePlan(problems=2, group_size=4, compile=compiled)
+        module = make_module(tiny_policy(), scorer=Random(), update=update)
+        fit(module, 2)
+        results.append(weights(module))
+    assert seen == [{"dynamic": True}]
+    torch.testing.assert_close(results[0], results[1], rtol=1e-4, atol=1e-6)
+
+
 def test_logged_loss_does_not_depend_on_microbatches() -> None:
     rows = []
     for microbatches in (1, 3):

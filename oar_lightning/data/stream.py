@@ -129,7 +129,10 @@ class UpdatePlan:
         group_size: completions per problem.
         inner_epochs: passes over a batch of rollouts (mu).
         minibatches: optimizer steps per pass.
-        microbatches: forward-backward passes per optimizer step; does not change its gradient, bounds its memory.
+        microbatches: forward-backward passes per optimizer step at most; does not change its gradient, bounds its memory.
+        token_budget: padded tokens of one pass; as few passes are made as keep within it. Where `microbatches` are too few
+            for that, their sizes are even (and `update/microbatch_tokens` exceeds it). None: always so many passes.
+        compile: `torch.compile` the decoder of these passes; the first steps then take minutes.
     """
 
     problems: int = 32
@@ -137,11 +140,15 @@ class UpdatePlan:
     inner_epochs: int = 1
     minibatches: int = 1
     microbatches: int = 1
+    token_budget: int | None = None
+    compile: bool = False
 
     def __post_init__(self) -> None:
         for key in ("problems", "inner_epochs", "minibatches", "microbatches"):
             if getattr(self, key) < 1:
                 raise ValueError(f"update.{key} must be >= 1, got {getattr(self, key)}")
+        if self.token_budget is not None and self.token_budget < 1:
+            raise ValueError(f"update.token_budget is a number of tokens and must be >= 1 or null, got {self.token_budget}")
         if self.group_size < 2:
             raise ValueError(f"update.group_size must be >= 2 (advantages are relative to the group), got {self.group_size}")
         if self.minibatches > self.problems * self.group_size:

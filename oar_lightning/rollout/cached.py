@@ -43,17 +43,17 @@ class CachedEngine:
         owners = [prompt for prompt in range(len(encoded)) for _ in range(samples)]
         uniforms = torch.cat([torch.rand(samples, config.max_new_tokens, generator=generator(seed)) for seed in seeds])
         keep_states = _keeps_states(model, len(owners), config.max_new_tokens)
-        size = config.max_batch or len(owners)
+        batches = config.batches([len(encoded[prompt]) for prompt in owners])
         parts = []
         with evaluating(model):
-            for start in range(0, len(owners), size):
-                owner = owners[start : start + size]
+            for batch in batches:
+                owner = [owners[i] for i in batch]
                 chosen = list(dict.fromkeys(owner))
                 place = {prompt: i for i, prompt in enumerate(chosen)}
                 rows = torch.tensor([place[prompt] for prompt in owner])
                 ids = [encoded[i] for i in chosen]
-                parts.append(self._sample(model, ids, rows, uniforms[start : start + size], config, keep_states))
-        return join_generations(parts, self.tokenizer.pad_token_id)
+                parts.append(self._sample(model, ids, rows, uniforms[batch], config, keep_states))
+        return join_generations(parts, self.tokenizer.pad_token_id, batches)
 
     def _sample(
         self,

@@ -47,12 +47,12 @@ class HFEngine:
         self, model: Any, prompts: Sequence[str], samples: int, config: SamplingConfig, seeds: Sequence[int]
     ) -> Generation:
         repeated = [ids for ids in encode_prompts(self.tokenizer, prompts, seeds) for _ in range(samples)]
-        size = config.max_batch or len(repeated)
+        batches = config.batches([len(ids) for ids in repeated])
         # a peft wrapper's generate() would leave other defaults in the model inside; its adapters are active there too
         model = base_model(model)
         with evaluating(model), stored_defaults_off(model), isolated_rng("generate", *seeds):
-            parts = [self._generate(model, repeated[i : i + size], config) for i in range(0, len(repeated), size)]
-        return join_generations(parts, self.tokenizer.pad_token_id)
+            parts = [self._generate(model, [repeated[i] for i in batch], config) for batch in batches]
+        return join_generations(parts, self.tokenizer.pad_token_id, batches)
 
     def _generate(self, model: Any, prompts: list[list[int]], config: SamplingConfig) -> Generation:
         device = model.get_input_embeddings().weight.device

@@ -10,6 +10,8 @@ import torch
 from jaxtyping import Bool, Float, Int
 from torch import Tensor
 
+from oar_lightning.batching import chunks_by_tokens
+
 DRAW_BYTES = 64 * 2**20
 """Float64 probabilities alive at any time in `draw_tokens`."""
 
@@ -39,12 +41,15 @@ class SamplingConfig:
         temperature: divides the logits; 0 decodes greedily.
         top_p: nucleus; 1 keeps the whole distribution, which on-policy training needs.
         max_batch: completions generated at once; None for all.
+        token_budget: prompt and completion tokens of one batch at most (of its longest prompt, each completion at its limit);
+            batches are then made of prompts of like length. None for no such limit. (Not for vLLM, which has its own.)
     """
 
     max_new_tokens: int = 80
     temperature: float = 1.0
     top_p: float = 1.0
     max_batch: int | None = None
+    token_budget: int | None = None
 
     def __post_init__(self) -> None:
         if self.max_new_tokens < 1:
@@ -53,8 +58,19 @@ class SamplingConfig:
             raise ValueError(f"rollout.temperature must be >= 0 (0 is greedy), got {self.temperature}")
         if not 0 < self.top_p <= 1:
             raise ValueError(f"rollout.top_p must be in (0, 1], got {self.top_p}")
-        if self.max_batch is not None and self.max_batch < 1:
-            raise ValueError(f"rollout.max_batch must be >= 1 or null, got {self.max_batch}")
+        for key in ("max_batch", "token_budget"):
+            if (limit := getattr(self, key)) is not None and limit < 1:
+                raise ValueError(f"rollout.{key} must be >= 1 or null, got {limit}")
+
+    def batches(self, prompt_lengths: Sequence[int]) -> list[list[int]]:
+        """The completions, one entry each with the length of its prompt, in batches: in order without a token budget, else by
+        length."""
+        everyone = list(range(len(prompt_lengths)))
+        size = self.max_batch or len(everyone)
+        chunks = [everyone]
+        if self.token_budget is not None:
+            chunks = list(chunks_by_tokens([n + self.max_new_tokens for n in prompt_lengths], self.token_budget))
+        return [chunk[i : i + size] for chunk in chunks for i in range(0, len(chunk), size)]
 
 
 class Engine(Protocol):
@@ -132,10 +148,18 @@ def _invert(probabilities: Tensor, uniforms: Tensor, top_p: float) -> Tensor:
     return (chosen if order is None else order.gather(1, chosen)).squeeze(1)
 
 
-def join_generations(parts: list[Generation], pad: int) -> Generation:
-    """Generations of different prompt and completion lengths as one, padded on the outer sides."""
-    if len(parts) == 1:
-        return parts[0]
+def join_generations(parts: list[Generation], pad: int, batches: Sequence[Sequence[int]] | None = None) -> Generation:
+    """Generations of different prompt and completion lengths as one, padded on the outer sides; in the order of the numbers
+    that `batches` gives their rows."""
+    joined = parts[0] if len(parts) == 1 else _joined(parts, pad)
+    order = [i for batch in batches or () for i in batch]
+    if order == sorted(order):
+        return joined
+    back = torch.tensor(order).argsort().to(joined.token_ids.device)
+    return Generation(**{name: None if x is None else x[back] for name, x in joined._asdict().items()})
+
+
+def _joined(parts: list[Generation], pad: int) -> Generation:
     prompt = [int(p.response_mask.long().argmax(1).max()) for p in parts]
     left = max(prompt)
     right = max(p.token_ids.shape[1] - n for p, n in zip(parts, prompt, strict=True))

@@ -14,9 +14,9 @@ import torch
 from jaxtyping import Bool, Float, Int
 from torch import Tensor
 
+from oar_lightning.batching import chunks_by_tokens
 from oar_lightning.language_model import replacements_after
 from oar_lightning.scoring.attention_record import LayerRecord, recorded_attention
-from oar_lightning.scoring.base import chunks_by_tokens
 from oar_lightning.scoring.counterfactual import Counterfactuals
 from oar_lightning.scoring.prefix import SharedPrefix
 from oar_lightning.scoring.probes import Probe, masked_positions

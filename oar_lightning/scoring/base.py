@@ -7,7 +7,7 @@ leaves ``param.grad`` and the training mode untouched and does not depend on chu
 from __future__ import annotations
 
 from abc import ABC, abstractmethod
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 from typing import Any
 
 import torch
@@ -79,18 +79,6 @@ def distinct_rows(rollouts: Rollouts, rows: Int[Tensor, " n"]) -> tuple[list[int
         if numbers.setdefault(key, len(first)) == len(first):
             first.append(i)
     return first, [numbers[row.tobytes()] for row in columns]
-
-
-def chunks_by_tokens(lengths: list[int], token_budget: int) -> Iterator[list[int]]:
-    """Indices sorted by length into chunks whose padded size (count * longest) is within the budget; at least one each."""
-    chunk: list[int] = []
-    for index in sorted(range(len(lengths)), key=lengths.__getitem__):
-        if chunk and (len(chunk) + 1) * lengths[index] > token_budget:
-            yield chunk
-            chunk = []
-        chunk.append(index)
-    if chunk:
-        yield chunk
 
 
 def row_generator(rollouts: Rollouts, row: int, *parts: object) -> torch.Generator:

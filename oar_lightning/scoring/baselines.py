@@ -9,11 +9,11 @@ import torch
 from jaxtyping import Float
 from torch import Tensor
 
+from oar_lightning.batching import chunks_by_tokens
 from oar_lightning.language_model import evaluating, token_logprobs
 from oar_lightning.scoring.base import (
     FunctionScorer,
     Scorer,
-    chunks_by_tokens,
     place_rows,
     row_generator,
 )

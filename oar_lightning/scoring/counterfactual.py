@@ -10,8 +10,8 @@ import torch
 from jaxtyping import Bool, Int
 from torch import Tensor
 
+from oar_lightning.batching import chunks_by_tokens
 from oar_lightning.language_model import can_share_prefixes, hidden_states
-from oar_lightning.scoring.base import chunks_by_tokens
 from oar_lightning.scoring.prefix import SharedPrefix
 from oar_lightning.scoring.probes import Probe
 from oar_lightning.scoring.texts import Texts

@@ -9,8 +9,9 @@ import torch
 from jaxtyping import Float, Int
 from torch import Tensor
 
+from oar_lightning.batching import chunks_by_tokens
 from oar_lightning.language_model import embed, evaluating
-from oar_lightning.scoring.base import Scorer, chunks_by_tokens, distinct_rows, place_rows, row_generator, scorable_rows
+from oar_lightning.scoring.base import Scorer, distinct_rows, place_rows, row_generator, scorable_rows
 from oar_lightning.scoring.prefix import PromptStates
 from oar_lightning.scoring.probes import Probe, ProbeSchedule
 from oar_lightning.types import Rollouts

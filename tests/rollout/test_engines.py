@@ -350,3 +350,27 @@ def test_states_in_half_precision_or_too_many_are_not_left(monkeypatch: pytest.M
     policy.model.bfloat16()
     monkeypatch.undo()
     assert engine(policy.model, PROMPTS, 1, config, SEEDS).prediction_states is None
+
+
+@pytest.mark.parametrize("token_budget", [1, 25, 60, 10**6])
+def test_batches_by_length_give_the_same_completions_in_the_same_rows(token_budget: int) -> None:
+    policy = with_likely_eos(tiny_policy())
+    policy.model.double()
+    engine = CachedEngine(policy.tokenizer)
+    whole = engine(policy.model, PROMPTS, 3, SamplingConfig(max_new_tokens=6), SEEDS)
+    parts = engine(policy.model, PROMPTS, 3, SamplingConfig(max_new_tokens=6, token_budget=token_budget), SEEDS)
+    assert len({len(p) for p in prompts_of(whole)}) > 1
+    assert completions(parts) == completions(whole)
+    assert prompts_of(parts) == prompts_of(whole)
+    assert parts.prediction_states is not None
+    assert whole.prediction_states is not None
+    torch.testing.assert_close(parts.prediction_states, whole.prediction_states, rtol=0, atol=1e-5)
+
+
+def test_batches_keep_within_their_limits() -> None:
+    lengths = [5, 1, 9, 3, 3, 7]
+    config = SamplingConfig(max_new_tokens=10, token_budget=40)
+    assert config.batches(lengths) == [[1, 3, 4], [0, 5], [2]]
+    assert SamplingConfig(max_new_tokens=10, token_budget=40, max_batch=2).batches(lengths) == [[1, 3], [4], [0, 5], [2]]
+    assert SamplingConfig(max_batch=4).batches(lengths) == [[0, 1, 2, 3], [4, 5]]
+    assert SamplingConfig().batches(lengths) == [[0, 1, 2, 3, 4, 5]]
