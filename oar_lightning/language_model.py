@@ -16,8 +16,7 @@ from jaxtyping import Bool, Float, Int
 from torch import Tensor
 from torch.utils.checkpoint import checkpoint
 
-ReadAt = tuple[Int[Tensor, "N A"], Bool[Tensor, "N A"]]
-"""Columns of each row whose final hidden states will be read, padded; and which of them are real."""
+from oar_lightning.attention import ReadAt, last_layer_at, scoring_attention
 
 LOGITS_CHUNK_BYTES = 64 * 2**20
 """Float32 logits alive at any time in `token_logprobs`: 16 Mi floats, 110 tokens of a 152k vocabulary."""
@@ -41,6 +40,13 @@ def evaluating(model: Any) -> Iterator[None]:
     finally:
         for module in training:
             module.training = True
+
+
+@contextlib.contextmanager
+def scoring(model: Any) -> Iterator[None]:
+    """`evaluating`, and attention only where it is read."""
+    with evaluating(model), scoring_attention(base_model(model)):
+        yield
 
 
 def embed(model: Any, token_ids: Int[Tensor, "B S"]) -> Float[Tensor, "B S H"]:
@@ -76,14 +82,14 @@ def hidden_states(
         positions: dict[str, Any] = {}
         if "position_ids" in inspect.signature(own.forward).parameters:
             positions["position_ids"] = position_ids(attention_mask)
-        with _last_mlp_at(own, read_at):
+        with last_layer_at(own, read_at):
             return run(attention_mask=attention_mask.long(), use_cache=False, **{key: given}, **positions).last_hidden_state
     there, back = aligned
     if there is not None:
         given = _gathered(given, there)
         if read_at is not None:
             read_at = (read_at[0] - there[:, :1]).clamp(min=0), read_at[1]
-    with _last_mlp_at(own, read_at):
+    with last_layer_at(own, read_at):
         hidden = run(use_cache=False, **{key: given}).last_hidden_state
     return hidden if back is None else _gathered(hidden, back)
 
@@ -119,47 +125,6 @@ def states_fit(model: Any, tokens: int) -> bool:
     """Whether the hidden states of so many tokens are few enough to be kept (`STATES_BYTES`)."""
     weight = model.get_input_embeddings().weight
     return tokens * weight.shape[1] * weight.element_size() <= STATES_BYTES
-
-
-@contextlib.contextmanager
-def _last_mlp_at(decoder: torch.nn.Module, read_at: ReadAt | None) -> Iterator[None]:
-    """Inside the block the last layer's MLP runs only at the given columns of each row.
-
-    The final hidden states there are what they would be (an MLP works on each position alone); the others are unusable. The
-    last layer still gives keys and values of all positions. Does nothing for families whose last layer has no module `mlp`.
-    """
-    mlp = None if read_at is None else _last_mlp(decoder)
-    if mlp is None or read_at is None:
-        yield
-        return
-    columns, valid = read_at
-    rows = torch.arange(len(columns), device=columns.device)[:, None]
-    width = 0
-
-    def pick(module: torch.nn.Module, args: tuple[Any, ...]) -> tuple[Any, ...]:
-        nonlocal width
-        width = args[0].shape[1]
-        return tuple(x[rows, columns] if isinstance(x, Tensor) and x.shape[:2] == args[0].shape[:2] else x for x in args)
-
-    def place(module: torch.nn.Module, args: tuple[Any, ...], out: Any) -> Any:
-        first = out[0] if isinstance(out, tuple) else out
-        at = (rows.expand_as(columns)[valid], columns[valid])  # a column listed twice would get its gradient twice
-        spread = first.new_zeros(len(first), width, first.shape[-1]).index_put(at, first[valid])
-        return (spread, *out[1:]) if isinstance(out, tuple) else spread
-
-    handles = [mlp.register_forward_pre_hook(pick), mlp.register_forward_hook(place)]
-    try:
-        yield
-    finally:
-        for handle in handles:
-            handle.remove()
-
-
-def _last_mlp(decoder: torch.nn.Module) -> torch.nn.Module | None:
-    stacks = [module for module in decoder.children() if isinstance(module, torch.nn.ModuleList) and len(module)]
-    last = stacks[-1][-1] if len(stacks) == 1 else None
-    mlp = getattr(last, "mlp", None)
-    return mlp if isinstance(mlp, torch.nn.Module) else None
 
 
 def can_share_prefixes(model: Any) -> bool:
@@ -216,7 +181,7 @@ def cached_hidden_states(
     if "position_ids" in inspect.signature(decoder.forward).parameters:
         positions["position_ids"] = position_ids(attention_mask)[:, -given.shape[1] :]
     mask = None if bool(attention_mask.all()) else attention_mask.long()
-    with _last_mlp_at(decoder, read_at):
+    with last_layer_at(decoder, read_at):
         out = decoder(attention_mask=mask, past_key_values=cache, use_cache=True, **inputs, **positions)
     return out.last_hidden_state
 

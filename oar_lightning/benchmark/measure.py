@@ -9,7 +9,7 @@ import re
 import statistics
 import time
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
@@ -41,6 +41,8 @@ class BenchmarkConfig:
         warmup: rounds before them.
         output: JSON file for the rows; None writes none.
         report: folder for a Markdown page and a figure; None writes none.
+        step_bars: variant -> its step over GRPO's, at most; shown in the report.
+        sequence_bars: variant -> scoring seconds of a completion, at most; shown in the report.
     """
 
     preset: str
@@ -50,6 +52,8 @@ class BenchmarkConfig:
     warmup: int = 1
     output: str | None = None
     report: str | None = None
+    step_bars: Mapping[str, float] = field(default_factory=dict)
+    sequence_bars: Mapping[str, float] = field(default_factory=dict)
 
     def __post_init__(self) -> None:
         if self.repeats < 1 or self.warmup < 0:

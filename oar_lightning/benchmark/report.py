@@ -2,43 +2,56 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from pathlib import Path
 
-from oar_lightning.benchmark.measure import IN_A_STEP, PHASES, PhaseResult
+from oar_lightning.benchmark.measure import IN_A_STEP, PHASES, BenchmarkConfig, PhaseResult
 
 COLORS = {"rollout": "#7b8794", "reward": "#c3cad1", "scoring": "#d9822b", "update": "#4a67c8"}
 
 
-def phase_table(results: Sequence[PhaseResult]) -> list[list[str]]:
-    """Header and rows: variant, seconds of each phase, the step, its ratio to GRPO's."""
-    header = ["variant", *(f"{p} s" for p in PHASES), "step s", "step / grpo"]
-    return [header, *([name, *_seconds(rows), f"{rows['step'].step_ratio:.2f}"] for name, rows in by_variant(results).items())]
-
-
-def scoring_table(results: Sequence[PhaseResult]) -> list[list[str]]:
-    """Header and rows: what scoring costs in seconds a sequence, work, forward passes, its floor, and memory."""
-    header = ["variant", "s / sequence", "GFLOP", "forward-equivalents", "floor s", "measured / floor", "peak MB"]
-    rows = [header]
+def phase_table(results: Sequence[PhaseResult], bars: Mapping[str, float]) -> list[list[str]]:
+    """Header and rows: variant, seconds of each phase, the step, its ratio to GRPO's and the bar for that."""
+    rows = [["variant", *(f"{p} s" for p in PHASES), "step s", "step / grpo", "bar"]]
     for name, phases in by_variant(results).items():
+        ratio = phases["step"].step_ratio
+        assert ratio is not None
+        rows.append([name, *_seconds(phases), f"{ratio:.2f}", _bar(bars.get(name), ratio)])
+    return rows
+
+
+def scoring_table(results: Sequence[PhaseResult], bars: Mapping[str, float]) -> list[list[str]]:
+    """Header and rows: what scoring costs in seconds a sequence, work, forward passes, its floor, and memory; and time and
+    memory relative to exact OAR-P's."""
+    measured = ["s / sequence", "bar", "GFLOP", "forward-equivalents", "floor s", "measured / floor", "peak MB"]
+    rows = [["variant", *measured, "time / oar_p", "peak / oar_p"]]
+    variants = by_variant(results)
+    exact = variants["oar_p"]["scoring"] if "oar_p" in variants else None
+    for name, phases in variants.items():
         s = phases["scoring"]
         if not s.gflop:
             continue
-        peak = "-" if s.peak_bytes is None else f"{s.peak_bytes / 2**20:.0f}"
-        share = s.median_seconds / s.floor_seconds
-        floor = f"{s.floor_seconds:.3f}"
+        relative = "-" if exact is None else f"{s.median_seconds / exact.median_seconds:.2f}"
+        peak = s.peak_bytes is not None and exact is not None and exact.peak_bytes
         rows.append(
             [
                 name,
                 f"{s.seconds_per_sequence:.4f}",
+                _bar(bars.get(name), s.seconds_per_sequence),
                 f"{s.gflop:.1f}",
                 f"{s.forward_equivalents:.2f}",
-                floor,
-                f"{share:.1f}",
-                peak,
+                f"{s.floor_seconds:.3f}",
+                f"{s.median_seconds / s.floor_seconds:.1f}",
+                "-" if s.peak_bytes is None else f"{s.peak_bytes / 2**20:.0f}",
+                relative,
+                f"{(s.peak_bytes or 0) / peak:.1f}" if peak else "-",
             ]
         )
     return rows
+
+
+def _bar(bar: float | None, value: float) -> str:
+    return "-" if bar is None else f"{bar:g} ({'met' if value <= bar else 'not met'})"
 
 
 def by_variant(results: Sequence[PhaseResult]) -> dict[str, dict[str, PhaseResult]]:
@@ -57,10 +70,12 @@ def markdown(table: Sequence[Sequence[str]]) -> str:
     return "\n".join([f"| {lines[0]} |", "|" + "---|" * len(table[0]), *(f"| {line} |" for line in lines[1:])])
 
 
-def write_report(folder: Path, preset: str, results: Sequence[PhaseResult], rate: float, command: str, machine: str) -> None:
+def write_report(
+    folder: Path, config: BenchmarkConfig, results: Sequence[PhaseResult], rate: float, command: str, machine: str
+) -> None:
     """README.md and steps.png in `folder`; both are overwritten."""
     folder.mkdir(parents=True, exist_ok=True)
-    text = f"""# Benchmark `{preset}`
+    text = f"""# Benchmark `{config.preset}`
 
 **Command.** `{command}`
 
@@ -69,17 +84,17 @@ def write_report(folder: Path, preset: str, results: Sequence[PhaseResult], rate
 scoring + update.
 `logprobs` is one forward pass of the batch, the unit of forward-equivalents; an on-policy step has none of its own.
 
-{markdown(phase_table(results))}
+{markdown(phase_table(results, config.step_bars))}
 
 ## Scoring
-{markdown(scoring_table(results))}
+{markdown(scoring_table(results, config.sequence_bars))}
 
 Peak memory is what the phase held above what was there before it (on the CPU: resident memory).
 
 ![Seconds of a step by phase](steps.png)
 """
     (folder / "README.md").write_text(text, encoding="utf-8")
-    _plot(folder / "steps.png", preset, results)
+    _plot(folder / "steps.png", config.preset, results)
 
 
 def _plot(path: Path, preset: str, results: Sequence[PhaseResult]) -> None:

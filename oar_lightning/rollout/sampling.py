@@ -156,7 +156,7 @@ def join_generations(parts: list[Generation], pad: int, batches: Sequence[Sequen
     if order == sorted(order):
         return joined
     back = torch.tensor(order).argsort().to(joined.token_ids.device)
-    return Generation(**{name: None if x is None else x[back] for name, x in joined._asdict().items()})
+    return Generation._make(None if x is None else x[back] for x in joined)
 
 
 def _joined(parts: list[Generation], pad: int) -> Generation:

@@ -14,9 +14,9 @@ import torch
 from jaxtyping import Bool, Float, Int
 from torch import Tensor
 
+from oar_lightning.attention import LayerRecord, recorded_attention
 from oar_lightning.batching import chunks_by_tokens
-from oar_lightning.language_model import replacements_after
-from oar_lightning.scoring.attention_record import LayerRecord, recorded_attention
+from oar_lightning.language_model import base_model, replacements_after
 from oar_lightning.scoring.counterfactual import Counterfactuals
 from oar_lightning.scoring.prefix import SharedPrefix
 from oar_lightning.scoring.probes import Probe, masked_positions
@@ -46,7 +46,7 @@ class Attribution:
         hidden states counts as one forward), and those that the padded batches ran. Needs `can_share_prefixes`."""
         scores: list[Tensor] = [torch.empty(0)] * len(texts.token_ids)
         costs, tokens = [0] * len(scores), 0
-        with recorded_attention(model) as records:
+        with recorded_attention(base_model(model)) as records:
             for chunk in chunks_by_tokens(texts.lengths(), masking.token_budget):
                 part = texts.select(torch.tensor(chunk, device=texts.token_ids.device))
                 shifts, ran = self._shifts(model, part, probe, masking.fill_token_id, records)

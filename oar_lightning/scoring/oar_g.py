@@ -10,7 +10,7 @@ from jaxtyping import Float, Int
 from torch import Tensor
 
 from oar_lightning.batching import chunks_by_tokens
-from oar_lightning.language_model import embed, evaluating
+from oar_lightning.language_model import embed, scoring
 from oar_lightning.scoring.base import Scorer, distinct_rows, place_rows, row_generator, scorable_rows
 from oar_lightning.scoring.prefix import PromptStates
 from oar_lightning.scoring.probes import Probe, ProbeSchedule
@@ -103,7 +103,7 @@ def gradient_scores(
     scores: dict[tuple[int, int], Tensor] = {}
     last = torch.arange(rollouts.token_ids.shape[1], device=rollouts.token_ids.device).expand_as(rollouts.token_ids)
     ends = (last.masked_fill(~rollouts.answer_mask, -1).amax(1) + 1).tolist()  # nothing after the answer is read
-    with evaluating(model):
+    with scoring(model):
         # the prompt has no noise and no score: its states are run once for all its completions, outside the graph
         prompts = PromptStates(model, rollouts, token_budget)
         tokens = prompts.tokens

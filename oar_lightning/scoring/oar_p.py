@@ -8,7 +8,7 @@ import torch
 from jaxtyping import Float
 from torch import Tensor
 
-from oar_lightning.language_model import evaluating
+from oar_lightning.language_model import scoring
 from oar_lightning.scoring.base import Scorer, distinct_rows, place_rows, scorable_rows
 from oar_lightning.scoring.counterfactual import Counterfactuals
 from oar_lightning.scoring.probes import Probe, ProbeSchedule
@@ -53,7 +53,7 @@ class OarP(Scorer):
         tokens = 0
         if first:
             masking = Counterfactuals(fill, self.token_budget, self.block)
-            with evaluating(model):
+            with scoring(model):
                 texts = texts_until_answer(rollouts.select(rows[first]))
                 scores, tokens = self.score(model, texts, self.probe.at(rollouts.step), masking)
         self.metrics = {"forward_equivalents": tokens / max(1, rollouts.token_ids.numel())}

@@ -8,8 +8,8 @@ import torch
 from jaxtyping import Float, Int
 from torch import Tensor
 
+from oar_lightning.attention import ReadAt
 from oar_lightning.language_model import (
-    ReadAt,
     cache_rows,
     cached_hidden_states,
     can_share_prefixes,

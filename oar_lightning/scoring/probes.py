@@ -10,7 +10,8 @@ import torch
 from jaxtyping import Bool, Float, Int
 from torch import Tensor
 
-from oar_lightning.language_model import ReadAt, head_logits
+from oar_lightning.attention import ReadAt
+from oar_lightning.language_model import head_logits
 
 FISHER_TOKENS = 8
 """The most probable tokens, to which the Fisher matrix of an outcome is restricted; they hold nearly all of its mass."""

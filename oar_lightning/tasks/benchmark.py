@@ -91,15 +91,15 @@ def run(
     with counted_progress(f"benchmark {config.preset}", "steps", total, 0) as advance:
         results, rate = measure(config, workload, modules, instantiate(cfg["update"]), advance)
     console = Console()
-    console.print(_rich(f"benchmark={config.preset}: seconds of each phase (medians)", phase_table(results)))
-    console.print(_rich("Scoring", scoring_table(results)))
+    console.print(_rich(f"benchmark={config.preset}: seconds of each phase (medians)", phase_table(results, config.step_bars)))
+    console.print(_rich("Scoring", scoring_table(results, config.sequence_bars)))
     rows = [dataclasses.asdict(result) for result in results]
     if output is not None:
         output.write_text(json.dumps(rows, indent=1) + "\n", encoding="utf-8")
         console.print(f"written: {output}", soft_wrap=True)
     if report is not None:
         command = " ".join(["python -m oar_lightning", *HydraConfig.get().overrides.task])
-        write_report(report, config.preset, results, rate, command, machine(workload))
+        write_report(report, config, results, rate, command, machine(workload))
         console.print(f"report: {report / 'README.md'}", soft_wrap=True)
     metrics = {f"benchmark/{r.variant}/{r.phase}_s": r.median_seconds for r in results}
     metrics |= {f"benchmark/{r.variant}/step_ratio": r.step_ratio for r in results if r.step_ratio is not None}

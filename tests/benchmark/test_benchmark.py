@@ -14,7 +14,7 @@ from torch import nn
 
 from oar_lightning.benchmark import BenchmarkConfig, RandomShape, RandomWorkload
 from oar_lightning.benchmark.measure import IN_A_STEP, PHASES, FlopCount, PhaseResult
-from oar_lightning.benchmark.report import phase_table, scoring_table, write_report
+from oar_lightning.benchmark.report import by_variant, phase_table, scoring_table, write_report
 from oar_lightning.scoring import Uniform
 
 SMALL = RandomShape(
@@ -82,9 +82,10 @@ def result(variant: str, phase: str, seconds: float, ratio: float | None = None)
 def test_tables_and_page(tmp_path: Path) -> None:
     results = [result(v, p, 0.5) for v in ("grpo", "oar_g") for p in PHASES]
     results += [result("grpo", "step", 2.0, 1.0), result("oar_g", "step", 2.5, 1.25)]
-    assert phase_table(results)[2][-2:] == ["2.500", "1.25"]
-    assert scoring_table(results)[1] == ["grpo", "0.1250", "3.0", "1.50", "0.250", "2.0", "1"]
-    write_report(tmp_path / "r", "p", results, 1e11, "the command", "a machine")
+    assert phase_table(results, {})[2][-3:] == ["2.500", "1.25", "-"]
+    assert phase_table(results, dict.fromkeys(by_variant(results), 1.2))[2][-1] == "1.2 (not met)"
+    assert scoring_table(results, {})[1] == ["grpo", "0.1250", "3.0", "1.50", "0.250", "2.0", "1"]
+    write_report(tmp_path / "r", BenchmarkConfig("p", {"grpo": Uniform()}), results, 1e11, "the command", "a machine")
     page = (tmp_path / "r" / "README.md").read_text()
     assert "`the command`" in page
     assert "| oar_g | 0.500 | 0.500 | 0.500 | 0.500 | 0.500 | 2.500 | 1.25 |" in page
@@ -102,7 +103,7 @@ def test_the_command_writes_rows_for_every_variant_and_phase(tmp_path: Path) -> 
     )
     assert done.returncode == 0, done.stderr
     rows = {(r["variant"], r["phase"]): r for r in json.loads((tmp_path / "b.json").read_text())}
-    variants = {"grpo", "oar_g", "oar_p", "entropy", "reference_oar_g", "reference_oar_p"}
+    variants = {"grpo", "oar_g", "oar_p", "oar_p_approximate", "oar_p_full", "entropy", "reference_oar_g", "reference_oar_p"}
     assert set(rows) == {(v, p) for v in variants for p in (*PHASES, "step")}
     assert rows["grpo", "step"]["step_ratio"] == 1.0
     assert all(r["median_seconds"] >= 0 for r in rows.values())

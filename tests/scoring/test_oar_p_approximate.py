@@ -11,8 +11,8 @@ from test_prefix import FAMILIES, sliding_qwen2, texts
 from toy import gpt2, padded, rollouts_of
 from transformers import Gemma2Config, Gemma2ForCausalLM
 
+from oar_lightning.attention import NAME
 from oar_lightning.scoring import Attribution, OarP, OarPApproximate, ProbeSchedule, Spans
-from oar_lightning.scoring.attention_record import NAME
 from oar_lightning.scoring.probes import PROBES
 
 COARSE = {"attribution": Attribution(), "spans": Spans(3)}

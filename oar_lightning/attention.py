@@ -1,0 +1,169 @@
+"""The attention of scoring passes: only where it will be read in the last layer, and recorded where that is asked for.
+
+`transformers` calls it by name, for every family that goes through its attention interface.
+"""
+
+from __future__ import annotations
+
+import contextlib
+from collections.abc import Iterator
+from typing import Any, NamedTuple
+
+import torch
+from jaxtyping import Bool, Float, Int
+from torch import Tensor
+
+NAME = "oar_lightning"
+ReadAt = tuple[Int[Tensor, "N A"], Bool[Tensor, "N A"]]
+"""Columns of each row whose final hidden states will be read, padded; and which of them are real."""
+
+_UNKNOWN = ("softcap", "s_aux", "position_bias", "sliding_window")
+_read_at: list[ReadAt] = []
+_records: list[list[LayerRecord]] = []
+
+
+class LayerRecord(NamedTuple):
+    """One layer's attention over W queries at the end of T keys; `out` can be differentiated by."""
+
+    query: Float[Tensor, "n h W d"]
+    key: Float[Tensor, "n g T d"]
+    value: Float[Tensor, "n g T d"]
+    out: Float[Tensor, "n W h d"]
+    scaling: float
+
+    def detached(self) -> LayerRecord:
+        return LayerRecord(self.query.detach(), self.key.detach(), self.value.detach(), self.out.detach(), self.scaling)
+
+
+@contextlib.contextmanager
+def scoring_attention(model: Any) -> Iterator[None]:
+    """Inside the block a model (`transformers`, unwrapped) with sdpa attention uses this module's; others keep theirs."""
+    former = model.config._attn_implementation
+    if former != "sdpa":
+        yield
+        return
+    with _implementation(model, former):
+        yield
+
+
+@contextlib.contextmanager
+def recorded_attention(model: Any) -> Iterator[list[LayerRecord]]:
+    """Inside the block the returned list holds the layers of the last passes of a model; empty it between passes.
+
+    Raises:
+        ValueError: at a pass of a model whose attention does something beside softmax(q k' scaling) v.
+    """
+    with _implementation(model, model.config._attn_implementation):
+        _records.append([])
+        try:
+            yield _records[-1]
+        finally:
+            _records.pop()
+
+
+@contextlib.contextmanager
+def _implementation(model: Any, former: str) -> Iterator[None]:
+    from transformers import AttentionInterface, AttentionMaskInterface
+    from transformers.masking_utils import sdpa_mask
+
+    AttentionInterface.register(NAME, _attention)
+    AttentionMaskInterface.register(NAME, sdpa_mask)
+    model.set_attn_implementation(NAME)
+    try:
+        yield
+    finally:
+        model.set_attn_implementation(former)
+
+
+@contextlib.contextmanager
+def last_layer_at(decoder: torch.nn.Module, read_at: ReadAt | None) -> Iterator[None]:
+    """Inside the block the last layer's MLP, and under `scoring_attention` its attention, run only at the given columns.
+
+    The final hidden states there are what they would be, for both give each position its own output; the others are unusable.
+    The last layer still has keys and values of all positions. Families whose last layer has no module `mlp` run it in full.
+    """
+    if read_at is None:
+        yield
+        return
+    mlp = _last_mlp(decoder)
+    handles = [] if mlp is None else _only_at(mlp, *read_at)
+    _read_at.append(read_at)
+    try:
+        yield
+    finally:
+        _read_at.pop()
+        for handle in handles:
+            handle.remove()
+
+
+def _last_mlp(decoder: torch.nn.Module) -> torch.nn.Module | None:
+    stacks = [module for module in decoder.children() if isinstance(module, torch.nn.ModuleList) and len(module)]
+    last = stacks[-1][-1] if len(stacks) == 1 else None
+    mlp = getattr(last, "mlp", None)
+    return mlp if isinstance(mlp, torch.nn.Module) else None
+
+
+def _only_at(module: torch.nn.Module, columns: Int[Tensor, "N A"], valid: Bool[Tensor, "N A"]) -> list[Any]:
+    """Hooks by which a module that treats each position alone gets and gives only the given columns."""
+    rows = torch.arange(len(columns), device=columns.device)[:, None]
+    width = 0
+
+    def pick(module: torch.nn.Module, args: tuple[Any, ...]) -> tuple[Any, ...]:
+        nonlocal width
+        width = args[0].shape[1]
+        return tuple(x[rows, columns] if isinstance(x, Tensor) and x.shape[:2] == args[0].shape[:2] else x for x in args)
+
+    def place(module: torch.nn.Module, args: tuple[Any, ...], out: Any) -> Any:
+        first = out[0] if isinstance(out, tuple) else out
+        spread = _spread(first, columns, valid, width)
+        return (spread, *out[1:]) if isinstance(out, tuple) else spread
+
+    return [module.register_forward_pre_hook(pick), module.register_forward_hook(place)]
+
+
+def _spread(values: Float[Tensor, "N A ..."], columns: Tensor, valid: Tensor, width: int) -> Float[Tensor, "N W ..."]:
+    """The values in their columns, zero elsewhere."""
+    rows = torch.arange(len(columns), device=columns.device)[:, None].expand_as(columns)
+    at = (rows[valid], columns[valid])  # a column listed twice would get its gradient twice
+    return values.new_zeros(len(values), width, *values.shape[2:]).index_put(at, values[valid])
+
+
+def _attention(
+    module: torch.nn.Module,
+    query: Tensor,
+    key: Tensor,
+    value: Tensor,
+    attention_mask: Tensor | None,
+    dropout: float = 0.0,
+    scaling: float | None = None,
+    **kwargs: Any,
+) -> tuple[Tensor, None]:
+    from transformers.integrations.sdpa_attention import sdpa_attention_forward
+
+    def attend(query: Tensor, mask: Tensor | None) -> Tensor:
+        return sdpa_attention_forward(module, query, key, value, mask, dropout=dropout, scaling=scaling, **kwargs)[0]
+
+    config: Any = getattr(module, "config", None)
+    is_last = config is not None and getattr(module, "layer_idx", None) == config.num_hidden_layers - 1
+    if _read_at and is_last and not _records:
+        columns, valid = _read_at[-1]
+        width, keys = query.shape[2], key.shape[2]
+        heads = columns[:, None, :, None].expand(-1, query.shape[1], -1, query.shape[3])
+        if attention_mask is None:
+            mask = torch.arange(keys, device=query.device) <= (columns + keys - width)[:, None, :, None]
+        else:
+            rows = columns[:, None, :, None].expand(-1, attention_mask.shape[1], -1, keys)
+            mask = attention_mask.expand(len(columns), -1, -1, -1).gather(2, rows)
+        return _spread(attend(query.gather(2, heads), mask), columns, valid, width), None
+    if extra := [name for name in _UNKNOWN if _records and kwargs.get(name) is not None]:
+        raise ValueError(
+            f"scorer.coarse: attribution does not know attention with {', '.join(extra)} ({type(module).__name__}); "
+            "use scorer/coarse=spans"
+        )
+    out = attend(query, attention_mask)
+    if _records:
+        if torch.is_grad_enabled() and not out.requires_grad:
+            out.requires_grad_()
+        scaling = query.shape[-1] ** -0.5 if scaling is None else scaling
+        _records[-1].append(LayerRecord(query, key, value, out, scaling))
+    return out, None
