@@ -32,7 +32,7 @@ class OarP(Scorer):
         probe: ProbeSchedule = ProbeSchedule(),
         token_budget: int = 4096,
         fill_token_id: int | None = None,
-        block: int = 4,
+        block: int = 8,
     ) -> None:
         super().__init__()
         if token_budget < 1:

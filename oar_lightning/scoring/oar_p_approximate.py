@@ -71,7 +71,7 @@ class OarPApproximate(OarP):
         probe: ProbeSchedule = ProbeSchedule(),
         token_budget: int = 4096,
         fill_token_id: int | None = None,
-        block: int = 4,
+        block: int = 8,
     ) -> None:
         super().__init__(probe, token_budget, fill_token_id, block)
         if budget < 0:
