@@ -39,7 +39,7 @@ class LayerRecord(NamedTuple):
 def scoring_attention(model: Any) -> Iterator[None]:
     """Inside the block a model (`transformers`, unwrapped) with sdpa attention uses this module's; others keep theirs."""
     former = model.config._attn_implementation
-    if former != "sdpa":
+    if former != "sdpa" or not model._can_set_attn_implementation():
         yield
         return
     with _implementation(model, former):
@@ -51,8 +51,14 @@ def recorded_attention(model: Any) -> Iterator[list[LayerRecord]]:
     """Inside the block the returned list holds the layers of the last passes of a model; empty it between passes.
 
     Raises:
-        ValueError: at a pass of a model whose attention does something beside softmax(q k' scaling) v.
+        ValueError: for a model that does not call the attention interface, and at a pass of one whose attention does
+            something beside softmax(q k' scaling) v.
     """
+    if not model._can_set_attn_implementation():
+        raise ValueError(
+            f"scorer.coarse: attribution cannot see the attention of {type(model).__name__}, which does not go through "
+            "transformers' attention interface; use scorer/coarse=spans"
+        )
     with _implementation(model, model.config._attn_implementation):
         _records.append([])
         try:

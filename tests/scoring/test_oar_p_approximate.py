@@ -9,12 +9,43 @@ import pytest
 import torch
 from test_prefix import FAMILIES, sliding_qwen2, texts
 from toy import gpt2, padded, rollouts_of
-from transformers import Gemma2Config, Gemma2ForCausalLM
+from transformers import (
+    FalconConfig,
+    FalconForCausalLM,
+    Gemma2Config,
+    Gemma2ForCausalLM,
+    GPTNeoXConfig,
+    GPTNeoXForCausalLM,
+    OPTConfig,
+    OPTForCausalLM,
+    PhiConfig,
+    PhiForCausalLM,
+    Qwen2MoeConfig,
+    Qwen2MoeForCausalLM,
+    Qwen3Config,
+    Qwen3ForCausalLM,
+)
 
 from oar_lightning.attention import NAME
-from oar_lightning.scoring import Attribution, OarP, OarPApproximate, ProbeSchedule, Spans
+from oar_lightning.scoring import Attribution, OarG, OarP, OarPApproximate, ProbeSchedule, Spans
 from oar_lightning.scoring.probes import PROBES
+from oar_lightning.scoring.reference import ReferenceOarP
 
+SMALL = {"vocab_size": 40, "hidden_size": 32, "num_hidden_layers": 2, "num_attention_heads": 4}
+MEDIUM = SMALL | {"intermediate_size": 48, "max_position_embeddings": 64}
+EXPERTS = {
+    "moe_intermediate_size": 16,
+    "shared_expert_intermediate_size": 16,
+    "num_experts": 4,
+    "num_experts_per_tok": 2,
+}
+OTHER_FAMILIES = {
+    "gpt_neox": lambda: GPTNeoXForCausalLM(GPTNeoXConfig(**MEDIUM)),
+    "phi": lambda: PhiForCausalLM(PhiConfig(**MEDIUM)),
+    "opt": lambda: OPTForCausalLM(OPTConfig(**SMALL, ffn_dim=48, max_position_embeddings=64, word_embed_proj_dim=32)),
+    "qwen3": lambda: Qwen3ForCausalLM(Qwen3Config(**MEDIUM, num_key_value_heads=2, head_dim=8)),
+    "qwen2_moe": lambda: Qwen2MoeForCausalLM(Qwen2MoeConfig(**MEDIUM, **EXPERTS, num_key_value_heads=2)),
+}
 COARSE = {"attribution": Attribution(), "spans": Spans(3)}
 
 
@@ -128,6 +159,26 @@ def test_the_model_gets_its_attention_back_even_after_an_error():
     with pytest.raises(ValueError, match="scorer/coarse=spans"):
         OarPApproximate()(model, texts())
     assert model.config._attn_implementation == before != NAME
+
+
+def test_models_beside_the_attention_interface_are_scored_and_told_to_use_spans(caplog):
+    model, rollouts = FalconForCausalLM(FalconConfig(**SMALL, alibi=False)).eval(), texts()
+    torch.testing.assert_close(OarP()(model, rollouts), ReferenceOarP()(model, rollouts), rtol=1e-4, atol=1e-6)
+    assert OarG()(model, rollouts).max() > 0
+    with pytest.raises(ValueError, match=r"FalconForCausalLM.*scorer/coarse=spans"):
+        OarPApproximate()(model, rollouts)
+    assert OarPApproximate(Spans(4))(model, rollouts).max() > 0
+    assert not caplog.records, "no warning at every step"
+
+
+@pytest.mark.parametrize("family", OTHER_FAMILIES)
+def test_other_families_agree_with_the_reference(family):
+    """Parallel and sequential layers, learned and rotary positions, normed queries, experts, no module named mlp."""
+    torch.manual_seed(0)
+    model, rollouts = OTHER_FAMILIES[family]().eval(), texts()
+    expected = ReferenceOarP()(model, rollouts)
+    torch.testing.assert_close(OarP()(model, rollouts), expected, rtol=1e-3, atol=1e-6)
+    torch.testing.assert_close(OarPApproximate(budget=10**6)(model, rollouts), expected, rtol=1e-3, atol=1e-6)
 
 
 def test_models_without_plain_caches_are_told_to_use_spans():
