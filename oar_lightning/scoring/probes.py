@@ -97,7 +97,10 @@ class _Distribution(Probe):
     """Outcomes that are distributions, compared by KL(clean || other)."""
 
     def gap(self, clean: Float[Tensor, "N V"], other: Float[Tensor, "N V"]) -> Float[Tensor, " N"]:
-        return (clean.exp() * (clean - other)).sum(-1)
+        # sum p (log p - log q) + sum q - sum p, term by term: none is negative, so that rounding does not drown small distances
+        p, change = clean.exp(), other - clean
+        small = change.clamp(max=1)  # expm1 of a large change would overflow
+        return torch.where(change > 1, other.exp() - p * (1 + change), p * (small.expm1() - small)).sum(-1)
 
     def readings(self, clean: Float[Tensor, "N V"], outcome: Float[Tensor, "N V"], count: int) -> Float[Tensor, "N M"]:
         """Log-probabilities along the leading eigenvectors of the Fisher matrix diag(p) - p p' of the most probable tokens,
