@@ -35,7 +35,7 @@ class Attribution:
             number has one.
     """
 
-    directions: int = 3
+    directions: int = 4
 
     def __post_init__(self) -> None:
         if self.directions < 1:
