@@ -33,6 +33,8 @@ LAYERS = (
         "answer_units",
         "answer_spelling",
         "jsonl",
+        "attention",
+        "batching",
     },
     {"answer_form"},
     PURE - TEXT - {"types"} | {"verify", "language_model", "schedule", "tracking"},

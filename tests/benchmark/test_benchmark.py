@@ -84,11 +84,16 @@ def test_tables_and_page(tmp_path: Path) -> None:
     results += [result("grpo", "step", 2.0, 1.0), result("oar_g", "step", 2.5, 1.25)]
     assert phase_table(results, {})[2][-3:] == ["2.500", "1.25", "-"]
     assert phase_table(results, dict.fromkeys(by_variant(results), 1.2))[2][-1] == "1.2 (not met)"
-    assert scoring_table(results, {})[1] == ["grpo", "0.1250", "3.0", "1.50", "0.250", "2.0", "1"]
+    expected = ["grpo", "0.1250", "-", "3.0", "1.50", "0.250", "2.0", "1", "-", "-"]
+    assert scoring_table(results, {})[1] == expected
+    exact = [result("oar_p", p, 0.25) for p in PHASES] + [result("oar_p", "step", 3.0, 1.5)]
+    rows = scoring_table(results + exact, {"grpo": 0.2, "oar_g": 0.1})
+    assert [row[2] for row in rows[1:]] == ["0.2 (met)", "0.1 (not met)", "-"]
+    assert [row[-2:] for row in rows[1:]] == [["2.00", "1.0"], ["2.00", "1.0"], ["1.00", "1.0"]]
     write_report(tmp_path / "r", BenchmarkConfig("p", {"grpo": Uniform()}), results, 1e11, "the command", "a machine")
     page = (tmp_path / "r" / "README.md").read_text()
     assert "`the command`" in page
-    assert "| oar_g | 0.500 | 0.500 | 0.500 | 0.500 | 0.500 | 2.500 | 1.25 |" in page
+    assert "| oar_g | 0.500 | 0.500 | 0.500 | 0.500 | 0.500 | 2.500 | 1.25 | - |" in page
     assert (tmp_path / "r" / "steps.png").stat().st_size > 1000
 
 
