@@ -131,6 +131,11 @@ def _check_combinations(settings: Settings, cfg: DictConfig) -> None:
                     f"trainer.{key}={needed}, or use engine=auto"
                 )
     check_data_options(cfg)
+    if cfg.optimizer.get("fused") and "mixed" in str(cfg.trainer.precision) and cfg.trainer.get("gradient_clip_val"):
+        raise ConfigError(
+            f"optimizer.fused=true with trainer.precision={cfg.trainer.precision} cannot clip gradients in Lightning; set "
+            "optimizer.fused=null, trainer.precision=bf16-true or trainer.gradient_clip_val=0"
+        )
     if "accumulate_grad_batches" in cfg.trainer:
         raise ConfigError("trainer.accumulate_grad_batches is set by the update plan; use update.microbatches instead")
     if settings.evaluation.problems is not None and not settings.benchmarks:

@@ -226,6 +226,7 @@ BAD = [
     (["policy=fresh"], "policy=fresh is a random policy"),
     (["policy.dtype=float64"], "policy.dtype must be one of float32, bfloat16, float16, auto"),
     (["+trainer.accumulate_grad_batches=2"], "use update.microbatches instead"),
+    (["optimizer.fused=true", "trainer.precision=bf16-mixed"], "optimizer.fused=null"),
     (["+trainer.acumulate=2"], "unknown key trainer.acumulate"),
     (["scorer=oar_g", "+scorer.taau=1"], "unknown key scorer.taau"),
     (["scorer=oar_g", "scorer.probe.name=answer"], "scorer.probe.name"),
