@@ -86,12 +86,12 @@ def hidden_states(
             return run(attention_mask=attention_mask.long(), use_cache=False, **{key: given}, **positions).last_hidden_state
     there, back = aligned
     if there is not None:
-        given = _gathered(given, there)
+        given = at_columns(given, there)
         if read_at is not None:
             read_at = (read_at[0] - there[:, :1]).clamp(min=0), read_at[1]
     with last_layer_at(own, read_at):
         hidden = run(use_cache=False, **{key: given}).last_hidden_state
-    return hidden if back is None else _gathered(hidden, back)
+    return hidden if back is None else at_columns(hidden, back)
 
 
 def _alignment(
@@ -111,7 +111,8 @@ def _alignment(
     return there, (columns - first[:, None]).clamp(min=0, max=max(1, width) - 1)
 
 
-def _gathered(values: Tensor, columns: Int[Tensor, "B W"]) -> Tensor:
+def at_columns(values: Tensor, columns: Int[Tensor, "B W"]) -> Tensor:
+    """[B W] or [B W H]: the given columns of each row of values [B S] or [B S H]."""
     index = columns if values.ndim == 2 else columns[..., None].expand(-1, -1, values.shape[-1])
     return values.gather(1, index)
 

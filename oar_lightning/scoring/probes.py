@@ -11,7 +11,7 @@ from jaxtyping import Bool, Float, Int
 from torch import Tensor
 
 from oar_lightning.attention import ReadAt
-from oar_lightning.language_model import head_logits
+from oar_lightning.language_model import at_columns, head_logits
 
 FISHER_TOKENS = 8
 """The most probable tokens, to which the Fisher matrix of an outcome is restricted; they hold nearly all of its mass."""
@@ -89,8 +89,7 @@ class Probe(ABC):
     def _read(
         self, model: Any, states: Tensor, columns: Int[Tensor, "N A"], token_ids: Int[Tensor, "N S"], place: AnswerPlace
     ) -> Tensor:
-        states = states.gather(1, columns[..., None].expand(-1, -1, states.shape[-1]))
-        return self.outcome(head_logits(model, states), token_ids.gather(1, place.columns), place.valid)
+        return self.outcome(head_logits(model, at_columns(states, columns)), token_ids.gather(1, place.columns), place.valid)
 
 
 class _Distribution(Probe):

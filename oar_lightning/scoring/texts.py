@@ -7,7 +7,7 @@ from typing import Any, NamedTuple
 from jaxtyping import Bool, Float, Int
 from torch import Tensor
 
-from oar_lightning.language_model import hidden_states
+from oar_lightning.language_model import at_columns, hidden_states
 from oar_lightning.scoring.probes import AnswerPlace, Probe, masked_positions
 from oar_lightning.types import Rollouts
 
@@ -44,7 +44,5 @@ def texts_until_answer(rollouts: Rollouts) -> Texts:
     wanted = rollouts.attention_mask & (rollouts.answer_mask.long().flip(1).cumsum(1).flip(1) > 0)
     index, valid = masked_positions(wanted)
     ids, answer, reasoning = (x.gather(1, index) for x in (rollouts.token_ids, rollouts.answer_mask, rollouts.reasoning_mask))
-    states = rollouts.prediction_states
-    if states is not None:
-        states = states.gather(1, index[..., None].expand(-1, -1, states.shape[-1]))
+    states = None if rollouts.prediction_states is None else at_columns(rollouts.prediction_states, index)
     return Texts(ids, valid, answer & valid, reasoning & valid, states)
