@@ -23,16 +23,18 @@ _records: list[list[LayerRecord]] = []
 
 
 class LayerRecord(NamedTuple):
-    """One layer's attention over W queries at the end of T keys; `out` can be differentiated by."""
+    """One layer's attention of W queries, which stand at `columns`, over T keys; `out` can be differentiated by."""
 
     query: Float[Tensor, "n h W d"]
     key: Float[Tensor, "n g T d"]
     value: Float[Tensor, "n g T d"]
     out: Float[Tensor, "n W h d"]
     scaling: float
+    columns: Int[Tensor, "n W"]
 
     def detached(self) -> LayerRecord:
-        return LayerRecord(self.query.detach(), self.key.detach(), self.value.detach(), self.out.detach(), self.scaling)
+        query, key, value, out = (tensor.detach() for tensor in self[:4])
+        return self._replace(query=query, key=key, value=value, out=out)
 
 
 @contextlib.contextmanager
@@ -47,8 +49,8 @@ def scoring_attention(model: Any) -> Iterator[None]:
 
 
 @contextlib.contextmanager
-def recorded_attention(model: Any) -> Iterator[list[LayerRecord]]:
-    """Inside the block the returned list holds the layers of the last passes of a model; empty it between passes.
+def recorded_attention(model: Any, records: list[LayerRecord]) -> Iterator[None]:
+    """Inside the block each layer of a model's passes leaves its attention in `records`.
 
     Raises:
         ValueError: for a model that does not call the attention interface, and at a pass of one whose attention does
@@ -60,9 +62,9 @@ def recorded_attention(model: Any) -> Iterator[list[LayerRecord]]:
             "transformers' attention interface; use scorer/coarse=spans"
         )
     with _implementation(model, model.config._attn_implementation):
-        _records.append([])
+        _records.append(records)
         try:
-            yield _records[-1]
+            yield
         finally:
             _records.pop()
 
@@ -171,5 +173,6 @@ def _attention(
         if torch.is_grad_enabled() and not out.requires_grad:
             out.requires_grad_()
         scaling = query.shape[-1] ** -0.5 if scaling is None else scaling
-        _records[-1].append(LayerRecord(query, key, value, out, scaling))
+        columns = torch.arange(key.shape[2] - query.shape[2], key.shape[2], device=query.device).expand(len(query), -1)
+        _records[-1].append(LayerRecord(query, key, value, out, scaling, columns))
     return out, None

@@ -6,11 +6,15 @@ from bisect import bisect_left
 from collections.abc import Iterator, Sequence
 
 
-def chunks_by_tokens(lengths: Sequence[int], token_budget: int) -> Iterator[list[int]]:
-    """Indices sorted by length into chunks whose padded size (count * longest) is within the budget; at least one each."""
+def chunks_by_tokens(lengths: Sequence[int], token_budget: int, spread: int | None = None) -> Iterator[list[int]]:
+    """Indices sorted by length into chunks whose padded size (count * longest) is within the budget; at least one each.
+
+    `spread`: how much longer the longest of a chunk may be than its shortest; None: as it comes.
+    """
     chunk: list[int] = []
     for index in sorted(range(len(lengths)), key=lengths.__getitem__):
-        if chunk and (len(chunk) + 1) * lengths[index] > token_budget:
+        apart = spread is not None and bool(chunk) and lengths[index] - lengths[chunk[0]] > spread
+        if apart or (chunk and (len(chunk) + 1) * lengths[index] > token_budget):
             yield chunk
             chunk = []
         chunk.append(index)

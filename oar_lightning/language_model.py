@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import contextlib
 import inspect
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterator
 from typing import Any
 
 import torch
@@ -144,36 +144,14 @@ def new_cache(model: Any) -> Any:
     return DynamicCache(config=base_model(model).config)
 
 
-def cache_rows(model: Any, cache: Any, rows: Int[Tensor, " n"]) -> Any:
-    """A new cache with the given rows of another, which stays as it is. A row may be given more than once."""
-    copy = new_cache(model)
-    for index, layer in enumerate(cache.layers):
-        if layer.is_initialized:
-            copy.update(layer.keys[rows], layer.values[rows], index)
-    return copy
-
-
-def join_caches(model: Any, caches: Sequence[Any]) -> Any:
-    """One cache with the rows of several of the same length."""
-    if len(caches) == 1:
-        return caches[0]
-    joined = new_cache(model)
-    for index in range(len(caches[0].layers)):
-        layers = [cache.layers[index] for cache in caches]
-        joined.update(torch.cat([layer.keys for layer in layers]), torch.cat([layer.values for layer in layers]), index)
-    return joined
-
-
 def cached_hidden_states(
     model: Any,
     cache: Any,
     attention_mask: Bool[Tensor, "B S"],
     token_ids: Int[Tensor, "B W"] | None = None,
     inputs_embeds: Float[Tensor, "B W H"] | None = None,
-    read_at: ReadAt | None = None,
 ) -> Float[Tensor, "B W H"]:
-    """Hidden states of the last W of S columns, the ones before being in the cache, which grows in place. `read_at` counts
-    the W columns; otherwise as in `hidden_states`."""
+    """Hidden states of the last W of S columns, the ones before being in the cache, which grows in place."""
     decoder = base_model(model).get_decoder()
     inputs = {"input_ids": token_ids} if inputs_embeds is None else {"inputs_embeds": inputs_embeds}
     (given,) = inputs.values()
@@ -182,25 +160,7 @@ def cached_hidden_states(
     if "position_ids" in inspect.signature(decoder.forward).parameters:
         positions["position_ids"] = position_ids(attention_mask)[:, -given.shape[1] :]
     mask = None if bool(attention_mask.all()) else attention_mask.long()
-    with last_layer_at(decoder, read_at):
-        out = decoder(attention_mask=mask, past_key_values=cache, use_cache=True, **inputs, **positions)
-    return out.last_hidden_state
-
-
-@torch.no_grad()
-def replacements_after(
-    model: Any, cache: Any, token_ids: Int[Tensor, "n R"], columns: Int[Tensor, "n R"]
-) -> Float[Tensor, "n R H"]:
-    """Hidden states of tokens each of which stands alone in the place of a cached one: it sees the columns before its own and
-    itself, none of the others. The cache (of unpadded rows) grows by them."""
-    decoder = base_model(model).get_decoder()
-    cached = cache.get_seq_length()
-    before = torch.arange(cached, device=columns.device) < columns[..., None]
-    itself = torch.eye(columns.shape[1], dtype=torch.bool, device=columns.device).expand(len(columns), -1, -1)
-    mask = torch.cat([before, itself], 2)[:, None]
-    positions = {"position_ids": columns} if "position_ids" in inspect.signature(decoder.forward).parameters else {}
-    out = decoder(input_ids=token_ids, attention_mask=mask, past_key_values=cache, use_cache=True, **positions)
-    return out.last_hidden_state
+    return decoder(attention_mask=mask, past_key_values=cache, use_cache=True, **inputs, **positions).last_hidden_state
 
 
 def head_logits(model: Any, hidden: Float[Tensor, "... H"]) -> Float[Tensor, "... V"]:

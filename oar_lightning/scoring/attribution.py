@@ -8,18 +8,16 @@ by layer; what those changes do to the outcome is taken from the outcome's gradi
 from __future__ import annotations
 
 from dataclasses import dataclass
-from typing import Any
 
 import torch
 from jaxtyping import Bool, Float, Int
 from torch import Tensor
 
-from oar_lightning.attention import LayerRecord, recorded_attention
-from oar_lightning.batching import chunks_by_tokens
-from oar_lightning.language_model import base_model, replacements_after
-from oar_lightning.scoring.counterfactual import Counterfactuals
-from oar_lightning.scoring.prefix import SharedPrefix
-from oar_lightning.scoring.probes import Probe, masked_positions
+from oar_lightning.attention import LayerRecord
+from oar_lightning.language_model import embed
+from oar_lightning.scoring.coarse import Estimate
+from oar_lightning.scoring.counterfactual import Clean, Counterfactuals
+from oar_lightning.scoring.probes import masked_positions
 from oar_lightning.scoring.texts import Texts
 
 PAIRS = 2**22
@@ -41,56 +39,46 @@ class Attribution:
         if self.directions < 1:
             raise ValueError(f"scorer.coarse.directions must be >= 1, got {self.directions}")
 
-    def estimate(self, model: Any, texts: Texts, probe: Probe, masking: Counterfactuals) -> tuple[list[Tensor], list[int], int]:
-        """A score for each reasoning token of each text [R], the tokens that each text costs by itself (a backward pass to
-        hidden states counts as one forward), and those that the padded batches ran. Needs `can_share_prefixes`."""
-        scores: list[Tensor] = [torch.empty(0)] * len(texts.token_ids)
-        costs, tokens = [0] * len(scores), 0
-        with recorded_attention(base_model(model)) as records:
-            for chunk in chunks_by_tokens(texts.lengths(), masking.token_budget):
-                part = texts.select(torch.tensor(chunk, device=texts.token_ids.device))
-                shifts, ran = self._shifts(model, part, probe, masking.fill_token_id, records)
-                estimates = probe.distance_of_shift(shifts)
-                tokens += ran
-                passes = 1 + shifts.shape[1]
-                for i, row in enumerate(chunk):
-                    masked = part.reasoning[i].nonzero().flatten()
-                    scores[row] = estimates[i, : len(masked)]
-                    first, length = int(masked[0]), int(part.attention[i].sum())
-                    costs[row] = first + passes * (length - first) + len(masked)
-        return scores, costs, tokens
-
-    def _shifts(
-        self, model: Any, texts: Texts, probe: Probe, fill: int, records: list[LayerRecord]
-    ) -> tuple[Float[Tensor, "n M R"], int]:
-        """How far masking each reasoning token moves each reading of the outcome; and the tokens that the batch ran."""
+    def estimate(self, masking: Counterfactuals, texts: Texts) -> Estimate:
+        """Needs `can_share_prefixes`."""
+        if not masking.share_prefixes:
+            raise ValueError(
+                "scorer.coarse: attribution needs scorer.share_prefixes=true and a model with plain keys and values in every "
+                "layer (no sliding window, no recurrent state); use scorer/coarse=spans"
+            )
         positions, valid = masked_positions(texts.reasoning)
-        start = int(texts.reasoning.any(0).long().argmax())
-        prefix = SharedPrefix(model, texts.token_ids)
-        ran = prefix.advance(start)
-        everyone = torch.arange(len(texts.token_ids), device=positions.device)
-        ids = texts.token_ids[:, start:]
-        place = probe.locate(texts.answer).select(everyone, start)
-        records.clear()
+        records: list[LayerRecord] = []
         with torch.enable_grad():
-            hidden, cache = prefix.continued(everyone, ids, place.read_at)
-            outcome = probe.read(model, hidden, ids, place)
-            readings = probe.readings(outcome.detach(), outcome, self.directions)
-            clean = list(records)
-            outs = [record.out for record in clean]
+            clean = masking.read(texts, records)
+            readings = masking.probe.readings(clean.outcome.detach(), clean.outcome, self.directions)
+            outs = [record.out for record in records]
             gradients = [
                 torch.autograd.grad(readings[:, m].sum(), outs, retain_graph=m + 1 < readings.shape[1])
                 for m in range(readings.shape[1])
             ]
-        clean = [record.detached() for record in clean]
-        records.clear()
-        replacements_after(model, cache, torch.full_like(positions, fill), positions)
-        shift = torch.zeros(*readings.shape, positions.shape[1], dtype=readings.dtype, device=positions.device)
-        for layer, (record, replaced) in enumerate(zip(clean, records, strict=True)):
-            gradient = torch.stack([g[layer] for g in gradients])
-            shift += _outcome_shift(record, gradient, replaced, positions, start)
-        ran += (1 + readings.shape[1]) * ids.numel() + positions.numel()
-        return shift.masked_fill(~valid[:, None], 0.0), ran
+        clean = clean.detach()
+        shifts = torch.zeros(*readings.shape, positions.shape[1], dtype=readings.dtype, device=positions.device)
+        for layer, (record, replaced) in enumerate(
+            zip([record.detached() for record in records], self._replaced(masking, clean, positions), strict=True)
+        ):
+            gradient = torch.stack([of_layers[layer] for of_layers in gradients])
+            shifts += _outcome_shift(record, gradient, replaced, positions, texts.first)
+        estimates = masking.probe.distance_of_shift(shifts.masked_fill(~valid[:, None], 0.0))
+        scores = torch.zeros(texts.reasoning.shape, dtype=estimates.dtype, device=estimates.device)
+        scores = scores.masked_scatter(texts.reasoning, estimates[valid])
+        passes = 1 + readings.shape[1]
+        first = texts.reasoning.long().argmax(1)
+        costs = (first - texts.first) + passes * (texts.token_ids.shape[1] - first) + texts.reasoning.sum(1)
+        return Estimate(scores, costs.tolist(), passes * clean.tokens + positions.numel(), clean)
+
+    def _replaced(self, masking: Counterfactuals, clean: Clean, positions: Int[Tensor, "n R"]) -> list[LayerRecord]:
+        """The attention of fill tokens that stand alone in the places of the reasoning tokens."""
+        fill = embed(masking.model, torch.full_like(positions, masking.fill_token_id))
+        unread = torch.zeros_like(positions[:, :1]), torch.ones_like(positions[:, :1], dtype=torch.bool)
+        records: list[LayerRecord] = []
+        with torch.no_grad():
+            masking.decoder(clean.past, fill, unread, records=records, alone_at=positions)
+        return records
 
 
 def _outcome_shift(
@@ -98,7 +86,7 @@ def _outcome_shift(
     gradient: Float[Tensor, "M n W h d"],
     replaced: LayerRecord,
     positions: Int[Tensor, "n R"],
-    start: int,
+    first: Int[Tensor, " n"],
 ) -> Float[Tensor, "n M R"]:
     """What replacing each position's key and value in one layer does to the readings, through all later queries.
 
@@ -116,21 +104,23 @@ def _outcome_shift(
     at = positions[:, None, :, None].expand(-1, heads, -1, keys.shape[-1])
     values = spread(clean.value).gather(2, at)
     total = torch.zeros(len(positions), len(gradient), count, dtype=dtype, device=positions.device)
-    last_key = torch.arange(keys.shape[2], device=positions.device)
+    key = torch.arange(keys.shape[2], device=positions.device)
+    padding: Bool[Tensor, "n 1 T"] = key < first[:, None, None]  # which sees itself, lest its normaliser be infinite
     step = max(1, PAIRS // (len(positions) * heads * keys.shape[2]))
-    for first in range(0, clean.query.shape[2], step):
-        queries = clean.query[:, :, first : first + step].to(dtype) * clean.scaling
-        column = torch.arange(first, first + queries.shape[2], device=positions.device) + start
-        scores = (queries @ keys.mT).masked_fill(last_key > column[:, None], -torch.inf)
+    for start in range(0, clean.query.shape[2], step):
+        some = slice(start, start + step)
+        queries = clean.query[:, :, some].to(dtype) * clean.scaling
+        column = clean.columns[:, some, None]
+        scores = (queries @ keys.mT).masked_fill((padding & (key != column) | (key > column))[:, None], -torch.inf)
         normaliser = scores.logsumexp(-1, keepdim=True)
-        later: Bool[Tensor, "n W R"] = column[:, None] > positions[:, None]
+        later: Bool[Tensor, "n W R"] = column > positions[:, None]
         old = scores.gather(3, positions[:, None, None].expand(-1, heads, queries.shape[2], -1)).sub_(normaliser).exp_()
         new = (queries @ new_keys.mT).sub_(normaliser).clamp_(max=60).exp_()  # beyond, it has all the weight anyway
         weight = later[:, None] / (1 - old + new).clamp(min=torch.finfo(torch.float32).eps)
         new.mul_(weight)
         old.mul_(weight)
-        out = clean.out[:, first : first + step].transpose(1, 2).to(dtype)
-        for m, g in enumerate(gradient[:, :, first : first + step].transpose(2, 3).to(dtype)):
+        out = clean.out[:, some].transpose(1, 2).to(dtype)
+        for m, g in enumerate(gradient[:, :, some].transpose(2, 3).to(dtype)):
             level = (g * out).sum(-1, keepdim=True)
             change = new * (g @ new_values.mT - level) - old * (g @ values.mT - level)
             total[:, m] += change.sum((1, 2))

@@ -4,78 +4,101 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 from dataclasses import dataclass
-from typing import Any
+from typing import Any, NamedTuple
 
 import torch
-from jaxtyping import Bool, Int
+from jaxtyping import Bool, Float
 from torch import Tensor
 
+from oar_lightning.attention import LayerRecord
 from oar_lightning.batching import chunks_by_tokens
-from oar_lightning.language_model import can_share_prefixes, hidden_states
-from oar_lightning.scoring.prefix import SharedPrefix
-from oar_lightning.scoring.probes import Probe
+from oar_lightning.decoder import Decoder, Past, nothing_read
+from oar_lightning.language_model import embed
+from oar_lightning.scoring.prefix import read_prompts
+from oar_lightning.scoring.probes import AnswerPlace, Probe
 from oar_lightning.scoring.texts import Texts
+
+PREFIX_SHARE = 4
+"""A counterfactual has a copy of its prefix's keys and values; so many of these tokens count as one in the token budget."""
+
+PADDING = 8
+"""The longest suffix of a batch is at most so many tokens longer than the shortest."""
+
+
+class Clean(NamedTuple):
+    """Texts as they are: where their answers stand, what the decoder keeps of all columns but the last, their outcomes, and the
+    tokens that went through the model."""
+
+    texts: Texts
+    place: AnswerPlace
+    past: Past
+    outcome: Tensor
+    tokens: int
+
+    def detach(self) -> Clean:
+        return self._replace(past=self.past.detach(), outcome=self.outcome.detach())
 
 
 @dataclass(frozen=True)
 class Counterfactuals:
-    """How masked texts are made and run.
+    """How masked texts are made, run and compared.
 
     Args:
         fill_token_id: what stands in a masked place.
         token_budget: padded tokens of one batch; bounds memory, does not change the numbers.
-        block: counterfactuals of this many neighbouring positions share the keys and values of what precedes them; 0
-            computes each in full length, as do models whose cache cannot be shared. Does not change the numbers.
+        share_prefixes: run only what follows the masked place; otherwise each counterfactual in full length.
     """
 
+    model: Any
+    decoder: Decoder
+    probe: Probe
     fill_token_id: int
     token_budget: int
-    block: int
+    share_prefixes: bool
 
-    def distances(
-        self, model: Any, texts: Texts, probe: Probe, wanted: Bool[Tensor, "N S"], span: int = 1
-    ) -> tuple[list[Tensor], int]:
+    def chunks(self, texts: Texts) -> Iterator[tuple[list[int], Texts]]:
+        """Texts of similar length together, and their numbers."""
+        for chunk in chunks_by_tokens(texts.lengths(), self.token_budget):
+            yield chunk, texts.select(torch.tensor(chunk, device=texts.token_ids.device))
+
+    def read(self, texts: Texts, records: list[LayerRecord] | None = None) -> Clean:
+        """The texts as they are; with gradient and attention from the first column that is masked or read on, if asked."""
+        place = self.probe.locate(texts.answer, texts.token_ids)
+        start = texts.scored_from(place) if self.share_prefixes else 0
+        prompts, owner, tokens = read_prompts(
+            self.model, self.decoder, texts.token_ids[:, :start], texts.first, self.token_budget
+        )
+        everyone = torch.arange(len(owner), device=owner.device)
+        ids = texts.token_ids[:, start:-1]  # nothing is read off the last token itself
+        states, past = self.decoder(
+            prompts.select(owner),
+            embed(self.model, ids).detach(),
+            place.select(everyone, start).read_at,
+            keep=self.share_prefixes,
+            records=records,
+        )
+        outcome = self.probe.read(self.model, states, place)
+        return Clean(texts, place, past or nothing_read(texts.first), outcome, tokens + ids.numel())
+
+    def distances(self, clean: Clean, wanted: Bool[Tensor, "N S"], span: int = 1) -> tuple[Float[Tensor, " n"], int]:
         """How far each wanted position's outcome is from the clean one, row by row; and the padded tokens that went through
         the model. `span` reasoning tokens from the position on are masked together."""
-        share = self.block > 0 and can_share_prefixes(model)
-        result: list[Tensor] = [torch.empty(0)] * len(texts.token_ids)
+        texts, place = clean.texts, clean.place
+        end = texts.token_ids.shape[1] - 1
+        rows, positions = wanted.nonzero(as_tuple=True)
+        reads = place.before.masked_fill(~place.valid, end).amin(1)
+        widths = end - torch.minimum(positions, reads[rows]) if self.share_prefixes else torch.full_like(rows, end)
+        distances = torch.empty(len(rows), dtype=clean.outcome.dtype, device=clean.outcome.device)
         tokens = 0
-        for chunk in chunks_by_tokens(texts.lengths(), self.token_budget):
-            own = torch.tensor(chunk, device=texts.token_ids.device)
-            part, rows_wanted = texts.select(own), wanted[own]
-            place = probe.locate(part.answer)
-            clean, ran = part.clean_outcome(model, probe, place)
-            prefix = SharedPrefix(model, part.token_ids) if share else None
-            rows, positions = rows_wanted.nonzero(as_tuple=True)
-            distances = torch.empty(len(rows), dtype=clean.dtype, device=clean.device)
-            tokens += ran
-            for start, members in _blocks(positions, self.block if share else 0):
-                tokens += prefix.advance(start) if prefix else 0
-                lengths = part.attention.sum(1)[rows[members]].tolist()
-                for batch in chunks_by_tokens(lengths, self.token_budget):
-                    index = members[torch.tensor(batch, device=members.device)]
-                    row, at = rows[index], positions[index]
-                    columns = torch.arange(start, max(lengths[i] for i in batch), device=members.device)
-                    masked = (columns >= at[:, None]) & (columns < at[:, None] + span) & part.reasoning[row[:, None], columns]
-                    token_ids = part.token_ids[row[:, None], columns].masked_fill(masked, self.fill_token_id)
-                    answer = place.select(row, start)
-                    if prefix:
-                        hidden = prefix.hidden_after(row, token_ids, answer.read_at)
-                    else:
-                        attention = part.attention[row[:, None], columns]
-                        hidden = hidden_states(model, attention, token_ids, read_at=answer.read_at)
-                    distances[index] = probe.distance(clean[row], probe.read(model, hidden, token_ids, answer))
-                    tokens += token_ids.numel()
-            for i, values in zip(chunk, distances.split(rows_wanted.sum(1).tolist()), strict=True):
-                result[i] = values
-        return result, tokens
-
-
-def _blocks(positions: Int[Tensor, " n"], size: int) -> Iterator[tuple[int, Int[Tensor, " m"]]]:
-    """(first column, members) of each run of `size` columns that has positions, in order; size 0: all from column 0."""
-    if size == 0:
-        yield 0, torch.arange(len(positions), device=positions.device)
-        return
-    starts = positions // size * size
-    for start in starts.unique().tolist():
-        yield start, (starts == start).nonzero().flatten()
+        for batch in chunks_by_tokens(widths.clamp(min=-(-end // PREFIX_SHARE)).tolist(), self.token_budget, PADDING):
+            index = torch.tensor(batch, device=rows.device)
+            row, at = rows[index], positions[index, None]
+            start = end - int(widths[index].max())
+            columns = torch.arange(start, end, device=rows.device)
+            masked = (columns >= at) & (columns < at + span) & texts.reasoning[row, start:end]
+            ids = texts.token_ids[row, start:end].masked_fill(masked, self.fill_token_id)
+            answer = place.select(row, start)
+            states, _ = self.decoder(clean.past.select(row, start), embed(self.model, ids), answer.read_at)
+            distances[index] = self.probe.distance(clean.outcome[row], self.probe.read(self.model, states, answer))
+            tokens += ids.numel()
+        return distances, tokens

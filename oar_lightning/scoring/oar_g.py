@@ -10,9 +10,10 @@ from jaxtyping import Float, Int
 from torch import Tensor
 
 from oar_lightning.batching import chunks_by_tokens
-from oar_lightning.language_model import embed, scoring
+from oar_lightning.decoder import choose_decoder
+from oar_lightning.language_model import at_columns, can_share_prefixes, embed, scoring
 from oar_lightning.scoring.base import Scorer, distinct_rows, place_rows, row_generator, scorable_rows
-from oar_lightning.scoring.prefix import PromptStates
+from oar_lightning.scoring.prefix import read_prompts
 from oar_lightning.scoring.probes import Probe, ProbeSchedule
 from oar_lightning.types import Rollouts
 
@@ -101,33 +102,38 @@ def gradient_scores(
     Every row must have an answer. `noise(rollouts, row, draw, hidden size)` is added to the row's reasoning tokens.
     """
     scores: dict[tuple[int, int], Tensor] = {}
-    last = torch.arange(rollouts.token_ids.shape[1], device=rollouts.token_ids.device).expand_as(rollouts.token_ids)
-    ends = (last.masked_fill(~rollouts.answer_mask, -1).amax(1) + 1).tolist()  # nothing after the answer is read
+    columns = torch.arange(rollouts.token_ids.shape[1], device=rollouts.token_ids.device)
+    ends = columns.masked_fill(~rollouts.answer_mask, -1).amax(1)  # nothing is read off the answer's last token, or after it
+    first = rollouts.attention_mask.long().argmax(1)
+    start = int(rollouts.response_mask.any(0).long().argmax()) if can_share_prefixes(model) else 0
     with scoring(model):
-        # the prompt has no noise and no score: its states are run once for all its completions, outside the graph
-        prompts = PromptStates(model, rollouts, token_budget)
-        tokens = prompts.tokens
-        for chunk in chunks_by_tokens([ends[row] - prompts.start for row, _ in copies], token_budget):
+        decoder = choose_decoder(model)
+        # the prompt has no noise and no score: it is read once for all its completions, outside the graph
+        prompts, owner, tokens = read_prompts(model, decoder, rollouts.token_ids[:, :start], first, token_budget)
+        for chunk in chunks_by_tokens([int(ends[row]) - start for row, _ in copies], token_budget):
             some = [copies[i] for i in chunk]
-            rows = torch.tensor([row for row, _ in some], device=rollouts.token_ids.device)
-            columns = slice(prompts.start, max(ends[row] for row, _ in some))
-            ids, reasoning = rollouts.token_ids[rows, columns], rollouts.reasoning_mask[rows, columns]
-            place = probe.locate(rollouts.answer_mask[rows, columns])
+            rows = torch.tensor([row for row, _ in some], device=columns.device)
+            own = slice(start, int(ends[rows].max()))
+            ids, reasoning = rollouts.token_ids[rows, own], rollouts.reasoning_mask[rows, own]
+            place = probe.locate(rollouts.answer_mask[rows], rollouts.token_ids[rows])
+            answer = place.select(torch.arange(len(rows), device=rows.device), start)
+            past = prompts.select(owner[rows])
             with torch.no_grad():
                 embeddings = embed(model, ids)
                 if rollouts.prediction_states is not None:
-                    clean = probe.read_predictions(model, rollouts.prediction_states[rows, columns], ids, place)
+                    clean = probe.read(model, at_columns(rollouts.prediction_states[rows], place.columns), place)
                 else:
                     once, copy_of = first_of_each(rows)
                     tokens += ids[once].numel()
-                    there = place.select(once)
-                    hidden = prompts.hidden_states(rows[once], embeddings[once], there.read_at)
-                    clean = probe.read(model, hidden, ids[once], there)[copy_of]
+                    read_at = answer.select(once).read_at
+                    clean = probe.read(model, decoder(past.select(once), embeddings[once], read_at)[0], place.select(once))[
+                        copy_of
+                    ]
             noisy = embeddings.clone()
             noisy[reasoning] += torch.cat([noise(rollouts, row, draw, noisy.shape[-1]) for row, draw in some]).to(noisy)
             noisy.requires_grad_()
             with torch.enable_grad():
-                outcome = probe.read(model, prompts.hidden_states(rows, noisy, place.read_at), ids, place)
+                outcome = probe.read(model, decoder(past, noisy, answer.read_at)[0], place)
                 # autograd.grad, not backward: parameter gradients and DDP/DeepSpeed hooks must not see this
                 (gradient,) = torch.autograd.grad(probe.gap(clean, outcome).sum(), noisy)
             tokens += 2 * ids.numel()

@@ -11,17 +11,18 @@ from jaxtyping import Bool, Float, Int
 from torch import Tensor
 
 from oar_lightning.attention import ReadAt
-from oar_lightning.language_model import at_columns, head_logits
+from oar_lightning.language_model import head_logits
 
 FISHER_TOKENS = 8
 """The most probable tokens, to which the Fisher matrix of an outcome is restricted; they hold nearly all of its mass."""
 
 
 class AnswerPlace(NamedTuple):
-    """Columns of the answer tokens that a probe reads, in order, padded with 0; and which of them are real."""
+    """Columns of the answer tokens that a probe reads, in order, padded with 0; which of them are real; and the tokens."""
 
     columns: Int[Tensor, "N A"]
     valid: Bool[Tensor, "N A"]
+    token_ids: Int[Tensor, "N A"]
 
     @property
     def before(self) -> Int[Tensor, "N A"]:
@@ -41,7 +42,7 @@ class AnswerPlace(NamedTuple):
 
     def select(self, rows: Int[Tensor, " n"], start: int = 0) -> AnswerPlace:
         """The given rows, columns counted from `start`."""
-        return AnswerPlace((self.columns[rows] - start).clamp(min=0), self.valid[rows])
+        return AnswerPlace((self.columns[rows] - start).clamp(min=0), self.valid[rows], self.token_ids[rows])
 
 
 class Probe(ABC):
@@ -73,23 +74,13 @@ class Probe(ABC):
     @abstractmethod
     def distance_of_shift(self, shift: Float[Tensor, "N M R"]) -> Float[Tensor, "N R"]: ...
 
-    def locate(self, answer_mask: Bool[Tensor, "N S"]) -> AnswerPlace:
-        return AnswerPlace(*masked_positions(self.positions(answer_mask)))
+    def locate(self, answer_mask: Bool[Tensor, "N S"], token_ids: Int[Tensor, "N S"]) -> AnswerPlace:
+        columns, valid = masked_positions(self.positions(answer_mask))
+        return AnswerPlace(columns, valid, token_ids.gather(1, columns))
 
-    def read(self, model: Any, hidden: Float[Tensor, "N S H"], token_ids: Int[Tensor, "N S"], place: AnswerPlace) -> Tensor:
-        """The outcome from final hidden states; logits exist only at the positions that predict the answer."""
-        return self._read(model, hidden, place.before, token_ids, place)
-
-    def read_predictions(
-        self, model: Any, prediction_states: Float[Tensor, "N S H"], token_ids: Int[Tensor, "N S"], place: AnswerPlace
-    ) -> Tensor:
-        """The outcome from states that stand at the tokens which they predict (`Rollouts.prediction_states`)."""
-        return self._read(model, prediction_states, place.columns, token_ids, place)
-
-    def _read(
-        self, model: Any, states: Tensor, columns: Int[Tensor, "N A"], token_ids: Int[Tensor, "N S"], place: AnswerPlace
-    ) -> Tensor:
-        return self.outcome(head_logits(model, at_columns(states, columns)), token_ids.gather(1, place.columns), place.valid)
+    def read(self, model: Any, states: Float[Tensor, "N A H"], place: AnswerPlace) -> Tensor:
+        """The outcome from the final hidden states that predict the answer."""
+        return self.outcome(head_logits(model, states), place.token_ids, place.valid)
 
 
 class _Distribution(Probe):

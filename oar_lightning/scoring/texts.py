@@ -2,47 +2,48 @@
 
 from __future__ import annotations
 
-from typing import Any, NamedTuple
+from typing import NamedTuple
 
-from jaxtyping import Bool, Float, Int
+import torch
+from jaxtyping import Bool, Int
 from torch import Tensor
 
-from oar_lightning.language_model import at_columns, hidden_states
-from oar_lightning.scoring.probes import AnswerPlace, Probe, masked_positions
+from oar_lightning.scoring.probes import AnswerPlace, Probe
 from oar_lightning.types import Rollouts
 
 
 class Texts(NamedTuple):
-    """Rows with padding on the right, each ending with its answer: what follows is cut off, for no probe reads it."""
+    """Rows with padding on the left, each ending with the last answer token that the probe asks for: what follows is not read.
+
+    ``first``: column of each row's first token.
+    """
 
     token_ids: Int[Tensor, "N S"]
-    attention: Bool[Tensor, "N S"]
+    first: Int[Tensor, " N"]
     answer: Bool[Tensor, "N S"]
     reasoning: Bool[Tensor, "N S"]
-    prediction_states: Float[Tensor, "N S H"] | None
 
     def lengths(self) -> list[int]:
-        return self.attention.sum(1).tolist()
+        return (self.token_ids.shape[1] - self.first).tolist()
 
     def select(self, rows: Int[Tensor, " n"]) -> Texts:
         """The given rows, cut to the longest of them."""
-        width = int(self.attention[rows].sum(1).max())
-        states = None if self.prediction_states is None else self.prediction_states[rows, :width]
-        ids, attention, answer, reasoning = (x[rows, :width] for x in self[:4])
-        return Texts(ids, attention, answer, reasoning, states)
+        cut = int(self.first[rows].min())
+        ids, answer, reasoning = (x[rows, cut:] for x in (self.token_ids, self.answer, self.reasoning))
+        return Texts(ids, self.first[rows] - cut, answer, reasoning)
 
-    def clean_outcome(self, model: Any, probe: Probe, place: AnswerPlace) -> tuple[Tensor, int]:
-        """The outcome of the texts as they are, and the tokens that this ran through the model."""
-        if self.prediction_states is not None:
-            return probe.read_predictions(model, self.prediction_states, self.token_ids, place), 0
-        hidden = hidden_states(model, self.attention, self.token_ids, read_at=place.read_at)
-        return probe.read(model, hidden, self.token_ids, place), self.token_ids.numel()
+    def scored_from(self, place: AnswerPlace) -> int:
+        """The first column that is masked or read in any row: what precedes it is the same in all counterfactuals."""
+        reads = place.before.masked_fill(~place.valid, self.token_ids.shape[1]).amin(1)
+        return int(torch.minimum(reads, self.reasoning.long().argmax(1)).min())
 
 
-def texts_until_answer(rollouts: Rollouts) -> Texts:
+def texts_until_answer(rollouts: Rollouts, probe: Probe) -> Texts:
     """Every row must have an answer."""
-    wanted = rollouts.attention_mask & (rollouts.answer_mask.long().flip(1).cumsum(1).flip(1) > 0)
-    index, valid = masked_positions(wanted)
-    ids, answer, reasoning = (x.gather(1, index) for x in (rollouts.token_ids, rollouts.answer_mask, rollouts.reasoning_mask))
-    states = None if rollouts.prediction_states is None else at_columns(rollouts.prediction_states, index)
-    return Texts(ids, valid, answer & valid, reasoning & valid, states)
+    probed = probe.positions(rollouts.answer_mask)
+    wanted = rollouts.attention_mask & (probed.long().flip(1).cumsum(1).flip(1) > 0)
+    counts = wanted.sum(1)
+    # a stable sort puts the wanted columns last, in order
+    index = wanted.to(torch.uint8).argsort(dim=1, stable=True)[:, wanted.shape[1] - int(counts.max()) :]
+    ids, valid, answer, reasoning = (x.gather(1, index) for x in (rollouts.token_ids, wanted, probed, rollouts.reasoning_mask))
+    return Texts(ids.masked_fill(~valid, 0), index.shape[1] - counts, answer & valid, reasoning & valid)

@@ -160,11 +160,11 @@ def test_rank_stability_and_cost_are_reported():
     noisy = OarG(noise_std=1e-3, num_draws=2)
     noisy(model, rollouts)
     assert -1 <= noisy.metrics["rank_stability"] < 1
-    # 2 rows of 11 columns: prompts of 3, then 8 up to the longer answer: clean once, each draw forward and back
-    assert noisy.metrics["forward_equivalents"] == (2 * 3 + 2 * 8 + 2 * 2 * 16) / 22
+    # 2 rows of 11 columns: prompts of 3, then 7 up to the last token of the longer answer: clean once, each draw there and back
+    assert noisy.metrics["forward_equivalents"] == (2 * 3 + 2 * 7 + 2 * 2 * 14) / 22
     off = OarG(stability_rows=0)
     off(model, rollouts)
-    assert off.metrics == {"forward_equivalents": (2 * 3 + 16 + 2 * 16) / 22}
+    assert off.metrics == {"forward_equivalents": (2 * 3 + 14 + 2 * 14) / 22}
 
 
 def test_rank_correlation():

@@ -7,9 +7,7 @@ import torch
 from toy import golden, gpt2, padded, rollouts_of
 
 from oar_lightning.scoring import OarP, ProbeSchedule
-from oar_lightning.scoring.counterfactual import Counterfactuals
 from oar_lightning.scoring.probes import PROBES
-from oar_lightning.scoring.texts import texts_until_answer
 
 GOLDEN = golden("oar_p")
 # kinks: the golden model's RMSNorm and rotary tables work in float32, so another batch shape may differ by a float32 rounding
@@ -17,8 +15,8 @@ ALONE, BATCHED = 1e-9, 3e-6
 
 
 def scores_of(model, rollouts, probe):
-    texts = texts_until_answer(rollouts)
-    return Counterfactuals(GOLDEN["mask_token_id"], 10**6, 0).distances(model, texts, PROBES[probe], texts.reasoning)
+    scorer = OarP(ProbeSchedule(probe), 10**6, GOLDEN["mask_token_id"], share_prefixes=False)
+    return scorer(model, rollouts)[rollouts.reasoning_mask]
 
 
 def expected_scores(probe: str) -> dict[int, torch.Tensor]:
@@ -32,8 +30,7 @@ def expected_scores(probe: str) -> dict[int, torch.Tensor]:
 def test_golden_scores(golden_model, probe):
     for seq, expected in expected_scores(probe).items():
         rollouts = rollouts_of([GOLDEN["sequences"][seq]])
-        with torch.no_grad():
-            (scores,), _ = scores_of(golden_model, rollouts, probe)
+        scores = scores_of(golden_model, rollouts, probe)
         assert scores.dtype == torch.float64
         torch.testing.assert_close(scores, expected, rtol=0, atol=ALONE, msg=lambda m, seq=seq: f"sequence {seq}: {m}")
 
@@ -107,11 +104,12 @@ def test_brute_force_on_absolute_positions(probe, token_budget):
 
 
 def test_cost_is_counted():
-    """One row, one budget: the clean pass and a counterfactual per reasoning token, without the tail."""
+    """One row, one budget: the clean pass up to the answer and a counterfactual per reasoning token, without the tail."""
     rollouts = rollouts_of([{"before": [1, 2], "reasoning": [3, 4, 5], "answer": [6], "tail": [7, 8, 9, 10]}])
-    scorer = OarP()
-    scorer(gpt2(), rollouts)
-    assert scorer.metrics == {"forward_equivalents": 4 * 6 / 10}
+    for share, tokens in ((False, 4 * 5), (True, 5 + 3 * 3)):  # padded to the longest suffix
+        scorer = OarP(share_prefixes=share)
+        scorer(gpt2(), rollouts)
+        assert scorer.metrics == {"forward_equivalents": tokens / 10}
 
 
 def test_warm_up_probe():

@@ -2,17 +2,19 @@
 
 from __future__ import annotations
 
+import dataclasses
+
 import pytest
 import torch
 from toy import gpt2, rollouts_of
 from transformers import LlamaConfig, LlamaForCausalLM, Qwen2Config, Qwen2ForCausalLM
 
+from oar_lightning.decoder import ModuleDecoder
 from oar_lightning.language_model import can_share_prefixes
-from oar_lightning.scoring import OarP
-from oar_lightning.scoring.counterfactual import Counterfactuals
-from oar_lightning.scoring.prefix import SharedPrefix
+from oar_lightning.scoring import OarP, ProbeSchedule
+from oar_lightning.scoring.prefix import read_prompts
 from oar_lightning.scoring.probes import PROBES
-from oar_lightning.scoring.texts import texts_until_answer
+from oar_lightning.scoring.reference import ReferenceOarP
 
 SIZES = {
     "vocab_size": 40,
@@ -51,45 +53,57 @@ def texts(seed: int = 0):
 def test_shared_prefixes_change_no_score(family, probe, token_budget):
     model = FAMILIES[family]().double().eval()
     assert can_share_prefixes(model)
+    rollouts, schedule = texts(), ProbeSchedule(probe)
+    full = OarP(schedule, 10**6, fill_token_id=0, share_prefixes=False)
+    shared = OarP(schedule, token_budget, fill_token_id=0)
+    expected, actual = full(model, rollouts), shared(model, rollouts)
+    assert float(expected.max()) > 1e-4
+    # Qwen2's and Llama's norms and rotary tables work in float32 inside
+    torch.testing.assert_close(actual, expected, rtol=1e-4, atol=3e-6 if family != "gpt2" else 1e-12)
+    assert shared.metrics["forward_equivalents"] < 0.8 * full.metrics["forward_equivalents"]
+
+
+@pytest.mark.parametrize("probe", PROBES)
+def test_an_answer_that_begins_before_the_reasoning_ends(probe):
+    """Some of the answer stands before masked tokens, which do not touch it."""
+    model = FAMILIES["gpt2"]().double().eval()
     rollouts = texts()
-    with torch.no_grad():
-        text = texts_until_answer(rollouts)
-        full, full_tokens = Counterfactuals(0, 10**6, 0).distances(model, text, PROBES[probe], text.reasoning)
-        assert max(float(s.max()) for s in full) > 1e-4
-        for block in (1, 5, 100):
-            scores, tokens = Counterfactuals(0, token_budget, block).distances(model, text, PROBES[probe], text.reasoning)
-            for a, b in zip(scores, full, strict=True):
-                # Qwen2's and Llama's norms and rotary tables work in float32 inside
-                torch.testing.assert_close(a, b, rtol=1e-4, atol=3e-6 if family != "gpt2" else 1e-12)
-    if token_budget == 60:
-        assert tokens < full_tokens
+    answer = rollouts.answer_mask.clone()
+    answer[0, 7] = True
+    mixed = dataclasses.replace(rollouts, answer_mask=answer, reasoning_mask=rollouts.reasoning_mask & ~answer)
+    if probe == "last":
+        mixed = dataclasses.replace(mixed, reasoning_mask=mixed.reasoning_mask & (torch.arange(answer.shape[1]) < 7))
+    schedule = ProbeSchedule(probe)
+    expected = ReferenceOarP(schedule, fill_token_id=0)(model, mixed)
+    torch.testing.assert_close(OarP(schedule, fill_token_id=0)(model, mixed), expected, rtol=1e-9, atol=1e-12)
 
 
 def test_models_with_a_sliding_window_fall_back_to_full_length():
     model = sliding_qwen2().double().eval()
     assert not can_share_prefixes(model)
     rollouts = texts()
-    torch.testing.assert_close(OarP(block=4)(model, rollouts), OarP(block=0)(model, rollouts), rtol=0, atol=0)
+    actual, full = OarP()(model, rollouts), OarP(share_prefixes=False)(model, rollouts)
+    torch.testing.assert_close(actual, full, rtol=0, atol=0)
 
 
-def test_continuations_leave_the_prefix_as_it_was():
+def test_equal_prompts_are_read_once():
     model = gpt2().eval()
-    ids = torch.randint(1, 40, (3, 12), generator=torch.Generator().manual_seed(1))
+    ids = torch.tensor([[9, 3, 4, 5], [3, 4, 5, 6], [9, 3, 4, 5], [8, 3, 4, 5], [8, 3, 4, 5]])
+    first = torch.tensor([1, 0, 1, 0, 1])
+    past, owner, tokens = read_prompts(model, ModuleDecoder(model), ids, first, 7)
+    assert tokens == 4 * 4  # the last two differ in their padding
+    assert owner[0] == owner[2]
+    assert len(set(owner.tolist())) == 4
     with torch.no_grad():
-        prefix = SharedPrefix(model, ids)
-        prefix.advance(5)
-        rows = torch.tensor([2, 0, 2])
-        first = prefix.hidden_after(rows, ids[rows, 5:9])
-        again = prefix.hidden_after(rows, ids[rows, 5:9])
-        assert prefix.advance(5) == 0
-        assert prefix.advance(8) == 9
-        later = prefix.hidden_after(rows, ids[rows, 8:9])
-        whole = model.get_decoder()(input_ids=ids[rows, :9]).last_hidden_state
-    torch.testing.assert_close(first, again, rtol=0, atol=0)
-    torch.testing.assert_close(first, whole[:, 5:], rtol=0, atol=1e-12)
-    torch.testing.assert_close(later, whole[:, 8:], rtol=0, atol=1e-12)
+        for row in range(5):
+            alone = model.get_decoder()(input_ids=ids[row : row + 1, first[row] :], use_cache=True).past_key_values
+            for layer, keys in enumerate(past.keys):
+                torch.testing.assert_close(keys[owner[row], :, first[row] :], alone.layers[layer].keys[0], rtol=0, atol=1e-5)
 
 
-def test_block_is_checked():
-    with pytest.raises(ValueError, match=r"scorer\.block"):
-        OarP(block=-1)
+def test_no_prompt_is_nothing_read():
+    past, owner, tokens = read_prompts(
+        gpt2(), ModuleDecoder(gpt2()), torch.empty(3, 0, dtype=torch.long), torch.zeros(3).long(), 9
+    )
+    assert past.width == tokens == 0
+    assert owner.tolist() == [0, 1, 2]

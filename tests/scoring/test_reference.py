@@ -23,11 +23,11 @@ def batch():
 
 
 @pytest.mark.parametrize("probe", PROBES)
-@pytest.mark.parametrize("block", [0, 3, 8])
-def test_oar_p_in_float64(model64, probe, block):
+@pytest.mark.parametrize("share", [False, True])
+def test_oar_p_in_float64(model64, probe, share):
     rollouts = batch()
     expected = ReferenceOarP(ProbeSchedule(probe), fill_token_id=3)(model64, rollouts)
-    actual = OarP(ProbeSchedule(probe), 50, fill_token_id=3, block=block)(model64, rollouts)
+    actual = OarP(ProbeSchedule(probe), 50, fill_token_id=3, share_prefixes=share)(model64, rollouts)
     assert float(expected.max()) > 1e-3
     torch.testing.assert_close(actual, expected, rtol=1e-9, atol=1e-12)
 
