@@ -38,6 +38,7 @@ LAYERS = (
     },
     {"answer_form"},
     PURE - TEXT - {"types"} | {"verify", "language_model", "schedule", "tracking"},
+    {"decoder"},
     {"scoring", "data", "reward", "policy", "heatmap", "problem_result"},
     {"rollout", "experience", "evaluation_metrics", "token_credit"},
     {"module", "supervised", "evaluation", "completion_scores", "audit"},

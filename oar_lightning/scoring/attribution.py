@@ -33,7 +33,7 @@ class Attribution:
             number has one.
     """
 
-    directions: int = 4
+    directions: int = 3
 
     def __post_init__(self) -> None:
         if self.directions < 1:

@@ -18,7 +18,7 @@ from oar_lightning.scoring.prefix import read_prompts
 from oar_lightning.scoring.probes import AnswerPlace, Probe
 from oar_lightning.scoring.texts import Texts
 
-PREFIX_SHARE = 4
+PREFIX_SHARE = 8
 """A counterfactual has a copy of its prefix's keys and values; so many of these tokens count as one in the token budget."""
 
 PADDING = 8

@@ -22,7 +22,8 @@ class OarP(Scorer):
 
     Args:
         probe: which outcome is read, and when.
-        token_budget: padded tokens of one batch of counterfactuals; bounds memory, does not change the numbers.
+        token_budget: padded tokens that a batch of counterfactuals runs; bounds memory, does not change the numbers. (More are
+            slower on a CPU, whose caches they leave.)
         fill_token_id: replaces the masked token and is attended to like any other; None takes the tokenizer's pad token.
         share_prefixes: counterfactuals share the keys and values of what precedes the masked token; otherwise, and for models
             whose cache cannot be shared, each is computed in full length. Does not change the numbers.
@@ -31,7 +32,7 @@ class OarP(Scorer):
     def __init__(
         self,
         probe: ProbeSchedule = ProbeSchedule(),
-        token_budget: int = 4096,
+        token_budget: int = 2048,
         fill_token_id: int | None = None,
         share_prefixes: bool = True,
     ) -> None:

@@ -35,7 +35,7 @@ class OarPApproximate(OarP):
         coarse: CoarseStage = Attribution(),
         budget: float = 5.0,
         probe: ProbeSchedule = ProbeSchedule(),
-        token_budget: int = 4096,
+        token_budget: int = 2048,
         fill_token_id: int | None = None,
         share_prefixes: bool = True,
     ) -> None:

@@ -88,7 +88,7 @@ def test_the_budget_buys_late_tokens_then_the_largest_estimates():
     rollouts = rollouts_of([{"before": [3, 4], "reasoning": list(range(5, 25)), "conclude": [26], "answer": [27, 28]}])
     exact = OarP()(model, rollouts)[0, 2:22]
     coarse = OarPApproximate(budget=0.0)(model, rollouts)[0, 2:22]
-    spent = (1 + 4) * 23 + 20 + 2  # window forward and four times back, fills, prompt
+    spent = (1 + 3) * 23 + 20 + 2  # window forward and three times back, fills, prompt
     costs = torch.arange(23, 3, -1)
     large = int(coarse[:15].argmax())
     left = 4 * int(costs[large])  # a quarter of it is for the largest estimates
