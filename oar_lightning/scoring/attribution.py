@@ -14,7 +14,6 @@ from jaxtyping import Bool, Float, Int
 from torch import Tensor
 
 from oar_lightning.attention import LayerRecord
-from oar_lightning.language_model import embed
 from oar_lightning.scoring.coarse import Estimate
 from oar_lightning.scoring.counterfactual import Clean, Counterfactuals
 from oar_lightning.scoring.probes import masked_positions
@@ -73,11 +72,11 @@ class Attribution:
 
     def _replaced(self, masking: Counterfactuals, clean: Clean, positions: Int[Tensor, "n R"]) -> list[LayerRecord]:
         """The attention of fill tokens that stand alone in the places of the reasoning tokens."""
-        fill = embed(masking.model, torch.full_like(positions, masking.fill_token_id))
+        everyone = torch.arange(len(positions), device=positions.device)[:, None]
         unread = torch.zeros_like(positions[:, :1]), torch.ones_like(positions[:, :1], dtype=torch.bool)
         records: list[LayerRecord] = []
         with torch.no_grad():
-            masking.decoder(clean.past, fill, unread, records=records, alone_at=positions)
+            masking.decoder(clean.past, clean.fills[everyone, positions], unread, records=records, alone_at=positions)
         return records
 
 

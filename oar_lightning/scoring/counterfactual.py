@@ -14,6 +14,7 @@ from oar_lightning.attention import LayerRecord
 from oar_lightning.batching import chunks_by_tokens
 from oar_lightning.decoder import Decoder, Past, nothing_read
 from oar_lightning.language_model import embed
+from oar_lightning.scoring.fills import Fill
 from oar_lightning.scoring.prefix import read_prompts
 from oar_lightning.scoring.probes import AnswerPlace, Probe
 from oar_lightning.scoring.texts import Texts
@@ -26,13 +27,14 @@ PADDING = 8
 
 
 class Clean(NamedTuple):
-    """Texts as they are: where their answers stand, what the decoder keeps of all columns but the last, their outcomes, and the
-    tokens that went through the model."""
+    """Texts as they are: where their answers stand, what the decoder keeps of all columns but the last, their outcomes, what is
+    put in masked places, and the tokens that went through the model."""
 
     texts: Texts
     place: AnswerPlace
     past: Past
     outcome: Tensor
+    fills: Float[Tensor, "N S H"]
     tokens: int
 
     def detach(self) -> Clean:
@@ -44,7 +46,7 @@ class Counterfactuals:
     """How masked texts are made, run and compared.
 
     Args:
-        fill_token_id: what stands in a masked place.
+        fill, fill_token_id, seed: what stands in a masked place (`fills`).
         token_budget: padded tokens of one batch; bounds memory, does not change the numbers.
         share_prefixes: run only what follows the masked place; otherwise each counterfactual in full length.
     """
@@ -52,7 +54,9 @@ class Counterfactuals:
     model: Any
     decoder: Decoder
     probe: Probe
+    fill: Fill
     fill_token_id: int
+    seed: int
     token_budget: int
     share_prefixes: bool
 
@@ -78,7 +82,9 @@ class Counterfactuals:
             records=records,
         )
         outcome = self.probe.read(self.model, states, place)
-        return Clean(texts, place, past or nothing_read(texts.first), outcome, tokens + ids.numel())
+        with torch.no_grad():
+            fills = self.fill(self.model, self.decoder, texts, self.fill_token_id, self.seed)
+        return Clean(texts, place, past or nothing_read(texts.first), outcome, fills, tokens + ids.numel())
 
     def distances(self, clean: Clean, wanted: Bool[Tensor, "N S"], span: int = 1) -> tuple[Float[Tensor, " n"], int]:
         """How far each wanted position's outcome is from the clean one, row by row; and the padded tokens that went through
@@ -96,9 +102,11 @@ class Counterfactuals:
             start = end - int(widths[index].max())
             columns = torch.arange(start, end, device=rows.device)
             masked = (columns >= at) & (columns < at + span) & texts.reasoning[row, start:end]
-            ids = texts.token_ids[row, start:end].masked_fill(masked, self.fill_token_id)
+            embeds = embed(self.model, texts.token_ids[row, start:end])
+            copy, column = masked.nonzero(as_tuple=True)
+            embeds[copy, column] = clean.fills[row[copy], start + column].to(embeds)
             answer = place.select(row, start)
-            states, _ = self.decoder(clean.past.select(row, start), embed(self.model, ids), answer.read_at)
+            states, _ = self.decoder(clean.past.select(row, start), embeds, answer.read_at)
             distances[index] = self.probe.distance(clean.outcome[row], self.probe.read(self.model, states, answer))
-            tokens += ids.numel()
+            tokens += masked.numel()
         return distances, tokens

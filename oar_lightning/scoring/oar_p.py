@@ -12,6 +12,7 @@ from oar_lightning.decoder import choose_decoder
 from oar_lightning.language_model import can_share_prefixes, scoring
 from oar_lightning.scoring.base import Scorer, distinct_rows, place_rows, scorable_rows
 from oar_lightning.scoring.counterfactual import Counterfactuals
+from oar_lightning.scoring.fills import FILLS
 from oar_lightning.scoring.probes import ProbeSchedule
 from oar_lightning.scoring.texts import Texts, texts_until_answer
 from oar_lightning.types import Rollouts
@@ -24,7 +25,9 @@ class OarP(Scorer):
         probe: which outcome is read, and when.
         token_budget: padded tokens that a batch of counterfactuals runs; bounds memory, does not change the numbers. (More are
             slower on a CPU, whose caches they leave.)
-        fill_token_id: replaces the masked token and is attended to like any other; None takes the tokenizer's pad token.
+        fill: what replaces the masked token and is attended to like any other: `pad` (`fill_token_id`, or the tokenizer's pad
+            token where that is None), `mean_embedding`, `random_token`, `model_sample` (see `fills`).
+        seed: of what `random_token` and `model_sample` draw; each completion's draws depend on its tokens and this.
         share_prefixes: counterfactuals share the keys and values of what precedes the masked token; otherwise, and for models
             whose cache cannot be shared, each is computed in full length. Does not change the numbers.
     """
@@ -33,7 +36,9 @@ class OarP(Scorer):
         self,
         probe: ProbeSchedule = ProbeSchedule(),
         token_budget: int = 2048,
+        fill: str = "pad",
         fill_token_id: int | None = None,
+        seed: int = 0,
         share_prefixes: bool = True,
     ) -> None:
         super().__init__()
@@ -41,7 +46,13 @@ class OarP(Scorer):
             raise ValueError(f"scorer.token_budget is a number of tokens and must be >= 1, got {token_budget}")
         self.probe = probe
         self.token_budget = token_budget
+        if fill not in FILLS:
+            raise ValueError(f"scorer.fill must be one of {', '.join(FILLS)}, got {fill}")
+        if fill != "pad" and fill_token_id is not None:
+            raise ValueError(f"scorer.fill_token_id={fill_token_id} is only for scorer.fill=pad, not {fill}; leave one out")
+        self.fill = fill
         self.fill_token_id = fill_token_id
+        self.seed = seed
         self.share_prefixes = share_prefixes
 
     @torch.no_grad()
@@ -56,7 +67,9 @@ class OarP(Scorer):
             texts = texts_until_answer(rollouts.select(rows[first]), probe)
             with scoring(model):
                 share = self.share_prefixes and can_share_prefixes(model)
-                masking = Counterfactuals(model, choose_decoder(model), probe, fill, self.token_budget, share)
+                masking = Counterfactuals(
+                    model, choose_decoder(model), probe, FILLS[self.fill], fill, self.seed, self.token_budget, share
+                )
                 for numbers, some in masking.chunks(texts):
                     values, ran = self.score(masking, some)
                     tokens += ran

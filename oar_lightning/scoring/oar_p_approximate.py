@@ -36,10 +36,12 @@ class OarPApproximate(OarP):
         budget: float = 5.0,
         probe: ProbeSchedule = ProbeSchedule(),
         token_budget: int = 2048,
+        fill: str = "pad",
         fill_token_id: int | None = None,
+        seed: int = 0,
         share_prefixes: bool = True,
     ) -> None:
-        super().__init__(probe, token_budget, fill_token_id, share_prefixes)
+        super().__init__(probe, token_budget, fill, fill_token_id, seed, share_prefixes)
         if budget < 0:
             raise ValueError(f"scorer.budget is a number of forward passes and must be >= 0, got {budget}")
         self.coarse = coarse

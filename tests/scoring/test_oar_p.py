@@ -15,7 +15,7 @@ ALONE, BATCHED = 1e-9, 3e-6
 
 
 def scores_of(model, rollouts, probe):
-    scorer = OarP(ProbeSchedule(probe), 10**6, GOLDEN["mask_token_id"], share_prefixes=False)
+    scorer = OarP(ProbeSchedule(probe), 10**6, fill_token_id=GOLDEN["mask_token_id"], share_prefixes=False)
     return scorer(model, rollouts)[rollouts.reasoning_mask]
 
 
