@@ -141,8 +141,8 @@ class Delivery:
         except (Refused, MlflowException) as error:
             if not self._is_final(error, run_id):
                 raise
-            if len(records) > 1:
-                for record in records:
+            if smaller := parts(records):
+                for record in smaller:
                     self._deliver_or_refuse(run_id, [record])
                 return
             log.warning("MLflow refuses record %d (%s), kept in %s: %s", records[0]["n"], records[0]["kind"], REFUSED, error)
@@ -208,6 +208,14 @@ def batches(records: Iterable[tuple[Record, Position]]) -> Iterator[tuple[list[R
         end, size = place, size + count
     if batch:
         yield batch, end
+
+
+def parts(records: list[Record]) -> list[Record]:
+    """A batch as single records, a record as one for each of its values; nothing where there is nothing to divide."""
+    if len(records) > 1:
+        return records
+    values = records[0].get("values", {})
+    return [{**records[0], "values": {key: value}} for key, value in values.items()] if len(values) > 1 else []
 
 
 def connect(tracking_uri: str) -> MlflowClient:

@@ -174,16 +174,15 @@ class DurableMLFlowLogger(Logger):
         return self.record("status", status=status)
 
     @rank_zero_only
-    def finalize(self, status: str) -> None:
-        """Lightning's last call; the run is closed by `close`."""
-        if self.is_open:
-            self.set_status({"success": "FINISHED", "failed": "FAILED"}.get(status, status.upper()))
+    def close(self, status: str | None = None) -> None:
+        """Record how the run ended, where that is known, and deliver what is left, for `max_stall_s` at most.
 
-    @rank_zero_only
-    def close(self) -> None:
-        """Deliver what is left, for `max_stall_s` at most; later calls do nothing."""
+        Later calls do nothing. Lightning's `finalize`, which comes before the policy is exported, is not the end.
+        """
         if self._journal is None or self._courier is None:
             return
+        if status is not None:
+            self.set_status(status)
         started = time.perf_counter()
         self._courier.flush(self.config.max_stall_s)
         self._courier.stop()
@@ -199,10 +198,6 @@ class DurableMLFlowLogger(Logger):
                 *(left, courier.delivery.tracking_uri, courier.problem or "not in time", self.folder, self.folder.parent),
             )
         log.info("logging took %.2f s of the run's time, and %.2f s of a background thread's", self.seconds, cpu_s)
-
-    @property
-    def is_open(self) -> bool:
-        return self._journal is not None
 
     @property
     @rank_zero_experiment

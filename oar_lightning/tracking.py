@@ -74,9 +74,8 @@ class Tracker:
     @rank_zero_only
     def close(self, status: str) -> None:
         """Record how the run ended and deliver what is left; later calls do nothing."""
-        if self.logger is not None and self.logger.is_open:
-            self.logger.set_status(status)
-            self.logger.close()
+        if self.logger is not None:
+            self.logger.close(status)
 
 
 def flatten(config: dict[str, Any], prefix: str = "") -> dict[str, Any]:
