@@ -220,13 +220,13 @@ def parts(records: list[Record]) -> list[Record]:
 
 def connect(tracking_uri: str) -> MlflowClient:
     """A client whose store exists. Processes that make the same new SQLite database at once would disturb each other."""
-    client = MlflowClient(tracking_uri)
     with contextlib.ExitStack() as stack:
         if (database := sqlite_path(tracking_uri)) is not None:
             database.parent.mkdir(parents=True, exist_ok=True)
             lock = stack.enter_context(database.with_name(f"{database.name}.lock").open("w"))
             fcntl.flock(lock, fcntl.LOCK_EX)
-        client.search_experiments(max_results=1)
+        client = MlflowClient(tracking_uri)  # makes the tables
+        client.search_experiments(max_results=1)  # asks a server whether it is there
     return client
 
 
