@@ -71,6 +71,8 @@ class DurableMLFlowLogger(Logger):
         self.folder = folder
         self.seconds = 0.0
         """What the calls have taken of the caller's time."""
+        self.delivery_cpu_s = 0.0
+        """What delivery has taken of a background thread's processor time; known after `close`."""
         self._resume = (run_id, resume)
         self._journal: Journal | None = None
         self._delivery: Delivery | None = None
@@ -187,7 +189,7 @@ class DurableMLFlowLogger(Logger):
         self._courier.flush(self.config.max_stall_s)
         self._courier.stop()
         self.seconds += time.perf_counter() - started
-        left, cpu_s = self._courier.delivery.left(), self._courier.cpu_s
+        left, self.delivery_cpu_s = self._courier.delivery.left(), self._courier.cpu_s
         self._journal.close()
         self._journal, courier, self._courier = None, self._courier, None
         atexit.unregister(self.close)
@@ -197,7 +199,10 @@ class DurableMLFlowLogger(Logger):
                 "python -m oar_lightning task=sync sync.folder=%s",
                 *(left, courier.delivery.tracking_uri, courier.problem or "not in time", self.folder, self.folder.parent),
             )
-        log.info("logging took %.2f s of the run's time, and %.2f s of a background thread's", self.seconds, cpu_s)
+        log.info(
+            "logging took %.2f s of the run's time, and %.2f s of a background thread's processor time",
+            *(self.seconds, self.delivery_cpu_s),
+        )
 
     @property
     @rank_zero_experiment
@@ -295,4 +300,6 @@ def unreachable(tracking_uri: str, error: Exception) -> str:
 
 
 def short(error: Exception) -> str:
-    return " ".join(str(error).split())[:300]
+    """An error in one line; of a long one, which often wraps others, the beginning and the cause at its end."""
+    text = " ".join(str(error).split()) or type(error).__name__
+    return text if len(text) <= 300 else f"{text[:100]} ... {text[-195:]}"

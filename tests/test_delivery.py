@@ -13,7 +13,7 @@ import pytest
 from mlflow import MlflowClient
 from mlflow.exceptions import MlflowException
 
-from oar_lightning.delivery import Delivery, batches, connect
+from oar_lightning.delivery import Delivery, batches
 from oar_lightning.journal import Journal, Position, State, read_records
 
 FIRST = {"experiment": "e", "artifact_location": None, "run_name": "first", "run_id": None}
@@ -173,6 +173,7 @@ connect(sys.argv[1])
 """
 
 
+@pytest.mark.slow
 def test_processes_can_make_a_new_database_at_once(tmp_path: Path) -> None:
     """Without a lock all but one of them end with `duplicate column name` or the like."""
     command = [sys.executable, "-c", CONNECT, f"sqlite:///{tmp_path}/new/mlflow.db"]

@@ -46,6 +46,9 @@ def run(folder: Path, journals: list[Path], tracking_uri: str | None) -> float:
     synced = [sync(journal, tracking_uri) for journal in journals]
     console = Console()
     console.print(table(folder, synced))
+    for one in synced:
+        if one.note:
+            console.print(f"{one.folder}: {one.note}", soft_wrap=True, markup=False)
     delivered, left = sum(s.delivered for s in synced), sum(s.left for s in synced)
     console.print(f"{len(synced)} runs, {delivered} records delivered now, {left} left", soft_wrap=True)
     if left:
@@ -85,10 +88,10 @@ def deliver(delivery: Delivery) -> Synced:
 def table(folder: Path, synced: list[Synced]) -> Table:
     """The runs with something to tell."""
     rows = Table(title=f"Delivered to MLflow from {folder}")
-    for heading in ("run folder", "MLflow run", "delivered", "left", "note"):
+    for heading in ("run folder", "MLflow run", "delivered", "left"):
         rows.add_column(heading, justify="right" if heading in ("delivered", "left") else "left", overflow="fold")
     for one in synced:
         if one.delivered or one.left or one.note:
             name = one.folder.relative_to(folder).parent if one.folder.name == FOLDER else one.folder.relative_to(folder)
-            rows.add_row(str(name), one.run_id or "-", str(one.delivered), str(one.left), one.note)
+            rows.add_row(str(name), one.run_id or "-", str(one.delivered), str(one.left))
     return rows
