@@ -167,9 +167,19 @@ class Browser:
         for kind in ("mousePressed", "mouseReleased"):
             self.call("Input.dispatchMouseEvent", type=kind, x=x, y=y, button="left", clickCount=1)
 
+    def wait_still(self, timeout_s: float = 20.0) -> None:
+        """Wait until the page looks the same twice, half a second apart: plots are drawn after their data are there."""
+        deadline, before = time.monotonic() + timeout_s, ""
+        while (now := self._picture()) != before and time.monotonic() < deadline:
+            before = now
+            time.sleep(0.5)
+
+    def _picture(self) -> str:
+        return str(self.call("Page.captureScreenshot", format="png")["data"])
+
     def screenshot(self, path: Path) -> None:
         path.parent.mkdir(parents=True, exist_ok=True)
-        path.write_bytes(base64.b64decode(self.call("Page.captureScreenshot", format="png")["data"]))
+        path.write_bytes(base64.b64decode(self._picture()))
 
 
 def _high(pipe: tuple[int, int]) -> tuple[int, int]:
