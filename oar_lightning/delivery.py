@@ -1,7 +1,7 @@
 """Delivers a run's journal to MLflow: everything, in order, and without harm if part of it is delivered again.
 
-Metrics carry the time at which they were recorded, and MLflow keeps a point of the same key, step, time and value once;
-parameters, tags, artifacts and the status are set to what they are set to. So a crash between delivering a record and
+Metrics carry the time at which they were recorded, and MLflow's databases keep a point of the same key, step, time and value
+once; parameters, tags, artifacts and the status are set to what they are set to. So a crash between delivering a record and
 noting it costs a repetition that changes nothing. The run itself is found again by the tag `journal`.
 """
 
@@ -19,7 +19,7 @@ from mlflow import MlflowClient
 from mlflow.entities import Metric, Param, RunTag, ViewType
 from mlflow.exceptions import MlflowException
 
-from oar_lightning.journal import JOURNAL, Position, Record, State, read_records
+from oar_lightning.journal import JOURNAL, Position, Record, State, read_records, undelivered
 
 log = logging.getLogger(__name__)
 
@@ -103,7 +103,7 @@ class Delivery:
 
     def left(self) -> int:
         """How many records are not delivered yet."""
-        return sum(1 for _ in read_records(self.folder / JOURNAL, self.state.position))
+        return undelivered(self.folder)
 
     def refused(self) -> int:
         """How many records MLflow has refused."""

@@ -136,6 +136,11 @@ class State:
         return state if state.bytes <= (folder / JOURNAL).stat().st_size else cls()
 
 
+def undelivered(folder: Path) -> int:
+    """How many records of a folder's journal are not delivered yet."""
+    return sum(1 for _ in read_records(folder / JOURNAL, State.load(folder).position))
+
+
 def replace_file(path: Path, text: str) -> None:
     """Write a file so that a reader, or a kill in the middle, sees the former text or the new one, never a part."""
     aside = path.with_name(f".{path.name}.{os.getpid()}")

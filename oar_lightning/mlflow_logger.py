@@ -26,7 +26,7 @@ from mlflow.tracking.context.registry import resolve_tags
 
 from oar_lightning.config_check import ConfigError
 from oar_lightning.delivery import JOURNAL_TAG, Delivery, connect, sqlite_path
-from oar_lightning.journal import Journal
+from oar_lightning.journal import Journal, JournalInUse
 
 log = logging.getLogger(__name__)
 
@@ -100,12 +100,11 @@ class DurableMLFlowLogger(Logger):
             ConfigError: where the store cannot be reached and `offline_start` is off, or the journal is in use.
         """
         run_id, resume = self._resume
-        if not resume:
+        self._journal = open_journal(self.folder)
+        if not resume and self._journal.end.records:
+            self._journal.close()
             set_aside(self.folder)
-        try:
-            self._journal = Journal(self.folder)
-        except RuntimeError as error:
-            raise ConfigError(f"{error}; wait for it to end, or start a run of its own") from error
+            self._journal = open_journal(self.folder)
         fresh = not self._journal.end.records
         if fresh:
             self.record("run", **self._first_record(run_id))
@@ -283,13 +282,24 @@ class Courier(threading.Thread):
             self._changed.notify_all()
 
 
+def open_journal(folder: Path) -> Journal:
+    """The journal for writing.
+
+    Raises:
+        ConfigError: where another process writes it.
+    """
+    try:
+        return Journal(folder)
+    except JournalInUse as error:
+        raise ConfigError(f"{error}; wait for it to end, or start a run of its own") from error
+
+
 def set_aside(folder: Path) -> None:
     """Make room for a new run's journal; an earlier run's keeps its records under a name with a number."""
-    if folder.exists():
-        number = 1
-        while (aside := folder.with_name(f"{folder.name}-{number}")).exists():
-            number += 1
-        folder.rename(aside)
+    number = 1
+    while (aside := folder.with_name(f"{folder.name}-{number}")).exists():
+        number += 1
+    folder.rename(aside)
 
 
 def unreachable(tracking_uri: str, error: Exception) -> str:

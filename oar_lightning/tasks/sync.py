@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import sys
 from collections.abc import Callable
 from dataclasses import dataclass
@@ -13,7 +14,7 @@ from rich.table import Table
 
 from oar_lightning.config_check import ConfigError
 from oar_lightning.delivery import REFUSED, Delivery
-from oar_lightning.journal import JOURNAL, Journal, JournalInUse
+from oar_lightning.journal import JOURNAL, Journal, JournalInUse, undelivered
 from oar_lightning.mlflow_logger import FOLDER, short
 
 
@@ -57,20 +58,17 @@ def run(folder: Path, journals: list[Path], tracking_uri: str | None) -> float:
 
 
 def sync(folder: Path, tracking_uri: str | None) -> Synced:
-    """Deliver one journal."""
+    """Deliver one journal, unless a running process does."""
     try:
-        journal = Journal(folder)
+        with contextlib.closing(Journal(folder)) as journal:
+            if not journal.end.records:
+                return Synced(folder, None, 0, 0, "empty: the run ended before it recorded anything")
+            return deliver(Delivery(folder, tracking_uri))
     except JournalInUse:
-        left = Delivery(folder).left()
+        left = undelivered(folder)
         return Synced(folder, None, 0, left, "in use by a running process, which delivers it" if left else "")
-    except ValueError as error:
+    except (ValueError, OSError) as error:  # a damaged journal, or one that may not be written
         return Synced(folder, None, 0, 1, short(error))
-    try:
-        if not journal.end.records:
-            return Synced(folder, None, 0, 0, "empty")
-        return deliver(Delivery(folder, tracking_uri))
-    finally:
-        journal.close()
 
 
 def deliver(delivery: Delivery) -> Synced:

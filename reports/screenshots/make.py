@@ -32,7 +32,7 @@ def train(folder: Path, store: str) -> tuple[str, str, list[str]]:
     for trial, (tau, beta) in enumerate(SETTINGS):
         tags = f"{{mlflow.parentRunId: {parent}, sweep: tau_beta, trial: {trial}}}"
         overrides = [f"gate.tau={tau}", f"gate.beta={beta}", f"trainer.max_steps={STEPS}", f"logger.run_name=trial-{trial}"]
-        overrides += [f"logger.tracking_uri={store}", f"logger.tags={tags}", "update.problems=8", "update.group_size=4"]
+        overrides += [f"logger.tracking_uri={store}", f"+logger.tags={tags}", "update.problems=8", "update.group_size=4"]
         command = [sys.executable, "-m", "oar_lightning", "+experiment=smoke", *overrides]
         subprocess.run(command, cwd=folder, check=True, stdout=subprocess.DEVNULL)
     client.set_terminated(parent)
