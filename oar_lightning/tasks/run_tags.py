@@ -28,5 +28,5 @@ SECTIONS = ("audit", "benchmark", "decontaminate", "score", "sync")
 
 
 def run_parameters(cfg: DictConfig) -> dict[str, Any]:
-    """The resolved config without the other tasks' sections: what a run is compared by."""
-    return {key: value for key, value in plain(cfg).items() if key not in SECTIONS or key == cfg.task}
+    """The resolved config without the other tasks' sections and where it is logged to: what a run is compared by."""
+    return {key: value for key, value in plain(cfg).items() if key == cfg.task or key not in (*SECTIONS, "logger")}

@@ -158,12 +158,16 @@ class Browser:
             self.wait_for(f"document.body?.innerText.includes({json.dumps(text)})", timeout_s)
 
     def click(self, element: str) -> None:
-        """Click the middle of what a JavaScript expression names, as a hand would."""
+        """Click the middle of what a JavaScript expression names, as a hand would: once it is there and stands still."""
         self.wait_for(f"({element}) != null")
-        x, y = self.evaluate(
-            f"(e => {{ e.scrollIntoView({{block: 'center'}}); const r = e.getBoundingClientRect();"
+        middle = (
+            f"(e => {{ e.scrollIntoView({{block: 'nearest'}}); const r = e.getBoundingClientRect();"
             f" return [r.x + r.width / 2, r.y + r.height / 2]; }})({element})"
         )
+        before, (x, y) = None, self.evaluate(middle)
+        while before != (x, y):
+            time.sleep(0.2)
+            before, (x, y) = (x, y), self.evaluate(middle)
         for kind in ("mousePressed", "mouseReleased"):
             self.call("Input.dispatchMouseEvent", type=kind, x=x, y=y, button="left", clickCount=1)
 

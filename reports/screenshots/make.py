@@ -1,7 +1,7 @@
-"""Makes the README's pictures of MLflow's UI: `python reports/screenshots/make.py` (about three minutes; needs Chromium).
+"""Makes the README's pictures of MLflow's UI: `python reports/screenshots/make.py [folder]` (two minutes; needs Chromium).
 
-Three short trainings with different tau and beta under one parent run, logged to a store in a temporary folder, then the pages
-as a user would open them.
+Three short trainings with different tau and beta under one parent run, logged to a store in a temporary folder, or in the given
+one, whose runs are used again where there are some; then the pages as a user would open them.
 """
 
 from __future__ import annotations
@@ -24,20 +24,28 @@ COLUMNS = ("Dataset", "Source", "Models", "eval/chain/avg_at_2", "reward", "cred
 """What the table is to show; the first three are ticked at first, and so unticked."""
 
 
-def train(folder: Path, store: str) -> tuple[str, str, list[str]]:
-    """The experiment, the parent run and its children."""
-    client = MlflowClient(store)
-    experiment = client.create_experiment("oar_lightning", str(folder / "artifacts"))
+def train(folder: Path, address: str) -> None:
+    """Train three policies under one parent run."""
+    client = MlflowClient(address)
+    experiment = client.create_experiment("oar_lightning")
     parent = client.create_run(experiment, tags={"kind": "sweep", "sweep": "tau_beta"}, run_name="tau_beta").info.run_id
     for trial, (tau, beta) in enumerate(SETTINGS):
         tags = f"{{mlflow.parentRunId: {parent}, sweep: tau_beta, trial: {trial}}}"
         overrides = [f"gate.tau={tau}", f"gate.beta={beta}", f"trainer.max_steps={STEPS}", f"logger.run_name=trial-{trial}"]
-        overrides += [f"logger.tracking_uri={store}", f"+logger.tags={tags}", "update.problems=8", "update.group_size=4"]
+        overrides += [f"logger.tracking_uri={address}", f"+logger.tags={tags}", "update.problems=8", "update.group_size=4"]
         command = [sys.executable, "-m", "oar_lightning", "+experiment=smoke", *overrides]
         subprocess.run(command, cwd=folder, check=True, stdout=subprocess.DEVNULL)
     client.set_terminated(parent)
-    children = client.search_runs([experiment], f"tags.`mlflow.parentRunId` = '{parent}'", order_by=["start_time ASC"])
-    return experiment, parent, [child.info.run_id for child in children]
+
+
+def find(address: str) -> tuple[str, str, list[str]]:
+    """The experiment, the parent run and its children."""
+    client = MlflowClient(address)
+    experiment = client.get_experiment_by_name("oar_lightning").experiment_id
+    (parent,) = client.search_runs([experiment], "tags.kind = 'sweep'")
+    nested = f"tags.`mlflow.parentRunId` = '{parent.info.run_id}'"
+    children = client.search_runs([experiment], nested, order_by=["start_time ASC"])
+    return experiment, parent.info.run_id, [child.info.run_id for child in children]
 
 
 def take(ui: MlflowUi, experiment: str, parent: str, children: list[str]) -> None:
@@ -63,12 +71,14 @@ def main() -> None:
     executable = find_chromium()
     if executable is None:
         sys.exit("no Chromium on PATH; install one, e.g. apt-get install chromium")
-    with tempfile.TemporaryDirectory() as name:
-        folder = Path(name)
-        store = f"sqlite:///{folder}/mlflow.db"
-        found = train(folder, store)
-        with serve(store, folder / "artifacts", folder / "server.log") as address, Browser(executable, 1400, 860) as browser:
-            take(MlflowUi(browser, address), *found)
+    with tempfile.TemporaryDirectory() as temporary:
+        folder = Path(sys.argv[1] if len(sys.argv) > 1 else temporary).resolve()
+        trained = (folder / "mlflow.db").exists()
+        with serve(f"sqlite:///{folder}/mlflow.db", folder / "artifacts", folder / "server.log") as address:
+            if not trained:
+                train(folder, address)
+            with Browser(executable, 1400, 860) as browser:
+                take(MlflowUi(browser, address), *find(address))
     console = Console()
     for picture in sorted(HERE.glob("*.png")):
         console.print(f"{picture} {picture.stat().st_size / 1000:.0f} kB")
