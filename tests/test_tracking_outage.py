@@ -18,7 +18,8 @@ from mlflow_stores import free_port
 
 from oar_lightning.journal import read_records
 
-ENVIRONMENT = {k: v for k, v in os.environ.items() if not k.startswith(("MLFLOW_", "_MLFLOW_"))} | {"OMP_NUM_THREADS": "1"}
+ENVIRONMENT = {k: v for k, v in os.environ.items() if not k.startswith(("MLFLOW_", "_MLFLOW_"))}
+ENVIRONMENT |= {"OMP_NUM_THREADS": "1", "MLFLOW_SERVER_ENABLE_JOB_EXECUTION": "false"}  # nine processes less
 
 
 def wait_for(condition: Callable[[], bool], timeout_s: float = 120.0) -> None:

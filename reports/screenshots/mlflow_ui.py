@@ -18,6 +18,9 @@ from typing import Any
 
 from browser import Browser
 
+WITHOUT_JOBS = {"MLFLOW_DISABLE_TELEMETRY": "true", "MLFLOW_SERVER_ENABLE_JOB_EXECUTION": "false"}
+"""The server's job runner starts nine more processes, which nothing here needs."""
+
 # the assistant's panel opens by itself on a first visit and covers the table
 NO_ASSISTANT = "".join(
     f"localStorage.setItem('mlflow.assistant.{key}', '{value}');"
@@ -42,7 +45,7 @@ def serve(store: str, artifacts: Path, log: Path, timeout_s: float = 120.0) -> I
             stdout=output,
             stderr=subprocess.STDOUT,
             start_new_session=True,
-            env=os.environ | {"MLFLOW_DISABLE_TELEMETRY": "true"},
+            env=os.environ | WITHOUT_JOBS,
         )
         try:
             address = f"http://127.0.0.1:{port}"
