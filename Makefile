@@ -6,7 +6,7 @@ VENV ?= .venv
 ARGS ?=
 BIN := $(VENV)/bin
 
-.PHONY: train test slow lint clean
+.PHONY: train test slow lint screenshots clean
 
 train: $(VENV)/.installed
 	$(BIN)/python -m oar_lightning +experiment=oar_g $(ARGS)
@@ -21,6 +21,9 @@ lint: $(VENV)/.installed
 	$(BIN)/ruff check .
 	$(BIN)/ruff format --check .
 	$(BIN)/mypy
+
+screenshots: $(VENV)/.installed
+	$(BIN)/python reports/screenshots/make.py
 
 # torch comes first: the pinned version decides between builds before anything else asks for torch
 $(VENV)/.installed: pyproject.toml constraints.txt

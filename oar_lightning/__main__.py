@@ -73,7 +73,8 @@ def quiet() -> None:
         library = logging.getLogger(name)
         library.handlers.clear()  # Hydra's handler shows them already
         library.setLevel(logging.WARNING)
-    logging.getLogger("DeepSpeed").setLevel(logging.ERROR)
+    for name in ("DeepSpeed", "urllib3.connectionpool"):  # the second: a tracking server that is away, said once elsewhere
+        logging.getLogger(name).setLevel(logging.ERROR)
     warnings.filterwarnings("ignore", message=".*LeafSpec.*")
     warnings.filterwarnings("ignore", message=".*training_step. returned .None.*")  # no completion had anything to teach
     if not sys.stderr.isatty():

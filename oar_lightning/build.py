@@ -14,7 +14,6 @@ from typing import Any
 import lightning as L
 import torch
 from hydra.utils import instantiate
-from lightning.pytorch.loggers import MLFlowLogger
 from omegaconf import DictConfig, OmegaConf
 
 from oar_lightning.advantage import AdvantageConfig
@@ -29,6 +28,7 @@ from oar_lightning.evaluation import EvaluationConfig
 from oar_lightning.gating import GateConfig
 from oar_lightning.language_model import check_head
 from oar_lightning.loss import LossConfig
+from oar_lightning.mlflow_logger import FOLDER, DurableMLFlowLogger
 from oar_lightning.module import Method, PolicyOptimization
 from oar_lightning.policy import FreshPolicy, Policy, PretrainedPolicy
 from oar_lightning.reward import Rewards
@@ -148,24 +148,24 @@ def check_accuracy(rewards: Rewards) -> None:
         raise ConfigError(f"reward.terms must include accuracy (evaluation counts by it), got {sorted(rewards.terms)}")
 
 
-def build_logger(cfg: DictConfig, run_id: str | None) -> MLFlowLogger | None:
-    """The MLflow logger, continuing `run_id` where given; local SQLite stores get their artifacts beside them."""
+def build_logger(cfg: DictConfig, run_dir: Path, run_id: str | None = None, resume: bool = False) -> DurableMLFlowLogger | None:
+    """The MLflow logger of a run's folder, continuing the MLflow run `run_id` where given; not started yet.
+
+    Raises:
+        ConfigError: where the tracking server does not answer.
+    """
     if cfg.logger is None:
         return None
-    overrides: dict[str, Any] = {"run_id": run_id}
-    uri = cfg.logger.tracking_uri
-    if uri.startswith("sqlite:///"):
-        database = Path(uri.removeprefix("sqlite:///"))
-        database.parent.mkdir(parents=True, exist_ok=True)
-        if cfg.logger.artifact_location is None:
-            overrides["artifact_location"] = str(database.parent / "mlartifacts")
-    return instantiate(cfg.logger, **overrides)
+    logger = DurableMLFlowLogger(instantiate(cfg.logger, _convert_="all"), run_dir / FOLDER, run_id, resume)
+    logger.check()
+    return logger
 
 
-def build_run(cfg: DictConfig, settings: Settings, run_dir: Path, run_id: str | None) -> Run:
-    """Load the policy and put the run together."""
+def build_run(cfg: DictConfig, settings: Settings, run_dir: Path, run_id: str | None, resume: bool) -> Run:
+    """Load the policy and put the run together; its MLflow run is made last, when nothing can fail any more."""
     assert settings.train is not None, "refused before"
     steps = int(cfg.trainer.max_steps)
+    logger = build_logger(cfg, run_dir, run_id, resume)
     prompt = instantiate(cfg.data.prompt)
     if isinstance(settings.policy, FreshPolicy):
         policy = settings.policy.build(sample_texts(settings.train, prompt.render, settings.supervised.tokenizer_problems))
@@ -199,7 +199,6 @@ def build_run(cfg: DictConfig, settings: Settings, run_dir: Path, run_id: str | 
         module = SupervisedWarmStart(policy, prompt, settings.supervised, optimizer, settings.schedule)
         plan = settings.supervised.batch_size
     module.train()  # Lightning keeps the mode it is given
-    logger = build_logger(cfg, run_id)
     tracker = Tracker(run_dir, logger)
     evaluation = EvaluationCallback(benchmarks, stage, settings.sampling, settings.evaluation, tracker)
     stop = GracefulStop()
@@ -210,7 +209,7 @@ def build_run(cfg: DictConfig, settings: Settings, run_dir: Path, run_id: str | 
             TrainingProgress(),
             evaluation,
             RandomState(),
-            RunIdentity(logger.run_id if logger else None),
+            RunIdentity(lambda: tracker.run_id),
             stop,
             LastCheckpoint(run_dir / "checkpoints", int(cfg.checkpoint_every_n_steps)),
         ],
@@ -222,6 +221,7 @@ def build_run(cfg: DictConfig, settings: Settings, run_dir: Path, run_id: str | 
     )
     keep = build_keep(cfg, settings.benchmarks, settings.evaluation.problems, prompt, policy.tokenizer)
     datamodule = MathDataModule(settings.train, int(cfg.seed), steps, plan, keep)
+    tracker.start()
     return Run(datamodule, module, trainer, tracker, policy, evaluation, stop)
 
 

@@ -81,6 +81,7 @@ def test_mlflow_has_parameters_tags_and_every_metric(folder: Path, finished: sub
     assert found.info.status == "FINISHED"
     assert found.data.params["gate.tau"] == "0.4"
     assert found.data.params["scorer.noise_std"] == "0.001"
+    assert not [k for k in found.data.params if k.startswith("logger.")], "where a run is logged is nothing to compare it by"
     tags = found.data.tags
     assert (tags["experiment"], tags["scorer"], tags["seed"], tags["data"]) == ("smoke", "oar_g", "0", "chain")
     assert re.fullmatch(r"[0-9a-f]{40}(-dirty)?|unknown", tags["git_revision"])

@@ -206,7 +206,7 @@ def test_scored_advantages_keep_the_groups_mass() -> None:
 
 
 def callbacks(folder: Path, every: int) -> list[L.Callback]:
-    return [RandomState(), RunIdentity("run"), GracefulStop(), LastCheckpoint(folder, every)]
+    return [RandomState(), RunIdentity(lambda: "run"), GracefulStop(), LastCheckpoint(folder, every)]
 
 
 @pytest.mark.parametrize(

@@ -6,6 +6,7 @@ import logging
 import os
 import random
 import signal
+from collections.abc import Callable
 from pathlib import Path
 from types import FrameType
 from typing import Any
@@ -57,11 +58,11 @@ class RandomState(L.Callback):
 class RunIdentity(L.Callback):
     """Carries the MLflow run id in the checkpoint, so that a resumed run continues the same MLflow run."""
 
-    def __init__(self, run_id: str | None) -> None:
-        self.run_id = run_id
+    def __init__(self, run_id: Callable[[], str | None]) -> None:
+        self.run_id = run_id  # a function: a run that started without its server gets its id later
 
     def on_save_checkpoint(self, trainer: L.Trainer, module: L.LightningModule, checkpoint: dict[str, Any]) -> None:
-        checkpoint["mlflow_run_id"] = self.run_id
+        checkpoint["mlflow_run_id"] = self.run_id()
 
 
 class LastCheckpoint(ModelCheckpoint):

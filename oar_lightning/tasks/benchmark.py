@@ -73,7 +73,9 @@ def prepare(cfg: DictConfig) -> Callable[[], None]:
     for name, scorer in config.variants.items():
         method = Method(as_scorer(scorer), settings.gate, settings.advantage, settings.loss, settings.update, workload.sampling)
         modules[name] = PolicyOptimization(workload.policy, stage, method, torch.optim.AdamW, settings.schedule, 0).train()
-    tracker = Tracker(Path(HydraConfig.get().runtime.output_dir), build.build_logger(cfg, None))
+    run_dir = Path(HydraConfig.get().runtime.output_dir)
+    tracker = Tracker(run_dir, build.build_logger(cfg, run_dir))
+    tracker.start()
     return lambda: run(cfg, config, workload, modules, tracker, *files)
 
 

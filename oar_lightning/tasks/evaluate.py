@@ -69,6 +69,7 @@ def prepare(cfg: DictConfig) -> Callable[[], float | None]:
     if cfg.resume:
         folder = newest_folder(cfg)
         folder.check(build.plain(cfg))
+    logger = build.build_logger(cfg, folder.path, folder.run_id, resume=cfg.resume)
     sources = build_data.build_benchmarks(cfg)
     benchmarks = {name: benchmark_problems(source, config.problems, name) for name, source in sources.items()}
     kept = {name: kept_results(folder, name, problems) for name, problems in benchmarks.items()}
@@ -78,7 +79,6 @@ def prepare(cfg: DictConfig) -> Callable[[], float | None]:
     policy = build.load_policy(spec, str(cfg.task), device)
     prompt = instantiate(cfg.data.prompt, tokenizer=policy.tokenizer)
     prompt.render(next(iter(benchmarks.values()))[0])  # a chat template that is missing should fail here
-    logger = build.build_logger(cfg, folder.run_id)
     job = Job(
         policy=policy,
         stage=build.build_stage(policy, prompt, answer, rewards, engine),
@@ -91,6 +91,7 @@ def prepare(cfg: DictConfig) -> Callable[[], float | None]:
         folder=folder,
         tracker=Tracker(folder.path, logger),
     )
+    job.tracker.start()
     return lambda: run(cfg, job)
 
 
@@ -99,10 +100,10 @@ def run(cfg: DictConfig, job: Job) -> float:
     tracker = job.tracker
     if cfg.resume:
         log.info("continuing %s", job.folder.path)
-        tracker.reopen()
+        tracker.reopen(step=-1)  # every benchmark's metrics are logged anew
     tracker.describe(run_parameters(cfg), run_tags(cfg))
     tracker.write_text("config.yaml", OmegaConf.to_yaml(cfg, resolve=True))
-    job.folder.start(build.plain(cfg), tracker.logger.run_id if tracker.logger else None)
+    job.folder.start(build.plain(cfg), tracker.run_id)
     log.info("run folder: %s", job.folder.path)
     metrics: dict[str, dict[str, float]] = {}
     try:

@@ -23,10 +23,10 @@ def run_tags(cfg: DictConfig) -> dict[str, str]:
     }
 
 
-SECTIONS = ("audit", "benchmark", "decontaminate", "score")
+SECTIONS = ("audit", "benchmark", "decontaminate", "score", "sync")
 """Parts of the config that only the task of their name reads."""
 
 
 def run_parameters(cfg: DictConfig) -> dict[str, Any]:
-    """The resolved config without the other tasks' sections: what a run is compared by."""
-    return {key: value for key, value in plain(cfg).items() if key not in SECTIONS or key == cfg.task}
+    """The resolved config without the other tasks' sections and where it is logged to: what a run is compared by."""
+    return {key: value for key, value in plain(cfg).items() if key == cfg.task or key not in (*SECTIONS, "logger")}

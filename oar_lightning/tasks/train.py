@@ -5,6 +5,7 @@ from __future__ import annotations
 import logging
 import sys
 from collections.abc import Callable
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
@@ -27,23 +28,27 @@ def prepare(cfg: DictConfig) -> Callable[[], float | None]:
     settings = build.build_settings(cfg)
     build.set_threads(cfg.num_threads)
     build.seed_everything(cfg.seed)
-    run_dir, run_id = Path(HydraConfig.get().runtime.output_dir), None
+    run_dir, saved = Path(HydraConfig.get().runtime.output_dir), None
     if checkpoint is not None:
-        run_dir, run_id = checkpoint.parent.parent, saved_run_id(checkpoint, int(cfg.trainer.max_steps))
-    job = build.build_run(cfg, settings, run_dir, run_id)
-    return lambda: fit(cfg, job, run_dir, checkpoint)
+        run_dir, saved = checkpoint.parent.parent, read_saved(checkpoint, int(cfg.trainer.max_steps))
+    job = build.build_run(cfg, settings, run_dir, saved.run_id if saved else None, resume=saved is not None)
+    return lambda: fit(cfg, job, run_dir, saved)
 
 
-def fit(cfg: DictConfig, job: build.Run, run_dir: Path, checkpoint: Path | None) -> float | None:
-    """Train, continuing `checkpoint` where given; returns the first benchmark's sampled accuracy."""
-    if checkpoint is not None:
-        log.info("continuing %s", checkpoint)
-        job.tracker.reopen()
-    job.tracker.describe(run_parameters(cfg), run_tags(cfg))
-    job.tracker.write_text("config.yaml", OmegaConf.to_yaml(cfg, resolve=True))
-    log.info("run folder: %s", run_dir)
-    job.trainer.fit(job.module, job.datamodule, ckpt_path=checkpoint and str(checkpoint), weights_only=True)
-    return finish(cfg, job, run_dir)
+def fit(cfg: DictConfig, job: build.Run, run_dir: Path, saved: Saved | None) -> float | None:
+    """Train, continuing a checkpoint where given; returns the first benchmark's sampled accuracy."""
+    try:
+        if saved is not None:
+            log.info("continuing %s", saved.checkpoint)
+            job.tracker.reopen(saved.step)
+        job.tracker.describe(run_parameters(cfg), run_tags(cfg))
+        job.tracker.write_text("config.yaml", OmegaConf.to_yaml(cfg, resolve=True))
+        log.info("run folder: %s", run_dir)
+        job.trainer.fit(job.module, job.datamodule, ckpt_path=saved and str(saved.checkpoint), weights_only=True)
+        return finish(cfg, job, run_dir)
+    except BaseException as error:
+        job.tracker.close("FAILED" if isinstance(error, Exception) else "KILLED")
+        raise
 
 
 def find_checkpoint(cfg: DictConfig) -> Path | None:
@@ -67,8 +72,17 @@ def find_checkpoint(cfg: DictConfig) -> Path | None:
     return found[-1]
 
 
-def saved_run_id(checkpoint: Path, max_steps: int) -> str | None:
-    """The MLflow run that a checkpoint belongs to.
+@dataclass(frozen=True)
+class Saved:
+    """A checkpoint, the optimizer step it was saved at, and the MLflow run it belongs to."""
+
+    checkpoint: Path
+    step: int
+    run_id: str | None
+
+
+def read_saved(checkpoint: Path, max_steps: int) -> Saved:
+    """What a checkpoint tells without loading it into a model.
 
     Raises:
         ConfigError: for a file that is no checkpoint, or of a run that has nothing left to do.
@@ -82,7 +96,7 @@ def saved_run_id(checkpoint: Path, max_steps: int) -> str | None:
         raise ConfigError(
             f"{checkpoint} is at step {step} and trainer.max_steps={max_steps}: nothing is left to do; raise trainer.max_steps"
         )
-    return run_id
+    return Saved(checkpoint, step, run_id)
 
 
 def finish(cfg: DictConfig, job: build.Run, run_dir: Path) -> float | None:

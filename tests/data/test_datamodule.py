@@ -24,7 +24,7 @@ def test_drops_are_logged_each_step_and_go_on_after_a_resume(tmp_path: Path, mon
     monkeypatch.setattr(fixtures, "MathDataModule", functools.partial(MathDataModule, keep=one_step_only))
 
     def callbacks(name: str) -> list[object]:
-        return [RandomState(), RunIdentity("run"), GracefulStop(), LastCheckpoint(tmp_path / name, 0)]
+        return [RandomState(), RunIdentity(lambda: "run"), GracefulStop(), LastCheckpoint(tmp_path / name, 0)]
 
     rows = fit(make_module(tiny_policy()), 4, callbacks("whole")).rows
     walked = itertools.accumulate(problem.level != "1" for problem in itertools.islice(ChainProblems(TASK), 100))

@@ -419,7 +419,7 @@ def test_a_run_interrupted_between_inner_epochs_goes_on_exactly(tmp_path: Path) 
         return make(VllmEngine(policy.tokenizer, VllmConfig(dtype="bfloat16")), policy, update, lr=1e-2)
 
     def callbacks(name: str) -> list[Any]:
-        return [RandomState(), RunIdentity("run"), GracefulStop(), LastCheckpoint(tmp_path / name, 0)]
+        return [RandomState(), RunIdentity(lambda: "run"), GracefulStop(), LastCheckpoint(tmp_path / name, 0)]
 
     whole, again = module(0), module(1)
     fit(whole, 5, callbacks("whole"))

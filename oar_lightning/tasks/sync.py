@@ -1,0 +1,95 @@
+"""task=sync: deliver to MLflow what runs recorded and could not deliver: their server was away, or they were killed."""
+
+from __future__ import annotations
+
+import contextlib
+import sys
+from collections.abc import Callable
+from dataclasses import dataclass
+from pathlib import Path
+
+from omegaconf import DictConfig
+from rich.console import Console
+from rich.table import Table
+
+from oar_lightning.config_check import ConfigError
+from oar_lightning.delivery import REFUSED, Delivery
+from oar_lightning.journal import JOURNAL, Journal, JournalInUse, undelivered
+from oar_lightning.mlflow_logger import FOLDER, short
+
+
+@dataclass(frozen=True)
+class Synced:
+    """What became of one journal: counts of records, and a note where something is left."""
+
+    folder: Path
+    run_id: str | None
+    delivered: int
+    left: int
+    note: str = ""
+
+
+def prepare(cfg: DictConfig) -> Callable[[], float | None]:
+    """Find the journals.
+
+    Raises:
+        ConfigError: where the folder is not there.
+    """
+    folder = Path(cfg.sync.folder).expanduser()
+    if not folder.is_dir():
+        raise ConfigError(f"sync.folder={folder}: no such folder; give a run's folder, or one that holds runs")
+    journals = sorted(path.parent for path in folder.rglob(JOURNAL) if path.parent.name.startswith(FOLDER))
+    return lambda: run(folder, journals, cfg.sync.tracking_uri)
+
+
+def run(folder: Path, journals: list[Path], tracking_uri: str | None) -> float:
+    """Deliver, print the table, and exit with code 1 where anything is left; returns how many records were delivered."""
+    synced = [sync(journal, tracking_uri) for journal in journals]
+    console = Console()
+    console.print(table(folder, synced))
+    for one in synced:
+        if one.note:
+            console.print(f"{one.folder}: {one.note}", soft_wrap=True, markup=False)
+    delivered, left = sum(s.delivered for s in synced), sum(s.left for s in synced)
+    console.print(f"{len(synced)} runs, {delivered} records delivered now, {left} left", soft_wrap=True)
+    if left:
+        sys.exit(1)
+    return float(delivered)
+
+
+def sync(folder: Path, tracking_uri: str | None) -> Synced:
+    """Deliver one journal, unless a running process does."""
+    try:
+        with contextlib.closing(Journal(folder)) as journal:
+            if not journal.end.records:
+                return Synced(folder, None, 0, 0, "empty: the run ended before it recorded anything")
+            return deliver(Delivery(folder, tracking_uri))
+    except JournalInUse:
+        left = undelivered(folder)
+        return Synced(folder, None, 0, left, "in use by a running process, which delivers it" if left else "")
+    except (ValueError, OSError) as error:  # a damaged journal, or one that may not be written
+        return Synced(folder, None, 0, 1, short(error))
+
+
+def deliver(delivery: Delivery) -> Synced:
+    before, problem = delivery.left(), ""
+    try:
+        delivery.deliver()
+    except Exception as error:  # one run's trouble must not keep the others from being delivered; it goes to the table
+        problem = short(error)
+    left, refused = delivery.left(), delivery.refused()
+    if refused:
+        problem = " ".join(filter(None, (problem, f"{refused} refused by MLflow: see {delivery.folder / REFUSED}")))
+    return Synced(delivery.folder, delivery.state.run_id, before - left, left + refused, problem)
+
+
+def table(folder: Path, synced: list[Synced]) -> Table:
+    """The runs with something to tell."""
+    rows = Table(title=f"Delivered to MLflow from {folder}")
+    for heading in ("run folder", "MLflow run", "delivered", "left"):
+        rows.add_column(heading, justify="right" if heading in ("delivered", "left") else "left", overflow="fold")
+    for one in synced:
+        if one.delivered or one.left or one.note:
+            name = one.folder.relative_to(folder).parent if one.folder.name == FOLDER else one.folder.relative_to(folder)
+            rows.add_row(str(name), one.run_id or "-", str(one.delivered), str(one.left))
+    return rows

@@ -1,0 +1,75 @@
+"""MLflow stores for tests: SQLite ones from a template, and one behind HTTP that can be taken away."""
+
+from __future__ import annotations
+
+import os
+import shutil
+import socket
+import threading
+from pathlib import Path
+
+import pytest
+from mlflow import MlflowClient
+from werkzeug.serving import BaseWSGIServer, make_server
+
+
+@pytest.fixture(scope="session")
+def template(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """An empty database; making one takes seconds, copying it does not."""
+    path = tmp_path_factory.mktemp("template") / "mlflow.db"
+    MlflowClient(f"sqlite:///{path}").search_experiments()
+    return path
+
+
+@pytest.fixture
+def store(template: Path, tmp_path: Path) -> str:
+    """The address of an empty SQLite store in the test's folder."""
+    shutil.copy(template, tmp_path / "mlflow.db")
+    return f"sqlite:///{tmp_path}/mlflow.db"
+
+
+def free_port() -> int:
+    with socket.socket() as probe:
+        probe.bind(("127.0.0.1", 0))
+        return int(probe.getsockname()[1])
+
+
+class HttpStore:
+    """MLflow's own server over a SQLite store, in a thread: `stop` takes it away, `start` brings it back."""
+
+    def __init__(self) -> None:
+        from mlflow.server import app
+
+        self.app = app
+        self.port = free_port()
+        self.address = f"http://127.0.0.1:{self.port}"
+        self._server: BaseWSGIServer | None = None
+
+    def start(self) -> None:
+        self._server = make_server("127.0.0.1", self.port, self.app, threaded=True)
+        threading.Thread(target=self._server.serve_forever, daemon=True).start()
+
+    def stop(self) -> None:
+        if self._server is not None:
+            self._server.shutdown()
+            self._server.server_close()
+            self._server = None
+
+
+@pytest.fixture(scope="session")
+def http_app_store(template: Path, tmp_path_factory: pytest.TempPathFactory) -> HttpStore:
+    folder = tmp_path_factory.mktemp("server")
+    shutil.copy(template, folder / "mlflow.db")
+    # what `mlflow server` hands to its workers
+    os.environ["_MLFLOW_SERVER_FILE_STORE"] = f"sqlite:///{folder}/mlflow.db"
+    os.environ["_MLFLOW_SERVER_ARTIFACT_ROOT"] = "mlflow-artifacts:/"
+    os.environ["_MLFLOW_SERVER_ARTIFACT_DESTINATION"] = str(folder / "artifacts")
+    os.environ["_MLFLOW_SERVER_SERVE_ARTIFACTS"] = "true"
+    return HttpStore()
+
+
+@pytest.fixture
+def server(http_app_store: HttpStore):
+    http_app_store.start()
+    yield http_app_store
+    http_app_store.stop()
