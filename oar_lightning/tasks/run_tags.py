@@ -23,7 +23,7 @@ def run_tags(cfg: DictConfig) -> dict[str, str]:
     }
 
 
-SECTIONS = ("audit", "benchmark", "decontaminate", "score")
+SECTIONS = ("audit", "benchmark", "decontaminate", "report", "score", "sweep")
 """Parts of the config that only the task of their name reads."""
 
 
