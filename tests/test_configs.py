@@ -260,7 +260,10 @@ BAD = [
     (["trainer.max_steps=ten"], "trainer.max_steps"),
     (["seed=-1"], "seed must be an integer >= 0, got -1"),
     (["seed=true"], "seed must be an integer >= 0, got True"),
-    (["task=eval"], "task must be one of train, warm_start, evaluate, score, audit, decontaminate, benchmark, report, got eval"),
+    (
+        ["task=eval"],
+        "task must be one of train, warm_start, evaluate, score, audit, decontaminate, benchmark, report, got eval",
+    ),
     (["num_threads=0"], "num_threads must be an integer >= 1"),
     (["resume=outputs"], "resume must be true or false, got 'outputs'; a path goes to ckpt_path"),
     (["checkpoint_every_n_steps=-1"], "checkpoint_every_n_steps"),

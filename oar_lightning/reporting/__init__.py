@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from oar_lightning.reporting.page import kept_prose, write_index, write_study
+from oar_lightning.reporting.index import write_index
+from oar_lightning.reporting.page import kept_prose, write_study
 from oar_lightning.reporting.runs import ReportConfig, read_curves, read_runs
 from oar_lightning.reporting.study import Study, accuracies, make_study
 from oar_lightning.reporting.tables import ENDS

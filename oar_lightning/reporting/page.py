@@ -1,22 +1,26 @@
-"""A study's folder: runs.csv, figures and README.md, the same bytes for the same runs; and the index of all studies."""
+"""A study's folder: runs.csv, figures and README.md, the same bytes for the same runs."""
 
 from __future__ import annotations
 
+import textwrap
 from collections import Counter
 from collections.abc import Mapping, Sequence
 from pathlib import Path
 
 from oar_lightning.benchmark.report import markdown
 from oar_lightning.config_check import ConfigError
-from oar_lightning.reporting.factors import natural, short
+from oar_lightning.reporting.factors import natural
 from oar_lightning.reporting.figures import FIGURES, Curves, Drawing, LeftOut, save
-from oar_lightning.reporting.prose import prose, read_prose, with_generated
+from oar_lightning.reporting.prose import prose, read_prose
 from oar_lightning.reporting.runs import RunRecord
-from oar_lightning.reporting.statistics import EXACT_UP_TO
+from oar_lightning.reporting.statistics import EXACT_UP_TO, SIGN_DRAWS
 from oar_lightning.reporting.study import Study
 from oar_lightning.reporting.tables import differences_table, results_table, runs_csv, uncounted_table
 
 MARK = "<!-- written by task=report: what stands between prose markers is kept, all else is written anew -->"
+WIDTH = 130
+"""Characters of a line of text."""
+
 VERSIONS = ("python", "torch", "lightning", "transformers")
 """Tags of a run, beside `hardware`, `git_revision` and `seed`."""
 
@@ -74,7 +78,8 @@ def render(
         about_results(study),
         *differences(study),
     ]
-    parts += [f"## {figure.title}\n![{figure.title}]({name}.png)\n\n{figure.caption}" for name, figure in drawn.items()]
+    for name, figure in drawn.items():
+        parts.append(f"## {figure.title}\n![{figure.title}]({name}.png)\n\n{wrapped(figure.caption)}")
     if left_out:
         parts += ["## Figures left out", "\n".join(f"- {figure.title}: {figure.reason}." for figure in left_out)]
     if study.uncounted:
@@ -135,13 +140,13 @@ def about_results(study: Study) -> str:
     if sizes - {1}:
         text.append(
             "Intervals: percentile bootstrap over seeds. Over few seeds it is too narrow: for n <= 3 it is the range of the "
-            "runs, which holds the true mean in 1 - 2^(1-n) of cases."
+            "runs, which holds the true mean in 1 - 2^(1-n) of cases if seeds scatter symmetrically."
         )
     if 1 in sizes:
         text.append("In italics: a single run's interval, over the evaluation's problems; other seeds are not in it.")
     if len(study.arms) > 1:
         text.append("Bold: the highest mean.")
-    return " ".join(text)
+    return wrapped(" ".join(text))
 
 
 def differences(study: Study) -> Sequence[str]:
@@ -151,35 +156,23 @@ def differences(study: Study) -> Sequence[str]:
     if study.baseline is None:
         labels = ", ".join(f"`{arm.label}`" for arm in study.arms[:3])
         more = ", ..." if len(study.arms) > 3 else ""
-        return [
-            "No paired differences: no arm, or more than one, has uniform credit. Name the arm to compare with by "
-            f"`report.baseline=<arm>` ({labels}{more})."
-        ]
+        why = "no arm, or more than one, has uniform credit. Name the arm to compare with: `report.baseline=<arm>`"
+        return [wrapped(f"No paired differences: {why} ({labels}{more}).")]
     rows = differences_table(study)
     if len(rows) == 1:
         return [f"No paired differences: `{study.baseline.label}` shares no seed with another arm."]
     largest = max(len(study.differences(arm)) for arm in study.arms)
-    patterns = "all 2^n sign patterns" if largest <= EXACT_UP_TO else f"all sign patterns up to n = {EXACT_UP_TO}, 100,000 drawn ones above"
-    return [
-        f"## Differences from `{study.baseline.label}`, paired by seed",
-        markdown(rows),
-        f"n pairs of runs with the same seed. Interval: percentile bootstrap over pairs. p: two-sided sign-flip permutation test of "
-        f"the mean difference ({patterns}); Holm: adjusted for the {len(rows) - 1} comparisons. The smallest possible p is what n "
-        "pairs give when all have one sign: with fewer than 6 pairs nothing reaches 0.05.",
-    ]
+    drawn = f"; above n = {EXACT_UP_TO}: {SIGN_DRAWS:,} drawn ones" if largest > EXACT_UP_TO else ""
+    about = (
+        "n pairs of runs with the same seed. Interval: percentile bootstrap over pairs. p: two-sided sign-flip permutation "
+        f"test of the mean difference (all 2^n sign patterns{drawn}); Holm: adjusted for the {len(rows) - 1} comparisons. "
+        "The smallest possible p is what n pairs give when all have one sign: with fewer than 6 pairs nothing reaches 0.05."
+    )
+    return [f"## Differences from `{study.baseline.label}`, paired by seed", markdown(rows), wrapped(about)]
 
 
-def write_index(reports: Path) -> None:
-    """List the studies under `reports` in the generated part of its README.md; the rest of that page stays."""
-    rows = [["study", "question"]]
-    for page in sorted(reports.glob("*/README.md"), reverse=True):
-        text = page.read_text(encoding="utf-8")
-        if MARK in text:
-            question = read_prose(text, str(page)).get("question", "").split("\n\n")[0]
-            rows.append([f"[{page.parent.name}]({page.parent.name}/README.md)", " ".join(question.split()).replace("|", "\\|")])
-    index = reports / "README.md"
-    before = index.read_text(encoding="utf-8") if index.exists() else "# Studies\n"
-    index.write_text(with_generated(before, f"## By `task=report`\n\n{markdown(rows)}"), encoding="utf-8")
+def wrapped(text: str) -> str:
+    return textwrap.fill(text, WIDTH, break_long_words=False, break_on_hyphens=False)
 
 
 def _distinct(runs: Sequence[RunRecord], tag: str) -> str:

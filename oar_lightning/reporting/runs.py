@@ -51,7 +51,9 @@ class ReportConfig:
         if self.sweep is None and not self.name:
             raise ConfigError(f"report.{given[0]} needs report.name=<name> as well: it names the study's folder")
         if "/" in self.study:
-            raise ConfigError(f"report.name={self.study} names one folder of {self.folder} and cannot hold a slash; leave it out")
+            raise ConfigError(
+                f"report.name={self.study} names one folder of {self.folder} and cannot hold a slash; leave it out"
+            )
 
     @property
     def study(self) -> str:
@@ -117,7 +119,9 @@ def read_runs(client: MlflowClient, experiment: str, config: ReportConfig) -> tu
     if config.filter is not None:
         runs = [run for run in _search(client, found.experiment_id, config.filter) if run.data.tags.get("kind") != "sweep"]
         if not runs:
-            raise ConfigError(f"report.filter={config.filter} matches no run of experiment {experiment}; try it in the MLflow UI")
+            raise ConfigError(
+                f"report.filter={config.filter} matches no run of experiment {experiment}; try it in the MLflow UI"
+            )
         return [], _by_start(runs)
     sweeps = _search(client, found.experiment_id, "tags.kind = 'sweep'")
     parents = [run for run in sweeps if run.data.tags.get("sweep") == config.sweep]

@@ -57,7 +57,7 @@ def study_series(study: Study) -> tuple[list[Series], str]:
     series = []
     for color, levels in zip(colors, bins, strict=True):
         runs = [run.run_id for arm in study.arms if arm.levels[place] in levels for run in arm.runs]
-        shown = show(levels[0]) if len(levels) == 1 else f"{show(levels[0])} to {show(levels[-1])}"
+        shown = show(levels[0]) if len(levels) == 1 else f"{levels[0]:.2g} to {levels[-1]:.2g}"
         series.append(Series(f"{name}={shown}", color, tuple(runs)))
     others = [short(key) for key in study.factors if key != study.factors[place]]
     return series, f"By {name}" + (f", over all {' and '.join(others)}." if others else ".")

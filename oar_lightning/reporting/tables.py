@@ -66,7 +66,19 @@ def runs_csv(study: Study) -> str:
     metrics = [name for name in IN_CSV if any(name in run.metrics for run in study.all_runs)]
     results = [study.metric, *(f"{study.metric}_{end}" for end in ("low", "high"))]
     columns = [*results, *(name for name in metrics if name not in results)]
-    about = ["run_id", "run", "trial", "state", "reason", "arm", "seed", *study.factors, "started", "run_seconds", "git_revision"]
+    about = [
+        "run_id",
+        "run",
+        "trial",
+        "state",
+        "reason",
+        "arm",
+        "seed",
+        *study.factors,
+        "started",
+        "run_seconds",
+        "git_revision",
+    ]
     out = io.StringIO()
     writer = csv.writer(out, lineterminator="\n")
     writer.writerow([*about, *columns])

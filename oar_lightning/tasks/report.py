@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import shlex
 from collections.abc import Callable
 from pathlib import Path
 
@@ -33,7 +34,7 @@ def prepare(cfg: DictConfig) -> Callable[[], None]:
     study = make_study(config.study, parents, runs, config.metric, config.baseline)
     folder = Path(config.folder).expanduser() / f"{study.date}-{study.name}"
     kept = kept_prose(folder)
-    command = " ".join(["python -m oar_lightning", *HydraConfig.get().overrides.task])
+    command = f"python -m oar_lightning {shlex.join(HydraConfig.get().overrides.task)}"
     return lambda: run(client, study, folder, kept, command)
 
 
@@ -57,5 +58,7 @@ def open_store(cfg: DictConfig) -> MlflowClient:
         raise ConfigError("task=report reads MLflow, and logger=none has no store; leave it out or set logger.tracking_uri")
     uri = str(cfg.logger.tracking_uri)
     if uri.startswith("sqlite:///") and not Path(uri.removeprefix("sqlite:///")).exists():
-        raise ConfigError(f"logger.tracking_uri={uri}: no such database; run from the folder that holds mlflow.db, or set the URI")
+        raise ConfigError(
+            f"logger.tracking_uri={uri}: no such database; run from the folder that holds mlflow.db, or set the URI"
+        )
     return MlflowClient(uri)

@@ -57,7 +57,14 @@ def pareto(study: Study, curves: Curves) -> Drawing | LeftOut:
     front = pareto_front([c.mean for c in costs], [r.mean for r in results])
     figure, (axis,) = axes()
     corners = [(costs[i].mean, results[i].mean) for i in front]
-    axis.step(*zip(*corners, strict=True), where="post", color=GREY, linewidth=1, linestyle=":", label="Pareto front")
+    axis.step(
+        *zip(*corners, strict=True),
+        where="post",
+        color=GREY,
+        linewidth=1,
+        linestyle=":",
+        label="Pareto front" if len(front) > 1 else None,
+    )
     colors = arm_colors(study)
     few = len(study.arms) <= MOST
     for place, (arm, cost, result) in enumerate(zip(study.arms, costs, results, strict=True)):
@@ -70,11 +77,13 @@ def pareto(study: Study, curves: Curves) -> Drawing | LeftOut:
         )  # fmt: skip
     if max(c.mean for c in costs) > 5 * min(c.mean for c in costs):
         axis.set_xscale("log")
+        axis.xaxis.set_major_formatter("{x:g}")
+        axis.xaxis.set_minor_formatter(lambda x, _: f"{x:g}" if str(x)[0] in "2346" else "")
     axis.set(xlabel="seconds of a run (mean)", ylabel=f"{study.metric}{',' + unit if unit else ''}")
     legend_below(figure, axis)
     caption = (
-        "Points are means with bootstrap 95 % intervals over seeds; diamonds are those that no other arm beats in both. Seconds "
-        "depend on what else the machine did."
+        "Points are means with bootstrap 95 % intervals over seeds; diamonds are those that no other arm beats in both. "
+        "Seconds depend on what else the machine did."
     )
     return Drawing(title, caption if few else f"{caption} Arms that are not on the front are grey.", figure)
 

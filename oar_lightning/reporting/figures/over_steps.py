@@ -11,7 +11,7 @@ from oar_lightning.reporting.figures.drawing import Curves, Drawing, LeftOut, ax
 from oar_lightning.reporting.series import Series, sequence_colors, series_band, study_series
 from oar_lightning.reporting.study import ACCURACY, Study
 
-BANDS = "Lines are means over runs, bands their bootstrap 95 % interval"
+BANDS = "Lines are means over runs (how many: in brackets), bands their bootstrap 95 % intervals"
 
 
 def learning_curves(study: Study, curves: Curves) -> Drawing | LeftOut:
@@ -30,7 +30,7 @@ def learning_curves(study: Study, curves: Curves) -> Drawing | LeftOut:
 
 def credit_shape(study: Study, curves: Curves) -> Drawing | LeftOut:
     title = "ESS-ratio and top-10 % mass"
-    metrics = {"credit/ess_ratio": "ESS-ratio (uniform: 1)", "credit/top10_mass": "weight on the top 10 % of tokens (uniform: 0.1)"}
+    metrics = {"credit/ess_ratio": "ESS-ratio (uniform: 1)", "credit/top10_mass": "mass of the top 10 % (uniform: 0.1)"}
     missing = [m for m in metrics if m not in curves]
     if missing:
         return LeftOut(title, f"no run logged {' and '.join(missing)}")

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
+
 import matplotlib as mpl
 import numpy as np
 from matplotlib.axes import Axes
@@ -54,11 +56,17 @@ def responses(study: Study, curves: Curves) -> Drawing | LeftOut:
         if len(levels) <= MOST_CELLS:
             means = [np.mean([y for x, y in points if x == level]) for level in levels]
             axis.plot(levels, means, color=PALETTE[1], marker="o", markersize=4, linewidth=1.5)
-        if levels[0] > 0 and levels[-1] >= 100 * levels[0]:
+        if _log_spaced(levels):
             axis.set_xscale("log")
         axis.set(xlabel=study.factors[place])
     panels[0].set_ylabel(f"{study.metric}{',' + unit if unit else ''}")
     return Drawing(title, "Dots are runs, lines means over all runs with that value.", figure)
+
+
+def _log_spaced(levels: Sequence[float]) -> bool:
+    """Whether levels crowd at the lower end of a wide range, as those of a grid or a sampler on a log scale do."""
+    wide = levels[0] > 0 and levels[-1] >= 100 * levels[0]
+    return wide and bool(np.median(levels) - levels[0] < 0.1 * (levels[-1] - levels[0]))
 
 
 def _draw_cells(
@@ -78,7 +86,9 @@ def _draw_cells(
     best = np.unravel_index(np.nanargmax(means), means.shape)
     axis.add_patch(mpl.patches.Rectangle((best[1] - 0.5, best[0] - 0.5), 1, 1, fill=False, edgecolor="#c0392b", linewidth=2.5))
     axis.set_xticks(range(len(taus)), [f"{show(float(t))}\n[{m:.3g}]" for t, m in zip(taus, np.nanmean(means, 0), strict=True)])
-    axis.set_yticks(range(len(betas)), [f"{show(float(b))} [{m:.3g}]" for b, m in zip(betas, np.nanmean(means, 1), strict=True)])
+    axis.set_yticks(
+        range(len(betas)), [f"{show(float(b))} [{m:.3g}]" for b, m in zip(betas, np.nanmean(means, 1), strict=True)]
+    )
 
 
 def _draw_points(figure: Figure, axis: Axes, points: list[tuple[float, float, float]], label: str) -> None:
