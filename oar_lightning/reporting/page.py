@@ -59,7 +59,8 @@ def write_study(folder: Path, study: Study, curves: Curves, kept: Mapping[str, s
 def render(
     study: Study, curves: Curves, figures: Mapping[str, Drawing | LeftOut], kept: Mapping[str, str], command: str
 ) -> str:
-    """The page. `kept` are its hand-written blocks; those that it does not place itself follow at the end."""
+    """The page. `kept` are its hand-written blocks; one called like a figure's file follows that figure,
+    others that are not the page's own come last."""
     blocks = {"question": default_question(study), "findings": FINDINGS} | dict(kept)
     drawn = {name: figure for name, figure in figures.items() if isinstance(figure, Drawing)}
     left_out = [figure for figure in figures.values() if isinstance(figure, LeftOut)]
@@ -80,6 +81,8 @@ def render(
     ]
     for name, figure in drawn.items():
         parts.append(f"## {figure.title}\n![{figure.title}]({name}.png)\n\n{wrapped(figure.caption)}")
+        if name in blocks:
+            parts.append(prose(name, blocks.pop(name)))
     if left_out:
         parts += ["## Figures left out", "\n".join(f"- {figure.title}: {figure.reason}." for figure in left_out)]
     if study.uncounted:
