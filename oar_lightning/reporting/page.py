@@ -123,13 +123,13 @@ def facts(study: Study) -> list[list[str]]:
     states = Counter(run.state for run in study.uncounted)
     counts = [f"{len(study.runs)} counted", *(f"{count} {state}" for state, count in sorted(states.items()))]
     versions = [f"{name} {_distinct(study.runs, name)}" for name in VERSIONS]
-    hours = sum(run.duration_s for run in study.all_runs) / 3600
+    minutes = sum(run.duration_s for run in study.all_runs) / 60
     return [
         ["", ""],
         ["runs", ", ".join(counts)],
         ["seeds", ", ".join(study.seeds)],
         ["varied", ", ".join(f"`{key}`" for key in study.factors) or "the seed only"],
-        ["time of all runs", f"{hours:.2f} h"],
+        ["minutes of all runs", f"{minutes:.1f}"],
         ["revision", _distinct(study.runs, "git_revision")],
         ["versions", ", ".join(versions)],
         ["hardware", _distinct(study.runs, "hardware")],
@@ -143,7 +143,7 @@ def about_results(study: Study) -> str:
     if sizes - {1}:
         text.append(
             "Intervals: percentile bootstrap over seeds. Over few seeds it is too narrow: for n <= 3 it is the range of the "
-            "runs, which holds the true mean in 1 - 2^(1-n) of cases if seeds scatter symmetrically."
+            "runs, which holds the true mean in 1-2^(1-n) of cases if seeds scatter symmetrically."
         )
     if 1 in sizes:
         text.append("In italics: a single run's interval, over the evaluation's problems; other seeds are not in it.")

@@ -48,9 +48,8 @@ def bootstrap_bounds(values: NDArray[np.float64], level: float = 0.95, draws: in
     n = len(values)
     if n == 1:
         return np.full((2, *values.shape[1:]), np.nan)
-    chosen = np.random.default_rng(n).integers(n, size=(draws, n))
-    # how often each value was drawn, [draws n]: a mean is then a product, also for curves
-    counts = np.apply_along_axis(np.bincount, 1, chosen, minlength=n)
+    # how often each value is drawn, [draws n]: a mean is then a product, also for curves
+    counts = np.random.default_rng(n).multinomial(n, np.full(n, 1 / n), size=draws)
     means = np.tensordot(counts / n, values, axes=1)
     bounds: NDArray[np.float64] = np.quantile(means, [(1 - level) / 2, (1 + level) / 2], axis=0)
     return bounds

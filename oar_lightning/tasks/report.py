@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 import shlex
 from collections.abc import Callable
 from pathlib import Path
@@ -9,6 +10,7 @@ from pathlib import Path
 from hydra.core.hydra_config import HydraConfig
 from hydra.utils import instantiate
 from mlflow import MlflowClient
+from mlflow.exceptions import MlflowException
 from omegaconf import DictConfig
 from rich.console import Console
 
@@ -52,7 +54,7 @@ def open_store(cfg: DictConfig) -> MlflowClient:
     """The MLflow store that runs are logged to.
 
     Raises:
-        ConfigError: where nothing is logged, or the database is not there.
+        ConfigError: where nothing is logged, the database is not there, or the server does not answer.
     """
     if cfg.logger is None:
         raise ConfigError("task=report reads MLflow, and logger=none has no store; leave it out or set logger.tracking_uri")
@@ -61,4 +63,12 @@ def open_store(cfg: DictConfig) -> MlflowClient:
         raise ConfigError(
             f"logger.tracking_uri={uri}: no such database; run from the folder that holds mlflow.db, or set the URI"
         )
-    return MlflowClient(uri)
+    # MLflow's own seven retries take minutes
+    os.environ.setdefault("MLFLOW_HTTP_REQUEST_MAX_RETRIES", "1")
+    client = MlflowClient(uri)
+    try:
+        client.search_experiments(max_results=1)
+    except MlflowException as error:
+        reason = error.message.splitlines()[0]
+        raise ConfigError(f"logger.tracking_uri={uri} cannot be read ({reason}); start its server, or name another") from error
+    return client

@@ -40,6 +40,7 @@ def arm_bars(study: Study, curves: Curves) -> Drawing | LeftOut:
     panels[0].set(xlabel=f"{study.metric}{',' + unit if unit else ''}")
     if compared and study.baseline:
         panels[1].axvline(0, color=GREY, linewidth=1)
+        panels[1].margins(x=0.1)
         panels[1].set(xlabel=f"difference from {study.baseline.label}{', points' if unit else ''}")
     caption = "Bars are means, whiskers bootstrap 95 % intervals over seeds, dots runs."
     return Drawing(title, caption + (" Right: differences paired by seed." if compared else ""), figure)

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import numpy as np
 from matplotlib.axes import Axes
+from matplotlib.ticker import MaxNLocator
 
 from oar_lightning.reporting.bands import at_the_end
 from oar_lightning.reporting.factors import ordered, short, show
@@ -96,4 +97,5 @@ def _draw_bands(axis: Axes, series: list[Series], curves: Curves, metric: str, f
             found.steps, factor * found.mean, dashes, color=one.color, linewidth=1.8, marker=marker, markersize=3.5,
             label=f"{one.label} ({found.n})",
         )  # fmt: skip
+        axis.xaxis.set_major_locator(MaxNLocator(nbins=9, integer=True))
         axis.fill_between(found.steps, factor * found.low, factor * found.high, color=one.color, alpha=0.15, linewidth=0)
