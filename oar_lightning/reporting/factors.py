@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import math
 import re
 from collections.abc import Iterable, Sequence
 
@@ -50,9 +51,10 @@ def level(run: RunRecord, key: str) -> Level:
     """The run's value of a key: as given, else from its parameters or tags; numbers that agree in 6 digits are one level."""
     text = assignments(run).get(key, run.params.get(key, run.tags.get(key, "default")))
     try:
-        return float(f"{float(text):.6g}")
+        number = float(f"{float(text):.6g}")
     except ValueError:
         return {"None": "null", "True": "true", "False": "false"}.get(text, text)
+    return number if math.isfinite(number) else text  # nan equals nothing, not even itself
 
 
 def ordered(levels: Iterable[Level]) -> list[Level]:

@@ -20,7 +20,7 @@ from oar_lightning.reporting.study import Arm, Study
 ENDS = {"credit/ess_ratio": "ESS-ratio", "credit/top10_mass": "top-10 % mass", "entropy": "entropy, nats"}
 """Metrics whose mean over the last tenth of training is shown."""
 
-IN_CSV = ("duration_s", "seconds/rollout", "seconds/reward", "seconds/score", "seconds/update", *ENDS)
+IN_CSV = ("seconds/rollout", "seconds/reward", "seconds/score", "seconds/update", *ENDS)
 
 
 def results_table(study: Study, curves: Curves) -> list[list[str]]:
@@ -76,7 +76,7 @@ def runs_csv(study: Study) -> str:
         "seed",
         *study.factors,
         "started",
-        "run_seconds",
+        "duration_s",
         "git_revision",
     ]
     out = io.StringIO()

@@ -8,7 +8,7 @@ import pytest
 from run_records import trial
 
 from oar_lightning.config_check import ConfigError
-from oar_lightning.reporting.factors import label, natural, ordered
+from oar_lightning.reporting.factors import label, level, natural, ordered
 from oar_lightning.reporting.study import make_study
 
 
@@ -52,6 +52,8 @@ def test_labels_and_orders() -> None:
     keys = ["scorer.probe.name", "scorer.probe.warmup_steps", "gate.renormalize", "scorer.fill"]
     assert label(keys, ["last", 20.0, "false", "null"]) == "last warmup_steps=20 renormalize=false fill=null"
     assert label(["scorer.probe.name"], ["null"]) == "probe=null"
+    assert level(trial(0.5, {"x": "nan"}), "x") == "nan"
+    assert level(trial(0.5, {"x": None}), "x") == level(trial(0.5, params={"x": "None"}), "x") == "null"
     assert ordered(["both", 2.0, "off", 0.5, "both"]) == [0.5, 2.0, "both", "off"]
     assert sorted(["10", "2", "1"], key=natural) == ["1", "2", "10"]
 

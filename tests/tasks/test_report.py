@@ -39,7 +39,7 @@ def store(tmp_path_factory: pytest.TempPathFactory) -> Store:
     for (state, status), reason in bad.items():
         swept, tags = {"scorer": "oar_g", "seed": 3}, {"trial_state": state, "trial_reason": reason}
         made.trial(methods, "methods", next(numbers), swept, 0.99, tags=tags, status=status)
-    grid = made.sweep("grid", "+experiment=oar_g +sweeps=grid")
+    grid = made.sweep("grid", "+sweeps=grid gate.beta=choice(1,2)")
     for number, (tau, beta, seed) in enumerate(itertools.product([0.2, 0.4, 0.7], [1, 2], [0, 1])):
         swept = {"gate.tau": tau, "gate.beta": beta, "seed": seed}
         made.trial(grid, "grid", number, swept, 0.5 + tau / 10 + beta / 100 + seed / 1000)
@@ -126,6 +126,7 @@ def test_a_grid_has_its_map_and_no_paired_differences_until_a_baseline_is_named(
     shown = [float(row[2].strip("*").split()[0]) for row in rows]
     assert shown == pytest.approx([*means.values()], abs=0.006)
     assert "report.baseline=<arm>" in page
+    assert "python -m oar_lightning -m +sweeps=grid 'gate.beta=choice(1,2)'\n" in page, "it can be pasted into a shell"
     assert "How does objective depend on `gate.tau` and `gate.beta`?" in page
     drawn = {path.stem for path in folder.glob("*.png")}
     assert drawn == {"tau_beta", "learning_curves", "pareto", "responses", "entropy", "credit_shape"}
