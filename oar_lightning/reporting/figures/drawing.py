@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
@@ -18,6 +19,10 @@ from oar_lightning.reporting.runs import Curve
 
 Curves = Mapping[str, Mapping[str, Curve]]
 """Metric -> run id -> curve."""
+
+
+CHARACTERS_PER_INCH = 14
+"""Of a legend's small type."""
 
 
 @dataclass(frozen=True)
@@ -48,11 +53,12 @@ def axes(columns: int = 1, height: float = 4.0, width: float = 7.0, **options: A
 
 
 def legend_below(figure: Figure, axis: Axes) -> None:
-    """One legend under all panels, in as many columns as fit."""
+    """One legend under all panels, in as many columns as fit; the figure grows by its rows."""
     handles, labels = axis.get_legend_handles_labels()
     if handles:
         widest = max(map(len, labels)) + 5
-        columns = max(1, min(len(labels), int(figure.get_figwidth() * 11) // widest))
+        columns = max(1, min(len(labels), int(figure.get_figwidth() * CHARACTERS_PER_INCH) // widest))
+        figure.set_figheight(figure.get_figheight() + 0.2 * (math.ceil(len(labels) / columns) - 1))
         figure.legend(handles, labels, loc="outside lower center", ncols=columns, fontsize="small", frameon=False)
 
 
