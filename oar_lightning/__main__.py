@@ -97,6 +97,8 @@ def check_config(cfg: DictConfig) -> None:
         raise ConfigError(f"{missing[0]} has no value; set it, e.g. {missing[0]}=...")
     if cfg.task not in tasks.TASKS:
         raise ConfigError(f"task must be one of {', '.join(tasks.TASKS)}, got {cfg.task}")
+    if cfg.sweep is not None and cfg.task != "report":
+        raise ConfigError(f"sweep={cfg.sweep} is read by task=report only, got task={cfg.task}; leave it out")
     for key, lowest in (("seed", 0), ("checkpoint_every_n_steps", 0)):
         if not _is_integer(cfg[key], lowest):
             raise ConfigError(f"{key} must be an integer >= {lowest}, got {cfg[key]!r}")

@@ -45,6 +45,7 @@ LAYERS = (
     {"rollout", "experience", "evaluation_metrics", "token_credit"},
     {"module", "supervised", "evaluation", "completion_scores", "audit"},
     {"callbacks", "benchmark"},
+    {"reporting"},
     {"build_data"},
     {"build"},
     {"tasks"},

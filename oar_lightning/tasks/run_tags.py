@@ -8,6 +8,7 @@ from hydra.core.hydra_config import HydraConfig
 from omegaconf import DictConfig
 
 from oar_lightning.build import plain
+from oar_lightning.tasks.surroundings import surroundings
 from oar_lightning.tracking import git_revision
 
 
@@ -20,10 +21,11 @@ def run_tags(cfg: DictConfig) -> dict[str, str]:
         "seed": str(cfg.seed),
         "git_revision": git_revision(),
         "overrides": " ".join(HydraConfig.get().overrides.task),
+        **surroundings(str(cfg.trainer.accelerator)),
     }
 
 
-SECTIONS = ("audit", "benchmark", "decontaminate", "score", "sync")
+SECTIONS = ("audit", "benchmark", "decontaminate", "report", "score", "sweep", "sync")
 """Parts of the config that only the task of their name reads."""
 
 

@@ -1,0 +1,87 @@
+"""What was varied between runs: keys, their levels in order, and labels for their combinations."""
+
+from __future__ import annotations
+
+import json
+import math
+import re
+from collections.abc import Iterable, Sequence
+
+from oar_lightning.reporting.runs import RunRecord
+
+Level = float | str
+"""A value of a factor; texts include null, true and false."""
+
+IGNORED = {
+    "seed",
+    "sweeps",
+    "task",
+    "name",
+    "num_threads",
+    "resume",
+    "ckpt_path",
+    "export_to",
+    "output_root",
+    "checkpoint_every_n_steps",
+    "hydra",
+    "logger",
+}
+"""First parts of overrides that do not make two runs different methods."""
+
+NOT_SAYING = {"null", "true", "false", "default"}
+"""Texts that mean nothing without their key."""
+
+
+def varied(runs: Sequence[RunRecord]) -> tuple[str, ...]:
+    """Keys that the runs were given different values of, in the order in which they were given."""
+    keys = dict.fromkeys(key for run in runs for key in assignments(run))
+    return tuple(k for k in keys if k.split(".")[0] not in IGNORED and len({level(run, k) for run in runs}) > 1)
+
+
+def assignments(run: RunRecord) -> dict[str, str]:
+    """What a run was given: a sweep's swept parameters, else its Hydra overrides."""
+    if "swept" in run.tags:
+        swept = json.loads(run.tags["swept"])
+        return {key.lstrip("+"): value if isinstance(value, str) else json.dumps(value) for key, value in swept.items()}
+    pairs = (item.split("=", 1) for item in run.tags.get("overrides", "").split() if "=" in item)
+    return {key.lstrip("+"): value for key, value in pairs}
+
+
+def level(run: RunRecord, key: str) -> Level:
+    """The run's value of a key: as given, else from its parameters or tags; numbers that agree in 6 digits are one level."""
+    text = assignments(run).get(key, run.params.get(key, run.tags.get(key, "default")))
+    try:
+        number = float(f"{float(text):.6g}")
+    except ValueError:
+        return {"None": "null", "True": "true", "False": "false"}.get(text, text)
+    return number if math.isfinite(number) else text  # nan equals nothing, not even itself
+
+
+def ordered(levels: Iterable[Level]) -> list[Level]:
+    """Distinct levels: numbers by value, then texts as they came."""
+    distinct = list(dict.fromkeys(levels))
+    numbers = sorted(value for value in distinct if isinstance(value, float))
+    return [*numbers, *(value for value in distinct if isinstance(value, str))]
+
+
+def label(keys: Sequence[str], levels: Sequence[Level]) -> str:
+    """`oar_g`, `tau=0.3 beta=2`: texts stand alone, numbers and texts that say nothing have their key before them."""
+    return " ".join(
+        value if isinstance(value, str) and value not in NOT_SAYING else f"{short(key)}={show(value)}"
+        for key, value in zip(keys, levels, strict=True)
+    )
+
+
+def short(key: str) -> str:
+    """The last part of a key; of `...probe.name` the one before."""
+    parts = key.split(".")
+    return parts[-2] if parts[-1] == "name" and len(parts) > 1 else parts[-1]
+
+
+def show(value: Level) -> str:
+    return value if isinstance(value, str) else f"{value:.4g}"
+
+
+def natural(text: str) -> list[tuple[int, int, str]]:
+    """Sort key in which 2 comes before 10."""
+    return [(0, int(part), "") if part.isdecimal() else (1, 0, part) for part in re.split(r"(\d+)", text) if part]

@@ -1,0 +1,99 @@
+"""Figures of results against settings: the tau x beta map, and one panel for each number that was varied."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+import matplotlib as mpl
+import numpy as np
+from matplotlib.axes import Axes
+from matplotlib.figure import Figure
+
+from oar_lightning.reporting.factors import show
+from oar_lightning.reporting.figures.drawing import Curves, Drawing, LeftOut, axes, scale
+from oar_lightning.reporting.series import PALETTE
+from oar_lightning.reporting.study import Study
+
+MOST_CELLS = 12
+"""Levels along a side of the map; more are drawn as points."""
+
+MOST_PANELS = 4
+
+
+def tau_beta(study: Study, curves: Curves) -> Drawing | LeftOut:
+    """A map of mean results over tau and beta; a sampler's scattered trials as points."""
+    title = "Results over tau and beta"
+    tau, beta = study.place("tau"), study.place("beta")
+    if tau is None or beta is None or not (study.is_numeric(tau) and study.is_numeric(beta)):
+        return LeftOut(title, "tau and beta were not both varied")
+    factor, unit = scale([v for arm in study.arms for v in study.values(arm)])
+    points = [(float(arm.levels[tau]), float(arm.levels[beta]), factor * v) for arm in study.arms for v in study.values(arm)]
+    taus, betas = [np.unique([p[side] for p in points]) for side in (0, 1)]
+    figure, (axis,) = axes(height=4.2)
+    axis.set(xlabel="tau", ylabel="beta")
+    label = f"{study.metric}{',' + unit if unit else ''}"
+    if max(len(taus), len(betas)) > MOST_CELLS:
+        _draw_points(figure, axis, points, label)
+        return Drawing(title, "One point a run; the best has a ring.", figure)
+    cells = {(t, b): [v for x, y, v in points if (x, y) == (t, b)] for t in taus for b in betas}
+    _draw_cells(figure, axis, taus, betas, cells, label)
+    caption = "Mean and number of runs of each cell, the highest framed; beside the axes the means over their row or column."
+    return Drawing(title, caption, figure)
+
+
+def responses(study: Study, curves: Curves) -> Drawing | LeftOut:
+    """Results against each numeric factor; lines by the other factor where that has few levels."""
+    title = "Results against each setting"
+    numeric = [p for p in range(len(study.factors)) if study.is_numeric(p) and len(study.levels(p)) > 2][:MOST_PANELS]
+    if not numeric:
+        return LeftOut(title, "no setting was given more than two numbers")
+    factor, unit = scale([v for arm in study.arms for v in study.values(arm)])
+    figure, panels = axes(len(numeric), sharey=True)
+    for axis, place in zip(panels, numeric, strict=True):
+        points = [(float(arm.levels[place]), factor * v) for arm in study.arms for v in study.values(arm)]
+        levels = sorted({x for x, _ in points})
+        axis.plot(*zip(*points, strict=True), ".", color=PALETTE[1], alpha=0.6)
+        if len(levels) <= MOST_CELLS:
+            means = [np.mean([y for x, y in points if x == level]) for level in levels]
+            axis.plot(levels, means, color=PALETTE[1], marker="o", markersize=4, linewidth=1.5)
+        if _log_spaced(levels):
+            axis.set_xscale("log")
+        axis.set(xlabel=study.factors[place])
+    panels[0].set_ylabel(f"{study.metric}{',' + unit if unit else ''}")
+    return Drawing(title, "Dots are runs, lines means over all runs with that value.", figure)
+
+
+def _log_spaced(levels: Sequence[float]) -> bool:
+    """Whether levels crowd at the lower end of a wide range, as those of a grid or a sampler on a log scale do."""
+    wide = levels[0] > 0 and levels[-1] >= 100 * levels[0]
+    return wide and bool(np.median(levels) - levels[0] < 0.1 * (levels[-1] - levels[0]))
+
+
+def _draw_cells(
+    figure: Figure, axis: Axes, taus: np.ndarray, betas: np.ndarray, cells: dict[tuple[float, float], list[float]], label: str
+) -> None:
+    means = np.array([[np.mean(cells[t, b]) if cells[t, b] else np.nan for t in taus] for b in betas])
+    axis.grid(False)
+    axis.set_facecolor("#eeeeee")  # cells without a run
+    image = axis.imshow(means, origin="lower", aspect="auto", cmap="viridis")
+    figure.colorbar(image, label=label)
+    middle = (np.nanmin(means) + np.nanmax(means)) / 2
+    for row, b in enumerate(betas):
+        for column, t in enumerate(taus):
+            runs, mean = cells[t, b], means[row, column]
+            text = f"{mean:.3g}\n({len(runs)})" if runs else "-"
+            axis.text(column, row, text, ha="center", va="center", fontsize=8, color="black" if not mean < middle else "white")
+    best = np.unravel_index(np.nanargmax(means), means.shape)
+    axis.add_patch(mpl.patches.Rectangle((best[1] - 0.5, best[0] - 0.5), 1, 1, fill=False, edgecolor="#c0392b", linewidth=2.5))
+    axis.set_xticks(range(len(taus)), [f"{show(float(t))}\n[{m:.3g}]" for t, m in zip(taus, np.nanmean(means, 0), strict=True)])
+    axis.set_yticks(
+        range(len(betas)), [f"{show(float(b))} [{m:.3g}]" for b, m in zip(betas, np.nanmean(means, 1), strict=True)]
+    )
+
+
+def _draw_points(figure: Figure, axis: Axes, points: list[tuple[float, float, float]], label: str) -> None:
+    x, y, values = np.array(points).T
+    drawn = axis.scatter(x, y, c=values, cmap="viridis", s=45, zorder=3)
+    best = int(values.argmax())
+    axis.plot(x[best], y[best], "o", markersize=14, markerfacecolor="none", markeredgecolor="#c0392b", markeredgewidth=2)
+    figure.colorbar(drawn, label=label)

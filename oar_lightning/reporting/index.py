@@ -1,0 +1,22 @@
+"""The index of all studies: reports/README.md."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+from oar_lightning.benchmark.report import markdown
+from oar_lightning.reporting.page import MARK
+from oar_lightning.reporting.prose import read_prose, with_generated
+
+
+def write_index(reports: Path) -> None:
+    """List the studies under `reports` in the generated part of its README.md; the rest of that page stays."""
+    rows = [["study", "question"]]
+    for page in sorted(reports.glob("*/README.md"), reverse=True):
+        text = page.read_text(encoding="utf-8")
+        if MARK in text:
+            question = read_prose(text, str(page)).get("question", "").split("\n\n")[0]
+            rows.append([f"[{page.parent.name}]({page.parent.name}/README.md)", " ".join(question.split()).replace("|", "\\|")])
+    index = reports / "README.md"
+    before = index.read_text(encoding="utf-8") if index.exists() else "# Studies\n"
+    index.write_text(with_generated(before, f"## By `task=report`\n\n{markdown(rows)}"), encoding="utf-8")

@@ -1,0 +1,186 @@
+"""A study's folder: runs.csv, figures and README.md, the same bytes for the same runs."""
+
+from __future__ import annotations
+
+import shlex
+import textwrap
+from collections import Counter
+from collections.abc import Mapping, Sequence
+from pathlib import Path
+
+from oar_lightning.benchmark.report import markdown
+from oar_lightning.config_check import ConfigError
+from oar_lightning.reporting.factors import natural
+from oar_lightning.reporting.figures import FIGURES, Curves, Drawing, LeftOut, save
+from oar_lightning.reporting.prose import prose, read_prose
+from oar_lightning.reporting.runs import RunRecord
+from oar_lightning.reporting.statistics import EXACT_UP_TO, SIGN_DRAWS
+from oar_lightning.reporting.study import Study
+from oar_lightning.reporting.tables import differences_table, results_table, runs_csv, uncounted_table
+
+MARK = "<!-- written by task=report: what stands between prose markers is kept, all else is written anew -->"
+WIDTH = 130
+"""Characters of a line of text."""
+
+VERSIONS = ("python", "torch", "lightning", "transformers")
+"""Tags of a run, beside `hardware`, `git_revision` and `seed`."""
+
+FINDINGS = "<!-- what was found, what was not, and what the study cannot say -->"
+
+
+def kept_prose(folder: Path) -> dict[str, str]:
+    """The hand-written blocks of the study's page, if there is one.
+
+    Raises:
+        ConfigError: for a page that no report wrote, which would be overwritten, and for broken markers.
+    """
+    page = folder / "README.md"
+    if not page.exists():
+        return {}
+    text = page.read_text(encoding="utf-8")
+    if MARK not in text:
+        raise ConfigError(f"{page} was not written by task=report and is left alone; set report.name=<another name>")
+    return read_prose(text, str(page))
+
+
+def write_study(folder: Path, study: Study, curves: Curves, kept: Mapping[str, str], command: str) -> list[LeftOut]:
+    """Write the folder; returns the figures that are left out."""
+    folder.mkdir(parents=True, exist_ok=True)
+    figures = {name: draw(study, curves) for name, draw in FIGURES.items()}
+    for name, figure in figures.items():
+        if isinstance(figure, Drawing):
+            save(figure.figure, folder / f"{name}.png")
+        else:
+            (folder / f"{name}.png").unlink(missing_ok=True)  # of an earlier state of the study
+    (folder / "runs.csv").write_text(runs_csv(study), encoding="utf-8")
+    (folder / "README.md").write_text(render(study, curves, figures, kept, command), encoding="utf-8")
+    return [figure for figure in figures.values() if isinstance(figure, LeftOut)]
+
+
+def render(
+    study: Study, curves: Curves, figures: Mapping[str, Drawing | LeftOut], kept: Mapping[str, str], command: str
+) -> str:
+    """The page. `kept` are its hand-written blocks; one called like a figure's file follows that figure,
+    others that are not the page's own come last."""
+    blocks = {"question": default_question(study), "findings": FINDINGS} | dict(kept)
+    drawn = {name: figure for name, figure in figures.items() if isinstance(figure, Drawing)}
+    left_out = [figure for figure in figures.values() if isinstance(figure, LeftOut)]
+    parts = [
+        MARK,
+        f"# {study.name} ({study.date})",
+        "**Question.**",
+        prose("question", blocks.pop("question")),
+        "**Commands.**",
+        "\n".join(["```", *commands(study), command, "```"]),
+        markdown(facts(study)),
+        "## Findings",
+        prose("findings", blocks.pop("findings")),
+        "## Results",
+        markdown(results_table(study, curves)),
+        about_results(study),
+        *differences(study),
+    ]
+    for name, figure in drawn.items():
+        parts.append(f"## {figure.title}\n![{figure.title}]({name}.png)\n\n{wrapped(figure.caption)}")
+        if name in blocks:
+            parts.append(prose(name, blocks.pop(name)))
+    if left_out:
+        parts += ["## Figures left out", "\n".join(f"- {figure.title}: {figure.reason}." for figure in left_out)]
+    if study.uncounted:
+        parts += ["## Runs that do not count", markdown(uncounted_table(study))]
+    parts += [prose(name, text) for name, text in blocks.items()]
+    return "\n\n".join(parts) + "\n"
+
+
+def default_question(study: Study) -> str:
+    """The description of the sweep's run in MLflow where it has one; else what was varied."""
+    for parent in study.parents:
+        if parent.tags.get("mlflow.note.content"):
+            return parent.tags["mlflow.note.content"]
+    if not study.factors:
+        return f"What is {study.metric} over {len(study.seeds)} seeds?"
+    return f"How does {study.metric} depend on {' and '.join(f'`{key}`' for key in study.factors)}?"
+
+
+def commands(study: Study) -> list[str]:
+    """The sweep's command; without a sweep those of the runs, seeds put together."""
+    if study.parents:
+        given = dict.fromkeys(parent.tags.get("overrides", f"+sweeps={study.name}") for parent in study.parents)
+        return [f"python -m oar_lightning -m {shlex.join(overrides.split())}" for overrides in given]
+    seeds: dict[str, set[str]] = {}
+    for run in study.all_runs:
+        words = run.tags.get("overrides", "").split()
+        line = shlex.join(word for word in words if not word.startswith("seed="))
+        seeds.setdefault(line, set()).add(run.seed)
+    out = []
+    for line, values in seeds.items():
+        several = "-m " if len(values) > 1 else ""
+        out.append(f"python -m oar_lightning {several}{line} seed={','.join(sorted(values, key=natural))}")
+    return out
+
+
+def facts(study: Study) -> list[list[str]]:
+    """Counts, seeds, revisions, versions and hardware, as the runs carry them."""
+    states = Counter(run.state for run in study.uncounted)
+    counts = [f"{len(study.runs)} counted", *(f"{count} {state}" for state, count in sorted(states.items()))]
+    versions = [f"{name} {_distinct(study.runs, name)}" for name in VERSIONS]
+    minutes = sum(run.duration_s for run in study.all_runs) / 60
+    return [
+        ["", ""],
+        ["runs", ", ".join(counts)],
+        ["seeds", ", ".join(study.seeds)],
+        ["varied", ", ".join(f"`{key}`" for key in study.factors) or "the seed only"],
+        ["minutes of all runs", f"{minutes:.1f}"],
+        ["revision", _distinct(study.runs, "git_revision")],
+        ["versions", ", ".join(versions)],
+        ["hardware", _distinct(study.runs, "hardware")],
+    ]
+
+
+def about_results(study: Study) -> str:
+    """How to read the table of results."""
+    sizes = {len(arm.runs) for arm in study.arms}
+    text = [f"`{study.metric}` at the end of training; ESS-ratio, mass and entropy: means over its last tenth."]
+    if sizes - {1}:
+        text.append(
+            "Intervals: percentile bootstrap over seeds. Over few seeds it is too narrow: for n <= 3 it is the range of the "
+            "runs, which holds the true mean in 1-2^(1-n) of cases if seeds scatter symmetrically."
+        )
+    if 1 in sizes:
+        text.append("In italics: a single run's interval, over the evaluation's problems; other seeds are not in it.")
+    if len(study.arms) > 1:
+        text.append("Bold: the highest mean.")
+    return wrapped(" ".join(text))
+
+
+def differences(study: Study) -> Sequence[str]:
+    """The section of paired differences, or the sentence that says why there is none."""
+    if len(study.arms) < 2:
+        return []
+    if study.baseline is None:
+        labels = ", ".join(f"`{arm.label}`" for arm in study.arms[:3])
+        more = ", ..." if len(study.arms) > 3 else ""
+        why = "no arm, or more than one, has uniform credit. Name the arm to compare with: `report.baseline=<arm>`"
+        return [wrapped(f"No paired differences: {why} ({labels}{more}).")]
+    rows = differences_table(study)
+    if len(rows) == 1:
+        return [f"No paired differences: `{study.baseline.label}` shares no seed with another arm."]
+    largest = max(len(study.differences(arm)) for arm in study.arms)
+    drawn = f"; above n = {EXACT_UP_TO}: {SIGN_DRAWS:,} drawn ones" if largest > EXACT_UP_TO else ""
+    about = (
+        "n pairs of runs with the same seed. Interval: percentile bootstrap over pairs. p: two-sided sign-flip permutation "
+        f"test of the mean difference (all 2^n sign patterns{drawn}); Holm: adjusted for the {len(rows) - 1} comparisons. "
+        "The smallest possible p is what n pairs give when all have one sign: with fewer than 6 pairs nothing reaches 0.05."
+    )
+    return [f"## Differences from `{study.baseline.label}`, paired by seed", markdown(rows), wrapped(about)]
+
+
+def wrapped(text: str) -> str:
+    return textwrap.fill(text, WIDTH, break_long_words=False, break_on_hyphens=False)
+
+
+def _distinct(runs: Sequence[RunRecord], tag: str) -> str:
+    """A tag's values with how many runs have each, where they are several."""
+    counts = Counter(run.tags.get(tag, "not recorded") for run in runs)
+    values = sorted(counts, key=lambda value: (-counts[value], value))
+    return values[0] if len(values) == 1 else ", ".join(f"{value} ({counts[value]} runs)" for value in values)

@@ -1,0 +1,185 @@
+"""MLflow -> plain data: the runs of a study and the curves of their metrics. The only file here that talks to MLflow."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass
+
+import numpy as np
+from mlflow import MlflowClient
+from mlflow.entities import Run
+from mlflow.exceptions import MlflowException
+from numpy.typing import NDArray
+
+from oar_lightning.config_check import ConfigError
+from oar_lightning.tracking_history import metric_history
+
+PARENT = "mlflow.parentRunId"
+LARGEST = 1e300
+"""MLflow keeps an infinite value as about 1.8e308."""
+
+
+@dataclass(frozen=True)
+class ReportConfig:
+    """Which runs a report is about: those of a sweep, or given ones, or those that match an MLflow filter.
+
+    Args:
+        sweep: name of the sweep.
+        runs: MLflow run ids.
+        filter: a filter of MLflow's `search_runs`.
+        name: of the study's folder; null: the sweep's name.
+        metric: what runs are compared by; null: `objective`, else the sampled accuracy on the first benchmark.
+        baseline: label of the arm that the others are paired with; null: the one without token-level credit.
+        folder: where the studies lie.
+    """
+
+    sweep: str | None = None
+    runs: tuple[str, ...] = ()
+    filter: str | None = None
+    name: str | None = None
+    metric: str | None = None
+    baseline: str | None = None
+    folder: str = "reports"
+
+    def __post_init__(self) -> None:
+        given = [key for key in ("sweep", "runs", "filter") if getattr(self, key)]
+        if len(given) != 1:
+            raise ConfigError(
+                f"task=report needs one of sweep=<name>, report.runs=[<run id>,...] and report.filter=<MLflow filter>, "
+                f"got {' and '.join(given) or 'none'}"
+            )
+        if self.sweep is None and not self.name:
+            raise ConfigError(f"report.{given[0]} needs report.name=<name> as well: it names the study's folder")
+        if "/" in self.study:
+            raise ConfigError(
+                f"report.name={self.study} names one folder of {self.folder} and cannot hold a slash; leave it out"
+            )
+
+    @property
+    def study(self) -> str:
+        return str(self.name or self.sweep)
+
+
+@dataclass(frozen=True)
+class RunRecord:
+    """One MLflow run. `state` is complete, failed, pruned, killed or running; times in ms since 1970 and in seconds."""
+
+    run_id: str
+    name: str
+    state: str
+    reason: str
+    started: int
+    duration_s: float
+    tags: Mapping[str, str]
+    params: Mapping[str, str]
+    metrics: Mapping[str, float]
+
+    @property
+    def seed(self) -> str:
+        return self.tags.get("seed", self.params.get("seed", ""))
+
+
+@dataclass(frozen=True)
+class Curve:
+    """A metric over optimizer steps, in their order, one value a step."""
+
+    steps: NDArray[np.float64]
+    values: NDArray[np.float64]
+
+
+def read_runs(client: MlflowClient, experiment: str, config: ReportConfig) -> tuple[list[RunRecord], list[RunRecord]]:
+    """The sweep's parents (none for given runs and filters) and the runs, each by their start.
+
+    Raises:
+        ConfigError: for an experiment, sweep or run that is not there, with those that are; for a filter MLflow cannot read.
+    """
+    if config.runs:
+        return [], _by_start(_get_run(client, run_id) for run_id in config.runs)
+    found = client.get_experiment_by_name(experiment)
+    if found is None:
+        known = ", ".join(sorted(e.name for e in client.search_experiments())) or "none"
+        raise ConfigError(f"logger.experiment_name={experiment}: no such experiment in this store; there are: {known}")
+    if config.filter is not None:
+        runs = [run for run in _search(client, found.experiment_id, config.filter) if run.data.tags.get("kind") != "sweep"]
+        if not runs:
+            raise ConfigError(
+                f"report.filter={config.filter} matches no run of experiment {experiment}; try it in the MLflow UI"
+            )
+        return [], _by_start(runs)
+    sweeps = _search(client, found.experiment_id, "tags.kind = 'sweep'")
+    parents = [run for run in sweeps if run.data.tags.get("sweep") == config.sweep]
+    if not parents:
+        known = ", ".join(sorted({run.data.tags.get("sweep", run.info.run_name) for run in sweeps})) or "none"
+        raise ConfigError(
+            f"sweep={config.sweep}: no such sweep in experiment {experiment}; there are: {known} "
+            "(runs without a sweep: report.filter or report.runs)"
+        )
+    children = [
+        run for parent in parents for run in _search(client, found.experiment_id, f"tags.`{PARENT}` = '{parent.info.run_id}'")
+    ]
+    if not children:
+        raise ConfigError(f"sweep={config.sweep} has no trials yet; wait for the first, or start the sweep again")
+    return _by_start(parents), _by_start(children)
+
+
+def read_curves(client: MlflowClient, runs: Sequence[RunRecord], metrics: Iterable[str]) -> dict[str, dict[str, Curve]]:
+    """Metric -> run id -> curve; without points that are not finite, and without runs that have none."""
+    curves: dict[str, dict[str, Curve]] = {}
+    for metric in metrics:
+        for run in runs:
+            if metric not in run.metrics:
+                continue  # saves a call
+            last = {p.step: p.value for p in metric_history(client, run.run_id, metric, run.tags)}  # by step and time
+            usable = [(step, value) for step, value in last.items() if np.isfinite(value) and abs(value) < LARGEST]
+            if usable:
+                steps, values = np.array(usable, dtype=float).T
+                curves.setdefault(metric, {})[run.run_id] = Curve(steps, values)
+    return curves
+
+
+def record(run: Run) -> RunRecord:
+    """A run as plain data; its state is the trial's where MLflow, too, calls it finished."""
+    tags, metrics = dict(run.data.tags), dict(run.data.metrics)
+    by_status = {"FINISHED": "complete", "SCHEDULED": "running"}.get(run.info.status, run.info.status.lower())
+    state = tags.get("trial_state", by_status)
+    state = by_status if state == "complete" else state
+    reason = tags.get("trial_reason", "")
+    if state == "running" and not reason:
+        reason = "still running, or killed without a trace"
+    wall_s = ((run.info.end_time or run.info.start_time) - run.info.start_time) / 1000
+    return RunRecord(
+        run_id=run.info.run_id,
+        name=run.info.run_name,
+        state=state,
+        reason=reason,
+        started=run.info.start_time,
+        duration_s=float(metrics.get("duration_s", wall_s)),
+        tags=tags,
+        params=dict(run.data.params),
+        metrics=metrics,
+    )
+
+
+def _by_start(runs: Iterable[Run]) -> list[RunRecord]:
+    return sorted((record(run) for run in runs), key=lambda r: (r.started, r.run_id))
+
+
+def _get_run(client: MlflowClient, run_id: str) -> Run:
+    try:
+        return client.get_run(run_id)
+    except MlflowException as error:
+        raise ConfigError(f"report.runs names {run_id}: {error.message}; copy the id from the run's page in the UI") from error
+
+
+def _search(client: MlflowClient, experiment_id: str, query: str) -> list[Run]:
+    runs: list[Run] = []
+    token = None
+    while True:
+        try:
+            page = client.search_runs([experiment_id], query, max_results=1000, page_token=token)
+        except MlflowException as error:
+            raise ConfigError(f"report.filter={query}: {error.message}") from error
+        runs += page
+        token = page.token
+        if not token:
+            return runs

@@ -1,0 +1,100 @@
+"""What can be said about means and paired differences of a few runs; numpy only, and the same numbers on every call."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+import numpy as np
+from numpy.typing import ArrayLike, NDArray
+
+DRAWS = 10_000
+"""Resamples of a bootstrap."""
+
+EXACT_UP_TO = 16
+"""Differences whose 2^n sign patterns are all looked at; of more, SIGN_DRAWS patterns are drawn."""
+
+SIGN_DRAWS = 100_000
+
+
+@dataclass(frozen=True)
+class Interval:
+    """A mean of n values with its 95 % interval; low and high are NaN where n is 1."""
+
+    mean: float
+    low: float
+    high: float
+    n: int
+
+
+def mean_interval(values: ArrayLike) -> Interval:
+    """The mean with its percentile bootstrap interval.
+
+    Over n <= 3 values the interval is their range, which holds the centre of a symmetric distribution with probability
+    1 - 2^(1-n): few values make it too narrow.
+
+    Raises:
+        ValueError: without values.
+    """
+    array = np.asarray(values, dtype=float)
+    if not array.size:
+        raise ValueError("a mean needs at least one value")
+    low, high = bootstrap_bounds(array)
+    return Interval(float(array.mean()), float(low), float(high), len(array))
+
+
+def bootstrap_bounds(values: NDArray[np.float64], level: float = 0.95, draws: int = DRAWS) -> NDArray[np.float64]:
+    """Bounds [2 ...] of the percentile bootstrap of the mean over axis 0 of values [n ...]; NaN where n is 1."""
+    n = len(values)
+    if n == 1:
+        return np.full((2, *values.shape[1:]), np.nan)
+    # how often each value is drawn, [draws n]: a mean is then a product, also for curves
+    counts = np.random.default_rng(n).multinomial(n, np.full(n, 1 / n), size=draws)
+    means = np.tensordot(counts / n, values, axes=1)
+    bounds: NDArray[np.float64] = np.quantile(means, [(1 - level) / 2, (1 + level) / 2], axis=0)
+    return bounds
+
+
+def sign_flip_p(differences: ArrayLike) -> float:
+    """Two-sided p-value of a mean difference of 0: the share of sign patterns whose |sum| reaches the one observed.
+
+    Exact up to EXACT_UP_TO pairs; of more pairs the share among drawn patterns, the observed one counted in.
+
+    Raises:
+        ValueError: without differences.
+    """
+    d = np.asarray(differences, dtype=float)
+    if not d.size:
+        raise ValueError("a paired test needs at least one pair")
+    # sums of the same numbers in another order differ in their last bits
+    reached = abs(d.sum()) - 1e-9 * np.abs(d).sum()
+    if len(d) <= EXACT_UP_TO:
+        patterns = 1 - 2 * ((np.arange(2 ** len(d))[:, None] >> np.arange(len(d))) & 1)
+        return float((np.abs(patterns @ d) >= reached).mean())
+    drawn = np.random.default_rng(len(d)).choice([-1.0, 1.0], size=(SIGN_DRAWS, len(d)))
+    return float((1 + (np.abs(drawn @ d) >= reached).sum()) / (1 + SIGN_DRAWS))
+
+
+def smallest_p(pairs: int) -> float:
+    """The smallest p-value that `sign_flip_p` can give: 2^(1-n), all differences having one sign."""
+    return float(2.0 ** (1 - pairs)) if pairs <= EXACT_UP_TO else 1 / (1 + SIGN_DRAWS)
+
+
+def holm(p_values: Sequence[float]) -> list[float]:
+    """p-values adjusted for their number: the step-down method of Holm (1979)."""
+    order = np.argsort(p_values, kind="stable")
+    adjusted = np.empty(len(p_values))
+    reached = 0.0
+    for rank, place in enumerate(order):
+        reached = max(reached, min(1.0, (len(p_values) - rank) * p_values[place]))
+        adjusted[place] = reached
+    return [float(p) for p in adjusted]
+
+
+def pareto_front(costs: Sequence[float], values: Sequence[float]) -> list[int]:
+    """Places that no other beats (lower cost and at least the value, or the cost and a higher value), by rising cost."""
+    front: list[int] = []
+    for place in sorted(range(len(costs)), key=lambda i: (costs[i], -values[i])):
+        if not front or values[place] > values[front[-1]]:
+            front.append(place)
+    return front

@@ -1,0 +1,164 @@
+"""Runs -> a study: which runs belong together, which of them count, and what they are compared with."""
+
+from __future__ import annotations
+
+import dataclasses
+import re
+from collections.abc import Sequence
+from dataclasses import dataclass
+from datetime import UTC, datetime
+
+import numpy as np
+
+from oar_lightning.config_check import ConfigError
+from oar_lightning.reporting.factors import Level, label, level, natural, ordered, varied
+from oar_lightning.reporting.runs import LARGEST, RunRecord
+
+UNIFORM_CREDIT = {("experiment", "grpo"), ("scorer", "uniform"), ("gate.mode", "off")}
+"""Levels at which every token gets the same credit: the baseline of token-level credit."""
+
+ACCURACY = re.compile(r"eval/[^/]+/avg_at_\d+")
+
+
+@dataclass(frozen=True)
+class Arm:
+    """Runs that differ in their seed only, one a seed; `levels` has a value for each of the study's factors."""
+
+    label: str
+    levels: tuple[Level, ...]
+    runs: tuple[RunRecord, ...]
+
+
+@dataclass(frozen=True)
+class Study:
+    """What a report says, but for curves. `uncounted` are runs that are no result, with their state and reason."""
+
+    name: str
+    metric: str
+    factors: tuple[str, ...]
+    arms: tuple[Arm, ...]
+    baseline: Arm | None
+    uncounted: tuple[RunRecord, ...]
+    parents: tuple[RunRecord, ...]
+
+    @property
+    def runs(self) -> tuple[RunRecord, ...]:
+        return tuple(run for arm in self.arms for run in arm.runs)
+
+    @property
+    def all_runs(self) -> tuple[RunRecord, ...]:
+        return self.runs + self.uncounted
+
+    @property
+    def date(self) -> str:
+        """The day (UTC) on which the study began: it does not change when runs are added or the report is written again."""
+        started = min(run.started for run in (*self.parents, *self.all_runs))
+        return datetime.fromtimestamp(started / 1000, UTC).strftime("%Y-%m-%d")
+
+    @property
+    def seeds(self) -> list[str]:
+        return sorted({run.seed for run in self.runs}, key=natural)
+
+    def values(self, arm: Arm) -> list[float]:
+        return [run.metrics[self.metric] for run in arm.runs]
+
+    def differences(self, arm: Arm) -> list[float]:
+        """The arm's results less the baseline's, one for each seed that both have; none without a baseline."""
+        base = {run.seed: run.metrics[self.metric] for run in self.baseline.runs} if self.baseline else {}
+        return [run.metrics[self.metric] - base[run.seed] for run in arm.runs if run.seed in base]
+
+    def place(self, last: str) -> int | None:
+        """Which factor's key ends with `last`."""
+        return next((place for place, key in enumerate(self.factors) if key.split(".")[-1] == last), None)
+
+    def levels(self, place: int) -> list[Level]:
+        return ordered(arm.levels[place] for arm in self.arms)
+
+    def is_numeric(self, place: int) -> bool:
+        return all(isinstance(value, float) for value in self.levels(place))
+
+
+def make_study(
+    name: str, parents: Sequence[RunRecord], runs: Sequence[RunRecord], metric: str | None = None, baseline: str | None = None
+) -> Study:
+    """Put runs, given by their start, together.
+
+    Raises:
+        ConfigError: where no run is finished, none has the metric, or no arm has the baseline's label.
+    """
+    complete = [run for run in runs if run.state == "complete"]
+    if not complete:
+        states = ", ".join(f"{sum(r.state == s for r in runs)} {s}" for s in sorted({r.state for r in runs}))
+        raise ConfigError(f"{name} has no finished run ({states}); let it end, or repeat its command to run what is missing")
+    metric = choose_metric(name, complete, metric)
+    usable, uncounted = _split(runs, metric)
+    factors = varied(usable)
+    arms = _arms(usable, factors)
+    kept = {run.run_id for arm in arms for run in arm.runs}
+    reason = "a newer run of the same settings and seed counts"
+    uncounted += [dataclasses.replace(r, state="repeated", reason=reason) for r in usable if r.run_id not in kept]
+    base = find_baseline(arms, factors, baseline)
+    arms.sort(key=lambda arm: arm is not base)  # stable: the baseline first, the others as they were
+    uncounted.sort(key=lambda r: (r.started, r.run_id))
+    return Study(name, metric, factors, tuple(arms), base, tuple(uncounted), tuple(parents))
+
+
+def choose_metric(name: str, complete: Sequence[RunRecord], wanted: str | None) -> str:
+    """`wanted`, else `objective`, else the sampled accuracy on the first benchmark, as far as a run has it."""
+    present = {key for run in complete for key in run.metrics}
+    for choice in [wanted] if wanted else ["objective", *accuracies(complete)]:
+        if choice in present:
+            return choice
+    known = ", ".join(sorted(present)) or "none"
+    wanted = wanted or "null (objective or eval/*/avg_at_*)"
+    raise ConfigError(f"report.metric={wanted}: no finished run of {name} has it; the metrics are: {known}")
+
+
+def accuracies(runs: Sequence[RunRecord]) -> list[str]:
+    """Names of the sampled accuracies that runs have, one a benchmark."""
+    return sorted({key for run in runs for key in run.metrics if ACCURACY.fullmatch(key)}, key=natural)
+
+
+def find_baseline(arms: Sequence[Arm], factors: Sequence[str], wanted: str | None) -> Arm | None:
+    """The arm of that label; without one the only arm whose credit is uniform.
+
+    Raises:
+        ConfigError: where no arm has the label.
+    """
+    if wanted is not None:
+        found = next((arm for arm in arms if arm.label == wanted), None)
+        if found is None:
+            raise ConfigError(f"report.baseline={wanted}: no such arm; the arms are: {', '.join(arm.label for arm in arms)}")
+        return found
+    uniform = [arm for arm in arms if UNIFORM_CREDIT & set(zip(factors, arm.levels, strict=True))]
+    return uniform[0] if len(uniform) == 1 else None
+
+
+def _split(runs: Sequence[RunRecord], metric: str) -> tuple[list[RunRecord], list[RunRecord]]:
+    """Runs that can count and those that cannot; a complete run without a finite result cannot."""
+    usable, uncounted = [], []
+    for run in runs:
+        value = run.metrics.get(metric, np.nan)
+        if run.state == "complete" and np.isfinite(value) and abs(value) < LARGEST:
+            usable.append(run)
+        elif run.state == "complete":
+            uncounted.append(dataclasses.replace(run, state="without result", reason=f"{metric} is missing or not finite"))
+        else:
+            uncounted.append(run)
+    if not usable:
+        raise ConfigError(f"report.metric={metric} is not finite in any finished run; choose another metric")
+    return usable, uncounted
+
+
+def _arms(runs: Sequence[RunRecord], factors: Sequence[str]) -> list[Arm]:
+    """Arms by their levels; of each seed the newest run."""
+    groups: dict[tuple[Level, ...], dict[str, RunRecord]] = {}
+    for run in runs:
+        groups.setdefault(tuple(level(run, key) for key in factors), {})[run.seed] = run
+    order = [ordered(levels[place] for levels in groups) for place in range(len(factors))]
+    arms = []
+    for levels in sorted(groups, key=lambda levels: [values.index(v) for values, v in zip(order, levels, strict=True)]):
+        group = groups[levels]
+        newest = tuple(group[seed] for seed in sorted(group, key=natural))
+        arms.append(Arm(label(factors, levels) or newest[0].tags.get("experiment", "all runs"), levels, newest))
+    return arms

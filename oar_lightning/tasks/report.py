@@ -1,0 +1,74 @@
+"""task=report: a sweep's runs, or any others, from MLflow into a folder of reports/ with tables, figures and a page."""
+
+from __future__ import annotations
+
+import os
+import shlex
+from collections.abc import Callable
+from pathlib import Path
+
+from hydra.core.hydra_config import HydraConfig
+from hydra.utils import instantiate
+from mlflow import MlflowClient
+from mlflow.exceptions import MlflowException
+from omegaconf import DictConfig
+from rich.console import Console
+
+from oar_lightning.config_check import ConfigError
+from oar_lightning.reporting import (
+    ENDS,
+    ReportConfig,
+    Study,
+    accuracies,
+    kept_prose,
+    make_study,
+    read_curves,
+    read_runs,
+    write_index,
+    write_study,
+)
+
+
+def prepare(cfg: DictConfig) -> Callable[[], None]:
+    config: ReportConfig = instantiate(cfg.report, _convert_="all")
+    client = open_store(cfg)
+    parents, runs = read_runs(client, str(cfg.logger.experiment_name), config)
+    study = make_study(config.study, parents, runs, config.metric, config.baseline)
+    folder = Path(config.folder).expanduser() / f"{study.date}-{study.name}"
+    kept = kept_prose(folder)
+    command = f"python -m oar_lightning {shlex.join(HydraConfig.get().overrides.task)}"
+    return lambda: run(client, study, folder, kept, command)
+
+
+def run(client: MlflowClient, study: Study, folder: Path, kept: dict[str, str], command: str) -> None:
+    curves = read_curves(client, study.runs, [*accuracies(study.runs), *ENDS])
+    left_out = write_study(folder, study, curves, kept, command)
+    write_index(folder.parent)
+    console = Console()
+    counts = f"{len(study.runs)} runs in {len(study.arms)} arms"
+    console.print(f"{counts}, {len(study.uncounted)} not counted; {len(left_out)} figures left out", highlight=False)
+    console.print(f"report: {folder / 'README.md'}", soft_wrap=True)
+
+
+def open_store(cfg: DictConfig) -> MlflowClient:
+    """The MLflow store that runs are logged to.
+
+    Raises:
+        ConfigError: where nothing is logged, the database is not there, or the server does not answer.
+    """
+    if cfg.logger is None:
+        raise ConfigError("task=report reads MLflow, and logger=none has no store; leave it out or set logger.tracking_uri")
+    uri = str(cfg.logger.tracking_uri)
+    if uri.startswith("sqlite:///") and not Path(uri.removeprefix("sqlite:///")).exists():
+        raise ConfigError(
+            f"logger.tracking_uri={uri}: no such database; run from the folder that holds mlflow.db, or set the URI"
+        )
+    # MLflow's own seven retries take minutes
+    os.environ.setdefault("MLFLOW_HTTP_REQUEST_MAX_RETRIES", "1")
+    client = MlflowClient(uri)
+    try:
+        client.search_experiments(max_results=1)
+    except MlflowException as error:
+        reason = error.message.splitlines()[0]
+        raise ConfigError(f"logger.tracking_uri={uri} cannot be read ({reason}); start its server, or name another") from error
+    return client

@@ -1,0 +1,171 @@
+"""What figures show is read back from them and held against numbers worked out here."""
+
+from __future__ import annotations
+
+import itertools
+from collections.abc import Iterator, Mapping
+from typing import Any
+
+import matplotlib.pyplot as plt
+import numpy as np
+import pytest
+from matplotlib.figure import Figure
+from matplotlib.text import Text
+from run_records import straight, trial
+
+from oar_lightning.reporting.figures import FIGURES, Curves, Drawing, LeftOut
+from oar_lightning.reporting.runs import Curve
+from oar_lightning.reporting.series import level_bins, study_series
+from oar_lightning.reporting.study import Study, make_study
+
+NONE: Mapping[str, Any] = {}
+
+
+@pytest.fixture(autouse=True)
+def _closed() -> Iterator[None]:
+    yield
+    plt.close("all")
+
+
+def drawn(name: str, study: Study, curves: Curves = NONE) -> Figure:
+    found = FIGURES[name](study, curves)
+    assert isinstance(found, Drawing), found
+    figure = found.figure
+    figure.canvas.draw()
+    for axis in figure.axes:  # what is written can be read
+        texts = [*axis.get_xticklabels(), *axis.texts]
+        assert not overlapping([text for text in texts if text.get_text() and text.get_visible()]), axis
+    return figure
+
+
+def overlapping(texts: list[Text]) -> list[tuple[str, str]]:
+    boxes = [(text.get_text(), text.get_window_extent()) for text in texts]
+    return [(a, b) for (a, one), (b, other) in itertools.combinations(boxes, 2) if one.overlaps(other)]
+
+
+def reason(name: str, study: Study, curves: Curves = NONE) -> str:
+    found = FIGURES[name](study, curves)
+    assert isinstance(found, LeftOut)
+    return found.reason
+
+
+def grid(taus: list[float], betas: list[float], seeds: int = 2) -> Study:
+    """Results rise with tau, a little with beta, and less with the seed."""
+    cells = [{"gate.tau": t, "gate.beta": b, "seed": s} for t, b, s in itertools.product(taus, betas, range(seeds))]
+    return make_study("g", [], [trial(c["gate.tau"] + c["gate.beta"] / 100 + c["seed"] / 500, c) for c in cells])
+
+
+def methods(results: dict[str, list[float]], seconds: Mapping[str, float] = NONE) -> Study:
+    runs = [
+        trial(value, {"scorer": name, "seed": seed}, duration_s=seconds.get(name, 30.0))
+        for name, values in results.items()
+        for seed, value in enumerate(values)
+    ]
+    return make_study("m", [], runs)
+
+
+def test_learning_curves_are_means_with_bands() -> None:
+    study = methods({"uniform": [0.5, 0.7], "oar_g": [0.6, 0.8]})
+    ends = {run.run_id: run.metrics["objective"] for run in study.runs}
+    found = {k: v for run in study.runs for k, v in straight(run, ends[run.run_id]).items()}
+    figure = drawn("learning_curves", study, {"eval/chain/avg_at_4": found})
+    lines = {line.get_label(): line for line in figure.axes[0].lines}
+    assert [*lines] == ["uniform (2)", "oar_g (2)"]
+    assert lines["uniform (2)"].get_xdata().tolist() == [0, 10, 20]
+    assert lines["uniform (2)"].get_ydata() == pytest.approx([40, 50, 60])
+    band = figure.axes[0].collections[1].get_paths()[0].vertices
+    assert (band[:, 1].min(), band[:, 1].max()) == pytest.approx((40, 80))
+    assert reason("learning_curves", study, {}) == "no run was evaluated more than once (eval/*/avg_at_*)"
+
+
+def test_the_map_holds_means_and_counts_and_frames_the_highest() -> None:
+    figure = drawn("tau_beta", grid([0.2, 0.5, 0.3], [1, 4]))
+    axis = figure.axes[0]
+    expected = [[f"{100 * (tau + beta / 100 + 0.001):.3g}\n(2)" for tau in (0.2, 0.3, 0.5)] for beta in (1, 4)]
+    assert [text.get_text() for text in axis.texts] == [*itertools.chain(*expected)]
+    assert axis.patches[0].get_xy() == (1.5, 0.5)
+    assert [label.get_text() for label in axis.get_xticklabels()] == ["0.2\n[22.6]", "0.3\n[32.6]", "0.5\n[52.6]"]
+    assert [label.get_text() for label in axis.get_yticklabels()] == ["1 [34.4]", "4 [37.4]"]
+
+
+def test_the_map_of_the_paper_is_readable_and_shows_missing_cells() -> None:
+    study = grid([0, 0.2, 0.3, 0.4, 0.5, 0.7, 0.9, 1], [1, 2, 4])
+    missing = next(arm for arm in study.arms if arm.label == "tau=0.4 beta=2")
+    without = make_study("g", [], [run for run in study.runs if run not in missing.runs])
+    texts = [text.get_text() for text in drawn("tau_beta", without).axes[0].texts]
+    assert len(texts) == 24
+    assert texts.count("-") == 1
+
+
+def test_scattered_trials_are_points() -> None:
+    rng = np.random.default_rng(0)
+    draws = rng.uniform(size=(20, 3)).tolist()
+    runs = [trial(result, {"gate.tau": tau, "gate.beta": beta}) for result, tau, beta in draws]
+    axis = drawn("tau_beta", make_study("g", [], runs)).axes[0]
+    assert len(axis.collections[0].get_offsets()) == 20
+    best = max(draws)
+    assert (axis.lines[0].get_xdata()[0], axis.lines[0].get_ydata()[0]) == pytest.approx(tuple(best[1:]), rel=1e-5)
+
+
+def test_bars_are_means_and_the_other_panel_paired_differences() -> None:
+    figure = drawn("arms", methods({"uniform": [0.5, 0.7], "oar_g": [0.6, 0.9], "oar_p_approximate": [0.4, 0.4]}))
+    left, right = figure.axes
+    assert [bar.get_width() for bar in left.patches] == pytest.approx([60, 75, 40])
+    assert [label.get_text() for label in left.get_yticklabels()] == ["uniform (2)", "oar_g (2)", "oar_p_approximate (2)"]
+    middles = [container.lines[0].get_xdata()[0] for container in right.containers]
+    assert middles == pytest.approx([15, -20])
+    assert reason("arms", methods({"a": [0.5]})) == "there is one arm only"
+    assert reason("arms", grid([0.1, 0.2], [1, 2])).startswith("it is for named arms")
+
+
+def test_what_nothing_beats_is_a_diamond() -> None:
+    study = methods({"uniform": [0.5], "oar_g": [0.6], "oar_p": [0.55]}, {"uniform": 10, "oar_g": 20, "oar_p": 100})
+    points = {container.get_label(): container.lines[0] for container in drawn("pareto", study).axes[0].containers}
+    markers = {name: line.get_marker() for name, line in points.items()}
+    assert markers == {"uniform (1)": "D", "oar_g (1)": "D", "oar_p (1)": "o"}
+    assert [line.get_xdata()[0] for line in points.values()] == [10, 20, 100]
+    assert reason("pareto", methods({"a": [0.1], "b": [0.2]}, {"a": 0.0})) == "runs have no duration (duration_s)"
+
+
+def test_entropy_against_tau_is_the_mean_of_the_last_tenth() -> None:
+    study = grid([0.1, 0.5], [2.0, 4.0])
+    steps = np.arange(20.0)
+    curves = {run.run_id: Curve(steps, np.where(steps < 18, 9.0, float(run.tags["trial"]))) for run in study.runs}
+    _, right = drawn("entropy", study, {"entropy": curves}).axes
+    lines = {line.get_label(): line for line in right.lines}
+    trials = {arm.label: np.mean([float(run.tags["trial"]) for run in arm.runs]) for arm in study.arms}
+    for beta in ("2", "4"):
+        assert lines[f"beta={beta}"].get_xdata().tolist() == [0.1, 0.5]
+        assert lines[f"beta={beta}"].get_ydata() == pytest.approx([trials[f"tau={tau} beta={beta}"] for tau in (0.1, 0.5)])
+    assert reason("entropy", study) == "no run logged entropy"
+
+
+def test_the_shape_of_credit_needs_both_metrics() -> None:
+    study = methods({"uniform": [0.5], "oar_g": [0.6]})
+    curves = {run.run_id: Curve(np.arange(3.0), np.full(3, 0.7)) for run in study.runs}
+    assert len(drawn("credit_shape", study, {"credit/ess_ratio": curves, "credit/top10_mass": curves}).axes) == 2
+    assert reason("credit_shape", study, {"credit/ess_ratio": curves}) == "no run logged credit/top10_mass"
+
+
+def test_responses_have_a_panel_for_each_number_and_log_scales_where_levels_are_log_spaced() -> None:
+    runs = [
+        trial(draws / 100, {"scorer.noise_std": noise, "scorer.num_draws": draws, "scorer": name})
+        for noise, draws, name in itertools.product([1e-4, 1e-3, 1e-2, 1e-1], [1, 2, 4], ["a", "b"])
+    ]
+    left, right = drawn("responses", make_study("n", [], runs)).axes
+    assert (left.get_xlabel(), left.get_xscale()) == ("scorer.noise_std", "log")
+    assert (right.get_xlabel(), right.get_xscale()) == ("scorer.num_draws", "linear")
+    assert right.lines[1].get_ydata() == pytest.approx([1, 2, 4])
+    assert reason("responses", methods({"a": [0.1], "b": [0.2]})) == "no setting was given more than two numbers"
+
+
+def test_many_arms_are_drawn_by_tau_many_levels_in_bins() -> None:
+    series, note = study_series(grid([0, 0.2, 0.4, 0.6], [1, 2, 4]))
+    assert [(one.label, len(one.run_ids)) for one in series] == [(f"tau={tau}", 6) for tau in ("0", "0.2", "0.4", "0.6")]
+    assert note == "By tau, over all beta."
+    bins = level_bins([i / 22 for i in range(22)])
+    assert [len(part) for part in bins] == [5, 5, 4, 4, 4]
+    assert sorted(itertools.chain(*bins)) == [*itertools.chain(*bins)]
+    series, note = study_series(methods({f"method{i}": [i / 20] for i in range(14)} | {"uniform": [0.0]}))
+    assert [one.label for one in series] == ["uniform", *(f"method{i}" for i in range(5, 14))]
+    assert note == "Of 15 arms the best 10 are drawn."

@@ -1,0 +1,111 @@
+"""Statistics against enumeration, other libraries, and distributions that are known."""
+
+from __future__ import annotations
+
+import itertools
+from collections import Counter
+
+import numpy as np
+import pytest
+import scipy.stats
+
+from oar_lightning.reporting.statistics import (
+    EXACT_UP_TO,
+    bootstrap_bounds,
+    holm,
+    mean_interval,
+    pareto_front,
+    sign_flip_p,
+    smallest_p,
+)
+
+
+@pytest.mark.parametrize("n", [2, 3])
+def test_the_interval_of_up_to_three_values_is_their_range(n: int) -> None:
+    values = np.random.default_rng(n).normal(size=n)
+    found = mean_interval(values)
+    assert (found.mean, found.low, found.high, found.n) == pytest.approx((values.mean(), values.min(), values.max(), n))
+
+
+@pytest.mark.parametrize("n", [4, 5, 6])
+def test_bounds_are_the_quantiles_of_all_resamples(n: int) -> None:
+    values = np.random.default_rng(n).normal(size=n)
+    every = np.array([values[list(chosen)].mean() for chosen in itertools.product(range(n), repeat=n)])
+    low, high = bootstrap_bounds(values)
+    for bound, share in ((low, 0.025), (high, 0.975)):  # between quantiles a little to either side: 10,000 resamples are drawn
+        assert np.quantile(every, share - 0.006) <= bound <= np.quantile(every, share + 0.006)
+
+
+def test_bounds_agree_with_scipy() -> None:
+    values = np.random.default_rng(0).exponential(size=40)
+    theirs = scipy.stats.bootstrap((values,), np.mean, method="percentile", n_resamples=20_000, rng=1).confidence_interval
+    assert bootstrap_bounds(values) == pytest.approx([theirs.low, theirs.high], abs=0.02 * values.std())
+
+
+def test_bounds_of_curves_are_those_of_each_step() -> None:
+    values = np.random.default_rng(1).normal(size=(5, 3))
+    together = bootstrap_bounds(values)
+    assert together.shape == (2, 3)
+    for step in range(3):
+        assert together[:, step] == pytest.approx(bootstrap_bounds(values[:, step]))
+
+
+def test_one_value_has_no_interval_and_none_is_refused() -> None:
+    assert np.isnan([mean_interval([0.5]).low, mean_interval([0.5]).high]).all()
+    with pytest.raises(ValueError, match="at least one value"):
+        mean_interval([])
+    with pytest.raises(ValueError, match="at least one pair"):
+        sign_flip_p([])
+
+
+@pytest.mark.parametrize("n", [1, 2, 5, 9])
+def test_sign_flips_agree_with_enumeration_and_scipy(n: int) -> None:
+    d = np.random.default_rng(n).normal(0.5, 1, size=n)
+    sums = [abs(sum(s * x for s, x in zip(signs, d, strict=True))) for signs in itertools.product([1, -1], repeat=n)]
+    assert sign_flip_p(d) == pytest.approx(np.mean([s >= abs(d.sum()) - 1e-12 for s in sums]))
+    if n > 1:
+        theirs = scipy.stats.permutation_test((d, np.zeros(n)), lambda a, b: np.mean(a - b), permutation_type="samples")
+        assert sign_flip_p(d) == pytest.approx(theirs.pvalue)
+
+
+def test_drawn_sign_flips_are_near_the_exact_value() -> None:
+    d = [3, -1, 2, 2, -2, 1, 4, -1, 1, 2, -3, 2, 1, 1, -1, 2, 3, -2, 1, 1, -1, 2]
+    assert len(d) > EXACT_UP_TO
+    sums = Counter({0: 1})  # the exact distribution of the sum, difference by difference
+    for x in d:
+        sums = Counter({s: sums[s - x] + sums[s + x] for s in range(-sum(map(abs, d)), sum(map(abs, d)) + 1)})
+    exact = sum(count for s, count in sums.items() if abs(s) >= abs(sum(d))) / 2 ** len(d)
+    assert sign_flip_p(d) == pytest.approx(exact, abs=4 * (exact * (1 - exact) / 100_000) ** 0.5)
+
+
+def test_differences_of_one_sign_give_the_smallest_p_value_and_equal_ones_the_largest() -> None:
+    found = [sign_flip_p([0.1] * n) for n in range(1, 7)]
+    assert found == [smallest_p(n) for n in range(1, 7)] == [2 / 2**n for n in range(1, 7)]
+    assert smallest_p(5) > 0.05 > smallest_p(6)
+    assert sign_flip_p([0.1, 0.2, 0.3]) == 0.25, "sums of the same numbers in another order differ in their last bits"
+    assert sign_flip_p([0.0, 0.0]) == 1
+    assert sign_flip_p([0.5, -0.5]) == 1
+
+
+def test_the_test_keeps_its_level_without_an_effect() -> None:
+    rng = np.random.default_rng(0)
+    p = np.array([sign_flip_p(rng.standard_t(3, size=7)) for _ in range(1500)])
+    assert (p <= 0.05).mean() == pytest.approx(3 * 2 / 2**7, abs=0.018)  # the 3 most extreme of 64 pairs of patterns
+    assert (p <= 0.5).mean() == pytest.approx(0.5, abs=0.04)
+
+
+def test_holm() -> None:
+    assert holm([0.01, 0.04, 0.03, 0.005]) == pytest.approx([0.03, 0.06, 0.06, 0.02])
+    assert holm([0.5, 0.5, 0.9]) == [1, 1, 1]
+    assert holm([0.2]) == [0.2]
+    assert holm([]) == []
+
+
+def test_the_pareto_front_is_what_nothing_beats() -> None:
+    rng = np.random.default_rng(0)
+    costs, values = rng.integers(0, 12, 40).tolist(), rng.integers(0, 12, 40).tolist()
+    points = [*zip(costs, values, strict=True)]
+    beaten = [any((c <= a and v > b) or (c < a and v >= b) for c, v in points) for a, b in points]
+    front = pareto_front(costs, values)
+    assert {points[i] for i in front} == {p for p, b in zip(points, beaten, strict=True) if not b}
+    assert [costs[i] for i in front] == sorted({costs[i] for i in front})

@@ -1,0 +1,124 @@
+"""From runs to arms: what varies, what counts, what is compared with what."""
+
+from __future__ import annotations
+
+import itertools
+
+import pytest
+from run_records import trial
+
+from oar_lightning.config_check import ConfigError
+from oar_lightning.reporting.factors import label, level, natural, ordered
+from oar_lightning.reporting.study import make_study
+
+
+def test_arms_are_the_swept_settings_without_the_seed() -> None:
+    grid = [
+        trial(0.5 + tau / 10, {"gate.tau": tau, "gate.beta": beta, "seed": seed})
+        for seed, tau, beta in itertools.product([1, 0], [0.7, 0, 0.30000000000000004], [4, 2.0])
+    ]
+    study = make_study("grid", [], grid)
+    assert study.factors == ("gate.tau", "gate.beta")
+    taus_betas = [*itertools.product(["0", "0.3", "0.7"], ["2", "4"])]
+    assert [arm.label for arm in study.arms] == [f"tau={tau} beta={beta}" for tau, beta in taus_betas]
+    assert {tuple(run.seed for run in arm.runs) for arm in study.arms} == {("0", "1")}
+    assert study.values(study.arms[-1]) == [0.57, 0.57]
+    assert study.metric == "objective"
+    assert study.baseline is None
+
+
+def test_without_a_sweep_overrides_say_what_varies() -> None:
+    runs = [
+        trial(0.5, tags={"overrides": f"+experiment={name} seed={seed} name=x{seed} num_threads=1", "seed": str(seed)})
+        for name in ("oar_g", "grpo")
+        for seed in (0, 1)
+    ]
+    study = make_study("methods", [], runs)
+    assert study.factors == ("experiment",)
+    assert [arm.label for arm in study.arms] == ["grpo", "oar_g"], "uniform credit is the baseline and comes first"
+    assert study.baseline is study.arms[0]
+
+
+def test_a_default_is_read_from_the_parameters() -> None:
+    given = trial(0.5, tags={"overrides": "gate.tau=0.7 scorer=oar_p"})
+    default = trial(0.6, params={"gate.tau": "0.4"}, tags={"overrides": "", "scorer": "uniform"})
+    study = make_study("x", [], [given, default])
+    assert study.factors == ("gate.tau", "scorer")
+    assert {arm.levels for arm in study.arms} == {(0.7, "oar_p"), (0.4, "uniform")}
+    assert study.arms[0].levels == (0.4, "uniform")
+
+
+def test_labels_and_orders() -> None:
+    keys = ["scorer.probe.name", "scorer.probe.warmup_steps", "gate.renormalize", "scorer.fill"]
+    assert label(keys, ["last", 20.0, "false", "null"]) == "last warmup_steps=20 renormalize=false fill=null"
+    assert label(["scorer.probe.name"], ["null"]) == "probe=null"
+    assert level(trial(0.5, {"x": "nan"}), "x") == "nan"
+    assert level(trial(0.5, {"x": None}), "x") == level(trial(0.5, params={"x": "None"}), "x") == "null"
+    assert ordered(["both", 2.0, "off", 0.5, "both"]) == [0.5, 2.0, "both", "off"]
+    assert sorted(["10", "2", "1"], key=natural) == ["1", "2", "10"]
+
+
+def test_runs_that_are_no_result_are_kept_apart_with_their_reasons() -> None:
+    good = [trial(0.5, {"scorer": "oar_g", "seed": 0}), trial(0.7, {"scorer": "uniform", "seed": 0})]
+    bad = [
+        trial(0.99, {"scorer": "oar_g", "seed": 1}, state="killed"),
+        trial(0.99, {"scorer": "oar_g", "seed": 1}, state="failed", reason="entropy collapsed"),
+        trial(None, {"scorer": "oar_g", "seed": 1}),
+        trial(float("nan"), {"scorer": "oar_g", "seed": 1}),
+        trial(1.797e308, {"scorer": "oar_g", "seed": 1}),  # what MLflow makes of infinity
+    ]
+    again = trial(0.6, {"scorer": "oar_g", "seed": 0})
+    study = make_study("x", [], [*good, *bad, again])
+    assert [study.values(arm) for arm in study.arms] == [[0.7], [0.6]], "of two runs alike the newer counts"
+    states = {run.run_id: (run.state, run.reason) for run in study.uncounted}
+    nothing = ("without result", "objective is missing or not finite")
+    expected = [("killed", ""), ("failed", "entropy collapsed"), nothing, nothing, nothing]
+    assert [states[run.run_id] for run in bad] == expected
+    assert states[good[0].run_id] == ("repeated", "a newer run of the same settings and seed counts")
+    assert len(states) == 6
+    assert len(study.all_runs) == 8
+
+
+def test_differences_are_taken_between_runs_of_the_same_seed() -> None:
+    base = [trial(value, {"scorer": "uniform", "seed": seed}) for seed, value in [(2, 0.1), (0, 0.2), (7, 0.9)]]
+    other = [trial(value, {"scorer": "oar_g", "seed": seed}) for seed, value in [(0, 0.5), (1, 0.0), (2, 0.2)]]
+    study = make_study("x", [], base + other)
+    assert study.differences(study.arms[1]) == pytest.approx([0.3, 0.1])
+    named = make_study("x", [], base + other, baseline="oar_g")
+    assert named.differences(named.arms[1]) == pytest.approx([-0.3, -0.1])
+    alone = make_study("x", [], [trial(0.3, {"scorer": name}) for name in ("a", "b")])
+    assert alone.baseline is None
+    assert alone.differences(alone.arms[0]) == []
+
+
+def test_the_metric_is_the_objective_else_the_first_benchmarks_accuracy() -> None:
+    evaluation = {"eval/b/avg_at_4": 0.2, "eval/a/avg_at_4": 0.1, "eval/a/level_5/avg_at_4": 0.3, "eval/a/avg_at_4_low": 0.0}
+    run = trial(None, metrics=evaluation)
+    assert make_study("x", [], [run]).metric == "eval/a/avg_at_4"
+    named = make_study("x", [], [run], metric="eval/b/avg_at_4")
+    assert named.values(named.arms[0]) == [0.2]
+    assert make_study("x", [], [run, trial(0.5)]).metric == "objective"
+
+
+@pytest.mark.parametrize(
+    ("runs", "options", "message"),
+    [
+        ([trial(0.5, state="killed"), trial(0.5, state="running")], {}, "x has no finished run (1 killed, 1 running)"),
+        ([trial(0.5)], {"metric": "reward"}, "report.metric=reward: no finished run of x has it; the metrics are: objective"),
+        ([trial(None)], {}, "report.metric=null (objective or eval/*/avg_at_*): no finished run of x has it"),
+        ([trial(float("nan"))], {}, "report.metric=objective is not finite in any finished run"),
+        (
+            [trial(0.5, {"scorer": "oar_g"}), trial(0.5, {"scorer": "oar_p"})],
+            {"baseline": "grpo"},
+            "report.baseline=grpo: no such arm; the arms are: oar_g, oar_p",
+        ),
+    ],
+)
+def test_errors_name_key_value_and_remedy(runs: list, options: dict[str, str], message: str) -> None:
+    with pytest.raises(ConfigError) as caught:
+        make_study("x", [], runs, **options)
+    assert message in str(caught.value)
+
+
+def test_the_day_is_that_of_the_first_run() -> None:
+    assert make_study("x", [], [trial(0.5)]).date == "2023-11-14"
