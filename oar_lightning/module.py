@@ -33,6 +33,9 @@ from oar_lightning.schedule import Schedule
 from oar_lightning.scoring import Scorer, checked_importance
 from oar_lightning.types import Credit, MathProblem, Rollouts
 
+PHASES = {"generate": "rollout", "reward": "reward", "score": "score", "update": "update"}
+"""Phase of a step as ``time/<phase>_s`` names it -> as the totals ``seconds/<phase>`` do."""
+
 
 @dataclass(frozen=True)
 class Method:
@@ -74,6 +77,8 @@ class PolicyOptimization(L.LightningModule):
         self._sums = MetricSums()
         self._update_seconds = 0.0
         self._clock = time.perf_counter()
+        self.phase_seconds = dict.fromkeys(PHASES, 0.0)
+        """Totals of the steps so far."""
 
     # -- collecting experience -------------------------------------------------------------------------------------
 
@@ -239,7 +244,9 @@ class PolicyOptimization(L.LightningModule):
         if batch.microbatch < self.method.update.microbatches - 1:
             return
         metrics = {"time/update_s": self._update_seconds} | self._pending | self._sums.means() | dropped_metrics(self.trainer)
-        metrics["step_time"] = sum(metrics.get(f"time/{k}_s", 0.0) for k in ("generate", "reward", "score", "update"))
+        seconds = {phase: metrics.get(f"time/{phase}_s", 0.0) for phase in PHASES}
+        self.phase_seconds = {phase: self.phase_seconds[phase] + value for phase, value in seconds.items()}
+        metrics["step_time"] = sum(seconds.values())
         self._pending, self._sums, self._update_seconds = {}, MetricSums(), 0.0
         for logger in self.trainer.loggers:
             logger.log_metrics(metrics, step=self.trainer.global_step)

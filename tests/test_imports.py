@@ -35,15 +35,16 @@ LAYERS = (
         "jsonl",
         "attention",
         "batching",
+        "revision",
     },
     {"answer_form"},
     PURE - TEXT - {"types"} | {"verify", "language_model", "schedule", "tracking"},
-    {"scoring", "data", "reward", "policy", "heatmap", "problem_result"},
+    {"scoring", "data", "reward", "policy", "heatmap", "problem_result", "sweep"},
     {"rollout", "experience", "evaluation_metrics", "token_credit"},
     {"module", "supervised", "evaluation", "completion_scores", "audit"},
     {"callbacks", "benchmark"},
     {"build_data"},
-    {"build"},
+    {"build", "multirun"},
     {"tasks"},
     {"__main__"},
 )
@@ -125,9 +126,9 @@ def test_pure_files_know_torch_and_the_standard_library_only(module: str) -> Non
     assert {unit(t) for t in own(MODULES[module])} <= PURE
 
 
-def test_only_build_tasks_and_main_know_hydra() -> None:
+def test_only_build_multirun_tasks_and_main_know_hydra() -> None:
     users = {m for m, path in MODULES.items() if any(i.split(".")[0] in ("hydra", "omegaconf") for i in imports(path))}
-    assert {unit(m) for m in users} == {"build", "build_data", "tasks", "__main__"}
+    assert {unit(m) for m in users} == {"build", "build_data", "multirun", "tasks", "__main__"}
 
 
 def test_the_worker_and_the_first_checks_import_nothing_slow() -> None:
@@ -141,6 +142,11 @@ def test_the_worker_and_the_first_checks_import_nothing_slow() -> None:
         "verify_worker",
         "config_check",
         "paths",
+        "revision",
+        "multirun",
+        "sweep.trial",
+        "sweep.locks",
+        "sweep.process",
         "tasks",
     ):
         assert not {i.split(".")[0] for i in imports(MODULES[module])} & {"torch", "lightning", "transformers"}
@@ -148,4 +154,8 @@ def test_the_worker_and_the_first_checks_import_nothing_slow() -> None:
     at_the_top = {n.module or "" for n in tree.body if isinstance(n, ast.ImportFrom)}
     at_the_top |= {alias.name for n in tree.body if isinstance(n, ast.Import) for alias in n.names}
     assert not {i.split(".")[0] for i in at_the_top} & {"torch", "lightning", "transformers"}
-    assert {i for i in at_the_top if i.startswith(NAME)} == {NAME, f"{NAME}.paths"}  # NAME: tasks, looked at above
+    assert {i for i in at_the_top if i.startswith(NAME)} == {
+        NAME,
+        f"{NAME}.paths",
+        f"{NAME}.sweep.process",
+    }  # NAME: tasks, multirun
