@@ -10,8 +10,6 @@ from pathlib import Path
 from typing import Any
 
 from hydra.core.hydra_config import HydraConfig
-from hydra.core.override_parser.overrides_parser import OverridesParser
-from hydra.core.override_parser.types import Override, QuotedString, Transformer
 from hydra.core.plugins import Plugins
 from hydra.errors import HydraException
 from hydra.types import HydraContext, RunMode, TaskFunction
@@ -22,22 +20,15 @@ from omegaconf.errors import OmegaConfBaseException
 from oar_lightning.config_check import ConfigError
 from oar_lightning.paths import local_artifacts, local_database
 from oar_lightning.revision import git_revision
-from oar_lightning.sweep.process import quoted, run_job
+from oar_lightning.search_space import SearchSpace, config_key
+from oar_lightning.sweep.process import run_job
 from oar_lightning.sweep.trial import Pruning, job_folder, read_ticket
 
 log = logging.getLogger(__name__)
 
 GROUP = "sweeps"
 
-OF_THE_SWEEP = (
-    "hydra.mode",
-    "hydra.sweep",
-    "hydra/sweeper",
-    "hydra.launcher",
-    "hydra/launcher",
-    "hydra.run.dir",
-    "hydra.job.num",
-)
+OF_THE_SWEEP = ("hydra.mode", "hydra.run.dir", "hydra.sweep", "hydra/sweeper", "hydra.launcher", "hydra/launcher")
 """Hydra overrides that a job's own process does not get."""
 
 NOT_THE_RESULT = ("num_threads", "logger", "output_root")
@@ -123,13 +114,8 @@ def sweep(
                 errors[claim.number] = error
         return errors
 
-    log.info(
-        "study %s: %d of %d trials are finished; folder %s",
-        study.plan.name,
-        len(study.finished()),
-        study.plan.n_trials,
-        study.folder,
-    )
+    done, planned = len(study.finished()), study.plan.n_trials
+    log.info("study %s: %d of %d trials are finished; folder %s", study.plan.name, done, planned, study.folder)
     try:
         run_sweep(study, launch, publish, int(config.hydra.sweeper.n_jobs))
     except TooManyFailures as error:
@@ -142,90 +128,6 @@ def sweep(
     if best is not None:
         log.info("best: trial %d, %s, %s", best.number, best.values[0], best.user_attrs["swept"])
     log.info("table: %s", study.folder / "study" / "table.csv")
-
-
-class SearchSpace:
-    """What the trials of a sweep differ in (`space`) and share (`fixed`), from the sweep file and the command line.
-
-    The grid sampler's points are `choice` and `range` sweeps; other samplers take intervals too.
-    """
-
-    def __init__(self, overrides: Mapping[str, Override], is_grid: bool) -> None:
-        from hydra_plugins.hydra_optuna_sweeper._impl import create_optuna_distribution_from_override
-        from optuna.distributions import CategoricalDistribution
-
-        self.is_grid = is_grid
-        self.fixed = [o.input_line for o in overrides.values() if not o.is_sweep_override()]
-        self.space: dict[str, Any] = {}
-        for key, override in overrides.items():
-            if not override.is_sweep_override():
-                continue
-            if is_grid and override.is_interval_sweep():
-                raise ConfigError(
-                    f"{override.input_line}: a grid has no intervals; list values with choice(...), or set hydra/sweeper/sampler=tpe"
-                )
-            self.space[key] = (
-                CategoricalDistribution(list(override.sweep_iterator(transformer=Transformer.encode)))
-                if is_grid
-                else create_optuna_distribution_from_override(override)
-            )
-
-    @classmethod
-    def of(cls, config: DictConfig, arguments: Sequence[str]) -> SearchSpace:
-        """Of `hydra.sweeper.params` and the command's overrides, which win."""
-        sweeper = config.hydra.sweeper
-        for key in ("search_space", "custom_search_space"):
-            if sweeper[key] is not None:
-                raise ConfigError(f"hydra.sweeper.{key} is not supported; use hydra.sweeper.params")
-        lines = [f"{key}={value}" for key, value in (sweeper.params or {}).items()]
-        found: dict[str, Override] = {}
-        for override in OverridesParser.create().parse_overrides([*lines, *arguments]):
-            found.pop(_config_key(override.get_key_element()), None)
-            found[_config_key(override.get_key_element())] = override
-        named = {override.get_key_element(): override for override in found.values()}
-        return cls(named, str(sweeper.sampler._target_).endswith(".GridSampler"))
-
-    @property
-    def points(self) -> dict[str, list[Any]]:
-        """Choices of each parameter of a grid."""
-        return {name: list(distribution.choices) for name, distribution in self.space.items()}
-
-    def overrides(self, values: Mapping[str, Any], folder: Path | None = None) -> list[str]:
-        """A trial's overrides; those of its folder too, where given."""
-        lines = [*self.fixed, *(f"{name}={value}" for name, value in values.items())]
-        if folder is not None:
-            lines += [f"hydra.sweep.dir={quoted(folder.parent)}", f"hydra.sweep.subdir={folder.name}"]
-        return lines
-
-    def describe(self, values: Mapping[str, Any]) -> dict[str, Any]:
-        """Sampled values as the config has them, by dotted key."""
-        parser = OverridesParser.create()
-        shown: dict[str, Any] = {}
-        for name, value in values.items():
-            shown |= _flat(_config_key(name), parser.parse_override(f"{name}={value}").value())
-        return shown
-
-    def examples(self) -> Iterator[dict[str, Any]]:
-        """Points that together have every choice once, and the low end of every interval."""
-        first = {n: d.choices[0] if hasattr(d, "choices") else d.low for n, d in self.space.items()}
-        yield first
-        for name, distribution in self.space.items():
-            for choice in getattr(distribution, "choices", ())[1:]:
-                yield first | {name: choice}
-
-
-def _config_key(key: str) -> str:
-    return key.lstrip("+~")
-
-
-def _flat(name: str, value: Any) -> dict[str, Any]:
-    if isinstance(value, dict):
-        return {k: v for key, inner in value.items() for k, v in _flat(f"{name}.{_text(key)}", inner).items()}
-    return {name: _text(value)}
-
-
-def _text(value: Any) -> Any:
-    return value.text if isinstance(value, QuotedString) else value
 
 
 def _settle(config: DictConfig) -> Path:
@@ -292,7 +194,7 @@ def _plan(space: SearchSpace, sweeper: DictConfig) -> Any:
     metrics = _as_list(sweeper.objectives)
     if len(directions) != len(metrics):
         raise ConfigError(
-            f"hydra.sweeper.objectives={metrics} needs as many directions, got hydra.sweeper.direction={directions}"
+            f"hydra.sweeper.objectives={metrics} needs as many directions, got {directions} in hydra.sweeper.direction"
         )
     if unknown := set(directions) - {"maximize", "minimize"}:
         raise ConfigError(f"hydra.sweeper.direction must be maximize or minimize, got {sorted(unknown)[0]}")
@@ -309,7 +211,7 @@ def _plan(space: SearchSpace, sweeper: DictConfig) -> Any:
     return Plan(
         name=str(sweeper.study_name),
         space=space.space,
-        settings=[line for line in space.fixed if not _config_key(line).startswith(NOT_THE_RESULT)],
+        settings=[line for line in space.fixed if not config_key(line).startswith(NOT_THE_RESULT)],
         objectives=[Objective(str(m), d) for m, d in zip(metrics, directions, strict=True)],
         n_trials=min(int(sweeper.n_trials), len(grid)) if grid is not None else int(sweeper.n_trials),
         sampler=sampler,

@@ -43,7 +43,7 @@ LAYERS = (
     {"rollout", "experience", "evaluation_metrics", "token_credit"},
     {"module", "supervised", "evaluation", "completion_scores", "audit"},
     {"callbacks", "benchmark"},
-    {"build_data"},
+    {"build_data", "search_space"},
     {"build", "multirun"},
     {"tasks"},
     {"__main__"},
@@ -128,7 +128,7 @@ def test_pure_files_know_torch_and_the_standard_library_only(module: str) -> Non
 
 def test_only_build_multirun_tasks_and_main_know_hydra() -> None:
     users = {m for m, path in MODULES.items() if any(i.split(".")[0] in ("hydra", "omegaconf") for i in imports(path))}
-    assert {unit(m) for m in users} == {"build", "build_data", "multirun", "tasks", "__main__"}
+    assert {unit(m) for m in users} == {"build", "build_data", "multirun", "search_space", "tasks", "__main__"}
 
 
 def test_the_worker_and_the_first_checks_import_nothing_slow() -> None:
@@ -155,7 +155,9 @@ def test_the_worker_and_the_first_checks_import_nothing_slow() -> None:
     at_the_top |= {alias.name for n in tree.body if isinstance(n, ast.Import) for alias in n.names}
     assert not {i.split(".")[0] for i in at_the_top} & {"torch", "lightning", "transformers"}
     assert {i for i in at_the_top if i.startswith(NAME)} == {
-        NAME,
+        NAME,  # tasks and multirun, looked at above
         f"{NAME}.paths",
+        f"{NAME}.sweep.process",
+    }
         f"{NAME}.sweep.process",
     }  # NAME: tasks, multirun
