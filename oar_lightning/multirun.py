@@ -187,8 +187,8 @@ def _plan(space: SearchSpace, sweeper: DictConfig) -> Any:
     """The sweeper's settings as a checked plan."""
     from optuna.samplers import BaseSampler
 
+    from oar_lightning.sweep.plan import Objective, Plan
     from oar_lightning.sweep.samplers import GridPoints, draw_seed
-    from oar_lightning.sweep.study import Objective, Plan
 
     directions = [d.name if hasattr(d, "name") else str(d) for d in _as_list(sweeper.direction)]
     metrics = _as_list(sweeper.objectives)

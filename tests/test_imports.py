@@ -159,5 +159,3 @@ def test_the_worker_and_the_first_checks_import_nothing_slow() -> None:
         f"{NAME}.paths",
         f"{NAME}.sweep.process",
     }
-        f"{NAME}.sweep.process",
-    }  # NAME: tasks, multirun

@@ -13,7 +13,7 @@ import optuna
 from matplotlib.figure import Figure
 from optuna.trial import TrialState
 
-from oar_lightning.sweep.study import Objective
+from oar_lightning.sweep.plan import Objective
 from oar_lightning.sweep.table import Row
 
 matplotlib.use("Agg")
@@ -62,14 +62,17 @@ def history(rows: Sequence[Row], objective: Objective) -> Figure | None:
 
 
 def importance(study: optuna.Study) -> Figure | None:
-    """Share of the objective's variance that each parameter explains (fANOVA over a forest fitted to the trials)."""
+    """Share of the impurity that splits on each parameter take from a forest fitted to the trials.
+
+    Not fANOVA, Optuna's default: that of 2.10 does not work with numpy 2.
+    """
     done = [t for t in study.get_trials(deepcopy=False) if t.state == TrialState.COMPLETE]
     varied = {name for t in done for name in t.params if len({str(u.params.get(name)) for u in done}) > 1}
     if len(done) < MIN_TRIALS_FOR_IMPORTANCE or len(varied) < 2 or len({t.value for t in done}) < 2:
         return None
-    evaluator = optuna.importance.FanovaImportanceEvaluator(seed=0)
+    evaluator = optuna.importance.MeanDecreaseImpurityImportanceEvaluator(seed=0)
     shares = optuna.importance.get_param_importances(study, evaluator=evaluator, params=sorted(varied))
-    figure, axes = _axes("share of the objective's variance", "")
+    figure, axes = _axes("importance for the objective (mean decrease in impurity)", "")
     names = list(reversed(shares))
     axes.barh(names, [shares[name] for name in names])
     return figure

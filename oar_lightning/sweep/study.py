@@ -6,75 +6,26 @@ import json
 import math
 import uuid
 import warnings
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Mapping
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
 import optuna
-from optuna.distributions import BaseDistribution, distribution_to_json
-from optuna.samplers import BaseSampler
 from optuna.trial import FrozenTrial, TrialState, create_trial
 
 from oar_lightning.config_check import ConfigError
 from oar_lightning.sweep.locks import FileLock
+from oar_lightning.sweep.plan import Plan
 from oar_lightning.sweep.samplers import RETRY_OF
 from oar_lightning.sweep.storage import SweepStorage
-from oar_lightning.sweep.trial import Pruning, Result, Ticket, read_result, write_ticket
+from oar_lightning.sweep.trial import Result, Ticket, read_result, write_ticket
 
 IDENTITY = "study.json"
 
 # trials of a study whose distributions optuna has renamed since; they are what hydra-optuna-sweeper makes
 warnings.filterwarnings("ignore", category=FutureWarning, module="optuna")
-
-
-@dataclass(frozen=True)
-class Objective:
-    """A final metric of the trials and the direction of better: `maximize` or `minimize`."""
-
-    metric: str
-    direction: str
-
-
-@dataclass(frozen=True)
-class Plan:
-    """What a sweep is to do.
-
-    Args:
-        name: of the study; with `settings`, `space` and `objectives` it must stay the same from start to start.
-        space: swept parameter -> distribution.
-        settings: the overrides that all trials share.
-        n_trials: trials in all, failed and pruned ones included.
-        max_failure_rate: share of `n_trials` that may fail before the sweep ends.
-        sampler: (trial number, parameter) -> the sampler of that draw.
-        describe: sampled values by parameter -> what to show, by config key.
-        retry_failed: repeat the failed trials of earlier starts, as new trials.
-    """
-
-    name: str
-    space: Mapping[str, BaseDistribution]
-    settings: Sequence[str]
-    objectives: Sequence[Objective]
-    n_trials: int
-    sampler: Callable[[int, str], BaseSampler]
-    describe: Callable[[Mapping[str, Any]], dict[str, Any]]
-    max_failure_rate: float = 0.5
-    pruning: Pruning = Pruning()
-    retry_failed: bool = False
-
-    def __post_init__(self) -> None:
-        if not self.space:
-            raise ConfigError(
-                "the sweep has no parameter to vary; give hydra.sweeper.params or an override like gate.tau=choice(0.2,0.4)"
-            )
-        if not self.objectives:
-            raise ConfigError("hydra.sweeper.objectives is empty; name a final metric, e.g. [objective]")
-        if self.n_trials < 1:
-            raise ConfigError(f"hydra.sweeper.n_trials must be >= 1, got {self.n_trials}")
-        if not 0 <= self.max_failure_rate <= 1:
-            raise ConfigError(f"hydra.sweeper.max_failure_rate is a share and must be in [0, 1], got {self.max_failure_rate}")
-        if self.pruning.enabled and len(self.objectives) > 1:
-            raise ConfigError("hydra.sweeper.pruning.enabled=true needs a single objective: a median has one direction")
+warnings.filterwarnings("ignore", category=optuna.exceptions.ExperimentalWarning)
 
 
 @dataclass(frozen=True)
@@ -101,14 +52,15 @@ class SweepStudy:
         self.folder = folder
         self._lock = FileLock(folder / "study.lock")
         with self._lock:
+            plan.check_directions(storage)
             self.study = optuna.create_study(
                 study_name=plan.name,
                 storage=storage,
                 directions=[o.direction for o in plan.objectives],
-                load_if_exists=_check_directions(plan, storage),
+                load_if_exists=True,
             )
             self.identity = self._identify()
-            self._check_plan()
+            plan.check_same(self.study)
             if plan.retry_failed:
                 self._retry_failed()
 
@@ -116,10 +68,8 @@ class SweepStudy:
         """The next trial to run: one that its process left unfinished, else a new one; None where all have been begun."""
         with self._lock:
             for trial in self.trials():
-                if trial.state in (TrialState.RUNNING, TrialState.WAITING):
-                    lock = self._trial_lock(trial.number)
-                    if lock.acquire(wait=False):
-                        return self._claimed(trial.number, trial._trial_id, lock)
+                if not trial.state.is_finished() and (lock := self._take(trial)) is not None:
+                    return self._claimed(trial.number, trial._trial_id, lock)
             if len(self.counted()) >= self.plan.n_trials:
                 return None
             number = len(self.trials())
@@ -192,6 +142,16 @@ class SweepStudy:
     def _trial_lock(self, number: int) -> FileLock:
         return FileLock(self.trial_folder(number) / "claim.lock")
 
+    def _take(self, trial: FrozenTrial) -> FileLock | None:
+        """The lock of an unfinished trial that nobody works on."""
+        lock = self._trial_lock(trial.number)
+        if not lock.acquire(wait=False):
+            return None
+        if self.storage.get_trial(trial._trial_id).state.is_finished():  # recorded since it was listed
+            lock.release()
+            return None
+        return lock
+
     def _trial_id(self, number: int) -> int:
         return int(self.storage.get_trial_id_from_study_id_trial_number(self.study._study_id, number))
 
@@ -246,30 +206,6 @@ class SweepStudy:
         assert in_study is not None
         return str(in_study)
 
-    def _check_plan(self) -> None:
-        """Trials of different settings are not one study.
-
-        Raises:
-            ConfigError: names what has changed since the study was begun.
-        """
-        space = {name: json.loads(distribution_to_json(d)) for name, d in self.plan.space.items()}
-        now = {
-            "settings": sorted(self.plan.settings),
-            "space": json.loads(json.dumps(space)),
-            "objectives": [[o.metric, o.direction] for o in self.plan.objectives],
-        }
-        before = self.study.user_attrs.get("plan")
-        if before is None:
-            self.study.set_user_attr("plan", now)
-            return
-        changed = [key for key in now if now[key] != before[key]]
-        if changed:
-            what = "; ".join(f"its {key} were {before[key]} and are now {now[key]}" for key in changed)
-            raise ConfigError(
-                f"study {self.plan.name} was begun differently: {what}; repeat the first command, or begin another study "
-                "with hydra.sweeper.study_name=..."
-            )
-
     def _retry_failed(self) -> None:
         for trial in self.counted():
             if trial.state == TrialState.FAIL:
@@ -279,21 +215,3 @@ class SweepStudy:
                     system_attrs={"fixed_params": trial.params},
                 )
                 self.storage.create_new_trial(self.study._study_id, template_trial=template)
-
-
-def _check_directions(plan: Plan, storage: SweepStorage) -> bool:
-    """Optuna loads a study of other directions without a word; always True.
-
-    Raises:
-        ConfigError: where the study has other directions.
-    """
-    for summary in storage.get_all_study_summaries():
-        if summary.study_name == plan.name:
-            before = [d.name.lower() for d in summary.directions]
-            now = [o.direction for o in plan.objectives]
-            if before != now:
-                raise ConfigError(
-                    f"study {plan.name} has the directions {before}, now {now} are asked for; begin another study with "
-                    "hydra.sweeper.study_name=..."
-                )
-    return True
