@@ -199,6 +199,7 @@ def _plan(space: SearchSpace, sweeper: DictConfig) -> Any:
     if unknown := set(directions) - {"maximize", "minimize"}:
         raise ConfigError(f"hydra.sweeper.direction must be maximize or minimize, got {sorted(unknown)[0]}")
     seed = sweeper.sampler.get("seed")
+    seed = sweeper.seed if seed is None else seed
     grid = GridPoints(space.points) if space.is_grid else None
 
     def sampler(number: int, parameter: str) -> BaseSampler:

@@ -53,6 +53,8 @@ class ResumableOptunaSweeperConf(OptunaSweeperConf):
     storage: str | None = None
     # of the trials' folders
     folder: str = "${output_root}/sweeps/${hydra.sweeper.study_name}"
+    # of the sampler's draws, where the sampler has none of its own; null: other draws with every start
+    seed: int | None = 0
     # trials that one launch gets; more than 1 needs a launcher that runs them side by side
     n_jobs: int = 1
     # share of n_trials, over the whole study
