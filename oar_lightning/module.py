@@ -77,8 +77,8 @@ class PolicyOptimization(L.LightningModule):
         self._sums = MetricSums()
         self._update_seconds = 0.0
         self._clock = time.perf_counter()
-        self.phase_seconds = dict.fromkeys(PHASES, 0.0)
-        """Totals of the steps so far."""
+        self.former_seconds = dict.fromkeys(PHASES, 0.0)
+        """Of each phase, in the steps before this one."""
 
     # -- collecting experience -------------------------------------------------------------------------------------
 
@@ -239,14 +239,29 @@ class PolicyOptimization(L.LightningModule):
             self._pending["grad_norm"] = float(torch.nn.utils.get_total_norm(gradients))
         self._pending["learning_rate"] = optimizer.param_groups[0]["lr"]
 
+    def on_after_backward(self) -> None:
+        self._lap()
+
+    def optimizer_step(self, *args: Any, **kwargs: Any) -> None:
+        super().optimizer_step(*args, **kwargs)
+        self._lap()
+
+    def _lap(self) -> None:
+        """Count the time up to here as the update's; an evaluation that follows is none of it."""
+        now = time.perf_counter()
+        self._update_seconds, self._clock = self._update_seconds + now - self._clock, now
+
+    def phase_seconds(self) -> dict[str, float]:
+        """Seconds of each phase so far, those of the current step included."""
+        current = self._pending | {"time/update_s": self._update_seconds}
+        return {phase: self.former_seconds[phase] + current.get(f"time/{phase}_s", 0.0) for phase in PHASES}
+
     def on_train_batch_end(self, outputs: Any, batch: Slot, batch_idx: int) -> None:
-        self._update_seconds += time.perf_counter() - self._clock
         if batch.microbatch < self.method.update.microbatches - 1:
             return
         metrics = {"time/update_s": self._update_seconds} | self._pending | self._sums.means() | dropped_metrics(self.trainer)
-        seconds = {phase: metrics.get(f"time/{phase}_s", 0.0) for phase in PHASES}
-        self.phase_seconds = {phase: self.phase_seconds[phase] + value for phase, value in seconds.items()}
-        metrics["step_time"] = sum(seconds.values())
+        metrics["step_time"] = sum(metrics.get(f"time/{phase}_s", 0.0) for phase in PHASES)
+        self.former_seconds = self.phase_seconds()
         self._pending, self._sums, self._update_seconds = {}, MetricSums(), 0.0
         for logger in self.trainer.loggers:
             logger.log_metrics(metrics, step=self.trainer.global_step)

@@ -32,15 +32,18 @@ class DivergenceConfig:
 
 
 class Divergence(L.Callback):
-    """Raises `Diverged` at a loss that is not finite, and at a collapse of the first benchmark's accuracy."""
+    """Raises `Diverged` at a loss or weights that are not finite, and at a collapse of the first benchmark's accuracy."""
 
     def __init__(self, config: DivergenceConfig, evaluation: EvaluationCallback) -> None:
         self.config = config
         self.evaluation = evaluation
 
     def on_train_batch_end(self, trainer: L.Trainer, module: L.LightningModule, outputs: Any, *_: Any) -> None:
-        if outputs is not None and not math.isfinite(loss := float(outputs["loss"])):
+        if outputs and not math.isfinite(loss := float(outputs["loss"])):
             raise Diverged(f"the loss is {loss} at step {trainer.global_step}; lower optimizer.lr")
+        # a broken policy may also say the same in all samples, which teach nothing and have no loss
+        if not outputs and not all(bool(p.isfinite().all()) for p in module.parameters()):
+            raise Diverged(f"weights are not finite at step {trainer.global_step}; lower optimizer.lr")
         if self.config.collapse is None or self.evaluation.history[-1]["step"] != trainer.global_step:
             return
         before, now = self.evaluation.accuracies()

@@ -29,7 +29,7 @@ class Pruning:
     Args:
         enabled: off by default: a learning curve that starts slowly may end highest.
         startup_trials: trials that have to be complete before any is pruned.
-        warmup_steps: optimizer steps during which no trial is pruned.
+        warmup_steps: no trial is pruned before this optimizer step.
     """
 
     enabled: bool = False

@@ -31,7 +31,9 @@ def test_a_searched_study_has_history_and_importance(tmp_path: Path) -> None:
 
 
 def test_history_shows_each_trial_and_the_best_so_far() -> None:
-    rows = [{"trial": i, "objective": v, "objective_low": v - 0.1, "objective_high": v + 0.1} for i, v in enumerate([0.3, 0.5, 0.4])]
+    rows = [
+        {"trial": i, "objective": v, "objective_low": v - 0.1, "objective_high": v + 0.1} for i, v in enumerate([0.3, 0.5, 0.4])
+    ]
     figure = history(rows, BEST)
     assert figure is not None
     lines = {line.get_label(): list(line.get_ydata()) for line in figure.axes[0].lines}

@@ -46,7 +46,7 @@ def test_files_keep_what_they_are_given(tmp_path: Path) -> None:
 
 
 def test_a_job_returns_its_objective(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    python(monkeypatch, "(folder / 'result.json').write_text('{\"state\": \"complete\", \"metrics\": {\"objective\": 0.5}}')")
+    python(monkeypatch, '(folder / \'result.json\').write_text(\'{"state": "complete", "metrics": {"objective": 0.5}}\')')
     assert run_job([], tmp_path) == 0.5
 
 

@@ -48,9 +48,7 @@ def test_a_sweep_runs_its_trials_once(uninterrupted: SweepStudy) -> None:
 
 
 @pytest.mark.parametrize("seed", [0, 1, *(pytest.param(i, marks=pytest.mark.slow) for i in range(2, 20))])
-def test_killed_at_random_moments_it_ends_as_if_it_had_not_been(
-    seed: int, tmp_path: Path, uninterrupted: SweepStudy
-) -> None:
+def test_killed_at_random_moments_it_ends_as_if_it_had_not_been(seed: int, tmp_path: Path, uninterrupted: SweepStudy) -> None:
     moments = random.Random(seed)
     for _ in range(4):
         process = forked.Process(target=sweep, args=(tmp_path, plan(), 0.01))

@@ -110,7 +110,9 @@ def test_the_parent_has_the_table_and_the_figures(
     folder, *_ = two_trials
     parent, _ = runs(folder)
     client = MlflowClient(f"sqlite:///{folder}/mlflow.db")
-    assert {"table.csv", "table.json", "times.csv", "history.png"} <= {a.path for a in client.list_artifacts(parent.info.run_id)}
+    assert {"table.csv", "table.json", "times.csv", "history.png"} <= {
+        a.path for a in client.list_artifacts(parent.info.run_id)
+    }
     text = Path(client.download_artifacts(parent.info.run_id, "table.csv")).read_text()
     assert [line.split(",")[:3] for line in text.splitlines()] == [
         ["trial", "state", "optimizer.lr"],
@@ -151,9 +153,11 @@ def test_killed_three_times_it_holds_what_an_uninterrupted_one_does(tmp_path: Pa
         assert process.poll() is None, "it should be at work still"
         kill(process, tree)
     for folder in (killed, whole):
-        last = run(folder, *arguments, timeout=900)
+        last = run(folder, *arguments, timeout=1500)
         assert last.returncode == 0, last.stdout + last.stderr
-    table = {folder: (folder / "outputs" / "sweeps" / "smoke" / "study" / "table.csv").read_text() for folder in (whole, killed)}
+    table = {
+        folder: (folder / "outputs" / "sweeps" / "smoke" / "study" / "table.csv").read_text() for folder in (whole, killed)
+    }
     assert table[killed] == table[whole]
     study = optuna.load_study("smoke", SweepStorage(killed / "optuna.db"))
     assert [t.state.name for t in study.trials] == ["COMPLETE"] * 12

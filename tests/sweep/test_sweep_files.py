@@ -53,7 +53,7 @@ def space_of(name: str, *arguments: str) -> SearchSpace:
 
 
 def test_these_are_the_sweeps() -> None:
-    assert NAMES == sorted(["tau_beta", "tau_beta_grid", "probe", "gate_mode", "noise", "fill", "methods", "pareto", "smoke"])
+    assert sorted(["tau_beta", "tau_beta_grid", "probe", "gate_mode", "noise", "fill", "methods", "pareto", "smoke"]) == NAMES
 
 
 @pytest.mark.parametrize("name", NAMES)
@@ -127,7 +127,9 @@ def test_a_grid_refuses_intervals() -> None:
         space_of("tau_beta_grid", "gate.tau=interval(0,1)")
 
 
-@pytest.mark.parametrize(("name", "package"), [("joblib", "hydra_joblib_launcher"), ("submitit_slurm", "hydra_submitit_launcher")])
+@pytest.mark.parametrize(
+    ("name", "package"), [("joblib", "hydra_joblib_launcher"), ("submitit_slurm", "hydra_submitit_launcher")]
+)
 def test_launchers_of_the_extra_compose_with_a_sweep(name: str, package: str) -> None:
     pytest.importorskip(f"hydra_plugins.{package}", reason="needs the extra: pip install 'oar-lightning[sweep]'")
     cfg = composed("+sweeps=tau_beta", f"hydra/launcher={name}", "hydra.sweeper.n_jobs=4")
