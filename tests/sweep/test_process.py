@@ -88,7 +88,7 @@ SLEEPER = """
 import subprocess, sys, time
 from pathlib import Path
 from oar_lightning.sweep import process
-code = "import signal, sys, time; signal.signal(signal.SIGINT, lambda *_: sys.exit(130)); print('up', flush=True); time.sleep(60)"
+code = "import signal, sys, time; signal.signal(2, lambda *_: sys.exit(130)); print('up', flush=True); time.sleep(60)"
 process.run_process.__globals__['GRACE_S'] = 20
 real = process.run_process
 process.run_process = lambda command, *rest: real([sys.executable, '-c', code], *rest)
