@@ -121,9 +121,9 @@ def sweep(
     except TooManyFailures as error:
         log.error("%s", error)
         sys.exit(1)
-    except KeyboardInterrupt:
+    except (KeyboardInterrupt, SystemExit) as end:
         log.warning("stopped; the same command goes on where this one ended")
-        sys.exit(130)
+        sys.exit(end.code if isinstance(end, SystemExit) else 130)
     best = best_trial(study)
     if best is not None:
         log.info("best: trial %d, %s, %s", best.number, best.values[0], best.user_attrs["swept"])

@@ -34,8 +34,9 @@ log = logging.getLogger(__name__)
 GRACE_S = 120.0
 """How long a job that is told to stop has for its optimizer step and checkpoint."""
 
-STOPPED = {128 + signal.SIGINT, 128 + signal.SIGTERM}
-"""Exit codes of a job that was told to stop and left a checkpoint."""
+STOP_SIGNALS = (signal.SIGINT, signal.SIGTERM)
+"""A job that ends by one of these was told to stop: it is to go on later. Its exit code is 128 + the signal where it could
+save a checkpoint, the negative signal where it had not begun to train."""
 
 RANK_VARIABLES = ("LOCAL_RANK", "RANK", "WORLD_SIZE", "NODE_RANK", "MASTER_ADDR", "MASTER_PORT")
 
@@ -65,8 +66,8 @@ def run_job(arguments: Sequence[str], folder: Path) -> float | None:
             assert lock.descriptor is not None
             code = run_process(command, environment, lock.descriptor)
             result = read_result(folder)
-            if result is None and code in STOPPED:
-                raise SystemExit(code)
+            if result is None and (number := code - 128 if code > 0 else -code) in STOP_SIGNALS:
+                raise SystemExit(128 + number)
             if result is None:
                 result = Result("failed", reason=describe_exit(code)) if code else Result("complete")
                 write_result(folder, result)

@@ -88,7 +88,7 @@ class Mlflow:
                 self.client.log_artifacts(self.parent_run_id, str(folder))
                 if self.client.get_run(self.parent_run_id).info.status != status:
                     self.client.update_run(self.parent_run_id, status)
-            except MlflowException as error:
+            except (MlflowException, OSError) as error:  # OSError: what an upload of artifacts raises
                 log.warning(
                     "the study could not be shown in MLflow (%s); the next trial, or the next start of the sweep, "
                     "makes up for it. Its tables are in %s",
@@ -173,7 +173,10 @@ def write_files(study: SweepStudy) -> Path:
     texts = {"table.csv": as_csv(rows), "table.json": as_json(rows), "times.csv": as_csv(times_table(trials))}
     for name, text in texts.items():
         (folder / name).write_text(text, encoding="utf-8")
-    draw_figures(study.study, rows, study.plan.objectives, folder)
+    try:
+        draw_figures(study.study, rows, study.plan.objectives, folder)
+    except Exception:  # a night of training is not to end for a figure
+        log.exception("a figure of the study could not be drawn; the tables in %s are complete", folder)
     return folder
 
 

@@ -65,8 +65,9 @@ def test_a_crash_is_a_failure_with_its_reason(code: str, reason: str, tmp_path: 
     assert read_result(tmp_path) == Result("failed", reason=reason)
 
 
-def test_a_trial_that_was_told_to_stop_has_no_result(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    python(monkeypatch, "sys.exit(143)")
+@pytest.mark.parametrize("code", ["sys.exit(143)", "os.kill(os.getpid(), signal.SIGTERM)"])
+def test_a_trial_that_was_told_to_stop_has_no_result(code: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    python(monkeypatch, code)
     with pytest.raises(SystemExit) as end:
         run_job([], tmp_path)
     assert end.value.code == 143

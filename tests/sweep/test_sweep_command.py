@@ -131,6 +131,34 @@ def test_started_again_a_finished_sweep_does_nothing(
     assert len(runs(folder)[1]) == 2
 
 
+@pytest.mark.slow
+def test_jobs_of_a_grid_are_as_if_run_alone(tmp_path: Path) -> None:
+    grid = run(tmp_path, "-m", "+experiment=smoke", "seed=0,1", *TINY)
+    assert grid.returncode == 0, grid.stdout + grid.stderr
+    alone = run(tmp_path, "+experiment=smoke", "seed=1", "name=alone", *TINY)
+    assert alone.returncode == 0, alone.stdout + alone.stderr
+    client = MlflowClient(f"sqlite:///{tmp_path}/mlflow.db")
+    experiment = client.get_experiment_by_name("oar_lightning")
+    found = {(r.data.tags["experiment"], r.data.tags["seed"]): r for r in client.search_runs([experiment.experiment_id])}
+    assert sorted(found) == [("alone", "1"), ("smoke", "0"), ("smoke", "1")]
+    for metric in ("objective", "loss", "entropy", "reward"):
+        assert found["smoke", "1"].data.metrics[metric] == found["alone", "1"].data.metrics[metric]
+    assert found["smoke", "0"].data.metrics["entropy"] != found["smoke", "1"].data.metrics["entropy"]
+
+
+@pytest.mark.slow
+def test_a_hopeless_trial_is_pruned(tmp_path: Path) -> None:
+    """The later two trials' steps are far too large; those of the first two leave the accuracy as it is."""
+    pruning = ["hydra.sweeper.pruning.enabled=true", "hydra.sweeper.pruning.startup_trials=2"]
+    grid = ["hydra/sweeper/sampler=grid", "optimizer.lr=choice(1e-6,0.3)", "gate.tau=choice(0.3,0.5)", "gate.beta=2"]
+    result = run(tmp_path, "-m", "+experiment=oar_g", "+sweeps=smoke", *grid, *pruning, *TINY, timeout=400)
+    assert result.returncode == 0, result.stdout + result.stderr
+    _, children = runs(tmp_path)
+    states = {int(r.data.tags["trial"]): (r.info.status, r.data.tags["trial_state"]) for r in children}
+    assert states == {i: ("FINISHED", "complete") if i < 2 else ("KILLED", "pruned") for i in range(4)}
+    assert all("worse than the median" in r.data.tags["trial_reason"] for r in children if int(r.data.tags["trial"]) > 1)
+
+
 def kill(process: subprocess.Popen[bytes], tree: bool) -> None:
     """Kill -9 a sweep, alone or with all that it has started."""
     victims = psutil.Process(process.pid).children(recursive=True) if tree else []
