@@ -149,7 +149,7 @@ def test_jobs_of_a_grid_are_as_if_run_alone(tmp_path: Path) -> None:
 @pytest.mark.slow
 def test_a_hopeless_trial_is_pruned(tmp_path: Path) -> None:
     """The later two trials' steps are far too large; those of the first two leave the accuracy as it is."""
-    pruning = ["hydra.sweeper.pruning.enabled=true", "hydra.sweeper.pruning.startup_trials=2"]
+    pruning = ["hydra.sweeper.n_trials=4", "hydra.sweeper.pruning.enabled=true", "hydra.sweeper.pruning.startup_trials=2"]
     grid = ["hydra/sweeper/sampler=grid", "optimizer.lr=choice(1e-6,0.3)", "gate.tau=choice(0.3,0.5)", "gate.beta=2"]
     result = run(tmp_path, "-m", "+experiment=oar_g", "+sweeps=smoke", *grid, *pruning, *TINY, timeout=400)
     assert result.returncode == 0, result.stdout + result.stderr
