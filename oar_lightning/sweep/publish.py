@@ -122,13 +122,17 @@ class Mlflow:
     def _children(self, study: SweepStudy) -> None:
         """State and status of every child as the study has them: of the last attempt of a trial; others were killed."""
         trials = {t.number: t for t in study.trials()}
-        for run in self._search(f"tags.`mlflow.parentRunId` = '{self.parent_run_id}'"):
+        children = self._search(f"tags.`mlflow.parentRunId` = '{self.parent_run_id}'")
+        started = {run.info.run_id: run.info.start_time for run in children}
+        for run in children:
             trial = trials.get(int(run.data.tags.get("trial", "-1")))
             if trial is None:
                 continue
             last = read_run_id(study.trial_folder(trial.number))
             if run.info.run_id != last:
-                self._mark(run, "killed", f"interrupted before its first checkpoint; the trial was repeated in run {last}")
+                # a run that is younger than the last one known may be of an attempt that is just starting
+                if last in started and started[run.info.run_id] <= started[last]:
+                    self._mark(run, "killed", f"interrupted before its first checkpoint; the trial was repeated in run {last}")
             elif trial.state.is_finished():
                 self._mark(run, STATES[trial.state], trial.user_attrs.get("reason", ""))
             elif run.info.status == "KILLED":  # an orderly stop; a running one may be at work
