@@ -47,7 +47,7 @@ def test_a_sweep_runs_its_trials_once(uninterrupted: SweepStudy) -> None:
     assert sum(late) / len(late) < sum(early) / len(early)
 
 
-@pytest.mark.parametrize("seed", [0, 1, *(pytest.param(i, marks=pytest.mark.slow) for i in range(2, 20))])
+@pytest.mark.parametrize("seed", [0, *(pytest.param(i, marks=pytest.mark.slow) for i in range(1, 20))])
 def test_killed_at_random_moments_it_ends_as_if_it_had_not_been(seed: int, tmp_path: Path, uninterrupted: SweepStudy) -> None:
     moments = random.Random(seed)
     for _ in range(4):

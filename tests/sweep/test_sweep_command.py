@@ -121,6 +121,7 @@ def test_the_parent_has_the_table_and_the_figures(
     ]
 
 
+@pytest.mark.slow
 def test_started_again_a_finished_sweep_does_nothing(
     two_trials: tuple[Path, Sequence[str], subprocess.CompletedProcess[str]],
 ) -> None:
