@@ -5,6 +5,7 @@ from __future__ import annotations
 import csv
 import multiprocessing
 import random
+import signal
 import time
 from pathlib import Path
 
@@ -117,6 +118,19 @@ def test_the_other_process_takes_over_what_a_killed_one_had(tmp_path: Path) -> N
     other.join(30)
     assert other.exitcode == 0
     assert [t.state for t in study.trials()] == [TrialState.COMPLETE] * 3
+
+
+def test_sigterm_ends_a_sweep_in_an_orderly_way_and_leaves_its_trial_to_the_next_start(tmp_path: Path) -> None:
+    process = forked.Process(target=sweep, args=(tmp_path, plan(2), 60.0))
+    process.start()
+    while not list(tmp_path.glob("trials/trial_0000/ticket.json")):
+        time.sleep(0.01)
+    process.terminate()
+    process.join(30)
+    assert process.exitcode == 128 + signal.SIGTERM
+    assert (tmp_path / "trials" / "status").read_text() == "KILLED"
+    study = sweep(tmp_path, plan(2))
+    assert [(t.state, t.user_attrs["attempts"]) for t in study.trials()] == [(TrialState.COMPLETE, 2), (TrialState.COMPLETE, 1)]
 
 
 def test_a_grid_takes_its_points_in_order_and_once(tmp_path: Path) -> None:
