@@ -14,8 +14,9 @@ from hydra.types import RunMode
 from omegaconf import DictConfig, OmegaConf
 from omegaconf.errors import OmegaConfBaseException
 
-from oar_lightning import tasks
+from oar_lightning import multirun, tasks
 from oar_lightning.paths import conf_dir
+from oar_lightning.sweep.process import reporting, stop_with_parent
 
 log = logging.getLogger("oar_lightning")
 
@@ -30,24 +31,33 @@ os.environ.setdefault("GOMP_SPINCOUNT", "20000")
 
 @hydra.main(version_base="1.3", config_path=str(conf_dir()), config_name="config")
 def main(cfg: DictConfig) -> float | None:
-    """Run one job. A bad config ends it with exit code 1 and one message; in a multirun it is the job's failure.
+    """Run one job, in a multirun in a process of its own. A bad config ends it with exit code 1 and one message.
 
     Only errors from before the long work are shortened: one that training raises keeps its traceback.
     """
+    if HydraConfig.get().mode == RunMode.MULTIRUN:
+        return multirun.start_job()
+    stop_with_parent()
     try:
-        work = prepare(cfg)
+        with reporting():
+            work = prepare(cfg)
     except (ValueError, ImportError, HydraException, OmegaConfBaseException) as error:
-        if HydraConfig.get().mode == RunMode.MULTIRUN or log.isEnabledFor(logging.DEBUG):
+        if log.isEnabledFor(logging.DEBUG):
             raise
         cause = error.__cause__ if isinstance(error, HydraException) and error.__cause__ else error
         log.error("%s", cause)
         log.error("(hydra.verbose=true shows the traceback)")
         sys.exit(1)
-    return work()
+    with reporting() as complete:
+        value = work()
+        complete(value)
+        return value
+    return None  # a trial that its sweep has given up
 
 
 def prepare(cfg: DictConfig) -> Callable[[], float | None]:
     """Check the config, the quick things first; then the task's own checks and objects."""
+    multirun.check_mode()
     check_config(cfg)
     # torch, lightning and transformers take seconds to import: only after the quick checks
     import torch

@@ -7,7 +7,7 @@ from __future__ import annotations
 
 import contextlib
 import logging
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 
@@ -19,7 +19,17 @@ from omegaconf import DictConfig, OmegaConf
 from oar_lightning.advantage import AdvantageConfig
 from oar_lightning.answer_span import AnswerFormat
 from oar_lightning.build_data import build_benchmarks, build_keep, build_train, check_data_options
-from oar_lightning.callbacks import EvaluationCallback, GracefulStop, LastCheckpoint, RandomState, RunIdentity, TrainingProgress
+from oar_lightning.callbacks import (
+    Divergence,
+    DivergenceConfig,
+    EvaluationCallback,
+    GracefulStop,
+    LastCheckpoint,
+    RandomState,
+    RunIdentity,
+    RunSeconds,
+    TrainingProgress,
+)
 from oar_lightning.config_check import READS_TRAINING_DATA, ConfigError
 from oar_lightning.data.datamodule import MathDataModule, benchmark_problems, sample_texts
 from oar_lightning.data.prompts import PromptTemplate
@@ -28,7 +38,7 @@ from oar_lightning.evaluation import EvaluationConfig
 from oar_lightning.gating import GateConfig
 from oar_lightning.language_model import check_head
 from oar_lightning.loss import LossConfig
-from oar_lightning.mlflow_logger import FOLDER, DurableMLFlowLogger
+from oar_lightning.mlflow_logger import FOLDER, DurableMLFlowLogger, MLflowConfig
 from oar_lightning.module import Method, PolicyOptimization
 from oar_lightning.policy import FreshPolicy, Policy, PretrainedPolicy
 from oar_lightning.reward import Rewards
@@ -36,6 +46,7 @@ from oar_lightning.rollout import AutoEngineConfig, EngineConfig, RolloutStage, 
 from oar_lightning.schedule import Schedule
 from oar_lightning.scoring import Scorer, Uniform, as_scorer
 from oar_lightning.supervised import SupervisedConfig, SupervisedWarmStart
+from oar_lightning.sweep.trial import current_ticket
 from oar_lightning.token_text import TokenBytes
 from oar_lightning.tracking import Tracker
 
@@ -59,6 +70,7 @@ class Settings:
     schedule: Schedule
     evaluation: EvaluationConfig
     supervised: SupervisedConfig
+    divergence: DivergenceConfig
     train: ProblemSource | None
     benchmarks: dict[str, ProblemSource]
 
@@ -73,6 +85,7 @@ class Run:
     tracker: Tracker
     policy: Policy
     evaluation: EvaluationCallback
+    seconds: RunSeconds
     stop: GracefulStop
 
 
@@ -97,6 +110,7 @@ def build_settings(cfg: DictConfig) -> Settings:
         schedule=instantiate(cfg.schedule),
         evaluation=instantiate(cfg.evaluation),
         supervised=instantiate(cfg.supervised),
+        divergence=instantiate(cfg.divergence),
         train=build_train(cfg) if cfg.task in READS_TRAINING_DATA else None,
         benchmarks=build_benchmarks(cfg),
     )
@@ -156,7 +170,10 @@ def build_logger(cfg: DictConfig, run_dir: Path, run_id: str | None = None, resu
     """
     if cfg.logger is None:
         return None
-    logger = DurableMLFlowLogger(instantiate(cfg.logger, _convert_="all"), run_dir / FOLDER, run_id, resume)
+    config: MLflowConfig = instantiate(cfg.logger, _convert_="all")
+    if (ticket := current_ticket()) is not None:  # from the start: a trial that is killed early is still its sweep's
+        config = replace(config, tags={**config.tags, **ticket.tags()})
+    logger = DurableMLFlowLogger(config, run_dir / FOLDER, run_id, resume)
     logger.check()
     return logger
 
@@ -201,13 +218,16 @@ def build_run(cfg: DictConfig, settings: Settings, run_dir: Path, run_id: str | 
     module.train()  # Lightning keeps the mode it is given
     tracker = Tracker(run_dir, logger)
     evaluation = EvaluationCallback(benchmarks, stage, settings.sampling, settings.evaluation, tracker)
-    stop = GracefulStop()
+    seconds, stop = RunSeconds(), GracefulStop()
     trainer: L.Trainer = instantiate(
         cfg.trainer,
         logger=[logger] if logger else False,
         callbacks=[
+            seconds,
             TrainingProgress(),
             evaluation,
+            Divergence(settings.divergence, evaluation),
+            *_pruning(evaluation),
             RandomState(),
             RunIdentity(lambda: tracker.run_id),
             stop,
@@ -222,7 +242,17 @@ def build_run(cfg: DictConfig, settings: Settings, run_dir: Path, run_id: str | 
     keep = build_keep(cfg, settings.benchmarks, settings.evaluation.problems, prompt, policy.tokenizer)
     datamodule = MathDataModule(settings.train, int(cfg.seed), steps, plan, keep)
     tracker.start()
-    return Run(datamodule, module, trainer, tracker, policy, evaluation, stop)
+    return Run(datamodule, module, trainer, tracker, policy, evaluation, seconds, stop)
+
+
+def _pruning(evaluation: EvaluationCallback) -> list[L.Callback]:
+    """What a trial of a sweep with pruning needs."""
+    ticket = current_ticket()
+    if ticket is None or not ticket.pruning.enabled:
+        return []
+    from oar_lightning.callbacks.trial import MedianPruning  # Optuna takes seconds to import
+
+    return [MedianPruning(ticket, evaluation)]
 
 
 def load_policy(spec: PretrainedPolicy | FreshPolicy, task: str, device: torch.device) -> Policy:

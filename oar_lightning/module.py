@@ -33,6 +33,9 @@ from oar_lightning.schedule import Schedule
 from oar_lightning.scoring import Scorer, checked_importance
 from oar_lightning.types import Credit, MathProblem, Rollouts
 
+PHASES = {"generate": "rollout", "reward": "reward", "score": "score", "update": "update"}
+"""Phase of a step as ``time/<phase>_s`` names it -> as the totals ``seconds/<phase>`` do."""
+
 
 @dataclass(frozen=True)
 class Method:
@@ -74,6 +77,8 @@ class PolicyOptimization(L.LightningModule):
         self._sums = MetricSums()
         self._update_seconds = 0.0
         self._clock = time.perf_counter()
+        self.former_seconds = dict.fromkeys(PHASES, 0.0)
+        """Of each phase, in the steps before this one."""
 
     # -- collecting experience -------------------------------------------------------------------------------------
 
@@ -234,12 +239,29 @@ class PolicyOptimization(L.LightningModule):
             self._pending["grad_norm"] = float(torch.nn.utils.get_total_norm(gradients))
         self._pending["learning_rate"] = optimizer.param_groups[0]["lr"]
 
+    def on_after_backward(self) -> None:
+        self._lap()
+
+    def optimizer_step(self, *args: Any, **kwargs: Any) -> None:
+        super().optimizer_step(*args, **kwargs)
+        self._lap()
+
+    def _lap(self) -> None:
+        """Count the time up to here as the update's; an evaluation that follows is none of it."""
+        now = time.perf_counter()
+        self._update_seconds, self._clock = self._update_seconds + now - self._clock, now
+
+    def phase_seconds(self) -> dict[str, float]:
+        """Seconds of each phase so far, those of the current step included."""
+        current = self._pending | {"time/update_s": self._update_seconds}
+        return {phase: self.former_seconds[phase] + current.get(f"time/{phase}_s", 0.0) for phase in PHASES}
+
     def on_train_batch_end(self, outputs: Any, batch: Slot, batch_idx: int) -> None:
-        self._update_seconds += time.perf_counter() - self._clock
         if batch.microbatch < self.method.update.microbatches - 1:
             return
         metrics = {"time/update_s": self._update_seconds} | self._pending | self._sums.means() | dropped_metrics(self.trainer)
-        metrics["step_time"] = sum(metrics.get(f"time/{k}_s", 0.0) for k in ("generate", "reward", "score", "update"))
+        metrics["step_time"] = sum(metrics.get(f"time/{phase}_s", 0.0) for phase in PHASES)
+        self.former_seconds = self.phase_seconds()
         self._pending, self._sums, self._update_seconds = {}, MetricSums(), 0.0
         for logger in self.trainer.loggers:
             logger.log_metrics(metrics, step=self.trainer.global_step)

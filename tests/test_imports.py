@@ -36,18 +36,19 @@ LAYERS = (
         "attention",
         "batching",
         "journal",
+        "revision",
         "tracking_history",
     },
     {"answer_form", "delivery"},
     PURE - TEXT - {"types"} | {"verify", "language_model", "schedule", "mlflow_logger"},
     {"decoder"},
-    {"scoring", "data", "reward", "policy", "heatmap", "problem_result", "tracking"},
+    {"scoring", "data", "reward", "policy", "heatmap", "problem_result", "tracking", "sweep"},
     {"rollout", "experience", "evaluation_metrics", "token_credit"},
     {"module", "supervised", "evaluation", "completion_scores", "audit"},
     {"callbacks", "benchmark"},
     {"reporting"},
-    {"build_data"},
-    {"build"},
+    {"build_data", "search_space"},
+    {"build", "multirun"},
     {"tasks"},
     {"__main__"},
 )
@@ -129,9 +130,9 @@ def test_pure_files_know_torch_and_the_standard_library_only(module: str) -> Non
     assert {unit(t) for t in own(MODULES[module])} <= PURE
 
 
-def test_only_build_tasks_and_main_know_hydra() -> None:
+def test_only_build_multirun_tasks_and_main_know_hydra() -> None:
     users = {m for m, path in MODULES.items() if any(i.split(".")[0] in ("hydra", "omegaconf") for i in imports(path))}
-    assert {unit(m) for m in users} == {"build", "build_data", "tasks", "__main__"}
+    assert {unit(m) for m in users} == {"build", "build_data", "multirun", "search_space", "tasks", "__main__"}
 
 
 def test_the_worker_and_the_first_checks_import_nothing_slow() -> None:
@@ -145,6 +146,11 @@ def test_the_worker_and_the_first_checks_import_nothing_slow() -> None:
         "verify_worker",
         "config_check",
         "paths",
+        "revision",
+        "multirun",
+        "sweep.trial",
+        "sweep.locks",
+        "sweep.process",
         "tasks",
     ):
         assert not {i.split(".")[0] for i in imports(MODULES[module])} & {"torch", "lightning", "transformers"}
@@ -152,4 +158,8 @@ def test_the_worker_and_the_first_checks_import_nothing_slow() -> None:
     at_the_top = {n.module or "" for n in tree.body if isinstance(n, ast.ImportFrom)}
     at_the_top |= {alias.name for n in tree.body if isinstance(n, ast.Import) for alias in n.names}
     assert not {i.split(".")[0] for i in at_the_top} & {"torch", "lightning", "transformers"}
-    assert {i for i in at_the_top if i.startswith(NAME)} == {NAME, f"{NAME}.paths"}  # NAME: tasks, looked at above
+    assert {i for i in at_the_top if i.startswith(NAME)} == {
+        NAME,  # tasks and multirun, looked at above
+        f"{NAME}.paths",
+        f"{NAME}.sweep.process",
+    }

@@ -61,6 +61,16 @@ class EvaluationCallback(L.Callback):
         rows = [row["metrics"] for row in self.history if row["benchmark"] == benchmark]
         return rows[0], rows[-1]
 
+    def accuracies(self) -> tuple[float, float]:
+        """The first benchmark's sampled accuracy before training and last."""
+        before, now = self.first_and_last(next(iter(self.benchmarks)))
+        return before[self.accuracy], now[self.accuracy]
+
+    @property
+    def accuracy(self) -> str:
+        """The metric of the sampled accuracy."""
+        return f"avg_at_{self.config.samples}"
+
     def _run(self, trainer: L.Trainer, module: L.LightningModule) -> None:
         step = trainer.global_step
         for name, problems in self.benchmarks.items():

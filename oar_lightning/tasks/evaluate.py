@@ -25,7 +25,7 @@ from oar_lightning.policy import Policy
 from oar_lightning.problem_result import ProblemResult, completions_table
 from oar_lightning.rollout import RolloutStage, SamplingConfig
 from oar_lightning.tasks.evaluation_folder import EvaluationFolder, newest_folder
-from oar_lightning.tasks.run_tags import run_parameters, run_tags
+from oar_lightning.tasks.run_tags import note_run, run_parameters, run_tags
 from oar_lightning.tracking import Tracker
 from oar_lightning.types import MathProblem
 
@@ -101,6 +101,7 @@ def run(cfg: DictConfig, job: Job) -> float:
     if cfg.resume:
         log.info("continuing %s", job.folder.path)
         tracker.reopen(step=-1)  # every benchmark's metrics are logged anew
+    note_run(tracker)
     tracker.describe(run_parameters(cfg), run_tags(cfg))
     tracker.write_text("config.yaml", OmegaConf.to_yaml(cfg, resolve=True))
     job.folder.start(build.plain(cfg), tracker.run_id)

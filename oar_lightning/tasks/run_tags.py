@@ -8,12 +8,16 @@ from hydra.core.hydra_config import HydraConfig
 from omegaconf import DictConfig
 
 from oar_lightning.build import plain
+from oar_lightning.revision import git_revision
+from oar_lightning.sweep.trial import current_ticket, is_first_rank, job_folder, write_run_id
 from oar_lightning.tasks.surroundings import surroundings
-from oar_lightning.tracking import git_revision
+from oar_lightning.tracking import Tracker
 
 
 def run_tags(cfg: DictConfig) -> dict[str, str]:
+    ticket = current_ticket()
     return {
+        **({**ticket.tags(), "mlflow.runName": f"{ticket.sweep}-{ticket.number:04d}"} if ticket else {}),
         "experiment": str(cfg.name),
         "task": str(cfg.task),
         "scorer": str(HydraConfig.get().runtime.choices.get("scorer")),
@@ -23,6 +27,13 @@ def run_tags(cfg: DictConfig) -> dict[str, str]:
         "overrides": " ".join(HydraConfig.get().overrides.task),
         **surroundings(str(cfg.trainer.accelerator)),
     }
+
+
+def note_run(tracker: Tracker) -> None:
+    """Tell the sweep, where this is a trial of one, which MLflow run it logs to."""
+    folder = job_folder()
+    if folder is not None and is_first_rank():
+        write_run_id(folder, tracker.run_id)
 
 
 SECTIONS = ("audit", "benchmark", "decontaminate", "report", "score", "sweep", "sync")

@@ -7,7 +7,6 @@ import sys
 from collections.abc import Callable
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
 
 import torch
 from hydra.core.hydra_config import HydraConfig
@@ -18,7 +17,8 @@ from oar_lightning import build
 from oar_lightning.callbacks.progress import before_after_table
 from oar_lightning.config_check import ConfigError
 from oar_lightning.policy import export_policy
-from oar_lightning.tasks.run_tags import run_parameters, run_tags
+from oar_lightning.sweep.trial import Result, current_ticket, job_folder, write_result
+from oar_lightning.tasks.run_tags import note_run, run_parameters, run_tags
 
 log = logging.getLogger(__name__)
 
@@ -41,6 +41,7 @@ def fit(cfg: DictConfig, job: build.Run, run_dir: Path, saved: Saved | None) -> 
         if saved is not None:
             log.info("continuing %s", saved.checkpoint)
             job.tracker.reopen(saved.step)
+        note_run(job.tracker)
         job.tracker.describe(run_parameters(cfg), run_tags(cfg))
         job.tracker.write_text("config.yaml", OmegaConf.to_yaml(cfg, resolve=True))
         log.info("run folder: %s", run_dir)
@@ -52,11 +53,16 @@ def fit(cfg: DictConfig, job: build.Run, run_dir: Path, saved: Saved | None) -> 
 
 
 def find_checkpoint(cfg: DictConfig) -> Path | None:
-    """The checkpoint to continue from: `ckpt_path`, or with `resume=true` the newest of this name and seed.
+    """The checkpoint to continue from: `ckpt_path`, or with `resume=true` the newest of this name and seed; a trial of a sweep
+    that was interrupted has its own.
 
     Raises:
         ConfigError: where there is none.
     """
+    if (folder := job_folder()) is not None and current_ticket() is not None:
+        own = folder / "checkpoints" / "last.ckpt"
+        if own.is_file():
+            return own
     if cfg.ckpt_path is not None:
         path = Path(cfg.ckpt_path).expanduser().resolve()
         path = path / "checkpoints" / "last.ckpt" if path.is_dir() else path
@@ -92,7 +98,7 @@ def read_saved(checkpoint: Path, max_steps: int) -> Saved:
         step, run_id = int(state["global_step"]), state["mlflow_run_id"]
     except Exception as error:
         raise ConfigError(f"ckpt_path={checkpoint}: not a readable checkpoint of this project ({error})") from error
-    if step >= max_steps:
+    if step >= max_steps and current_ticket() is None:  # a trial that was killed at its very end has its results to report
         raise ConfigError(
             f"{checkpoint} is at step {step} and trainer.max_steps={max_steps}: nothing is left to do; raise trainer.max_steps"
         )
@@ -109,13 +115,28 @@ def finish(cfg: DictConfig, job: build.Run, run_dir: Path) -> float | None:
     folder = Path(cfg.export_to).expanduser() if cfg.export_to else run_dir / "policy"
     if job.trainer.is_global_zero:
         export_policy(job.policy.model, job.policy.tokenizer, folder)
-    job.tracker.describe({}, {"final_model": str(folder.resolve())})
+    metrics = final_metrics(job)
+    job.tracker.write_metrics(metrics, job.trainer.global_step)
+    state = {"trial_state": "complete"} if current_ticket() else {}
+    job.tracker.describe({}, {"final_model": str(folder.resolve()), **state})
     job.tracker.close("FINISHED")
-    return report(cfg, job, folder)
+    if (own := job_folder()) is not None and job.trainer.is_global_zero:
+        write_result(own, Result("complete", metrics))
+    report(cfg, job, folder)
+    return metrics["objective"]
 
 
-def report(cfg: DictConfig, job: build.Run, folder: Path) -> float | None:
-    """Print accuracies before and after and how to see more; return the first benchmark's sampled accuracy."""
+def final_metrics(job: build.Run) -> dict[str, float]:
+    """What runs are compared by: the first benchmark's sampled accuracy with its interval, and the seconds it took."""
+    evaluation = job.evaluation
+    last = evaluation.first_and_last(next(iter(evaluation.benchmarks)))[1]
+    name = evaluation.accuracy
+    found = {"objective": last[name], "objective_low": last[f"{name}_low"], "objective_high": last[f"{name}_high"]}
+    return found | job.seconds.totals()
+
+
+def report(cfg: DictConfig, job: build.Run, folder: Path) -> None:
+    """Print accuracies before and after and how to see more."""
     names = list(job.evaluation.benchmarks)
     table = before_after_table({name: job.evaluation.first_and_last(name) for name in names})
     if job.trainer.is_global_zero:
@@ -124,5 +145,3 @@ def report(cfg: DictConfig, job: build.Run, folder: Path) -> float | None:
         console.print(f"policy: {folder}", soft_wrap=True)
         if cfg.logger is not None:
             console.print(f"compare runs: mlflow ui --backend-store-uri {cfg.logger.tracking_uri}", soft_wrap=True)
-    metrics: dict[str, Any] = job.evaluation.first_and_last(names[0])[1]
-    return float(metrics[f"avg_at_{cfg.evaluation.samples}"])

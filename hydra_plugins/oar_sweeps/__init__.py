@@ -1,0 +1,1 @@
+"""Hydra plugins of oar_lightning. Imported by Hydra for every command, so nothing slow is imported at the top."""

@@ -1,0 +1,69 @@
+"""`hydra/sweeper=oar_optuna`: hydra-optuna-sweeper's search spaces and samplers, and studies that can be killed."""
+
+# no `from __future__ import annotations`: Hydra runs this module before it is in sys.modules, where dataclass looks names up
+
+from dataclasses import dataclass, field
+from typing import Any
+
+from hydra.core.config_store import ConfigStore
+from hydra.plugins.sweeper import Sweeper
+from hydra.types import HydraContext, TaskFunction
+from hydra_plugins.hydra_optuna_sweeper.config import OptunaSweeperConf
+from omegaconf import DictConfig
+
+
+class ResumableOptunaSweeper(Sweeper):
+    """Runs what is missing of a study: `oar_lightning.multirun.sweep`, which reads the settings below from the config."""
+
+    def __init__(self, **settings: Any) -> None:
+        pass
+
+    def setup(self, *, hydra_context: HydraContext, task_function: TaskFunction, config: DictConfig) -> None:
+        self.hydra_context, self.task_function, self.config = hydra_context, task_function, config
+
+    def sweep(self, arguments: list[str]) -> None:
+        # Optuna takes seconds to import, and Hydra imports its plugins for every command
+        from oar_lightning.__main__ import check_config
+        from oar_lightning.multirun import sweep
+
+        sweep(arguments, self.config, self.hydra_context, self.task_function, check_config)
+
+
+@dataclass
+class PruningConf:
+    """Median pruning, see `oar_lightning.sweep.trial.Pruning`."""
+
+    enabled: bool = False
+    startup_trials: int = 5
+    warmup_steps: int = 0
+
+
+@dataclass
+class ResumableOptunaSweeperConf(OptunaSweeperConf):
+    """The stock sweeper's settings with defaults for long trials, and what it cannot do."""
+
+    _target_: str = "hydra_plugins.oar_sweeps.sweeper.ResumableOptunaSweeper"
+    _recursive_: bool = False  # samplers are made anew for every draw
+
+    study_name: str | None = None
+    # final metrics of the trials; with several, as many directions
+    objectives: list[str] = field(default_factory=lambda: ["objective"])
+    direction: Any = "maximize"
+    # the study's database; null: optuna.db beside MLflow's SQLite file, or in the current folder
+    storage: str | None = None
+    # of the trials' folders
+    folder: str = "${output_root}/sweeps/${hydra.sweeper.study_name}"
+    # of the sampler's draws, where the sampler has none of its own; null: other draws with every start
+    seed: int | None = 0
+    # trials that one launch gets; more than 1 needs a launcher that runs them side by side
+    n_jobs: int = 1
+    # share of n_trials, over the whole study
+    max_failure_rate: float = 0.5
+    # repeat the failed trials of earlier starts
+    retry_failed: bool = False
+    pruning: PruningConf = field(default_factory=PruningConf)
+
+
+ConfigStore.instance().store(
+    group="hydra/sweeper", name="oar_optuna", node=ResumableOptunaSweeperConf, provider="oar_lightning"
+)

@@ -1,0 +1,111 @@
+"""The sweep's loop: claim, launch, record, publish, until nothing is missing."""
+
+from __future__ import annotations
+
+import contextlib
+import logging
+import signal
+import sys
+import time
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from types import FrameType
+from typing import Protocol
+
+from oar_lightning.sweep.process import one_line
+from oar_lightning.sweep.study import Claim, SweepStudy
+from oar_lightning.sweep.trial import Result, read_run_id
+
+log = logging.getLogger(__name__)
+
+POLL_S = 1.0
+
+Launch = Callable[[Sequence[Claim]], Mapping[int, BaseException]]
+"""Runs claimed trials to their end; the errors of those that raised one, by number."""
+
+
+class Publish(Protocol):
+    """Shows the study outside of its database, as MLflow runs."""
+
+    parent_run_id: str | None
+
+    def update(self, study: SweepStudy) -> None:
+        """Bring what is shown up to date."""
+
+    def close(self, study: SweepStudy, status: str) -> None:
+        """The last update, and how the sweep ended: FINISHED, FAILED or KILLED."""
+
+
+class TooManyFailures(RuntimeError):
+    """More trials failed than the sweep allows."""
+
+
+def run_sweep(study: SweepStudy, launch: Launch, publish: Publish, batch: int = 1) -> None:
+    """Run what is missing, `batch` trials at a time; waits for trials of other processes and takes over those that die.
+
+    Raises:
+        TooManyFailures: where the study has more failed trials than it may have.
+    """
+    status = "KILLED"
+    try:
+        with _sigterm_as_exit():
+            publish.update(study)
+            while True:
+                if (failure := study.failure()) is not None:
+                    status = "FAILED"
+                    raise TooManyFailures(failure)
+                if not _work(study, launch, publish, batch):
+                    if study.is_complete():
+                        break
+                    time.sleep(POLL_S)
+        status = "FINISHED"
+    finally:
+        publish.close(study, status)
+
+
+def _work(study: SweepStudy, launch: Launch, publish: Publish, batch: int) -> bool:
+    """Claim and run one batch; False where there was nothing to claim."""
+    claims: list[Claim] = []
+    try:
+        while len(claims) < batch and (claim := study.claim()) is not None:
+            claims.append(claim)
+        # one that ended while its sweep was dead has its result already
+        waiting = [claim for claim in claims if study.result(claim) is None]
+        for claim in waiting:
+            study.hand_out(claim, publish.parent_run_id)
+        errors = launch(waiting) if waiting else {}
+        for claim in claims:
+            result = study.result(claim)
+            if result is None:
+                error = errors.get(claim.number)
+                result = Result("failed", reason=one_line(error) if error else "the trial ended without a result")
+            study.record(claim, result, {"run_id": read_run_id(claim.folder)})
+            _tell(study, claim, result)
+    finally:
+        for claim in claims:
+            claim.lock.release()
+    if claims:
+        publish.update(study)
+    return bool(claims)
+
+
+def _tell(study: SweepStudy, claim: Claim, result: Result) -> None:
+    result = study.judged(result)
+    shown = ", ".join(f"{o.metric} {result.metrics[o.metric]:.4g}" for o in study.plan.objectives if o.metric in result.metrics)
+    swept = " ".join(f"{k}={v}" for k, v in claim.swept.items())
+    level = logging.WARNING if result.state == "failed" else logging.INFO
+    done = f"{len(study.finished())}/{study.plan.n_trials}"
+    log.log(level, "trial %d %s (%s): %s; %s", claim.number, result.state, swept, result.reason or shown, done)
+
+
+@contextlib.contextmanager
+def _sigterm_as_exit() -> Iterator[None]:
+    """SIGTERM unwinds like Ctrl-C, so that running trials are told to stop."""
+
+    def leave(number: int, frame: FrameType | None) -> None:
+        sys.exit(128 + number)
+
+    former = signal.signal(signal.SIGTERM, leave)
+    try:
+        yield
+    finally:
+        signal.signal(signal.SIGTERM, former)

@@ -1,0 +1,103 @@
+"""What a sweep is to do, and whether a study in the database is of the same."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+from optuna.distributions import BaseDistribution, distribution_to_json
+from optuna.samplers import BaseSampler
+from optuna.storages import BaseStorage
+from optuna.study import Study
+
+from oar_lightning.config_check import ConfigError
+from oar_lightning.sweep.trial import Pruning
+
+
+@dataclass(frozen=True)
+class Objective:
+    """A final metric of the trials and the direction of better: `maximize` or `minimize`."""
+
+    metric: str
+    direction: str
+
+
+@dataclass(frozen=True)
+class Plan:
+    """What a sweep is to do.
+
+    Args:
+        name: of the study; with `settings`, `space` and `objectives` it must stay the same from start to start.
+        space: swept parameter -> distribution.
+        settings: the overrides that all trials share.
+        n_trials: trials in all, failed and pruned ones included.
+        max_failure_rate: share of `n_trials` that may fail before the sweep ends.
+        sampler: (trial number, parameter) -> the sampler of that draw.
+        describe: sampled values by parameter -> what to show, by config key.
+        retry_failed: repeat the failed trials of earlier starts, as new trials.
+    """
+
+    name: str
+    space: Mapping[str, BaseDistribution]
+    settings: Sequence[str]
+    objectives: Sequence[Objective]
+    n_trials: int
+    sampler: Callable[[int, str], BaseSampler]
+    describe: Callable[[Mapping[str, Any]], dict[str, Any]]
+    max_failure_rate: float = 0.5
+    pruning: Pruning = Pruning()
+    retry_failed: bool = False
+
+    def __post_init__(self) -> None:
+        if not self.space:
+            raise ConfigError(
+                "the sweep has no parameter to vary; give hydra.sweeper.params or an override like gate.tau=choice(0.2,0.4)"
+            )
+        if not self.objectives:
+            raise ConfigError("hydra.sweeper.objectives is empty; name a final metric, e.g. [objective]")
+        if self.n_trials < 1:
+            raise ConfigError(f"hydra.sweeper.n_trials must be >= 1, got {self.n_trials}")
+        if not 0 <= self.max_failure_rate <= 1:
+            raise ConfigError(f"hydra.sweeper.max_failure_rate is a share and must be in [0, 1], got {self.max_failure_rate}")
+        if self.pruning.enabled and len(self.objectives) > 1:
+            raise ConfigError("hydra.sweeper.pruning.enabled=true needs a single objective: a median has one direction")
+
+    def check_directions(self, storage: BaseStorage) -> None:
+        """Optuna would load a study of other directions without a word.
+
+        Raises:
+            ConfigError: where the study has other directions.
+        """
+        now = [o.direction for o in self.objectives]
+        for summary in storage.get_all_study_summaries():
+            before = [d.name.lower() for d in summary.directions]
+            if summary.study_name == self.name and before != now:
+                raise ConfigError(
+                    f"study {self.name} has the directions {before}, now {now} are asked for; begin another study with "
+                    "hydra.sweeper.study_name=..."
+                )
+
+    def check_same(self, study: Study) -> None:
+        """Trials of different settings are not one study; the first start notes them.
+
+        Raises:
+            ConfigError: names what has changed since.
+        """
+        space = {name: json.loads(distribution_to_json(d)) for name, d in self.space.items()}
+        now = {
+            "settings": sorted(self.settings),
+            "space": json.loads(json.dumps(space)),
+            "objectives": [[o.metric, o.direction] for o in self.objectives],
+        }
+        before = study.user_attrs.get("plan")
+        if before is None:
+            study.set_user_attr("plan", now)
+            return
+        if changed := [key for key in now if now[key] != before[key]]:
+            what = "; ".join(f"its {key} were {before[key]} and are now {now[key]}" for key in changed)
+            raise ConfigError(
+                f"study {self.name} was begun differently: {what}; repeat the first command, or begin another study with "
+                "hydra.sweeper.study_name=..."
+            )

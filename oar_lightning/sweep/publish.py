@@ -1,0 +1,188 @@
+"""A study in MLflow: one parent run, its trials as children, tables and figures as the parent's artifacts."""
+
+from __future__ import annotations
+
+import logging
+import os
+from collections.abc import Mapping
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+from mlflow import MlflowClient
+from mlflow.entities import Run
+from mlflow.exceptions import MlflowException
+from optuna.trial import FrozenTrial, TrialState
+
+from oar_lightning.config_check import ConfigError
+from oar_lightning.sweep.figures import draw_figures
+from oar_lightning.sweep.locks import FileLock
+from oar_lightning.sweep.study import SweepStudy
+from oar_lightning.sweep.table import STATES, as_csv, as_json, results_table, times_table
+from oar_lightning.sweep.trial import read_run_id
+
+log = logging.getLogger(__name__)
+
+# a server that is away is asked again after the next trial; MLflow's own seven retries would take minutes
+os.environ.setdefault("MLFLOW_HTTP_REQUEST_MAX_RETRIES", "1")
+os.environ.setdefault("MLFLOW_HTTP_REQUEST_TIMEOUT", "20")
+
+STATUS = {"complete": "FINISHED", "failed": "FAILED", "pruned": "KILLED", "killed": "KILLED"}
+"""trial_state -> status of its MLflow run."""
+
+
+@dataclass(frozen=True)
+class Store:
+    """Where the runs go."""
+
+    tracking_uri: str
+    experiment: str
+    artifact_location: str | None
+
+
+class Folder:
+    """Without MLflow: the tables and figures in the study's folder, under ``study/``."""
+
+    parent_run_id: str | None = None
+
+    def update(self, study: SweepStudy) -> None:
+        with FileLock(study.folder / "publish.lock"):
+            write_files(study)
+
+    def close(self, study: SweepStudy, status: str) -> None:
+        self.update(study)
+
+
+class Mlflow:
+    """The parent run of a study, found again by its study's id; `update` may be repeated and changes only what is not so yet.
+
+    Raises:
+        ConfigError: where the tracking server is not there when the sweep starts. Later it may be away: what could not be
+            shown then is shown with the next update, or when the sweep is started again.
+    """
+
+    def __init__(self, store: Store, study: SweepStudy, tags: Mapping[str, str]) -> None:
+        self.client = MlflowClient(store.tracking_uri)
+        try:
+            with FileLock(study.storage.path.with_name(".mlflow.lock")):  # processes that start together make one of each
+                self.experiment_id = self._experiment(store)
+                self.parent_run_id: str = self._parent(study, tags)
+        except MlflowException as error:
+            raise ConfigError(
+                f"logger.tracking_uri={store.tracking_uri} cannot be used ({_first_line(error)}); start the server, or set "
+                "logger=none"
+            ) from error
+
+    def update(self, study: SweepStudy) -> None:
+        self._publish(study, "RUNNING")
+
+    def close(self, study: SweepStudy, status: str) -> None:
+        self._publish(study, status)
+
+    def _publish(self, study: SweepStudy, status: str) -> None:
+        with FileLock(study.folder / "publish.lock"):
+            folder = write_files(study)
+            try:
+                self._children(study)
+                self._summary(study)
+                self.client.log_artifacts(self.parent_run_id, str(folder))
+                if self.client.get_run(self.parent_run_id).info.status != status:
+                    self.client.update_run(self.parent_run_id, status)
+            except (MlflowException, OSError) as error:  # OSError: what an upload of artifacts raises
+                log.warning(
+                    "the study could not be shown in MLflow (%s); the next trial, or the next start of the sweep, "
+                    "makes up for it. Its tables are in %s",
+                    _first_line(error),
+                    folder,
+                )
+
+    def _experiment(self, store: Store) -> str:
+        found = self.client.get_experiment_by_name(store.experiment)
+        if found is not None:
+            return str(found.experiment_id)
+        return str(self.client.create_experiment(store.experiment, store.artifact_location))
+
+    def _parent(self, study: SweepStudy, tags: Mapping[str, str]) -> str:
+        found = self._search(f"tags.kind = 'sweep' and tags.study_id = '{study.identity}'")
+        if found:
+            return str(found[0].info.run_id)
+        name = study.plan.name
+        own = {"kind": "sweep", "sweep": name, "study_id": study.identity, "study_database": str(study.storage.path)}
+        run = self.client.create_run(self.experiment_id, run_name=name, tags={**tags, **own})
+        for key, value in {
+            "objectives": " ".join(f"{o.direction} {o.metric}" for o in study.plan.objectives),
+            "space": " ".join(f"{k}={v}" for k, v in study.plan.space.items()),
+        }.items():
+            self.client.log_param(run.info.run_id, key, value[:6000])
+        return str(run.info.run_id)
+
+    def _search(self, condition: str) -> list[Run]:
+        return list(self.client.search_runs([self.experiment_id], condition, max_results=10_000))
+
+    def _children(self, study: SweepStudy) -> None:
+        """State and status of every child as the study has them: of the last attempt of a trial; others were killed."""
+        trials = {t.number: t for t in study.trials()}
+        children = self._search(f"tags.`mlflow.parentRunId` = '{self.parent_run_id}'")
+        started = {run.info.run_id: run.info.start_time for run in children}
+        for run in children:
+            trial = trials.get(int(run.data.tags.get("trial", "-1")))
+            if trial is None:
+                continue
+            last = read_run_id(study.trial_folder(trial.number))
+            if run.info.run_id != last:
+                # a run that is younger than the last one known may be of an attempt that is just starting
+                if last in started and started[run.info.run_id] <= started[last]:
+                    self._mark(run, "killed", f"interrupted before its first checkpoint; the trial was repeated in run {last}")
+            elif trial.state.is_finished():
+                self._mark(run, STATES[trial.state], trial.user_attrs.get("reason", ""))
+            elif run.info.status == "KILLED":  # an orderly stop; a running one may be at work
+                self._mark(run, "killed", "interrupted; the trial goes on when the sweep is started again")
+
+    def _mark(self, run: Run, state: str, reason: str) -> None:
+        run_id, tags = run.info.run_id, run.data.tags
+        if tags.get("trial_state") != state:
+            self.client.set_tag(run_id, "trial_state", state)
+        if tags.get("trial_reason", "") != reason:
+            self.client.set_tag(run_id, "trial_reason", reason)
+        if run.info.status != STATUS[state]:
+            self.client.set_terminated(run_id, STATUS[state])
+
+    def _summary(self, study: SweepStudy) -> None:
+        """Counts and, of a single objective, the best value, as the parent's metrics over the number of finished trials."""
+        counted, finished = study.counted(), study.finished()
+        for state in (TrialState.COMPLETE, TrialState.FAIL, TrialState.PRUNED):
+            count = sum(t.state == state for t in counted)
+            self.client.log_metric(self.parent_run_id, f"trials/{STATES[state]}", count, step=len(finished))
+        best = best_trial(study)
+        if best is not None:
+            self.client.log_metric(self.parent_run_id, "best_objective", best.values[0], step=len(finished))
+            self.client.set_tag(self.parent_run_id, "best_trial", str(best.number))
+
+
+def best_trial(study: SweepStudy) -> FrozenTrial | None:
+    """The best complete trial of a study with one objective."""
+    complete = [t for t in study.counted() if t.state == TrialState.COMPLETE]
+    if not complete or len(study.plan.objectives) > 1:
+        return None
+    sign = 1 if study.plan.objectives[0].direction == "maximize" else -1
+    return max(complete, key=lambda t: (sign * t.values[0], -t.number))
+
+
+def write_files(study: SweepStudy) -> Path:
+    """``table.csv``, ``table.json``, ``times.csv`` and the figures, in ``study/`` of the study's folder."""
+    folder = study.folder / "study"
+    folder.mkdir(parents=True, exist_ok=True)
+    trials = study.trials()
+    rows: list[dict[str, Any]] = results_table(trials, [o.metric for o in study.plan.objectives])
+    texts = {"table.csv": as_csv(rows), "table.json": as_json(rows), "times.csv": as_csv(times_table(trials))}
+    for name, text in texts.items():
+        (folder / name).write_text(text, encoding="utf-8")
+    try:
+        draw_figures(study.study, rows, study.plan.objectives, folder)
+    except Exception:  # a night of training is not to end for a figure
+        log.exception("a figure of the study could not be drawn; the tables in %s are complete", folder)
+    return folder
+
+
+def _first_line(error: BaseException) -> str:
+    return (str(error).strip().splitlines() or [type(error).__name__])[0]

@@ -1,0 +1,35 @@
+"""Optuna's relational storage on SQLite, made to work with SQLAlchemy 2 and with several processes."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Any
+
+import alembic.migration
+from optuna.storages import RDBStorage
+from optuna.storages._rdb.storage import _VersionManager
+
+from oar_lightning.sweep.locks import FileLock
+
+
+def _stamp(self: Any, revision: str) -> None:
+    # Optuna 2.10 stamps on a connection that SQLAlchemy 2 never commits: the schema version would stay unknown
+    with self.engine.begin() as connection:
+        context = alembic.migration.MigrationContext.configure(connection)
+        context.stamp(self._create_alembic_script(), revision)
+
+
+_VersionManager._set_alembic_revision = _stamp
+
+
+class SweepStorage(RDBStorage):
+    """A study's database in a file; its folder is made.
+
+    A writer waits up to `timeout` seconds for another's transaction before it fails with "database is locked".
+    """
+
+    def __init__(self, path: str | Path, timeout: float = 60.0) -> None:
+        self.path = Path(path).expanduser().resolve()
+        self.path.parent.mkdir(parents=True, exist_ok=True)
+        with FileLock(self.path.with_name(f".{self.path.name}.lock")):  # two processes would both create the tables
+            super().__init__(f"sqlite:///{self.path}", engine_kwargs={"connect_args": {"timeout": timeout}})

@@ -1,0 +1,217 @@
+"""The study: which trials are missing, who works on which, and how they ended."""
+
+from __future__ import annotations
+
+import json
+import math
+import uuid
+import warnings
+from collections.abc import Mapping
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import optuna
+from optuna.trial import FrozenTrial, TrialState, create_trial
+
+from oar_lightning.config_check import ConfigError
+from oar_lightning.sweep.locks import FileLock
+from oar_lightning.sweep.plan import Plan
+from oar_lightning.sweep.samplers import RETRY_OF
+from oar_lightning.sweep.storage import SweepStorage
+from oar_lightning.sweep.trial import Result, Ticket, read_result, write_ticket
+
+IDENTITY = "study.json"
+
+# trials of a study whose distributions optuna has renamed since; they are what hydra-optuna-sweeper makes
+warnings.filterwarnings("ignore", category=FutureWarning, module="optuna")
+warnings.filterwarnings("ignore", category=optuna.exceptions.ExperimentalWarning)
+
+
+@dataclass(frozen=True)
+class Claim:
+    """A trial that this process works on, as long as it holds the lock."""
+
+    number: int
+    values: Mapping[str, Any]
+    swept: Mapping[str, Any]
+    folder: Path
+    lock: FileLock
+
+
+class SweepStudy:
+    """An Optuna study and its folder of trials, shared by any number of processes on one machine.
+
+    A trial is RUNNING from its claim to its record. Its `claim.lock` is held for that time, so that a RUNNING trial whose lock
+    is free belongs to a process that died: it is claimed again, with the same number, parameters and folder.
+    """
+
+    def __init__(self, plan: Plan, storage: SweepStorage, folder: Path) -> None:
+        self.plan = plan
+        self.storage = storage
+        self.folder = folder
+        self._lock = FileLock(folder / "study.lock")
+        with self._lock:
+            plan.check_directions(storage)
+            self.study = optuna.create_study(
+                study_name=plan.name,
+                storage=storage,
+                directions=[o.direction for o in plan.objectives],
+                load_if_exists=True,
+            )
+            self.identity = self._identify()
+            plan.check_same(self.study)
+            if plan.retry_failed:
+                self._retry_failed()
+
+    def claim(self) -> Claim | None:
+        """The next trial to run: one that its process left unfinished, else a new one; None where all have been begun."""
+        with self._lock:
+            for trial in self.trials():
+                if not trial.state.is_finished() and (lock := self._take(trial)) is not None:
+                    return self._claimed(trial.number, trial._trial_id, lock)
+            if len(self.counted()) >= self.plan.n_trials:
+                return None
+            number = len(self.trials())
+            lock = self._trial_lock(number)
+            if not lock.acquire(wait=False):
+                raise RuntimeError(f"{lock.path} is held by a process of another study; set hydra.sweeper.folder")
+            return self._claimed(number, self.storage.create_new_trial(self.study._study_id), lock)
+
+    def record(self, claim: Claim, result: Result, attributes: Mapping[str, Any]) -> None:
+        """Write how a claimed trial ended; its parameters are then done for good."""
+        result = self.judged(result)
+        trial_id = self._trial_id(claim.number)
+        noted = {**attributes, "metrics": dict(result.metrics), "reason": result.reason}
+        for key, value in noted.items():
+            self.storage.set_trial_user_attr(trial_id, key, value)
+        state = {"complete": TrialState.COMPLETE, "failed": TrialState.FAIL, "pruned": TrialState.PRUNED}[result.state]
+        values = [result.metrics[o.metric] for o in self.plan.objectives] if result.state == "complete" else None
+        self.study.sampler = self.plan.sampler(claim.number, "after")
+        self.study.tell(claim.number, values, state)
+        claim.lock.release()
+
+    def judged(self, result: Result) -> Result:
+        """A complete result without usable objectives is a failed one."""
+        if result.state != "complete":
+            return result
+        for objective in self.plan.objectives:
+            value = result.metrics.get(objective.metric)
+            if value is None:
+                known = ", ".join(sorted(result.metrics)) or "none"
+                reason = f"the trial has no final metric {objective.metric}; it has: {known}"
+                return Result("failed", result.metrics, reason)
+            if not math.isfinite(value):
+                return Result("failed", result.metrics, f"{objective.metric} is {value}")
+        return result
+
+    def trials(self) -> list[FrozenTrial]:
+        """All trials by number."""
+        return sorted(self.study.get_trials(deepcopy=False), key=lambda t: t.number)
+
+    def counted(self) -> list[FrozenTrial]:
+        """The trials without those that a retry replaces."""
+        trials = self.trials()
+        replaced = {t.user_attrs[RETRY_OF] for t in trials if RETRY_OF in t.user_attrs}
+        return [t for t in trials if t.number not in replaced]
+
+    def finished(self) -> list[FrozenTrial]:
+        return [t for t in self.counted() if t.state.is_finished()]
+
+    def is_complete(self) -> bool:
+        return len(self.finished()) >= self.plan.n_trials
+
+    def failure(self) -> str | None:
+        """Why the sweep cannot go on: more failures than allowed; None while it can."""
+        failed = [t for t in self.counted() if t.state == TrialState.FAIL]
+        allowed = self.plan.max_failure_rate * self.plan.n_trials
+        if len(failed) <= allowed:
+            return None
+        reasons = "; ".join(f"trial {t.number}: {t.user_attrs.get('reason')}" for t in failed[-3:])
+        return (
+            f"{len(failed)} of {self.plan.n_trials} trials failed, more than hydra.sweeper.max_failure_rate="
+            f"{self.plan.max_failure_rate} allows ({reasons}); mend the cause and start again with "
+            "hydra.sweeper.retry_failed=true, or raise the rate"
+        )
+
+    def trial_folder(self, number: int) -> Path:
+        return self.folder / f"trial_{number:04d}"
+
+    # -- claiming ----------------------------------------------------------------------------------------------------
+
+    def _trial_lock(self, number: int) -> FileLock:
+        return FileLock(self.trial_folder(number) / "claim.lock")
+
+    def _take(self, trial: FrozenTrial) -> FileLock | None:
+        """The lock of an unfinished trial that nobody works on."""
+        lock = self._trial_lock(trial.number)
+        if not lock.acquire(wait=False):
+            return None
+        if self.storage.get_trial(trial._trial_id).state.is_finished():  # recorded since it was listed
+            lock.release()
+            return None
+        return lock
+
+    def _trial_id(self, number: int) -> int:
+        return int(self.storage.get_trial_id_from_study_id_trial_number(self.study._study_id, number))
+
+    def _claimed(self, number: int, trial_id: int, lock: FileLock) -> Claim:
+        try:
+            self.storage.set_trial_state(trial_id, TrialState.RUNNING)
+            values: dict[str, Any] = {}
+            for name, distribution in self.plan.space.items():
+                self.study.sampler = self.plan.sampler(number, name)
+                values[name] = optuna.trial.Trial(self.study, trial_id)._suggest(name, distribution)
+            swept = self.plan.describe(values)
+            self.storage.set_trial_user_attr(trial_id, "swept", swept)
+        except BaseException:
+            lock.release()
+            raise
+        return Claim(number, values, swept, self.trial_folder(number), lock)
+
+    def hand_out(self, claim: Claim, parent_run_id: str | None) -> None:
+        """Write the ticket of a trial that is about to start, once more where it starts again."""
+        trial_id = self._trial_id(claim.number)
+        attempt = self.storage.get_trial(trial_id).user_attrs.get("attempts", 0) + 1
+        self.storage.set_trial_user_attr(trial_id, "attempts", attempt)
+        path = str(self.storage.path)
+        pruning = self.plan.pruning
+        ticket = Ticket(self.plan.name, claim.number, attempt, claim.swept, path, parent_run_id, pruning)
+        write_ticket(claim.folder, ticket)
+
+    @staticmethod
+    def result(claim: Claim) -> Result | None:
+        """What a claimed trial left: it may have ended by itself while its sweep was dead."""
+        return read_result(claim.folder)
+
+    # -- opening -----------------------------------------------------------------------------------------------------
+
+    def _identify(self) -> str:
+        """The study's own id, in the database and in the folder: the two must belong together."""
+        path = self.folder / IDENTITY
+        in_folder = json.loads(path.read_text(encoding="utf-8"))["id"] if path.is_file() else None
+        in_study = self.study.user_attrs.get("id")
+        if in_study is None and in_folder is None:
+            in_study = in_folder = uuid.uuid4().hex
+            path.write_text(json.dumps({"id": in_study, "study": self.plan.name}), encoding="utf-8")
+            self.study.set_user_attr("id", in_study)
+        elif in_study is None and in_folder is not None and not any(self.folder.glob("trial_*/ticket.json")):
+            in_study = in_folder  # killed between the two lines above
+            self.study.set_user_attr("id", in_study)
+        if in_study != in_folder:
+            raise ConfigError(
+                f"study {self.plan.name} in {self.storage.path} and the folder {self.folder} do not belong together; set "
+                "hydra.sweeper.folder to the study's own, or begin anew with another hydra.sweeper.study_name"
+            )
+        assert in_study is not None
+        return str(in_study)
+
+    def _retry_failed(self) -> None:
+        for trial in self.counted():
+            if trial.state == TrialState.FAIL:
+                template = create_trial(
+                    state=TrialState.WAITING,
+                    user_attrs={RETRY_OF: trial.number},
+                    system_attrs={"fixed_params": trial.params},
+                )
+                self.storage.create_new_trial(self.study._study_id, template_trial=template)

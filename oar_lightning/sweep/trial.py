@@ -1,0 +1,138 @@
+"""What a trial and its sweep tell each other: small files in the trial's folder, so that it works with any launcher.
+
+The sweep writes ``ticket.json`` before a trial starts. The trial writes ``run.json`` (its MLflow run) when it starts and
+``result.json`` when it ends by itself; without a result it was interrupted.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+import json
+import os
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any, Literal
+
+FOLDER_VARIABLE = "OAR_LIGHTNING_JOB"
+"""Environment variable with a job's folder, set in the process of a grid's or sweep's job."""
+
+TICKET, RUN, RESULT = "ticket.json", "run.json", "result.json"
+
+State = Literal["complete", "failed", "pruned"]
+
+
+@dataclass(frozen=True)
+class Pruning:
+    """Median pruning: a trial ends where its evaluation is worse than the median of the earlier trials' at that step.
+
+    Args:
+        enabled: off by default: a learning curve that starts slowly may end highest.
+        startup_trials: trials that have to be complete before any is pruned.
+        warmup_steps: no trial is pruned before this optimizer step.
+    """
+
+    enabled: bool = False
+    startup_trials: int = 5
+    warmup_steps: int = 0
+
+
+@dataclass(frozen=True)
+class Ticket:
+    """What a trial knows of its sweep. `attempt` counts its starts from 1; `storage` is the study's database."""
+
+    sweep: str
+    number: int
+    attempt: int
+    swept: Mapping[str, Any]
+    storage: str
+    parent_run_id: str | None = None
+    pruning: Pruning = Pruning()
+
+    def tags(self) -> dict[str, str]:
+        """The MLflow tags that make a run a child of its sweep's."""
+        parent = {"mlflow.parentRunId": self.parent_run_id} if self.parent_run_id else {}
+        return {
+            **parent,
+            "sweep": self.sweep,
+            "trial": str(self.number),
+            "trial_attempts": str(self.attempt),
+            "swept": json.dumps(dict(self.swept)),
+        }
+
+
+@dataclass(frozen=True)
+class Result:
+    """How a job ended. `metrics` has the final ones of a complete job, `objective` among them where the task has one."""
+
+    state: State
+    metrics: Mapping[str, float] = field(default_factory=dict)
+    reason: str = ""
+
+
+class Diverged(RuntimeError):
+    """Training that cannot come to anything: NaN or collapse. The message has the step and the remedy."""
+
+
+class Pruned(Exception):
+    """A trial that its sweep has given up. The message has the step and the numbers."""
+
+
+def job_folder() -> Path | None:
+    """The folder of the job that this process is, None outside grids and sweeps."""
+    folder = os.environ.get(FOLDER_VARIABLE)
+    return Path(folder) if folder else None
+
+
+def is_first_rank() -> bool:
+    """Whether this process speaks for the job: other ranks of a distributed one inherit its environment."""
+    return os.environ.get("LOCAL_RANK", "0") == "0"
+
+
+def current_ticket() -> Ticket | None:
+    """The ticket of the trial that this process is, None for a plain job of a grid and outside of jobs."""
+    folder = job_folder()
+    return read_ticket(folder) if folder else None
+
+
+def read_ticket(folder: Path) -> Ticket | None:
+    content = _read(folder / TICKET)
+    return content and Ticket(**{**content, "pruning": Pruning(**content["pruning"])})
+
+
+def write_ticket(folder: Path, ticket: Ticket) -> None:
+    _write(folder / TICKET, dataclasses.asdict(ticket))
+
+
+def read_result(folder: Path) -> Result | None:
+    content = _read(folder / RESULT)
+    return content and Result(**content)
+
+
+def write_result(folder: Path, result: Result) -> None:
+    _write(folder / RESULT, dataclasses.asdict(result))
+
+
+def read_run_id(folder: Path) -> str | None:
+    """The MLflow run that the trial's last attempt logged to."""
+    content = _read(folder / RUN)
+    return content and content["run_id"]
+
+
+def write_run_id(folder: Path, run_id: str | None) -> None:
+    _write(folder / RUN, {"run_id": run_id})
+
+
+def _read(path: Path) -> Any:
+    try:
+        return json.loads(path.read_text(encoding="utf-8"))
+    except FileNotFoundError:
+        return None
+
+
+def _write(path: Path, content: Any) -> None:
+    """All or nothing: a kill leaves the former file."""
+    path.parent.mkdir(parents=True, exist_ok=True)
+    aside = path.with_name(f".{path.name}.{os.getpid()}")
+    aside.write_text(json.dumps(content, default=str), encoding="utf-8")
+    os.replace(aside, path)

@@ -1,0 +1,164 @@
+"""Every sweep file opens with its command, and all that it names composes, passes the checks and builds."""
+
+from __future__ import annotations
+
+import shlex
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+from hydra import compose, initialize_config_dir
+from hydra.core.global_hydra import GlobalHydra
+from hydra.core.hydra_config import HydraConfig
+from hydra.core.plugins import Plugins
+from hydra.plugins.launcher import Launcher
+from omegaconf import DictConfig, open_dict
+from optuna.distributions import CategoricalDistribution, IntUniformDistribution, LogUniformDistribution, UniformDistribution
+
+from oar_lightning.__main__ import check_config
+from oar_lightning.build import Settings, build_settings, plain
+from oar_lightning.config_check import ConfigError, check_targets
+from oar_lightning.paths import conf_dir, sweeps_dir
+from oar_lightning.scoring import OarG, OarP
+from oar_lightning.search_space import SearchSpace
+
+ROOT = Path(__file__).resolve().parents[2]
+NAMES = sorted(path.stem for path in sweeps_dir().glob("*.yaml"))
+
+
+@pytest.fixture(autouse=True)
+def _hydra(monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
+    monkeypatch.delenv("MLFLOW_TRACKING_URI", raising=False)
+    with initialize_config_dir(str(conf_dir()), version_base="1.3"):
+        yield
+    GlobalHydra.instance().clear()
+
+
+def composed(*overrides: str) -> DictConfig:
+    """The whole config, Hydra's part too."""
+    cfg = compose("config", list(overrides), return_hydra_config=True)
+    HydraConfig.instance().set_config(cfg)
+    return cfg
+
+
+def settings(*overrides: str) -> Settings:
+    cfg = composed(*overrides)
+    with open_dict(cfg):
+        del cfg["hydra"]
+    check_config(cfg)
+    check_targets(plain(cfg))
+    return build_settings(cfg)
+
+
+def space_of(name: str, *arguments: str) -> SearchSpace:
+    return SearchSpace.of(composed(f"+sweeps={name}"), [f"+sweeps={name}", *arguments])
+
+
+def test_these_are_the_sweeps() -> None:
+    assert sorted(["tau_beta", "tau_beta_grid", "probe", "gate_mode", "noise", "fill", "methods", "pareto", "smoke"]) == NAMES
+
+
+@pytest.mark.parametrize("name", NAMES)
+def test_a_sweep_opens_with_its_command(name: str) -> None:
+    first, second, third = (sweeps_dir() / f"{name}.yaml").read_text().splitlines()[:3]
+    assert first == "# @package _global_"
+    assert second.startswith("# python -m oar_lightning -m +experiment=oar_")
+    assert second.endswith(f" +sweeps={name}")
+    assert third.startswith("# ")
+
+
+@pytest.mark.parametrize("name", NAMES)
+def test_all_that_a_sweep_names_builds(name: str) -> None:
+    experiment = "oar_p" if name == "fill" else "oar_g"
+    space = space_of(name, f"+experiment={experiment}")
+    for values in space.examples():
+        settings(*space.overrides(values))
+
+
+def sizes(name: str) -> list[int]:
+    return [len(choices) for choices in space_of(name).points.values()]
+
+
+def test_the_searched_spaces() -> None:
+    assert space_of("tau_beta").space == {"gate.tau": UniformDistribution(0.0, 1.0), "gate.beta": UniformDistribution(0.0, 4.0)}
+    noise = space_of("noise").space
+    assert noise["scorer.noise_std"] == LogUniformDistribution(1e-5, 1e-1)
+    assert isinstance(noise["scorer.num_draws"], CategoricalDistribution)
+    grid = space_of("tau_beta_grid").points
+    assert (grid["gate.tau"], grid["gate.beta"]) == ([0, 0.2, 0.3, 0.4, 0.5, 0.7, 0.9, 1], [1, 2, 4])
+    assert sizes("tau_beta_grid") == [1, 8, 3]
+    assert sizes("probe") == [3, 3, 2]
+    assert sizes("gate_mode") == [3, 5]
+
+
+def test_the_arms_of_gate_mode_are_five_gates() -> None:
+    space = space_of("gate_mode", "+experiment=oar_g")
+    gates = [settings(*space.overrides(values)).gate for values in space.examples() if values["seed"] == 0]
+    assert [(g.mode, g.renormalize) for g in gates] == [
+        ("both", True),
+        ("boost_only", True),
+        ("suppress_only", True),
+        ("off", True),
+        ("both", False),
+    ]
+    assert (gates[0].tau, gates[0].beta) == (0.4, 2.0), "what an arm does not name stays"
+    assert space.describe({"gate": "{mode:both,renormalize:false}"}) == {"gate.mode": "both", "gate.renormalize": False}
+
+
+def test_methods_are_all_scorers_but_the_slow_references() -> None:
+    there = {path.stem for path in (conf_dir() / "scorer").glob("*.yaml")}
+    assert set(space_of("methods").points["scorer"]) == {name for name in there if not name.startswith("reference_")}
+
+
+def test_sweeps_of_one_scorer_choose_it_whatever_the_experiment() -> None:
+    for name, kind in (("noise", OarG), ("fill", OarP)):
+        space = space_of(name, "+experiment=grpo")
+        first = next(space.examples())
+        assert isinstance(settings(*[o for o in space.overrides(first) if ".fill" not in o]).scorer, kind)
+
+
+def test_the_command_line_wins_over_the_file() -> None:
+    space = space_of("tau_beta_grid", "gate.tau=choice(0.1,0.2)", "gate.beta=3", "seed=0,1")
+    assert space.points == {"gate.tau": [0.1, 0.2], "seed": [0, 1]}
+    assert "gate.beta=3" in space.fixed
+    assert space_of("tau_beta", "gate.tau=int(interval(1, 3))").space["gate.tau"] == IntUniformDistribution(1, 3)
+
+
+def test_a_grid_refuses_intervals() -> None:
+    with pytest.raises(ConfigError, match=r"gate\.tau=interval\(0,1\): a grid has no intervals"):
+        space_of("tau_beta_grid", "gate.tau=interval(0,1)")
+
+
+@pytest.mark.parametrize(
+    ("name", "package"), [("joblib", "hydra_joblib_launcher"), ("submitit_slurm", "hydra_submitit_launcher")]
+)
+def test_launchers_of_the_extra_compose_with_a_sweep(name: str, package: str) -> None:
+    pytest.importorskip(f"hydra_plugins.{package}", reason="needs the extra: pip install 'oar-lightning[sweep]'")
+    cfg = composed("+sweeps=tau_beta", f"hydra/launcher={name}", "hydra.sweeper.n_jobs=4")
+    assert cfg.hydra.sweeper.n_jobs == 4
+    launcher = Plugins.instance()._instantiate(cfg.hydra.launcher)
+    assert isinstance(launcher, Launcher)
+
+
+def documented_sweeps() -> list[list[str]]:
+    """Arguments of the README's commands with a sweep, without those of launchers, which are optional."""
+    text = (ROOT / "README.md").read_text(encoding="utf-8").replace("\\\n", " ")
+    lines = [line for line in text.splitlines() if line.startswith("python -m oar_lightning -m ") and "+sweeps=" in line]
+    commands = [shlex.split(line, comments=True)[4:] for line in lines]
+    return [[a for a in command if not a.startswith(("hydra/launcher", "hydra.launcher"))] for command in commands]
+
+
+def test_documented_sweeps_build() -> None:
+    commands = documented_sweeps()
+    assert len(commands) >= 5
+    for arguments in commands:
+        of_hydra = [a for a in arguments if a.startswith(("hydra.", "hydra/"))]
+        others = [a for a in arguments if a not in of_hydra]
+        (name,) = [a for a in others if a.startswith("+sweeps=")]
+        space = SearchSpace.of(composed(name, *of_hydra), others)
+        settings(*space.overrides(next(space.examples())))
+
+
+def test_a_study_is_named_by_its_sweep_and_lies_under_the_output_root() -> None:
+    cfg = composed("+sweeps=tau_beta", "hydra.sweeper.study_name=mine", f"output_root={Path('elsewhere')}")
+    assert cfg.hydra.sweeper.folder == "elsewhere/sweeps/mine"
