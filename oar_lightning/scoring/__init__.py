@@ -6,6 +6,7 @@ from oar_lightning.scoring.baselines import Entropy, Inverted, Position, Random,
 from oar_lightning.scoring.oar_g import OarG
 from oar_lightning.scoring.oar_p import OarP
 from oar_lightning.scoring.oar_p_approximate import OarPApproximate, Spans
+from oar_lightning.scoring.oracle import Oracle
 from oar_lightning.scoring.probes import ProbeSchedule
 
 __all__ = [
@@ -16,6 +17,7 @@ __all__ = [
     "OarG",
     "OarP",
     "OarPApproximate",
+    "Oracle",
     "Position",
     "ProbeSchedule",
     "Random",
