@@ -1,0 +1,222 @@
+"""Signal and noise of the policy gradient under different credit, on a fixed policy: seconds instead of training runs.
+
+    python reports/headroom/measure.py NAME [--blocks 8] [--batches 8] [OVERRIDE ...]
+
+samples `blocks * batches` batches of rollouts from the configured policy and takes each batch's gradient under every method
+of METHODS, on the same completions. Overrides are those of `python -m oar_lightning`. Each block's sums are kept in
+CACHE/NAME (a block that is there is not measured again), the result goes to results.json, the table to standard output.
+
+What is reported: with t the gradient of the expected reward (unweighted, without normalisation) and g a method's gradient of
+one batch, the progress of an Adam step of a given size is proportional to
+
+    a = sum_j E[t_j] E[g_j] / sqrt(E[g_j^2])        (products over different batches, so that noise does not count as signal)
+
+`gain` is a over that of uniform weights. `cosine` is <E t, E g> / sqrt(|E t|^2 E|g|^2), the same without Adam's scaling.
+Intervals: jackknife over blocks, 95 %.
+"""
+
+from __future__ import annotations
+
+import argparse
+import json
+import os
+import sys
+import tempfile
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any, NamedTuple
+
+os.environ.setdefault("TRANSFORMERS_SDPA_FORCE_GQA", "1")  # as `python -m oar_lightning` sets them
+os.environ.setdefault("GOMP_SPINCOUNT", "20000")
+
+import torch
+from hydra import compose, initialize_config_dir
+from hydra.utils import instantiate
+from omegaconf import DictConfig
+from torch import Tensor
+
+from oar_lightning import build
+from oar_lightning.advantage import AdvantageConfig, group_advantages
+from oar_lightning.benchmark.report import markdown
+from oar_lightning.data.stream import ProblemStream
+from oar_lightning.gating import GateConfig, gate_weights
+from oar_lightning.language_model import token_logprobs
+from oar_lightning.loss import Denominators, LossConfig, policy_loss
+from oar_lightning.paths import conf_dir
+from oar_lightning.randomness import derive_seed
+from oar_lightning.scoring import Scorer, Uniform, as_scorer, checked_importance
+from oar_lightning.types import Rollouts
+
+HERE = Path(__file__).parent
+CACHE = Path(os.environ.get("HEADROOM_CACHE", Path(tempfile.gettempdir()) / "headroom"))
+SHARP = GateConfig(threshold="absolute", tau=0.5)
+PAPER = GateConfig()
+METHODS: dict[str, tuple[list[str], GateConfig]] = {
+    "uniform": (["scorer=uniform"], PAPER),
+    "oracle": (["scorer=oracle"], SHARP),
+    "oracle, paper's gate": (["scorer=oracle"], PAPER),
+    "oracle, results": (["scorer=oracle", "scorer.locate.which=results"], SHARP),
+    "oracle, all causal": (["scorer=oracle", "scorer.locate.which=causal"], SHARP),
+    "inverted oracle": (["scorer=inverted", "scorer@scorer.inner=oracle"], SHARP),
+    "random": (["scorer=random"], PAPER),
+    "entropy": (["scorer=entropy"], PAPER),
+    "oar_g": (["scorer=oar_g"], PAPER),
+    "oar_p": (["scorer=oar_p"], PAPER),
+}
+
+
+class Setup(NamedTuple):
+    cfg: DictConfig
+    model: Any
+    stage: Any
+    settings: build.Settings
+    scorers: dict[str, tuple[Scorer, GateConfig]]
+
+
+class Sums(NamedTuple):
+    """Sums over batches of one method's gradient g and the true one t, coordinate by coordinate."""
+
+    g: Tensor
+    g_squared: Tensor
+    g_times_t: Tensor
+
+
+def set_up(overrides: list[str], methods: list[str]) -> Setup:
+    with initialize_config_dir(str(conf_dir()), version_base="1.3"):
+        cfg = compose("config", overrides)
+        chosen = {
+            m: (as_scorer(instantiate(compose("config", [*overrides, *METHODS[m][0]]).scorer)), METHODS[m][1]) for m in methods
+        }
+    settings = build.build_settings(cfg)
+    build.seed_everything(0)
+    loaded = settings.policy.load()
+    prompt = instantiate(cfg.data.prompt, tokenizer=loaded.tokenizer)
+    return Setup(cfg, loaded.model, build.build_stage(loaded, prompt, settings.answer, settings.rewards), settings, chosen)
+
+
+def gradients(setup: Setup, rollouts: Rollouts) -> dict[str, Tensor]:
+    """One batch's flat gradient by method, and under the key `true` the unweighted gradient of the expected reward."""
+    model, settings = setup.model, setup.settings
+    parameters = [p for p in model.parameters() if p.requires_grad]
+    mask, weight = rollouts.response_mask, setup.stage.rewards.weight_vector()
+    over = Denominators.of(mask, settings.sampling.max_new_tokens)
+    logprobs = token_logprobs(model, rollouts.token_ids, rollouts.attention_mask, mask)[0]
+
+    def gradient(config: AdvantageConfig, weights: Tensor, loss: LossConfig) -> Tensor:
+        advantages = group_advantages(rollouts.reward_terms, weight, rollouts.group_size, config)[:, None] * weights
+        value = policy_loss(logprobs, logprobs.detach(), advantages.masked_fill(~mask, 0.0), mask, over, loss).loss
+        parts = torch.autograd.grad(value, parameters, retain_graph=True, allow_unused=True)
+        return torch.cat([torch.zeros(p.numel()) if g is None else g.flatten() for p, g in zip(parameters, parts, strict=True)])
+
+    ones = torch.ones(rollouts.token_ids.shape)
+    found = {"true": gradient(AdvantageConfig(scale="none"), ones, LossConfig(reduction="dr_grpo"))}
+    for name, (scorer, gate) in setup.scorers.items():
+        importance = checked_importance(scorer(model, rollouts), rollouts, name)
+        weights = ones if isinstance(scorer, Uniform) else gate_weights(importance, rollouts.reasoning_mask, gate).float()
+        found[name] = gradient(settings.advantage, weights, settings.loss)
+    return found
+
+
+def measure_block(setup: Setup, block: int, batches: int, say: Callable[[str], None]) -> dict[str, Any]:
+    update = setup.settings.update
+    assert setup.settings.train is not None
+    stream = ProblemStream(setup.settings.train, 0)
+    stream.take(block * batches * update.problems)
+    sums: dict[str, Sums] = {}
+    facts: dict[str, list[float]] = {"reward": [], "tokens": [], "silent groups": []}
+    for batch in range(batches):
+        say(f"block {block + 1}, batch {batch + 1} of {batches}")
+        problems = stream.take(update.problems)
+        seeds = [derive_seed(0, "headroom", block, batch, i) for i in range(len(problems))]
+        rollouts = setup.stage(setup.model, problems, update.group_size, setup.settings.sampling, seeds, batch)
+        facts["reward"].append(float(rollouts.rewards.mean()))
+        facts["tokens"].append(float(rollouts.response_mask.sum(1).float().mean()))
+        groups = rollouts.rewards.view(-1, update.group_size)
+        facts["silent groups"].append(float((groups == groups[:, :1]).all(1).float().mean()))
+        found = gradients(setup, rollouts)
+        for name, g in found.items():
+            terms = Sums(g, g.square(), g * found["true"])
+            sums[name] = Sums(*(a + b for a, b in zip(sums[name], terms, strict=True))) if name in sums else terms
+    return {"batches": batches, "sums": {k: tuple(v) for k, v in sums.items()}, "facts": facts}
+
+
+def statistics(blocks: list[dict[str, Any]]) -> dict[str, dict[str, float]]:
+    """`progress` and `cosine` of each method over the given blocks."""
+    n = sum(b["batches"] for b in blocks)
+    total = {m: Sums(*(sum(b["sums"][m][i] for b in blocks) for i in range(3))) for m in blocks[0]["sums"]}
+    true = total["true"]
+    size = ((true.g.square() - true.g_squared).sum() / (n * (n - 1))).clamp(min=0).sqrt()
+    out = {}
+    for name, s in total.items():
+        product = (true.g * s.g - s.g_times_t) / (n * (n - 1))  # E[t_j] E[g_j], without bias
+        mean_square = s.g_squared / n
+        progress = float((product / mean_square.sqrt().clamp(min=1e-12)).sum())
+        out[name] = {"progress": progress, "cosine": float(product.sum() / (size * mean_square.sum().sqrt()))}
+    for values in out.values():
+        values["gain"] = values["progress"] / out["uniform"]["progress"]
+    return out
+
+
+def jackknife(blocks: list[dict[str, Any]]) -> dict[str, dict[str, list[float]]]:
+    """Each statistic with the ends of its 95 % interval."""
+    whole = statistics(blocks)
+    without = [statistics(blocks[:i] + blocks[i + 1 :]) for i in range(len(blocks))]
+    n, out = len(blocks), {}
+    for name, values in whole.items():
+        out[name] = {}
+        for key, value in values.items():
+            left = torch.tensor([w[name][key] for w in without], dtype=torch.float64)
+            error = float(((n - 1) / n * (left - left.mean()).square().sum()).sqrt())
+            out[name][key] = [value, value - 1.96 * error, value + 1.96 * error]
+    return out
+
+
+def table(result: dict[str, Any]) -> str:
+    rows = [["credit", "cosine with the true gradient", "progress of an Adam step over uniform's"]]
+    for name, found in result["methods"].items():
+        if name != "true":
+            cells = [f"{v:.3f} [{low:.3f}, {high:.3f}]" for v, low, high in (found["cosine"], found["gain"])]
+            rows.append([name, *cells])
+    facts = ", ".join(f"{k} {v:.3g}" for k, v in result["facts"].items())
+    return f"{result['batches']} batches of {result['problems']} x {result['group_size']}: {facts}\n\n{markdown(rows)}"
+
+
+def main() -> None:
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("name", help="of the variant")
+    parser.add_argument("--blocks", type=int, default=8)
+    parser.add_argument("--batches", type=int, default=8, help="per block")
+    parser.add_argument("--methods", nargs="*", default=[m for m in METHODS if m != "oar_p"], choices=METHODS)
+    options, overrides = parser.parse_known_args()
+    build.set_threads(1)
+    setup = set_up(overrides, options.methods)
+    folder = CACHE / options.name
+    folder.mkdir(parents=True, exist_ok=True)
+    blocks = []
+    for number in range(options.blocks):
+        path = folder / f"{number}.pt"
+        if not path.exists():
+            found = measure_block(setup, number, options.batches, lambda text: sys.stderr.write(f"\r{options.name}: {text}   "))
+            torch.save(found, path.with_suffix(".part"))
+            path.with_suffix(".part").rename(path)
+        blocks.append(torch.load(path))
+    facts = {k: float(torch.tensor([v for b in blocks for v in b["facts"][k]]).mean()) for k in blocks[0]["facts"]}
+    update = setup.settings.update
+    result = {
+        "overrides": overrides,
+        "batches": sum(b["batches"] for b in blocks),
+        "problems": update.problems,
+        "group_size": update.group_size,
+        "facts": facts,
+        "methods": jackknife(blocks),
+    }
+    stored = HERE / "results.json"
+    results = json.loads(stored.read_text(encoding="utf-8")) if stored.exists() else {}
+    results[options.name] = result
+    stored.write_text(json.dumps(results, indent=1) + "\n", encoding="utf-8")
+    sys.stderr.write("\n")
+    sys.stdout.write(f"{options.name}: {table(result)}\n")
+
+
+if __name__ == "__main__":
+    main()
