@@ -32,7 +32,6 @@ os.environ.setdefault("GOMP_SPINCOUNT", "20000")
 import torch
 from hydra import compose, initialize_config_dir
 from hydra.utils import instantiate
-from omegaconf import DictConfig
 from torch import Tensor
 
 from oar_lightning import build
@@ -66,7 +65,6 @@ METHODS: dict[str, tuple[list[str], GateConfig]] = {
 
 
 class Setup(NamedTuple):
-    cfg: DictConfig
     model: Any
     stage: Any
     settings: build.Settings
@@ -91,7 +89,7 @@ def set_up(overrides: list[str], methods: list[str]) -> Setup:
     build.seed_everything(0)
     loaded = settings.policy.load()
     prompt = instantiate(cfg.data.prompt, tokenizer=loaded.tokenizer)
-    return Setup(cfg, loaded.model, build.build_stage(loaded, prompt, settings.answer, settings.rewards), settings, chosen)
+    return Setup(loaded.model, build.build_stage(loaded, prompt, settings.answer, settings.rewards), settings, chosen)
 
 
 def gradients(setup: Setup, rollouts: Rollouts) -> dict[str, Tensor]:
