@@ -35,10 +35,11 @@ def load(name: str) -> ModuleType:
 measure, compare = load("measure"), load("compare")
 
 
-def blocks(
-    noise: dict[str, float], count: int = 8, batches: int = 8, size: int = 4000
-) -> tuple[list[dict[str, Any]], torch.Tensor]:
-    """Sums of gradients that are one mean plus independent noise of a known size, scaled by 10 for each method but the first."""
+Blocks = tuple[list[dict[str, Any]], torch.Tensor]
+
+
+def blocks(noise: dict[str, float], count: int = 8, batches: int = 8, size: int = 4000) -> Blocks:
+    """Sums of gradients that are one mean plus noise of a known size, each method's ten times larger than the one before."""
     generator = torch.Generator().manual_seed(0)
     mean = torch.randn(size, generator=generator)
     made = []
