@@ -1,17 +1,18 @@
 """Signal and noise of the policy gradient under different credit, on a fixed policy: seconds instead of training runs.
 
-    python reports/headroom/measure.py NAME [--blocks 8] [--batches 8] [OVERRIDE ...]
+    python reports/headroom/measure.py NAME [OVERRIDE ...] [--blocks 8] [--batches 8] [--methods uniform oracle ...]
 
 samples `blocks * batches` batches of rollouts from the configured policy and takes each batch's gradient under every method
 of METHODS, on the same completions. Overrides are those of `python -m oar_lightning`. Each block's sums are kept in
 CACHE/NAME (a block that is there is not measured again), the result goes to results.json, the table to standard output.
 
-What is reported: with t the gradient of the expected reward (unweighted, without normalisation) and g a method's gradient of
-one batch, the progress of an Adam step of a given size is proportional to
+What is reported is the signal share of one batch's gradient g, over all coordinates j:
 
-    a = sum_j E[t_j] E[g_j] / sqrt(E[g_j^2])        (products over different batches, so that noise does not count as signal)
+    raw   |E g|^2 / E |g|^2                 adam   mean_j (E g_j)^2 / E g_j^2
 
-`gain` is a over that of uniform weights. `cosine` is <E t, E g> / sqrt(|E t|^2 E|g|^2), the same without Adam's scaling.
+with (E g)^2 from products of different batches, so that noise does not count as signal. The second is scaled as Adam scales
+its steps: at equal learning rate progress goes with its root, at each method's best rate with the share itself. A share says
+how much of a step is repeatable, not that it is right: whether credit leads the right way is for training runs to show.
 Intervals: jackknife over blocks, 95 %.
 """
 
@@ -35,15 +36,15 @@ from hydra.utils import instantiate
 from torch import Tensor
 
 from oar_lightning import build
-from oar_lightning.advantage import AdvantageConfig, group_advantages
+from oar_lightning.advantage import group_advantages
 from oar_lightning.benchmark.report import markdown
 from oar_lightning.data.stream import ProblemStream
 from oar_lightning.gating import GateConfig, gate_weights
 from oar_lightning.language_model import token_logprobs
-from oar_lightning.loss import Denominators, LossConfig, policy_loss
+from oar_lightning.loss import Denominators, policy_loss
 from oar_lightning.paths import conf_dir
 from oar_lightning.randomness import derive_seed
-from oar_lightning.scoring import Scorer, Uniform, as_scorer, checked_importance
+from oar_lightning.scoring import Scorer, as_scorer, checked_importance
 from oar_lightning.types import Rollouts
 
 HERE = Path(__file__).parent
@@ -72,11 +73,10 @@ class Setup(NamedTuple):
 
 
 class Sums(NamedTuple):
-    """Sums over batches of one method's gradient g and the true one t, coordinate by coordinate."""
+    """Sums over batches of one method's gradient g, coordinate by coordinate."""
 
     g: Tensor
     g_squared: Tensor
-    g_times_t: Tensor
 
 
 def set_up(overrides: list[str], methods: list[str]) -> Setup:
@@ -93,25 +93,25 @@ def set_up(overrides: list[str], methods: list[str]) -> Setup:
 
 
 def gradients(setup: Setup, rollouts: Rollouts) -> dict[str, Tensor]:
-    """One batch's flat gradient by method, and under the key `true` the unweighted gradient of the expected reward."""
+    """One batch's flat gradient by method."""
     model, settings = setup.model, setup.settings
     parameters = [p for p in model.parameters() if p.requires_grad]
     mask, weight = rollouts.response_mask, setup.stage.rewards.weight_vector()
     over = Denominators.of(mask, settings.sampling.max_new_tokens)
     logprobs = token_logprobs(model, rollouts.token_ids, rollouts.attention_mask, mask)[0]
 
-    def gradient(config: AdvantageConfig, weights: Tensor, loss: LossConfig) -> Tensor:
-        advantages = group_advantages(rollouts.reward_terms, weight, rollouts.group_size, config)[:, None] * weights
-        value = policy_loss(logprobs, logprobs.detach(), advantages.masked_fill(~mask, 0.0), mask, over, loss).loss
+    advantages = group_advantages(rollouts.reward_terms, weight, rollouts.group_size, settings.advantage)
+
+    def gradient(weights: Tensor) -> Tensor:
+        shaped = (advantages[:, None] * weights).masked_fill(~mask, 0.0)
+        value = policy_loss(logprobs, logprobs.detach(), shaped, mask, over, settings.loss).loss
         parts = torch.autograd.grad(value, parameters, retain_graph=True, allow_unused=True)
         return torch.cat([torch.zeros(p.numel()) if g is None else g.flatten() for p, g in zip(parameters, parts, strict=True)])
 
-    ones = torch.ones(rollouts.token_ids.shape)
-    found = {"true": gradient(AdvantageConfig(scale="none"), ones, LossConfig(reduction="dr_grpo"))}
+    found = {}
     for name, (scorer, gate) in setup.scorers.items():
         importance = checked_importance(scorer(model, rollouts), rollouts, name)
-        weights = ones if isinstance(scorer, Uniform) else gate_weights(importance, rollouts.reasoning_mask, gate).float()
-        found[name] = gradient(settings.advantage, weights, settings.loss)
+        found[name] = gradient(gate_weights(importance, rollouts.reasoning_mask, gate).float())
     return found
 
 
@@ -131,27 +131,21 @@ def measure_block(setup: Setup, block: int, batches: int, say: Callable[[str], N
         facts["tokens"].append(float(rollouts.response_mask.sum(1).float().mean()))
         groups = rollouts.rewards.view(-1, update.group_size)
         facts["silent groups"].append(float((groups == groups[:, :1]).all(1).float().mean()))
-        found = gradients(setup, rollouts)
-        for name, g in found.items():
-            terms = Sums(g, g.square(), g * found["true"])
+        for name, g in gradients(setup, rollouts).items():
+            terms = Sums(g, g.square())
             sums[name] = Sums(*(a + b for a, b in zip(sums[name], terms, strict=True))) if name in sums else terms
     return {"batches": batches, "sums": {k: tuple(v) for k, v in sums.items()}, "facts": facts}
 
 
 def statistics(blocks: list[dict[str, Any]]) -> dict[str, dict[str, float]]:
-    """`progress` and `cosine` of each method over the given blocks."""
+    """The signal shares of each method over the given blocks."""
     n = sum(b["batches"] for b in blocks)
-    total = {m: Sums(*(sum(b["sums"][m][i] for b in blocks) for i in range(3))) for m in blocks[0]["sums"]}
-    true = total["true"]
-    size = ((true.g.square() - true.g_squared).sum() / (n * (n - 1))).clamp(min=0).sqrt()
     out = {}
-    for name, s in total.items():
-        product = (true.g * s.g - s.g_times_t) / (n * (n - 1))  # E[t_j] E[g_j], without bias
-        mean_square = s.g_squared / n
-        progress = float((product / mean_square.sqrt().clamp(min=1e-12)).sum())
-        out[name] = {"progress": progress, "cosine": float(product.sum() / (size * mean_square.sum().sqrt()))}
-    for values in out.values():
-        values["gain"] = values["progress"] / out["uniform"]["progress"]
+    for name in blocks[0]["sums"]:
+        g, g_squared = (sum(b["sums"][name][i] for b in blocks) for i in range(2))
+        signal, size = (g.square() - g_squared) / (n * (n - 1)), g_squared / n
+        seen = size > 0  # embeddings of tokens that no text holds have no gradient
+        out[name] = {"raw": float(signal.sum() / size.sum()), "adam": float((signal[seen] / size[seen]).mean())}
     return out
 
 
@@ -170,11 +164,11 @@ def jackknife(blocks: list[dict[str, Any]]) -> dict[str, dict[str, list[float]]]
 
 
 def table(result: dict[str, Any]) -> str:
-    rows = [["credit", "cosine with the true gradient", "progress of an Adam step over uniform's"]]
+    rows = [["credit", "signal share, raw, %", "signal share, Adam's scale, %"]]
     for name, found in result["methods"].items():
-        if name != "true":
-            cells = [f"{v:.3f} [{low:.3f}, {high:.3f}]" for v, low, high in (found["cosine"], found["gain"])]
-            rows.append([name, *cells])
+        rows.append(
+            [name, *(f"{100 * v:.1f} [{100 * low:.1f}, {100 * high:.1f}]" for v, low, high in (found["raw"], found["adam"]))]
+        )
     facts = ", ".join(f"{k} {v:.3g}" for k, v in result["facts"].items())
     return f"{result['batches']} batches of {result['problems']} x {result['group_size']}: {facts}\n\n{markdown(rows)}"
 
@@ -182,12 +176,13 @@ def table(result: dict[str, Any]) -> str:
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("name", help="of the variant")
+    parser.add_argument("overrides", nargs="*", help="as for `python -m oar_lightning`, e.g. data.chain.asides=3")
     parser.add_argument("--blocks", type=int, default=8)
     parser.add_argument("--batches", type=int, default=8, help="per block")
     parser.add_argument("--methods", nargs="*", default=[m for m in METHODS if m != "oar_p"], choices=METHODS)
-    options, overrides = parser.parse_known_args()
+    options = parser.parse_args()
     build.set_threads(1)
-    setup = set_up(overrides, options.methods)
+    setup = set_up(options.overrides, options.methods)
     folder = CACHE / options.name
     folder.mkdir(parents=True, exist_ok=True)
     blocks = []
@@ -201,7 +196,7 @@ def main() -> None:
     facts = {k: float(torch.tensor([v for b in blocks for v in b["facts"][k]]).mean()) for k in blocks[0]["facts"]}
     update = setup.settings.update
     result = {
-        "overrides": overrides,
+        "overrides": options.overrides,
         "batches": sum(b["batches"] for b in blocks),
         "problems": update.problems,
         "group_size": update.group_size,
