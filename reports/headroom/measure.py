@@ -4,7 +4,8 @@
 
 samples `blocks * batches` batches of rollouts from the configured policy and takes each batch's gradient under every method
 of METHODS, on the same completions. Overrides are those of `python -m oar_lightning`. Each block's sums are kept in
-CACHE/NAME (a block that is there is not measured again), the result goes to results.json, the table to standard output.
+CACHE/NAME (HEADROOM_CACHE, by default in the system's temporary folder); a block that is there with all the methods asked
+for is not measured again. The result goes to results.json, the table to standard output.
 
 What is reported is the signal share of one batch's gradient g, over all coordinates j:
 
@@ -185,14 +186,15 @@ def main() -> None:
     setup = set_up(options.overrides, options.methods)
     folder = CACHE / options.name
     folder.mkdir(parents=True, exist_ok=True)
-    blocks = []
+    blocks: list[dict[str, Any]] = []
     for number in range(options.blocks):
         path = folder / f"{number}.pt"
-        if not path.exists():
-            found = measure_block(setup, number, options.batches, lambda text: sys.stderr.write(f"\r{options.name}: {text}   "))
-            torch.save(found, path.with_suffix(".part"))
+        known = torch.load(path) if path.exists() else {"sums": {}}
+        if not set(options.methods) <= set(known["sums"]):
+            known = measure_block(setup, number, options.batches, lambda text: sys.stderr.write(f"\r{options.name}: {text}   "))
+            torch.save(known, path.with_suffix(".part"))
             path.with_suffix(".part").rename(path)
-        blocks.append(torch.load(path))
+        blocks.append(known | {"sums": {m: known["sums"][m] for m in options.methods}})
     facts = {k: float(torch.tensor([v for b in blocks for v in b["facts"][k]]).mean()) for k in blocks[0]["facts"]}
     update = setup.settings.update
     result = {
