@@ -140,8 +140,8 @@ class PolicyOptimization(L.LightningModule):
 
     def _with_logprobs(self, rollouts: Rollouts) -> Rollouts:
         """Old log-probabilities where a later step needs them (in a single step the policy's own are the old ones),
-        reference ones where the loss has a KL term. The states have served then."""
-        changes: dict[str, Any] = {"prediction_states": None}
+        reference ones where the loss has a KL term. The states and the tokens' places in the text have served then."""
+        changes: dict[str, Any] = {"prediction_states": None, "token_spans": ()}
         if self.method.update.steps_per_rollout > 1:
             changes["old_logprobs"] = self._detached_logprobs(self.model, rollouts)
         if self.method.loss.kl_coef:

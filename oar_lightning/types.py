@@ -19,7 +19,7 @@ from __future__ import annotations
 
 import dataclasses
 from dataclasses import dataclass, field
-from typing import Any
+from typing import Any, NamedTuple
 
 from jaxtyping import Bool, Float, Int
 from torch import Tensor
@@ -37,6 +37,14 @@ class MathProblem:
     id: str = ""
 
 
+class CausalSpans(NamedTuple):
+    """Character ranges ``(start, end)`` of a completion that decide its outcome. `exact` is False where whoever found them
+    had to fall back to something coarser than was asked for."""
+
+    spans: tuple[tuple[int, int], ...]
+    exact: bool = True
+
+
 @dataclass(frozen=True)
 class Rollouts:
     """Sampled completions of one optimizer phase with everything later stages read.
@@ -47,6 +55,8 @@ class Rollouts:
     ``prediction_states[:, s]`` is the policy's final hidden state that completion token ``s`` was predicted from (at column
     ``s - 1``), where an earlier pass has left them; None where a reader has to run the policy itself.
     ``sampler_logprobs`` are the engine's, of the distribution it sampled from, where that is not the policy's own code.
+    ``token_spans[i]`` are the character ranges in ``completions[i]`` of the tokens of its response; empty where there are
+    no texts.
     """
 
     token_ids: Int[Tensor, "B S"]
@@ -66,6 +76,7 @@ class Rollouts:
     sampler_logprobs: Float[Tensor, "B S"] | None = None
     problems: tuple[MathProblem, ...] = ()
     completions: tuple[str, ...] = ()
+    token_spans: tuple[tuple[tuple[int, int], ...], ...] = ()
     answers: tuple[str | None, ...] = ()
     stats: dict[str, float] = field(default_factory=dict)
 

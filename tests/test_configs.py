@@ -97,6 +97,23 @@ def test_experiments(name: str) -> None:
     assert f"python -m oar_lightning +experiment={name}" in text.splitlines()[1], "it opens with the command that runs it"
 
 
+@pytest.mark.parametrize("name", names("variant"))
+def test_variants(name: str) -> None:
+    """A variant changes task and policy, whatever the method; completions of its demonstrations fit its limit."""
+    for experiment in ("grpo", "oracle"):
+        built = settings(f"+experiment={experiment}", f"+variant={name}")
+        assert type(built.scorer).__name__.lower() == {"grpo": "uniform"}.get(experiment, experiment)
+        assert isinstance(built.policy, PretrainedPolicy)
+        assert built.policy.name == f"chain_{name}"
+    assert isinstance(built.train, ChainProblems)
+    assert built.train.task != settings().train.task  # type: ignore[union-attr]
+    tokenizer = built.policy.load_tokenizer()
+    longest = max(len(tokenizer(built.train[i].solution).input_ids) for i in range(200))
+    assert longest < built.sampling.max_new_tokens
+    text = (conf_dir() / "variant" / f"{name}.yaml").read_text()
+    assert f"+variant={name}" in text.splitlines()[1], "it opens with a command that runs it"
+
+
 @pytest.mark.parametrize("name", names("scorer"))
 def test_scorers(name: str) -> None:
     built = settings(f"scorer={name}", "seed=3")
@@ -164,7 +181,7 @@ def test_a_benchmark_of_random_weights_takes_no_engine() -> None:
 
 
 def test_policies(tmp_path: Path) -> None:
-    assert names("policy") == ["chain", "fresh", "hf", "hf_lora"]
+    assert names("policy") == ["chain", "chain_asides", "fresh", "hf", "hf_lora"]
     assert settings("policy=hf", "policy.name=a/b", "policy.dtype=bfloat16").policy == PretrainedPolicy("a/b", dtype="bfloat16")
     lora = settings("policy=hf_lora", "policy.name=a/b", "policy.lora.r=4", "policy.lora.target_modules=[q_proj]").policy.lora
     assert isinstance(lora, LoraSpec)

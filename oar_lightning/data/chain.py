@@ -8,25 +8,18 @@ knows which is which and says so (`ChainSolution.causal_spans`).
 
 from __future__ import annotations
 
-import hashlib
 import itertools
 import random
 from collections.abc import Iterable, Iterator
 from dataclasses import dataclass
-from typing import Literal
+from typing import Literal, NamedTuple
 
+from oar_lightning.data.chain_problem import GAINS, HELD_OUT_SHARE, ITEMS, LOSSES, NAMES, ChainProblem, Companion
 from oar_lightning.types import MathProblem
 
-NAMES = ("Ann", "Ben", "Cleo", "Dan", "Eve", "Finn", "Gia", "Hugo")
-ITEMS = ("apples", "books", "coins", "cards", "pens", "shells", "stamps", "nuts")
-GAINS = ("finds", "buys", "gets", "wins")
-LOSSES = ("loses", "sells", "eats", "drops")
 OPENERS = ("So", "Then", "Next", "Now", "Well", "Here")
 PHRASES = ("we get", "we have", "that gives", "this makes", "there are", "we see")
 CLOSERS = ("in total", "by now", "at this point", "all in all", "as we see", "for now")
-
-HELD_OUT_SHARE = 8
-"""One problem in this many, chosen by a hash of its numbers, is held out from training."""
 
 
 @dataclass(frozen=True)
@@ -35,32 +28,6 @@ class ChainSolution:
 
     text: str
     causal_spans: tuple[tuple[int, int], ...]
-
-
-@dataclass(frozen=True)
-class ChainProblem:
-    """The numbers and words of one problem: ``totals[i + 1] = totals[i] + deltas[i]``."""
-
-    name: str
-    item: str
-    start: int
-    deltas: tuple[int, ...]
-    verbs: tuple[str, ...]
-
-    @property
-    def answer(self) -> int:
-        return self.start + sum(self.deltas)
-
-    @property
-    def question(self) -> str:
-        moves = " ".join(f"{self.name} {verb} {abs(delta)}." for verb, delta in zip(self.verbs, self.deltas, strict=True))
-        return f"{self.name} has {self.start} {self.item}. {moves} How many {self.item} are left?"
-
-    @property
-    def held_out(self) -> bool:
-        """Whether this problem belongs to the held-out split; depends on its numbers only, not on its words."""
-        key = f"{self.start}:{self.deltas}".encode()
-        return int.from_bytes(hashlib.sha256(key).digest()[:4], "big") % HELD_OUT_SHARE == 0
 
 
 @dataclass(frozen=True)
@@ -73,7 +40,11 @@ class ChainTask:
         max_total: the running total stays in ``0..max_total``.
         max_delta: operands are in ``1..max_delta``.
         filler: interchangeable phrases per step, 0 to 3.
+        asides: sentences per step that say nothing about the answer, each of four freely chosen words.
+        asides_last: whether they follow the last step, so that all decisions are made early; else each step's follow it.
         restate: whether a step names its first operand again (``7+4=11``) or goes on from it (``+4=11``).
+        companion: a second person with as many steps, whose result is not asked for (`distracts`) or is added to the
+            first one's by the final answer alone (`counts`); `none`: one person.
         noise: probability that a step of a demonstration states a result that is off by one.
     """
 
@@ -82,7 +53,10 @@ class ChainTask:
     max_total: int = 20
     max_delta: int = 9
     filler: int = 2
+    asides: int = 0
+    asides_last: bool = False
     restate: bool = True
+    companion: Literal["none", "distracts", "counts"] = "none"
     noise: float = 0.4
 
     def __post_init__(self) -> None:
@@ -92,6 +66,10 @@ class ChainTask:
             )
         if not 0 <= self.filler <= 3:
             raise ValueError(f"data.chain.filler is a number of phrases per step in [0, 3], got {self.filler}")
+        if self.asides < 0:
+            raise ValueError(f"data.chain.asides is a number of sentences per step and must be >= 0, got {self.asides}")
+        if self.companion not in ("none", "distracts", "counts"):
+            raise ValueError(f"data.chain.companion must be none, distracts or counts, got {self.companion}")
         if not 0 <= self.noise < 1:
             raise ValueError(f"data.chain.noise is a probability in [0, 1), got {self.noise}")
         if not 1 <= self.max_delta <= self.max_total:
@@ -106,19 +84,10 @@ class ChainTask:
             ValueError: where the task has so few problems that the split seems to be empty.
         """
         for _ in range(1000 * HELD_OUT_SHARE):
-            total = start = rng.randint(1, self.max_total)
-            deltas: list[int] = []
-            for _ in range(rng.randint(self.min_steps, self.max_steps)):
-                delta = rng.choice([d for d in self._operands() if 0 <= total + d <= self.max_total])
-                deltas.append(delta)
-                total += delta
-            problem = ChainProblem(
-                name=rng.choice(NAMES),
-                item=rng.choice(ITEMS),
-                start=start,
-                deltas=tuple(deltas),
-                verbs=tuple(rng.choice(GAINS if d > 0 else LOSSES) for d in deltas),
-            )
+            start = rng.randint(1, self.max_total)
+            deltas = self._deltas(start, rng.randint(self.min_steps, self.max_steps), rng)
+            name, item = rng.choice(NAMES), rng.choice(ITEMS)
+            problem = ChainProblem(name, item, start, deltas, _verbs(deltas, rng), self._companion(name, len(deltas), rng))
             if problem.held_out == held_out:
                 return problem
         raise ValueError(
@@ -126,8 +95,21 @@ class ChainTask:
             f"problems that none is {'held out' if held_out else 'left for training'}; raise one of them"
         )
 
-    def _operands(self) -> list[int]:
-        return [d for d in range(-self.max_delta, self.max_delta + 1) if d]
+    def _deltas(self, start: int, steps: int, rng: random.Random) -> tuple[int, ...]:
+        total, deltas = start, []
+        for _ in range(steps):
+            operands = [d for d in range(-self.max_delta, self.max_delta + 1) if d]
+            deltas.append(rng.choice([d for d in operands if 0 <= total + d <= self.max_total]))
+            total += deltas[-1]
+        return tuple(deltas)
+
+    def _companion(self, name: str, steps: int, rng: random.Random) -> Companion | None:
+        if self.companion == "none":
+            return None
+        other = rng.choice([n for n in NAMES if n != name])
+        start = rng.randint(1, self.max_total)
+        deltas = self._deltas(start, steps, rng)
+        return Companion(other, start, deltas, _verbs(deltas, rng), counts=self.companion == "counts")
 
     def solution(self, problem: ChainProblem, rng: random.Random, noise: float | None = None) -> ChainSolution:
         """Write a worked solution; with probability `noise` (default: the task's) each step's result is off by one.
@@ -135,24 +117,45 @@ class ChainTask:
         A wrong result is carried on, so that one error usually means a wrong answer.
         """
         noise = self.noise if noise is None else noise
-        parts = _Spans()
-        total = problem.start
-        for step, delta in enumerate(problem.deltas):
-            result = self._noisy(total + delta, problem.deltas[step + 1 :], rng) if rng.random() < noise else total + delta
-            if self.filler >= 1:
-                parts.filler(f"{rng.choice(OPENERS)} ")
-            if self.filler >= 2:
-                parts.filler(f"{rng.choice(PHRASES)} ")
-            if self.restate or step == 0:
-                parts.causal(str(total))
-            parts.causal("+" if delta > 0 else "-").causal(str(abs(delta))).filler("=").causal(str(result))
-            parts.filler(f" {problem.item}")
-            if self.filler >= 3:
-                parts.filler(f" {rng.choice(CLOSERS)}")
-            parts.filler(".\n")
-            total = result
-        parts.filler("The answer is \\boxed{").causal(str(total)).filler("}.")
+        other = problem.companion
+        people = [_Person("" if other is None else f"{problem.name}: ", problem.start, problem.deltas, True)]
+        if other is not None:
+            people.append(_Person(f"{other.name}: ", other.start, other.deltas, other.counts))
+        totals = [person.start for person in people]
+        parts, late = _Spans(), ""
+        for step in range(len(problem.deltas)):
+            for i, person in enumerate(people):
+                totals[i] = self._step(parts, person, step, totals[i], problem.item, noise, rng)
+            asides = "".join(_aside(rng) for _ in range(self.asides))
+            if self.asides_last:
+                late += asides
+            else:
+                parts.filler(asides)
+        answer = sum(total for total, person in zip(totals, people, strict=True) if person.causal)
+        parts.filler(f"{late}The answer is \\boxed{{").causal(str(answer)).filler("}.")
         return parts.finish()
+
+    def _step(self, parts: _Spans, person: _Person, step: int, total: int, item: str, noise: float, rng: random.Random) -> int:
+        """Write one step of one person's account; returns the result that it states."""
+        delta, later = person.deltas[step], person.deltas[step + 1 :]
+        result = self._noisy(total + delta, later, rng) if rng.random() < noise else total + delta
+        if self.filler >= 1:
+            parts.filler(f"{rng.choice(OPENERS)} ")
+        if self.filler >= 2:
+            parts.filler(f"{rng.choice(PHRASES)} ")
+        parts.filler(person.label)
+        number = parts.causal if person.causal else parts.filler
+        if self.restate or step == 0:
+            number(str(total))
+        number("+" if delta > 0 else "-")
+        number(str(abs(delta)))
+        parts.filler("=")
+        number(str(result))
+        parts.filler(f" {item}")
+        if self.filler >= 3:
+            parts.filler(f" {rng.choice(CLOSERS)}")
+        parts.filler(".\n")
+        return result
 
     def _noisy(self, result: int, later: tuple[int, ...], rng: random.Random) -> int:
         """`result` off by one, such that the remaining operations stay in range; unchanged where none can be."""
@@ -162,6 +165,24 @@ class ChainTask:
             if all(0 <= value <= self.max_total for value in path):
                 candidates.append(wrong)
         return rng.choice(candidates) if candidates else result
+
+
+class _Person(NamedTuple):
+    """One person's account in a solution: what each of its lines begins its numbers with, and whether they matter."""
+
+    label: str
+    start: int
+    deltas: tuple[int, ...]
+    causal: bool
+
+
+def _verbs(deltas: tuple[int, ...], rng: random.Random) -> tuple[str, ...]:
+    return tuple(rng.choice(GAINS if delta > 0 else LOSSES) for delta in deltas)
+
+
+def _aside(rng: random.Random) -> str:
+    """A sentence without numbers, of words that the task uses anyway."""
+    return f"{rng.choice(OPENERS)} {rng.choice(NAMES)} {rng.choice((*GAINS, *LOSSES))} {rng.choice(ITEMS)}.\n"
 
 
 class _Spans:

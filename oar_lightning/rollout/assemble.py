@@ -53,12 +53,14 @@ class RolloutStage:
         reasoning = torch.zeros_like(generation.response_mask)
         answer = torch.zeros_like(generation.response_mask)
         completions: list[Completion] = []
+        token_spans = []
         for row in range(len(problems)):
             columns = generation.response_mask[row].nonzero().flatten()
             truncated = bool(generation.truncated[row])
             decoded = self.token_bytes.decode(generation.token_ids[row, columns].tolist())
             span = find_answer(decoded.text, self.answer_format, complete=not truncated)
             text = None if span is None else decoded.text[span.start : span.end]
+            token_spans.append(decoded.spans)
             completions.append(Completion(printable(decoded.text), text and printable(text), truncated, len(columns)))
             if span is not None:
                 regions = torch.tensor(token_regions(decoded.spans, span), device=columns.device)
@@ -85,6 +87,7 @@ class RolloutStage:
             sampler_logprobs=generation.sampler_logprobs,
             problems=tuple(problems),
             completions=tuple(c.text for c in completions),
+            token_spans=tuple(token_spans),
             answers=tuple(c.answer for c in completions),
             stats=stats,
         )

@@ -7,6 +7,7 @@ from oar_lightning.scoring.coarse import Spans
 from oar_lightning.scoring.oar_g import OarG
 from oar_lightning.scoring.oar_p import OarP
 from oar_lightning.scoring.oar_p_approximate import OarPApproximate
+from oar_lightning.scoring.oracle import Oracle
 from oar_lightning.scoring.probes import ProbeSchedule
 
 __all__ = [
@@ -17,6 +18,7 @@ __all__ = [
     "OarG",
     "OarP",
     "OarPApproximate",
+    "Oracle",
     "Position",
     "ProbeSchedule",
     "Random",

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import dataclasses
+import hashlib
 import itertools
 import random
 import re
@@ -156,6 +157,77 @@ def test_causal_spans_are_the_numbers_and_operators(filler: int, restate: bool) 
         assert [m.span() for m in re.finditer(r"\d+|[+-]", solution.text)] == list(solution.causal_spans)
 
 
+def test_the_default_problems_are_the_ones_that_the_shipped_policy_learned_from() -> None:
+    """New options may not change what the old ones draw."""
+    digest = hashlib.sha256()
+    for split in ("train", "held_out"):
+        source = ChainProblems(ChainTask(), split)
+        for i in range(100):
+            fields = dataclasses.asdict(source[i])
+            digest.update(repr([fields[k] for k in ("question", "answer", "solution", "source", "level", "id")]).encode())
+    assert digest.hexdigest() == "2ae81eea544e05476bbcf740a7c51045c4718af7bff1c79e9e65943851a046fd"
+
+
+@pytest.mark.parametrize("restate", [True, False])
+@pytest.mark.parametrize("last", [True, False])
+def test_asides_are_sentences_without_numbers(restate: bool, last: bool) -> None:
+    plain = ChainTask(restate=restate, noise=0.0)
+    task = dataclasses.replace(plain, asides=3, asides_last=last)
+    for problem in draw(task, 50):
+        solution = task.solution(problem, random.Random(6))
+        assert [m.span() for m in re.finditer(r"\d+|[+-]", solution.text)] == list(solution.causal_spans)
+        lines = solution.text.splitlines()
+        asides = [i for i, line in enumerate(lines) if re.fullmatch(r"[A-Z][a-z]+ [A-Z][a-z]+ [a-z]+ [a-z]+\.", line)]
+        n = len(problem.deltas)
+        expected = range(n, 4 * n) if last else [i for i in range(4 * n) if i % 4]
+        assert asides == list(expected)
+        numbers = [re.findall(r"\d+", t) for t in (solution.text, plain.solution(problem, random.Random(6)).text)]
+        assert numbers[0] == numbers[1], "the rest is as without them"
+
+
+def test_the_words_of_asides_are_drawn_freely() -> None:
+    task = ChainTask(asides=4, filler=0, noise=0.0)
+    lines = [
+        line.rstrip(".").split()
+        for p in draw(task, 300)
+        for line in task.solution(p, random.Random(str(p))).text.splitlines()
+        if not re.search(r"\d", line)
+    ]
+    assert [len(set(words)) for words in zip(*lines, strict=True)] == [6, 8, 8, 8]
+
+
+@pytest.mark.parametrize("kind", ["distracts", "counts"])
+def test_a_companions_numbers_matter_only_where_they_are_asked_for(kind: str) -> None:
+    task = ChainTask(companion=kind, noise=0.0)  # type: ignore[arg-type]
+    for problem in draw(task, 200):
+        # from the words alone: who has and does what
+        start: dict[str, int] = {}
+        changes: dict[str, list[int]] = {}
+        for name, verb, number in re.findall(r"(\w+) (\w+) (\d+)", problem.question):
+            if verb == "has":
+                start[name] = int(number)
+            else:
+                changes.setdefault(name, []).append(int(number) if verb in UP else -int(number))
+        assert len(start) == 2
+        assert len({len(c) for c in changes.values()}) == 1
+        totals = {name: start[name] + sum(changes[name]) for name in start}
+        assert all(0 <= start[n] + sum(changes[n][:i]) <= 20 for n in start for i in range(len(changes[n]) + 1))
+        expected = sum(totals.values()) if kind == "counts" else totals[problem.name]
+        assert problem.answer == expected
+        assert (f"has {problem.name}?" in problem.question) == (kind == "distracts")
+        solution = task.solution(problem, random.Random(7))
+        assert gold_answer(solution.text) == str(expected)
+        for name in start:
+            own = re.findall(rf"{name}: (\d+)([+-])(\d+)=(\d+)", solution.text)
+            sums = list(itertools.accumulate(changes[name], initial=start[name]))
+            assert [(int(a), int(s + b), int(c)) for a, s, b, c in own] == list(
+                zip(sums, changes[name], sums[1:], strict=False)
+            )
+        lines = {solution.text.count("\n", 0, a) for a, _ in solution.causal_spans[:-1]}
+        owners = {solution.text.splitlines()[i].split(":")[0].split()[-1] for i in lines}
+        assert owners == (set(start) if kind == "counts" else {problem.name})
+
+
 def test_random_access_is_deterministic() -> None:
     source, again, other = (ChainProblems(ChainTask(), seed=seed) for seed in (3, 3, 4))
     order = [7, 2, 7, 0, 10**9]
@@ -193,6 +265,8 @@ def test_streams_are_the_problems_by_index() -> None:
         ({"noise": 1.0}, ["data.chain.noise", "got 1.0"]),
         ({"noise": -0.1}, ["data.chain.noise", "got -0.1"]),
         ({"max_delta": 21}, ["data.chain.max_delta", "max_total=20"]),
+        ({"asides": -1}, ["data.chain.asides", "got -1"]),
+        ({"companion": "helps"}, ["data.chain.companion", "distracts", "got helps"]),
         ({"max_delta": 0}, ["data.chain.max_delta", "got 0"]),
     ],
 )

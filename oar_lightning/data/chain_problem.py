@@ -1,0 +1,94 @@
+"""What the `chain` task's texts say: the numbers and words of a problem, its question, and how a question is read back."""
+
+from __future__ import annotations
+
+import hashlib
+import re
+from dataclasses import dataclass
+from typing import NamedTuple
+
+NAMES = ("Ann", "Ben", "Cleo", "Dan", "Eve", "Finn", "Gia", "Hugo")
+ITEMS = ("apples", "books", "coins", "cards", "pens", "shells", "stamps", "nuts")
+GAINS = ("finds", "buys", "gets", "wins")
+LOSSES = ("loses", "sells", "eats", "drops")
+
+HELD_OUT_SHARE = 8
+"""One problem in this many, chosen by a hash of its numbers, is held out from training."""
+
+
+@dataclass(frozen=True)
+class Companion:
+    """A second person, whose steps alternate with the first one's. `counts`: whether the question asks for both together."""
+
+    name: str
+    start: int
+    deltas: tuple[int, ...]
+    verbs: tuple[str, ...]
+    counts: bool
+
+
+@dataclass(frozen=True)
+class ChainProblem:
+    """The numbers and words of one problem: ``totals[i + 1] = totals[i] + deltas[i]``."""
+
+    name: str
+    item: str
+    start: int
+    deltas: tuple[int, ...]
+    verbs: tuple[str, ...]
+    companion: Companion | None = None
+
+    @property
+    def answer(self) -> int:
+        other = self.companion
+        return self.start + sum(self.deltas) + (other.start + sum(other.deltas) if other is not None and other.counts else 0)
+
+    @property
+    def question(self) -> str:
+        other = self.companion
+        starts = f"{self.name} has {self.start} {self.item}."
+        moves = [f"{self.name} {verb} {abs(delta)}." for verb, delta in zip(self.verbs, self.deltas, strict=True)]
+        if other is None:
+            return f"{starts} {' '.join(moves)} How many {self.item} are left?"
+        theirs = [f"{other.name} {verb} {abs(delta)}." for verb, delta in zip(other.verbs, other.deltas, strict=True)]
+        both = " ".join(f"{mine} {their}" for mine, their in zip(moves, theirs, strict=True))
+        asked = "are there" if other.counts else f"has {self.name}"
+        return f"{starts} {other.name} has {other.start} {self.item}. {both} How many {self.item} {asked}?"
+
+    @property
+    def held_out(self) -> bool:
+        """Whether this problem belongs to the held-out split; depends on the first person's numbers only, not on words."""
+        key = f"{self.start}:{self.deltas}".encode()
+        return int.from_bytes(hashlib.sha256(key).digest()[:4], "big") % HELD_OUT_SHARE == 0
+
+
+class Account(NamedTuple):
+    """What a question says about one person."""
+
+    start: int
+    deltas: tuple[int, ...]
+
+
+_MOVE = re.compile(r"([A-Z][a-z]+) ([a-z]+) (\d+)")
+_ASKED = re.compile(r"How many [a-z]+ (?:are (left|there)|has ([A-Z][a-z]+))\?")
+
+
+def asked_accounts(question: str) -> dict[str, Account] | None:
+    """The persons that a question asks for, with their numbers, in order; None where it is not one of this task.
+
+    The inverse of `ChainProblem.question`. A question with one person names that one.
+    """
+    starts: dict[str, int] = {}
+    deltas: dict[str, list[int]] = {}
+    for name, verb, number in _MOVE.findall(question):
+        if verb == "has" and name not in starts:
+            starts[name], deltas[name] = int(number), []
+        elif name in starts and verb in (*GAINS, *LOSSES):
+            deltas[name].append(int(number) if verb in GAINS else -int(number))
+        else:
+            return None
+    asked = _ASKED.search(question)
+    if asked is None or (asked[2] and asked[2] not in starts):
+        return None
+    names = [asked[2]] if asked[2] else list(starts)
+    return {name: Account(starts[name], tuple(deltas[name])) for name in names} or None
