@@ -58,8 +58,8 @@ class BenchmarkConfig:
     def __post_init__(self) -> None:
         if self.repeats < 1 or self.warmup < 1:
             raise ValueError(
-                f"benchmark.repeats and benchmark.warmup must be >= 1 (the first round counts the work), got {self.repeats} and "
-                f"{self.warmup}"
+                "benchmark.repeats must be >= 1 and benchmark.warmup >= 1 (the first round counts the work), got "
+                f"{self.repeats} and {self.warmup}"
             )
         if "grpo" not in self.variants:
             raise ValueError(
