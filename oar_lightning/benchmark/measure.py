@@ -38,7 +38,7 @@ class BenchmarkConfig:
         shape: a random policy's shape; None benchmarks the configured policy and data.
         variants: name -> scorer; `grpo` is what the others are compared with.
         repeats: counted rounds; every variant runs once a round.
-        warmup: rounds before them.
+        warmup: rounds before them, at least the one in which the work is counted.
         output: JSON file for the rows; None writes none.
         report: folder for a Markdown page and a figure; None writes none.
         step_bars: variant -> its step over GRPO's, at most; shown in the report.
@@ -56,8 +56,11 @@ class BenchmarkConfig:
     sequence_bars: Mapping[str, float] = field(default_factory=dict)
 
     def __post_init__(self) -> None:
-        if self.repeats < 1 or self.warmup < 0:
-            raise ValueError(f"benchmark.repeats must be >= 1 and warmup >= 0, got {self.repeats} and {self.warmup}")
+        if self.repeats < 1 or self.warmup < 1:
+            raise ValueError(
+                "benchmark.repeats must be >= 1 and benchmark.warmup >= 1 (the first round counts the work), got "
+                f"{self.repeats} and {self.warmup}"
+            )
         if "grpo" not in self.variants:
             raise ValueError(
                 f"benchmark.variants must include grpo, which the others are compared with, got {[*self.variants]}"
@@ -103,7 +106,7 @@ def measure(
                 seconds, peak, flops = _timed(run, device, count=counted)
                 if counted:
                     work[name, phase] = flops
-                if number >= max(1, config.warmup):
+                if number >= config.warmup:
                     runs.setdefault((name, phase), []).append((seconds, peak))
             assert module.experience is not None
             sequences = len(module.experience.rollouts)

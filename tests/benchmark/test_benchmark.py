@@ -58,6 +58,7 @@ def test_a_random_workload_has_completions_of_full_length() -> None:
     ("change", "message"),
     [
         ({"repeats": 0}, "benchmark.repeats must be >= 1"),
+        ({"warmup": 0}, "benchmark.warmup >= 1"),
         ({"variants": {"oar_g": Uniform()}}, "benchmark.variants must include grpo"),
     ],
 )
