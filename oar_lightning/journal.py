@@ -143,6 +143,6 @@ def undelivered(folder: Path) -> int:
 
 def replace_file(path: Path, text: str) -> None:
     """Write a file so that a reader, or a kill in the middle, sees the former text or the new one, never a part."""
-    aside = path.with_name(f".{path.name}.{os.getpid()}")
+    aside = path.with_name(f".{path.name}.{os.getpid()}.{threading.get_ident()}")  # the courier may write at the same time
     aside.write_text(text, encoding="utf-8")
     os.replace(aside, path)
