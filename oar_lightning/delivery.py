@@ -20,6 +20,7 @@ from mlflow.entities import Metric, Param, RunTag, ViewType
 from mlflow.exceptions import MlflowException
 
 from oar_lightning.journal import JOURNAL, Position, Record, State, read_records, undelivered
+from oar_lightning.paths import local_database
 
 log = logging.getLogger(__name__)
 
@@ -221,15 +222,10 @@ def parts(records: list[Record]) -> list[Record]:
 def connect(tracking_uri: str) -> MlflowClient:
     """A client whose store exists. Processes that make the same new SQLite database at once would disturb each other."""
     with contextlib.ExitStack() as stack:
-        if (database := sqlite_path(tracking_uri)) is not None:
+        if (database := local_database(tracking_uri)) is not None:
             database.parent.mkdir(parents=True, exist_ok=True)
             lock = stack.enter_context(database.with_name(f"{database.name}.lock").open("w"))
             fcntl.flock(lock, fcntl.LOCK_EX)
         client = MlflowClient(tracking_uri)  # makes the tables
         client.search_experiments(max_results=1)  # asks a server whether it is there
     return client
-
-
-def sqlite_path(tracking_uri: str) -> Path | None:
-    """The file of a SQLite store, None for others."""
-    return Path(tracking_uri.removeprefix("sqlite:///")) if tracking_uri.startswith("sqlite:///") else None

@@ -148,19 +148,16 @@ def cached_hidden_states(
     model: Any,
     cache: Any,
     attention_mask: Bool[Tensor, "B S"],
-    token_ids: Int[Tensor, "B W"] | None = None,
-    inputs_embeds: Float[Tensor, "B W H"] | None = None,
+    token_ids: Int[Tensor, "B W"],
 ) -> Float[Tensor, "B W H"]:
     """Hidden states of the last W of S columns, the ones before being in the cache, which grows in place."""
     decoder = base_model(model).get_decoder()
-    inputs = {"input_ids": token_ids} if inputs_embeds is None else {"inputs_embeds": inputs_embeds}
-    (given,) = inputs.values()
-    assert given is not None
     positions: dict[str, Any] = {}
     if "position_ids" in inspect.signature(decoder.forward).parameters:
-        positions["position_ids"] = position_ids(attention_mask)[:, -given.shape[1] :]
+        positions["position_ids"] = position_ids(attention_mask)[:, -token_ids.shape[1] :]
     mask = None if bool(attention_mask.all()) else attention_mask.long()
-    return decoder(attention_mask=mask, past_key_values=cache, use_cache=True, **inputs, **positions).last_hidden_state
+    out = decoder(input_ids=token_ids, attention_mask=mask, past_key_values=cache, use_cache=True, **positions)
+    return out.last_hidden_state
 
 
 def head_logits(model: Any, hidden: Float[Tensor, "... H"]) -> Float[Tensor, "... V"]:

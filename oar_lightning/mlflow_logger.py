@@ -25,8 +25,9 @@ from mlflow import MlflowClient
 from mlflow.tracking.context.registry import resolve_tags
 
 from oar_lightning.config_check import ConfigError
-from oar_lightning.delivery import JOURNAL_TAG, Delivery, connect, sqlite_path
+from oar_lightning.delivery import JOURNAL_TAG, Delivery, connect
 from oar_lightning.journal import Journal, JournalInUse
+from oar_lightning.paths import local_artifacts, local_database
 
 log = logging.getLogger(__name__)
 
@@ -85,7 +86,7 @@ class DurableMLFlowLogger(Logger):
         Raises:
             ConfigError: where it is not and `offline_start` is off.
         """
-        if self.config.offline_start or sqlite_path(self.config.tracking_uri) is not None:
+        if self.config.offline_start or local_database(self.config.tracking_uri) is not None:
             return
         try:
             connect(self.config.tracking_uri)
@@ -124,9 +125,7 @@ class DurableMLFlowLogger(Logger):
         atexit.register(self.close)
 
     def _first_record(self, run_id: str | None) -> dict[str, Any]:
-        location = self.config.artifact_location
-        if location is None and (database := sqlite_path(self._tracking_uri)) is not None:
-            location = str(database.parent / "mlartifacts")
+        location = self.config.artifact_location or local_artifacts(self._tracking_uri)
         tags = resolve_tags({str(key): str(value) for key, value in self.config.tags.items()})
         return {
             "tracking_uri": self._tracking_uri,
@@ -140,7 +139,7 @@ class DurableMLFlowLogger(Logger):
     @property
     def _tracking_uri(self) -> str:
         """With an absolute path, which `task=sync` understands in any folder."""
-        database = sqlite_path(self.config.tracking_uri)
+        database = local_database(self.config.tracking_uri)
         return self.config.tracking_uri if database is None else f"sqlite:///{database.absolute()}"
 
     def record(self, kind: str, **content: Any) -> int:

@@ -175,6 +175,7 @@ def _open(space: SearchSpace, arguments: Sequence[str], config: DictConfig, fold
     uri = None if config.logger is None else str(config.logger.tracking_uri)
     database = local_database(uri) if uri else None
     beside = database.parent if database else Path(config.hydra.runtime.cwd)
+    beside.mkdir(parents=True, exist_ok=True)
     study = SweepStudy(plan, SweepStorage(config.hydra.sweeper.storage or beside / "optuna.db"), folder)
     if uri is None:
         return study, Folder()

@@ -19,12 +19,8 @@ def sweeps_dir() -> Path:
 
 
 def local_database(tracking_uri: str) -> Path | None:
-    """The file of an SQLite tracking URI, its folder made; None for a server."""
-    if not tracking_uri.startswith("sqlite:///"):
-        return None
-    database = Path(tracking_uri.removeprefix("sqlite:///")).absolute()
-    database.parent.mkdir(parents=True, exist_ok=True)
-    return database
+    """The file of an SQLite tracking URI; None for a server."""
+    return Path(tracking_uri.removeprefix("sqlite:///")).absolute() if tracking_uri.startswith("sqlite:///") else None
 
 
 def local_artifacts(tracking_uri: str) -> str | None:
