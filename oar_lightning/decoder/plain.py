@@ -64,7 +64,7 @@ class PlainDecoder:
         angles = self._angles(inputs_embeds, positions).expand(len(inputs_embeds), -1, -1, -1)
         columns = torch.arange(past.width, seen.shape[2], device=seen.device).expand(len(inputs_embeds), -1)
         causal = not past.width and not past.first.any()  # an own kernel is faster than a mask
-        x = inputs_embeds
+        x = inputs_embeds if torch.is_grad_enabled() else inputs_embeds.clone()  # layers add onto it in place
         kept: list[tuple[Tensor, Tensor]] = []
         for number, layer in enumerate(self.layers):
             normed = self._normed(x)
@@ -86,7 +86,8 @@ class PlainDecoder:
                 records.append(LayerRecord(query.transpose(1, 2), keys, values, out, self.head_size**-0.5, columns))
             x = _linear_onto(x, out.flatten(2), layer.output, layer.output_bias)
             gate, up = linear(self._normed(x), layer.gate_up).chunk(2, -1)
-            x = _linear_onto(x, silu(gate) * up, layer.down, None)
+            active = silu(gate) * up if torch.is_grad_enabled() else silu(gate, inplace=True).mul_(up)
+            x = _linear_onto(x, active, layer.down, None)
             if keep:
                 kept.append((keys, values))
         keys_kept, values_kept = zip(*kept, strict=True) if keep else ((), ())
@@ -103,7 +104,8 @@ class PlainDecoder:
         turning, value = projected.split([heads + self.groups, self.groups], 2)
         if layer.head_norm is not None:
             turning = self._normed(turning) * layer.head_norm[self.heads - heads :]
-        turned = torch.view_as_real(torch.view_as_complex(turning.unflatten(-1, (-1, 2))) * angles).flatten(-2)
+        pairs = torch.view_as_complex(turning.unflatten(-1, (-1, 2)))
+        turned = torch.view_as_real(pairs * angles if torch.is_grad_enabled() else pairs.mul_(angles)).flatten(-2)
         query, key = turned.split([heads, self.groups], 2)
         return query, key, value
 
@@ -137,8 +139,9 @@ class PlainDecoder:
 def _linear_onto(
     x: Float[Tensor, "n W H"], values: Float[Tensor, "n W I"], weight: Float[Tensor, "H I"], bias: Float[Tensor, " H"] | None
 ) -> Float[Tensor, "n W H"]:
-    """x + W values + b in one product."""
-    total = torch.addmm(x.flatten(0, 1), values.flatten(0, 1), weight.T).view(x.shape)
+    """x + W values + b in one product; into x where nothing is recorded for a backward pass."""
+    add = torch.Tensor.addmm if torch.is_grad_enabled() else torch.Tensor.addmm_
+    total = add(x.flatten(0, 1), values.flatten(0, 1), weight.T).view(x.shape)
     return total if bias is None else total + bias
 
 

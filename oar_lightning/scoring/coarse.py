@@ -25,7 +25,13 @@ class Estimate(NamedTuple):
 
 @runtime_checkable
 class CoarseStage(Protocol):
-    """Estimates every score at a cost that grows with the length, not with its square."""
+    """Estimates every score at a cost that grows with the length, not with its square.
+
+    `late_share`: of the budget for exact scores, what goes to the latest tokens; the rest goes to the largest estimates.
+    """
+
+    @property
+    def late_share(self) -> float: ...
 
     def estimate(self, masking: Counterfactuals, texts: Texts) -> Estimate: ...
 
@@ -36,10 +42,12 @@ class Spans:
     grows with the square of the length, divided by `size`.)"""
 
     size: int = 8
+    late_share: float = 0.5
 
     def __post_init__(self) -> None:
         if self.size < 1:
             raise ValueError(f"scorer.coarse.size is a number of tokens and must be >= 1, got {self.size}")
+        check_share(self.late_share)
 
     def estimate(self, masking: Counterfactuals, texts: Texts) -> Estimate:
         clean = masking.read(texts)
@@ -52,6 +60,11 @@ class Spans:
             texts.lengths(), device=starts.device
         )
         return Estimate(scores, costs.tolist(), clean.tokens + tokens, clean)
+
+
+def check_share(late_share: float) -> None:
+    if not 0 <= late_share <= 1:
+        raise ValueError(f"scorer.coarse.late_share is a share and must be in [0, 1], got {late_share}")
 
 
 def suffix_costs(texts: Texts) -> Int[Tensor, " S"]:

@@ -13,13 +13,10 @@ from oar_lightning.scoring.oar_p import OarP
 from oar_lightning.scoring.probes import ProbeSchedule
 from oar_lightning.scoring.texts import Texts
 
-LATE_SHARE = 0.75
-"""Of the budget for exact scores, what goes to the latest tokens: measured best of 0, 0.5, 0.7, 0.85 and 1."""
-
 
 class OarPApproximate(OarP):
-    """Coarse to fine: `coarse` estimates all scores; then the budget buys exact ones, most of it (`LATE_SHARE`) for the latest
-    tokens, where they are cheapest and first-order estimates worst, the rest for the largest estimates.
+    """Coarse to fine: `coarse` estimates all scores; then the budget buys exact ones, a part (`coarse.late_share`) for the
+    latest tokens, where they are cheapest and first-order estimates worst, the rest for the largest estimates.
 
     A completion's scores depend on it alone, not on its neighbours: each has its own budget.
 
@@ -33,7 +30,7 @@ class OarPApproximate(OarP):
     def __init__(
         self,
         coarse: CoarseStage = Attribution(),
-        budget: float = 5.0,
+        budget: float = 4.8,
         probe: ProbeSchedule = ProbeSchedule(),
         token_budget: int = 2048,
         fill: str = "pad",
@@ -58,15 +55,10 @@ class OarPApproximate(OarP):
     def _affordable(self, texts: Texts, scores: Float[Tensor, "N S"], spent: list[int]) -> Bool[Tensor, "N S"]:
         """The tokens of each text that the budget scores exactly."""
         costs = suffix_costs(texts)
-        chosen = torch.zeros_like(texts.reasoning)
-        for row, (length, used) in enumerate(zip(texts.lengths(), spent, strict=True)):
-            columns = texts.reasoning[row].nonzero().flatten()
-            left = self.budget * length - used
-            latest = columns.flip(0)
-            late = latest[costs[latest].cumsum(0) <= LATE_SHARE * left]
-            chosen[row, late] = True
-            left -= float(costs[late].sum())
-            largest = columns[scores[row, columns].argsort(descending=True, stable=True)]
-            largest = largest[~chosen[row, largest]]
-            chosen[row, largest[costs[largest].cumsum(0) <= left]] = True
-        return chosen
+        left = self.budget * torch.tensor(texts.lengths(), device=costs.device) - torch.tensor(spent, device=costs.device)
+        of_later = (costs * texts.reasoning).flip(1).cumsum(1).flip(1)
+        late = texts.reasoning & (of_later <= self.coarse.late_share * left[:, None])
+        left = left - (costs * late).sum(1)
+        values, order = scores.masked_fill(~texts.reasoning | late, -torch.inf).sort(dim=1, descending=True, stable=True)
+        bought = (costs[order].cumsum(1) <= left[:, None]) & (values != -torch.inf)
+        return late | torch.zeros_like(late).scatter(1, order, bought)

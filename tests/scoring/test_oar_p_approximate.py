@@ -83,7 +83,8 @@ def test_a_large_budget_makes_every_score_exact(family, coarse):
     torch.testing.assert_close(actual, OarP()(model, rollouts), rtol=1e-4, atol=1e-6)
 
 
-def test_the_budget_buys_late_tokens_then_the_largest_estimates():
+@pytest.mark.parametrize("late_share", [0.0, 0.75, 1.0])
+def test_the_budget_buys_late_tokens_then_the_largest_estimates(late_share):
     model = gpt2().eval()
     rollouts = rollouts_of([{"before": [3, 4], "reasoning": list(range(5, 25)), "conclude": [26], "answer": [27, 28]}])
     exact = OarP()(model, rollouts)[0, 2:22]
@@ -91,10 +92,10 @@ def test_the_budget_buys_late_tokens_then_the_largest_estimates():
     spent = (1 + 3) * 23 + 20 + 2  # window forward and three times back, fills, prompt
     costs = torch.arange(23, 3, -1)
     large = int(coarse[:15].argmax())
-    left = 4 * int(costs[large])  # a quarter of it is for the largest estimates
-    late = [t for t in range(19, -1, -1) if int(costs[t:].sum()) <= 0.75 * left]
+    left = 4 * int(costs[large])  # a quarter of it buys the largest estimate
+    late = [t for t in range(19, -1, -1) if int(costs[t:].sum()) <= late_share * left]
     assert large not in late
-    mixed = OarPApproximate(budget=(spent + left) / 25)(model, rollouts)[0, 2:22]
+    mixed = OarPApproximate(Attribution(late_share=late_share), budget=(spent + left) / 25)(model, rollouts)[0, 2:22]
     is_exact = ((mixed - exact).abs() < 1e-12) & ((mixed - coarse).abs() > 1e-12)
     assert is_exact[late].all()
     others = [t for t in range(20) if t not in late]
@@ -106,7 +107,7 @@ def test_the_budget_buys_late_tokens_then_the_largest_estimates():
         if used > budget:
             break
         expected.append(t)
-    assert expected
+    assert expected or late_share == 1
     assert bought == sorted(expected)
 
 
@@ -202,6 +203,8 @@ def test_overflowing_scores_of_replaced_keys_stay_finite():
         (lambda: OarPApproximate(budget=-1), "scorer.budget"),
         (lambda: Attribution(0), "scorer.coarse.directions"),
         (lambda: Spans(0), "scorer.coarse.size"),
+        (lambda: Spans(late_share=-0.1), "scorer.coarse.late_share"),
+        (lambda: Attribution(late_share=1.1), "scorer.coarse.late_share"),
     ],
 )
 def test_settings_are_checked(make, key):
