@@ -140,8 +140,8 @@ def _linear_onto(
     x: Float[Tensor, "n W H"], values: Float[Tensor, "n W I"], weight: Float[Tensor, "H I"], bias: Float[Tensor, " H"] | None
 ) -> Float[Tensor, "n W H"]:
     """x + W values + b in one product; into x where nothing is recorded for a backward pass."""
-    add = torch.Tensor.addmm if torch.is_grad_enabled() else torch.Tensor.addmm_
-    total = add(x.flatten(0, 1), values.flatten(0, 1), weight.T).view(x.shape)
+    flat = x.flatten(0, 1)
+    total = torch.addmm(flat, values.flatten(0, 1), weight.T, out=None if torch.is_grad_enabled() else flat).view(x.shape)
     return total if bias is None else total + bias
 
 
