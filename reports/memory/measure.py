@@ -48,7 +48,7 @@ FIRST, LAST = 32, 224
 SCORERS: dict[str, Scorer] = {
     "scoring, OAR-G": OarG(),
     "scoring, entropy": Entropy(),
-    "scoring, OAR-P approximate (attribution, budget 5)": OarPApproximate(),
+    "scoring, OAR-P approximate (attribution, budget 4.8)": OarPApproximate(),
     f"scoring, OAR-P exact, first {FIRST} and last {LAST} tokens": OarP(),
 }
 PHASES = ["nothing", "update", *SCORERS]

@@ -58,7 +58,7 @@ def test_a_sweep_file_without_m_is_refused(tmp_path: Path) -> None:
 def test_an_unknown_sweep_lists_the_names(tmp_path: Path) -> None:
     result = run(tmp_path, "-m", "+experiment=oar_g", "+sweeps=tau_beat")
     assert result.returncode == 1
-    for name in ("tau_beta", "tau_beta_grid", "probe", "gate_mode", "noise", "fill", "methods", "pareto", "smoke"):
+    for name in ("tau_beta", "tau_beta_grid", "probe", "gate_mode", "noise", "fill", "methods", "oracle", "pareto", "smoke"):
         assert f"\t{name}\n" in result.stdout + result.stderr
 
 
