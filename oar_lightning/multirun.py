@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import contextlib
 import logging
+import shlex
 import sys
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from pathlib import Path
@@ -180,7 +181,7 @@ def _open(space: SearchSpace, arguments: Sequence[str], config: DictConfig, fold
     if uri is None:
         return study, Folder()
     location = config.logger.artifact_location or local_artifacts(uri)
-    tags = {"experiment": str(config.name), "git_revision": git_revision(), "overrides": " ".join(arguments)}
+    tags = {"experiment": str(config.name), "git_revision": git_revision(), "overrides": shlex.join(arguments)}
     return study, Mlflow(Store(uri, str(config.logger.experiment_name), location), study, tags)
 
 

@@ -43,7 +43,7 @@ def assignments(run: RunRecord) -> dict[str, str]:
     if "swept" in run.tags:
         swept = json.loads(run.tags["swept"])
         return {key.lstrip("+"): value if isinstance(value, str) else json.dumps(value) for key, value in swept.items()}
-    pairs = (item.split("=", 1) for item in run.tags.get("overrides", "").split() if "=" in item)
+    pairs = (item.split("=", 1) for item in run.overrides if "=" in item)
     return {key.lstrip("+"): value for key, value in pairs}
 
 

@@ -105,12 +105,11 @@ def default_question(study: Study) -> str:
 def commands(study: Study) -> list[str]:
     """The sweep's command; without a sweep those of the runs, seeds put together."""
     if study.parents:
-        given = dict.fromkeys(parent.tags.get("overrides", f"+sweeps={study.name}") for parent in study.parents)
-        return [f"python -m oar_lightning -m {shlex.join(overrides.split())}" for overrides in given]
+        given = dict.fromkeys(shlex.join(parent.overrides or [f"+sweeps={study.name}"]) for parent in study.parents)
+        return [f"python -m oar_lightning -m {overrides}" for overrides in given]
     seeds: dict[str, set[str]] = {}
     for run in study.all_runs:
-        words = run.tags.get("overrides", "").split()
-        line = shlex.join(word for word in words if not word.startswith("seed="))
+        line = shlex.join(word for word in run.overrides if not word.startswith("seed="))
         seeds.setdefault(line, set()).add(run.seed)
     out = []
     for line, values in seeds.items():

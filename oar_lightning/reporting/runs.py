@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import shlex
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 
@@ -73,6 +74,15 @@ class RunRecord:
     tags: Mapping[str, str]
     params: Mapping[str, str]
     metrics: Mapping[str, float]
+
+    @property
+    def overrides(self) -> list[str]:
+        """The words of its command."""
+        text = self.tags.get("overrides", "")
+        try:
+            return shlex.split(text)
+        except ValueError:  # a lone quote, from a time when words were not quoted
+            return text.split()
 
     @property
     def seed(self) -> str:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import shlex
 from typing import Any
 
 from hydra.core.hydra_config import HydraConfig
@@ -24,7 +25,7 @@ def run_tags(cfg: DictConfig) -> dict[str, str]:
         "data": str(cfg.data.name),
         "seed": str(cfg.seed),
         "git_revision": git_revision(),
-        "overrides": " ".join(HydraConfig.get().overrides.task),
+        "overrides": shlex.join(HydraConfig.get().overrides.task),
         **surroundings(str(cfg.trainer.accelerator)),
     }
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import itertools
+import shlex
 
 import pytest
 from run_records import trial
@@ -122,3 +123,14 @@ def test_errors_name_key_value_and_remedy(runs: list, options: dict[str, str], m
 
 def test_the_day_is_that_of_the_first_run() -> None:
     assert make_study("x", [], [trial(0.5)]).date == "2023-11-14"
+
+
+def test_words_of_a_command_keep_their_spaces() -> None:
+    template = "+data.prompt.template=Solve this: {question}"
+    runs = [
+        trial(0.5, tags={"overrides": shlex.join([template, "scorer=oar_g"])}),
+        trial(0.4, tags={"overrides": "scorer=oar_p"}),
+    ]
+    assert runs[0].overrides == [template, "scorer=oar_g"]
+    assert make_study("x", [], runs).factors == ("data.prompt.template", "scorer")
+    assert trial(0.5, tags={"overrides": "name=it's scorer=oar_g"}).overrides == ["name=it's", "scorer=oar_g"], "a run of old"
