@@ -28,7 +28,10 @@ IGNORED = {
 }
 """First parts of overrides that do not make two runs different methods."""
 
-NOT_SAYING = {"null", "true", "false", "default"}
+ABSENT = "default"
+"""The level of a run that has no such key."""
+
+NOT_SAYING = {"null", "true", "false", ABSENT}
 """Texts that mean nothing without their key."""
 
 
@@ -49,7 +52,7 @@ def assignments(run: RunRecord) -> dict[str, str]:
 
 def level(run: RunRecord, key: str) -> Level:
     """The run's value of a key: as given, else from its parameters or tags; numbers that agree in 6 digits are one level."""
-    text = assignments(run).get(key, run.params.get(key, run.tags.get(key, "default")))
+    text = assignments(run).get(key, run.params.get(key, run.tags.get(key, ABSENT)))
     try:
         number = float(f"{float(text):.6g}")
     except ValueError:
@@ -65,10 +68,11 @@ def ordered(levels: Iterable[Level]) -> list[Level]:
 
 
 def label(keys: Sequence[str], levels: Sequence[Level]) -> str:
-    """`oar_g`, `tau=0.3 beta=2`: texts stand alone, numbers and texts that say nothing have their key before them."""
+    """`oar_g`, `tau=0.3 beta=2`: texts stand alone, numbers and texts that say nothing have their key before them; keys that
+    the runs do not have are left out."""
+    there = [(key, value) for key, value in zip(keys, levels, strict=True) if value != ABSENT] or zip(keys, levels, strict=True)
     return " ".join(
-        value if isinstance(value, str) and value not in NOT_SAYING else f"{short(key)}={show(value)}"
-        for key, value in zip(keys, levels, strict=True)
+        value if isinstance(value, str) and value not in NOT_SAYING else f"{short(key)}={show(value)}" for key, value in there
     )
 
 

@@ -53,6 +53,8 @@ def test_labels_and_orders() -> None:
     keys = ["scorer.probe.name", "scorer.probe.warmup_steps", "gate.renormalize", "scorer.fill"]
     assert label(keys, ["last", 20.0, "false", "null"]) == "last warmup_steps=20 renormalize=false fill=null"
     assert label(["scorer.probe.name"], ["null"]) == "probe=null"
+    assert label(["scorer", "scorer.locate.which"], ["uniform", "default"]) == "uniform", "it has no such key"
+    assert label(["scorer.locate.which"], ["default"]) == "which=default"
     assert level(trial(0.5, {"x": "nan"}), "x") == "nan"
     assert level(trial(0.5, {"x": None}), "x") == level(trial(0.5, params={"x": "None"}), "x") == "null"
     assert ordered(["both", 2.0, "off", 0.5, "both"]) == [0.5, 2.0, "both", "off"]
