@@ -2,14 +2,18 @@
 
 from __future__ import annotations
 
+import logging
 import math
 from dataclasses import dataclass
 from typing import Any
 
 import lightning as L
+import torch
 
 from oar_lightning.callbacks.evaluation import EvaluationCallback
 from oar_lightning.sweep.trial import Diverged
+
+log = logging.getLogger(__name__)
 
 
 @dataclass(frozen=True)
@@ -18,10 +22,12 @@ class DivergenceConfig:
 
     Args:
         collapse: the share of the sampled accuracy before training below which an evaluation counts as a collapse, in (0, 1];
-            None for never. A loss that is not finite always ends a run.
+            None for never.
+        max_skipped_steps: steps with a gradient that is not finite, which are left out, before the run is given up.
     """
 
     collapse: float | None = None
+    max_skipped_steps: int = 3
 
     def __post_init__(self) -> None:
         if self.collapse is not None and not 0 < self.collapse <= 1:
@@ -29,17 +35,45 @@ class DivergenceConfig:
                 f"divergence.collapse is a share of the accuracy before training and must be in (0, 1], or null for never, "
                 f"got {self.collapse}"
             )
+        if self.max_skipped_steps < 0:
+            raise ValueError(f"divergence.max_skipped_steps counts steps and must be >= 0, got {self.max_skipped_steps}")
 
 
 class Divergence(L.Callback):
-    """Raises `Diverged` at a loss or weights that are not finite, and at a collapse of the first benchmark's accuracy."""
+    """Leaves out optimizer steps whose gradient is not finite, so that the weights stay those of the step before. Raises
+    `Diverged` at too many of them, at weights that are not finite, and at a collapse of the first benchmark's accuracy."""
 
     def __init__(self, config: DivergenceConfig, evaluation: EvaluationCallback) -> None:
         self.config = config
         self.evaluation = evaluation
+        self.skipped = 0
+        self._sees_gradients = False
+
+    def on_after_backward(self, trainer: L.Trainer, module: L.LightningModule) -> None:
+        self._sees_gradients = self._sees_gradients or any(p.grad is not None for p in module.parameters())
+
+    def on_before_optimizer_step(self, trainer: L.Trainer, module: L.LightningModule, optimizer: torch.optim.Optimizer) -> None:
+        gradients = [p.grad for p in module.parameters() if p.grad is not None]
+        if not gradients or getattr(trainer.precision_plugin, "scaler", None) is not None:
+            return  # a loss scaler leaves such steps out itself, and means to
+        if torch.nn.utils.get_total_norm(gradients).isfinite():
+            return
+        self.skipped += 1
+        step, most = trainer.global_step + 1, self.config.max_skipped_steps
+        if self.skipped > most:
+            raise Diverged(
+                f"the gradient is not finite at step {step}, and more than divergence.max_skipped_steps={most} steps were so; "
+                "lower optimizer.lr"
+            )
+        log.warning("step %d is left out: its gradient is not finite (%d of %d)", step, self.skipped, most)
+        for logger in trainer.loggers:
+            logger.log_metrics({"update/skipped_steps": float(self.skipped)}, step=step)
+        for p in module.parameters():
+            p.grad = None
 
     def on_train_batch_end(self, trainer: L.Trainer, module: L.LightningModule, outputs: Any, *_: Any) -> None:
-        if outputs and not math.isfinite(loss := float(outputs["loss"])):
+        # gradients that a strategy keeps to itself cannot be looked at
+        if outputs and not self._sees_gradients and not math.isfinite(loss := float(outputs["loss"])):
             raise Diverged(f"the loss is {loss} at step {trainer.global_step}; lower optimizer.lr")
         # a broken policy may also say the same in all samples, which teach nothing and have no loss
         if not outputs and not all(bool(p.isfinite().all()) for p in module.parameters()):
@@ -52,3 +86,9 @@ class Divergence(L.Callback):
                 f"collapse: the sampled accuracy is {now:.3f} at step {trainer.global_step}, below divergence.collapse="
                 f"{self.config.collapse} of {before:.3f} before training"
             )
+
+    def state_dict(self) -> dict[str, Any]:
+        return {"skipped": self.skipped}
+
+    def load_state_dict(self, state: dict[str, Any]) -> None:
+        self.skipped = int(state["skipped"])

@@ -44,7 +44,7 @@ def end_of_step(callback: L.Callback, evaluation: Evaluation, step: int, loss: f
 
 
 @pytest.mark.parametrize("loss", [float("nan"), float("inf")])
-def test_a_loss_that_is_no_number_ends_training(loss: float) -> None:
+def test_where_gradients_cannot_be_seen_a_loss_that_is_no_number_ends_training(loss: float) -> None:
     evaluation = Evaluation([0.4] * 4)
     callback = Divergence(DivergenceConfig(), evaluation)
     end_of_step(callback, evaluation, 1)
@@ -70,10 +70,47 @@ def test_a_bad_share_names_its_key(collapse: float) -> None:
         DivergenceConfig(collapse)
 
 
-def test_training_itself_ends_where_its_loss_is_nan() -> None:
+def test_training_itself_ends_where_its_gradients_are_nan() -> None:
     module = make_module(tiny_policy(), lr=float("inf"))
-    with pytest.raises(Diverged, match=r"(the loss is (nan|inf)|weights are not finite) at step \d; lower optimizer\.lr"):
-        fit(module, 4, [Divergence(DivergenceConfig(), Evaluation([0.0]))], clip=None)
+    with pytest.raises(Diverged, match=r"(gradient is not finite|weights are not finite) at step \d.*lower optimizer\.lr"):
+        fit(module, 8, [Divergence(DivergenceConfig(), Evaluation([0.0]))], clip=None)
+
+
+class Breaks(L.Callback):
+    """Makes the gradient NaN at some steps, and keeps the weights of after every step."""
+
+    def __init__(self, *steps: int) -> None:
+        self.steps = steps
+        self.weights: dict[int, torch.Tensor] = {}
+
+    def on_after_backward(self, trainer: L.Trainer, module: L.LightningModule) -> None:
+        if trainer.global_step + 1 in self.steps:
+            next(p for p in module.parameters() if p.grad is not None).grad[0] = float("nan")
+
+    def on_train_batch_end(self, trainer: L.Trainer, module: L.LightningModule, *_: Any) -> None:
+        self.weights[trainer.global_step] = torch.nn.utils.parameters_to_vector(module.parameters()).detach().clone()
+
+
+def test_a_step_with_a_broken_gradient_is_left_out_and_counted() -> None:
+    breaks, callback = Breaks(2), Divergence(DivergenceConfig(), Evaluation([0.4] * 5))
+    recorder = fit(make_module(tiny_policy()), 4, [breaks, callback])
+    assert callback.skipped == 1
+    assert all(w.isfinite().all() for w in breaks.weights.values())
+    assert torch.equal(breaks.weights[1], breaks.weights[2])
+    assert not torch.equal(breaks.weights[2], breaks.weights[3])
+    assert "grad_norm" in recorder.rows[1]
+    assert "grad_norm" not in recorder.rows[2]
+
+
+def test_too_many_broken_gradients_end_training_also_over_a_resume(tmp_path: Path) -> None:
+    save = ModelCheckpoint(tmp_path, filename="last", every_n_train_steps=2, save_top_k=1)
+    fit(make_module(tiny_policy()), 2, [Breaks(1), Divergence(DivergenceConfig(), Evaluation([0.4] * 5)), save])
+    config = DivergenceConfig(max_skipped_steps=1)
+    again = [Breaks(4), Divergence(config, Evaluation([0.4] * 9))]
+    with pytest.raises(Diverged, match=r"not finite at step 4, and more than divergence\.max_skipped_steps=1 steps were so"):
+        fit(make_module(tiny_policy()), 6, again, ckpt_path=str(tmp_path / "last.ckpt"))
+    with pytest.raises(ValueError, match=r"divergence\.max_skipped_steps"):
+        DivergenceConfig(max_skipped_steps=-1)
 
 
 @pytest.fixture
