@@ -10,6 +10,8 @@ from pathlib import Path
 
 import pytest
 
+from oar_lightning.sweep.locks import FileLock
+
 
 def run(folder: Path, *arguments: str) -> subprocess.CompletedProcess[str]:
     environment = {k: v for k, v in os.environ.items() if not k.startswith(("MLFLOW_", "HYDRA_"))} | {"OMP_NUM_THREADS": "1"}
@@ -57,3 +59,14 @@ def test_evaluating_files_needs_no_training_data(tmp_path: Path) -> None:
     result = run(tmp_path, "task=evaluate", "data=files", *columns, *evaluation)
     assert result.returncode == 0, result.stderr
     assert "avg_at_2" in result.stdout
+
+
+def test_a_folder_in_which_a_run_is_at_work_is_refused(tmp_path: Path) -> None:
+    folder = tmp_path / "here"
+    with FileLock(folder / "run.lock"):
+        result = run(tmp_path, "+experiment=smoke", f"hydra.run.dir={folder}")
+    shown = result.stdout + result.stderr
+    assert result.returncode == 1
+    assert f"another process is training in {folder}" in shown
+    assert "Traceback" not in shown
+    assert not (tmp_path / "mlflow.db").exists()

@@ -17,7 +17,8 @@ from oar_lightning import build
 from oar_lightning.callbacks.progress import before_after_table
 from oar_lightning.config_check import ConfigError
 from oar_lightning.policy import export_policy
-from oar_lightning.sweep.trial import Result, current_ticket, job_folder, write_result
+from oar_lightning.sweep.locks import FileLock
+from oar_lightning.sweep.trial import Result, current_ticket, is_first_rank, job_folder, write_result
 from oar_lightning.tasks.run_tags import note_run, run_parameters, run_tags
 
 log = logging.getLogger(__name__)
@@ -31,8 +32,25 @@ def prepare(cfg: DictConfig) -> Callable[[], float | None]:
     run_dir, saved = Path(HydraConfig.get().runtime.output_dir), None
     if checkpoint is not None:
         run_dir, saved = checkpoint.parent.parent, read_saved(checkpoint, int(cfg.trainer.max_steps))
+    claim(run_dir)
     job = build.build_run(cfg, settings, run_dir, saved.run_id if saved else None, resume=saved is not None)
     return lambda: fit(cfg, job, run_dir, saved)
+
+
+def claim(run_dir: Path) -> None:
+    """Hold the run's folder until this process ends, however it does.
+
+    Raises:
+        ConfigError: where another process holds it.
+    """
+    own = job_folder()
+    if not is_first_rank() or (own is not None and own.resolve() == run_dir.resolve()):
+        return  # a job's folder is held by who started it
+    if not FileLock(run_dir / "run.lock").acquire(wait=False):
+        raise ConfigError(
+            f"another process is training in {run_dir}; wait for its end or stop it, or start a run of your own without "
+            "ckpt_path and resume"
+        )
 
 
 def fit(cfg: DictConfig, job: build.Run, run_dir: Path, saved: Saved | None) -> float | None:
