@@ -118,6 +118,8 @@ def check_config(cfg: DictConfig) -> None:
         )
     if cfg.num_threads is not None and not _is_integer(cfg.num_threads, 1):
         raise ConfigError(f"num_threads must be an integer >= 1, or null for torch's default, got {cfg.num_threads!r}")
+    if not isinstance(cfg.ckpt_fallback, bool):
+        raise ConfigError(f"ckpt_fallback must be true or false, got {cfg.ckpt_fallback!r}")
     if not isinstance(cfg.resume, bool):
         raise ConfigError(f"resume must be true or false, got {cfg.resume!r}; a path goes to ckpt_path")
 

@@ -281,6 +281,7 @@ BAD = [
     (["num_threads=0"], "num_threads must be an integer >= 1"),
     (["resume=outputs"], "resume must be true or false, got 'outputs'; a path goes to ckpt_path"),
     (["checkpoint_every_n_steps=-1"], "checkpoint_every_n_steps"),
+    (["ckpt_fallback=previous.ckpt"], "ckpt_fallback must be true or false"),
     (["optimizer.lr=fast"], "optimizer.lr must be "),
     (["+optimizer.momentum=0.9"], "unknown key optimizer.momentum"),
 ]

@@ -157,4 +157,4 @@ def test_ctrl_c_leaves_a_checkpoint_and_exit_code_130(folder: Path, finished: su
     (checkpoint,) = (folder / "outputs" / "stopped").glob("seed0/*/checkpoints/last.ckpt")
     assert torch.load(checkpoint, weights_only=True)["global_step"] >= 25
     assert mlflow_run(folder).info.status == "KILLED"
-    assert sorted(p.name for p in checkpoint.parent.iterdir()) == ["last.ckpt"]
+    assert sorted(p.name for p in checkpoint.parent.iterdir()) == ["last.ckpt", "previous.ckpt"]

@@ -19,6 +19,7 @@ from lightning.pytorch.callbacks import ModelCheckpoint
 log = logging.getLogger(__name__)
 
 LAST = "last.ckpt"
+PREVIOUS = "previous.ckpt"
 
 
 class RandomState(L.Callback):
@@ -66,9 +67,11 @@ class RunIdentity(L.Callback):
 
 
 class LastCheckpoint(ModelCheckpoint):
-    """``last.ckpt``, replaced every n optimizer steps, at the end of training and on an orderly stop.
+    """``last.ckpt``, replaced every n optimizer steps, at the end of training and on an orderly stop; the one before it stays
+    as ``previous.ckpt``.
 
-    Lightning writes a checkpoint in place; here it is written aside and renamed, so that a kill leaves the former one.
+    Lightning writes a checkpoint in place; here it is written aside and renamed, so that a kill leaves the former one. One that
+    cannot be written (a full disk) is an error in the log, and training goes on, unless it is the last one of this process.
     """
 
     def __init__(self, folder: Path, every_n_steps: int) -> None:
@@ -92,9 +95,26 @@ class LastCheckpoint(ModelCheckpoint):
     def save(self, trainer: L.Trainer) -> None:
         self.folder.mkdir(parents=True, exist_ok=True)
         aside = self.folder / f".{LAST}.{os.getpid()}"
-        trainer.save_checkpoint(aside)
+        try:
+            trainer.save_checkpoint(aside)
+        except OSError as error:
+            aside.unlink(missing_ok=True)
+            # with several ranks the others wait for this one; the last one must not be missed
+            if trainer.world_size > 1 or trainer.should_stop or trainer.global_step == trainer.max_steps:
+                raise
+            log.error("step %d: no checkpoint could be written (%s); training goes on", trainer.global_step, error)
+            return
         if trainer.is_global_zero:
-            os.replace(aside, self.folder / LAST)
+            self._put_in_place(aside)
+
+    def _put_in_place(self, aside: Path) -> None:
+        """At any moment there is a whole ``last.ckpt``."""
+        last, spare = self.folder / LAST, self.folder / f".{PREVIOUS}.{os.getpid()}"
+        if last.exists():
+            spare.unlink(missing_ok=True)
+            os.link(last, spare)
+            os.replace(spare, self.folder / PREVIOUS)
+        os.replace(aside, last)
 
     def on_train_epoch_end(self, *_: Any) -> None:
         return None

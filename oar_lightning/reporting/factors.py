@@ -20,6 +20,7 @@ IGNORED = {
     "num_threads",
     "resume",
     "ckpt_path",
+    "ckpt_fallback",
     "export_to",
     "output_root",
     "checkpoint_every_n_steps",

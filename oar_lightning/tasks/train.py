@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import logging
 import sys
+import zipfile
 from collections.abc import Callable
 from dataclasses import dataclass
 from pathlib import Path
@@ -14,6 +15,7 @@ from omegaconf import DictConfig, OmegaConf
 from rich.console import Console
 
 from oar_lightning import build
+from oar_lightning.callbacks.checkpoint import PREVIOUS
 from oar_lightning.callbacks.progress import before_after_table
 from oar_lightning.config_check import ConfigError
 from oar_lightning.policy import export_policy
@@ -31,7 +33,7 @@ def prepare(cfg: DictConfig) -> Callable[[], float | None]:
     build.seed_everything(cfg.seed)
     run_dir, saved = Path(HydraConfig.get().runtime.output_dir), None
     if checkpoint is not None:
-        run_dir, saved = checkpoint.parent.parent, read_saved(checkpoint, int(cfg.trainer.max_steps))
+        run_dir, saved = checkpoint.parent.parent, read_saved(checkpoint, int(cfg.trainer.max_steps), cfg.ckpt_fallback)
     claim(run_dir)
     job = build.build_run(cfg, settings, run_dir, saved.run_id if saved else None, resume=saved is not None)
     return lambda: fit(cfg, job, run_dir, saved)
@@ -105,17 +107,29 @@ class Saved:
     run_id: str | None
 
 
-def read_saved(checkpoint: Path, max_steps: int) -> Saved:
-    """What a checkpoint tells without loading it into a model.
+def read_saved(checkpoint: Path, max_steps: int, fallback: bool = False) -> Saved:
+    """What a checkpoint tells without loading it into a model; with `fallback`, where it cannot be read, the one before it.
 
     Raises:
         ConfigError: for a file that is no checkpoint, or of a run that has nothing left to do.
     """
+    previous = checkpoint.with_name(PREVIOUS)
     try:
         state = torch.load(checkpoint, map_location="cpu", weights_only=True, mmap=True)
         step, run_id = int(state["global_step"]), state["mlflow_run_id"]
+        with zipfile.ZipFile(checkpoint) as archive:
+            if (broken := archive.testzip()) is not None:  # torch does not look at the checksums
+                raise ValueError(f"the checksum of {broken} is wrong")
     except Exception as error:
-        raise ConfigError(f"ckpt_path={checkpoint}: not a readable checkpoint of this project ({error})") from error
+        if checkpoint == previous or not previous.is_file():
+            raise ConfigError(f"ckpt_path={checkpoint}: not a readable checkpoint of this project ({error})") from error
+        if not fallback:
+            raise ConfigError(
+                f"ckpt_path={checkpoint}: not a readable checkpoint of this project ({error}); ckpt_fallback=true goes on from "
+                f"the one before it, {previous.name}"
+            ) from error
+        log.warning("%s cannot be read (%s); going on from %s", checkpoint, error, previous)
+        return read_saved(previous, max_steps)
     if step >= max_steps and current_ticket() is None:  # a trial that was killed at its very end has its results to report
         raise ConfigError(
             f"{checkpoint} is at step {step} and trainer.max_steps={max_steps}: nothing is left to do; raise trainer.max_steps"
