@@ -87,6 +87,8 @@ def quiet() -> None:
         logging.getLogger(name).setLevel(logging.ERROR)
     warnings.filterwarnings("ignore", message=".*LeafSpec.*")
     warnings.filterwarnings("ignore", message=".*training_step. returned .None.*")  # no completion had anything to teach
+    if os.environ.get("LOCAL_RANK", "0") != "0":  # the first rank speaks for all
+        logging.getLogger().setLevel(logging.WARNING)
     if not sys.stderr.isatty():
         transformers_logging.disable_progress_bar()
 

@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import contextlib
 import logging
+import os
 from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
@@ -23,6 +24,7 @@ from oar_lightning.callbacks import (
     Divergence,
     DivergenceConfig,
     EvaluationCallback,
+    FirstError,
     GracefulStop,
     LastCheckpoint,
     RandomState,
@@ -228,6 +230,7 @@ def build_run(cfg: DictConfig, settings: Settings, run_dir: Path, run_id: str | 
             evaluation,
             Divergence(settings.divergence, evaluation),
             *_pruning(evaluation),
+            FirstError(run_dir),
             RandomState(),
             RunIdentity(lambda: tracker.run_id),
             stop,
@@ -241,6 +244,7 @@ def build_run(cfg: DictConfig, settings: Settings, run_dir: Path, run_id: str | 
     )
     keep = build_keep(cfg, settings.benchmarks, settings.evaluation.problems, prompt, policy.tokenizer)
     datamodule = MathDataModule(settings.train, int(cfg.seed), steps, plan, keep)
+    datamodule.check(trainer.world_size)
     tracker.start()
     return Run(datamodule, module, trainer, tracker, policy, evaluation, seconds, stop)
 
@@ -310,6 +314,7 @@ def seed_everything(seed: int) -> None:
 
 def set_threads(threads: int | None) -> None:
     if threads is not None:
+        os.environ["OMP_NUM_THREADS"] = str(threads)  # Lightning's launcher of several ranks would choose for itself
         torch.set_num_threads(threads)
 
 

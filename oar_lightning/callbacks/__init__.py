@@ -2,6 +2,7 @@
 
 from oar_lightning.callbacks.checkpoint import LAST, GracefulStop, LastCheckpoint, RandomState, RunIdentity
 from oar_lightning.callbacks.divergence import Divergence, DivergenceConfig
+from oar_lightning.callbacks.errors import FirstError
 from oar_lightning.callbacks.evaluation import EvaluationCallback
 from oar_lightning.callbacks.progress import TrainingProgress
 from oar_lightning.callbacks.seconds import RunSeconds
@@ -11,6 +12,7 @@ __all__ = [
     "Divergence",
     "DivergenceConfig",
     "EvaluationCallback",
+    "FirstError",
     "GracefulStop",
     "LastCheckpoint",
     "RandomState",

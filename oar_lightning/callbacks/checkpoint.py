@@ -16,13 +16,15 @@ import numpy as np
 import torch
 from lightning.pytorch.callbacks import ModelCheckpoint
 
+from oar_lightning.ranks import gathered, rank
+
 log = logging.getLogger(__name__)
 
 LAST = "last.ckpt"
 
 
 class RandomState(L.Callback):
-    """Saves the states of torch's, numpy's and Python's generators, which Lightning does not.
+    """Saves the states of torch's, numpy's and Python's generators, which Lightning does not: those of each rank.
 
     Plain types only, so that checkpoints load with `weights_only`.
     """
@@ -32,15 +34,19 @@ class RandomState(L.Callback):
 
     def on_save_checkpoint(self, trainer: L.Trainer, module: L.LightningModule, checkpoint: dict[str, Any]) -> None:
         name, keys, *rest = np.random.get_state(legacy=True)
-        checkpoint["random_state"] = {
-            "torch": torch.get_rng_state(),
-            "cuda": torch.cuda.get_rng_state_all() if torch.cuda.is_available() else [],
-            "numpy": [name, np.asarray(keys).tolist(), *rest],
-            "python": random.getstate(),
-        }
+        checkpoint["random_state"] = gathered(
+            {
+                "torch": torch.get_rng_state(),
+                "cuda": torch.cuda.get_rng_state_all() if torch.cuda.is_available() else [],
+                "numpy": [name, np.asarray(keys).tolist(), *rest],
+                "python": random.getstate(),
+            }
+        )
 
     def on_load_checkpoint(self, trainer: L.Trainer, module: L.LightningModule, checkpoint: dict[str, Any]) -> None:
-        self._loaded = checkpoint.get("random_state")
+        states = checkpoint.get("random_state")
+        # on another number of ranks some share a state: what a step samples is seeded anew, only dropout draws from here
+        self._loaded = states and states[rank() % len(states)]
 
     def on_train_start(self, trainer: L.Trainer, module: L.LightningModule) -> None:
         if self._loaded is None:
@@ -91,7 +97,7 @@ class LastCheckpoint(ModelCheckpoint):
 
     def save(self, trainer: L.Trainer) -> None:
         self.folder.mkdir(parents=True, exist_ok=True)
-        aside = self.folder / f".{LAST}.{os.getpid()}"
+        aside = self.folder / gathered(f".{LAST}.{os.getpid()}")[0]  # all ranks write into the same where each has a part
         trainer.save_checkpoint(aside)
         if trainer.is_global_zero:
             os.replace(aside, self.folder / LAST)
@@ -128,8 +134,10 @@ class GracefulStop(L.Callback):
         log.warning("%s: finishing this step, then saving a checkpoint", signal.Signals(number).name)
 
     def on_train_batch_end(self, trainer: L.Trainer, module: L.LightningModule, *_: Any) -> None:
-        if self.received is not None and trainer.global_step != self._step:  # not between micro-batches
-            trainer.should_stop = True
+        if trainer.global_step != self._step:  # not between micro-batches
+            # a signal may reach one rank only, or one of them a step earlier
+            self.received = next((number for number in gathered(self.received) if number is not None), None)
+            trainer.should_stop = trainer.should_stop or self.received is not None
         self._step = trainer.global_step
 
     def on_train_end(self, trainer: L.Trainer, module: L.LightningModule) -> None:

@@ -14,9 +14,11 @@ from omegaconf import DictConfig, OmegaConf
 from rich.console import Console
 
 from oar_lightning import build
+from oar_lightning.callbacks.errors import first_error, forget_errors
 from oar_lightning.callbacks.progress import before_after_table
 from oar_lightning.config_check import ConfigError
 from oar_lightning.policy import export_policy
+from oar_lightning.strategies import end_other_ranks, report_lost_ranks
 from oar_lightning.sweep.trial import Result, current_ticket, job_folder, write_result
 from oar_lightning.tasks.run_tags import note_run, run_parameters, run_tags
 
@@ -45,11 +47,27 @@ def fit(cfg: DictConfig, job: build.Run, run_dir: Path, saved: Saved | None) -> 
         job.tracker.describe(run_parameters(cfg), run_tags(cfg))
         job.tracker.write_text("config.yaml", OmegaConf.to_yaml(cfg, resolve=True))
         log.info("run folder: %s", run_dir)
+        forget_errors(run_dir)
+        report_lost_ranks(job.trainer, lambda: lost(job, run_dir))
         job.trainer.fit(job.module, job.datamodule, ckpt_path=saved and str(saved.checkpoint), weights_only=True)
         return finish(cfg, job, run_dir)
     except BaseException as error:
         job.tracker.close("FAILED" if isinstance(error, Exception) else "KILLED")
+        end_other_ranks(job.trainer)
+        if (
+            isinstance(error, Exception)
+            and (first := first_error(run_dir)) is not None
+            and first.rank != job.trainer.global_rank
+        ):
+            raise RuntimeError(f"rank {first.rank} failed first: {first.what}") from error
         raise
+
+
+def lost(job: build.Run, run_dir: Path) -> None:
+    """What is left to do when another rank has died and this one waits for it in vain."""
+    first = first_error(run_dir)
+    log.error("%s", f"rank {first.rank} failed first: {first.what}" if first else "another rank has ended without an error")
+    job.tracker.close("FAILED")
 
 
 def find_checkpoint(cfg: DictConfig) -> Path | None:
@@ -111,7 +129,8 @@ def finish(cfg: DictConfig, job: build.Run, run_dir: Path) -> float | None:
         job.tracker.close("KILLED")
         where = run_dir / "checkpoints" / "last.ckpt"
         log.warning("stopped at step %d; to go on, repeat the command with ckpt_path=%s", job.trainer.global_step, where)
-        sys.exit(128 + job.stop.received)
+        # other ranks end without an error code: the first would take it for a failure while it is still at work
+        sys.exit(128 + job.stop.received if job.trainer.is_global_zero else 0)
     folder = Path(cfg.export_to).expanduser() if cfg.export_to else run_dir / "policy"
     if job.trainer.is_global_zero:
         export_policy(job.policy.model, job.policy.tokenizer, folder)

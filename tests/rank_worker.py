@@ -1,0 +1,72 @@
+"""One rank of a small training job, started by `test_ranks.py`: trains each case and keeps what it logged and learned."""
+
+from __future__ import annotations
+
+import sys
+from pathlib import Path
+from typing import Any
+
+import lightning as L
+import torch
+from fixtures import ConstantReward, LengthReward, fit, make_module, tiny_policy, weights
+
+from oar_lightning.advantage import AdvantageConfig
+from oar_lightning.data.stream import UpdatePlan
+from oar_lightning.loss import LossConfig
+from oar_lightning.module import PolicyOptimization
+from oar_lightning.scoring import OarG, OarP, Uniform
+from oar_lightning.types import MathProblem
+
+PLAN = UpdatePlan(problems=4, group_size=4, minibatches=2, microbatches=2)
+
+
+class OneTeaches:
+    """Rewards that differ within the groups of every other problem only, told apart by their questions."""
+
+    def __call__(self, problems: list[MathProblem], completions: list[Any]) -> list[float]:
+        first = problems[0].question
+        return [float(i % 2) if p.question == first else 1.0 for i, p in enumerate(problems)]
+
+
+def cases() -> dict[str, tuple[PolicyOptimization, int]]:
+    """Name -> module and number of steps."""
+    scorers = {"grpo": Uniform(), "oar_g": OarG(), "oar_p": OarP()}
+    same = {name: (make_module(tiny_policy(), scorer=scorer, update=PLAN), 20) for name, scorer in scorers.items()}
+    budget = UpdatePlan(problems=4, group_size=4, minibatches=2, microbatches=4, token_budget=40)
+    batch = make_module(tiny_policy(), update=budget, loss=LossConfig(reduction="dapo"))
+    batch.method = type(batch.method)(**{**vars(batch.method), "advantage": AdvantageConfig(scale="batch")})
+    whole = UpdatePlan(problems=2, group_size=4, microbatches=2)
+    return same | {
+        "budget": (batch, 4),
+        "one rank learns": (make_module(tiny_policy(), reward=OneTeaches(), update=whole), 4),
+        "nobody learns": (make_module(tiny_policy(), reward=ConstantReward(), update=whole), 2),
+        "both learn": (make_module(tiny_policy(), reward=LengthReward(), update=whole), 2),
+    }
+
+
+class Losses(L.Callback):
+    """The completions of every batch of rollouts."""
+
+    def __init__(self) -> None:
+        self.completions: list[tuple[str, ...]] = []
+
+    def on_train_batch_end(self, trainer: L.Trainer, module: Any, outputs: Any, batch: Any, batch_idx: int) -> None:
+        if batch.first:
+            self.completions.append(module.experience.rollouts.completions)
+
+
+def train(names: list[str], **trainer_settings: Any) -> dict[str, Any]:
+    results = {}
+    for name in names:
+        module, steps = cases()[name]
+        watch = Losses()
+        rows = fit(module, steps, [watch], **trainer_settings).rows
+        results[name] = {"rows": rows, "weights": weights(module), "completions": watch.completions}
+    return results
+
+
+if __name__ == "__main__":
+    torch.set_num_threads(1)
+    folder, rank, ranks, *names = sys.argv[1:]
+    found = train(names, strategy="ddp", devices=int(ranks))
+    torch.save(found, Path(folder) / f"rank{rank}.pt")
