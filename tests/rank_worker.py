@@ -18,33 +18,35 @@ from oar_lightning.scoring import OarG, OarP, Uniform
 from oar_lightning.types import MathProblem
 
 PLAN = UpdatePlan(problems=4, group_size=4, minibatches=2, microbatches=2)
+LR = 1e-4
+"""The gradients that OAR-G scores by are ill-conditioned in float32 (a KL of outcomes 1e-3 apart): its weights, and by them how
+the loss depends on an update, round 1e-4 apart."""
 
 
 class OneTeaches:
-    """Rewards that differ within the groups of every other problem only, told apart by their questions."""
+    """Rewards that differ within the groups of about half of the problems, told apart by their questions."""
 
     def __call__(self, problems: list[MathProblem], completions: list[Any]) -> list[float]:
-        first = problems[0].question
-        return [float(i % 2) if p.question == first else 1.0 for i, p in enumerate(problems)]
+        varied = LengthReward()(problems, completions)
+        return [r if sum(map(ord, p.question)) % 2 else 1.0 for p, r in zip(problems, varied, strict=True)]
 
 
 def cases() -> dict[str, tuple[PolicyOptimization, int]]:
     """Name -> module and number of steps."""
     scorers = {"grpo": Uniform(), "oar_g": OarG(), "oar_p": OarP()}
-    same = {name: (make_module(tiny_policy(), scorer=scorer, update=PLAN), 20) for name, scorer in scorers.items()}
+    same = {name: (make_module(tiny_policy(), scorer=scorer, update=PLAN, lr=LR), 20) for name, scorer in scorers.items()}
     budget = UpdatePlan(problems=4, group_size=4, minibatches=2, microbatches=4, token_budget=40)
     batch = make_module(tiny_policy(), update=budget, loss=LossConfig(reduction="dapo"))
     batch.method = type(batch.method)(**{**vars(batch.method), "advantage": AdvantageConfig(scale="batch")})
     whole = UpdatePlan(problems=2, group_size=4, microbatches=2)
     return same | {
         "budget": (batch, 4),
-        "one rank learns": (make_module(tiny_policy(), reward=OneTeaches(), update=whole), 4),
+        "some learn": (make_module(tiny_policy(), reward=OneTeaches(), update=whole), 6),
         "nobody learns": (make_module(tiny_policy(), reward=ConstantReward(), update=whole), 2),
-        "both learn": (make_module(tiny_policy(), reward=LengthReward(), update=whole), 2),
     }
 
 
-class Losses(L.Callback):
+class Completions(L.Callback):
     """The completions of every batch of rollouts."""
 
     def __init__(self) -> None:
@@ -59,7 +61,7 @@ def train(names: list[str], **trainer_settings: Any) -> dict[str, Any]:
     results = {}
     for name in names:
         module, steps = cases()[name]
-        watch = Losses()
+        watch = Completions()
         rows = fit(module, steps, [watch], **trainer_settings).rows
         results[name] = {"rows": rows, "weights": weights(module), "completions": watch.completions}
     return results

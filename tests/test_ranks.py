@@ -11,6 +11,7 @@ from typing import Any
 
 import pytest
 import torch
+from fixtures import tiny_policy
 from rank_worker import cases, train
 
 from oar_lightning.ranks import interleaved, share
@@ -52,17 +53,97 @@ def both(tmp_path_factory: pytest.TempPathFactory) -> tuple[dict[str, Any], list
     return one, [torch.load(folder / f"rank{rank}.pt", weights_only=False) for rank in range(2)]
 
 
+Both = tuple[dict[str, Any], list[dict[str, Any]]]
+
+OWN = ("time/", "step_time", "credit/seconds", "update/", "credit/forward_equivalents", "credit/rank_stability")
+"""Metrics of how the work was done, which may differ; rank stability is measured on a few rows of each rank."""
+
+
 @pytest.mark.parametrize("name", NAMES)
-def test_the_losses_are_those_of_one_rank(name: str, both: tuple[dict[str, Any], list[dict[str, Any]]]) -> None:
+def test_the_losses_are_those_of_one_rank(name: str, both: Both) -> None:
     one, two = both[0][name]["rows"], both[1][0][name]["rows"]
-    assert list(one) == list(two)
+    assert list(one) == list(range(1, cases()[name][1] + 1))
+    losses = [{step: row["loss"] for step, row in rows.items() if "loss" in row} for rows in (one, two)]
+    assert losses[1] == pytest.approx(losses[0], rel=1e-5, abs=1e-7)
+    assert bool(losses[0]) == (name != "nobody learns")
+    if name in METHODS:
+        assert len(losses[0]) == 20
+        assert max(map(abs, losses[0].values())) > 0.1
+
+
+@pytest.mark.parametrize("name", NAMES)
+def test_all_ranks_end_with_the_weights_of_one(name: str, both: Both) -> None:
+    one, (first, second) = both[0][name]["weights"], [found[name]["weights"] for found in both[1]]
+    before = dict(tiny_policy().model.named_parameters())
+    learned = max(float((one[key] - before[key].detach()).abs().max()) for key in one)
+    assert (learned > 0) == (name != "nobody learns")
+    for key in one:
+        assert torch.equal(first[key], second[key]), key
+        assert (first[key] - one[key]).abs().max() <= 0.02 * learned, key
+
+
+@pytest.mark.parametrize("name", NAMES)
+def test_metrics_and_completions_are_those_of_one_rank(name: str, both: Both) -> None:
+    one, two = both[0][name]["rows"], both[1][0][name]["rows"]
     for step in one:
-        assert ("loss" in one[step]) == ("loss" in two[step])
-        if "loss" in one[step]:
-            print(
-                name,
-                step,
-                one[step]["loss"],
-                two[step]["loss"],
-                abs(one[step]["loss"] - two[step]["loss"]) / abs(one[step]["loss"] + 1e-30),
-            )
+        rows = [{k: v for k, v in row.items() if not k.startswith(OWN)} for row in (one[step], two[step])]
+        assert rows[1] == pytest.approx(rows[0], rel=1e-3, abs=1e-5)
+        exact = ("reward", "rewards/accuracy", "num_tokens", "completions/max_length", "completions/min_length")
+        assert {k: rows[1][k] for k in exact if k in rows[1]} == {k: rows[0][k] for k in exact if k in rows[0]}
+    for whole, *parts in zip(both[0][name]["completions"], *(found[name]["completions"] for found in both[1]), strict=True):
+        groups = [[part[i : i + 4] for i in range(0, len(part), 4)] for part in parts]
+        assert list(whole) == [text for group in interleaved(groups) for text in group]
+
+
+def test_a_rank_without_a_signal_runs_along(both: Both) -> None:
+    """The case is one: some optimizer steps have one problem of two that teaches."""
+    assert 0.5 in [row.get("frac_reward_zero_std") for row in both[0]["some learn"]["rows"].values()]
+
+
+def test_problems_that_cannot_be_dealt_out_are_refused() -> None:
+    assert share("update.problems", 6, 3) == 2
+    with pytest.raises(
+        ValueError, match=r"update\.problems=7 .* 2 of them; set update\.problems to 6 or 8, or trainer\.devices"
+    ):
+        share("update.problems", 7, 2)
+    with pytest.raises(ValueError, match="to 4, or"):
+        share("update.problems", 3, 4)
+
+
+ENDS = {
+    ("1", "raise"): "rank 1 failed first: ArithmeticError: broken on purpose",
+    ("0", "raise"): "ArithmeticError: broken on purpose",
+}
+
+
+@pytest.mark.parametrize(
+    ("rank", "how"),
+    [("1", "raise"), pytest.param("0", "raise", marks=pytest.mark.slow), pytest.param("1", "kill", marks=pytest.mark.slow)],
+)
+def test_a_rank_that_fails_ends_the_run_with_its_error(rank: str, how: str, tmp_path: Path) -> None:
+    overrides = (
+        "trainer=ddp trainer.accelerator=cpu trainer.devices=2 trainer.precision=32-true num_threads=1 evaluation.problems=2"
+    )
+    reward = "_target_=oar_lightning.reward.FunctionReward", "path=failing_rank.breaking"
+    rewards = ["~reward.terms.accuracy", *(f"+reward.terms.accuracy.{setting}" for setting in reward)]
+    path = os.pathsep.join([str(Path(__file__).parent), os.environ.get("PYTHONPATH", "")])
+    done = subprocess.run(
+        [
+            sys.executable,
+            "-m",
+            "oar_lightning",
+            "+experiment=smoke",
+            "logger=none",
+            "evaluation.greedy=false",
+            *overrides.split(),
+            *rewards,
+        ],
+        env=os.environ | {"PYTHONPATH": path, "BREAKING_RANK": rank, "BREAKING_HOW": how},
+        cwd=tmp_path,
+        capture_output=True,
+        text=True,
+        timeout=200,
+    )
+    assert done.returncode == 1, done.stderr[-2000:]
+    assert ENDS.get((rank, how), "Connection closed by peer") in done.stderr + done.stdout
+    assert len(list(tmp_path.glob("outputs/smoke/seed0/*"))) == 1
