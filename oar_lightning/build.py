@@ -24,6 +24,7 @@ from oar_lightning.callbacks import (
     Divergence,
     DivergenceConfig,
     EvaluationCallback,
+    FinalWeights,
     FirstError,
     GracefulStop,
     LastCheckpoint,
@@ -89,6 +90,7 @@ class Run:
     evaluation: EvaluationCallback
     seconds: RunSeconds
     stop: GracefulStop
+    weights: FinalWeights
 
 
 def build_settings(cfg: DictConfig) -> Settings:
@@ -146,6 +148,12 @@ def _check_combinations(settings: Settings, cfg: DictConfig) -> None:
                     f"trainer.{key}={given}: engine=vllm samples in the trainer's one process, on its GPU; set "
                     f"trainer.{key}={needed}, or use engine=auto"
                 )
+    strategy = cfg.trainer.get("strategy")
+    if settings.policy.lora is not None and OmegaConf.is_dict(strategy) and strategy.get("stage") == 3:
+        raise ConfigError(
+            "trainer.strategy.stage=3 with policy.lora: adapters that are divided among ranks cannot be merged for the export; "
+            "use trainer=deepspeed_zero2, or policy.lora=null"
+        )
     check_data_options(cfg)
     if cfg.optimizer.get("fused") and "mixed" in str(cfg.trainer.precision) and cfg.trainer.get("gradient_clip_val"):
         raise ConfigError(
@@ -220,7 +228,7 @@ def build_run(cfg: DictConfig, settings: Settings, run_dir: Path, run_id: str | 
     module.train()  # Lightning keeps the mode it is given
     tracker = Tracker(run_dir, logger)
     evaluation = EvaluationCallback(benchmarks, stage, settings.sampling, settings.evaluation, tracker)
-    seconds, stop = RunSeconds(), GracefulStop()
+    seconds, stop, weights = RunSeconds(), GracefulStop(), FinalWeights()
     trainer: L.Trainer = instantiate(
         cfg.trainer,
         logger=[logger] if logger else False,
@@ -231,6 +239,7 @@ def build_run(cfg: DictConfig, settings: Settings, run_dir: Path, run_id: str | 
             Divergence(settings.divergence, evaluation),
             *_pruning(evaluation),
             FirstError(run_dir),
+            weights,
             RandomState(),
             RunIdentity(lambda: tracker.run_id),
             stop,
@@ -246,7 +255,7 @@ def build_run(cfg: DictConfig, settings: Settings, run_dir: Path, run_id: str | 
     datamodule = MathDataModule(settings.train, int(cfg.seed), steps, plan, keep)
     datamodule.check(trainer.world_size)
     tracker.start()
-    return Run(datamodule, module, trainer, tracker, policy, evaluation, seconds, stop)
+    return Run(datamodule, module, trainer, tracker, policy, evaluation, seconds, stop, weights)
 
 
 def _pruning(evaluation: EvaluationCallback) -> list[L.Callback]:

@@ -28,7 +28,7 @@ from oar_lightning.language_model import base_model, evaluating, prediction_stat
 from oar_lightning.loss import Denominators, LossConfig, policy_loss
 from oar_lightning.policy import Policy
 from oar_lightning.randomness import derive_seed
-from oar_lightning.ranks import gathered, interleaved, rank, ranks
+from oar_lightning.ranks import gathered, interleaved, rank, ranks, whole_weights
 from oar_lightning.rollout import RolloutStage, SamplingConfig
 from oar_lightning.schedule import Schedule
 from oar_lightning.scoring import Scorer, checked_importance
@@ -96,7 +96,7 @@ class PolicyOptimization(L.LightningModule):
 
     def on_train_batch_start(self, batch: Slot, batch_idx: int) -> None:
         if batch.first:
-            with self.trainer.precision_plugin.forward_context():
+            with whole_weights(self.trainer), self.trainer.precision_plugin.forward_context():
                 self.experience = self.collect(batch.problems, batch.rollout)
         self._clock = time.perf_counter()
 
@@ -297,6 +297,9 @@ class PolicyOptimization(L.LightningModule):
 
     def optimizer_step(self, *args: Any, **kwargs: Any) -> None:
         super().optimizer_step(*args, **kwargs)
+        engine = self.trainer.model
+        if hasattr(engine, "get_global_grad_norm") and (norm := engine.get_global_grad_norm()) is not None:
+            self._pending["grad_norm"] = float(norm)  # DeepSpeed keeps its gradients to itself
         self._lap()
 
     def _lap(self) -> None:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
+from contextlib import AbstractContextManager, nullcontext
 from typing import Any, TypeVar
 
 import torch.distributed as dist
@@ -55,3 +56,9 @@ def share(key: str, count: int, among: int) -> int:
 
 def _several() -> bool:
     return dist.is_available() and dist.is_initialized() and dist.get_world_size() > 1
+
+
+def whole_weights(trainer: Any) -> AbstractContextManager[Any]:
+    """A block in which every rank has all weights and may run the model as often as it likes, whatever the strategy."""
+    inside = getattr(trainer.strategy, "whole_weights", None)
+    return nullcontext() if inside is None else inside()

@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import functools
 import sys
+from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
@@ -14,6 +16,7 @@ from oar_lightning.advantage import AdvantageConfig
 from oar_lightning.data.stream import UpdatePlan
 from oar_lightning.loss import LossConfig
 from oar_lightning.module import PolicyOptimization
+from oar_lightning.ranks import whole_weights
 from oar_lightning.scoring import OarG, OarP, Uniform
 from oar_lightning.types import MathProblem
 
@@ -41,13 +44,13 @@ def cases() -> dict[str, tuple[PolicyOptimization, int]]:
     whole = UpdatePlan(problems=2, group_size=4, microbatches=2)
     return same | {
         "budget": (batch, 4),
-        "some learn": (make_module(tiny_policy(), reward=OneTeaches(), update=whole), 6),
-        "nobody learns": (make_module(tiny_policy(), reward=ConstantReward(), update=whole), 2),
+        "some_learn": (make_module(tiny_policy(), reward=OneTeaches(), update=whole), 6),
+        "nobody_learns": (make_module(tiny_policy(), reward=ConstantReward(), update=whole), 2),
     }
 
 
-class Completions(L.Callback):
-    """The completions of every batch of rollouts."""
+class Watch(L.Callback):
+    """The completions of every batch of rollouts and the weights at the end."""
 
     def __init__(self) -> None:
         self.completions: list[tuple[str, ...]] = []
@@ -56,19 +59,28 @@ class Completions(L.Callback):
         if batch.first:
             self.completions.append(module.experience.rollouts.completions)
 
+    def on_train_end(self, trainer: L.Trainer, module: Any) -> None:
+        with whole_weights(trainer):
+            self.weights = weights(module)
 
-def train(names: list[str], **trainer_settings: Any) -> dict[str, Any]:
+
+def train(names: list[str], strategy: Callable[[], Any] = lambda: "auto", devices: int = 1) -> dict[str, Any]:
     results = {}
     for name in names:
         module, steps = cases()[name]
-        watch = Completions()
-        rows = fit(module, steps, [watch], **trainer_settings).rows
-        results[name] = {"rows": rows, "weights": weights(module), "completions": watch.completions}
+        watch = Watch()
+        rows = fit(module, steps, [watch], strategy=strategy(), devices=devices).rows
+        results[name] = {"rows": rows, "weights": watch.weights, "completions": watch.completions}
     return results
 
 
 if __name__ == "__main__":
     torch.set_num_threads(1)
-    folder, rank, ranks, *names = sys.argv[1:]
-    found = train(names, strategy="ddp", devices=int(ranks))
+    folder, rank, ranks, kind, *names = sys.argv[1:]
+    strategy: Callable[[], Any] = functools.partial(str, "ddp")
+    if kind.startswith("zero"):
+        from oar_lightning.deepspeed_strategy import ZeroRedundancy
+
+        strategy = functools.partial(ZeroRedundancy, int(kind.removeprefix("zero")))
+    found = train(names, strategy=strategy, devices=int(ranks))
     torch.save(found, Path(folder) / f"rank{rank}.pt")

@@ -47,6 +47,7 @@ LAYERS = (
     {"rollout", "experience", "evaluation_metrics", "token_credit"},
     {"module", "supervised", "evaluation", "completion_scores", "audit"},
     {"callbacks", "benchmark", "strategies"},
+    {"deepspeed_strategy"},
     {"reporting"},
     {"build_data", "search_space"},
     {"build", "multirun"},

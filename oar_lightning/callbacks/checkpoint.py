@@ -2,9 +2,11 @@
 
 from __future__ import annotations
 
+import json
 import logging
 import os
 import random
+import shutil
 import signal
 from collections.abc import Callable
 from pathlib import Path
@@ -16,11 +18,14 @@ import numpy as np
 import torch
 from lightning.pytorch.callbacks import ModelCheckpoint
 
-from oar_lightning.ranks import gathered, rank
+from oar_lightning.ranks import gathered, rank, whole_weights
 
 log = logging.getLogger(__name__)
 
 LAST = "last.ckpt"
+
+SUMMARY = "summary.json"
+"""In a checkpoint that is a folder: what can be known without DeepSpeed."""
 
 
 class RandomState(L.Callback):
@@ -99,14 +104,37 @@ class LastCheckpoint(ModelCheckpoint):
         self.folder.mkdir(parents=True, exist_ok=True)
         aside = self.folder / gathered(f".{LAST}.{os.getpid()}")[0]  # all ranks write into the same where each has a part
         trainer.save_checkpoint(aside)
-        if trainer.is_global_zero:
-            os.replace(aside, self.folder / LAST)
+        if not trainer.is_global_zero:
+            return
+        last = self.folder / LAST
+        if aside.is_dir():  # DeepSpeed's: a folder, in which each rank has written its part
+            run_id = next((c.run_id() for c in trainer.callbacks if isinstance(c, RunIdentity)), None)
+            (aside / SUMMARY).write_text(json.dumps({"global_step": trainer.global_step, "mlflow_run_id": run_id}))
+            if last.exists():  # a folder cannot be replaced in one go: between the two lines a kill leaves it as `.former`
+                last.rename(self.folder / f".{LAST}.former")
+        os.replace(aside, last)
+        shutil.rmtree(self.folder / f".{LAST}.former", ignore_errors=True)
 
     def on_train_epoch_end(self, *_: Any) -> None:
         return None
 
     def on_validation_end(self, *_: Any) -> None:
         return None
+
+
+class FinalWeights(L.Callback):
+    """The model's weights at the end of training where the model holds a part of them only (ZeRO-3): on the first rank and
+    the CPU; `state` is None elsewhere."""
+
+    def __init__(self) -> None:
+        self.state: dict[str, torch.Tensor] | None = None
+
+    def on_train_end(self, trainer: L.Trainer, module: L.LightningModule) -> None:
+        if not any(hasattr(p, "ds_id") for p in module.parameters()):
+            return
+        with whole_weights(trainer):
+            if trainer.is_global_zero:
+                self.state = {k: v.detach().to("cpu", copy=True) for k, v in module.model.state_dict().items()}
 
 
 class GracefulStop(L.Callback):

@@ -14,7 +14,7 @@ from oar_lightning.heatmap import render_heatmap
 from oar_lightning.language_model import evaluating, token_logprobs
 from oar_lightning.module import PolicyOptimization
 from oar_lightning.problem_result import ProblemResult, completions_table
-from oar_lightning.ranks import gathered, interleaved, rank, ranks
+from oar_lightning.ranks import gathered, interleaved, rank, ranks, whole_weights
 from oar_lightning.rollout import RolloutStage, SamplingConfig
 from oar_lightning.token_credit import heatmap_completions
 from oar_lightning.tracking import Tracker
@@ -80,7 +80,7 @@ class EvaluationCallback(L.Callback):
             results: list[ProblemResult] = []
             terms: list[torch.Tensor] = []
             group: tuple[int, Rollouts] | None = None
-            with trainer.precision_plugin.forward_context():
+            with whole_weights(trainer), trainer.precision_plugin.forward_context():
                 own = [problems[i] for i in mine]
                 for batch in evaluate(module.model, self.stage, own, self.sampling, self.config, step, places=mine):
                     group = _group_to_show(group, results, batch.results, batch.rollouts)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import logging
 import sys
 from collections.abc import Callable
@@ -14,6 +15,7 @@ from omegaconf import DictConfig, OmegaConf
 from rich.console import Console
 
 from oar_lightning import build
+from oar_lightning.callbacks import SUMMARY
 from oar_lightning.callbacks.errors import first_error, forget_errors
 from oar_lightning.callbacks.progress import before_after_table
 from oar_lightning.config_check import ConfigError
@@ -79,12 +81,12 @@ def find_checkpoint(cfg: DictConfig) -> Path | None:
     """
     if (folder := job_folder()) is not None and current_ticket() is not None:
         own = folder / "checkpoints" / "last.ckpt"
-        if own.is_file():
+        if own.exists():
             return own
     if cfg.ckpt_path is not None:
         path = Path(cfg.ckpt_path).expanduser().resolve()
-        path = path / "checkpoints" / "last.ckpt" if path.is_dir() else path
-        if not path.is_file():
+        path = path / "checkpoints" / "last.ckpt" if (path / "checkpoints").is_dir() else path
+        if not (path.is_file() or (path / SUMMARY).is_file()):
             raise ConfigError(f"ckpt_path={cfg.ckpt_path}: no such file; give a run's folder or its checkpoints/last.ckpt")
         return path
     if not cfg.resume:
@@ -112,7 +114,10 @@ def read_saved(checkpoint: Path, max_steps: int) -> Saved:
         ConfigError: for a file that is no checkpoint, or of a run that has nothing left to do.
     """
     try:
-        state = torch.load(checkpoint, map_location="cpu", weights_only=True, mmap=True)
+        if checkpoint.is_dir():
+            state = json.loads((checkpoint / SUMMARY).read_text())
+        else:
+            state = torch.load(checkpoint, map_location="cpu", weights_only=True, mmap=True)
         step, run_id = int(state["global_step"]), state["mlflow_run_id"]
     except Exception as error:
         raise ConfigError(f"ckpt_path={checkpoint}: not a readable checkpoint of this project ({error})") from error
@@ -133,7 +138,7 @@ def finish(cfg: DictConfig, job: build.Run, run_dir: Path) -> float | None:
         sys.exit(128 + job.stop.received if job.trainer.is_global_zero else 0)
     folder = Path(cfg.export_to).expanduser() if cfg.export_to else run_dir / "policy"
     if job.trainer.is_global_zero:
-        export_policy(job.policy.model, job.policy.tokenizer, folder)
+        export_policy(job.policy.model, job.policy.tokenizer, folder, job.weights.state)
     metrics = final_metrics(job)
     job.tracker.write_metrics(metrics, job.trainer.global_step)
     state = {"trial_state": "complete"} if current_ticket() else {}
