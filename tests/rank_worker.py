@@ -44,6 +44,7 @@ def cases() -> dict[str, tuple[PolicyOptimization, int]]:
     whole = UpdatePlan(problems=2, group_size=4, microbatches=2)
     return same | {
         "budget": (batch, 4),
+        "oar_g_short": (make_module(tiny_policy(), scorer=OarG(), update=PLAN, lr=LR), 4),
         "some_learn": (make_module(tiny_policy(), reward=OneTeaches(), update=whole), 6),
         "nobody_learns": (make_module(tiny_policy(), reward=ConstantReward(), update=whole), 2),
     }

@@ -113,14 +113,17 @@ def test_a_rank_without_a_signal_runs_along(both: Both) -> None:
 @pytest.mark.parametrize("stage", [2, 3])
 def test_zero_redundancy_gives_the_losses_of_one_rank(stage: int, alone: dict[str, Any], tmp_path: Path) -> None:
     pytest.importorskip("deepspeed", reason="the extra deepspeed is not installed", exc_type=ImportError)
-    names = ["oar_g", "budget", "some_learn"]
+    names = ["oar_g_short", "budget", "some_learn"]
     found, _ = train_on_two(tmp_path, f"zero{stage}", names)
     for name in names:
-        losses = [{step: row.get("loss") for step, row in rows[name]["rows"].items()} for rows in (alone, found)]
-        norms = [[row["grad_norm"] for row in rows[name]["rows"].values() if "loss" in row] for rows in (alone, found)]
-        for step in losses[0]:
-            assert losses[1][step] == pytest.approx(losses[0][step], rel=2e-5, abs=1e-7), (name, step)
+        losses, norms = (
+            [{step: row[key] for step, row in rows[name]["rows"].items() if "loss" in row} for rows in (alone, found)]
+            for key in ("loss", "grad_norm")
+        )
+        assert losses[1] == pytest.approx(losses[0], rel=1e-5, abs=1e-7), name
         assert norms[1] == pytest.approx(norms[0], rel=1e-3), name
+        if name == "some_learn":
+            continue  # where nobody learns DeepSpeed's optimizer goes on by its momentum
         for key, weight in alone[name]["weights"].items():
             assert torch.allclose(found[name]["weights"][key], weight, atol=1e-5), (name, key)
 
