@@ -86,7 +86,11 @@ def quiet() -> None:
     for name in ("DeepSpeed", "urllib3.connectionpool"):  # the second: a tracking server that is away, said once elsewhere
         logging.getLogger(name).setLevel(logging.ERROR)
     warnings.filterwarnings("ignore", message=".*LeafSpec.*")
+    warnings.filterwarnings("ignore", category=FutureWarning, module="torch.distributed.*")  # of DeepSpeed's calls, each time
+    warnings.filterwarnings("ignore", message=".*each worker will save a shard.*")  # the export is a single model
     warnings.filterwarnings("ignore", message=".*training_step. returned .None.*")  # no completion had anything to teach
+    if os.environ.get("LOCAL_RANK", "0") != "0":  # the first rank speaks for all
+        logging.getLogger().setLevel(logging.WARNING)
     if not sys.stderr.isatty():
         transformers_logging.disable_progress_bar()
 

@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import contextlib
 import logging
+import os
 from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
@@ -23,6 +24,8 @@ from oar_lightning.callbacks import (
     Divergence,
     DivergenceConfig,
     EvaluationCallback,
+    FinalWeights,
+    FirstError,
     GracefulStop,
     LastCheckpoint,
     RandomState,
@@ -87,6 +90,7 @@ class Run:
     evaluation: EvaluationCallback
     seconds: RunSeconds
     stop: GracefulStop
+    weights: FinalWeights
 
 
 def build_settings(cfg: DictConfig) -> Settings:
@@ -144,6 +148,12 @@ def _check_combinations(settings: Settings, cfg: DictConfig) -> None:
                     f"trainer.{key}={given}: engine=vllm samples in the trainer's one process, on its GPU; set "
                     f"trainer.{key}={needed}, or use engine=auto"
                 )
+    strategy = cfg.trainer.get("strategy")
+    if settings.policy.lora is not None and OmegaConf.is_dict(strategy) and strategy.get("stage") == 3:
+        raise ConfigError(
+            "trainer.strategy.stage=3 with policy.lora: adapters that are divided among ranks cannot be merged for the export; "
+            "use trainer=deepspeed_zero2, or policy.lora=null"
+        )
     check_data_options(cfg)
     if cfg.optimizer.get("fused") and "mixed" in str(cfg.trainer.precision) and cfg.trainer.get("gradient_clip_val"):
         raise ConfigError(
@@ -218,7 +228,7 @@ def build_run(cfg: DictConfig, settings: Settings, run_dir: Path, run_id: str | 
     module.train()  # Lightning keeps the mode it is given
     tracker = Tracker(run_dir, logger)
     evaluation = EvaluationCallback(benchmarks, stage, settings.sampling, settings.evaluation, tracker)
-    seconds, stop = RunSeconds(), GracefulStop()
+    seconds, stop, weights = RunSeconds(), GracefulStop(), FinalWeights()
     trainer: L.Trainer = instantiate(
         cfg.trainer,
         logger=[logger] if logger else False,
@@ -228,6 +238,8 @@ def build_run(cfg: DictConfig, settings: Settings, run_dir: Path, run_id: str | 
             evaluation,
             Divergence(settings.divergence, evaluation),
             *_pruning(evaluation),
+            FirstError(run_dir),
+            weights,
             RandomState(),
             RunIdentity(lambda: tracker.run_id),
             stop,
@@ -241,8 +253,9 @@ def build_run(cfg: DictConfig, settings: Settings, run_dir: Path, run_id: str | 
     )
     keep = build_keep(cfg, settings.benchmarks, settings.evaluation.problems, prompt, policy.tokenizer)
     datamodule = MathDataModule(settings.train, int(cfg.seed), steps, plan, keep)
+    datamodule.check(trainer.world_size)
     tracker.start()
-    return Run(datamodule, module, trainer, tracker, policy, evaluation, seconds, stop)
+    return Run(datamodule, module, trainer, tracker, policy, evaluation, seconds, stop, weights)
 
 
 def _pruning(evaluation: EvaluationCallback) -> list[L.Callback]:
@@ -310,6 +323,7 @@ def seed_everything(seed: int) -> None:
 
 def set_threads(threads: int | None) -> None:
     if threads is not None:
+        os.environ["OMP_NUM_THREADS"] = str(threads)  # Lightning's launcher of several ranks would choose for itself
         torch.set_num_threads(threads)
 
 

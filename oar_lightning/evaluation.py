@@ -66,19 +66,22 @@ def evaluate(
     config: EvaluationConfig,
     step: int = 0,
     start: int = 0,
+    places: Sequence[int] | None = None,
 ) -> Iterator[EvaluatedBatch]:
     """Evaluate `problems[start:]` in order, a batch at a time, without touching the training's random state.
 
     A completion is correct by the `accuracy` reward (above one half; where that does not apply it counts as incorrect and
     is logged). A problem's completions are drawn from (config.seed, its place) alone; what else is in the batch changes
-    nothing but rounding (with `HFEngine`, whose draws are seeded by the batch, it does).
+    nothing but rounding (with `HFEngine`, whose draws are seeded by the batch, it does). `places`: those of the problems in
+    the benchmark, where they are a part of it.
     """
     most_likely = dataclasses.replace(sampling, temperature=0.0)
     size = config.batch_problems
     while start < len(problems):
         end = min(len(problems), (start // size + 1) * size)  # a resumed evaluation comes back to the same batches
         batch = problems[start:end]
-        seeds = [derive_seed(config.seed, "evaluation", i) for i in range(start, end)]
+        numbers = range(start, end) if places is None else places[start:end]
+        seeds = [derive_seed(config.seed, "evaluation", i) for i in numbers]
         sampled = stage(model, batch, config.samples, sampling, seeds, step)
         greedy = stage(model, batch, 1, most_likely, seeds, step) if config.greedy else None
         yield EvaluatedBatch(_results(stage, batch, config.samples, sampled, greedy), sampled)

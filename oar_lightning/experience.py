@@ -22,12 +22,20 @@ class Experience:
     rollouts: Rollouts
     credit: Credit
 
-    def minibatch(self, slot: Slot, update: UpdatePlan, seed: int) -> Int[Tensor, " n"]:
-        """The rows of the slot's optimizer step: all of them, or a part in an order drawn anew each inner epoch."""
-        rows = torch.arange(len(self.rollouts))
+    def minibatch(self, slot: Slot, update: UpdatePlan, seed: int, rank: int = 0, ranks: int = 1) -> Int[Tensor, " n"]:
+        """The rows of the slot's optimizer step: all of them, or a part in an order drawn anew each inner epoch.
+
+        The order is one of all ranks' rows, and each takes its own of a part, perhaps none: what is in an optimizer step does
+        not depend on the number of ranks.
+        """
+        size = self.rollouts.group_size
+        rows = torch.arange(len(self.rollouts) * ranks)
         if update.minibatches > 1:
             rows = torch.randperm(len(rows), generator=generator(seed, "minibatch", slot.rollout, slot.inner_epoch))
-        return split_rows(rows, update.minibatches)[slot.minibatch].to(self.rollouts.token_ids.device)
+        rows = split_rows(rows, update.minibatches)[slot.minibatch]
+        place = rows // size
+        own = place % ranks == rank
+        return (place[own] // ranks * size + rows[own] % size).to(self.rollouts.token_ids.device)
 
     def select(self, rows: Int[Tensor, " n"]) -> Experience:
         """The given rows, cut to the columns they use."""

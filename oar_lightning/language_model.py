@@ -17,6 +17,7 @@ from torch import Tensor
 from torch.utils.checkpoint import checkpoint
 
 from oar_lightning.attention import ReadAt, last_layer_at, scoring_attention
+from oar_lightning.ranks import gathered
 
 LOGITS_CHUNK_BYTES = 64 * 2**20
 """Float32 logits alive at any time in `token_logprobs`: 16 Mi floats, 110 tokens of a 152k vocabulary."""
@@ -224,7 +225,8 @@ def token_logprobs(
         else hidden_states(model, attention_mask, token_ids, decoder=decoder)[rows, columns - 1],
         token_ids[rows, columns],
         entropy_grad,
-        vocab_size=base_model(model).get_output_embeddings().weight.shape[0],
+        vocab_size=_whole_shape(base_model(model).get_output_embeddings().weight)[0],
+        together=_is_sharded(base_model(model).get_output_embeddings().weight),
     )
     place = (rows, columns)
     empty = torch.zeros(token_ids.shape, dtype=logprobs.dtype, device=logprobs.device)
@@ -237,8 +239,12 @@ def chunked_logprobs(
     targets: Int[Tensor, " n"],
     entropy_grad: bool,
     vocab_size: int,
+    together: bool = False,
 ) -> tuple[Float[Tensor, " n"], Float[Tensor, " n"]]:
-    """`log softmax(head(h))[target]` and the entropy of each row, `LOGITS_CHUNK_BYTES` of logits at a time."""
+    """`log softmax(head(h))[target]` and the entropy of each row, `LOGITS_CHUNK_BYTES` of logits at a time.
+
+    `together`: all ranks go through the head equally often, some with nothing, as they collect its weights each time.
+    """
 
     def chunk(h: Tensor, y: Tensor) -> tuple[Tensor, Tensor]:
         log_p = torch.log_softmax(head(h), -1)
@@ -246,11 +252,28 @@ def chunked_logprobs(
         return log_p.gather(-1, y[:, None]).squeeze(-1), -(basis.exp() * basis).sum(-1)
 
     size = max(1, LOGITS_CHUNK_BYTES // (4 * vocab_size))
-    if len(hidden) <= size:
+    count = -(-len(hidden) // size)
+    if together:
+        count = max(gathered(count))
+    if count <= 1:
         return chunk(hidden, targets)
     recompute = torch.is_grad_enabled() and hidden.requires_grad
     parts = [
         checkpoint(chunk, h, y, use_reentrant=False) if recompute else chunk(h, y)
-        for h, y in zip(hidden.split(size), targets.split(size), strict=True)
+        for h, y in zip(*(_pieces(x, size, count) for x in (hidden, targets)), strict=True)
     ]
     return torch.cat([p[0] for p in parts]), torch.cat([p[1] for p in parts])
+
+
+def _pieces(values: Tensor, size: int, count: int) -> list[Tensor]:
+    """`count` pieces of at most `size` rows, the last ones empty where there are fewer."""
+    return [values[i * size : (i + 1) * size] for i in range(count)]
+
+
+def _is_sharded(weight: Tensor) -> bool:
+    """Whether ZeRO-3 has divided it among the ranks at the moment."""
+    return hasattr(weight, "ds_shape") and weight.shape != weight.ds_shape
+
+
+def _whole_shape(weight: Tensor) -> torch.Size:
+    return getattr(weight, "ds_shape", weight.shape)

@@ -28,6 +28,7 @@ from oar_lightning.language_model import base_model, evaluating, prediction_stat
 from oar_lightning.loss import Denominators, LossConfig, policy_loss
 from oar_lightning.policy import Policy
 from oar_lightning.randomness import derive_seed
+from oar_lightning.ranks import gathered, interleaved, rank, ranks, whole_weights
 from oar_lightning.rollout import RolloutStage, SamplingConfig
 from oar_lightning.schedule import Schedule
 from oar_lightning.scoring import Scorer, checked_importance
@@ -35,6 +36,16 @@ from oar_lightning.types import Credit, MathProblem, Rollouts
 
 PHASES = {"generate": "rollout", "reward": "reward", "score": "score", "update": "update"}
 """Phase of a step as ``time/<phase>_s`` names it -> as the totals ``seconds/<phase>`` do."""
+
+
+@dataclass(frozen=True)
+class Passes:
+    """The rows of each of this rank's passes of one optimizer step, what all ranks' losses are averaged over, and how many
+    passes all ranks have."""
+
+    rows: list[Tensor]
+    over: Denominators
+    of_all_ranks: int
 
 
 @dataclass(frozen=True)
@@ -73,6 +84,7 @@ class PolicyOptimization(L.LightningModule):
         self._compiled: tuple[Any] | None = None
         self._reference = (reference,)  # in a tuple: not a submodule, hence neither trained nor saved
         self.experience: Experience | None = None
+        self._passes: Passes | None = None
         self._pending: dict[str, float] = {}
         self._sums = MetricSums()
         self._update_seconds = 0.0
@@ -84,26 +96,39 @@ class PolicyOptimization(L.LightningModule):
 
     def on_train_batch_start(self, batch: Slot, batch_idx: int) -> None:
         if batch.first:
-            with self.trainer.precision_plugin.forward_context():
+            with whole_weights(self.trainer), self.trainer.precision_plugin.forward_context():
                 self.experience = self.collect(batch.problems, batch.rollout)
         self._clock = time.perf_counter()
 
     def collect(self, problems: tuple[MathProblem, ...], step: int) -> Experience:
         """Sample completions, judge them, assign credit. Drawn from (seed, step, problem's place) alone: runs that differ in
         method only start from the same completions, however many ranks share the problems."""
-        rank, ranks = self.global_rank, self.trainer.world_size if self._trainer else 1
-        seeds = [derive_seed(self.seed, "rollout", step, rank + ranks * i) for i in range(len(problems))]
+        seeds = [derive_seed(self.seed, "rollout", step, rank() + ranks() * i) for i in range(len(problems))]
         rollouts = self.stage(self.model, problems, self.method.update.group_size, self.method.sampling, seeds, step)
         rollouts = self._with_states(rollouts)
-        advantages = self.advantages(rollouts.reward_terms, rollouts.group_size)
+        advantages = self._advantages_over_ranks(rollouts)
         started = time.perf_counter()
         credit = self.assign_credit(rollouts, advantages)
         seconds = time.perf_counter() - started
-        self._pending |= rollout_metrics(rollouts) | rollouts.stats
-        self._pending |= {"time/score_s": seconds, "credit/seconds": seconds}
-        self._pending |= credit_metrics(rollouts, credit, self.method.gate)
-        self._pending |= {f"credit/{name}": value for name, value in self.method.scorer.metrics.items()}
+        times = {name: value for name, value in rollouts.stats.items() if name.startswith("time/")}
+        self._pending |= times | {"time/score_s": seconds, "credit/seconds": seconds}
+        self._sums.merge([rollout_metrics(rollouts), credit_metrics(rollouts, credit, self.method.gate)])
+        self._sums.add(self.stage.rewards.term_metrics(rollouts.reward_terms))
+        others = {name: value for name, value in rollouts.stats.items() if not name.startswith(("time/", "rewards/"))}
+        self._sums.add_means(others, len(rollouts))
+        scored = int(advantages.ne(0).sum())
+        self._sums.add_means({f"credit/{name}": value for name, value in self.method.scorer.metrics.items()}, scored)
         return Experience(self._with_logprobs(rollouts), credit)
+
+    def _advantages_over_ranks(self, rollouts: Rollouts) -> Tensor:
+        """The advantages [B] of this rank's completions, normalised over the batch of all ranks where that is asked for.
+
+        The groups are put into the order that they have on one rank, so that sums round alike.
+        """
+        size = rollouts.group_size
+        groups = [list(terms.split(size)) for terms in gathered(rollouts.reward_terms.cpu())]
+        advantages = self.advantages(torch.cat(interleaved(groups)), size)
+        return advantages.view(-1, size)[rank() :: ranks()].flatten().to(rollouts.reward_terms.device)
 
     def advantages(self, reward_terms: Tensor, group_size: int) -> Tensor:
         """The group advantages [B] of rewards [B K]."""
@@ -197,21 +222,21 @@ class PolicyOptimization(L.LightningModule):
     # -- updating the policy ---------------------------------------------------------------------------------------
 
     def training_step(self, batch: Slot, batch_idx: int) -> Tensor | None:
-        """This micro-batch's share of the optimizer step's loss; None where no completion has anything to teach."""
+        """This micro-batch's share of the optimizer step's loss; None where no completion has anything to teach.
+
+        With several ranks, one that has nothing for this slot runs along with a loss of zero: all of them have to take part
+        in each backward pass.
+        """
         assert self.experience is not None, "the first slot of a batch of rollouts, or the checkpoint, brings experience"
         method, update = self.method, self.method.update
-        rows = self.experience.minibatch(batch, update, self.seed)
-        over = Denominators.of(self.experience.rollouts.response_mask[rows], method.sampling.max_new_tokens)
-        if method.loss.ignores_zero_advantage:
-            rows = rows[self.experience.credit.advantages[rows].ne(0).any(1)]
-        # by length, so that passes hold little padding; which one a row is in does not matter
-        lengths = self.experience.rollouts.attention_mask[rows].sum(1).tolist()
-        buckets = length_buckets(lengths, update.microbatches, update.token_budget)
-        if batch.microbatch >= len(buckets):
-            return None
-        rows = rows[buckets[batch.microbatch]]
-        self._sums.add(_padding(lengths, buckets) if batch.microbatch == 0 else {})
-        part = self.experience.select(rows)
+        if batch.microbatch == 0 or self._passes is None:
+            self._passes = self._plan_passes(batch)
+        over = self._passes.over
+        # the loss is a sum of shares; its mean is one over 1 step, whatever the number of passes and ranks
+        self._sums.add({"loss": (0.0, float(batch.microbatch == 0 and rank() == 0))} if self._passes.of_all_ranks else {})
+        if batch.microbatch >= len(self._passes.rows):
+            return self._nothing() if ranks() > 1 else None
+        part = self.experience.select(self._passes.rows[batch.microbatch])
         mask = part.rollouts.response_mask
         logprobs, entropy = self._logprobs(self.model, part.rollouts, decoder=self._decoder())
         old = part.rollouts.old_logprobs
@@ -229,11 +254,40 @@ class PolicyOptimization(L.LightningModule):
         correlation = mean_correlation(part.credit.importance, entropy.detach(), part.rollouts.reasoning_mask)
         self._sums.add(out.metrics | {"credit/corr_entropy": correlation})
         self._sums.add({"entropy": (float(entropy.detach().sum()), float(mask.sum()))})
-        # shares add up to the step's loss; Lightning averages over accumulate_grad_batches, which is undone here
-        self._sums.add({"loss": (float(out.loss.detach()), float(batch.microbatch == 0))})
-        return out.loss * update.microbatches
+        self._sums.add({"loss": (float(out.loss.detach()), 0.0)})
+        # Lightning averages over accumulate_grad_batches, DeepSpeed once more, and both over ranks, which is undone here
+        averaged = 2 if self.trainer.strategy.handles_gradient_accumulation else 1
+        return out.loss * update.microbatches**averaged * ranks()
+
+    def _plan_passes(self, slot: Slot) -> Passes:
+        """Which of this rank's rows each pass of the slot's optimizer step takes; what the step is averaged over is known
+        from all ranks."""
+        assert self.experience is not None
+        method, update, rollouts = self.method, self.method.update, self.experience.rollouts
+        rows = self.experience.minibatch(slot, update, self.seed, rank(), ranks())
+        completions, tokens = len(rows), int(rollouts.response_mask[rows].sum())
+        if method.loss.ignores_zero_advantage:
+            rows = rows[self.experience.credit.advantages[rows].ne(0).any(1)]
+        # by length, so that passes hold little padding; which one a row is in does not matter
+        lengths = rollouts.attention_mask[rows].sum(1).tolist()
+        buckets = length_buckets(lengths, update.microbatches, update.token_budget)
+        if buckets:
+            self._sums.add(_padding(lengths, buckets))
+        counts = gathered((completions, tokens, len(buckets)))
+        total = [float(sum(count)) for count in zip(*counts, strict=True)]
+        over = Denominators(total[0], max(1.0, total[1]), float(method.sampling.max_new_tokens))
+        return Passes([rows[bucket] for bucket in buckets], over, int(total[2]))
+
+    def _nothing(self) -> Tensor:
+        """A loss of zero from a pass over two tokens, through the same parameters as every other pass."""
+        ids = torch.zeros(1, 2, dtype=torch.long, device=self.device)
+        there = torch.ones_like(ids, dtype=torch.bool)
+        logprobs, _ = token_logprobs(self.model, ids, there, there & torch.tensor([False, True], device=self.device))
+        return 0.0 * logprobs.sum()
 
     def on_before_optimizer_step(self, optimizer: torch.optim.Optimizer) -> None:
+        if self._passes is not None and not self._passes.of_all_ranks:
+            self.zero_grad()  # as with one rank, where no pass is made: without gradients an optimizer moves nothing
         gradients = [p.grad for p in self.parameters() if p.grad is not None]
         if gradients:
             self._pending["grad_norm"] = float(torch.nn.utils.get_total_norm(gradients))
@@ -244,6 +298,9 @@ class PolicyOptimization(L.LightningModule):
 
     def optimizer_step(self, *args: Any, **kwargs: Any) -> None:
         super().optimizer_step(*args, **kwargs)
+        engine = self.trainer.model
+        if hasattr(engine, "get_global_grad_norm") and (norm := engine.get_global_grad_norm()) is not None:
+            self._pending["grad_norm"] = float(norm)  # DeepSpeed keeps its gradients to itself
         self._lap()
 
     def _lap(self) -> None:
@@ -259,7 +316,9 @@ class PolicyOptimization(L.LightningModule):
     def on_train_batch_end(self, outputs: Any, batch: Slot, batch_idx: int) -> None:
         if batch.microbatch < self.method.update.microbatches - 1:
             return
-        metrics = {"time/update_s": self._update_seconds} | self._pending | self._sums.means() | dropped_metrics(self.trainer)
+        self._pending["time/update_s"] = self._update_seconds
+        self._sums.fold(max, self._pending)  # times are those of the slowest rank, the others' the same on all
+        metrics = MetricSums().merge(gathered(self._sums)).means() | dropped_metrics(self.trainer)
         metrics["step_time"] = sum(metrics.get(f"time/{phase}_s", 0.0) for phase in PHASES)
         self.former_seconds = self.phase_seconds()
         self._pending, self._sums, self._update_seconds = {}, MetricSums(), 0.0
@@ -278,11 +337,20 @@ class PolicyOptimization(L.LightningModule):
 
     def on_save_checkpoint(self, checkpoint: dict[str, Any]) -> None:
         if self.experience is not None and self.method.update.steps_per_rollout > 1:
-            checkpoint["experience"] = self.experience.state_dict()
+            checkpoint["experience"] = gathered(self.experience.state_dict())
 
     def on_load_checkpoint(self, checkpoint: dict[str, Any]) -> None:
-        if "experience" in checkpoint:
-            self.experience = Experience.from_state_dict(checkpoint["experience"], self.device)
+        if "experience" not in checkpoint:
+            return
+        states = checkpoint["experience"]
+        if len(states) == ranks():
+            self.experience = Experience.from_state_dict(states[rank()], self.device)
+        elif int(checkpoint["global_step"]) % self.method.update.steps_per_rollout:
+            raise ValueError(
+                f"the checkpoint at step {checkpoint['global_step']} is in the middle of a batch of rollouts of {len(states)} "
+                f"ranks and cannot go on with {ranks()}; set trainer.devices to {len(states)} until a checkpoint whose step is "
+                f"a multiple of {self.method.update.steps_per_rollout} (update.inner_epochs * update.minibatches)"
+            )
 
 
 def _padding(lengths: list[int], buckets: list[list[int]]) -> dict[str, tuple[float, float]]:

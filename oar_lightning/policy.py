@@ -174,14 +174,17 @@ def train_tokenizer(texts: Iterable[str], vocab_size: int) -> Any:
     return tokenizer
 
 
-def export_policy(model: Any, tokenizer: Any, folder: Path) -> None:
-    """Save model and tokenizer in Hugging Face format (safetensors); LoRA adapters are merged into a copy."""
+def export_policy(model: Any, tokenizer: Any, folder: Path, state: dict[str, torch.Tensor] | None = None) -> None:
+    """Save model and tokenizer in Hugging Face format (safetensors); LoRA adapters are merged into a copy.
+
+    `state`: the weights, where the model itself holds a part of them only.
+    """
     folder.mkdir(parents=True, exist_ok=True)
     if hasattr(model, "merge_and_unload"):
         import copy
 
         model = copy.deepcopy(model).merge_and_unload()
-    model.save_pretrained(folder)
+    model.save_pretrained(folder, state_dict=state)
     tokenizer.save_pretrained(folder)
 
 

@@ -122,6 +122,11 @@ class Rewards:
     def weight_vector(self) -> Float[Tensor, " K"]:
         return torch.tensor([float(self.weights.get(name, 1.0)) for name in self.terms])
 
+    def term_metrics(self, rewards: Float[Tensor, "B K"]) -> dict[str, tuple[float, float]]:
+        """(sum, count) of each term over the completions that it applies to."""
+        sums, counts = rewards.nansum(0).tolist(), (~rewards.isnan()).sum(0).tolist()
+        return {f"rewards/{name}": (sums[i], float(counts[i])) for i, name in enumerate(self.terms)}
+
     def __call__(
         self, problems: Sequence[MathProblem], completions: Sequence[Completion]
     ) -> tuple[Float[Tensor, "B K"], dict[str, float]]:

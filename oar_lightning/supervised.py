@@ -12,8 +12,10 @@ from torch import Tensor
 
 from oar_lightning.data.datamodule import dropped_metrics
 from oar_lightning.data.prompts import PromptTemplate
+from oar_lightning.diagnostics import MetricSums
 from oar_lightning.language_model import token_logprobs
 from oar_lightning.policy import Policy
+from oar_lightning.ranks import gathered, ranks
 from oar_lightning.schedule import Schedule
 from oar_lightning.types import MathProblem
 
@@ -23,7 +25,7 @@ class SupervisedConfig:
     """Batches of demonstrations.
 
     Args:
-        batch_size: demonstrations per optimizer step.
+        batch_size: demonstrations per optimizer step, those of all ranks together.
         max_tokens: longer ones (prompt + solution + EOS) are left out and counted in `too_long_frac`.
         tokenizer_problems: problems whose texts a fresh policy's tokenizer is trained on.
     """
@@ -60,18 +62,26 @@ class SupervisedWarmStart(L.LightningModule):
     def training_step(self, batch: list[MathProblem], batch_idx: int) -> Tensor | None:
         encoded = [self.encode(problem) for problem in batch]
         kept = [(p, s) for p, s in encoded if len(p) + len(s) <= self.config.max_tokens]
-        metrics = {"too_long_frac": 1 - len(kept) / len(batch)} | dropped_metrics(self.trainer)
+        sums = MetricSums()
+        sums.add({"too_long_frac": (float(len(batch) - len(kept)), float(len(batch)))})
+        tokens = sum(gathered(sum(len(s) for _, s in kept)))
         loss = None
-        if kept:
-            ids, attention, solution = pad_right(kept, self.tokenizer.pad_token_id, self.device)
+        # a rank whose demonstrations are all too long runs the first's beginning along with weight 0, as all have to
+        rows = kept or ([(encoded[0][0][:1], encoded[0][1][:1])] if ranks() > 1 else [])
+        if rows:
+            ids, attention, solution = pad_right(rows, self.tokenizer.pad_token_id, self.device)
             logprobs, entropy = token_logprobs(self.model, ids, attention, solution)
-            loss = -logprobs.sum() / solution.sum()
-            metrics |= {"loss": float(loss.detach()), "entropy": float(entropy.detach().sum() / solution.sum())}
+            weight = 1.0 / tokens if kept else 0.0
+            loss = -logprobs.sum() * weight * ranks()  # the strategies average over ranks
+            if kept:
+                count = float(solution.sum())
+                sums.add({"loss": (-float(logprobs.detach().sum()), count), "entropy": (float(entropy.detach().sum()), count)})
+        metrics = MetricSums().merge(gathered(sums)).means() | dropped_metrics(self.trainer)
         metrics["learning_rate"] = self.trainer.optimizers[0].param_groups[0]["lr"]
         for logger in self.trainer.loggers:
             logger.log_metrics(metrics, step=self.trainer.global_step)
-        if loss is not None:
-            self.log("loss", metrics["loss"], prog_bar=True, logger=False, batch_size=len(kept))
+        if "loss" in metrics:
+            self.log("loss", metrics["loss"], prog_bar=True, logger=False, batch_size=1)
         return loss
 
     def encode(self, problem: MathProblem) -> tuple[list[int], list[int]]:

@@ -115,6 +115,7 @@ def fit(
     callbacks: list[L.Callback] | None = None,
     ckpt_path: str | None = None,
     clip: float | None = 1.0,
+    **trainer_settings: Any,
 ) -> Recorder:
     recorder = Recorder()
     trainer = L.Trainer(
@@ -129,6 +130,7 @@ def fit(
         enable_model_summary=False,
         enable_checkpointing=any(isinstance(c, L.pytorch.callbacks.Checkpoint) for c in callbacks or []),
         use_distributed_sampler=False,
+        **trainer_settings,
     )
     data = MathDataModule(ChainProblems(TASK), 0, steps, module.method.update)
     trainer.fit(module, data, ckpt_path=ckpt_path, weights_only=True)

@@ -88,7 +88,7 @@ def test_rollout_metrics_by_hand():
         group_size=2,
         truncated=torch.tensor([False, False, True, False]),
     )
-    assert rollout_metrics(rollouts) == pytest.approx(
+    assert rollout_metrics(rollouts).means() == pytest.approx(
         {
             "reward": 0.5,
             "reward_std": math.sqrt(0.5) / 2,
@@ -120,7 +120,7 @@ def test_credit_metrics_by_hand(dtype):
     credit = credit_of(rollouts, scores, torch.tensor([1.0, 0.0, -1.0, 2.0], dtype=dtype), gate)
     raw = np.array([0.1, 0.5, 1, 3])
     w = raw * 4 / raw.sum()
-    with_nan = credit_metrics(rollouts, credit, gate)
+    with_nan = credit_metrics(rollouts, credit, gate).means()
     assert with_nan.pop("credit/corr_position") == pytest.approx(
         np.corrcoef(np.expm1([0, 0.25, 0.5, 1]), [0, 1, 2, 3])[0, 1], abs=1e-6
     )
@@ -147,11 +147,11 @@ def test_floor_and_boost_follow_the_gates_mode(mode, floor, boost):
     scores = torch.zeros(rollouts.token_ids.shape)
     scores[rollouts.reasoning_mask] = torch.tensor([0.0, 0.25, 0.5, 1.0]).expm1()
     gate = GateConfig(tau=2 / 3, beta=2.0, mode=mode)
-    metrics = credit_metrics(rollouts, credit_of(rollouts, scores, torch.ones(1), gate), gate)
+    metrics = credit_metrics(rollouts, credit_of(rollouts, scores, torch.ones(1), gate), gate).means()
     assert (metrics["credit/floor_frac"], metrics["credit/boost_frac"]) == (floor, boost)
 
 
 def test_nothing_scored_gives_no_credit_metrics():
     rollouts = rollouts_of(SEQUENCES)
     scores = torch.rand(rollouts.token_ids.shape) * rollouts.reasoning_mask
-    assert credit_metrics(rollouts, credit_of(rollouts, scores, torch.zeros(4), GateConfig()), GateConfig()) == {}
+    assert credit_metrics(rollouts, credit_of(rollouts, scores, torch.zeros(4), GateConfig()), GateConfig()).means() == {}

@@ -1,16 +1,28 @@
 """Lightning callbacks: evaluation, checkpoints, progress, and what sweeps ask of a run."""
 
-from oar_lightning.callbacks.checkpoint import LAST, GracefulStop, LastCheckpoint, RandomState, RunIdentity
+from oar_lightning.callbacks.checkpoint import (
+    LAST,
+    SUMMARY,
+    FinalWeights,
+    GracefulStop,
+    LastCheckpoint,
+    RandomState,
+    RunIdentity,
+)
 from oar_lightning.callbacks.divergence import Divergence, DivergenceConfig
+from oar_lightning.callbacks.errors import FirstError
 from oar_lightning.callbacks.evaluation import EvaluationCallback
 from oar_lightning.callbacks.progress import TrainingProgress
 from oar_lightning.callbacks.seconds import RunSeconds
 
 __all__ = [
     "LAST",
+    "SUMMARY",
     "Divergence",
     "DivergenceConfig",
     "EvaluationCallback",
+    "FinalWeights",
+    "FirstError",
     "GracefulStop",
     "LastCheckpoint",
     "RandomState",

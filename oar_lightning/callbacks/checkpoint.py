@@ -2,9 +2,11 @@
 
 from __future__ import annotations
 
+import json
 import logging
 import os
 import random
+import shutil
 import signal
 from collections.abc import Callable
 from pathlib import Path
@@ -16,14 +18,19 @@ import numpy as np
 import torch
 from lightning.pytorch.callbacks import ModelCheckpoint
 
+from oar_lightning.ranks import gathered, rank, whole_weights
+
 log = logging.getLogger(__name__)
 
 LAST = "last.ckpt"
 PREVIOUS = "previous.ckpt"
 
+SUMMARY = "summary.json"
+"""In a checkpoint that is a folder: what can be known without DeepSpeed."""
+
 
 class RandomState(L.Callback):
-    """Saves the states of torch's, numpy's and Python's generators, which Lightning does not.
+    """Saves the states of torch's, numpy's and Python's generators, which Lightning does not: those of each rank.
 
     Plain types only, so that checkpoints load with `weights_only`.
     """
@@ -33,15 +40,19 @@ class RandomState(L.Callback):
 
     def on_save_checkpoint(self, trainer: L.Trainer, module: L.LightningModule, checkpoint: dict[str, Any]) -> None:
         name, keys, *rest = np.random.get_state(legacy=True)
-        checkpoint["random_state"] = {
-            "torch": torch.get_rng_state(),
-            "cuda": torch.cuda.get_rng_state_all() if torch.cuda.is_available() else [],
-            "numpy": [name, np.asarray(keys).tolist(), *rest],
-            "python": random.getstate(),
-        }
+        checkpoint["random_state"] = gathered(
+            {
+                "torch": torch.get_rng_state(),
+                "cuda": torch.cuda.get_rng_state_all() if torch.cuda.is_available() else [],
+                "numpy": [name, np.asarray(keys).tolist(), *rest],
+                "python": random.getstate(),
+            }
+        )
 
     def on_load_checkpoint(self, trainer: L.Trainer, module: L.LightningModule, checkpoint: dict[str, Any]) -> None:
-        self._loaded = checkpoint.get("random_state")
+        states = checkpoint.get("random_state")
+        # on another number of ranks some share a state: what a step samples is seeded anew, only dropout draws from here
+        self._loaded = states and states[rank() % len(states)]
 
     def on_train_start(self, trainer: L.Trainer, module: L.LightningModule) -> None:
         if self._loaded is None:
@@ -94,20 +105,26 @@ class LastCheckpoint(ModelCheckpoint):
 
     def save(self, trainer: L.Trainer) -> None:
         self.folder.mkdir(parents=True, exist_ok=True)
-        aside = self.folder / f".{LAST}.{os.getpid()}"
+        aside = self.folder / gathered(f".{LAST}.{os.getpid()}")[0]  # all ranks write into the same where each has a part
         try:
             trainer.save_checkpoint(aside)
         except OSError as error:
-            aside.unlink(missing_ok=True)
             # with several ranks the others wait for this one; the last one must not be missed
             if trainer.world_size > 1 or trainer.should_stop or trainer.global_step == trainer.max_steps:
                 raise
+            aside.unlink(missing_ok=True)
             log.error("step %d: no checkpoint could be written (%s); training goes on", trainer.global_step, error)
             return
-        if trainer.is_global_zero:
-            self._put_in_place(aside)
+        if not trainer.is_global_zero:
+            return
+        if aside.is_dir():
+            run_id = next((c.run_id() for c in trainer.callbacks if isinstance(c, RunIdentity)), None)
+            (aside / SUMMARY).write_text(json.dumps({"global_step": trainer.global_step, "mlflow_run_id": run_id}))
+            self._put_folder_in_place(aside)
+        else:
+            self._put_file_in_place(aside)
 
-    def _put_in_place(self, aside: Path) -> None:
+    def _put_file_in_place(self, aside: Path) -> None:
         """At any moment there is a whole ``last.ckpt``."""
         last, spare = self.folder / LAST, self.folder / f".{PREVIOUS}.{os.getpid()}"
         if last.exists():
@@ -116,11 +133,35 @@ class LastCheckpoint(ModelCheckpoint):
             os.replace(spare, self.folder / PREVIOUS)
         os.replace(aside, last)
 
+    def _put_folder_in_place(self, aside: Path) -> None:
+        """DeepSpeed's, in which each rank has written its part. A folder cannot be replaced in one go: between two of these
+        lines a kill leaves ``previous.ckpt`` alone."""
+        last, previous = self.folder / LAST, self.folder / PREVIOUS
+        if last.exists():
+            shutil.rmtree(previous, ignore_errors=True)
+            last.rename(previous)
+        aside.rename(last)
+
     def on_train_epoch_end(self, *_: Any) -> None:
         return None
 
     def on_validation_end(self, *_: Any) -> None:
         return None
+
+
+class FinalWeights(L.Callback):
+    """The model's weights at the end of training where the model holds a part of them only (ZeRO-3): on the first rank and
+    the CPU; `state` is None elsewhere."""
+
+    def __init__(self) -> None:
+        self.state: dict[str, torch.Tensor] | None = None
+
+    def on_train_end(self, trainer: L.Trainer, module: L.LightningModule) -> None:
+        if not any(hasattr(p, "ds_id") for p in module.parameters()):
+            return
+        with whole_weights(trainer):
+            if trainer.is_global_zero:
+                self.state = {k: v.detach().to("cpu", copy=True) for k, v in module.model.state_dict().items()}
 
 
 class GracefulStop(L.Callback):
@@ -148,8 +189,10 @@ class GracefulStop(L.Callback):
         log.warning("%s: finishing this step, then saving a checkpoint", signal.Signals(number).name)
 
     def on_train_batch_end(self, trainer: L.Trainer, module: L.LightningModule, *_: Any) -> None:
-        if self.received is not None and trainer.global_step != self._step:  # not between micro-batches
-            trainer.should_stop = True
+        if trainer.global_step != self._step:  # not between micro-batches
+            # a signal may reach one rank only, or one of them a step earlier
+            self.received = next((number for number in gathered(self.received) if number is not None), None)
+            trainer.should_stop = trainer.should_stop or self.received is not None
         self._step = trainer.global_step
 
     def on_train_end(self, trainer: L.Trainer, module: L.LightningModule) -> None:

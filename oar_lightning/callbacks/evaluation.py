@@ -14,6 +14,7 @@ from oar_lightning.heatmap import render_heatmap
 from oar_lightning.language_model import evaluating, token_logprobs
 from oar_lightning.module import PolicyOptimization
 from oar_lightning.problem_result import ProblemResult, completions_table
+from oar_lightning.ranks import gathered, interleaved, rank, ranks, whole_weights
 from oar_lightning.rollout import RolloutStage, SamplingConfig
 from oar_lightning.token_credit import heatmap_completions
 from oar_lightning.tracking import Tracker
@@ -23,6 +24,7 @@ from oar_lightning.types import MathProblem, Rollouts
 class EvaluationCallback(L.Callback):
     """Runs `evaluate` on each benchmark at step 0, every n steps and at the end.
 
+    Each rank evaluates every n-th problem, and all know the results of all.
     `history` holds (step, benchmark, metrics) in order, also across a resume.
     """
 
@@ -74,21 +76,24 @@ class EvaluationCallback(L.Callback):
     def _run(self, trainer: L.Trainer, module: L.LightningModule) -> None:
         step = trainer.global_step
         for name, problems in self.benchmarks.items():
+            mine = range(len(problems))[rank() :: ranks()]
             results: list[ProblemResult] = []
-            terms = []
+            terms: list[torch.Tensor] = []
             group: tuple[int, Rollouts] | None = None
-            with trainer.precision_plugin.forward_context():
-                for batch in evaluate(module.model, self.stage, problems, self.sampling, self.config, step):
+            with whole_weights(trainer), trainer.precision_plugin.forward_context():
+                own = [problems[i] for i in mine]
+                for batch in evaluate(module.model, self.stage, own, self.sampling, self.config, step, places=mine):
                     group = _group_to_show(group, results, batch.results, batch.rollouts)
                     results += batch.results
-                    terms.append(batch.rollouts.reward_terms.cpu())
+                    terms += batch.rollouts.reward_terms.cpu().split(self.config.samples)
+                results, terms = interleaved(gathered(results)), interleaved(gathered(terms))
                 metrics = evaluation_metrics(results)
                 self.history.append({"step": step, "benchmark": name, "metrics": metrics})
                 self.tracker.write_metrics({f"eval/{name}/{k}": v for k, v in metrics.items()}, step)
                 advantages = self._advantages(module, torch.cat(terms))
                 self.tracker.write_table(f"completions/{name}_step_{step:06d}.json", completions_table(results, advantages))
-                if self.config.heatmap and isinstance(module, PolicyOptimization) and group is not None:
-                    place, rollouts = group
+                if self.config.heatmap and isinstance(module, PolicyOptimization) and group is not None and rank() == 0:
+                    place, rollouts = mine[group[0]], group[1]
                     page = heatmap_page(module, rollouts, results[place], advantages[place], f"{name}, step {step}")
                     self.tracker.write_text(f"heatmaps/{name}_step_{step:06d}.html", page)
 

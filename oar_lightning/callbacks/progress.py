@@ -39,7 +39,7 @@ class TrainingProgress(RichProgressBar):
         step, total = trainer.global_step, int(trainer.max_steps)
         since, first = self._started
         due = step > first and (step % max(1, total // self.LINES) == 0 or step == total)
-        if self._terminal or step == self._last or not due:
+        if self._terminal or step == self._last or not due or not trainer.is_global_zero:
             return
         self._last = step
         left = (time.monotonic() - since) / (step - first) * (total - step)

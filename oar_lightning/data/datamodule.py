@@ -10,6 +10,7 @@ import lightning as L
 import torch
 
 from oar_lightning.data.stream import Keep, ProblemSource, ProblemStream, SlotLoader, UpdatePlan, is_endless, keep_all
+from oar_lightning.ranks import share
 from oar_lightning.types import MathProblem
 
 
@@ -18,7 +19,7 @@ class BatchLoader:
 
     def __init__(self, stream: ProblemStream, batch_size: int, steps: int) -> None:
         self.stream = stream
-        self.batch_size = batch_size
+        self.batch_size = share("supervised.batch_size", batch_size, stream.world_size)
         self.steps = steps
 
     def __len__(self) -> int:
@@ -46,6 +47,17 @@ class MathDataModule(L.LightningDataModule):
         self.plan = plan
         self.keep = keep
         self.stream: ProblemStream | None = None
+
+    def check(self, ranks: int) -> None:
+        """Whether a batch can be dealt out to so many ranks.
+
+        Raises:
+            ValueError: names key, value and remedy.
+        """
+        if isinstance(self.plan, UpdatePlan):
+            share("update.problems", self.plan.problems, ranks)
+        else:
+            share("supervised.batch_size", self.plan, ranks)
 
     def train_dataloader(self) -> SlotLoader | BatchLoader:
         trainer = self.trainer

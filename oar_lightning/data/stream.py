@@ -10,6 +10,7 @@ from typing import Any, Protocol, runtime_checkable
 
 from torch.utils.data import get_worker_info
 
+from oar_lightning.ranks import share
 from oar_lightning.types import MathProblem
 
 Keep = Callable[[MathProblem], str | None]
@@ -125,7 +126,7 @@ class UpdatePlan:
     """How many optimizer steps and micro-batches one batch of rollouts is used for.
 
     Args:
-        problems: problems per batch of rollouts (per rank).
+        problems: problems per batch of rollouts, those of all ranks together.
         group_size: completions per problem.
         inner_epochs: passes over a batch of rollouts (mu).
         minibatches: optimizer steps per pass.
@@ -189,6 +190,7 @@ class SlotLoader:
         self.stream = stream
         self.plan = plan
         self.steps = steps
+        self.problems = share("update.problems", plan.problems, stream.world_size)
         self.position = 0
 
     def __len__(self) -> int:
@@ -199,7 +201,7 @@ class SlotLoader:
             rollout, within = divmod(self.position, self.plan.slots_per_rollout)
             step, microbatch = divmod(within, self.plan.microbatches)
             inner_epoch, minibatch = divmod(step, self.plan.minibatches)
-            problems = tuple(self.stream.take(self.plan.problems)) if within == 0 else ()
+            problems = tuple(self.stream.take(self.problems)) if within == 0 else ()
             self.position += 1
             yield Slot(problems, rollout, inner_epoch, minibatch, microbatch)
 

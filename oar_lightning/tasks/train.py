@@ -2,12 +2,14 @@
 
 from __future__ import annotations
 
+import json
 import logging
 import sys
 import zipfile
 from collections.abc import Callable
 from dataclasses import dataclass
 from pathlib import Path
+from typing import Any
 
 import torch
 from hydra.core.hydra_config import HydraConfig
@@ -15,10 +17,13 @@ from omegaconf import DictConfig, OmegaConf
 from rich.console import Console
 
 from oar_lightning import build
+from oar_lightning.callbacks import SUMMARY
 from oar_lightning.callbacks.checkpoint import PREVIOUS
+from oar_lightning.callbacks.errors import first_error, forget_errors
 from oar_lightning.callbacks.progress import before_after_table
 from oar_lightning.config_check import ConfigError
 from oar_lightning.policy import export_policy
+from oar_lightning.strategies import end_other_ranks, report_lost_ranks
 from oar_lightning.sweep.locks import FileLock
 from oar_lightning.sweep.trial import Result, current_ticket, is_first_rank, job_folder, write_result
 from oar_lightning.tasks.run_tags import note_run, run_parameters, run_tags
@@ -65,11 +70,27 @@ def fit(cfg: DictConfig, job: build.Run, run_dir: Path, saved: Saved | None) -> 
         job.tracker.describe(run_parameters(cfg), run_tags(cfg))
         job.tracker.write_text("config.yaml", OmegaConf.to_yaml(cfg, resolve=True))
         log.info("run folder: %s", run_dir)
+        forget_errors(run_dir)
+        report_lost_ranks(job.trainer, lambda: lost(job, run_dir))
         job.trainer.fit(job.module, job.datamodule, ckpt_path=saved and str(saved.checkpoint), weights_only=True)
         return finish(cfg, job, run_dir)
     except BaseException as error:
         job.tracker.close("FAILED" if isinstance(error, Exception) else "KILLED")
+        end_other_ranks(job.trainer)
+        if (
+            isinstance(error, Exception)
+            and (first := first_error(run_dir)) is not None
+            and first.rank != job.trainer.global_rank
+        ):
+            raise RuntimeError(f"rank {first.rank} failed first: {first.what}") from error
         raise
+
+
+def lost(job: build.Run, run_dir: Path) -> None:
+    """What is left to do when another rank has died and this one waits for it in vain."""
+    first = first_error(run_dir)
+    log.error("%s", f"rank {first.rank} failed first: {first.what}" if first else "another rank has ended without an error")
+    job.tracker.close("FAILED")
 
 
 def find_checkpoint(cfg: DictConfig) -> Path | None:
@@ -81,12 +102,12 @@ def find_checkpoint(cfg: DictConfig) -> Path | None:
     """
     if (folder := job_folder()) is not None and current_ticket() is not None:
         own = folder / "checkpoints" / "last.ckpt"
-        if own.is_file():
+        if own.exists():
             return own
     if cfg.ckpt_path is not None:
         path = Path(cfg.ckpt_path).expanduser().resolve()
-        path = path / "checkpoints" / "last.ckpt" if path.is_dir() else path
-        if not path.is_file():
+        path = path / "checkpoints" / "last.ckpt" if (path / "checkpoints").is_dir() else path
+        if not (path.is_file() or (path / SUMMARY).is_file()):
             raise ConfigError(f"ckpt_path={cfg.ckpt_path}: no such file; give a run's folder or its checkpoints/last.ckpt")
         return path
     if not cfg.resume:
@@ -115,13 +136,10 @@ def read_saved(checkpoint: Path, max_steps: int, fallback: bool = False) -> Save
     """
     previous = checkpoint.with_name(PREVIOUS)
     try:
-        state = torch.load(checkpoint, map_location="cpu", weights_only=True, mmap=True)
+        state = _summary(checkpoint)
         step, run_id = int(state["global_step"]), state["mlflow_run_id"]
-        with zipfile.ZipFile(checkpoint) as archive:
-            if (broken := archive.testzip()) is not None:  # torch does not look at the checksums
-                raise ValueError(f"the checksum of {broken} is wrong")
     except Exception as error:
-        if checkpoint == previous or not previous.is_file():
+        if checkpoint == previous or not previous.exists():
             raise ConfigError(f"ckpt_path={checkpoint}: not a readable checkpoint of this project ({error})") from error
         if not fallback:
             raise ConfigError(
@@ -137,16 +155,28 @@ def read_saved(checkpoint: Path, max_steps: int, fallback: bool = False) -> Save
     return Saved(checkpoint, step, run_id)
 
 
+def _summary(checkpoint: Path) -> dict[str, Any]:
+    """Of a file the whole state, its checksums compared (torch does not look at them); of DeepSpeed's folder a part."""
+    if checkpoint.is_dir():
+        return dict(json.loads((checkpoint / SUMMARY).read_text()))
+    state = torch.load(checkpoint, map_location="cpu", weights_only=True, mmap=True)
+    with zipfile.ZipFile(checkpoint) as archive:
+        if (broken := archive.testzip()) is not None:
+            raise ValueError(f"the checksum of {broken} is wrong")
+    return dict(state)
+
+
 def finish(cfg: DictConfig, job: build.Run, run_dir: Path) -> float | None:
     """Export the policy, print the table; after a signal say how to go on and exit with its code."""
     if job.stop.received is not None and job.trainer.global_step < job.trainer.max_steps:
         job.tracker.close("KILLED")
         where = run_dir / "checkpoints" / "last.ckpt"
         log.warning("stopped at step %d; to go on, repeat the command with ckpt_path=%s", job.trainer.global_step, where)
-        sys.exit(128 + job.stop.received)
+        # other ranks end without an error code: the first would take it for a failure while it is still at work
+        sys.exit(128 + job.stop.received if job.trainer.is_global_zero else 0)
     folder = Path(cfg.export_to).expanduser() if cfg.export_to else run_dir / "policy"
     if job.trainer.is_global_zero:
-        export_policy(job.policy.model, job.policy.tokenizer, folder)
+        export_policy(job.policy.model, job.policy.tokenizer, folder, job.weights.state)
     metrics = final_metrics(job)
     job.tracker.write_metrics(metrics, job.trainer.global_step)
     state = {"trial_state": "complete"} if current_ticket() else {}

@@ -1,0 +1,87 @@
+"""One rank of a small training job, started by `test_ranks.py`: trains each case and keeps what it logged and learned."""
+
+from __future__ import annotations
+
+import functools
+import sys
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import lightning as L
+import torch
+from fixtures import ConstantReward, LengthReward, fit, make_module, tiny_policy, weights
+
+from oar_lightning.advantage import AdvantageConfig
+from oar_lightning.data.stream import UpdatePlan
+from oar_lightning.loss import LossConfig
+from oar_lightning.module import PolicyOptimization
+from oar_lightning.ranks import whole_weights
+from oar_lightning.scoring import OarG, OarP, Uniform
+from oar_lightning.types import MathProblem
+
+PLAN = UpdatePlan(problems=4, group_size=4, minibatches=2, microbatches=2)
+LR = 1e-4
+"""The gradients that OAR-G scores by are ill-conditioned in float32 (a KL of outcomes 1e-3 apart): its weights, and by them how
+the loss depends on an update, round 1e-4 apart."""
+
+
+class OneTeaches:
+    """Rewards that differ within the groups of about half of the problems, told apart by their questions."""
+
+    def __call__(self, problems: list[MathProblem], completions: list[Any]) -> list[float]:
+        varied = LengthReward()(problems, completions)
+        return [r if sum(map(ord, p.question)) % 2 else 1.0 for p, r in zip(problems, varied, strict=True)]
+
+
+def cases() -> dict[str, tuple[PolicyOptimization, int]]:
+    """Name -> module and number of steps."""
+    scorers = {"grpo": Uniform(), "oar_g": OarG(), "oar_p": OarP()}
+    same = {name: (make_module(tiny_policy(), scorer=scorer, update=PLAN, lr=LR), 20) for name, scorer in scorers.items()}
+    budget = UpdatePlan(problems=4, group_size=4, minibatches=2, microbatches=4, token_budget=40)
+    batch = make_module(tiny_policy(), update=budget, loss=LossConfig(reduction="dapo"))
+    batch.method = type(batch.method)(**{**vars(batch.method), "advantage": AdvantageConfig(scale="batch")})
+    whole = UpdatePlan(problems=2, group_size=4, microbatches=2)
+    return same | {
+        "budget": (batch, 4),
+        "oar_g_short": (make_module(tiny_policy(), scorer=OarG(), update=PLAN, lr=LR), 4),
+        "some_learn": (make_module(tiny_policy(), reward=OneTeaches(), update=whole), 6),
+        "nobody_learns": (make_module(tiny_policy(), reward=ConstantReward(), update=whole), 2),
+    }
+
+
+class Watch(L.Callback):
+    """The completions of every batch of rollouts and the weights at the end."""
+
+    def __init__(self) -> None:
+        self.completions: list[tuple[str, ...]] = []
+
+    def on_train_batch_end(self, trainer: L.Trainer, module: Any, outputs: Any, batch: Any, batch_idx: int) -> None:
+        if batch.first:
+            self.completions.append(module.experience.rollouts.completions)
+
+    def on_train_end(self, trainer: L.Trainer, module: Any) -> None:
+        with whole_weights(trainer):
+            self.weights = weights(module)
+
+
+def train(names: list[str], strategy: Callable[[], Any] = lambda: "auto", devices: int = 1) -> dict[str, Any]:
+    results = {}
+    for name in names:
+        module, steps = cases()[name]
+        watch = Watch()
+        rows = fit(module, steps, [watch], strategy=strategy(), devices=devices).rows
+        results[name] = {"rows": rows, "weights": watch.weights, "completions": watch.completions}
+    return results
+
+
+if __name__ == "__main__":
+    torch.set_num_threads(1)
+    folder, rank, ranks, kind, *names = sys.argv[1:]
+    strategy: Callable[[], Any] = functools.partial(str, "ddp")
+    if kind.startswith("zero"):
+        from oar_lightning.deepspeed_strategy import ZeroRedundancy
+
+        strategy = functools.partial(ZeroRedundancy, int(kind.removeprefix("zero")))
+    found = train(names, strategy=strategy, devices=int(ranks))
+    torch.save(found, Path(folder) / f"rank{rank}.pt")

@@ -1,0 +1,178 @@
+"""Several ranks against one: the same seed and global batch give the same losses, weights and metrics."""
+
+from __future__ import annotations
+
+import os
+import socket
+import subprocess
+import sys
+from pathlib import Path
+from typing import Any
+
+import pytest
+import torch
+from fixtures import tiny_policy
+from rank_worker import cases, train
+
+from oar_lightning.ranks import interleaved, share
+
+NAMES = list(cases())
+METHODS = NAMES[:3]
+
+
+def start(folder: Path, script: str, *arguments: str, ranks: int = 2) -> list[subprocess.Popen[str]]:
+    with socket.socket() as probe:
+        probe.bind(("127.0.0.1", 0))
+        port = probe.getsockname()[1]
+    shared = {"MASTER_ADDR": "127.0.0.1", "MASTER_PORT": str(port), "WORLD_SIZE": str(ranks), "OMP_NUM_THREADS": "1"}
+    return [
+        subprocess.Popen(
+            [sys.executable, str(Path(__file__).with_name(script)), str(folder), str(rank), str(ranks), *arguments],
+            env=os.environ | shared | {"LOCAL_RANK": str(rank), "RANK": str(rank), "NODE_RANK": "0"},
+            stdout=subprocess.PIPE,
+            stderr=subprocess.STDOUT,
+            text=True,
+        )
+        for rank in range(ranks)
+    ]
+
+
+def train_on_two(folder: Path, strategy: str, names: list[str]) -> list[dict[str, Any]]:
+    """What each of two ranks makes of the cases."""
+    processes = start(folder, "rank_worker.py", strategy, *names)
+    try:
+        for process in processes:
+            output = process.communicate(timeout=150)[0]
+            assert process.returncode == 0, output[-3000:]
+    finally:
+        for process in processes:
+            process.kill()
+    return [torch.load(folder / f"rank{rank}.pt", weights_only=False) for rank in range(2)]
+
+
+@pytest.fixture(scope="module")
+def alone() -> dict[str, Any]:
+    """What one rank makes of the cases."""
+    return train(NAMES)
+
+
+@pytest.fixture(scope="module")
+def both(alone: dict[str, Any], tmp_path_factory: pytest.TempPathFactory) -> tuple[dict[str, Any], list[dict[str, Any]]]:
+    return alone, train_on_two(tmp_path_factory.mktemp("ranks"), "ddp", NAMES)
+
+
+Both = tuple[dict[str, Any], list[dict[str, Any]]]
+
+OWN = ("time/", "step_time", "credit/seconds", "update/", "credit/forward_equivalents", "credit/rank_stability")
+"""Metrics of how the work was done, which may differ; rank stability is measured on a few rows of each rank."""
+
+
+@pytest.mark.parametrize("name", NAMES)
+def test_the_losses_are_those_of_one_rank(name: str, both: Both) -> None:
+    one, two = both[0][name]["rows"], both[1][0][name]["rows"]
+    assert list(one) == list(range(1, cases()[name][1] + 1))
+    losses = [{step: row["loss"] for step, row in rows.items() if "loss" in row} for rows in (one, two)]
+    assert losses[1] == pytest.approx(losses[0], rel=1e-5, abs=1e-7)
+    assert bool(losses[0]) == (name != "nobody_learns")
+    if name in METHODS:
+        assert len(losses[0]) == 20
+        assert max(map(abs, losses[0].values())) > 0.1
+
+
+@pytest.mark.parametrize("name", NAMES)
+def test_all_ranks_end_with_the_weights_of_one(name: str, both: Both) -> None:
+    one, (first, second) = both[0][name]["weights"], [found[name]["weights"] for found in both[1]]
+    before = dict(tiny_policy().model.named_parameters())
+    learned = max(float((one[key] - before[key].detach()).abs().max()) for key in one)
+    assert (learned > 0) == (name != "nobody_learns")
+    for key in one:
+        assert torch.equal(first[key], second[key]), key
+        assert (first[key] - one[key]).abs().max() <= 0.02 * learned, key
+
+
+@pytest.mark.parametrize("name", NAMES)
+def test_metrics_and_completions_are_those_of_one_rank(name: str, both: Both) -> None:
+    one, two = both[0][name]["rows"], both[1][0][name]["rows"]
+    for step in one:
+        rows = [{k: v for k, v in row.items() if not k.startswith(OWN)} for row in (one[step], two[step])]
+        assert rows[1].keys() == rows[0].keys()
+        for key in rows[0]:  # correlations divide by spreads that may be tiny
+            assert rows[1][key] == pytest.approx(rows[0][key], rel=1e-3, abs=2e-3 if "corr_" in key else 1e-5), key
+        exact = ("reward", "rewards/accuracy", "num_tokens", "completions/max_length", "completions/min_length")
+        assert {k: rows[1][k] for k in exact if k in rows[1]} == {k: rows[0][k] for k in exact if k in rows[0]}
+    for whole, *parts in zip(both[0][name]["completions"], *(found[name]["completions"] for found in both[1]), strict=True):
+        groups = [[part[i : i + 4] for i in range(0, len(part), 4)] for part in parts]
+        assert list(whole) == [text for group in interleaved(groups) for text in group]
+
+
+def test_a_rank_without_a_signal_runs_along(both: Both) -> None:
+    """The case is one: some optimizer steps have one problem of two that teaches."""
+    assert 0.5 in [row.get("frac_reward_zero_std") for row in both[0]["some_learn"]["rows"].values()]
+
+
+@pytest.mark.parametrize("stage", [2, 3])
+def test_zero_redundancy_gives_the_losses_of_one_rank(stage: int, alone: dict[str, Any], tmp_path: Path) -> None:
+    pytest.importorskip("deepspeed", reason="the extra deepspeed is not installed", exc_type=ImportError)
+    names = ["oar_g_short", "budget", "some_learn"]
+    found, _ = train_on_two(tmp_path, f"zero{stage}", names)
+    for name in names:
+        losses, norms = (
+            [{step: row[key] for step, row in rows[name]["rows"].items() if "loss" in row} for rows in (alone, found)]
+            for key in ("loss", "grad_norm")
+        )
+        assert losses[1] == pytest.approx(losses[0], rel=1e-5, abs=1e-7), name
+        assert norms[1] == pytest.approx(norms[0], rel=1e-3), name
+        if name == "some_learn":
+            continue  # where nobody learns DeepSpeed's optimizer goes on by its momentum
+        for key, weight in alone[name]["weights"].items():
+            assert torch.allclose(found[name]["weights"][key], weight, atol=1e-5), (name, key)
+
+
+def test_problems_that_cannot_be_dealt_out_are_refused() -> None:
+    assert share("update.problems", 6, 3) == 2
+    with pytest.raises(
+        ValueError, match=r"update\.problems=7 .* 2 of them; set update\.problems to 6 or 8, or trainer\.devices"
+    ):
+        share("update.problems", 7, 2)
+    with pytest.raises(ValueError, match="to 4, or"):
+        share("update.problems", 3, 4)
+
+
+ENDS = {
+    ("1", "raise"): "rank 1 failed first: ArithmeticError: broken on purpose",
+    ("0", "raise"): "ArithmeticError: broken on purpose",
+}
+
+
+@pytest.mark.parametrize(
+    ("rank", "how"),
+    [("1", "raise"), pytest.param("0", "raise", marks=pytest.mark.slow), pytest.param("1", "kill", marks=pytest.mark.slow)],
+)
+def test_a_rank_that_fails_ends_the_run_with_its_error(rank: str, how: str, tmp_path: Path) -> None:
+    overrides = (
+        "trainer=ddp trainer.accelerator=cpu trainer.devices=2 trainer.precision=32-true num_threads=1 evaluation.problems=2"
+    )
+    reward = "_target_=oar_lightning.reward.FunctionReward", "path=failing_rank.breaking"
+    rewards = ["~reward.terms.accuracy", *(f"+reward.terms.accuracy.{setting}" for setting in reward)]
+    here = Path(__file__).resolve().parent
+    path = os.pathsep.join([str(here), str(here.parent), os.environ.get("PYTHONPATH", "")])
+    done = subprocess.run(
+        [
+            sys.executable,
+            "-m",
+            "oar_lightning",
+            "+experiment=smoke",
+            "logger=none",
+            "evaluation.greedy=false",
+            *overrides.split(),
+            *rewards,
+        ],
+        env=os.environ | {"PYTHONPATH": path, "BREAKING_RANK": rank, "BREAKING_HOW": how},
+        cwd=tmp_path,
+        capture_output=True,
+        text=True,
+        timeout=200,
+    )
+    assert done.returncode == 1, done.stderr[-2000:]
+    assert ENDS.get((rank, how), "Connection closed by peer") in done.stderr + done.stdout
+    assert len(list(tmp_path.glob("outputs/smoke/seed0/*"))) == 1
