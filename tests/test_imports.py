@@ -45,7 +45,7 @@ LAYERS = (
     {"scoring", "data", "reward", "policy", "heatmap", "problem_result", "tracking", "sweep"},
     {"rollout", "experience", "evaluation_metrics", "token_credit"},
     {"module", "supervised", "evaluation", "completion_scores", "audit"},
-    {"callbacks", "benchmark"},
+    {"callbacks", "benchmark", "planning"},
     {"reporting"},
     {"build_data", "search_space"},
     {"build", "multirun"},
