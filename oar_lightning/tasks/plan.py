@@ -98,8 +98,8 @@ def summary(job: Job, planned: Planned) -> str:
     how = f"ZeRO-{sharding.stage}" if sharding.zero else "no sharding"
     return (
         f"policy {job.policy.name}: {size.parameters:,} parameters, {size.trained:,} trained; precision {job.precision}, "
-        f"{sharding.ranks} rank(s), {how}; {job.completions} completions of {job.prompt} + {job.sampling.max_new_tokens} tokens "
-        f"a rank; passes of the update: {job.update_tokens:,} tokens, batches of generation: {job.rollout_tokens:,}"
+        f"{sharding.ranks} rank(s), {how}; {job.completions} completions of {job.prompt} + {job.sampling.max_new_tokens} "
+        f"tokens a rank; passes of the update: {job.update_tokens:,} tokens, batches of generation: {job.rollout_tokens:,}"
     )
 
 
