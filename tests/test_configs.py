@@ -90,7 +90,9 @@ def test_the_defaults() -> None:
 
 
 @pytest.mark.parametrize("name", names("experiment"))
-def test_experiments(name: str) -> None:
+def test_experiments(name: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    fake_vllm.install(monkeypatch)  # what paper_qwen2_5_1_5b samples with
+    monkeypatch.setattr(torch.cuda, "is_available", lambda: True)
     built = settings(f"+experiment={name}")
     assert isinstance(built.policy, FreshPolicy) == (name == "warm_start")
     text = (conf_dir() / "experiment" / f"{name}.yaml").read_text()

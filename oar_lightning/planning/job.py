@@ -174,7 +174,9 @@ def _passes(job: Job, model: Any, size: PolicySize, cache: int, element: int) ->
         per_row = through(lambda n: dry_run.forward_bytes(model, n, job.length, job.autocast), 1, 2)
         line = through(lambda n: dry_run.gradient_bytes(model, n, own, 1, job.autocast), max(1, rows // 2), rows)
         forward, gradient, copies = (per_row(2) - per_row(1)) / job.length, lambda tokens: line(tokens / own), 0.0
-    return Passes(size, job.prompt, own, job.update.problems, job.answer, cache, forward, gradient, element, copies)
+    return Passes(
+        size, job.prompt, own, job.update.problems, job.completions, job.answer, cache, forward, gradient, element, copies
+    )
 
 
 def policy_size_bytes(job: Job) -> float:

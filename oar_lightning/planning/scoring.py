@@ -43,6 +43,7 @@ class Passes:
     prompt: int
     completion: int
     prompts: int
+    completions: int
     answer: int
     cache: float
     forward: float
@@ -68,14 +69,21 @@ def plain_forward(size: PolicySize) -> float:
 
 
 def plain_gradient(size: PolicySize) -> float:
-    """Bytes of a token that `PlainDecoder` keeps for a gradient to the embeddings, and those alive on its way back.
+    """Bytes of a token that `PlainDecoder` keeps for a gradient to the embeddings.
 
     A layer keeps its states twice, what is projected, what is rotated, keys and values beside the past's, what is attended,
-    both halves of the MLP and the activated one.
+    both halves of the MLP and the activated one; the last layer, which runs only where it is read, keys and values. (What the
+    way back needs beside them is less than what it has freed by then.)
     """
     heads = (3 * size.heads + 5 * size.kv_heads) * size.head_size
     layer = 2 * size.hidden + heads + 3 * size.intermediate
-    return 4.0 * (size.layers * layer + 4 * size.intermediate + 6 * size.hidden)
+    last = size.hidden + 5 * size.kv_heads * size.head_size
+    return 4.0 * ((size.layers - 1) * layer + last + 2 * size.hidden)
+
+
+def rows_of(passes: Passes, budget: int, length: int) -> int:
+    """Rows of a batch: within the budget, one at least, no more than there are."""
+    return min(passes.completions, max(1, budget // length))
 
 
 def answer_logits(passes: Passes, rows: float) -> float:
@@ -85,8 +93,8 @@ def answer_logits(passes: Passes, rows: float) -> float:
 
 
 def gradient_batch(passes: Passes, budget: int) -> float:
-    """OAR-G: rows of completions within the budget, one at least, after prompts that were read once."""
-    rows = max(1, budget // passes.completion)
+    """OAR-G: rows of completions after prompts that were read once."""
+    rows = rows_of(passes, budget, passes.completion)
     prompts = passes.cache * passes.prompt * (passes.prompts + 2 * rows)  # all; a batch's copies; what its layers keep
     return passes.copies + prompts + passes.gradient(rows * passes.completion) + answer_logits(passes, rows)
 
@@ -98,7 +106,7 @@ def counterfactual_batch(passes: Passes, budget: int) -> float:
     are at most PADDING apart.
     """
     total = passes.length
-    texts = max(1, budget // total)
+    texts = rows_of(passes, budget, total)
     shortest = -(-total // PREFIX_SHARE)
     layer = passes.cache / passes.size.layers  # one layer's prefix and suffix are joined at a time
 
@@ -121,14 +129,15 @@ def attribution_batch(passes: Passes, budget: int, directions: int) -> float:
     """First-order estimates: activations of whole texts, gradients of every attention output in each direction, what stands
     alone in each masked place, and blocks of attention weights; or the counterfactuals that follow."""
     size = passes.size
-    texts = max(1, budget // passes.length)
+    texts = rows_of(passes, budget, passes.length)
     tokens = texts * passes.length
     of_heads = size.heads * size.head_size * 4.0
-    outs = directions * size.layers * of_heads * tokens
+    run = texts * passes.completion  # prompts are read once, without gradient
+    outs = directions * size.layers * of_heads * run
     alone = size.layers * 2 * of_heads * tokens + 2 * passes.cache * tokens
     spread = 6 * of_heads * tokens
     blocks = 6 * 4.0 * PAIRS
-    reading = passes.gradient(tokens) + outs
+    reading = passes.gradient(run) + outs
     comparing = outs + alone + spread + blocks + passes.cache * tokens + size.layers * 2 * of_heads * tokens
     first = passes.copies + clean_texts(passes, texts) + answer_logits(passes, texts) + max(reading, comparing)
     return max(first, counterfactual_batch(passes, budget))

@@ -56,6 +56,8 @@ SCORERS: dict[str, Scorer] = {
 }
 PHASES = ("weights", "generation", "update", "update, checkpointing", *SCORERS)
 LAST = 96
+RETURNED = {"MALLOC_MMAP_THRESHOLD_": "65536"}
+"""So that freed tensors leave the process at once: the C library keeps others for later, which no plan of tensors can know."""
 
 
 @dataclass(frozen=True)
@@ -142,7 +144,7 @@ def phase_work(case: Case, shape: RandomShape) -> Any:
         return lambda: module.assign_credit(part, advantages)
     module.experience = Experience(rollouts, module.assign_credit(rollouts, advantages))
     for parameter in module.model.parameters():  # as in a step's second pass
-        parameter.grad = torch.zeros_like(parameter)
+        parameter.grad = torch.full_like(parameter, 0.0)  # zeros would take their memory when they are written to
 
     def update() -> None:
         loss = module.training_step(Slot((), 0, 0, 0, 1), 1)
@@ -238,7 +240,7 @@ def main() -> None:
             key = f"{shape}/{phase}"
             if not options.plan_only:
                 command = [sys.executable, __file__, "--here", "--shapes", shape, "--phases", phase]
-                done = subprocess.run(command, stdout=subprocess.PIPE, check=True, text=True)
+                done = subprocess.run(command, stdout=subprocess.PIPE, check=True, text=True, env=os.environ | RETURNED)
                 results[key] = json.loads(done.stdout)
             results[key] |= planned(Case(shape, phase), folder)
             r = results[key]
