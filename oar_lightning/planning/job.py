@@ -140,7 +140,7 @@ def plan_job(job: Job) -> Planned:
         phases = ("rollout",) if job.engine_sleeps else None
         items.append(Item("vLLM", job.engine_bytes, phases) if phases else Item("vLLM", job.engine_bytes))
     if kept:
-        items += [Item("hidden states", 2 * kept, ("rollout",)), Item("hidden states", kept, ("scoring", "log-probabilities"))]
+        items += [Item("hidden states", kept, ("rollout",)), Item("hidden states", kept, ("scoring", "log-probabilities"))]
     if scoring is not None:
         items.append(Item("scoring", scoring(budget or 0), ("scoring",)))
     if job.kl or job.update.steps_per_rollout > 1:
@@ -200,7 +200,7 @@ def generation_bytes(job: Job, size: PolicySize, tokens: int, cache: float, forw
     rows = max(1, tokens // job.length)
     prompts = -(-rows // job.update.group_size) * job.prompt
     kept = rows * job.length * cache * (1 + 1 / size.layers)
-    drawing = 4.0 * rows * size.vocabulary + 3 * min(8.0 * rows * size.vocabulary, DRAW_BYTES)
+    drawing = 4.0 * rows * size.vocabulary + 2 * min(8.0 * rows * size.vocabulary, DRAW_BYTES)
     return max(kept + drawing, prompts * (forward + cache))
 
 
