@@ -23,7 +23,7 @@ def _composing(prepared: Prepare) -> None:
 
 
 def job_of(*overrides: str) -> Job:
-    return read_job(compose("config", [*overrides]), PlanConfig())
+    return read_job(compose("config", ["logger=none", *overrides]), PlanConfig())
 
 
 def test_a_plan_is_printed_and_nothing_is_loaded(
@@ -64,7 +64,9 @@ def test_proposed_budgets_are_the_largest_that_fit() -> None:
 
     def phases(factor: float) -> tuple[float, float]:
         update = replace(job.update, token_budget=int(factor * proposal.update_tokens), microbatches=128)
-        scorer = compose("config", ["scorer=oar_p", f"scorer.token_budget={int(factor * proposal.scorer_tokens)}"])
+        scorer = compose(
+            "config", ["logger=none", "scorer=oar_p", f"scorer.token_budget={int(factor * proposal.scorer_tokens)}"]
+        )
         plan = plan_job(replace(job, update=update, scorer=read_job(scorer, PlanConfig()).scorer)).plan
         return plan.of("update"), plan.of("scoring")
 
