@@ -80,7 +80,7 @@ class PretrainedPolicy:
     def load_tokenizer(self) -> Any:
         from transformers import AutoTokenizer
 
-        with _helpful(self.name):
+        with helpful(self.name):
             tokenizer = AutoTokenizer.from_pretrained(
                 self.location(), revision=self.revision, trust_remote_code=self.trust_remote_code
             )
@@ -91,7 +91,7 @@ class PretrainedPolicy:
         from transformers import AutoModelForCausalLM
 
         tokenizer = self.load_tokenizer()
-        with _helpful(self.name):
+        with helpful(self.name):
             model = AutoModelForCausalLM.from_pretrained(
                 self.location(),
                 revision=self.revision,
@@ -198,7 +198,7 @@ def _prepare_tokenizer(tokenizer: Any, name: str) -> Any:
     return tokenizer
 
 
-class _helpful:
+class helpful:
     """Turn a failed `from_pretrained` into an error that names the key and the remedy."""
 
     def __init__(self, name: str) -> None:

@@ -46,7 +46,7 @@ LAYERS = (
     {"scoring", "data", "reward", "policy", "heatmap", "problem_result", "tracking", "sweep"},
     {"rollout", "experience", "evaluation_metrics", "token_credit"},
     {"module", "supervised", "evaluation", "completion_scores", "audit"},
-    {"callbacks", "benchmark", "strategies"},
+    {"callbacks", "benchmark", "strategies", "planning"},
     {"deepspeed_strategy"},
     {"reporting"},
     {"build_data", "search_space"},

@@ -19,6 +19,7 @@ TASKS = {
     "audit": "oar_lightning.tasks.audit",
     "decontaminate": "oar_lightning.tasks.decontaminate",
     "benchmark": "oar_lightning.tasks.benchmark",
+    "plan": "oar_lightning.tasks.plan",
     "report": "oar_lightning.tasks.report",
     "sync": "oar_lightning.tasks.sync",
 }

@@ -1,0 +1,144 @@
+"""task=plan: the memory of a training run on each device, phase by phase, and token budgets that fit; nothing is loaded."""
+
+from __future__ import annotations
+
+import sys
+from collections.abc import Callable, Mapping
+from typing import Any
+
+from hydra.utils import instantiate
+from omegaconf import DictConfig
+from rich.console import Console
+from rich.table import Table
+
+from oar_lightning.build import plain
+from oar_lightning.config_check import ConfigError
+from oar_lightning.planning.config import PlanConfig
+from oar_lightning.planning.job import Job, Planned, Proposal, plan_job, propose
+from oar_lightning.planning.memory import PHASES, Sharding
+from oar_lightning.policy import PretrainedPolicy
+from oar_lightning.rollout import VllmConfig
+from oar_lightning.scoring import as_scorer
+
+STATES = {"AdamW": 2, "Adam": 2, "SGD": 0}
+"""Numbers that an optimizer keeps of each parameter."""
+
+
+def prepare(cfg: DictConfig) -> Callable[[], float]:
+    """Read the settings.
+
+    Raises:
+        ConfigError: for what a plan cannot be made of.
+    """
+    config: PlanConfig = instantiate(cfg.plan)
+    job = read_job(cfg, config)
+    return lambda: run(job, config)
+
+
+def read_job(cfg: DictConfig, config: PlanConfig) -> Job:
+    policy, loss, engine = instantiate(cfg.policy), instantiate(cfg.loss), instantiate(cfg.engine)
+    if not isinstance(policy, PretrainedPolicy):
+        raise ConfigError(
+            "task=plan reads a policy's config.json, and policy=fresh has none; pass policy=hf policy.name=<hub id or folder>"
+        )
+    settings = plain(cfg)
+    optimizer: Mapping[str, Any] = settings["optimizer"]
+    kind = str(optimizer["_target_"]).rpartition(".")[2]
+    if kind not in STATES or (kind == "SGD" and optimizer.get("momentum")):
+        raise ConfigError(
+            f"optimizer._target_={optimizer['_target_']}: a plan knows {', '.join(STATES)} (without momentum) only"
+        )
+    sharding = Sharding.of(settings["trainer"])
+    on_gpu = settings["trainer"].get("accelerator") in ("gpu", "cuda")
+    vllm = engine if isinstance(engine, VllmConfig) else None
+    return Job(
+        policy=policy,
+        precision=str(settings["trainer"].get("precision") or "32-true"),
+        sharding=sharding,
+        update=instantiate(cfg["update"]),
+        sampling=instantiate(cfg.rollout),
+        scorer=as_scorer(instantiate(cfg.scorer)),
+        prompt=int(cfg.data.get("max_prompt_tokens") or config.prompt_tokens),
+        answer=config.answer_tokens,
+        kl=bool(loss.kl_coef),
+        entropy_grad=loss.entropy_coef > 0,
+        states=STATES[kind],
+        whole_copy=on_gpu and not optimizer.get("fused"),
+        engine_bytes=None if vllm is None else vllm.gpu_memory_utilization * config.card_bytes,
+        engine_sleeps=vllm is not None and vllm.sleep,
+    )
+
+
+def run(job: Job, config: PlanConfig) -> float:
+    """Print the plan, and exit with code 1 where it does not fit; returns the peak in bytes."""
+    planned = plan_job(job)
+    console = Console()
+    console.print(summary(job, planned), soft_wrap=True, highlight=False)
+    console.print(table(planned))
+    fits = planned.plan.peak <= config.usable_bytes
+    console.print(
+        f"peak {planned.plan.peak / 1e9:.2f} GB of {config.usable_bytes / 1e9:.2f} GB (plan.card_gb={config.card_gb} less "
+        f"plan.reserve={config.reserve}): {'fits' if fits else 'does NOT fit'}",
+        soft_wrap=True,
+        highlight=False,
+    )
+    if planned.unknown_scorer:
+        console.print(f"scoring is not in it: nothing is known of the memory of {type(job.scorer).__name__}", soft_wrap=True)
+    if planned.host_bytes:
+        console.print(f"in the host's memory: {planned.host_bytes / 1e9:.2f} GB a rank", soft_wrap=True, highlight=False)
+    for line in advice(propose(job, planned, config.usable_bytes), planned):
+        console.print(line, soft_wrap=True, highlight=False)
+    if not fits:
+        sys.exit(1)
+    return planned.plan.peak
+
+
+def summary(job: Job, planned: Planned) -> str:
+    size, sharding = planned.size, job.sharding
+    how = f"ZeRO-{sharding.stage}" if sharding.zero else "no sharding"
+    return (
+        f"policy {job.policy.name}: {size.parameters:,} parameters, {size.trained:,} trained; precision {job.precision}, "
+        f"{sharding.ranks} rank(s), {how}; {job.completions} completions of {job.prompt} + {job.sampling.max_new_tokens} "
+        f"tokens a rank; passes of the update: {job.update_tokens:,} tokens, batches of generation: {job.rollout_tokens:,}"
+    )
+
+
+def table(planned: Planned) -> Table:
+    """GB of each item in each phase."""
+    rows = Table(title="Memory of one device, GB")
+    rows.add_column("held")
+    for phase in PHASES:
+        rows.add_column(phase, justify="right")
+    for name in dict.fromkeys(item.name for item in planned.plan.items):
+        held = [
+            sum(item.bytes for item in planned.plan.items if item.name == name and phase in item.phases) for phase in PHASES
+        ]
+        rows.add_row(name, *(f"{x / 1e9:.3f}" if x else "" for x in held))
+    rows.add_section()
+    rows.add_row("sum", *(f"{planned.plan.of(phase) / 1e9:.3f}" for phase in PHASES))
+    return rows
+
+
+def advice(proposal: Proposal, planned: Planned) -> list[str]:
+    """The largest budgets that fit, as overrides; or what fits in no size."""
+    found = {
+        "update.token_budget": proposal.update_tokens,
+        "update.microbatches": proposal.microbatches,
+        "rollout.token_budget": proposal.rollout_tokens,
+        "rollout.max_batch": proposal.max_batch,
+        "scorer.token_budget": proposal.scorer_tokens,
+    }
+    lines = ["budgets that fit: " + " ".join(f"{key}={value}" for key, value in found.items() if value is not None)]
+    lost = []
+    if proposal.update_tokens is None:
+        lost.append("the update of a single completion")
+    if planned.rollout is not None and proposal.rollout_tokens is None:
+        lost.append("the generation of a single completion")
+    if planned.scoring is not None and proposal.scorer_tokens is None:
+        lost.append("the scoring of a single completion")
+    if lost:
+        lines.append(
+            f"too large with any budget: {', '.join(lost)}; lower rollout.max_new_tokens, shard (a deepspeed trainer, more "
+            "trainer.devices), use trainer.precision=bf16-true, policy=hf_lora or policy.gradient_checkpointing=true"
+        )
+    return lines

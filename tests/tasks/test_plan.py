@@ -1,0 +1,105 @@
+"""task=plan: what it prints, what it refuses, and how it exits."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Callable
+from dataclasses import replace
+
+import pytest
+from hydra import compose
+
+from oar_lightning.planning import PlanConfig
+from oar_lightning.planning.job import Job, plan_job, propose
+from oar_lightning.policy import PretrainedPolicy
+from oar_lightning.tasks.plan import read_job
+
+Prepare = Callable[..., Callable[[], float | None]]
+
+
+@pytest.fixture(autouse=True)
+def _composing(prepared: Prepare) -> None:
+    """`prepared` has Hydra ready to compose."""
+
+
+def job_of(*overrides: str) -> Job:
+    return read_job(compose("config", ["logger=none", *overrides]), PlanConfig())
+
+
+def test_a_plan_is_printed_and_nothing_is_loaded(
+    prepared: Prepare, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def loaded(self: object) -> None:
+        raise AssertionError("the policy was loaded")
+
+    monkeypatch.setattr(PretrainedPolicy, "load", loaded)
+    peak = prepared("+experiment=oar_g", "task=plan")()
+    out = capsys.readouterr().out
+    assert "policy chain: 344,064 parameters, 344,064 trained; precision 32-true, 1 rank(s), no sharding" in out
+    assert peak is not None
+    assert f"peak {peak / 1e9:.2f} GB of 72.00 GB" in out
+    assert re.search(r"budgets that fit: update.token_budget=\d+ update.microbatches=1 rollout.token_budget=\d+ ", out)
+
+
+def test_what_does_not_fit_ends_with_1_and_budgets_that_do(prepared: Prepare, capsys: pytest.CaptureFixture[str]) -> None:
+    with pytest.raises(SystemExit) as stopped:
+        prepared("+experiment=oar_g", "task=plan", "plan.card_gb=0.2")()
+    assert stopped.value.code == 1
+    out = capsys.readouterr().out
+    assert "does NOT fit" in out
+    budgets = dict(re.findall(r"(\S+)=(\d+)", out[out.index("budgets that fit") :]))
+    again = [f"{key}={value}" for key, value in budgets.items()]
+    assert {"update.token_budget", "update.microbatches", "rollout.token_budget", "scorer.token_budget"} <= budgets.keys()
+    prepared("+experiment=oar_g", "task=plan", "plan.card_gb=0.2", *again)()
+    assert "does NOT fit" not in capsys.readouterr().out
+
+
+def test_proposed_budgets_are_the_largest_that_fit() -> None:
+    """Held against plans made with them: the proposal fits, half as much again does not."""
+    job = job_of("scorer=oar_p", "update.problems=16")
+    room = 0.12e9
+    proposal = propose(job, plan_job(job), room)
+    assert proposal.update_tokens is not None
+    assert proposal.scorer_tokens is not None
+
+    def phases(factor: float) -> tuple[float, float]:
+        update = replace(job.update, token_budget=int(factor * proposal.update_tokens), microbatches=128)
+        scorer = compose(
+            "config", ["logger=none", "scorer=oar_p", f"scorer.token_budget={int(factor * proposal.scorer_tokens)}"]
+        )
+        plan = plan_job(replace(job, update=update, scorer=read_job(scorer, PlanConfig()).scorer)).plan
+        return plan.of("update"), plan.of("scoring")
+
+    assert max(phases(1.0)) <= 1.01 * room
+    assert min(phases(1.5)) > room
+
+
+@pytest.mark.parametrize(
+    ("overrides", "phase", "more"),
+    [
+        (["update.microbatches=8"], "update", False),
+        (["rollout.max_batch=16"], "rollout", False),
+        (["loss.kl_coef=0.1"], "update", True),
+        (["update.minibatches=2"], "log-probabilities", True),
+        (["optimizer.fused=null", "trainer=gpu", "trainer.precision=32-true"], "optimizer step", True),
+        (["+trainer.strategy=ddp", "trainer.devices=2"], "update", True),
+    ],
+)
+def test_settings_move_the_phase_that_they_concern(overrides: list[str], phase: str, more: bool) -> None:
+    before, after = (plan_job(job_of(*o)).plan.of(phase) for o in ([], overrides))
+    assert after > before if more else after < before
+
+
+@pytest.mark.parametrize(
+    ("overrides", "message"),
+    [
+        (["policy=fresh"], "policy=fresh has none; pass policy=hf"),
+        (["trainer.devices=auto"], "trainer.devices=auto depends on the machine"),
+        (["plan.card_gb=h1000"], "plan.card_gb must be a number of GB or one of t4"),
+        (["policy=hf", "policy.name=/no/such/folder"], "policy.name=/no/such/folder: cannot be loaded"),
+    ],
+)
+def test_what_cannot_be_planned_names_key_and_remedy(overrides: list[str], message: str, prepared: Prepare) -> None:
+    with pytest.raises(Exception) as caught:  # noqa: PT011 - Hydra wraps what a target raises
+        prepared("task=plan", *overrides)()
+    assert message in f"{caught.value} {caught.value.__cause__}"
