@@ -256,7 +256,7 @@ class PolicyOptimization(L.LightningModule):
         self._sums.add({"entropy": (float(entropy.detach().sum()), float(mask.sum()))})
         self._sums.add({"loss": (float(out.loss.detach()), 0.0)})
         # Lightning averages over accumulate_grad_batches, DeepSpeed once more, and both over ranks, which is undone here
-        averaged = 2 if self.trainer.strategy.handles_gradient_accumulation else 1
+        averaged = 2 if self._trainer and self.trainer.strategy.handles_gradient_accumulation else 1
         return out.loss * update.microbatches**averaged * ranks()
 
     def _plan_passes(self, slot: Slot) -> Passes:

@@ -82,7 +82,8 @@ def test_proposed_budgets_are_the_largest_that_fit() -> None:
         (["loss.kl_coef=0.1"], "update", True),
         (["update.minibatches=2"], "log-probabilities", True),
         (["optimizer.fused=null", "trainer=gpu", "trainer.precision=32-true"], "optimizer step", True),
-        (["+trainer.strategy=ddp", "trainer.devices=2"], "update", True),
+        (["+trainer.strategy=ddp", "trainer.devices=2", "update.problems=64"], "update", True),
+        (["+trainer.strategy=ddp", "trainer.devices=2"], "rollout", False),
     ],
 )
 def test_settings_move_the_phase_that_they_concern(overrides: list[str], phase: str, more: bool) -> None:
