@@ -12,7 +12,7 @@ train: $(VENV)/.installed
 	$(BIN)/python -m oar_lightning +experiment=oar_g $(ARGS)
 
 test: $(VENV)/.installed
-	$(BIN)/python -m pytest $(ARGS)
+	$(BIN)/python -m pytest --numprocesses 2 --dist worksteal $(ARGS)
 
 slow: $(VENV)/.installed
 	$(BIN)/python -m pytest -m slow --timeout 1800 $(ARGS)

@@ -7,9 +7,7 @@ noting it costs a repetition that changes nothing. The run itself is found again
 
 from __future__ import annotations
 
-import contextlib
 import dataclasses
-import fcntl
 import json
 import logging
 from collections.abc import Callable, Iterable, Iterator
@@ -20,7 +18,7 @@ from mlflow.entities import Metric, Param, RunTag, ViewType
 from mlflow.exceptions import MlflowException
 
 from oar_lightning.journal import JOURNAL, Position, Record, State, read_records, undelivered
-from oar_lightning.paths import local_database
+from oar_lightning.mlflow_client import connect
 
 log = logging.getLogger(__name__)
 
@@ -217,15 +215,3 @@ def parts(records: list[Record]) -> list[Record]:
         return records
     values = records[0].get("values", {})
     return [{**records[0], "values": {key: value}} for key, value in values.items()] if len(values) > 1 else []
-
-
-def connect(tracking_uri: str) -> MlflowClient:
-    """A client whose store exists. Processes that make the same new SQLite database at once would disturb each other."""
-    with contextlib.ExitStack() as stack:
-        if (database := local_database(tracking_uri)) is not None:
-            database.parent.mkdir(parents=True, exist_ok=True)
-            lock = stack.enter_context(database.with_name(f"{database.name}.lock").open("w"))
-            fcntl.flock(lock, fcntl.LOCK_EX)
-        client = MlflowClient(tracking_uri)  # makes the tables
-        client.search_experiments(max_results=1)  # asks a server whether it is there
-    return client

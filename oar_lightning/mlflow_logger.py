@@ -8,7 +8,6 @@ from __future__ import annotations
 
 import atexit
 import logging
-import os
 import re
 import shutil
 import threading
@@ -25,19 +24,15 @@ from mlflow import MlflowClient
 from mlflow.tracking.context.registry import resolve_tags
 
 from oar_lightning.config_check import ConfigError
-from oar_lightning.delivery import JOURNAL_TAG, Delivery, connect
+from oar_lightning.delivery import JOURNAL_TAG, Delivery
 from oar_lightning.journal import Journal, JournalInUse
+from oar_lightning.mlflow_client import connect
 from oar_lightning.paths import local_artifacts, local_database
 
 log = logging.getLogger(__name__)
 
 FOLDER = "tracking"
 """The journal's place in a run's folder."""
-
-# MLflow's own retries would hold a request for minutes; the courier tries again by itself
-os.environ.setdefault("MLFLOW_HTTP_REQUEST_MAX_RETRIES", "1")
-os.environ.setdefault("MLFLOW_HTTP_REQUEST_BACKOFF_FACTOR", "1")
-os.environ.setdefault("MLFLOW_HTTP_REQUEST_TIMEOUT", "20")
 
 
 @dataclass(frozen=True)

@@ -10,7 +10,7 @@ from pathlib import Path
 
 import pytest
 
-from oar_lightning.sweep.locks import FileLock
+from oar_lightning.locks import FileLock
 
 
 def run(folder: Path, *arguments: str) -> subprocess.CompletedProcess[str]:

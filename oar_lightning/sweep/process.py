@@ -17,7 +17,7 @@ import time
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from pathlib import Path
 
-from oar_lightning.sweep.locks import FileLock
+from oar_lightning.locks import FileLock
 from oar_lightning.sweep.trial import (
     FOLDER_VARIABLE,
     TICKET,

@@ -3,29 +3,24 @@
 from __future__ import annotations
 
 import logging
-import os
 from collections.abc import Mapping
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from mlflow import MlflowClient
 from mlflow.entities import Run
 from mlflow.exceptions import MlflowException
 from optuna.trial import FrozenTrial, TrialState
 
 from oar_lightning.config_check import ConfigError
+from oar_lightning.locks import FileLock
+from oar_lightning.mlflow_client import connect
 from oar_lightning.sweep.figures import draw_figures
-from oar_lightning.sweep.locks import FileLock
 from oar_lightning.sweep.study import SweepStudy
 from oar_lightning.sweep.table import STATES, as_csv, as_json, results_table, times_table
 from oar_lightning.sweep.trial import read_run_id
 
 log = logging.getLogger(__name__)
-
-# a server that is away is asked again after the next trial; MLflow's own seven retries would take minutes
-os.environ.setdefault("MLFLOW_HTTP_REQUEST_MAX_RETRIES", "1")
-os.environ.setdefault("MLFLOW_HTTP_REQUEST_TIMEOUT", "20")
 
 STATUS = {"complete": "FINISHED", "failed": "FAILED", "pruned": "KILLED", "killed": "KILLED"}
 """trial_state -> status of its MLflow run."""
@@ -62,8 +57,8 @@ class Mlflow:
     """
 
     def __init__(self, store: Store, study: SweepStudy, tags: Mapping[str, str]) -> None:
-        self.client = MlflowClient(store.tracking_uri)
         try:
+            self.client = connect(store.tracking_uri)
             with FileLock(study.storage.path.with_name(".mlflow.lock")):  # processes that start together make one of each
                 self.experiment_id = self._experiment(store)
                 self.parent_run_id: str = self._parent(study, tags)

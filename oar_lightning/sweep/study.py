@@ -15,7 +15,7 @@ import optuna
 from optuna.trial import FrozenTrial, TrialState, create_trial
 
 from oar_lightning.config_check import ConfigError
-from oar_lightning.sweep.locks import FileLock
+from oar_lightning.locks import FileLock
 from oar_lightning.sweep.plan import Plan
 from oar_lightning.sweep.samplers import RETRY_OF
 from oar_lightning.sweep.storage import SweepStorage

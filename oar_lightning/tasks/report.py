@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import os
 import shlex
 from collections.abc import Callable
 from pathlib import Path
@@ -15,6 +14,7 @@ from omegaconf import DictConfig
 from rich.console import Console
 
 from oar_lightning.config_check import ConfigError
+from oar_lightning.mlflow_client import connect
 from oar_lightning.reporting import (
     ENDS,
     ReportConfig,
@@ -63,12 +63,8 @@ def open_store(cfg: DictConfig) -> MlflowClient:
         raise ConfigError(
             f"logger.tracking_uri={uri}: no such database; run from the folder that holds mlflow.db, or set the URI"
         )
-    # MLflow's own seven retries take minutes
-    os.environ.setdefault("MLFLOW_HTTP_REQUEST_MAX_RETRIES", "1")
-    client = MlflowClient(uri)
     try:
-        client.search_experiments(max_results=1)
+        return connect(uri)
     except MlflowException as error:
         reason = error.message.splitlines()[0]
         raise ConfigError(f"logger.tracking_uri={uri} cannot be read ({reason}); start its server, or name another") from error
-    return client

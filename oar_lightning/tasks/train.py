@@ -22,9 +22,9 @@ from oar_lightning.callbacks.checkpoint import PREVIOUS
 from oar_lightning.callbacks.errors import first_error, forget_errors
 from oar_lightning.callbacks.progress import before_after_table
 from oar_lightning.config_check import ConfigError
+from oar_lightning.locks import FileLock
 from oar_lightning.policy import export_policy
 from oar_lightning.strategies import end_other_ranks, report_lost_ranks
-from oar_lightning.sweep.locks import FileLock
 from oar_lightning.sweep.trial import Result, current_ticket, is_first_rank, job_folder, write_result
 from oar_lightning.tasks.run_tags import note_run, run_parameters, run_tags
 

@@ -11,8 +11,8 @@ from pathlib import Path
 
 import pytest
 
+from oar_lightning.locks import FileLock
 from oar_lightning.sweep import process
-from oar_lightning.sweep.locks import FileLock
 from oar_lightning.sweep.process import reporting, run_job, run_process
 from oar_lightning.sweep.trial import (
     FOLDER_VARIABLE,
