@@ -21,6 +21,7 @@ with install_import_hook("oar_lightning", "typechecker.typechecked"):
 import hypothesis
 import pytest
 import torch
+from composing import hydra_conf  # noqa: F401  (a fixture)
 from mlflow_stores import http_app_store, server, store, template  # noqa: F401  (fixtures)
 from toy import gpt2, qwen2_golden
 

@@ -13,11 +13,10 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from hydra import compose, initialize_config_dir
+from composing import composed
 
 from oar_lightning.answer_span import AnswerFormat
 from oar_lightning.audit import audit, read_rows
-from oar_lightning.paths import conf_dir
 from oar_lightning.tasks.audit import prepare
 from oar_lightning.verify import Verifier, VerifierConfig
 
@@ -149,12 +148,12 @@ def test_the_command_prints_a_table_and_writes_one_object_a_file(tmp_path: Path)
         (["audit.files=[gone.jsonl]"], "audit.files: gone.jsonl cannot be read"),
     ],
 )
+@pytest.mark.usefixtures("hydra_conf")
 def test_bad_settings_are_told_before_the_work(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, overrides: list[str], message: str
 ) -> None:
     monkeypatch.chdir(tmp_path)
     write(tmp_path / "p.jsonl", PROBLEMS)
-    with initialize_config_dir(str(conf_dir()), version_base="1.3"):
-        cfg = compose("config", ["task=audit", *overrides])
+    cfg = composed("task=audit", *overrides)
     with pytest.raises(ValueError, match=re.escape(message)):
         prepare(cfg)

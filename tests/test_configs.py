@@ -7,20 +7,16 @@ import itertools
 import json
 import re
 import shlex
-from collections.abc import Iterator
 from pathlib import Path
 
 import fake_vllm
 import pytest
 import torch
-from hydra import compose, initialize_config_dir
-from hydra.core.global_hydra import GlobalHydra
-from hydra.core.hydra_config import HydraConfig
+from composing import checked, composed, settings
 from hydra.errors import HydraException
-from omegaconf import DictConfig, open_dict
 
 from oar_lightning.__main__ import check_config, top_level_keys
-from oar_lightning.build import Settings, build_settings, plain
+from oar_lightning.build import build_settings, plain
 from oar_lightning.config_check import ConfigError, check_targets
 from oar_lightning.data.chain import ChainProblems
 from oar_lightning.data.files import FileProblems
@@ -39,32 +35,7 @@ def names(group: str) -> list[str]:
     return found
 
 
-@pytest.fixture(autouse=True)
-def _hydra(monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
-    monkeypatch.delenv("MLFLOW_TRACKING_URI", raising=False)
-    with initialize_config_dir(str(conf_dir()), version_base="1.3"):
-        yield
-    GlobalHydra.instance().clear()
-
-
-def composed(*overrides: str) -> DictConfig:
-    """The config as `main` gets it; ${hydra:...} resolves as in a run."""
-    cfg = compose("config", list(overrides), return_hydra_config=True)
-    HydraConfig.instance().set_config(cfg)
-    with open_dict(cfg):
-        del cfg["hydra"]
-    return cfg
-
-
-def checked(*overrides: str) -> DictConfig:
-    cfg = composed(*overrides)
-    check_config(cfg)
-    check_targets(plain(cfg))
-    return cfg
-
-
-def settings(*overrides: str) -> Settings:
-    return build_settings(checked(*overrides))
+pytestmark = pytest.mark.usefixtures("hydra_conf")
 
 
 @pytest.fixture

@@ -3,23 +3,18 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Iterator
 from itertools import islice
 from pathlib import Path
 from typing import Any
 
 import datasets
 import pytest
-from hydra import compose, initialize_config_dir
-from hydra.core.global_hydra import GlobalHydra
-from hydra.core.hydra_config import HydraConfig
+from composing import checked, settings
 from hydra.errors import HydraException
-from omegaconf import DictConfig, open_dict
 
-from oar_lightning.__main__ import check_config
-from oar_lightning.build import Settings, build_settings, plain
+from oar_lightning.build import build_settings
 from oar_lightning.build_data import build_keep
-from oar_lightning.config_check import ConfigError, check_targets
+from oar_lightning.config_check import ConfigError
 from oar_lightning.data.chain import ChainProblems
 from oar_lightning.data.hub import HubProblems
 from oar_lightning.data.mixture import Mixture
@@ -82,27 +77,12 @@ PRESETS = {
 }
 
 
+pytestmark = pytest.mark.usefixtures("hydra_conf")
+
+
 @pytest.fixture(autouse=True)
-def _hydra(monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
-    monkeypatch.delenv("MLFLOW_TRACKING_URI", raising=False)
+def _offline(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(datasets.config, "HF_HUB_OFFLINE", True)
-    with initialize_config_dir(str(conf_dir()), version_base="1.3"):
-        yield
-    GlobalHydra.instance().clear()
-
-
-def checked(*overrides: str) -> DictConfig:
-    cfg = compose("config", list(overrides), return_hydra_config=True)
-    HydraConfig.instance().set_config(cfg)
-    with open_dict(cfg):
-        del cfg["hydra"]
-    check_config(cfg)
-    check_targets(plain(cfg))
-    return cfg
-
-
-def settings(*overrides: str) -> Settings:
-    return build_settings(checked(*overrides))
 
 
 def local(tmp_path: Path, kind: str, name: str, split: str) -> str:

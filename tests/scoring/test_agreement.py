@@ -5,13 +5,12 @@ from __future__ import annotations
 import dataclasses
 
 import pytest
+from composing import composed
 from fixtures import built_in_policy, make_stage
-from hydra import compose, initialize_config_dir
 from hydra.utils import instantiate
 
 from oar_lightning.data.chain import ChainProblems, ChainTask
 from oar_lightning.data.stream import ProblemStream
-from oar_lightning.paths import conf_dir
 from oar_lightning.rollout import SamplingConfig
 from oar_lightning.scoring import OarG, OarP
 from oar_lightning.scoring.oar_g import rank_correlation
@@ -46,11 +45,11 @@ def recall(expected, actual, rollouts):
     return mean(found)
 
 
+@pytest.mark.usefixtures("hydra_conf")
 def test_default_approximation_agrees_with_exact_scores(sampled):
     """reports/oar_p_agreement has the numbers; these bounds are somewhat below them."""
     model, rollouts = sampled
-    with initialize_config_dir(str(conf_dir()), version_base="1.3"):
-        approximate = instantiate(compose("config", ["scorer=oar_p_approximate"]).scorer)
+    approximate = instantiate(composed("scorer=oar_p_approximate").scorer)
     model.double()
     expected, actual = OarP()(model, rollouts), approximate(model, rollouts)
     assert correlation(expected, actual, rollouts) > 0.85

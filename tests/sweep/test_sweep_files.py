@@ -3,21 +3,15 @@
 from __future__ import annotations
 
 import shlex
-from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
-from hydra import compose, initialize_config_dir
-from hydra.core.global_hydra import GlobalHydra
-from hydra.core.hydra_config import HydraConfig
+from composing import composed_whole, settings
 from hydra.core.plugins import Plugins
 from hydra.plugins.launcher import Launcher
-from omegaconf import DictConfig, open_dict
 from optuna.distributions import CategoricalDistribution, IntUniformDistribution, LogUniformDistribution, UniformDistribution
 
-from oar_lightning.__main__ import check_config
-from oar_lightning.build import Settings, build_settings, plain
-from oar_lightning.config_check import ConfigError, check_targets
+from oar_lightning.config_check import ConfigError
 from oar_lightning.paths import conf_dir, sweeps_dir
 from oar_lightning.scoring import OarG, OarP, Oracle
 from oar_lightning.search_space import SearchSpace
@@ -26,32 +20,11 @@ ROOT = Path(__file__).resolve().parents[2]
 NAMES = sorted(path.stem for path in sweeps_dir().glob("*.yaml"))
 
 
-@pytest.fixture(autouse=True)
-def _hydra(monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
-    monkeypatch.delenv("MLFLOW_TRACKING_URI", raising=False)
-    with initialize_config_dir(str(conf_dir()), version_base="1.3"):
-        yield
-    GlobalHydra.instance().clear()
-
-
-def composed(*overrides: str) -> DictConfig:
-    """The whole config, Hydra's part too."""
-    cfg = compose("config", list(overrides), return_hydra_config=True)
-    HydraConfig.instance().set_config(cfg)
-    return cfg
-
-
-def settings(*overrides: str) -> Settings:
-    cfg = composed(*overrides)
-    with open_dict(cfg):
-        del cfg["hydra"]
-    check_config(cfg)
-    check_targets(plain(cfg))
-    return build_settings(cfg)
+pytestmark = pytest.mark.usefixtures("hydra_conf")
 
 
 def space_of(name: str, *arguments: str) -> SearchSpace:
-    return SearchSpace.of(composed(f"+sweeps={name}"), [f"+sweeps={name}", *arguments])
+    return SearchSpace.of(composed_whole(f"+sweeps={name}"), [f"+sweeps={name}", *arguments])
 
 
 def test_these_are_the_sweeps() -> None:
@@ -134,7 +107,7 @@ def test_a_grid_refuses_intervals() -> None:
 )
 def test_launchers_of_the_extra_compose_with_a_sweep(name: str, package: str) -> None:
     pytest.importorskip(f"hydra_plugins.{package}", reason="needs the extra: pip install 'oar-lightning[sweep]'")
-    cfg = composed("+sweeps=tau_beta", f"hydra/launcher={name}", "hydra.sweeper.n_jobs=4")
+    cfg = composed_whole("+sweeps=tau_beta", f"hydra/launcher={name}", "hydra.sweeper.n_jobs=4")
     assert cfg.hydra.sweeper.n_jobs == 4
     launcher = Plugins.instance()._instantiate(cfg.hydra.launcher)
     assert isinstance(launcher, Launcher)
@@ -155,10 +128,10 @@ def test_documented_sweeps_build() -> None:
         of_hydra = [a for a in arguments if a.startswith(("hydra.", "hydra/"))]
         others = [a for a in arguments if a not in of_hydra]
         (name,) = [a for a in others if a.startswith("+sweeps=")]
-        space = SearchSpace.of(composed(name, *of_hydra), others)
+        space = SearchSpace.of(composed_whole(name, *of_hydra), others)
         settings(*space.overrides(next(space.examples())))
 
 
 def test_a_study_is_named_by_its_sweep_and_lies_under_the_output_root() -> None:
-    cfg = composed("+sweeps=tau_beta", "hydra.sweeper.study_name=mine", f"output_root={Path('elsewhere')}")
+    cfg = composed_whole("+sweeps=tau_beta", "hydra.sweeper.study_name=mine", f"output_root={Path('elsewhere')}")
     assert cfg.hydra.sweeper.folder == "elsewhere/sweeps/mine"

@@ -5,7 +5,7 @@ from __future__ import annotations
 from pathlib import Path
 
 import pytest
-from conftest import Prepare
+from composing import Prepare
 from mlflow import MlflowClient
 
 from oar_lightning.delivery import Delivery
