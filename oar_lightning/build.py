@@ -141,6 +141,11 @@ def _check_combinations(settings: Settings, cfg: DictConfig) -> None:
             "policy=fresh is a random policy, which task=train cannot learn from; train it first with "
             "+experiment=warm_start, then pass policy=hf policy.name=<its folder>"
         )
+    if settings.loss.reduction == "bnpo" and settings.update.budget.auto:
+        raise ConfigError(
+            "update.token_budget=auto divides a step as memory allows, on which loss.reduction=bnpo depends; set "
+            "update.token_budget to a number or null, or loss.reduction=dapo, the same mean over the whole step"
+        )
     settings.engine.check(settings.sampling)
     if isinstance(settings.engine, VllmConfig):
         for key, needed in (("devices", 1), ("strategy", "auto")):

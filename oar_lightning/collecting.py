@@ -7,7 +7,7 @@ from __future__ import annotations
 
 import dataclasses
 import time
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 from typing import Any
 
@@ -27,6 +27,7 @@ from oar_lightning.randomness import derive_seed
 from oar_lightning.ranks import gathered, interleaved, rank, ranks
 from oar_lightning.rollout import RolloutStage, SamplingConfig
 from oar_lightning.scoring import Scorer, checked_importance
+from oar_lightning.token_budget import TokenBudget
 from oar_lightning.types import Credit, MathProblem, Rollouts
 
 
@@ -56,6 +57,11 @@ class ExperienceCollector(L.LightningModule):
         self._pending: dict[str, float] = {}
         """Metrics of the current step that are the same on all ranks, or of which the slowest rank's counts."""
         self._sums = MetricSums()
+
+    @property
+    def budgets(self) -> tuple[TokenBudget, ...]:
+        """What bounds the passes of each phase."""
+        return (self.method.update.budget, self.method.sampling.budget, *self.method.scorer.budgets)
 
     def collect(self, problems: tuple[MathProblem, ...], step: int) -> Experience:
         """Sample completions, judge them, assign credit. Drawn from (seed, step, problem's place) alone: runs that differ in
@@ -114,8 +120,9 @@ class ExperienceCollector(L.LightningModule):
             return rollouts
         states = None
         with evaluating(self.model):
-            for rows, part in self._parts(rollouts):
-                found = prediction_states(self.model, part.attention_mask, part.token_ids)
+            for rows, found in self._in_parts(
+                rollouts, lambda part: prediction_states(self.model, part.attention_mask, part.token_ids)
+            ):
                 states = found.new_zeros(*rollouts.token_ids.shape, found.shape[-1]) if states is None else states
                 states[rows, rollouts.columns(rows)] = found
         return dataclasses.replace(rollouts, prediction_states=states)
@@ -141,19 +148,24 @@ class ExperienceCollector(L.LightningModule):
         """Log-probabilities [B S] of all completions."""
         out = torch.zeros(rollouts.token_ids.shape, device=rollouts.token_ids.device)
         with evaluating(model):
-            for rows, part in self._parts(rollouts):
-                logprobs = self._logprobs(model, part, part.prediction_states)[0]
+            for rows, logprobs in self._in_parts(rollouts, lambda part: self._logprobs(model, part, part.prediction_states)[0]):
                 out = out.to(logprobs.dtype)
                 out[rows, rollouts.columns(rows)] = logprobs
         return out
 
-    def _parts(self, rollouts: Rollouts) -> Iterator[tuple[Tensor, Rollouts]]:
-        """The rows in as many parts as the update has micro-batches."""
+    def _in_parts(self, rollouts: Rollouts, work: Callable[[Rollouts], Tensor]) -> Iterator[tuple[Tensor, Tensor]]:
+        """Rows, and what comes of `work` on them: in as many parts as the update has micro-batches, with its budget."""
         update = self.method.update
-        rows = torch.arange(len(rollouts), device=rollouts.token_ids.device)
-        for some in split_rows(rows, update.minibatches * update.microbatches):
-            if len(some):
-                yield some, rollouts.select(some)
+        parts = split_rows(torch.arange(len(rollouts)), update.minibatches * update.microbatches)
+
+        def rows(chunk: list[int]) -> Tensor:
+            return torch.tensor(chunk, device=rollouts.token_ids.device)
+
+        lengths = rollouts.attention_mask.sum(1).tolist()
+        for chunk, found in update.budget.over(
+            lengths, lambda chunk: work(rollouts.select(rows(chunk))), [part.tolist() for part in parts]
+        ):
+            yield rows(chunk), found
 
     def _logprobs(
         self, model: Any, rollouts: Rollouts, states: Tensor | None = None, decoder: Any = None

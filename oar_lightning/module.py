@@ -19,7 +19,7 @@ from oar_lightning.batching import length_buckets
 from oar_lightning.collecting import ExperienceCollector, Method
 from oar_lightning.data.datamodule import dropped_metrics
 from oar_lightning.data.stream import Slot
-from oar_lightning.diagnostics import MetricSums, mean_correlation
+from oar_lightning.diagnostics import MetricSums, Sums, mean_correlation
 from oar_lightning.experience import Experience
 from oar_lightning.language_model import base_model, token_logprobs
 from oar_lightning.loss import Denominators, policy_loss
@@ -27,6 +27,7 @@ from oar_lightning.policy import Policy
 from oar_lightning.ranks import gathered, rank, ranks, whole_weights
 from oar_lightning.rollout import RolloutStage
 from oar_lightning.schedule import Schedule
+from oar_lightning.token_budget import PartialGradients, agree
 
 PHASES = {"generate": "rollout", "reward": "reward", "score": "score", "update": "update"}
 """Phase of a step as ``time/<phase>_s`` names it -> as the totals ``seconds/<phase>`` do."""
@@ -61,6 +62,8 @@ class PolicyOptimization(ExperienceCollector):
         self._compiled: tuple[Any] | None = None
         self.experience: Experience | None = None
         self._passes: Passes | None = None
+        self._made: list[list[int]] = []
+        """Lengths of the rows of each pass of the current optimizer step so far."""
         self._update_seconds = 0.0
         self._clock = time.perf_counter()
         self.former_seconds = dict.fromkeys(PHASES, 0.0)
@@ -81,15 +84,60 @@ class PolicyOptimization(ExperienceCollector):
         in each backward pass.
         """
         assert self.experience is not None, "the first slot of a batch of rollouts, or the checkpoint, brings experience"
-        method, update = self.method, self.method.update
         if batch.microbatch == 0 or self._passes is None:
             self._passes = self._plan_passes(batch)
-        over = self._passes.over
+            if self._repeats:
+                self.zero_grad()
         # the loss is a sum of shares; its mean is one over 1 step, whatever the number of passes and ranks
         self._sums.add({"loss": (0.0, float(batch.microbatch == 0 and rank() == 0))} if self._passes.of_all_ranks else {})
         if batch.microbatch >= len(self._passes.rows):
             return self._nothing() if ranks() > 1 else None
-        part = self.experience.select(self._passes.rows[batch.microbatch])
+        rows = self._passes.rows[batch.microbatch]
+        lengths = self.experience.rollouts.attention_mask[rows].sum(1).tolist()
+        if self._repeats:
+            return self._learn(rows, lengths)
+        loss, metrics = self._share_of_loss(rows)
+        self._sums.add(metrics)
+        self._made.append(lengths)
+        # Lightning averages over accumulate_grad_batches, DeepSpeed once more, and both over ranks, which is undone here
+        averaged = 2 if self._trainer and self.trainer.strategy.handles_gradient_accumulation else 1
+        return loss * self.method.update.microbatches**averaged * ranks()
+
+    @property
+    def _repeats(self) -> bool:
+        """Whether a pass that does not fit into memory is made again in parts. Not with DeepSpeed: its ranks make each pass
+        together."""
+        return self.method.update.budget.auto and bool(
+            self._trainer and not self.trainer.strategy.handles_gradient_accumulation
+        )
+
+    def _learn(self, rows: Tensor, lengths: list[int]) -> Tensor:
+        """Make the gradients of the rows' share of the loss, in parts where it does not fit into memory; returns a loss of its
+        value that moves nothing, for Lightning.
+
+        Each rank does so by itself: what DDP sums over ranks are the gradients that are there after its own backward pass.
+        """
+        gradients = PartialGradients([p for p in self.parameters() if p.requires_grad], len(rows))
+
+        def learn(chunk: list[int]) -> tuple[Tensor, Sums]:
+            loss, metrics = self._share_of_loss(rows[chunk])
+            with gradients.of(chunk) as missing, torch.autocast(loss.device.type, enabled=False):
+                self.trainer.strategy.backward(loss * ranks(), None, **missing)
+            return loss.detach(), metrics
+
+        shares = []
+        for chunk, (loss, metrics) in self.method.update.budget.over(lengths, learn, [[*range(len(rows))]]):
+            self._sums.add(metrics)
+            self._made.append([lengths[i] for i in chunk])
+            shares.append(loss)
+        total = torch.stack(shares).sum() * self.method.update.microbatches * ranks()
+        return self._nothing() + total if ranks() > 1 else total.requires_grad_()
+
+    def _share_of_loss(self, rows: Tensor) -> tuple[Tensor, Sums]:
+        """These rows' share of the optimizer step's loss, and their metrics."""
+        assert self.experience is not None
+        assert self._passes is not None
+        part = self.experience.select(rows)
         mask = part.rollouts.response_mask
         logprobs, entropy = self._logprobs(self.model, part.rollouts, decoder=self._decoder())
         old = part.rollouts.old_logprobs
@@ -98,19 +146,18 @@ class PolicyOptimization(ExperienceCollector):
             logprobs.detach() if old is None else old,
             part.credit.advantages,
             mask,
-            over,
-            method.loss,
+            self._passes.over,
+            self.method.loss,
             ref_logprobs=part.rollouts.ref_logprobs,
             entropy=entropy,
             sampler_logprobs=part.rollouts.sampler_logprobs,
         )
         correlation = mean_correlation(part.credit.importance, entropy.detach(), part.rollouts.reasoning_mask)
-        self._sums.add(out.metrics | {"credit/corr_entropy": correlation})
-        self._sums.add({"entropy": (float(entropy.detach().sum()), float(mask.sum()))})
-        self._sums.add({"loss": (float(out.loss.detach()), 0.0)})
-        # Lightning averages over accumulate_grad_batches, DeepSpeed once more, and both over ranks, which is undone here
-        averaged = 2 if self._trainer and self.trainer.strategy.handles_gradient_accumulation else 1
-        return out.loss * update.microbatches**averaged * ranks()
+        return out.loss, out.metrics | {
+            "credit/corr_entropy": correlation,
+            "entropy": (float(entropy.detach().sum()), float(mask.sum())),
+            "loss": (float(out.loss.detach()), 0.0),
+        }
 
     def _plan_passes(self, slot: Slot) -> Passes:
         """Which of this rank's rows each pass of the slot's optimizer step takes; what the step is averaged over is known
@@ -123,9 +170,7 @@ class PolicyOptimization(ExperienceCollector):
             rows = rows[self.experience.credit.advantages[rows].ne(0).any(1)]
         # by length, so that passes hold little padding; which one a row is in does not matter
         lengths = rollouts.attention_mask[rows].sum(1).tolist()
-        buckets = length_buckets(lengths, update.microbatches, update.token_budget)
-        if buckets:
-            self._sums.add(_padding(lengths, buckets))
+        buckets = length_buckets(lengths, update.microbatches, update.budget.tokens)
         counts = gathered((completions, tokens, len(buckets)))
         total = [float(sum(count)) for count in zip(*counts, strict=True)]
         over = Denominators(total[0], max(1.0, total[1]), float(method.sampling.max_new_tokens))
@@ -144,6 +189,13 @@ class PolicyOptimization(ExperienceCollector):
         there = torch.ones_like(ids, dtype=torch.bool)
         logprobs, _ = token_logprobs(self.model, ids, there, there & torch.tensor([False, True], device=self.device))
         return 0.0 * logprobs.sum()
+
+    def on_train_start(self) -> None:
+        agree(self.budgets)
+
+    def optimizer_zero_grad(self, epoch: int, batch_idx: int, optimizer: Any) -> None:
+        if not self._repeats:  # else dropped before: Lightning asks after the first `training_step`, which has made gradients
+            super().optimizer_zero_grad(epoch, batch_idx, optimizer)
 
     def on_before_optimizer_step(self, optimizer: torch.optim.Optimizer) -> None:
         if self._passes is not None and not self._passes.of_all_ranks:
@@ -177,11 +229,15 @@ class PolicyOptimization(ExperienceCollector):
         if batch.microbatch < self.method.update.microbatches - 1:
             return
         self._pending["time/update_s"] = self._update_seconds
+        self._sums.add(_padding(self._made))
+        agree(self.budgets)
+        tokens = {budget.key.split(".")[0]: budget.tokens for budget in self.budgets if budget.auto}
+        self._pending |= {f"memory/token_budget_{phase}": float(n) for phase, n in tokens.items() if n is not None}
         self._sums.fold(max, self._pending)  # times are those of the slowest rank, the others' the same on all
         metrics = MetricSums().merge(gathered(self._sums)).means() | dropped_metrics(self.trainer)
         metrics["step_time"] = sum(metrics.get(f"time/{phase}_s", 0.0) for phase in PHASES)
         self.former_seconds = self.phase_seconds()
-        self._pending, self._sums, self._update_seconds = {}, MetricSums(), 0.0
+        self._pending, self._sums, self._made, self._update_seconds = {}, MetricSums(), [], 0.0
         for logger in self.trainer.loggers:
             logger.log_metrics(metrics, step=self.trainer.global_step)
         shown = {"reward": "reward", "accuracy": "rewards/accuracy", "entropy": "entropy"}
@@ -196,10 +252,14 @@ class PolicyOptimization(ExperienceCollector):
         return self.schedule.with_optimizer(self.make_optimizer(trained), int(self.trainer.max_steps))
 
     def on_save_checkpoint(self, checkpoint: dict[str, Any]) -> None:
+        if budgets := {budget.key: budget.tokens for budget in self.budgets if budget.auto}:
+            checkpoint["token_budgets"] = budgets
         if self.experience is not None and self.method.update.steps_per_rollout > 1:
             checkpoint["experience"] = gathered(self.experience.state_dict())
 
     def on_load_checkpoint(self, checkpoint: dict[str, Any]) -> None:
+        for budget in self.budgets:
+            budget.begin_with(checkpoint.get("token_budgets", {}).get(budget.key, budget.tokens))
         if "experience" not in checkpoint:
             return
         states = checkpoint["experience"]
@@ -213,11 +273,13 @@ class PolicyOptimization(ExperienceCollector):
             )
 
 
-def _padding(lengths: list[int], buckets: list[list[int]]) -> dict[str, tuple[float, float]]:
-    """How well the passes of an optimizer step are filled."""
-    sizes = [len(bucket) * max(lengths[i] for i in bucket) for bucket in buckets]
+def _padding(passes: list[list[int]]) -> Sums:
+    """How well passes over rows of these lengths are filled."""
+    if not passes:
+        return {}
+    sizes = [len(lengths) * max(lengths) for lengths in passes]
     return {
-        "update/padding": (float(sum(sizes) - sum(lengths)), float(sum(sizes))),
+        "update/padding": (float(sum(sizes) - sum(map(sum, passes))), float(sum(sizes))),
         "update/microbatch_tokens": (float(max(sizes)), 1.0),
         "update/passes": (float(len(sizes)), 1.0),
     }

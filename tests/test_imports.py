@@ -40,7 +40,7 @@ LAYERS = (
         "tracking_history",
         "ranks",
     },
-    {"answer_form", "delivery"},
+    {"answer_form", "delivery", "token_budget"},
     PURE - TEXT - {"types"} | {"verify", "language_model", "schedule", "mlflow_logger"},
     {"decoder"},
     {"scoring", "data", "reward", "policy", "heatmap", "problem_result", "tracking", "sweep"},
