@@ -85,13 +85,16 @@ class PolicyOptimization(ExperienceCollector):
         """
         assert self.experience is not None, "the first slot of a batch of rollouts, or the checkpoint, brings experience"
         if batch.microbatch == 0 or self._passes is None:
-            self._passes = self._plan_passes(batch)
+            self._passes, self._made = self._plan_passes(batch), []
             if self._repeats:
                 self.zero_grad()
         # the loss is a sum of shares; its mean is one over 1 step, whatever the number of passes and ranks
         self._sums.add({"loss": (0.0, float(batch.microbatch == 0 and rank() == 0))} if self._passes.of_all_ranks else {})
         if batch.microbatch >= len(self._passes.rows):
-            return self._nothing() if ranks() > 1 else None
+            if ranks() > 1:
+                return self._nothing()
+            # a loss scaler makes no step where the last slot has no loss; this one has no gradient
+            return torch.zeros((), device=self.device, requires_grad=True) if self._passes.rows and self._scaled else None
         rows = self._passes.rows[batch.microbatch]
         lengths = self.experience.rollouts.attention_mask[rows].sum(1).tolist()
         if self._repeats:
@@ -102,6 +105,11 @@ class PolicyOptimization(ExperienceCollector):
         # Lightning averages over accumulate_grad_batches, DeepSpeed once more, and both over ranks, which is undone here
         averaged = 2 if self._trainer and self.trainer.strategy.handles_gradient_accumulation else 1
         return loss * self.method.update.microbatches**averaged * ranks()
+
+    @property
+    def _scaled(self) -> bool:
+        """Whether the trainer scales losses (16-mixed)."""
+        return bool(self._trainer and getattr(self.trainer.precision_plugin, "scaler", None) is not None)
 
     @property
     def _repeats(self) -> bool:
@@ -237,7 +245,7 @@ class PolicyOptimization(ExperienceCollector):
         metrics = MetricSums().merge(gathered(self._sums)).means() | dropped_metrics(self.trainer)
         metrics["step_time"] = sum(metrics.get(f"time/{phase}_s", 0.0) for phase in PHASES)
         self.former_seconds = self.phase_seconds()
-        self._pending, self._sums, self._made, self._update_seconds = {}, MetricSums(), [], 0.0
+        self._pending, self._sums, self._update_seconds = {}, MetricSums(), 0.0
         for logger in self.trainer.loggers:
             logger.log_metrics(metrics, step=self.trainer.global_step)
         shown = {"reward": "reward", "accuracy": "rewards/accuracy", "entropy": "entropy"}

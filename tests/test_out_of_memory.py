@@ -155,6 +155,28 @@ def test_any_pass_of_a_step_may_fail(where: str, n: int, undisturbed: Any, caplo
     assert len(lowered(caplog, "update.token_budget")) == 1
 
 
+@pytest.mark.parametrize("how", ["gradient checkpointing", "bf16-mixed"])
+def test_parts_are_those_of_the_whole_pass_however_it_is_made(how: str) -> None:
+    results = []
+    for budget, room in ((None, 10**6), ("auto", 70)):
+        module = job(budget, scorer=Uniform())
+        if how == "gradient checkpointing":
+            module.model.gradient_checkpointing_enable(gradient_checkpointing_kwargs={"use_reentrant": False})
+        refuse_updates(module.model, larger_than(room), "backward")
+        results.append(run(module, precision="bf16-mixed" if how == "bf16-mixed" else "32-true"))
+    gradients = [found[2].steps[0] for found in results]
+    scale = max(float(g.abs().max()) for g in gradients[0].values())
+    for name, gradient in gradients[0].items():  # in bfloat16 other sums round by 2^-9
+        torch.testing.assert_close(gradients[1][name], gradient, rtol=0, atol=(3e-6 if how != "bf16-mixed" else 8e-3) * scale)
+    assert results[1][1].rows[1]["update/passes"] > 1
+
+
+def test_without_a_failure_a_mixed_precision_is_the_same_bit_for_bit() -> None:
+    """The backward pass runs outside of autocast, as Lightning's."""
+    found = [run(job(budget, scorer=Uniform(), microbatches=2), precision="bf16-mixed") for budget in (None, "auto")]
+    torch.testing.assert_close(weights(found[1][0]), weights(found[0][0]), rtol=0, atol=0)
+
+
 def test_with_auto_and_enough_memory_nothing_changes(undisturbed: Any, caplog: pytest.LogCaptureFixture) -> None:
     module = job("auto", "auto", OarG(token_budget="auto"))
     refuse_updates(module.model, lambda tokens: False, "forward")
