@@ -56,7 +56,7 @@ def gives_way(update: bool) -> PolicyOptimization:
     module.stage = dataclasses.replace(module.stage, engine=Cramped(module.tokenizer))
 
     def refuse(gradient: torch.Tensor) -> None:
-        if gradient.shape[:2].numel() > 30:
+        if gradient.shape[:2].numel() > 45:
             raise torch.OutOfMemoryError("CUDA out of memory.")
 
     def watch(layer: Any, args: Any, output: torch.Tensor) -> None:
