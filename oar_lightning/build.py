@@ -33,6 +33,7 @@ from oar_lightning.callbacks import (
     RunSeconds,
     TrainingProgress,
 )
+from oar_lightning.collecting import Method
 from oar_lightning.config_check import READS_TRAINING_DATA, ConfigError
 from oar_lightning.data.datamodule import MathDataModule, benchmark_problems, sample_texts
 from oar_lightning.data.prompts import PromptTemplate
@@ -42,7 +43,7 @@ from oar_lightning.gating import GateConfig
 from oar_lightning.language_model import check_head
 from oar_lightning.loss import LossConfig
 from oar_lightning.mlflow_logger import FOLDER, DurableMLFlowLogger, MLflowConfig
-from oar_lightning.module import Method, PolicyOptimization
+from oar_lightning.module import PolicyOptimization
 from oar_lightning.policy import FreshPolicy, Policy, PretrainedPolicy
 from oar_lightning.reward import Rewards
 from oar_lightning.rollout import AutoEngineConfig, EngineConfig, RolloutStage, SamplingConfig, VllmConfig
@@ -139,6 +140,11 @@ def _check_combinations(settings: Settings, cfg: DictConfig) -> None:
         raise ConfigError(
             "policy=fresh is a random policy, which task=train cannot learn from; train it first with "
             "+experiment=warm_start, then pass policy=hf policy.name=<its folder>"
+        )
+    if settings.loss.reduction == "bnpo" and settings.update.budget.auto:
+        raise ConfigError(
+            "update.token_budget=auto divides a step as memory allows, on which loss.reduction=bnpo depends; set "
+            "update.token_budget to a number or null, or loss.reduction=dapo, the same mean over the whole step"
         )
     settings.engine.check(settings.sampling)
     if isinstance(settings.engine, VllmConfig):

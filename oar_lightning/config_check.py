@@ -133,8 +133,10 @@ def describe_type(hint: Any) -> str:
     if hint is type(None):
         return "null"
     if typing.get_origin(hint) is typing.Literal:
-        return "one of " + ", ".join(map(str, typing.get_args(hint)))
-    arguments = typing.get_args(hint)
+        choices = typing.get_args(hint)
+        return ("one of " if len(choices) > 1 else "") + ", ".join(map(str, choices))
+    # an object of this package may be handed over in code, but not be written in a config
+    arguments = [part for part in typing.get_args(hint) if not getattr(part, "__module__", "").startswith("oar_lightning.")]
     if arguments and (typing.get_origin(hint) is typing.Union or type(hint).__name__ == "UnionType"):
         return " or ".join(map(describe_type, arguments))
     names = {int: "an integer", float: "a number", bool: "true or false", str: "a text"}

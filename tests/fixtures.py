@@ -10,13 +10,14 @@ import torch
 
 from oar_lightning.advantage import AdvantageConfig
 from oar_lightning.answer_span import AnswerFormat
+from oar_lightning.collecting import Method
 from oar_lightning.data.chain import ChainProblems, ChainTask
 from oar_lightning.data.datamodule import MathDataModule, sample_texts
 from oar_lightning.data.prompts import PlainPrompt
 from oar_lightning.data.stream import UpdatePlan
 from oar_lightning.gating import GateConfig
 from oar_lightning.loss import LossConfig
-from oar_lightning.module import Method, PolicyOptimization
+from oar_lightning.module import PolicyOptimization
 from oar_lightning.policy import FreshPolicy, Policy, PretrainedPolicy
 from oar_lightning.reward import Accuracy, Completion, Rewards
 from oar_lightning.rollout import CachedEngine, RolloutStage, SamplingConfig

@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import dataclasses
 import functools
+import os
 import sys
 from collections.abc import Callable
 from pathlib import Path
@@ -17,9 +19,11 @@ from oar_lightning.data.stream import UpdatePlan
 from oar_lightning.loss import LossConfig
 from oar_lightning.module import PolicyOptimization
 from oar_lightning.ranks import whole_weights
+from oar_lightning.rollout import CachedEngine, SamplingConfig
 from oar_lightning.scoring import OarG, OarP, Uniform
 from oar_lightning.types import MathProblem
 
+SECOND = os.environ.get("RANK") == "1"
 PLAN = UpdatePlan(problems=4, group_size=4, minibatches=2, microbatches=2)
 LR = 1e-4
 """The gradients that OAR-G scores by are ill-conditioned in float32 (a KL of outcomes 1e-3 apart): its weights, and by them how
@@ -34,6 +38,36 @@ class OneTeaches:
         return [r if sum(map(ord, p.question)) % 2 else 1.0 for p, r in zip(problems, varied, strict=True)]
 
 
+class Cramped(CachedEngine):
+    """The second rank cannot sample more than five completions at once."""
+
+    def _sample(self, model: Any, prompts: Any, owner: torch.Tensor, *rest: Any) -> Any:
+        if SECOND and len(owner) > 5:
+            raise torch.OutOfMemoryError("CUDA out of memory.")
+        return super()._sample(model, prompts, owner, *rest)
+
+
+def gives_way(update: bool) -> PolicyOptimization:
+    """The second rank's memory ends while it samples and, where asked for, on the way back of an update's larger passes."""
+    plan = UpdatePlan(problems=4, group_size=4, minibatches=2, microbatches=2, token_budget="auto" if update else None)
+    module = make_module(tiny_policy(), update=plan)
+    sampling = SamplingConfig(max_new_tokens=12, token_budget="auto")
+    module.method = dataclasses.replace(module.method, sampling=sampling)
+    module.stage = dataclasses.replace(module.stage, engine=Cramped(module.tokenizer))
+
+    def refuse(gradient: torch.Tensor) -> None:
+        if gradient.shape[:2].numel() > 45:
+            raise torch.OutOfMemoryError("CUDA out of memory.")
+
+    def watch(layer: Any, args: Any, output: torch.Tensor) -> None:
+        if layer.training and SECOND:
+            output.register_hook(refuse)
+
+    if update:
+        module.model.get_decoder().layers[0].register_forward_hook(watch)
+    return module
+
+
 def cases() -> dict[str, tuple[PolicyOptimization, int]]:
     """Name -> module and number of steps."""
     scorers = {"grpo": Uniform(), "oar_g": OarG(), "oar_p": OarP()}
@@ -46,6 +80,8 @@ def cases() -> dict[str, tuple[PolicyOptimization, int]]:
         "budget": (batch, 4),
         "oar_g_short": (make_module(tiny_policy(), scorer=OarG(), update=PLAN, lr=LR), 4),
         "some_learn": (make_module(tiny_policy(), reward=OneTeaches(), update=whole), 6),
+        "gives_way": (gives_way(update=True), 4),
+        "samples_again": (gives_way(update=False), 4),
         "nobody_learns": (make_module(tiny_policy(), reward=ConstantReward(), update=whole), 2),
     }
 

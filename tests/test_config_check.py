@@ -11,6 +11,7 @@ from typing import Any, Literal
 import pytest
 
 from oar_lightning.config_check import ConfigError, check_keys, check_targets, describe_type
+from oar_lightning.token_budget import TokenBudget
 
 GATE = {"_target_": "oar_lightning.gating.GateConfig", "tau": 0.4}
 SAMPLING = {"_target_": "oar_lightning.rollout.SamplingConfig"}
@@ -169,6 +170,7 @@ def test_a_plug_in_that_misses_a_library_says_which(module: str, absent: str) ->
         (str | list[str], "a text or list"),
         (Literal["a", "b"], "one of a, b"),
         (bool, "true or false"),
+        (TokenBudget | int | Literal["auto"] | None, "an integer or auto or null"),  # a config cannot hold an object
     ],
 )
 def test_types_in_words(hint: Any, words: str) -> None:

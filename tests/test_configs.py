@@ -254,6 +254,16 @@ BAD = [
     (["resume=outputs"], "resume must be true or false, got 'outputs'; a path goes to ckpt_path"),
     (["checkpoint_every_n_steps=-1"], "checkpoint_every_n_steps"),
     (["ckpt_fallback=previous.ckpt"], "ckpt_fallback must be true or false"),
+    (["update.token_budget=aut"], "update.token_budget must be an integer or auto or null, got 'aut'"),
+    (["update.token_budget=0"], "update.token_budget is a number of tokens and must be >= 1, or auto, got 0"),
+    (["rollout.token_budget=0.5"], "rollout.token_budget must be an integer or auto or null, got 0.5"),
+    (["rollout.token_budget=true"], "rollout.token_budget must be an integer or auto or null, got True"),
+    (["scorer=oar_g", "scorer.token_budget=null"], "scorer.token_budget must be an integer or auto, got None"),
+    (["scorer=oar_p", "scorer.token_budget=-1"], "scorer.token_budget is a number of tokens and must be >= 1, or auto, got -1"),
+    (
+        ["update.token_budget=auto", "loss.reduction=bnpo"],
+        "set update.token_budget to a number or null, or loss",
+    ),
     (["optimizer.lr=fast"], "optimizer.lr must be "),
     (["+optimizer.momentum=0.9"], "unknown key optimizer.momentum"),
 ]

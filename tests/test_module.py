@@ -11,6 +11,7 @@ import lightning as L
 import pytest
 import torch
 from fixtures import TASK, ConstantReward, LengthReward, fit, make_module, make_stage, tiny_policy, weights
+from lightning.pytorch.plugins.precision import MixedPrecision
 
 from oar_lightning import language_model
 from oar_lightning.advantage import group_advantages
@@ -116,6 +117,17 @@ def test_a_token_budget_changes_no_step(token_budget: int) -> None:
     passes = row["update/passes"]
     assert passes == 1 if token_budget == 10**6 else 1 < passes <= 5
     assert row["update/microbatch_tokens"] <= results[0][2]["update/microbatch_tokens"]
+
+
+@pytest.mark.parametrize("token_budget", [10**6, "auto"])
+def test_a_loss_scaler_makes_its_step_whatever_slots_are_empty(token_budget: Any) -> None:
+    """Passes that fit into the first slots leave the last one, after which Lightning scales back, without a loss."""
+    update = UpdatePlan(problems=2, group_size=4, microbatches=20, token_budget=token_budget)
+    module = make_module(tiny_policy(), scorer=Random(), update=update)
+    before = weights(module)
+    fit(module, 2, plugins=[MixedPrecision("16-mixed", "cpu", torch.amp.GradScaler("cpu", init_scale=64.0))])
+    assert module.trainer.precision_plugin.scaler._growth_tracker == 2  # both steps were made, and finite
+    assert not same(before, weights(module))
 
 
 def test_a_compiled_decoder_changes_no_step(monkeypatch: pytest.MonkeyPatch) -> None:

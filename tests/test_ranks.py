@@ -63,7 +63,7 @@ def both(alone: dict[str, Any], tmp_path_factory: pytest.TempPathFactory) -> tup
 
 Both = tuple[dict[str, Any], list[dict[str, Any]]]
 
-OWN = ("time/", "step_time", "credit/seconds", "update/", "credit/forward_equivalents", "credit/rank_stability")
+OWN = ("time/", "step_time", "credit/seconds", "update/", "memory/", "credit/forward_equivalents", "credit/rank_stability")
 """Metrics of how the work was done, which may differ; rank stability is measured on a few rows of each rank."""
 
 
@@ -110,10 +110,20 @@ def test_a_rank_without_a_signal_runs_along(both: Both) -> None:
     assert 0.5 in [row.get("frac_reward_zero_std") for row in both[0]["some_learn"]["rows"].values()]
 
 
+@pytest.mark.parametrize(("name", "phases"), [("gives_way", {"rollout", "update"}), ("samples_again", {"rollout"})])
+def test_all_ranks_take_the_budgets_of_the_one_that_ran_out_of_memory(name: str, phases: set[str], both: Both) -> None:
+    first, second = [rows[name]["rows"] for rows in both[1]]
+    budgets = {key.rpartition("_")[2]: value for key, value in first[4].items() if key.startswith("memory/token_budget_")}
+    assert budgets.keys() == phases
+    assert not any(key.startswith("memory/") for key in both[0][name]["rows"][4])
+    assert second[4].keys() == first[4].keys()
+    assert budgets.get("update", 0) < 60
+
+
 @pytest.mark.parametrize("stage", [2, 3])
 def test_zero_redundancy_gives_the_losses_of_one_rank(stage: int, alone: dict[str, Any], tmp_path: Path) -> None:
     pytest.importorskip("deepspeed", reason="the extra deepspeed is not installed", exc_type=ImportError)
-    names = ["oar_g_short", "budget", "some_learn"]
+    names = ["oar_g_short", "budget", "some_learn", "samples_again"]
     found, _ = train_on_two(tmp_path, f"zero{stage}", names)
     for name in names:
         losses, norms = (

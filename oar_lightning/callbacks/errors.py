@@ -11,6 +11,7 @@ import lightning as L
 from lightning.pytorch.utilities import rank_zero_only
 
 from oar_lightning.journal import replace_file
+from oar_lightning.token_budget import advice
 
 PATTERN = "error-rank*.json"
 
@@ -32,8 +33,7 @@ class FirstError(L.Callback):
 
     def on_exception(self, trainer: L.Trainer, module: L.LightningModule, exception: BaseException) -> None:
         if trainer.world_size > 1 and isinstance(exception, Exception):
-            what = f"{type(exception).__name__}: {exception}"
-            error = RankError(trainer.global_rank, time.time(), what)
+            error = RankError(trainer.global_rank, time.time(), advice(exception))
             replace_file(self.folder / PATTERN.replace("*", str(trainer.global_rank)), json.dumps(asdict(error)))
 
 

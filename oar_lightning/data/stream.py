@@ -11,6 +11,7 @@ from typing import Any, Protocol, runtime_checkable
 from torch.utils.data import get_worker_info
 
 from oar_lightning.ranks import share
+from oar_lightning.token_budget import TokenBudget, Tokens, as_budget
 from oar_lightning.types import MathProblem
 
 Keep = Callable[[MathProblem], str | None]
@@ -132,7 +133,8 @@ class UpdatePlan:
         minibatches: optimizer steps per pass.
         microbatches: forward-backward passes per optimizer step at most; does not change its gradient, bounds its memory.
         token_budget: padded tokens of one pass; as few passes are made as keep within it. Where `microbatches` are too few
-            for that, their sizes are even (and `update/microbatch_tokens` exceeds it). None: always so many passes.
+            for that, their sizes are even (and `update/microbatch_tokens` exceeds it). None: always so many passes. `auto`:
+            halved where memory runs out; what then exceeds it is divided further (see `TokenBudget`).
         compile: `torch.compile` the decoder of these passes; the first steps then take minutes.
     """
 
@@ -141,15 +143,14 @@ class UpdatePlan:
     inner_epochs: int = 1
     minibatches: int = 1
     microbatches: int = 1
-    token_budget: int | None = None
+    token_budget: TokenBudget | Tokens = None
     compile: bool = False
 
     def __post_init__(self) -> None:
         for key in ("problems", "inner_epochs", "minibatches", "microbatches"):
             if getattr(self, key) < 1:
                 raise ValueError(f"update.{key} must be >= 1, got {getattr(self, key)}")
-        if self.token_budget is not None and self.token_budget < 1:
-            raise ValueError(f"update.token_budget is a number of tokens and must be >= 1 or null, got {self.token_budget}")
+        object.__setattr__(self, "token_budget", as_budget("update.token_budget", self.token_budget))
         if self.group_size < 2:
             raise ValueError(f"update.group_size must be >= 2 (advantages are relative to the group), got {self.group_size}")
         if self.minibatches > self.problems * self.group_size:
@@ -157,6 +158,11 @@ class UpdatePlan:
                 f"update.minibatches={self.minibatches} is more than the {self.problems * self.group_size} completions "
                 "of a batch of rollouts (update.problems * update.group_size); lower it"
             )
+
+    @property
+    def budget(self) -> TokenBudget:
+        assert isinstance(self.token_budget, TokenBudget)
+        return self.token_budget
 
     @property
     def steps_per_rollout(self) -> int:

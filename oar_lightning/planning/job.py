@@ -25,6 +25,7 @@ from oar_lightning.planning.scoring import (
 from oar_lightning.policy import PretrainedPolicy
 from oar_lightning.rollout.sampling import DRAW_BYTES, SamplingConfig
 from oar_lightning.scoring import Scorer
+from oar_lightning.token_budget import TokenBudget
 
 TRACED_TOKENS = 16384
 """Longer passes are taken from the straight line through two of at most this size."""
@@ -52,6 +53,11 @@ class Job:
     whole_copy: bool = False
     engine_bytes: float | None = None
     engine_sleeps: bool = False
+
+    @property
+    def budgets(self) -> tuple[TokenBudget, ...]:
+        """Of each phase, as the run's own."""
+        return (self.update.budget, self.sampling.budget, *self.scorer.budgets)
 
     @property
     def length(self) -> int:
@@ -87,15 +93,19 @@ class Job:
         """Padded tokens of the largest pass, all completions being as long as they may."""
         completions = -(-self.completions // self.update.minibatches)
         even = -(-completions // self.update.microbatches)
-        rows = even if self.update.token_budget is None else max(even, self.update.token_budget // self.length)
+        budget = self.update.budget
+        rows = even
+        if budget.tokens is not None:
+            own = budget.tokens // self.length
+            rows = own if budget.auto else max(even, own)  # what exceeds `auto` is divided further
         return min(completions, max(1, rows)) * self.length
 
     @property
     def rollout_tokens(self) -> int:
         """Prompt and completion tokens of one batch of generation."""
         rows = min(self.completions, self.sampling.max_batch or self.completions)
-        if self.sampling.token_budget is not None:
-            rows = min(rows, self.sampling.token_budget // self.length)
+        if self.sampling.budget.tokens is not None:
+            rows = min(rows, self.sampling.budget.tokens // self.length)
         return max(1, rows) * self.length
 
 
@@ -224,6 +234,15 @@ class Proposal:
     rollout_tokens: int | None
     max_batch: int | None
     scorer_tokens: int | None
+
+
+def begin_with(job: Job, proposal: Proposal) -> None:
+    """Give each budget that is `auto` its proposed value; where not even one completion fits, one completion's."""
+    job.update.budget.begin_with(proposal.update_tokens or job.length)
+    if job.engine_bytes is None:
+        job.sampling.budget.begin_with(proposal.rollout_tokens or job.length)
+    for budget in job.scorer.budgets:
+        budget.begin_with(proposal.scorer_tokens or budget.tokens)
 
 
 def propose(job: Job, planned: Planned, room: float) -> Proposal:

@@ -188,5 +188,4 @@ def _around(scorer: Shuffled | Inverted, passes: Passes) -> Cost | None:
 
 def scorer_budget(scorer: Scorer) -> int | None:
     """Its token budget, or that of the scorer inside of it."""
-    inner = scorer.inner if isinstance(scorer, Shuffled | Inverted) else scorer
-    return inner.token_budget if isinstance(inner, OarG | OarP | Entropy) else None
+    return next((budget.tokens for budget in scorer.budgets), None)

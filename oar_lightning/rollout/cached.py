@@ -17,7 +17,6 @@ from oar_lightning.rollout.sampling import (
     SamplingConfig,
     draw_tokens,
     encode_prompts,
-    join_generations,
     pad_left,
 )
 
@@ -43,17 +42,18 @@ class CachedEngine:
         owners = [prompt for prompt in range(len(encoded)) for _ in range(samples)]
         uniforms = torch.cat([torch.rand(samples, config.max_new_tokens, generator=generator(seed)) for seed in seeds])
         keep_states = _keeps_states(model, len(owners), config.max_new_tokens)
-        batches = config.batches([len(encoded[prompt]) for prompt in owners])
-        parts = []
+
+        def sample(batch: list[int]) -> Generation:
+            owner = [owners[i] for i in batch]
+            chosen = list(dict.fromkeys(owner))
+            place = {prompt: i for i, prompt in enumerate(chosen)}
+            rows = torch.tensor([place[prompt] for prompt in owner])
+            ids = [encoded[i] for i in chosen]
+            return self._sample(model, ids, rows, uniforms[batch], config, keep_states)
+
+        lengths = [len(encoded[prompt]) for prompt in owners]
         with evaluating(model):
-            for batch in batches:
-                owner = [owners[i] for i in batch]
-                chosen = list(dict.fromkeys(owner))
-                place = {prompt: i for i, prompt in enumerate(chosen)}
-                rows = torch.tensor([place[prompt] for prompt in owner])
-                ids = [encoded[i] for i in chosen]
-                parts.append(self._sample(model, ids, rows, uniforms[batch], config, keep_states))
-        return join_generations(parts, self.tokenizer.pad_token_id, batches)
+            return config.sample_in_batches(lengths, sample, self.tokenizer.pad_token_id)
 
     def _sample(
         self,

@@ -10,7 +10,7 @@ import torch
 
 from oar_lightning.language_model import base_model, evaluating
 from oar_lightning.randomness import isolated_rng
-from oar_lightning.rollout.sampling import Generation, SamplingConfig, encode_prompts, join_generations, pad_left
+from oar_lightning.rollout.sampling import Generation, SamplingConfig, encode_prompts, pad_left
 
 
 @contextlib.contextmanager
@@ -47,12 +47,16 @@ class HFEngine:
         self, model: Any, prompts: Sequence[str], samples: int, config: SamplingConfig, seeds: Sequence[int]
     ) -> Generation:
         repeated = [ids for ids in encode_prompts(self.tokenizer, prompts, seeds) for _ in range(samples)]
-        batches = config.batches([len(ids) for ids in repeated])
         # a peft wrapper's generate() would leave other defaults in the model inside; its adapters are active there too
         model = base_model(model)
-        with evaluating(model), stored_defaults_off(model), isolated_rng("generate", *seeds):
-            parts = [self._generate(model, [repeated[i] for i in batch], config) for batch in batches]
-        return join_generations(parts, self.tokenizer.pad_token_id, batches)
+
+        def sample(batch: list[int]) -> Generation:
+            part = batch if len(batch) < len(repeated) else ()
+            with isolated_rng("generate", *seeds, *part):  # a batch that is sampled again must not go on where it broke off
+                return self._generate(model, [repeated[i] for i in batch], config)
+
+        with evaluating(model), stored_defaults_off(model):
+            return config.sample_in_batches([len(ids) for ids in repeated], sample, self.tokenizer.pad_token_id)
 
     def _generate(self, model: Any, prompts: list[list[int]], config: SamplingConfig) -> Generation:
         device = model.get_input_embeddings().weight.device

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from typing import NamedTuple, Protocol
 
@@ -11,6 +11,7 @@ from jaxtyping import Bool, Float, Int
 from torch import Tensor
 
 from oar_lightning.batching import chunks_by_tokens
+from oar_lightning.token_budget import TokenBudget, Tokens, as_budget
 
 DRAW_BYTES = 64 * 2**20
 """Float64 probabilities alive at any time in `draw_tokens`."""
@@ -42,14 +43,15 @@ class SamplingConfig:
         top_p: nucleus; 1 keeps the whole distribution, which on-policy training needs.
         max_batch: completions generated at once; None for all.
         token_budget: prompt and completion tokens of one batch at most (of its longest prompt, each completion at its limit);
-            batches are then made of prompts of like length. None for no such limit. (Not for vLLM, which has its own.)
+            batches are then made of prompts of like length. None for no such limit; `auto` for none until memory runs out, when
+            it is halved and the batch sampled again in parts (see `TokenBudget`). (Not for vLLM, which has its own.)
     """
 
     max_new_tokens: int = 80
     temperature: float = 1.0
     top_p: float = 1.0
     max_batch: int | None = None
-    token_budget: int | None = None
+    token_budget: TokenBudget | Tokens = None
 
     def __post_init__(self) -> None:
         if self.max_new_tokens < 1:
@@ -58,9 +60,14 @@ class SamplingConfig:
             raise ValueError(f"rollout.temperature must be >= 0 (0 is greedy), got {self.temperature}")
         if not 0 < self.top_p <= 1:
             raise ValueError(f"rollout.top_p must be in (0, 1], got {self.top_p}")
-        for key in ("max_batch", "token_budget"):
-            if (limit := getattr(self, key)) is not None and limit < 1:
-                raise ValueError(f"rollout.{key} must be >= 1 or null, got {limit}")
+        if self.max_batch is not None and self.max_batch < 1:
+            raise ValueError(f"rollout.max_batch must be >= 1 or null, got {self.max_batch}")
+        object.__setattr__(self, "token_budget", as_budget("rollout.token_budget", self.token_budget))
+
+    @property
+    def budget(self) -> TokenBudget:
+        assert isinstance(self.token_budget, TokenBudget)
+        return self.token_budget
 
     def batches(self, prompt_lengths: Sequence[int]) -> list[list[int]]:
         """The completions, one entry each with the length of its prompt, in batches: in order without a token budget, else by
@@ -68,9 +75,20 @@ class SamplingConfig:
         everyone = list(range(len(prompt_lengths)))
         size = self.max_batch or len(everyone)
         chunks = [everyone]
-        if self.token_budget is not None:
-            chunks = list(chunks_by_tokens([n + self.max_new_tokens for n in prompt_lengths], self.token_budget))
+        if self.budget.tokens is not None:
+            chunks = list(chunks_by_tokens(self._sizes(prompt_lengths), self.budget.tokens))
         return [chunk[i : i + size] for chunk in chunks for i in range(0, len(chunk), size)]
+
+    def _sizes(self, prompt_lengths: Sequence[int]) -> list[int]:
+        return [n + self.max_new_tokens for n in prompt_lengths]
+
+    def sample_in_batches(
+        self, prompt_lengths: Sequence[int], sample: Callable[[list[int]], Generation], pad: int
+    ) -> Generation:
+        """The completions of all `batches`, in order. What `sample` draws must not depend on how often it is called."""
+        batches = self.batches(prompt_lengths)
+        parts = list(self.budget.over(self._sizes(prompt_lengths), sample, batches))
+        return join_generations([part for _, part in parts], pad, [batch for batch, _ in parts])
 
 
 class Engine(Protocol):

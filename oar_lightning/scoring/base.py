@@ -15,6 +15,7 @@ from jaxtyping import Bool, Float, Int
 from torch import Tensor
 
 from oar_lightning.randomness import generator
+from oar_lightning.token_budget import TokenBudget
 from oar_lightning.types import Rollouts
 
 
@@ -24,6 +25,11 @@ class Scorer(ABC):
     def __init__(self) -> None:
         self.metrics: dict[str, float] = {}
         """Diagnostics of the last call, logged under ``credit/``."""
+
+    @property
+    def budgets(self) -> tuple[TokenBudget, ...]:
+        """What bounds the scorer's passes."""
+        return ()
 
     @abstractmethod
     def __call__(self, model: Any, rollouts: Rollouts) -> Float[Tensor, "B S"]: ...

@@ -3,13 +3,12 @@
 from __future__ import annotations
 
 from collections.abc import Callable
-from typing import Any
+from typing import Any, Literal
 
 import torch
 from jaxtyping import Float
 from torch import Tensor
 
-from oar_lightning.batching import chunks_by_tokens
 from oar_lightning.language_model import evaluating, token_logprobs
 from oar_lightning.scoring.base import (
     FunctionScorer,
@@ -17,7 +16,11 @@ from oar_lightning.scoring.base import (
     place_rows,
     row_generator,
 )
+from oar_lightning.token_budget import TokenBudget
 from oar_lightning.types import Rollouts
+
+TOKENS = 4096
+"""Where `auto` starts unless a memory plan knows better."""
 
 
 class Uniform(Scorer):
@@ -30,19 +33,26 @@ class Uniform(Scorer):
 class Entropy(Scorer):
     """I_t = entropy (nats) of the distribution that token t was drawn from ("80/20" tokens, arXiv 2506.01939)."""
 
-    def __init__(self, token_budget: int = 4096) -> None:
+    def __init__(self, token_budget: int | Literal["auto"] = TOKENS) -> None:
         super().__init__()
-        self.token_budget = token_budget
+        self.token_budget = TokenBudget("scorer.token_budget", token_budget, TOKENS)
+
+    @property
+    def budgets(self) -> tuple[TokenBudget, ...]:
+        return (self.token_budget,)
 
     @torch.no_grad()
     def __call__(self, model: Any, rollouts: Rollouts) -> Float[Tensor, "B S"]:
+        def score(chunk: list[int]) -> dict[int, Tensor]:
+            part = rollouts.select(torch.tensor(chunk, device=rollouts.token_ids.device))
+            mask = part.reasoning_mask
+            entropy = token_logprobs(model, part.token_ids, part.attention_mask, mask, states=part.prediction_states)[1]
+            return {row: entropy[i, mask[i]] for i, row in enumerate(chunk)}
+
         scores: dict[int, Tensor] = {}
         with evaluating(model):
-            for chunk in chunks_by_tokens(rollouts.attention_mask.sum(1).tolist(), self.token_budget):
-                part = rollouts.select(torch.tensor(chunk, device=rollouts.token_ids.device))
-                mask = part.reasoning_mask
-                entropy = token_logprobs(model, part.token_ids, part.attention_mask, mask, states=part.prediction_states)[1]
-                scores.update({row: entropy[i, mask[i]] for i, row in enumerate(chunk)})
+            for _, found in self.token_budget.over(rollouts.attention_mask.sum(1).tolist(), score):
+                scores.update(found)
         self.metrics = {"forward_equivalents": 1.0 if rollouts.prediction_states is None else 0.0}
         rows = torch.arange(len(rollouts))
         return place_rows([scores[i].clamp(min=0) for i in rows.tolist()], rollouts.reasoning_mask, rows)
@@ -84,6 +94,10 @@ class _Wrapper(Scorer):
     def __init__(self, inner: Callable[[Any, Rollouts], Tensor]) -> None:
         super().__init__()
         self.inner = inner if isinstance(inner, Scorer) else FunctionScorer(inner)
+
+    @property
+    def budgets(self) -> tuple[TokenBudget, ...]:
+        return self.inner.budgets
 
     def __call__(self, model: Any, rollouts: Rollouts) -> Float[Tensor, "B S"]:
         importance = self.inner(model, rollouts)

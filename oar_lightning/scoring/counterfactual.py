@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
 from dataclasses import dataclass
 from typing import Any, NamedTuple
 
@@ -11,13 +10,13 @@ from jaxtyping import Bool, Float
 from torch import Tensor
 
 from oar_lightning.attention import LayerRecord
-from oar_lightning.batching import chunks_by_tokens
 from oar_lightning.decoder import Decoder, Past, nothing_read
 from oar_lightning.language_model import embed
 from oar_lightning.scoring.fills import Fill
 from oar_lightning.scoring.prefix import read_prompts
 from oar_lightning.scoring.probes import AnswerPlace, Probe
 from oar_lightning.scoring.texts import Texts
+from oar_lightning.token_budget import TokenBudget
 
 PREFIX_SHARE = 8
 """A counterfactual has a copy of its prefix's keys and values; so many of these tokens count as one in the token budget."""
@@ -57,13 +56,8 @@ class Counterfactuals:
     fill: Fill
     fill_token_id: int
     seed: int
-    token_budget: int
+    token_budget: TokenBudget
     share_prefixes: bool
-
-    def chunks(self, texts: Texts) -> Iterator[tuple[list[int], Texts]]:
-        """Texts of similar length together, and their numbers."""
-        for chunk in chunks_by_tokens(texts.lengths(), self.token_budget):
-            yield chunk, texts.select(torch.tensor(chunk, device=texts.token_ids.device))
 
     def read(self, texts: Texts, records: list[LayerRecord] | None = None) -> Clean:
         """The texts as they are; with gradient and attention from the first column that is masked or read on, if asked."""
@@ -95,8 +89,8 @@ class Counterfactuals:
         reads = place.before.masked_fill(~place.valid, end).amin(1)
         widths = end - torch.minimum(positions, reads[rows]) if self.share_prefixes else torch.full_like(rows, end)
         distances = torch.empty(len(rows), dtype=clean.outcome.dtype, device=clean.outcome.device)
-        tokens = 0
-        for batch in chunks_by_tokens(widths.clamp(min=-(-end // PREFIX_SHARE)).tolist(), self.token_budget, PADDING):
+
+        def run(batch: list[int]) -> int:
             index = torch.tensor(batch, device=rows.device)
             row, at = rows[index], positions[index, None]
             start = end - int(widths[index].max())
@@ -108,5 +102,7 @@ class Counterfactuals:
             answer = place.select(row, start)
             states, _ = self.decoder(clean.past.select(row, start), embeds, answer.read_at)
             distances[index] = self.probe.distance(clean.outcome[row], self.probe.read(self.model, states, answer))
-            tokens += masked.numel()
-        return distances, tokens
+            return masked.numel()
+
+        sizes = widths.clamp(min=-(-end // PREFIX_SHARE)).tolist()
+        return distances, sum(tokens for _, tokens in self.token_budget.over(sizes, run, spread=PADDING))

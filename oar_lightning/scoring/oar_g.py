@@ -3,19 +3,22 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
-from typing import Any
+from typing import Any, Literal
 
 import torch
 from jaxtyping import Float, Int
 from torch import Tensor
 
-from oar_lightning.batching import chunks_by_tokens
 from oar_lightning.decoder import choose_decoder
 from oar_lightning.language_model import at_columns, can_share_prefixes, embed, scoring
 from oar_lightning.scoring.base import Scorer, distinct_rows, place_rows, row_generator, scorable_rows
 from oar_lightning.scoring.prefix import read_prompts
 from oar_lightning.scoring.probes import Probe, ProbeSchedule
+from oar_lightning.token_budget import TokenBudget
 from oar_lightning.types import Rollouts
+
+TOKENS = 4096
+"""Where `auto` starts unless a memory plan knows better."""
 
 
 class OarG(Scorer):
@@ -29,7 +32,7 @@ class OarG(Scorer):
         noise_std: standard deviation of the noise, in units of the embeddings.
         num_draws: noisy copies whose scores are averaged.
         seed: of the noise; each completion's noise depends on its tokens, the rollout and this, not on its neighbours.
-        token_budget: padded tokens of one batch; bounds memory, does not change the numbers.
+        token_budget: padded tokens of one batch, or `auto`; bounds memory, does not change the numbers.
         stability_rows: completions scored with a second draw to measure rank stability when num_draws is 1, at most one in
             eight of the batch but at least one; 0 for none.
     """
@@ -40,7 +43,7 @@ class OarG(Scorer):
         noise_std: float = 1e-3,
         num_draws: int = 1,
         seed: int = 0,
-        token_budget: int = 4096,
+        token_budget: int | Literal["auto"] = TOKENS,
         stability_rows: int = 4,
     ) -> None:
         super().__init__()
@@ -53,14 +56,16 @@ class OarG(Scorer):
             )
         if num_draws < 1:
             raise ValueError(f"scorer.num_draws must be >= 1, got {num_draws}")
-        if token_budget < 1:
-            raise ValueError(f"scorer.token_budget is a number of tokens and must be >= 1, got {token_budget}")
         self.probe = probe
         self.noise_std = noise_std
         self.num_draws = num_draws
         self.seed = seed
-        self.token_budget = token_budget
+        self.token_budget = TokenBudget("scorer.token_budget", token_budget, TOKENS)
         self.stability_rows = stability_rows
+
+    @property
+    def budgets(self) -> tuple[TokenBudget, ...]:
+        return (self.token_budget,)
 
     def __call__(self, model: Any, rollouts: Rollouts) -> Float[Tensor, "B S"]:
         probe = self.probe.at(rollouts.step)
@@ -94,7 +99,7 @@ def gradient_scores(
     probe: Probe,
     copies: Sequence[tuple[int, int]],
     noise: Callable[[Rollouts, int, int, int], Float[Tensor, "R H"]],
-    token_budget: int,
+    token_budget: TokenBudget,
 ) -> tuple[dict[tuple[int, int], Float[Tensor, " R"]], int]:
     """|<dJ/de_t, e_t>| of each (row, draw), e_t being the clean embedding; and the tokens that went through the model, those
     of a backward pass (to the embeddings, half of a full one) included. No parameter gets a gradient.
@@ -110,7 +115,9 @@ def gradient_scores(
         decoder = choose_decoder(model)
         # the prompt has no noise and no score: it is read once for all its completions, outside the graph
         prompts, owner, tokens = read_prompts(model, decoder, rollouts.token_ids[:, :start], first, token_budget)
-        for chunk in chunks_by_tokens([int(ends[row]) - start for row, _ in copies], token_budget):
+
+        def score(chunk: list[int]) -> tuple[dict[tuple[int, int], Tensor], int]:
+            ran = 0
             some = [copies[i] for i in chunk]
             rows = torch.tensor([row for row, _ in some], device=columns.device)
             own = slice(start, int(ends[rows].max()))
@@ -124,7 +131,7 @@ def gradient_scores(
                     clean = probe.read(model, at_columns(rollouts.prediction_states[rows], place.columns), place)
                 else:
                     once, copy_of = first_of_each(rows)
-                    tokens += ids[once].numel()
+                    ran = ids[once].numel()
                     read_at = answer.select(once).read_at
                     clean = probe.read(model, decoder(past.select(once), embeddings[once], read_at)[0], place.select(once))[
                         copy_of
@@ -136,9 +143,13 @@ def gradient_scores(
                 outcome = probe.read(model, decoder(past, noisy, answer.read_at)[0], place)
                 # autograd.grad, not backward: parameter gradients and DDP/DeepSpeed hooks must not see this
                 (gradient,) = torch.autograd.grad(probe.gap(clean, outcome).sum(), noisy)
-            tokens += 2 * ids.numel()
             saliency = (gradient.to(outcome.dtype) * embeddings.to(outcome.dtype)).sum(-1).abs()
-            scores.update({copy: saliency[i, reasoning[i]] for i, copy in enumerate(some)})
+            return {copy: saliency[i, reasoning[i]] for i, copy in enumerate(some)}, ran + 2 * ids.numel()
+
+        lengths = [int(ends[row]) - start for row, _ in copies]
+        for _, (found, ran) in token_budget.over(lengths, score):
+            scores.update(found)
+            tokens += ran
     return scores, tokens
 
 

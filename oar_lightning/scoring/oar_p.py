@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from typing import Any
+from typing import Any, Literal
 
 import torch
 from jaxtyping import Float
@@ -15,7 +15,11 @@ from oar_lightning.scoring.counterfactual import Counterfactuals
 from oar_lightning.scoring.fills import FILLS
 from oar_lightning.scoring.probes import ProbeSchedule
 from oar_lightning.scoring.texts import Texts, texts_until_answer
+from oar_lightning.token_budget import TokenBudget
 from oar_lightning.types import Rollouts
+
+TOKENS = 2048
+"""Where `auto` starts unless a memory plan knows better."""
 
 
 class OarP(Scorer):
@@ -23,8 +27,8 @@ class OarP(Scorer):
 
     Args:
         probe: which outcome is read, and when.
-        token_budget: padded tokens that a batch of counterfactuals runs; bounds memory, does not change the numbers. (More are
-            slower on a CPU, whose caches they leave.)
+        token_budget: padded tokens that a batch of counterfactuals runs, or `auto`; bounds memory, does not change the
+            numbers. (More are slower on a CPU, whose caches they leave.)
         fill: what replaces the masked token and is attended to like any other: `pad` (`fill_token_id`, or the tokenizer's pad
             token where that is None), `mean_embedding`, `random_token`, `model_sample` (see `fills`).
         seed: of what `random_token` and `model_sample` draw; each completion's draws depend on its tokens and this.
@@ -35,17 +39,15 @@ class OarP(Scorer):
     def __init__(
         self,
         probe: ProbeSchedule = ProbeSchedule(),
-        token_budget: int = 2048,
+        token_budget: int | Literal["auto"] = TOKENS,
         fill: str = "pad",
         fill_token_id: int | None = None,
         seed: int = 0,
         share_prefixes: bool = True,
     ) -> None:
         super().__init__()
-        if token_budget < 1:
-            raise ValueError(f"scorer.token_budget is a number of tokens and must be >= 1, got {token_budget}")
         self.probe = probe
-        self.token_budget = token_budget
+        self.token_budget = TokenBudget("scorer.token_budget", token_budget, TOKENS)
         if fill not in FILLS:
             raise ValueError(f"scorer.fill must be one of {', '.join(FILLS)}, got {fill}")
         if fill != "pad" and fill_token_id is not None:
@@ -54,6 +56,10 @@ class OarP(Scorer):
         self.fill_token_id = fill_token_id
         self.seed = seed
         self.share_prefixes = share_prefixes
+
+    @property
+    def budgets(self) -> tuple[TokenBudget, ...]:
+        return (self.token_budget,)
 
     @torch.no_grad()
     def __call__(self, model: Any, rollouts: Rollouts) -> Float[Tensor, "B S"]:
@@ -70,10 +76,14 @@ class OarP(Scorer):
                 masking = Counterfactuals(
                     model, choose_decoder(model), probe, FILLS[self.fill], fill, self.seed, self.token_budget, share
                 )
-                for numbers, some in masking.chunks(texts):
-                    values, ran = self.score(masking, some)
+                counts = texts.reasoning.sum(1).tolist()
+
+                def score(numbers: list[int]) -> tuple[Tensor, int]:
+                    return self.score(masking, texts.select(torch.tensor(numbers, device=rows.device)))
+
+                for numbers, (values, ran) in self.token_budget.over(texts.lengths(), score):
                     tokens += ran
-                    for number, value in zip(numbers, values.split(some.reasoning.sum(1).tolist()), strict=True):
+                    for number, value in zip(numbers, values.split([counts[i] for i in numbers]), strict=True):
                         scores[number] = value
         self.metrics = {"forward_equivalents": tokens / max(1, rollouts.token_ids.numel())}
         return place_rows([scores[i] for i in twin], rollouts.reasoning_mask, rows)

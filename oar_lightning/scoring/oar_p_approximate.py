@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from typing import Literal
+
 import torch
 from jaxtyping import Bool, Float
 from torch import Tensor
@@ -9,7 +11,7 @@ from torch import Tensor
 from oar_lightning.scoring.attribution import Attribution
 from oar_lightning.scoring.coarse import CoarseStage, suffix_costs
 from oar_lightning.scoring.counterfactual import Counterfactuals
-from oar_lightning.scoring.oar_p import OarP
+from oar_lightning.scoring.oar_p import TOKENS, OarP
 from oar_lightning.scoring.probes import ProbeSchedule
 from oar_lightning.scoring.texts import Texts
 
@@ -32,7 +34,7 @@ class OarPApproximate(OarP):
         coarse: CoarseStage = Attribution(),
         budget: float = 4.8,
         probe: ProbeSchedule = ProbeSchedule(),
-        token_budget: int = 2048,
+        token_budget: int | Literal["auto"] = TOKENS,
         fill: str = "pad",
         fill_token_id: int | None = None,
         seed: int = 0,

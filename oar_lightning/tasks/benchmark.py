@@ -23,9 +23,10 @@ from oar_lightning import build
 from oar_lightning.benchmark import BenchmarkConfig, ConfiguredWorkload, RandomWorkload, Workload, measure
 from oar_lightning.benchmark.report import phase_table, scoring_table, write_report
 from oar_lightning.callbacks.progress import counted_progress
+from oar_lightning.collecting import Method
 from oar_lightning.config_check import ConfigError
 from oar_lightning.data.stream import ProblemStream
-from oar_lightning.module import Method, PolicyOptimization
+from oar_lightning.module import PolicyOptimization
 from oar_lightning.reward import Accuracy, Rewards
 from oar_lightning.rollout import AutoEngineConfig
 from oar_lightning.scoring import as_scorer

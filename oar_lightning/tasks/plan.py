@@ -14,11 +14,12 @@ from rich.table import Table
 from oar_lightning.build import plain
 from oar_lightning.config_check import ConfigError
 from oar_lightning.planning.config import PlanConfig
-from oar_lightning.planning.job import Job, Planned, Proposal, plan_job, propose
+from oar_lightning.planning.job import Job, Planned, Proposal, begin_with, plan_job, propose
 from oar_lightning.planning.memory import PHASES, Sharding
 from oar_lightning.policy import PretrainedPolicy
 from oar_lightning.rollout import VllmConfig
 from oar_lightning.scoring import as_scorer
+from oar_lightning.token_budget import REMEDIES
 
 STATES = {"AdamW": 2, "Adam": 2, "SGD": 0}
 """Numbers that an optimizer keeps of each parameter."""
@@ -72,6 +73,10 @@ def read_job(cfg: DictConfig, config: PlanConfig) -> Job:
 def run(job: Job, config: PlanConfig) -> float:
     """Print the plan, and exit with code 1 where it does not fit; returns the peak in bytes."""
     planned = plan_job(job)
+    proposal = propose(job, planned, config.usable_bytes)
+    if automatic := [budget.key for budget in job.budgets if budget.auto]:
+        begin_with(job, proposal)
+        planned = plan_job(job)
     console = Console()
     console.print(summary(job, planned), soft_wrap=True, highlight=False)
     console.print(table(planned))
@@ -86,8 +91,10 @@ def run(job: Job, config: PlanConfig) -> float:
         console.print(f"scoring is not in it: nothing is known of the memory of {type(job.scorer).__name__}", soft_wrap=True)
     if planned.host_bytes:
         console.print(f"in the host's memory: {planned.host_bytes / 1e9:.2f} GB a rank", soft_wrap=True, highlight=False)
-    for line in advice(propose(job, planned, config.usable_bytes), planned):
+    for line in advice(proposal, planned):
         console.print(line, soft_wrap=True, highlight=False)
+    if automatic:
+        console.print(f"{', '.join(automatic)} set to auto: planned with these budgets", soft_wrap=True, highlight=False)
     if not fits:
         sys.exit(1)
     return planned.plan.peak
@@ -137,8 +144,5 @@ def advice(proposal: Proposal, planned: Planned) -> list[str]:
     if planned.scoring is not None and proposal.scorer_tokens is None:
         lost.append("the scoring of a single completion")
     if lost:
-        lines.append(
-            f"too large with any budget: {', '.join(lost)}; lower rollout.max_new_tokens, shard (a deepspeed trainer, more "
-            "trainer.devices), use trainer.precision=bf16-true, policy=hf_lora or policy.gradient_checkpointing=true"
-        )
+        lines.append(f"too large with any budget: {', '.join(lost)}; {REMEDIES}")
     return lines

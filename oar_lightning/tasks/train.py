@@ -26,7 +26,9 @@ from oar_lightning.locks import FileLock
 from oar_lightning.policy import export_policy
 from oar_lightning.strategies import end_other_ranks, report_lost_ranks
 from oar_lightning.sweep.trial import Result, current_ticket, is_first_rank, job_folder, write_result
+from oar_lightning.tasks.auto_budgets import begin_with_plan
 from oar_lightning.tasks.run_tags import note_run, run_parameters, run_tags
+from oar_lightning.token_budget import OutOfMemory, advice, out_of_memory
 
 log = logging.getLogger(__name__)
 
@@ -41,6 +43,7 @@ def prepare(cfg: DictConfig) -> Callable[[], float | None]:
         run_dir, saved = checkpoint.parent.parent, read_saved(checkpoint, int(cfg.trainer.max_steps), cfg.ckpt_fallback)
     claim(run_dir)
     job = build.build_run(cfg, settings, run_dir, saved.run_id if saved else None, resume=saved is not None)
+    begin_with_plan(cfg, job)
     return lambda: fit(cfg, job, run_dir, saved)
 
 
@@ -83,6 +86,8 @@ def fit(cfg: DictConfig, job: build.Run, run_dir: Path, saved: Saved | None) -> 
             and first.rank != job.trainer.global_rank
         ):
             raise RuntimeError(f"rank {first.rank} failed first: {first.what}") from error
+        if out_of_memory(error) and not isinstance(error, OutOfMemory):
+            raise OutOfMemory(advice(error)) from error
         raise
 
 

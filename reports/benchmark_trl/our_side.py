@@ -27,9 +27,10 @@ from turns import Turns
 import oar_lightning
 from oar_lightning import build
 from oar_lightning.benchmark import RandomShape, RandomWorkload
+from oar_lightning.collecting import Method
 from oar_lightning.data.datamodule import MathDataModule
 from oar_lightning.data.stream import Slot
-from oar_lightning.module import Method, PolicyOptimization
+from oar_lightning.module import PolicyOptimization
 from oar_lightning.paths import conf_dir
 from oar_lightning.policy import Policy, PretrainedPolicy
 from oar_lightning.reward import Accuracy, Rewards

@@ -29,11 +29,12 @@ from oar_lightning.advantage import AdvantageConfig
 from oar_lightning.benchmark import RandomShape, RandomWorkload
 from oar_lightning.benchmark.measure import _status
 from oar_lightning.benchmark.report import fill, markdown
+from oar_lightning.collecting import Method
 from oar_lightning.data.stream import Slot, UpdatePlan
 from oar_lightning.experience import Experience
 from oar_lightning.gating import GateConfig
 from oar_lightning.loss import LossConfig
-from oar_lightning.module import Method, PolicyOptimization
+from oar_lightning.module import PolicyOptimization
 from oar_lightning.paths import conf_dir
 from oar_lightning.planning.job import Job, plan_job
 from oar_lightning.planning.memory import Sharding

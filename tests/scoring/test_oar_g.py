@@ -12,6 +12,7 @@ from oar_lightning.scoring import OarG, ProbeSchedule
 from oar_lightning.scoring.base import place_rows
 from oar_lightning.scoring.oar_g import gradient_scores, rank_correlation
 from oar_lightning.scoring.probes import PROBES
+from oar_lightning.token_budget import TokenBudget
 
 GOLDEN = golden("oar_g")
 # relative to the sequence's largest score. Batched, the golden model's float32 RMSNorm and rotary tables may round otherwise
@@ -24,7 +25,8 @@ def scores_under(model, rollouts, probe, noise):
     """Scores [B S] for given noise [B S H]."""
     rows = torch.arange(len(rollouts))
     own = lambda rollouts, row, draw, size: noise[row, rollouts.reasoning_mask[row]]  # noqa: E731
-    scores, _ = gradient_scores(model, rollouts, probe, [(row, 0) for row in rows.tolist()], own, 10**6)
+    copies = [(row, 0) for row in rows.tolist()]
+    scores, _ = gradient_scores(model, rollouts, probe, copies, own, TokenBudget("scorer.token_budget", 10**6))
     return place_rows([scores[row, 0] for row in rows.tolist()], rollouts.reasoning_mask, rows)
 
 

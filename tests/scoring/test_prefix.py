@@ -15,6 +15,7 @@ from oar_lightning.scoring import OarP, ProbeSchedule
 from oar_lightning.scoring.prefix import read_prompts
 from oar_lightning.scoring.probes import PROBES
 from oar_lightning.scoring.reference import ReferenceOarP
+from oar_lightning.token_budget import TokenBudget
 
 SIZES = {
     "vocab_size": 40,
@@ -90,7 +91,7 @@ def test_equal_prompts_are_read_once():
     model = gpt2().eval()
     ids = torch.tensor([[9, 3, 4, 5], [3, 4, 5, 6], [9, 3, 4, 5], [8, 3, 4, 5], [8, 3, 4, 5]])
     first = torch.tensor([1, 0, 1, 0, 1])
-    past, owner, tokens = read_prompts(model, ModuleDecoder(model), ids, first, 7)
+    past, owner, tokens = read_prompts(model, ModuleDecoder(model), ids, first, TokenBudget("scorer.token_budget", 7))
     assert tokens == 4 * 4  # the last two differ in their padding
     assert owner[0] == owner[2]
     assert len(set(owner.tolist())) == 4
@@ -103,7 +104,7 @@ def test_equal_prompts_are_read_once():
 
 def test_no_prompt_is_nothing_read():
     past, owner, tokens = read_prompts(
-        gpt2(), ModuleDecoder(gpt2()), torch.empty(3, 0, dtype=torch.long), torch.zeros(3).long(), 9
+        gpt2(), ModuleDecoder(gpt2()), torch.empty(3, 0, dtype=torch.long), torch.zeros(3).long(), TokenBudget("any")
     )
     assert past.width == tokens == 0
     assert owner.tolist() == [0, 1, 2]

@@ -54,6 +54,17 @@ def test_what_does_not_fit_ends_with_1_and_budgets_that_do(prepared: Prepare, ca
     assert "does NOT fit" not in capsys.readouterr().out
 
 
+def test_budgets_that_are_auto_are_planned_as_proposed(prepared: Prepare, capsys: pytest.CaptureFixture[str]) -> None:
+    """What does not fit in one pass of each phase fits so, and nothing larger is proposed."""
+    auto = [f"{phase}.token_budget=auto" for phase in ("update", "rollout", "scorer")]
+    prepared("+experiment=oar_g", "task=plan", "plan.card_gb=0.2", "update.microbatches=1", *auto)()
+    out = capsys.readouterr().out
+    assert "does NOT fit" not in out
+    assert "update.token_budget, rollout.token_budget, scorer.token_budget set to auto: planned with these budgets" in out
+    peak = float(re.findall(r"peak ([\d.]+) GB of 0.18 GB", out)[0])
+    assert 0.15 < peak <= 0.18
+
+
 def test_proposed_budgets_are_the_largest_that_fit() -> None:
     """Held against plans made with them: the proposal fits, half as much again does not."""
     job = job_of("scorer=oar_p", "update.problems=16")

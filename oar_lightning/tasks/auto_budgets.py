@@ -1,0 +1,45 @@
+"""Where token budgets that are `auto` start: on a GPU with what the memory plan proposes for it."""
+
+from __future__ import annotations
+
+import copy
+import logging
+from dataclasses import replace
+
+import torch
+from hydra.utils import instantiate
+from omegaconf import DictConfig, open_dict
+
+from oar_lightning.build import Run
+from oar_lightning.module import PolicyOptimization
+from oar_lightning.planning import PlanConfig
+from oar_lightning.planning.job import begin_with, plan_job, propose
+from oar_lightning.tasks.plan import read_job
+
+log = logging.getLogger(__name__)
+
+
+def begin_with_plan(cfg: DictConfig, run: Run) -> None:
+    """Plan for the memory that the GPU has free now. Without a GPU or a plan, budgets start as `null` does, a scorer's with
+    its default."""
+    device = run.trainer.strategy.root_device
+    if device.type != "cuda" or not isinstance(run.module, PolicyOptimization):
+        return
+    budgets = run.module.budgets
+    if not any(budget.auto for budget in budgets):
+        return
+    here = copy.deepcopy(cfg)
+    with open_dict(here):
+        here.trainer.devices, here.trainer.num_nodes = run.trainer.num_devices, run.trainer.num_nodes
+    free, whole = torch.cuda.mem_get_info(device)
+    config: PlanConfig = replace(instantiate(cfg.plan), card_gb=whole / 1e9)
+    try:
+        job = read_job(here, config)
+        begin_with(job, propose(job, plan_job(job), (1 - config.reserve) * free))
+    except ValueError as error:
+        log.warning("no memory plan, so budgets that are auto start without one: %s", error)
+        return
+    for own, planned in zip(budgets, job.budgets, strict=True):
+        own.begin_with(planned.tokens)
+    started = ", ".join(f"{budget.key}={budget.tokens}" for budget in budgets if budget.auto)
+    log.info("auto, planned for %.1f GB of free memory: %s", free / 1e9, started)

@@ -1,0 +1,61 @@
+"""Where budgets that are `auto` start on a GPU: what a plan for its free memory proposes."""
+
+from __future__ import annotations
+
+import logging
+from collections.abc import Callable
+from types import SimpleNamespace
+from typing import Any
+
+import pytest
+import torch
+from fixtures import built_in_policy, make_module
+from hydra import compose
+
+from oar_lightning.data.stream import UpdatePlan
+from oar_lightning.planning import PlanConfig
+from oar_lightning.planning.job import plan_job, propose
+from oar_lightning.scoring import OarG
+from oar_lightning.tasks.auto_budgets import begin_with_plan
+from oar_lightning.tasks.plan import read_job
+
+Prepare = Callable[..., Callable[[], float | None]]
+FREE, WHOLE = 1.6e8, 2e8
+
+
+@pytest.fixture(autouse=True)
+def _composing(prepared: Prepare, monkeypatch: pytest.MonkeyPatch) -> None:
+    """`prepared` has Hydra ready to compose."""
+    monkeypatch.setattr(torch.cuda, "mem_get_info", lambda device: (FREE, WHOLE))
+
+
+def started(device: str, *overrides: str, budget: Any = "auto") -> list[int | None]:
+    """The budgets of update, rollout and scorer at the start of a run."""
+    budgets = [f"{phase}.token_budget={budget}" for phase in ("update", "scorer")]
+    cfg = compose("config", ["logger=none", "scorer=oar_g", "trainer.devices=auto", *budgets, *overrides])
+    module = make_module(built_in_policy(), OarG(token_budget=budget), update=UpdatePlan(token_budget=budget))
+    strategy = SimpleNamespace(root_device=torch.device(device))
+    trainer = SimpleNamespace(strategy=strategy, num_devices=1, num_nodes=1)
+    begin_with_plan(cfg, SimpleNamespace(module=module, trainer=trainer))  # type: ignore[arg-type]
+    return [budget.tokens for budget in module.budgets]
+
+
+def test_budgets_start_as_planned_for_the_free_memory(caplog: pytest.LogCaptureFixture) -> None:
+    job = read_job(compose("config", ["logger=none", "scorer=oar_g"]), PlanConfig(card_gb=WHOLE / 1e9))
+    proposal = propose(job, plan_job(job), 0.9 * FREE)
+    assert proposal.update_tokens is not None
+    assert proposal.update_tokens < job.completions * job.length  # bounded by the memory
+    with caplog.at_level(logging.INFO):
+        assert started("cuda") == [proposal.update_tokens, None, proposal.scorer_tokens]  # rollout's is not auto
+    assert f"auto, planned for 0.2 GB of free memory: update.token_budget={proposal.update_tokens}, " in caplog.text
+
+
+def test_on_the_cpu_and_without_a_plan_they_start_with_their_defaults(caplog: pytest.LogCaptureFixture) -> None:
+    assert started("cpu") == [None, None, 4096]
+    assert not caplog.records
+    assert started("cuda", "optimizer._target_=torch.optim.Adagrad") == [None, None, 4096]
+    assert "no memory plan, so budgets that are auto start without one: optimizer._target_=torch.optim.Adagrad" in caplog.text
+
+
+def test_numbers_stay() -> None:
+    assert started("cuda", budget=1234) == [1234, None, 1234]
