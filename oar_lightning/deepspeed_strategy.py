@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import contextlib
-import os
 from collections.abc import Iterator
 from typing import Any
 
@@ -11,6 +10,7 @@ import torch
 from lightning.pytorch.strategies import DeepSpeedStrategy
 from lightning.pytorch.strategies.deepspeed import reset_seed
 
+from oar_lightning.deepspeed_checkpoint import Layout, import_deepspeed, loading_data_only
 from oar_lightning.strategies import RankLauncher
 
 
@@ -23,15 +23,9 @@ class ZeroRedundancy(DeepSpeedStrategy):
     """
 
     def __init__(self, stage: int, **settings: Any) -> None:
-        if not torch.cuda.is_available():
-            os.environ.setdefault("DS_ACCELERATOR", "cpu")  # read when deepspeed is imported
-        try:
-            import deepspeed  # noqa: F401
-        except ImportError as error:
-            raise ImportError(
-                f"trainer=deepspeed_zero{stage} needs the optional extra: pip install 'oar-lightning[deepspeed]'"
-            ) from error
+        import_deepspeed(f"trainer=deepspeed_zero{stage}")
         super().__init__(stage=stage, **settings)
+        self.stage = stage
         assert isinstance(self.config, dict)
         # Adam of DeepSpeed's own is compiled at first use; offloaded states are updated by torch's instead
         self.config.setdefault("zero_force_ds_cpu_optimizer", False)
@@ -66,6 +60,15 @@ class ZeroRedundancy(DeepSpeedStrategy):
     @property
     def root_device(self) -> torch.device:
         return torch.device("cpu", self.local_rank) if self._on_cpu else super().root_device  # deepspeed wants an index
+
+    @property
+    def layout(self) -> Layout:
+        """How this strategy's checkpoints are divided."""
+        return Layout(self.stage, self.world_size)
+
+    def load_checkpoint(self, checkpoint_path: Any, weights_only: bool | None = None) -> dict[str, Any]:
+        with loading_data_only():
+            return dict(super().load_checkpoint(checkpoint_path, weights_only))
 
     @contextlib.contextmanager
     def whole_weights(self) -> Iterator[None]:
