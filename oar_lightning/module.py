@@ -28,7 +28,7 @@ from oar_lightning.language_model import base_model, evaluating, prediction_stat
 from oar_lightning.loss import Denominators, LossConfig, policy_loss
 from oar_lightning.policy import Policy
 from oar_lightning.randomness import derive_seed
-from oar_lightning.ranks import gathered, interleaved, rank, ranks, whole_weights
+from oar_lightning.ranks import gathered, interleaved, leave_out_step, rank, ranks, whole_weights
 from oar_lightning.rollout import RolloutStage, SamplingConfig
 from oar_lightning.schedule import Schedule
 from oar_lightning.scoring import Scorer, checked_importance
@@ -286,8 +286,10 @@ class PolicyOptimization(L.LightningModule):
         return 0.0 * logprobs.sum()
 
     def on_before_optimizer_step(self, optimizer: torch.optim.Optimizer) -> None:
-        if self._passes is not None and not self._passes.of_all_ranks:
+        nothing = self._passes is not None and not self._passes.of_all_ranks
+        if nothing:
             self.zero_grad()  # as with one rank, where no pass is made: without gradients an optimizer moves nothing
+        leave_out_step(self.trainer, nothing)
         gradients = [p.grad for p in self.parameters() if p.grad is not None]
         if gradients:
             self._pending["grad_norm"] = float(torch.nn.utils.get_total_norm(gradients))

@@ -1,21 +1,21 @@
-"""One rank of a small training job, started by `test_ranks.py`: trains each case and keeps what it logged and learned."""
+"""One rank of a small training job, started by tests: trains each case and keeps what it logged and learned."""
 
 from __future__ import annotations
 
-import functools
 import sys
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
+import hydra
 import lightning as L
 import torch
-from fixtures import ConstantReward, LengthReward, fit, make_module, tiny_policy, weights
+from fixtures import ConstantReward, LengthReward, fit, make_module, make_warm_start, tiny_policy, weights
 
 from oar_lightning.advantage import AdvantageConfig
-from oar_lightning.data.stream import UpdatePlan
+from oar_lightning.data.stream import Slot, UpdatePlan
 from oar_lightning.loss import LossConfig
-from oar_lightning.module import PolicyOptimization
+from oar_lightning.paths import conf_dir
 from oar_lightning.ranks import whole_weights
 from oar_lightning.scoring import OarG, OarP, Uniform
 from oar_lightning.types import MathProblem
@@ -25,7 +25,6 @@ LR = 1e-4
 """The gradients that OAR-G scores by are ill-conditioned in float32 (a KL of outcomes 1e-3 apart): its weights, and by them how
 the loss depends on an update, round 1e-4 apart."""
 
-
 class OneTeaches:
     """Rewards that differ within the groups of about half of the problems, told apart by their questions."""
 
@@ -34,7 +33,7 @@ class OneTeaches:
         return [r if sum(map(ord, p.question)) % 2 else 1.0 for p, r in zip(problems, varied, strict=True)]
 
 
-def cases() -> dict[str, tuple[PolicyOptimization, int]]:
+def cases() -> dict[str, tuple[L.LightningModule, int]]:
     """Name -> module and number of steps."""
     scorers = {"grpo": Uniform(), "oar_g": OarG(), "oar_p": OarP()}
     same = {name: (make_module(tiny_policy(), scorer=scorer, update=PLAN, lr=LR), 20) for name, scorer in scorers.items()}
@@ -47,6 +46,9 @@ def cases() -> dict[str, tuple[PolicyOptimization, int]]:
         "oar_g_short": (make_module(tiny_policy(), scorer=OarG(), update=PLAN, lr=LR), 4),
         "some_learn": (make_module(tiny_policy(), reward=OneTeaches(), update=whole), 6),
         "nobody_learns": (make_module(tiny_policy(), reward=ConstantReward(), update=whole), 2),
+        "warm_start": (make_warm_start(tiny_policy(), batch_size=8), 4),
+        # of eight pairs of demonstrations four have one that is too long, and one has two
+        "warm_start_too_long": (make_warm_start(tiny_policy(), batch_size=2, max_tokens=53), 8),
     }
 
 
@@ -57,7 +59,7 @@ class Watch(L.Callback):
         self.completions: list[tuple[str, ...]] = []
 
     def on_train_batch_end(self, trainer: L.Trainer, module: Any, outputs: Any, batch: Any, batch_idx: int) -> None:
-        if batch.first:
+        if isinstance(batch, Slot) and batch.first:
             self.completions.append(module.experience.rollouts.completions)
 
     def on_train_end(self, trainer: L.Trainer, module: Any) -> None:
@@ -75,13 +77,14 @@ def train(names: list[str], strategy: Callable[[], Any] = lambda: "auto", device
     return results
 
 
+def configured(trainer: str) -> Any:
+    """The strategy that a `trainer=...` of the command line names."""
+    with hydra.initialize_config_dir(str(conf_dir()), version_base="1.3"):
+        return hydra.utils.instantiate(hydra.compose("config", [f"trainer={trainer}"]).trainer.strategy)
+
+
 if __name__ == "__main__":
     torch.set_num_threads(1)
-    folder, rank, ranks, kind, *names = sys.argv[1:]
-    strategy: Callable[[], Any] = functools.partial(str, "ddp")
-    if kind.startswith("zero"):
-        from oar_lightning.deepspeed_strategy import ZeroRedundancy
-
-        strategy = functools.partial(ZeroRedundancy, int(kind.removeprefix("zero")))
-    found = train(names, strategy=strategy, devices=int(ranks))
+    folder, rank, ranks, trainer, *names = sys.argv[1:]
+    found = train(names, strategy=lambda: configured(trainer), devices=int(ranks))
     torch.save(found, Path(folder) / f"rank{rank}.pt")

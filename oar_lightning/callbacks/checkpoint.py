@@ -179,7 +179,9 @@ class FinalWeights(L.Callback):
             return
         with whole_weights(trainer):
             if trainer.is_global_zero:
-                self.state = {k: v.detach().to("cpu", copy=True) for k, v in module.model.state_dict().items()}
+                copies: dict[int, torch.Tensor] = {}  # tied weights stay one: they are saved once
+                state = module.model.state_dict()
+                self.state = {k: copies.setdefault(v.data_ptr(), v.detach().to("cpu", copy=True)) for k, v in state.items()}
 
 
 class GracefulStop(L.Callback):
