@@ -136,6 +136,8 @@ def check_checksums(path: Path) -> None:
 def _check_part(path: Path) -> None:
     try:
         check_checksums(path)
+        if code := torch.serialization.get_unsafe_globals_in_checkpoint(path):
+            raise ValueError(f"it names {', '.join(code)}, which is not data, and nothing of it was run")
         torch.load(path, map_location="cpu", mmap=True)
     except Exception as error:
         raise ValueError(f"{path.name}: {error}") from error

@@ -14,6 +14,7 @@ from fixtures import ConstantReward, LengthReward, fit, make_module, make_warm_s
 
 from oar_lightning.advantage import AdvantageConfig
 from oar_lightning.data.stream import Slot, UpdatePlan
+from oar_lightning.gating import GateConfig
 from oar_lightning.loss import LossConfig
 from oar_lightning.paths import conf_dir
 from oar_lightning.ranks import whole_weights
@@ -24,6 +25,9 @@ PLAN = UpdatePlan(problems=4, group_size=4, minibatches=2, microbatches=2)
 LR = 1e-4
 """The gradients that OAR-G scores by are ill-conditioned in float32 (a KL of outcomes 1e-3 apart): its weights, and by them how
 the loss depends on an update, round 1e-4 apart."""
+UNUSED = GateConfig(mode="off")
+"""Scores are made, and weigh nothing."""
+
 
 class OneTeaches:
     """Rewards that differ within the groups of about half of the problems, told apart by their questions."""
@@ -45,6 +49,9 @@ def cases() -> dict[str, tuple[L.LightningModule, int]]:
         "budget": (batch, 4),
         "oar_g_short": (make_module(tiny_policy(), scorer=OarG(), update=PLAN, lr=LR), 4),
         "some_learn": (make_module(tiny_policy(), reward=OneTeaches(), update=whole), 6),
+        "uniform_short": (make_module(tiny_policy(), update=PLAN, gate=UNUSED), 4),
+        "oar_g_unused": (make_module(tiny_policy(), scorer=OarG(), update=PLAN, gate=UNUSED), 4),
+        "oar_p_unused": (make_module(tiny_policy(), scorer=OarP(), update=PLAN, gate=UNUSED), 4),
         "nobody_learns": (make_module(tiny_policy(), reward=ConstantReward(), update=whole), 2),
         "warm_start": (make_warm_start(tiny_policy(), batch_size=8), 4),
         # of eight pairs of demonstrations four have one that is too long, and one has two
