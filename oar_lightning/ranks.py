@@ -65,8 +65,8 @@ def whole_weights(trainer: Any) -> AbstractContextManager[Any]:
 
 
 def leave_out_step(trainer: Any, leave_out: bool) -> None:
-    """Say whether the optimizer step that follows shall move nothing. Without gradients it does not; where a strategy keeps them
-    to itself it has to be told."""
+    """Say whether the optimizer step that follows shall move nothing. Without gradients it does not; a strategy that keeps
+    them to itself has to be told."""
     tell = getattr(trainer.strategy, "leave_out_step", None)
     if tell is not None:
         tell(leave_out)

@@ -7,17 +7,21 @@ import signal
 import sys
 from collections.abc import Callable
 from pathlib import Path
+from types import SimpleNamespace
 from typing import Any
 
+import lightning as L
 import torch
-from fixtures import fit, make_module, tiny_policy
+from fixtures import fit, make_module, tiny_policy, weights
 from rank_worker import Watch, configured
 
-from oar_lightning.callbacks import FinalWeights, LastCheckpoint, RandomState, RunIdentity
+from oar_lightning.callbacks import Divergence, DivergenceConfig, FinalWeights, LastCheckpoint, RandomState, RunIdentity
 from oar_lightning.callbacks import checkpoint as checkpoint_module
 from oar_lightning.data.stream import UpdatePlan
 from oar_lightning.policy import export_policy
+from oar_lightning.ranks import whole_weights
 from oar_lightning.scoring import OarG
+from oar_lightning.sweep.trial import Diverged
 
 STEPS, EVERY = 6, 3
 PLAN = UpdatePlan(problems=4, group_size=4, minibatches=2, microbatches=2)
@@ -34,6 +38,37 @@ def train(folder: Path, trainer: str, ckpt_path: Path | None = None) -> dict[str
     if os.environ["RANK"] == "0":
         export_policy(policy.model, policy.tokenizer, folder / "policy", final.state)
     return {"rows": rows, "weights": watch.weights}
+
+
+class Weights(L.Callback):
+    """The weights after every optimizer step."""
+
+    def __init__(self) -> None:
+        self.found: list[dict[str, torch.Tensor]] = []
+
+    def on_train_batch_end(self, trainer: L.Trainer, module: L.LightningModule, outputs: Any, batch: Any, *_: Any) -> None:
+        if batch.microbatch == PLAN.microbatches - 1:
+            with whole_weights(trainer):
+                self.found.append(weights(module))
+
+
+def train_over_nan(trainer: str, step: int, most: int) -> dict[str, Any]:
+    """Four steps; the first micro-batch's loss of one of them is NaN on the second rank."""
+    module = make_module(tiny_policy(), update=PLAN)
+    training_step, watch = module.training_step, Weights()
+    divergence = Divergence(DivergenceConfig(max_skipped_steps=most), SimpleNamespace(history=[{"step": 0}]))  # type: ignore[arg-type]
+
+    def broken(batch: Any, batch_idx: int) -> Any:
+        loss = training_step(batch, batch_idx)
+        here = os.environ["RANK"] == "1" and module.trainer.global_step + 1 == step and batch.microbatch == 0
+        return loss * float("nan") if here else loss
+
+    module.training_step = broken  # type: ignore[method-assign]
+    try:
+        fit(module, 4, [watch, divergence], strategy=configured(trainer), devices=2)
+    except Diverged as error:
+        return {"error": str(error), "weights": watch.found}
+    return {"skipped": divergence.skipped, "weights": watch.found}
 
 
 def die(*_: Any) -> None:
@@ -84,6 +119,8 @@ if __name__ == "__main__":
         found = {"whole": train(whole, trainer), "resumed": train(folder / "resumed", trainer, whole / "previous.ckpt")}
     elif action == "go_on":
         found = {"resumed": train(folder / "killed", trainer, folder / "killed" / "last.ckpt")}
+    elif action == "nan":
+        found = {"left_out": train_over_nan(trainer, 2, most=1), "too_many": train_over_nan(trainer, 2, most=0)}
     elif action == "load":
         try:
             found = train(folder / "loaded", trainer, Path(sys.argv[6]))

@@ -211,11 +211,22 @@ class ended:
             process.kill()
 
 
+@pytest.mark.parametrize("trainer", ["deepspeed_zero1", "deepspeed_zero2_offload", "deepspeed_zero3"])
+def test_a_step_with_a_gradient_that_is_no_number_is_left_out_and_counted(trainer: str, tmp_path: Path) -> None:
+    for found in run_on_two(tmp_path, WORKER, trainer, "nan"):
+        first, second, third, _ = found["left_out"]["weights"]
+        assert same(first, second)
+        assert not same(second, third)
+        assert all(bool(weight.isfinite().all()) for weight in third.values())
+        assert found["left_out"]["skipped"] == 1
+        assert "not finite at step 2, and more than divergence.max_skipped_steps=0" in found["too_many"]["error"]
+
+
 def test_other_ranks_stages_and_strategies_are_refused(job: Job) -> None:
     saved = read_saved(job.folder / "last.ckpt", None)
     stage = int(job.trainer[-1])
     check_layout(saved, Layout(stage, 2))
-    expected = rf"ZeRO stage {stage} on 2 ranks, and this run has .*set trainer=deepspeed_zero{stage} and trainer.devices .* to 2"
+    expected = rf"ZeRO stage {stage} on 2 ranks, and this run .*set trainer=deepspeed_zero{stage} and trainer.devices .* to 2"
     for other in (Layout(stage, 4), Layout(1, 2), None):
         with pytest.raises(ConfigError, match=expected + ".*task=export"):
             check_layout(saved, other)

@@ -20,7 +20,8 @@ from oar_lightning.tracking_history import metric_history
 pytest.importorskip("deepspeed", reason="the extra deepspeed is not installed", exc_type=ImportError)
 pytestmark = [pytest.mark.slow, pytest.mark.timeout(900)]
 
-SMALL = "num_threads=1 update.problems=4 update.group_size=4 evaluation.problems=2 evaluation.greedy=false rollout.max_new_tokens=40"
+SMALL = "num_threads=1 update.problems=4 update.group_size=4 rollout.max_new_tokens=40"
+EVALUATION = "evaluation.problems=2 evaluation.greedy=false"
 TWO = "trainer.accelerator=cpu trainer.devices=2 trainer.precision=32-true"
 
 
@@ -33,7 +34,7 @@ def reward(function: str) -> str:
 def run(folder: Path, *overrides: str, **environment: str) -> subprocess.CompletedProcess[str]:
     here = Path(__file__).resolve().parent
     path = os.pathsep.join([str(here), str(here.parent), os.environ.get("PYTHONPATH", "")])
-    settings = " ".join([SMALL, *overrides]).split()
+    settings = " ".join([SMALL, EVALUATION, *overrides]).split()
     return subprocess.run(
         [sys.executable, "-m", "oar_lightning", *settings],
         env=os.environ | {"PYTHONPATH": path, "OMP_NUM_THREADS": "1"} | environment,
@@ -98,9 +99,8 @@ def policy(folder: Path) -> dict[str, torch.Tensor]:
 @pytest.mark.parametrize("trainer", ["ddp", "deepspeed_zero3"])
 def test_the_warm_start_on_two_processes(trainer: str, store: str, tmp_path: Path) -> None:
     """A fresh policy, whose tokenizer is not in the checkpoint, is exported too."""
-    common = (
-        "+experiment=warm_start supervised.batch_size=8 supervised.tokenizer_problems=100 policy.hidden_size=32 trainer.max_steps=4"
-    )
+    small = "supervised.batch_size=8 supervised.tokenizer_problems=100 policy.hidden_size=32 trainer.max_steps=4"
+    common = f"+experiment=warm_start {small}"
     succeed(tmp_path, common, "hydra.run.dir=alone")
     alone = losses(store)
     succeed(tmp_path, common, f"trainer={trainer} {TWO} hydra.run.dir=two")

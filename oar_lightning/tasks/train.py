@@ -7,7 +7,6 @@ import sys
 from collections.abc import Callable
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
 
 import torch
 from hydra.core.hydra_config import HydraConfig
@@ -122,8 +121,10 @@ def find_checkpoint(cfg: DictConfig) -> Path | None:
 
 @dataclass(frozen=True)
 class Saved:
-    """A checkpoint, the optimizer step it was saved at, the MLflow run it belongs to, and how DeepSpeed has divided it (None: it
-    is a file, of any other strategy)."""
+    """A checkpoint, the optimizer step it was saved at, the MLflow run it belongs to, and how DeepSpeed has divided it.
+
+    `layout` is None for a file, of any other strategy.
+    """
 
     checkpoint: Path
     step: int
@@ -153,7 +154,8 @@ def read_saved(checkpoint: Path, max_steps: int | None, fallback: bool = False) 
     # a trial that was killed at its very end has its results to report
     if max_steps is not None and saved.step >= max_steps and current_ticket() is None:
         raise ConfigError(
-            f"{checkpoint} is at step {saved.step} and trainer.max_steps={max_steps}: nothing is left to do; raise trainer.max_steps"
+            f"{checkpoint} is at step {saved.step} and trainer.max_steps={max_steps}: nothing is left to do; "
+            "raise trainer.max_steps"
         )
     return saved
 
@@ -176,7 +178,7 @@ def check_layout(saved: Saved, own: Layout | None) -> None:
     """
     if saved.layout == own:
         return
-    remedy = f"start a new run from its policy: task=export ckpt_path={saved.checkpoint} export_to=<folder>, then policy.name=<folder>"
+    remedy = f"start a new run from its policy: task=export ckpt_path={saved.checkpoint}, then policy=hf policy.name=<folder>"
     if saved.layout is None:
         raise ConfigError(
             f"ckpt_path={saved.checkpoint} is a checkpoint of trainer=ddp or of one process and cannot go on under DeepSpeed; "
