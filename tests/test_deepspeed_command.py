@@ -80,16 +80,22 @@ def test_a_run_its_resumption_and_its_policy(experiment: str, trainer: str, stor
         found = policy(tmp_path / again)
         assert all(found[name].equal(weight) for name, weight in policies[1].items()), again
     assert "avg_at_4" in succeed(tmp_path, "logger=none task=evaluate policy=hf policy.name=exported")
-    refused = run(tmp_path, common, "ckpt_path=two trainer.max_steps=8")
-    assert refused.returncode == 1
-    stage = trainer.removeprefix("deepspeed_zero")[0]
-    assert f"was written by DeepSpeed's ZeRO stage {stage} on 2 ranks, and this run has another strategy" in refused.stderr
-    refused = run(tmp_path, common, f"trainer={trainer} {TWO} trainer.devices=4 ckpt_path=two trainer.max_steps=8")
-    assert refused.returncode == 1
-    assert f"and this run has stage {stage} and 4; set trainer=deepspeed_zero{stage}" in refused.stderr
-    refused = run(tmp_path, common, f"trainer={trainer} {TWO} ckpt_path=alone trainer.max_steps=8")
-    assert refused.returncode == 1
-    assert "is a checkpoint of trainer=ddp or of one process and cannot go on under DeepSpeed" in refused.stderr
+
+
+def test_checkpoints_that_cannot_go_on_are_refused(tmp_path: Path) -> None:
+    common = f"+experiment=grpo logger=none trainer.max_steps=1 {reward('varied')}"
+    succeed(tmp_path, common, "hydra.run.dir=alone")
+    succeed(tmp_path, common, f"trainer=deepspeed_zero1 {TWO} hydra.run.dir=two")
+    more = "trainer.max_steps=2"
+    for overrides, expected in (
+        ("ckpt_path=two", "was written by DeepSpeed's ZeRO stage 1 on 2 ranks, and this run has another strategy; set"),
+        (f"trainer=deepspeed_zero2 {TWO} ckpt_path=two", "and this run has stage 2 on 2; set trainer=deepspeed_zero1"),
+        (f"trainer=deepspeed_zero1 {TWO} trainer.devices=4 ckpt_path=two", "and this run has stage 1 on 4; set"),
+        (f"trainer=deepspeed_zero1 {TWO} ckpt_path=alone", "is a checkpoint of trainer=ddp or of one process and cannot"),
+    ):
+        refused = run(tmp_path, common, more, overrides)
+        assert refused.returncode == 1, overrides
+        assert expected in refused.stdout + refused.stderr
 
 
 def policy(folder: Path) -> dict[str, torch.Tensor]:

@@ -185,7 +185,7 @@ def check_layout(saved: Saved, own: Layout | None) -> None:
             f"resume with that trainer, or {remedy}"
         )
     stage, count = saved.layout.zero_stage, saved.layout.ranks
-    now = f"this run has stage {own.zero_stage} and {own.ranks}" if own else "this run has another strategy"
+    now = f"this run has stage {own.zero_stage} on {own.ranks}" if own else "this run has another strategy"
     raise ConfigError(
         f"ckpt_path={saved.checkpoint} was written by DeepSpeed's ZeRO stage {stage} on {count} ranks, and {now}; set "
         f"trainer=deepspeed_zero{stage} and trainer.devices (times trainer.num_nodes) to {count}, or {remedy}"
