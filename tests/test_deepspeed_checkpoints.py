@@ -19,7 +19,7 @@ from transformers import AutoModelForCausalLM
 
 from oar_lightning.config_check import ConfigError
 from oar_lightning.deepspeed_checkpoint import FORCE, Layout, loading_data_only
-from oar_lightning.tasks.export import export, read_weights
+from oar_lightning.tasks.export import export, put_weights, read_weights
 from oar_lightning.tasks.train import check_layout, read_saved
 
 pytest.importorskip("deepspeed", reason="the extra deepspeed is not installed", exc_type=ImportError)
@@ -176,7 +176,9 @@ def test_the_policy_at_the_end_of_training_is_whole(job: Job) -> None:
 
 
 def test_the_policy_of_a_checkpoint_is_exported_tied_weights_once(job: Job, tmp_path: Path) -> None:
-    export(tiny_policy(seed=1), read_saved(job.folder / "last.ckpt", None), tmp_path / "policy")
+    policy, saved = tiny_policy(seed=1), read_saved(job.folder / "last.ckpt", None)
+    put_weights(policy, saved)
+    export(policy, saved, tmp_path / "policy")
     from_checkpoint, from_training = (tmp_path / "policy", job.folder / "policy")
     one, two = (AutoModelForCausalLM.from_pretrained(path).state_dict() for path in (from_checkpoint, from_training))
     assert same(one, two)

@@ -34,6 +34,7 @@ def prepare(cfg: DictConfig) -> Callable[[], None]:
     folder = Path(cfg.export_to).expanduser() if cfg.export_to else Path(HydraConfig.get().runtime.output_dir) / "policy"
     build.seed_everything(cfg.seed)
     policy = bare_policy(cfg)
+    put_weights(policy, saved)
     return lambda: export(policy, saved, folder)
 
 
@@ -46,8 +47,8 @@ def bare_policy(cfg: DictConfig) -> Policy:
     return spec.build(sample_texts(problems, instantiate(cfg.data.prompt).render, int(cfg.supervised.tokenizer_problems)))
 
 
-def export(policy: Policy, saved: Saved, folder: Path) -> None:
-    """Put the checkpoint's weights in place of the policy's and save it.
+def put_weights(policy: Policy, saved: Saved) -> None:
+    """Put the checkpoint's weights in place of the policy's.
 
     Raises:
         ConfigError: where they do not fit.
@@ -60,6 +61,9 @@ def export(policy: Policy, saved: Saved, folder: Path) -> None:
             f"ckpt_path={saved.checkpoint}: its weights do not fit the policy ({str(error).splitlines()[1].strip()}); give "
             f"the policy=... of the run, see {saved.checkpoint.parent.parent / '.hydra' / 'overrides.yaml'}"
         ) from error
+
+
+def export(policy: Policy, saved: Saved, folder: Path) -> None:
     export_policy(policy.model, policy.tokenizer, folder)
     log.info("the policy of step %d: %s", saved.step, folder)
 
