@@ -14,13 +14,14 @@ import pytest
 import torch
 from checkpoint_worker import EVERY, STEPS
 from fixtures import tiny_policy
+from omegaconf import OmegaConf
 from rank_jobs import run_on_two, start
 from transformers import AutoModelForCausalLM
 
 from oar_lightning.config_check import ConfigError
 from oar_lightning.deepspeed_checkpoint import FORCE, Layout, loading_data_only
 from oar_lightning.tasks.export import export, put_weights, read_weights
-from oar_lightning.tasks.train import check_layout, read_saved
+from oar_lightning.tasks.train import check_layout, find_checkpoint, read_saved
 
 pytest.importorskip("deepspeed", reason="the extra deepspeed is not installed", exc_type=ImportError)
 pytestmark = [pytest.mark.slow, pytest.mark.timeout(600)]
@@ -75,6 +76,13 @@ def test_last_and_previous_are_whole_and_nothing_else_is_left(job: Job) -> None:
 
 def parts(folder: Path) -> list[Path]:
     return sorted((folder / "last.ckpt").rglob("*.pt"))
+
+
+def test_a_folder_without_its_summary_is_a_damaged_one(folder: Path) -> None:
+    (folder / "last.ckpt" / "summary.json").unlink()
+    asked = OmegaConf.create({"ckpt_path": str(folder / "last.ckpt")})
+    with pytest.raises(ConfigError, match=r"not a readable checkpoint.*summary\.json.*ckpt_fallback=true goes on from"):
+        read_saved(find_checkpoint(asked) or folder, None)
 
 
 def truncated(path: Path) -> None:

@@ -156,7 +156,7 @@ class LastCheckpoint(ModelCheckpoint):
         kept = {self.folder / name.readlink() for name in (self.folder / LAST, self.folder / PREVIOUS) if name.is_symlink()}
         for path in {*self.folder.glob(FOLDERS), *self.folder.glob(f".{LAST}.*"), *self.folder.glob(f".{PREVIOUS}.*")} - kept:
             if path.is_dir() and not path.is_symlink():
-                shutil.rmtree(path)
+                shutil.rmtree(path, ignore_errors=True)  # what cannot be removed now goes the next time
             else:
                 path.unlink()
 
@@ -179,9 +179,10 @@ class FinalWeights(L.Callback):
             return
         with whole_weights(trainer):
             if trainer.is_global_zero:
-                copies: dict[int, torch.Tensor] = {}  # tied weights stay one: they are saved once
                 state = module.model.state_dict()
-                self.state = {k: copies.setdefault(v.data_ptr(), v.detach().to("cpu", copy=True)) for k, v in state.items()}
+                # by their places in memory: tied weights stay one, which is saved once
+                copies = {v.data_ptr(): v.detach().to("cpu", copy=True) for v in state.values()}
+                self.state = {name: copies[v.data_ptr()] for name, v in state.items()}
 
 
 class GracefulStop(L.Callback):

@@ -18,7 +18,7 @@ from oar_lightning.callbacks.checkpoint import PREVIOUS
 from oar_lightning.callbacks.errors import first_error, forget_errors
 from oar_lightning.callbacks.progress import before_after_table
 from oar_lightning.config_check import ConfigError
-from oar_lightning.deepspeed_checkpoint import SUMMARY, Layout, check_checksums, read_summary
+from oar_lightning.deepspeed_checkpoint import Layout, check_checksums, read_summary
 from oar_lightning.policy import export_policy
 from oar_lightning.strategies import end_other_ranks, report_lost_ranks
 from oar_lightning.sweep.locks import FileLock
@@ -107,7 +107,7 @@ def find_checkpoint(cfg: DictConfig) -> Path | None:
     if cfg.ckpt_path is not None:
         path = Path(cfg.ckpt_path).expanduser().absolute()  # not resolved: last.ckpt may be a link
         path = path / "checkpoints" / "last.ckpt" if (path / "checkpoints").is_dir() else path
-        if not (path.is_file() or (path / SUMMARY).is_file()):
+        if not (path.is_file() or (path.is_dir() and path.suffix == ".ckpt")):
             raise ConfigError(f"ckpt_path={cfg.ckpt_path}: no such file; give a run's folder or its checkpoints/last.ckpt")
         return path
     if not cfg.resume:
