@@ -83,7 +83,8 @@ def quiet() -> None:
         library = logging.getLogger(name)
         library.handlers.clear()  # Hydra's handler shows them already
         library.setLevel(logging.WARNING)
-    for name in ("DeepSpeed", "urllib3.connectionpool"):  # the second: a tracking server that is away, said once elsewhere
+    # the second: DeepSpeed's trial compilations; the third: a tracking server that is away, said once elsewhere
+    for name in ("DeepSpeed", "compilers.C.base", "urllib3.connectionpool"):
         logging.getLogger(name).setLevel(logging.ERROR)
     warnings.filterwarnings("ignore", message=".*LeafSpec.*")
     warnings.filterwarnings("ignore", category=FutureWarning, module="torch.distributed.*")  # of DeepSpeed's calls, each time

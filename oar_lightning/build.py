@@ -195,7 +195,7 @@ def build_logger(cfg: DictConfig, run_dir: Path, run_id: str | None = None, resu
 
 
 def build_run(cfg: DictConfig, settings: Settings, run_dir: Path, run_id: str | None, resume: bool) -> Run:
-    """Load the policy and put the run together; its MLflow run is made last, when nothing can fail any more."""
+    """Load the policy and put the run together; its MLflow run is made by `tracker.start`, when nothing can fail any more."""
     assert settings.train is not None, "refused before"
     steps = int(cfg.trainer.max_steps)
     logger = build_logger(cfg, run_dir, run_id, resume)
@@ -260,7 +260,6 @@ def build_run(cfg: DictConfig, settings: Settings, run_dir: Path, run_id: str | 
     keep = build_keep(cfg, settings.benchmarks, settings.evaluation.problems, prompt, policy.tokenizer)
     datamodule = MathDataModule(settings.train, int(cfg.seed), steps, plan, keep)
     datamodule.check(trainer.world_size)
-    tracker.start()
     return Run(datamodule, module, trainer, tracker, policy, evaluation, seconds, stop, weights)
 
 

@@ -3,14 +3,17 @@
 from __future__ import annotations
 
 import contextlib
-import os
+import functools
 from collections.abc import Iterator
 from typing import Any
 
+import lightning as L
 import torch
 from lightning.pytorch.strategies import DeepSpeedStrategy
 from lightning.pytorch.strategies.deepspeed import reset_seed
+from torch import Tensor
 
+from oar_lightning.deepspeed_checkpoint import Layout, import_deepspeed, loading_data_only
 from oar_lightning.strategies import RankLauncher
 
 
@@ -23,15 +26,10 @@ class ZeroRedundancy(DeepSpeedStrategy):
     """
 
     def __init__(self, stage: int, **settings: Any) -> None:
-        if not torch.cuda.is_available():
-            os.environ.setdefault("DS_ACCELERATOR", "cpu")  # read when deepspeed is imported
-        try:
-            import deepspeed  # noqa: F401
-        except ImportError as error:
-            raise ImportError(
-                f"trainer=deepspeed_zero{stage} needs the optional extra: pip install 'oar-lightning[deepspeed]'"
-            ) from error
+        import_deepspeed(f"trainer=deepspeed_zero{stage}")
         super().__init__(stage=stage, **settings)
+        self.stage = stage
+        self._leaves_out_step = False
         assert isinstance(self.config, dict)
         # Adam of DeepSpeed's own is compiled at first use; offloaded states are updated by torch's instead
         self.config.setdefault("zero_force_ds_cpu_optimizer", False)
@@ -66,6 +64,38 @@ class ZeroRedundancy(DeepSpeedStrategy):
     @property
     def root_device(self) -> torch.device:
         return torch.device("cpu", self.local_rank) if self._on_cpu else super().root_device  # deepspeed wants an index
+
+    def setup(self, trainer: L.Trainer) -> None:
+        super().setup(trainer)
+        for optimizer in self.optimizers:
+            withheld: list[tuple[Tensor, Tensor | None]] = []
+            # of torch's optimizer inside of DeepSpeed's: parameters without gradients are neither moved nor counted
+            optimizer.optimizer.register_step_pre_hook(functools.partial(self._withhold, withheld))
+            optimizer.optimizer.register_step_post_hook(functools.partial(self._give_back, withheld))
+
+    def leave_out_step(self, leave_out: bool) -> None:
+        """Whether the next optimizer step shall move nothing, as one without gradients."""
+        self._leaves_out_step = leave_out
+
+    def _withhold(self, withheld: list[tuple[Tensor, Tensor | None]], optimizer: torch.optim.Optimizer, *_: Any) -> None:
+        if self._leaves_out_step:
+            withheld += [(p, p.grad) for group in optimizer.param_groups for p in group["params"]]
+            for parameter, _gradient in withheld:
+                parameter.grad = None
+
+    def _give_back(self, withheld: list[tuple[Tensor, Tensor | None]], *_: Any) -> None:
+        for parameter, gradient in withheld:
+            parameter.grad = gradient
+        withheld.clear()
+
+    @property
+    def layout(self) -> Layout:
+        """How this strategy's checkpoints are divided."""
+        return Layout(self.stage, self.world_size)
+
+    def load_checkpoint(self, checkpoint_path: Any, weights_only: bool | None = None) -> dict[str, Any]:
+        with loading_data_only():
+            return dict(super().load_checkpoint(checkpoint_path, weights_only))
 
     @contextlib.contextmanager
     def whole_weights(self) -> Iterator[None]:

@@ -24,7 +24,7 @@ from oar_lightning.experience import Experience
 from oar_lightning.language_model import base_model, token_logprobs
 from oar_lightning.loss import Denominators, policy_loss
 from oar_lightning.policy import Policy
-from oar_lightning.ranks import gathered, rank, ranks, whole_weights
+from oar_lightning.ranks import gathered, leave_out_step, rank, ranks, whole_weights
 from oar_lightning.rollout import RolloutStage
 from oar_lightning.schedule import Schedule
 from oar_lightning.token_budget import PartialGradients, agree
@@ -206,8 +206,10 @@ class PolicyOptimization(ExperienceCollector):
             super().optimizer_zero_grad(epoch, batch_idx, optimizer)
 
     def on_before_optimizer_step(self, optimizer: torch.optim.Optimizer) -> None:
-        if self._passes is not None and not self._passes.of_all_ranks:
+        nothing = self._passes is not None and not self._passes.of_all_ranks
+        if nothing:
             self.zero_grad()  # as with one rank, where no pass is made: without gradients an optimizer moves nothing
+        leave_out_step(self.trainer, nothing)
         gradients = [p.grad for p in self.parameters() if p.grad is not None]
         if gradients:
             self._pending["grad_norm"] = float(torch.nn.utils.get_total_norm(gradients))

@@ -62,3 +62,11 @@ def whole_weights(trainer: Any) -> AbstractContextManager[Any]:
     """A block in which every rank has all weights and may run the model as often as it likes, whatever the strategy."""
     inside = getattr(trainer.strategy, "whole_weights", None)
     return nullcontext() if inside is None else inside()
+
+
+def leave_out_step(trainer: Any, leave_out: bool) -> None:
+    """Say whether the optimizer step that follows shall move nothing. Without gradients it does not; a strategy that keeps
+    them to itself has to be told."""
+    tell = getattr(trainer.strategy, "leave_out_step", None)
+    if tell is not None:
+        tell(leave_out)

@@ -15,7 +15,7 @@ from oar_lightning.data.prompts import PromptTemplate
 from oar_lightning.diagnostics import MetricSums
 from oar_lightning.language_model import token_logprobs
 from oar_lightning.policy import Policy
-from oar_lightning.ranks import gathered, ranks
+from oar_lightning.ranks import gathered, leave_out_step, ranks
 from oar_lightning.schedule import Schedule
 from oar_lightning.types import MathProblem
 
@@ -58,20 +58,21 @@ class SupervisedWarmStart(L.LightningModule):
         self.config = config
         self.make_optimizer = optimizer
         self.schedule = schedule
+        self._tokens = 0
 
     def training_step(self, batch: list[MathProblem], batch_idx: int) -> Tensor | None:
         encoded = [self.encode(problem) for problem in batch]
         kept = [(p, s) for p, s in encoded if len(p) + len(s) <= self.config.max_tokens]
         sums = MetricSums()
         sums.add({"too_long_frac": (float(len(batch) - len(kept)), float(len(batch)))})
-        tokens = sum(gathered(sum(len(s) for _, s in kept)))
+        self._tokens = sum(gathered(sum(len(s) for _, s in kept)))
         loss = None
         # a rank whose demonstrations are all too long runs the first's beginning along with weight 0, as all have to
         rows = kept or ([(encoded[0][0][:1], encoded[0][1][:1])] if ranks() > 1 else [])
         if rows:
             ids, attention, solution = pad_right(rows, self.tokenizer.pad_token_id, self.device)
             logprobs, entropy = token_logprobs(self.model, ids, attention, solution)
-            weight = 1.0 / tokens if kept else 0.0
+            weight = 1.0 / self._tokens if kept else 0.0
             loss = -logprobs.sum() * weight * ranks()  # the strategies average over ranks
             if kept:
                 count = float(solution.sum())
@@ -83,6 +84,11 @@ class SupervisedWarmStart(L.LightningModule):
         if "loss" in metrics:
             self.log("loss", metrics["loss"], prog_bar=True, logger=False, batch_size=1)
         return loss
+
+    def on_before_optimizer_step(self, optimizer: torch.optim.Optimizer) -> None:
+        if not self._tokens:
+            self.zero_grad()  # no rank has anything to learn: as with one, where no pass is made
+        leave_out_step(self.trainer, not self._tokens)
 
     def encode(self, problem: MathProblem) -> tuple[list[int], list[int]]:
         """Ids of the prompt and of the solution, encoded apart as a rollout's are, EOS last."""

@@ -23,6 +23,7 @@ from oar_lightning.reward import Accuracy, Completion, Rewards
 from oar_lightning.rollout import CachedEngine, RolloutStage, SamplingConfig
 from oar_lightning.schedule import Schedule
 from oar_lightning.scoring import Scorer, Uniform
+from oar_lightning.supervised import SupervisedConfig, SupervisedWarmStart
 from oar_lightning.token_text import TokenBytes
 from oar_lightning.types import MathProblem
 
@@ -110,8 +111,16 @@ class Recorder(L.pytorch.loggers.logger.DummyLogger):
         self.rows[step] = dict(metrics)
 
 
+def make_warm_start(policy: Policy, batch_size: int = 4, max_tokens: int = 512, lr: float = 1e-3) -> SupervisedWarmStart:
+    config = SupervisedConfig(batch_size=batch_size, max_tokens=max_tokens)
+    optimizer = functools.partial(torch.optim.AdamW, lr=lr, weight_decay=0.0)
+    module = SupervisedWarmStart(policy, PlainPrompt(), config, optimizer, Schedule(warmup_steps=2))
+    module.train()
+    return module
+
+
 def fit(
-    module: PolicyOptimization,
+    module: PolicyOptimization | SupervisedWarmStart,
     steps: int,
     callbacks: list[L.Callback] | None = None,
     ckpt_path: str | None = None,
@@ -119,6 +128,7 @@ def fit(
     **trainer_settings: Any,
 ) -> Recorder:
     recorder = Recorder()
+    plan = module.method.update if isinstance(module, PolicyOptimization) else module.config.batch_size
     trainer = L.Trainer(
         accelerator="cpu",
         max_steps=steps,
@@ -126,17 +136,17 @@ def fit(
         logger=[recorder],
         callbacks=callbacks or [],
         gradient_clip_val=clip,
-        accumulate_grad_batches=module.method.update.microbatches,
+        accumulate_grad_batches=plan.microbatches if isinstance(plan, UpdatePlan) else 1,
         enable_progress_bar=False,
         enable_model_summary=False,
         enable_checkpointing=any(isinstance(c, L.pytorch.callbacks.Checkpoint) for c in callbacks or []),
         use_distributed_sampler=False,
         **trainer_settings,
     )
-    data = MathDataModule(ChainProblems(TASK), 0, steps, module.method.update)
+    data = MathDataModule(ChainProblems(TASK), 0, steps, plan)
     trainer.fit(module, data, ckpt_path=ckpt_path, weights_only=True)
     return recorder
 
 
-def weights(module: PolicyOptimization) -> dict[str, torch.Tensor]:
+def weights(module: L.LightningModule) -> dict[str, torch.Tensor]:
     return {name: p.detach().clone() for name, p in module.model.named_parameters()}

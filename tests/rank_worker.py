@@ -1,23 +1,25 @@
-"""One rank of a small training job, started by `test_ranks.py`: trains each case and keeps what it logged and learned."""
+"""One rank of a small training job, started by tests: trains each case and keeps what it logged and learned."""
 
 from __future__ import annotations
 
 import dataclasses
-import functools
 import os
 import sys
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
+import hydra
 import lightning as L
 import torch
-from fixtures import ConstantReward, LengthReward, fit, make_module, tiny_policy, weights
+from fixtures import ConstantReward, LengthReward, fit, make_module, make_warm_start, tiny_policy, weights
 
 from oar_lightning.advantage import AdvantageConfig
-from oar_lightning.data.stream import UpdatePlan
+from oar_lightning.data.stream import Slot, UpdatePlan
+from oar_lightning.gating import GateConfig
 from oar_lightning.loss import LossConfig
 from oar_lightning.module import PolicyOptimization
+from oar_lightning.paths import conf_dir
 from oar_lightning.ranks import whole_weights
 from oar_lightning.rollout import CachedEngine, SamplingConfig
 from oar_lightning.scoring import OarG, OarP, Uniform
@@ -28,6 +30,8 @@ PLAN = UpdatePlan(problems=4, group_size=4, minibatches=2, microbatches=2)
 LR = 1e-4
 """The gradients that OAR-G scores by are ill-conditioned in float32 (a KL of outcomes 1e-3 apart): its weights, and by them how
 the loss depends on an update, round 1e-4 apart."""
+UNUSED = GateConfig(mode="off")
+"""Scores are made, and weigh nothing."""
 
 
 class OneTeaches:
@@ -68,7 +72,7 @@ def gives_way(update: bool) -> PolicyOptimization:
     return module
 
 
-def cases() -> dict[str, tuple[PolicyOptimization, int]]:
+def cases() -> dict[str, tuple[L.LightningModule, int]]:
     """Name -> module and number of steps."""
     scorers = {"grpo": Uniform(), "oar_g": OarG(), "oar_p": OarP()}
     same = {name: (make_module(tiny_policy(), scorer=scorer, update=PLAN, lr=LR), 20) for name, scorer in scorers.items()}
@@ -78,11 +82,16 @@ def cases() -> dict[str, tuple[PolicyOptimization, int]]:
     whole = UpdatePlan(problems=2, group_size=4, microbatches=2)
     return same | {
         "budget": (batch, 4),
-        "oar_g_short": (make_module(tiny_policy(), scorer=OarG(), update=PLAN, lr=LR), 4),
         "some_learn": (make_module(tiny_policy(), reward=OneTeaches(), update=whole), 6),
         "gives_way": (gives_way(update=True), 4),
         "samples_again": (gives_way(update=False), 4),
+        "uniform_short": (make_module(tiny_policy(), update=PLAN, gate=UNUSED), 4),
+        "oar_g_unused": (make_module(tiny_policy(), scorer=OarG(), update=PLAN, gate=UNUSED), 4),
+        "oar_p_unused": (make_module(tiny_policy(), scorer=OarP(), update=PLAN, gate=UNUSED), 4),
         "nobody_learns": (make_module(tiny_policy(), reward=ConstantReward(), update=whole), 2),
+        "warm_start": (make_warm_start(tiny_policy(), batch_size=8), 4),
+        # of eight pairs of demonstrations four have one that is too long, and one has two
+        "warm_start_too_long": (make_warm_start(tiny_policy(), batch_size=2, max_tokens=53), 8),
     }
 
 
@@ -93,7 +102,7 @@ class Watch(L.Callback):
         self.completions: list[tuple[str, ...]] = []
 
     def on_train_batch_end(self, trainer: L.Trainer, module: Any, outputs: Any, batch: Any, batch_idx: int) -> None:
-        if batch.first:
+        if isinstance(batch, Slot) and batch.first:
             self.completions.append(module.experience.rollouts.completions)
 
     def on_train_end(self, trainer: L.Trainer, module: Any) -> None:
@@ -111,13 +120,14 @@ def train(names: list[str], strategy: Callable[[], Any] = lambda: "auto", device
     return results
 
 
+def configured(trainer: str) -> Any:
+    """The strategy that a `trainer=...` of the command line names."""
+    with hydra.initialize_config_dir(str(conf_dir()), version_base="1.3"):
+        return hydra.utils.instantiate(hydra.compose("config", [f"trainer={trainer}"]).trainer.strategy)
+
+
 if __name__ == "__main__":
     torch.set_num_threads(1)
-    folder, rank, ranks, kind, *names = sys.argv[1:]
-    strategy: Callable[[], Any] = functools.partial(str, "ddp")
-    if kind.startswith("zero"):
-        from oar_lightning.deepspeed_strategy import ZeroRedundancy
-
-        strategy = functools.partial(ZeroRedundancy, int(kind.removeprefix("zero")))
-    found = train(names, strategy=strategy, devices=int(ranks))
+    folder, rank, ranks, trainer, *names = sys.argv[1:]
+    found = train(names, strategy=lambda: configured(trainer), devices=int(ranks))
     torch.save(found, Path(folder) / f"rank{rank}.pt")

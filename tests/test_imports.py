@@ -40,6 +40,7 @@ LAYERS = (
         "tracking_history",
         "ranks",
         "locks",
+        "deepspeed_checkpoint",
     },
     {"answer_form", "mlflow_client", "token_budget"},
     PURE - TEXT - {"types"} | {"verify", "language_model", "schedule", "delivery"},

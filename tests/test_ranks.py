@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import os
-import socket
 import subprocess
 import sys
 from pathlib import Path
@@ -12,42 +11,13 @@ from typing import Any
 import pytest
 import torch
 from fixtures import tiny_policy
+from rank_jobs import train_on_two
 from rank_worker import cases, train
 
 from oar_lightning.ranks import interleaved, share
 
 NAMES = list(cases())
 METHODS = NAMES[:3]
-
-
-def start(folder: Path, script: str, *arguments: str, ranks: int = 2) -> list[subprocess.Popen[str]]:
-    with socket.socket() as probe:
-        probe.bind(("127.0.0.1", 0))
-        port = probe.getsockname()[1]
-    shared = {"MASTER_ADDR": "127.0.0.1", "MASTER_PORT": str(port), "WORLD_SIZE": str(ranks), "OMP_NUM_THREADS": "1"}
-    return [
-        subprocess.Popen(
-            [sys.executable, str(Path(__file__).with_name(script)), str(folder), str(rank), str(ranks), *arguments],
-            env=os.environ | shared | {"LOCAL_RANK": str(rank), "RANK": str(rank), "NODE_RANK": "0"},
-            stdout=subprocess.PIPE,
-            stderr=subprocess.STDOUT,
-            text=True,
-        )
-        for rank in range(ranks)
-    ]
-
-
-def train_on_two(folder: Path, strategy: str, names: list[str]) -> list[dict[str, Any]]:
-    """What each of two ranks makes of the cases."""
-    processes = start(folder, "rank_worker.py", strategy, *names)
-    try:
-        for process in processes:
-            output = process.communicate(timeout=150)[0]
-            assert process.returncode == 0, output[-3000:]
-    finally:
-        for process in processes:
-            process.kill()
-    return [torch.load(folder / f"rank{rank}.pt", weights_only=False) for rank in range(2)]
 
 
 @pytest.fixture(scope="module")
@@ -70,7 +40,7 @@ OWN = ("time/", "step_time", "credit/seconds", "update/", "memory/", "credit/for
 @pytest.mark.parametrize("name", NAMES)
 def test_the_losses_are_those_of_one_rank(name: str, both: Both) -> None:
     one, two = both[0][name]["rows"], both[1][0][name]["rows"]
-    assert list(one) == list(range(1, cases()[name][1] + 1))
+    assert len(one) == len(two) == cases()[name][1]
     losses = [{step: row["loss"] for step, row in rows.items() if "loss" in row} for rows in (one, two)]
     assert losses[1] == pytest.approx(losses[0], rel=1e-5, abs=1e-7)
     assert bool(losses[0]) == (name != "nobody_learns")
@@ -106,8 +76,10 @@ def test_metrics_and_completions_are_those_of_one_rank(name: str, both: Both) ->
 
 
 def test_a_rank_without_a_signal_runs_along(both: Both) -> None:
-    """The case is one: some optimizer steps have one problem of two that teaches."""
+    """The cases are such: some optimizer steps have one problem of two that teaches, or one demonstration, or none."""
     assert 0.5 in [row.get("frac_reward_zero_std") for row in both[0]["some_learn"]["rows"].values()]
+    too_long = [row["too_long_frac"] for row in both[0]["warm_start_too_long"]["rows"].values()]
+    assert set(too_long) == {0.0, 0.5, 1.0}
 
 
 @pytest.mark.parametrize(("name", "phases"), [("gives_way", {"rollout", "update"}), ("samples_again", {"rollout"})])
@@ -118,24 +90,6 @@ def test_all_ranks_take_the_budgets_of_the_one_that_ran_out_of_memory(name: str,
     assert not any(key.startswith("memory/") for key in both[0][name]["rows"][4])
     assert second[4].keys() == first[4].keys()
     assert budgets.get("update", 0) < 60
-
-
-@pytest.mark.parametrize("stage", [2, 3])
-def test_zero_redundancy_gives_the_losses_of_one_rank(stage: int, alone: dict[str, Any], tmp_path: Path) -> None:
-    pytest.importorskip("deepspeed", reason="the extra deepspeed is not installed", exc_type=ImportError)
-    names = ["oar_g_short", "budget", "some_learn", "samples_again"]
-    found, _ = train_on_two(tmp_path, f"zero{stage}", names)
-    for name in names:
-        losses, norms = (
-            [{step: row[key] for step, row in rows[name]["rows"].items() if "loss" in row} for rows in (alone, found)]
-            for key in ("loss", "grad_norm")
-        )
-        assert losses[1] == pytest.approx(losses[0], rel=1e-5, abs=1e-7), name
-        assert norms[1] == pytest.approx(norms[0], rel=1e-3), name
-        if name == "some_learn":
-            continue  # where nobody learns DeepSpeed's optimizer goes on by its momentum
-        for key, weight in alone[name]["weights"].items():
-            assert torch.allclose(found[name]["weights"][key], weight, atol=1e-5), (name, key)
 
 
 def test_problems_that_cannot_be_dealt_out_are_refused() -> None:

@@ -2,7 +2,6 @@
 
 from oar_lightning.callbacks.checkpoint import (
     LAST,
-    SUMMARY,
     FinalWeights,
     GracefulStop,
     LastCheckpoint,
@@ -17,7 +16,6 @@ from oar_lightning.callbacks.seconds import RunSeconds
 
 __all__ = [
     "LAST",
-    "SUMMARY",
     "Divergence",
     "DivergenceConfig",
     "EvaluationCallback",

@@ -2,10 +2,10 @@
 
 from __future__ import annotations
 
-import json
 import logging
 import os
 import random
+import secrets
 import shutil
 import signal
 from collections.abc import Callable
@@ -18,6 +18,7 @@ import numpy as np
 import torch
 from lightning.pytorch.callbacks import ModelCheckpoint
 
+from oar_lightning.deepspeed_checkpoint import complete_folder
 from oar_lightning.ranks import gathered, rank, whole_weights
 
 log = logging.getLogger(__name__)
@@ -25,8 +26,8 @@ log = logging.getLogger(__name__)
 LAST = "last.ckpt"
 PREVIOUS = "previous.ckpt"
 
-SUMMARY = "summary.json"
-"""In a checkpoint that is a folder: what can be known without DeepSpeed."""
+FOLDERS = "step_*.ckpt"
+"""Of DeepSpeed: ``last.ckpt`` and ``previous.ckpt`` are links to them."""
 
 
 class RandomState(L.Callback):
@@ -94,6 +95,8 @@ class LastCheckpoint(ModelCheckpoint):
     def on_train_start(self, trainer: L.Trainer, module: L.LightningModule) -> None:
         super().on_train_start(trainer, module)
         self._step = trainer.global_step
+        if trainer.is_global_zero:
+            self._clear()  # what a killed process has left half written: the run's folder is held by this one
 
     def on_train_batch_end(self, trainer: L.Trainer, *_: Any) -> None:
         step = trainer.global_step
@@ -119,8 +122,8 @@ class LastCheckpoint(ModelCheckpoint):
             return
         if aside.is_dir():
             run_id = next((c.run_id() for c in trainer.callbacks if isinstance(c, RunIdentity)), None)
-            (aside / SUMMARY).write_text(json.dumps({"global_step": trainer.global_step, "mlflow_run_id": run_id}))
-            self._put_folder_in_place(aside)
+            complete_folder(aside, trainer.global_step, run_id, trainer.strategy.layout)
+            self._put_folder_in_place(aside, trainer.global_step)
         else:
             self._put_file_in_place(aside)
 
@@ -133,14 +136,29 @@ class LastCheckpoint(ModelCheckpoint):
             os.replace(spare, self.folder / PREVIOUS)
         os.replace(aside, last)
 
-    def _put_folder_in_place(self, aside: Path) -> None:
-        """DeepSpeed's, in which each rank has written its part. A folder cannot be replaced in one go: between two of these
-        lines a kill leaves ``previous.ckpt`` alone."""
-        last, previous = self.folder / LAST, self.folder / PREVIOUS
-        if last.exists():
-            shutil.rmtree(previous, ignore_errors=True)
-            last.rename(previous)
-        aside.rename(last)
+    def _put_folder_in_place(self, aside: Path, step: int) -> None:
+        """The same for DeepSpeed's, in which each rank has written its part: a folder cannot be replaced, a link to it can."""
+        last = self.folder / LAST
+        folder = aside.rename(self.folder / FOLDERS.replace("*", f"{step:06d}_{secrets.token_hex(4)}"))
+        if last.is_symlink():
+            self._link(self.folder / PREVIOUS, last.readlink())
+        self._link(last, Path(folder.name))
+        self._clear()
+
+    def _link(self, name: Path, to: Path) -> None:
+        spare = name.with_name(f".{name.name}.{os.getpid()}")
+        spare.unlink(missing_ok=True)
+        spare.symlink_to(to)
+        os.replace(spare, name)
+
+    def _clear(self) -> None:
+        """Remove what was written aside and not put in place, and folders that no link leads to any more."""
+        kept = {self.folder / name.readlink() for name in (self.folder / LAST, self.folder / PREVIOUS) if name.is_symlink()}
+        for path in {*self.folder.glob(FOLDERS), *self.folder.glob(f".{LAST}.*"), *self.folder.glob(f".{PREVIOUS}.*")} - kept:
+            if path.is_dir() and not path.is_symlink():
+                shutil.rmtree(path, ignore_errors=True)  # what cannot be removed now goes the next time
+            else:
+                path.unlink()
 
     def on_train_epoch_end(self, *_: Any) -> None:
         return None
@@ -161,7 +179,10 @@ class FinalWeights(L.Callback):
             return
         with whole_weights(trainer):
             if trainer.is_global_zero:
-                self.state = {k: v.detach().to("cpu", copy=True) for k, v in module.model.state_dict().items()}
+                state = module.model.state_dict()
+                # by their places in memory: tied weights stay one, which is saved once
+                copies = {v.data_ptr(): v.detach().to("cpu", copy=True) for v in state.values()}
+                self.state = {name: copies[v.data_ptr()] for name, v in state.items()}
 
 
 class GracefulStop(L.Callback):

@@ -48,6 +48,10 @@ class Divergence(L.Callback):
         self.evaluation = evaluation
         self.skipped = 0
         self._sees_gradients = False
+        self._left_out_before = 0
+
+    def on_train_start(self, trainer: L.Trainer, module: L.LightningModule) -> None:
+        self._left_out_before = _left_out_by_engine(trainer) or 0
 
     def on_after_backward(self, trainer: L.Trainer, module: L.LightningModule) -> None:
         self._sees_gradients = self._sees_gradients or any(p.grad is not None for p in module.parameters())
@@ -56,10 +60,15 @@ class Divergence(L.Callback):
         gradients = [p.grad for p in module.parameters() if p.grad is not None]
         if not gradients or getattr(trainer.precision_plugin, "scaler", None) is not None:
             return  # a loss scaler leaves such steps out itself, and means to
-        if torch.nn.utils.get_total_norm(gradients).isfinite():
+        if _left_out_by_engine(trainer) is not None or torch.nn.utils.get_total_norm(gradients).isfinite():
             return
+        self._skip(trainer, trainer.global_step + 1)
+        for p in module.parameters():
+            p.grad = None
+
+    def _skip(self, trainer: L.Trainer, step: int) -> None:
         self.skipped += 1
-        step, most = trainer.global_step + 1, self.config.max_skipped_steps
+        most = self.config.max_skipped_steps
         if self.skipped > most:
             raise Diverged(
                 f"the gradient is not finite at step {step}, and more than divergence.max_skipped_steps={most} steps were so; "
@@ -68,12 +77,14 @@ class Divergence(L.Callback):
         log.warning("step %d is left out: its gradient is not finite (%d of %d)", step, self.skipped, most)
         for logger in trainer.loggers:
             logger.log_metrics({"update/skipped_steps": float(self.skipped)}, step=step)
-        for p in module.parameters():
-            p.grad = None
 
     def on_train_batch_end(self, trainer: L.Trainer, module: L.LightningModule, outputs: Any, *_: Any) -> None:
+        left_out = _left_out_by_engine(trainer)
+        if left_out is not None and left_out > self._left_out_before:
+            self._left_out_before = left_out
+            self._skip(trainer, trainer.global_step)
         # gradients that a strategy keeps to itself cannot be looked at
-        if outputs and not self._sees_gradients and not math.isfinite(loss := float(outputs["loss"])):
+        if left_out is None and outputs and not self._sees_gradients and not math.isfinite(loss := float(outputs["loss"])):
             raise Diverged(f"the loss is {loss} at step {trainer.global_step}; lower optimizer.lr")
         # a broken policy may also say the same in all samples, which teach nothing and have no loss
         if not outputs and not all(bool(p.isfinite().all()) for p in module.parameters()):
@@ -92,3 +103,10 @@ class Divergence(L.Callback):
 
     def load_state_dict(self, state: dict[str, Any]) -> None:
         self.skipped = int(state["skipped"])
+
+
+def _left_out_by_engine(trainer: L.Trainer) -> int | None:
+    """How many steps DeepSpeed has left out because their gradient was not finite, which it sees to itself; None with other
+    strategies, and with a loss scaler, which means to."""
+    engine: Any = getattr(trainer, "model", None)
+    return int(engine.skipped_steps) if hasattr(engine, "skipped_steps") and not engine.fp16_enabled() else None

@@ -14,6 +14,7 @@ from omegaconf import DictConfig
 TASKS = {
     "train": "oar_lightning.tasks.train",
     "warm_start": "oar_lightning.tasks.train",
+    "export": "oar_lightning.tasks.export",
     "evaluate": "oar_lightning.tasks.evaluate",
     "score": "oar_lightning.tasks.score",
     "audit": "oar_lightning.tasks.audit",

@@ -52,8 +52,8 @@ def prepare(cfg: DictConfig) -> Callable[[], float | None]:
     """Check and build; the training data, the scorer and the optimizer are not looked at."""
     if cfg.ckpt_path is not None:
         raise ConfigError(
-            f"ckpt_path={cfg.ckpt_path}: task=evaluate takes a policy, policy=hf policy.name=<run folder>/policy; "
-            "an evaluation that was interrupted goes on with resume=true"
+            f"ckpt_path={cfg.ckpt_path}: task=evaluate takes a policy, policy=hf policy.name=<run folder>/policy "
+            "(task=export makes one of a checkpoint); an evaluation that was interrupted goes on with resume=true"
         )
     if not cfg.data.get("evaluation"):
         raise ConfigError(f"data.evaluation of data={cfg.data.name} names no benchmark; name one, e.g. data.evaluation.test")

@@ -2,14 +2,11 @@
 
 from __future__ import annotations
 
-import json
 import logging
 import sys
-import zipfile
 from collections.abc import Callable
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
 
 import torch
 from hydra.core.hydra_config import HydraConfig
@@ -17,11 +14,11 @@ from omegaconf import DictConfig, OmegaConf
 from rich.console import Console
 
 from oar_lightning import build
-from oar_lightning.callbacks import SUMMARY
 from oar_lightning.callbacks.checkpoint import PREVIOUS
 from oar_lightning.callbacks.errors import first_error, forget_errors
 from oar_lightning.callbacks.progress import before_after_table
 from oar_lightning.config_check import ConfigError
+from oar_lightning.deepspeed_checkpoint import Layout, check_checksums, read_summary
 from oar_lightning.locks import FileLock
 from oar_lightning.policy import export_policy
 from oar_lightning.strategies import end_other_ranks, report_lost_ranks
@@ -44,6 +41,9 @@ def prepare(cfg: DictConfig) -> Callable[[], float | None]:
     claim(run_dir)
     job = build.build_run(cfg, settings, run_dir, saved.run_id if saved else None, resume=saved is not None)
     begin_with_plan(cfg, job)
+    if saved is not None:
+        check_layout(saved, getattr(job.trainer.strategy, "layout", None))
+    job.tracker.start()
     return lambda: fit(cfg, job, run_dir, saved)
 
 
@@ -110,9 +110,9 @@ def find_checkpoint(cfg: DictConfig) -> Path | None:
         if own.exists():
             return own
     if cfg.ckpt_path is not None:
-        path = Path(cfg.ckpt_path).expanduser().resolve()
+        path = Path(cfg.ckpt_path).expanduser().absolute()  # not resolved: last.ckpt may be a link
         path = path / "checkpoints" / "last.ckpt" if (path / "checkpoints").is_dir() else path
-        if not (path.is_file() or (path / SUMMARY).is_file()):
+        if not (path.is_file() or (path.is_dir() and path.suffix == ".ckpt")):
             raise ConfigError(f"ckpt_path={cfg.ckpt_path}: no such file; give a run's folder or its checkpoints/last.ckpt")
         return path
     if not cfg.resume:
@@ -126,23 +126,26 @@ def find_checkpoint(cfg: DictConfig) -> Path | None:
 
 @dataclass(frozen=True)
 class Saved:
-    """A checkpoint, the optimizer step it was saved at, and the MLflow run it belongs to."""
+    """A checkpoint, the optimizer step it was saved at, the MLflow run it belongs to, and how DeepSpeed has divided it.
+
+    `layout` is None for a file, of any other strategy.
+    """
 
     checkpoint: Path
     step: int
     run_id: str | None
+    layout: Layout | None = None
 
 
-def read_saved(checkpoint: Path, max_steps: int, fallback: bool = False) -> Saved:
+def read_saved(checkpoint: Path, max_steps: int | None, fallback: bool = False) -> Saved:
     """What a checkpoint tells without loading it into a model; with `fallback`, where it cannot be read, the one before it.
 
     Raises:
-        ConfigError: for a file that is no checkpoint, or of a run that has nothing left to do.
+        ConfigError: for a file that is no checkpoint, or of a run that has nothing left to do (with `max_steps`).
     """
     previous = checkpoint.with_name(PREVIOUS)
     try:
-        state = _summary(checkpoint)
-        step, run_id = int(state["global_step"]), state["mlflow_run_id"]
+        saved = _saved(checkpoint)
     except Exception as error:
         if checkpoint == previous or not previous.exists():
             raise ConfigError(f"ckpt_path={checkpoint}: not a readable checkpoint of this project ({error})") from error
@@ -153,22 +156,45 @@ def read_saved(checkpoint: Path, max_steps: int, fallback: bool = False) -> Save
             ) from error
         log.warning("%s cannot be read (%s); going on from %s", checkpoint, error, previous)
         return read_saved(previous, max_steps)
-    if step >= max_steps and current_ticket() is None:  # a trial that was killed at its very end has its results to report
+    # a trial that was killed at its very end has its results to report
+    if max_steps is not None and saved.step >= max_steps and current_ticket() is None:
         raise ConfigError(
-            f"{checkpoint} is at step {step} and trainer.max_steps={max_steps}: nothing is left to do; raise trainer.max_steps"
+            f"{checkpoint} is at step {saved.step} and trainer.max_steps={max_steps}: nothing is left to do; "
+            "raise trainer.max_steps"
         )
-    return Saved(checkpoint, step, run_id)
+    return saved
 
 
-def _summary(checkpoint: Path) -> dict[str, Any]:
-    """Of a file the whole state, its checksums compared (torch does not look at them); of DeepSpeed's folder a part."""
+def _saved(checkpoint: Path) -> Saved:
+    """What it tells, its checksums compared."""
     if checkpoint.is_dir():
-        return dict(json.loads((checkpoint / SUMMARY).read_text()))
+        summary = read_summary(checkpoint)
+        return Saved(checkpoint, summary.global_step, summary.mlflow_run_id, summary.layout)
     state = torch.load(checkpoint, map_location="cpu", weights_only=True, mmap=True)
-    with zipfile.ZipFile(checkpoint) as archive:
-        if (broken := archive.testzip()) is not None:
-            raise ValueError(f"the checksum of {broken} is wrong")
-    return dict(state)
+    check_checksums(checkpoint)
+    return Saved(checkpoint, int(state["global_step"]), state["mlflow_run_id"])
+
+
+def check_layout(saved: Saved, own: Layout | None) -> None:
+    """Refuse a checkpoint that this run's strategy cannot go on with; `own`: how it divides its checkpoints, where it does.
+
+    Raises:
+        ConfigError: names what the checkpoint needs.
+    """
+    if saved.layout == own:
+        return
+    remedy = f"start a new run from its policy: task=export ckpt_path={saved.checkpoint}, then policy=hf policy.name=<folder>"
+    if saved.layout is None:
+        raise ConfigError(
+            f"ckpt_path={saved.checkpoint} is a checkpoint of trainer=ddp or of one process and cannot go on under DeepSpeed; "
+            f"resume with that trainer, or {remedy}"
+        )
+    stage, count = saved.layout.zero_stage, saved.layout.ranks
+    now = f"this run has stage {own.zero_stage} on {own.ranks}" if own else "this run has another strategy"
+    raise ConfigError(
+        f"ckpt_path={saved.checkpoint} was written by DeepSpeed's ZeRO stage {stage} on {count} ranks, and {now}; set "
+        f"trainer=deepspeed_zero{stage} and trainer.devices (times trainer.num_nodes) to {count}, or {remedy}"
+    )
 
 
 def finish(cfg: DictConfig, job: build.Run, run_dir: Path) -> float | None:

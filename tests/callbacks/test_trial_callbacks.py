@@ -52,6 +52,29 @@ def test_where_gradients_cannot_be_seen_a_loss_that_is_no_number_ends_training(l
         end_of_step(callback, evaluation, 2, loss)
 
 
+def test_steps_that_deepspeed_leaves_out_are_counted() -> None:
+    evaluation = Evaluation([0.4] * 9)
+    callback = Divergence(DivergenceConfig(max_skipped_steps=1), evaluation)
+    engine = SimpleNamespace(skipped_steps=5, fp16_enabled=lambda: False)
+
+    def trainer(step: int) -> SimpleNamespace:
+        return SimpleNamespace(**vars(evaluation.at(step)), model=engine, loggers=[])
+
+    callback.on_train_start(trainer(0), None)  # five of them before a resume
+    for step, skipped in ((1, 5), (2, 6), (3, 6)):
+        engine.skipped_steps = skipped
+        callback.on_train_batch_end(trainer(step), None, {"loss": torch.tensor(float("nan"))}, None, 0)
+    assert callback.skipped == 1
+    engine.skipped_steps = 7
+    with pytest.raises(Diverged, match=r"not finite at step 4, and more than divergence\.max_skipped_steps=1"):
+        callback.on_train_batch_end(trainer(4), None, {"loss": torch.tensor(0.1)}, None, 0)
+    scaled = SimpleNamespace(skipped_steps=9, fp16_enabled=lambda: True)
+    with pytest.raises(Diverged, match="the loss is nan"):
+        callback.on_train_batch_end(
+            SimpleNamespace(**vars(evaluation.at(5)), model=scaled), None, {"loss": torch.tensor(float("nan"))}, None, 0
+        )
+
+
 def test_a_collapse_is_an_accuracy_below_a_share_of_the_first() -> None:
     evaluation = Evaluation([0.4, 0.25, 0.19])
     callback = Divergence(DivergenceConfig(collapse=0.5), evaluation)

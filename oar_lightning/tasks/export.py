@@ -1,0 +1,77 @@
+"""task=export: the policy of a checkpoint, DeepSpeed's folders included, in Hugging Face format."""
+
+from __future__ import annotations
+
+import logging
+from collections.abc import Callable
+from pathlib import Path
+
+import torch
+from hydra.core.hydra_config import HydraConfig
+from hydra.utils import instantiate
+from omegaconf import DictConfig
+from torch import Tensor
+
+from oar_lightning import build, build_data
+from oar_lightning.config_check import ConfigError
+from oar_lightning.data.datamodule import sample_texts
+from oar_lightning.deepspeed_checkpoint import consolidated_weights
+from oar_lightning.policy import FreshPolicy, Policy, export_policy
+from oar_lightning.tasks.train import Saved, find_checkpoint, read_saved
+
+log = logging.getLogger(__name__)
+
+PREFIX = "model."
+"""Of the policy's weights in a checkpoint, which is of the whole module."""
+
+
+def prepare(cfg: DictConfig) -> Callable[[], None]:
+    """Check the checkpoint; the policy's settings are those that the run had."""
+    checkpoint = find_checkpoint(cfg)
+    if checkpoint is None:
+        raise ConfigError("task=export needs a checkpoint: give ckpt_path=<run folder or checkpoint>")
+    saved = read_saved(checkpoint, None, cfg.ckpt_fallback)
+    folder = Path(cfg.export_to).expanduser() if cfg.export_to else Path(HydraConfig.get().runtime.output_dir) / "policy"
+    build.seed_everything(cfg.seed)
+    policy = bare_policy(cfg)
+    put_weights(policy, saved)
+    return lambda: export(policy, saved, folder)
+
+
+def bare_policy(cfg: DictConfig) -> Policy:
+    """The policy that the run began with."""
+    spec = instantiate(cfg.policy)
+    if not isinstance(spec, FreshPolicy):
+        return Policy(*spec.load())
+    problems = build_data.build_train(cfg)
+    return spec.build(sample_texts(problems, instantiate(cfg.data.prompt).render, int(cfg.supervised.tokenizer_problems)))
+
+
+def put_weights(policy: Policy, saved: Saved) -> None:
+    """Put the checkpoint's weights in place of the policy's.
+
+    Raises:
+        ConfigError: where they do not fit.
+    """
+    weights = read_weights(saved)
+    try:
+        policy.model.load_state_dict(weights)
+    except RuntimeError as error:
+        raise ConfigError(
+            f"ckpt_path={saved.checkpoint}: its weights do not fit the policy ({str(error).splitlines()[1].strip()}); give "
+            f"the policy=... of the run, see {saved.checkpoint.parent.parent / '.hydra' / 'overrides.yaml'}"
+        ) from error
+
+
+def export(policy: Policy, saved: Saved, folder: Path) -> None:
+    export_policy(policy.model, policy.tokenizer, folder)
+    log.info("the policy of step %d: %s", saved.step, folder)
+
+
+def read_weights(saved: Saved) -> dict[str, Tensor]:
+    """The whole weights of the policy, on the CPU."""
+    if saved.layout is not None:
+        state = consolidated_weights(saved.checkpoint)
+    else:
+        state = torch.load(saved.checkpoint, map_location="cpu", weights_only=True)["state_dict"]
+    return {name.removeprefix(PREFIX): weight for name, weight in state.items()}

@@ -1,0 +1,78 @@
+"""task=export: the policy of a checkpoint is the one that was saved; without DeepSpeed (see test_deepspeed_checkpoints.py)."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Any
+
+import pytest
+import torch
+from fixtures import built_in_policy, fit, make_module, tiny_policy, weights
+from omegaconf import OmegaConf
+from transformers import AutoModelForCausalLM
+
+from oar_lightning.callbacks import LastCheckpoint, RunIdentity
+from oar_lightning.callbacks.checkpoint import LAST, PREVIOUS
+from oar_lightning.config_check import ConfigError
+from oar_lightning.deepspeed_checkpoint import Layout
+from oar_lightning.tasks.export import export, prepare, put_weights
+from oar_lightning.tasks.train import Saved, check_layout, read_saved
+
+
+@pytest.fixture(scope="module")
+def trained(tmp_path_factory: pytest.TempPathFactory) -> tuple[Saved, dict[str, torch.Tensor]]:
+    """A checkpoint, and the weights that it was made of."""
+    folder = tmp_path_factory.mktemp("run") / "checkpoints"
+    module = make_module(tiny_policy())
+    fit(module, 2, [RunIdentity(lambda: None), LastCheckpoint(folder, 1)])
+    return read_saved(folder / LAST, None), weights(module)
+
+
+def test_the_exported_policy_is_the_checkpoint_s(trained: Any, tmp_path: Path) -> None:
+    saved, expected = trained
+    other = tiny_policy(seed=1)
+    assert any((weight != expected[name]).any() for name, weight in weights_of(other.model).items())
+    put_weights(other, saved)
+    export(other, saved, tmp_path / "policy")
+    found = weights_of(AutoModelForCausalLM.from_pretrained(tmp_path / "policy"))
+    assert found.keys() == expected.keys()
+    assert all(found[name].equal(weight) for name, weight in expected.items())
+
+
+def test_a_policy_of_another_size_is_refused(trained: Any) -> None:
+    with pytest.raises(ConfigError, match=r"its weights do not fit the policy .*give the policy=\.\.\. of the run, see"):
+        put_weights(built_in_policy(), trained[0])
+
+
+def test_a_checkpoint_must_be_given() -> None:
+    with pytest.raises(ConfigError, match="task=export needs a checkpoint: give ckpt_path="):
+        prepare(OmegaConf.create({"ckpt_path": None, "resume": False}))
+
+
+def test_a_checkpoint_goes_on_with_the_strategy_that_wrote_it() -> None:
+    plain, divided = Saved(Path("a"), 1, None), Saved(Path("b"), 1, None, Layout(3, 2))
+    check_layout(plain, None)
+    check_layout(divided, Layout(3, 2))
+    with pytest.raises(ConfigError, match=r"cannot go on under DeepSpeed; resume with that .*task=export ckpt_path=a"):
+        check_layout(plain, Layout(3, 2))
+    for own in (None, Layout(3, 4), Layout(2, 2)):
+        with pytest.raises(
+            ConfigError, match=r"ZeRO stage 3 on 2 ranks, .* set trainer=deepspeed_zero3 .* to 2, .*task=export"
+        ):
+            check_layout(divided, own)
+
+
+def test_a_checkpoint_that_is_a_folder_is_put_in_place_by_a_link(tmp_path: Path) -> None:
+    callback = LastCheckpoint(tmp_path, 1)
+    for step in (1, 2, 3):
+        aside = tmp_path / ".last.ckpt.1"
+        aside.mkdir()
+        (aside / "part").write_text(str(step))
+        callback._put_folder_in_place(aside, step)
+        read = {name: (tmp_path / name / "part").read_text() for name in (LAST, PREVIOUS) if (tmp_path / name).exists()}
+        assert read == {LAST: str(step)} | ({PREVIOUS: str(step - 1)} if step > 1 else {})
+        assert len(list(tmp_path.iterdir())) == min(4, 2 * step), "and nothing else"
+
+
+def weights_of(model: Any) -> dict[str, torch.Tensor]:
+    return {name: weight.detach() for name, weight in model.named_parameters()}
