@@ -26,7 +26,8 @@ from oar_lightning.experience import Experience, split_rows
 from oar_lightning.gating import GateConfig, gate_weights
 from oar_lightning.language_model import base_model, evaluating, prediction_states, states_fit, token_logprobs
 from oar_lightning.loss import Denominators, LossConfig, policy_loss
-from oar_lightning.policy import Policy
+from oar_lightning.policy import Policy, fill_in_frozen, leave_out_frozen
+from oar_lightning.precision import full_by_default, passes_of
 from oar_lightning.randomness import derive_seed
 from oar_lightning.ranks import gathered, interleaved, rank, ranks, whole_weights
 from oar_lightning.rollout import RolloutStage, SamplingConfig
@@ -96,7 +97,7 @@ class PolicyOptimization(L.LightningModule):
 
     def on_train_batch_start(self, batch: Slot, batch_idx: int) -> None:
         if batch.first:
-            with whole_weights(self.trainer), self.trainer.precision_plugin.forward_context():
+            with whole_weights(self.trainer), passes_of(self.trainer):
                 self.experience = self.collect(batch.problems, batch.rollout)
         self._clock = time.perf_counter()
 
@@ -173,7 +174,7 @@ class PolicyOptimization(L.LightningModule):
             reference = self._reference[0]
             rollouts = dataclasses.replace(rollouts, prediction_states=None)  # they are the policy's own
             if reference is not None:
-                changes["ref_logprobs"] = self._detached_logprobs(reference.to(self.device), rollouts)
+                changes["ref_logprobs"] = self._detached_logprobs(reference.to(self.device, self.model.dtype), rollouts)
             else:  # LoRA: the policy without its adapters
                 with self.model.disable_adapter():
                     changes["ref_logprobs"] = self._detached_logprobs(self.model, rollouts)
@@ -221,6 +222,7 @@ class PolicyOptimization(L.LightningModule):
 
     # -- updating the policy ---------------------------------------------------------------------------------------
 
+    @full_by_default()
     def training_step(self, batch: Slot, batch_idx: int) -> Tensor | None:
         """This micro-batch's share of the optimizer step's loss; None where no completion has anything to teach.
 
@@ -336,10 +338,12 @@ class PolicyOptimization(L.LightningModule):
         return self.schedule.with_optimizer(self.make_optimizer(trained), int(self.trainer.max_steps))
 
     def on_save_checkpoint(self, checkpoint: dict[str, Any]) -> None:
+        leave_out_frozen(self, checkpoint)
         if self.experience is not None and self.method.update.steps_per_rollout > 1:
             checkpoint["experience"] = gathered(self.experience.state_dict())
 
     def on_load_checkpoint(self, checkpoint: dict[str, Any]) -> None:
+        fill_in_frozen(self, checkpoint)
         if "experience" not in checkpoint:
             return
         states = checkpoint["experience"]

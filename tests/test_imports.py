@@ -39,6 +39,7 @@ LAYERS = (
         "revision",
         "tracking_history",
         "ranks",
+        "precision",
     },
     {"answer_form", "delivery"},
     PURE - TEXT - {"types"} | {"verify", "language_model", "schedule", "mlflow_logger"},
