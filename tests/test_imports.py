@@ -40,6 +40,7 @@ LAYERS = (
         "tracking_history",
         "ranks",
         "precision",
+        "launch",
     },
     {"answer_form", "delivery"},
     PURE - TEXT - {"types"} | {"verify", "language_model", "schedule", "mlflow_logger"},
@@ -163,6 +164,7 @@ def test_the_worker_and_the_first_checks_import_nothing_slow() -> None:
     assert not {i.split(".")[0] for i in at_the_top} & {"torch", "lightning", "transformers"}
     assert {i for i in at_the_top if i.startswith(NAME)} == {
         NAME,  # tasks and multirun, looked at above
+        f"{NAME}.launch",  # torch for what torchrun has started only
         f"{NAME}.paths",
         f"{NAME}.sweep.process",
     }

@@ -44,7 +44,8 @@ class EvaluationCallback(L.Callback):
         self.tracker = tracker
         self.history: list[dict[str, Any]] = []
 
-    def on_train_start(self, trainer: L.Trainer, module: L.LightningModule) -> None:
+    def on_train_epoch_start(self, trainer: L.Trainer, module: L.LightningModule) -> None:
+        # not in on_train_start, where other callbacks are still to get ready: a signal should be heard by now
         if not self.history:
             self._run(trainer, module)
 
