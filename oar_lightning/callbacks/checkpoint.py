@@ -95,6 +95,9 @@ class LastCheckpoint(ModelCheckpoint):
     def on_train_start(self, trainer: L.Trainer, module: L.LightningModule) -> None:
         super().on_train_start(trainer, module)
         self._step = trainer.global_step
+        if trainer.is_global_zero:  # what processes that were killed have left; nobody else writes here
+            for half in self.folder.glob(f".{LAST}.*"):
+                shutil.rmtree(half) if half.is_dir() else half.unlink()
 
     def on_train_batch_end(self, trainer: L.Trainer, *_: Any) -> None:
         step = trainer.global_step
