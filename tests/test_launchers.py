@@ -126,7 +126,7 @@ def test_a_signal_to_one_rank_stops_all_and_another_number_of_ranks_goes_on(
     launches.append(launch)
     launch.wait_for("step 50/1000")
     (first,) = (p.pid for p in launch.processes)
-    (other,) = (n for n in children(first) if b"oar_lightning" in Path(f"/proc/{n}/cmdline").read_bytes())
+    (other,) = (n for n in children(first) if b"+experiment=smoke" in Path(f"/proc/{n}/cmdline").read_bytes())
     os.kill({"first": first, "other": other}[which], signal.SIGTERM)
     assert launch.codes() == [128 + signal.SIGTERM], launch.log.read_text()[-3000:]
     (checkpoint,) = tmp_path.glob("outputs/smoke/seed0/*/checkpoints/last.ckpt")
