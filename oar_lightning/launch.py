@@ -9,10 +9,13 @@ import logging
 import os
 import subprocess
 import time
+from typing import Any
 
 log = logging.getLogger(__name__)
 
 SCONTROL_TIMEOUT_S = 30.0
+
+_stores: list[Any] = []
 
 
 def by_torchrun() -> bool:
@@ -33,8 +36,8 @@ def is_first_rank() -> bool:
 
 
 def run_name() -> str:
-    """The last part of a run's folder: the time, a step of a Slurm job, or what torchrun's processes have agreed on. It is the
-    same for all ranks, and for a job that Slurm or torchrun starts again."""
+    """The last part of a run's folder, the same for all ranks: the time, as torchrun's processes have agreed on it, or the step
+    of a Slurm job, which stays the same when Slurm starts it again."""
     if by_srun():
         return f"slurm-{slurm_job()}.{os.environ['SLURM_STEP_ID']}"
     now = time.strftime("%Y-%m-%d_%H-%M-%S")
@@ -42,11 +45,12 @@ def run_name() -> str:
 
 
 def _agreed(proposal: str) -> str:
-    """The proposal of the process that was the first to make one, kept where torchrun's agents meet."""
-    from torch.distributed import TCPStore
+    """The proposal of the process that was the first to make one, kept in the store by which they meet."""
+    from torch.distributed import rendezvous
 
-    store = TCPStore(os.environ["MASTER_ADDR"], int(os.environ["MASTER_PORT"]), is_master=False)
-    return store.compare_set("oar_lightning/run_name", "", proposal).decode()
+    store = next(rendezvous("env://"))[0]
+    _stores.append(store)  # the first rank may be its server, and training meets there again
+    return str(store.compare_set("oar_lightning/run_name", "", proposal).decode())
 
 
 def is_restart() -> bool:

@@ -53,6 +53,13 @@ def test_one_process_of_a_launch_speaks_for_all(
     assert is_first_rank() == first
 
 
+def test_torchrun_says_when_it_starts_anew(monkeypatch: pytest.MonkeyPatch) -> None:
+    given(monkeypatch, {"TORCHELASTIC_RUN_ID": "none", "TORCHELASTIC_RESTART_COUNT": "0"})
+    assert not is_restart()
+    given(monkeypatch, {"TORCHELASTIC_RESTART_COUNT": "2"})
+    assert is_restart()
+
+
 def test_a_slurm_step_has_one_folder_and_finds_it_again(monkeypatch: pytest.MonkeyPatch) -> None:
     given(monkeypatch, SRUN)
     assert run_name() == "slurm-4242.1"
@@ -68,29 +75,37 @@ def test_a_slurm_step_has_one_folder_and_finds_it_again(monkeypatch: pytest.Monk
 
 
 AGREE = """
-import time
-from oar_lightning.launch import is_restart, run_name
-print(run_name(), is_restart())
+import torch.distributed as dist
+from oar_lightning.launch import run_name
+print(run_name())
+dist.init_process_group("gloo")
+dist.barrier()
 """
 
 
-def test_torchruns_processes_agree_on_a_folder() -> None:
-    """Whatever the time is where each of them asks; the store is that of torchrun's agent."""
+@pytest.mark.parametrize("agent", [True, False])
+def test_torchruns_processes_agree_on_a_folder(agent: bool) -> None:
+    """Whatever the time is where each of them asks. They meet in the store of torchrun's agent or of the first rank, and there
+    once more to train."""
     from torch.distributed import TCPStore
 
     port = free_port()
-    store = TCPStore("127.0.0.1", port, is_master=True, wait_for_workers=False)
-    own = {"TORCHELASTIC_RUN_ID": "none", "MASTER_ADDR": "127.0.0.1", "MASTER_PORT": str(port)}
-    names = []
-    for restarts, zone in (("0", "UTC"), ("0", "UTC-5"), ("1", "UTC-9")):
-        environment = os.environ | own | {"TZ": zone, "TORCHELASTIC_RESTART_COUNT": restarts}
-        done = subprocess.run([sys.executable, "-c", AGREE], env=environment, capture_output=True, text=True, timeout=60)
-        assert done.returncode == 0, done.stderr
-        name, again = done.stdout.split()
-        assert again == str(restarts == "1")
-        names.append(name)
-    assert len(set(names)) == 1
-    assert store.get("oar_lightning/run_name").decode() == names[0]
+    store = TCPStore("127.0.0.1", port, is_master=True, wait_for_workers=False) if agent else None
+    meet = {"MASTER_ADDR": "127.0.0.1", "MASTER_PORT": str(port), "TORCHELASTIC_USE_AGENT_STORE": str(agent)}
+    environment = os.environ | meet | {"TORCHELASTIC_RUN_ID": "none", "WORLD_SIZE": "2"}
+    processes = [
+        subprocess.Popen(
+            [sys.executable, "-c", AGREE],
+            env=environment | {"RANK": str(rank), "TZ": f"UTC-{rank}"},
+            stdout=subprocess.PIPE,
+            text=True,
+        )
+        for rank in range(2)
+    ]
+    names = [process.communicate(timeout=100)[0].strip() for process in processes]
+    assert [process.returncode for process in processes] == [0, 0]
+    assert names[0] == names[1] != ""
+    assert store is None or store.get("oar_lightning/run_name").decode() == names[0]
 
 
 @pytest.mark.parametrize(

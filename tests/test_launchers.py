@@ -141,10 +141,17 @@ def test_a_signal_to_one_rank_stops_all_and_another_number_of_ranks_goes_on(
 
 
 def test_torchrun_starts_a_run_again_from_its_checkpoint(tmp_path: Path, store: str, launches: list[Launch]) -> None:
-    """One of its ranks is killed once."""
+    """A rank is killed once. Without torch's variable the new ranks read the addresses of the former ones."""
     torchrun = [sys.executable, "-m", "torch.distributed.run", "--standalone", "--nproc-per-node=2", "--max-restarts=1"]
-    job = [*JOB, FULL, "checkpoint_every_n_steps=1", "trainer.max_steps=40"]
-    launches.append(Launch(tmp_path, [[*torchrun, "--shutdown-timeout=5", *job]], [{}]))
+    own_store = {"TORCH_DISABLE_SHARE_RDZV_TCP_STORE": "1"}
+    job = [
+        *JOB,
+        FULL,
+        "checkpoint_every_n_steps=1",
+        "trainer.max_steps=40",
+        f"hydra.run.dir={tmp_path}/outputs/smoke/seed0/mine",
+    ]
+    launches.append(Launch(tmp_path, [[*torchrun, "--shutdown-timeout=5", *job]], [own_store]))
     launches[0].wait_for("step 10/40")
     ranks = [n for n in children(launches[0].processes[0].pid) if b"+experiment" in Path(f"/proc/{n}/cmdline").read_bytes()]
     assert len(ranks) == 2
