@@ -15,6 +15,7 @@ from omegaconf import DictConfig, OmegaConf
 from omegaconf.errors import OmegaConfBaseException
 
 from oar_lightning import multirun, tasks
+from oar_lightning.launch import is_first_rank, run_name
 from oar_lightning.paths import conf_dir
 from oar_lightning.sweep.process import reporting, stop_with_parent
 
@@ -27,6 +28,9 @@ os.environ.setdefault("MLFLOW_ENABLE_ARTIFACTS_PROGRESS_BAR", "false")
 os.environ.setdefault("TOKENIZERS_PARALLELISM", "false")
 # OpenMP threads that spin while they wait slow a small model down many times over on a machine that is not idle
 os.environ.setdefault("GOMP_SPINCOUNT", "20000")
+
+
+OmegaConf.register_new_resolver("run_name", run_name, use_cache=True)  # of hydra.run.dir
 
 
 @hydra.main(version_base="1.3", config_path=str(conf_dir()), config_name="config")
@@ -90,7 +94,7 @@ def quiet() -> None:
     warnings.filterwarnings("ignore", category=FutureWarning, module="torch.distributed.*")  # of DeepSpeed's calls, each time
     warnings.filterwarnings("ignore", message=".*each worker will save a shard.*")  # the export is a single model
     warnings.filterwarnings("ignore", message=".*training_step. returned .None.*")  # no completion had anything to teach
-    if os.environ.get("LOCAL_RANK", "0") != "0":  # the first rank speaks for all
+    if not is_first_rank():  # the first rank speaks for all
         logging.getLogger().setLevel(logging.WARNING)
     if not sys.stderr.isatty():
         transformers_logging.disable_progress_bar()

@@ -15,6 +15,7 @@ from typing import Any
 import lightning as L
 import torch
 from hydra.utils import instantiate
+from lightning.pytorch.plugins.environments import SLURMEnvironment, TorchElasticEnvironment
 from omegaconf import DictConfig, OmegaConf
 
 from oar_lightning.advantage import AdvantageConfig
@@ -256,11 +257,20 @@ def build_run(cfg: DictConfig, settings: Settings, run_dir: Path, run_id: str | 
         use_distributed_sampler=False,
         enable_model_summary=False,
         default_root_dir=str(run_dir),
+        plugins=_cluster(),
     )
     keep = build_keep(cfg, settings.benchmarks, settings.evaluation.problems, prompt, policy.tokenizer)
     datamodule = MathDataModule(settings.train, int(cfg.seed), steps, plan, keep)
     datamodule.check(trainer.world_size)
     return Run(datamodule, module, trainer, tracker, policy, evaluation, seconds, stop, weights)
+
+
+def _cluster() -> list[SLURMEnvironment]:
+    """Lightning saves a checkpoint from within a signal's handler, perhaps in the middle of a step: here `GracefulStop` ends
+    training first and `tasks.train` has the job put into the queue again."""
+    if not SLURMEnvironment.detect() or TorchElasticEnvironment.detect():
+        return []
+    return [SLURMEnvironment(auto_requeue=False)]
 
 
 def _pruning(evaluation: EvaluationCallback) -> list[L.Callback]:

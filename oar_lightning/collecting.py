@@ -137,7 +137,7 @@ class ExperienceCollector(L.LightningModule):
             reference = self._reference[0]
             rollouts = dataclasses.replace(rollouts, prediction_states=None)  # they are the policy's own
             if reference is not None:
-                changes["ref_logprobs"] = self._detached_logprobs(reference.to(self.device), rollouts)
+                changes["ref_logprobs"] = self._detached_logprobs(reference.to(self.device, self.model.dtype), rollouts)
             else:  # LoRA: the policy without its adapters
                 with self.model.disable_adapter():
                     changes["ref_logprobs"] = self._detached_logprobs(self.model, rollouts)

@@ -44,8 +44,6 @@ class ZeroRedundancy(DeepSpeedStrategy):
         self._launcher = RankLauncher(self.cluster_environment, self.num_processes, self.num_nodes)
 
     def setup_environment(self) -> None:
-        # slots and problems hold no tensors to convert, and Lightning refuses frozen dataclasses
-        self.precision_plugin.convert_input = lambda data: data
         if not self._on_cpu:
             return super().setup_environment()
         return super(DeepSpeedStrategy, self).setup_environment()  # leaves out the check for a GPU alone

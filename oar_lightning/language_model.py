@@ -51,7 +51,9 @@ def scoring(model: Any) -> Iterator[None]:
 
 
 def embed(model: Any, token_ids: Int[Tensor, "B S"]) -> Float[Tensor, "B S H"]:
-    return model.get_input_embeddings()(token_ids)
+    embeddings = model.get_input_embeddings()(token_ids)
+    # with gradient checkpointing a hook has them require a gradient, whatever the mode
+    return embeddings if torch.is_grad_enabled() else embeddings.detach()
 
 
 def position_ids(attention_mask: Bool[Tensor, "B S"]) -> Int[Tensor, "B S"]:

@@ -23,7 +23,8 @@ from oar_lightning.diagnostics import MetricSums, Sums, mean_correlation
 from oar_lightning.experience import Experience
 from oar_lightning.language_model import base_model, token_logprobs
 from oar_lightning.loss import Denominators, policy_loss
-from oar_lightning.policy import Policy
+from oar_lightning.policy import Policy, fill_in_frozen, leave_out_frozen
+from oar_lightning.precision import full_by_default, passes_of
 from oar_lightning.ranks import gathered, leave_out_step, rank, ranks, whole_weights
 from oar_lightning.rollout import RolloutStage
 from oar_lightning.schedule import Schedule
@@ -71,12 +72,13 @@ class PolicyOptimization(ExperienceCollector):
 
     def on_train_batch_start(self, batch: Slot, batch_idx: int) -> None:
         if batch.first:
-            with whole_weights(self.trainer), self.trainer.precision_plugin.forward_context():
+            with whole_weights(self.trainer), passes_of(self.trainer):
                 self.experience = self.collect(batch.problems, batch.rollout)
         self._clock = time.perf_counter()
 
     # -- updating the policy ---------------------------------------------------------------------------------------
 
+    @full_by_default()
     def training_step(self, batch: Slot, batch_idx: int) -> Tensor | None:
         """This micro-batch's share of the optimizer step's loss; None where no completion has anything to teach.
 
@@ -264,12 +266,14 @@ class PolicyOptimization(ExperienceCollector):
     def on_save_checkpoint(self, checkpoint: dict[str, Any]) -> None:
         if budgets := {budget.key: budget.tokens for budget in self.budgets if budget.auto}:
             checkpoint["token_budgets"] = budgets
+        leave_out_frozen(self, checkpoint)
         if self.experience is not None and self.method.update.steps_per_rollout > 1:
             checkpoint["experience"] = gathered(self.experience.state_dict())
 
     def on_load_checkpoint(self, checkpoint: dict[str, Any]) -> None:
         for budget in self.budgets:
             budget.begin_with(checkpoint.get("token_budgets", {}).get(budget.key, budget.tokens))
+        fill_in_frozen(self, checkpoint)
         if "experience" not in checkpoint:
             return
         states = checkpoint["experience"]

@@ -174,8 +174,13 @@ def train_tokenizer(texts: Iterable[str], vocab_size: int) -> Any:
     return tokenizer
 
 
+ADAPTER = "adapter"
+"""In an exported policy's folder: the LoRA adapters alone, in `peft`'s format."""
+
+
 def export_policy(model: Any, tokenizer: Any, folder: Path, state: dict[str, torch.Tensor] | None = None) -> None:
-    """Save model and tokenizer in Hugging Face format (safetensors); LoRA adapters are merged into a copy.
+    """Save model and tokenizer in Hugging Face format (safetensors); LoRA adapters are merged into a copy, and saved by
+    themselves in `ADAPTER`.
 
     `state`: the weights, where the model itself holds a part of them only.
     """
@@ -183,9 +188,25 @@ def export_policy(model: Any, tokenizer: Any, folder: Path, state: dict[str, tor
     if hasattr(model, "merge_and_unload"):
         import copy
 
+        model.save_pretrained(folder / ADAPTER)
         model = copy.deepcopy(model).merge_and_unload()
     model.save_pretrained(folder, state_dict=state)
     tokenizer.save_pretrained(folder)
+
+
+def leave_out_frozen(module: torch.nn.Module, checkpoint: dict[str, Any]) -> None:
+    """Keep weights that are not trained, which a LoRA policy loads anyway, out of a checkpoint."""
+    checkpoint["state_dict"] = {k: v for k, v in checkpoint["state_dict"].items() if k not in _frozen(module)}
+
+
+def fill_in_frozen(module: torch.nn.Module, checkpoint: dict[str, Any]) -> None:
+    """The module's own in their place. (DeepSpeed keeps weights in files of its own, and has no state here.)"""
+    if "state_dict" in checkpoint:
+        checkpoint["state_dict"] = _frozen(module) | checkpoint["state_dict"]
+
+
+def _frozen(module: torch.nn.Module) -> dict[str, torch.Tensor]:
+    return {name: p for name, p in module.named_parameters(remove_duplicate=False) if not p.requires_grad}
 
 
 def _prepare_tokenizer(tokenizer: Any, name: str) -> Any:

@@ -68,6 +68,19 @@ def end(processes: Sequence[subprocess.Popen[bytes]]) -> None:
         process.wait()
 
 
+def killed_rank(trainer: L.Trainer) -> tuple[int, int] | None:
+    """The number of a rank that this process has started and a signal has ended, and its (negative) exit code."""
+    if not isinstance(trainer.strategy.launcher, RankLauncher):
+        return None
+    processes = trainer.strategy.launcher.procs
+    for _ in range(10):  # the connection breaks off a moment before the process is gone
+        for number, process in enumerate(processes, start=trainer.global_rank + 1):
+            if (code := process.poll()) is not None and code < 0:
+                return number, code
+        time.sleep(0.1 if processes else 0)
+    return None
+
+
 def end_other_ranks(trainer: L.Trainer) -> None:
     """End the ranks that this process has started."""
     if isinstance(trainer.strategy.launcher, RankLauncher):

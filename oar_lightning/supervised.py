@@ -14,7 +14,8 @@ from oar_lightning.data.datamodule import dropped_metrics
 from oar_lightning.data.prompts import PromptTemplate
 from oar_lightning.diagnostics import MetricSums
 from oar_lightning.language_model import token_logprobs
-from oar_lightning.policy import Policy
+from oar_lightning.policy import Policy, fill_in_frozen, leave_out_frozen
+from oar_lightning.precision import full_by_default
 from oar_lightning.ranks import gathered, leave_out_step, ranks
 from oar_lightning.schedule import Schedule
 from oar_lightning.types import MathProblem
@@ -60,6 +61,7 @@ class SupervisedWarmStart(L.LightningModule):
         self.schedule = schedule
         self._tokens = 0
 
+    @full_by_default()
     def training_step(self, batch: list[MathProblem], batch_idx: int) -> Tensor | None:
         encoded = [self.encode(problem) for problem in batch]
         kept = [(p, s) for p, s in encoded if len(p) + len(s) <= self.config.max_tokens]
@@ -97,6 +99,12 @@ class SupervisedWarmStart(L.LightningModule):
         prompt = self.tokenizer(self.prompt.render(problem), add_special_tokens=False).input_ids
         solution = self.tokenizer(problem.solution, add_special_tokens=False).input_ids
         return prompt, [*solution, self.tokenizer.eos_token_id]
+
+    def on_save_checkpoint(self, checkpoint: dict[str, Any]) -> None:
+        leave_out_frozen(self, checkpoint)
+
+    def on_load_checkpoint(self, checkpoint: dict[str, Any]) -> None:
+        fill_in_frozen(self, checkpoint)
 
     def configure_optimizers(self) -> Any:
         trained = [p for p in self.model.parameters() if p.requires_grad]

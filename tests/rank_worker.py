@@ -15,11 +15,13 @@ import torch
 from fixtures import ConstantReward, LengthReward, fit, make_module, make_warm_start, tiny_policy, weights
 
 from oar_lightning.advantage import AdvantageConfig
+from oar_lightning.callbacks import LastCheckpoint, RandomState
 from oar_lightning.data.stream import Slot, UpdatePlan
 from oar_lightning.gating import GateConfig
 from oar_lightning.loss import LossConfig
 from oar_lightning.module import PolicyOptimization
 from oar_lightning.paths import conf_dir
+from oar_lightning.policy import LoraSpec, Policy
 from oar_lightning.ranks import whole_weights
 from oar_lightning.rollout import CachedEngine, SamplingConfig
 from oar_lightning.scoring import OarG, OarP, Uniform
@@ -92,7 +94,21 @@ def cases() -> dict[str, tuple[L.LightningModule, int]]:
         "warm_start": (make_warm_start(tiny_policy(), batch_size=8), 4),
         # of eight pairs of demonstrations four have one that is too long, and one has two
         "warm_start_too_long": (make_warm_start(tiny_policy(), batch_size=2, max_tokens=53), 8),
+        "lora": (make_module(lora_policy(), scorer=OarG(), update=PLAN, loss=LossConfig(kl_coef=0.1), lr=LR), 4),
+        "handed_over": (make_module(tiny_policy(), scorer=OarP(), update=PLAN, lr=LR), 4),
     }
+
+
+def lora_policy() -> Policy:
+    """Adapters that do something, on the tiny policy, with gradient checkpointing."""
+    policy = tiny_policy()
+    torch.manual_seed(0)
+    model = LoraSpec(r=4, alpha=8).apply(policy.model)
+    for name, p in model.named_parameters():
+        if "lora_B" in name:
+            torch.nn.init.normal_(p, std=0.05)
+    model.gradient_checkpointing_enable(gradient_checkpointing_kwargs={"use_reentrant": False})
+    return Policy(model, policy.tokenizer)
 
 
 class Watch(L.Callback):
@@ -110,12 +126,18 @@ class Watch(L.Callback):
             self.weights = weights(module)
 
 
-def train(names: list[str], strategy: Callable[[], Any] = lambda: "auto", devices: int = 1) -> dict[str, Any]:
+def train(names: list[str], folder: Path, strategy: Callable[[], Any] = lambda: "auto", devices: int = 1) -> dict[str, Any]:
+    """`handed_over` leaves a checkpoint of its second step to another number of ranks, `resumed` takes theirs."""
     results = {}
     for name in names:
-        module, steps = cases()[name]
-        watch = Watch()
-        rows = fit(module, steps, [watch], strategy=strategy(), devices=devices).rows
+        module, steps = cases()["handed_over" if name == "resumed" else name]
+        watch, about = Watch(), {"strategy": strategy(), "devices": devices}
+        callbacks: list[L.Callback] = [watch, RandomState()]
+        if name == "handed_over":
+            callbacks.append(LastCheckpoint(folder / f"of{devices}", 2))
+        if name == "resumed":
+            about["ckpt_path"] = str(folder / f"of{3 - devices}" / "previous.ckpt")
+        rows = fit(module, steps, callbacks, **about).rows
         results[name] = {"rows": rows, "weights": watch.weights, "completions": watch.completions}
     return results
 

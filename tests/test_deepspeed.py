@@ -30,9 +30,9 @@ def check(name: str, alone: dict[str, Any], found: dict[str, Any]) -> None:
 
 
 @pytest.fixture(scope="module")
-def alone() -> dict[str, Any]:
+def alone(tmp_path_factory: pytest.TempPathFactory) -> dict[str, Any]:
     """What one rank makes of the cases."""
-    return train(LONG)
+    return train(LONG, tmp_path_factory.mktemp("alone"))
 
 
 @pytest.mark.slow

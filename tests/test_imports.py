@@ -41,6 +41,8 @@ LAYERS = (
         "ranks",
         "locks",
         "deepspeed_checkpoint",
+        "precision",
+        "launch",
     },
     {"answer_form", "mlflow_client", "token_budget"},
     PURE - TEXT - {"types"} | {"verify", "language_model", "schedule", "delivery"},
@@ -165,6 +167,7 @@ def test_the_worker_and_the_first_checks_import_nothing_slow() -> None:
     assert not {i.split(".")[0] for i in at_the_top} & {"torch", "lightning", "transformers"}
     assert {i for i in at_the_top if i.startswith(NAME)} == {
         NAME,  # tasks and multirun, looked at above
+        f"{NAME}.launch",  # torch for what torchrun has started only
         f"{NAME}.paths",
         f"{NAME}.sweep.process",
     }

@@ -15,14 +15,16 @@ from lightning.pytorch.plugins.precision import MixedPrecision
 
 from oar_lightning import language_model
 from oar_lightning.advantage import group_advantages
-from oar_lightning.callbacks import GracefulStop, LastCheckpoint, RandomState, RunIdentity
+from oar_lightning.callbacks import EvaluationCallback, GracefulStop, LastCheckpoint, RandomState, RunIdentity
 from oar_lightning.data.chain import ChainProblems
 from oar_lightning.data.stream import UpdatePlan
+from oar_lightning.evaluation import EvaluationConfig
 from oar_lightning.gating import GateConfig
 from oar_lightning.loss import LossConfig
 from oar_lightning.randomness import derive_seed
 from oar_lightning.rollout import SamplingConfig
 from oar_lightning.scoring import Entropy, FunctionScorer, OarG, OarP, Random, Scorer, Uniform
+from oar_lightning.tracking import Tracker
 from oar_lightning.types import Rollouts
 
 TIMES = ("time/", "step_time", "credit/seconds")
@@ -270,6 +272,35 @@ def test_signal_finishes_the_step_and_leaves_a_checkpoint_that_continues_exactly
     again = make_module(tiny_policy(1), update=update)
     fit(again, 5, callbacks(tmp_path / "part", 0), ckpt_path=str(tmp_path / "part" / "last.ckpt"))
     assert same(weights(whole), weights(again))
+
+
+class SignallingReward(LengthReward):
+    """Sends this process SIGTERM while it judges its `call`-th completions."""
+
+    def __init__(self, call: int) -> None:
+        self.left = call
+
+    def __call__(self, problems: Any, completions: Any) -> list[float]:
+        self.left -= 1
+        if self.left == 0:
+            os.kill(os.getpid(), signal.SIGTERM)
+        return super().__call__(problems, completions)
+
+
+@pytest.mark.parametrize(("place", "stopped_at"), [("rollout", 3), ("evaluation before training", 1)])
+def test_between_a_signal_and_the_checkpoint_lies_one_step_at_most(place: str, stopped_at: int, tmp_path: Path) -> None:
+    """The step whose completions are being sampled, or the first one where the policy is still evaluated."""
+    policy, rollout = tiny_policy(), place == "rollout"
+    module = make_module(policy, reward=SignallingReward(3) if rollout else LengthReward())
+    stage = make_stage(policy, LengthReward() if rollout else SignallingReward(1))
+    config = EvaluationConfig(every_n_steps=0, samples=2, greedy=False, heatmap=False)
+    benchmarks = {"test": [ChainProblems(TASK)[0]]}
+    evaluation = EvaluationCallback(benchmarks, stage, module.method.sampling, config, Tracker(tmp_path, None))
+    stop = GracefulStop()
+    fit(module, 9, [evaluation, stop, LastCheckpoint(tmp_path / "checkpoints", 0)])
+    assert stop.received == signal.SIGTERM
+    assert module.trainer.global_step == stopped_at
+    assert torch.load(tmp_path / "checkpoints" / "last.ckpt", weights_only=True)["global_step"] == stopped_at
 
 
 def test_kl_and_old_logprobs_of_a_fresh_reference_are_consistent() -> None:

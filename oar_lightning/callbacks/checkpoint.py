@@ -19,6 +19,7 @@ import torch
 from lightning.pytorch.callbacks import ModelCheckpoint
 
 from oar_lightning.deepspeed_checkpoint import complete_folder
+from oar_lightning.launch import by_srun
 from oar_lightning.ranks import gathered, rank, whole_weights
 
 log = logging.getLogger(__name__)
@@ -186,21 +187,21 @@ class FinalWeights(L.Callback):
 
 
 class GracefulStop(L.Callback):
-    """Ends training after the current optimizer step on SIGINT or SIGTERM; a second SIGINT interrupts at once.
+    """Ends training after the current optimizer step on SIGINT or SIGTERM, and on SIGUSR1 where Slurm may be told to send it
+    before a job's time is over; a second SIGINT interrupts at once.
 
     `received` is the signal that ended training, or None.
     """
 
-    SIGNALS = (signal.SIGINT, signal.SIGTERM)
-
     def __init__(self) -> None:
+        self.signals = (signal.SIGINT, signal.SIGTERM, *((signal.SIGUSR1,) if by_srun() else ()))
         self.received: int | None = None
         self._step = -1
         self._former: dict[int, Any] = {}
 
     def on_train_start(self, trainer: L.Trainer, module: L.LightningModule) -> None:
         self._step = trainer.global_step
-        for number in self.SIGNALS:
+        for number in self.signals:
             self._former[number] = signal.signal(number, self._handle)
 
     def _handle(self, number: int, frame: FrameType | None) -> None:

@@ -13,6 +13,7 @@ from oar_lightning.evaluation_metrics import evaluation_metrics
 from oar_lightning.heatmap import render_heatmap
 from oar_lightning.language_model import evaluating, token_logprobs
 from oar_lightning.module import PolicyOptimization
+from oar_lightning.precision import passes_of
 from oar_lightning.problem_result import ProblemResult, completions_table
 from oar_lightning.ranks import gathered, interleaved, rank, ranks, whole_weights
 from oar_lightning.rollout import RolloutStage, SamplingConfig
@@ -43,7 +44,8 @@ class EvaluationCallback(L.Callback):
         self.tracker = tracker
         self.history: list[dict[str, Any]] = []
 
-    def on_train_start(self, trainer: L.Trainer, module: L.LightningModule) -> None:
+    def on_train_epoch_start(self, trainer: L.Trainer, module: L.LightningModule) -> None:
+        # not in on_train_start, where other callbacks are still to get ready: a signal should be heard by now
         if not self.history:
             self._run(trainer, module)
 
@@ -80,7 +82,7 @@ class EvaluationCallback(L.Callback):
             results: list[ProblemResult] = []
             terms: list[torch.Tensor] = []
             group: tuple[int, Rollouts] | None = None
-            with whole_weights(trainer), trainer.precision_plugin.forward_context():
+            with whole_weights(trainer), passes_of(trainer):
                 own = [problems[i] for i in mine]
                 for batch in evaluate(module.model, self.stage, own, self.sampling, self.config, step, places=mine):
                     group = _group_to_show(group, results, batch.results, batch.rollouts)

@@ -59,6 +59,10 @@ class MathDataModule(L.LightningDataModule):
         else:
             share("supervised.batch_size", self.plan, ranks)
 
+    def setup(self, stage: str) -> None:
+        # half precisions convert the tensors of a batch; slots and problems hold none, and Lightning refuses frozen dataclasses
+        self.trainer.precision_plugin.convert_input = lambda batch: batch
+
     def train_dataloader(self) -> SlotLoader | BatchLoader:
         trainer = self.trainer
         rank, world = (trainer.global_rank, trainer.world_size) if trainer is not None else (0, 1)
@@ -77,7 +81,7 @@ class MathDataModule(L.LightningDataModule):
         return {f"data/dropped/{reason.replace(' ', '_')}": float(count) for reason, count in self.dropped.items()}
 
     def transfer_batch_to_device(self, batch: Any, device: torch.device, dataloader_idx: int) -> Any:
-        return batch  # slots and problems hold no tensors, and Lightning refuses frozen dataclasses
+        return batch  # the same
 
 
 def dropped_metrics(trainer: L.Trainer) -> dict[str, float]:

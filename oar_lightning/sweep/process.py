@@ -17,13 +17,13 @@ import time
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from pathlib import Path
 
+from oar_lightning.launch import is_first_rank
 from oar_lightning.locks import FileLock
 from oar_lightning.sweep.trial import (
     FOLDER_VARIABLE,
     TICKET,
     Pruned,
     Result,
-    is_first_rank,
     job_folder,
     read_result,
     write_result,

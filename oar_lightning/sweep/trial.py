@@ -84,11 +84,6 @@ def job_folder() -> Path | None:
     return Path(folder) if folder else None
 
 
-def is_first_rank() -> bool:
-    """Whether this process speaks for the job: other ranks of a distributed one inherit its environment."""
-    return os.environ.get("LOCAL_RANK", "0") == "0"
-
-
 def current_ticket() -> Ticket | None:
     """The ticket of the trial that this process is, None for a plain job of a grid and outside of jobs."""
     folder = job_folder()

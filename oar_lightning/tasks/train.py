@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import logging
+import signal
 import sys
 from collections.abc import Callable
 from dataclasses import dataclass
@@ -19,10 +20,12 @@ from oar_lightning.callbacks.errors import first_error, forget_errors
 from oar_lightning.callbacks.progress import before_after_table
 from oar_lightning.config_check import ConfigError
 from oar_lightning.deepspeed_checkpoint import Layout, check_checksums, read_summary
+from oar_lightning.launch import by_srun, is_first_rank, is_restart, requeue
 from oar_lightning.locks import FileLock
 from oar_lightning.policy import export_policy
-from oar_lightning.strategies import end_other_ranks, report_lost_ranks
-from oar_lightning.sweep.trial import Result, current_ticket, is_first_rank, job_folder, write_result
+from oar_lightning.strategies import end_other_ranks, killed_rank, report_lost_ranks
+from oar_lightning.sweep.process import describe_exit
+from oar_lightning.sweep.trial import Result, current_ticket, job_folder, write_result
 from oar_lightning.tasks.auto_budgets import begin_with_plan
 from oar_lightning.tasks.run_tags import note_run, run_parameters, run_tags
 from oar_lightning.token_budget import OutOfMemory, advice, out_of_memory
@@ -79,13 +82,10 @@ def fit(cfg: DictConfig, job: build.Run, run_dir: Path, saved: Saved | None) -> 
         return finish(cfg, job, run_dir)
     except BaseException as error:
         job.tracker.close("FAILED" if isinstance(error, Exception) else "KILLED")
+        failed = failed_rank(job, run_dir) if isinstance(error, Exception) else None
         end_other_ranks(job.trainer)
-        if (
-            isinstance(error, Exception)
-            and (first := first_error(run_dir)) is not None
-            and first.rank != job.trainer.global_rank
-        ):
-            raise RuntimeError(f"rank {first.rank} failed first: {first.what}") from error
+        if failed:
+            raise RuntimeError(failed) from error
         if out_of_memory(error) and not isinstance(error, OutOfMemory):
             raise OutOfMemory(advice(error)) from error
         raise
@@ -93,20 +93,32 @@ def fit(cfg: DictConfig, job: build.Run, run_dir: Path, saved: Saved | None) -> 
 
 def lost(job: build.Run, run_dir: Path) -> None:
     """What is left to do when another rank has died and this one waits for it in vain."""
-    first = first_error(run_dir)
-    log.error("%s", f"rank {first.rank} failed first: {first.what}" if first else "another rank has ended without an error")
+    log.error("%s", failed_rank(job, run_dir) or "another rank has ended without an error")
     job.tracker.close("FAILED")
+
+
+def failed_rank(job: build.Run, run_dir: Path) -> str | None:
+    """Which other rank ended this one's training, and how; None where none is known to have."""
+    first, own = first_error(run_dir), job.trainer.global_rank
+    if first is not None and first.rank != own:
+        return f"rank {first.rank} failed first: {first.what}"
+    killed = killed_rank(job.trainer)
+    return None if killed is None else f"rank {killed[0]} failed first: {describe_exit(killed[1])}"
 
 
 def find_checkpoint(cfg: DictConfig) -> Path | None:
     """The checkpoint to continue from: `ckpt_path`, or with `resume=true` the newest of this name and seed; a trial of a sweep
-    that was interrupted has its own.
+    that was interrupted has its own, and so has a job that Slurm or torchrun starts again.
 
     Raises:
         ConfigError: where there is none.
     """
     if (folder := job_folder()) is not None and current_ticket() is not None:
         own = folder / "checkpoints" / "last.ckpt"
+        if own.exists():
+            return own
+    if is_restart():
+        own = Path(HydraConfig.get().runtime.output_dir) / "checkpoints" / "last.ckpt"
         if own.exists():
             return own
     if cfg.ckpt_path is not None:
@@ -203,8 +215,12 @@ def finish(cfg: DictConfig, job: build.Run, run_dir: Path) -> float | None:
         job.tracker.close("KILLED")
         where = run_dir / "checkpoints" / "last.ckpt"
         log.warning("stopped at step %d; to go on, repeat the command with ckpt_path=%s", job.trainer.global_step, where)
-        # other ranks end without an error code: the first would take it for a failure while it is still at work
-        sys.exit(128 + job.stop.received if job.trainer.is_global_zero else 0)
+        if not job.trainer.is_global_zero:
+            sys.exit(0)  # without an error code: the first would take it for a failure while it is still at work
+        told_to_end = job.stop.received != signal.SIGINT
+        if told_to_end and by_srun() and job_folder() is None:
+            requeue()
+        sys.exit(128 + (signal.SIGTERM if told_to_end else signal.SIGINT))
     folder = Path(cfg.export_to).expanduser() if cfg.export_to else run_dir / "policy"
     if job.trainer.is_global_zero:
         export_policy(job.policy.model, job.policy.tokenizer, folder, job.weights.state)

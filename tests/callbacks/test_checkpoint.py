@@ -3,7 +3,11 @@
 from __future__ import annotations
 
 import logging
+import multiprocessing
+import os
+import pickle
 import resource
+import signal
 from pathlib import Path
 from typing import Any
 
@@ -92,3 +96,56 @@ def test_a_damaged_checkpoint_is_refused_or_the_one_before_it_taken(saved: Path,
     damage(found.checkpoint)
     with pytest.raises(ConfigError, match=r"previous\.ckpt: not a readable checkpoint"):
         read_saved(saved, 9, fallback=True)
+
+
+def half_write_and_die(folder: Path) -> None:
+    """A run that is killed while it writes its second checkpoint."""
+    save = L.Trainer.save_checkpoint
+
+    def interrupted(trainer: L.Trainer, path: Path, *rest: Any) -> None:
+        save(trainer, path, *rest)
+        if trainer.global_step == 2:
+            truncated(path)
+            os.kill(os.getpid(), signal.SIGKILL)
+
+    L.Trainer.save_checkpoint = interrupted
+    fit(make_module(tiny_policy()), 3, [RunIdentity(lambda: "run"), LastCheckpoint(folder, 1)])
+
+
+def test_a_kill_in_the_middle_of_a_checkpoint_leaves_the_former_one_whole(tmp_path: Path) -> None:
+    process = multiprocessing.get_context("fork").Process(target=half_write_and_die, args=(tmp_path,))
+    process.start()
+    process.join(60)
+    assert process.exitcode == -signal.SIGKILL
+    assert read_saved(tmp_path / "last.ckpt", 9).step == 1
+    assert len(list(tmp_path.iterdir())) == 2, "the half of one lies beside it"
+    fit(make_module(tiny_policy()), 3, [LastCheckpoint(tmp_path, 1)], ckpt_path=str(tmp_path / "last.ckpt"))
+    assert step_of(tmp_path / "last.ckpt") == 3
+    assert sorted(p.name for p in tmp_path.iterdir()) == ["last.ckpt", "previous.ckpt"]
+
+
+class RunsCode:
+    """Unpickled, it makes a folder."""
+
+    def __init__(self, path: Path) -> None:
+        self.path = path
+
+    def __reduce__(self) -> Any:
+        return os.mkdir, (str(self.path),)
+
+
+@pytest.mark.parametrize("form", ["torch", "pickle"])
+def test_no_code_runs_from_a_checkpoint(form: str, tmp_path: Path) -> None:
+    checkpoint, made = tmp_path / "last.ckpt", tmp_path / "made"
+    state = {"global_step": 1, "mlflow_run_id": None, "state_dict": RunsCode(made)}
+    if form == "torch":
+        torch.save(state, checkpoint)
+    else:
+        checkpoint.write_bytes(pickle.dumps(state))
+    with pytest.raises(ConfigError, match="not a readable checkpoint"):
+        read_saved(checkpoint, 9)
+    with pytest.raises(pickle.UnpicklingError):
+        fit(make_module(tiny_policy()), 2, ckpt_path=str(checkpoint))
+    assert not made.exists()
+    pickle.loads(pickle.dumps(state))
+    assert made.exists(), "it would have"

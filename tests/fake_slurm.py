@@ -1,0 +1,31 @@
+"""A stand-in for Slurm: the environment of a step's tasks, and a `scontrol` that records what it is asked."""
+
+from __future__ import annotations
+
+import os
+from pathlib import Path
+
+SCRIPT = """#!/bin/sh
+echo "$@" >> {calls}
+if [ "$1" = show ]; then echo "JobId=$3 JobName=train JobState={state} Reason=None"; exit 0; fi
+[ {code} = 0 ] || echo "Job is not permitted to be requeued" >&2
+exit {code}
+"""
+
+
+def fake_scontrol(folder: Path, state: str = "RUNNING", code: int = 0) -> dict[str, str]:
+    """Put it into a folder, which the environment given back has on its path; calls are recorded in `calls`."""
+    script = folder / "bin" / "scontrol"
+    script.parent.mkdir()
+    script.write_text(SCRIPT.format(calls=folder / "calls", state=state, code=code))
+    script.chmod(0o755)
+    return {"PATH": f"{script.parent}{os.pathsep}{os.environ['PATH']}"}
+
+
+def task(number: int, tasks: int, port: int) -> dict[str, str]:
+    """The environment of one of a step's tasks on one node, as srun makes it."""
+    job = {"SLURM_JOB_ID": "4242", "SLURM_STEP_ID": "0", "SLURM_JOB_NAME": "train", "SLURM_NODELIST": "127.0.0.1"}
+    size = {"SLURM_NTASKS": tasks, "SLURM_NTASKS_PER_NODE": tasks, "SLURM_NNODES": 1}
+    place = {"SLURM_PROCID": number, "SLURM_LOCALID": number, "SLURM_NODEID": 0}
+    numbers = {name: str(value) for name, value in (size | place).items()}
+    return job | numbers | {"MASTER_ADDR": "127.0.0.1", "MASTER_PORT": str(port)}
