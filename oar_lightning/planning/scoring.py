@@ -89,6 +89,10 @@ def rehearsed_budgets(scorer: Scorer, batch: Batch, budget: int) -> list[int]:
 @singledispatch
 def rehearsal(scorer: Scorer, batch: Batch, budget: int) -> Rehearsal:
     """The scorer with another budget, and one full batch of completions."""
+    return _full_batch(scorer, batch, budget)
+
+
+def _full_batch(scorer: Scorer, batch: Batch, budget: int) -> Rehearsal:
     tokens = row_tokens(scorer, batch)
     assert tokens is not None
     rows = min(batch.rows, max(1, budget // tokens))
@@ -141,24 +145,25 @@ def _around(scorer: Shuffled | Inverted, batch: Batch, budget: int) -> Rehearsal
 @rehearsal.register
 def _oar_g(scorer: OarG, batch: Batch, budget: int) -> Rehearsal:
     """All prompts are read before the first batch, and stay."""
-    scorer, texts = rehearsal.dispatch(Scorer)(scorer, batch, budget)
-    begun = -(-len(texts) // batch.group_size)
+    full = _full_batch(scorer, batch, budget)
+    begun = -(-len(full.texts) // batch.group_size)
     others = completions(batch.problems - begun, 1, batch.prompt, batch.completion)
-    return Rehearsal(scorer, _and_unscored(texts, others, begun))
+    return full._replace(texts=_and_unscored(full.texts, others, begun))
 
 
 @rehearsal.register
 def _oar_p(scorer: OarP, batch: Batch, budget: int) -> Rehearsal:
-    scorer, texts = rehearsal.dispatch(Scorer)(scorer, batch, budget)
-    return Rehearsal(scorer, replace(texts, reasoning_mask=texts.reasoning_mask & _dear_columns(texts, budget)))
+    """Some columns: the dearest."""
+    full = _full_batch(scorer, batch, budget)
+    wanted = full.texts.reasoning_mask & _dear_columns(full.texts, budget)
+    return full._replace(texts=replace(full.texts, reasoning_mask=wanted))
 
 
 @rehearsal.register
 def _oar_p_approximate(scorer: OarPApproximate, batch: Batch, budget: int) -> Rehearsal:
     if isinstance(scorer.coarse, Spans):
         return _oar_p(scorer, batch, budget)
-    scorer, texts = rehearsal.dispatch(Scorer)(scorer, batch, budget)
-    return Rehearsal(_with(scorer, coarse=_Estimated(scorer.coarse)), texts)
+    return _full_batch(_with(scorer, coarse=_Estimated(scorer.coarse)), batch, budget)
 
 
 @dataclass(frozen=True)

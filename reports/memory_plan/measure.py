@@ -92,7 +92,7 @@ SHAPES: dict[str, Callable[[], Subject]] = {
         RandomShape(128, 384, 2, 4, 1, 65536, prompt=16, completion=32, prompts=8, group_size=8, tied=False)
     ),
     "small vocabulary": lambda: Subject(
-        RandomShape(128, 512, 4, 4, 2, 256, prompt=48, completion=1488, prompts=1, group_size=4)
+        RandomShape(128, 512, 4, 4, 2, 256, prompt=48, completion=976, prompts=1, group_size=4)
     ),
     "GPT-2": lambda: Subject(PLAIN, gpt2=True),
     "bf16": lambda: Subject(replace(PLAIN, kv_heads=2, dtype="bfloat16")),
