@@ -13,8 +13,6 @@ from types import ModuleType
 import pytest
 
 SCRIPT = Path(__file__).parents[2] / "reports" / "memory_plan" / "measure.py"
-NOISE = 32e6
-"""Smaller peaks are not told from what libraries take beside tensors."""
 
 
 @pytest.fixture
@@ -42,7 +40,7 @@ def test_peaks_are_within_the_bar(shape: str, measure: ModuleType, tmp_path: Pat
     ratios = {}
     for phase in phases:
         bytes_taken = measured[f"{shape}/{phase}"]["measured"]
-        if bytes_taken > NOISE:
+        if bytes_taken > measure.NOISE:
             ratios[phase] = measure.planned(measure.Case(shape, phase), tmp_path)["planned"] / bytes_taken
     assert len(ratios) >= 4
     assert all(abs(ratio - 1) <= measure.BAR for ratio in ratios.values()), ratios
