@@ -56,6 +56,16 @@ def test_what_does_not_fit_ends_with_1_and_budgets_that_do(prepared: Prepare, ca
     assert "does NOT fit" not in capsys.readouterr().out
 
 
+def test_what_no_budget_makes_fit_says_so(prepared: Prepare, capsys: pytest.CaptureFixture[str]) -> None:
+    with pytest.raises(SystemExit):
+        prepared("task=plan", "plan.card_gb=0.001", *SMALL)()
+    out = capsys.readouterr().out
+    assert "what is held in every phase (weights, gradients, optimizer) takes 0.01 GB: no budget helps" in out
+    assert "too large with any budget: the update of a single completion, the generation of a single completion;" in out
+    assert "budgets that fit" not in out
+
+
+@pytest.mark.slow
 def test_proposed_budgets_are_the_largest_that_fit() -> None:
     """Held against plans made with them: the proposal fits, half as much again does not."""
     job = job_of("scorer=oar_p", "update.problems=4", "rollout.max_new_tokens=16", "data.max_prompt_tokens=16")
