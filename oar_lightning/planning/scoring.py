@@ -187,7 +187,8 @@ def _dear_columns(texts: Rollouts, budget: int) -> Bool[Tensor, " S"]:
 
     One that runs `w` of `S` tokens counts max(w, S / PREFIX_SHARE) in the budget: most copies of the longest prefixes are at
     the last columns, most copies that run something at w = S / PREFIX_SHARE; where the budget is less than a text, the
-    longest suffix is dearest. Neighbours up to PADDING apart share a batch.
+    longest suffix is dearest. Neighbours up to PADDING apart share a batch; where they do not fill the budget, longer ones
+    are dearer.
     """
     end = texts.token_ids.shape[1] - 1
     width = end - torch.arange(end + 1)
@@ -197,7 +198,13 @@ def _dear_columns(texts: Rollouts, budget: int) -> Bool[Tensor, " S"]:
     of_text = -(-budget // len(texts))  # its share in a batch that holds all texts
     full = of_text // shortest + 1 + PADDING
     few = min(PADDING, of_text // end) + 1
-    return (width < last + full) | ((width > shortest - full) & (width <= shortest)) | (width > longest - few)
+    filling = min(longest, max(shortest, of_text // (PADDING + 1)))
+    return (
+        (width < last + full)
+        | ((width > shortest - full) & (width <= shortest))
+        | ((width > filling - 1 - PADDING) & (width <= filling))
+        | (width > longest - few)
+    )
 
 
 def _and_unscored(texts: Rollouts, others: Rollouts, begun: int) -> Rollouts:

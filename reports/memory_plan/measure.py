@@ -310,7 +310,7 @@ def main() -> None:
                 f"{r['planned'] / r['measured']:.2f}, {r['seconds']:.0f} s\n"
             )
             stored.write_text(json.dumps(results, indent=1) + "\n", encoding="utf-8")
-    ordered = {f"{s}/{p}": results[f"{s}/{p}"] for s in SHAPES for p in PHASES if f"{s}/{p}" in results}
+    ordered = {f"{s}/{p}": results[f"{s}/{p}"] for s in SHAPES for p in PHASES if "planned" in results.get(f"{s}/{p}", ())}
     if (HERE / "README.md").exists():
         fill(HERE / "README.md", tables(ordered))
 
