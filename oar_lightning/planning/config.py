@@ -17,6 +17,11 @@ CARDS = {
 }
 """Memory of some cards as their driver reports it, in GB of 10^9 bytes."""
 
+TRACED_TOKENS = 16384
+"""Longer passes are taken from the straight line through two of at most this size."""
+LEAST_BUDGET = 256
+"""The smallest token budget that is proposed for a scorer."""
+
 
 @dataclass(frozen=True)
 class PlanConfig:

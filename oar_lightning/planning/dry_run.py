@@ -3,55 +3,39 @@
 from __future__ import annotations
 
 import contextlib
-import weakref
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from typing import Any
 
 import torch
-from torch import Tensor
-from torch.utils._python_dispatch import TorchDispatchMode
-from torch.utils._pytree import tree_leaves
 
-from oar_lightning.language_model import base_model, chunked_logprobs, embed, head_logits, new_cache
-from oar_lightning.scoring.probes import AnswerMeanProbe
+from oar_lightning.language_model import cached_hidden_states, evaluating, head_logits, new_cache, token_logprobs
+from oar_lightning.planning.empty import peak_bytes
+from oar_lightning.rollout.sampling import SamplingConfig, draw_tokens
+from oar_lightning.scoring import Scorer
+from oar_lightning.types import Rollouts
 
-
-class LiveBytes(TorchDispatchMode):
-    """Counts the bytes of all storages that operations inside the block have made and that are still alive."""
-
-    def __init__(self) -> None:
-        super().__init__()
-        self.live = 0
-        self.peak = 0
-        self._known: set[int] = set()
-
-    def __torch_dispatch__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
-        out = func(*args, **(kwargs or {}))
-        given = {t.untyped_storage()._cdata for t in tree_leaves((args, kwargs)) if isinstance(t, Tensor)}
-        for tensor in tree_leaves(out):
-            if isinstance(tensor, Tensor) and tensor.untyped_storage()._cdata not in given:
-                self._count(tensor.untyped_storage())
-        return out
-
-    def _count(self, storage: torch.UntypedStorage) -> None:
-        key = storage._cdata
-        if key in self._known:
-            return
-        self._known.add(key)
-        self.live += storage.nbytes()
-        self.peak = max(self.peak, self.live)
-        weakref.finalize(storage, self._free, key, storage.nbytes())
-
-    def _free(self, key: int, size: int) -> None:
-        self._known.discard(key)
-        self.live -= size
+AFTER_WARMUP = 10**9
+"""A step at which scorers read the probe that they end with."""
 
 
-def peak_bytes(work: Callable[[], Any]) -> int:
-    """Of the tensors that `work` makes."""
-    with LiveBytes() as count:
-        work()
-    return count.peak
+def completions(rows: int, group_size: int, prompt: int, own: int, answer: int = 1, conclusion: int = 0) -> Rollouts:
+    """So many different completions, all as long as they may be, with conclusion and answer at their ends."""
+    ids = torch.zeros(rows, prompt + own, dtype=torch.long)
+    ids[:, 0] = torch.arange(rows) // group_size
+    ids[:, -1] = torch.arange(rows) % group_size
+    column = torch.arange(prompt + own).expand_as(ids)
+    rewards = torch.zeros(rows)
+    return Rollouts(
+        token_ids=ids,
+        attention_mask=column >= 0,
+        response_mask=column >= prompt,
+        reasoning_mask=(column >= prompt) & (column < prompt + own - answer - conclusion),
+        answer_mask=column >= prompt + own - answer,
+        reward_terms=rewards[:, None],
+        rewards=rewards,
+        group_size=group_size,
+        step=AFTER_WARMUP,
+    )
 
 
 @contextlib.contextmanager
@@ -68,13 +52,14 @@ def _updating(model: Any) -> Iterator[None]:
         model.eval()
 
 
-def update_bytes(model: Any, rows: int, length: int, autocast: torch.dtype | None = None, entropy_grad: bool = False) -> int:
+def update_bytes(model: Any, texts: Rollouts, autocast: torch.dtype | None = None, entropy_grad: bool = False) -> int:
     """A forward-backward pass of an update beyond weights and gradients: activations, logits, gradients on their way."""
-    ids = torch.zeros(rows, length, dtype=torch.long)
 
     def work() -> None:
         with _mixed(autocast):
-            logprobs, entropy = _logprobs(model, ids, entropy_grad)
+            logprobs, entropy = token_logprobs(
+                model, texts.token_ids, texts.attention_mask, texts.response_mask, entropy_grad=entropy_grad
+            )
             loss = logprobs.sum() + (entropy.sum() if entropy_grad else 0.0)
         loss.backward()
 
@@ -83,62 +68,52 @@ def update_bytes(model: Any, rows: int, length: int, autocast: torch.dtype | Non
 
 
 @torch.no_grad()
-def logprobs_bytes(model: Any, rows: int, length: int, autocast: torch.dtype | None = None) -> int:
+def logprobs_bytes(model: Any, texts: Rollouts, autocast: torch.dtype | None = None) -> int:
     """The log-probabilities of completions without gradient."""
-    ids = torch.zeros(rows, length, dtype=torch.long)
 
     def work() -> None:
         with _mixed(autocast):
-            _logprobs(model, ids, False)
+            token_logprobs(model, texts.token_ids, texts.attention_mask, texts.response_mask)
 
     return peak_bytes(work)
 
 
-def _logprobs(model: Any, ids: Tensor, entropy_grad: bool) -> tuple[Tensor, Tensor]:
-    """`token_logprobs` where every token is of a completion: whose own tokens are found by their values."""
-    hidden = base_model(model).get_decoder()(input_ids=ids, use_cache=False).last_hidden_state
-    vocabulary = base_model(model).get_output_embeddings().weight.shape[0]
-    return chunked_logprobs(lambda h: head_logits(model, h), hidden.flatten(0, 1), ids.flatten(), entropy_grad, vocabulary)
-
-
-def gradient_bytes(model: Any, rows: int, length: int, answer: int, autocast: torch.dtype | None = None) -> int:
-    """OAR-G's gradient to the embeddings through the model's own modules, the parameters being trained ones."""
-    ids = torch.zeros(rows, length, dtype=torch.long)
-    probe, valid = AnswerMeanProbe(), torch.ones(rows, min(answer, length), dtype=torch.bool)
+def scoring_bytes(model: Any, scorer: Scorer, texts: Rollouts, autocast: torch.dtype | None = None) -> int:
+    """A scorer's whole work on some completions."""
 
     def work() -> None:
         with _mixed(autocast):
-            embeddings = embed(model, ids).detach()
-            noisy = embeddings.clone().requires_grad_()
-            states = base_model(model).get_decoder()(inputs_embeds=noisy, use_cache=False).last_hidden_state
-            states = states[:, -valid.shape[1] :]
-            with torch.no_grad():
-                clean = probe.outcome(head_logits(model, states.detach()), ids, valid)
-            outcome = probe.outcome(head_logits(model, states), ids, valid)
-            torch.autograd.grad(probe.gap(clean, outcome).sum(), noisy)
+            scorer(model, texts)
 
     return peak_bytes(work)
 
 
 @torch.no_grad()
-def forward_bytes(model: Any, rows: int, length: int, autocast: torch.dtype | None = None) -> int:
-    """The decoder without gradient, nothing kept."""
-    ids = torch.zeros(rows, length, dtype=torch.long)
+def generation_bytes(
+    model: Any, texts: Rollouts, sampling: SamplingConfig, keep_states: bool, autocast: torch.dtype | None = None
+) -> int:
+    """A batch of `CachedEngine`: its prompts' pass, its last token, and laying the kept states out."""
+    own = int(texts.response_mask[0].sum())
+    prompts, prompt = texts.token_ids[:: texts.group_size, :-own], texts.token_ids.shape[1] - own
+    rows, owner = len(texts), torch.arange(len(texts)) // texts.group_size
+    seen = texts.attention_mask
 
     def work() -> None:
-        with _mixed(autocast):
-            base_model(model).get_decoder()(input_ids=ids, use_cache=False)
+        with _mixed(autocast), evaluating(model):
+            cache = new_cache(model)
+            hidden = cached_hidden_states(model, cache, seen[:: texts.group_size, :prompt], prompts)[:, -1]
+            cache.batch_select_indices(owner)
+            hidden = hidden[owner]
+            states = hidden.new_zeros(rows, own, hidden.shape[1]) if keep_states else None
+            for layer in cache.layers:  # all columns but the last two, at once
+                more = (rows, layer.keys.shape[1], max(0, own - 2), -1)
+                layer.update(layer.keys[:, :, :1].expand(more), layer.values[:, :, :1].expand(more))
+            tokens = draw_tokens(head_logits(model, hidden), torch.zeros(rows), sampling)
+            hidden = cached_hidden_states(model, cache, seen[:, :-1], tokens[:, None])[:, -1]
+            if states is not None:
+                torch.nn.functional.pad(states, (0, 0, prompt, 0))
 
     return peak_bytes(work)
-
-
-@torch.no_grad()
-def cache_bytes(model: Any, autocast: torch.dtype | None = None) -> int:
-    """Keys and values of one token, all layers."""
-    cache = new_cache(model)
-    with _mixed(autocast):
-        base_model(model).get_decoder()(input_ids=torch.zeros(1, 16, dtype=torch.long), past_key_values=cache, use_cache=True)
-    return sum(layer.keys.nbytes + layer.values.nbytes for layer in cache.layers) // 16
 
 
 def _mixed(dtype: torch.dtype | None) -> Any:

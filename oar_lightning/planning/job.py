@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import functools
 from collections.abc import Callable
 from dataclasses import dataclass, replace
 from typing import Any
@@ -11,30 +12,23 @@ import torch
 from oar_lightning.data.stream import UpdatePlan
 from oar_lightning.language_model import STATES_BYTES
 from oar_lightning.planning import dry_run
-from oar_lightning.planning.memory import Item, Plan, Sharding, affordable, through, weight_items
-from oar_lightning.planning.policy import PolicySize, no_memory, policy_size, policy_without_weights
-from oar_lightning.planning.scoring import (
-    Cost,
-    Passes,
-    plain_copies,
-    plain_forward,
-    plain_gradient,
-    scorer_budget,
-    scoring_cost,
-)
+from oar_lightning.planning.config import LEAST_BUDGET, TRACED_TOKENS
+from oar_lightning.planning.empty import no_memory
+from oar_lightning.planning.memory import PHASES, Cost, Item, Plan, Sharding, affordable, piecewise, through, weight_items
+from oar_lightning.planning.policy import PolicySize, policy_size, policy_without_weights
+from oar_lightning.planning.scoring import FREE, Batch, most_tokens, rehearsal, rehearsed_budgets, row_tokens, scorer_budget
 from oar_lightning.policy import PretrainedPolicy
-from oar_lightning.rollout.sampling import DRAW_BYTES, SamplingConfig
+from oar_lightning.rollout.sampling import SamplingConfig
 from oar_lightning.scoring import Scorer
 from oar_lightning.token_budget import TokenBudget
-
-TRACED_TOKENS = 16384
-"""Longer passes are taken from the straight line through two of at most this size."""
+from oar_lightning.types import Rollouts
 
 
 @dataclass(frozen=True)
 class Job:
     """What the memory of a training run depends on.
 
+    `prompt`, `answer`, `conclusion`: tokens of the longest; the last of what leads up to the answer and is not scored.
     `engine_bytes`: of an engine with memory of its own (vLLM), in all phases or, where it sleeps, while it samples.
     `states`, `whole_copy`: as in `weight_items`.
     """
@@ -47,6 +41,7 @@ class Job:
     scorer: Scorer
     prompt: int
     answer: int
+    conclusion: int = 0
     kl: bool = False
     entropy_grad: bool = False
     states: int = 2
@@ -72,6 +67,12 @@ class Job:
     def completions(self) -> int:
         """Of one rank."""
         return self.problems * self.update.group_size
+
+    @property
+    def batch(self) -> Batch:
+        return Batch(
+            self.prompt, self.sampling.max_new_tokens, self.answer, self.conclusion, self.update.group_size, self.problems
+        )
 
     @property
     def half(self) -> torch.dtype | None:
@@ -127,39 +128,24 @@ def plan_job(job: Job) -> Planned:
     with no_memory():
         model = policy_without_weights(job.policy, job.weights_dtype)
         size = policy_size(model)
-        cache = dry_run.cache_bytes(model, job.autocast)
-        element = next(iter(model.parameters())).element_size()
-        update = _by_rows(
-            lambda rows: dry_run.update_bytes(model, rows, job.length, job.autocast, job.entropy_grad),
-            job.length,
-            job.update_tokens,
-        )
-        logprobs = _by_rows(
-            lambda rows: dry_run.logprobs_bytes(model, rows, job.length, job.autocast), job.length, job.update_tokens
-        )
-        passes = _passes(job, model, size, cache, element)
-    reference = policy_size_bytes(job) if job.kl and job.policy.lora is None else 0.0
-    masters = job.sharding.zero
-    items = weight_items(size, job.sharding, job.states, masters, job.whole_copy, reference)
-    scoring = scoring_cost(job.scorer, passes)
-    budget = scorer_budget(job.scorer)
+    element = next(iter(model.parameters())).element_size()
     kept = kept_states(job, size.hidden, element)
-    rollout: Cost | None = None
-    if job.engine_bytes is None:
-        forward = passes.forward
-
-        def rollout(tokens: int) -> float:
-            return generation_bytes(job, size, tokens, cache, forward)
-
+    update = _update_cost(job, model)
+    rollout = None if job.engine_bytes is not None else _rollout_cost(job, model, kept)
+    budget, known = scorer_budget(job.scorer), row_tokens(job.scorer, job.batch) is not None
+    scoring = _scoring_cost(job, model, budget) if known and budget else None
+    reference = policy_size_bytes(job) if job.kl and job.policy.lora is None else 0.0
+    items = weight_items(size, job.sharding, job.states, job.sharding.zero, job.whole_copy, reference)
+    if rollout is not None:
         items.append(Item("generation", rollout(job.rollout_tokens), ("rollout",)))
-    else:
-        phases = ("rollout",) if job.engine_sleeps else None
-        items.append(Item("vLLM", job.engine_bytes, phases) if phases else Item("vLLM", job.engine_bytes))
-    if kept:
-        items += [Item("hidden states", kept, ("rollout",)), Item("hidden states", kept, ("scoring", "log-probabilities"))]
-    if scoring is not None:
-        items.append(Item("scoring", scoring(budget or 0), ("scoring",)))
+    elif job.engine_bytes is not None:
+        items.append(Item("vLLM", job.engine_bytes, ("rollout",) if job.engine_sleeps else PHASES))
+    if kept:  # the completions that are scored have a copy of theirs
+        items += [Item("hidden states", 2 * kept, ("scoring",)), Item("hidden states", kept, ("log-probabilities",))]
+    if scoring is not None and budget:
+        items.append(Item("scoring", scoring(budget), ("scoring",)))
     if job.kl or job.update.steps_per_rollout > 1:
+        logprobs = _pass_cost(job, lambda texts: dry_run.logprobs_bytes(model, texts, job.autocast))
         items.append(Item("log-probabilities' pass", logprobs(job.update_tokens), ("log-probabilities",)))
     items.append(Item("update's pass", update(job.update_tokens), ("update",)))
     return Planned(
@@ -167,30 +153,54 @@ def plan_job(job: Job) -> Planned:
         Plan(tuple(item for item in items if item.bytes)),
         update,
         rollout,
-        scoring if budget is not None else None,
-        scoring is None,
+        scoring,
+        not known and not isinstance(job.scorer, FREE),
         offloaded_bytes(size, job),
     )
 
 
-def _by_rows(peak: Callable[[int], int], length: int, tokens: int) -> Cost:
+def _update_cost(job: Job, model: Any) -> Cost:
+    return _pass_cost(job, lambda texts: dry_run.update_bytes(model, texts, job.autocast, job.entropy_grad))
+
+
+def _pass_cost(job: Job, peak: Callable[[Rollouts], int]) -> Cost:
     """Bytes of a pass by its tokens, from two dry runs; the larger is the pass asked for unless that is very long."""
-    rows = max(2, min(tokens // length, TRACED_TOKENS // length))
-    line = through(lambda n: peak(n // length), max(1, rows // 2) * length, rows * length)
-    return lambda n: line(max(1, n // length) * length)
+    batch = job.batch
+
+    def of_rows(rows: int) -> int:
+        return peak(dry_run.completions(rows, batch.group_size, batch.prompt, batch.completion))
+
+    rows = max(2, min(job.update_tokens // job.length, TRACED_TOKENS // job.length))
+    line = through(of_rows, max(1, rows // 2), rows)
+    return lambda tokens: line(max(1, tokens // job.length))
 
 
-def _passes(job: Job, model: Any, size: PolicySize, cache: int, element: int) -> Passes:
-    plain = size.plain and job.half is None
-    own = job.sampling.max_new_tokens
-    rows = max(2, min((scorer_budget(job.scorer) or 4096) // own, TRACED_TOKENS // own))
-    if plain:
-        forward, gradient, copies = plain_forward(size), lambda tokens: plain_gradient(size) * tokens, plain_copies(size)
-    else:
-        per_row = through(lambda n: dry_run.forward_bytes(model, n, job.length, job.autocast), 1, 2)
-        line = through(lambda n: dry_run.gradient_bytes(model, n, own, 1, job.autocast), max(1, rows // 2), rows)
-        forward, gradient, copies = (per_row(2) - per_row(1)) / job.length, lambda tokens: line(tokens / own), 0.0
-    return Passes(size, job.prompt, own, job.problems, job.completions, job.answer, cache, forward, gradient, element, copies)
+def _rollout_cost(job: Job, model: Any, kept: float) -> Cost:
+    """Bytes of a batch of generation by its tokens, with the hidden states that earlier batches left; at last those of all
+    batches are joined."""
+    batch = job.batch
+
+    def of_rows(rows: int) -> float:
+        texts = dry_run.completions(rows, batch.group_size, batch.prompt, batch.completion)
+        own = dry_run.generation_bytes(model, texts, job.sampling, bool(kept), job.autocast)
+        share = rows / job.completions
+        return max(own + (1 - share) * kept, 2 * kept if share < 1 else 0.0)
+
+    line = piecewise(functools.cache(of_rows), sorted({1, job.rollout_tokens // job.length, job.completions}))
+    return lambda tokens: line(min(job.completions, max(1, tokens // job.length)))
+
+
+def _scoring_cost(job: Job, model: Any, budget: int) -> Cost:
+    """Bytes by token budget: dry runs of some, straight lines between; what holds all completions is the most."""
+
+    @functools.cache
+    def of_budget(tokens: int) -> int:
+        scorer, texts = rehearsal(job.scorer, job.batch, tokens)
+        return dry_run.scoring_bytes(model, scorer, texts, job.autocast)
+
+    most = most_tokens(job.scorer, job.batch)
+    line = piecewise(of_budget, rehearsed_budgets(job.scorer, job.batch, budget))
+    return lambda tokens: line(min(tokens, most))
 
 
 def policy_size_bytes(job: Job) -> float:
@@ -206,16 +216,6 @@ def kept_states(job: Job, hidden: int, element: int) -> float:
     if not (from_sampling or job.update.steps_per_rollout > 1) or tokens * hidden * element > STATES_BYTES:
         return 0.0
     return float(job.completions * job.length * hidden * element)
-
-
-def generation_bytes(job: Job, size: PolicySize, tokens: int, cache: float, forward: float) -> float:
-    """A batch of generation: keys and values (those of one layer twice, for each token is joined to those before), logits and
-    the float64 probabilities that a token is drawn from, or the pass over the prompts."""
-    rows = max(1, tokens // job.length)
-    prompts = -(-rows // job.update.group_size) * job.prompt
-    kept = rows * job.length * cache * (1 + 1 / size.layers)
-    drawing = 4.0 * rows * size.vocabulary + 2 * min(8.0 * rows * size.vocabulary, DRAW_BYTES)
-    return max(kept + drawing, prompts * (forward + cache))
 
 
 def offloaded_bytes(size: PolicySize, job: Job) -> float:
@@ -255,7 +255,7 @@ def propose(job: Job, planned: Planned, room: float) -> Proposal:
         rollout = affordable(planned.rollout, room - plan.without("generation", "rollout"), job.length, everything)
     scorer = None
     if planned.scoring is not None:
-        scorer = affordable(planned.scoring, room - plan.without("scoring", "scoring"), 256, everything)
+        scorer = affordable(planned.scoring, room - plan.without("scoring", "scoring"), LEAST_BUDGET, everything)
     return Proposal(
         update,
         None if update is None else -(-minibatch // (update // job.length * job.length)),

@@ -2,6 +2,9 @@
 
 from __future__ import annotations
 
+import bisect
+import functools
+import itertools
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
@@ -11,6 +14,8 @@ from oar_lightning.planning.policy import PolicySize
 PHASES = ("rollout", "scoring", "log-probabilities", "update", "optimizer step")
 """Of a training step; memory of one is free again in the next."""
 COLLECTING = PHASES[:3]
+Cost = Callable[[int], float]
+"""Tokens -> bytes."""
 
 ZERO_BUCKET = 2 * 10**8
 """Elements of DeepSpeed's two communication buffers as Lightning sets them (`allgather_bucket_size`, `reduce_bucket_size`)."""
@@ -142,14 +147,22 @@ def weight_items(
     return [item for item in items if item.bytes]
 
 
-def through(cost: Callable[[int], float], low: int, high: int) -> Callable[[float], float]:
+def through(cost: Callable[[int], float], low: int, high: int) -> Cost:
     """The straight line through two points of a cost."""
     at_low, at_high = cost(low), cost(high)
     slope = (at_high - at_low) / (high - low)
     return lambda x: at_high + slope * (x - high)
 
 
-def affordable(cost: Callable[[int], float], room: float, least: int, most: int, unit: int = 256) -> int | None:
+def piecewise(cost: Callable[[int], float], points: Sequence[int]) -> Cost:
+    """Straight lines from each point (in order) of a cost to the next, the outer ones going on; of one point, the same
+    everywhere. A line is found when it is asked for."""
+    ends = list(itertools.pairwise(points)) or [(points[0] - 1, points[0])]
+    lines = [functools.cache(functools.partial(through, cost, *pair)) for pair in ends]
+    return lambda x: lines[min(bisect.bisect_left(points, x, 1), len(lines)) - 1]()(x)
+
+
+def affordable(cost: Cost, room: float, least: int, most: int, unit: int = 256) -> int | None:
     """The largest budget that costs at most `room`: `least`, a multiple of `unit`, or `most`; None where `least` costs more.
 
     `cost` must not fall as the budget grows.

@@ -1,13 +1,19 @@
-"""Memory of scoring, scorer by scorer: bytes as a function of `scorer.token_budget`."""
+"""How scorers are rehearsed: completions enough for one full batch of each kind that they make."""
 
 from __future__ import annotations
 
-from collections.abc import Callable
-from dataclasses import dataclass
+import copy
+import itertools
+from dataclasses import dataclass, replace
 from functools import singledispatch
+from typing import NamedTuple
 
-from oar_lightning.language_model import LOGITS_CHUNK_BYTES
-from oar_lightning.planning.policy import PolicySize
+import torch
+from jaxtyping import Bool
+from torch import Tensor
+
+from oar_lightning.planning.config import LEAST_BUDGET, TRACED_TOKENS
+from oar_lightning.planning.dry_run import completions
 from oar_lightning.scoring import (
     Entropy,
     Inverted,
@@ -19,173 +25,217 @@ from oar_lightning.scoring import (
     Random,
     Scorer,
     Shuffled,
+    Spans,
     Uniform,
 )
-from oar_lightning.scoring.attribution import PAIRS, Attribution
-from oar_lightning.scoring.counterfactual import PADDING, PREFIX_SHARE
+from oar_lightning.scoring.coarse import CoarseStage, Estimate
+from oar_lightning.scoring.counterfactual import PADDING, PREFIX_SHARE, Counterfactuals
+from oar_lightning.scoring.texts import Texts
+from oar_lightning.token_budget import TokenBudget
+from oar_lightning.types import Rollouts
 
-LOGITS_ALIVE = 4
-"""Tensors of the size of a chunk of logits that are alive at once in `chunked_logprobs`."""
-
-Cost = Callable[[int], float]
-"""Token budget -> bytes."""
+FREE = (Uniform, Random, Position, Oracle)
+"""Scorers that do not run the policy."""
 
 
 @dataclass(frozen=True)
-class Passes:
-    """What a scorer's passes are made of.
+class Batch:
+    """The completions of one rank, all as long as they may be: tokens of prompts, completions, answers and what leads up to
+    these."""
 
-    `cache`: bytes of keys and values of a token; `forward`: of a token in a pass without gradient; `gradient(tokens)`: of a
-    pass with a gradient to the embeddings. `element`: bytes of a state's number. `copies`: of weights, for `PlainDecoder`.
-    """
-
-    size: PolicySize
     prompt: int
     completion: int
-    prompts: int
-    completions: int
     answer: int
-    cache: float
-    forward: float
-    gradient: Cost
-    element: int
-    copies: float
+    conclusion: int
+    group_size: int
+    problems: int
 
     @property
     def length(self) -> int:
         return self.prompt + self.completion
 
-
-def plain_copies(size: PolicySize) -> float:
-    """Bytes of the weights that `PlainDecoder` copies: queries, keys, values, and both halves of the MLP."""
-    heads = (size.heads + 2 * size.kv_heads) * size.head_size
-    return 4.0 * size.layers * size.hidden * (heads + 2 * size.intermediate)
+    @property
+    def rows(self) -> int:
+        return self.problems * self.group_size
 
 
-def plain_forward(size: PolicySize) -> float:
-    """Bytes of a token in `PlainDecoder` without gradient: embeddings, states, their norm, and the wider of a layer's parts."""
-    attention = (3 * size.heads + 4 * size.kv_heads) * size.head_size
-    return 4.0 * (4 * size.hidden + max(attention, 2 * size.intermediate))
+class Rehearsal(NamedTuple):
+    """A scorer and completions that make it hold as much as a whole batch of rollouts does."""
 
-
-def plain_gradient(size: PolicySize) -> float:
-    """Bytes of a token that `PlainDecoder` keeps for a gradient to the embeddings.
-
-    A layer keeps its states twice, what is projected, what is rotated, keys and values beside the past's, what is attended,
-    both halves of the MLP and the activated one; the last layer, which runs only where it is read, keys and values. (What the
-    way back needs beside them is less than what it has freed by then.)
-    """
-    heads = (3 * size.heads + 5 * size.kv_heads) * size.head_size
-    layer = 2 * size.hidden + heads + 3 * size.intermediate
-    last = size.hidden + 5 * size.kv_heads * size.head_size
-    return 4.0 * ((size.layers - 1) * layer + last + 2 * size.hidden)
-
-
-def rows_of(passes: Passes, budget: int, length: int) -> int:
-    """Rows of a batch: within the budget, one at least, no more than there are."""
-    return min(passes.completions, max(1, budget // length))
-
-
-def answer_logits(passes: Passes, rows: float) -> float:
-    """Bytes of reading the outcome of so many rows, with its gradient: float32 logits of each answer token three times,
-    and ten tensors of one number for each token of the vocabulary."""
-    return 4.0 * rows * passes.size.vocabulary * (3 * passes.answer + 10)
-
-
-def gradient_batch(passes: Passes, budget: int) -> float:
-    """OAR-G: rows of completions after prompts that were read once."""
-    rows = rows_of(passes, budget, passes.completion)
-    prompts = passes.cache * passes.prompt * (passes.prompts + 2 * rows)  # all; a batch's copies; what its layers keep
-    return passes.copies + prompts + passes.gradient(rows * passes.completion) + answer_logits(passes, rows)
-
-
-def counterfactual_batch(passes: Passes, budget: int) -> float:
-    """OAR-P: the dearest batch of counterfactuals, each with a copy of its prefix's keys and values; and the clean texts.
-
-    A counterfactual that runs `w` of `S` tokens counts max(w, S / PREFIX_SHARE) in the budget, and a batch holds lengths that
-    are at most PADDING apart.
-    """
-    total = passes.length
-    texts = rows_of(passes, budget, total)
-    shortest = -(-total // PREFIX_SHARE)
-    layer = passes.cache / passes.size.layers  # one layer's prefix and suffix are joined at a time
-
-    def batch(width: int) -> float:
-        copies = min(budget // max(width, shortest), texts * (shortest if width <= shortest else PADDING + 1))
-        kept = (total - width) * passes.cache + total * layer + width * passes.forward
-        return max(1, copies) * kept + answer_logits(passes, max(1, copies)) / 2
-
-    widths = {1, shortest, shortest + 1, *range(1, total + 1, max(1, total // 64)), total}
-    return passes.copies + clean_texts(passes, texts) + max(map(batch, widths))
-
-
-def clean_texts(passes: Passes, texts: int) -> float:
-    """Keys and values of texts, their prompts' own, and what stands in masked places."""
-    kept = passes.length * (passes.cache + passes.size.hidden * passes.element)
-    return texts * (kept + 2 * passes.prompt * passes.cache)
-
-
-def attribution_batch(passes: Passes, budget: int, directions: int) -> float:
-    """First-order estimates: activations of whole texts, gradients of every attention output in each direction, what stands
-    alone in each masked place, and blocks of attention weights; or the counterfactuals that follow."""
-    size = passes.size
-    texts = rows_of(passes, budget, passes.length)
-    tokens = texts * passes.length
-    of_heads = size.heads * size.head_size * 4.0
-    run = texts * passes.completion  # prompts are read once, without gradient
-    outs = directions * size.layers * of_heads * run
-    alone = size.layers * 2 * of_heads * tokens + 2 * passes.cache * tokens
-    spread = 6 * of_heads * tokens
-    blocks = 6 * 4.0 * PAIRS
-    reading = passes.gradient(run) + outs
-    comparing = outs + alone + spread + blocks + passes.cache * tokens + size.layers * 2 * of_heads * tokens
-    first = passes.copies + clean_texts(passes, texts) + answer_logits(passes, texts) + max(reading, comparing)
-    return max(first, counterfactual_batch(passes, budget))
+    scorer: Scorer
+    texts: Rollouts
 
 
 @singledispatch
-def scoring_cost(scorer: Scorer, passes: Passes) -> Cost | None:
-    """Bytes by token budget; None for a scorer of which nothing is known here."""
+def row_tokens(scorer: Scorer, batch: Batch) -> int | None:
+    """What a completion counts in `scorer.token_budget`; None for a scorer of which nothing is known here."""
     return None
 
 
-@scoring_cost.register(Uniform)
-@scoring_cost.register(Random)
-@scoring_cost.register(Position)
-@scoring_cost.register(Oracle)
-def _free(scorer: Scorer, passes: Passes) -> Cost:
-    return lambda budget: 0.0
+@singledispatch
+def most_tokens(scorer: Scorer, batch: Batch) -> int:
+    """The token budget from which on more is no more: all that is scored is in one batch."""
+    return batch.rows * (row_tokens(scorer, batch) or 0)
 
 
-@scoring_cost.register
-def _entropy(scorer: Entropy, passes: Passes) -> Cost:
-    return lambda budget: passes.forward * max(budget, passes.length) + LOGITS_ALIVE * LOGITS_CHUNK_BYTES
+def rehearsed_budgets(scorer: Scorer, batch: Batch, budget: int) -> list[int]:
+    """The token budgets to rehearse with: least, asked for, one completion, several; costs are nearly straight between."""
+    row, most = row_tokens(scorer, batch) or 1, most_tokens(scorer, batch)
+    several = max(2 * row, min(budget, TRACED_TOKENS))
+    least = LEAST_BUDGET if isinstance(_innermost(scorer), OarP) else row
+    found = sorted({min(tokens, most) for tokens in (least, budget, row, several) if least <= tokens <= several})
+    return [a for a, b in itertools.pairwise(found) if b > 1.2 * a] + found[-1:]  # no slope from two that are one
 
 
-@scoring_cost.register
-def _oar_g(scorer: OarG, passes: Passes) -> Cost:
-    return lambda budget: gradient_batch(passes, budget)
+@singledispatch
+def rehearsal(scorer: Scorer, batch: Batch, budget: int) -> Rehearsal:
+    """The scorer with another budget, and one full batch of completions."""
+    return _full_batch(scorer, batch, budget)
 
 
-@scoring_cost.register
-def _oar_p(scorer: OarP, passes: Passes) -> Cost:
-    return lambda budget: counterfactual_batch(passes, budget)
+def _full_batch(scorer: Scorer, batch: Batch, budget: int) -> Rehearsal:
+    tokens = row_tokens(scorer, batch)
+    assert tokens is not None
+    rows = min(batch.rows, max(1, budget // tokens))
+    texts = completions(rows, batch.group_size, batch.prompt, batch.completion, batch.answer, batch.conclusion)
+    return Rehearsal(_with(scorer, token_budget=TokenBudget("scorer.token_budget", budget)), texts)
 
 
-@scoring_cost.register
-def _oar_p_approximate(scorer: OarPApproximate, passes: Passes) -> Cost:
-    coarse = scorer.coarse
-    if not isinstance(coarse, Attribution):
-        return lambda budget: counterfactual_batch(passes, budget)
-    return lambda budget: attribution_batch(passes, budget, coarse.directions)
+@row_tokens.register(OarP)
+@row_tokens.register(Entropy)
+def _whole(scorer: OarP | Entropy, batch: Batch) -> int:
+    return batch.length
 
 
-@scoring_cost.register(Shuffled)
-@scoring_cost.register(Inverted)
-def _around(scorer: Shuffled | Inverted, passes: Passes) -> Cost | None:
-    return scoring_cost(scorer.inner, passes)
+@row_tokens.register
+def _own(scorer: OarG, batch: Batch) -> int:
+    return batch.completion - 1  # nothing is read off the last token
+
+
+@most_tokens.register
+def _copies(scorer: OarG, batch: Batch) -> int:
+    twice = min(scorer.stability_rows, max(1, batch.rows // 8)) if scorer.num_draws == 1 else 0
+    return (batch.rows * scorer.num_draws + twice) * _own(scorer, batch)
+
+
+@most_tokens.register
+def _counterfactuals(scorer: OarP, batch: Batch) -> int:
+    """Batches hold suffixes of similar length: PADDING + 1 of a text, or all those that count as S / PREFIX_SHARE."""
+    return batch.rows * batch.length * max(PADDING + 1, batch.length // PREFIX_SHARE**2)
+
+
+@most_tokens.register(Shuffled)
+@most_tokens.register(Inverted)
+def _of_inner(scorer: Shuffled | Inverted, batch: Batch) -> int:
+    return most_tokens(scorer.inner, batch)
+
+
+@row_tokens.register(Shuffled)
+@row_tokens.register(Inverted)
+def _inner(scorer: Shuffled | Inverted, batch: Batch) -> int | None:
+    return row_tokens(scorer.inner, batch)
+
+
+@rehearsal.register(Shuffled)
+@rehearsal.register(Inverted)
+def _around(scorer: Shuffled | Inverted, batch: Batch, budget: int) -> Rehearsal:
+    inner, texts = rehearsal(scorer.inner, batch, budget)
+    return Rehearsal(_with(scorer, inner=inner), texts)
+
+
+@rehearsal.register
+def _oar_g(scorer: OarG, batch: Batch, budget: int) -> Rehearsal:
+    """All prompts are read before the first batch, and stay."""
+    full = _full_batch(scorer, batch, budget)
+    begun = -(-len(full.texts) // batch.group_size)
+    others = completions(batch.problems - begun, 1, batch.prompt, batch.completion)
+    return full._replace(texts=_and_unscored(full.texts, others, begun))
+
+
+@rehearsal.register
+def _oar_p(scorer: OarP, batch: Batch, budget: int) -> Rehearsal:
+    """Some columns: the dearest."""
+    full = _full_batch(scorer, batch, budget)
+    wanted = full.texts.reasoning_mask & _dear_columns(full.texts, budget)
+    return full._replace(texts=replace(full.texts, reasoning_mask=wanted))
+
+
+@rehearsal.register
+def _oar_p_approximate(scorer: OarPApproximate, batch: Batch, budget: int) -> Rehearsal:
+    if isinstance(scorer.coarse, Spans):
+        return _oar_p(scorer, batch, budget)
+    return _full_batch(_with(scorer, coarse=_Estimated(scorer.coarse)), batch, budget)
+
+
+@dataclass(frozen=True)
+class _Estimated:
+    """A coarse stage whose estimates have values, as they decide what is scored exactly."""
+
+    coarse: CoarseStage
+
+    @property
+    def late_share(self) -> float:
+        return self.coarse.late_share
+
+    def estimate(self, masking: Counterfactuals, texts: Texts) -> Estimate:
+        found = self.coarse.estimate(masking, texts)
+        golden = 0.618 * torch.arange(texts.token_ids.shape[1]) % 1  # in no order
+        return found._replace(scores=golden.expand(texts.token_ids.shape).contiguous())
+
+
+def _dear_columns(texts: Rollouts, budget: int) -> Bool[Tensor, " S"]:
+    """Columns to mask that make the dearest batches of counterfactuals.
+
+    One that runs `w` of `S` tokens counts max(w, S / PREFIX_SHARE) in the budget: most copies of the longest prefixes are at
+    the last columns, most copies that run something at w = S / PREFIX_SHARE; where the budget is less than a text, the
+    longest suffix is dearest. Neighbours up to PADDING apart share a batch; where they do not fill the budget, longer ones
+    are dearer.
+    """
+    end = texts.token_ids.shape[1] - 1
+    width = end - torch.arange(end + 1)
+    shortest = -(-end // PREFIX_SHARE)
+    scored = texts.reasoning_mask.any(0).nonzero()
+    last, longest = end - int(scored.max()), end - int(scored.min())
+    of_text = -(-budget // len(texts))  # its share in a batch that holds all texts
+    full = of_text // shortest + 1 + PADDING
+    few = min(PADDING, of_text // end) + 1
+    filling = min(longest, max(shortest, of_text // (PADDING + 1)))
+    return (
+        (width < last + full)
+        | ((width > shortest - full) & (width <= shortest))
+        | ((width > filling - 1 - PADDING) & (width <= filling))
+        | (width > longest - few)
+    )
+
+
+def _and_unscored(texts: Rollouts, others: Rollouts, begun: int) -> Rollouts:
+    """With further rows that have no answer, their prompts numbered from `begun` on."""
+    ids = others.token_ids.clone()
+    ids[:, 0] += begun
+    nothing = torch.zeros_like(others.answer_mask)
+    return replace(
+        texts,
+        token_ids=torch.cat([texts.token_ids, ids]),
+        attention_mask=torch.cat([texts.attention_mask, others.attention_mask]),
+        response_mask=torch.cat([texts.response_mask, others.response_mask]),
+        reasoning_mask=torch.cat([texts.reasoning_mask, nothing]),
+        answer_mask=torch.cat([texts.answer_mask, nothing]),
+        reward_terms=torch.cat([texts.reward_terms, others.reward_terms]),
+        rewards=torch.cat([texts.rewards, others.rewards]),
+    )
+
+
+def _with(scorer: Scorer, **settings: object) -> Scorer:
+    changed = copy.copy(scorer)
+    for name, value in settings.items():
+        setattr(changed, name, value)
+    return changed
 
 
 def scorer_budget(scorer: Scorer) -> int | None:
     """Its token budget, or that of the scorer inside of it."""
     return next((budget.tokens for budget in scorer.budgets), None)
+
+
+def _innermost(scorer: Scorer) -> Scorer:
+    return _innermost(scorer.inner) if isinstance(scorer, Shuffled | Inverted) else scorer

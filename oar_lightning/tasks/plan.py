@@ -81,12 +81,19 @@ def run(job: Job, config: PlanConfig) -> float:
     console.print(summary(job, planned), soft_wrap=True, highlight=False)
     console.print(table(planned))
     fits = planned.plan.peak <= config.usable_bytes
+    always = min(map(planned.plan.of, PHASES))
     console.print(
         f"peak {planned.plan.peak / 1e9:.2f} GB of {config.usable_bytes / 1e9:.2f} GB (plan.card_gb={config.card_gb} less "
         f"plan.reserve={config.reserve}): {'fits' if fits else 'does NOT fit'}",
         soft_wrap=True,
         highlight=False,
     )
+    if always > config.usable_bytes:
+        console.print(
+            f"what is held in every phase (weights, gradients, optimizer) takes {always / 1e9:.2f} GB: no budget helps",
+            soft_wrap=True,
+            highlight=False,
+        )
     if planned.unknown_scorer:
         console.print(f"scoring is not in it: nothing is known of the memory of {type(job.scorer).__name__}", soft_wrap=True)
     if planned.host_bytes:
@@ -135,7 +142,8 @@ def advice(proposal: Proposal, planned: Planned) -> list[str]:
         "rollout.max_batch": proposal.max_batch,
         "scorer.token_budget": proposal.scorer_tokens,
     }
-    lines = ["budgets that fit: " + " ".join(f"{key}={value}" for key, value in found.items() if value is not None)]
+    fitting = " ".join(f"{key}={value}" for key, value in found.items() if value is not None)
+    lines = [f"budgets that fit: {fitting}"] if fitting else []
     lost = []
     if proposal.update_tokens is None:
         lost.append("the update of a single completion")

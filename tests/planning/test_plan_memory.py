@@ -6,12 +6,12 @@ import pytest
 
 from oar_lightning.planning import PlanConfig
 from oar_lightning.planning.config import CARDS
-from oar_lightning.planning.memory import Item, Plan, Sharding, affordable, through, weight_items
+from oar_lightning.planning.memory import Item, Plan, Sharding, affordable, piecewise, through, weight_items
 from oar_lightning.planning.policy import PolicySize
 
-FULL = PolicySize(1000, 0, 4000, 0, 100, 3000, 2, 8, 16, 2, 1, 4, 50, True)
-LORA = PolicySize(10, 1000, 40, 2000, 5, 1900, 2, 8, 16, 2, 1, 4, 50, False)
-HALF = PolicySize(1000, 0, 2000, 0, 100, 1500, 2, 8, 16, 2, 1, 4, 50, False)
+FULL = PolicySize(1000, 0, 4000, 0, 100, 8)
+LORA = PolicySize(10, 1000, 40, 2000, 5, 8)
+HALF = PolicySize(1000, 0, 2000, 0, 100, 8)
 
 
 def held(size: PolicySize, sharding: Sharding, **options: object) -> dict[str, float]:
@@ -56,6 +56,18 @@ def test_zero_divides_what_its_stage_divides(stage: int, weights: float, gradien
     if stage == 3:
         assert found["weights"] + found["gathered weights@3"] == 2000
         assert found["gathered weights@1"] == 2000  # all of so small a model stays gathered
+
+
+@pytest.mark.parametrize(("stage", "gigabytes"), [(1, 31.4), (2, 16.6), (3, 1.9)])
+def test_the_zero_papers_example(stage: int, gigabytes: float) -> None:
+    """arXiv 1910.02054, figure 1: 7.5 billion parameters on 64 devices, mixed-precision Adam with K = 12."""
+    parameters = 7_500_000_000
+    size = PolicySize(parameters, 0, 2 * parameters, 0, 1, 8)
+    found = held(size, Sharding(64, stage), masters=True)
+    states = found["weights"] + found["gradients"] + found["optimizer states"]
+    share = {1: 2 + 2 + 12 / 64, 2: 2 + (2 + 12) / 64, 3: (2 + 2 + 12) / 64}
+    assert states == pytest.approx(parameters * share[stage])
+    assert states / 1e9 == pytest.approx(gigabytes, abs=0.06)
 
 
 def test_what_is_offloaded_is_not_on_the_device() -> None:
@@ -115,6 +127,20 @@ def test_the_largest_budget_that_fits() -> None:
 def test_a_line_through_two_points() -> None:
     line = through(lambda n: 7 + 3 * n, 2, 4)
     assert [line(x) for x in (0, 4, 100)] == [7, 19, 307]
+
+
+def test_straight_lines_from_point_to_point() -> None:
+    asked: list[int] = []
+
+    def cost(n: int) -> float:
+        asked.append(n)
+        return n**2
+
+    line = piecewise(cost, [0, 2, 4, 10])
+    assert [line(x) for x in (1, 2)] == [2, 4]
+    assert sorted(set(asked)) == [0, 2]  # what is not asked for is not run
+    assert [line(x) for x in (3, 7, 11)] == [10, 58, 114]
+    assert piecewise(lambda n: 5.0, [3])(100) == 5
 
 
 def test_cards() -> None:

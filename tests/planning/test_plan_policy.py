@@ -12,8 +12,10 @@ import torch
 from transformers import AutoModelForCausalLM, GPT2Config, LlamaConfig, Qwen2Config
 
 from oar_lightning.planning import dry_run
-from oar_lightning.planning.policy import no_memory, policy_size, policy_without_weights
+from oar_lightning.planning.empty import no_memory
+from oar_lightning.planning.policy import policy_size, policy_without_weights
 from oar_lightning.policy import LoraSpec, PretrainedPolicy
+from oar_lightning.rollout.sampling import SamplingConfig
 
 SMALL = {
     "vocab_size": 300,
@@ -73,6 +75,13 @@ def test_counts_of_large_models_are_the_published_ones(config: dict[str, int], p
     assert (size.parameters, size.bytes) == (parameters, 2 * parameters)
 
 
+def without_dropout(model: Any) -> Any:
+    for module in model.modules():
+        if isinstance(module, torch.nn.Dropout):
+            module.p = 0.0
+    return model
+
+
 @pytest.mark.parametrize("name", ["qwen2_tied", "llama_untied", "gpt2"])
 @pytest.mark.parametrize("checkpointing", [False, True])
 def test_peaks_are_those_of_true_passes(
@@ -81,50 +90,42 @@ def test_peaks_are_those_of_true_passes(
     monkeypatch.setenv("TRANSFORMERS_SDPA_FORCE_GQA", "1")
     spec = replace(only_config(CONFIGS[name], tmp_path), gradient_checkpointing=checkpointing)
     torch.manual_seed(0)
-    model = AutoModelForCausalLM.from_config(CONFIGS[name], attn_implementation="sdpa")
-    for module in model.modules():
-        if isinstance(module, torch.nn.Dropout):
-            module.p = 0.0
-    model.config.attn_pdrop = 0.0
-    if name == "gpt2":
-        for block in model.transformer.h:
-            block.attn.config.attn_pdrop = 0.0
+    model = without_dropout(AutoModelForCausalLM.from_config(CONFIGS[name], attn_implementation="sdpa"))
     if checkpointing:
         model.gradient_checkpointing_enable(gradient_checkpointing_kwargs={"use_reentrant": False})
+    texts = dry_run.completions(4, 2, 32, 64)
     passes: list[Any] = [
-        lambda m: dry_run.update_bytes(m, 4, 96),
-        lambda m: dry_run.logprobs_bytes(m, 4, 96),
-        lambda m: dry_run.forward_bytes(m, 4, 96),
-        lambda m: dry_run.gradient_bytes(m, 4, 96, 3),
-        dry_run.cache_bytes,
+        lambda m: dry_run.update_bytes(m, texts),
+        lambda m: dry_run.logprobs_bytes(m, texts),
+        lambda m: dry_run.generation_bytes(m, texts, SamplingConfig(64), True),
     ]
     with no_memory():
-        planned = [run(policy_without_weights(spec)) for run in passes]
-    assert planned == pytest.approx([run(model) for run in passes], rel=0.02)
+        empty = policy_without_weights(spec)
+    assert [run(empty) for run in passes] == pytest.approx([run(model) for run in passes], rel=0.02)
 
 
 def test_checkpointing_saves_memory_and_half_precision_does(tmp_path: Path) -> None:
     spec = only_config(CONFIGS["qwen2_tied"], tmp_path)
+    texts = dry_run.completions(8, 2, 32, 96)
     with no_memory():
-        whole = dry_run.update_bytes(policy_without_weights(spec), 8, 128)
-        recomputed = dry_run.update_bytes(policy_without_weights(replace(spec, gradient_checkpointing=True)), 8, 128)
-        half = dry_run.cache_bytes(policy_without_weights(spec, torch.bfloat16))
-        mixed = dry_run.update_bytes(policy_without_weights(spec), 8, 128, torch.bfloat16)
-    assert recomputed < 0.6 * whole
-    assert mixed < whole
-    assert half == 2 * 2 * 2 * 2 * 8  # keys and values, layers, groups, head size, bytes
+        policy, half = policy_without_weights(spec), policy_without_weights(spec, torch.bfloat16)
+        recomputing = policy_without_weights(replace(spec, gradient_checkpointing=True))
+    whole = dry_run.update_bytes(policy, texts)
+    assert dry_run.update_bytes(recomputing, texts) < 0.6 * whole
+    assert dry_run.update_bytes(policy, texts, torch.bfloat16) < whole
+    assert dry_run.update_bytes(half, texts) < 0.8 * whole  # logits are float32 all the same
+    generation = [dry_run.generation_bytes(m, texts, SamplingConfig(96), False) for m in (policy, half)]
+    assert generation[1] < 0.8 * generation[0]
 
 
-def test_live_bytes_are_what_is_alive() -> None:
-    with dry_run.LiveBytes() as count:
-        a = torch.zeros(1000)
-        b = a + 1  # 8000 alive
-        del a
-        c = b[:500].view(5, 100)  # a view holds nothing new
-        d = torch.zeros(500)
-        assert count.live == 6000
-        del b
-        assert count.live == 6000
-        del c
-    assert (count.live, count.peak) == (2000, 8000)
-    assert d.nbytes == 2000
+def test_a_generation_holds_its_cache(tmp_path: Path) -> None:
+    """Keys and values of all columns but the last, in 2 layers of 2 groups of 8 numbers, and one layer's again as it grows."""
+    with no_memory():
+        policy = policy_without_weights(only_config(CONFIGS["qwen2_tied"], tmp_path))
+    of_token = 2 * 2 * 8 * 4
+
+    def generation(rows: int, prompt: int, own: int) -> int:
+        return dry_run.generation_bytes(policy, dry_run.completions(rows, 2, prompt, own), SamplingConfig(own), False)
+
+    grown = generation(8, 64, 512) - generation(8, 64, 256)
+    assert grown == pytest.approx(8 * 256 * of_token * (2 + 0.5), rel=0.05)

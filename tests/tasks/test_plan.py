@@ -15,6 +15,8 @@ from oar_lightning.policy import PretrainedPolicy
 from oar_lightning.tasks.plan import read_job
 
 Prepare = Callable[..., Callable[[], float | None]]
+SMALL = ["update.problems=8", "rollout.max_new_tokens=24"]
+"""Fewer and shorter completions, for time."""
 
 
 @pytest.fixture(autouse=True)
@@ -33,7 +35,7 @@ def test_a_plan_is_printed_and_nothing_is_loaded(
         raise AssertionError("the policy was loaded")
 
     monkeypatch.setattr(PretrainedPolicy, "load", loaded)
-    peak = prepared("+experiment=oar_g", "task=plan")()
+    peak = prepared("+experiment=oar_g", "task=plan", *SMALL)()
     out = capsys.readouterr().out
     assert "policy chain: 344,064 parameters, 344,064 trained; precision 32-true, 1 rank(s), no sharding" in out
     assert peak is not None
@@ -43,14 +45,14 @@ def test_a_plan_is_printed_and_nothing_is_loaded(
 
 def test_what_does_not_fit_ends_with_1_and_budgets_that_do(prepared: Prepare, capsys: pytest.CaptureFixture[str]) -> None:
     with pytest.raises(SystemExit) as stopped:
-        prepared("+experiment=oar_g", "task=plan", "plan.card_gb=0.2")()
+        prepared("+experiment=oar_g", "task=plan", "plan.card_gb=0.1", *SMALL)()
     assert stopped.value.code == 1
     out = capsys.readouterr().out
     assert "does NOT fit" in out
     budgets = dict(re.findall(r"(\S+)=(\d+)", out[out.index("budgets that fit") :]))
     again = [f"{key}={value}" for key, value in budgets.items()]
     assert {"update.token_budget", "update.microbatches", "rollout.token_budget", "scorer.token_budget"} <= budgets.keys()
-    prepared("+experiment=oar_g", "task=plan", "plan.card_gb=0.2", *again)()
+    prepared("+experiment=oar_g", "task=plan", "plan.card_gb=0.1", *SMALL, *again)()
     assert "does NOT fit" not in capsys.readouterr().out
 
 
@@ -65,10 +67,20 @@ def test_budgets_that_are_auto_are_planned_as_proposed(prepared: Prepare, capsys
     assert 0.15 < peak <= 0.18
 
 
+def test_what_no_budget_makes_fit_says_so(prepared: Prepare, capsys: pytest.CaptureFixture[str]) -> None:
+    with pytest.raises(SystemExit):
+        prepared("task=plan", "plan.card_gb=0.001", *SMALL)()
+    out = capsys.readouterr().out
+    assert "what is held in every phase (weights, gradients, optimizer) takes 0.01 GB: no budget helps" in out
+    assert "too large with any budget: the update of a single completion, the generation of a single completion;" in out
+    assert "budgets that fit" not in out
+
+
+@pytest.mark.slow
 def test_proposed_budgets_are_the_largest_that_fit() -> None:
     """Held against plans made with them: the proposal fits, half as much again does not."""
-    job = job_of("scorer=oar_p", "update.problems=16")
-    room = 0.12e9
+    job = job_of("scorer=oar_p", "update.problems=4", "rollout.max_new_tokens=16", "data.max_prompt_tokens=16")
+    room = 14e6
     proposal = propose(job, plan_job(job), room)
     assert proposal.update_tokens is not None
     assert proposal.scorer_tokens is not None

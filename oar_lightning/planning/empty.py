@@ -1,0 +1,96 @@
+"""Running the package's own code with empty tensors of weights and activations, and counting the bytes that it holds."""
+
+from __future__ import annotations
+
+import contextlib
+import weakref
+from collections.abc import Callable, Iterator, Sequence
+from typing import Any
+
+import torch
+from torch import Tensor
+from torch._subclasses.fake_tensor import FakeTensor, FakeTensorMode
+from torch.utils._python_dispatch import TorchDispatchMode
+from torch.utils._pytree import tree_leaves
+
+_ops = torch.ops.aten
+_INDEXING = (_ops.index.Tensor, _ops.index_put.default, _ops.index_put_.default)
+_SAME = (_ops.allclose.default, _ops.equal.default)
+
+
+@contextlib.contextmanager
+def no_memory() -> Iterator[None]:
+    """Inside the block new tensors have shapes, types and a device, and no values."""
+    with FakeTensorMode(allow_non_fake_inputs=True):
+        yield
+
+
+class Rehearsing(TorchDispatchMode):
+    """Counts the bytes of all storages that operations inside the block have made and that are still alive.
+
+    Operations on tensors that have values are carried out; where one is from `no_memory`, the result has none either. So ids
+    and masks decide what runs, while weights and activations are empty. Where a value is asked for that is not there (`item`,
+    `nonzero`, whether two are the same) it is 1, or true.
+    """
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.live = 0
+        self.peak = 0
+        self._known: set[int] = set()
+
+    def __torch_dispatch__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
+        given = [x for x in tree_leaves((args, kwargs)) if isinstance(x, Tensor)]
+        out = _run(func, args, kwargs or {}, any(map(_is_empty, given)))
+        storages = {x.untyped_storage()._cdata for x in given}
+        for tensor in (out,) if isinstance(out, Tensor) else tree_leaves(out):
+            if isinstance(tensor, Tensor) and tensor.untyped_storage()._cdata not in storages:
+                self._count(tensor.untyped_storage())
+        return out
+
+    def _count(self, storage: torch.UntypedStorage) -> None:
+        key = storage._cdata
+        if key in self._known:
+            return
+        self._known.add(key)
+        self.live += storage.nbytes()
+        self.peak = max(self.peak, self.live)
+        weakref.finalize(storage, self._free, key, storage.nbytes())
+
+    def _free(self, key: int, size: int) -> None:
+        self._known.discard(key)
+        self.live -= size
+
+
+def _run(func: Any, args: Any, kwargs: Any, empty: bool) -> Any:
+    if empty and func in _SAME:
+        return True
+    if empty and func is _ops._local_scalar_dense.default:
+        return 1.0 if args[0].is_floating_point() else 1
+    if empty and func is _ops.nonzero.default:
+        return torch.ones(args[0].shape, dtype=torch.bool).nonzero()
+    if empty and func in _INDEXING:
+        args = (args[0], _positions(args[1]), *args[2:])
+    return func(*args, **kwargs)
+
+
+def _is_empty(x: Tensor) -> bool:
+    return isinstance(x, FakeTensor)
+
+
+def _positions(indices: Sequence[Tensor | None]) -> list[Tensor | None]:
+    """Masks with values as the positions that they mark, for a result's shape to be known."""
+    found: list[Tensor | None] = []
+    for index in indices:
+        if index is not None and index.dtype == torch.bool and not _is_empty(index):
+            found += index.nonzero(as_tuple=True)
+        else:
+            found.append(index)
+    return found
+
+
+def peak_bytes(work: Callable[[], Any]) -> int:
+    """Of the tensors that `work` makes."""
+    with Rehearsing() as count:
+        work()
+    return count.peak
