@@ -25,12 +25,13 @@ lint: $(VENV)/.installed
 screenshots: $(VENV)/.installed
 	$(BIN)/python reports/screenshots/make.py
 
-# torch comes first: the pinned version decides between builds before anything else asks for torch
+# torch comes first: the pinned version decides between builds before anything else asks for torch. DS_BUILD_OPS=0: DeepSpeed's kernels
+# are compiled where they are first used, if ever
 $(VENV)/.installed: pyproject.toml constraints.txt
 	$(PYTHON) -c 'import sys; sys.exit(0 if sys.version_info >= (3, 11) else "Python 3.11 or newer is needed, this is " + sys.version + "; set PYTHON=python3.11")'
 	$(PYTHON) -m venv $(VENV)
 	$(BIN)/pip install --quiet --constraint constraints.txt torch
-	$(BIN)/pip install --quiet --constraint constraints.txt --editable '.[dev]'
+	DS_BUILD_OPS=0 $(BIN)/pip install --quiet --constraint constraints.txt --editable '.[dev]'
 	touch $@
 
 clean:

@@ -151,5 +151,5 @@ def configured(trainer: str) -> Any:
 if __name__ == "__main__":
     torch.set_num_threads(1)
     folder, rank, ranks, trainer, *names = sys.argv[1:]
-    found = train(names, strategy=lambda: configured(trainer), devices=int(ranks))
+    found = train(names, Path(folder), strategy=lambda: configured(trainer), devices=int(ranks))
     torch.save(found, Path(folder) / f"rank{rank}.pt")

@@ -35,6 +35,16 @@ def alone(tmp_path_factory: pytest.TempPathFactory) -> dict[str, Any]:
     return train(LONG, tmp_path_factory.mktemp("alone"))
 
 
+def test_a_few_steps_of_stage_3_with_every_scorer(tmp_path: Path) -> None:
+    """A quick part of the test below."""
+    names = ["uniform_short", "oar_g_unused", "oar_p_unused"]
+    alone, (found, second) = train(names, tmp_path), train_on_two(tmp_path, "deepspeed_zero3", names)
+    for name in names:
+        check(name, alone, found)
+        for key, weight in found[name]["weights"].items():
+            assert weight.equal(second[name]["weights"][key]), (name, key)
+
+
 @pytest.mark.slow
 @pytest.mark.timeout(600)
 @pytest.mark.parametrize("kind", list(KINDS))
