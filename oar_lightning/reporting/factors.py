@@ -37,23 +37,41 @@ NOT_SAYING = {"null", "true", "false", ABSENT}
 
 
 def varied(runs: Sequence[RunRecord]) -> tuple[str, ...]:
-    """Keys that the runs were given different values of, in the order in which they were given."""
-    keys = dict.fromkeys(key for run in runs for key in assignments(run))
+    """Keys that the runs were given different values of, in the order in which they were given.
+
+    What sweeps have swept comes first. Their other settings count where runs that would else be one arm differ in them: those
+    of two sweeps, one of which was started with another learning rate, say.
+    """
+    swept = _differing(runs, dict.fromkeys(key for run in runs for key in assignments(run)))
+    arms: dict[tuple[Level, ...], list[RunRecord]] = {}
+    for run in runs:
+        arms.setdefault(tuple(level(run, key) for key in swept), []).append(run)
+    given = dict.fromkeys(key for run in runs for key in overrides(run) if key not in swept)
+    return (*swept, *dict.fromkeys(key for arm in arms.values() for key in _differing(arm, given)))
+
+
+def _differing(runs: Sequence[RunRecord], keys: Iterable[str]) -> tuple[str, ...]:
     return tuple(k for k in keys if k.split(".")[0] not in IGNORED and len({level(run, k) for run in runs}) > 1)
 
 
 def assignments(run: RunRecord) -> dict[str, str]:
-    """What a run was given: a sweep's swept parameters, else its Hydra overrides."""
+    """What makes a run different from others: a sweep's swept parameters, else its Hydra overrides."""
     if "swept" in run.tags:
         swept = json.loads(run.tags["swept"])
         return {key.lstrip("+"): value if isinstance(value, str) else json.dumps(value) for key, value in swept.items()}
+    return overrides(run)
+
+
+def overrides(run: RunRecord) -> dict[str, str]:
+    """All that a run was given."""
     pairs = (item.split("=", 1) for item in run.overrides if "=" in item)
     return {key.lstrip("+"): value for key, value in pairs}
 
 
 def level(run: RunRecord, key: str) -> Level:
     """The run's value of a key: as given, else from its parameters or tags; numbers that agree in 6 digits are one level."""
-    text = assignments(run).get(key, run.params.get(key, run.tags.get(key, ABSENT)))
+    given = overrides(run) | assignments(run)
+    text = given.get(key, run.params.get(key, run.tags.get(key, ABSENT)))
     try:
         number = float(f"{float(text):.6g}")
     except ValueError:

@@ -49,6 +49,29 @@ def test_a_default_is_read_from_the_parameters() -> None:
     assert study.arms[0].levels == (0.4, "uniform")
 
 
+def test_sweeps_that_were_started_with_other_settings_are_other_arms() -> None:
+    """A learning rate that no sweep has swept; a setting that changes nothing of that kind is none."""
+    about = {"params": {"optimizer.lr": "0.0003"}}
+    first, second = "+experiment=oar_g num_threads=1", "+experiment=oar_g optimizer.lr=1e-4 num_threads=2"
+    runs = [
+        trial(result, {"scorer": scorer, "seed": 0}, tags={"overrides": f"{given} scorer={scorer}"}, **about)
+        for given, results in ((first, [0.5, 0.6]), (second, [0.7, 0.8]))
+        for scorer, result in zip(["uniform", "oar_g"], results, strict=True)
+    ]
+    oracle = trial(0.9, {"which": "results", "seed": 0}, tags={"overrides": "+experiment=oracle num_threads=1"}, **about)
+    study = make_study("x", [], [*runs, oracle], baseline="uniform lr=0.0003")
+    assert study.factors == ("scorer", "which", "optimizer.lr"), "the experiment tells no two arms apart"
+    assert {arm.label: study.values(arm) for arm in study.arms} == {
+        "uniform lr=0.0003": [0.5],
+        "uniform lr=0.0001": [0.7],
+        "oar_g lr=0.0001": [0.8],
+        "oar_g lr=0.0003": [0.6],
+        "results lr=0.0003": [0.9],
+    }
+    assert not study.uncounted
+    assert make_study("x", [], runs[:2]).factors == ("scorer",)
+
+
 def test_labels_and_orders() -> None:
     keys = ["scorer.probe.name", "scorer.probe.warmup_steps", "gate.renormalize", "scorer.fill"]
     assert label(keys, ["last", 20.0, "false", "null"]) == "last warmup_steps=20 renormalize=false fill=null"
