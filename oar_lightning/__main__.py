@@ -30,7 +30,8 @@ os.environ.setdefault("TOKENIZERS_PARALLELISM", "false")
 os.environ.setdefault("GOMP_SPINCOUNT", "20000")
 
 
-OmegaConf.register_new_resolver("run_name", run_name, use_cache=True)  # of hydra.run.dir
+# of hydra.run.dir; sweeps import this module a second time, by its own name
+OmegaConf.register_new_resolver("run_name", run_name, use_cache=True, replace=True)
 
 
 @hydra.main(version_base="1.3", config_path=str(conf_dir()), config_name="config")

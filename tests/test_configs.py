@@ -302,10 +302,18 @@ def test_top_level_keys_are_those_of_a_composed_config() -> None:
     assert set(map(str, composed())) == set(top_level_keys())
 
 
+def filled_in(block: str) -> str:
+    """Continued lines as one, variables that it sets by their values."""
+    block = block.replace("\\\n", " ")
+    for name, value in re.findall(r'^(\w+)="(.*)"$', block, re.MULTILINE):
+        block = block.replace(f"${name}", value)
+    return block
+
+
 def documented_commands() -> list[list[str]]:
     """Overrides of the README's commands: one run each, from this folder's configs only."""
     blocks = re.findall(r"^```\w*\n(.*?)^```", (ROOT / "README.md").read_text(encoding="utf-8"), re.MULTILINE | re.DOTALL)
-    lines = [line for block in blocks for line in block.replace("\\\n", " ").splitlines() if " oar_lightning " in line]
+    lines = [line for block in map(filled_in, blocks) for line in block.splitlines() if " oar_lightning " in line]
     commands = [shlex.split(line, comments=True) for line in lines]
     arguments = [command[command.index("oar_lightning") + 1 :] for command in commands]
     return [a for a in arguments if not {"-m", "--multirun"} & set(a) and "hydra.searchpath" not in " ".join(a)]

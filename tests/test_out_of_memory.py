@@ -17,7 +17,7 @@ from oar_lightning.callbacks import LastCheckpoint, RandomState
 from oar_lightning.data.chain import ChainProblems
 from oar_lightning.data.stream import UpdatePlan
 from oar_lightning.module import PolicyOptimization
-from oar_lightning.planning.dry_run import LiveBytes
+from oar_lightning.planning.empty import Rehearsing
 from oar_lightning.rollout import HFEngine, SamplingConfig, cached
 from oar_lightning.scoring import Entropy, OarG, OarP, OarPApproximate, Scorer, Spans, Uniform, baselines, oar_g, oar_p
 from oar_lightning.token_budget import OutOfMemory
@@ -359,7 +359,7 @@ def test_a_completion_that_cannot_be_scored_ends_the_run(name: str, monkeypatch:
         SCORERS[name](token_budget="auto")(gpt2(), rollouts_of(SEQUENCES))
 
 
-class Memory(LiveBytes):
+class Memory(Rehearsing):
     """An allocator with so many bytes: what is alive counts, whoever holds it."""
 
     def __init__(self, size: float) -> None:

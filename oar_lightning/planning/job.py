@@ -237,12 +237,14 @@ class Proposal:
 
 
 def begin_with(job: Job, proposal: Proposal) -> None:
-    """Give each budget that is `auto` its proposed value; where not even one completion fits, one completion's."""
+    """Give each budget that is `auto` its proposed value; the least where not even that fits, its own where nothing
+    is known."""
     job.update.budget.begin_with(proposal.update_tokens or job.length)
     if job.engine_bytes is None:
         job.sampling.budget.begin_with(proposal.rollout_tokens or job.length)
+    known = row_tokens(job.scorer, job.batch) is not None
     for budget in job.scorer.budgets:
-        budget.begin_with(proposal.scorer_tokens or budget.tokens)
+        budget.begin_with(proposal.scorer_tokens or (LEAST_BUDGET if known else budget.tokens))
 
 
 def propose(job: Job, planned: Planned, room: float) -> Proposal:

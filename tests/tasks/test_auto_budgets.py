@@ -14,13 +14,14 @@ from hydra import compose
 
 from oar_lightning.data.stream import UpdatePlan
 from oar_lightning.planning import PlanConfig
+from oar_lightning.planning.config import LEAST_BUDGET
 from oar_lightning.planning.job import plan_job, propose
 from oar_lightning.scoring import OarG
 from oar_lightning.tasks.auto_budgets import begin_with_plan
 from oar_lightning.tasks.plan import read_job
 
 Prepare = Callable[..., Callable[[], float | None]]
-FREE, WHOLE = 1.6e8, 2e8
+FREE, WHOLE = 2.2e8, 2.5e8
 
 
 @pytest.fixture(autouse=True)
@@ -47,7 +48,13 @@ def test_budgets_start_as_planned_for_the_free_memory(caplog: pytest.LogCaptureF
     assert proposal.update_tokens < job.completions * job.length  # bounded by the memory
     with caplog.at_level(logging.INFO):
         assert started("cuda") == [proposal.update_tokens, None, proposal.scorer_tokens]  # rollout's is not auto
+    assert proposal.scorer_tokens is not None
     assert f"auto, planned for 0.2 GB of free memory: update.token_budget={proposal.update_tokens}, " in caplog.text
+
+
+def test_where_scoring_does_not_fit_it_starts_with_the_least(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(torch.cuda, "mem_get_info", lambda device: (1.6e8, WHOLE))
+    assert started("cuda")[2] == LEAST_BUDGET
 
 
 def test_on_the_cpu_and_without_a_plan_they_start_with_their_defaults(caplog: pytest.LogCaptureFixture) -> None:
