@@ -16,7 +16,8 @@ def write_index(reports: Path) -> None:
         text = page.read_text(encoding="utf-8")
         if MARK in text:
             question = read_prose(text, str(page)).get("question", "").split("\n\n")[0]
-            rows.append([f"[{page.parent.name}]({page.parent.name}/README.md)", " ".join(question.split()).replace("|", "\\|")])
+            question = " ".join(question.split()).replace("|", "\\|").replace("](../", "](")  # links to a study beside it
+            rows.append([f"[{page.parent.name}]({page.parent.name}/README.md)", question])
     index = reports / "README.md"
     before = index.read_text(encoding="utf-8") if index.exists() else "# Studies\n"
     index.write_text(with_generated(before, f"## By `task=report`\n\n{markdown(rows)}"), encoding="utf-8")
