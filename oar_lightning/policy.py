@@ -102,10 +102,16 @@ class PretrainedPolicy:
         if self.lora is not None:
             model = self.lora.apply(model)
         if self.gradient_checkpointing:
-            model.gradient_checkpointing_enable(gradient_checkpointing_kwargs={"use_reentrant": False})
-            if self.lora is not None:
-                model.enable_input_require_grads()
+            checkpoint_gradients(model, lora=self.lora is not None)
         return Policy(model.eval(), tokenizer)
+
+
+def checkpoint_gradients(model: Any, lora: bool) -> None:
+    """Keep the inputs of a model's layers only, and compute the rest again on the way back. With LoRA no weight before the
+    first adapter requires a gradient, so the inputs have to."""
+    model.gradient_checkpointing_enable(gradient_checkpointing_kwargs={"use_reentrant": False})
+    if lora:
+        model.enable_input_require_grads()
 
 
 @dataclass(frozen=True)
@@ -196,7 +202,8 @@ def export_policy(model: Any, tokenizer: Any, folder: Path, state: dict[str, tor
 
 def leave_out_frozen(module: torch.nn.Module, checkpoint: dict[str, Any]) -> None:
     """Keep weights that are not trained, which a LoRA policy loads anyway, out of a checkpoint."""
-    checkpoint["state_dict"] = {k: v for k, v in checkpoint["state_dict"].items() if k not in _frozen(module)}
+    frozen = _frozen(module)
+    checkpoint["state_dict"] = {k: v for k, v in checkpoint["state_dict"].items() if k not in frozen}
 
 
 def fill_in_frozen(module: torch.nn.Module, checkpoint: dict[str, Any]) -> None:

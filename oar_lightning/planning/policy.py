@@ -8,7 +8,7 @@ from typing import Any
 import torch
 from torch._subclasses.fake_tensor import unset_fake_temporarily
 
-from oar_lightning.policy import DTYPES, PretrainedPolicy, helpful
+from oar_lightning.policy import DTYPES, PretrainedPolicy, checkpoint_gradients, helpful
 
 
 @dataclass(frozen=True)
@@ -54,9 +54,7 @@ def policy_without_weights(spec: PretrainedPolicy, dtype: torch.dtype | None = N
         with unset_fake_temporarily():  # peft moves its adapters, which tensors of a fake mode refuse
             model = spec.lora.apply(model)
     if spec.gradient_checkpointing:
-        model.gradient_checkpointing_enable(gradient_checkpointing_kwargs={"use_reentrant": False})
-        if spec.lora is not None:
-            model.enable_input_require_grads()
+        checkpoint_gradients(model, lora=spec.lora is not None)
     for module in model.modules():
         if isinstance(module, torch.nn.Dropout):
             module.p = 0.0

@@ -43,9 +43,9 @@ def prepare(cfg: DictConfig) -> Callable[[], float | None]:
         run_dir, saved = checkpoint.parent.parent, read_saved(checkpoint, int(cfg.trainer.max_steps), cfg.ckpt_fallback)
     claim(run_dir)
     job = build.build_run(cfg, settings, run_dir, saved.run_id if saved else None, resume=saved is not None)
-    begin_with_plan(cfg, job)
     if saved is not None:
         check_layout(saved, getattr(job.trainer.strategy, "layout", None))
+    begin_with_plan(cfg, job)
     job.tracker.start()
     return lambda: fit(cfg, job, run_dir, saved)
 

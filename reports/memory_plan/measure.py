@@ -42,7 +42,7 @@ from oar_lightning.module import PolicyOptimization
 from oar_lightning.paths import conf_dir
 from oar_lightning.planning.job import Job, plan_job
 from oar_lightning.planning.memory import Sharding
-from oar_lightning.policy import LoraSpec, Policy, PretrainedPolicy
+from oar_lightning.policy import LoraSpec, Policy, PretrainedPolicy, checkpoint_gradients
 from oar_lightning.randomness import generator
 from oar_lightning.reward import Accuracy, Rewards
 from oar_lightning.rollout import Generation, SamplingConfig
@@ -197,9 +197,7 @@ def phase_work(case: Case, subject: Subject) -> Any:
     """The phase, ready to be run."""
     shape, work = subject.shape, workload(subject)
     if "checkpointing" in case.phase:
-        work.policy.model.gradient_checkpointing_enable(gradient_checkpointing_kwargs={"use_reentrant": False})
-        if subject.lora is not None:
-            work.policy.model.enable_input_require_grads()
+        checkpoint_gradients(work.policy.model, lora=subject.lora is not None)
     method = Method(case.scorer, GateConfig(), AdvantageConfig(), LossConfig(), update_plan(shape), work.sampling)
     stage: Any = SimpleNamespace(rewards=Rewards({"accuracy": Accuracy()}))
     module = PolicyOptimization(work.policy, stage, method, torch.optim.AdamW, Schedule(), 0).train()

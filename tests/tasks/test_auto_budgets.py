@@ -3,12 +3,12 @@
 from __future__ import annotations
 
 import logging
-from collections.abc import Callable
 from types import SimpleNamespace
 from typing import Any
 
 import pytest
 import torch
+from composing import Prepare
 from fixtures import built_in_policy, make_module
 from hydra import compose
 
@@ -20,7 +20,6 @@ from oar_lightning.scoring import OarG
 from oar_lightning.tasks.auto_budgets import begin_with_plan
 from oar_lightning.tasks.plan import read_job
 
-Prepare = Callable[..., Callable[[], float | None]]
 FREE, WHOLE = 2.2e8, 2.5e8
 
 

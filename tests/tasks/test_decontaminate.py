@@ -3,14 +3,12 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Callable
 from pathlib import Path
 
 import pytest
+from composing import Prepare
 
 from oar_lightning.config_check import ConfigError
-
-Prepare = Callable[..., Callable[[], float | None]]
 
 LONG = "a train leaves the station at nine and another one leaves it at ten every morning"
 

@@ -7,21 +7,20 @@ import logging
 import os
 import subprocess
 import sys
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
 import fake_vllm
 import pytest
 import torch
+from composing import Prepare
 from mlflow import MlflowClient
 
 from oar_lightning.config_check import ConfigError
 from oar_lightning.evaluation_metrics import evaluation_metrics
 from oar_lightning.problem_result import ResultsFile
 from oar_lightning.tasks import evaluate as task
-
-Prepare = Callable[..., Callable[[], float | None]]
 
 SMALL = ("task=evaluate", "evaluation.problems=10", "evaluation.samples=2", "evaluation.batch_problems=4")
 QUIET = (*SMALL, "logger=none")

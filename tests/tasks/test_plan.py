@@ -3,10 +3,10 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Callable
 from dataclasses import replace
 
 import pytest
+from composing import Prepare
 from hydra import compose
 
 from oar_lightning.planning import PlanConfig
@@ -14,7 +14,6 @@ from oar_lightning.planning.job import Job, plan_job, propose
 from oar_lightning.policy import PretrainedPolicy
 from oar_lightning.tasks.plan import read_job
 
-Prepare = Callable[..., Callable[[], float | None]]
 SMALL = ["update.problems=8", "rollout.max_new_tokens=24"]
 """Fewer and shorter completions, for time."""
 

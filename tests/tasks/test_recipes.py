@@ -3,13 +3,13 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
 import fake_vllm
 import pytest
 import torch
+from composing import Prepare
 from hydra import compose
 from hydra.utils import instantiate
 from transformers import AutoModelForCausalLM, AutoTokenizer, Qwen2Config, Qwen2ForCausalLM
@@ -20,8 +20,6 @@ from oar_lightning.policy import PretrainedPolicy
 from oar_lightning.rollout import VllmConfig
 from oar_lightning.scoring import OarG
 from oar_lightning.scoring.probes import ProbeSchedule
-
-Prepare = Callable[..., Callable[[], float | None]]
 
 TEMPLATE = "{% for m in messages %}{{ m['content'] }}\n{% endfor %}"
 RECIPES = {"paper_qwen2_5_7b": False, "paper_qwen2_5_1_5b": True}

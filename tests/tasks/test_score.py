@@ -6,12 +6,12 @@ import gzip
 import json
 import re
 import statistics
-from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
 import pytest
 import torch
+from composing import Prepare
 from fixtures import built_in_policy, make_stage
 from hydra.errors import HydraException
 
@@ -25,8 +25,6 @@ from oar_lightning.rollout.recorded import RecordedCompletion, encode_recorded, 
 from oar_lightning.scoring import OarP
 from oar_lightning.tasks import score as task
 from oar_lightning.types import MathProblem
-
-Prepare = Callable[..., Callable[[], float | None]]
 
 REAL = Path(__file__).parents[3] / "shared" / "data" / "math_model_outputs.jsonl"
 
