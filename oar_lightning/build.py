@@ -47,7 +47,7 @@ from oar_lightning.mlflow_logger import FOLDER, DurableMLFlowLogger, MLflowConfi
 from oar_lightning.module import PolicyOptimization
 from oar_lightning.policy import FreshPolicy, Policy, PretrainedPolicy
 from oar_lightning.reward import Rewards
-from oar_lightning.rollout import AutoEngineConfig, EngineConfig, RolloutStage, SamplingConfig, VllmConfig
+from oar_lightning.rollout import AutoEngineConfig, EngineConfig, RolloutStage, SamplingConfig
 from oar_lightning.schedule import Schedule
 from oar_lightning.scoring import Scorer, Uniform, as_scorer
 from oar_lightning.supervised import SupervisedConfig, SupervisedWarmStart
@@ -148,13 +148,6 @@ def _check_combinations(settings: Settings, cfg: DictConfig) -> None:
             "update.token_budget to a number or null, or loss.reduction=dapo, the same mean over the whole step"
         )
     settings.engine.check(settings.sampling)
-    if isinstance(settings.engine, VllmConfig):
-        for key, needed in (("devices", 1), ("strategy", "auto")):
-            if (given := cfg.trainer.get(key, needed)) != needed:
-                raise ConfigError(
-                    f"trainer.{key}={given}: engine=vllm samples in the trainer's one process, on its GPU; set "
-                    f"trainer.{key}={needed}, or use engine=auto"
-                )
     strategy = cfg.trainer.get("strategy")
     if settings.policy.lora is not None and OmegaConf.is_dict(strategy) and strategy.get("stage") == 3:
         raise ConfigError(

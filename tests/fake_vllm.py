@@ -2,7 +2,8 @@
 
 Names, defaults and refusals are those of vLLM 0.19.1 and 0.33 (parameters that both have); what is not asked for here is
 left out. Like the true one it starts with weights that mean nothing, holds fused projections, keeps a prefix cache that
-goes stale with the weights, seeds every global generator, and cannot be given tensors when it runs in another process.
+goes stale with the weights, seeds every global generator, and cannot be given tensors when it runs in another process. In a
+job of several processes it joins their process group, which takes all of them at once, and only when told so.
 """
 
 from __future__ import annotations
@@ -14,16 +15,19 @@ import random
 import sys
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import dataclass
+from datetime import timedelta
 from types import ModuleType
 from typing import Any
 
 import numpy as np
 import pytest
 import torch
+import torch.distributed as dist
 from torch import Tensor
 from transformers import AutoConfig, AutoModelForCausalLM, GenerationConfig
 
 ENGINE_ARGS = {
+    "distributed_executor_backend",
     "enable_prefix_caching",
     "enable_sleep_mode",
     "generation_config",
@@ -178,6 +182,7 @@ class LLM:
             "gpu_memory_utilization": gpu_memory_utilization,
             "enforce_eager": enforce_eager,
         }
+        self.replicas = self._join(kwargs.get("distributed_executor_backend"))
         self.tokenizer_there = not skip_tokenizer_init
         config = AutoConfig.from_pretrained(model)
         assert config.architectures, "vLLM finds the model's class by its name in the configuration"
@@ -200,6 +205,23 @@ class LLM:
         self.reset_fails = False
         self.last_reason: str | None = None
         LLM.made.append(self)
+
+    def _join(self, backend: str | None) -> int:
+        """As `initialize_model_parallel` and `ExecutorWithExternalLauncher.determine_available_memory` do it."""
+        if not dist.is_initialized() or dist.get_world_size() == 1:
+            assert backend is None
+            return 1
+        assert backend == "external_launcher", "each process would take itself for the first of a job of its own"
+        assert not self.multiprocessing
+        assert int(os.environ["RANK"]) == dist.get_rank()
+        assert int(os.environ["LOCAL_RANK"]) == 0, "the number of the policy's GPU, or of the one CPU"
+        everyone = dist.new_group(backend="gloo", timeout=timedelta(seconds=60))
+        for rank in range(dist.get_world_size()):
+            dist.new_group([rank], backend="gloo")
+        memory = torch.tensor([1000 + dist.get_rank()])
+        dist.all_reduce(memory, dist.ReduceOp.MIN, everyone)
+        assert int(memory) == 1000
+        return dist.get_world_size()
 
     def apply_model(self, func: Callable[[Model], Any]) -> list[Any]:
         assert not self.multiprocessing, "func and what it holds would have to be pickled"

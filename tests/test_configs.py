@@ -117,7 +117,7 @@ def test_other_groups(group: str) -> None:
 
 
 def test_engines(monkeypatch: pytest.MonkeyPatch) -> None:
-    assert names("engine") == ["auto", "hf", "vllm"]
+    assert names("engine") == ["auto", "hf", "vllm", "vllm_sleep"]
     assert settings().engine == settings("engine=auto").engine == AutoEngineConfig()
     assert settings("engine=hf").engine == HFEngineConfig()
     fake_vllm.install(monkeypatch)

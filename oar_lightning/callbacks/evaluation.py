@@ -83,6 +83,7 @@ class EvaluationCallback(L.Callback):
             terms: list[torch.Tensor] = []
             group: tuple[int, Rollouts] | None = None
             with whole_weights(trainer), passes_of(trainer):
+                self.stage.start(module.model, self.sampling)  # a rank may have no problem of a small benchmark
                 own = [problems[i] for i in mine]
                 for batch in evaluate(module.model, self.stage, own, self.sampling, self.config, step, places=mine):
                     group = _group_to_show(group, results, batch.results, batch.rollouts)

@@ -29,6 +29,13 @@ class RolloutStage:
     rewards: Rewards
     pad_token_id: int
 
+    def start(self, model: Any, sampling: SamplingConfig) -> None:
+        """Make an engine ready whose ranks have to start together (see `VllmEngine.start`). To be called by all of them before
+        anything that one of them might do without."""
+        start = getattr(self.engine, "start", None)
+        if start is not None:
+            start(model, sampling)
+
     def __call__(
         self,
         model: Any,

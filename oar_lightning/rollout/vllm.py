@@ -1,4 +1,4 @@
-"""Sampling with vLLM in this process, on the policy's GPU; its weights follow the policy's.
+"""Sampling with vLLM in each process that trains, on its GPU; its weights follow the policy's.
 
 What vLLM draws from differs a little from the policy (other kernels, other rounding, often another dtype), so its own
 log-probabilities are kept: the loss corrects for the difference (`loss.sampler_correction`). Written against the public API
@@ -7,11 +7,12 @@ of vLLM 0.19.1 to 0.33; it imports vLLM only when it first samples.
 
 from __future__ import annotations
 
+import contextlib
 import importlib.util
 import os
 import tempfile
 import weakref
-from collections.abc import Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any, Literal
 
@@ -22,6 +23,7 @@ from torch.optim.optimizer import register_optimizer_step_post_hook
 
 from oar_lightning.language_model import base_model
 from oar_lightning.randomness import derive_seed, global_rng_kept
+from oar_lightning.ranks import rank, ranks
 from oar_lightning.rollout.hf import eos_token_ids
 from oar_lightning.rollout.sampling import Generation, SamplingConfig, encode_prompts, lay_out
 from oar_lightning.rollout.weights import checkpoint_weights, save_architecture
@@ -32,7 +34,7 @@ TEMPERATURES = (0.01, 2.0)
 
 @dataclass(frozen=True)
 class VllmConfig:
-    """vLLM beside the policy on one GPU (extra `vllm`).
+    """vLLM beside the policy, one on the GPU of each rank (extra `vllm`).
 
     Args:
         gpu_memory_utilization: share of the GPU's memory for vLLM: its weights, activations and cache.
@@ -59,8 +61,8 @@ class VllmConfig:
             raise ValueError(f"engine.max_model_len must be >= 2 (a prompt and a completion) or null, got {self.max_model_len}")
         if self.tensor_parallel_size != 1:
             raise ValueError(
-                f"engine.tensor_parallel_size must be 1, got {self.tensor_parallel_size}: vLLM runs in this process on the "
-                "policy's GPU; for a policy that needs more than one use engine=auto"
+                f"engine.tensor_parallel_size must be 1, got {self.tensor_parallel_size}: every rank samples its own problems "
+                "with a whole policy on its own GPU; for one that does not fit use engine=auto"
             )
 
     def check(self, sampling: SamplingConfig) -> None:
@@ -98,6 +100,8 @@ class VllmEngine:
 
     One engine serves one policy's architecture. Every prompt has a seed of its own; what else is in the batch changes nothing
     but rounding. vLLM bounds its memory itself; `rollout.max_batch` of the first call becomes its `max_num_seqs`.
+
+    With several ranks each has its own and they sample independently; only starting is a thing they do together (`start`).
     """
 
     def __init__(self, tokenizer: Any, config: VllmConfig = VllmConfig()) -> None:
@@ -116,8 +120,7 @@ class VllmEngine:
         encoded = encode_prompts(self.tokenizer, prompts, seeds)
         device = model.get_input_embeddings().weight.device
         eos = eos_token_ids(model, self.tokenizer)
-        # vLLM runs in this process: it must neither see the trainer's autocast nor reseed the trainer's generators
-        with torch.autocast(device.type, enabled=False), global_rng_kept():
+        with apart(model):
             completions = self._complete(model, encoded, samples, config, seeds, eos)
         ids = [list(completion.token_ids) for completion in completions]
         generation = lay_out(
@@ -144,7 +147,8 @@ class VllmEngine:
         eos: list[int],
     ) -> list[Any]:
         """vLLM's `CompletionOutput`s, `samples` for each prompt in consecutive places."""
-        self._prepare(model, config)
+        self.start(model, config)
+        self._refresh(model)
         from vllm import SamplingParams
 
         greedy = config.temperature == 0  # takes no n > 1
@@ -172,11 +176,20 @@ class VllmEngine:
         copies = samples if greedy else 1
         return [c for request in outputs for c in sorted(request.outputs, key=lambda c: c.index) for _ in range(copies)]
 
-    def _prepare(self, model: Any, config: SamplingConfig) -> None:
-        """vLLM awake and with the policy's weights."""
+    def start(self, model: Any, config: SamplingConfig) -> None:
+        """Make vLLM where there is none yet. Of several ranks all have to call it together before any of them samples: vLLM
+        makes process groups of its own, and settles on the smallest of their caches.
+
+        Raises:
+            ValueError, ImportError: where it cannot run here.
+        """
         if self._llm is None:
-            self._llm = self._start(model, config)
-        elif self._asleep:
+            with apart(model):
+                self._llm = self._made(model, config)
+
+    def _refresh(self, model: Any) -> None:
+        """vLLM awake and with the policy's weights."""
+        if self._asleep:
             torch.cuda.empty_cache()  # what torch keeps from the update is room that vLLM needs
             self._llm.wake_up()
             self._asleep = False
@@ -185,42 +198,43 @@ class VllmEngine:
             self._send_weights(model)
             self._held = state
 
-    def _start(self, model: Any, config: SamplingConfig) -> Any:
-        """A `vllm.LLM` of the policy's architecture, with weights that mean nothing yet.
-
-        Raises:
-            ValueError, ImportError: where it cannot run here.
-        """
+    def _made(self, model: Any, config: SamplingConfig) -> Any:
+        """A `vllm.LLM` of the policy's architecture, with weights that mean nothing yet."""
         self.config.check(config)
         device = model.get_input_embeddings().weight.device
-        if device.index:
+        if ranks() == 1 and device.index:
             raise ValueError(
                 f"engine=vllm uses the first visible GPU and the policy is on {device}; set CUDA_VISIBLE_DEVICES={device.index}"
             )
-        if torch.distributed.is_available() and torch.distributed.is_initialized() and torch.distributed.get_world_size() > 1:
-            raise ValueError("engine=vllm samples for a trainer of one process; set trainer.devices=1, or use engine=auto")
+        from vllm import LLM
+
+        if torch.cuda.is_available():
+            torch.cuda.empty_cache()
+        save_architecture(model, self._folder.name)
+        arguments: dict[str, Any] = {} if config.max_batch is None else {"max_num_seqs": config.max_batch}
         # in a process of its own vLLM's model could not be given tensors
         os.environ["VLLM_ENABLE_V1_MULTIPROCESSING"] = "0"
         os.environ.setdefault("VLLM_NO_USAGE_STATS", "1")
-        from vllm import LLM
-
-        torch.cuda.empty_cache()
-        save_architecture(model, self._folder.name)
-        limit = {} if config.max_batch is None else {"max_num_seqs": config.max_batch}
-        return LLM(
-            model=self._folder.name,
-            load_format="dummy",
-            skip_tokenizer_init=True,  # ids in, ids out
-            generation_config="vllm",
-            logprobs_mode="processed_logprobs",  # of the distribution drawn from: temperature and top_p applied
-            gpu_memory_utilization=self.config.gpu_memory_utilization,
-            max_model_len=self.config.max_model_len,
-            tensor_parallel_size=self.config.tensor_parallel_size,
-            enable_sleep_mode=self.config.sleep,
-            dtype=self.config.dtype,
-            enforce_eager=self.config.enforce_eager,
-            **limit,
-        )
+        variables: dict[str, str] = {}
+        if ranks() > 1:
+            # vLLM joins the trainer's process group: every rank a replica that schedules for itself
+            arguments["distributed_executor_backend"] = "external_launcher"
+            variables = {"RANK": str(rank()), "LOCAL_RANK": str(device.index or 0), "WORLD_SIZE": str(ranks())}
+        with environment(variables):
+            return LLM(
+                model=self._folder.name,
+                load_format="dummy",
+                skip_tokenizer_init=True,  # ids in, ids out
+                generation_config="vllm",
+                logprobs_mode="processed_logprobs",  # of the distribution drawn from: temperature and top_p applied
+                gpu_memory_utilization=self.config.gpu_memory_utilization,
+                max_model_len=self.config.max_model_len,
+                tensor_parallel_size=self.config.tensor_parallel_size,
+                enable_sleep_mode=self.config.sleep,
+                dtype=self.config.dtype,
+                enforce_eager=self.config.enforce_eager,
+                **arguments,
+            )
 
     def _send_weights(self, model: Any) -> None:
         """Give vLLM's model the policy's weights and forget the keys and values computed with the old ones.
@@ -286,3 +300,25 @@ def _count_optimizer_steps(owner: object) -> list[int]:
 
     weakref.finalize(owner, register_optimizer_step_post_hook(count).remove)
     return steps
+
+
+@contextlib.contextmanager
+def apart(model: Any) -> Iterator[None]:
+    """vLLM runs in this process: it must neither see the trainer's autocast nor reseed the trainer's generators."""
+    with torch.autocast(model.get_input_embeddings().weight.device.type, enabled=False), global_rng_kept():
+        yield
+
+
+@contextlib.contextmanager
+def environment(variables: Mapping[str, str]) -> Iterator[None]:
+    """The process's environment with `variables` in it, then as it was."""
+    before = {name: os.environ.get(name) for name in variables}
+    os.environ.update(variables)
+    try:
+        yield
+    finally:
+        for name, value in before.items():
+            if value is None:
+                os.environ.pop(name, None)
+            else:
+                os.environ[name] = value

@@ -358,13 +358,6 @@ def test_a_logprob_that_is_not_finite_is_an_error(policy: Policy, monkeypatch: p
         VllmEngine(policy.tokenizer)(policy.model, PROMPTS, 1, SAMPLED, SEEDS)
 
 
-def test_several_processes_are_refused(policy: Policy, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(torch.distributed, "is_initialized", lambda: True)
-    monkeypatch.setattr(torch.distributed, "get_world_size", lambda: 2)
-    with pytest.raises(ValueError, match=r"set trainer\.devices=1"):
-        VllmEngine(policy.tokenizer)(policy.model, PROMPTS, 1, GREEDY, SEEDS)
-
-
 def test_vllm_is_imported_only_where_it_is_used() -> None:
     for path in Path(engine_file.__file__).parent.parent.rglob("*.py"):
         for node in ast.parse(path.read_text(encoding="utf-8")).body:

@@ -135,8 +135,21 @@ def test_a_recipe_runs(
     assert all(0 < change < 0.01 for change in moved), moved
 
 
-def test_the_recipe_for_one_gpu_samples_with_vllm(prepared: Prepare, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_recipes_sample_with_vllm_on_every_rank(prepared: Prepare) -> None:
+    one, eight = (compose("config", [f"+experiment={name}"]) for name in sorted(RECIPES))
+    assert [instantiate(cfg.engine) for cfg in (one, eight)] == [
+        VllmConfig(),
+        VllmConfig(gpu_memory_utilization=0.4, sleep=True),
+    ]
+    assert one.trainer.accelerator == eight.trainer.accelerator == "gpu"
+    assert (one.trainer.devices, one.trainer.get("strategy", "auto")) == (1, "auto")
+    assert (eight.trainer.devices, eight.trainer.strategy.stage) == (8, 3)
+
+
+def test_a_recipes_vllm_is_asked_for_before_long_work(
+    prepared: Prepare, tiny: dict[bool, Path], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     fake_vllm.install(monkeypatch)
-    cfg = compose("config", ["+experiment=paper_qwen2_5_1_5b"])
-    assert isinstance(instantiate(cfg.engine), VllmConfig)
-    assert (cfg.trainer.devices, cfg.trainer.accelerator, cfg.trainer.get("strategy", "auto")) == (1, "gpu", "auto")
+    monkeypatch.setattr(torch.cuda, "is_available", lambda: False)
+    with pytest.raises(ValueError, match=r"engine=vllm runs on CUDA and torch finds no GPU here; use engine=auto"):
+        prepared("+experiment=paper_qwen2_5_7b", f"policy.name={tiny[False]}", *local_sets(tmp_path))
