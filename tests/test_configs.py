@@ -125,9 +125,8 @@ def test_engines(monkeypatch: pytest.MonkeyPatch) -> None:
     assert settings("engine=vllm").engine == VllmConfig()
     config = settings("engine=vllm", "engine.sleep=true", "engine.max_model_len=512", "engine.dtype=bfloat16").engine
     assert config == VllmConfig(sleep=True, max_model_len=512, dtype="bfloat16")
+    assert settings("engine=vllm_sleep", "trainer=ddp", "trainer.devices=8").engine == VllmConfig(0.4, sleep=True)
     for override, message in {
-        "trainer.devices=2": "trainer.devices=2: engine=vllm samples in the trainer's one process, on its GPU; set trainer",
-        "+trainer.strategy=ddp": "set trainer.strategy=auto, or use engine=auto",
         "rollout.temperature=3": "rollout.temperature must be 0 or in [0.01, 2.0] with engine=vllm, got 3",
         "engine.tensor_parallel_size=2": "engine.tensor_parallel_size must be 1, got 2",
         "engine.dtype=float64": "engine.dtype must be one of auto, float32, bfloat16, float16, got 'float64'",
