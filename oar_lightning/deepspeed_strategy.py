@@ -91,6 +91,11 @@ class ZeroRedundancy(DeepSpeedStrategy):
         """How this strategy's checkpoints are divided."""
         return Layout(self.stage, self.world_size)
 
+    @property
+    def checkpoint_writer(self) -> tuple[Any, str]:
+        """The object and its method by which each rank writes its files."""
+        return self.model.checkpoint_engine, "save"
+
     def load_checkpoint(self, checkpoint_path: Any, weights_only: bool | None = None) -> dict[str, Any]:
         with loading_data_only():
             return dict(super().load_checkpoint(checkpoint_path, weights_only))

@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 import dataclasses
+import json
 import os
+import resource
 import sys
 from collections.abc import Callable
 from pathlib import Path
@@ -95,6 +97,7 @@ def cases() -> dict[str, tuple[L.LightningModule, int]]:
         # of eight pairs of demonstrations four have one that is too long, and one has two
         "warm_start_too_long": (make_warm_start(tiny_policy(), batch_size=2, max_tokens=53), 8),
         "lora": (make_module(lora_policy(), scorer=OarG(), update=PLAN, loss=LossConfig(kl_coef=0.1), lr=LR), 4),
+        "full_disk": (make_module(tiny_policy(), update=PLAN), 3),
         "handed_over": (make_module(tiny_policy(), scorer=OarP(), update=PLAN, lr=LR), 4),
     }
 
@@ -109,6 +112,32 @@ def lora_policy() -> Policy:
             torch.nn.init.normal_(p, std=0.05)
     model.gradient_checkpointing_enable(gradient_checkpointing_kwargs={"use_reentrant": False})
     return Policy(model, policy.tokenizer)
+
+
+class FullDisk(L.Callback):
+    """A rank that writes checkpoints, under DeepSpeed the second, can write no file beyond 64 kB during one optimizer step.
+
+    `seen`: the names in the folder before each step, and the step of its last checkpoint.
+    """
+
+    def __init__(self, folder: Path, step: int) -> None:
+        self.folder = folder
+        self.step = step
+        self.former = resource.getrlimit(resource.RLIMIT_FSIZE)
+        self.seen: list[tuple[list[str], int]] = []
+
+    def on_train_batch_start(self, trainer: L.Trainer, module: L.LightningModule, batch: Any, batch_idx: int) -> None:
+        if batch.microbatch:
+            return
+        names, last = sorted(path.name for path in self.folder.glob("*")), self.folder / "last.ckpt"
+        if last.is_dir():
+            step = json.loads((last / "summary.json").read_text())["global_step"]
+        else:
+            step = torch.load(last, weights_only=True)["global_step"] if last.exists() else 0
+        self.seen.append((names, step))
+        writer = trainer.world_size - 1 if hasattr(trainer.strategy, "checkpoint_writer") else 0
+        full = trainer.global_step + 1 == self.step and trainer.global_rank == writer
+        resource.setrlimit(resource.RLIMIT_FSIZE, (2**16 if full else self.former[0], self.former[1]))
 
 
 class Watch(L.Callback):
@@ -133,12 +162,18 @@ def train(names: list[str], folder: Path, strategy: Callable[[], Any] = lambda: 
         module, steps = cases()["handed_over" if name == "resumed" else name]
         watch, about = Watch(), {"strategy": strategy(), "devices": devices}
         callbacks: list[L.Callback] = [watch, RandomState()]
+        if name == "full_disk":
+            checkpoints = folder / f"full{devices}"
+            disk = FullDisk(checkpoints, 2)
+            callbacks += [disk, LastCheckpoint(checkpoints, 1)]
         if name == "handed_over":
             callbacks.append(LastCheckpoint(folder / f"of{devices}", 2))
         if name == "resumed":
             about["ckpt_path"] = str(folder / f"of{3 - devices}" / "previous.ckpt")
         rows = fit(module, steps, callbacks, **about).rows
         results[name] = {"rows": rows, "weights": watch.weights, "completions": watch.completions}
+        if name == "full_disk":
+            results[name]["seen"] = disk.seen
     return results
 
 

@@ -13,8 +13,8 @@ pytest.importorskip("deepspeed", reason="the extra deepspeed is not installed", 
 
 METHODS = ["grpo", "oar_g", "oar_p"]
 UNUSED = ["uniform_short", "oar_g_unused", "oar_p_unused"]
-SHORT = [*UNUSED, "some_learn", "nobody_learns", "warm_start_too_long"]
-LONG = [*METHODS, *UNUSED, "budget", "samples_again", "some_learn", "nobody_learns", "warm_start", "warm_start_too_long"]
+SHORT = [*UNUSED, "full_disk", "some_learn", "nobody_learns", "warm_start_too_long"]
+LONG = [*METHODS, "budget", "samples_again", "warm_start", *SHORT]
 KINDS = {"zero1": SHORT, "zero2": LONG, "zero2_offload": SHORT, "zero3": LONG, "zero3_offload": SHORT}
 
 
@@ -56,6 +56,7 @@ def test_every_stage_gives_the_losses_of_one_rank(kind: str, alone: dict[str, An
         check(name, alone, found)
         for key, weight in found[name]["weights"].items():
             assert weight.equal(second[name]["weights"][key]), "all ranks end with the same weights"
+    assert [step for _, step in found["full_disk"]["seen"]] == [0, 1, 1]
     assert len(alone["grpo"]["rows"]) == 20
     for name in UNUSED:  # scoring changes nothing that training sees
         for key, weight in found["uniform_short"]["weights"].items():

@@ -111,6 +111,11 @@ def test_another_number_of_ranks_goes_on_with_a_run(both: Both, folder: Path) ->
     assert onto_one["completions"] == one["completions"][1:]
 
 
+def test_a_full_disk_leaves_the_former_checkpoint_and_all_ranks_go_on(both: Both) -> None:
+    for found in (both[0], *both[1]):
+        assert found["full_disk"]["seen"] == [([], 0), (["last.ckpt"], 1), (["last.ckpt"], 1)], "nothing half written beside it"
+
+
 def test_problems_that_cannot_be_dealt_out_are_refused() -> None:
     assert share("update.problems", 6, 3) == 2
     with pytest.raises(

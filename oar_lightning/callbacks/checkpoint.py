@@ -2,13 +2,14 @@
 
 from __future__ import annotations
 
+import contextlib
 import logging
 import os
 import random
 import secrets
 import shutil
 import signal
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from pathlib import Path
 from types import FrameType
 from typing import Any
@@ -110,17 +111,26 @@ class LastCheckpoint(ModelCheckpoint):
     def save(self, trainer: L.Trainer) -> None:
         self.folder.mkdir(parents=True, exist_ok=True)
         aside = self.folder / gathered(f".{LAST}.{os.getpid()}")[0]  # all ranks write into the same where each has a part
-        try:
+        with write_errors(trainer) as errors:
             trainer.save_checkpoint(aside)
-        except OSError as error:
-            # with several ranks the others wait for this one; the last one must not be missed
-            if trainer.world_size > 1 or trainer.should_stop or trainer.global_step == trainer.max_steps:
-                raise
-            aside.unlink(missing_ok=True)
-            log.error("step %d: no checkpoint could be written (%s); training goes on", trainer.global_step, error)
+        told = first_of_all(errors)
+        if told is None:
+            if trainer.is_global_zero:
+                try:
+                    self._put_in_place(trainer, aside)
+                except OSError as error:
+                    errors.append(error)
+            told = first_of_all(errors)
+        if told is None:
             return
-        if not trainer.is_global_zero:
-            return
+        if trainer.is_global_zero:
+            remove(aside)
+        if trainer.should_stop or trainer.global_step == trainer.max_steps:  # this one must not be missed
+            raise errors[0] if errors else OSError(told)
+        if trainer.is_global_zero:
+            log.error("step %d: no checkpoint could be written (%s); training goes on", trainer.global_step, told)
+
+    def _put_in_place(self, trainer: L.Trainer, aside: Path) -> None:
         if aside.is_dir():
             run_id = next((c.run_id() for c in trainer.callbacks if isinstance(c, RunIdentity)), None)
             complete_folder(aside, trainer.global_step, run_id, trainer.strategy.layout)
@@ -156,16 +166,48 @@ class LastCheckpoint(ModelCheckpoint):
         """Remove what was written aside and not put in place, and folders that no link leads to any more."""
         kept = {self.folder / name.readlink() for name in (self.folder / LAST, self.folder / PREVIOUS) if name.is_symlink()}
         for path in {*self.folder.glob(FOLDERS), *self.folder.glob(f".{LAST}.*"), *self.folder.glob(f".{PREVIOUS}.*")} - kept:
-            if path.is_dir() and not path.is_symlink():
-                shutil.rmtree(path, ignore_errors=True)  # what cannot be removed now goes the next time
-            else:
-                path.unlink()
+            remove(path)
 
     def on_train_epoch_end(self, *_: Any) -> None:
         return None
 
     def on_validation_end(self, *_: Any) -> None:
         return None
+
+
+@contextlib.contextmanager
+def write_errors(trainer: L.Trainer) -> Iterator[list[OSError]]:
+    """Within, a file of a checkpoint that cannot be written is an entry of the list: raised on the spot, it would leave the
+    other ranks waiting for this one."""
+    owner, method = getattr(trainer.strategy, "checkpoint_writer", (trainer.strategy.checkpoint_io, "save_checkpoint"))
+    write, errors = getattr(owner, method), []
+
+    def guarded(*arguments: Any, **named: Any) -> None:
+        path = named["path"] if "path" in named else arguments[1]
+        try:
+            write(*arguments, **named)
+        except (OSError, RuntimeError) as error:  # torch's own writer has no other words for a full disk than its place in C++
+            remove(Path(path))
+            errors.append(error if isinstance(error, OSError) else OSError(f"{Path(path).name}: {str(error).splitlines()[0]}"))
+
+    setattr(owner, method, guarded)
+    try:
+        yield errors
+    finally:
+        delattr(owner, method)  # the class's own shows again
+
+
+def first_of_all(errors: list[OSError]) -> str | None:
+    """The first rank's first error. All have to call it."""
+    return next((told for told in gathered(str(errors[0]) if errors else None) if told is not None), None)
+
+
+def remove(path: Path) -> None:
+    """Remove a file, a link or a folder; what cannot be removed of a folder now goes the next time."""
+    if path.is_dir() and not path.is_symlink():
+        shutil.rmtree(path, ignore_errors=True)
+    else:
+        path.unlink(missing_ok=True)
 
 
 class FinalWeights(L.Callback):
