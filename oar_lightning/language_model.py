@@ -133,18 +133,17 @@ def states_fit(model: Any, tokens: int) -> bool:
 
 def can_share_prefixes(model: Any) -> bool:
     """Whether every layer keeps plain, growing keys and values (no sliding window, no recurrent state)."""
-    from transformers.cache_utils import DynamicLayer
+    from oar_lightning.key_value_cache import only_grows
 
     takes_cache = "past_key_values" in inspect.signature(base_model(model).get_decoder().forward).parameters
-    layers = new_cache(model).layers
-    return takes_cache and bool(layers) and all(type(layer) is DynamicLayer for layer in layers)
+    return takes_cache and only_grows(new_cache(model))
 
 
 def new_cache(model: Any) -> Any:
     """An empty cache of keys and values."""
-    from transformers.cache_utils import DynamicCache
+    from oar_lightning import key_value_cache  # transformers takes long to import
 
-    return DynamicCache(config=base_model(model).config)
+    return key_value_cache.new_cache(base_model(model).config)
 
 
 def cached_hidden_states(

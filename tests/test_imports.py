@@ -35,6 +35,7 @@ LAYERS = (
         "jsonl",
         "attention",
         "batching",
+        "key_value_cache",
         "journal",
         "revision",
         "tracking_history",
