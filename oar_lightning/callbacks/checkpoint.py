@@ -82,7 +82,7 @@ class RunIdentity(L.Callback):
 
 class LastCheckpoint(ModelCheckpoint):
     """``last.ckpt``, replaced every n optimizer steps, at the end of training and on an orderly stop; the one before it stays
-    as ``previous.ckpt``.
+    as ``previous.ckpt``. Where training goes on from ``previous.ckpt``, the last one being damaged, that one is replaced first.
 
     Lightning writes a checkpoint in place; here it is written aside and renamed, so that a kill leaves the former one. One that
     cannot be written (a full disk) is an error in the log, and training goes on, unless it is the last one of this process.
@@ -93,10 +93,12 @@ class LastCheckpoint(ModelCheckpoint):
         self.folder = folder
         self.every = every_n_steps
         self._step = -1
+        self._last_is_good = True
 
     def on_train_start(self, trainer: L.Trainer, module: L.LightningModule) -> None:
         super().on_train_start(trainer, module)
         self._step = trainer.global_step
+        self._last_is_good = trainer.ckpt_path is None or Path(trainer.ckpt_path) != self.folder / PREVIOUS
         if trainer.is_global_zero:
             self._clear()  # what a killed process has left half written: the run's folder is held by this one
 
@@ -137,11 +139,12 @@ class LastCheckpoint(ModelCheckpoint):
             self._put_folder_in_place(aside, trainer.global_step)
         else:
             self._put_file_in_place(aside)
+        self._last_is_good = True
 
     def _put_file_in_place(self, aside: Path) -> None:
         """At any moment there is a whole ``last.ckpt``."""
         last, spare = self.folder / LAST, self.folder / f".{PREVIOUS}.{os.getpid()}"
-        if last.exists():
+        if last.exists() and self._last_is_good:
             spare.unlink(missing_ok=True)
             os.link(last, spare)
             os.replace(spare, self.folder / PREVIOUS)
@@ -151,7 +154,7 @@ class LastCheckpoint(ModelCheckpoint):
         """The same for DeepSpeed's, in which each rank has written its part: a folder cannot be replaced, a link to it can."""
         last = self.folder / LAST
         folder = aside.rename(self.folder / FOLDERS.replace("*", f"{step:06d}_{secrets.token_hex(4)}"))
-        if last.is_symlink():
+        if last.is_symlink() and self._last_is_good:
             self._link(self.folder / PREVIOUS, last.readlink())
         self._link(last, Path(folder.name))
         self._clear()

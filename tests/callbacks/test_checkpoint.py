@@ -98,6 +98,20 @@ def test_a_damaged_checkpoint_is_refused_or_the_one_before_it_taken(saved: Path,
         read_saved(saved, 9, fallback=True)
 
 
+def test_going_on_from_the_one_before_replaces_the_damaged_one_first(saved: Path) -> None:
+    truncated(saved)
+    previous = saved.with_name("previous.ckpt")
+    seen: list[int] = []
+
+    class Look(L.Callback):
+        def on_train_batch_start(self, trainer: L.Trainer, *_: Any) -> None:
+            seen.append(step_of(previous))
+
+    fit(make_module(tiny_policy()), 5, [RunIdentity(lambda: "run"), Look(), LastCheckpoint(saved.parent, 1)], str(previous))
+    assert seen == [2, 2, 3], "before steps 3, 4 and 5"
+    assert (step_of(previous), step_of(saved)) == (4, 5)
+
+
 def half_write_and_die(folder: Path) -> None:
     """A run that is killed while it writes its second checkpoint."""
     save = L.Trainer.save_checkpoint
