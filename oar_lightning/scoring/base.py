@@ -28,8 +28,9 @@ class Scorer(ABC):
 
     @property
     def budgets(self) -> tuple[TokenBudget, ...]:
-        """What bounds the scorer's passes."""
-        return ()
+        """What bounds the scorer's passes: its `token_budget`, where it has one."""
+        budget = getattr(self, "token_budget", None)
+        return (budget,) if isinstance(budget, TokenBudget) else ()
 
     @abstractmethod
     def __call__(self, model: Any, rollouts: Rollouts) -> Float[Tensor, "B S"]: ...

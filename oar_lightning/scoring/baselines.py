@@ -37,10 +37,6 @@ class Entropy(Scorer):
         super().__init__()
         self.token_budget = TokenBudget("scorer.token_budget", token_budget, TOKENS)
 
-    @property
-    def budgets(self) -> tuple[TokenBudget, ...]:
-        return (self.token_budget,)
-
     @torch.no_grad()
     def __call__(self, model: Any, rollouts: Rollouts) -> Float[Tensor, "B S"]:
         def score(chunk: list[int]) -> dict[int, Tensor]:

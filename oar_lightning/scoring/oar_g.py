@@ -63,10 +63,6 @@ class OarG(Scorer):
         self.token_budget = TokenBudget("scorer.token_budget", token_budget, TOKENS)
         self.stability_rows = stability_rows
 
-    @property
-    def budgets(self) -> tuple[TokenBudget, ...]:
-        return (self.token_budget,)
-
     def __call__(self, model: Any, rollouts: Rollouts) -> Float[Tensor, "B S"]:
         probe = self.probe.at(rollouts.step)
         rows = scorable_rows(rollouts)

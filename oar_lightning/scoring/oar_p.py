@@ -57,10 +57,6 @@ class OarP(Scorer):
         self.seed = seed
         self.share_prefixes = share_prefixes
 
-    @property
-    def budgets(self) -> tuple[TokenBudget, ...]:
-        return (self.token_budget,)
-
     @torch.no_grad()
     def __call__(self, model: Any, rollouts: Rollouts) -> Float[Tensor, "B S"]:
         fill = rollouts.pad_token_id if self.fill_token_id is None else self.fill_token_id
