@@ -11,9 +11,10 @@ from hydra.core.hydra_config import HydraConfig
 from omegaconf import DictConfig, open_dict
 
 from oar_lightning.__main__ import check_config
-from oar_lightning.build import Settings, build_settings, plain
+from oar_lightning.build import plain
 from oar_lightning.config_check import check_targets
 from oar_lightning.paths import conf_dir
+from oar_lightning.settings import Settings, build_settings
 
 Prepare = Callable[..., Callable[[], float | None]]
 """Overrides -> the task's work (the fixture `prepared`)."""

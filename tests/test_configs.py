@@ -16,7 +16,7 @@ from composing import checked, composed, settings
 from hydra.errors import HydraException
 
 from oar_lightning.__main__ import check_config, top_level_keys
-from oar_lightning.build import build_settings, plain
+from oar_lightning.build import plain
 from oar_lightning.config_check import ConfigError, check_targets
 from oar_lightning.data.chain import ChainProblems
 from oar_lightning.data.files import FileProblems
@@ -24,6 +24,7 @@ from oar_lightning.paths import conf_dir
 from oar_lightning.policy import FreshPolicy, LoraSpec, PretrainedPolicy
 from oar_lightning.rollout import AutoEngineConfig, HFEngineConfig, VllmConfig
 from oar_lightning.scoring import FunctionScorer, Inverted, OarG, OarP, Shuffled, Uniform
+from oar_lightning.settings import build_settings
 from oar_lightning.tasks import TASKS, prepare
 
 ROOT = Path(__file__).parent.parent

@@ -56,6 +56,7 @@ LAYERS = (
     {"deepspeed_strategy"},
     {"reporting"},
     {"build_data", "search_space"},
+    {"settings"},
     {"build", "multirun"},
     {"tasks"},
     {"__main__"},

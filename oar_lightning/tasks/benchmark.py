@@ -30,6 +30,7 @@ from oar_lightning.module import PolicyOptimization
 from oar_lightning.reward import Accuracy, Rewards
 from oar_lightning.rollout import AutoEngineConfig
 from oar_lightning.scoring import as_scorer
+from oar_lightning.settings import build_settings
 from oar_lightning.tasks.outputs import output_path
 from oar_lightning.tasks.run_tags import run_parameters, run_tags
 from oar_lightning.tracking import Tracker
@@ -46,7 +47,7 @@ class _RewardsOnly:
 
 def prepare(cfg: DictConfig) -> Callable[[], None]:
     config: BenchmarkConfig = instantiate(cfg.benchmark, _convert_="all")
-    settings = build.build_settings(cfg)
+    settings = build_settings(cfg)
     build.set_threads(cfg.num_threads)
     build.seed_everything(cfg.seed)
     device = build.choose_device(str(cfg.trainer.accelerator))

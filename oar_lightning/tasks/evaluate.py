@@ -24,6 +24,7 @@ from oar_lightning.evaluation_metrics import evaluation_metrics
 from oar_lightning.policy import Policy
 from oar_lightning.problem_result import ProblemResult, completions_table
 from oar_lightning.rollout import RolloutStage, SamplingConfig
+from oar_lightning.settings import check_accuracy
 from oar_lightning.tasks.evaluation_folder import EvaluationFolder, newest_folder
 from oar_lightning.tasks.run_tags import note_run, run_parameters, run_tags
 from oar_lightning.tracking import Tracker
@@ -64,7 +65,7 @@ def prepare(cfg: DictConfig) -> Callable[[], float | None]:
     )
     sampling, engine, config = instantiate(cfg.rollout), instantiate(cfg.engine), instantiate(cfg.evaluation)
     engine.check(sampling)
-    build.check_accuracy(rewards)
+    check_accuracy(rewards)
     folder = EvaluationFolder(Path(HydraConfig.get().runtime.output_dir))
     if cfg.resume:
         folder = newest_folder(cfg)

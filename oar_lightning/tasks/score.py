@@ -27,6 +27,7 @@ from oar_lightning.config_check import ConfigError
 from oar_lightning.heatmap import render_heatmap
 from oar_lightning.rollout.recorded import RecordedCompletion, read_recorded
 from oar_lightning.scoring import as_scorer
+from oar_lightning.settings import check_accuracy
 
 log = logging.getLogger(__name__)
 
@@ -43,7 +44,7 @@ def prepare(cfg: DictConfig) -> Callable[[], float | None]:
         raise ConfigError(f"score.output={output} exists; remove it or name another file")
     spec, rewards, scorer = instantiate(cfg.policy), instantiate(cfg.reward, _convert_="all"), instantiate(cfg.scorer)
     gate, advantage, answer = instantiate(cfg.gate), instantiate(cfg.advantage), instantiate(cfg.answer, _convert_="all")
-    build.check_accuracy(rewards)
+    check_accuracy(rewards)
     dropped: Counter[str] = Counter()
     recorded = list(itertools.islice(read_recorded(config.files, dropped), config.limit))
     if not recorded:

@@ -23,6 +23,7 @@ from oar_lightning.deepspeed_checkpoint import Layout, check_checksums, read_sum
 from oar_lightning.launch import by_srun, is_first_rank, is_restart, requeue
 from oar_lightning.locks import FileLock
 from oar_lightning.policy import export_policy
+from oar_lightning.settings import build_settings
 from oar_lightning.strategies import end_other_ranks, killed_rank, report_lost_ranks
 from oar_lightning.sweep.process import describe_exit
 from oar_lightning.sweep.trial import Result, current_ticket, job_folder, write_result
@@ -35,7 +36,7 @@ log = logging.getLogger(__name__)
 
 def prepare(cfg: DictConfig) -> Callable[[], float | None]:
     checkpoint = find_checkpoint(cfg)
-    settings = build.build_settings(cfg)
+    settings = build_settings(cfg)
     build.set_threads(cfg.num_threads)
     build.seed_everything(cfg.seed)
     run_dir, saved = Path(HydraConfig.get().runtime.output_dir), None

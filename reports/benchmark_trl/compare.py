@@ -187,10 +187,10 @@ def _built_in(cfg: Any, folder: Path, count: int) -> list[dict[str, str]]:
     """The built-in policy's files, and the first problems of the training stream as prompts."""
     from hydra.utils import instantiate
 
-    from oar_lightning import build
     from oar_lightning.data.stream import ProblemStream
+    from oar_lightning.settings import build_settings
 
-    settings = build.build_settings(cfg)
+    settings = build_settings(cfg)
     assert settings.train is not None
     shutil.copytree(settings.policy.location(), folder / "weights")
     prompt = instantiate(cfg.data.prompt)

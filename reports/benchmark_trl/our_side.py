@@ -35,6 +35,7 @@ from oar_lightning.paths import conf_dir
 from oar_lightning.policy import Policy, PretrainedPolicy
 from oar_lightning.reward import Accuracy, Rewards
 from oar_lightning.rollout import CachedEngine, SamplingConfig
+from oar_lightning.settings import build_settings
 from oar_lightning.types import MathProblem, Rollouts
 
 
@@ -141,7 +142,7 @@ def main(job_file: str, experiment: str) -> None:
     logging.getLogger("lightning.pytorch").setLevel(logging.WARNING)
     steps = job["steps"] + 1  # one more than there are turns: each step ends where the next begins
     cfg = compose_config([f"+experiment={experiment}", *job["overrides"], f"trainer.max_steps={steps}"])
-    settings = build.build_settings(cfg)
+    settings = build_settings(cfg)
     build.seed_everything(int(cfg.seed))
     module = build_module(job, cfg, settings)
     rows = [json.loads(line) for line in Path(job["prompts"]).read_text(encoding="utf-8").splitlines()]

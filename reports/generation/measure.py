@@ -33,6 +33,7 @@ from oar_lightning.randomness import derive_seed
 from oar_lightning.rollout import CachedEngine, HFEngine, SamplingConfig
 from oar_lightning.rollout.hf import eos_token_ids, stored_defaults_off
 from oar_lightning.rollout.sampling import encode_prompts, pad_left
+from oar_lightning.settings import build_settings
 
 README = Path(__file__).with_name("README.md")
 SAMPLES = 8
@@ -44,7 +45,7 @@ class Settings:
     def __init__(self) -> None:
         with initialize_config_dir(str(conf_dir()), version_base="1.3"):
             cfg = compose("config")
-        settings = build.build_settings(cfg)
+        settings = build_settings(cfg)
         build.seed_everything(0)
         loaded = settings.policy.load()
         assert settings.train is not None

@@ -22,6 +22,7 @@ from oar_lightning.policy import PretrainedPolicy
 from oar_lightning.scoring import Entropy, OarG, OarP, OarPApproximate, ProbeSchedule, Scorer
 from oar_lightning.scoring.base import distinct_rows, scorable_rows
 from oar_lightning.scoring.oar_g import rank_correlation
+from oar_lightning.settings import build_settings
 from oar_lightning.types import Rollouts
 
 SCORERS: dict[str, Callable[[int], Scorer]] = {
@@ -44,7 +45,7 @@ def sampled() -> Rollouts:
     """Different completions of the built-in policy that state an answer."""
     with initialize_config_dir(str(conf_dir()), version_base="1.3"):
         cfg = compose("config", ["task=score"])
-    settings, policy = build.build_settings(cfg), PretrainedPolicy("chain").load()
+    settings, policy = build_settings(cfg), PretrainedPolicy("chain").load()
     prompt = instantiate(cfg.data.prompt, tokenizer=policy.tokenizer)
     stage = build.build_stage(policy, prompt, settings.answer, settings.rewards)
     problems = list(islice(next(iter(settings.benchmarks.values())), PROBLEMS))

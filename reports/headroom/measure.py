@@ -46,6 +46,7 @@ from oar_lightning.loss import Denominators, policy_loss
 from oar_lightning.paths import conf_dir
 from oar_lightning.randomness import derive_seed
 from oar_lightning.scoring import Scorer, as_scorer, checked_importance
+from oar_lightning.settings import build_settings
 from oar_lightning.types import Rollouts
 
 HERE = Path(__file__).parent
@@ -86,7 +87,7 @@ def set_up(overrides: list[str], methods: list[str]) -> Setup:
         chosen = {
             m: (as_scorer(instantiate(compose("config", [*overrides, *METHODS[m][0]]).scorer)), METHODS[m][1]) for m in methods
         }
-    settings = build.build_settings(cfg)
+    settings = build_settings(cfg)
     build.seed_everything(0)
     loaded = settings.policy.load()
     prompt = instantiate(cfg.data.prompt, tokenizer=loaded.tokenizer)

@@ -37,6 +37,7 @@ from oar_lightning.randomness import generator
 from oar_lightning.scoring import Attribution, OarP, OarPApproximate, Scorer, Spans
 from oar_lightning.scoring.base import distinct_rows, scorable_rows
 from oar_lightning.scoring.oar_g import rank_correlation
+from oar_lightning.settings import build_settings
 from oar_lightning.tasks.benchmark import machine
 from oar_lightning.types import Rollouts
 
@@ -61,7 +62,7 @@ def sampled(policy: str, problems: int) -> tuple[Any, Rollouts, str]:
     with initialize_config_dir(str(conf_dir()), version_base="1.3"):
         named = ["policy=chain"] if policy == "chain" else ["policy=hf", f"policy.name={policy}"]
         cfg = compose("config", ["task=benchmark", "benchmark=tiny", *named])
-    settings = build.build_settings(cfg)
+    settings = build_settings(cfg)
     build.seed_everything(0)
     loaded = build.load_policy(settings.policy, "benchmark", torch.device("cpu"))
     prompt = instantiate(cfg.data.prompt, tokenizer=loaded.tokenizer)

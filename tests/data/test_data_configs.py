@@ -12,7 +12,6 @@ import pytest
 from composing import checked, settings
 from hydra.errors import HydraException
 
-from oar_lightning.build import build_settings
 from oar_lightning.build_data import build_keep
 from oar_lightning.config_check import ConfigError
 from oar_lightning.data.chain import ChainProblems
@@ -22,6 +21,7 @@ from oar_lightning.data.prompts import PlainPrompt
 from oar_lightning.data.stream import ProblemStream
 from oar_lightning.paths import conf_dir
 from oar_lightning.policy import PretrainedPolicy
+from oar_lightning.settings import build_settings
 
 # one row of each set as its publisher lays it out (columns of the dataset's card), and what it says
 GSM8K = ({"question": "1+1?", "answer": "1+1=<<1+1=2>>2\n#### 2"}, "1+1?", "2")
