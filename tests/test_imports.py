@@ -139,9 +139,9 @@ def test_pure_files_know_torch_and_the_standard_library_only(module: str) -> Non
     assert {unit(t) for t in own(MODULES[module])} <= PURE
 
 
-def test_only_build_multirun_tasks_and_main_know_hydra() -> None:
+def test_only_settings_build_multirun_tasks_and_main_know_hydra() -> None:
     users = {m for m, path in MODULES.items() if any(i.split(".")[0] in ("hydra", "omegaconf") for i in imports(path))}
-    assert {unit(m) for m in users} == {"build", "build_data", "multirun", "search_space", "tasks", "__main__"}
+    assert {unit(m) for m in users} == {"build", "build_data", "multirun", "search_space", "settings", "tasks", "__main__"}
 
 
 def test_the_worker_and_the_first_checks_import_nothing_slow() -> None:
