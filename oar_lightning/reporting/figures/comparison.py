@@ -41,7 +41,8 @@ def arm_bars(study: Study, curves: Curves) -> Drawing | LeftOut:
     if compared and study.baseline:
         panels[1].axvline(0, color=GREY, linewidth=1)
         panels[1].margins(x=0.1)
-        panels[1].set(xlabel=f"difference from {study.baseline.label}{', points' if unit else ''}")
+        # the name of an arm may be wider than its panel
+        panels[1].set(xlabel=f"difference{', points' if unit else ''}, from\n{study.baseline.label}")
     caption = "Bars are means, whiskers bootstrap 95 % intervals over seeds, dots runs."
     return Drawing(title, caption + (" Right: differences paired by seed." if compared else ""), figure)
 
