@@ -14,6 +14,7 @@ from lightning.pytorch.strategies.deepspeed import reset_seed
 from torch import Tensor
 
 from oar_lightning.deepspeed_checkpoint import Layout, import_deepspeed, loading_data_only
+from oar_lightning.policy import frozen_weights
 from oar_lightning.strategies import RankLauncher
 
 
@@ -27,7 +28,7 @@ class ZeroRedundancy(DeepSpeedStrategy):
 
     def __init__(self, stage: int, **settings: Any) -> None:
         import_deepspeed(f"trainer=deepspeed_zero{stage}")
-        super().__init__(stage=stage, **settings)
+        super().__init__(stage=stage, **{"exclude_frozen_parameters": True} | settings)
         self.stage = stage
         self._leaves_out_step = False
         assert isinstance(self.config, dict)
@@ -97,7 +98,7 @@ class ZeroRedundancy(DeepSpeedStrategy):
         return self.model.checkpoint_engine, "save"
 
     def load_checkpoint(self, checkpoint_path: Any, weights_only: bool | None = None) -> dict[str, Any]:
-        with loading_data_only():
+        with loading_data_only(), own_frozen_weights(self.model):
             return dict(super().load_checkpoint(checkpoint_path, weights_only))
 
     @contextlib.contextmanager
@@ -120,3 +121,19 @@ class ZeroRedundancy(DeepSpeedStrategy):
                 yield
             finally:
                 offload._register_deepspeed_module(offload.module)
+
+
+@contextlib.contextmanager
+def own_frozen_weights(engine: Any) -> Iterator[None]:
+    """Within, DeepSpeed loads a checkpoint without the weights that are not trained: the engine's stay."""
+    load = engine.load_module_state_dict
+
+    def filled_in(checkpoint: dict[str, Any], **settings: Any) -> None:
+        checkpoint["module"] = frozen_weights(engine.module) | checkpoint["module"]
+        load(checkpoint, **settings)
+
+    engine.load_module_state_dict = filled_in
+    try:
+        yield
+    finally:
+        del engine.load_module_state_dict  # the class's own shows again

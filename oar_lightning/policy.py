@@ -202,17 +202,18 @@ def export_policy(model: Any, tokenizer: Any, folder: Path, state: dict[str, tor
 
 def leave_out_frozen(module: torch.nn.Module, checkpoint: dict[str, Any]) -> None:
     """Keep weights that are not trained, which a LoRA policy loads anyway, out of a checkpoint."""
-    frozen = _frozen(module)
+    frozen = frozen_weights(module)
     checkpoint["state_dict"] = {k: v for k, v in checkpoint["state_dict"].items() if k not in frozen}
 
 
 def fill_in_frozen(module: torch.nn.Module, checkpoint: dict[str, Any]) -> None:
     """The module's own in their place. (DeepSpeed keeps weights in files of its own, and has no state here.)"""
     if "state_dict" in checkpoint:
-        checkpoint["state_dict"] = _frozen(module) | checkpoint["state_dict"]
+        checkpoint["state_dict"] = frozen_weights(module) | checkpoint["state_dict"]
 
 
-def _frozen(module: torch.nn.Module) -> dict[str, torch.Tensor]:
+def frozen_weights(module: torch.nn.Module) -> dict[str, torch.Tensor]:
+    """Those that are not trained, under every name that they have."""
     return {name: p for name, p in module.named_parameters(remove_duplicate=False) if not p.requires_grad}
 
 

@@ -13,12 +13,12 @@ from typing import Any
 import lightning as L
 import torch
 from fixtures import fit, make_module, tiny_policy, weights
-from rank_worker import Watch, configured
+from rank_worker import Watch, configured, lora_policy
 
 from oar_lightning.callbacks import Divergence, DivergenceConfig, FinalWeights, LastCheckpoint, RandomState, RunIdentity
 from oar_lightning.callbacks import checkpoint as checkpoint_module
 from oar_lightning.data.stream import UpdatePlan
-from oar_lightning.policy import export_policy
+from oar_lightning.policy import Policy, export_policy
 from oar_lightning.ranks import whole_weights
 from oar_lightning.scoring import OarG
 from oar_lightning.sweep.trial import Diverged
@@ -28,9 +28,11 @@ PLAN = UpdatePlan(problems=4, group_size=4, minibatches=2, microbatches=2)
 """Two optimizer steps per batch of rollouts: the checkpoint of step 3 is in the middle of one."""
 
 
-def train(folder: Path, trainer: str, ckpt_path: Path | None = None) -> dict[str, Any]:
+def train(
+    folder: Path, trainer: str, ckpt_path: Path | None = None, make: Callable[[], Policy] = tiny_policy
+) -> dict[str, Any]:
     """Train to the last step with checkpoints in `folder`."""
-    policy = tiny_policy()
+    policy = make()
     watch, final = Watch(), FinalWeights()
     module = make_module(policy, scorer=OarG(), update=PLAN, lr=1e-3)
     callbacks = [watch, final, RandomState(), RunIdentity(lambda: "run"), LastCheckpoint(folder, EVERY)]
@@ -117,6 +119,9 @@ if __name__ == "__main__":
     whole = folder / "whole"
     if action == "resume":
         found = {"whole": train(whole, trainer), "resumed": train(folder / "resumed", trainer, whole / "previous.ckpt")}
+    elif action == "lora":
+        found = {"whole": train(whole, trainer, make=lora_policy)}
+        found["resumed"] = train(folder / "resumed", trainer, whole / "previous.ckpt", lora_policy)
     elif action == "go_on":
         found = {"resumed": train(folder / "killed", trainer, folder / "killed" / "last.ckpt")}
     elif action == "nan":

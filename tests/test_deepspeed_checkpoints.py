@@ -16,6 +16,7 @@ from checkpoint_worker import EVERY, STEPS
 from fixtures import tiny_policy
 from omegaconf import OmegaConf
 from rank_jobs import run_on_two, start
+from rank_worker import lora_policy
 from transformers import AutoModelForCausalLM
 
 from oar_lightning.config_check import ConfigError
@@ -72,6 +73,20 @@ def test_last_and_previous_are_whole_and_nothing_else_is_left(job: Job) -> None:
     names = {path.name for path in job.folder.iterdir()} - {"policy"}
     assert names == {"last.ckpt", "previous.ckpt", *((job.folder / n).readlink().name for n in ("last.ckpt", "previous.ckpt"))}
     assert not list(job.folder.rglob("*.py")), "no scripts in a checkpoint"
+
+
+def test_checkpoints_of_lora_hold_what_is_trained_and_are_resumed_and_exported(tmp_path: Path) -> None:
+    found = run_on_two(tmp_path, WORKER, "deepspeed_zero2", "lora")[0]
+    assert same(found["resumed"]["weights"], found["whole"]["weights"])
+    saved = read_saved(tmp_path / "whole" / "last.ckpt", None)
+    stored = read_weights(saved)
+    assert stored
+    assert all("lora_" in name for name in stored)
+    assert sum(path.stat().st_size for path in parts(tmp_path / "whole")) < 400_000
+    policy = lora_policy()
+    put_weights(policy, saved)
+    for name, weight in policy.model.named_parameters():
+        assert weight.equal(found["whole"]["weights"][name]), name
 
 
 def parts(folder: Path) -> list[Path]:

@@ -16,7 +16,7 @@ from oar_lightning import build, build_data
 from oar_lightning.config_check import ConfigError
 from oar_lightning.data.datamodule import sample_texts
 from oar_lightning.deepspeed_checkpoint import consolidated_weights
-from oar_lightning.policy import FreshPolicy, Policy, export_policy
+from oar_lightning.policy import FreshPolicy, Policy, export_policy, frozen_weights
 from oar_lightning.tasks.train import Saved, find_checkpoint, read_saved
 
 log = logging.getLogger(__name__)
@@ -48,17 +48,18 @@ def bare_policy(cfg: DictConfig) -> Policy:
 
 
 def put_weights(policy: Policy, saved: Saved) -> None:
-    """Put the checkpoint's weights in place of the policy's.
+    """Put the checkpoint's weights in place of the policy's; those that were not trained (LoRA) are not in it.
 
     Raises:
         ConfigError: where they do not fit.
     """
     weights = read_weights(saved)
     try:
-        policy.model.load_state_dict(weights)
+        policy.model.load_state_dict(frozen_weights(policy.model) | weights)
     except RuntimeError as error:
+        differences = str(error).splitlines()[1].strip()
         raise ConfigError(
-            f"ckpt_path={saved.checkpoint}: its weights do not fit the policy ({str(error).splitlines()[1].strip()}); give "
+            f"ckpt_path={saved.checkpoint}: its weights do not fit the policy ({differences:.300}); give "
             f"the policy=... of the run, see {saved.checkpoint.parent.parent / '.hydra' / 'overrides.yaml'}"
         ) from error
 

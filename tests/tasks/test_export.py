@@ -9,6 +9,7 @@ import pytest
 import torch
 from fixtures import built_in_policy, fit, make_module, tiny_policy, weights
 from omegaconf import OmegaConf
+from rank_worker import lora_policy
 from transformers import AutoModelForCausalLM
 
 from oar_lightning.callbacks import LastCheckpoint, RunIdentity
@@ -37,6 +38,16 @@ def test_the_exported_policy_is_the_checkpoint_s(trained: Any, tmp_path: Path) -
     found = weights_of(AutoModelForCausalLM.from_pretrained(tmp_path / "policy"))
     assert found.keys() == expected.keys()
     assert all(found[name].equal(weight) for name, weight in expected.items())
+
+
+def test_a_checkpoint_of_adapters_is_exported_with_the_weights_that_they_adapt(tmp_path: Path) -> None:
+    policy, folder = lora_policy(), tmp_path / "checkpoints"
+    fit(make_module(policy, lr=1e-2), 2, [RunIdentity(lambda: None), LastCheckpoint(folder, 1)])
+    other = lora_policy()
+    put_weights(other, read_saved(folder / LAST, None))
+    expected = weights_of(policy.model)
+    assert any((weight != expected[name]).any() for name, weight in weights_of(lora_policy().model).items())
+    assert all(weight.equal(expected[name]) for name, weight in weights_of(other.model).items())
 
 
 def test_a_policy_of_another_size_is_refused(trained: Any) -> None:
