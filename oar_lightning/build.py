@@ -16,7 +16,7 @@ from lightning.pytorch.plugins.environments import SLURMEnvironment, TorchElasti
 from omegaconf import DictConfig, OmegaConf
 
 from oar_lightning.answer_span import AnswerFormat
-from oar_lightning.build_data import build_keep
+from oar_lightning.build_data import build_keep, build_train
 from oar_lightning.callbacks import (
     Divergence,
     EvaluationCallback,
@@ -166,6 +166,15 @@ def _pruning(evaluation: EvaluationCallback) -> list[L.Callback]:
     from oar_lightning.callbacks.trial import MedianPruning  # Optuna takes seconds to import
 
     return [MedianPruning(ticket, evaluation)]
+
+
+def bare_policy(cfg: DictConfig) -> Policy:
+    """The policy that a run begins with."""
+    spec = instantiate(cfg.policy)
+    if not isinstance(spec, FreshPolicy):
+        return Policy(*spec.load())
+    problems = build_train(cfg)
+    return spec.build(sample_texts(problems, instantiate(cfg.data.prompt).render, int(cfg.supervised.tokenizer_problems)))
 
 
 def load_policy(spec: PretrainedPolicy | FreshPolicy, task: str, device: torch.device) -> Policy:

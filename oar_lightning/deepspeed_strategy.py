@@ -28,7 +28,8 @@ class ZeroRedundancy(DeepSpeedStrategy):
 
     def __init__(self, stage: int, **settings: Any) -> None:
         import_deepspeed(f"trainer=deepspeed_zero{stage}")
-        super().__init__(stage=stage, **{"exclude_frozen_parameters": True} | settings)
+        # in stage 3 they are divided too, and every part is wanted back
+        super().__init__(stage=stage, **{"exclude_frozen_parameters": stage < 3} | settings)
         self.stage = stage
         self._leaves_out_step = False
         assert isinstance(self.config, dict)
@@ -98,7 +99,8 @@ class ZeroRedundancy(DeepSpeedStrategy):
         return self.model.checkpoint_engine, "save"
 
     def load_checkpoint(self, checkpoint_path: Any, weights_only: bool | None = None) -> dict[str, Any]:
-        with loading_data_only(), own_frozen_weights(self.model):
+        filled_in = own_frozen_weights(self.model) if self.stage < 3 else contextlib.nullcontext()
+        with loading_data_only(), filled_in:
             return dict(super().load_checkpoint(checkpoint_path, weights_only))
 
     @contextlib.contextmanager

@@ -184,6 +184,11 @@ ADAPTER = "adapter"
 """In an exported policy's folder: the LoRA adapters alone, in `peft`'s format."""
 
 
+def has_adapters(model: Any) -> bool:
+    """Whether the model is one of `peft`'s."""
+    return hasattr(model, "merge_and_unload")
+
+
 def export_policy(model: Any, tokenizer: Any, folder: Path, state: dict[str, torch.Tensor] | None = None) -> None:
     """Save model and tokenizer in Hugging Face format (safetensors); LoRA adapters are merged into a copy, and saved by
     themselves in `ADAPTER`.
@@ -191,7 +196,7 @@ def export_policy(model: Any, tokenizer: Any, folder: Path, state: dict[str, tor
     `state`: the weights, where the model itself holds a part of them only.
     """
     folder.mkdir(parents=True, exist_ok=True)
-    if hasattr(model, "merge_and_unload"):
+    if has_adapters(model):
         import copy
 
         model.save_pretrained(folder / ADAPTER)

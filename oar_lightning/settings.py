@@ -5,7 +5,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 
 from hydra.utils import instantiate
-from omegaconf import DictConfig, OmegaConf
+from omegaconf import DictConfig
 
 from oar_lightning.advantage import AdvantageConfig
 from oar_lightning.answer_span import AnswerFormat
@@ -99,12 +99,6 @@ def _check_combinations(settings: Settings, cfg: DictConfig) -> None:
             "update.token_budget to a number or null, or loss.reduction=dapo, the same mean over the whole step"
         )
     settings.engine.check(settings.sampling)
-    strategy = cfg.trainer.get("strategy")
-    if settings.policy.lora is not None and OmegaConf.is_dict(strategy) and strategy.get("stage") == 3:
-        raise ConfigError(
-            "trainer.strategy.stage=3 with policy.lora: adapters that are divided among ranks cannot be merged for the export; "
-            "use trainer=deepspeed_zero2, or policy.lora=null"
-        )
     check_data_options(cfg)
     if cfg.optimizer.get("fused") and "mixed" in str(cfg.trainer.precision) and cfg.trainer.get("gradient_clip_val"):
         raise ConfigError(

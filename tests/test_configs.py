@@ -212,11 +212,6 @@ BAD = [
     (["rollout.temperature=0"], "set rollout.temperature > 0"),
     (["rollout.top_p=0"], "rollout.top_p"),
     (["loss=gspo", "scorer=oar_g"], "use loss=gspo_token (loss.ratio=sequence_token) or scorer=uniform"),
-    (
-        ["policy=hf_lora", "policy.name=a/b", "trainer=deepspeed_zero3"],
-        "trainer.strategy.stage=3 with policy.lora: adapters that are divided among ranks cannot be merged for the export; use "
-        "trainer=deepspeed_zero2",
-    ),
     (["policy=fresh"], "policy=fresh is a random policy"),
     (["policy.dtype=float64"], "policy.dtype must be one of float32, bfloat16, float16, auto"),
     (["+trainer.accumulate_grad_batches=2"], "use update.microbatches instead"),

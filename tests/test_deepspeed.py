@@ -13,7 +13,7 @@ pytest.importorskip("deepspeed", reason="the extra deepspeed is not installed", 
 
 METHODS = ["grpo", "oar_g", "oar_p"]
 UNUSED = ["uniform_short", "oar_g_unused", "oar_p_unused"]
-SHORT = [*UNUSED, "full_disk", "some_learn", "nobody_learns", "warm_start_too_long"]
+SHORT = [*UNUSED, "lora", "full_disk", "some_learn", "nobody_learns", "warm_start_too_long"]
 LONG = [*METHODS, "budget", "samples_again", "warm_start", *SHORT]
 KINDS = {"zero1": SHORT, "zero2": LONG, "zero2_offload": SHORT, "zero3": LONG, "zero3_offload": SHORT}
 

@@ -75,14 +75,20 @@ def test_last_and_previous_are_whole_and_nothing_else_is_left(job: Job) -> None:
     assert not list(job.folder.rglob("*.py")), "no scripts in a checkpoint"
 
 
-def test_checkpoints_of_lora_hold_what_is_trained_and_are_resumed_and_exported(tmp_path: Path) -> None:
-    found = run_on_two(tmp_path, WORKER, "deepspeed_zero2", "lora")[0]
+@pytest.mark.parametrize("stage", [2, 3])
+def test_checkpoints_of_lora_are_resumed_and_exported(stage: int, tmp_path: Path) -> None:
+    """In stage 2 they hold what is trained and little else."""
+    found = run_on_two(tmp_path, WORKER, f"deepspeed_zero{stage}", "lora")[0]
     assert same(found["resumed"]["weights"], found["whole"]["weights"])
     saved = read_saved(tmp_path / "whole" / "last.ckpt", None)
     stored = read_weights(saved)
-    assert stored
-    assert all("lora_" in name for name in stored)
-    assert sum(path.stat().st_size for path in parts(tmp_path / "whole")) < 400_000
+    assert any("lora_" in name for name in stored)
+    assert all("lora_" in name for name in stored) == (stage == 2)
+    with loading_data_only():
+        names = {name for path in parts(tmp_path / "whole") for name in torch.load(path).get("module", {})}
+    others = {name for name in names if "lora_" not in name}
+    # of the two names of a tied weight DeepSpeed leaves out one
+    assert (others == {"model.base_model.model.lm_head.weight"}) == (stage == 2)
     policy = lora_policy()
     put_weights(policy, saved)
     for name, weight in policy.model.named_parameters():

@@ -8,15 +8,13 @@ from pathlib import Path
 
 import torch
 from hydra.core.hydra_config import HydraConfig
-from hydra.utils import instantiate
 from omegaconf import DictConfig
 from torch import Tensor
 
-from oar_lightning import build, build_data
+from oar_lightning import build
 from oar_lightning.config_check import ConfigError
-from oar_lightning.data.datamodule import sample_texts
 from oar_lightning.deepspeed_checkpoint import consolidated_weights
-from oar_lightning.policy import FreshPolicy, Policy, export_policy, frozen_weights
+from oar_lightning.policy import Policy, export_policy, frozen_weights
 from oar_lightning.tasks.train import Saved, find_checkpoint, read_saved
 
 log = logging.getLogger(__name__)
@@ -33,18 +31,9 @@ def prepare(cfg: DictConfig) -> Callable[[], None]:
     saved = read_saved(checkpoint, None, cfg.ckpt_fallback)
     folder = Path(cfg.export_to).expanduser() if cfg.export_to else Path(HydraConfig.get().runtime.output_dir) / "policy"
     build.seed_everything(cfg.seed)
-    policy = bare_policy(cfg)
+    policy = build.bare_policy(cfg)
     put_weights(policy, saved)
     return lambda: export(policy, saved, folder)
-
-
-def bare_policy(cfg: DictConfig) -> Policy:
-    """The policy that the run began with."""
-    spec = instantiate(cfg.policy)
-    if not isinstance(spec, FreshPolicy):
-        return Policy(*spec.load())
-    problems = build_data.build_train(cfg)
-    return spec.build(sample_texts(problems, instantiate(cfg.data.prompt).render, int(cfg.supervised.tokenizer_problems)))
 
 
 def put_weights(policy: Policy, saved: Saved) -> None:

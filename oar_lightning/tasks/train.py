@@ -22,7 +22,7 @@ from oar_lightning.config_check import ConfigError
 from oar_lightning.deepspeed_checkpoint import Layout, check_checksums, read_summary
 from oar_lightning.launch import by_srun, is_first_rank, is_restart, requeue
 from oar_lightning.locks import FileLock
-from oar_lightning.policy import export_policy
+from oar_lightning.policy import export_policy, has_adapters
 from oar_lightning.settings import build_settings
 from oar_lightning.strategies import end_other_ranks, killed_rank, report_lost_ranks
 from oar_lightning.sweep.process import describe_exit
@@ -224,7 +224,12 @@ def finish(cfg: DictConfig, job: build.Run, run_dir: Path) -> float | None:
         sys.exit(128 + (signal.SIGTERM if told_to_end else signal.SIGINT))
     folder = Path(cfg.export_to).expanduser() if cfg.export_to else run_dir / "policy"
     if job.trainer.is_global_zero:
-        export_policy(job.policy.model, job.policy.tokenizer, folder, job.weights.state)
+        policy, weights = job.policy, job.weights.state
+        if weights is not None and has_adapters(policy.model):  # they cannot be merged where each rank holds a part
+            policy = build.bare_policy(cfg)
+            policy.model.load_state_dict(weights)
+            weights = None
+        export_policy(policy.model, policy.tokenizer, folder, weights)
     metrics = final_metrics(job)
     job.tracker.write_metrics(metrics, job.trainer.global_step)
     state = {"trial_state": "complete"} if current_ticket() else {}
