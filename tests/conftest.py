@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import gc
 import os
 
 os.environ.setdefault("HF_HUB_OFFLINE", "1")
@@ -28,6 +29,11 @@ from toy import gpt2, qwen2_golden
 # the same examples on every run
 hypothesis.settings.register_profile("repeatable", derandomize=True, deadline=None)
 hypothesis.settings.load_profile("repeatable")
+
+
+def pytest_collection_finish() -> None:
+    """What all the imports have made is not looked through again at each garbage collection."""
+    gc.freeze()
 
 
 @pytest.fixture(autouse=True)

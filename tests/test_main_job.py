@@ -127,8 +127,15 @@ def test_resume_continues_the_same_run_with_more_steps(folder: Path, finished: s
     assert more.returncode == 0, more.stderr
     found = mlflow_run(folder)
     assert [m.step for m in client(folder).get_metric_history(found.info.run_id, "reward")] == [1, 2, 3, 4, 5, 6]
-    whole = run(folder, "name=whole", "trainer.max_steps=6", "logger=none")
-    assert whole.returncode == 0, whole.stderr
+
+
+@pytest.mark.slow
+def test_a_resumed_run_exports_the_policy_of_an_uninterrupted_one(
+    folder: Path, finished: subprocess.CompletedProcess[str]
+) -> None:
+    for arguments in (("resume=true", "trainer.max_steps=8"), ("name=whole", "trainer.max_steps=8", "logger=none")):
+        done = run(folder, *arguments)
+        assert done.returncode == 0, done.stderr
     exported = [next((folder / "outputs" / name / "seed0").glob("*/policy/model.safetensors")) for name in ("smoke", "whole")]
     assert exported[0].read_bytes() == exported[1].read_bytes()
 

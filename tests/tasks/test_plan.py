@@ -55,6 +55,7 @@ def test_what_does_not_fit_ends_with_1_and_budgets_that_do(prepared: Prepare, ca
     assert "does NOT fit" not in capsys.readouterr().out
 
 
+@pytest.mark.slow
 def test_budgets_that_are_auto_are_planned_as_proposed(prepared: Prepare, capsys: pytest.CaptureFixture[str]) -> None:
     """What does not fit in one pass of each phase fits so, and nothing larger is proposed."""
     auto = [f"{phase}.token_budget=auto" for phase in ("update", "rollout", "scorer")]
