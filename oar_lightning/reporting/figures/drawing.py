@@ -56,7 +56,7 @@ def legend_below(figure: Figure, axis: Axes) -> None:
     """One legend under all panels, in as many columns as fit; the figure grows by its rows."""
     handles, labels = axis.get_legend_handles_labels()
     if handles:
-        widest = max(map(len, labels)) + 5
+        widest = max(map(len, labels)) + 9  # its line and the spaces about it
         columns = max(1, min(len(labels), int(figure.get_figwidth() * CHARACTERS_PER_INCH) // widest))
         figure.set_figheight(figure.get_figheight() + 0.2 * (math.ceil(len(labels) / columns) - 1))
         figure.legend(handles, labels, loc="outside lower center", ncols=columns, fontsize="small", frameon=False)
