@@ -29,11 +29,10 @@ from oar_lightning.callbacks import (
     RunSeconds,
     TrainingProgress,
 )
-from oar_lightning.collecting import Method
 from oar_lightning.config_check import ConfigError
 from oar_lightning.data.datamodule import MathDataModule, benchmark_problems, sample_texts
 from oar_lightning.data.prompts import PromptTemplate
-from oar_lightning.data.stream import UpdatePlan
+from oar_lightning.data.stream import ProblemSource, UpdatePlan
 from oar_lightning.language_model import check_head
 from oar_lightning.mlflow_logger import FOLDER, DurableMLFlowLogger, MLflowConfig
 from oar_lightning.module import PolicyOptimization
@@ -85,11 +84,7 @@ def build_run(cfg: DictConfig, settings: Settings, run_dir: Path, run_id: str | 
     assert settings.train is not None, "refused before"
     steps = int(cfg.trainer.max_steps)
     logger = build_logger(cfg, run_dir, run_id, resume)
-    prompt = instantiate(cfg.data.prompt)
-    if isinstance(settings.policy, FreshPolicy):
-        policy = settings.policy.build(sample_texts(settings.train, prompt.render, settings.supervised.tokenizer_problems))
-    else:
-        policy = settings.policy.load()
+    policy = bare_policy(cfg, settings.train)
     check_head(policy.model)
     prompt = instantiate(cfg.data.prompt, tokenizer=policy.tokenizer)
     stage = build_stage(policy, prompt, settings.answer, settings.rewards, settings.engine)
@@ -105,9 +100,7 @@ def build_run(cfg: DictConfig, settings: Settings, run_dir: Path, run_id: str | 
         module = PolicyOptimization(
             policy=policy,
             stage=stage,
-            method=Method(
-                settings.scorer, settings.gate, settings.advantage, settings.loss, settings.update, settings.sampling
-            ),
+            method=settings,
             optimizer=optimizer,
             schedule=settings.schedule,
             seed=int(cfg.seed),
@@ -168,13 +161,14 @@ def _pruning(evaluation: EvaluationCallback) -> list[L.Callback]:
     return [MedianPruning(ticket, evaluation)]
 
 
-def bare_policy(cfg: DictConfig) -> Policy:
-    """The policy that a run begins with."""
-    spec = instantiate(cfg.policy)
+def bare_policy(cfg: DictConfig, train: ProblemSource | None = None) -> Policy:
+    """The policy that a run begins with. `train`: its training problems, where they are built already."""
+    spec: PretrainedPolicy | FreshPolicy = instantiate(cfg.policy)
     if not isinstance(spec, FreshPolicy):
-        return Policy(*spec.load())
-    problems = build_train(cfg)
-    return spec.build(sample_texts(problems, instantiate(cfg.data.prompt).render, int(cfg.supervised.tokenizer_problems)))
+        return spec.load()
+    render = instantiate(cfg.data.prompt).render
+    problems = build_train(cfg) if train is None else train
+    return spec.build(sample_texts(problems, render, int(cfg.supervised.tokenizer_problems)))
 
 
 def load_policy(spec: PretrainedPolicy | FreshPolicy, task: str, device: torch.device) -> Policy:

@@ -16,6 +16,8 @@ from types import ModuleType
 import torch
 from torch import Tensor
 
+from oar_lightning.scopes import environment
+
 SUMMARY = "summary.json"
 TAG = "checkpoint"
 """The name that Lightning gives to DeepSpeed's part of a folder."""
@@ -70,15 +72,8 @@ def loading_data_only() -> Iterator[None]:
     import_deepspeed("a DeepSpeed checkpoint")
     places = [path.rsplit(".", 1) for path in STORED_CLASSES]
     classes = [getattr(importlib.import_module(module), name) for module, name in places]
-    former = os.environ.get(FORCE)
-    os.environ[FORCE] = "1"
-    try:
-        with torch.serialization.safe_globals(classes):
-            yield
-    finally:
-        del os.environ[FORCE]
-        if former is not None:
-            os.environ[FORCE] = former
+    with environment({FORCE: "1"}), torch.serialization.safe_globals(classes):
+        yield
 
 
 def complete_folder(folder: Path, global_step: int, run_id: str | None, layout: Layout) -> None:

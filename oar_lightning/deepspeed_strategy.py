@@ -15,6 +15,7 @@ from torch import Tensor
 
 from oar_lightning.deepspeed_checkpoint import Layout, import_deepspeed, loading_data_only
 from oar_lightning.policy import frozen_weights
+from oar_lightning.scopes import replaced
 from oar_lightning.strategies import RankLauncher
 
 
@@ -134,8 +135,5 @@ def own_frozen_weights(engine: Any) -> Iterator[None]:
         checkpoint["module"] = frozen_weights(engine.module) | checkpoint["module"]
         load(checkpoint, **settings)
 
-    engine.load_module_state_dict = filled_in
-    try:
+    with replaced(engine, "load_module_state_dict", filled_in):
         yield
-    finally:
-        del engine.load_module_state_dict  # the class's own shows again

@@ -7,34 +7,26 @@ from dataclasses import dataclass
 from hydra.utils import instantiate
 from omegaconf import DictConfig
 
-from oar_lightning.advantage import AdvantageConfig
 from oar_lightning.answer_span import AnswerFormat
 from oar_lightning.build_data import build_benchmarks, build_train, check_data_options
 from oar_lightning.callbacks import DivergenceConfig
+from oar_lightning.collecting import Method
 from oar_lightning.config_check import READS_TRAINING_DATA, ConfigError
-from oar_lightning.data.stream import ProblemSource, UpdatePlan
+from oar_lightning.data.stream import ProblemSource
 from oar_lightning.evaluation import EvaluationConfig
-from oar_lightning.gating import GateConfig
-from oar_lightning.loss import LossConfig
 from oar_lightning.policy import FreshPolicy, PretrainedPolicy
 from oar_lightning.reward import Rewards
-from oar_lightning.rollout import EngineConfig, SamplingConfig
+from oar_lightning.rollout import EngineConfig
 from oar_lightning.schedule import Schedule
-from oar_lightning.scoring import Scorer, Uniform, as_scorer
+from oar_lightning.scoring import Uniform, as_scorer
 from oar_lightning.supervised import SupervisedConfig
 
 
 @dataclass(frozen=True)
-class Settings:
-    """Every cheap object of a run, built and thereby checked."""
+class Settings(Method):
+    """Every cheap object of a run, built and thereby checked: its method, and what that is applied to."""
 
     policy: PretrainedPolicy | FreshPolicy
-    scorer: Scorer
-    gate: GateConfig
-    advantage: AdvantageConfig
-    loss: LossConfig
-    update: UpdatePlan
-    sampling: SamplingConfig
     engine: EngineConfig
     answer: AnswerFormat
     rewards: Rewards

@@ -22,6 +22,7 @@ from lightning.pytorch.callbacks import ModelCheckpoint
 from oar_lightning.deepspeed_checkpoint import complete_folder
 from oar_lightning.launch import by_srun
 from oar_lightning.ranks import gathered, rank, whole_weights
+from oar_lightning.scopes import replaced
 
 log = logging.getLogger(__name__)
 
@@ -116,13 +117,12 @@ class LastCheckpoint(ModelCheckpoint):
         with write_errors(trainer) as errors:
             trainer.save_checkpoint(aside)
         told = first_of_all(errors)
-        if told is None:
-            if trainer.is_global_zero:
-                try:
-                    self._put_in_place(trainer, aside)
-                except OSError as error:
-                    errors.append(error)
-            told = first_of_all(errors)
+        if told is None and trainer.is_global_zero:
+            try:
+                self._put_in_place(trainer, aside)
+            except OSError as error:
+                errors.append(error)
+        told = told or first_of_all(errors)
         if told is None:
             return
         if trainer.is_global_zero:
@@ -193,11 +193,8 @@ def write_errors(trainer: L.Trainer) -> Iterator[list[OSError]]:
             remove(Path(path))
             errors.append(error if isinstance(error, OSError) else OSError(f"{Path(path).name}: {str(error).splitlines()[0]}"))
 
-    setattr(owner, method, guarded)
-    try:
+    with replaced(owner, method, guarded):
         yield errors
-    finally:
-        delattr(owner, method)  # the class's own shows again
 
 
 def first_of_all(errors: list[OSError]) -> str | None:

@@ -11,22 +11,21 @@ import contextlib
 import importlib.util
 import os
 import tempfile
-import weakref
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from typing import Any, Literal
 
 import torch
 from jaxtyping import Float
 from torch import Tensor
-from torch.optim.optimizer import register_optimizer_step_post_hook
 
 from oar_lightning.language_model import base_model
 from oar_lightning.randomness import derive_seed, global_rng_kept
 from oar_lightning.ranks import rank, ranks
 from oar_lightning.rollout.hf import eos_token_ids
 from oar_lightning.rollout.sampling import Generation, SamplingConfig, encode_prompts, lay_out
-from oar_lightning.rollout.weights import checkpoint_weights, save_architecture
+from oar_lightning.rollout.weights import checkpoint_weights, count_optimizer_steps, save_architecture
+from oar_lightning.scopes import environment
 
 TEMPERATURES = (0.01, 2.0)
 """Above 0, vLLM raises lower temperatures to the first, with a warning, and refuses those above the second."""
@@ -111,7 +110,7 @@ class VllmEngine:
         self._asleep = False
         self._folder = tempfile.TemporaryDirectory(prefix="oar_lightning_vllm_")
         self._held: object = None  # the state of the weights that vLLM has
-        self._optimizer_steps = _count_optimizer_steps(self)
+        self._optimizer_steps = count_optimizer_steps(self)
 
     @torch.no_grad()
     def __call__(
@@ -208,8 +207,7 @@ class VllmEngine:
             )
         from vllm import LLM
 
-        if torch.cuda.is_available():
-            torch.cuda.empty_cache()
+        torch.cuda.empty_cache()
         save_architecture(model, self._folder.name)
         arguments: dict[str, Any] = {} if config.max_batch is None else {"max_num_seqs": config.max_batch}
         # in a process of its own vLLM's model could not be given tensors
@@ -288,37 +286,8 @@ def chosen_logprobs(completion: Any) -> Float[Tensor, " n"]:
     return logprobs
 
 
-def _count_optimizer_steps(owner: object) -> list[int]:
-    """One number, raised by every optimizer step of this process as long as `owner` lives.
-
-    Versions of parameters do not tell all: fused optimizers write without raising them.
-    """
-    steps = [0]
-
-    def count(*_: object) -> None:
-        steps[0] += 1
-
-    weakref.finalize(owner, register_optimizer_step_post_hook(count).remove)
-    return steps
-
-
 @contextlib.contextmanager
 def apart(model: Any) -> Iterator[None]:
     """vLLM runs in this process: it must neither see the trainer's autocast nor reseed the trainer's generators."""
     with torch.autocast(model.get_input_embeddings().weight.device.type, enabled=False), global_rng_kept():
         yield
-
-
-@contextlib.contextmanager
-def environment(variables: Mapping[str, str]) -> Iterator[None]:
-    """The process's environment with `variables` in it, then as it was."""
-    before = {name: os.environ.get(name) for name in variables}
-    os.environ.update(variables)
-    try:
-        yield
-    finally:
-        for name, value in before.items():
-            if value is None:
-                os.environ.pop(name, None)
-            else:
-                os.environ[name] = value

@@ -3,11 +3,13 @@
 from __future__ import annotations
 
 import copy
+import weakref
 from collections.abc import Iterator
 from typing import Any
 
 import torch
 from torch import Tensor
+from torch.optim.optimizer import register_optimizer_step_post_hook
 
 from oar_lightning.language_model import base_model
 
@@ -55,3 +57,17 @@ def save_architecture(model: Any, folder: str) -> None:
     config.architectures = [type(base).__name__]
     config.dtype = base.dtype
     config.save_pretrained(folder)
+
+
+def count_optimizer_steps(owner: object) -> list[int]:
+    """One number, raised by every optimizer step of this process as long as `owner` lives.
+
+    Versions of parameters do not tell all: fused optimizers write without raising them.
+    """
+    steps = [0]
+
+    def count(*_: object) -> None:
+        steps[0] += 1
+
+    weakref.finalize(owner, register_optimizer_step_post_hook(count).remove)
+    return steps

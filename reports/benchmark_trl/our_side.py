@@ -27,7 +27,6 @@ from turns import Turns
 import oar_lightning
 from oar_lightning import build
 from oar_lightning.benchmark import RandomShape, RandomWorkload
-from oar_lightning.collecting import Method
 from oar_lightning.data.datamodule import MathDataModule
 from oar_lightning.data.stream import Slot
 from oar_lightning.module import PolicyOptimization
@@ -35,7 +34,7 @@ from oar_lightning.paths import conf_dir
 from oar_lightning.policy import Policy, PretrainedPolicy
 from oar_lightning.reward import Accuracy, Rewards
 from oar_lightning.rollout import CachedEngine, SamplingConfig
-from oar_lightning.settings import build_settings
+from oar_lightning.settings import Settings, build_settings
 from oar_lightning.types import MathProblem, Rollouts
 
 
@@ -120,7 +119,7 @@ class TakesTurns(L.Callback):
         }
 
 
-def build_module(job: dict[str, Any], cfg: DictConfig, settings: build.Settings) -> PolicyOptimization:
+def build_module(job: dict[str, Any], cfg: DictConfig, settings: Settings) -> PolicyOptimization:
     """What `build.build_run` makes of the config; with random prompts, their own stage."""
     stage: Any
     if job["judge"] == "alternating":
@@ -131,8 +130,7 @@ def build_module(job: dict[str, Any], cfg: DictConfig, settings: build.Settings)
         policy = PretrainedPolicy(job["weights"]).load()
         prompt = instantiate(cfg.data.prompt, template="{question}", tokenizer=policy.tokenizer)  # the file's are rendered
         stage = build.build_stage(policy, prompt, settings.answer, settings.rewards)
-    method = Method(settings.scorer, settings.gate, settings.advantage, settings.loss, settings.update, settings.sampling)
-    return PolicyOptimization(policy, stage, method, instantiate(cfg.optimizer), settings.schedule, int(cfg.seed)).train()
+    return PolicyOptimization(policy, stage, settings, instantiate(cfg.optimizer), settings.schedule, int(cfg.seed)).train()
 
 
 def main(job_file: str, experiment: str) -> None:
