@@ -46,7 +46,7 @@ from oar_lightning.loss import Denominators, policy_loss
 from oar_lightning.paths import conf_dir
 from oar_lightning.randomness import derive_seed
 from oar_lightning.scoring import Scorer, as_scorer, checked_importance
-from oar_lightning.settings import build_settings
+from oar_lightning.settings import Settings, build_settings
 from oar_lightning.types import Rollouts
 
 HERE = Path(__file__).parent
@@ -70,7 +70,7 @@ METHODS: dict[str, tuple[list[str], GateConfig]] = {
 class Setup(NamedTuple):
     model: Any
     stage: Any
-    settings: build.Settings
+    settings: Settings
     scorers: dict[str, tuple[Scorer, GateConfig]]
 
 
