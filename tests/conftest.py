@@ -6,6 +6,7 @@ import gc
 import os
 
 os.environ.setdefault("HF_HUB_OFFLINE", "1")
+os.environ.setdefault("MLFLOW_DISABLE_TELEMETRY", "true")  # as `python -m oar_lightning` sets it
 os.environ.setdefault("OMP_NUM_THREADS", "1")  # before torch: the models are tiny, and threads that wait would spin
 
 from jaxtyping import install_import_hook

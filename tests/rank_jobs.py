@@ -4,26 +4,25 @@ from __future__ import annotations
 
 import os
 import socket
-import subprocess
-import sys
 from pathlib import Path
 from typing import Any
 
 import torch
+from commands import Forked
 
 
-def start(folder: Path, script: str, *arguments: str, ranks: int = 2) -> list[subprocess.Popen[bytes]]:
-    """The ranks of a job; each writes into `folder/rank<n>.log` (a pipe that nobody reads would fill up and block it)."""
+def start(folder: Path, script: str, *arguments: str, ranks: int = 2) -> list[Forked]:
+    """The ranks of a job; each writes into `folder/rank<n>.log`."""
     with socket.socket() as probe:
         probe.bind(("127.0.0.1", 0))
         port = probe.getsockname()[1]
     shared = {"MASTER_ADDR": "127.0.0.1", "MASTER_PORT": str(port), "WORLD_SIZE": str(ranks), "OMP_NUM_THREADS": "1"}
     return [
-        subprocess.Popen(
-            [sys.executable, str(Path(__file__).with_name(script)), str(folder), str(rank), str(ranks), *arguments],
-            env=os.environ | shared | {"LOCAL_RANK": str(rank), "RANK": str(rank), "NODE_RANK": "0"},
-            stdout=(folder / f"rank{rank}.log").open("wb"),
-            stderr=subprocess.STDOUT,
+        Forked(
+            Path.cwd(),
+            [str(Path(__file__).with_name(script)), str(folder), str(rank), str(ranks), *arguments],
+            os.environ | shared | {"LOCAL_RANK": str(rank), "RANK": str(rank), "NODE_RANK": "0"},
+            folder / f"rank{rank}.log",
         )
         for rank in range(ranks)
     ]
@@ -33,8 +32,8 @@ def run_on_two(folder: Path, script: str, *arguments: str, timeout: float = 400)
     """What two ranks of a job have found, kept by them in `folder/rank<n>.pt`."""
     processes = start(folder, script, *arguments)
     try:
-        for rank, process in enumerate(processes):
-            assert process.wait(timeout) == 0, (folder / f"rank{rank}.log").read_text()[-3000:]
+        for process in processes:
+            assert process.wait(timeout) == 0, process.shown[-3000:]
     finally:
         for process in processes:
             process.kill()

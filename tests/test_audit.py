@@ -4,15 +4,13 @@ from __future__ import annotations
 
 import gzip
 import json
-import os
 import re
-import subprocess
-import sys
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
 import pytest
+from commands import run
 from composing import composed
 
 from oar_lightning.answer_span import AnswerFormat
@@ -121,19 +119,13 @@ def test_files_that_cannot_be_read_are_named(tmp_path: Path) -> None:
         read_rows(torn)
 
 
-def run(folder: Path, *overrides: str) -> subprocess.CompletedProcess[str]:
-    command = [sys.executable, "-m", "oar_lightning", "task=audit", *overrides]
-    environment = {**os.environ, "COLUMNS": "200"}
-    return subprocess.run(command, cwd=folder, env=environment, capture_output=True, text=True, timeout=120)
-
-
 def test_the_command_prints_a_table_and_writes_one_object_a_file(tmp_path: Path) -> None:
     write(tmp_path / "p.jsonl.gz", PROBLEMS)
     write(tmp_path / "o.jsonl", OUTPUTS)
-    result = run(tmp_path, "audit.files=[p.jsonl.gz,o.jsonl]", "audit.output=deep/out.json")
-    assert result.returncode == 0, result.stderr
-    assert "75.00 %" in result.stdout
-    assert "not judged equal" in result.stdout
+    done = run(tmp_path, "task=audit", "audit.files=[p.jsonl.gz,o.jsonl]", "audit.output=deep/out.json")
+    assert done.code == 0, done.shown
+    assert "75.00 %" in done.shown
+    assert "not judged equal" in done.shown
     first, second = json.loads((tmp_path / "deep" / "out.json").read_text())
     assert (first["file"], first["rows"], second["file"], second["rows"]) == ("p.jsonl.gz", 6, "o.jsonl", 9)
     assert "agreement" not in first

@@ -3,20 +3,12 @@
 from __future__ import annotations
 
 import json
-import os
-import subprocess
-import sys
 from pathlib import Path
 
 import pytest
+from commands import run
 
 from oar_lightning.locks import FileLock
-
-
-def run(folder: Path, *arguments: str) -> subprocess.CompletedProcess[str]:
-    environment = {k: v for k, v in os.environ.items() if not k.startswith(("MLFLOW_", "HYDRA_"))} | {"OMP_NUM_THREADS": "1"}
-    command = [sys.executable, "-m", "oar_lightning", *arguments]
-    return subprocess.run(command, cwd=folder, capture_output=True, text=True, timeout=120, env=environment)
 
 
 @pytest.mark.parametrize(
@@ -28,26 +20,25 @@ def run(folder: Path, *arguments: str) -> subprocess.CompletedProcess[str]:
     ],
 )
 def test_a_bad_config_is_one_message_and_exit_code_1(tmp_path: Path, argument: str, expected: str) -> None:
-    result = run(tmp_path, argument)
-    shown = result.stdout + result.stderr
-    assert result.returncode == 1
-    assert "Traceback" not in shown
-    assert expected in shown
-    assert len(shown.splitlines()) <= 8
+    done = run(tmp_path, argument)
+    assert done.code == 1
+    assert "Traceback" not in done.shown
+    assert expected in done.shown
+    assert len(done.shown.splitlines()) <= 8
     assert not (tmp_path / "mlflow.db").exists(), "a run that cannot start leaves no trace in MLflow"
 
 
 def test_hydra_verbose_shows_the_traceback(tmp_path: Path) -> None:
-    result = run(tmp_path, "+sed=1", "hydra.verbose=true")
-    assert result.returncode == 1
-    assert "unknown key sed" in result.stdout + result.stderr
+    done = run(tmp_path, "+sed=1", "hydra.verbose=true")
+    assert done.code == 1
+    assert "unknown key sed" in done.shown
 
 
 def test_the_composed_config_can_be_printed(tmp_path: Path) -> None:
-    result = run(tmp_path, "+experiment=oar_g", "gate.tau=0.3", "--cfg", "job")
-    assert result.returncode == 0
+    done = run(tmp_path, "+experiment=oar_g", "gate.tau=0.3", "--cfg", "job")
+    assert done.code == 0
     for line in ("name: oar_g", "  _target_: oar_lightning.scoring.OarG", "  tau: 0.3"):
-        assert line in result.stdout.splitlines()
+        assert line in done.shown.splitlines()
     assert not list(tmp_path.iterdir())
 
 
@@ -56,17 +47,16 @@ def test_evaluating_files_needs_no_training_data(tmp_path: Path) -> None:
     (tmp_path / "own.jsonl").write_text("\n".join(map(json.dumps, rows)))
     columns = ["data.train.question_column=question", "data.train.solution_column=null"]
     evaluation = ["evaluation.samples=2", "logger=none", "data.evaluation.test.paths=own.jsonl"]
-    result = run(tmp_path, "task=evaluate", "data=files", *columns, *evaluation)
-    assert result.returncode == 0, result.stderr
-    assert "avg_at_2" in result.stdout
+    done = run(tmp_path, "task=evaluate", "data=files", *columns, *evaluation)
+    assert done.code == 0, done.shown
+    assert "avg_at_2" in done.shown
 
 
 def test_a_folder_in_which_a_run_is_at_work_is_refused(tmp_path: Path) -> None:
     folder = tmp_path / "here"
     with FileLock(folder / "run.lock"):
-        result = run(tmp_path, "+experiment=smoke", f"hydra.run.dir={folder}")
-    shown = result.stdout + result.stderr
-    assert result.returncode == 1
-    assert f"another process is training in {folder}" in shown
-    assert "Traceback" not in shown
+        done = run(tmp_path, "+experiment=smoke", f"hydra.run.dir={folder}")
+    assert done.code == 1
+    assert f"another process is training in {folder}" in done.shown
+    assert "Traceback" not in done.shown
     assert not (tmp_path / "mlflow.db").exists()

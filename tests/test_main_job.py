@@ -3,16 +3,13 @@
 from __future__ import annotations
 
 import json
-import os
 import re
 import signal
-import subprocess
-import sys
-import time
 from pathlib import Path
 
 import pytest
 import torch
+from commands import Done, run, run_from_scratch, start
 from mlflow import MlflowClient
 from transformers import AutoModelForCausalLM, AutoTokenizer
 
@@ -42,25 +39,14 @@ def folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
     return tmp_path_factory.mktemp("job")
 
 
-def command(*overrides: str) -> list[str]:
-    return [sys.executable, "-m", "oar_lightning", "+experiment=smoke", *overrides]
-
-
-def environment() -> dict[str, str]:
-    return {k: v for k, v in os.environ.items() if k != "MLFLOW_TRACKING_URI"} | {"OMP_NUM_THREADS": "1"}
-
-
-def run(folder: Path, *overrides: str) -> subprocess.CompletedProcess[str]:
-    return subprocess.run(command(*overrides), cwd=folder, env=environment(), capture_output=True, text=True, timeout=200)
-
-
 def client(folder: Path) -> MlflowClient:
     return MlflowClient(f"sqlite:///{folder}/mlflow.db")
 
 
 @pytest.fixture(scope="module")
-def finished(folder: Path) -> subprocess.CompletedProcess[str]:
-    return run(folder)
+def finished(folder: Path) -> Done:
+    """From a true start, as all that follows it is not."""
+    return run_from_scratch(folder, "+experiment=smoke")
 
 
 def mlflow_run(folder: Path):
@@ -69,14 +55,14 @@ def mlflow_run(folder: Path):
     return store.search_runs([experiment.experiment_id])[0]
 
 
-def test_smoke_ends_with_the_table_and_the_ui_command(finished: subprocess.CompletedProcess[str]) -> None:
-    assert finished.returncode == 0, finished.stderr
-    assert "before and after" in finished.stdout
-    assert "mlflow ui --backend-store-uri sqlite:///" in finished.stdout
-    assert "Traceback" not in finished.stdout + finished.stderr
+def test_smoke_ends_with_the_table_and_the_ui_command(finished: Done) -> None:
+    assert finished.code == 0, finished.shown
+    assert "before and after" in finished.shown
+    assert "mlflow ui --backend-store-uri sqlite:///" in finished.shown
+    assert "Traceback" not in finished.shown
 
 
-def test_mlflow_has_parameters_tags_and_every_metric(folder: Path, finished: subprocess.CompletedProcess[str]) -> None:
+def test_mlflow_has_parameters_tags_and_every_metric(folder: Path, finished: Done) -> None:
     found = mlflow_run(folder)
     assert found.info.status == "FINISHED"
     assert found.data.params["gate.tau"] == "0.4"
@@ -92,7 +78,7 @@ def test_mlflow_has_parameters_tags_and_every_metric(folder: Path, finished: sub
     assert found.data.metrics["credit/mass_error"] < 1e-6
 
 
-def test_artifacts_are_a_table_a_heatmap_and_the_config(folder: Path, finished: subprocess.CompletedProcess[str]) -> None:
+def test_artifacts_are_a_table_a_heatmap_and_the_config(folder: Path, finished: Done) -> None:
     run_id = mlflow_run(folder).info.run_id
     store = client(folder)
     assert [a.path for a in store.list_artifacts(run_id, "heatmaps")] == [
@@ -108,7 +94,7 @@ def test_artifacts_are_a_table_a_heatmap_and_the_config(folder: Path, finished: 
     assert "tau: 0.4" in Path(store.download_artifacts(run_id, "config.yaml")).read_text()
 
 
-def test_exported_policy_loads_with_transformers(folder: Path, finished: subprocess.CompletedProcess[str]) -> None:
+def test_exported_policy_loads_with_transformers(folder: Path, finished: Done) -> None:
     exported = Path(mlflow_run(folder).data.tags["final_model"])
     tokenizer, model = AutoTokenizer.from_pretrained(exported), AutoModelForCausalLM.from_pretrained(exported)
     trained = torch.load(exported.parent / "checkpoints" / "last.ckpt", weights_only=True)["state_dict"]
@@ -119,48 +105,31 @@ def test_exported_policy_loads_with_transformers(folder: Path, finished: subproc
     assert re.search(r"\\boxed\{\d+\}", tokenizer.decode(out[0]))
 
 
-def test_resume_continues_the_same_run_with_more_steps(folder: Path, finished: subprocess.CompletedProcess[str]) -> None:
-    done = run(folder, "resume=true")
-    assert done.returncode == 1
-    assert "raise trainer.max_steps" in done.stderr + done.stdout
-    more = run(folder, "resume=true", "trainer.max_steps=6")
-    assert more.returncode == 0, more.stderr
+def test_resume_continues_the_same_run_with_more_steps(folder: Path, finished: Done) -> None:
+    done = run(folder, "+experiment=smoke", "resume=true")
+    assert done.code == 1
+    assert "raise trainer.max_steps" in done.shown
+    more = run(folder, "+experiment=smoke", "resume=true", "trainer.max_steps=6")
+    assert more.code == 0, more.shown
     found = mlflow_run(folder)
     assert [m.step for m in client(folder).get_metric_history(found.info.run_id, "reward")] == [1, 2, 3, 4, 5, 6]
 
 
 @pytest.mark.slow
-def test_a_resumed_run_exports_the_policy_of_an_uninterrupted_one(
-    folder: Path, finished: subprocess.CompletedProcess[str]
-) -> None:
+def test_a_resumed_run_exports_the_policy_of_an_uninterrupted_one(folder: Path, finished: Done) -> None:
     for arguments in (("resume=true", "trainer.max_steps=8"), ("name=whole", "trainer.max_steps=8", "logger=none")):
-        done = run(folder, *arguments)
-        assert done.returncode == 0, done.stderr
+        done = run(folder, "+experiment=smoke", *arguments)
+        assert done.code == 0, done.shown
     exported = [next((folder / "outputs" / name / "seed0").glob("*/policy/model.safetensors")) for name in ("smoke", "whole")]
     assert exported[0].read_bytes() == exported[1].read_bytes()
 
 
-def test_ctrl_c_leaves_a_checkpoint_and_exit_code_130(folder: Path, finished: subprocess.CompletedProcess[str]) -> None:
-    process = subprocess.Popen(
-        command("name=stopped", "trainer.max_steps=500"),
-        cwd=folder,
-        env=environment(),
-        stdout=subprocess.PIPE,
-        stderr=subprocess.STDOUT,
-        text=True,
-    )
-    assert process.stdout is not None
-    seen = ""
-    deadline = time.monotonic() + 120
-    while "step 25/500" not in seen and time.monotonic() < deadline:
-        line = process.stdout.readline()
-        if not line:
-            break
-        seen += line
-    process.send_signal(signal.SIGINT)
-    rest = process.communicate(timeout=60)[0]
-    assert process.returncode == 130, seen + rest
-    assert "ckpt_path=" in rest
+def test_ctrl_c_leaves_a_checkpoint_and_exit_code_130(folder: Path, finished: Done) -> None:
+    command = start(folder, "+experiment=smoke", "name=stopped", "trainer.max_steps=500")
+    command.wait_for("step 25/500")
+    command.send_signal(signal.SIGINT)
+    assert command.wait(60) == 130, command.shown
+    assert "ckpt_path=" in command.shown
     (checkpoint,) = (folder / "outputs" / "stopped").glob("seed0/*/checkpoints/last.ckpt")
     assert torch.load(checkpoint, weights_only=True)["global_step"] >= 25
     assert mlflow_run(folder).info.status == "KILLED"

@@ -3,13 +3,12 @@
 from __future__ import annotations
 
 import os
-import subprocess
-import sys
 from pathlib import Path
 from typing import Any
 
 import pytest
 import torch
+from commands import run
 from rank_jobs import train_on_two
 from rank_worker import cases, train
 
@@ -145,23 +144,15 @@ def test_a_rank_that_fails_ends_the_run_with_its_error(rank: str, how: str, tmp_
     rewards = ["~reward.terms.accuracy", *(f"+reward.terms.accuracy.{setting}" for setting in reward)]
     here = Path(__file__).resolve().parent
     path = os.pathsep.join([str(here), str(here.parent), os.environ.get("PYTHONPATH", "")])
-    done = subprocess.run(
-        [
-            sys.executable,
-            "-m",
-            "oar_lightning",
-            "+experiment=smoke",
-            "logger=none",
-            "evaluation.greedy=false",
-            *overrides.split(),
-            *rewards,
-        ],
-        env=os.environ | {"PYTHONPATH": path, "BREAKING_RANK": rank, "BREAKING_HOW": how},
-        cwd=tmp_path,
-        capture_output=True,
-        text=True,
-        timeout=200,
+    done = run(
+        tmp_path,
+        *("+experiment=smoke", "logger=none", "evaluation.greedy=false"),
+        *overrides.split(),
+        *rewards,
+        PYTHONPATH=path,
+        BREAKING_RANK=rank,
+        BREAKING_HOW=how,
     )
-    assert done.returncode == 1, done.stderr[-2000:]
-    assert ENDS[rank, how] in done.stderr + done.stdout
+    assert done.code == 1, done.shown[-2000:]
+    assert ENDS[rank, how] in done.shown
     assert len(list(tmp_path.glob("outputs/smoke/seed0/*"))) == 1

@@ -10,7 +10,7 @@ from typing import Any
 
 import pytest
 import torch
-from hypothesis import given
+from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from oar_lightning.token_budget import OutOfMemory, PartialGradients, TokenBudget, advice, as_budget, out_of_memory
@@ -33,6 +33,7 @@ def test_running_out_of_memory_is_told_from_other_errors(error: Exception) -> No
     assert not out_of_memory(type(error)("shapes differ") if type(error) is RuntimeError else ValueError(str(error)))
 
 
+@settings(max_examples=40)  # each collects garbage many times
 @given(
     lengths=st.lists(st.integers(1, 20), max_size=30),
     room=st.integers(20, 200),

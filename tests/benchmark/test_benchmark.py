@@ -3,13 +3,11 @@
 from __future__ import annotations
 
 import json
-import os
-import subprocess
-import sys
 from pathlib import Path
 
 import pytest
 import torch
+from commands import run
 from torch import nn
 
 from oar_lightning.benchmark import BenchmarkConfig, RandomShape, RandomWorkload
@@ -102,12 +100,9 @@ def test_the_command_writes_rows_for_every_variant_and_phase(tmp_path: Path) -> 
     sizes = {"hidden_size": 16, "intermediate_size": 24, "layers": 1, "heads": 2, "kv_heads": 1, "vocab_size": 50}
     lengths = {"prompt": 6, "completion": 24, "prompts": 2, "group_size": 2}
     shape = [f"benchmark.shape.{key}={value}" for key, value in {**sizes, **lengths}.items()]
-    command = [sys.executable, "-m", "oar_lightning", "task=benchmark", "benchmark=authors", *shape, "benchmark.repeats=1"]
-    command += ["benchmark.output=b.json", "benchmark.report=page", "logger=none"]
-    done = subprocess.run(
-        command, cwd=tmp_path, env={**os.environ, "COLUMNS": "160"}, capture_output=True, text=True, timeout=200
-    )
-    assert done.returncode == 0, done.stderr
+    settings = ["benchmark.repeats=1", "benchmark.output=b.json", "benchmark.report=page", "logger=none"]
+    done = run(tmp_path, "task=benchmark", "benchmark=authors", *shape, *settings)
+    assert done.code == 0, done.shown
     rows = {(r["variant"], r["phase"]): r for r in json.loads((tmp_path / "b.json").read_text())}
     variants = {"grpo", "oar_g", "oar_p", "oar_p_approximate", "oar_p_full", "entropy", "reference_oar_g", "reference_oar_p"}
     assert set(rows) == {(v, p) for v in variants for p in (*PHASES, "step")}
@@ -118,5 +113,5 @@ def test_the_command_writes_rows_for_every_variant_and_phase(tmp_path: Path) -> 
         assert rows[variant, "step"]["gflop"] == pytest.approx(parts)
     assert rows["grpo", "logprobs"]["forward_equivalents"] == 1.0
     assert rows["oar_p", "scoring"]["gflop"] < rows["reference_oar_p", "scoring"]["gflop"]
-    assert "reference_oar_p" in done.stdout
+    assert "reference_oar_p" in done.shown
     assert (tmp_path / "page" / "README.md").exists()

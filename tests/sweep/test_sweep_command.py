@@ -3,10 +3,8 @@
 from __future__ import annotations
 
 import json
-import os
 import random
 import subprocess
-import sys
 import time
 from collections.abc import Sequence
 from pathlib import Path
@@ -14,26 +12,13 @@ from pathlib import Path
 import optuna
 import psutil
 import pytest
+from commands import MODULE, Done, environment, run
 from mlflow import MlflowClient
 from mlflow.entities import Run
 
 from oar_lightning.sweep.storage import SweepStorage
 
 TINY = ["num_threads=1", "evaluation.greedy=false", "evaluation.heatmap=false"]
-
-
-def environment() -> dict[str, str]:
-    return {k: v for k, v in os.environ.items() if not k.startswith(("MLFLOW_", "HYDRA_"))} | {"OMP_NUM_THREADS": "1"}
-
-
-def command(*arguments: str) -> list[str]:
-    return [sys.executable, "-m", "oar_lightning", *arguments]
-
-
-def run(folder: Path, *arguments: str, timeout: float = 200) -> subprocess.CompletedProcess[str]:
-    return subprocess.run(
-        command(*arguments), cwd=folder, capture_output=True, text=True, timeout=timeout, env=environment(), check=False
-    )
 
 
 def runs(folder: Path) -> tuple[Run, list[Run]]:
@@ -48,31 +33,29 @@ def runs(folder: Path) -> tuple[Run, list[Run]]:
 
 
 def test_a_sweep_file_without_m_is_refused(tmp_path: Path) -> None:
-    result = run(tmp_path, "+experiment=oar_g", "+sweeps=smoke")
-    shown = result.stdout + result.stderr
-    assert result.returncode == 1
-    assert "needs -m (--multirun): python -m oar_lightning -m +experiment=oar_g +sweeps=smoke" in shown
-    assert "Traceback" not in shown
+    done = run(tmp_path, "+experiment=oar_g", "+sweeps=smoke")
+    assert done.code == 1
+    assert "needs -m (--multirun): python -m oar_lightning -m +experiment=oar_g +sweeps=smoke" in done.shown
+    assert "Traceback" not in done.shown
 
 
 def test_an_unknown_sweep_lists_the_names(tmp_path: Path) -> None:
-    result = run(tmp_path, "-m", "+experiment=oar_g", "+sweeps=tau_beat")
-    assert result.returncode == 1
+    done = run(tmp_path, "-m", "+experiment=oar_g", "+sweeps=tau_beat")
+    assert done.code == 1
     for name in ("tau_beta", "tau_beta_grid", "probe", "gate_mode", "noise", "fill", "methods", "oracle", "pareto", "smoke"):
-        assert f"\t{name}\n" in result.stdout + result.stderr
+        assert f"\t{name}\n" in done.shown
 
 
 def test_a_sweep_that_cannot_run_leaves_nothing_behind(tmp_path: Path) -> None:
-    result = run(tmp_path, "-m", "+experiment=oar_g", "+sweeps=smoke", "gate.tua=choice(0.1,0.2)")
-    shown = result.stdout + result.stderr
-    assert result.returncode == 1
-    assert "gate.tua" in shown
-    assert "Traceback" not in shown
+    done = run(tmp_path, "-m", "+experiment=oar_g", "+sweeps=smoke", "gate.tua=choice(0.1,0.2)")
+    assert done.code == 1
+    assert "gate.tua" in done.shown
+    assert "Traceback" not in done.shown
     assert not list(tmp_path.iterdir())
 
 
 @pytest.fixture(scope="module")
-def two_trials(tmp_path_factory: pytest.TempPathFactory) -> tuple[Path, Sequence[str], subprocess.CompletedProcess[str]]:
+def two_trials(tmp_path_factory: pytest.TempPathFactory) -> tuple[Path, Sequence[str], Done]:
     """A grid of two: one trial that trains, and one whose steps are so large that its policy says nothing any more."""
     folder = tmp_path_factory.mktemp("two")
     grid = ["hydra/sweeper/sampler=grid", "gate.tau=0.4", "gate.beta=2", "optimizer.lr=choice(3e-4,1e30)"]
@@ -82,10 +65,10 @@ def two_trials(tmp_path_factory: pytest.TempPathFactory) -> tuple[Path, Sequence
 
 
 def test_a_diverged_trial_is_a_failed_one_with_its_reason(
-    two_trials: tuple[Path, Sequence[str], subprocess.CompletedProcess[str]],
+    two_trials: tuple[Path, Sequence[str], Done],
 ) -> None:
-    folder, _, result = two_trials
-    assert result.returncode == 0, result.stdout + result.stderr
+    folder, _, done = two_trials
+    assert done.code == 0, done.shown
     parent, children = runs(folder)
     assert (parent.info.status, parent.info.run_name, parent.data.tags["sweep"]) == ("FINISHED", "smoke", "smoke")
     assert parent.data.metrics["trials/complete"] == parent.data.metrics["trials/failed"] == 1
@@ -93,7 +76,7 @@ def test_a_diverged_trial_is_a_failed_one_with_its_reason(
     assert (good.info.status, good.data.tags["trial_state"]) == ("FINISHED", "complete")
     assert (bad.info.status, bad.data.tags["trial_state"]) == ("FAILED", "failed")
     assert bad.data.tags["trial_reason"]
-    assert bad.data.tags["trial_reason"] in result.stdout + result.stderr
+    assert bad.data.tags["trial_reason"] in done.shown
     assert json.loads(good.data.tags["swept"]) == {"optimizer.lr": 3e-4}
     assert good.data.params["optimizer.lr"] == "0.0003"
     for key in ("experiment", "scorer", "seed", "git_revision", "overrides"):
@@ -106,7 +89,7 @@ def test_a_diverged_trial_is_a_failed_one_with_its_reason(
 
 
 def test_the_parent_has_the_table_and_the_figures(
-    two_trials: tuple[Path, Sequence[str], subprocess.CompletedProcess[str]],
+    two_trials: tuple[Path, Sequence[str], Done],
 ) -> None:
     folder, *_ = two_trials
     parent, _ = runs(folder)
@@ -124,21 +107,21 @@ def test_the_parent_has_the_table_and_the_figures(
 
 @pytest.mark.slow
 def test_started_again_a_finished_sweep_does_nothing(
-    two_trials: tuple[Path, Sequence[str], subprocess.CompletedProcess[str]],
+    two_trials: tuple[Path, Sequence[str], Done],
 ) -> None:
     folder, arguments, _ = two_trials
     again = run(folder, *arguments)
-    assert again.returncode == 0, again.stdout + again.stderr
-    assert "2 of 2 trials are finished" in again.stdout + again.stderr
+    assert again.code == 0, again.shown
+    assert "2 of 2 trials are finished" in again.shown
     assert len(runs(folder)[1]) == 2
 
 
 @pytest.mark.slow
 def test_jobs_of_a_grid_are_as_if_run_alone(tmp_path: Path) -> None:
     grid = run(tmp_path, "-m", "+experiment=smoke", "seed=0,1", *TINY)
-    assert grid.returncode == 0, grid.stdout + grid.stderr
+    assert grid.code == 0, grid.shown
     alone = run(tmp_path, "+experiment=smoke", "seed=1", "name=alone", *TINY)
-    assert alone.returncode == 0, alone.stdout + alone.stderr
+    assert alone.code == 0, alone.shown
     client = MlflowClient(f"sqlite:///{tmp_path}/mlflow.db")
     experiment = client.get_experiment_by_name("oar_lightning")
     found = {(r.data.tags["experiment"], r.data.tags["seed"]): r for r in client.search_runs([experiment.experiment_id])}
@@ -153,8 +136,8 @@ def test_a_hopeless_trial_is_pruned(tmp_path: Path) -> None:
     """The later two trials' steps are far too large; those of the first two leave the accuracy as it is."""
     pruning = ["hydra.sweeper.n_trials=4", "hydra.sweeper.pruning.enabled=true", "hydra.sweeper.pruning.startup_trials=2"]
     grid = ["hydra/sweeper/sampler=grid", "optimizer.lr=choice(1e-6,0.3)", "gate.tau=choice(0.3,0.5)", "gate.beta=2"]
-    result = run(tmp_path, "-m", "+experiment=oar_g", "+sweeps=smoke", *grid, *pruning, *TINY, timeout=400)
-    assert result.returncode == 0, result.stdout + result.stderr
+    done = run(tmp_path, "-m", "+experiment=oar_g", "+sweeps=smoke", *grid, *pruning, *TINY, timeout=400)
+    assert done.code == 0, done.shown
     _, children = runs(tmp_path)
     states = {int(r.data.tags["trial"]): (r.info.status, r.data.tags["trial_state"]) for r in children}
     assert states == {i: ("FINISHED", "complete") if i < 2 else ("KILLED", "pruned") for i in range(4)}
@@ -178,13 +161,13 @@ def test_killed_three_times_it_holds_what_an_uninterrupted_one_does(tmp_path: Pa
         folder.mkdir()
     moments = random.Random(0)
     for tree in (False, True, True):
-        process = subprocess.Popen(command(*arguments), cwd=killed, env=environment())
+        process = subprocess.Popen([*MODULE, *arguments], cwd=killed, env=environment())
         time.sleep(moments.uniform(10, 50))
         assert process.poll() is None, "it should be at work still"
         kill(process, tree)
     for folder in (killed, whole):
         last = run(folder, *arguments, timeout=1500)
-        assert last.returncode == 0, last.stdout + last.stderr
+        assert last.code == 0, last.shown
     table = {
         folder: (folder / "outputs" / "sweeps" / "smoke" / "study" / "table.csv").read_text() for folder in (whole, killed)
     }

@@ -20,7 +20,9 @@ from oar_lightning.scoring import OarG
 from oar_lightning.tasks.auto_budgets import begin_with_plan
 from oar_lightning.tasks.plan import read_job
 
-FREE, WHOLE = 2.2e8, 2.5e8
+SMALL = ("update.problems=8", "rollout.max_new_tokens=24")
+"""Fewer and shorter completions, for time."""
+FREE, WHOLE = 2e8, 2.5e8
 
 
 @pytest.fixture(autouse=True)
@@ -32,7 +34,7 @@ def _composing(prepared: Prepare, monkeypatch: pytest.MonkeyPatch) -> None:
 def started(device: str, *overrides: str, budget: Any = "auto") -> list[int | None]:
     """The budgets of update, rollout and scorer at the start of a run."""
     budgets = [f"{phase}.token_budget={budget}" for phase in ("update", "scorer")]
-    cfg = compose("config", ["logger=none", "scorer=oar_g", "trainer.devices=auto", *budgets, *overrides])
+    cfg = compose("config", ["logger=none", "scorer=oar_g", "trainer.devices=auto", *SMALL, *budgets, *overrides])
     module = make_module(built_in_policy(), OarG(token_budget=budget), update=UpdatePlan(token_budget=budget))
     strategy = SimpleNamespace(root_device=torch.device(device))
     trainer = SimpleNamespace(strategy=strategy, num_devices=1, num_nodes=1)
@@ -41,7 +43,7 @@ def started(device: str, *overrides: str, budget: Any = "auto") -> list[int | No
 
 
 def test_budgets_start_as_planned_for_the_free_memory(caplog: pytest.LogCaptureFixture) -> None:
-    job = read_job(compose("config", ["logger=none", "scorer=oar_g"]), PlanConfig(card_gb=WHOLE / 1e9))
+    job = read_job(compose("config", ["logger=none", "scorer=oar_g", *SMALL]), PlanConfig(card_gb=WHOLE / 1e9))
     proposal = propose(job, plan_job(job), 0.9 * FREE)
     assert proposal.update_tokens is not None
     assert proposal.update_tokens < job.completions * job.length  # bounded by the memory
@@ -52,7 +54,7 @@ def test_budgets_start_as_planned_for_the_free_memory(caplog: pytest.LogCaptureF
 
 
 def test_where_scoring_does_not_fit_it_starts_with_the_least(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(torch.cuda, "mem_get_info", lambda device: (1.6e8, WHOLE))
+    monkeypatch.setattr(torch.cuda, "mem_get_info", lambda device: (4e7, WHOLE))
     assert started("cuda")[2] == LEAST_BUDGET
 
 

@@ -4,9 +4,6 @@ from __future__ import annotations
 
 import json
 import logging
-import os
-import subprocess
-import sys
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
@@ -14,6 +11,7 @@ from typing import Any
 import fake_vllm
 import pytest
 import torch
+from commands import run
 from composing import Prepare
 from mlflow import MlflowClient
 
@@ -161,11 +159,9 @@ def test_a_failure_closes_the_run(prepared: Prepare, tmp_path: Path, monkeypatch
 
 def test_the_command(tmp_path: Path) -> None:
     """One sample a problem, in a process of its own."""
-    command = [sys.executable, "-m", "oar_lightning", "task=evaluate", "evaluation.problems=2", "evaluation.samples=1"]
-    environment = os.environ | {"OMP_NUM_THREADS": "1"}
-    done = subprocess.run([*command, "logger=none"], cwd=tmp_path, env=environment, capture_output=True, text=True, timeout=200)
-    assert done.returncode == 0, done.stderr
-    assert "avg_at_1" in done.stdout
+    done = run(tmp_path, "task=evaluate", "evaluation.problems=2", "evaluation.samples=1", "logger=none")
+    assert done.code == 0, done.shown
+    assert "avg_at_1" in done.shown
     (file,) = tmp_path.glob("outputs/evaluate/seed0/*/results/chain.jsonl")
     assert len(ResultsFile(file).read()) == 2
 

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import re
 from dataclasses import replace
+from functools import cache
 
 import pytest
 from composing import Prepare
@@ -11,6 +12,7 @@ from hydra import compose
 
 from oar_lightning.planning import PlanConfig
 from oar_lightning.planning.job import Job, plan_job, propose
+from oar_lightning.planning.memory import Plan
 from oar_lightning.policy import PretrainedPolicy
 from oar_lightning.tasks.plan import read_job
 
@@ -110,8 +112,14 @@ def test_proposed_budgets_are_the_largest_that_fit() -> None:
     ],
 )
 def test_settings_move_the_phase_that_they_concern(overrides: list[str], phase: str, more: bool) -> None:
-    before, after = (plan_job(job_of(*o)).plan.of(phase) for o in ([], overrides))
+    before, after = usual().of(phase), plan_job(job_of(*overrides)).plan.of(phase)
     assert after > before if more else after < before
+
+
+@cache
+def usual() -> Plan:
+    """The plan of the defaults."""
+    return plan_job(job_of()).plan
 
 
 @pytest.mark.parametrize(
