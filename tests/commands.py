@@ -6,6 +6,7 @@ imported the package and done nothing else (the standard library's fork server, 
 
 from __future__ import annotations
 
+import contextlib
 import multiprocessing
 import os
 import runpy
@@ -13,7 +14,7 @@ import subprocess
 import sys
 import tempfile
 import time
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -33,23 +34,24 @@ def environment(**variables: str) -> dict[str, str]:
 class Forked:
     """A Python program at work, as `subprocess.Popen` would have it."""
 
-    def __init__(self, folder: Path, program: Sequence[str], variables: Mapping[str, str], log: Path | None = None) -> None:
-        """`program`: a script or `-m` and a module, and its arguments. What it prints, errors too, goes to `log`, or to a file
-        that goes with this object."""
+    def __init__(self, folder: Path, program: Sequence[str], variables: Mapping[str, str], out: Path, err: Path) -> None:
+        """`program`: a script or `-m` and a module, and its arguments. What it prints goes to `out`, errors to `err`."""
         self.program = program
-        self._own_log = tempfile.NamedTemporaryFile(suffix=".log") if log is None else None  # noqa: SIM115
-        self.log = Path(self._own_log.name) if self._own_log is not None else log
-        self._process = _FORKS.Process(target=_work, args=(str(folder), list(program), dict(variables), str(self.log)))
+        self.out, self.err = out, err
+        for path in (out, err):
+            path.write_bytes(b"")
+        self._process = _FORKS.Process(target=_work, args=(str(folder), list(program), dict(variables), str(out), str(err)))
         self._process.start()
 
     @property
     def shown(self) -> str:
-        return self.log.read_text(encoding="utf-8", errors="replace")
+        """All that it has printed."""
+        return "".join(path.read_text(encoding="utf-8", errors="replace") for path in dict.fromkeys((self.out, self.err)))
 
     def poll(self) -> int | None:
         return self._process.exitcode
 
-    def wait(self, timeout: float = 200) -> int:
+    def wait(self, timeout: float) -> int:
         self._process.join(timeout)
         if self._process.exitcode is None:
             self.kill()
@@ -74,46 +76,52 @@ class Forked:
 
 @dataclass(frozen=True)
 class Done:
-    """A command that has ended: its exit code, and all that it printed."""
+    """A command that has ended: its exit code, and what it printed."""
 
     code: int
-    shown: str
+    stdout: str
+    stderr: str
+
+    @property
+    def shown(self) -> str:
+        return self.stdout + self.stderr
 
 
-def start(folder: Path, *arguments: str, **variables: str) -> Forked:
-    """`python -m oar_lightning <arguments>` in a folder."""
-    return Forked(folder, ["-m", "oar_lightning", *arguments], environment(**variables))
+@contextlib.contextmanager
+def started(folder: Path, *arguments: str, **variables: str) -> Iterator[Forked]:
+    """`python -m oar_lightning <arguments>` in a folder; killed at the end of the block, if it is at work still."""
+    with tempfile.TemporaryDirectory() as logs:
+        program = ["-m", "oar_lightning", *arguments]
+        command = Forked(folder, program, environment(**variables), Path(logs, "out"), Path(logs, "err"))
+        try:
+            yield command
+        finally:
+            command.kill()
 
 
-def run(folder: Path, *arguments: str, timeout: float = 200, **variables: str) -> Done:
+def run(folder: Path, *arguments: str, timeout: float = 120, **variables: str) -> Done:
     """`python -m oar_lightning <arguments>` in a folder, to its end."""
-    command = start(folder, *arguments, **variables)
-    return Done(command.wait(timeout), command.shown)
+    with started(folder, *arguments, **variables) as command:
+        code = command.wait(timeout)
+        return Done(code, command.out.read_text(encoding="utf-8"), command.err.read_text(encoding="utf-8"))
 
 
 def run_from_scratch(folder: Path, *arguments: str, timeout: float = 200, **variables: str) -> Done:
     """The same, in a process that imports everything itself."""
     done = subprocess.run(
-        [*MODULE, *arguments],
-        cwd=folder,
-        env=environment(**variables),
-        stdout=subprocess.PIPE,
-        stderr=subprocess.STDOUT,
-        text=True,
-        timeout=timeout,
+        [*MODULE, *arguments], cwd=folder, env=environment(**variables), capture_output=True, text=True, timeout=timeout
     )
-    return Done(done.returncode, done.stdout)
+    return Done(done.returncode, done.stdout, done.stderr)
 
 
-def _work(folder: str, program: list[str], variables: dict[str, str], log: str) -> None:
+def _work(folder: str, program: list[str], variables: dict[str, str], *outputs: str) -> None:
     """In the forked process."""
     os.chdir(folder)
     os.environ.clear()
     os.environ.update(variables)
     sys.path[:0] = [path for path in variables.get("PYTHONPATH", "").split(os.pathsep) if path]
-    output = os.open(log, os.O_WRONLY | os.O_CREAT | os.O_TRUNC | os.O_APPEND, 0o644)
-    os.dup2(output, 1)
-    os.dup2(output, 2)
+    for number, path in enumerate(outputs, start=1):
+        os.dup2(os.open(path, os.O_WRONLY | os.O_CREAT | os.O_APPEND, 0o644), number)
     if program[0] == "-m":
         sys.argv = program[1:]
         runpy.run_module(program[1], run_name="__main__", alter_sys=True)

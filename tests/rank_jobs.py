@@ -22,7 +22,7 @@ def start(folder: Path, script: str, *arguments: str, ranks: int = 2) -> list[Fo
             Path.cwd(),
             [str(Path(__file__).with_name(script)), str(folder), str(rank), str(ranks), *arguments],
             os.environ | shared | {"LOCAL_RANK": str(rank), "RANK": str(rank), "NODE_RANK": "0"},
-            folder / f"rank{rank}.log",
+            *[folder / f"rank{rank}.log"] * 2,
         )
         for rank in range(ranks)
     ]

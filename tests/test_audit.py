@@ -124,8 +124,8 @@ def test_the_command_prints_a_table_and_writes_one_object_a_file(tmp_path: Path)
     write(tmp_path / "o.jsonl", OUTPUTS)
     done = run(tmp_path, "task=audit", "audit.files=[p.jsonl.gz,o.jsonl]", "audit.output=deep/out.json")
     assert done.code == 0, done.shown
-    assert "75.00 %" in done.shown
-    assert "not judged equal" in done.shown
+    assert "75.00 %" in done.stdout
+    assert "not judged equal" in done.stdout
     first, second = json.loads((tmp_path / "deep" / "out.json").read_text())
     assert (first["file"], first["rows"], second["file"], second["rows"]) == ("p.jsonl.gz", 6, "o.jsonl", 9)
     assert "agreement" not in first

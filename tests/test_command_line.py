@@ -38,7 +38,7 @@ def test_the_composed_config_can_be_printed(tmp_path: Path) -> None:
     done = run(tmp_path, "+experiment=oar_g", "gate.tau=0.3", "--cfg", "job")
     assert done.code == 0
     for line in ("name: oar_g", "  _target_: oar_lightning.scoring.OarG", "  tau: 0.3"):
-        assert line in done.shown.splitlines()
+        assert line in done.stdout.splitlines()
     assert not list(tmp_path.iterdir())
 
 
@@ -49,7 +49,7 @@ def test_evaluating_files_needs_no_training_data(tmp_path: Path) -> None:
     evaluation = ["evaluation.samples=2", "logger=none", "data.evaluation.test.paths=own.jsonl"]
     done = run(tmp_path, "task=evaluate", "data=files", *columns, *evaluation)
     assert done.code == 0, done.shown
-    assert "avg_at_2" in done.shown
+    assert "avg_at_2" in done.stdout
 
 
 def test_a_folder_in_which_a_run_is_at_work_is_refused(tmp_path: Path) -> None:

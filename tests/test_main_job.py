@@ -9,7 +9,7 @@ from pathlib import Path
 
 import pytest
 import torch
-from commands import Done, run, run_from_scratch, start
+from commands import Done, run, run_from_scratch, started
 from mlflow import MlflowClient
 from transformers import AutoModelForCausalLM, AutoTokenizer
 
@@ -57,8 +57,8 @@ def mlflow_run(folder: Path):
 
 def test_smoke_ends_with_the_table_and_the_ui_command(finished: Done) -> None:
     assert finished.code == 0, finished.shown
-    assert "before and after" in finished.shown
-    assert "mlflow ui --backend-store-uri sqlite:///" in finished.shown
+    assert "before and after" in finished.stdout
+    assert "mlflow ui --backend-store-uri sqlite:///" in finished.stdout
     assert "Traceback" not in finished.shown
 
 
@@ -125,11 +125,11 @@ def test_a_resumed_run_exports_the_policy_of_an_uninterrupted_one(folder: Path, 
 
 
 def test_ctrl_c_leaves_a_checkpoint_and_exit_code_130(folder: Path, finished: Done) -> None:
-    command = start(folder, "+experiment=smoke", "name=stopped", "trainer.max_steps=500")
-    command.wait_for("step 25/500")
-    command.send_signal(signal.SIGINT)
-    assert command.wait(60) == 130, command.shown
-    assert "ckpt_path=" in command.shown
+    with started(folder, "+experiment=smoke", "name=stopped", "trainer.max_steps=500") as command:
+        command.wait_for("step 25/500")
+        command.send_signal(signal.SIGINT)
+        assert command.wait(60) == 130, command.shown
+        assert "ckpt_path=" in command.shown
     (checkpoint,) = (folder / "outputs" / "stopped").glob("seed0/*/checkpoints/last.ckpt")
     assert torch.load(checkpoint, weights_only=True)["global_step"] >= 25
     assert mlflow_run(folder).info.status == "KILLED"

@@ -149,6 +149,7 @@ def test_a_rank_that_fails_ends_the_run_with_its_error(rank: str, how: str, tmp_
         *("+experiment=smoke", "logger=none", "evaluation.greedy=false"),
         *overrides.split(),
         *rewards,
+        timeout=200,
         PYTHONPATH=path,
         BREAKING_RANK=rank,
         BREAKING_HOW=how,

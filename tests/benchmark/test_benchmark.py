@@ -113,5 +113,5 @@ def test_the_command_writes_rows_for_every_variant_and_phase(tmp_path: Path) -> 
         assert rows[variant, "step"]["gflop"] == pytest.approx(parts)
     assert rows["grpo", "logprobs"]["forward_equivalents"] == 1.0
     assert rows["oar_p", "scoring"]["gflop"] < rows["reference_oar_p", "scoring"]["gflop"]
-    assert "reference_oar_p" in done.shown
+    assert "reference_oar_p" in done.stdout
     assert (tmp_path / "page" / "README.md").exists()

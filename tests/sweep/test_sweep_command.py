@@ -61,7 +61,7 @@ def two_trials(tmp_path_factory: pytest.TempPathFactory) -> tuple[Path, Sequence
     grid = ["hydra/sweeper/sampler=grid", "gate.tau=0.4", "gate.beta=2", "optimizer.lr=choice(3e-4,1e30)"]
     grid.append("divergence.collapse=0.1")
     arguments = ["-m", "+experiment=oar_g", "+sweeps=smoke", *grid, *TINY]
-    return folder, arguments, run(folder, *arguments)
+    return folder, arguments, run(folder, *arguments, timeout=200)
 
 
 def test_a_diverged_trial_is_a_failed_one_with_its_reason(
@@ -110,7 +110,7 @@ def test_started_again_a_finished_sweep_does_nothing(
     two_trials: tuple[Path, Sequence[str], Done],
 ) -> None:
     folder, arguments, _ = two_trials
-    again = run(folder, *arguments)
+    again = run(folder, *arguments, timeout=200)
     assert again.code == 0, again.shown
     assert "2 of 2 trials are finished" in again.shown
     assert len(runs(folder)[1]) == 2
@@ -118,9 +118,9 @@ def test_started_again_a_finished_sweep_does_nothing(
 
 @pytest.mark.slow
 def test_jobs_of_a_grid_are_as_if_run_alone(tmp_path: Path) -> None:
-    grid = run(tmp_path, "-m", "+experiment=smoke", "seed=0,1", *TINY)
+    grid = run(tmp_path, "-m", "+experiment=smoke", "seed=0,1", *TINY, timeout=200)
     assert grid.code == 0, grid.shown
-    alone = run(tmp_path, "+experiment=smoke", "seed=1", "name=alone", *TINY)
+    alone = run(tmp_path, "+experiment=smoke", "seed=1", "name=alone", *TINY, timeout=200)
     assert alone.code == 0, alone.shown
     client = MlflowClient(f"sqlite:///{tmp_path}/mlflow.db")
     experiment = client.get_experiment_by_name("oar_lightning")

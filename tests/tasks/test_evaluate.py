@@ -161,7 +161,7 @@ def test_the_command(tmp_path: Path) -> None:
     """One sample a problem, in a process of its own."""
     done = run(tmp_path, "task=evaluate", "evaluation.problems=2", "evaluation.samples=1", "logger=none")
     assert done.code == 0, done.shown
-    assert "avg_at_1" in done.shown
+    assert "avg_at_1" in done.stdout
     (file,) = tmp_path.glob("outputs/evaluate/seed0/*/results/chain.jsonl")
     assert len(ResultsFile(file).read()) == 2
 
