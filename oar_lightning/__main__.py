@@ -14,9 +14,10 @@ from hydra.types import RunMode
 from omegaconf import DictConfig, OmegaConf
 from omegaconf.errors import OmegaConfBaseException
 
-from oar_lightning import multirun, tasks
-from oar_lightning.launch import is_first_rank, run_name
-from oar_lightning.paths import conf_dir
+from oar_lightning import tasks
+from oar_lightning.common.paths import conf_dir
+from oar_lightning.distributed.launch import is_first_rank, run_name
+from oar_lightning.sweep import multirun
 from oar_lightning.sweep.process import reporting, stop_with_parent
 
 log = logging.getLogger("oar_lightning")
@@ -67,8 +68,8 @@ def prepare(cfg: DictConfig) -> Callable[[], float | None]:
     # torch, lightning and transformers take seconds to import: only after the quick checks
     import torch
 
-    from oar_lightning.build import plain
-    from oar_lightning.config_check import check_targets
+    from oar_lightning.common.config_check import check_targets
+    from oar_lightning.wiring.config import plain
 
     check_targets(plain(cfg))
     if not torch.cuda.is_available():
@@ -107,7 +108,7 @@ def check_config(cfg: DictConfig) -> None:
     Raises:
         ConfigError: names the key, the value and the remedy.
     """
-    from oar_lightning.config_check import READS_TRAINING_DATA, ConfigError, check_keys
+    from oar_lightning.common.config_check import READS_TRAINING_DATA, ConfigError, check_keys
 
     check_keys(map(str, cfg), top_level_keys(), "")
     check_keys(map(str, cfg.data), DATA_KEYS, "data")

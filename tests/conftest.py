@@ -9,23 +9,24 @@ os.environ.setdefault("HF_HUB_OFFLINE", "1")
 os.environ.setdefault("MLFLOW_DISABLE_TELEMETRY", "true")  # as `python -m oar_lightning` sets it
 os.environ.setdefault("OMP_NUM_THREADS", "1")  # before torch: the models are tiny, and threads that wait would spin
 
+import support.typechecker  # noqa: F401  (the hook reads it as an attribute of its package)
 from jaxtyping import install_import_hook
 
-with install_import_hook("oar_lightning", "typechecker.typechecked"):
-    import oar_lightning.advantage
-    import oar_lightning.diagnostics
-    import oar_lightning.gating
-    import oar_lightning.language_model
-    import oar_lightning.loss
-    import oar_lightning.scoring
+with install_import_hook("oar_lightning", "support.typechecker.typechecked"):
+    import oar_lightning.credit.gate
+    import oar_lightning.credit.scorers
+    import oar_lightning.objective.advantage
+    import oar_lightning.objective.diagnostics
+    import oar_lightning.objective.loss
+    import oar_lightning.policy.language_model
     import oar_lightning.types  # noqa: F401
 
 import hypothesis
 import pytest
 import torch
-from composing import hydra_conf  # noqa: F401  (a fixture)
-from mlflow_stores import http_app_store, server, store, template  # noqa: F401  (fixtures)
-from toy import gpt2, qwen2_golden
+from support.composing import hydra_conf  # noqa: F401  (a fixture)
+from support.mlflow_stores import http_app_store, server, store, template  # noqa: F401  (fixtures)
+from support.toy import gpt2, qwen2_golden
 
 # the same examples on every run
 hypothesis.settings.register_profile("repeatable", derandomize=True, deadline=None)

@@ -1,4 +1,4 @@
-"""Imports go one way: types <- pure maths <- scoring, rollout, data <- module, callbacks <- build <- __main__."""
+"""The architecture: which room of the package may import which, and what each may know of the outside."""
 
 from __future__ import annotations
 
@@ -14,54 +14,45 @@ import oar_lightning
 ROOT = Path(oar_lightning.__file__).parent
 NAME = oar_lightning.__name__
 
-TEXT = {"formula", "answer_units", "answer_spelling", "answer_form"}
-"""What answers say; the standard library only."""
-
-PURE = {"types", "advantage", "gating", "loss", "diagnostics", "answer_span", *TEXT}
-"""Torch, its shapes and the standard library, and each other."""
-
-LAYERS = (
-    {
-        "",
-        "types",
-        "randomness",
-        "paths",
-        "token_text",
-        "config_check",
-        "verify_worker",
-        "formula",
-        "answer_units",
-        "answer_spelling",
-        "jsonl",
-        "attention",
-        "batching",
-        "key_value_cache",
-        "journal",
-        "revision",
-        "tracking_history",
-        "ranks",
-        "locks",
-        "scopes",
-        "precision",
-        "launch",
-    },
-    {"answer_form", "deepspeed_checkpoint", "mlflow_client", "token_budget"},
-    PURE - TEXT - {"types"} | {"verify", "language_model", "schedule", "delivery"},
-    {"decoder", "mlflow_logger"},
-    {"scoring", "data", "reward", "policy", "heatmap", "problem_result", "tracking", "sweep"},
-    {"rollout", "experience", "evaluation_metrics", "token_credit"},
-    {"collecting", "supervised", "evaluation", "completion_scores", "audit"},
-    {"module"},
-    {"callbacks", "benchmark", "strategies", "planning"},
-    {"deepspeed_strategy"},
-    {"reporting"},
-    {"build_data", "search_space"},
-    {"settings"},
-    {"build", "multirun"},
-    {"tasks"},
-    {"__main__"},
+FLOORS = (
+    ("__main__",),  # compose -> check -> task
+    ("tasks",),  # one file a task
+    ("wiring", "planning", "benchmark"),  # config -> objects | memory before a run | seconds of a step
+    ("training",),  # the LightningModule and its callbacks
+    ("evaluation", "inspection"),  # accuracies of a policy | what credit looks like
+    ("credit", "rollout"),  # who gets the advantage | engines that sample
+    ("policy", "data", "sweep", "reporting"),  # causal LMs | problems | studies | MLflow runs -> a page
+    ("answers", "distributed", "objective", "tracking"),  # text -> verdict | ranks | the loss | MLflow
+    ("common", "types"),  # what all need | the data between stages
 )
-"""A module imports from lower layers only; its own layer is closed to it, but for the pure files."""
+"""A room (a folder, or a file at the top) imports from floors below its own only."""
+
+KNOW_HYDRA = {"__main__", "tasks", "wiring", "sweep"}
+
+PURE = {"objective", "types", "credit.gate", "credit.metrics"}
+"""Torch, its shapes and the standard library."""
+
+QUICK = {
+    "common.config_check",
+    "common.locks",
+    "common.paths",
+    "answers.form",
+    "answers.formula",
+    "answers.spelling",
+    "answers.units",
+    "answers.verifier",
+    "answers.verifier_worker",
+    "distributed.launch",
+    "sweep.multirun",
+    "sweep.process",
+    "sweep.trial",
+    "tasks",
+    "tracking.revision",
+    "__main__",
+}
+"""Read before a mistyped key is told, or by a process that is to start at once: nothing slow at the top of these files."""
+
+SLOW = {"torch", "lightning", "transformers", "mlflow", "optuna", "scipy", "pandas", "matplotlib", "datasets", "deepspeed"}
 
 
 def modules() -> dict[str, Path]:
@@ -70,18 +61,20 @@ def modules() -> dict[str, Path]:
     for path in sorted(ROOT.rglob("*.py")):
         parts = path.relative_to(ROOT).with_suffix("").parts
         names[".".join(parts[:-1] if parts[-1] == "__init__" else parts)] = path
-    return names
+    return {name: path for name, path in names.items() if name}  # the package itself holds its version only
 
 
 MODULES = modules()
 
 
-def imports(path: Path) -> set[str]:
-    """Everything a file imports, wherever it stands, but for what only type checkers see."""
+def imports(path: Path, only_top: bool = False) -> set[str]:
+    """Everything a file imports, wherever it stands (or at its top only), but for what only type checkers see."""
     found: set[str] = set()
 
     def visit(node: ast.AST) -> None:
         if isinstance(node, ast.If) and isinstance(node.test, ast.Name) and node.test.id == "TYPE_CHECKING":
+            return
+        if only_top and isinstance(node, ast.FunctionDef):
             return
         if isinstance(node, ast.Import):
             found.update(alias.name for alias in node.names)
@@ -98,32 +91,31 @@ def imports(path: Path) -> set[str]:
     return found
 
 
-def own(path: Path) -> set[str]:
+def own(path: Path, only_top: bool = False) -> set[str]:
     """The package's modules that a file imports, by their name within it."""
-    return {i.removeprefix(NAME).removeprefix(".") for i in imports(path) if i.split(".")[0] == NAME}
+    found = {i.removeprefix(NAME).removeprefix(".") for i in imports(path, only_top) if i.split(".")[0] == NAME}
+    return found - {""}
 
 
-def unit(module: str) -> str:
-    """A layer's unit: a sub-package counts as one."""
+def room(module: str) -> str:
     return module.split(".")[0]
 
 
-def layer(module: str) -> int:
-    return next(i for i, members in enumerate(LAYERS) if unit(module) in members)
+def floor(module: str) -> int:
+    return next(number for number, rooms in enumerate(FLOORS) if room(module) in rooms)
 
 
-def test_every_module_has_a_layer() -> None:
-    units = {unit(m) for m in MODULES}
-    listed = set().union(*LAYERS)
-    assert sum(map(len, LAYERS)) == len(listed)
-    assert units == listed, "a new file needs a place in LAYERS"
+def test_every_room_has_a_floor() -> None:
+    rooms = [name for rooms in FLOORS for name in rooms]
+    assert len(rooms) == len(set(rooms)) <= 25
+    assert set(rooms) == {room(module) for module in MODULES}, "a new room needs a floor"
 
 
-@pytest.mark.parametrize("module", sorted(MODULES))
-def test_imports_go_one_way(module: str) -> None:
-    for target in own(MODULES[module]):
-        same_pure = unit(module) in PURE and unit(target) in PURE
-        assert unit(target) == unit(module) or layer(target) < layer(module) or same_pure, f"{module} imports {target}"
+@pytest.mark.parametrize("name", [name for rooms in FLOORS for name in rooms])
+def test_a_room_imports_from_lower_floors_only(name: str) -> None:
+    for module in (m for m in MODULES if room(m) == name):
+        for target in own(MODULES[module]):
+            assert room(target) == name or floor(target) > floor(module), f"{module} imports {target}"
 
 
 def test_there_is_no_cycle() -> None:
@@ -132,44 +124,35 @@ def test_there_is_no_cycle() -> None:
     TopologicalSorter({m: targets for m, targets in graph.items() if MODULES[m].name != "__init__.py"}).prepare()
 
 
-@pytest.mark.parametrize("module", sorted(PURE))
+def is_in(module: str, places: set[str]) -> bool:
+    return any(f"{module}.".startswith(f"{place}.") for place in places)
+
+
+@pytest.mark.parametrize("module", sorted(m for m in MODULES if is_in(m, PURE)))
 def test_pure_files_know_torch_and_the_standard_library_only(module: str) -> None:
-    allowed = {"torch", "jaxtyping", NAME, *sys.stdlib_module_names}
-    assert {i.split(".")[0] for i in imports(MODULES[module])} <= allowed
-    assert {unit(t) for t in own(MODULES[module])} <= PURE
+    assert {i.split(".")[0] for i in imports(MODULES[module])} <= {"torch", "jaxtyping", NAME, *sys.stdlib_module_names}
+    assert all(is_in(target, PURE) for target in own(MODULES[module]))
 
 
-def test_only_settings_build_multirun_tasks_and_main_know_hydra() -> None:
+def test_few_rooms_know_hydra() -> None:
     users = {m for m, path in MODULES.items() if any(i.split(".")[0] in ("hydra", "omegaconf") for i in imports(path))}
-    assert {unit(m) for m in users} == {"build", "build_data", "multirun", "search_space", "settings", "tasks", "__main__"}
+    assert {room(m) for m in users} == KNOW_HYDRA
 
 
-def test_the_worker_and_the_first_checks_import_nothing_slow() -> None:
-    """A typo should be reported, and a worker start, without waiting for torch."""
-    for module in (
-        "formula",
-        "answer_units",
-        "answer_spelling",
-        "answer_form",
-        "verify",
-        "verify_worker",
-        "config_check",
-        "paths",
-        "revision",
-        "multirun",
-        "sweep.trial",
-        "locks",
-        "sweep.process",
-        "tasks",
-    ):
-        assert not {i.split(".")[0] for i in imports(MODULES[module])} & {"torch", "lightning", "transformers"}
-    tree = ast.parse(MODULES["__main__"].read_text(encoding="utf-8"))
-    at_the_top = {n.module or "" for n in tree.body if isinstance(n, ast.ImportFrom)}
-    at_the_top |= {alias.name for n in tree.body if isinstance(n, ast.Import) for alias in n.names}
-    assert not {i.split(".")[0] for i in at_the_top} & {"torch", "lightning", "transformers"}
-    assert {i for i in at_the_top if i.startswith(NAME)} == {
-        NAME,  # tasks and multirun, looked at above
-        f"{NAME}.launch",  # torch for what torchrun has started only
-        f"{NAME}.paths",
-        f"{NAME}.sweep.process",
-    }
+def test_ranks_knows_nothing_of_lightning() -> None:
+    assert "lightning" not in {i.split(".")[0] for i in imports(MODULES["distributed.ranks"])}
+
+
+@pytest.mark.parametrize("module", sorted(QUICK))
+def test_quick_files_lead_to_nothing_slow(module: str) -> None:
+    """Neither by themselves nor by what they import, the packages on the way included."""
+    seen: set[str] = set()
+    waiting = [module]
+    while waiting:
+        current = waiting.pop()
+        parents = {current.rsplit(".", n)[0] for n in range(current.count(".") + 1)}
+        for name in (parents | {current}) & set(MODULES) - seen:
+            seen.add(name)
+            slow = {i.split(".")[0] for i in imports(MODULES[name], only_top=True)} & SLOW
+            assert not slow, f"{module} leads to {name}, which imports {', '.join(slow)}"
+            waiting += own(MODULES[name], only_top=True)

@@ -10,6 +10,6 @@ class SweepsSearchPath(SearchPathPlugin):
     """Adds the folder that contains `sweeps/`. Folders of `hydra.searchpath` come first."""
 
     def manipulate_search_path(self, search_path: ConfigSearchPath) -> None:
-        from oar_lightning.paths import conf_dir
+        from oar_lightning.common.paths import conf_dir
 
         search_path.append(provider="oar_lightning", path=f"file://{conf_dir().parent}")

@@ -13,7 +13,7 @@ from omegaconf import DictConfig
 
 
 class ResumableOptunaSweeper(Sweeper):
-    """Runs what is missing of a study: `oar_lightning.multirun.sweep`, which reads the settings below from the config."""
+    """Runs what is missing of a study: `oar_lightning.sweep.multirun.sweep`, which reads the settings below from the config."""
 
     def __init__(self, **settings: Any) -> None:
         pass
@@ -24,7 +24,7 @@ class ResumableOptunaSweeper(Sweeper):
     def sweep(self, arguments: list[str]) -> None:
         # Optuna takes seconds to import, and Hydra imports its plugins for every command
         from oar_lightning.__main__ import check_config
-        from oar_lightning.multirun import sweep
+        from oar_lightning.sweep.multirun import sweep
 
         sweep(arguments, self.config, self.hydra_context, self.task_function, check_config)
 

@@ -18,10 +18,10 @@ from torch.utils._python_dispatch import TorchDispatchMode
 from torch.utils.flop_counter import flop_registry, sdpa_backward_flop_count, sdpa_flop_count
 
 from oar_lightning.benchmark.workload import RandomShape, Workload
-from oar_lightning.data.stream import Slot, UpdatePlan
-from oar_lightning.experience import Experience
-from oar_lightning.language_model import evaluating, token_logprobs
-from oar_lightning.module import PolicyOptimization
+from oar_lightning.policy.language_model import evaluating, token_logprobs
+from oar_lightning.training.experience import Experience
+from oar_lightning.training.module import PolicyOptimization
+from oar_lightning.training.slots import Slot, UpdatePlan
 
 PHASES = ("rollout", "reward", "logprobs", "scoring", "update")
 IN_A_STEP = ("rollout", "reward", "scoring", "update")

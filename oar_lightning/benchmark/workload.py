@@ -8,9 +8,9 @@ from typing import Any, Protocol
 
 import torch
 
+from oar_lightning.common.randomness import derive_seed, generator
 from oar_lightning.data.stream import ProblemStream
-from oar_lightning.policy import DTYPES, Policy
-from oar_lightning.randomness import derive_seed, generator
+from oar_lightning.policy.pretrained import DTYPES, Policy
 from oar_lightning.rollout import CachedEngine, Generation, RolloutStage, SamplingConfig
 from oar_lightning.types import MathProblem, Rollouts
 

@@ -12,8 +12,8 @@ from itertools import chain
 from pathlib import Path
 from typing import Any
 
+from oar_lightning.common.jsonl import UNREADABLE, open_text, read_jsonl
 from oar_lightning.data.rows import Columns, problems_of
-from oar_lightning.jsonl import UNREADABLE, open_text, read_jsonl
 from oar_lightning.types import MathProblem
 
 log = logging.getLogger(__name__)

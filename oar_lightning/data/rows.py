@@ -8,7 +8,7 @@ from dataclasses import dataclass
 from itertools import islice
 from typing import Any
 
-from oar_lightning.answer_span import gold_answer
+from oar_lightning.answers.span import gold_answer
 from oar_lightning.types import MathProblem
 
 Row = Mapping[str, Any]

@@ -5,13 +5,11 @@ from __future__ import annotations
 import os
 from collections import Counter
 from collections.abc import Callable, Iterator
-from dataclasses import dataclass
+from itertools import islice
 from typing import Any, Protocol, runtime_checkable
 
 from torch.utils.data import get_worker_info
 
-from oar_lightning.ranks import share
-from oar_lightning.token_budget import TokenBudget, Tokens, as_budget
 from oar_lightning.types import MathProblem
 
 Keep = Callable[[MathProblem], str | None]
@@ -122,98 +120,20 @@ class ProblemStream:
         return self._walk
 
 
-@dataclass(frozen=True)
-class UpdatePlan:
-    """How many optimizer steps and micro-batches one batch of rollouts is used for.
+def benchmark_problems(source: ProblemSource, count: int | None, name: str) -> list[MathProblem]:
+    """The first `count` problems of a benchmark, or all of a finite one.
 
-    Args:
-        problems: problems per batch of rollouts, those of all ranks together.
-        group_size: completions per problem.
-        inner_epochs: passes over a batch of rollouts (mu).
-        minibatches: optimizer steps per pass.
-        microbatches: forward-backward passes per optimizer step at most; does not change its gradient, bounds its memory.
-        token_budget: padded tokens of one pass; as few passes are made as keep within it. Where `microbatches` are too few
-            for that, their sizes are even (and `update/microbatch_tokens` exceeds it). None: always so many passes. `auto`:
-            halved where memory runs out; what then exceeds it is divided further (see `TokenBudget`).
-        compile: `torch.compile` the decoder of these passes; the first steps then take minutes.
+    Raises:
+        ValueError: where all of an endless one are asked for, or there is none.
     """
-
-    problems: int = 32
-    group_size: int = 8
-    inner_epochs: int = 1
-    minibatches: int = 1
-    microbatches: int = 1
-    token_budget: TokenBudget | Tokens = None
-    compile: bool = False
-
-    def __post_init__(self) -> None:
-        for key in ("problems", "inner_epochs", "minibatches", "microbatches"):
-            if getattr(self, key) < 1:
-                raise ValueError(f"update.{key} must be >= 1, got {getattr(self, key)}")
-        object.__setattr__(self, "token_budget", as_budget("update.token_budget", self.token_budget))
-        if self.group_size < 2:
-            raise ValueError(f"update.group_size must be >= 2 (advantages are relative to the group), got {self.group_size}")
-        if self.minibatches > self.problems * self.group_size:
-            raise ValueError(
-                f"update.minibatches={self.minibatches} is more than the {self.problems * self.group_size} completions "
-                "of a batch of rollouts (update.problems * update.group_size); lower it"
-            )
-
-    @property
-    def budget(self) -> TokenBudget:
-        assert isinstance(self.token_budget, TokenBudget)
-        return self.token_budget
-
-    @property
-    def steps_per_rollout(self) -> int:
-        return self.inner_epochs * self.minibatches
-
-    @property
-    def slots_per_rollout(self) -> int:
-        return self.steps_per_rollout * self.microbatches
+    if count is None and is_endless(source):
+        raise ValueError(f"evaluation.problems=null asks for all problems of {name}, which is endless; set a number")
+    problems = list(islice(source, count))
+    if not problems:
+        raise ValueError(f"data.evaluation.{name} has no problem; name other data, or remove it with ~data.evaluation.{name}")
+    return problems
 
 
-@dataclass(frozen=True)
-class Slot:
-    """One micro-batch's turn. ``problems`` is filled in the first slot of a batch of rollouts, empty in the others."""
-
-    problems: tuple[MathProblem, ...]
-    rollout: int
-    inner_epoch: int
-    minibatch: int
-    microbatch: int
-
-    @property
-    def first(self) -> bool:
-        return self.inner_epoch == self.minibatch == self.microbatch == 0
-
-
-class SlotLoader:
-    """Yields the slots of `steps` optimizer steps. Has a length (else Lightning prefetches one item and the saved
-    position is one too far) and a state of plain types."""
-
-    def __init__(self, stream: ProblemStream, plan: UpdatePlan, steps: int) -> None:
-        self.stream = stream
-        self.plan = plan
-        self.steps = steps
-        self.problems = share("update.problems", plan.problems, stream.world_size)
-        self.position = 0
-
-    def __len__(self) -> int:
-        return self.steps * self.plan.microbatches
-
-    def __iter__(self) -> Iterator[Slot]:
-        while True:
-            rollout, within = divmod(self.position, self.plan.slots_per_rollout)
-            step, microbatch = divmod(within, self.plan.microbatches)
-            inner_epoch, minibatch = divmod(step, self.plan.minibatches)
-            problems = tuple(self.stream.take(self.problems)) if within == 0 else ()
-            self.position += 1
-            yield Slot(problems, rollout, inner_epoch, minibatch, microbatch)
-
-    def state_dict(self) -> dict[str, Any]:
-        return {"position": self.position, "stream": self.stream.state_dict()}
-
-    def load_state_dict(self, state: dict[str, Any]) -> None:
-        self.position = state["position"]
-        self.stream.load_state_dict(state["stream"])
+def sample_texts(source: ProblemSource, render: Callable[[MathProblem], str], count: int) -> list[str]:
+    """Prompts and solutions of up to `count` problems, to train a tokenizer on."""
+    return [text for p in islice(source, count) for text in (render(p), p.solution)]

@@ -9,18 +9,18 @@ from typing import Any
 
 import torch
 
-from oar_lightning.data.stream import UpdatePlan
-from oar_lightning.language_model import STATES_BYTES
+from oar_lightning.credit.scorers import Scorer
 from oar_lightning.planning import dry_run
 from oar_lightning.planning.config import LEAST_BUDGET, TRACED_TOKENS
 from oar_lightning.planning.empty import no_memory
 from oar_lightning.planning.memory import PHASES, Cost, Item, Plan, Sharding, affordable, piecewise, through, weight_items
 from oar_lightning.planning.policy import PolicySize, policy_size, policy_without_weights
 from oar_lightning.planning.scoring import FREE, Batch, most_tokens, rehearsal, rehearsed_budgets, row_tokens, scorer_budget
-from oar_lightning.policy import PretrainedPolicy
+from oar_lightning.policy.language_model import STATES_BYTES
+from oar_lightning.policy.pretrained import PretrainedPolicy
+from oar_lightning.policy.token_budget import TokenBudget
 from oar_lightning.rollout.sampling import SamplingConfig
-from oar_lightning.scoring import Scorer
-from oar_lightning.token_budget import TokenBudget
+from oar_lightning.training.slots import UpdatePlan
 from oar_lightning.types import Rollouts
 
 

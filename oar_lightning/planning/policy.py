@@ -8,7 +8,7 @@ from typing import Any
 import torch
 from torch._subclasses.fake_tensor import unset_fake_temporarily
 
-from oar_lightning.policy import DTYPES, PretrainedPolicy, checkpoint_gradients, helpful
+from oar_lightning.policy.pretrained import DTYPES, PretrainedPolicy, checkpoint_gradients, helpful
 
 
 @dataclass(frozen=True)

@@ -12,9 +12,7 @@ import torch
 from jaxtyping import Bool
 from torch import Tensor
 
-from oar_lightning.planning.config import LEAST_BUDGET, TRACED_TOKENS
-from oar_lightning.planning.dry_run import completions
-from oar_lightning.scoring import (
+from oar_lightning.credit.scorers import (
     Entropy,
     Inverted,
     OarG,
@@ -28,10 +26,12 @@ from oar_lightning.scoring import (
     Spans,
     Uniform,
 )
-from oar_lightning.scoring.coarse import CoarseStage, Estimate
-from oar_lightning.scoring.counterfactual import PADDING, PREFIX_SHARE, Counterfactuals
-from oar_lightning.scoring.texts import Texts
-from oar_lightning.token_budget import TokenBudget
+from oar_lightning.credit.scorers.oar_p.coarse import CoarseStage, Estimate
+from oar_lightning.credit.scorers.oar_p.counterfactual import PADDING, PREFIX_SHARE, Counterfactuals
+from oar_lightning.credit.scorers.oar_p.texts import Texts
+from oar_lightning.planning.config import LEAST_BUDGET, TRACED_TOKENS
+from oar_lightning.planning.dry_run import completions
+from oar_lightning.policy.token_budget import TokenBudget
 from oar_lightning.types import Rollouts
 
 FREE = (Uniform, Random, Position, Oracle)

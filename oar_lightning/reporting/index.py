@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from pathlib import Path
 
-from oar_lightning.benchmark.report import markdown
+from oar_lightning.common.markdown import markdown
 from oar_lightning.reporting.page import MARK
 from oar_lightning.reporting.prose import read_prose, with_generated
 

@@ -8,8 +8,8 @@ from collections import Counter
 from collections.abc import Mapping, Sequence
 from pathlib import Path
 
-from oar_lightning.benchmark.report import markdown
-from oar_lightning.config_check import ConfigError
+from oar_lightning.common.config_check import ConfigError
+from oar_lightning.common.markdown import markdown
 from oar_lightning.reporting.factors import natural
 from oar_lightning.reporting.figures import FIGURES, Curves, Drawing, LeftOut, save
 from oar_lightning.reporting.prose import prose, read_prose

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import re
 
-from oar_lightning.config_check import ConfigError
+from oar_lightning.common.config_check import ConfigError
 
 BLOCK = re.compile(r"<!-- prose: ([\w-]+) -->\n(.*?)<!-- /prose -->", re.DOTALL)
 MARKER = re.compile(r"<!-- (?:prose: .*?|/prose) -->")

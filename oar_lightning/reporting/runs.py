@@ -12,8 +12,8 @@ from mlflow.entities import Run
 from mlflow.exceptions import MlflowException
 from numpy.typing import NDArray
 
-from oar_lightning.config_check import ConfigError
-from oar_lightning.tracking_history import metric_history
+from oar_lightning.common.config_check import ConfigError
+from oar_lightning.tracking.history import metric_history
 
 PARENT = "mlflow.parentRunId"
 LARGEST = 1e300

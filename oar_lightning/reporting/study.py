@@ -10,7 +10,7 @@ from datetime import UTC, datetime
 
 import numpy as np
 
-from oar_lightning.config_check import ConfigError
+from oar_lightning.common.config_check import ConfigError
 from oar_lightning.reporting.factors import Level, label, level, natural, ordered, varied
 from oar_lightning.reporting.runs import LARGEST, RunRecord
 

@@ -9,12 +9,12 @@ from typing import Any
 
 import torch
 
-from oar_lightning.advantage import combine_rewards
-from oar_lightning.answer_span import AnswerFormat, Region, find_answer, token_regions
+from oar_lightning.answers.reward import Completion, Rewards
+from oar_lightning.answers.span import AnswerFormat, Region, find_answer, token_regions
 from oar_lightning.data.prompts import PromptTemplate
-from oar_lightning.reward import Completion, Rewards
+from oar_lightning.objective.advantage import combine_rewards
+from oar_lightning.policy.token_text import TokenBytes
 from oar_lightning.rollout.sampling import Engine, Generation, SamplingConfig
-from oar_lightning.token_text import TokenBytes
 from oar_lightning.types import MathProblem, Rollouts
 
 

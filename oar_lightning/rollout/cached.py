@@ -9,8 +9,8 @@ import torch
 from jaxtyping import Bool, Float, Int
 from torch import Tensor
 
-from oar_lightning.language_model import cached_hidden_states, evaluating, head_logits, new_cache, states_fit
-from oar_lightning.randomness import generator
+from oar_lightning.common.randomness import generator
+from oar_lightning.policy.language_model import cached_hidden_states, evaluating, head_logits, new_cache, states_fit
 from oar_lightning.rollout.hf import eos_token_ids
 from oar_lightning.rollout.sampling import (
     Generation,

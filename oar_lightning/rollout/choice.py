@@ -5,7 +5,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import Any, Protocol
 
-from oar_lightning.language_model import can_share_prefixes
+from oar_lightning.policy.language_model import can_share_prefixes
 from oar_lightning.rollout.cached import CachedEngine
 from oar_lightning.rollout.hf import HFEngine
 from oar_lightning.rollout.sampling import Engine, SamplingConfig

@@ -8,8 +8,8 @@ from typing import Any
 
 import torch
 
-from oar_lightning.language_model import base_model, evaluating
-from oar_lightning.randomness import isolated_rng
+from oar_lightning.common.randomness import isolated_rng
+from oar_lightning.policy.language_model import base_model, evaluating
 from oar_lightning.rollout.sampling import Generation, SamplingConfig, encode_prompts, pad_left
 
 

@@ -10,8 +10,8 @@ import torch
 from jaxtyping import Bool, Float, Int
 from torch import Tensor
 
-from oar_lightning.batching import chunks_by_tokens
-from oar_lightning.token_budget import TokenBudget, Tokens, as_budget
+from oar_lightning.policy.batching import chunks_by_tokens
+from oar_lightning.policy.token_budget import TokenBudget, Tokens, as_budget
 
 DRAW_BYTES = 64 * 2**20
 """Float64 probabilities alive at any time in `draw_tokens`."""

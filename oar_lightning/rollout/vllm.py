@@ -19,13 +19,13 @@ import torch
 from jaxtyping import Float
 from torch import Tensor
 
-from oar_lightning.language_model import base_model
-from oar_lightning.randomness import derive_seed, global_rng_kept
-from oar_lightning.ranks import rank, ranks
+from oar_lightning.common.randomness import derive_seed, global_rng_kept
+from oar_lightning.common.scopes import environment
+from oar_lightning.distributed.ranks import rank, ranks
+from oar_lightning.policy.language_model import base_model
 from oar_lightning.rollout.hf import eos_token_ids
 from oar_lightning.rollout.sampling import Generation, SamplingConfig, encode_prompts, lay_out
 from oar_lightning.rollout.weights import checkpoint_weights, count_optimizer_steps, save_architecture
-from oar_lightning.scopes import environment
 
 TEMPERATURES = (0.01, 2.0)
 """Above 0, vLLM raises lower temperatures to the first, with a warning, and refuses those above the second."""

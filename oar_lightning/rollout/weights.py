@@ -11,7 +11,7 @@ import torch
 from torch import Tensor
 from torch.optim.optimizer import register_optimizer_step_post_hook
 
-from oar_lightning.language_model import base_model
+from oar_lightning.policy.language_model import base_model
 
 
 def checkpoint_weights(model: Any) -> Iterator[tuple[str, Tensor]]:

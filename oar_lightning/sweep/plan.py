@@ -12,7 +12,7 @@ from optuna.samplers import BaseSampler
 from optuna.storages import BaseStorage
 from optuna.study import Study
 
-from oar_lightning.config_check import ConfigError
+from oar_lightning.common.config_check import ConfigError
 from oar_lightning.sweep.trial import Pruning
 
 

@@ -17,8 +17,8 @@ import time
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from pathlib import Path
 
-from oar_lightning.launch import is_first_rank
-from oar_lightning.locks import FileLock
+from oar_lightning.common.locks import FileLock
+from oar_lightning.distributed.launch import is_first_rank
 from oar_lightning.sweep.trial import (
     FOLDER_VARIABLE,
     TICKET,

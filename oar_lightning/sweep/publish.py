@@ -12,13 +12,13 @@ from mlflow.entities import Run
 from mlflow.exceptions import MlflowException
 from optuna.trial import FrozenTrial, TrialState
 
-from oar_lightning.config_check import ConfigError
-from oar_lightning.locks import FileLock
-from oar_lightning.mlflow_client import connect
+from oar_lightning.common.config_check import ConfigError
+from oar_lightning.common.locks import FileLock
 from oar_lightning.sweep.figures import draw_figures
 from oar_lightning.sweep.study import SweepStudy
 from oar_lightning.sweep.table import STATES, as_csv, as_json, results_table, times_table
 from oar_lightning.sweep.trial import read_run_id
+from oar_lightning.tracking.mlflow_client import connect
 
 log = logging.getLogger(__name__)
 

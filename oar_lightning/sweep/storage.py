@@ -9,7 +9,7 @@ import alembic.migration
 from optuna.storages import RDBStorage
 from optuna.storages._rdb.storage import _VersionManager
 
-from oar_lightning.locks import FileLock
+from oar_lightning.common.locks import FileLock
 
 
 def _stamp(self: Any, revision: str) -> None:

@@ -14,8 +14,8 @@ from typing import Any
 import optuna
 from optuna.trial import FrozenTrial, TrialState, create_trial
 
-from oar_lightning.config_check import ConfigError
-from oar_lightning.locks import FileLock
+from oar_lightning.common.config_check import ConfigError
+from oar_lightning.common.locks import FileLock
 from oar_lightning.sweep.plan import Plan
 from oar_lightning.sweep.samplers import RETRY_OF
 from oar_lightning.sweep.storage import SweepStorage

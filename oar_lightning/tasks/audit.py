@@ -14,11 +14,11 @@ from rich.console import Console
 from rich.progress import Progress
 from rich.table import Table
 
-from oar_lightning.answer_span import AnswerFormat
-from oar_lightning.audit import AuditConfig, AuditReport, AuditRow, audit, read_rows
-from oar_lightning.config_check import ConfigError
+from oar_lightning.answers.audit import AuditConfig, AuditReport, AuditRow, audit, read_rows
+from oar_lightning.answers.span import AnswerFormat
+from oar_lightning.answers.verifier import Verifier, VerifierConfig
+from oar_lightning.common.config_check import ConfigError
 from oar_lightning.tasks.outputs import output_path
-from oar_lightning.verify import Verifier, VerifierConfig
 
 log = logging.getLogger(__name__)
 

@@ -10,11 +10,11 @@ import torch
 from hydra.utils import instantiate
 from omegaconf import DictConfig, open_dict
 
-from oar_lightning.build import Run
-from oar_lightning.module import PolicyOptimization
 from oar_lightning.planning import PlanConfig
 from oar_lightning.planning.job import begin_with, plan_job, propose
 from oar_lightning.tasks.plan import read_job
+from oar_lightning.training.module import PolicyOptimization
+from oar_lightning.wiring.run import Run
 
 log = logging.getLogger(__name__)
 

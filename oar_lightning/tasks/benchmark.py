@@ -19,21 +19,23 @@ from omegaconf import DictConfig
 from rich.console import Console
 from rich.table import Table
 
-from oar_lightning import build
+from oar_lightning.answers.reward import Accuracy, Rewards
 from oar_lightning.benchmark import BenchmarkConfig, ConfiguredWorkload, RandomWorkload, Workload, measure
 from oar_lightning.benchmark.report import phase_table, scoring_table, write_report
-from oar_lightning.callbacks.progress import counted_progress
-from oar_lightning.collecting import Method
-from oar_lightning.config_check import ConfigError
+from oar_lightning.common.config_check import ConfigError
+from oar_lightning.credit.scorers import as_scorer
 from oar_lightning.data.stream import ProblemStream
-from oar_lightning.module import PolicyOptimization
-from oar_lightning.reward import Accuracy, Rewards
 from oar_lightning.rollout import AutoEngineConfig
-from oar_lightning.scoring import as_scorer
-from oar_lightning.settings import build_settings
 from oar_lightning.tasks.outputs import output_path
 from oar_lightning.tasks.run_tags import run_parameters, run_tags
-from oar_lightning.tracking import Tracker
+from oar_lightning.tracking.tracker import Tracker
+from oar_lightning.training.callbacks.progress import counted_progress
+from oar_lightning.training.collector import Method
+from oar_lightning.training.module import PolicyOptimization
+from oar_lightning.wiring.device import choose_device, seed_everything, set_threads
+from oar_lightning.wiring.policy import build_stage, load_policy
+from oar_lightning.wiring.run import build_logger
+from oar_lightning.wiring.settings import build_settings
 
 log = logging.getLogger(__name__)
 
@@ -48,18 +50,18 @@ class _RewardsOnly:
 def prepare(cfg: DictConfig) -> Callable[[], None]:
     config: BenchmarkConfig = instantiate(cfg.benchmark, _convert_="all")
     settings = build_settings(cfg)
-    build.set_threads(cfg.num_threads)
-    build.seed_everything(cfg.seed)
-    device = build.choose_device(str(cfg.trainer.accelerator))
+    set_threads(cfg.num_threads)
+    seed_everything(cfg.seed)
+    device = choose_device(str(cfg.trainer.accelerator))
     files = output_path(config.output, "benchmark.output"), output_path(config.report, "benchmark.report")
     workload: Workload
     stage: Any
     if config.shape is None:
         assert settings.train is not None, "refused before"
-        policy = build.load_policy(settings.policy, str(cfg.task), device)
+        policy = load_policy(settings.policy, str(cfg.task), device)
         policy.model.requires_grad_(True)
         prompt = instantiate(cfg.data.prompt, tokenizer=policy.tokenizer)
-        stage = build.build_stage(policy, prompt, settings.answer, settings.rewards, settings.engine)
+        stage = build_stage(policy, prompt, settings.answer, settings.rewards, settings.engine)
         stream = ProblemStream(settings.train, int(cfg.seed))
         plan = settings.update
         workload = ConfiguredWorkload(policy, stage, stream, plan.problems, plan.group_size, settings.sampling)
@@ -76,7 +78,7 @@ def prepare(cfg: DictConfig) -> Callable[[], None]:
         method = Method(as_scorer(scorer), settings.gate, settings.advantage, settings.loss, settings.update, workload.sampling)
         modules[name] = PolicyOptimization(workload.policy, stage, method, torch.optim.AdamW, settings.schedule, 0).train()
     run_dir = Path(HydraConfig.get().runtime.output_dir)
-    tracker = Tracker(run_dir, build.build_logger(cfg, run_dir))
+    tracker = Tracker(run_dir, build_logger(cfg, run_dir))
     tracker.start()
     return lambda: run(cfg, config, workload, modules, tracker, *files)
 

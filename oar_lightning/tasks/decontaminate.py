@@ -10,12 +10,12 @@ from omegaconf import DictConfig
 from rich.console import Console
 from rich.table import Table
 
-from oar_lightning import build_data
-from oar_lightning.config_check import ConfigError
+from oar_lightning.common.config_check import ConfigError
 from oar_lightning.data.decontamination import EXACT, OVERLAP, Report, report
 from oar_lightning.data.stream import ProblemSource, is_endless
 from oar_lightning.tasks.outputs import output_path
 from oar_lightning.types import MathProblem
+from oar_lightning.wiring.data import build_benchmarks, build_train, whole_benchmarks
 
 
 def prepare(cfg: DictConfig) -> Callable[[], float | None]:
@@ -24,16 +24,16 @@ def prepare(cfg: DictConfig) -> Callable[[], float | None]:
     Raises:
         ConfigError: where one of them is missing, the training problems have no end, or the output is a folder.
     """
-    train = build_data.build_train(cfg)
+    train = build_train(cfg)
     if is_endless(train):
         raise ConfigError(
             f"task=decontaminate reads all training problems once, and those of data={cfg.data.name} have no end; "
             "choose a finite set, e.g. data=math"
         )
-    sources = build_data.build_benchmarks(cfg)
+    sources = build_benchmarks(cfg)
     if not sources:
         raise ConfigError("data.evaluation names no benchmark to compare with; e.g. data/evaluation=[math500,aime24]")
-    benchmarks = build_data.whole_benchmarks(sources, cfg.evaluation.problems)
+    benchmarks = whole_benchmarks(sources, cfg.evaluation.problems)
     output = output_path(cfg.decontaminate.output, "decontaminate.output")
     if output is not None and output.is_dir():
         raise ConfigError(f"decontaminate.output={output} is a folder; give a file, e.g. decontaminate.output=overlap.json")

@@ -15,20 +15,24 @@ from omegaconf import DictConfig, OmegaConf
 from rich.console import Console
 from rich.table import Table
 
-from oar_lightning import build, build_data
-from oar_lightning.callbacks.progress import accuracy_names, counted_progress, percent
-from oar_lightning.config_check import ConfigError
-from oar_lightning.data.datamodule import benchmark_problems
-from oar_lightning.evaluation import EvaluationConfig, evaluate
-from oar_lightning.evaluation_metrics import evaluation_metrics
-from oar_lightning.policy import Policy
-from oar_lightning.problem_result import ProblemResult, completions_table
+from oar_lightning.common.config_check import ConfigError
+from oar_lightning.data.stream import benchmark_problems
+from oar_lightning.evaluation.evaluate import EvaluationConfig, evaluate
+from oar_lightning.evaluation.folder import EvaluationFolder, newest_folder
+from oar_lightning.evaluation.metrics import evaluation_metrics
+from oar_lightning.evaluation.result import ProblemResult, completions_table
+from oar_lightning.policy.pretrained import Policy
 from oar_lightning.rollout import RolloutStage, SamplingConfig
-from oar_lightning.settings import check_accuracy
-from oar_lightning.tasks.evaluation_folder import EvaluationFolder, newest_folder
 from oar_lightning.tasks.run_tags import note_run, run_parameters, run_tags
-from oar_lightning.tracking import Tracker
+from oar_lightning.tracking.tracker import Tracker
+from oar_lightning.training.callbacks.progress import accuracy_names, counted_progress, percent
 from oar_lightning.types import MathProblem
+from oar_lightning.wiring.config import plain
+from oar_lightning.wiring.data import build_benchmarks
+from oar_lightning.wiring.device import choose_device, mixed_precision, seed_everything, set_threads
+from oar_lightning.wiring.policy import build_stage, load_policy
+from oar_lightning.wiring.run import build_logger
+from oar_lightning.wiring.settings import check_accuracy
 
 log = logging.getLogger(__name__)
 
@@ -68,21 +72,21 @@ def prepare(cfg: DictConfig) -> Callable[[], float | None]:
     check_accuracy(rewards)
     folder = EvaluationFolder(Path(HydraConfig.get().runtime.output_dir))
     if cfg.resume:
-        folder = newest_folder(cfg)
-        folder.check(build.plain(cfg))
-    logger = build.build_logger(cfg, folder.path, folder.run_id, resume=cfg.resume)
-    sources = build_data.build_benchmarks(cfg)
+        folder = newest_folder(Path(cfg.output_root).resolve() / str(cfg.name) / f"seed{cfg.seed}")
+        folder.check(plain(cfg))
+    logger = build_logger(cfg, folder.path, folder.run_id, resume=cfg.resume)
+    sources = build_benchmarks(cfg)
     benchmarks = {name: benchmark_problems(source, config.problems, name) for name, source in sources.items()}
     kept = {name: kept_results(folder, name, problems) for name, problems in benchmarks.items()}
-    build.set_threads(cfg.num_threads)
-    build.seed_everything(cfg.seed)
-    device = build.choose_device(str(cfg.trainer.accelerator))
-    policy = build.load_policy(spec, str(cfg.task), device)
+    set_threads(cfg.num_threads)
+    seed_everything(cfg.seed)
+    device = choose_device(str(cfg.trainer.accelerator))
+    policy = load_policy(spec, str(cfg.task), device)
     prompt = instantiate(cfg.data.prompt, tokenizer=policy.tokenizer)
     prompt.render(next(iter(benchmarks.values()))[0])  # a chat template that is missing should fail here
     job = Job(
         policy=policy,
-        stage=build.build_stage(policy, prompt, answer, rewards, engine),
+        stage=build_stage(policy, prompt, answer, rewards, engine),
         benchmarks=benchmarks,
         kept=kept,
         sampling=sampling,
@@ -105,7 +109,7 @@ def run(cfg: DictConfig, job: Job) -> float:
     note_run(tracker)
     tracker.describe(run_parameters(cfg), run_tags(cfg))
     tracker.write_text("config.yaml", OmegaConf.to_yaml(cfg, resolve=True))
-    job.folder.start(build.plain(cfg), tracker.run_id)
+    job.folder.start(plain(cfg), tracker.run_id)
     log.info("run folder: %s", job.folder.path)
     metrics: dict[str, dict[str, float]] = {}
     try:
@@ -148,7 +152,7 @@ def evaluate_benchmark(job: Job, name: str) -> list[ProblemResult]:
         log.info("%s: %d of %d problems were evaluated before", name, len(results), len(problems))
     with (
         counted_progress(name, "problems", len(problems), len(results)) as advance,
-        build.mixed_precision(job.precision, job.device),
+        mixed_precision(job.precision, job.device),
     ):
         for batch in evaluate(job.policy.model, job.stage, problems, job.sampling, job.config, start=len(results)):
             file.append(batch.results)

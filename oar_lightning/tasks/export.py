@@ -11,11 +11,13 @@ from hydra.core.hydra_config import HydraConfig
 from omegaconf import DictConfig
 from torch import Tensor
 
-from oar_lightning import build
-from oar_lightning.config_check import ConfigError
-from oar_lightning.deepspeed_checkpoint import consolidated_weights
-from oar_lightning.policy import Policy, export_policy, frozen_weights
-from oar_lightning.tasks.train import Saved, find_checkpoint, read_saved
+from oar_lightning.common.config_check import ConfigError
+from oar_lightning.distributed.deepspeed_checkpoint import consolidated_weights
+from oar_lightning.distributed.frozen import frozen_weights
+from oar_lightning.policy.pretrained import Policy, export_policy
+from oar_lightning.wiring.device import seed_everything
+from oar_lightning.wiring.policy import bare_policy
+from oar_lightning.wiring.resume import Saved, find_checkpoint, read_saved
 
 log = logging.getLogger(__name__)
 
@@ -30,8 +32,8 @@ def prepare(cfg: DictConfig) -> Callable[[], None]:
         raise ConfigError("task=export needs a checkpoint: give ckpt_path=<run folder or checkpoint>")
     saved = read_saved(checkpoint, None, cfg.ckpt_fallback)
     folder = Path(cfg.export_to).expanduser() if cfg.export_to else Path(HydraConfig.get().runtime.output_dir) / "policy"
-    build.seed_everything(cfg.seed)
-    policy = build.bare_policy(cfg)
+    seed_everything(cfg.seed)
+    policy = bare_policy(cfg)
     put_weights(policy, saved)
     return lambda: export(policy, saved, folder)
 

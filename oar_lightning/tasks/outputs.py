@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from pathlib import Path
 
-from oar_lightning.config_check import ConfigError
+from oar_lightning.common.config_check import ConfigError
 
 
 def output_path(value: str | None, key: str) -> Path | None:

@@ -11,15 +11,15 @@ from omegaconf import DictConfig
 from rich.console import Console
 from rich.table import Table
 
-from oar_lightning.build import plain
-from oar_lightning.config_check import ConfigError
+from oar_lightning.common.config_check import ConfigError
+from oar_lightning.credit.scorers import as_scorer
 from oar_lightning.planning.config import PlanConfig
 from oar_lightning.planning.job import Job, Planned, Proposal, begin_with, plan_job, propose
 from oar_lightning.planning.memory import PHASES, Sharding
-from oar_lightning.policy import PretrainedPolicy
+from oar_lightning.policy.out_of_memory import REMEDIES
+from oar_lightning.policy.pretrained import PretrainedPolicy
 from oar_lightning.rollout import VllmConfig
-from oar_lightning.scoring import as_scorer
-from oar_lightning.token_budget import REMEDIES
+from oar_lightning.wiring.config import plain
 
 STATES = {"AdamW": 2, "Adam": 2, "SGD": 0}
 """Numbers that an optimizer keeps of each parameter."""

@@ -13,8 +13,7 @@ from mlflow.exceptions import MlflowException
 from omegaconf import DictConfig
 from rich.console import Console
 
-from oar_lightning.config_check import ConfigError
-from oar_lightning.mlflow_client import connect
+from oar_lightning.common.config_check import ConfigError
 from oar_lightning.reporting import (
     ENDS,
     ReportConfig,
@@ -27,6 +26,7 @@ from oar_lightning.reporting import (
     write_index,
     write_study,
 )
+from oar_lightning.tracking.mlflow_client import connect
 
 
 def prepare(cfg: DictConfig) -> Callable[[], None]:

@@ -8,12 +8,12 @@ from typing import Any
 from hydra.core.hydra_config import HydraConfig
 from omegaconf import DictConfig
 
-from oar_lightning.build import plain
-from oar_lightning.launch import is_first_rank
-from oar_lightning.revision import git_revision
+from oar_lightning.distributed.launch import is_first_rank
 from oar_lightning.sweep.trial import current_ticket, job_folder, write_run_id
-from oar_lightning.tasks.surroundings import surroundings
-from oar_lightning.tracking import Tracker
+from oar_lightning.tracking.revision import git_revision
+from oar_lightning.tracking.surroundings import surroundings
+from oar_lightning.tracking.tracker import Tracker
+from oar_lightning.wiring.config import plain
 
 
 def run_tags(cfg: DictConfig) -> dict[str, str]:

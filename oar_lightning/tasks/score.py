@@ -20,14 +20,15 @@ from omegaconf import DictConfig
 from rich.console import Console
 from rich.table import Table
 
-from oar_lightning import build
-from oar_lightning.callbacks.progress import counted_progress
-from oar_lightning.completion_scores import CompletionScorer, ScoreConfig, ScoredCompletion, ScoreSummary
-from oar_lightning.config_check import ConfigError
-from oar_lightning.heatmap import render_heatmap
-from oar_lightning.rollout.recorded import RecordedCompletion, read_recorded
-from oar_lightning.scoring import as_scorer
-from oar_lightning.settings import check_accuracy
+from oar_lightning.common.config_check import ConfigError
+from oar_lightning.credit.scorers import as_scorer
+from oar_lightning.inspection.completion_scores import CompletionScorer, ScoreConfig, ScoredCompletion, ScoreSummary
+from oar_lightning.inspection.heatmap import render_heatmap
+from oar_lightning.inspection.recorded import RecordedCompletion, read_recorded
+from oar_lightning.training.callbacks.progress import counted_progress
+from oar_lightning.wiring.device import choose_device, mixed_precision, seed_everything, set_threads
+from oar_lightning.wiring.policy import build_stage, load_policy
+from oar_lightning.wiring.settings import check_accuracy
 
 log = logging.getLogger(__name__)
 
@@ -49,14 +50,14 @@ def prepare(cfg: DictConfig) -> Callable[[], float | None]:
     recorded = list(itertools.islice(read_recorded(config.files, dropped), config.limit))
     if not recorded:
         raise ConfigError(f"score.files={config.files}: no usable row ({dict(dropped) or 'the files are empty'})")
-    build.set_threads(cfg.num_threads)
-    build.seed_everything(cfg.seed)
-    device = build.choose_device(str(cfg.trainer.accelerator))
-    policy = build.load_policy(spec, str(cfg.task), device)
-    stage = build.build_stage(policy, instantiate(cfg.data.prompt, tokenizer=policy.tokenizer), answer, rewards)
+    set_threads(cfg.num_threads)
+    seed_everything(cfg.seed)
+    device = choose_device(str(cfg.trainer.accelerator))
+    policy = load_policy(spec, str(cfg.task), device)
+    stage = build_stage(policy, instantiate(cfg.data.prompt, tokenizer=policy.tokenizer), answer, rewards)
     stage.prompt.render(recorded[0].problem)  # a chat template that is missing should fail here
     completion_scorer = CompletionScorer(policy, stage, as_scorer(scorer), gate, advantage, config, dropped)
-    precision = build.mixed_precision(cfg.trainer.get("precision"), device)
+    precision = mixed_precision(cfg.trainer.get("precision"), device)
     return lambda: run(completion_scorer, recorded, output, precision)
 
 

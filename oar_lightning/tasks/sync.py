@@ -12,10 +12,10 @@ from omegaconf import DictConfig
 from rich.console import Console
 from rich.table import Table
 
-from oar_lightning.config_check import ConfigError
-from oar_lightning.delivery import REFUSED, Delivery
-from oar_lightning.journal import JOURNAL, Journal, JournalInUse, undelivered
-from oar_lightning.mlflow_logger import FOLDER, short
+from oar_lightning.common.config_check import ConfigError
+from oar_lightning.tracking.delivery import REFUSED, Delivery
+from oar_lightning.tracking.journal import JOURNAL, Journal, JournalInUse, undelivered
+from oar_lightning.tracking.mlflow_logger import FOLDER, short
 
 
 @dataclass(frozen=True)

@@ -17,8 +17,8 @@ import time
 from pathlib import Path
 from typing import Any
 
-from oar_lightning.answer_span import gold_answer
-from oar_lightning.verify import Verdict, Verifier, VerifierConfig
+from oar_lightning.answers.span import gold_answer
+from oar_lightning.answers.verifier import Verdict, Verifier, VerifierConfig
 
 ROUNDS = 3
 Pairs = list[tuple[str, str]]

@@ -188,7 +188,7 @@ def _built_in(cfg: Any, folder: Path, count: int) -> list[dict[str, str]]:
     from hydra.utils import instantiate
 
     from oar_lightning.data.stream import ProblemStream
-    from oar_lightning.settings import build_settings
+    from oar_lightning.wiring.settings import build_settings
 
     settings = build_settings(cfg)
     assert settings.train is not None
@@ -202,7 +202,7 @@ def _random(shape: dict[str, Any], folder: Path, batches: int) -> list[dict[str,
     import torch
 
     from oar_lightning.benchmark import RandomShape, RandomWorkload
-    from oar_lightning.randomness import generator
+    from oar_lightning.common.randomness import generator
 
     RandomWorkload(RandomShape(**shape), torch.device("cpu")).policy.model.save_pretrained(folder / "weights")
     size = (batches * shape["prompts"], shape["prompt"])

@@ -12,6 +12,9 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
+from oar_lightning.wiring.device import seed_everything, set_threads
+from oar_lightning.wiring.policy import build_stage
+
 os.environ.setdefault("TOKENIZERS_PARALLELISM", "false")
 
 import lightning as L
@@ -25,17 +28,16 @@ from transformers import AutoModelForCausalLM
 from turns import Turns
 
 import oar_lightning
-from oar_lightning import build
+from oar_lightning.answers.reward import Accuracy, Rewards
 from oar_lightning.benchmark import RandomShape, RandomWorkload
-from oar_lightning.data.datamodule import MathDataModule
-from oar_lightning.data.stream import Slot
-from oar_lightning.module import PolicyOptimization
-from oar_lightning.paths import conf_dir
-from oar_lightning.policy import Policy, PretrainedPolicy
-from oar_lightning.reward import Accuracy, Rewards
+from oar_lightning.common.paths import conf_dir
+from oar_lightning.policy.pretrained import Policy, PretrainedPolicy
 from oar_lightning.rollout import CachedEngine, SamplingConfig
-from oar_lightning.settings import Settings, build_settings
+from oar_lightning.training.datamodule import MathDataModule
+from oar_lightning.training.module import PolicyOptimization
+from oar_lightning.training.slots import Slot
 from oar_lightning.types import MathProblem, Rollouts
+from oar_lightning.wiring.settings import Settings, build_settings
 
 
 def compose_config(overrides: Sequence[str]) -> DictConfig:
@@ -120,7 +122,7 @@ class TakesTurns(L.Callback):
 
 
 def build_module(job: dict[str, Any], cfg: DictConfig, settings: Settings) -> PolicyOptimization:
-    """What `build.build_run` makes of the config; with random prompts, their own stage."""
+    """What `build_run` makes of the config; with random prompts, their own stage."""
     stage: Any
     if job["judge"] == "alternating":
         workload = RandomWorkload(RandomShape(**job["shape"]), torch.device("cpu"))
@@ -129,19 +131,19 @@ def build_module(job: dict[str, Any], cfg: DictConfig, settings: Settings) -> Po
     else:
         policy = PretrainedPolicy(job["weights"]).load()
         prompt = instantiate(cfg.data.prompt, template="{question}", tokenizer=policy.tokenizer)  # the file's are rendered
-        stage = build.build_stage(policy, prompt, settings.answer, settings.rewards)
+        stage = build_stage(policy, prompt, settings.answer, settings.rewards)
     return PolicyOptimization(policy, stage, settings, instantiate(cfg.optimizer), settings.schedule, int(cfg.seed)).train()
 
 
 def main(job_file: str, experiment: str) -> None:
     job = json.loads(Path(job_file).read_text(encoding="utf-8"))
-    build.set_threads(job["threads"])
+    set_threads(job["threads"])
     turns = Turns()
     logging.getLogger("lightning.pytorch").setLevel(logging.WARNING)
     steps = job["steps"] + 1  # one more than there are turns: each step ends where the next begins
     cfg = compose_config([f"+experiment={experiment}", *job["overrides"], f"trainer.max_steps={steps}"])
     settings = build_settings(cfg)
-    build.seed_everything(int(cfg.seed))
+    seed_everything(int(cfg.seed))
     module = build_module(job, cfg, settings)
     rows = [json.loads(line) for line in Path(job["prompts"]).read_text(encoding="utf-8").splitlines()]
     problems = Listed(tuple(MathProblem(question=row["prompt"], answer=row["answer"]) for row in rows))

@@ -31,11 +31,11 @@ import matplotlib.pyplot as plt
 
 from oar_lightning.benchmark import RandomShape, RandomWorkload
 from oar_lightning.benchmark.measure import FlopCount, matrix_rate
-from oar_lightning.benchmark.report import fill, markdown
-from oar_lightning.language_model import token_logprobs
-from oar_lightning.randomness import generator
+from oar_lightning.common.markdown import fill, markdown
+from oar_lightning.common.randomness import generator
+from oar_lightning.credit.scorers import OarG, OarP, OarPApproximate
+from oar_lightning.policy.language_model import token_logprobs
 from oar_lightning.rollout import Generation
-from oar_lightning.scoring import OarG, OarP, OarPApproximate
 from oar_lightning.tasks.benchmark import machine
 from oar_lightning.types import Rollouts
 

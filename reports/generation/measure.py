@@ -16,6 +16,8 @@ from pathlib import Path
 from statistics import median
 from typing import Any
 
+from oar_lightning.wiring.device import seed_everything, set_threads
+
 os.environ.setdefault("TRANSFORMERS_SDPA_FORCE_GQA", "1")  # as `python -m oar_lightning` sets them
 os.environ.setdefault("GOMP_SPINCOUNT", "20000")
 
@@ -24,16 +26,15 @@ from hydra import compose, initialize_config_dir
 from hydra.utils import instantiate
 from transformers import CompileConfig, GenerationConfig
 
-from oar_lightning import build
-from oar_lightning.benchmark.report import fill, markdown
+from oar_lightning.common.markdown import fill, markdown
+from oar_lightning.common.paths import conf_dir
+from oar_lightning.common.randomness import derive_seed
 from oar_lightning.data.stream import ProblemStream
-from oar_lightning.language_model import evaluating
-from oar_lightning.paths import conf_dir
-from oar_lightning.randomness import derive_seed
+from oar_lightning.policy.language_model import evaluating
 from oar_lightning.rollout import CachedEngine, HFEngine, SamplingConfig
 from oar_lightning.rollout.hf import eos_token_ids, stored_defaults_off
 from oar_lightning.rollout.sampling import encode_prompts, pad_left
-from oar_lightning.settings import build_settings
+from oar_lightning.wiring.settings import build_settings
 
 README = Path(__file__).with_name("README.md")
 SAMPLES = 8
@@ -46,7 +47,7 @@ class Settings:
         with initialize_config_dir(str(conf_dir()), version_base="1.3"):
             cfg = compose("config")
         settings = build_settings(cfg)
-        build.seed_everything(0)
+        seed_everything(0)
         loaded = settings.policy.load()
         assert settings.train is not None
         stream = ProblemStream(settings.train, 0)
@@ -126,7 +127,7 @@ def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--rounds", type=int, default=5)
     rounds = parser.parse_args().rounds
-    build.set_threads(2)
+    set_threads(2)
     settings = Settings()
     ways = {
         "decoding loop of this package (`engine=auto`)": engine(settings, CachedEngine(settings.tokenizer), settings.sampling),

@@ -16,14 +16,14 @@ from hydra import compose, initialize_config_dir
 from hydra.utils import instantiate
 from torch import Tensor
 
-from oar_lightning import build
-from oar_lightning.paths import conf_dir
-from oar_lightning.policy import PretrainedPolicy
-from oar_lightning.scoring import Entropy, OarG, OarP, OarPApproximate, ProbeSchedule, Scorer
-from oar_lightning.scoring.base import distinct_rows, scorable_rows
-from oar_lightning.scoring.oar_g import rank_correlation
-from oar_lightning.settings import build_settings
+from oar_lightning.common.paths import conf_dir
+from oar_lightning.credit.scorers import Entropy, OarG, OarP, OarPApproximate, ProbeSchedule, Scorer
+from oar_lightning.credit.scorers.base import distinct_rows, scorable_rows
+from oar_lightning.credit.scorers.oar_g import rank_correlation
+from oar_lightning.policy.pretrained import PretrainedPolicy
 from oar_lightning.types import Rollouts
+from oar_lightning.wiring.policy import build_stage
+from oar_lightning.wiring.settings import build_settings
 
 SCORERS: dict[str, Callable[[int], Scorer]] = {
     "entropy": lambda seed: Entropy(),
@@ -47,7 +47,7 @@ def sampled() -> Rollouts:
         cfg = compose("config", ["task=score"])
     settings, policy = build_settings(cfg), PretrainedPolicy("chain").load()
     prompt = instantiate(cfg.data.prompt, tokenizer=policy.tokenizer)
-    stage = build.build_stage(policy, prompt, settings.answer, settings.rewards)
+    stage = build_stage(policy, prompt, settings.answer, settings.rewards)
     problems = list(islice(next(iter(settings.benchmarks.values())), PROBLEMS))
     rollouts = stage(policy.model, problems, SAMPLES, settings.sampling, list(range(PROBLEMS)))
     rows = scorable_rows(rollouts)

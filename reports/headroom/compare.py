@@ -17,7 +17,7 @@ from collections import defaultdict
 from mlflow import MlflowClient
 from scipy.stats import t as student_t
 
-from oar_lightning.benchmark.report import markdown
+from oar_lightning.common.markdown import markdown
 
 ACCURACY = "eval/chain/avg_at_{samples}"
 Runs = dict[tuple[str, float], dict[int, float]]

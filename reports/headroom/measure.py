@@ -28,6 +28,9 @@ from collections.abc import Callable
 from pathlib import Path
 from typing import Any, NamedTuple
 
+from oar_lightning.wiring.device import seed_everything, set_threads
+from oar_lightning.wiring.policy import build_stage
+
 os.environ.setdefault("TRANSFORMERS_SDPA_FORCE_GQA", "1")  # as `python -m oar_lightning` sets them
 os.environ.setdefault("GOMP_SPINCOUNT", "20000")
 
@@ -36,18 +39,17 @@ from hydra import compose, initialize_config_dir
 from hydra.utils import instantiate
 from torch import Tensor
 
-from oar_lightning import build
-from oar_lightning.advantage import group_advantages
-from oar_lightning.benchmark.report import markdown
+from oar_lightning.common.markdown import markdown
+from oar_lightning.common.paths import conf_dir
+from oar_lightning.common.randomness import derive_seed
+from oar_lightning.credit.gate import GateConfig, gate_weights
+from oar_lightning.credit.scorers import Scorer, as_scorer, checked_importance
 from oar_lightning.data.stream import ProblemStream
-from oar_lightning.gating import GateConfig, gate_weights
-from oar_lightning.language_model import token_logprobs
-from oar_lightning.loss import Denominators, policy_loss
-from oar_lightning.paths import conf_dir
-from oar_lightning.randomness import derive_seed
-from oar_lightning.scoring import Scorer, as_scorer, checked_importance
-from oar_lightning.settings import Settings, build_settings
+from oar_lightning.objective.advantage import group_advantages
+from oar_lightning.objective.loss import Denominators, policy_loss
+from oar_lightning.policy.language_model import token_logprobs
 from oar_lightning.types import Rollouts
+from oar_lightning.wiring.settings import Settings, build_settings
 
 HERE = Path(__file__).parent
 CACHE = Path(os.environ.get("HEADROOM_CACHE", Path(tempfile.gettempdir()) / "headroom"))
@@ -88,10 +90,10 @@ def set_up(overrides: list[str], methods: list[str]) -> Setup:
             m: (as_scorer(instantiate(compose("config", [*overrides, *METHODS[m][0]]).scorer)), METHODS[m][1]) for m in methods
         }
     settings = build_settings(cfg)
-    build.seed_everything(0)
+    seed_everything(0)
     loaded = settings.policy.load()
     prompt = instantiate(cfg.data.prompt, tokenizer=loaded.tokenizer)
-    return Setup(loaded.model, build.build_stage(loaded, prompt, settings.answer, settings.rewards), settings, chosen)
+    return Setup(loaded.model, build_stage(loaded, prompt, settings.answer, settings.rewards), settings, chosen)
 
 
 def gradients(setup: Setup, rollouts: Rollouts) -> dict[str, Tensor]:
@@ -183,7 +185,7 @@ def main() -> None:
     parser.add_argument("--batches", type=int, default=8, help="per block")
     parser.add_argument("--methods", nargs="*", default=[m for m in METHODS if m != "oar_p"], choices=METHODS)
     options = parser.parse_args()
-    build.set_threads(1)
+    set_threads(1)
     setup = set_up(options.overrides, options.methods)
     folder = CACHE / options.name
     folder.mkdir(parents=True, exist_ok=True)

@@ -17,9 +17,9 @@ from omegaconf import open_dict
 from rich.console import Console
 
 from oar_lightning import __main__ as command
-from oar_lightning import build
-from oar_lightning.mlflow_logger import DurableMLFlowLogger
-from oar_lightning.paths import conf_dir
+from oar_lightning.common.paths import conf_dir
+from oar_lightning.tracking.mlflow_logger import DurableMLFlowLogger
+from oar_lightning.wiring import run
 
 LIMIT = 0.03
 
@@ -27,7 +27,7 @@ LIMIT = 0.03
 def main(steps: int, *overrides: str) -> None:
     logging.basicConfig(level=logging.INFO, format="%(message)s")
     made: list[DurableMLFlowLogger] = []
-    original = build.build_logger
+    original = run.build_logger
 
     def remembered(*args: object, **options: object) -> DurableMLFlowLogger | None:
         logger = original(*args, **options)  # type: ignore[arg-type]
@@ -35,7 +35,7 @@ def main(steps: int, *overrides: str) -> None:
             made.append(logger)
         return logger
 
-    build.build_logger = remembered
+    run.build_logger = remembered
     with initialize_config_dir(str(conf_dir()), version_base="1.3"):
         cfg = compose("config", ["+experiment=oar_g", f"trainer.max_steps={steps}", *overrides], return_hydra_config=True)
     folder = Path.cwd() / "run"

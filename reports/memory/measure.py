@@ -23,22 +23,22 @@ os.environ.setdefault("GOMP_SPINCOUNT", "20000")
 
 import torch
 
-from oar_lightning.advantage import AdvantageConfig
+from oar_lightning.answers.reward import Accuracy, Rewards
 from oar_lightning.benchmark import RandomShape, RandomWorkload
 from oar_lightning.benchmark.measure import _status
-from oar_lightning.benchmark.report import fill, markdown
-from oar_lightning.collecting import Method
-from oar_lightning.data.stream import Slot, UpdatePlan
-from oar_lightning.experience import Experience
-from oar_lightning.gating import GateConfig
-from oar_lightning.loss import LossConfig
-from oar_lightning.module import PolicyOptimization
-from oar_lightning.randomness import generator
-from oar_lightning.reward import Accuracy, Rewards
+from oar_lightning.common.markdown import fill, markdown
+from oar_lightning.common.randomness import generator
+from oar_lightning.credit.gate import GateConfig
+from oar_lightning.credit.scorers import Entropy, OarG, OarP, OarPApproximate, Scorer, Uniform
+from oar_lightning.objective.advantage import AdvantageConfig
+from oar_lightning.objective.loss import LossConfig
 from oar_lightning.rollout import Generation
-from oar_lightning.schedule import Schedule
-from oar_lightning.scoring import Entropy, OarG, OarP, OarPApproximate, Scorer, Uniform
 from oar_lightning.tasks.benchmark import machine
+from oar_lightning.training.collector import Method
+from oar_lightning.training.experience import Experience
+from oar_lightning.training.module import PolicyOptimization
+from oar_lightning.training.schedule import Schedule
+from oar_lightning.training.slots import Slot, UpdatePlan
 from oar_lightning.types import Rollouts
 
 HERE = Path(__file__).parent

@@ -19,6 +19,9 @@ from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
+from oar_lightning.wiring.device import seed_everything
+from oar_lightning.wiring.policy import build_stage, load_policy
+
 os.environ.setdefault("TRANSFORMERS_SDPA_FORCE_GQA", "1")  # as `python -m oar_lightning` sets them
 os.environ.setdefault("GOMP_SPINCOUNT", "20000")
 
@@ -27,19 +30,18 @@ from hydra import compose, initialize_config_dir
 from hydra.utils import instantiate
 from torch import Tensor
 
-from oar_lightning import build
-from oar_lightning.advantage import group_advantages
 from oar_lightning.benchmark import ConfiguredWorkload
-from oar_lightning.benchmark.report import fill, markdown
+from oar_lightning.common.markdown import fill, markdown
+from oar_lightning.common.paths import conf_dir
+from oar_lightning.common.randomness import generator
+from oar_lightning.credit.scorers import Attribution, OarP, OarPApproximate, Scorer, Spans
+from oar_lightning.credit.scorers.base import distinct_rows, scorable_rows
+from oar_lightning.credit.scorers.oar_g import rank_correlation
 from oar_lightning.data.stream import ProblemStream
-from oar_lightning.paths import conf_dir
-from oar_lightning.randomness import generator
-from oar_lightning.scoring import Attribution, OarP, OarPApproximate, Scorer, Spans
-from oar_lightning.scoring.base import distinct_rows, scorable_rows
-from oar_lightning.scoring.oar_g import rank_correlation
-from oar_lightning.settings import build_settings
+from oar_lightning.objective.advantage import group_advantages
 from oar_lightning.tasks.benchmark import machine
 from oar_lightning.types import Rollouts
+from oar_lightning.wiring.settings import build_settings
 
 HERE = Path(__file__).parent
 BARS = {"spearman": 0.9, "recall": 0.85}
@@ -63,10 +65,10 @@ def sampled(policy: str, problems: int) -> tuple[Any, Rollouts, str]:
         named = ["policy=chain"] if policy == "chain" else ["policy=hf", f"policy.name={policy}"]
         cfg = compose("config", ["task=benchmark", "benchmark=tiny", *named])
     settings = build_settings(cfg)
-    build.seed_everything(0)
-    loaded = build.load_policy(settings.policy, "benchmark", torch.device("cpu"))
+    seed_everything(0)
+    loaded = load_policy(settings.policy, "benchmark", torch.device("cpu"))
     prompt = instantiate(cfg.data.prompt, tokenizer=loaded.tokenizer)
-    stage = build.build_stage(loaded, prompt, settings.answer, settings.rewards)
+    stage = build_stage(loaded, prompt, settings.answer, settings.rewards)
     group = settings.update.group_size
     assert settings.train is not None
     work = ConfiguredWorkload(loaded, stage, ProblemStream(settings.train, 0), problems, group, settings.sampling)

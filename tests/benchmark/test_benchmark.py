@@ -7,13 +7,13 @@ from pathlib import Path
 
 import pytest
 import torch
-from commands import run
+from support.commands import run
 from torch import nn
 
 from oar_lightning.benchmark import BenchmarkConfig, RandomShape, RandomWorkload
 from oar_lightning.benchmark.measure import IN_A_STEP, PHASES, FlopCount, PhaseResult
 from oar_lightning.benchmark.report import by_variant, phase_table, scoring_table, write_report
-from oar_lightning.scoring import Uniform
+from oar_lightning.credit.scorers import Uniform
 
 SMALL = RandomShape(
     hidden_size=16, intermediate_size=24, layers=1, heads=2, kv_heads=1, vocab_size=50, prompt=6, completion=20, prompts=2,

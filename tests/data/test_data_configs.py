@@ -9,19 +9,19 @@ from typing import Any
 
 import datasets
 import pytest
-from composing import checked, settings
 from hydra.errors import HydraException
+from support.composing import checked, settings
 
-from oar_lightning.build_data import build_keep
-from oar_lightning.config_check import ConfigError
-from oar_lightning.data.chain import ChainProblems
+from oar_lightning.common.config_check import ConfigError
+from oar_lightning.common.paths import conf_dir
+from oar_lightning.data.chain.task import ChainProblems
 from oar_lightning.data.hub import HubProblems
 from oar_lightning.data.mixture import Mixture
 from oar_lightning.data.prompts import PlainPrompt
 from oar_lightning.data.stream import ProblemStream
-from oar_lightning.paths import conf_dir
-from oar_lightning.policy import PretrainedPolicy
-from oar_lightning.settings import build_settings
+from oar_lightning.policy.pretrained import PretrainedPolicy
+from oar_lightning.wiring.data import build_keep
+from oar_lightning.wiring.settings import build_settings
 
 # one row of each set as its publisher lays it out (columns of the dataset's card), and what it says
 GSM8K = ({"question": "1+1?", "answer": "1+1=<<1+1=2>>2\n#### 2"}, "1+1?", "2")

@@ -11,7 +11,7 @@ from typing import Any
 
 import pytest
 
-from oar_lightning.data.chain import ChainProblems, ChainTask
+from oar_lightning.data.chain.task import ChainProblems, ChainTask
 from oar_lightning.data.mixture import Mixture
 from oar_lightning.data.stream import ProblemSource, ProblemStream, is_endless
 from oar_lightning.types import MathProblem

@@ -13,8 +13,9 @@ from typing import Any
 import pytest
 from torch.utils.data import DataLoader, IterableDataset
 
-from oar_lightning.data.datamodule import BatchLoader, MathDataModule, benchmark_problems, sample_texts
-from oar_lightning.data.stream import ProblemStream, SlotLoader, UpdatePlan
+from oar_lightning.data.stream import ProblemStream, benchmark_problems, sample_texts
+from oar_lightning.training.datamodule import BatchLoader, MathDataModule
+from oar_lightning.training.slots import SlotLoader, UpdatePlan
 from oar_lightning.types import MathProblem
 
 

@@ -11,7 +11,7 @@ import numpy as np
 import pytest
 from matplotlib.figure import Figure
 from matplotlib.text import Text
-from run_records import straight, trial
+from support.run_records import straight, trial
 
 from oar_lightning.reporting.figures import FIGURES, Curves, Drawing, LeftOut
 from oar_lightning.reporting.runs import Curve

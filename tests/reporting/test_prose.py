@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from oar_lightning.config_check import ConfigError
+from oar_lightning.common.config_check import ConfigError
 from oar_lightning.reporting.prose import prose, read_prose, with_generated
 
 

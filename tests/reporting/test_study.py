@@ -6,9 +6,9 @@ import itertools
 import shlex
 
 import pytest
-from run_records import trial
+from support.run_records import trial
 
-from oar_lightning.config_check import ConfigError
+from oar_lightning.common.config_check import ConfigError
 from oar_lightning.reporting.factors import label, level, natural, ordered
 from oar_lightning.reporting.study import make_study
 

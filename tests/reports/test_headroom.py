@@ -10,14 +10,14 @@ from typing import Any
 
 import pytest
 import torch
-from fixtures import LengthReward, make_module, make_stage, tiny_policy
+from support.fixtures import LengthReward, make_module, make_stage, tiny_policy
 
-from oar_lightning.data.chain import ChainProblems, ChainTask
-from oar_lightning.data.stream import Slot, UpdatePlan
-from oar_lightning.gating import GateConfig
-from oar_lightning.module import PolicyOptimization
-from oar_lightning.randomness import derive_seed
-from oar_lightning.scoring import Position, Uniform
+from oar_lightning.common.randomness import derive_seed
+from oar_lightning.credit.gate import GateConfig
+from oar_lightning.credit.scorers import Position, Uniform
+from oar_lightning.data.chain.task import ChainProblems, ChainTask
+from oar_lightning.training.module import PolicyOptimization
+from oar_lightning.training.slots import Slot, UpdatePlan
 
 FOLDER = Path(__file__).parents[2] / "reports" / "headroom"
 

@@ -11,8 +11,8 @@ import pytest
 from mlflow import MlflowClient
 from mlflow.entities import Metric, Param
 
-from oar_lightning.answer_span import Region
-from oar_lightning.heatmap import HeatmapCompletion, HeatmapToken, render_heatmap
+from oar_lightning.answers.span import Region
+from oar_lightning.inspection.heatmap import HeatmapCompletion, HeatmapToken, render_heatmap
 
 FOLDER = Path(__file__).parents[2] / "reports" / "screenshots"
 

@@ -6,14 +6,14 @@ from collections.abc import Sequence
 
 import pytest
 import torch
-from fixtures import tiny_policy
+from support.fixtures import tiny_policy
 
-from oar_lightning.answer_span import AnswerFormat
+from oar_lightning.answers.reward import Accuracy, Completion, Format, Rewards
+from oar_lightning.answers.span import AnswerFormat
 from oar_lightning.data.prompts import PlainPrompt
-from oar_lightning.reward import Accuracy, Completion, Format, Rewards
+from oar_lightning.policy.token_text import TokenBytes
 from oar_lightning.rollout import CachedEngine, Generation, RolloutStage, SamplingConfig
 from oar_lightning.rollout.assemble import printable
-from oar_lightning.token_text import TokenBytes
 from oar_lightning.types import MathProblem, Rollouts
 
 POLICY = tiny_policy()

@@ -8,13 +8,13 @@ from typing import Any
 
 import pytest
 import torch
-from fixtures import tiny_policy
-from toy import gpt2, qwen2_golden
+from support.fixtures import tiny_policy
+from support.toy import gpt2, qwen2_golden
 
-from oar_lightning import language_model
-from oar_lightning.language_model import token_logprobs
-from oar_lightning.policy import Policy
-from oar_lightning.randomness import generator
+from oar_lightning.common.randomness import generator
+from oar_lightning.policy import language_model
+from oar_lightning.policy.language_model import token_logprobs
+from oar_lightning.policy.pretrained import Policy
 from oar_lightning.rollout import CachedEngine, Engine, Generation, HFEngine, SamplingConfig
 
 PROMPTS = ["Ann has 3 pens.\n", "Ben has 14 nuts. Ben buys 2.\n", "So\n"]
@@ -220,7 +220,7 @@ def test_defaults_stored_with_the_model_do_not_leak(policy: Policy, engine: Engi
 
 def test_adapters_act_and_stored_defaults_do_not_leak_through_them(policy: Policy, engine: Engine) -> None:
     pytest.importorskip("peft")
-    from oar_lightning.policy import LoraSpec
+    from oar_lightning.policy.pretrained import LoraSpec
 
     plain = completions(engine(policy.model, PROMPTS, 1, GREEDY, SEEDS))
     adapted = LoraSpec(r=4).apply(policy.model)

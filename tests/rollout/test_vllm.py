@@ -1,4 +1,4 @@
-"""The vLLM engine over a stand-in with vLLM's public interface (tests/fake_vllm.py); the true one needs a GPU."""
+"""The vLLM engine over a stand-in with vLLM's public interface (tests/support/fake_vllm.py); the true one needs a GPU."""
 
 from __future__ import annotations
 
@@ -12,25 +12,25 @@ import re
 from pathlib import Path
 from typing import Any
 
-import fake_vllm
 import numpy as np
 import pytest
 import torch
-from fake_vllm import copy_of
-from fixtures import LengthReward, fit, make_module, make_stage, tiny_policy
 from hypothesis import given, settings
 from hypothesis import strategies as st
-from toy import qwen2_golden
+from support import fake_vllm
+from support.fake_vllm import copy_of
+from support.fixtures import LengthReward, fit, make_module, make_stage, tiny_policy
+from support.toy import qwen2_golden
 
-from oar_lightning.callbacks import GracefulStop, LastCheckpoint, RandomState, RunIdentity
-from oar_lightning.data.stream import UpdatePlan
-from oar_lightning.language_model import token_logprobs
-from oar_lightning.module import PolicyOptimization
-from oar_lightning.policy import LoraSpec, Policy
+from oar_lightning.policy.language_model import token_logprobs
+from oar_lightning.policy.pretrained import LoraSpec, Policy
 from oar_lightning.rollout import CachedEngine, Generation, SamplingConfig, VllmConfig, VllmEngine
 from oar_lightning.rollout import vllm as engine_file
 from oar_lightning.rollout.sampling import join_generations, lay_out
 from oar_lightning.rollout.weights import checkpoint_weights
+from oar_lightning.training.callbacks import GracefulStop, LastCheckpoint, RandomState, RunIdentity
+from oar_lightning.training.module import PolicyOptimization
+from oar_lightning.training.slots import UpdatePlan
 from oar_lightning.types import MathProblem
 
 PROMPTS = ["Ann has 3 pens.\n", "Ben has 14 nuts. Ben buys 2.\n", "So\n"]

@@ -11,7 +11,7 @@ from pathlib import Path
 
 import pytest
 
-from oar_lightning.locks import FileLock
+from oar_lightning.common.locks import FileLock
 from oar_lightning.sweep import process
 from oar_lightning.sweep.process import reporting, run_job, run_process
 from oar_lightning.sweep.trial import (

@@ -7,11 +7,11 @@ import time
 from pathlib import Path
 
 import pytest
-from fake_sweep import plan, sweep
 from mlflow import MlflowClient
 from mlflow.exceptions import MlflowException
+from support.fake_sweep import plan, sweep
 
-from oar_lightning.config_check import ConfigError
+from oar_lightning.common.config_check import ConfigError
 from oar_lightning.sweep.publish import Mlflow, Store, best_trial
 from oar_lightning.sweep.study import SweepStudy
 from oar_lightning.sweep.trial import Result, write_run_id

@@ -6,15 +6,15 @@ import shlex
 from pathlib import Path
 
 import pytest
-from composing import composed_whole, settings
 from hydra.core.plugins import Plugins
 from hydra.plugins.launcher import Launcher
 from optuna.distributions import CategoricalDistribution, IntUniformDistribution, LogUniformDistribution, UniformDistribution
+from support.composing import composed_whole, settings
 
-from oar_lightning.config_check import ConfigError
-from oar_lightning.paths import conf_dir, sweeps_dir
-from oar_lightning.scoring import OarG, OarP, Oracle
-from oar_lightning.search_space import SearchSpace
+from oar_lightning.common.config_check import ConfigError
+from oar_lightning.common.paths import conf_dir, sweeps_dir
+from oar_lightning.credit.scorers import OarG, OarP, Oracle
+from oar_lightning.sweep.search_space import SearchSpace
 
 ROOT = Path(__file__).resolve().parents[2]
 NAMES = sorted(path.stem for path in sweeps_dir().glob("*.yaml"))

@@ -7,7 +7,7 @@ from collections.abc import Callable
 from pathlib import Path
 
 import pytest
-from composing import Prepare, composed_whole, passed, without_hydra
+from support.composing import Prepare, composed_whole, passed, without_hydra
 
 from oar_lightning import tasks
 

@@ -8,17 +8,17 @@ from typing import Any
 
 import pytest
 import torch
-from composing import Prepare
-from fixtures import built_in_policy, make_module
 from hydra import compose
+from support.composing import Prepare
+from support.fixtures import built_in_policy, make_module
 
-from oar_lightning.data.stream import UpdatePlan
+from oar_lightning.credit.scorers import OarG
 from oar_lightning.planning import PlanConfig
 from oar_lightning.planning.config import LEAST_BUDGET
 from oar_lightning.planning.job import plan_job, propose
-from oar_lightning.scoring import OarG
 from oar_lightning.tasks.auto_budgets import begin_with_plan
 from oar_lightning.tasks.plan import read_job
+from oar_lightning.training.slots import UpdatePlan
 
 SMALL = ("update.problems=8", "rollout.max_new_tokens=24")
 """Fewer and shorter completions, for time."""

@@ -6,9 +6,9 @@ import json
 from pathlib import Path
 
 import pytest
-from composing import Prepare
+from support.composing import Prepare
 
-from oar_lightning.config_check import ConfigError
+from oar_lightning.common.config_check import ConfigError
 
 LONG = "a train leaves the station at nine and another one leaves it at ten every morning"
 

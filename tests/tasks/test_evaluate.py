@@ -8,16 +8,16 @@ from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
-import fake_vllm
 import pytest
 import torch
-from commands import run
-from composing import Prepare
 from mlflow import MlflowClient
+from support import fake_vllm
+from support.commands import run
+from support.composing import Prepare
 
-from oar_lightning.config_check import ConfigError
-from oar_lightning.evaluation_metrics import evaluation_metrics
-from oar_lightning.problem_result import ResultsFile
+from oar_lightning.common.config_check import ConfigError
+from oar_lightning.evaluation.metrics import evaluation_metrics
+from oar_lightning.evaluation.result import ResultsFile
 from oar_lightning.tasks import evaluate as task
 
 SMALL = ("task=evaluate", "evaluation.problems=10", "evaluation.samples=2", "evaluation.batch_problems=4")

@@ -7,17 +7,17 @@ from typing import Any
 
 import pytest
 import torch
-from fixtures import built_in_policy, fit, make_module, tiny_policy, weights
 from omegaconf import OmegaConf
-from rank_worker import lora_policy
+from support.fixtures import built_in_policy, fit, make_module, tiny_policy, weights
+from support.rank_worker import lora_policy
 from transformers import AutoModelForCausalLM
 
-from oar_lightning.callbacks import LastCheckpoint, RunIdentity
-from oar_lightning.callbacks.checkpoint import LAST, PREVIOUS
-from oar_lightning.config_check import ConfigError
-from oar_lightning.deepspeed_checkpoint import Layout
+from oar_lightning.common.config_check import ConfigError
+from oar_lightning.distributed.deepspeed_checkpoint import Layout
 from oar_lightning.tasks.export import export, prepare, put_weights
-from oar_lightning.tasks.train import Saved, check_layout, read_saved
+from oar_lightning.training.callbacks import LastCheckpoint, RunIdentity
+from oar_lightning.training.callbacks.checkpoint import LAST, PREVIOUS
+from oar_lightning.wiring.resume import Saved, check_layout, read_saved
 
 
 @pytest.fixture(scope="module")

@@ -7,13 +7,13 @@ from dataclasses import replace
 from functools import cache
 
 import pytest
-from composing import Prepare
 from hydra import compose
+from support.composing import Prepare
 
 from oar_lightning.planning import PlanConfig
 from oar_lightning.planning.job import Job, plan_job, propose
 from oar_lightning.planning.memory import Plan
-from oar_lightning.policy import PretrainedPolicy
+from oar_lightning.policy.pretrained import PretrainedPolicy
 from oar_lightning.tasks.plan import read_job
 
 SMALL = ["update.problems=8", "rollout.max_new_tokens=24"]

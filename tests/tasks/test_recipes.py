@@ -6,20 +6,20 @@ import json
 from pathlib import Path
 from typing import Any
 
-import fake_vllm
 import pytest
 import torch
-from composing import Prepare
 from hydra import compose
 from hydra.utils import instantiate
+from support import fake_vllm
+from support.composing import Prepare
 from transformers import AutoModelForCausalLM, AutoTokenizer, Qwen2Config, Qwen2ForCausalLM
 
+from oar_lightning.common.paths import conf_dir
+from oar_lightning.credit.scorers import OarG
+from oar_lightning.credit.scorers.probes import ProbeSchedule
 from oar_lightning.data.mixture import Mixture
-from oar_lightning.paths import conf_dir
-from oar_lightning.policy import PretrainedPolicy
+from oar_lightning.policy.pretrained import PretrainedPolicy
 from oar_lightning.rollout import VllmConfig
-from oar_lightning.scoring import OarG
-from oar_lightning.scoring.probes import ProbeSchedule
 
 TEMPLATE = "{% for m in messages %}{{ m['content'] }}\n{% endfor %}"
 RECIPES = {"paper_qwen2_5_7b": False, "paper_qwen2_5_1_5b": True}
@@ -120,7 +120,7 @@ def test_a_recipe_runs(
         "optimizer.lr=1e-3",
         "schedule.warmup_steps=0",
         # random weights earn nothing by their answers
-        "+reward.terms.parity._target_=oar_lightning.reward.FunctionReward",
+        "+reward.terms.parity._target_=oar_lightning.answers.reward.FunctionReward",
         "+reward.terms.parity.path=recipe_reward.parity",
         "+reward.weights.parity=1.0",
         "logger=none",

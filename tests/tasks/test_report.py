@@ -9,11 +9,11 @@ from pathlib import Path
 
 import pytest
 from hydra.errors import HydraException
-from mlflow_study import Store, curves
+from support.mlflow_study import Store, curves
 
-from oar_lightning.config_check import ConfigError
+from oar_lightning.common.config_check import ConfigError
 from oar_lightning.reporting.runs import ReportConfig, read_curves, read_runs
-from oar_lightning.tracking_history import Resumption
+from oar_lightning.tracking.history import Resumption
 
 GRPO = {0: 0.60, 1: 0.62, 2: 0.64}
 OAR_G = {0: 0.70, 1: 0.68, 2: 0.75}

@@ -11,18 +11,18 @@ from typing import Any
 
 import pytest
 import torch
-from composing import Prepare
-from fixtures import built_in_policy, make_stage
 from hydra.errors import HydraException
+from support.composing import Prepare
+from support.fixtures import built_in_policy, make_stage
 
-from oar_lightning import completion_scores
-from oar_lightning.config_check import ConfigError
-from oar_lightning.data.chain import ChainProblems, ChainTask
+from oar_lightning.common.config_check import ConfigError
+from oar_lightning.credit.gate import GateConfig, gate_weights
+from oar_lightning.credit.scorers import OarP
+from oar_lightning.data.chain.task import ChainProblems, ChainTask
 from oar_lightning.data.prompts import PlainPrompt
-from oar_lightning.gating import GateConfig, gate_weights
-from oar_lightning.policy import Policy
-from oar_lightning.rollout.recorded import RecordedCompletion, encode_recorded, to_generation
-from oar_lightning.scoring import OarP
+from oar_lightning.inspection import completion_scores
+from oar_lightning.inspection.recorded import RecordedCompletion, encode_recorded, to_generation
+from oar_lightning.policy.pretrained import Policy
 from oar_lightning.tasks import score as task
 from oar_lightning.types import MathProblem
 
@@ -62,13 +62,13 @@ def recorded(tmp_path: Path) -> Path:
 @pytest.fixture
 def double(monkeypatch: pytest.MonkeyPatch) -> None:
     """The task's policy in float64, in which a batch's rounding does not show."""
-    original = task.build.load_policy
+    original = task.load_policy
 
     def load(*args: Any) -> Policy:
         policy = original(*args)
         return Policy(policy.model.double(), policy.tokenizer)
 
-    monkeypatch.setattr(task.build, "load_policy", load)
+    monkeypatch.setattr(task, "load_policy", load)
 
 
 def scored(path: Path) -> dict[str, dict[str, Any]]:

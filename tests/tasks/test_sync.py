@@ -5,11 +5,11 @@ from __future__ import annotations
 from pathlib import Path
 
 import pytest
-from composing import Prepare
 from mlflow import MlflowClient
+from support.composing import Prepare
 
-from oar_lightning.delivery import Delivery
-from oar_lightning.journal import Journal
+from oar_lightning.tracking.delivery import Delivery
+from oar_lightning.tracking.journal import Journal
 
 AWAY = "http://127.0.0.1:9"
 """The discard port, where nothing listens."""

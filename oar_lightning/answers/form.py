@@ -1,0 +1,311 @@
+r"""What a final answer says, by its form: spelling, names, units, times, bases, inequalities, exact numbers.
+
+A computer algebra system reads `4 feet` as a product of symbols, `4:30` as a ratio, `43_5` as 43 and `\ge 18` as 18. The
+rules here settle what such forms decide, and hand only algebra on. None executes the text, which callers keep short.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Callable
+from fractions import Fraction
+from typing import NamedTuple
+
+from oar_lightning.answers import formula
+from oar_lightning.answers.spelling import unwrapped
+from oar_lightning.answers.units import split_unit
+
+Pair = tuple[str, str]
+Outcome = bool | Pair | None
+"""Equal or not; the pair rewritten; or None: not this rule's business."""
+
+
+def compare(gold: str, answer: str) -> bool | Pair:
+    """Whether two canonical answers are equal where their form decides it; else the pair for computer algebra."""
+    if gold == answer:
+        return True
+    for rule in RULES:
+        outcome = rule(gold, answer)
+        if isinstance(outcome, bool):
+            return outcome
+        if outcome is not None:
+            gold, answer = outcome
+            if gold == answer:
+                return True
+    return gold, answer
+
+
+# -- rules -------------------------------------------------------------------------------------------------------------
+
+_EQUALS = re.compile(r"(?<![<>!:=])=(?!=)")
+_NAME = re.compile(
+    r"\\?[A-Za-z]+(?:_\{?\w+\}?)?(?:\([A-Za-z0-9, ]+\))?|[A-Za-z ]+|\\text\s*\{[^{}]*\}|\([A-Za-z](?:, ?[A-Za-z])+\)"
+    r"|\\[a-z]+ ?(?:\{[A-Za-z]+\}|[A-Z]{1,3}|\\?[a-z]+)"
+)
+_OR = re.compile(r"\s*(?:\\text\s*\{\s*(?:or|and)\s*\}|\b(?:or|and)\b)\s*")
+
+
+def equations(gold: str, answer: str) -> Outcome:
+    """`x = 18` says 18, and so does `2 \\cdot 9 = 18`; `19 = 18` says nothing that equals 18. `x = 1, x = 2` lists 1, 2."""
+    plain = [_list_of_values(text) for text in (gold, answer)]
+    if plain != [gold, answer]:
+        return plain[0], plain[1]
+    sides = [[side.strip() for side in _EQUALS.split(text)] for text in (gold, answer)]
+    sides = [
+        side[::-1] if len(side) == 2 and _NAME.fullmatch(side[1]) and not _NAME.fullmatch(side[0]) else side for side in sides
+    ]
+    counts = [len(split) for split in sides]
+    if counts == [1, 1]:
+        return None
+    if min(counts) == 1:
+        same = all(arithmetic(side, split[-1]) for split in sides for side in split[:-1] if not _NAME.fullmatch(side))
+        return (sides[0][-1], sides[1][-1]) if same else False
+    if counts == [2, 2] and sides[0][0] == sides[1][0]:
+        return sides[0][1], sides[1][1]
+    return None
+
+
+def _list_of_values(text: str) -> str:
+    """`x = 1 or x = 2` as `1,2`; any other text stays."""
+    if "=" not in text or not (_OR.search(text) or "," in text):
+        return text
+    sides = [[side.strip() for side in _EQUALS.split(part)] for part in split_top_level(_OR.sub(",", text))]
+    first = sides[0][0]
+    if len(sides) < 2 or len(sides[0]) != 2 or not _NAME.fullmatch(first):
+        return text
+    if all(len(side) == 1 or (len(side) == 2 and side[0] == first) for side in sides):
+        return ",".join(side[-1] for side in sides)
+    return text
+
+
+_INEQUALITY = re.compile(r"<=|>=|!=|<|>")
+_MEMBER = re.compile(r"[A-Za-z]\s*\\in(?![A-Za-z])\s*")
+_BETWEEN = re.compile(r"([^<>=!]+)(<=?|>=?)\s*[A-Za-z]\s*(<=?|>=?)([^<>=!]+)")
+_ABOVE = re.compile(r"[A-Za-z]\s*(<=?|>=?)([^<>=!]+)")
+_BELOW = re.compile(r"([^<>=!]+)(<=?|>=?)\s*[A-Za-z]")
+_FLIP = {"<": ">", "<=": ">=", ">": "<", ">=": "<="}
+
+
+def interval(text: str) -> str | None:
+    """`2 <= x < 5` as `[2,5)`; an interval stays itself; else None."""
+    text = _MEMBER.sub("", text, count=1)
+    if both := _BETWEEN.fullmatch(text):
+        low, first, second, high = both[1].strip(), both[2], both[3], both[4].strip()
+        if first[0] != second[0]:
+            return None
+        if first[0] == ">":
+            low, first, second, high = high, _FLIP[second], _FLIP[first], low
+        return f"{'[' if first == '<=' else '('}{low},{high}{']' if second == '<=' else ')'}"
+    sign, bound = "", ""
+    if above := _ABOVE.fullmatch(text):
+        sign, bound = above[1], above[2].strip()
+    elif below := _BELOW.fullmatch(text):
+        sign, bound = _FLIP[below[2]], below[1].strip()
+    if sign:
+        closed = "=" in sign
+        if sign[0] == "<":
+            return f"(-\\infty,{bound}{']' if closed else ')'}"
+        return f"{'[' if closed else '('}{bound},\\infty)"
+    return text if text and text[0] in "([" and text[-1] in ")]" and "," in text else None
+
+
+def inequalities(gold: str, answer: str) -> Outcome:
+    r"""`2 \le x < 5` is `[2,5)`; `\ge 18` is not 18."""
+    related = [bool(_INEQUALITY.search(text) or _MEMBER.match(text)) for text in (gold, answer)]
+    if not any(related):
+        return None
+    forms = [interval(text) for text in (gold, answer)]
+    if forms[0] is not None and forms[1] is not None:
+        return forms[0], forms[1]
+    return None if all(related) else False
+
+
+_CLOCK = re.compile(r"(\d{1,2}):(\d{2})(?::(\d{2}))?\s*(?:([ap])\.?\s?m\.?)?", re.IGNORECASE)
+
+
+def clock(gold: str, answer: str) -> Outcome:
+    """Times of day are equal as times, never as ratios; a missing a.m. or p.m. is no difference. A ratio is no number."""
+    times = [_CLOCK.fullmatch(unwrapped(text).strip()) for text in (gold, answer)]
+    first, second = times
+    if first is not None and second is not None:
+        if [int(part or 0) for part in first.groups()[:3]] != [int(part or 0) for part in second.groups()[:3]]:
+            return False
+        halves = {(match[4] or "").lower() for match in (first, second)} - {""}
+        return len(halves) < 2
+    if any(match is not None and match[4] for match in times):
+        return False
+    ratios = [bool(re.fullmatch(r"[^:]+:[^:]+", text)) for text in (gold, answer)]
+    return False if any(ratios) and any(plain_number(text) is not None for text in (gold, answer)) else None
+
+
+_BASED = re.compile(r"\(?([+-]?[0-9A-Z][0-9A-Z ]*)\)?\s*_\s*\{?\s*(?:\\text\s*\{)?\s*([A-Za-z0-9]+)\s*\}?\s*\}?")
+
+
+def bases(gold: str, answer: str) -> Outcome:
+    """A number in a base equals the same digits in the same base only."""
+    matches = [_BASED.fullmatch(text) for text in (gold, answer)]
+    if not any(matches):
+        subscripts = [bool(re.search(r"[\d}]\s*_\s*\{?\d+\}?$", text)) for text in (gold, answer)]
+        return False if subscripts[0] != subscripts[1] else None
+    forms = [(m[1].replace(" ", ""), m[2].lower()) if m else None for m in matches]
+    return forms[0] == forms[1]
+
+
+def units(gold: str, answer: str) -> Outcome:
+    """Two different units are two different answers; a unit that one side leaves out is not."""
+    (expected, gold_unit), (actual, answer_unit) = split_unit(gold), split_unit(answer)
+    if gold_unit and answer_unit and gold_unit != answer_unit:
+        return False
+    return None if (expected, actual) == (gold, answer) else (expected, actual)
+
+
+def is_words(text: str) -> bool:
+    """Whether an answer is words (a name, a weekday, a.m., a choice letter), not a formula."""
+    inner = unwrapped(text).strip("() ")
+    if not re.fullmatch(r"[^\W\d_](?:[^\W\d_]|[ .,'’()\-])*", inner):
+        return False
+    return inner != text or bool(re.search(r"[^\W\d_]{3}", inner)) or bool(re.fullmatch(r"[A-Z]|[^\W\d_]\.[^\W\d_]\.?", inner))
+
+
+def words(gold: str, answer: str) -> Outcome:
+    """Words are compared as words: letters, without regard to case; they are no number."""
+    textual = [is_words(text) for text in (gold, answer)]
+    if not all(textual):
+        return False if any(textual) and any(plain_number(text) is not None for text in (gold, answer)) else None
+    letters = [re.sub(r"[\W_]+", " ", unwrapped(text)).strip().casefold() for text in (gold, answer)]
+    return letters[0] == letters[1]
+
+
+_NUMBER = re.compile(r"[+-]?(?:\d{1,3}(?:,\d{3})+|\d+)?(?:\.\d*)?(?:[eE][+-]?\d{1,3})?", re.ASCII)
+_FRACTION = re.compile(
+    r"([+-]?)\s*(?:\\frac\s*\{([+-]?\d{1,50})\}\s*\{([+-]?\d{1,50})\}|(\d{1,50})\s*/\s*(\d{1,50}))", re.ASCII
+)
+_MAX_DIGITS = 100
+
+
+def plain_number(text: str) -> Fraction | None:
+    """The exact value of an integer or decimal, with thousands separators or an exponent; else None."""
+    text = text.strip()
+    if len(text) > _MAX_DIGITS or not _NUMBER.fullmatch(text) or not re.match(r"[+-]?[.,]?\d", text):
+        return None
+    return Fraction(text.replace(",", ""))
+
+
+def plain_fraction(text: str) -> Fraction | None:
+    """The exact value of a quotient of two integers; else None."""
+    match = _FRACTION.fullmatch(text.strip())
+    if match is None:
+        return None
+    above, below = int(match[2] or match[4]), int(match[3] or match[5])
+    return None if below == 0 else Fraction(above, below) * (-1 if match[1] == "-" else 1)
+
+
+def numbers(gold: str, answer: str) -> Outcome:
+    """Two decimals, or two quotients of integers, are compared exactly; 0.333333 against 1/3 is left to algebra."""
+    for read in (plain_number, plain_fraction):
+        expected, actual = read(gold), read(answer)
+        if expected is not None and actual is not None:
+            return expected == actual
+    return None
+
+
+def split_top_level(text: str) -> list[str]:
+    """The parts between commas that stand in no bracket of any kind."""
+    parts, depth, start = [], 0, 0
+    for index, character in enumerate(text):
+        depth += (character in "([{") - (character in ")]}")
+        if character == "," and depth == 0:
+            parts.append(text[start:index].strip())
+            start = index + 1
+    return [*parts, text[start:].strip()]
+
+
+def _inside(text: str) -> str:
+    """What stands in the brackets or braces around a text."""
+    return text[2:-2] if text.startswith("\\{") else text[1:-1]
+
+
+def lists(gold: str, answer: str) -> Outcome:
+    """Pairs and intervals are compared part by part, sets and plain lists in any order; one number is none of them."""
+    kinds = [_brackets(text) for text in (gold, answer)]
+    parts = [split_top_level(_inside(text) if kind else text) for text, kind in zip((gold, answer), kinds, strict=True)]
+    several = [len(part) > 1 for part in parts]
+    if any(several) and any(formula.values(text) is not None for text in (gold, answer)):
+        return False
+    if "{" in kinds and kinds[0] != kinds[1] and all(several):
+        # a set may be written without its braces, but is no pair
+        same = _same_members(*parts) if "" in kinds and len(parts[0]) == len(parts[1]) else False
+        return (",".join(parts[0]), ",".join(parts[1])) if same is None else same
+    if any(re.search(r"\\pm|\\text|\\cup|\band\b|\bor\b", text) for text in (gold, answer)):
+        return None
+    if kinds[0] != kinds[1] or not (kinds[0] or any(several)):
+        return None
+    if len(parts[0]) != len(parts[1]):
+        return None if kinds[0] else False
+    if kinds[0] in ("", "{"):
+        return _same_members(parts[0], parts[1])
+    outcomes = [arithmetic(first, second) for first, second in zip(*parts, strict=True)]
+    return False if False in outcomes else True if all(outcomes) and several[0] else None
+
+
+def _brackets(text: str) -> str:
+    """The kind of brackets around a whole text: both of them for intervals and pairs, a brace for sets, else nothing."""
+    braces = text.startswith("\\{") and text.endswith("\\}")
+    if not braces and not (text[:1] in ("(", "[") and text[-1:] in (")", "]")):
+        return ""
+    depth = 0
+    for index, character in enumerate(text):
+        depth += (character in "([{") - (character in ")]}")
+        if depth == 0 and character in ")]}" and index < len(text) - 1:
+            return ""  # (0,1) \cup (2,3)
+    return "{" if braces else text[0] + text[-1]
+
+
+def _same_members(first: list[str], second: list[str]) -> bool | None:
+    """Whether two lists hold the same values in any order, each as often; None where one cannot be read."""
+    left = [_readable(member) for member in second]
+    for member in map(_readable, first):
+        outcomes = [_same(member, other) for other in left]
+        if None in outcomes:
+            return None
+        if True not in outcomes:
+            return False
+        left.pop(outcomes.index(True))
+    return True
+
+
+def arithmetic(gold: str, answer: str) -> bool | None:
+    """Formulas that can be read in one way only are compared by their values."""
+    return _same(_readable(gold), _readable(answer))
+
+
+class _Readable(NamedTuple):
+    """A formula and its values, None where it cannot be read."""
+
+    text: str
+    values: list[complex] | None
+
+
+def _readable(text: str) -> _Readable:
+    return _Readable(text, formula.values(text))
+
+
+def _same(first: _Readable, second: _Readable) -> bool | None:
+    if first.text == second.text:
+        return True
+    if first.values is None or second.values is None:
+        return None
+    return formula.equal_values(first.values, second.values)
+
+
+RULES: tuple[Callable[[str, str], Outcome], ...] = (
+    equations,
+    inequalities,
+    clock,
+    bases,
+    units,
+    words,
+    numbers,
+    lists,
+    arithmetic,
+)

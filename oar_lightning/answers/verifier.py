@@ -1,0 +1,212 @@
+"""Verdicts on answers: by their form where that decides, else `math-verify` in killable worker processes."""
+
+from __future__ import annotations
+
+import atexit
+import json
+import os
+import queue
+import selectors
+import subprocess
+import sys
+import threading
+import time
+from collections.abc import Sequence
+from concurrent.futures import ThreadPoolExecutor
+from dataclasses import dataclass
+from enum import StrEnum
+from typing import IO
+
+from oar_lightning.answers.form import Pair, compare
+from oar_lightning.answers.spelling import canonical
+
+
+class Verdict(StrEnum):
+    CORRECT = "correct"
+    INCORRECT = "incorrect"
+    UNPARSEABLE = "unparseable"
+    TIMEOUT = "timeout"
+
+
+@dataclass(frozen=True)
+class VerifierConfig:
+    """Limits of one verdict.
+
+    Args:
+        timeout_s: wall-clock seconds after which a worker is killed and the answer judged `timeout`.
+        memory_mb: address space of a worker.
+        workers: processes; they start with the first answer that needs computer algebra.
+        max_characters: longer answers are `unparseable` at once.
+        cache: verdicts remembered before the cache starts anew; 0 remembers none.
+    """
+
+    timeout_s: float = 2.0
+    memory_mb: int = 1024
+    workers: int = 2
+    max_characters: int = 1000
+    cache: int = 200_000
+
+    def __post_init__(self) -> None:
+        for key in ("timeout_s", "memory_mb", "workers", "max_characters"):
+            if getattr(self, key) <= 0:
+                raise ValueError(f"reward verifier.{key} must be > 0, got {getattr(self, key)}")
+        if self.cache < 0:
+            raise ValueError(f"reward verifier.cache must be >= 0 (0: no cache), got {self.cache}")
+
+
+class Verifier:
+    """Judges answers; thread-safe, keeps the order, caches by text, owns its worker processes.
+
+    Workers are plain child processes that end with this one; none is left behind by `close` or exit.
+    """
+
+    def __init__(self, config: VerifierConfig = VerifierConfig()) -> None:
+        self.config = config
+        self._cache: dict[Pair, Verdict] = {}
+        self._forget_workers()
+        atexit.register(self.close)
+
+    def _forget_workers(self) -> None:
+        """New, empty slots; a verdict that is under way puts its worker back into the old ones."""
+        self._process = os.getpid()
+        self._idle: queue.SimpleQueue[_Worker | None] = queue.SimpleQueue()
+        for _ in range(self.config.workers):
+            self._idle.put(None)  # a slot; the process starts when first used
+        self._workers: set[_Worker] = set()
+        self._lock = threading.Lock()
+
+    def __call__(self, golds: Sequence[str], answers: Sequence[str | None]) -> list[Verdict]:
+        """One verdict for each (gold, answer); an absent answer is incorrect."""
+        pairs = [None if a is None else (g, a) for g, a in zip(golds, answers, strict=True)]
+        verdicts: dict[Pair, Verdict] = {}
+        algebra: dict[Pair, Pair] = {}
+        for pair in dict.fromkeys(p for p in pairs if p is not None):
+            known = self._cache.get(pair) or self._by_form(*pair)
+            if isinstance(known, Verdict):
+                verdicts[pair] = known
+            else:
+                algebra[pair] = known
+        if algebra:
+            if self._process != os.getpid():  # forked: the workers are the parent's
+                self._forget_workers()
+            asked = list(dict.fromkeys(algebra.values()))
+            with ThreadPoolExecutor(min(self.config.workers, len(asked))) as threads:
+                answered = dict(zip(asked, threads.map(self._by_algebra, asked), strict=True))
+            verdicts.update({pair: answered[rewritten] for pair, rewritten in algebra.items()})
+        if self.config.cache:
+            if len(self._cache) > self.config.cache:
+                self._cache.clear()
+            # a timeout may be the machine's fault and is tried again
+            self._cache.update({p: v for p, v in verdicts.items() if v is not Verdict.TIMEOUT})
+        return [Verdict.INCORRECT if p is None else verdicts[p] for p in pairs]
+
+    def _by_form(self, gold: str, answer: str) -> Verdict | Pair:
+        """The verdict where the form of the answers decides it, else the pair for computer algebra."""
+        if max(len(gold), len(answer)) > self.config.max_characters:
+            return Verdict.UNPARSEABLE
+        expected, actual = canonical(gold), canonical(answer)
+        if not expected or not actual:
+            return Verdict.UNPARSEABLE
+        outcome = compare(expected, actual)
+        if isinstance(outcome, bool):
+            return Verdict.CORRECT if outcome else Verdict.INCORRECT
+        return outcome
+
+    def _by_algebra(self, pair: Pair) -> Verdict:
+        idle = self._idle
+        worker = idle.get()
+        try:
+            if worker is not None and not worker.alive():  # killed from outside
+                self._stop(worker)
+                worker = None
+            if worker is None:
+                worker = self._start()
+            answer = worker.ask(pair, self.config.timeout_s)
+            if answer is None:
+                self._stop(worker)
+                worker = None
+                return Verdict.TIMEOUT
+            return Verdict(answer)
+        finally:
+            idle.put(worker)
+
+    def _start(self) -> _Worker:
+        worker = _Worker(self.config.memory_mb * 2**20, self.config.timeout_s)
+        with self._lock:
+            self._workers.add(worker)
+        return worker
+
+    def _stop(self, worker: _Worker) -> None:
+        worker.kill()
+        with self._lock:
+            self._workers.discard(worker)
+
+    def close(self) -> None:
+        """End all workers; the next verdict starts new ones."""
+        if self._process == os.getpid():
+            for worker in list(self._workers):
+                self._stop(worker)
+        self._forget_workers()
+
+
+class _Worker:
+    """One child process; `ask` returns None when it overran its time or died."""
+
+    START_TIMEOUT_S = 60.0
+
+    def __init__(self, memory_bytes: int, timeout_s: float) -> None:
+        self._process = subprocess.Popen(
+            [sys.executable, "-m", "oar_lightning.answers.verifier_worker", str(memory_bytes), str(timeout_s)],
+            stdin=subprocess.PIPE,
+            stdout=subprocess.PIPE,
+            stderr=subprocess.DEVNULL,
+            env={**os.environ, "OMP_NUM_THREADS": "1", "PYTHONPATH": os.pathsep.join(p for p in sys.path if p)},
+            start_new_session=True,  # Ctrl-C is for the trainer, which then closes its workers
+        )
+        self._selector = selectors.DefaultSelector()
+        self._selector.register(self._pipe(self._process.stdout), selectors.EVENT_READ)
+        if self._line(self.START_TIMEOUT_S) != "ready":
+            self.kill()
+            raise RuntimeError(
+                "reward: a math-verify worker did not start; check "
+                "`python -m oar_lightning.answers.verifier_worker 1073741824 2`, "
+                "and raise the verifier's memory_mb if it dies of memory"
+            )
+
+    def ask(self, pair: Pair, timeout_s: float) -> str | None:
+        try:
+            stdin = self._pipe(self._process.stdin)
+            stdin.write(json.dumps(pair).encode() + b"\n")
+            stdin.flush()
+        except BrokenPipeError:
+            return None
+        return self._line(timeout_s)
+
+    def _line(self, timeout_s: float) -> str | None:
+        deadline = time.monotonic() + timeout_s
+        buffer = b""
+        stdout = self._pipe(self._process.stdout)
+        while not buffer.endswith(b"\n"):
+            remaining = deadline - time.monotonic()
+            if remaining <= 0 or not self._selector.select(remaining):
+                return None
+            piece = os.read(stdout.fileno(), 4096)
+            if not piece:
+                return None
+            buffer += piece
+        return buffer.decode().strip()
+
+    def alive(self) -> bool:
+        return self._process.poll() is None
+
+    def kill(self) -> None:
+        self._process.kill()
+        self._process.wait()
+        self._selector.close()
+        self._pipe(self._process.stdin).close()
+        self._pipe(self._process.stdout).close()
+
+    @staticmethod
+    def _pipe(pipe: IO[bytes] | None) -> IO[bytes]:
+        assert pipe is not None, "Popen was asked for a pipe"
+        return pipe

@@ -1,0 +1,29 @@
+"""Where files are: the Hydra configs, inside the wheel or beside the package in a checkout; MLflow's local stores."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+PACKAGE = Path(__file__).resolve().parents[1]
+
+
+def conf_dir() -> Path:
+    """The folder of config.yaml."""
+    packaged = PACKAGE / "_conf" / "conf"
+    return packaged if packaged.is_dir() else PACKAGE.parent / "conf"
+
+
+def sweeps_dir() -> Path:
+    """The folder of the sweep files, beside that of the configs."""
+    return conf_dir().parent / "sweeps"
+
+
+def local_database(tracking_uri: str) -> Path | None:
+    """The file of an SQLite tracking URI; None for a server."""
+    return Path(tracking_uri.removeprefix("sqlite:///")).absolute() if tracking_uri.startswith("sqlite:///") else None
+
+
+def local_artifacts(tracking_uri: str) -> str | None:
+    """Where artifacts of an SQLite store go, beside it; None leaves it to the server."""
+    database = local_database(tracking_uri)
+    return str(database.parent / "mlartifacts") if database else None

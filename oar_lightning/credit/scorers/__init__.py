@@ -1,0 +1,31 @@
+"""Importance strategies: ``(model, rollouts) -> importance [B S]``."""
+
+from oar_lightning.credit.scorers.base import FunctionScorer, Scorer, as_scorer, checked_importance
+from oar_lightning.credit.scorers.baselines import Entropy, Inverted, Position, Random, Shuffled, Uniform
+from oar_lightning.credit.scorers.oar_g import OarG
+from oar_lightning.credit.scorers.oar_p.approximate import OarPApproximate
+from oar_lightning.credit.scorers.oar_p.attribution import Attribution
+from oar_lightning.credit.scorers.oar_p.coarse import Spans
+from oar_lightning.credit.scorers.oar_p.exact import OarP
+from oar_lightning.credit.scorers.oracle import Oracle
+from oar_lightning.credit.scorers.probes import ProbeSchedule
+
+__all__ = [
+    "Attribution",
+    "Entropy",
+    "FunctionScorer",
+    "Inverted",
+    "OarG",
+    "OarP",
+    "OarPApproximate",
+    "Oracle",
+    "Position",
+    "ProbeSchedule",
+    "Random",
+    "Scorer",
+    "Shuffled",
+    "Spans",
+    "Uniform",
+    "as_scorer",
+    "checked_importance",
+]

@@ -1,0 +1,128 @@
+"""Baselines and controls: strategies like any other scorer."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any, Literal
+
+import torch
+from jaxtyping import Float
+from torch import Tensor
+
+from oar_lightning.credit.scorers.base import (
+    FunctionScorer,
+    Scorer,
+    place_rows,
+    row_generator,
+)
+from oar_lightning.policy.language_model import evaluating, token_logprobs
+from oar_lightning.policy.token_budget import TokenBudget
+from oar_lightning.types import Rollouts
+
+TOKENS = 4096
+"""Where `auto` starts unless a memory plan knows better."""
+
+
+class Uniform(Scorer):
+    """The same score everywhere: every weight is 1 and training is plain GRPO, bit for bit."""
+
+    def __call__(self, model: Any, rollouts: Rollouts) -> Float[Tensor, "B S"]:
+        return torch.zeros(rollouts.token_ids.shape, device=rollouts.token_ids.device)
+
+
+class Entropy(Scorer):
+    """I_t = entropy (nats) of the distribution that token t was drawn from ("80/20" tokens, arXiv 2506.01939)."""
+
+    def __init__(self, token_budget: int | Literal["auto"] = TOKENS) -> None:
+        super().__init__()
+        self.token_budget = TokenBudget("scorer.token_budget", token_budget, TOKENS)
+
+    @torch.no_grad()
+    def __call__(self, model: Any, rollouts: Rollouts) -> Float[Tensor, "B S"]:
+        def score(chunk: list[int]) -> dict[int, Tensor]:
+            part = rollouts.select(torch.tensor(chunk, device=rollouts.token_ids.device))
+            mask = part.reasoning_mask
+            entropy = token_logprobs(model, part.token_ids, part.attention_mask, mask, states=part.prediction_states)[1]
+            return {row: entropy[i, mask[i]] for i, row in enumerate(chunk)}
+
+        scores: dict[int, Tensor] = {}
+        with evaluating(model):
+            for _, found in self.token_budget.over(rollouts.attention_mask.sum(1).tolist(), score):
+                scores.update(found)
+        self.metrics = {"forward_equivalents": 1.0 if rollouts.prediction_states is None else 0.0}
+        rows = torch.arange(len(rollouts))
+        return place_rows([scores[i].clamp(min=0) for i in rows.tolist()], rollouts.reasoning_mask, rows)
+
+
+class Random(Scorer):
+    """Scores uniform in (0, 1): reshaping without information. Seeded by the completion's own tokens."""
+
+    def __init__(self, seed: int = 0) -> None:
+        super().__init__()
+        self.seed = seed
+
+    def __call__(self, model: Any, rollouts: Rollouts) -> Float[Tensor, "B S"]:
+        counts = rollouts.reasoning_mask.sum(1).tolist()
+        scores = [torch.rand(n, generator=row_generator(rollouts, i, "random", self.seed)) for i, n in enumerate(counts)]
+        return place_rows(scores, rollouts.reasoning_mask, torch.arange(len(rollouts)))
+
+
+class Position(Scorer):
+    """Scores that grow (`late`) or fall (`early`) linearly along the reasoning, in (0, 1]."""
+
+    def __init__(self, favour: str = "late") -> None:
+        super().__init__()
+        if favour not in ("late", "early"):
+            raise ValueError(f"scorer.favour must be late or early, got {favour}")
+        self.favour = favour
+
+    def __call__(self, model: Any, rollouts: Rollouts) -> Float[Tensor, "B S"]:
+        mask = rollouts.reasoning_mask
+        count = mask.sum(1, keepdim=True).clamp(min=1)
+        rank = mask.long().cumsum(1)
+        rank = rank if self.favour == "late" else count + 1 - rank
+        return (rank / count).masked_fill(~mask, 0.0)
+
+
+class _Wrapper(Scorer):
+    """A control that rearranges another scorer's scores within each completion: the weights' distribution stays."""
+
+    def __init__(self, inner: Callable[[Any, Rollouts], Tensor]) -> None:
+        super().__init__()
+        self.inner = inner if isinstance(inner, Scorer) else FunctionScorer(inner)
+
+    @property
+    def budgets(self) -> tuple[TokenBudget, ...]:
+        return self.inner.budgets
+
+    def __call__(self, model: Any, rollouts: Rollouts) -> Float[Tensor, "B S"]:
+        importance = self.inner(model, rollouts)
+        self.metrics = dict(self.inner.metrics)
+        rows = torch.arange(len(rollouts))
+        mask = rollouts.reasoning_mask
+        return place_rows([self.rearrange(importance[i, mask[i]], rollouts, i) for i in rows.tolist()], mask, rows)
+
+    def rearrange(self, scores: Float[Tensor, " R"], rollouts: Rollouts, row: int) -> Float[Tensor, " R"]:
+        raise NotImplementedError
+
+
+class Shuffled(_Wrapper):
+    """The inner scorer's scores in random order: as unequal, but about the wrong tokens."""
+
+    def __init__(self, inner: Callable[[Any, Rollouts], Tensor], seed: int = 0) -> None:
+        super().__init__(inner)
+        self.seed = seed
+
+    def rearrange(self, scores: Float[Tensor, " R"], rollouts: Rollouts, row: int) -> Float[Tensor, " R"]:
+        order = torch.randperm(len(scores), generator=row_generator(rollouts, row, "shuffled", self.seed))
+        return scores[order.to(scores.device)]
+
+
+class Inverted(_Wrapper):
+    """The inner scorer's scores with their ranks reversed: the least important token gets the largest score."""
+
+    def rearrange(self, scores: Float[Tensor, " R"], rollouts: Rollouts, row: int) -> Float[Tensor, " R"]:
+        order = scores.argsort(stable=True)
+        reversed_scores = torch.empty_like(scores)
+        reversed_scores[order] = scores[order.flip(0)]
+        return reversed_scores

@@ -1,0 +1,164 @@
+"""OAR-G: a gradient proxy of OAR-P (arXiv 2601.07408): one noisy copy, one gradient with respect to the embeddings."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from typing import Any, Literal
+
+import torch
+from jaxtyping import Float, Int
+from torch import Tensor
+
+from oar_lightning.credit.scorers.base import Scorer, distinct_rows, place_rows, row_generator, scorable_rows
+from oar_lightning.credit.scorers.prefix import read_prompts
+from oar_lightning.credit.scorers.probes import Probe, ProbeSchedule
+from oar_lightning.policy.decoder import choose_decoder
+from oar_lightning.policy.language_model import at_columns, can_share_prefixes, embed, scoring
+from oar_lightning.policy.token_budget import TokenBudget
+from oar_lightning.types import Rollouts
+
+TOKENS = 4096
+"""Where `auto` starts unless a memory plan knows better."""
+
+
+class OarG(Scorer):
+    """I_t = |<dJ/de_t, e_t>|, J = KL(p || p(e + n)), n ~ N(0, noise_std^2) on reasoning tokens; nats.
+
+    At noise_std -> 0 the gradient of the KL vanishes (Fisher matrix times noise), so a draw is a random sketch:
+    `num_draws` are averaged, and `rank_stability` (mean Spearman correlation of two draws) is measured on a few rows.
+
+    Args:
+        probe: which outcome is read, and when.
+        noise_std: standard deviation of the noise, in units of the embeddings.
+        num_draws: noisy copies whose scores are averaged.
+        seed: of the noise; each completion's noise depends on its tokens, the rollout and this, not on its neighbours.
+        token_budget: padded tokens of one batch, or `auto`; bounds memory, does not change the numbers.
+        stability_rows: completions scored with a second draw to measure rank stability when num_draws is 1, at most one in
+            eight of the batch but at least one; 0 for none.
+    """
+
+    def __init__(
+        self,
+        probe: ProbeSchedule = ProbeSchedule(),
+        noise_std: float = 1e-3,
+        num_draws: int = 1,
+        seed: int = 0,
+        token_budget: int | Literal["auto"] = TOKENS,
+        stability_rows: int = 4,
+    ) -> None:
+        super().__init__()
+        if noise_std < 0:
+            raise ValueError(f"scorer.noise_std must be >= 0, got {noise_std}")
+        if noise_std == 0 and not {probe.name, probe.warmup if probe.warmup_steps else probe.name} <= {"answer_joint"}:
+            raise ValueError(
+                "scorer.noise_std=0 makes every score zero for a KL probe (its gradient vanishes at the clean text); "
+                "set noise_std > 0, e.g. 1e-3, or scorer.probe.name=answer_joint"
+            )
+        if num_draws < 1:
+            raise ValueError(f"scorer.num_draws must be >= 1, got {num_draws}")
+        self.probe = probe
+        self.noise_std = noise_std
+        self.num_draws = num_draws
+        self.seed = seed
+        self.token_budget = TokenBudget("scorer.token_budget", token_budget, TOKENS)
+        self.stability_rows = stability_rows
+
+    def __call__(self, model: Any, rollouts: Rollouts) -> Float[Tensor, "B S"]:
+        probe = self.probe.at(rollouts.step)
+        rows = scorable_rows(rollouts)
+        self.metrics = {"forward_equivalents": 0.0}
+        if not len(rows):
+            return torch.zeros(rollouts.token_ids.shape, device=rollouts.token_ids.device)
+        first, twin = distinct_rows(rollouts, rows)
+        chosen = rows[first].tolist()
+        copies = [(row, draw) for row in chosen for draw in range(self.num_draws)]
+        few = chosen[: min(self.stability_rows, max(1, len(chosen) // 8))] if self.num_draws == 1 else chosen
+        copies += [(row, 1) for row in few if self.num_draws == 1]
+        scores, tokens = gradient_scores(model, rollouts, probe, copies, self._noise, self.token_budget)
+        pairs = [
+            rank_correlation(scores[row, 0], scores[row, 1]) for row in few if (row, 1) in scores and len(scores[row, 0]) > 1
+        ]
+        if pairs:
+            self.metrics["rank_stability"] = sum(pairs) / len(pairs)
+        self.metrics["forward_equivalents"] = tokens / rollouts.token_ids.numel()
+        means = [torch.stack([scores[row, draw] for draw in range(self.num_draws)]).mean(0) for row in chosen]
+        return place_rows([means[i] for i in twin], rollouts.reasoning_mask, rows)
+
+    def _noise(self, rollouts: Rollouts, row: int, draw: int, size: int) -> Float[Tensor, "R H"]:
+        rng = row_generator(rollouts, row, self.seed, draw)
+        return self.noise_std * torch.randn(int(rollouts.reasoning_mask[row].sum()), size, generator=rng)
+
+
+def gradient_scores(
+    model: Any,
+    rollouts: Rollouts,
+    probe: Probe,
+    copies: Sequence[tuple[int, int]],
+    noise: Callable[[Rollouts, int, int, int], Float[Tensor, "R H"]],
+    token_budget: TokenBudget,
+) -> tuple[dict[tuple[int, int], Float[Tensor, " R"]], int]:
+    """|<dJ/de_t, e_t>| of each (row, draw), e_t being the clean embedding; and the tokens that went through the model, those
+    of a backward pass (to the embeddings, half of a full one) included. No parameter gets a gradient.
+
+    Every row must have an answer. `noise(rollouts, row, draw, hidden size)` is added to the row's reasoning tokens.
+    """
+    scores: dict[tuple[int, int], Tensor] = {}
+    columns = torch.arange(rollouts.token_ids.shape[1], device=rollouts.token_ids.device)
+    ends = columns.masked_fill(~rollouts.answer_mask, -1).amax(1)  # nothing is read off the answer's last token, or after it
+    first = rollouts.attention_mask.long().argmax(1)
+    start = int(rollouts.response_mask.any(0).long().argmax()) if can_share_prefixes(model) else 0
+    with scoring(model):
+        decoder = choose_decoder(model)
+        # the prompt has no noise and no score: it is read once for all its completions, outside the graph
+        prompts, owner, tokens = read_prompts(model, decoder, rollouts.token_ids[:, :start], first, token_budget)
+
+        def score(chunk: list[int]) -> tuple[dict[tuple[int, int], Tensor], int]:
+            ran = 0
+            some = [copies[i] for i in chunk]
+            rows = torch.tensor([row for row, _ in some], device=columns.device)
+            own = slice(start, int(ends[rows].max()))
+            ids, reasoning = rollouts.token_ids[rows, own], rollouts.reasoning_mask[rows, own]
+            place = probe.locate(rollouts.answer_mask[rows], rollouts.token_ids[rows])
+            answer = place.select(torch.arange(len(rows), device=rows.device), start)
+            past = prompts.select(owner[rows])
+            with torch.no_grad():
+                embeddings = embed(model, ids)
+                if rollouts.prediction_states is not None:
+                    clean = probe.read(model, at_columns(rollouts.prediction_states[rows], place.columns), place)
+                else:
+                    once, copy_of = first_of_each(rows)
+                    ran = ids[once].numel()
+                    read_at = answer.select(once).read_at
+                    clean = probe.read(model, decoder(past.select(once), embeddings[once], read_at)[0], place.select(once))[
+                        copy_of
+                    ]
+            noisy = embeddings.clone()
+            noisy[reasoning] += torch.cat([noise(rollouts, row, draw, noisy.shape[-1]) for row, draw in some]).to(noisy)
+            noisy.requires_grad_()
+            with torch.enable_grad():
+                outcome = probe.read(model, decoder(past, noisy, answer.read_at)[0], place)
+                # autograd.grad, not backward: parameter gradients and DDP/DeepSpeed hooks must not see this
+                (gradient,) = torch.autograd.grad(probe.gap(clean, outcome).sum(), noisy)
+            saliency = (gradient.to(outcome.dtype) * embeddings.to(outcome.dtype)).sum(-1).abs()
+            return {copy: saliency[i, reasoning[i]] for i, copy in enumerate(some)}, ran + 2 * ids.numel()
+
+        lengths = [int(ends[row]) - start for row, _ in copies]
+        for _, (found, ran) in token_budget.over(lengths, score):
+            scores.update(found)
+            tokens += ran
+    return scores, tokens
+
+
+def first_of_each(values: Int[Tensor, " n"]) -> tuple[Int[Tensor, " m"], Int[Tensor, " n"]]:
+    """Where each different value is found first, in order of value, and for each entry the number of its value."""
+    unique, number = values.unique(return_inverse=True)
+    first = torch.full_like(unique, len(values)).scatter_reduce(0, number, torch.arange(len(values)).to(number), "amin")
+    return first, number
+
+
+def rank_correlation(a: Float[Tensor, " n"], b: Float[Tensor, " n"]) -> float:
+    """Spearman's correlation with mid-ranks for ties; 0 where either side is constant."""
+    ranks = [(x[:, None] > x).sum(1) + 0.5 * (x[:, None] == x).sum(1) for x in (a.double(), b.double())]
+    centred = [r - r.mean() for r in ranks]
+    norm = float(centred[0].norm() * centred[1].norm())
+    return float(centred[0] @ centred[1]) / norm if norm else 0.0

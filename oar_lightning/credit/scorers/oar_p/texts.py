@@ -1,0 +1,49 @@
+"""Completions as counterfactual scoring reads them: whole texts from their first token to their answer."""
+
+from __future__ import annotations
+
+from typing import NamedTuple
+
+import torch
+from jaxtyping import Bool, Int
+from torch import Tensor
+
+from oar_lightning.credit.scorers.probes import AnswerPlace, Probe
+from oar_lightning.types import Rollouts
+
+
+class Texts(NamedTuple):
+    """Rows with padding on the left, each ending with the last answer token that the probe asks for: what follows is not read.
+
+    ``first``: column of each row's first token.
+    """
+
+    token_ids: Int[Tensor, "N S"]
+    first: Int[Tensor, " N"]
+    answer: Bool[Tensor, "N S"]
+    reasoning: Bool[Tensor, "N S"]
+
+    def lengths(self) -> list[int]:
+        return (self.token_ids.shape[1] - self.first).tolist()
+
+    def select(self, rows: Int[Tensor, " n"]) -> Texts:
+        """The given rows, cut to the longest of them."""
+        cut = int(self.first[rows].min())
+        ids, answer, reasoning = (x[rows, cut:] for x in (self.token_ids, self.answer, self.reasoning))
+        return Texts(ids, self.first[rows] - cut, answer, reasoning)
+
+    def scored_from(self, place: AnswerPlace) -> int:
+        """The first column that is masked or read in any row: what precedes it is the same in all counterfactuals."""
+        reads = place.before.masked_fill(~place.valid, self.token_ids.shape[1]).amin(1)
+        return int(torch.minimum(reads, self.reasoning.long().argmax(1)).min())
+
+
+def texts_until_answer(rollouts: Rollouts, probe: Probe) -> Texts:
+    """Every row must have an answer."""
+    probed = probe.positions(rollouts.answer_mask)
+    wanted = rollouts.attention_mask & (probed.long().flip(1).cumsum(1).flip(1) > 0)
+    counts = wanted.sum(1)
+    # a stable sort puts the wanted columns last, in order
+    index = wanted.to(torch.uint8).argsort(dim=1, stable=True)[:, wanted.shape[1] - int(counts.max()) :]
+    ids, valid, answer, reasoning = (x.gather(1, index) for x in (rollouts.token_ids, wanted, probed, rollouts.reasoning_mask))
+    return Texts(ids.masked_fill(~valid, 0), index.shape[1] - counts, answer & valid, reasoning & valid)

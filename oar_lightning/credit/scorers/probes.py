@@ -1,0 +1,180 @@
+"""Outcome probes: what "the model's final-answer distribution" is (OAR, arXiv 2601.07408, section on outcome probes)."""
+
+from __future__ import annotations
+
+from abc import ABC, abstractmethod
+from dataclasses import dataclass
+from typing import Any, NamedTuple
+
+import torch
+from jaxtyping import Bool, Float, Int
+from torch import Tensor
+
+from oar_lightning.policy.attention import ReadAt
+from oar_lightning.policy.language_model import head_logits
+
+FISHER_TOKENS = 8
+"""The most probable tokens, to which the Fisher matrix of an outcome is restricted; they hold nearly all of its mass."""
+
+
+class AnswerPlace(NamedTuple):
+    """Columns of the answer tokens that a probe reads, in order, padded with 0; which of them are real; and the tokens."""
+
+    columns: Int[Tensor, "N A"]
+    valid: Bool[Tensor, "N A"]
+    token_ids: Int[Tensor, "N A"]
+
+    @property
+    def before(self) -> Int[Tensor, "N A"]:
+        """The columns whose hidden states predict them."""
+        return (self.columns - 1).clamp(min=0)
+
+    @property
+    def read_at(self) -> ReadAt:
+        return self.before, self.valid
+
+    def before_mask(self, like: Bool[Tensor, "N S"]) -> Bool[Tensor, "N S"]:
+        """[N S] with those columns set."""
+        rows = torch.arange(len(like), device=like.device)[:, None].expand_as(self.columns)
+        mask = torch.zeros_like(like)
+        mask[rows[self.valid], self.before[self.valid]] = True
+        return mask
+
+    def select(self, rows: Int[Tensor, " n"], start: int = 0) -> AnswerPlace:
+        """The given rows, columns counted from `start`."""
+        return AnswerPlace((self.columns[rows] - start).clamp(min=0), self.valid[rows], self.token_ids[rows])
+
+
+class Probe(ABC):
+    """Reads an outcome off the logits that predict the answer, and says how far two outcomes are apart.
+
+    ``outcome`` is ``[N V]`` log-probabilities or ``[N]`` scalars. ``gap(clean, other)`` is what OAR-G differentiates;
+    ``distance`` is the importance that OAR-P reports (nats, >= 0).
+    """
+
+    def positions(self, answer_mask: Bool[Tensor, "N S"]) -> Bool[Tensor, "N S"]:
+        """The answer tokens whose predictions are read."""
+        return answer_mask
+
+    @abstractmethod
+    def outcome(self, logits: Float[Tensor, "N A V"], answer_ids: Int[Tensor, "N A"], valid: Bool[Tensor, "N A"]) -> Tensor: ...
+
+    @abstractmethod
+    def gap(self, clean: Tensor, other: Tensor) -> Float[Tensor, " N"]: ...
+
+    def distance(self, clean: Tensor, other: Tensor) -> Float[Tensor, " N"]:
+        return self.gap(clean, other).clamp(min=0)
+
+    @abstractmethod
+    def readings(self, clean: Tensor, outcome: Tensor, count: int) -> Float[Tensor, "N M"]:
+        """At most `count` numbers read off an outcome that carries gradient, such that `distance_of_shift` of their small
+        changes is the distance to the second order. What does not carry gradient is that of the clean outcome."""
+        ...
+
+    @abstractmethod
+    def distance_of_shift(self, shift: Float[Tensor, "N M R"]) -> Float[Tensor, "N R"]: ...
+
+    def locate(self, answer_mask: Bool[Tensor, "N S"], token_ids: Int[Tensor, "N S"]) -> AnswerPlace:
+        columns, valid = masked_positions(self.positions(answer_mask))
+        return AnswerPlace(columns, valid, token_ids.gather(1, columns))
+
+    def read(self, model: Any, states: Float[Tensor, "N A H"], place: AnswerPlace) -> Tensor:
+        """The outcome from the final hidden states that predict the answer."""
+        return self.outcome(head_logits(model, states), place.token_ids, place.valid)
+
+
+class _Distribution(Probe):
+    """Outcomes that are distributions, compared by KL(clean || other)."""
+
+    def gap(self, clean: Float[Tensor, "N V"], other: Float[Tensor, "N V"]) -> Float[Tensor, " N"]:
+        # sum p (log p - log q) + sum q - sum p, term by term: none is negative, so that rounding does not drown small distances
+        p, change = clean.exp(), other - clean
+        small = change.clamp(max=1)  # expm1 of a large change would overflow
+        return torch.where(change > 1, other.exp() - p * (1 + change), p * (small.expm1() - small)).sum(-1)
+
+    def readings(self, clean: Float[Tensor, "N V"], outcome: Float[Tensor, "N V"], count: int) -> Float[Tensor, "N M"]:
+        """Log-probabilities along the leading eigenvectors of the Fisher matrix diag(p) - p p' of the most probable tokens,
+        each times the root of its eigenvalue: KL(p || p + dp) = 1/2 sum of squares, to the second order."""
+        p, index = clean.exp().topk(min(FISHER_TOKENS, clean.shape[1]))
+        fisher = torch.diag_embed(p) - p[:, :, None] * p[:, None, :]
+        values, vectors = torch.linalg.eigh(fisher.double())
+        directions = (vectors * values.clamp(min=0).sqrt()[:, None])[..., -count:].to(outcome.dtype)
+        return (outcome.gather(1, index)[..., None] * directions).sum(1)
+
+    def distance_of_shift(self, shift: Float[Tensor, "N M R"]) -> Float[Tensor, "N R"]:
+        return shift.square().sum(1) / 2
+
+
+class LastProbe(_Distribution):
+    """`last` (LT-Logits): p = softmax(z_{a-1}), the distribution of the first answer token."""
+
+    def positions(self, answer_mask: Bool[Tensor, "N S"]) -> Bool[Tensor, "N S"]:
+        return answer_mask & (answer_mask.long().cumsum(1) == 1)
+
+    def outcome(self, logits: Tensor, answer_ids: Tensor, valid: Tensor) -> Float[Tensor, "N V"]:
+        return torch.log_softmax(logits[:, 0], -1)
+
+
+class AnswerMeanProbe(_Distribution):
+    """`answer_mean` (AS-Mean): p = softmax(mean over answer positions of the logits), answer teacher-forced."""
+
+    def outcome(self, logits: Tensor, answer_ids: Tensor, valid: Tensor) -> Float[Tensor, "N V"]:
+        weight = valid.to(logits.dtype) / valid.sum(1, keepdim=True)
+        return torch.log_softmax((logits * weight[..., None]).sum(1), -1)
+
+
+class AnswerJointProbe(Probe):
+    """`answer_joint` (AS-Joint): phi = mean log p(answer token), a scalar."""
+
+    def outcome(self, logits: Tensor, answer_ids: Tensor, valid: Tensor) -> Float[Tensor, " N"]:
+        logprobs = torch.log_softmax(logits, -1).gather(-1, answer_ids[..., None]).squeeze(-1)
+        return logprobs.masked_fill(~valid, 0.0).sum(1) / valid.sum(1)
+
+    def gap(self, clean: Float[Tensor, " N"], other: Float[Tensor, " N"]) -> Float[Tensor, " N"]:
+        return clean - other
+
+    def distance(self, clean: Tensor, other: Tensor) -> Float[Tensor, " N"]:
+        return self.gap(clean, other).abs()
+
+    def readings(self, clean: Float[Tensor, " N"], outcome: Float[Tensor, " N"], count: int) -> Float[Tensor, "N 1"]:
+        return outcome[:, None]
+
+    def distance_of_shift(self, shift: Float[Tensor, "N 1 R"]) -> Float[Tensor, "N R"]:
+        return shift[:, 0].abs()
+
+
+PROBES: dict[str, Probe] = {"last": LastProbe(), "answer_mean": AnswerMeanProbe(), "answer_joint": AnswerJointProbe()}
+
+
+@dataclass(frozen=True)
+class ProbeSchedule:
+    """Which probe is read at which rollout.
+
+    Args:
+        name: the probe after the warm-up.
+        warmup: the probe of the first `warmup_steps` rollouts.
+        warmup_steps: length of the warm-up in rollouts; 0 for none.
+    """
+
+    name: str = "answer_mean"
+    warmup: str = "last"
+    warmup_steps: int = 0
+
+    def __post_init__(self) -> None:
+        for key in ("name", "warmup"):
+            if getattr(self, key) not in PROBES:
+                raise ValueError(f"scorer.probe.{key} must be one of {', '.join(PROBES)}, got {getattr(self, key)}")
+        if self.warmup_steps < 0:
+            raise ValueError(f"scorer.probe.warmup_steps counts rollouts and must be >= 0, got {self.warmup_steps}")
+
+    def at(self, step: int) -> Probe:
+        return PROBES[self.warmup if step < self.warmup_steps else self.name]
+
+
+def masked_positions(mask: Bool[Tensor, "N S"]) -> tuple[Int[Tensor, "N A"], Bool[Tensor, "N A"]]:
+    """Column indices of each row's masked entries, in order, padded with 0; and which of them are real."""
+    width = max(1, int(mask.sum(1).max())) if len(mask) else 1
+    # a stable sort puts the masked columns first, in order
+    index = torch.argsort((~mask).to(torch.uint8), dim=1, stable=True)[:, :width]
+    valid = mask.gather(1, index)
+    return index.masked_fill(~valid, 0), valid

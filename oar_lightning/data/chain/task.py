@@ -1,0 +1,245 @@
+"""`chain`: generated multi-step word problems whose outcome-bearing tokens are known.
+
+A running total starts at a small number and goes through a few additions and subtractions; it never leaves
+``0..max_total``. A worked solution restates each step as ``a+b=c`` between interchangeable filler and ends in
+``\\boxed{c}``. The numbers and operators of a solution are causal for its answer, the filler is not; the generator
+knows which is which and says so (`ChainSolution.causal_spans`).
+"""
+
+from __future__ import annotations
+
+import itertools
+import random
+from collections.abc import Iterable, Iterator
+from dataclasses import dataclass
+from typing import Literal, NamedTuple
+
+from oar_lightning.data.chain.problem import GAINS, HELD_OUT_SHARE, ITEMS, LOSSES, NAMES, ChainProblem, Companion
+from oar_lightning.types import MathProblem
+
+OPENERS = ("So", "Then", "Next", "Now", "Well", "Here")
+PHRASES = ("we get", "we have", "that gives", "this makes", "there are", "we see")
+CLOSERS = ("in total", "by now", "at this point", "all in all", "as we see", "for now")
+
+
+@dataclass(frozen=True)
+class ChainSolution:
+    """A worked solution and the character spans ``(start, end)`` of its causal tokens, in order."""
+
+    text: str
+    causal_spans: tuple[tuple[int, int], ...]
+
+
+@dataclass(frozen=True)
+class ChainTask:
+    """The distribution of problems and of worked solutions.
+
+    Args:
+        min_steps: fewest operations of a problem.
+        max_steps: most operations of a problem; the number of operations is its difficulty.
+        max_total: the running total stays in ``0..max_total``.
+        max_delta: operands are in ``1..max_delta``.
+        filler: interchangeable phrases per step, 0 to 3.
+        asides: sentences per step that say nothing about the answer, each of four freely chosen words.
+        asides_last: whether they follow the last step, so that all decisions are made early; else each step's follow it.
+        restate: whether a step names its first operand again (``7+4=11``) or goes on from it (``+4=11``).
+        companion: a second person with as many steps, whose result is not asked for (`distracts`) or is added to the
+            first one's by the final answer alone (`counts`); `none`: one person.
+        noise: probability that a step of a demonstration states a result that is off by one.
+    """
+
+    min_steps: int = 2
+    max_steps: int = 4
+    max_total: int = 20
+    max_delta: int = 9
+    filler: int = 2
+    asides: int = 0
+    asides_last: bool = False
+    restate: bool = True
+    companion: Literal["none", "distracts", "counts"] = "none"
+    noise: float = 0.4
+
+    def __post_init__(self) -> None:
+        if not 1 <= self.min_steps <= self.max_steps:
+            raise ValueError(
+                f"data.chain.min_steps must be in [1, max_steps], got {self.min_steps} with max_steps={self.max_steps}"
+            )
+        if not 0 <= self.filler <= 3:
+            raise ValueError(f"data.chain.filler is a number of phrases per step in [0, 3], got {self.filler}")
+        if self.asides < 0:
+            raise ValueError(f"data.chain.asides is a number of sentences per step and must be >= 0, got {self.asides}")
+        if self.companion not in ("none", "distracts", "counts"):
+            raise ValueError(f"data.chain.companion must be none, distracts or counts, got {self.companion}")
+        if not 0 <= self.noise < 1:
+            raise ValueError(f"data.chain.noise is a probability in [0, 1), got {self.noise}")
+        if not 1 <= self.max_delta <= self.max_total:
+            raise ValueError(
+                f"data.chain.max_delta must be in [1, max_total], got {self.max_delta} with max_total={self.max_total}"
+            )
+
+    def problem(self, rng: random.Random, held_out: bool) -> ChainProblem:
+        """Draw a problem of the asked split.
+
+        Raises:
+            ValueError: where the task has so few problems that the split seems to be empty.
+        """
+        for _ in range(1000 * HELD_OUT_SHARE):
+            start = rng.randint(1, self.max_total)
+            deltas = self._deltas(start, rng.randint(self.min_steps, self.max_steps), rng)
+            name, item = rng.choice(NAMES), rng.choice(ITEMS)
+            problem = ChainProblem(name, item, start, deltas, _verbs(deltas, rng), self._companion(name, len(deltas), rng))
+            if problem.held_out == held_out:
+                return problem
+        raise ValueError(
+            f"data.chain.max_total={self.max_total}, max_delta={self.max_delta} and max_steps={self.max_steps} allow so few "
+            f"problems that none is {'held out' if held_out else 'left for training'}; raise one of them"
+        )
+
+    def _deltas(self, start: int, steps: int, rng: random.Random) -> tuple[int, ...]:
+        total, deltas = start, []
+        for _ in range(steps):
+            operands = [d for d in range(-self.max_delta, self.max_delta + 1) if d]
+            deltas.append(rng.choice([d for d in operands if 0 <= total + d <= self.max_total]))
+            total += deltas[-1]
+        return tuple(deltas)
+
+    def _companion(self, name: str, steps: int, rng: random.Random) -> Companion | None:
+        if self.companion == "none":
+            return None
+        other = rng.choice([n for n in NAMES if n != name])
+        start = rng.randint(1, self.max_total)
+        deltas = self._deltas(start, steps, rng)
+        return Companion(other, start, deltas, _verbs(deltas, rng), counts=self.companion == "counts")
+
+    def solution(self, problem: ChainProblem, rng: random.Random, noise: float | None = None) -> ChainSolution:
+        """Write a worked solution; with probability `noise` (default: the task's) each step's result is off by one.
+
+        A wrong result is carried on, so that one error usually means a wrong answer.
+        """
+        noise = self.noise if noise is None else noise
+        other = problem.companion
+        people = [_Person("" if other is None else f"{problem.name}: ", problem.start, problem.deltas, True)]
+        if other is not None:
+            people.append(_Person(f"{other.name}: ", other.start, other.deltas, other.counts))
+        totals = [person.start for person in people]
+        parts, late = _Spans(), ""
+        for step in range(len(problem.deltas)):
+            for i, person in enumerate(people):
+                totals[i] = self._step(parts, person, step, totals[i], problem.item, noise, rng)
+            asides = "".join(_aside(rng) for _ in range(self.asides))
+            if self.asides_last:
+                late += asides
+            else:
+                parts.filler(asides)
+        answer = sum(total for total, person in zip(totals, people, strict=True) if person.causal)
+        parts.filler(f"{late}The answer is \\boxed{{").causal(str(answer)).filler("}.")
+        return parts.finish()
+
+    def _step(self, parts: _Spans, person: _Person, step: int, total: int, item: str, noise: float, rng: random.Random) -> int:
+        """Write one step of one person's account; returns the result that it states."""
+        delta, later = person.deltas[step], person.deltas[step + 1 :]
+        result = self._noisy(total + delta, later, rng) if rng.random() < noise else total + delta
+        if self.filler >= 1:
+            parts.filler(f"{rng.choice(OPENERS)} ")
+        if self.filler >= 2:
+            parts.filler(f"{rng.choice(PHRASES)} ")
+        parts.filler(person.label)
+        number = parts.causal if person.causal else parts.filler
+        if self.restate or step == 0:
+            number(str(total))
+        number("+" if delta > 0 else "-")
+        number(str(abs(delta)))
+        parts.filler("=")
+        number(str(result))
+        parts.filler(f" {item}")
+        if self.filler >= 3:
+            parts.filler(f" {rng.choice(CLOSERS)}")
+        parts.filler(".\n")
+        return result
+
+    def _noisy(self, result: int, later: tuple[int, ...], rng: random.Random) -> int:
+        """`result` off by one, such that the remaining operations stay in range; unchanged where none can be."""
+        candidates = []
+        for wrong in (result - 1, result + 1):
+            path = [wrong + sum(later[:i]) for i in range(len(later) + 1)]
+            if all(0 <= value <= self.max_total for value in path):
+                candidates.append(wrong)
+        return rng.choice(candidates) if candidates else result
+
+
+class _Person(NamedTuple):
+    """One person's account in a solution: what each of its lines begins its numbers with, and whether they matter."""
+
+    label: str
+    start: int
+    deltas: tuple[int, ...]
+    causal: bool
+
+
+def _verbs(deltas: tuple[int, ...], rng: random.Random) -> tuple[str, ...]:
+    return tuple(rng.choice(GAINS if delta > 0 else LOSSES) for delta in deltas)
+
+
+def _aside(rng: random.Random) -> str:
+    """A sentence without numbers, of words that the task uses anyway."""
+    return f"{rng.choice(OPENERS)} {rng.choice(NAMES)} {rng.choice((*GAINS, *LOSSES))} {rng.choice(ITEMS)}.\n"
+
+
+class _Spans:
+    """Text under construction with the spans of its causal pieces."""
+
+    def __init__(self) -> None:
+        self.text = ""
+        self.spans: list[tuple[int, int]] = []
+
+    def filler(self, piece: str) -> _Spans:
+        self.text += piece
+        return self
+
+    def causal(self, piece: str) -> _Spans:
+        self.spans.append((len(self.text), len(self.text) + len(piece)))
+        return self.filler(piece)
+
+    def finish(self) -> ChainSolution:
+        return ChainSolution(self.text, tuple(self.spans))
+
+
+@dataclass(frozen=True)
+class ChainProblems:
+    """A seeded stream of `chain` problems with random access: problem `i` depends on (seed, split, i) only."""
+
+    task: ChainTask
+    split: Literal["train", "held_out"] = "train"
+    seed: int = 0
+    size: int | None = None
+    """Number of problems; None is endless."""
+
+    @property
+    def endless(self) -> bool:
+        return self.size is None
+
+    def __iter__(self) -> Iterator[MathProblem]:
+        return self._from(range(self.size) if self.size is not None else itertools.count())
+
+    def shuffled(self, seed: int, epoch: int, start: int = 0) -> Iterator[MathProblem]:
+        """From problem `start` on: drawn at random already, by the source's own seed. A finite one is permuted."""
+        if self.size is None:
+            return self._from(itertools.count(start))
+        order = list(range(self.size))
+        random.Random(f"{seed}/{epoch}").shuffle(order)
+        return self._from(order[start:])
+
+    def _from(self, indices: Iterable[int]) -> Iterator[MathProblem]:
+        return (self[index] for index in indices)
+
+    def __getitem__(self, index: int) -> MathProblem:
+        rng = random.Random(f"{self.seed}/{self.split}/{index}")
+        problem = self.task.problem(rng, held_out=self.split == "held_out")
+        return MathProblem(
+            question=problem.question,
+            answer=str(problem.answer),
+            solution=self.task.solution(problem, rng).text,
+            source="chain",
+            level=str(len(problem.deltas)),
+            id=f"chain/{self.split}/{self.seed}/{index}",
+        )

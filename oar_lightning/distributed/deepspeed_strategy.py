@@ -1,0 +1,139 @@
+"""DeepSpeed's ZeRO through Lightning's strategy, also on the CPU, where Lightning refuses it."""
+
+from __future__ import annotations
+
+import contextlib
+import functools
+from collections.abc import Iterator
+from typing import Any
+
+import lightning as L
+import torch
+from lightning.pytorch.strategies import DeepSpeedStrategy
+from lightning.pytorch.strategies.deepspeed import reset_seed
+from torch import Tensor
+
+from oar_lightning.common.scopes import replaced
+from oar_lightning.distributed.deepspeed_checkpoint import Layout, import_deepspeed, loading_data_only
+from oar_lightning.distributed.frozen import frozen_weights
+from oar_lightning.distributed.strategies import RankLauncher
+
+
+class ZeroRedundancy(DeepSpeedStrategy):
+    """`DeepSpeedStrategy` whose ranks end together; on the CPU with gloo and the optimizer that the config names.
+
+    Args:
+        stage: what is divided among the ranks: the optimizer's states (1), gradients too (2), weights too (3).
+        settings: further arguments of Lightning's `DeepSpeedStrategy`.
+    """
+
+    def __init__(self, stage: int, **settings: Any) -> None:
+        import_deepspeed(f"trainer=deepspeed_zero{stage}")
+        # in stage 3 they are divided too, and every part is wanted back
+        super().__init__(stage=stage, **{"exclude_frozen_parameters": stage < 3} | settings)
+        self.stage = stage
+        self._leaves_out_step = False
+        assert isinstance(self.config, dict)
+        # Adam of DeepSpeed's own is compiled at first use; offloaded states are updated by torch's instead
+        self.config.setdefault("zero_force_ds_cpu_optimizer", False)
+        self.config.setdefault("train_micro_batch_size_per_gpu", 1)  # Lightning asks a torch DataLoader, which there is none of
+
+    @property
+    def _on_cpu(self) -> bool:
+        return self.parallel_devices is not None and self.parallel_devices[0].type == "cpu"
+
+    def _configure_launcher(self) -> None:
+        assert self.cluster_environment is not None
+        self._launcher = RankLauncher(self.cluster_environment, self.num_processes, self.num_nodes)
+
+    def setup_environment(self) -> None:
+        if not self._on_cpu:
+            return super().setup_environment()
+        return super(DeepSpeedStrategy, self).setup_environment()  # leaves out the check for a GPU alone
+
+    def setup_distributed(self) -> None:
+        if not self._on_cpu:
+            return super().setup_distributed()
+        import deepspeed.ops
+
+        # else g++ builds an extension at first use; gloo does the same work
+        deepspeed.ops.__compatible_ops__["deepspeed_shm_comm"] = False
+        reset_seed()
+        self.set_world_ranks()
+        self._init_deepspeed_distributed()
+
+    @property
+    def root_device(self) -> torch.device:
+        return torch.device("cpu", self.local_rank) if self._on_cpu else super().root_device  # deepspeed wants an index
+
+    def setup(self, trainer: L.Trainer) -> None:
+        super().setup(trainer)
+        for optimizer in self.optimizers:
+            withheld: list[tuple[Tensor, Tensor | None]] = []
+            # of torch's optimizer inside of DeepSpeed's: parameters without gradients are neither moved nor counted
+            optimizer.optimizer.register_step_pre_hook(functools.partial(self._withhold, withheld))
+            optimizer.optimizer.register_step_post_hook(functools.partial(self._give_back, withheld))
+
+    def leave_out_step(self, leave_out: bool) -> None:
+        """Whether the next optimizer step shall move nothing, as one without gradients."""
+        self._leaves_out_step = leave_out
+
+    def _withhold(self, withheld: list[tuple[Tensor, Tensor | None]], optimizer: torch.optim.Optimizer, *_: Any) -> None:
+        if self._leaves_out_step:
+            withheld += [(p, p.grad) for group in optimizer.param_groups for p in group["params"]]
+            for parameter, _gradient in withheld:
+                parameter.grad = None
+
+    def _give_back(self, withheld: list[tuple[Tensor, Tensor | None]], *_: Any) -> None:
+        for parameter, gradient in withheld:
+            parameter.grad = gradient
+        withheld.clear()
+
+    @property
+    def layout(self) -> Layout:
+        """How this strategy's checkpoints are divided."""
+        return Layout(self.stage, self.world_size)
+
+    @property
+    def checkpoint_writer(self) -> tuple[Any, str]:
+        """The object and its method by which each rank writes its files."""
+        return self.model.checkpoint_engine, "save"
+
+    def load_checkpoint(self, checkpoint_path: Any, weights_only: bool | None = None) -> dict[str, Any]:
+        filled_in = own_frozen_weights(self.model) if self.stage < 3 else contextlib.nullcontext()
+        with loading_data_only(), filled_in:
+            return dict(super().load_checkpoint(checkpoint_path, weights_only))
+
+    @contextlib.contextmanager
+    def whole_weights(self) -> Iterator[None]:
+        """With ZeRO-3: all weights on every rank and none of its hooks, so that ranks may differ in how often they run the
+        model, and how long. All ranks have to enter. The weights must not be changed inside."""
+        engine = self.model
+        offload = getattr(getattr(engine, "optimizer", None), "parameter_offload", None)
+        if offload is None:
+            yield
+            return
+        import deepspeed
+
+        with deepspeed.zero.GatheredParameters(list(engine.module.parameters())):
+            for hook in (*offload.forward_hooks, *offload.backward_hooks):
+                hook.remove()
+            offload.forward_hooks.clear()
+            offload.backward_hooks.clear()
+            try:
+                yield
+            finally:
+                offload._register_deepspeed_module(offload.module)
+
+
+@contextlib.contextmanager
+def own_frozen_weights(engine: Any) -> Iterator[None]:
+    """Within, DeepSpeed loads a checkpoint without the weights that are not trained: the engine's stay."""
+    load = engine.load_module_state_dict
+
+    def filled_in(checkpoint: dict[str, Any], **settings: Any) -> None:
+        checkpoint["module"] = frozen_weights(engine.module) | checkpoint["module"]
+        load(checkpoint, **settings)
+
+    with replaced(engine, "load_module_state_dict", filled_in):
+        yield

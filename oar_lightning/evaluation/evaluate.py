@@ -1,0 +1,175 @@
+"""Evaluation of a policy on problems: sampled and greedy completions, judged and grouped by answer, batch by batch."""
+
+from __future__ import annotations
+
+import dataclasses
+import logging
+from collections.abc import Callable, Iterator, Sequence
+from dataclasses import dataclass
+from typing import Any, NamedTuple
+
+from oar_lightning.answers.reward import Accuracy, RewardTerm
+from oar_lightning.answers.verifier import Verdict
+from oar_lightning.common.randomness import derive_seed
+from oar_lightning.evaluation.result import ProblemResult
+from oar_lightning.rollout import RolloutStage, SamplingConfig
+from oar_lightning.types import MathProblem, Rollouts
+
+log = logging.getLogger(__name__)
+
+
+@dataclass(frozen=True)
+class EvaluationConfig:
+    """What is evaluated, and when.
+
+    Args:
+        every_n_steps: optimizer steps between evaluations; 0 evaluates only before and after training.
+        problems: problems of each benchmark, the first ones; None for all of a finite one.
+        samples: completions per problem at the sampling temperature.
+        greedy: also decode greedily, once a problem.
+        seed: of the sampling; the same for all runs, so that evaluations are paired.
+        heatmap: write the credit heat-map of one group.
+        batch_problems: problems whose completions are generated at once; bounds memory, does not change the numbers.
+    """
+
+    every_n_steps: int = 0
+    problems: int | None = 256
+    samples: int = 4
+    greedy: bool = True
+    seed: int = 0
+    heatmap: bool = True
+    batch_problems: int = 256
+
+    def __post_init__(self) -> None:
+        if self.every_n_steps < 0:
+            raise ValueError(f"evaluation.every_n_steps must be >= 0 (0: before and after only), got {self.every_n_steps}")
+        if self.problems is not None and self.problems < 1:
+            raise ValueError(f"evaluation.problems must be >= 1 or null, got {self.problems}")
+        if self.samples < 1:
+            raise ValueError(f"evaluation.samples must be >= 1, got {self.samples}")
+        if self.batch_problems < 1:
+            raise ValueError(f"evaluation.batch_problems must be >= 1, got {self.batch_problems}")
+
+
+class EvaluatedBatch(NamedTuple):
+    """Results of consecutive problems, and their sampled completions: `samples` rows a problem."""
+
+    results: list[ProblemResult]
+    rollouts: Rollouts
+
+
+def evaluate(
+    model: Any,
+    stage: RolloutStage,
+    problems: Sequence[MathProblem],
+    sampling: SamplingConfig,
+    config: EvaluationConfig,
+    step: int = 0,
+    start: int = 0,
+    places: Sequence[int] | None = None,
+) -> Iterator[EvaluatedBatch]:
+    """Evaluate `problems[start:]` in order, a batch at a time, without touching the training's random state.
+
+    A completion is correct by the `accuracy` reward (above one half; where that does not apply it counts as incorrect and
+    is logged). A problem's completions are drawn from (config.seed, its place) alone; what else is in the batch changes
+    nothing but rounding (with `HFEngine`, whose draws are seeded by the batch, it does). `places`: those of the problems in
+    the benchmark, where they are a part of it.
+    """
+    most_likely = dataclasses.replace(sampling, temperature=0.0)
+    size = config.batch_problems
+    while start < len(problems):
+        end = min(len(problems), (start // size + 1) * size)  # a resumed evaluation comes back to the same batches
+        batch = problems[start:end]
+        numbers = range(start, end) if places is None else places[start:end]
+        seeds = [derive_seed(config.seed, "evaluation", i) for i in numbers]
+        sampled = stage(model, batch, config.samples, sampling, seeds, step)
+        greedy = stage(model, batch, 1, most_likely, seeds, step) if config.greedy else None
+        yield EvaluatedBatch(_results(stage, batch, config.samples, sampled, greedy), sampled)
+        start = end
+
+
+def _results(
+    stage: RolloutStage, problems: Sequence[MathProblem], samples: int, sampled: Rollouts, greedy: Rollouts | None
+) -> list[ProblemResult]:
+    groups = [slice(i * samples, (i + 1) * samples) for i in range(len(problems))]
+    correct, rewards = _correct(stage, sampled), _rewards(sampled)
+    truncated = [False] * len(sampled) if sampled.truncated is None else sampled.truncated.tolist()
+    same = answers_match(stage.rewards.terms["accuracy"])
+    classes = answer_classes([sampled.answers[g] for g in groups], [correct[g] for g in groups], same)
+    by_argmax: list[dict[str, Any]] = [{} for _ in problems]
+    if greedy is not None:
+        columns = zip(greedy.completions, greedy.answers, _correct(stage, greedy), _rewards(greedy), strict=True)
+        by_argmax = [
+            {"greedy_completion": c, "greedy_answer": a, "greedy_correct": ok, "greedy_reward": r} for c, a, ok, r in columns
+        ]
+    return [
+        ProblemResult(
+            id=problem.id,
+            question=problem.question,
+            gold=problem.answer,
+            level=problem.level,
+            source=problem.source,
+            completions=sampled.completions[group],
+            answers=sampled.answers[group],
+            correct=tuple(correct[group]),
+            rewards=tuple(rewards[group]),
+            truncated=tuple(truncated[group]),
+            classes=tuple(classes[i]),
+            **by_argmax[i],
+        )
+        for i, (problem, group) in enumerate(zip(problems, groups, strict=True))
+    ]
+
+
+def _correct(stage: RolloutStage, rollouts: Rollouts) -> list[int]:
+    accuracy = rollouts.reward_terms[:, list(stage.rewards.terms).index("accuracy")]
+    if unjudged := int(accuracy.isnan().sum()):
+        log.warning("accuracy does not apply to %d of %d completions; counted as incorrect", unjudged, len(rollouts))
+    return accuracy.gt(0.5).long().tolist()
+
+
+def _rewards(rollouts: Rollouts) -> list[float | None]:
+    return [None if value != value else round(value, 6) for value in rollouts.rewards.tolist()]  # NaN is no JSON
+
+
+Match = Callable[[Sequence[str], Sequence[str]], list[bool]]
+"""Pairwise: whether two answers are the same."""
+
+
+def answers_match(accuracy: RewardTerm) -> Match:
+    """Equality of answers by the verifier of an `Accuracy`; any other term leaves only their text to go by."""
+    if not isinstance(accuracy, Accuracy):
+        return lambda first, second: [a == b for a, b in zip(first, second, strict=True)]
+    verifier = accuracy.verifier
+    return lambda first, second: [v is Verdict.CORRECT for v in verifier(first, second)]
+
+
+def answer_classes(
+    answers: Sequence[Sequence[str | None]], correct: Sequence[Sequence[int]], same: Match
+) -> list[list[int | None]]:
+    """The equivalence class of each problem's answers: 0 for all correct ones, then 1, 2, ... in order of appearance.
+
+    The others are compared in rounds over all problems at once: the first answer still without a class represents a new
+    one, and those that are the same join it. None: no answer.
+    """
+    texts: list[dict[str, int]] = [{} for _ in answers]  # wrong answer -> class
+    left = [
+        list(dict.fromkeys(a for a, ok in zip(row, good, strict=True) if a is not None and not ok))
+        for row, good in zip(answers, correct, strict=True)
+    ]
+    number = 0
+    while any(left):
+        number += 1
+        pairs = [(problem, rest[0], other) for problem, rest in enumerate(left) for other in rest[1:]]
+        verdicts = same([first for _, first, _ in pairs], [other for _, _, other in pairs]) if pairs else []
+        for problem, rest in enumerate(left):
+            if rest:
+                texts[problem][rest[0]] = number
+        for (problem, _, other), joins in zip(pairs, verdicts, strict=True):
+            if joins:
+                texts[problem][other] = number
+        left = [[a for a in rest if a not in texts[problem]] for problem, rest in enumerate(left)]
+    return [
+        [None if a is None else 0 if ok else texts[problem][a] for a, ok in zip(row, good, strict=True)]
+        for problem, (row, good) in enumerate(zip(answers, correct, strict=True))
+    ]

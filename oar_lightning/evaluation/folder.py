@@ -1,0 +1,96 @@
+"""The folder of an evaluation: its results, the config that they stand for, and the MLflow run they go to."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Mapping
+from pathlib import Path
+from typing import Any
+
+from oar_lightning.common.config_check import ConfigError
+from oar_lightning.common.mappings import flatten
+from oar_lightning.evaluation.result import ResultsFile
+
+DECIDING = ("policy", "data", "rollout", "engine", "answer", "reward", "evaluation", "trainer.precision")
+"""Sections and keys that results depend on."""
+
+WITHOUT_INFLUENCE = (
+    "data.name",
+    "data.train",
+    "data.decontaminate",
+    "data.max_prompt_tokens",
+    "rollout.max_batch",
+    "engine.gpu_memory_utilization",
+    "engine.sleep",
+    "evaluation.every_n_steps",
+    "evaluation.heatmap",
+    "evaluation.batch_problems",
+    "policy.gradient_checkpointing",
+    "reward.terms.accuracy.verifier.workers",
+    "reward.terms.accuracy.verifier.cache",
+)
+"""How the keys within them begin that results do not depend on."""
+
+
+class EvaluationFolder:
+    """``results/<benchmark>.jsonl``, ``results/config.json`` and ``mlflow_run_id`` under a run's folder."""
+
+    def __init__(self, path: Path) -> None:
+        self.path = path
+        self._config = path / "results" / "config.json"
+        self._run_id = path / "mlflow_run_id"
+
+    def results(self, benchmark: str) -> ResultsFile:
+        return ResultsFile(self.path / "results" / f"{benchmark}.jsonl")
+
+    @property
+    def run_id(self) -> str | None:
+        return self._run_id.read_text(encoding="utf-8").strip() if self._run_id.is_file() else None
+
+    def start(self, config: Mapping[str, Any], run_id: str | None) -> None:
+        """Keep what a later run needs to go on."""
+        self._config.parent.mkdir(parents=True, exist_ok=True)
+        if not self._config.exists():
+            self._config.write_text(json.dumps(config, indent=1, ensure_ascii=False), encoding="utf-8")
+        if run_id is not None:
+            self._run_id.write_text(f"{run_id}\n", encoding="utf-8")
+
+    def check(self, config: Mapping[str, Any]) -> None:
+        """Hold a config against the one that the results were made with.
+
+        Raises:
+            ConfigError: names every key that differs.
+        """
+        try:
+            stored = json.loads(self._config.read_text(encoding="utf-8"))
+        except (OSError, ValueError) as error:
+            raise ConfigError(f"resume=true: {self._config} cannot be read ({error}); start without resume") from error
+        # through JSON, which knows no tuples
+        before, now = deciding(stored), deciding(json.loads(json.dumps(config)))
+        differing = [k for k in sorted(before | now) if k not in before or k not in now or before[k] != now[k]]
+        if differing:
+            shown = [{k: repr(values[k]) if k in values else "nothing" for k in differing} for values in (now, before)]
+            listed = ", ".join(f"{k}={shown[0][k]} (there {shown[1][k]})" for k in differing)
+            raise ConfigError(
+                f"resume=true: the results in {self.path} were made with another config: {listed}; "
+                "repeat the command as it was, or start without resume"
+            )
+
+
+def deciding(config: Mapping[str, Any]) -> dict[str, Any]:
+    """The flat part of a config that results depend on."""
+    flat = flatten(dict(config))
+    wanted = {k: v for k, v in flat.items() if any(k == key or k.startswith(f"{key}.") for key in DECIDING)}
+    return {k: v for k, v in wanted.items() if not k.startswith(WITHOUT_INFLUENCE)}
+
+
+def newest_folder(folder: Path) -> EvaluationFolder:
+    """The newest evaluation among the runs of a name and seed, which are in `folder`.
+
+    Raises:
+        ConfigError: where there is none.
+    """
+    found = sorted(folder.glob("*/results/config.json"), key=lambda p: p.stat().st_mtime)
+    if not found:
+        raise ConfigError(f"resume=true: no evaluation under {folder}; start without resume, or set the name and seed of one")
+    return EvaluationFolder(found[-1].parent.parent)

@@ -1,0 +1,110 @@
+"""Accuracies of evaluated problems: avg@k, unbiased pass@j, majority vote, greedy, with bootstrap intervals over problems."""
+
+from __future__ import annotations
+
+import math
+import re
+from collections import Counter
+from collections.abc import Sequence
+
+import torch
+from jaxtyping import Float
+from torch import Tensor
+
+from oar_lightning.common.randomness import generator
+from oar_lightning.evaluation.result import ProblemResult
+
+
+def evaluation_metrics(results: Sequence[ProblemResult]) -> dict[str, float]:
+    """All metrics of problems with k samples each, as shares in [0, 1].
+
+    ``avg_at_k``; ``pass_at_j`` for the powers of two j <= k and for k; ``maj_at_k``; ``greedy`` where decoded; of these (of
+    pass only at k) the 95 % interval over problems as ``_low`` and ``_high``. ``answered`` and ``truncated`` are shares of
+    samples. Where problems have a level, ``level_<name>/`` holds ``avg_at_k`` with its interval and the count ``problems``.
+    All keys are names that MLflow takes (it refuses @).
+
+    Raises:
+        ValueError: without results, or where problems differ in their number of samples.
+    """
+    samples = {len(r.correct) for r in results}
+    if len(samples) != 1:
+        raise ValueError(f"metrics need problems with the same number of samples each, got {sorted(samples) or 'no problem'}")
+    k = samples.pop()
+    correct = torch.tensor([r.correct for r in results], dtype=torch.double)
+    out = _with_interval(f"avg_at_{k}", correct.mean(1))
+    for j in sorted({2**i for i in range(k.bit_length())} | {k}):
+        values = pass_at_k(correct, j).double()
+        out |= _with_interval(f"pass_at_{j}", values) if j == k else {f"pass_at_{j}": float(values.mean())}
+    out |= _with_interval(f"maj_at_{k}", torch.tensor([majority_vote(r.classes) for r in results], dtype=torch.double))
+    greedy = [r.greedy_correct for r in results if r.greedy_correct is not None]
+    if len(greedy) == len(results):
+        out |= _with_interval("greedy", torch.tensor(greedy, dtype=torch.double))
+    total = k * len(results)
+    out["answered"] = sum(a is not None for r in results for a in r.answers) / total
+    out["truncated"] = sum(t for r in results for t in r.truncated) / total
+    for name, rows in level_groups([r.level for r in results]).items():
+        out |= _with_interval(f"level_{name}/avg_at_{k}", correct[rows].mean(1))
+        out[f"level_{name}/problems"] = float(len(rows))
+    return out
+
+
+def _with_interval(name: str, values: Float[Tensor, " P"]) -> dict[str, float]:
+    low, high = bootstrap_interval(values)
+    return {name: float(values.mean()), f"{name}_low": low, f"{name}_high": high}
+
+
+def pass_at_k(correct: Float[Tensor, "P n"], k: int) -> Float[Tensor, " P"]:
+    """Unbiased pass@k of each problem: 1 - C(n - c, k) / C(n, k) for c correct of n samples (arXiv 2107.03374)."""
+    n = correct.shape[1]
+    if not 1 <= k <= n:
+        raise ValueError(f"pass@{k} needs 1 <= k <= {n} samples a problem")
+    wrong = (n - correct.sum(1)).round().long().tolist()
+    return torch.tensor([1 - math.comb(w, k) / math.comb(n, k) for w in wrong])
+
+
+def majority_vote(classes: Sequence[int | None]) -> float:
+    """The probability that the most frequent answer class is the gold's (0) when ties are drawn by lot.
+
+    Completions without an answer (None) do not vote; without any vote it is 0.
+    """
+    votes = Counter(c for c in classes if c is not None)
+    if not votes:
+        return 0.0
+    most = max(votes.values())
+    tied = [c for c, count in votes.items() if count == most]
+    return (0 in tied) / len(tied)
+
+
+def bootstrap_interval(values: Float[Tensor, " P"], level: float = 0.95, draws: int = 2000) -> tuple[float, float]:
+    """Percentile bootstrap interval of the mean, seeded; problems are the units that are redrawn."""
+    rng = generator("bootstrap", len(values))
+    index = torch.randint(len(values), (draws, len(values)), generator=rng)
+    means = values.double().cpu()[index].mean(1)
+    tail = (1 - level) / 2
+    return float(means.quantile(tail)), float(means.quantile(1 - tail))
+
+
+def level_groups(levels: Sequence[str]) -> dict[str, list[int]]:
+    """Name of a level in metric keys -> places of its problems, sorted; empty where no problem has a level.
+
+    ``Level 5`` becomes ``5``, ``very hard`` ``very_hard``; problems without one are ``none``. Levels that differ in
+    characters that keys cannot hold get a number.
+    """
+    groups: dict[str, list[int]] = {}
+    for place, level in enumerate(levels):
+        groups.setdefault(level, []).append(place)
+    if set(groups) <= {""}:
+        return {}
+    named: dict[str, list[int]] = {}
+    for level in sorted(groups, key=_natural):
+        name = slug = re.sub(r"^level_(?=.)", "", re.sub(r"[^0-9a-z]+", "_", level.lower()).strip("_")) or "none"
+        number = 2
+        while name in named:
+            name, number = f"{slug}_{number}", number + 1
+        named[name] = groups[level]
+    return named
+
+
+def _natural(text: str) -> list[tuple[int, int, str]]:
+    """Sort key in which 2 comes before 10."""
+    return [(0, int(part), "") if part.isdecimal() else (1, 0, part) for part in re.split(r"(\d+)", text) if part]

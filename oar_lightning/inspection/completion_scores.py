@@ -1,0 +1,247 @@
+"""Credit of recorded completions: judged, scored and gated, with advantages within the completions of one problem."""
+
+from __future__ import annotations
+
+import math
+from collections import Counter
+from collections.abc import Callable, Iterable, Iterator, Sequence
+from dataclasses import dataclass, field
+from typing import Any, NamedTuple
+
+import torch
+
+from oar_lightning.answers.reward import Accuracy, Rewards
+from oar_lightning.answers.verifier import Verdict
+from oar_lightning.credit.gate import GateConfig, gate_weights
+from oar_lightning.credit.scorers import Scorer, checked_importance
+from oar_lightning.inspection.heatmap import HeatmapCompletion
+from oar_lightning.inspection.recorded import EncodedCompletion, GoldOnly, RecordedCompletion, encode_recorded, to_generation
+from oar_lightning.inspection.token_credit import heatmap_completions
+from oar_lightning.objective.advantage import AdvantageConfig, group_advantages
+from oar_lightning.objective.diagnostics import weight_shape
+from oar_lightning.objective.metric_sums import MetricSums
+from oar_lightning.policy.language_model import base_model, evaluating, token_logprobs
+from oar_lightning.policy.pretrained import Policy
+from oar_lightning.rollout import RolloutStage
+from oar_lightning.rollout.assemble import printable
+from oar_lightning.types import Rollouts
+
+AFTER_WARM_UP = 10**9
+"""The step that completions are scored at, where a scorer's probe depends on it."""
+
+WINDOW_BATCHES = 8
+"""Completions are sorted by length within so many batches, which keeps padding small and memory bounded."""
+
+
+@dataclass(frozen=True)
+class ScoreConfig:
+    """What task=score reads and writes.
+
+    Args:
+        files: JSONL files (gzip too) of recorded completions, or glob patterns.
+        output: JSONL of their scores (``.gz`` compresses); None: scores.jsonl.gz in the run's folder.
+        batch: completions scored at once; bounds memory, does not change the numbers.
+        max_tokens: prompt and completion; longer ones are skipped and counted. None: what the policy can read.
+        heatmaps: pages for the first so many problems, beside the output.
+        limit: the first so many usable rows; None for all.
+    """
+
+    files: str | Sequence[str] = ()
+    output: str | None = None
+    batch: int = 16
+    max_tokens: int | None = None
+    heatmaps: int = 3
+    limit: int | None = None
+
+    def __post_init__(self) -> None:
+        for key, lowest in (("batch", 1), ("max_tokens", 1), ("heatmaps", 0), ("limit", 1)):
+            value = getattr(self, key)
+            if value is not None and value < lowest:
+                null = " or null" if key in ("max_tokens", "limit") else ""
+                raise ValueError(f"score.{key} must be >= {lowest}{null}, got {value}")
+        if self.output is not None and not self.output.endswith((".jsonl", ".jsonl.gz")):
+            raise ValueError(f"score.output must end in .jsonl or .jsonl.gz, got {self.output}")
+
+
+class ScoredCompletion(NamedTuple):
+    """A completion with its credit. `advantage` is None where there is nothing to compare it with, as is a verdict."""
+
+    recorded: RecordedCompletion
+    shown: HeatmapCompletion
+    advantage: float | None
+    verdict: str | None
+    changed: bool
+    """Its tokens do not spell the recorded text."""
+
+    def to_json(self) -> dict[str, Any]:
+        """Plain values, one entry a token in the lists; entropy in nats. Numbers that are not finite become None."""
+        tokens = self.shown.tokens
+        return {
+            "id": self.recorded.id,
+            "problem_id": self.recorded.problem.id,
+            "answer": self.shown.answer,
+            "gold": self.recorded.problem.answer or None,
+            "verdict": self.verdict,
+            "label": self.recorded.label,
+            "truncated": self.recorded.truncated,
+            "reward": _number(self.shown.reward),
+            "advantage": None if self.advantage is None else _number(self.advantage),
+            "tokens": [t.text for t in tokens],
+            "regions": [t.region.name.lower() for t in tokens],
+            "importance": [_number(t.score) for t in tokens],
+            "weights": [_number(t.weight) for t in tokens],
+            "entropy": [_number(t.entropy) for t in tokens],
+        }
+
+
+def _number(value: float) -> float | None:
+    return float(f"{value:.6g}") if math.isfinite(value) else None
+
+
+@dataclass
+class CompletionScorer:
+    """Scores recorded completions of whole problems; `skipped` counts by reason what it leaves out."""
+
+    policy: Policy
+    stage: RolloutStage
+    scorer: Scorer
+    gate: GateConfig
+    advantage: AdvantageConfig
+    config: ScoreConfig
+    skipped: Counter[str] = field(default_factory=Counter)
+
+    def __post_init__(self) -> None:
+        rewards = self.stage.rewards
+        golden = Rewards({name: GoldOnly(term) for name, term in rewards.terms.items()}, rewards.weights)
+        self.accuracy = rewards.terms["accuracy"]
+        self.golden_stage = RolloutStage(**{**vars(self.stage), "rewards": golden})
+        limits = [self.config.max_tokens, getattr(base_model(self.policy.model).config, "max_position_embeddings", None)]
+        self.max_tokens = min((limit for limit in limits if limit is not None), default=None)
+
+    def __call__(
+        self, recorded: Iterable[RecordedCompletion], advance: Callable[[int], None]
+    ) -> Iterator[list[list[ScoredCompletion]]]:
+        """The completions problem by problem (same question and gold), several problems at once, in order of appearance.
+
+        `advance` is told how many completions more are done or skipped.
+        """
+        for window in windows(group_by_problem(recorded), self.config.batch * WINDOW_BATCHES):
+            groups = [self._encode(group) for group in window]
+            advance(sum(map(len, window)) - sum(map(len, groups)))
+            if groups := [group for group in groups if group]:
+                yield self._score(groups, advance)
+
+    def _encode(self, group: Sequence[RecordedCompletion]) -> list[EncodedCompletion]:
+        kept = []
+        for encoded in encode_recorded(group, self.policy.tokenizer, self.stage.prompt):
+            if self.max_tokens is not None and len(encoded) > self.max_tokens:
+                self.skipped[f"rows of more than {self.max_tokens} tokens (score.max_tokens, or the policy's limit)"] += 1
+            elif not encoded.completion:
+                self.skipped["rows with an empty, truncated completion"] += 1
+            else:
+                kept.append(encoded)
+        return kept
+
+    def _score(self, groups: list[list[EncodedCompletion]], advance: Callable[[int], None]) -> list[list[ScoredCompletion]]:
+        encoded = [e for group in groups for e in group]
+        device = self.policy.model.get_input_embeddings().weight.device
+        generation = to_generation(encoded, self.stage.pad_token_id, device)
+        rollouts = self.golden_stage.judge(generation, [e.recorded.problem for e in encoded], 1, AFTER_WARM_UP)
+        advantages = self._advantages(rollouts, [len(group) for group in groups])
+        verdicts = self._verdicts(rollouts)
+        scored: dict[int, ScoredCompletion] = {}
+        by_length = sorted(range(len(encoded)), key=lambda row: len(encoded[row]))
+        for start in range(0, len(by_length), self.config.batch):
+            rows = by_length[start : start + self.config.batch]
+            part = rollouts.select(torch.tensor(rows, device=device))
+            shown = self._credit(part, [advantages[row] for row in rows], [verdicts[row] for row in rows])
+            for row, completion in zip(rows, shown, strict=True):
+                changed = rollouts.completions[row] != printable(encoded[row].recorded.text)
+                scored[row] = ScoredCompletion(encoded[row].recorded, completion, advantages[row], verdicts[row], changed)
+            advance(len(rows))
+        ordered = iter(range(len(encoded)))
+        return [[scored[next(ordered)] for _ in group] for group in groups]
+
+    def _credit(self, part: Rollouts, advantages: list[float | None], verdicts: list[str | None]) -> list[HeatmapCompletion]:
+        model = self.policy.model
+        importance = checked_importance(self.scorer(model, part), part, type(self.scorer).__name__)
+        weights = gate_weights(importance, part.reasoning_mask, self.gate)
+        with evaluating(model), torch.no_grad():
+            entropy = token_logprobs(model, part.token_ids, part.attention_mask, part.response_mask)[1]
+        correct = [None if verdict is None else verdict == Verdict.CORRECT for verdict in verdicts]
+        numbers = [0.0 if a is None else a for a in advantages]
+        return heatmap_completions(part, self.stage.token_bytes, importance, weights, entropy, numbers, correct)
+
+    def _advantages(self, rollouts: Rollouts, sizes: list[int]) -> list[float | None]:
+        """Advantages within each problem; None for a single completion and without a gold answer."""
+        vector = self.stage.rewards.weight_vector().to(rollouts.reward_terms.device)
+        out: list[float | None] = []
+        for terms, rewards in zip(rollouts.reward_terms.split(sizes), rollouts.rewards.split(sizes), strict=True):
+            if len(terms) < 2 or bool(rewards.isnan().any()):
+                out += [None] * len(terms)
+            else:
+                out += group_advantages(terms, vector, len(terms), self.advantage).tolist()
+        return out
+
+    def _verdicts(self, rollouts: Rollouts) -> list[str | None]:
+        """The verdicts that the rewards were decided by; None without a gold answer."""
+        column = rollouts.reward_terms[:, list(self.stage.rewards.terms).index("accuracy")].tolist()
+        judged = [i for i, value in enumerate(column) if not math.isnan(value)]
+        if isinstance(self.accuracy, Accuracy):
+            kinds = self.accuracy.last if judged else []
+        else:
+            kinds = [Verdict.CORRECT if column[i] > 0.5 else Verdict.INCORRECT for i in judged]
+        verdicts: list[str | None] = [None] * len(column)
+        for i, kind in zip(judged, kinds, strict=True):
+            verdicts[i] = str(kind)
+        return verdicts
+
+
+def group_by_problem(recorded: Iterable[RecordedCompletion]) -> list[list[RecordedCompletion]]:
+    """The completions of the same question and gold, problems in order of appearance."""
+    groups: dict[tuple[str, str], list[RecordedCompletion]] = {}
+    for completion in recorded:
+        groups.setdefault((completion.problem.question, completion.problem.answer), []).append(completion)
+    return list(groups.values())
+
+
+def windows(groups: Sequence[list[RecordedCompletion]], size: int) -> Iterator[list[list[RecordedCompletion]]]:
+    """Whole groups together until they hold `size` completions."""
+    window: list[list[RecordedCompletion]] = []
+    for group in groups:
+        window.append(group)
+        if sum(map(len, window)) >= size:
+            yield window
+            window = []
+    if window:
+        yield window
+
+
+class ScoreSummary:
+    """What a table says about all completions scored so far."""
+
+    def __init__(self) -> None:
+        self.completions = self.with_answer = self.labelled = self.agree = self.changed = 0
+        self.verdicts: Counter[str] = Counter()
+        self._weights = MetricSums()
+
+    def add(self, scored: ScoredCompletion) -> None:
+        self.completions += 1
+        self.with_answer += scored.shown.answer is not None
+        self.changed += scored.changed
+        self.verdicts[scored.verdict or "no gold answer"] += 1
+        if scored.verdict is not None and scored.recorded.label is not None:
+            self.labelled += 1
+            self.agree += (scored.verdict == Verdict.CORRECT) == scored.recorded.label
+        weights = [t.weight for t in scored.shown.tokens if t.region.name == "REASONING"]
+        if weights:
+            shape = weight_shape(torch.tensor(weights, dtype=torch.double))
+            self._weights.add({key: (shape[key], 1.0) for key in ("top10_mass", "ess_ratio")})
+
+    def rows(self) -> list[tuple[str, str]]:
+        """(what, value) in the order in which to show them."""
+        out = [("completions", str(self.completions)), ("with an answer", str(self.with_answer))]
+        out += [(f"verdict {name}", str(count)) for name, count in sorted(self.verdicts.items())]
+        if self.labelled:
+            out.append(("verdict agrees with label", f"{self.agree} of {self.labelled}"))
+        return out + [(f"mean {name} of the weights", f"{value:.4f}") for name, value in self._weights.means().items()]

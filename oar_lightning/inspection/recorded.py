@@ -1,0 +1,149 @@
+"""Completions recorded elsewhere, as `Generation`s of a policy's own tokens: judged and scored like sampled ones."""
+
+from __future__ import annotations
+
+import glob
+import hashlib
+from collections import Counter
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import torch
+
+from oar_lightning.answers.reward import Completion, RewardTerm
+from oar_lightning.common.jsonl import read_jsonl
+from oar_lightning.data.prompts import PromptTemplate
+from oar_lightning.rollout.sampling import Generation, encode_prompts, lay_out
+from oar_lightning.types import MathProblem
+
+
+@dataclass(frozen=True)
+class RecordedCompletion:
+    """A completion as a row states it.
+
+    ``problem.answer`` is empty where there is no gold answer. ``label`` is the publisher's verdict, None where there is none.
+    ``truncated``: it was cut off instead of ending by itself.
+    """
+
+    id: str
+    problem: MathProblem
+    text: str
+    truncated: bool = False
+    label: bool | None = None
+
+
+def read_recorded(paths: str | Sequence[str], dropped: Counter[str]) -> Iterator[RecordedCompletion]:
+    """The usable rows of JSONL files (``.gz`` too) or glob patterns, in order; the others are counted in `dropped` by reason.
+
+    A row has ``problem`` (or ``question``) and ``completion``; and where known ``answer`` (the gold), ``id``, ``problem_id``,
+    ``is_correct``, ``truncated``, ``level``, ``source``. Without ``problem_id``, completions with the same question and gold
+    are of one problem.
+
+    Raises:
+        ValueError: where a pattern matches no file, a row is no JSON object, lacks a column, or holds something else in it.
+    """
+    for pattern in [paths] if isinstance(paths, str) else paths:
+        files = sorted(glob.glob(str(Path(pattern).expanduser())))
+        if not files:
+            raise ValueError(f"score.files={pattern}: no such file; give JSONL files (gzip too) or patterns, from {Path.cwd()}")
+        for file in files:
+            for where, row in _rows(Path(file)):
+                completion = _to_completion(row, where)
+                if isinstance(completion, RecordedCompletion):
+                    yield completion
+                else:
+                    dropped[completion] += 1
+
+
+def _rows(file: Path) -> Iterator[tuple[str, dict[str, Any]]]:
+    for number, row in read_jsonl(file, "score.files"):
+        if not isinstance(row, dict):
+            raise ValueError(f"{file}:{number} holds a {type(row).__name__}; score.files holds one JSON object a line")
+        yield f"{file}:{number}", row
+
+
+def _to_completion(row: dict[str, Any], where: str) -> RecordedCompletion | str:
+    """The row's completion, or the reason why it is not usable."""
+    question = row.get("problem", row.get("question"))
+    if "completion" not in row or not {"problem", "question"} & set(row):
+        raise ValueError(f"{where} needs the columns problem (or question) and completion; it has {sorted(row)}: rename them")
+    text, gold = row["completion"], row.get("answer")
+    for column, value in (("problem", question), ("completion", text)):
+        if not isinstance(value, str | None):
+            raise ValueError(f"{where}: {column} must be a text, got {value!r}")
+    for column in ("is_correct", "truncated"):
+        if row.get(column) not in (None, True, False):
+            raise ValueError(f"{where}: {column} must be true, false or null, got {row[column]!r}")
+    if not question or not question.strip():
+        return "rows without a problem"
+    if text is None:
+        return "rows without a completion"
+    gold = "" if gold is None else str(gold).strip()
+    problem = MathProblem(
+        question=question,
+        answer=gold,
+        source=_optional(row, "source", ""),
+        level=_optional(row, "level", ""),
+        id=_optional(row, "problem_id", _digest(question, gold)),
+    )
+    label = None if row.get("is_correct") is None else bool(row["is_correct"])
+    return RecordedCompletion(_optional(row, "id", where), problem, text, bool(row.get("truncated")), label)
+
+
+def _optional(row: dict[str, Any], column: str, default: str) -> str:
+    return default if row.get(column) is None else str(row[column])
+
+
+def _digest(question: str, gold: str) -> str:
+    return hashlib.sha256(f"{question}\x1f{gold}".encode()).hexdigest()[:12]
+
+
+@dataclass(frozen=True)
+class EncodedCompletion:
+    """A recorded completion in a policy's tokens; EOS is the last one where it ended by itself."""
+
+    recorded: RecordedCompletion
+    prompt: list[int]
+    completion: list[int]
+
+    def __len__(self) -> int:
+        return len(self.prompt) + len(self.completion)
+
+
+def encode_recorded(recorded: Sequence[RecordedCompletion], tokenizer: Any, prompt: PromptTemplate) -> list[EncodedCompletion]:
+    """Prompts as the policy gets them, completions as the tokenizer splits them.
+
+    Raises:
+        ValueError: for a prompt without tokens.
+    """
+    prompts = encode_prompts(tokenizer, [prompt.render(r.problem) for r in recorded], [0] * len(recorded))
+    completions: list[list[int]] = tokenizer([r.text for r in recorded], add_special_tokens=False).input_ids
+    for r, ids in zip(recorded, completions, strict=True):
+        # a recorded text may show its end-of-sequence token itself
+        if not r.truncated and ids[-1:] != [tokenizer.eos_token_id]:
+            ids.append(tokenizer.eos_token_id)
+    return [EncodedCompletion(*parts) for parts in zip(recorded, prompts, completions, strict=True)]
+
+
+def to_generation(encoded: Sequence[EncodedCompletion], pad: int, device: torch.device) -> Generation:
+    """The completions as if they had just been sampled, prompts padded on the left, completions on the right."""
+    truncated = [e.recorded.truncated for e in encoded]
+    return lay_out([e.prompt for e in encoded], [e.completion for e in encoded], truncated, pad, device)
+
+
+class GoldOnly:
+    """A reward term that applies only to problems with a gold answer."""
+
+    def __init__(self, term: RewardTerm) -> None:
+        self.term = term
+
+    def __call__(self, problems: Sequence[MathProblem], completions: Sequence[Completion]) -> list[float | None]:
+        known = [i for i, problem in enumerate(problems) if problem.answer]
+        out: list[float | None] = [None] * len(problems)
+        if known:
+            values = self.term([problems[i] for i in known], [completions[i] for i in known])
+            for i, value in zip(known, values, strict=True):
+                out[i] = value
+        return out

@@ -1,0 +1,59 @@
+"""Credit token by token, as people and files read it: pieces of text with their regions and numbers."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+from jaxtyping import Float
+from torch import Tensor
+
+from oar_lightning.answers.span import Region
+from oar_lightning.inspection.heatmap import HeatmapCompletion, HeatmapToken
+from oar_lightning.policy.token_text import TokenBytes
+from oar_lightning.types import Rollouts
+
+
+def completion_regions(rollouts: Rollouts, row: int) -> list[Region]:
+    """The region of each token of a completion, read back from its masks; all tail where there is nothing to score by."""
+    columns = rollouts.response_mask[row].nonzero().flatten()
+    reasoning, answer = rollouts.reasoning_mask[row, columns].tolist(), rollouts.answer_mask[row, columns].tolist()
+    if not any(answer):
+        return [Region.TAIL] * len(columns)
+    first = answer.index(True)
+    between = [Region.CONCLUSION if i < first else Region.TAIL for i in range(len(columns))]
+    marked = zip(reasoning, answer, between, strict=True)
+    return [Region.REASONING if r else Region.ANSWER if a else other for r, a, other in marked]
+
+
+def heatmap_completions(
+    rollouts: Rollouts,
+    token_bytes: TokenBytes,
+    importance: Float[Tensor, "B S"],
+    weights: Float[Tensor, "B S"],
+    entropy: Float[Tensor, "B S"],
+    advantages: Sequence[float],
+    correct: Sequence[bool | None],
+) -> list[HeatmapCompletion]:
+    """Each row as the heat-map shows it. Advantages are those of the group, one a row; entropy in nats."""
+    completions = []
+    for row in range(len(rollouts)):
+        columns = rollouts.response_mask[row].nonzero().flatten()
+        pieces = token_bytes.decode(rollouts.token_ids[row, columns].tolist()).pieces()
+        values = zip(
+            pieces,
+            completion_regions(rollouts, row),
+            importance[row, columns].tolist(),
+            weights[row, columns].tolist(),
+            entropy[row, columns].tolist(),
+            strict=True,
+        )
+        completions.append(
+            HeatmapCompletion(
+                tokens=[HeatmapToken(text, r, score, w, advantages[row] * w, h) for text, r, score, w, h in values],
+                reward=float(rollouts.rewards[row]),
+                advantage=advantages[row],
+                answer=rollouts.answers[row],
+                correct=correct[row],
+            )
+        )
+    return completions

@@ -1,0 +1,203 @@
+"""The plain decoder (RMS norms, rotary positions, gated SiLU: Llama, Mistral, Qwen2, Qwen3) in few large operations.
+
+What `transformers` computes, with less in between: one product for queries, keys and values and one for both halves of the MLP,
+norms folded into the weights, rotation as a complex product, and a last layer that runs only where it is read. On small models
+the many small operations of the modules take longer than their arithmetic.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import Any
+
+import torch
+from jaxtyping import Bool, Complex, Float, Int
+from torch import Tensor, nn
+from torch.nn.functional import linear, scaled_dot_product_attention, silu
+
+from oar_lightning.policy.attention import LayerRecord, ReadAt
+from oar_lightning.policy.decoder.past import Past, seen_by
+from oar_lightning.policy.language_model import base_model, can_share_prefixes
+
+FAMILIES = ("LlamaModel", "MistralModel", "Qwen2Model", "Qwen3Model")
+ROPE_TYPES = ("default", "linear", "llama3", "yarn")
+"""Rotary embeddings whose angles depend on the position alone."""
+WEIGHTS_BYTES = 2**30
+"""Models with more in their layers keep their modules: the weights here are a copy, and large products hide what is between."""
+
+
+@dataclass(frozen=True)
+class PlainLayer:
+    """The weights of one layer, as `linear` takes them. The two halves that are rotated together lie in pairs."""
+
+    qkv: Float[Tensor, "P H"]
+    qkv_bias: Float[Tensor, " P"] | None
+    head_norm: Float[Tensor, "r d"] | None
+    output: Float[Tensor, "H O"]
+    output_bias: Float[Tensor, " H"] | None
+    gate_up: Float[Tensor, "J H"]
+    down: Float[Tensor, "H I"]
+
+
+@dataclass(frozen=True)
+class PlainDecoder:
+    """See `Decoder`. Its weights are those that the model had when this was made; they carry no gradient, embeddings may."""
+
+    heads: int
+    groups: int
+    head_size: int
+    eps: float
+    layers: tuple[PlainLayer, ...]
+    norm: Float[Tensor, " H"]
+    rotary: Any
+
+    def __call__(
+        self,
+        past: Past,
+        inputs_embeds: Float[Tensor, "n W H"],
+        read_at: ReadAt,
+        keep: bool = False,
+        records: list[LayerRecord] | None = None,
+        alone_at: Int[Tensor, "n W"] | None = None,
+    ) -> tuple[Float[Tensor, "n A H"], Past | None]:
+        seen, positions = seen_by(past, inputs_embeds.shape[1], alone_at)
+        angles = self._angles(inputs_embeds, positions).expand(len(inputs_embeds), -1, -1, -1)
+        columns = torch.arange(past.width, seen.shape[2], device=seen.device).expand(len(inputs_embeds), -1)
+        causal = not past.width and not past.first.any()  # an own kernel is faster than a mask
+        x = inputs_embeds if torch.is_grad_enabled() else inputs_embeds.clone()  # layers add onto it in place
+        kept: list[tuple[Tensor, Tensor]] = []
+        for number, layer in enumerate(self.layers):
+            normed = self._normed(x)
+            if number + 1 < len(self.layers):
+                query, key, value = self._projections(layer, normed, angles)
+            else:
+                everyone, reads = torch.arange(len(x), device=x.device)[:, None], read_at[0]
+                query = self._projections(layer, normed[everyone, reads], angles[everyone, reads])[0]
+                key, value = self._projections(layer, normed, angles, queries=False)[1:]
+                x, columns, causal = x[everyone, reads], columns.gather(1, reads), False
+                seen = seen.expand(len(x), -1, -1)[everyone, reads]
+            keys, values = key.transpose(1, 2), value.transpose(1, 2)
+            if past.width:
+                keys, values = torch.cat([past.keys[number], keys], 2), torch.cat([past.values[number], values], 2)
+            out = self._attend(query, keys, values, None if causal else seen)
+            if records is not None:
+                if torch.is_grad_enabled() and not out.requires_grad:
+                    out.requires_grad_()
+                records.append(LayerRecord(query.transpose(1, 2), keys, values, out, self.head_size**-0.5, columns))
+            x = _linear_onto(x, out.flatten(2), layer.output, layer.output_bias)
+            gate, up = linear(self._normed(x), layer.gate_up).chunk(2, -1)
+            active = silu(gate) * up if torch.is_grad_enabled() else silu(gate, inplace=True).mul_(up)
+            x = _linear_onto(x, active, layer.down, None)
+            if keep:
+                kept.append((keys, values))
+        keys_kept, values_kept = zip(*kept, strict=True) if keep else ((), ())
+        return self._normed(x) * self.norm, Past(keys_kept, values_kept, past.first) if keep else None
+
+    def _projections(
+        self, layer: PlainLayer, normed: Float[Tensor, "n W H"], angles: Complex[Tensor, "n W 1 p"], queries: bool = True
+    ) -> tuple[Float[Tensor, "n W h d"], Float[Tensor, "n W g d"], Float[Tensor, "n W g d"]]:
+        """Queries (rotated; or none), keys (rotated) and values."""
+        heads = self.heads if queries else 0
+        start = (self.heads - heads) * self.head_size
+        bias = None if layer.qkv_bias is None else layer.qkv_bias[start:]
+        projected = linear(normed, layer.qkv[start:], bias).unflatten(-1, (-1, self.head_size))
+        turning, value = projected.split([heads + self.groups, self.groups], 2)
+        if layer.head_norm is not None:
+            turning = self._normed(turning) * layer.head_norm[self.heads - heads :]
+        pairs = torch.view_as_complex(turning.unflatten(-1, (-1, 2)))
+        turned = torch.view_as_real(pairs * angles if torch.is_grad_enabled() else pairs.mul_(angles)).flatten(-2)
+        query, key = turned.split([heads, self.groups], 2)
+        return query, key, value
+
+    def _attend(
+        self,
+        query: Float[Tensor, "n Q h d"],
+        keys: Float[Tensor, "n g T d"],
+        values: Float[Tensor, "n g T d"],
+        seen: Bool[Tensor, "m Q T"] | None,
+    ) -> Float[Tensor, "n Q h d"]:
+        """`seen` None: the queries are those of the keys, and each sees the keys up to its own."""
+        mask = None if seen is None else seen[:, None]
+        grouped = self.heads != self.groups
+        out = scaled_dot_product_attention(
+            query.transpose(1, 2), keys, values, mask, is_causal=seen is None, enable_gqa=grouped
+        )
+        return out.transpose(1, 2)
+
+    def _normed(self, x: Float[Tensor, "... H"]) -> Float[Tensor, "... H"]:
+        """Without a weight."""
+        length = torch.linalg.vector_norm(x, dim=-1, keepdim=True)
+        return x * (length.square() / x.shape[-1] + self.eps).rsqrt()
+
+    def _angles(self, like: Tensor, positions: Int[Tensor, "n W"]) -> Complex[Tensor, "n W 1 p"]:
+        """The rotation of each pair at each position, as a complex number."""
+        cos, sin = self.rotary(like, torch.arange(int(positions.max()) + 1, device=like.device)[None])
+        half = self.head_size // 2
+        return torch.complex(cos[0, :, :half], sin[0, :, :half])[positions][:, :, None]
+
+
+def _linear_onto(
+    x: Float[Tensor, "n W H"], values: Float[Tensor, "n W I"], weight: Float[Tensor, "H I"], bias: Float[Tensor, " H"] | None
+) -> Float[Tensor, "n W H"]:
+    """x + W values + b in one product; into x where nothing is recorded for a backward pass."""
+    flat = x.flatten(0, 1)
+    total = torch.addmm(flat, values.flatten(0, 1), weight.T, out=None if torch.is_grad_enabled() else flat).view(x.shape)
+    return total if bias is None else total + bias
+
+
+@torch.no_grad()
+def plain_decoder(model: Any) -> PlainDecoder | None:
+    """The model's decoder in the plain form; None where it is no such decoder, or larger than `WEIGHTS_BYTES`."""
+    decoder = base_model(model).get_decoder()
+    config = decoder.config
+    if type(decoder).__name__ not in FAMILIES or not can_share_prefixes(model) or not _is_plain(decoder):
+        return None
+    head_size = getattr(config, "head_dim", None) or config.hidden_size // config.num_attention_heads
+    heads, groups = config.num_attention_heads, config.num_key_value_heads
+
+    def paired(weight: Tensor) -> Tensor:
+        """Rows i and i + d/2 of each head side by side."""
+        return weight.unflatten(0, (-1, 2, head_size // 2)).transpose(1, 2).flatten(0, 2)
+
+    layers = []
+    for block in decoder.layers:
+        attention, mlp = block.self_attn, block.mlp
+        query, key, value = attention.q_proj, attention.k_proj, attention.v_proj
+        biases = None if query.bias is None else torch.cat([paired(query.bias), paired(key.bias), value.bias])
+        norms = None
+        if hasattr(attention, "q_norm"):
+            norms = torch.cat(
+                [paired(norm.weight).expand(n, -1) for norm, n in ((attention.q_norm, heads), (attention.k_norm, groups))]
+            )
+        layers.append(
+            PlainLayer(
+                qkv=torch.cat([paired(query.weight), paired(key.weight), value.weight]) * block.input_layernorm.weight,
+                qkv_bias=biases,
+                head_norm=norms,
+                output=attention.o_proj.weight,
+                output_bias=attention.o_proj.bias,
+                gate_up=torch.cat([mlp.gate_proj.weight, mlp.up_proj.weight]) * block.post_attention_layernorm.weight,
+                down=mlp.down_proj.weight,
+            )
+        )
+    return PlainDecoder(heads, groups, head_size, config.rms_norm_eps, tuple(layers), decoder.norm.weight, decoder.rotary_emb)
+
+
+def _is_plain(decoder: Any) -> bool:
+    """Whether the layers hold nothing but what `PlainDecoder` computes, in a precision and a size that it takes."""
+    config = decoder.config
+    weights = [*decoder.layers.parameters(), decoder.norm.weight]
+    products = {"q_proj", "k_proj", "v_proj", "o_proj", "gate_proj", "up_proj", "down_proj"}
+    named = [(name.rpartition(".")[2], module) for name, module in decoder.layers.named_modules()]
+    return (
+        all(type(module) is nn.Linear for name, module in named if name in products)  # adapters are not
+        and not any(module._forward_hooks or module._forward_pre_hooks for _, module in named)
+        and all(
+            getattr(block.mlp, name).bias is None for block in decoder.layers for name in ("gate_proj", "up_proj", "down_proj")
+        )
+        and config.hidden_act == "silu"
+        and (config.rope_parameters or {}).get("rope_type") in ROPE_TYPES
+        and len({(w.dtype, w.device) for w in weights}) == 1
+        and not torch.is_autocast_enabled(weights[0].device.type)
+        and sum(w.numel() * w.element_size() for w in weights) <= WEIGHTS_BYTES
+    )

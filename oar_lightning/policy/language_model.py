@@ -1,0 +1,280 @@
+"""The few things asked of a Hugging Face causal LM: embeddings, hidden states, logits at chosen places.
+
+Going through decoder and head separately means that logits exist only where they are read, so float32 ``[B, S, V]``
+is never materialised.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import inspect
+from collections.abc import Callable, Iterator
+from typing import Any
+
+import torch
+from jaxtyping import Bool, Float, Int
+from torch import Tensor
+from torch.utils.checkpoint import checkpoint
+
+from oar_lightning.distributed.ranks import gathered
+from oar_lightning.policy.attention import ReadAt, last_layer_at, scoring_attention
+
+LOGITS_CHUNK_BYTES = 64 * 2**20
+"""Float32 logits alive at any time in `token_logprobs`: 16 Mi floats, 110 tokens of a 152k vocabulary."""
+
+STATES_BYTES = 2**30
+"""Hidden states kept at most for later stages; beyond, each runs the policy itself."""
+
+
+def base_model(model: Any) -> Any:
+    """The `transformers` model inside a `peft` wrapper (adapters stay active), or the model itself."""
+    return model.get_base_model() if hasattr(model, "get_base_model") else model
+
+
+@contextlib.contextmanager
+def evaluating(model: Any) -> Iterator[None]:
+    """Eval mode (no dropout) inside the block, the former mode of every submodule after it."""
+    training = [module for module in model.modules() if module.training]
+    model.eval()
+    try:
+        yield
+    finally:
+        for module in training:
+            module.training = True
+
+
+@contextlib.contextmanager
+def scoring(model: Any) -> Iterator[None]:
+    """`evaluating`, and attention only where it is read."""
+    with evaluating(model), scoring_attention(base_model(model)):
+        yield
+
+
+def embed(model: Any, token_ids: Int[Tensor, "B S"]) -> Float[Tensor, "B S H"]:
+    embeddings = model.get_input_embeddings()(token_ids)
+    # with gradient checkpointing a hook has them require a gradient, whatever the mode
+    return embeddings if torch.is_grad_enabled() else embeddings.detach()
+
+
+def position_ids(attention_mask: Bool[Tensor, "B S"]) -> Int[Tensor, "B S"]:
+    """Positions counted from each row's first real token, as `generate` counts them."""
+    return (attention_mask.long().cumsum(1) - 1).clamp(min=0)
+
+
+def hidden_states(
+    model: Any,
+    attention_mask: Bool[Tensor, "B S"],
+    token_ids: Int[Tensor, "B S"] | None = None,
+    inputs_embeds: Float[Tensor, "B S H"] | None = None,
+    read_at: ReadAt | None = None,
+    decoder: Callable[..., Any] | None = None,
+) -> Float[Tensor, "B S H"]:
+    """Final (normalised) hidden states of the decoder, from ids or from embeddings; unusable where the mask is off, and
+    elsewhere than in `read_at` where that is given (which spares work).
+
+    Rows whose tokens have no gaps run aligned at their first token: padding then is at the end, where a causal model's tokens
+    do not see it, so that no attention mask is needed and no row is longer than its tokens. `decoder` stands in for the
+    model's own, e.g. compiled.
+    """
+    own = base_model(model).get_decoder()
+    inputs = {"input_ids": token_ids} if inputs_embeds is None else {"inputs_embeds": inputs_embeds}
+    (key, given), *_ = ((k, v) for k, v in inputs.items() if v is not None)
+    run = own if decoder is None else decoder
+    aligned = _alignment(attention_mask)
+    if aligned is None:
+        positions: dict[str, Any] = {}
+        if "position_ids" in inspect.signature(own.forward).parameters:
+            positions["position_ids"] = position_ids(attention_mask)
+        with last_layer_at(own, read_at):
+            return run(attention_mask=attention_mask.long(), use_cache=False, **{key: given}, **positions).last_hidden_state
+    there, back = aligned
+    if there is not None:
+        given = at_columns(given, there)
+        if read_at is not None:
+            read_at = (read_at[0] - there[:, :1]).clamp(min=0), read_at[1]
+    with last_layer_at(own, read_at):
+        hidden = run(use_cache=False, **{key: given}).last_hidden_state
+    return hidden if back is None else at_columns(hidden, back)
+
+
+def _alignment(
+    attention_mask: Bool[Tensor, "B S"],
+) -> tuple[Int[Tensor, "B W"] | None, Int[Tensor, "B S"] | None] | None:
+    """Columns that bring each row's tokens to the front and those that bring them back (None: as they are); None in all for
+    rows with gaps."""
+    columns = torch.arange(attention_mask.shape[1], device=attention_mask.device)
+    first = attention_mask.long().argmax(1)
+    counts = attention_mask.sum(1)
+    if not torch.equal(attention_mask, (columns >= first[:, None]) & (columns < (first + counts)[:, None])):
+        return None
+    width = int(counts.max()) if len(counts) else len(columns)
+    if not first.any() and width == len(columns):
+        return None, None
+    there = (columns[: max(1, width)] + first[:, None]).clamp(max=len(columns) - 1)
+    return there, (columns - first[:, None]).clamp(min=0, max=max(1, width) - 1)
+
+
+def at_columns(values: Tensor, columns: Int[Tensor, "B W"]) -> Tensor:
+    """[B W] or [B W H]: the given columns of each row of values [B S] or [B S H]."""
+    index = columns if values.ndim == 2 else columns[..., None].expand(-1, -1, values.shape[-1])
+    return values.gather(1, index)
+
+
+def prediction_states(model: Any, attention_mask: Bool[Tensor, "B S"], token_ids: Int[Tensor, "B S"]) -> Float[Tensor, "B S H"]:
+    """The final hidden state that each token was predicted from; zero for the first column, which nothing predicts."""
+    return torch.nn.functional.pad(hidden_states(model, attention_mask, token_ids)[:, :-1], (0, 0, 1, 0))
+
+
+def states_fit(model: Any, tokens: int) -> bool:
+    """Whether the hidden states of so many tokens are few enough to be kept (`STATES_BYTES`)."""
+    weight = model.get_input_embeddings().weight
+    return tokens * weight.shape[1] * weight.element_size() <= STATES_BYTES
+
+
+def can_share_prefixes(model: Any) -> bool:
+    """Whether every layer keeps plain, growing keys and values (no sliding window, no recurrent state)."""
+    from oar_lightning.policy.key_value_cache import only_grows
+
+    takes_cache = "past_key_values" in inspect.signature(base_model(model).get_decoder().forward).parameters
+    return takes_cache and only_grows(new_cache(model))
+
+
+def new_cache(model: Any) -> Any:
+    """An empty cache of keys and values."""
+    from oar_lightning.policy import key_value_cache
+
+    return key_value_cache.new_cache(base_model(model).config)
+
+
+def cached_hidden_states(
+    model: Any,
+    cache: Any,
+    attention_mask: Bool[Tensor, "B S"],
+    token_ids: Int[Tensor, "B W"],
+) -> Float[Tensor, "B W H"]:
+    """Hidden states of the last W of S columns, the ones before being in the cache, which grows in place."""
+    decoder = base_model(model).get_decoder()
+    positions: dict[str, Any] = {}
+    if "position_ids" in inspect.signature(decoder.forward).parameters:
+        positions["position_ids"] = position_ids(attention_mask)[:, -token_ids.shape[1] :]
+    mask = None if bool(attention_mask.all()) else attention_mask.long()
+    out = decoder(input_ids=token_ids, attention_mask=mask, past_key_values=cache, use_cache=True, **positions)
+    return out.last_hidden_state
+
+
+def head_logits(model: Any, hidden: Float[Tensor, "... H"]) -> Float[Tensor, "... V"]:
+    """Float32 (or float64) logits of given hidden states, with the family's own scaling or soft cap."""
+    base = base_model(model)
+    logits = base.get_output_embeddings()(hidden)
+    config = base.config.get_text_config()
+    if getattr(config, "logits_scaling", None):  # Granite
+        logits = logits / config.logits_scaling
+    if getattr(config, "logit_scale", None):  # Cohere
+        logits = logits * config.logit_scale
+    if getattr(config, "final_logit_softcapping", None):  # Gemma
+        logits = torch.tanh(logits / config.final_logit_softcapping) * config.final_logit_softcapping
+    return logits if logits.dtype == torch.float64 else logits.float()
+
+
+@torch.no_grad()
+def check_head(model: Any) -> None:
+    """Hold decoder + head against the model's own forward on four tokens.
+
+    Raises:
+        ValueError: where the architecture does something to its logits that `head_logits` does not know.
+    """
+    device = model.get_input_embeddings().weight.device
+    token_ids = torch.arange(1, 5, device=device)[None]
+    mask = torch.ones_like(token_ids, dtype=torch.bool)
+    expected = model(input_ids=token_ids, attention_mask=mask.long()).logits.float()
+    actual = head_logits(model, hidden_states(model, mask, token_ids)).float()
+    tolerance = 1e-4 if next(model.parameters()).dtype in (torch.float32, torch.float64) else 5e-2
+    scale = expected.abs().max().clamp(min=1.0)
+    if not torch.allclose(actual / scale, expected / scale, atol=tolerance):
+        raise ValueError(
+            f"policy.name: {type(base_model(model)).__name__} transforms its logits in a way that is not known here "
+            f"(largest difference {float((actual - expected).abs().max()):.3g}); add it to language_model.head_logits"
+        )
+
+
+def token_logprobs(
+    model: Any,
+    token_ids: Int[Tensor, "B S"],
+    attention_mask: Bool[Tensor, "B S"],
+    mask: Bool[Tensor, "B S"],
+    temperature: float = 1.0,
+    entropy_grad: bool = False,
+    states: Float[Tensor, "B S H"] | None = None,
+    decoder: Callable[..., Any] | None = None,
+) -> tuple[Float[Tensor, "B S"], Float[Tensor, "B S"]]:
+    """Log-probability and entropy (nats) of each masked token under the policy at `temperature`; 0 elsewhere.
+
+    Only masked positions go through the head, a bounded chunk at a time, recomputed in the backward pass. Entropies
+    carry gradient only if asked. Where the `prediction_states` are known, the decoder is not run again. `decoder`: as in
+    `hidden_states`.
+
+    Raises:
+        ValueError: where the first column is masked: nothing predicts it.
+    """
+    if mask[:, 0].any():
+        raise ValueError("token_logprobs: the first token of a row has no prediction and cannot be masked")
+    rows, columns = mask.nonzero(as_tuple=True)
+    logprobs, entropy = chunked_logprobs(
+        lambda h: head_logits(model, h) / temperature,
+        states[rows, columns]
+        if states is not None
+        else hidden_states(model, attention_mask, token_ids, decoder=decoder)[rows, columns - 1],
+        token_ids[rows, columns],
+        entropy_grad,
+        vocab_size=_whole_shape(base_model(model).get_output_embeddings().weight)[0],
+        together=_is_sharded(base_model(model).get_output_embeddings().weight),
+    )
+    place = (rows, columns)
+    empty = torch.zeros(token_ids.shape, dtype=logprobs.dtype, device=logprobs.device)
+    return empty.index_put(place, logprobs), empty.index_put(place, entropy)
+
+
+def chunked_logprobs(
+    head: Callable[[Tensor], Tensor],
+    hidden: Float[Tensor, "n H"],
+    targets: Int[Tensor, " n"],
+    entropy_grad: bool,
+    vocab_size: int,
+    together: bool = False,
+) -> tuple[Float[Tensor, " n"], Float[Tensor, " n"]]:
+    """`log softmax(head(h))[target]` and the entropy of each row, `LOGITS_CHUNK_BYTES` of logits at a time.
+
+    `together`: all ranks go through the head equally often, some with nothing, as they collect its weights each time.
+    """
+
+    def chunk(h: Tensor, y: Tensor) -> tuple[Tensor, Tensor]:
+        log_p = torch.log_softmax(head(h), -1)
+        basis = log_p if entropy_grad else log_p.detach()
+        return log_p.gather(-1, y[:, None]).squeeze(-1), -(basis.exp() * basis).sum(-1)
+
+    size = max(1, LOGITS_CHUNK_BYTES // (4 * vocab_size))
+    count = -(-len(hidden) // size)
+    if together:
+        count = max(gathered(count))
+    if count <= 1:
+        return chunk(hidden, targets)
+    recompute = torch.is_grad_enabled() and hidden.requires_grad
+    parts = [
+        checkpoint(chunk, h, y, use_reentrant=False) if recompute else chunk(h, y)
+        for h, y in zip(*(_pieces(x, size, count) for x in (hidden, targets)), strict=True)
+    ]
+    return torch.cat([p[0] for p in parts]), torch.cat([p[1] for p in parts])
+
+
+def _pieces(values: Tensor, size: int, count: int) -> list[Tensor]:
+    """`count` pieces of at most `size` rows, the last ones empty where there are fewer."""
+    return [values[i * size : (i + 1) * size] for i in range(count)]
+
+
+def _is_sharded(weight: Tensor) -> bool:
+    """Whether ZeRO-3 has divided it among the ranks at the moment."""
+    return hasattr(weight, "ds_shape") and weight.shape != weight.ds_shape
+
+
+def _whole_shape(weight: Tensor) -> torch.Size:
+    return getattr(weight, "ds_shape", weight.shape)

@@ -1,0 +1,57 @@
+"""What running out of memory looks like, and what helps."""
+
+from __future__ import annotations
+
+import gc
+
+import torch
+
+NO_MEMORY = (
+    "can't allocate memory",  # torch's allocator of the CPU
+    "not enough memory",  # the same on Windows
+    "std::bad_alloc",
+    "CUBLAS_STATUS_ALLOC_FAILED",
+)
+"""Texts of those `RuntimeError`s that mean out of memory."""
+
+
+REMEDIES = (
+    "lower rollout.max_new_tokens, shard (a deepspeed trainer, more trainer.devices), use trainer.precision=bf16-true, "
+    "policy=hf_lora or policy.gradient_checkpointing=true"
+)
+"""What helps where not even one row fits."""
+
+
+class OutOfMemory(MemoryError):
+    """A pass that did not fit and cannot be made in smaller parts; the message names key, size and remedy."""
+
+
+def out_of_memory(error: BaseException) -> bool:
+    """Whether an allocation failed, on any device."""
+    if isinstance(error, MemoryError | torch.OutOfMemoryError):
+        return True
+    return isinstance(error, RuntimeError) and any(text in str(error) for text in NO_MEMORY)
+
+
+def advice(error: BaseException) -> str:
+    """An error in words; where memory ran out outside of what can be repeated, with what bounds it."""
+    what = f"{type(error).__name__}: {error}"
+    if isinstance(error, OutOfMemory) or not out_of_memory(error):
+        return what
+    return (
+        f"{what} - out of memory: update.token_budget (and update.microbatches) bounds a pass of the update, "
+        "rollout.token_budget a batch of generation, scorer.token_budget one of scoring. Set them to auto, which makes smaller "
+        "passes where memory runs out (not of the update with a deepspeed trainer, whose ranks make each pass together), or to "
+        "smaller numbers; task=plan proposes some"
+    )
+
+
+def first_line(error: Exception) -> str:
+    return next(iter(str(error).splitlines()), "")[:200] or type(error).__name__
+
+
+def free_memory() -> None:
+    """Give back what nothing holds any more; errors may have held it in cycles."""
+    gc.collect()
+    if torch.cuda.is_available():
+        torch.cuda.empty_cache()

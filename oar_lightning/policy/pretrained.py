@@ -1,0 +1,165 @@
+"""Policies: any Hugging Face causal LM, or a small fresh one with its own tokenizer."""
+
+from __future__ import annotations
+
+import importlib.resources
+import logging
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any, Literal, NamedTuple
+
+import torch
+
+logger = logging.getLogger(__name__)
+
+BUILT_IN = ("chain", "chain_asides", "chain_one_step")
+"""Policies that ship in the package, usable as `policy.name`."""
+
+DTYPES = {"float32": torch.float32, "bfloat16": torch.bfloat16, "float16": torch.float16, "auto": "auto"}
+
+
+class Policy(NamedTuple):
+    """A causal LM and its tokenizer; the tokenizer pads on the left and has a pad token."""
+
+    model: Any
+    tokenizer: Any
+
+
+@dataclass(frozen=True)
+class LoraSpec:
+    """Low-rank adapters through `peft` (extra `lora`); the adapters are merged when the policy is exported."""
+
+    r: int = 16
+    alpha: int = 32
+    dropout: float = 0.0
+    target_modules: str | list[str] = "all-linear"
+
+    def apply(self, model: Any) -> Any:
+        try:
+            from peft import LoraConfig, get_peft_model
+        except ImportError as error:
+            raise ImportError("policy.lora needs the optional extra: pip install 'oar-lightning[lora]'") from error
+        config = LoraConfig(
+            task_type="CAUSAL_LM",
+            r=self.r,
+            lora_alpha=self.alpha,
+            lora_dropout=self.dropout,
+            target_modules=self.target_modules,
+        )
+        return get_peft_model(model, config)
+
+
+@dataclass(frozen=True)
+class PretrainedPolicy:
+    """A Hugging Face causal LM by hub name, local path or built-in name.
+
+    Args:
+        name: hub id, local folder, or one of `BUILT_IN`.
+        dtype: weights' dtype; `auto` takes the checkpoint's.
+        attention: attention implementation (`sdpa`, `eager`, `flash_attention_2`, ...).
+        gradient_checkpointing: recompute activations in the backward pass.
+        trust_remote_code: run the repository's own model code. Off unless you say so.
+        lora: adapters instead of full fine-tuning.
+    """
+
+    name: str
+    revision: str | None = None
+    dtype: Literal["float32", "bfloat16", "float16", "auto"] = "float32"
+    attention: str = "sdpa"
+    gradient_checkpointing: bool = False
+    trust_remote_code: bool = False
+    lora: LoraSpec | None = None
+
+    def location(self) -> str:
+        """Where `from_pretrained` finds it: the package's own folder for a built-in name, else the name itself."""
+        if self.name in BUILT_IN:
+            return str(importlib.resources.files("oar_lightning") / "assets" / self.name)
+        return self.name
+
+    def load_tokenizer(self) -> Any:
+        from transformers import AutoTokenizer
+
+        with helpful(self.name):
+            tokenizer = AutoTokenizer.from_pretrained(
+                self.location(), revision=self.revision, trust_remote_code=self.trust_remote_code
+            )
+        return _prepare_tokenizer(tokenizer, self.name)
+
+    def load(self) -> Policy:
+        """Load model and tokenizer; the model is in eval mode and its dropout, if any, stays off in scoring."""
+        from transformers import AutoModelForCausalLM
+
+        tokenizer = self.load_tokenizer()
+        with helpful(self.name):
+            model = AutoModelForCausalLM.from_pretrained(
+                self.location(),
+                revision=self.revision,
+                dtype=DTYPES[self.dtype],
+                attn_implementation=self.attention,
+                trust_remote_code=self.trust_remote_code,
+            )
+        if self.lora is not None:
+            model = self.lora.apply(model)
+        if self.gradient_checkpointing:
+            checkpoint_gradients(model, lora=self.lora is not None)
+        return Policy(model.eval(), tokenizer)
+
+
+def checkpoint_gradients(model: Any, lora: bool) -> None:
+    """Keep the inputs of a model's layers only, and compute the rest again on the way back. With LoRA no weight before the
+    first adapter requires a gradient, so the inputs have to."""
+    model.gradient_checkpointing_enable(gradient_checkpointing_kwargs={"use_reentrant": False})
+    if lora:
+        model.enable_input_require_grads()
+
+
+ADAPTER = "adapter"
+"""In an exported policy's folder: the LoRA adapters alone, in `peft`'s format."""
+
+
+def has_adapters(model: Any) -> bool:
+    """Whether the model is one of `peft`'s."""
+    return hasattr(model, "merge_and_unload")
+
+
+def export_policy(model: Any, tokenizer: Any, folder: Path, state: dict[str, torch.Tensor] | None = None) -> None:
+    """Save model and tokenizer in Hugging Face format (safetensors); LoRA adapters are merged into a copy, and saved by
+    themselves in `ADAPTER`.
+
+    `state`: the weights, where the model itself holds a part of them only.
+    """
+    folder.mkdir(parents=True, exist_ok=True)
+    if has_adapters(model):
+        import copy
+
+        model.save_pretrained(folder / ADAPTER)
+        model = copy.deepcopy(model).merge_and_unload()
+    model.save_pretrained(folder, state_dict=state)
+    tokenizer.save_pretrained(folder)
+
+
+def _prepare_tokenizer(tokenizer: Any, name: str) -> Any:
+    tokenizer.padding_side = "left"
+    if tokenizer.eos_token_id is None:
+        raise ValueError(f"policy.name={name}: its tokenizer has no EOS token; generation could never stop")
+    if tokenizer.pad_token_id is None:
+        logger.warning("%s has no pad token; EOS serves as padding (masks, not ids, decide what is padding)", name)
+        tokenizer.pad_token = tokenizer.eos_token
+    return tokenizer
+
+
+class helpful:
+    """Turn a failed `from_pretrained` into an error that names the key and the remedy."""
+
+    def __init__(self, name: str) -> None:
+        self.name = name
+
+    def __enter__(self) -> None:
+        return None
+
+    def __exit__(self, kind: Any, error: Any, traceback: Any) -> None:
+        if isinstance(error, OSError | ValueError):
+            raise ValueError(
+                f"policy.name={self.name}: cannot be loaded ({str(error).splitlines()[0]}). Give a local folder in "
+                f"Hugging Face format, a hub id that can be reached or is cached, or a built-in name: {', '.join(BUILT_IN)}"
+            ) from error

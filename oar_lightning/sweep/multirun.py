@@ -1,0 +1,229 @@
+"""`-m`: jobs of grids and trials of sweeps, between Hydra and `oar_lightning.sweep`."""
+
+from __future__ import annotations
+
+import contextlib
+import logging
+import shlex
+import sys
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from pathlib import Path
+from typing import Any
+
+from hydra.core.hydra_config import HydraConfig
+from hydra.core.plugins import Plugins
+from hydra.errors import HydraException
+from hydra.types import HydraContext, RunMode, TaskFunction
+from hydra.utils import instantiate
+from omegaconf import DictConfig, OmegaConf, open_dict, read_write
+from omegaconf.errors import OmegaConfBaseException
+
+from oar_lightning.common.config_check import ConfigError
+from oar_lightning.common.paths import local_artifacts, local_database
+from oar_lightning.sweep.process import run_job
+from oar_lightning.sweep.search_space import SearchSpace, config_key
+from oar_lightning.sweep.trial import Pruning, job_folder, read_ticket
+from oar_lightning.tracking.revision import git_revision
+
+log = logging.getLogger(__name__)
+
+GROUP = "sweeps"
+
+OF_THE_SWEEP = ("hydra.mode", "hydra.run.dir", "hydra.sweep", "hydra/sweeper", "hydra.launcher", "hydra/launcher")
+"""Hydra overrides that a job's own process does not get."""
+
+NOT_THE_RESULT = ("num_threads", "logger", "output_root")
+"""Settings that may change from one start of a sweep to the next."""
+
+
+def chosen_sweep() -> str | None:
+    """The name of `+sweeps=<name>`, None without."""
+    return HydraConfig.get().runtime.choices.get(GROUP)
+
+
+def check_mode() -> None:
+    """A sweep file says what to vary, so it needs a multirun.
+
+    Raises:
+        ConfigError: for `+sweeps=<name>` without `-m`.
+    """
+    hydra, name = HydraConfig.get(), chosen_sweep()
+    if name is not None and hydra.mode != RunMode.MULTIRUN and job_folder() is None:
+        command = " ".join(["python -m oar_lightning -m", *hydra.overrides.task])
+        raise ConfigError(f"{GROUP}={name} is a sweep of many runs and needs -m (--multirun): {command}")
+
+
+def start_job() -> float | None:
+    """Run the job that Hydra has composed in a process of its own; returns its objective.
+
+    Raises:
+        ConfigError: for several sweep files at once.
+        RuntimeError: where the job failed.
+    """
+    hydra = HydraConfig.get()
+    folder = Path(hydra.runtime.output_dir)
+    if chosen_sweep() is not None and read_ticket(folder) is None:
+        raise ConfigError(f"+{GROUP} takes one sweep at a time, with its own sweeper; got {' '.join(hydra.overrides.task)}")
+    folders = [source.path for source in hydra.runtime.config_sources if source.provider == "command-line"]
+    options = [part for path in folders for part in ("--config-dir", path)]
+    kept = [override for override in hydra.overrides.hydra if not override.lstrip("+~").startswith(OF_THE_SWEEP)]
+    return run_job([*options, *kept, *hydra.overrides.task], folder)
+
+
+def sweep(
+    arguments: Sequence[str],
+    config: DictConfig,
+    hydra_context: HydraContext,
+    task_function: TaskFunction,
+    check: Callable[[DictConfig], None],
+) -> None:
+    """Open the study of `config.hydra.sweeper` and run what is missing of it.
+
+    A config that cannot run ends the process with exit code 1 and one message, before anything is written.
+    """
+    logging.getLogger("alembic").setLevel(logging.WARNING)  # it tells of every database that it looks at
+    import optuna
+
+    optuna.logging.set_verbosity(optuna.logging.WARNING)
+    from oar_lightning.sweep.loop import TooManyFailures, run_sweep
+    from oar_lightning.sweep.publish import best_trial
+    from oar_lightning.sweep.study import Claim
+
+    HydraConfig.instance().set_config(config)  # for ${hydra:...} in the values below
+    try:
+        space = SearchSpace.of(config, arguments)
+        study_folder = _settle(config)
+        _check_trials(space, config, hydra_context, check)
+        study, publish = _open(space, arguments, config, study_folder)
+    except (ConfigError, ValueError, HydraException, OmegaConfBaseException) as error:
+        log.error("%s", error)
+        sys.exit(1)
+    launcher = Plugins.instance().instantiate_launcher(config=config, hydra_context=hydra_context, task_function=task_function)
+
+    def launch(claims: Sequence[Claim]) -> Mapping[int, BaseException]:
+        jobs = [space.overrides(claim.values, claim.folder) for claim in claims]
+        errors: dict[int, BaseException] = {}
+        try:
+            returned = launcher.launch(jobs, initial_job_idx=claims[0].number)
+        except Exception as error:  # a config that does not compose, a lost worker: the trials' results say which ones ended
+            log.exception("the launcher failed")
+            return {claim.number: error for claim in claims}
+        for claim, job in zip(claims, returned, strict=True):
+            try:
+                _ = job.return_value
+            except Exception as error:  # a failed job raises what it raised
+                errors[claim.number] = error
+        return errors
+
+    done, planned = len(study.finished()), study.plan.n_trials
+    log.info("study %s: %d of %d trials are finished; folder %s", study.plan.name, done, planned, study.folder)
+    try:
+        run_sweep(study, launch, publish, int(config.hydra.sweeper.n_jobs))
+    except TooManyFailures as error:
+        log.error("%s", error)
+        sys.exit(1)
+    except (KeyboardInterrupt, SystemExit) as end:
+        log.warning("stopped; the same command goes on where this one ended")
+        sys.exit(end.code if isinstance(end, SystemExit) else 130)
+    best = best_trial(study)
+    if best is not None:
+        log.info("best: trial %d, %s, %s", best.number, best.values[0], best.user_attrs["swept"])
+    log.info("table: %s", study.folder / "study" / "table.csv")
+
+
+def _settle(config: DictConfig) -> Path:
+    """Fill in the study's name where the sweep file gives it, and where its trials go; returns their folder."""
+    sweeper = config.hydra.sweeper
+    with read_write(config.hydra), open_dict(config.hydra):
+        if sweeper.study_name is None:
+            if chosen_sweep() is None:
+                raise ConfigError("hydra.sweeper.study_name is not set; name the study, e.g. hydra.sweeper.study_name=mine")
+            sweeper.study_name = chosen_sweep()
+        folder = Path(sweeper.folder).expanduser().resolve()
+        config.hydra.sweep.dir = str(folder)
+    return folder
+
+
+def _check_trials(
+    space: SearchSpace, config: DictConfig, hydra_context: HydraContext, check: Callable[[DictConfig], None]
+) -> None:
+    """Compose and check trials before any is started: a typo would fail them one by one."""
+    for values in space.examples():
+        trial = hydra_context.config_loader.load_sweep_config(config, space.overrides(values))
+        with _hydra_config(trial):
+            with open_dict(trial):
+                del trial["hydra"]
+            check(trial)
+
+
+@contextlib.contextmanager
+def _hydra_config(config: DictConfig) -> Iterator[None]:
+    former = HydraConfig.instance().cfg
+    HydraConfig.instance().set_config(config)
+    try:
+        yield
+    finally:
+        HydraConfig.instance().cfg = former
+
+
+def _open(space: SearchSpace, arguments: Sequence[str], config: DictConfig, folder: Path) -> tuple[Any, Any]:
+    """The study and where it is shown."""
+    from oar_lightning.sweep.publish import Folder, Mlflow, Store
+    from oar_lightning.sweep.storage import SweepStorage
+    from oar_lightning.sweep.study import SweepStudy
+
+    plan = _plan(space, config.hydra.sweeper)
+    uri = None if config.logger is None else str(config.logger.tracking_uri)
+    database = local_database(uri) if uri else None
+    beside = database.parent if database else Path(config.hydra.runtime.cwd)
+    beside.mkdir(parents=True, exist_ok=True)
+    study = SweepStudy(plan, SweepStorage(config.hydra.sweeper.storage or beside / "optuna.db"), folder)
+    if uri is None:
+        return study, Folder()
+    location = config.logger.artifact_location or local_artifacts(uri)
+    tags = {"experiment": str(config.name), "git_revision": git_revision(), "overrides": shlex.join(arguments)}
+    return study, Mlflow(Store(uri, str(config.logger.experiment_name), location), study, tags)
+
+
+def _plan(space: SearchSpace, sweeper: DictConfig) -> Any:
+    """The sweeper's settings as a checked plan."""
+    from optuna.samplers import BaseSampler
+
+    from oar_lightning.sweep.plan import Objective, Plan
+    from oar_lightning.sweep.samplers import GridPoints, draw_seed
+
+    directions = [d.name if hasattr(d, "name") else str(d) for d in _as_list(sweeper.direction)]
+    metrics = _as_list(sweeper.objectives)
+    if len(directions) != len(metrics):
+        raise ConfigError(
+            f"hydra.sweeper.objectives={metrics} needs as many directions, got {directions} in hydra.sweeper.direction"
+        )
+    if unknown := set(directions) - {"maximize", "minimize"}:
+        raise ConfigError(f"hydra.sweeper.direction must be maximize or minimize, got {sorted(unknown)[0]}")
+    seed = sweeper.sampler.get("seed")
+    seed = sweeper.seed if seed is None else seed
+    grid = GridPoints(space.points) if space.is_grid else None
+
+    def sampler(number: int, parameter: str) -> BaseSampler:
+        if grid is not None:
+            return grid
+        seeded = {} if seed is None else {"seed": draw_seed(int(seed), number, parameter)}
+        made: BaseSampler = instantiate(sweeper.sampler, **seeded)
+        return made
+
+    return Plan(
+        name=str(sweeper.study_name),
+        space=space.space,
+        settings=[line for line in space.fixed if not config_key(line).startswith(NOT_THE_RESULT)],
+        objectives=[Objective(str(m), d) for m, d in zip(metrics, directions, strict=True)],
+        n_trials=min(int(sweeper.n_trials), len(grid)) if grid is not None else int(sweeper.n_trials),
+        sampler=sampler,
+        describe=space.describe,
+        max_failure_rate=float(sweeper.max_failure_rate),
+        pruning=Pruning(**OmegaConf.to_container(sweeper.pruning)),  # type: ignore[arg-type]
+        retry_failed=bool(sweeper.retry_failed),
+    )
+
+
+def _as_list(value: Any) -> list[Any]:
+    return list(value) if OmegaConf.is_list(value) else [value]

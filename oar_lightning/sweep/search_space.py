@@ -1,0 +1,100 @@
+"""What the trials of a sweep differ in, read from Hydra's overrides."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping, Sequence
+from pathlib import Path
+from typing import Any
+
+from hydra.core.override_parser.overrides_parser import OverridesParser
+from hydra.core.override_parser.types import Override, QuotedString, Transformer
+from omegaconf import DictConfig
+
+from oar_lightning.common.config_check import ConfigError
+from oar_lightning.sweep.process import quoted
+
+
+class SearchSpace:
+    """What the trials of a sweep differ in (`space`) and share (`fixed`), from the sweep file and the command line.
+
+    The grid sampler's points are `choice` and `range` sweeps; other samplers take intervals too.
+    """
+
+    def __init__(self, overrides: Mapping[str, Override], is_grid: bool) -> None:
+        from hydra_plugins.hydra_optuna_sweeper._impl import create_optuna_distribution_from_override
+        from optuna.distributions import CategoricalDistribution
+
+        self.is_grid = is_grid
+        self.fixed = [o.input_line for o in overrides.values() if not o.is_sweep_override()]
+        self.space: dict[str, Any] = {}
+        for key, override in overrides.items():
+            if not override.is_sweep_override():
+                continue
+            if is_grid and override.is_interval_sweep():
+                raise ConfigError(
+                    f"{override.input_line}: a grid has no intervals; list the values with choice(...), or set "
+                    "hydra/sweeper/sampler=tpe"
+                )
+            self.space[key] = (
+                CategoricalDistribution(list(override.sweep_iterator(transformer=Transformer.encode)))
+                if is_grid
+                else create_optuna_distribution_from_override(override)
+            )
+
+    @classmethod
+    def of(cls, config: DictConfig, arguments: Sequence[str]) -> SearchSpace:
+        """Of `hydra.sweeper.params` and the command's overrides, which win."""
+        sweeper = config.hydra.sweeper
+        for key in ("search_space", "custom_search_space"):
+            if sweeper[key] is not None:
+                raise ConfigError(f"hydra.sweeper.{key} is not supported; use hydra.sweeper.params")
+        lines = [f"{key}={value}" for key, value in (sweeper.params or {}).items()]
+        found: dict[str, Override] = {}
+        for override in OverridesParser.create().parse_overrides([*lines, *arguments]):
+            found.pop(config_key(override.get_key_element()), None)
+            found[config_key(override.get_key_element())] = override
+        named = {override.get_key_element(): override for override in found.values()}
+        return cls(named, str(sweeper.sampler._target_).endswith(".GridSampler"))
+
+    @property
+    def points(self) -> dict[str, list[Any]]:
+        """Choices of each parameter of a grid."""
+        return {name: list(distribution.choices) for name, distribution in self.space.items()}
+
+    def overrides(self, values: Mapping[str, Any], folder: Path | None = None) -> list[str]:
+        """A trial's overrides; those of its folder too, where given."""
+        lines = [*self.fixed, *(f"{name}={value}" for name, value in values.items())]
+        if folder is not None:
+            lines += [f"hydra.sweep.dir={quoted(folder.parent)}", f"hydra.sweep.subdir={folder.name}"]
+        return lines
+
+    def describe(self, values: Mapping[str, Any]) -> dict[str, Any]:
+        """Sampled values as the config has them, by dotted key."""
+        parser = OverridesParser.create()
+        shown: dict[str, Any] = {}
+        for name, value in values.items():
+            shown |= _flat(config_key(name), parser.parse_override(f"{name}={value}").value())
+        return shown
+
+    def examples(self) -> Iterator[dict[str, Any]]:
+        """Points that together have every choice once, and the low end of every interval."""
+        first = {n: d.choices[0] if hasattr(d, "choices") else d.low for n, d in self.space.items()}
+        yield first
+        for name, distribution in self.space.items():
+            for choice in getattr(distribution, "choices", ())[1:]:
+                yield first | {name: choice}
+
+
+def config_key(key: str) -> str:
+    """The key of an override without its sign."""
+    return key.lstrip("+~")
+
+
+def _flat(name: str, value: Any) -> dict[str, Any]:
+    if isinstance(value, dict):
+        return {k: v for key, inner in value.items() for k, v in _flat(f"{name}.{_text(key)}", inner).items()}
+    return {name: _text(value)}
+
+
+def _text(value: Any) -> Any:
+    return value.text if isinstance(value, QuotedString) else value

@@ -1,0 +1,217 @@
+"""Delivers a run's journal to MLflow: everything, in order, and without harm if part of it is delivered again.
+
+Metrics carry the time at which they were recorded, and MLflow's databases keep a point of the same key, step, time and value
+once; parameters, tags, artifacts and the status are set to what they are set to. So a crash between delivering a record and
+noting it costs a repetition that changes nothing. The run itself is found again by the tag `journal`.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+import json
+import logging
+from collections.abc import Callable, Iterable, Iterator
+from pathlib import Path
+
+from mlflow import MlflowClient
+from mlflow.entities import Metric, Param, RunTag, ViewType
+from mlflow.exceptions import MlflowException
+
+from oar_lightning.tracking.journal import JOURNAL, Position, Record, State, read_records, undelivered
+from oar_lightning.tracking.mlflow_client import connect
+
+log = logging.getLogger(__name__)
+
+REFUSED = "refused.jsonl"
+
+JOURNAL_TAG = "journal"
+
+MAX_METRICS, MAX_PARAMS = 1000, 100
+"""MLflow's limits for one request."""
+
+MAX_PARAM_CHARACTERS = 6000
+"""MLflow's limit for the value of a parameter."""
+
+
+class Refused(Exception):
+    """A record that no repetition will deliver."""
+
+
+class Delivery:
+    """Delivers the journal in `folder`, whose parent is the run's folder; `tracking_uri` replaces the one recorded.
+
+    Its first record names the run: ``tracking_uri``, ``experiment``, ``artifact_location``, ``run_name``, ``tags``, and
+    ``run_id`` where it goes on with a run made elsewhere.
+
+    Raises:
+        ValueError: for a journal without that record.
+    """
+
+    def __init__(self, folder: Path, tracking_uri: str | None = None) -> None:
+        self.folder = folder
+        self.state = State.load(folder)
+        first = next(read_records(folder / JOURNAL), None)
+        if first is None:
+            raise ValueError(f"{folder / JOURNAL} is empty: the run ended before it recorded anything")
+        self.run: Record = first[0]
+        self.tracking_uri = tracking_uri or str(self.run["tracking_uri"])
+        self._client: MlflowClient | None = None
+        self._send: dict[str, Callable[[str, Record], None]] = {
+            "params": self._params,
+            "tags": self._tags,
+            "artifact": self._artifact,
+            "table": self._table,
+            "status": self._status,
+        }
+
+    @property
+    def client(self) -> MlflowClient:
+        if self._client is None:
+            self._client = connect(self.tracking_uri)
+        return self._client
+
+    def open_run(self) -> str:
+        """The MLflow run's id; the run is made where it is not there yet.
+
+        Raises:
+            Exception: what MLflow's client raises where the store is away or the run is not in it.
+        """
+        run_id = self.state.run_id
+        if run_id is None:
+            run_id = self._find_or_create()
+            self._note(dataclasses.replace(self.state, run_id=run_id))
+        return str(self.client.get_run(run_id).info.run_id)
+
+    def deliver(self) -> int:
+        """Deliver what has been recorded and return how many records that was.
+
+        Raises:
+            Exception: what MLflow's client raises where the store is away; all records up to there are delivered.
+        """
+        delivered = 0
+        for records, end in batches(read_records(self.folder / JOURNAL, self.state.position)):
+            run_id = self.state.run_id or self.open_run()
+            self._deliver_or_refuse(run_id, records)
+            self._note(State(end.records, end.bytes, run_id))
+            delivered += len(records)
+        return delivered
+
+    def _note(self, state: State) -> None:
+        self.state = state
+        state.save(self.folder)
+
+    def left(self) -> int:
+        """How many records are not delivered yet."""
+        return undelivered(self.folder)
+
+    def refused(self) -> int:
+        """How many records MLflow has refused."""
+        path = self.folder / REFUSED
+        return len(path.read_bytes().splitlines()) if path.exists() else 0
+
+    def _find_or_create(self) -> str:
+        """The id of the journal's run, which may have been made by a delivery that could not note it."""
+        run, client = self.run, self.client
+        if run["run_id"] is not None:
+            return str(run["run_id"])
+        experiment = self._experiment_id(run["experiment"], run["artifact_location"])
+        found = client.search_runs([experiment], f"tags.{JOURNAL_TAG} = '{run['tags'][JOURNAL_TAG]}'", ViewType.ALL)
+        if found:
+            return str(found[0].info.run_id)
+        return str(client.create_run(experiment, run["time"], run["tags"], run["run_name"]).info.run_id)
+
+    def _experiment_id(self, name: str, artifact_location: str | None) -> str:
+        if experiment := self.client.get_experiment_by_name(name):
+            return str(experiment.experiment_id)
+        try:
+            return str(self.client.create_experiment(name, artifact_location))
+        except MlflowException as error:
+            if error.error_code != "RESOURCE_ALREADY_EXISTS":  # made by another process in between
+                raise
+            return str(self.client.get_experiment_by_name(name).experiment_id)
+
+    def _deliver_or_refuse(self, run_id: str, records: list[Record]) -> None:
+        """Deliver a batch; what MLflow will never take goes to ``refused.jsonl`` and does not block the rest."""
+        try:
+            if records[0]["kind"] == "metrics":
+                self._metrics(run_id, records)
+            elif records[0]["kind"] != "run":
+                self._send[records[0]["kind"]](run_id, records[0])
+        except (Refused, MlflowException) as error:
+            if not self._is_final(error, run_id):
+                raise
+            if smaller := parts(records):
+                for record in smaller:
+                    self._deliver_or_refuse(run_id, [record])
+                return
+            log.warning("MLflow refuses record %d (%s), kept in %s: %s", records[0]["n"], records[0]["kind"], REFUSED, error)
+            with (self.folder / REFUSED).open("a", encoding="utf-8") as file:
+                file.write(json.dumps({"reason": str(error), "record": records[0]}, ensure_ascii=False) + "\n")
+
+    def _is_final(self, error: Exception, run_id: str) -> bool:
+        """Whether the record is at fault. A deleted run, which MLflow reports alike, may be restored."""
+        if isinstance(error, MlflowException):
+            bad = error.error_code in ("INVALID_PARAMETER_VALUE", "BAD_REQUEST")
+            return bad and self.client.get_run(run_id).info.lifecycle_stage == "active"
+        return True
+
+    def _metrics(self, run_id: str, records: list[Record]) -> None:
+        points = [Metric(key, value, r["time"], r["step"]) for r in records for key, value in r["values"].items()]
+        for start in range(0, len(points), MAX_METRICS):
+            self.client.log_batch(run_id, metrics=points[start : start + MAX_METRICS])
+
+    def _params(self, run_id: str, record: Record) -> None:
+        present = self.client.get_run(run_id).data.params
+        values = {key: value[:MAX_PARAM_CHARACTERS] for key, value in record["values"].items()}
+        changed = {k: (present[k], v) for k, v in values.items() if present.get(k, v) != v}
+        if changed:
+            log.warning("MLflow keeps the parameters of the run's first start; changed since: %s", changed)
+        new = [Param(k, v) for k, v in values.items() if k not in present]
+        for start in range(0, len(new), MAX_PARAMS):
+            self.client.log_batch(run_id, params=new[start : start + MAX_PARAMS])
+
+    def _tags(self, run_id: str, record: Record) -> None:
+        self.client.log_batch(run_id, tags=[RunTag(key, value) for key, value in record["values"].items()])
+
+    def _artifact(self, run_id: str, record: Record) -> None:
+        path = self.folder.parent / record["path"]
+        if not path.is_file():
+            raise Refused(f"{path} is no longer there")
+        self.client.log_artifact(run_id, str(path), record["folder"] or None)
+
+    def _table(self, run_id: str, record: Record) -> None:
+        """An artifact that the UI lists as a table."""
+        self._artifact(run_id, record)
+        listed = json.loads(self.client.get_run(run_id).data.tags.get("mlflow.loggedArtifacts", "[]"))
+        entry = {"path": f"{record['folder']}/{Path(record['path']).name}".lstrip("/"), "type": "table"}
+        if entry not in listed:
+            self.client.set_tag(run_id, "mlflow.loggedArtifacts", json.dumps([*listed, entry]))
+
+    def _status(self, run_id: str, record: Record) -> None:
+        if record["status"] == "RUNNING":
+            self.client.update_run(run_id, status="RUNNING")
+        else:
+            self.client.set_terminated(run_id, record["status"], record["time"])
+
+
+def batches(records: Iterable[tuple[Record, Position]]) -> Iterator[tuple[list[Record], Position]]:
+    """Records that travel together, with the position after them: neighbouring metrics up to MLflow's limit, others alone."""
+    batch: list[Record] = []
+    end, size = Position(), 0
+    for record, place in records:
+        count = len(record["values"]) if record["kind"] == "metrics" else MAX_METRICS
+        if batch and size + count > MAX_METRICS:
+            yield batch, end
+            batch, size = [], 0
+        batch.append(record)
+        end, size = place, size + count
+    if batch:
+        yield batch, end
+
+
+def parts(records: list[Record]) -> list[Record]:
+    """A batch as single records, a record as one for each of its values; nothing where there is nothing to divide."""
+    if len(records) > 1:
+        return records
+    values = records[0].get("values", {})
+    return [{**records[0], "values": {key: value}} for key, value in values.items()] if len(values) > 1 else []

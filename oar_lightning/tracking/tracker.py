@@ -1,0 +1,78 @@
+"""Where a run leaves its traces: files in the run's folder, the same as MLflow artifacts."""
+
+from __future__ import annotations
+
+import json
+import os
+from pathlib import Path
+from typing import Any
+
+from lightning.pytorch.utilities import rank_zero_only
+
+from oar_lightning.common.mappings import flatten
+from oar_lightning.tracking.history import Resumption
+from oar_lightning.tracking.journal import replace_file
+from oar_lightning.tracking.mlflow_logger import DurableMLFlowLogger
+
+
+class Tracker:
+    """Writes artifacts to the run's folder and to MLflow, and parameters and tags to MLflow. Rank 0 only."""
+
+    def __init__(self, run_dir: Path, logger: DurableMLFlowLogger | None) -> None:
+        self.run_dir = run_dir
+        self.logger = logger
+
+    @property
+    def run_id(self) -> str | None:
+        """The MLflow run's id, where it is known already."""
+        return self.logger.run_id if self.logger else None
+
+    @rank_zero_only
+    def start(self) -> None:
+        if self.logger is not None:
+            self.logger.start()
+
+    @rank_zero_only
+    def write_text(self, name: str, text: str) -> None:
+        """Write `name` (a relative path) under ``artifacts/`` and log it under the same path."""
+        self._write(name, text, table=False)
+
+    @rank_zero_only
+    def write_table(self, name: str, columns: dict[str, list[Any]]) -> None:
+        """A table in the form that the MLflow UI shows: JSON with ``columns`` and ``data``."""
+        rows = [list(row) for row in zip(*columns.values(), strict=True)]
+        self._write(name, json.dumps({"columns": list(columns), "data": rows}, ensure_ascii=False), table=True)
+
+    def _write(self, name: str, text: str, table: bool) -> None:
+        path = self.run_dir / "artifacts" / name
+        path.parent.mkdir(parents=True, exist_ok=True)
+        replace_file(path, text)
+        if self.logger is not None:
+            self.logger.log_file(path, os.path.dirname(name), table)
+
+    @rank_zero_only
+    def write_metrics(self, metrics: dict[str, float], step: int) -> None:
+        if self.logger is not None:
+            self.logger.log_metrics(metrics, step)
+
+    @rank_zero_only
+    def describe(self, config: dict[str, Any], tags: dict[str, str]) -> None:
+        """Log the flattened config as parameters (those not there yet: a resumed run keeps its own) and the tags."""
+        if self.logger is None:
+            return
+        if config:
+            self.logger.log_hyperparams(flatten(config))
+        self.logger.set_tags(tags)
+
+    @rank_zero_only
+    def reopen(self, step: int) -> None:
+        """Mark a resumed run as running again, and that what was logged of later steps than `step` is superseded."""
+        if self.logger is not None:
+            now = self.logger.set_status("RUNNING")
+            self.logger.set_tags(Resumption(now, step).tag())
+
+    @rank_zero_only
+    def close(self, status: str) -> None:
+        """Record how the run ended and deliver what is left; later calls do nothing."""
+        if self.logger is not None:
+            self.logger.close(status)

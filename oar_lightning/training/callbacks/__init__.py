@@ -1,0 +1,30 @@
+"""Lightning callbacks: evaluation, checkpoints, progress, and what sweeps ask of a run."""
+
+from oar_lightning.training.callbacks.checkpoint import (
+    LAST,
+    FinalWeights,
+    GracefulStop,
+    LastCheckpoint,
+    RandomState,
+    RunIdentity,
+)
+from oar_lightning.training.callbacks.divergence import Divergence, DivergenceConfig
+from oar_lightning.training.callbacks.errors import FirstError
+from oar_lightning.training.callbacks.evaluation import EvaluationCallback
+from oar_lightning.training.callbacks.progress import TrainingProgress
+from oar_lightning.training.callbacks.seconds import RunSeconds
+
+__all__ = [
+    "LAST",
+    "Divergence",
+    "DivergenceConfig",
+    "EvaluationCallback",
+    "FinalWeights",
+    "FirstError",
+    "GracefulStop",
+    "LastCheckpoint",
+    "RandomState",
+    "RunIdentity",
+    "RunSeconds",
+    "TrainingProgress",
+]

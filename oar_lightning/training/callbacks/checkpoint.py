@@ -1,0 +1,272 @@
+"""Checkpoints that continue a run exactly, and an orderly stop on Ctrl-C or SIGTERM."""
+
+from __future__ import annotations
+
+import contextlib
+import logging
+import os
+import random
+import secrets
+import shutil
+import signal
+from collections.abc import Callable, Iterator
+from pathlib import Path
+from types import FrameType
+from typing import Any
+
+import lightning as L
+import numpy as np
+import torch
+from lightning.pytorch.callbacks import ModelCheckpoint
+
+from oar_lightning.common.scopes import replaced
+from oar_lightning.distributed.deepspeed_checkpoint import complete_folder
+from oar_lightning.distributed.launch import by_srun
+from oar_lightning.distributed.ranks import gathered, rank, whole_weights
+
+log = logging.getLogger(__name__)
+
+LAST = "last.ckpt"
+PREVIOUS = "previous.ckpt"
+
+FOLDERS = "step_*.ckpt"
+"""Of DeepSpeed: ``last.ckpt`` and ``previous.ckpt`` are links to them."""
+
+
+class RandomState(L.Callback):
+    """Saves the states of torch's, numpy's and Python's generators, which Lightning does not: those of each rank.
+
+    Plain types only, so that checkpoints load with `weights_only`.
+    """
+
+    def __init__(self) -> None:
+        self._loaded: dict[str, Any] | None = None
+
+    def on_save_checkpoint(self, trainer: L.Trainer, module: L.LightningModule, checkpoint: dict[str, Any]) -> None:
+        name, keys, *rest = np.random.get_state(legacy=True)
+        checkpoint["random_state"] = gathered(
+            {
+                "torch": torch.get_rng_state(),
+                "cuda": torch.cuda.get_rng_state_all() if torch.cuda.is_available() else [],
+                "numpy": [name, np.asarray(keys).tolist(), *rest],
+                "python": random.getstate(),
+            }
+        )
+
+    def on_load_checkpoint(self, trainer: L.Trainer, module: L.LightningModule, checkpoint: dict[str, Any]) -> None:
+        states = checkpoint.get("random_state")
+        # on another number of ranks some share a state: what a step samples is seeded anew, only dropout draws from here
+        self._loaded = states and states[rank() % len(states)]
+
+    def on_train_start(self, trainer: L.Trainer, module: L.LightningModule) -> None:
+        if self._loaded is None:
+            return
+        state, self._loaded = self._loaded, None
+        torch.set_rng_state(state["torch"])
+        if state["cuda"] and len(state["cuda"]) == torch.cuda.device_count():
+            torch.cuda.set_rng_state_all(state["cuda"])
+        name, keys, *rest = state["numpy"]
+        np.random.set_state((name, np.array(keys, dtype=np.uint32), *rest))
+        version, internal, gauss = state["python"]
+        random.setstate((version, tuple(internal), gauss))
+
+
+class RunIdentity(L.Callback):
+    """Carries the MLflow run id in the checkpoint, so that a resumed run continues the same MLflow run."""
+
+    def __init__(self, run_id: Callable[[], str | None]) -> None:
+        self.run_id = run_id  # a function: a run that started without its server gets its id later
+
+    def on_save_checkpoint(self, trainer: L.Trainer, module: L.LightningModule, checkpoint: dict[str, Any]) -> None:
+        checkpoint["mlflow_run_id"] = self.run_id()
+
+
+class LastCheckpoint(ModelCheckpoint):
+    """``last.ckpt``, replaced every n optimizer steps, at the end of training and on an orderly stop; the one before it stays
+    as ``previous.ckpt``. Where training goes on from ``previous.ckpt``, the last one being damaged, that one is replaced first.
+
+    Lightning writes a checkpoint in place; here it is written aside and renamed, so that a kill leaves the former one. One that
+    cannot be written (a full disk) is an error in the log, and training goes on, unless it is the last one of this process.
+    """
+
+    def __init__(self, folder: Path, every_n_steps: int) -> None:
+        super().__init__(dirpath=folder, filename="last", every_n_train_steps=max(1, every_n_steps), save_top_k=0)
+        self.folder = folder
+        self.every = every_n_steps
+        self._step = -1
+        self._last_is_good = True
+
+    def on_train_start(self, trainer: L.Trainer, module: L.LightningModule) -> None:
+        super().on_train_start(trainer, module)
+        self._step = trainer.global_step
+        self._last_is_good = trainer.ckpt_path is None or Path(trainer.ckpt_path) != self.folder / PREVIOUS
+        if trainer.is_global_zero:
+            self._clear()  # what a killed process has left half written: the run's folder is held by this one
+
+    def on_train_batch_end(self, trainer: L.Trainer, *_: Any) -> None:
+        step = trainer.global_step
+        if step == self._step:  # between the micro-batches of an optimizer step
+            return
+        self._step = step
+        if (self.every and step % self.every == 0) or step == trainer.max_steps or trainer.should_stop:
+            self.save(trainer)
+
+    def save(self, trainer: L.Trainer) -> None:
+        self.folder.mkdir(parents=True, exist_ok=True)
+        aside = self.folder / gathered(f".{LAST}.{os.getpid()}")[0]  # all ranks write into the same where each has a part
+        with write_errors(trainer) as errors:
+            trainer.save_checkpoint(aside)
+        told = first_of_all(errors)
+        if told is None and trainer.is_global_zero:
+            try:
+                self._put_in_place(trainer, aside)
+            except OSError as error:
+                errors.append(error)
+        told = told or first_of_all(errors)
+        if told is None:
+            return
+        if trainer.is_global_zero:
+            remove(aside)
+        if trainer.should_stop or trainer.global_step == trainer.max_steps:  # this one must not be missed
+            raise errors[0] if errors else OSError(told)
+        if trainer.is_global_zero:
+            log.error("step %d: no checkpoint could be written (%s); training goes on", trainer.global_step, told)
+
+    def _put_in_place(self, trainer: L.Trainer, aside: Path) -> None:
+        if aside.is_dir():
+            run_id = next((c.run_id() for c in trainer.callbacks if isinstance(c, RunIdentity)), None)
+            complete_folder(aside, trainer.global_step, run_id, trainer.strategy.layout)
+            self._put_folder_in_place(aside, trainer.global_step)
+        else:
+            self._put_file_in_place(aside)
+        self._last_is_good = True
+
+    def _put_file_in_place(self, aside: Path) -> None:
+        """At any moment there is a whole ``last.ckpt``."""
+        last, spare = self.folder / LAST, self.folder / f".{PREVIOUS}.{os.getpid()}"
+        if last.exists() and self._last_is_good:
+            spare.unlink(missing_ok=True)
+            os.link(last, spare)
+            os.replace(spare, self.folder / PREVIOUS)
+        os.replace(aside, last)
+
+    def _put_folder_in_place(self, aside: Path, step: int) -> None:
+        """The same for DeepSpeed's, in which each rank has written its part: a folder cannot be replaced, a link to it can."""
+        last = self.folder / LAST
+        folder = aside.rename(self.folder / FOLDERS.replace("*", f"{step:06d}_{secrets.token_hex(4)}"))
+        if last.is_symlink() and self._last_is_good:
+            self._link(self.folder / PREVIOUS, last.readlink())
+        self._link(last, Path(folder.name))
+        self._clear()
+
+    def _link(self, name: Path, to: Path) -> None:
+        spare = name.with_name(f".{name.name}.{os.getpid()}")
+        spare.unlink(missing_ok=True)
+        spare.symlink_to(to)
+        os.replace(spare, name)
+
+    def _clear(self) -> None:
+        """Remove what was written aside and not put in place, and folders that no link leads to any more."""
+        kept = {self.folder / name.readlink() for name in (self.folder / LAST, self.folder / PREVIOUS) if name.is_symlink()}
+        for path in {*self.folder.glob(FOLDERS), *self.folder.glob(f".{LAST}.*"), *self.folder.glob(f".{PREVIOUS}.*")} - kept:
+            remove(path)
+
+    def on_train_epoch_end(self, *_: Any) -> None:
+        return None
+
+    def on_validation_end(self, *_: Any) -> None:
+        return None
+
+
+@contextlib.contextmanager
+def write_errors(trainer: L.Trainer) -> Iterator[list[OSError]]:
+    """Within, a file of a checkpoint that cannot be written is an entry of the list: raised on the spot, it would leave the
+    other ranks waiting for this one."""
+    owner, method = getattr(trainer.strategy, "checkpoint_writer", (trainer.strategy.checkpoint_io, "save_checkpoint"))
+    write, errors = getattr(owner, method), []
+
+    def guarded(*arguments: Any, **named: Any) -> None:
+        path = named["path"] if "path" in named else arguments[1]
+        try:
+            write(*arguments, **named)
+        except (OSError, RuntimeError) as error:  # torch's own writer has no other words for a full disk than its place in C++
+            remove(Path(path))
+            errors.append(error if isinstance(error, OSError) else OSError(f"{Path(path).name}: {str(error).splitlines()[0]}"))
+
+    with replaced(owner, method, guarded):
+        yield errors
+
+
+def first_of_all(errors: list[OSError]) -> str | None:
+    """The first rank's first error. All have to call it."""
+    return next((told for told in gathered(str(errors[0]) if errors else None) if told is not None), None)
+
+
+def remove(path: Path) -> None:
+    """Remove a file, a link or a folder; what cannot be removed of a folder now goes the next time."""
+    if path.is_dir() and not path.is_symlink():
+        shutil.rmtree(path, ignore_errors=True)
+    else:
+        path.unlink(missing_ok=True)
+
+
+class FinalWeights(L.Callback):
+    """The model's weights at the end of training where the model holds a part of them only (ZeRO-3): on the first rank and
+    the CPU; `state` is None elsewhere."""
+
+    def __init__(self) -> None:
+        self.state: dict[str, torch.Tensor] | None = None
+
+    def on_train_end(self, trainer: L.Trainer, module: L.LightningModule) -> None:
+        if not any(hasattr(p, "ds_id") for p in module.parameters()):
+            return
+        with whole_weights(trainer):
+            if trainer.is_global_zero:
+                state = module.model.state_dict()
+                # by their places in memory: tied weights stay one, which is saved once
+                copies = {v.data_ptr(): v.detach().to("cpu", copy=True) for v in state.values()}
+                self.state = {name: copies[v.data_ptr()] for name, v in state.items()}
+
+
+class GracefulStop(L.Callback):
+    """Ends training after the current optimizer step on SIGINT or SIGTERM, and on SIGUSR1 where Slurm may be told to send it
+    before a job's time is over; a second SIGINT interrupts at once.
+
+    `received` is the signal that ended training, or None.
+    """
+
+    def __init__(self) -> None:
+        self.signals = (signal.SIGINT, signal.SIGTERM, *((signal.SIGUSR1,) if by_srun() else ()))
+        self.received: int | None = None
+        self._step = -1
+        self._former: dict[int, Any] = {}
+
+    def on_train_start(self, trainer: L.Trainer, module: L.LightningModule) -> None:
+        self._step = trainer.global_step
+        for number in self.signals:
+            self._former[number] = signal.signal(number, self._handle)
+
+    def _handle(self, number: int, frame: FrameType | None) -> None:
+        if self.received is not None and number == signal.SIGINT:
+            raise KeyboardInterrupt
+        self.received = number
+        log.warning("%s: finishing this step, then saving a checkpoint", signal.Signals(number).name)
+
+    def on_train_batch_end(self, trainer: L.Trainer, module: L.LightningModule, *_: Any) -> None:
+        if trainer.global_step != self._step:  # not between micro-batches
+            # a signal may reach one rank only, or one of them a step earlier
+            self.received = next((number for number in gathered(self.received) if number is not None), None)
+            trainer.should_stop = trainer.should_stop or self.received is not None
+        self._step = trainer.global_step
+
+    def on_train_end(self, trainer: L.Trainer, module: L.LightningModule) -> None:
+        self._restore()
+
+    def on_exception(self, trainer: L.Trainer, module: L.LightningModule, exception: BaseException) -> None:
+        self._restore()
+
+    def _restore(self) -> None:
+        # not in teardown: Lightning has put back the handlers of before `fit` by then
+        for number, handler in self._former.items():
+            signal.signal(number, handler)
+        self._former = {}

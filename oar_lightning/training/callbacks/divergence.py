@@ -1,0 +1,112 @@
+"""Training that cannot come to anything ends with an error instead of running to its last step."""
+
+from __future__ import annotations
+
+import logging
+import math
+from dataclasses import dataclass
+from typing import Any
+
+import lightning as L
+import torch
+
+from oar_lightning.sweep.trial import Diverged
+from oar_lightning.training.callbacks.evaluation import EvaluationCallback
+
+log = logging.getLogger(__name__)
+
+
+@dataclass(frozen=True)
+class DivergenceConfig:
+    """When a run is given up.
+
+    Args:
+        collapse: the share of the sampled accuracy before training below which an evaluation counts as a collapse, in (0, 1];
+            None for never.
+        max_skipped_steps: steps with a gradient that is not finite, which are left out, before the run is given up.
+    """
+
+    collapse: float | None = None
+    max_skipped_steps: int = 3
+
+    def __post_init__(self) -> None:
+        if self.collapse is not None and not 0 < self.collapse <= 1:
+            raise ValueError(
+                f"divergence.collapse is a share of the accuracy before training and must be in (0, 1], or null for never, "
+                f"got {self.collapse}"
+            )
+        if self.max_skipped_steps < 0:
+            raise ValueError(f"divergence.max_skipped_steps counts steps and must be >= 0, got {self.max_skipped_steps}")
+
+
+class Divergence(L.Callback):
+    """Leaves out optimizer steps whose gradient is not finite, so that the weights stay those of the step before. Raises
+    `Diverged` at too many of them, at weights that are not finite, and at a collapse of the first benchmark's accuracy."""
+
+    def __init__(self, config: DivergenceConfig, evaluation: EvaluationCallback) -> None:
+        self.config = config
+        self.evaluation = evaluation
+        self.skipped = 0
+        self._sees_gradients = False
+        self._left_out_before = 0
+
+    def on_train_start(self, trainer: L.Trainer, module: L.LightningModule) -> None:
+        self._left_out_before = _left_out_by_engine(trainer) or 0
+
+    def on_after_backward(self, trainer: L.Trainer, module: L.LightningModule) -> None:
+        self._sees_gradients = self._sees_gradients or any(p.grad is not None for p in module.parameters())
+
+    def on_before_optimizer_step(self, trainer: L.Trainer, module: L.LightningModule, optimizer: torch.optim.Optimizer) -> None:
+        gradients = [p.grad for p in module.parameters() if p.grad is not None]
+        if not gradients or getattr(trainer.precision_plugin, "scaler", None) is not None:
+            return  # a loss scaler leaves such steps out itself, and means to
+        if _left_out_by_engine(trainer) is not None or torch.nn.utils.get_total_norm(gradients).isfinite():
+            return
+        self._skip(trainer, trainer.global_step + 1)
+        for p in module.parameters():
+            p.grad = None
+
+    def _skip(self, trainer: L.Trainer, step: int) -> None:
+        self.skipped += 1
+        most = self.config.max_skipped_steps
+        if self.skipped > most:
+            raise Diverged(
+                f"the gradient is not finite at step {step}, and more than divergence.max_skipped_steps={most} steps were so; "
+                "lower optimizer.lr"
+            )
+        log.warning("step %d is left out: its gradient is not finite (%d of %d)", step, self.skipped, most)
+        for logger in trainer.loggers:
+            logger.log_metrics({"update/skipped_steps": float(self.skipped)}, step=step)
+
+    def on_train_batch_end(self, trainer: L.Trainer, module: L.LightningModule, outputs: Any, *_: Any) -> None:
+        left_out = _left_out_by_engine(trainer)
+        if left_out is not None and left_out > self._left_out_before:
+            self._left_out_before = left_out
+            self._skip(trainer, trainer.global_step)
+        # gradients that a strategy keeps to itself cannot be looked at
+        if left_out is None and outputs and not self._sees_gradients and not math.isfinite(loss := float(outputs["loss"])):
+            raise Diverged(f"the loss is {loss} at step {trainer.global_step}; lower optimizer.lr")
+        # a broken policy may also say the same in all samples, which teach nothing and have no loss
+        if not outputs and not all(bool(p.isfinite().all()) for p in module.parameters()):
+            raise Diverged(f"weights are not finite at step {trainer.global_step}; lower optimizer.lr")
+        if self.config.collapse is None or self.evaluation.history[-1]["step"] != trainer.global_step:
+            return
+        before, now = self.evaluation.accuracies()
+        if now < self.config.collapse * before:
+            raise Diverged(
+                f"collapse: the sampled accuracy is {now:.3f} at step {trainer.global_step}, below divergence.collapse="
+                f"{self.config.collapse} of {before:.3f} before training"
+            )
+
+    def state_dict(self) -> dict[str, Any]:
+        return {"skipped": self.skipped}
+
+    def load_state_dict(self, state: dict[str, Any]) -> None:
+        self.skipped = int(state["skipped"])
+
+
+def _left_out_by_engine(trainer: L.Trainer) -> int | None:
+    """How many steps DeepSpeed has left out because their gradient was not finite, which it sees to itself; None with other
+    strategies, and with a loss scaler, which means to."""
+    engine: Any = getattr(trainer, "model", None)
+    return int(engine.skipped_steps) if hasattr(engine, "skipped_steps") and not engine.fp16_enabled() else None

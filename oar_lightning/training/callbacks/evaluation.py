@@ -1,0 +1,141 @@
+"""Evaluation before, during and after training, with its tables and heat-maps."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from typing import Any
+
+import lightning as L
+import torch
+
+from oar_lightning.distributed.ranks import gathered, interleaved, rank, ranks, whole_weights
+from oar_lightning.evaluation.evaluate import EvaluationConfig, evaluate
+from oar_lightning.evaluation.metrics import evaluation_metrics
+from oar_lightning.evaluation.result import ProblemResult, completions_table
+from oar_lightning.inspection.heatmap import render_heatmap
+from oar_lightning.inspection.token_credit import heatmap_completions
+from oar_lightning.policy.language_model import evaluating, token_logprobs
+from oar_lightning.rollout import RolloutStage, SamplingConfig
+from oar_lightning.tracking.tracker import Tracker
+from oar_lightning.training.module import PolicyOptimization
+from oar_lightning.training.precision import passes_of
+from oar_lightning.types import MathProblem, Rollouts
+
+
+class EvaluationCallback(L.Callback):
+    """Runs `evaluate` on each benchmark at step 0, every n steps and at the end.
+
+    Each rank evaluates every n-th problem, and all know the results of all.
+    `history` holds (step, benchmark, metrics) in order, also across a resume.
+    """
+
+    def __init__(
+        self,
+        benchmarks: Mapping[str, Sequence[MathProblem]],
+        stage: RolloutStage,
+        sampling: SamplingConfig,
+        config: EvaluationConfig,
+        tracker: Tracker,
+    ) -> None:
+        self.benchmarks = benchmarks
+        self.stage = stage
+        self.sampling = sampling
+        self.config = config
+        self.tracker = tracker
+        self.history: list[dict[str, Any]] = []
+
+    def on_train_epoch_start(self, trainer: L.Trainer, module: L.LightningModule) -> None:
+        # not in on_train_start, where other callbacks are still to get ready: a signal should be heard by now
+        if not self.history:
+            self._run(trainer, module)
+
+    def on_train_batch_end(self, trainer: L.Trainer, module: L.LightningModule, *_: Any) -> None:
+        step, every = trainer.global_step, self.config.every_n_steps
+        due = step == trainer.max_steps or (every and step % every == 0)
+        if due and step != self.history[-1]["step"]:
+            self._run(trainer, module)
+
+    def state_dict(self) -> dict[str, Any]:
+        return {"history": self.history}
+
+    def load_state_dict(self, state: dict[str, Any]) -> None:
+        self.history = list(state["history"])
+
+    def first_and_last(self, benchmark: str) -> tuple[dict[str, float], dict[str, float]]:
+        rows = [row["metrics"] for row in self.history if row["benchmark"] == benchmark]
+        return rows[0], rows[-1]
+
+    def accuracies(self) -> tuple[float, float]:
+        """The first benchmark's sampled accuracy before training and last."""
+        before, now = self.first_and_last(next(iter(self.benchmarks)))
+        return before[self.accuracy], now[self.accuracy]
+
+    @property
+    def accuracy(self) -> str:
+        """The metric of the sampled accuracy."""
+        return f"avg_at_{self.config.samples}"
+
+    def _run(self, trainer: L.Trainer, module: L.LightningModule) -> None:
+        step = trainer.global_step
+        for name, problems in self.benchmarks.items():
+            mine = range(len(problems))[rank() :: ranks()]
+            results: list[ProblemResult] = []
+            terms: list[torch.Tensor] = []
+            group: tuple[int, Rollouts] | None = None
+            with whole_weights(trainer), passes_of(trainer):
+                self.stage.start(module.model, self.sampling)  # a rank may have no problem of a small benchmark
+                own = [problems[i] for i in mine]
+                for batch in evaluate(module.model, self.stage, own, self.sampling, self.config, step, places=mine):
+                    group = _group_to_show(group, results, batch.results, batch.rollouts)
+                    results += batch.results
+                    terms += batch.rollouts.reward_terms.cpu().split(self.config.samples)
+                results, terms = interleaved(gathered(results)), interleaved(gathered(terms))
+                metrics = evaluation_metrics(results)
+                self.history.append({"step": step, "benchmark": name, "metrics": metrics})
+                self.tracker.write_metrics({f"eval/{name}/{k}": v for k, v in metrics.items()}, step)
+                advantages = self._advantages(module, torch.cat(terms))
+                self.tracker.write_table(f"completions/{name}_step_{step:06d}.json", completions_table(results, advantages))
+                if self.config.heatmap and isinstance(module, PolicyOptimization) and group is not None and rank() == 0:
+                    place, rollouts = mine[group[0]], group[1]
+                    page = heatmap_page(module, rollouts, results[place], advantages[place], f"{name}, step {step}")
+                    self.tracker.write_text(f"heatmaps/{name}_step_{step:06d}.html", page)
+
+    def _advantages(self, module: L.LightningModule, reward_terms: torch.Tensor) -> list[list[float]]:
+        """Advantages of each problem's samples; zeros where that is a single one or nothing is optimised."""
+        size = self.config.samples
+        if size < 2 or not isinstance(module, PolicyOptimization):
+            return torch.zeros(len(reward_terms)).view(-1, size).tolist()
+        return module.advantages(reward_terms, size).view(-1, size).tolist()
+
+
+def _group_to_show(
+    found: tuple[int, Rollouts] | None, before: Sequence[ProblemResult], results: Sequence[ProblemResult], rollouts: Rollouts
+) -> tuple[int, Rollouts]:
+    """Place and completions of the first problem with correct and incorrect ones, else of the first of all."""
+    if found is not None and _is_mixed(before[found[0]]):
+        return found
+    mixed = next((i for i, result in enumerate(results) if _is_mixed(result)), None)
+    if mixed is None and found is not None:
+        return found
+    place, size = mixed or 0, rollouts.group_size
+    rows = torch.arange(place * size, (place + 1) * size, device=rollouts.token_ids.device)
+    return len(before) + place, rollouts.select(rows)
+
+
+def _is_mixed(result: ProblemResult) -> bool:
+    return len(set(result.correct)) > 1
+
+
+def heatmap_page(
+    module: PolicyOptimization, rollouts: Rollouts, result: ProblemResult, advantages: Sequence[float], title: str
+) -> str:
+    """The credit of one group, scored whatever its advantages: a group without signal can be looked at too."""
+    credit = module.assign_credit(rollouts, torch.ones(len(rollouts), device=rollouts.token_ids.device))
+    with evaluating(module.model), torch.no_grad():
+        entropy = token_logprobs(module.model, rollouts.token_ids, rollouts.attention_mask, rollouts.response_mask)[1]
+    correct = [bool(c) for c in result.correct]
+    completions = heatmap_completions(
+        rollouts, module.stage.token_bytes, credit.importance, credit.weights, entropy, advantages, correct
+    )
+    scorer = type(module.method.scorer).__name__
+    return render_heatmap(f"{scorer} on {title}", result.question, result.gold, completions)

@@ -1,0 +1,40 @@
+"""What a run took, over all its starts."""
+
+from __future__ import annotations
+
+import time
+from typing import Any
+
+import lightning as L
+
+from oar_lightning.training.module import PHASES, PolicyOptimization
+
+
+class RunSeconds(L.Callback):
+    """Seconds of the fit and of each phase of its steps, carried from start to start by the checkpoint."""
+
+    def __init__(self) -> None:
+        self._before = 0.0
+        self._started: float | None = None
+        self._phases: dict[str, float] = {}
+        self._module: PolicyOptimization | None = None
+
+    def on_train_start(self, trainer: L.Trainer, module: L.LightningModule) -> None:
+        self._started = time.monotonic()
+        if isinstance(module, PolicyOptimization):
+            self._module = module
+            module.former_seconds |= self._phases
+
+    def totals(self) -> dict[str, float]:
+        """``duration_s`` and ``seconds/<phase>``, as final metrics have them."""
+        now = 0.0 if self._started is None else time.monotonic() - self._started
+        return {"duration_s": self._before + now} | {f"seconds/{PHASES[k]}": v for k, v in self._phase_seconds().items()}
+
+    def _phase_seconds(self) -> dict[str, float]:
+        return self._module.phase_seconds() if self._module is not None else self._phases
+
+    def state_dict(self) -> dict[str, Any]:
+        return {"duration": self.totals()["duration_s"], "phases": self._phase_seconds()}
+
+    def load_state_dict(self, state: dict[str, Any]) -> None:
+        self._before, self._phases = float(state["duration"]), dict(state["phases"])

@@ -1,0 +1,184 @@
+"""Problems -> completions, judged and with credit: the first half of a step.
+
+The policy samples, the rewards are judged and the credit assigned; what the second half learns from is an `Experience`.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+import time
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass
+from typing import Any
+
+import lightning as L
+import torch
+from torch import Tensor
+
+from oar_lightning.common.randomness import derive_seed
+from oar_lightning.credit.gate import GateConfig, gate_weights
+from oar_lightning.credit.metrics import credit_metrics
+from oar_lightning.credit.scorers import Scorer, checked_importance
+from oar_lightning.distributed.ranks import gathered, interleaved, rank, ranks
+from oar_lightning.objective.advantage import AdvantageConfig, group_advantages
+from oar_lightning.objective.diagnostics import rollout_metrics
+from oar_lightning.objective.loss import LossConfig
+from oar_lightning.objective.metric_sums import MetricSums
+from oar_lightning.policy.language_model import evaluating, prediction_states, states_fit, token_logprobs
+from oar_lightning.policy.pretrained import Policy
+from oar_lightning.policy.token_budget import TokenBudget
+from oar_lightning.rollout import RolloutStage, SamplingConfig
+from oar_lightning.training.experience import Experience, split_rows
+from oar_lightning.training.slots import UpdatePlan
+from oar_lightning.types import Credit, MathProblem, Rollouts
+
+
+@dataclass(frozen=True)
+class Method:
+    """What makes one algorithm different from another."""
+
+    scorer: Scorer
+    gate: GateConfig
+    advantage: AdvantageConfig
+    loss: LossConfig
+    update: UpdatePlan
+    sampling: SamplingConfig
+
+
+class ExperienceCollector(L.LightningModule):
+    """A policy that samples and is given credit. `reference` is a frozen model, kept out of checkpoints."""
+
+    def __init__(self, policy: Policy, stage: RolloutStage, method: Method, seed: int, reference: Any = None) -> None:
+        super().__init__()
+        self.model = policy.model
+        self.tokenizer = policy.tokenizer
+        self.stage = stage
+        self.method = method
+        self.seed = seed
+        self._reference = (reference,)  # in a tuple: not a submodule, hence neither trained nor saved
+        self._pending: dict[str, float] = {}
+        """Metrics of the current step that are the same on all ranks, or of which the slowest rank's counts."""
+        self._sums = MetricSums()
+
+    @property
+    def budgets(self) -> tuple[TokenBudget, ...]:
+        """What bounds the passes of each phase."""
+        return (self.method.update.budget, self.method.sampling.budget, *self.method.scorer.budgets)
+
+    def collect(self, problems: tuple[MathProblem, ...], step: int) -> Experience:
+        """Sample completions, judge them, assign credit. Drawn from (seed, step, problem's place) alone: runs that differ in
+        method only start from the same completions, however many ranks share the problems."""
+        seeds = [derive_seed(self.seed, "rollout", step, rank() + ranks() * i) for i in range(len(problems))]
+        rollouts = self.stage(self.model, problems, self.method.update.group_size, self.method.sampling, seeds, step)
+        rollouts = self._with_states(rollouts)
+        advantages = self._advantages_over_ranks(rollouts)
+        started = time.perf_counter()
+        credit = self.assign_credit(rollouts, advantages)
+        seconds = time.perf_counter() - started
+        times = {name: value for name, value in rollouts.stats.items() if name.startswith("time/")}
+        self._pending |= times | {"time/score_s": seconds, "credit/seconds": seconds}
+        self._sums.merge([rollout_metrics(rollouts), credit_metrics(rollouts, credit, self.method.gate)])
+        self._sums.add(self.stage.rewards.term_metrics(rollouts.reward_terms))
+        others = {name: value for name, value in rollouts.stats.items() if not name.startswith(("time/", "rewards/"))}
+        self._sums.add_means(others, len(rollouts))
+        scored = int(advantages.ne(0).sum())
+        self._sums.add_means({f"credit/{name}": value for name, value in self.method.scorer.metrics.items()}, scored)
+        return Experience(self._with_logprobs(rollouts), credit)
+
+    def _advantages_over_ranks(self, rollouts: Rollouts) -> Tensor:
+        """The advantages [B] of this rank's completions, normalised over the batch of all ranks where that is asked for.
+
+        The groups are put into the order that they have on one rank, so that sums round alike.
+        """
+        size = rollouts.group_size
+        groups = [list(terms.split(size)) for terms in gathered(rollouts.reward_terms.cpu())]
+        advantages = self.advantages(torch.cat(interleaved(groups)), size)
+        return advantages.view(-1, size)[rank() :: ranks()].flatten().to(rollouts.reward_terms.device)
+
+    def advantages(self, reward_terms: Tensor, group_size: int) -> Tensor:
+        """The group advantages [B] of rewards [B K]."""
+        weights = self.stage.rewards.weight_vector().to(reward_terms.device)
+        return group_advantages(reward_terms, weights, group_size, self.method.advantage)
+
+    def assign_credit(self, rollouts: Rollouts, advantages: Tensor) -> Credit:
+        """A_{i,t} = A_i w_t. Completions with advantage 0 are not scored: no weight could change them."""
+        importance = torch.zeros(rollouts.token_ids.shape, device=rollouts.token_ids.device)
+        active = (advantages != 0).nonzero().flatten()
+        self.method.scorer.metrics = {}
+        if len(active):
+            part = rollouts.select(active)
+            scores = checked_importance(self.method.scorer(self.model, part), part, type(self.method.scorer).__name__)
+            importance = importance.to(scores.dtype)
+            importance[active, rollouts.columns(active)] = scores
+        weights = gate_weights(importance, rollouts.reasoning_mask, self.method.gate).to(advantages.dtype)
+        return Credit((advantages[:, None] * weights).masked_fill(~rollouts.response_mask, 0.0), importance, weights)
+
+    @torch.no_grad()
+    def _with_states(self, rollouts: Rollouts) -> Rollouts:
+        """Where old log-probabilities will be needed and the engine left no states: one pass for them and for the scorer."""
+        if self.method.update.steps_per_rollout == 1 or rollouts.prediction_states is not None:
+            return rollouts
+        if not states_fit(self.model, rollouts.token_ids.numel()):
+            return rollouts
+        states = None
+        with evaluating(self.model):
+            for rows, found in self._in_parts(
+                rollouts, lambda part: prediction_states(self.model, part.attention_mask, part.token_ids)
+            ):
+                states = found.new_zeros(*rollouts.token_ids.shape, found.shape[-1]) if states is None else states
+                states[rows, rollouts.columns(rows)] = found
+        return dataclasses.replace(rollouts, prediction_states=states)
+
+    def _with_logprobs(self, rollouts: Rollouts) -> Rollouts:
+        """Old log-probabilities where a later step needs them (in a single step the policy's own are the old ones),
+        reference ones where the loss has a KL term. The states and the tokens' places in the text have served then."""
+        changes: dict[str, Any] = {"prediction_states": None, "token_spans": ()}
+        if self.method.update.steps_per_rollout > 1:
+            changes["old_logprobs"] = self._detached_logprobs(self.model, rollouts)
+        if self.method.loss.kl_coef:
+            reference = self._reference[0]
+            rollouts = dataclasses.replace(rollouts, prediction_states=None)  # they are the policy's own
+            if reference is not None:
+                changes["ref_logprobs"] = self._detached_logprobs(reference.to(self.device, self.model.dtype), rollouts)
+            else:  # LoRA: the policy without its adapters
+                with self.model.disable_adapter():
+                    changes["ref_logprobs"] = self._detached_logprobs(self.model, rollouts)
+        return dataclasses.replace(rollouts, **changes)
+
+    @torch.no_grad()
+    def _detached_logprobs(self, model: Any, rollouts: Rollouts) -> Tensor:
+        """Log-probabilities [B S] of all completions."""
+        out = torch.zeros(rollouts.token_ids.shape, device=rollouts.token_ids.device)
+        with evaluating(model):
+            for rows, logprobs in self._in_parts(rollouts, lambda part: self._logprobs(model, part, part.prediction_states)[0]):
+                out = out.to(logprobs.dtype)
+                out[rows, rollouts.columns(rows)] = logprobs
+        return out
+
+    def _in_parts(self, rollouts: Rollouts, work: Callable[[Rollouts], Tensor]) -> Iterator[tuple[Tensor, Tensor]]:
+        """Rows, and what comes of `work` on them: in as many parts as the update has micro-batches, with its budget."""
+        update = self.method.update
+        parts = split_rows(torch.arange(len(rollouts)), update.minibatches * update.microbatches)
+
+        def rows(chunk: list[int]) -> Tensor:
+            return torch.tensor(chunk, device=rollouts.token_ids.device)
+
+        lengths = rollouts.attention_mask.sum(1).tolist()
+        for chunk, found in update.budget.over(
+            lengths, lambda chunk: work(rollouts.select(rows(chunk))), [part.tolist() for part in parts]
+        ):
+            yield rows(chunk), found
+
+    def _logprobs(
+        self, model: Any, rollouts: Rollouts, states: Tensor | None = None, decoder: Any = None
+    ) -> tuple[Tensor, Tensor]:
+        return token_logprobs(
+            model,
+            rollouts.token_ids,
+            rollouts.attention_mask,
+            rollouts.response_mask,
+            temperature=self.method.sampling.temperature,
+            entropy_grad=self.method.loss.entropy_coef > 0,
+            states=states,
+            decoder=decoder,
+        )

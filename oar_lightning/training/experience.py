@@ -1,0 +1,65 @@
+"""One batch of rollouts with its credit, how optimizer steps divide it, and its form in a checkpoint."""
+
+from __future__ import annotations
+
+import dataclasses
+from dataclasses import dataclass
+from typing import Any
+
+import torch
+from jaxtyping import Int
+from torch import Tensor
+
+from oar_lightning.common.randomness import generator
+from oar_lightning.training.slots import Slot, UpdatePlan
+from oar_lightning.types import Credit, MathProblem, Rollouts
+
+
+@dataclass(frozen=True)
+class Experience:
+    """Rollouts and the credit assigned to them."""
+
+    rollouts: Rollouts
+    credit: Credit
+
+    def minibatch(self, slot: Slot, update: UpdatePlan, seed: int, rank: int = 0, ranks: int = 1) -> Int[Tensor, " n"]:
+        """The rows of the slot's optimizer step: all of them, or a part in an order drawn anew each inner epoch.
+
+        The order is one of all ranks' rows, and each takes its own of a part, perhaps none: what is in an optimizer step does
+        not depend on the number of ranks.
+        """
+        size = self.rollouts.group_size
+        rows = torch.arange(len(self.rollouts) * ranks)
+        if update.minibatches > 1:
+            rows = torch.randperm(len(rows), generator=generator(seed, "minibatch", slot.rollout, slot.inner_epoch))
+        rows = split_rows(rows, update.minibatches)[slot.minibatch]
+        place = rows // size
+        own = place % ranks == rank
+        return (place[own] // ranks * size + rows[own] % size).to(self.rollouts.token_ids.device)
+
+    def select(self, rows: Int[Tensor, " n"]) -> Experience:
+        """The given rows, cut to the columns they use."""
+        columns = self.rollouts.columns(rows)
+        credit = Credit(**{f.name: getattr(self.credit, f.name)[rows][:, columns] for f in dataclasses.fields(Credit)})
+        return Experience(self.rollouts.select(rows), credit)
+
+    def state_dict(self) -> dict[str, Any]:
+        """Plain containers and tensors only, so that checkpoints load with `weights_only`."""
+        rollouts = {f.name: getattr(self.rollouts, f.name) for f in dataclasses.fields(Rollouts)}
+        rollouts["problems"] = [dataclasses.asdict(p) for p in self.rollouts.problems]
+        credit = {f.name: getattr(self.credit, f.name) for f in dataclasses.fields(Credit)}
+        return {"rollouts": rollouts, "credit": credit}
+
+    @classmethod
+    def from_state_dict(cls, state: dict[str, Any], device: torch.device) -> Experience:
+        def moved(values: dict[str, Any]) -> dict[str, Any]:
+            return {k: v.to(device) if isinstance(v, Tensor) else v for k, v in values.items()}
+
+        rollouts = moved(state["rollouts"])
+        rollouts["problems"] = tuple(MathProblem(**p) for p in rollouts["problems"])
+        return cls(Rollouts(**rollouts), Credit(**moved(state["credit"])))
+
+
+def split_rows(rows: Int[Tensor, " n"], parts: int) -> list[Int[Tensor, " m"]]:
+    """`rows` in order in `parts` pieces of nearly equal size, some empty where there are fewer rows than parts."""
+    return list(rows.tensor_split(parts))

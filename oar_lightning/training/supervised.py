@@ -1,0 +1,122 @@
+"""Warm start: supervised training on worked solutions (maximum likelihood of the solution given the prompt)."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import dataclass
+from typing import Any
+
+import lightning as L
+import torch
+from torch import Tensor
+
+from oar_lightning.data.prompts import PromptTemplate
+from oar_lightning.distributed.frozen import fill_in_frozen, leave_out_frozen
+from oar_lightning.distributed.ranks import gathered, leave_out_step, ranks
+from oar_lightning.objective.metric_sums import MetricSums
+from oar_lightning.policy.language_model import token_logprobs
+from oar_lightning.policy.pretrained import Policy
+from oar_lightning.training.datamodule import dropped_metrics
+from oar_lightning.training.precision import full_by_default
+from oar_lightning.training.schedule import Schedule
+from oar_lightning.types import MathProblem
+
+
+@dataclass(frozen=True)
+class SupervisedConfig:
+    """Batches of demonstrations.
+
+    Args:
+        batch_size: demonstrations per optimizer step, those of all ranks together.
+        max_tokens: longer ones (prompt + solution + EOS) are left out and counted in `too_long_frac`.
+        tokenizer_problems: problems whose texts a fresh policy's tokenizer is trained on.
+    """
+
+    batch_size: int = 128
+    max_tokens: int = 512
+    tokenizer_problems: int = 5000
+
+    def __post_init__(self) -> None:
+        for key in ("batch_size", "max_tokens", "tokenizer_problems"):
+            if getattr(self, key) < 1:
+                raise ValueError(f"supervised.{key} must be >= 1, got {getattr(self, key)}")
+
+
+class SupervisedWarmStart(L.LightningModule):
+    """Cross-entropy on the solution's tokens and EOS, averaged over the tokens of the batch."""
+
+    def __init__(
+        self,
+        policy: Policy,
+        prompt: PromptTemplate,
+        config: SupervisedConfig,
+        optimizer: Callable[..., torch.optim.Optimizer],
+        schedule: Schedule,
+    ) -> None:
+        super().__init__()
+        self.model = policy.model
+        self.tokenizer = policy.tokenizer
+        self.prompt = prompt
+        self.config = config
+        self.make_optimizer = optimizer
+        self.schedule = schedule
+        self._tokens = 0
+
+    @full_by_default()
+    def training_step(self, batch: list[MathProblem], batch_idx: int) -> Tensor | None:
+        encoded = [self.encode(problem) for problem in batch]
+        kept = [(p, s) for p, s in encoded if len(p) + len(s) <= self.config.max_tokens]
+        sums = MetricSums()
+        sums.add({"too_long_frac": (float(len(batch) - len(kept)), float(len(batch)))})
+        self._tokens = sum(gathered(sum(len(s) for _, s in kept)))
+        loss = None
+        # a rank whose demonstrations are all too long runs the first's beginning along with weight 0, as all have to
+        rows = kept or ([(encoded[0][0][:1], encoded[0][1][:1])] if ranks() > 1 else [])
+        if rows:
+            ids, attention, solution = pad_right(rows, self.tokenizer.pad_token_id, self.device)
+            logprobs, entropy = token_logprobs(self.model, ids, attention, solution)
+            weight = 1.0 / self._tokens if kept else 0.0
+            loss = -logprobs.sum() * weight * ranks()  # the strategies average over ranks
+            if kept:
+                count = float(solution.sum())
+                sums.add({"loss": (-float(logprobs.detach().sum()), count), "entropy": (float(entropy.detach().sum()), count)})
+        metrics = MetricSums().merge(gathered(sums)).means() | dropped_metrics(self.trainer)
+        metrics["learning_rate"] = self.trainer.optimizers[0].param_groups[0]["lr"]
+        for logger in self.trainer.loggers:
+            logger.log_metrics(metrics, step=self.trainer.global_step)
+        if "loss" in metrics:
+            self.log("loss", metrics["loss"], prog_bar=True, logger=False, batch_size=1)
+        return loss
+
+    def on_before_optimizer_step(self, optimizer: torch.optim.Optimizer) -> None:
+        if not self._tokens:
+            self.zero_grad()  # no rank has anything to learn: as with one, where no pass is made
+        leave_out_step(self.trainer, not self._tokens)
+
+    def encode(self, problem: MathProblem) -> tuple[list[int], list[int]]:
+        """Ids of the prompt and of the solution, encoded apart as a rollout's are, EOS last."""
+        if not problem.solution:
+            raise ValueError(f"problem {problem.id} has no solution to learn from; warm_start needs data solution_column")
+        prompt = self.tokenizer(self.prompt.render(problem), add_special_tokens=False).input_ids
+        solution = self.tokenizer(problem.solution, add_special_tokens=False).input_ids
+        return prompt, [*solution, self.tokenizer.eos_token_id]
+
+    def on_save_checkpoint(self, checkpoint: dict[str, Any]) -> None:
+        leave_out_frozen(self, checkpoint)
+
+    def on_load_checkpoint(self, checkpoint: dict[str, Any]) -> None:
+        fill_in_frozen(self, checkpoint)
+
+    def configure_optimizers(self) -> Any:
+        trained = [p for p in self.model.parameters() if p.requires_grad]
+        return self.schedule.with_optimizer(self.make_optimizer(trained), int(self.trainer.max_steps))
+
+
+def pad_right(rows: list[tuple[list[int], list[int]]], pad: int, device: torch.device) -> tuple[Tensor, Tensor, Tensor]:
+    """Ids, attention mask and mask of the second part for rows of (prompt, solution)."""
+    width = max(len(p) + len(s) for p, s in rows)
+    ids = torch.tensor([[*p, *s, *[pad] * (width - len(p) - len(s))] for p, s in rows], device=device)
+    column = torch.arange(width, device=device)
+    start = torch.tensor([[len(p)] for p, _ in rows], device=device)
+    end = torch.tensor([[len(p) + len(s)] for p, s in rows], device=device)
+    return ids, column < end, (column >= start) & (column < end)

@@ -1,0 +1,81 @@
+"""Config -> problem sources, and what of them is dropped."""
+
+from __future__ import annotations
+
+import itertools
+from collections.abc import Mapping
+from typing import Any
+
+from hydra.utils import instantiate
+from omegaconf import DictConfig
+
+from oar_lightning.common.config_check import ConfigError
+from oar_lightning.data.decontamination import Contamination
+from oar_lightning.data.filters import AnyOf, Decontamination, PromptLength
+from oar_lightning.data.prompts import PromptTemplate
+from oar_lightning.data.stream import Keep, ProblemSource, benchmark_problems, is_endless
+from oar_lightning.types import MathProblem
+
+
+def build_train(cfg: DictConfig) -> ProblemSource:
+    """The training problems, read as far as the first.
+
+    Raises:
+        ConfigError: where there are none to choose from.
+    """
+    if cfg.data.get("train") is None:
+        raise ConfigError(
+            f"data={cfg.data.name} is for evaluation only (data.train=null); choose training problems too, "
+            f"e.g. data=math, or data/train=math beside data={cfg.data.name}"
+        )
+    return _source(cfg.data.train, "data.train")
+
+
+def build_benchmarks(cfg: DictConfig) -> dict[str, ProblemSource]:
+    """The evaluation sets by name, each read as far as its first problem."""
+    nodes = (cfg.data.get("evaluation") or {}).items()
+    return {str(name): _source(node, f"data.evaluation.{name}") for name, node in nodes}
+
+
+def _source(node: Any, where: str) -> ProblemSource:
+    source = instantiate(node, _convert_="all")
+    if not isinstance(source, ProblemSource):
+        raise ConfigError(
+            f"{where}._target_={node.get('_target_')} makes a {type(source).__name__}, which is no ProblemSource: "
+            "it needs __iter__() and shuffled(seed, epoch, start)"
+        )
+    try:  # what cannot be reached or read should fail here, not after a model is loaded
+        first = next(iter(source), None)
+    except ValueError as error:
+        raise ConfigError(f"{where}: {error}") from error
+    if first is None:
+        raise ConfigError(f"{where} has no problem; name other data")
+    return source
+
+
+def check_data_options(cfg: DictConfig) -> None:
+    if not isinstance(cfg.data.get("decontaminate", False), bool):
+        raise ConfigError(f"data.decontaminate must be true or false, got {cfg.data.decontaminate!r}")
+    tokens = cfg.data.get("max_prompt_tokens")
+    if tokens is not None and (not isinstance(tokens, int) or isinstance(tokens, bool) or tokens < 1):
+        raise ConfigError(f"data.max_prompt_tokens must be an integer >= 1, or null for no limit, got {tokens!r}")
+
+
+def build_keep(
+    cfg: DictConfig, benchmarks: Mapping[str, ProblemSource], problems: int | None, prompt: PromptTemplate, tokenizer: Any
+) -> Keep:
+    """Which training problems to drop, and why: data.decontaminate (against the benchmarks) and data.max_prompt_tokens."""
+    rules: list[Keep] = []
+    if cfg.data.get("decontaminate"):
+        evaluated = whole_benchmarks(benchmarks, problems)
+        rules.append(Decontamination(Contamination(itertools.chain.from_iterable(evaluated.values()))))
+    if cfg.data.get("max_prompt_tokens") is not None:
+        rules.append(PromptLength(prompt, tokenizer, int(cfg.data.max_prompt_tokens)))
+    return AnyOf(tuple(rules))
+
+
+def whole_benchmarks(benchmarks: Mapping[str, ProblemSource], problems: int | None) -> dict[str, list[MathProblem]]:
+    """All problems of each benchmark; of an endless one the first `problems`, as many as are evaluated."""
+    return {
+        name: benchmark_problems(source, problems if is_endless(source) else None, name) for name, source in benchmarks.items()
+    }

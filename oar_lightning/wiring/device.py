@@ -1,0 +1,42 @@
+"""Seeds, threads, device and precision of a process."""
+
+from __future__ import annotations
+
+import contextlib
+import logging
+import os
+from typing import Any
+
+import lightning as L
+import torch
+
+log = logging.getLogger(__name__)
+
+
+def seed_everything(seed: int) -> None:
+    L.seed_everything(seed, workers=True, verbose=False)
+
+
+def set_threads(threads: int | None) -> None:
+    if threads is not None:
+        os.environ["OMP_NUM_THREADS"] = str(threads)  # Lightning's launcher of several ranks would choose for itself
+        torch.set_num_threads(threads)
+
+
+def choose_device(accelerator: str) -> torch.device:
+    """Where a task without a Trainer runs: on a GPU where `trainer.accelerator` asks for one that is there, else on the CPU."""
+    if accelerator not in ("gpu", "cuda", "auto"):
+        return torch.device("cpu")
+    if torch.cuda.is_available():
+        return torch.device("cuda")
+    if accelerator != "auto":
+        log.warning("trainer.accelerator=%s: there is no GPU here, so this runs on the CPU", accelerator)
+    return torch.device("cpu")
+
+
+def mixed_precision(precision: object, device: torch.device) -> contextlib.AbstractContextManager[Any]:
+    """What a Trainer's `precision` does to forward passes: `bf16-mixed` and `16-mixed` autocast, others change nothing."""
+    dtypes = {"bf16-mixed": torch.bfloat16, "16-mixed": torch.float16}
+    if str(precision) not in dtypes:
+        return contextlib.nullcontext()
+    return torch.autocast(device.type, dtypes[str(precision)])

@@ -1,0 +1,122 @@
+"""Which checkpoint a run goes on from, and whether it can."""
+
+from __future__ import annotations
+
+import logging
+from dataclasses import dataclass
+from pathlib import Path
+
+import torch
+from hydra.core.hydra_config import HydraConfig
+from omegaconf import DictConfig
+
+from oar_lightning.common.config_check import ConfigError
+from oar_lightning.distributed.deepspeed_checkpoint import Layout, check_checksums, read_summary
+from oar_lightning.distributed.launch import is_restart
+from oar_lightning.sweep.trial import current_ticket, job_folder
+from oar_lightning.training.callbacks.checkpoint import PREVIOUS
+
+log = logging.getLogger(__name__)
+
+
+def find_checkpoint(cfg: DictConfig) -> Path | None:
+    """The checkpoint to continue from: `ckpt_path`, or with `resume=true` the newest of this name and seed; a trial of a sweep
+    that was interrupted has its own, and so has a job that Slurm or torchrun starts again.
+
+    Raises:
+        ConfigError: where there is none.
+    """
+    if (folder := job_folder()) is not None and current_ticket() is not None:
+        own = folder / "checkpoints" / "last.ckpt"
+        if own.exists():
+            return own
+    if is_restart():
+        own = Path(HydraConfig.get().runtime.output_dir) / "checkpoints" / "last.ckpt"
+        if own.exists():
+            return own
+    if cfg.ckpt_path is not None:
+        path = Path(cfg.ckpt_path).expanduser().absolute()  # not resolved: last.ckpt may be a link
+        path = path / "checkpoints" / "last.ckpt" if (path / "checkpoints").is_dir() else path
+        if not (path.is_file() or (path.is_dir() and path.suffix == ".ckpt")):
+            raise ConfigError(f"ckpt_path={cfg.ckpt_path}: no such file; give a run's folder or its checkpoints/last.ckpt")
+        return path
+    if not cfg.resume:
+        return None
+    folder = Path(cfg.output_root).resolve() / str(cfg.name) / f"seed{cfg.seed}"
+    found = sorted(folder.glob("*/checkpoints/last.ckpt"), key=lambda p: p.stat().st_mtime)
+    if not found:
+        raise ConfigError(f"resume=true: no checkpoint under {folder}; start without resume, or give ckpt_path=<file>")
+    return found[-1]
+
+
+@dataclass(frozen=True)
+class Saved:
+    """A checkpoint, the optimizer step it was saved at, the MLflow run it belongs to, and how DeepSpeed has divided it.
+
+    `layout` is None for a file, of any other strategy.
+    """
+
+    checkpoint: Path
+    step: int
+    run_id: str | None
+    layout: Layout | None = None
+
+
+def read_saved(checkpoint: Path, max_steps: int | None, fallback: bool = False) -> Saved:
+    """What a checkpoint tells without loading it into a model; with `fallback`, where it cannot be read, the one before it.
+
+    Raises:
+        ConfigError: for a file that is no checkpoint, or of a run that has nothing left to do (with `max_steps`).
+    """
+    previous = checkpoint.with_name(PREVIOUS)
+    try:
+        saved = _saved(checkpoint)
+    except Exception as error:
+        if checkpoint == previous or not previous.exists():
+            raise ConfigError(f"ckpt_path={checkpoint}: not a readable checkpoint of this project ({error})") from error
+        if not fallback:
+            raise ConfigError(
+                f"ckpt_path={checkpoint}: not a readable checkpoint of this project ({error}); ckpt_fallback=true goes on from "
+                f"the one before it, {previous.name}"
+            ) from error
+        log.warning("%s cannot be read (%s); going on from %s", checkpoint, error, previous)
+        return read_saved(previous, max_steps)
+    # a trial that was killed at its very end has its results to report
+    if max_steps is not None and saved.step >= max_steps and current_ticket() is None:
+        raise ConfigError(
+            f"{checkpoint} is at step {saved.step} and trainer.max_steps={max_steps}: nothing is left to do; "
+            "raise trainer.max_steps"
+        )
+    return saved
+
+
+def _saved(checkpoint: Path) -> Saved:
+    """What it tells, its checksums compared."""
+    if checkpoint.is_dir():
+        summary = read_summary(checkpoint)
+        return Saved(checkpoint, summary.global_step, summary.mlflow_run_id, summary.layout)
+    state = torch.load(checkpoint, map_location="cpu", weights_only=True, mmap=True)
+    check_checksums(checkpoint)
+    return Saved(checkpoint, int(state["global_step"]), state["mlflow_run_id"])
+
+
+def check_layout(saved: Saved, own: Layout | None) -> None:
+    """Refuse a checkpoint that this run's strategy cannot go on with; `own`: how it divides its checkpoints, where it does.
+
+    Raises:
+        ConfigError: names what the checkpoint needs.
+    """
+    if saved.layout == own:
+        return
+    remedy = f"start a new run from its policy: task=export ckpt_path={saved.checkpoint}, then policy=hf policy.name=<folder>"
+    if saved.layout is None:
+        raise ConfigError(
+            f"ckpt_path={saved.checkpoint} is a checkpoint of trainer=ddp or of one process and cannot go on under DeepSpeed; "
+            f"resume with that trainer, or {remedy}"
+        )
+    stage, count = saved.layout.zero_stage, saved.layout.ranks
+    now = f"this run has stage {own.zero_stage} on {own.ranks}" if own else "this run has another strategy"
+    raise ConfigError(
+        f"ckpt_path={saved.checkpoint} was written by DeepSpeed's ZeRO stage {stage} on {count} ranks, and {now}; set "
+        f"trainer=deepspeed_zero{stage} and trainer.devices (times trainer.num_nodes) to {count}, or {remedy}"
+    )

@@ -1,0 +1,110 @@
+"""Config -> the cheap objects of a run, built and thereby checked before a model is loaded or a database created."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+from hydra.utils import instantiate
+from omegaconf import DictConfig
+
+from oar_lightning.answers.reward import Rewards
+from oar_lightning.answers.span import AnswerFormat
+from oar_lightning.common.config_check import READS_TRAINING_DATA, ConfigError
+from oar_lightning.credit.scorers import Uniform, as_scorer
+from oar_lightning.data.stream import ProblemSource
+from oar_lightning.evaluation.evaluate import EvaluationConfig
+from oar_lightning.policy.fresh import FreshPolicy
+from oar_lightning.policy.pretrained import PretrainedPolicy
+from oar_lightning.rollout import EngineConfig
+from oar_lightning.training.callbacks import DivergenceConfig
+from oar_lightning.training.collector import Method
+from oar_lightning.training.schedule import Schedule
+from oar_lightning.training.supervised import SupervisedConfig
+from oar_lightning.wiring.data import build_benchmarks, build_train, check_data_options
+
+
+@dataclass(frozen=True)
+class Settings(Method):
+    """Every cheap object of a run, built and thereby checked: its method, and what that is applied to."""
+
+    policy: PretrainedPolicy | FreshPolicy
+    engine: EngineConfig
+    answer: AnswerFormat
+    rewards: Rewards
+    schedule: Schedule
+    evaluation: EvaluationConfig
+    supervised: SupervisedConfig
+    divergence: DivergenceConfig
+    train: ProblemSource | None
+    benchmarks: dict[str, ProblemSource]
+
+
+def build_settings(cfg: DictConfig) -> Settings:
+    """Build and check everything that costs nothing.
+
+    Raises:
+        ConfigError: for combinations that cannot work or would silently do something else.
+        ValueError: from the settings themselves.
+    """
+    settings = Settings(
+        policy=instantiate(cfg.policy),
+        scorer=as_scorer(instantiate(cfg.scorer)),
+        gate=instantiate(cfg.gate),
+        advantage=instantiate(cfg.advantage),
+        loss=instantiate(cfg.loss),
+        update=instantiate(cfg["update"]),
+        sampling=instantiate(cfg.rollout),
+        engine=instantiate(cfg.engine),
+        answer=instantiate(cfg.answer, _convert_="all"),
+        rewards=instantiate(cfg.reward, _convert_="all"),
+        schedule=instantiate(cfg.schedule),
+        evaluation=instantiate(cfg.evaluation),
+        supervised=instantiate(cfg.supervised),
+        divergence=instantiate(cfg.divergence),
+        train=build_train(cfg) if cfg.task in READS_TRAINING_DATA else None,
+        benchmarks=build_benchmarks(cfg),
+    )
+    settings.schedule.check()
+    _check_combinations(settings, cfg)
+    return settings
+
+
+def _check_combinations(settings: Settings, cfg: DictConfig) -> None:
+    uniform = isinstance(settings.scorer, Uniform) or settings.gate.mode == "off"
+    if settings.loss.ratio == "sequence" and not uniform:
+        raise ConfigError(
+            "loss.ratio=sequence has one ratio for a whole completion and cannot carry token weights of "
+            f"{type(settings.scorer).__name__}; use loss=gspo_token (loss.ratio=sequence_token) or scorer=uniform"
+        )
+    if settings.sampling.temperature == 0 and cfg.task == "train":
+        raise ConfigError(
+            "rollout.temperature=0 samples the same completion for a whole group, so no advantage is ever non-zero; "
+            "set rollout.temperature > 0, e.g. 1.0"
+        )
+    if cfg.task == "train" and isinstance(settings.policy, FreshPolicy):
+        raise ConfigError(
+            "policy=fresh is a random policy, which task=train cannot learn from; train it first with "
+            "+experiment=warm_start, then pass policy=hf policy.name=<its folder>"
+        )
+    if settings.loss.reduction == "bnpo" and settings.update.budget.auto:
+        raise ConfigError(
+            "update.token_budget=auto divides a step as memory allows, on which loss.reduction=bnpo depends; set "
+            "update.token_budget to a number or null, or loss.reduction=dapo, the same mean over the whole step"
+        )
+    settings.engine.check(settings.sampling)
+    check_data_options(cfg)
+    if cfg.optimizer.get("fused") and "mixed" in str(cfg.trainer.precision) and cfg.trainer.get("gradient_clip_val"):
+        raise ConfigError(
+            f"optimizer.fused=true with trainer.precision={cfg.trainer.precision} cannot clip gradients in Lightning; set "
+            "optimizer.fused=null, trainer.precision=bf16-true or trainer.gradient_clip_val=0"
+        )
+    if "accumulate_grad_batches" in cfg.trainer:
+        raise ConfigError("trainer.accumulate_grad_batches is set by the update plan; use update.microbatches instead")
+    if settings.evaluation.problems is not None and not settings.benchmarks:
+        raise ConfigError("data.evaluation names no benchmark; name at least one source, e.g. data.evaluation.test")
+    check_accuracy(settings.rewards)
+
+
+def check_accuracy(rewards: Rewards) -> None:
+    if "accuracy" not in rewards.terms:
+        raise ConfigError(f"reward.terms must include accuracy (evaluation counts by it), got {sorted(rewards.terms)}")

@@ -1,0 +1,151 @@
+"""The audit: counts by hand on small files, errors that name the line, and the command."""
+
+from __future__ import annotations
+
+import gzip
+import json
+import re
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+from support.commands import run
+from support.composing import composed
+
+from oar_lightning.answers.audit import audit, read_rows
+from oar_lightning.answers.span import AnswerFormat
+from oar_lightning.answers.verifier import Verifier, VerifierConfig
+from oar_lightning.tasks.audit import prepare
+
+
+@pytest.fixture(scope="module")
+def verifier() -> Iterator[Verifier]:
+    verifier = Verifier(VerifierConfig(timeout_s=1.0))
+    yield verifier
+    verifier.close()
+
+
+def write(path: Path, rows: list[Any]) -> Path:
+    text = "\n".join(r if isinstance(r, str) else json.dumps(r) for r in rows) + "\n"
+    path.write_bytes(gzip.compress(text.encode()) if path.suffix == ".gz" else text.encode())
+    return path
+
+
+PROBLEMS = [
+    {"id": "a", "solution": "So \\boxed{18}.", "answer": "18"},
+    {"id": "b", "solution": "3 + 4 = 7\n#### 7", "answer": 7},
+    {"id": "c", "solution": "So it is 5.", "answer": "5"},
+    {"id": "d", "solution": "So \\boxed{6}.", "answer": "5"},
+    {"id": "e", "solution": "So \\boxed{6}.", "answer": ""},
+    {"id": "f", "answer": "\\frac{1}{2}"},
+]
+
+
+def test_problems(tmp_path: Path, verifier: Verifier) -> None:
+    seen: list[int] = []
+    rows = read_rows(write(tmp_path / "p.jsonl.gz", PROBLEMS))
+    found = audit("p", rows, AnswerFormat(), verifier, seen.append).to_json()
+    seconds = found.pop("seconds")
+    assert 0 <= seconds < 10
+    assert found.pop("misses") == [
+        {"id": "c", "gold": "5", "stated": None, "verdict": "correct", "reason": "no answer marker"},
+        {"id": "d", "gold": "5", "stated": "6", "verdict": "incorrect", "reason": "not judged equal"},
+        {"id": "e", "gold": "", "stated": "6", "verdict": "incorrect", "reason": "no gold answer"},
+    ]
+    assert found == {
+        "file": "p",
+        "rows": 6,
+        "with_gold": 5,
+        "extracted": 5,
+        "verified": 4,
+        "no_marker": 1,
+        "unparseable": 0,
+        "timeouts": 0,
+    }
+    assert seen == [6]
+
+
+OUTPUTS = [
+    {"id": "tp", "completion": "A: 18", "answer": "18", "is_correct": True},
+    {"id": "tn", "completion": "\\boxed{7}", "answer": "18", "is_correct": False},
+    {"id": "fn", "completion": "\\boxed{7}", "answer": "18", "is_correct": True},
+    {"id": "fp", "completion": "\\boxed{18}", "answer": "18", "is_correct": False},
+    {"id": "none", "completion": "I do not know", "answer": "18", "is_correct": False},
+    {"id": "cut", "completion": "A: 1", "answer": "1", "is_correct": False, "truncated": True},
+    {"id": "long", "completion": "\\boxed{" + "1" * 2000 + "}", "answer": "1", "is_correct": False},
+    {"id": "tower", "completion": "\\boxed{9^{9^{9^{9}}}}", "answer": "1", "is_correct": False},
+    {"id": "unlabelled", "completion": "\\boxed{18}", "answer": "18"},
+]
+
+
+def test_labelled_outputs(tmp_path: Path, verifier: Verifier) -> None:
+    found = audit("o", read_rows(write(tmp_path / "o.jsonl", OUTPUTS)), AnswerFormat(), verifier).to_json()
+    assert [found[k] for k in ("tp", "fp", "fn", "tn")] == [1, 1, 1, 5]
+    assert found["agreement"] == 6 / 8
+    assert [d["id"] for d in found["disagreements"]] == ["fn", "fp"]
+    assert [m["id"] for m in found["misses"]] == ["none", "cut"]
+    counts = ("rows", "with_gold", "extracted", "verified", "no_marker", "unparseable", "timeouts")
+    assert [found[k] for k in counts] == [9, 9, 7, 3, 2, 1, 1]
+
+
+def test_an_empty_file_has_no_rows(tmp_path: Path, verifier: Verifier) -> None:
+    assert audit("e", read_rows(write(tmp_path / "e.jsonl", [])), AnswerFormat(), verifier).to_json()["rows"] == 0
+
+
+@pytest.mark.parametrize(
+    ("row", "reason"),
+    [
+        ("{", "is not JSON"),
+        ([1], "has neither completion, solution nor answer"),
+        ({"problem": "q"}, "has neither completion, solution nor answer"),
+        ({"completion": "x"}, "has a completion but no answer"),
+        ({"completion": "x", "answer": "1", "is_correct": "yes"}, "has is_correct='yes', which must be true or false"),
+    ],
+)
+def test_a_bad_row_is_named_by_its_line(tmp_path: Path, row: Any, reason: str) -> None:
+    path = write(tmp_path / "x.jsonl", [PROBLEMS[0], row])
+    with pytest.raises(ValueError, match=reason) as error:
+        read_rows(path)
+    assert str(error.value).startswith(f"audit.files: {path}:2 ")
+
+
+def test_files_that_cannot_be_read_are_named(tmp_path: Path) -> None:
+    with pytest.raises(ValueError, match=r"audit\.files: .*gone\.jsonl cannot be read"):
+        read_rows(tmp_path / "gone.jsonl")
+    torn = tmp_path / "torn.jsonl.gz"
+    torn.write_bytes(gzip.compress(b'{"answer": "1"}\n' * 99)[:-9])
+    with pytest.raises(ValueError, match=r"torn\.jsonl\.gz cannot be read"):
+        read_rows(torn)
+
+
+def test_the_command_prints_a_table_and_writes_one_object_a_file(tmp_path: Path) -> None:
+    write(tmp_path / "p.jsonl.gz", PROBLEMS)
+    write(tmp_path / "o.jsonl", OUTPUTS)
+    done = run(tmp_path, "task=audit", "audit.files=[p.jsonl.gz,o.jsonl]", "audit.output=deep/out.json")
+    assert done.code == 0, done.shown
+    assert "75.00 %" in done.stdout
+    assert "not judged equal" in done.stdout
+    first, second = json.loads((tmp_path / "deep" / "out.json").read_text())
+    assert (first["file"], first["rows"], second["file"], second["rows"]) == ("p.jsonl.gz", 6, "o.jsonl", 9)
+    assert "agreement" not in first
+    assert second["agreement"] == 0.75
+
+
+@pytest.mark.parametrize(
+    ("overrides", "message"),
+    [
+        ([], "audit.files is empty; name JSONL files"),
+        (["audit.files=[p.jsonl]", "audit.output=p.jsonl/out.json"], "audit.output=p.jsonl/out.json cannot be written"),
+        (["audit.files=[gone.jsonl]"], "audit.files: gone.jsonl cannot be read"),
+    ],
+)
+@pytest.mark.usefixtures("hydra_conf")
+def test_bad_settings_are_told_before_the_work(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, overrides: list[str], message: str
+) -> None:
+    monkeypatch.chdir(tmp_path)
+    write(tmp_path / "p.jsonl", PROBLEMS)
+    cfg = composed("task=audit", *overrides)
+    with pytest.raises(ValueError, match=re.escape(message)):
+        prepare(cfg)

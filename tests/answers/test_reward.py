@@ -1,0 +1,113 @@
+"""Reward terms, their weights and metrics."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Sequence
+
+import pytest
+
+from oar_lightning.answers.reward import Accuracy, Completion, Format, FunctionReward, Rewards, SoftOverlong
+from oar_lightning.types import MathProblem
+
+
+def completion(answer: str | None, truncated: bool = False) -> Completion:
+    return Completion(f"text {answer}", answer, truncated, 5)
+
+
+def problems(*golds: str) -> list[MathProblem]:
+    return [MathProblem("q", gold) for gold in golds]
+
+
+COMPLETIONS = [completion("5.0"), completion("6"), completion(None), completion("5", truncated=True)]
+
+
+def test_accuracy_judges_by_value_and_counts_verdicts() -> None:
+    accuracy = Accuracy()
+    assert accuracy(problems("5", "5", "5", "5"), COMPLETIONS) == [1.0, 0.0, 0.0, 1.0]
+    assert accuracy.verdicts == {"correct": 2, "incorrect": 2}
+    accuracy(problems("5"), [completion("x" * 2000)])
+    assert accuracy.verdicts == {"unparseable": 1}, "each call counts anew"
+
+
+def test_format_wants_an_answer_and_an_end() -> None:
+    assert Format()(problems("5", "5", "5", "5"), COMPLETIONS) == [1.0, 1.0, 0.0, 0.0]
+
+
+class Twice:
+    """A plug-in that applies to some problems only."""
+
+    def __call__(self, problems: Sequence[MathProblem], completions: Sequence[Completion]) -> list[float | None]:
+        return [None if c.answer is None else 2.0 * c.num_tokens for c in completions]
+
+
+def test_columns_metrics_and_weights() -> None:
+    rewards = Rewards({"accuracy": Accuracy(), "format": Format(), "twice": Twice()}, {"format": 0.25})
+    terms, metrics = rewards(problems("5", "5", "5", "5"), COMPLETIONS)
+    assert terms[:, 0].tolist() == [1, 0, 0, 1]
+    assert terms[:, 1].tolist() == [1, 1, 0, 0]
+    assert terms[:2, 2].tolist() == [10, 10]
+    assert math.isnan(terms[2, 2])
+    assert rewards.weight_vector().tolist() == [1.0, 0.25, 1.0]
+    assert metrics == {
+        "rewards/accuracy": 0.5,
+        "rewards/format": 0.5,
+        "rewards/twice": 10.0,
+        "verdict/correct": 0.5,
+        "verdict/incorrect": 0.5,
+        "verdict/unparseable": 0.0,
+        "verdict/timeout": 0.0,
+    }
+
+
+def test_a_term_that_applies_to_none_is_not_a_number() -> None:
+    terms, metrics = Rewards({"twice": Twice()})(problems("5"), [completion(None)])
+    assert terms.shape == (1, 1)
+    assert math.isnan(terms[0, 0])
+    assert math.isnan(metrics["rewards/twice"])
+
+
+def test_errors_name_the_key() -> None:
+    with pytest.raises(ValueError, match=r"reward\.terms is empty"):
+        Rewards({})
+    with pytest.raises(ValueError, match=r"reward\.weights names \['acuracy'\].*\['accuracy'\]"):
+        Rewards({"accuracy": Accuracy()}, {"acuracy": 1.0})
+
+    class Short:
+        def __call__(self, problems: Sequence[MathProblem], completions: Sequence[Completion]) -> list[float]:
+            return [1.0]
+
+    with pytest.raises(ValueError, match=r"reward\.terms\.short gave 1 values for 4 completions"):
+        Rewards({"short": Short()})(problems("5", "5", "5", "5"), COMPLETIONS)
+
+
+def test_soft_overlong_is_dapos_ramp() -> None:
+    """0 up to max - buffer, then -(length - (max - buffer)) / buffer, -1 at the limit."""
+
+    def punished(term: SoftOverlong, *lengths: int) -> list[float]:
+        completions = [Completion("", None, n >= 100, n) for n in lengths]
+        return term(problems(*["5"] * len(lengths)), completions)
+
+    assert punished(SoftOverlong(100, 40), 1, 60, 70, 80, 99, 100) == pytest.approx([0, 0, -0.25, -0.5, -39 / 40, -1])
+    assert punished(SoftOverlong(100), 80, 90, 100) == pytest.approx([0, -0.5, -1])
+    assert punished(SoftOverlong(1), 0, 1) == [0, -1]
+
+
+@pytest.mark.parametrize("buffer", [0, -1, 101])
+def test_a_buffer_that_does_not_fit_names_its_key(buffer: int) -> None:
+    with pytest.raises(ValueError, match=rf"overlong\.buffer must be in 1\.\.max_tokens=100 or null, got {buffer}"):
+        SoftOverlong(100, buffer)
+
+
+def half(problems: Sequence[MathProblem], completions: Sequence[Completion]) -> list[float]:
+    return [0.5] * len(completions)
+
+
+def test_a_reward_function_by_its_import_path() -> None:
+    assert FunctionReward(f"{__name__}.half")(problems("1", "2"), COMPLETIONS[:2]) == [0.5, 0.5]
+
+
+@pytest.mark.parametrize("path", ["no_such_module.f", "math.no_such_function", "math.pi", "half", ""])
+def test_a_path_that_is_no_function_is_refused(path: str) -> None:
+    with pytest.raises(ValueError, match=rf"reward function path={path}"):
+        FunctionReward(path)

@@ -1,0 +1,87 @@
+"""Fills: held against whole forward passes over the replaced texts, and the drawn ones against their distributions."""
+
+from __future__ import annotations
+
+import pytest
+import torch
+from support.families import texts
+from support.toy import gpt2, padded
+
+from oar_lightning.credit.scorers import OarP, OarPApproximate, ProbeSchedule
+from oar_lightning.credit.scorers.oar_p.fills import FILLS, _draw
+from oar_lightning.credit.scorers.oar_p.texts import texts_until_answer
+from oar_lightning.credit.scorers.probes import PROBES
+from oar_lightning.policy.decoder import ModuleDecoder
+from oar_lightning.policy.language_model import embed
+
+
+@pytest.mark.parametrize("probe", PROBES)
+@pytest.mark.parametrize("fill", FILLS)
+def test_scores_are_those_of_whole_passes_over_the_filled_embeddings(fill, probe):
+    model, rollouts = gpt2().double().eval(), texts()
+    scores = OarP(ProbeSchedule(probe), fill=fill, seed=3)(model, rollouts)
+    with torch.no_grad():
+        whole = texts_until_answer(rollouts, PROBES[probe])
+        fills = FILLS[fill](model, ModuleDecoder(model), whole, rollouts.pad_token_id, 3)
+        for row in range(len(scores)):
+            first = int(whole.first[row])
+            ids, own = whole.token_ids[row, first:], fills[row, first:]
+            place = PROBES[probe].locate(whole.answer[row : row + 1, first:], ids[None])
+
+            def outcome(embeds, place=place):
+                logits = model(inputs_embeds=embeds[None]).logits
+                return PROBES[probe].outcome(logits[:, place.before[0]], place.token_ids, place.valid)
+
+            clean, expected = outcome(embed(model, ids[None])[0]), []
+            for position in whole.reasoning[row, first:].nonzero().flatten().tolist():
+                embeds = embed(model, ids[None])[0].clone()
+                embeds[position] = own[position]
+                expected.append(PROBES[probe].distance(clean, outcome(embeds)))
+            torch.testing.assert_close(scores[row, rollouts.reasoning_mask[row]], torch.cat(expected), rtol=1e-9, atol=1e-12)
+
+
+@pytest.mark.parametrize("fill", ["random_token", "model_sample"])
+def test_draws_depend_on_the_text_and_the_seed_alone(fill):
+    model, rollouts = gpt2().double().eval(), texts()
+    score = OarP(fill=fill)
+    expected = score(model, rollouts)
+    alone = padded(rollouts.select(torch.tensor([3])), left=2, right=1)
+    actual = score(model, alone)[alone.reasoning_mask]
+    torch.testing.assert_close(actual, expected[3, rollouts.reasoning_mask[3]], rtol=1e-7, atol=1e-12)
+    assert not torch.equal(OarP(fill=fill, seed=1)(model, rollouts), expected)
+
+
+def test_the_model_draws_by_its_prediction_without_the_token():
+    probabilities = torch.tensor([0.1, 0.2, 0.3, 0.4], dtype=torch.float64)
+    n = 20000
+    uniforms = (torch.arange(n) + 0.5) / n
+    drawn = _draw(probabilities.log().expand(n, -1), torch.full((n,), 2), uniforms)
+    shares = torch.bincount(drawn, minlength=4) / n
+    torch.testing.assert_close(shares.double(), torch.tensor([1, 2, 0, 4]).double() / 7, rtol=0, atol=1e-3)
+    edge = _draw(probabilities.log().expand(2, -1), torch.tensor([3, 0]), torch.tensor([1 - 1e-12, 0.0], dtype=torch.float64))
+    assert edge.tolist() == [2, 1]
+
+
+def test_random_tokens_are_spread_evenly():
+    model, whole = gpt2(), texts_until_answer(texts(), PROBES["last"])
+    weight = model.get_input_embeddings().weight
+    counts = torch.zeros(len(weight))
+    for seed in range(200):
+        fills = FILLS["random_token"](model, ModuleDecoder(model), whole, 0, seed)[whole.reasoning]
+        counts += torch.bincount((fills[:, None] == weight).all(-1).long().argmax(1), minlength=len(weight))
+    expected = counts.sum() / len(weight)
+    assert ((counts - expected).square() / expected).sum() < 39 + 5 * (2 * 39) ** 0.5
+
+
+def test_a_large_budget_makes_the_approximation_exact_with_every_fill():
+    model, rollouts = gpt2().double().eval(), texts()
+    for fill in FILLS:
+        actual = OarPApproximate(budget=10**6, fill=fill)(model, rollouts)
+        torch.testing.assert_close(actual, OarP(fill=fill)(model, rollouts), rtol=1e-6, atol=1e-9)
+
+
+def test_errors_name_the_key():
+    with pytest.raises(ValueError, match=r"scorer\.fill must be one of pad, .*got noise"):
+        OarP(fill="noise")
+    with pytest.raises(ValueError, match=r"scorer\.fill_token_id=3"):
+        OarP(fill="random_token", fill_token_id=3)

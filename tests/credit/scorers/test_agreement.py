@@ -1,0 +1,63 @@
+"""What a user of the shipped policy gets: approximate scores near exact ones, float32 scores near float64 ones."""
+
+from __future__ import annotations
+
+import dataclasses
+
+import pytest
+from hydra.utils import instantiate
+from support.composing import composed
+from support.fixtures import built_in_policy, make_stage
+
+from oar_lightning.credit.scorers import OarG, OarP
+from oar_lightning.credit.scorers.oar_g import rank_correlation
+from oar_lightning.data.chain.task import ChainProblems, ChainTask
+from oar_lightning.data.stream import ProblemStream
+from oar_lightning.rollout import SamplingConfig
+
+
+@pytest.fixture(scope="module")
+def sampled():
+    """The shipped policy and sixteen of its completions."""
+    policy = built_in_policy()
+    problems = ProblemStream(ChainProblems(ChainTask()), 0).take(8)
+    rollouts = make_stage(policy)(policy.model, problems, 2, SamplingConfig(max_new_tokens=80), list(range(8)))
+    assert (rollouts.answer_mask.any(1) & rollouts.reasoning_mask.any(1)).all()
+    # the states that sampling left are float32
+    return policy.model, dataclasses.replace(rollouts, prediction_states=None)
+
+
+def mean(values):
+    return sum(values) / len(values)
+
+
+def correlation(expected, actual, rollouts):
+    return mean([rank_correlation(expected[i, m], actual[i, m]) for i, m in enumerate(rollouts.reasoning_mask)])
+
+
+def recall(expected, actual, rollouts):
+    """Of the top 10 % of each completion's tokens."""
+    found = []
+    for i, mask in enumerate(rollouts.reasoning_mask):
+        count = max(1, round(0.1 * int(mask.sum())))
+        top = [set(x[i, mask].topk(count).indices.tolist()) for x in (expected, actual)]
+        found.append(len(top[0] & top[1]) / count)
+    return mean(found)
+
+
+@pytest.mark.usefixtures("hydra_conf")
+def test_default_approximation_agrees_with_exact_scores(sampled):
+    """reports/oar_p_agreement has the numbers; these bounds are somewhat below them."""
+    model, rollouts = sampled
+    approximate = instantiate(composed("scorer=oar_p_approximate").scorer)
+    model.double()
+    expected, actual = OarP()(model, rollouts), approximate(model, rollouts)
+    assert correlation(expected, actual, rollouts) > 0.85
+    assert recall(expected, actual, rollouts) > 0.85
+
+
+@pytest.mark.parametrize("scorer", [OarP(), OarG()], ids=["oar_p", "oar_g"])
+def test_float32_scores_rank_as_float64_ones(scorer, sampled):
+    model, rollouts = sampled
+    expected, actual = scorer(model.double(), rollouts), scorer(model.float(), rollouts)
+    assert correlation(expected, actual, rollouts) > 0.995

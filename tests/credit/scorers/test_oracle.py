@@ -1,0 +1,140 @@
+"""The oracle: planted key tokens, invariances, fallbacks, and the real task's tokens."""
+
+from __future__ import annotations
+
+import random
+from typing import Any
+
+import pytest
+import torch
+from support.fixtures import built_in_policy, make_module, make_stage, tiny_policy
+from support.toy import padded, rollouts_of
+
+from oar_lightning.credit.gate import GateConfig, gate_weights
+from oar_lightning.credit.scorers import Inverted, Oracle, Shuffled
+from oar_lightning.data.chain.credit import ChainCredit
+from oar_lightning.data.chain.task import ChainProblems, ChainTask
+from oar_lightning.rollout.sampling import lay_out
+from oar_lightning.types import CausalSpans, MathProblem, Rollouts
+
+SEQUENCES = [
+    {"before": [3, 4, 5], "reasoning": [8, 9, 10, 11], "conclude": [12], "answer": [13], "tail": [1]},
+    {"before": [14], "reasoning": [15, 16, 17, 18, 19, 20], "answer": [22]},
+    {"before": [23, 24], "reasoning": [25, 26]},
+]
+TEXTS = ["aaXXbb=Z.", "XabcdX9", "ab"]
+SPANS = (
+    ((0, 1), (1, 3), (3, 4), (4, 6), (6, 7), (7, 8), (8, 9)),
+    ((0, 1), (1, 2), (2, 3), (3, 4), (4, 5), (5, 6), (6, 7)),
+    ((0, 1), (1, 2)),
+)
+
+
+def planted(problem: MathProblem, text: str) -> CausalSpans:
+    """Every X and every Z matter; texts without one fall back to nothing."""
+    return CausalSpans(tuple((i, i + 1) for i, c in enumerate(text) if c in "XZ"), exact="X" in text)
+
+
+def rollouts(**changes: Any) -> Rollouts:
+    return rollouts_of(SEQUENCES, **{"completions": tuple(TEXTS), "token_spans": SPANS} | changes)
+
+
+def test_planted_tokens_and_only_those() -> None:
+    given = rollouts()
+    scorer = Oracle(planted)
+    importance = scorer(None, given)
+    assert [importance[i, m].tolist() for i, m in enumerate(given.reasoning_mask)] == [[0, 1, 1, 0], [1, 0, 0, 0, 0, 1], [0, 0]]
+    assert not importance[~given.reasoning_mask].any(), "the answer's Z is not reasoning"
+    assert not importance.requires_grad
+    assert scorer.metrics == {"unread_frac": pytest.approx(1 / 3), "inexact_frac": pytest.approx(1 / 3)}
+
+
+def test_padding_order_and_neighbours_do_not_matter() -> None:
+    given = rollouts()
+    expected = Oracle(planted)(None, given)
+    assert torch.equal(Oracle(planted)(None, padded(given, 2, 3))[:, 2:-3], expected)
+    order = torch.tensor([2, 0, 1])
+    turned = given.select(order)
+    assert turned.token_spans == (SPANS[2], SPANS[0], SPANS[1])
+    assert torch.equal(Oracle(planted)(None, turned), expected[order])
+    alone = given.select(torch.tensor([1]))
+    assert torch.equal(Oracle(planted)(None, alone)[alone.reasoning_mask], expected[1, given.reasoning_mask[1]])
+
+
+def test_texts_whose_tokens_cannot_be_placed_are_left_at_weight_one() -> None:
+    """Bytes that are not UTF-8 became fewer characters."""
+    scorer = Oracle(planted)
+    importance = scorer(None, rollouts(completions=("aaXX�=Z.", *TEXTS[1:])))
+    assert not importance[0].any()
+    assert scorer.metrics["unread_frac"] == pytest.approx(2 / 3)
+    given = rollouts()
+    assert (gate_weights(importance, given.reasoning_mask)[0] == 1).all()
+
+
+def test_rollouts_without_texts_are_refused() -> None:
+    with pytest.raises(ValueError, match="scorer=oracle reads the text of completions"):
+        Oracle(planted)(None, rollouts_of(SEQUENCES))
+
+
+@pytest.mark.parametrize("control", [Inverted, Shuffled])
+def test_controls_put_as_much_credit_elsewhere(control: type) -> None:
+    given = rollouts_of(
+        [{"before": [1], "reasoning": list(range(2, 32)), "answer": [33]}],
+        completions=("." * 20 + "X" * 3 + "." * 7 + "Z",),
+        token_spans=(tuple((i, i + 1) for i in range(31)),),
+    )
+    mask = given.reasoning_mask[0]
+    oracle, scorer = Oracle(planted)(None, given)[0, mask], control(Oracle(planted))
+    elsewhere = scorer(None, given)[0, mask]
+    assert elsewhere.sum() == oracle.sum() == 3
+    assert not torch.equal(elsewhere, oracle)
+    if control is Inverted:
+        assert not elsewhere[oracle > 0].any()
+    assert scorer.metrics["unread_frac"] == 0
+
+
+@pytest.mark.parametrize("which", ["causal", "results", "first_error"])
+@pytest.mark.parametrize("variant", [{}, {"companion": "distracts", "asides": 1, "restate": False}])
+def test_on_the_tokens_of_real_texts(which: Any, variant: dict[str, Any]) -> None:
+    """The chosen tokens spell the generator's numbers; the gate then gives them nearly all the weight."""
+    policy = built_in_policy()
+    stage = make_stage(policy)
+    task = ChainTask(**variant)
+    rng = random.Random(0)
+    problems = [ChainProblems(task)[i] for i in range(8)]
+    generated = [task.problem(random.Random(f"0/train/{i}"), held_out=False) for i in range(8)]
+    solutions = [task.solution(p, rng) for p in generated]
+    ids = [[*policy.tokenizer(s.text, add_special_tokens=False).input_ids, policy.tokenizer.eos_token_id] for s in solutions]
+    prompts = [policy.tokenizer(p.question + "\n").input_ids for p in problems]
+    generation = lay_out(prompts, ids, [False] * 8, policy.tokenizer.pad_token_id, torch.device("cpu"))
+    judged = stage.judge(generation, problems, 8, 0)
+    scorer = Oracle(ChainCredit(which))
+    importance = scorer(policy.model, judged)
+    for row, (problem, solution) in enumerate(zip(problems, solutions, strict=True)):
+        assert judged.completions[row] == solution.text
+        spelled = policy.tokenizer.decode(judged.token_ids[row][importance[row] > 0].tolist())
+        spans = ChainCredit(which)(problem, solution.text).spans
+        assert spelled.replace(" ", "") == "".join(solution.text[a:b] for a, b in spans)
+    assert scorer.metrics == {"unread_frac": 0, "inexact_frac": 0}
+    gate = GateConfig(threshold="absolute", tau=0.5)
+    weights = gate_weights(importance, judged.reasoning_mask, gate)
+    torch.testing.assert_close(weights.masked_fill(~judged.reasoning_mask, 0).sum(1), judged.reasoning_mask.sum(1).float())
+    for row, mask in enumerate(judged.reasoning_mask):  # (1 + beta) against the floor
+        chosen = weights[row, mask & (importance[row] > 0)]
+        others = weights[row, mask & (importance[row] == 0)]
+        torch.testing.assert_close(chosen, (30 * others[0]).expand_as(chosen))
+
+
+def test_places_of_tokens_are_dropped_once_credit_is_assigned() -> None:
+    """They would only make checkpoints larger."""
+    seen: list[Rollouts] = []
+
+    class Watched(Oracle):
+        def __call__(self, model: Any, rollouts: Rollouts) -> torch.Tensor:
+            seen.append(rollouts)
+            return super().__call__(model, rollouts)
+
+    module = make_module(tiny_policy(), Watched(ChainCredit()))
+    experience = module.collect(tuple(ChainProblems(ChainTask())[i] for i in range(2)), 0)
+    assert len(seen[0].token_spans) == len(seen[0]) > 0
+    assert experience.rollouts.token_spans == ()

@@ -1,0 +1,88 @@
+"""Group advantages against TRL's."""
+
+from __future__ import annotations
+
+import math
+
+import pytest
+import torch
+from support.toy import floats, golden
+
+from oar_lightning.objective.advantage import AdvantageConfig, combine_rewards, group_advantages, zero_std_groups
+
+CASES = golden("group_advantages")["cases"]
+
+
+def rewards_of(case) -> torch.Tensor:
+    return floats(golden("group_advantages")["rewards"][case["rewards"]])
+
+
+@pytest.mark.parametrize("case", CASES, ids=lambda c: f"{c['rewards']}-{c['scale_rewards']}-{c['aggregation'][:4]}")
+def test_golden(case):
+    weights = floats(case["reward_weights"])
+    config = AdvantageConfig(scale=case["scale_rewards"], aggregation=case["aggregation"])
+    actual = group_advantages(rewards_of(case), weights, case["num_generations"], config)
+    torch.testing.assert_close(actual, floats(case["advantages_f64"]), rtol=0, atol=1e-10)
+
+
+def test_all_golden_cases_are_there():
+    assert len(CASES) == 36
+    assert {c["aggregation"] for c in CASES} == {"sum_then_normalize", "normalize_then_sum"}
+    assert {c["scale_rewards"] for c in CASES} == {"group", "batch", "none"}
+
+
+@pytest.mark.parametrize(
+    "case", [c for c in CASES if c["aggregation"] == "sum_then_normalize"], ids=lambda c: f"{c['rewards']}-{c['scale_rewards']}"
+)
+def test_share_of_zero_std_groups_is_trls(case):
+    total = combine_rewards(rewards_of(case), floats(case["reward_weights"]))
+    if case["scale_rewards"] == "batch":  # TRL then looks at the batch's spread
+        total, size = total, len(total)
+    else:
+        size = case["num_generations"]
+    share = float(zero_std_groups(total, size).double().mean())
+    assert share == pytest.approx(case["metrics"]["frac_reward_zero_std"], abs=1e-12)
+
+
+def test_hand_computed():
+    rewards = torch.tensor([[1.0], [0.0], [0.0], [0.0], [5.0], [5.0], [5.0], [5.0]], dtype=torch.float64)
+    one = torch.ones(1, dtype=torch.float64)
+    none = group_advantages(rewards, one, 4, AdvantageConfig(scale="none"))
+    assert none.tolist() == [0.75, -0.25, -0.25, -0.25, 0, 0, 0, 0]
+    # unbiased variance of (1, 0, 0, 0): (9 + 3) / 16 / 3 = 1/4
+    assert group_advantages(rewards, one, 4).tolist() == pytest.approx([x / 0.5001 for x in none.tolist()], abs=1e-12)
+
+
+def test_missing_scores_and_weights():
+    nan = float("nan")
+    rewards = torch.tensor([[1.0, nan], [nan, nan], [0.5, 2.0]], dtype=torch.float64)
+    total = combine_rewards(rewards, torch.tensor([2.0, 10.0], dtype=torch.float64))
+    assert total[0] == 2
+    assert math.isnan(total[1])
+    assert total[2] == 21
+    advantages = group_advantages(rewards, torch.tensor([2.0, 10.0], dtype=torch.float64), 3, AdvantageConfig(scale="none"))
+    assert advantages.tolist() == [-9.5, 0, 9.5]
+
+
+@pytest.mark.parametrize("scale", ["group", "none"])
+def test_groups_are_independent_and_shift_does_not_matter(scale):
+    rewards = torch.randn(12, 1, dtype=torch.float64)
+    one, config = torch.ones(1, dtype=torch.float64), AdvantageConfig(scale=scale)
+    together = group_advantages(rewards, one, 4, config)
+    apart = torch.cat([group_advantages(part, one, 4, config) for part in rewards.split(4)])
+    torch.testing.assert_close(together, apart, rtol=0, atol=1e-12)
+    torch.testing.assert_close(group_advantages(rewards + 3, one, 4, config), together, rtol=0, atol=1e-12)
+    torch.testing.assert_close(together.view(3, 4).sum(1), torch.zeros(3, dtype=torch.float64), rtol=0, atol=1e-12)
+
+
+def test_zero_std_groups():
+    nan = float("nan")
+    rewards = torch.tensor(
+        [1.0, 1.0, 0.0, 1.0, nan, nan, nan, 0.5, nan, 0.0, 0.3, nan, 0.1 + 0.2, 0.30000000000000004, 0, 1e-9]
+    )
+    assert zero_std_groups(rewards, 2).tolist() == [True, False, True, True, True, True, True, False]
+
+
+def test_partial_group_is_an_error():
+    with pytest.raises(ValueError, match=r"7 completions are not whole groups of rollout\.group_size=4"):
+        group_advantages(torch.zeros(7, 1), torch.ones(1), 4)

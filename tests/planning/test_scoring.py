@@ -1,0 +1,115 @@
+"""Scorers over empty tensors hold what they hold over true ones."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+
+import pytest
+import torch
+from transformers import AutoModelForCausalLM, GPT2Config, Qwen2Config
+
+from oar_lightning.credit.scorers import Entropy, FunctionScorer, Inverted, OarG, OarP, OarPApproximate, Scorer, Shuffled, Spans
+from oar_lightning.planning import dry_run
+from oar_lightning.planning.empty import no_memory
+from oar_lightning.planning.policy import policy_without_weights
+from oar_lightning.planning.scoring import (
+    Batch,
+    most_tokens,
+    rehearsal,
+    rehearsed_budgets,
+    row_tokens,
+    scorer_budget,
+)
+from oar_lightning.policy.pretrained import LoraSpec, PretrainedPolicy
+
+QWEN = Qwen2Config(
+    vocab_size=300,
+    hidden_size=32,
+    intermediate_size=80,
+    num_hidden_layers=2,
+    num_attention_heads=4,
+    num_key_value_heads=2,
+    bos_token_id=None,
+    eos_token_id=None,
+)
+GPT2 = GPT2Config(vocab_size=300, n_embd=32, n_layer=2, n_head=4, bos_token_id=1, eos_token_id=1)
+BATCH = Batch(prompt=16, completion=32, answer=3, conclusion=2, group_size=2, problems=3)
+BUDGET = 150
+SCORERS: dict[str, Scorer] = {
+    "oar_g": OarG(token_budget=BUDGET),
+    "oar_p": OarP(token_budget=BUDGET),
+    "model_sample": OarP(token_budget=BUDGET, fill="model_sample"),
+    "attribution": OarPApproximate(token_budget=BUDGET),
+    "spans": OarPApproximate(Spans(), token_budget=BUDGET),
+    "entropy": Entropy(token_budget=BUDGET),
+    "shuffled": Shuffled(OarG(token_budget=BUDGET)),
+}
+
+
+@pytest.fixture(autouse=True)
+def _attention(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("TRANSFORMERS_SDPA_FORCE_GQA", "1")
+
+
+def pair(config: Any, folder: Path, dtype: torch.dtype = torch.float32, lora: LoraSpec | None = None) -> tuple[Any, Any]:
+    """A policy with weights and the same without."""
+    config.save_pretrained(folder)
+    torch.manual_seed(0)
+    true = AutoModelForCausalLM.from_config(config, dtype=dtype, attn_implementation="sdpa")
+    true = true if lora is None else lora.apply(true)
+    with no_memory():
+        return true.eval(), policy_without_weights(PretrainedPolicy(str(folder), lora=lora), dtype)
+
+
+@pytest.mark.parametrize("name", SCORERS)
+def test_a_rehearsal_holds_what_scoring_holds(name: str, tmp_path: Path) -> None:
+    """Of all completions of a rank, true weights, all tokens: one full batch without weights is as large."""
+    true, empty = pair(QWEN, tmp_path)
+    scorer = SCORERS[name]
+    everything = dry_run.completions(
+        BATCH.rows, BATCH.group_size, BATCH.prompt, BATCH.completion, BATCH.answer, BATCH.conclusion
+    )
+    expected = dry_run.scoring_bytes(true, scorer, everything)
+    planned = dry_run.scoring_bytes(empty, *rehearsal(scorer, BATCH, BUDGET))
+    assert planned == pytest.approx(expected, rel=0.08)
+
+
+@pytest.mark.parametrize("kind", ["gpt2", "bfloat16", "lora"])
+@pytest.mark.parametrize("name", ["oar_g", "attribution"])
+def test_other_families_precisions_and_adapters(kind: str, name: str, tmp_path: Path) -> None:
+    true, empty = {
+        "gpt2": lambda: pair(GPT2, tmp_path),
+        "bfloat16": lambda: pair(QWEN, tmp_path, torch.bfloat16),
+        "lora": lambda: pair(QWEN, tmp_path, lora=LoraSpec(r=4)),
+    }[kind]()
+    scorer, texts = rehearsal(SCORERS[name], BATCH, BUDGET)
+    planned, expected = (dry_run.scoring_bytes(m, scorer, texts) for m in (empty, true))
+    assert planned == pytest.approx(expected, rel=0.02)
+
+
+def test_more_budget_holds_more_until_everything_is_in_one_batch(tmp_path: Path) -> None:
+    empty = pair(QWEN, tmp_path)[1]
+    for scorer in (OarG(), OarP()):
+        most = most_tokens(scorer, BATCH)
+        budgets = [BUDGET, most, 2 * most]
+        held = [dry_run.scoring_bytes(empty, *rehearsal(scorer, BATCH, budget)) for budget in budgets]
+        assert held[0] < held[1] == held[2]
+
+
+def test_budgets_to_rehearse_with() -> None:
+    batch = replace(BATCH, prompt=400, completion=1001)
+    assert rehearsed_budgets(OarG(), batch, 3000) == [1000, 3000]
+    assert rehearsed_budgets(OarG(), batch, 10**6) == [1000, 7000]  # no more than all of them
+    assert rehearsed_budgets(OarP(), batch, 700) == [256, 700, 1401, 2802]
+    assert rehearsed_budgets(OarP(), batch, 1400) == [256, 1401, 2802]
+
+
+def test_what_is_known_of_scorers() -> None:
+    inner = Inverted(Shuffled(OarP(token_budget=77)))
+    assert scorer_budget(inner) == 77
+    assert row_tokens(inner, BATCH) == 48
+    own = FunctionScorer(lambda model, rollouts: rollouts.token_ids.float())
+    assert scorer_budget(own) is None
+    assert row_tokens(own, BATCH) is None

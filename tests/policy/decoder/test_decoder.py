@@ -1,0 +1,206 @@
+"""The plain decoder computes what the modules of `transformers` do; where it might not, the modules run."""
+
+from __future__ import annotations
+
+import pytest
+import torch
+from support.fixtures import built_in_policy
+from transformers import (
+    LlamaConfig,
+    LlamaForCausalLM,
+    MistralConfig,
+    MistralForCausalLM,
+    Qwen2Config,
+    Qwen2ForCausalLM,
+    Qwen3Config,
+    Qwen3ForCausalLM,
+)
+
+from oar_lightning.policy.decoder import ModuleDecoder, PlainDecoder, choose_decoder, join, nothing_read, plain_decoder
+from oar_lightning.policy.language_model import embed, scoring
+
+SIZES = {
+    "vocab_size": 40,
+    "hidden_size": 32,
+    "intermediate_size": 48,
+    "num_hidden_layers": 3,
+    "num_attention_heads": 4,
+    "num_key_value_heads": 2,
+    "max_position_embeddings": 64,
+}
+LLAMA3 = {"rope_type": "llama3", "rope_theta": 100.0, "factor": 4.0, "low_freq_factor": 1.0, "high_freq_factor": 4.0}
+YARN = {"rope_type": "yarn", "rope_theta": 100.0, "factor": 4.0, "original_max_position_embeddings": 16}
+FAMILIES = {
+    "qwen2": lambda: Qwen2ForCausalLM(Qwen2Config(**SIZES)),
+    "qwen3": lambda: Qwen3ForCausalLM(Qwen3Config(**SIZES, head_dim=16)),
+    "mistral": lambda: MistralForCausalLM(MistralConfig(**SIZES, sliding_window=None)),
+    "llama": lambda: LlamaForCausalLM(LlamaConfig(**SIZES, attention_bias=True, rope_parameters=LLAMA3)),
+    "llama-yarn": lambda: LlamaForCausalLM(LlamaConfig(**SIZES | {"num_key_value_heads": 4}, rope_parameters=YARN)),
+}
+
+
+def make(family, dtype=torch.float64):
+    """Random weights, norms and biases included; a decoder with each."""
+    torch.manual_seed(0)
+    model = FAMILIES[family]().to(dtype).eval()
+    for parameter in model.parameters():
+        if parameter.ndim == 1:
+            parameter.data += 0.3 * torch.randn_like(parameter)
+    plain = plain_decoder(model)
+    assert isinstance(plain, PlainDecoder)
+    return model, plain, ModuleDecoder(model)
+
+
+def everywhere(rows, width):
+    columns = torch.arange(width).expand(rows, -1)
+    return columns, torch.ones_like(columns, dtype=torch.bool)
+
+
+def close(actual, expected):
+    """The families' norms and rotary tables work in float32."""
+    torch.testing.assert_close(actual, expected, rtol=1e-5, atol=1e-5)
+
+
+@pytest.mark.parametrize("family", FAMILIES)
+@pytest.mark.parametrize("first", [[0, 0, 0], [0, 2, 5]])
+def test_plain_equals_modules(family, first):
+    """Prompts, then suffixes on chosen rows of them, states at chosen columns; with padding and without."""
+    model, plain, modules = make(family)
+    rng = torch.Generator().manual_seed(1)
+    ids, suffix = torch.randint(40, (3, 9), generator=rng), torch.randint(40, (4, 6), generator=rng)
+    rows, reads = torch.tensor([2, 0, 2, 1]), torch.tensor([[5, 2], [0, 0], [1, 3], [4, 5]])
+    read_at = reads, torch.ones_like(reads, dtype=torch.bool)
+    results = []
+    with torch.no_grad(), scoring(model):
+        for decoder in (plain, modules):
+            states, past = decoder(nothing_read(torch.tensor(first)), embed(model, ids), everywhere(3, 9), keep=True)
+            assert past.width == 9
+            own = past.select(rows, 8)
+            after, longer = decoder(own, embed(model, suffix), read_at, keep=True)
+            assert longer.width == 14
+            assert own.width == 8
+            again, nothing = decoder(past.select(rows, 8), embed(model, suffix), read_at)
+            assert nothing is None
+            torch.testing.assert_close(again, after, rtol=0, atol=1e-12)
+            real = past.real(9)
+            results.append((states[real], after))
+    for actual, expected in zip(*results, strict=True):
+        close(actual, expected)
+
+
+@pytest.mark.parametrize("family", FAMILIES)
+def test_tokens_that_stand_alone_see_what_precedes_their_place(family):
+    """As a text that ends with the replacement does."""
+    model, plain, modules = make(family)
+    ids = torch.randint(40, (2, 8), generator=torch.Generator().manual_seed(2))
+    first, places, fill = torch.tensor([0, 2]), torch.tensor([[3, 7, 4], [2, 5, 6]]), 11
+    with torch.no_grad(), scoring(model):
+        for decoder in (plain, modules):
+            _, past = decoder(nothing_read(first), embed(model, ids), everywhere(2, 8), keep=True)
+            records = []
+            decoder(past, embed(model, torch.full_like(places, fill)), everywhere(2, 1), records=records, alone_at=places)
+            for row in range(2):
+                for i, place in enumerate(places[row].tolist()):
+                    text = ids[row : row + 1, first[row] : place + 1].clone()
+                    text[0, -1] = fill
+                    alone = plain(nothing_read(torch.zeros(1).long()), embed(model, text), everywhere(1, 1), keep=True)[1]
+                    for layer, record in enumerate(records):
+                        # values: the plain decoder keeps the parts of a key in another order
+                        close(record.value[row, :, 8 + i], alone.values[layer][0, :, -1])
+
+
+@pytest.mark.parametrize("family", FAMILIES)
+def test_gradients_and_records(family):
+    model, plain, modules = make(family)
+    ids = torch.randint(40, (2, 7), generator=torch.Generator().manual_seed(3))
+    gradients, outs = [], []
+    for decoder in (plain, modules):
+        with scoring(model):
+            embeds = embed(model, ids).detach().requires_grad_()
+            records = []
+            states, _ = decoder(nothing_read(torch.tensor([0, 1])), embeds, everywhere(2, 7), records=records)
+            (gradient,) = torch.autograd.grad(states[:, -1].square().sum(), embeds)
+        gradients.append(gradient)
+        outs.append([record.out for record in records])
+        assert len(records) == 3
+        for record in records:
+            softmax = torch.softmax(
+                record.query[:, :, -1:] @ record.key.repeat_interleave(4 // record.key.shape[1], 1).mT * record.scaling, -1
+            )
+            assert record.columns.shape == (2, 7)
+            torch.testing.assert_close(
+                (softmax[:1] @ record.value[:1].repeat_interleave(4 // record.value.shape[1], 1)).transpose(1, 2),
+                record.out[:1, -1:],
+            )
+    torch.testing.assert_close(gradients[0], gradients[1], rtol=1e-4, atol=1e-4)
+    for actual, expected in zip(*outs, strict=True):
+        close(actual[:, 1:], expected[:, 1:])
+    assert all(parameter.grad is None for parameter in model.parameters())
+
+
+def test_joined_pasts():
+    model, plain, _ = make("qwen2")
+    ids = torch.randint(40, (3, 5), generator=torch.Generator().manual_seed(4))
+    whole = plain(nothing_read(torch.tensor([0, 1, 2])), embed(model, ids), everywhere(3, 1), keep=True)[1]
+    parts = [
+        plain(nothing_read(whole.first[i : i + 1]), embed(model, ids[i : i + 1]), everywhere(1, 1), keep=True)[1]
+        for i in range(3)
+    ]
+    for actual, expected in zip(join(parts).keys, whole.keys, strict=True):
+        torch.testing.assert_close(actual, expected)
+    assert join(parts).first.tolist() == [0, 1, 2]
+
+
+def lora(model):
+    peft = pytest.importorskip("peft")
+    return peft.get_peft_model(model, peft.LoraConfig(target_modules=["q_proj"]))
+
+
+def hooked(model):
+    model.model.layers[1].mlp.register_forward_hook(lambda module, args, out: out)
+    return model
+
+
+UNLIKE = {
+    "lora": lora,
+    "hooks": hooked,
+    "sliding window": lambda _: Qwen2ForCausalLM(
+        Qwen2Config(**SIZES, use_sliding_window=True, sliding_window=6, max_window_layers=1)
+    ),
+    "dynamic angles": lambda _: LlamaForCausalLM(
+        LlamaConfig(**SIZES, rope_parameters={"rope_type": "dynamic", "rope_theta": 100.0, "factor": 2.0})
+    ),
+    "activation": lambda _: Qwen2ForCausalLM(Qwen2Config(**SIZES, hidden_act="gelu")),
+    "mlp bias": lambda _: LlamaForCausalLM(LlamaConfig(**SIZES, mlp_bias=True)),
+    "float64": lambda model: model.double(),
+    "bfloat16": lambda model: model.bfloat16(),
+}
+
+
+@pytest.mark.parametrize("difference", UNLIKE)
+def test_anything_unlike_runs_its_modules(difference):
+    assert isinstance(choose_decoder(FAMILIES["qwen2"]()), PlainDecoder)
+    assert isinstance(choose_decoder(UNLIKE[difference](FAMILIES["qwen2"]())), ModuleDecoder)
+
+
+def test_autocast_runs_the_modules():
+    with torch.autocast("cpu", torch.bfloat16):
+        assert isinstance(choose_decoder(FAMILIES["qwen2"]()), ModuleDecoder)
+
+
+def test_a_model_too_large_to_copy_runs_its_modules(monkeypatch):
+    monkeypatch.setattr("oar_lightning.policy.decoder.plain.WEIGHTS_BYTES", 1000)
+    assert isinstance(choose_decoder(FAMILIES["qwen2"]()), ModuleDecoder)
+
+
+def test_a_namesake_that_computes_something_else_is_found_out(caplog):
+    model = FAMILIES["qwen2"]().eval()
+    forward = model.model.layers[0].mlp.forward
+    model.model.layers[0].mlp.forward = lambda x: 2 * forward(x)
+    with caplog.at_level("WARNING"):
+        assert isinstance(choose_decoder(model), ModuleDecoder)
+    assert "computes something else" in caplog.text
+
+
+def test_the_plain_decoder_is_the_default_of_the_built_in_policy():
+    assert isinstance(choose_decoder(built_in_policy().model), PlainDecoder)

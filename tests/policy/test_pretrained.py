@@ -1,0 +1,181 @@
+"""Policies: fresh ones through export and back, pretrained ones by path, LoRA adapters and their merge."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+from typing import Any
+
+import pytest
+import torch
+from transformers import AutoModelForCausalLM, AutoTokenizer
+
+from oar_lightning.policy.fresh import FreshPolicy
+from oar_lightning.policy.pretrained import BUILT_IN, LoraSpec, Policy, PretrainedPolicy, export_policy
+
+
+def count_parameters(model: Any) -> int:
+    return sum(p.numel() for p in model.parameters())
+
+
+TEXTS = ["Ann has 12 pens. Ann buys 3.\n", "So we get 12+3=15 pens.\nThe answer is \\boxed{15}."] * 10
+TINY = FreshPolicy(hidden_size=16, num_layers=2, num_heads=2, num_kv_heads=1, intermediate_size=24, vocab_size=300)
+SAMPLES = ["So 3+4 = 7.", "é 😀\n\n  ", "The answer is \\boxed{1,234}.", "Ann's  don't IT'S\t12345"]
+
+
+@pytest.fixture(scope="module")
+def tiny() -> Policy:
+    return TINY.build(TEXTS)
+
+
+@pytest.fixture(scope="module")
+def folder(tiny: Policy, tmp_path_factory: pytest.TempPathFactory) -> Path:
+    folder = tmp_path_factory.mktemp("export") / "policy"
+    export_policy(tiny.model, tiny.tokenizer, folder)
+    return folder
+
+
+def logits(model: torch.nn.Module, ids: torch.Tensor) -> torch.Tensor:
+    with torch.no_grad():
+        return model(input_ids=ids).logits
+
+
+def some_ids(policy: Policy) -> torch.Tensor:
+    return torch.randint(2, len(policy.tokenizer), (3, 11), generator=torch.Generator().manual_seed(0))
+
+
+def test_a_fresh_policy_comes_back_from_its_export(tiny: Policy, folder: Path) -> None:
+    tokenizer, model = AutoTokenizer.from_pretrained(folder), AutoModelForCausalLM.from_pretrained(folder)
+    for text in SAMPLES:
+        ids = tiny.tokenizer(text, add_special_tokens=False).input_ids
+        assert tokenizer(text, add_special_tokens=False).input_ids == ids
+        assert tokenizer.decode(ids) == text
+    assert (tokenizer.eos_token_id, tokenizer.pad_token_id) == (tiny.tokenizer.eos_token_id, tiny.tokenizer.pad_token_id)
+    torch.testing.assert_close(logits(model, some_ids(tiny)), logits(tiny.model, some_ids(tiny)), rtol=0, atol=0)
+    assert list(folder.glob("*.safetensors"))
+    assert not list(folder.glob("*.bin"))
+
+
+def test_a_path_loads_like_any_hub_name(tiny: Policy, folder: Path) -> None:
+    model, tokenizer = PretrainedPolicy(str(folder)).load()
+    assert not model.training
+    assert tokenizer.padding_side == "left"
+    assert next(model.parameters()).dtype == torch.float32
+    assert model.config._attn_implementation == "sdpa"
+    torch.testing.assert_close(logits(model, some_ids(tiny)), logits(tiny.model, some_ids(tiny)), rtol=0, atol=0)
+    other, _ = PretrainedPolicy(str(folder), dtype="bfloat16", attention="eager", gradient_checkpointing=True).load()
+    assert next(other.parameters()).dtype == torch.bfloat16
+    assert other.config._attn_implementation == "eager"
+    assert other.is_gradient_checkpointing
+
+
+def test_a_fresh_policy_is_its_seed(tiny: Policy) -> None:
+    state = torch.get_rng_state()
+    again = TINY.build(TEXTS)
+    assert torch.equal(torch.get_rng_state(), state)
+    assert all(torch.equal(a, b) for a, b in zip(tiny.model.parameters(), again.model.parameters(), strict=True))
+    other = FreshPolicy(**{**vars(TINY), "seed": 1}).build(TEXTS)
+    assert not torch.equal(logits(other.model, some_ids(tiny)), logits(tiny.model, some_ids(tiny)))
+
+
+def test_the_fresh_tokenizer_reads_digits_one_by_one_and_writes_every_text(tiny: Policy) -> None:
+    ids = tiny.tokenizer("15+1234", add_special_tokens=False).input_ids
+    assert [tiny.tokenizer.decode([i]) for i in ids] == ["1", "5", "+", "1", "2", "3", "4"]
+    assert 256 < len(tiny.tokenizer) <= 300
+    assert len(set(tiny.tokenizer.all_special_ids)) == 2
+
+
+def test_parameter_count(tiny: Policy) -> None:
+    """By hand: tied embeddings, per layer q with bias, shared k and v with bias, o, a gated MLP, two norms; a last norm."""
+    h, kv, f = 16, 8, 24
+    layer = (h * h + h) + 2 * (h * kv + kv) + h * h + 3 * h * f + 2 * h
+    assert count_parameters(tiny.model) == len(tiny.tokenizer) * h + 2 * layer + h
+
+
+@pytest.mark.parametrize(
+    ("arguments", "pattern"),
+    [
+        ({"hidden_size": 20, "num_heads": 4}, r"policy\.hidden_size must be a multiple of 2 \* policy\.num_heads.*got 20"),
+        ({"vocab_size": 259}, r"policy\.vocab_size must hold 256 bytes.*>= 260, got 259"),
+        ({"num_heads": 4, "num_kv_heads": 3}, r"policy\.num_kv_heads must divide policy\.num_heads, got 3 with num_heads=4"),
+    ],
+)
+def test_bad_sizes_name_their_key(arguments: dict[str, int], pattern: str) -> None:
+    with pytest.raises(ValueError, match=pattern):
+        FreshPolicy(**arguments)
+
+
+def test_a_name_that_cannot_be_loaded_says_what_to_give(tmp_path: Path) -> None:
+    for name in ("no-such/policy", str(tmp_path / "missing"), str(tmp_path)):
+        with pytest.raises(ValueError, match=r"policy\.name=.*cannot be loaded.*Give a local folder.*chain") as caught:
+            PretrainedPolicy(name).load()
+        assert name in str(caught.value)
+
+
+def test_built_in_names_lie_in_the_package() -> None:
+    import oar_lightning
+
+    package = Path(oar_lightning.__file__).parent
+    assert [Path(PretrainedPolicy(name).location()) for name in BUILT_IN] == [package / "assets" / name for name in BUILT_IN]
+    assert PretrainedPolicy("Qwen/Qwen2.5-0.5B").location() == "Qwen/Qwen2.5-0.5B"
+
+
+def test_a_repositorys_own_code_is_not_run_unless_asked(folder: Path, tmp_path: Path) -> None:
+    assert PretrainedPolicy("x").trust_remote_code is False
+    for file in folder.iterdir():
+        (tmp_path / file.name).write_bytes(file.read_bytes())
+    config = json.loads((tmp_path / "config.json").read_text())
+    config |= {"model_type": "mine", "auto_map": {"AutoConfig": "code.Config", "AutoModelForCausalLM": "code.Model"}}
+    (tmp_path / "config.json").write_text(json.dumps(config))
+    (tmp_path / "code.py").write_text(f"open({str(tmp_path / 'ran')!r}, 'w')\nclass Config: ...\nclass Model: ...\n")
+    with pytest.raises(ValueError, match=r"policy\.name"):
+        PretrainedPolicy(str(tmp_path)).load()
+    assert not (tmp_path / "ran").exists()
+
+
+def test_a_tokenizer_without_padding_pads_with_eos_and_one_without_eos_is_refused(folder: Path, tmp_path: Path) -> None:
+    for file in folder.iterdir():
+        (tmp_path / file.name).write_bytes(file.read_bytes())
+    tokenizer = AutoTokenizer.from_pretrained(tmp_path)
+    tokenizer.pad_token = None
+    tokenizer.save_pretrained(tmp_path)
+    loaded = PretrainedPolicy(str(tmp_path)).load_tokenizer()
+    assert loaded.pad_token_id == loaded.eos_token_id
+    tokenizer.eos_token = None
+    tokenizer.save_pretrained(tmp_path)
+    with pytest.raises(ValueError, match=r"policy\.name=.*has no EOS token"):
+        PretrainedPolicy(str(tmp_path)).load_tokenizer()
+
+
+def test_lora_trains_adapters_only_and_exports_merged(tiny: Policy, folder: Path, tmp_path: Path) -> None:
+    pytest.importorskip("peft")
+    model, tokenizer = PretrainedPolicy(str(folder), lora=LoraSpec(r=4, alpha=8)).load()
+    trained = {name: p for name, p in model.named_parameters() if p.requires_grad}
+    assert trained
+    assert all("lora_" in name for name in trained)
+    assert count_parameters(model) == count_parameters(tiny.model) + sum(p.numel() for p in trained.values())
+    ids = some_ids(tiny)
+    torch.testing.assert_close(logits(model, ids), logits(tiny.model, ids))
+
+    model(input_ids=ids, labels=ids).loss.backward()
+    assert all((p.grad is not None) == (name in trained) for name, p in model.named_parameters())
+    for p in trained.values():
+        torch.nn.init.normal_(p, std=0.3)
+    changed = logits(model, ids)
+    assert (changed - logits(tiny.model, ids)).abs().max() > 0.1
+
+    export_policy(model, tokenizer, tmp_path / "merged")
+    merged, _ = PretrainedPolicy(str(tmp_path / "merged")).load()
+    assert count_parameters(merged) == count_parameters(tiny.model)
+    torch.testing.assert_close(logits(merged, ids), changed, rtol=1e-4, atol=1e-5)
+    torch.testing.assert_close(logits(model, ids), changed, rtol=0, atol=0)  # the one in training keeps its adapters
+    assert sum(p.requires_grad for p in model.parameters()) == len(trained)
+
+
+def test_lora_with_gradient_checkpointing_still_has_gradients(tiny: Policy, folder: Path) -> None:
+    pytest.importorskip("peft")
+    model, _ = PretrainedPolicy(str(folder), lora=LoraSpec(r=2), gradient_checkpointing=True).load()
+    ids = some_ids(tiny)
+    model.train()
+    model(input_ids=ids, labels=ids).loss.backward()
+    assert any(p.grad is not None and p.grad.abs().max() > 0 for p in model.parameters())

@@ -1,0 +1,241 @@
+"""Budgets that give way where memory runs out: what is repeated, in which parts, and when it ends with an error."""
+
+from __future__ import annotations
+
+import itertools
+import logging
+import weakref
+from collections import Counter
+from typing import Any
+
+import pytest
+import torch
+from hypothesis import given
+from hypothesis import strategies as st
+
+from oar_lightning.policy import token_budget
+from oar_lightning.policy.out_of_memory import OutOfMemory, advice, out_of_memory
+from oar_lightning.policy.token_budget import TokenBudget, as_budget
+from oar_lightning.training.partial_gradients import PartialGradients
+
+
+def out() -> torch.OutOfMemoryError:
+    return torch.OutOfMemoryError("CUDA out of memory. Tried to allocate 2.00 GiB.")
+
+
+def cpu_error() -> RuntimeError:
+    """What torch says when the CPU has no memory left."""
+    with pytest.raises(RuntimeError) as caught:
+        torch.empty(2**60, dtype=torch.uint8)
+    return caught.value
+
+
+@pytest.mark.parametrize("error", [out(), MemoryError(), cpu_error(), RuntimeError("CUBLAS_STATUS_ALLOC_FAILED ...")])
+def test_running_out_of_memory_is_told_from_other_errors(error: Exception) -> None:
+    assert out_of_memory(error)
+    assert not out_of_memory(type(error)("shapes differ") if type(error) is RuntimeError else ValueError(str(error)))
+
+
+@given(
+    lengths=st.lists(st.integers(1, 20), max_size=30),
+    room=st.integers(20, 200),
+    start=st.none() | st.integers(1, 500),
+)
+def test_every_row_is_worked_on_once_in_passes_that_fit(lengths: list[int], room: int, start: int | None) -> None:
+    budget = TokenBudget("update.token_budget", "auto", start)
+    tried = []
+
+    def work(chunk: list[int]) -> int:
+        size = len(chunk) * max(lengths[i] for i in chunk)
+        tried.append(size)
+        if size > room:
+            raise out()
+        return size
+
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(token_budget, "free_memory", lambda: None)  # collecting garbage thousands of times is all that takes time
+        done = list(budget.over(lengths, work))
+    assert sorted(i for chunk, _ in done for i in chunk) == list(range(len(lengths)))
+    assert all(size <= room for _, size in done)
+    failures = [size for size in tried if size > room]
+    assert failures == sorted(failures, reverse=True)
+    assert all(later <= before // 2 for before, later in itertools.pairwise(failures))
+    if failures:
+        assert budget.tokens == failures[-1] // 2
+        again = list(budget.over(lengths, work))  # nothing fails a second time
+        assert [size for size in tried if size > room] == failures
+        assert Counter(i for chunk, _ in again for i in chunk) == Counter(range(len(lengths)))
+    else:
+        assert budget.tokens == start
+
+
+def test_passes_are_divided_as_given_until_one_fails() -> None:
+    """A chunk that was handed over in order stays so; later ones are divided before they are tried."""
+    budget = TokenBudget("rollout.token_budget", "auto")
+    tried: list[list[int]] = []
+
+    def work(chunk: list[int]) -> None:
+        tried.append(chunk)
+        if len(chunk) > 2:
+            raise out()
+
+    found = [chunk for chunk, _ in budget.over([5, 4, 5, 4, 5, 5, 5, 5], work, [[1, 0], [3, 2, 5, 4], [7, 6]])]
+    assert tried == [[1, 0], [3, 2, 5, 4], [3, 2], [5, 4], [7, 6]]
+    assert found == [[1, 0], [3, 2], [5, 4], [7, 6]]
+
+
+def test_one_line_names_key_old_and_new_value(caplog: pytest.LogCaptureFixture) -> None:
+    budget = TokenBudget("scorer.token_budget", "auto", 4096)
+    failures = [out()]
+
+    def work(chunk: list[int]) -> None:
+        if failures:
+            raise failures.pop()
+
+    with caplog.at_level(logging.WARNING):
+        list(budget.over([100] * 30, work))
+    assert [record.getMessage() for record in caplog.records] == [
+        "scorer.token_budget=auto: a pass of 30 rows and 3000 padded tokens did not fit into memory (CUDA out of memory. Tried "
+        "to allocate 2.00 GiB.) and is repeated in parts; scorer.token_budget is lowered from 4096 to 1500 for the rest of the "
+        "run"
+    ]
+
+
+def test_what_the_failed_pass_held_is_free_when_it_is_repeated() -> None:
+    held: list[weakref.ref[torch.Tensor]] = []
+
+    def inner(tensor: torch.Tensor) -> None:
+        cycle: list[Any] = [tensor]
+        cycle.append(cycle)
+        raise out()
+
+    def work(chunk: list[int]) -> None:
+        assert all(ref() is None for ref in held)
+        tensor = torch.zeros(1000)
+        if len(chunk) > 1:
+            held.append(weakref.ref(tensor))
+            inner(tensor)
+
+    assert len(list(TokenBudget("update.token_budget", "auto").over([1] * 4, work))) == 4
+    assert len(held) == 2
+
+
+def failing(chunk: list[int]) -> None:
+    raise out()
+
+
+@pytest.mark.parametrize(
+    ("given", "lengths", "message"),
+    [
+        (
+            30,
+            [10, 9, 8],
+            r"update.token_budget=30: a pass of 3 rows and 30 padded tokens does not fit into memory \(CUDA out of memory.*\); "
+            r"set update.token_budget=auto, which makes smaller passes where memory runs out, or update.token_budget=15",
+        ),
+        (None, [10, 9], r"update.token_budget=null: a pass of 2 rows and 20 .* set update.token_budget=auto"),
+        ("auto", [10], r"update.token_budget=auto: a single row of 10 tokens does not .*; lower rollout.max_new_tokens, shard"),
+        ("auto", [10, 10], r"update.token_budget=auto: a single row of 10 tokens does not"),
+        (5, [7, 7], r"update.token_budget=5: a single row of 7 tokens does not .*policy.gradient_checkpointing=true"),
+    ],
+)
+def test_what_cannot_be_helped_names_key_size_and_remedy(given: Any, lengths: list[int], message: str) -> None:
+    with pytest.raises(OutOfMemory, match=message):
+        list(TokenBudget("update.token_budget", given).over(lengths, failing))
+
+
+def test_a_row_that_fails_inside_of_a_pass_divides_the_pass() -> None:
+    """Budgets nest: where the inner passes cannot be smaller, the rows of the outer one are too many."""
+    budget = TokenBudget("scorer.token_budget", "auto", 64)
+    outer: list[list[int]] = []
+
+    def inside(chunk: list[int], rows: int) -> int:
+        if rows > 2:
+            raise out()
+        return len(chunk)
+
+    def work(rows: list[int]) -> int:
+        outer.append(rows)
+        return sum(count for _, count in budget.over([1] * 8, lambda chunk: inside(chunk, len(rows))))
+
+    assert [found for _, found in budget.over([8] * 4, work)] == [8] * len(outer[1:])
+    assert max(map(len, outer[1:])) <= 2
+    assert sorted(row for rows in outer[1:] for row in rows) == [0, 1, 2, 3]
+
+
+def test_other_errors_pass() -> None:
+    def wrong(chunk: list[int]) -> None:
+        raise RuntimeError("shapes differ")
+
+    with pytest.raises(RuntimeError, match=r"^shapes differ$"):
+        list(TokenBudget("update.token_budget", "auto").over([1, 1], wrong))
+
+
+@pytest.mark.parametrize("given", [0, -3, True])
+def test_values_that_are_no_budget(given: Any) -> None:
+    with pytest.raises(ValueError, match=rf"rollout.token_budget is a number of tokens and must be >= 1, or auto, got {given}"):
+        TokenBudget("rollout.token_budget", given)
+
+
+def test_only_auto_takes_another_value() -> None:
+    values: tuple[tuple[Any, int | None], ...] = (("auto", 7), (5, 5), (None, None))
+    for value, expected in values:
+        budget = as_budget("update.token_budget", value)
+        assert as_budget("update.token_budget", budget) is budget
+        budget.begin_with(7)
+        assert budget.tokens == expected
+
+
+def test_advice_names_the_keys_where_memory_ran_out_elsewhere() -> None:
+    for key in ("update.token_budget", "update.microbatches", "rollout.token_budget", "scorer.token_budget", "auto"):
+        assert key in advice(out())
+    assert advice(ValueError("no")) == "ValueError: no"
+    assert advice(OutOfMemory("known")) == "OutOfMemory: known"
+
+
+class Break(torch.autograd.Function):
+    """Runs out of memory on the way back."""
+
+    @staticmethod
+    def forward(ctx: Any, x: torch.Tensor) -> torch.Tensor:
+        return x.clone()
+
+    @staticmethod
+    def backward(ctx: Any, gradient: torch.Tensor) -> None:
+        raise out()
+
+
+@pytest.mark.parametrize("layers", [1, 2, 3])
+def test_a_gradient_that_broke_off_counts_once(layers: int) -> None:
+    """The layers above the break have the gradient of all rows already, those below it of none."""
+    torch.manual_seed(0)
+    weights = [torch.nn.Parameter(torch.randn(4, 4, dtype=torch.float64)) for _ in range(4)]
+    rows = torch.randn(6, 4, dtype=torch.float64)
+
+    def loss(chunk: list[int], broken: int | None = None) -> torch.Tensor:
+        x = rows[chunk]
+        for number, weight in enumerate(weights):
+            x = torch.tanh(x @ weight)
+            x = Break.apply(x) if number + 1 == broken else x
+        return x.sum()
+
+    loss([*range(6)]).backward()
+    expected = [w.grad.clone() for w in weights if w.grad is not None]
+    for w in weights:
+        w.grad = None
+    gradients = PartialGradients(weights, 6)
+    with pytest.raises(torch.OutOfMemoryError), gradients.of(range(6)) as arguments:
+        loss([*range(6)], broken=layers).backward(**arguments)
+    assert arguments == {}
+    assert [w.grad is not None for w in weights] == [False] * layers + [True] * (4 - layers)
+    for chunk in ([0, 1, 2], [3, 4]):
+        with gradients.of(chunk) as arguments:
+            loss(chunk).backward(**arguments)
+    with pytest.raises(torch.OutOfMemoryError), gradients.of([5]) as arguments:
+        loss([5], broken=1).backward(**arguments)
+    with gradients.of([5]) as arguments:
+        assert len(arguments["inputs"]) == 1
+        loss([5]).backward(**arguments)
+    assert not any(w._post_accumulate_grad_hooks for w in weights)
+    for w, gradient in zip(weights, expected, strict=True):
+        torch.testing.assert_close(w.grad, gradient, rtol=1e-12, atol=1e-12)

@@ -1,0 +1,130 @@
+"""`python -m oar_lightning ...` as tests run it.
+
+Half of a short command's time goes into imports. Here each is a process of its own all the same, but forked from one that has
+imported the package and done nothing else (the standard library's fork server, one to each process of pytest).
+"""
+
+from __future__ import annotations
+
+import contextlib
+import multiprocessing
+import os
+import runpy
+import subprocess
+import sys
+import tempfile
+import time
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+
+MODULE = [sys.executable, "-m", "oar_lightning"]
+"""A true start, imports included."""
+
+_FORKS = multiprocessing.get_context("forkserver")
+_FORKS.set_forkserver_preload(["oar_lightning.sweep.multirun", "oar_lightning.tasks", "oar_lightning.wiring.run"])
+
+
+def environment(**variables: str) -> dict[str, str]:
+    """That of the tests, without what would lead a command to another store or config, and with `variables`."""
+    kept = {name: value for name, value in os.environ.items() if not name.startswith(("MLFLOW_", "HYDRA_"))}
+    return kept | {"OMP_NUM_THREADS": "1", "COLUMNS": "200"} | variables
+
+
+class Forked:
+    """A Python program at work, as `subprocess.Popen` would have it."""
+
+    def __init__(self, folder: Path, program: Sequence[str], variables: Mapping[str, str], out: Path, err: Path) -> None:
+        """`program`: a script or `-m` and a module, and its arguments. What it prints goes to `out`, errors to `err`."""
+        self.program = program
+        self.out, self.err = out, err
+        for path in (out, err):
+            path.write_bytes(b"")
+        self._process = _FORKS.Process(target=_work, args=(str(folder), list(program), dict(variables), str(out), str(err)))
+        self._process.start()
+
+    @property
+    def shown(self) -> str:
+        """All that it has printed."""
+        return "".join(path.read_text(encoding="utf-8", errors="replace") for path in dict.fromkeys((self.out, self.err)))
+
+    def poll(self) -> int | None:
+        return self._process.exitcode
+
+    def wait(self, timeout: float) -> int:
+        self._process.join(timeout)
+        if self._process.exitcode is None:
+            self.kill()
+            raise subprocess.TimeoutExpired(self.program, timeout, self.shown)
+        return self._process.exitcode
+
+    def wait_for(self, text: str, timeout: float = 120) -> None:
+        """Until it has shown `text`."""
+        end = time.monotonic() + timeout
+        while text not in self.shown:
+            assert self.poll() is None, self.shown
+            assert time.monotonic() < end, f"no {text!r} in {timeout} s:\n{self.shown}"
+            time.sleep(0.02)
+
+    def send_signal(self, number: int) -> None:
+        assert self._process.pid is not None
+        os.kill(self._process.pid, number)
+
+    def kill(self) -> None:
+        self._process.kill()
+
+
+@dataclass(frozen=True)
+class Done:
+    """A command that has ended: its exit code, and what it printed."""
+
+    code: int
+    stdout: str
+    stderr: str
+
+    @property
+    def shown(self) -> str:
+        return self.stdout + self.stderr
+
+
+@contextlib.contextmanager
+def started(folder: Path, *arguments: str, **variables: str) -> Iterator[Forked]:
+    """`python -m oar_lightning <arguments>` in a folder; killed at the end of the block, if it is at work still."""
+    with tempfile.TemporaryDirectory() as logs:
+        program = ["-m", "oar_lightning", *arguments]
+        command = Forked(folder, program, environment(**variables), Path(logs, "out"), Path(logs, "err"))
+        try:
+            yield command
+        finally:
+            command.kill()
+
+
+def run(folder: Path, *arguments: str, timeout: float = 120, **variables: str) -> Done:
+    """`python -m oar_lightning <arguments>` in a folder, to its end."""
+    with started(folder, *arguments, **variables) as command:
+        code = command.wait(timeout)
+        return Done(code, command.out.read_text(encoding="utf-8"), command.err.read_text(encoding="utf-8"))
+
+
+def run_from_scratch(folder: Path, *arguments: str, timeout: float = 200, **variables: str) -> Done:
+    """The same, in a process that imports everything itself."""
+    done = subprocess.run(
+        [*MODULE, *arguments], cwd=folder, env=environment(**variables), capture_output=True, text=True, timeout=timeout
+    )
+    return Done(done.returncode, done.stdout, done.stderr)
+
+
+def _work(folder: str, program: list[str], variables: dict[str, str], *outputs: str) -> None:
+    """In the forked process."""
+    os.chdir(folder)
+    os.environ.clear()
+    os.environ.update(variables)
+    sys.path[:0] = [path for path in variables.get("PYTHONPATH", "").split(os.pathsep) if path]
+    for number, path in enumerate(outputs, start=1):
+        os.dup2(os.open(path, os.O_WRONLY | os.O_CREAT | os.O_APPEND, 0o644), number)
+    if program[0] == "-m":
+        sys.argv = program[1:]
+        runpy.run_module(program[1], run_name="__main__", alter_sys=True)
+    else:
+        sys.argv = program
+        runpy.run_path(program[0], run_name="__main__")

@@ -1,0 +1,62 @@
+"""Configs composed in the tests' own process, as `main` gets them."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator
+
+import pytest
+from hydra import compose, initialize_config_dir
+from hydra.core.global_hydra import GlobalHydra
+from hydra.core.hydra_config import HydraConfig
+from omegaconf import DictConfig, open_dict
+
+from oar_lightning.__main__ import check_config
+from oar_lightning.common.config_check import check_targets
+from oar_lightning.common.paths import conf_dir
+from oar_lightning.wiring.config import plain
+from oar_lightning.wiring.settings import Settings, build_settings
+
+Prepare = Callable[..., Callable[[], float | None]]
+"""Overrides -> the task's work (the fixture `prepared`)."""
+
+
+@pytest.fixture
+def hydra_conf(monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
+    """Hydra finds conf/ while the test runs."""
+    monkeypatch.delenv("MLFLOW_TRACKING_URI", raising=False)
+    with initialize_config_dir(str(conf_dir()), version_base="1.3"):
+        yield
+    GlobalHydra.instance().clear()
+
+
+def composed_whole(*overrides: str, **runtime: str) -> DictConfig:
+    """The whole config, Hydra's part too; ${hydra:...} resolves as in a run, with these values of `hydra.runtime`."""
+    cfg = compose("config", list(overrides), return_hydra_config=True)
+    cfg.hydra.runtime.update(runtime)
+    HydraConfig.instance().set_config(cfg)
+    return cfg
+
+
+def without_hydra(cfg: DictConfig) -> DictConfig:
+    with open_dict(cfg):
+        del cfg["hydra"]
+    return cfg
+
+
+def composed(*overrides: str) -> DictConfig:
+    return without_hydra(composed_whole(*overrides))
+
+
+def passed(cfg: DictConfig) -> DictConfig:
+    """The config, where the checks before a task let it pass."""
+    check_config(cfg)
+    check_targets(plain(cfg))
+    return cfg
+
+
+def checked(*overrides: str) -> DictConfig:
+    return passed(composed(*overrides))
+
+
+def settings(*overrides: str) -> Settings:
+    return build_settings(checked(*overrides))

@@ -1,0 +1,45 @@
+"""Jobs of two processes for tests: `rank_worker.py` and other scripts as ranks."""
+
+from __future__ import annotations
+
+import os
+import socket
+from pathlib import Path
+from typing import Any
+
+import torch
+from support.commands import Forked
+
+
+def start(folder: Path, script: str, *arguments: str, ranks: int = 2) -> list[Forked]:
+    """The ranks of a job; each writes into `folder/rank<n>.log`."""
+    with socket.socket() as probe:
+        probe.bind(("127.0.0.1", 0))
+        port = probe.getsockname()[1]
+    shared = {"MASTER_ADDR": "127.0.0.1", "MASTER_PORT": str(port), "WORLD_SIZE": str(ranks), "OMP_NUM_THREADS": "1"}
+    return [
+        Forked(
+            Path.cwd(),
+            [str(Path(__file__).with_name(script)), str(folder), str(rank), str(ranks), *arguments],
+            os.environ | shared | {"LOCAL_RANK": str(rank), "RANK": str(rank), "NODE_RANK": "0"},
+            *[folder / f"rank{rank}.log"] * 2,
+        )
+        for rank in range(ranks)
+    ]
+
+
+def run_on_two(folder: Path, script: str, *arguments: str, timeout: float = 400) -> list[Any]:
+    """What two ranks of a job have found, kept by them in `folder/rank<n>.pt`."""
+    processes = start(folder, script, *arguments)
+    try:
+        for process in processes:
+            assert process.wait(timeout) == 0, process.shown[-3000:]
+    finally:
+        for process in processes:
+            process.kill()
+    return [torch.load(folder / f"rank{rank}.pt", weights_only=False) for rank in range(2)]
+
+
+def train_on_two(folder: Path, trainer: str, names: list[str]) -> list[dict[str, Any]]:
+    """What each of two ranks makes of the cases under a `trainer=...` of the command line."""
+    return run_on_two(folder, "rank_worker.py", trainer, *names)

@@ -1,0 +1,190 @@
+"""One rank of a small training job, started by tests: trains each case and keeps what it logged and learned."""
+
+from __future__ import annotations
+
+import dataclasses
+import json
+import os
+import resource
+import sys
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import hydra
+import lightning as L
+import torch
+from support.fixtures import ConstantReward, LengthReward, fit, make_module, make_warm_start, tiny_policy, weights
+
+from oar_lightning.common.paths import conf_dir
+from oar_lightning.credit.gate import GateConfig
+from oar_lightning.credit.scorers import OarG, OarP, Uniform
+from oar_lightning.distributed.ranks import whole_weights
+from oar_lightning.objective.advantage import AdvantageConfig
+from oar_lightning.objective.loss import LossConfig
+from oar_lightning.policy.pretrained import LoraSpec, Policy
+from oar_lightning.rollout import CachedEngine, SamplingConfig
+from oar_lightning.training.callbacks import LastCheckpoint, RandomState
+from oar_lightning.training.module import PolicyOptimization
+from oar_lightning.training.slots import Slot, UpdatePlan
+from oar_lightning.types import MathProblem
+
+SECOND = os.environ.get("RANK") == "1"
+PLAN = UpdatePlan(problems=4, group_size=4, minibatches=2, microbatches=2)
+LR = 1e-4
+"""The gradients that OAR-G scores by are ill-conditioned in float32 (a KL of outcomes 1e-3 apart): its weights, and by them how
+the loss depends on an update, round 1e-4 apart."""
+UNUSED = GateConfig(mode="off")
+"""Scores are made, and weigh nothing."""
+
+
+class OneTeaches:
+    """Rewards that differ within the groups of about half of the problems, told apart by their questions."""
+
+    def __call__(self, problems: list[MathProblem], completions: list[Any]) -> list[float]:
+        varied = LengthReward()(problems, completions)
+        return [r if sum(map(ord, p.question)) % 2 else 1.0 for p, r in zip(problems, varied, strict=True)]
+
+
+class Cramped(CachedEngine):
+    """The second rank cannot sample more than five completions at once."""
+
+    def _sample(self, model: Any, prompts: Any, owner: torch.Tensor, *rest: Any) -> Any:
+        if SECOND and len(owner) > 5:
+            raise torch.OutOfMemoryError("CUDA out of memory.")
+        return super()._sample(model, prompts, owner, *rest)
+
+
+def gives_way(update: bool) -> PolicyOptimization:
+    """The second rank's memory ends while it samples and, where asked for, on the way back of an update's larger passes."""
+    plan = UpdatePlan(problems=4, group_size=4, minibatches=2, microbatches=2, token_budget="auto" if update else None)
+    module = make_module(tiny_policy(), update=plan)
+    sampling = SamplingConfig(max_new_tokens=12, token_budget="auto")
+    module.method = dataclasses.replace(module.method, sampling=sampling)
+    module.stage = dataclasses.replace(module.stage, engine=Cramped(module.tokenizer))
+
+    def refuse(gradient: torch.Tensor) -> None:
+        if gradient.shape[:2].numel() > 45:
+            raise torch.OutOfMemoryError("CUDA out of memory.")
+
+    def watch(layer: Any, args: Any, output: torch.Tensor) -> None:
+        if layer.training and SECOND:
+            output.register_hook(refuse)
+
+    if update:
+        module.model.get_decoder().layers[0].register_forward_hook(watch)
+    return module
+
+
+def cases() -> dict[str, tuple[L.LightningModule, int]]:
+    """Name -> module and number of steps."""
+    scorers = {"grpo": Uniform(), "oar_g": OarG(), "oar_p": OarP()}
+    same = {name: (make_module(tiny_policy(), scorer=scorer, update=PLAN, lr=LR), 20) for name, scorer in scorers.items()}
+    budget = UpdatePlan(problems=4, group_size=4, minibatches=2, microbatches=4, token_budget=40)
+    batch = make_module(tiny_policy(), update=budget, loss=LossConfig(reduction="dapo"))
+    batch.method = type(batch.method)(**{**vars(batch.method), "advantage": AdvantageConfig(scale="batch")})
+    whole = UpdatePlan(problems=2, group_size=4, microbatches=2)
+    return same | {
+        "budget": (batch, 4),
+        "some_learn": (make_module(tiny_policy(), reward=OneTeaches(), update=whole), 6),
+        "gives_way": (gives_way(update=True), 4),
+        "samples_again": (gives_way(update=False), 4),
+        "uniform_short": (make_module(tiny_policy(), update=PLAN, gate=UNUSED), 4),
+        "oar_g_unused": (make_module(tiny_policy(), scorer=OarG(), update=PLAN, gate=UNUSED), 4),
+        "oar_p_unused": (make_module(tiny_policy(), scorer=OarP(), update=PLAN, gate=UNUSED), 4),
+        "nobody_learns": (make_module(tiny_policy(), reward=ConstantReward(), update=whole), 2),
+        "warm_start": (make_warm_start(tiny_policy(), batch_size=8), 4),
+        # of eight pairs of demonstrations four have one that is too long, and one has two
+        "warm_start_too_long": (make_warm_start(tiny_policy(), batch_size=2, max_tokens=53), 8),
+        "lora": (make_module(lora_policy(), scorer=OarG(), update=PLAN, loss=LossConfig(kl_coef=0.1), lr=LR), 4),
+        "full_disk": (make_module(tiny_policy(), update=PLAN), 3),
+        "handed_over": (make_module(tiny_policy(), scorer=OarP(), update=PLAN, lr=LR), 4),
+    }
+
+
+def lora_policy() -> Policy:
+    """Adapters that do something, on the tiny policy, with gradient checkpointing."""
+    policy = tiny_policy()
+    torch.manual_seed(0)
+    model = LoraSpec(r=4, alpha=8).apply(policy.model)
+    for name, p in model.named_parameters():
+        if "lora_B" in name:
+            torch.nn.init.normal_(p, std=0.05)
+    model.gradient_checkpointing_enable(gradient_checkpointing_kwargs={"use_reentrant": False})
+    return Policy(model, policy.tokenizer)
+
+
+class FullDisk(L.Callback):
+    """A rank that writes checkpoints, under DeepSpeed the second, can write no file beyond 64 kB during one optimizer step.
+
+    `seen`: the names in the folder before each step, and the step of its last checkpoint.
+    """
+
+    def __init__(self, folder: Path, step: int) -> None:
+        self.folder = folder
+        self.step = step
+        self.former = resource.getrlimit(resource.RLIMIT_FSIZE)
+        self.seen: list[tuple[list[str], int]] = []
+
+    def on_train_batch_start(self, trainer: L.Trainer, module: L.LightningModule, batch: Any, batch_idx: int) -> None:
+        if batch.microbatch:
+            return
+        names, last = sorted(path.name for path in self.folder.glob("*")), self.folder / "last.ckpt"
+        if last.is_dir():
+            step = json.loads((last / "summary.json").read_text())["global_step"]
+        else:
+            step = torch.load(last, weights_only=True)["global_step"] if last.exists() else 0
+        self.seen.append((names, step))
+        writer = trainer.world_size - 1 if hasattr(trainer.strategy, "checkpoint_writer") else 0
+        full = trainer.global_step + 1 == self.step and trainer.global_rank == writer
+        resource.setrlimit(resource.RLIMIT_FSIZE, (2**16 if full else self.former[0], self.former[1]))
+
+
+class Watch(L.Callback):
+    """The completions of every batch of rollouts and the weights at the end."""
+
+    def __init__(self) -> None:
+        self.completions: list[tuple[str, ...]] = []
+
+    def on_train_batch_end(self, trainer: L.Trainer, module: Any, outputs: Any, batch: Any, batch_idx: int) -> None:
+        if isinstance(batch, Slot) and batch.first:
+            self.completions.append(module.experience.rollouts.completions)
+
+    def on_train_end(self, trainer: L.Trainer, module: Any) -> None:
+        with whole_weights(trainer):
+            self.weights = weights(module)
+
+
+def train(names: list[str], folder: Path, strategy: Callable[[], Any] = lambda: "auto", devices: int = 1) -> dict[str, Any]:
+    """`handed_over` leaves a checkpoint of its second step to another number of ranks, `resumed` takes theirs."""
+    results = {}
+    for name in names:
+        module, steps = cases()["handed_over" if name == "resumed" else name]
+        watch, about = Watch(), {"strategy": strategy(), "devices": devices}
+        callbacks: list[L.Callback] = [watch, RandomState()]
+        if name == "full_disk":
+            checkpoints = folder / f"full{devices}"
+            disk = FullDisk(checkpoints, 2)
+            callbacks += [disk, LastCheckpoint(checkpoints, 1)]
+        if name == "handed_over":
+            callbacks.append(LastCheckpoint(folder / f"of{devices}", 2))
+        if name == "resumed":
+            about["ckpt_path"] = str(folder / f"of{3 - devices}" / "previous.ckpt")
+        rows = fit(module, steps, callbacks, **about).rows
+        results[name] = {"rows": rows, "weights": watch.weights, "completions": watch.completions}
+        if name == "full_disk":
+            results[name]["seen"] = disk.seen
+    return results
+
+
+def configured(trainer: str) -> Any:
+    """The strategy that a `trainer=...` of the command line names."""
+    with hydra.initialize_config_dir(str(conf_dir()), version_base="1.3"):
+        return hydra.utils.instantiate(hydra.compose("config", [f"trainer={trainer}"]).trainer.strategy)
+
+
+if __name__ == "__main__":
+    torch.set_num_threads(1)
+    folder, rank, ranks, trainer, *names = sys.argv[1:]
+    found = train(names, Path(folder), strategy=lambda: configured(trainer), devices=int(ranks))
+    torch.save(found, Path(folder) / f"rank{rank}.pt")

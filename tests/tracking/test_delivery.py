@@ -1,0 +1,162 @@
+"""Delivery to a real store: everything, in order, with its times, and once."""
+
+from __future__ import annotations
+
+import json
+import math
+from pathlib import Path
+from typing import Any
+
+import pytest
+from mlflow import MlflowClient
+from mlflow.exceptions import MlflowException
+
+from oar_lightning.tracking.delivery import Delivery, batches
+from oar_lightning.tracking.journal import Journal, Position, State, read_records
+
+FIRST = {"experiment": "e", "artifact_location": None, "run_name": "first", "run_id": None}
+
+
+@pytest.fixture
+def journal(tmp_path: Path, store: str) -> Journal:
+    """The journal of a run that logged something of every kind."""
+    run = tmp_path / "run"
+    (run / "artifacts" / "tables").mkdir(parents=True)
+    (run / "artifacts" / "config.yaml").write_text("tau: 0.4")
+    (run / "artifacts" / "tables" / "a.json").write_text('{"columns": [], "data": []}')
+    journal = Journal(run / "tracking")
+    location = str(tmp_path / "mlartifacts")
+    tags = {"journal": "j1", "sweep": "tau"}
+    journal.append("run", tracking_uri=store, **{**FIRST, "artifact_location": location}, tags=tags)
+    journal.append("params", values={"gate.tau": "0.4", "long": "x" * 7000})
+    journal.append("tags", values={"trial_state": "running"})
+    journal.append("artifact", path="artifacts/config.yaml", folder="")
+    for step in range(5):
+        values = {"reward": step / 3, "nothing": math.nan, "much": math.inf}
+        journal.append("metrics", step=step, values=values)
+    journal.append("table", path="artifacts/tables/a.json", folder="tables")
+    journal.append("tags", values={"trial_state": "complete"})
+    journal.append("metrics", step=4, values={"objective": 0.5})
+    journal.append("status", status="FINISHED")
+    return journal
+
+
+def contents(store: str) -> list[dict[str, Any]]:
+    """Everything a store holds of each run but what delivery did not decide."""
+    client = MlflowClient(store)
+    found = []
+    for run in client.search_runs([e.experiment_id for e in client.search_experiments()]):
+        history = {
+            key: [(m.step, m.timestamp, repr(m.value)) for m in client.get_metric_history(run.info.run_id, key)]
+            for key in run.data.metrics
+        }
+        found.append(
+            {
+                "params": run.data.params,
+                "tags": run.data.tags,
+                "metrics": history,
+                "files": sorted(f.path for d in ("", "tables") for f in client.list_artifacts(run.info.run_id, d)),
+                "status": (run.info.status, run.info.start_time, run.info.end_time),
+            }
+        )
+    return found
+
+
+def test_everything_arrives_with_its_time(journal: Journal, store: str) -> None:
+    delivery = Delivery(journal.path.parent)
+    assert delivery.deliver() == journal.end.records
+    assert delivery.left() == delivery.refused() == 0
+    (run,) = contents(store)
+    written = [record for record, _ in read_records(journal.path)]
+    times = [r["time"] for r in written if r["kind"] == "metrics"][:5]
+    assert run["metrics"]["reward"] == [(s, times[s], repr(s / 3)) for s in range(5)]
+    assert [value for _, _, value in run["metrics"]["nothing"]] == ["nan"] * 5
+    assert run["params"]["gate.tau"] == "0.4"
+    assert run["params"]["long"] == "x" * 6000
+    assert run["tags"]["trial_state"] == "complete"
+    assert json.loads(run["tags"]["mlflow.loggedArtifacts"]) == [{"path": "tables/a.json", "type": "table"}]
+    assert run["files"] == ["config.yaml", "tables", "tables/a.json"]
+    assert run["status"] == ("FINISHED", written[0]["time"], written[-1]["time"])
+
+
+def test_a_crash_between_delivering_and_noting_doubles_nothing(journal: Journal, store: str) -> None:
+    folder = journal.path.parent
+    Delivery(folder).deliver()
+    once = contents(store)
+    run_id = State.load(folder).run_id
+    places = [State(), *(State(place.records, place.bytes, run_id) for _, place in read_records(journal.path))]
+    for place in [*places, State(0, 0, None)]:  # as if the crash had come after noting this much
+        place.save(folder)
+        Delivery(folder).deliver()
+        assert contents(store) == once
+
+
+def test_delivery_goes_on_where_it_stopped(journal: Journal, store: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    delivery = Delivery(journal.path.parent)
+
+    def away(*_: Any, **__: Any) -> None:
+        raise MlflowException("API request failed")
+
+    with monkeypatch.context() as patched:
+        patched.setattr(delivery.client, "log_artifact", away)
+        with pytest.raises(MlflowException):
+            delivery.deliver()
+    assert delivery.left() == journal.end.records - 3
+    assert Delivery(journal.path.parent).deliver() == journal.end.records - 3
+    assert [m[0] for m in contents(store)[0]["metrics"]["reward"]] == [0, 1, 2, 3, 4]
+
+
+def test_what_mlflow_refuses_is_kept_aside_and_does_not_block(journal: Journal, store: str) -> None:
+    journal.append("metrics", step=5, values={"k" * 300: 1.0, "reward": 2.0})
+    journal.append("artifact", path="artifacts/gone.txt", folder="")
+    journal.append("tags", values={"after": "yes"})
+    delivery = Delivery(journal.path.parent)
+    delivery.deliver()
+    (run,) = contents(store)
+    assert run["metrics"]["reward"][-1][2] == "2.0", "its neighbour in the same record is delivered"
+    assert run["tags"]["after"] == "yes"
+    assert (delivery.left(), delivery.refused()) == (0, 2)
+    kept = [json.loads(line) for line in (journal.path.parent / "refused.jsonl").read_text().splitlines()]
+    assert list(kept[0]["record"]["values"]) == ["k" * 300]
+    assert "gone.txt is no longer there" in kept[1]["reason"]
+
+
+def test_records_of_a_deleted_run_wait_for_its_return(journal: Journal, store: str) -> None:
+    delivery = Delivery(journal.path.parent)
+    delivery.deliver()
+    client, run_id = MlflowClient(store), str(delivery.state.run_id)
+    client.delete_run(run_id)
+    journal.append("tags", values={"late": "yes"})
+    with pytest.raises(MlflowException, match="active"):
+        delivery.deliver()
+    assert (delivery.left(), delivery.refused()) == (1, 0)
+    client.restore_run(run_id)
+    assert delivery.deliver() == 1
+
+
+def test_parameters_of_the_first_start_stay(journal: Journal, store: str, caplog: pytest.LogCaptureFixture) -> None:
+    journal.append("params", values={"gate.tau": "0.9", "new": "1"})
+    Delivery(journal.path.parent).deliver()
+    (run,) = contents(store)
+    assert (run["params"]["gate.tau"], run["params"]["new"]) == ("0.4", "1")
+    assert "'gate.tau': ('0.4', '0.9')" in caplog.text
+
+
+def test_a_run_made_elsewhere_is_gone_on_with(tmp_path: Path, store: str) -> None:
+    client = MlflowClient(store)
+    run_id = client.create_run(client.create_experiment("e")).info.run_id
+    journal = Journal(tmp_path / "run" / "tracking")
+    journal.append("run", tracking_uri=store, **{**FIRST, "run_id": run_id}, tags={"journal": "j"})
+    journal.append("metrics", step=1, values={"reward": 1.0})
+    assert Delivery(journal.path.parent).deliver() == 2
+    assert client.get_run(run_id).data.metrics == {"reward": 1.0}
+
+
+def test_batches_keep_order_and_limit() -> None:
+    kinds = [("metrics", 600), ("metrics", 400), ("metrics", 1), ("tags", 1), ("metrics", 1), ("metrics", 2)]
+    records = [
+        ({"n": n, "kind": kind, "values": dict.fromkeys(map(str, range(size)))}, Position(n + 1))
+        for n, (kind, size) in enumerate(kinds)
+    ]
+    found = [([r["n"] for r in batch], end.records) for batch, end in batches(records)]
+    assert found == [([0, 1], 2), ([2], 3), ([3], 4), ([4, 5], 6)]

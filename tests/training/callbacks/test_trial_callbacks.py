@@ -1,0 +1,194 @@
+"""What sweeps ask of a run: divergence is an error, hopeless trials end early, seconds add up over its starts."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Sequence
+from pathlib import Path
+from types import SimpleNamespace
+from typing import Any
+
+import lightning as L
+import pytest
+import torch
+from lightning.pytorch.callbacks import ModelCheckpoint
+from optuna.distributions import UniformDistribution
+from optuna.trial import TrialState, create_trial
+from support.fixtures import Recorder, fit, make_module, tiny_policy
+
+from oar_lightning.sweep.storage import SweepStorage
+from oar_lightning.sweep.trial import Diverged, Pruned, Pruning, Ticket
+from oar_lightning.training.callbacks import Divergence, DivergenceConfig, RunSeconds
+from oar_lightning.training.callbacks.trial import MedianPruning
+
+
+class Evaluation:
+    """An evaluation after every step, with these accuracies from step 0 on."""
+
+    def __init__(self, accuracies: Sequence[float]) -> None:
+        self.values = list(accuracies)
+        self.history: list[dict[str, Any]] = [{"step": 0}]
+
+    def at(self, step: int) -> SimpleNamespace:
+        """A trainer at this step."""
+        self.history.append({"step": step})
+        strategy = SimpleNamespace(broadcast=lambda value: value)
+        return SimpleNamespace(global_step=step, max_steps=10, is_global_zero=True, strategy=strategy)
+
+    def accuracies(self) -> tuple[float, float]:
+        return self.values[0], self.values[self.history[-1]["step"]]
+
+
+def end_of_step(callback: L.Callback, evaluation: Evaluation, step: int, loss: float = 0.1) -> None:
+    callback.on_train_batch_end(evaluation.at(step), None, {"loss": torch.tensor(loss)}, None, 0)
+
+
+@pytest.mark.parametrize("loss", [float("nan"), float("inf")])
+def test_where_gradients_cannot_be_seen_a_loss_that_is_no_number_ends_training(loss: float) -> None:
+    evaluation = Evaluation([0.4] * 4)
+    callback = Divergence(DivergenceConfig(), evaluation)
+    end_of_step(callback, evaluation, 1)
+    with pytest.raises(Diverged, match=rf"the loss is {loss} at step 2; lower optimizer\.lr"):
+        end_of_step(callback, evaluation, 2, loss)
+
+
+def test_steps_that_deepspeed_leaves_out_are_counted() -> None:
+    evaluation = Evaluation([0.4] * 9)
+    callback = Divergence(DivergenceConfig(max_skipped_steps=1), evaluation)
+    engine = SimpleNamespace(skipped_steps=5, fp16_enabled=lambda: False)
+
+    def trainer(step: int) -> SimpleNamespace:
+        return SimpleNamespace(**vars(evaluation.at(step)), model=engine, loggers=[])
+
+    callback.on_train_start(trainer(0), None)  # five of them before a resume
+    for step, skipped in ((1, 5), (2, 6), (3, 6)):
+        engine.skipped_steps = skipped
+        callback.on_train_batch_end(trainer(step), None, {"loss": torch.tensor(float("nan"))}, None, 0)
+    assert callback.skipped == 1
+    engine.skipped_steps = 7
+    with pytest.raises(Diverged, match=r"not finite at step 4, and more than divergence\.max_skipped_steps=1"):
+        callback.on_train_batch_end(trainer(4), None, {"loss": torch.tensor(0.1)}, None, 0)
+    scaled = SimpleNamespace(skipped_steps=9, fp16_enabled=lambda: True)
+    with pytest.raises(Diverged, match="the loss is nan"):
+        callback.on_train_batch_end(
+            SimpleNamespace(**vars(evaluation.at(5)), model=scaled), None, {"loss": torch.tensor(float("nan"))}, None, 0
+        )
+
+
+def test_a_collapse_is_an_accuracy_below_a_share_of_the_first() -> None:
+    evaluation = Evaluation([0.4, 0.25, 0.19])
+    callback = Divergence(DivergenceConfig(collapse=0.5), evaluation)
+    end_of_step(callback, evaluation, 1)
+    with pytest.raises(
+        Diverged, match=r"collapse: the sampled accuracy is 0\.190 at step 2, below divergence\.collapse=0\.5 of 0\.400"
+    ):
+        end_of_step(callback, evaluation, 2)
+    unbothered = Evaluation([0.4, 0.0])
+    end_of_step(Divergence(DivergenceConfig(), unbothered), unbothered, 1)
+
+
+@pytest.mark.parametrize("collapse", [0.0, 1.5, -0.1])
+def test_a_bad_share_names_its_key(collapse: float) -> None:
+    with pytest.raises(ValueError, match=r"divergence\.collapse"):
+        DivergenceConfig(collapse)
+
+
+def test_training_itself_ends_where_its_gradients_are_nan() -> None:
+    module = make_module(tiny_policy(), lr=float("inf"))
+    with pytest.raises(Diverged, match=r"(gradient is not finite|weights are not finite) at step \d.*lower optimizer\.lr"):
+        fit(module, 8, [Divergence(DivergenceConfig(), Evaluation([0.0]))], clip=None)
+
+
+class Breaks(L.Callback):
+    """Makes the gradient NaN at some steps, and keeps the weights of after every step."""
+
+    def __init__(self, *steps: int) -> None:
+        self.steps = steps
+        self.weights: dict[int, torch.Tensor] = {}
+
+    def on_after_backward(self, trainer: L.Trainer, module: L.LightningModule) -> None:
+        if trainer.global_step + 1 in self.steps:
+            next(p for p in module.parameters() if p.grad is not None).grad[0] = float("nan")
+
+    def on_train_batch_end(self, trainer: L.Trainer, module: L.LightningModule, *_: Any) -> None:
+        self.weights[trainer.global_step] = torch.nn.utils.parameters_to_vector(module.parameters()).detach().clone()
+
+
+def test_a_step_with_a_broken_gradient_is_left_out_and_counted() -> None:
+    breaks, callback = Breaks(2), Divergence(DivergenceConfig(), Evaluation([0.4] * 5))
+    recorder = fit(make_module(tiny_policy()), 4, [breaks, callback])
+    assert callback.skipped == 1
+    assert all(w.isfinite().all() for w in breaks.weights.values())
+    assert torch.equal(breaks.weights[1], breaks.weights[2])
+    assert not torch.equal(breaks.weights[2], breaks.weights[3])
+    assert "grad_norm" in recorder.rows[1]
+    assert "grad_norm" not in recorder.rows[2]
+
+
+def test_too_many_broken_gradients_end_training_also_over_a_resume(tmp_path: Path) -> None:
+    save = ModelCheckpoint(tmp_path, filename="last", every_n_train_steps=2, save_top_k=1)
+    fit(make_module(tiny_policy()), 2, [Breaks(1), Divergence(DivergenceConfig(), Evaluation([0.4] * 5)), save])
+    config = DivergenceConfig(max_skipped_steps=1)
+    again = [Breaks(4), Divergence(config, Evaluation([0.4] * 9))]
+    with pytest.raises(Diverged, match=r"not finite at step 4, and more than divergence\.max_skipped_steps=1 steps were so"):
+        fit(make_module(tiny_policy()), 6, again, ckpt_path=str(tmp_path / "last.ckpt"))
+    with pytest.raises(ValueError, match=r"divergence\.max_skipped_steps"):
+        DivergenceConfig(max_skipped_steps=-1)
+
+
+@pytest.fixture
+def study(tmp_path: Path) -> Ticket:
+    """Three complete trials at 0.5, 0.6 and 0.7 at steps 2 and 4, and a fourth that is running."""
+    import optuna
+
+    storage = SweepStorage(tmp_path / "optuna.db")
+    found = optuna.create_study(study_name="s", storage=storage, direction="maximize")
+    for value in (0.5, 0.6, 0.7):
+        x = {"params": {"x": value}, "distributions": {"x": UniformDistribution(0, 1)}}
+        found.add_trial(create_trial(value=value, intermediate_values={2: value, 4: value}, **x))
+    found.ask()
+    return Ticket("s", 3, 1, {}, str(storage.path), pruning=Pruning(True, startup_trials=2, warmup_steps=3))
+
+
+@pytest.mark.filterwarnings("ignore::optuna.exceptions.ExperimentalWarning")
+def test_a_trial_below_the_median_ends_after_the_warm_up(study: Ticket) -> None:
+    import optuna
+
+    evaluation = Evaluation([0.4, 0.1, 0.1, 0.1, 0.55])
+    callback = MedianPruning(study, evaluation)
+    end_of_step(callback, evaluation, 2)  # 0.1, but within the warm-up
+    with pytest.raises(Pruned, match=r"the accuracy 0\.550 at step 4 is worse than the median"):
+        end_of_step(callback, evaluation, 4)
+    trial = optuna.load_study("s", SweepStorage(study.storage)).trials[3]
+    assert (trial.state, trial.intermediate_values) == (TrialState.RUNNING, {2: 0.1, 4: 0.55})
+
+
+@pytest.mark.filterwarnings("ignore::optuna.exceptions.ExperimentalWarning")
+def test_a_trial_above_the_median_and_one_at_its_end_go_on(study: Ticket) -> None:
+    evaluation = Evaluation([0.4, 0.1, 0.1, 0.1, 0.65, 0.1, 0.1, 0.1, 0.1, 0.1, 0.1])
+    callback = MedianPruning(study, evaluation)
+    end_of_step(callback, evaluation, 4)
+    end_of_step(callback, evaluation, 10)
+
+
+class Pause(L.Callback):
+    def on_train_batch_start(self, *_: Any) -> None:
+        time.sleep(0.05)
+
+
+def test_seconds_add_up_over_a_resume(tmp_path: Path) -> None:
+    save = ModelCheckpoint(tmp_path, filename="last", every_n_train_steps=2, save_top_k=1)
+    first = RunSeconds()
+    fit(make_module(tiny_policy()), 2, [first, Pause(), save])
+    before = first.totals()
+    assert before["duration_s"] > 2 * 0.05
+    phases = [before[f"seconds/{phase}"] for phase in ("rollout", "reward", "score", "update")]
+    assert all(value >= 0 for value in phases)
+    assert 0 < sum(phases) < before["duration_s"]
+    second = RunSeconds()
+    recorder: Recorder = fit(make_module(tiny_policy()), 4, [second, Pause()], ckpt_path=str(tmp_path / "last.ckpt"))
+    after = second.totals()
+    assert after["duration_s"] > before["seconds/rollout"] + 4 * 0.05
+    for phase, name in (("rollout", "generate"), ("update", "update")):
+        here = sum(row[f"time/{name}_s"] for row in recorder.rows.values())
+        assert after[f"seconds/{phase}"] == pytest.approx(before[f"seconds/{phase}"] + here)

@@ -1,0 +1,42 @@
+"""The data module in a training run: what was dropped is logged, and counted on after a resume."""
+
+from __future__ import annotations
+
+import functools
+import itertools
+from pathlib import Path
+
+import pytest
+from support import fixtures
+from support.fixtures import TASK, fit, make_module, tiny_policy
+
+from oar_lightning.data.chain.task import ChainProblems
+from oar_lightning.training.callbacks import GracefulStop, LastCheckpoint, RandomState, RunIdentity
+from oar_lightning.training.datamodule import MathDataModule
+from oar_lightning.types import MathProblem
+
+
+def one_step_only(problem: MathProblem) -> str | None:
+    return None if problem.level == "1" else "two steps"
+
+
+def test_drops_are_logged_each_step_and_go_on_after_a_resume(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(fixtures, "MathDataModule", functools.partial(MathDataModule, keep=one_step_only))
+
+    def callbacks(name: str) -> list[object]:
+        return [RandomState(), RunIdentity(lambda: "run"), GracefulStop(), LastCheckpoint(tmp_path / name, 0)]
+
+    rows = fit(make_module(tiny_policy()), 4, callbacks("whole")).rows
+    walked = itertools.accumulate(problem.level != "1" for problem in itertools.islice(ChainProblems(TASK), 100))
+    kept = itertools.accumulate(problem.level == "1" for problem in itertools.islice(ChainProblems(TASK), 100))
+    # when the 2nd, 4th, ... problem is kept, so many were passed over
+    dropped_at = {k: d for d, k in reversed(list(zip(walked, kept, strict=True)))}
+    expected = {step: float(dropped_at[2 * step]) for step in range(1, 5)}
+    assert expected[4] > 0
+    assert {step: row.get("data/dropped/two_steps", 0.0) for step, row in rows.items()} == expected
+    assert all("data/dropped/two_steps" in row for step, row in rows.items() if expected[step]), "only where there is any"
+
+    fit(make_module(tiny_policy()), 2, callbacks("part"))
+    checkpoint = str(tmp_path / "part" / "last.ckpt")
+    resumed = fit(make_module(tiny_policy(1)), 4, callbacks("part"), ckpt_path=checkpoint).rows
+    assert {s: r["data/dropped/two_steps"] for s, r in resumed.items()} == {s: expected[s] for s in (3, 4)}

@@ -1,0 +1,351 @@
+"""The training loop: exactness of micro-batches, GRPO as the uniform case, groups without signal, interruption and resume."""
+
+from __future__ import annotations
+
+import os
+import signal
+from pathlib import Path
+from typing import Any
+
+import lightning as L
+import pytest
+import torch
+from lightning.pytorch.plugins.precision import MixedPrecision
+from support.fixtures import TASK, ConstantReward, LengthReward, fit, make_module, make_stage, tiny_policy, weights
+
+from oar_lightning.common.randomness import derive_seed
+from oar_lightning.credit.gate import GateConfig
+from oar_lightning.credit.scorers import Entropy, FunctionScorer, OarG, OarP, Random, Scorer, Uniform
+from oar_lightning.data.chain.task import ChainProblems
+from oar_lightning.evaluation.evaluate import EvaluationConfig
+from oar_lightning.objective.advantage import group_advantages
+from oar_lightning.objective.loss import LossConfig
+from oar_lightning.policy import language_model
+from oar_lightning.rollout import SamplingConfig
+from oar_lightning.tracking.tracker import Tracker
+from oar_lightning.training.callbacks import EvaluationCallback, GracefulStop, LastCheckpoint, RandomState, RunIdentity
+from oar_lightning.training.slots import UpdatePlan
+from oar_lightning.types import Rollouts
+
+TIMES = ("time/", "step_time", "credit/seconds")
+
+
+def without_times(rows: dict[int, dict[str, float]]) -> dict[int, dict[str, float]]:
+    return {step: {k: v for k, v in row.items() if not k.startswith(TIMES)} for step, row in rows.items()}
+
+
+def same(a: dict[str, torch.Tensor], b: dict[str, torch.Tensor]) -> bool:
+    return a.keys() == b.keys() and all(torch.equal(a[k], b[k]) for k in a)
+
+
+def plain_grpo_step(policy, problems, update: UpdatePlan, lr: float) -> dict[str, torch.Tensor]:
+    """One GRPO step written from the paper, without this project's loss, gate or module."""
+    model = policy.model
+    stage = make_stage(policy, LengthReward())
+    seeds = [derive_seed(0, "rollout", 0, i) for i in range(len(problems))]
+    rollouts = stage(model, problems, update.group_size, SamplingConfig(max_new_tokens=12), seeds)
+    r = rollouts.rewards.view(-1, update.group_size)
+    advantages = ((r - r.mean(1, keepdim=True)) / (r.std(1, keepdim=True) + 1e-4)).flatten()
+    model.train()
+    logits = model(input_ids=rollouts.token_ids, attention_mask=rollouts.attention_mask.long()).logits
+    logp = torch.log_softmax(logits[:, :-1], -1).gather(-1, rollouts.token_ids[:, 1:, None]).squeeze(-1)
+    mask = rollouts.response_mask[:, 1:].float()
+    per_token = -(logp - logp.detach()).exp() * advantages[:, None]
+    loss = ((per_token * mask).sum(1) / mask.sum(1)).mean()
+    loss.backward()
+    return {name: p.grad.clone() for name, p in model.named_parameters()}
+
+
+class FirstGradient(L.Callback):
+    """Keeps the gradient of the first optimizer step, before clipping."""
+
+    def on_before_optimizer_step(self, trainer, module, optimizer) -> None:
+        if trainer.global_step == 0:
+            self.gradient = {
+                n: torch.zeros_like(p) if p.grad is None else p.grad.clone() for n, p in module.model.named_parameters()
+            }
+
+
+def test_uniform_gradient_is_the_papers_grpo() -> None:
+    update = UpdatePlan(problems=3, group_size=4)
+    problems = [ChainProblems(TASK)[i] for i in range(3)]
+    expected = plain_grpo_step(tiny_policy(), problems, update, 1e-3)
+    catch = FirstGradient()
+    fit(make_module(tiny_policy(), update=update), 1, [catch])
+    scale = max(float(g.abs().max()) for g in expected.values())
+    assert scale > 1e-3
+    for name, gradient in expected.items():
+        assert torch.allclose(catch.gradient[name], gradient, atol=2e-6 * scale + 1e-7), name
+
+
+def test_uniform_equals_gate_off_bit_for_bit() -> None:
+    """Any scorer with the gate off is plain GRPO, and so is the uniform scorer through the gate: the same weights."""
+    uniform, off = make_module(tiny_policy()), make_module(tiny_policy(), scorer=Random(), gate=GateConfig(mode="off"))
+    fit(uniform, 3)
+    fit(off, 3)
+    assert same(weights(uniform), weights(off))
+    reshaped = make_module(tiny_policy(), scorer=Random())
+    fit(reshaped, 3)
+    assert not same(weights(uniform), weights(reshaped))
+
+
+@pytest.mark.parametrize("reduction", ["grpo", "dapo", "dr_grpo"])
+@pytest.mark.parametrize("minibatches", [1, 2])
+def test_microbatches_do_not_change_the_step(reduction: str, minibatches: int) -> None:
+    gradients = []
+    for microbatches in (1, 3):
+        update = UpdatePlan(problems=3, group_size=4, minibatches=minibatches, microbatches=microbatches)
+        catch = FirstGradient()
+        fit(make_module(tiny_policy(), scorer=Random(), update=update, loss=LossConfig(reduction=reduction)), 2, [catch])
+        gradients.append(catch.gradient)
+    scale = max(float(g.abs().max()) for g in gradients[0].values())
+    assert scale > 0
+    for name, gradient in gradients[0].items():
+        assert torch.allclose(gradients[1][name], gradient, atol=3e-6 * scale), name
+
+
+@pytest.mark.parametrize("token_budget", [1, 60, 10**6])
+def test_a_token_budget_changes_no_step(token_budget: int) -> None:
+    """Fewer or more passes, some slots empty: the same weights and the same logged loss."""
+    results = []
+    for settings in ({"microbatches": 1}, {"microbatches": 5, "token_budget": token_budget}):
+        module = make_module(tiny_policy(), scorer=Random(), update=UpdatePlan(problems=2, group_size=4, **settings))
+        rows = fit(module, 2).rows
+        results.append((weights(module), rows[2]["loss"], rows[2]))
+    torch.testing.assert_close(results[0][0], results[1][0], rtol=1e-4, atol=1e-6)
+    assert results[0][1] == pytest.approx(results[1][1], rel=1e-4, abs=1e-6)
+    row = results[1][2]
+    assert 0 <= row["update/padding"] < 1
+    passes = row["update/passes"]
+    assert passes == 1 if token_budget == 10**6 else 1 < passes <= 5
+    assert row["update/microbatch_tokens"] <= results[0][2]["update/microbatch_tokens"]
+
+
+@pytest.mark.parametrize("token_budget", [10**6, "auto"])
+def test_a_loss_scaler_makes_its_step_whatever_slots_are_empty(token_budget: Any) -> None:
+    """Passes that fit into the first slots leave the last one, after which Lightning scales back, without a loss."""
+    update = UpdatePlan(problems=2, group_size=4, microbatches=20, token_budget=token_budget)
+    module = make_module(tiny_policy(), scorer=Random(), update=update)
+    before = weights(module)
+    fit(module, 2, plugins=[MixedPrecision("16-mixed", "cpu", torch.amp.GradScaler("cpu", init_scale=64.0))])
+    assert module.trainer.precision_plugin.scaler._growth_tracker == 2  # both steps were made, and finite
+    assert not same(before, weights(module))
+
+
+def test_a_compiled_decoder_changes_no_step(monkeypatch: pytest.MonkeyPatch) -> None:
+    """`compile` hands the update's passes to torch.compile (here with a backend that runs the captured graph as it is)."""
+    compile_ = torch.compile
+    seen = []
+
+    def captured(model: Any, **options: Any) -> Any:
+        seen.append(options)
+        return compile_(model, backend="eager", **options)
+
+    monkeypatch.setattr(torch, "compile", captured)
+    results = []
+    for compiled in (False, True):
+        update = UpdatePlan(problems=2, group_size=4, compile=compiled)
+        module = make_module(tiny_policy(), scorer=Random(), update=update)
+        fit(module, 2)
+        results.append(weights(module))
+    assert seen == [{"dynamic": True}]
+    torch.testing.assert_close(results[0], results[1], rtol=1e-4, atol=1e-6)
+
+
+def test_logged_loss_does_not_depend_on_microbatches() -> None:
+    rows = []
+    for microbatches in (1, 3):
+        update = UpdatePlan(problems=3, group_size=4, minibatches=2, microbatches=microbatches)
+        rows.append(fit(make_module(tiny_policy(), scorer=Random(), update=update), 2).rows)
+    assert sorted(rows[0]) == sorted(rows[1]) == [1, 2]
+    for step in (1, 2):
+        for key in ("loss", "entropy", "grad_norm", "clip_ratio/region_mean"):
+            assert rows[1][step][key] == pytest.approx(rows[0][step][key], rel=1e-4, abs=1e-7), key
+
+
+class Failing(Scorer):
+    def __call__(self, model, rollouts):
+        raise AssertionError("groups with equal rewards must not be scored")
+
+
+def test_groups_with_equal_rewards_cost_no_scoring_and_no_update() -> None:
+    module = make_module(tiny_policy(), scorer=Failing(), reward=ConstantReward(), lr=1.0)
+    before = weights(module)
+    rows = fit(module, 3).rows
+    assert same(before, weights(module))
+    assert [rows[s]["frac_reward_zero_std"] for s in (1, 2, 3)] == [1.0, 1.0, 1.0]
+    assert module.trainer.global_step == 3
+
+
+class OneGroupReward:
+    """Only the first problem's group has a signal."""
+
+    def __call__(self, problems, completions):
+        first = problems[0].id
+        return [float(i % 2) if p.id == first else 1.0 for i, p in enumerate(problems)]
+
+
+def test_groups_without_signal_are_left_out_exactly() -> None:
+    """Leaving completions with advantage 0 out changes no gradient: the denominators still count them."""
+    gradients = []
+    for coefficient in (0.0, 1e-30):  # a KL term, however small, keeps every completion in
+        catch = FirstGradient()
+        policy = tiny_policy()
+        loss = LossConfig(kl_coef=coefficient)
+        reference = tiny_policy(1).model if coefficient else None
+        fit(make_module(policy, reward=OneGroupReward(), loss=loss, reference=reference), 1, [catch])
+        gradients.append(catch.gradient)
+    for name, gradient in gradients[0].items():
+        assert torch.allclose(gradients[1][name], gradient, atol=1e-7), name
+    assert max(float(g.abs().max()) for g in gradients[0].values()) > 1e-4
+
+
+def test_first_rollouts_are_the_same_for_every_scorer() -> None:
+    """Runs that differ in method only are paired: the scorers draw from generators of their own."""
+    first = [fit(make_module(tiny_policy(), scorer=s), 1).rows[1]["reward"] for s in (Uniform(), Random(), OarG(), OarP())]
+    assert len(set(first)) == 1
+
+
+def test_scored_advantages_keep_the_groups_mass() -> None:
+    module = make_module(tiny_policy(), scorer=Entropy())
+    problems = tuple(ChainProblems(TASK)[i] for i in range(2))
+    rollouts = module.stage(module.model, problems, 4, module.method.sampling, [1, 2])
+    advantages = group_advantages(rollouts.reward_terms, torch.ones(1), 4)
+    credit = module.assign_credit(rollouts, advantages)
+    response = rollouts.response_mask
+    expected = advantages * response.sum(1)
+    assert torch.allclose(credit.advantages.sum(1), expected, atol=1e-4)
+    assert float((credit.weights - 1).abs().max()) > 0.1
+    assert credit.advantages[~response].eq(0).all()
+
+
+def callbacks(folder: Path, every: int) -> list[L.Callback]:
+    return [RandomState(), RunIdentity(lambda: "run"), GracefulStop(), LastCheckpoint(folder, every)]
+
+
+@pytest.mark.parametrize(
+    "update",
+    [
+        UpdatePlan(problems=2, group_size=4),
+        UpdatePlan(problems=2, group_size=4, inner_epochs=2, minibatches=2, microbatches=2),
+    ],
+    ids=["on-policy", "inner-epochs"],
+)
+@pytest.mark.parametrize("stop", [1, 3, 5])
+def test_resume_is_bit_exact_at_any_step(tmp_path: Path, update: UpdatePlan, stop: int) -> None:
+    whole = make_module(tiny_policy(), scorer=OarG(), update=update)
+    all_rows = without_times(fit(whole, 6, callbacks(tmp_path / "whole", 0)).rows)
+    first = make_module(tiny_policy(), scorer=OarG(), update=update)
+    torch.manual_seed(99)
+    rows = fit(first, stop, callbacks(tmp_path / "part", 0)).rows
+    second = make_module(tiny_policy(1), scorer=OarG(), update=update)
+    torch.manual_seed(5)  # the checkpoint must bring everything back
+    rows |= fit(second, 6, callbacks(tmp_path / "part", 0), ckpt_path=str(tmp_path / "part" / "last.ckpt")).rows
+    assert same(weights(whole), weights(second))
+    assert without_times(rows) == all_rows
+
+
+class Interrupt(L.Callback):
+    """Sends this process a signal in the middle of an optimizer step."""
+
+    def __init__(self, step: int, number: int) -> None:
+        self.step, self.number, self.sent = step, number, False
+
+    def on_before_backward(self, trainer, module, loss) -> None:
+        if trainer.global_step == self.step and not self.sent:
+            self.sent = True
+            os.kill(os.getpid(), self.number)
+
+
+@pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGTERM])
+def test_signal_finishes_the_step_and_leaves_a_checkpoint_that_continues_exactly(tmp_path: Path, number: int) -> None:
+    update = UpdatePlan(problems=2, group_size=4, minibatches=2, microbatches=2)
+    whole = make_module(tiny_policy(), update=update)
+    fit(whole, 5, callbacks(tmp_path / "whole", 0))
+    former = signal.getsignal(number)
+    part = callbacks(tmp_path / "part", 0)
+    stopped = make_module(tiny_policy(), update=update)
+    fit(stopped, 5, [Interrupt(2, number), *part])
+    assert stopped.trainer.global_step == 3
+    assert part[2].received == number
+    assert signal.getsignal(number) == former
+    again = make_module(tiny_policy(1), update=update)
+    fit(again, 5, callbacks(tmp_path / "part", 0), ckpt_path=str(tmp_path / "part" / "last.ckpt"))
+    assert same(weights(whole), weights(again))
+
+
+class SignallingReward(LengthReward):
+    """Sends this process SIGTERM while it judges its `call`-th completions."""
+
+    def __init__(self, call: int) -> None:
+        self.left = call
+
+    def __call__(self, problems: Any, completions: Any) -> list[float]:
+        self.left -= 1
+        if self.left == 0:
+            os.kill(os.getpid(), signal.SIGTERM)
+        return super().__call__(problems, completions)
+
+
+@pytest.mark.parametrize(("place", "stopped_at"), [("rollout", 3), ("evaluation before training", 1)])
+def test_between_a_signal_and_the_checkpoint_lies_one_step_at_most(place: str, stopped_at: int, tmp_path: Path) -> None:
+    """The step whose completions are being sampled, or the first one where the policy is still evaluated."""
+    policy, rollout = tiny_policy(), place == "rollout"
+    module = make_module(policy, reward=SignallingReward(3) if rollout else LengthReward())
+    stage = make_stage(policy, LengthReward() if rollout else SignallingReward(1))
+    config = EvaluationConfig(every_n_steps=0, samples=2, greedy=False, heatmap=False)
+    benchmarks = {"test": [ChainProblems(TASK)[0]]}
+    evaluation = EvaluationCallback(benchmarks, stage, module.method.sampling, config, Tracker(tmp_path, None))
+    stop = GracefulStop()
+    fit(module, 9, [evaluation, stop, LastCheckpoint(tmp_path / "checkpoints", 0)])
+    assert stop.received == signal.SIGTERM
+    assert module.trainer.global_step == stopped_at
+    assert torch.load(tmp_path / "checkpoints" / "last.ckpt", weights_only=True)["global_step"] == stopped_at
+
+
+def test_kl_and_old_logprobs_of_a_fresh_reference_are_consistent() -> None:
+    """With the reference equal to the policy, the KL of the first step is 0 and grows after it."""
+    policy = tiny_policy()
+    reference = tiny_policy().model.requires_grad_(False)
+    update = UpdatePlan(problems=2, group_size=4, inner_epochs=2)
+    module = make_module(policy, update=update, loss=LossConfig(kl_coef=0.1), reference=reference, lr=1e-2)
+    rows = fit(module, 4).rows
+    assert rows[1]["kl"] == pytest.approx(0, abs=1e-9)
+    assert rows[4]["kl"] > 1e-5
+    assert all(not p.requires_grad for p in reference.parameters())
+    assert not any("reference" in name for name in module.state_dict())
+
+
+def test_states_of_sampling_serve_old_logprobs_and_are_dropped(monkeypatch: pytest.MonkeyPatch) -> None:
+    """With several steps a batch, old log-probabilities come from the states that sampling left, from one pass where it left
+    none, and are the same; the states do not stay in memory or in checkpoints."""
+
+    def old_logprobs(kept_bytes: int) -> torch.Tensor:
+        monkeypatch.setattr(language_model, "STATES_BYTES", kept_bytes)
+        module = make_module(tiny_policy(), update=UpdatePlan(problems=2, group_size=4, inner_epochs=2))
+        fit(module, 1)
+        assert module.experience is not None
+        assert module.experience.rollouts.prediction_states is None
+        assert module.experience.rollouts.old_logprobs is not None
+        return module.experience.rollouts.old_logprobs
+
+    with_states = old_logprobs(2**30)
+    assert float(with_states.min()) < -1
+    torch.testing.assert_close(old_logprobs(0), with_states, rtol=0, atol=1e-4)
+
+
+def test_one_pass_serves_old_logprobs_and_scorer(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Where the engine left no states, several steps a batch cost one pass, not one for the old log-probabilities and one
+    for the scorer's clean outcome."""
+    monkeypatch.setattr("oar_lightning.rollout.cached._keeps_states", lambda *args: False)
+    seen = []
+
+    def scorer(model: Any, rollouts: Rollouts) -> torch.Tensor:
+        seen.append(rollouts.prediction_states)
+        return torch.zeros(rollouts.token_ids.shape)
+
+    for inner_epochs in (1, 2):
+        update = UpdatePlan(problems=2, group_size=4, inner_epochs=inner_epochs)
+        fit(make_module(tiny_policy(), update=update, scorer=FunctionScorer(scorer)), 1)
+    assert seen[0] is None
+    assert seen[1] is not None

@@ -1,0 +1,396 @@
+"""Runs that are out of memory at chosen passes, held against runs that are not: the same texts, scores, gradients, weights."""
+
+from __future__ import annotations
+
+import dataclasses
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import lightning as L
+import pytest
+import torch
+from support.fixtures import TASK, fit, make_module, tiny_policy, weights
+from support.toy import gpt2, rollouts_of
+
+from oar_lightning.credit.scorers import Entropy, OarG, OarP, OarPApproximate, Scorer, Spans, Uniform, baselines, oar_g
+from oar_lightning.credit.scorers.oar_p import exact
+from oar_lightning.data.chain.task import ChainProblems
+from oar_lightning.planning.empty import Rehearsing
+from oar_lightning.policy.out_of_memory import OutOfMemory
+from oar_lightning.rollout import HFEngine, SamplingConfig, cached
+from oar_lightning.training.callbacks import LastCheckpoint, RandomState
+from oar_lightning.training.module import PolicyOptimization
+from oar_lightning.training.slots import UpdatePlan
+
+
+def out(tokens: int) -> torch.OutOfMemoryError:
+    return torch.OutOfMemoryError(f"CUDA out of memory. Tried to run {tokens} tokens.")
+
+
+Refuse = Callable[[int], bool]
+"""Padded tokens of a pass -> whether it does not fit."""
+
+
+def refuse_updates(model: Any, refuse: Refuse, where: str) -> None:
+    """Let passes with gradient run out of memory: on the way `forward`, or on the way back in the middle of the layers, where
+    some parameters have their gradients already."""
+    decoder = model.get_decoder()
+
+    def check(tokens: int) -> None:
+        if refuse(tokens):
+            raise out(tokens)
+
+    def forward(module: Any, args: Any, kwargs: Any) -> None:
+        if decoder.training and where == "forward":
+            check(kwargs["input_ids"].numel())
+
+    def backward(module: Any, args: Any, output: Any) -> None:
+        states = output[0] if isinstance(output, tuple) else output
+        if decoder.training and where == "backward":
+            states.register_hook(lambda gradient: check(gradient.shape[:2].numel()))
+
+    decoder.register_forward_pre_hook(forward, with_kwargs=True)
+    decoder.layers[0].register_forward_hook(backward)
+
+
+def larger_than(room: int) -> Refuse:
+    return lambda tokens: tokens > room
+
+
+class Nth:
+    """Refuses one pass, the n-th."""
+
+    def __init__(self, n: int) -> None:
+        self.left = n
+
+    def __call__(self, tokens: int) -> bool:
+        self.left -= 1
+        return self.left == -1
+
+
+class Gradients(L.Callback):
+    """Keeps the gradient of each optimizer step, before clipping."""
+
+    def __init__(self) -> None:
+        self.steps: list[dict[str, torch.Tensor]] = []
+
+    def on_before_optimizer_step(self, trainer: L.Trainer, module: Any, optimizer: Any) -> None:
+        self.steps.append({n: p.grad.clone() for n, p in module.model.named_parameters() if p.grad is not None})
+
+
+def job(budget: Any, sampling_budget: Any = None, scorer: Scorer | None = None, **update: Any) -> PolicyOptimization:
+    module = make_module(
+        tiny_policy(),
+        scorer=scorer or OarG(),
+        update=UpdatePlan(problems=2, group_size=4, token_budget=budget, **update),
+    )
+    sampling = SamplingConfig(max_new_tokens=12, token_budget=sampling_budget)
+    module.method = dataclasses.replace(module.method, sampling=sampling)
+    return module
+
+
+OWN = ("time/", "step_time", "credit/seconds", "update/", "memory/", "credit/forward_equivalents")
+
+
+def check_same(one: tuple[PolicyOptimization, Any, Gradients], two: tuple[PolicyOptimization, Any, Gradients]) -> None:
+    """Gradients of the first step within 3e-6 of the largest, weights and metrics after several within rounding."""
+    expected, actual = one[2].steps[0], two[2].steps[0]
+    scale = max(float(g.abs().max()) for g in expected.values())
+    assert scale > 1e-3
+    assert expected.keys() == actual.keys()
+    for name, gradient in expected.items():
+        torch.testing.assert_close(actual[name], gradient, rtol=0, atol=3e-6 * scale)
+    torch.testing.assert_close(weights(two[0]), weights(one[0]), rtol=1e-4, atol=1e-5)
+    assert one[1].rows.keys() == two[1].rows.keys()
+    for step, row in one[1].rows.items():
+        rows = [{k: v for k, v in r.items() if not k.startswith(OWN)} for r in (row, two[1].rows[step])]
+        assert rows[0].keys() == rows[1].keys()
+        for key, value in rows[0].items():
+            assert rows[1][key] == pytest.approx(value, rel=1e-3, abs=1e-5), (step, key)
+
+
+def run(module: PolicyOptimization, steps: int = 2, callbacks: list[L.Callback] | None = None, **more: Any) -> Any:
+    gradients = Gradients()
+    return module, fit(module, steps, [gradients, *(callbacks or [])], **more), gradients
+
+
+@pytest.fixture(scope="module")
+def undisturbed() -> Any:
+    module = job(None)
+    refuse_updates(module.model, lambda tokens: False, "forward")  # a model with hooks is scored by its own modules
+    return run(module)
+
+
+def lowered(caplog: pytest.LogCaptureFixture, key: str) -> list[str]:
+    messages = [record.getMessage() for record in caplog.records if record.name == "oar_lightning.policy.token_budget"]
+    return [message for message in messages if message.startswith(f"{key}=auto:")]
+
+
+@pytest.mark.parametrize("where", ["forward", "backward"])
+@pytest.mark.parametrize("microbatches", [1, 3])
+def test_an_update_that_does_not_fit_is_made_in_parts(
+    where: str, microbatches: int, undisturbed: Any, caplog: pytest.LogCaptureFixture
+) -> None:
+    module = job("auto", microbatches=microbatches)
+    refuse_updates(module.model, larger_than(70), where)
+    found = run(module)
+    check_same(undisturbed, found)
+    messages = lowered(caplog, "update.token_budget")
+    tokens = [int(message.split(" to ")[-1].split()[0]) for message in messages]
+    assert len(messages) == (2 if microbatches == 1 else 1)
+    assert tokens == sorted(tokens, reverse=True)
+    last = found[1].rows[2]
+    assert last["memory/token_budget_update"] == tokens[-1] == module.method.update.budget.tokens
+    assert last["update/microbatch_tokens"] <= max(tokens[-1], 70)
+    assert last["update/passes"] > undisturbed[1].rows[2]["update/passes"] == 1
+
+
+@pytest.mark.parametrize("where", ["forward", "backward"])
+@pytest.mark.parametrize("n", [0, 1, 2])
+def test_any_pass_of_a_step_may_fail(where: str, n: int, undisturbed: Any, caplog: pytest.LogCaptureFixture) -> None:
+    """The gradients of the passes before it stay, those of the failed one count once."""
+    module = job("auto", microbatches=3)
+    refuse_updates(module.model, Nth(n), where)
+    check_same(undisturbed, run(module))
+    assert len(lowered(caplog, "update.token_budget")) == 1
+
+
+@pytest.mark.parametrize("how", ["gradient checkpointing", "bf16-mixed"])
+def test_parts_are_those_of_the_whole_pass_however_it_is_made(how: str) -> None:
+    results = []
+    for budget, room in ((None, 10**6), ("auto", 70)):
+        module = job(budget, scorer=Uniform())
+        if how == "gradient checkpointing":
+            module.model.gradient_checkpointing_enable(gradient_checkpointing_kwargs={"use_reentrant": False})
+        refuse_updates(module.model, larger_than(room), "backward")
+        results.append(run(module, precision="bf16-mixed" if how == "bf16-mixed" else "32-true"))
+    gradients = [found[2].steps[0] for found in results]
+    scale = max(float(g.abs().max()) for g in gradients[0].values())
+    for name, gradient in gradients[0].items():  # in bfloat16 other sums round by 2^-9
+        torch.testing.assert_close(gradients[1][name], gradient, rtol=0, atol=(3e-6 if how != "bf16-mixed" else 8e-3) * scale)
+    assert results[1][1].rows[1]["update/passes"] > 1
+
+
+def test_without_a_failure_a_mixed_precision_is_the_same_bit_for_bit() -> None:
+    """The backward pass runs outside of autocast, as Lightning's."""
+    found = [run(job(budget, scorer=Uniform(), microbatches=2), precision="bf16-mixed") for budget in (None, "auto")]
+    torch.testing.assert_close(weights(found[1][0]), weights(found[0][0]), rtol=0, atol=0)
+
+
+def test_with_auto_and_enough_memory_nothing_changes(undisturbed: Any, caplog: pytest.LogCaptureFixture) -> None:
+    module = job("auto", "auto", OarG(token_budget="auto"))
+    refuse_updates(module.model, lambda tokens: False, "forward")
+    found = run(module)
+    for expected, actual in zip(undisturbed[2].steps, found[2].steps, strict=True):
+        torch.testing.assert_close(actual, expected, rtol=0, atol=0)
+    torch.testing.assert_close(weights(found[0]), weights(undisturbed[0]), rtol=0, atol=0)
+    assert not any(record.name.startswith("oar_lightning") for record in caplog.records)
+    assert "memory/token_budget_update" not in found[1].rows[2]  # no bound is known yet
+    assert found[1].rows[2]["memory/token_budget_scorer"] == 4096
+
+
+def test_old_and_reference_logprobs_are_computed_in_parts_too(
+    monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    """With several steps a batch, in half precision or without room for states, their pass is one of its own."""
+    monkeypatch.setattr("oar_lightning.rollout.cached._keeps_states", lambda *args: False)
+    monkeypatch.setattr("oar_lightning.training.collector.states_fit", lambda *args: False)
+    expected = run(job(None, scorer=Uniform(), inner_epochs=2))
+    module = job("auto", scorer=Uniform(), inner_epochs=2)
+
+    def forward(decoder: Any, args: Any, kwargs: Any) -> None:
+        if not decoder.training and "past_key_values" not in kwargs and kwargs["input_ids"].numel() > 70:
+            raise out(kwargs["input_ids"].numel())
+
+    module.model.get_decoder().register_forward_pre_hook(forward, with_kwargs=True)
+    check_same(expected, run(module))
+    assert lowered(caplog, "update.token_budget")
+
+
+def test_a_single_row_that_does_not_fit_ends_the_run() -> None:
+    module = job("auto")
+    refuse_updates(module.model, larger_than(15), "backward")
+    with pytest.raises(OutOfMemory, match=r"update.token_budget=auto: a single row of \d+ tokens .*; lower rollout"):
+        run(module)
+
+
+def test_a_number_does_not_give_way() -> None:
+    module = job(10_000)
+    refuse_updates(module.model, larger_than(70), "forward")
+    with pytest.raises(torch.OutOfMemoryError):
+        run(module)
+
+
+@pytest.mark.parametrize("stop", [1, 2])
+def test_a_resumed_run_starts_with_the_lowered_budget(stop: int, tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:
+    """And equals the run that was not interrupted, bit for bit."""
+
+    def cramped() -> PolicyOptimization:
+        module = job("auto", "auto", inner_epochs=2)
+        refuse_updates(module.model, larger_than(70), "backward")
+        return module
+
+    callbacks = lambda name: [RandomState(), LastCheckpoint(tmp_path / name, 0)]  # noqa: E731
+    whole = run(cramped(), 4, callbacks("whole"))
+    run(cramped(), stop, callbacks("part"))
+    caplog.clear()
+    again = run(cramped(), 4, callbacks("part"), ckpt_path=str(tmp_path / "part" / "last.ckpt"))
+    assert not lowered(caplog, "update.token_budget")
+    assert again[1].rows[4]["memory/token_budget_update"] == whole[1].rows[4]["memory/token_budget_update"] < 70
+    torch.testing.assert_close(weights(again[0]), weights(whole[0]), rtol=0, atol=0)
+
+
+def sample(engine: Any, model: Any, token_budget: Any, max_batch: int | None = None) -> tuple[Any, SamplingConfig]:
+    config = SamplingConfig(max_new_tokens=12, token_budget=token_budget, max_batch=max_batch)
+    prompts = [ChainProblems(TASK)[i].question for i in range(4)]
+    return engine(model, prompts, 3, config, [1, 2, 3, 4]), config
+
+
+def decoded(policy: Any, generation: Any) -> list[list[int]]:
+    return [ids[mask].tolist() for ids, mask in zip(generation.token_ids, generation.response_mask, strict=True)]
+
+
+@pytest.mark.parametrize(("start", "max_batch"), [("auto", None), ("auto", 5)])
+def test_completions_are_those_of_an_undisturbed_run(
+    start: Any, max_batch: int | None, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    """The memory ends in the middle of a completion, when the cache has grown."""
+    policy = tiny_policy()
+    engine = cached.CachedEngine(policy.tokenizer)
+    expected, _ = sample(engine, policy.model, None)
+    run_decoder = cached.cached_hidden_states
+
+    def cramped(model: Any, cache: Any, attention: Any, ids: Any) -> Any:
+        if attention.numel() > 90:
+            raise out(attention.numel())
+        return run_decoder(model, cache, attention, ids)
+
+    monkeypatch.setattr(cached, "cached_hidden_states", cramped)
+    state = torch.get_rng_state()
+    actual, config = sample(engine, policy.model, start, max_batch)
+    assert decoded(policy, actual) == decoded(policy, expected)
+    assert len({tuple(ids) for ids in decoded(policy, actual)}) > 6
+    torch.testing.assert_close(actual.prediction_states, expected.prediction_states, rtol=0, atol=1e-5)
+    assert torch.equal(torch.get_rng_state(), state)
+    assert lowered(caplog, "rollout.token_budget")
+    caplog.clear()
+    engine(policy.model, ["one", "two three"], 6, dataclasses.replace(config, temperature=0.5), [5, 6])
+    assert not caplog.records  # a copy of the settings shares the budget, as evaluations do
+
+
+def test_what_an_engine_draws_by_batch_does_not_depend_on_an_attempt_that_failed(monkeypatch: pytest.MonkeyPatch) -> None:
+    policy = tiny_policy()
+    engine, generate = HFEngine(policy.tokenizer), HFEngine._generate
+
+    def cramped(self: Any, model: Any, prompts: Any, config: Any) -> Any:
+        torch.rand(7)
+        if len(prompts) > 4:
+            raise out(len(prompts))
+        return generate(self, model, prompts, config)
+
+    monkeypatch.setattr(HFEngine, "_generate", cramped)
+    actual, config = sample(engine, policy.model, "auto")
+    expected, _ = sample(engine, policy.model, config.budget.tokens)
+    assert decoded(policy, actual) == decoded(policy, expected)
+    assert len({tuple(ids) for ids in decoded(policy, actual)}) == 12
+
+
+SEQUENCES = [
+    {"before": [3, 4, 5, 6], "reasoning": [8, 9, 10, 11, 12], "conclude": [11], "answer": [12, 13, 14], "tail": [1]},
+    {"before": [14], "reasoning": [15, 16, 17, 18, 19, 20, 21], "answer": [22]},
+    {"before": [23, 24], "reasoning": [25], "conclude": [26, 27], "answer": [28, 29], "tail": [31, 32]},
+    {"before": [5, 6, 7], "reasoning": [33, 33, 34, 33, 35], "conclude": [36], "answer": [37, 38]},
+]
+SCORERS: dict[str, Callable[..., Scorer]] = {
+    "entropy": Entropy,
+    "oar_g": OarG,
+    "oar_p": OarP,
+    "attribution": OarPApproximate,
+    "spans": lambda **kw: OarPApproximate(Spans(2), **kw),
+}
+
+
+def cramp_scoring(monkeypatch: pytest.MonkeyPatch, room: int) -> None:
+    """Decoders refuse more than `room` new tokens at once, and more than 8 times as many columns to attend to."""
+
+    def cramped(decoder: Any) -> Any:
+        def call(past: Any, embeds: Any, *args: Any, **more: Any) -> Any:
+            tokens, seen = embeds.shape[:2].numel(), len(embeds) * (past.width + embeds.shape[1])
+            if tokens > room or seen > 8 * room:
+                raise out(tokens)
+            return decoder(past, embeds, *args, **more)
+
+        return call
+
+    for module in (oar_g, exact):
+        choose = module.choose_decoder
+        monkeypatch.setattr(module, "choose_decoder", lambda model, choose=choose: cramped(choose(model)))
+    logprobs = baselines.token_logprobs
+
+    def token_logprobs(model: Any, ids: Any, *args: Any, **more: Any) -> Any:
+        if ids.numel() > room:
+            raise out(ids.numel())
+        return logprobs(model, ids, *args, **more)
+
+    monkeypatch.setattr(baselines, "token_logprobs", token_logprobs)
+
+
+@pytest.mark.parametrize("room", [16, 30])
+@pytest.mark.parametrize("name", SCORERS)
+def test_scores_are_those_of_an_undisturbed_run(
+    name: str, room: int, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    model, rollouts = gpt2(), rollouts_of(SEQUENCES)
+    expected = SCORERS[name]()(model, rollouts)
+    cramp_scoring(monkeypatch, room)
+    scorer = SCORERS[name](token_budget="auto")
+    torch.testing.assert_close(scorer(model, rollouts), expected, rtol=1e-7, atol=1e-12)
+    assert float(expected.max()) > 0
+    assert lowered(caplog, "scorer.token_budget")
+    caplog.clear()
+    torch.testing.assert_close(scorer(model, rollouts), expected, rtol=1e-7, atol=1e-12)
+    assert not caplog.records
+
+
+@pytest.mark.parametrize("name", SCORERS)
+def test_a_completion_that_cannot_be_scored_ends_the_run(name: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    cramp_scoring(monkeypatch, 1)
+    with pytest.raises(OutOfMemory, match=r"scorer.token_budget=auto: a single row of \d+ tokens .*; lower rollout"):
+        SCORERS[name](token_budget="auto")(gpt2(), rollouts_of(SEQUENCES))
+
+
+class Memory(Rehearsing):
+    """An allocator with so many bytes: what is alive counts, whoever holds it."""
+
+    def __init__(self, size: float) -> None:
+        super().__init__()
+        self.size = size
+        self.failures = 0
+
+    def _count(self, storage: torch.UntypedStorage) -> None:
+        super()._count(storage)
+        if self.live > self.size:
+            self.failures += 1
+            raise out(storage.nbytes())
+
+
+def test_training_goes_on_in_half_of_the_memory(caplog: pytest.LogCaptureFixture) -> None:
+    """All phases of steps in an allocator of bytes: what a failed pass held is free again, or the next would fail, too."""
+
+    def steps(budget: Any, size: float) -> tuple[Any, Memory]:
+        module = make_module(
+            tiny_policy(),
+            scorer=OarP(token_budget="auto" if budget else 2048),
+            update=UpdatePlan(problems=3, group_size=8, token_budget=budget),
+        )
+        module.method = dataclasses.replace(module.method, sampling=SamplingConfig(max_new_tokens=12, token_budget=budget))
+        with Memory(size) as memory:
+            return run(module), memory
+
+    expected, memory = steps(None, float("inf"))
+    actual, half = steps("auto", memory.peak / 2)
+    assert half.failures >= 2
+    assert half.peak <= memory.peak / 2 + 10**6
+    check_same(expected, actual)
+    assert lowered(caplog, "update.token_budget")

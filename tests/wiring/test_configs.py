@@ -1,0 +1,322 @@
+"""Every config file composes, passes the checks and builds its settings; bad values and combinations name their key."""
+
+from __future__ import annotations
+
+import importlib.util
+import itertools
+import json
+import re
+import shlex
+from pathlib import Path
+
+import pytest
+import torch
+from hydra.errors import HydraException
+from support import fake_vllm
+from support.composing import checked, composed, settings
+
+from oar_lightning.__main__ import check_config, top_level_keys
+from oar_lightning.common.config_check import ConfigError, check_targets
+from oar_lightning.common.paths import conf_dir
+from oar_lightning.credit.scorers import FunctionScorer, Inverted, OarG, OarP, Shuffled, Uniform
+from oar_lightning.data.chain.task import ChainProblems
+from oar_lightning.data.files import FileProblems
+from oar_lightning.policy.fresh import FreshPolicy
+from oar_lightning.policy.pretrained import LoraSpec, PretrainedPolicy
+from oar_lightning.rollout import AutoEngineConfig, HFEngineConfig, VllmConfig
+from oar_lightning.tasks import TASKS, prepare
+from oar_lightning.wiring.config import plain
+from oar_lightning.wiring.settings import build_settings
+
+ROOT = Path(__file__).parents[2]
+
+
+def names(group: str) -> list[str]:
+    found = sorted(path.stem for path in (conf_dir() / group).glob("*.yaml"))
+    assert found, group
+    return found
+
+
+pytestmark = pytest.mark.usefixtures("hydra_conf")
+
+
+@pytest.fixture
+def rows(tmp_path: Path) -> str:
+    path = tmp_path / "rows.jsonl"
+    path.write_text(json.dumps({"problem": "1+1?", "answer": "2", "solution": "\\boxed{2}"}) + "\n")
+    return str(path)
+
+
+def test_the_defaults() -> None:
+    built = settings()
+    assert isinstance(built.scorer, Uniform)
+    assert isinstance(built.train, ChainProblems)
+    assert built.policy == PretrainedPolicy("chain")
+    assert (built.gate.tau, built.gate.beta, built.gate.floor) == (0.4, 2.0, 0.1)
+    assert list(built.rewards.terms) == ["accuracy", "format", "overlong"]
+    assert built.rewards.weight_vector().tolist() == [1.0, 0.0, 0.0]
+    assert built.sampling.temperature == 1.0
+    assert built.train.seed == 0
+    held_out = built.benchmarks["chain"]
+    assert isinstance(held_out, ChainProblems)
+    assert (built.train.split, held_out.split) == ("train", "held_out")
+
+
+# the paper's recipes need their data: tests/tasks/test_recipes.py
+@pytest.mark.parametrize("name", [name for name in names("experiment") if not name.startswith("paper_")])
+def test_experiments(name: str) -> None:
+    built = settings(f"+experiment={name}")
+    assert isinstance(built.policy, FreshPolicy) == (name == "warm_start")
+    text = (conf_dir() / "experiment" / f"{name}.yaml").read_text()
+    assert f"python -m oar_lightning +experiment={name}" in text.splitlines()[1], "it opens with the command that runs it"
+
+
+@pytest.mark.parametrize("name", names("variant"))
+def test_variants(name: str) -> None:
+    """A variant changes task and policy, whatever the method; completions of its demonstrations fit its limit."""
+    for experiment in ("grpo", "oracle"):
+        built = settings(f"+experiment={experiment}", f"+variant={name}")
+        assert type(built.scorer).__name__.lower() == {"grpo": "uniform"}.get(experiment, experiment)
+        assert isinstance(built.policy, PretrainedPolicy)
+        assert built.policy.name == f"chain_{name}"
+    assert isinstance(built.train, ChainProblems)
+    assert built.train.task != settings().train.task  # type: ignore[union-attr]
+    tokenizer = built.policy.load_tokenizer()
+    longest = max(len(tokenizer(built.train[i].solution).input_ids) for i in range(200))
+    assert longest < built.sampling.max_new_tokens
+    text = (conf_dir() / "variant" / f"{name}.yaml").read_text()
+    assert f"+variant={name}" in text.splitlines()[1], "it opens with a command that runs it"
+
+
+@pytest.mark.parametrize("name", names("scorer"))
+def test_scorers(name: str) -> None:
+    built = settings(f"scorer={name}", "seed=3")
+    assert type(built.scorer).__name__.lower() == name.replace("_", "")
+    if hasattr(built.scorer, "seed"):
+        assert built.scorer.seed == 3
+
+
+@pytest.mark.parametrize("name", ["shuffled", "inverted"])
+@pytest.mark.parametrize(("inner", "kind"), [(None, OarG), ("oar_p", OarP)])
+def test_controls_wrap_any_scorer(name: str, inner: str | None, kind: type) -> None:
+    scorer = settings(f"scorer={name}", *([f"scorer@scorer.inner={inner}"] if inner else [])).scorer
+    assert isinstance(scorer, Shuffled | Inverted)
+    assert isinstance(scorer.inner, kind)
+
+
+@pytest.mark.parametrize("name", names("loss"))
+def test_losses(name: str) -> None:
+    built = settings(f"loss={name}")
+    assert built.loss == settings(f"loss={name}", "scorer=uniform").loss
+    if name != "gspo":
+        settings(f"loss={name}", "scorer=oar_g")
+
+
+@pytest.mark.parametrize("group", ["trainer", "optimizer", "reward", "logger", "data/prompt"])
+def test_other_groups(group: str) -> None:
+    for name in names(group):
+        settings(f"{group}={name}")
+
+
+def test_engines(monkeypatch: pytest.MonkeyPatch) -> None:
+    assert names("engine") == ["auto", "hf", "vllm", "vllm_sleep"]
+    assert settings().engine == settings("engine=auto").engine == AutoEngineConfig()
+    assert settings("engine=hf").engine == HFEngineConfig()
+    fake_vllm.install(monkeypatch)
+    monkeypatch.setattr(torch.cuda, "is_available", lambda: True)
+    assert settings("engine=vllm").engine == VllmConfig()
+    config = settings("engine=vllm", "engine.sleep=true", "engine.max_model_len=512", "engine.dtype=bfloat16").engine
+    assert config == VllmConfig(sleep=True, max_model_len=512, dtype="bfloat16")
+    assert settings("engine=vllm_sleep", "trainer=ddp", "trainer.devices=8").engine == VllmConfig(0.4, sleep=True)
+    for override, message in {
+        "rollout.temperature=3": "rollout.temperature must be 0 or in [0.01, 2.0] with engine=vllm, got 3",
+        "engine.tensor_parallel_size=2": "engine.tensor_parallel_size must be 1, got 2",
+        "engine.dtype=float64": "engine.dtype must be one of auto, float32, bfloat16, float16, got 'float64'",
+        "+engine.tp=2": "unknown key engine.tp",
+    }.items():
+        assert message in error_of("engine=vllm", override)
+
+
+@pytest.mark.parametrize("task", ["train", "warm_start", "evaluate", "benchmark"])
+def test_a_missing_vllm_is_reported_before_a_policy_is_loaded(task: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    def loaded(self: object) -> None:
+        raise AssertionError("the policy was loaded")
+
+    monkeypatch.setattr(PretrainedPolicy, "load", loaded)
+    monkeypatch.setattr(importlib.util, "find_spec", lambda name: None)
+    with pytest.raises(ImportError, match=r"engine=vllm needs the optional extra: pip install 'oar-lightning\[vllm\]'"):
+        prepare(checked("engine=vllm", f"task={task}", "logger=none"))
+
+
+def test_a_benchmark_of_random_weights_takes_no_engine() -> None:
+    with pytest.raises(ConfigError, match="benchmark=wide times random weights, which engine=auto samples"):
+        prepare(checked("engine=hf", "task=benchmark", "benchmark=wide", "logger=none"))
+
+
+def test_policies(tmp_path: Path) -> None:
+    assert names("policy") == ["chain", "chain_asides", "chain_one_step", "fresh", "hf", "hf_lora"]
+    assert settings("policy=hf", "policy.name=a/b", "policy.dtype=bfloat16").policy == PretrainedPolicy("a/b", dtype="bfloat16")
+    lora = settings("policy=hf_lora", "policy.name=a/b", "policy.lora.r=4", "policy.lora.target_modules=[q_proj]").policy.lora
+    assert isinstance(lora, LoraSpec)
+    assert (lora.r, list(lora.target_modules)) == (4, ["q_proj"])
+    assert isinstance(settings("task=warm_start", "policy=fresh").policy, FreshPolicy)
+    assert settings().policy.trust_remote_code is False
+
+
+def test_files(rows: str) -> None:
+    built = settings("data=files", f"data.train.paths={rows}", f"data.evaluation.test.paths=[{rows}]")
+    assert isinstance(built.train, FileProblems)
+    assert list(built.benchmarks) == ["test"]
+    other = settings(
+        "data=files",
+        f"data.train.paths={rows}",
+        f"+data.evaluation.more={{_target_: oar_lightning.data.files.FileProblems, paths: {rows}}}",
+        f"data.evaluation.test.paths={rows}",
+    )
+    assert list(other.benchmarks) == ["test", "more"]
+
+
+def test_columns_of_the_benchmark_follow_those_of_the_training_data(tmp_path: Path) -> None:
+    path = tmp_path / "rows.jsonl"
+    path.write_text(json.dumps({"question": "1+1?", "why": "#### 2"}) + "\n")
+    columns = ["data.train.question_column=question", "data.train.answer_column=null", "data.train.solution_column=why"]
+    built = settings("data=files", f"data.train.paths={path}", f"data.evaluation.test.paths={path}", *columns)
+    assert [p.answer for p in built.benchmarks["test"]] == ["2"]
+
+
+def test_the_tracking_store_lies_in_the_current_folder(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.chdir(tmp_path)
+    assert checked().logger.tracking_uri == f"sqlite:///{tmp_path}/mlflow.db"
+    monkeypatch.setenv("MLFLOW_TRACKING_URI", "http://127.0.0.1:5000")
+    assert checked().logger.tracking_uri == "http://127.0.0.1:5000"
+    assert checked("logger=none").logger is None
+
+
+def test_a_plug_in_scorer_is_a_function_or_a_class(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    (tmp_path / "my_plug_in.py").write_text("def digits(model, rollouts, bonus: float = 1.0): ...\n")
+    monkeypatch.syspath_prepend(str(tmp_path))
+    scorer = "{_target_: my_plug_in.digits, _partial_: true, bonus: 2}"
+    cfg = composed("~scorer", f"+scorer={scorer}")
+    check_config(cfg)
+    check_targets(plain(cfg))
+    assert isinstance(build_settings(cfg).scorer, FunctionScorer)
+    with pytest.raises(ConfigError, match=r"unknown key scorer\.bonu; did you mean scorer\.bonus"):
+        checked("~scorer", "+scorer={_target_: my_plug_in.digits, _partial_: true, bonu: 2}")
+
+
+BAD = [
+    (["gate.tau=1.4"], "gate.tau is a quantile and must be in [0, 1], got 1.4"),
+    (["gate.beta=-1"], "gate.beta"),
+    (["gate.mode=bot"], "gate.mode must be one of both, boost_only, suppress_only, off, got 'bot'"),
+    (["loss.clip_low=2"], "loss.clip_low"),
+    (["loss.reduction=mean"], "loss.reduction"),
+    (["rollout.temperature=0"], "set rollout.temperature > 0"),
+    (["rollout.top_p=0"], "rollout.top_p"),
+    (["loss=gspo", "scorer=oar_g"], "use loss=gspo_token (loss.ratio=sequence_token) or scorer=uniform"),
+    (["policy=fresh"], "policy=fresh is a random policy"),
+    (["policy.dtype=float64"], "policy.dtype must be one of float32, bfloat16, float16, auto"),
+    (["+trainer.accumulate_grad_batches=2"], "use update.microbatches instead"),
+    (["optimizer.fused=true", "trainer.precision=bf16-mixed"], "optimizer.fused=null"),
+    (["+trainer.acumulate=2"], "unknown key trainer.acumulate"),
+    (["scorer=oar_g", "+scorer.taau=1"], "unknown key scorer.taau"),
+    (["scorer=oar_g", "scorer.probe.name=answer"], "scorer.probe.name"),
+    (["scorer=oar_g", "scorer.num_draws=0"], "scorer.num_draws"),
+    (["+foo=1"], "unknown key foo; the keys here are: advantage, "),
+    (["+sed=1"], "did you mean seed?"),
+    (["+data.trian=1"], "unknown key data.trian; did you mean data.train?"),
+    (["+data.chain.steps=1"], "unknown key data.chain.steps"),
+    (["+data.train.noise=0.1"], "unknown key data.train.noise"),
+    (["policy=hf"], "policy.name has no value; set it"),
+    (["data=files"], "has no value; set it"),
+    (["data=files", "data.train.paths=none.jsonl", "data.evaluation.test.paths=x"], "no such file"),
+    (["data.chain.noise=2"], "data.chain.noise"),
+    (["data.evaluation=null"], "data.evaluation"),
+    (["update.group_size=1"], "update.group_size must be >= 2"),
+    (["update.group_size=two"], "update.group_size must be an integer, got 'two'"),
+    (["update.problems=null"], "update.problems must be an integer, got None"),
+    (["advantage.scale=std"], "advantage.scale"),
+    (["schedule.name=cosin"], "schedule.name must be one of "),
+    (["schedule.warmup_steps=-1"], "schedule.warmup_steps"),
+    (["evaluation.samples=0"], "evaluation.samples"),
+    (["evaluation.batch_problems=0"], "evaluation.batch_problems must be >= 1, got 0"),
+    (["supervised.batch_size=0"], "supervised.batch_size"),
+    (["reward.terms.accuracy.verifier.timeout_s=0"], "timeout_s must be > 0"),
+    (["+reward.weights.acuracy=1"], "reward.weights names ['acuracy']"),
+    (["reward.weights.accuracy=much"], "reward.weights must be "),
+    (["~reward.terms.accuracy", "~reward.weights.accuracy"], "reward.terms must include accuracy"),
+    (["answer.boxed=false", "answer.phrases=[]"], "answer.boxed=false and answer.phrases=[]"),
+    (["answer.no_span=none"], "answer.no_span"),
+    (["trainer.max_steps=0"], "trainer.max_steps counts optimizer steps and must be an integer >= 1, got 0"),
+    (["trainer.max_steps=ten"], "trainer.max_steps"),
+    (["seed=-1"], "seed must be an integer >= 0, got -1"),
+    (["seed=true"], "seed must be an integer >= 0, got True"),
+    (["task=eval"], f"task must be one of {', '.join(TASKS)}, got eval"),
+    (["num_threads=0"], "num_threads must be an integer >= 1"),
+    (["resume=outputs"], "resume must be true or false, got 'outputs'; a path goes to ckpt_path"),
+    (["checkpoint_every_n_steps=-1"], "checkpoint_every_n_steps"),
+    (["ckpt_fallback=previous.ckpt"], "ckpt_fallback must be true or false"),
+    (["update.token_budget=aut"], "update.token_budget must be an integer or auto or null, got 'aut'"),
+    (["update.token_budget=0"], "update.token_budget is a number of tokens and must be >= 1, or auto, got 0"),
+    (["rollout.token_budget=0.5"], "rollout.token_budget must be an integer or auto or null, got 0.5"),
+    (["rollout.token_budget=true"], "rollout.token_budget must be an integer or auto or null, got True"),
+    (["scorer=oar_g", "scorer.token_budget=null"], "scorer.token_budget must be an integer or auto, got None"),
+    (["scorer=oar_p", "scorer.token_budget=-1"], "scorer.token_budget is a number of tokens and must be >= 1, or auto, got -1"),
+    (
+        ["update.token_budget=auto", "loss.reduction=bnpo"],
+        "set update.token_budget to a number or null, or loss",
+    ),
+    (["optimizer.lr=fast"], "optimizer.lr must be "),
+    (["+optimizer.momentum=0.9"], "unknown key optimizer.momentum"),
+]
+
+
+@pytest.mark.parametrize(("overrides", "expected"), BAD, ids=lambda v: " ".join(v) if isinstance(v, list) else "")
+def test_bad_configs_name_key_and_remedy(overrides: list[str], expected: str) -> None:
+    assert expected in error_of(*overrides)
+
+
+def error_of(*overrides: str) -> str:
+    """The message that ends a run."""
+    with pytest.raises((ValueError, HydraException)) as caught:
+        settings(*overrides)
+    error: BaseException = caught.value  # Hydra wraps what a target raises, and main shows the cause
+    error = error.__cause__ if isinstance(error, HydraException) and error.__cause__ else error
+    assert "\n" not in str(error)
+    return str(error)
+
+
+@pytest.mark.parametrize(
+    "override",
+    ["gate.tua=0.4", "sed=1", "scorer=oarg", "experiment=grpo", "+experiment=grop", "loss.clip=1", "data/prompt=chatt"],
+)
+def test_keys_that_hydra_does_not_know_are_refused_by_it(override: str) -> None:
+    with pytest.raises(HydraException, match=override.split("=")[0].lstrip("+").split(".")[-1]):
+        composed(override)
+
+
+def test_top_level_keys_are_those_of_a_composed_config() -> None:
+    assert set(map(str, composed())) == set(top_level_keys())
+
+
+def filled_in(block: str) -> str:
+    """Continued lines as one, variables that it sets by their values."""
+    block = block.replace("\\\n", " ")
+    for name, value in re.findall(r'^(\w+)="(.*)"$', block, re.MULTILINE):
+        block = block.replace(f"${name}", value)
+    return block
+
+
+def documented_commands() -> list[list[str]]:
+    """Overrides of the README's commands: one run each, from this folder's configs only."""
+    blocks = re.findall(r"^```\w*\n(.*?)^```", (ROOT / "README.md").read_text(encoding="utf-8"), re.MULTILINE | re.DOTALL)
+    lines = [line for block in map(filled_in, blocks) for line in block.splitlines() if " oar_lightning " in line]
+    commands = [shlex.split(line, comments=True) for line in lines]
+    arguments = [command[command.index("oar_lightning") + 1 :] for command in commands]
+    return [a for a in arguments if not {"-m", "--multirun"} & set(a) and "hydra.searchpath" not in " ".join(a)]
+
+
+def test_documented_commands_compose() -> None:
+    commands = documented_commands()
+    assert len(commands) > 3
+    for command in commands:
+        checked(*itertools.takewhile(lambda argument: not argument.startswith("-"), command))
