@@ -18,7 +18,7 @@ from oar_lightning import tasks
 from oar_lightning.common.paths import conf_dir
 from oar_lightning.distributed.launch import is_first_rank, run_name
 from oar_lightning.sweep import multirun
-from oar_lightning.sweep.process import reporting, stop_with_parent
+from oar_lightning.sweep.process import recording_outcome, stop_with_parent
 
 log = logging.getLogger("oar_lightning")
 
@@ -45,7 +45,7 @@ def main(cfg: DictConfig) -> float | None:
         return multirun.start_job()
     stop_with_parent()
     try:
-        with reporting():
+        with recording_outcome():
             work = prepare(cfg)
     except (ValueError, ImportError, HydraException, OmegaConfBaseException) as error:
         if log.isEnabledFor(logging.DEBUG):
@@ -54,7 +54,7 @@ def main(cfg: DictConfig) -> float | None:
         log.error("%s", cause)
         log.error("(hydra.verbose=true shows the traceback)")
         sys.exit(1)
-    with reporting() as complete:
+    with recording_outcome() as complete:
         value = work()
         complete(value)
         return value

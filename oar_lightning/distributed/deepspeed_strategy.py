@@ -32,7 +32,7 @@ class ZeroRedundancy(DeepSpeedStrategy):
         # in stage 3 they are divided too, and every part is wanted back
         super().__init__(stage=stage, **{"exclude_frozen_parameters": stage < 3} | settings)
         self.stage = stage
-        self._leaves_out_step = False
+        self._skips_step = False
         assert isinstance(self.config, dict)
         # Adam of DeepSpeed's own is compiled at first use; offloaded states are updated by torch's instead
         self.config.setdefault("zero_force_ds_cpu_optimizer", False)
@@ -74,12 +74,12 @@ class ZeroRedundancy(DeepSpeedStrategy):
             optimizer.optimizer.register_step_pre_hook(functools.partial(self._withhold, withheld))
             optimizer.optimizer.register_step_post_hook(functools.partial(self._give_back, withheld))
 
-    def leave_out_step(self, leave_out: bool) -> None:
+    def skip_step(self, leave_out: bool) -> None:
         """Whether the next optimizer step shall move nothing, as one without gradients."""
-        self._leaves_out_step = leave_out
+        self._skips_step = leave_out
 
     def _withhold(self, withheld: list[tuple[Tensor, Tensor | None]], optimizer: torch.optim.Optimizer, *_: Any) -> None:
-        if self._leaves_out_step:
+        if self._skips_step:
             withheld += [(p, p.grad) for group in optimizer.param_groups for p in group["params"]]
             for parameter, _gradient in withheld:
                 parameter.grad = None
@@ -105,7 +105,7 @@ class ZeroRedundancy(DeepSpeedStrategy):
             return dict(super().load_checkpoint(checkpoint_path, weights_only))
 
     @contextlib.contextmanager
-    def whole_weights(self) -> Iterator[None]:
+    def gathered_parameters(self) -> Iterator[None]:
         """With ZeRO-3: all weights on every rank and none of its hooks, so that ranks may differ in how often they run the
         model, and how long. All ranks have to enter. The weights must not be changed inside."""
         engine = self.model

@@ -16,12 +16,12 @@ def rank() -> int:
     return dist.get_rank() if _several() else 0
 
 
-def ranks() -> int:
+def world_size() -> int:
     """How many processes train together."""
     return dist.get_world_size() if _several() else 1
 
 
-def gathered(value: T) -> list[T]:
+def all_gather(value: T) -> list[T]:
     """The `value` of every rank in their order. All have to call it; it is pickled, so it should be small and on the CPU."""
     if not _several():
         return [value]
@@ -58,15 +58,15 @@ def _several() -> bool:
     return dist.is_available() and dist.is_initialized() and dist.get_world_size() > 1
 
 
-def whole_weights(trainer: Any) -> AbstractContextManager[Any]:
+def gathered_parameters(trainer: Any) -> AbstractContextManager[Any]:
     """A block in which every rank has all weights and may run the model as often as it likes, whatever the strategy."""
-    inside = getattr(trainer.strategy, "whole_weights", None)
+    inside = getattr(trainer.strategy, "gathered_parameters", None)
     return nullcontext() if inside is None else inside()
 
 
-def leave_out_step(trainer: Any, leave_out: bool) -> None:
+def skip_step(trainer: Any, leave_out: bool) -> None:
     """Say whether the optimizer step that follows shall move nothing. Without gradients it does not; a strategy that keeps
     them to itself has to be told."""
-    tell = getattr(trainer.strategy, "leave_out_step", None)
+    tell = getattr(trainer.strategy, "skip_step", None)
     if tell is not None:
         tell(leave_out)

@@ -94,52 +94,77 @@ class Denominators(NamedTuple):
         return cls(float(mask.shape[0]), float(mask.sum().clamp(min=1)), float(max_completion_length))
 
 
-def policy_loss(
-    logprobs: Float[Tensor, "B S"],
-    old_logprobs: Float[Tensor, "B S"],
-    advantages: Float[Tensor, "B S"],
-    mask: Bool[Tensor, "B S"],
-    over: Denominators,
-    config: LossConfig = LossConfig(),
-    ref_logprobs: Float[Tensor, "B S"] | None = None,
-    entropy: Float[Tensor, "B S"] | None = None,
-    sampler_logprobs: Float[Tensor, "B S"] | None = None,
-) -> LossOutput:
+@dataclass(frozen=True)
+class LossInputs:
+    """One micro-batch, and what the whole optimizer step is averaged over.
+
+    Args:
+        logprobs: of the current policy, nats, with gradient.
+        old_logprobs: of the policy that the ratios are relative to; detached.
+        advantages: of every token, the credit included.
+        mask: the tokens that count; values outside it do not matter.
+        denominators: of the whole optimizer step.
+        ref_logprobs: of the frozen reference, where `kl_coef` is not 0.
+        entropy: of the current policy, nats, where `entropy_coef` is not 0.
+        sampler_logprobs: of the distribution that an engine of its own numerics drew from.
+    """
+
+    logprobs: Float[Tensor, "B S"]
+    old_logprobs: Float[Tensor, "B S"]
+    advantages: Float[Tensor, "B S"]
+    mask: Bool[Tensor, "B S"]
+    denominators: Denominators
+    ref_logprobs: Float[Tensor, "B S"] | None = None
+    entropy: Float[Tensor, "B S"] | None = None
+    sampler_logprobs: Float[Tensor, "B S"] | None = None
+
+
+def policy_loss(inputs: LossInputs, config: LossConfig = LossConfig()) -> LossOutput:
     """This micro-batch's share of the optimizer step's loss: shares of a step add up to its loss.
 
-    l_t = -c_t min(r_t A_t, clip(r_t, 1 - clip_low, 1 + clip_high) A_t) + kl_coef k3_t, reduced over `mask` with the
-    denominators `over`; minus entropy_coef times the mean entropy. c_t = min(exp(old_t - sampler_t), sampler_ratio_cap),
-    detached; 1 without `sampler_logprobs`. It weights the surrogate alone, as in TRL: the KL and entropy terms stay as they
-    are. Log-probabilities and entropies in nats. Values outside `mask` do not matter.
+    l_t = -c_t min(r_t A_t, clip(r_t, 1 - clip_low, 1 + clip_high) A_t) + kl_coef k3_t, reduced over the mask with the
+    step's denominators; minus entropy_coef times the mean entropy. c_t = min(exp(old_t - sampler_t), sampler_ratio_cap),
+    detached; 1 without `sampler_logprobs`. It weights the surrogate alone, as in TRL: the KL and entropy terms stay as
+    they are.
 
     Raises:
         ValueError: where kl_coef needs reference log-probabilities that were not given, or the bonus an entropy.
     """
-    logprobs, old_logprobs, advantages = (x.masked_fill(~mask, 0.0) for x in (logprobs, old_logprobs, advantages))
+    mask, denominators = inputs.mask, inputs.denominators
+    logprobs, old_logprobs, advantages = (
+        values.masked_fill(~mask, 0.0) for values in (inputs.logprobs, inputs.old_logprobs, inputs.advantages)
+    )
     ratio = importance_ratio(logprobs, old_logprobs, mask, config.ratio)
-    if config.surrogate == "cispo":
-        per_token = -ratio.detach().clamp(max=config.ratio_cap) * advantages * logprobs
-    else:
-        capped = ratio if config.ratio_max is None else ratio.clamp(max=config.ratio_max)
-        clipped = ratio.clamp(1 - config.clip_low, 1 + config.clip_high)
-        per_token = -torch.minimum(capped * advantages, clipped * advantages)
+    per_token = surrogate(ratio, logprobs, advantages, config)
     metrics = _clip_metrics(ratio, advantages, mask, config)
-    if sampler_logprobs is not None:
-        weight, mismatch = sampler_correction(old_logprobs, sampler_logprobs, mask, config.sampler_ratio_cap)
+    if inputs.sampler_logprobs is not None:
+        weight, mismatch = sampler_correction(old_logprobs, inputs.sampler_logprobs, mask, config.sampler_ratio_cap)
         per_token = weight * per_token
         metrics |= mismatch
     if config.kl_coef:
-        if ref_logprobs is None:
+        if inputs.ref_logprobs is None:
             raise ValueError(f"loss.kl_coef={config.kl_coef} needs ref_logprobs of a frozen reference model")
-        kl = k3(logprobs, ref_logprobs.masked_fill(~mask, 0.0))
+        kl = k3(logprobs, inputs.ref_logprobs.masked_fill(~mask, 0.0))
         metrics["kl"] = _mean(kl.detach(), mask)
         per_token = per_token + config.kl_coef * (kl * ratio if config.kl_bias_correction else kl)
-    loss = reduce_tokens(per_token, mask, over, config.reduction)
+    loss = reduce_tokens(per_token, mask, denominators, config.reduction)
     if config.entropy_coef:
-        if entropy is None:
+        if inputs.entropy is None:
             raise ValueError(f"loss.entropy_coef={config.entropy_coef} needs the policy's entropies")
-        loss = loss - config.entropy_coef * entropy.masked_fill(~mask, 0.0).sum() / over.tokens
+        loss = loss - config.entropy_coef * inputs.entropy.masked_fill(~mask, 0.0).sum() / denominators.tokens
     return LossOutput(loss, metrics)
+
+
+def surrogate(
+    ratio: Float[Tensor, "B S"], logprobs: Float[Tensor, "B S"], advantages: Float[Tensor, "B S"], config: LossConfig
+) -> Float[Tensor, "B S"]:
+    """The token losses before corrections: PPO's clipped ratio (1707.06347), or CISPO's clipped weight on log p
+    (2506.13585)."""
+    if config.surrogate == "cispo":
+        return -ratio.detach().clamp(max=config.ratio_cap) * advantages * logprobs
+    capped = ratio if config.ratio_max is None else ratio.clamp(max=config.ratio_max)
+    clipped = ratio.clamp(1 - config.clip_low, 1 + config.clip_high)
+    return -torch.minimum(capped * advantages, clipped * advantages)
 
 
 def importance_ratio(
@@ -183,7 +208,7 @@ def k3(logprobs: Float[Tensor, "B S"], ref_logprobs: Float[Tensor, "B S"]) -> Fl
 
 
 def reduce_tokens(
-    per_token: Float[Tensor, "B S"], mask: Bool[Tensor, "B S"], over: Denominators, reduction: str
+    per_token: Float[Tensor, "B S"], mask: Bool[Tensor, "B S"], denominators: Denominators, reduction: str
 ) -> Float[Tensor, ""]:
     """Sum of the masked tokens, each weighted so that micro-batches of a step add up to its mean.
 
@@ -191,11 +216,11 @@ def reduce_tokens(
     """
     values = per_token.masked_fill(~mask, 0.0)
     if reduction == "grpo":
-        return (values.sum(1) / mask.sum(1).clamp(min=1)).sum() / over.completions
+        return (values.sum(1) / mask.sum(1).clamp(min=1)).sum() / denominators.completions
     if reduction == "dapo":
-        return values.sum() / over.tokens
+        return values.sum() / denominators.tokens
     if reduction == "dr_grpo":
-        return values.sum() / (over.completions * over.max_completion_length)
+        return values.sum() / (denominators.completions * denominators.max_completion_length)
     return values.sum() / mask.sum().clamp(min=1)
 
 

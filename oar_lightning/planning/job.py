@@ -236,15 +236,15 @@ class Proposal:
     scorer_tokens: int | None
 
 
-def begin_with(job: Job, proposal: Proposal) -> None:
+def set_start(job: Job, proposal: Proposal) -> None:
     """Give each budget that is `auto` its proposed value; the least where not even that fits, its own where nothing
     is known."""
-    job.update.budget.begin_with(proposal.update_tokens or job.length)
+    job.update.budget.set_start(proposal.update_tokens or job.length)
     if job.engine_bytes is None:
-        job.sampling.budget.begin_with(proposal.rollout_tokens or job.length)
+        job.sampling.budget.set_start(proposal.rollout_tokens or job.length)
     known = row_tokens(job.scorer, job.batch) is not None
     for budget in job.scorer.budgets:
-        budget.begin_with(proposal.scorer_tokens or (LEAST_BUDGET if known else budget.tokens))
+        budget.set_start(proposal.scorer_tokens or (LEAST_BUDGET if known else budget.tokens))
 
 
 def propose(job: Job, planned: Planned, room: float) -> Proposal:

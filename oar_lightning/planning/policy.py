@@ -8,7 +8,7 @@ from typing import Any
 import torch
 from torch._subclasses.fake_tensor import unset_fake_temporarily
 
-from oar_lightning.policy.pretrained import DTYPES, PretrainedPolicy, checkpoint_gradients, helpful
+from oar_lightning.policy.pretrained import DTYPES, PretrainedPolicy, checkpoint_gradients, explained_load_errors
 
 
 @dataclass(frozen=True)
@@ -41,7 +41,7 @@ def policy_without_weights(spec: PretrainedPolicy, dtype: torch.dtype | None = N
     """
     from transformers import AutoConfig, AutoModelForCausalLM
 
-    with unset_fake_temporarily(), helpful(spec.name), torch.device("meta"):
+    with unset_fake_temporarily(), explained_load_errors(spec.name), torch.device("meta"):
         config = AutoConfig.from_pretrained(spec.location(), revision=spec.revision, trust_remote_code=spec.trust_remote_code)
         wanted = DTYPES[spec.dtype]
         model = AutoModelForCausalLM.from_config(

@@ -177,8 +177,8 @@ class _Estimated:
     def late_share(self) -> float:
         return self.coarse.late_share
 
-    def estimate(self, masking: Counterfactuals, texts: Texts) -> Estimate:
-        found = self.coarse.estimate(masking, texts)
+    def estimate(self, counterfactuals: Counterfactuals, texts: Texts) -> Estimate:
+        found = self.coarse.estimate(counterfactuals, texts)
         golden = 0.618 * torch.arange(texts.token_ids.shape[1]) % 1  # in no order
         return found._replace(scores=golden.expand(texts.token_ids.shape).contiguous())
 

@@ -16,7 +16,7 @@ from jaxtyping import Bool, Float, Int
 from torch import Tensor
 from torch.utils.checkpoint import checkpoint
 
-from oar_lightning.distributed.ranks import gathered
+from oar_lightning.distributed.ranks import all_gather
 from oar_lightning.policy.attention import ReadAt, last_layer_at, scoring_attention
 
 LOGITS_CHUNK_BYTES = 64 * 2**20
@@ -44,7 +44,7 @@ def evaluating(model: Any) -> Iterator[None]:
 
 
 @contextlib.contextmanager
-def scoring(model: Any) -> Iterator[None]:
+def scoring_mode(model: Any) -> Iterator[None]:
     """`evaluating`, and attention only where it is read."""
     with evaluating(model), scoring_attention(base_model(model)):
         yield
@@ -255,7 +255,7 @@ def chunked_logprobs(
     size = max(1, LOGITS_CHUNK_BYTES // (4 * vocab_size))
     count = -(-len(hidden) // size)
     if together:
-        count = max(gathered(count))
+        count = max(all_gather(count))
     if count <= 1:
         return chunk(hidden, targets)
     recompute = torch.is_grad_enabled() and hidden.requires_grad

@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+import contextlib
 import importlib.resources
 import logging
+from collections.abc import Iterator
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, Literal, NamedTuple
@@ -79,7 +81,7 @@ class PretrainedPolicy:
     def load_tokenizer(self) -> Any:
         from transformers import AutoTokenizer
 
-        with helpful(self.name):
+        with explained_load_errors(self.name):
             tokenizer = AutoTokenizer.from_pretrained(
                 self.location(), revision=self.revision, trust_remote_code=self.trust_remote_code
             )
@@ -90,7 +92,7 @@ class PretrainedPolicy:
         from transformers import AutoModelForCausalLM
 
         tokenizer = self.load_tokenizer()
-        with helpful(self.name):
+        with explained_load_errors(self.name):
             model = AutoModelForCausalLM.from_pretrained(
                 self.location(),
                 revision=self.revision,
@@ -148,18 +150,13 @@ def _prepare_tokenizer(tokenizer: Any, name: str) -> Any:
     return tokenizer
 
 
-class helpful:
-    """Turn a failed `from_pretrained` into an error that names the key and the remedy."""
-
-    def __init__(self, name: str) -> None:
-        self.name = name
-
-    def __enter__(self) -> None:
-        return None
-
-    def __exit__(self, kind: Any, error: Any, traceback: Any) -> None:
-        if isinstance(error, OSError | ValueError):
-            raise ValueError(
-                f"policy.name={self.name}: cannot be loaded ({str(error).splitlines()[0]}). Give a local folder in "
-                f"Hugging Face format, a hub id that can be reached or is cached, or a built-in name: {', '.join(BUILT_IN)}"
-            ) from error
+@contextlib.contextmanager
+def explained_load_errors(name: str) -> Iterator[None]:
+    """Turns a failed `from_pretrained` into an error that names the key and the remedy."""
+    try:
+        yield
+    except (OSError, ValueError) as error:
+        raise ValueError(
+            f"policy.name={name}: cannot be loaded ({str(error).splitlines()[0]}). Give a local folder in "
+            f"Hugging Face format, a hub id that can be reached or is cached, or a built-in name: {', '.join(BUILT_IN)}"
+        ) from error

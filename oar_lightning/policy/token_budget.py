@@ -7,7 +7,7 @@ from collections import deque
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from typing import Literal, TypeVar
 
-from oar_lightning.distributed.ranks import gathered
+from oar_lightning.distributed.ranks import all_gather
 from oar_lightning.policy.batching import chunks_by_tokens
 from oar_lightning.policy.out_of_memory import REMEDIES, OutOfMemory, first_line, free_memory, out_of_memory
 
@@ -36,12 +36,12 @@ class TokenBudget:
         self.auto = given == "auto"
         self.tokens = start if given == "auto" else given
 
-    def begin_with(self, tokens: int | None) -> None:
+    def set_start(self, tokens: int | None) -> None:
         """Take a value for `auto`: a memory plan's, a checkpoint's, other ranks'. A number that was given stays."""
         if self.auto:
             self.tokens = tokens
 
-    def over(
+    def run_in_chunks(
         self,
         lengths: Sequence[int],
         work: Callable[[list[int]], T],
@@ -113,9 +113,9 @@ def as_budget(key: str, given: TokenBudget | Tokens) -> TokenBudget:
     return given if isinstance(given, TokenBudget) else TokenBudget(key, given)
 
 
-def agree(budgets: Sequence[TokenBudget]) -> None:
+def sync_min(budgets: Sequence[TokenBudget]) -> None:
     """Every rank takes the smallest value that any rank has found. All have to call it."""
     if not any(budget.auto for budget in budgets):
         return
-    for budget, values in zip(budgets, zip(*gathered([budget.tokens for budget in budgets]), strict=True), strict=True):
-        budget.begin_with(min((tokens for tokens in values if tokens is not None), default=None))
+    for budget, values in zip(budgets, zip(*all_gather([budget.tokens for budget in budgets]), strict=True), strict=True):
+        budget.set_start(min((tokens for tokens in values if tokens is not None), default=None))

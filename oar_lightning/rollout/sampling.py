@@ -87,7 +87,7 @@ class SamplingConfig:
     ) -> Generation:
         """The completions of all `batches`, in order. What `sample` draws must not depend on how often it is called."""
         batches = self.batches(prompt_lengths)
-        parts = list(self.budget.over(self._sizes(prompt_lengths), sample, batches))
+        parts = list(self.budget.run_in_chunks(self._sizes(prompt_lengths), sample, batches))
         return join_generations([part for _, part in parts], pad, [batch for batch, _ in parts])
 
 

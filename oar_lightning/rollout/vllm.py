@@ -21,7 +21,7 @@ from torch import Tensor
 
 from oar_lightning.common.randomness import derive_seed, global_rng_kept
 from oar_lightning.common.scopes import environment
-from oar_lightning.distributed.ranks import rank, ranks
+from oar_lightning.distributed.ranks import rank, world_size
 from oar_lightning.policy.language_model import base_model
 from oar_lightning.rollout.hf import eos_token_ids
 from oar_lightning.rollout.sampling import Generation, SamplingConfig, encode_prompts, lay_out
@@ -201,7 +201,7 @@ class VllmEngine:
         """A `vllm.LLM` of the policy's architecture, with weights that mean nothing yet."""
         self.config.check(config)
         device = model.get_input_embeddings().weight.device
-        if ranks() == 1 and device.index:
+        if world_size() == 1 and device.index:
             raise ValueError(
                 f"engine=vllm uses the first visible GPU and the policy is on {device}; set CUDA_VISIBLE_DEVICES={device.index}"
             )
@@ -214,10 +214,10 @@ class VllmEngine:
         os.environ["VLLM_ENABLE_V1_MULTIPROCESSING"] = "0"
         os.environ.setdefault("VLLM_NO_USAGE_STATS", "1")
         variables: dict[str, str] = {}
-        if ranks() > 1:
+        if world_size() > 1:
             # vLLM joins the trainer's process group: every rank a replica that schedules for itself
             arguments["distributed_executor_backend"] = "external_launcher"
-            variables = {"RANK": str(rank()), "LOCAL_RANK": str(device.index or 0), "WORLD_SIZE": str(ranks())}
+            variables = {"RANK": str(rank()), "LOCAL_RANK": str(device.index or 0), "WORLD_SIZE": str(world_size())}
         with environment(variables):
             return LLM(
                 model=self._folder.name,

@@ -123,7 +123,7 @@ def quoted(path: Path) -> str:
 
 
 @contextlib.contextmanager
-def reporting() -> Iterator[Callable[[float | None], None]]:
+def recording_outcome() -> Iterator[Callable[[float | None], None]]:
     """Around a job's work in its own process: its result, or how it failed, goes to the job's folder.
 
     Yields the function to call with what the work returned. Outside of jobs it does nothing.

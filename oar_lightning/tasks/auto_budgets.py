@@ -11,7 +11,7 @@ from hydra.utils import instantiate
 from omegaconf import DictConfig, open_dict
 
 from oar_lightning.planning import PlanConfig
-from oar_lightning.planning.job import begin_with, plan_job, propose
+from oar_lightning.planning.job import plan_job, propose, set_start
 from oar_lightning.tasks.plan import read_job
 from oar_lightning.training.module import PolicyOptimization
 from oar_lightning.wiring.run import Run
@@ -19,7 +19,7 @@ from oar_lightning.wiring.run import Run
 log = logging.getLogger(__name__)
 
 
-def begin_with_plan(cfg: DictConfig, run: Run) -> None:
+def set_start_from_plan(cfg: DictConfig, run: Run) -> None:
     """Plan for the memory that the GPU has free now. Without a GPU or a plan, budgets start as `null` does, a scorer's with
     its default."""
     device = run.trainer.strategy.root_device
@@ -35,11 +35,11 @@ def begin_with_plan(cfg: DictConfig, run: Run) -> None:
     config: PlanConfig = replace(instantiate(cfg.plan), card_gb=whole / 1e9)
     try:
         job = read_job(here, config)
-        begin_with(job, propose(job, plan_job(job), (1 - config.reserve) * free))
+        set_start(job, propose(job, plan_job(job), (1 - config.reserve) * free))
     except ValueError as error:
         log.warning("no memory plan, so budgets that are auto start without one: %s", error)
         return
     for own, planned in zip(budgets, job.budgets, strict=True):
-        own.begin_with(planned.tokens)
+        own.set_start(planned.tokens)
     started = ", ".join(f"{budget.key}={budget.tokens}" for budget in budgets if budget.auto)
     log.info("auto, planned for %.1f GB of free memory: %s", free / 1e9, started)

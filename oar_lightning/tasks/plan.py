@@ -14,7 +14,7 @@ from rich.table import Table
 from oar_lightning.common.config_check import ConfigError
 from oar_lightning.credit.scorers import as_scorer
 from oar_lightning.planning.config import PlanConfig
-from oar_lightning.planning.job import Job, Planned, Proposal, begin_with, plan_job, propose
+from oar_lightning.planning.job import Job, Planned, Proposal, plan_job, propose, set_start
 from oar_lightning.planning.memory import PHASES, Sharding
 from oar_lightning.policy.out_of_memory import REMEDIES
 from oar_lightning.policy.pretrained import PretrainedPolicy
@@ -75,7 +75,7 @@ def run(job: Job, config: PlanConfig) -> float:
     planned = plan_job(job)
     proposal = propose(job, planned, config.usable_bytes)
     if automatic := [budget.key for budget in job.budgets if budget.auto]:
-        begin_with(job, proposal)
+        set_start(job, proposal)
         planned = plan_job(job)
     console = Console()
     console.print(summary(job, planned), soft_wrap=True, highlight=False)

@@ -20,7 +20,7 @@ from oar_lightning.policy.out_of_memory import OutOfMemory, advice, out_of_memor
 from oar_lightning.policy.pretrained import export_policy, has_adapters
 from oar_lightning.sweep.process import describe_exit
 from oar_lightning.sweep.trial import Result, current_ticket, job_folder, write_result
-from oar_lightning.tasks.auto_budgets import begin_with_plan
+from oar_lightning.tasks.auto_budgets import set_start_from_plan
 from oar_lightning.tasks.run_tags import note_run, run_parameters, run_tags
 from oar_lightning.training.callbacks.errors import first_error, forget_errors
 from oar_lightning.training.callbacks.progress import before_after_table
@@ -45,7 +45,7 @@ def prepare(cfg: DictConfig) -> Callable[[], float | None]:
     job = build_run(cfg, settings, run_dir, saved.run_id if saved else None, resume=saved is not None)
     if saved is not None:
         check_layout(saved, getattr(job.trainer.strategy, "layout", None))
-    begin_with_plan(cfg, job)
+    set_start_from_plan(cfg, job)
     job.tracker.start()
     return lambda: fit(cfg, job, run_dir, saved)
 

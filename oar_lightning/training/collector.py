@@ -19,7 +19,7 @@ from oar_lightning.common.randomness import derive_seed
 from oar_lightning.credit.gate import GateConfig, gate_weights
 from oar_lightning.credit.metrics import credit_metrics
 from oar_lightning.credit.scorers import Scorer, checked_importance
-from oar_lightning.distributed.ranks import gathered, interleaved, rank, ranks
+from oar_lightning.distributed.ranks import all_gather, interleaved, rank, world_size
 from oar_lightning.objective.advantage import AdvantageConfig, group_advantages
 from oar_lightning.objective.diagnostics import rollout_metrics
 from oar_lightning.objective.loss import LossConfig
@@ -68,7 +68,7 @@ class ExperienceCollector(L.LightningModule):
     def collect(self, problems: tuple[MathProblem, ...], step: int) -> Experience:
         """Sample completions, judge them, assign credit. Drawn from (seed, step, problem's place) alone: runs that differ in
         method only start from the same completions, however many ranks share the problems."""
-        seeds = [derive_seed(self.seed, "rollout", step, rank() + ranks() * i) for i in range(len(problems))]
+        seeds = [derive_seed(self.seed, "rollout", step, rank() + world_size() * i) for i in range(len(problems))]
         rollouts = self.stage(self.model, problems, self.method.update.group_size, self.method.sampling, seeds, step)
         rollouts = self._with_states(rollouts)
         advantages = self._advantages_over_ranks(rollouts)
@@ -91,9 +91,9 @@ class ExperienceCollector(L.LightningModule):
         The groups are put into the order that they have on one rank, so that sums round alike.
         """
         size = rollouts.group_size
-        groups = [list(terms.split(size)) for terms in gathered(rollouts.reward_terms.cpu())]
+        groups = [list(terms.split(size)) for terms in all_gather(rollouts.reward_terms.cpu())]
         advantages = self.advantages(torch.cat(interleaved(groups)), size)
-        return advantages.view(-1, size)[rank() :: ranks()].flatten().to(rollouts.reward_terms.device)
+        return advantages.view(-1, size)[rank() :: world_size()].flatten().to(rollouts.reward_terms.device)
 
     def advantages(self, reward_terms: Tensor, group_size: int) -> Tensor:
         """The group advantages [B] of rewards [B K]."""
@@ -164,7 +164,7 @@ class ExperienceCollector(L.LightningModule):
             return torch.tensor(chunk, device=rollouts.token_ids.device)
 
         lengths = rollouts.attention_mask.sum(1).tolist()
-        for chunk, found in update.budget.over(
+        for chunk, found in update.budget.run_in_chunks(
             lengths, lambda chunk: work(rollouts.select(rows(chunk))), [part.tolist() for part in parts]
         ):
             yield rows(chunk), found

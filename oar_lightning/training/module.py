@@ -16,14 +16,14 @@ import torch
 from torch import Tensor
 
 from oar_lightning.distributed.frozen import fill_in_frozen, leave_out_frozen
-from oar_lightning.distributed.ranks import gathered, leave_out_step, rank, ranks, whole_weights
+from oar_lightning.distributed.ranks import all_gather, gathered_parameters, rank, skip_step, world_size
 from oar_lightning.objective.diagnostics import mean_correlation
-from oar_lightning.objective.loss import Denominators, policy_loss
+from oar_lightning.objective.loss import Denominators, LossInputs, policy_loss
 from oar_lightning.objective.metric_sums import MetricSums, Sums
 from oar_lightning.policy.batching import length_buckets
 from oar_lightning.policy.language_model import base_model, token_logprobs
 from oar_lightning.policy.pretrained import Policy
-from oar_lightning.policy.token_budget import agree
+from oar_lightning.policy.token_budget import sync_min
 from oar_lightning.rollout import RolloutStage
 from oar_lightning.training.collector import ExperienceCollector, Method
 from oar_lightning.training.datamodule import dropped_metrics
@@ -75,7 +75,7 @@ class PolicyOptimization(ExperienceCollector):
 
     def on_train_batch_start(self, batch: Slot, batch_idx: int) -> None:
         if batch.first:
-            with whole_weights(self.trainer), passes_of(self.trainer):
+            with gathered_parameters(self.trainer), passes_of(self.trainer):
                 self.experience = self.collect(batch.problems, batch.rollout)
         self._clock = time.perf_counter()
 
@@ -96,7 +96,7 @@ class PolicyOptimization(ExperienceCollector):
         # the loss is a sum of shares; its mean is one over 1 step, whatever the number of passes and ranks
         self._sums.add({"loss": (0.0, float(batch.microbatch == 0 and rank() == 0))} if self._passes.of_all_ranks else {})
         if batch.microbatch >= len(self._passes.rows):
-            if ranks() > 1:
+            if world_size() > 1:
                 return self._nothing()
             # a loss scaler makes no step where the last slot has no loss; this one has no gradient
             return torch.zeros((), device=self.device, requires_grad=True) if self._passes.rows and self._scaled else None
@@ -109,7 +109,7 @@ class PolicyOptimization(ExperienceCollector):
         self._made.append(lengths)
         # Lightning averages over accumulate_grad_batches, DeepSpeed once more, and both over ranks, which is undone here
         averaged = 2 if self._trainer and self.trainer.strategy.handles_gradient_accumulation else 1
-        return loss * self.method.update.microbatches**averaged * ranks()
+        return loss * self.method.update.microbatches**averaged * world_size()
 
     @property
     def _scaled(self) -> bool:
@@ -135,16 +135,16 @@ class PolicyOptimization(ExperienceCollector):
         def learn(chunk: list[int]) -> tuple[Tensor, Sums]:
             loss, metrics = self._share_of_loss(rows[chunk])
             with gradients.of(chunk) as missing, torch.autocast(loss.device.type, enabled=False):
-                self.trainer.strategy.backward(loss * ranks(), None, **missing)
+                self.trainer.strategy.backward(loss * world_size(), None, **missing)
             return loss.detach(), metrics
 
         shares = []
-        for chunk, (loss, metrics) in self.method.update.budget.over(lengths, learn, [[*range(len(rows))]]):
+        for chunk, (loss, metrics) in self.method.update.budget.run_in_chunks(lengths, learn, [[*range(len(rows))]]):
             self._sums.add(metrics)
             self._made.append([lengths[i] for i in chunk])
             shares.append(loss)
-        total = torch.stack(shares).sum() * self.method.update.microbatches * ranks()
-        return self._nothing() + total if ranks() > 1 else total.requires_grad_()
+        total = torch.stack(shares).sum() * self.method.update.microbatches * world_size()
+        return self._nothing() + total if world_size() > 1 else total.requires_grad_()
 
     def _share_of_loss(self, rows: Tensor) -> tuple[Tensor, Sums]:
         """These rows' share of the optimizer step's loss, and their metrics."""
@@ -154,17 +154,17 @@ class PolicyOptimization(ExperienceCollector):
         mask = part.rollouts.response_mask
         logprobs, entropy = self._logprobs(self.model, part.rollouts, decoder=self._decoder())
         old = part.rollouts.old_logprobs
-        out = policy_loss(
+        inputs = LossInputs(
             logprobs,
             logprobs.detach() if old is None else old,
             part.credit.advantages,
             mask,
             self._passes.over,
-            self.method.loss,
             ref_logprobs=part.rollouts.ref_logprobs,
             entropy=entropy,
             sampler_logprobs=part.rollouts.sampler_logprobs,
         )
+        out = policy_loss(inputs, self.method.loss)
         correlation = mean_correlation(part.credit.importance, entropy.detach(), part.rollouts.reasoning_mask)
         return out.loss, out.metrics | {
             "credit/corr_entropy": correlation,
@@ -177,14 +177,14 @@ class PolicyOptimization(ExperienceCollector):
         from all ranks."""
         assert self.experience is not None
         method, update, rollouts = self.method, self.method.update, self.experience.rollouts
-        rows = self.experience.minibatch(slot, update, self.seed, rank(), ranks())
+        rows = self.experience.minibatch(slot, update, self.seed, rank(), world_size())
         completions, tokens = len(rows), int(rollouts.response_mask[rows].sum())
         if method.loss.ignores_zero_advantage:
             rows = rows[self.experience.credit.advantages[rows].ne(0).any(1)]
         # by length, so that passes hold little padding; which one a row is in does not matter
         lengths = rollouts.attention_mask[rows].sum(1).tolist()
         buckets = length_buckets(lengths, update.microbatches, update.budget.tokens)
-        counts = gathered((completions, tokens, len(buckets)))
+        counts = all_gather((completions, tokens, len(buckets)))
         total = [float(sum(count)) for count in zip(*counts, strict=True)]
         over = Denominators(total[0], max(1.0, total[1]), float(method.sampling.max_new_tokens))
         return Passes([rows[bucket] for bucket in buckets], over, int(total[2]))
@@ -204,7 +204,7 @@ class PolicyOptimization(ExperienceCollector):
         return 0.0 * logprobs.sum()
 
     def on_train_start(self) -> None:
-        agree(self.budgets)
+        sync_min(self.budgets)
 
     def optimizer_zero_grad(self, epoch: int, batch_idx: int, optimizer: Any) -> None:
         if not self._repeats:  # else dropped before: Lightning asks after the first `training_step`, which has made gradients
@@ -214,7 +214,7 @@ class PolicyOptimization(ExperienceCollector):
         nothing = self._passes is not None and not self._passes.of_all_ranks
         if nothing:
             self.zero_grad()  # as with one rank, where no pass is made: without gradients an optimizer moves nothing
-        leave_out_step(self.trainer, nothing)
+        skip_step(self.trainer, nothing)
         gradients = [p.grad for p in self.parameters() if p.grad is not None]
         if gradients:
             self._pending["grad_norm"] = float(torch.nn.utils.get_total_norm(gradients))
@@ -245,11 +245,11 @@ class PolicyOptimization(ExperienceCollector):
             return
         self._pending["time/update_s"] = self._update_seconds
         self._sums.add(_padding(self._made))
-        agree(self.budgets)
+        sync_min(self.budgets)
         tokens = {budget.key.split(".")[0]: budget.tokens for budget in self.budgets if budget.auto}
         self._pending |= {f"memory/token_budget_{phase}": float(n) for phase, n in tokens.items() if n is not None}
         self._sums.fold(max, self._pending)  # times are those of the slowest rank, the others' the same on all
-        metrics = MetricSums().merge(gathered(self._sums)).means() | dropped_metrics(self.trainer)
+        metrics = MetricSums().merge(all_gather(self._sums)).means() | dropped_metrics(self.trainer)
         metrics["step_time"] = sum(metrics.get(f"time/{phase}_s", 0.0) for phase in PHASES)
         self.former_seconds = self.phase_seconds()
         self._pending, self._sums, self._update_seconds = {}, MetricSums(), 0.0
@@ -271,22 +271,22 @@ class PolicyOptimization(ExperienceCollector):
             checkpoint["token_budgets"] = budgets
         leave_out_frozen(self, checkpoint)
         if self.experience is not None and self.method.update.steps_per_rollout > 1:
-            checkpoint["experience"] = gathered(self.experience.state_dict())
+            checkpoint["experience"] = all_gather(self.experience.state_dict())
 
     def on_load_checkpoint(self, checkpoint: dict[str, Any]) -> None:
         for budget in self.budgets:
-            budget.begin_with(checkpoint.get("token_budgets", {}).get(budget.key, budget.tokens))
+            budget.set_start(checkpoint.get("token_budgets", {}).get(budget.key, budget.tokens))
         fill_in_frozen(self, checkpoint)
         if "experience" not in checkpoint:
             return
         states = checkpoint["experience"]
-        if len(states) == ranks():
+        if len(states) == world_size():
             self.experience = Experience.from_state_dict(states[rank()], self.device)
         elif int(checkpoint["global_step"]) % self.method.update.steps_per_rollout:
             raise ValueError(
                 f"the checkpoint at step {checkpoint['global_step']} is in the middle of a batch of rollouts of {len(states)} "
-                f"ranks and cannot go on with {ranks()}; set trainer.devices to {len(states)} until a checkpoint whose step is "
-                f"a multiple of {self.method.update.steps_per_rollout} (update.inner_epochs * update.minibatches)"
+                f"ranks and cannot go on with {world_size()}; set trainer.devices to {len(states)} until a checkpoint whose "
+                f"step is a multiple of {self.method.update.steps_per_rollout} (update.inner_epochs * update.minibatches)"
             )
 
 

@@ -12,7 +12,7 @@ from torch import Tensor
 
 from oar_lightning.data.prompts import PromptTemplate
 from oar_lightning.distributed.frozen import fill_in_frozen, leave_out_frozen
-from oar_lightning.distributed.ranks import gathered, leave_out_step, ranks
+from oar_lightning.distributed.ranks import all_gather, skip_step, world_size
 from oar_lightning.objective.metric_sums import MetricSums
 from oar_lightning.policy.language_model import token_logprobs
 from oar_lightning.policy.pretrained import Policy
@@ -68,19 +68,19 @@ class SupervisedWarmStart(L.LightningModule):
         kept = [(p, s) for p, s in encoded if len(p) + len(s) <= self.config.max_tokens]
         sums = MetricSums()
         sums.add({"too_long_frac": (float(len(batch) - len(kept)), float(len(batch)))})
-        self._tokens = sum(gathered(sum(len(s) for _, s in kept)))
+        self._tokens = sum(all_gather(sum(len(s) for _, s in kept)))
         loss = None
         # a rank whose demonstrations are all too long runs the first's beginning along with weight 0, as all have to
-        rows = kept or ([(encoded[0][0][:1], encoded[0][1][:1])] if ranks() > 1 else [])
+        rows = kept or ([(encoded[0][0][:1], encoded[0][1][:1])] if world_size() > 1 else [])
         if rows:
             ids, attention, solution = pad_right(rows, self.tokenizer.pad_token_id, self.device)
             logprobs, entropy = token_logprobs(self.model, ids, attention, solution)
             weight = 1.0 / self._tokens if kept else 0.0
-            loss = -logprobs.sum() * weight * ranks()  # the strategies average over ranks
+            loss = -logprobs.sum() * weight * world_size()  # the strategies average over ranks
             if kept:
                 count = float(solution.sum())
                 sums.add({"loss": (-float(logprobs.detach().sum()), count), "entropy": (float(entropy.detach().sum()), count)})
-        metrics = MetricSums().merge(gathered(sums)).means() | dropped_metrics(self.trainer)
+        metrics = MetricSums().merge(all_gather(sums)).means() | dropped_metrics(self.trainer)
         metrics["learning_rate"] = self.trainer.optimizers[0].param_groups[0]["lr"]
         for logger in self.trainer.loggers:
             logger.log_metrics(metrics, step=self.trainer.global_step)
@@ -91,7 +91,7 @@ class SupervisedWarmStart(L.LightningModule):
     def on_before_optimizer_step(self, optimizer: torch.optim.Optimizer) -> None:
         if not self._tokens:
             self.zero_grad()  # no rank has anything to learn: as with one, where no pass is made
-        leave_out_step(self.trainer, not self._tokens)
+        skip_step(self.trainer, not self._tokens)
 
     def encode(self, problem: MathProblem) -> tuple[list[int], list[int]]:
         """Ids of the prompt and of the solution, encoded apart as a rollout's are, EOS last."""

@@ -46,7 +46,7 @@ from oar_lightning.credit.gate import GateConfig, gate_weights
 from oar_lightning.credit.scorers import Scorer, as_scorer, checked_importance
 from oar_lightning.data.stream import ProblemStream
 from oar_lightning.objective.advantage import group_advantages
-from oar_lightning.objective.loss import Denominators, policy_loss
+from oar_lightning.objective.loss import Denominators, LossInputs, policy_loss
 from oar_lightning.policy.language_model import token_logprobs
 from oar_lightning.types import Rollouts
 from oar_lightning.wiring.settings import Settings, build_settings
@@ -108,7 +108,7 @@ def gradients(setup: Setup, rollouts: Rollouts) -> dict[str, Tensor]:
 
     def gradient(weights: Tensor) -> Tensor:
         shaped = (advantages[:, None] * weights).masked_fill(~mask, 0.0)
-        value = policy_loss(logprobs, logprobs.detach(), shaped, mask, over, settings.loss).loss
+        value = policy_loss(LossInputs(logprobs, logprobs.detach(), shaped, mask, over), settings.loss).loss
         parts = torch.autograd.grad(value, parameters, retain_graph=True, allow_unused=True)
         return torch.cat([torch.zeros(p.numel()) if g is None else g.flatten() for p, g in zip(parameters, parts, strict=True)])
 

@@ -229,7 +229,7 @@ def test_several_threads_share_the_workers(verifier: Verifier) -> None:
 
 def test_a_worker_that_cannot_start_says_what_to_do() -> None:
     verifier = Verifier(VerifierConfig(memory_mb=1, workers=1))
-    with pytest.raises(RuntimeError, match=r"verify_worker.*memory_mb"):
+    with pytest.raises(RuntimeError, match=r"verifier_worker.*memory_mb"):
         verifier(*algebra(2))
     assert verifier(["3"], ["3.0"]) == [Verdict.CORRECT]
     verifier.close()

@@ -15,6 +15,7 @@ from support.toy import floats, golden
 from oar_lightning.objective.loss import (
     Denominators,
     LossConfig,
+    LossInputs,
     importance_ratio,
     k3,
     policy_loss,
@@ -58,16 +59,16 @@ def test_golden_losses_and_gradients(case):
     advantages = floats(INPUTS["advantages_BT"])
     if case["advantages"] == "B":
         advantages = floats(INPUTS["advantages_B"])[:, None].expand_as(logprobs)
-    out = policy_loss(
+    inputs = LossInputs(
         logprobs,
         old,
         advantages,
         MASK,
         Denominators.of(MASK, case["max_completion_length"]),
-        config_of(case),
         ref_logprobs=floats(INPUTS["ref_logps"]),
         entropy=floats(INPUTS["entropies"]),
     )
+    out = policy_loss(inputs, config_of(case))
     (gradient,) = torch.autograd.grad(out.loss, logprobs)
     assert float(out.loss.detach()) == pytest.approx(expected["loss"], abs=1e-12)
     torch.testing.assert_close(gradient[MASK], floats(expected["grad"]), rtol=0, atol=1e-12)
@@ -103,7 +104,7 @@ def test_golden_oar_loss(case):
     weights = floats(case["token_weights_full"]) if case["credit_assignment"] else torch.ones_like(logprobs)
     config = LossConfig(reduction="grpo", clip_low=case["clip_eps"], clip_high=case["clip_eps"])
     advantages = floats(case["advantages"])[:, None] * weights
-    loss = policy_loss(logprobs, old, advantages, mask, Denominators.of(mask, 99), config).loss
+    loss = policy_loss(LossInputs(logprobs, old, advantages, mask, Denominators.of(mask, 99)), config).loss
     (gradient,) = torch.autograd.grad(loss, logprobs)
     assert float(loss.detach()) == pytest.approx(case["loss_f64"], abs=1e-12)
     torch.testing.assert_close(gradient[mask], floats(case["grad"]), rtol=0, atol=1e-12)
@@ -154,7 +155,7 @@ CONFIGS = {
 
 def loss_and_gradients(step, over, config):
     logprobs, entropy = (step[name].clone().requires_grad_() for name in ("logprobs", "entropy"))
-    out = policy_loss(**(step | {"logprobs": logprobs, "entropy": entropy}), over=over, config=config)
+    out = policy_loss(LossInputs(**(step | {"logprobs": logprobs, "entropy": entropy}), denominators=over), config)
     gradients = torch.autograd.grad(out.loss, (logprobs, entropy), allow_unused=True)
     return float(out.loss.detach()), [torch.zeros_like(logprobs) if g is None else g for g in gradients], out.metrics
 
@@ -224,7 +225,7 @@ def test_gradient_is_the_finite_difference(ratio, reduction, extras):
     config = LossConfig(ratio=ratio, reduction=reduction, **extras)
 
     def value(logprobs, entropy):
-        return policy_loss(**(step | {"logprobs": logprobs, "entropy": entropy}), over=over, config=config).loss
+        return policy_loss(LossInputs(**(step | {"logprobs": logprobs, "entropy": entropy}), denominators=over), config).loss
 
     _, gradients, _ = loss_and_gradients(step, over, config)
     point = [step["logprobs"], step["entropy"]]
@@ -318,14 +319,14 @@ def test_clip_metrics_count_the_tokens_whose_clip_acts():
     ratio = torch.tensor([[0.5, 0.5, 1.0, 1.5, 1.5, 1.5]], dtype=torch.float64)
     advantages = torch.tensor([[1.0, -1.0, 1.0, 1.0, -1.0, 1.0]], dtype=torch.float64)
     mask = torch.tensor([[True, True, True, True, True, False]])
-    out = policy_loss(ratio.log(), torch.zeros_like(ratio), advantages, mask, Denominators.of(mask, 6))
+    out = policy_loss(LossInputs(ratio.log(), torch.zeros_like(ratio), advantages, mask, Denominators.of(mask, 6)))
     assert out.metrics == {
         "clip_ratio/low_mean": (1.0, 5.0),
         "clip_ratio/high_mean": (1.0, 5.0),
         "clip_ratio/region_mean": (2.0, 5.0),
     }
     config = LossConfig(surrogate="cispo", ratio_cap=1.2)
-    out = policy_loss(ratio.log(), torch.zeros_like(ratio), advantages, mask, Denominators.of(mask, 6), config)
+    out = policy_loss(LossInputs(ratio.log(), torch.zeros_like(ratio), advantages, mask, Denominators.of(mask, 6)), config)
     assert out.metrics == {"clip_ratio/cispo_mean": (1.0, 5.0)}
 
 
@@ -378,7 +379,7 @@ def loss_in_numpy(step, config, max_length):
 def test_the_corrected_loss_is_its_numpy_transcription(seed, cap, surrogate, reduction, extra):
     step = mismatched_step(seed)
     config = LossConfig(surrogate=surrogate, reduction=reduction, ratio_cap=1.1, sampler_ratio_cap=cap, **extra)
-    loss = policy_loss(**step, over=Denominators.of(step["mask"], 13), config=config).loss
+    loss = policy_loss(LossInputs(**step, denominators=Denominators.of(step["mask"], 13)), config).loss
     assert float(loss) == pytest.approx(loss_in_numpy(step, config, 13), abs=1e-12)
 
 
@@ -427,14 +428,14 @@ def test_corrected_gradient_is_the_finite_difference(reduction, extras):
     step = mismatched_step(rows=4, columns=5)
     over, config = Denominators.of(step["mask"], 9), LossConfig(reduction=reduction, **extras)
     inputs = {name: step[name].clone().requires_grad_() for name in ("logprobs", "old_logprobs", "sampler_logprobs")}
-    loss = policy_loss(**(step | inputs), over=over, config=config).loss
+    loss = policy_loss(LossInputs(**(step | inputs), denominators=over), config).loss
     gradient, _, sampler = torch.autograd.grad(loss, tuple(inputs.values()), allow_unused=True)
     assert sampler is None
     for index in step["mask"].nonzero().tolist():
         offset = torch.zeros_like(step["logprobs"])
         offset[tuple(index)] = 1e-6
         up, down = (
-            policy_loss(**(step | {"logprobs": step["logprobs"] + sign * offset}), over=over, config=config).loss
+            policy_loss(LossInputs(**(step | {"logprobs": step["logprobs"] + sign * offset}), denominators=over), config).loss
             for sign in (1, -1)
         )
         assert float(gradient[tuple(index)]) == pytest.approx(float(up - down) / 2e-6, abs=1e-8)
@@ -453,7 +454,7 @@ def test_the_first_steps_gradient_is_that_of_the_policys_own_samples():
     for token in range(9):
         columns = [x[token].view(1, 1) for x in (log_p, log_p.detach(), advantages)]
         over = Denominators(1.0, 1.0, 1.0)
-        loss = policy_loss(*columns, mask[:1], over, config, sampler_logprobs=log_q[token].view(1, 1)).loss
+        loss = policy_loss(LossInputs(*columns, mask[:1], over, sampler_logprobs=log_q[token].view(1, 1)), config).loss
         (gradient,) = torch.autograd.grad(loss, logits, retain_graph=True)
         total += log_q[token].exp() * gradient
     torch.testing.assert_close(total, expected, rtol=0, atol=1e-14)
@@ -486,7 +487,7 @@ def test_mismatch_metrics_by_hand():
 def test_missing_inputs_are_errors(config, missing, message):
     step = random_step()
     with pytest.raises(ValueError, match=message):
-        policy_loss(**(step | {missing: None}), over=Denominators.of(step["mask"], 13), config=config)
+        policy_loss(LossInputs(**(step | {missing: None}), denominators=Denominators.of(step["mask"], 13)), config)
 
 
 @pytest.mark.parametrize(

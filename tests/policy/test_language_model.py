@@ -19,7 +19,7 @@ from transformers import (
     Qwen2ForCausalLM,
 )
 
-from oar_lightning.objective.loss import Denominators, LossConfig, policy_loss
+from oar_lightning.objective.loss import Denominators, LossConfig, LossInputs, policy_loss
 from oar_lightning.policy import attention, language_model
 from oar_lightning.policy.language_model import (
     check_head,
@@ -28,7 +28,7 @@ from oar_lightning.policy.language_model import (
     hidden_states,
     position_ids,
     prediction_states,
-    scoring,
+    scoring_mode,
     token_logprobs,
 )
 
@@ -198,7 +198,7 @@ def test_the_last_layer_runs_where_it_is_read(family, gap):
     def read(only_there):
         inputs = model.get_input_embeddings()(token_ids).detach().requires_grad_()
         read_at = (columns, valid) if only_there else None
-        with scoring(model) if only_there else contextlib.nullcontext():
+        with scoring_mode(model) if only_there else contextlib.nullcontext():
             states = hidden_states(model, mask, inputs_embeds=inputs, read_at=read_at)[rows, columns][valid]
         return states.detach(), torch.autograd.grad(states.square().sum(), inputs)[0]
 
@@ -340,7 +340,7 @@ def test_trl_loss_and_gradient_end_to_end(golden_model, case, loss_type):
     logprobs, _ = token_logprobs(golden_model, token_ids, attention, mask, case["temperature"])
     advantages = floats(TRL["advantages"])[:, None].expand_as(logprobs)
     over = Denominators.of(mask, TRL["max_completion_length"])
-    loss = policy_loss(logprobs, logprobs.detach(), advantages, mask, over, LossConfig(reduction=loss_type)).loss
+    loss = policy_loss(LossInputs(logprobs, logprobs.detach(), advantages, mask, over), LossConfig(reduction=loss_type)).loss
     parameters = dict(golden_model.named_parameters())
     found = dict(zip(parameters, torch.autograd.grad(loss, list(parameters.values())), strict=True))
     expected = case["losses_trl"][loss_type]

@@ -54,7 +54,7 @@ def test_every_row_is_worked_on_once_in_passes_that_fit(lengths: list[int], room
 
     with pytest.MonkeyPatch.context() as patch:
         patch.setattr(token_budget, "free_memory", lambda: None)  # collecting garbage thousands of times is all that takes time
-        done = list(budget.over(lengths, work))
+        done = list(budget.run_in_chunks(lengths, work))
     assert sorted(i for chunk, _ in done for i in chunk) == list(range(len(lengths)))
     assert all(size <= room for _, size in done)
     failures = [size for size in tried if size > room]
@@ -62,7 +62,7 @@ def test_every_row_is_worked_on_once_in_passes_that_fit(lengths: list[int], room
     assert all(later <= before // 2 for before, later in itertools.pairwise(failures))
     if failures:
         assert budget.tokens == failures[-1] // 2
-        again = list(budget.over(lengths, work))  # nothing fails a second time
+        again = list(budget.run_in_chunks(lengths, work))  # nothing fails a second time
         assert [size for size in tried if size > room] == failures
         assert Counter(i for chunk, _ in again for i in chunk) == Counter(range(len(lengths)))
     else:
@@ -79,7 +79,7 @@ def test_passes_are_divided_as_given_until_one_fails() -> None:
         if len(chunk) > 2:
             raise out()
 
-    found = [chunk for chunk, _ in budget.over([5, 4, 5, 4, 5, 5, 5, 5], work, [[1, 0], [3, 2, 5, 4], [7, 6]])]
+    found = [chunk for chunk, _ in budget.run_in_chunks([5, 4, 5, 4, 5, 5, 5, 5], work, [[1, 0], [3, 2, 5, 4], [7, 6]])]
     assert tried == [[1, 0], [3, 2, 5, 4], [3, 2], [5, 4], [7, 6]]
     assert found == [[1, 0], [3, 2], [5, 4], [7, 6]]
 
@@ -93,7 +93,7 @@ def test_one_line_names_key_old_and_new_value(caplog: pytest.LogCaptureFixture) 
             raise failures.pop()
 
     with caplog.at_level(logging.WARNING):
-        list(budget.over([100] * 30, work))
+        list(budget.run_in_chunks([100] * 30, work))
     assert [record.getMessage() for record in caplog.records] == [
         "scorer.token_budget=auto: a pass of 30 rows and 3000 padded tokens did not fit into memory (CUDA out of memory. Tried "
         "to allocate 2.00 GiB.) and is repeated in parts; scorer.token_budget is lowered from 4096 to 1500 for the rest of the "
@@ -116,7 +116,7 @@ def test_what_the_failed_pass_held_is_free_when_it_is_repeated() -> None:
             held.append(weakref.ref(tensor))
             inner(tensor)
 
-    assert len(list(TokenBudget("update.token_budget", "auto").over([1] * 4, work))) == 4
+    assert len(list(TokenBudget("update.token_budget", "auto").run_in_chunks([1] * 4, work))) == 4
     assert len(held) == 2
 
 
@@ -141,7 +141,7 @@ def failing(chunk: list[int]) -> None:
 )
 def test_what_cannot_be_helped_names_key_size_and_remedy(given: Any, lengths: list[int], message: str) -> None:
     with pytest.raises(OutOfMemory, match=message):
-        list(TokenBudget("update.token_budget", given).over(lengths, failing))
+        list(TokenBudget("update.token_budget", given).run_in_chunks(lengths, failing))
 
 
 def test_a_row_that_fails_inside_of_a_pass_divides_the_pass() -> None:
@@ -156,9 +156,9 @@ def test_a_row_that_fails_inside_of_a_pass_divides_the_pass() -> None:
 
     def work(rows: list[int]) -> int:
         outer.append(rows)
-        return sum(count for _, count in budget.over([1] * 8, lambda chunk: inside(chunk, len(rows))))
+        return sum(count for _, count in budget.run_in_chunks([1] * 8, lambda chunk: inside(chunk, len(rows))))
 
-    assert [found for _, found in budget.over([8] * 4, work)] == [8] * len(outer[1:])
+    assert [found for _, found in budget.run_in_chunks([8] * 4, work)] == [8] * len(outer[1:])
     assert max(map(len, outer[1:])) <= 2
     assert sorted(row for rows in outer[1:] for row in rows) == [0, 1, 2, 3]
 
@@ -168,7 +168,7 @@ def test_other_errors_pass() -> None:
         raise RuntimeError("shapes differ")
 
     with pytest.raises(RuntimeError, match=r"^shapes differ$"):
-        list(TokenBudget("update.token_budget", "auto").over([1, 1], wrong))
+        list(TokenBudget("update.token_budget", "auto").run_in_chunks([1, 1], wrong))
 
 
 @pytest.mark.parametrize("given", [0, -3, True])
@@ -182,7 +182,7 @@ def test_only_auto_takes_another_value() -> None:
     for value, expected in values:
         budget = as_budget("update.token_budget", value)
         assert as_budget("update.token_budget", budget) is budget
-        budget.begin_with(7)
+        budget.set_start(7)
         assert budget.tokens == expected
 
 

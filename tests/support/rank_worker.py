@@ -19,7 +19,7 @@ from support.fixtures import ConstantReward, LengthReward, fit, make_module, mak
 from oar_lightning.common.paths import conf_dir
 from oar_lightning.credit.gate import GateConfig
 from oar_lightning.credit.scorers import OarG, OarP, Uniform
-from oar_lightning.distributed.ranks import whole_weights
+from oar_lightning.distributed.ranks import gathered_parameters
 from oar_lightning.objective.advantage import AdvantageConfig
 from oar_lightning.objective.loss import LossConfig
 from oar_lightning.policy.pretrained import LoraSpec, Policy
@@ -151,7 +151,7 @@ class Watch(L.Callback):
             self.completions.append(module.experience.rollouts.completions)
 
     def on_train_end(self, trainer: L.Trainer, module: Any) -> None:
-        with whole_weights(trainer):
+        with gathered_parameters(trainer):
             self.weights = weights(module)
 
 

@@ -16,7 +16,7 @@ from oar_lightning.credit.scorers import OarG
 from oar_lightning.planning import PlanConfig
 from oar_lightning.planning.config import LEAST_BUDGET
 from oar_lightning.planning.job import plan_job, propose
-from oar_lightning.tasks.auto_budgets import begin_with_plan
+from oar_lightning.tasks.auto_budgets import set_start_from_plan
 from oar_lightning.tasks.plan import read_job
 from oar_lightning.training.slots import UpdatePlan
 
@@ -38,7 +38,7 @@ def started(device: str, *overrides: str, budget: Any = "auto") -> list[int | No
     module = make_module(built_in_policy(), OarG(token_budget=budget), update=UpdatePlan(token_budget=budget))
     strategy = SimpleNamespace(root_device=torch.device(device))
     trainer = SimpleNamespace(strategy=strategy, num_devices=1, num_nodes=1)
-    begin_with_plan(cfg, SimpleNamespace(module=module, trainer=trainer))  # type: ignore[arg-type]
+    set_start_from_plan(cfg, SimpleNamespace(module=module, trainer=trainer))  # type: ignore[arg-type]
     return [budget.tokens for budget in module.budgets]
 
 

@@ -47,7 +47,7 @@ class Entropy(Scorer):
 
         scores: dict[int, Tensor] = {}
         with evaluating(model):
-            for _, found in self.token_budget.over(rollouts.attention_mask.sum(1).tolist(), score):
+            for _, found in self.token_budget.run_in_chunks(rollouts.attention_mask.sum(1).tolist(), score):
                 scores.update(found)
         self.metrics = {"forward_equivalents": 1.0 if rollouts.prediction_states is None else 0.0}
         rows = torch.arange(len(rollouts))

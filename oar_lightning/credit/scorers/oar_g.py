@@ -13,7 +13,7 @@ from oar_lightning.credit.scorers.base import Scorer, distinct_rows, place_rows,
 from oar_lightning.credit.scorers.prefix import read_prompts
 from oar_lightning.credit.scorers.probes import Probe, ProbeSchedule
 from oar_lightning.policy.decoder import choose_decoder
-from oar_lightning.policy.language_model import at_columns, can_share_prefixes, embed, scoring
+from oar_lightning.policy.language_model import at_columns, can_share_prefixes, embed, scoring_mode
 from oar_lightning.policy.token_budget import TokenBudget
 from oar_lightning.types import Rollouts
 
@@ -69,7 +69,7 @@ class OarG(Scorer):
         self.metrics = {"forward_equivalents": 0.0}
         if not len(rows):
             return torch.zeros(rollouts.token_ids.shape, device=rollouts.token_ids.device)
-        first, twin = distinct_rows(rollouts, rows)
+        first, number_of = distinct_rows(rollouts, rows)
         chosen = rows[first].tolist()
         copies = [(row, draw) for row in chosen for draw in range(self.num_draws)]
         few = chosen[: min(self.stability_rows, max(1, len(chosen) // 8))] if self.num_draws == 1 else chosen
@@ -82,7 +82,7 @@ class OarG(Scorer):
             self.metrics["rank_stability"] = sum(pairs) / len(pairs)
         self.metrics["forward_equivalents"] = tokens / rollouts.token_ids.numel()
         means = [torch.stack([scores[row, draw] for draw in range(self.num_draws)]).mean(0) for row in chosen]
-        return place_rows([means[i] for i in twin], rollouts.reasoning_mask, rows)
+        return place_rows([means[i] for i in number_of], rollouts.reasoning_mask, rows)
 
     def _noise(self, rollouts: Rollouts, row: int, draw: int, size: int) -> Float[Tensor, "R H"]:
         rng = row_generator(rollouts, row, self.seed, draw)
@@ -107,7 +107,7 @@ def gradient_scores(
     ends = columns.masked_fill(~rollouts.answer_mask, -1).amax(1)  # nothing is read off the answer's last token, or after it
     first = rollouts.attention_mask.long().argmax(1)
     start = int(rollouts.response_mask.any(0).long().argmax()) if can_share_prefixes(model) else 0
-    with scoring(model):
+    with scoring_mode(model):
         decoder = choose_decoder(model)
         # the prompt has no noise and no score: it is read once for all its completions, outside the graph
         prompts, owner, tokens = read_prompts(model, decoder, rollouts.token_ids[:, :start], first, token_budget)
@@ -143,7 +143,7 @@ def gradient_scores(
             return {copy: saliency[i, reasoning[i]] for i, copy in enumerate(some)}, ran + 2 * ids.numel()
 
         lengths = [int(ends[row]) - start for row, _ in copies]
-        for _, (found, ran) in token_budget.over(lengths, score):
+        for _, (found, ran) in token_budget.run_in_chunks(lengths, score):
             scores.update(found)
             tokens += ran
     return scores, tokens

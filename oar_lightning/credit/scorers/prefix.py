@@ -30,5 +30,5 @@ def read_prompts(
         assert past is not None
         return past
 
-    pasts = [past for _, past in token_budget.over([token_ids.shape[1]] * len(unique), read)]
+    pasts = [past for _, past in token_budget.run_in_chunks([token_ids.shape[1]] * len(unique), read)]
     return join(pasts), owner, len(unique) * token_ids.shape[1]

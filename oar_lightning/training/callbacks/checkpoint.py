@@ -22,7 +22,7 @@ from lightning.pytorch.callbacks import ModelCheckpoint
 from oar_lightning.common.scopes import replaced
 from oar_lightning.distributed.deepspeed_checkpoint import complete_folder
 from oar_lightning.distributed.launch import by_srun
-from oar_lightning.distributed.ranks import gathered, rank, whole_weights
+from oar_lightning.distributed.ranks import all_gather, gathered_parameters, rank
 
 log = logging.getLogger(__name__)
 
@@ -44,7 +44,7 @@ class RandomState(L.Callback):
 
     def on_save_checkpoint(self, trainer: L.Trainer, module: L.LightningModule, checkpoint: dict[str, Any]) -> None:
         name, keys, *rest = np.random.get_state(legacy=True)
-        checkpoint["random_state"] = gathered(
+        checkpoint["random_state"] = all_gather(
             {
                 "torch": torch.get_rng_state(),
                 "cuda": torch.cuda.get_rng_state_all() if torch.cuda.is_available() else [],
@@ -113,7 +113,7 @@ class LastCheckpoint(ModelCheckpoint):
 
     def save(self, trainer: L.Trainer) -> None:
         self.folder.mkdir(parents=True, exist_ok=True)
-        aside = self.folder / gathered(f".{LAST}.{os.getpid()}")[0]  # all ranks write into the same where each has a part
+        aside = self.folder / all_gather(f".{LAST}.{os.getpid()}")[0]  # all ranks write into the same where each has a part
         with write_errors(trainer) as errors:
             trainer.save_checkpoint(aside)
         told = first_of_all(errors)
@@ -199,7 +199,7 @@ def write_errors(trainer: L.Trainer) -> Iterator[list[OSError]]:
 
 def first_of_all(errors: list[OSError]) -> str | None:
     """The first rank's first error. All have to call it."""
-    return next((told for told in gathered(str(errors[0]) if errors else None) if told is not None), None)
+    return next((told for told in all_gather(str(errors[0]) if errors else None) if told is not None), None)
 
 
 def remove(path: Path) -> None:
@@ -220,7 +220,7 @@ class FinalWeights(L.Callback):
     def on_train_end(self, trainer: L.Trainer, module: L.LightningModule) -> None:
         if not any(hasattr(p, "ds_id") for p in module.parameters()):
             return
-        with whole_weights(trainer):
+        with gathered_parameters(trainer):
             if trainer.is_global_zero:
                 state = module.model.state_dict()
                 # by their places in memory: tied weights stay one, which is saved once
@@ -255,7 +255,7 @@ class GracefulStop(L.Callback):
     def on_train_batch_end(self, trainer: L.Trainer, module: L.LightningModule, *_: Any) -> None:
         if trainer.global_step != self._step:  # not between micro-batches
             # a signal may reach one rank only, or one of them a step earlier
-            self.received = next((number for number in gathered(self.received) if number is not None), None)
+            self.received = next((number for number in all_gather(self.received) if number is not None), None)
             trainer.should_stop = trainer.should_stop or self.received is not None
         self._step = trainer.global_step
 

@@ -8,7 +8,7 @@ from typing import Any
 import lightning as L
 import torch
 
-from oar_lightning.distributed.ranks import gathered, interleaved, rank, ranks, whole_weights
+from oar_lightning.distributed.ranks import all_gather, gathered_parameters, interleaved, rank, world_size
 from oar_lightning.evaluation.evaluate import EvaluationConfig, evaluate
 from oar_lightning.evaluation.metrics import evaluation_metrics
 from oar_lightning.evaluation.result import ProblemResult, completions_table
@@ -78,18 +78,18 @@ class EvaluationCallback(L.Callback):
     def _run(self, trainer: L.Trainer, module: L.LightningModule) -> None:
         step = trainer.global_step
         for name, problems in self.benchmarks.items():
-            mine = range(len(problems))[rank() :: ranks()]
+            mine = range(len(problems))[rank() :: world_size()]
             results: list[ProblemResult] = []
             terms: list[torch.Tensor] = []
             group: tuple[int, Rollouts] | None = None
-            with whole_weights(trainer), passes_of(trainer):
+            with gathered_parameters(trainer), passes_of(trainer):
                 self.stage.start(module.model, self.sampling)  # a rank may have no problem of a small benchmark
                 own = [problems[i] for i in mine]
                 for batch in evaluate(module.model, self.stage, own, self.sampling, self.config, step, places=mine):
                     group = _group_to_show(group, results, batch.results, batch.rollouts)
                     results += batch.results
                     terms += batch.rollouts.reward_terms.cpu().split(self.config.samples)
-                results, terms = interleaved(gathered(results)), interleaved(gathered(terms))
+                results, terms = interleaved(all_gather(results)), interleaved(all_gather(terms))
                 metrics = evaluation_metrics(results)
                 self.history.append({"step": step, "benchmark": name, "metrics": metrics})
                 self.tracker.write_metrics({f"eval/{name}/{k}": v for k, v in metrics.items()}, step)

@@ -17,7 +17,7 @@ from transformers import (
 )
 
 from oar_lightning.policy.decoder import ModuleDecoder, PlainDecoder, choose_decoder, join, nothing_read, plain_decoder
-from oar_lightning.policy.language_model import embed, scoring
+from oar_lightning.policy.language_model import embed, scoring_mode
 
 SIZES = {
     "vocab_size": 40,
@@ -71,7 +71,7 @@ def test_plain_equals_modules(family, first):
     rows, reads = torch.tensor([2, 0, 2, 1]), torch.tensor([[5, 2], [0, 0], [1, 3], [4, 5]])
     read_at = reads, torch.ones_like(reads, dtype=torch.bool)
     results = []
-    with torch.no_grad(), scoring(model):
+    with torch.no_grad(), scoring_mode(model):
         for decoder in (plain, modules):
             states, past = decoder(nothing_read(torch.tensor(first)), embed(model, ids), everywhere(3, 9), keep=True)
             assert past.width == 9
@@ -94,7 +94,7 @@ def test_tokens_that_stand_alone_see_what_precedes_their_place(family):
     model, plain, modules = make(family)
     ids = torch.randint(40, (2, 8), generator=torch.Generator().manual_seed(2))
     first, places, fill = torch.tensor([0, 2]), torch.tensor([[3, 7, 4], [2, 5, 6]]), 11
-    with torch.no_grad(), scoring(model):
+    with torch.no_grad(), scoring_mode(model):
         for decoder in (plain, modules):
             _, past = decoder(nothing_read(first), embed(model, ids), everywhere(2, 8), keep=True)
             records = []
@@ -115,7 +115,7 @@ def test_gradients_and_records(family):
     ids = torch.randint(40, (2, 7), generator=torch.Generator().manual_seed(3))
     gradients, outs = [], []
     for decoder in (plain, modules):
-        with scoring(model):
+        with scoring_mode(model):
             embeds = embed(model, ids).detach().requires_grad_()
             records = []
             states, _ = decoder(nothing_read(torch.tensor([0, 1])), embeds, everywhere(2, 7), records=records)

@@ -46,12 +46,12 @@ class OarPApproximate(OarP):
         self.coarse = coarse
         self.budget = budget
 
-    def score(self, masking: Counterfactuals, texts: Texts) -> tuple[Float[Tensor, " n"], int]:
-        scores, spent, tokens, clean = self.coarse.estimate(masking, texts)
+    def score(self, counterfactuals: Counterfactuals, texts: Texts) -> tuple[Float[Tensor, " n"], int]:
+        scores, spent, tokens, clean = self.coarse.estimate(counterfactuals, texts)
         # the probe reads the states of these tokens themselves, not only what later ones see of them
         read = texts.reasoning & clean.place.before_mask(texts.answer)
         refined = self._affordable(texts, scores, spent) | read
-        exact, more = masking.distances(clean, refined)
+        exact, more = counterfactuals.distances(clean, refined)
         return scores.to(exact).masked_scatter(refined, exact)[texts.reasoning], tokens + more
 
     def _affordable(self, texts: Texts, scores: Float[Tensor, "N S"], spent: list[int]) -> Bool[Tensor, "N S"]:

@@ -41,9 +41,9 @@ class Attribution:
             raise ValueError(f"scorer.coarse.directions must be >= 1, got {self.directions}")
         check_share(self.late_share)
 
-    def estimate(self, masking: Counterfactuals, texts: Texts) -> Estimate:
+    def estimate(self, counterfactuals: Counterfactuals, texts: Texts) -> Estimate:
         """Needs `can_share_prefixes`."""
-        if not masking.share_prefixes:
+        if not counterfactuals.share_prefixes:
             raise ValueError(
                 "scorer.coarse: attribution needs scorer.share_prefixes=true and a model with plain keys and values in every "
                 "layer (no sliding window, no recurrent state); use scorer/coarse=spans"
@@ -51,8 +51,8 @@ class Attribution:
         positions, valid = masked_positions(texts.reasoning)
         records: list[LayerRecord] = []
         with torch.enable_grad():
-            clean = masking.read(texts, records)
-            readings = masking.probe.readings(clean.outcome.detach(), clean.outcome, self.directions)
+            clean = counterfactuals.read(texts, records)
+            readings = counterfactuals.probe.readings(clean.outcome.detach(), clean.outcome, self.directions)
             outs = [record.out for record in records]
             gradients = [
                 torch.autograd.grad(readings[:, m].sum(), outs, retain_graph=m + 1 < readings.shape[1])
@@ -61,11 +61,11 @@ class Attribution:
         clean = clean.detach()
         shifts = torch.zeros(*readings.shape, positions.shape[1], dtype=readings.dtype, device=positions.device)
         for layer, (record, replaced) in enumerate(
-            zip([record.detached() for record in records], self._replaced(masking, clean, positions), strict=True)
+            zip([record.detached() for record in records], self._replaced(counterfactuals, clean, positions), strict=True)
         ):
             gradient = torch.stack([of_layers[layer] for of_layers in gradients])
             shifts += _outcome_shift(record, gradient, replaced, positions, texts.first)
-        estimates = masking.probe.distance_of_shift(shifts.masked_fill(~valid[:, None], 0.0))
+        estimates = counterfactuals.probe.distance_of_shift(shifts.masked_fill(~valid[:, None], 0.0))
         scores = torch.zeros(texts.reasoning.shape, dtype=estimates.dtype, device=estimates.device)
         scores = scores.masked_scatter(texts.reasoning, estimates[valid])
         passes = 1 + readings.shape[1]
@@ -73,13 +73,13 @@ class Attribution:
         costs = (first - texts.first) + passes * (texts.token_ids.shape[1] - first) + texts.reasoning.sum(1)
         return Estimate(scores, costs.tolist(), passes * clean.tokens + positions.numel(), clean)
 
-    def _replaced(self, masking: Counterfactuals, clean: Clean, positions: Int[Tensor, "n R"]) -> list[LayerRecord]:
+    def _replaced(self, counterfactuals: Counterfactuals, clean: Clean, positions: Int[Tensor, "n R"]) -> list[LayerRecord]:
         """The attention of fill tokens that stand alone in the places of the reasoning tokens."""
         everyone = torch.arange(len(positions), device=positions.device)[:, None]
         unread = torch.zeros_like(positions[:, :1]), torch.ones_like(positions[:, :1], dtype=torch.bool)
         records: list[LayerRecord] = []
         with torch.no_grad():
-            masking.decoder(clean.past, clean.fills[everyone, positions], unread, records=records, alone_at=positions)
+            counterfactuals.decoder(clean.past, clean.fills[everyone, positions], unread, records=records, alone_at=positions)
         return records
 
 

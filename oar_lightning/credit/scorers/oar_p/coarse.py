@@ -33,7 +33,7 @@ class CoarseStage(Protocol):
     @property
     def late_share(self) -> float: ...
 
-    def estimate(self, masking: Counterfactuals, texts: Texts) -> Estimate: ...
+    def estimate(self, counterfactuals: Counterfactuals, texts: Texts) -> Estimate: ...
 
 
 @dataclass(frozen=True)
@@ -49,11 +49,11 @@ class Spans:
             raise ValueError(f"scorer.coarse.size is a number of tokens and must be >= 1, got {self.size}")
         check_share(self.late_share)
 
-    def estimate(self, masking: Counterfactuals, texts: Texts) -> Estimate:
-        clean = masking.read(texts)
+    def estimate(self, counterfactuals: Counterfactuals, texts: Texts) -> Estimate:
+        clean = counterfactuals.read(texts)
         rank = texts.reasoning.long().cumsum(1) - 1
         starts = texts.reasoning & (rank % self.size == 0)
-        found, tokens = masking.distances(clean, starts, span=self.size)
+        found, tokens = counterfactuals.distances(clean, starts, span=self.size)
         span = starts.flatten().cumsum(0).view_as(rank) - 1  # of all texts, in the order of the distances
         scores = found[span.clamp(min=0)].masked_fill(~texts.reasoning, 0.0)
         costs = suffix_costs(texts).expand_as(rank).masked_fill(~starts, 0).sum(1) + torch.tensor(

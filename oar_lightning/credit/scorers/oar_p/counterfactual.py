@@ -105,4 +105,4 @@ class Counterfactuals:
             return masked.numel()
 
         sizes = widths.clamp(min=-(-end // PREFIX_SHARE)).tolist()
-        return distances, sum(tokens for _, tokens in self.token_budget.over(sizes, run, spread=PADDING))
+        return distances, sum(tokens for _, tokens in self.token_budget.run_in_chunks(sizes, run, spread=PADDING))

@@ -14,7 +14,7 @@ from oar_lightning.credit.scorers.oar_p.fills import FILLS
 from oar_lightning.credit.scorers.oar_p.texts import Texts, texts_until_answer
 from oar_lightning.credit.scorers.probes import ProbeSchedule
 from oar_lightning.policy.decoder import choose_decoder
-from oar_lightning.policy.language_model import can_share_prefixes, scoring
+from oar_lightning.policy.language_model import can_share_prefixes, scoring_mode
 from oar_lightning.policy.token_budget import TokenBudget
 from oar_lightning.types import Rollouts
 
@@ -61,31 +61,31 @@ class OarP(Scorer):
     def __call__(self, model: Any, rollouts: Rollouts) -> Float[Tensor, "B S"]:
         fill = rollouts.pad_token_id if self.fill_token_id is None else self.fill_token_id
         rows = scorable_rows(rollouts)
-        first, twin = distinct_rows(rollouts, rows)
+        first, number_of = distinct_rows(rollouts, rows)
         scores: list[Tensor] = [torch.empty(0)] * len(first)
         tokens = 0
         if first:
             probe = self.probe.at(rollouts.step)
             texts = texts_until_answer(rollouts.select(rows[first]), probe)
-            with scoring(model):
+            with scoring_mode(model):
                 share = self.share_prefixes and can_share_prefixes(model)
-                masking = Counterfactuals(
+                counterfactuals = Counterfactuals(
                     model, choose_decoder(model), probe, FILLS[self.fill], fill, self.seed, self.token_budget, share
                 )
                 counts = texts.reasoning.sum(1).tolist()
 
                 def score(numbers: list[int]) -> tuple[Tensor, int]:
-                    return self.score(masking, texts.select(torch.tensor(numbers, device=rows.device)))
+                    return self.score(counterfactuals, texts.select(torch.tensor(numbers, device=rows.device)))
 
-                for numbers, (values, ran) in self.token_budget.over(texts.lengths(), score):
+                for numbers, (values, ran) in self.token_budget.run_in_chunks(texts.lengths(), score):
                     tokens += ran
                     for number, value in zip(numbers, values.split([counts[i] for i in numbers]), strict=True):
                         scores[number] = value
         self.metrics = {"forward_equivalents": tokens / max(1, rollouts.token_ids.numel())}
-        return place_rows([scores[i] for i in twin], rollouts.reasoning_mask, rows)
+        return place_rows([scores[i] for i in number_of], rollouts.reasoning_mask, rows)
 
-    def score(self, masking: Counterfactuals, texts: Texts) -> tuple[Float[Tensor, " n"], int]:
+    def score(self, counterfactuals: Counterfactuals, texts: Texts) -> tuple[Float[Tensor, " n"], int]:
         """One score for each reasoning token, text by text, and the padded tokens that went through the model."""
-        clean = masking.read(texts)
-        distances, tokens = masking.distances(clean, texts.reasoning)
+        clean = counterfactuals.read(texts)
+        distances, tokens = counterfactuals.distances(clean, texts.reasoning)
         return distances, clean.tokens + tokens
