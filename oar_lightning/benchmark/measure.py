@@ -165,7 +165,7 @@ def _phases(
 
     def reward() -> None:
         held["rollouts"] = workload.judge(held["generation"], number)
-        held["advantages"] = module.advantages(held["rollouts"].reward_terms, held["rollouts"].group_size)
+        held["advantages"] = module.collector.advantages(held["rollouts"].reward_terms, held["rollouts"].group_size)
 
     def logprobs() -> None:
         part = held["rollouts"]
@@ -173,7 +173,7 @@ def _phases(
             token_logprobs(module.model, part.token_ids, part.attention_mask, part.response_mask)
 
     def scoring() -> None:
-        credit = module.assign_credit(held["rollouts"], held["advantages"])
+        credit = module.collector.assign_credit(held["rollouts"], held["advantages"])
         module.experience = Experience(dataclasses.replace(held["rollouts"], prediction_states=None), credit)
 
     def optimise() -> None:

@@ -14,9 +14,9 @@ from lightning.pytorch.strategies.deepspeed import reset_seed
 from torch import Tensor
 
 from oar_lightning.common.scopes import replaced
-from oar_lightning.distributed.deepspeed_checkpoint import Layout, import_deepspeed, loading_data_only
+from oar_lightning.distributed.deepspeed_checkpoint import import_deepspeed, loading_data_only
 from oar_lightning.distributed.frozen import frozen_weights
-from oar_lightning.distributed.strategies import RankLauncher
+from oar_lightning.distributed.rank_launcher import RankLauncher
 
 
 class ZeroRedundancy(DeepSpeedStrategy):
@@ -74,9 +74,9 @@ class ZeroRedundancy(DeepSpeedStrategy):
             optimizer.optimizer.register_step_pre_hook(functools.partial(self._withhold, withheld))
             optimizer.optimizer.register_step_post_hook(functools.partial(self._give_back, withheld))
 
-    def skip_step(self, leave_out: bool) -> None:
+    def skip_step(self, skip: bool) -> None:
         """Whether the next optimizer step shall move nothing, as one without gradients."""
-        self._skips_step = leave_out
+        self._skips_step = skip
 
     def _withhold(self, withheld: list[tuple[Tensor, Tensor | None]], optimizer: torch.optim.Optimizer, *_: Any) -> None:
         if self._skips_step:
@@ -89,16 +89,6 @@ class ZeroRedundancy(DeepSpeedStrategy):
             parameter.grad = gradient
         withheld.clear()
 
-    @property
-    def layout(self) -> Layout:
-        """How this strategy's checkpoints are divided."""
-        return Layout(self.stage, self.world_size)
-
-    @property
-    def checkpoint_writer(self) -> tuple[Any, str]:
-        """The object and its method by which each rank writes its files."""
-        return self.model.checkpoint_engine, "save"
-
     def load_checkpoint(self, checkpoint_path: Any, weights_only: bool | None = None) -> dict[str, Any]:
         filled_in = own_frozen_weights(self.model) if self.stage < 3 else contextlib.nullcontext()
         with loading_data_only(), filled_in:
@@ -108,12 +98,13 @@ class ZeroRedundancy(DeepSpeedStrategy):
     def gathered_parameters(self) -> Iterator[None]:
         """With ZeRO-3: all weights on every rank and none of its hooks, so that ranks may differ in how often they run the
         model, and how long. All ranks have to enter. The weights must not be changed inside."""
-        engine = self.model
-        offload = getattr(getattr(engine, "optimizer", None), "parameter_offload", None)
-        if offload is None:
+        if self.stage < 3:
             yield
             return
         import deepspeed
+
+        engine = self.model
+        offload = engine.optimizer.parameter_offload
 
         with deepspeed.zero.GatheredParameters(list(engine.module.parameters())):
             for hook in (*offload.forward_hooks, *offload.backward_hooks):

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from contextlib import AbstractContextManager, nullcontext
 from typing import Any, TypeVar
 
 import torch.distributed as dist
@@ -56,17 +55,3 @@ def share(key: str, count: int, among: int) -> int:
 
 def _several() -> bool:
     return dist.is_available() and dist.is_initialized() and dist.get_world_size() > 1
-
-
-def gathered_parameters(trainer: Any) -> AbstractContextManager[Any]:
-    """A block in which every rank has all weights and may run the model as often as it likes, whatever the strategy."""
-    inside = getattr(trainer.strategy, "gathered_parameters", None)
-    return nullcontext() if inside is None else inside()
-
-
-def skip_step(trainer: Any, leave_out: bool) -> None:
-    """Say whether the optimizer step that follows shall move nothing. Without gradients it does not; a strategy that keeps
-    them to itself has to be told."""
-    tell = getattr(trainer.strategy, "skip_step", None)
-    if tell is not None:
-        tell(leave_out)

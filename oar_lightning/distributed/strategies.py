@@ -1,96 +1,19 @@
-"""Lightning's strategies for several processes, with an end in bounded time when one of them fails."""
+"""What training asks of Lightning's strategies beyond their common interface, one typed adapter for each kind."""
 
 from __future__ import annotations
 
-import logging
-import os
-import signal
-import subprocess
-import threading
-import time
-from collections.abc import Callable, Sequence
+from contextlib import AbstractContextManager, nullcontext
 from typing import Any
 
 import lightning as L
-from lightning.fabric.utilities.distributed import _set_num_threads_if_needed
-from lightning.pytorch.strategies import DDPStrategy
-from lightning.pytorch.strategies.launchers import _SubprocessScriptLauncher
+from lightning.pytorch.plugins.precision import MixedPrecision
+from lightning.pytorch.strategies import DDPStrategy, DeepSpeedStrategy, Strategy
+from torch import Tensor
 
-log = logging.getLogger(__name__)
-
-GRACE_S = 10.0
-"""How long a rank may take to notice by itself that another has died; communication over NCCL never does."""
-
-
-class RankLauncher(_SubprocessScriptLauncher):
-    """Starts the other ranks of this machine and watches over them; Lightning's own would kill this process with a signal
-    that leaves no time to record anything."""
-
-    on_lost: Callable[[], None] = staticmethod(lambda: None)
-    """Called before this process ends because of a rank that has died."""
-
-    def launch(self, function: Callable[..., Any], *args: Any, trainer: Any = None, **kwargs: Any) -> Any:
-        self.cluster_environment.validate_settings(num_devices=self.num_processes, num_nodes=self.num_nodes)
-        if self.cluster_environment.creates_processes_externally:
-            threading.Thread(target=_end_with, args=(os.getppid(),), daemon=True, name="end-with-first-rank").start()
-        else:
-            self._call_children_scripts()
-            threading.Thread(target=self._watch, daemon=True, name="watch-ranks").start()
-        _set_num_threads_if_needed(num_processes=self.num_processes)
-        return function(*args, **kwargs)
-
-    def _watch(self) -> None:
-        while True:
-            codes = [process.poll() for process in self.procs]
-            if any(codes):
-                break
-            if all(code == 0 for code in codes):
-                return
-            time.sleep(0.5)
-        time.sleep(GRACE_S)  # where communication breaks off, the main thread has ended the process by then
-        self.on_lost()
-        end(self.procs)
-        os._exit(1)
-
-
-def _end_with(parent: int) -> None:
-    """End this rank once the process that started it is gone."""
-    while os.getppid() == parent:
-        time.sleep(1.0)
-    os._exit(1)
-
-
-def end(processes: Sequence[subprocess.Popen[bytes]]) -> None:
-    """Kill those that still run: a rank that waits for another in a collective hears no other signal."""
-    for process in processes:
-        if process.poll() is None:
-            process.send_signal(signal.SIGKILL)
-        process.wait()
-
-
-def killed_rank(trainer: L.Trainer) -> tuple[int, int] | None:
-    """The number of a rank that this process has started and a signal has ended, and its (negative) exit code."""
-    if not isinstance(trainer.strategy.launcher, RankLauncher):
-        return None
-    processes = trainer.strategy.launcher.procs
-    for _ in range(10):  # the connection breaks off a moment before the process is gone
-        for number, process in enumerate(processes, start=trainer.global_rank + 1):
-            if (code := process.poll()) is not None and code < 0:
-                return number, code
-        time.sleep(0.1 if processes else 0)
-    return None
-
-
-def end_other_ranks(trainer: L.Trainer) -> None:
-    """End the ranks that this process has started."""
-    if isinstance(trainer.strategy.launcher, RankLauncher):
-        end(trainer.strategy.launcher.procs)
-
-
-def report_lost_ranks(trainer: L.Trainer, report: Callable[[], None]) -> None:
-    """Have `report` called before this process ends because another rank has died."""
-    if isinstance(trainer.strategy.launcher, RankLauncher):
-        trainer.strategy.launcher.on_lost = report
+from oar_lightning.distributed.deepspeed_checkpoint import Layout
+from oar_lightning.distributed.deepspeed_strategy import ZeroRedundancy
+from oar_lightning.distributed.rank_launcher import RankLauncher
+from oar_lightning.distributed.ranks import world_size
 
 
 class DistributedDataParallel(DDPStrategy):
@@ -99,3 +22,104 @@ class DistributedDataParallel(DDPStrategy):
     def _configure_launcher(self) -> None:
         assert self.cluster_environment is not None
         self._launcher = RankLauncher(self.cluster_environment, self.num_processes, self.num_nodes)
+
+
+class StrategyAdapter:
+    """A strategy whose every process has all weights and gradients: one device, or DDP."""
+
+    ranks_pass_alone = True
+    """Whether a rank may make more passes than another."""
+
+    shards_weights = False
+    """Whether a process may hold a part of the weights only."""
+
+    layout: Layout | None = None
+    """How its checkpoints are divided among ranks; None for a single file."""
+
+    def __init__(self, strategy: Strategy) -> None:
+        self.strategy = strategy
+
+    @property
+    def scales_losses(self) -> bool:
+        """Whether a loss scaler is at work (16-mixed), which leaves out steps that are not finite, and means to."""
+        plugin = self.strategy.precision_plugin
+        return isinstance(plugin, MixedPrecision) and plugin.scaler is not None
+
+    @property
+    def checkpoint_writer(self) -> tuple[Any, str]:
+        """The object and its method by which a rank writes its files of a checkpoint."""
+        return self.strategy.checkpoint_io, "save_checkpoint"
+
+    def loss_factor(self, microbatches: int) -> float:
+        """What a share of the step's loss is multiplied with, to undo that Lightning averages over micro-batches and ranks."""
+        return float(microbatches * world_size())
+
+    def backward(self, loss: Tensor, **arguments: Any) -> None:
+        """A backward pass with these arguments of `Tensor.backward`."""
+        self.strategy.backward(loss, None, **arguments)
+
+    def gradient_norm(self) -> float | None:
+        """Of the last optimizer step, before clipping; None where the gradients are on the parameters to look at."""
+        return None
+
+    def skip_step(self, skip: bool) -> None:
+        """Say whether the next optimizer step shall move nothing. Without gradients it does not."""
+
+    def skipped_steps(self) -> int | None:
+        """How many steps were left out because their gradient was not finite; None where nobody but us looks at it."""
+        return None
+
+    def gathered_parameters(self) -> AbstractContextManager[Any]:
+        """A block in which every rank has all weights and may run the model as often as it likes. All ranks have to enter."""
+        return nullcontext()
+
+
+class ZeroAdapter(StrategyAdapter):
+    """DeepSpeed's ZeRO: gradients, and in stage 3 weights, are divided among the ranks."""
+
+    ranks_pass_alone = False
+
+    def __init__(self, strategy: ZeroRedundancy) -> None:
+        super().__init__(strategy)
+        self.zero = strategy
+        self.shards_weights = strategy.stage == 3
+        self.layout = Layout(strategy.stage, strategy.world_size)
+
+    @property
+    def checkpoint_writer(self) -> tuple[Any, str]:
+        return self.zero.model.checkpoint_engine, "save"
+
+    def loss_factor(self, microbatches: int) -> float:
+        """DeepSpeed averages over micro-batches once more."""
+        return float(microbatches**2 * world_size())
+
+    def gradient_norm(self) -> float | None:
+        norm = self.zero.model.get_global_grad_norm()
+        return None if norm is None else float(norm)
+
+    def skip_step(self, skip: bool) -> None:
+        self.zero.skip_step(skip)
+
+    def skipped_steps(self) -> int | None:
+        engine = self.zero.model
+        return None if engine.fp16_enabled() else int(engine.skipped_steps)  # its loss scaler means to
+
+    def gathered_parameters(self) -> AbstractContextManager[Any]:
+        return self.zero.gathered_parameters()
+
+
+def adapt(trainer: L.Trainer) -> StrategyAdapter:
+    """The adapter of a trainer's strategy.
+
+    Raises:
+        ValueError: for Lightning's own DeepSpeed strategy, which counts and averages in ways that nobody would undo.
+    """
+    strategy = trainer.strategy
+    if isinstance(strategy, ZeroRedundancy):
+        return ZeroAdapter(strategy)
+    if isinstance(strategy, DeepSpeedStrategy):
+        raise ValueError(
+            "trainer.strategy is Lightning's own DeepSpeedStrategy; choose trainer=deepspeed_zero1, deepspeed_zero2 or "
+            "deepspeed_zero3, whose losses, checkpoints and ends of ranks are adapted to training here"
+        )
+    return StrategyAdapter(strategy)

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import logging
 from collections import deque
-from collections.abc import Callable, Iterable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from typing import Literal, TypeVar
 
 from oar_lightning.distributed.ranks import all_gather
@@ -119,3 +119,14 @@ def sync_min(budgets: Sequence[TokenBudget]) -> None:
         return
     for budget, values in zip(budgets, zip(*all_gather([budget.tokens for budget in budgets]), strict=True), strict=True):
         budget.set_start(min((tokens for tokens in values if tokens is not None), default=None))
+
+
+def budgets_state(budgets: Sequence[TokenBudget]) -> dict[str, int | None]:
+    """The values that `auto` has now, by key, for a checkpoint."""
+    return {budget.key: budget.tokens for budget in budgets if budget.auto}
+
+
+def load_budgets(budgets: Sequence[TokenBudget], state: Mapping[str, int | None]) -> None:
+    """Go on with a checkpoint's values; budgets that it does not know stay as they are."""
+    for budget in budgets:
+        budget.set_start(state.get(budget.key, budget.tokens))

@@ -30,7 +30,7 @@ from oar_lightning.tasks.outputs import output_path
 from oar_lightning.tasks.run_tags import run_parameters, run_tags
 from oar_lightning.tracking.tracker import Tracker
 from oar_lightning.training.callbacks.progress import counted_progress
-from oar_lightning.training.collector import Method
+from oar_lightning.training.method import Method
 from oar_lightning.training.module import PolicyOptimization
 from oar_lightning.wiring.device import choose_device, seed_everything, set_threads
 from oar_lightning.wiring.policy import build_stage, load_policy

@@ -15,7 +15,8 @@ from rich.console import Console
 from oar_lightning.common.config_check import ConfigError
 from oar_lightning.common.locks import FileLock
 from oar_lightning.distributed.launch import by_srun, is_first_rank, requeue
-from oar_lightning.distributed.strategies import end_other_ranks, killed_rank, report_lost_ranks
+from oar_lightning.distributed.rank_launcher import end_other_ranks, killed_rank, report_lost_ranks
+from oar_lightning.distributed.strategies import adapt
 from oar_lightning.policy.out_of_memory import OutOfMemory, advice, out_of_memory
 from oar_lightning.policy.pretrained import export_policy, has_adapters
 from oar_lightning.sweep.process import describe_exit
@@ -44,7 +45,7 @@ def prepare(cfg: DictConfig) -> Callable[[], float | None]:
     claim(run_dir)
     job = build_run(cfg, settings, run_dir, saved.run_id if saved else None, resume=saved is not None)
     if saved is not None:
-        check_layout(saved, getattr(job.trainer.strategy, "layout", None))
+        check_layout(saved, adapt(job.trainer).layout)
     set_start_from_plan(cfg, job)
     job.tracker.start()
     return lambda: fit(cfg, job, run_dir, saved)

@@ -7,83 +7,86 @@ from __future__ import annotations
 
 import dataclasses
 import time
-from collections.abc import Callable, Iterator
-from dataclasses import dataclass
-from typing import Any
+from collections.abc import Callable, Iterator, Mapping
+from typing import Any, NamedTuple
 
-import lightning as L
 import torch
 from torch import Tensor
 
 from oar_lightning.common.randomness import derive_seed
-from oar_lightning.credit.gate import GateConfig, gate_weights
+from oar_lightning.credit.gate import gate_weights
 from oar_lightning.credit.metrics import credit_metrics
-from oar_lightning.credit.scorers import Scorer, checked_importance
+from oar_lightning.credit.scorers import checked_importance
 from oar_lightning.distributed.ranks import all_gather, interleaved, rank, world_size
-from oar_lightning.objective.advantage import AdvantageConfig, group_advantages
+from oar_lightning.objective.advantage import group_advantages
 from oar_lightning.objective.diagnostics import rollout_metrics
-from oar_lightning.objective.loss import LossConfig
 from oar_lightning.objective.metric_sums import MetricSums
-from oar_lightning.policy.language_model import evaluating, prediction_states, states_fit, token_logprobs
-from oar_lightning.policy.pretrained import Policy
+from oar_lightning.policy.language_model import evaluating, prediction_states, states_fit
 from oar_lightning.policy.token_budget import TokenBudget
-from oar_lightning.rollout import RolloutStage, SamplingConfig
+from oar_lightning.rollout import RolloutStage
 from oar_lightning.training.experience import Experience, split_rows
-from oar_lightning.training.slots import UpdatePlan
+from oar_lightning.training.forward import completion_logprobs
+from oar_lightning.training.method import Method
 from oar_lightning.types import Credit, MathProblem, Rollouts
 
 
-@dataclass(frozen=True)
-class Method:
-    """What makes one algorithm different from another."""
+class Collected(NamedTuple):
+    """A batch of rollouts with its credit, and what was noted on the way.
 
-    scorer: Scorer
-    gate: GateConfig
-    advantage: AdvantageConfig
-    loss: LossConfig
-    update: UpdatePlan
-    sampling: SamplingConfig
+    `metrics` are means and totals, `seconds` those of each phase, `largest` values of which the largest rank's counts.
+    """
+
+    experience: Experience
+    metrics: MetricSums
+    seconds: Mapping[str, float]
+    largest: Mapping[str, float]
 
 
-class ExperienceCollector(L.LightningModule):
-    """A policy that samples and is given credit. `reference` is a frozen model, kept out of checkpoints."""
+class ExperienceCollector:
+    """A policy that samples, is judged and is given credit.
 
-    def __init__(self, policy: Policy, stage: RolloutStage, method: Method, seed: int, reference: Any = None) -> None:
-        super().__init__()
-        self.model = policy.model
-        self.tokenizer = policy.tokenizer
+    Args:
+        model: the policy.
+        stage: prompts -> completions -> rewards.
+        method: what makes one algorithm different from another.
+        seed: of what is sampled.
+        reference: the frozen model of a KL term; None where there is none, or with LoRA.
+    """
+
+    def __init__(self, model: Any, stage: RolloutStage, method: Method, seed: int, reference: Any = None) -> None:
+        self.model = model
         self.stage = stage
         self.method = method
         self.seed = seed
-        self._reference = (reference,)  # in a tuple: not a submodule, hence neither trained nor saved
-        self._pending: dict[str, float] = {}
-        """Metrics of the current step that are the same on all ranks, or of which the slowest rank's counts."""
-        self._sums = MetricSums()
+        self.reference = reference
 
     @property
     def budgets(self) -> tuple[TokenBudget, ...]:
         """What bounds the passes of each phase."""
         return (self.method.update.budget, self.method.sampling.budget, *self.method.scorer.budgets)
 
-    def collect(self, problems: tuple[MathProblem, ...], step: int) -> Experience:
-        """Sample completions, judge them, assign credit. Drawn from (seed, step, problem's place) alone: runs that differ in
-        method only start from the same completions, however many ranks share the problems."""
+    def collect(self, problems: tuple[MathProblem, ...], step: int) -> Collected:
+        """Sample completions, judge them, assign credit.
+
+        What is drawn depends on (seed, step, the problem's place) alone: runs that differ in method only start from the same
+        completions, however many ranks share the problems.
+        """
         seeds = [derive_seed(self.seed, "rollout", step, rank() + world_size() * i) for i in range(len(problems))]
         rollouts = self.stage(self.model, problems, self.method.update.group_size, self.method.sampling, seeds, step)
         rollouts = self._with_states(rollouts)
         advantages = self._advantages_over_ranks(rollouts)
         started = time.perf_counter()
         credit = self.assign_credit(rollouts, advantages)
-        seconds = time.perf_counter() - started
-        times = {name: value for name, value in rollouts.stats.items() if name.startswith("time/")}
-        self._pending |= times | {"time/score_s": seconds, "credit/seconds": seconds}
-        self._sums.merge([rollout_metrics(rollouts), credit_metrics(rollouts, credit, self.method.gate)])
-        self._sums.add(self.stage.rewards.term_metrics(rollouts.reward_terms))
+        score_seconds = time.perf_counter() - started
+        seconds = {phase: rollouts.stats[f"time/{phase}_s"] for phase in ("generate", "reward")} | {"score": score_seconds}
+        metrics = rollout_metrics(rollouts).merge([credit_metrics(rollouts, credit, self.method.gate)])
+        metrics.add(self.stage.rewards.term_metrics(rollouts.reward_terms))
         others = {name: value for name, value in rollouts.stats.items() if not name.startswith(("time/", "rewards/"))}
-        self._sums.add_means(others, len(rollouts))
+        metrics.add_means(others, len(rollouts))
         scored = int(advantages.ne(0).sum())
-        self._sums.add_means({f"credit/{name}": value for name, value in self.method.scorer.metrics.items()}, scored)
-        return Experience(self._with_logprobs(rollouts), credit)
+        metrics.add_means({f"credit/{name}": value for name, value in self.method.scorer.metrics.items()}, scored)
+        experience = Experience(self._with_logprobs(rollouts), credit)
+        return Collected(experience, metrics, seconds, {"credit/seconds": score_seconds})
 
     def _advantages_over_ranks(self, rollouts: Rollouts) -> Tensor:
         """The advantages [B] of this rank's completions, normalised over the batch of all ranks where that is asked for.
@@ -131,26 +134,31 @@ class ExperienceCollector(L.LightningModule):
 
     def _with_logprobs(self, rollouts: Rollouts) -> Rollouts:
         """Old log-probabilities where a later step needs them (in a single step the policy's own are the old ones),
-        reference ones where the loss has a KL term. The states and the tokens' places in the text have served then."""
+        reference ones where the loss has a KL term. The prediction states and the tokens' places in the text are dropped:
+        nothing reads them any more."""
         changes: dict[str, Any] = {"prediction_states": None, "token_spans": ()}
         if self.method.update.steps_per_rollout > 1:
-            changes["old_logprobs"] = self._detached_logprobs(self.model, rollouts)
+            changes["old_logprobs"] = self.detached_logprobs(self.model, rollouts)
         if self.method.loss.kl_coef:
-            reference = self._reference[0]
             rollouts = dataclasses.replace(rollouts, prediction_states=None)  # they are the policy's own
-            if reference is not None:
-                changes["ref_logprobs"] = self._detached_logprobs(reference.to(self.device, self.model.dtype), rollouts)
+            if self.reference is not None:
+                reference = self.reference.to(rollouts.token_ids.device, self.model.dtype)
+                changes["ref_logprobs"] = self.detached_logprobs(reference, rollouts)
             else:  # LoRA: the policy without its adapters
                 with self.model.disable_adapter():
-                    changes["ref_logprobs"] = self._detached_logprobs(self.model, rollouts)
+                    changes["ref_logprobs"] = self.detached_logprobs(self.model, rollouts)
         return dataclasses.replace(rollouts, **changes)
 
     @torch.no_grad()
-    def _detached_logprobs(self, model: Any, rollouts: Rollouts) -> Tensor:
+    def detached_logprobs(self, model: Any, rollouts: Rollouts) -> Tensor:
         """Log-probabilities [B S] of all completions."""
         out = torch.zeros(rollouts.token_ids.shape, device=rollouts.token_ids.device)
+
+        def work(part: Rollouts) -> Tensor:
+            return completion_logprobs(model, part, self.method, part.prediction_states)[0]
+
         with evaluating(model):
-            for rows, logprobs in self._in_parts(rollouts, lambda part: self._logprobs(model, part, part.prediction_states)[0]):
+            for rows, logprobs in self._in_parts(rollouts, work):
                 out = out.to(logprobs.dtype)
                 out[rows, rollouts.columns(rows)] = logprobs
         return out
@@ -168,17 +176,3 @@ class ExperienceCollector(L.LightningModule):
             lengths, lambda chunk: work(rollouts.select(rows(chunk))), [part.tolist() for part in parts]
         ):
             yield rows(chunk), found
-
-    def _logprobs(
-        self, model: Any, rollouts: Rollouts, states: Tensor | None = None, decoder: Any = None
-    ) -> tuple[Tensor, Tensor]:
-        return token_logprobs(
-            model,
-            rollouts.token_ids,
-            rollouts.attention_mask,
-            rollouts.response_mask,
-            temperature=self.method.sampling.temperature,
-            entropy_grad=self.method.loss.entropy_coef > 0,
-            states=states,
-            decoder=decoder,
-        )

@@ -4,22 +4,25 @@ from __future__ import annotations
 
 import contextlib
 from collections.abc import Iterator
-from typing import Any
 
+import lightning as L
 import torch
 
 
 @contextlib.contextmanager
-def passes_of(trainer: Any) -> Iterator[None]:
-    """Around passes of the model outside of `training_step`."""
-    with trainer.precision_plugin.forward_context(), full_by_default():
+def precision_of(trainer: L.Trainer) -> Iterator[None]:
+    """A block for passes of the model outside of `training_step`, in the trainer's precision."""
+    with trainer.precision_plugin.forward_context(), float32_by_default():
         yield
 
 
 @contextlib.contextmanager
-def full_by_default() -> Iterator[None]:
-    """New tensors are float32 inside, as a decorator too: with bf16-true Lightning makes every new one bfloat16, among them
-    random numbers that tokens are drawn with (then in steps of 1/256), rewards and losses."""
+def float32_by_default() -> Iterator[None]:
+    """A block, or a decorated function, in which new tensors are float32.
+
+    With bf16-true Lightning makes every new tensor bfloat16: also the random numbers that tokens are drawn with, which then
+    come in steps of 1/256, and rewards and losses.
+    """
     former = torch.get_default_dtype()
     torch.set_default_dtype(torch.float32)
     try:

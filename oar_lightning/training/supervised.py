@@ -4,20 +4,19 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from dataclasses import dataclass
-from typing import Any
 
-import lightning as L
 import torch
 from torch import Tensor
 
 from oar_lightning.data.prompts import PromptTemplate
-from oar_lightning.distributed.frozen import fill_in_frozen, leave_out_frozen
-from oar_lightning.distributed.ranks import all_gather, skip_step, world_size
+from oar_lightning.distributed.ranks import all_gather, world_size
+from oar_lightning.distributed.strategies import adapt
 from oar_lightning.objective.metric_sums import MetricSums
 from oar_lightning.policy.language_model import token_logprobs
 from oar_lightning.policy.pretrained import Policy
 from oar_lightning.training.datamodule import dropped_metrics
-from oar_lightning.training.precision import full_by_default
+from oar_lightning.training.policy_module import PolicyModule
+from oar_lightning.training.precision import float32_by_default
 from oar_lightning.training.schedule import Schedule
 from oar_lightning.types import MathProblem
 
@@ -42,7 +41,7 @@ class SupervisedConfig:
                 raise ValueError(f"supervised.{key} must be >= 1, got {getattr(self, key)}")
 
 
-class SupervisedWarmStart(L.LightningModule):
+class SupervisedWarmStart(PolicyModule):
     """Cross-entropy on the solution's tokens and EOS, averaged over the tokens of the batch."""
 
     def __init__(
@@ -53,16 +52,12 @@ class SupervisedWarmStart(L.LightningModule):
         optimizer: Callable[..., torch.optim.Optimizer],
         schedule: Schedule,
     ) -> None:
-        super().__init__()
-        self.model = policy.model
-        self.tokenizer = policy.tokenizer
+        super().__init__(policy, optimizer, schedule)
         self.prompt = prompt
         self.config = config
-        self.make_optimizer = optimizer
-        self.schedule = schedule
         self._tokens = 0
 
-    @full_by_default()
+    @float32_by_default()
     def training_step(self, batch: list[MathProblem], batch_idx: int) -> Tensor | None:
         encoded = [self.encode(problem) for problem in batch]
         kept = [(p, s) for p, s in encoded if len(p) + len(s) <= self.config.max_tokens]
@@ -91,7 +86,7 @@ class SupervisedWarmStart(L.LightningModule):
     def on_before_optimizer_step(self, optimizer: torch.optim.Optimizer) -> None:
         if not self._tokens:
             self.zero_grad()  # no rank has anything to learn: as with one, where no pass is made
-        skip_step(self.trainer, not self._tokens)
+        adapt(self.trainer).skip_step(not self._tokens)
 
     def encode(self, problem: MathProblem) -> tuple[list[int], list[int]]:
         """Ids of the prompt and of the solution, encoded apart as a rollout's are, EOS last."""
@@ -100,16 +95,6 @@ class SupervisedWarmStart(L.LightningModule):
         prompt = self.tokenizer(self.prompt.render(problem), add_special_tokens=False).input_ids
         solution = self.tokenizer(problem.solution, add_special_tokens=False).input_ids
         return prompt, [*solution, self.tokenizer.eos_token_id]
-
-    def on_save_checkpoint(self, checkpoint: dict[str, Any]) -> None:
-        leave_out_frozen(self, checkpoint)
-
-    def on_load_checkpoint(self, checkpoint: dict[str, Any]) -> None:
-        fill_in_frozen(self, checkpoint)
-
-    def configure_optimizers(self) -> Any:
-        trained = [p for p in self.model.parameters() if p.requires_grad]
-        return self.schedule.with_optimizer(self.make_optimizer(trained), int(self.trainer.max_steps))
 
 
 def pad_right(rows: list[tuple[list[int], list[int]]], pad: int, device: torch.device) -> tuple[Tensor, Tensor, Tensor]:

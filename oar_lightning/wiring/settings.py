@@ -17,7 +17,7 @@ from oar_lightning.policy.fresh import FreshPolicy
 from oar_lightning.policy.pretrained import PretrainedPolicy
 from oar_lightning.rollout import EngineConfig
 from oar_lightning.training.callbacks import DivergenceConfig
-from oar_lightning.training.collector import Method
+from oar_lightning.training.method import Method
 from oar_lightning.training.schedule import Schedule
 from oar_lightning.training.supervised import SupervisedConfig
 from oar_lightning.wiring.data import build_benchmarks, build_train, check_data_options

@@ -34,8 +34,8 @@ from oar_lightning.objective.advantage import AdvantageConfig
 from oar_lightning.objective.loss import LossConfig
 from oar_lightning.rollout import Generation
 from oar_lightning.tasks.benchmark import machine
-from oar_lightning.training.collector import Method
 from oar_lightning.training.experience import Experience
+from oar_lightning.training.method import Method
 from oar_lightning.training.module import PolicyOptimization
 from oar_lightning.training.schedule import Schedule
 from oar_lightning.training.slots import Slot, UpdatePlan
@@ -100,11 +100,11 @@ def run_phase(name: str, length: int) -> dict[str, Any]:
     method = Method(scorer, GateConfig(), AdvantageConfig(), LossConfig(), plan, work.sampling)
     stage: Any = SimpleNamespace(rewards=Rewards({"accuracy": Accuracy()}))
     module = PolicyOptimization(work.policy, stage, method, torch.optim.AdamW, Schedule(), 0).train()
-    advantages = module.advantages(rollouts.reward_terms, rollouts.group_size)
+    advantages = module.collector.advantages(rollouts.reward_terms, rollouts.group_size)
     assert advantages.ne(0).all()
     before, started = _status("VmRSS"), time.perf_counter()
     if name == "update":
-        module.experience = Experience(rollouts, module.assign_credit(rollouts, advantages))
+        module.experience = Experience(rollouts, module.collector.assign_credit(rollouts, advantages))
         optimizer = torch.optim.AdamW(module.parameters(), lr=1e-4)
         loss = module.training_step(Slot((), 0, 0, 0, 0), 0)
         assert loss is not None
@@ -112,7 +112,7 @@ def run_phase(name: str, length: int) -> dict[str, Any]:
         optimizer.step()
     elif name in SCORERS:
         rollouts = ends_only(rollouts) if isinstance(scorer, OarP) and not isinstance(scorer, OarPApproximate) else rollouts
-        importance = module.assign_credit(rollouts, advantages).importance
+        importance = module.collector.assign_credit(rollouts, advantages).importance
         assert importance.isfinite().all()
         assert importance[rollouts.reasoning_mask].gt(0).float().mean() > 0.5
     seconds = time.perf_counter() - started

@@ -43,8 +43,8 @@ from oar_lightning.planning.memory import Sharding
 from oar_lightning.policy.language_model import base_model
 from oar_lightning.policy.pretrained import LoraSpec, Policy, PretrainedPolicy, checkpoint_gradients
 from oar_lightning.rollout import Generation, SamplingConfig
-from oar_lightning.training.collector import Method
 from oar_lightning.training.experience import Experience
+from oar_lightning.training.method import Method
 from oar_lightning.training.module import PolicyOptimization
 from oar_lightning.training.schedule import Schedule
 from oar_lightning.training.slots import Slot, UpdatePlan
@@ -204,11 +204,11 @@ def phase_work(case: Case, subject: Subject) -> Any:
     if case.phase == "generation":
         return lambda: work.sample(0)
     rollouts = random_rollouts(work)
-    advantages = module.advantages(rollouts.reward_terms, rollouts.group_size)
+    advantages = module.collector.advantages(rollouts.reward_terms, rollouts.group_size)
     if case.phase in SCORERS:
         part = for_time(rollouts, case)
-        return lambda: module.assign_credit(part, advantages)
-    module.experience = Experience(rollouts, module.assign_credit(rollouts, advantages))
+        return lambda: module.collector.assign_credit(part, advantages)
+    module.experience = Experience(rollouts, module.collector.assign_credit(rollouts, advantages))
     for parameter in trained(work):  # as in a step's second pass
         parameter.grad = torch.full_like(parameter, 0.0)  # zeros would take their memory when they are written to
 

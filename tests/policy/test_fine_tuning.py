@@ -222,10 +222,10 @@ def test_the_policy_without_its_adapters_is_the_reference(base: str, collected: 
     assert rows[5]["kl"] > 1e-3
     assert module.experience is not None
     rollouts = module.experience.rollouts
-    apart = module._detached_logprobs(PretrainedPolicy(base).load().model, rollouts)
+    apart = module.collector.detached_logprobs(PretrainedPolicy(base).load().model, rollouts)
     assert rollouts.ref_logprobs is not None
     assert torch.allclose(rollouts.ref_logprobs, apart, atol=1e-5)
-    assert (module._detached_logprobs(module.model, rollouts) - apart).abs().max() > 1e-2
+    assert (module.collector.detached_logprobs(module.model, rollouts) - apart).abs().max() > 1e-2
 
 
 def test_checkpoints_hold_the_adapters_alone_and_go_on_exactly(base: str, tmp_path: Path) -> None:

@@ -77,7 +77,7 @@ def test_a_methods_gradient_is_that_of_training(scorer: Any) -> None:
     update = UpdatePlan(problems=2, group_size=4, microbatches=1)
     module: PolicyOptimization = make_module(policy, scorer, update=update)
     problems = tuple(ChainProblems(ChainTask())[i] for i in range(2))
-    module.experience = module.collect(problems, 0)
+    module.experience = module.collector.collect(problems, 0).experience
     loss = module.training_step(Slot(problems=problems, rollout=0, inner_epoch=0, minibatch=0, microbatch=0), 0)
     assert loss is not None
     loss.backward()

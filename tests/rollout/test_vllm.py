@@ -370,7 +370,7 @@ def test_vllm_is_imported_only_where_it_is_used() -> None:
 
 def make(engine: Any, policy: Policy, update: UpdatePlan, lr: float = 1e-3) -> PolicyOptimization:
     module = make_module(policy, reward=LengthReward(), update=update, lr=lr)
-    module.stage = dataclasses.replace(module.stage, engine=engine)
+    module.collector.stage = dataclasses.replace(module.collector.stage, engine=engine)
     return module
 
 

@@ -16,7 +16,7 @@ from support.fixtures import fit, make_module, tiny_policy, weights
 from support.rank_worker import Watch, configured, lora_policy
 
 from oar_lightning.credit.scorers import OarG
-from oar_lightning.distributed.ranks import gathered_parameters
+from oar_lightning.distributed.strategies import adapt
 from oar_lightning.policy.pretrained import Policy, export_policy
 from oar_lightning.sweep.trial import Diverged
 from oar_lightning.training.callbacks import (
@@ -57,7 +57,7 @@ class Weights(L.Callback):
 
     def on_train_batch_end(self, trainer: L.Trainer, module: L.LightningModule, outputs: Any, batch: Any, *_: Any) -> None:
         if batch.microbatch == PLAN.microbatches - 1:
-            with gathered_parameters(trainer):
+            with adapt(trainer).gathered_parameters():
                 self.found.append(weights(module))
 
 

@@ -21,8 +21,8 @@ from oar_lightning.policy.fresh import FreshPolicy
 from oar_lightning.policy.pretrained import Policy, PretrainedPolicy
 from oar_lightning.policy.token_text import TokenBytes
 from oar_lightning.rollout import CachedEngine, RolloutStage, SamplingConfig
-from oar_lightning.training.collector import Method
 from oar_lightning.training.datamodule import MathDataModule
+from oar_lightning.training.method import Method
 from oar_lightning.training.module import PolicyOptimization
 from oar_lightning.training.schedule import Schedule
 from oar_lightning.training.slots import UpdatePlan

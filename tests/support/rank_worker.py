@@ -19,7 +19,7 @@ from support.fixtures import ConstantReward, LengthReward, fit, make_module, mak
 from oar_lightning.common.paths import conf_dir
 from oar_lightning.credit.gate import GateConfig
 from oar_lightning.credit.scorers import OarG, OarP, Uniform
-from oar_lightning.distributed.ranks import gathered_parameters
+from oar_lightning.distributed.strategies import adapt
 from oar_lightning.objective.advantage import AdvantageConfig
 from oar_lightning.objective.loss import LossConfig
 from oar_lightning.policy.pretrained import LoraSpec, Policy
@@ -60,8 +60,8 @@ def gives_way(update: bool) -> PolicyOptimization:
     plan = UpdatePlan(problems=4, group_size=4, minibatches=2, microbatches=2, token_budget="auto" if update else None)
     module = make_module(tiny_policy(), update=plan)
     sampling = SamplingConfig(max_new_tokens=12, token_budget="auto")
-    module.method = dataclasses.replace(module.method, sampling=sampling)
-    module.stage = dataclasses.replace(module.stage, engine=Cramped(module.tokenizer))
+    module.collector.method = dataclasses.replace(module.method, sampling=sampling)
+    module.collector.stage = dataclasses.replace(module.collector.stage, engine=Cramped(module.tokenizer))
 
     def refuse(gradient: torch.Tensor) -> None:
         if gradient.shape[:2].numel() > 45:
@@ -82,7 +82,7 @@ def cases() -> dict[str, tuple[L.LightningModule, int]]:
     same = {name: (make_module(tiny_policy(), scorer=scorer, update=PLAN, lr=LR), 20) for name, scorer in scorers.items()}
     budget = UpdatePlan(problems=4, group_size=4, minibatches=2, microbatches=4, token_budget=40)
     batch = make_module(tiny_policy(), update=budget, loss=LossConfig(reduction="dapo"))
-    batch.method = type(batch.method)(**{**vars(batch.method), "advantage": AdvantageConfig(scale="batch")})
+    batch.collector.method = type(batch.method)(**{**vars(batch.method), "advantage": AdvantageConfig(scale="batch")})
     whole = UpdatePlan(problems=2, group_size=4, microbatches=2)
     return same | {
         "budget": (batch, 4),
@@ -151,7 +151,7 @@ class Watch(L.Callback):
             self.completions.append(module.experience.rollouts.completions)
 
     def on_train_end(self, trainer: L.Trainer, module: Any) -> None:
-        with gathered_parameters(trainer):
+        with adapt(trainer).gathered_parameters():
             self.weights = weights(module)
 
 

@@ -32,10 +32,12 @@ def train(folder: Path, strategy: Any = "auto", devices: int = 1) -> dict[str, A
         made = fake_vllm.install(patch).made
         module = make_module(tiny_policy(), scorer=OarG(), update=PLAN, lr=LR)
         engine = VllmEngine(module.tokenizer, VllmConfig(sleep=True))
-        module.stage = dataclasses.replace(module.stage, engine=engine)
+        module.collector.stage = dataclasses.replace(module.collector.stage, engine=engine)
         benchmarks = {"one": benchmark_problems(ChainProblems(TASK, seed=9, split="test"), 1, "one")}
         config = EvaluationConfig(samples=2, heatmap=False)
-        evaluation = EvaluationCallback(benchmarks, module.stage, module.method.sampling, config, Tracker(folder, None))
+        evaluation = EvaluationCallback(
+            benchmarks, module.collector.stage, module.method.sampling, config, Tracker(folder, None)
+        )
         watch = Watch()
         rows = fit(module, STEPS, [evaluation, watch], strategy=strategy, devices=devices).rows
         (llm,) = made

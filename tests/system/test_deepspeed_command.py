@@ -14,7 +14,7 @@ import torch
 from mlflow import MlflowClient
 from transformers import AutoModelForCausalLM
 
-from oar_lightning.distributed.strategies import GRACE_S
+from oar_lightning.distributed.rank_launcher import GRACE_S
 from oar_lightning.tracking.history import metric_history
 
 pytest.importorskip("deepspeed", reason="the extra deepspeed is not installed", exc_type=ImportError)

@@ -209,9 +209,9 @@ def test_first_rollouts_are_the_same_for_every_scorer() -> None:
 def test_scored_advantages_keep_the_groups_mass() -> None:
     module = make_module(tiny_policy(), scorer=Entropy())
     problems = tuple(ChainProblems(TASK)[i] for i in range(2))
-    rollouts = module.stage(module.model, problems, 4, module.method.sampling, [1, 2])
+    rollouts = module.collector.stage(module.model, problems, 4, module.method.sampling, [1, 2])
     advantages = group_advantages(rollouts.reward_terms, torch.ones(1), 4)
-    credit = module.assign_credit(rollouts, advantages)
+    credit = module.collector.assign_credit(rollouts, advantages)
     response = rollouts.response_mask
     expected = advantages * response.sum(1)
     assert torch.allclose(credit.advantages.sum(1), expected, atol=1e-4)

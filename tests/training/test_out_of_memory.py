@@ -86,7 +86,7 @@ def job(budget: Any, sampling_budget: Any = None, scorer: Scorer | None = None, 
         update=UpdatePlan(problems=2, group_size=4, token_budget=budget, **update),
     )
     sampling = SamplingConfig(max_new_tokens=12, token_budget=sampling_budget)
-    module.method = dataclasses.replace(module.method, sampling=sampling)
+    module.collector.method = dataclasses.replace(module.method, sampling=sampling)
     return module
 
 
@@ -384,7 +384,9 @@ def test_training_goes_on_in_half_of_the_memory(caplog: pytest.LogCaptureFixture
             scorer=OarP(token_budget="auto" if budget else 2048),
             update=UpdatePlan(problems=3, group_size=8, token_budget=budget),
         )
-        module.method = dataclasses.replace(module.method, sampling=SamplingConfig(max_new_tokens=12, token_budget=budget))
+        module.collector.method = dataclasses.replace(
+            module.method, sampling=SamplingConfig(max_new_tokens=12, token_budget=budget)
+        )
         with Memory(size) as memory:
             return run(module), memory
 

@@ -22,7 +22,8 @@ from lightning.pytorch.callbacks import ModelCheckpoint
 from oar_lightning.common.scopes import replaced
 from oar_lightning.distributed.deepspeed_checkpoint import complete_folder
 from oar_lightning.distributed.launch import by_srun
-from oar_lightning.distributed.ranks import all_gather, gathered_parameters, rank
+from oar_lightning.distributed.ranks import all_gather, rank
+from oar_lightning.distributed.strategies import adapt
 
 log = logging.getLogger(__name__)
 
@@ -135,7 +136,9 @@ class LastCheckpoint(ModelCheckpoint):
     def _put_in_place(self, trainer: L.Trainer, aside: Path) -> None:
         if aside.is_dir():
             run_id = next((c.run_id() for c in trainer.callbacks if isinstance(c, RunIdentity)), None)
-            complete_folder(aside, trainer.global_step, run_id, trainer.strategy.layout)
+            layout = adapt(trainer).layout
+            assert layout is not None, "only strategies that divide their checkpoints write folders"
+            complete_folder(aside, trainer.global_step, run_id, layout)
             self._put_folder_in_place(aside, trainer.global_step)
         else:
             self._put_file_in_place(aside)
@@ -182,7 +185,7 @@ class LastCheckpoint(ModelCheckpoint):
 def write_errors(trainer: L.Trainer) -> Iterator[list[OSError]]:
     """Within, a file of a checkpoint that cannot be written is an entry of the list: raised on the spot, it would leave the
     other ranks waiting for this one."""
-    owner, method = getattr(trainer.strategy, "checkpoint_writer", (trainer.strategy.checkpoint_io, "save_checkpoint"))
+    owner, method = adapt(trainer).checkpoint_writer
     write, errors = getattr(owner, method), []
 
     def guarded(*arguments: Any, **named: Any) -> None:
@@ -218,9 +221,10 @@ class FinalWeights(L.Callback):
         self.state: dict[str, torch.Tensor] | None = None
 
     def on_train_end(self, trainer: L.Trainer, module: L.LightningModule) -> None:
-        if not any(hasattr(p, "ds_id") for p in module.parameters()):
+        strategy = adapt(trainer)
+        if not strategy.shards_weights:
             return
-        with gathered_parameters(trainer):
+        with strategy.gathered_parameters():
             if trainer.is_global_zero:
                 state = module.model.state_dict()
                 # by their places in memory: tied weights stay one, which is saved once

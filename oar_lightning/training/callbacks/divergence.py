@@ -10,6 +10,7 @@ from typing import Any
 import lightning as L
 import torch
 
+from oar_lightning.distributed.strategies import adapt
 from oar_lightning.sweep.trial import Diverged
 from oar_lightning.training.callbacks.evaluation import EvaluationCallback
 
@@ -51,16 +52,16 @@ class Divergence(L.Callback):
         self._left_out_before = 0
 
     def on_train_start(self, trainer: L.Trainer, module: L.LightningModule) -> None:
-        self._left_out_before = _left_out_by_engine(trainer) or 0
+        self._left_out_before = adapt(trainer).skipped_steps() or 0
 
     def on_after_backward(self, trainer: L.Trainer, module: L.LightningModule) -> None:
         self._sees_gradients = self._sees_gradients or any(p.grad is not None for p in module.parameters())
 
     def on_before_optimizer_step(self, trainer: L.Trainer, module: L.LightningModule, optimizer: torch.optim.Optimizer) -> None:
         gradients = [p.grad for p in module.parameters() if p.grad is not None]
-        if not gradients or getattr(trainer.precision_plugin, "scaler", None) is not None:
+        if not gradients or adapt(trainer).scales_losses:
             return  # a loss scaler leaves such steps out itself, and means to
-        if _left_out_by_engine(trainer) is not None or torch.nn.utils.get_total_norm(gradients).isfinite():
+        if adapt(trainer).skipped_steps() is not None or torch.nn.utils.get_total_norm(gradients).isfinite():
             return
         self._skip(trainer, trainer.global_step + 1)
         for p in module.parameters():
@@ -79,7 +80,7 @@ class Divergence(L.Callback):
             logger.log_metrics({"update/skipped_steps": float(self.skipped)}, step=step)
 
     def on_train_batch_end(self, trainer: L.Trainer, module: L.LightningModule, outputs: Any, *_: Any) -> None:
-        left_out = _left_out_by_engine(trainer)
+        left_out = adapt(trainer).skipped_steps()
         if left_out is not None and left_out > self._left_out_before:
             self._left_out_before = left_out
             self._skip(trainer, trainer.global_step)
@@ -103,10 +104,3 @@ class Divergence(L.Callback):
 
     def load_state_dict(self, state: dict[str, Any]) -> None:
         self.skipped = int(state["skipped"])
-
-
-def _left_out_by_engine(trainer: L.Trainer) -> int | None:
-    """How many steps DeepSpeed has left out because their gradient was not finite, which it sees to itself; None with other
-    strategies, and with a loss scaler, which means to."""
-    engine: Any = getattr(trainer, "model", None)
-    return int(engine.skipped_steps) if hasattr(engine, "skipped_steps") and not engine.fp16_enabled() else None

@@ -8,7 +8,8 @@ from typing import Any
 import lightning as L
 import torch
 
-from oar_lightning.distributed.ranks import all_gather, gathered_parameters, interleaved, rank, world_size
+from oar_lightning.distributed.ranks import all_gather, interleaved, rank, world_size
+from oar_lightning.distributed.strategies import adapt
 from oar_lightning.evaluation.evaluate import EvaluationConfig, evaluate
 from oar_lightning.evaluation.metrics import evaluation_metrics
 from oar_lightning.evaluation.result import ProblemResult, completions_table
@@ -18,7 +19,7 @@ from oar_lightning.policy.language_model import evaluating, token_logprobs
 from oar_lightning.rollout import RolloutStage, SamplingConfig
 from oar_lightning.tracking.tracker import Tracker
 from oar_lightning.training.module import PolicyOptimization
-from oar_lightning.training.precision import passes_of
+from oar_lightning.training.precision import precision_of
 from oar_lightning.types import MathProblem, Rollouts
 
 
@@ -82,7 +83,7 @@ class EvaluationCallback(L.Callback):
             results: list[ProblemResult] = []
             terms: list[torch.Tensor] = []
             group: tuple[int, Rollouts] | None = None
-            with gathered_parameters(trainer), passes_of(trainer):
+            with adapt(trainer).gathered_parameters(), precision_of(trainer):
                 self.stage.start(module.model, self.sampling)  # a rank may have no problem of a small benchmark
                 own = [problems[i] for i in mine]
                 for batch in evaluate(module.model, self.stage, own, self.sampling, self.config, step, places=mine):
@@ -105,7 +106,7 @@ class EvaluationCallback(L.Callback):
         size = self.config.samples
         if size < 2 or not isinstance(module, PolicyOptimization):
             return torch.zeros(len(reward_terms)).view(-1, size).tolist()
-        return module.advantages(reward_terms, size).view(-1, size).tolist()
+        return module.collector.advantages(reward_terms, size).view(-1, size).tolist()
 
 
 def _group_to_show(
@@ -130,12 +131,12 @@ def heatmap_page(
     module: PolicyOptimization, rollouts: Rollouts, result: ProblemResult, advantages: Sequence[float], title: str
 ) -> str:
     """The credit of one group, scored whatever its advantages: a group without signal can be looked at too."""
-    credit = module.assign_credit(rollouts, torch.ones(len(rollouts), device=rollouts.token_ids.device))
+    credit = module.collector.assign_credit(rollouts, torch.ones(len(rollouts), device=rollouts.token_ids.device))
     with evaluating(module.model), torch.no_grad():
         entropy = token_logprobs(module.model, rollouts.token_ids, rollouts.attention_mask, rollouts.response_mask)[1]
     correct = [bool(c) for c in result.correct]
     completions = heatmap_completions(
-        rollouts, module.stage.token_bytes, credit.importance, credit.weights, entropy, advantages, correct
+        rollouts, module.collector.stage.token_bytes, credit.importance, credit.weights, entropy, advantages, correct
     )
     scorer = type(module.method.scorer).__name__
     return render_heatmap(f"{scorer} on {title}", result.question, result.gold, completions)

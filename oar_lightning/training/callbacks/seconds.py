@@ -7,7 +7,8 @@ from typing import Any
 
 import lightning as L
 
-from oar_lightning.training.module import PHASES, PolicyOptimization
+from oar_lightning.training.module import PolicyOptimization
+from oar_lightning.training.step_log import STEP_PHASES
 
 
 class RunSeconds(L.Callback):
@@ -23,15 +24,15 @@ class RunSeconds(L.Callback):
         self._started = time.monotonic()
         if isinstance(module, PolicyOptimization):
             self._module = module
-            module.former_seconds |= self._phases
+            module.step_log.clock.before |= self._phases
 
     def totals(self) -> dict[str, float]:
         """``duration_s`` and ``seconds/<phase>``, as final metrics have them."""
         now = 0.0 if self._started is None else time.monotonic() - self._started
-        return {"duration_s": self._before + now} | {f"seconds/{PHASES[k]}": v for k, v in self._phase_seconds().items()}
+        return {"duration_s": self._before + now} | {f"seconds/{STEP_PHASES[k]}": v for k, v in self._phase_seconds().items()}
 
     def _phase_seconds(self) -> dict[str, float]:
-        return self._module.phase_seconds() if self._module is not None else self._phases
+        return self._module.step_log.clock.totals() if self._module is not None else self._phases
 
     def state_dict(self) -> dict[str, Any]:
         return {"duration": self.totals()["duration_s"], "phases": self._phase_seconds()}

@@ -135,6 +135,6 @@ def test_places_of_tokens_are_dropped_once_credit_is_assigned() -> None:
             return super().__call__(model, rollouts)
 
     module = make_module(tiny_policy(), Watched(ChainCredit()))
-    experience = module.collect(tuple(ChainProblems(ChainTask())[i] for i in range(2)), 0)
+    experience = module.collector.collect(tuple(ChainProblems(ChainTask())[i] for i in range(2)), 0).experience
     assert len(seen[0].token_spans) == len(seen[0]) > 0
     assert experience.rollouts.token_spans == ()

@@ -16,9 +16,10 @@ from optuna.distributions import UniformDistribution
 from optuna.trial import TrialState, create_trial
 from support.fixtures import Recorder, fit, make_module, tiny_policy
 
+from oar_lightning.distributed.strategies import ZeroAdapter
 from oar_lightning.sweep.storage import SweepStorage
 from oar_lightning.sweep.trial import Diverged, Pruned, Pruning, Ticket
-from oar_lightning.training.callbacks import Divergence, DivergenceConfig, RunSeconds
+from oar_lightning.training.callbacks import Divergence, DivergenceConfig, RunSeconds, divergence
 from oar_lightning.training.callbacks.trial import MedianPruning
 
 
@@ -52,13 +53,15 @@ def test_where_gradients_cannot_be_seen_a_loss_that_is_no_number_ends_training(l
         end_of_step(callback, evaluation, 2, loss)
 
 
-def test_steps_that_deepspeed_leaves_out_are_counted() -> None:
+def test_steps_that_deepspeed_leaves_out_are_counted(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(divergence, "adapt", lambda trainer: ZeroAdapter(trainer.strategy))
     evaluation = Evaluation([0.4] * 9)
     callback = Divergence(DivergenceConfig(max_skipped_steps=1), evaluation)
     engine = SimpleNamespace(skipped_steps=5, fp16_enabled=lambda: False)
 
-    def trainer(step: int) -> SimpleNamespace:
-        return SimpleNamespace(**vars(evaluation.at(step)), model=engine, loggers=[])
+    def trainer(step: int, engine: SimpleNamespace = engine) -> SimpleNamespace:
+        strategy = SimpleNamespace(model=engine, stage=2, world_size=2)
+        return SimpleNamespace(**{**vars(evaluation.at(step)), "strategy": strategy}, loggers=[])
 
     callback.on_train_start(trainer(0), None)  # five of them before a resume
     for step, skipped in ((1, 5), (2, 6), (3, 6)):
@@ -70,9 +73,7 @@ def test_steps_that_deepspeed_leaves_out_are_counted() -> None:
         callback.on_train_batch_end(trainer(4), None, {"loss": torch.tensor(0.1)}, None, 0)
     scaled = SimpleNamespace(skipped_steps=9, fp16_enabled=lambda: True)
     with pytest.raises(Diverged, match="the loss is nan"):
-        callback.on_train_batch_end(
-            SimpleNamespace(**vars(evaluation.at(5)), model=scaled), None, {"loss": torch.tensor(float("nan"))}, None, 0
-        )
+        callback.on_train_batch_end(trainer(5, scaled), None, {"loss": torch.tensor(float("nan"))}, None, 0)
 
 
 def test_a_collapse_is_an_accuracy_below_a_share_of_the_first() -> None:

@@ -1,0 +1,80 @@
+"""Which rows each micro-batch of an optimizer step takes, and what the whole step is averaged over."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass, field
+
+import torch
+from jaxtyping import Int
+from torch import Tensor
+
+from oar_lightning.distributed.ranks import all_gather, rank, world_size
+from oar_lightning.objective.loss import Denominators
+from oar_lightning.objective.metric_sums import Sums
+from oar_lightning.policy.batching import length_buckets
+from oar_lightning.training.experience import Experience
+from oar_lightning.training.method import Method
+from oar_lightning.training.slots import Slot
+
+
+@dataclass(frozen=True)
+class MicroBatch:
+    """The rows of one slot and their lengths in tokens; empty where a rank has fewer micro-batches than slots."""
+
+    rows: Int[Tensor, " n"] = field(default_factory=lambda: torch.empty(0, dtype=torch.long))
+    lengths: Sequence[int] = ()
+
+    def __len__(self) -> int:
+        return len(self.rows)
+
+
+@dataclass(frozen=True)
+class Passes:
+    """One optimizer step on this rank.
+
+    Args:
+        micro_batches: those of this rank, each to be made in one pass.
+        denominators: what all ranks' losses of this step are averaged over.
+        of_all_ranks: the number of passes on all ranks; 0 where no completion has anything to teach.
+    """
+
+    micro_batches: Sequence[MicroBatch]
+    denominators: Denominators
+    of_all_ranks: int
+
+    def micro_batch(self, number: int) -> MicroBatch:
+        return self.micro_batches[number] if number < len(self.micro_batches) else MicroBatch()
+
+
+def plan_passes(experience: Experience, slot: Slot, method: Method, seed: int) -> Passes:
+    """Divide this rank's rows of the slot's optimizer step into micro-batches. All ranks have to call it.
+
+    Rows are grouped by length, so that passes hold little padding; which micro-batch a row is in does not matter. Completions
+    that have exactly zero gradient are left out, but counted in the denominators.
+    """
+    update, rollouts = method.update, experience.rollouts
+    rows = experience.minibatch(slot, update, seed, rank(), world_size())
+    completions, tokens = len(rows), int(rollouts.response_mask[rows].sum())
+    if method.loss.ignores_zero_advantage:
+        rows = rows[experience.credit.advantages[rows].ne(0).any(1)]
+    lengths = rollouts.attention_mask[rows].sum(1).tolist()
+    buckets = length_buckets(lengths, update.microbatches, update.budget.tokens)
+    micro_batches = [MicroBatch(rows[bucket], [lengths[i] for i in bucket]) for bucket in buckets]
+    all_completions, all_tokens, all_passes = (
+        sum(counts) for counts in zip(*all_gather((completions, tokens, len(buckets))), strict=True)
+    )
+    denominators = Denominators(float(all_completions), max(1.0, float(all_tokens)), float(method.sampling.max_new_tokens))
+    return Passes(micro_batches, denominators, all_passes)
+
+
+def padding_metrics(passes: Sequence[Sequence[int]]) -> Sums:
+    """How well passes over rows of these lengths are filled."""
+    if not passes:
+        return {}
+    sizes = [len(lengths) * max(lengths) for lengths in passes]
+    return {
+        "update/padding": (float(sum(sizes) - sum(map(sum, passes))), float(sum(sizes))),
+        "update/microbatch_tokens": (float(max(sizes)), 1.0),
+        "update/passes": (float(len(sizes)), 1.0),
+    }

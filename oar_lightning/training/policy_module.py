@@ -1,0 +1,40 @@
+"""What every training module has: a policy, its optimizer, and checkpoints without what is not trained."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any
+
+import lightning as L
+import torch
+
+from oar_lightning.distributed.frozen import fill_in_frozen, leave_out_frozen
+from oar_lightning.policy.pretrained import Policy
+from oar_lightning.training.schedule import Schedule
+
+
+class PolicyModule(L.LightningModule):
+    """A policy under training.
+
+    Args:
+        policy: the model and its tokenizer.
+        optimizer: makes the optimizer of the given parameters.
+        schedule: of the learning rate, counted in optimizer steps.
+    """
+
+    def __init__(self, policy: Policy, optimizer: Callable[..., torch.optim.Optimizer], schedule: Schedule) -> None:
+        super().__init__()
+        self.model = policy.model
+        self.tokenizer = policy.tokenizer
+        self.make_optimizer = optimizer
+        self.schedule = schedule
+
+    def configure_optimizers(self) -> Any:
+        trained = [p for p in self.model.parameters() if p.requires_grad]
+        return self.schedule.with_optimizer(self.make_optimizer(trained), int(self.trainer.max_steps))
+
+    def on_save_checkpoint(self, checkpoint: dict[str, Any]) -> None:
+        leave_out_frozen(self, checkpoint)
+
+    def on_load_checkpoint(self, checkpoint: dict[str, Any]) -> None:
+        fill_in_frozen(self, checkpoint)

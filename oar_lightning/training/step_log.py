@@ -1,0 +1,130 @@
+"""What is logged of each optimizer step, and how long its phases took."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Sequence
+from typing import Any
+
+import lightning as L
+import torch
+
+from oar_lightning.distributed.ranks import all_gather, rank
+from oar_lightning.distributed.strategies import adapt
+from oar_lightning.objective.metric_sums import MetricSums, Sums
+from oar_lightning.policy.token_budget import sync_min
+from oar_lightning.training.collector import Collected
+from oar_lightning.training.datamodule import dropped_metrics
+from oar_lightning.training.passes import padding_metrics
+
+STEP_PHASES = {"generate": "rollout", "reward": "reward", "score": "score", "update": "update"}
+"""Phase of a step as ``time/<phase>_s`` names it -> as the totals ``seconds/<phase>`` do."""
+
+SHOWN = {"reward": "reward", "accuracy": "rewards/accuracy", "entropy": "entropy"}
+"""Name on the progress bar -> metric."""
+
+
+class PhaseClock:
+    """Seconds of each phase: of the current step, and of all steps before it."""
+
+    def __init__(self) -> None:
+        self.before = dict.fromkeys(STEP_PHASES, 0.0)
+        self.current: dict[str, float] = {}
+        self._since = time.perf_counter()
+
+    def start(self) -> None:
+        """The update goes on from here; what came before is not counted, or has its own clock."""
+        self._since = time.perf_counter()
+
+    def lap(self) -> None:
+        """Count the time up to here as the update's; an evaluation that follows is none of it."""
+        now = time.perf_counter()
+        self.current["update"] = self.current.get("update", 0.0) + now - self._since
+        self._since = now
+
+    def totals(self) -> dict[str, float]:
+        """Seconds of each phase so far, the current step included."""
+        return {phase: self.before[phase] + self.current.get(phase, 0.0) for phase in STEP_PHASES}
+
+    def next_step(self) -> None:
+        self.before, self.current = self.totals(), {}
+
+
+class StepLog(L.Callback):
+    """Gathers one optimizer step's metrics and logs them when it is over, exact for any number of micro-batches and ranks.
+
+    Token budgets that are `auto` become the smallest of all ranks at each step's end, and are logged with it.
+    """
+
+    def __init__(self) -> None:
+        self.clock = PhaseClock()
+        self._clear()
+
+    def _clear(self) -> None:
+        self._sums = MetricSums()
+        self._largest: dict[str, float] = {}
+        self._has_loss = False
+        self._loss = 0.0
+        self._passes: list[Sequence[int]] = []
+
+    # -- what goes in ----------------------------------------------------------------------------------------------
+
+    def begin(self, has_loss: bool) -> None:
+        """Start the update of an optimizer step; `has_loss`: whether any rank makes a pass."""
+        self._has_loss = has_loss
+        self._loss, self._passes = 0.0, []
+
+    def add(self, collected: Collected) -> None:
+        """What sampling, judging and scoring have noted."""
+        self._sums.merge([collected.metrics])
+        self.clock.current.update(collected.seconds)
+        self._largest.update(collected.largest)
+
+    def add_pass(self, loss: float, metrics: Sums, lengths: Sequence[int]) -> None:
+        """A pass over rows of these lengths (in tokens), with its share of the step's loss."""
+        self._loss += loss
+        self._sums.add(metrics)
+        self._passes.append(lengths)
+
+    # -- what comes out --------------------------------------------------------------------------------------------
+
+    def on_train_start(self, trainer: L.Trainer, module: L.LightningModule) -> None:
+        sync_min(module.budgets)
+
+    def on_after_backward(self, trainer: L.Trainer, module: L.LightningModule) -> None:
+        self.clock.lap()
+
+    def on_before_optimizer_step(self, trainer: L.Trainer, module: L.LightningModule, optimizer: torch.optim.Optimizer) -> None:
+        gradients = [p.grad for p in module.parameters() if p.grad is not None]
+        if gradients and self._has_loss:
+            self._largest["grad_norm"] = float(torch.nn.utils.get_total_norm(gradients))
+        self._largest["learning_rate"] = optimizer.param_groups[0]["lr"]
+
+    def on_train_batch_end(
+        self, trainer: L.Trainer, module: L.LightningModule, outputs: Any, batch: Any, batch_idx: int
+    ) -> None:
+        if batch.microbatch == module.method.update.microbatches - 1:
+            self.flush(trainer, module)
+
+    def flush(self, trainer: L.Trainer, module: L.LightningModule) -> None:
+        """Log the step and start the next one. All ranks have to call it."""
+        norm = adapt(trainer).gradient_norm()
+        if norm is not None:
+            self._largest["grad_norm"] = norm
+        if self._has_loss:  # a sum of shares over ranks, of one step
+            self._sums.add({"loss": (self._loss, float(rank() == 0))})
+        self._sums.add(padding_metrics(self._passes))
+        sync_min(module.budgets)
+        tokens = {budget.key.split(".")[0]: budget.tokens for budget in module.budgets if budget.auto}
+        self._largest |= {f"memory/token_budget_{phase}": float(n) for phase, n in tokens.items() if n is not None}
+        self._largest |= {f"time/{phase}_s": seconds for phase, seconds in self.clock.current.items()}
+        self._sums.fold(max, self._largest)
+        metrics = MetricSums().merge(all_gather(self._sums)).means() | dropped_metrics(trainer)
+        metrics["step_time"] = sum(metrics.get(f"time/{phase}_s", 0.0) for phase in STEP_PHASES)
+        self.clock.next_step()
+        self._clear()
+        for logger in trainer.loggers:
+            logger.log_metrics(metrics, step=trainer.global_step)
+        for name, key in SHOWN.items():
+            if key in metrics:
+                module.log(name, metrics[key], prog_bar=True, logger=False, batch_size=1)

@@ -1,0 +1,42 @@
+"""What an update that is under way has in a checkpoint: experience that later steps learn from, and token budgets."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Any
+
+import lightning as L
+
+from oar_lightning.distributed.ranks import all_gather, rank, world_size
+from oar_lightning.policy.token_budget import budgets_state, load_budgets
+from oar_lightning.training.experience import Experience
+
+if TYPE_CHECKING:
+    from oar_lightning.training.module import PolicyOptimization
+
+
+class UpdateState(L.Callback):
+    """Saves and loads a module's experience, which each rank has its own of, and its token budgets."""
+
+    def __init__(self, module: PolicyOptimization) -> None:
+        self.module = module
+
+    def on_save_checkpoint(self, trainer: L.Trainer, module: L.LightningModule, checkpoint: dict[str, Any]) -> None:
+        if budgets := budgets_state(self.module.budgets):
+            checkpoint["token_budgets"] = budgets
+        if self.module.experience is not None and self.module.method.update.steps_per_rollout > 1:
+            checkpoint["experience"] = all_gather(self.module.experience.state_dict())
+
+    def on_load_checkpoint(self, trainer: L.Trainer, module: L.LightningModule, checkpoint: dict[str, Any]) -> None:
+        load_budgets(self.module.budgets, checkpoint.get("token_budgets", {}))
+        states = checkpoint.get("experience")
+        if states is None:
+            return
+        step, steps_per_rollout = int(checkpoint["global_step"]), self.module.method.update.steps_per_rollout
+        if len(states) == world_size():
+            self.module.experience = Experience.from_state_dict(states[rank()], self.module.device)
+        elif step % steps_per_rollout:
+            raise ValueError(
+                f"the checkpoint at step {step} is in the middle of a batch of rollouts of {len(states)} "
+                f"ranks and cannot go on with {world_size()}; set trainer.devices to {len(states)} until a checkpoint whose "
+                f"step is a multiple of {steps_per_rollout} (update.inner_epochs * update.minibatches)"
+            )
