@@ -8,7 +8,7 @@ import logging
 import platform
 import sys
 from collections.abc import Callable, Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 
@@ -30,7 +30,6 @@ from oar_lightning.tasks.outputs import output_path
 from oar_lightning.tasks.run_tags import run_parameters, run_tags
 from oar_lightning.tracking.tracker import Tracker
 from oar_lightning.training.callbacks.progress import counted_progress
-from oar_lightning.training.method import Method
 from oar_lightning.training.module import PolicyOptimization
 from oar_lightning.wiring.device import choose_device, seed_everything, set_threads
 from oar_lightning.wiring.policy import build_stage, load_policy
@@ -63,8 +62,8 @@ def prepare(cfg: DictConfig) -> Callable[[], None]:
         prompt = instantiate(cfg.data.prompt, tokenizer=policy.tokenizer)
         stage = build_stage(policy, prompt, settings.answer, settings.rewards, settings.engine)
         stream = ProblemStream(settings.train, int(cfg.seed))
-        plan = settings.update
-        workload = ConfiguredWorkload(policy, stage, stream, plan.problems, plan.group_size, settings.sampling)
+        plan = settings.method.update
+        workload = ConfiguredWorkload(policy, stage, stream, plan.problems, plan.group_size, settings.method.sampling)
     else:
         if not isinstance(settings.engine, AutoEngineConfig):
             raise ConfigError(
@@ -75,7 +74,7 @@ def prepare(cfg: DictConfig) -> Callable[[], None]:
         stage = _RewardsOnly(Rewards({"accuracy": Accuracy()}))
     modules = {}
     for name, scorer in config.variants.items():
-        method = Method(as_scorer(scorer), settings.gate, settings.advantage, settings.loss, settings.update, workload.sampling)
+        method = replace(settings.method, scorer=as_scorer(scorer))
         modules[name] = PolicyOptimization(workload.policy, stage, method, torch.optim.AdamW, settings.schedule, 0).train()
     run_dir = Path(HydraConfig.get().runtime.output_dir)
     tracker = Tracker(run_dir, build_logger(cfg, run_dir))

@@ -2,44 +2,35 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
-from typing import Any
+from typing import Any, Protocol
 
 import lightning as L
 import torch
 
 from oar_lightning.data.stream import Keep, ProblemSource, ProblemStream, keep_all
-from oar_lightning.distributed.ranks import share
-from oar_lightning.training.slots import SlotLoader, UpdatePlan
-from oar_lightning.types import MathProblem
 
 
-class BatchLoader:
-    """Batches of problems from a stream; sized and stateful like `SlotLoader`."""
+class LoaderPlan(Protocol):
+    """How an optimizer step takes its problems from the stream."""
 
-    def __init__(self, stream: ProblemStream, batch_size: int, steps: int) -> None:
-        self.stream = stream
-        self.batch_size = share("supervised.batch_size", batch_size, stream.world_size)
-        self.steps = steps
+    @property
+    def microbatches(self) -> int:
+        """Loader items per optimizer step."""
+        ...
 
-    def __len__(self) -> int:
-        return self.steps
+    def check(self, world_size: int) -> None:
+        """Raises: ValueError: where a step's problems cannot be divided evenly among so many ranks."""
+        ...
 
-    def __iter__(self) -> Iterator[list[MathProblem]]:
-        while True:
-            yield self.stream.take(self.batch_size)
-
-    def state_dict(self) -> dict[str, Any]:
-        return {"stream": self.stream.state_dict()}
-
-    def load_state_dict(self, state: dict[str, Any]) -> None:
-        self.stream.load_state_dict(state["stream"])
+    def loader(self, stream: ProblemStream, steps: int) -> Any:
+        """The loader of so many optimizer steps: sized, endless, with a state of plain types."""
+        ...
 
 
 class MathDataModule(L.LightningDataModule):
-    """Training problems as a loader of `steps` optimizer steps: slots where there is an `UpdatePlan`, else batches."""
+    """Training problems as a loader of `steps` optimizer steps, as `plan` divides them."""
 
-    def __init__(self, train: ProblemSource, seed: int, steps: int, plan: UpdatePlan | int, keep: Keep = keep_all) -> None:
+    def __init__(self, train: ProblemSource, seed: int, steps: int, plan: LoaderPlan, keep: Keep = keep_all) -> None:
         super().__init__()
         self.train = train
         self.seed = seed
@@ -48,28 +39,15 @@ class MathDataModule(L.LightningDataModule):
         self.keep = keep
         self.stream: ProblemStream | None = None
 
-    def check(self, ranks: int) -> None:
-        """Whether a batch can be dealt out to so many ranks.
-
-        Raises:
-            ValueError: names key, value and remedy.
-        """
-        if isinstance(self.plan, UpdatePlan):
-            share("update.problems", self.plan.problems, ranks)
-        else:
-            share("supervised.batch_size", self.plan, ranks)
-
     def setup(self, stage: str) -> None:
         # half precisions convert the tensors of a batch; slots and problems hold none, and Lightning refuses frozen dataclasses
         self.trainer.precision_plugin.convert_input = lambda batch: batch
 
-    def train_dataloader(self) -> SlotLoader | BatchLoader:
+    def train_dataloader(self) -> Any:
         trainer = self.trainer
         rank, world = (trainer.global_rank, trainer.world_size) if trainer is not None else (0, 1)
         self.stream = ProblemStream(self.train, self.seed, rank=rank, world_size=world, keep=self.keep)
-        if isinstance(self.plan, UpdatePlan):
-            return SlotLoader(self.stream, self.plan, self.steps)
-        return BatchLoader(self.stream, self.plan, self.steps)
+        return self.plan.loader(self.stream, self.steps)
 
     @property
     def dropped(self) -> dict[str, int]:

@@ -62,6 +62,13 @@ class UpdatePlan:
     def slots_per_rollout(self) -> int:
         return self.steps_per_rollout * self.microbatches
 
+    def check(self, world_size: int) -> None:
+        """Raises: ValueError: where the problems cannot be divided evenly among so many ranks."""
+        share("update.problems", self.problems, world_size)
+
+    def loader(self, stream: ProblemStream, steps: int) -> SlotLoader:
+        return SlotLoader(stream, self, steps)
+
 
 @dataclass(frozen=True)
 class Slot:

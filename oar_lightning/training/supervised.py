@@ -2,14 +2,16 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from dataclasses import dataclass
+from typing import Any
 
 import torch
 from torch import Tensor
 
 from oar_lightning.data.prompts import PromptTemplate
-from oar_lightning.distributed.ranks import all_gather, world_size
+from oar_lightning.data.stream import ProblemStream
+from oar_lightning.distributed.ranks import all_gather, share, world_size
 from oar_lightning.distributed.strategies import adapt
 from oar_lightning.objective.metric_sums import MetricSums
 from oar_lightning.policy.language_model import token_logprobs
@@ -39,6 +41,39 @@ class SupervisedConfig:
         for key in ("batch_size", "max_tokens", "tokenizer_problems"):
             if getattr(self, key) < 1:
                 raise ValueError(f"supervised.{key} must be >= 1, got {getattr(self, key)}")
+
+    @property
+    def microbatches(self) -> int:
+        return 1
+
+    def check(self, world_size: int) -> None:
+        """Raises: ValueError: where a batch cannot be divided evenly among so many ranks."""
+        share("supervised.batch_size", self.batch_size, world_size)
+
+    def loader(self, stream: ProblemStream, steps: int) -> BatchLoader:
+        return BatchLoader(stream, self.batch_size, steps)
+
+
+class BatchLoader:
+    """Batches of problems from a stream; sized and stateful like `SlotLoader`."""
+
+    def __init__(self, stream: ProblemStream, batch_size: int, steps: int) -> None:
+        self.stream = stream
+        self.batch_size = share("supervised.batch_size", batch_size, stream.world_size)
+        self.steps = steps
+
+    def __len__(self) -> int:
+        return self.steps
+
+    def __iter__(self) -> Iterator[list[MathProblem]]:
+        while True:
+            yield self.stream.take(self.batch_size)
+
+    def state_dict(self) -> dict[str, Any]:
+        return {"stream": self.stream.state_dict()}
+
+    def load_state_dict(self, state: dict[str, Any]) -> None:
+        self.stream.load_state_dict(state["stream"])
 
 
 class SupervisedWarmStart(PolicyModule):

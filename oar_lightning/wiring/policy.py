@@ -68,7 +68,7 @@ def build_stage(
 
 def reference_model(settings: Settings) -> Any:
     """The frozen reference model where the loss has a KL term; with LoRA it is the policy without its adapters."""
-    if not settings.loss.kl_coef or settings.policy.lora is not None:
+    if not settings.method.loss.kl_coef or settings.policy.lora is not None:
         return None
     assert isinstance(settings.policy, PretrainedPolicy), "a fresh policy is refused before"
     return settings.policy.load().model.requires_grad_(False)

@@ -29,9 +29,8 @@ from oar_lightning.training.callbacks import (
     RunSeconds,
     TrainingProgress,
 )
-from oar_lightning.training.datamodule import MathDataModule
+from oar_lightning.training.datamodule import LoaderPlan, MathDataModule
 from oar_lightning.training.module import PolicyOptimization
-from oar_lightning.training.slots import UpdatePlan
 from oar_lightning.training.supervised import SupervisedWarmStart
 from oar_lightning.wiring.data import build_keep
 from oar_lightning.wiring.policy import bare_policy, build_stage, reference_model
@@ -86,25 +85,24 @@ def build_run(cfg: DictConfig, settings: Settings, run_dir: Path, run_id: str | 
     prompt.render(next(iter(benchmarks.values()))[0])  # a chat template that is missing should fail here
     optimizer = instantiate(cfg.optimizer)
     module: L.LightningModule
-    plan: UpdatePlan | int
-    microbatches = 1
+    plan: LoaderPlan
     if cfg.task == "train":
         module = PolicyOptimization(
             policy=policy,
             stage=stage,
-            method=settings,
+            method=settings.method,
             optimizer=optimizer,
             schedule=settings.schedule,
             seed=int(cfg.seed),
             reference=reference_model(settings),
         )
-        plan, microbatches = settings.update, settings.update.microbatches
+        plan = settings.method.update
     else:
         module = SupervisedWarmStart(policy, prompt, settings.supervised, optimizer, settings.schedule)
-        plan = settings.supervised.batch_size
+        plan = settings.supervised
     module.train()  # Lightning keeps the mode it is given
     tracker = Tracker(run_dir, logger)
-    evaluation = EvaluationCallback(benchmarks, stage, settings.sampling, settings.evaluation, tracker)
+    evaluation = EvaluationCallback(benchmarks, stage, settings.method.sampling, settings.evaluation, tracker)
     seconds, stop, weights = RunSeconds(), GracefulStop(), FinalWeights()
     trainer: L.Trainer = instantiate(
         cfg.trainer,
@@ -122,16 +120,16 @@ def build_run(cfg: DictConfig, settings: Settings, run_dir: Path, run_id: str | 
             stop,
             LastCheckpoint(run_dir / "checkpoints", int(cfg.checkpoint_every_n_steps)),
         ],
-        accumulate_grad_batches=microbatches,
+        accumulate_grad_batches=plan.microbatches,
         max_epochs=-1,
         use_distributed_sampler=False,
         enable_model_summary=False,
         default_root_dir=str(run_dir),
         plugins=_cluster(),
     )
+    plan.check(trainer.world_size)
     keep = build_keep(cfg, settings.benchmarks, settings.evaluation.problems, prompt, policy.tokenizer)
     datamodule = MathDataModule(settings.train, int(cfg.seed), steps, plan, keep)
-    datamodule.check(trainer.world_size)
     return Run(datamodule, module, trainer, tracker, policy, evaluation, seconds, stop, weights)
 
 

@@ -24,9 +24,10 @@ from oar_lightning.wiring.data import build_benchmarks, build_train, check_data_
 
 
 @dataclass(frozen=True)
-class Settings(Method):
+class Settings:
     """Every cheap object of a run, built and thereby checked: its method, and what that is applied to."""
 
+    method: Method
     policy: PretrainedPolicy | FreshPolicy
     engine: EngineConfig
     answer: AnswerFormat
@@ -46,14 +47,17 @@ def build_settings(cfg: DictConfig) -> Settings:
         ConfigError: for combinations that cannot work or would silently do something else.
         ValueError: from the settings themselves.
     """
-    settings = Settings(
-        policy=instantiate(cfg.policy),
+    method = Method(
         scorer=as_scorer(instantiate(cfg.scorer)),
         gate=instantiate(cfg.gate),
         advantage=instantiate(cfg.advantage),
         loss=instantiate(cfg.loss),
         update=instantiate(cfg["update"]),
         sampling=instantiate(cfg.rollout),
+    )
+    settings = Settings(
+        method=method,
+        policy=instantiate(cfg.policy),
         engine=instantiate(cfg.engine),
         answer=instantiate(cfg.answer, _convert_="all"),
         rewards=instantiate(cfg.reward, _convert_="all"),
@@ -70,13 +74,13 @@ def build_settings(cfg: DictConfig) -> Settings:
 
 
 def _check_combinations(settings: Settings, cfg: DictConfig) -> None:
-    uniform = isinstance(settings.scorer, Uniform) or settings.gate.mode == "off"
-    if settings.loss.ratio == "sequence" and not uniform:
+    uniform = isinstance(settings.method.scorer, Uniform) or settings.method.gate.mode == "off"
+    if settings.method.loss.ratio == "sequence" and not uniform:
         raise ConfigError(
             "loss.ratio=sequence has one ratio for a whole completion and cannot carry token weights of "
-            f"{type(settings.scorer).__name__}; use loss=gspo_token (loss.ratio=sequence_token) or scorer=uniform"
+            f"{type(settings.method.scorer).__name__}; use loss=gspo_token (loss.ratio=sequence_token) or scorer=uniform"
         )
-    if settings.sampling.temperature == 0 and cfg.task == "train":
+    if settings.method.sampling.temperature == 0 and cfg.task == "train":
         raise ConfigError(
             "rollout.temperature=0 samples the same completion for a whole group, so no advantage is ever non-zero; "
             "set rollout.temperature > 0, e.g. 1.0"
@@ -86,12 +90,12 @@ def _check_combinations(settings: Settings, cfg: DictConfig) -> None:
             "policy=fresh is a random policy, which task=train cannot learn from; train it first with "
             "+experiment=warm_start, then pass policy=hf policy.name=<its folder>"
         )
-    if settings.loss.reduction == "bnpo" and settings.update.budget.auto:
+    if settings.method.loss.reduction == "bnpo" and settings.method.update.budget.auto:
         raise ConfigError(
             "update.token_budget=auto divides a step as memory allows, on which loss.reduction=bnpo depends; set "
             "update.token_budget to a number or null, or loss.reduction=dapo, the same mean over the whole step"
         )
-    settings.engine.check(settings.sampling)
+    settings.engine.check(settings.method.sampling)
     check_data_options(cfg)
     if cfg.optimizer.get("fused") and "mixed" in str(cfg.trainer.precision) and cfg.trainer.get("gradient_clip_val"):
         raise ConfigError(

@@ -152,7 +152,7 @@ def main(job_file: str, experiment: str) -> None:
         cfg.trainer,
         logger=[logger],
         callbacks=[TakesTurns(turns, logger)],
-        accumulate_grad_batches=settings.update.microbatches,
+        accumulate_grad_batches=settings.method.update.microbatches,
         max_epochs=-1,
         use_distributed_sampler=False,
         enable_model_summary=False,
@@ -167,9 +167,9 @@ def main(job_file: str, experiment: str) -> None:
         lightning=L.__version__,
         oar_lightning=oar_lightning.__version__,
         parameters=module.model.num_parameters(),
-        microbatches=settings.update.microbatches,
+        microbatches=settings.method.update.microbatches,
     )
-    trainer.fit(module, MathDataModule(problems, int(cfg.seed), steps, settings.update))
+    trainer.fit(module, MathDataModule(problems, int(cfg.seed), steps, settings.method.update))
 
 
 if __name__ == "__main__":

@@ -52,8 +52,8 @@ class Settings:
         assert settings.train is not None
         stream = ProblemStream(settings.train, 0)
         prompt = instantiate(cfg.data.prompt, tokenizer=loaded.tokenizer)
-        self.rounds = [[prompt.render(p) for p in stream.take(settings.update.problems)] for _ in range(3)]
-        self.model, self.tokenizer, self.sampling = loaded.model.eval(), loaded.tokenizer, settings.sampling
+        self.rounds = [[prompt.render(p) for p in stream.take(settings.method.update.problems)] for _ in range(3)]
+        self.model, self.tokenizer, self.sampling = loaded.model.eval(), loaded.tokenizer, settings.method.sampling
 
 
 def engine(settings: Settings, made: Any, sampling: SamplingConfig) -> Callable[[int], int]:

@@ -49,7 +49,7 @@ def sampled() -> Rollouts:
     prompt = instantiate(cfg.data.prompt, tokenizer=policy.tokenizer)
     stage = build_stage(policy, prompt, settings.answer, settings.rewards)
     problems = list(islice(next(iter(settings.benchmarks.values())), PROBLEMS))
-    rollouts = stage(policy.model, problems, SAMPLES, settings.sampling, list(range(PROBLEMS)))
+    rollouts = stage(policy.model, problems, SAMPLES, settings.method.sampling, list(range(PROBLEMS)))
     rows = scorable_rows(rollouts)
     part = rollouts.select(rows[distinct_rows(rollouts, rows)[0]])
     return dataclasses.replace(part, prediction_states=None)  # they are the float32 policy's

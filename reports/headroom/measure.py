@@ -101,14 +101,14 @@ def gradients(setup: Setup, rollouts: Rollouts) -> dict[str, Tensor]:
     model, settings = setup.model, setup.settings
     parameters = [p for p in model.parameters() if p.requires_grad]
     mask, weight = rollouts.response_mask, setup.stage.rewards.weight_vector()
-    over = Denominators.of(mask, settings.sampling.max_new_tokens)
+    over = Denominators.of(mask, settings.method.sampling.max_new_tokens)
     logprobs = token_logprobs(model, rollouts.token_ids, rollouts.attention_mask, mask)[0]
 
-    advantages = group_advantages(rollouts.reward_terms, weight, rollouts.group_size, settings.advantage)
+    advantages = group_advantages(rollouts.reward_terms, weight, rollouts.group_size, settings.method.advantage)
 
     def gradient(weights: Tensor) -> Tensor:
         shaped = (advantages[:, None] * weights).masked_fill(~mask, 0.0)
-        value = policy_loss(LossInputs(logprobs, logprobs.detach(), shaped, mask, over), settings.loss).loss
+        value = policy_loss(LossInputs(logprobs, logprobs.detach(), shaped, mask, over), settings.method.loss).loss
         parts = torch.autograd.grad(value, parameters, retain_graph=True, allow_unused=True)
         return torch.cat([torch.zeros(p.numel()) if g is None else g.flatten() for p, g in zip(parameters, parts, strict=True)])
 
@@ -120,7 +120,7 @@ def gradients(setup: Setup, rollouts: Rollouts) -> dict[str, Tensor]:
 
 
 def measure_block(setup: Setup, block: int, batches: int, say: Callable[[str], None]) -> dict[str, Any]:
-    update = setup.settings.update
+    update = setup.settings.method.update
     assert setup.settings.train is not None
     stream = ProblemStream(setup.settings.train, 0)
     stream.take(block * batches * update.problems)
@@ -130,7 +130,7 @@ def measure_block(setup: Setup, block: int, batches: int, say: Callable[[str], N
         say(f"block {block + 1}, batch {batch + 1} of {batches}")
         problems = stream.take(update.problems)
         seeds = [derive_seed(0, "headroom", block, batch, i) for i in range(len(problems))]
-        rollouts = setup.stage(setup.model, problems, update.group_size, setup.settings.sampling, seeds, batch)
+        rollouts = setup.stage(setup.model, problems, update.group_size, setup.settings.method.sampling, seeds, batch)
         facts["reward"].append(float(rollouts.rewards.mean()))
         facts["tokens"].append(float(rollouts.response_mask.sum(1).float().mean()))
         groups = rollouts.rewards.view(-1, update.group_size)
@@ -199,7 +199,7 @@ def main() -> None:
             path.with_suffix(".part").rename(path)
         blocks.append(known | {"sums": {m: known["sums"][m] for m in options.methods}})
     facts = {k: float(torch.tensor([v for b in blocks for v in b["facts"][k]]).mean()) for k in blocks[0]["facts"]}
-    update = setup.settings.update
+    update = setup.settings.method.update
     result = {
         "overrides": options.overrides,
         "batches": sum(b["batches"] for b in blocks),

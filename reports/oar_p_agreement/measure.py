@@ -69,11 +69,11 @@ def sampled(policy: str, problems: int) -> tuple[Any, Rollouts, str]:
     loaded = load_policy(settings.policy, "benchmark", torch.device("cpu"))
     prompt = instantiate(cfg.data.prompt, tokenizer=loaded.tokenizer)
     stage = build_stage(loaded, prompt, settings.answer, settings.rewards)
-    group = settings.update.group_size
+    group = settings.method.update.group_size
     assert settings.train is not None
-    work = ConfiguredWorkload(loaded, stage, ProblemStream(settings.train, 0), problems, group, settings.sampling)
+    work = ConfiguredWorkload(loaded, stage, ProblemStream(settings.train, 0), problems, group, settings.method.sampling)
     rollouts = work.judge(work.sample(0), 0)
-    advantages = group_advantages(rollouts.reward_terms, stage.rewards.weight_vector(), group, settings.advantage)
+    advantages = group_advantages(rollouts.reward_terms, stage.rewards.weight_vector(), group, settings.method.advantage)
     rows = scorable_rows(rollouts)
     rows = rows[advantages[rows] != 0]
     part = rollouts.select(rows[distinct_rows(rollouts, rows)[0]])

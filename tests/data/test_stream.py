@@ -14,8 +14,9 @@ import pytest
 from torch.utils.data import DataLoader, IterableDataset
 
 from oar_lightning.data.stream import ProblemStream, benchmark_problems, sample_texts
-from oar_lightning.training.datamodule import BatchLoader, MathDataModule
+from oar_lightning.training.datamodule import MathDataModule
 from oar_lightning.training.slots import SlotLoader, UpdatePlan
+from oar_lightning.training.supervised import BatchLoader, SupervisedConfig
 from oar_lightning.types import MathProblem
 
 
@@ -231,13 +232,15 @@ def test_texts_for_a_tokenizer() -> None:
 
 def test_the_data_module_gives_slots_to_a_plan_and_batches_to_a_size() -> None:
     assert isinstance(MathDataModule(Numbers(5), 0, 3, PLAN).train_dataloader(), SlotLoader)
-    loader = MathDataModule(Numbers(5), 0, 3, 4).train_dataloader()
+    loader = MathDataModule(Numbers(5), 0, 3, SupervisedConfig(batch_size=4)).train_dataloader()
     assert isinstance(loader, BatchLoader)
     assert (len(loader), loader.batch_size) == (3, 4)
 
 
 def test_what_is_dropped_is_a_metric() -> None:
-    data = MathDataModule(Numbers(None), 0, 3, 4, keep=lambda p: "prompt too long" if int(p.answer) < 3 else None)
+    data = MathDataModule(
+        Numbers(None), 0, 3, SupervisedConfig(batch_size=4), keep=lambda p: "prompt too long" if int(p.answer) < 3 else None
+    )
     assert data.metrics() == {}
     assert answers(next(iter(data.train_dataloader()))) == [3, 4, 5, 6]
     assert data.dropped == {"prompt too long": 3}

@@ -130,7 +130,7 @@ def fit(
     **trainer_settings: Any,
 ) -> Recorder:
     recorder = Recorder()
-    plan = module.method.update if isinstance(module, PolicyOptimization) else module.config.batch_size
+    plan = module.method.update if isinstance(module, PolicyOptimization) else module.config
     trainer = L.Trainer(
         accelerator="cpu",
         max_steps=steps,
@@ -138,7 +138,7 @@ def fit(
         logger=[recorder],
         callbacks=callbacks or [],
         gradient_clip_val=clip,
-        accumulate_grad_batches=plan.microbatches if isinstance(plan, UpdatePlan) else 1,
+        accumulate_grad_batches=plan.microbatches,
         enable_progress_bar=False,
         enable_model_summary=False,
         enable_checkpointing=any(isinstance(c, L.pytorch.callbacks.Checkpoint) for c in callbacks or []),

@@ -66,7 +66,7 @@ def test_the_searched_spaces() -> None:
 
 def test_the_arms_of_gate_mode_are_five_gates() -> None:
     space = space_of("gate_mode", "+experiment=oar_g")
-    gates = [settings(*space.overrides(values)).gate for values in space.examples() if values["seed"] == 0]
+    gates = [settings(*space.overrides(values)).method.gate for values in space.examples() if values["seed"] == 0]
     assert [(g.mode, g.renormalize) for g in gates] == [
         ("both", True),
         ("boost_only", True),
@@ -87,7 +87,7 @@ def test_sweeps_of_one_scorer_choose_it_whatever_the_experiment() -> None:
     for name, kind in (("noise", OarG), ("fill", OarP), ("oracle", Oracle)):
         space = space_of(name, "+experiment=grpo")
         first = next(space.examples())
-        assert isinstance(settings(*[o for o in space.overrides(first) if ".fill" not in o]).scorer, kind)
+        assert isinstance(settings(*[o for o in space.overrides(first) if ".fill" not in o]).method.scorer, kind)
 
 
 def test_the_command_line_wins_over_the_file() -> None:

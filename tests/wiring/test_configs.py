@@ -49,13 +49,13 @@ def rows(tmp_path: Path) -> str:
 
 def test_the_defaults() -> None:
     built = settings()
-    assert isinstance(built.scorer, Uniform)
+    assert isinstance(built.method.scorer, Uniform)
     assert isinstance(built.train, ChainProblems)
     assert built.policy == PretrainedPolicy("chain")
-    assert (built.gate.tau, built.gate.beta, built.gate.floor) == (0.4, 2.0, 0.1)
+    assert (built.method.gate.tau, built.method.gate.beta, built.method.gate.floor) == (0.4, 2.0, 0.1)
     assert list(built.rewards.terms) == ["accuracy", "format", "overlong"]
     assert built.rewards.weight_vector().tolist() == [1.0, 0.0, 0.0]
-    assert built.sampling.temperature == 1.0
+    assert built.method.sampling.temperature == 1.0
     assert built.train.seed == 0
     held_out = built.benchmarks["chain"]
     assert isinstance(held_out, ChainProblems)
@@ -76,14 +76,14 @@ def test_variants(name: str) -> None:
     """A variant changes task and policy, whatever the method; completions of its demonstrations fit its limit."""
     for experiment in ("grpo", "oracle"):
         built = settings(f"+experiment={experiment}", f"+variant={name}")
-        assert type(built.scorer).__name__.lower() == {"grpo": "uniform"}.get(experiment, experiment)
+        assert type(built.method.scorer).__name__.lower() == {"grpo": "uniform"}.get(experiment, experiment)
         assert isinstance(built.policy, PretrainedPolicy)
         assert built.policy.name == f"chain_{name}"
     assert isinstance(built.train, ChainProblems)
     assert built.train.task != settings().train.task  # type: ignore[union-attr]
     tokenizer = built.policy.load_tokenizer()
     longest = max(len(tokenizer(built.train[i].solution).input_ids) for i in range(200))
-    assert longest < built.sampling.max_new_tokens
+    assert longest < built.method.sampling.max_new_tokens
     text = (conf_dir() / "variant" / f"{name}.yaml").read_text()
     assert f"+variant={name}" in text.splitlines()[1], "it opens with a command that runs it"
 
@@ -91,15 +91,15 @@ def test_variants(name: str) -> None:
 @pytest.mark.parametrize("name", names("scorer"))
 def test_scorers(name: str) -> None:
     built = settings(f"scorer={name}", "seed=3")
-    assert type(built.scorer).__name__.lower() == name.replace("_", "")
-    if hasattr(built.scorer, "seed"):
-        assert built.scorer.seed == 3
+    assert type(built.method.scorer).__name__.lower() == name.replace("_", "")
+    if hasattr(built.method.scorer, "seed"):
+        assert built.method.scorer.seed == 3
 
 
 @pytest.mark.parametrize("name", ["shuffled", "inverted"])
 @pytest.mark.parametrize(("inner", "kind"), [(None, OarG), ("oar_p", OarP)])
 def test_controls_wrap_any_scorer(name: str, inner: str | None, kind: type) -> None:
-    scorer = settings(f"scorer={name}", *([f"scorer@scorer.inner={inner}"] if inner else [])).scorer
+    scorer = settings(f"scorer={name}", *([f"scorer@scorer.inner={inner}"] if inner else [])).method.scorer
     assert isinstance(scorer, Shuffled | Inverted)
     assert isinstance(scorer.inner, kind)
 
@@ -107,7 +107,7 @@ def test_controls_wrap_any_scorer(name: str, inner: str | None, kind: type) -> N
 @pytest.mark.parametrize("name", names("loss"))
 def test_losses(name: str) -> None:
     built = settings(f"loss={name}")
-    assert built.loss == settings(f"loss={name}", "scorer=uniform").loss
+    assert built.method.loss == settings(f"loss={name}", "scorer=uniform").method.loss
     if name != "gspo":
         settings(f"loss={name}", "scorer=oar_g")
 
@@ -199,7 +199,7 @@ def test_a_plug_in_scorer_is_a_function_or_a_class(tmp_path: Path, monkeypatch: 
     cfg = composed("~scorer", f"+scorer={scorer}")
     check_config(cfg)
     check_targets(plain(cfg))
-    assert isinstance(build_settings(cfg).scorer, FunctionScorer)
+    assert isinstance(build_settings(cfg).method.scorer, FunctionScorer)
     with pytest.raises(ConfigError, match=r"unknown key scorer\.bonu; did you mean scorer\.bonus"):
         checked("~scorer", "+scorer={_target_: my_plug_in.digits, _partial_: true, bonu: 2}")
 
