@@ -24,7 +24,7 @@ with install_import_hook("oar_lightning", "support.typechecker.typechecked"):
 import hypothesis
 import pytest
 import torch
-from support.composing import hydra_conf  # noqa: F401  (a fixture)
+from support.composing import hydra_conf, prepared  # noqa: F401  (fixtures)
 from support.mlflow_stores import http_app_store, server, store, template  # noqa: F401  (fixtures)
 from support.toy import gpt2, qwen2_golden
 

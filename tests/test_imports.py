@@ -17,7 +17,8 @@ NAME = oar_lightning.__name__
 FLOORS = (
     ("__main__",),  # compose -> check -> task
     ("tasks",),  # one file a task
-    ("wiring", "planning", "benchmark"),  # config -> objects | memory before a run | seconds of a step
+    ("wiring",),  # config -> objects
+    ("planning", "benchmark"),  # memory before a run | seconds of a step
     ("training",),  # the LightningModule and its callbacks
     ("evaluation", "inspection"),  # accuracies of a policy | what credit looks like
     ("credit", "rollout"),  # who gets the advantage | engines that sample

@@ -43,7 +43,7 @@ class Layout:
 
 @dataclass(frozen=True)
 class FolderSummary:
-    """What can be known of a checkpoint folder without DeepSpeed; `files` are the sizes of all others in bytes."""
+    """What a checkpoint folder says about itself without DeepSpeed. `files` holds the size of every other file in bytes."""
 
     global_step: int
     mlflow_run_id: str | None
@@ -52,7 +52,7 @@ class FolderSummary:
 
 
 def import_deepspeed(needed_by: str) -> ModuleType:
-    """DeepSpeed, told before its import that there is no GPU where there is none.
+    """Import DeepSpeed. On a machine without a GPU it is told so first, since it looks only once.
 
     Raises:
         ImportError: with the remedy, where it is not installed.
@@ -67,8 +67,10 @@ def import_deepspeed(needed_by: str) -> ModuleType:
 
 @contextlib.contextmanager
 def loading_data_only() -> Iterator[None]:
-    """Within, `torch.load` makes tensors, plain values and `STORED_CLASSES` only, whatever its caller asks for: DeepSpeed's own
-    calls would run any code that a file names."""
+    """A block in which `torch.load` makes tensors, plain values and `STORED_CLASSES` only, whatever its caller asks for.
+
+    DeepSpeed's own calls would run any code that a file names.
+    """
     import_deepspeed("a DeepSpeed checkpoint")
     places = [path.rsplit(".", 1) for path in STORED_CLASSES]
     classes = [getattr(importlib.import_module(module), name) for module, name in places]
@@ -77,8 +79,10 @@ def loading_data_only() -> Iterator[None]:
 
 
 def complete_folder(folder: Path, global_step: int, run_id: str | None, layout: Layout) -> None:
-    """Make a folder that all ranks have written a checkpoint: on the disk, with a summary, and without DeepSpeed's scripts,
-    which would load it unguarded (`task=export` does their work)."""
+    """Complete a folder into which all ranks have written their parts: add the summary and flush everything to the disk.
+
+    DeepSpeed's conversion scripts are removed, since they would load the folder unguarded (`task=export` does their work).
+    """
     for script in folder.glob("*.py"):
         script.unlink()
     files = {str(path.relative_to(folder)): path.stat().st_size for path in _files(folder)}
@@ -89,10 +93,10 @@ def complete_folder(folder: Path, global_step: int, run_id: str | None, layout: 
 
 
 def read_summary(folder: Path) -> FolderSummary:
-    """The summary of a folder whose files are all there and whole, and hold nothing but data.
+    """The summary of a folder, after a check that every file is there, whole, and holds nothing but data.
 
     Raises:
-        ValueError, OSError, pickle.UnpicklingError: where that is not so.
+        ValueError, OSError, pickle.UnpicklingError: where the check fails.
     """
     content = json.loads((folder / SUMMARY).read_text())
     summary = FolderSummary(**content | {"layout": Layout(**content["layout"])})
@@ -118,7 +122,7 @@ def consolidated_weights(folder: Path) -> dict[str, Tensor]:
 
 
 def check_checksums(path: Path) -> None:
-    """Compare the checksums in a file of `torch.save`, which torch does not look at.
+    """Compare the checksums in a file of `torch.save`; torch itself does not.
 
     Raises:
         ValueError: naming the record that is damaged.

@@ -20,23 +20,24 @@ from oar_lightning.distributed.rank_launcher import RankLauncher
 
 
 class ZeroRedundancy(DeepSpeedStrategy):
-    """`DeepSpeedStrategy` whose ranks end together; on the CPU with gloo and the optimizer that the config names.
+    """`DeepSpeedStrategy` whose ranks end together. It also runs on the CPU, with gloo and the optimizer that the config names.
 
     Args:
-        stage: what is divided among the ranks: the optimizer's states (1), gradients too (2), weights too (3).
+        stage: what is divided among the ranks: 1 the optimizer's states, 2 the gradients too, 3 the weights too.
         settings: further arguments of Lightning's `DeepSpeedStrategy`.
     """
 
     def __init__(self, stage: int, **settings: Any) -> None:
         import_deepspeed(f"trainer=deepspeed_zero{stage}")
-        # in stage 3 they are divided too, and every part is wanted back
+        # stage 3 divides frozen weights too, and a checkpoint needs every part
         super().__init__(stage=stage, **{"exclude_frozen_parameters": stage < 3} | settings)
         self.stage = stage
         self._skips_step = False
         assert isinstance(self.config, dict)
-        # Adam of DeepSpeed's own is compiled at first use; offloaded states are updated by torch's instead
+        # DeepSpeed's own Adam is compiled at first use; torch's Adam updates offloaded states instead
         self.config.setdefault("zero_force_ds_cpu_optimizer", False)
-        self.config.setdefault("train_micro_batch_size_per_gpu", 1)  # Lightning asks a torch DataLoader, which there is none of
+        # otherwise Lightning reads it from a torch DataLoader; there is none here
+        self.config.setdefault("train_micro_batch_size_per_gpu", 1)
 
     @property
     def _on_cpu(self) -> bool:
@@ -49,14 +50,14 @@ class ZeroRedundancy(DeepSpeedStrategy):
     def setup_environment(self) -> None:
         if not self._on_cpu:
             return super().setup_environment()
-        return super(DeepSpeedStrategy, self).setup_environment()  # leaves out the check for a GPU alone
+        return super(DeepSpeedStrategy, self).setup_environment()  # skips DeepSpeedStrategy's check for a GPU and nothing else
 
     def setup_distributed(self) -> None:
         if not self._on_cpu:
             return super().setup_distributed()
         import deepspeed.ops
 
-        # else g++ builds an extension at first use; gloo does the same work
+        # otherwise g++ builds an extension at first use; gloo does the same work
         deepspeed.ops.__compatible_ops__["deepspeed_shm_comm"] = False
         reset_seed()
         self.set_world_ranks()
@@ -64,18 +65,18 @@ class ZeroRedundancy(DeepSpeedStrategy):
 
     @property
     def root_device(self) -> torch.device:
-        return torch.device("cpu", self.local_rank) if self._on_cpu else super().root_device  # deepspeed wants an index
+        return torch.device("cpu", self.local_rank) if self._on_cpu else super().root_device  # DeepSpeed needs an index
 
     def setup(self, trainer: L.Trainer) -> None:
         super().setup(trainer)
         for optimizer in self.optimizers:
             withheld: list[tuple[Tensor, Tensor | None]] = []
-            # of torch's optimizer inside of DeepSpeed's: parameters without gradients are neither moved nor counted
+            # on torch's optimizer inside DeepSpeed's: it neither moves nor counts parameters without gradients
             optimizer.optimizer.register_step_pre_hook(functools.partial(self._withhold, withheld))
             optimizer.optimizer.register_step_post_hook(functools.partial(self._give_back, withheld))
 
     def skip_step(self, skip: bool) -> None:
-        """Whether the next optimizer step shall move nothing, as one without gradients."""
+        """Say whether the next optimizer step shall move nothing, like a step without gradients."""
         self._skips_step = skip
 
     def _withhold(self, withheld: list[tuple[Tensor, Tensor | None]], optimizer: torch.optim.Optimizer, *_: Any) -> None:
@@ -96,8 +97,11 @@ class ZeroRedundancy(DeepSpeedStrategy):
 
     @contextlib.contextmanager
     def gathered_parameters(self) -> Iterator[None]:
-        """With ZeRO-3: all weights on every rank and none of its hooks, so that ranks may differ in how often they run the
-        model, and how long. All ranks have to enter. The weights must not be changed inside."""
+        """A block in which every rank has all weights and ZeRO-3's hooks are off.
+
+        Ranks may then run the model a different number of times. All ranks have to enter. The weights must not be changed
+        inside.
+        """
         if self.stage < 3:
             yield
             return
@@ -119,7 +123,7 @@ class ZeroRedundancy(DeepSpeedStrategy):
 
 @contextlib.contextmanager
 def own_frozen_weights(engine: Any) -> Iterator[None]:
-    """Within, DeepSpeed loads a checkpoint without the weights that are not trained: the engine's stay."""
+    """A block in which DeepSpeed loads a checkpoint that lacks the frozen weights; the engine keeps its own."""
     load = engine.load_module_state_dict
 
     def filled_in(checkpoint: dict[str, Any], **settings: Any) -> None:

@@ -1,4 +1,4 @@
-"""Starts the other ranks of this machine, and ends all in bounded time when one of them fails."""
+"""Starts the other ranks of this machine, and ends all of them in bounded time when one fails."""
 
 from __future__ import annotations
 
@@ -22,8 +22,10 @@ GRACE_S = 10.0
 
 
 class RankLauncher(_SubprocessScriptLauncher):
-    """Starts the other ranks of this machine and watches over them; Lightning's own would kill this process with a signal
-    that leaves no time to record anything."""
+    """Starts the other ranks of this machine and watches over them.
+
+    Lightning's own launcher would kill this process with a signal that leaves no time to record anything.
+    """
 
     on_lost: Callable[[], None] = staticmethod(lambda: None)
     """Called before this process ends because of a rank that has died."""
@@ -31,7 +33,7 @@ class RankLauncher(_SubprocessScriptLauncher):
     def launch(self, function: Callable[..., Any], *args: Any, trainer: Any = None, **kwargs: Any) -> Any:
         self.cluster_environment.validate_settings(num_devices=self.num_processes, num_nodes=self.num_nodes)
         if self.cluster_environment.creates_processes_externally:
-            threading.Thread(target=_end_with, args=(os.getppid(),), daemon=True, name="end-with-first-rank").start()
+            threading.Thread(target=_exit_with_parent, args=(os.getppid(),), daemon=True, name="exit-with-parent").start()
         else:
             self._call_children_scripts()
             threading.Thread(target=self._watch, daemon=True, name="watch-ranks").start()
@@ -46,21 +48,21 @@ class RankLauncher(_SubprocessScriptLauncher):
             if all(code == 0 for code in codes):
                 return
             time.sleep(0.5)
-        time.sleep(GRACE_S)  # where communication breaks off, the main thread has ended the process by then
+        time.sleep(GRACE_S)  # where communication breaks off, the main thread ends the process within this time
         self.on_lost()
-        end(self.procs)
+        kill_ranks(self.procs)
         os._exit(1)
 
 
-def _end_with(parent: int) -> None:
-    """End this rank once the process that started it is gone."""
+def _exit_with_parent(parent: int) -> None:
+    """Exit once the process that started this rank is gone."""
     while os.getppid() == parent:
         time.sleep(1.0)
     os._exit(1)
 
 
-def end(processes: Sequence[subprocess.Popen[bytes]]) -> None:
-    """Kill those that still run: a rank that waits for another in a collective hears no other signal."""
+def kill_ranks(processes: Sequence[subprocess.Popen[bytes]]) -> None:
+    """Kill the processes that still run. A rank that waits in a collective reacts to no milder signal."""
     for process in processes:
         if process.poll() is None:
             process.send_signal(signal.SIGKILL)
@@ -68,11 +70,11 @@ def end(processes: Sequence[subprocess.Popen[bytes]]) -> None:
 
 
 def killed_rank(trainer: L.Trainer) -> tuple[int, int] | None:
-    """The number of a rank that this process has started and a signal has ended, and its (negative) exit code."""
+    """A rank that this process has started and that was ended by a signal: its number and its (negative) exit code."""
     if not isinstance(trainer.strategy.launcher, RankLauncher):
         return None
     processes = trainer.strategy.launcher.procs
-    for _ in range(10):  # the connection breaks off a moment before the process is gone
+    for _ in range(10):  # the connection breaks a moment before the process is gone
         for number, process in enumerate(processes, start=trainer.global_rank + 1):
             if (code := process.poll()) is not None and code < 0:
                 return number, code
@@ -83,7 +85,7 @@ def killed_rank(trainer: L.Trainer) -> tuple[int, int] | None:
 def end_other_ranks(trainer: L.Trainer) -> None:
     """End the ranks that this process has started."""
     if isinstance(trainer.strategy.launcher, RankLauncher):
-        end(trainer.strategy.launcher.procs)
+        kill_ranks(trainer.strategy.launcher.procs)
 
 
 def report_lost_ranks(trainer: L.Trainer, report: Callable[[], None]) -> None:

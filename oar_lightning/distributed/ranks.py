@@ -1,4 +1,4 @@
-"""What the processes of one training job ("ranks") tell each other. With a single process nothing is sent."""
+"""What the processes of one training job (ranks) tell each other. A single process sends nothing."""
 
 from __future__ import annotations
 
@@ -11,17 +11,20 @@ T = TypeVar("T")
 
 
 def rank() -> int:
-    """This process's number among those that train together."""
+    """The number of this process among those that train together, from 0."""
     return dist.get_rank() if _several() else 0
 
 
 def world_size() -> int:
-    """How many processes train together."""
+    """The number of processes that train together."""
     return dist.get_world_size() if _several() else 1
 
 
 def all_gather(value: T) -> list[T]:
-    """The `value` of every rank in their order. All have to call it; it is pickled, so it should be small and on the CPU."""
+    """The `value` of every rank, in the order of ranks. All ranks have to call it.
+
+    The value is pickled, so it should be small and on the CPU.
+    """
     if not _several():
         return [value]
     found: list[Any] = [None] * dist.get_world_size()
@@ -30,18 +33,18 @@ def all_gather(value: T) -> list[T]:
 
 
 def interleaved(parts: Sequence[Sequence[T]]) -> list[T]:
-    """The whole that was dealt out in turn: `parts[r]` is its `[r::len(parts)]`."""
+    """The inverse of dealing out in turn: the list whose `[r::len(parts)]` is `parts[r]`."""
     whole: list[Any] = [None] * sum(map(len, parts))
     for number, part in enumerate(parts):
         whole[number :: len(parts)] = part
     return whole
 
 
-def share(key: str, count: int, among: int) -> int:
-    """Each rank's part of `count` problems: a problem's whole group stays on one rank.
+def per_rank(key: str, count: int, among: int) -> int:
+    """How many of `count` problems each rank takes. All completions of a problem stay on one rank.
 
     Raises:
-        ValueError: where they cannot be dealt out evenly.
+        ValueError: where `count` is not a multiple of the number of ranks.
     """
     if count % among:
         lower, higher = count // among * among, (count // among + 1) * among

@@ -25,7 +25,7 @@ class DistributedDataParallel(DDPStrategy):
 
 
 class StrategyAdapter:
-    """A strategy whose every process has all weights and gradients: one device, or DDP."""
+    """For strategies in which every process holds all weights and all gradients: one device, or DDP."""
 
     ranks_pass_alone = True
     """Whether a rank may make more passes than another."""
@@ -41,7 +41,7 @@ class StrategyAdapter:
 
     @property
     def scales_losses(self) -> bool:
-        """Whether a loss scaler is at work (16-mixed), which leaves out steps that are not finite, and means to."""
+        """Whether a loss scaler is at work (16-mixed). It skips steps whose gradient is not finite, by design."""
         plugin = self.strategy.precision_plugin
         return isinstance(plugin, MixedPrecision) and plugin.scaler is not None
 
@@ -51,7 +51,7 @@ class StrategyAdapter:
         return self.strategy.checkpoint_io, "save_checkpoint"
 
     def loss_factor(self, microbatches: int) -> float:
-        """What a share of the step's loss is multiplied with, to undo that Lightning averages over micro-batches and ranks."""
+        """The factor of a loss that undoes Lightning's averages over micro-batches and over ranks."""
         return float(microbatches * world_size())
 
     def backward(self, loss: Tensor, **arguments: Any) -> None:
@@ -59,14 +59,14 @@ class StrategyAdapter:
         self.strategy.backward(loss, None, **arguments)
 
     def gradient_norm(self) -> float | None:
-        """Of the last optimizer step, before clipping; None where the gradients are on the parameters to look at."""
+        """The gradient norm of the last step before clipping. None: the parameters hold their gradients, compute it there."""
         return None
 
     def skip_step(self, skip: bool) -> None:
-        """Say whether the next optimizer step shall move nothing. Without gradients it does not."""
+        """Say whether the next optimizer step shall move nothing. Here a step without gradients moves nothing by itself."""
 
     def skipped_steps(self) -> int | None:
-        """How many steps were left out because their gradient was not finite; None where nobody but us looks at it."""
+        """The number of steps that the strategy skipped because a gradient was not finite. None: it does not check."""
         return None
 
     def gathered_parameters(self) -> AbstractContextManager[Any]:
@@ -90,7 +90,7 @@ class ZeroAdapter(StrategyAdapter):
         return self.zero.model.checkpoint_engine, "save"
 
     def loss_factor(self, microbatches: int) -> float:
-        """DeepSpeed averages over micro-batches once more."""
+        """DeepSpeed divides by the number of micro-batches a second time."""
         return float(microbatches**2 * world_size())
 
     def gradient_norm(self) -> float | None:
@@ -102,7 +102,7 @@ class ZeroAdapter(StrategyAdapter):
 
     def skipped_steps(self) -> int | None:
         engine = self.zero.model
-        return None if engine.fp16_enabled() else int(engine.skipped_steps)  # its loss scaler means to
+        return None if engine.fp16_enabled() else int(engine.skipped_steps)  # its loss scaler skips steps by design
 
     def gathered_parameters(self) -> AbstractContextManager[Any]:
         return self.zero.gathered_parameters()

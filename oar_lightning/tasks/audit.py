@@ -18,7 +18,7 @@ from oar_lightning.answers.audit import AuditConfig, AuditReport, AuditRow, audi
 from oar_lightning.answers.span import AnswerFormat
 from oar_lightning.answers.verifier import Verifier, VerifierConfig
 from oar_lightning.common.config_check import ConfigError
-from oar_lightning.tasks.outputs import output_path
+from oar_lightning.common.outputs import output_path
 
 log = logging.getLogger(__name__)
 

@@ -11,9 +11,9 @@ from rich.console import Console
 from rich.table import Table
 
 from oar_lightning.common.config_check import ConfigError
+from oar_lightning.common.outputs import output_path
 from oar_lightning.data.decontamination import EXACT, OVERLAP, Report, report
 from oar_lightning.data.stream import ProblemSource, is_endless
-from oar_lightning.tasks.outputs import output_path
 from oar_lightning.types import MathProblem
 from oar_lightning.wiring.data import build_benchmarks, build_train, whole_benchmarks
 

@@ -3,26 +3,18 @@
 from __future__ import annotations
 
 import sys
-from collections.abc import Callable, Mapping
-from typing import Any
+from collections.abc import Callable
 
 from hydra.utils import instantiate
 from omegaconf import DictConfig
 from rich.console import Console
 from rich.table import Table
 
-from oar_lightning.common.config_check import ConfigError
-from oar_lightning.credit.scorers import as_scorer
 from oar_lightning.planning.config import PlanConfig
 from oar_lightning.planning.job import Job, Planned, Proposal, plan_job, propose, set_start
-from oar_lightning.planning.memory import PHASES, Sharding
+from oar_lightning.planning.memory import PHASES
 from oar_lightning.policy.out_of_memory import REMEDIES
-from oar_lightning.policy.pretrained import PretrainedPolicy
-from oar_lightning.rollout import VllmConfig
-from oar_lightning.wiring.config import plain
-
-STATES = {"AdamW": 2, "Adam": 2, "SGD": 0}
-"""Numbers that an optimizer keeps of each parameter."""
+from oar_lightning.wiring.plan import read_job
 
 
 def prepare(cfg: DictConfig) -> Callable[[], float]:
@@ -34,40 +26,6 @@ def prepare(cfg: DictConfig) -> Callable[[], float]:
     config: PlanConfig = instantiate(cfg.plan)
     job = read_job(cfg, config)
     return lambda: run(job, config)
-
-
-def read_job(cfg: DictConfig, config: PlanConfig) -> Job:
-    policy, loss, engine = instantiate(cfg.policy), instantiate(cfg.loss), instantiate(cfg.engine)
-    if not isinstance(policy, PretrainedPolicy):
-        raise ConfigError(
-            "task=plan reads a policy's config.json, and policy=fresh has none; pass policy=hf policy.name=<hub id or folder>"
-        )
-    settings = plain(cfg)
-    optimizer: Mapping[str, Any] = settings["optimizer"]
-    kind = str(optimizer["_target_"]).rpartition(".")[2]
-    if kind not in STATES or (kind == "SGD" and optimizer.get("momentum")):
-        raise ConfigError(
-            f"optimizer._target_={optimizer['_target_']}: a plan knows {', '.join(STATES)} (without momentum) only"
-        )
-    sharding = Sharding.of(settings["trainer"])
-    on_gpu = settings["trainer"].get("accelerator") in ("gpu", "cuda")
-    vllm = engine if isinstance(engine, VllmConfig) else None
-    return Job(
-        policy=policy,
-        precision=str(settings["trainer"].get("precision") or "32-true"),
-        sharding=sharding,
-        update=instantiate(cfg["update"]),
-        sampling=instantiate(cfg.rollout),
-        scorer=as_scorer(instantiate(cfg.scorer)),
-        prompt=int(cfg.data.get("max_prompt_tokens") or config.prompt_tokens),
-        answer=config.answer_tokens,
-        kl=bool(loss.kl_coef),
-        entropy_grad=loss.entropy_coef > 0,
-        states=STATES[kind],
-        whole_copy=on_gpu and not optimizer.get("fused"),
-        engine_bytes=None if vllm is None else vllm.gpu_memory_utilization * config.card_bytes,
-        engine_sleeps=vllm is not None and vllm.sleep,
-    )
 
 
 def run(job: Job, config: PlanConfig) -> float:

@@ -21,14 +21,14 @@ from oar_lightning.policy.out_of_memory import OutOfMemory, advice, out_of_memor
 from oar_lightning.policy.pretrained import export_policy, has_adapters
 from oar_lightning.sweep.process import describe_exit
 from oar_lightning.sweep.trial import Result, current_ticket, job_folder, write_result
-from oar_lightning.tasks.auto_budgets import set_start_from_plan
-from oar_lightning.tasks.run_tags import note_run, run_parameters, run_tags
 from oar_lightning.training.callbacks.errors import first_error, forget_errors
 from oar_lightning.training.callbacks.progress import before_after_table
+from oar_lightning.wiring.auto_budgets import set_start_from_plan
 from oar_lightning.wiring.device import seed_everything, set_threads
 from oar_lightning.wiring.policy import bare_policy
 from oar_lightning.wiring.resume import Saved, check_layout, find_checkpoint, read_saved
 from oar_lightning.wiring.run import Run, build_run
+from oar_lightning.wiring.run_tags import note_run, run_parameters, run_tags
 from oar_lightning.wiring.settings import build_settings
 
 log = logging.getLogger(__name__)

@@ -7,7 +7,7 @@ from dataclasses import dataclass
 from typing import Any
 
 from oar_lightning.data.stream import ProblemStream
-from oar_lightning.distributed.ranks import share
+from oar_lightning.distributed.ranks import per_rank
 from oar_lightning.policy.token_budget import TokenBudget, Tokens, as_budget
 from oar_lightning.types import MathProblem
 
@@ -64,7 +64,7 @@ class UpdatePlan:
 
     def check(self, world_size: int) -> None:
         """Raises: ValueError: where the problems cannot be divided evenly among so many ranks."""
-        share("update.problems", self.problems, world_size)
+        per_rank("update.problems", self.problems, world_size)
 
     def loader(self, stream: ProblemStream, steps: int) -> SlotLoader:
         return SlotLoader(stream, self, steps)
@@ -93,7 +93,7 @@ class SlotLoader:
         self.stream = stream
         self.plan = plan
         self.steps = steps
-        self.problems = share("update.problems", plan.problems, stream.world_size)
+        self.problems = per_rank("update.problems", plan.problems, stream.world_size)
         self.position = 0
 
     def __len__(self) -> int:

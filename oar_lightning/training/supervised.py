@@ -11,7 +11,7 @@ from torch import Tensor
 
 from oar_lightning.data.prompts import PromptTemplate
 from oar_lightning.data.stream import ProblemStream
-from oar_lightning.distributed.ranks import all_gather, share, world_size
+from oar_lightning.distributed.ranks import all_gather, per_rank, world_size
 from oar_lightning.distributed.strategies import adapt
 from oar_lightning.objective.metric_sums import MetricSums
 from oar_lightning.policy.language_model import token_logprobs
@@ -48,7 +48,7 @@ class SupervisedConfig:
 
     def check(self, world_size: int) -> None:
         """Raises: ValueError: where a batch cannot be divided evenly among so many ranks."""
-        share("supervised.batch_size", self.batch_size, world_size)
+        per_rank("supervised.batch_size", self.batch_size, world_size)
 
     def loader(self, stream: ProblemStream, steps: int) -> BatchLoader:
         return BatchLoader(stream, self.batch_size, steps)
@@ -59,7 +59,7 @@ class BatchLoader:
 
     def __init__(self, stream: ProblemStream, batch_size: int, steps: int) -> None:
         self.stream = stream
-        self.batch_size = share("supervised.batch_size", batch_size, stream.world_size)
+        self.batch_size = per_rank("supervised.batch_size", batch_size, stream.world_size)
         self.steps = steps
 
     def __len__(self) -> int:

@@ -12,7 +12,7 @@ from support.commands import run
 from support.rank_jobs import train_on_two
 from support.rank_worker import cases, train
 
-from oar_lightning.distributed.ranks import interleaved, share
+from oar_lightning.distributed.ranks import interleaved, per_rank
 
 NAMES = list(cases())
 METHODS = NAMES[:3]
@@ -116,13 +116,13 @@ def test_a_full_disk_leaves_the_former_checkpoint_and_all_ranks_go_on(both: Both
 
 
 def test_problems_that_cannot_be_dealt_out_are_refused() -> None:
-    assert share("update.problems", 6, 3) == 2
+    assert per_rank("update.problems", 6, 3) == 2
     with pytest.raises(
         ValueError, match=r"update\.problems=7 .* 2 of them; set update\.problems to 6 or 8, or trainer\.devices"
     ):
-        share("update.problems", 7, 2)
+        per_rank("update.problems", 7, 2)
     with pytest.raises(ValueError, match="to 4, or"):
-        share("update.problems", 3, 4)
+        per_rank("update.problems", 3, 4)
 
 
 ENDS = {

@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import itertools
 from collections.abc import Callable, Iterator
+from pathlib import Path
 
 import pytest
 from hydra import compose, initialize_config_dir
@@ -10,6 +12,7 @@ from hydra.core.global_hydra import GlobalHydra
 from hydra.core.hydra_config import HydraConfig
 from omegaconf import DictConfig, open_dict
 
+from oar_lightning import tasks
 from oar_lightning.__main__ import check_config
 from oar_lightning.common.config_check import check_targets
 from oar_lightning.common.paths import conf_dir
@@ -60,3 +63,17 @@ def checked(*overrides: str) -> DictConfig:
 
 def settings(*overrides: str) -> Settings:
     return build_settings(checked(*overrides))
+
+
+@pytest.fixture
+def prepared(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, hydra_conf: None) -> Prepare:
+    """Overrides -> the task's work; each call gets a run folder of its own, in the order of their names."""
+    monkeypatch.chdir(tmp_path)
+    numbers = itertools.count()
+
+    def prepare(*overrides: str) -> Callable[[], float | None]:
+        folder = f"{tmp_path}/${{output_root}}/${{name}}/seed${{seed}}/run{next(numbers)}"
+        cfg = composed_whole(*overrides, cwd=str(tmp_path), output_dir=folder)
+        return tasks.prepare(passed(without_hydra(cfg)))
+
+    return prepare

@@ -14,7 +14,7 @@ from oar_lightning.planning import PlanConfig
 from oar_lightning.planning.job import Job, plan_job, propose
 from oar_lightning.planning.memory import Plan
 from oar_lightning.policy.pretrained import PretrainedPolicy
-from oar_lightning.tasks.plan import read_job
+from oar_lightning.wiring.plan import read_job
 
 SMALL = ["update.problems=8", "rollout.max_new_tokens=24"]
 """Fewer and shorter completions, for time."""

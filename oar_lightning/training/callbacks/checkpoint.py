@@ -35,7 +35,7 @@ FOLDERS = "step_*.ckpt"
 
 
 class RandomState(L.Callback):
-    """Saves the states of torch's, numpy's and Python's generators, which Lightning does not: those of each rank.
+    """Saves the states of the random generators of torch, numpy and Python, for each rank. Lightning does not.
 
     Plain types only, so that checkpoints load with `weights_only`.
     """
@@ -56,7 +56,7 @@ class RandomState(L.Callback):
 
     def on_load_checkpoint(self, trainer: L.Trainer, module: L.LightningModule, checkpoint: dict[str, Any]) -> None:
         states = checkpoint.get("random_state")
-        # on another number of ranks some share a state: what a step samples is seeded anew, only dropout draws from here
+        # with another number of ranks some get the same state; only dropout draws from it, sampling is seeded by step
         self._loaded = states and states[rank() % len(states)]
 
     def on_train_start(self, trainer: L.Trainer, module: L.LightningModule) -> None:
@@ -76,18 +76,21 @@ class RunIdentity(L.Callback):
     """Carries the MLflow run id in the checkpoint, so that a resumed run continues the same MLflow run."""
 
     def __init__(self, run_id: Callable[[], str | None]) -> None:
-        self.run_id = run_id  # a function: a run that started without its server gets its id later
+        self.run_id = run_id  # a function, since a run that started without its server gets its id later
 
     def on_save_checkpoint(self, trainer: L.Trainer, module: L.LightningModule, checkpoint: dict[str, Any]) -> None:
         checkpoint["mlflow_run_id"] = self.run_id()
 
 
 class LastCheckpoint(ModelCheckpoint):
-    """``last.ckpt``, replaced every n optimizer steps, at the end of training and on an orderly stop; the one before it stays
-    as ``previous.ckpt``. Where training goes on from ``previous.ckpt``, the last one being damaged, that one is replaced first.
+    """Writes ``last.ckpt`` every n optimizer steps, at the end of training and on an orderly stop.
 
-    Lightning writes a checkpoint in place; here it is written aside and renamed, so that a kill leaves the former one. One that
-    cannot be written (a full disk) is an error in the log, and training goes on, unless it is the last one of this process.
+    The checkpoint before it stays as ``previous.ckpt``. A run that resumed from ``previous.ckpt``, because ``last.ckpt`` was
+    damaged, replaces ``last.ckpt`` first.
+
+    Each checkpoint is written under another name and then renamed, so that a kill leaves the former one whole (Lightning
+    writes in place). If a checkpoint cannot be written (a full disk), this is logged as an error and training goes on, unless
+    it is the last one of this process.
     """
 
     def __init__(self, folder: Path, every_n_steps: int) -> None:
@@ -102,11 +105,11 @@ class LastCheckpoint(ModelCheckpoint):
         self._step = trainer.global_step
         self._last_is_good = trainer.ckpt_path is None or Path(trainer.ckpt_path) != self.folder / PREVIOUS
         if trainer.is_global_zero:
-            self._clear()  # what a killed process has left half written: the run's folder is held by this one
+            self._clear()  # what a killed process left unfinished; this process holds the folder's lock
 
     def on_train_batch_end(self, trainer: L.Trainer, *_: Any) -> None:
         step = trainer.global_step
-        if step == self._step:  # between the micro-batches of an optimizer step
+        if step == self._step:  # a slot that is not the last of its optimizer step
             return
         self._step = step
         if (self.every and step % self.every == 0) or step == trainer.max_steps or trainer.should_stop:
@@ -114,62 +117,63 @@ class LastCheckpoint(ModelCheckpoint):
 
     def save(self, trainer: L.Trainer) -> None:
         self.folder.mkdir(parents=True, exist_ok=True)
-        aside = self.folder / all_gather(f".{LAST}.{os.getpid()}")[0]  # all ranks write into the same where each has a part
+        # one name for all ranks: with DeepSpeed each writes its part there
+        written = self.folder / all_gather(f".{LAST}.{os.getpid()}")[0]
         with write_errors(trainer) as errors:
-            trainer.save_checkpoint(aside)
-        told = first_of_all(errors)
-        if told is None and trainer.is_global_zero:
+            trainer.save_checkpoint(written)
+        problem = first_problem(errors)
+        if problem is None and trainer.is_global_zero:
             try:
-                self._put_in_place(trainer, aside)
+                self._put_in_place(trainer, written)
             except OSError as error:
                 errors.append(error)
-        told = told or first_of_all(errors)
-        if told is None:
+        problem = problem or first_problem(errors)
+        if problem is None:
             return
         if trainer.is_global_zero:
-            remove(aside)
-        if trainer.should_stop or trainer.global_step == trainer.max_steps:  # this one must not be missed
-            raise errors[0] if errors else OSError(told)
+            remove(written)
+        if trainer.should_stop or trainer.global_step == trainer.max_steps:  # the last one of this process must not be lost
+            raise errors[0] if errors else OSError(problem)
         if trainer.is_global_zero:
-            log.error("step %d: no checkpoint could be written (%s); training goes on", trainer.global_step, told)
+            log.error("step %d: no checkpoint could be written (%s); training goes on", trainer.global_step, problem)
 
-    def _put_in_place(self, trainer: L.Trainer, aside: Path) -> None:
-        if aside.is_dir():
+    def _put_in_place(self, trainer: L.Trainer, written: Path) -> None:
+        if written.is_dir():
             run_id = next((c.run_id() for c in trainer.callbacks if isinstance(c, RunIdentity)), None)
             layout = adapt(trainer).layout
             assert layout is not None, "only strategies that divide their checkpoints write folders"
-            complete_folder(aside, trainer.global_step, run_id, layout)
-            self._put_folder_in_place(aside, trainer.global_step)
+            complete_folder(written, trainer.global_step, run_id, layout)
+            self._put_folder_in_place(written, trainer.global_step)
         else:
-            self._put_file_in_place(aside)
+            self._put_file_in_place(written)
         self._last_is_good = True
 
-    def _put_file_in_place(self, aside: Path) -> None:
-        """At any moment there is a whole ``last.ckpt``."""
-        last, spare = self.folder / LAST, self.folder / f".{PREVIOUS}.{os.getpid()}"
+    def _put_file_in_place(self, written: Path) -> None:
+        """Rename so that there is a whole ``last.ckpt`` at any moment."""
+        last, temporary = self.folder / LAST, self.folder / f".{PREVIOUS}.{os.getpid()}"
         if last.exists() and self._last_is_good:
-            spare.unlink(missing_ok=True)
-            os.link(last, spare)
-            os.replace(spare, self.folder / PREVIOUS)
-        os.replace(aside, last)
+            temporary.unlink(missing_ok=True)
+            os.link(last, temporary)
+            os.replace(temporary, self.folder / PREVIOUS)
+        os.replace(written, last)
 
-    def _put_folder_in_place(self, aside: Path, step: int) -> None:
-        """The same for DeepSpeed's, in which each rank has written its part: a folder cannot be replaced, a link to it can."""
+    def _put_folder_in_place(self, written: Path, step: int) -> None:
+        """The same for DeepSpeed's folders. A folder cannot be replaced in one step, but a link to it can."""
         last = self.folder / LAST
-        folder = aside.rename(self.folder / FOLDERS.replace("*", f"{step:06d}_{secrets.token_hex(4)}"))
+        folder = written.rename(self.folder / FOLDERS.replace("*", f"{step:06d}_{secrets.token_hex(4)}"))
         if last.is_symlink() and self._last_is_good:
             self._link(self.folder / PREVIOUS, last.readlink())
         self._link(last, Path(folder.name))
         self._clear()
 
     def _link(self, name: Path, to: Path) -> None:
-        spare = name.with_name(f".{name.name}.{os.getpid()}")
-        spare.unlink(missing_ok=True)
-        spare.symlink_to(to)
-        os.replace(spare, name)
+        temporary = name.with_name(f".{name.name}.{os.getpid()}")
+        temporary.unlink(missing_ok=True)
+        temporary.symlink_to(to)
+        os.replace(temporary, name)
 
     def _clear(self) -> None:
-        """Remove what was written aside and not put in place, and folders that no link leads to any more."""
+        """Remove unfinished checkpoints, and folders that no link leads to any more."""
         kept = {self.folder / name.readlink() for name in (self.folder / LAST, self.folder / PREVIOUS) if name.is_symlink()}
         for path in {*self.folder.glob(FOLDERS), *self.folder.glob(f".{LAST}.*"), *self.folder.glob(f".{PREVIOUS}.*")} - kept:
             remove(path)
@@ -183,8 +187,10 @@ class LastCheckpoint(ModelCheckpoint):
 
 @contextlib.contextmanager
 def write_errors(trainer: L.Trainer) -> Iterator[list[OSError]]:
-    """Within, a file of a checkpoint that cannot be written is an entry of the list: raised on the spot, it would leave the
-    other ranks waiting for this one."""
+    """A block in which a checkpoint file that cannot be written becomes an entry of the yielded list.
+
+    An error raised on the spot would leave the other ranks waiting for this one.
+    """
     owner, method = adapt(trainer).checkpoint_writer
     write, errors = getattr(owner, method), []
 
@@ -192,7 +198,7 @@ def write_errors(trainer: L.Trainer) -> Iterator[list[OSError]]:
         path = named["path"] if "path" in named else arguments[1]
         try:
             write(*arguments, **named)
-        except (OSError, RuntimeError) as error:  # torch's own writer has no other words for a full disk than its place in C++
+        except (OSError, RuntimeError) as error:  # torch reports a full disk as a RuntimeError that names a line of C++
             remove(Path(path))
             errors.append(error if isinstance(error, OSError) else OSError(f"{Path(path).name}: {str(error).splitlines()[0]}"))
 
@@ -200,13 +206,13 @@ def write_errors(trainer: L.Trainer) -> Iterator[list[OSError]]:
         yield errors
 
 
-def first_of_all(errors: list[OSError]) -> str | None:
-    """The first rank's first error. All have to call it."""
-    return next((told for told in all_gather(str(errors[0]) if errors else None) if told is not None), None)
+def first_problem(errors: list[OSError]) -> str | None:
+    """The first error of the first rank that has one. All ranks have to call it."""
+    return next((problem for problem in all_gather(str(errors[0]) if errors else None) if problem is not None), None)
 
 
 def remove(path: Path) -> None:
-    """Remove a file, a link or a folder; what cannot be removed of a folder now goes the next time."""
+    """Remove a file, a link or a folder. What cannot be removed of a folder is left for the next time."""
     if path.is_dir() and not path.is_symlink():
         shutil.rmtree(path, ignore_errors=True)
     else:
@@ -214,8 +220,10 @@ def remove(path: Path) -> None:
 
 
 class FinalWeights(L.Callback):
-    """The model's weights at the end of training where the model holds a part of them only (ZeRO-3): on the first rank and
-    the CPU; `state` is None elsewhere."""
+    """Gathers the model's weights at the end of training where each rank holds a part of them (ZeRO-3).
+
+    `state` has them on the CPU of rank 0, and is None otherwise.
+    """
 
     def __init__(self) -> None:
         self.state: dict[str, torch.Tensor] | None = None
@@ -227,16 +235,16 @@ class FinalWeights(L.Callback):
         with strategy.gathered_parameters():
             if trainer.is_global_zero:
                 state = module.model.state_dict()
-                # by their places in memory: tied weights stay one, which is saved once
+                # by address: tied weights stay one tensor, which is saved once
                 copies = {v.data_ptr(): v.detach().to("cpu", copy=True) for v in state.values()}
                 self.state = {name: copies[v.data_ptr()] for name, v in state.items()}
 
 
 class GracefulStop(L.Callback):
-    """Ends training after the current optimizer step on SIGINT or SIGTERM, and on SIGUSR1 where Slurm may be told to send it
-    before a job's time is over; a second SIGINT interrupts at once.
+    """Ends training after the current optimizer step on SIGINT or SIGTERM; a second SIGINT interrupts at once.
 
-    `received` is the signal that ended training, or None.
+    Under Slurm SIGUSR1 counts too, which it can send before a job's time is over. `received` is the signal that ended
+    training, or None.
     """
 
     def __init__(self) -> None:
@@ -257,8 +265,8 @@ class GracefulStop(L.Callback):
         log.warning("%s: finishing this step, then saving a checkpoint", signal.Signals(number).name)
 
     def on_train_batch_end(self, trainer: L.Trainer, module: L.LightningModule, *_: Any) -> None:
-        if trainer.global_step != self._step:  # not between micro-batches
-            # a signal may reach one rank only, or one of them a step earlier
+        if trainer.global_step != self._step:  # the last slot of an optimizer step
+            # a signal may reach one rank only, or one rank a step earlier
             self.received = next((number for number in all_gather(self.received) if number is not None), None)
             trainer.should_stop = trainer.should_stop or self.received is not None
         self._step = trainer.global_step
@@ -270,7 +278,7 @@ class GracefulStop(L.Callback):
         self._restore()
 
     def _restore(self) -> None:
-        # not in teardown: Lightning has put back the handlers of before `fit` by then
+        # not in teardown: Lightning restores the handlers of before `fit` earlier
         for number, handler in self._former.items():
             signal.signal(number, handler)
         self._former = {}

@@ -12,8 +12,8 @@ from omegaconf import DictConfig, open_dict
 
 from oar_lightning.planning import PlanConfig
 from oar_lightning.planning.job import plan_job, propose, set_start
-from oar_lightning.tasks.plan import read_job
 from oar_lightning.training.module import PolicyOptimization
+from oar_lightning.wiring.plan import read_job
 from oar_lightning.wiring.run import Run
 
 log = logging.getLogger(__name__)

@@ -16,9 +16,9 @@ from oar_lightning.credit.scorers import OarG
 from oar_lightning.planning import PlanConfig
 from oar_lightning.planning.config import LEAST_BUDGET
 from oar_lightning.planning.job import plan_job, propose
-from oar_lightning.tasks.auto_budgets import set_start_from_plan
-from oar_lightning.tasks.plan import read_job
 from oar_lightning.training.slots import UpdatePlan
+from oar_lightning.wiring.auto_budgets import set_start_from_plan
+from oar_lightning.wiring.plan import read_job
 
 SMALL = ("update.problems=8", "rollout.max_new_tokens=24")
 """Fewer and shorter completions, for time."""
