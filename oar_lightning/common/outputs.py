@@ -1,4 +1,4 @@
-"""Files that a task writes at its end, checked at its beginning."""
+"""Output files of tasks: a task writes them at its end, but checks them at its start."""
 
 from __future__ import annotations
 
@@ -8,10 +8,10 @@ from oar_lightning.common.config_check import ConfigError
 
 
 def output_path(value: str | None, key: str) -> Path | None:
-    """The path that a setting names, its folder made; None stays.
+    """The path that a setting names, after its folder was created; None stays None.
 
     Raises:
-        ConfigError: where the folder cannot be made.
+        ConfigError: where the folder cannot be created.
     """
     if value is None:
         return None

@@ -1,6 +1,6 @@
 """What `python -m oar_lightning task=...` can do, one file a task.
 
-Each has ``prepare(cfg) -> work``: it checks and builds everything that is quick, so that a bad config is told at once, and
+Each has ``prepare(cfg) -> work``. It checks the config and builds what is quick, so that a bad config fails at once. It
 returns the long work as a function without arguments, which returns the job's objective or None.
 """
 

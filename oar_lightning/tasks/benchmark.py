@@ -41,7 +41,7 @@ log = logging.getLogger(__name__)
 
 @dataclass(frozen=True)
 class _RewardsOnly:
-    """In place of a rollout stage where completions are random tokens."""
+    """Stands in for a rollout stage where completions are random tokens."""
 
     rewards: Rewards
 
@@ -114,7 +114,7 @@ def run(
 
 
 def machine(workload: Workload) -> str:
-    """What it ran on, in words."""
+    """The machine that it ran on, in words."""
     model = workload.policy.model
     device = next(model.parameters()).device
     where = torch.cuda.get_device_name(device) if device.type == "cuda" else f"{torch.get_num_threads()} threads"

@@ -1,4 +1,4 @@
-"""task=evaluate: every benchmark of data.evaluation with one policy; results are kept as they come and can be resumed."""
+"""task=evaluate: one policy on every evaluation set. Results are written as they come, and an evaluation can be resumed."""
 
 from __future__ import annotations
 
@@ -39,7 +39,7 @@ log = logging.getLogger(__name__)
 
 @dataclass(frozen=True)
 class Job:
-    """Everything the long work needs."""
+    """What the long work needs."""
 
     policy: Policy
     stage: RolloutStage
@@ -54,7 +54,7 @@ class Job:
 
 
 def prepare(cfg: DictConfig) -> Callable[[], float | None]:
-    """Check and build; the training data, the scorer and the optimizer are not looked at."""
+    """Check and build. Training data, scorer and optimizer are not read."""
     if cfg.ckpt_path is not None:
         raise ConfigError(
             f"ckpt_path={cfg.ckpt_path}: task=evaluate takes a policy, policy=hf policy.name=<run folder>/policy "
@@ -83,7 +83,7 @@ def prepare(cfg: DictConfig) -> Callable[[], float | None]:
     device = choose_device(str(cfg.trainer.accelerator))
     policy = load_policy(spec, str(cfg.task), device)
     prompt = instantiate(cfg.data.prompt, tokenizer=policy.tokenizer)
-    prompt.render(next(iter(benchmarks.values()))[0])  # a chat template that is missing should fail here
+    prompt.render(next(iter(benchmarks.values()))[0])  # a missing chat template fails here, before long work
     job = Job(
         policy=policy,
         stage=build_stage(policy, prompt, answer, rewards, engine),
@@ -130,10 +130,10 @@ def run(cfg: DictConfig, job: Job) -> float:
 
 
 def kept_results(folder: EvaluationFolder, benchmark: str, problems: Sequence[MathProblem]) -> list[ProblemResult]:
-    """The results that an earlier run left, of the first problems.
+    """The results of the first problems that an interrupted evaluation has written.
 
     Raises:
-        ConfigError: where they are about other problems.
+        ConfigError: where they belong to other problems.
     """
     file = folder.results(benchmark)
     results = file.read()

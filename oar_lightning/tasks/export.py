@@ -26,7 +26,7 @@ PREFIX = "model."
 
 
 def prepare(cfg: DictConfig) -> Callable[[], None]:
-    """Check the checkpoint; the policy's settings are those that the run had."""
+    """Check the checkpoint. `policy=...` has to be that of the run."""
     checkpoint = find_checkpoint(cfg)
     if checkpoint is None:
         raise ConfigError("task=export needs a checkpoint: give ckpt_path=<run folder or checkpoint>")
@@ -39,7 +39,7 @@ def prepare(cfg: DictConfig) -> Callable[[], None]:
 
 
 def put_weights(policy: Policy, saved: Saved) -> None:
-    """Put the checkpoint's weights in place of the policy's; those that were not trained (LoRA) are not in it.
+    """Load the checkpoint's weights into the policy. Frozen weights (LoRA) are not in it and stay.
 
     Raises:
         ConfigError: where they do not fit.
@@ -61,7 +61,7 @@ def export(policy: Policy, saved: Saved, folder: Path) -> None:
 
 
 def read_weights(saved: Saved) -> dict[str, Tensor]:
-    """The whole weights of the policy, on the CPU."""
+    """All trained weights of the checkpoint, on the CPU."""
     if saved.layout is not None:
         state = consolidated_weights(saved.checkpoint)
     else:

@@ -34,7 +34,7 @@ log = logging.getLogger(__name__)
 
 
 def prepare(cfg: DictConfig) -> Callable[[], float | None]:
-    """Check, read the completions and load the policy; no data preset is looked at but for its prompt."""
+    """Check, read the completions and load the policy. Of the data preset only the prompt is read."""
     config: ScoreConfig = instantiate(cfg.score, _convert_="all")
     if not config.files:
         raise ConfigError("score.files is empty: name the JSONL files of the completions, e.g. score.files=[outputs.jsonl]")
@@ -55,7 +55,7 @@ def prepare(cfg: DictConfig) -> Callable[[], float | None]:
     device = choose_device(str(cfg.trainer.accelerator))
     policy = load_policy(spec, str(cfg.task), device)
     stage = build_stage(policy, instantiate(cfg.data.prompt, tokenizer=policy.tokenizer), answer, rewards)
-    stage.prompt.render(recorded[0].problem)  # a chat template that is missing should fail here
+    stage.prompt.render(recorded[0].problem)  # a missing chat template fails here, before long work
     completion_scorer = CompletionScorer(policy, stage, as_scorer(scorer), gate, advantage, config, dropped)
     precision = mixed_precision(cfg.trainer.get("precision"), device)
     return lambda: run(completion_scorer, recorded, output, precision)
@@ -90,7 +90,7 @@ def run(
 
 @contextlib.contextmanager
 def opened(output: Path) -> Iterator[TextIO]:
-    """The output to write text to, compressed where its name says so."""
+    """The output file, opened for text; compressed where its name ends with .gz."""
     output.parent.mkdir(parents=True, exist_ok=True)
     with output.open("xb") as raw:
         packed = gzip.GzipFile("", "wb", fileobj=raw, mtime=0) if output.suffix == ".gz" else raw
@@ -110,7 +110,7 @@ def heatmap_path(output: Path, number: int) -> Path:
 
 
 def report(scorer: CompletionScorer, summary: ScoreSummary, output: Path, pages: int) -> None:
-    """Print the summary; what was left out goes to the log too."""
+    """Print the summary. What was left out is logged too."""
     if scorer.skipped:
         log.warning("score.files: left out %s", dict(scorer.skipped))
     if summary.changed:

@@ -20,7 +20,7 @@ from oar_lightning.tracking.mlflow_logger import FOLDER, short
 
 @dataclass(frozen=True)
 class Synced:
-    """What became of one journal: counts of records, and a note where something is left."""
+    """The outcome for one journal: counts of records, and a note where some are left."""
 
     folder: Path
     run_id: str | None
@@ -75,7 +75,7 @@ def deliver(delivery: Delivery) -> Synced:
     before, problem = delivery.left(), ""
     try:
         delivery.deliver()
-    except Exception as error:  # one run's trouble must not keep the others from being delivered; it goes to the table
+    except Exception as error:  # an error of one run must not stop the delivery of the others; the table shows it
         problem = short(error)
     left, refused = delivery.left(), delivery.refused()
     if refused:
@@ -84,7 +84,7 @@ def deliver(delivery: Delivery) -> Synced:
 
 
 def table(folder: Path, synced: list[Synced]) -> Table:
-    """The runs with something to tell."""
+    """One line for each run that had something to deliver."""
     rows = Table(title=f"Delivered to MLflow from {folder}")
     for heading in ("run folder", "MLflow run", "delivered", "left"):
         rows.add_column(heading, justify="right" if heading in ("delivered", "left") else "left", overflow="fold")

@@ -52,14 +52,14 @@ def prepare(cfg: DictConfig) -> Callable[[], float | None]:
 
 
 def claim(run_dir: Path) -> None:
-    """Hold the run's folder until this process ends, however it does.
+    """Lock the run's folder until this process ends, in whatever way.
 
     Raises:
         ConfigError: where another process holds it.
     """
     own = job_folder()
     if not is_first_rank() or (own is not None and own.resolve() == run_dir.resolve()):
-        return  # a job's folder is held by who started it
+        return  # the sweep that started a job holds its folder
     if not FileLock(run_dir / "run.lock").acquire(wait=False):
         raise ConfigError(
             f"another process is training in {run_dir}; wait for its end or stop it, or start a run of your own without "
@@ -78,7 +78,7 @@ def fit(cfg: DictConfig, job: Run, run_dir: Path, saved: Saved | None) -> float 
         job.tracker.write_text("config.yaml", OmegaConf.to_yaml(cfg, resolve=True))
         log.info("run folder: %s", run_dir)
         forget_errors(run_dir)
-        report_lost_ranks(job.trainer, lambda: lost(job, run_dir))
+        report_lost_ranks(job.trainer, lambda: on_rank_lost(job, run_dir))
         job.trainer.fit(job.module, job.datamodule, ckpt_path=saved and str(saved.checkpoint), weights_only=True)
         return finish(cfg, job, run_dir)
     except BaseException as error:
@@ -92,14 +92,14 @@ def fit(cfg: DictConfig, job: Run, run_dir: Path, saved: Saved | None) -> float 
         raise
 
 
-def lost(job: Run, run_dir: Path) -> None:
-    """What is left to do when another rank has died and this one waits for it in vain."""
+def on_rank_lost(job: Run, run_dir: Path) -> None:
+    """Log and record that another rank has died while this one waits for it."""
     log.error("%s", failed_rank(job, run_dir) or "another rank has ended without an error")
     job.tracker.close("FAILED")
 
 
 def failed_rank(job: Run, run_dir: Path) -> str | None:
-    """Which other rank ended this one's training, and how; None where none is known to have."""
+    """Which other rank failed first, and how; None if none is known."""
     first, own = first_error(run_dir), job.trainer.global_rank
     if first is not None and first.rank != own:
         return f"rank {first.rank} failed first: {first.what}"
@@ -114,7 +114,7 @@ def finish(cfg: DictConfig, job: Run, run_dir: Path) -> float | None:
         where = run_dir / "checkpoints" / "last.ckpt"
         log.warning("stopped at step %d; to go on, repeat the command with ckpt_path=%s", job.trainer.global_step, where)
         if not job.trainer.is_global_zero:
-            sys.exit(0)  # without an error code: the first would take it for a failure while it is still at work
+            sys.exit(0)  # 0, since rank 0 is still at work and would take another code for a failure
         told_to_end = job.stop.received != signal.SIGINT
         if told_to_end and by_srun() and job_folder() is None:
             requeue()
@@ -122,7 +122,7 @@ def finish(cfg: DictConfig, job: Run, run_dir: Path) -> float | None:
     folder = Path(cfg.export_to).expanduser() if cfg.export_to else run_dir / "policy"
     if job.trainer.is_global_zero:
         policy, weights = job.policy, job.weights.state
-        if weights is not None and has_adapters(policy.model):  # they cannot be merged where each rank holds a part
+        if weights is not None and has_adapters(policy.model):  # adapters cannot be merged where each rank holds a part
             policy = bare_policy(cfg)
             policy.model.load_state_dict(weights)
             weights = None

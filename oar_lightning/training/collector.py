@@ -1,7 +1,4 @@
-"""Problems -> completions, judged and with credit: the first half of a step.
-
-The policy samples, the rewards are judged and the credit assigned; what the second half learns from is an `Experience`.
-"""
+"""The first half of a step: problems -> completions -> rewards -> credit. The second half learns from the `Experience`."""
 
 from __future__ import annotations
 
@@ -31,9 +28,9 @@ from oar_lightning.types import Credit, MathProblem, Rollouts
 
 
 class Collected(NamedTuple):
-    """A batch of rollouts with its credit, and what was noted on the way.
+    """A batch of rollouts with its credit, and what was measured meanwhile.
 
-    `metrics` are means and totals, `seconds` those of each phase, `largest` values of which the largest rank's counts.
+    `metrics` are means and totals; `seconds` is the duration of each phase; of `largest`, the maximum over ranks is logged.
     """
 
     experience: Experience
@@ -43,7 +40,7 @@ class Collected(NamedTuple):
 
 
 class ExperienceCollector:
-    """A policy that samples, is judged and is given credit.
+    """Samples completions, judges them and assigns credit.
 
     Args:
         model: the policy.
@@ -68,8 +65,8 @@ class ExperienceCollector:
     def collect(self, problems: tuple[MathProblem, ...], step: int) -> Collected:
         """Sample completions, judge them, assign credit.
 
-        What is drawn depends on (seed, step, the problem's place) alone: runs that differ in method only start from the same
-        completions, however many ranks share the problems.
+        The draws depend on (seed, step, the problem's place) alone. So runs that differ in method only begin with the same
+        completions, whatever the number of ranks.
         """
         seeds = [derive_seed(self.seed, "rollout", step, rank() + world_size() * i) for i in range(len(problems))]
         rollouts = self.stage(self.model, problems, self.method.update.group_size, self.method.sampling, seeds, step)
@@ -89,9 +86,9 @@ class ExperienceCollector:
         return Collected(experience, metrics, seconds, {"credit/seconds": score_seconds})
 
     def _advantages_over_ranks(self, rollouts: Rollouts) -> Tensor:
-        """The advantages [B] of this rank's completions, normalised over the batch of all ranks where that is asked for.
+        """The advantages [B] of this rank's completions, computed from the rewards of all ranks (`advantage.scale=batch`).
 
-        The groups are put into the order that they have on one rank, so that sums round alike.
+        The groups are put into the order that they have on one rank, so that sums round in the same way.
         """
         size = rollouts.group_size
         groups = [list(terms.split(size)) for terms in all_gather(rollouts.reward_terms.cpu())]
@@ -104,7 +101,7 @@ class ExperienceCollector:
         return group_advantages(reward_terms, weights, group_size, self.method.advantage)
 
     def assign_credit(self, rollouts: Rollouts, advantages: Tensor) -> Credit:
-        """A_{i,t} = A_i w_t. Completions with advantage 0 are not scored: no weight could change them."""
+        """Token advantages A_{i,t} = A_i w_t (arXiv 2601.07408). Completions with A_i = 0 are not scored."""
         importance = torch.zeros(rollouts.token_ids.shape, device=rollouts.token_ids.device)
         active = (advantages != 0).nonzero().flatten()
         self.method.scorer.metrics = {}
@@ -118,7 +115,10 @@ class ExperienceCollector:
 
     @torch.no_grad()
     def _with_states(self, rollouts: Rollouts) -> Rollouts:
-        """Where old log-probabilities will be needed and the engine left no states: one pass for them and for the scorer."""
+        """Add prediction states where several steps per batch need old log-probabilities and the engine left none.
+
+        One pass then serves both these and the scorer.
+        """
         if self.method.update.steps_per_rollout == 1 or rollouts.prediction_states is not None:
             return rollouts
         if not states_fit(self.model, rollouts.token_ids.numel()):
@@ -133,14 +133,16 @@ class ExperienceCollector:
         return dataclasses.replace(rollouts, prediction_states=states)
 
     def _with_logprobs(self, rollouts: Rollouts) -> Rollouts:
-        """Old log-probabilities where a later step needs them (in a single step the policy's own are the old ones),
-        reference ones where the loss has a KL term. The prediction states and the tokens' places in the text are dropped:
-        nothing reads them any more."""
+        """Add what the loss reads, and drop what only scoring has read (prediction states, token spans).
+
+        Old log-probabilities are needed with several steps per batch (in a single step the policy's own are the old ones),
+        reference log-probabilities with a KL term.
+        """
         changes: dict[str, Any] = {"prediction_states": None, "token_spans": ()}
         if self.method.update.steps_per_rollout > 1:
             changes["old_logprobs"] = self.detached_logprobs(self.model, rollouts)
         if self.method.loss.kl_coef:
-            rollouts = dataclasses.replace(rollouts, prediction_states=None)  # they are the policy's own
+            rollouts = dataclasses.replace(rollouts, prediction_states=None)  # the states are the policy's, not the reference's
             if self.reference is not None:
                 reference = self.reference.to(rollouts.token_ids.device, self.model.dtype)
                 changes["ref_logprobs"] = self.detached_logprobs(reference, rollouts)
@@ -164,7 +166,10 @@ class ExperienceCollector:
         return out
 
     def _in_parts(self, rollouts: Rollouts, work: Callable[[Rollouts], Tensor]) -> Iterator[tuple[Tensor, Tensor]]:
-        """Rows, and what comes of `work` on them: in as many parts as the update has micro-batches, with its budget."""
+        """Run `work` on as many parts of the rows as the update has micro-batches, within its token budget.
+
+        Yields the rows of a part and the result.
+        """
         update = self.method.update
         parts = split_rows(torch.arange(len(rollouts)), update.minibatches * update.microbatches)
 

@@ -1,4 +1,4 @@
-"""The LightningDataModule: slots for RL, batches of demonstrations for warm starts, sharded by rank."""
+"""The LightningDataModule: problems in a seeded order, divided among ranks, as loader items."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ from oar_lightning.data.stream import Keep, ProblemSource, ProblemStream, keep_a
 
 
 class LoaderPlan(Protocol):
-    """How an optimizer step takes its problems from the stream."""
+    """How the optimizer steps of a module take problems from the stream: `UpdatePlan` (slots) or `SupervisedConfig`."""
 
     @property
     def microbatches(self) -> int:
@@ -28,7 +28,7 @@ class LoaderPlan(Protocol):
 
 
 class MathDataModule(L.LightningDataModule):
-    """Training problems as a loader of `steps` optimizer steps, as `plan` divides them."""
+    """The training problems of `steps` optimizer steps, divided as `plan` says."""
 
     def __init__(self, train: ProblemSource, seed: int, steps: int, plan: LoaderPlan, keep: Keep = keep_all) -> None:
         super().__init__()
@@ -40,7 +40,7 @@ class MathDataModule(L.LightningDataModule):
         self.stream: ProblemStream | None = None
 
     def setup(self, stage: str) -> None:
-        # half precisions convert the tensors of a batch; slots and problems hold none, and Lightning refuses frozen dataclasses
+        # half precision would convert the tensors of a batch: here are none, and Lightning refuses frozen dataclasses
         self.trainer.precision_plugin.convert_input = lambda batch: batch
 
     def train_dataloader(self) -> Any:
@@ -51,7 +51,7 @@ class MathDataModule(L.LightningDataModule):
 
     @property
     def dropped(self) -> dict[str, int]:
-        """How many training problems were passed over so far, by reason."""
+        """How many training problems were dropped so far, by reason."""
         return {} if self.stream is None else dict(self.stream.dropped)
 
     def metrics(self) -> dict[str, float]:
@@ -59,9 +59,9 @@ class MathDataModule(L.LightningDataModule):
         return {f"data/dropped/{reason.replace(' ', '_')}": float(count) for reason, count in self.dropped.items()}
 
     def transfer_batch_to_device(self, batch: Any, device: torch.device, dataloader_idx: int) -> Any:
-        return batch  # the same
+        return batch  # no tensors
 
 
 def dropped_metrics(trainer: L.Trainer) -> dict[str, float]:
-    """What the trainer's data module passed over so far; nothing where its problems come from elsewhere."""
+    """Counts of the training problems that were dropped so far; empty where the trainer has another data module."""
     return trainer.datamodule.metrics() if isinstance(trainer.datamodule, MathDataModule) else {}

@@ -23,10 +23,10 @@ class Experience:
     credit: Credit
 
     def minibatch(self, slot: Slot, update: UpdatePlan, seed: int, rank: int = 0, ranks: int = 1) -> Int[Tensor, " n"]:
-        """The rows of the slot's optimizer step: all of them, or a part in an order drawn anew each inner epoch.
+        """This rank's rows of the slot's optimizer step.
 
-        The order is one of all ranks' rows, and each takes its own of a part, perhaps none: what is in an optimizer step does
-        not depend on the number of ranks.
+        The rows of all ranks are put into one random order per inner epoch and divided into mini-batches; each rank then
+        takes its own rows of the mini-batch, perhaps none. So a step's rows do not depend on the number of ranks.
         """
         size = self.rollouts.group_size
         rows = torch.arange(len(self.rollouts) * ranks)
@@ -61,5 +61,5 @@ class Experience:
 
 
 def split_rows(rows: Int[Tensor, " n"], parts: int) -> list[Int[Tensor, " m"]]:
-    """`rows` in order in `parts` pieces of nearly equal size, some empty where there are fewer rows than parts."""
+    """Divide `rows` in order into `parts` pieces of nearly equal size; some are empty where rows are fewer."""
     return list(rows.tensor_split(parts))

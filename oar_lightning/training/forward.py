@@ -1,4 +1,4 @@
-"""Log-probabilities and entropies of completions as a method reads them."""
+"""The policy's log-probabilities and entropies of completions."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What makes one algorithm different from another."""
+"""The settings by which one algorithm differs from another."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ from oar_lightning.training.slots import UpdatePlan
 
 @dataclass(frozen=True)
 class Method:
-    """What makes one algorithm different from another."""
+    """An algorithm: who gets the advantage, its loss, and how a batch of rollouts is sampled and used."""
 
     scorer: Scorer
     gate: GateConfig

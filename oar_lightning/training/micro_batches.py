@@ -1,7 +1,7 @@
-"""How the gradient of a micro-batch is made: in one pass, or in several where memory may run out.
+"""How the gradient of a micro-batch is computed: in one pass, or in several where memory runs out.
 
-Lightning averages what `training_step` returns over micro-batches and ranks. The losses here are shares that add up to the
-step's loss, so that this averaging is undone (`StrategyAdapter.loss_factor`).
+Lightning averages the losses of `training_step` over micro-batches and ranks. Here they are shares that add up to the step's
+loss, so the averaging is undone (`StrategyAdapter.loss_factor`).
 """
 
 from __future__ import annotations
@@ -37,12 +37,12 @@ ShareOfLoss = Callable[[Tensor], Share]
 
 
 class MicroBatches:
-    """One pass for each micro-batch.
+    """Makes each micro-batch in one pass.
 
     Args:
         model: the policy.
         update: its micro-batches and their token budget.
-        strategy: of the trainer; None outside of one (nothing then averages but the caller).
+        strategy: the trainer's; None without a trainer.
         log: gets the metrics of every pass.
     """
 
@@ -67,8 +67,11 @@ class MicroBatches:
         return share.loss * self._loss_factor
 
     def before_step(self) -> None:
-        """Have the optimizer move nothing where no rank has a completion to learn from: as with one rank, where no pass is
-        made, its states and the weights' decay stay as they are too."""
+        """Skip the optimizer step where no rank has a completion to learn from.
+
+        Without gradients an optimizer moves nothing: neither its states nor, by weight decay, the weights. Several ranks have
+        gradients of zero in this case (`zero_loss`), which would.
+        """
         nothing = self.passes is not None and not self.passes.of_all_ranks
         if nothing:
             self.model.zero_grad()
@@ -84,10 +87,11 @@ class MicroBatches:
         return 1.0 * self.update.microbatches if self.strategy is None else self.strategy.loss_factor(self.update.microbatches)
 
     def _empty(self) -> Tensor | None:
-        """The loss of a slot that has no rows left.
+        """The loss of a slot without rows.
 
-        Several ranks all have to take part in each backward pass. A loss scaler makes no step where the last slot has no
-        loss; it gets one without a gradient, unless no slot of the step had any.
+        With several ranks it is 0, from a true pass, since all ranks have to take part in each backward pass. With a loss
+        scaler it is a constant 0, since Lightning skips the scaler's step where the last slot has no loss; but None where the
+        whole step has no rows. Otherwise None.
         """
         if world_size() > 1:
             return zero_loss(self.model)
@@ -98,11 +102,11 @@ class MicroBatches:
 
 
 class RepeatedMicroBatches(MicroBatches):
-    """A pass that does not fit into memory is made again in parts.
+    """Repeats a pass that does not fit into memory in smaller parts.
 
-    The backward passes are made here, since one that breaks off must be continued for the gradients that it had not reached;
-    Lightning gets a loss of the right value that moves nothing. Each rank repeats by itself: what DDP sums over ranks are the
-    gradients that are there after its own backward pass.
+    The backward passes run here and not in Lightning: where one breaks off, the repetition adds only the gradients that are
+    still missing. Lightning then gets a loss of the right value and without gradient. Ranks repeat independently, since DDP
+    adds up gradients only after this rank's last backward pass.
     """
 
     def begin(self, passes: Passes) -> None:
@@ -110,7 +114,7 @@ class RepeatedMicroBatches(MicroBatches):
         self.model.zero_grad()
 
     def zero_grad(self, optimizer: torch.optim.Optimizer) -> None:
-        """Nothing: `begin` has done it, before the first pass made its gradients."""
+        """Does nothing: Lightning calls it after the first pass has made gradients. `begin` has done it before."""
 
     def run(self, micro_batch: MicroBatch, share_of_loss: ShareOfLoss) -> Tensor | None:
         if not len(micro_batch):
@@ -135,13 +139,13 @@ class RepeatedMicroBatches(MicroBatches):
 
 
 def choose_micro_batches(model: Any, update: UpdatePlan, strategy: StrategyAdapter, log: StepLog) -> MicroBatches:
-    """With `update.token_budget=auto` passes are repeated; not with DeepSpeed, whose ranks make each pass together."""
+    """`RepeatedMicroBatches` for `update.token_budget=auto`, but not with DeepSpeed, whose ranks make each pass together."""
     repeats = update.budget.auto and strategy.ranks_pass_alone
     return (RepeatedMicroBatches if repeats else MicroBatches)(model, update, strategy, log)
 
 
 def zero_loss(model: Any) -> Tensor:
-    """A loss of zero from a pass over two tokens, through the same parameters as every other pass."""
+    """A loss of 0 from a pass over two tokens. It goes through the same parameters as every other pass."""
     ids = torch.zeros(1, 2, dtype=torch.long, device=model.device)
     there = torch.ones_like(ids, dtype=torch.bool)
     logprobs, _ = token_logprobs(model, ids, there, there & torch.tensor([False, True], device=model.device))

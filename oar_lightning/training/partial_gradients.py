@@ -1,4 +1,4 @@
-"""Gradients of a backward pass that broke off."""
+"""Which gradients a backward pass that broke off has already added."""
 
 from __future__ import annotations
 
@@ -9,8 +9,10 @@ from torch.nn import Parameter
 
 
 class PartialGradients:
-    """Which parameters have their gradient of which rows: a backward pass that breaks off has reached some of them, and what
-    it gave them counts."""
+    """For each row of a micro-batch, the parameters that still lack its gradient.
+
+    A backward pass that runs out of memory has reached some parameters. Their gradients stay and must not be added twice.
+    """
 
     def __init__(self, parameters: Sequence[Parameter], rows: int) -> None:
         self._missing = dict.fromkeys(range(rows), tuple(parameters))
@@ -18,8 +20,10 @@ class PartialGradients:
 
     @contextlib.contextmanager
     def of(self, rows: Sequence[int]) -> Iterator[dict[str, tuple[Parameter, ...]]]:
-        """A block that makes one backward pass for rows that share their history; gives the arguments for `Tensor.backward`
-        with which it leaves out the parameters that an earlier one has reached."""
+        """A block for one backward pass over rows that were in the same passes before.
+
+        Yields the arguments of `Tensor.backward` by which it leaves out the parameters that an earlier pass has reached.
+        """
         missing = self._missing[rows[0]]
         reached: set[int] = set()
         hooks = [p.register_post_accumulate_grad_hook(lambda p: reached.add(id(p))) for p in missing]

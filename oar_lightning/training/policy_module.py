@@ -1,4 +1,4 @@
-"""What every training module has: a policy, its optimizer, and checkpoints without what is not trained."""
+"""What both training modules share: a policy, its optimizer, and checkpoints without frozen weights."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ from oar_lightning.training.schedule import Schedule
 
 
 class PolicyModule(L.LightningModule):
-    """A policy under training.
+    """A policy that is trained.
 
     Args:
         policy: the model and its tokenizer.

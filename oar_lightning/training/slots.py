@@ -1,4 +1,4 @@
-"""How a batch of rollouts is divided into optimizer steps and micro-batches, and the loader that says whose turn it is."""
+"""How a batch of rollouts is divided into optimizer steps and slots, and the loader that yields the slots."""
 
 from __future__ import annotations
 
@@ -14,18 +14,18 @@ from oar_lightning.types import MathProblem
 
 @dataclass(frozen=True)
 class UpdatePlan:
-    """How many optimizer steps and micro-batches one batch of rollouts is used for.
+    """How many optimizer steps a batch of rollouts is used for, and how many micro-batches each has.
 
     Args:
         problems: problems per batch of rollouts, those of all ranks together.
         group_size: completions per problem.
-        inner_epochs: passes over a batch of rollouts (mu).
-        minibatches: optimizer steps per pass.
-        microbatches: forward-backward passes per optimizer step at most; does not change its gradient, bounds its memory.
-        token_budget: padded tokens of one pass; as few passes are made as keep within it. Where `microbatches` are too few
-            for that, their sizes are even (and `update/microbatch_tokens` exceeds it). None: always so many passes. `auto`:
-            halved where memory runs out; what then exceeds it is divided further (see `TokenBudget`).
-        compile: `torch.compile` the decoder of these passes; the first steps then take minutes.
+        inner_epochs: how often a batch of rollouts is used (mu in 2402.03300).
+        minibatches: optimizer steps per inner epoch.
+        microbatches: micro-batches per optimizer step at most; bounds memory, does not change the gradient.
+        token_budget: padded tokens of one pass. As few micro-batches are made as stay within it; where `microbatches` are too
+            few for that, their sizes are even (and `update/microbatch_tokens` exceeds the budget). None: always
+            `microbatches`. `auto`: halved where memory runs out; a micro-batch above it then takes several passes.
+        compile: `torch.compile` the decoder of the update's passes; the first steps then take minutes.
     """
 
     problems: int = 32
@@ -72,7 +72,10 @@ class UpdatePlan:
 
 @dataclass(frozen=True)
 class Slot:
-    """One micro-batch's turn. ``problems`` is filled in the first slot of a batch of rollouts, empty in the others."""
+    """One loader item: one call of `training_step`, which makes one micro-batch.
+
+    ``problems`` is filled in the first slot of a batch of rollouts and empty in the others.
+    """
 
     problems: tuple[MathProblem, ...]
     rollout: int
@@ -86,8 +89,10 @@ class Slot:
 
 
 class SlotLoader:
-    """Yields the slots of `steps` optimizer steps. Has a length (else Lightning prefetches one item and the saved
-    position is one too far) and a state of plain types."""
+    """Yields the slots of `steps` optimizer steps; its state has plain types.
+
+    It has a length, since otherwise Lightning prefetches one item and the saved position is one too far.
+    """
 
     def __init__(self, stream: ProblemStream, plan: UpdatePlan, steps: int) -> None:
         self.stream = stream

@@ -33,11 +33,11 @@ class PhaseClock:
         self._since = time.perf_counter()
 
     def start(self) -> None:
-        """The update goes on from here; what came before is not counted, or has its own clock."""
+        """Count the update's seconds from here on."""
         self._since = time.perf_counter()
 
     def lap(self) -> None:
-        """Count the time up to here as the update's; an evaluation that follows is none of it."""
+        """Add the seconds since the last call to the update's. (What follows, such as an evaluation, is not counted.)"""
         now = time.perf_counter()
         self.current["update"] = self.current.get("update", 0.0) + now - self._since
         self._since = now
@@ -51,9 +51,9 @@ class PhaseClock:
 
 
 class StepLog(L.Callback):
-    """Gathers one optimizer step's metrics and logs them when it is over, exact for any number of micro-batches and ranks.
+    """Collects the metrics of one optimizer step and logs them at its end, exact for any number of micro-batches and ranks.
 
-    Token budgets that are `auto` become the smallest of all ranks at each step's end, and are logged with it.
+    At each step's end all ranks take the smallest value of each token budget that is `auto`, and log it.
     """
 
     def __init__(self) -> None:
@@ -70,18 +70,18 @@ class StepLog(L.Callback):
     # -- what goes in ----------------------------------------------------------------------------------------------
 
     def begin(self, has_loss: bool) -> None:
-        """Start the update of an optimizer step; `has_loss`: whether any rank makes a pass."""
+        """Start an optimizer step; `has_loss` says whether any rank has a row in it."""
         self._has_loss = has_loss
         self._loss, self._passes = 0.0, []
 
     def add(self, collected: Collected) -> None:
-        """What sampling, judging and scoring have noted."""
+        """Add what the collector has measured."""
         self._sums.merge([collected.metrics])
         self.clock.current.update(collected.seconds)
         self._largest.update(collected.largest)
 
     def add_pass(self, loss: float, metrics: Sums, lengths: Sequence[int]) -> None:
-        """A pass over rows of these lengths (in tokens), with its share of the step's loss."""
+        """Add a pass: its share of the step's loss, its metrics, and the lengths of its rows in tokens."""
         self._loss += loss
         self._sums.add(metrics)
         self._passes.append(lengths)
@@ -107,11 +107,11 @@ class StepLog(L.Callback):
             self.flush(trainer, module)
 
     def flush(self, trainer: L.Trainer, module: L.LightningModule) -> None:
-        """Log the step and start the next one. All ranks have to call it."""
+        """Log the step and forget it. All ranks have to call it."""
         norm = adapt(trainer).gradient_norm()
         if norm is not None:
             self._largest["grad_norm"] = norm
-        if self._has_loss:  # a sum of shares over ranks, of one step
+        if self._has_loss:  # (sum of the shares of all ranks, one step)
             self._sums.add({"loss": (self._loss, float(rank() == 0))})
         self._sums.add(padding_metrics(self._passes))
         sync_min(module.budgets)

@@ -25,7 +25,7 @@ from oar_lightning.types import MathProblem
 
 @dataclass(frozen=True)
 class SupervisedConfig:
-    """Batches of demonstrations.
+    """How demonstrations are batched.
 
     Args:
         batch_size: demonstrations per optimizer step, those of all ranks together.
@@ -100,13 +100,13 @@ class SupervisedWarmStart(PolicyModule):
         sums.add({"too_long_frac": (float(len(batch) - len(kept)), float(len(batch)))})
         self._tokens = sum(all_gather(sum(len(s) for _, s in kept)))
         loss = None
-        # a rank whose demonstrations are all too long runs the first's beginning along with weight 0, as all have to
+        # all ranks have to make a pass; one whose demonstrations are all too long makes it over two tokens, with weight 0
         rows = kept or ([(encoded[0][0][:1], encoded[0][1][:1])] if world_size() > 1 else [])
         if rows:
             ids, attention, solution = pad_right(rows, self.tokenizer.pad_token_id, self.device)
             logprobs, entropy = token_logprobs(self.model, ids, attention, solution)
             weight = 1.0 / self._tokens if kept else 0.0
-            loss = -logprobs.sum() * weight * world_size()  # the strategies average over ranks
+            loss = -logprobs.sum() * weight * world_size()  # undoes the average over ranks
             if kept:
                 count = float(solution.sum())
                 sums.add({"loss": (-float(logprobs.detach().sum()), count), "entropy": (float(entropy.detach().sum()), count)})
@@ -120,11 +120,11 @@ class SupervisedWarmStart(PolicyModule):
 
     def on_before_optimizer_step(self, optimizer: torch.optim.Optimizer) -> None:
         if not self._tokens:
-            self.zero_grad()  # no rank has anything to learn: as with one, where no pass is made
+            self.zero_grad()  # no rank has anything to learn, so the optimizer shall move nothing
         adapt(self.trainer).skip_step(not self._tokens)
 
     def encode(self, problem: MathProblem) -> tuple[list[int], list[int]]:
-        """Ids of the prompt and of the solution, encoded apart as a rollout's are, EOS last."""
+        """Ids of the prompt and of the solution with EOS, encoded separately as those of a rollout are."""
         if not problem.solution:
             raise ValueError(f"problem {problem.id} has no solution to learn from; warm_start needs data solution_column")
         prompt = self.tokenizer(self.prompt.render(problem), add_special_tokens=False).input_ids
@@ -133,7 +133,7 @@ class SupervisedWarmStart(PolicyModule):
 
 
 def pad_right(rows: list[tuple[list[int], list[int]]], pad: int, device: torch.device) -> tuple[Tensor, Tensor, Tensor]:
-    """Ids, attention mask and mask of the second part for rows of (prompt, solution)."""
+    """Ids, attention mask and solution mask, each [B S], of rows of (prompt, solution)."""
     width = max(len(p) + len(s) for p, s in rows)
     ids = torch.tensor([[*p, *s, *[pad] * (width - len(p) - len(s))] for p, s in rows], device=device)
     column = torch.arange(width, device=device)

@@ -1,4 +1,4 @@
-"""What an update that is under way has in a checkpoint: experience that later steps learn from, and token budgets."""
+"""The update's part of a checkpoint: the experience that later steps still learn from, and the token budgets."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ if TYPE_CHECKING:
 
 
 class UpdateState(L.Callback):
-    """Saves and loads a module's experience, which each rank has its own of, and its token budgets."""
+    """Saves and loads the experience of each rank and the token budgets."""
 
     def __init__(self, module: PolicyOptimization) -> None:
         self.module = module

@@ -1,4 +1,4 @@
-"""Where token budgets that are `auto` start: on a GPU with what the memory plan proposes for it."""
+"""The start values of token budgets that are `auto`: on a GPU, what the memory plan proposes."""
 
 from __future__ import annotations
 
@@ -20,8 +20,10 @@ log = logging.getLogger(__name__)
 
 
 def set_start_from_plan(cfg: DictConfig, run: Run) -> None:
-    """Plan for the memory that the GPU has free now. Without a GPU or a plan, budgets start as `null` does, a scorer's with
-    its default."""
+    """Set the budgets that fit into the free memory of the GPU.
+
+    Without a GPU or a plan, budgets start like `null`, a scorer's with its default.
+    """
     device = run.trainer.strategy.root_device
     if device.type != "cuda" or not isinstance(run.module, PolicyOptimization):
         return

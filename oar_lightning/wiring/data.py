@@ -1,4 +1,4 @@
-"""Config -> problem sources, and what of them is dropped."""
+"""Config -> problem sources and the rules by which problems are dropped."""
 
 from __future__ import annotations
 
@@ -18,10 +18,10 @@ from oar_lightning.types import MathProblem
 
 
 def build_train(cfg: DictConfig) -> ProblemSource:
-    """The training problems, read as far as the first.
+    """The training problems. Reads the first one, so that a source that cannot be read fails here.
 
     Raises:
-        ConfigError: where there are none to choose from.
+        ConfigError: where the config has no training problems.
     """
     if cfg.data.get("train") is None:
         raise ConfigError(

@@ -19,12 +19,12 @@ def seed_everything(seed: int) -> None:
 
 def set_threads(threads: int | None) -> None:
     if threads is not None:
-        os.environ["OMP_NUM_THREADS"] = str(threads)  # Lightning's launcher of several ranks would choose for itself
+        os.environ["OMP_NUM_THREADS"] = str(threads)  # otherwise Lightning's launcher sets it for several ranks
         torch.set_num_threads(threads)
 
 
 def choose_device(accelerator: str) -> torch.device:
-    """Where a task without a Trainer runs: on a GPU where `trainer.accelerator` asks for one that is there, else on the CPU."""
+    """The device of a task without a Trainer: a GPU where `trainer.accelerator` asks for one and it exists, else the CPU."""
     if accelerator not in ("gpu", "cuda", "auto"):
         return torch.device("cpu")
     if torch.cuda.is_available():
@@ -35,7 +35,7 @@ def choose_device(accelerator: str) -> torch.device:
 
 
 def mixed_precision(precision: object, device: torch.device) -> contextlib.AbstractContextManager[Any]:
-    """What a Trainer's `precision` does to forward passes: `bf16-mixed` and `16-mixed` autocast, others change nothing."""
+    """Autocast as a Trainer does it: for `bf16-mixed` and `16-mixed`; other precisions change nothing."""
     dtypes = {"bf16-mixed": torch.bfloat16, "16-mixed": torch.float16}
     if str(precision) not in dtypes:
         return contextlib.nullcontext()

@@ -1,4 +1,4 @@
-"""Config -> the policy and the stage that samples and judges."""
+"""Config -> the policy, its reference model, and the stage that samples and judges."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ from oar_lightning.wiring.settings import Settings
 
 
 def bare_policy(cfg: DictConfig, train: ProblemSource | None = None) -> Policy:
-    """The policy that a run begins with. `train`: its training problems, where they are built already."""
+    """The policy at the start of a run. `train`: the training problems, if they are built already."""
     spec: PretrainedPolicy | FreshPolicy = instantiate(cfg.policy)
     if not isinstance(spec, FreshPolicy):
         return spec.load()
@@ -36,7 +36,7 @@ def load_policy(spec: PretrainedPolicy | FreshPolicy, task: str, device: torch.d
     """The policy of a task that does not train, in eval mode on its device.
 
     Raises:
-        ConfigError: for a fresh policy, which knows nothing.
+        ConfigError: for a fresh policy, whose weights are random.
     """
     if isinstance(spec, FreshPolicy):
         raise ConfigError(
@@ -67,7 +67,7 @@ def build_stage(
 
 
 def reference_model(settings: Settings) -> Any:
-    """The frozen reference model where the loss has a KL term; with LoRA it is the policy without its adapters."""
+    """The frozen reference model of a KL term; None without one, and with LoRA (the policy without its adapters serves)."""
     if not settings.method.loss.kl_coef or settings.policy.lora is not None:
         return None
     assert isinstance(settings.policy, PretrainedPolicy), "a fresh policy is refused before"

@@ -1,4 +1,4 @@
-"""Which checkpoint a run goes on from, and whether it can."""
+"""Which checkpoint a run resumes from, and whether it can."""
 
 from __future__ import annotations
 
@@ -20,11 +20,13 @@ log = logging.getLogger(__name__)
 
 
 def find_checkpoint(cfg: DictConfig) -> Path | None:
-    """The checkpoint to continue from: `ckpt_path`, or with `resume=true` the newest of this name and seed; a trial of a sweep
-    that was interrupted has its own, and so has a job that Slurm or torchrun starts again.
+    """The checkpoint to resume from; None for a new run.
+
+    It is the own checkpoint of a sweep's trial or of a job that Slurm or torchrun starts again; else `ckpt_path`; else, with
+    `resume=true`, the newest of this name and seed.
 
     Raises:
-        ConfigError: where there is none.
+        ConfigError: where the checkpoint that was asked for does not exist.
     """
     if (folder := job_folder()) is not None and current_ticket() is not None:
         own = folder / "checkpoints" / "last.ckpt"
@@ -35,7 +37,7 @@ def find_checkpoint(cfg: DictConfig) -> Path | None:
         if own.exists():
             return own
     if cfg.ckpt_path is not None:
-        path = Path(cfg.ckpt_path).expanduser().absolute()  # not resolved: last.ckpt may be a link
+        path = Path(cfg.ckpt_path).expanduser().absolute()  # absolute, not resolved: last.ckpt may be a link
         path = path / "checkpoints" / "last.ckpt" if (path / "checkpoints").is_dir() else path
         if not (path.is_file() or (path.is_dir() and path.suffix == ".ckpt")):
             raise ConfigError(f"ckpt_path={cfg.ckpt_path}: no such file; give a run's folder or its checkpoints/last.ckpt")
@@ -51,9 +53,9 @@ def find_checkpoint(cfg: DictConfig) -> Path | None:
 
 @dataclass(frozen=True)
 class Saved:
-    """A checkpoint, the optimizer step it was saved at, the MLflow run it belongs to, and how DeepSpeed has divided it.
+    """A checkpoint, its optimizer step, its MLflow run, and how DeepSpeed has divided it.
 
-    `layout` is None for a file, of any other strategy.
+    `layout` is None for the single file of every other strategy.
     """
 
     checkpoint: Path
@@ -63,10 +65,10 @@ class Saved:
 
 
 def read_saved(checkpoint: Path, max_steps: int | None, fallback: bool = False) -> Saved:
-    """What a checkpoint tells without loading it into a model; with `fallback`, where it cannot be read, the one before it.
+    """Read a checkpoint's step and identity without a model. With `fallback`, one that is damaged gives way to the one before.
 
     Raises:
-        ConfigError: for a file that is no checkpoint, or of a run that has nothing left to do (with `max_steps`).
+        ConfigError: for a file that is no checkpoint, or (with `max_steps`) for a run that has no step left.
     """
     previous = checkpoint.with_name(PREVIOUS)
     try:
@@ -81,7 +83,7 @@ def read_saved(checkpoint: Path, max_steps: int | None, fallback: bool = False) 
             ) from error
         log.warning("%s cannot be read (%s); going on from %s", checkpoint, error, previous)
         return read_saved(previous, max_steps)
-    # a trial that was killed at its very end has its results to report
+    # a sweep's trial that was killed after its last step still has to report its result
     if max_steps is not None and saved.step >= max_steps and current_ticket() is None:
         raise ConfigError(
             f"{checkpoint} is at step {saved.step} and trainer.max_steps={max_steps}: nothing is left to do; "
@@ -91,7 +93,7 @@ def read_saved(checkpoint: Path, max_steps: int | None, fallback: bool = False) 
 
 
 def _saved(checkpoint: Path) -> Saved:
-    """What it tells, its checksums compared."""
+    """Read a checkpoint and compare its checksums."""
     if checkpoint.is_dir():
         summary = read_summary(checkpoint)
         return Saved(checkpoint, summary.global_step, summary.mlflow_run_id, summary.layout)
@@ -101,7 +103,7 @@ def _saved(checkpoint: Path) -> Saved:
 
 
 def check_layout(saved: Saved, own: Layout | None) -> None:
-    """Refuse a checkpoint that this run's strategy cannot go on with; `own`: how it divides its checkpoints, where it does.
+    """Refuse a checkpoint that this run's strategy cannot load. `own`: how the strategy divides its checkpoints.
 
     Raises:
         ConfigError: names what the checkpoint needs.

@@ -1,4 +1,4 @@
-"""Settings -> a run: policy, module and trainer; the only file that knows both Hydra and Lightning."""
+"""Settings -> a run: policy, module, callbacks and trainer."""
 
 from __future__ import annotations
 
@@ -55,7 +55,7 @@ class Run:
 
 
 def build_logger(cfg: DictConfig, run_dir: Path, run_id: str | None = None, resume: bool = False) -> DurableMLFlowLogger | None:
-    """The MLflow logger of a run's folder, continuing the MLflow run `run_id` where given; not started yet.
+    """The MLflow logger of a run, not started yet. It continues the MLflow run `run_id` where given.
 
     Raises:
         ConfigError: where the tracking server does not answer.
@@ -63,7 +63,8 @@ def build_logger(cfg: DictConfig, run_dir: Path, run_id: str | None = None, resu
     if cfg.logger is None:
         return None
     config: MLflowConfig = instantiate(cfg.logger, _convert_="all")
-    if (ticket := current_ticket()) is not None:  # from the start: a trial that is killed early is still its sweep's
+    ticket = current_ticket()
+    if ticket is not None:  # from the start, so that a trial that is killed early is found under its sweep
         config = replace(config, tags={**config.tags, **ticket.tags()})
     logger = DurableMLFlowLogger(config, run_dir / FOLDER, run_id, resume)
     logger.check()
@@ -71,7 +72,7 @@ def build_logger(cfg: DictConfig, run_dir: Path, run_id: str | None = None, resu
 
 
 def build_run(cfg: DictConfig, settings: Settings, run_dir: Path, run_id: str | None, resume: bool) -> Run:
-    """Load the policy and put the run together; its MLflow run is made by `tracker.start`, when nothing can fail any more."""
+    """Load the policy and put the run together. Its MLflow run is created later, by `tracker.start`."""
     assert settings.train is not None, "refused before"
     steps = int(cfg.trainer.max_steps)
     logger = build_logger(cfg, run_dir, run_id, resume)
@@ -82,7 +83,7 @@ def build_run(cfg: DictConfig, settings: Settings, run_dir: Path, run_id: str | 
     benchmarks = {
         name: benchmark_problems(source, settings.evaluation.problems, name) for name, source in settings.benchmarks.items()
     }
-    prompt.render(next(iter(benchmarks.values()))[0])  # a chat template that is missing should fail here
+    prompt.render(next(iter(benchmarks.values()))[0])  # a missing chat template fails here, before long work
     optimizer = instantiate(cfg.optimizer)
     module: L.LightningModule
     plan: LoaderPlan
@@ -134,15 +135,17 @@ def build_run(cfg: DictConfig, settings: Settings, run_dir: Path, run_id: str | 
 
 
 def _cluster() -> list[SLURMEnvironment]:
-    """Lightning saves a checkpoint from within a signal's handler, perhaps in the middle of a step: here `GracefulStop` ends
-    training first and `tasks.train` has the job put into the queue again."""
+    """Slurm without Lightning's own requeueing, which saves from within a signal handler, perhaps in the middle of a step.
+
+    Here `GracefulStop` ends training first, and `tasks.train` queues the job again.
+    """
     if not SLURMEnvironment.detect() or TorchElasticEnvironment.detect():
         return []
     return [SLURMEnvironment(auto_requeue=False)]
 
 
 def _pruning(evaluation: EvaluationCallback) -> list[L.Callback]:
-    """What a trial of a sweep with pruning needs."""
+    """The callback of a sweep's trial whose sweep prunes."""
     ticket = current_ticket()
     if ticket is None or not ticket.pruning.enabled:
         return []

@@ -1,4 +1,4 @@
-"""What runs are told apart by in MLflow, the same for every task that logs there."""
+"""The tags and parameters by which runs are told apart in MLflow, for every task that logs there."""
 
 from __future__ import annotations
 
@@ -32,7 +32,7 @@ def run_tags(cfg: DictConfig) -> dict[str, str]:
 
 
 def note_run(tracker: Tracker) -> None:
-    """Tell the sweep, where this is a trial of one, which MLflow run it logs to."""
+    """In a sweep's trial, tell the sweep which MLflow run it logs to."""
     folder = job_folder()
     if folder is not None and is_first_rank():
         write_run_id(folder, tracker.run_id)

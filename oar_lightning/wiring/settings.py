@@ -1,4 +1,4 @@
-"""Config -> the cheap objects of a run, built and thereby checked before a model is loaded or a database created."""
+"""Config -> settings: objects that cost nothing to build, checked before a model is loaded or a database created."""
 
 from __future__ import annotations
 
@@ -25,7 +25,7 @@ from oar_lightning.wiring.data import build_benchmarks, build_train, check_data_
 
 @dataclass(frozen=True)
 class Settings:
-    """Every cheap object of a run, built and thereby checked: its method, and what that is applied to."""
+    """Everything that a run is configured with: its method, and what the method is applied to."""
 
     method: Method
     policy: PretrainedPolicy | FreshPolicy
@@ -41,7 +41,7 @@ class Settings:
 
 
 def build_settings(cfg: DictConfig) -> Settings:
-    """Build and check everything that costs nothing.
+    """Build and check the settings.
 
     Raises:
         ConfigError: for combinations that cannot work or would silently do something else.

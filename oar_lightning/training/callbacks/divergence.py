@@ -1,4 +1,4 @@
-"""Training that cannot come to anything ends with an error instead of running to its last step."""
+"""Ends training that has diverged with an error, instead of running to its last step."""
 
 from __future__ import annotations
 
@@ -24,7 +24,7 @@ class DivergenceConfig:
     Args:
         collapse: the share of the sampled accuracy before training below which an evaluation counts as a collapse, in (0, 1];
             None for never.
-        max_skipped_steps: steps with a gradient that is not finite, which are left out, before the run is given up.
+        max_skipped_steps: how many steps with a gradient that is not finite are skipped before the run is given up.
     """
 
     collapse: float | None = None
@@ -41,8 +41,11 @@ class DivergenceConfig:
 
 
 class Divergence(L.Callback):
-    """Leaves out optimizer steps whose gradient is not finite, so that the weights stay those of the step before. Raises
-    `Diverged` at too many of them, at weights that are not finite, and at a collapse of the first benchmark's accuracy."""
+    """Skips optimizer steps whose gradient is not finite: the weights stay those of the step before.
+
+    Raises `Diverged` after too many skipped steps, when weights are not finite, and when the accuracy on the first evaluation
+    set collapses.
+    """
 
     def __init__(self, config: DivergenceConfig, evaluation: EvaluationCallback) -> None:
         self.config = config
@@ -60,7 +63,7 @@ class Divergence(L.Callback):
     def on_before_optimizer_step(self, trainer: L.Trainer, module: L.LightningModule, optimizer: torch.optim.Optimizer) -> None:
         gradients = [p.grad for p in module.parameters() if p.grad is not None]
         if not gradients or adapt(trainer).scales_losses:
-            return  # a loss scaler leaves such steps out itself, and means to
+            return  # a loss scaler skips such steps itself, by design
         if adapt(trainer).skipped_steps() is not None or torch.nn.utils.get_total_norm(gradients).isfinite():
             return
         self._skip(trainer, trainer.global_step + 1)
@@ -84,10 +87,10 @@ class Divergence(L.Callback):
         if left_out is not None and left_out > self._left_out_before:
             self._left_out_before = left_out
             self._skip(trainer, trainer.global_step)
-        # gradients that a strategy keeps to itself cannot be looked at
+        # where a strategy hides the gradients, only the loss can be checked
         if left_out is None and outputs and not self._sees_gradients and not math.isfinite(loss := float(outputs["loss"])):
             raise Diverged(f"the loss is {loss} at step {trainer.global_step}; lower optimizer.lr")
-        # a broken policy may also say the same in all samples, which teach nothing and have no loss
+        # a broken policy may say the same in all samples: no signal, no loss
         if not outputs and not all(bool(p.isfinite().all()) for p in module.parameters()):
             raise Diverged(f"weights are not finite at step {trainer.global_step}; lower optimizer.lr")
         if self.config.collapse is None or self.evaluation.history[-1]["step"] != trainer.global_step:

@@ -1,4 +1,4 @@
-"""Which rank failed first: the others then fail too, with errors that say nothing about the cause."""
+"""Which rank failed first. The others fail after it, with errors that do not name the cause."""
 
 from __future__ import annotations
 
@@ -26,7 +26,7 @@ class RankError:
 
 
 class FirstError(L.Callback):
-    """Notes in the run's folder, which all ranks see, how this rank's training ended."""
+    """Writes the error that ended this rank's training to the run's folder, which all ranks can read."""
 
     def __init__(self, folder: Path) -> None:
         self.folder = folder
@@ -39,12 +39,12 @@ class FirstError(L.Callback):
 
 @rank_zero_only
 def forget_errors(folder: Path) -> None:
-    """Remove the notes of a former start."""
+    """Remove the errors that an earlier start of this run has written."""
     for path in folder.glob(PATTERN):
         path.unlink()
 
 
 def first_error(folder: Path) -> RankError | None:
-    """The earliest error that any rank has noted."""
+    """The earliest error that any rank has written."""
     found = [RankError(**json.loads(path.read_text())) for path in folder.glob(PATTERN)]
     return min(found, key=lambda error: error.time, default=None)

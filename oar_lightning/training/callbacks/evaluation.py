@@ -24,9 +24,9 @@ from oar_lightning.types import MathProblem, Rollouts
 
 
 class EvaluationCallback(L.Callback):
-    """Runs `evaluate` on each benchmark at step 0, every n steps and at the end.
+    """Runs `evaluate` on each evaluation set at step 0, every n steps and at the end.
 
-    Each rank evaluates every n-th problem, and all know the results of all.
+    Each of n ranks evaluates every n-th problem; all ranks get all results.
     `history` holds (step, benchmark, metrics) in order, also across a resume.
     """
 
@@ -46,7 +46,7 @@ class EvaluationCallback(L.Callback):
         self.history: list[dict[str, Any]] = []
 
     def on_train_epoch_start(self, trainer: L.Trainer, module: L.LightningModule) -> None:
-        # not in on_train_start, where other callbacks are still to get ready: a signal should be heard by now
+        # not in on_train_start: by now all callbacks are ready, so that a signal is handled
         if not self.history:
             self._run(trainer, module)
 
@@ -84,7 +84,7 @@ class EvaluationCallback(L.Callback):
             terms: list[torch.Tensor] = []
             group: tuple[int, Rollouts] | None = None
             with adapt(trainer).gathered_parameters(), precision_of(trainer):
-                self.stage.start(module.model, self.sampling)  # a rank may have no problem of a small benchmark
+                self.stage.start(module.model, self.sampling)  # a small evaluation set may leave a rank without a problem
                 own = [problems[i] for i in mine]
                 for batch in evaluate(module.model, self.stage, own, self.sampling, self.config, step, places=mine):
                     group = _group_to_show(group, results, batch.results, batch.rollouts)
@@ -102,7 +102,7 @@ class EvaluationCallback(L.Callback):
                     self.tracker.write_text(f"heatmaps/{name}_step_{step:06d}.html", page)
 
     def _advantages(self, module: L.LightningModule, reward_terms: torch.Tensor) -> list[list[float]]:
-        """Advantages of each problem's samples; zeros where that is a single one or nothing is optimised."""
+        """The advantages of each problem's samples; zeros for a single sample, and for a module without advantages."""
         size = self.config.samples
         if size < 2 or not isinstance(module, PolicyOptimization):
             return torch.zeros(len(reward_terms)).view(-1, size).tolist()
@@ -112,7 +112,7 @@ class EvaluationCallback(L.Callback):
 def _group_to_show(
     found: tuple[int, Rollouts] | None, before: Sequence[ProblemResult], results: Sequence[ProblemResult], rollouts: Rollouts
 ) -> tuple[int, Rollouts]:
-    """Place and completions of the first problem with correct and incorrect ones, else of the first of all."""
+    """Place and completions of the first problem that has both correct and incorrect ones; else of the first problem."""
     if found is not None and _is_mixed(before[found[0]]):
         return found
     mixed = next((i for i, result in enumerate(results) if _is_mixed(result)), None)
@@ -130,7 +130,7 @@ def _is_mixed(result: ProblemResult) -> bool:
 def heatmap_page(
     module: PolicyOptimization, rollouts: Rollouts, result: ProblemResult, advantages: Sequence[float], title: str
 ) -> str:
-    """The credit of one group, scored whatever its advantages: a group without signal can be looked at too."""
+    """A page with the credit of one group. It is scored whatever its advantages, so that a group without signal shows too."""
     credit = module.collector.assign_credit(rollouts, torch.ones(len(rollouts), device=rollouts.token_ids.device))
     with evaluating(module.model), torch.no_grad():
         entropy = token_logprobs(module.model, rollouts.token_ids, rollouts.attention_mask, rollouts.response_mask)[1]

@@ -1,4 +1,4 @@
-"""Progress on the console: a Rich bar on a terminal, a line now and then elsewhere."""
+"""Progress on the console: a Rich bar on a terminal, log lines elsewhere."""
 
 from __future__ import annotations
 
@@ -62,7 +62,7 @@ class TrainingProgress(RichProgressBar):
 
 @contextlib.contextmanager
 def counted_progress(what: str, unit: str, total: int, done: int = 0, lines: int = 20) -> Iterator[Callable[[int], None]]:
-    """A bar over `total` things, `done` of which were there before; about `lines` log lines where there is no terminal.
+    """A progress bar over `total` things, of which `done` exist already; about `lines` log lines without a terminal.
 
     Yields the function to call with how many more are done.
     """
@@ -98,7 +98,7 @@ def before_after_table(benchmarks: dict[str, tuple[dict[str, float], dict[str, f
 
 
 def accuracy_names(metrics: Iterable[str]) -> list[str]:
-    """The accuracies among an evaluation's metrics: no intervals, levels and counts, nor pass@1, which is avg@k."""
+    """The accuracies among an evaluation's metrics. Left out: intervals, levels, counts, and pass@1, which is avg@k."""
     names = [m for m in metrics if m.startswith(("avg_at_", "pass_at_", "maj_at_")) or m == "greedy"]
     return [m for m in names if m != "pass_at_1" and not m.endswith(("_low", "_high"))]
 

@@ -1,4 +1,4 @@
-"""What a run took, over all its starts."""
+"""The duration of a run, over all its starts."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ from oar_lightning.training.step_log import STEP_PHASES
 
 
 class RunSeconds(L.Callback):
-    """Seconds of the fit and of each phase of its steps, carried from start to start by the checkpoint."""
+    """Counts the seconds of training and of each phase of its steps. The checkpoint carries them to the next start."""
 
     def __init__(self) -> None:
         self._before = 0.0

@@ -1,4 +1,4 @@
-"""A trial's side of median pruning."""
+"""Median pruning, as a trial takes part in it."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ from oar_lightning.training.callbacks.evaluation import EvaluationCallback
 
 
 class MedianPruning(L.Callback):
-    """Tells the study the accuracy of each evaluation during training and raises `Pruned` where it is a hopeless one."""
+    """Reports the accuracy of each evaluation to the study, and raises `Pruned` where it is below the median."""
 
     def __init__(self, ticket: Ticket, evaluation: EvaluationCallback) -> None:
         self.evaluation = evaluation
@@ -22,7 +22,7 @@ class MedianPruning(L.Callback):
     def on_train_batch_end(self, trainer: L.Trainer, module: L.LightningModule, *_: Any) -> None:
         step = trainer.global_step
         due = step > self._reported and self.evaluation.history[-1]["step"] == step
-        if not due or step == trainer.max_steps:  # what has run to its end is complete
+        if not due or step == trainer.max_steps:  # a trial at its last step is complete, not pruned
             return
         self._reported = step
         value = self.evaluation.accuracies()[1]
