@@ -2,22 +2,36 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Any
+from typing import Any, Protocol
 
 import lightning as L
+import torch
 
 from oar_lightning.distributed.ranks import all_gather, rank, world_size
-from oar_lightning.policy.token_budget import budgets_state, load_budgets
+from oar_lightning.policy.token_budget import TokenBudget, budgets_state, load_budgets
 from oar_lightning.training.experience import Experience
+from oar_lightning.training.method import Method
 
-if TYPE_CHECKING:
-    from oar_lightning.training.module import PolicyOptimization
+
+class Learner(Protocol):
+    """A module that learns from experience, as far as its state goes."""
+
+    experience: Experience | None
+
+    @property
+    def method(self) -> Method: ...
+
+    @property
+    def budgets(self) -> tuple[TokenBudget, ...]: ...
+
+    @property
+    def device(self) -> torch.device: ...
 
 
 class UpdateState(L.Callback):
     """Saves and loads the experience of each rank and the token budgets."""
 
-    def __init__(self, module: PolicyOptimization) -> None:
+    def __init__(self, module: Learner) -> None:
         self.module = module
 
     def on_save_checkpoint(self, trainer: L.Trainer, module: L.LightningModule, checkpoint: dict[str, Any]) -> None:
