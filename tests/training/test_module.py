@@ -294,8 +294,8 @@ def test_between_a_signal_and_the_checkpoint_lies_one_step_at_most(place: str, s
     module = make_module(policy, reward=SignallingReward(3) if rollout else LengthReward())
     stage = make_stage(policy, LengthReward() if rollout else SignallingReward(1))
     config = EvaluationConfig(every_n_steps=0, samples=2, greedy=False, heatmap=False)
-    benchmarks = {"test": [ChainProblems(TASK)[0]]}
-    evaluation = EvaluationCallback(benchmarks, stage, module.method.sampling, config, Tracker(tmp_path, None))
+    eval_sets = {"test": [ChainProblems(TASK)[0]]}
+    evaluation = EvaluationCallback(eval_sets, stage, module.method.sampling, config, Tracker(tmp_path, None))
     stop = GracefulStop()
     fit(module, 9, [evaluation, stop, LastCheckpoint(tmp_path / "checkpoints", 0)])
     assert stop.received == signal.SIGTERM
