@@ -9,6 +9,7 @@ from typing import Any, Protocol
 import torch
 
 from oar_lightning.common.randomness import derive_seed, generator
+from oar_lightning.credit.scorers.probes import AFTER_WARMUP
 from oar_lightning.data.stream import ProblemStream
 from oar_lightning.policy.pretrained import DTYPES, Policy
 from oar_lightning.rollout import CachedEngine, Generation, RolloutStage, SamplingConfig
@@ -53,7 +54,7 @@ class ConfiguredWorkload:
 
     def judge(self, generation: Generation, round_number: int) -> Rollouts:
         rows = [p for p in self._problems(round_number) for _ in range(self.samples)]
-        return self.stage.judge(generation, rows, self.samples, 10**9)
+        return self.stage.judge(generation, rows, self.samples, AFTER_WARMUP)
 
 
 @dataclass(frozen=True)
@@ -137,7 +138,7 @@ class RandomWorkload:
             reward_terms=rewards[:, None],
             rewards=rewards,
             group_size=shape.group_size,
-            step=10**9,
+            step=AFTER_WARMUP,
             truncated=generation.truncated,
             prediction_states=generation.prediction_states,
         )

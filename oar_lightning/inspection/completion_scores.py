@@ -14,6 +14,7 @@ from oar_lightning.answers.reward import Accuracy, Rewards
 from oar_lightning.answers.verifier import Verdict
 from oar_lightning.credit.gate import GateConfig, gate_weights
 from oar_lightning.credit.scorers import Scorer, checked_importance
+from oar_lightning.credit.scorers.probes import AFTER_WARMUP
 from oar_lightning.inspection.heatmap import HeatmapCompletion
 from oar_lightning.inspection.recorded import EncodedCompletion, GoldOnly, RecordedCompletion, encode_recorded, to_generation
 from oar_lightning.inspection.token_credit import heatmap_completions
@@ -25,9 +26,6 @@ from oar_lightning.policy.pretrained import Policy
 from oar_lightning.rollout import RolloutStage
 from oar_lightning.rollout.assemble import printable
 from oar_lightning.types import Rollouts
-
-AFTER_WARM_UP = 10**9
-"""The step that completions are scored at, where a scorer's probe depends on it."""
 
 WINDOW_BATCHES = 8
 """Completions are sorted by length within so many batches, which keeps padding small and memory bounded."""
@@ -146,7 +144,7 @@ class CompletionScorer:
         encoded = [e for group in groups for e in group]
         device = self.policy.model.get_input_embeddings().weight.device
         generation = to_generation(encoded, self.stage.pad_token_id, device)
-        rollouts = self.golden_stage.judge(generation, [e.recorded.problem for e in encoded], 1, AFTER_WARM_UP)
+        rollouts = self.golden_stage.judge(generation, [e.recorded.problem for e in encoded], 1, AFTER_WARMUP)
         advantages = self._advantages(rollouts, [len(group) for group in groups])
         verdicts = self._verdicts(rollouts)
         scored: dict[int, ScoredCompletion] = {}

@@ -9,13 +9,11 @@ from typing import Any
 import torch
 
 from oar_lightning.credit.scorers import Scorer
+from oar_lightning.credit.scorers.probes import AFTER_WARMUP
 from oar_lightning.planning.empty import peak_bytes
 from oar_lightning.policy.language_model import cached_hidden_states, evaluating, head_logits, new_cache, token_logprobs
 from oar_lightning.rollout.sampling import SamplingConfig, draw_tokens
 from oar_lightning.types import Rollouts
-
-AFTER_WARMUP = 10**9
-"""A step at which scorers read the probe that they end with."""
 
 
 def completions(rows: int, group_size: int, prompt: int, own: int, answer: int = 1, conclusion: int = 0) -> Rollouts:

@@ -27,7 +27,7 @@ from oar_lightning.credit.scorers import (
     Uniform,
 )
 from oar_lightning.credit.scorers.oar_p.coarse import CoarseStage, Estimate
-from oar_lightning.credit.scorers.oar_p.counterfactual import PADDING, PREFIX_SHARE, Counterfactuals
+from oar_lightning.credit.scorers.oar_p.counterfactual import PADDING, PREFIX_DISCOUNT, Counterfactuals
 from oar_lightning.credit.scorers.oar_p.texts import Texts
 from oar_lightning.planning.config import LEAST_BUDGET, TRACED_TOKENS
 from oar_lightning.planning.dry_run import completions
@@ -120,8 +120,8 @@ def _copies(scorer: OarG, batch: Batch) -> int:
 
 @most_tokens.register
 def _counterfactuals(scorer: OarP, batch: Batch) -> int:
-    """Batches hold suffixes of similar length: PADDING + 1 of a text, or all those that count as S / PREFIX_SHARE."""
-    return batch.rows * batch.length * max(PADDING + 1, batch.length // PREFIX_SHARE**2)
+    """Batches hold suffixes of similar length: PADDING + 1 of a text, or all those that count as S / PREFIX_DISCOUNT."""
+    return batch.rows * batch.length * max(PADDING + 1, batch.length // PREFIX_DISCOUNT**2)
 
 
 @most_tokens.register(Shuffled)
@@ -186,14 +186,14 @@ class _Estimated:
 def _dear_columns(texts: Rollouts, budget: int) -> Bool[Tensor, " S"]:
     """Columns to mask that make the dearest batches of counterfactuals.
 
-    One that runs `w` of `S` tokens counts max(w, S / PREFIX_SHARE) in the budget: most copies of the longest prefixes are at
-    the last columns, most copies that run something at w = S / PREFIX_SHARE; where the budget is less than a text, the
+    One that runs `w` of `S` tokens counts max(w, S / PREFIX_DISCOUNT) in the budget: most copies of the longest prefixes are at
+    the last columns, most copies that run something at w = S / PREFIX_DISCOUNT; where the budget is less than a text, the
     longest suffix is dearest. Neighbours up to PADDING apart share a batch; where they do not fill the budget, longer ones
     are dearer.
     """
     end = texts.token_ids.shape[1] - 1
     width = end - torch.arange(end + 1)
-    shortest = -(-end // PREFIX_SHARE)
+    shortest = -(-end // PREFIX_DISCOUNT)
     scored = texts.reasoning_mask.any(0).nonzero()
     last, longest = end - int(scored.max()), end - int(scored.min())
     of_text = -(-budget // len(texts))  # its share in a batch that holds all texts
