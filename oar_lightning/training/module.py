@@ -20,7 +20,7 @@ from oar_lightning.distributed.ranks import all_gather, gathered_parameters, ran
 from oar_lightning.objective.diagnostics import mean_correlation
 from oar_lightning.objective.loss import Denominators, LossInputs, policy_loss
 from oar_lightning.objective.metric_sums import MetricSums, Sums
-from oar_lightning.policy.batching import length_buckets
+from oar_lightning.policy.batching import even_chunks
 from oar_lightning.policy.language_model import base_model, token_logprobs
 from oar_lightning.policy.pretrained import Policy
 from oar_lightning.policy.token_budget import sync_min
@@ -183,7 +183,7 @@ class PolicyOptimization(ExperienceCollector):
             rows = rows[self.experience.credit.advantages[rows].ne(0).any(1)]
         # by length, so that passes hold little padding; which one a row is in does not matter
         lengths = rollouts.attention_mask[rows].sum(1).tolist()
-        buckets = length_buckets(lengths, update.microbatches, update.budget.tokens)
+        buckets = even_chunks(lengths, update.microbatches, update.budget.tokens)
         counts = all_gather((completions, tokens, len(buckets)))
         total = [float(sum(count)) for count in zip(*counts, strict=True)]
         over = Denominators(total[0], max(1.0, total[1]), float(method.sampling.max_new_tokens))

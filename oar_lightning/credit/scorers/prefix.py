@@ -8,7 +8,7 @@ import torch
 from jaxtyping import Int
 from torch import Tensor
 
-from oar_lightning.policy.decoder import Decoder, Past, join, nothing_read
+from oar_lightning.policy.decoder import Decoder, Past, empty_past, join
 from oar_lightning.policy.language_model import embed
 from oar_lightning.policy.token_budget import TokenBudget
 
@@ -22,13 +22,13 @@ def read_prompts(
     Columns before `first` are padding. Rows without columns leave an empty past.
     """
     if not token_ids.shape[1]:
-        return nothing_read(first), torch.arange(len(first), device=first.device), 0
+        return empty_past(first), torch.arange(len(first), device=first.device), 0
     distinct, owner = torch.cat([first[:, None], token_ids], 1).unique(dim=0, return_inverse=True)
 
     def read(chunk: list[int]) -> Past:
         rows = distinct[chunk[0] : chunk[-1] + 1]  # all rows have one length, so a chunk is a range of them
         read_at = torch.zeros_like(rows[:, :1]), torch.ones_like(rows[:, :1], dtype=torch.bool)  # its state is not used
-        _, past = decoder(nothing_read(rows[:, 0]), embed(model, rows[:, 1:]), read_at, keep=True)
+        _, past = decoder(empty_past(rows[:, 0]), embed(model, rows[:, 1:]), read_at, keep=True)
         assert past is not None
         return past
 

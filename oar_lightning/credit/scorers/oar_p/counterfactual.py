@@ -14,7 +14,7 @@ from oar_lightning.credit.scorers.oar_p.texts import Texts
 from oar_lightning.credit.scorers.prefix import read_prompts
 from oar_lightning.credit.scorers.probes import AnswerPlace, Probe
 from oar_lightning.policy.attention import LayerRecord
-from oar_lightning.policy.decoder import Decoder, Past, nothing_read
+from oar_lightning.policy.decoder import Decoder, Past, empty_past
 from oar_lightning.policy.language_model import embed
 from oar_lightning.policy.token_budget import TokenBudget
 
@@ -79,7 +79,7 @@ class Counterfactuals:
         outcome = self.probe.read(self.model, states, place)
         with torch.no_grad():
             fills = self.fill(self.model, self.decoder, texts, self.fill_token_id, self.seed)
-        return Clean(texts, place, past or nothing_read(texts.first), outcome, fills, tokens + ids.numel())
+        return Clean(texts, place, past or empty_past(texts.first), outcome, fills, tokens + ids.numel())
 
     def distances(self, clean: Clean, wanted: Bool[Tensor, "N S"], span: int = 1) -> tuple[Float[Tensor, " n"], int]:
         """The distance of each wanted position's outcome from the clean one, row by row; and the padded tokens that went

@@ -11,7 +11,7 @@ from torch import Tensor
 from oar_lightning.common.randomness import generator
 from oar_lightning.credit.scorers.oar_p.texts import Texts
 from oar_lightning.credit.scorers.probes import masked_positions
-from oar_lightning.policy.decoder import Decoder, nothing_read
+from oar_lightning.policy.decoder import Decoder, empty_past
 from oar_lightning.policy.language_model import LOGITS_CHUNK_BYTES, embed, head_logits
 
 
@@ -44,7 +44,7 @@ def model_sample(model: Any, decoder: Decoder, texts: Texts, token_id: int, seed
     """`model_sample`: a token that the model might have sampled instead, drawn from its prediction without the token itself."""
     positions, valid = masked_positions(texts.reasoning)
     before = (positions - 1).clamp(min=0)
-    states, _ = decoder(nothing_read(texts.first), embed(model, texts.token_ids[:, :-1]), (before, valid))
+    states, _ = decoder(empty_past(texts.first), embed(model, texts.token_ids[:, :-1]), (before, valid))
     rows, order = valid.nonzero(as_tuple=True)
     columns = positions[rows, order]
     uniforms = _uniforms(texts, seed)[rows, columns]
