@@ -337,7 +337,7 @@ def test_states_of_sampling_serve_old_logprobs_and_are_dropped(monkeypatch: pyte
 def test_one_pass_serves_old_logprobs_and_scorer(monkeypatch: pytest.MonkeyPatch) -> None:
     """Where the engine left no states, several steps a batch cost one pass, not one for the old log-probabilities and one
     for the scorer's clean outcome."""
-    monkeypatch.setattr("oar_lightning.rollout.cached._keeps_states", lambda *args: False)
+    monkeypatch.setattr("oar_lightning.rollout.cached.keeps_states", lambda *args: False)
     seen = []
 
     def scorer(model: Any, rollouts: Rollouts) -> torch.Tensor:

@@ -194,7 +194,7 @@ def test_old_and_reference_logprobs_are_computed_in_parts_too(
     monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
 ) -> None:
     """With several steps a batch, in half precision or without room for states, their pass is one of its own."""
-    monkeypatch.setattr("oar_lightning.rollout.cached._keeps_states", lambda *args: False)
+    monkeypatch.setattr("oar_lightning.rollout.cached.keeps_states", lambda *args: False)
     monkeypatch.setattr("oar_lightning.training.collector.states_fit", lambda *args: False)
     expected = run(job(None, scorer=Uniform(), inner_epochs=2))
     module = job("auto", scorer=Uniform(), inner_epochs=2)
