@@ -61,7 +61,7 @@ class Rollouts:
     apply), ``rewards`` their weighted sum. ``old_logprobs`` and ``ref_logprobs`` are None where no loss term reads them.
     ``prediction_states[:, s]`` is the policy's final hidden state at column ``s - 1``, from which completion token ``s`` was
     predicted. It is None where no earlier pass kept the states: a reader then runs the policy itself.
-    ``sampler_logprobs`` are log-probabilities under the distribution that an engine of its own numerics sampled from; None
+    ``sampler_logprobs`` are log-probabilities under the distribution that an engine with its own numerics sampled from; None
     where the policy's own code sampled.
     ``token_spans[i]`` are the character ranges of the response's tokens in ``completions[i]``; empty where there are no texts.
     """

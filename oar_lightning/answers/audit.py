@@ -88,7 +88,7 @@ def _row(where: str, number: int, row: Any) -> AuditRow:
     if not isinstance(row, dict) or not ({"completion", "solution", "answer"} & set(row)):
         raise ValueError(f"{where} has neither completion, solution nor answer; it needs completion and answer, or answer")
     if "completion" in row and "answer" not in row:
-        raise ValueError(f"{where} has a completion but no answer to hold it against")
+        raise ValueError(f"{where} has a completion but no answer to compare it with")
     label = row.get("is_correct")
     if label is not None and label not in (True, False):
         raise ValueError(f"{where} has is_correct={label!r}, which must be true or false")

@@ -268,6 +268,6 @@ def _peak(device: torch.device) -> int:
 
 def process_memory(key: str) -> int:
     """A number of bytes of /proc/self/status: `VmRSS` (resident now) or `VmHWM` (its peak)."""
-    found = re.search(rf"{key}:\s+(\d+) kB", Path("/proc/self/status").read_text())
-    assert found is not None
-    return int(found[1]) * 1024
+    match = re.search(rf"{key}:\s+(\d+) kB", Path("/proc/self/status").read_text())
+    assert match is not None
+    return int(match[1]) * 1024

@@ -1,4 +1,4 @@
-"""How uneven the token weights are."""
+"""Metrics of the unevenness of token weights."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ from oar_lightning.types import Credit, Rollouts
 
 
 def credit_metrics(rollouts: Rollouts, credit: Credit, gate: GateConfig) -> MetricSums:
-    """How uneven the weights are: means over the completions that were scored (advantage not 0, some reasoning).
+    """Metrics of the weights: means over the completions that were scored (advantage not 0, some reasoning).
 
     ess_ratio = (sum w)^2 / (n sum w^2); top10_mass = fraction of the weight on the top 10 % of tokens (at least one);
     gini = mean absolute difference / (2 mean); floor_frac = fraction of tokens at the gate's floor; boost_frac = fraction

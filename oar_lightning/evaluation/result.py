@@ -60,8 +60,8 @@ def completions_table(
     """A table with one row a completion: each problem's samples, then its greedy completion, which has no advantage."""
     rows = []
     for place, r in enumerate(results):
-        own = [None] * len(r.correct) if advantages is None else [round(a, 6) for a in advantages[place]]
-        samples = zip(r.completions, r.answers, r.rewards, own, range(len(own)), r.correct, strict=True)
+        rounded = [None] * len(r.correct) if advantages is None else [round(a, 6) for a in advantages[place]]
+        samples = zip(r.completions, r.answers, r.rewards, rounded, range(len(rounded)), r.correct, strict=True)
         columns: list[tuple[Any, ...]] = list(samples)
         if r.greedy_completion is not None:
             columns.append((r.greedy_completion, r.greedy_answer, r.greedy_reward, None, "greedy", r.greedy_correct))

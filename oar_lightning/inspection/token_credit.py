@@ -20,9 +20,13 @@ def completion_regions(rollouts: Rollouts, row: int) -> list[Region]:
     if not any(answer):
         return [Region.TAIL] * len(columns)
     first = answer.index(True)
-    between = [Region.CONCLUSION if i < first else Region.TAIL for i in range(len(columns))]
-    marked = zip(reasoning, answer, between, strict=True)
-    return [Region.REASONING if r else Region.ANSWER if a else other for r, a, other in marked]
+    regions = [Region.CONCLUSION if i < first else Region.TAIL for i in range(len(columns))]
+    for i in range(len(columns)):
+        if reasoning[i]:
+            regions[i] = Region.REASONING
+        elif answer[i]:
+            regions[i] = Region.ANSWER
+    return regions
 
 
 def heatmap_completions(

@@ -45,7 +45,7 @@ class PlanConfig:
         if not isinstance(self.card_gb, str) and self.card_gb <= 0:
             raise ValueError(f"plan.card_gb must be > 0, got {self.card_gb}")
         if not 0 <= self.reserve < 1:
-            raise ValueError(f"plan.reserve is a share and must be in [0, 1), got {self.reserve}")
+            raise ValueError(f"plan.reserve is a fraction and must be in [0, 1), got {self.reserve}")
         for key in ("prompt_tokens", "answer_tokens"):
             if getattr(self, key) < 1:
                 raise ValueError(f"plan.{key} must be >= 1, got {getattr(self, key)}")

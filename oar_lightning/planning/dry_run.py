@@ -16,19 +16,19 @@ from oar_lightning.rollout.sampling import SamplingConfig, draw_tokens
 from oar_lightning.types import Rollouts
 
 
-def completions(rows: int, group_size: int, prompt: int, own: int, answer: int = 1, conclusion: int = 0) -> Rollouts:
-    """`rows` different completions of `own` tokens after prompts of `prompt` tokens, ending in conclusion and answer."""
-    ids = torch.zeros(rows, prompt + own, dtype=torch.long)
+def completions(rows: int, group_size: int, prompt: int, completion: int, answer: int = 1, conclusion: int = 0) -> Rollouts:
+    """`rows` different completions of `completion` tokens after prompts of `prompt` tokens, ending in conclusion and answer."""
+    ids = torch.zeros(rows, prompt + completion, dtype=torch.long)
     ids[:, 0] = torch.arange(rows) // group_size
     ids[:, -1] = torch.arange(rows) % group_size
-    column = torch.arange(prompt + own).expand_as(ids)
+    column = torch.arange(prompt + completion).expand_as(ids)
     rewards = torch.zeros(rows)
     return Rollouts(
         token_ids=ids,
         attention_mask=column >= 0,
         response_mask=column >= prompt,
-        reasoning_mask=(column >= prompt) & (column < prompt + own - answer - conclusion),
-        answer_mask=column >= prompt + own - answer,
+        reasoning_mask=(column >= prompt) & (column < prompt + completion - answer - conclusion),
+        answer_mask=column >= prompt + completion - answer,
         reward_terms=rewards[:, None],
         rewards=rewards,
         group_size=group_size,
@@ -92,8 +92,8 @@ def generation_bytes(
     model: Any, texts: Rollouts, sampling: SamplingConfig, keep_states: bool, autocast: torch.dtype | None = None
 ) -> int:
     """Peak bytes of a batch of `CachedEngine`: the pass over its prompts, its last token, and the kept states' layout."""
-    own = int(texts.response_mask[0].sum())
-    prompts, prompt = texts.token_ids[:: texts.group_size, :-own], texts.token_ids.shape[1] - own
+    completion = int(texts.response_mask[0].sum())
+    prompts, prompt = texts.token_ids[:: texts.group_size, :-completion], texts.token_ids.shape[1] - completion
     rows, owner = len(texts), torch.arange(len(texts)) // texts.group_size
     seen = texts.attention_mask
 
@@ -103,9 +103,9 @@ def generation_bytes(
             hidden = cached_hidden_states(model, cache, seen[:: texts.group_size, :prompt], prompts)[:, -1]
             cache.batch_select_indices(owner)
             hidden = hidden[owner]
-            states = hidden.new_zeros(rows, own, hidden.shape[1]) if keep_states else None
+            states = hidden.new_zeros(rows, completion, hidden.shape[1]) if keep_states else None
             for layer in cache.layers:  # all columns but the last two, at once
-                shape = (rows, layer.keys.shape[1], max(0, own - 2), -1)
+                shape = (rows, layer.keys.shape[1], max(0, completion - 2), -1)
                 layer.update(layer.keys[:, :, :1].expand(shape), layer.values[:, :, :1].expand(shape))
             tokens = draw_tokens(head_logits(model, hidden), torch.zeros(rows), sampling)
             hidden = cached_hidden_states(model, cache, seen[:, :-1], tokens[:, None])[:, -1]

@@ -40,15 +40,16 @@ class MemoryCounter(TorchDispatchMode):
         self._known: set[int] = set()
 
     def __torch_dispatch__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
-        given = [x for x in tree_leaves((args, kwargs)) if isinstance(x, Tensor)]
-        out = _run(func, args, kwargs or {}, any(map(_is_empty, given)))
-        storages = {x.untyped_storage()._cdata for x in given}
+        inputs = [x for x in tree_leaves((args, kwargs)) if isinstance(x, Tensor)]
+        out = _run(func, args, kwargs or {}, any(map(_is_empty, inputs)))
+        storages = {x.untyped_storage()._cdata for x in inputs}
         for tensor in (out,) if isinstance(out, Tensor) else tree_leaves(out):
             if isinstance(tensor, Tensor) and tensor.untyped_storage()._cdata not in storages:
                 self.count(tensor.untyped_storage())
         return out
 
     def count(self, storage: torch.UntypedStorage) -> None:
+        """Count a storage until it is freed."""
         key = storage._cdata
         if key in self._known:
             return

@@ -184,9 +184,9 @@ def _rollout_cost(job: Job, model: Any, kept: float) -> Cost:
 
     def of_rows(rows: int) -> float:
         texts = dry_run.completions(rows, batch.group_size, batch.prompt, batch.completion)
-        own = dry_run.generation_bytes(model, texts, job.sampling, bool(kept), job.autocast)
+        peak = dry_run.generation_bytes(model, texts, job.sampling, bool(kept), job.autocast)
         fraction = rows / job.completions
-        return max(own + (1 - fraction) * kept, 2 * kept if fraction < 1 else 0.0)
+        return max(peak + (1 - fraction) * kept, 2 * kept if fraction < 1 else 0.0)
 
     line = piecewise(functools.cache(of_rows), sorted({1, job.rollout_tokens // job.length, job.completions}))
     return lambda tokens: line(min(job.completions, max(1, tokens // job.length)))

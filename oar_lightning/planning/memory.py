@@ -126,13 +126,13 @@ def weight_items(
     """
     element = size.trained_bytes / size.trained if size.trained else 4.0
     of_states = 4.0 if masters else element
-    own = 0.0 if sharding.offload_parameters else size.bytes * sharding.fraction(3)
+    weights = 0.0 if sharding.offload_parameters else size.bytes * sharding.fraction(3)
     optimizer = size.trained * (of_states * states + 4.0 * masters) * sharding.fraction(1)
     temporary = size.trained * of_states * sharding.fraction(1) if whole_copy else 2 * of_states * size.largest
     gradients = size.trained_bytes * sharding.fraction(2)
     offloaded = sharding.offload_optimizer
     items = [
-        Item("weights", own),
+        Item("weights", weights),
         Item("reference model", reference),
         Item("gradients", 0.0 if offloaded and sharding.stage >= 2 else gradients),
         Item("optimizer states", 0.0 if offloaded else optimizer),
@@ -146,7 +146,7 @@ def weight_items(
     ]
     if sharding.stage == 3:
         live = min(size.bytes, ZERO_LIVE * size.bytes / size.parameters)
-        items += [Item("gathered weights", size.bytes - own, COLLECTING), Item("gathered weights", live, ("update",))]
+        items += [Item("gathered weights", size.bytes - weights, COLLECTING), Item("gathered weights", live, ("update",))]
     return [item for item in items if item.bytes]
 
 

@@ -65,12 +65,12 @@ def policy_without_weights(spec: PretrainedPolicy, dtype: torch.dtype | None = N
 def _on_cpu(model: Any, dtype: torch.dtype | None) -> None:
     """Replace the meta tensors of parameters and buffers by CPU tensors, because the meta device supports neither fused
     attention nor autocast. Tied parameters stay tied."""
-    made: dict[int, torch.nn.Parameter] = {}
+    replaced: dict[int, torch.nn.Parameter] = {}
     for module in model.modules():
         for name, old in module._parameters.items():
             if old is not None:
                 new = torch.empty(old.shape, dtype=dtype or old.dtype)
-                module._parameters[name] = made.setdefault(id(old), torch.nn.Parameter(new, old.requires_grad))
+                module._parameters[name] = replaced.setdefault(id(old), torch.nn.Parameter(new, old.requires_grad))
         for name, buffer in module._buffers.items():
             if buffer is not None:
                 module._buffers[name] = torch.empty(buffer.shape, dtype=buffer.dtype)

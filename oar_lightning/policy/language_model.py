@@ -75,23 +75,23 @@ def hidden_states(
     aligned at their first token: padding is then at the end, where a causal model's tokens do not see it. No attention mask is
     needed, and the batch is no wider than its longest row. `decoder` replaces the model's own, e.g. by a compiled one.
     """
-    own = base_model(model).get_decoder()
-    run = own if decoder is None else decoder
+    module = base_model(model).get_decoder()
+    run = module if decoder is None else decoder
     key, inputs = ("input_ids", token_ids) if inputs_embeds is None else ("inputs_embeds", inputs_embeds)
     assert inputs is not None, "hidden_states takes token_ids or inputs_embeds"
     alignment = _alignment(attention_mask)
     if alignment is None:
         positions: dict[str, Any] = {}
-        if "position_ids" in inspect.signature(own.forward).parameters:
+        if "position_ids" in inspect.signature(module.forward).parameters:
             positions["position_ids"] = position_ids(attention_mask)
-        with last_layer_at(own, read_at):
+        with last_layer_at(module, read_at):
             return run(attention_mask=attention_mask.long(), use_cache=False, **{key: inputs}, **positions).last_hidden_state
     to_front, to_original = alignment
     if to_front is not None:
         inputs = at_columns(inputs, to_front)
         if read_at is not None:
             read_at = (read_at[0] - to_front[:, :1]).clamp(min=0), read_at[1]
-    with last_layer_at(own, read_at):
+    with last_layer_at(module, read_at):
         hidden = run(use_cache=False, **{key: inputs}).last_hidden_state
     return hidden if to_original is None else at_columns(hidden, to_original)
 

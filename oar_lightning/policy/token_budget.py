@@ -84,15 +84,18 @@ class TokenBudget:
             waiting.appendleft(chunk)
 
     def _check(self, chunk: list[int], lengths: Sequence[int], failure: str, error: Exception) -> None:
+        """Raise OutOfMemory unless the chunk can be divided."""
         rows, tokens = len(chunk), len(chunk) * max(lengths[i] for i in chunk)
         if rows > 1 and self.auto:
             return
-        given = "auto" if self.auto else "null" if self.tokens is None else self.tokens
-        what, remedy = f"a single row of {tokens} tokens", REMEDIES
+        setting = "null" if self.tokens is None else self.tokens
+        if self.auto:
+            setting = "auto"
+        size, remedy = f"a single row of {tokens} tokens", REMEDIES
         if rows > 1:
-            what = f"a pass of {rows} rows and {tokens} padded tokens"
+            size = f"a pass of {rows} rows and {tokens} padded tokens"
             remedy = f"set {self.key}=auto, which makes smaller passes where memory runs out, or {self.key}={tokens // 2}"
-        raise OutOfMemory(f"{self.key}={given}: {what} does not fit into memory ({failure}); {remedy}") from error
+        raise OutOfMemory(f"{self.key}={setting}: {size} does not fit into memory ({failure}); {remedy}") from error
 
     def _halve(self, chunk: list[int], lengths: Sequence[int], failure: str) -> None:
         size = len(chunk) * max(lengths[i] for i in chunk)

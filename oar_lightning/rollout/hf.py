@@ -28,9 +28,10 @@ def stored_defaults_off(model: Any) -> Iterator[None]:
 
 def eos_token_ids(model: Any, tokenizer: Any) -> list[int]:
     """All ids that end a completion: the tokenizer's EOS and those stored with the model."""
-    own = getattr(base_model(model).generation_config, "eos_token_id", None)
-    listed = own if isinstance(own, list) else [] if own is None else [own]
-    return sorted({tokenizer.eos_token_id, *listed})
+    stored = getattr(base_model(model).generation_config, "eos_token_id", None)
+    if not isinstance(stored, list):
+        stored = [] if stored is None else [stored]
+    return sorted({tokenizer.eos_token_id, *stored})
 
 
 class HFEngine:

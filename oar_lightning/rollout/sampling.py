@@ -35,7 +35,7 @@ class Generation(NamedTuple):
 
 @dataclass(frozen=True)
 class SamplingConfig:
-    """How completions are drawn.
+    """The settings of drawing completions.
 
     Args:
         max_new_tokens: limit of a completion, EOS included.
@@ -181,16 +181,17 @@ def join_generations(parts: list[Generation], pad: int, batches: Sequence[Sequen
 
 
 def _joined(parts: list[Generation], pad: int) -> Generation:
-    prompt = [int(p.response_mask.long().argmax(1).max()) for p in parts]
-    left = max(prompt)
-    right = max(p.token_ids.shape[1] - n for p, n in zip(parts, prompt, strict=True))
+    prompts = [int(part.response_mask.long().argmax(1).max()) for part in parts]
+    prompt = max(prompts)
+    completion = max(part.token_ids.shape[1] - own for part, own in zip(parts, prompts, strict=True))
 
     def joined(name: str, value: float) -> Tensor:
         padded = []
-        for part, n in zip(parts, prompt, strict=True):
+        for part, own in zip(parts, prompts, strict=True):
             x = getattr(part, name)
-            inner = (0, 0) * (x.ndim - 2)
-            padded.append(torch.nn.functional.pad(x, (*inner, left - n, right - (x.shape[1] - n)), value=value))
+            left, right = prompt - own, completion - (x.shape[1] - own)
+            inner_dimensions = (0, 0) * (x.ndim - 2)
+            padded.append(torch.nn.functional.pad(x, (*inner_dimensions, left, right), value=value))
         return torch.cat(padded)
 
     return Generation(

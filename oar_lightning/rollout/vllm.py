@@ -54,7 +54,7 @@ class VllmConfig:
     def __post_init__(self) -> None:
         if not 0 < self.gpu_memory_utilization <= 1:
             raise ValueError(
-                f"engine.gpu_memory_utilization is a share and must be in (0, 1], got {self.gpu_memory_utilization}"
+                f"engine.gpu_memory_utilization is a fraction and must be in (0, 1], got {self.gpu_memory_utilization}"
             )
         if self.max_model_len is not None and self.max_model_len < 2:
             raise ValueError(f"engine.max_model_len must be >= 2 (a prompt and a completion) or null, got {self.max_model_len}")

@@ -71,10 +71,10 @@ def importance(study: optuna.Study) -> Figure | None:
     if len(done) < MIN_TRIALS_FOR_IMPORTANCE or len(varied) < 2 or len({t.value for t in done}) < 2:
         return None
     evaluator = optuna.importance.MeanDecreaseImpurityImportanceEvaluator(seed=0)
-    shares = optuna.importance.get_param_importances(study, evaluator=evaluator, params=sorted(varied))
+    importances = optuna.importance.get_param_importances(study, evaluator=evaluator, params=sorted(varied))
     figure, axes = _axes("importance for the objective (mean decrease in impurity)", "")
-    names = list(reversed(shares))
-    axes.barh(names, [shares[name] for name in names])
+    names = list(reversed(importances))
+    axes.barh(names, [importances[name] for name in names])
     return figure
 
 
@@ -110,9 +110,9 @@ def pareto(study: optuna.Study, rows: Sequence[Row], objectives: Sequence[Object
     first, second = objectives
     best = {t.number for t in study.best_trials}
     figure, axes = _axes(second.metric, first.metric)
-    for label, marker, chosen in (("dominated", "o", False), ("Pareto front", "D", True)):
-        some = [row for row in rows if (row["trial"] in best) == chosen]
-        axes.plot([row[second.metric] for row in some], [row[first.metric] for row in some], marker, label=label)
+    for label, marker, on_front in (("dominated", "o", False), ("Pareto front", "D", True)):
+        shown = [row for row in rows if (row["trial"] in best) == on_front]
+        axes.plot([row[second.metric] for row in shown], [row[first.metric] for row in shown], marker, label=label)
     axes.legend()
     return figure
 

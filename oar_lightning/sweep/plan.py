@@ -60,7 +60,7 @@ class Plan:
         if self.n_trials < 1:
             raise ConfigError(f"hydra.sweeper.n_trials must be >= 1, got {self.n_trials}")
         if not 0 <= self.max_failure_rate <= 1:
-            raise ConfigError(f"hydra.sweeper.max_failure_rate is a share and must be in [0, 1], got {self.max_failure_rate}")
+            raise ConfigError(f"hydra.sweeper.max_failure_rate must be in [0, 1], got {self.max_failure_rate}")
         if self.pruning.enabled and len(self.objectives) > 1:
             raise ConfigError("hydra.sweeper.pruning.enabled=true needs a single objective: a median has one direction")
 

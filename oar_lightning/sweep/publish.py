@@ -94,18 +94,18 @@ class Mlflow:
                 )
 
     def _experiment(self, store: Store) -> str:
-        found = self.client.get_experiment_by_name(store.experiment)
-        if found is not None:
-            return str(found.experiment_id)
+        existing = self.client.get_experiment_by_name(store.experiment)
+        if existing is not None:
+            return str(existing.experiment_id)
         return str(self.client.create_experiment(store.experiment, store.artifact_location))
 
     def _parent(self, study: SweepStudy, tags: Mapping[str, str]) -> str:
-        found = self._search(f"tags.kind = 'sweep' and tags.study_id = '{study.identity}'")
-        if found:
-            return str(found[0].info.run_id)
+        existing = self._search(f"tags.kind = 'sweep' and tags.study_id = '{study.identity}'")
+        if existing:
+            return str(existing[0].info.run_id)
         name = study.plan.name
-        own = {"kind": "sweep", "sweep": name, "study_id": study.identity, "study_database": str(study.storage.path)}
-        run = self.client.create_run(self.experiment_id, run_name=name, tags={**tags, **own})
+        study_tags = {"kind": "sweep", "sweep": name, "study_id": study.identity, "study_database": str(study.storage.path)}
+        run = self.client.create_run(self.experiment_id, run_name=name, tags={**tags, **study_tags})
         for key, value in {
             "objectives": " ".join(f"{o.direction} {o.metric}" for o in study.plan.objectives),
             "space": " ".join(f"{k}={v}" for k, v in study.plan.space.items()),

@@ -115,9 +115,9 @@ class Delivery:
         if run["run_id"] is not None:
             return str(run["run_id"])
         experiment = self._experiment_id(run["experiment"], run["artifact_location"])
-        found = client.search_runs([experiment], f"tags.{JOURNAL_TAG} = '{run['tags'][JOURNAL_TAG]}'", ViewType.ALL)
-        if found:
-            return str(found[0].info.run_id)
+        existing = client.search_runs([experiment], f"tags.{JOURNAL_TAG} = '{run['tags'][JOURNAL_TAG]}'", ViewType.ALL)
+        if existing:
+            return str(existing[0].info.run_id)
         return str(client.create_run(experiment, run["time"], run["tags"], run["run_name"]).info.run_id)
 
     def _experiment_id(self, name: str, artifact_location: str | None) -> str:

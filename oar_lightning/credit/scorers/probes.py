@@ -151,7 +151,7 @@ PROBES: dict[str, Probe] = {"last": LastProbe(), "answer_mean": AnswerMeanProbe(
 
 @dataclass(frozen=True)
 class ProbeSchedule:
-    """Which probe is read at which rollout.
+    """The probe of each batch of rollouts.
 
     Args:
         name: the probe after the warm-up.
@@ -171,6 +171,7 @@ class ProbeSchedule:
             raise ValueError(f"scorer.probe.warmup_steps counts rollouts and must be >= 0, got {self.warmup_steps}")
 
     def at(self, step: int) -> Probe:
+        """The probe at a `Rollouts.step`."""
         return PROBES[self.warmup if step < self.warmup_steps else self.name]
 
 

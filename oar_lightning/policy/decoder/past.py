@@ -34,7 +34,7 @@ class Past(NamedTuple):
         return Past(keys, values, self.first)
 
     def real(self, width: int) -> Bool[Tensor, "N S"]:
-        """Which of the first `width` columns hold tokens; `width` may exceed that of the past."""
+        """A mask of the first `width` columns, True where they hold tokens; `width` may exceed that of the past."""
         return torch.arange(width, device=self.first.device) >= self.first[:, None]
 
 
@@ -56,7 +56,8 @@ def join(pasts: Sequence[Past]) -> Past:
 def visible_columns(
     past: Past, new: int, alone_at: Int[Tensor, "N W"] | None
 ) -> tuple[Bool[Tensor, "M W S"], Int[Tensor, "N W"]]:
-    """Which columns, of the past and new, each of the `new` new columns attends to; and the positions of the new columns.
+    """The attention mask from `new` new columns to all columns (those of the past, then the new ones), and the new columns'
+    positions.
 
     M is N, or 1 where the mask is the same for all rows. A padded column sees itself, so that nothing is divided by 0. With
     `alone_at` each new token replaces that column of the past by itself: it sees the columns before, and itself.

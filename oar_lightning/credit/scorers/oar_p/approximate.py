@@ -58,10 +58,10 @@ class OarPApproximate(OarP):
     def _affordable(self, texts: Texts, scores: Float[Tensor, "N S"], spent: list[int]) -> Bool[Tensor, "N S"]:
         """The tokens of each text that the budget scores exactly."""
         costs = suffix_costs(texts)
-        left = self.budget * torch.tensor(texts.lengths(), device=costs.device) - torch.tensor(spent, device=costs.device)
+        budget = self.budget * torch.tensor(texts.lengths(), device=costs.device) - torch.tensor(spent, device=costs.device)
         cost_from_here = (costs * texts.reasoning).flip(1).cumsum(1).flip(1)
-        late = texts.reasoning & (cost_from_here <= self.coarse.late_share * left[:, None])
-        left = left - (costs * late).sum(1)
+        late = texts.reasoning & (cost_from_here <= self.coarse.late_share * budget[:, None])
+        budget = budget - (costs * late).sum(1)
         values, order = scores.masked_fill(~texts.reasoning | late, -torch.inf).sort(dim=1, descending=True, stable=True)
-        bought = (costs[order].cumsum(1) <= left[:, None]) & (values != -torch.inf)
-        return late | torch.zeros_like(late).scatter(1, order, bought)
+        affordable = (costs[order].cumsum(1) <= budget[:, None]) & (values != -torch.inf)
+        return late | torch.zeros_like(late).scatter(1, order, affordable)

@@ -111,19 +111,19 @@ def _outcome_shift(
     padding: Bool[Tensor, "n 1 T"] = key < first[:, None, None]  # it sees itself, so that its normaliser is finite
     step = max(1, PAIRS // (len(positions) * heads * keys.shape[2]))
     for start in range(0, clean.query.shape[2], step):
-        some = slice(start, start + step)
-        queries = clean.query[:, :, some].to(dtype) * clean.scaling
-        column = clean.columns[:, some, None]
+        block = slice(start, start + step)
+        queries = clean.query[:, :, block].to(dtype) * clean.scaling
+        column = clean.columns[:, block, None]
         scores = (queries @ keys.mT).masked_fill((padding & (key != column) | (key > column))[:, None], -torch.inf)
         normaliser = scores.logsumexp(-1, keepdim=True)
         later: Bool[Tensor, "n W R"] = column > positions[:, None]
         old = scores.gather(3, positions[:, None, None].expand(-1, heads, queries.shape[2], -1)).sub_(normaliser).exp_()
-        new = (queries @ new_keys.mT).sub_(normaliser).clamp_(max=60).exp_()  # beyond, it has all the weight anyway
+        new = (queries @ new_keys.mT).sub_(normaliser).clamp_(max=60).exp_()  # at 60 the new key has all the weight already
         weight = later[:, None] / (1 - old + new).clamp(min=torch.finfo(torch.float32).eps)
         new.mul_(weight)
         old.mul_(weight)
-        out = clean.out[:, some].transpose(1, 2).to(dtype)
-        for m, g in enumerate(gradient[:, :, some].transpose(2, 3).to(dtype)):
+        out = clean.out[:, block].transpose(1, 2).to(dtype)
+        for m, g in enumerate(gradient[:, :, block].transpose(2, 3).to(dtype)):
             level = (g * out).sum(-1, keepdim=True)
             change = new * (g @ new_values.mT - level) - old * (g @ values.mT - level)
             total[:, m] += change.sum((1, 2))

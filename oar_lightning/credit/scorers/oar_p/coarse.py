@@ -68,7 +68,7 @@ class Spans:
 def check_late_share(late_share: float) -> None:
     """Raise ValueError for a `late_share` outside [0, 1]."""
     if not 0 <= late_share <= 1:
-        raise ValueError(f"scorer.coarse.late_share is a share and must be in [0, 1], got {late_share}")
+        raise ValueError(f"scorer.coarse.late_share is a fraction and must be in [0, 1], got {late_share}")
 
 
 def suffix_costs(texts: Texts) -> Int[Tensor, " S"]:
