@@ -121,6 +121,7 @@ class Rewards:
             raise ValueError(f"reward.weights names {sorted(unknown)}, which are not in reward.terms: {sorted(self.terms)}")
 
     def weight_vector(self) -> Float[Tensor, " K"]:
+        """The weights in the order of the terms; 1 where none is given."""
         return torch.tensor([float(self.weights.get(name, 1.0)) for name in self.terms])
 
     def term_metrics(self, rewards: Float[Tensor, "B K"]) -> dict[str, tuple[float, float]]:

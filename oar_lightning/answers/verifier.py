@@ -22,6 +22,8 @@ from oar_lightning.answers.spelling import canonical
 
 
 class Verdict(StrEnum):
+    """The result of comparing an answer with the gold answer."""
+
     CORRECT = "correct"
     INCORRECT = "incorrect"
     UNPARSEABLE = "unparseable"

@@ -91,6 +91,7 @@ class Denominators(NamedTuple):
 
     @classmethod
     def of(cls, mask: Bool[Tensor, "B S"], max_completion_length: int) -> Denominators:
+        """The denominators of an optimizer step with all its rows in one mask."""
         return cls(float(mask.shape[0]), float(mask.sum().clamp(min=1)), float(max_completion_length))
 
 

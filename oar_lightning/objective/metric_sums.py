@@ -19,6 +19,7 @@ class MetricSums:
         self._folded: dict[str, tuple[Fold, float]] = {}
 
     def add(self, metrics: Sums) -> None:
+        """Add sums and counts to those stored under the same names."""
         for name, (total, count) in metrics.items():
             old_total, old_count = self._sums.get(name, (0.0, 0.0))
             self._sums[name] = (old_total + total, old_count + count)

@@ -119,7 +119,7 @@ def sweep(
         log.error("%s", error)
         sys.exit(1)
     except (KeyboardInterrupt, SystemExit) as end:
-        log.warning("stopped; the same command goes on where this one ended")
+        log.warning("stopped; repeat the command to continue the sweep")
         sys.exit(end.code if isinstance(end, SystemExit) else 130)
     best = best_trial(study)
     if best is not None:

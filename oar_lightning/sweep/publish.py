@@ -87,8 +87,8 @@ class Mlflow:
                     self.client.update_run(self.parent_run_id, status)
             except (MlflowException, OSError) as error:  # an upload of artifacts raises OSError
                 log.warning(
-                    "the study could not be shown in MLflow (%s); the next trial, or the next start of the sweep, "
-                    "makes up for it. Its tables are in %s",
+                    "the study could not be shown in MLflow (%s); it will be after the next trial, or at the next start of "
+                    "the sweep. Its tables are in %s",
                     _first_line(error),
                     folder,
                 )

@@ -130,7 +130,7 @@ class SweepStudy:
         reasons = "; ".join(f"trial {t.number}: {t.user_attrs.get('reason')}" for t in failed[-3:])
         return (
             f"{len(failed)} of {self.plan.n_trials} trials failed, more than hydra.sweeper.max_failure_rate="
-            f"{self.plan.max_failure_rate} allows ({reasons}); mend the cause and start again with "
+            f"{self.plan.max_failure_rate} allows ({reasons}); remove the cause and start again with "
             "hydra.sweeper.retry_failed=true, or raise the rate"
         )
 

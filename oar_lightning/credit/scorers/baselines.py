@@ -103,6 +103,7 @@ class _Wrapper(Scorer):
         return place_rows([self.rearrange(importance[i, mask[i]], rollouts, i) for i in rows.tolist()], mask, rows)
 
     def rearrange(self, scores: Float[Tensor, " R"], rollouts: Rollouts, row: int) -> Float[Tensor, " R"]:
+        """The scores of one row's reasoning tokens in another order."""
         raise NotImplementedError
 
 

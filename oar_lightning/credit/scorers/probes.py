@@ -51,8 +51,8 @@ class AnswerPlace(NamedTuple):
 class Probe(ABC):
     """Computes an outcome from the logits that predict the answer, and the distance of two outcomes.
 
-    ``outcome`` is ``[N V]`` log-probabilities or ``[N]`` scalars. ``gap(clean, other)`` is what OAR-G differentiates;
-    ``distance`` is the importance that OAR-P reports (nats, >= 0).
+    An outcome is ``[N V]`` log-probabilities or ``[N]`` scalars. OAR-G differentiates ``gap``; OAR-P reports ``distance`` as
+    the importance.
     """
 
     def positions(self, answer_mask: Bool[Tensor, "N S"]) -> Bool[Tensor, "N S"]:
@@ -60,12 +60,17 @@ class Probe(ABC):
         return answer_mask
 
     @abstractmethod
-    def outcome(self, logits: Float[Tensor, "N A V"], answer_ids: Int[Tensor, "N A"], valid: Bool[Tensor, "N A"]) -> Tensor: ...
+    def outcome(self, logits: Float[Tensor, "N A V"], answer_ids: Int[Tensor, "N A"], valid: Bool[Tensor, "N A"]) -> Tensor:
+        """The outcome from the logits that predict the answer tokens; `valid` marks real answer tokens."""
+        ...
 
     @abstractmethod
-    def gap(self, clean: Tensor, other: Tensor) -> Float[Tensor, " N"]: ...
+    def gap(self, clean: Tensor, other: Tensor) -> Float[Tensor, " N"]:
+        """The difference of two outcomes that OAR-G differentiates with respect to `other`; nats."""
+        ...
 
     def distance(self, clean: Tensor, other: Tensor) -> Float[Tensor, " N"]:
+        """The distance of two outcomes, >= 0; nats."""
         return self.gap(clean, other).clamp(min=0)
 
     @abstractmethod
@@ -75,9 +80,12 @@ class Probe(ABC):
         ...
 
     @abstractmethod
-    def distance_of_shift(self, shift: Float[Tensor, "N M R"]) -> Float[Tensor, "N R"]: ...
+    def distance_of_shift(self, shift: Float[Tensor, "N M R"]) -> Float[Tensor, "N R"]:
+        """The distance of outcomes whose `readings` differ by `shift`, to second order; nats."""
+        ...
 
     def locate(self, answer_mask: Bool[Tensor, "N S"], token_ids: Int[Tensor, "N S"]) -> AnswerPlace:
+        """The answer tokens of each row that the probe reads."""
         columns, valid = masked_positions(self.positions(answer_mask))
         return AnswerPlace(columns, valid, token_ids.gather(1, columns))
 

@@ -59,7 +59,7 @@ def choose_decoder(model: Any) -> Decoder:
     if torch.allclose(actual, expected, rtol=1e-3, atol=1e-4 * float(expected.abs().max())):
         return plain
     log.warning(
-        "%s computes something else than the family it is named after; scoring runs its own modules, more slowly",
+        "%s computes something else than the plain form of its family; scoring runs its own modules, which are slower",
         type(model).__name__,
     )
     return modules

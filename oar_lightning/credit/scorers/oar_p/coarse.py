@@ -36,7 +36,9 @@ class CoarseStage(Protocol):
     @property
     def late_share(self) -> float: ...
 
-    def estimate(self, counterfactuals: Counterfactuals, texts: Texts) -> Estimate: ...
+    def estimate(self, counterfactuals: Counterfactuals, texts: Texts) -> Estimate:
+        """Estimated scores of a batch of texts."""
+        ...
 
 
 @dataclass(frozen=True)
