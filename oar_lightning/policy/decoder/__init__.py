@@ -14,7 +14,7 @@ from oar_lightning.policy.decoder.modules import ModuleDecoder
 from oar_lightning.policy.decoder.past import Past, empty_past, join
 from oar_lightning.policy.decoder.plain import PlainDecoder, plain_decoder
 
-__all__ = ["Decoder", "ModuleDecoder", "Past", "PlainDecoder", "choose_decoder", "join", "nothing_read", "plain_decoder"]
+__all__ = ["Decoder", "ModuleDecoder", "Past", "PlainDecoder", "choose_decoder", "empty_past", "join", "plain_decoder"]
 
 log = logging.getLogger(__name__)
 
