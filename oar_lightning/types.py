@@ -1,4 +1,4 @@
-"""Frozen data that travels between stages, and the legend of every shape in this package.
+"""Frozen data that travels between stages; the legend of shapes and of the words for parts of a training step.
 
 Shape legend
 ------------
@@ -13,6 +13,13 @@ V  vocabulary size
 
 Every per-token tensor is ``[B S]`` and aligned to ``token_ids``: entry ``s`` is about token ``s``, so
 ``logprobs[:, 0] = 0``. Regions travel as masks; nothing slices by prompt length.
+
+Words for the parts of an optimizer step
+----------------------------------------
+slot         one item of the training loader, hence one call of ``training_step``
+micro-batch  the rows of one slot; its share is its part of the optimizer step's loss
+pass         one forward (and backward) of the model over at most ``token_budget`` padded tokens
+chunk        the rows of one pass that `TokenBudget.run_in_chunks` runs at once
 """
 
 from __future__ import annotations
@@ -38,8 +45,8 @@ class MathProblem:
 
 
 class CausalSpans(NamedTuple):
-    """Character ranges ``(start, end)`` of a completion that decide its outcome. `exact` is False where whoever found them
-    had to fall back to something coarser than was asked for."""
+    """Character ranges ``(start, end)`` of a completion that decide its outcome. `exact` is False for coarser ranges than
+    were asked for, to which the locator fell back."""
 
     spans: tuple[tuple[int, int], ...]
     exact: bool = True
@@ -47,16 +54,16 @@ class CausalSpans(NamedTuple):
 
 @dataclass(frozen=True)
 class Rollouts:
-    """Sampled completions of one optimizer phase with everything later stages read.
+    """A batch of rollouts: sampled completions with everything that later stages read.
 
     ``response_mask`` marks generated tokens (EOS included), ``reasoning_mask`` those that are scored and gated,
     ``answer_mask`` the tokens overlapping the final answer. ``reward_terms`` are the unweighted rewards (NaN: does not
     apply), ``rewards`` their weighted sum. ``old_logprobs`` and ``ref_logprobs`` are None where no loss term reads them.
-    ``prediction_states[:, s]`` is the policy's final hidden state that completion token ``s`` was predicted from (at column
-    ``s - 1``), where an earlier pass has left them; None where a reader has to run the policy itself.
-    ``sampler_logprobs`` are the engine's, of the distribution it sampled from, where that is not the policy's own code.
-    ``token_spans[i]`` are the character ranges in ``completions[i]`` of the tokens of its response; empty where there are
-    no texts.
+    ``prediction_states[:, s]`` is the policy's final hidden state at column ``s - 1``, from which completion token ``s`` was
+    predicted. It is None where no earlier pass kept the states: a reader then runs the policy itself.
+    ``sampler_logprobs`` are log-probabilities under the distribution that an engine with its own numerics sampled from; None
+    where the policy's own code sampled.
+    ``token_spans[i]`` are the character ranges of the response's tokens in ``completions[i]``; empty where there are no texts.
     """
 
     token_ids: Int[Tensor, "B S"]
@@ -84,7 +91,7 @@ class Rollouts:
         return self.token_ids.shape[0]
 
     def columns(self, rows: Int[Tensor, " n"]) -> slice:
-        """The columns that any of the given rows uses."""
+        """The columns from the first to the last that any of the given rows uses."""
         used = self.attention_mask[rows].any(0).nonzero().flatten()
         return slice(int(used[0]), int(used[-1]) + 1) if len(used) else slice(0, 0)
 
@@ -104,7 +111,7 @@ class Rollouts:
 
 @dataclass(frozen=True)
 class Credit:
-    """What the scorer and the gate made of the group advantages: ``advantages = group advantage * weights``."""
+    """Token advantages, ``group advantage * weights``, with the scorer's importance and the gate's weights."""
 
     advantages: Float[Tensor, "B S"]
     importance: Float[Tensor, "B S"]

@@ -1,4 +1,4 @@
-"""`+sweeps=<name>` finds the sweep files, from any folder and from the wheel."""
+"""Lets `+sweeps=<name>` find the sweep files, from any folder and from the wheel."""
 
 from __future__ import annotations
 

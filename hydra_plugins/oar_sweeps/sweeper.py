@@ -1,6 +1,6 @@
-"""`hydra/sweeper=oar_optuna`: hydra-optuna-sweeper's search spaces and samplers, and studies that can be killed."""
+"""`hydra/sweeper=oar_optuna`: hydra-optuna-sweeper's search spaces and samplers, with studies that can be resumed."""
 
-# no `from __future__ import annotations`: Hydra runs this module before it is in sys.modules, where dataclass looks names up
+# no `from __future__ import annotations`: dataclass looks names up in sys.modules, where Hydra puts this module too late
 
 from dataclasses import dataclass, field
 from typing import Any
@@ -13,7 +13,7 @@ from omegaconf import DictConfig
 
 
 class ResumableOptunaSweeper(Sweeper):
-    """Runs what is missing of a study: `oar_lightning.sweep.multirun.sweep`, which reads the settings below from the config."""
+    """Runs the missing trials of a study by `oar_lightning.sweep.multirun.sweep`, which reads its settings from the config."""
 
     def __init__(self, **settings: Any) -> None:
         pass
@@ -40,24 +40,24 @@ class PruningConf:
 
 @dataclass
 class ResumableOptunaSweeperConf(OptunaSweeperConf):
-    """The stock sweeper's settings with defaults for long trials, and what it cannot do."""
+    """The settings of hydra-optuna-sweeper, with defaults for long trials, and additional ones."""
 
     _target_: str = "hydra_plugins.oar_sweeps.sweeper.ResumableOptunaSweeper"
     _recursive_: bool = False  # samplers are made anew for every draw
 
     study_name: str | None = None
-    # final metrics of the trials; with several, as many directions
+    # final metrics of the trials; several need as many directions
     objectives: list[str] = field(default_factory=lambda: ["objective"])
     direction: Any = "maximize"
     # the study's database; null: optuna.db beside MLflow's SQLite file, or in the current folder
     storage: str | None = None
-    # of the trials' folders
+    # the folder of the trials' folders
     folder: str = "${output_root}/sweeps/${hydra.sweeper.study_name}"
-    # of the sampler's draws, where the sampler has none of its own; null: other draws with every start
+    # seed of the draws of a sampler without its own seed; null: other draws with every start
     seed: int | None = 0
-    # trials that one launch gets; more than 1 needs a launcher that runs them side by side
+    # trials of one launch; more than 1 needs a launcher that runs them in parallel
     n_jobs: int = 1
-    # share of n_trials, over the whole study
+    # fraction of n_trials that may fail, over the whole study
     max_failure_rate: float = 0.5
     # repeat the failed trials of earlier starts
     retry_failed: bool = False

@@ -1,4 +1,4 @@
-"""Extraction and verification held against files with known answers or labels."""
+"""Tests answer extraction and verification on files with known answers or labels."""
 
 from __future__ import annotations
 
@@ -13,16 +13,16 @@ from oar_lightning.answers.verifier import Verdict, Verifier
 from oar_lightning.common.jsonl import read_jsonl
 
 BATCH = 512
-"""Rows judged at once: the progress bar moves this far."""
+"""Rows judged at once, after which the progress bar advances."""
 
 
 @dataclass(frozen=True)
 class AuditConfig:
-    """What is audited.
+    """The files of an audit.
 
     Args:
-        files: JSONL files (gzip too), each row with `completion` and `answer` (a model's output, with the publisher's
-            label in `is_correct` where there is one) or with `answer` and, where known, `solution` (a problem).
+        files: JSONL files (gzip too). A row is a model's output (`completion` and `answer`, with the publisher's label in
+            `is_correct` where there is one) or a problem (`answer` and, where known, `solution`).
         output: JSON file for the results; None prints the table only.
     """
 
@@ -44,10 +44,10 @@ class AuditRow:
 
 @dataclass
 class AuditReport:
-    """Counts of one file. `verified`: rows whose stated answer is judged equal to the gold one.
+    """Counts of one file. `verified`: rows whose stated answer is judged equal to the gold answer.
 
-    A problem whose solution has no answer marker, and one without solution, have their gold judged against itself in a box;
-    only the latter also count as `extracted`.
+    For a problem without a solution, or whose solution has no answer marker, the gold answer is judged against itself. A
+    problem without a solution also counts as `extracted`: its gold answer is extracted from a box.
     """
 
     file: str
@@ -78,7 +78,7 @@ def read_rows(path: Path) -> list[AuditRow]:
     """All rows of a file.
 
     Raises:
-        ValueError: names the file, and the line where a row is not of one of the shapes.
+        ValueError: names the file, and the line of a row that is neither a completion nor a problem.
     """
     where = "audit.files: "
     return [_row(f"{where}{path}:{number}", number, row) for number, row in read_jsonl(path, "audit.files", where)]
@@ -88,7 +88,7 @@ def _row(where: str, number: int, row: Any) -> AuditRow:
     if not isinstance(row, dict) or not ({"completion", "solution", "answer"} & set(row)):
         raise ValueError(f"{where} has neither completion, solution nor answer; it needs completion and answer, or answer")
     if "completion" in row and "answer" not in row:
-        raise ValueError(f"{where} has a completion but no answer to hold it against")
+        raise ValueError(f"{where} has a completion but no answer to compare it with")
     label = row.get("is_correct")
     if label is not None and label not in (True, False):
         raise ValueError(f"{where} has is_correct={label!r}, which must be true or false")
@@ -110,7 +110,7 @@ def audit(
     verifier: Verifier,
     advance: Callable[[int], None] = lambda count: None,
 ) -> AuditReport:
-    """Extract and verify every row; `advance` is told how many are done."""
+    """Extract and verify every row; `advance` gets the number of rows of each finished batch."""
     report = AuditReport(file, rows=len(rows))
     started = time.perf_counter()
     if any(row.label is not None for row in rows):
@@ -128,14 +128,14 @@ def audit(
 
 
 def _stated(row: AuditRow, answer_format: AnswerFormat) -> str | None:
-    """The answer that the row's text states; a problem without solution states its gold in a box."""
+    """The answer that the row's text states; for a problem without a solution the gold answer, extracted from a box."""
     text = row.text if row.text or row.completion else f"\\boxed{{{row.gold}}}"
     span = find_answer(text, answer_format, row.complete)
     return None if span is None else text[span.start : span.end]
 
 
 def _judged(row: AuditRow, stated: str | None) -> str | None:
-    """What is held against the gold; for a solution without an answer marker the gold itself."""
+    """The answer to compare with the gold answer; for a solution without an answer marker the gold answer itself."""
     if not row.gold:
         return None
     return row.gold if stated is None and not row.completion else stated

@@ -1,7 +1,7 @@
-r"""What a final answer says, by its form: spelling, names, units, times, bases, inequalities, exact numbers.
+r"""Compares final answers by their form: spelling, names, units, times, bases, inequalities, exact numbers.
 
 A computer algebra system reads `4 feet` as a product of symbols, `4:30` as a ratio, `43_5` as 43 and `\ge 18` as 18. The
-rules here settle what such forms decide, and hand only algebra on. None executes the text, which callers keep short.
+rules here decide such pairs, and leave only algebra to it. No rule executes the text, which callers keep short.
 """
 
 from __future__ import annotations
@@ -17,11 +17,11 @@ from oar_lightning.answers.units import split_unit
 
 Pair = tuple[str, str]
 Outcome = bool | Pair | None
-"""Equal or not; the pair rewritten; or None: not this rule's business."""
+"""A rule's decision (equal or not), the pair rewritten, or None where the rule does not apply."""
 
 
 def compare(gold: str, answer: str) -> bool | Pair:
-    """Whether two canonical answers are equal where their form decides it; else the pair for computer algebra."""
+    """Whether two canonical answers are equal, where their form decides it; else the pair for computer algebra."""
     if gold == answer:
         return True
     for rule in RULES:
@@ -46,7 +46,7 @@ _OR = re.compile(r"\s*(?:\\text\s*\{\s*(?:or|and)\s*\}|\b(?:or|and)\b)\s*")
 
 
 def equations(gold: str, answer: str) -> Outcome:
-    """`x = 18` says 18, and so does `2 \\cdot 9 = 18`; `19 = 18` says nothing that equals 18. `x = 1, x = 2` lists 1, 2."""
+    """`x = 18` and `2 \\cdot 9 = 18` state 18; `19 = 18` equals no answer; `x = 1, x = 2` is the list 1, 2."""
     plain = [_list_of_values(text) for text in (gold, answer)]
     if plain != [gold, answer]:
         return plain[0], plain[1]
@@ -66,7 +66,7 @@ def equations(gold: str, answer: str) -> Outcome:
 
 
 def _list_of_values(text: str) -> str:
-    """`x = 1 or x = 2` as `1,2`; any other text stays."""
+    """`x = 1 or x = 2` as `1,2`; any other text unchanged."""
     if "=" not in text or not (_OR.search(text) or "," in text):
         return text
     sides = [[side.strip() for side in _EQUALS.split(part)] for part in split_top_level(_OR.sub(",", text))]
@@ -87,7 +87,7 @@ _FLIP = {"<": ">", "<=": ">=", ">": "<", ">=": "<="}
 
 
 def interval(text: str) -> str | None:
-    """`2 <= x < 5` as `[2,5)`; an interval stays itself; else None."""
+    """`2 <= x < 5` as `[2,5)`; an interval unchanged; None for any other text."""
     text = _MEMBER.sub("", text, count=1)
     if both := _BETWEEN.fullmatch(text):
         low, first, second, high = both[1].strip(), both[2], both[3], both[4].strip()
@@ -124,7 +124,7 @@ _CLOCK = re.compile(r"(\d{1,2}):(\d{2})(?::(\d{2}))?\s*(?:([ap])\.?\s?m\.?)?", r
 
 
 def clock(gold: str, answer: str) -> Outcome:
-    """Times of day are equal as times, never as ratios; a missing a.m. or p.m. is no difference. A ratio is no number."""
+    """Compare times of day as times, not as ratios; a missing a.m. or p.m. is no difference. A ratio equals no number."""
     times = [_CLOCK.fullmatch(unwrapped(text).strip()) for text in (gold, answer)]
     first, second = times
     if first is not None and second is not None:
@@ -142,7 +142,7 @@ _BASED = re.compile(r"\(?([+-]?[0-9A-Z][0-9A-Z ]*)\)?\s*_\s*\{?\s*(?:\\text\s*\{
 
 
 def bases(gold: str, answer: str) -> Outcome:
-    """A number in a base equals the same digits in the same base only."""
+    """Compare numbers in a base: only the same digits in the same base are equal."""
     matches = [_BASED.fullmatch(text) for text in (gold, answer)]
     if not any(matches):
         subscripts = [bool(re.search(r"[\d}]\s*_\s*\{?\d+\}?$", text)) for text in (gold, answer)]
@@ -152,7 +152,7 @@ def bases(gold: str, answer: str) -> Outcome:
 
 
 def units(gold: str, answer: str) -> Outcome:
-    """Two different units are two different answers; a unit that one side leaves out is not."""
+    """Different units make different answers; a unit that one side leaves out makes no difference."""
     (expected, gold_unit), (actual, answer_unit) = split_unit(gold), split_unit(answer)
     if gold_unit and answer_unit and gold_unit != answer_unit:
         return False
@@ -168,7 +168,7 @@ def is_words(text: str) -> bool:
 
 
 def words(gold: str, answer: str) -> Outcome:
-    """Words are compared as words: letters, without regard to case; they are no number."""
+    """Compare words by their letters, without regard to case; words equal no number."""
     textual = [is_words(text) for text in (gold, answer)]
     if not all(textual):
         return False if any(textual) and any(plain_number(text) is not None for text in (gold, answer)) else None
@@ -201,7 +201,7 @@ def plain_fraction(text: str) -> Fraction | None:
 
 
 def numbers(gold: str, answer: str) -> Outcome:
-    """Two decimals, or two quotients of integers, are compared exactly; 0.333333 against 1/3 is left to algebra."""
+    """Compare two decimals, or two quotients of integers, exactly; 0.333333 against 1/3 is left to algebra."""
     for read in (plain_number, plain_fraction):
         expected, actual = read(gold), read(answer)
         if expected is not None and actual is not None:
@@ -210,7 +210,7 @@ def numbers(gold: str, answer: str) -> Outcome:
 
 
 def split_top_level(text: str) -> list[str]:
-    """The parts between commas that stand in no bracket of any kind."""
+    """The parts between those commas that are outside all brackets."""
     parts, depth, start = [], 0, 0
     for index, character in enumerate(text):
         depth += (character in "([{") - (character in ")]}")
@@ -221,19 +221,19 @@ def split_top_level(text: str) -> list[str]:
 
 
 def _inside(text: str) -> str:
-    """What stands in the brackets or braces around a text."""
+    """The text inside the surrounding brackets or braces."""
     return text[2:-2] if text.startswith("\\{") else text[1:-1]
 
 
 def lists(gold: str, answer: str) -> Outcome:
-    """Pairs and intervals are compared part by part, sets and plain lists in any order; one number is none of them."""
+    """Compare pairs and intervals part by part, sets and plain lists in any order; a single number equals none of them."""
     kinds = [_brackets(text) for text in (gold, answer)]
     parts = [split_top_level(_inside(text) if kind else text) for text, kind in zip((gold, answer), kinds, strict=True)]
     several = [len(part) > 1 for part in parts]
     if any(several) and any(formula.values(text) is not None for text in (gold, answer)):
         return False
     if "{" in kinds and kinds[0] != kinds[1] and all(several):
-        # a set may be written without its braces, but is no pair
+        # a set may be written without its braces; a pair is no set
         same = _same_members(*parts) if "" in kinds and len(parts[0]) == len(parts[1]) else False
         return (",".join(parts[0]), ",".join(parts[1])) if same is None else same
     if any(re.search(r"\\pm|\\text|\\cup|\band\b|\bor\b", text) for text in (gold, answer)):
@@ -245,11 +245,13 @@ def lists(gold: str, answer: str) -> Outcome:
     if kinds[0] in ("", "{"):
         return _same_members(parts[0], parts[1])
     outcomes = [arithmetic(first, second) for first, second in zip(*parts, strict=True)]
-    return False if False in outcomes else True if all(outcomes) and several[0] else None
+    if False in outcomes:
+        return False
+    return True if all(outcomes) and several[0] else None
 
 
 def _brackets(text: str) -> str:
-    """The kind of brackets around a whole text: both of them for intervals and pairs, a brace for sets, else nothing."""
+    """The brackets around a whole text: both characters for an interval or a pair, `{` for a set, else ""."""
     braces = text.startswith("\\{") and text.endswith("\\}")
     if not braces and not (text[:1] in ("(", "[") and text[-1:] in (")", "]")):
         return ""
@@ -262,20 +264,20 @@ def _brackets(text: str) -> str:
 
 
 def _same_members(first: list[str], second: list[str]) -> bool | None:
-    """Whether two lists hold the same values in any order, each as often; None where one cannot be read."""
-    left = [_readable(member) for member in second]
+    """Whether two lists hold the same values, each as often, in any order; None where a value cannot be read."""
+    unmatched = [_readable(member) for member in second]
     for member in map(_readable, first):
-        outcomes = [_same(member, other) for other in left]
+        outcomes = [_same(member, other) for other in unmatched]
         if None in outcomes:
             return None
         if True not in outcomes:
             return False
-        left.pop(outcomes.index(True))
+        unmatched.pop(outcomes.index(True))
     return True
 
 
 def arithmetic(gold: str, answer: str) -> bool | None:
-    """Formulas that can be read in one way only are compared by their values."""
+    """Compare formulas by their values; None where one can be read in several ways or not at all."""
     return _same(_readable(gold), _readable(answer))
 
 

@@ -1,7 +1,7 @@
-"""Short formulas by their values: two that differ at a point are different, two that agree at several are equal.
+"""Compares short formulas by their values: two that differ at a point are different, two that agree at several are equal.
 
-Reads arithmetic with variables (numbers, + - * /, fractions, roots, powers, brackets, pi, e, i) and nothing else; what it does
-not read, or cannot read in one way only, is left to computer algebra. Bounded in time for any text, and executes nothing.
+The reader knows arithmetic with variables: numbers, + - * /, fractions, roots, powers, brackets, pi, e, i. Other and
+ambiguous formulas are left to computer algebra. Its time is bounded for any text, and it executes nothing.
 """
 
 from __future__ import annotations
@@ -36,9 +36,11 @@ def values(text: str) -> list[complex] | None:
 
 
 def equal_values(first: list[complex], second: list[complex]) -> bool | None:
-    """Whether two formulas are equal by their values; None in between, where rounding could decide."""
+    """Whether two formulas are equal by their values; None where rounding could decide."""
     verdicts = {_equal(a, b) for a, b in zip(first, second, strict=True)}
-    return False if False in verdicts else None if None in verdicts else True
+    if False in verdicts:
+        return False
+    return None if None in verdicts else True
 
 
 def _equal(a: complex, b: complex) -> bool | None:
@@ -56,7 +58,7 @@ def _at(name: str, point: int) -> float:
 
 
 class _Reader:
-    """Recursive descent over the tokens, computing as it goes."""
+    """A recursive descent parser that computes the value while it reads the tokens."""
 
     def __init__(self, tokens: list[str], point: int) -> None:
         self.tokens = tokens

@@ -1,4 +1,4 @@
-"""Rewards: weighted terms, each a callable on (problems, completions)."""
+"""Rewards of completions: weighted terms, each a callable on (problems, completions)."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ from oar_lightning.types import MathProblem
 
 
 class Completion(NamedTuple):
-    """What a reward sees of a completion: its text, its final answer (None: none found), whether it was cut off."""
+    """The part of a completion that a reward sees: its text, its final answer (None: none found), whether it was cut off."""
 
     text: str
     answer: str | None
@@ -32,7 +32,7 @@ class RewardTerm(Protocol):
 
 
 class Accuracy:
-    """1 for an answer equivalent to the gold, else 0; counts its verdicts."""
+    """1 for an answer equivalent to the gold answer, else 0; the verdicts of the last call are counted."""
 
     def __init__(self, verifier: VerifierConfig = VerifierConfig()) -> None:
         self.verifier = Verifier(verifier)
@@ -41,6 +41,7 @@ class Accuracy:
 
     @property
     def verdicts(self) -> Counter[str]:
+        """Number of each verdict in the last call."""
         return Counter(v.value for v in self.last)
 
     def __call__(self, problems: Sequence[MathProblem], completions: Sequence[Completion]) -> list[float]:
@@ -62,7 +63,7 @@ class SoftOverlong:
 
     Args:
         max_tokens: the length at which the punishment is full, usually ``rollout.max_new_tokens``.
-        buffer: tokens over which it grows; None for a fifth of ``max_tokens``, the paper's share.
+        buffer: tokens over which it grows; None for a fifth of ``max_tokens``, as in the paper.
     """
 
     max_tokens: int
@@ -77,12 +78,12 @@ class SoftOverlong:
 
     def __call__(self, problems: Sequence[MathProblem], completions: Sequence[Completion]) -> list[float]:
         buffer = self.buffer or max(1, self.max_tokens // 5)
-        free = self.max_tokens - buffer
-        return [-1.0 if c.truncated else -min(1.0, max(0.0, (c.num_tokens - free) / buffer)) for c in completions]
+        unpunished = self.max_tokens - buffer
+        return [-1.0 if c.truncated else -min(1.0, max(0.0, (c.num_tokens - unpunished) / buffer)) for c in completions]
 
 
 class FunctionReward:
-    """A reward function of your own by its import path, ``my_module.my_function``: (problems, completions) -> numbers.
+    """The user's own reward function (problems, completions) -> numbers, by its import path ``my_module.my_function``.
 
     Raises:
         ValueError: where the path cannot be imported or is not callable.
@@ -120,6 +121,7 @@ class Rewards:
             raise ValueError(f"reward.weights names {sorted(unknown)}, which are not in reward.terms: {sorted(self.terms)}")
 
     def weight_vector(self) -> Float[Tensor, " K"]:
+        """The weights in the order of the terms; 1 where none is given."""
         return torch.tensor([float(self.weights.get(name, 1.0)) for name in self.terms])
 
     def term_metrics(self, rewards: Float[Tensor, "B K"]) -> dict[str, tuple[float, float]]:
@@ -130,7 +132,7 @@ class Rewards:
     def __call__(
         self, problems: Sequence[MathProblem], completions: Sequence[Completion]
     ) -> tuple[Float[Tensor, "B K"], dict[str, float]]:
-        """Unweighted rewards, one column a term (NaN: does not apply), and metrics such as verdict shares."""
+        """Unweighted rewards, one column a term (NaN: does not apply), and metrics such as the fraction of each verdict."""
         columns, metrics = [], {}
         for name, term in self.terms.items():
             values = [float("nan") if v is None else float(v) for v in term(problems, completions)]

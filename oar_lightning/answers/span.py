@@ -1,4 +1,7 @@
-"""Text -> the final answer's span -> regions of the completion (OAR, arXiv 2601.07408; the last marker wins)."""
+"""Finds the span of a text's final answer, and from it the regions of the tokens (OAR, arXiv 2601.07408).
+
+The last answer marker wins.
+"""
 
 from __future__ import annotations
 
@@ -11,7 +14,7 @@ from typing import NamedTuple
 
 
 class Region(IntEnum):
-    """What a token of a completion is part of, in the order in which regions follow each other."""
+    """The part of a completion that a token belongs to, in the order in which the parts follow each other."""
 
     REASONING = 0
     CONCLUSION = 1
@@ -33,11 +36,11 @@ class AnswerFormat:
 
     Args:
         boxed: whether ``\boxed{...}`` (balanced braces, or one brace-less token) marks an answer.
-        phrases: texts after which the rest of the line is the answer; matched without regard to case. One that begins with
-            ``^`` counts only where it begins a line. After words, what follows must look like an answer (see `_is_answer`):
-            "the answer is in simplest form" states none.
-        no_span: what a completion without an answer is credited by: `uniform` keeps weight 1 on all its tokens;
-            `last_token` scores its tokens by their influence on the last one.
+        phrases: texts after which the rest of the line is the answer, compared without regard to case. A phrase that begins
+            with ``^`` counts only at the beginning of a line. The text after a phrase of words must look like an answer (see
+            `_is_answer`): "the answer is in simplest form" states none.
+        no_span: the credit of a completion without an answer. `uniform` keeps weight 1 on all its tokens; `last_token`
+            scores its tokens by their influence on the last one.
     """
 
     boxed: bool = True
@@ -59,10 +62,10 @@ _TRIM_END = _TRIM + "?"
 
 
 def find_answer(text: str, answer_format: AnswerFormat = AnswerFormat(), complete: bool = True) -> AnswerSpan | None:
-    """The span of the last marked answer, or None where there is no marker or the last one is empty or unclosed.
+    """The span of the last marked answer; None where there is no marker or the last marked answer is empty or unclosed.
 
-    `complete` says that the text ended by itself: in a truncated one, an answer that only its line's end would close is
-    unfinished and does not count. Linear in the text.
+    `complete`: the text ended by itself. An answer that only the end of its line would close is unfinished in a truncated
+    text, and does not count. The time is linear in the text's length.
     """
     box = text.rfind(_BOX) if answer_format.boxed else -1
     content = _boxed_content(text, box, complete) if box >= 0 else None
@@ -87,11 +90,11 @@ def token_regions(spans: Sequence[tuple[int, int]], answer: AnswerSpan | None) -
     """Region of each token from its character range; the four regions partition the tokens in order.
 
     A token that overlaps any character of the answer is part of the answer; one that overlaps the conclusion is part of
-    the conclusion. Without an answer all is reasoning.
+    the conclusion. Without an answer every token is reasoning.
     """
     if answer is None:
         return [Region.REASONING] * len(spans)
-    # max: a special token amid the bytes of the answer's first character has an empty range before it, yet follows it
+    # max: a special token between the bytes of the answer's first character has an empty range before that character
     return list(itertools.accumulate((_region(begin, end, answer) for begin, end in spans), max))
 
 
@@ -108,11 +111,14 @@ def gold_answer(solution: str, answer_format: AnswerFormat = AnswerFormat()) -> 
 
 
 def _last(text: str, phrase: str, complete: bool, box: int) -> tuple[int, int]:
-    """Start and end of the last occurrence of `phrase` that states an answer, or (-1, -1). `box`: where a good one stands."""
+    """Start and end of the last occurrence of `phrase` that states an answer, or (-1, -1).
+
+    `box`: where the last closed box begins, -1 without one.
+    """
     anchor, phrase = ("(?m:^)", phrase[1:]) if phrase.startswith("^") else ("", phrase)
     stem = phrase.strip()
     pattern = anchor + re.escape(stem)
-    if stem.startswith("#"):  # not amid a longer row of them, which is a heading
+    if stem.startswith("#"):  # a longer row of # is a heading
         pattern = f"(?<!#){pattern}(?!#)"
     last = (-1, -1)
     for match in re.finditer(pattern, text, re.IGNORECASE):
@@ -122,15 +128,15 @@ def _last(text: str, phrase: str, complete: bool, box: int) -> tuple[int, int]:
 
 
 _LONGEST_PROSE = 150
-"""Characters within which an answer stated in words must end."""
+"""Characters after a phrase of words within which the answer must end."""
 
 
 def _is_answer(text: str, start: int, complete: bool, strict: bool, words: bool) -> bool:
-    """Whether what follows a phrase can be an answer.
+    """Whether the text after a phrase can be an answer.
 
-    After `words` it is short, and holds a digit or TeX, or is a word or two. Behind a good box (`strict`) it must hold a
-    digit or TeX and be of two words at most, to be no remark on the box ("the answer is correct"). One that is not finished
-    is taken for an answer, for it might become one.
+    After a phrase of `words` it must be short, and hold a digit or TeX or be at most two words long. After a closed box
+    (`strict`) it must hold a digit or TeX and be at most two words long: else it is a remark on the box ("the answer is
+    correct"). An unfinished text counts as an answer, for it might become one.
     """
     if not (words or strict):
         return True

@@ -1,4 +1,4 @@
-"""Final answers in one spelling, whatever TeX, markup or punctuation they come in."""
+"""One spelling for final answers, whatever their TeX, markup or punctuation."""
 
 from __future__ import annotations
 
@@ -42,7 +42,8 @@ def _repeating_decimal(match: re.Match[str]) -> str:
 
 
 def canonical(text: str) -> str:
-    """The same answer in one spelling: spaces, percent, currency and degree signs, TeX sizes, thousands, end punctuation."""
+    """The answer in one spelling of spaces, relations and TeX commands, without thousands separators, end punctuation, TeX
+    sizes, and percent, currency and degree signs."""
     for pattern, spelling in _REPLACED:
         text = pattern.sub(spelling, text)
     text = _DROPPED.sub("", text)
@@ -67,5 +68,5 @@ def canonical(text: str) -> str:
 
 
 def unwrapped(text: str) -> str:
-    r"""The text with `\text{...}` and its like replaced by what they hold."""
+    r"""The text with `\text{...}`, `\mathrm{...}` and the like replaced by their contents."""
     return _WRAPPER.sub(r"\1", text)

@@ -1,4 +1,4 @@
-"""Units of measurement behind a number, in one spelling."""
+"""Splits a unit of measurement from a number, and gives it one spelling."""
 
 from __future__ import annotations
 
@@ -22,12 +22,12 @@ _ALIASES = {
 }
 _POWERS = {"square": "2", "cubic": "3", "squared": "2", "cubed": "3"}
 _WITHOUT_MEANING = {"unit", "percent", "degree"}
-"""Words that may be left out: their signs are."""
+"""Words that may be left out, as their signs (%, °) are."""
 
 
 def _is_unit_word(word: str, marked: bool, spaced: bool) -> bool:
-    """Whether a word can be of a unit: what stands in \\text{} or behind a space may be any word, else it must be known, for
-    letters behind a number are variables."""
+    """Whether a word can be part of a unit. In \\text{} (`marked`) or after a space (`spaced`) any word can. Elsewhere it must
+    be known, for letters right after a number are variables."""
     if word in _ALIASES or word in _POWERS or word in ("of", "per"):
         return marked or len(word) > 1
     return word not in _NO_UNITS and len(word) > 2 and (marked or spaced)

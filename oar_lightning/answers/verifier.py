@@ -1,4 +1,4 @@
-"""Verdicts on answers: by their form where that decides, else `math-verify` in killable worker processes."""
+"""Judges answers by their form where that decides, else by `math-verify` in worker processes that can be killed."""
 
 from __future__ import annotations
 
@@ -22,6 +22,8 @@ from oar_lightning.answers.spelling import canonical
 
 
 class Verdict(StrEnum):
+    """The result of comparing an answer with the gold answer."""
+
     CORRECT = "correct"
     INCORRECT = "incorrect"
     UNPARSEABLE = "unparseable"
@@ -37,7 +39,7 @@ class VerifierConfig:
         memory_mb: address space of a worker.
         workers: processes; they start with the first answer that needs computer algebra.
         max_characters: longer answers are `unparseable` at once.
-        cache: verdicts remembered before the cache starts anew; 0 remembers none.
+        cache: number of verdicts after which the cache is emptied; 0: no cache.
     """
 
     timeout_s: float = 2.0
@@ -55,9 +57,9 @@ class VerifierConfig:
 
 
 class Verifier:
-    """Judges answers; thread-safe, keeps the order, caches by text, owns its worker processes.
+    """Judges answers in their order. Thread-safe; verdicts are cached by text.
 
-    Workers are plain child processes that end with this one; none is left behind by `close` or exit.
+    The verifier owns its worker processes: `close` and the exit of this process end them all.
     """
 
     def __init__(self, config: VerifierConfig = VerifierConfig()) -> None:
@@ -67,17 +69,17 @@ class Verifier:
         atexit.register(self.close)
 
     def _forget_workers(self) -> None:
-        """New, empty slots; a verdict that is under way puts its worker back into the old ones."""
+        """Start with an empty pool of workers; a verdict in progress returns its worker to the old pool."""
         self._process = os.getpid()
         self._idle: queue.SimpleQueue[_Worker | None] = queue.SimpleQueue()
         for _ in range(self.config.workers):
-            self._idle.put(None)  # a slot; the process starts when first used
+            self._idle.put(None)  # a free place: its process starts when it is first used
         self._workers: set[_Worker] = set()
         self._lock = threading.Lock()
 
     def __call__(self, golds: Sequence[str], answers: Sequence[str | None]) -> list[Verdict]:
         """One verdict for each (gold, answer); an absent answer is incorrect."""
-        pairs = [None if a is None else (g, a) for g, a in zip(golds, answers, strict=True)]
+        pairs = [None if answer is None else (gold, answer) for gold, answer in zip(golds, answers, strict=True)]
         verdicts: dict[Pair, Verdict] = {}
         algebra: dict[Pair, Pair] = {}
         for pair in dict.fromkeys(p for p in pairs if p is not None):
@@ -89,16 +91,16 @@ class Verifier:
         if algebra:
             if self._process != os.getpid():  # forked: the workers are the parent's
                 self._forget_workers()
-            asked = list(dict.fromkeys(algebra.values()))
-            with ThreadPoolExecutor(min(self.config.workers, len(asked))) as threads:
-                answered = dict(zip(asked, threads.map(self._by_algebra, asked), strict=True))
-            verdicts.update({pair: answered[rewritten] for pair, rewritten in algebra.items()})
+            rewritten = list(dict.fromkeys(algebra.values()))
+            with ThreadPoolExecutor(min(self.config.workers, len(rewritten))) as threads:
+                judged = dict(zip(rewritten, threads.map(self._by_algebra, rewritten), strict=True))
+            verdicts.update({pair: judged[form] for pair, form in algebra.items()})
         if self.config.cache:
             if len(self._cache) > self.config.cache:
                 self._cache.clear()
-            # a timeout may be the machine's fault and is tried again
-            self._cache.update({p: v for p, v in verdicts.items() if v is not Verdict.TIMEOUT})
-        return [Verdict.INCORRECT if p is None else verdicts[p] for p in pairs]
+            # a busy machine may have caused a timeout: such a pair is judged again
+            self._cache.update({pair: verdict for pair, verdict in verdicts.items() if verdict is not Verdict.TIMEOUT})
+        return [Verdict.INCORRECT if pair is None else verdicts[pair] for pair in pairs]
 
     def _by_form(self, gold: str, answer: str) -> Verdict | Pair:
         """The verdict where the form of the answers decides it, else the pair for computer algebra."""
@@ -150,7 +152,7 @@ class Verifier:
 
 
 class _Worker:
-    """One child process; `ask` returns None when it overran its time or died."""
+    """One child process; `ask` returns None where it exceeded its time or died."""
 
     START_TIMEOUT_S = 60.0
 

@@ -1,7 +1,7 @@
 """Child process of `oar_lightning.answers.verifier`: reads `[gold, answer]` JSON lines, writes one verdict a line.
 
-It may hang, exhaust its memory or crash on hostile input; the parent kills and replaces it. It imports no torch, and ends
-when its standard input closes, or by an alarm when it hangs after its parent died: it never outlives it by long.
+It may hang, exhaust its memory or crash on hostile input; the parent then kills and replaces it. It imports no torch. It ends
+when its standard input closes; if it hangs after its parent died, an alarm ends it.
 """
 
 from __future__ import annotations
@@ -15,8 +15,8 @@ import sys
 
 
 def close(expected: list[object], actual: list[object]) -> bool:
-    """False for two numbers that are far apart relative to their size: the library rounds to six decimals, so that to it
-    any two small numbers are equal."""
+    """False for two numbers that differ much relative to their size. The library rounds to six decimals, which makes any two
+    small numbers equal."""
     numbers = []
     for parsed in (expected, actual):
         value = getattr(parsed[0], "evalf", None)
@@ -31,7 +31,7 @@ def main(memory_bytes: int, timeout_s: float) -> None:
     resource.setrlimit(resource.RLIMIT_AS, (memory_bytes, memory_bytes))
     resource.setrlimit(resource.RLIMIT_CORE, (0, 0))
     verdicts = os.fdopen(os.dup(1), "w", buffering=1)
-    os.dup2(2, 1)  # whatever the library prints must not look like a verdict
+    os.dup2(2, 1)  # what the library prints must not be read as a verdict
     import logging
 
     from math_verify import LatexExtractionConfig, parse, verify
@@ -39,13 +39,13 @@ def main(memory_bytes: int, timeout_s: float) -> None:
     logging.disable(logging.CRITICAL)
     latex = LatexExtractionConfig(boxed_match_priority=0, try_extract_without_anchor=False)
 
-    @functools.lru_cache(maxsize=256)  # the golds come again and again
+    @functools.lru_cache(maxsize=256)  # the same gold answers recur
     def parsed(text: str) -> list[object]:
-        # no time-out of its own: its alarm takes whole seconds only and the parent's limit is hard
+        # no timeout of the library: it takes whole seconds only, and the parent's limit is hard
         # anchored: else a text that cannot be read is judged by any fraction inside it
         return parse(f"\\boxed{{{text}}}", extraction_config=[latex], parsing_timeout=None, extraction_mode="first_match")
 
-    verify(parsed("\\frac{1}{2}"), parsed("0.5"), timeout_seconds=None)  # the first use loads grammars, which takes a while
+    verify(parsed("\\frac{1}{2}"), parsed("0.5"), timeout_seconds=None)  # the first use loads grammars, which is slow
     verdicts.write("ready\n")
     for line in sys.stdin:
         signal.setitimer(signal.ITIMER_REAL, timeout_s + 1)  # no handler: the process ends

@@ -1,4 +1,4 @@
-"""How long each phase of a training step takes, method by method, in one run."""
+"""Measures how long each phase of a training step takes, method by method, in one run."""
 
 from oar_lightning.benchmark.measure import BenchmarkConfig, PhaseResult, measure
 from oar_lightning.benchmark.workload import ConfiguredWorkload, RandomShape, RandomWorkload, Workload

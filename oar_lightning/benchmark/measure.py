@@ -1,4 +1,5 @@
-"""Seconds, memory and floating-point work of each phase of a step; methods take turns, so that noise hits all alike."""
+"""Measures seconds, memory and floating-point work of each phase of a step. Methods take turns, so that all see the same
+noise."""
 
 from __future__ import annotations
 
@@ -25,24 +26,24 @@ from oar_lightning.training.slots import Slot, UpdatePlan
 
 PHASES = ("rollout", "reward", "logprobs", "scoring", "update")
 IN_A_STEP = ("rollout", "reward", "scoring", "update")
-"""Phases of an on-policy step. Old log-probabilities are the policy's own then, and `logprobs` is measured apart: one forward
-pass of the batch, the unit of forward-equivalents."""
+"""Phases of an on-policy step, whose old log-probabilities are the policy's own. `logprobs` is measured separately: one
+forward pass over the batch, the unit of forward-equivalents."""
 
 
 @dataclass(frozen=True)
 class BenchmarkConfig:
-    """What is measured.
+    """Settings of a benchmark.
 
     Args:
-        preset: its name, for tables and files.
-        shape: a random policy's shape; None benchmarks the configured policy and data.
+        preset: name of the benchmark, for tables and files.
+        shape: a random policy's shape; None measures the configured policy and data.
         variants: name -> scorer; `grpo` is what the others are compared with.
-        repeats: counted rounds; every variant runs once a round.
-        warmup: rounds before them, at least the one in which the work is counted.
-        output: JSON file for the rows; None writes none.
+        repeats: timed rounds; every variant runs once a round.
+        warmup: untimed rounds before them, at least one, in which the work is counted.
+        output: JSON file for the results; None writes none.
         report: folder for a Markdown page and a figure; None writes none.
-        step_bars: variant -> its step over GRPO's, at most; shown in the report.
-        sequence_bars: variant -> scoring seconds of a completion, at most; shown in the report.
+        step_bars: variant -> upper limit of its step's seconds over GRPO's; shown in the report.
+        sequence_bars: variant -> upper limit of scoring seconds a completion; shown in the report.
     """
 
     preset: str
@@ -69,8 +70,11 @@ class BenchmarkConfig:
 
 @dataclass(frozen=True)
 class PhaseResult:
-    """One phase of one variant: medians over the rounds. `floor_seconds`: its floating-point work at the machine's matrix
-    rate; `step_ratio` (phase `step` only): the median over rounds of this variant's step over GRPO's in the same round."""
+    """One phase of one variant: medians over the rounds.
+
+    `floor_seconds`: the phase's floating-point work at the machine's matrix rate. `step_ratio` (phase `step` only): the median
+    over rounds of this variant's step seconds over GRPO's in the same round.
+    """
 
     preset: str
     variant: str
@@ -91,7 +95,7 @@ def measure(
     update: UpdatePlan,
     advance: Callable[[int], None] = lambda count: None,
 ) -> tuple[list[PhaseResult], float]:
-    """Run all rounds; returns the results and the machine's matrix rate in FLOP/s. Weights stay as they are."""
+    """Run all rounds; returns the results and the machine's matrix rate in FLOP/s. Weights do not change."""
     device = workload.policy.model.get_input_embeddings().weight.device
     rate = matrix_rate(device, next(workload.policy.model.parameters()).dtype)
     runs: dict[tuple[str, str], list[tuple[float, int | None]]] = {}
@@ -101,7 +105,7 @@ def measure(
         for name, module in modules.items():
             steps = _phases(workload, module, update, number)
             for phase, run in steps:
-                # the work is counted in the first round, which is slower for it and therefore never timed
+                # counting the work slows the first round down, which is therefore never timed
                 counted = number == 0
                 seconds, peak, flops = _timed(run, device, count=counted)
                 if counted:
@@ -150,14 +154,14 @@ def _summarise(
 
 
 def _steps(runs: Mapping[tuple[str, str], Sequence[tuple[float, int | None]]], name: str) -> list[float]:
-    """Seconds of each round's whole step."""
+    """Seconds of the whole step in each round."""
     return [sum(s for s, _ in parts) for parts in zip(*(runs[name, phase] for phase in IN_A_STEP), strict=True)]
 
 
 def _phases(
     workload: Workload, module: PolicyOptimization, update: UpdatePlan, number: int
 ) -> Iterator[tuple[str, Callable[[], None]]]:
-    """The phases of one step in order; each leaves to the next what it needs."""
+    """The phases of one step in order, each with the function that runs it; later phases use the results of earlier ones."""
     held: dict[str, Any] = {}
 
     def rollout() -> None:
@@ -190,7 +194,7 @@ def _phases(
 
 
 def _timed(run: Callable[[], None], device: torch.device, count: bool) -> tuple[float, int | None, float]:
-    """Seconds, bytes above what was held before, and floating-point operations (0 unless counted)."""
+    """Seconds, peak bytes above those held before, and floating-point operations (0 unless counted)."""
     counter = FlopCount() if count else contextlib.nullcontext()
     _synchronise(device)
     before = _reset_peak(device)
@@ -207,8 +211,8 @@ _CPU_ATTENTION = "_scaled_dot_product_flash_attention_for_cpu"
 
 
 class FlopCount(TorchDispatchMode):
-    """Adds up the work of matrix products and attention. (Torch's own counter refuses `autograd.grad`, and does not know the
-    CPU's attention.)"""
+    """Sums the floating-point operations of matrix products and attention. Torch's own counter refuses `autograd.grad` and does
+    not know the CPU's attention."""
 
     def __init__(self) -> None:
         super().__init__()
@@ -227,7 +231,7 @@ class FlopCount(TorchDispatchMode):
 
 
 def matrix_rate(device: torch.device, dtype: torch.dtype, size: int = 1536, repeats: int = 15) -> float:
-    """FLOP/s of a square matrix product: the best of several, for a floor must not depend on a busy moment."""
+    """FLOP/s of a square matrix product: the best of several, because the floor must not depend on other load."""
     a, b = (torch.randn(size, size, device=device).to(dtype) for _ in range(2))
     a @ b
     best = float("inf")
@@ -246,23 +250,24 @@ def _synchronise(device: torch.device) -> None:
 
 
 def _reset_peak(device: torch.device) -> int | None:
-    """Start a new high-water mark; bytes held now, or None where it cannot be read (CPU memory outside Linux)."""
+    """Reset the peak of memory; returns the bytes held now, or None where they cannot be read (CPU memory outside Linux)."""
     if device.type == "cuda":
         torch.cuda.reset_peak_memory_stats(device)
         return torch.cuda.memory_allocated(device)
     try:
-        ctypes.CDLL("libc.so.6").malloc_trim(0)  # what was freed must not count as held
-        Path("/proc/self/clear_refs").write_text("5")  # 5: the resident high-water mark
-        return _status("VmRSS")
+        ctypes.CDLL("libc.so.6").malloc_trim(0)  # freed memory must not count as held
+        Path("/proc/self/clear_refs").write_text("5")  # 5: resets the peak of resident memory
+        return process_memory("VmRSS")
     except OSError:
         return None
 
 
 def _peak(device: torch.device) -> int:
-    return torch.cuda.max_memory_allocated(device) if device.type == "cuda" else _status("VmHWM")
+    return torch.cuda.max_memory_allocated(device) if device.type == "cuda" else process_memory("VmHWM")
 
 
-def _status(key: str) -> int:
-    found = re.search(rf"{key}:\s+(\d+) kB", Path("/proc/self/status").read_text())
-    assert found is not None
-    return int(found[1]) * 1024
+def process_memory(key: str) -> int:
+    """A number of bytes of /proc/self/status: `VmRSS` (resident now) or `VmHWM` (its peak)."""
+    match = re.search(rf"{key}:\s+(\d+) kB", Path("/proc/self/status").read_text())
+    assert match is not None
+    return int(match[1]) * 1024

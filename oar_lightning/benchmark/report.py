@@ -1,4 +1,4 @@
-"""A benchmark's results as tables, a page and a figure."""
+"""Writes a benchmark's results as tables, a page and a figure."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ COLORS = {"rollout": "#7b8794", "reward": "#c3cad1", "scoring": "#d9822b", "upda
 
 
 def phase_table(results: Sequence[PhaseResult], bars: Mapping[str, float]) -> list[list[str]]:
-    """Header and rows: variant, seconds of each phase, the step, its ratio to GRPO's and the bar for that."""
+    """Header and rows: variant, seconds of each phase and of the step, the step's ratio to GRPO's, and the bar for it."""
     rows = [["variant", *(f"{p} s" for p in PHASES), "step s", "step / grpo", "bar"]]
     for name, phases in by_variant(results).items():
         ratio = phases["step"].step_ratio
@@ -22,8 +22,8 @@ def phase_table(results: Sequence[PhaseResult], bars: Mapping[str, float]) -> li
 
 
 def scoring_table(results: Sequence[PhaseResult], bars: Mapping[str, float]) -> list[list[str]]:
-    """Header and rows: what scoring costs in seconds a sequence, work, forward passes, its floor, and memory; and time and
-    memory relative to exact OAR-P's."""
+    """Header and rows: the cost of scoring in seconds a sequence, work, forward passes, floor and memory; and its time and
+    memory relative to those of exact OAR-P."""
     measured = ["s / sequence", "bar", "GFLOP", "forward-equivalents", "floor s", "measured / floor", "peak MB"]
     rows = [["variant", *measured, "time / oar_p", "peak / oar_p"]]
     variants = by_variant(results)
@@ -33,7 +33,9 @@ def scoring_table(results: Sequence[PhaseResult], bars: Mapping[str, float]) -> 
         if not s.gflop:
             continue
         relative = "-" if exact is None else f"{s.median_seconds / exact.median_seconds:.2f}"
-        peak = s.peak_bytes is not None and exact is not None and exact.peak_bytes
+        relative_peak = "-"
+        if s.peak_bytes is not None and exact is not None and exact.peak_bytes:
+            relative_peak = f"{s.peak_bytes / exact.peak_bytes:.1f}"
         rows.append(
             [
                 name,
@@ -45,7 +47,7 @@ def scoring_table(results: Sequence[PhaseResult], bars: Mapping[str, float]) -> 
                 f"{s.median_seconds / s.floor_seconds:.1f}",
                 "-" if s.peak_bytes is None else f"{s.peak_bytes / 2**20:.0f}",
                 relative,
-                f"{(s.peak_bytes or 0) / peak:.1f}" if peak else "-",
+                relative_peak,
             ]
         )
     return rows
@@ -56,6 +58,7 @@ def _bar(bar: float | None, value: float) -> str:
 
 
 def by_variant(results: Sequence[PhaseResult]) -> dict[str, dict[str, PhaseResult]]:
+    """Variant -> phase -> result."""
     out: dict[str, dict[str, PhaseResult]] = {}
     for result in results:
         out.setdefault(result.variant, {})[result.phase] = result
@@ -69,7 +72,7 @@ def _seconds(rows: dict[str, PhaseResult]) -> list[str]:
 def write_report(
     folder: Path, config: BenchmarkConfig, results: Sequence[PhaseResult], rate: float, command: str, machine: str
 ) -> None:
-    """README.md and steps.png in `folder`; both are overwritten."""
+    """Write README.md and steps.png in `folder`; both are overwritten."""
     folder.mkdir(parents=True, exist_ok=True)
     text = f"""# Benchmark `{config.preset}`
 

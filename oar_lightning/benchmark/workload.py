@@ -1,4 +1,4 @@
-"""What is benchmarked: the configured policy on its data, or a random policy of a given shape on random tokens."""
+"""The workload of a benchmark: the configured policy on its data, or a random policy of a given shape on random tokens."""
 
 from __future__ import annotations
 
@@ -9,6 +9,7 @@ from typing import Any, Protocol
 import torch
 
 from oar_lightning.common.randomness import derive_seed, generator
+from oar_lightning.credit.scorers.probes import AFTER_WARMUP
 from oar_lightning.data.stream import ProblemStream
 from oar_lightning.policy.pretrained import DTYPES, Policy
 from oar_lightning.rollout import CachedEngine, Generation, RolloutStage, SamplingConfig
@@ -16,7 +17,7 @@ from oar_lightning.types import MathProblem, Rollouts
 
 
 class Workload(Protocol):
-    """Batches of completions for a policy; the same for the same round."""
+    """A policy, and batches of completions that depend on the round's number alone."""
 
     policy: Policy
     sampling: SamplingConfig
@@ -27,7 +28,7 @@ class Workload(Protocol):
 
 
 class ConfiguredWorkload:
-    """The configured policy, data and rewards: what a training step of this config does."""
+    """The configured policy, data and rewards, as in a training step of this config."""
 
     def __init__(
         self, policy: Policy, stage: RolloutStage, stream: ProblemStream, prompts: int, samples: int, sampling: SamplingConfig
@@ -53,12 +54,12 @@ class ConfiguredWorkload:
 
     def judge(self, generation: Generation, round_number: int) -> Rollouts:
         rows = [p for p in self._problems(round_number) for _ in range(self.samples)]
-        return self.stage.judge(generation, rows, self.samples, 10**9)
+        return self.stage.judge(generation, rows, self.samples, AFTER_WARMUP)
 
 
 @dataclass(frozen=True)
 class RandomShape:
-    """A Qwen2 policy with random weights and completions of fixed lengths (no EOS).
+    """The shape of a Qwen2 policy with random weights and of its completions, which have a fixed length (no EOS).
 
     A completion is reasoning, then `conclusion` and `answer` tokens. Half of each group is rewarded.
     """
@@ -137,14 +138,14 @@ class RandomWorkload:
             reward_terms=rewards[:, None],
             rewards=rewards,
             group_size=shape.group_size,
-            step=10**9,
+            step=AFTER_WARMUP,
             truncated=generation.truncated,
             prediction_states=generation.prediction_states,
         )
 
 
 class _NumberTokenizer:
-    """Numbers are their own ids; nothing ends a completion."""
+    """A tokenizer of texts of token ids; no token ends a completion."""
 
     pad_token_id = 0
     eos_token_id = -1

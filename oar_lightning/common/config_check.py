@@ -1,7 +1,7 @@
 """Checks a composed config before anything slow is imported or built: the signatures of its targets are the schema.
 
-Every mapping with a ``_target_`` is held against that target's signature, so a plug-in's keys are checked like the
-package's own. Mappings without one may hold anything their reader understands, except at the top level.
+Every mapping with a ``_target_`` is checked against that target's signature, so a plug-in's keys are checked like the
+package's own. Keys of other mappings are left to their readers, except at the top level.
 """
 
 from __future__ import annotations
@@ -28,7 +28,7 @@ class ConfigError(ValueError):
 
 
 def check_keys(present: Iterable[str], known: Iterable[str], where: str) -> None:
-    """Raises ConfigError for the first key that is not known, with the nearest known one."""
+    """Raise ConfigError for the first unknown key, with the nearest known one."""
     known = sorted(known)
     for key in present:
         if key not in known:
@@ -41,7 +41,7 @@ def check_keys(present: Iterable[str], known: Iterable[str], where: str) -> None
 
 
 def check_targets(config: Mapping[str, Any]) -> None:
-    """Hold every ``_target_`` mapping in a resolved config against its target's signature.
+    """Check every ``_target_`` mapping of a resolved config against its target's signature.
 
     Raises:
         ConfigError: for a target that cannot be imported, an unknown key, a missing one, or a value of the wrong type.
@@ -79,26 +79,26 @@ def _locate(path: str, where: str) -> Any:
     parts = path.split(".")
     for cut in range(len(parts) - 1, 0, -1):
         try:
-            found: Any = importlib.import_module(".".join(parts[:cut]))
+            target: Any = importlib.import_module(".".join(parts[:cut]))
         except ModuleNotFoundError as error:
             if error.name and f"{path}.".startswith(f"{error.name}."):
                 continue
             raise ConfigError(f"{where}._target_={path}: its module needs {error.name}, which is not installed") from error
         try:
             for part in parts[cut:]:
-                found = getattr(found, part)
+                target = getattr(target, part)
         except AttributeError as error:
             raise ConfigError(f"{where}._target_={path}: {error}") from error
-        if not callable(found):
-            raise ConfigError(f"{where}._target_={path} is a {type(found).__name__}; name a class or a function")
-        return found
+        if not callable(target):
+            raise ConfigError(f"{where}._target_={path} is a {type(target).__name__}; name a class or a function")
+        return target
     raise ConfigError(f"{where}._target_={path}: no such module; is the folder of your file on PYTHONPATH?")
 
 
 def _parameters(target: Any) -> Mapping[str, inspect.Parameter]:
     try:
         return inspect.signature(target).parameters
-    except ValueError:  # written in C and says nothing about itself: nothing to check by
+    except ValueError:  # written in C, without a signature: nothing to check by
         return {"any": inspect.Parameter("any", inspect.Parameter.VAR_KEYWORD)}
 
 
@@ -135,7 +135,7 @@ def describe_type(hint: Any) -> str:
     if typing.get_origin(hint) is typing.Literal:
         choices = typing.get_args(hint)
         return ("one of " if len(choices) > 1 else "") + ", ".join(map(str, choices))
-    # an object of this package may be handed over in code, but not be written in a config
+    # objects of this package can be passed in code but not be written in a config
     arguments = [part for part in typing.get_args(hint) if not getattr(part, "__module__", "").startswith("oar_lightning.")]
     if arguments and (typing.get_origin(hint) is typing.Union or type(hint).__name__ == "UnionType"):
         return " or ".join(map(describe_type, arguments))

@@ -14,15 +14,16 @@ UNREADABLE = (OSError, UnicodeDecodeError, EOFError, zlib.error)
 
 
 def open_text(file: Path) -> IO[str]:
-    """A text file for reading, ``.gz`` too. Only a line feed ends a line: neither a lone carriage return nor what only Python
-    takes for a line's end (U+2028) does."""
+    """A text file, plain or ``.gz``, opened for reading. Lines end at a line feed only, not at a lone carriage return or at
+    U+2028, which Python takes for a line's end."""
     opener = gzip.open if file.suffix == ".gz" else open
     return opener(file, "rt", encoding="utf-8-sig", newline="\n")
 
 
 def read_jsonl(file: Path, key: str, where: str = "") -> Iterator[tuple[int, Any]]:
-    """(line number, value) of each line that is not blank, in constant memory. `key`: the setting that names the file;
-    `where`: what errors about a line begin with, before the file.
+    """(line number, value) of each line that is not blank, in constant memory.
+
+    `key`: the setting that names the file, for errors; `where`: a prefix of errors about a line, before the file's name.
 
     Raises:
         ValueError: where the file cannot be read or a line is not JSON.

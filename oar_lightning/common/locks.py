@@ -1,4 +1,4 @@
-"""Locks that a process cannot leave behind: the kernel drops them when their holders end, by kill -9 too."""
+"""File locks that the kernel releases when their holders end, even by kill -9."""
 
 from __future__ import annotations
 
@@ -9,9 +9,11 @@ from types import TracebackType
 
 
 class FileLock:
-    """An exclusive flock on a file. A process that was given the open file (`descriptor`) holds it too, until it ends.
+    """An exclusive flock on a file. A child process that inherits the open file (`descriptor`) holds the lock too, until it
+    ends.
 
-    Processes of one machine see each other; on other machines only where the file system carries flock (NFS on Linux does).
+    The lock works between the processes of one machine, and between machines where the file system carries flock (NFS on
+    Linux does).
     """
 
     def __init__(self, path: Path) -> None:
@@ -19,7 +21,7 @@ class FileLock:
         self.descriptor: int | None = None
 
     def acquire(self, wait: bool = True) -> bool:
-        """Take the lock; without `wait`, False where somebody has it."""
+        """Take the lock and return True; without `wait`, return False where another process holds it."""
         self.path.parent.mkdir(parents=True, exist_ok=True)
         descriptor = os.open(self.path, os.O_RDWR | os.O_CREAT, 0o644)
         try:
@@ -34,7 +36,7 @@ class FileLock:
         return True
 
     def release(self) -> None:
-        """Give it up; a process that has the open file still holds it."""
+        """Give the lock up; a child process that inherited the open file still holds it."""
         if self.descriptor is not None:
             os.close(self.descriptor)
             self.descriptor = None

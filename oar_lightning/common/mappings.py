@@ -6,7 +6,7 @@ from typing import Any
 
 
 def flatten(config: dict[str, Any], prefix: str = "") -> dict[str, Any]:
-    """Nested mappings as one with dotted keys; lists keep their place as values."""
+    """Nested mappings as one mapping with dotted keys; a list stays one value."""
     flat: dict[str, Any] = {}
     for key, value in config.items():
         name = f"{prefix}.{key}" if prefix else str(key)

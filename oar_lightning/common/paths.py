@@ -1,4 +1,4 @@
-"""Where files are: the Hydra configs, inside the wheel or beside the package in a checkout; MLflow's local stores."""
+"""Paths of the Hydra configs (inside the wheel, or beside the package in a checkout) and of MLflow's local stores."""
 
 from __future__ import annotations
 
@@ -24,6 +24,6 @@ def local_database(tracking_uri: str) -> Path | None:
 
 
 def local_artifacts(tracking_uri: str) -> str | None:
-    """Where artifacts of an SQLite store go, beside it; None leaves it to the server."""
+    """The artifact folder beside an SQLite store; None for a server, which has its own."""
     database = local_database(tracking_uri)
     return str(database.parent / "mlartifacts") if database else None

@@ -1,4 +1,4 @@
-"""Seeds derived from what a draw is for, so that it depends neither on row order, padding, batching nor on other draws."""
+"""Seeds derived from the purpose of a draw: the draw depends on no row order, padding, batching or other draw."""
 
 from __future__ import annotations
 
@@ -18,13 +18,13 @@ def derive_seed(*parts: object) -> int:
 
 
 def generator(*parts: object) -> torch.Generator:
-    """A CPU generator seeded by `parts`; draw on the CPU and move, so that all devices agree."""
+    """A CPU generator seeded by `parts`. Draw on the CPU and move the result: all devices then get the same numbers."""
     return torch.Generator().manual_seed(derive_seed(*parts))
 
 
 @contextlib.contextmanager
 def isolated_rng(*parts: object) -> Iterator[None]:
-    """Run a block under global RNGs seeded by `parts`, and put back their states afterwards."""
+    """Seed torch's global generators by `parts` for a block, and restore their states afterwards."""
     with torch.random.fork_rng():
         torch.manual_seed(derive_seed(*parts))
         yield
@@ -32,7 +32,7 @@ def isolated_rng(*parts: object) -> Iterator[None]:
 
 @contextlib.contextmanager
 def global_rng_kept() -> Iterator[None]:
-    """Put back the global random states of Python, numpy and torch that a block changes."""
+    """Restore the global random states of Python, numpy and torch after a block."""
     python, numpy = random.getstate(), np.random.get_state()
     devices = [torch.cuda.current_device()] if torch.cuda.is_available() and torch.cuda.is_initialized() else []
     try:

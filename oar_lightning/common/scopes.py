@@ -1,4 +1,4 @@
-"""Blocks inside of which something is otherwise, and after which it is as before."""
+"""Context managers for temporary changes, which they undo on exit."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ from typing import Any
 
 @contextlib.contextmanager
 def environment(variables: Mapping[str, str]) -> Iterator[None]:
-    """The process's environment has these variables."""
+    """Set environment variables of this process for a block."""
     before = {name: os.environ.get(name) for name in variables}
     os.environ.update(variables)
     try:
@@ -25,7 +25,7 @@ def environment(variables: Mapping[str, str]) -> Iterator[None]:
 
 @contextlib.contextmanager
 def replaced(owner: Any, method: str, function: Callable[..., Any]) -> Iterator[None]:
-    """A method of an object is `function`, which hides that of its class."""
+    """Replace a method of one object (not of its class) by `function` for a block."""
     setattr(owner, method, function)
     try:
         yield

@@ -53,8 +53,8 @@ def gate_weights(
 
     x = minmax(log1p(I)) (constant scores -> 0); theta = quantile(x, tau);
     w = max(x / (theta + 1e-8), floor) where x < theta, else 1 + beta (x - theta) / (1 - theta + 1e-8);
-    then w *= n / sum(w), n = tokens in the mask. Weights are dimensionless. A row whose scores are not finite or <= -1
-    has no order to go by: it keeps weight 1 (see `invalid_rows`).
+    then w *= n / sum(w), n = tokens in the mask. Weights are dimensionless. A row with scores that are not finite or <= -1
+    keeps weight 1 (see `invalid_rows`).
     """
     if gate.mode == "off":
         return torch.ones_like(importance)
@@ -62,7 +62,7 @@ def gate_weights(
     x = normalize_scores(importance.double(), mask)
     if gate.threshold == "quantile":
         theta = masked_quantile(x, mask, gate.tau)
-    else:  # a row of constant scores has no order to go by: at threshold 0 its weights are 1
+    else:  # threshold 0 gives a row of constant scores, which ranks no token above another, weight 1 everywhere
         theta = gate.tau * (x.amax(1, keepdim=True) > 0).to(x.dtype)
     suppressed = (x / (theta + EPS)).clamp(min=gate.floor)
     boosted = 1 + gate.beta * (x - theta) / (1 - theta + EPS)

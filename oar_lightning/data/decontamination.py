@@ -1,4 +1,4 @@
-"""Which training problems also are problems of an evaluation set: by their whole text, or by a run of 13 words.
+"""Finds training problems that are also in an evaluation set: the same whole text, or a shared run of 13 words.
 
 The 13-gram criterion is GPT-3's (arXiv 2005.14165, appendix C).
 """
@@ -24,14 +24,14 @@ _TOKEN = re.compile(r"[^\W_]+|[+*/=<>^]|(?<![^\W\d_])-|-(?![^\W\d_])")
 
 
 class Match(NamedTuple):
-    """The evaluation problem that a training problem contains, and how: `exact` or `13-gram`."""
+    """The evaluation problem that matches a training problem, and by which criterion: `exact` or `13-gram`."""
 
     id: str
     kind: str
 
 
 class Contamination:
-    """The texts of evaluation problems, to hold training problems against."""
+    """The texts of evaluation problems, with which training problems are compared."""
 
     def __init__(self, problems: Iterable[MathProblem]) -> None:
         self._texts: dict[str, str] = {}
@@ -40,7 +40,7 @@ class Contamination:
             self._texts.setdefault(normalized(problem.question), problem.id)
             for ngram in ngrams(problem.question):
                 self._ngrams.setdefault(ngram, problem.id)
-        self._texts.pop("", None)  # nothing but punctuation says nothing
+        self._texts.pop("", None)  # a question of punctuation alone would match every other such question
 
     def match(self, problem: MathProblem) -> Match | None:
         """The first evaluation problem with the same normalised text, else the first that shares a 13-gram."""
@@ -68,39 +68,43 @@ def ngrams(text: str, size: int = NGRAM) -> Iterator[tuple[str, ...]]:
 
 
 class Finding(NamedTuple):
-    """One training problem that a benchmark also holds."""
+    """A training problem that is also in an evaluation set: their ids, the set's name, and the criterion."""
 
     train: str
-    benchmark: str
+    eval_set: str
     problem: str
     kind: str
 
 
 @dataclass(frozen=True)
-class Report:
-    """How many training problems were read, how many of them are in any benchmark, how many problems each benchmark has,
-    and what was found."""
+class ContaminationReport:
+    """Contaminated training problems.
+
+    ``train_problems``: how many training problems were read; ``contaminated``: how many of them are in any evaluation set;
+    ``eval_sets``: how many problems each evaluation set has.
+    """
 
     train_problems: int
     contaminated: int
-    benchmarks: dict[str, int]
+    eval_sets: dict[str, int]
     findings: list[Finding] = field(default_factory=list)
 
-    def count(self, benchmark: str, kind: str) -> int:
-        """Training problems found in a benchmark by one criterion; each counts once, as `exact` where it is both."""
-        return Counter((f.benchmark, f.kind) for f in self.findings)[benchmark, kind]
+    def count(self, eval_set: str, kind: str) -> int:
+        """Training problems found in an evaluation set by one criterion; each counts once, as `exact` where it is both."""
+        return Counter((finding.eval_set, finding.kind) for finding in self.findings)[eval_set, kind]
 
 
-def report(train: Iterable[MathProblem], benchmarks: Mapping[str, Iterable[MathProblem]]) -> Report:
-    """Hold every training problem against every benchmark."""
-    held = {name: list(problems) for name, problems in benchmarks.items()}
-    known = {name: Contamination(problems) for name, problems in held.items()}
+def find_contamination(train: Iterable[MathProblem], eval_sets: Mapping[str, Iterable[MathProblem]]) -> ContaminationReport:
+    """Compare every training problem with every evaluation set."""
+    problems_of = {name: list(problems) for name, problems in eval_sets.items()}
+    contaminations = {name: Contamination(problems) for name, problems in problems_of.items()}
     findings: list[Finding] = []
     count = contaminated = 0
     for problem in train:
         count += 1
-        matches = {name: contamination.match(problem) for name, contamination in known.items()}
-        found = [Finding(problem.id, name, match.id, match.kind) for name, match in matches.items() if match is not None]
-        contaminated += bool(found)
-        findings += found
-    return Report(count, contaminated, {name: len(problems) for name, problems in held.items()}, findings)
+        matches = {name: contamination.match(problem) for name, contamination in contaminations.items()}
+        new = [Finding(problem.id, name, match.id, match.kind) for name, match in matches.items() if match is not None]
+        contaminated += bool(new)
+        findings += new
+    sizes = {name: len(problems) for name, problems in problems_of.items()}
+    return ContaminationReport(count, contaminated, sizes, findings)

@@ -22,11 +22,11 @@ KEY = "data paths"
 
 
 class FileProblems:
-    """All usable rows of the files, in order. They are read line by line and kept as problems: a bad row is found before
-    training starts, and an epoch's order is a full shuffle.
+    """All usable rows of the files, in order, read at once and kept as problems. A bad row is thus found before training
+    starts, and an epoch's order is a full shuffle.
 
     Args:
-        paths: files or glob patterns; ``*.parquet``, ``*.csv`` and ``*.csv.gz`` by extension, all else JSONL (``.gz``: gzip).
+        paths: files or glob patterns; ``*.parquet``, ``*.csv`` and ``*.csv.gz`` by extension; others are JSONL (``.gz``: gzip).
         question_column, answer_column, solution_column, level_column, id_column: see `Columns`.
         limit: keep the first so many problems; null for all.
 
@@ -76,10 +76,10 @@ class FileProblems:
 
 
 def read_rows(file: Path) -> Iterator[tuple[str, dict[str, Any]]]:
-    """(where it stands, row) for each row of a file, in constant memory.
+    """(place in the file, row) of each row of a file, in constant memory.
 
     Raises:
-        ValueError: where the file cannot be read or a line is no JSON object.
+        ValueError: where the file cannot be read or a line is not a JSON object.
     """
     if file.suffix == ".parquet":
         return _table(file, "parquet")

@@ -1,4 +1,4 @@
-"""Reasons to drop a training problem: each is a rule `problem -> reason or None` for `ProblemStream`."""
+"""Rules that drop training problems, `problem -> reason or None`, for `ProblemStream`."""
 
 from __future__ import annotations
 
@@ -30,7 +30,7 @@ class PromptLength:
 
 @dataclass(frozen=True)
 class Decontamination:
-    """Drops problems that are in an evaluation set."""
+    """Drops problems that are also in an evaluation set."""
 
     contamination: Contamination
 
@@ -41,7 +41,7 @@ class Decontamination:
 
 @dataclass(frozen=True)
 class AnyOf:
-    """The reason of the first rule that has one."""
+    """Drops what any of the rules drops, with the reason of the first one that does."""
 
     rules: tuple[Keep, ...]
 

@@ -17,19 +17,19 @@ log = logging.getLogger(__name__)
 
 
 class HubProblems:
-    """All usable rows of a split, never more than the shuffle buffer of them in memory. Opened when first read.
+    """All usable rows of a split, streamed: memory holds at most the shuffle buffer. The dataset is opened when first read.
 
     Args:
         path: a hub id (``openai/gsm8k``) or a local folder of parquet, JSONL or CSV files.
         name: the dataset's configuration; null for its only one.
-        split: which part.
+        split: the dataset's split.
         revision: branch, tag or commit; null for the newest.
         shuffle_buffer: an epoch's order draws from a window of so many rows, after its files are shuffled.
         question_column, answer_column, solution_column, level_column, id_column: see `Columns`.
         limit: use the first so many rows of the split; null for all.
 
-    A row without a question or a gold answer is dropped, counted in ``dropped`` by reason (of the longest pass so far), and
-    reported at the pass's end.
+    A row without a question or a gold answer is dropped and counted in ``dropped`` by reason. The counts are those of the
+    longest read so far, and are reported when a read ends.
 
     Raises:
         ValueError: when first read, where the dataset cannot be reached, lacks a column, or has no usable row.
@@ -129,7 +129,7 @@ class HubProblems:
 
 
 def _digest(row: Row) -> str:
-    """A row's name by its content: its number would change with each epoch's order."""
+    """A row's id from its content: its number would change with each epoch's order."""
     return hashlib.blake2b(repr(row).encode("utf-8", "surrogatepass"), digest_size=6).hexdigest()
 
 

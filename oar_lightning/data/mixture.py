@@ -1,4 +1,4 @@
-"""Several sources as one, each problem drawn from one of them."""
+"""Several problem sources as one: each problem is drawn from one of them."""
 
 from __future__ import annotations
 
@@ -12,8 +12,8 @@ from oar_lightning.types import MathProblem
 
 
 class Mixture:
-    """An endless stream: draw `i` comes from a source chosen with probability proportional to its weight, by a generator
-    determined by (seed, i). Each source goes through epochs of its own; a problem's ``source`` says which one it is of.
+    """An endless source that draws from others. Draw `i` takes a source with probability proportional to its weight, by a
+    generator determined by (seed, i). Each source goes through its own epochs; a problem's ``source`` is its source's name.
 
     Raises:
         ValueError: for a source without a weight, a weight without a source, or one that is not positive.
@@ -40,8 +40,8 @@ class Mixture:
         return self.shuffled(0, 0)
 
     def shuffled(self, seed: int, epoch: int, start: int = 0) -> Iterator[MathProblem]:
-        """From draw `start` on; without end, so that `epoch` is 0 always and not looked at."""
-        # where each source stands after `start` draws: the choices are cheap to repeat
+        """The draws from `start` on. They never end, so `epoch` is always 0 and ignored."""
+        # the position of each source after `start` draws: the choices are cheap to repeat
         skip = dict.fromkeys(self.sources, 0)
         for position in range(start):
             skip[self._choice(seed, position)] += 1
@@ -63,7 +63,7 @@ def _epochs(source: ProblemSource, name: str, seed: int, skip: int) -> Iterator[
         empty = True
         for problem in source.shuffled(seed, epoch):
             empty = False
-            # walked, not jumped over: how long an epoch is, a streaming source knows at its end only
+            # walked, not jumped over: a streaming source knows the length of an epoch only at its end
             if skip:
                 skip -= 1
             else:

@@ -1,4 +1,4 @@
-"""From a problem to the text the policy continues."""
+"""Prompt templates: the text of a problem that the policy continues."""
 
 from __future__ import annotations
 
@@ -10,6 +10,8 @@ from oar_lightning.types import MathProblem
 
 
 class PromptTemplate(ABC):
+    """Renders a problem as a prompt."""
+
     @abstractmethod
     def render(self, problem: MathProblem) -> str: ...
 

@@ -1,4 +1,4 @@
-"""Rows of a table -> problems: which column is what, dotted paths into nested rows, and what is dropped and why."""
+"""Rows of a table -> problems: the meaning of columns, dotted paths into nested rows, and the reasons to drop a row."""
 
 from __future__ import annotations
 
@@ -26,10 +26,10 @@ class Columns:
         answer: the gold answer; None takes it from the solution's last answer marker (``#### x``, a box, ...).
         solution: a worked solution; None for none.
         level: a difficulty; None for none.
-        id: the problem's name; None takes the column ``id`` where there is one, else where the row stands.
+        id: the problem's name; None takes the column ``id`` where there is one, else the row's place in its file.
 
     Raises:
-        ValueError: where there is nothing to take the gold answer from.
+        ValueError: where neither a column nor a solution gives the gold answer.
     """
 
     question: str = "problem"
@@ -46,10 +46,12 @@ class Columns:
 def problems_of(
     rows: Iterable[tuple[str, Row]], columns: Columns, source: str, dropped: Counter[str], limit: int | None = None
 ) -> Iterator[MathProblem]:
-    """The usable ones among (where it stands, row), in order, up to `limit`; the others are counted in `dropped` by reason.
+    """The problems of the usable rows in order, up to `limit`; other rows are counted in `dropped` by reason.
+
+    `rows` holds (place in its file, row).
 
     Raises:
-        ValueError: for a row that lacks a column or holds something else than a text or a number there.
+        ValueError: for a row that lacks a column, or holds something else than a text or a number in it.
     """
 
     def usable() -> Iterator[MathProblem]:
@@ -64,7 +66,7 @@ def problems_of(
 
 
 def to_problem(row: Row, columns: Columns, source: str, where: str) -> MathProblem | str:
-    """The row's problem, or the reason why it is none. The row's own column ``source``, where it has one, wins."""
+    """The row's problem, or the reason to drop the row. The row's own column ``source`` comes before `source`."""
     question = _text(row, "question", columns.question, where)
     solution = _text(row, "solution", columns.solution, where)
     stated = _text(row, "answer", columns.answer, where)
@@ -79,7 +81,7 @@ def to_problem(row: Row, columns: Columns, source: str, where: str) -> MathProbl
 
 
 def lookup(row: Row, path: str) -> Any:
-    """The value at a column's name or dotted path; None where a list on the way is too short or something is null.
+    """The value at a column's name or dotted path; None where a list on the path is too short or a value is null.
 
     Raises:
         KeyError: where the row has no such column.
@@ -98,20 +100,23 @@ def lookup(row: Row, path: str) -> Any:
 
 
 def paths(row: Row) -> list[str]:
-    """Everything that a row has to name, nested columns by their dotted paths (of a list its first entry)."""
-    found: list[str] = []
+    """The dotted paths of all columns of a row; a list's paths are those of its first entry."""
+    leaves: list[str] = []
 
     def visit(value: Any, path: str) -> None:
-        inner = value.items() if isinstance(value, Mapping) else enumerate(value[:1]) if isinstance(value, list | tuple) else ()
-        children = [(f"{path}.{key}", child) for key, child in inner]
-        for name, child in children:
-            visit(child, name)
+        children: dict[Any, Any] = {}
+        if isinstance(value, Mapping):
+            children = dict(value)
+        elif isinstance(value, list | tuple):
+            children = dict(enumerate(value[:1]))
+        for key, child in children.items():
+            visit(child, f"{path}.{key}")
         if not children:
-            found.append(path)
+            leaves.append(path)
 
     for key, value in row.items():
         visit(value, str(key))
-    return sorted(found)
+    return sorted(leaves)
 
 
 def _text(row: Row, field: str, path: str | None, where: str) -> str:

@@ -1,4 +1,4 @@
-"""Problems as endless, seeded, resumable streams; one loader item per mini-batch of an optimizer phase ("slot")."""
+"""Problems as endless, seeded, resumable streams."""
 
 from __future__ import annotations
 
@@ -13,29 +13,29 @@ from torch.utils.data import get_worker_info
 from oar_lightning.types import MathProblem
 
 Keep = Callable[[MathProblem], str | None]
-"""Why a problem is to be dropped, or None to keep it."""
+"""Gives the reason to drop a problem, or None to keep it."""
 
 
 PATIENCE = 10_000
-"""So many problems dropped in a row end a stream from an endless source, which has no epoch to end."""
+"""An endless source has no end of an epoch to stop at: its stream stops after so many dropped problems in a row."""
 
 
 @runtime_checkable
 class ProblemSource(Protocol):
-    """Problems one after the other. Each call starts anew and gives the same problems for the same arguments."""
+    """An ordered collection of problems. Each call starts anew and gives the same problems for the same arguments."""
 
     def __iter__(self) -> Iterator[MathProblem]:
-        """All problems in their stored order; without end for a generator."""
+        """All problems in their stored order; a generator of problems never ends."""
         ...
 
     def shuffled(self, seed: int, epoch: int, start: int = 0) -> Iterator[MathProblem]:
-        """One epoch in an order determined by (seed, epoch), from its `start`-th problem on; without end for a generator."""
+        """One epoch in an order determined by (seed, epoch), from its `start`-th problem on; a generator's never ends."""
         ...
 
 
 @runtime_checkable
 class EndlessSource(ProblemSource, Protocol):
-    """A source that says whether its iterators end; one that does not say so is taken to be finite."""
+    """A source that says whether its iterators end. A source without `endless` is taken to be finite."""
 
     @property
     def endless(self) -> bool: ...
@@ -50,11 +50,12 @@ def keep_all(problem: MathProblem) -> None:
 
 
 class ProblemStream:
-    """A source in a seeded order without end: a finite source is shuffled anew each epoch.
+    """An endless sequence of a source's problems in a seeded order: a finite source is shuffled anew each epoch.
 
-    All shards (ranks, times the workers of a torch DataLoader where the stream is read inside of one) walk the same order
-    and each takes every n-th problem that `keep` accepts, so what all take together does not depend on their number.
-    ``dropped`` counts the walked problems that were not accepted, by reason: over all ranks, each time anew in each epoch.
+    A shard is one rank, or one DataLoader worker of one rank where the stream is read inside a DataLoader. All shards walk
+    the same order, and each takes every n-th problem that `keep` accepts: what they take together does not depend on n.
+    ``dropped`` counts by reason the problems that were walked and not accepted, over all ranks. A problem that is dropped in
+    each epoch counts once an epoch.
     """
 
     def __init__(self, source: ProblemSource, seed: int, rank: int = 0, world_size: int = 1, keep: Keep = keep_all) -> None:
@@ -69,7 +70,7 @@ class ProblemStream:
         """This shard's next `count` problems.
 
         Raises:
-            ValueError: where a whole epoch has none that is accepted.
+            ValueError: where no problem of a whole epoch is accepted.
         """
         worker = get_worker_info()
         workers, number = (1, 0) if worker is None else (worker.num_workers, worker.id)
@@ -77,7 +78,7 @@ class ProblemStream:
         return [self._next() for _ in range(count * shards)][self.rank * workers + number :: shards]
 
     def state_dict(self) -> dict[str, Any]:
-        """The position: the epoch, how many of its problems were walked and how many of those kept, and the drops."""
+        """The position: the epoch, how many of its problems were walked, how many of those were kept, and the drops."""
         return {"epoch": self.epoch, "offset": self.offset, "kept": self.kept, "dropped": dict(self.dropped)}
 
     def load_state_dict(self, state: dict[str, Any]) -> None:
@@ -87,7 +88,7 @@ class ProblemStream:
         self._opened_in = os.getpid()
 
     def __getstate__(self) -> dict[str, Any]:
-        return self.__dict__ | {"_walk": None}  # an open iterator does not travel to a worker; it is reopened there
+        return self.__dict__ | {"_walk": None}  # an open iterator cannot be pickled for a worker, which reopens it
 
     def _next(self) -> MathProblem:
         in_a_row = 0
@@ -120,11 +121,11 @@ class ProblemStream:
         return self._walk
 
 
-def benchmark_problems(source: ProblemSource, count: int | None, name: str) -> list[MathProblem]:
-    """The first `count` problems of a benchmark, or all of a finite one.
+def eval_set_problems(source: ProblemSource, count: int | None, name: str) -> list[MathProblem]:
+    """The first `count` problems of an evaluation set; None: all problems of a finite one.
 
     Raises:
-        ValueError: where all of an endless one are asked for, or there is none.
+        ValueError: where all problems of an endless set are asked for, or there is no problem.
     """
     if count is None and is_endless(source):
         raise ValueError(f"evaluation.problems=null asks for all problems of {name}, which is endless; set a number")

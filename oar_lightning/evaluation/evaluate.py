@@ -1,4 +1,4 @@
-"""Evaluation of a policy on problems: sampled and greedy completions, judged and grouped by answer, batch by batch."""
+"""Evaluates a policy on problems: sampled and greedy completions, judged and grouped by answer, batch by batch."""
 
 from __future__ import annotations
 
@@ -20,13 +20,13 @@ log = logging.getLogger(__name__)
 
 @dataclass(frozen=True)
 class EvaluationConfig:
-    """What is evaluated, and when.
+    """The problems and samples of an evaluation, and its interval.
 
     Args:
         every_n_steps: optimizer steps between evaluations; 0 evaluates only before and after training.
-        problems: problems of each benchmark, the first ones; None for all of a finite one.
+        problems: number of problems, the first ones of each evaluation set; None for all of a finite set.
         samples: completions per problem at the sampling temperature.
-        greedy: also decode greedily, once a problem.
+        greedy: also decode one completion a problem greedily.
         seed: of the sampling; the same for all runs, so that evaluations are paired.
         heatmap: write the credit heat-map of one group.
         batch_problems: problems whose completions are generated at once; bounds memory, does not change the numbers.
@@ -70,20 +70,20 @@ def evaluate(
 ) -> Iterator[EvaluatedBatch]:
     """Evaluate `problems[start:]` in order, a batch at a time, without touching the training's random state.
 
-    A completion is correct by the `accuracy` reward (above one half; where that does not apply it counts as incorrect and
-    is logged). A problem's completions are drawn from (config.seed, its place) alone; what else is in the batch changes
-    nothing but rounding (with `HFEngine`, whose draws are seeded by the batch, it does). `places`: those of the problems in
-    the benchmark, where they are a part of it.
+    A completion is correct if its `accuracy` reward is above one half; one to which `accuracy` does not apply counts as
+    incorrect and is logged. A problem's completions are drawn from (config.seed, its place) alone: the rest of the batch
+    changes only rounding. (Not with `HFEngine`, whose draws are seeded by the batch.) `places`: the places of `problems` in
+    their evaluation set, where they are only a part of it; None: 0, 1, ...
     """
-    most_likely = dataclasses.replace(sampling, temperature=0.0)
+    greedily = dataclasses.replace(sampling, temperature=0.0)
     size = config.batch_problems
     while start < len(problems):
         end = min(len(problems), (start // size + 1) * size)  # a resumed evaluation comes back to the same batches
         batch = problems[start:end]
-        numbers = range(start, end) if places is None else places[start:end]
-        seeds = [derive_seed(config.seed, "evaluation", i) for i in numbers]
+        batch_places = range(start, end) if places is None else places[start:end]
+        seeds = [derive_seed(config.seed, "evaluation", place) for place in batch_places]
         sampled = stage(model, batch, config.samples, sampling, seeds, step)
-        greedy = stage(model, batch, 1, most_likely, seeds, step) if config.greedy else None
+        greedy = stage(model, batch, 1, greedily, seeds, step) if config.greedy else None
         yield EvaluatedBatch(_results(stage, batch, config.samples, sampled, greedy), sampled)
         start = end
 
@@ -96,10 +96,10 @@ def _results(
     truncated = [False] * len(sampled) if sampled.truncated is None else sampled.truncated.tolist()
     same = answers_match(stage.rewards.terms["accuracy"])
     classes = answer_classes([sampled.answers[g] for g in groups], [correct[g] for g in groups], same)
-    by_argmax: list[dict[str, Any]] = [{} for _ in problems]
+    greedy_fields: list[dict[str, Any]] = [{} for _ in problems]
     if greedy is not None:
         columns = zip(greedy.completions, greedy.answers, _correct(stage, greedy), _rewards(greedy), strict=True)
-        by_argmax = [
+        greedy_fields = [
             {"greedy_completion": c, "greedy_answer": a, "greedy_correct": ok, "greedy_reward": r} for c, a, ok, r in columns
         ]
     return [
@@ -115,7 +115,7 @@ def _results(
             rewards=tuple(rewards[group]),
             truncated=tuple(truncated[group]),
             classes=tuple(classes[i]),
-            **by_argmax[i],
+            **greedy_fields[i],
         )
         for i, (problem, group) in enumerate(zip(problems, groups, strict=True))
     ]
@@ -133,11 +133,11 @@ def _rewards(rollouts: Rollouts) -> list[float | None]:
 
 
 Match = Callable[[Sequence[str], Sequence[str]], list[bool]]
-"""Pairwise: whether two answers are the same."""
+"""Whether the answers of each pair are equal."""
 
 
 def answers_match(accuracy: RewardTerm) -> Match:
-    """Equality of answers by the verifier of an `Accuracy`; any other term leaves only their text to go by."""
+    """Equality of answers by the verifier of an `Accuracy`; for any other term, equality of their texts."""
     if not isinstance(accuracy, Accuracy):
         return lambda first, second: [a == b for a, b in zip(first, second, strict=True)]
     verifier = accuracy.verifier
@@ -147,29 +147,29 @@ def answers_match(accuracy: RewardTerm) -> Match:
 def answer_classes(
     answers: Sequence[Sequence[str | None]], correct: Sequence[Sequence[int]], same: Match
 ) -> list[list[int | None]]:
-    """The equivalence class of each problem's answers: 0 for all correct ones, then 1, 2, ... in order of appearance.
+    """The equivalence classes of each problem's answers: 0 for all correct ones, then 1, 2, ... in order of appearance; None
+    for no answer.
 
-    The others are compared in rounds over all problems at once: the first answer still without a class represents a new
-    one, and those that are the same join it. None: no answer.
+    Wrong answers are compared in rounds over all problems at once. In each round the first answer without a class represents
+    a new one, and the answers that equal it join it.
     """
-    texts: list[dict[str, int]] = [{} for _ in answers]  # wrong answer -> class
-    left = [
-        list(dict.fromkeys(a for a, ok in zip(row, good, strict=True) if a is not None and not ok))
-        for row, good in zip(answers, correct, strict=True)
-    ]
+    class_of: list[dict[str, int]] = [{} for _ in answers]  # of each wrong answer
+    unclassed: list[list[str]] = []
+    for texts, row in zip(answers, correct, strict=True):
+        unclassed.append(list(dict.fromkeys(a for a, ok in zip(texts, row, strict=True) if a is not None and not ok)))
     number = 0
-    while any(left):
+    while any(unclassed):
         number += 1
-        pairs = [(problem, rest[0], other) for problem, rest in enumerate(left) for other in rest[1:]]
+        pairs = [(problem, rest[0], other) for problem, rest in enumerate(unclassed) for other in rest[1:]]
         verdicts = same([first for _, first, _ in pairs], [other for _, _, other in pairs]) if pairs else []
-        for problem, rest in enumerate(left):
+        for problem, rest in enumerate(unclassed):
             if rest:
-                texts[problem][rest[0]] = number
-        for (problem, _, other), joins in zip(pairs, verdicts, strict=True):
-            if joins:
-                texts[problem][other] = number
-        left = [[a for a in rest if a not in texts[problem]] for problem, rest in enumerate(left)]
+                class_of[problem][rest[0]] = number
+        for (problem, _, other), equal in zip(pairs, verdicts, strict=True):
+            if equal:
+                class_of[problem][other] = number
+        unclassed = [[a for a in rest if a not in class_of[problem]] for problem, rest in enumerate(unclassed)]
     return [
-        [None if a is None else 0 if ok else texts[problem][a] for a, ok in zip(row, good, strict=True)]
-        for problem, (row, good) in enumerate(zip(answers, correct, strict=True))
+        [None if a is None else 0 if ok else classes[a] for a, ok in zip(texts, row, strict=True)]
+        for texts, row, classes in zip(answers, correct, class_of, strict=True)
     ]

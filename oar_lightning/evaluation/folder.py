@@ -1,4 +1,4 @@
-"""The folder of an evaluation: its results, the config that they stand for, and the MLflow run they go to."""
+"""The folder of an evaluation: its results, the config that made them, and the id of their MLflow run."""
 
 from __future__ import annotations
 
@@ -29,26 +29,27 @@ WITHOUT_INFLUENCE = (
     "reward.terms.accuracy.verifier.workers",
     "reward.terms.accuracy.verifier.cache",
 )
-"""How the keys within them begin that results do not depend on."""
+"""Beginnings of keys in these sections that results do not depend on."""
 
 
 class EvaluationFolder:
-    """``results/<benchmark>.jsonl``, ``results/config.json`` and ``mlflow_run_id`` under a run's folder."""
+    """``results/<evaluation set>.jsonl``, ``results/config.json`` and ``mlflow_run_id`` under a run's folder."""
 
     def __init__(self, path: Path) -> None:
         self.path = path
         self._config = path / "results" / "config.json"
         self._run_id = path / "mlflow_run_id"
 
-    def results(self, benchmark: str) -> ResultsFile:
-        return ResultsFile(self.path / "results" / f"{benchmark}.jsonl")
+    def results(self, eval_set: str) -> ResultsFile:
+        """The file of an evaluation set's results."""
+        return ResultsFile(self.path / "results" / f"{eval_set}.jsonl")
 
     @property
     def run_id(self) -> str | None:
         return self._run_id.read_text(encoding="utf-8").strip() if self._run_id.is_file() else None
 
     def start(self, config: Mapping[str, Any], run_id: str | None) -> None:
-        """Keep what a later run needs to go on."""
+        """Store the config and the run's id, which a resumed evaluation needs."""
         self._config.parent.mkdir(parents=True, exist_ok=True)
         if not self._config.exists():
             self._config.write_text(json.dumps(config, indent=1, ensure_ascii=False), encoding="utf-8")
@@ -56,7 +57,7 @@ class EvaluationFolder:
             self._run_id.write_text(f"{run_id}\n", encoding="utf-8")
 
     def check(self, config: Mapping[str, Any]) -> None:
-        """Hold a config against the one that the results were made with.
+        """Compare a config with the one that made the results.
 
         Raises:
             ConfigError: names every key that differs.
@@ -85,12 +86,12 @@ def deciding(config: Mapping[str, Any]) -> dict[str, Any]:
 
 
 def newest_folder(folder: Path) -> EvaluationFolder:
-    """The newest evaluation among the runs of a name and seed, which are in `folder`.
+    """The newest evaluation in `folder`, which holds the runs of one name and seed.
 
     Raises:
         ConfigError: where there is none.
     """
-    found = sorted(folder.glob("*/results/config.json"), key=lambda p: p.stat().st_mtime)
-    if not found:
+    configs = sorted(folder.glob("*/results/config.json"), key=lambda p: p.stat().st_mtime)
+    if not configs:
         raise ConfigError(f"resume=true: no evaluation under {folder}; start without resume, or set the name and seed of one")
-    return EvaluationFolder(found[-1].parent.parent)
+    return EvaluationFolder(configs[-1].parent.parent)

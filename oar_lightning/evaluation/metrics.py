@@ -16,12 +16,12 @@ from oar_lightning.evaluation.result import ProblemResult
 
 
 def evaluation_metrics(results: Sequence[ProblemResult]) -> dict[str, float]:
-    """All metrics of problems with k samples each, as shares in [0, 1].
+    """All metrics of problems with k samples each, as fractions in [0, 1].
 
-    ``avg_at_k``; ``pass_at_j`` for the powers of two j <= k and for k; ``maj_at_k``; ``greedy`` where decoded; of these (of
-    pass only at k) the 95 % interval over problems as ``_low`` and ``_high``. ``answered`` and ``truncated`` are shares of
-    samples. Where problems have a level, ``level_<name>/`` holds ``avg_at_k`` with its interval and the count ``problems``.
-    All keys are names that MLflow takes (it refuses @).
+    ``avg_at_k``; ``pass_at_j`` for the powers of two j <= k and for k; ``maj_at_k``; ``greedy`` where decoded. Each (of pass
+    only that at k) has its 95 % interval over problems in ``_low`` and ``_high``. ``answered`` and ``truncated`` are fractions
+    of samples. Where problems have a level, ``level_<name>/`` holds ``avg_at_k`` with its interval, and the number of
+    ``problems``. The keys contain no @, which MLflow refuses.
 
     Raises:
         ValueError: without results, or where problems differ in their number of samples.
@@ -63,9 +63,9 @@ def pass_at_k(correct: Float[Tensor, "P n"], k: int) -> Float[Tensor, " P"]:
 
 
 def majority_vote(classes: Sequence[int | None]) -> float:
-    """The probability that the most frequent answer class is the gold's (0) when ties are drawn by lot.
+    """The probability that the most frequent answer class is the gold answer's (0), where ties are broken at random.
 
-    Completions without an answer (None) do not vote; without any vote it is 0.
+    Completions without an answer (None) do not vote; without any vote the probability is 0.
     """
     votes = Counter(c for c in classes if c is not None)
     if not votes:
@@ -76,7 +76,7 @@ def majority_vote(classes: Sequence[int | None]) -> float:
 
 
 def bootstrap_interval(values: Float[Tensor, " P"], level: float = 0.95, draws: int = 2000) -> tuple[float, float]:
-    """Percentile bootstrap interval of the mean, seeded; problems are the units that are redrawn."""
+    """Percentile bootstrap interval of the mean over problems, seeded."""
     rng = generator("bootstrap", len(values))
     index = torch.randint(len(values), (draws, len(values)), generator=rng)
     means = values.double().cpu()[index].mean(1)
@@ -85,10 +85,10 @@ def bootstrap_interval(values: Float[Tensor, " P"], level: float = 0.95, draws: 
 
 
 def level_groups(levels: Sequence[str]) -> dict[str, list[int]]:
-    """Name of a level in metric keys -> places of its problems, sorted; empty where no problem has a level.
+    """Name of a level in metric keys -> places of its problems, sorted by level; empty where no problem has a level.
 
-    ``Level 5`` becomes ``5``, ``very hard`` ``very_hard``; problems without one are ``none``. Levels that differ in
-    characters that keys cannot hold get a number.
+    ``Level 5`` becomes ``5``, ``very hard`` ``very_hard``; problems without a level are ``none``. Of levels with equal names
+    the later ones get a number.
     """
     groups: dict[str, list[int]] = {}
     for place, level in enumerate(levels):

@@ -1,4 +1,4 @@
-"""What evaluation found out about one problem, and the file that keeps such results while an evaluation runs."""
+"""The result of an evaluation on one problem, and the file that stores results while an evaluation runs."""
 
 from __future__ import annotations
 
@@ -17,11 +17,11 @@ log = logging.getLogger(__name__)
 
 @dataclass(frozen=True)
 class ProblemResult:
-    """One problem with its sampled completions, one entry a sample, and the greedy one.
+    """One problem with its sampled completions, one entry a sample, and its greedy completion.
 
-    ``correct`` holds 0 or 1, ``rewards`` the weighted sum of all reward terms (None: none applied). ``classes`` numbers the
-    equivalence classes of answers: 0 is the gold answer's, None a completion without an answer. The greedy fields are None
-    where nothing was decoded greedily.
+    ``correct`` holds 0 or 1, ``rewards`` the weighted sum of all reward terms (None: none applied). ``classes`` holds the
+    equivalence class of each answer: 0 is that of the gold answer, None a completion without an answer. The greedy fields are
+    None where nothing was decoded greedily.
     """
 
     id: str
@@ -41,12 +41,12 @@ class ProblemResult:
     greedy_reward: float | None = None
 
     def to_json(self) -> str:
-        """One line."""
+        """The result as one line of JSON."""
         return json.dumps(dataclasses.asdict(self), ensure_ascii=False)
 
     @classmethod
     def from_json(cls, line: str) -> ProblemResult:
-        """Raises ValueError, KeyError or TypeError for anything that `to_json` does not write."""
+        """The result that `to_json` wrote; raises ValueError, KeyError or TypeError for any other line."""
         values: dict[str, Any] = {k: tuple(v) if isinstance(v, list) else v for k, v in json.loads(line).items()}
         return cls(**values)
 
@@ -57,11 +57,11 @@ class ProblemResult:
 def completions_table(
     results: Sequence[ProblemResult], advantages: Sequence[Sequence[float]] | None = None
 ) -> dict[str, list[Any]]:
-    """Every completion as a row of columns, a problem's samples before its greedy one, which has no advantage."""
+    """A table with one row a completion: each problem's samples, then its greedy completion, which has no advantage."""
     rows = []
     for place, r in enumerate(results):
-        own = [None] * len(r.correct) if advantages is None else [round(a, 6) for a in advantages[place]]
-        samples = zip(r.completions, r.answers, r.rewards, own, range(len(own)), r.correct, strict=True)
+        rounded = [None] * len(r.correct) if advantages is None else [round(a, 6) for a in advantages[place]]
+        samples = zip(r.completions, r.answers, r.rewards, rounded, range(len(rounded)), r.correct, strict=True)
         columns: list[tuple[Any, ...]] = list(samples)
         if r.greedy_completion is not None:
             columns.append((r.greedy_completion, r.greedy_answer, r.greedy_reward, None, "greedy", r.greedy_correct))
@@ -83,16 +83,16 @@ def completions_table(
 
 
 class ResultsFile:
-    """Results in the problems' order, one JSON object a line, written out batch by batch."""
+    """A JSONL file of results in the problems' order, written batch by batch."""
 
     def __init__(self, path: Path) -> None:
         self.path = path
 
     def read(self) -> list[ProblemResult]:
-        """The results so far. A last line that a kill left unfinished is cut off and logged.
+        """The stored results. An unfinished last line, left by a kill, is cut off and logged.
 
         Raises:
-            ValueError: for a whole line that holds no result.
+            ValueError: for a complete line that holds no result.
         """
         if not self.path.exists():
             return []

@@ -1,7 +1,9 @@
-"""Credit of recorded completions: judged, scored and gated, with advantages within the completions of one problem."""
+"""Judges, scores and gates recorded completions; advantages are relative to the completions of the same problem."""
 
 from __future__ import annotations
 
+import dataclasses
+import itertools
 import math
 from collections import Counter
 from collections.abc import Callable, Iterable, Iterator, Sequence
@@ -14,6 +16,7 @@ from oar_lightning.answers.reward import Accuracy, Rewards
 from oar_lightning.answers.verifier import Verdict
 from oar_lightning.credit.gate import GateConfig, gate_weights
 from oar_lightning.credit.scorers import Scorer, checked_importance
+from oar_lightning.credit.scorers.probes import AFTER_WARMUP
 from oar_lightning.inspection.heatmap import HeatmapCompletion
 from oar_lightning.inspection.recorded import EncodedCompletion, GoldOnly, RecordedCompletion, encode_recorded, to_generation
 from oar_lightning.inspection.token_credit import heatmap_completions
@@ -26,24 +29,21 @@ from oar_lightning.rollout import RolloutStage
 from oar_lightning.rollout.assemble import printable
 from oar_lightning.types import Rollouts
 
-AFTER_WARM_UP = 10**9
-"""The step that completions are scored at, where a scorer's probe depends on it."""
-
 WINDOW_BATCHES = 8
-"""Completions are sorted by length within so many batches, which keeps padding small and memory bounded."""
+"""Completions are sorted by length within windows of so many batches, which keeps padding small and memory bounded."""
 
 
 @dataclass(frozen=True)
 class ScoreConfig:
-    """What task=score reads and writes.
+    """The input and output of task=score.
 
     Args:
         files: JSONL files (gzip too) of recorded completions, or glob patterns.
         output: JSONL of their scores (``.gz`` compresses); None: scores.jsonl.gz in the run's folder.
         batch: completions scored at once; bounds memory, does not change the numbers.
-        max_tokens: prompt and completion; longer ones are skipped and counted. None: what the policy can read.
-        heatmaps: pages for the first so many problems, beside the output.
-        limit: the first so many usable rows; None for all.
+        max_tokens: most tokens of prompt and completion; longer ones are skipped and counted. None: the policy's limit.
+        heatmaps: number of problems, the first ones, whose heat-map is written beside the output.
+        limit: number of usable rows to read, the first ones; None for all.
     """
 
     files: str | Sequence[str] = ()
@@ -64,17 +64,18 @@ class ScoreConfig:
 
 
 class ScoredCompletion(NamedTuple):
-    """A completion with its credit. `advantage` is None where there is nothing to compare it with, as is a verdict."""
+    """A completion with its credit. `advantage` is None for the only completion of a problem; without a gold answer
+    `advantage` and `verdict` are None."""
 
     recorded: RecordedCompletion
     shown: HeatmapCompletion
     advantage: float | None
     verdict: str | None
     changed: bool
-    """Its tokens do not spell the recorded text."""
+    """Whether the text of its tokens differs from the recorded text."""
 
     def to_json(self) -> dict[str, Any]:
-        """Plain values, one entry a token in the lists; entropy in nats. Numbers that are not finite become None."""
+        """Plain values; lists hold one entry a token; entropy in nats. Numbers that are not finite become None."""
         tokens = self.shown.tokens
         return {
             "id": self.recorded.id,
@@ -100,7 +101,7 @@ def _number(value: float) -> float | None:
 
 @dataclass
 class CompletionScorer:
-    """Scores recorded completions of whole problems; `skipped` counts by reason what it leaves out."""
+    """Scores recorded completions problem by problem; `skipped` counts by reason the rows that are left out."""
 
     policy: Policy
     stage: RolloutStage
@@ -112,19 +113,17 @@ class CompletionScorer:
 
     def __post_init__(self) -> None:
         rewards = self.stage.rewards
-        golden = Rewards({name: GoldOnly(term) for name, term in rewards.terms.items()}, rewards.weights)
+        gold_only = Rewards({name: GoldOnly(term) for name, term in rewards.terms.items()}, rewards.weights)
         self.accuracy = rewards.terms["accuracy"]
-        self.golden_stage = RolloutStage(**{**vars(self.stage), "rewards": golden})
+        self.gold_only_stage = dataclasses.replace(self.stage, rewards=gold_only)
         limits = [self.config.max_tokens, getattr(base_model(self.policy.model).config, "max_position_embeddings", None)]
         self.max_tokens = min((limit for limit in limits if limit is not None), default=None)
 
     def __call__(
         self, recorded: Iterable[RecordedCompletion], advance: Callable[[int], None]
     ) -> Iterator[list[list[ScoredCompletion]]]:
-        """The completions problem by problem (same question and gold), several problems at once, in order of appearance.
-
-        `advance` is told how many completions more are done or skipped.
-        """
+        """The scored completions grouped by problem (same question and gold answer), several problems at a time, in order of
+        appearance. `advance` gets the number of completions that were just scored or skipped."""
         for window in windows(group_by_problem(recorded), self.config.batch * WINDOW_BATCHES):
             groups = [self._encode(group) for group in window]
             advance(sum(map(len, window)) - sum(map(len, groups)))
@@ -146,7 +145,7 @@ class CompletionScorer:
         encoded = [e for group in groups for e in group]
         device = self.policy.model.get_input_embeddings().weight.device
         generation = to_generation(encoded, self.stage.pad_token_id, device)
-        rollouts = self.golden_stage.judge(generation, [e.recorded.problem for e in encoded], 1, AFTER_WARM_UP)
+        rollouts = self.gold_only_stage.judge(generation, [e.recorded.problem for e in encoded], 1, AFTER_WARMUP)
         advantages = self._advantages(rollouts, [len(group) for group in groups])
         verdicts = self._verdicts(rollouts)
         scored: dict[int, ScoredCompletion] = {}
@@ -159,8 +158,8 @@ class CompletionScorer:
                 changed = rollouts.completions[row] != printable(encoded[row].recorded.text)
                 scored[row] = ScoredCompletion(encoded[row].recorded, completion, advantages[row], verdicts[row], changed)
             advance(len(rows))
-        ordered = iter(range(len(encoded)))
-        return [[scored[next(ordered)] for _ in group] for group in groups]
+        ends = list(itertools.accumulate(len(group) for group in groups))
+        return [[scored[row] for row in range(end - len(group), end)] for group, end in zip(groups, ends, strict=True)]
 
     def _credit(self, part: Rollouts, advantages: list[float | None], verdicts: list[str | None]) -> list[HeatmapCompletion]:
         model = self.policy.model
@@ -169,8 +168,8 @@ class CompletionScorer:
         with evaluating(model), torch.no_grad():
             entropy = token_logprobs(model, part.token_ids, part.attention_mask, part.response_mask)[1]
         correct = [None if verdict is None else verdict == Verdict.CORRECT for verdict in verdicts]
-        numbers = [0.0 if a is None else a for a in advantages]
-        return heatmap_completions(part, self.stage.token_bytes, importance, weights, entropy, numbers, correct)
+        shown = [0.0 if a is None else a for a in advantages]
+        return heatmap_completions(part, self.stage.token_bytes, importance, weights, entropy, shown, correct)
 
     def _advantages(self, rollouts: Rollouts, sizes: list[int]) -> list[float | None]:
         """Advantages within each problem; None for a single completion and without a gold answer."""
@@ -184,7 +183,7 @@ class CompletionScorer:
         return out
 
     def _verdicts(self, rollouts: Rollouts) -> list[str | None]:
-        """The verdicts that the rewards were decided by; None without a gold answer."""
+        """The verdicts behind the accuracy rewards; None without a gold answer."""
         column = rollouts.reward_terms[:, list(self.stage.rewards.terms).index("accuracy")].tolist()
         judged = [i for i, value in enumerate(column) if not math.isnan(value)]
         if isinstance(self.accuracy, Accuracy):
@@ -198,7 +197,7 @@ class CompletionScorer:
 
 
 def group_by_problem(recorded: Iterable[RecordedCompletion]) -> list[list[RecordedCompletion]]:
-    """The completions of the same question and gold, problems in order of appearance."""
+    """Completions grouped by question and gold answer, in order of first appearance."""
     groups: dict[tuple[str, str], list[RecordedCompletion]] = {}
     for completion in recorded:
         groups.setdefault((completion.problem.question, completion.problem.answer), []).append(completion)
@@ -206,7 +205,7 @@ def group_by_problem(recorded: Iterable[RecordedCompletion]) -> list[list[Record
 
 
 def windows(groups: Sequence[list[RecordedCompletion]], size: int) -> Iterator[list[list[RecordedCompletion]]]:
-    """Whole groups together until they hold `size` completions."""
+    """Windows of whole groups, each closed when it holds at least `size` completions."""
     window: list[list[RecordedCompletion]] = []
     for group in groups:
         window.append(group)
@@ -218,7 +217,7 @@ def windows(groups: Sequence[list[RecordedCompletion]], size: int) -> Iterator[l
 
 
 class ScoreSummary:
-    """What a table says about all completions scored so far."""
+    """Counts and mean metrics of all completions scored so far, for a table."""
 
     def __init__(self) -> None:
         self.completions = self.with_answer = self.labelled = self.agree = self.changed = 0
@@ -239,7 +238,7 @@ class ScoreSummary:
             self._weights.add({key: (shape[key], 1.0) for key in ("top10_mass", "ess_ratio")})
 
     def rows(self) -> list[tuple[str, str]]:
-        """(what, value) in the order in which to show them."""
+        """(label, value) in display order."""
         out = [("completions", str(self.completions)), ("with an answer", str(self.with_answer))]
         out += [(f"verdict {name}", str(count)) for name, count in sorted(self.verdicts.items())]
         if self.labelled:

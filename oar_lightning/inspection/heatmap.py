@@ -1,4 +1,4 @@
-"""A self-contained HTML page that shows which tokens got the credit."""
+"""Renders a self-contained HTML page that shows which tokens got the credit."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ from oar_lightning.answers.span import Region
 
 @dataclass(frozen=True)
 class HeatmapToken:
-    """One token of a completion with everything the page shows about it."""
+    """One token of a completion with its numbers on the page; entropy in nats."""
 
     text: str
     region: Region
@@ -24,12 +24,14 @@ class HeatmapToken:
 
 @dataclass(frozen=True)
 class HeatmapCompletion:
+    """One completion of the page."""
+
     tokens: Sequence[HeatmapToken]
     reward: float
     advantage: float
     answer: str | None
     correct: bool | None
-    """None: there is no gold answer to hold it against."""
+    """None: there is no gold answer to compare with."""
 
 
 _STYLE = """
@@ -70,7 +72,7 @@ document.addEventListener('mousemove', event => {
 
 
 def render_heatmap(title: str, problem: str, gold: str, completions: Sequence[HeatmapCompletion]) -> str:
-    """One group of completions, each token shaded by its weight or (by a switch) its raw score; numbers on hover.
+    """The page of one group of completions: tokens are shaded by weight or, with a switch, by raw score; numbers on hover.
 
     Weights: blue below 1, orange above. Scores: white to purple, relative to the completion's largest. All text is
     escaped; the page loads nothing.
@@ -116,7 +118,7 @@ def _token(token: HeatmapToken, top_weight: float, top_score: float) -> str:
         )
     )
     score = token.score / top_score if top_score > 0 and not math.isnan(token.score) else 0.0
-    # a token without text (EOS) is shown as a mark; a line break too, and breaks the line
+    # a token without text (EOS) is shown as a mark; a line break as a mark and a line break
     text = _escape(token.text or "·").replace("\n", "&#8629;\n")
     return (
         f'<span class="t r{int(token.region)}" style="--w:{_weight_color(token.weight, top_weight)};'
@@ -131,8 +133,9 @@ def _weight_color(weight: float, top: float) -> str:
     return _mix((240, 140, 40), min(1.0, (weight - 1) / max(top - 1, 1e-6)))
 
 
-def _score_color(share: float) -> str:
-    return _mix((126, 87, 194), min(max(share, 0.0), 1.0))
+def _score_color(relative_score: float) -> str:
+    """White at 0, purple at 1."""
+    return _mix((126, 87, 194), min(max(relative_score, 0.0), 1.0))
 
 
 def _mix(color: tuple[int, int, int], strength: float) -> str:

@@ -1,4 +1,4 @@
-"""Completions recorded elsewhere, as `Generation`s of a policy's own tokens: judged and scored like sampled ones."""
+"""Reads completions recorded elsewhere into `Generation`s of a policy's tokens, to judge and score them like sampled ones."""
 
 from __future__ import annotations
 
@@ -21,10 +21,10 @@ from oar_lightning.types import MathProblem
 
 @dataclass(frozen=True)
 class RecordedCompletion:
-    """A completion as a row states it.
+    """A completion as its row in a file states it.
 
-    ``problem.answer`` is empty where there is no gold answer. ``label`` is the publisher's verdict, None where there is none.
-    ``truncated``: it was cut off instead of ending by itself.
+    ``problem.answer`` is empty without a gold answer. ``label`` is the publisher's verdict, or None. ``truncated``: the
+    completion was cut off.
     """
 
     id: str
@@ -35,14 +35,14 @@ class RecordedCompletion:
 
 
 def read_recorded(paths: str | Sequence[str], dropped: Counter[str]) -> Iterator[RecordedCompletion]:
-    """The usable rows of JSONL files (``.gz`` too) or glob patterns, in order; the others are counted in `dropped` by reason.
+    """The usable rows of JSONL files (``.gz`` too) or glob patterns, in order; other rows are counted in `dropped` by reason.
 
-    A row has ``problem`` (or ``question``) and ``completion``; and where known ``answer`` (the gold), ``id``, ``problem_id``,
-    ``is_correct``, ``truncated``, ``level``, ``source``. Without ``problem_id``, completions with the same question and gold
-    are of one problem.
+    A row has ``problem`` (or ``question``) and ``completion``; and where known ``answer`` (the gold answer), ``id``,
+    ``problem_id``, ``is_correct``, ``truncated``, ``level``, ``source``. Without ``problem_id``, completions with the same
+    question and gold answer are of one problem.
 
     Raises:
-        ValueError: where a pattern matches no file, a row is no JSON object, lacks a column, or holds something else in it.
+        ValueError: where a pattern matches no file, or a row is not a JSON object, lacks a column, or holds a wrong type in it.
     """
     for pattern in [paths] if isinstance(paths, str) else paths:
         files = sorted(glob.glob(str(Path(pattern).expanduser())))
@@ -65,7 +65,7 @@ def _rows(file: Path) -> Iterator[tuple[str, dict[str, Any]]]:
 
 
 def _to_completion(row: dict[str, Any], where: str) -> RecordedCompletion | str:
-    """The row's completion, or the reason why it is not usable."""
+    """The row's completion, or the reason to drop the row."""
     question = row.get("problem", row.get("question"))
     if "completion" not in row or not {"problem", "question"} & set(row):
         raise ValueError(f"{where} needs the columns problem (or question) and completion; it has {sorted(row)}: rename them")
@@ -102,7 +102,7 @@ def _digest(question: str, gold: str) -> str:
 
 @dataclass(frozen=True)
 class EncodedCompletion:
-    """A recorded completion in a policy's tokens; EOS is the last one where it ended by itself."""
+    """A recorded completion in a policy's tokens; the last token is EOS unless the completion was truncated."""
 
     recorded: RecordedCompletion
     prompt: list[int]
@@ -113,7 +113,7 @@ class EncodedCompletion:
 
 
 def encode_recorded(recorded: Sequence[RecordedCompletion], tokenizer: Any, prompt: PromptTemplate) -> list[EncodedCompletion]:
-    """Prompts as the policy gets them, completions as the tokenizer splits them.
+    """Token ids of the prompts that the policy would get and of the completions' texts.
 
     Raises:
         ValueError: for a prompt without tokens.
@@ -121,14 +121,14 @@ def encode_recorded(recorded: Sequence[RecordedCompletion], tokenizer: Any, prom
     prompts = encode_prompts(tokenizer, [prompt.render(r.problem) for r in recorded], [0] * len(recorded))
     completions: list[list[int]] = tokenizer([r.text for r in recorded], add_special_tokens=False).input_ids
     for r, ids in zip(recorded, completions, strict=True):
-        # a recorded text may show its end-of-sequence token itself
+        # a recorded text may contain its EOS token already
         if not r.truncated and ids[-1:] != [tokenizer.eos_token_id]:
             ids.append(tokenizer.eos_token_id)
     return [EncodedCompletion(*parts) for parts in zip(recorded, prompts, completions, strict=True)]
 
 
 def to_generation(encoded: Sequence[EncodedCompletion], pad: int, device: torch.device) -> Generation:
-    """The completions as if they had just been sampled, prompts padded on the left, completions on the right."""
+    """The completions as an engine returns sampled ones: prompts padded on the left, completions on the right."""
     truncated = [e.recorded.truncated for e in encoded]
     return lay_out([e.prompt for e in encoded], [e.completion for e in encoded], truncated, pad, device)
 
@@ -140,10 +140,10 @@ class GoldOnly:
         self.term = term
 
     def __call__(self, problems: Sequence[MathProblem], completions: Sequence[Completion]) -> list[float | None]:
-        known = [i for i, problem in enumerate(problems) if problem.answer]
-        out: list[float | None] = [None] * len(problems)
-        if known:
-            values = self.term([problems[i] for i in known], [completions[i] for i in known])
-            for i, value in zip(known, values, strict=True):
-                out[i] = value
-        return out
+        with_gold = [i for i, problem in enumerate(problems) if problem.answer]
+        rewards: list[float | None] = [None] * len(problems)
+        if with_gold:
+            values = self.term([problems[i] for i in with_gold], [completions[i] for i in with_gold])
+            for i, value in zip(with_gold, values, strict=True):
+                rewards[i] = value
+        return rewards

@@ -1,4 +1,4 @@
-"""Credit token by token, as people and files read it: pieces of text with their regions and numbers."""
+"""Credit token by token for display: pieces of text with their regions and numbers."""
 
 from __future__ import annotations
 
@@ -14,15 +14,19 @@ from oar_lightning.types import Rollouts
 
 
 def completion_regions(rollouts: Rollouts, row: int) -> list[Region]:
-    """The region of each token of a completion, read back from its masks; all tail where there is nothing to score by."""
+    """The region of each token of a completion, from its masks; without an answer token all are `TAIL`."""
     columns = rollouts.response_mask[row].nonzero().flatten()
     reasoning, answer = rollouts.reasoning_mask[row, columns].tolist(), rollouts.answer_mask[row, columns].tolist()
     if not any(answer):
         return [Region.TAIL] * len(columns)
     first = answer.index(True)
-    between = [Region.CONCLUSION if i < first else Region.TAIL for i in range(len(columns))]
-    marked = zip(reasoning, answer, between, strict=True)
-    return [Region.REASONING if r else Region.ANSWER if a else other for r, a, other in marked]
+    regions = [Region.CONCLUSION if i < first else Region.TAIL for i in range(len(columns))]
+    for i in range(len(columns)):
+        if reasoning[i]:
+            regions[i] = Region.REASONING
+        elif answer[i]:
+            regions[i] = Region.ANSWER
+    return regions
 
 
 def heatmap_completions(
@@ -34,7 +38,7 @@ def heatmap_completions(
     advantages: Sequence[float],
     correct: Sequence[bool | None],
 ) -> list[HeatmapCompletion]:
-    """Each row as the heat-map shows it. Advantages are those of the group, one a row; entropy in nats."""
+    """Each row as a completion of the heat-map. `advantages`: the group advantages, one a row; `entropy` in nats."""
     completions = []
     for row in range(len(rollouts)):
         columns = rollouts.response_mask[row].nonzero().flatten()

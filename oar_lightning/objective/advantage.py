@@ -15,7 +15,7 @@ EPS = 1e-4
 
 @dataclass(frozen=True)
 class AdvantageConfig:
-    """How rewards become advantages.
+    """How advantages are computed from rewards.
 
     Args:
         scale: divide by the std of the `group`, of the `batch`, or by nothing (`none`, Dr. GRPO).
@@ -47,11 +47,11 @@ def group_advantages(
     """A = (R - mean) / (std + 1e-4), mean within the group of `group_size` consecutive rows, std unbiased.
 
     NaN rewards are unscored: left out of means and stds. A row without any score has advantage 0.
-    With `normalize_then_sum` each reward column is standardised within its group, the weighted sum then over the batch
-    (whatever `scale` says). Units: reward standard deviations, or rewards with `scale=none`.
+    With `normalize_then_sum` each reward column is standardised within its group, then the weighted sum over the batch;
+    `scale` is ignored. Units: reward standard deviations, or rewards with `scale=none`.
 
     Raises:
-        ValueError: where the rows are not whole groups.
+        ValueError: where the number of rows is not a multiple of the group size.
     """
     if len(rewards) % group_size:
         raise ValueError(f"{len(rewards)} completions are not whole groups of rollout.group_size={group_size}")

@@ -1,4 +1,4 @@
-"""Numbers that say what credit assignment did; reduced as (sum, count) so that micro-batches and ranks add up."""
+"""Diagnostics of rollouts and of credit assignment, as (sum, count) so that micro-batches and ranks can be added."""
 
 from __future__ import annotations
 
@@ -19,8 +19,8 @@ def rollout_metrics(rollouts: Rollouts) -> MetricSums:
     rewards = rollouts.rewards.double()
     groups = rewards.view(-1, rollouts.group_size)
     truncated = torch.zeros_like(lengths) if rollouts.truncated is None else rollouts.truncated.double()
-    found = MetricSums()
-    found.add(
+    metrics = MetricSums()
+    metrics.add(
         {
             "reward": sum_and_count(rewards),
             "reward_std": sum_and_count(groups.std(1)),
@@ -30,14 +30,14 @@ def rollout_metrics(rollouts: Rollouts) -> MetricSums:
             "credit/no_span_frac": (float(sum(answer is None for answer in rollouts.answers)), float(len(rollouts))),
         }
     )
-    found.fold(min, {"completions/min_length": float(lengths.min())})
-    found.fold(max, {"completions/max_length": float(lengths.max())})
-    found.fold(operator.add, {"num_tokens": float(rollouts.attention_mask.sum())})
-    return found
+    metrics.fold(min, {"completions/min_length": float(lengths.min())})
+    metrics.fold(max, {"completions/max_length": float(lengths.max())})
+    metrics.fold(operator.add, {"num_tokens": float(rollouts.attention_mask.sum())})
+    return metrics
 
 
 def sum_and_count(values: Tensor) -> tuple[float, float]:
-    """Of the values that are not NaN."""
+    """(sum, count) of the values that are not NaN."""
     return float(values.nansum()), float((~values.isnan()).sum())
 
 

@@ -37,10 +37,10 @@ class LossConfig:
         ratio_max: upper cap delta on the unclipped ratio (two-sided clipping), None for none.
         ratio_cap: CISPO's cap; the cap is the ratio itself (TRL's `epsilon_high`; verl's plus one).
         kl_coef: weight of the k3 estimate of KL(policy || reference), nats; never weighted by credit.
-        kl_bias_correction: multiply k3 by the importance ratio, which unbiases its gradient off-policy.
+        kl_bias_correction: multiply k3 by the importance ratio, which makes its gradient unbiased off-policy.
         entropy_coef: weight of the entropy bonus, nats.
-        sampler_ratio_cap: cap of a token's weight exp(old - sampler log-probability) where an engine of its own numerics
-            sampled; None leaves the mismatch uncorrected. Not read where the policy's own code samples.
+        sampler_ratio_cap: cap of a token's weight exp(old - sampler log-probability) where an engine with its own numerics
+            samples; None leaves the mismatch uncorrected. Unused where the policy's own code samples.
     """
 
     surrogate: Literal["clip", "cispo"] = "clip"
@@ -78,12 +78,12 @@ class LossConfig:
 
     @property
     def ignores_zero_advantage(self) -> bool:
-        """Whether a completion with advantage 0 has exactly zero gradient, so that it may be left out."""
+        """Whether a completion with advantage 0 has exactly zero gradient and may be left out."""
         return self.kl_coef == 0 and self.entropy_coef == 0
 
 
 class Denominators(NamedTuple):
-    """What the whole optimizer step is averaged over, whatever micro-batch a token falls into."""
+    """What the loss of a whole optimizer step is averaged over; the same for all its micro-batches."""
 
     completions: float
     tokens: float
@@ -91,6 +91,7 @@ class Denominators(NamedTuple):
 
     @classmethod
     def of(cls, mask: Bool[Tensor, "B S"], max_completion_length: int) -> Denominators:
+        """The denominators of an optimizer step with all its rows in one mask."""
         return cls(float(mask.shape[0]), float(mask.sum().clamp(min=1)), float(max_completion_length))
 
 
@@ -106,7 +107,7 @@ class LossInputs:
         denominators: of the whole optimizer step.
         ref_logprobs: of the frozen reference, where `kl_coef` is not 0.
         entropy: of the current policy, nats, where `entropy_coef` is not 0.
-        sampler_logprobs: of the distribution that an engine of its own numerics drew from.
+        sampler_logprobs: of the distribution that an engine with its own numerics drew from.
     """
 
     logprobs: Float[Tensor, "B S"]
@@ -120,15 +121,14 @@ class LossInputs:
 
 
 def policy_loss(inputs: LossInputs, config: LossConfig = LossConfig()) -> LossOutput:
-    """This micro-batch's share of the optimizer step's loss: shares of a step add up to its loss.
+    """This micro-batch's share of the optimizer step's loss; the shares of a step add up to its loss.
 
     l_t = -c_t min(r_t A_t, clip(r_t, 1 - clip_low, 1 + clip_high) A_t) + kl_coef k3_t, reduced over the mask with the
     step's denominators; minus entropy_coef times the mean entropy. c_t = min(exp(old_t - sampler_t), sampler_ratio_cap),
-    detached; 1 without `sampler_logprobs`. It weights the surrogate alone, as in TRL: the KL and entropy terms stay as
-    they are.
+    detached; 1 without `sampler_logprobs`. c_t weights only the surrogate, as in TRL, not the KL and entropy terms.
 
     Raises:
-        ValueError: where kl_coef needs reference log-probabilities that were not given, or the bonus an entropy.
+        ValueError: where kl_coef is set without reference log-probabilities, or entropy_coef without entropies.
     """
     mask, denominators = inputs.mask, inputs.denominators
     logprobs, old_logprobs, advantages = (
@@ -185,10 +185,10 @@ def importance_ratio(
 def sampler_correction(
     old_logprobs: Float[Tensor, "B S"], sampler_logprobs: Float[Tensor, "B S"], mask: Bool[Tensor, "B S"], cap: float | None
 ) -> tuple[Float[Tensor, "B S"], dict[str, tuple[float, float]]]:
-    """c_t = min(exp(old_t - sampler_t), cap), detached (1 without a cap), and how far engine and policy are apart.
+    """c_t = min(exp(old_t - sampler_t), cap), detached (1 without a cap), and metrics of the mismatch of engine and policy.
 
-    The ratio's mean is 1 in expectation over what the engine samples, whatever the mismatch, if it samples every token that
-    the policy would (a nucleus does not). The difference is the mean of |old_t - sampler_t| in nats.
+    The expected mean of the ratio is 1, whatever the mismatch, if the engine can sample every token that the policy can (a
+    nucleus cannot). `logprob_difference` is the mean of |old_t - sampler_t| in nats.
     """
     difference = (old_logprobs - sampler_logprobs).detach().masked_fill(~mask, 0.0)
     ratio = difference.exp()
@@ -212,7 +212,7 @@ def reduce_tokens(
 ) -> Float[Tensor, ""]:
     """Sum of the masked tokens, each weighted so that micro-batches of a step add up to its mean.
 
-    `bnpo` alone divides by the micro-batch's own tokens: its value depends on the split and is for comparison only.
+    Only `bnpo` divides by the micro-batch's own tokens: its value depends on the split and is for comparison only.
     """
     values = per_token.masked_fill(~mask, 0.0)
     if reduction == "grpo":
@@ -227,7 +227,7 @@ def reduce_tokens(
 def _clip_metrics(
     ratio: Float[Tensor, "B S"], advantages: Float[Tensor, "B S"], mask: Bool[Tensor, "B S"], config: LossConfig
 ) -> dict[str, tuple[float, float]]:
-    """Share of tokens whose ratio is clipped, in the directions in which clipping acts (names: TRL's)."""
+    """Fraction of tokens whose ratio is clipped, in the directions in which clipping acts (names: TRL's)."""
     ratio = ratio.detach()
     if config.surrogate == "cispo":
         return {"clip_ratio/cispo_mean": _mean((ratio > config.ratio_cap) & (advantages > 0), mask)}

@@ -1,4 +1,4 @@
-"""Memory of a run before it is started: a policy without weights, dry runs of its passes, and the sums over them."""
+"""Plans the memory of a run before it starts: a policy without weights, dry runs of its passes, and sums over them."""
 
 from oar_lightning.planning.config import PlanConfig
 

@@ -1,4 +1,4 @@
-"""What a plan is made for."""
+"""Settings of a memory plan."""
 
 from __future__ import annotations
 
@@ -18,18 +18,18 @@ CARDS = {
 """Memory of some cards as their driver reports it, in GB of 10^9 bytes."""
 
 TRACED_TOKENS = 16384
-"""Longer passes are taken from the straight line through two of at most this size."""
+"""The cost of a longer pass is extrapolated linearly from two passes of at most so many tokens."""
 LEAST_BUDGET = 256
 """The smallest token budget that is proposed for a scorer."""
 
 
 @dataclass(frozen=True)
 class PlanConfig:
-    """What a plan is made for. GB are 10^9 bytes.
+    """The device and the lengths that a plan assumes. GB are 10^9 bytes.
 
     Args:
         card_gb: memory of one device, a number of GB or one of `CARDS`.
-        reserve: share of it that is not planned with: the driver's context, buffers of libraries, fragmentation.
+        reserve: fraction of it that is kept free: for the driver's context, buffers of libraries, fragmentation.
         prompt_tokens: of the longest prompt; `data.max_prompt_tokens` counts where it is set.
         answer_tokens: of the longest final answer, where probes read.
     """
@@ -45,7 +45,7 @@ class PlanConfig:
         if not isinstance(self.card_gb, str) and self.card_gb <= 0:
             raise ValueError(f"plan.card_gb must be > 0, got {self.card_gb}")
         if not 0 <= self.reserve < 1:
-            raise ValueError(f"plan.reserve is a share and must be in [0, 1), got {self.reserve}")
+            raise ValueError(f"plan.reserve is a fraction and must be in [0, 1), got {self.reserve}")
         for key in ("prompt_tokens", "answer_tokens"):
             if getattr(self, key) < 1:
                 raise ValueError(f"plan.{key} must be >= 1, got {getattr(self, key)}")

@@ -1,4 +1,4 @@
-"""Peak memory of the package's own passes, counted over tensors without values."""
+"""Counts the peak memory of the package's own passes, run with tensors without values."""
 
 from __future__ import annotations
 
@@ -9,28 +9,26 @@ from typing import Any
 import torch
 
 from oar_lightning.credit.scorers import Scorer
+from oar_lightning.credit.scorers.probes import AFTER_WARMUP
 from oar_lightning.planning.empty import peak_bytes
 from oar_lightning.policy.language_model import cached_hidden_states, evaluating, head_logits, new_cache, token_logprobs
 from oar_lightning.rollout.sampling import SamplingConfig, draw_tokens
 from oar_lightning.types import Rollouts
 
-AFTER_WARMUP = 10**9
-"""A step at which scorers read the probe that they end with."""
 
-
-def completions(rows: int, group_size: int, prompt: int, own: int, answer: int = 1, conclusion: int = 0) -> Rollouts:
-    """So many different completions, all as long as they may be, with conclusion and answer at their ends."""
-    ids = torch.zeros(rows, prompt + own, dtype=torch.long)
+def completions(rows: int, group_size: int, prompt: int, completion: int, answer: int = 1, conclusion: int = 0) -> Rollouts:
+    """`rows` different completions of `completion` tokens after prompts of `prompt` tokens, ending in conclusion and answer."""
+    ids = torch.zeros(rows, prompt + completion, dtype=torch.long)
     ids[:, 0] = torch.arange(rows) // group_size
     ids[:, -1] = torch.arange(rows) % group_size
-    column = torch.arange(prompt + own).expand_as(ids)
+    column = torch.arange(prompt + completion).expand_as(ids)
     rewards = torch.zeros(rows)
     return Rollouts(
         token_ids=ids,
         attention_mask=column >= 0,
         response_mask=column >= prompt,
-        reasoning_mask=(column >= prompt) & (column < prompt + own - answer - conclusion),
-        answer_mask=column >= prompt + own - answer,
+        reasoning_mask=(column >= prompt) & (column < prompt + completion - answer - conclusion),
+        answer_mask=column >= prompt + completion - answer,
         reward_terms=rewards[:, None],
         rewards=rewards,
         group_size=group_size,
@@ -40,7 +38,7 @@ def completions(rows: int, group_size: int, prompt: int, own: int, answer: int =
 
 @contextlib.contextmanager
 def _updating(model: Any) -> Iterator[None]:
-    """Training mode, with gradients there as they are in a step's second pass."""
+    """Training mode with allocated gradients, as in the second pass of an optimizer step."""
     model.train()
     for parameter in model.parameters():
         if parameter.requires_grad:
@@ -53,7 +51,8 @@ def _updating(model: Any) -> Iterator[None]:
 
 
 def update_bytes(model: Any, texts: Rollouts, autocast: torch.dtype | None = None, entropy_grad: bool = False) -> int:
-    """A forward-backward pass of an update beyond weights and gradients: activations, logits, gradients on their way."""
+    """Peak bytes of an update's forward-backward pass beyond weights and their gradients: activations, logits, and the
+    gradients of these."""
 
     def work() -> None:
         with _mixed(autocast):
@@ -69,7 +68,7 @@ def update_bytes(model: Any, texts: Rollouts, autocast: torch.dtype | None = Non
 
 @torch.no_grad()
 def logprobs_bytes(model: Any, texts: Rollouts, autocast: torch.dtype | None = None) -> int:
-    """The log-probabilities of completions without gradient."""
+    """Peak bytes of a pass for log-probabilities without gradient."""
 
     def work() -> None:
         with _mixed(autocast):
@@ -79,7 +78,7 @@ def logprobs_bytes(model: Any, texts: Rollouts, autocast: torch.dtype | None = N
 
 
 def scoring_bytes(model: Any, scorer: Scorer, texts: Rollouts, autocast: torch.dtype | None = None) -> int:
-    """A scorer's whole work on some completions."""
+    """Peak bytes of scoring some completions."""
 
     def work() -> None:
         with _mixed(autocast):
@@ -92,9 +91,9 @@ def scoring_bytes(model: Any, scorer: Scorer, texts: Rollouts, autocast: torch.d
 def generation_bytes(
     model: Any, texts: Rollouts, sampling: SamplingConfig, keep_states: bool, autocast: torch.dtype | None = None
 ) -> int:
-    """A batch of `CachedEngine`: its prompts' pass, its last token, and laying the kept states out."""
-    own = int(texts.response_mask[0].sum())
-    prompts, prompt = texts.token_ids[:: texts.group_size, :-own], texts.token_ids.shape[1] - own
+    """Peak bytes of a batch of `CachedEngine`: the pass over its prompts, its last token, and the kept states' layout."""
+    completion = int(texts.response_mask[0].sum())
+    prompts, prompt = texts.token_ids[:: texts.group_size, :-completion], texts.token_ids.shape[1] - completion
     rows, owner = len(texts), torch.arange(len(texts)) // texts.group_size
     seen = texts.attention_mask
 
@@ -104,10 +103,10 @@ def generation_bytes(
             hidden = cached_hidden_states(model, cache, seen[:: texts.group_size, :prompt], prompts)[:, -1]
             cache.batch_select_indices(owner)
             hidden = hidden[owner]
-            states = hidden.new_zeros(rows, own, hidden.shape[1]) if keep_states else None
+            states = hidden.new_zeros(rows, completion, hidden.shape[1]) if keep_states else None
             for layer in cache.layers:  # all columns but the last two, at once
-                more = (rows, layer.keys.shape[1], max(0, own - 2), -1)
-                layer.update(layer.keys[:, :, :1].expand(more), layer.values[:, :, :1].expand(more))
+                shape = (rows, layer.keys.shape[1], max(0, completion - 2), -1)
+                layer.update(layer.keys[:, :, :1].expand(shape), layer.values[:, :, :1].expand(shape))
             tokens = draw_tokens(head_logits(model, hidden), torch.zeros(rows), sampling)
             hidden = cached_hidden_states(model, cache, seen[:, :-1], tokens[:, None])[:, -1]
             if states is not None:

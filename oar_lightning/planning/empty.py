@@ -1,4 +1,4 @@
-"""Running the package's own code with empty tensors of weights and activations, and counting the bytes that it holds."""
+"""Runs the package's own code with weights and activations that have no values, and counts the bytes that it holds."""
 
 from __future__ import annotations
 
@@ -20,17 +20,17 @@ _SAME = (_ops.allclose.default, _ops.equal.default)
 
 @contextlib.contextmanager
 def no_memory() -> Iterator[None]:
-    """Inside the block new tensors have shapes, types and a device, and no values."""
+    """Inside the block new tensors have a shape, a dtype and a device, but no values."""
     with FakeTensorMode(allow_non_fake_inputs=True):
         yield
 
 
-class Rehearsing(TorchDispatchMode):
-    """Counts the bytes of all storages that operations inside the block have made and that are still alive.
+class MemoryCounter(TorchDispatchMode):
+    """Counts the bytes of all live storages that operations inside the block have allocated.
 
-    Operations on tensors that have values are carried out; where one is from `no_memory`, the result has none either. So ids
-    and masks decide what runs, while weights and activations are empty. Where a value is asked for that is not there (`item`,
-    `nonzero`, whether two are the same) it is 1, or true.
+    Operations on tensors with values are computed; an operation on a tensor of `no_memory` gives another without values. Ids
+    and masks thus have values and decide what runs, while weights and activations have none. A value that does not exist but
+    is needed (`item`, `nonzero`, whether two tensors are equal) is taken as 1, or true.
     """
 
     def __init__(self) -> None:
@@ -40,15 +40,16 @@ class Rehearsing(TorchDispatchMode):
         self._known: set[int] = set()
 
     def __torch_dispatch__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
-        given = [x for x in tree_leaves((args, kwargs)) if isinstance(x, Tensor)]
-        out = _run(func, args, kwargs or {}, any(map(_is_empty, given)))
-        storages = {x.untyped_storage()._cdata for x in given}
+        inputs = [x for x in tree_leaves((args, kwargs)) if isinstance(x, Tensor)]
+        out = _run(func, args, kwargs or {}, any(map(_is_empty, inputs)))
+        storages = {x.untyped_storage()._cdata for x in inputs}
         for tensor in (out,) if isinstance(out, Tensor) else tree_leaves(out):
             if isinstance(tensor, Tensor) and tensor.untyped_storage()._cdata not in storages:
-                self._count(tensor.untyped_storage())
+                self.count(tensor.untyped_storage())
         return out
 
-    def _count(self, storage: torch.UntypedStorage) -> None:
+    def count(self, storage: torch.UntypedStorage) -> None:
+        """Count a storage until it is freed."""
         key = storage._cdata
         if key in self._known:
             return
@@ -79,18 +80,18 @@ def _is_empty(x: Tensor) -> bool:
 
 
 def _positions(indices: Sequence[Tensor | None]) -> list[Tensor | None]:
-    """Masks with values as the positions that they mark, for a result's shape to be known."""
-    found: list[Tensor | None] = []
+    """Indices with each mask that has values replaced by the positions of its True entries, which gives the result's shape."""
+    positions: list[Tensor | None] = []
     for index in indices:
         if index is not None and index.dtype == torch.bool and not _is_empty(index):
-            found += index.nonzero(as_tuple=True)
+            positions += index.nonzero(as_tuple=True)
         else:
-            found.append(index)
-    return found
+            positions.append(index)
+    return positions
 
 
 def peak_bytes(work: Callable[[], Any]) -> int:
-    """Of the tensors that `work` makes."""
-    with Rehearsing() as count:
+    """The peak of the bytes of the tensors that `work` allocates."""
+    with MemoryCounter() as counter:
         work()
-    return count.peak
+    return counter.peak

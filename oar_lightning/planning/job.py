@@ -1,4 +1,4 @@
-"""A run's settings -> what a device holds in each phase, and budgets that fit."""
+"""Plans the memory of a run from its settings: the bytes of a device in each phase, and token budgets that fit."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ from oar_lightning.planning.config import LEAST_BUDGET, TRACED_TOKENS
 from oar_lightning.planning.empty import no_memory
 from oar_lightning.planning.memory import PHASES, Cost, Item, Plan, Sharding, affordable, piecewise, through, weight_items
 from oar_lightning.planning.policy import PolicySize, policy_size, policy_without_weights
-from oar_lightning.planning.scoring import FREE, Batch, most_tokens, rehearsal, rehearsed_budgets, row_tokens, scorer_budget
+from oar_lightning.planning.scoring import FREE, Batch, dry_run_budgets, dry_run_inputs, most_tokens, row_tokens, scorer_budget
 from oar_lightning.policy.language_model import STATES_BYTES
 from oar_lightning.policy.pretrained import PretrainedPolicy
 from oar_lightning.policy.token_budget import TokenBudget
@@ -26,11 +26,11 @@ from oar_lightning.types import Rollouts
 
 @dataclass(frozen=True)
 class Job:
-    """What the memory of a training run depends on.
+    """The settings of a training run that its memory depends on.
 
-    `prompt`, `answer`, `conclusion`: tokens of the longest; the last of what leads up to the answer and is not scored.
-    `engine_bytes`: of an engine with memory of its own (vLLM), in all phases or, where it sleeps, while it samples.
-    `states`, `whole_copy`: as in `weight_items`.
+    `prompt`, `answer`, `conclusion`: tokens of the longest prompt, answer and conclusion (the text that leads up to the answer
+    and is not scored). `engine_bytes`: memory that an engine manages by itself (vLLM), held in all phases or, where the engine
+    sleeps, while it samples. `states`, `whole_copy`: see `weight_items`.
     """
 
     policy: PretrainedPolicy
@@ -51,7 +51,7 @@ class Job:
 
     @property
     def budgets(self) -> tuple[TokenBudget, ...]:
-        """Of each phase, as the run's own."""
+        """The run's budgets for update, sampling and scoring."""
         return (self.update.budget, self.sampling.budget, *self.scorer.budgets)
 
     @property
@@ -60,12 +60,12 @@ class Job:
 
     @property
     def problems(self) -> int:
-        """Of one rank."""
+        """Problems of one rank in a batch of rollouts."""
         return -(-self.update.problems // self.sharding.ranks)
 
     @property
     def completions(self) -> int:
-        """Of one rank."""
+        """Completions of one rank in a batch of rollouts."""
         return self.problems * self.update.group_size
 
     @property
@@ -76,13 +76,14 @@ class Job:
 
     @property
     def half(self) -> torch.dtype | None:
-        """The 16-bit type of the trainer's precision."""
+        """The 16-bit dtype of the trainer's precision; None for 32 bits."""
         kind = self.precision.split("-")[0]
         return {"bf16": torch.bfloat16, "16": torch.float16}.get(kind)
 
     @property
     def weights_dtype(self) -> torch.dtype | None:
-        """What the parameters are converted to: DeepSpeed keeps 16-bit ones in mixed precision too."""
+        """The dtype to which parameters are converted; None: not converted. DeepSpeed keeps 16-bit parameters in mixed
+        precision, too."""
         return self.half if self.precision.endswith("true") or self.sharding.zero else None
 
     @property
@@ -91,14 +92,14 @@ class Job:
 
     @property
     def update_tokens(self) -> int:
-        """Padded tokens of the largest pass, all completions being as long as they may."""
+        """Padded tokens of the update's largest pass, where every completion has the greatest length."""
         completions = -(-self.completions // self.update.minibatches)
-        even = -(-completions // self.update.microbatches)
+        even_rows = -(-completions // self.update.microbatches)
         budget = self.update.budget
-        rows = even
+        rows = even_rows
         if budget.tokens is not None:
-            own = budget.tokens // self.length
-            rows = own if budget.auto else max(even, own)  # what exceeds `auto` is divided further
+            budget_rows = budget.tokens // self.length
+            rows = budget_rows if budget.auto else max(even_rows, budget_rows)  # `auto` divides what exceeds it
         return min(completions, max(1, rows)) * self.length
 
     @property
@@ -112,7 +113,7 @@ class Job:
 
 @dataclass(frozen=True)
 class Planned:
-    """A plan, and the costs of what budgets bound; `None` for what has no budget."""
+    """A plan, and the costs of update, rollout and scoring by their token budgets; `None` where there is no budget."""
 
     size: PolicySize
     plan: Plan
@@ -124,7 +125,7 @@ class Planned:
 
 
 def plan_job(job: Job) -> Planned:
-    """Dry-run the policy's passes and add up."""
+    """Dry-run the policy's passes and add their memory to that of weights and optimizer."""
     with no_memory():
         model = policy_without_weights(job.policy, job.weights_dtype)
         size = policy_size(model)
@@ -134,13 +135,13 @@ def plan_job(job: Job) -> Planned:
     rollout = None if job.engine_bytes is not None else _rollout_cost(job, model, kept)
     budget, known = scorer_budget(job.scorer), row_tokens(job.scorer, job.batch) is not None
     scoring = _scoring_cost(job, model, budget) if known and budget else None
-    reference = policy_size_bytes(job) if job.kl and job.policy.lora is None else 0.0
+    reference = reference_bytes(job) if job.kl and job.policy.lora is None else 0.0
     items = weight_items(size, job.sharding, job.states, job.sharding.zero, job.whole_copy, reference)
     if rollout is not None:
         items.append(Item("generation", rollout(job.rollout_tokens), ("rollout",)))
     elif job.engine_bytes is not None:
         items.append(Item("vLLM", job.engine_bytes, ("rollout",) if job.engine_sleeps else PHASES))
-    if kept:  # the completions that are scored have a copy of theirs
+    if kept:  # the completions that are scored are a copy, with their states
         items += [Item("hidden states", 2 * kept, ("scoring",)), Item("hidden states", kept, ("log-probabilities",))]
     if scoring is not None and budget:
         items.append(Item("scoring", scoring(budget), ("scoring",)))
@@ -164,7 +165,8 @@ def _update_cost(job: Job, model: Any) -> Cost:
 
 
 def _pass_cost(job: Job, peak: Callable[[Rollouts], int]) -> Cost:
-    """Bytes of a pass by its tokens, from two dry runs; the larger is the pass asked for unless that is very long."""
+    """Bytes of a pass by its tokens: the line through two dry runs. The larger one is of `update_tokens`, or of
+    `TRACED_TOKENS` where that is less."""
     batch = job.batch
 
     def of_rows(rows: int) -> int:
@@ -176,41 +178,42 @@ def _pass_cost(job: Job, peak: Callable[[Rollouts], int]) -> Cost:
 
 
 def _rollout_cost(job: Job, model: Any, kept: float) -> Cost:
-    """Bytes of a batch of generation by its tokens, with the hidden states that earlier batches left; at last those of all
-    batches are joined."""
+    """Bytes of a batch of generation by its tokens. They include the hidden states that earlier batches left, and at the end
+    the joined states of all batches."""
     batch = job.batch
 
     def of_rows(rows: int) -> float:
         texts = dry_run.completions(rows, batch.group_size, batch.prompt, batch.completion)
-        own = dry_run.generation_bytes(model, texts, job.sampling, bool(kept), job.autocast)
-        share = rows / job.completions
-        return max(own + (1 - share) * kept, 2 * kept if share < 1 else 0.0)
+        peak = dry_run.generation_bytes(model, texts, job.sampling, bool(kept), job.autocast)
+        fraction = rows / job.completions
+        return max(peak + (1 - fraction) * kept, 2 * kept if fraction < 1 else 0.0)
 
     line = piecewise(functools.cache(of_rows), sorted({1, job.rollout_tokens // job.length, job.completions}))
     return lambda tokens: line(min(job.completions, max(1, tokens // job.length)))
 
 
 def _scoring_cost(job: Job, model: Any, budget: int) -> Cost:
-    """Bytes by token budget: dry runs of some, straight lines between; what holds all completions is the most."""
+    """Bytes of scoring by token budget: dry runs of some budgets, and straight lines between them. A budget above
+    `most_tokens` costs no more than `most_tokens`."""
 
     @functools.cache
     def of_budget(tokens: int) -> int:
-        scorer, texts = rehearsal(job.scorer, job.batch, tokens)
+        scorer, texts = dry_run_inputs(job.scorer, job.batch, tokens)
         return dry_run.scoring_bytes(model, scorer, texts, job.autocast)
 
     most = most_tokens(job.scorer, job.batch)
-    line = piecewise(of_budget, rehearsed_budgets(job.scorer, job.batch, budget))
+    line = piecewise(of_budget, dry_run_budgets(job.scorer, job.batch, budget))
     return lambda tokens: line(min(tokens, most))
 
 
-def policy_size_bytes(job: Job) -> float:
-    """The reference model: loaded as the policy is, and not converted."""
+def reference_bytes(job: Job) -> float:
+    """Bytes of the reference model, which is loaded like the policy but not converted."""
     with no_memory():
         return float(policy_size(policy_without_weights(replace(job.policy, gradient_checkpointing=False))).bytes)
 
 
 def kept_states(job: Job, hidden: int, element: int) -> float:
-    """Bytes of the hidden states that sampling, or a pass for old log-probabilities, leaves; none where they are too many."""
+    """Bytes of the hidden states kept from sampling, or from a pass for old log-probabilities; 0 where they are too many."""
     from_sampling = job.engine_bytes is None and element >= 4 and job.autocast is None
     tokens = job.completions * (job.sampling.max_new_tokens if from_sampling else job.length)
     if not (from_sampling or job.update.steps_per_rollout > 1) or tokens * hidden * element > STATES_BYTES:
@@ -219,15 +222,15 @@ def kept_states(job: Job, hidden: int, element: int) -> float:
 
 
 def offloaded_bytes(size: PolicySize, job: Job) -> float:
-    """What a rank keeps in the host's memory instead."""
+    """Bytes that a rank offloads to the host's memory."""
     sharding = job.sharding
-    optimizer = size.trained * 4.0 * (job.states + 2) * sharding.share(1)  # with float32 parameters and gradients
-    return optimizer * sharding.offload_optimizer + size.bytes * sharding.share(3) * sharding.offload_parameters
+    optimizer = size.trained * 4.0 * (job.states + 2) * sharding.fraction(1)  # with float32 parameters and gradients
+    return optimizer * sharding.offload_optimizer + size.bytes * sharding.fraction(3) * sharding.offload_parameters
 
 
 @dataclass(frozen=True)
 class Proposal:
-    """Budgets that fit; None where not even one completion does, or where there is nothing to bound."""
+    """Budgets that fit; None where not even one completion fits, or where there is nothing to bound."""
 
     update_tokens: int | None
     microbatches: int | None
@@ -237,8 +240,8 @@ class Proposal:
 
 
 def set_start(job: Job, proposal: Proposal) -> None:
-    """Give each budget that is `auto` its proposed value; the least where not even that fits, its own where nothing
-    is known."""
+    """Set each `auto` budget to its proposed value. Without a proposal it is set to the smallest budget; a scorer of which
+    nothing is known keeps its own."""
     job.update.budget.set_start(proposal.update_tokens or job.length)
     if job.engine_bytes is None:
         job.sampling.budget.set_start(proposal.rollout_tokens or job.length)
@@ -248,7 +251,7 @@ def set_start(job: Job, proposal: Proposal) -> None:
 
 
 def propose(job: Job, planned: Planned, room: float) -> Proposal:
-    """The largest budgets whose phases fit into `room` bytes, no larger than a batch of rollouts is."""
+    """The largest budgets whose phases fit into `room` bytes, each at most the tokens of a batch of rollouts."""
     plan, everything = planned.plan, job.completions * job.length
     minibatch = -(-job.completions // job.update.minibatches) * job.length
     update = affordable(planned.update, room - plan.without("update's pass", "update"), job.length, minibatch)

@@ -1,4 +1,4 @@
-"""The sums of a memory plan: bytes of one device as functions of sizes, precision and sharding. Nothing here runs a model."""
+"""Sums of a memory plan: bytes of one device from sizes, precision and sharding, without running a model."""
 
 from __future__ import annotations
 
@@ -12,15 +12,15 @@ from typing import Any
 from oar_lightning.planning.policy import PolicySize
 
 PHASES = ("rollout", "scoring", "log-probabilities", "update", "optimizer step")
-"""Of a training step; memory of one is free again in the next."""
+"""Phases of a training step; memory of one phase is free again in the next."""
 COLLECTING = PHASES[:3]
 Cost = Callable[[int], float]
-"""Tokens -> bytes."""
+"""Function from tokens to bytes."""
 
 ZERO_BUCKET = 2 * 10**8
 """Elements of DeepSpeed's two communication buffers as Lightning sets them (`allgather_bucket_size`, `reduce_bucket_size`)."""
 ZERO_LIVE = 10**9
-"""Parameters that ZeRO-3 keeps gathered at most (`stage3_max_live_parameters`)."""
+"""The most parameters that ZeRO-3 keeps gathered (`stage3_max_live_parameters`)."""
 
 
 @dataclass(frozen=True)
@@ -34,11 +34,12 @@ class Item:
 
 @dataclass(frozen=True)
 class Plan:
-    """What a device holds."""
+    """All items that a device holds."""
 
     items: Sequence[Item]
 
     def of(self, phase: str) -> float:
+        """Bytes held in a phase."""
         return sum(item.bytes for item in self.items if phase in item.phases)
 
     @property
@@ -46,15 +47,15 @@ class Plan:
         return max(map(self.of, PHASES))
 
     def without(self, name: str, phase: str) -> float:
-        """Bytes of a phase but for one item."""
+        """Bytes held in a phase, without one item."""
         return sum(item.bytes for item in self.items if phase in item.phases and item.name != name)
 
 
 @dataclass(frozen=True)
 class Sharding:
-    """How ranks share a model.
+    """The distribution of a model over ranks.
 
-    `stage`: of ZeRO; 0 for none. `buckets`: whether gradients are copied for communication (DDP without
+    `stage`: of ZeRO; 0 without ZeRO. `buckets`: whether gradients are copied for communication (DDP without
     `gradient_as_bucket_view`).
     """
 
@@ -68,16 +69,16 @@ class Sharding:
     def zero(self) -> bool:
         return self.stage > 0
 
-    def share(self, from_stage: int) -> float:
-        """Of what ZeRO divides from a stage on."""
+    def fraction(self, from_stage: int) -> float:
+        """The fraction that one rank holds of what ZeRO shards from a stage on."""
         return 1 / self.ranks if self.stage >= from_stage else 1.0
 
     @staticmethod
     def of(trainer: Mapping[str, Any]) -> Sharding:
-        """As `trainer.strategy`, `devices` and `num_nodes` say.
+        """The sharding that `trainer.strategy`, `devices` and `num_nodes` describe.
 
         Raises:
-            ValueError: for a number of devices that only the machine knows, and for strategies that are not known here.
+            ValueError: for a number of devices that depends on the machine, and for an unknown strategy.
         """
         devices, nodes = trainer.get("devices", 1), int(trainer.get("num_nodes", 1))
         count = len(devices) if isinstance(devices, Sequence) and not isinstance(devices, str) else devices
@@ -91,14 +92,15 @@ class Sharding:
         settings = strategy if isinstance(strategy, Mapping) else {}
         name = str(settings.get("_target_", strategy)).lower()
         if "deepspeed" in name:
-            given = next((int(c) for c in name if c in "123"), 2)  # deepspeed_stage_3_offload; Lightning's own default is 2
+            # e.g. deepspeed_stage_3_offload; Lightning's own default is stage 2
+            named_stage = next((int(c) for c in name if c in "123"), 2)
             offload = "offload" in name
             return Sharding(
                 ranks,
-                int(settings.get("stage") or given),
+                int(settings.get("stage") or named_stage),
                 False,
                 bool(settings.get("offload_optimizer", offload)),
-                bool(settings.get("offload_parameters", offload and given == 3)),
+                bool(settings.get("offload_parameters", offload and named_stage == 3)),
             )
         if "ddp" in name or (name == "auto" and ranks > 1):
             return Sharding(ranks, buckets=not settings.get("gradient_as_bucket_view", False))
@@ -115,21 +117,22 @@ def weight_items(
     whole_copy: bool = False,
     reference: float = 0.0,
 ) -> list[Item]:
-    """Weights, gradients, optimizer and what moving and stepping them takes.
+    """Memory of weights, gradients and optimizer states, and of the buffers for communication and for the optimizer's step.
 
-    `states`: numbers that the optimizer keeps of each trained parameter (AdamW 2), in the parameter's type; `masters`: in
-    float32 beside a float32 copy of it (DeepSpeed with 16 bits). `whole_copy`: the optimizer's step takes one temporary of
-    all parameters (`foreach`), otherwise two of the largest. `reference`: bytes of the frozen reference model.
+    `states`: numbers that the optimizer keeps for each trained parameter (AdamW: 2), in the parameter's dtype. `masters`: the
+    states are float32, and there is a float32 copy of the parameters (DeepSpeed with 16 bits). `whole_copy`: the optimizer's
+    step allocates one temporary for all parameters (`foreach`), otherwise two of the largest parameter. `reference`: bytes of
+    the frozen reference model.
     """
     element = size.trained_bytes / size.trained if size.trained else 4.0
     of_states = 4.0 if masters else element
-    own = 0.0 if sharding.offload_parameters else size.bytes * sharding.share(3)
-    optimizer = size.trained * (of_states * states + 4.0 * masters) * sharding.share(1)
-    temporary = size.trained * of_states * sharding.share(1) if whole_copy else 2 * of_states * size.largest
-    gradients = size.trained_bytes * sharding.share(2)
+    weights = 0.0 if sharding.offload_parameters else size.bytes * sharding.fraction(3)
+    optimizer = size.trained * (of_states * states + 4.0 * masters) * sharding.fraction(1)
+    temporary = size.trained * of_states * sharding.fraction(1) if whole_copy else 2 * of_states * size.largest
+    gradients = size.trained_bytes * sharding.fraction(2)
     offloaded = sharding.offload_optimizer
     items = [
-        Item("weights", own),
+        Item("weights", weights),
         Item("reference model", reference),
         Item("gradients", 0.0 if offloaded and sharding.stage >= 2 else gradients),
         Item("optimizer states", 0.0 if offloaded else optimizer),
@@ -143,7 +146,7 @@ def weight_items(
     ]
     if sharding.stage == 3:
         live = min(size.bytes, ZERO_LIVE * size.bytes / size.parameters)
-        items += [Item("gathered weights", size.bytes - own, COLLECTING), Item("gathered weights", live, ("update",))]
+        items += [Item("gathered weights", size.bytes - weights, COLLECTING), Item("gathered weights", live, ("update",))]
     return [item for item in items if item.bytes]
 
 
@@ -155,8 +158,8 @@ def through(cost: Callable[[int], float], low: int, high: int) -> Cost:
 
 
 def piecewise(cost: Callable[[int], float], points: Sequence[int]) -> Cost:
-    """Straight lines from each point (in order) of a cost to the next, the outer ones going on; of one point, the same
-    everywhere. A line is found when it is asked for."""
+    """Linear interpolation of a cost between `points` (in order), extrapolated beyond the outer points; a single point
+    p gives the line through p - 1 and p. A line is computed when it is first needed."""
     ends = list(itertools.pairwise(points)) or [(points[0] - 1, points[0])]
     lines = [functools.cache(functools.partial(through, cost, *pair)) for pair in ends]
     return lambda x: lines[min(bisect.bisect_left(points, x, 1), len(lines)) - 1]()(x)
@@ -165,7 +168,7 @@ def piecewise(cost: Callable[[int], float], points: Sequence[int]) -> Cost:
 def affordable(cost: Cost, room: float, least: int, most: int, unit: int = 256) -> int | None:
     """The largest budget that costs at most `room`: `least`, a multiple of `unit`, or `most`; None where `least` costs more.
 
-    `cost` must not fall as the budget grows.
+    `cost` must not decrease with the budget.
     """
     if cost(least) > room:
         return None

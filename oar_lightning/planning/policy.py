@@ -1,4 +1,4 @@
-"""A policy that has shapes and types but no weights, and what can be read off it."""
+"""A policy with shapes and dtypes but without weights, and its sizes."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ from oar_lightning.policy.pretrained import DTYPES, PretrainedPolicy, checkpoint
 
 @dataclass(frozen=True)
 class PolicySize:
-    """Parameters of a policy, in numbers and bytes as they are loaded; its largest trained one and its hidden size."""
+    """Numbers and bytes of a policy's parameters as they are loaded, the size of the largest trained one, the hidden size."""
 
     trained: int
     frozen: int
@@ -32,12 +32,12 @@ class PolicySize:
 
 
 def policy_without_weights(spec: PretrainedPolicy, dtype: torch.dtype | None = None) -> Any:
-    """The policy as `PretrainedPolicy.load` gives it, from its config.json alone; to be called and used in `no_memory`.
+    """The policy of `PretrainedPolicy.load`, made from its config.json alone. Call and use it inside `no_memory`.
 
-    Dropout is off. `dtype`: what the trainer converts the parameters to.
+    Dropout is off. `dtype`: the dtype to which the trainer converts the parameters.
 
     Raises:
-        ValueError: where its config is not at hand.
+        ValueError: where the policy's config cannot be read.
     """
     from transformers import AutoConfig, AutoModelForCausalLM
 
@@ -63,21 +63,21 @@ def policy_without_weights(spec: PretrainedPolicy, dtype: torch.dtype | None = N
 
 
 def _on_cpu(model: Any, dtype: torch.dtype | None) -> None:
-    """Replace parameters and buffers on the meta device, which knows neither fused attention nor autocast. Tied ones stay
-    tied."""
-    made: dict[int, torch.nn.Parameter] = {}
+    """Replace the meta tensors of parameters and buffers by CPU tensors, because the meta device supports neither fused
+    attention nor autocast. Tied parameters stay tied."""
+    replaced: dict[int, torch.nn.Parameter] = {}
     for module in model.modules():
         for name, old in module._parameters.items():
             if old is not None:
                 new = torch.empty(old.shape, dtype=dtype or old.dtype)
-                module._parameters[name] = made.setdefault(id(old), torch.nn.Parameter(new, old.requires_grad))
+                module._parameters[name] = replaced.setdefault(id(old), torch.nn.Parameter(new, old.requires_grad))
         for name, buffer in module._buffers.items():
             if buffer is not None:
                 module._buffers[name] = torch.empty(buffer.shape, dtype=buffer.dtype)
 
 
 def policy_size(model: Any) -> PolicySize:
-    """Counts of a model, with weights or without; tied weights count once."""
+    """The sizes of a model, with weights or without; tied weights count once."""
     parameters = list(model.parameters())
     trained = [p for p in parameters if p.requires_grad]
     frozen = [p for p in parameters if not p.requires_grad]

@@ -1,4 +1,4 @@
-"""How scorers are rehearsed: completions enough for one full batch of each kind that they make."""
+"""Inputs for dry runs of scorers: as many completions as fill one pass of each kind that a scorer makes."""
 
 from __future__ import annotations
 
@@ -27,7 +27,7 @@ from oar_lightning.credit.scorers import (
     Uniform,
 )
 from oar_lightning.credit.scorers.oar_p.coarse import CoarseStage, Estimate
-from oar_lightning.credit.scorers.oar_p.counterfactual import PADDING, PREFIX_SHARE, Counterfactuals
+from oar_lightning.credit.scorers.oar_p.counterfactual import PADDING, PREFIX_DISCOUNT, Counterfactuals
 from oar_lightning.credit.scorers.oar_p.texts import Texts
 from oar_lightning.planning.config import LEAST_BUDGET, TRACED_TOKENS
 from oar_lightning.planning.dry_run import completions
@@ -40,8 +40,8 @@ FREE = (Uniform, Random, Position, Oracle)
 
 @dataclass(frozen=True)
 class Batch:
-    """The completions of one rank, all as long as they may be: tokens of prompts, completions, answers and what leads up to
-    these."""
+    """A batch of rollouts of one rank, in which every completion has the greatest length: tokens of a prompt, a completion,
+    its answer and its conclusion."""
 
     prompt: int
     completion: int
@@ -59,8 +59,8 @@ class Batch:
         return self.problems * self.group_size
 
 
-class Rehearsal(NamedTuple):
-    """A scorer and completions that make it hold as much as a whole batch of rollouts does."""
+class DryRunInputs(NamedTuple):
+    """A scorer and completions with which its peak memory is that of a whole batch of rollouts."""
 
     scorer: Scorer
     texts: Rollouts
@@ -68,108 +68,110 @@ class Rehearsal(NamedTuple):
 
 @singledispatch
 def row_tokens(scorer: Scorer, batch: Batch) -> int | None:
-    """What a completion counts in `scorer.token_budget`; None for a scorer of which nothing is known here."""
+    """Tokens that one completion counts in `scorer.token_budget`; None for an unknown scorer."""
     return None
 
 
 @singledispatch
 def most_tokens(scorer: Scorer, batch: Batch) -> int:
-    """The token budget from which on more is no more: all that is scored is in one batch."""
+    """The token budget with which one pass holds all that is scored; a larger budget changes nothing."""
     return batch.rows * (row_tokens(scorer, batch) or 0)
 
 
-def rehearsed_budgets(scorer: Scorer, batch: Batch, budget: int) -> list[int]:
-    """The token budgets to rehearse with: least, asked for, one completion, several; costs are nearly straight between."""
+def dry_run_budgets(scorer: Scorer, batch: Batch, budget: int) -> list[int]:
+    """The token budgets of the dry runs: the least, `budget`, that of one completion, and that of several. Costs are nearly
+    linear between them."""
     row, most = row_tokens(scorer, batch) or 1, most_tokens(scorer, batch)
     several = max(2 * row, min(budget, TRACED_TOKENS))
     least = LEAST_BUDGET if isinstance(_innermost(scorer), OarP) else row
-    found = sorted({min(tokens, most) for tokens in (least, budget, row, several) if least <= tokens <= several})
-    return [a for a, b in itertools.pairwise(found) if b > 1.2 * a] + found[-1:]  # no slope from two that are one
+    budgets = sorted({min(tokens, most) for tokens in (least, budget, row, several) if least <= tokens <= several})
+    # two budgets that are nearly equal give no usable slope
+    return [a for a, b in itertools.pairwise(budgets) if b > 1.2 * a] + budgets[-1:]
 
 
 @singledispatch
-def rehearsal(scorer: Scorer, batch: Batch, budget: int) -> Rehearsal:
-    """The scorer with another budget, and one full batch of completions."""
-    return _full_batch(scorer, batch, budget)
+def dry_run_inputs(scorer: Scorer, batch: Batch, budget: int) -> DryRunInputs:
+    """The scorer with another budget, and completions that fill one pass."""
+    return _full_pass(scorer, batch, budget)
 
 
-def _full_batch(scorer: Scorer, batch: Batch, budget: int) -> Rehearsal:
+def _full_pass(scorer: Scorer, batch: Batch, budget: int) -> DryRunInputs:
     tokens = row_tokens(scorer, batch)
     assert tokens is not None
     rows = min(batch.rows, max(1, budget // tokens))
     texts = completions(rows, batch.group_size, batch.prompt, batch.completion, batch.answer, batch.conclusion)
-    return Rehearsal(_with(scorer, token_budget=TokenBudget("scorer.token_budget", budget)), texts)
+    return DryRunInputs(_with(scorer, token_budget=TokenBudget("scorer.token_budget", budget)), texts)
 
 
 @row_tokens.register(OarP)
 @row_tokens.register(Entropy)
-def _whole(scorer: OarP | Entropy, batch: Batch) -> int:
+def _prompt_and_completion(scorer: OarP | Entropy, batch: Batch) -> int:
     return batch.length
 
 
 @row_tokens.register
-def _own(scorer: OarG, batch: Batch) -> int:
-    return batch.completion - 1  # nothing is read off the last token
+def _completion(scorer: OarG, batch: Batch) -> int:
+    return batch.completion - 1  # the last token's state is not read
 
 
 @most_tokens.register
 def _copies(scorer: OarG, batch: Batch) -> int:
-    twice = min(scorer.stability_rows, max(1, batch.rows // 8)) if scorer.num_draws == 1 else 0
-    return (batch.rows * scorer.num_draws + twice) * _own(scorer, batch)
+    twice_drawn = min(scorer.stability_rows, max(1, batch.rows // 8)) if scorer.num_draws == 1 else 0
+    return (batch.rows * scorer.num_draws + twice_drawn) * _completion(scorer, batch)
 
 
 @most_tokens.register
 def _counterfactuals(scorer: OarP, batch: Batch) -> int:
-    """Batches hold suffixes of similar length: PADDING + 1 of a text, or all those that count as S / PREFIX_SHARE."""
-    return batch.rows * batch.length * max(PADDING + 1, batch.length // PREFIX_SHARE**2)
+    """A pass holds suffixes of similar length: PADDING + 1 of each text, or all that count as S / PREFIX_DISCOUNT tokens."""
+    return batch.rows * batch.length * max(PADDING + 1, batch.length // PREFIX_DISCOUNT**2)
 
 
 @most_tokens.register(Shuffled)
 @most_tokens.register(Inverted)
-def _of_inner(scorer: Shuffled | Inverted, batch: Batch) -> int:
+def _inner_most_tokens(scorer: Shuffled | Inverted, batch: Batch) -> int:
     return most_tokens(scorer.inner, batch)
 
 
 @row_tokens.register(Shuffled)
 @row_tokens.register(Inverted)
-def _inner(scorer: Shuffled | Inverted, batch: Batch) -> int | None:
+def _inner_row_tokens(scorer: Shuffled | Inverted, batch: Batch) -> int | None:
     return row_tokens(scorer.inner, batch)
 
 
-@rehearsal.register(Shuffled)
-@rehearsal.register(Inverted)
-def _around(scorer: Shuffled | Inverted, batch: Batch, budget: int) -> Rehearsal:
-    inner, texts = rehearsal(scorer.inner, batch, budget)
-    return Rehearsal(_with(scorer, inner=inner), texts)
+@dry_run_inputs.register(Shuffled)
+@dry_run_inputs.register(Inverted)
+def _inner_inputs(scorer: Shuffled | Inverted, batch: Batch, budget: int) -> DryRunInputs:
+    inner, texts = dry_run_inputs(scorer.inner, batch, budget)
+    return DryRunInputs(_with(scorer, inner=inner), texts)
 
 
-@rehearsal.register
-def _oar_g(scorer: OarG, batch: Batch, budget: int) -> Rehearsal:
-    """All prompts are read before the first batch, and stay."""
-    full = _full_batch(scorer, batch, budget)
-    begun = -(-len(full.texts) // batch.group_size)
-    others = completions(batch.problems - begun, 1, batch.prompt, batch.completion)
-    return full._replace(texts=_and_unscored(full.texts, others, begun))
+@dry_run_inputs.register
+def _oar_g_inputs(scorer: OarG, batch: Batch, budget: int) -> DryRunInputs:
+    """The completions of one pass, and the prompts of all others: OAR-G reads all prompts first and keeps their pasts."""
+    full = _full_pass(scorer, batch, budget)
+    problems = -(-len(full.texts) // batch.group_size)
+    others = completions(batch.problems - problems, 1, batch.prompt, batch.completion)
+    return full._replace(texts=_with_unscored(full.texts, others, problems))
 
 
-@rehearsal.register
-def _oar_p(scorer: OarP, batch: Batch, budget: int) -> Rehearsal:
-    """Some columns: the dearest."""
-    full = _full_batch(scorer, batch, budget)
-    wanted = full.texts.reasoning_mask & _dear_columns(full.texts, budget)
+@dry_run_inputs.register
+def _oar_p_inputs(scorer: OarP, batch: Batch, budget: int) -> DryRunInputs:
+    """The completions of one pass, of which only the columns with the largest passes are masked."""
+    full = _full_pass(scorer, batch, budget)
+    wanted = full.texts.reasoning_mask & _largest_columns(full.texts, budget)
     return full._replace(texts=replace(full.texts, reasoning_mask=wanted))
 
 
-@rehearsal.register
-def _oar_p_approximate(scorer: OarPApproximate, batch: Batch, budget: int) -> Rehearsal:
+@dry_run_inputs.register
+def _oar_p_approximate_inputs(scorer: OarPApproximate, batch: Batch, budget: int) -> DryRunInputs:
     if isinstance(scorer.coarse, Spans):
-        return _oar_p(scorer, batch, budget)
-    return _full_batch(_with(scorer, coarse=_Estimated(scorer.coarse)), batch, budget)
+        return _oar_p_inputs(scorer, batch, budget)
+    return _full_pass(_with(scorer, coarse=_MadeUpEstimates(scorer.coarse)), batch, budget)
 
 
 @dataclass(frozen=True)
-class _Estimated:
-    """A coarse stage whose estimates have values, as they decide what is scored exactly."""
+class _MadeUpEstimates:
+    """A coarse stage with made-up estimates: a dry run's have no values, but they decide what is scored exactly."""
 
     coarse: CoarseStage
 
@@ -178,25 +180,25 @@ class _Estimated:
         return self.coarse.late_share
 
     def estimate(self, counterfactuals: Counterfactuals, texts: Texts) -> Estimate:
-        found = self.coarse.estimate(counterfactuals, texts)
-        golden = 0.618 * torch.arange(texts.token_ids.shape[1]) % 1  # in no order
-        return found._replace(scores=golden.expand(texts.token_ids.shape).contiguous())
+        estimate = self.coarse.estimate(counterfactuals, texts)
+        scores = 0.618 * torch.arange(texts.token_ids.shape[1]) % 1  # neither rising nor falling along the text
+        return estimate._replace(scores=scores.expand(texts.token_ids.shape).contiguous())
 
 
-def _dear_columns(texts: Rollouts, budget: int) -> Bool[Tensor, " S"]:
-    """Columns to mask that make the dearest batches of counterfactuals.
+def _largest_columns(texts: Rollouts, budget: int) -> Bool[Tensor, " S"]:
+    """Columns to mask whose counterfactuals make the passes with the most memory.
 
-    One that runs `w` of `S` tokens counts max(w, S / PREFIX_SHARE) in the budget: most copies of the longest prefixes are at
-    the last columns, most copies that run something at w = S / PREFIX_SHARE; where the budget is less than a text, the
-    longest suffix is dearest. Neighbours up to PADDING apart share a batch; where they do not fill the budget, longer ones
-    are dearer.
+    A counterfactual that runs `w` of `S` tokens counts max(w, S / PREFIX_DISCOUNT) in the budget. The last columns make the
+    most copies of the longest prefixes. Columns at w = S / PREFIX_DISCOUNT make the most copies that run tokens. Where the
+    budget is less than a text, the longest suffix takes most. Suffixes that differ by at most PADDING are in one pass; where
+    they do not fill the budget, longer ones take more.
     """
     end = texts.token_ids.shape[1] - 1
     width = end - torch.arange(end + 1)
-    shortest = -(-end // PREFIX_SHARE)
+    shortest = -(-end // PREFIX_DISCOUNT)
     scored = texts.reasoning_mask.any(0).nonzero()
     last, longest = end - int(scored.max()), end - int(scored.min())
-    of_text = -(-budget // len(texts))  # its share in a batch that holds all texts
+    of_text = -(-budget // len(texts))  # tokens for each text in a pass that holds all texts
     full = of_text // shortest + 1 + PADDING
     few = min(PADDING, of_text // end) + 1
     filling = min(longest, max(shortest, of_text // (PADDING + 1)))
@@ -208,10 +210,10 @@ def _dear_columns(texts: Rollouts, budget: int) -> Bool[Tensor, " S"]:
     )
 
 
-def _and_unscored(texts: Rollouts, others: Rollouts, begun: int) -> Rollouts:
-    """With further rows that have no answer, their prompts numbered from `begun` on."""
+def _with_unscored(texts: Rollouts, others: Rollouts, first_prompt: int) -> Rollouts:
+    """The texts with additional rows that have no answer, whose prompts are numbered from `first_prompt` on."""
     ids = others.token_ids.clone()
-    ids[:, 0] += begun
+    ids[:, 0] += first_prompt
     nothing = torch.zeros_like(others.answer_mask)
     return replace(
         texts,
@@ -233,7 +235,7 @@ def _with(scorer: Scorer, **settings: object) -> Scorer:
 
 
 def scorer_budget(scorer: Scorer) -> int | None:
-    """Its token budget, or that of the scorer inside of it."""
+    """The scorer's token budget, or its inner scorer's."""
     return next((budget.tokens for budget in scorer.budgets), None)
 
 

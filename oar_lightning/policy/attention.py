@@ -1,6 +1,6 @@
-"""The attention of scoring passes: only where it will be read in the last layer, and recorded where that is asked for.
+"""The attention of scoring passes. In the last layer it runs only at columns that will be read; on request it is recorded.
 
-`transformers` calls it by name, for every family that goes through its attention interface.
+`transformers` calls this attention by name, for every family that uses its attention interface.
 """
 
 from __future__ import annotations
@@ -15,15 +15,18 @@ from torch import Tensor
 
 NAME = "oar_lightning"
 ReadAt = tuple[Int[Tensor, "N A"], Bool[Tensor, "N A"]]
-"""Columns of each row whose final hidden states will be read, padded; and which of them are real."""
+"""Columns of each row whose final hidden states will be read, padded; and which of these are real."""
 
-_UNKNOWN = ("softcap", "s_aux", "position_bias", "sliding_window")
+_UNSUPPORTED = ("softcap", "s_aux", "position_bias", "sliding_window")
+"""Arguments of attention that recording does not support."""
+
+# the active blocks of `last_layer_at` and `recorded_attention`, innermost last
 _read_at: list[ReadAt] = []
 _records: list[list[LayerRecord]] = []
 
 
 class LayerRecord(NamedTuple):
-    """One layer's attention of W queries, which stand at `columns`, over T keys; `out` can be differentiated by."""
+    """One layer's attention of W queries, at `columns`, over T keys. Gradients with respect to `out` can be taken."""
 
     query: Float[Tensor, "n h W d"]
     key: Float[Tensor, "n g T d"]
@@ -39,7 +42,7 @@ class LayerRecord(NamedTuple):
 
 @contextlib.contextmanager
 def scoring_attention(model: Any) -> Iterator[None]:
-    """Inside the block a model (`transformers`, unwrapped) with sdpa attention uses this module's; others keep theirs."""
+    """Inside the block an unwrapped `transformers` model with sdpa attention uses this module's; other models keep theirs."""
     former = model.config._attn_implementation
     if former != "sdpa" or not model._can_set_attn_implementation():
         yield
@@ -50,11 +53,11 @@ def scoring_attention(model: Any) -> Iterator[None]:
 
 @contextlib.contextmanager
 def recorded_attention(model: Any, records: list[LayerRecord]) -> Iterator[None]:
-    """Inside the block each layer of a model's passes leaves its attention in `records`.
+    """Inside the block each layer appends its attention to `records` at every pass.
 
     Raises:
-        ValueError: for a model that does not call the attention interface, and at a pass of one whose attention does
-            something beside softmax(q k' scaling) v.
+        ValueError: for a model that does not use the attention interface; and at a pass, for attention other than
+            softmax(q k' scaling) v.
     """
     if not model._can_set_attn_implementation():
         raise ValueError(
@@ -87,13 +90,14 @@ def _implementation(model: Any, former: str) -> Iterator[None]:
 def last_layer_at(decoder: torch.nn.Module, read_at: ReadAt | None) -> Iterator[None]:
     """Inside the block the last layer's MLP, and under `scoring_attention` its attention, run only at the given columns.
 
-    The final hidden states there are what they would be, for both give each position its own output; the others are unusable.
-    The last layer still has keys and values of all positions. Families whose last layer has no module `mlp` run it in full.
+    Final hidden states at these columns are unchanged, for MLP and attention compute each position's output separately; at
+    other columns they are unusable. The last layer still has the keys and values of all positions. A family whose last layer
+    has no module `mlp` runs the layer in full.
     """
     if read_at is None:
         yield
         return
-    mlp = _last_mlp(decoder)
+    mlp = last_mlp(decoder)
     handles = [] if mlp is None else _only_at(mlp, *read_at)
     _read_at.append(read_at)
     try:
@@ -104,7 +108,8 @@ def last_layer_at(decoder: torch.nn.Module, read_at: ReadAt | None) -> Iterator[
             handle.remove()
 
 
-def _last_mlp(decoder: torch.nn.Module) -> torch.nn.Module | None:
+def last_mlp(decoder: torch.nn.Module) -> torch.nn.Module | None:
+    """The MLP of the last layer; None where it cannot be found."""
     stacks = [module for module in decoder.children() if isinstance(module, torch.nn.ModuleList) and len(module)]
     last = stacks[-1][-1] if len(stacks) == 1 else None
     mlp = getattr(last, "mlp", None)
@@ -112,7 +117,7 @@ def _last_mlp(decoder: torch.nn.Module) -> torch.nn.Module | None:
 
 
 def _only_at(module: torch.nn.Module, columns: Int[Tensor, "N A"], valid: Bool[Tensor, "N A"]) -> list[Any]:
-    """Hooks by which a module that treats each position alone gets and gives only the given columns."""
+    """Hooks that run a module only at the given columns; the module must compute each position separately."""
     rows = torch.arange(len(columns), device=columns.device)[:, None]
     width = 0
 
@@ -130,7 +135,7 @@ def _only_at(module: torch.nn.Module, columns: Int[Tensor, "N A"], valid: Bool[T
 
 
 def _spread(values: Float[Tensor, "N A ..."], columns: Tensor, valid: Tensor, width: int) -> Float[Tensor, "N W ..."]:
-    """The values in their columns, zero elsewhere."""
+    """The values at their columns, zero elsewhere."""
     rows = torch.arange(len(columns), device=columns.device)[:, None].expand_as(columns)
     at = (rows[valid], columns[valid])  # a column listed twice would get its gradient twice
     return values.new_zeros(len(values), width, *values.shape[2:]).index_put(at, values[valid])
@@ -163,9 +168,9 @@ def _attention(
             rows = columns[:, None, :, None].expand(-1, attention_mask.shape[1], -1, keys)
             mask = attention_mask.expand(len(columns), -1, -1, -1).gather(2, rows)
         return _spread(attend(query.gather(2, heads), mask), columns, valid, width), None
-    if extra := [name for name in _UNKNOWN if _records and kwargs.get(name) is not None]:
+    if unsupported := [name for name in _UNSUPPORTED if _records and kwargs.get(name) is not None]:
         raise ValueError(
-            f"scorer.coarse: attribution does not know attention with {', '.join(extra)} ({type(module).__name__}); "
+            f"scorer.coarse: attribution does not know attention with {', '.join(unsupported)} ({type(module).__name__}); "
             "use scorer/coarse=spans"
         )
     out = attend(query, attention_mask)

@@ -1,4 +1,4 @@
-"""Rows of different lengths into batches with little padding."""
+"""Divides rows of different lengths into chunks with little padding."""
 
 from __future__ import annotations
 
@@ -7,14 +7,15 @@ from collections.abc import Iterator, Sequence
 
 
 def chunks_by_tokens(lengths: Sequence[int], token_budget: int, spread: int | None = None) -> Iterator[list[int]]:
-    """Indices sorted by length into chunks whose padded size (count * longest) is within the budget; at least one each.
+    """Chunks of indices sorted by length, each of a padded size (count * longest) within the budget, or of one index.
 
-    `spread`: how much longer the longest of a chunk may be than its shortest; None: as it comes.
+    `spread`: the largest difference of two lengths in one chunk; None for no limit.
     """
     chunk: list[int] = []
     for index in sorted(range(len(lengths)), key=lengths.__getitem__):
-        apart = spread is not None and bool(chunk) and lengths[index] - lengths[chunk[0]] > spread
-        if apart or (chunk and (len(chunk) + 1) * lengths[index] > token_budget):
+        too_large = (len(chunk) + 1) * lengths[index] > token_budget
+        too_different = spread is not None and bool(chunk) and lengths[index] - lengths[chunk[0]] > spread
+        if chunk and (too_large or too_different):
             yield chunk
             chunk = []
         chunk.append(index)
@@ -22,13 +23,14 @@ def chunks_by_tokens(lengths: Sequence[int], token_budget: int, spread: int | No
         yield chunk
 
 
-def length_buckets(lengths: Sequence[int], buckets: int, token_budget: int | None = None) -> list[list[int]]:
-    """Indices sorted by length into at most `buckets` chunks of nearly even padded size.
+def even_chunks(lengths: Sequence[int], most: int, token_budget: int | None = None) -> list[list[int]]:
+    """At most `most` chunks of indices sorted by length, of nearly even padded size.
 
-    With a budget, as few as keep each within it; where `buckets` are too few for that, the even ones.
+    With a budget, as few chunks as keep each within it; where `most` are too few for that, the even chunks.
     """
     if not lengths:
         return []
-    whole = range(len(lengths) * max(lengths) + 1)
-    even = bisect_left(whole, True, key=lambda budget: sum(1 for _ in chunks_by_tokens(lengths, budget)) <= buckets)
+    budgets = range(len(lengths) * max(lengths) + 1)
+    # the smallest budget that makes at most `most` chunks
+    even = bisect_left(budgets, True, key=lambda budget: sum(1 for _ in chunks_by_tokens(lengths, budget)) <= most)
     return list(chunks_by_tokens(lengths, max(even, token_budget or 0)))

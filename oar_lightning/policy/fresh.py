@@ -13,7 +13,7 @@ from oar_lightning.policy.pretrained import Policy
 
 @dataclass(frozen=True)
 class FreshPolicy:
-    """A small randomly initialised Qwen2 policy with a byte-level BPE tokenizer trained on the given texts."""
+    """A small, randomly initialised Qwen2 policy with a byte-level BPE tokenizer that is trained on given texts."""
 
     hidden_size: int = 96
     num_layers: int = 3
@@ -63,10 +63,10 @@ class FreshPolicy:
 
 
 def train_tokenizer(texts: Iterable[str], vocab_size: int) -> Any:
-    """A byte-level BPE tokenizer of Qwen2's kind (single digits, every text can be written) for `AutoTokenizer`.
+    """A byte-level BPE tokenizer with Qwen2's splitting rules (single digits), which can encode every text.
 
-    Qwen2's own splitting rules are not a choice: `AutoTokenizer` applies them to every Qwen2 model, whatever its
-    tokenizer.json says, so that a tokenizer with other rules would read differently after saving and loading.
+    `AutoTokenizer` applies these rules to every Qwen2 model, whatever its tokenizer.json says: a tokenizer with other rules
+    would split texts differently after saving and loading.
     """
     from transformers import Qwen2Tokenizer
 

@@ -1,4 +1,4 @@
-"""The cache of keys and values that passes of the policy grow."""
+"""The cache of keys and values to which passes of the policy append."""
 
 from __future__ import annotations
 
@@ -10,10 +10,10 @@ from transformers.cache_utils import DynamicCache, DynamicLayer
 
 
 class AutocastLayer(DynamicLayer):
-    """Keys and values in autocast's dtype, which attention computes in anyway.
+    """Keys and values in autocast's dtype, in which attention computes.
 
-    Rotation in float32 leaves float32 keys, and a cache of them float32 values: twice the memory, and all of it cast again for
-    every new token.
+    Rotary embeddings in float32 give float32 keys, and a cache of such keys makes the values float32, too. That takes twice
+    the memory, and the whole cache would be cast again for every new token.
     """
 
     def update(self, key_states: Tensor, value_states: Tensor, *args: Any, **kwargs: Any) -> tuple[Tensor, Tensor]:
@@ -26,7 +26,7 @@ class AutocastLayer(DynamicLayer):
 
 
 def new_cache(config: Any) -> DynamicCache:
-    """An empty cache for a model of this configuration."""
+    """An empty cache for a model of this config."""
     cache = DynamicCache(config=config)
     cache.layers = [AutocastLayer() if type(layer) is DynamicLayer else layer for layer in cache.layers]
     return cache

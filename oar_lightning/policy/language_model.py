@@ -1,7 +1,6 @@
-"""The few things asked of a Hugging Face causal LM: embeddings, hidden states, logits at chosen places.
+"""The interface to a Hugging Face causal LM: embeddings, hidden states, and logits at chosen positions.
 
-Going through decoder and head separately means that logits exist only where they are read, so float32 ``[B, S, V]``
-is never materialised.
+Decoder and head run separately: logits exist only where they are read, and a float32 ``[B, S, V]`` is never materialised.
 """
 
 from __future__ import annotations
@@ -23,7 +22,7 @@ LOGITS_CHUNK_BYTES = 64 * 2**20
 """Float32 logits alive at any time in `token_logprobs`: 16 Mi floats, 110 tokens of a 152k vocabulary."""
 
 STATES_BYTES = 2**30
-"""Hidden states kept at most for later stages; beyond, each runs the policy itself."""
+"""The most hidden states that are kept for later stages; beyond it each stage runs the policy itself."""
 
 
 def base_model(model: Any) -> Any:
@@ -33,7 +32,7 @@ def base_model(model: Any) -> Any:
 
 @contextlib.contextmanager
 def evaluating(model: Any) -> Iterator[None]:
-    """Eval mode (no dropout) inside the block, the former mode of every submodule after it."""
+    """Eval mode (no dropout) inside the block; afterwards every submodule has its former mode."""
     training = [module for module in model.modules() if module.training]
     model.eval()
     try:
@@ -45,14 +44,15 @@ def evaluating(model: Any) -> Iterator[None]:
 
 @contextlib.contextmanager
 def scoring_mode(model: Any) -> Iterator[None]:
-    """`evaluating`, and attention only where it is read."""
+    """`evaluating` with `scoring_attention`."""
     with evaluating(model), scoring_attention(base_model(model)):
         yield
 
 
 def embed(model: Any, token_ids: Int[Tensor, "B S"]) -> Float[Tensor, "B S H"]:
+    """The embeddings of token ids."""
     embeddings = model.get_input_embeddings()(token_ids)
-    # with gradient checkpointing a hook has them require a gradient, whatever the mode
+    # with gradient checkpointing a hook makes them require a gradient even where gradients are disabled
     return embeddings if torch.is_grad_enabled() else embeddings.detach()
 
 
@@ -69,39 +69,40 @@ def hidden_states(
     read_at: ReadAt | None = None,
     decoder: Callable[..., Any] | None = None,
 ) -> Float[Tensor, "B S H"]:
-    """Final (normalised) hidden states of the decoder, from ids or from embeddings; unusable where the mask is off, and
-    elsewhere than in `read_at` where that is given (which spares work).
+    """Final (normalised) hidden states of the decoder, from ids or from embeddings; unusable where the mask is False.
 
-    Rows whose tokens have no gaps run aligned at their first token: padding then is at the end, where a causal model's tokens
-    do not see it, so that no attention mask is needed and no row is longer than its tokens. `decoder` stands in for the
-    model's own, e.g. compiled.
+    With `read_at` only the states at those columns are usable, which saves work. Rows without gaps between their tokens are
+    aligned at their first token: padding is then at the end, where a causal model's tokens do not see it. No attention mask is
+    needed, and the batch is no wider than its longest row. `decoder` replaces the model's own, e.g. by a compiled one.
     """
-    own = base_model(model).get_decoder()
-    inputs = {"input_ids": token_ids} if inputs_embeds is None else {"inputs_embeds": inputs_embeds}
-    (key, given), *_ = ((k, v) for k, v in inputs.items() if v is not None)
-    run = own if decoder is None else decoder
-    aligned = _alignment(attention_mask)
-    if aligned is None:
+    module = base_model(model).get_decoder()
+    run = module if decoder is None else decoder
+    key, inputs = ("input_ids", token_ids) if inputs_embeds is None else ("inputs_embeds", inputs_embeds)
+    assert inputs is not None, "hidden_states takes token_ids or inputs_embeds"
+    alignment = _alignment(attention_mask)
+    if alignment is None:
         positions: dict[str, Any] = {}
-        if "position_ids" in inspect.signature(own.forward).parameters:
+        if "position_ids" in inspect.signature(module.forward).parameters:
             positions["position_ids"] = position_ids(attention_mask)
-        with last_layer_at(own, read_at):
-            return run(attention_mask=attention_mask.long(), use_cache=False, **{key: given}, **positions).last_hidden_state
-    there, back = aligned
-    if there is not None:
-        given = at_columns(given, there)
+        with last_layer_at(module, read_at):
+            return run(attention_mask=attention_mask.long(), use_cache=False, **{key: inputs}, **positions).last_hidden_state
+    to_front, to_original = alignment
+    if to_front is not None:
+        inputs = at_columns(inputs, to_front)
         if read_at is not None:
-            read_at = (read_at[0] - there[:, :1]).clamp(min=0), read_at[1]
-    with last_layer_at(own, read_at):
-        hidden = run(use_cache=False, **{key: given}).last_hidden_state
-    return hidden if back is None else at_columns(hidden, back)
+            read_at = (read_at[0] - to_front[:, :1]).clamp(min=0), read_at[1]
+    with last_layer_at(module, read_at):
+        hidden = run(use_cache=False, **{key: inputs}).last_hidden_state
+    return hidden if to_original is None else at_columns(hidden, to_original)
 
 
 def _alignment(
     attention_mask: Bool[Tensor, "B S"],
 ) -> tuple[Int[Tensor, "B W"] | None, Int[Tensor, "B S"] | None] | None:
-    """Columns that bring each row's tokens to the front and those that bring them back (None: as they are); None in all for
-    rows with gaps."""
+    """Column indices that move each row's tokens to the front, and those that move them back.
+
+    (None, None) where the tokens are at the front already; None where a row has a gap between its tokens.
+    """
     columns = torch.arange(attention_mask.shape[1], device=attention_mask.device)
     first = attention_mask.long().argmax(1)
     counts = attention_mask.sum(1)
@@ -110,23 +111,23 @@ def _alignment(
     width = int(counts.max()) if len(counts) else len(columns)
     if not first.any() and width == len(columns):
         return None, None
-    there = (columns[: max(1, width)] + first[:, None]).clamp(max=len(columns) - 1)
-    return there, (columns - first[:, None]).clamp(min=0, max=max(1, width) - 1)
+    to_front = (columns[: max(1, width)] + first[:, None]).clamp(max=len(columns) - 1)
+    return to_front, (columns - first[:, None]).clamp(min=0, max=max(1, width) - 1)
 
 
 def at_columns(values: Tensor, columns: Int[Tensor, "B W"]) -> Tensor:
-    """[B W] or [B W H]: the given columns of each row of values [B S] or [B S H]."""
+    """The given columns of each row of values [B S] or [B S H], as [B W] or [B W H]."""
     index = columns if values.ndim == 2 else columns[..., None].expand(-1, -1, values.shape[-1])
     return values.gather(1, index)
 
 
 def prediction_states(model: Any, attention_mask: Bool[Tensor, "B S"], token_ids: Int[Tensor, "B S"]) -> Float[Tensor, "B S H"]:
-    """The final hidden state that each token was predicted from; zero for the first column, which nothing predicts."""
+    """The final hidden state from which each token was predicted; zero for the first column, which is not predicted."""
     return torch.nn.functional.pad(hidden_states(model, attention_mask, token_ids)[:, :-1], (0, 0, 1, 0))
 
 
 def states_fit(model: Any, tokens: int) -> bool:
-    """Whether the hidden states of so many tokens are few enough to be kept (`STATES_BYTES`)."""
+    """Whether the hidden states of so many tokens fit into `STATES_BYTES`."""
     weight = model.get_input_embeddings().weight
     return tokens * weight.shape[1] * weight.element_size() <= STATES_BYTES
 
@@ -152,7 +153,7 @@ def cached_hidden_states(
     attention_mask: Bool[Tensor, "B S"],
     token_ids: Int[Tensor, "B W"],
 ) -> Float[Tensor, "B W H"]:
-    """Hidden states of the last W of S columns, the ones before being in the cache, which grows in place."""
+    """Hidden states of the last W of S columns. The cache holds the columns before them, and is extended in place."""
     decoder = base_model(model).get_decoder()
     positions: dict[str, Any] = {}
     if "position_ids" in inspect.signature(decoder.forward).parameters:
@@ -178,10 +179,10 @@ def head_logits(model: Any, hidden: Float[Tensor, "... H"]) -> Float[Tensor, "..
 
 @torch.no_grad()
 def check_head(model: Any) -> None:
-    """Hold decoder + head against the model's own forward on four tokens.
+    """Compare decoder + head with the model's own forward on four tokens.
 
     Raises:
-        ValueError: where the architecture does something to its logits that `head_logits` does not know.
+        ValueError: where the architecture transforms its logits in a way that `head_logits` does not know.
     """
     device = model.get_input_embeddings().weight.device
     token_ids = torch.arange(1, 5, device=device)[None]
@@ -209,12 +210,12 @@ def token_logprobs(
 ) -> tuple[Float[Tensor, "B S"], Float[Tensor, "B S"]]:
     """Log-probability and entropy (nats) of each masked token under the policy at `temperature`; 0 elsewhere.
 
-    Only masked positions go through the head, a bounded chunk at a time, recomputed in the backward pass. Entropies
-    carry gradient only if asked. Where the `prediction_states` are known, the decoder is not run again. `decoder`: as in
-    `hidden_states`.
+    Only masked positions go through the head, a bounded number at a time, and are recomputed in the backward pass. Entropies
+    carry gradient only with `entropy_grad`. `states`: the `prediction_states`, where they are known; the decoder is then not
+    run. `decoder`: see `hidden_states`.
 
     Raises:
-        ValueError: where the first column is masked: nothing predicts it.
+        ValueError: where the mask holds the first column, which is not predicted.
     """
     if mask[:, 0].any():
         raise ValueError("token_logprobs: the first token of a row has no prediction and cannot be masked")
@@ -226,8 +227,8 @@ def token_logprobs(
         else hidden_states(model, attention_mask, token_ids, decoder=decoder)[rows, columns - 1],
         token_ids[rows, columns],
         entropy_grad,
-        vocab_size=_whole_shape(base_model(model).get_output_embeddings().weight)[0],
-        together=_is_sharded(base_model(model).get_output_embeddings().weight),
+        vocab_size=_unsharded_shape(base_model(model).get_output_embeddings().weight)[0],
+        sharded=_is_sharded(base_model(model).get_output_embeddings().weight),
     )
     place = (rows, columns)
     empty = torch.zeros(token_ids.shape, dtype=logprobs.dtype, device=logprobs.device)
@@ -240,41 +241,37 @@ def chunked_logprobs(
     targets: Int[Tensor, " n"],
     entropy_grad: bool,
     vocab_size: int,
-    together: bool = False,
+    sharded: bool = False,
 ) -> tuple[Float[Tensor, " n"], Float[Tensor, " n"]]:
     """`log softmax(head(h))[target]` and the entropy of each row, `LOGITS_CHUNK_BYTES` of logits at a time.
 
-    `together`: all ranks go through the head equally often, some with nothing, as they collect its weights each time.
+    `sharded`: the head's weights are sharded over ranks, which gather them at each call. All ranks then call the head equally
+    often, some of them without rows.
     """
 
-    def chunk(h: Tensor, y: Tensor) -> tuple[Tensor, Tensor]:
+    def logprobs_and_entropy(h: Tensor, y: Tensor) -> tuple[Tensor, Tensor]:
         log_p = torch.log_softmax(head(h), -1)
         basis = log_p if entropy_grad else log_p.detach()
         return log_p.gather(-1, y[:, None]).squeeze(-1), -(basis.exp() * basis).sum(-1)
 
     size = max(1, LOGITS_CHUNK_BYTES // (4 * vocab_size))
     count = -(-len(hidden) // size)
-    if together:
+    if sharded:
         count = max(all_gather(count))
     if count <= 1:
-        return chunk(hidden, targets)
+        return logprobs_and_entropy(hidden, targets)
     recompute = torch.is_grad_enabled() and hidden.requires_grad
-    parts = [
-        checkpoint(chunk, h, y, use_reentrant=False) if recompute else chunk(h, y)
-        for h, y in zip(*(_pieces(x, size, count) for x in (hidden, targets)), strict=True)
-    ]
-    return torch.cat([p[0] for p in parts]), torch.cat([p[1] for p in parts])
-
-
-def _pieces(values: Tensor, size: int, count: int) -> list[Tensor]:
-    """`count` pieces of at most `size` rows, the last ones empty where there are fewer."""
-    return [values[i * size : (i + 1) * size] for i in range(count)]
+    results = []
+    for start in range(0, count * size, size):  # beyond the last row the slices are empty
+        h, y = hidden[start : start + size], targets[start : start + size]
+        results.append(checkpoint(logprobs_and_entropy, h, y, use_reentrant=False) if recompute else logprobs_and_entropy(h, y))
+    return torch.cat([logprobs for logprobs, _ in results]), torch.cat([entropy for _, entropy in results])
 
 
 def _is_sharded(weight: Tensor) -> bool:
-    """Whether ZeRO-3 has divided it among the ranks at the moment."""
+    """Whether ZeRO-3 has sharded the weight over the ranks at the moment."""
     return hasattr(weight, "ds_shape") and weight.shape != weight.ds_shape
 
 
-def _whole_shape(weight: Tensor) -> torch.Size:
+def _unsharded_shape(weight: Tensor) -> torch.Size:
     return getattr(weight, "ds_shape", weight.shape)

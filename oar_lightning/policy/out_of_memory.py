@@ -1,4 +1,4 @@
-"""What running out of memory looks like, and what helps."""
+"""Recognises errors that mean out of memory, and names remedies."""
 
 from __future__ import annotations
 
@@ -12,18 +12,17 @@ NO_MEMORY = (
     "std::bad_alloc",
     "CUBLAS_STATUS_ALLOC_FAILED",
 )
-"""Texts of those `RuntimeError`s that mean out of memory."""
-
+"""Texts of the `RuntimeError`s that mean out of memory."""
 
 REMEDIES = (
     "lower rollout.max_new_tokens, shard (a deepspeed trainer, more trainer.devices), use trainer.precision=bf16-true, "
     "policy=hf_lora or policy.gradient_checkpointing=true"
 )
-"""What helps where not even one row fits."""
+"""Remedies where not even one row fits."""
 
 
 class OutOfMemory(MemoryError):
-    """A pass that did not fit and cannot be made in smaller parts; the message names key, size and remedy."""
+    """Raised for a pass that did not fit and cannot be divided; the message names key, size and remedy."""
 
 
 def out_of_memory(error: BaseException) -> bool:
@@ -34,12 +33,12 @@ def out_of_memory(error: BaseException) -> bool:
 
 
 def advice(error: BaseException) -> str:
-    """An error in words; where memory ran out outside of what can be repeated, with what bounds it."""
-    what = f"{type(error).__name__}: {error}"
+    """An error in words; if memory ran out where nothing repeats the pass, with the keys that bound it."""
+    message = f"{type(error).__name__}: {error}"
     if isinstance(error, OutOfMemory) or not out_of_memory(error):
-        return what
+        return message
     return (
-        f"{what} - out of memory: update.token_budget (and update.microbatches) bounds a pass of the update, "
+        f"{message} - out of memory: update.token_budget (and update.microbatches) bounds a pass of the update, "
         "rollout.token_budget a batch of generation, scorer.token_budget one of scoring. Set them to auto, which makes smaller "
         "passes where memory runs out (not of the update with a deepspeed trainer, whose ranks make each pass together), or to "
         "smaller numbers; task=plan proposes some"
@@ -47,11 +46,12 @@ def advice(error: BaseException) -> str:
 
 
 def first_line(error: Exception) -> str:
+    """The first line of an error, of at most 200 characters; its class where the error has no text."""
     return next(iter(str(error).splitlines()), "")[:200] or type(error).__name__
 
 
 def free_memory() -> None:
-    """Give back what nothing holds any more; errors may have held it in cycles."""
+    """Free memory that nothing holds any more; errors may have held it in reference cycles."""
     gc.collect()
     if torch.cuda.is_available():
         torch.cuda.empty_cache()

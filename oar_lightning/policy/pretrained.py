@@ -1,4 +1,4 @@
-"""Policies: any Hugging Face causal LM, or a small fresh one with its own tokenizer."""
+"""Pretrained policies: any Hugging Face causal LM, with or without LoRA; loading and export."""
 
 from __future__ import annotations
 
@@ -29,7 +29,7 @@ class Policy(NamedTuple):
 
 @dataclass(frozen=True)
 class LoraSpec:
-    """Low-rank adapters through `peft` (extra `lora`); the adapters are merged when the policy is exported."""
+    """Low-rank adapters of `peft` (extra `lora`), which are merged when the policy is exported."""
 
     r: int = 16
     alpha: int = 32
@@ -60,7 +60,7 @@ class PretrainedPolicy:
         dtype: weights' dtype; `auto` takes the checkpoint's.
         attention: attention implementation (`sdpa`, `eager`, `flash_attention_2`, ...).
         gradient_checkpointing: recompute activations in the backward pass.
-        trust_remote_code: run the repository's own model code. Off unless you say so.
+        trust_remote_code: run the repository's own model code.
         lora: adapters instead of full fine-tuning.
     """
 
@@ -73,7 +73,7 @@ class PretrainedPolicy:
     lora: LoraSpec | None = None
 
     def location(self) -> str:
-        """Where `from_pretrained` finds it: the package's own folder for a built-in name, else the name itself."""
+        """The argument of `from_pretrained`: the package's own folder for a built-in name, else the name itself."""
         if self.name in BUILT_IN:
             return str(importlib.resources.files("oar_lightning") / "assets" / self.name)
         return self.name
@@ -88,7 +88,7 @@ class PretrainedPolicy:
         return _prepare_tokenizer(tokenizer, self.name)
 
     def load(self) -> Policy:
-        """Load model and tokenizer; the model is in eval mode and its dropout, if any, stays off in scoring."""
+        """Load model and tokenizer; the model is in eval mode."""
         from transformers import AutoModelForCausalLM
 
         tokenizer = self.load_tokenizer()
@@ -108,15 +108,17 @@ class PretrainedPolicy:
 
 
 def checkpoint_gradients(model: Any, lora: bool) -> None:
-    """Keep the inputs of a model's layers only, and compute the rest again on the way back. With LoRA no weight before the
-    first adapter requires a gradient, so the inputs have to."""
+    """Keep only the inputs of a model's layers, and recompute the rest in the backward pass.
+
+    With LoRA no weight before the first adapter requires a gradient, so the inputs must require one.
+    """
     model.gradient_checkpointing_enable(gradient_checkpointing_kwargs={"use_reentrant": False})
     if lora:
         model.enable_input_require_grads()
 
 
 ADAPTER = "adapter"
-"""In an exported policy's folder: the LoRA adapters alone, in `peft`'s format."""
+"""The folder of the LoRA adapters alone, in `peft`'s format, inside an exported policy's folder."""
 
 
 def has_adapters(model: Any) -> bool:
@@ -125,10 +127,10 @@ def has_adapters(model: Any) -> bool:
 
 
 def export_policy(model: Any, tokenizer: Any, folder: Path, state: dict[str, torch.Tensor] | None = None) -> None:
-    """Save model and tokenizer in Hugging Face format (safetensors); LoRA adapters are merged into a copy, and saved by
-    themselves in `ADAPTER`.
+    """Save model and tokenizer in Hugging Face format (safetensors). LoRA adapters are merged into a copy of the model, and
+    also saved by themselves in `ADAPTER`.
 
-    `state`: the weights, where the model itself holds a part of them only.
+    `state`: the whole weights, where the model itself holds only a part of them.
     """
     folder.mkdir(parents=True, exist_ok=True)
     if has_adapters(model):
@@ -152,7 +154,7 @@ def _prepare_tokenizer(tokenizer: Any, name: str) -> Any:
 
 @contextlib.contextmanager
 def explained_load_errors(name: str) -> Iterator[None]:
-    """Turns a failed `from_pretrained` into an error that names the key and the remedy."""
+    """Turn a failed `from_pretrained` in a block into an error that names the key and the remedy."""
     try:
         yield
     except (OSError, ValueError) as error:

@@ -1,4 +1,4 @@
-"""How many tokens go through the model at once, and fewer of them where memory runs out."""
+"""Bounds the tokens that go through the model at once, and lowers the bound where memory runs out."""
 
 from __future__ import annotations
 
@@ -20,13 +20,13 @@ Tokens = int | Literal["auto"] | None
 
 
 class TokenBudget:
-    """Padded tokens (rows times the longest) of one pass, `tokens`; None for no bound.
+    """The bound `tokens` on the padded tokens (rows times the longest) of one pass; None for no bound.
 
-    A number stays as it is. `auto` starts with `start`, and where a pass runs out of memory becomes half of what that pass
-    had, for good; the pass is repeated in parts.
+    A number is fixed. `auto` starts at `start`. Where a pass runs out of memory, the bound falls to half of that pass's
+    tokens for the rest of the run, and the pass is repeated in smaller chunks.
 
     Raises:
-        ValueError: for anything else, naming the key.
+        ValueError: for any other setting, naming the key.
     """
 
     def __init__(self, key: str, given: Tokens = None, start: int | None = None) -> None:
@@ -37,7 +37,7 @@ class TokenBudget:
         self.tokens = start if given == "auto" else given
 
     def set_start(self, tokens: int | None) -> None:
-        """Take a value for `auto`: a memory plan's, a checkpoint's, other ranks'. A number that was given stays."""
+        """Set the value of an `auto` budget, e.g. from a memory plan, a checkpoint or another rank; a number is fixed."""
         if self.auto:
             self.tokens = tokens
 
@@ -48,48 +48,54 @@ class TokenBudget:
         chunks: Iterable[list[int]] | None = None,
         spread: int | None = None,
     ) -> Iterator[tuple[list[int], T]]:
-        """`work` on the rows of these lengths chunk by chunk, each within the budget; yields a chunk and what came of it.
+        """Call `work` on chunks of the rows of these lengths, each within the budget; yields each chunk and its result.
 
-        `work` is repeated for the rows of a chunk that did not fit, so it must leave nothing behind when it fails. `chunks`: as
-        the rows are divided already; a budget that is a number does not divide them again. `spread`: as in `chunks_by_tokens`.
+        `work` is called again for the rows of a chunk that did not fit, so a failed call must leave nothing behind. `chunks`:
+        a division of the rows that exists already; only an `auto` budget divides it further. `spread`: see
+        `chunks_by_tokens`.
 
         Raises:
-            OutOfMemory: where a row alone does not fit, or the budget is a number.
+            OutOfMemory: where a single row does not fit, or a chunk does not and the budget is not `auto`.
         """
-        divided = chunks is not None
-        waiting = deque(chunk for chunk in ([list(range(len(lengths)))] if chunks is None else chunks) if chunk)
+        divides = self.auto or chunks is None
+        waiting = deque([list(range(len(lengths)))] if chunks is None else chunks)
         while waiting:
             chunk = waiting.popleft()
-            if self.tokens is not None and (self.auto or not divided):
-                parts = chunks_by_tokens([lengths[i] for i in chunk], self.tokens, spread)
-                chunk, *others = [[chunk[i] for i in part] for part in parts]
-                waiting.extendleft(reversed(others))
+            if not chunk:
+                continue
+            if self.tokens is not None and divides:
+                divided = list(chunks_by_tokens([lengths[i] for i in chunk], self.tokens, spread))
+                waiting.extendleft([chunk[i] for i in part] for part in reversed(divided[1:]))
+                chunk = [chunk[i] for i in divided[0]]
             failure = None
             try:
-                found = work(chunk)
+                result = work(chunk)
             except Exception as error:
                 if not out_of_memory(error):
                     raise
                 failure = first_line(error)
                 self._check(chunk, lengths, failure, error)
             if failure is None:
-                yield chunk, found
+                yield chunk, result
                 continue
-            # only here, where the error is gone and with it the frames that hold the failed pass
+            # not in the except block, where the error's frames still hold the tensors of the failed pass
             free_memory()
             self._halve(chunk, lengths, failure)
             waiting.appendleft(chunk)
 
     def _check(self, chunk: list[int], lengths: Sequence[int], failure: str, error: Exception) -> None:
+        """Raise OutOfMemory unless the chunk can be divided."""
         rows, tokens = len(chunk), len(chunk) * max(lengths[i] for i in chunk)
         if rows > 1 and self.auto:
             return
-        given = "auto" if self.auto else "null" if self.tokens is None else self.tokens
-        what, remedy = f"a single row of {tokens} tokens", REMEDIES
+        setting = "null" if self.tokens is None else self.tokens
+        if self.auto:
+            setting = "auto"
+        size, remedy = f"a single row of {tokens} tokens", REMEDIES
         if rows > 1:
-            what = f"a pass of {rows} rows and {tokens} padded tokens"
+            size = f"a pass of {rows} rows and {tokens} padded tokens"
             remedy = f"set {self.key}=auto, which makes smaller passes where memory runs out, or {self.key}={tokens // 2}"
-        raise OutOfMemory(f"{self.key}={given}: {what} does not fit into memory ({failure}); {remedy}") from error
+        raise OutOfMemory(f"{self.key}={setting}: {size} does not fit into memory ({failure}); {remedy}") from error
 
     def _halve(self, chunk: list[int], lengths: Sequence[int], failure: str) -> None:
         size = len(chunk) * max(lengths[i] for i in chunk)
@@ -109,12 +115,12 @@ class TokenBudget:
 
 
 def as_budget(key: str, given: TokenBudget | Tokens) -> TokenBudget:
-    """A budget as it is, so that copies of a config share it; a config's value as a budget."""
+    """A `TokenBudget` for a config's value. A budget is returned itself, so that copies of a config share it."""
     return given if isinstance(given, TokenBudget) else TokenBudget(key, given)
 
 
 def sync_min(budgets: Sequence[TokenBudget]) -> None:
-    """Every rank takes the smallest value that any rank has found. All have to call it."""
+    """Set every `auto` budget to the smallest value of any rank. All ranks must call this."""
     if not any(budget.auto for budget in budgets):
         return
     for budget, values in zip(budgets, zip(*all_gather([budget.tokens for budget in budgets]), strict=True), strict=True):

@@ -1,4 +1,4 @@
-"""The bytes of each token id, so that spans are found on the ids as generated and nothing is ever re-tokenised."""
+"""Maps token ids to bytes: spans are located on the generated ids, and no text is tokenised again."""
 
 from __future__ import annotations
 
@@ -10,17 +10,17 @@ _BYTE_FALLBACK = re.compile(r"<0x([0-9A-Fa-f]{2})>")
 
 
 class TokenizedText(NamedTuple):
-    """A text and, for each of its tokens, the half-open character range it overlaps.
+    """A text and, for each of its tokens, the half-open range of the characters of ``text`` that it overlaps.
 
-    Characters are those of ``text``; bytes that are not UTF-8 appear as one lone surrogate each. A token that holds
-    part of a multi-byte character overlaps that character; a special token has an empty range where it stands.
+    Each byte that is not UTF-8 appears as one lone surrogate. A token that holds a part of a multi-byte character overlaps
+    that character; a special token has an empty range at its place.
     """
 
     text: str
     spans: tuple[tuple[int, int], ...]
 
     def pieces(self) -> list[str]:
-        """Each token's own characters; one shared by several tokens belongs to the first. They join to the text."""
+        """Each token's characters, which join to the text. A character of several tokens belongs to the first of them."""
         out, position = [], 0
         for _, end in self.spans:
             out.append(self.text[position:end].encode("utf-8", "surrogateescape").decode("utf-8", "replace"))
@@ -32,13 +32,13 @@ class TokenBytes:
     """Maps token ids to bytes for byte-level BPE and SentencePiece-like tokenizers.
 
     Raises:
-        ValueError: for a tokenizer of neither kind, by the round trip of a sample text.
+        ValueError: for a tokenizer of neither kind, recognised by the round trip of a sample text.
     """
 
     def __init__(self, tokenizer: Any) -> None:
         self._tokenizer = tokenizer
         added = getattr(tokenizer, "added_tokens_decoder", {})
-        # reserved tokens are special without being named: Llama 3 may end on <|end_of_text|> while its EOS is <|eot_id|>
+        # reserved tokens are special, too: Llama 3 may end with <|end_of_text|> while its EOS is <|eot_id|>
         self._special = {*tokenizer.all_special_ids, *(i for i, t in added.items() if t.special)}
         # added tokens are stored as plain text, not in the vocabulary's byte alphabet
         self._added = {i: t.content for i, t in added.items()}
@@ -74,7 +74,7 @@ class TokenBytes:
         return token.replace("▁", " ").encode()
 
     def decode(self, token_ids: list[int]) -> TokenizedText:
-        """The text of `token_ids` with each token's character range. Linear in the text."""
+        """The text of `token_ids` with each token's character range, in linear time."""
         pieces = [self.of(i) for i in token_ids]
         text = b"".join(pieces).decode("utf-8", "surrogateescape")
         starts: list[int] = []  # starts[byte] = index of the character that holds the byte

@@ -1,4 +1,4 @@
-"""MLflow runs -> a study's folder: which runs count, what they say with which certainty, tables, figures and a page."""
+"""Makes a study's folder from MLflow runs: choice of runs, statistics, tables, figures and a page."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Curves of several runs as one mean with a band; numpy only."""
+"""The mean curve of several runs with a band; numpy only."""
 
 from __future__ import annotations
 
@@ -12,14 +12,14 @@ from oar_lightning.reporting.runs import Curve
 from oar_lightning.reporting.statistics import bootstrap_bounds
 
 POINTS = 400
-"""Steps of a band at most."""
+"""The most steps of a band."""
 
 DRAWS = 2000
 
 
 @dataclass(frozen=True)
 class Band:
-    """Mean of n curves and its 95 % bootstrap interval at each step; low and high are the mean where n is 1."""
+    """The mean of n curves and its 95 % bootstrap interval at each step; low and high equal the mean where n is 1."""
 
     steps: NDArray[np.float64]
     mean: NDArray[np.float64]
@@ -29,9 +29,10 @@ class Band:
 
 
 def band(curves: Sequence[Curve]) -> Band | None:
-    """The band over the steps that all curves span, each read linearly between its points; None where there are none.
+    """The band over the steps that all curves span; None where there are no such steps.
 
-    A step without a value (no completion had a signal) would otherwise leave the mean to other runs than the step before.
+    Curves are interpolated linearly: a run may lack a value at a step (no completion had a signal), and without interpolation
+    the mean would be over other runs there than at the step before.
     """
     if not curves:
         return None
@@ -47,15 +48,16 @@ def band(curves: Sequence[Curve]) -> Band | None:
     return Band(steps, mean, low, high, len(curves))
 
 
-def smoothed(curve: Curve, share: float = 0.05) -> Curve:
-    """The running mean over a window of that share of the points, the window cut at both ends; a curve of few points stays."""
-    half = int(share * len(curve.values) / 2)
+def smoothed(curve: Curve, fraction: float = 0.05) -> Curve:
+    """The running mean over a window of this fraction of the points, which is cut at both ends. A curve of few points does
+    not change."""
+    half = int(fraction * len(curve.values) / 2)
     sums = np.concatenate([[0.0], np.cumsum(curve.values)])
     places = np.arange(len(curve.values))
     start, stop = np.maximum(places - half, 0), np.minimum(places + half + 1, len(curve.values))
     return Curve(curve.steps, (sums[stop] - sums[start]) / (stop - start))
 
 
-def at_the_end(curve: Curve, share: float = 0.1) -> float:
-    """The mean of the last tenth of the points, at least one: one batch's value alone is noise."""
-    return float(curve.values[-max(1, round(share * len(curve.values))) :].mean())
+def final_value(curve: Curve, fraction: float = 0.1) -> float:
+    """The mean of the last tenth of the points, at least one: the value of a single batch is noisy."""
+    return float(curve.values[-max(1, round(fraction * len(curve.values))) :].mean())

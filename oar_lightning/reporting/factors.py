@@ -1,4 +1,4 @@
-"""What was varied between runs: keys, their levels in order, and labels for their combinations."""
+"""The factors of a study: keys that were varied between runs, their levels in order, and labels of combinations."""
 
 from __future__ import annotations
 
@@ -27,20 +27,20 @@ IGNORED = {
     "hydra",
     "logger",
 }
-"""First parts of overrides that do not make two runs different methods."""
+"""First parts of the keys of overrides that do not make two runs different methods."""
 
 ABSENT = "default"
-"""The level of a run that has no such key."""
+"""The level of a run that does not have a key."""
 
-NOT_SAYING = {"null", "true", "false", ABSENT}
-"""Texts that mean nothing without their key."""
+NEEDS_KEY = {"null", "true", "false", ABSENT}
+"""Levels that are shown with their key, because they mean nothing without it."""
 
 
 def varied(runs: Sequence[RunRecord]) -> tuple[str, ...]:
-    """Keys that the runs were given different values of, in the order in which they were given.
+    """Keys that have different values in the runs, in the order of their overrides.
 
-    What sweeps have swept comes first. Their other settings count where runs that would else be one arm differ in them: those
-    of two sweeps, one of which was started with another learning rate, say.
+    Swept keys come first. Other overrides count only where they differ between runs with equal swept keys: e.g. the learning
+    rate, if two sweeps were started with different ones.
     """
     swept = _differing(runs, dict.fromkeys(key for run in runs for key in assignments(run)))
     arms: dict[tuple[Level, ...], list[RunRecord]] = {}
@@ -55,7 +55,7 @@ def _differing(runs: Sequence[RunRecord], keys: Iterable[str]) -> tuple[str, ...
 
 
 def assignments(run: RunRecord) -> dict[str, str]:
-    """What makes a run different from others: a sweep's swept parameters, else its Hydra overrides."""
+    """The settings that distinguish a run from others: the parameters that its sweep varied, else its Hydra overrides."""
     if "swept" in run.tags:
         swept = json.loads(run.tags["swept"])
         return {key.lstrip("+"): value if isinstance(value, str) else json.dumps(value) for key, value in swept.items()}
@@ -63,13 +63,14 @@ def assignments(run: RunRecord) -> dict[str, str]:
 
 
 def overrides(run: RunRecord) -> dict[str, str]:
-    """All that a run was given."""
+    """All Hydra overrides of a run."""
     pairs = (item.split("=", 1) for item in run.overrides if "=" in item)
     return {key.lstrip("+"): value for key, value in pairs}
 
 
 def level(run: RunRecord, key: str) -> Level:
-    """The run's value of a key: as given, else from its parameters or tags; numbers that agree in 6 digits are one level."""
+    """The run's value of a key, from its overrides, else its parameters or tags. Numbers that agree in 6 digits are one
+    level."""
     given = overrides(run) | assignments(run)
     text = given.get(key, run.params.get(key, run.tags.get(key, ABSENT)))
     try:
@@ -80,23 +81,25 @@ def level(run: RunRecord, key: str) -> Level:
 
 
 def ordered(levels: Iterable[Level]) -> list[Level]:
-    """Distinct levels: numbers by value, then texts as they came."""
+    """Distinct levels: numbers by value, then texts in order of appearance."""
     distinct = list(dict.fromkeys(levels))
     numbers = sorted(value for value in distinct if isinstance(value, float))
     return [*numbers, *(value for value in distinct if isinstance(value, str))]
 
 
 def label(keys: Sequence[str], levels: Sequence[Level]) -> str:
-    """`oar_g`, `tau=0.3 beta=2`: texts stand alone, numbers and texts that say nothing have their key before them; keys that
-    the runs do not have are left out."""
-    there = [(key, value) for key, value in zip(keys, levels, strict=True) if value != ABSENT] or zip(keys, levels, strict=True)
+    """A label such as `oar_g` or `tau=0.3 beta=2`: numbers, and texts of `NEEDS_KEY`, have their key before them. Keys that the
+    runs do not have are left out, unless all are missing."""
+    pairs = list(zip(keys, levels, strict=True))
+    present = [(key, value) for key, value in pairs if value != ABSENT]
     return " ".join(
-        value if isinstance(value, str) and value not in NOT_SAYING else f"{short(key)}={show(value)}" for key, value in there
+        value if isinstance(value, str) and value not in NEEDS_KEY else f"{short(key)}={show(value)}"
+        for key, value in present or pairs
     )
 
 
 def short(key: str) -> str:
-    """The last part of a key; of `...probe.name` the one before."""
+    """The last part of a key; for a key that ends in `.name`, the part before."""
     parts = key.split(".")
     return parts[-2] if parts[-1] == "name" and len(parts) > 1 else parts[-1]
 

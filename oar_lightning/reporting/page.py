@@ -1,4 +1,4 @@
-"""A study's folder: runs.csv, figures and README.md, the same bytes for the same runs."""
+"""Writes a study's folder: runs.csv, figures and README.md, with the same bytes for the same runs."""
 
 from __future__ import annotations
 
@@ -23,16 +23,16 @@ WIDTH = 130
 """Characters of a line of text."""
 
 VERSIONS = ("python", "torch", "lightning", "transformers")
-"""Tags of a run, beside `hardware`, `git_revision` and `seed`."""
+"""Tags of a run that hold versions."""
 
 FINDINGS = "<!-- what was found, what was not, and what the study cannot say -->"
 
 
 def kept_prose(folder: Path) -> dict[str, str]:
-    """The hand-written blocks of the study's page, if there is one.
+    """The hand-written blocks of the study's page; {} where there is no page.
 
     Raises:
-        ConfigError: for a page that no report wrote, which would be overwritten, and for broken markers.
+        ConfigError: for a page that was not written by task=report, which would be overwritten, and for broken markers.
     """
     page = folder / "README.md"
     if not page.exists():
@@ -44,14 +44,14 @@ def kept_prose(folder: Path) -> dict[str, str]:
 
 
 def write_study(folder: Path, study: Study, curves: Curves, kept: Mapping[str, str], command: str) -> list[LeftOut]:
-    """Write the folder; returns the figures that are left out."""
+    """Write the folder; returns the figures that were left out."""
     folder.mkdir(parents=True, exist_ok=True)
     figures = {name: draw(study, curves) for name, draw in FIGURES.items()}
     for name, figure in figures.items():
         if isinstance(figure, Drawing):
             save(figure.figure, folder / f"{name}.png")
         else:
-            (folder / f"{name}.png").unlink(missing_ok=True)  # of an earlier state of the study
+            (folder / f"{name}.png").unlink(missing_ok=True)  # drawn for an earlier state of the study
     (folder / "runs.csv").write_text(runs_csv(study), encoding="utf-8")
     (folder / "README.md").write_text(render(study, curves, figures, kept, command), encoding="utf-8")
     return [figure for figure in figures.values() if isinstance(figure, LeftOut)]
@@ -60,8 +60,8 @@ def write_study(folder: Path, study: Study, curves: Curves, kept: Mapping[str, s
 def render(
     study: Study, curves: Curves, figures: Mapping[str, Drawing | LeftOut], kept: Mapping[str, str], command: str
 ) -> str:
-    """The page. `kept` are its hand-written blocks; one called like a figure's file follows that figure,
-    others that are not the page's own come last."""
+    """The text of the page. `kept`: its hand-written blocks. A block named like a figure's file follows that figure; blocks
+    with unknown names come last."""
     blocks = {"question": default_question(study), "findings": FINDINGS} | dict(kept)
     drawn = {name: figure for name, figure in figures.items() if isinstance(figure, Drawing)}
     left_out = [figure for figure in figures.values() if isinstance(figure, LeftOut)]
@@ -93,7 +93,7 @@ def render(
 
 
 def default_question(study: Study) -> str:
-    """The description of the sweep's run in MLflow where it has one; else what was varied."""
+    """The description of the sweep's run in MLflow; without one, a question about the varied keys."""
     for parent in study.parents:
         if parent.tags.get("mlflow.note.content"):
             return parent.tags["mlflow.note.content"]
@@ -103,7 +103,7 @@ def default_question(study: Study) -> str:
 
 
 def commands(study: Study) -> list[str]:
-    """The sweep's command; without a sweep those of the runs, seeds put together."""
+    """The sweep's command; without a sweep the runs' commands, with the seeds of equal commands joined."""
     if study.parents:
         given = dict.fromkeys(shlex.join(parent.overrides or [f"+sweeps={study.name}"]) for parent in study.parents)
         return [f"python -m oar_lightning -m {overrides}" for overrides in given]
@@ -119,7 +119,7 @@ def commands(study: Study) -> list[str]:
 
 
 def facts(study: Study) -> list[list[str]]:
-    """Counts, seeds, revisions, versions and hardware, as the runs carry them."""
+    """A table of counts, seeds, revisions, versions and hardware, from the runs' tags."""
     states = Counter(run.state for run in study.uncounted)
     counts = [f"{len(study.runs)} counted", *(f"{count} {state}" for state, count in sorted(states.items()))]
     versions = [f"{name} {_distinct(study.runs, name)}" for name in VERSIONS]
@@ -137,7 +137,7 @@ def facts(study: Study) -> list[list[str]]:
 
 
 def about_results(study: Study) -> str:
-    """How to read the table of results."""
+    """The explanation of the table of results."""
     sizes = {len(arm.runs) for arm in study.arms}
     text = [f"`{study.metric}` at the end of training; ESS-ratio, mass and entropy: means over its last tenth."]
     if sizes - {1}:
@@ -153,7 +153,7 @@ def about_results(study: Study) -> str:
 
 
 def differences(study: Study) -> Sequence[str]:
-    """The section of paired differences, or the sentence that says why there is none."""
+    """The section of paired differences, or a sentence with the reason why there is none."""
     if len(study.arms) < 2:
         return []
     if study.baseline is None:
@@ -179,7 +179,7 @@ def wrapped(text: str) -> str:
 
 
 def _distinct(runs: Sequence[RunRecord], tag: str) -> str:
-    """A tag's values with how many runs have each, where they are several."""
+    """A tag's value; several values are listed with the number of runs that have each."""
     counts = Counter(run.tags.get(tag, "not recorded") for run in runs)
     values = sorted(counts, key=lambda value: (-counts[value], value))
     return values[0] if len(values) == 1 else ", ".join(f"{value} ({counts[value]} runs)" for value in values)

@@ -1,4 +1,4 @@
-"""Hand-written text in generated pages, and generated text in hand-written ones, told apart by markers. Text in, text out."""
+"""Markers that separate hand-written text in generated pages, and generated text in hand-written pages; text in, text out."""
 
 from __future__ import annotations
 
@@ -12,15 +12,15 @@ GENERATED = re.compile(r"<!-- generated: studies -->\n.*?<!-- /generated -->", r
 
 
 def prose(name: str, text: str) -> str:
-    """A block that is kept when the page is written again."""
+    """A block of hand-written text, which is kept when the page is written again."""
     return f"<!-- prose: {name} -->\n{text.strip()}\n<!-- /prose -->"
 
 
 def read_prose(page: str, where: str) -> dict[str, str]:
-    """Name -> text of the blocks of a page.
+    """Name -> text of the hand-written blocks of a page.
 
     Raises:
-        ConfigError: where markers do not come in pairs or a name stands twice; nothing may be lost over a slip.
+        ConfigError: where markers do not come in pairs or a name occurs twice, so that no text is lost by a mistake.
     """
     blocks = BLOCK.findall(page)
     names = [name for name, _ in blocks]

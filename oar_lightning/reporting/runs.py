@@ -1,4 +1,4 @@
-"""MLflow -> plain data: the runs of a study and the curves of their metrics. The only file here that talks to MLflow."""
+"""Reads the runs of a study and their curves from MLflow into plain data. No other file of this package reads from MLflow."""
 
 from __future__ import annotations
 
@@ -22,16 +22,16 @@ LARGEST = 1e300
 
 @dataclass(frozen=True)
 class ReportConfig:
-    """Which runs a report is about: those of a sweep, or given ones, or those that match an MLflow filter.
+    """The runs of a report (those of a sweep, given ones, or those that match an MLflow filter), and how to compare them.
 
     Args:
         sweep: name of the sweep.
         runs: MLflow run ids.
         filter: a filter of MLflow's `search_runs`.
         name: of the study's folder; null: the sweep's name.
-        metric: what runs are compared by; null: `objective`, else the sampled accuracy on the first benchmark.
-        baseline: label of the arm that the others are paired with; null: the one without token-level credit.
-        folder: where the studies lie.
+        metric: by which runs are compared; null: `objective`, else the sampled accuracy on the first evaluation set.
+        baseline: label of the arm with which the others are paired; null: the arm without token-level credit.
+        folder: the folder of all studies.
     """
 
     sweep: str | None = None
@@ -63,7 +63,7 @@ class ReportConfig:
 
 @dataclass(frozen=True)
 class RunRecord:
-    """One MLflow run. `state` is complete, failed, pruned, killed or running; times in ms since 1970 and in seconds."""
+    """One MLflow run. `state` is complete, failed, pruned, killed or running; `started` in ms since 1970."""
 
     run_id: str
     name: str
@@ -77,11 +77,11 @@ class RunRecord:
 
     @property
     def overrides(self) -> list[str]:
-        """The words of its command."""
+        """The words of the run's command."""
         text = self.tags.get("overrides", "")
         try:
             return shlex.split(text)
-        except ValueError:  # a lone quote, from a time when words were not quoted
+        except ValueError:  # an unpaired quote, in the tag of an older version that did not quote words
             return text.split()
 
     @property
@@ -91,32 +91,32 @@ class RunRecord:
 
 @dataclass(frozen=True)
 class Curve:
-    """A metric over optimizer steps, in their order, one value a step."""
+    """A metric over optimizer steps in ascending order, one value a step."""
 
     steps: NDArray[np.float64]
     values: NDArray[np.float64]
 
 
 def read_runs(client: MlflowClient, experiment: str, config: ReportConfig) -> tuple[list[RunRecord], list[RunRecord]]:
-    """The sweep's parents (none for given runs and filters) and the runs, each by their start.
+    """The sweep's parent runs (none for given runs and filters) and the runs, each sorted by start.
 
     Raises:
-        ConfigError: for an experiment, sweep or run that is not there, with those that are; for a filter MLflow cannot read.
+        ConfigError: for a missing experiment, sweep or run, with the existing ones; for a filter that MLflow cannot parse.
     """
     if config.runs:
         return [], _by_start(_get_run(client, run_id) for run_id in config.runs)
-    found = client.get_experiment_by_name(experiment)
-    if found is None:
+    stored = client.get_experiment_by_name(experiment)
+    if stored is None:
         known = ", ".join(sorted(e.name for e in client.search_experiments())) or "none"
         raise ConfigError(f"logger.experiment_name={experiment}: no such experiment in this store; there are: {known}")
     if config.filter is not None:
-        runs = [run for run in _search(client, found.experiment_id, config.filter) if run.data.tags.get("kind") != "sweep"]
+        runs = [run for run in _search(client, stored.experiment_id, config.filter) if run.data.tags.get("kind") != "sweep"]
         if not runs:
             raise ConfigError(
                 f"report.filter={config.filter} matches no run of experiment {experiment}; try it in the MLflow UI"
             )
         return [], _by_start(runs)
-    sweeps = _search(client, found.experiment_id, "tags.kind = 'sweep'")
+    sweeps = _search(client, stored.experiment_id, "tags.kind = 'sweep'")
     parents = [run for run in sweeps if run.data.tags.get("sweep") == config.sweep]
     if not parents:
         known = ", ".join(sorted({run.data.tags.get("sweep", run.info.run_name) for run in sweeps})) or "none"
@@ -125,7 +125,7 @@ def read_runs(client: MlflowClient, experiment: str, config: ReportConfig) -> tu
             "(runs without a sweep: report.filter or report.runs)"
         )
     children = [
-        run for parent in parents for run in _search(client, found.experiment_id, f"tags.`{PARENT}` = '{parent.info.run_id}'")
+        run for parent in parents for run in _search(client, stored.experiment_id, f"tags.`{PARENT}` = '{parent.info.run_id}'")
     ]
     if not children:
         raise ConfigError(f"sweep={config.sweep} has no trials yet; wait for the first, or start the sweep again")
@@ -133,7 +133,7 @@ def read_runs(client: MlflowClient, experiment: str, config: ReportConfig) -> tu
 
 
 def read_curves(client: MlflowClient, runs: Sequence[RunRecord], metrics: Iterable[str]) -> dict[str, dict[str, Curve]]:
-    """Metric -> run id -> curve; without points that are not finite, and without runs that have none."""
+    """Metric -> run id -> curve of the finite points; runs without such points are left out."""
     curves: dict[str, dict[str, Curve]] = {}
     for metric in metrics:
         for run in runs:
@@ -148,7 +148,7 @@ def read_curves(client: MlflowClient, runs: Sequence[RunRecord], metrics: Iterab
 
 
 def record(run: Run) -> RunRecord:
-    """A run as plain data; its state is the trial's where MLflow, too, calls it finished."""
+    """A run as plain data. Its state is that of the trial, but complete only where MLflow has finished the run, too."""
     tags, metrics = dict(run.data.tags), dict(run.data.metrics)
     by_status = {"FINISHED": "complete", "SCHEDULED": "running"}.get(run.info.status, run.info.status.lower())
     state = tags.get("trial_state", by_status)

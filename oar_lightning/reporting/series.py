@@ -1,4 +1,4 @@
-"""Which runs a figure over steps shows together, and in which colour."""
+"""The series of figures over steps: runs that are drawn together, and their colours."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ from oar_lightning.reporting.study import Arm, Study
 GREY = "#5b6570"
 PALETTE = ("#d9822b", "#4a67c8", "#2a9d6f", "#b5449a", "#8c6d31", "#c0392b", "#17a2b8", "#7d5fff", "#6b8e23", "#444444")
 MOST = 10
-"""Series that one can tell apart."""
+"""The most series that a reader can distinguish."""
 
 BINS = 5
 
@@ -39,10 +39,10 @@ def arm_colors(study: Study) -> dict[str, str]:
 
 
 def study_series(study: Study) -> tuple[list[Series], str]:
-    """Series of a study and, where they are not its arms, a sentence that says what they are.
+    """The series of a study, and a sentence that describes them where they are not its arms.
 
-    Many arms are drawn by the levels of one numeric factor (tau before others), many levels in bins of equal size; many arms
-    without a numeric factor by their best.
+    Many arms are grouped by the levels of one numeric factor (tau before others), and many levels by bins of about equal size.
+    Of many arms without a numeric factor the best are drawn.
     """
     if len(study.arms) <= MOST:
         return [_arm_series(study, arm) for arm in study.arms], ""
@@ -64,25 +64,25 @@ def study_series(study: Study) -> tuple[list[Series], str]:
 
 
 def leading_factor(study: Study) -> int | None:
-    """The numeric factor to draw by: tau, else the first."""
+    """The index of the numeric factor by which arms are grouped: tau, else the first."""
     numeric = [place for place in range(len(study.factors)) if study.is_numeric(place)]
     tau = study.place("tau")
     return tau if tau in numeric else next(iter(numeric), None)
 
 
 def level_bins(levels: Sequence[float]) -> list[list[Level]]:
-    """Sorted levels one by one, or where they are many in BINS bins of about equal size."""
-    parts = np.array_split(np.sort(levels), len(levels) if len(levels) <= MOST else BINS)
-    return [[float(value) for value in part] for part in parts]
+    """The sorted levels, each in a bin of its own, or in BINS bins of about equal size where there are more than MOST."""
+    bins = np.array_split(np.sort(levels), len(levels) if len(levels) <= MOST else BINS)
+    return [[float(value) for value in one] for one in bins]
 
 
 def sequence_colors(count: int) -> list[str]:
-    """Colours that go from dark to light with the level; the palest end is left out."""
-    return [to_hex(mpl.colormaps["viridis"](share)) for share in np.linspace(0.0, 0.88, count)]
+    """Colours from dark to light in the order of levels, without the palest ones."""
+    return [to_hex(mpl.colormaps["viridis"](place)) for place in np.linspace(0.0, 0.88, count)]
 
 
 def series_band(series: Series, curves: Mapping[str, Curve]) -> Band | None:
-    """The series' band, each run's curve smoothed over a twentieth of its points."""
+    """The series' band; each run's curve is smoothed over a twentieth of its points."""
     return band([smoothed(curves[run_id]) for run_id in series.run_ids if run_id in curves])
 
 

@@ -1,4 +1,4 @@
-"""What can be said about means and paired differences of a few runs; numpy only, and the same numbers on every call."""
+"""Statistics of means and paired differences of a few runs; numpy only, with the same numbers at every call."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ DRAWS = 10_000
 """Resamples of a bootstrap."""
 
 EXACT_UP_TO = 16
-"""Differences whose 2^n sign patterns are all looked at; of more, SIGN_DRAWS patterns are drawn."""
+"""The largest number n of differences whose 2^n sign patterns are all evaluated; for more, SIGN_DRAWS patterns are drawn."""
 
 SIGN_DRAWS = 100_000
 
@@ -30,8 +30,8 @@ class Interval:
 def mean_interval(values: ArrayLike) -> Interval:
     """The mean with its percentile bootstrap interval.
 
-    Over n <= 3 values the interval is their range, which holds the centre of a symmetric distribution with probability
-    1 - 2^(1-n): few values make it too narrow.
+    The interval of few values is too narrow. That of n <= 3 values is their range, which contains the centre of a symmetric
+    distribution with probability 1 - 2^(1-n).
 
     Raises:
         ValueError: without values.
@@ -48,7 +48,7 @@ def bootstrap_bounds(values: NDArray[np.float64], level: float = 0.95, draws: in
     n = len(values)
     if n == 1:
         return np.full((2, *values.shape[1:]), np.nan)
-    # how often each value is drawn, [draws n]: a mean is then a product, also for curves
+    # counts [draws n] say how often each value is drawn: a mean is then a matrix product, also for curves
     counts = np.random.default_rng(n).multinomial(n, np.full(n, 1 / n), size=draws)
     means = np.tensordot(counts / n, values, axes=1)
     bounds: NDArray[np.float64] = np.quantile(means, [(1 - level) / 2, (1 + level) / 2], axis=0)
@@ -56,9 +56,9 @@ def bootstrap_bounds(values: NDArray[np.float64], level: float = 0.95, draws: in
 
 
 def sign_flip_p(differences: ArrayLike) -> float:
-    """Two-sided p-value of a mean difference of 0: the share of sign patterns whose |sum| reaches the one observed.
+    """Two-sided p-value of a mean difference of 0: the fraction of sign patterns whose |sum| reaches the observed one.
 
-    Exact up to EXACT_UP_TO pairs; of more pairs the share among drawn patterns, the observed one counted in.
+    Exact up to EXACT_UP_TO pairs; for more pairs the fraction among drawn patterns and the observed one.
 
     Raises:
         ValueError: without differences.
@@ -76,12 +76,12 @@ def sign_flip_p(differences: ArrayLike) -> float:
 
 
 def smallest_p(pairs: int) -> float:
-    """The smallest p-value that `sign_flip_p` can give: 2^(1-n), all differences having one sign."""
+    """The smallest p-value that `sign_flip_p` can give, where all differences have the same sign: 2^(1-n)."""
     return float(2.0 ** (1 - pairs)) if pairs <= EXACT_UP_TO else 1 / (1 + SIGN_DRAWS)
 
 
 def holm(p_values: Sequence[float]) -> list[float]:
-    """p-values adjusted for their number: the step-down method of Holm (1979)."""
+    """p-values adjusted for multiple comparisons by the step-down method of Holm (1979)."""
     order = np.argsort(p_values, kind="stable")
     adjusted = np.empty(len(p_values))
     reached = 0.0
@@ -92,7 +92,8 @@ def holm(p_values: Sequence[float]) -> list[float]:
 
 
 def pareto_front(costs: Sequence[float], values: Sequence[float]) -> list[int]:
-    """Places that no other beats (lower cost and at least the value, or the cost and a higher value), by rising cost."""
+    """Indices of the points that no other point dominates, by rising cost. A point dominates another with a lower cost and at
+    least its value, or with its cost and a higher value."""
     front: list[int] = []
     for place in sorted(range(len(costs)), key=lambda i: (costs[i], -values[i])):
         if not front or values[place] > values[front[-1]]:

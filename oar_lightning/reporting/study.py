@@ -1,4 +1,4 @@
-"""Runs -> a study: which runs belong together, which of them count, and what they are compared with."""
+"""Makes a study from runs: groups them into arms, drops those that do not count, and finds the baseline."""
 
 from __future__ import annotations
 
@@ -15,14 +15,14 @@ from oar_lightning.reporting.factors import Level, label, level, natural, ordere
 from oar_lightning.reporting.runs import LARGEST, RunRecord
 
 UNIFORM_CREDIT = {("experiment", "grpo"), ("scorer", "uniform"), ("gate.mode", "off")}
-"""Levels at which every token gets the same credit: the baseline of token-level credit."""
+"""Levels at which every token gets the same credit, which make an arm the baseline of token-level credit."""
 
 ACCURACY = re.compile(r"eval/[^/]+/avg_at_\d+")
 
 
 @dataclass(frozen=True)
 class Arm:
-    """Runs that differ in their seed only, one a seed; `levels` has a value for each of the study's factors."""
+    """Runs that differ only in their seeds, one for each seed; `levels` has a value for each of the study's factors."""
 
     label: str
     levels: tuple[Level, ...]
@@ -31,7 +31,7 @@ class Arm:
 
 @dataclass(frozen=True)
 class Study:
-    """What a report says, but for curves. `uncounted` are runs that are no result, with their state and reason."""
+    """The content of a report without curves. `uncounted`: runs without a result that counts, with their state and reason."""
 
     name: str
     metric: str
@@ -51,7 +51,7 @@ class Study:
 
     @property
     def date(self) -> str:
-        """The day (UTC) on which the study began: it does not change when runs are added or the report is written again."""
+        """The day (UTC) on which the first run started, which does not change when runs are added."""
         started = min(run.started for run in (*self.parents, *self.all_runs))
         return datetime.fromtimestamp(started / 1000, UTC).strftime("%Y-%m-%d")
 
@@ -63,12 +63,12 @@ class Study:
         return [run.metrics[self.metric] for run in arm.runs]
 
     def differences(self, arm: Arm) -> list[float]:
-        """The arm's results less the baseline's, one for each seed that both have; none without a baseline."""
+        """The arm's results minus the baseline's, one for each seed that both have; none without a baseline."""
         base = {run.seed: run.metrics[self.metric] for run in self.baseline.runs} if self.baseline else {}
         return [run.metrics[self.metric] - base[run.seed] for run in arm.runs if run.seed in base]
 
     def place(self, last: str) -> int | None:
-        """Which factor's key ends with `last`."""
+        """The index of the factor whose key ends in `last`; None where there is none."""
         return next((place for place, key in enumerate(self.factors) if key.split(".")[-1] == last), None)
 
     def levels(self, place: int) -> list[Level]:
@@ -81,7 +81,7 @@ class Study:
 def make_study(
     name: str, parents: Sequence[RunRecord], runs: Sequence[RunRecord], metric: str | None = None, baseline: str | None = None
 ) -> Study:
-    """Put runs, given by their start, together.
+    """The study of runs that are sorted by their start.
 
     Raises:
         ConfigError: where no run is finished, none has the metric, or no arm has the baseline's label.
@@ -98,13 +98,13 @@ def make_study(
     reason = "a newer run of the same settings and seed counts"
     uncounted += [dataclasses.replace(r, state="repeated", reason=reason) for r in usable if r.run_id not in kept]
     base = find_baseline(arms, factors, baseline)
-    arms.sort(key=lambda arm: arm is not base)  # stable: the baseline first, the others as they were
+    arms.sort(key=lambda arm: arm is not base)  # the baseline first; the sort is stable for the others
     uncounted.sort(key=lambda r: (r.started, r.run_id))
     return Study(name, metric, factors, tuple(arms), base, tuple(uncounted), tuple(parents))
 
 
 def choose_metric(name: str, complete: Sequence[RunRecord], wanted: str | None) -> str:
-    """`wanted`, else `objective`, else the sampled accuracy on the first benchmark, as far as a run has it."""
+    """`wanted`; without it `objective`, else the sampled accuracy on the first evaluation set. A complete run must have it."""
     present = {key for run in complete for key in run.metrics}
     for choice in [wanted] if wanted else ["objective", *accuracies(complete)]:
         if choice in present:
@@ -115,27 +115,27 @@ def choose_metric(name: str, complete: Sequence[RunRecord], wanted: str | None) 
 
 
 def accuracies(runs: Sequence[RunRecord]) -> list[str]:
-    """Names of the sampled accuracies that runs have, one a benchmark."""
+    """Names of the runs' sampled accuracies, one for each evaluation set."""
     return sorted({key for run in runs for key in run.metrics if ACCURACY.fullmatch(key)}, key=natural)
 
 
 def find_baseline(arms: Sequence[Arm], factors: Sequence[str], wanted: str | None) -> Arm | None:
-    """The arm of that label; without one the only arm whose credit is uniform.
+    """The arm with the label `wanted`; without it the only arm with uniform credit, if there is exactly one.
 
     Raises:
         ConfigError: where no arm has the label.
     """
     if wanted is not None:
-        found = next((arm for arm in arms if arm.label == wanted), None)
-        if found is None:
+        baseline = next((arm for arm in arms if arm.label == wanted), None)
+        if baseline is None:
             raise ConfigError(f"report.baseline={wanted}: no such arm; the arms are: {', '.join(arm.label for arm in arms)}")
-        return found
+        return baseline
     uniform = [arm for arm in arms if UNIFORM_CREDIT & set(zip(factors, arm.levels, strict=True))]
     return uniform[0] if len(uniform) == 1 else None
 
 
 def _split(runs: Sequence[RunRecord], metric: str) -> tuple[list[RunRecord], list[RunRecord]]:
-    """Runs that can count and those that cannot; a complete run without a finite result cannot."""
+    """Runs with a usable result, and the others; a complete run without a finite result is one of the others."""
     usable, uncounted = [], []
     for run in runs:
         value = run.metrics.get(metric, np.nan)
@@ -151,7 +151,7 @@ def _split(runs: Sequence[RunRecord], metric: str) -> tuple[list[RunRecord], lis
 
 
 def _arms(runs: Sequence[RunRecord], factors: Sequence[str]) -> list[Arm]:
-    """Arms by their levels; of each seed the newest run."""
+    """The arms sorted by their levels, each with the newest run of each seed."""
     groups: dict[tuple[Level, ...], dict[str, RunRecord]] = {}
     for run in runs:
         groups.setdefault(tuple(level(run, key) for key in factors), {})[run.seed] = run

@@ -9,7 +9,7 @@ from datetime import UTC, datetime
 
 import numpy as np
 
-from oar_lightning.reporting.bands import at_the_end
+from oar_lightning.reporting.bands import final_value
 from oar_lightning.reporting.factors import level, show
 from oar_lightning.reporting.figures import Curves
 from oar_lightning.reporting.figures.drawing import scale
@@ -24,7 +24,7 @@ IN_CSV = ("seconds/rollout", "seconds/reward", "seconds/score", "seconds/update"
 
 
 def results_table(study: Study, curves: Curves) -> list[list[str]]:
-    """Mean result of each arm with its interval; the highest in bold."""
+    """The mean result of each arm with its interval; the highest in bold."""
     factor, unit = scale([v for arm in study.arms for v in study.values(arm)])
     ends = {metric: name for metric, name in ENDS.items() if metric in curves}
     rows = [["arm", "n", f"{study.metric}{',' + unit if unit else ''} [95 %]", "seconds of a run", *ends.values()]]
@@ -38,7 +38,7 @@ def results_table(study: Study, curves: Curves) -> list[list[str]]:
 
 
 def differences_table(study: Study) -> list[list[str]]:
-    """Paired differences of each arm from the baseline, with the sign-flip test; only the header where no seed is shared."""
+    """Paired differences of each arm from the baseline, with the sign-flip test; only the header where no arm shares a seed."""
     factor, unit = scale([v for arm in study.arms for v in study.values(arm)])
     rows = [["arm", "pairs", f"difference{', points' if unit else ''} [95 %]", "p", "p, Holm", "smallest possible p"]]
     compared = [(arm, study.differences(arm)) for arm in study.arms if arm is not study.baseline]
@@ -61,7 +61,7 @@ def uncounted_table(study: Study) -> list[list[str]]:
 
 
 def runs_csv(study: Study) -> str:
-    """All runs of the study, those that count first, in full precision."""
+    """All runs of the study in full precision as CSV, those that count first."""
     arms = {run.run_id: arm.label for arm in study.arms for run in arm.runs}
     metrics = [name for name in IN_CSV if any(name in run.metrics for run in study.all_runs)]
     results = [study.metric, *(f"{study.metric}_{end}" for end in ("low", "high"))]
@@ -98,21 +98,21 @@ def started(run: RunRecord) -> str:
 
 
 def _result(study: Study, arm: Arm, factor: float) -> str:
-    """Mean and interval over seeds; of a single run its own interval, over the evaluation's problems, in italics."""
+    """Mean and interval over seeds; for a single run, in italics, the interval over the evaluation's problems."""
     interval = mean_interval(factor * np.array(study.values(arm)))
     if interval.n > 1:
         return f"{interval.mean:.2f} [{interval.low:.2f}, {interval.high:.2f}]"
     metrics = arm.runs[0].metrics
-    own = [metrics.get(f"{study.metric}_{end}") for end in ("low", "high")]
-    bounds: Sequence[float] = [factor * value for value in own if value is not None]
+    interval_of_run = [metrics.get(f"{study.metric}_{end}") for end in ("low", "high")]
+    bounds: Sequence[float] = [factor * value for value in interval_of_run if value is not None]
     return f"{interval.mean:.2f}" + (f" *[{bounds[0]:.2f}, {bounds[1]:.2f}]*" if len(bounds) == 2 else "")
 
 
 def _end(arm: Arm, curves: Curves, metric: str) -> str:
-    ends = [at_the_end(curves[metric][run.run_id]) for run in arm.runs if run.run_id in curves[metric]]
+    ends = [final_value(curves[metric][run.run_id]) for run in arm.runs if run.run_id in curves[metric]]
     return f"{np.mean(ends):.3f}" if ends else "-"
 
 
 def _text(text: str) -> str:
-    """Text that stays within its cell."""
+    """Text without line breaks and bars, which would end a table cell."""
     return " ".join(text.split()).replace("|", "\\|")

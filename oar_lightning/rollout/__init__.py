@@ -1,4 +1,4 @@
-"""Engines that sample completions, and the step from sampled ids to `Rollouts`."""
+"""Engines that sample completions, and the stage that turns sampled ids into `Rollouts`."""
 
 from oar_lightning.rollout.assemble import RolloutStage
 from oar_lightning.rollout.cached import CachedEngine

@@ -1,4 +1,4 @@
-"""Problems -> prompts -> sampled ids -> spans, regions and rewards: `Rollouts`."""
+"""From problems to `Rollouts`: prompts, sampled ids, answer spans, regions and rewards."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ from oar_lightning.types import MathProblem, Rollouts
 
 @dataclass(frozen=True)
 class RolloutStage:
-    """Everything between a list of problems and judged completions with their regions."""
+    """Samples completions of problems, judges them and marks their regions."""
 
     engine: Engine
     token_bytes: TokenBytes
@@ -30,8 +30,10 @@ class RolloutStage:
     pad_token_id: int
 
     def start(self, model: Any, sampling: SamplingConfig) -> None:
-        """Make an engine ready whose ranks have to start together (see `VllmEngine.start`). To be called by all of them before
-        anything that one of them might do without."""
+        """Start an engine that must start on all ranks together (see `VllmEngine.start`); no effect on other engines.
+
+        All ranks must call this before any code that not every rank runs.
+        """
         start = getattr(self.engine, "start", None)
         if start is not None:
             start(model, sampling)
@@ -45,8 +47,8 @@ class RolloutStage:
         seeds: Sequence[int],
         step: int = 0,
     ) -> Rollouts:
-        """`samples` judged completions of each problem, in consecutive rows, drawn from the problem's seed; times go to
-        ``stats``."""
+        """`samples` judged completions of each problem, in consecutive rows, drawn from the problem's seed. ``stats`` gets the
+        seconds of sampling and of judging."""
         start = time.perf_counter()
         generation = self.engine(model, [self.prompt.render(p) for p in problems], samples, sampling, seeds)
         generated = time.perf_counter()
@@ -56,7 +58,7 @@ class RolloutStage:
         return rollouts
 
     def judge(self, generation: Generation, problems: Sequence[MathProblem], group_size: int, step: int) -> Rollouts:
-        """Find each completion's answer on its own ids, mark its regions, and reward it."""
+        """Locate each completion's answer on its own ids, mark its regions, and compute its reward."""
         reasoning = torch.zeros_like(generation.response_mask)
         answer = torch.zeros_like(generation.response_mask)
         completions: list[Completion] = []
@@ -101,5 +103,5 @@ class RolloutStage:
 
 
 def printable(text: str) -> str:
-    """Text that can be encoded: bytes that are not UTF-8 become the replacement character."""
+    """The text with the replacement character in place of bytes that are not UTF-8, so that it can be encoded."""
     return text.encode("utf-8", "surrogateescape").decode("utf-8", "replace")

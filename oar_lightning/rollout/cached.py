@@ -1,4 +1,4 @@
-"""Sampling over a growing cache: prompts run once for all their samples, finished completions leave the batch."""
+"""Sampling with a key-value cache: each prompt runs once for all its samples, and finished completions leave the batch."""
 
 from __future__ import annotations
 
@@ -20,15 +20,14 @@ from oar_lightning.rollout.sampling import (
     pad_left,
 )
 
-LEAVING = 8
-"""Finished completions leave the batch once they are 1 of so many: each time copies the cache of those that stay."""
+LEAVE_ONE_IN = 8
+"""Finished completions leave the batch when they are one in so many of its rows: the remaining rows' cache is then copied."""
 
 
 class CachedEngine:
-    """Samples with the decoder and its head directly. Needs `can_share_prefixes`.
+    """Samples with the policy's decoder and head. Needs `can_share_prefixes`.
 
-    Every prompt has a seed and every completion random numbers of its own: which others are in the batch changes nothing
-    but rounding.
+    Every prompt has its own seed and every completion its own random numbers: the other rows of a batch change only rounding.
     """
 
     def __init__(self, tokenizer: Any) -> None:
@@ -41,15 +40,14 @@ class CachedEngine:
         encoded = encode_prompts(self.tokenizer, prompts, seeds)
         owners = [prompt for prompt in range(len(encoded)) for _ in range(samples)]
         uniforms = torch.cat([torch.rand(samples, config.max_new_tokens, generator=generator(seed)) for seed in seeds])
-        keep_states = _keeps_states(model, len(owners), config.max_new_tokens)
+        keep_states = keeps_states(model, len(owners), config.max_new_tokens)
 
         def sample(batch: list[int]) -> Generation:
-            owner = [owners[i] for i in batch]
-            chosen = list(dict.fromkeys(owner))
-            place = {prompt: i for i, prompt in enumerate(chosen)}
-            rows = torch.tensor([place[prompt] for prompt in owner])
-            ids = [encoded[i] for i in chosen]
-            return self._sample(model, ids, rows, uniforms[batch], config, keep_states)
+            batch_prompts = list(dict.fromkeys(owners[i] for i in batch))
+            index_of = {prompt: index for index, prompt in enumerate(batch_prompts)}
+            owner = torch.tensor([index_of[owners[i]] for i in batch])
+            ids = [encoded[prompt] for prompt in batch_prompts]
+            return self._sample(model, ids, owner, uniforms[batch], config, keep_states)
 
         lengths = [len(encoded[prompt]) for prompt in owners]
         with evaluating(model):
@@ -80,18 +78,18 @@ class CachedEngine:
         states = hidden.new_zeros(*uniforms.shape, hidden.shape[1]) if keep_states else None
         for column in range(config.max_new_tokens):
             tokens = draw_tokens(head_logits(model, hidden), uniforms[live, column], config)
-            going = ~ended[live]  # ended rows that are still in the batch run along unheard
-            completion[live[going], column] = tokens[going]
+            running = ~ended[live]  # tokens of finished rows that are still in the batch are ignored
+            completion[live[running], column] = tokens[running]
             if states is not None:
-                states[live[going], column] = hidden[going]
-            lengths[live[going]] = column + 1
-            ended[live] |= torch.isin(tokens, eos) & going
-            going = ~ended[live]
-            remaining = int(going.sum())
+                states[live[running], column] = hidden[running]
+            lengths[live[running]] = column + 1
+            ended[live] |= torch.isin(tokens, eos) & running
+            running = ~ended[live]
+            remaining = int(running.sum())
             if not remaining or column + 1 == config.max_new_tokens:
                 break
-            if remaining <= len(live) - max(1, len(live) // LEAVING):
-                keep = going.nonzero().flatten()
+            if remaining <= len(live) - max(1, len(live) // LEAVE_ONE_IN):
+                keep = running.nonzero().flatten()
                 cache.batch_select_indices(keep)
                 live, tokens, attention = live[keep], tokens[keep], attention[keep]
             attention = torch.cat([attention, torch.ones_like(attention[:, :1])], 1)
@@ -109,11 +107,11 @@ class CachedEngine:
         )
 
 
-def _keeps_states(model: Any, completions: int, tokens: int) -> bool:
-    """Whether the states that completions are predicted from are worth keeping.
+def keeps_states(model: Any, completions: int, tokens: int) -> bool:
+    """Whether the states from which completions are predicted are exact and small enough to be kept.
 
-    A decoding step rounds otherwise than a pass over the whole text. In float32 the log-probabilities of the two agree
-    within 1e-4 (a test holds this); in half precision they do not, and a later pass has to make its own.
+    A decoding step rounds differently from a pass over the whole text. In float32 the log-probabilities of the two agree
+    within 1e-4 (a test checks this); in half precision they do not, and later stages compute their own states.
     """
     weight = model.get_input_embeddings().weight
     exact = weight.dtype in (torch.float32, torch.float64) and not torch.is_autocast_enabled(weight.device.type)

@@ -1,4 +1,4 @@
-"""Which engine samples: the settings of the config group `engine`, checked before and built after the policy is loaded."""
+"""The choice of an engine: settings of the config group `engine`, checked before the policy is loaded and built after."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ class EngineConfig(Protocol):
     """Settings of an engine."""
 
     def check(self, sampling: SamplingConfig) -> None:
-        """Whether it can run here and sample so; costs nothing.
+        """Check, without loading anything, that the engine can run here and sample as `sampling` says.
 
         Raises:
             ValueError: names key, value and remedy.
@@ -24,7 +24,7 @@ class EngineConfig(Protocol):
         ...
 
     def build(self, model: Any, tokenizer: Any) -> Engine:
-        """The engine of a policy."""
+        """The engine for a policy."""
         ...
 
 
@@ -33,7 +33,7 @@ class AutoEngineConfig:
     """`CachedEngine` where the model's cache allows it, else `HFEngine`."""
 
     def check(self, sampling: SamplingConfig) -> None:
-        """Both sample everywhere."""
+        """Nothing to check: both engines sample everywhere."""
 
     def build(self, model: Any, tokenizer: Any) -> Engine:
         return CachedEngine(tokenizer) if can_share_prefixes(model) else HFEngine(tokenizer)
@@ -44,7 +44,7 @@ class HFEngineConfig:
     """`HFEngine` for every model."""
 
     def check(self, sampling: SamplingConfig) -> None:
-        """It samples everywhere."""
+        """Nothing to check: the engine samples everywhere."""
 
     def build(self, model: Any, tokenizer: Any) -> Engine:
         return HFEngine(tokenizer)

@@ -15,7 +15,7 @@ from oar_lightning.rollout.sampling import Generation, SamplingConfig, encode_pr
 
 @contextlib.contextmanager
 def stored_defaults_off(model: Any) -> Iterator[None]:
-    """Leaves of the model's `generation_config` only the EOS ids; `generate` takes all it is not told from there."""
+    """Reduce the model's `generation_config` to the EOS ids for a block: `generate` takes defaults from it."""
     from transformers import GenerationConfig
 
     stored = model.generation_config
@@ -27,16 +27,17 @@ def stored_defaults_off(model: Any) -> Iterator[None]:
 
 
 def eos_token_ids(model: Any, tokenizer: Any) -> list[int]:
-    """Every id that ends a completion: the tokenizer's and those stored with the model."""
-    own = getattr(base_model(model).generation_config, "eos_token_id", None)
-    listed = own if isinstance(own, list) else [] if own is None else [own]
-    return sorted({tokenizer.eos_token_id, *listed})
+    """All ids that end a completion: the tokenizer's EOS and those stored with the model."""
+    stored = getattr(base_model(model).generation_config, "eos_token_id", None)
+    if not isinstance(stored, list):
+        stored = [] if stored is None else [stored]
+    return sorted({tokenizer.eos_token_id, *stored})
 
 
 class HFEngine:
-    """`generate` with the model's stored defaults switched off: what is sampled is the policy's own distribution.
+    """Samples with `generate`, without the model's stored defaults: from the policy's own distribution.
 
-    Draws are seeded by the batch, so that here, unlike with `CachedEngine`, they depend on `max_batch`.
+    Draws are seeded by the batch: unlike those of `CachedEngine`, they depend on `max_batch`.
     """
 
     def __init__(self, tokenizer: Any) -> None:
@@ -47,12 +48,12 @@ class HFEngine:
         self, model: Any, prompts: Sequence[str], samples: int, config: SamplingConfig, seeds: Sequence[int]
     ) -> Generation:
         repeated = [ids for ids in encode_prompts(self.tokenizer, prompts, seeds) for _ in range(samples)]
-        # a peft wrapper's generate() would leave other defaults in the model inside; its adapters are active there too
+        # a peft wrapper's generate() would change defaults of the inner model, in which the adapters are active, too
         model = base_model(model)
 
         def sample(batch: list[int]) -> Generation:
-            part = batch if len(batch) < len(repeated) else ()
-            with isolated_rng("generate", *seeds, *part):  # a batch that is sampled again must not go on where it broke off
+            rows = batch if len(batch) < len(repeated) else ()
+            with isolated_rng("generate", *seeds, *rows):  # a repeated batch must draw the same numbers again
                 return self._generate(model, [repeated[i] for i in batch], config)
 
         with evaluating(model), stored_defaults_off(model):

@@ -1,4 +1,4 @@
-"""What is sampled, how a token is drawn, and the completions that result."""
+"""Settings of sampling, the draw of a token, and the sampled completions as tensors."""
 
 from __future__ import annotations
 
@@ -20,9 +20,9 @@ DRAW_BYTES = 64 * 2**20
 class Generation(NamedTuple):
     """Prompts and sampled completions; rows of one prompt are consecutive. ``truncated``: stopped by the token limit.
 
-    ``prediction_states``: as in `Rollouts`, from an engine that leaves them.
-    ``sampler_logprobs``: log-probabilities (nats) of the sampled tokens as the engine computed them, of the distribution it
-    drew from; 0 elsewhere. None where the engine samples with the policy's own code.
+    ``prediction_states``: see `Rollouts`; None from an engine that does not keep them.
+    ``sampler_logprobs``: the engine's log-probabilities (nats) of the sampled tokens under the distribution that it drew from;
+    0 elsewhere. None where the engine samples with the policy's own code.
     """
 
     token_ids: Int[Tensor, "B S"]
@@ -35,16 +35,17 @@ class Generation(NamedTuple):
 
 @dataclass(frozen=True)
 class SamplingConfig:
-    """How completions are drawn.
+    """The settings of drawing completions.
 
     Args:
         max_new_tokens: limit of a completion, EOS included.
         temperature: divides the logits; 0 decodes greedily.
         top_p: nucleus; 1 keeps the whole distribution, which on-policy training needs.
         max_batch: completions generated at once; None for all.
-        token_budget: prompt and completion tokens of one batch at most (of its longest prompt, each completion at its limit);
-            batches are then made of prompts of like length. None for no such limit; `auto` for none until memory runs out, when
-            it is halved and the batch sampled again in parts (see `TokenBudget`). (Not for vLLM, which has its own.)
+        token_budget: the most prompt and completion tokens of one batch, counted with the batch's longest prompt and each
+            completion at its limit; batches then hold prompts of similar length. None for no limit. `auto` for no limit until
+            memory runs out; the batch is then sampled again in smaller chunks (see `TokenBudget`). vLLM ignores it: it bounds
+            its memory itself.
     """
 
     max_new_tokens: int = 80
@@ -70,11 +71,11 @@ class SamplingConfig:
         return self.token_budget
 
     def batches(self, prompt_lengths: Sequence[int]) -> list[list[int]]:
-        """The completions, one entry each with the length of its prompt, in batches: in order without a token budget, else by
+        """Indices of the completions, whose prompts have these lengths, in batches: in order, or with a token budget by
         length."""
-        everyone = list(range(len(prompt_lengths)))
-        size = self.max_batch or len(everyone)
-        chunks = [everyone]
+        indices = list(range(len(prompt_lengths)))
+        size = self.max_batch or len(indices)
+        chunks = [indices]
         if self.budget.tokens is not None:
             chunks = list(chunks_by_tokens(self._sizes(prompt_lengths), self.budget.tokens))
         return [chunk[i : i + size] for chunk in chunks for i in range(0, len(chunk), size)]
@@ -85,14 +86,14 @@ class SamplingConfig:
     def sample_in_batches(
         self, prompt_lengths: Sequence[int], sample: Callable[[list[int]], Generation], pad: int
     ) -> Generation:
-        """The completions of all `batches`, in order. What `sample` draws must not depend on how often it is called."""
+        """The completions of all `batches`, in order. The draws of `sample` must not depend on how often it was called."""
         batches = self.batches(prompt_lengths)
-        parts = list(self.budget.run_in_chunks(self._sizes(prompt_lengths), sample, batches))
-        return join_generations([part for _, part in parts], pad, [batch for batch, _ in parts])
+        sampled = list(self.budget.run_in_chunks(self._sizes(prompt_lengths), sample, batches))
+        return join_generations([generation for _, generation in sampled], pad, [chunk for chunk, _ in sampled])
 
 
 class Engine(Protocol):
-    """Samples completions. The result depends on the prompts and their seeds, not on `max_batch`."""
+    """Samples completions. The result depends on the prompts and their seeds, and should not depend on `max_batch`."""
 
     def __call__(
         self, model: object, prompts: Sequence[str], samples: int, config: SamplingConfig, seeds: Sequence[int]
@@ -105,7 +106,7 @@ def encode_prompts(tokenizer: object, prompts: Sequence[str], seeds: Sequence[in
     """Token ids of each prompt.
 
     Raises:
-        ValueError: for a prompt without tokens, or where there is not one seed for each.
+        ValueError: for a prompt without tokens, or where prompts and seeds differ in number.
     """
     if len(prompts) != len(seeds):
         raise ValueError(f"{len(prompts)} prompts and {len(seeds)} seeds: give one seed a prompt")
@@ -116,7 +117,7 @@ def encode_prompts(tokenizer: object, prompts: Sequence[str], seeds: Sequence[in
 
 
 def pad_left(rows: list[list[int]], pad: int, device: torch.device) -> tuple[Int[Tensor, "B W"], Bool[Tensor, "B W"]]:
-    """Ids and attention mask of rows aligned at their ends."""
+    """Ids and attention mask of left-padded rows."""
     width = max(map(len, rows))
     ids = torch.tensor([[pad] * (width - len(row)) + row for row in rows], device=device)
     starts = torch.tensor([[width - len(row)] for row in rows], device=device)
@@ -126,7 +127,7 @@ def pad_left(rows: list[list[int]], pad: int, device: torch.device) -> tuple[Int
 def lay_out(
     prompts: Sequence[list[int]], completions: Sequence[list[int]], truncated: Sequence[bool], pad: int, device: torch.device
 ) -> Generation:
-    """Ids as a `Generation`: one prompt a completion, prompts padded on the left, completions on the right."""
+    """A `Generation` of ids, with one prompt a completion: prompts are padded on the left, completions on the right."""
     left, prompt_mask = pad_left(list(prompts), pad, device)
     width = max(map(len, completions))
     right = torch.tensor([row + [pad] * (width - len(row)) for row in completions], dtype=torch.long, device=device)
@@ -143,14 +144,14 @@ def lay_out(
 def draw_tokens(logits: Float[Tensor, "n V"], uniforms: Float[Tensor, " n"], config: SamplingConfig) -> Int[Tensor, " n"]:
     """The token at which the cumulative distribution passes each row's uniform number in [0, 1); argmax at temperature 0.
 
-    Inverting the distribution takes one random number a token, which can belong to the row whatever else is in the batch,
-    and costs a fraction of `torch.multinomial`, which draws one for each token of the vocabulary.
+    This inversion takes one random number a token, which belongs to the row whatever else is in the batch. It costs a fraction
+    of `torch.multinomial`, which draws one number for each token of the vocabulary.
     """
     if config.temperature == 0:
         return logits.argmax(-1)
     rows = max(1, DRAW_BYTES // (8 * logits.shape[1]))
-    parts = zip(logits.split(rows), uniforms.split(rows), strict=True)
-    return torch.cat([_invert((part / config.temperature).softmax(-1).double(), u, config.top_p) for part, u in parts])
+    chunks = zip(logits.split(rows), uniforms.split(rows), strict=True)
+    return torch.cat([_invert((chunk / config.temperature).softmax(-1).double(), u, config.top_p) for chunk, u in chunks])
 
 
 def _invert(probabilities: Tensor, uniforms: Tensor, top_p: float) -> Tensor:
@@ -167,27 +168,30 @@ def _invert(probabilities: Tensor, uniforms: Tensor, top_p: float) -> Tensor:
 
 
 def join_generations(parts: list[Generation], pad: int, batches: Sequence[Sequence[int]] | None = None) -> Generation:
-    """Generations of different prompt and completion lengths as one, padded on the outer sides; in the order of the numbers
-    that `batches` gives their rows."""
+    """Generations of different prompt and completion lengths as one, padded on the outer sides.
+
+    `batches`: the index of each row in the result, part by part; None keeps the rows in order.
+    """
     joined = parts[0] if len(parts) == 1 else _joined(parts, pad)
     order = [i for batch in batches or () for i in batch]
     if order == sorted(order):
         return joined
-    back = torch.tensor(order).argsort().to(joined.token_ids.device)
-    return Generation._make(None if x is None else x[back] for x in joined)
+    sources = torch.tensor(order).argsort().to(joined.token_ids.device)
+    return Generation._make(None if x is None else x[sources] for x in joined)
 
 
 def _joined(parts: list[Generation], pad: int) -> Generation:
-    prompt = [int(p.response_mask.long().argmax(1).max()) for p in parts]
-    left = max(prompt)
-    right = max(p.token_ids.shape[1] - n for p, n in zip(parts, prompt, strict=True))
+    prompts = [int(part.response_mask.long().argmax(1).max()) for part in parts]
+    prompt = max(prompts)
+    completion = max(part.token_ids.shape[1] - own for part, own in zip(parts, prompts, strict=True))
 
     def joined(name: str, value: float) -> Tensor:
         padded = []
-        for part, n in zip(parts, prompt, strict=True):
+        for part, own in zip(parts, prompts, strict=True):
             x = getattr(part, name)
-            inner = (0, 0) * (x.ndim - 2)
-            padded.append(torch.nn.functional.pad(x, (*inner, left - n, right - (x.shape[1] - n)), value=value))
+            left, right = prompt - own, completion - (x.shape[1] - own)
+            inner_dimensions = (0, 0) * (x.ndim - 2)
+            padded.append(torch.nn.functional.pad(x, (*inner_dimensions, left, right), value=value))
         return torch.cat(padded)
 
     return Generation(

@@ -1,8 +1,8 @@
-"""Sampling with vLLM in each process that trains, on its GPU; its weights follow the policy's.
+"""Sampling with vLLM inside each training process, on its GPU; vLLM's weights follow the policy's.
 
-What vLLM draws from differs a little from the policy (other kernels, other rounding, often another dtype), so its own
-log-probabilities are kept: the loss corrects for the difference (`loss.sampler_correction`). Written against the public API
-of vLLM 0.19.1 to 0.33; it imports vLLM only when it first samples.
+vLLM's distribution differs a little from the policy's (other kernels, other rounding, often another dtype). Its own
+log-probabilities are therefore kept, and the loss corrects for the difference (`loss.sampler_correction`). Written against
+the public API of vLLM 0.19.1 to 0.33; vLLM is imported only when it first samples.
 """
 
 from __future__ import annotations
@@ -28,7 +28,7 @@ from oar_lightning.rollout.sampling import Generation, SamplingConfig, encode_pr
 from oar_lightning.rollout.weights import checkpoint_weights, count_optimizer_steps, save_architecture
 
 TEMPERATURES = (0.01, 2.0)
-"""Above 0, vLLM raises lower temperatures to the first, with a warning, and refuses those above the second."""
+"""vLLM raises a temperature between 0 and the first value to that value, with a warning; it refuses one above the second."""
 
 
 @dataclass(frozen=True)
@@ -36,9 +36,9 @@ class VllmConfig:
     """vLLM beside the policy, one on the GPU of each rank (extra `vllm`).
 
     Args:
-        gpu_memory_utilization: share of the GPU's memory for vLLM: its weights, activations and cache.
+        gpu_memory_utilization: fraction of the GPU's memory for vLLM: its weights, activations and cache.
         max_model_len: longest prompt + completion; None takes the model's own, for which the cache must have room.
-        tensor_parallel_size: 1; others are refused.
+        tensor_parallel_size: must be 1.
         sleep: move vLLM's weights to the host and free its cache while it does not sample (vLLM's sleep mode, level 1).
         dtype: of vLLM's weights; `auto` takes the policy's, bfloat16 or float16 for a float32 policy.
         enforce_eager: no CUDA graphs: starts sooner, samples more slowly.
@@ -54,7 +54,7 @@ class VllmConfig:
     def __post_init__(self) -> None:
         if not 0 < self.gpu_memory_utilization <= 1:
             raise ValueError(
-                f"engine.gpu_memory_utilization is a share and must be in (0, 1], got {self.gpu_memory_utilization}"
+                f"engine.gpu_memory_utilization is a fraction and must be in (0, 1], got {self.gpu_memory_utilization}"
             )
         if self.max_model_len is not None and self.max_model_len < 2:
             raise ValueError(f"engine.max_model_len must be >= 2 (a prompt and a completion) or null, got {self.max_model_len}")
@@ -65,11 +65,11 @@ class VllmConfig:
             )
 
     def check(self, sampling: SamplingConfig) -> None:
-        """Whether vLLM is installed, finds a GPU and can sample so.
+        """Check that vLLM is installed, that torch finds a GPU, and that vLLM takes the settings of `sampling`.
 
         Raises:
-            ImportError: where it is not installed.
-            ValueError: without CUDA, or for a temperature or a length that it does not take.
+            ImportError: where vLLM is not installed.
+            ValueError: without CUDA, or for a temperature or a length that vLLM does not take.
         """
         if importlib.util.find_spec("vllm") is None:
             raise ImportError(
@@ -95,12 +95,12 @@ class VllmConfig:
 
 
 class VllmEngine:
-    """Samples with a `vllm.LLM` that is made at the first call and gets the policy's weights whenever they have changed.
+    """Samples with a `vllm.LLM`, which is made at the first call and gets the policy's weights whenever they have changed.
 
-    One engine serves one policy's architecture. Every prompt has a seed of its own; what else is in the batch changes nothing
-    but rounding. vLLM bounds its memory itself; `rollout.max_batch` of the first call becomes its `max_num_seqs`.
+    One engine serves one architecture. Every prompt has its own seed: the other rows of a batch change only rounding. vLLM
+    bounds its memory itself; `rollout.max_batch` of the first call becomes its `max_num_seqs`.
 
-    With several ranks each has its own and they sample independently; only starting is a thing they do together (`start`).
+    Each of several ranks has its own `vllm.LLM` and samples independently; only `start` is done by all ranks together.
     """
 
     def __init__(self, tokenizer: Any, config: VllmConfig = VllmConfig()) -> None:
@@ -109,7 +109,7 @@ class VllmEngine:
         self._llm: Any = None
         self._asleep = False
         self._folder = tempfile.TemporaryDirectory(prefix="oar_lightning_vllm_")
-        self._held: object = None  # the state of the weights that vLLM has
+        self._loaded_state: object = None  # identifies the policy's weights that vLLM has
         self._optimizer_steps = count_optimizer_steps(self)
 
     @torch.no_grad()
@@ -119,7 +119,7 @@ class VllmEngine:
         encoded = encode_prompts(self.tokenizer, prompts, seeds)
         device = model.get_input_embeddings().weight.device
         eos = eos_token_ids(model, self.tokenizer)
-        with apart(model):
+        with isolated_from_trainer(model):
             completions = self._complete(model, encoded, samples, config, seeds, eos)
         ids = [list(completion.token_ids) for completion in completions]
         generation = lay_out(
@@ -145,12 +145,12 @@ class VllmEngine:
         seeds: Sequence[int],
         eos: list[int],
     ) -> list[Any]:
-        """vLLM's `CompletionOutput`s, `samples` for each prompt in consecutive places."""
+        """vLLM's `CompletionOutput`s: `samples` for each prompt, one after the other."""
         self.start(model, config)
         self._refresh(model)
         from vllm import SamplingParams
 
-        greedy = config.temperature == 0  # takes no n > 1
+        greedy = config.temperature == 0  # vLLM takes n=1 only
         requests = [
             SamplingParams(
                 n=1 if greedy else samples,
@@ -158,11 +158,11 @@ class VllmEngine:
                 top_p=config.top_p,
                 top_k=0,
                 max_tokens=config.max_new_tokens,
-                # these ids and no others end a completion; vLLM would add those of the stored configuration
+                # only these ids end a completion; vLLM would add those of the stored generation config
                 ignore_eos=True,
                 stop_token_ids=eos,
                 logprobs=None if greedy else 0,  # 0: of the sampled token only
-                # the n completions get seed, seed + 1, ...: hashed, so that neighbouring seeds share none; within 63 bits
+                # the n completions get seed, seed + 1, ...: hashed, so that these of two prompts do not overlap; within 63 bits
                 seed=derive_seed("vllm", seed) >> 1,
                 detokenize=False,
             )
@@ -176,29 +176,31 @@ class VllmEngine:
         return [c for request in outputs for c in sorted(request.outputs, key=lambda c: c.index) for _ in range(copies)]
 
     def start(self, model: Any, config: SamplingConfig) -> None:
-        """Make vLLM where there is none yet. Of several ranks all have to call it together before any of them samples: vLLM
-        makes process groups of its own, and settles on the smallest of their caches.
+        """Make the `vllm.LLM` where there is none yet.
+
+        All ranks must call this together before any of them samples: vLLM makes its own process groups, and takes the smallest
+        cache of all ranks.
 
         Raises:
-            ValueError, ImportError: where it cannot run here.
+            ValueError, ImportError: where vLLM cannot run here.
         """
         if self._llm is None:
-            with apart(model):
-                self._llm = self._made(model, config)
+            with isolated_from_trainer(model):
+                self._llm = self._make_llm(model, config)
 
     def _refresh(self, model: Any) -> None:
-        """vLLM awake and with the policy's weights."""
+        """Wake vLLM up and give it the policy's weights where they have changed."""
         if self._asleep:
-            torch.cuda.empty_cache()  # what torch keeps from the update is room that vLLM needs
+            torch.cuda.empty_cache()  # vLLM needs the memory that torch has cached during the update
             self._llm.wake_up()
             self._asleep = False
         state = (self._optimizer_steps[0], *((p.data_ptr(), p._version) for p in model.parameters()))
-        if state != self._held:
+        if state != self._loaded_state:
             self._send_weights(model)
-            self._held = state
+            self._loaded_state = state
 
-    def _made(self, model: Any, config: SamplingConfig) -> Any:
-        """A `vllm.LLM` of the policy's architecture, with weights that mean nothing yet."""
+    def _make_llm(self, model: Any, config: SamplingConfig) -> Any:
+        """A `vllm.LLM` of the policy's architecture, with dummy weights."""
         self.config.check(config)
         device = model.get_input_embeddings().weight.device
         if world_size() == 1 and device.index:
@@ -210,12 +212,12 @@ class VllmEngine:
         torch.cuda.empty_cache()
         save_architecture(model, self._folder.name)
         arguments: dict[str, Any] = {} if config.max_batch is None else {"max_num_seqs": config.max_batch}
-        # in a process of its own vLLM's model could not be given tensors
+        # vLLM's model must be in this process, where it can be given tensors
         os.environ["VLLM_ENABLE_V1_MULTIPROCESSING"] = "0"
         os.environ.setdefault("VLLM_NO_USAGE_STATS", "1")
         variables: dict[str, str] = {}
         if world_size() > 1:
-            # vLLM joins the trainer's process group: every rank a replica that schedules for itself
+            # vLLM joins the trainer's process group: each rank is a replica with its own scheduler
             arguments["distributed_executor_backend"] = "external_launcher"
             variables = {"RANK": str(rank()), "LOCAL_RANK": str(device.index or 0), "WORLD_SIZE": str(world_size())}
         with environment(variables):
@@ -235,11 +237,11 @@ class VllmEngine:
             )
 
     def _send_weights(self, model: Any) -> None:
-        """Give vLLM's model the policy's weights and forget the keys and values computed with the old ones.
+        """Load the policy's weights into vLLM's model and drop the keys and values computed with the old weights.
 
         Raises:
             ValueError: where a parameter of vLLM's model got no value.
-            RuntimeError: where vLLM keeps its cache.
+            RuntimeError: where vLLM did not drop its cache.
         """
 
         def load(inner: Any) -> list[str]:
@@ -261,7 +263,7 @@ def is_truncated(completion: Any, eos: list[int]) -> bool:
     """Whether a `CompletionOutput` was stopped by its length.
 
     Raises:
-        RuntimeError: where it neither was nor ended with one of `eos`.
+        RuntimeError: where it was stopped neither by its length nor by one of `eos`.
     """
     if completion.finish_reason == "length":
         return True
@@ -277,17 +279,17 @@ def chosen_logprobs(completion: Any) -> Float[Tensor, " n"]:
     """Log-probabilities (nats) of a `CompletionOutput`'s own tokens.
 
     Raises:
-        RuntimeError: where one is not finite: the loss would be neither.
+        RuntimeError: where one is not finite, which would make the loss not finite.
     """
-    places = zip(completion.token_ids, completion.logprobs, strict=True)
-    logprobs = torch.tensor([place[token].logprob for token, place in places], dtype=torch.float32)
+    sampled = zip(completion.token_ids, completion.logprobs, strict=True)
+    logprobs = torch.tensor([by_token[token].logprob for token, by_token in sampled], dtype=torch.float32)
     if not logprobs.isfinite().all():
         raise RuntimeError("vLLM gave a sampled token a log-probability that is not finite; try engine.dtype=bfloat16")
     return logprobs
 
 
 @contextlib.contextmanager
-def apart(model: Any) -> Iterator[None]:
-    """vLLM runs in this process: it must neither see the trainer's autocast nor reseed the trainer's generators."""
+def isolated_from_trainer(model: Any) -> Iterator[None]:
+    """Hide the trainer's autocast and protect its random states for a block, since vLLM runs in the trainer's process."""
     with torch.autocast(model.get_input_embeddings().weight.device.type, enabled=False), global_rng_kept():
         yield

@@ -1,4 +1,4 @@
-"""A policy as another program would load it: its configuration, and its weights under the names of a checkpoint."""
+"""A policy's config and its weights under the names of a Hugging Face checkpoint, for an engine that loads them."""
 
 from __future__ import annotations
 
@@ -15,33 +15,33 @@ from oar_lightning.policy.language_model import base_model
 
 
 def checkpoint_weights(model: Any) -> Iterator[tuple[str, Tensor]]:
-    """Names and tensors as `save_pretrained` would store them: adapters merged into copies, one of tied tensors.
+    """Names and tensors as `save_pretrained` would store them: adapters merged into copies, tied tensors once.
 
     Raises:
-        ValueError: for an adapter on one of two tied tensors, which are one in a checkpoint.
+        ValueError: for an adapter on one of two tied tensors, which a checkpoint stores as one.
     """
     base = base_model(model)
     adapted = {name: module for name, module in base.named_modules() if getattr(module, "base_layer", None) is not None}
-    inside = tuple(f"{name}." for name in adapted)
-    seen: dict[int, bool] = {}
+    prefixes = tuple(f"{name}." for name in adapted)
+    is_merged: dict[int, bool] = {}  # id of each tensor so far -> whether adapters are merged into it
     for name, tensor in base.state_dict(keep_vars=True).items():
         layer, _, leaf = name.partition(".base_layer.")
-        if name.startswith(inside) and not leaf:
+        if name.startswith(prefixes) and not leaf:
             continue  # the adapter itself
-        changed = bool(leaf) and leaf == "weight"
-        if id(tensor) in seen:
-            if changed or seen[id(tensor)]:
+        has_adapter = leaf == "weight"
+        if id(tensor) in is_merged:
+            if has_adapter or is_merged[id(tensor)]:
                 raise ValueError(
                     f"engine=vllm: policy.lora.target_modules adapts one of two tied layers ({name}); leave both out"
                 )
             continue
-        seen[id(tensor)] = changed
-        yield (f"{layer}.{leaf}" if leaf else name), merged(tensor, adapted[layer]) if changed else tensor.detach()
+        is_merged[id(tensor)] = has_adapter
+        yield (f"{layer}.{leaf}" if leaf else name), merged(tensor, adapted[layer]) if has_adapter else tensor.detach()
 
 
 @torch.no_grad()
 def merged(weight: Tensor, layer: Any) -> Tensor:
-    """A LoRA layer's weight plus what its active adapters add, as a new tensor; the layer stays as it is."""
+    """A LoRA layer's weight plus the deltas of its active adapters, as a new tensor; the layer is not changed."""
     total = weight.detach()
     if layer.merged or layer.disable_adapters:
         return total
@@ -51,7 +51,7 @@ def merged(weight: Tensor, layer: Any) -> Tensor:
 
 
 def save_architecture(model: Any, folder: str) -> None:
-    """The policy's configuration as vLLM reads it; a model made in code does not name its class there."""
+    """Save the policy's config for vLLM, with the name of its class, which the config of a model made in code lacks."""
     base = base_model(model)
     config = copy.deepcopy(base.config)
     config.architectures = [type(base).__name__]
@@ -60,9 +60,9 @@ def save_architecture(model: Any, folder: str) -> None:
 
 
 def count_optimizer_steps(owner: object) -> list[int]:
-    """One number, raised by every optimizer step of this process as long as `owner` lives.
+    """A list of one number, which every optimizer step of this process increases as long as `owner` lives.
 
-    Versions of parameters do not tell all: fused optimizers write without raising them.
+    Version counters of parameters do not suffice: fused optimizers write without increasing them.
     """
     steps = [0]
 

@@ -1,5 +1,5 @@
-"""Sweeps that survive interruption: an Optuna study in SQLite, one process and one folder a trial, one MLflow run over all.
+"""Sweeps that survive interruption: an Optuna study in SQLite, a process and a folder for each trial, one parent MLflow run.
 
-`trial` (what a trial and its sweep tell each other, by files), `process` (jobs in processes of their own), `storage`,
-`samplers`, `study` (which trials are missing, who works on which), `loop`, `table`, `figures` and `publish` (MLflow).
+`trial` (the files that a trial and its sweep exchange), `process` (each job in its own process), `storage`, `samplers`, `study`
+(claims of trials, and their results), `loop`, `table`, `figures` and `publish` (MLflow); `multirun` and `search_space` (Hydra).
 """

@@ -21,11 +21,11 @@ matplotlib.use("Agg")
 TAU, BETA = "gate.tau", "gate.beta"
 
 MIN_TRIALS_FOR_IMPORTANCE = 8
-"""Below, a forest fitted to the trials says nothing about the parameters."""
+"""With fewer trials a random forest says nothing about the parameters."""
 
 
 def draw_figures(study: optuna.Study, rows: Sequence[Row], objectives: Sequence[Objective], folder: Path) -> list[Path]:
-    """Write the figures that the trials so far give; returns their files."""
+    """Write the figures that can be drawn from the trials so far; returns their files."""
     complete = [row for row in rows if row["state"] == "complete"]
     figures: dict[str, Figure | None] = {
         "history.png": history(complete, objectives[0]),
@@ -42,7 +42,7 @@ def draw_figures(study: optuna.Study, rows: Sequence[Row], objectives: Sequence[
 
 
 def history(rows: Sequence[Row], objective: Objective) -> Figure | None:
-    """Each trial's objective with its interval, and the best so far."""
+    """Each trial's objective with its interval, and the best objective so far."""
     if not rows:
         return None
     better = max if objective.direction == "maximize" else min
@@ -62,7 +62,7 @@ def history(rows: Sequence[Row], objective: Objective) -> Figure | None:
 
 
 def importance(study: optuna.Study) -> Figure | None:
-    """Share of the impurity that splits on each parameter take from a forest fitted to the trials.
+    """Mean decrease in impurity by each parameter in a random forest fitted to the trials.
 
     Not fANOVA, Optuna's default: that of 2.10 does not work with numpy 2.
     """
@@ -71,15 +71,15 @@ def importance(study: optuna.Study) -> Figure | None:
     if len(done) < MIN_TRIALS_FOR_IMPORTANCE or len(varied) < 2 or len({t.value for t in done}) < 2:
         return None
     evaluator = optuna.importance.MeanDecreaseImpurityImportanceEvaluator(seed=0)
-    shares = optuna.importance.get_param_importances(study, evaluator=evaluator, params=sorted(varied))
+    importances = optuna.importance.get_param_importances(study, evaluator=evaluator, params=sorted(varied))
     figure, axes = _axes("importance for the objective (mean decrease in impurity)", "")
-    names = list(reversed(shares))
-    axes.barh(names, [shares[name] for name in names])
+    names = list(reversed(importances))
+    axes.barh(names, [importances[name] for name in names])
     return figure
 
 
 def tau_beta(rows: Sequence[Row], objective: Objective) -> Figure | None:
-    """The objective over tau and beta: a heat-map of means where they lie on a grid, points else."""
+    """The objective over tau and beta: a heat-map of means where the trials lie on a grid, else points."""
     cells: Mapping[tuple[float, float], list[float]] = defaultdict(list)
     for row in rows:
         if isinstance(row.get(TAU), int | float) and isinstance(row.get(BETA), int | float):
@@ -104,15 +104,15 @@ def tau_beta(rows: Sequence[Row], objective: Objective) -> Figure | None:
 
 
 def pareto(study: optuna.Study, rows: Sequence[Row], objectives: Sequence[Objective]) -> Figure | None:
-    """Both objectives of all trials, those that no other beats marked."""
+    """Both objectives of all trials, with the Pareto front marked."""
     if not rows:
         return None
     first, second = objectives
     best = {t.number for t in study.best_trials}
     figure, axes = _axes(second.metric, first.metric)
-    for label, marker, chosen in (("dominated", "o", False), ("Pareto front", "D", True)):
-        some = [row for row in rows if (row["trial"] in best) == chosen]
-        axes.plot([row[second.metric] for row in some], [row[first.metric] for row in some], marker, label=label)
+    for label, marker, on_front in (("dominated", "o", False), ("Pareto front", "D", True)):
+        shown = [row for row in rows if (row["trial"] in best) == on_front]
+        axes.plot([row[second.metric] for row in shown], [row[first.metric] for row in shown], marker, label=label)
     axes.legend()
     return figure
 

@@ -1,4 +1,4 @@
-"""The sweep's loop: claim, launch, record, publish, until nothing is missing."""
+"""The loop of a sweep: claim, launch, record and publish trials until none is missing."""
 
 from __future__ import annotations
 
@@ -20,30 +20,30 @@ log = logging.getLogger(__name__)
 POLL_S = 1.0
 
 Launch = Callable[[Sequence[Claim]], Mapping[int, BaseException]]
-"""Runs claimed trials to their end; the errors of those that raised one, by number."""
+"""Runs claimed trials to their end; returns the errors of those that raised one, by trial number."""
 
 
 class Publish(Protocol):
-    """Shows the study outside of its database, as MLflow runs."""
+    """Publishes the study outside its database, as MLflow runs."""
 
     parent_run_id: str | None
 
     def update(self, study: SweepStudy) -> None:
-        """Bring what is shown up to date."""
+        """Bring the published state up to date."""
 
     def close(self, study: SweepStudy, status: str) -> None:
-        """The last update, and how the sweep ended: FINISHED, FAILED or KILLED."""
+        """Make the last update, with the sweep's final status: FINISHED, FAILED or KILLED."""
 
 
 class TooManyFailures(RuntimeError):
-    """More trials failed than the sweep allows."""
+    """Raised where more trials failed than the sweep allows."""
 
 
 def run_sweep(study: SweepStudy, launch: Launch, publish: Publish, batch: int = 1) -> None:
-    """Run what is missing, `batch` trials at a time; waits for trials of other processes and takes over those that die.
+    """Run the missing trials, `batch` at a time. Trials of other processes are awaited, and taken over where these die.
 
     Raises:
-        TooManyFailures: where the study has more failed trials than it may have.
+        TooManyFailures: where the study has more failed trials than it allows.
     """
     status = "KILLED"
     try:
@@ -68,7 +68,7 @@ def _work(study: SweepStudy, launch: Launch, publish: Publish, batch: int) -> bo
     try:
         while len(claims) < batch and (claim := study.claim()) is not None:
             claims.append(claim)
-        # one that ended while its sweep was dead has its result already
+        # a trial that ended after its sweep had died has its result already
         waiting = [claim for claim in claims if study.result(claim) is None]
         for claim in waiting:
             study.hand_out(claim, publish.parent_run_id)
@@ -79,7 +79,7 @@ def _work(study: SweepStudy, launch: Launch, publish: Publish, batch: int) -> bo
                 error = errors.get(claim.number)
                 result = Result("failed", reason=one_line(error) if error else "the trial ended without a result")
             study.record(claim, result, {"run_id": read_run_id(claim.folder)})
-            _tell(study, claim, result)
+            _log_result(study, claim, result)
     finally:
         for claim in claims:
             claim.lock.release()
@@ -88,7 +88,7 @@ def _work(study: SweepStudy, launch: Launch, publish: Publish, batch: int) -> bo
     return bool(claims)
 
 
-def _tell(study: SweepStudy, claim: Claim, result: Result) -> None:
+def _log_result(study: SweepStudy, claim: Claim, result: Result) -> None:
     result = study.judged(result)
     shown = ", ".join(f"{o.metric} {result.metrics[o.metric]:.4g}" for o in study.plan.objectives if o.metric in result.metrics)
     swept = " ".join(f"{k}={v}" for k, v in claim.swept.items())
@@ -99,7 +99,7 @@ def _tell(study: SweepStudy, claim: Claim, result: Result) -> None:
 
 @contextlib.contextmanager
 def _sigterm_as_exit() -> Iterator[None]:
-    """SIGTERM unwinds like Ctrl-C, so that running trials are told to stop."""
+    """Make SIGTERM unwind the stack like Ctrl-C, so that running trials get a signal to stop."""
 
     def leave(number: int, frame: FrameType | None) -> None:
         sys.exit(128 + number)

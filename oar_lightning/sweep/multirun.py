@@ -1,4 +1,4 @@
-"""`-m`: jobs of grids and trials of sweeps, between Hydra and `oar_lightning.sweep`."""
+"""Hydra's multirun (`-m`): starts the jobs of a grid, and opens and runs the study of a sweep."""
 
 from __future__ import annotations
 
@@ -29,24 +29,20 @@ log = logging.getLogger(__name__)
 
 GROUP = "sweeps"
 
-OF_THE_SWEEP = ("hydra.mode", "hydra.run.dir", "hydra.sweep", "hydra/sweeper", "hydra.launcher", "hydra/launcher")
-"""Hydra overrides that a job's own process does not get."""
+SWEEP_ONLY = ("hydra.mode", "hydra.run.dir", "hydra.sweep", "hydra/sweeper", "hydra.launcher", "hydra/launcher")
+"""Hydra overrides that are not passed on to a job's process."""
 
-NOT_THE_RESULT = ("num_threads", "logger", "output_root")
-"""Settings that may change from one start of a sweep to the next."""
+CHANGEABLE = ("num_threads", "logger", "output_root")
+"""Settings without influence on results, which may change from one start of a sweep to the next."""
 
 
 def chosen_sweep() -> str | None:
-    """The name of `+sweeps=<name>`, None without."""
+    """The name in `+sweeps=<name>`; None without a sweep file."""
     return HydraConfig.get().runtime.choices.get(GROUP)
 
 
 def check_mode() -> None:
-    """A sweep file says what to vary, so it needs a multirun.
-
-    Raises:
-        ConfigError: for `+sweeps=<name>` without `-m`.
-    """
+    """Raise ConfigError for `+sweeps=<name>` without `-m`: a sweep file lists settings to vary, which needs a multirun."""
     hydra, name = HydraConfig.get(), chosen_sweep()
     if name is not None and hydra.mode != RunMode.MULTIRUN and job_folder() is None:
         command = " ".join(["python -m oar_lightning -m", *hydra.overrides.task])
@@ -54,7 +50,7 @@ def check_mode() -> None:
 
 
 def start_job() -> float | None:
-    """Run the job that Hydra has composed in a process of its own; returns its objective.
+    """Run the job that Hydra has composed in its own process; returns its objective.
 
     Raises:
         ConfigError: for several sweep files at once.
@@ -66,7 +62,7 @@ def start_job() -> float | None:
         raise ConfigError(f"+{GROUP} takes one sweep at a time, with its own sweeper; got {' '.join(hydra.overrides.task)}")
     folders = [source.path for source in hydra.runtime.config_sources if source.provider == "command-line"]
     options = [part for path in folders for part in ("--config-dir", path)]
-    kept = [override for override in hydra.overrides.hydra if not override.lstrip("+~").startswith(OF_THE_SWEEP)]
+    kept = [override for override in hydra.overrides.hydra if not override.lstrip("+~").startswith(SWEEP_ONLY)]
     return run_job([*options, *kept, *hydra.overrides.task], folder)
 
 
@@ -77,11 +73,11 @@ def sweep(
     task_function: TaskFunction,
     check: Callable[[DictConfig], None],
 ) -> None:
-    """Open the study of `config.hydra.sweeper` and run what is missing of it.
+    """Open the study of `config.hydra.sweeper` and run its missing trials.
 
     A config that cannot run ends the process with exit code 1 and one message, before anything is written.
     """
-    logging.getLogger("alembic").setLevel(logging.WARNING)  # it tells of every database that it looks at
+    logging.getLogger("alembic").setLevel(logging.WARNING)  # it logs every database that it opens
     import optuna
 
     optuna.logging.set_verbosity(optuna.logging.WARNING)
@@ -92,7 +88,7 @@ def sweep(
     HydraConfig.instance().set_config(config)  # for ${hydra:...} in the values below
     try:
         space = SearchSpace.of(config, arguments)
-        study_folder = _settle(config)
+        study_folder = _set_name_and_folder(config)
         _check_trials(space, config, hydra_context, check)
         study, publish = _open(space, arguments, config, study_folder)
     except (ConfigError, ValueError, HydraException, OmegaConfBaseException) as error:
@@ -105,13 +101,13 @@ def sweep(
         errors: dict[int, BaseException] = {}
         try:
             returned = launcher.launch(jobs, initial_job_idx=claims[0].number)
-        except Exception as error:  # a config that does not compose, a lost worker: the trials' results say which ones ended
+        except Exception as error:  # e.g. a config that does not compose, or a lost worker; finished trials have results
             log.exception("the launcher failed")
             return {claim.number: error for claim in claims}
         for claim, job in zip(claims, returned, strict=True):
             try:
                 _ = job.return_value
-            except Exception as error:  # a failed job raises what it raised
+            except Exception as error:  # reading the value of a failed job raises the job's error
                 errors[claim.number] = error
         return errors
 
@@ -123,7 +119,7 @@ def sweep(
         log.error("%s", error)
         sys.exit(1)
     except (KeyboardInterrupt, SystemExit) as end:
-        log.warning("stopped; the same command goes on where this one ended")
+        log.warning("stopped; repeat the command to continue the sweep")
         sys.exit(end.code if isinstance(end, SystemExit) else 130)
     best = best_trial(study)
     if best is not None:
@@ -131,8 +127,8 @@ def sweep(
     log.info("table: %s", study.folder / "study" / "table.csv")
 
 
-def _settle(config: DictConfig) -> Path:
-    """Fill in the study's name where the sweep file gives it, and where its trials go; returns their folder."""
+def _set_name_and_folder(config: DictConfig) -> Path:
+    """Set the study's name (by default that of the sweep file) and Hydra's sweep folder; returns the folder of the trials."""
     sweeper = config.hydra.sweeper
     with read_write(config.hydra), open_dict(config.hydra):
         if sweeper.study_name is None:
@@ -147,7 +143,7 @@ def _settle(config: DictConfig) -> Path:
 def _check_trials(
     space: SearchSpace, config: DictConfig, hydra_context: HydraContext, check: Callable[[DictConfig], None]
 ) -> None:
-    """Compose and check trials before any is started: a typo would fail them one by one."""
+    """Compose and check example trials before any trial starts: a typo would make them fail one by one."""
     for values in space.examples():
         trial = hydra_context.config_loader.load_sweep_config(config, space.overrides(values))
         with _hydra_config(trial):
@@ -167,7 +163,7 @@ def _hydra_config(config: DictConfig) -> Iterator[None]:
 
 
 def _open(space: SearchSpace, arguments: Sequence[str], config: DictConfig, folder: Path) -> tuple[Any, Any]:
-    """The study and where it is shown."""
+    """The study, and the object that publishes it."""
     from oar_lightning.sweep.publish import Folder, Mlflow, Store
     from oar_lightning.sweep.storage import SweepStorage
     from oar_lightning.sweep.study import SweepStudy
@@ -175,9 +171,9 @@ def _open(space: SearchSpace, arguments: Sequence[str], config: DictConfig, fold
     plan = _plan(space, config.hydra.sweeper)
     uri = None if config.logger is None else str(config.logger.tracking_uri)
     database = local_database(uri) if uri else None
-    beside = database.parent if database else Path(config.hydra.runtime.cwd)
-    beside.mkdir(parents=True, exist_ok=True)
-    study = SweepStudy(plan, SweepStorage(config.hydra.sweeper.storage or beside / "optuna.db"), folder)
+    database_folder = database.parent if database else Path(config.hydra.runtime.cwd)
+    database_folder.mkdir(parents=True, exist_ok=True)
+    study = SweepStudy(plan, SweepStorage(config.hydra.sweeper.storage or database_folder / "optuna.db"), folder)
     if uri is None:
         return study, Folder()
     location = config.logger.artifact_location or local_artifacts(uri)
@@ -186,7 +182,7 @@ def _open(space: SearchSpace, arguments: Sequence[str], config: DictConfig, fold
 
 
 def _plan(space: SearchSpace, sweeper: DictConfig) -> Any:
-    """The sweeper's settings as a checked plan."""
+    """The checked plan of the sweeper's settings."""
     from optuna.samplers import BaseSampler
 
     from oar_lightning.sweep.plan import Objective, Plan
@@ -208,13 +204,13 @@ def _plan(space: SearchSpace, sweeper: DictConfig) -> Any:
         if grid is not None:
             return grid
         seeded = {} if seed is None else {"seed": draw_seed(int(seed), number, parameter)}
-        made: BaseSampler = instantiate(sweeper.sampler, **seeded)
-        return made
+        new: BaseSampler = instantiate(sweeper.sampler, **seeded)
+        return new
 
     return Plan(
         name=str(sweeper.study_name),
         space=space.space,
-        settings=[line for line in space.fixed if not config_key(line).startswith(NOT_THE_RESULT)],
+        settings=[line for line in space.fixed if not config_key(line).startswith(CHANGEABLE)],
         objectives=[Objective(str(m), d) for m, d in zip(metrics, directions, strict=True)],
         n_trials=min(int(sweeper.n_trials), len(grid)) if grid is not None else int(sweeper.n_trials),
         sampler=sampler,

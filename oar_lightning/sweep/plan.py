@@ -1,4 +1,4 @@
-"""What a sweep is to do, and whether a study in the database is of the same."""
+"""The plan of a sweep, and the check that a study in the database has the same plan."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ from oar_lightning.sweep.trial import Pruning
 
 @dataclass(frozen=True)
 class Objective:
-    """A final metric of the trials and the direction of better: `maximize` or `minimize`."""
+    """A final metric of the trials and its direction: `maximize` or `minimize`."""
 
     metric: str
     direction: str
@@ -26,16 +26,16 @@ class Objective:
 
 @dataclass(frozen=True)
 class Plan:
-    """What a sweep is to do.
+    """The parameters, objectives and number of trials of a sweep.
 
     Args:
-        name: of the study; with `settings`, `space` and `objectives` it must stay the same from start to start.
+        name: of the study. A study of this name must be continued with the same `settings`, `space` and `objectives`.
         space: swept parameter -> distribution.
         settings: the overrides that all trials share.
-        n_trials: trials in all, failed and pruned ones included.
-        max_failure_rate: share of `n_trials` that may fail before the sweep ends.
+        n_trials: number of all trials, failed and pruned ones included.
+        max_failure_rate: fraction of `n_trials` that may fail before the sweep ends.
         sampler: (trial number, parameter) -> the sampler of that draw.
-        describe: sampled values by parameter -> what to show, by config key.
+        describe: sampled values by parameter -> values by config key, for display.
         retry_failed: repeat the failed trials of earlier starts, as new trials.
     """
 
@@ -60,16 +60,12 @@ class Plan:
         if self.n_trials < 1:
             raise ConfigError(f"hydra.sweeper.n_trials must be >= 1, got {self.n_trials}")
         if not 0 <= self.max_failure_rate <= 1:
-            raise ConfigError(f"hydra.sweeper.max_failure_rate is a share and must be in [0, 1], got {self.max_failure_rate}")
+            raise ConfigError(f"hydra.sweeper.max_failure_rate must be in [0, 1], got {self.max_failure_rate}")
         if self.pruning.enabled and len(self.objectives) > 1:
             raise ConfigError("hydra.sweeper.pruning.enabled=true needs a single objective: a median has one direction")
 
     def check_directions(self, storage: BaseStorage) -> None:
-        """Optuna would load a study of other directions without a word.
-
-        Raises:
-            ConfigError: where the study has other directions.
-        """
+        """Raise ConfigError where the study has other directions: Optuna would load it without a warning."""
         now = [o.direction for o in self.objectives]
         for summary in storage.get_all_study_summaries():
             before = [d.name.lower() for d in summary.directions]
@@ -80,10 +76,10 @@ class Plan:
                 )
 
     def check_same(self, study: Study) -> None:
-        """Trials of different settings are not one study; the first start notes them.
+        """Store the plan in a new study; compare it with the stored plan of an existing one.
 
         Raises:
-            ConfigError: names what has changed since.
+            ConfigError: names the differences.
         """
         space = {name: json.loads(distribution_to_json(d)) for name, d in self.space.items()}
         now = {
@@ -96,8 +92,8 @@ class Plan:
             study.set_user_attr("plan", now)
             return
         if changed := [key for key in now if now[key] != before[key]]:
-            what = "; ".join(f"its {key} were {before[key]} and are now {now[key]}" for key in changed)
+            changes = "; ".join(f"its {key} were {before[key]} and are now {now[key]}" for key in changed)
             raise ConfigError(
-                f"study {self.name} was begun differently: {what}; repeat the first command, or begin another study with "
+                f"study {self.name} was begun differently: {changes}; repeat the first command, or begin another study with "
                 "hydra.sweeper.study_name=..."
             )

@@ -1,7 +1,7 @@
-"""Jobs of grids and sweeps run in processes of their own.
+"""Runs each job of a grid or a sweep in its own process.
 
-In one process, seeds, threads, MLflow runs and process groups would pass from job to job, a crash of one would end all,
-and the ranks of a distributed trial would each start the whole sweep again.
+In a single process seeds, threads, MLflow runs and process groups would pass from job to job, the crash of one job would end
+all, and each rank of a distributed trial would start the whole sweep again.
 """
 
 from __future__ import annotations
@@ -32,11 +32,11 @@ from oar_lightning.sweep.trial import (
 log = logging.getLogger(__name__)
 
 GRACE_S = 120.0
-"""How long a job that is told to stop has for its optimizer step and checkpoint."""
+"""Seconds that a job has for its optimizer step and checkpoint after a signal to stop."""
 
 STOP_SIGNALS = (signal.SIGINT, signal.SIGTERM)
-"""A job that ends by one of these was told to stop: it is to go on later. Its exit code is 128 + the signal where it could
-save a checkpoint, the negative signal where it had not begun to train."""
+"""Signals that stop a job which is to be resumed later. Its exit code is 128 + the signal where it saved a checkpoint, the
+negative signal where its training had not begun."""
 
 RANK_VARIABLES = ("LOCAL_RANK", "RANK", "WORLD_SIZE", "NODE_RANK", "MASTER_ADDR", "MASTER_PORT")
 
@@ -44,12 +44,12 @@ RANK_VARIABLES = ("LOCAL_RANK", "RANK", "WORLD_SIZE", "NODE_RANK", "MASTER_ADDR"
 def run_job(arguments: Sequence[str], folder: Path) -> float | None:
     """Run ``python -m oar_lightning`` with these overrides in `folder`; returns its objective.
 
-    Where another process is still at this job (one whose sweep was killed and which is saving its checkpoint), its end is
-    awaited first; a job that has a result is not run again.
+    If another process still runs this job (its sweep was killed and it is saving a checkpoint), that process is awaited first.
+    A trial that has a result is not run again.
 
     Raises:
         RuntimeError: where the job failed; the message has the reason.
-        SystemExit: where the job was told to stop by a signal, with its exit code.
+        SystemExit: where a signal stopped the job, with its exit code.
     """
     is_trial = (folder / TICKET).is_file()
     lock = FileLock(folder / "run.lock")
@@ -79,8 +79,11 @@ def run_job(arguments: Sequence[str], folder: Path) -> float | None:
 
 
 def run_process(command: Sequence[str], environment: Mapping[str, str], descriptor: int) -> int:
-    """Run to the end and return the exit code. The process holds `descriptor` open and knows by its standard input that we
-    live; what ends the waiting (Ctrl-C, SIGTERM made an exception) is passed on to it."""
+    """Run a command to its end; returns the exit code.
+
+    The process inherits `descriptor`, and its standard input stays open as long as this process lives. An exception that
+    interrupts the waiting (Ctrl-C, or SIGTERM turned into SystemExit) stops the process, too.
+    """
     process = subprocess.Popen(
         command, env=dict(environment), stdin=subprocess.PIPE, start_new_session=True, pass_fds=(descriptor,)
     )
@@ -95,7 +98,7 @@ def run_process(command: Sequence[str], environment: Mapping[str, str], descript
 
 
 def _stop(process: subprocess.Popen[bytes]) -> None:
-    """Let it save its checkpoint; a second Ctrl-C, or a job that takes too long, ends it at once with all it started."""
+    """Interrupt a process and wait for its checkpoint. After `GRACE_S`, or a second Ctrl-C, kill it with its children."""
     if process.poll() is not None:
         return
     process.send_signal(signal.SIGINT)
@@ -124,9 +127,9 @@ def quoted(path: Path) -> str:
 
 @contextlib.contextmanager
 def recording_outcome() -> Iterator[Callable[[float | None], None]]:
-    """Around a job's work in its own process: its result, or how it failed, goes to the job's folder.
+    """Write a job's result, or the reason of its failure, to its folder. Used in the job's process, around its work.
 
-    Yields the function to call with what the work returned. Outside of jobs it does nothing.
+    Yields a function to call with the work's return value. Outside of jobs nothing is written.
     """
     folder = job_folder()
     if folder is None or not is_first_rank():
@@ -148,13 +151,13 @@ def recording_outcome() -> Iterator[Callable[[float | None], None]]:
 
 
 def one_line(error: BaseException) -> str:
-    """Kind and first line of an error."""
+    """The class and the first line of an error."""
     lines = str(error).strip().splitlines()
     return f"{type(error).__name__}: {lines[0]}" if lines else type(error).__name__
 
 
 def stop_with_parent() -> None:
-    """Stop a job in an orderly way once the process that started it is gone: nobody would record what it does.
+    """Stop this job with SIGTERM when the process that started it ends, because nobody would record its result.
 
     Outside of jobs it does nothing.
     """

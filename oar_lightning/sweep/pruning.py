@@ -1,4 +1,4 @@
-"""Median pruning, from within a trial's process."""
+"""Median pruning in a trial's process."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ from oar_lightning.sweep.trial import Ticket
 
 
 class MedianJudge:
-    """Reports a trial's intermediate values to its study and compares them with the other trials'."""
+    """Reports a trial's intermediate values to its study, and compares them with those of other trials."""
 
     def __init__(self, ticket: Ticket) -> None:
         settings = ticket.pruning

@@ -1,4 +1,4 @@
-"""A study in MLflow: one parent run, its trials as children, tables and figures as the parent's artifacts."""
+"""Publishes a study in MLflow: one parent run with the trials as children, and tables and figures as artifacts."""
 
 from __future__ import annotations
 
@@ -23,12 +23,12 @@ from oar_lightning.tracking.mlflow_client import connect
 log = logging.getLogger(__name__)
 
 STATUS = {"complete": "FINISHED", "failed": "FAILED", "pruned": "KILLED", "killed": "KILLED"}
-"""trial_state -> status of its MLflow run."""
+"""State of a trial (tag trial_state) -> status of its MLflow run."""
 
 
 @dataclass(frozen=True)
 class Store:
-    """Where the runs go."""
+    """The MLflow store and experiment of the runs."""
 
     tracking_uri: str
     experiment: str
@@ -36,7 +36,7 @@ class Store:
 
 
 class Folder:
-    """Without MLflow: the tables and figures in the study's folder, under ``study/``."""
+    """Publishes without MLflow: writes the tables and figures to ``study/`` in the study's folder."""
 
     parent_run_id: str | None = None
 
@@ -49,17 +49,19 @@ class Folder:
 
 
 class Mlflow:
-    """The parent run of a study, found again by its study's id; `update` may be repeated and changes only what is not so yet.
+    """Publishes to the study's parent run, which is found again by the study's id. A repeated `update` changes only what
+    differs.
 
     Raises:
-        ConfigError: where the tracking server is not there when the sweep starts. Later it may be away: what could not be
-            shown then is shown with the next update, or when the sweep is started again.
+        ConfigError: where the tracking server cannot be reached when the sweep starts. Later it may be away: the next update,
+            or the next start of the sweep, publishes what is missing.
     """
 
     def __init__(self, store: Store, study: SweepStudy, tags: Mapping[str, str]) -> None:
         try:
             self.client = connect(store.tracking_uri)
-            with FileLock(study.storage.path.with_name(".mlflow.lock")):  # processes that start together make one of each
+            # processes that start at the same time must create only one experiment and one parent run
+            with FileLock(study.storage.path.with_name(".mlflow.lock")):
                 self.experiment_id = self._experiment(store)
                 self.parent_run_id: str = self._parent(study, tags)
         except MlflowException as error:
@@ -83,27 +85,27 @@ class Mlflow:
                 self.client.log_artifacts(self.parent_run_id, str(folder))
                 if self.client.get_run(self.parent_run_id).info.status != status:
                     self.client.update_run(self.parent_run_id, status)
-            except (MlflowException, OSError) as error:  # OSError: what an upload of artifacts raises
+            except (MlflowException, OSError) as error:  # an upload of artifacts raises OSError
                 log.warning(
-                    "the study could not be shown in MLflow (%s); the next trial, or the next start of the sweep, "
-                    "makes up for it. Its tables are in %s",
+                    "the study could not be shown in MLflow (%s); it will be after the next trial, or at the next start of "
+                    "the sweep. Its tables are in %s",
                     _first_line(error),
                     folder,
                 )
 
     def _experiment(self, store: Store) -> str:
-        found = self.client.get_experiment_by_name(store.experiment)
-        if found is not None:
-            return str(found.experiment_id)
+        existing = self.client.get_experiment_by_name(store.experiment)
+        if existing is not None:
+            return str(existing.experiment_id)
         return str(self.client.create_experiment(store.experiment, store.artifact_location))
 
     def _parent(self, study: SweepStudy, tags: Mapping[str, str]) -> str:
-        found = self._search(f"tags.kind = 'sweep' and tags.study_id = '{study.identity}'")
-        if found:
-            return str(found[0].info.run_id)
+        existing = self._search(f"tags.kind = 'sweep' and tags.study_id = '{study.identity}'")
+        if existing:
+            return str(existing[0].info.run_id)
         name = study.plan.name
-        own = {"kind": "sweep", "sweep": name, "study_id": study.identity, "study_database": str(study.storage.path)}
-        run = self.client.create_run(self.experiment_id, run_name=name, tags={**tags, **own})
+        study_tags = {"kind": "sweep", "sweep": name, "study_id": study.identity, "study_database": str(study.storage.path)}
+        run = self.client.create_run(self.experiment_id, run_name=name, tags={**tags, **study_tags})
         for key, value in {
             "objectives": " ".join(f"{o.direction} {o.metric}" for o in study.plan.objectives),
             "space": " ".join(f"{k}={v}" for k, v in study.plan.space.items()),
@@ -115,7 +117,7 @@ class Mlflow:
         return list(self.client.search_runs([self.experiment_id], condition, max_results=10_000))
 
     def _children(self, study: SweepStudy) -> None:
-        """State and status of every child as the study has them: of the last attempt of a trial; others were killed."""
+        """Set state and status of every child run: the study's for the last attempt of a trial, killed for earlier ones."""
         trials = {t.number: t for t in study.trials()}
         children = self._search(f"tags.`mlflow.parentRunId` = '{self.parent_run_id}'")
         started = {run.info.run_id: run.info.start_time for run in children}
@@ -125,12 +127,12 @@ class Mlflow:
                 continue
             last = read_run_id(study.trial_folder(trial.number))
             if run.info.run_id != last:
-                # a run that is younger than the last one known may be of an attempt that is just starting
+                # a run younger than the last known one may belong to an attempt that is just starting
                 if last in started and started[run.info.run_id] <= started[last]:
                     self._mark(run, "killed", f"interrupted before its first checkpoint; the trial was repeated in run {last}")
             elif trial.state.is_finished():
                 self._mark(run, STATES[trial.state], trial.user_attrs.get("reason", ""))
-            elif run.info.status == "KILLED":  # an orderly stop; a running one may be at work
+            elif run.info.status == "KILLED":  # stopped by a signal; a RUNNING one may really be running
                 self._mark(run, "killed", "interrupted; the trial goes on when the sweep is started again")
 
     def _mark(self, run: Run, state: str, reason: str) -> None:
@@ -143,7 +145,8 @@ class Mlflow:
             self.client.set_terminated(run_id, STATUS[state])
 
     def _summary(self, study: SweepStudy) -> None:
-        """Counts and, of a single objective, the best value, as the parent's metrics over the number of finished trials."""
+        """Log counts and, for a single objective, the best value as the parent's metrics over the number of finished
+        trials."""
         counted, finished = study.counted(), study.finished()
         for state in (TrialState.COMPLETE, TrialState.FAIL, TrialState.PRUNED):
             count = sum(t.state == state for t in counted)
@@ -164,7 +167,7 @@ def best_trial(study: SweepStudy) -> FrozenTrial | None:
 
 
 def write_files(study: SweepStudy) -> Path:
-    """``table.csv``, ``table.json``, ``times.csv`` and the figures, in ``study/`` of the study's folder."""
+    """Write ``table.csv``, ``table.json``, ``times.csv`` and the figures to ``study/`` in the study's folder; returns it."""
     folder = study.folder / "study"
     folder.mkdir(parents=True, exist_ok=True)
     trials = study.trials()
@@ -174,7 +177,7 @@ def write_files(study: SweepStudy) -> Path:
         (folder / name).write_text(text, encoding="utf-8")
     try:
         draw_figures(study.study, rows, study.plan.objectives, folder)
-    except Exception:  # a night of training is not to end for a figure
+    except Exception:  # a failed figure must not end a long training
         log.exception("a figure of the study could not be drawn; the tables in %s are complete", folder)
     return folder
 

@@ -1,4 +1,4 @@
-"""Samplers whose draws a restart repeats: each depends on the seed, the trial's number and the finished trials alone."""
+"""Samplers with reproducible draws: a draw depends on the seed, the trial's number and the finished trials alone."""
 
 from __future__ import annotations
 
@@ -13,20 +13,21 @@ from optuna.study import Study
 from optuna.trial import FrozenTrial
 
 RETRY_OF = "retry_of"
-"""User attribute of a trial that repeats a failed one: the failed one's number."""
+"""User attribute of a trial that repeats a failed trial: the number of the failed trial."""
 
 
 def draw_seed(seed: int, number: int, parameter: str) -> int:
     """The seed of one parameter of one trial.
 
-    By parameter: a process that died between two of them has left the first one in the study, and a generator that begins
-    anew would give its number to the second.
+    Each parameter has its own seed. A process that dies between two parameters leaves the first one in the study; with one
+    generator for all, a restart would give the first parameter's number to the second.
     """
     return zlib.crc32(f"{seed}/{number}/{parameter}".encode())
 
 
 class GridPoints(BaseSampler):
-    """The points of a grid in order, the first parameter slowest; Optuna's own takes them at random and repeats some."""
+    """A sampler that takes the points of a grid in order, the first parameter slowest. Optuna's own takes them at random and
+    repeats some."""
 
     def __init__(self, choices: Mapping[str, Sequence[Any]]) -> None:
         self.names = list(choices)

@@ -1,4 +1,4 @@
-"""What the trials of a sweep differ in, read from Hydra's overrides."""
+"""The search space of a sweep, read from Hydra's overrides."""
 
 from __future__ import annotations
 
@@ -15,9 +15,10 @@ from oar_lightning.sweep.process import quoted
 
 
 class SearchSpace:
-    """What the trials of a sweep differ in (`space`) and share (`fixed`), from the sweep file and the command line.
+    """The parameters that a sweep varies (`space`) and the overrides that its trials share (`fixed`), from the sweep file and
+    the command line.
 
-    The grid sampler's points are `choice` and `range` sweeps; other samplers take intervals too.
+    The grid sampler takes `choice` and `range` sweeps; other samplers also take intervals.
     """
 
     def __init__(self, overrides: Mapping[str, Override], is_grid: bool) -> None:
@@ -43,17 +44,18 @@ class SearchSpace:
 
     @classmethod
     def of(cls, config: DictConfig, arguments: Sequence[str]) -> SearchSpace:
-        """Of `hydra.sweeper.params` and the command's overrides, which win."""
+        """The search space of `hydra.sweeper.params` and the command's overrides, of which the latter win."""
         sweeper = config.hydra.sweeper
         for key in ("search_space", "custom_search_space"):
             if sweeper[key] is not None:
                 raise ConfigError(f"hydra.sweeper.{key} is not supported; use hydra.sweeper.params")
         lines = [f"{key}={value}" for key, value in (sweeper.params or {}).items()]
-        found: dict[str, Override] = {}
+        by_key: dict[str, Override] = {}
         for override in OverridesParser.create().parse_overrides([*lines, *arguments]):
-            found.pop(config_key(override.get_key_element()), None)
-            found[config_key(override.get_key_element())] = override
-        named = {override.get_key_element(): override for override in found.values()}
+            key = config_key(override.get_key_element())
+            by_key.pop(key, None)  # a later override also takes the later place in the order
+            by_key[key] = override
+        named = {override.get_key_element(): override for override in by_key.values()}
         return cls(named, str(sweeper.sampler._target_).endswith(".GridSampler"))
 
     @property
@@ -62,14 +64,14 @@ class SearchSpace:
         return {name: list(distribution.choices) for name, distribution in self.space.items()}
 
     def overrides(self, values: Mapping[str, Any], folder: Path | None = None) -> list[str]:
-        """A trial's overrides; those of its folder too, where given."""
+        """A trial's overrides, with those that set its folder where one is given."""
         lines = [*self.fixed, *(f"{name}={value}" for name, value in values.items())]
         if folder is not None:
             lines += [f"hydra.sweep.dir={quoted(folder.parent)}", f"hydra.sweep.subdir={folder.name}"]
         return lines
 
     def describe(self, values: Mapping[str, Any]) -> dict[str, Any]:
-        """Sampled values as the config has them, by dotted key."""
+        """Sampled values as in the config, by dotted key."""
         parser = OverridesParser.create()
         shown: dict[str, Any] = {}
         for name, value in values.items():
@@ -77,8 +79,8 @@ class SearchSpace:
         return shown
 
     def examples(self) -> Iterator[dict[str, Any]]:
-        """Points that together have every choice once, and the low end of every interval."""
-        first = {n: d.choices[0] if hasattr(d, "choices") else d.low for n, d in self.space.items()}
+        """Points that together contain every choice and the low end of every interval."""
+        first = {name: d.choices[0] if hasattr(d, "choices") else d.low for name, d in self.space.items()}
         yield first
         for name, distribution in self.space.items():
             for choice in getattr(distribution, "choices", ())[1:]:
@@ -86,7 +88,7 @@ class SearchSpace:
 
 
 def config_key(key: str) -> str:
-    """The key of an override without its sign."""
+    """The key of an override without its `+`, `++` or `~`."""
     return key.lstrip("+~")
 
 

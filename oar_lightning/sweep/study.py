@@ -1,4 +1,4 @@
-"""The study: which trials are missing, who works on which, and how they ended."""
+"""The study of a sweep: its missing trials, their claims by processes, and their results."""
 
 from __future__ import annotations
 
@@ -23,14 +23,14 @@ from oar_lightning.sweep.trial import Result, Ticket, read_result, write_ticket
 
 IDENTITY = "study.json"
 
-# trials of a study whose distributions optuna has renamed since; they are what hydra-optuna-sweeper makes
+# hydra-optuna-sweeper makes distributions that optuna has renamed since
 warnings.filterwarnings("ignore", category=FutureWarning, module="optuna")
 warnings.filterwarnings("ignore", category=optuna.exceptions.ExperimentalWarning)
 
 
 @dataclass(frozen=True)
 class Claim:
-    """A trial that this process works on, as long as it holds the lock."""
+    """A trial that this process works on while it holds the lock."""
 
     number: int
     values: Mapping[str, Any]
@@ -42,8 +42,8 @@ class Claim:
 class SweepStudy:
     """An Optuna study and its folder of trials, shared by any number of processes on one machine.
 
-    A trial is RUNNING from its claim to its record. Its `claim.lock` is held for that time, so that a RUNNING trial whose lock
-    is free belongs to a process that died: it is claimed again, with the same number, parameters and folder.
+    A trial is RUNNING from its claim to its record, and its `claim.lock` is held for that time. A RUNNING trial whose lock is
+    free thus belongs to a process that died: it is claimed again, with the same number, parameters and folder.
     """
 
     def __init__(self, plan: Plan, storage: SweepStorage, folder: Path) -> None:
@@ -65,10 +65,10 @@ class SweepStudy:
                 self._retry_failed()
 
     def claim(self) -> Claim | None:
-        """The next trial to run: one that its process left unfinished, else a new one; None where all have been begun."""
+        """The next trial to run: one that a dead process left unfinished, else a new one; None where all have been begun."""
         with self._lock:
             for trial in self.trials():
-                if not trial.state.is_finished() and (lock := self._take(trial)) is not None:
+                if not trial.state.is_finished() and (lock := self.take_over(trial)) is not None:
                     return self._claimed(trial.number, trial._trial_id, lock)
             if len(self.counted()) >= self.plan.n_trials:
                 return None
@@ -79,11 +79,11 @@ class SweepStudy:
             return self._claimed(number, self.storage.create_new_trial(self.study._study_id), lock)
 
     def record(self, claim: Claim, result: Result, attributes: Mapping[str, Any]) -> None:
-        """Write how a claimed trial ended; its parameters are then done for good."""
+        """Write a claimed trial's result to the study; the trial is then final."""
         result = self.judged(result)
         trial_id = self._trial_id(claim.number)
-        noted = {**attributes, "metrics": dict(result.metrics), "reason": result.reason}
-        for key, value in noted.items():
+        stored = {**attributes, "metrics": dict(result.metrics), "reason": result.reason}
+        for key, value in stored.items():
             self.storage.set_trial_user_attr(trial_id, key, value)
         state = {"complete": TrialState.COMPLETE, "failed": TrialState.FAIL, "pruned": TrialState.PRUNED}[result.state]
         values = [result.metrics[o.metric] for o in self.plan.objectives] if result.state == "complete" else None
@@ -92,7 +92,7 @@ class SweepStudy:
         claim.lock.release()
 
     def judged(self, result: Result) -> Result:
-        """A complete result without usable objectives is a failed one."""
+        """The result, turned into a failed one where it is complete but has no usable objectives."""
         if result.state != "complete":
             return result
         for objective in self.plan.objectives:
@@ -106,11 +106,11 @@ class SweepStudy:
         return result
 
     def trials(self) -> list[FrozenTrial]:
-        """All trials by number."""
+        """All trials, sorted by number."""
         return sorted(self.study.get_trials(deepcopy=False), key=lambda t: t.number)
 
     def counted(self) -> list[FrozenTrial]:
-        """The trials without those that a retry replaces."""
+        """All trials but those that a retry has replaced."""
         trials = self.trials()
         replaced = {t.user_attrs[RETRY_OF] for t in trials if RETRY_OF in t.user_attrs}
         return [t for t in trials if t.number not in replaced]
@@ -130,7 +130,7 @@ class SweepStudy:
         reasons = "; ".join(f"trial {t.number}: {t.user_attrs.get('reason')}" for t in failed[-3:])
         return (
             f"{len(failed)} of {self.plan.n_trials} trials failed, more than hydra.sweeper.max_failure_rate="
-            f"{self.plan.max_failure_rate} allows ({reasons}); mend the cause and start again with "
+            f"{self.plan.max_failure_rate} allows ({reasons}); remove the cause and start again with "
             "hydra.sweeper.retry_failed=true, or raise the rate"
         )
 
@@ -142,12 +142,12 @@ class SweepStudy:
     def _trial_lock(self, number: int) -> FileLock:
         return FileLock(self.trial_folder(number) / "claim.lock")
 
-    def _take(self, trial: FrozenTrial) -> FileLock | None:
-        """The lock of an unfinished trial that nobody works on."""
+    def take_over(self, trial: FrozenTrial) -> FileLock | None:
+        """The acquired lock of an unfinished trial that no process works on; None for any other trial."""
         lock = self._trial_lock(trial.number)
         if not lock.acquire(wait=False):
             return None
-        if self.storage.get_trial(trial._trial_id).state.is_finished():  # recorded since it was listed
+        if self.storage.get_trial(trial._trial_id).state.is_finished():  # recorded after it was listed
             lock.release()
             return None
         return lock
@@ -170,7 +170,7 @@ class SweepStudy:
         return Claim(number, values, swept, self.trial_folder(number), lock)
 
     def hand_out(self, claim: Claim, parent_run_id: str | None) -> None:
-        """Write the ticket of a trial that is about to start, once more where it starts again."""
+        """Write the ticket of a trial that is about to start, or to start again."""
         trial_id = self._trial_id(claim.number)
         attempt = self.storage.get_trial(trial_id).user_attrs.get("attempts", 0) + 1
         self.storage.set_trial_user_attr(trial_id, "attempts", attempt)
@@ -181,13 +181,13 @@ class SweepStudy:
 
     @staticmethod
     def result(claim: Claim) -> Result | None:
-        """What a claimed trial left: it may have ended by itself while its sweep was dead."""
+        """The result in a claimed trial's folder, if any: the trial may have ended after its sweep had died."""
         return read_result(claim.folder)
 
     # -- opening -----------------------------------------------------------------------------------------------------
 
     def _identify(self) -> str:
-        """The study's own id, in the database and in the folder: the two must belong together."""
+        """The study's id, which must be the same in the database and in the folder."""
         path = self.folder / IDENTITY
         in_folder = json.loads(path.read_text(encoding="utf-8"))["id"] if path.is_file() else None
         in_study = self.study.user_attrs.get("id")
@@ -196,7 +196,7 @@ class SweepStudy:
             path.write_text(json.dumps({"id": in_study, "study": self.plan.name}), encoding="utf-8")
             self.study.set_user_attr("id", in_study)
         elif in_study is None and in_folder is not None and not any(self.folder.glob("trial_*/ticket.json")):
-            in_study = in_folder  # killed between the two lines above
+            in_study = in_folder  # a process was killed between writing the file and the attribute
             self.study.set_user_attr("id", in_study)
         if in_study != in_folder:
             raise ConfigError(

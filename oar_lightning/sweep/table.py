@@ -1,4 +1,4 @@
-"""A study as tables: what was found, which a repetition with the same seeds gives again, and what was measured with a clock."""
+"""Tables of a study: results, which a repetition with the same seeds reproduces, and measured times."""
 
 from __future__ import annotations
 
@@ -26,8 +26,8 @@ Row = dict[str, Any]
 
 
 def results_table(trials: Sequence[FrozenTrial], objectives: Sequence[str]) -> list[Row]:
-    """One row a trial: number, state, swept parameters, objectives, interval, reason. Nothing in it depends on when it ran,
-    unless an objective does."""
+    """One row a trial: number, state, swept parameters, objectives, interval, reason. It holds no times, unless an objective is
+    one."""
     names = list(dict.fromkeys([*INTERVAL, *objectives]))
     retries = {RETRY_OF} if any(RETRY_OF in trial.user_attrs for trial in trials) else set()
     rows = []
@@ -40,7 +40,7 @@ def results_table(trials: Sequence[FrozenTrial], objectives: Sequence[str]) -> l
 
 
 def times_table(trials: Sequence[FrozenTrial]) -> list[Row]:
-    """One row a trial: starts, seconds of the fit and of each phase, and its MLflow run."""
+    """One row a trial: number of starts, seconds of the fit and of each phase, and the id of its MLflow run."""
     rows = []
     for trial in trials:
         metrics = trial.user_attrs.get("metrics", {})
@@ -64,6 +64,6 @@ def as_csv(rows: Sequence[Row]) -> str:
 
 
 def as_json(rows: Sequence[Row]) -> str:
-    """In the form that the MLflow UI shows as a table."""
+    """JSON that the MLflow UI shows as a table."""
     names = columns(rows)
     return json.dumps({"columns": names, "data": [[row.get(name) for name in names] for row in rows]}, ensure_ascii=False)

@@ -1,7 +1,7 @@
-"""What a trial and its sweep tell each other: small files in the trial's folder, so that it works with any launcher.
+"""The files by which a trial and its sweep communicate, in the trial's folder, so that any launcher works.
 
 The sweep writes ``ticket.json`` before a trial starts. The trial writes ``run.json`` (its MLflow run) when it starts and
-``result.json`` when it ends by itself; without a result it was interrupted.
+``result.json`` when it ends by itself. A trial without a result was interrupted.
 """
 
 from __future__ import annotations
@@ -39,7 +39,7 @@ class Pruning:
 
 @dataclass(frozen=True)
 class Ticket:
-    """What a trial knows of its sweep. `attempt` counts its starts from 1; `storage` is the study's database."""
+    """A trial's information about its sweep. `attempt` counts the trial's starts from 1; `storage` is the study's database."""
 
     sweep: str
     number: int
@@ -63,7 +63,7 @@ class Ticket:
 
 @dataclass(frozen=True)
 class Result:
-    """How a job ended. `metrics` has the final ones of a complete job, `objective` among them where the task has one."""
+    """The result of a job. `metrics`: the final metrics of a complete job, with `objective` where the task has one."""
 
     state: State
     metrics: Mapping[str, float] = field(default_factory=dict)
@@ -71,21 +71,21 @@ class Result:
 
 
 class Diverged(RuntimeError):
-    """Training that cannot come to anything: NaN or collapse. The message has the step and the remedy."""
+    """Raised for training that cannot succeed: NaN or collapse. The message has the step and the remedy."""
 
 
 class Pruned(Exception):
-    """A trial that its sweep has given up. The message has the step and the numbers."""
+    """Raised in a trial that its sweep prunes. The message has the step and the numbers."""
 
 
 def job_folder() -> Path | None:
-    """The folder of the job that this process is, None outside grids and sweeps."""
+    """The folder of the job that this process runs; None outside grids and sweeps."""
     folder = os.environ.get(FOLDER_VARIABLE)
     return Path(folder) if folder else None
 
 
 def current_ticket() -> Ticket | None:
-    """The ticket of the trial that this process is, None for a plain job of a grid and outside of jobs."""
+    """The ticket of the trial that this process runs; None for a job of a grid and outside of jobs."""
     folder = job_folder()
     return read_ticket(folder) if folder else None
 
@@ -126,8 +126,8 @@ def _read(path: Path) -> Any:
 
 
 def _write(path: Path, content: Any) -> None:
-    """All or nothing: a kill leaves the former file."""
+    """Write atomically: a kill leaves the former file."""
     path.parent.mkdir(parents=True, exist_ok=True)
-    aside = path.with_name(f".{path.name}.{os.getpid()}")
-    aside.write_text(json.dumps(content, default=str), encoding="utf-8")
-    os.replace(aside, path)
+    temporary = path.with_name(f".{path.name}.{os.getpid()}")
+    temporary.write_text(json.dumps(content, default=str), encoding="utf-8")
+    os.replace(temporary, path)

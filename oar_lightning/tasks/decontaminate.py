@@ -12,10 +12,10 @@ from rich.table import Table
 
 from oar_lightning.common.config_check import ConfigError
 from oar_lightning.common.outputs import output_path
-from oar_lightning.data.decontamination import EXACT, OVERLAP, Report, report
+from oar_lightning.data.decontamination import EXACT, OVERLAP, ContaminationReport, find_contamination
 from oar_lightning.data.stream import ProblemSource, is_endless
 from oar_lightning.types import MathProblem
-from oar_lightning.wiring.data import build_benchmarks, build_train, whole_benchmarks
+from oar_lightning.wiring.data import build_eval_sets, build_train, whole_eval_sets
 
 
 def prepare(cfg: DictConfig) -> Callable[[], float | None]:
@@ -30,19 +30,19 @@ def prepare(cfg: DictConfig) -> Callable[[], float | None]:
             f"task=decontaminate reads all training problems once, and those of data={cfg.data.name} have no end; "
             "choose a finite set, e.g. data=math"
         )
-    sources = build_benchmarks(cfg)
+    sources = build_eval_sets(cfg)
     if not sources:
         raise ConfigError("data.evaluation names no benchmark to compare with; e.g. data/evaluation=[math500,aime24]")
-    benchmarks = whole_benchmarks(sources, cfg.evaluation.problems)
+    eval_sets = whole_eval_sets(sources, cfg.evaluation.problems)
     output = output_path(cfg.decontaminate.output, "decontaminate.output")
     if output is not None and output.is_dir():
         raise ConfigError(f"decontaminate.output={output} is a folder; give a file, e.g. decontaminate.output=overlap.json")
-    return lambda: compare(train, benchmarks, output)
+    return lambda: compare(train, eval_sets, output)
 
 
-def compare(train: ProblemSource, benchmarks: dict[str, list[MathProblem]], output: Path | None) -> float:
+def compare(train: ProblemSource, eval_sets: dict[str, list[MathProblem]], output: Path | None) -> float:
     """Compare, print the table, write the file; returns how many training problems are in an evaluation set."""
-    found = report(train, benchmarks)
+    found = find_contamination(train, eval_sets)
     console = Console()
     console.print(table(found))
     console.print(
@@ -56,24 +56,24 @@ def compare(train: ProblemSource, benchmarks: dict[str, list[MathProblem]], outp
     return float(found.contaminated)
 
 
-def table(found: Report) -> Table:
+def table(found: ContaminationReport) -> Table:
     rows = Table(title="training problems that are in an evaluation set")
     rows.add_column("benchmark")
     for heading in ("its problems", f"same text ({EXACT})", f"share a {OVERLAP}"):
         rows.add_column(heading, justify="right")
-    for name, size in found.benchmarks.items():
+    for name, size in found.eval_sets.items():
         rows.add_row(name, str(size), str(found.count(name, EXACT)), str(found.count(name, OVERLAP)))
     return rows
 
 
-def as_json(found: Report) -> dict[str, object]:
+def as_json(found: ContaminationReport) -> dict[str, object]:
     """Counts per benchmark, and each (training problem, benchmark, its problem, kind)."""
     return {
         "train_problems": found.train_problems,
         "contaminated": found.contaminated,
         "benchmarks": {
             name: {"problems": size, EXACT: found.count(name, EXACT), OVERLAP: found.count(name, OVERLAP)}
-            for name, size in found.benchmarks.items()
+            for name, size in found.eval_sets.items()
         },
-        "findings": [finding._asdict() for finding in found.findings],
+        "findings": [{"train": f.train, "benchmark": f.eval_set, "problem": f.problem, "kind": f.kind} for f in found.findings],
     }

@@ -16,7 +16,7 @@ from rich.console import Console
 from rich.table import Table
 
 from oar_lightning.common.config_check import ConfigError
-from oar_lightning.data.stream import benchmark_problems
+from oar_lightning.data.stream import eval_set_problems
 from oar_lightning.evaluation.evaluate import EvaluationConfig, evaluate
 from oar_lightning.evaluation.folder import EvaluationFolder, newest_folder
 from oar_lightning.evaluation.metrics import evaluation_metrics
@@ -27,7 +27,7 @@ from oar_lightning.tracking.tracker import Tracker
 from oar_lightning.training.callbacks.progress import accuracy_names, counted_progress, percent
 from oar_lightning.types import MathProblem
 from oar_lightning.wiring.config import plain
-from oar_lightning.wiring.data import build_benchmarks
+from oar_lightning.wiring.data import build_eval_sets
 from oar_lightning.wiring.device import choose_device, mixed_precision, seed_everything, set_threads
 from oar_lightning.wiring.policy import build_stage, load_policy
 from oar_lightning.wiring.run import build_logger
@@ -43,7 +43,7 @@ class Job:
 
     policy: Policy
     stage: RolloutStage
-    benchmarks: Mapping[str, list[MathProblem]]
+    eval_sets: Mapping[str, list[MathProblem]]
     kept: Mapping[str, list[ProblemResult]]
     sampling: SamplingConfig
     config: EvaluationConfig
@@ -75,19 +75,19 @@ def prepare(cfg: DictConfig) -> Callable[[], float | None]:
         folder = newest_folder(Path(cfg.output_root).resolve() / str(cfg.name) / f"seed{cfg.seed}")
         folder.check(plain(cfg))
     logger = build_logger(cfg, folder.path, folder.run_id, resume=cfg.resume)
-    sources = build_benchmarks(cfg)
-    benchmarks = {name: benchmark_problems(source, config.problems, name) for name, source in sources.items()}
-    kept = {name: kept_results(folder, name, problems) for name, problems in benchmarks.items()}
+    sources = build_eval_sets(cfg)
+    eval_sets = {name: eval_set_problems(source, config.problems, name) for name, source in sources.items()}
+    kept = {name: kept_results(folder, name, problems) for name, problems in eval_sets.items()}
     set_threads(cfg.num_threads)
     seed_everything(cfg.seed)
     device = choose_device(str(cfg.trainer.accelerator))
     policy = load_policy(spec, str(cfg.task), device)
     prompt = instantiate(cfg.data.prompt, tokenizer=policy.tokenizer)
-    prompt.render(next(iter(benchmarks.values()))[0])  # a missing chat template fails here, before long work
+    prompt.render(next(iter(eval_sets.values()))[0])  # a missing chat template fails here, before long work
     job = Job(
         policy=policy,
         stage=build_stage(policy, prompt, answer, rewards, engine),
-        benchmarks=benchmarks,
+        eval_sets=eval_sets,
         kept=kept,
         sampling=sampling,
         config=config,
@@ -101,7 +101,7 @@ def prepare(cfg: DictConfig) -> Callable[[], float | None]:
 
 
 def run(cfg: DictConfig, job: Job) -> float:
-    """Evaluate all benchmarks, log and print; returns the first one's sampled accuracy."""
+    """Evaluate all sets, log and print. Returns the sampled accuracy on the first set."""
     tracker = job.tracker
     if cfg.resume:
         log.info("continuing %s", job.folder.path)
@@ -113,7 +113,7 @@ def run(cfg: DictConfig, job: Job) -> float:
     log.info("run folder: %s", job.folder.path)
     metrics: dict[str, dict[str, float]] = {}
     try:
-        for name in job.benchmarks:
+        for name in job.eval_sets:
             results = evaluate_benchmark(job, name)
             metrics[name] = evaluation_metrics(results)
             log_benchmark(tracker, name, results, metrics[name])
@@ -147,7 +147,7 @@ def kept_results(folder: EvaluationFolder, benchmark: str, problems: Sequence[Ma
 
 def evaluate_benchmark(job: Job, name: str) -> list[ProblemResult]:
     """Results of all problems of a benchmark: those of an earlier run, and the rest, written out as they come."""
-    problems, results, file = job.benchmarks[name], list(job.kept[name]), job.folder.results(name)
+    problems, results, file = job.eval_sets[name], list(job.kept[name]), job.folder.results(name)
     if results:
         log.info("%s: %d of %d problems were evaluated before", name, len(results), len(problems))
     with (
@@ -172,7 +172,7 @@ def log_benchmark(tracker: Tracker, name: str, results: list[ProblemResult], met
 
 def report(cfg: DictConfig, job: Job, metrics: Mapping[str, dict[str, float]]) -> None:
     console = Console()
-    console.print(accuracy_table(metrics, {name: len(problems) for name, problems in job.benchmarks.items()}))
+    console.print(accuracy_table(metrics, {name: len(problems) for name, problems in job.eval_sets.items()}))
     levels = level_table(metrics)
     if levels.row_count:
         console.print(levels)

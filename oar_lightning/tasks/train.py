@@ -141,7 +141,7 @@ def finish(cfg: DictConfig, job: Run, run_dir: Path) -> float | None:
 def final_metrics(job: Run) -> dict[str, float]:
     """What runs are compared by: the first benchmark's sampled accuracy with its interval, and the seconds it took."""
     evaluation = job.evaluation
-    last = evaluation.first_and_last(next(iter(evaluation.benchmarks)))[1]
+    last = evaluation.first_and_last(next(iter(evaluation.eval_sets)))[1]
     name = evaluation.accuracy
     found = {"objective": last[name], "objective_low": last[f"{name}_low"], "objective_high": last[f"{name}_high"]}
     return found | job.seconds.totals()
@@ -149,7 +149,7 @@ def final_metrics(job: Run) -> dict[str, float]:
 
 def report(cfg: DictConfig, job: Run, folder: Path) -> None:
     """Print accuracies before and after and how to see more."""
-    names = list(job.evaluation.benchmarks)
+    names = list(job.evaluation.eval_sets)
     table = before_after_table({name: job.evaluation.first_and_last(name) for name in names})
     if job.trainer.is_global_zero:
         console = Console()

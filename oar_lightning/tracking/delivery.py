@@ -1,8 +1,8 @@
-"""Delivers a run's journal to MLflow: everything, in order, and without harm if part of it is delivered again.
+"""Delivers a run's journal to MLflow, completely and in order; delivering a record twice changes nothing.
 
-Metrics carry the time at which they were recorded, and MLflow's databases keep a point of the same key, step, time and value
-once; parameters, tags, artifacts and the status are set to what they are set to. So a crash between delivering a record and
-noting it costs a repetition that changes nothing. The run itself is found again by the tag `journal`.
+Metrics carry the time at which they were recorded, and MLflow's databases keep only one point of the same key, step, time and
+value. Parameters, tags, artifacts and the status are set, not added. A crash after a delivery that was not yet saved in the
+state thus repeats the delivery without harm. The MLflow run is found again by its tag `journal`.
 """
 
 from __future__ import annotations
@@ -34,14 +34,14 @@ MAX_PARAM_CHARACTERS = 6000
 
 
 class Refused(Exception):
-    """A record that no repetition will deliver."""
+    """Raised for a record that can never be delivered."""
 
 
 class Delivery:
-    """Delivers the journal in `folder`, whose parent is the run's folder; `tracking_uri` replaces the one recorded.
+    """Delivers the journal in `folder`, whose parent is the run's folder; `tracking_uri` replaces the recorded one.
 
-    Its first record names the run: ``tracking_uri``, ``experiment``, ``artifact_location``, ``run_name``, ``tags``, and
-    ``run_id`` where it goes on with a run made elsewhere.
+    The first record describes the run: ``tracking_uri``, ``experiment``, ``artifact_location``, ``run_name``, ``tags``, and
+    ``run_id`` (None unless the journal continues an existing run).
 
     Raises:
         ValueError: for a journal without that record.
@@ -71,53 +71,53 @@ class Delivery:
         return self._client
 
     def open_run(self) -> str:
-        """The MLflow run's id; the run is made where it is not there yet.
+        """The MLflow run's id; the run is created where it does not exist yet.
 
         Raises:
-            Exception: what MLflow's client raises where the store is away or the run is not in it.
+            Exception: any error of MLflow's client, e.g. where the store cannot be reached or does not have the run.
         """
         run_id = self.state.run_id
         if run_id is None:
             run_id = self._find_or_create()
-            self._note(dataclasses.replace(self.state, run_id=run_id))
+            self._save_state(dataclasses.replace(self.state, run_id=run_id))
         return str(self.client.get_run(run_id).info.run_id)
 
     def deliver(self) -> int:
-        """Deliver what has been recorded and return how many records that was.
+        """Deliver all records that are not delivered yet; returns their number.
 
         Raises:
-            Exception: what MLflow's client raises where the store is away; all records up to there are delivered.
+            Exception: any error of MLflow's client, e.g. where the store cannot be reached; earlier records are delivered.
         """
         delivered = 0
         for records, end in batches(read_records(self.folder / JOURNAL, self.state.position)):
             run_id = self.state.run_id or self.open_run()
             self._deliver_or_refuse(run_id, records)
-            self._note(State(end.records, end.bytes, run_id))
+            self._save_state(State(end.records, end.bytes, run_id))
             delivered += len(records)
         return delivered
 
-    def _note(self, state: State) -> None:
+    def _save_state(self, state: State) -> None:
         self.state = state
         state.save(self.folder)
 
     def left(self) -> int:
-        """How many records are not delivered yet."""
+        """Number of records that are not delivered yet."""
         return undelivered(self.folder)
 
     def refused(self) -> int:
-        """How many records MLflow has refused."""
+        """Number of records that MLflow has refused."""
         path = self.folder / REFUSED
         return len(path.read_bytes().splitlines()) if path.exists() else 0
 
     def _find_or_create(self) -> str:
-        """The id of the journal's run, which may have been made by a delivery that could not note it."""
+        """The id of the journal's run; an earlier delivery may have created it without saving its id."""
         run, client = self.run, self.client
         if run["run_id"] is not None:
             return str(run["run_id"])
         experiment = self._experiment_id(run["experiment"], run["artifact_location"])
-        found = client.search_runs([experiment], f"tags.{JOURNAL_TAG} = '{run['tags'][JOURNAL_TAG]}'", ViewType.ALL)
-        if found:
-            return str(found[0].info.run_id)
+        existing = client.search_runs([experiment], f"tags.{JOURNAL_TAG} = '{run['tags'][JOURNAL_TAG]}'", ViewType.ALL)
+        if existing:
+            return str(existing[0].info.run_id)
         return str(client.create_run(experiment, run["time"], run["tags"], run["run_name"]).info.run_id)
 
     def _experiment_id(self, name: str, artifact_location: str | None) -> str:
@@ -131,7 +131,7 @@ class Delivery:
             return str(self.client.get_experiment_by_name(name).experiment_id)
 
     def _deliver_or_refuse(self, run_id: str, records: list[Record]) -> None:
-        """Deliver a batch; what MLflow will never take goes to ``refused.jsonl`` and does not block the rest."""
+        """Deliver a batch. A record that MLflow will never accept goes to ``refused.jsonl`` and does not block the rest."""
         try:
             if records[0]["kind"] == "metrics":
                 self._metrics(run_id, records)
@@ -140,8 +140,8 @@ class Delivery:
         except (Refused, MlflowException) as error:
             if not self._is_final(error, run_id):
                 raise
-            if smaller := parts(records):
-                for record in smaller:
+            if parts := divided(records):
+                for record in parts:
                     self._deliver_or_refuse(run_id, [record])
                 return
             log.warning("MLflow refuses record %d (%s), kept in %s: %s", records[0]["n"], records[0]["kind"], REFUSED, error)
@@ -149,7 +149,7 @@ class Delivery:
                 file.write(json.dumps({"reason": str(error), "record": records[0]}, ensure_ascii=False) + "\n")
 
     def _is_final(self, error: Exception, run_id: str) -> bool:
-        """Whether the record is at fault. A deleted run, which MLflow reports alike, may be restored."""
+        """Whether the record is at fault. MLflow reports a deleted run by the same error, but it may be restored."""
         if isinstance(error, MlflowException):
             bad = error.error_code in ("INVALID_PARAMETER_VALUE", "BAD_REQUEST")
             return bad and self.client.get_run(run_id).info.lifecycle_stage == "active"
@@ -195,22 +195,23 @@ class Delivery:
 
 
 def batches(records: Iterable[tuple[Record, Position]]) -> Iterator[tuple[list[Record], Position]]:
-    """Records that travel together, with the position after them: neighbouring metrics up to MLflow's limit, others alone."""
+    """Records that are sent in one request, with the position after them: neighbouring metrics up to MLflow's limit, any
+    other record alone."""
     batch: list[Record] = []
     end, size = Position(), 0
-    for record, place in records:
+    for record, position in records:
         count = len(record["values"]) if record["kind"] == "metrics" else MAX_METRICS
         if batch and size + count > MAX_METRICS:
             yield batch, end
             batch, size = [], 0
         batch.append(record)
-        end, size = place, size + count
+        end, size = position, size + count
     if batch:
         yield batch, end
 
 
-def parts(records: list[Record]) -> list[Record]:
-    """A batch as single records, a record as one for each of its values; nothing where there is nothing to divide."""
+def divided(records: list[Record]) -> list[Record]:
+    """A batch as its single records, a single record as one record for each of its values; [] where it has at most one."""
     if len(records) > 1:
         return records
     values = records[0].get("values", {})

@@ -1,7 +1,8 @@
-"""The points of a metric that count: a run that was killed and resumed has logged some steps twice.
+"""Reads a metric's history from MLflow without superseded points.
 
-MLflow keeps both. Each resumption leaves a tag ``resumed.<time in ms>`` with the step it went on from; what was logged before
-that time for later steps belongs to work that was thrown away.
+A run that was killed and resumed has logged some steps twice, and MLflow keeps both. Each resumption sets a tag
+``resumed.<time in ms>`` to the step from which it continued: points of later steps that were logged before that time are
+superseded.
 """
 
 from __future__ import annotations
@@ -13,7 +14,7 @@ PREFIX = "resumed."
 
 
 class Point(Protocol):
-    """What an MLflow ``Metric`` has."""
+    """The fields of an MLflow ``Metric`` that are read here."""
 
     @property
     def step(self) -> int: ...
@@ -27,22 +28,25 @@ P = TypeVar("P", bound=Point)
 
 
 class Resumption(NamedTuple):
+    """A time at which a run was resumed, and the step from which it continued."""
+
     time: int
     """Milliseconds since 1970."""
     step: int
     """The last step that was kept; -1: none."""
 
     def tag(self) -> dict[str, str]:
+        """The MLflow tag that records the resumption."""
         return {f"{PREFIX}{self.time}": str(self.step)}
 
 
 def resumptions(tags: Mapping[str, str]) -> list[Resumption]:
-    """The resumptions that a run's tags tell of, in order."""
+    """The resumptions in a run's tags, by time."""
     return sorted(Resumption(int(k.removeprefix(PREFIX)), int(v)) for k, v in tags.items() if k.startswith(PREFIX))
 
 
 def current_points(points: Iterable[P], resumed: Sequence[Resumption]) -> list[P]:
-    """Points by step and time, without the superseded ones and without exact repetitions."""
+    """The points sorted by step and time, without superseded points and exact repetitions."""
     kept: dict[tuple[int, int, str], P] = {}
     for point in points:
         if not any(point.timestamp < at.time and point.step > at.step for at in resumed):
@@ -51,6 +55,6 @@ def current_points(points: Iterable[P], resumed: Sequence[Resumption]) -> list[P
 
 
 def metric_history(client: Any, run_id: str, key: str, tags: Mapping[str, str] | None = None) -> list[Any]:
-    """The points of a metric that count. `client`: an ``MlflowClient``; `tags`: the run's, where they are at hand already."""
+    """The current points of a metric. `client`: an ``MlflowClient``; `tags`: the run's tags, read where they are None."""
     tags = client.get_run(run_id).data.tags if tags is None else tags
     return current_points(client.get_metric_history(run_id, key), resumptions(tags))

@@ -1,8 +1,8 @@
-"""An append-only journal of numbered records, and how much of it has been delivered.
+"""An append-only journal of numbered records, and the state of its delivery.
 
-``journal.jsonl`` holds one JSON object a line; a record is there once its line break is. Nothing is forced to the disk: the
-journal survives the death of the process at any moment, not a power failure. ``state.json`` only remembers how far delivery
-got. It is lost without harm, because delivering a record twice changes nothing.
+``journal.jsonl`` holds one JSON object a line; a record counts once its line break is written. There is no fsync: the journal
+survives the death of the process at any moment, but not a power failure. ``state.json`` stores how many records are
+delivered. Losing it does no harm, because delivering a record twice changes nothing.
 """
 
 from __future__ import annotations
@@ -23,12 +23,12 @@ JOURNAL, STATE = "journal.jsonl", "state.json"
 
 
 class JournalInUse(RuntimeError):
-    """Another process, or another logger of this one, writes or delivers the journal."""
+    """Raised where another process, or another logger of this process, writes or delivers the journal."""
 
 
 @dataclass(frozen=True)
 class Position:
-    """A place between two records: how many come before it, and how many bytes they take."""
+    """A position between two records: the number of records before it, and their bytes."""
 
     records: int = 0
     bytes: int = 0
@@ -53,16 +53,16 @@ class Journal:
         self._lock = threading.Lock()
         self.end = Position()
         self.earliest = 0
-        """The time in ms that the next record bears at least; after a reopening, later than all before."""
+        """Lower bound, in ms, on the time of the next record; after reopening it is later than all earlier times."""
         for record, end in read_records(self.path):
             self.end, self.earliest = end, record["time"] + 1
-        os.ftruncate(self._file, self.end.bytes)  # a torn last line, which was never acknowledged
+        os.ftruncate(self._file, self.end.bytes)  # drop an unfinished last line, whose `append` never returned
 
     def append(self, kind: str, **content: Any) -> int:
-        """Write one record, which is there when this returns; gives its time in ms, which never goes back.
+        """Write one record and return its time in ms; times never decrease. The record is in the file on return.
 
         Raises:
-            OSError: where it cannot be written, e.g. on a full disk; the journal is as it was then.
+            OSError: where it cannot be written, e.g. on a full disk; the journal is then unchanged.
         """
         with self._lock:
             time_ms = max(int(time.time() * 1000), self.earliest)
@@ -78,7 +78,7 @@ class Journal:
             return time_ms
 
     def close(self) -> None:
-        """Give the journal free; closing twice is fine."""
+        """Close the file and release the journal; closing twice is allowed."""
         if self._file >= 0:
             os.close(self._file)
             self._file = -1
@@ -90,12 +90,12 @@ def _write_all(file: int, data: bytes) -> None:
 
 
 def read_records(path: Path, start: Position = Position()) -> Iterator[tuple[Record, Position]]:
-    """Each whole record from `start` on, with the position after it. An unfinished last line is left alone.
+    """Each complete record from `start` on, with the position after it. An unfinished last line is ignored.
 
     Raises:
-        ValueError: for a line that is no record, or not the one that should stand there.
+        ValueError: for a line that is not JSON, or a record whose number does not fit its line.
     """
-    place = start
+    position = start
     with path.open("rb") as file:
         file.seek(start.bytes)
         for line in file:
@@ -104,16 +104,16 @@ def read_records(path: Path, start: Position = Position()) -> Iterator[tuple[Rec
             try:
                 record = json.loads(line)
             except ValueError as error:
-                raise ValueError(f"{path}:{place.records + 1} is not JSON ({error})") from error
-            if record["n"] != place.records:
-                raise ValueError(f"{path}:{place.records + 1} holds record {record['n']}; lines were lost or repeated")
-            place = Position(place.records + 1, place.bytes + len(line))
-            yield record, place
+                raise ValueError(f"{path}:{position.records + 1} is not JSON ({error})") from error
+            if record["n"] != position.records:
+                raise ValueError(f"{path}:{position.records + 1} holds record {record['n']}; lines were lost or repeated")
+            position = Position(position.records + 1, position.bytes + len(line))
+            yield record, position
 
 
 @dataclass(frozen=True)
 class State:
-    """How much of a journal has been delivered, and to which MLflow run."""
+    """The part of a journal that has been delivered, and the id of its MLflow run."""
 
     records: int = 0
     bytes: int = 0
@@ -128,21 +128,22 @@ class State:
 
     @classmethod
     def load(cls, folder: Path) -> State:
-        """The saved state; the very beginning where there is none that fits the journal."""
+        """The saved state; the state of an undelivered journal where none is saved or the saved one does not fit."""
         try:
             state = cls(**json.loads((folder / STATE).read_text(encoding="utf-8")))
-        except (OSError, ValueError, TypeError):  # none yet, or one that a power failure tore: deliver again
+        except (OSError, ValueError, TypeError):  # none yet, or one that a power failure damaged: deliver again
             return cls()
         return state if state.bytes <= (folder / JOURNAL).stat().st_size else cls()
 
 
 def undelivered(folder: Path) -> int:
-    """How many records of a folder's journal are not delivered yet."""
+    """Number of records of a folder's journal that are not delivered yet."""
     return sum(1 for _ in read_records(folder / JOURNAL, State.load(folder).position))
 
 
 def replace_file(path: Path, text: str) -> None:
-    """Write a file so that a reader, or a kill in the middle, sees the former text or the new one, never a part."""
-    aside = path.with_name(f".{path.name}.{os.getpid()}.{threading.get_ident()}")  # the courier may write at the same time
-    aside.write_text(text, encoding="utf-8")
-    os.replace(aside, path)
+    """Write a file atomically: a reader sees the former text or the new text, also after a kill."""
+    # one temporary file a thread: the courier may write at the same time
+    temporary = path.with_name(f".{path.name}.{os.getpid()}.{threading.get_ident()}")
+    temporary.write_text(text, encoding="utf-8")
+    os.replace(temporary, path)

@@ -1,4 +1,4 @@
-"""Clients of MLflow's stores that answer in seconds, one way or the other."""
+"""Clients of MLflow's stores that succeed or fail within seconds."""
 
 from __future__ import annotations
 
@@ -10,21 +10,22 @@ from mlflow import MlflowClient
 from oar_lightning.common.locks import FileLock
 from oar_lightning.common.paths import local_database
 
-# MLflow's own seven retries would hold a request for minutes; who asks here tries again by itself, or reports
+# MLflow's own seven retries would take minutes; callers here retry by themselves, or report the error
 os.environ.setdefault("MLFLOW_HTTP_REQUEST_MAX_RETRIES", "1")
 os.environ.setdefault("MLFLOW_HTTP_REQUEST_BACKOFF_FACTOR", "1")
 os.environ.setdefault("MLFLOW_HTTP_REQUEST_TIMEOUT", "20")
 
 
 def connect(tracking_uri: str) -> MlflowClient:
-    """A client whose store exists. Processes that make the same new SQLite database at once would disturb each other.
+    """A client whose store exists and answers.
 
     Raises:
         MlflowException: where the store cannot be read or the server does not answer.
     """
     with contextlib.ExitStack() as stack:
         if (database := local_database(tracking_uri)) is not None:
+            # processes that create the same SQLite database at the same time would disturb each other
             stack.enter_context(FileLock(database.with_name(f"{database.name}.lock")))
-        client = MlflowClient(tracking_uri)  # makes the tables
-        client.search_experiments(max_results=1)  # asks a server whether it is there
+        client = MlflowClient(tracking_uri)  # creates the tables
+        client.search_experiments(max_results=1)  # fails where a server does not answer
     return client

@@ -1,7 +1,7 @@
-"""A Lightning logger for MLflow that a server which goes away neither stops nor stalls: journal first, deliver later.
+"""A Lightning logger for MLflow that works while the server is away: records go to a journal first and are delivered later.
 
-Every call appends a record to the journal in the run's folder and returns; a thread delivers. What a killed run or a server
-that stayed away left undelivered, ``task=sync`` delivers.
+Every call appends a record to the journal in the run's folder and returns; a thread delivers the records. ``task=sync``
+delivers what a killed run or an unreachable server left undelivered.
 """
 
 from __future__ import annotations
@@ -32,12 +32,18 @@ from oar_lightning.tracking.mlflow_client import connect
 log = logging.getLogger(__name__)
 
 FOLDER = "tracking"
-"""The journal's place in a run's folder."""
+"""The journal's folder in a run's folder."""
 
 
 @dataclass(frozen=True)
 class MLflowConfig:
-    """Where runs go, and how long they may be held up for it."""
+    """The MLflow store and names of runs, and the limits on the time that logging takes.
+
+    Args:
+        max_stall_s: seconds for which starting and closing wait for a delivery.
+        deliver_every_s: seconds between deliveries.
+        offline_start: start without asking the server, and deliver later.
+    """
 
     tracking_uri: str
     experiment_name: str = "oar_lightning"
@@ -55,10 +61,10 @@ class MLflowConfig:
 
 
 class DurableMLFlowLogger(Logger):
-    """Logs to the journal in `folder`, a folder of the run's, and from there to MLflow.
+    """Logs to the journal in `folder`, a folder in the run's folder, and from there to MLflow.
 
-    `run_id` goes on with a run of the store, `resume` with the journal that is there. Other ranks than 0 do nothing. Call
-    `start` before, `close` after.
+    `run_id`: continue this run of the store. `resume`: continue the journal in `folder`. Ranks other than 0 do nothing. Call
+    `start` first and `close` last.
     """
 
     def __init__(self, config: MLflowConfig, folder: Path, run_id: str | None = None, resume: bool = False) -> None:
@@ -66,9 +72,9 @@ class DurableMLFlowLogger(Logger):
         self.config = config
         self.folder = folder
         self.seconds = 0.0
-        """What the calls have taken of the caller's time."""
+        """Seconds that calls of the logger have taken."""
         self.delivery_cpu_s = 0.0
-        """What delivery has taken of a background thread's processor time; known after `close`."""
+        """CPU seconds of the thread that delivers; known after `close`."""
         self._resume = (run_id, resume)
         self._journal: Journal | None = None
         self._delivery: Delivery | None = None
@@ -76,10 +82,10 @@ class DurableMLFlowLogger(Logger):
 
     @rank_zero_only
     def check(self) -> None:
-        """Ask a server whether it is there, before anything slow is done.
+        """Check that the server answers, before slow work begins.
 
         Raises:
-            ConfigError: where it is not and `offline_start` is off.
+            ConfigError: where it does not and `offline_start` is off.
         """
         if self.config.offline_start or local_database(self.config.tracking_uri) is not None:
             return
@@ -90,7 +96,7 @@ class DurableMLFlowLogger(Logger):
 
     @rank_zero_only
     def start(self) -> None:
-        """Open the journal, make the MLflow run, or find it again.
+        """Open the journal, and create the MLflow run or find it again.
 
         Raises:
             ConfigError: where the store cannot be reached and `offline_start` is off, or the journal is in use.
@@ -99,10 +105,10 @@ class DurableMLFlowLogger(Logger):
         self._journal = open_journal(self.folder)
         if not resume and self._journal.end.records:
             self._journal.close()
-            set_aside(self.folder)
+            archive(self.folder)
             self._journal = open_journal(self.folder)
-        fresh = not self._journal.end.records
-        if fresh:
+        is_new = not self._journal.end.records
+        if is_new:
             self.record("run", **self._first_record(run_id))
         self._delivery = Delivery(self.folder, self._tracking_uri)
         if not self.config.offline_start:
@@ -110,8 +116,8 @@ class DurableMLFlowLogger(Logger):
                 self._delivery.open_run()
             except Exception as error:
                 self._journal.close()
-                if fresh:
-                    shutil.rmtree(self.folder)  # else task=sync would make a run of it that never was
+                if is_new:
+                    shutil.rmtree(self.folder)  # else task=sync would create a run that never started
                 raise ConfigError(unreachable(self.config.tracking_uri, error)) from error
         self._courier = Courier(self._delivery, self.config.deliver_every_s)
         self._courier.start()
@@ -133,7 +139,7 @@ class DurableMLFlowLogger(Logger):
 
     @property
     def _tracking_uri(self) -> str:
-        """With an absolute path, which `task=sync` understands in any folder."""
+        """The tracking URI, with an absolute path, so that `task=sync` can run in any folder."""
         database = local_database(self.config.tracking_uri)
         return self.config.tracking_uri if database is None else f"sqlite:///{database.absolute()}"
 
@@ -160,19 +166,19 @@ class DurableMLFlowLogger(Logger):
 
     @rank_zero_only
     def log_file(self, path: Path, folder: str, table: bool = False) -> None:
-        """Log a file of the run's folder under `folder`; it must stay there, and be replaced as a whole or not at all."""
+        """Log a file of the run's folder under `folder`. The file must not be moved, and must only be replaced atomically."""
         relative = path.absolute().relative_to(self.folder.parent.absolute())
         self.record("table" if table else "artifact", path=str(relative), folder=folder)
 
     def set_status(self, status: str) -> int:
-        """Record the run's status; gives the time in ms that the record bears. Rank 0 only."""
+        """Record the run's status; returns the record's time in ms. Rank 0 only."""
         return self.record("status", status=status)
 
     @rank_zero_only
     def close(self, status: str | None = None) -> None:
-        """Record how the run ended, where that is known, and deliver what is left, for `max_stall_s` at most.
+        """Record the run's final status, where it is known, and deliver the remaining records, for at most `max_stall_s`.
 
-        Later calls do nothing. Lightning's `finalize`, which comes before the policy is exported, is not the end.
+        Later calls do nothing. Lightning's `finalize` does not close the logger, because the policy is exported after it.
         """
         if self._journal is None or self._courier is None:
             return
@@ -200,13 +206,13 @@ class DurableMLFlowLogger(Logger):
     @property
     @rank_zero_experiment
     def experiment(self) -> MlflowClient:
-        """The client, for what the logger does not do. Unlike the logger's, its calls fail where the server is away."""
+        """MLflow's client, for requests that the logger does not offer. Its calls fail while the server is away."""
         assert self._delivery is not None, "start() comes first"
         return self._delivery.client
 
     @property
     def run_id(self) -> str | None:
-        """The MLflow run's id; None on other ranks, and until the run could be made."""
+        """The MLflow run's id; None on ranks other than 0, and until the run is created."""
         return self._delivery.state.run_id if self._delivery else None
 
     @property
@@ -219,7 +225,7 @@ class DurableMLFlowLogger(Logger):
 
 
 class Courier(threading.Thread):
-    """Delivers every `every_s` seconds; while the store is away, less and less often, up to once a minute."""
+    """A thread that delivers every `every_s` seconds; while the store is away the interval doubles, up to a minute."""
 
     LONGEST_PAUSE_S = 60.0
 
@@ -230,7 +236,7 @@ class Courier(threading.Thread):
         self.problem: Exception | None = None
         """Why the last attempt failed."""
         self.cpu_s = 0.0
-        self._asked = self._answered = 0
+        self._asked = self._answered = 0  # flushes so far, and those of them that an attempt has served
         self._stopping = False
         self._changed = threading.Condition()
 
@@ -250,7 +256,7 @@ class Courier(threading.Thread):
         started = time.thread_time()
         try:
             delivered = self.delivery.deliver()
-        except Exception as error:  # whatever it is, training goes on and the journal keeps the records
+        except Exception as error:  # no error of delivery may stop the training; the journal keeps the records
             if self.problem is None:
                 log.warning("MLflow at %s takes no records, which are kept: %s", self.delivery.tracking_uri, short(error))
             self.problem = error
@@ -261,16 +267,16 @@ class Courier(threading.Thread):
         self.cpu_s += time.thread_time() - started
 
     def flush(self, timeout_s: float) -> bool:
-        """Have everything recorded so far delivered, waiting for one attempt and `timeout_s` at most; whether it was."""
+        """Make one attempt to deliver all records so far, and wait at most `timeout_s` for it; returns whether it succeeded."""
         with self._changed:
             self._asked += 1
-            mine = self._asked
+            number = self._asked
             self._changed.notify_all()
-            answered = self._changed.wait_for(lambda: self._answered >= mine, timeout_s)
+            answered = self._changed.wait_for(lambda: self._answered >= number, timeout_s)
         return answered and self.problem is None
 
     def stop(self) -> None:
-        """End after the attempt in progress, which is not waited for."""
+        """Make the thread end after the attempt in progress; does not wait for it."""
         with self._changed:
             self._stopping = True
             self._changed.notify_all()
@@ -288,15 +294,16 @@ def open_journal(folder: Path) -> Journal:
         raise ConfigError(f"{error}; wait for it to end, or start a run of its own") from error
 
 
-def set_aside(folder: Path) -> None:
-    """Make room for a new run's journal; an earlier run's keeps its records under a name with a number."""
+def archive(folder: Path) -> None:
+    """Rename the folder of an earlier run's journal to a name with a number, to make room for a new one."""
     number = 1
-    while (aside := folder.with_name(f"{folder.name}-{number}")).exists():
+    while (archived := folder.with_name(f"{folder.name}-{number}")).exists():
         number += 1
-    folder.rename(aside)
+    folder.rename(archived)
 
 
 def unreachable(tracking_uri: str, error: Exception) -> str:
+    """The message for a store that cannot be used."""
     return (
         f"logger.tracking_uri={tracking_uri} cannot be used ({short(error)}); start the server or correct the address, "
         "record now and deliver later with logger.offline_start=true, or log nothing with logger=none"
@@ -304,6 +311,6 @@ def unreachable(tracking_uri: str, error: Exception) -> str:
 
 
 def short(error: Exception) -> str:
-    """An error in one line; of a long one, which often wraps others, the beginning and the cause at its end."""
+    """An error in one line; a long one, which often wraps others, is cut to its beginning and the cause at its end."""
     text = " ".join(str(error).split()) or type(error).__name__
     return text if len(text) <= 300 else f"{text[:100]} ... {text[-195:]}"

@@ -1,4 +1,4 @@
-"""Which code a result comes from."""
+"""The git revision of the code that made a result."""
 
 from __future__ import annotations
 

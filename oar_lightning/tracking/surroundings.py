@@ -1,4 +1,4 @@
-"""What a run was made with: versions and hardware, so that a report needs nothing but MLflow."""
+"""Versions and hardware of a run as MLflow tags, so that a report needs no other source."""
 
 from __future__ import annotations
 
@@ -14,13 +14,13 @@ LIBRARIES = ("torch", "lightning", "transformers")
 
 
 def surroundings(accelerator: str) -> dict[str, str]:
-    """Tags of a run: `python`, the LIBRARIES and `hardware`."""
+    """The tags `python`, each of LIBRARIES, and `hardware`."""
     versions = {"python": platform.python_version(), **{name: version(name) for name in LIBRARIES}}
     return versions | {"hardware": hardware(accelerator)}
 
 
 def hardware(accelerator: str) -> str:
-    """The GPU, where `trainer.accelerator` asks for one that is there; else the CPU, its cores and torch's threads."""
+    """The GPU's name where `trainer.accelerator` uses one; else the CPU, its cores and torch's threads."""
     if accelerator in ("gpu", "cuda", "auto") and torch.cuda.is_available():
         return str(torch.cuda.get_device_name())
     info = Path("/proc/cpuinfo")

@@ -1,4 +1,4 @@
-"""Where a run leaves its traces: files in the run's folder, the same as MLflow artifacts."""
+"""Writes a run's artifacts: files in the run's folder, which also go to MLflow."""
 
 from __future__ import annotations
 
@@ -24,7 +24,7 @@ class Tracker:
 
     @property
     def run_id(self) -> str | None:
-        """The MLflow run's id, where it is known already."""
+        """The MLflow run's id; None until it is known."""
         return self.logger.run_id if self.logger else None
 
     @rank_zero_only
@@ -39,7 +39,7 @@ class Tracker:
 
     @rank_zero_only
     def write_table(self, name: str, columns: dict[str, list[Any]]) -> None:
-        """A table in the form that the MLflow UI shows: JSON with ``columns`` and ``data``."""
+        """Write a table in the format that the MLflow UI shows: JSON with ``columns`` and ``data``."""
         rows = [list(row) for row in zip(*columns.values(), strict=True)]
         self._write(name, json.dumps({"columns": list(columns), "data": rows}, ensure_ascii=False), table=True)
 
@@ -57,7 +57,7 @@ class Tracker:
 
     @rank_zero_only
     def describe(self, config: dict[str, Any], tags: dict[str, str]) -> None:
-        """Log the flattened config as parameters (those not there yet: a resumed run keeps its own) and the tags."""
+        """Log the flattened config as parameters, and the tags. A resumed run keeps its existing parameters."""
         if self.logger is None:
             return
         if config:
@@ -66,13 +66,13 @@ class Tracker:
 
     @rank_zero_only
     def reopen(self, step: int) -> None:
-        """Mark a resumed run as running again, and that what was logged of later steps than `step` is superseded."""
+        """Mark a resumed run as running again, and the points logged for steps after `step` as superseded."""
         if self.logger is not None:
             now = self.logger.set_status("RUNNING")
             self.logger.set_tags(Resumption(now, step).tag())
 
     @rank_zero_only
     def close(self, status: str) -> None:
-        """Record how the run ended and deliver what is left; later calls do nothing."""
+        """Record the run's final status and deliver the remaining records; later calls do nothing."""
         if self.logger is not None:
             self.logger.close(status)

@@ -12,7 +12,7 @@ from torch import Tensor
 from oar_lightning.distributed.ranks import all_gather, rank, world_size
 from oar_lightning.objective.loss import Denominators
 from oar_lightning.objective.metric_sums import Sums
-from oar_lightning.policy.batching import length_buckets
+from oar_lightning.policy.batching import even_chunks
 from oar_lightning.training.experience import Experience
 from oar_lightning.training.method import Method
 from oar_lightning.training.slots import Slot
@@ -59,7 +59,7 @@ def plan_passes(experience: Experience, slot: Slot, method: Method, seed: int) -
     if method.loss.ignores_zero_advantage:
         rows = rows[experience.credit.advantages[rows].ne(0).any(1)]
     lengths = rollouts.attention_mask[rows].sum(1).tolist()
-    buckets = length_buckets(lengths, update.microbatches, update.budget.tokens)
+    buckets = even_chunks(lengths, update.microbatches, update.budget.tokens)
     micro_batches = [MicroBatch(rows[bucket], [lengths[i] for i in bucket]) for bucket in buckets]
     all_completions, all_tokens, all_passes = (
         sum(counts) for counts in zip(*all_gather((completions, tokens, len(buckets))), strict=True)

@@ -13,7 +13,7 @@ from oar_lightning.common.config_check import ConfigError
 from oar_lightning.data.decontamination import Contamination
 from oar_lightning.data.filters import AnyOf, Decontamination, PromptLength
 from oar_lightning.data.prompts import PromptTemplate
-from oar_lightning.data.stream import Keep, ProblemSource, benchmark_problems, is_endless
+from oar_lightning.data.stream import Keep, ProblemSource, eval_set_problems, is_endless
 from oar_lightning.types import MathProblem
 
 
@@ -31,7 +31,7 @@ def build_train(cfg: DictConfig) -> ProblemSource:
     return _source(cfg.data.train, "data.train")
 
 
-def build_benchmarks(cfg: DictConfig) -> dict[str, ProblemSource]:
+def build_eval_sets(cfg: DictConfig) -> dict[str, ProblemSource]:
     """The evaluation sets by name, each read as far as its first problem."""
     nodes = (cfg.data.get("evaluation") or {}).items()
     return {str(name): _source(node, f"data.evaluation.{name}") for name, node in nodes}
@@ -62,20 +62,20 @@ def check_data_options(cfg: DictConfig) -> None:
 
 
 def build_keep(
-    cfg: DictConfig, benchmarks: Mapping[str, ProblemSource], problems: int | None, prompt: PromptTemplate, tokenizer: Any
+    cfg: DictConfig, eval_sets: Mapping[str, ProblemSource], problems: int | None, prompt: PromptTemplate, tokenizer: Any
 ) -> Keep:
-    """Which training problems to drop, and why: data.decontaminate (against the benchmarks) and data.max_prompt_tokens."""
+    """Which training problems to drop, and why: data.decontaminate (against the evaluation sets) and data.max_prompt_tokens."""
     rules: list[Keep] = []
     if cfg.data.get("decontaminate"):
-        evaluated = whole_benchmarks(benchmarks, problems)
+        evaluated = whole_eval_sets(eval_sets, problems)
         rules.append(Decontamination(Contamination(itertools.chain.from_iterable(evaluated.values()))))
     if cfg.data.get("max_prompt_tokens") is not None:
         rules.append(PromptLength(prompt, tokenizer, int(cfg.data.max_prompt_tokens)))
     return AnyOf(tuple(rules))
 
 
-def whole_benchmarks(benchmarks: Mapping[str, ProblemSource], problems: int | None) -> dict[str, list[MathProblem]]:
+def whole_eval_sets(eval_sets: Mapping[str, ProblemSource], problems: int | None) -> dict[str, list[MathProblem]]:
     """All problems of each benchmark; of an endless one the first `problems`, as many as are evaluated."""
     return {
-        name: benchmark_problems(source, problems if is_endless(source) else None, name) for name, source in benchmarks.items()
+        name: eval_set_problems(source, problems if is_endless(source) else None, name) for name, source in eval_sets.items()
     }

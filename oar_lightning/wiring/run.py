@@ -11,7 +11,7 @@ from hydra.utils import instantiate
 from lightning.pytorch.plugins.environments import SLURMEnvironment, TorchElasticEnvironment
 from omegaconf import DictConfig
 
-from oar_lightning.data.stream import benchmark_problems
+from oar_lightning.data.stream import eval_set_problems
 from oar_lightning.policy.language_model import check_head
 from oar_lightning.policy.pretrained import Policy
 from oar_lightning.sweep.trial import current_ticket
@@ -80,10 +80,10 @@ def build_run(cfg: DictConfig, settings: Settings, run_dir: Path, run_id: str | 
     check_head(policy.model)
     prompt = instantiate(cfg.data.prompt, tokenizer=policy.tokenizer)
     stage = build_stage(policy, prompt, settings.answer, settings.rewards, settings.engine)
-    benchmarks = {
-        name: benchmark_problems(source, settings.evaluation.problems, name) for name, source in settings.benchmarks.items()
+    eval_sets = {
+        name: eval_set_problems(source, settings.evaluation.problems, name) for name, source in settings.eval_sets.items()
     }
-    prompt.render(next(iter(benchmarks.values()))[0])  # a missing chat template fails here, before long work
+    prompt.render(next(iter(eval_sets.values()))[0])  # a missing chat template fails here, before long work
     optimizer = instantiate(cfg.optimizer)
     module: L.LightningModule
     plan: LoaderPlan
@@ -103,7 +103,7 @@ def build_run(cfg: DictConfig, settings: Settings, run_dir: Path, run_id: str | 
         plan = settings.supervised
     module.train()  # Lightning keeps the mode it is given
     tracker = Tracker(run_dir, logger)
-    evaluation = EvaluationCallback(benchmarks, stage, settings.method.sampling, settings.evaluation, tracker)
+    evaluation = EvaluationCallback(eval_sets, stage, settings.method.sampling, settings.evaluation, tracker)
     seconds, stop, weights = RunSeconds(), GracefulStop(), FinalWeights()
     trainer: L.Trainer = instantiate(
         cfg.trainer,
@@ -129,7 +129,7 @@ def build_run(cfg: DictConfig, settings: Settings, run_dir: Path, run_id: str | 
         plugins=_cluster(),
     )
     plan.check(trainer.world_size)
-    keep = build_keep(cfg, settings.benchmarks, settings.evaluation.problems, prompt, policy.tokenizer)
+    keep = build_keep(cfg, settings.eval_sets, settings.evaluation.problems, prompt, policy.tokenizer)
     datamodule = MathDataModule(settings.train, int(cfg.seed), steps, plan, keep)
     return Run(datamodule, module, trainer, tracker, policy, evaluation, seconds, stop, weights)
 

@@ -20,7 +20,7 @@ from oar_lightning.training.callbacks import DivergenceConfig
 from oar_lightning.training.method import Method
 from oar_lightning.training.schedule import Schedule
 from oar_lightning.training.supervised import SupervisedConfig
-from oar_lightning.wiring.data import build_benchmarks, build_train, check_data_options
+from oar_lightning.wiring.data import build_eval_sets, build_train, check_data_options
 
 
 @dataclass(frozen=True)
@@ -37,7 +37,7 @@ class Settings:
     supervised: SupervisedConfig
     divergence: DivergenceConfig
     train: ProblemSource | None
-    benchmarks: dict[str, ProblemSource]
+    eval_sets: dict[str, ProblemSource]
 
 
 def build_settings(cfg: DictConfig) -> Settings:
@@ -66,7 +66,7 @@ def build_settings(cfg: DictConfig) -> Settings:
         supervised=instantiate(cfg.supervised),
         divergence=instantiate(cfg.divergence),
         train=build_train(cfg) if cfg.task in READS_TRAINING_DATA else None,
-        benchmarks=build_benchmarks(cfg),
+        eval_sets=build_eval_sets(cfg),
     )
     settings.schedule.check()
     _check_combinations(settings, cfg)
@@ -104,7 +104,7 @@ def _check_combinations(settings: Settings, cfg: DictConfig) -> None:
         )
     if "accumulate_grad_batches" in cfg.trainer:
         raise ConfigError("trainer.accumulate_grad_batches is set by the update plan; use update.microbatches instead")
-    if settings.evaluation.problems is not None and not settings.benchmarks:
+    if settings.evaluation.problems is not None and not settings.eval_sets:
         raise ConfigError("data.evaluation names no benchmark; name at least one source, e.g. data.evaluation.test")
     check_accuracy(settings.rewards)
 

@@ -48,7 +48,7 @@ def sampled() -> Rollouts:
     settings, policy = build_settings(cfg), PretrainedPolicy("chain").load()
     prompt = instantiate(cfg.data.prompt, tokenizer=policy.tokenizer)
     stage = build_stage(policy, prompt, settings.answer, settings.rewards)
-    problems = list(islice(next(iter(settings.benchmarks.values())), PROBLEMS))
+    problems = list(islice(next(iter(settings.eval_sets.values())), PROBLEMS))
     rollouts = stage(policy.model, problems, SAMPLES, settings.method.sampling, list(range(PROBLEMS)))
     rows = scorable_rows(rollouts)
     part = rollouts.select(rows[distinct_rows(rollouts, rows)[0]])

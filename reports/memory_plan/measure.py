@@ -30,7 +30,7 @@ from transformers import GPT2Config, GPT2LMHeadModel
 
 from oar_lightning.answers.reward import Accuracy, Rewards
 from oar_lightning.benchmark import RandomShape, RandomWorkload
-from oar_lightning.benchmark.measure import _status
+from oar_lightning.benchmark.measure import process_memory
 from oar_lightning.common.markdown import fill, markdown
 from oar_lightning.common.paths import conf_dir
 from oar_lightning.common.randomness import generator
@@ -253,11 +253,11 @@ def measured(case: Case) -> dict[str, float]:
     work = make(subject)
     gc.collect()
     Path("/proc/self/clear_refs").write_text("5")  # resets VmHWM
-    before, started = _status("VmRSS"), time.perf_counter()
+    before, started = process_memory("VmRSS"), time.perf_counter()
     kept = work()
     seconds = time.perf_counter() - started
     assert kept is None or kept
-    return {"measured": _status("VmHWM") - before, "seconds": seconds}
+    return {"measured": process_memory("VmHWM") - before, "seconds": seconds}
 
 
 def save_config(subject: Subject, folder: Path) -> None:

@@ -121,8 +121,8 @@ def test_presets(tmp_path: Path, preset: str) -> None:
     train, evaluation = PRESETS[preset]
     assert train is not None
     built = settings(f"data={preset}", *paths(tmp_path, train, evaluation))
-    assert list(built.benchmarks) == evaluation
-    for source, key in [(built.train, ("train", train)), *((built.benchmarks[n], ("evaluation", n)) for n in evaluation)]:
+    assert list(built.eval_sets) == evaluation
+    for source, key in [(built.train, ("train", train)), *((built.eval_sets[n], ("evaluation", n)) for n in evaluation)]:
         assert isinstance(source, HubProblems)
         problems = list(source)
         assert [(p.question, p.answer) for p in problems] == [ROWS[key][1:]] * 3
@@ -140,18 +140,18 @@ def test_evaluation_sets_are_refused_for_training_until_one_chooses_problems(tmp
     overrides = paths(tmp_path, "math", PRESETS[preset][1])
     built = settings(f"data={preset}", "data/train=math", *overrides)
     assert isinstance(built.train, HubProblems)
-    assert list(built.benchmarks) == [preset]
+    assert list(built.eval_sets) == [preset]
 
 
 def test_training_and_evaluation_sets_combine_freely(tmp_path: Path) -> None:
     overrides = paths(tmp_path, "dapo_math", ["aime24", "math500"])
     built = settings("data=gsm8k", "data/train=dapo_math", "data/evaluation=[aime24,math500,chain]", *overrides)
     assert isinstance(built.train, HubProblems)
-    assert list(built.benchmarks) == ["aime24", "math500", "chain"]
+    assert list(built.eval_sets) == ["aime24", "math500", "chain"]
     other = settings("data=gsm8k", "data/train=chain", "data/evaluation=chain", "data.chain.filler=3")
     assert isinstance(other.train, ChainProblems)
     assert other.train.task.filler == 3
-    assert other.benchmarks["chain"].task == other.train.task
+    assert other.eval_sets["chain"].task == other.train.task
 
 
 def test_files_for_evaluation_follow_the_columns_of_the_training_set(tmp_path: Path) -> None:
@@ -160,10 +160,10 @@ def test_files_for_evaluation_follow_the_columns_of_the_training_set(tmp_path: P
     built = settings(
         "data=gsm8k", "data/evaluation=[files]", f"data.evaluation.test.paths={rows}", *paths(tmp_path, "gsm8k", [])
     )
-    assert [p.answer for p in built.benchmarks["test"]] == ["4"]
+    assert [p.answer for p in built.eval_sets["test"]] == ["4"]
     rows.write_text(json.dumps({"problem": "2+2?", "answer": "4", "solution": ""}) + "\n")
     built = settings("data/evaluation=[chain,files]", f"data.evaluation.test.paths={rows}")
-    assert [p.answer for p in built.benchmarks["test"]] == ["4"], "of generated problems there are no columns to follow"
+    assert [p.answer for p in built.eval_sets["test"]] == ["4"], "of generated problems there are no columns to follow"
 
 
 def test_a_mixture(tmp_path: Path) -> None:
@@ -230,7 +230,7 @@ def test_contaminated_and_over_long_problems_are_passed_over(tmp_path: Path) -> 
         built = build_settings(cfg)
         assert built.train is not None
         stream = ProblemStream(
-            built.train, 0, keep=build_keep(cfg, built.benchmarks, built.evaluation.problems, PlainPrompt(), tokenizer)
+            built.train, 0, keep=build_keep(cfg, built.eval_sets, built.evaluation.problems, PlainPrompt(), tokenizer)
         )
         kept = 4 - sum(dropped.values())
         assert len({p.question for p in stream.take(kept)}) == kept

@@ -10,7 +10,7 @@ from typing import Any
 
 import pytest
 
-from oar_lightning.data.decontamination import Contamination, Finding, normalized, report
+from oar_lightning.data.decontamination import Contamination, Finding, find_contamination, normalized
 from oar_lightning.data.files import FileProblems
 from oar_lightning.data.filters import AnyOf, Decontamination, PromptLength
 from oar_lightning.data.prompts import PlainPrompt
@@ -69,7 +69,9 @@ def test_the_whole_text_comes_before_a_part_of_it() -> None:
 
 def test_a_report_counts_and_names() -> None:
     train = [problem(WORDS + " a", "t0"), problem("new", "t1"), problem("Same?", "t2"), problem("same", "t3")]
-    found = report(iter(train), {"x": [problem("SAME", "x0")], "y": iter([problem(WORDS, "y0"), problem("same!", "y1")])})
+    found = find_contamination(
+        iter(train), {"x": [problem("SAME", "x0")], "y": iter([problem(WORDS, "y0"), problem("same!", "y1")])}
+    )
     assert found.findings == [
         Finding("t0", "y", "y0", "13-gram"),
         Finding("t2", "x", "x0", "exact"),
@@ -77,7 +79,7 @@ def test_a_report_counts_and_names() -> None:
         Finding("t3", "x", "x0", "exact"),
         Finding("t3", "y", "y1", "exact"),
     ]
-    assert (found.train_problems, found.contaminated, found.benchmarks) == (4, 3, {"x": 1, "y": 2})
+    assert (found.train_problems, found.contaminated, found.eval_sets) == (4, 3, {"x": 1, "y": 2})
     assert [found.count(b, k) for b in "xy" for k in ("exact", "13-gram")] == [2, 0, 2, 1]
 
 
@@ -102,8 +104,8 @@ def test_real_sets_against_a_plain_search() -> None:
     """MATH-500 holds no problem of MATH's training split word by word; shared runs of words are found by text search too."""
     train = list(FileProblems(str(SHARED / "math_train.jsonl.gz")))
     held = list(FileProblems(str(SHARED / "math500.jsonl")))
-    found = report(train, {"math500": held})
-    assert (found.train_problems, found.benchmarks) == (7498, {"math500": 500})
+    found = find_contamination(train, {"math500": held})
+    assert (found.train_problems, found.eval_sets) == (7498, {"math500": 500})
 
     def words(text: str) -> str:
         return " " + " ".join(re.findall(r"[a-z0-9]+", text.lower().replace("_", " "))) + " "
@@ -115,5 +117,5 @@ def test_real_sets_against_a_plain_search() -> None:
         runs = b.split()
         shared = any(f" {' '.join(runs[i : i + 13])} " in a for i in range(len(runs) - 12))
         assert shared or (finding.kind == "exact" and a == b), finding
-    assert report(held, {"math500": held}).contaminated == 500
+    assert find_contamination(held, {"math500": held}).contaminated == 500
     assert normalized(train[0].question) != normalized(held[0].question)

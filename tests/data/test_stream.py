@@ -13,7 +13,7 @@ from typing import Any
 import pytest
 from torch.utils.data import DataLoader, IterableDataset
 
-from oar_lightning.data.stream import ProblemStream, benchmark_problems, sample_texts
+from oar_lightning.data.stream import ProblemStream, eval_set_problems, sample_texts
 from oar_lightning.training.datamodule import MathDataModule
 from oar_lightning.training.slots import SlotLoader, UpdatePlan
 from oar_lightning.training.supervised import BatchLoader, SupervisedConfig
@@ -215,14 +215,14 @@ def test_bad_plans_name_their_key(arguments: dict[str, int], pattern: str) -> No
         UpdatePlan(**arguments)
 
 
-def test_benchmarks() -> None:
-    assert answers(benchmark_problems(Numbers(None), 3, "x")) == [0, 1, 2]
-    assert answers(benchmark_problems(Numbers(4), 9, "x")) == [0, 1, 2, 3]
-    assert answers(benchmark_problems(Numbers(4), None, "x")) == [0, 1, 2, 3]
+def test_eval_set_problems() -> None:
+    assert answers(eval_set_problems(Numbers(None), 3, "x")) == [0, 1, 2]
+    assert answers(eval_set_problems(Numbers(4), 9, "x")) == [0, 1, 2, 3]
+    assert answers(eval_set_problems(Numbers(4), None, "x")) == [0, 1, 2, 3]
     with pytest.raises(ValueError, match=r"evaluation\.problems=null.*chain, which is endless; set a number"):
-        benchmark_problems(Numbers(None), None, "chain")
+        eval_set_problems(Numbers(None), None, "chain")
     with pytest.raises(ValueError, match=r"data\.evaluation\.x has no problem"):
-        benchmark_problems(Numbers(0), None, "x")
+        eval_set_problems(Numbers(0), None, "x")
 
 
 def test_texts_for_a_tokenizer() -> None:

@@ -4,11 +4,11 @@ from __future__ import annotations
 
 import torch
 
-from oar_lightning.planning.empty import Rehearsing, no_memory, peak_bytes
+from oar_lightning.planning.empty import MemoryCounter, no_memory, peak_bytes
 
 
 def test_live_bytes_are_what_is_alive() -> None:
-    with Rehearsing() as count:
+    with MemoryCounter() as count:
         a = torch.zeros(1000)
         b = a + 1  # 8000 alive
         del a

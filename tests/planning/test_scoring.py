@@ -16,9 +16,9 @@ from oar_lightning.planning.empty import no_memory
 from oar_lightning.planning.policy import policy_without_weights
 from oar_lightning.planning.scoring import (
     Batch,
+    dry_run_budgets,
+    dry_run_inputs,
     most_tokens,
-    rehearsal,
-    rehearsed_budgets,
     row_tokens,
     scorer_budget,
 )
@@ -64,7 +64,7 @@ def pair(config: Any, folder: Path, dtype: torch.dtype = torch.float32, lora: Lo
 
 
 @pytest.mark.parametrize("name", SCORERS)
-def test_a_rehearsal_holds_what_scoring_holds(name: str, tmp_path: Path) -> None:
+def test_a_dry_run_holds_what_scoring_holds(name: str, tmp_path: Path) -> None:
     """Of all completions of a rank, true weights, all tokens: one full batch without weights is as large."""
     true, empty = pair(QWEN, tmp_path)
     scorer = SCORERS[name]
@@ -72,7 +72,7 @@ def test_a_rehearsal_holds_what_scoring_holds(name: str, tmp_path: Path) -> None
         BATCH.rows, BATCH.group_size, BATCH.prompt, BATCH.completion, BATCH.answer, BATCH.conclusion
     )
     expected = dry_run.scoring_bytes(true, scorer, everything)
-    planned = dry_run.scoring_bytes(empty, *rehearsal(scorer, BATCH, BUDGET))
+    planned = dry_run.scoring_bytes(empty, *dry_run_inputs(scorer, BATCH, BUDGET))
     assert planned == pytest.approx(expected, rel=0.08)
 
 
@@ -84,7 +84,7 @@ def test_other_families_precisions_and_adapters(kind: str, name: str, tmp_path: 
         "bfloat16": lambda: pair(QWEN, tmp_path, torch.bfloat16),
         "lora": lambda: pair(QWEN, tmp_path, lora=LoraSpec(r=4)),
     }[kind]()
-    scorer, texts = rehearsal(SCORERS[name], BATCH, BUDGET)
+    scorer, texts = dry_run_inputs(SCORERS[name], BATCH, BUDGET)
     planned, expected = (dry_run.scoring_bytes(m, scorer, texts) for m in (empty, true))
     assert planned == pytest.approx(expected, rel=0.02)
 
@@ -94,16 +94,16 @@ def test_more_budget_holds_more_until_everything_is_in_one_batch(tmp_path: Path)
     for scorer in (OarG(), OarP()):
         most = most_tokens(scorer, BATCH)
         budgets = [BUDGET, most, 2 * most]
-        held = [dry_run.scoring_bytes(empty, *rehearsal(scorer, BATCH, budget)) for budget in budgets]
+        held = [dry_run.scoring_bytes(empty, *dry_run_inputs(scorer, BATCH, budget)) for budget in budgets]
         assert held[0] < held[1] == held[2]
 
 
-def test_budgets_to_rehearse_with() -> None:
+def test_budgets_of_dry_runs() -> None:
     batch = replace(BATCH, prompt=400, completion=1001)
-    assert rehearsed_budgets(OarG(), batch, 3000) == [1000, 3000]
-    assert rehearsed_budgets(OarG(), batch, 10**6) == [1000, 7000]  # no more than all of them
-    assert rehearsed_budgets(OarP(), batch, 700) == [256, 700, 1401, 2802]
-    assert rehearsed_budgets(OarP(), batch, 1400) == [256, 1401, 2802]
+    assert dry_run_budgets(OarG(), batch, 3000) == [1000, 3000]
+    assert dry_run_budgets(OarG(), batch, 10**6) == [1000, 7000]  # no more than all of them
+    assert dry_run_budgets(OarP(), batch, 700) == [256, 700, 1401, 2802]
+    assert dry_run_budgets(OarP(), batch, 1400) == [256, 1401, 2802]
 
 
 def test_what_is_known_of_scorers() -> None:

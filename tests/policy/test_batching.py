@@ -7,7 +7,7 @@ import itertools
 from hypothesis import given
 from hypothesis import strategies as st
 
-from oar_lightning.policy.batching import length_buckets
+from oar_lightning.policy.batching import even_chunks
 
 lengths_of = st.lists(st.integers(1, 30), min_size=1, max_size=9)
 
@@ -29,7 +29,7 @@ def smallest_largest(lengths: list[int], buckets: int) -> int:
 
 @given(lengths_of, st.integers(1, 5))
 def test_buckets_are_even(lengths: list[int], buckets: int) -> None:
-    found = length_buckets(lengths, buckets)
+    found = even_chunks(lengths, buckets)
     assert sorted(i for bucket in found for i in bucket) == list(range(len(lengths)))
     assert len(found) <= buckets
     assert max(size(bucket, lengths) for bucket in found) == smallest_largest(lengths, buckets)
@@ -37,7 +37,7 @@ def test_buckets_are_even(lengths: list[int], buckets: int) -> None:
 
 @given(lengths_of, st.integers(1, 5), st.integers(1, 100))
 def test_a_budget_is_kept_with_as_few_buckets_as_can_be(lengths: list[int], buckets: int, budget: int) -> None:
-    found = length_buckets(lengths, buckets, budget)
+    found = even_chunks(lengths, buckets, budget)
     largest = max(size(bucket, lengths) for bucket in found)
     assert largest <= max(budget, smallest_largest(lengths, buckets))
     if smallest_largest(lengths, len(found)) > budget or len(found) == 1:
@@ -46,4 +46,4 @@ def test_a_budget_is_kept_with_as_few_buckets_as_can_be(lengths: list[int], buck
 
 
 def test_nothing_has_no_bucket() -> None:
-    assert length_buckets([], 4) == []
+    assert even_chunks([], 4) == []

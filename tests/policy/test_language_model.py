@@ -202,7 +202,7 @@ def test_the_last_layer_runs_where_it_is_read(family, gap):
             states = hidden_states(model, mask, inputs_embeds=inputs, read_at=read_at)[rows, columns][valid]
         return states.detach(), torch.autograd.grad(states.square().sum(), inputs)[0]
 
-    mlp = attention._last_mlp(model.get_decoder())
+    mlp = attention.last_mlp(model.get_decoder())
     assert mlp is not None
     widths = []
     handle = mlp.register_forward_hook(lambda module, args, out: widths.append(out.shape[1]))

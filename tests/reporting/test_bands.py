@@ -5,7 +5,7 @@ from __future__ import annotations
 import numpy as np
 import pytest
 
-from oar_lightning.reporting.bands import at_the_end, band, smoothed
+from oar_lightning.reporting.bands import band, final_value, smoothed
 from oar_lightning.reporting.runs import Curve
 
 
@@ -55,5 +55,5 @@ def test_smoothing_is_the_mean_of_the_neighbours() -> None:
 
 
 def test_the_end_is_the_last_tenth() -> None:
-    assert at_the_end(curve({i: i for i in range(40)})) == np.mean([36, 37, 38, 39])
-    assert at_the_end(curve({0: 1, 5: 7})) == 7
+    assert final_value(curve({i: i for i in range(40)})) == np.mean([36, 37, 38, 39])
+    assert final_value(curve({0: 1, 5: 7})) == 7

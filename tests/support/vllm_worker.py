@@ -16,7 +16,7 @@ from support.rank_worker import LR, PLAN, Watch, configured
 
 from oar_lightning.credit.scorers import OarG
 from oar_lightning.data.chain.task import ChainProblems
-from oar_lightning.data.stream import benchmark_problems
+from oar_lightning.data.stream import eval_set_problems
 from oar_lightning.evaluation.evaluate import EvaluationConfig
 from oar_lightning.rollout import VllmConfig, VllmEngine
 from oar_lightning.tracking.tracker import Tracker
@@ -33,10 +33,10 @@ def train(folder: Path, strategy: Any = "auto", devices: int = 1) -> dict[str, A
         module = make_module(tiny_policy(), scorer=OarG(), update=PLAN, lr=LR)
         engine = VllmEngine(module.tokenizer, VllmConfig(sleep=True))
         module.collector.stage = dataclasses.replace(module.collector.stage, engine=engine)
-        benchmarks = {"one": benchmark_problems(ChainProblems(TASK, seed=9, split="test"), 1, "one")}
+        eval_sets = {"one": eval_set_problems(ChainProblems(TASK, seed=9, split="test"), 1, "one")}
         config = EvaluationConfig(samples=2, heatmap=False)
         evaluation = EvaluationCallback(
-            benchmarks, module.collector.stage, module.method.sampling, config, Tracker(folder, None)
+            eval_sets, module.collector.stage, module.method.sampling, config, Tracker(folder, None)
         )
         watch = Watch()
         rows = fit(module, STEPS, [evaluation, watch], strategy=strategy, devices=devices).rows

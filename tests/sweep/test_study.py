@@ -234,5 +234,5 @@ def test_a_claim_of_a_trial_recorded_meanwhile_is_none(tmp_path: Path) -> None:
     assert isinstance(claim, Claim)
     stale = study.trials()[0]
     study.record(claim, Result("complete", {"objective": 1.0}), {})
-    assert study._take(stale) is None
+    assert study.take_over(stale) is None
     assert study.claim() is None

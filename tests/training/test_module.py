@@ -294,8 +294,8 @@ def test_between_a_signal_and_the_checkpoint_lies_one_step_at_most(place: str, s
     module = make_module(policy, reward=SignallingReward(3) if rollout else LengthReward())
     stage = make_stage(policy, LengthReward() if rollout else SignallingReward(1))
     config = EvaluationConfig(every_n_steps=0, samples=2, greedy=False, heatmap=False)
-    benchmarks = {"test": [ChainProblems(TASK)[0]]}
-    evaluation = EvaluationCallback(benchmarks, stage, module.method.sampling, config, Tracker(tmp_path, None))
+    eval_sets = {"test": [ChainProblems(TASK)[0]]}
+    evaluation = EvaluationCallback(eval_sets, stage, module.method.sampling, config, Tracker(tmp_path, None))
     stop = GracefulStop()
     fit(module, 9, [evaluation, stop, LastCheckpoint(tmp_path / "checkpoints", 0)])
     assert stop.received == signal.SIGTERM
@@ -337,7 +337,7 @@ def test_states_of_sampling_serve_old_logprobs_and_are_dropped(monkeypatch: pyte
 def test_one_pass_serves_old_logprobs_and_scorer(monkeypatch: pytest.MonkeyPatch) -> None:
     """Where the engine left no states, several steps a batch cost one pass, not one for the old log-probabilities and one
     for the scorer's clean outcome."""
-    monkeypatch.setattr("oar_lightning.rollout.cached._keeps_states", lambda *args: False)
+    monkeypatch.setattr("oar_lightning.rollout.cached.keeps_states", lambda *args: False)
     seen = []
 
     def scorer(model: Any, rollouts: Rollouts) -> torch.Tensor:

@@ -16,7 +16,7 @@ from support.toy import gpt2, rollouts_of
 from oar_lightning.credit.scorers import Entropy, OarG, OarP, OarPApproximate, Scorer, Spans, Uniform, baselines, oar_g
 from oar_lightning.credit.scorers.oar_p import exact
 from oar_lightning.data.chain.task import ChainProblems
-from oar_lightning.planning.empty import Rehearsing
+from oar_lightning.planning.empty import MemoryCounter
 from oar_lightning.policy.out_of_memory import OutOfMemory
 from oar_lightning.rollout import HFEngine, SamplingConfig, cached
 from oar_lightning.training.callbacks import LastCheckpoint, RandomState
@@ -194,7 +194,7 @@ def test_old_and_reference_logprobs_are_computed_in_parts_too(
     monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
 ) -> None:
     """With several steps a batch, in half precision or without room for states, their pass is one of its own."""
-    monkeypatch.setattr("oar_lightning.rollout.cached._keeps_states", lambda *args: False)
+    monkeypatch.setattr("oar_lightning.rollout.cached.keeps_states", lambda *args: False)
     monkeypatch.setattr("oar_lightning.training.collector.states_fit", lambda *args: False)
     expected = run(job(None, scorer=Uniform(), inner_epochs=2))
     module = job("auto", scorer=Uniform(), inner_epochs=2)
@@ -360,7 +360,7 @@ def test_a_completion_that_cannot_be_scored_ends_the_run(name: str, monkeypatch:
         SCORERS[name](token_budget="auto")(gpt2(), rollouts_of(SEQUENCES))
 
 
-class Memory(Rehearsing):
+class Memory(MemoryCounter):
     """An allocator with so many bytes: what is alive counts, whoever holds it."""
 
     def __init__(self, size: float) -> None:
@@ -368,8 +368,8 @@ class Memory(Rehearsing):
         self.size = size
         self.failures = 0
 
-    def _count(self, storage: torch.UntypedStorage) -> None:
-        super()._count(storage)
+    def count(self, storage: torch.UntypedStorage) -> None:
+        super().count(storage)
         if self.live > self.size:
             self.failures += 1
             raise out(storage.nbytes())

@@ -57,7 +57,7 @@ def test_the_defaults() -> None:
     assert built.rewards.weight_vector().tolist() == [1.0, 0.0, 0.0]
     assert built.method.sampling.temperature == 1.0
     assert built.train.seed == 0
-    held_out = built.benchmarks["chain"]
+    held_out = built.eval_sets["chain"]
     assert isinstance(held_out, ChainProblems)
     assert (built.train.split, held_out.split) == ("train", "held_out")
 
@@ -166,14 +166,14 @@ def test_policies(tmp_path: Path) -> None:
 def test_files(rows: str) -> None:
     built = settings("data=files", f"data.train.paths={rows}", f"data.evaluation.test.paths=[{rows}]")
     assert isinstance(built.train, FileProblems)
-    assert list(built.benchmarks) == ["test"]
+    assert list(built.eval_sets) == ["test"]
     other = settings(
         "data=files",
         f"data.train.paths={rows}",
         f"+data.evaluation.more={{_target_: oar_lightning.data.files.FileProblems, paths: {rows}}}",
         f"data.evaluation.test.paths={rows}",
     )
-    assert list(other.benchmarks) == ["test", "more"]
+    assert list(other.eval_sets) == ["test", "more"]
 
 
 def test_columns_of_the_benchmark_follow_those_of_the_training_data(tmp_path: Path) -> None:
@@ -181,7 +181,7 @@ def test_columns_of_the_benchmark_follow_those_of_the_training_data(tmp_path: Pa
     path.write_text(json.dumps({"question": "1+1?", "why": "#### 2"}) + "\n")
     columns = ["data.train.question_column=question", "data.train.answer_column=null", "data.train.solution_column=why"]
     built = settings("data=files", f"data.train.paths={path}", f"data.evaluation.test.paths={path}", *columns)
-    assert [p.answer for p in built.benchmarks["test"]] == ["2"]
+    assert [p.answer for p in built.eval_sets["test"]] == ["2"]
 
 
 def test_the_tracking_store_lies_in_the_current_folder(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

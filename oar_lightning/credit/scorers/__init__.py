@@ -1,4 +1,4 @@
-"""Importance strategies: ``(model, rollouts) -> importance [B S]``."""
+"""Scorers of token importance: ``(model, rollouts) -> importance [B S]``."""
 
 from oar_lightning.credit.scorers.base import FunctionScorer, Scorer, as_scorer, checked_importance
 from oar_lightning.credit.scorers.baselines import Entropy, Inverted, Position, Random, Shuffled, Uniform

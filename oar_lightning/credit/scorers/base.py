@@ -1,7 +1,8 @@
-"""What a scorer is, and the helpers that all of them share.
+"""The definition of a scorer, and helpers that all scorers use.
 
-A scorer is a callable ``(model, rollouts) -> importance [B S]``: finite, >= 0, zero outside ``reasoning_mask``, detached; it
-leaves ``param.grad`` and the training mode untouched and does not depend on chunk size, padding or row order.
+A scorer is a callable ``(model, rollouts) -> importance [B S]``. The importance is finite, >= 0, zero outside
+``reasoning_mask``, and detached; it does not depend on chunk size, padding or row order. The scorer leaves ``param.grad`` and
+the training mode untouched.
 """
 
 from __future__ import annotations
@@ -28,7 +29,7 @@ class Scorer(ABC):
 
     @property
     def budgets(self) -> tuple[TokenBudget, ...]:
-        """What bounds the scorer's passes: its `token_budget`, where it has one."""
+        """The budgets that bound the scorer's passes: its `token_budget`, where it has one."""
         budget = getattr(self, "token_budget", None)
         return (budget,) if isinstance(budget, TokenBudget) else ()
 
@@ -48,16 +49,17 @@ class FunctionScorer(Scorer):
 
 
 def as_scorer(candidate: Any) -> Scorer:
-    """A scorer as it is, any other callable wrapped as one."""
+    """The candidate itself if it is a `Scorer`, else a scorer that wraps the callable."""
     return candidate if isinstance(candidate, Scorer) else FunctionScorer(candidate)
 
 
 def checked_importance(importance: Tensor, rollouts: Rollouts, name: str) -> Float[Tensor, "B S"]:
-    """Hold a scorer to its contract.
+    """A scorer's result, checked for shape and gradient, and set to zero outside the reasoning.
+
+    Values that are not finite are no error: the gate leaves such rows at weight 1, and they are counted.
 
     Raises:
-        ValueError: for a wrong shape or a tensor that carries gradient. (Values that are not finite are not an error: the
-            gate leaves such rows at weight 1 and they are counted.)
+        ValueError: for a wrong shape, or a tensor that carries gradient.
     """
     if importance.shape != rollouts.token_ids.shape:
         raise ValueError(
@@ -74,28 +76,31 @@ def scorable_rows(rollouts: Rollouts) -> Int[Tensor, " n"]:
 
 
 def distinct_rows(rollouts: Rollouts, rows: Int[Tensor, " n"]) -> tuple[list[int], list[int]]:
-    """Where in `rows` each different completion is first found, and for each of `rows` the number of its equal among those.
+    """The distinct completions among `rows`: the place in `rows` where each first occurs, and for each of `rows` the index of
+    its completion among the distinct ones.
 
-    Completions are equal where prompt, tokens and regions are: a group often holds one several times.
+    Completions are equal where prompt, tokens and regions are. A group often holds one completion several times.
     """
-    parts = (rollouts.token_ids, rollouts.attention_mask, rollouts.reasoning_mask, rollouts.answer_mask)
-    columns = torch.cat([part[rows].to(rollouts.token_ids) for part in parts], 1).cpu().numpy()
-    numbers: dict[bytes, int] = {}
+    compared = (rollouts.token_ids, rollouts.attention_mask, rollouts.reasoning_mask, rollouts.answer_mask)
+    contents = torch.cat([tensor[rows].to(rollouts.token_ids) for tensor in compared], 1).cpu().numpy()
+    keys = [row.tobytes() for row in contents]
+    index_of: dict[bytes, int] = {}
     first: list[int] = []
-    for i, key in enumerate(row.tobytes() for row in columns):
-        if numbers.setdefault(key, len(first)) == len(first):
-            first.append(i)
-    return first, [numbers[row.tobytes()] for row in columns]
+    for place, key in enumerate(keys):
+        if key not in index_of:
+            index_of[key] = len(first)
+            first.append(place)
+    return first, [index_of[key] for key in keys]
 
 
 def row_generator(rollouts: Rollouts, row: int, *parts: object) -> torch.Generator:
-    """A generator seeded by the row's own tokens (not its place in the batch), the step and `parts`."""
+    """A generator seeded by the row's own tokens, the step and `parts`, not by the row's place in the batch."""
     tokens = rollouts.token_ids[row][rollouts.attention_mask[row]].tolist()
     return generator(rollouts.step, *parts, *tokens)
 
 
 def place_rows(values: list[Tensor], mask: Bool[Tensor, "B S"], rows: Int[Tensor, " n"]) -> Float[Tensor, "B S"]:
-    """[B S] holding ``values[i]`` on the masked tokens of ``rows[i]`` in order, zero elsewhere."""
+    """[B S] with ``values[i]`` on the masked tokens of ``rows[i]`` in order, zero elsewhere."""
     out = torch.zeros(mask.shape, dtype=values[0].dtype if values else torch.float32, device=mask.device)
     for row, value in zip(rows.tolist(), values, strict=True):
         out[row, mask[row]] = value.to(out.device)

@@ -1,4 +1,4 @@
-"""Baselines and controls: strategies like any other scorer."""
+"""Baselines and controls, which are scorers like any other."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ from oar_lightning.policy.token_budget import TokenBudget
 from oar_lightning.types import Rollouts
 
 TOKENS = 4096
-"""Where `auto` starts unless a memory plan knows better."""
+"""The start of `auto`, unless a memory plan gives another."""
 
 
 class Uniform(Scorer):
@@ -47,15 +47,15 @@ class Entropy(Scorer):
 
         scores: dict[int, Tensor] = {}
         with evaluating(model):
-            for _, found in self.token_budget.run_in_chunks(rollouts.attention_mask.sum(1).tolist(), score):
-                scores.update(found)
+            for _, chunk_scores in self.token_budget.run_in_chunks(rollouts.attention_mask.sum(1).tolist(), score):
+                scores.update(chunk_scores)
         self.metrics = {"forward_equivalents": 1.0 if rollouts.prediction_states is None else 0.0}
         rows = torch.arange(len(rollouts))
         return place_rows([scores[i].clamp(min=0) for i in rows.tolist()], rollouts.reasoning_mask, rows)
 
 
 class Random(Scorer):
-    """Scores uniform in (0, 1): reshaping without information. Seeded by the completion's own tokens."""
+    """Scores uniform in (0, 1), which carry no information. Seeded by the completion's own tokens."""
 
     def __init__(self, seed: int = 0) -> None:
         super().__init__()
@@ -85,7 +85,7 @@ class Position(Scorer):
 
 
 class _Wrapper(Scorer):
-    """A control that rearranges another scorer's scores within each completion: the weights' distribution stays."""
+    """A control that rearranges another scorer's scores within each completion, which keeps the weights' distribution."""
 
     def __init__(self, inner: Callable[[Any, Rollouts], Tensor]) -> None:
         super().__init__()
@@ -103,11 +103,12 @@ class _Wrapper(Scorer):
         return place_rows([self.rearrange(importance[i, mask[i]], rollouts, i) for i in rows.tolist()], mask, rows)
 
     def rearrange(self, scores: Float[Tensor, " R"], rollouts: Rollouts, row: int) -> Float[Tensor, " R"]:
+        """The scores of one row's reasoning tokens in another order."""
         raise NotImplementedError
 
 
 class Shuffled(_Wrapper):
-    """The inner scorer's scores in random order: as unequal, but about the wrong tokens."""
+    """The inner scorer's scores in random order: as uneven as before, but on other tokens."""
 
     def __init__(self, inner: Callable[[Any, Rollouts], Tensor], seed: int = 0) -> None:
         super().__init__(inner)

@@ -1,4 +1,4 @@
-"""OAR-G: a gradient proxy of OAR-P (arXiv 2601.07408): one noisy copy, one gradient with respect to the embeddings."""
+"""OAR-G, a gradient proxy of OAR-P (arXiv 2601.07408): one noisy copy, one gradient with respect to the embeddings."""
 
 from __future__ import annotations
 
@@ -18,23 +18,23 @@ from oar_lightning.policy.token_budget import TokenBudget
 from oar_lightning.types import Rollouts
 
 TOKENS = 4096
-"""Where `auto` starts unless a memory plan knows better."""
+"""The start of `auto`, unless a memory plan gives another."""
 
 
 class OarG(Scorer):
     """I_t = |<dJ/de_t, e_t>|, J = KL(p || p(e + n)), n ~ N(0, noise_std^2) on reasoning tokens; nats.
 
-    At noise_std -> 0 the gradient of the KL vanishes (Fisher matrix times noise), so a draw is a random sketch:
-    `num_draws` are averaged, and `rank_stability` (mean Spearman correlation of two draws) is measured on a few rows.
+    At noise_std -> 0 the gradient of the KL vanishes (it is the Fisher matrix times the noise), so one draw is a random
+    sketch. `num_draws` draws are averaged, and `rank_stability` (mean Spearman correlation of two draws) is measured.
 
     Args:
         probe: which outcome is read, and when.
         noise_std: standard deviation of the noise, in units of the embeddings.
         num_draws: noisy copies whose scores are averaged.
-        seed: of the noise; each completion's noise depends on its tokens, the rollout and this, not on its neighbours.
-        token_budget: padded tokens of one batch, or `auto`; bounds memory, does not change the numbers.
-        stability_rows: completions scored with a second draw to measure rank stability when num_draws is 1, at most one in
-            eight of the batch but at least one; 0 for none.
+        seed: of the noise; a completion's noise depends on its tokens, the rollout step and this, not on its neighbours.
+        token_budget: padded tokens of one pass, or `auto`; bounds memory, does not change the numbers.
+        stability_rows: with num_draws=1, completions that are scored with a second draw to measure `rank_stability`; at most
+            one in eight of the batch but at least one; 0 for none.
     """
 
     def __init__(
@@ -69,20 +69,20 @@ class OarG(Scorer):
         self.metrics = {"forward_equivalents": 0.0}
         if not len(rows):
             return torch.zeros(rollouts.token_ids.shape, device=rollouts.token_ids.device)
-        first, number_of = distinct_rows(rollouts, rows)
-        chosen = rows[first].tolist()
-        copies = [(row, draw) for row in chosen for draw in range(self.num_draws)]
-        few = chosen[: min(self.stability_rows, max(1, len(chosen) // 8))] if self.num_draws == 1 else chosen
-        copies += [(row, 1) for row in few if self.num_draws == 1]
+        first, distinct_index = distinct_rows(rollouts, rows)
+        distinct = rows[first].tolist()
+        copies = [(row, draw) for row in distinct for draw in range(self.num_draws)]
+        twice_drawn = distinct
+        if self.num_draws == 1:
+            twice_drawn = distinct[: min(self.stability_rows, max(1, len(distinct) // 8))]
+            copies += [(row, 1) for row in twice_drawn]
         scores, tokens = gradient_scores(model, rollouts, probe, copies, self._noise, self.token_budget)
-        pairs = [
-            rank_correlation(scores[row, 0], scores[row, 1]) for row in few if (row, 1) in scores and len(scores[row, 0]) > 1
-        ]
-        if pairs:
-            self.metrics["rank_stability"] = sum(pairs) / len(pairs)
+        correlations = [rank_correlation(scores[row, 0], scores[row, 1]) for row in twice_drawn if len(scores[row, 0]) > 1]
+        if correlations:
+            self.metrics["rank_stability"] = sum(correlations) / len(correlations)
         self.metrics["forward_equivalents"] = tokens / rollouts.token_ids.numel()
-        means = [torch.stack([scores[row, draw] for draw in range(self.num_draws)]).mean(0) for row in chosen]
-        return place_rows([means[i] for i in number_of], rollouts.reasoning_mask, rows)
+        means = [torch.stack([scores[row, draw] for draw in range(self.num_draws)]).mean(0) for row in distinct]
+        return place_rows([means[i] for i in distinct_index], rollouts.reasoning_mask, rows)
 
     def _noise(self, rollouts: Rollouts, row: int, draw: int, size: int) -> Float[Tensor, "R H"]:
         rng = row_generator(rollouts, row, self.seed, draw)
@@ -97,14 +97,15 @@ def gradient_scores(
     noise: Callable[[Rollouts, int, int, int], Float[Tensor, "R H"]],
     token_budget: TokenBudget,
 ) -> tuple[dict[tuple[int, int], Float[Tensor, " R"]], int]:
-    """|<dJ/de_t, e_t>| of each (row, draw), e_t being the clean embedding; and the tokens that went through the model, those
-    of a backward pass (to the embeddings, half of a full one) included. No parameter gets a gradient.
+    """|<dJ/de_t, e_t>| of each (row, draw), where e_t is the clean embedding; and the number of tokens that went through the
+    model, those of backward passes included (a backward pass to the embeddings is half of a full one).
 
-    Every row must have an answer. `noise(rollouts, row, draw, hidden size)` is added to the row's reasoning tokens.
+    No parameter gets a gradient. Every row must have an answer. `noise(rollouts, row, draw, hidden size)` is added to the
+    row's reasoning tokens.
     """
     scores: dict[tuple[int, int], Tensor] = {}
     columns = torch.arange(rollouts.token_ids.shape[1], device=rollouts.token_ids.device)
-    ends = columns.masked_fill(~rollouts.answer_mask, -1).amax(1)  # nothing is read off the answer's last token, or after it
+    ends = columns.masked_fill(~rollouts.answer_mask, -1).amax(1)  # no state of the answer's last token, or after it, is read
     first = rollouts.attention_mask.long().argmax(1)
     start = int(rollouts.response_mask.any(0).long().argmax()) if can_share_prefixes(model) else 0
     with scoring_mode(model):
@@ -113,11 +114,11 @@ def gradient_scores(
         prompts, owner, tokens = read_prompts(model, decoder, rollouts.token_ids[:, :start], first, token_budget)
 
         def score(chunk: list[int]) -> tuple[dict[tuple[int, int], Tensor], int]:
-            ran = 0
-            some = [copies[i] for i in chunk]
-            rows = torch.tensor([row for row, _ in some], device=columns.device)
-            own = slice(start, int(ends[rows].max()))
-            ids, reasoning = rollouts.token_ids[rows, own], rollouts.reasoning_mask[rows, own]
+            clean_tokens = 0
+            chunk_copies = [copies[i] for i in chunk]
+            rows = torch.tensor([row for row, _ in chunk_copies], device=columns.device)
+            run = slice(start, int(ends[rows].max()))  # the columns that are run here
+            ids, reasoning = rollouts.token_ids[rows, run], rollouts.reasoning_mask[rows, run]
             place = probe.locate(rollouts.answer_mask[rows], rollouts.token_ids[rows])
             answer = place.select(torch.arange(len(rows), device=rows.device), start)
             past = prompts.select(owner[rows])
@@ -126,34 +127,33 @@ def gradient_scores(
                 if rollouts.prediction_states is not None:
                     clean = probe.read(model, at_columns(rollouts.prediction_states[rows], place.columns), place)
                 else:
-                    once, copy_of = first_of_each(rows)
-                    ran = ids[once].numel()
-                    read_at = answer.select(once).read_at
-                    clean = probe.read(model, decoder(past.select(once), embeddings[once], read_at)[0], place.select(once))[
-                        copy_of
-                    ]
+                    first_copy, distinct_index = first_of_each(rows)
+                    clean_tokens = ids[first_copy].numel()
+                    read_at = answer.select(first_copy).read_at
+                    states, _ = decoder(past.select(first_copy), embeddings[first_copy], read_at)
+                    clean = probe.read(model, states, place.select(first_copy))[distinct_index]
             noisy = embeddings.clone()
-            noisy[reasoning] += torch.cat([noise(rollouts, row, draw, noisy.shape[-1]) for row, draw in some]).to(noisy)
+            noisy[reasoning] += torch.cat([noise(rollouts, *copy, noisy.shape[-1]) for copy in chunk_copies]).to(noisy)
             noisy.requires_grad_()
             with torch.enable_grad():
                 outcome = probe.read(model, decoder(past, noisy, answer.read_at)[0], place)
                 # autograd.grad, not backward: parameter gradients and DDP/DeepSpeed hooks must not see this
                 (gradient,) = torch.autograd.grad(probe.gap(clean, outcome).sum(), noisy)
             saliency = (gradient.to(outcome.dtype) * embeddings.to(outcome.dtype)).sum(-1).abs()
-            return {copy: saliency[i, reasoning[i]] for i, copy in enumerate(some)}, ran + 2 * ids.numel()
+            return {copy: saliency[i, reasoning[i]] for i, copy in enumerate(chunk_copies)}, clean_tokens + 2 * ids.numel()
 
         lengths = [int(ends[row]) - start for row, _ in copies]
-        for _, (found, ran) in token_budget.run_in_chunks(lengths, score):
-            scores.update(found)
-            tokens += ran
+        for _, (chunk_scores, chunk_tokens) in token_budget.run_in_chunks(lengths, score):
+            scores.update(chunk_scores)
+            tokens += chunk_tokens
     return scores, tokens
 
 
 def first_of_each(values: Int[Tensor, " n"]) -> tuple[Int[Tensor, " m"], Int[Tensor, " n"]]:
-    """Where each different value is found first, in order of value, and for each entry the number of its value."""
-    unique, number = values.unique(return_inverse=True)
-    first = torch.full_like(unique, len(values)).scatter_reduce(0, number, torch.arange(len(values)).to(number), "amin")
-    return first, number
+    """The place where each distinct value first occurs, in order of value; and for each entry the index of its value."""
+    distinct, index = values.unique(return_inverse=True)
+    first = torch.full_like(distinct, len(values)).scatter_reduce(0, index, torch.arange(len(values)).to(index), "amin")
+    return first, index
 
 
 def rank_correlation(a: Float[Tensor, " n"], b: Float[Tensor, " n"]) -> float:

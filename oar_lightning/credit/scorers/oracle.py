@@ -1,4 +1,4 @@
-"""Perfect credit, where whoever made the problem knows what decides its outcome: how much credit can be worth at all."""
+"""The oracle scorer: perfect credit from a task's own knowledge, an upper bound on what credit assignment can gain."""
 
 from __future__ import annotations
 
@@ -17,11 +17,11 @@ class Oracle(Scorer):
     """I_t = 1 on reasoning tokens that overlap a causal span of the completion's own text, 0 elsewhere.
 
     Args:
-        locate: the task's knowledge, (problem, completion) -> `CausalSpans`, e.g. `data.chain_credit.ChainCredit`.
+        locate: the task's knowledge, (problem, completion) -> `CausalSpans`, e.g. `data.chain.credit.ChainCredit`.
 
-    A completion without a causal span in its reasoning scores 0 everywhere, so that the gate leaves its weights at 1
-    (`unread_frac`); `inexact_frac` counts those where `locate` says that it fell back. The scores are 0 and 1: for a
-    quantile gate whose threshold falls on the zeros, the zeros are not suppressed (see conf/experiment/oracle.yaml).
+    A completion without a causal span in its reasoning scores 0 everywhere, so that the gate leaves its weights at 1;
+    `unread_frac` is the fraction of such completions, `inexact_frac` of those with inexact spans. Scores are 0 or 1: a
+    quantile gate whose threshold falls on the zeros does not suppress them (see conf/experiment/oracle.yaml).
     """
 
     def __init__(self, locate: Callable[[MathProblem, str], CausalSpans]) -> None:
@@ -38,13 +38,13 @@ class Oracle(Scorer):
         for row, (problem, text, tokens) in enumerate(
             zip(rollouts.problems, rollouts.completions, rollouts.token_spans, strict=True)
         ):
-            found = self.locate(problem, text)
-            inexact += not found.exact
+            causal = self.locate(problem, text)
+            inexact += not causal.exact
             columns = rollouts.response_mask[row].nonzero().flatten().tolist()
-            marked = [any(a < end and start < b for start, end in found.spans) for a, b in tokens]
-            # bytes that are not UTF-8 may have changed the text's length: its tokens are not where their ranges say
+            is_causal = [any(first < end and start < last for start, end in causal.spans) for first, last in tokens]
+            # bytes that are not UTF-8 may have changed the text's length, and the tokens' ranges are then wrong
             if tokens and tokens[-1][1] == len(text):
-                importance[row, columns] = torch.tensor(marked, dtype=importance.dtype)
+                importance[row, columns] = torch.tensor(is_causal, dtype=importance.dtype)
         importance *= reasoning
         self.metrics = {
             "unread_frac": 1 - float(importance.any(1).float().mean()),

@@ -1,4 +1,4 @@
-"""Outcome probes: what "the model's final-answer distribution" is (OAR, arXiv 2601.07408, section on outcome probes)."""
+"""Outcome probes, which define "the model's final-answer distribution" (OAR, arXiv 2601.07408, section on outcome probes)."""
 
 from __future__ import annotations
 
@@ -14,11 +14,14 @@ from oar_lightning.policy.attention import ReadAt
 from oar_lightning.policy.language_model import head_logits
 
 FISHER_TOKENS = 8
-"""The most probable tokens, to which the Fisher matrix of an outcome is restricted; they hold nearly all of its mass."""
+"""The Fisher matrix of an outcome is restricted to so many most probable tokens, which hold nearly all of its mass."""
+
+AFTER_WARMUP = 10**9
+"""A rollout step after every `ProbeSchedule`'s warm-up, for completions that belong to no step of a training run."""
 
 
 class AnswerPlace(NamedTuple):
-    """Columns of the answer tokens that a probe reads, in order, padded with 0; which of them are real; and the tokens."""
+    """The answer tokens that a probe reads: their columns in order, padded with 0; which of these are real; the token ids."""
 
     columns: Int[Tensor, "N A"]
     valid: Bool[Tensor, "N A"]
@@ -26,7 +29,7 @@ class AnswerPlace(NamedTuple):
 
     @property
     def before(self) -> Int[Tensor, "N A"]:
-        """The columns whose hidden states predict them."""
+        """The columns whose hidden states predict the answer tokens."""
         return (self.columns - 1).clamp(min=0)
 
     @property
@@ -34,22 +37,22 @@ class AnswerPlace(NamedTuple):
         return self.before, self.valid
 
     def before_mask(self, like: Bool[Tensor, "N S"]) -> Bool[Tensor, "N S"]:
-        """[N S] with those columns set."""
+        """[N S], True at the columns of `before`."""
         rows = torch.arange(len(like), device=like.device)[:, None].expand_as(self.columns)
         mask = torch.zeros_like(like)
         mask[rows[self.valid], self.before[self.valid]] = True
         return mask
 
     def select(self, rows: Int[Tensor, " n"], start: int = 0) -> AnswerPlace:
-        """The given rows, columns counted from `start`."""
+        """The given rows, with columns counted from `start`."""
         return AnswerPlace((self.columns[rows] - start).clamp(min=0), self.valid[rows], self.token_ids[rows])
 
 
 class Probe(ABC):
-    """Reads an outcome off the logits that predict the answer, and says how far two outcomes are apart.
+    """Computes an outcome from the logits that predict the answer, and the distance of two outcomes.
 
-    ``outcome`` is ``[N V]`` log-probabilities or ``[N]`` scalars. ``gap(clean, other)`` is what OAR-G differentiates;
-    ``distance`` is the importance that OAR-P reports (nats, >= 0).
+    An outcome is ``[N V]`` log-probabilities or ``[N]`` scalars. OAR-G differentiates ``gap``; OAR-P reports ``distance`` as
+    the importance.
     """
 
     def positions(self, answer_mask: Bool[Tensor, "N S"]) -> Bool[Tensor, "N S"]:
@@ -57,24 +60,32 @@ class Probe(ABC):
         return answer_mask
 
     @abstractmethod
-    def outcome(self, logits: Float[Tensor, "N A V"], answer_ids: Int[Tensor, "N A"], valid: Bool[Tensor, "N A"]) -> Tensor: ...
+    def outcome(self, logits: Float[Tensor, "N A V"], answer_ids: Int[Tensor, "N A"], valid: Bool[Tensor, "N A"]) -> Tensor:
+        """The outcome from the logits that predict the answer tokens; `valid` marks real answer tokens."""
+        ...
 
     @abstractmethod
-    def gap(self, clean: Tensor, other: Tensor) -> Float[Tensor, " N"]: ...
+    def gap(self, clean: Tensor, other: Tensor) -> Float[Tensor, " N"]:
+        """The difference of two outcomes that OAR-G differentiates with respect to `other`; nats."""
+        ...
 
     def distance(self, clean: Tensor, other: Tensor) -> Float[Tensor, " N"]:
+        """The distance of two outcomes, >= 0; nats."""
         return self.gap(clean, other).clamp(min=0)
 
     @abstractmethod
     def readings(self, clean: Tensor, outcome: Tensor, count: int) -> Float[Tensor, "N M"]:
-        """At most `count` numbers read off an outcome that carries gradient, such that `distance_of_shift` of their small
-        changes is the distance to the second order. What does not carry gradient is that of the clean outcome."""
+        """At most `count` numbers computed from an outcome that carries gradient. `distance_of_shift` of their small changes
+        is the distance from the clean outcome to second order. `clean`: the clean outcome, detached."""
         ...
 
     @abstractmethod
-    def distance_of_shift(self, shift: Float[Tensor, "N M R"]) -> Float[Tensor, "N R"]: ...
+    def distance_of_shift(self, shift: Float[Tensor, "N M R"]) -> Float[Tensor, "N R"]:
+        """The distance of outcomes whose `readings` differ by `shift`, to second order; nats."""
+        ...
 
     def locate(self, answer_mask: Bool[Tensor, "N S"], token_ids: Int[Tensor, "N S"]) -> AnswerPlace:
+        """The answer tokens of each row that the probe reads."""
         columns, valid = masked_positions(self.positions(answer_mask))
         return AnswerPlace(columns, valid, token_ids.gather(1, columns))
 
@@ -87,14 +98,14 @@ class _Distribution(Probe):
     """Outcomes that are distributions, compared by KL(clean || other)."""
 
     def gap(self, clean: Float[Tensor, "N V"], other: Float[Tensor, "N V"]) -> Float[Tensor, " N"]:
-        # sum p (log p - log q) + sum q - sum p, term by term: none is negative, so that rounding does not drown small distances
+        # sum p (log p - log q) + sum q - sum p, term by term: no term is negative, so rounding does not hide small distances
         p, change = clean.exp(), other - clean
         small = change.clamp(max=1)  # expm1 of a large change would overflow
         return torch.where(change > 1, other.exp() - p * (1 + change), p * (small.expm1() - small)).sum(-1)
 
     def readings(self, clean: Float[Tensor, "N V"], outcome: Float[Tensor, "N V"], count: int) -> Float[Tensor, "N M"]:
         """Log-probabilities along the leading eigenvectors of the Fisher matrix diag(p) - p p' of the most probable tokens,
-        each times the root of its eigenvalue: KL(p || p + dp) = 1/2 sum of squares, to the second order."""
+        each times the root of its eigenvalue. To second order KL(p || p + dp) is 1/2 the sum of squares of their changes."""
         p, index = clean.exp().topk(min(FISHER_TOKENS, clean.shape[1]))
         fisher = torch.diag_embed(p) - p[:, :, None] * p[:, None, :]
         values, vectors = torch.linalg.eigh(fisher.double())
@@ -148,7 +159,7 @@ PROBES: dict[str, Probe] = {"last": LastProbe(), "answer_mean": AnswerMeanProbe(
 
 @dataclass(frozen=True)
 class ProbeSchedule:
-    """Which probe is read at which rollout.
+    """The probe of each batch of rollouts.
 
     Args:
         name: the probe after the warm-up.
@@ -168,6 +179,7 @@ class ProbeSchedule:
             raise ValueError(f"scorer.probe.warmup_steps counts rollouts and must be >= 0, got {self.warmup_steps}")
 
     def at(self, step: int) -> Probe:
+        """The probe at a `Rollouts.step`."""
         return PROBES[self.warmup if step < self.warmup_steps else self.name]
 
 

@@ -1,6 +1,6 @@
-"""OAR-P and OAR-G as their definitions read: one completion at a time, whole sequences, full float32 logits.
+"""OAR-P and OAR-G by their definitions: one completion at a time, whole sequences, full float32 logits.
 
-The oracle that tests hold the fast scorers against and that the benchmark measures them against; never the choice for a run.
+Tests and the benchmark compare the fast scorers with these slow ones, which no run should use.
 """
 
 from __future__ import annotations
@@ -32,7 +32,7 @@ class ReferenceOarP(Scorer):
         scores, tokens = [], 0
         with evaluating(model):
             for row in rows.tolist():
-                ids, answer, reasoning = _one(rollouts, row)
+                ids, answer, reasoning = _unpadded(rollouts, row)
                 positions = reasoning.nonzero().flatten()
                 masked = ids.repeat(len(positions) + 1, 1)
                 masked[torch.arange(len(positions)), positions] = fill  # the last row stays clean
@@ -60,7 +60,7 @@ class ReferenceOarG(Scorer):
         scores = []
         with evaluating(model), torch.enable_grad():
             for row in rows.tolist():
-                ids, answer, reasoning = _one(rollouts, row)
+                ids, answer, reasoning = _unpadded(rollouts, row)
                 clean_embeddings = embed(model, ids[None]).detach()
                 rng = row_generator(rollouts, row, self.seed, 0)
                 noise = torch.zeros_like(clean_embeddings)
@@ -76,7 +76,7 @@ class ReferenceOarG(Scorer):
         return place_rows(scores, rollouts.reasoning_mask, rows)
 
 
-def _one(rollouts: Rollouts, row: int) -> tuple[Tensor, Tensor, Tensor]:
+def _unpadded(rollouts: Rollouts, row: int) -> tuple[Tensor, Tensor, Tensor]:
     """Ids, answer mask and reasoning mask of one row without its padding."""
     real = rollouts.attention_mask[row]
     return rollouts.token_ids[row, real], rollouts.answer_mask[row, real], rollouts.reasoning_mask[row, real]

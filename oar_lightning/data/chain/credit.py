@@ -1,4 +1,4 @@
-"""Which characters of a sampled `chain` completion decide its outcome: the generator's knowledge, read off any text."""
+"""Locates the characters of a sampled `chain` completion that decide its outcome, by the task's rules."""
 
 from __future__ import annotations
 
@@ -15,26 +15,27 @@ _ANSWER = re.compile(r"\\boxed\{(\d+)\}")
 
 
 class _Piece(NamedTuple):
-    """A number or operator of a step that is asked for, what should stand there, and whether it is the step's result."""
+    """A number or operator of a step that counts for the answer."""
 
     span: tuple[int, int]
     text: str
     right: str | None
-    """None where the problem has no such step."""
+    """The correct text; None where the problem has no such step."""
     result: bool
+    """Whether the text is the step's result."""
 
 
 class ChainCredit:
-    """Locates the causal characters of a completion; a `locate` for `scoring.Oracle`.
+    """Locates the causal characters of a completion; the `locate` of `credit.scorers.Oracle`.
 
     Args:
-        which: `causal`: all numbers and operators of the asked steps, as `ChainSolution.causal_spans` has them, answer left
-            out. `results`: what the steps state after ``=``. `first_error`: the results where the final answer is right,
-            else the first number or operator that is not the problem's, which is where this completion went wrong; a wrong
-            completion without one (a step left out, a wrong sum or copy at the end) falls back to the results and is
-            not `exact`.
+        which: `causal`: all numbers and operators of the steps that count for the answer, as in
+            `ChainSolution.causal_spans`, without the answer. `results`: the numbers after ``=``. `first_error`: the results
+            where the final answer is right; else the first number or operator that differs from the problem's, where this
+            completion went wrong. A wrong completion without such an error (a step left out, a wrong sum or copy at the end)
+            falls back to the results and is not `exact`.
 
-    A completion without a step that can be read has no spans.
+    A completion without a readable step has no spans.
     """
 
     def __init__(self, which: Literal["causal", "results", "first_error"] = "first_error") -> None:
@@ -57,11 +58,11 @@ def _pieces(problem: MathProblem, completion: str) -> Iterator[_Piece]:
         raise ValueError(f"scorer.locate reads problems of data=chain only, got {problem.question[:80]!r}; use another scorer")
     totals = {name: [str(t) for t in accumulate(a.deltas, initial=a.start)] for name, a in accounts.items()}
     done = dict.fromkeys(accounts, 0)
-    alone = next(iter(accounts)) if len(accounts) == 1 else None
+    only_name = next(iter(accounts)) if len(accounts) == 1 else None
     for match in _STEP.finditer(completion):
-        name = match[1] or alone
+        name = match[1] or only_name
         if name not in accounts:
-            continue  # a distracting person's step, or one that nobody can be told to have made
+            continue  # a distracting person's step, or a step without a name where there are two persons
         step = done[name]
         done[name] += 1
         right: list[str | None] = [None] * 4

@@ -1,4 +1,4 @@
-"""What the `chain` task's texts say: the numbers and words of a problem, its question, and how a question is read back."""
+"""Problems of the `chain` task: their numbers and words, their question, and the parser of a question."""
 
 from __future__ import annotations
 
@@ -12,13 +12,13 @@ ITEMS = ("apples", "books", "coins", "cards", "pens", "shells", "stamps", "nuts"
 GAINS = ("finds", "buys", "gets", "wins")
 LOSSES = ("loses", "sells", "eats", "drops")
 
-HELD_OUT_SHARE = 8
-"""One problem in this many, chosen by a hash of its numbers, is held out from training."""
+HELD_OUT_ONE_IN = 8
+"""One problem in so many, chosen by a hash of its numbers, is held out from training."""
 
 
 @dataclass(frozen=True)
 class Companion:
-    """A second person, whose steps alternate with the first one's. `counts`: whether the question asks for both together."""
+    """A second person, whose steps alternate with the first person's. `counts`: the question asks for both together."""
 
     name: str
     start: int
@@ -57,13 +57,13 @@ class ChainProblem:
 
     @property
     def held_out(self) -> bool:
-        """Whether this problem belongs to the held-out split; depends on the first person's numbers only, not on words."""
+        """Whether this problem belongs to the held-out split: decided by the first person's numbers, not by words."""
         key = f"{self.start}:{self.deltas}".encode()
-        return int.from_bytes(hashlib.sha256(key).digest()[:4], "big") % HELD_OUT_SHARE == 0
+        return int.from_bytes(hashlib.sha256(key).digest()[:4], "big") % HELD_OUT_ONE_IN == 0
 
 
 class Account(NamedTuple):
-    """What a question says about one person."""
+    """One person's numbers in a question."""
 
     start: int
     deltas: tuple[int, ...]
@@ -74,9 +74,9 @@ _ASKED = re.compile(r"How many [a-z]+ (?:are (left|there)|has ([A-Z][a-z]+))\?")
 
 
 def asked_accounts(question: str) -> dict[str, Account] | None:
-    """The persons that a question asks for, with their numbers, in order; None where it is not one of this task.
+    """The persons that a question asks for, with their numbers, in order; None for a question of another task.
 
-    The inverse of `ChainProblem.question`. A question with one person names that one.
+    The inverse of `ChainProblem.question`.
     """
     starts: dict[str, int] = {}
     deltas: dict[str, list[int]] = {}

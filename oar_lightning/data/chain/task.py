@@ -14,7 +14,7 @@ from collections.abc import Iterable, Iterator
 from dataclasses import dataclass
 from typing import Literal, NamedTuple
 
-from oar_lightning.data.chain.problem import GAINS, HELD_OUT_SHARE, ITEMS, LOSSES, NAMES, ChainProblem, Companion
+from oar_lightning.data.chain.problem import GAINS, HELD_OUT_ONE_IN, ITEMS, LOSSES, NAMES, ChainProblem, Companion
 from oar_lightning.types import MathProblem
 
 OPENERS = ("So", "Then", "Next", "Now", "Well", "Here")
@@ -40,11 +40,12 @@ class ChainTask:
         max_total: the running total stays in ``0..max_total``.
         max_delta: operands are in ``1..max_delta``.
         filler: interchangeable phrases per step, 0 to 3.
-        asides: sentences per step that say nothing about the answer, each of four freely chosen words.
-        asides_last: whether they follow the last step, so that all decisions are made early; else each step's follow it.
-        restate: whether a step names its first operand again (``7+4=11``) or goes on from it (``+4=11``).
-        companion: a second person with as many steps, whose result is not asked for (`distracts`) or is added to the
-            first one's by the final answer alone (`counts`); `none`: one person.
+        asides: sentences per step that do not concern the answer, each of four freely chosen words.
+        asides_last: whether all asides follow the last step, so that all decisions are made early; else each step's asides
+            follow that step.
+        restate: whether a step repeats its first operand (``7+4=11``) or leaves it out (``+4=11``).
+        companion: a second person with as many steps. The question does not ask for that person's result (`distracts`), or
+            asks for the sum of both results, which only the final answer states (`counts`); `none`: one person.
         noise: probability that a step of a demonstration states a result that is off by one.
     """
 
@@ -78,12 +79,12 @@ class ChainTask:
             )
 
     def problem(self, rng: random.Random, held_out: bool) -> ChainProblem:
-        """Draw a problem of the asked split.
+        """Draw a problem of the training or the held-out split.
 
         Raises:
             ValueError: where the task has so few problems that the split seems to be empty.
         """
-        for _ in range(1000 * HELD_OUT_SHARE):
+        for _ in range(1000 * HELD_OUT_ONE_IN):
             start = rng.randint(1, self.max_total)
             deltas = self._deltas(start, rng.randint(self.min_steps, self.max_steps), rng)
             name, item = rng.choice(NAMES), rng.choice(ITEMS)
@@ -112,9 +113,9 @@ class ChainTask:
         return Companion(other, start, deltas, _verbs(deltas, rng), counts=self.companion == "counts")
 
     def solution(self, problem: ChainProblem, rng: random.Random, noise: float | None = None) -> ChainSolution:
-        """Write a worked solution; with probability `noise` (default: the task's) each step's result is off by one.
+        """Write a worked solution; each step's result is off by one with probability `noise` (default: the task's).
 
-        A wrong result is carried on, so that one error usually means a wrong answer.
+        Later steps start from the wrong result, so that one error usually makes a wrong answer.
         """
         noise = self.noise if noise is None else noise
         other = problem.companion
@@ -122,21 +123,21 @@ class ChainTask:
         if other is not None:
             people.append(_Person(f"{other.name}: ", other.start, other.deltas, other.counts))
         totals = [person.start for person in people]
-        parts, late = _Spans(), ""
+        parts, late_asides = _Spans(), ""
         for step in range(len(problem.deltas)):
             for i, person in enumerate(people):
                 totals[i] = self._step(parts, person, step, totals[i], problem.item, noise, rng)
             asides = "".join(_aside(rng) for _ in range(self.asides))
             if self.asides_last:
-                late += asides
+                late_asides += asides
             else:
                 parts.filler(asides)
         answer = sum(total for total, person in zip(totals, people, strict=True) if person.causal)
-        parts.filler(f"{late}The answer is \\boxed{{").causal(str(answer)).filler("}.")
+        parts.filler(f"{late_asides}The answer is \\boxed{{").causal(str(answer)).filler("}.")
         return parts.finish()
 
     def _step(self, parts: _Spans, person: _Person, step: int, total: int, item: str, noise: float, rng: random.Random) -> int:
-        """Write one step of one person's account; returns the result that it states."""
+        """Write one step of one person's account; returns the result that the step states."""
         delta, later = person.deltas[step], person.deltas[step + 1 :]
         result = self._noisy(total + delta, later, rng) if rng.random() < noise else total + delta
         if self.filler >= 1:
@@ -158,7 +159,7 @@ class ChainTask:
         return result
 
     def _noisy(self, result: int, later: tuple[int, ...], rng: random.Random) -> int:
-        """`result` off by one, such that the remaining operations stay in range; unchanged where none can be."""
+        """`result` off by one such that the remaining operations stay in range; unchanged where that is impossible."""
         candidates = []
         for wrong in (result - 1, result + 1):
             path = [wrong + sum(later[:i]) for i in range(len(later) + 1)]
@@ -168,7 +169,7 @@ class ChainTask:
 
 
 class _Person(NamedTuple):
-    """One person's account in a solution: what each of its lines begins its numbers with, and whether they matter."""
+    """One person's account in a solution: the label before the numbers of each line, and whether these numbers are causal."""
 
     label: str
     start: int
@@ -181,7 +182,7 @@ def _verbs(deltas: tuple[int, ...], rng: random.Random) -> tuple[str, ...]:
 
 
 def _aside(rng: random.Random) -> str:
-    """A sentence without numbers, of words that the task uses anyway."""
+    """A sentence without numbers, made of the task's own words."""
     return f"{rng.choice(OPENERS)} {rng.choice(NAMES)} {rng.choice((*GAINS, *LOSSES))} {rng.choice(ITEMS)}.\n"
 
 
@@ -222,7 +223,7 @@ class ChainProblems:
         return self._from(range(self.size) if self.size is not None else itertools.count())
 
     def shuffled(self, seed: int, epoch: int, start: int = 0) -> Iterator[MathProblem]:
-        """From problem `start` on: drawn at random already, by the source's own seed. A finite one is permuted."""
+        """The problems from `start` on. They are drawn at random by the source's own seed; a finite source is permuted, too."""
         if self.size is None:
             return self._from(itertools.count(start))
         order = list(range(self.size))

@@ -1,4 +1,4 @@
-"""Decoders as scoring runs them: a few new columns onto what was read before, states only where they are read."""
+"""Decoders for scoring: they append a few new columns to a past, and compute final states only where these are read."""
 
 from __future__ import annotations
 
@@ -11,10 +11,10 @@ from torch import Tensor
 
 from oar_lightning.policy.attention import LayerRecord, ReadAt
 from oar_lightning.policy.decoder.modules import ModuleDecoder
-from oar_lightning.policy.decoder.past import Past, join, nothing_read
+from oar_lightning.policy.decoder.past import Past, empty_past, join
 from oar_lightning.policy.decoder.plain import PlainDecoder, plain_decoder
 
-__all__ = ["Decoder", "ModuleDecoder", "Past", "PlainDecoder", "choose_decoder", "join", "nothing_read", "plain_decoder"]
+__all__ = ["Decoder", "ModuleDecoder", "Past", "PlainDecoder", "choose_decoder", "empty_past", "join", "plain_decoder"]
 
 log = logging.getLogger(__name__)
 
@@ -23,10 +23,10 @@ log = logging.getLogger(__name__)
 class Decoder(Protocol):
     """A causal decoder without its head.
 
-    Called with what was read before (`past`, which stays as it is), the embeddings of the next columns, and those of the new
-    columns whose final (normalised) hidden states are wanted; gives these states, and with `keep` the past grown by the new
-    columns. `records` gets each layer's attention; in the last layer perhaps only where it is read. With `alone_at` each
-    new token stands alone in the place of a column that was read: it sees the columns before that one, and itself.
+    A call runs the embeddings of new columns after `past`, which is not changed. It returns the final (normalised) hidden
+    states of the new columns in `read_at`, and with `keep` the past extended by the new columns. Each layer's attention is
+    appended to `records`; the last layer's perhaps only at `read_at`. With `alone_at` each new token replaces one column of
+    the past by itself: it sees the columns before that one, and itself.
     """
 
     def __call__(
@@ -42,24 +42,24 @@ class Decoder(Protocol):
 
 @torch.no_grad()
 def choose_decoder(model: Any) -> Decoder:
-    """The fastest decoder for a model. The plain form is held against the model's own modules on four tokens each time.
+    """The fastest decoder for a model. Each call compares the plain form with the model's own modules on four tokens.
 
-    It is for float32 only: in other precisions the rounding between the operations is part of the model (in float64, too:
-    the families' norms work in float32).
+    The plain form is for float32 only. In other precisions the rounding between the operations is part of the model; in
+    float64, too, because the families' norms compute in float32.
     """
     embeddings, modules = model.get_input_embeddings(), ModuleDecoder(model)
     plain = plain_decoder(model) if embeddings.weight.dtype == torch.float32 else None
     if plain is None:
         return modules
     embeds = embeddings(torch.arange(4, device=embeddings.weight.device) % embeddings.weight.shape[0])[None]
-    everywhere = torch.arange(4, device=embeds.device)[None]
-    read_at = everywhere, torch.ones_like(everywhere, dtype=torch.bool)
-    start = nothing_read(everywhere[:, 0])
+    columns = torch.arange(4, device=embeds.device)[None]
+    read_at = columns, torch.ones_like(columns, dtype=torch.bool)
+    start = empty_past(columns[:, 0])
     expected, actual = (decoder(start, embeds, read_at)[0] for decoder in (modules, plain))
     if torch.allclose(actual, expected, rtol=1e-3, atol=1e-4 * float(expected.abs().max())):
         return plain
     log.warning(
-        "%s computes something else than the family it is named after; scoring runs its own modules, more slowly",
+        "%s computes something else than the plain form of its family; scoring runs its own modules, which are slower",
         type(model).__name__,
     )
     return modules

@@ -1,4 +1,4 @@
-"""Any decoder of `transformers`, run through its own modules."""
+"""Runs any decoder of `transformers` through its own modules."""
 
 from __future__ import annotations
 
@@ -10,12 +10,12 @@ from jaxtyping import Float, Int
 from torch import Tensor
 
 from oar_lightning.policy.attention import LayerRecord, ReadAt, last_layer_at, recorded_attention
-from oar_lightning.policy.decoder.past import Past, seen_by
+from oar_lightning.policy.decoder.past import Past, visible_columns
 from oar_lightning.policy.language_model import at_columns, base_model, hidden_states, new_cache
 
 
 class ModuleDecoder:
-    """See `Decoder`. Within `language_model.scoring` the last layer runs only where it is read."""
+    """See `Decoder`. Within `language_model.scoring_mode` the last layer runs only where it is read."""
 
     def __init__(self, model: Any) -> None:
         self._model = model
@@ -36,7 +36,7 @@ class ModuleDecoder:
         if not past.width and not keep and records is None:
             hidden = hidden_states(self._model, real, inputs_embeds=inputs_embeds, read_at=read_at)
             return at_columns(hidden, read_at[0]), None
-        seen, positions = seen_by(past, new, alone_at)
+        seen, positions = visible_columns(past, new, alone_at)
         mask = seen[:, None] if alone_at is not None else None if bool(real.all()) else real.long()
         cache = new_cache(self._model)
         for layer, (keys, values) in enumerate(zip(past.keys, past.values, strict=True)):

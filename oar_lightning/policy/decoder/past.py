@@ -1,4 +1,4 @@
-"""What a decoder keeps of the columns that it has read."""
+"""The keys and values that a decoder keeps of the columns that it has read."""
 
 from __future__ import annotations
 
@@ -11,7 +11,8 @@ from torch import Tensor
 
 
 class Past(NamedTuple):
-    """Keys and values of the first T columns of N rows, layer by layer, and where each row's tokens begin (left padding)."""
+    """Keys and values of the first T columns of N left-padded rows, layer by layer; ``first``: column of each row's first
+    token."""
 
     keys: tuple[Float[Tensor, "N g T d"], ...]
     values: tuple[Float[Tensor, "N g T d"], ...]
@@ -22,9 +23,9 @@ class Past(NamedTuple):
         return self.keys[0].shape[2] if self.keys else 0
 
     def select(self, rows: Int[Tensor, " n"], width: int | None = None) -> Past:
-        """The given rows, each as often as it is given, cut to their first columns."""
+        """The given rows (a row may be given several times), cut to their first `width` columns; None: all columns."""
         if width == 0:
-            return nothing_read(self.first[rows])
+            return empty_past(self.first[rows])
         keys, values = (tuple(layer[:, :, :width].index_select(0, rows) for layer in layers) for layers in self[:2])
         return Past(keys, values, self.first[rows])
 
@@ -33,17 +34,17 @@ class Past(NamedTuple):
         return Past(keys, values, self.first)
 
     def real(self, width: int) -> Bool[Tensor, "N S"]:
-        """Which of the first `width` columns, these and later ones, hold tokens."""
+        """A mask of the first `width` columns, True where they hold tokens; `width` may exceed that of the past."""
         return torch.arange(width, device=self.first.device) >= self.first[:, None]
 
 
-def nothing_read(first: Int[Tensor, " N"]) -> Past:
-    """The state before the first column."""
+def empty_past(first: Int[Tensor, " N"]) -> Past:
+    """The past of rows of which no column has been read."""
     return Past((), (), first)
 
 
 def join(pasts: Sequence[Past]) -> Past:
-    """The rows of several of the same width."""
+    """The rows of several pasts of the same width as one past."""
     if len(pasts) == 1:
         return pasts[0]
     keys, values = (
@@ -52,12 +53,14 @@ def join(pasts: Sequence[Past]) -> Past:
     return Past(keys, values, torch.cat([p.first for p in pasts]))
 
 
-def seen_by(past: Past, new: int, alone_at: Int[Tensor, "N W"] | None) -> tuple[Bool[Tensor, "M W S"], Int[Tensor, "N W"]]:
-    """Which of the read and the new columns each of the new ones attends to (M: N, or 1 where it is the same for all rows), and
-    the new ones' positions.
+def visible_columns(
+    past: Past, new: int, alone_at: Int[Tensor, "N W"] | None
+) -> tuple[Bool[Tensor, "M W S"], Int[Tensor, "N W"]]:
+    """The attention mask from `new` new columns to all columns (those of the past, then the new ones), and the new columns'
+    positions.
 
-    A padded column sees itself, so that nothing is divided by 0. Tokens that stand alone (`alone_at`: each in the place of
-    one that was read) see the columns before their own, and themselves.
+    M is N, or 1 where the mask is the same for all rows. A padded column sees itself, so that nothing is divided by 0. With
+    `alone_at` each new token replaces that column of the past by itself: it sees the columns before, and itself.
     """
     key = torch.arange(past.width + new, device=past.first.device)
     column = key[past.width :]

@@ -1,8 +1,8 @@
 """The plain decoder (RMS norms, rotary positions, gated SiLU: Llama, Mistral, Qwen2, Qwen3) in few large operations.
 
-What `transformers` computes, with less in between: one product for queries, keys and values and one for both halves of the MLP,
-norms folded into the weights, rotation as a complex product, and a last layer that runs only where it is read. On small models
-the many small operations of the modules take longer than their arithmetic.
+It computes the same as `transformers` with fewer operations: one product for queries, keys and values, one for both halves of
+the MLP, norms folded into the weights, rotation as a complex product, and a last layer that runs only where it is read. On
+small models the modules' many small operations take longer than their arithmetic.
 """
 
 from __future__ import annotations
@@ -16,19 +16,20 @@ from torch import Tensor, nn
 from torch.nn.functional import linear, scaled_dot_product_attention, silu
 
 from oar_lightning.policy.attention import LayerRecord, ReadAt
-from oar_lightning.policy.decoder.past import Past, seen_by
+from oar_lightning.policy.decoder.past import Past, visible_columns
 from oar_lightning.policy.language_model import base_model, can_share_prefixes
 
 FAMILIES = ("LlamaModel", "MistralModel", "Qwen2Model", "Qwen3Model")
 ROPE_TYPES = ("default", "linear", "llama3", "yarn")
 """Rotary embeddings whose angles depend on the position alone."""
 WEIGHTS_BYTES = 2**30
-"""Models with more in their layers keep their modules: the weights here are a copy, and large products hide what is between."""
+"""Models with more bytes in their layers keep their modules: the weights here are a copy, and large products leave little to
+gain."""
 
 
 @dataclass(frozen=True)
 class PlainLayer:
-    """The weights of one layer, as `linear` takes them. The two halves that are rotated together lie in pairs."""
+    """The weights of one layer, as `linear` takes them. Two elements of a head that are rotated together are neighbours."""
 
     qkv: Float[Tensor, "P H"]
     qkv_bias: Float[Tensor, " P"] | None
@@ -41,7 +42,7 @@ class PlainLayer:
 
 @dataclass(frozen=True)
 class PlainDecoder:
-    """See `Decoder`. Its weights are those that the model had when this was made; they carry no gradient, embeddings may."""
+    """See `Decoder`. The weights are a copy from the time of construction; they carry no gradient, but embeddings may."""
 
     heads: int
     groups: int
@@ -60,22 +61,22 @@ class PlainDecoder:
         records: list[LayerRecord] | None = None,
         alone_at: Int[Tensor, "n W"] | None = None,
     ) -> tuple[Float[Tensor, "n A H"], Past | None]:
-        seen, positions = seen_by(past, inputs_embeds.shape[1], alone_at)
+        seen, positions = visible_columns(past, inputs_embeds.shape[1], alone_at)
         angles = self._angles(inputs_embeds, positions).expand(len(inputs_embeds), -1, -1, -1)
         columns = torch.arange(past.width, seen.shape[2], device=seen.device).expand(len(inputs_embeds), -1)
-        causal = not past.width and not past.first.any()  # an own kernel is faster than a mask
-        x = inputs_embeds if torch.is_grad_enabled() else inputs_embeds.clone()  # layers add onto it in place
+        causal = not past.width and not past.first.any()  # the causal kernel is faster than a mask
+        x = inputs_embeds if torch.is_grad_enabled() else inputs_embeds.clone()  # layers add to it in place
         kept: list[tuple[Tensor, Tensor]] = []
         for number, layer in enumerate(self.layers):
             normed = self._normed(x)
             if number + 1 < len(self.layers):
                 query, key, value = self._projections(layer, normed, angles)
             else:
-                everyone, reads = torch.arange(len(x), device=x.device)[:, None], read_at[0]
-                query = self._projections(layer, normed[everyone, reads], angles[everyone, reads])[0]
+                rows, reads = torch.arange(len(x), device=x.device)[:, None], read_at[0]
+                query = self._projections(layer, normed[rows, reads], angles[rows, reads])[0]
                 key, value = self._projections(layer, normed, angles, queries=False)[1:]
-                x, columns, causal = x[everyone, reads], columns.gather(1, reads), False
-                seen = seen.expand(len(x), -1, -1)[everyone, reads]
+                x, columns, causal = x[rows, reads], columns.gather(1, reads), False
+                seen = seen.expand(len(x), -1, -1)[rows, reads]
             keys, values = key.transpose(1, 2), value.transpose(1, 2)
             if past.width:
                 keys, values = torch.cat([past.keys[number], keys], 2), torch.cat([past.values[number], values], 2)
@@ -96,17 +97,17 @@ class PlainDecoder:
     def _projections(
         self, layer: PlainLayer, normed: Float[Tensor, "n W H"], angles: Complex[Tensor, "n W 1 p"], queries: bool = True
     ) -> tuple[Float[Tensor, "n W h d"], Float[Tensor, "n W g d"], Float[Tensor, "n W g d"]]:
-        """Queries (rotated; or none), keys (rotated) and values."""
+        """Rotated queries (none without `queries`), rotated keys, and values."""
         heads = self.heads if queries else 0
         start = (self.heads - heads) * self.head_size
         bias = None if layer.qkv_bias is None else layer.qkv_bias[start:]
         projected = linear(normed, layer.qkv[start:], bias).unflatten(-1, (-1, self.head_size))
-        turning, value = projected.split([heads + self.groups, self.groups], 2)
+        unrotated, value = projected.split([heads + self.groups, self.groups], 2)
         if layer.head_norm is not None:
-            turning = self._normed(turning) * layer.head_norm[self.heads - heads :]
-        pairs = torch.view_as_complex(turning.unflatten(-1, (-1, 2)))
-        turned = torch.view_as_real(pairs * angles if torch.is_grad_enabled() else pairs.mul_(angles)).flatten(-2)
-        query, key = turned.split([heads, self.groups], 2)
+            unrotated = self._normed(unrotated) * layer.head_norm[self.heads - heads :]
+        pairs = torch.view_as_complex(unrotated.unflatten(-1, (-1, 2)))
+        rotated = torch.view_as_real(pairs * angles if torch.is_grad_enabled() else pairs.mul_(angles)).flatten(-2)
+        query, key = rotated.split([heads, self.groups], 2)
         return query, key, value
 
     def _attend(
@@ -116,7 +117,7 @@ class PlainDecoder:
         values: Float[Tensor, "n g T d"],
         seen: Bool[Tensor, "m Q T"] | None,
     ) -> Float[Tensor, "n Q h d"]:
-        """`seen` None: the queries are those of the keys, and each sees the keys up to its own."""
+        """Attention of the queries. `seen` None: queries and keys are of the same columns, and attention is causal."""
         mask = None if seen is None else seen[:, None]
         grouped = self.heads != self.groups
         out = scaled_dot_product_attention(
@@ -125,7 +126,7 @@ class PlainDecoder:
         return out.transpose(1, 2)
 
     def _normed(self, x: Float[Tensor, "... H"]) -> Float[Tensor, "... H"]:
-        """Without a weight."""
+        """RMS norm without a weight."""
         length = torch.linalg.vector_norm(x, dim=-1, keepdim=True)
         return x * (length.square() / x.shape[-1] + self.eps).rsqrt()
 
@@ -139,7 +140,7 @@ class PlainDecoder:
 def _linear_onto(
     x: Float[Tensor, "n W H"], values: Float[Tensor, "n W I"], weight: Float[Tensor, "H I"], bias: Float[Tensor, " H"] | None
 ) -> Float[Tensor, "n W H"]:
-    """x + W values + b in one product; into x where nothing is recorded for a backward pass."""
+    """x + W values + b in one product; written into x where gradients are disabled."""
     flat = x.flatten(0, 1)
     total = torch.addmm(flat, values.flatten(0, 1), weight.T, out=None if torch.is_grad_enabled() else flat).view(x.shape)
     return total if bias is None else total + bias
@@ -147,7 +148,7 @@ def _linear_onto(
 
 @torch.no_grad()
 def plain_decoder(model: Any) -> PlainDecoder | None:
-    """The model's decoder in the plain form; None where it is no such decoder, or larger than `WEIGHTS_BYTES`."""
+    """The model's decoder in the plain form; None for other architectures and decoders larger than `WEIGHTS_BYTES`."""
     decoder = base_model(model).get_decoder()
     config = decoder.config
     if type(decoder).__name__ not in FAMILIES or not can_share_prefixes(model) or not _is_plain(decoder):
@@ -184,13 +185,13 @@ def plain_decoder(model: Any) -> PlainDecoder | None:
 
 
 def _is_plain(decoder: Any) -> bool:
-    """Whether the layers hold nothing but what `PlainDecoder` computes, in a precision and a size that it takes."""
+    """Whether `PlainDecoder` computes all that the layers do, and supports their precision and size."""
     config = decoder.config
     weights = [*decoder.layers.parameters(), decoder.norm.weight]
     products = {"q_proj", "k_proj", "v_proj", "o_proj", "gate_proj", "up_proj", "down_proj"}
     named = [(name.rpartition(".")[2], module) for name, module in decoder.layers.named_modules()]
     return (
-        all(type(module) is nn.Linear for name, module in named if name in products)  # adapters are not
+        all(type(module) is nn.Linear for name, module in named if name in products)  # adapters are other classes
         and not any(module._forward_hooks or module._forward_pre_hooks for _, module in named)
         and all(
             getattr(block.mlp, name).bias is None for block in decoder.layers for name in ("gate_proj", "up_proj", "down_proj")

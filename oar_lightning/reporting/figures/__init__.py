@@ -1,4 +1,4 @@
-"""The figures of a report, each a function (study, curves) -> Drawing or the reason why there is none."""
+"""The figures of a report: functions (study, curves) -> `Drawing`, or `LeftOut` with the reason why there is none."""
 
 from __future__ import annotations
 

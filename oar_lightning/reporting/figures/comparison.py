@@ -1,4 +1,4 @@
-"""Figures that hold arms against each other: results, differences from the baseline, accuracy against cost."""
+"""Figures that compare arms: results, differences from the baseline, accuracy against cost."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ MOST_BARS = 30
 
 
 def arm_bars(study: Study, curves: Curves) -> Drawing | LeftOut:
-    """Bars of the arms (probes, gate modes, methods, ...) and, beside them, differences from the baseline by seed."""
+    """Bars of the arms (probes, gate modes, methods, ...), and beside them differences from the baseline, paired by seed."""
     named = [short(key) for place, key in enumerate(study.factors) if not study.is_numeric(place)]
     title = f"Results by {' and '.join(named)}" if named else "Results by arm"
     if len(study.arms) < 2:

@@ -1,4 +1,4 @@
-"""What all figures share: their type, scales, and how they are written."""
+"""Types and helpers of all figures: axes, legends, scales, and saving."""
 
 from __future__ import annotations
 
@@ -22,12 +22,12 @@ Curves = Mapping[str, Mapping[str, Curve]]
 
 
 CHARACTERS_PER_INCH = 14
-"""Of a legend's small type."""
+"""Width of a legend's small type."""
 
 
 @dataclass(frozen=True)
 class Drawing:
-    """A figure with its title and what one should know to read it."""
+    """A figure with its title, and a caption that explains it."""
 
     title: str
     caption: str
@@ -56,18 +56,18 @@ def legend_below(figure: Figure, axis: Axes) -> None:
     """One legend under all panels, in as many columns as fit; the figure grows by its rows."""
     handles, labels = axis.get_legend_handles_labels()
     if handles:
-        widest = max(map(len, labels)) + 9  # its line and the spaces about it
+        widest = max(map(len, labels)) + 9  # 9 characters for the line sample and spaces
         columns = max(1, min(len(labels), int(figure.get_figwidth() * CHARACTERS_PER_INCH) // widest))
         figure.set_figheight(figure.get_figheight() + 0.2 * (math.ceil(len(labels) / columns) - 1))
         figure.legend(handles, labels, loc="outside lower center", ncols=columns, fontsize="small", frameon=False)
 
 
 def scale(values: Sequence[float]) -> tuple[float, str]:
-    """Factor and unit for results: percent for shares, else as they are."""
+    """Factor and unit of results: percent where all are in [0, 1], else 1 without a unit."""
     return (100.0, " %") if all(0 <= v <= 1 for v in values) else (1.0, "")
 
 
 def save(figure: Figure, path: Path) -> None:
-    """Write a PNG that depends on the figure only."""
+    """Write a PNG whose bytes depend on the figure only."""
     figure.savefig(path, dpi=130, metadata={"Software": None})
     plt.close(figure)

@@ -1,4 +1,4 @@
-"""Figures over optimizer steps: accuracy, how uneven the weights are, entropy."""
+"""Figures over optimizer steps: accuracy, unevenness of the weights, entropy."""
 
 from __future__ import annotations
 
@@ -6,7 +6,7 @@ import numpy as np
 from matplotlib.axes import Axes
 from matplotlib.ticker import MaxNLocator
 
-from oar_lightning.reporting.bands import at_the_end
+from oar_lightning.reporting.bands import final_value
 from oar_lightning.reporting.factors import ordered, short, show
 from oar_lightning.reporting.figures.drawing import Curves, Drawing, LeftOut, axes, legend_below
 from oar_lightning.reporting.series import Series, sequence_colors, series_band, study_series
@@ -46,7 +46,7 @@ def credit_shape(study: Study, curves: Curves) -> Drawing | LeftOut:
 
 
 def entropy(study: Study, curves: Curves) -> Drawing | LeftOut:
-    """Entropy over steps and, where tau was varied, at the end against tau: where low tau collapses."""
+    """Entropy over steps and, where tau was varied, final entropy against tau, which shows where low tau collapses."""
     title = "Entropy"
     if "entropy" not in curves:
         return LeftOut(title, "no run logged entropy")
@@ -69,12 +69,12 @@ def entropy(study: Study, curves: Curves) -> Drawing | LeftOut:
 def _draw_frontier(axis: Axes, study: Study, curves: Curves, tau: int) -> None:
     beta = study.place("beta")
     lines = study.levels(beta) if beta is not None else [None]
-    lines = lines if len(lines) <= 6 else [None]  # a line each as far as one can tell them apart
+    lines = lines if len(lines) <= 6 else [None]  # more lines could not be distinguished
     for color, line in zip(sequence_colors(len(lines)), lines, strict=True):
         points = []
         for arm in study.arms:
             if line is None or (beta is not None and arm.levels[beta] == line):
-                ends = [at_the_end(curves["entropy"][run.run_id]) for run in arm.runs if run.run_id in curves["entropy"]]
+                ends = [final_value(curves["entropy"][run.run_id]) for run in arm.runs if run.run_id in curves["entropy"]]
                 points += [(float(arm.levels[tau]), end) for end in ends]
         levels = ordered(x for x, _ in points)
         axis.plot(*zip(*points, strict=True), ".", color=color, alpha=0.6)
@@ -89,13 +89,13 @@ def _draw_frontier(axis: Axes, study: Study, curves: Curves, tau: int) -> None:
 
 def _draw_bands(axis: Axes, series: list[Series], curves: Curves, metric: str, factor: float = 1.0, marker: str = "") -> None:
     for place, one in enumerate(series):
-        found = series_band(one, curves.get(metric, {}))
-        if found is None:
+        band = series_band(one, curves.get(metric, {}))
+        if band is None:
             continue
         dashes = "--" if place >= 10 else "-"
         axis.plot(
-            found.steps, factor * found.mean, dashes, color=one.color, linewidth=1.8, marker=marker, markersize=3.5,
-            label=f"{one.label} ({found.n})",
+            band.steps, factor * band.mean, dashes, color=one.color, linewidth=1.8, marker=marker, markersize=3.5,
+            label=f"{one.label} ({band.n})",
         )  # fmt: skip
         axis.xaxis.set_major_locator(MaxNLocator(nbins=9, integer=True))
-        axis.fill_between(found.steps, factor * found.low, factor * found.high, color=one.color, alpha=0.15, linewidth=0)
+        axis.fill_between(band.steps, factor * band.low, factor * band.high, color=one.color, alpha=0.15, linewidth=0)

@@ -1,4 +1,4 @@
-"""Figures of results against settings: the tau x beta map, and one panel for each number that was varied."""
+"""Figures of results against settings: a map over tau and beta, and a panel for each number that was varied."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ from oar_lightning.reporting.series import PALETTE
 from oar_lightning.reporting.study import Study
 
 MOST_CELLS = 12
-"""Levels along a side of the map; more are drawn as points."""
+"""The most levels along a side of the map; with more the runs are drawn as points."""
 
 MOST_PANELS = 4
 
@@ -42,7 +42,7 @@ def tau_beta(study: Study, curves: Curves) -> Drawing | LeftOut:
 
 
 def responses(study: Study, curves: Curves) -> Drawing | LeftOut:
-    """Results against each numeric factor; lines by the other factor where that has few levels."""
+    """Results of the runs against each numeric factor, with the line of their means where it has few levels."""
     title = "Results against each setting"
     numeric = [p for p in range(len(study.factors)) if study.is_numeric(p) and len(study.levels(p)) > 2][:MOST_PANELS]
     if not numeric:
@@ -64,7 +64,7 @@ def responses(study: Study, curves: Curves) -> Drawing | LeftOut:
 
 
 def _log_spaced(levels: Sequence[float]) -> bool:
-    """Whether levels crowd at the lower end of a wide range, as those of a grid or a sampler on a log scale do."""
+    """Whether levels are dense at the lower end of a wide range, as on a log scale."""
     wide = levels[0] > 0 and levels[-1] >= 100 * levels[0]
     return wide and bool(np.median(levels) - levels[0] < 0.1 * (levels[-1] - levels[0]))
 

@@ -32,13 +32,13 @@ class EvaluationCallback(L.Callback):
 
     def __init__(
         self,
-        benchmarks: Mapping[str, Sequence[MathProblem]],
+        eval_sets: Mapping[str, Sequence[MathProblem]],
         stage: RolloutStage,
         sampling: SamplingConfig,
         config: EvaluationConfig,
         tracker: Tracker,
     ) -> None:
-        self.benchmarks = benchmarks
+        self.eval_sets = eval_sets
         self.stage = stage
         self.sampling = sampling
         self.config = config
@@ -68,7 +68,7 @@ class EvaluationCallback(L.Callback):
 
     def accuracies(self) -> tuple[float, float]:
         """The first benchmark's sampled accuracy before training and last."""
-        before, now = self.first_and_last(next(iter(self.benchmarks)))
+        before, now = self.first_and_last(next(iter(self.eval_sets)))
         return before[self.accuracy], now[self.accuracy]
 
     @property
@@ -78,7 +78,7 @@ class EvaluationCallback(L.Callback):
 
     def _run(self, trainer: L.Trainer, module: L.LightningModule) -> None:
         step = trainer.global_step
-        for name, problems in self.benchmarks.items():
+        for name, problems in self.eval_sets.items():
             mine = range(len(problems))[rank() :: world_size()]
             results: list[ProblemResult] = []
             terms: list[torch.Tensor] = []

@@ -16,7 +16,7 @@ from transformers import (
     Qwen3ForCausalLM,
 )
 
-from oar_lightning.policy.decoder import ModuleDecoder, PlainDecoder, choose_decoder, join, nothing_read, plain_decoder
+from oar_lightning.policy.decoder import ModuleDecoder, PlainDecoder, choose_decoder, empty_past, join, plain_decoder
 from oar_lightning.policy.language_model import embed, scoring_mode
 
 SIZES = {
@@ -73,7 +73,7 @@ def test_plain_equals_modules(family, first):
     results = []
     with torch.no_grad(), scoring_mode(model):
         for decoder in (plain, modules):
-            states, past = decoder(nothing_read(torch.tensor(first)), embed(model, ids), everywhere(3, 9), keep=True)
+            states, past = decoder(empty_past(torch.tensor(first)), embed(model, ids), everywhere(3, 9), keep=True)
             assert past.width == 9
             own = past.select(rows, 8)
             after, longer = decoder(own, embed(model, suffix), read_at, keep=True)
@@ -96,14 +96,14 @@ def test_tokens_that_stand_alone_see_what_precedes_their_place(family):
     first, places, fill = torch.tensor([0, 2]), torch.tensor([[3, 7, 4], [2, 5, 6]]), 11
     with torch.no_grad(), scoring_mode(model):
         for decoder in (plain, modules):
-            _, past = decoder(nothing_read(first), embed(model, ids), everywhere(2, 8), keep=True)
+            _, past = decoder(empty_past(first), embed(model, ids), everywhere(2, 8), keep=True)
             records = []
             decoder(past, embed(model, torch.full_like(places, fill)), everywhere(2, 1), records=records, alone_at=places)
             for row in range(2):
                 for i, place in enumerate(places[row].tolist()):
                     text = ids[row : row + 1, first[row] : place + 1].clone()
                     text[0, -1] = fill
-                    alone = plain(nothing_read(torch.zeros(1).long()), embed(model, text), everywhere(1, 1), keep=True)[1]
+                    alone = plain(empty_past(torch.zeros(1).long()), embed(model, text), everywhere(1, 1), keep=True)[1]
                     for layer, record in enumerate(records):
                         # values: the plain decoder keeps the parts of a key in another order
                         close(record.value[row, :, 8 + i], alone.values[layer][0, :, -1])
@@ -118,7 +118,7 @@ def test_gradients_and_records(family):
         with scoring_mode(model):
             embeds = embed(model, ids).detach().requires_grad_()
             records = []
-            states, _ = decoder(nothing_read(torch.tensor([0, 1])), embeds, everywhere(2, 7), records=records)
+            states, _ = decoder(empty_past(torch.tensor([0, 1])), embeds, everywhere(2, 7), records=records)
             (gradient,) = torch.autograd.grad(states[:, -1].square().sum(), embeds)
         gradients.append(gradient)
         outs.append([record.out for record in records])
@@ -141,9 +141,9 @@ def test_gradients_and_records(family):
 def test_joined_pasts():
     model, plain, _ = make("qwen2")
     ids = torch.randint(40, (3, 5), generator=torch.Generator().manual_seed(4))
-    whole = plain(nothing_read(torch.tensor([0, 1, 2])), embed(model, ids), everywhere(3, 1), keep=True)[1]
+    whole = plain(empty_past(torch.tensor([0, 1, 2])), embed(model, ids), everywhere(3, 1), keep=True)[1]
     parts = [
-        plain(nothing_read(whole.first[i : i + 1]), embed(model, ids[i : i + 1]), everywhere(1, 1), keep=True)[1]
+        plain(empty_past(whole.first[i : i + 1]), embed(model, ids[i : i + 1]), everywhere(1, 1), keep=True)[1]
         for i in range(3)
     ]
     for actual, expected in zip(join(parts).keys, whole.keys, strict=True):

@@ -1,4 +1,4 @@
-"""OAR-P for long completions: a cheap estimate of every score, exact scores where the estimate is largest."""
+"""OAR-P for long completions: a cheap estimate of every score, and exact scores where the estimates are largest."""
 
 from __future__ import annotations
 
@@ -17,15 +17,16 @@ from oar_lightning.credit.scorers.probes import ProbeSchedule
 
 
 class OarPApproximate(OarP):
-    """Coarse to fine: `coarse` estimates all scores; then the budget buys exact ones, a part (`coarse.late_share`) for the
-    latest tokens, where they are cheapest and first-order estimates worst, the rest for the largest estimates.
+    """`coarse` estimates all scores; the rest of the budget pays for exact scores. A fraction of that rest
+    (`coarse.late_share`) goes to the latest tokens, where exact scores are cheapest and first-order estimates worst; what
+    remains goes to the largest estimates.
 
-    A completion's scores depend on it alone, not on its neighbours: each has its own budget.
+    Each completion has its own budget, so its scores do not depend on its neighbours.
 
     Args:
         coarse: `Attribution` (first order; needs `can_share_prefixes` and plain attention) or `Spans`.
-        budget: forward passes over the completion's own text that its scores may cost, the coarse stage (which always runs
-            in full) included.
+        budget: cost of a completion's scores, in forward passes over its own text. It includes the coarse stage, which
+            always runs in full.
         The others are those of `OarP`.
     """
 
@@ -48,19 +49,19 @@ class OarPApproximate(OarP):
 
     def score(self, counterfactuals: Counterfactuals, texts: Texts) -> tuple[Float[Tensor, " n"], int]:
         scores, spent, tokens, clean = self.coarse.estimate(counterfactuals, texts)
-        # the probe reads the states of these tokens themselves, not only what later ones see of them
-        read = texts.reasoning & clean.place.before_mask(texts.answer)
-        refined = self._affordable(texts, scores, spent) | read
-        exact, more = counterfactuals.distances(clean, refined)
-        return scores.to(exact).masked_scatter(refined, exact)[texts.reasoning], tokens + more
+        # estimates hold for what later tokens see of a token; the probe reads the states of these tokens themselves
+        probed = texts.reasoning & clean.place.before_mask(texts.answer)
+        refined = self._affordable(texts, scores, spent) | probed
+        exact, exact_tokens = counterfactuals.distances(clean, refined)
+        return scores.to(exact).masked_scatter(refined, exact)[texts.reasoning], tokens + exact_tokens
 
     def _affordable(self, texts: Texts, scores: Float[Tensor, "N S"], spent: list[int]) -> Bool[Tensor, "N S"]:
         """The tokens of each text that the budget scores exactly."""
         costs = suffix_costs(texts)
-        left = self.budget * torch.tensor(texts.lengths(), device=costs.device) - torch.tensor(spent, device=costs.device)
-        of_later = (costs * texts.reasoning).flip(1).cumsum(1).flip(1)
-        late = texts.reasoning & (of_later <= self.coarse.late_share * left[:, None])
-        left = left - (costs * late).sum(1)
+        budget = self.budget * torch.tensor(texts.lengths(), device=costs.device) - torch.tensor(spent, device=costs.device)
+        cost_from_here = (costs * texts.reasoning).flip(1).cumsum(1).flip(1)
+        late = texts.reasoning & (cost_from_here <= self.coarse.late_share * budget[:, None])
+        budget = budget - (costs * late).sum(1)
         values, order = scores.masked_fill(~texts.reasoning | late, -torch.inf).sort(dim=1, descending=True, stable=True)
-        bought = (costs[order].cumsum(1) <= left[:, None]) & (values != -torch.inf)
-        return late | torch.zeros_like(late).scatter(1, order, bought)
+        affordable = (costs[order].cumsum(1) <= budget[:, None]) & (values != -torch.inf)
+        return late | torch.zeros_like(late).scatter(1, order, affordable)

@@ -1,8 +1,8 @@
-"""First-order estimates of counterfactual outcomes: all tokens of a text for the price of a few passes over it.
+"""First-order estimates of counterfactual outcomes: all tokens of a text at the cost of a few passes over it.
 
-Attribution patching with exact attention (AtP with the QK fix, arXiv 2403.00745): a masked token acts on later ones only
-through the keys and values that they attend to. What its replacement does to every attention output is computed exactly, layer
-by layer; what those changes do to the outcome is taken from the outcome's gradient.
+Attribution patching with exact attention (AtP with the QK fix, arXiv 2403.00745). A masked token acts on later tokens only
+through the keys and values that they attend to. Its effect on every attention output is computed exactly, layer by layer; the
+effect of those changes on the outcome is taken from the outcome's gradient.
 """
 
 from __future__ import annotations
@@ -13,7 +13,7 @@ import torch
 from jaxtyping import Bool, Float, Int
 from torch import Tensor
 
-from oar_lightning.credit.scorers.oar_p.coarse import Estimate, check_share
+from oar_lightning.credit.scorers.oar_p.coarse import Estimate, check_late_share
 from oar_lightning.credit.scorers.oar_p.counterfactual import Clean, Counterfactuals
 from oar_lightning.credit.scorers.oar_p.texts import Texts
 from oar_lightning.credit.scorers.probes import masked_positions
@@ -28,9 +28,9 @@ class Attribution:
     """A coarse stage of approximate OAR-P: every token's score to first order.
 
     Args:
-        directions: leading directions of the outcome's Fisher matrix, each of which costs a backward pass; a probe that is one
-            number has one.
-        late_share: see `CoarseStage`. All of it: on the built-in policies this agreed best with the exact scores.
+        directions: leading directions of the outcome's Fisher matrix, each of which costs a backward pass; a scalar outcome
+            has one.
+        late_share: see `CoarseStage`. On the built-in policies 1 agreed best with the exact scores.
     """
 
     directions: int = 3
@@ -39,7 +39,7 @@ class Attribution:
     def __post_init__(self) -> None:
         if self.directions < 1:
             raise ValueError(f"scorer.coarse.directions must be >= 1, got {self.directions}")
-        check_share(self.late_share)
+        check_late_share(self.late_share)
 
     def estimate(self, counterfactuals: Counterfactuals, texts: Texts) -> Estimate:
         """Needs `can_share_prefixes`."""
@@ -74,12 +74,13 @@ class Attribution:
         return Estimate(scores, costs.tolist(), passes * clean.tokens + positions.numel(), clean)
 
     def _replaced(self, counterfactuals: Counterfactuals, clean: Clean, positions: Int[Tensor, "n R"]) -> list[LayerRecord]:
-        """The attention of fill tokens that stand alone in the places of the reasoning tokens."""
-        everyone = torch.arange(len(positions), device=positions.device)[:, None]
-        unread = torch.zeros_like(positions[:, :1]), torch.ones_like(positions[:, :1], dtype=torch.bool)
+        """The attention of fill tokens, each of which alone replaces one reasoning token."""
+        rows = torch.arange(len(positions), device=positions.device)[:, None]
+        fills = clean.fills[rows, positions]
+        read_at = torch.zeros_like(positions[:, :1]), torch.ones_like(positions[:, :1], dtype=torch.bool)  # state not used
         records: list[LayerRecord] = []
         with torch.no_grad():
-            counterfactuals.decoder(clean.past, clean.fills[everyone, positions], unread, records=records, alone_at=positions)
+            counterfactuals.decoder(clean.past, fills, read_at, records=records, alone_at=positions)
         return records
 
 
@@ -90,10 +91,10 @@ def _outcome_shift(
     positions: Int[Tensor, "n R"],
     first: Int[Tensor, " n"],
 ) -> Float[Tensor, "n M R"]:
-    """What replacing each position's key and value in one layer does to the readings, through all later queries.
+    """Changes of the readings when each position's key and value in one layer are replaced, through all later queries.
 
-    With weights p of the clean text and p' = exp(score of the replaced key) under the clean normaliser, a query's output
-    changes by (p' (v' - o) - p (v - o)) / (1 - p + p'), exactly.
+    p is a query's weight of the clean key, and p' = exp(score of the replaced key) under the clean normaliser. The query's
+    output then changes by (p' (v' - o) - p (v - o)) / (1 - p + p'), exactly.
     """
     dtype = torch.promote_types(clean.query.dtype, torch.float32)
     heads = clean.query.shape[1]
@@ -107,22 +108,22 @@ def _outcome_shift(
     values = spread(clean.value).gather(2, at)
     total = torch.zeros(len(positions), len(gradient), count, dtype=dtype, device=positions.device)
     key = torch.arange(keys.shape[2], device=positions.device)
-    padding: Bool[Tensor, "n 1 T"] = key < first[:, None, None]  # which sees itself, lest its normaliser be infinite
+    padding: Bool[Tensor, "n 1 T"] = key < first[:, None, None]  # it sees itself, so that its normaliser is finite
     step = max(1, PAIRS // (len(positions) * heads * keys.shape[2]))
     for start in range(0, clean.query.shape[2], step):
-        some = slice(start, start + step)
-        queries = clean.query[:, :, some].to(dtype) * clean.scaling
-        column = clean.columns[:, some, None]
+        block = slice(start, start + step)
+        queries = clean.query[:, :, block].to(dtype) * clean.scaling
+        column = clean.columns[:, block, None]
         scores = (queries @ keys.mT).masked_fill((padding & (key != column) | (key > column))[:, None], -torch.inf)
         normaliser = scores.logsumexp(-1, keepdim=True)
         later: Bool[Tensor, "n W R"] = column > positions[:, None]
         old = scores.gather(3, positions[:, None, None].expand(-1, heads, queries.shape[2], -1)).sub_(normaliser).exp_()
-        new = (queries @ new_keys.mT).sub_(normaliser).clamp_(max=60).exp_()  # beyond, it has all the weight anyway
+        new = (queries @ new_keys.mT).sub_(normaliser).clamp_(max=60).exp_()  # at 60 the new key has all the weight already
         weight = later[:, None] / (1 - old + new).clamp(min=torch.finfo(torch.float32).eps)
         new.mul_(weight)
         old.mul_(weight)
-        out = clean.out[:, some].transpose(1, 2).to(dtype)
-        for m, g in enumerate(gradient[:, :, some].transpose(2, 3).to(dtype)):
+        out = clean.out[:, block].transpose(1, 2).to(dtype)
+        for m, g in enumerate(gradient[:, :, block].transpose(2, 3).to(dtype)):
             level = (g * out).sum(-1, keepdim=True)
             change = new * (g @ new_values.mT - level) - old * (g @ values.mT - level)
             total[:, m] += change.sum((1, 2))

@@ -1,4 +1,4 @@
-"""Coarse stages of approximate OAR-P: an estimate of every score."""
+"""Coarse stages of approximate OAR-P, which estimate every score."""
 
 from __future__ import annotations
 
@@ -14,8 +14,11 @@ from oar_lightning.credit.scorers.oar_p.texts import Texts
 
 
 class Estimate(NamedTuple):
-    """Estimated scores of a batch of texts, zero outside `reasoning`; what each text would cost by itself (tokens through the
-    model, a backward pass to hidden states counting as one forward), what the padded batch ran, and the clean texts."""
+    """Estimated scores of a batch of texts, zero outside `reasoning`, and the clean texts.
+
+    ``costs``: tokens through the model for each text by itself; a backward pass to hidden states counts as one forward pass.
+    ``tokens``: padded tokens that the batch ran.
+    """
 
     scores: Float[Tensor, "N S"]
     costs: list[int]
@@ -27,19 +30,21 @@ class Estimate(NamedTuple):
 class CoarseStage(Protocol):
     """Estimates every score at a cost that grows with the length, not with its square.
 
-    `late_share`: of the budget for exact scores, what goes to the latest tokens; the rest goes to the largest estimates.
+    `late_share`: fraction of the budget for exact scores for the latest tokens; the rest is for the largest estimates.
     """
 
     @property
     def late_share(self) -> float: ...
 
-    def estimate(self, counterfactuals: Counterfactuals, texts: Texts) -> Estimate: ...
+    def estimate(self, counterfactuals: Counterfactuals, texts: Texts) -> Estimate:
+        """Estimated scores of a batch of texts."""
+        ...
 
 
 @dataclass(frozen=True)
 class Spans:
-    """A coarse stage that masks `size` neighbouring tokens together and gives each the score of its span. (Its cost still
-    grows with the square of the length, divided by `size`.)"""
+    """A coarse stage that masks `size` neighbouring tokens together and gives each the score of its span. Its cost still grows
+    with the square of the length, divided by `size`."""
 
     size: int = 8
     late_share: float = 0.5
@@ -47,26 +52,27 @@ class Spans:
     def __post_init__(self) -> None:
         if self.size < 1:
             raise ValueError(f"scorer.coarse.size is a number of tokens and must be >= 1, got {self.size}")
-        check_share(self.late_share)
+        check_late_share(self.late_share)
 
     def estimate(self, counterfactuals: Counterfactuals, texts: Texts) -> Estimate:
         clean = counterfactuals.read(texts)
         rank = texts.reasoning.long().cumsum(1) - 1
         starts = texts.reasoning & (rank % self.size == 0)
-        found, tokens = counterfactuals.distances(clean, starts, span=self.size)
-        span = starts.flatten().cumsum(0).view_as(rank) - 1  # of all texts, in the order of the distances
-        scores = found[span.clamp(min=0)].masked_fill(~texts.reasoning, 0.0)
+        distances, tokens = counterfactuals.distances(clean, starts, span=self.size)
+        span = starts.flatten().cumsum(0).view_as(rank) - 1  # index of each token's span among the distances
+        scores = distances[span.clamp(min=0)].masked_fill(~texts.reasoning, 0.0)
         costs = suffix_costs(texts).expand_as(rank).masked_fill(~starts, 0).sum(1) + torch.tensor(
             texts.lengths(), device=starts.device
         )
         return Estimate(scores, costs.tolist(), clean.tokens + tokens, clean)
 
 
-def check_share(late_share: float) -> None:
+def check_late_share(late_share: float) -> None:
+    """Raise ValueError for a `late_share` outside [0, 1]."""
     if not 0 <= late_share <= 1:
-        raise ValueError(f"scorer.coarse.late_share is a share and must be in [0, 1], got {late_share}")
+        raise ValueError(f"scorer.coarse.late_share is a fraction and must be in [0, 1], got {late_share}")
 
 
 def suffix_costs(texts: Texts) -> Int[Tensor, " S"]:
-    """Tokens from each column to the end of the texts, which a counterfactual there runs again."""
+    """Tokens from each column to the end of the texts: a counterfactual at that column runs them again."""
     return torch.arange(texts.token_ids.shape[1], 0, -1, device=texts.token_ids.device)

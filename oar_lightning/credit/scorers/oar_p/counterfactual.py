@@ -1,4 +1,4 @@
-"""Exact counterfactual outcomes: masked texts through the model, only what follows the masked place being run again."""
+"""Exact counterfactual outcomes: texts with masked tokens, of which only the part from the mask on is run again."""
 
 from __future__ import annotations
 
@@ -14,20 +14,20 @@ from oar_lightning.credit.scorers.oar_p.texts import Texts
 from oar_lightning.credit.scorers.prefix import read_prompts
 from oar_lightning.credit.scorers.probes import AnswerPlace, Probe
 from oar_lightning.policy.attention import LayerRecord
-from oar_lightning.policy.decoder import Decoder, Past, nothing_read
+from oar_lightning.policy.decoder import Decoder, Past, empty_past
 from oar_lightning.policy.language_model import embed
 from oar_lightning.policy.token_budget import TokenBudget
 
-PREFIX_SHARE = 8
-"""A counterfactual has a copy of its prefix's keys and values; so many of these tokens count as one in the token budget."""
+PREFIX_DISCOUNT = 8
+"""A counterfactual has a copy of its prefix's keys and values; so many prefix tokens count as one in the token budget."""
 
 PADDING = 8
 """The longest suffix of a batch is at most so many tokens longer than the shortest."""
 
 
 class Clean(NamedTuple):
-    """Texts as they are: where their answers stand, what the decoder keeps of all columns but the last, their outcomes, what is
-    put in masked places, and the tokens that went through the model."""
+    """Texts without a mask: the places of their answers, the decoder's past of all columns but the last, their outcomes, the
+    fills of masked tokens, and the number of tokens that went through the model."""
 
     texts: Texts
     place: AnswerPlace
@@ -42,12 +42,12 @@ class Clean(NamedTuple):
 
 @dataclass(frozen=True)
 class Counterfactuals:
-    """How masked texts are made, run and compared.
+    """Masks tokens of texts, runs the masked texts, and compares their outcomes with the clean ones.
 
     Args:
-        fill, fill_token_id, seed: what stands in a masked place (`fills`).
-        token_budget: padded tokens of one batch; bounds memory, does not change the numbers.
-        share_prefixes: run only what follows the masked place; otherwise each counterfactual in full length.
+        fill, fill_token_id, seed: what replaces a masked token (`fills`).
+        token_budget: padded tokens of one pass; bounds memory, does not change the numbers.
+        share_prefixes: run each counterfactual only from the mask on; otherwise in full length.
     """
 
     model: Any
@@ -60,29 +60,30 @@ class Counterfactuals:
     share_prefixes: bool
 
     def read(self, texts: Texts, records: list[LayerRecord] | None = None) -> Clean:
-        """The texts as they are; with gradient and attention from the first column that is masked or read on, if asked."""
+        """Run the texts without a mask. With `records`, the layers' attention is kept from the first column on that is masked
+        or read; under `enable_grad` the outcome carries gradient with respect to it."""
         place = self.probe.locate(texts.answer, texts.token_ids)
         start = texts.scored_from(place) if self.share_prefixes else 0
         prompts, owner, tokens = read_prompts(
             self.model, self.decoder, texts.token_ids[:, :start], texts.first, self.token_budget
         )
-        everyone = torch.arange(len(owner), device=owner.device)
-        ids = texts.token_ids[:, start:-1]  # nothing is read off the last token itself
+        rows = torch.arange(len(owner), device=owner.device)
+        ids = texts.token_ids[:, start:-1]  # the last token's own state is not read
         states, past = self.decoder(
             prompts.select(owner),
             embed(self.model, ids).detach(),
-            place.select(everyone, start).read_at,
+            place.select(rows, start).read_at,
             keep=self.share_prefixes,
             records=records,
         )
         outcome = self.probe.read(self.model, states, place)
         with torch.no_grad():
             fills = self.fill(self.model, self.decoder, texts, self.fill_token_id, self.seed)
-        return Clean(texts, place, past or nothing_read(texts.first), outcome, fills, tokens + ids.numel())
+        return Clean(texts, place, past or empty_past(texts.first), outcome, fills, tokens + ids.numel())
 
     def distances(self, clean: Clean, wanted: Bool[Tensor, "N S"], span: int = 1) -> tuple[Float[Tensor, " n"], int]:
-        """How far each wanted position's outcome is from the clean one, row by row; and the padded tokens that went through
-        the model. `span` reasoning tokens from the position on are masked together."""
+        """The distance of each wanted position's outcome from the clean one, row by row; and the padded tokens that went
+        through the model. `span` reasoning tokens from the position on are masked together."""
         texts, place = clean.texts, clean.place
         end = texts.token_ids.shape[1] - 1
         rows, positions = wanted.nonzero(as_tuple=True)
@@ -90,8 +91,8 @@ class Counterfactuals:
         widths = end - torch.minimum(positions, reads[rows]) if self.share_prefixes else torch.full_like(rows, end)
         distances = torch.empty(len(rows), dtype=clean.outcome.dtype, device=clean.outcome.device)
 
-        def run(batch: list[int]) -> int:
-            index = torch.tensor(batch, device=rows.device)
+        def run(chunk: list[int]) -> int:
+            index = torch.tensor(chunk, device=rows.device)
             row, at = rows[index], positions[index, None]
             start = end - int(widths[index].max())
             columns = torch.arange(start, end, device=rows.device)
@@ -104,5 +105,5 @@ class Counterfactuals:
             distances[index] = self.probe.distance(clean.outcome[row], self.probe.read(self.model, states, answer))
             return masked.numel()
 
-        sizes = widths.clamp(min=-(-end // PREFIX_SHARE)).tolist()
+        sizes = widths.clamp(min=-(-end // PREFIX_DISCOUNT)).tolist()
         return distances, sum(tokens for _, tokens in self.token_budget.run_in_chunks(sizes, run, spread=PADDING))

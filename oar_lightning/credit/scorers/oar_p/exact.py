@@ -1,4 +1,4 @@
-"""OAR-P: counterfactual perturbation (arXiv 2601.07408): replace a token, see how far the outcome moves."""
+"""OAR-P, counterfactual perturbation (arXiv 2601.07408): replace a token and measure how far the outcome moves."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ from oar_lightning.policy.token_budget import TokenBudget
 from oar_lightning.types import Rollouts
 
 TOKENS = 2048
-"""Where `auto` starts unless a memory plan knows better."""
+"""The start of `auto`, unless a memory plan gives another."""
 
 
 class OarP(Scorer):
@@ -27,13 +27,13 @@ class OarP(Scorer):
 
     Args:
         probe: which outcome is read, and when.
-        token_budget: padded tokens that a batch of counterfactuals runs, or `auto`; bounds memory, does not change the
-            numbers. (More are slower on a CPU, whose caches they leave.)
-        fill: what replaces the masked token and is attended to like any other: `pad` (`fill_token_id`, or the tokenizer's pad
+        token_budget: padded tokens of one pass over counterfactuals, or `auto`; bounds memory, does not change the numbers.
+            (A larger pass leaves a CPU's caches and is slower there.)
+        fill: what replaces the masked token and is attended to like any token: `pad` (`fill_token_id`, or the tokenizer's pad
             token where that is None), `mean_embedding`, `random_token`, `model_sample` (see `fills`).
-        seed: of what `random_token` and `model_sample` draw; each completion's draws depend on its tokens and this.
-        share_prefixes: counterfactuals share the keys and values of what precedes the masked token; otherwise, and for models
-            whose cache cannot be shared, each is computed in full length. Does not change the numbers.
+        seed: of the draws of `random_token` and `model_sample`; a completion's draws depend on its tokens and this.
+        share_prefixes: counterfactuals share the keys and values of the tokens before the masked one. Otherwise, and for
+            models whose cache cannot be shared, each is computed in full length. Does not change the numbers.
     """
 
     def __init__(
@@ -61,7 +61,7 @@ class OarP(Scorer):
     def __call__(self, model: Any, rollouts: Rollouts) -> Float[Tensor, "B S"]:
         fill = rollouts.pad_token_id if self.fill_token_id is None else self.fill_token_id
         rows = scorable_rows(rollouts)
-        first, number_of = distinct_rows(rollouts, rows)
+        first, distinct_index = distinct_rows(rollouts, rows)
         scores: list[Tensor] = [torch.empty(0)] * len(first)
         tokens = 0
         if first:
@@ -74,15 +74,15 @@ class OarP(Scorer):
                 )
                 counts = texts.reasoning.sum(1).tolist()
 
-                def score(numbers: list[int]) -> tuple[Tensor, int]:
-                    return self.score(counterfactuals, texts.select(torch.tensor(numbers, device=rows.device)))
+                def score(chunk: list[int]) -> tuple[Tensor, int]:
+                    return self.score(counterfactuals, texts.select(torch.tensor(chunk, device=rows.device)))
 
-                for numbers, (values, ran) in self.token_budget.run_in_chunks(texts.lengths(), score):
-                    tokens += ran
-                    for number, value in zip(numbers, values.split([counts[i] for i in numbers]), strict=True):
-                        scores[number] = value
+                for chunk, (values, chunk_tokens) in self.token_budget.run_in_chunks(texts.lengths(), score):
+                    tokens += chunk_tokens
+                    for i, value in zip(chunk, values.split([counts[i] for i in chunk]), strict=True):
+                        scores[i] = value
         self.metrics = {"forward_equivalents": tokens / max(1, rollouts.token_ids.numel())}
-        return place_rows([scores[i] for i in number_of], rollouts.reasoning_mask, rows)
+        return place_rows([scores[i] for i in distinct_index], rollouts.reasoning_mask, rows)
 
     def score(self, counterfactuals: Counterfactuals, texts: Texts) -> tuple[Float[Tensor, " n"], int]:
         """One score for each reasoning token, text by text, and the padded tokens that went through the model."""

@@ -1,4 +1,4 @@
-"""What stands in the place of a masked token. The paper leaves open how much of a score is the fill's strangeness."""
+"""Fills: what replaces a masked token. The paper leaves open how much of a score is due to the fill being unusual there."""
 
 from __future__ import annotations
 
@@ -11,46 +11,46 @@ from torch import Tensor
 from oar_lightning.common.randomness import generator
 from oar_lightning.credit.scorers.oar_p.texts import Texts
 from oar_lightning.credit.scorers.probes import masked_positions
-from oar_lightning.policy.decoder import Decoder, nothing_read
+from oar_lightning.policy.decoder import Decoder, empty_past
 from oar_lightning.policy.language_model import LOGITS_CHUNK_BYTES, embed, head_logits
 
 
 @runtime_checkable
 class Fill(Protocol):
-    """Embeddings for each column of each text, those of a text depending on it alone."""
+    """Embeddings for each column of each text; a text's embeddings depend on that text alone."""
 
     def __call__(self, model: Any, decoder: Decoder, texts: Texts, token_id: int, seed: int) -> Float[Tensor, "N S H"]: ...
 
 
-def token(model: Any, decoder: Decoder, texts: Texts, token_id: int, seed: int) -> Float[Tensor, "N S H"]:
-    """`pad`: one token everywhere, as the paper has it."""
-    one = torch.full((1, 1), token_id, device=texts.token_ids.device)
-    return embed(model, one).expand(*texts.token_ids.shape, -1)
+def pad(model: Any, decoder: Decoder, texts: Texts, token_id: int, seed: int) -> Float[Tensor, "N S H"]:
+    """`pad`: one token everywhere, as in the paper."""
+    ids = torch.full((1, 1), token_id, device=texts.token_ids.device)
+    return embed(model, ids).expand(*texts.token_ids.shape, -1)
 
 
 def mean_embedding(model: Any, decoder: Decoder, texts: Texts, token_id: int, seed: int) -> Float[Tensor, "N S H"]:
-    """`mean_embedding`: no token's, but the middle of all."""
-    every = torch.arange(model.get_input_embeddings().weight.shape[0], device=texts.token_ids.device)
-    return embed(model, every[None]).mean(1, keepdim=True).expand(*texts.token_ids.shape, -1)
+    """`mean_embedding`: the mean of the embeddings of the whole vocabulary."""
+    vocabulary = torch.arange(model.get_input_embeddings().weight.shape[0], device=texts.token_ids.device)
+    return embed(model, vocabulary[None]).mean(1, keepdim=True).expand(*texts.token_ids.shape, -1)
 
 
 def random_token(model: Any, decoder: Decoder, texts: Texts, token_id: int, seed: int) -> Float[Tensor, "N S H"]:
-    """`random_token`: drawn evenly from the vocabulary, for each place anew."""
+    """`random_token`: drawn uniformly from the vocabulary, independently for each column."""
     vocabulary = model.get_input_embeddings().weight.shape[0]
     return embed(model, (_uniforms(texts, seed) * vocabulary).long().clamp(max=vocabulary - 1))
 
 
 def model_sample(model: Any, decoder: Decoder, texts: Texts, token_id: int, seed: int) -> Float[Tensor, "N S H"]:
-    """`model_sample`: what the model might have said there instead: drawn from its prediction without the token itself."""
+    """`model_sample`: a token that the model might have sampled instead, drawn from its prediction without the token itself."""
     positions, valid = masked_positions(texts.reasoning)
     before = (positions - 1).clamp(min=0)
-    states, _ = decoder(nothing_read(texts.first), embed(model, texts.token_ids[:, :-1]), (before, valid))
+    states, _ = decoder(empty_past(texts.first), embed(model, texts.token_ids[:, :-1]), (before, valid))
     rows, order = valid.nonzero(as_tuple=True)
     columns = positions[rows, order]
     uniforms = _uniforms(texts, seed)[rows, columns]
     size = max(1, LOGITS_CHUNK_BYTES // (4 * model.get_input_embeddings().weight.shape[0]))
     drawn = [
-        _draw(head_logits(model, states[rows[part], order[part]]), texts.token_ids[rows[part], columns[part]], uniforms[part])
+        draw(head_logits(model, states[rows[part], order[part]]), texts.token_ids[rows[part], columns[part]], uniforms[part])
         for part in torch.arange(len(rows), device=rows.device).split(size)
     ]
     ids = texts.token_ids.clone()
@@ -59,14 +59,14 @@ def model_sample(model: Any, decoder: Decoder, texts: Texts, token_id: int, seed
 
 
 FILLS: dict[str, Fill] = {
-    "pad": token,
+    "pad": pad,
     "mean_embedding": mean_embedding,
     "random_token": random_token,
     "model_sample": model_sample,
 }
 
 
-def _draw(logits: Float[Tensor, "n V"], without: Int[Tensor, " n"], uniforms: Float[Tensor, " n"]) -> Int[Tensor, " n"]:
+def draw(logits: Float[Tensor, "n V"], without: Int[Tensor, " n"], uniforms: Float[Tensor, " n"]) -> Int[Tensor, " n"]:
     """A token of each softmax(logits) other than `without`, by inversion of the distribution function."""
     allowed = logits.scatter(1, without[:, None], -torch.inf).double().softmax(-1)
     steps = allowed.cumsum(-1)
@@ -78,7 +78,7 @@ def _draw(logits: Float[Tensor, "n V"], without: Int[Tensor, " n"], uniforms: Fl
 
 
 def _uniforms(texts: Texts, seed: int) -> Float[Tensor, "N S"]:
-    """Numbers in [0, 1) for each column, drawn by the text's own tokens."""
+    """Numbers in [0, 1) for each column, seeded by the text's own tokens."""
     numbers = torch.zeros(texts.token_ids.shape, dtype=torch.float64)
     for row, (first, ids) in enumerate(zip(texts.first.tolist(), texts.token_ids.tolist(), strict=True)):
         drawn = torch.rand(len(ids) - first, dtype=torch.float64, generator=generator("fill", seed, *ids[first:]))

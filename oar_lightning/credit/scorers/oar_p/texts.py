@@ -1,4 +1,4 @@
-"""Completions as counterfactual scoring reads them: whole texts from their first token to their answer."""
+"""The texts that counterfactual scoring runs: prompt and completion up to the answer."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ from oar_lightning.types import Rollouts
 
 
 class Texts(NamedTuple):
-    """Rows with padding on the left, each ending with the last answer token that the probe asks for: what follows is not read.
+    """Left-padded rows, each ending with the last answer token that the probe asks for: later tokens are not read.
 
     ``first``: column of each row's first token.
     """
@@ -33,13 +33,13 @@ class Texts(NamedTuple):
         return Texts(ids, self.first[rows] - cut, answer, reasoning)
 
     def scored_from(self, place: AnswerPlace) -> int:
-        """The first column that is masked or read in any row: what precedes it is the same in all counterfactuals."""
+        """The first column that is masked or read in any row: all columns before are the same in all counterfactuals."""
         reads = place.before.masked_fill(~place.valid, self.token_ids.shape[1]).amin(1)
         return int(torch.minimum(reads, self.reasoning.long().argmax(1)).min())
 
 
 def texts_until_answer(rollouts: Rollouts, probe: Probe) -> Texts:
-    """Every row must have an answer."""
+    """The rollouts' texts up to the answer tokens that the probe reads. Every row must have an answer."""
     probed = probe.positions(rollouts.answer_mask)
     wanted = rollouts.attention_mask & (probed.long().flip(1).cumsum(1).flip(1) > 0)
     counts = wanted.sum(1)

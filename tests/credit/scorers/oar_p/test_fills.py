@@ -8,7 +8,7 @@ from support.families import texts
 from support.toy import gpt2, padded
 
 from oar_lightning.credit.scorers import OarP, OarPApproximate, ProbeSchedule
-from oar_lightning.credit.scorers.oar_p.fills import FILLS, _draw
+from oar_lightning.credit.scorers.oar_p.fills import FILLS, draw
 from oar_lightning.credit.scorers.oar_p.texts import texts_until_answer
 from oar_lightning.credit.scorers.probes import PROBES
 from oar_lightning.policy.decoder import ModuleDecoder
@@ -55,10 +55,10 @@ def test_the_model_draws_by_its_prediction_without_the_token():
     probabilities = torch.tensor([0.1, 0.2, 0.3, 0.4], dtype=torch.float64)
     n = 20000
     uniforms = (torch.arange(n) + 0.5) / n
-    drawn = _draw(probabilities.log().expand(n, -1), torch.full((n,), 2), uniforms)
+    drawn = draw(probabilities.log().expand(n, -1), torch.full((n,), 2), uniforms)
     shares = torch.bincount(drawn, minlength=4) / n
     torch.testing.assert_close(shares.double(), torch.tensor([1, 2, 0, 4]).double() / 7, rtol=0, atol=1e-3)
-    edge = _draw(probabilities.log().expand(2, -1), torch.tensor([3, 0]), torch.tensor([1 - 1e-12, 0.0], dtype=torch.float64))
+    edge = draw(probabilities.log().expand(2, -1), torch.tensor([3, 0]), torch.tensor([1 - 1e-12, 0.0], dtype=torch.float64))
     assert edge.tolist() == [2, 1]
 
 
