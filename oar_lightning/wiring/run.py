@@ -100,6 +100,7 @@ def build_run(cfg: DictConfig, settings: Settings, run_dir: Path, run_id: str | 
         )
         plan, microbatches = settings.update, settings.update.microbatches
     else:
+        assert settings.supervised is not None, "task=warm_start has it"
         module = SupervisedWarmStart(policy, prompt, settings.supervised, optimizer, settings.schedule)
         plan = settings.supervised.batch_size
     module.train()  # Lightning keeps the mode it is given

@@ -33,7 +33,7 @@ class Settings(Method):
     rewards: Rewards
     schedule: Schedule
     evaluation: EvaluationConfig
-    supervised: SupervisedConfig
+    supervised: SupervisedConfig | None
     divergence: DivergenceConfig
     train: ProblemSource | None
     benchmarks: dict[str, ProblemSource]
@@ -59,7 +59,7 @@ def build_settings(cfg: DictConfig) -> Settings:
         rewards=instantiate(cfg.reward, _convert_="all"),
         schedule=instantiate(cfg.schedule),
         evaluation=instantiate(cfg.evaluation),
-        supervised=instantiate(cfg.supervised),
+        supervised=instantiate(cfg.get("supervised")),
         divergence=instantiate(cfg.divergence),
         train=build_train(cfg) if cfg.task in READS_TRAINING_DATA else None,
         benchmarks=build_benchmarks(cfg),

@@ -82,7 +82,7 @@ class Subject:
 
 def preset(name: str) -> Subject:
     with initialize_config_dir(str(conf_dir()), version_base="1.3"):
-        return Subject(instantiate(compose("config", [f"benchmark={name}"]).benchmark.shape))
+        return Subject(instantiate(compose("config", ["task=benchmark", f"benchmark={name}"]).benchmark.shape))
 
 
 PLAIN = RandomShape(256, 1024, 4, 8, 8, 4096, prompt=64, completion=192, prompts=4, group_size=4)
