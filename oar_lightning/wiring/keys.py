@@ -1,4 +1,4 @@
-"""Top-level keys of a config: those of every task (config.yaml), and those that come with a single one (task/<its name>.yaml)."""
+"""Top-level keys of a config: those of every task (config.yaml) and those that come with one (task/<its name>.yaml)."""
 
 from __future__ import annotations
 
@@ -29,8 +29,8 @@ def check_top_level(present: Iterable[str], task: str) -> None:
     check_keys(present, top_level_keys(task), "")
     if missing := sorted(_keys_of(f"task/{task}").difference(present)):
         raise ConfigError(
-            f"task={task} reads {missing[0]}, which is missing; choose the task on the command line by task={task}, in a file's "
-            f"defaults list by `override /task: {task}`"
+            f"task={task} reads {missing[0]}, which is missing; choose the task by task={task} on the command line, or by "
+            f"`override /task: {task}` in a file's defaults list"
         )
 
 
@@ -38,14 +38,13 @@ def remedy_for(key: str) -> str | None:
     """What to do about a key that only some tasks read; None for any other."""
     if key in _keys_of("config"):
         return None
-    tasks = [
-        f"task={path.stem}" for path in sorted((conf_dir() / "task").glob("*.yaml")) if key in _keys_of(f"task/{path.stem}")
-    ]
+    names = sorted(path.stem for path in (conf_dir() / "task").glob("*.yaml"))
+    tasks = [f"task={name}" for name in names if key in _keys_of(f"task/{name}")]
     return f"{key} is read by {' and '.join(tasks)} only; set the task, or leave {key} out" if tasks else None
 
 
 def _keys_of(file: str) -> set[str]:
-    """Keys of a config file (by its name in conf/, without .yaml), of the groups in its defaults list, and of files named there."""
+    """Keys of a file in conf/ (its name is without .yaml), of the groups in its defaults list, and of the files named there."""
     content = OmegaConf.to_container(OmegaConf.load(conf_dir() / f"{file}.yaml"))
     assert isinstance(content, dict)
     keys = {str(key) for key in content} - {"defaults", "hydra"}

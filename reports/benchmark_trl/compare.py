@@ -153,9 +153,8 @@ def write_job(setting: str, folder: Path, steps: int, threads: int) -> dict[str,
     shape = None
     overrides = ["logger=none", "schedule.name=constant_with_warmup"]
     if setting == "wide":
-        shape = {
-            k: v for k, v in compose_config(["task=benchmark", "benchmark=wide"]).benchmark.shape.items() if k != "_target_"
-        }
+        preset = compose_config(["task=benchmark", "benchmark=wide"]).benchmark
+        shape = {k: v for k, v in preset.shape.items() if k != "_target_"}
         overrides += [f"update.problems={shape['prompts']}", f"update.group_size={shape['group_size']}"]
         overrides += [f"rollout.max_new_tokens={shape['completion']}"]
     cfg = compose_config(overrides)

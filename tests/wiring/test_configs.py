@@ -290,11 +290,11 @@ def error_of(*overrides: str) -> str:
         "gate.tua=0.4",
         "sed=1",
         "scorer=oarg",
+        "task=eval",
         "experiment=grpo",
         "+experiment=grop",
         "loss.clip=1",
-        "data/prompt=chatt",
-        "task=eval",
+        "data/prompt=c",
     ],
 )
 def test_keys_that_hydra_does_not_know_are_refused_by_it(override: str) -> None:

@@ -33,18 +33,18 @@ BLOCKS: dict[str, dict[str, str]] = {
 """Task -> a setting of each block that it brings."""
 
 FOREIGN = {
-    "supervised.batch_size=8": "supervised is read by task=export and task=warm_start only; set the task, or leave supervised out",
-    "decontaminate.output=x": "decontaminate is read by task=decontaminate only; set the task, or leave decontaminate out",
-    "audit.files=[x]": "audit is read by task=audit only; set the task, or leave audit out",
-    "score.limit=3": "score is read by task=score only; set the task, or leave score out",
-    "sync.folder=x": "sync is read by task=sync only; set the task, or leave sync out",
-    "plan.card_gb=h100": "plan is read by task=plan only; set the task, or leave plan out",
-    "sweep=methods": "sweep is read by task=report only; set the task, or leave sweep out",
-    "report.name=mine": "report is read by task=report only; set the task, or leave report out",
-    "benchmark.output=x": "benchmark is read by task=benchmark only; set the task, or leave benchmark out",
-    "benchmark=wide": "benchmark is read by task=benchmark only; set the task, or leave benchmark out",
+    "supervised.batch_size=8": ("supervised", "task=export and task=warm_start"),
+    "decontaminate.output=x": ("decontaminate", "task=decontaminate"),
+    "audit.files=[x]": ("audit", "task=audit"),
+    "score.limit=3": ("score", "task=score"),
+    "sync.folder=x": ("sync", "task=sync"),
+    "plan.card_gb=h100": ("plan", "task=plan"),
+    "sweep=methods": ("sweep", "task=report"),
+    "report.name=mine": ("report", "task=report"),
+    "benchmark.output=x": ("benchmark", "task=benchmark"),
+    "benchmark=wide": ("benchmark", "task=benchmark"),
 }
-"""An override of a block without its task -> the remedy."""
+"""An override of a block without its task -> the block, and which tasks read it."""
 
 
 def test_there_is_a_file_for_every_task() -> None:
@@ -66,7 +66,7 @@ def test_a_task_brings_its_own_blocks(task: str) -> None:
 def test_a_training_run_has_no_block_of_another_task(overrides: list[str]) -> None:
     cfg = composed(*overrides)
     assert cfg.task == "train"
-    assert not {override.split(".")[0].split("=")[0] for override in FOREIGN} & set(cfg)
+    assert not {block for block, _ in FOREIGN.values()} & set(cfg)
 
 
 @pytest.mark.parametrize(
@@ -99,14 +99,14 @@ def test_the_folder_of_a_run_is_named_after_its_task_or_experiment() -> None:
     assert composed_whole("task=plan", "+experiment=oar_g").hydra.run.dir.startswith("outputs/oar_g/seed0/")
 
 
-@pytest.mark.parametrize(("override", "remedy"), FOREIGN.items())
-@pytest.mark.parametrize("others", [[], ["task=evaluate"]], ids=str)
-def test_a_block_without_its_task_is_refused_with_the_remedy(override: str, remedy: str, others: list[str]) -> None:
+@pytest.mark.parametrize(("override", "block", "tasks"), [(override, *read) for override, read in FOREIGN.items()])
+def test_a_block_without_its_task_is_refused_with_the_remedy(override: str, block: str, tasks: str) -> None:
+    remedy = f"{block} is read by {tasks} only; set the task, or leave {block} out"
     with pytest.raises(HydraException) as refused:
-        composed(*others, override)
+        composed(override)
     assert remedy_for_refused(refused.value) == remedy
     with pytest.raises(ConfigError, match=remedy):  # Hydra advises to add it by +
-        checked(*others, f"+{override}")
+        checked(f"+{override}")
 
 
 def test_a_method_of_the_benchmark_is_refused_without_it() -> None:
@@ -114,9 +114,7 @@ def test_a_method_of_the_benchmark_is_refused_without_it() -> None:
         checked("+scorer@benchmark.variants.position=position")
 
 
-@pytest.mark.parametrize(
-    "overrides", [["gate.tua=1"], ["task=audit", "audit.fils=[x]"], ["scorer=oarg"], ["task=eval"]], ids=str
-)
+@pytest.mark.parametrize("overrides", [["gate.tua=1"], ["task=audit", "audit.fil=[x]"], ["task=eval"]], ids=str)
 def test_what_the_task_cannot_cure_gets_no_remedy(overrides: list[str]) -> None:
     with pytest.raises(HydraException) as refused:
         composed(*overrides)
@@ -128,7 +126,5 @@ def test_a_task_set_as_a_plain_key_lacks_its_block(tmp_path: Path) -> None:
     folder = tmp_path / "experiment"
     folder.mkdir()
     (folder / "mine.yaml").write_text("# @package _global_\ntask: warm_start\n")
-    with pytest.raises(
-        ConfigError, match=r"task=warm_start reads supervised, which is missing; .*`override /task: warm_start`"
-    ):
+    with pytest.raises(ConfigError, match=r"reads supervised, which is missing; .*`override /task: warm_start`"):
         checked(f"hydra.searchpath=[{tmp_path}]", "+experiment=mine")
