@@ -253,16 +253,17 @@ def _reset_peak(device: torch.device) -> int | None:
     try:
         ctypes.CDLL("libc.so.6").malloc_trim(0)  # what was freed must not count as held
         Path("/proc/self/clear_refs").write_text("5")  # 5: the resident high-water mark
-        return _status("VmRSS")
+        return process_memory("VmRSS")
     except OSError:
         return None
 
 
 def _peak(device: torch.device) -> int:
-    return torch.cuda.max_memory_allocated(device) if device.type == "cuda" else _status("VmHWM")
+    return torch.cuda.max_memory_allocated(device) if device.type == "cuda" else process_memory("VmHWM")
 
 
-def _status(key: str) -> int:
+def process_memory(key: str) -> int:
+    """Bytes of this process, as Linux counts them: `VmRSS`, what it holds now, or `VmHWM`, the most that it has held."""
     found = re.search(rf"{key}:\s+(\d+) kB", Path("/proc/self/status").read_text())
     assert found is not None
     return int(found[1]) * 1024

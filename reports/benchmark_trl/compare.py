@@ -189,10 +189,12 @@ def _built_in(cfg: Any, folder: Path, count: int) -> list[dict[str, str]]:
     from hydra.utils import instantiate
 
     from oar_lightning.data.stream import ProblemStream
+    from oar_lightning.policy.pretrained import PretrainedPolicy
     from oar_lightning.wiring.settings import build_settings
 
     settings = build_settings(cfg)
     assert settings.train is not None
+    assert isinstance(settings.policy, PretrainedPolicy)
     shutil.copytree(settings.policy.location(), folder / "weights")
     prompt = instantiate(cfg.data.prompt)
     return [{"prompt": prompt.render(p), "answer": p.answer} for p in ProblemStream(settings.train, int(cfg.seed)).take(count)]

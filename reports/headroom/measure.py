@@ -48,6 +48,7 @@ from oar_lightning.data.stream import ProblemStream
 from oar_lightning.objective.advantage import group_advantages
 from oar_lightning.objective.loss import Denominators, LossInputs, policy_loss
 from oar_lightning.policy.language_model import token_logprobs
+from oar_lightning.policy.pretrained import PretrainedPolicy
 from oar_lightning.types import Rollouts
 from oar_lightning.wiring.settings import Settings, build_settings
 
@@ -91,6 +92,7 @@ def set_up(overrides: list[str], methods: list[str]) -> Setup:
         }
     settings = build_settings(cfg)
     seed_everything(0)
+    assert isinstance(settings.policy, PretrainedPolicy)
     loaded = settings.policy.load()
     prompt = instantiate(cfg.data.prompt, tokenizer=loaded.tokenizer)
     return Setup(loaded.model, build_stage(loaded, prompt, settings.answer, settings.rewards), settings, chosen)
@@ -119,7 +121,7 @@ def gradients(setup: Setup, rollouts: Rollouts) -> dict[str, Tensor]:
     return found
 
 
-def measure_block(setup: Setup, block: int, batches: int, say: Callable[[str], None]) -> dict[str, Any]:
+def measure_block(setup: Setup, block: int, batches: int, say: Callable[[str], object]) -> dict[str, Any]:
     update = setup.settings.update
     assert setup.settings.train is not None
     stream = ProblemStream(setup.settings.train, 0)
@@ -157,7 +159,8 @@ def jackknife(blocks: list[dict[str, Any]]) -> dict[str, dict[str, list[float]]]
     """Each statistic with the ends of its 95 % interval."""
     whole = statistics(blocks)
     without = [statistics(blocks[:i] + blocks[i + 1 :]) for i in range(len(blocks))]
-    n, out = len(blocks), {}
+    n = len(blocks)
+    out: dict[str, dict[str, list[float]]] = {}
     for name, values in whole.items():
         out[name] = {}
         for key, value in values.items():

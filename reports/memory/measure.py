@@ -25,7 +25,7 @@ import torch
 
 from oar_lightning.answers.reward import Accuracy, Rewards
 from oar_lightning.benchmark import RandomShape, RandomWorkload
-from oar_lightning.benchmark.measure import _status
+from oar_lightning.benchmark.measure import process_memory
 from oar_lightning.common.markdown import fill, markdown
 from oar_lightning.common.randomness import generator
 from oar_lightning.credit.gate import GateConfig
@@ -102,7 +102,7 @@ def run_phase(name: str, length: int) -> dict[str, Any]:
     module = PolicyOptimization(work.policy, stage, method, torch.optim.AdamW, Schedule(), 0).train()
     advantages = module.advantages(rollouts.reward_terms, rollouts.group_size)
     assert advantages.ne(0).all()
-    before, started = _status("VmRSS"), time.perf_counter()
+    before, started = process_memory("VmRSS"), time.perf_counter()
     if name == "update":
         module.experience = Experience(rollouts, module.assign_credit(rollouts, advantages))
         optimizer = torch.optim.AdamW(module.parameters(), lr=1e-4)
@@ -117,7 +117,7 @@ def run_phase(name: str, length: int) -> dict[str, Any]:
         assert importance[rollouts.reasoning_mask].gt(0).float().mean() > 0.5
     seconds = time.perf_counter() - started
     cost = scorer.metrics.get("forward_equivalents")
-    found = {"before": before, "peak": _status("VmHWM"), "seconds": seconds, "forward_equivalents": cost}
+    found = {"before": before, "peak": process_memory("VmHWM"), "seconds": seconds, "forward_equivalents": cost}
     return found | {"machine": machine(work)}
 
 

@@ -30,7 +30,7 @@ from transformers import GPT2Config, GPT2LMHeadModel
 
 from oar_lightning.answers.reward import Accuracy, Rewards
 from oar_lightning.benchmark import RandomShape, RandomWorkload
-from oar_lightning.benchmark.measure import _status
+from oar_lightning.benchmark.measure import process_memory
 from oar_lightning.common.markdown import fill, markdown
 from oar_lightning.common.paths import conf_dir
 from oar_lightning.common.randomness import generator
@@ -240,8 +240,8 @@ def weights_work(subject: Subject) -> Any:
 
 def small(subject: Subject) -> Subject:
     """Of the same kind, to load what is loaded late."""
-    changes = {"hidden_size": 32, "intermediate_size": 64, "layers": 2, "heads": 4, "kv_heads": 2, "vocab_size": 64}
-    return replace(subject, shape=replace(subject.shape, **changes, prompt=8, completion=32, prompts=2))
+    model = replace(subject.shape, hidden_size=32, intermediate_size=64, layers=2, heads=4, kv_heads=2, vocab_size=64)
+    return replace(subject, shape=replace(model, prompt=8, completion=32, prompts=2))
 
 
 def measured(case: Case) -> dict[str, float]:
@@ -253,11 +253,11 @@ def measured(case: Case) -> dict[str, float]:
     work = make(subject)
     gc.collect()
     Path("/proc/self/clear_refs").write_text("5")  # resets VmHWM
-    before, started = _status("VmRSS"), time.perf_counter()
+    before, started = process_memory("VmRSS"), time.perf_counter()
     kept = work()
     seconds = time.perf_counter() - started
     assert kept is None or kept
-    return {"measured": _status("VmHWM") - before, "seconds": seconds}
+    return {"measured": process_memory("VmHWM") - before, "seconds": seconds}
 
 
 def save_config(subject: Subject, folder: Path) -> None:
