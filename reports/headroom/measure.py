@@ -121,7 +121,7 @@ def gradients(setup: Setup, rollouts: Rollouts) -> dict[str, Tensor]:
     return found
 
 
-def measure_block(setup: Setup, block: int, batches: int, say: Callable[[str], object]) -> dict[str, Any]:
+def measure_block(setup: Setup, block: int, batches: int, say: Callable[[str], None]) -> dict[str, Any]:
     update = setup.settings.update
     assert setup.settings.train is not None
     stream = ProblemStream(setup.settings.train, 0)
@@ -188,6 +188,10 @@ def main() -> None:
     parser.add_argument("--batches", type=int, default=8, help="per block")
     parser.add_argument("--methods", nargs="*", default=[m for m in METHODS if m != "oar_p"], choices=METHODS)
     options = parser.parse_args()
+
+    def say(text: str) -> None:
+        sys.stderr.write(f"\r{options.name}: {text}   ")
+
     set_threads(1)
     setup = set_up(options.overrides, options.methods)
     folder = CACHE / options.name
@@ -197,7 +201,7 @@ def main() -> None:
         path = folder / f"{number}.pt"
         known = torch.load(path) if path.exists() else {"sums": {}}
         if not set(options.methods) <= set(known["sums"]):
-            known = measure_block(setup, number, options.batches, lambda text: sys.stderr.write(f"\r{options.name}: {text}   "))
+            known = measure_block(setup, number, options.batches, say)
             torch.save(known, path.with_suffix(".part"))
             path.with_suffix(".part").rename(path)
         blocks.append(known | {"sums": {m: known["sums"][m] for m in options.methods}})
