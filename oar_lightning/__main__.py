@@ -9,7 +9,7 @@ from collections.abc import Callable
 
 import hydra
 from hydra.core.hydra_config import HydraConfig
-from hydra.errors import HydraException
+from hydra.errors import ConfigCompositionException, HydraException
 from hydra.types import RunMode
 from omegaconf import DictConfig, OmegaConf
 from omegaconf.errors import OmegaConfBaseException
@@ -19,6 +19,7 @@ from oar_lightning.common.paths import conf_dir
 from oar_lightning.distributed.launch import is_first_rank, run_name
 from oar_lightning.sweep import multirun
 from oar_lightning.sweep.process import recording_outcome, stop_with_parent
+from oar_lightning.wiring.keys import check_top_level, remedy_for
 
 log = logging.getLogger("oar_lightning")
 
@@ -35,8 +36,26 @@ os.environ.setdefault("GOMP_SPINCOUNT", "20000")
 OmegaConf.register_new_resolver("run_name", run_name, use_cache=True, replace=True)
 
 
+def main() -> None:
+    """Run the command. Where Hydra refuses a key because its task is not chosen, say so: its own advice does not help."""
+    try:
+        job()
+    except SystemExit as end:
+        if remedy := remedy_for_refused(end.__context__):
+            print(remedy, file=sys.stderr)  # noqa: T201  (Hydra prints its part there too; it has not set up logging yet)
+        raise
+
+
+def remedy_for_refused(error: BaseException | None) -> str | None:
+    """What to do where Hydra refuses a key or group that only some tasks have; None for any other error."""
+    if not isinstance(error, ConfigCompositionException):
+        return None
+    group = str(error).partition("'")[2].partition("'")[0]
+    return remedy_for(getattr(error.__cause__, "full_key", None) or group)
+
+
 @hydra.main(version_base="1.3", config_path=str(conf_dir()), config_name="config")
-def main(cfg: DictConfig) -> float | None:
+def job(cfg: DictConfig) -> float | None:
     """Run one job, in a multirun in a process of its own. A bad config ends it with exit code 1 and one message.
 
     Only errors from before the long work are shortened: one that training raises keeps its traceback.
@@ -110,16 +129,14 @@ def check_config(cfg: DictConfig) -> None:
     """
     from oar_lightning.common.config_check import READS_TRAINING_DATA, ConfigError, check_keys
 
-    check_keys(map(str, cfg), top_level_keys(), "")
+    if cfg.get("task") not in tasks.TASKS:
+        raise ConfigError(f"task must be one of {', '.join(tasks.TASKS)}, got {cfg.get('task')}")
+    check_top_level(map(str, cfg), cfg.task)
     check_keys(map(str, cfg.data), DATA_KEYS, "data")
     unread = () if cfg.task in READS_TRAINING_DATA else ("data.train.",)
     missing = sorted(key for key in OmegaConf.missing_keys(cfg) if not key.startswith(unread))
     if missing:
         raise ConfigError(f"{missing[0]} has no value; set it, e.g. {missing[0]}=...")
-    if cfg.task not in tasks.TASKS:
-        raise ConfigError(f"task must be one of {', '.join(tasks.TASKS)}, got {cfg.task}")
-    if cfg.sweep is not None and cfg.task != "report":
-        raise ConfigError(f"sweep={cfg.sweep} is read by task=report only, got task={cfg.task}; leave it out")
     for key, lowest in (("seed", 0), ("checkpoint_every_n_steps", 0)):
         if not _is_integer(cfg[key], lowest):
             raise ConfigError(f"{key} must be an integer >= {lowest}, got {cfg[key]!r}")
@@ -133,14 +150,6 @@ def check_config(cfg: DictConfig) -> None:
         raise ConfigError(f"ckpt_fallback must be true or false, got {cfg.ckpt_fallback!r}")
     if not isinstance(cfg.resume, bool):
         raise ConfigError(f"resume must be true or false, got {cfg.resume!r}; a path goes to ckpt_path")
-
-
-def top_level_keys() -> list[str]:
-    """The keys of config.yaml and the groups that its defaults list names."""
-    config = OmegaConf.to_container(OmegaConf.load(conf_dir() / "config.yaml"))
-    assert isinstance(config, dict)
-    groups = [key for item in config.pop("defaults") if isinstance(item, dict) for key in item]
-    return [*groups, *(str(key) for key in config if key != "hydra")]
 
 
 def _is_integer(value: object, lowest: int) -> bool:

@@ -49,6 +49,7 @@ QUICK = {
     "sweep.trial",
     "tasks",
     "tracking.revision",
+    "wiring.keys",
     "__main__",
 }
 """Read before a mistyped key is told, or by a process that is to start at once: nothing slow at the top of these files."""

@@ -83,7 +83,7 @@ class Verifier:
         verdicts: dict[Pair, Verdict] = {}
         algebra: dict[Pair, Pair] = {}
         for pair in dict.fromkeys(p for p in pairs if p is not None):
-            known = self._cache.get(pair) or self._by_form(*pair)
+            known = self._cache.get(pair) or self.by_form(*pair)
             if isinstance(known, Verdict):
                 verdicts[pair] = known
             else:
@@ -102,7 +102,7 @@ class Verifier:
             self._cache.update({pair: verdict for pair, verdict in verdicts.items() if verdict is not Verdict.TIMEOUT})
         return [Verdict.INCORRECT if pair is None else verdicts[pair] for pair in pairs]
 
-    def _by_form(self, gold: str, answer: str) -> Verdict | Pair:
+    def by_form(self, gold: str, answer: str) -> Verdict | Pair:
         """The verdict where the form of the answers decides it, else the pair for computer algebra."""
         if max(len(gold), len(answer)) > self.config.max_characters:
             return Verdict.UNPARSEABLE

@@ -6,6 +6,7 @@ package's own. Keys of other mappings are left to their readers, except at the t
 
 from __future__ import annotations
 
+import dataclasses
 import difflib
 import importlib
 import inspect
@@ -103,9 +104,16 @@ def _parameters(target: Any) -> Mapping[str, inspect.Parameter]:
 
 
 def _hints(target: Any) -> dict[str, Any]:
-    function = target.__init__ if inspect.isclass(target) else target
+    if not inspect.isclass(target):
+        return _resolved(inspect.unwrap(target))
+    # of a dataclass the fields too: what one inherits from another file may name what its own file does not know
+    fields = _resolved(target) if dataclasses.is_dataclass(target) else {}
+    return _resolved(inspect.unwrap(target.__init__)) | fields
+
+
+def _resolved(annotated: Any) -> dict[str, Any]:
     try:
-        return typing.get_type_hints(inspect.unwrap(function))
+        return typing.get_type_hints(annotated)
     except (NameError, TypeError, AttributeError):  # hints under TYPE_CHECKING, or none at all: nothing to check by
         return {}
 

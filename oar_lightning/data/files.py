@@ -13,7 +13,7 @@ from pathlib import Path
 from typing import Any
 
 from oar_lightning.common.jsonl import UNREADABLE, open_text, read_jsonl
-from oar_lightning.data.rows import Columns, problems_of
+from oar_lightning.data.rows import Columns, problems_of, table_rows
 from oar_lightning.types import MathProblem
 
 log = logging.getLogger(__name__)
@@ -122,13 +122,8 @@ def _table(file: Path, kind: str, **options: Any) -> Iterator[tuple[str, dict[st
     try:
         name = glob.escape(str(file.resolve()))
         rows = load_dataset(kind, data_files=name, split="train", streaming=True, **options)
-        # iter, not __iter__: inside a DataLoader's worker the latter would yield that worker's share only
-        batches = rows.iter(batch_size=64)
-        number = 0
-        for batch in batches:
-            for values in zip(*batch.values(), strict=True):
-                number += 1
-                yield f"{file}:row {number}", dict(zip(batch, values, strict=True))
+        for number, row in enumerate(table_rows(rows), 1):
+            yield f"{file}:row {number}", row
     except (OSError, ValueError, DatasetsError) as error:
         raise _unreadable(file, error) from error
 

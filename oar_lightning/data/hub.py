@@ -10,7 +10,7 @@ from itertools import islice
 from pathlib import Path
 from typing import Any
 
-from oar_lightning.data.rows import Columns, Row, problems_of
+from oar_lightning.data.rows import Columns, Row, problems_of, table_rows
 from oar_lightning.types import MathProblem
 
 log = logging.getLogger(__name__)
@@ -91,11 +91,8 @@ class HubProblems:
 
     def _rows(self, order: Any) -> Iterator[tuple[str, Row]]:
         try:
-            # iter, not __iter__: inside a DataLoader's worker the latter would yield that worker's share only
-            for batch in order(self._opened()).iter(batch_size=64):
-                for values in zip(*batch.values(), strict=True):
-                    row = dict(zip(batch, values, strict=True))
-                    yield f"{self.path}/{self.split}:{_digest(row)}", row
+            for row in table_rows(order(self._opened())):
+                yield f"{self.path}/{self.split}:{_digest(row)}", row
         except Exception as error:  # the library raises whatever its transport and its readers do
             raise ValueError(f"{self._called()} cannot be read ({_one_line(error)}); {self._remedy()}") from error
 

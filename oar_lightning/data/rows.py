@@ -65,6 +65,14 @@ def problems_of(
     return islice(usable(), limit)
 
 
+def table_rows(dataset: Any) -> Iterator[dict[str, Any]]:
+    """The rows of a dataset that is streamed, in constant memory."""
+    # iter, not __iter__: inside a DataLoader's worker the latter would yield that worker's share only
+    for batch in dataset.iter(batch_size=64):
+        for values in zip(*batch.values(), strict=True):
+            yield dict(zip(batch, values, strict=True))
+
+
 def to_problem(row: Row, columns: Columns, source: str, where: str) -> MathProblem | str:
     """The row's problem, or the reason to drop the row. The row's own column ``source`` comes before `source`."""
     question = _text(row, "question", columns.question, where)

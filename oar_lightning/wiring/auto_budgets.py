@@ -4,10 +4,8 @@ from __future__ import annotations
 
 import copy
 import logging
-from dataclasses import replace
 
 import torch
-from hydra.utils import instantiate
 from omegaconf import DictConfig, open_dict
 
 from oar_lightning.planning import PlanConfig
@@ -34,7 +32,7 @@ def set_start_from_plan(cfg: DictConfig, run: Run) -> None:
     with open_dict(here):
         here.trainer.devices, here.trainer.num_nodes = run.trainer.num_devices, run.trainer.num_nodes
     free, whole = torch.cuda.mem_get_info(device)
-    config: PlanConfig = replace(instantiate(cfg.plan), card_gb=whole / 1e9)
+    config = PlanConfig(card_gb=whole / 1e9)
     try:
         job = read_job(here, config)
         set_start(job, propose(job, plan_job(job), (1 - config.reserve) * free))

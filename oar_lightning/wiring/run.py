@@ -99,6 +99,7 @@ def build_run(cfg: DictConfig, settings: Settings, run_dir: Path, run_id: str | 
         )
         plan = settings.method.update
     else:
+        assert settings.supervised is not None, "task=warm_start has it"
         module = SupervisedWarmStart(policy, prompt, settings.supervised, optimizer, settings.schedule)
         plan = settings.supervised
     module.train()  # Lightning keeps the mode it is given

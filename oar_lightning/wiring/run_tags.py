@@ -38,10 +38,6 @@ def note_run(tracker: Tracker) -> None:
         write_run_id(folder, tracker.run_id)
 
 
-SECTIONS = ("audit", "benchmark", "decontaminate", "report", "score", "sweep", "sync")
-"""Parts of the config that only the task of their name reads."""
-
-
 def run_parameters(cfg: DictConfig) -> dict[str, Any]:
-    """The resolved config without the other tasks' sections and where it is logged to: what a run is compared by."""
-    return {key: value for key, value in plain(cfg).items() if key == cfg.task or key not in (*SECTIONS, "logger")}
+    """The resolved config without where it is logged to: what a run is compared by."""
+    return {key: value for key, value in plain(cfg).items() if key != "logger"}

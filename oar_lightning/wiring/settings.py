@@ -34,7 +34,7 @@ class Settings:
     rewards: Rewards
     schedule: Schedule
     evaluation: EvaluationConfig
-    supervised: SupervisedConfig
+    supervised: SupervisedConfig | None
     divergence: DivergenceConfig
     train: ProblemSource | None
     eval_sets: dict[str, ProblemSource]
@@ -63,7 +63,7 @@ def build_settings(cfg: DictConfig) -> Settings:
         rewards=instantiate(cfg.reward, _convert_="all"),
         schedule=instantiate(cfg.schedule),
         evaluation=instantiate(cfg.evaluation),
-        supervised=instantiate(cfg.supervised),
+        supervised=instantiate(cfg.get("supervised")),
         divergence=instantiate(cfg.divergence),
         train=build_train(cfg) if cfg.task in READS_TRAINING_DATA else None,
         eval_sets=build_eval_sets(cfg),

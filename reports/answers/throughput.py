@@ -50,7 +50,7 @@ def main(folder: str) -> None:
             start = time.perf_counter()
             verifier([g for g, _ in pairs], [a for _, a in pairs])
             rates.setdefault(kind, []).append(len(pairs) / (time.perf_counter() - start))
-            decided = sum(isinstance(verifier._by_form(*pair), Verdict) for pair in pairs)
+            decided = sum(isinstance(verifier.by_form(*pair), Verdict) for pair in pairs)
             shares[kind] = decided / len(pairs)
     verifier.close()
     sys.stdout.write("| answers | pairs | settled by form | verdicts / s (median) |\n|---|---|---|---|\n")

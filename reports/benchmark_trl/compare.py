@@ -153,7 +153,8 @@ def write_job(setting: str, folder: Path, steps: int, threads: int) -> dict[str,
     shape = None
     overrides = ["logger=none", "schedule.name=constant_with_warmup"]
     if setting == "wide":
-        shape = {k: v for k, v in compose_config(["benchmark=wide"]).benchmark.shape.items() if k != "_target_"}
+        preset = compose_config(["task=benchmark", "benchmark=wide"]).benchmark
+        shape = {k: v for k, v in preset.shape.items() if k != "_target_"}
         overrides += [f"update.problems={shape['prompts']}", f"update.group_size={shape['group_size']}"]
         overrides += [f"rollout.max_new_tokens={shape['completion']}"]
     cfg = compose_config(overrides)
@@ -188,10 +189,12 @@ def _built_in(cfg: Any, folder: Path, count: int) -> list[dict[str, str]]:
     from hydra.utils import instantiate
 
     from oar_lightning.data.stream import ProblemStream
+    from oar_lightning.policy.pretrained import PretrainedPolicy
     from oar_lightning.wiring.settings import build_settings
 
     settings = build_settings(cfg)
     assert settings.train is not None
+    assert isinstance(settings.policy, PretrainedPolicy)
     shutil.copytree(settings.policy.location(), folder / "weights")
     prompt = instantiate(cfg.data.prompt)
     return [{"prompt": prompt.render(p), "answer": p.answer} for p in ProblemStream(settings.train, int(cfg.seed)).take(count)]

@@ -57,8 +57,18 @@ Point = dict[str, float]
 def random_texts(length: int, group: int) -> tuple[RandomWorkload, Rollouts]:
     """One prompt of 64 random tokens and a group of random completions. Nothing is sampled, so no states are left and every
     method runs the clean texts itself."""
-    sizes = {"hidden_size": 128, "intermediate_size": 512, "layers": 4, "heads": 4, "kv_heads": 2, "vocab_size": 4096}
-    shape = RandomShape(**sizes, prompt=64, completion=length, prompts=1, group_size=group)
+    shape = RandomShape(
+        hidden_size=128,
+        intermediate_size=512,
+        layers=4,
+        heads=4,
+        kv_heads=2,
+        vocab_size=4096,
+        prompt=64,
+        completion=length,
+        prompts=1,
+        group_size=group,
+    )
     work = RandomWorkload(shape, torch.device("cpu"))
     ids = torch.randint(1, shape.vocab_size, (group, shape.prompt + length), generator=generator("growth"))
     ids[:, : shape.prompt] = ids[0, : shape.prompt]

@@ -31,6 +31,7 @@ from oar_lightning.common.paths import conf_dir
 from oar_lightning.common.randomness import derive_seed
 from oar_lightning.data.stream import ProblemStream
 from oar_lightning.policy.language_model import evaluating
+from oar_lightning.policy.pretrained import PretrainedPolicy
 from oar_lightning.rollout import CachedEngine, HFEngine, SamplingConfig
 from oar_lightning.rollout.hf import eos_token_ids, stored_defaults_off
 from oar_lightning.rollout.sampling import encode_prompts, pad_left
@@ -48,6 +49,7 @@ class Settings:
             cfg = compose("config")
         settings = build_settings(cfg)
         seed_everything(0)
+        assert isinstance(settings.policy, PretrainedPolicy)
         loaded = settings.policy.load()
         assert settings.train is not None
         stream = ProblemStream(settings.train, 0)

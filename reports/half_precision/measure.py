@@ -25,15 +25,19 @@ from oar_lightning.types import Rollouts
 from oar_lightning.wiring.policy import build_stage
 from oar_lightning.wiring.settings import build_settings
 
+
+def noisy(noise_std: float, num_draws: int) -> Callable[[int], Scorer]:
+    """OAR-G by seed."""
+    return lambda seed: OarG(noise_std=noise_std, num_draws=num_draws, seed=seed)
+
+
 SCORERS: dict[str, Callable[[int], Scorer]] = {
     "entropy": lambda seed: Entropy(),
     "OAR-P": lambda seed: OarP(),
     "OAR-P, approximate": lambda seed: OarPApproximate(),
     "OAR-G, `answer_joint`": lambda seed: OarG(ProbeSchedule("answer_joint"), seed=seed),
     **{
-        f"OAR-G, noise {std:g}, {draws} draw{'s' * (draws > 1)}": (
-            lambda seed, std=std, draws=draws: OarG(noise_std=std, num_draws=draws, seed=seed)
-        )
+        f"OAR-G, noise {std:g}, {draws} draw{'s' * (draws > 1)}": noisy(std, draws)
         for std in (1e-3, 1e-2, 1e-1)
         for draws in (1, 8)
     },

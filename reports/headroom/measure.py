@@ -48,6 +48,7 @@ from oar_lightning.data.stream import ProblemStream
 from oar_lightning.objective.advantage import group_advantages
 from oar_lightning.objective.loss import Denominators, LossInputs, policy_loss
 from oar_lightning.policy.language_model import token_logprobs
+from oar_lightning.policy.pretrained import PretrainedPolicy
 from oar_lightning.types import Rollouts
 from oar_lightning.wiring.settings import Settings, build_settings
 
@@ -91,6 +92,7 @@ def set_up(overrides: list[str], methods: list[str]) -> Setup:
         }
     settings = build_settings(cfg)
     seed_everything(0)
+    assert isinstance(settings.policy, PretrainedPolicy)
     loaded = settings.policy.load()
     prompt = instantiate(cfg.data.prompt, tokenizer=loaded.tokenizer)
     return Setup(loaded.model, build_stage(loaded, prompt, settings.answer, settings.rewards), settings, chosen)
@@ -157,7 +159,8 @@ def jackknife(blocks: list[dict[str, Any]]) -> dict[str, dict[str, list[float]]]
     """Each statistic with the ends of its 95 % interval."""
     whole = statistics(blocks)
     without = [statistics(blocks[:i] + blocks[i + 1 :]) for i in range(len(blocks))]
-    n, out = len(blocks), {}
+    n = len(blocks)
+    out: dict[str, dict[str, list[float]]] = {}
     for name, values in whole.items():
         out[name] = {}
         for key, value in values.items():
@@ -185,6 +188,10 @@ def main() -> None:
     parser.add_argument("--batches", type=int, default=8, help="per block")
     parser.add_argument("--methods", nargs="*", default=[m for m in METHODS if m != "oar_p"], choices=METHODS)
     options = parser.parse_args()
+
+    def say(text: str) -> None:
+        sys.stderr.write(f"\r{options.name}: {text}   ")
+
     set_threads(1)
     setup = set_up(options.overrides, options.methods)
     folder = CACHE / options.name
@@ -194,7 +201,7 @@ def main() -> None:
         path = folder / f"{number}.pt"
         known = torch.load(path) if path.exists() else {"sums": {}}
         if not set(options.methods) <= set(known["sums"]):
-            known = measure_block(setup, number, options.batches, lambda text: sys.stderr.write(f"\r{options.name}: {text}   "))
+            known = measure_block(setup, number, options.batches, say)
             torch.save(known, path.with_suffix(".part"))
             path.with_suffix(".part").rename(path)
         blocks.append(known | {"sums": {m: known["sums"][m] for m in options.methods}})

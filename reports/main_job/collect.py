@@ -11,6 +11,7 @@ import csv
 import statistics
 import sys
 from pathlib import Path
+from typing import Any
 
 import matplotlib as mpl
 
@@ -64,7 +65,7 @@ def row(client: MlflowClient, method: str, seed: int, run: Run) -> dict[str, obj
     }
 
 
-def markdown(rows: list[dict[str, object]]) -> str:
+def markdown(rows: list[dict[str, Any]]) -> str:
     base = {r["seed"]: float(r["step_median_s"]) for r in rows if r["method"] == "grpo"}
     lines = [
         "| method | seed | before [95 %] | after [95 %] | gain, points | greedy before / after "

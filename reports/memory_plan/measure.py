@@ -82,7 +82,7 @@ class Subject:
 
 def preset(name: str) -> Subject:
     with initialize_config_dir(str(conf_dir()), version_base="1.3"):
-        return Subject(instantiate(compose("config", [f"benchmark={name}"]).benchmark.shape))
+        return Subject(instantiate(compose("config", ["task=benchmark", f"benchmark={name}"]).benchmark.shape))
 
 
 PLAIN = RandomShape(256, 1024, 4, 8, 8, 4096, prompt=64, completion=192, prompts=4, group_size=4)
@@ -240,8 +240,8 @@ def weights_work(subject: Subject) -> Any:
 
 def small(subject: Subject) -> Subject:
     """Of the same kind, to load what is loaded late."""
-    changes = {"hidden_size": 32, "intermediate_size": 64, "layers": 2, "heads": 4, "kv_heads": 2, "vocab_size": 64}
-    return replace(subject, shape=replace(subject.shape, **changes, prompt=8, completion=32, prompts=2))
+    model = replace(subject.shape, hidden_size=32, intermediate_size=64, layers=2, heads=4, kv_heads=2, vocab_size=64)
+    return replace(subject, shape=replace(model, prompt=8, completion=32, prompts=2))
 
 
 def measured(case: Case) -> dict[str, float]:

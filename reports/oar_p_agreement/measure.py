@@ -49,10 +49,16 @@ EDGES = (0, 29, 41, 10**9)  # reasoning tokens: a step of the task takes 11 or s
 FIRST_ORDER = {2: (4.8,), 3: (0, 4.4, 4.8, 5.2, 6, 8, 10), 4: (4.8, 5.8, 8), 7: (8, 10)}
 LATE_SHARES = (0, 0.5, 0.75)
 SPANS = {4: (8,), 8: (4.8, 8)}
+
+
+def approximate(coarse: Attribution | Spans, budget: float) -> OarPApproximate:
+    return OarPApproximate(coarse=coarse, budget=budget)
+
+
 SETTINGS: dict[str, OarPApproximate] = (
-    {f"directions {d}, budget {b:g}": OarPApproximate(Attribution(d), b) for d, budgets in FIRST_ORDER.items() for b in budgets}
-    | {f"directions 3, budget 4.8, late share {s:g}": OarPApproximate(Attribution(3, s), 4.8) for s in LATE_SHARES}
-    | {f"spans of {n}, budget {b:g}": OarPApproximate(Spans(n), b) for n, budgets in SPANS.items() for b in budgets}
+    {f"directions {d}, budget {b:g}": approximate(Attribution(d), b) for d, budgets in FIRST_ORDER.items() for b in budgets}
+    | {f"directions 3, budget 4.8, late share {s:g}": approximate(Attribution(3, s), 4.8) for s in LATE_SHARES}
+    | {f"spans of {n}, budget {b:g}": approximate(Spans(n), b) for n, budgets in SPANS.items() for b in budgets}
 )
 BY_LENGTH = ("directions 3, budget 4.8", "directions 3, budget 8")  # the first is the default
 TIMED = [n for n in SETTINGS if n.startswith("directions 3") or n == "spans of 8, budget 4.8"]

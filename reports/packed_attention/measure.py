@@ -9,6 +9,7 @@ import statistics
 import sys
 import time
 from collections.abc import Callable
+from functools import partial
 
 import torch
 from torch import Tensor
@@ -52,7 +53,7 @@ def main() -> None:
             return torch.lerp(near, far, (far_norm - near_norm).sigmoid()[..., None])
 
         torch.testing.assert_close(shared(), copied(False), rtol=1e-4, atol=1e-5)
-        repeated, plain, packed = in_turns([lambda f=copied: f(True), lambda f=copied: f(False), shared])
+        repeated, plain, packed = in_turns([partial(copied, True), partial(copied, False), shared])
         numbers = [f"{x * 1e3:.2f}" for x in (repeated, plain, packed)]
         sys.stdout.write(f"| {' | '.join([name, *numbers])} | {packed / plain:.2f} |\n")
 

@@ -139,6 +139,35 @@ def plug_in(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
             """
         )
     )
+    (tmp_path / "my_base.py").write_text(
+        textwrap.dedent(
+            """
+            from __future__ import annotations
+            from dataclasses import dataclass
+            from typing import Literal as OneOf
+
+            @dataclass
+            class Base:
+                mode: OneOf["a", "b"] = "a"
+            """
+        )
+    )
+    (tmp_path / "my_dataclasses.py").write_text(
+        textwrap.dedent(
+            """
+            from __future__ import annotations
+            from dataclasses import dataclass
+            from my_base import Base
+
+            @dataclass
+            class More(Base):
+                bonus: float = 1.0
+
+            class Own(Base):
+                def __init__(self, size: int) -> None: ...
+            """
+        )
+    )
     (tmp_path / "my_broken.py").write_text("import absent_library\nclass Scorer: ...\n")
     (tmp_path / "absent.py").write_text("import absen\nclass Scorer: ...\n")
     monkeypatch.syspath_prepend(str(tmp_path))
@@ -158,6 +187,15 @@ def test_plug_ins_are_checked_like_the_packages_own() -> None:
     assert message({"scorer": {"_target_": "my_scorers.first", "_partial_": True, "bonus": "x"}}).startswith(
         "scorer.bonus must"
     )
+
+
+@pytest.mark.usefixtures("plug_in")
+def test_the_fields_of_a_dataclass_are_checked_wherever_they_come_from() -> None:
+    more = {"_target_": "my_dataclasses.More"}
+    check_targets({"scorer": more | {"mode": "b", "bonus": 2}})
+    assert message({"scorer": more | {"mode": "c"}}) == "scorer.mode must be one of a, b, got 'c'"
+    assert message({"scorer": more | {"bonus": "x"}}) == "scorer.bonus must be a number, got 'x'"
+    assert message({"scorer": {"_target_": "my_dataclasses.Own", "size": "x"}}) == "scorer.size must be an integer, got 'x'"
 
 
 @pytest.mark.usefixtures("plug_in")

@@ -42,7 +42,7 @@ SCORERS: dict[str, Scorer] = {
     "oar_p": OarP(token_budget=BUDGET),
     "model_sample": OarP(token_budget=BUDGET, fill="model_sample"),
     "attribution": OarPApproximate(token_budget=BUDGET),
-    "spans": OarPApproximate(Spans(), token_budget=BUDGET),
+    "spans": OarPApproximate(coarse=Spans(), token_budget=BUDGET),
     "entropy": Entropy(token_budget=BUDGET),
     "shuffled": Shuffled(OarG(token_budget=BUDGET)),
 }

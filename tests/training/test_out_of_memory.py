@@ -307,7 +307,7 @@ SCORERS: dict[str, Callable[..., Scorer]] = {
     "oar_g": OarG,
     "oar_p": OarP,
     "attribution": OarPApproximate,
-    "spans": lambda **kw: OarPApproximate(Spans(2), **kw),
+    "spans": lambda **kw: OarPApproximate(coarse=Spans(2), **kw),
 }
 
 

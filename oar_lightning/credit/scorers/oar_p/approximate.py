@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from typing import Literal
+from dataclasses import dataclass, field
 
 import torch
 from jaxtyping import Bool, Float
@@ -11,11 +11,11 @@ from torch import Tensor
 from oar_lightning.credit.scorers.oar_p.attribution import Attribution
 from oar_lightning.credit.scorers.oar_p.coarse import CoarseStage, suffix_costs
 from oar_lightning.credit.scorers.oar_p.counterfactual import Counterfactuals
-from oar_lightning.credit.scorers.oar_p.exact import TOKENS, OarP
+from oar_lightning.credit.scorers.oar_p.exact import OarP
 from oar_lightning.credit.scorers.oar_p.texts import Texts
-from oar_lightning.credit.scorers.probes import ProbeSchedule
 
 
+@dataclass(eq=False)
 class OarPApproximate(OarP):
     """`coarse` estimates all scores; the rest of the budget pays for exact scores. A fraction of that rest
     (`coarse.late_share`) goes to the latest tokens, where exact scores are cheapest and first-order estimates worst; what
@@ -30,22 +30,13 @@ class OarPApproximate(OarP):
         The others are those of `OarP`.
     """
 
-    def __init__(
-        self,
-        coarse: CoarseStage = Attribution(),
-        budget: float = 4.8,
-        probe: ProbeSchedule = ProbeSchedule(),
-        token_budget: int | Literal["auto"] = TOKENS,
-        fill: str = "pad",
-        fill_token_id: int | None = None,
-        seed: int = 0,
-        share_prefixes: bool = True,
-    ) -> None:
-        super().__init__(probe, token_budget, fill, fill_token_id, seed, share_prefixes)
-        if budget < 0:
-            raise ValueError(f"scorer.budget is a number of forward passes and must be >= 0, got {budget}")
-        self.coarse = coarse
-        self.budget = budget
+    coarse: CoarseStage = field(default=Attribution(), kw_only=True)
+    budget: float = field(default=4.8, kw_only=True)
+
+    def __post_init__(self) -> None:
+        super().__post_init__()
+        if self.budget < 0:
+            raise ValueError(f"scorer.budget is a number of forward passes and must be >= 0, got {self.budget}")
 
     def score(self, counterfactuals: Counterfactuals, texts: Texts) -> tuple[Float[Tensor, " n"], int]:
         scores, spent, tokens, clean = self.coarse.estimate(counterfactuals, texts)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from dataclasses import dataclass
 from typing import Any, Literal
 
 import torch
@@ -22,6 +23,7 @@ TOKENS = 2048
 """The start of `auto`, unless a memory plan gives another."""
 
 
+@dataclass(eq=False)
 class OarP(Scorer):
     """I_t = KL(p || p^(t)), p^(t) = the probe with token t replaced by the fill token; nats.
 
@@ -36,26 +38,28 @@ class OarP(Scorer):
             models whose cache cannot be shared, each is computed in full length. Does not change the numbers.
     """
 
-    def __init__(
-        self,
-        probe: ProbeSchedule = ProbeSchedule(),
-        token_budget: int | Literal["auto"] = TOKENS,
-        fill: str = "pad",
-        fill_token_id: int | None = None,
-        seed: int = 0,
-        share_prefixes: bool = True,
-    ) -> None:
+    probe: ProbeSchedule = ProbeSchedule()
+    token_budget: TokenBudget | int | Literal["auto"] = TOKENS
+    fill: str = "pad"
+    fill_token_id: int | None = None
+    seed: int = 0
+    share_prefixes: bool = True
+
+    def __post_init__(self) -> None:
         super().__init__()
-        self.probe = probe
-        self.token_budget = TokenBudget("scorer.token_budget", token_budget, TOKENS)
-        if fill not in FILLS:
-            raise ValueError(f"scorer.fill must be one of {', '.join(FILLS)}, got {fill}")
-        if fill != "pad" and fill_token_id is not None:
-            raise ValueError(f"scorer.fill_token_id={fill_token_id} is only for scorer.fill=pad, not {fill}; leave one out")
-        self.fill = fill
-        self.fill_token_id = fill_token_id
-        self.seed = seed
-        self.share_prefixes = share_prefixes
+        if not isinstance(self.token_budget, TokenBudget):
+            self.token_budget = TokenBudget("scorer.token_budget", self.token_budget, TOKENS)
+        if self.fill not in FILLS:
+            raise ValueError(f"scorer.fill must be one of {', '.join(FILLS)}, got {self.fill}")
+        if self.fill != "pad" and self.fill_token_id is not None:
+            raise ValueError(
+                f"scorer.fill_token_id={self.fill_token_id} is only for scorer.fill=pad, not {self.fill}; leave one out"
+            )
+
+    @property
+    def pass_budget(self) -> TokenBudget:
+        assert isinstance(self.token_budget, TokenBudget)
+        return self.token_budget
 
     @torch.no_grad()
     def __call__(self, model: Any, rollouts: Rollouts) -> Float[Tensor, "B S"]:
@@ -70,14 +74,14 @@ class OarP(Scorer):
             with scoring_mode(model):
                 share = self.share_prefixes and can_share_prefixes(model)
                 counterfactuals = Counterfactuals(
-                    model, choose_decoder(model), probe, FILLS[self.fill], fill, self.seed, self.token_budget, share
+                    model, choose_decoder(model), probe, FILLS[self.fill], fill, self.seed, self.pass_budget, share
                 )
                 counts = texts.reasoning.sum(1).tolist()
 
                 def score(chunk: list[int]) -> tuple[Tensor, int]:
                     return self.score(counterfactuals, texts.select(torch.tensor(chunk, device=rows.device)))
 
-                for chunk, (values, chunk_tokens) in self.token_budget.run_in_chunks(texts.lengths(), score):
+                for chunk, (values, chunk_tokens) in self.pass_budget.run_in_chunks(texts.lengths(), score):
                     tokens += chunk_tokens
                     for i, value in zip(chunk, values.split([counts[i] for i in chunk]), strict=True):
                         scores[i] = value

@@ -69,7 +69,7 @@ def test_attribution_is_the_first_order(family, probe, monkeypatch):
         torch.manual_seed(0)
         model = alike(FAMILIES[family]().double().eval(), scale)
         exact = OarP(schedule)(model, rollouts)[rollouts.reasoning_mask]
-        estimate = OarPApproximate(Attribution(39), 0.0, schedule)(model, rollouts)[rollouts.reasoning_mask]
+        estimate = OarPApproximate(schedule, coarse=Attribution(39), budget=0.0)(model, rollouts)[rollouts.reasoning_mask]
         errors.append(float((estimate - exact).abs().max() / exact.max()))
     assert errors[1] < 0.2 * errors[0]
     assert errors[1] < 0.08
@@ -79,7 +79,7 @@ def test_attribution_is_the_first_order(family, probe, monkeypatch):
 @pytest.mark.parametrize("family", FAMILIES)
 def test_a_large_budget_makes_every_score_exact(family, coarse):
     model, rollouts = FAMILIES[family]().double().eval(), texts()
-    actual = OarPApproximate(COARSE[coarse], budget=10**6)(model, rollouts)
+    actual = OarPApproximate(coarse=COARSE[coarse], budget=10**6)(model, rollouts)
     torch.testing.assert_close(actual, OarP()(model, rollouts), rtol=1e-4, atol=1e-6)
 
 
@@ -95,7 +95,7 @@ def test_the_budget_buys_late_tokens_then_the_largest_estimates(late_share):
     left = 4 * int(costs[large])  # a quarter of it buys the largest estimate
     late = [t for t in range(19, -1, -1) if int(costs[t:].sum()) <= late_share * left]
     assert large not in late
-    mixed = OarPApproximate(Attribution(late_share=late_share), budget=(spent + left) / 25)(model, rollouts)[0, 2:22]
+    mixed = OarPApproximate(coarse=Attribution(late_share=late_share), budget=(spent + left) / 25)(model, rollouts)[0, 2:22]
     is_exact = ((mixed - exact).abs() < 1e-12) & ((mixed - coarse).abs() > 1e-12)
     assert is_exact[late].all()
     others = [t for t in range(20) if t not in late]
@@ -115,7 +115,7 @@ def test_spans_share_the_score_of_what_they_mask():
     model = gpt2().eval()
     sequence = {"before": [3, 4], "reasoning": [5, 6, 7, 8, 9], "answer": [10]}
     rollouts = rollouts_of([sequence])
-    scores = OarPApproximate(Spans(2), budget=0.0, fill_token_id=39)(model, rollouts)[0, 2:7]
+    scores = OarPApproximate(coarse=Spans(2), budget=0.0, fill_token_id=39)(model, rollouts)[0, 2:7]
     with torch.no_grad():
 
         def outcome(*masked):
@@ -132,7 +132,7 @@ def test_spans_share_the_score_of_what_they_mask():
 def test_padding_order_and_neighbours_do_not_matter(coarse, probe):
     """Each completion has its own budget."""
     model, rollouts = gpt2().eval(), texts()
-    scorer = functools.partial(OarPApproximate, COARSE[coarse], 6.0, ProbeSchedule(probe))
+    scorer = functools.partial(OarPApproximate, ProbeSchedule(probe), coarse=COARSE[coarse], budget=6.0)
     expected = scorer()(model, rollouts)
     order = torch.tensor([3, 1, 4, 0])
     actual = scorer(token_budget=40)(model, padded(rollouts.select(order), left=3, right=2))
@@ -168,7 +168,7 @@ def test_models_beside_the_attention_interface_are_scored_and_told_to_use_spans(
     assert OarG()(model, rollouts).max() > 0
     with pytest.raises(ValueError, match=r"FalconForCausalLM.*scorer/coarse=spans"):
         OarPApproximate()(model, rollouts)
-    assert OarPApproximate(Spans(4))(model, rollouts).max() > 0
+    assert OarPApproximate(coarse=Spans(4))(model, rollouts).max() > 0
     assert not caplog.records, "no warning at every step"
 
 
@@ -186,7 +186,7 @@ def test_models_without_plain_caches_are_told_to_use_spans():
     model = sliding_qwen2().eval()
     with pytest.raises(ValueError, match="scorer/coarse=spans"):
         OarPApproximate()(model, texts())
-    assert OarPApproximate(Spans(4))(model, texts()).max() > 0
+    assert OarPApproximate(coarse=Spans(4))(model, texts()).max() > 0
 
 
 def test_overflowing_scores_of_replaced_keys_stay_finite():
@@ -214,7 +214,7 @@ def test_settings_are_checked(make, key):
 
 def test_cost_is_reported():
     model, rollouts = gpt2().eval(), texts()
-    exact, approximate = OarP(), OarPApproximate(Attribution(2), budget=4.0)
+    exact, approximate = OarP(), OarPApproximate(coarse=Attribution(2), budget=4.0)
     exact(model, rollouts)
     approximate(model, rollouts)
     assert 0 < approximate.metrics["forward_equivalents"] < exact.metrics["forward_equivalents"]

@@ -1,0 +1,56 @@
+"""Top-level keys of a config: those of every task (config.yaml) and those that come with one (task/<its name>.yaml)."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+from pathlib import PurePosixPath
+
+from omegaconf import OmegaConf
+
+from oar_lightning.common.config_check import ConfigError, check_keys
+from oar_lightning.common.paths import conf_dir
+
+
+def top_level_keys(task: str) -> set[str]:
+    """All keys of a config with this task."""
+    return _keys_of("config") | _keys_of(f"task/{task}")
+
+
+def check_top_level(present: Iterable[str], task: str) -> None:
+    """Hold a config's top-level keys against those of its task.
+
+    Raises:
+        ConfigError: for a key of another task, an unknown one, or a block of this task that is missing.
+    """
+    present = list(present)
+    for key in present:
+        if key not in top_level_keys(task) and (remedy := remedy_for(key)):
+            raise ConfigError(f"{remedy} (task={task} now)")
+    check_keys(present, top_level_keys(task), "")
+    if missing := sorted(_keys_of(f"task/{task}").difference(present)):
+        raise ConfigError(
+            f"task={task} reads {missing[0]}, which is missing; choose the task by task={task} on the command line, or by "
+            f"`override /task: {task}` in a file's defaults list"
+        )
+
+
+def remedy_for(key: str) -> str | None:
+    """What to do about a key that only some tasks read; None for any other."""
+    if key in _keys_of("config"):
+        return None
+    names = sorted(path.stem for path in (conf_dir() / "task").glob("*.yaml"))
+    tasks = [f"task={name}" for name in names if key in _keys_of(f"task/{name}")]
+    return f"{key} is read by {' and '.join(tasks)} only; set the task, or leave {key} out" if tasks else None
+
+
+def _keys_of(file: str) -> set[str]:
+    """Keys of a file in conf/ (its name is without .yaml), of the groups in its defaults list, and of the files named there."""
+    content = OmegaConf.to_container(OmegaConf.load(conf_dir() / f"{file}.yaml"))
+    assert isinstance(content, dict)
+    keys = {str(key) for key in content} - {"defaults", "hydra"}
+    for item in content.get("defaults", ()):
+        if isinstance(item, dict):
+            keys |= {str(group).lstrip("/") for group in item}
+        elif item != "_self_":
+            keys |= _keys_of(str(PurePosixPath(file).with_name(item)))
+    return keys
