@@ -1,0 +1,26 @@
+"""Makes parts of the site from the code: the places marked `<!-- generated: name -->` in a page, and docstrings."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Callable
+
+from config_reference import config_reference
+from docstrings import as_rst
+from house import house
+from metrics import metrics
+from sphinx.application import Sphinx
+
+MAKERS: dict[str, Callable[[], str]] = {"config": config_reference, "house": house, "metrics": metrics}
+MARK = re.compile(r"^<!-- generated: (\w+) -->$", re.MULTILINE)
+
+
+def fill(app: Sphinx, page: str, source: list[str]) -> None:
+    if page.startswith("docs/"):
+        source[0] = MARK.sub(lambda found: MAKERS[found[1]](), source[0])
+
+
+def setup(app: Sphinx) -> dict[str, bool]:
+    app.connect("source-read", fill)
+    app.connect("autodoc-process-docstring", as_rst, priority=400)  # before napoleon's
+    return {"parallel_read_safe": True}
