@@ -17,7 +17,14 @@ release = oar_lightning.__version__
 
 extensions = ["myst_parser", "sphinx.ext.autodoc", "sphinx.ext.napoleon", "generated"]
 root_doc = "docs/index"
-include_patterns = ["docs/**", "reports/README.md", "reports/*/README.md", "reports/*/table.md", "CONTRIBUTING.md", "CHANGELOG.md"]
+include_patterns = [
+    "docs/**",
+    "reports/README.md",
+    "reports/*/README.md",
+    "reports/*/table.md",
+    "CONTRIBUTING.md",
+    "CHANGELOG.md",
+]
 exclude_patterns = ["docs/_build", "docs/_ext", "docs/_templates"]
 
 myst_heading_anchors = 4  # links to headings, as GitHub names them
@@ -28,7 +35,7 @@ suppress_warnings = [
 
 autodoc_member_order = "bysource"
 autodoc_typehints = "description"
-autodoc_class_signature = "separated"
+autodoc_class_signature = "mixed"
 
 html_theme = "furo"
 html_title = "oar_lightning"

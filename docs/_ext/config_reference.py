@@ -7,6 +7,7 @@ keys is in that class's docstring (`Args:`).
 from __future__ import annotations
 
 import inspect
+import itertools
 import re
 from collections.abc import Iterator
 from dataclasses import dataclass
@@ -35,7 +36,7 @@ class Key:
 
 def config_reference() -> str:
     root = conf_dir()
-    files = sorted(root.rglob("*.yaml"), key=lambda path: (path.parent != root, path.relative_to(root).as_posix()))
+    files = sorted(root.rglob("*.yaml"), key=lambda path: (path.relative_to(root).parent.parts, path.stem))
     packages = _packages(root)
     parts, group = [], None
     for path in files:
@@ -43,33 +44,65 @@ def config_reference() -> str:
         if relative.parent != group:
             group = relative.parent
             parts.append(f"## {code(group.as_posix()) if group.parts else 'Defaults of every run'}")
-        parts.append(_file(path, relative, packages))
+        parts.append(_choice_of_a_group(path, relative, packages) if group.parts else _defaults_of_all(path))
     return "\n\n".join(parts)
 
 
-def _file(path: Path, relative: Path, packages: dict[str, str]) -> str:
-    text = path.read_text(encoding="utf-8")
-    header = re.match(r"(#.*\n)*", text)[0].replace("#", "", text.count("#")).splitlines() if text.startswith("#") else []
-    header = [line.strip() for line in header]
-    package = next((line.split()[1] for line in header if line.startswith("@package")), None)
-    if package is None:
-        package = packages.get(relative.as_posix()) or packages.get(relative.parent.as_posix())
-    if package is None:
-        package = ".".join(relative.parent.parts) or "_global_"
-    prefix = "" if package == "_global_" else f"{package}."
-    keys = list(walk(text))
-    commands = [line for line in header if line.startswith("python -m")]
-    words = " ".join(line for line in header if not line.startswith(("@package", "python -m")))
-    out = [f"### {code(f'{relative.parent.as_posix()}={relative.name}')}"] if relative.parent.parts else []
-    out += [escaped(words)] if words else []
-    out += ["```\n" + "\n".join(commands) + "\n```"] if commands else []
+def choices(folder: Path) -> str:
+    """The files of a folder, each with what its first comment says."""
+    return table(["name", "what it is"], [[code(p.stem), escaped(Header.of(p).words)] for p in sorted(folder.glob("*.yaml"))])
+
+
+@dataclass(frozen=True)
+class Header:
+    """The comment that a config file begins with."""
+
+    package: str | None
+    commands: tuple[str, ...]
+    words: str
+
+    @classmethod
+    def of(cls, path: Path) -> Header:
+        comments = itertools.takewhile(lambda line: line.startswith("#"), path.read_text(encoding="utf-8").splitlines())
+        lines = [line.lstrip("# ") for line in comments]
+        package = next((line.split()[1] for line in lines if line.startswith("@package")), None)
+        commands = tuple(line for line in lines if line.startswith("python -m"))
+        return cls(package, commands, " ".join(line for line in lines if not line.startswith(("@package", "python -m"))))
+
+
+def _choice_of_a_group(path: Path, relative: Path, packages: dict[str, str]) -> str:
+    text, header = path.read_text(encoding="utf-8"), Header.of(path)
+    group = relative.parent
+    package = header.package or packages.get(relative.as_posix()) or packages.get(group.as_posix()) or ".".join(group.parts)
+    keys = walk(text)
     defaults = _defaults(text)
-    out += ["Begins with " + ", ".join(code(d) for d in defaults) + "."] if relative.parent.parts and defaults else []
-    target = next((key.target for key in keys if "." not in key.path and key.target), "")
-    out += [f"Builds {code(target)}."] if target else []
-    rows = [[code(prefix + key.path), code(key.default), meaning(key)] for key in keys]
-    out += [table(["key", "default", "meaning"], rows)] if rows else []
-    return "\n\n".join(out)
+    parts = [
+        f"### {code(f'{group.as_posix()}={relative.name}')}",
+        escaped(header.words),
+        "```\n" + "\n".join(header.commands) + "\n```" if header.commands else "",
+        "Includes " + ", ".join(map(code, defaults)) + "." if defaults else "",
+        _keys(keys, "" if package == "_global_" else f"{package}."),
+    ]
+    return "\n\n".join(part for part in parts if part)
+
+
+def _defaults_of_all(path: Path) -> str:
+    """config.yaml: its plain keys, and a section for each block."""
+    text = path.read_text(encoding="utf-8")
+    blocks = {name: list(keys) for name, keys in itertools.groupby(walk(text), key=lambda key: key.path.split(".")[0])}
+    plain = [key for keys in blocks.values() for key in keys if len(keys) == 1]
+    chosen = "Groups: " + ", ".join(map(code, _defaults(text))) + "."
+    sections = [f"### {code(name)}\n\n{_keys(keys, '')}" for name, keys in blocks.items() if len(keys) > 1]
+    return "\n\n".join([escaped(Header.of(path).words), chosen, _keys(plain, ""), *sections])
+
+
+def _keys(keys: list[Key], prefix: str) -> str:
+    """A table of keys; nothing for none. A plain block has no line of its own, unless it is commented on."""
+    shown = [key for key in keys if key.default or key.comment]
+    target = next((key.target for key in keys if key.target), "")
+    built = f"Built as {code(target)}.\n\n" if target and all("." not in k.path for k in keys if k.target == target) else ""
+    rows = [[code(prefix + key.path), code(key.default), meaning(key)] for key in shown]
+    return built + table(["key", "default", "meaning"], rows) if rows else built.strip()
 
 
 def walk(text: str) -> list[Key]:
@@ -87,7 +120,7 @@ def _walk(node: yaml.MappingNode, text: str, prefix: str, top: bool = False) -> 
         block = isinstance(value, yaml.MappingNode) and value.value and not value.flow_style
         end = key.end_mark.index + 1 if block or value.end_mark.line > value.start_mark.line else value.end_mark.index
         found = re.match(r"[ \t]*#[ ]*(.*)", text[end:])
-        inner = dict((k.value, v.value) for k, v in value.value).get("_target_", "") if block else ""
+        inner = {k.value: v.value for k, v in value.value}.get("_target_", "") if block else ""
         default = f"→ {inner.rsplit('.', 1)[-1]}" if inner else "" if block else _source(value, text)
         yield Key(prefix + name, default, found[1].strip() if found else "", target)
         if block:
@@ -107,7 +140,7 @@ def _defaults(text: str) -> list[str]:
 
 def _choice(name: str, value: Any) -> str:
     value = "[" + ",".join(map(str, value)) + "]" if isinstance(value, list) else value
-    name = name.removeprefix("override ")
+    name = name.removeprefix("override ").removeprefix("/")
     return name if value is None else f"{name}={value}"
 
 
@@ -127,7 +160,8 @@ def _packages(root: Path) -> dict[str, str]:
 def meaning(key: Key) -> str:
     """The docstring's words, then the comment of the YAML file."""
     documented = arguments(key.target).get(key.path.rsplit(".", 1)[-1], "") if key.target.startswith("oar_lightning.") else ""
-    return "<br>".join(escaped(words) for words in (documented, key.comment) if words)
+    restated = key.comment.rstrip(".").lower() in documented.replace("`", "").lower()
+    return "<br>".join(escaped(words) for words in (documented, "" if restated else key.comment) if words)
 
 
 @cache

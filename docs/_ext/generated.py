@@ -4,14 +4,22 @@ from __future__ import annotations
 
 import re
 from collections.abc import Callable
+from pathlib import Path
 
-from config_reference import config_reference
+from config_reference import choices, config_reference
 from docstrings import as_rst
 from house import house
 from metrics import metrics
 from sphinx.application import Sphinx
 
-MAKERS: dict[str, Callable[[], str]] = {"config": config_reference, "house": house, "metrics": metrics}
+ROOT = Path(__file__).parents[2]
+MAKERS: dict[str, Callable[[], str]] = {
+    "config": config_reference,
+    "experiments": lambda: choices(ROOT / "conf" / "experiment"),
+    "house": house,
+    "metrics": metrics,
+    "sweeps": lambda: choices(ROOT / "sweeps"),
+}
 MARK = re.compile(r"^<!-- generated: (\w+) -->$", re.MULTILINE)
 
 

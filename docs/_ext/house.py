@@ -43,8 +43,8 @@ def drawing(floors: tuple[tuple[str, ...], ...]) -> str:
             shapes.append(f'<text x="{x + WIDTH / 2:g}" y="{y + HEIGHT / 2 + 5:g}" class="room">{html.escape(name)}</text>')
     title = "The rooms of the package, floor by floor; imports go down only"
     return (
-        f'<svg class="house" role="img" aria-label="{title}" viewBox="0 0 {width} {height}" '
-        f'xmlns="http://www.w3.org/2000/svg">{"".join(shapes)}</svg>'
+        f'<div><svg class="house" role="img" aria-label="{title}" viewBox="0 0 {width} {height}" '
+        f'xmlns="http://www.w3.org/2000/svg">{"".join(shapes)}</svg></div>'
     )
 
 
@@ -54,7 +54,9 @@ def rooms(rules: ModuleType) -> str:
         for name in names:
             modules = [module for module in rules.MODULES if rules.room(module) == name]
             used = {rules.room(target) for module in modules for target in rules.own(rules.MODULES[module])} - {name}
-            rows.append([str(number), code(name), escaped(_first_line(rules.MODULES[name])), ", ".join(map(code, sorted(used)))])
+            rows.append(
+                [str(number), code(name), escaped(_first_line(rules.MODULES[name])), ", ".join(map(code, sorted(used)))]
+            )
     return table(["floor", "room", "what lives there", "imports from"], rows)
 
 

@@ -1,1 +1,1 @@
-"""Training and evaluation problems: files, sets of the Hugging Face hub (GSM8K, MATH, AIME), the built-in task, prompts, filters."""
+"""Problems: files, sets of the Hugging Face hub (GSM8K, MATH, AIME), the built-in task, prompts, filters."""

@@ -1,8 +1,8 @@
 """Every metric that a run logs: its name, unit and meaning. docs/tracking.md has this as a table.
 
 A name may hold placeholders: ``<set>`` an evaluation set, ``<level>`` a level of difficulty, ``<k>`` and ``<j>`` numbers of
-samples, ``<term>`` a reward term, ``<reason>`` why problems were dropped, ``<variant>`` and ``<phase>`` of the timing benchmark.
-Names are TRL's where TRL has one.
+samples, ``<term>`` a reward term, ``<reason>`` why problems were dropped, ``<variant>`` and ``<phase>`` of the timing
+benchmark. Names are TRL's where TRL has one.
 """
 
 from __future__ import annotations
@@ -135,7 +135,7 @@ METRICS: tuple[Metric, ...] = (
         ("credit/weight_max", "weight", "largest weight; 1 for uniform ones", SCORED),
         ("credit/floor_frac", SHARE, "tokens at the gate's floor", SCORED),
         ("credit/boost_frac", SHARE, "tokens above the gate's threshold", SCORED),
-        ("credit/mass_error", SHARE, "distance of the weights' sum from the number of reasoning tokens, over that number", SCORED),
+        ("credit/mass_error", SHARE, "relative distance of the weights' sum from the number of reasoning tokens", SCORED),
         ("credit/no_span_frac", SHARE, "completions without a final answer; they keep weight 1"),
         ("credit/invalid_frac", SHARE, "completions whose scores were not usable; they keep weight 1", SCORED),
         ("credit/corr_entropy", "correlation", "of importance and entropy (Pearson, within a completion)", LEARNED),
