@@ -13,5 +13,5 @@ def metrics() -> str:
     out = []
     for group, entries in itertools.groupby(METRICS, key=lambda entry: entry.group):
         rows = [[code(e.name), escaped(e.unit), escaped(e.meaning), escaped(e.when)] for e in entries]
-        out.append(f"#### {group}\n\n{table(['metric', 'unit', 'meaning', 'logged'], rows)}")
+        out.append(f"### {group}\n\n{table(['metric', 'unit', 'meaning', 'logged'], rows)}")
     return "\n\n".join(out)
