@@ -37,6 +37,8 @@ autodoc_member_order = "bysource"
 autodoc_typehints = "description"
 autodoc_class_signature = "mixed"
 
+highlight_language = "bash"
+
 html_theme = "furo"
 html_title = "oar_lightning"
 html_static_path = ["_static"]

@@ -23,7 +23,7 @@ def test_the_readme_is_short() -> None:
 
 
 def test_the_readme_maps_every_room() -> None:
-    (block,) = re.findall(r"^```\noar_lightning/\n(.*?)^```", read(ROOT / "README.md"), re.MULTILINE | re.DOTALL)
+    (block,) = re.findall(r"^```text\noar_lightning/\n(.*?)^```", read(ROOT / "README.md"), re.MULTILINE | re.DOTALL)
     rooms = {f"{path.parent.name}/" for path in PACKAGE.glob("*/__init__.py")} | {"types.py", "__main__.py"}
     assert set(re.findall(r"^  ([\w.]+/?) ", block, re.MULTILINE)) == rooms
 
