@@ -25,7 +25,7 @@ include_patterns = [
     "CONTRIBUTING.md",
     "CHANGELOG.md",
 ]
-exclude_patterns = ["docs/_build", "docs/_ext", "docs/_templates"]
+exclude_patterns = ["docs/_*", ".venv", ".git", "outputs", "mlartifacts", "build", "dist"]  # not walked through
 
 myst_heading_anchors = 4  # links to headings, as GitHub names them
 myst_enable_extensions = ["colon_fence"]
