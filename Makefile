@@ -1,12 +1,13 @@
 # Two commands on a fresh machine with Python 3.11+, make and git:
 #   make train   creates .venv, installs, and trains with OAR-G on the built-in task
 #   make test    the same for the test suite
+#   make docs    the same for the documentation, a site in docs/_build/html
 PYTHON ?= python3
 VENV ?= .venv
 ARGS ?=
 BIN := $(VENV)/bin
 
-.PHONY: train test slow lint screenshots clean
+.PHONY: train test slow lint docs docs-open screenshots clean
 
 train: $(VENV)/.installed
 	$(BIN)/python -m oar_lightning +experiment=oar_g $(ARGS)
@@ -22,6 +23,12 @@ lint: $(VENV)/.installed
 	$(BIN)/ruff format --check .
 	$(BIN)/mypy
 
+docs: $(VENV)/.installed
+	$(BIN)/python -m sphinx --builder html --conf-dir docs --fail-on-warning --keep-going --quiet . docs/_build/html $(ARGS)
+
+docs-open: docs
+	$(BIN)/python -m webbrowser -t "file://$(CURDIR)/docs/_build/html/docs/index.html"
+
 screenshots: $(VENV)/.installed
 	$(BIN)/python reports/screenshots/make.py
 
@@ -35,4 +42,4 @@ $(VENV)/.installed: pyproject.toml constraints.txt
 	touch $@
 
 clean:
-	rm -rf $(VENV) build dist
+	rm -rf $(VENV) build dist docs/_build

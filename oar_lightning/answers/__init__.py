@@ -1,0 +1,1 @@
+"""A completion's text -> answer span -> verdict -> reward."""

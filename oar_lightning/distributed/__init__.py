@@ -1,0 +1,1 @@
+"""Several processes: ranks, launching (torchrun, Slurm), strategies, DeepSpeed and its checkpoint format."""

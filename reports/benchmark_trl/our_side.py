@@ -132,7 +132,8 @@ def build_module(job: dict[str, Any], cfg: DictConfig, settings: Settings) -> Po
         policy = PretrainedPolicy(job["weights"]).load()
         prompt = instantiate(cfg.data.prompt, template="{question}", tokenizer=policy.tokenizer)  # the file's are rendered
         stage = build_stage(policy, prompt, settings.answer, settings.rewards)
-    return PolicyOptimization(policy, stage, settings.method, instantiate(cfg.optimizer), settings.schedule, int(cfg.seed)).train()
+    optimizer = instantiate(cfg.optimizer)
+    return PolicyOptimization(policy, stage, settings.method, optimizer, settings.schedule, int(cfg.seed)).train()
 
 
 def main(job_file: str, experiment: str) -> None:

@@ -1,4 +1,4 @@
-"""Makes the README's pictures of MLflow's UI: `python reports/screenshots/make.py [folder]` (two minutes; needs Chromium).
+"""Makes the pictures of MLflow's UI: `python reports/screenshots/make.py [folder]` (two minutes; needs Chromium).
 
 Three short trainings with different tau and beta under one parent run, logged to a store in a temporary folder, or in the given
 one, whose runs are used again where there are some; then the pages as a user would open them.

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import shlex
 from pathlib import Path
 
 import pytest
@@ -16,7 +15,6 @@ from oar_lightning.common.paths import conf_dir, sweeps_dir
 from oar_lightning.credit.scorers import OarG, OarP, Oracle
 from oar_lightning.sweep.search_space import SearchSpace
 
-ROOT = Path(__file__).resolve().parents[2]
 NAMES = sorted(path.stem for path in sweeps_dir().glob("*.yaml"))
 
 
@@ -111,25 +109,6 @@ def test_launchers_of_the_extra_compose_with_a_sweep(name: str, package: str) ->
     assert cfg.hydra.sweeper.n_jobs == 4
     launcher = Plugins.instance()._instantiate(cfg.hydra.launcher)
     assert isinstance(launcher, Launcher)
-
-
-def documented_sweeps() -> list[list[str]]:
-    """Arguments of the README's commands with a sweep, without those of launchers, which are optional."""
-    text = (ROOT / "README.md").read_text(encoding="utf-8").replace("\\\n", " ")
-    lines = [line for line in text.splitlines() if line.startswith("python -m oar_lightning -m ") and "+sweeps=" in line]
-    commands = [shlex.split(line, comments=True)[4:] for line in lines]
-    return [[a for a in command if not a.startswith(("hydra/launcher", "hydra.launcher"))] for command in commands]
-
-
-def test_documented_sweeps_build() -> None:
-    commands = documented_sweeps()
-    assert len(commands) >= 5
-    for arguments in commands:
-        of_hydra = [a for a in arguments if a.startswith(("hydra.", "hydra/"))]
-        others = [a for a in arguments if a not in of_hydra]
-        (name,) = [a for a in others if a.startswith("+sweeps=")]
-        space = SearchSpace.of(composed_whole(name, *of_hydra), others)
-        settings(*space.overrides(next(space.examples())))
 
 
 def test_a_study_is_named_by_its_sweep_and_lies_under_the_output_root() -> None:

@@ -3,10 +3,7 @@
 from __future__ import annotations
 
 import importlib.util
-import itertools
 import json
-import re
-import shlex
 from pathlib import Path
 
 import pytest
@@ -27,8 +24,6 @@ from oar_lightning.rollout import AutoEngineConfig, HFEngineConfig, VllmConfig
 from oar_lightning.tasks import prepare
 from oar_lightning.wiring.config import plain
 from oar_lightning.wiring.settings import build_settings
-
-ROOT = Path(__file__).parents[2]
 
 
 def names(group: str) -> list[str]:
@@ -291,27 +286,3 @@ def error_of(*overrides: str) -> str:
 def test_keys_that_hydra_does_not_know_are_refused_by_it(override: str) -> None:
     with pytest.raises(HydraException, match=override.split("=")[0].lstrip("+").split(".")[-1]):
         composed(override)
-
-
-def filled_in(block: str) -> str:
-    """Continued lines as one, variables that it sets by their values."""
-    block = block.replace("\\\n", " ")
-    for name, value in re.findall(r'^(\w+)="(.*)"$', block, re.MULTILINE):
-        block = block.replace(f"${name}", value)
-    return block
-
-
-def documented_commands() -> list[list[str]]:
-    """Overrides of the README's commands: one run each, from this folder's configs only."""
-    blocks = re.findall(r"^```\w*\n(.*?)^```", (ROOT / "README.md").read_text(encoding="utf-8"), re.MULTILINE | re.DOTALL)
-    lines = [line for block in map(filled_in, blocks) for line in block.splitlines() if " oar_lightning " in line]
-    commands = [shlex.split(line, comments=True) for line in lines]
-    arguments = [command[command.index("oar_lightning") + 1 :] for command in commands]
-    return [a for a in arguments if not {"-m", "--multirun"} & set(a) and "hydra.searchpath" not in " ".join(a)]
-
-
-def test_documented_commands_compose() -> None:
-    commands = documented_commands()
-    assert len(commands) > 3
-    for command in commands:
-        checked(*itertools.takewhile(lambda argument: not argument.startswith("-"), command))

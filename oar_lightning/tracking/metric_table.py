@@ -1,0 +1,193 @@
+"""Every metric that a run logs: its name, unit and meaning. docs/tracking.md has this as a table.
+
+A name may hold placeholders: ``<set>`` an evaluation set, ``<level>`` a level of difficulty, ``<k>`` and ``<j>`` numbers of
+samples, ``<term>`` a reward term, ``<reason>`` why problems were dropped, ``<variant>`` and ``<phase>`` of the timing
+benchmark. Names are TRL's where TRL has one.
+"""
+
+from __future__ import annotations
+
+import re
+from dataclasses import dataclass
+
+SHARE, NUMBER, SECONDS, TOKENS, NATS = "share", "number", "s", "tokens", "nats"
+
+PLACEHOLDERS = {
+    "set": r"[^/]+",
+    "level": r"[a-z0-9_]+",
+    "k": r"\d+",
+    "j": r"\d+",
+    "term": r"[^/]+",
+    "reason": r"\w+",
+    "variant": r"[^/]+",
+    "phase": r"[a-z_]+",
+}
+"""Placeholder -> what may stand there."""
+
+
+@dataclass(frozen=True)
+class Metric:
+    """One metric, or several whose names differ in a placeholder.
+
+    Args:
+        group: heading under which the table shows it.
+        name: as logged, with placeholders.
+        unit: of the value.
+        meaning: what the value says.
+        when: the condition under which it is logged; empty for always.
+    """
+
+    group: str
+    name: str
+    unit: str
+    meaning: str
+    when: str = ""
+
+    def matches(self, logged: str) -> bool:
+        parts = re.split(r"<(\w+)>", self.name)
+        pattern = "".join(PLACEHOLDERS[part] if i % 2 else re.escape(part) for i, part in enumerate(parts))
+        return re.fullmatch(pattern, logged) is not None
+
+
+def entries_of(logged: str) -> list[Metric]:
+    """The entries that a logged name matches; there should be exactly one."""
+    return [metric for metric in METRICS if metric.matches(logged)]
+
+
+def _group(group: str, *rows: tuple[str, ...]) -> tuple[Metric, ...]:
+    return tuple(Metric(group, *row) for row in rows)
+
+
+SCORED = "a completion was scored"
+LEARNED = "a completion had a signal"
+WITH_VLLM = "`engine=vllm`"
+WARM_START = "`task=warm_start`"
+
+METRICS: tuple[Metric, ...] = (
+    *_group(
+        "Rewards of the sampled completions",
+        ("reward", "reward", "mean of the weighted sums of all reward terms"),
+        ("reward_std", "reward", "standard deviation within a group, mean over groups"),
+        ("frac_reward_zero_std", SHARE, "groups in which all rewards are equal: no signal, hence no scoring and no update"),
+        ("rewards/<term>", "reward", "mean of one reward term, unweighted, over the completions that it applies to"),
+        ("verdict/correct", SHARE, "answers judged equal to the gold answer", "reward term `accuracy`"),
+        ("verdict/incorrect", SHARE, "answers judged different from it", "reward term `accuracy`"),
+        ("verdict/unparseable", SHARE, "answers that could not be read", "reward term `accuracy`"),
+        ("verdict/timeout", SHARE, "answers that were not judged in time", "reward term `accuracy`"),
+    ),
+    *_group(
+        "Sampled completions",
+        ("completions/mean_length", TOKENS, "mean length, EOS included"),
+        ("completions/min_length", TOKENS, "shortest completion"),
+        ("completions/max_length", TOKENS, "longest completion"),
+        ("completions/clipped_ratio", SHARE, "completions cut off by `rollout.max_new_tokens`"),
+        ("num_tokens", TOKENS, "prompts and completions of one batch of rollouts"),
+    ),
+    *_group(
+        "Held-out accuracy",
+        ("eval/<set>/avg_at_<k>", SHARE, "mean accuracy of k samples a problem"),
+        ("eval/<set>/avg_at_<k>_low", SHARE, "its bootstrap 95 % interval over problems, lower end"),
+        ("eval/<set>/avg_at_<k>_high", SHARE, "the interval's upper end"),
+        ("eval/<set>/pass_at_<j>", SHARE, "unbiased pass@j (arXiv 2107.03374), for powers of two up to k and for k"),
+        ("eval/<set>/pass_at_<k>_low", SHARE, "the interval's lower end, for j = k"),
+        ("eval/<set>/pass_at_<k>_high", SHARE, "the interval's upper end, for j = k"),
+        ("eval/<set>/maj_at_<k>", SHARE, "majority vote over classes of equal answers"),
+        ("eval/<set>/maj_at_<k>_low", SHARE, "the interval's lower end"),
+        ("eval/<set>/maj_at_<k>_high", SHARE, "the interval's upper end"),
+        ("eval/<set>/greedy", SHARE, "accuracy of greedy decoding", "`evaluation.greedy=true`"),
+        ("eval/<set>/greedy_low", SHARE, "the interval's lower end", "`evaluation.greedy=true`"),
+        ("eval/<set>/greedy_high", SHARE, "the interval's upper end", "`evaluation.greedy=true`"),
+        ("eval/<set>/answered", SHARE, "samples with an answer"),
+        ("eval/<set>/truncated", SHARE, "samples cut off by the token limit"),
+        ("eval/<set>/level_<level>/avg_at_<k>", SHARE, "mean accuracy of one level", "problems have a level"),
+        ("eval/<set>/level_<level>/avg_at_<k>_low", SHARE, "the interval's lower end", "problems have a level"),
+        ("eval/<set>/level_<level>/avg_at_<k>_high", SHARE, "the interval's upper end", "problems have a level"),
+        ("eval/<set>/level_<level>/problems", NUMBER, "problems of the level", "problems have a level"),
+    ),
+    *_group(
+        "Update",
+        (
+            "loss",
+            "loss",
+            "of the optimizer step, exact for any number of passes. With one step per batch of rollouts its value is about 0 "
+            "(ratios are 1, advantages sum to 0); its gradient is not",
+            LEARNED,
+        ),
+        ("entropy", NATS, "mean entropy of the policy over the tokens that the update read", LEARNED),
+        ("kl", NATS, "k3 estimate of KL(policy || reference)", "`loss.kl_coef` is not 0"),
+        ("grad_norm", "norm", "of the gradient, before clipping", LEARNED),
+        ("learning_rate", "rate", "of the optimizer step"),
+        ("clip_ratio/low_mean", SHARE, "tokens clipped at the lower bound", "`loss.surrogate=clip`"),
+        ("clip_ratio/high_mean", SHARE, "tokens clipped at the upper bound", "`loss.surrogate=clip`"),
+        ("clip_ratio/region_mean", SHARE, "tokens clipped at either", "`loss.surrogate=clip`"),
+        ("clip_ratio/cispo_mean", SHARE, "tokens whose weight is capped", "`loss.surrogate=cispo`"),
+        ("update/padding", SHARE, "padding among the tokens of all passes", LEARNED),
+        ("update/passes", NUMBER, "forward-backward passes of the step", LEARNED),
+        ("update/microbatch_tokens", TOKENS, "padded tokens of the largest pass", LEARNED),
+        ("update/skipped_steps", NUMBER, "steps left out so far because the gradient was not finite", "a step is left out"),
+        ("too_long_frac", SHARE, "demonstrations longer than `supervised.max_tokens`, which are left out", WARM_START),
+    ),
+    *_group(
+        "Credit",
+        ("credit/ess_ratio", SHARE, "(sum w)² / (n sum w²) of a completion's weights; 1 for uniform ones", SCORED),
+        ("credit/top10_mass", SHARE, "weight on the top 10 % of tokens; 0.1 for uniform weights", SCORED),
+        ("credit/gini", SHARE, "Gini coefficient of the weights; 0 for uniform ones", SCORED),
+        ("credit/weight_max", "weight", "largest weight; 1 for uniform ones", SCORED),
+        ("credit/floor_frac", SHARE, "tokens at the gate's floor", SCORED),
+        ("credit/boost_frac", SHARE, "tokens above the gate's threshold", SCORED),
+        ("credit/mass_error", SHARE, "relative distance of the weights' sum from the number of reasoning tokens", SCORED),
+        ("credit/no_span_frac", SHARE, "completions without a final answer; they keep weight 1"),
+        ("credit/invalid_frac", SHARE, "completions whose scores were not usable; they keep weight 1", SCORED),
+        ("credit/corr_entropy", "correlation", "of importance and entropy (Pearson, within a completion)", LEARNED),
+        ("credit/corr_position", "correlation", "of importance and position (Pearson, within a completion)", SCORED),
+        ("credit/rank_stability", "correlation", "Spearman agreement of two noise draws", "`scorer=oar_g`"),
+        ("credit/forward_equivalents", NUMBER, "cost of scoring in forward passes of the batch", "the scorer counts them"),
+        ("credit/seconds", SECONDS, "time of scoring"),
+        ("credit/unread_frac", SHARE, "completions that the oracle could not read; they keep weight 1", "`scorer=oracle`"),
+        ("credit/inexact_frac", SHARE, "completions for which the oracle fell back to the step results", "`scorer=oracle`"),
+    ),
+    *_group(
+        "Engine and policy",
+        ("sampler/ratio_mean", "ratio", "policy / engine probability of the sampled tokens; 1 in expectation", WITH_VLLM),
+        ("sampler/capped_frac", SHARE, "tokens whose ratio is over `loss.sampler_ratio_cap`", WITH_VLLM),
+        ("sampler/logprob_difference", NATS, "mean distance of the two log-probabilities", WITH_VLLM),
+    ),
+    *_group(
+        "Data",
+        ("data/dropped/<reason>", NUMBER, "training problems dropped so far, by reason (over-long, contaminated)", "one is"),
+    ),
+    *_group(
+        "Time and memory of a step",
+        ("time/generate_s", SECONDS, "sampling; of the slowest rank, as are the three below"),
+        ("time/reward_s", SECONDS, "judging"),
+        ("time/score_s", SECONDS, "scoring"),
+        ("time/update_s", SECONDS, "forward, backward and optimizer; an evaluation that follows is not counted"),
+        ("step_time", SECONDS, "sum of the four"),
+        ("memory/token_budget_update", TOKENS, "the budget now", "`update.token_budget=auto`, and one is known"),
+        ("memory/token_budget_rollout", TOKENS, "the budget now", "`rollout.token_budget=auto`, and one is known"),
+        ("memory/token_budget_scorer", TOKENS, "the budget now", "`scorer.token_budget=auto`, and one is known"),
+    ),
+    *_group(
+        "Final metrics of a run",
+        ("objective", SHARE, "sampled accuracy on the first evaluation set after training"),
+        ("objective_low", SHARE, "its bootstrap 95 % interval over problems, lower end"),
+        ("objective_high", SHARE, "the interval's upper end"),
+        ("duration_s", SECONDS, "of training, over all starts of the run"),
+        ("seconds/rollout", SECONDS, "of sampling in the whole run", "`task=train`"),
+        ("seconds/reward", SECONDS, "of judging", "`task=train`"),
+        ("seconds/score", SECONDS, "of scoring", "`task=train`"),
+        ("seconds/update", SECONDS, "of updates", "`task=train`"),
+    ),
+    *_group(
+        "A sweep's own run",
+        ("trials/complete", NUMBER, "trials that finished", "a sweep"),
+        ("trials/failed", NUMBER, "trials that failed", "a sweep"),
+        ("trials/pruned", NUMBER, "trials that were ended as hopeless", "a sweep"),
+        ("best_objective", "objective", "of the best trial so far", "a sweep with one objective"),
+    ),
+    *_group(
+        "The timing benchmark",
+        ("benchmark/<variant>/<phase>_s", SECONDS, "median of a phase", "`task=benchmark`"),
+        ("benchmark/<variant>/step_ratio", "ratio", "step over GRPO's step, median of pairs", "`task=benchmark`"),
+    ),
+)

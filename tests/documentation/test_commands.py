@@ -1,0 +1,85 @@
+"""Every command on a page composes and passes the checks, and the example of a plug-in works as it is printed."""
+
+from __future__ import annotations
+
+import itertools
+import re
+from pathlib import Path
+
+import pytest
+from hydra.core.override_parser.overrides_parser import OverridesParser
+from support.composing import checked, composed_whole, settings
+from support.pages import DOCS, PAGES, ROOT, commands, name_of, read
+
+from oar_lightning.sweep.search_space import SearchSpace
+
+pytestmark = pytest.mark.usefixtures("hydra_conf")
+
+
+@pytest.mark.parametrize("page", PAGES, ids=name_of)
+def test_commands_compose(page: Path) -> None:
+    for arguments in commands(read(page)):
+        if "hydra.searchpath" not in " ".join(arguments):  # below
+            compose(arguments)
+
+
+def compose(arguments: list[str]) -> None:
+    several = bool({"-m", "--multirun"} & set(arguments))
+    overrides = list(itertools.takewhile(lambda argument: not argument.startswith("--"), [a for a in arguments if a != "-m"]))
+    if not several:
+        checked(*overrides)
+    elif any(override.startswith("+sweeps=") for override in overrides):
+        compose_a_sweep(overrides)
+    else:
+        checked(*map(first_choice, overrides))
+
+
+def compose_a_sweep(overrides: list[str]) -> None:
+    """The first trial of a sweep, without the settings of launchers, which are optional."""
+    overrides = [o for o in overrides if not o.startswith(("hydra/launcher", "hydra.launcher"))]
+    of_hydra = [o for o in overrides if o.startswith(("hydra.", "hydra/"))]
+    others = [o for o in overrides if o not in of_hydra]
+    (name,) = [o for o in others if o.startswith("+sweeps=")]
+    space = SearchSpace.of(composed_whole(name, *of_hydra), others)
+    settings(*space.overrides(next(space.examples())))
+
+
+def first_choice(override: str) -> str:
+    """`seed=0,1,2` -> `seed=0`."""
+    parsed = OverridesParser.create().parse_override(override)
+    return f"{parsed.get_key_element()}={next(parsed.sweep_string_iterator())}" if parsed.is_sweep_override() else override
+
+
+def test_there_are_commands_of_every_kind() -> None:
+    """What is read off the pages is not empty by mistake."""
+    found = [arguments for page in PAGES for arguments in commands(read(page))]
+    assert len(found) > 80
+    tasks = {a.removeprefix("task=") for arguments in found for a in arguments if a.startswith("task=")}
+    assert tasks == {"audit", "benchmark", "decontaminate", "evaluate", "export", "plan", "report", "score", "sync"}
+    assert sum("+sweeps=" in " ".join(arguments) for arguments in found) > 5
+    assert sum("trainer.num_nodes=2" in arguments for arguments in found) == 4, "those of torchrun and srun"
+
+
+def test_the_scorer_of_the_page_plugs_in(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    page = read(ROOT / "docs" / "extending.md")
+    (code,) = re.findall(r"^```python\n(# my_credit\.py\n.*?)^```", page, re.MULTILINE | re.DOTALL)
+    (config,) = re.findall(r"`my_conf/scorer/digits\.yaml`:\n```yaml\n(.*?)^```", page, re.MULTILINE | re.DOTALL)
+    (arguments,) = [a for a in commands(page) if "scorer=digits" in a]
+    (tmp_path / "my_credit.py").write_text(code)
+    (tmp_path / "my_conf" / "scorer").mkdir(parents=True)
+    (tmp_path / "my_conf" / "scorer" / "digits.yaml").write_text(config)
+    monkeypatch.syspath_prepend(str(tmp_path))
+    scorer = settings(*[argument.replace("$PWD", str(tmp_path)) for argument in arguments]).scorer
+    assert type(scorer).__name__ == "DigitScorer"
+    assert scorer.token_ids == [16, 17, 18]
+
+
+@pytest.mark.parametrize("page", [page for page in DOCS if page.stem not in ("index", "api")], ids=name_of)
+def test_a_page_opens_with_a_command(page: Path) -> None:
+    opening = read(page).split("\n## ")[0]
+    found = re.search(r"^```\w*\n(.*)", opening, re.MULTILINE)
+    assert found is not None
+    if target := re.match(r"make ([\w-]+)", found[1]):
+        assert re.search(rf"^{target[1]}:", read(ROOT / "Makefile"), re.MULTILINE)
+    else:
+        assert found[1].startswith("python -m oar_lightning ")
