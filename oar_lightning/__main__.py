@@ -18,7 +18,7 @@ from oar_lightning import tasks
 from oar_lightning.common.paths import conf_dir
 from oar_lightning.distributed.launch import is_first_rank, run_name
 from oar_lightning.sweep import multirun
-from oar_lightning.sweep.process import recording_outcome, stop_with_parent
+from oar_lightning.sweep.process import recording_failure, run_recorded, stop_with_parent
 from oar_lightning.wiring.keys import check_top_level, remedy_for
 
 log = logging.getLogger("oar_lightning")
@@ -28,11 +28,11 @@ DATA_KEYS = ("name", "chain", "train", "evaluation", "prompt", "decontaminate", 
 os.environ.setdefault("MLFLOW_DISABLE_TELEMETRY", "true")
 os.environ.setdefault("MLFLOW_ENABLE_ARTIFACTS_PROGRESS_BAR", "false")
 os.environ.setdefault("TOKENIZERS_PARALLELISM", "false")
-# OpenMP threads that spin while they wait slow a small model down many times over on a machine that is not idle
+# OpenMP threads spin while they wait, which makes a small model many times slower on a busy machine
 os.environ.setdefault("GOMP_SPINCOUNT", "20000")
 
 
-# of hydra.run.dir; sweeps import this module a second time, by its own name
+# read by hydra.run.dir; `replace`, since sweeps import this module a second time, by its own name
 OmegaConf.register_new_resolver("run_name", run_name, use_cache=True, replace=True)
 
 
@@ -64,7 +64,7 @@ def job(cfg: DictConfig) -> float | None:
         return multirun.start_job()
     stop_with_parent()
     try:
-        with recording_outcome():
+        with recording_failure():
             work = prepare(cfg)
     except (ValueError, ImportError, HydraException, OmegaConfBaseException) as error:
         if log.isEnabledFor(logging.DEBUG):
@@ -73,11 +73,7 @@ def job(cfg: DictConfig) -> float | None:
         log.error("%s", cause)
         log.error("(hydra.verbose=true shows the traceback)")
         sys.exit(1)
-    with recording_outcome() as complete:
-        value = work()
-        complete(value)
-        return value
-    return None  # a trial that its sweep has given up
+    return run_recorded(work)
 
 
 def prepare(cfg: DictConfig) -> Callable[[], float | None]:
@@ -92,14 +88,14 @@ def prepare(cfg: DictConfig) -> Callable[[], float | None]:
 
     check_targets(plain(cfg))
     if not torch.cuda.is_available():
-        # the CPU's attention reads grouped keys as they are; transformers would repeat them for every query head
+        # otherwise transformers repeats grouped keys for every query head, which the CPU's attention does not need
         os.environ.setdefault("TRANSFORMERS_SDPA_FORCE_GQA", "1")
-    quiet()  # after the imports: lightning sets up its own logging in them
+    quiet()  # after the imports, in which Lightning sets up its logging
     return tasks.prepare(cfg)
 
 
 def quiet() -> None:
-    """Keep the libraries' notices that say nothing about this run off the console."""
+    """Silence notices of libraries that do not concern this run."""
     import warnings
 
     from transformers.utils import logging as transformers_logging
@@ -108,14 +104,14 @@ def quiet() -> None:
         library = logging.getLogger(name)
         library.handlers.clear()  # Hydra's handler shows them already
         library.setLevel(logging.WARNING)
-    # the second: DeepSpeed's trial compilations; the third: a tracking server that is away, said once elsewhere
+    # DeepSpeed's trial compilations; retries while a tracking server is away, which is logged once elsewhere
     for name in ("DeepSpeed", "compilers.C.base", "urllib3.connectionpool"):
         logging.getLogger(name).setLevel(logging.ERROR)
     warnings.filterwarnings("ignore", message=".*LeafSpec.*")
-    warnings.filterwarnings("ignore", category=FutureWarning, module="torch.distributed.*")  # of DeepSpeed's calls, each time
+    warnings.filterwarnings("ignore", category=FutureWarning, module="torch.distributed.*")  # DeepSpeed causes one per call
     warnings.filterwarnings("ignore", message=".*each worker will save a shard.*")  # the export is a single model
-    warnings.filterwarnings("ignore", message=".*training_step. returned .None.*")  # no completion had anything to teach
-    if not is_first_rank():  # the first rank speaks for all
+    warnings.filterwarnings("ignore", message=".*training_step. returned .None.*")  # a step without a signal
+    if not is_first_rank():  # rank 0 logs for all
         logging.getLogger().setLevel(logging.WARNING)
     if not sys.stderr.isatty():
         transformers_logging.disable_progress_bar()

@@ -24,7 +24,7 @@ from oar_lightning.training.experience import Experience
 from oar_lightning.training.module import PolicyOptimization
 from oar_lightning.training.slots import Slot, UpdatePlan
 
-PHASES = ("rollout", "reward", "logprobs", "scoring", "update")
+TIMED_PHASES = ("rollout", "reward", "logprobs", "scoring", "update")
 IN_A_STEP = ("rollout", "reward", "scoring", "update")
 """Phases of an on-policy step, whose old log-probabilities are the policy's own. `logprobs` is measured separately: one
 forward pass over the batch, the unit of forward-equivalents."""
@@ -131,7 +131,7 @@ def _summarise(
     for name in variants:
         totals = _steps(runs, name)
         ratio = statistics.median(a / b for a, b in zip(totals, _steps(runs, "grpo"), strict=True))
-        for phase in (*PHASES, "step"):
+        for phase in (*TIMED_PHASES, "step"):
             parts = IN_A_STEP if phase == "step" else (phase,)
             seconds = statistics.median(totals if phase == "step" else [s for s, _ in runs[name, phase]])
             flops = sum(work[name, part] for part in parts)
@@ -190,7 +190,7 @@ def _phases(
         optimizer.step()
         optimizer.zero_grad()
 
-    yield from zip(PHASES, (rollout, reward, logprobs, scoring, optimise), strict=True)
+    yield from zip(TIMED_PHASES, (rollout, reward, logprobs, scoring, optimise), strict=True)
 
 
 def _timed(run: Callable[[], None], device: torch.device, count: bool) -> tuple[float, int | None, float]:

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from pathlib import Path
 
-from oar_lightning.benchmark.measure import IN_A_STEP, PHASES, BenchmarkConfig, PhaseResult
+from oar_lightning.benchmark.measure import IN_A_STEP, TIMED_PHASES, BenchmarkConfig, PhaseResult
 from oar_lightning.common.markdown import markdown
 
 COLORS = {"rollout": "#7b8794", "reward": "#c3cad1", "scoring": "#d9822b", "update": "#4a67c8"}
@@ -13,7 +13,7 @@ COLORS = {"rollout": "#7b8794", "reward": "#c3cad1", "scoring": "#d9822b", "upda
 
 def phase_table(results: Sequence[PhaseResult], bars: Mapping[str, float]) -> list[list[str]]:
     """Header and rows: variant, seconds of each phase and of the step, the step's ratio to GRPO's, and the bar for it."""
-    rows = [["variant", *(f"{p} s" for p in PHASES), "step s", "step / grpo", "bar"]]
+    rows = [["variant", *(f"{p} s" for p in TIMED_PHASES), "step s", "step / grpo", "bar"]]
     for name, phases in by_variant(results).items():
         ratio = phases["step"].step_ratio
         assert ratio is not None
@@ -66,7 +66,7 @@ def by_variant(results: Sequence[PhaseResult]) -> dict[str, dict[str, PhaseResul
 
 
 def _seconds(rows: dict[str, PhaseResult]) -> list[str]:
-    return [f"{rows[phase].median_seconds:.3f}" for phase in (*PHASES, "step")]
+    return [f"{rows[phase].median_seconds:.3f}" for phase in (*TIMED_PHASES, "step")]
 
 
 def write_report(

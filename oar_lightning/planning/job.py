@@ -13,7 +13,17 @@ from oar_lightning.credit.scorers import Scorer
 from oar_lightning.planning import dry_run
 from oar_lightning.planning.config import LEAST_BUDGET, TRACED_TOKENS
 from oar_lightning.planning.empty import no_memory
-from oar_lightning.planning.memory import PHASES, Cost, Item, Plan, Sharding, affordable, piecewise, through, weight_items
+from oar_lightning.planning.memory import (
+    MEMORY_PHASES,
+    Cost,
+    Item,
+    Plan,
+    Sharding,
+    affordable,
+    piecewise,
+    through,
+    weight_items,
+)
 from oar_lightning.planning.policy import PolicySize, policy_size, policy_without_weights
 from oar_lightning.planning.scoring import FREE, Batch, dry_run_budgets, dry_run_inputs, most_tokens, row_tokens, scorer_budget
 from oar_lightning.policy.language_model import STATES_BYTES
@@ -140,7 +150,7 @@ def plan_job(job: Job) -> Planned:
     if rollout is not None:
         items.append(Item("generation", rollout(job.rollout_tokens), ("rollout",)))
     elif job.engine_bytes is not None:
-        items.append(Item("vLLM", job.engine_bytes, ("rollout",) if job.engine_sleeps else PHASES))
+        items.append(Item("vLLM", job.engine_bytes, ("rollout",) if job.engine_sleeps else MEMORY_PHASES))
     if kept:  # the completions that are scored are a copy, with their states
         items += [Item("hidden states", 2 * kept, ("scoring",)), Item("hidden states", kept, ("log-probabilities",))]
     if scoring is not None and budget:

@@ -11,9 +11,9 @@ from typing import Any
 
 from oar_lightning.planning.policy import PolicySize
 
-PHASES = ("rollout", "scoring", "log-probabilities", "update", "optimizer step")
+MEMORY_PHASES = ("rollout", "scoring", "log-probabilities", "update", "optimizer step")
 """Phases of a training step; memory of one phase is free again in the next."""
-COLLECTING = PHASES[:3]
+COLLECTING = MEMORY_PHASES[:3]
 Cost = Callable[[int], float]
 """Function from tokens to bytes."""
 
@@ -29,7 +29,7 @@ class Item:
 
     name: str
     bytes: float
-    phases: Sequence[str] = PHASES
+    phases: Sequence[str] = MEMORY_PHASES
 
 
 @dataclass(frozen=True)
@@ -44,7 +44,7 @@ class Plan:
 
     @property
     def peak(self) -> float:
-        return max(map(self.of, PHASES))
+        return max(map(self.of, MEMORY_PHASES))
 
     def without(self, name: str, phase: str) -> float:
         """Bytes held in a phase, without one item."""

@@ -126,28 +126,41 @@ def quoted(path: Path) -> str:
 
 
 @contextlib.contextmanager
-def recording_outcome() -> Iterator[Callable[[float | None], None]]:
-    """Write a job's result, or the reason of its failure, to its folder. Used in the job's process, around its work.
+def recording_failure() -> Iterator[None]:
+    """A block in a job's own process. An error in it is written to the job's folder and goes on.
 
-    Yields a function to call with the work's return value. Outside of jobs nothing is written.
+    Outside of jobs, and on other ranks than the first, nothing is written.
+    """
+    folder = job_folder()
+    try:
+        yield
+    except Pruned:
+        raise  # no failure
+    except Exception as error:
+        if folder is not None and is_first_rank():
+            write_result(folder, Result("failed", reason=one_line(error)))
+        raise
+
+
+def run_recorded(work: Callable[[], float | None]) -> float | None:
+    """Run a job's work, and write its result or the reason of its failure to the job's folder.
+
+    Returns what the work returned; None where the sweep has pruned the trial. Outside of jobs, and on other ranks than the
+    first, nothing is written.
     """
     folder = job_folder()
     if folder is None or not is_first_rank():
-        yield lambda value: None
-        return
-
-    def complete(value: float | None) -> None:
-        if read_result(folder) is None:
-            write_result(folder, Result("complete", {} if value is None else {"objective": float(value)}))
-
+        return work()
     try:
-        yield complete
+        with recording_failure():
+            value = work()
     except Pruned as end:
         log.info("%s", end)
         write_result(folder, Result("pruned", reason=str(end)))
-    except Exception as error:
-        write_result(folder, Result("failed", reason=one_line(error)))
-        raise
+        return None
+    if read_result(folder) is None:
+        write_result(folder, Result("complete", {} if value is None else {"objective": float(value)}))
+    return value
 
 
 def one_line(error: BaseException) -> str:

@@ -12,7 +12,7 @@ from rich.table import Table
 
 from oar_lightning.planning.config import PlanConfig
 from oar_lightning.planning.job import Job, Planned, Proposal, plan_job, propose, set_start
-from oar_lightning.planning.memory import PHASES
+from oar_lightning.planning.memory import MEMORY_PHASES
 from oar_lightning.policy.out_of_memory import REMEDIES
 from oar_lightning.wiring.plan import read_job
 
@@ -39,7 +39,7 @@ def run(job: Job, config: PlanConfig) -> float:
     console.print(summary(job, planned), soft_wrap=True, highlight=False)
     console.print(table(planned))
     fits = planned.plan.peak <= config.usable_bytes
-    always = min(map(planned.plan.of, PHASES))
+    always = min(map(planned.plan.of, MEMORY_PHASES))
     console.print(
         f"peak {planned.plan.peak / 1e9:.2f} GB of {config.usable_bytes / 1e9:.2f} GB (plan.card_gb={config.card_gb} less "
         f"plan.reserve={config.reserve}): {'fits' if fits else 'does NOT fit'}",
@@ -79,15 +79,16 @@ def table(planned: Planned) -> Table:
     """GB of each item in each phase."""
     rows = Table(title="Memory of one device, GB")
     rows.add_column("held")
-    for phase in PHASES:
+    for phase in MEMORY_PHASES:
         rows.add_column(phase, justify="right")
     for name in dict.fromkeys(item.name for item in planned.plan.items):
         held = [
-            sum(item.bytes for item in planned.plan.items if item.name == name and phase in item.phases) for phase in PHASES
+            sum(item.bytes for item in planned.plan.items if item.name == name and phase in item.phases)
+            for phase in MEMORY_PHASES
         ]
         rows.add_row(name, *(f"{x / 1e9:.3f}" if x else "" for x in held))
     rows.add_section()
-    rows.add_row("sum", *(f"{planned.plan.of(phase) / 1e9:.3f}" for phase in PHASES))
+    rows.add_row("sum", *(f"{planned.plan.of(phase) / 1e9:.3f}" for phase in MEMORY_PHASES))
     return rows
 
 

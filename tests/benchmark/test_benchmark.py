@@ -11,7 +11,7 @@ from support.commands import run
 from torch import nn
 
 from oar_lightning.benchmark import BenchmarkConfig, RandomShape, RandomWorkload
-from oar_lightning.benchmark.measure import IN_A_STEP, PHASES, FlopCount, PhaseResult
+from oar_lightning.benchmark.measure import IN_A_STEP, TIMED_PHASES, FlopCount, PhaseResult
 from oar_lightning.benchmark.report import by_variant, phase_table, scoring_table, write_report
 from oar_lightning.credit.scorers import Uniform
 
@@ -79,13 +79,13 @@ def result(variant: str, phase: str, seconds: float, ratio: float | None = None)
 
 
 def test_tables_and_page(tmp_path: Path) -> None:
-    results = [result(v, p, 0.5) for v in ("grpo", "oar_g") for p in PHASES]
+    results = [result(v, p, 0.5) for v in ("grpo", "oar_g") for p in TIMED_PHASES]
     results += [result("grpo", "step", 2.0, 1.0), result("oar_g", "step", 2.5, 1.25)]
     assert phase_table(results, {})[2][-3:] == ["2.500", "1.25", "-"]
     assert phase_table(results, dict.fromkeys(by_variant(results), 1.2))[2][-1] == "1.2 (not met)"
     expected = ["grpo", "0.1250", "-", "3.0", "1.50", "0.250", "2.0", "1", "-", "-"]
     assert scoring_table(results, {})[1] == expected
-    exact = [result("oar_p", p, 0.25) for p in PHASES] + [result("oar_p", "step", 3.0, 1.5)]
+    exact = [result("oar_p", p, 0.25) for p in TIMED_PHASES] + [result("oar_p", "step", 3.0, 1.5)]
     rows = scoring_table(results + exact, {"grpo": 0.2, "oar_g": 0.1})
     assert [row[2] for row in rows[1:]] == ["0.2 (met)", "0.1 (not met)", "-"]
     assert [row[-2:] for row in rows[1:]] == [["2.00", "1.0"], ["2.00", "1.0"], ["1.00", "1.0"]]
@@ -105,7 +105,7 @@ def test_the_command_writes_rows_for_every_variant_and_phase(tmp_path: Path) -> 
     assert done.code == 0, done.shown
     rows = {(r["variant"], r["phase"]): r for r in json.loads((tmp_path / "b.json").read_text())}
     variants = {"grpo", "oar_g", "oar_p", "oar_p_approximate", "oar_p_full", "entropy", "reference_oar_g", "reference_oar_p"}
-    assert set(rows) == {(v, p) for v in variants for p in (*PHASES, "step")}
+    assert set(rows) == {(v, p) for v in variants for p in (*TIMED_PHASES, "step")}
     assert rows["grpo", "step"]["step_ratio"] == 1.0
     assert all(r["median_seconds"] >= 0 for r in rows.values())
     for variant in variants:

@@ -13,7 +13,7 @@ import pytest
 
 from oar_lightning.common.locks import FileLock
 from oar_lightning.sweep import process
-from oar_lightning.sweep.process import recording_outcome, run_job, run_process
+from oar_lightning.sweep.process import recording_failure, run_job, run_process, run_recorded
 from oar_lightning.sweep.trial import (
     FOLDER_VARIABLE,
     Pruned,
@@ -148,22 +148,41 @@ def test_a_job_stops_in_an_orderly_way_when_its_sweep_is_gone(tmp_path: Path) ->
 
 def test_reporting_writes_how_a_job_ended(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv(FOLDER_VARIABLE, str(tmp_path))
-    with recording_outcome() as complete:
-        complete(0.25)
+    assert run_recorded(lambda: 0.25) == 0.25
     assert read_result(tmp_path) == Result("complete", {"objective": 0.25})
-    with pytest.raises(ValueError, match="no such"), recording_outcome():
+    with pytest.raises(ValueError, match="no such"), recording_failure():
         raise ValueError("no such key\nand more")
     assert read_result(tmp_path) == Result("failed", reason="ValueError: no such key")
-    with recording_outcome():
-        raise Pruned("worse than the median")
+    with pytest.raises(ArithmeticError):
+        run_recorded(lambda: raising(ArithmeticError("broken")))
+    assert read_result(tmp_path) == Result("failed", reason="ArithmeticError: broken")
+    assert run_recorded(lambda: raising(Pruned("worse than the median"))) is None
     assert read_result(tmp_path) == Result("pruned", reason="worse than the median")
 
 
+def test_a_result_that_the_work_has_written_stays(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv(FOLDER_VARIABLE, str(tmp_path))
+    own = Result("complete", {"objective": 0.5, "duration_s": 3.0})
+
+    def work() -> float:
+        write_result(tmp_path, own)
+        return 0.5
+
+    assert run_recorded(work) == 0.5
+    assert read_result(tmp_path) == own
+
+
 def test_other_ranks_and_ordinary_runs_report_nothing(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    with pytest.raises(ValueError, match="x"), recording_outcome():
-        raise ValueError("x")
+    with pytest.raises(ValueError, match="x"):
+        run_recorded(lambda: raising(ValueError("x")))
     monkeypatch.setenv(FOLDER_VARIABLE, str(tmp_path))
     monkeypatch.setenv("LOCAL_RANK", "1")
-    with pytest.raises(ValueError, match="x"), recording_outcome():
+    with pytest.raises(ValueError, match="x"):
+        run_recorded(lambda: raising(ValueError("x")))
+    with pytest.raises(ValueError, match="x"), recording_failure():
         raise ValueError("x")
     assert not list(tmp_path.iterdir())
+
+
+def raising(error: Exception) -> float:
+    raise error
