@@ -2,12 +2,19 @@
 
 from __future__ import annotations
 
+import functools
+import pickle
 from collections.abc import Callable, Iterator
+from pathlib import Path
 
 import pytest
+import yaml
 from hydra import compose, initialize_config_dir
+from hydra._internal.sources_registry import SourcesRegistry
 from hydra.core.global_hydra import GlobalHydra
 from hydra.core.hydra_config import HydraConfig
+from hydra.core.plugins import Plugins
+from hydra.plugins.config_source import ConfigResult, ConfigSource
 from omegaconf import DictConfig, open_dict
 
 from oar_lightning.__main__ import check_config
@@ -20,8 +27,37 @@ Prepare = Callable[..., Callable[[], float | None]]
 """Overrides -> the task's work (the fixture `prepared`)."""
 
 
+def read_once(files: type[ConfigSource]) -> Callable[[ConfigSource, str], ConfigResult]:
+    """`load_config` of Hydra's reader of files, that parses each file of the repository once; its result is the caller's own."""
+    read = files.load_config
+
+    @functools.cache
+    def pickled(folder: str, name: str) -> bytes:
+        return pickle.dumps(read(files("tests", folder), name))
+
+    def load_config(source: ConfigSource, config_path: str) -> ConfigResult:
+        if not Path(source.path).is_relative_to(conf_dir().parent):
+            return read(source, config_path)
+        result: ConfigResult = pickle.loads(pickled(source.path, config_path))
+        result.provider = source.provider
+        return result
+
+    return load_config
+
+
+@pytest.fixture(scope="session")
+def quick_yaml() -> Iterator[None]:
+    """Configs are read faster: a composition takes some thirty files, and the tests compose some hundreds of configs."""
+    Plugins.instance()  # fills the registry
+    files = SourcesRegistry.instance().resolve("file")
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(files, "load_config", read_once(files))
+        patch.setattr(yaml, "SafeLoader", yaml.CSafeLoader)  # libyaml's parser, for all else that OmegaConf reads
+        yield
+
+
 @pytest.fixture
-def hydra_conf(monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
+def hydra_conf(monkeypatch: pytest.MonkeyPatch, quick_yaml: None) -> Iterator[None]:
     """Hydra finds conf/ while the test runs."""
     monkeypatch.delenv("MLFLOW_TRACKING_URI", raising=False)
     with initialize_config_dir(str(conf_dir()), version_base="1.3"):
