@@ -7,6 +7,7 @@ imported the package and done nothing else (the standard library's fork server, 
 from __future__ import annotations
 
 import contextlib
+import gc
 import multiprocessing
 import os
 import runpy
@@ -22,7 +23,19 @@ MODULE = [sys.executable, "-m", "oar_lightning"]
 """A true start, imports included."""
 
 _FORKS = multiprocessing.get_context("forkserver")
-_FORKS.set_forkserver_preload(["oar_lightning.sweep.multirun", "oar_lightning.tasks", "oar_lightning.wiring.run"])
+_FORKS.set_forkserver_preload(
+    [
+        "oar_lightning.sweep.multirun",
+        "oar_lightning.tasks.train",
+        # what a run imports later, when it needs it; where one is not installed, the fork server goes on without it
+        "accelerate",
+        "deepspeed",
+        "mlflow.store.tracking.sqlalchemy_store",
+        "peft",
+        "transformers.models.qwen2.modeling_qwen2",
+        "transformers.optimization",
+    ]
+)
 
 
 def environment(**variables: str) -> dict[str, str]:
@@ -116,6 +129,7 @@ def run_from_scratch(folder: Path, *arguments: str, timeout: float = 200, **vari
 
 def _work(folder: str, program: list[str], variables: dict[str, str], *outputs: str) -> None:
     """In the forked process."""
+    gc.freeze()  # garbage collections pass over what was imported, and its memory stays shared with the fork server
     os.chdir(folder)
     os.environ.clear()
     os.environ.update(variables)
