@@ -1,4 +1,4 @@
-"""The modules whose signatures name shapes: imported here such that each call's shapes are checked. Imported before all tests."""
+"""Imports the modules whose signatures name shapes, such that the shapes of each call are checked; before any test does."""
 
 import support.typechecker  # noqa: F401  (the hook reads it as an attribute of its package)
 from jaxtyping import install_import_hook

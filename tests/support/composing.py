@@ -28,7 +28,7 @@ Prepare = Callable[..., Callable[[], float | None]]
 
 
 def read_once(files: type[ConfigSource]) -> Callable[[ConfigSource, str], ConfigResult]:
-    """`load_config` of Hydra's reader of files, that parses each file of the repository once; its result is the caller's own."""
+    """A `load_config` for Hydra's reader of files that parses each of the repository's files once. Each caller gets a copy."""
     read = files.load_config
 
     @functools.cache
