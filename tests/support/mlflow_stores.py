@@ -6,6 +6,7 @@ import os
 import shutil
 import socket
 import threading
+from collections.abc import Callable
 from pathlib import Path
 
 import pytest
@@ -21,11 +22,21 @@ def template(tmp_path_factory: pytest.TempPathFactory) -> Path:
     return path
 
 
+@pytest.fixture(scope="session")
+def empty_store(template: Path) -> Callable[[Path], str]:
+    """Puts an empty SQLite store into a folder, and returns its address."""
+
+    def put(folder: Path) -> str:
+        shutil.copy(template, folder / "mlflow.db")
+        return f"sqlite:///{folder}/mlflow.db"
+
+    return put
+
+
 @pytest.fixture
-def store(template: Path, tmp_path: Path) -> str:
+def store(empty_store: Callable[[Path], str], tmp_path: Path) -> str:
     """The address of an empty SQLite store in the test's folder."""
-    shutil.copy(template, tmp_path / "mlflow.db")
-    return f"sqlite:///{tmp_path}/mlflow.db"
+    return empty_store(tmp_path)
 
 
 def free_port() -> int:

@@ -13,8 +13,11 @@ from oar_lightning import tasks
 
 
 @pytest.fixture
-def prepared(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, hydra_conf: None) -> Prepare:
-    """Overrides -> the task's work; each call gets a run folder of its own, in the order of their names."""
+def prepared(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, hydra_conf: None, store: str) -> Prepare:
+    """Overrides -> the task's work, in the test's folder, which has an empty MLflow store.
+
+    Each call gets a run folder of its own, in the order of their names.
+    """
     monkeypatch.chdir(tmp_path)
     numbers = itertools.count()
 
