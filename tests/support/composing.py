@@ -1,4 +1,4 @@
-"""Configs composed in the tests' own process, as `main` gets them."""
+"""Composes configs in the process of the tests, as `main` gets them."""
 
 from __future__ import annotations
 
@@ -24,7 +24,7 @@ from oar_lightning.wiring.config import plain
 from oar_lightning.wiring.settings import Settings, build_settings
 
 Prepare = Callable[..., Callable[[], float | None]]
-"""Overrides -> the task's work (the fixture `prepared`)."""
+"""The type of the fixture `prepared`: overrides -> a function that does the task's work."""
 
 
 def read_once(files: type[ConfigSource]) -> Callable[[ConfigSource, str], ConfigResult]:
@@ -58,7 +58,7 @@ def quick_yaml() -> Iterator[None]:
 
 @pytest.fixture
 def hydra_conf(monkeypatch: pytest.MonkeyPatch, quick_yaml: None) -> Iterator[None]:
-    """Hydra finds conf/ while the test runs."""
+    """Hydra composes from conf/ while the test runs, and no MLflow store is named by the environment."""
     monkeypatch.delenv("MLFLOW_TRACKING_URI", raising=False)
     with initialize_config_dir(str(conf_dir()), version_base="1.3"):
         yield
@@ -66,7 +66,7 @@ def hydra_conf(monkeypatch: pytest.MonkeyPatch, quick_yaml: None) -> Iterator[No
 
 
 def composed_whole(*overrides: str, **runtime: str) -> DictConfig:
-    """The whole config, Hydra's part too; ${hydra:...} resolves as in a run, with these values of `hydra.runtime`."""
+    """The config with its part `hydra`. ${hydra:...} resolves as in a run; `runtime` sets values of `hydra.runtime`."""
     cfg = compose("config", list(overrides), return_hydra_config=True)
     cfg.hydra.runtime.update(runtime)
     HydraConfig.instance().set_config(cfg)
@@ -84,7 +84,7 @@ def composed(*overrides: str) -> DictConfig:
 
 
 def passed(cfg: DictConfig) -> DictConfig:
-    """The config, where the checks before a task let it pass."""
+    """The same config, if it passes the checks that come before a task; else their ConfigError."""
     check_config(cfg)
     check_targets(plain(cfg))
     return cfg

@@ -1,4 +1,4 @@
-"""MLflow stores for tests: SQLite ones from a template, and one behind HTTP that can be taken away."""
+"""MLflow stores for tests: SQLite files, and a server that can be stopped and started again."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ from werkzeug.serving import BaseWSGIServer, make_server
 
 @pytest.fixture(scope="session")
 def template(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """An empty database; making one takes seconds, copying it does not."""
+    """The file of an empty SQLite store: copied, since MLflow takes seconds to make one."""
     path = tmp_path_factory.mktemp("template") / "mlflow.db"
     MlflowClient(f"sqlite:///{path}").search_experiments()
     return path
@@ -46,7 +46,7 @@ def free_port() -> int:
 
 
 class HttpStore:
-    """MLflow's own server over a SQLite store, in a thread: `stop` takes it away, `start` brings it back."""
+    """MLflow's own server over a SQLite store, in a thread of the tests' process."""
 
     def __init__(self) -> None:
         from mlflow.server import app

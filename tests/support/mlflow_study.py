@@ -1,4 +1,4 @@
-"""MLflow stores with made-up studies whose results are known: what sweeps log, without training."""
+"""Fills MLflow stores with made-up studies whose results are known: what sweeps log, without training."""
 
 from __future__ import annotations
 
