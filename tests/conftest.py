@@ -1,36 +1,34 @@
-"""Shared fixtures. Shapes in the package's signatures are checked while its tests run."""
+"""Settings and fixtures of all tests. Shapes in the package's signatures are checked while they run."""
 
 from __future__ import annotations
 
 import gc
 import os
+from typing import Any
 
 os.environ.setdefault("HF_HUB_OFFLINE", "1")
 os.environ.setdefault("MLFLOW_DISABLE_TELEMETRY", "true")  # as `python -m oar_lightning` sets it
 os.environ.setdefault("OMP_NUM_THREADS", "1")  # before torch: the models are tiny, and threads that wait would spin
 
-import support.typechecker  # noqa: F401  (the hook reads it as an attribute of its package)
-from jaxtyping import install_import_hook
-
-with install_import_hook("oar_lightning", "support.typechecker.typechecked"):
-    import oar_lightning.credit.gate
-    import oar_lightning.credit.scorers
-    import oar_lightning.objective.advantage
-    import oar_lightning.objective.diagnostics
-    import oar_lightning.objective.loss
-    import oar_lightning.policy.language_model
-    import oar_lightning.types  # noqa: F401
-
 import hypothesis
 import pytest
-import torch
-from support.composing import hydra_conf, prepared  # noqa: F401  (fixtures)
-from support.mlflow_stores import http_app_store, server, store, template  # noqa: F401  (fixtures)
-from support.toy import gpt2, qwen2_golden
+from xdist import is_xdist_controller
+
+pytest.register_assert_rewrite("support")  # failures in helpers show their values too
 
 # the same examples on every run
 hypothesis.settings.register_profile("repeatable", derandomize=True, deadline=None)
 hypothesis.settings.load_profile("repeatable")
+
+PLUGINS = ("support.checked_shapes", "support.composing", "support.mlflow_stores")
+"""What imports the package, and fixtures that do. In this order: a module imported before its shapes are checked never is."""
+
+
+def pytest_sessionstart(session: pytest.Session) -> None:
+    """Import the package, which takes seconds, except in the process of `pytest -n` that only hands tests to others."""
+    if not is_xdist_controller(session):
+        for name in PLUGINS:
+            session.config.pluginmanager.import_plugin(name)
 
 
 def pytest_collection_finish() -> None:
@@ -40,16 +38,22 @@ def pytest_collection_finish() -> None:
 
 @pytest.fixture(autouse=True)
 def _seeded() -> None:
+    import torch
+
     torch.manual_seed(0)
 
 
 @pytest.fixture(scope="session")
-def golden_model():
+def golden_model() -> Any:
     """The golden tiny Qwen2 in float64."""
+    from support.toy import qwen2_golden
+
     return qwen2_golden()
 
 
 @pytest.fixture
-def model64():
+def model64() -> Any:
     """A GPT-2 with random weights, float64 throughout (no float32 islands), dropout 0.1, absolute positions; training mode."""
+    from support.toy import gpt2
+
     return gpt2()

@@ -15,8 +15,8 @@ from torch.utils.data import DataLoader, IterableDataset
 
 from oar_lightning.data.stream import ProblemStream, eval_set_problems, sample_texts
 from oar_lightning.training.datamodule import MathDataModule
-from oar_lightning.training.slots import SlotLoader, UpdatePlan
-from oar_lightning.training.supervised import BatchLoader, SupervisedConfig
+from oar_lightning.training.slots import SlotLoader
+from oar_lightning.training.supervised import SupervisedConfig
 from oar_lightning.types import MathProblem
 
 
@@ -160,9 +160,6 @@ def test_workers_and_ranks_multiply() -> None:
     assert seen == [[together[4 * i + 2 * rank + w] for i in range(5) for w in range(2)] for rank in range(2)]
 
 
-PLAN = UpdatePlan(problems=3, group_size=2, inner_epochs=2, minibatches=2, microbatches=2)
-
-
 def slots(loader: SlotLoader, count: int) -> list[tuple[Any, ...]]:
     return [
         (answers(s.problems), s.rollout, s.inner_epoch, s.minibatch, s.microbatch, s.first)
@@ -170,52 +167,7 @@ def slots(loader: SlotLoader, count: int) -> list[tuple[Any, ...]]:
     ]
 
 
-def test_slots_in_order_and_problems_in_the_first_only() -> None:
-    loader = SlotLoader(ProblemStream(Numbers(None), seed=0), PLAN, steps=8)
-    assert (PLAN.steps_per_rollout, PLAN.slots_per_rollout, len(loader)) == (4, 8, 16)
-    seen = slots(loader, 16)
-    expected_order = [(r, e, m, u) for r in range(2) for e in range(2) for m in range(2) for u in range(2)]
-    assert [s[1:5] for s in seen] == expected_order
-    assert [s[0] for s in seen] == [[0, 1, 2], *[[]] * 7, [3, 4, 5], *[[]] * 7]
-    assert [s[5] for s in seen] == [True, *[False] * 7] * 2
-
-
-@pytest.mark.parametrize("done", [0, 1, 5, 8, 11])
-def test_a_slot_loader_resumes_anywhere(done: int) -> None:
-    whole = SlotLoader(ProblemStream(Numbers(5), seed=1), PLAN, steps=16)
-    slots(whole, done)
-    resumed = SlotLoader(ProblemStream(Numbers(5), seed=1), PLAN, steps=16)
-    resumed.load_state_dict(whole.state_dict())
-    assert slots(resumed, 20) == slots(whole, 20)
-
-
-def test_a_batch_loader_resumes() -> None:
-    whole = BatchLoader(ProblemStream(Numbers(5), seed=1), 3, steps=4)
-    assert len(whole) == 4
-    for batch in itertools.islice(whole, 2):
-        assert len(batch) == 3
-    resumed = BatchLoader(ProblemStream(Numbers(5), seed=1), 3, steps=4)
-    resumed.load_state_dict(whole.state_dict())
-    assert [answers(b) for b in itertools.islice(resumed, 4)] == [answers(b) for b in itertools.islice(whole, 4)]
-
-
-@pytest.mark.parametrize(
-    ("arguments", "pattern"),
-    [
-        ({"problems": 0}, r"update\.problems must be >= 1, got 0"),
-        ({"inner_epochs": 0}, r"update\.inner_epochs must be >= 1"),
-        ({"minibatches": 0}, r"update\.minibatches must be >= 1"),
-        ({"microbatches": -1}, r"update\.microbatches must be >= 1, got -1"),
-        ({"group_size": 1}, r"update\.group_size must be >= 2 .*got 1"),
-        ({"problems": 2, "group_size": 2, "minibatches": 5}, r"update\.minibatches=5 is more than the 4 completions"),
-    ],
-)
-def test_bad_plans_name_their_key(arguments: dict[str, int], pattern: str) -> None:
-    with pytest.raises(ValueError, match=pattern):
-        UpdatePlan(**arguments)
-
-
-def test_eval_set_problems() -> None:
+def test_benchmarks() -> None:
     assert answers(eval_set_problems(Numbers(None), 3, "x")) == [0, 1, 2]
     assert answers(eval_set_problems(Numbers(4), 9, "x")) == [0, 1, 2, 3]
     assert answers(eval_set_problems(Numbers(4), None, "x")) == [0, 1, 2, 3]
@@ -228,13 +180,6 @@ def test_eval_set_problems() -> None:
 def test_texts_for_a_tokenizer() -> None:
     assert sample_texts(Numbers(2), lambda p: p.question + "?", 5) == ["q0?", "s0", "q1?", "s1"]
     assert len(sample_texts(Numbers(None), lambda p: p.question, 5)) == 10
-
-
-def test_the_data_module_gives_slots_to_a_plan_and_batches_to_a_size() -> None:
-    assert isinstance(MathDataModule(Numbers(5), 0, 3, PLAN).train_dataloader(), SlotLoader)
-    loader = MathDataModule(Numbers(5), 0, 3, SupervisedConfig(batch_size=4)).train_dataloader()
-    assert isinstance(loader, BatchLoader)
-    assert (len(loader), loader.batch_size) == (3, 4)
 
 
 def test_what_is_dropped_is_a_metric() -> None:

@@ -4,11 +4,10 @@ from __future__ import annotations
 
 import logging
 import os
-import subprocess
-import sys
 from pathlib import Path
 
 import pytest
+from support.commands import Forked
 from support.fake_slurm import fake_scontrol
 from support.mlflow_stores import free_port
 
@@ -75,8 +74,10 @@ def test_a_slurm_step_has_one_folder_and_finds_it_again(monkeypatch: pytest.Monk
 
 
 AGREE = """
+import time
 import torch.distributed as dist
 from oar_lightning.distributed.launch import run_name
+time.tzset()
 print(run_name())
 dist.init_process_group("gloo")
 dist.barrier()
@@ -84,7 +85,7 @@ dist.barrier()
 
 
 @pytest.mark.parametrize("agent", [True, False])
-def test_torchruns_processes_agree_on_a_folder(agent: bool) -> None:
+def test_torchruns_processes_agree_on_a_folder(agent: bool, tmp_path: Path) -> None:
     """Whatever the time is where each of them asks. They meet in the store of torchrun's agent or of the first rank, and there
     once more to train."""
     from torch.distributed import TCPStore
@@ -93,17 +94,20 @@ def test_torchruns_processes_agree_on_a_folder(agent: bool) -> None:
     store = TCPStore("127.0.0.1", port, is_master=True, wait_for_workers=False) if agent else None
     meet = {"MASTER_ADDR": "127.0.0.1", "MASTER_PORT": str(port), "TORCHELASTIC_USE_AGENT_STORE": str(agent)}
     environment = os.environ | meet | {"TORCHELASTIC_RUN_ID": "none", "WORLD_SIZE": "2"}
+    script = tmp_path / "agree.py"
+    script.write_text(AGREE)
     processes = [
-        subprocess.Popen(
-            [sys.executable, "-c", AGREE],
-            env=environment | {"RANK": str(rank), "TZ": f"UTC-{rank}"},
-            stdout=subprocess.PIPE,
-            text=True,
+        Forked(
+            tmp_path,
+            [str(script)],
+            environment | {"RANK": str(rank), "TZ": f"UTC-{rank}"},
+            tmp_path / f"out{rank}",
+            tmp_path / f"err{rank}",
         )
         for rank in range(2)
     ]
-    names = [process.communicate(timeout=100)[0].strip() for process in processes]
-    assert [process.returncode for process in processes] == [0, 0]
+    assert [process.wait(100) for process in processes] == [0, 0], [process.shown for process in processes]
+    names = [process.out.read_text().strip() for process in processes]
     assert names[0] == names[1] != ""
     assert store is None or store.get("oar_lightning/run_name").decode() == names[0]
 

@@ -69,42 +69,6 @@ def test_a_path_loads_like_any_hub_name(tiny: Policy, folder: Path) -> None:
     assert other.is_gradient_checkpointing
 
 
-def test_a_fresh_policy_is_its_seed(tiny: Policy) -> None:
-    state = torch.get_rng_state()
-    again = TINY.build(TEXTS)
-    assert torch.equal(torch.get_rng_state(), state)
-    assert all(torch.equal(a, b) for a, b in zip(tiny.model.parameters(), again.model.parameters(), strict=True))
-    other = FreshPolicy(**{**vars(TINY), "seed": 1}).build(TEXTS)
-    assert not torch.equal(logits(other.model, some_ids(tiny)), logits(tiny.model, some_ids(tiny)))
-
-
-def test_the_fresh_tokenizer_reads_digits_one_by_one_and_writes_every_text(tiny: Policy) -> None:
-    ids = tiny.tokenizer("15+1234", add_special_tokens=False).input_ids
-    assert [tiny.tokenizer.decode([i]) for i in ids] == ["1", "5", "+", "1", "2", "3", "4"]
-    assert 256 < len(tiny.tokenizer) <= 300
-    assert len(set(tiny.tokenizer.all_special_ids)) == 2
-
-
-def test_parameter_count(tiny: Policy) -> None:
-    """By hand: tied embeddings, per layer q with bias, shared k and v with bias, o, a gated MLP, two norms; a last norm."""
-    h, kv, f = 16, 8, 24
-    layer = (h * h + h) + 2 * (h * kv + kv) + h * h + 3 * h * f + 2 * h
-    assert count_parameters(tiny.model) == len(tiny.tokenizer) * h + 2 * layer + h
-
-
-@pytest.mark.parametrize(
-    ("arguments", "pattern"),
-    [
-        ({"hidden_size": 20, "num_heads": 4}, r"policy\.hidden_size must be a multiple of 2 \* policy\.num_heads.*got 20"),
-        ({"vocab_size": 259}, r"policy\.vocab_size must hold 256 bytes.*>= 260, got 259"),
-        ({"num_heads": 4, "num_kv_heads": 3}, r"policy\.num_kv_heads must divide policy\.num_heads, got 3 with num_heads=4"),
-    ],
-)
-def test_bad_sizes_name_their_key(arguments: dict[str, int], pattern: str) -> None:
-    with pytest.raises(ValueError, match=pattern):
-        FreshPolicy(**arguments)
-
-
 def test_a_name_that_cannot_be_loaded_says_what_to_give(tmp_path: Path) -> None:
     for name in ("no-such/policy", str(tmp_path / "missing"), str(tmp_path)):
         with pytest.raises(ValueError, match=r"policy\.name=.*cannot be loaded.*Give a local folder.*chain") as caught:

@@ -14,26 +14,12 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from oar_lightning.policy import token_budget
-from oar_lightning.policy.out_of_memory import OutOfMemory, advice, out_of_memory
+from oar_lightning.policy.out_of_memory import OutOfMemory
 from oar_lightning.policy.token_budget import TokenBudget, as_budget
-from oar_lightning.training.partial_gradients import PartialGradients
 
 
 def out() -> torch.OutOfMemoryError:
     return torch.OutOfMemoryError("CUDA out of memory. Tried to allocate 2.00 GiB.")
-
-
-def cpu_error() -> RuntimeError:
-    """What torch says when the CPU has no memory left."""
-    with pytest.raises(RuntimeError) as caught:
-        torch.empty(2**60, dtype=torch.uint8)
-    return caught.value
-
-
-@pytest.mark.parametrize("error", [out(), MemoryError(), cpu_error(), RuntimeError("CUBLAS_STATUS_ALLOC_FAILED ...")])
-def test_running_out_of_memory_is_told_from_other_errors(error: Exception) -> None:
-    assert out_of_memory(error)
-    assert not out_of_memory(type(error)("shapes differ") if type(error) is RuntimeError else ValueError(str(error)))
 
 
 @given(
@@ -184,58 +170,3 @@ def test_only_auto_takes_another_value() -> None:
         assert as_budget("update.token_budget", budget) is budget
         budget.set_start(7)
         assert budget.tokens == expected
-
-
-def test_advice_names_the_keys_where_memory_ran_out_elsewhere() -> None:
-    for key in ("update.token_budget", "update.microbatches", "rollout.token_budget", "scorer.token_budget", "auto"):
-        assert key in advice(out())
-    assert advice(ValueError("no")) == "ValueError: no"
-    assert advice(OutOfMemory("known")) == "OutOfMemory: known"
-
-
-class Break(torch.autograd.Function):
-    """Runs out of memory on the way back."""
-
-    @staticmethod
-    def forward(ctx: Any, x: torch.Tensor) -> torch.Tensor:
-        return x.clone()
-
-    @staticmethod
-    def backward(ctx: Any, gradient: torch.Tensor) -> None:
-        raise out()
-
-
-@pytest.mark.parametrize("layers", [1, 2, 3])
-def test_a_gradient_that_broke_off_counts_once(layers: int) -> None:
-    """The layers above the break have the gradient of all rows already, those below it of none."""
-    torch.manual_seed(0)
-    weights = [torch.nn.Parameter(torch.randn(4, 4, dtype=torch.float64)) for _ in range(4)]
-    rows = torch.randn(6, 4, dtype=torch.float64)
-
-    def loss(chunk: list[int], broken: int | None = None) -> torch.Tensor:
-        x = rows[chunk]
-        for number, weight in enumerate(weights):
-            x = torch.tanh(x @ weight)
-            x = Break.apply(x) if number + 1 == broken else x
-        return x.sum()
-
-    loss([*range(6)]).backward()
-    expected = [w.grad.clone() for w in weights if w.grad is not None]
-    for w in weights:
-        w.grad = None
-    gradients = PartialGradients(weights, 6)
-    with pytest.raises(torch.OutOfMemoryError), gradients.of(range(6)) as arguments:
-        loss([*range(6)], broken=layers).backward(**arguments)
-    assert arguments == {}
-    assert [w.grad is not None for w in weights] == [False] * layers + [True] * (4 - layers)
-    for chunk in ([0, 1, 2], [3, 4]):
-        with gradients.of(chunk) as arguments:
-            loss(chunk).backward(**arguments)
-    with pytest.raises(torch.OutOfMemoryError), gradients.of([5]) as arguments:
-        loss([5], broken=1).backward(**arguments)
-    with gradients.of([5]) as arguments:
-        assert len(arguments["inputs"]) == 1
-        loss([5]).backward(**arguments)
-    assert not any(w._post_accumulate_grad_hooks for w in weights)
-    for w, gradient in zip(weights, expected, strict=True):
-        torch.testing.assert_close(w.grad, gradient, rtol=1e-12, atol=1e-12)

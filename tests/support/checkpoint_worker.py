@@ -1,4 +1,4 @@
-"""One rank of a small DeepSpeed job that is interrupted in one way or another, started by `test_deepspeed_checkpoints.py`."""
+"""One rank of a small DeepSpeed job that tests interrupt in several ways (`test_deepspeed_checkpoints.py`)."""
 
 from __future__ import annotations
 
@@ -50,7 +50,7 @@ def train(
 
 
 class Weights(L.Callback):
-    """The weights after every optimizer step."""
+    """Records the weights after every optimizer step."""
 
     def __init__(self) -> None:
         self.found: list[dict[str, torch.Tensor]] = []
@@ -85,7 +85,7 @@ def die(*_: Any) -> None:
 
 
 def die_in_writing(call: int) -> Callable[..., None]:
-    """DeepSpeed's `save`, that writes half a file and dies at its `call`-th."""
+    """A replacement of DeepSpeed's `save` that truncates the file of its `call`-th call and kills the process."""
     from deepspeed.runtime.checkpoint_engine.torch_checkpoint_engine import TorchCheckpointEngine
 
     save, calls = TorchCheckpointEngine.save, []

@@ -1,12 +1,13 @@
-"""`python -m oar_lightning ...` as tests run it.
+"""Runs `python -m oar_lightning ...` and other programs for tests.
 
-Half of a short command's time goes into imports. Here each is a process of its own all the same, but forked from one that has
-imported the package and done nothing else (the standard library's fork server, one to each process of pytest).
+Half of a short command's time goes into imports. Therefore each program is forked from a process that has imported the package
+and done nothing else: the standard library's fork server, one for each process of pytest.
 """
 
 from __future__ import annotations
 
 import contextlib
+import gc
 import multiprocessing
 import os
 import runpy
@@ -19,23 +20,35 @@ from dataclasses import dataclass
 from pathlib import Path
 
 MODULE = [sys.executable, "-m", "oar_lightning"]
-"""A true start, imports included."""
+"""The command in a new Python process, which imports everything itself."""
 
 _FORKS = multiprocessing.get_context("forkserver")
-_FORKS.set_forkserver_preload(["oar_lightning.sweep.multirun", "oar_lightning.tasks", "oar_lightning.wiring.run"])
+_FORKS.set_forkserver_preload(
+    [
+        "oar_lightning.sweep.multirun",
+        "oar_lightning.tasks.train",
+        # what a run imports later, when it needs it; where one is not installed, the fork server goes on without it
+        "accelerate",
+        "deepspeed",
+        "mlflow.store.tracking.sqlalchemy_store",
+        "peft",
+        "transformers.models.qwen2.modeling_qwen2",
+        "transformers.optimization",
+    ]
+)
 
 
 def environment(**variables: str) -> dict[str, str]:
-    """That of the tests, without what would lead a command to another store or config, and with `variables`."""
+    """The environment of the tests and `variables`, without the variables that name an MLflow store or configure Hydra."""
     kept = {name: value for name, value in os.environ.items() if not name.startswith(("MLFLOW_", "HYDRA_"))}
     return kept | {"OMP_NUM_THREADS": "1", "COLUMNS": "200"} | variables
 
 
 class Forked:
-    """A Python program at work, as `subprocess.Popen` would have it."""
+    """A running Python program that was forked; its methods are those of `subprocess.Popen`."""
 
     def __init__(self, folder: Path, program: Sequence[str], variables: Mapping[str, str], out: Path, err: Path) -> None:
-        """`program`: a script or `-m` and a module, and its arguments. What it prints goes to `out`, errors to `err`."""
+        """`program`: a script, or `-m` and a module, and the arguments. `out` and `err`: the files of its two outputs."""
         self.program = program
         self.out, self.err = out, err
         for path in (out, err):
@@ -45,7 +58,7 @@ class Forked:
 
     @property
     def shown(self) -> str:
-        """All that it has printed."""
+        """Both outputs so far."""
         return "".join(path.read_text(encoding="utf-8", errors="replace") for path in dict.fromkeys((self.out, self.err)))
 
     def poll(self) -> int | None:
@@ -59,7 +72,7 @@ class Forked:
         return self._process.exitcode
 
     def wait_for(self, text: str, timeout: float = 120) -> None:
-        """Until it has shown `text`."""
+        """Return when `text` has been printed. Fails if the program ends before, or after `timeout` seconds."""
         end = time.monotonic() + timeout
         while text not in self.shown:
             assert self.poll() is None, self.shown
@@ -76,7 +89,7 @@ class Forked:
 
 @dataclass(frozen=True)
 class Done:
-    """A command that has ended: its exit code, and what it printed."""
+    """The exit code and the outputs of a command that has ended."""
 
     code: int
     stdout: str
@@ -89,7 +102,7 @@ class Done:
 
 @contextlib.contextmanager
 def started(folder: Path, *arguments: str, **variables: str) -> Iterator[Forked]:
-    """`python -m oar_lightning <arguments>` in a folder; killed at the end of the block, if it is at work still."""
+    """Start `python -m oar_lightning <arguments>` in a folder. It is killed at the end of the block if it still runs."""
     with tempfile.TemporaryDirectory() as logs:
         program = ["-m", "oar_lightning", *arguments]
         command = Forked(folder, program, environment(**variables), Path(logs, "out"), Path(logs, "err"))
@@ -100,14 +113,14 @@ def started(folder: Path, *arguments: str, **variables: str) -> Iterator[Forked]
 
 
 def run(folder: Path, *arguments: str, timeout: float = 120, **variables: str) -> Done:
-    """`python -m oar_lightning <arguments>` in a folder, to its end."""
+    """Run `python -m oar_lightning <arguments>` in a folder to its end."""
     with started(folder, *arguments, **variables) as command:
         code = command.wait(timeout)
         return Done(code, command.out.read_text(encoding="utf-8"), command.err.read_text(encoding="utf-8"))
 
 
 def run_from_scratch(folder: Path, *arguments: str, timeout: float = 200, **variables: str) -> Done:
-    """The same, in a process that imports everything itself."""
+    """`run` in a new Python process, which imports everything itself."""
     done = subprocess.run(
         [*MODULE, *arguments], cwd=folder, env=environment(**variables), capture_output=True, text=True, timeout=timeout
     )
@@ -115,7 +128,8 @@ def run_from_scratch(folder: Path, *arguments: str, timeout: float = 200, **vari
 
 
 def _work(folder: str, program: list[str], variables: dict[str, str], *outputs: str) -> None:
-    """In the forked process."""
+    """What the forked process does: set up folder, environment and outputs, then run the program."""
+    gc.freeze()  # garbage collections pass over what was imported, and its memory stays shared with the fork server
     os.chdir(folder)
     os.environ.clear()
     os.environ.update(variables)

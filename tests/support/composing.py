@@ -1,15 +1,21 @@
-"""Configs composed in the tests' own process, as `main` gets them."""
+"""Composes configs in the process of the tests, as `main` gets them."""
 
 from __future__ import annotations
 
+import functools
 import itertools
+import pickle
 from collections.abc import Callable, Iterator
 from pathlib import Path
 
 import pytest
+import yaml
 from hydra import compose, initialize_config_dir
+from hydra._internal.sources_registry import SourcesRegistry
 from hydra.core.global_hydra import GlobalHydra
 from hydra.core.hydra_config import HydraConfig
+from hydra.core.plugins import Plugins
+from hydra.plugins.config_source import ConfigResult, ConfigSource
 from omegaconf import DictConfig, open_dict
 
 from oar_lightning import tasks
@@ -20,12 +26,41 @@ from oar_lightning.wiring.config import plain
 from oar_lightning.wiring.settings import Settings, build_settings
 
 Prepare = Callable[..., Callable[[], float | None]]
-"""Overrides -> the task's work (the fixture `prepared`)."""
+"""The type of the fixture `prepared`: overrides -> a function that does the task's work."""
+
+
+def read_once(files: type[ConfigSource]) -> Callable[[ConfigSource, str], ConfigResult]:
+    """A `load_config` for Hydra's reader of files that parses each of the repository's files once. Each caller gets a copy."""
+    read = files.load_config
+
+    @functools.cache
+    def pickled(folder: str, name: str) -> bytes:
+        return pickle.dumps(read(files("tests", folder), name))
+
+    def load_config(source: ConfigSource, config_path: str) -> ConfigResult:
+        if not Path(source.path).is_relative_to(conf_dir().parent):
+            return read(source, config_path)
+        result: ConfigResult = pickle.loads(pickled(source.path, config_path))
+        result.provider = source.provider
+        return result
+
+    return load_config
+
+
+@pytest.fixture(scope="session")
+def quick_yaml() -> Iterator[None]:
+    """Configs are read faster: a composition takes some thirty files, and the tests compose some hundreds of configs."""
+    Plugins.instance()  # fills the registry
+    files = SourcesRegistry.instance().resolve("file")
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(files, "load_config", read_once(files))
+        patch.setattr(yaml, "SafeLoader", yaml.CSafeLoader)  # libyaml's parser, for all else that OmegaConf reads
+        yield
 
 
 @pytest.fixture
-def hydra_conf(monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
-    """Hydra finds conf/ while the test runs."""
+def hydra_conf(monkeypatch: pytest.MonkeyPatch, quick_yaml: None) -> Iterator[None]:
+    """Hydra composes from conf/ while the test runs, and no MLflow store is named by the environment."""
     monkeypatch.delenv("MLFLOW_TRACKING_URI", raising=False)
     with initialize_config_dir(str(conf_dir()), version_base="1.3"):
         yield
@@ -33,7 +68,7 @@ def hydra_conf(monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
 
 
 def composed_whole(*overrides: str, **runtime: str) -> DictConfig:
-    """The whole config, Hydra's part too; ${hydra:...} resolves as in a run, with these values of `hydra.runtime`."""
+    """The config with its part `hydra`. ${hydra:...} resolves as in a run; `runtime` sets values of `hydra.runtime`."""
     cfg = compose("config", list(overrides), return_hydra_config=True)
     cfg.hydra.runtime.update(runtime)
     HydraConfig.instance().set_config(cfg)
@@ -51,7 +86,7 @@ def composed(*overrides: str) -> DictConfig:
 
 
 def passed(cfg: DictConfig) -> DictConfig:
-    """The config, where the checks before a task let it pass."""
+    """The same config, if it passes the checks that come before a task; else their ConfigError."""
     check_config(cfg)
     check_targets(plain(cfg))
     return cfg
@@ -66,8 +101,11 @@ def settings(*overrides: str) -> Settings:
 
 
 @pytest.fixture
-def prepared(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, hydra_conf: None) -> Prepare:
-    """Overrides -> the task's work; each call gets a run folder of its own, in the order of their names."""
+def prepared(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, hydra_conf: None, store: str) -> Prepare:
+    """Overrides -> the task's work, in the test's folder, which has an empty MLflow store.
+
+    Each call gets a run folder of its own, in the order of their names.
+    """
     monkeypatch.chdir(tmp_path)
     numbers = itertools.count()
 

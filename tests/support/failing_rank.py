@@ -1,5 +1,7 @@
-"""A reward, a scorer and an optimizer that break on the rank given by the environment; the reward the third time it is asked,
-the others the second time."""
+"""A reward, a scorer and an optimizer that fail on one rank: the reward at its third call, the others at their second.
+
+BREAKING_RANK is the rank; BREAKING_HOW is `kill`, or `raise` for an error.
+"""
 
 from __future__ import annotations
 

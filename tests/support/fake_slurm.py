@@ -1,4 +1,4 @@
-"""A stand-in for Slurm: the environment of a step's tasks, and a `scontrol` that records what it is asked."""
+"""A stand-in for Slurm: the environment variables of a step's tasks, and a `scontrol` that records its arguments."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ exit {code}
 
 
 def fake_scontrol(folder: Path, state: str = "RUNNING", code: int = 0) -> dict[str, str]:
-    """Put it into a folder, which the environment given back has on its path; calls are recorded in `calls`."""
+    """Write a `scontrol` into `folder/bin` that records its calls in `folder/calls`. Returns the PATH that finds it."""
     script = folder / "bin" / "scontrol"
     script.parent.mkdir()
     script.write_text(SCRIPT.format(calls=folder / "calls", state=state, code=code))

@@ -1,4 +1,4 @@
-"""A sweep whose trials are a few steps of arithmetic with a checkpoint after each: the true study and loop, quickly."""
+"""Sweeps with the package's own study and loop, whose trials are a few steps of arithmetic with a checkpoint after each."""
 
 from __future__ import annotations
 
@@ -73,7 +73,7 @@ def run_trial(claim: Claim, seconds: float) -> None:
 
 
 class Table:
-    """Only the table: figures after each of so short trials would take most of the time."""
+    """Publishes the table alone: figures would take most of the time of such short trials."""
 
     parent_run_id: str | None = None
 
@@ -89,7 +89,7 @@ class Table:
 def sweep(
     folder: Path, some: Plan | None = None, seconds: float = 0.0, ending: Ending = lambda claim: None, batch: int = 1
 ) -> SweepStudy:
-    """Run what is missing. `ending` replaces a trial's result; None leaves it."""
+    """Run the trials that are missing. `ending`: claim -> the result to record in place of the trial's own, or None."""
     study = open_study(folder, some)
 
     def launch(claims: Sequence[Claim]) -> Mapping[int, BaseException]:

@@ -1,4 +1,4 @@
-"""MLflow stores for tests: SQLite ones from a template, and one behind HTTP that can be taken away."""
+"""MLflow stores for tests: SQLite files, and a server that can be stopped and started again."""
 
 from __future__ import annotations
 
@@ -6,6 +6,7 @@ import os
 import shutil
 import socket
 import threading
+from collections.abc import Callable
 from pathlib import Path
 
 import pytest
@@ -15,17 +16,27 @@ from werkzeug.serving import BaseWSGIServer, make_server
 
 @pytest.fixture(scope="session")
 def template(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """An empty database; making one takes seconds, copying it does not."""
+    """The file of an empty SQLite store: copied, since MLflow takes seconds to make one."""
     path = tmp_path_factory.mktemp("template") / "mlflow.db"
     MlflowClient(f"sqlite:///{path}").search_experiments()
     return path
 
 
+@pytest.fixture(scope="session")
+def empty_store(template: Path) -> Callable[[Path], str]:
+    """Puts an empty SQLite store into a folder, and returns its address."""
+
+    def put(folder: Path) -> str:
+        shutil.copy(template, folder / "mlflow.db")
+        return f"sqlite:///{folder}/mlflow.db"
+
+    return put
+
+
 @pytest.fixture
-def store(template: Path, tmp_path: Path) -> str:
+def store(empty_store: Callable[[Path], str], tmp_path: Path) -> str:
     """The address of an empty SQLite store in the test's folder."""
-    shutil.copy(template, tmp_path / "mlflow.db")
-    return f"sqlite:///{tmp_path}/mlflow.db"
+    return empty_store(tmp_path)
 
 
 def free_port() -> int:
@@ -35,7 +46,7 @@ def free_port() -> int:
 
 
 class HttpStore:
-    """MLflow's own server over a SQLite store, in a thread: `stop` takes it away, `start` brings it back."""
+    """MLflow's own server over a SQLite store, in a thread of the tests' process."""
 
     def __init__(self) -> None:
         from mlflow.server import app

@@ -1,4 +1,4 @@
-"""MLflow stores with made-up studies whose results are known: what sweeps log, without training."""
+"""Fills MLflow stores with made-up studies whose results are known: what sweeps log, without training."""
 
 from __future__ import annotations
 
@@ -25,7 +25,7 @@ ABOUT = {
 
 
 class Store:
-    """A SQLite store that is filled run by run; each starts a minute after the one before."""
+    """The SQLite store of a folder, filled run by run; each run starts a minute after the one before."""
 
     def __init__(self, folder: Path, experiment: str = "oar_lightning") -> None:
         self.uri = f"sqlite:///{folder}/mlflow.db"

@@ -1,4 +1,4 @@
-"""Jobs of two processes for tests: `rank_worker.py` and other scripts as ranks."""
+"""Starts jobs of two ranks for tests: two processes of `rank_worker.py` or another script."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ from support.commands import Forked
 
 
 def start(folder: Path, script: str, *arguments: str, ranks: int = 2) -> list[Forked]:
-    """The ranks of a job; each writes into `folder/rank<n>.log`."""
+    """Start the ranks of a job. Each prints into `folder/rank<n>.log`."""
     with socket.socket() as probe:
         probe.bind(("127.0.0.1", 0))
         port = probe.getsockname()[1]
@@ -29,7 +29,7 @@ def start(folder: Path, script: str, *arguments: str, ranks: int = 2) -> list[Fo
 
 
 def run_on_two(folder: Path, script: str, *arguments: str, timeout: float = 400) -> list[Any]:
-    """What two ranks of a job have found, kept by them in `folder/rank<n>.pt`."""
+    """Run a job of two ranks to its end. Returns what each rank saved in `folder/rank<n>.pt`."""
     processes = start(folder, script, *arguments)
     try:
         for process in processes:
@@ -41,5 +41,5 @@ def run_on_two(folder: Path, script: str, *arguments: str, timeout: float = 400)
 
 
 def train_on_two(folder: Path, trainer: str, names: list[str]) -> list[dict[str, Any]]:
-    """What each of two ranks makes of the cases under a `trainer=...` of the command line."""
+    """Train the named cases of `rank_worker.py` on two ranks under `trainer=<trainer>`. Returns the results of each rank."""
     return run_on_two(folder, "rank_worker.py", trainer, *names)

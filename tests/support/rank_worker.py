@@ -1,4 +1,4 @@
-"""One rank of a small training job, started by tests: trains each case and keeps what it logged and learned."""
+"""One rank of a small training job, started by tests. It trains each case and saves its logs and weights."""
 
 from __future__ import annotations
 
@@ -35,7 +35,7 @@ LR = 1e-4
 """The gradients that OAR-G scores by are ill-conditioned in float32 (a KL of outcomes 1e-3 apart): its weights, and by them how
 the loss depends on an update, round 1e-4 apart."""
 UNUSED = GateConfig(mode="off")
-"""Scores are made, and weigh nothing."""
+"""Scores are computed, and do not weigh the advantages."""
 
 
 class OneTeaches:
@@ -47,7 +47,7 @@ class OneTeaches:
 
 
 class Cramped(CachedEngine):
-    """The second rank cannot sample more than five completions at once."""
+    """An engine whose second rank runs out of memory with more than five completions at once."""
 
     def _sample(self, model: Any, prompts: Any, owner: torch.Tensor, *rest: Any) -> Any:
         if SECOND and len(owner) > 5:
@@ -56,7 +56,7 @@ class Cramped(CachedEngine):
 
 
 def gives_way(update: bool) -> PolicyOptimization:
-    """The second rank's memory ends while it samples and, where asked for, on the way back of an update's larger passes."""
+    """A module whose second rank runs out of memory in sampling and, with `update`, in the backward pass of large updates."""
     plan = UpdatePlan(problems=4, group_size=4, minibatches=2, microbatches=2, token_budget="auto" if update else None)
     module = make_module(tiny_policy(), update=plan)
     sampling = SamplingConfig(max_new_tokens=12, token_budget="auto")
@@ -103,7 +103,7 @@ def cases() -> dict[str, tuple[L.LightningModule, int]]:
 
 
 def lora_policy() -> Policy:
-    """Adapters that do something, on the tiny policy, with gradient checkpointing."""
+    """The tiny policy with LoRA adapters that are not zero, and gradient checkpointing."""
     policy = tiny_policy()
     torch.manual_seed(0)
     model = LoraSpec(r=4, alpha=8).apply(policy.model)
@@ -115,7 +115,7 @@ def lora_policy() -> Policy:
 
 
 class FullDisk(L.Callback):
-    """A rank that writes checkpoints, under DeepSpeed the second, can write no file beyond 64 kB during one optimizer step.
+    """During one optimizer step the rank that writes checkpoints (under DeepSpeed the second) can write no file beyond 64 kB.
 
     `seen`: the names in the folder before each step, and the step of its last checkpoint.
     """
@@ -141,7 +141,7 @@ class FullDisk(L.Callback):
 
 
 class Watch(L.Callback):
-    """The completions of every batch of rollouts and the weights at the end."""
+    """Records the completions of every batch of rollouts, and the weights at the end."""
 
     def __init__(self) -> None:
         self.completions: list[tuple[str, ...]] = []
@@ -156,7 +156,10 @@ class Watch(L.Callback):
 
 
 def train(names: list[str], folder: Path, strategy: Callable[[], Any] = lambda: "auto", devices: int = 1) -> dict[str, Any]:
-    """`handed_over` leaves a checkpoint of its second step to another number of ranks, `resumed` takes theirs."""
+    """Train the named cases. Returns name -> logged rows, final weights and completions.
+
+    `handed_over` saves a checkpoint of its second step, and `resumed` goes on from the one of the other number of ranks.
+    """
     results = {}
     for name in names:
         module, steps = cases()["handed_over" if name == "resumed" else name]

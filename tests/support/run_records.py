@@ -1,4 +1,4 @@
-"""Runs as a report sees them, made up, with curves; without MLflow."""
+"""Made-up `RunRecord`s and curves: what a report reads from MLflow, without MLflow."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Real benchmark data beside the checkout; tests that need it skip with a reason where it is not."""
+"""Reads real benchmark data from ../shared/data; tests that need a file that is not there are skipped, with the reason."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""The checker behind the shapes in the package's signatures; an int is fine where a float is asked for."""
+"""The decorator that checks the shapes in the package's signatures. An int passes for a float."""
 
 from beartype import BeartypeConf, beartype
 

@@ -26,7 +26,7 @@ STEPS = 4
 
 
 def train(folder: Path, strategy: Any = "auto", devices: int = 1) -> dict[str, Any]:
-    """A few steps of OAR-G, with an evaluation on a single problem (so that a second rank has none) before and after."""
+    """A few steps of OAR-G, and an evaluation before and after. It has a single problem, so that a second rank has none."""
     with pytest.MonkeyPatch.context() as patch:
         patch.setattr(VllmConfig, "check", lambda self, sampling: None)
         made = fake_vllm.install(patch).made

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import logging
 import time
+from collections.abc import Callable
 from pathlib import Path
 
 import pytest
@@ -20,9 +21,9 @@ TAGS = {"experiment": "oar_g", "git_revision": "abc", "overrides": "+sweeps=fake
 
 
 @pytest.fixture(scope="module")
-def store(tmp_path_factory: pytest.TempPathFactory) -> Store:
+def store(tmp_path_factory: pytest.TempPathFactory, empty_store: Callable[[Path], str]) -> Store:
     folder = tmp_path_factory.mktemp("store")
-    return Store(f"sqlite:///{folder}/mlflow.db", "oar_lightning", str(folder / "artifacts"))
+    return Store(empty_store(folder), "oar_lightning", str(folder / "artifacts"))
 
 
 @pytest.fixture

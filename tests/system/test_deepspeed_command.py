@@ -117,8 +117,8 @@ def test_the_warm_start_on_two_processes(trainer: str, store: str, tmp_path: Pat
 
 PLACES = {
     "reward": reward("breaking"),
-    "scorer": f"{reward('varied')} scorer._target_=failing_rank.BreakingScorer",
-    "update": f"{reward('varied')} optimizer._target_=failing_rank.BreakingAdamW",
+    "scorer": f"{reward('varied')} scorer._target_=support.failing_rank.BreakingScorer",
+    "update": f"{reward('varied')} optimizer._target_=support.failing_rank.BreakingAdamW",
 }
 
 

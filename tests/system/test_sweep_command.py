@@ -6,7 +6,7 @@ import json
 import random
 import subprocess
 import time
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from pathlib import Path
 
 import optuna
@@ -55,9 +55,12 @@ def test_a_sweep_that_cannot_run_leaves_nothing_behind(tmp_path: Path) -> None:
 
 
 @pytest.fixture(scope="module")
-def two_trials(tmp_path_factory: pytest.TempPathFactory) -> tuple[Path, Sequence[str], Done]:
+def two_trials(
+    tmp_path_factory: pytest.TempPathFactory, empty_store: Callable[[Path], str]
+) -> tuple[Path, Sequence[str], Done]:
     """A grid of two: one trial that trains, and one whose steps are so large that its policy says nothing any more."""
     folder = tmp_path_factory.mktemp("two")
+    empty_store(folder)
     grid = ["hydra/sweeper/sampler=grid", "gate.tau=0.4", "gate.beta=2", "optimizer.lr=choice(3e-4,1e30)"]
     grid.append("divergence.collapse=0.1")
     arguments = ["-m", "+experiment=oar_g", "+sweeps=smoke", *grid, *TINY]

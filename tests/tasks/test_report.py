@@ -5,6 +5,7 @@ from __future__ import annotations
 import csv
 import itertools
 import re
+from collections.abc import Callable
 from pathlib import Path
 
 import pytest
@@ -21,9 +22,11 @@ OAR_G = {0: 0.70, 1: 0.68, 2: 0.75}
 
 
 @pytest.fixture(scope="module")
-def store(tmp_path_factory: pytest.TempPathFactory) -> Store:
+def store(tmp_path_factory: pytest.TempPathFactory, empty_store: Callable[[Path], str]) -> Store:
     """Three sweeps: `methods` with runs that do not count, `grid` over tau and beta, `stopped` without a finished run."""
-    made = Store(tmp_path_factory.mktemp("store"))
+    folder = tmp_path_factory.mktemp("store")
+    empty_store(folder)
+    made = Store(folder)
     methods = made.sweep("methods", "+sweeps=methods", **{"mlflow.note.content": "Does OAR-G beat GRPO?"})
     numbers = itertools.count()
     made.trial(methods, "methods", next(numbers), {"scorer": "oar_g", "seed": 1}, 0.1)  # run again below

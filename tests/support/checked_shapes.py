@@ -1,0 +1,13 @@
+"""Imports the modules whose signatures name shapes, such that the shapes of each call are checked; before any test does."""
+
+import support.typechecker  # noqa: F401  (the hook reads it as an attribute of its package)
+from jaxtyping import install_import_hook
+
+with install_import_hook("oar_lightning", "support.typechecker.typechecked"):
+    import oar_lightning.credit.gate
+    import oar_lightning.credit.scorers
+    import oar_lightning.objective.advantage
+    import oar_lightning.objective.diagnostics
+    import oar_lightning.objective.loss
+    import oar_lightning.policy.language_model
+    import oar_lightning.types  # noqa: F401

@@ -1,0 +1,31 @@
+"""The table of accuracies before and after training."""
+
+from __future__ import annotations
+
+import io
+
+from rich.console import Console
+
+from oar_lightning.evaluation.metrics import evaluation_metrics
+from oar_lightning.evaluation.result import ProblemResult
+from oar_lightning.training.callbacks.progress import accuracy_names, before_after_table
+
+
+def result(classes: list[int | None], greedy: int | None = None, level: str = "", truncated: int = 0) -> ProblemResult:
+    """A problem whose answers are in the given classes; class 0 is the correct one."""
+    n = len(classes)
+    answers = tuple(None if c is None else str(c) for c in classes)
+    correct = tuple(int(c == 0) for c in classes)
+    cut = tuple(i < truncated for i in range(n))
+    rewards = tuple(map(float, correct))
+    return ProblemResult("", "?", "0", level, "", ("",) * n, answers, correct, rewards, cut, tuple(classes), None, None, greedy)
+
+
+def test_the_table_shows_accuracies_only() -> None:
+    metrics = evaluation_metrics([result([0, 1], 1, "1"), result([0, 0], 1, "2")])
+    assert accuracy_names(metrics) == ["avg_at_2", "pass_at_2", "maj_at_2", "greedy"]
+    console = Console(width=120, file=io.StringIO(), record=True)
+    console.print(before_after_table({"x": (metrics, metrics)}))
+    text = console.export_text()
+    assert text.count("+0.0 points") == 4
+    assert "75.0 % [50.0, 100.0]" in text
