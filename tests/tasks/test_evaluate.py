@@ -142,6 +142,7 @@ def test_a_finished_evaluation_is_shown_again_but_not_another_one(
     ],
 )
 def test_what_cannot_be_evaluated_is_refused(prepared: Prepare, tmp_path: Path, overrides: list[str], message: str) -> None:
+    (tmp_path / "mlflow.db").unlink()  # the empty store that comes with `prepared`
     with pytest.raises(ConfigError, match=message):
         prepared(*SMALL, *overrides)
     assert not (tmp_path / "mlflow.db").exists()
