@@ -65,11 +65,15 @@ class Plan:
             raise ConfigError("hydra.sweeper.pruning.enabled=true needs a single objective: a median has one direction")
 
     def check_directions(self, storage: BaseStorage) -> None:
-        """Raise ConfigError where the study has other directions: Optuna would load it without a warning."""
+        """Raise ConfigError where the study has other directions: Optuna would load it without a warning.
+
+        Optuna creates a study first and then sets its directions. A kill in between leaves them unset; they are set when the
+        study is opened again.
+        """
         now = [o.direction for o in self.objectives]
         for summary in storage.get_all_study_summaries():
             before = [d.name.lower() for d in summary.directions]
-            if summary.study_name == self.name and before != now:
+            if summary.study_name == self.name and before not in (now, ["not_set"]):
                 raise ConfigError(
                     f"study {self.name} has the directions {before}, now {now} are asked for; begin another study with "
                     "hydra.sweeper.study_name=..."

@@ -69,7 +69,7 @@ def test_the_scorer_of_the_page_plugs_in(tmp_path: Path, monkeypatch: pytest.Mon
     (tmp_path / "my_conf" / "scorer").mkdir(parents=True)
     (tmp_path / "my_conf" / "scorer" / "digits.yaml").write_text(config)
     monkeypatch.syspath_prepend(str(tmp_path))
-    scorer = settings(*[argument.replace("$PWD", str(tmp_path)) for argument in arguments]).scorer
+    scorer = settings(*[argument.replace("$PWD", str(tmp_path)) for argument in arguments]).method.scorer
     assert type(scorer).__name__ == "DigitScorer"
     assert scorer.token_ids == [16, 17, 18]
 

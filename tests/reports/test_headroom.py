@@ -85,7 +85,7 @@ def test_a_methods_gradient_is_that_of_training(scorer: Any) -> None:
     assert expected.abs().sum() > 0
 
     method = module.method
-    settings = SimpleNamespace(sampling=method.sampling, advantage=method.advantage, loss=method.loss, update=update)
+    settings = SimpleNamespace(method=method)
     seeds = [derive_seed(0, "rollout", 0, i) for i in range(2)]
     rollouts = stage(policy.model, problems, 4, method.sampling, seeds, 0)
     assert torch.equal(rollouts.token_ids, module.experience.rollouts.token_ids)

@@ -17,6 +17,7 @@ from support.fake_sweep import STEPS, grid_plan, open_study, plan, sweep
 from oar_lightning.common.config_check import ConfigError
 from oar_lightning.sweep.loop import TooManyFailures
 from oar_lightning.sweep.plan import Objective
+from oar_lightning.sweep.storage import SweepStorage
 from oar_lightning.sweep.study import Claim, SweepStudy
 from oar_lightning.sweep.trial import Pruning, Result, write_result
 
@@ -201,6 +202,14 @@ def test_a_study_that_was_begun_differently_is_refused(
     with pytest.raises(ConfigError, match=message):
         open_study(tmp_path, plan(**changes))
     assert len(open_study(tmp_path, plan(30)).trials()) == 0, "more trials may be asked for"
+
+
+def test_a_study_whose_creation_was_killed_goes_on(tmp_path: Path) -> None:
+    """Optuna creates a study in one transaction and sets its directions in a second one."""
+    SweepStorage(tmp_path / "optuna.db").create_new_study(plan().name)
+    study = open_study(tmp_path)
+    assert [d.name for d in study.study.directions] == ["MAXIMIZE"]
+    assert study.claim() is not None
 
 
 def test_a_folder_of_another_study_is_refused(tmp_path: Path) -> None:
