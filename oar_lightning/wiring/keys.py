@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import functools
 from collections.abc import Iterable
 from pathlib import PurePosixPath
 
@@ -11,7 +12,7 @@ from oar_lightning.common.config_check import ConfigError, check_keys
 from oar_lightning.common.paths import conf_dir
 
 
-def top_level_keys(task: str) -> set[str]:
+def top_level_keys(task: str) -> frozenset[str]:
     """All keys of a config with this task."""
     return _keys_of("config") | _keys_of(f"task/{task}")
 
@@ -22,11 +23,11 @@ def check_top_level(present: Iterable[str], task: str) -> None:
     Raises:
         ConfigError: for a key of another task, an unknown one, or a block of this task that is missing.
     """
-    present = list(present)
+    present, known = list(present), top_level_keys(task)
     for key in present:
-        if key not in top_level_keys(task) and (remedy := remedy_for(key)):
+        if key not in known and (remedy := remedy_for(key)):
             raise ConfigError(f"{remedy} (task={task} now)")
-    check_keys(present, top_level_keys(task), "")
+    check_keys(present, known, "")
     if missing := sorted(_keys_of(f"task/{task}").difference(present)):
         raise ConfigError(
             f"task={task} reads {missing[0]}, which is missing; choose the task by task={task} on the command line, or by "
@@ -43,7 +44,8 @@ def remedy_for(key: str) -> str | None:
     return f"{key} is read by {' and '.join(tasks)} only; set the task, or leave {key} out" if tasks else None
 
 
-def _keys_of(file: str) -> set[str]:
+@functools.cache
+def _keys_of(file: str) -> frozenset[str]:
     """Keys of a file in conf/ (its name is without .yaml), of the groups in its defaults list, and of the files named there."""
     content = OmegaConf.to_container(OmegaConf.load(conf_dir() / f"{file}.yaml"))
     assert isinstance(content, dict)
@@ -53,4 +55,4 @@ def _keys_of(file: str) -> set[str]:
             keys |= {str(group).lstrip("/") for group in item}
         elif item != "_self_":
             keys |= _keys_of(str(PurePosixPath(file).with_name(item)))
-    return keys
+    return frozenset(keys)
