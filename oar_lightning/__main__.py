@@ -47,7 +47,10 @@ def main() -> None:
 
 
 def remedy_for_refused(error: BaseException | None) -> str | None:
-    """What to do where Hydra refuses a key or group that only some tasks have; None for any other error."""
+    """What to do where Hydra refuses a key or group that only some tasks have; None for any other error.
+
+    Hydra names a key in the error's cause, and a group between quotes in its message.
+    """
     if not isinstance(error, ConfigCompositionException):
         return None
     group = str(error).partition("'")[2].partition("'")[0]

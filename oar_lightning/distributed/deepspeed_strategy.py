@@ -80,12 +80,14 @@ class ZeroRedundancy(DeepSpeedStrategy):
         self._skips_step = skip
 
     def _withhold(self, withheld: list[tuple[Tensor, Tensor | None]], optimizer: torch.optim.Optimizer, *_: Any) -> None:
+        """Hide the gradients from torch's optimizer in a step that shall move nothing."""
         if self._skips_step:
             withheld += [(p, p.grad) for group in optimizer.param_groups for p in group["params"]]
             for parameter, _gradient in withheld:
                 parameter.grad = None
 
     def _give_back(self, withheld: list[tuple[Tensor, Tensor | None]], *_: Any) -> None:
+        """Undo `_withhold`: DeepSpeed goes on to use its gradient buffers."""
         for parameter, gradient in withheld:
             parameter.grad = gradient
         withheld.clear()

@@ -7,7 +7,7 @@ from typing import Any
 
 import lightning as L
 from lightning.pytorch.plugins.precision import MixedPrecision
-from lightning.pytorch.strategies import DDPStrategy, DeepSpeedStrategy, Strategy
+from lightning.pytorch.strategies import DDPStrategy, DeepSpeedStrategy, FSDPStrategy, ModelParallelStrategy, Strategy
 from torch import Tensor
 
 from oar_lightning.distributed.deepspeed_checkpoint import Layout
@@ -27,7 +27,7 @@ class DistributedDataParallel(DDPStrategy):
 class StrategyAdapter:
     """For strategies in which every process holds all weights and all gradients: one device, or DDP."""
 
-    ranks_pass_alone = True
+    ranks_may_differ_in_passes = True
     """Whether a rank may make more passes than another."""
 
     shards_weights = False
@@ -77,7 +77,7 @@ class StrategyAdapter:
 class ZeroAdapter(StrategyAdapter):
     """DeepSpeed's ZeRO: gradients, and in stage 3 weights, are divided among the ranks."""
 
-    ranks_pass_alone = False
+    ranks_may_differ_in_passes = False
 
     def __init__(self, strategy: ZeroRedundancy) -> None:
         super().__init__(strategy)
@@ -112,14 +112,14 @@ def adapt(trainer: L.Trainer) -> StrategyAdapter:
     """The adapter of a trainer's strategy.
 
     Raises:
-        ValueError: for Lightning's own DeepSpeed strategy, which counts and averages in ways that nobody would undo.
+        ValueError: for strategies of Lightning that divide the model among ranks.
     """
     strategy = trainer.strategy
     if isinstance(strategy, ZeroRedundancy):
         return ZeroAdapter(strategy)
-    if isinstance(strategy, DeepSpeedStrategy):
+    if isinstance(strategy, DeepSpeedStrategy | FSDPStrategy | ModelParallelStrategy):
         raise ValueError(
-            "trainer.strategy is Lightning's own DeepSpeedStrategy; choose trainer=deepspeed_zero1, deepspeed_zero2 or "
-            "deepspeed_zero3, whose losses, checkpoints and ends of ranks are adapted to training here"
+            f"trainer.strategy={type(strategy).__name__} divides the model among ranks in a way that sampling, skipped steps "
+            "and checkpoints here do not know; choose trainer=deepspeed_zero1, deepspeed_zero2, deepspeed_zero3 or ddp"
         )
     return StrategyAdapter(strategy)

@@ -30,7 +30,8 @@ from oar_lightning.types import Credit, MathProblem, Rollouts
 class Collected(NamedTuple):
     """A batch of rollouts with its credit, and what was measured meanwhile.
 
-    `metrics` are means and totals; `seconds` is the duration of each phase; of `largest`, the maximum over ranks is logged.
+    `metrics` are means and totals. `seconds` are the durations of the phases. Of `seconds` and `largest` the maximum over
+    ranks is logged.
     """
 
     experience: Experience
@@ -115,7 +116,7 @@ class ExperienceCollector:
 
     @torch.no_grad()
     def _with_states(self, rollouts: Rollouts) -> Rollouts:
-        """Add prediction states where several steps per batch need old log-probabilities and the engine left none.
+        """Add prediction states where several steps per batch need old log-probabilities and the engine kept no states.
 
         One pass then serves both these and the scorer.
         """

@@ -40,7 +40,7 @@ class MathDataModule(L.LightningDataModule):
         self.stream: ProblemStream | None = None
 
     def setup(self, stage: str) -> None:
-        # half precision would convert the tensors of a batch: here are none, and Lightning refuses frozen dataclasses
+        # with half precision Lightning would walk through a batch to convert its tensors; slots have none and cannot be changed
         self.trainer.precision_plugin.convert_input = lambda batch: batch
 
     def train_dataloader(self) -> Any:

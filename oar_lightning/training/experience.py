@@ -33,9 +33,9 @@ class Experience:
         if update.minibatches > 1:
             rows = torch.randperm(len(rows), generator=generator(seed, "minibatch", slot.rollout, slot.inner_epoch))
         rows = split_rows(rows, update.minibatches)[slot.minibatch]
-        place = rows // size
-        own = place % ranks == rank
-        return (place[own] // ranks * size + rows[own] % size).to(self.rollouts.token_ids.device)
+        group = rows // size  # groups are dealt to ranks in turn: group g is on rank g % ranks
+        own = group % ranks == rank
+        return (group[own] // ranks * size + rows[own] % size).to(self.rollouts.token_ids.device)
 
     def select(self, rows: Int[Tensor, " n"]) -> Experience:
         """The given rows, cut to the columns they use."""
@@ -44,10 +44,14 @@ class Experience:
         return Experience(self.rollouts.select(rows), credit)
 
     def state_dict(self) -> dict[str, Any]:
-        """Plain containers and tensors only, so that checkpoints load with `weights_only`."""
-        rollouts = {f.name: getattr(self.rollouts, f.name) for f in dataclasses.fields(Rollouts)}
+        """Plain containers and tensors on the CPU only: checkpoints load with `weights_only`, and ranks exchange them."""
+
+        def on_cpu(value: Any) -> Any:
+            return value.cpu() if isinstance(value, Tensor) else value
+
+        rollouts = {f.name: on_cpu(getattr(self.rollouts, f.name)) for f in dataclasses.fields(Rollouts)}
         rollouts["problems"] = [dataclasses.asdict(p) for p in self.rollouts.problems]
-        credit = {f.name: getattr(self.credit, f.name) for f in dataclasses.fields(Credit)}
+        credit = {f.name: on_cpu(getattr(self.credit, f.name)) for f in dataclasses.fields(Credit)}
         return {"rollouts": rollouts, "credit": credit}
 
     @classmethod

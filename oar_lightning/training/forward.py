@@ -35,13 +35,12 @@ def completion_logprobs(
 class UpdateForward:
     """The update's forward pass, whose decoder is compiled at its first call where `update.compile` asks for it."""
 
-    def __init__(self, model: Any, method: Method) -> None:
+    def __init__(self, model: Any) -> None:
         self.model = model
-        self.method = method
         self._decoder: Any = None
 
-    def __call__(self, rollouts: Rollouts) -> tuple[Float[Tensor, "B S"], Float[Tensor, "B S"]]:
-        if self.method.update.compile and self._decoder is None:
+    def __call__(self, rollouts: Rollouts, method: Method) -> tuple[Float[Tensor, "B S"], Float[Tensor, "B S"]]:
+        if method.update.compile and self._decoder is None:
             # dynamic: lengths differ from pass to pass
             self._decoder = torch.compile(base_model(self.model).get_decoder(), dynamic=True)
-        return completion_logprobs(self.model, rollouts, self.method, decoder=self._decoder)
+        return completion_logprobs(self.model, rollouts, method, decoder=self._decoder)

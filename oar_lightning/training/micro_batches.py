@@ -89,9 +89,10 @@ class MicroBatches:
     def _empty(self) -> Tensor | None:
         """The loss of a slot without rows.
 
-        With several ranks it is 0, from a true pass, since all ranks have to take part in each backward pass. With a loss
-        scaler it is a constant 0, since Lightning skips the scaler's step where the last slot has no loss; but None where the
-        whole step has no rows. Otherwise None.
+        - Several ranks: `zero_loss`, since all ranks have to take part in each backward pass.
+        - A loss scaler, and other slots of the step have rows: a constant 0, since Lightning skips the scaler's step where
+          the last slot has no loss.
+        - Otherwise None: nothing to differentiate.
         """
         if world_size() > 1:
             return zero_loss(self.model)
@@ -114,7 +115,7 @@ class RepeatedMicroBatches(MicroBatches):
         self.model.zero_grad()
 
     def zero_grad(self, optimizer: torch.optim.Optimizer) -> None:
-        """Does nothing: Lightning calls it after the first pass has made gradients. `begin` has done it before."""
+        """Do nothing. Lightning calls this after the first pass has made gradients; `begin` has dropped the old ones."""
 
     def run(self, micro_batch: MicroBatch, share_of_loss: ShareOfLoss) -> Tensor | None:
         if not len(micro_batch):
@@ -140,13 +141,17 @@ class RepeatedMicroBatches(MicroBatches):
 
 def choose_micro_batches(model: Any, update: UpdatePlan, strategy: StrategyAdapter, log: StepLog) -> MicroBatches:
     """`RepeatedMicroBatches` for `update.token_budget=auto`, but not with DeepSpeed, whose ranks make each pass together."""
-    repeats = update.budget.auto and strategy.ranks_pass_alone
+    repeats = update.budget.auto and strategy.ranks_may_differ_in_passes
     return (RepeatedMicroBatches if repeats else MicroBatches)(model, update, strategy, log)
 
 
 def zero_loss(model: Any) -> Tensor:
-    """A loss of 0 from a pass over two tokens. It goes through the same parameters as every other pass."""
+    """A loss of 0 from a pass over two tokens, the shortest text with a prediction.
+
+    It goes through the same parameters as every other pass, for which DDP and ZeRO wait.
+    """
     ids = torch.zeros(1, 2, dtype=torch.long, device=model.device)
-    there = torch.ones_like(ids, dtype=torch.bool)
-    logprobs, _ = token_logprobs(model, ids, there, there & torch.tensor([False, True], device=model.device))
+    attention_mask = torch.ones_like(ids, dtype=torch.bool)
+    predicted = torch.tensor([[False, True]], device=model.device)
+    logprobs, _ = token_logprobs(model, ids, attention_mask, predicted)
     return 0.0 * logprobs.sum()

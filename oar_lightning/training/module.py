@@ -59,7 +59,7 @@ class PolicyOptimization(PolicyModule):
     ) -> None:
         super().__init__(policy, optimizer, schedule)
         self.collector = ExperienceCollector(policy.model, stage, method, seed, reference)
-        self.forward_pass = UpdateForward(policy.model, method)
+        self.forward_pass = UpdateForward(policy.model)
         self.step_log = StepLog()
         self.micro_batches = MicroBatches(policy.model, method.update, None, self.step_log)
         self.seed = seed
@@ -79,7 +79,7 @@ class PolicyOptimization(PolicyModule):
     def training_step(self, slot: Slot, batch_idx: int) -> Tensor | None:
         """This slot's share of the optimizer step's loss; None where no completion has anything to teach."""
         assert self.experience is not None, "the first slot of a batch of rollouts, or the checkpoint, brings experience"
-        if slot.microbatch == 0 or self.passes is None:  # None: resumed
+        if slot.microbatch == 0 or self.passes is None:
             self.passes = plan_passes(self.experience, slot, self.method, self.seed)
             self.micro_batches.begin(self.passes)
         return self.micro_batches.run(self.passes.micro_batch(slot.microbatch), self.share_of_loss)
@@ -90,7 +90,7 @@ class PolicyOptimization(PolicyModule):
         assert self.passes is not None
         part = self.experience.select(rows)
         rollouts, credit = part.rollouts, part.credit
-        logprobs, entropy = self.forward_pass(rollouts)
+        logprobs, entropy = self.forward_pass(rollouts, self.method)
         inputs = LossInputs(
             logprobs,
             logprobs.detach() if rollouts.old_logprobs is None else rollouts.old_logprobs,

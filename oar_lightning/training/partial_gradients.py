@@ -20,7 +20,7 @@ class PartialGradients:
 
     @contextlib.contextmanager
     def of(self, rows: Sequence[int]) -> Iterator[dict[str, tuple[Parameter, ...]]]:
-        """A block for one backward pass over rows that were in the same passes before.
+        """A block for one backward pass over `rows`, which lack the gradients of the same parameters.
 
         Yields the arguments of `Tensor.backward` by which it leaves out the parameters that an earlier pass has reached.
         """

@@ -31,12 +31,12 @@ class MicroBatch:
 
 @dataclass(frozen=True)
 class Passes:
-    """One optimizer step on this rank.
+    """The passes of one optimizer step on this rank: one for each micro-batch (more where memory runs out).
 
     Args:
-        micro_batches: those of this rank, each to be made in one pass.
+        micro_batches: the rows of each pass.
         denominators: what all ranks' losses of this step are averaged over.
-        of_all_ranks: the number of passes on all ranks; 0 where no completion has anything to teach.
+        of_all_ranks: the number of passes on all ranks; 0 where no completion has a signal.
     """
 
     micro_batches: Sequence[MicroBatch]

@@ -16,9 +16,10 @@ from oar_lightning.policy.token_budget import sync_min
 from oar_lightning.training.collector import Collected
 from oar_lightning.training.datamodule import dropped_metrics
 from oar_lightning.training.passes import padding_metrics
+from oar_lightning.training.slots import Slot
 
 STEP_PHASES = {"generate": "rollout", "reward": "reward", "score": "score", "update": "update"}
-"""Phase of a step as ``time/<phase>_s`` names it -> as the totals ``seconds/<phase>`` do."""
+"""The phase's name in ``time/<phase>_s`` (of a step) -> in ``seconds/<phase>`` (of the run)."""
 
 SHOWN = {"reward": "reward", "accuracy": "rewards/accuracy", "entropy": "entropy"}
 """Name on the progress bar -> metric."""
@@ -53,16 +54,19 @@ class PhaseClock:
 class StepLog(L.Callback):
     """Collects the metrics of one optimizer step and logs them at its end, exact for any number of micro-batches and ranks.
 
+    It logs before the step's checkpoint is written, so that a kill in between loses no metric.
+
     At each step's end all ranks take the smallest value of each token budget that is `auto`, and log it.
     """
 
     def __init__(self) -> None:
         self.clock = PhaseClock()
+        self._write_error: OSError | None = None
         self._clear()
 
     def _clear(self) -> None:
         self._sums = MetricSums()
-        self._largest: dict[str, float] = {}
+        self._largest: dict[str, float] = {}  # times, norm, learning rate, budgets: the maximum over ranks is logged
         self._has_loss = False
         self._loss = 0.0
         self._passes: list[Sequence[int]] = []
@@ -91,6 +95,17 @@ class StepLog(L.Callback):
     def on_train_start(self, trainer: L.Trainer, module: L.LightningModule) -> None:
         sync_min(module.budgets)
 
+    def on_train_batch_start(self, trainer: L.Trainer, module: L.LightningModule, batch: Slot, batch_idx: int) -> None:
+        self._raise_write_error()
+
+    def on_train_end(self, trainer: L.Trainer, module: L.LightningModule) -> None:
+        self._raise_write_error()
+
+    def _raise_write_error(self) -> None:
+        error, self._write_error = self._write_error, None
+        if error is not None:
+            raise error
+
     def on_after_backward(self, trainer: L.Trainer, module: L.LightningModule) -> None:
         self.clock.lap()
 
@@ -101,7 +116,7 @@ class StepLog(L.Callback):
         self._largest["learning_rate"] = optimizer.param_groups[0]["lr"]
 
     def on_train_batch_end(
-        self, trainer: L.Trainer, module: L.LightningModule, outputs: Any, batch: Any, batch_idx: int
+        self, trainer: L.Trainer, module: L.LightningModule, outputs: Any, batch: Slot, batch_idx: int
     ) -> None:
         if batch.microbatch == module.method.update.microbatches - 1:
             self.flush(trainer, module)
@@ -123,8 +138,11 @@ class StepLog(L.Callback):
         metrics["step_time"] = sum(metrics.get(f"time/{phase}_s", 0.0) for phase in STEP_PHASES)
         self.clock.next_step()
         self._clear()
-        for logger in trainer.loggers:
-            logger.log_metrics(metrics, step=trainer.global_step)
+        try:
+            for logger in trainer.loggers:
+                logger.log_metrics(metrics, step=trainer.global_step)
+        except OSError as error:  # a full disk; raised below, once this step's checkpoint has had its chance
+            self._write_error = error
         for name, key in SHOWN.items():
             if key in metrics:
                 module.log(name, metrics[key], prog_bar=True, logger=False, batch_size=1)

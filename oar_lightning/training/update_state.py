@@ -5,7 +5,6 @@ from __future__ import annotations
 from typing import Any, Protocol
 
 import lightning as L
-import torch
 
 from oar_lightning.distributed.ranks import all_gather, rank, world_size
 from oar_lightning.policy.token_budget import TokenBudget, budgets_state, load_budgets
@@ -23,9 +22,6 @@ class Learner(Protocol):
 
     @property
     def budgets(self) -> tuple[TokenBudget, ...]: ...
-
-    @property
-    def device(self) -> torch.device: ...
 
 
 class UpdateState(L.Callback):
@@ -47,7 +43,7 @@ class UpdateState(L.Callback):
             return
         step, steps_per_rollout = int(checkpoint["global_step"]), self.module.method.update.steps_per_rollout
         if len(states) == world_size():
-            self.module.experience = Experience.from_state_dict(states[rank()], self.module.device)
+            self.module.experience = Experience.from_state_dict(states[rank()], trainer.strategy.root_device)
         elif step % steps_per_rollout:
             raise ValueError(
                 f"the checkpoint at step {step} is in the middle of a batch of rollouts of {len(states)} "

@@ -12,6 +12,7 @@ from lightning.pytorch.plugins.environments import SLURMEnvironment, TorchElasti
 from omegaconf import DictConfig
 
 from oar_lightning.data.stream import eval_set_problems
+from oar_lightning.distributed.strategies import adapt
 from oar_lightning.policy.language_model import check_head
 from oar_lightning.policy.pretrained import Policy
 from oar_lightning.sweep.trial import current_ticket
@@ -73,7 +74,7 @@ def build_logger(cfg: DictConfig, run_dir: Path, run_id: str | None = None, resu
 
 def build_run(cfg: DictConfig, settings: Settings, run_dir: Path, run_id: str | None, resume: bool) -> Run:
     """Load the policy and put the run together. Its MLflow run is created later, by `tracker.start`."""
-    assert settings.train is not None, "refused before"
+    assert settings.train is not None, "build_settings reads the training data for these tasks"
     steps = int(cfg.trainer.max_steps)
     logger = build_logger(cfg, run_dir, run_id, resume)
     policy = bare_policy(cfg, settings.train)
@@ -102,7 +103,7 @@ def build_run(cfg: DictConfig, settings: Settings, run_dir: Path, run_id: str | 
         assert settings.supervised is not None, "task=warm_start has it"
         module = SupervisedWarmStart(policy, prompt, settings.supervised, optimizer, settings.schedule)
         plan = settings.supervised
-    module.train()  # Lightning keeps the mode it is given
+    module.train()  # policies are loaded in eval mode, and Lightning does not change it
     tracker = Tracker(run_dir, logger)
     evaluation = EvaluationCallback(eval_sets, stage, settings.method.sampling, settings.evaluation, tracker)
     seconds, stop, weights = RunSeconds(), GracefulStop(), FinalWeights()
@@ -129,6 +130,7 @@ def build_run(cfg: DictConfig, settings: Settings, run_dir: Path, run_id: str | 
         default_root_dir=str(run_dir),
         plugins=_cluster(),
     )
+    adapt(trainer)  # a strategy that training cannot use fails here, before long work
     plan.check(trainer.world_size)
     keep = build_keep(cfg, settings.eval_sets, settings.evaluation.problems, prompt, policy.tokenizer)
     datamodule = MathDataModule(settings.train, int(cfg.seed), steps, plan, keep)

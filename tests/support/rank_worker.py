@@ -135,7 +135,7 @@ class FullDisk(L.Callback):
         else:
             step = torch.load(last, weights_only=True)["global_step"] if last.exists() else 0
         self.seen.append((names, step))
-        writer = trainer.world_size - 1 if hasattr(trainer.strategy, "checkpoint_writer") else 0
+        writer = trainer.world_size - 1 if adapt(trainer).layout is not None else 0
         full = trainer.global_step + 1 == self.step and trainer.global_rank == writer
         resource.setrlimit(resource.RLIMIT_FSIZE, (2**16 if full else self.former[0], self.former[1]))
 

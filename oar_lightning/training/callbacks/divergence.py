@@ -90,7 +90,7 @@ class Divergence(L.Callback):
         # where a strategy hides the gradients, only the loss can be checked
         if left_out is None and outputs and not self._sees_gradients and not math.isfinite(loss := float(outputs["loss"])):
             raise Diverged(f"the loss is {loss} at step {trainer.global_step}; lower optimizer.lr")
-        # a broken policy may say the same in all samples: no signal, no loss
+        # without a loss (no signal): a broken policy may say the same in all samples, so look at the weights
         if not outputs and not all(bool(p.isfinite().all()) for p in module.parameters()):
             raise Diverged(f"weights are not finite at step {trainer.global_step}; lower optimizer.lr")
         if self.config.collapse is None or self.evaluation.history[-1]["step"] != trainer.global_step:
