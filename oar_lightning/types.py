@@ -18,8 +18,9 @@ Words for the parts of an optimizer step
 ----------------------------------------
 slot         one item of the training loader, hence one call of ``training_step``
 micro-batch  the rows of one slot; its share is its part of the optimizer step's loss
-pass         one forward (and backward) of the model over at most ``token_budget`` padded tokens
-chunk        the rows of one pass that `TokenBudget.run_in_chunks` runs at once
+pass         one forward (in the update also backward) of the model; a token budget bounds its padded tokens. A micro-batch
+             is one pass; with ``update.token_budget=auto`` it may take several
+chunk        the rows that `TokenBudget.run_in_chunks` gives to one pass
 """
 
 from __future__ import annotations

@@ -106,7 +106,7 @@ def _keys(keys: list[Key], prefix: str) -> str:
 
 
 def walk(text: str) -> list[Key]:
-    """All keys of a YAML file in order, but `defaults` and Hydra's own."""
+    """All keys of a YAML file in order, but `defaults` and those with underscores around (`_target_`)."""
     root = yaml.compose(text)
     return list(_walk(root, text, "", top=True)) if root is not None else []
 

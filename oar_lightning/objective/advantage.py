@@ -54,7 +54,7 @@ def group_advantages(
         ValueError: where the number of rows is not a multiple of the group size.
     """
     if len(rewards) % group_size:
-        raise ValueError(f"{len(rewards)} completions are not whole groups of rollout.group_size={group_size}")
+        raise ValueError(f"{len(rewards)} completions are not whole groups of update.group_size={group_size}")
     if config.aggregation == "normalize_then_sum":
         columns = rewards.T.reshape(-1, group_size)
         standard = (columns - _mean(columns)) / (_std(columns) + EPS)

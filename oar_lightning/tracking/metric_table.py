@@ -68,7 +68,11 @@ METRICS: tuple[Metric, ...] = (
         "Rewards of the sampled completions",
         ("reward", "reward", "mean of the weighted sums of all reward terms"),
         ("reward_std", "reward", "standard deviation within a group, mean over groups"),
-        ("frac_reward_zero_std", SHARE, "groups in which all rewards are equal: no signal, hence no scoring and no update"),
+        (
+            "frac_reward_zero_std",
+            SHARE,
+            "groups in which all rewards are equal: no scoring and, without a KL or entropy term, no update",
+        ),
         ("rewards/<term>", "reward", "mean of one reward term, unweighted, over the completions that it applies to"),
         ("verdict/correct", SHARE, "answers judged equal to the gold answer", "reward term `accuracy`"),
         ("verdict/incorrect", SHARE, "answers judged different from it", "reward term `accuracy`"),

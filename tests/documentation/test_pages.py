@@ -34,9 +34,16 @@ def test_every_page_is_in_the_contents() -> None:
     assert {path.stem for path in (ROOT / "docs").glob("*.md")} - {"index"} <= listed
 
 
+@pytest.mark.parametrize(("page", "folder"), [("experiments.md", "conf/experiment"), ("sweeps.md", "sweeps")])
+def test_a_page_lists_all_files(page: str, folder: str) -> None:
+    (listed,) = re.findall(rf"^The files of `{folder}/?` .*?: (.*?)\.$", read(ROOT / "docs" / page), re.MULTILINE | re.DOTALL)
+    assert re.findall(r"`(\w+)`", listed) == sorted(path.stem for path in (ROOT / folder).glob("*.yaml"))
+
+
 @pytest.mark.parametrize("path", TEXTS, ids=name_of)
 def test_links_to_files_lead_somewhere(path: Path) -> None:
-    targets = [target.split("#")[0] for target in re.findall(r"\]\(([^)\s]+)\)", read(path))]
+    found = re.findall(r"\]\(([^)\s]+)\)|^\[\w+\]: (\S+)$", read(path), re.MULTILINE)
+    targets = [(inline or defined).split("#")[0] for inline, defined in found]
     files = [target for target in targets if target and not re.match(r"\w+:", target)]
     assert [target for target in files if not (path.parent / target).exists()] == []
 

@@ -84,5 +84,5 @@ def test_zero_std_groups():
 
 
 def test_partial_group_is_an_error():
-    with pytest.raises(ValueError, match=r"7 completions are not whole groups of rollout\.group_size=4"):
+    with pytest.raises(ValueError, match=r"7 completions are not whole groups of update\.group_size=4"):
         group_advantages(torch.zeros(7, 1), torch.ones(1), 4)

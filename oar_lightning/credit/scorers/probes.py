@@ -163,8 +163,8 @@ class ProbeSchedule:
 
     Args:
         name: the probe after the warm-up.
-        warmup: the probe of the first `warmup_steps` rollouts.
-        warmup_steps: length of the warm-up in rollouts; 0 for none.
+        warmup: the probe of the first `warmup_steps` batches of rollouts.
+        warmup_steps: length of the warm-up in batches of rollouts; 0 for none.
     """
 
     name: str = "answer_mean"
@@ -176,7 +176,7 @@ class ProbeSchedule:
             if getattr(self, key) not in PROBES:
                 raise ValueError(f"scorer.probe.{key} must be one of {', '.join(PROBES)}, got {getattr(self, key)}")
         if self.warmup_steps < 0:
-            raise ValueError(f"scorer.probe.warmup_steps counts rollouts and must be >= 0, got {self.warmup_steps}")
+            raise ValueError(f"scorer.probe.warmup_steps counts batches of rollouts and must be >= 0, got {self.warmup_steps}")
 
     def at(self, step: int) -> Probe:
         """The probe at a `Rollouts.step`."""
