@@ -32,7 +32,7 @@ def prepare(cfg: DictConfig) -> Callable[[], float | None]:
         )
     sources = build_eval_sets(cfg)
     if not sources:
-        raise ConfigError("data.evaluation names no benchmark to compare with; e.g. data/evaluation=[math500,aime24]")
+        raise ConfigError("data.evaluation names no evaluation set to compare with; e.g. data/evaluation=[math500,aime24]")
     eval_sets = whole_eval_sets(sources, cfg.evaluation.problems)
     output = output_path(cfg.decontaminate.output, "decontaminate.output")
     if output is not None and output.is_dir():
@@ -58,7 +58,7 @@ def compare(train: ProblemSource, eval_sets: dict[str, list[MathProblem]], outpu
 
 def table(found: ContaminationReport) -> Table:
     rows = Table(title="training problems that are in an evaluation set")
-    rows.add_column("benchmark")
+    rows.add_column("evaluation set")
     for heading in ("its problems", f"same text ({EXACT})", f"share a {OVERLAP}"):
         rows.add_column(heading, justify="right")
     for name, size in found.eval_sets.items():
@@ -67,7 +67,7 @@ def table(found: ContaminationReport) -> Table:
 
 
 def as_json(found: ContaminationReport) -> dict[str, object]:
-    """Counts per benchmark, and each (training problem, benchmark, its problem, kind)."""
+    """Counts per evaluation set, and each (training problem, set, its problem, kind); the JSON calls a set "benchmark"."""
     return {
         "train_problems": found.train_problems,
         "contaminated": found.contaminated,

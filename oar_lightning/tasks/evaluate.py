@@ -61,7 +61,9 @@ def prepare(cfg: DictConfig) -> Callable[[], float | None]:
             "(task=export makes one of a checkpoint); an evaluation that was interrupted goes on with resume=true"
         )
     if not cfg.data.get("evaluation"):
-        raise ConfigError(f"data.evaluation of data={cfg.data.name} names no benchmark; name one, e.g. data.evaluation.test")
+        raise ConfigError(
+            f"data.evaluation of data={cfg.data.name} names no evaluation set; add one, e.g. data.evaluation.test"
+        )
     spec, rewards, answer = (
         instantiate(cfg.policy),
         instantiate(cfg.reward, _convert_="all"),
@@ -105,7 +107,7 @@ def run(cfg: DictConfig, job: Job) -> float:
     tracker = job.tracker
     if cfg.resume:
         log.info("continuing %s", job.folder.path)
-        tracker.reopen(step=-1)  # every benchmark's metrics are logged anew
+        tracker.reopen(step=-1)  # the metrics of every set are logged anew
     note_run(tracker)
     tracker.describe(run_parameters(cfg), run_tags(cfg))
     tracker.write_text("config.yaml", OmegaConf.to_yaml(cfg, resolve=True))
@@ -114,12 +116,12 @@ def run(cfg: DictConfig, job: Job) -> float:
     metrics: dict[str, dict[str, float]] = {}
     try:
         for name in job.eval_sets:
-            results = evaluate_benchmark(job, name)
+            results = evaluate_set(job, name)
             metrics[name] = evaluation_metrics(results)
-            log_benchmark(tracker, name, results, metrics[name])
+            log_set(tracker, name, results, metrics[name])
     except KeyboardInterrupt:
         tracker.close("KILLED")
-        log.warning("stopped in benchmark %s; to go on, repeat the command with resume=true", name)
+        log.warning("stopped in evaluation set %s; to go on, repeat the command with resume=true", name)
         sys.exit(130)
     except BaseException:
         tracker.close("FAILED")
@@ -129,24 +131,24 @@ def run(cfg: DictConfig, job: Job) -> float:
     return metrics[next(iter(metrics))][f"avg_at_{job.config.samples}"]
 
 
-def kept_results(folder: EvaluationFolder, benchmark: str, problems: Sequence[MathProblem]) -> list[ProblemResult]:
+def kept_results(folder: EvaluationFolder, eval_set: str, problems: Sequence[MathProblem]) -> list[ProblemResult]:
     """The results of the first problems that an interrupted evaluation has written.
 
     Raises:
         ConfigError: where they belong to other problems.
     """
-    file = folder.results(benchmark)
+    file = folder.results(eval_set)
     results = file.read()
     if len(results) > len(problems) or not all(r.is_about(p) for r, p in zip(results, problems, strict=False)):
         raise ConfigError(
-            f"resume=true: {file.path} holds results of other problems than data.evaluation.{benchmark} has now; "
+            f"resume=true: {file.path} holds results of other problems than data.evaluation.{eval_set} has now; "
             "start without resume"
         )
     return results
 
 
-def evaluate_benchmark(job: Job, name: str) -> list[ProblemResult]:
-    """Results of all problems of a benchmark: those of an earlier run, and the rest, written out as they come."""
+def evaluate_set(job: Job, name: str) -> list[ProblemResult]:
+    """Results of all problems of an evaluation set: those of an earlier run, and the rest, written out as they come."""
     problems, results, file = job.eval_sets[name], list(job.kept[name]), job.folder.results(name)
     if results:
         log.info("%s: %d of %d problems were evaluated before", name, len(results), len(problems))
@@ -161,7 +163,7 @@ def evaluate_benchmark(job: Job, name: str) -> list[ProblemResult]:
     return results
 
 
-def log_benchmark(tracker: Tracker, name: str, results: list[ProblemResult], metrics: dict[str, float]) -> None:
+def log_set(tracker: Tracker, name: str, results: list[ProblemResult], metrics: dict[str, float]) -> None:
     """Metrics at step 0, and two tables: every completion, and every metric with its interval."""
     tracker.write_metrics({f"eval/{name}/{key}": value for key, value in metrics.items()}, 0)
     tracker.write_table(f"completions/{name}.json", completions_table(results))
@@ -184,7 +186,7 @@ def report(cfg: DictConfig, job: Job, metrics: Mapping[str, dict[str, float]]) -
 def accuracy_table(metrics: Mapping[str, Mapping[str, float]], problems: Mapping[str, int]) -> Table:
     """Accuracies in percent with their 95 % intervals; then how many samples had an answer and how many were cut off."""
     table = Table(title="Accuracy [95 % interval over problems]")
-    for column in ("benchmark", "problems", "metric", "value"):
+    for column in ("eval set", "problems", "metric", "value"):
         table.add_column(column, justify="right" if column in ("problems", "value") else "left")
     for name, row in metrics.items():
         for metric in (*accuracy_names(row), "answered", "truncated"):
@@ -195,7 +197,7 @@ def accuracy_table(metrics: Mapping[str, Mapping[str, float]], problems: Mapping
 def level_table(metrics: Mapping[str, Mapping[str, float]]) -> Table:
     """Sampled accuracy by difficulty; without rows where no problem has one."""
     table = Table(title="Sampled accuracy by level")
-    for column in ("benchmark", "level", "problems", "accuracy"):
+    for column in ("eval set", "level", "problems", "accuracy"):
         table.add_column(column, justify="right" if column in ("problems", "accuracy") else "left")
     for name, row in metrics.items():
         for key in (k for k in row if k.startswith("level_") and k.endswith("/problems")):

@@ -68,7 +68,7 @@ def claim(run_dir: Path) -> None:
 
 
 def fit(cfg: DictConfig, job: Run, run_dir: Path, saved: Saved | None) -> float | None:
-    """Train, continuing a checkpoint where given; returns the first benchmark's sampled accuracy."""
+    """Train, continuing a checkpoint where given; returns the sampled accuracy on the first evaluation set."""
     try:
         if saved is not None:
             log.info("continuing %s", saved.checkpoint)
@@ -139,7 +139,7 @@ def finish(cfg: DictConfig, job: Run, run_dir: Path) -> float | None:
 
 
 def final_metrics(job: Run) -> dict[str, float]:
-    """What runs are compared by: the first benchmark's sampled accuracy with its interval, and the seconds it took."""
+    """What runs are compared by: the sampled accuracy on the first evaluation set with its interval, and seconds."""
     evaluation = job.evaluation
     last = evaluation.first_and_last(next(iter(evaluation.eval_sets)))[1]
     name = evaluation.accuracy

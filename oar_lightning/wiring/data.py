@@ -75,7 +75,7 @@ def build_keep(
 
 
 def whole_eval_sets(eval_sets: Mapping[str, ProblemSource], problems: int | None) -> dict[str, list[MathProblem]]:
-    """All problems of each benchmark; of an endless one the first `problems`, as many as are evaluated."""
+    """All problems of each evaluation set; of an endless one the first `problems`, as many as are evaluated."""
     return {
         name: eval_set_problems(source, problems if is_endless(source) else None, name) for name, source in eval_sets.items()
     }

@@ -105,7 +105,7 @@ def _check_combinations(settings: Settings, cfg: DictConfig) -> None:
     if "accumulate_grad_batches" in cfg.trainer:
         raise ConfigError("trainer.accumulate_grad_batches is set by the update plan; use update.microbatches instead")
     if settings.evaluation.problems is not None and not settings.eval_sets:
-        raise ConfigError("data.evaluation names no benchmark; name at least one source, e.g. data.evaluation.test")
+        raise ConfigError("data.evaluation names no evaluation set; name at least one source, e.g. data.evaluation.test")
     check_accuracy(settings.rewards)
 
 

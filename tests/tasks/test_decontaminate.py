@@ -68,7 +68,7 @@ def test_generated_problems_can_be_held_out_but_not_compared(tmp_path: Path, fil
 
 
 def test_what_cannot_be_done_is_told_before_the_work(tmp_path: Path, files: list[str], prepared: Prepare) -> None:
-    with pytest.raises(ConfigError, match=r"data\.evaluation names no benchmark to compare with"):
+    with pytest.raises(ConfigError, match=r"data\.evaluation names no evaluation set to compare with"):
         prepared(*files, "~data.evaluation.test")
     with pytest.raises(ConfigError, match=r"decontaminate\.output=.* is a folder; give a file"):
         prepared(*files, f"decontaminate.output={tmp_path}")

@@ -135,7 +135,7 @@ def test_a_finished_evaluation_is_shown_again_but_not_another_one(
 @pytest.mark.parametrize(
     ("overrides", "message"),
     [
-        (["data.evaluation=null"], "names no benchmark"),
+        (["data.evaluation=null"], "names no evaluation set"),
         (["ckpt_path=outputs"], "task=evaluate takes a policy"),
         (["policy=fresh"], "policy=fresh is a random policy"),
         (["resume=true"], "no evaluation under"),
@@ -152,7 +152,7 @@ def test_what_cannot_be_evaluated_is_refused(prepared: Prepare, tmp_path: Path, 
 def test_a_failure_closes_the_run(prepared: Prepare, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     closed: list[str] = []
     monkeypatch.setattr(task.Tracker, "close", lambda self, status: closed.append(status))
-    monkeypatch.setattr(task, "log_benchmark", lambda *_: 1 / 0)
+    monkeypatch.setattr(task, "log_set", lambda *_: 1 / 0)
     with pytest.raises(ZeroDivisionError):
         prepared(*QUIET, "evaluation.problems=1")()
     assert closed == ["FAILED"]

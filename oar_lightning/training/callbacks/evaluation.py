@@ -27,7 +27,7 @@ class EvaluationCallback(L.Callback):
     """Runs `evaluate` on each evaluation set at step 0, every n steps and at the end.
 
     Each of n ranks evaluates every n-th problem; all ranks get all results.
-    `history` holds (step, benchmark, metrics) in order, also across a resume.
+    `history` holds (step, evaluation set, metrics) in order, also across a resume; checkpoints call the set "benchmark".
     """
 
     def __init__(
@@ -62,12 +62,12 @@ class EvaluationCallback(L.Callback):
     def load_state_dict(self, state: dict[str, Any]) -> None:
         self.history = list(state["history"])
 
-    def first_and_last(self, benchmark: str) -> tuple[dict[str, float], dict[str, float]]:
-        rows = [row["metrics"] for row in self.history if row["benchmark"] == benchmark]
+    def first_and_last(self, eval_set: str) -> tuple[dict[str, float], dict[str, float]]:
+        rows = [row["metrics"] for row in self.history if row["benchmark"] == eval_set]
         return rows[0], rows[-1]
 
     def accuracies(self) -> tuple[float, float]:
-        """The first benchmark's sampled accuracy before training and last."""
+        """The sampled accuracy on the first evaluation set, before training and last."""
         before, now = self.first_and_last(next(iter(self.eval_sets)))
         return before[self.accuracy], now[self.accuracy]
 

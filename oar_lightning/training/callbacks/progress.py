@@ -88,8 +88,8 @@ def counted_progress(what: str, unit: str, total: int, done: int = 0, lines: int
 def before_after_table(eval_sets: dict[str, tuple[dict[str, float], dict[str, float]]]) -> Table:
     """Accuracies before and after training, in percent with their 95 % intervals."""
     table = Table(title="Held-out accuracy, before and after")
-    for column in ("benchmark", "metric", "before", "after", "difference"):
-        table.add_column(column, justify="left" if column in ("benchmark", "metric") else "right")
+    for column in ("eval set", "metric", "before", "after", "difference"):
+        table.add_column(column, justify="left" if column in ("eval set", "metric") else "right")
     for name, (before, after) in eval_sets.items():
         for metric in (m for m in accuracy_names(after) if m in before):
             cells = [percent(row, metric) for row in (before, after)]
