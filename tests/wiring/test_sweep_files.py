@@ -5,11 +5,14 @@ from __future__ import annotations
 from pathlib import Path
 
 import pytest
+from hydra._internal.config_search_path_impl import ConfigSearchPathImpl
+from hydra.core.object_type import ObjectType
 from hydra.core.plugins import Plugins
 from hydra.plugins.launcher import Launcher
 from optuna.distributions import CategoricalDistribution, IntUniformDistribution, LogUniformDistribution, UniformDistribution
 from support.composing import composed_whole, settings
 
+from hydra_plugins.oar_sweeps.search_path import SweepsSearchPath, SweepsSource
 from oar_lightning.common.config_check import ConfigError
 from oar_lightning.common.paths import conf_dir, sweeps_dir
 from oar_lightning.credit.scorers import OarG, OarP, Oracle
@@ -114,3 +117,23 @@ def test_launchers_of_the_extra_compose_with_a_sweep(name: str, package: str) ->
 def test_a_study_is_named_by_its_sweep_and_lies_under_the_output_root() -> None:
     cfg = composed_whole("+sweeps=tau_beta", "hydra.sweeper.study_name=mine", f"output_root={Path('elsewhere')}")
     assert cfg.hydra.sweeper.folder == "elsewhere/sweeps/mine"
+
+
+def test_hydra_sees_nothing_of_the_checkout_but_the_sweeps() -> None:
+    """`--help` walks through every folder that a source shows; a checkout holds environments and outputs."""
+    source = SweepsSource("oar_lightning", str(sweeps_dir().parent))
+    assert source.list("", None) == ["sweeps"]
+    assert source.list("sweeps", ObjectType.CONFIG) == NAMES
+    assert source.is_config("sweeps/smoke")
+    assert (sweeps_dir().parent / "tests").is_dir()
+    assert not source.is_group("tests")
+    assert not source.is_config("pyproject.toml")
+
+
+@pytest.mark.parametrize(("main", "there"), [(str(conf_dir()), True), ("/another/program/conf", False), (None, False)])
+def test_only_this_program_gets_the_sweeps(main: str | None, there: bool) -> None:
+    search_path = ConfigSearchPathImpl()
+    if main is not None:
+        search_path.append("main", main)
+    SweepsSearchPath().manipulate_search_path(search_path)
+    assert any(element.provider == "oar_lightning" for element in search_path.get_path()) is there
