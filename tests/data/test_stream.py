@@ -5,52 +5,21 @@ from __future__ import annotations
 import itertools
 import json
 import pickle
-import random
 from collections import Counter
 from collections.abc import Callable, Iterator
-from typing import Any
 
 import pytest
+from support.numbered import Numbers, answers
 from torch.utils.data import DataLoader, IterableDataset
 
 from oar_lightning.data.stream import ProblemStream, eval_set_problems, sample_texts
 from oar_lightning.training.datamodule import MathDataModule
-from oar_lightning.training.slots import SlotLoader
 from oar_lightning.training.supervised import SupervisedConfig
 from oar_lightning.types import MathProblem
 
 
-class Numbers:
-    """Problems that are their own index; an epoch's order is a permutation by (seed, epoch)."""
-
-    def __init__(self, size: int | None) -> None:
-        self.size = size
-
-    @property
-    def endless(self) -> bool:
-        return self.size is None
-
-    def __iter__(self) -> Iterator[MathProblem]:
-        return map(number, itertools.count() if self.size is None else range(self.size))
-
-    def shuffled(self, seed: int, epoch: int, start: int = 0) -> Iterator[MathProblem]:
-        if self.size is None:
-            return map(number, itertools.count(start))
-        order = list(range(self.size))
-        random.Random(100 * seed + epoch).shuffle(order)
-        return map(number, order[start:])
-
-
-def number(index: int) -> MathProblem:
-    return MathProblem(f"q{index}", str(index), solution=f"s{index}")
-
-
 def even_only(problem: MathProblem) -> str | None:
     return "odd" if int(problem.answer) % 2 else None
-
-
-def answers(problems: list[MathProblem] | tuple[MathProblem, ...]) -> list[int]:
-    return [int(p.answer) for p in problems]
 
 
 def test_each_problem_once_an_epoch_in_a_new_order() -> None:
@@ -158,13 +127,6 @@ def test_workers_and_ranks_multiply() -> None:
     together = answers(ProblemStream(Numbers(50), seed=0).take(20))
     # worker w of rank r is shard 2 r + w of 4, and a loader takes turns with its workers
     assert seen == [[together[4 * i + 2 * rank + w] for i in range(5) for w in range(2)] for rank in range(2)]
-
-
-def slots(loader: SlotLoader, count: int) -> list[tuple[Any, ...]]:
-    return [
-        (answers(s.problems), s.rollout, s.inner_epoch, s.minibatch, s.microbatch, s.first)
-        for s in itertools.islice(loader, count)
-    ]
 
 
 def test_benchmarks() -> None:

@@ -5,11 +5,11 @@ from __future__ import annotations
 import itertools
 import random
 from collections.abc import Sequence
-from typing import Any
 
 import pytest
 import torch
 from support.fixtures import make_stage, tiny_policy
+from support.results import PROBLEMS, VowelAccuracy, run_evaluation
 
 from oar_lightning.answers.reward import Accuracy, Completion
 from oar_lightning.evaluation.evaluate import EvaluatedBatch, EvaluationConfig, answer_classes, answers_match, evaluate
@@ -48,23 +48,6 @@ def test_answers_are_compared_by_the_accuracy_terms_verifier_or_by_text() -> Non
     accuracy = Accuracy()
     assert answers_match(accuracy)(["1,000", "2"], ["1000", "3"]) == [True, False]
     assert answers_match(VowelAccuracy())(["1,000", "2"], ["1000", "2"]) == [False, True]
-
-
-class VowelAccuracy:
-    """Half of all texts are right; a problem's gold answer matters, so that rows cannot be mixed up unseen."""
-
-    def __call__(self, problems: Sequence[MathProblem], completions: Sequence[Completion]) -> list[float]:
-        return [float((sum(map(ord, c.text)) + int(p.answer)) % 2) for p, c in zip(problems, completions, strict=True)]
-
-
-PROBLEMS = [MathProblem(f"Ann has {i} pens.", str(i), level=str(i % 2)) for i in range(5)]
-
-
-def run_evaluation(seed: int = 0, step: int = 0, start: int = 0, **changes: Any) -> list[EvaluatedBatch]:
-    policy = tiny_policy()
-    config = EvaluationConfig(**{"samples": 4, "seed": seed, **changes})
-    stage = make_stage(policy, VowelAccuracy())
-    return list(evaluate(policy.model, stage, PROBLEMS, SamplingConfig(max_new_tokens=8), config, step, start))
 
 
 def results_of(batches: list[EvaluatedBatch]) -> list[ProblemResult]:

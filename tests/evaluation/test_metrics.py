@@ -10,6 +10,7 @@ import re
 
 import pytest
 import torch
+from support.results import result
 
 from oar_lightning.evaluation.metrics import bootstrap_interval, evaluation_metrics, level_groups, majority_vote, pass_at_k
 from oar_lightning.evaluation.result import ProblemResult
@@ -66,16 +67,6 @@ def test_bootstrap_interval_is_deterministic_and_draws_nothing_global() -> None:
 def test_bootstrap_interval_of_constants_is_a_point() -> None:
     assert bootstrap_interval(torch.ones(5)) == (1.0, 1.0)
     assert bootstrap_interval(torch.tensor([0.25])) == (0.25, 0.25)
-
-
-def result(classes: list[int | None], greedy: int | None = None, level: str = "", truncated: int = 0) -> ProblemResult:
-    """A problem whose answers are in the given classes; class 0 is the correct one."""
-    n = len(classes)
-    answers = tuple(None if c is None else str(c) for c in classes)
-    correct = tuple(int(c == 0) for c in classes)
-    cut = tuple(i < truncated for i in range(n))
-    rewards = tuple(map(float, correct))
-    return ProblemResult("", "?", "0", level, "", ("",) * n, answers, correct, rewards, cut, tuple(classes), None, None, greedy)
 
 
 def test_metrics() -> None:

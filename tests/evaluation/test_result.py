@@ -2,28 +2,12 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
 from pathlib import Path
-from typing import Any
 
 import pytest
-from support.fixtures import make_stage, tiny_policy
+from support.results import PROBLEMS, result, run_evaluation
 
-from oar_lightning.answers.reward import Completion
-from oar_lightning.evaluation.evaluate import EvaluatedBatch, EvaluationConfig, evaluate
-from oar_lightning.evaluation.result import ProblemResult, ResultsFile, completions_table
-from oar_lightning.rollout import SamplingConfig
-from oar_lightning.types import MathProblem
-
-
-def result(classes: list[int | None], greedy: int | None = None, level: str = "", truncated: int = 0) -> ProblemResult:
-    """A problem whose answers are in the given classes; class 0 is the correct one."""
-    n = len(classes)
-    answers = tuple(None if c is None else str(c) for c in classes)
-    correct = tuple(int(c == 0) for c in classes)
-    cut = tuple(i < truncated for i in range(n))
-    rewards = tuple(map(float, correct))
-    return ProblemResult("", "?", "0", level, "", ("",) * n, answers, correct, rewards, cut, tuple(classes), None, None, greedy)
+from oar_lightning.evaluation.result import ResultsFile, completions_table
 
 
 def test_a_result_survives_its_file(tmp_path: Path) -> None:
@@ -41,23 +25,6 @@ def test_a_result_survives_its_file(tmp_path: Path) -> None:
     file.path.write_text('{"id": 1}\n')
     with pytest.raises(ValueError, match=r"x\.jsonl:1 holds no result"):
         file.read()
-
-
-class VowelAccuracy:
-    """Half of all texts are right; a problem's gold answer matters, so that rows cannot be mixed up unseen."""
-
-    def __call__(self, problems: Sequence[MathProblem], completions: Sequence[Completion]) -> list[float]:
-        return [float((sum(map(ord, c.text)) + int(p.answer)) % 2) for p, c in zip(problems, completions, strict=True)]
-
-
-PROBLEMS = [MathProblem(f"Ann has {i} pens.", str(i), level=str(i % 2)) for i in range(5)]
-
-
-def run_evaluation(seed: int = 0, step: int = 0, start: int = 0, **changes: Any) -> list[EvaluatedBatch]:
-    policy = tiny_policy()
-    config = EvaluationConfig(**{"samples": 4, "seed": seed, **changes})
-    stage = make_stage(policy, VowelAccuracy())
-    return list(evaluate(policy.model, stage, PROBLEMS, SamplingConfig(max_new_tokens=8), config, step, start))
 
 
 def test_the_completions_table_has_a_row_for_every_completion() -> None:

@@ -4,20 +4,18 @@ from __future__ import annotations
 
 import functools
 import itertools
-import random
-from collections.abc import Iterator
 from pathlib import Path
-from typing import Any
 
 import pytest
 from support import fixtures
 from support.fixtures import TASK, fit, make_module, tiny_policy
+from support.numbered import PLAN, Numbers, answers
 
 from oar_lightning.data.chain.task import ChainProblems
 from oar_lightning.data.stream import ProblemStream
 from oar_lightning.training.callbacks import GracefulStop, LastCheckpoint, RandomState, RunIdentity
 from oar_lightning.training.datamodule import MathDataModule
-from oar_lightning.training.slots import SlotLoader, UpdatePlan
+from oar_lightning.training.slots import SlotLoader
 from oar_lightning.training.supervised import BatchLoader, SupervisedConfig
 from oar_lightning.types import MathProblem
 
@@ -46,45 +44,6 @@ def test_drops_are_logged_each_step_and_go_on_after_a_resume(tmp_path: Path, mon
     checkpoint = str(tmp_path / "part" / "last.ckpt")
     resumed = fit(make_module(tiny_policy(1)), 4, callbacks("part"), ckpt_path=checkpoint).rows
     assert {s: r["data/dropped/two_steps"] for s, r in resumed.items()} == {s: expected[s] for s in (3, 4)}
-
-
-class Numbers:
-    """Problems that are their own index; an epoch's order is a permutation by (seed, epoch)."""
-
-    def __init__(self, size: int | None) -> None:
-        self.size = size
-
-    @property
-    def endless(self) -> bool:
-        return self.size is None
-
-    def __iter__(self) -> Iterator[MathProblem]:
-        return map(number, itertools.count() if self.size is None else range(self.size))
-
-    def shuffled(self, seed: int, epoch: int, start: int = 0) -> Iterator[MathProblem]:
-        if self.size is None:
-            return map(number, itertools.count(start))
-        order = list(range(self.size))
-        random.Random(100 * seed + epoch).shuffle(order)
-        return map(number, order[start:])
-
-
-def number(index: int) -> MathProblem:
-    return MathProblem(f"q{index}", str(index), solution=f"s{index}")
-
-
-def answers(problems: list[MathProblem] | tuple[MathProblem, ...]) -> list[int]:
-    return [int(p.answer) for p in problems]
-
-
-PLAN = UpdatePlan(problems=3, group_size=2, inner_epochs=2, minibatches=2, microbatches=2)
-
-
-def slots(loader: SlotLoader, count: int) -> list[tuple[Any, ...]]:
-    return [
-        (answers(s.problems), s.rollout, s.inner_epoch, s.minibatch, s.microbatch, s.first)
-        for s in itertools.islice(loader, count)
-    ]
 
 
 def test_a_batch_loader_resumes() -> None:

@@ -5,20 +5,10 @@ from __future__ import annotations
 import io
 
 from rich.console import Console
+from support.results import result
 
 from oar_lightning.evaluation.metrics import evaluation_metrics
-from oar_lightning.evaluation.result import ProblemResult
 from oar_lightning.training.callbacks.progress import accuracy_names, before_after_table
-
-
-def result(classes: list[int | None], greedy: int | None = None, level: str = "", truncated: int = 0) -> ProblemResult:
-    """A problem whose answers are in the given classes; class 0 is the correct one."""
-    n = len(classes)
-    answers = tuple(None if c is None else str(c) for c in classes)
-    correct = tuple(int(c == 0) for c in classes)
-    cut = tuple(i < truncated for i in range(n))
-    rewards = tuple(map(float, correct))
-    return ProblemResult("", "?", "0", level, "", ("",) * n, answers, correct, rewards, cut, tuple(classes), None, None, greedy)
 
 
 def test_the_table_shows_accuracies_only() -> None:
