@@ -198,21 +198,28 @@ def test_close_ends_all_workers_and_the_next_verdict_starts_new_ones(verifier: V
 
 
 def test_a_hung_worker_does_not_outlive_a_killed_parent() -> None:
-    """SIGKILL runs no clean-up: the worker must end by itself though it never reads its closed input."""
+    """SIGKILL runs no clean-up: the worker must end by itself though it never reads its closed input.
+
+    The worker is known by its parent: tests that run beside this one have workers of their own."""
     script = f"""
-import os, threading, time
+import threading, time
 from oar_lightning.answers.verifier import Verifier, VerifierConfig
 verifier = Verifier(VerifierConfig(timeout_s={LIMIT_S}, workers=1))
 verifier(["5! + 1"], ["121"])
 threading.Thread(target=verifier, args=(["1"], ["9^{{9^{{9^{{9}}}}}}"])).start()
 time.sleep(0.3)
-os.kill(os.getpid(), 9)
+print("hanging", flush=True)
+time.sleep(60)
 """
-    before = worker_pids()
-    parent = subprocess.run([sys.executable, "-c", script], timeout=60)
+    with subprocess.Popen([sys.executable, "-c", script], stdout=subprocess.PIPE, text=True) as parent:
+        try:
+            assert parent.stdout is not None and parent.stdout.readline() == "hanging\n"
+            hanging = worker_pids(parent.pid)
+        finally:
+            parent.kill()
     assert parent.returncode == -signal.SIGKILL
-    assert worker_pids() - before, "the worker should be hanging now, or this test shows nothing"
-    assert wait_until(lambda: not worker_pids() - before, LIMIT_S + 8)
+    assert hanging & worker_pids(), "the worker should be hanging now, or this test shows nothing"
+    assert wait_until(lambda: not hanging & worker_pids(), LIMIT_S + 8)
 
 
 def test_several_threads_share_the_workers(verifier: Verifier) -> None:
