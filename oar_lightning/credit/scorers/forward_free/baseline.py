@@ -9,7 +9,7 @@ from jaxtyping import Float
 from torch import Tensor
 
 from oar_lightning.credit.component import region_mask
-from oar_lightning.credit.scorers.forward_free.predictions import PredictionScorer, aligned, groups, placed
+from oar_lightning.credit.scorers.forward_free.base import PredictionScorer, aligned, groups, placed
 from oar_lightning.types import Rollouts
 
 

@@ -10,7 +10,7 @@ from jaxtyping import Float
 from torch import Tensor
 
 from oar_lightning.credit.component import Region, region_mask
-from oar_lightning.credit.scorers.forward_free.predictions import TOKENS, PredictionScorer, groups
+from oar_lightning.credit.scorers.forward_free.base import TOKENS, PredictionScorer, groups
 from oar_lightning.distributed.ranks import all_gather
 from oar_lightning.types import Rollouts
 

@@ -11,7 +11,7 @@ from torch import Tensor
 
 from oar_lightning.credit.component import Region, region_mask
 from oar_lightning.credit.scorers.base import Scorer
-from oar_lightning.credit.scorers.forward_free.predictions import groups
+from oar_lightning.credit.scorers.forward_free.base import groups
 from oar_lightning.types import Rollouts
 
 K1, B = 2.0, 0.5

@@ -7,8 +7,8 @@ import torch
 from support.toy import rollouts_of
 
 from oar_lightning.credit.gates import DirectGate, SignedGate
+from oar_lightning.credit.predictions import Predictions
 from oar_lightning.credit.scorers.forward_free import EntropyAdvantage, Gtpo
-from oar_lightning.credit.scorers.forward_free.predictions import Predictions
 
 SEQUENCES = [
     {"before": [1, 2], "reasoning": [3, 4], "answer": [5]},

@@ -23,7 +23,7 @@ from oar_lightning.credit.scorers.forward_free import (
     Steer,
     Ucas,
 )
-from oar_lightning.credit.scorers.forward_free.predictions import PredictionScorer
+from oar_lightning.credit.scorers.forward_free.base import PredictionScorer
 from oar_lightning.policy.language_model import evaluating, prediction_states
 from oar_lightning.types import Rollouts
 
