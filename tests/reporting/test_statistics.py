@@ -10,7 +10,6 @@ import pytest
 
 from oar_lightning.reporting.statistics import (
     EXACT_UP_TO,
-    bootstrap_bounds,
     holm,
     mean_interval,
     pareto_front,
