@@ -62,6 +62,7 @@ def assemble(
     run_dir: Path,
     loggers: Sequence[Logger] = (),
     callbacks: Sequence[L.Callback] = (),
+    progress: bool = True,
 ) -> Run:
     """Put the run of a loaded policy together.
 
@@ -100,7 +101,7 @@ def assemble(
         logger=[*loggers] or False,
         callbacks=[
             seconds,
-            TrainingProgress(),
+            *([TrainingProgress()] if progress else []),
             evaluation,
             Divergence(settings.divergence, evaluation),
             *_pruning(evaluation),

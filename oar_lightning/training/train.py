@@ -21,6 +21,16 @@ from oar_lightning.training.settings import Settings
 TRAINER = {"accelerator": "auto", "devices": 1, "gradient_clip_val": 1.0, "log_every_n_steps": 1}
 """Arguments of Lightning's Trainer where `train` gets no others."""
 
+DECIDED = (
+    "accumulate_grad_batches",
+    "default_root_dir",
+    "enable_model_summary",
+    "max_epochs",
+    "plugins",
+    "use_distributed_sampler",
+)
+"""Arguments of Lightning's Trainer that the run sets itself."""
+
 
 def train(
     settings: Settings,
@@ -49,6 +59,8 @@ def train(
         raise ConfigError(f"max_steps counts optimizer steps and must be an integer >= 1, got {max_steps!r}")
     if settings.train is None:
         raise ConfigError("train=None leaves nothing to train on; give Settings training problems, e.g. ListedProblems([...])")
+    if decided := sorted(trainer.keys() & set(DECIDED)):
+        raise ConfigError(f"{decided[0]}={trainer[decided[0]]!r} is set by the run itself; leave it out")
     settings.check()
     if settings.supervised is None:
         settings.check_rl()
@@ -62,7 +74,8 @@ def train(
         L.seed_everything(settings.seed, workers=True, verbose=False)
         make_trainer = functools.partial(L.Trainer, **{**TRAINER, "max_steps": max_steps, **trainer})
         loggers = [logger] if isinstance(logger, Logger) else logger
-        run = assemble(settings, starting_policy(settings), make_trainer, run_dir, loggers, callbacks)
+        progress = trainer.get("enable_progress_bar") is not False
+        run = assemble(settings, starting_policy(settings), make_trainer, run_dir, loggers, callbacks, progress)
         run.trainer.fit(run.module, run.datamodule, weights_only=True)
     finally:
         lock.release()

@@ -37,4 +37,5 @@ def build_run(cfg: DictConfig, settings: Settings, run_dir: Path, run_id: str | 
     logger = build_logger(cfg, run_dir, run_id, resume)
     loggers = [logger] if logger else []
     make_trainer = functools.partial(instantiate, cfg.trainer)
-    return assemble(settings, starting_policy(settings), make_trainer, run_dir, loggers)
+    progress = cfg.trainer.get("enable_progress_bar") is not False
+    return assemble(settings, starting_policy(settings), make_trainer, run_dir, loggers, progress=progress)
