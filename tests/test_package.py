@@ -3,10 +3,12 @@
 from __future__ import annotations
 
 import ast
+import functools
 import re
 import subprocess
 import sys
 import tomllib
+from collections.abc import Mapping
 from importlib.metadata import packages_distributions
 from pathlib import Path
 from typing import Any
@@ -49,6 +51,12 @@ def normal(name: str) -> str:
     return re.sub(r"[-_.]+", "-", name).lower()
 
 
+@functools.cache
+def distributions_of() -> Mapping[str, list[str]]:
+    """Top-level module -> the distributions that install it."""
+    return packages_distributions()
+
+
 def imported(*folders: str) -> dict[str, str]:
     """Top-level module -> a file that imports it."""
     found: dict[str, str] = {}
@@ -66,7 +74,7 @@ def imported(*folders: str) -> dict[str, str]:
     ids=["package", "tests and docs"],
 )
 def test_what_is_imported_is_declared(folders: tuple[str, ...], extras: tuple[str, ...]) -> None:
-    known, allowed = packages_distributions(), declared(*extras)
+    known, allowed = distributions_of(), declared(*extras)
     local = {path.stem for folder in folders for path in [ROOT / folder, *(ROOT / folder).rglob("*")]} | {"oar_lightning"}
     local |= {"browser", "mlflow_ui", "measure", "compare", "collect"} if "tests" in folders else set()  # scripts of reports/
     missing = {

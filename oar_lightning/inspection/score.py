@@ -9,9 +9,9 @@ from typing import Any
 
 from torch import Tensor
 
-from oar_lightning.answers.reward import Accuracy, Rewards
+from oar_lightning.answers.reward import Accuracy, Rewards, check_accuracy
 from oar_lightning.answers.span import AnswerFormat
-from oar_lightning.credit.gate import GateConfig
+from oar_lightning.credit.gates import BilevelGate, Gate
 from oar_lightning.credit.scorers import OarG, Scorer, as_scorer
 from oar_lightning.data.prompts import PlainPrompt, PromptTemplate
 from oar_lightning.inspection.completion_scores import CompletionScorer, ScoreConfig, ScoredCompletion
@@ -20,7 +20,7 @@ from oar_lightning.inspection.recorded import RecordedCompletion
 from oar_lightning.objective.advantage import AdvantageConfig
 from oar_lightning.policy.language_model import check_head
 from oar_lightning.policy.pretrained import Policy, PretrainedPolicy
-from oar_lightning.rollout import build_stage
+from oar_lightning.rollout import SamplingConfig, build_stage
 from oar_lightning.types import MathProblem, Rollouts
 
 
@@ -29,7 +29,7 @@ def score(
     problem: MathProblem,
     completions: Sequence[str],
     scorer: Scorer | Callable[[Any, Rollouts], Tensor] | None = None,
-    gate: GateConfig = GateConfig(),
+    gate: Gate = BilevelGate(),
     *,
     prompt: Callable[..., PromptTemplate] = PlainPrompt,
     answer: AnswerFormat = AnswerFormat(),
@@ -61,9 +61,11 @@ def score(
         policy = PretrainedPolicy(policy)
     loaded = policy if isinstance(policy, Policy) else policy.load()
     check_head(loaded.model)
-    stage = build_stage(loaded, prompt(tokenizer=loaded.tokenizer), answer, rewards or Rewards({"accuracy": Accuracy()}))
+    rewards = rewards or Rewards({"accuracy": Accuracy()})
+    check_accuracy(rewards)
+    stage = build_stage(loaded, prompt(tokenizer=loaded.tokenizer), answer, rewards)
     config = ScoreConfig(batch=batch)
-    work = CompletionScorer(loaded, stage, as_scorer(scorer or OarG()), gate, AdvantageConfig(), config)
+    work = CompletionScorer(loaded, stage, as_scorer(scorer or OarG()), gate, AdvantageConfig(), SamplingConfig(), config)
     recorded = [RecordedCompletion(str(number), problem, text) for number, text in enumerate(completions, 1)]
     scored = [one for window in work(recorded, lambda count: None) for group in window for one in group]
     if work.skipped:
@@ -87,7 +89,7 @@ class Heatmap:
         return f'<iframe title="heat-map" {frame} srcdoc="{html.escape(self.page, quote=True)}"></iframe>'
 
 
-def heatmap(scored: Sequence[ScoredCompletion], title: str = "Credit", height: int = 480) -> Heatmap:
+def heatmap(scored: Sequence[ScoredCompletion], title: str = "Credit", height: int = 600) -> Heatmap:
     """The heat-map of one problem's completions; `height` in pixels is that of the frame in a notebook.
 
     Raises:

@@ -20,6 +20,7 @@ from omegaconf import DictConfig
 from rich.console import Console
 from rich.table import Table
 
+from oar_lightning.answers.reward import check_accuracy
 from oar_lightning.common.config_check import ConfigError
 from oar_lightning.credit.scorers import as_scorer
 from oar_lightning.inspection.completion_scores import CompletionScorer, ScoreConfig, ScoredCompletion, ScoreSummary
@@ -27,7 +28,6 @@ from oar_lightning.inspection.heatmap import render_heatmap
 from oar_lightning.inspection.recorded import RecordedCompletion, read_recorded
 from oar_lightning.rollout import build_stage
 from oar_lightning.training.callbacks.progress import counted_progress
-from oar_lightning.training.settings import check_accuracy
 from oar_lightning.wiring.device import choose_device, mixed_precision, seed_everything, set_threads
 from oar_lightning.wiring.policy import load_policy
 
@@ -57,7 +57,9 @@ def prepare(cfg: DictConfig) -> Callable[[], float | None]:
     policy = load_policy(spec, str(cfg.task), device)
     stage = build_stage(policy, instantiate(cfg.data.prompt, tokenizer=policy.tokenizer), answer, rewards)
     stage.prompt.render(recorded[0].problem)  # a missing chat template fails here, before long work
-    completion_scorer = CompletionScorer(policy, stage, as_scorer(scorer), gate, advantage, config, dropped)
+    completion_scorer = CompletionScorer(
+        policy, stage, as_scorer(scorer), gate, advantage, instantiate(cfg.rollout), config, dropped
+    )
     precision = mixed_precision(cfg.trainer.get("precision"), device)
     return lambda: run(completion_scorer, recorded, output, precision)
 

@@ -8,10 +8,9 @@ from dataclasses import KW_ONLY, dataclass, field
 
 import torch
 
-from oar_lightning.answers.reward import Accuracy, Rewards
+from oar_lightning.answers.reward import Accuracy, Rewards, check_accuracy
 from oar_lightning.answers.span import AnswerFormat
 from oar_lightning.common.config_check import ConfigError
-from oar_lightning.credit.scorers import Uniform
 from oar_lightning.data.prompts import PlainPrompt, PromptTemplate
 from oar_lightning.data.stream import ProblemSource
 from oar_lightning.evaluation.evaluate import EvaluationConfig
@@ -19,7 +18,7 @@ from oar_lightning.policy.fresh import FreshPolicy
 from oar_lightning.policy.pretrained import PretrainedPolicy
 from oar_lightning.rollout import AutoEngineConfig, EngineConfig
 from oar_lightning.training.callbacks import DivergenceConfig
-from oar_lightning.training.method import Method
+from oar_lightning.training.method import Method, check_credit
 from oar_lightning.training.schedule import Schedule
 from oar_lightning.training.supervised import SupervisedConfig
 
@@ -82,12 +81,7 @@ class Settings:
             ConfigError: names key, value and remedy.
         """
         self.schedule.check()
-        uniform = isinstance(self.method.scorer, Uniform) or self.method.gate.mode == "off"
-        if self.method.loss.ratio == "sequence" and not uniform:
-            raise ConfigError(
-                "loss.ratio=sequence has one ratio for a whole completion and cannot carry token weights of "
-                f"{type(self.method.scorer).__name__}; use loss=gspo_token (loss.ratio=sequence_token) or scorer=uniform"
-            )
+        check_credit(self.method)
         if self.method.loss.reduction == "bnpo" and self.method.update.budget.auto:
             raise ConfigError(
                 "update.token_budget=auto divides a step as memory allows, on which loss.reduction=bnpo depends; set "
@@ -114,8 +108,3 @@ class Settings:
                 "policy=fresh is a random policy, which task=train cannot learn from; train it first with "
                 "+experiment=warm_start, then pass policy=hf policy.name=<its folder>"
             )
-
-
-def check_accuracy(rewards: Rewards) -> None:
-    if "accuracy" not in rewards.terms:
-        raise ConfigError(f"reward.terms must include accuracy (evaluation counts by it), got {sorted(rewards.terms)}")

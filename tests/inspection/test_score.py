@@ -10,8 +10,8 @@ import pytest
 import torch
 from support.fixtures import built_in_policy
 
-from oar_lightning import GateConfig, MathProblem, PretrainedPolicy, heatmap, score
-from oar_lightning.credit.gate import gate_weights
+from oar_lightning import BilevelGate, Format, MathProblem, PretrainedPolicy, Rewards, heatmap, score
+from oar_lightning.credit.gates.bilevel import gate_weights
 from oar_lightning.data.chain.task import ChainProblems, ChainTask
 from oar_lightning.types import Rollouts
 
@@ -25,7 +25,7 @@ def by_place(model: Any, rollouts: Rollouts) -> torch.Tensor:
 
 
 def test_a_function_scores_texts_in_their_order() -> None:
-    gate = GateConfig(tau=0.7)
+    gate = BilevelGate(tau=0.7)
     texts = [PROBLEM.solution, WRONG, "no answer"]
     for policy in (built_in_policy(), PretrainedPolicy("chain"), "chain"):
         scored = score(policy, PROBLEM, texts, by_place, gate, batch=2)
@@ -55,6 +55,7 @@ def test_without_a_gold_answer_there_is_credit_and_no_verdict() -> None:
         (["fine", "long " * 3000], {}, "some cannot be scored: .*rows of more than 2048 tokens"),
         (["fine"], {"scorer": 3}, "scorer is a int, not a function"),
         (["fine"], {"batch": 0}, "batch must be >= 1"),
+        (["fine"], {"rewards": Rewards({"format": Format()})}, "reward.terms must include accuracy"),
     ],
 )
 def test_what_cannot_be_scored_is_named(texts: Any, options: dict[str, Any], expected: str) -> None:
