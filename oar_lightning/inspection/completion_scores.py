@@ -116,9 +116,14 @@ class CompletionScorer:
     skipped: Counter[str] = field(default_factory=Counter)
 
     def __post_init__(self) -> None:
+        if self.scorer.needs_reference:
+            raise ValueError(
+                f"{type(self.scorer).__name__} compares the policy with the one that training began with, which recorded "
+                "completions do not have; use another scorer"
+            )
         rewards = self.stage.rewards
         gold_only = Rewards({name: GoldOnly(term) for name, term in rewards.terms.items()}, rewards.weights)
-        tools = Tools(Continuer(self.stage, self.sampling), Reprompter(self.stage))
+        tools = Tools(Continuer(self.stage, self.sampling), Reprompter(self.stage), self.stage.token_bytes.encode)
         self.scorer.use(tools)
         self.gate.use(tools)
         self.accuracy = rewards.terms["accuracy"]

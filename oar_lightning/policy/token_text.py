@@ -73,6 +73,14 @@ class TokenBytes:
             return bytes([int(fallback[1], 16)])
         return token.replace("▁", " ").encode()
 
+    def encode(self, before: str, text: str) -> tuple[list[int], list[int]]:
+        """The tokens of ``before + text``: those before `text`, and those that overlap it."""
+        ids: list[int] = self.tokenizer(before + text, add_special_tokens=False).input_ids
+        decoded = self.decode(ids)
+        start = len(decoded.text) - len(text)  # a tokenizer may put a space before the text
+        count = sum(end <= start for _, end in decoded.spans)
+        return ids[:count], ids[count:]
+
     def decode(self, token_ids: list[int]) -> TokenizedText:
         """The text of `token_ids` with each token's character range, in linear time."""
         pieces = [self.of(i) for i in token_ids]

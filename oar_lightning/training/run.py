@@ -23,6 +23,7 @@ from oar_lightning.sweep.trial import current_ticket
 from oar_lightning.tracking.mlflow_logger import DurableMLFlowLogger
 from oar_lightning.tracking.tracker import Tracker
 from oar_lightning.training.callbacks import (
+    CreditAlarms,
     Divergence,
     EvaluationCallback,
     FinalWeights,
@@ -104,6 +105,7 @@ def assemble(
             *([TrainingProgress()] if progress else []),
             evaluation,
             Divergence(settings.divergence, evaluation),
+            CreditAlarms(settings.alarms, tracker),
             *_pruning(evaluation),
             *callbacks,
             FirstError(run_dir),
@@ -138,8 +140,10 @@ def starting_policy(settings: Settings) -> Policy:
 
 
 def reference_model(settings: Settings) -> Any:
-    """The frozen reference model of a KL term; None without one, and with LoRA (the policy without its adapters serves)."""
-    if not settings.method.loss.kl_coef or settings.policy.lora is not None:
+    """The frozen reference model of a KL term or of the scorer; None without one, and with LoRA (the policy without its
+    adapters serves)."""
+    method = settings.method
+    if not (method.loss.kl_coef or method.scorer.needs_reference) or settings.policy.lora is not None:
         return None
     assert isinstance(settings.policy, PretrainedPolicy), "a fresh policy is refused before"
     return settings.policy.load().model.requires_grad_(False)

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import time
-from collections.abc import Sequence
+from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
 import lightning as L
@@ -61,6 +61,8 @@ class StepLog(L.Callback):
 
     def __init__(self) -> None:
         self.clock = PhaseClock()
+        self.readers: list[Callable[[int, Mapping[str, float]], None]] = []
+        """Called with each step's number and metrics, on all ranks."""
         self._write_error: OSError | None = None
         self._clear()
 
@@ -143,6 +145,8 @@ class StepLog(L.Callback):
                 logger.log_metrics(metrics, step=trainer.global_step)
         except OSError as error:  # a full disk; raised below, once this step's checkpoint has had its chance
             self._write_error = error
+        for read in self.readers:
+            read(trainer.global_step, metrics)
         for name, key in SHOWN.items():
             if key in metrics:
                 module.log(name, metrics[key], prog_bar=True, logger=False, batch_size=1)
