@@ -21,7 +21,7 @@ from oar_lightning.objective.metric_sums import MetricSums
 from oar_lightning.policy.language_model import evaluating, prediction_states, states_fit
 from oar_lightning.policy.token_budget import TokenBudget
 from oar_lightning.rollout import RolloutStage
-from oar_lightning.rollout.continuations import Continuer, Reprompter
+from oar_lightning.rollout.continuations import Continuer, Encoder, Reprompter
 from oar_lightning.training.experience import Experience, split_rows
 from oar_lightning.training.forward import completion_logprobs
 from oar_lightning.training.method import Method
@@ -58,7 +58,7 @@ class ExperienceCollector:
         self.method = method
         self.seed = seed
         self.reference = reference
-        tools = Tools(Continuer(stage, method.sampling), Reprompter(stage), stage.token_bytes.encode)
+        tools = Tools(Continuer(stage, method.sampling), Reprompter(stage), Encoder(stage))
         for component in method.components.values():
             component.use(tools)
 

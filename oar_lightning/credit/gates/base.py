@@ -17,7 +17,6 @@ from oar_lightning.credit.component import Component, Region
 from oar_lightning.objective.metric_sums import Sums
 from oar_lightning.types import Credit, Rollouts
 
-
 Mass = Literal["kept", "free", "any"]
 
 

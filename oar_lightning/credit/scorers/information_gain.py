@@ -25,6 +25,7 @@ TOKENS = 4096
 ANSWER_TOKENS = 64
 """Of longer answers the first so many tokens are asked for."""
 
+
 def potential(accuracy: Tensor, confidence: Tensor) -> Tensor:
     """SPAE's step potential in [-1, 1]: 1 sure and right, 0 unsure, -1 sure and wrong."""
     return 1.5 * accuracy * confidence + 0.5 * accuracy - confidence

@@ -107,9 +107,7 @@ class PrefixReader:
         parts = numbers.split([len(q.ends) for q in questions])
         return [Belief(*part.unbind(1)) for part in parts], tokens
 
-    def _read_past(
-        self, ids: Int[Tensor, "N S"], first: Int[Tensor, " N"], questions: Sequence[Question]
-    ) -> tuple[Past, int]:
+    def _read_past(self, ids: Int[Tensor, "N S"], first: Int[Tensor, " N"], questions: Sequence[Question]) -> tuple[Past, int]:
         """The past of the texts but for the last token of the longest prefix, each prompt run once."""
         start, stop = (end(q.ends[i] for q in questions) - 1 for end, i in ((min, 0), (max, -1)))
         prompts, owner, tokens = read_prompts(self.model, self.decoder, ids[:, :start], first, self.token_budget)
@@ -124,7 +122,9 @@ class PrefixReader:
 
     def _ask_on_past(self, past: Past, asked: Sequence[_Asked]) -> tuple[Float[Tensor, "n 2"], int]:
         device = past.first.device
-        texts, ends = (torch.tensor(column, device=device) for column in zip(*((a.text, a.end - 1) for a in asked), strict=True))
+        texts, ends = (
+            torch.tensor(column, device=device) for column in zip(*((a.text, a.end - 1) for a in asked), strict=True)
+        )
         width = max(len(a.tokens) for a in asked)
         ids = torch.tensor([a.tokens + [0] * (width - len(a.tokens)) for a in asked], device=device)  # not seen by what is read
         return self._read_answers(past.until(texts, ends), ids, asked, [len(a.tokens) for a in asked]), ids.numel()
