@@ -15,6 +15,8 @@ from omegaconf import DictConfig, OmegaConf
 from omegaconf.errors import OmegaConfBaseException
 
 from oar_lightning import tasks
+from oar_lightning.command.completion import LINE
+from oar_lightning.command.flags import answer
 from oar_lightning.common.paths import conf_dir
 from oar_lightning.distributed.launch import is_first_rank, run_name
 from oar_lightning.sweep import multirun
@@ -38,6 +40,9 @@ OmegaConf.register_new_resolver("run_name", run_name, use_cache=True, replace=Tr
 
 def main() -> None:
     """Run the command. Where Hydra refuses a key because its task is not chosen, say so: its own advice does not help."""
+    if (text := answer(sys.argv[1:], os.environ.get(LINE, ""))) is not None:
+        print(text)  # noqa: T201  (what a flag asks for)
+        return
     try:
         job()
     except SystemExit as end:

@@ -16,7 +16,7 @@ NAME = oar_lightning.__name__
 
 FLOORS = (
     ("__main__",),  # compose -> check -> task
-    ("tasks",),  # one file a task
+    ("tasks", "command"),  # one file a task | the page of --help, completion
     ("wiring",),  # config -> objects
     ("planning", "benchmark"),  # memory before a run | seconds of a step
     ("training",),  # the LightningModule and its callbacks
@@ -28,7 +28,7 @@ FLOORS = (
 )
 """A room (a folder, or a file at the top) imports from floors below its own only."""
 
-KNOW_HYDRA = {"__main__", "tasks", "wiring", "sweep"}
+KNOW_HYDRA = {"__main__", "command", "tasks", "wiring", "sweep"}
 
 PURE = {"objective", "types", "credit.gate", "credit.metrics"}
 """Torch, its shapes and the standard library."""
@@ -43,6 +43,7 @@ QUICK = {
     "answers.units",
     "answers.verifier",
     "answers.verifier_worker",
+    "command.flags",
     "distributed.launch",
     "sweep.multirun",
     "sweep.process",
