@@ -148,7 +148,16 @@ def test_ranks_knows_nothing_of_lightning() -> None:
 
 @pytest.mark.parametrize("module", sorted(QUICK))
 def test_quick_files_lead_to_nothing_slow(module: str) -> None:
-    """Neither by themselves nor by what they import, the packages on the way included."""
+    leads_to_none_of(module, SLOW)
+
+
+def test_training_leads_to_nothing_that_not_every_run_needs() -> None:
+    """MLflow is not imported with logger=none, for example."""
+    leads_to_none_of("tasks.train", SLOW - {"torch", "lightning", "transformers"} | {"peft", "accelerate", "math_verify"})
+
+
+def leads_to_none_of(module: str, packages: set[str]) -> None:
+    """Neither by itself nor by what it imports, the packages on the way included; imports within functions do not count."""
     seen: set[str] = set()
     waiting = [module]
     while waiting:
@@ -156,6 +165,6 @@ def test_quick_files_lead_to_nothing_slow(module: str) -> None:
         parents = {current.rsplit(".", n)[0] for n in range(current.count(".") + 1)}
         for name in (parents | {current}) & set(MODULES) - seen:
             seen.add(name)
-            slow = {i.split(".")[0] for i in imports(MODULES[name], only_top=True)} & SLOW
+            slow = {i.split(".")[0] for i in imports(MODULES[name], only_top=True)} & packages
             assert not slow, f"{module} leads to {name}, which imports {', '.join(slow)}"
             waiting += own(MODULES[name], only_top=True)

@@ -28,6 +28,9 @@ COMMANDS = (
 )
 """What for, and the arguments."""
 
+APART = {"experiment", "task"}
+"""Groups with a section of their own."""
+
 ADDED = {"variant"}
 """Groups of which a run has no option by itself: Hydra wants a `+` before them."""
 
@@ -72,11 +75,10 @@ def _files(folder: Path) -> list[Path]:
 
 
 def _groups(root: Path) -> Iterable[tuple[str, str]]:
-    """Name of each group -> its options; experiments and tasks have sections of their own."""
+    """Name of each group -> its options, but for Hydra's own groups."""
     defaults = _defaults(root / "config.yaml")
-    for group in sorted(
-        {path.parent.relative_to(root).as_posix() for path in root.glob("*/**/*.yaml")} - {"experiment", "task"}
-    ):
+    groups = {path.parent.relative_to(root).as_posix() for path in root.glob("*/**/*.yaml")}
+    for group in sorted(name for name in groups - APART if not name.startswith("hydra/")):
         options = [path.stem for path in _files(root / group)]
         default = defaults.get(group)
         yield f"{'+' * (group in ADDED)}{group}", " ".join(f"{name}*" if name == default else name for name in options)
