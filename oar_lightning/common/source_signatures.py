@@ -62,14 +62,18 @@ def _parsed(module: str) -> ast.Module:
 def _parameters_of(module: str, node: ast.ClassDef | ast.FunctionDef) -> Parameters:
     if isinstance(node, ast.FunctionDef):
         return _of_function(node)
-    bases = [] if all(ast.unparse(base) == "ABC" for base in node.bases) else node.bases
-    inherited = [_parameters_of(*_find(f"{module}.{ast.unparse(base)}")) for base in bases]
-    if any(ast.unparse(decorator).startswith("dataclass") for decorator in node.decorator_list):
-        return functools.reduce(lambda one, other: one | other, [*inherited, _fields(node)])
+    bases = [_find(f"{module}.{ast.unparse(base)}") for base in node.bases if ast.unparse(base) != "ABC"]
+    if _is_dataclass(node):
+        inherited = [_parameters_of(*base) for base in bases if _is_dataclass(base[1])]
+        return {name: parameter for one in [*inherited, _fields(node)] for name, parameter in one.items()}
     for member in node.body:
         if isinstance(member, ast.FunctionDef) and member.name == "__init__":
             return dict(list(_of_function(member).items())[1:])
-    return inherited[0] if inherited else {}
+    return _parameters_of(*bases[0]) if bases else {}
+
+
+def _is_dataclass(node: ast.ClassDef | ast.FunctionDef) -> bool:
+    return any(ast.unparse(decorator).startswith("dataclass") for decorator in node.decorator_list)
 
 
 def _of_function(node: ast.FunctionDef) -> Parameters:
