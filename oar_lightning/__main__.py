@@ -15,10 +15,15 @@ from omegaconf import DictConfig, OmegaConf
 from omegaconf.errors import OmegaConfBaseException
 
 from oar_lightning import tasks
+from oar_lightning.command.completion import LINE
+from oar_lightning.command.flags import answer
+from oar_lightning.common.config_check import READS_TRAINING_DATA, ConfigError, check_keys, check_targets
 from oar_lightning.common.paths import conf_dir
+from oar_lightning.common.scopes import importing
 from oar_lightning.distributed.launch import is_first_rank, run_name
 from oar_lightning.sweep import multirun
 from oar_lightning.sweep.process import recording_failure, run_recorded, stop_with_parent
+from oar_lightning.wiring.config import plain
 from oar_lightning.wiring.keys import check_top_level, remedy_for
 
 log = logging.getLogger("oar_lightning")
@@ -38,6 +43,11 @@ OmegaConf.register_new_resolver("run_name", run_name, use_cache=True, replace=Tr
 
 def main() -> None:
     """Run the command. Where Hydra refuses a key because its task is not chosen, say so: its own advice does not help."""
+    if (text := answer(sys.argv[1:], os.environ.get(LINE, ""))) is not None:
+        print(text)  # noqa: T201  (what a flag asks for)
+        return
+    if "--hydra-help" in sys.argv:
+        sys.argv[1:] = ["--hydra-help"]  # its page does not depend on overrides, and they would be a traceback
     try:
         job()
     except SystemExit as end:
@@ -83,13 +93,12 @@ def prepare(cfg: DictConfig) -> Callable[[], float | None]:
     """Check the config, the quick things first; then the task's own checks and objects."""
     multirun.check_mode()
     check_config(cfg)
-    # torch, lightning and transformers take seconds to import: only after the quick checks
-    import torch
+    check_targets(plain(cfg), import_them=False)
+    with importing():  # torch, lightning and transformers take seconds: only after the quick checks
+        import torch
 
-    from oar_lightning.common.config_check import check_targets
-    from oar_lightning.wiring.config import plain
-
-    check_targets(plain(cfg))
+        check_targets(plain(cfg))
+        tasks.load(cfg.task)
     if not torch.cuda.is_available():
         # otherwise transformers repeats grouped keys for every query head, which the CPU's attention does not need
         os.environ.setdefault("TRANSFORMERS_SDPA_FORCE_GQA", "1")
@@ -126,8 +135,6 @@ def check_config(cfg: DictConfig) -> None:
     Raises:
         ConfigError: names the key, the value and the remedy.
     """
-    from oar_lightning.common.config_check import READS_TRAINING_DATA, ConfigError, check_keys
-
     if cfg.get("task") not in tasks.TASKS:
         raise ConfigError(f"task must be one of {', '.join(tasks.TASKS)}, got {cfg.get('task')}")
     check_top_level(map(str, cfg), cfg.task)

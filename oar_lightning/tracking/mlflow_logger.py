@@ -16,18 +16,19 @@ import uuid
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from lightning.pytorch.loggers.logger import Logger, rank_zero_experiment
 from lightning.pytorch.utilities import rank_zero_only
-from mlflow import MlflowClient
-from mlflow.tracking.context.registry import resolve_tags
 
 from oar_lightning.common.config_check import ConfigError
 from oar_lightning.common.paths import local_artifacts, local_database
-from oar_lightning.tracking.delivery import JOURNAL_TAG, Delivery
 from oar_lightning.tracking.journal import Journal, JournalInUse
-from oar_lightning.tracking.mlflow_client import connect
+
+if TYPE_CHECKING:  # MLflow takes seconds to import, and runs with logger=none do without it
+    from mlflow import MlflowClient
+
+    from oar_lightning.tracking.delivery import Delivery
 
 log = logging.getLogger(__name__)
 
@@ -89,6 +90,8 @@ class DurableMLFlowLogger(Logger):
         """
         if self.config.offline_start or local_database(self.config.tracking_uri) is not None:
             return
+        from oar_lightning.tracking.mlflow_client import connect
+
         try:
             connect(self.config.tracking_uri)
         except Exception as error:
@@ -101,6 +104,8 @@ class DurableMLFlowLogger(Logger):
         Raises:
             ConfigError: where the store cannot be reached and `offline_start` is off, or the journal is in use.
         """
+        from oar_lightning.tracking.delivery import Delivery
+
         run_id, resume = self._resume
         self._journal = open_journal(self.folder)
         if not resume and self._journal.end.records:
@@ -126,6 +131,10 @@ class DurableMLFlowLogger(Logger):
         atexit.register(self.close)
 
     def _first_record(self, run_id: str | None) -> dict[str, Any]:
+        from mlflow.tracking.context.registry import resolve_tags
+
+        from oar_lightning.tracking.delivery import JOURNAL_TAG
+
         location = self.config.artifact_location or local_artifacts(self._tracking_uri)
         tags = resolve_tags({str(key): str(value) for key, value in self.config.tags.items()})
         return {
