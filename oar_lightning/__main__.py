@@ -93,6 +93,8 @@ def prepare(cfg: DictConfig) -> Callable[[], float | None]:
     if not torch.cuda.is_available():
         # otherwise transformers repeats grouped keys for every query head, which the CPU's attention does not need
         os.environ.setdefault("TRANSFORMERS_SDPA_FORCE_GQA", "1")
+        # transformers' export imports DeepSpeed where it is installed, which warns that it finds no GPU unless it is told
+        os.environ.setdefault("DS_ACCELERATOR", "cpu")
     quiet()  # after the imports, in which Lightning sets up its logging
     return tasks.prepare(cfg)
 
@@ -107,6 +109,7 @@ def quiet() -> None:
         library = logging.getLogger(name)
         library.handlers.clear()  # Hydra's handler shows them already
         library.setLevel(logging.WARNING)
+    logging.getLogger("mlflow.store.db.utils").setLevel(logging.WARNING)  # that it makes its tables
     # DeepSpeed's trial compilations; retries while a tracking server is away, which is logged once elsewhere
     for name in ("DeepSpeed", "compilers.C.base", "urllib3.connectionpool"):
         logging.getLogger(name).setLevel(logging.ERROR)

@@ -10,6 +10,7 @@ from typing import Any, NamedTuple
 import torch
 from torch import Tensor
 
+from oar_lightning.common.activity import activity
 from oar_lightning.common.randomness import derive_seed
 from oar_lightning.credit.gate import gate_weights
 from oar_lightning.credit.metrics import credit_metrics
@@ -108,7 +109,8 @@ class ExperienceCollector:
         self.method.scorer.metrics = {}
         if len(active):
             part = rollouts.select(active)
-            scores = checked_importance(self.method.scorer(self.model, part), part, type(self.method.scorer).__name__)
+            with activity("scoring"):
+                scores = checked_importance(self.method.scorer(self.model, part), part, type(self.method.scorer).__name__)
             importance = importance.to(scores.dtype)
             importance[active, rollouts.columns(active)] = scores
         weights = gate_weights(importance, rollouts.reasoning_mask, self.method.gate).to(advantages.dtype)
@@ -160,7 +162,7 @@ class ExperienceCollector:
         def work(part: Rollouts) -> Tensor:
             return completion_logprobs(model, part, self.method, part.prediction_states)[0]
 
-        with evaluating(model):
+        with evaluating(model), activity("log-probabilities"):
             for rows, logprobs in self._in_parts(rollouts, work):
                 out = out.to(logprobs.dtype)
                 out[rows, rollouts.columns(rows)] = logprobs

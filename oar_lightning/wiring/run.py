@@ -112,7 +112,7 @@ def build_run(cfg: DictConfig, settings: Settings, run_dir: Path, run_id: str | 
         logger=[logger] if logger else False,
         callbacks=[
             seconds,
-            TrainingProgress(),
+            TrainingProgress(lambda step: evaluation.seconds_left(step, steps)),
             evaluation,
             Divergence(settings.divergence, evaluation),
             *_pruning(evaluation),

@@ -320,7 +320,7 @@ def test_in_a_browser_strips_and_keys_lead_to_the_tokens(browser: Any) -> None:
 @pytest.mark.slow
 @pytest.mark.parametrize("scheme", ["light", "dark"])
 def test_in_a_browser_it_follows_the_scheme_and_its_button(browser: Any, scheme: str) -> None:
-    with opened(browser, long_texts(2, 50), color_scheme=scheme, viewport={"width": 360, "height": 700}) as (page, frame):
+    with opened(browser, long_texts(2, 50), color_scheme=scheme, viewport={"width": 360, "height": 700}) as (_, frame):
         grounds = {"light": "rgb(255, 255, 255)", "dark": "rgb(20, 24, 29)"}
         ground = "getComputedStyle(document.body).backgroundColor"
         assert frame.evaluate(ground) == grounds.pop(scheme)
@@ -341,5 +341,5 @@ def test_in_a_browser_texts_are_there_without_scripts(browser: Any, tmp_path: Pa
 
 @pytest.mark.slow
 def test_in_a_browser_tokens_are_cut_as_they_came(browser: Any) -> None:
-    with opened(browser, [completion([token(a) for a in ATTACKS])]) as (page, frame):
+    with opened(browser, [completion([token(a) for a in ATTACKS])]) as (_, frame):
         assert frame.locator(".t").all_text_contents() == [shown or attack for attack, shown in ATTACKS.items()]
