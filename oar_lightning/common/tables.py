@@ -17,6 +17,9 @@ from rich.text import Text
 BESIDES = 3
 """What a column takes beside its cells: a border and a space on either side; and of a table one border more."""
 
+KEY_WIDTH = 48
+"""A key with several words is wrapped between them at so many characters."""
+
 INDENT = 2
 """Spaces before each column where the rows are grouped and have no borders."""
 
@@ -26,7 +29,8 @@ class ConsoleTable:
     """A titled table. The first `keys` columns name a row and stand on the left; the others are values, on the right.
 
     Where it is wider than the console, the first keys stand on lines of their own above their rows, and the values are divided
-    into several tables, as few as there can be. No cell is cut or wrapped (a terminal may wrap one longer than a line).
+    into several tables, as few as there can be. No cell is cut; only keys are wrapped, between words. (A terminal may wrap a
+    cell that is longer than a line.)
     """
 
     title: str
@@ -81,19 +85,28 @@ class ConsoleTable:
     def _widths(self) -> list[int]:
         """Of each column: its longest cell, or word of its heading."""
         words = [printable(name).split() or [""] for name in self.header]
-        cells = [[printable(row[i]) for row in self.rows] for i in range(len(self.header))]
+        cells = [[line for row in self.rows for line in self._cell(row, i).split("\n")] for i in range(len(self.header))]
         return [max(map(cell_len, both)) for both in map(list.__add__, words, cells)]
+
+    def _cell(self, row: Sequence[str], column: int) -> str:
+        text = printable(row[column])
+        return _wrapped(text, KEY_WIDTH) if column < self.keys and cell_len(text) > KEY_WIDTH else text
 
     def _table(self, columns: Sequence[int], rows: Sequence[Sequence[str]], **style: Any) -> Table:
         table, widths = Table(**{"box": None, "padding": (0, 0, 0, INDENT), **style}), self._widths()
         for i in columns:
-            name = "\n".join(textwrap.wrap(printable(self.header[i]), max(1, widths[i]), break_on_hyphens=False))
-            table.add_column(Text(name), justify="left" if i < self.keys else "right", no_wrap=True, min_width=widths[i])
+            name = Text(_wrapped(printable(self.header[i]), max(1, widths[i])))
+            table.add_column(name, justify="left" if i < self.keys else "right", no_wrap=True, min_width=widths[i])
         for number, row in enumerate(rows):
             if number in self.sections:
                 table.add_section()
-            table.add_row(*(Text(printable(row[i])) for i in columns))
+            table.add_row(*(Text(self._cell(row, i)) for i in columns))
         return table
+
+
+def _wrapped(text: str, width: int) -> str:
+    """Wrapped between words only."""
+    return "\n".join(textwrap.wrap(text, width, break_long_words=False, break_on_hyphens=False))
 
 
 def _line(cells: Sequence[str]) -> str:

@@ -69,8 +69,6 @@ class TrainingProgress(ProgressBar):
         if self._bar is None and self._lines is None:
             return
         self._metrics = " ".join(f"{k} {float(v):.4g}" for k, v in trainer.progress_bar_metrics.items())
-        if self._bar is not None:
-            self._bar.update(self._bar.task, completed=self._step)
 
     def _stop(self) -> None:
         if self._bar is not None:
@@ -106,6 +104,8 @@ class TrainingProgress(ProgressBar):
         if trainer.global_step > self._step:
             self._durations.append(self._seconds)
             self._step, self._batches, self._seconds = trainer.global_step, 0, 0.0
+            if self._bar is not None:
+                self._bar.update(self._bar.task, completed=self._step)
 
     def on_train_end(self, trainer: L.Trainer, pl_module: L.LightningModule) -> None:
         self._show(trainer)
