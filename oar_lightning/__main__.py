@@ -27,6 +27,7 @@ DATA_KEYS = ("name", "chain", "train", "evaluation", "prompt", "decontaminate", 
 
 os.environ.setdefault("MLFLOW_DISABLE_TELEMETRY", "true")
 os.environ.setdefault("MLFLOW_ENABLE_ARTIFACTS_PROGRESS_BAR", "false")
+os.environ.setdefault("MLFLOW_SUPPRESS_PRINTING_URL_TO_STDOUT", "true")
 os.environ.setdefault("TOKENIZERS_PARALLELISM", "false")
 # OpenMP threads spin while they wait, which makes a small model many times slower on a busy machine
 os.environ.setdefault("GOMP_SPINCOUNT", "20000")
