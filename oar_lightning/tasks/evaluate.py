@@ -14,6 +14,7 @@ from hydra.utils import instantiate
 from omegaconf import DictConfig, OmegaConf
 from rich.console import Console
 
+from oar_lightning.answers.reward import check_accuracy
 from oar_lightning.common.config_check import ConfigError
 from oar_lightning.common.progress import counted_progress
 from oar_lightning.data.stream import eval_set_problems
@@ -23,16 +24,15 @@ from oar_lightning.evaluation.metrics import evaluation_metrics
 from oar_lightning.evaluation.result import ProblemResult, completions_table
 from oar_lightning.evaluation.tables import accuracy_table, level_table
 from oar_lightning.policy.pretrained import Policy
-from oar_lightning.rollout import RolloutStage, SamplingConfig
+from oar_lightning.rollout import RolloutStage, SamplingConfig, build_stage
 from oar_lightning.tracking.tracker import Tracker
 from oar_lightning.types import MathProblem
 from oar_lightning.wiring.config import plain
 from oar_lightning.wiring.data import build_eval_sets
 from oar_lightning.wiring.device import choose_device, mixed_precision, seed_everything, set_threads
-from oar_lightning.wiring.policy import build_stage, load_policy
+from oar_lightning.wiring.policy import load_policy
 from oar_lightning.wiring.run import build_logger
 from oar_lightning.wiring.run_tags import note_run, run_parameters, run_tags
-from oar_lightning.wiring.settings import check_accuracy
 
 log = logging.getLogger(__name__)
 

@@ -23,10 +23,10 @@ WINDOW = 50
 class TrainingProgress(ProgressBar):
     """A bar of optimizer steps on a terminal. Elsewhere log lines by time, one after the first step and one at the end.
 
-    The time left counts the steps' own durations and, from `evaluation_seconds_left(step)`, those of the evaluations to come.
+    The time left counts the steps' own durations and those of the evaluations to come: `evaluation_seconds_left(step, last)`.
     """
 
-    def __init__(self, evaluation_seconds_left: Callable[[int], float] = lambda step: 0.0) -> None:
+    def __init__(self, evaluation_seconds_left: Callable[[int, int], float] = lambda step, last: 0.0) -> None:
         super().__init__()
         self._evaluation_seconds_left = evaluation_seconds_left
         self._durations: deque[float] = deque(maxlen=WINDOW)
@@ -62,7 +62,7 @@ class TrainingProgress(ProgressBar):
         if not self._durations or not steps:
             return ""
         pace = sum(self._durations) / len(self._durations)
-        return f"{in_words(pace * steps + self._evaluation_seconds_left(self._step))} left"
+        return f"{in_words(pace * steps + self._evaluation_seconds_left(self._step, self._total))} left"
 
     def _show(self, trainer: L.Trainer) -> None:
         """Take over the metrics of the step before, which Lightning has only now."""

@@ -36,7 +36,7 @@ class Training:
         self.trainer: Any = SimpleNamespace(
             global_step=0, max_steps=steps, is_global_zero=True, progress_bar_metrics={}, accumulate_grad_batches=batches
         )
-        self.callback = TrainingProgress(lambda step: 100.0)
+        self.callback = TrainingProgress(lambda step, last: 100.0)
         self.callback.setup(self.trainer, None, "fit")  # type: ignore[arg-type]
         self.callback.on_train_start(self.trainer, None)  # type: ignore[arg-type]
 
