@@ -32,6 +32,7 @@ DATA_KEYS = ("name", "chain", "train", "evaluation", "prompt", "decontaminate", 
 
 os.environ.setdefault("MLFLOW_DISABLE_TELEMETRY", "true")
 os.environ.setdefault("MLFLOW_ENABLE_ARTIFACTS_PROGRESS_BAR", "false")
+os.environ.setdefault("MLFLOW_SUPPRESS_PRINTING_URL_TO_STDOUT", "true")
 os.environ.setdefault("TOKENIZERS_PARALLELISM", "false")
 # OpenMP threads spin while they wait, which makes a small model many times slower on a busy machine
 os.environ.setdefault("GOMP_SPINCOUNT", "20000")
@@ -102,6 +103,8 @@ def prepare(cfg: DictConfig) -> Callable[[], float | None]:
     if not torch.cuda.is_available():
         # otherwise transformers repeats grouped keys for every query head, which the CPU's attention does not need
         os.environ.setdefault("TRANSFORMERS_SDPA_FORCE_GQA", "1")
+        # transformers' export imports DeepSpeed where it is installed, which warns that it finds no GPU unless it is told
+        os.environ.setdefault("DS_ACCELERATOR", "cpu")
     quiet()  # after the imports, in which Lightning sets up its logging
     return tasks.prepare(cfg)
 
@@ -116,6 +119,7 @@ def quiet() -> None:
         library = logging.getLogger(name)
         library.handlers.clear()  # Hydra's handler shows them already
         library.setLevel(logging.WARNING)
+    logging.getLogger("mlflow.store.db.utils").setLevel(logging.WARNING)  # that it makes its tables
     # DeepSpeed's trial compilations; retries while a tracking server is away, which is logged once elsewhere
     for name in ("DeepSpeed", "compilers.C.base", "urllib3.connectionpool"):
         logging.getLogger(name).setLevel(logging.ERROR)

@@ -7,7 +7,7 @@ import json
 import logging
 import platform
 import sys
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
@@ -17,18 +17,19 @@ from hydra.core.hydra_config import HydraConfig
 from hydra.utils import instantiate
 from omegaconf import DictConfig
 from rich.console import Console
-from rich.table import Table
 
 from oar_lightning.answers.reward import Accuracy, Rewards
 from oar_lightning.benchmark import BenchmarkConfig, ConfiguredWorkload, RandomWorkload, Workload, measure
+from oar_lightning.benchmark.measure import PhaseResult
 from oar_lightning.benchmark.report import phase_table, scoring_table, write_report
 from oar_lightning.common.config_check import ConfigError
 from oar_lightning.common.outputs import output_path
+from oar_lightning.common.progress import counted_progress
+from oar_lightning.common.tables import ConsoleTable
 from oar_lightning.credit.scorers import as_scorer
 from oar_lightning.data.stream import ProblemStream
 from oar_lightning.rollout import AutoEngineConfig, build_stage
 from oar_lightning.tracking.tracker import Tracker
-from oar_lightning.training.callbacks.progress import counted_progress
 from oar_lightning.training.module import PolicyOptimization
 from oar_lightning.wiring.device import choose_device, seed_everything, set_threads
 from oar_lightning.wiring.policy import load_policy
@@ -96,8 +97,8 @@ def run(
     with counted_progress(f"benchmark {config.preset}", "steps", total, 0) as advance:
         results, rate = measure(config, workload, modules, instantiate(cfg["update"]), advance)
     console = Console()
-    console.print(_rich(f"benchmark={config.preset}: seconds of each phase (medians)", phase_table(results, config.step_bars)))
-    console.print(_rich("Scoring", scoring_table(results, config.sequence_bars)))
+    for table in tables(config, results):
+        table.print(console)
     rows = [dataclasses.asdict(result) for result in results]
     if output is not None:
         output.write_text(json.dumps(rows, indent=1) + "\n", encoding="utf-8")
@@ -126,10 +127,10 @@ def machine(workload: Workload) -> str:
     )
 
 
-def _rich(title: str, rows: list[list[str]]) -> Table:
-    table = Table(title=title)
-    for index, name in enumerate(rows[0]):
-        table.add_column(name, justify="left" if index == 0 else "right")
-    for row in rows[1:]:
-        table.add_row(*row)
-    return table
+def tables(config: BenchmarkConfig, results: Sequence[PhaseResult]) -> list[ConsoleTable]:
+    """Seconds of each phase, and the cost of scoring, method by method."""
+    phases, scoring = phase_table(results, config.step_bars), scoring_table(results, config.sequence_bars)
+    return [
+        ConsoleTable(f"benchmark={config.preset}: seconds of each phase (medians)", phases[0], phases[1:]),
+        ConsoleTable("Scoring", scoring[0], scoring[1:]),
+    ]

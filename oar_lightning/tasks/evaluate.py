@@ -13,19 +13,19 @@ from hydra.core.hydra_config import HydraConfig
 from hydra.utils import instantiate
 from omegaconf import DictConfig, OmegaConf
 from rich.console import Console
-from rich.table import Table
 
 from oar_lightning.answers.reward import check_accuracy
 from oar_lightning.common.config_check import ConfigError
+from oar_lightning.common.progress import counted_progress
 from oar_lightning.data.stream import eval_set_problems
 from oar_lightning.evaluation.evaluate import EvaluationConfig, evaluate
 from oar_lightning.evaluation.folder import EvaluationFolder, newest_folder
 from oar_lightning.evaluation.metrics import evaluation_metrics
 from oar_lightning.evaluation.result import ProblemResult, completions_table
+from oar_lightning.evaluation.tables import accuracy_table, level_table
 from oar_lightning.policy.pretrained import Policy
 from oar_lightning.rollout import RolloutStage, SamplingConfig, build_stage
 from oar_lightning.tracking.tracker import Tracker
-from oar_lightning.training.callbacks.progress import accuracy_names, counted_progress, percent
 from oar_lightning.types import MathProblem
 from oar_lightning.wiring.config import plain
 from oar_lightning.wiring.data import build_eval_sets
@@ -174,34 +174,10 @@ def log_set(tracker: Tracker, name: str, results: list[ProblemResult], metrics: 
 
 def report(cfg: DictConfig, job: Job, metrics: Mapping[str, dict[str, float]]) -> None:
     console = Console()
-    console.print(accuracy_table(metrics, {name: len(problems) for name, problems in job.eval_sets.items()}))
+    accuracy_table(metrics, {name: len(problems) for name, problems in job.eval_sets.items()}).print(console)
     levels = level_table(metrics)
-    if levels.row_count:
-        console.print(levels)
+    if levels.rows:
+        levels.print(console)
     console.print(f"results: {job.folder.path / 'results'}", soft_wrap=True)
     if cfg.logger is not None:
         console.print(f"compare runs: mlflow ui --backend-store-uri {cfg.logger.tracking_uri}", soft_wrap=True)
-
-
-def accuracy_table(metrics: Mapping[str, Mapping[str, float]], problems: Mapping[str, int]) -> Table:
-    """Accuracies in percent with their 95 % intervals; then how many samples had an answer and how many were cut off."""
-    table = Table(title="Accuracy [95 % interval over problems]")
-    for column in ("eval set", "problems", "metric", "value"):
-        table.add_column(column, justify="right" if column in ("problems", "value") else "left")
-    for name, row in metrics.items():
-        for metric in (*accuracy_names(row), "answered", "truncated"):
-            table.add_row(name, str(problems[name]), metric, percent(row, metric))
-    return table
-
-
-def level_table(metrics: Mapping[str, Mapping[str, float]]) -> Table:
-    """Sampled accuracy by difficulty; without rows where no problem has one."""
-    table = Table(title="Sampled accuracy by level")
-    for column in ("eval set", "level", "problems", "accuracy"):
-        table.add_column(column, justify="right" if column in ("problems", "accuracy") else "left")
-    for name, row in metrics.items():
-        for key in (k for k in row if k.startswith("level_") and k.endswith("/problems")):
-            level = key.removesuffix("/problems")
-            (accuracy,) = (k for k in row if k.startswith(f"{level}/avg_at_") and not k.endswith(("_low", "_high")))
-            table.add_row(name, level.removeprefix("level_"), f"{row[key]:.0f}", percent(row, accuracy))
-    return table

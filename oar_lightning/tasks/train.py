@@ -17,12 +17,12 @@ from oar_lightning.common.locks import FileLock
 from oar_lightning.distributed.launch import by_srun, is_first_rank, requeue
 from oar_lightning.distributed.rank_launcher import end_other_ranks, killed_rank, report_lost_ranks
 from oar_lightning.distributed.strategies import adapt
+from oar_lightning.evaluation.tables import before_after_table
 from oar_lightning.policy.out_of_memory import OutOfMemory, advice, out_of_memory
 from oar_lightning.policy.pretrained import export_policy, has_adapters
 from oar_lightning.sweep.process import describe_exit
 from oar_lightning.sweep.trial import Result, current_ticket, job_folder, write_result
 from oar_lightning.training.callbacks.errors import first_error, forget_errors
-from oar_lightning.training.callbacks.progress import before_after_table
 from oar_lightning.wiring.auto_budgets import set_start_from_plan
 from oar_lightning.wiring.device import seed_everything, set_threads
 from oar_lightning.wiring.policy import bare_policy
@@ -153,7 +153,7 @@ def report(cfg: DictConfig, job: Run, folder: Path) -> None:
     table = before_after_table({name: job.evaluation.first_and_last(name) for name in names})
     if job.trainer.is_global_zero:
         console = Console()
-        console.print(table)
+        table.print(console)
         console.print(f"policy: {folder}", soft_wrap=True)
         if cfg.logger is not None:
             console.print(f"compare runs: mlflow ui --backend-store-uri {cfg.logger.tracking_uri}", soft_wrap=True)

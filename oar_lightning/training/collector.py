@@ -10,6 +10,7 @@ from typing import Any, NamedTuple
 import torch
 from torch import Tensor
 
+from oar_lightning.common.activity import activity
 from oar_lightning.common.randomness import derive_seed
 from oar_lightning.credit.assign import assign_credit
 from oar_lightning.credit.component import Tools
@@ -108,7 +109,8 @@ class ExperienceCollector:
 
     def assign_credit(self, rollouts: Rollouts, everything: bool = False) -> Credit:
         """The method's token advantages of rollouts that have their group advantages (see `assign_credit`)."""
-        return assign_credit(self.model, rollouts, self.method.scorer, self.method.gate, everything)
+        with activity("scoring"):
+            return assign_credit(self.model, rollouts, self.method.scorer, self.method.gate, everything)
 
     @torch.no_grad()
     def _with_states(self, rollouts: Rollouts) -> Rollouts:
@@ -156,7 +158,7 @@ class ExperienceCollector:
         def work(part: Rollouts) -> Tensor:
             return completion_logprobs(model, part, self.method, part.prediction_states)[0]
 
-        with evaluating(model):
+        with evaluating(model), activity("log-probabilities"):
             for rows, logprobs in self._in_parts(rollouts, work):
                 out = out.to(logprobs.dtype)
                 out[rows, rollouts.columns(rows)] = logprobs

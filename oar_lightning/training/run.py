@@ -101,7 +101,7 @@ def assemble(
         logger=[*loggers] or False,
         callbacks=[
             seconds,
-            *([TrainingProgress()] if progress else []),
+            *([TrainingProgress(evaluation.seconds_left)] if progress else []),
             evaluation,
             Divergence(settings.divergence, evaluation),
             *_pruning(evaluation),

@@ -111,4 +111,4 @@ def test_the_heatmap_is_rendered_with_its_shades(shown: Shown) -> None:
     assert "How many apples?" in ui.frame("document.querySelector('.t') && document.body.innerText")
     assert ui.frame("[...document.querySelectorAll('.t')].map(e => e.innerText)") == ["9", "-", "6"]
     shades = ui.frame("[...document.querySelectorAll('.t')].map(e => getComputedStyle(e).backgroundColor)")
-    assert shades == ["rgb(240, 140, 40)", "rgb(110, 158, 237)", "rgb(255, 255, 255)"], "orange, blue, white"
+    assert shades == ["rgb(240, 140, 40)", "rgb(91, 149, 234)", "rgb(255, 255, 255)"], "orange, blue, white"

@@ -60,6 +60,10 @@ def test_smoke_ends_with_the_table_and_the_ui_command(finished: Done) -> None:
     assert "before and after" in finished.stdout
     assert "mlflow ui --backend-store-uri sqlite:///" in finished.stdout
     assert "Traceback" not in finished.shown
+    logged = [line for line in finished.shown.splitlines() if re.match(r"\[?20\d\d", line)]
+    assert logged
+    assert [line for line in logged if "][oar_lightning." not in line] == [], "notices of libraries"
+    assert "step 4/4 · reward" in finished.stdout
 
 
 def test_mlflow_has_parameters_tags_and_every_metric(folder: Path, finished: Done) -> None:
@@ -125,12 +129,12 @@ def test_a_resumed_run_exports_the_policy_of_an_uninterrupted_one(folder: Path, 
 
 
 def test_ctrl_c_leaves_a_checkpoint_and_exit_code_130(folder: Path, finished: Done) -> None:
-    with started(folder, "+experiment=smoke", "name=stopped", "trainer.max_steps=500") as command:
-        command.wait_for("step 25/500")
+    with started(folder, "+experiment=smoke", "name=stopped", "trainer.max_steps=500", "checkpoint_every_n_steps=1") as command:
+        command.wait_for("step 1/500")
         command.send_signal(signal.SIGINT)
         assert command.wait(60) == 130, command.shown
         assert "ckpt_path=" in command.shown
     (checkpoint,) = (folder / "outputs" / "stopped").glob("seed0/*/checkpoints/last.ckpt")
-    assert torch.load(checkpoint, weights_only=True)["global_step"] >= 25
+    assert torch.load(checkpoint, weights_only=True)["global_step"] >= 2
     assert mlflow_run(folder).info.status == "KILLED"
     assert sorted(p.name for p in checkpoint.parent.iterdir()) == ["last.ckpt", "previous.ckpt"]

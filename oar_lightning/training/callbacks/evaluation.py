@@ -3,12 +3,14 @@
 from __future__ import annotations
 
 import dataclasses
+import time
 from collections.abc import Mapping, Sequence
 from typing import Any
 
 import lightning as L
 import torch
 
+from oar_lightning.common.activity import activity
 from oar_lightning.distributed.ranks import all_gather, alone, interleaved, rank, world_size
 from oar_lightning.distributed.strategies import adapt
 from oar_lightning.evaluation.evaluate import EvaluationConfig, evaluate
@@ -45,6 +47,7 @@ class EvaluationCallback(L.Callback):
         self.config = config
         self.tracker = tracker
         self.history: list[dict[str, Any]] = []
+        self._seconds = 0.0  # of the last evaluation of this process
 
     def on_train_epoch_start(self, trainer: L.Trainer, module: L.LightningModule) -> None:
         # not in on_train_start: by now all callbacks are ready, so that a signal is handled
@@ -77,7 +80,18 @@ class EvaluationCallback(L.Callback):
         """The metric of the sampled accuracy."""
         return f"avg_at_{self.config.samples}"
 
+    def seconds_left(self, step: int, last_step: int) -> float:
+        """How long the evaluations after `step` will take, if each takes as long as the last one took."""
+        every = self.config.every_n_steps
+        middle = 0 if not every else (last_step - 1) // every - step // every
+        return self._seconds * (middle + (step < last_step))
+
     def _run(self, trainer: L.Trainer, module: L.LightningModule) -> None:
+        started = time.monotonic()
+        self._evaluate(trainer, module)
+        self._seconds = time.monotonic() - started
+
+    def _evaluate(self, trainer: L.Trainer, module: L.LightningModule) -> None:
         step = trainer.global_step
         for name, problems in self.eval_sets.items():
             mine = range(len(problems))[rank() :: world_size()]
@@ -87,10 +101,12 @@ class EvaluationCallback(L.Callback):
             with adapt(trainer).gathered_parameters(), precision_of(trainer):
                 self.stage.start(module.model, self.sampling)  # a small evaluation set may leave a rank without a problem
                 own = [problems[i] for i in mine]
-                for batch in evaluate(module.model, self.stage, own, self.sampling, self.config, step, places=mine):
-                    group = _group_to_show(group, results, batch.results, batch.rollouts)
-                    results += batch.results
-                    terms += batch.rollouts.reward_terms.cpu().split(self.config.samples)
+                with activity(f"evaluation of {name}", len(own)) as advance:
+                    for batch in evaluate(module.model, self.stage, own, self.sampling, self.config, step, places=mine):
+                        group = _group_to_show(group, results, batch.results, batch.rollouts)
+                        results += batch.results
+                        terms += batch.rollouts.reward_terms.cpu().split(self.config.samples)
+                        advance(len(batch.results))
                 results, terms = interleaved(all_gather(results)), interleaved(all_gather(terms))
                 metrics = evaluation_metrics(results)
                 self.history.append({"step": step, "benchmark": name, "metrics": metrics})
