@@ -7,7 +7,7 @@ import glob
 import logging
 import random
 from collections import Counter
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from itertools import chain
 from pathlib import Path
 from typing import Any
@@ -20,6 +20,9 @@ log = logging.getLogger(__name__)
 
 KEY = "data paths"
 
+MAX_EXTRA = 2**30
+"""Characters of all columns that are kept without being named; a number counts as eight."""
+
 
 class FileProblems:
     """All usable rows of the files, in order, read at once and kept as problems. A bad row is thus found before training
@@ -27,13 +30,14 @@ class FileProblems:
 
     Args:
         paths: files or glob patterns; ``*.parquet``, ``*.csv`` and ``*.csv.gz`` by extension; others are JSONL (``.gz``: gzip).
-        question_column, answer_column, solution_column, level_column, id_column: see `Columns`.
+        question_column, answer_column, solution_column, level_column, id_column, extra_columns: see `Columns`.
         limit: keep the first so many problems; null for all.
 
     A row without a question or a gold answer is dropped, counted in ``dropped`` by reason, and reported.
 
     Raises:
-        ValueError: where no file matches, a file cannot be read, a row is not JSON, a column is missing, or no row is usable.
+        ValueError: where no file matches, a file cannot be read, a row is not JSON, a column is missing, no row is usable, or
+            columns that nobody named (``extra_columns=null``) would take more than `MAX_EXTRA` characters of memory.
     """
 
     def __init__(
@@ -45,6 +49,7 @@ class FileProblems:
         level_column: str | None = None,
         id_column: str | None = None,
         limit: int | None = None,
+        extra_columns: str | Sequence[str] | None = None,
     ) -> None:
         patterns = [paths] if isinstance(paths, str) else list(paths)
         files = [Path(f) for pattern in patterns for f in sorted(glob.glob(str(Path(pattern).expanduser())))]
@@ -53,10 +58,11 @@ class FileProblems:
                 f"data paths={patterns}: no such file; give JSONL files (gzip too), parquet or CSV files, or a pattern, "
                 f"from {Path.cwd()}"
             )
-        columns = Columns(question_column, answer_column, solution_column, level_column, id_column)
+        columns = Columns(question_column, answer_column, solution_column, level_column, id_column, extra_columns)
         self.dropped: Counter[str] = Counter()
         rows = chain.from_iterable(read_rows(file) for file in files)
-        self.problems: list[MathProblem] = list(problems_of(rows, columns, "files", self.dropped, limit))
+        problems = problems_of(rows, columns, "files", self.dropped, limit)
+        self.problems: list[MathProblem] = list(problems if extra_columns is not None else _within_memory(problems))
         if self.dropped:
             log.warning("data: %s; kept %d rows of %s", dict(self.dropped), len(self.problems), ", ".join(map(str, files)))
         if not self.problems:
@@ -73,6 +79,29 @@ class FileProblems:
         order = list(range(len(self.problems)))
         random.Random(f"{seed}/{epoch}").shuffle(order)
         return (self.problems[i] for i in order[start:])
+
+
+def _within_memory(problems: Iterator[MathProblem]) -> Iterator[MathProblem]:
+    """The problems, until their extra columns are too large to be kept by default."""
+    sizes: Counter[str] = Counter()
+    for problem in problems:
+        for name, value in problem.extra.items():
+            sizes[name] += _characters(value)
+        if sizes.total() > MAX_EXTRA:
+            largest = ", ".join(f"{name} {size / 2**20:.0f} MB" for name, size in sizes.most_common(3))
+            raise ValueError(
+                f"{KEY}: the columns that rewards would find in problem.extra are too large to be kept in memory ({largest} so "
+                "far); set extra_columns to those that rewards read, e.g. [difficulty], or to [] for none"
+            )
+        yield problem
+
+
+def _characters(value: Any) -> int:
+    if isinstance(value, str):
+        return len(value)
+    if isinstance(value, Mapping):
+        return sum(len(name) + _characters(part) for name, part in value.items())
+    return sum(map(_characters, value)) if isinstance(value, tuple) else 8
 
 
 def read_rows(file: Path) -> Iterator[tuple[str, dict[str, Any]]]:

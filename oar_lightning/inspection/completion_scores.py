@@ -113,7 +113,9 @@ class CompletionScorer:
 
     def __post_init__(self) -> None:
         rewards = self.stage.rewards
-        gold_only = Rewards({name: GoldOnly(term) for name, term in rewards.terms.items()}, rewards.weights)
+        gold_only = Rewards(
+            {name: GoldOnly(term, f"reward.terms.{name}") for name, term in rewards.terms.items()}, rewards.weights
+        )
         self.accuracy = rewards.terms["accuracy"]
         self.gold_only_stage = dataclasses.replace(self.stage, rewards=gold_only)
         limits = [self.config.max_tokens, getattr(base_model(self.policy.model).config, "max_position_embeddings", None)]

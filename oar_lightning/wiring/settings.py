@@ -70,6 +70,9 @@ def build_settings(cfg: DictConfig) -> Settings:
     )
     settings.schedule.check()
     _check_combinations(settings, cfg)
+    for source in (settings.train, *settings.eval_sets.values()):
+        if source is not None:
+            settings.rewards.try_out(next(iter(source)))
     return settings
 
 
