@@ -14,6 +14,7 @@ from omegaconf import DictConfig
 from oar_lightning.data.stream import eval_set_problems
 from oar_lightning.distributed.strategies import adapt
 from oar_lightning.policy.language_model import check_head
+from oar_lightning.policy.model_card import EVALUATION, TRAINING
 from oar_lightning.policy.pretrained import Policy
 from oar_lightning.sweep.trial import current_ticket
 from oar_lightning.tracking.mlflow_logger import FOLDER, DurableMLFlowLogger, MLflowConfig
@@ -53,6 +54,12 @@ class Run:
     seconds: RunSeconds
     stop: GracefulStop
     weights: FinalWeights
+
+    @property
+    def problems(self) -> dict[str, int | None]:
+        """Number of problems of each set by its role in a model card; None for one that is streamed or generated."""
+        counted = {f"{EVALUATION}{name}": len(problems) for name, problems in self.evaluation.eval_sets.items()}
+        return {TRAINING: getattr(self.datamodule.train, "size", None), **counted}
 
 
 def build_logger(cfg: DictConfig, run_dir: Path, run_id: str | None = None, resume: bool = False) -> DurableMLFlowLogger | None:
