@@ -36,7 +36,7 @@ SECTIONS = {
 }
 """The sections of a config that say what a task does, beside those of `ALWAYS`."""
 
-CHOSEN_BY_CLASS = ("scorer", "optimizer")
+CHOSEN_BY_CLASS = ("scorer", "gate", "optimizer")
 """Sections whose class says what they are."""
 
 ALWAYS = ("policy.lora", "optimizer", "schedule", "trainer.max_steps", "trainer.precision", "trainer.gradient_clip_val")

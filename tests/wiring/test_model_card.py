@@ -38,7 +38,7 @@ def test_a_run_on_files(tmp_path: Path) -> None:
     ]
     shown = dict(found.settings)
     assert shown["scorer"].startswith("OarG: ")
-    assert "tau=0.4, beta=2.0" in shown["gate"]
+    assert shown["gate"].startswith("BilevelGate: tau=0.4, beta=2.0")
     assert shown["optimizer"].startswith("AdamW: lr=0.0006, betas=[0.95, 0.99]")
     assert "supervised" not in shown
 
