@@ -19,6 +19,9 @@ log = logging.getLogger(__name__)
 
 Row = Mapping[str, Any]
 
+DEEPEST = 50
+"""Lists and mappings within each other of a value in ``problem.extra``."""
+
 NO_QUESTION = "rows without a question"
 NO_ANSWER = "rows without a gold answer"
 
@@ -115,7 +118,7 @@ def extra_of(row: Row, columns: Columns, source: str, where: str) -> dict[str, A
         try:
             found[path] = plain_value(lookup(row, path))
         except KeyError:
-            raise ValueError(f"{where} has no column {path!r}; it has {paths(row)}: set extra_columns to some of it") from None
+            raise ValueError(f"{where} has no column {path!r}; it has {paths(row)}: name others in extra_columns") from None
         except TypeError as error:
             raise ValueError(
                 f"{where} holds a {error} in column {path!r}, which problem.extra cannot; leave it out of extra_columns"
@@ -139,18 +142,20 @@ def _tell_left_out(source: str, column: str, kind: str) -> None:
     log.warning("data: column %r of %s holds a %s; problem.extra is without it", column, source, kind)
 
 
-def plain_value(value: Any) -> Any:
+def plain_value(value: Any, depth: int = 0) -> Any:
     """The value as JSON holds it: dates, times and decimals as texts, arrays as lists.
 
     Raises:
-        TypeError: with the name of a type that has no such form.
+        TypeError: with the name of a type that has no such form, or of what is wrong with a value.
     """
+    if depth > DEEPEST:
+        raise TypeError(f"value within {DEEPEST} others")
     if value is None or isinstance(value, str | bool | int | float):
         return value
     if isinstance(value, Mapping):
-        return {str(key): plain_value(part) for key, part in value.items()}
+        return {str(key): plain_value(part, depth + 1) for key, part in value.items()}
     if isinstance(value, list | tuple):
-        return [plain_value(part) for part in value]
+        return [plain_value(part, depth + 1) for part in value]
     if hasattr(value, "tolist"):  # of numpy
         return plain_value(value.tolist())
     if isinstance(value, date | time | timedelta | Decimal):

@@ -95,7 +95,7 @@ def model_card(facts: CardFacts) -> str:
     parts = [
         f"---\n{front_matter(facts)}\n---\n{MARK}",
         f"# {inline(facts.name)}",
-        f"The policy after {facts.step} optimizer steps of {facts.method}, trained with oar_lightning. It started from "
+        f"The policy after optimizer step {facts.step} of {facts.method}, trained with oar_lightning. It started from "
         f"{inline(base.words) if base else 'a policy that is not known: the run’s config is not in its folder'}.",
         "## Method",
         _table(["setting", "value"], facts.settings) if facts.settings else "Not known: the run’s config is not in its folder.",

@@ -67,7 +67,7 @@ def put_weights(policy: Policy, saved: Saved) -> None:
 
 
 def export(policy: Policy, saved: Saved, folder: Path, repo: HubRepo | None = None) -> None:
-    before = states_of_files(folder)
+    before = {} if repo is None else states_of_files(folder)
     export_policy(policy.model, policy.tokenizer, folder)
     write_run_card(folder, saved.checkpoint.parent.parent, saved.step, saved.evaluations)
     log.info("the policy of step %d: %s", saved.step, folder)

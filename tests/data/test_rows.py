@@ -55,6 +55,14 @@ def test_all_columns_that_nothing_names_are_extra(caplog: pytest.LogCaptureFixtu
     assert extra(nested, Columns("prompt.0.content", "reward_model.ground_truth", None)) == nested, "what is read in part stays"
 
 
+def test_a_column_of_any_depth_kills_nothing(caplog: pytest.LogCaptureFixture) -> None:
+    deep: Any = 1
+    for _ in range(500):
+        deep = {"x": [deep]}
+    assert extra({"q": "?", "a": "1", "deep": deep}, Columns("q", "a", None)) == {}
+    assert "column 'deep' of set holds a value within 50 others" in caplog.text
+
+
 def test_named_columns_are_extra() -> None:
     assert extra(WIDE, Columns("q", "a", None, extra=["steps", "meta.tags.0"])) == {"steps": 2, "meta.tags.0": "x"}
     assert extra(WIDE, Columns("q", "a", None, extra="level")) == {"level": "easy"}
