@@ -30,8 +30,10 @@ METHODS = {
     "warm_start": "supervised training on worked solutions",
 }
 
+WEIGHTS = "reward.weights"
+
 SECTIONS = {
-    "train": ("scorer", "gate", "advantage", "loss", "reward.weights", "update", "rollout"),
+    "train": ("scorer", "gate", "advantage", "loss", WEIGHTS, "update", "rollout"),
     "warm_start": ("supervised",),
 }
 """The sections of a config that say what a task does, beside those of `ALWAYS`."""
@@ -81,6 +83,8 @@ def settings(config: Mapping[str, Any], sections: Sequence[str]) -> Iterator[tup
     """(section, its keys and values) of the sections that the config has."""
     for section in sections:
         value = _at(config, section)
+        if section == WEIGHTS and isinstance(terms := _at(config, "reward.terms"), dict):
+            value = dict.fromkeys(terms, 1.0) | (value if isinstance(value, dict) else {})  # 1 where none is given
         if isinstance(value, dict):
             keys = {key: v for key, v in flatten(value).items() if not key.rpartition(".")[2].startswith("_")}
             parts = [f"{key}={'***' if SECRET.search(key) else _shown(v)}" for key, v in keys.items()]

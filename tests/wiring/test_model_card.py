@@ -26,8 +26,9 @@ def facts(folder: Path, config: Any, step: int = 8, problems: dict[str, int | No
 @pytest.mark.usefixtures("hydra_conf")
 def test_a_run_on_files(tmp_path: Path) -> None:
     overrides = ["data=files", "data.train.paths=[/x/a.jsonl,b.csv]", "data.evaluation.test.paths=/x/c.jsonl", "seed=3"]
+    own = ["+reward.terms.mine._target_=oar_lightning.answers.reward.Format"]
     counted = {"training": 100, "evaluation: test": 20}
-    found = facts(tmp_path, plain(composed("+experiment=oar_g", "update.inner_epochs=2", *overrides)), 8, counted)
+    found = facts(tmp_path, plain(composed("+experiment=oar_g", "update.inner_epochs=2", *own, *overrides)), 8, counted)
     assert (found.name, found.seed, found.revision) == ("oar_g", 3, "a, then b")
     assert found.command == "python -m oar_lightning seed=3"
     assert found.base is not None
@@ -40,6 +41,7 @@ def test_a_run_on_files(tmp_path: Path) -> None:
     assert shown["scorer"].startswith("OarG: ")
     assert shown["gate"].startswith("BilevelGate: tau=0.4, beta=2.0")
     assert shown["optimizer"].startswith("AdamW: lr=0.0006, betas=[0.95, 0.99]")
+    assert shown["reward.weights"] == "accuracy=1.0, format=0.0, overlong=0.0, mine=1.0"
     assert "supervised" not in shown
 
 
