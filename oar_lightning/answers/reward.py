@@ -15,6 +15,7 @@ from jaxtyping import Float
 from torch import Tensor
 
 from oar_lightning.answers.verifier import Verdict, Verifier, VerifierConfig
+from oar_lightning.common.config_check import ConfigError
 from oar_lightning.types import MathProblem
 
 
@@ -212,3 +213,9 @@ def _number(value: Any) -> float | None:
 
 def _described(value: Any) -> str:
     return "None" if value is None else f"{value!r:.80} ({type(value).__name__})"
+
+
+def check_accuracy(rewards: Rewards) -> None:
+    """Raises: ConfigError: for rewards without the term that accuracies are counted by."""
+    if "accuracy" not in rewards.terms:
+        raise ConfigError(f"reward.terms must include accuracy (evaluation counts by it), got {sorted(rewards.terms)}")

@@ -5,7 +5,6 @@ from __future__ import annotations
 import csv
 import glob
 import logging
-import random
 from collections import Counter
 from collections.abc import Iterator, Mapping, Sequence
 from itertools import chain
@@ -13,6 +12,7 @@ from pathlib import Path
 from typing import Any
 
 from oar_lightning.common.jsonl import UNREADABLE, open_text, read_jsonl
+from oar_lightning.data.listed import ListedProblems
 from oar_lightning.data.rows import Columns, problems_of, table_rows
 from oar_lightning.types import MathProblem
 
@@ -24,7 +24,7 @@ MAX_EXTRA = 2**30
 """Characters of all columns that are kept without being named; a number counts as eight."""
 
 
-class FileProblems:
+class FileProblems(ListedProblems):
     """All usable rows of the files, in order, read at once and kept as problems. A bad row is thus found before training
     starts, and an epoch's order is a full shuffle.
 
@@ -61,24 +61,13 @@ class FileProblems:
         columns = Columns(question_column, answer_column, solution_column, level_column, id_column, extra_columns)
         self.dropped: Counter[str] = Counter()
         rows = chain.from_iterable(read_rows(file) for file in files)
-        problems = problems_of(rows, columns, "files", self.dropped, limit)
-        self.problems: list[MathProblem] = list(problems if extra_columns is not None else _within_memory(problems))
+        found = problems_of(rows, columns, "files", self.dropped, limit)
+        problems = list(found if extra_columns is not None else _within_memory(found))
         if self.dropped:
-            log.warning("data: %s; kept %d rows of %s", dict(self.dropped), len(self.problems), ", ".join(map(str, files)))
-        if not self.problems:
+            log.warning("data: %s; kept %d rows of %s", dict(self.dropped), len(problems), ", ".join(map(str, files)))
+        if not problems:
             raise ValueError(f"data paths={patterns}: no usable row ({dict(self.dropped) or 'the files are empty'})")
-
-    @property
-    def size(self) -> int:
-        return len(self.problems)
-
-    def __iter__(self) -> Iterator[MathProblem]:
-        return iter(self.problems)
-
-    def shuffled(self, seed: int, epoch: int, start: int = 0) -> Iterator[MathProblem]:
-        order = list(range(len(self.problems)))
-        random.Random(f"{seed}/{epoch}").shuffle(order)
-        return (self.problems[i] for i in order[start:])
+        super().__init__(problems)
 
 
 def _within_memory(problems: Iterator[MathProblem]) -> Iterator[MathProblem]:

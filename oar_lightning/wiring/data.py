@@ -1,20 +1,14 @@
-"""Config -> problem sources and the rules by which problems are dropped."""
+"""Config -> problem sources."""
 
 from __future__ import annotations
 
-import itertools
-from collections.abc import Mapping
 from typing import Any
 
 from hydra.utils import instantiate
 from omegaconf import DictConfig
 
 from oar_lightning.common.config_check import ConfigError
-from oar_lightning.data.decontamination import Contamination
-from oar_lightning.data.filters import AnyOf, Decontamination, PromptLength
-from oar_lightning.data.prompts import PromptTemplate
-from oar_lightning.data.stream import Keep, ProblemSource, eval_set_problems, is_endless
-from oar_lightning.types import MathProblem
+from oar_lightning.data.stream import ProblemSource
 
 
 def build_train(cfg: DictConfig) -> ProblemSource:
@@ -51,31 +45,3 @@ def _source(node: Any, where: str) -> ProblemSource:
     if first is None:
         raise ConfigError(f"{where} has no problem; name other data")
     return source
-
-
-def check_data_options(cfg: DictConfig) -> None:
-    if not isinstance(cfg.data.get("decontaminate", False), bool):
-        raise ConfigError(f"data.decontaminate must be true or false, got {cfg.data.decontaminate!r}")
-    tokens = cfg.data.get("max_prompt_tokens")
-    if tokens is not None and (not isinstance(tokens, int) or isinstance(tokens, bool) or tokens < 1):
-        raise ConfigError(f"data.max_prompt_tokens must be an integer >= 1, or null for no limit, got {tokens!r}")
-
-
-def build_keep(
-    cfg: DictConfig, eval_sets: Mapping[str, ProblemSource], problems: int | None, prompt: PromptTemplate, tokenizer: Any
-) -> Keep:
-    """Which training problems to drop, and why: data.decontaminate (against the evaluation sets) and data.max_prompt_tokens."""
-    rules: list[Keep] = []
-    if cfg.data.get("decontaminate"):
-        evaluated = whole_eval_sets(eval_sets, problems)
-        rules.append(Decontamination(Contamination(itertools.chain.from_iterable(evaluated.values()))))
-    if cfg.data.get("max_prompt_tokens") is not None:
-        rules.append(PromptLength(prompt, tokenizer, int(cfg.data.max_prompt_tokens)))
-    return AnyOf(tuple(rules))
-
-
-def whole_eval_sets(eval_sets: Mapping[str, ProblemSource], problems: int | None) -> dict[str, list[MathProblem]]:
-    """All problems of each evaluation set; of an endless one the first `problems`, as many as are evaluated."""
-    return {
-        name: eval_set_problems(source, problems if is_endless(source) else None, name) for name, source in eval_sets.items()
-    }

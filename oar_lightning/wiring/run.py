@@ -1,65 +1,18 @@
-"""Settings -> a run: policy, module, callbacks and trainer."""
+"""Config -> a run."""
 
 from __future__ import annotations
 
-import logging
-from dataclasses import dataclass, replace
+import functools
+from dataclasses import replace
 from pathlib import Path
 
-import lightning as L
 from hydra.utils import instantiate
-from lightning.pytorch.plugins.environments import SLURMEnvironment, TorchElasticEnvironment
 from omegaconf import DictConfig
 
-from oar_lightning.data.stream import eval_set_problems
-from oar_lightning.distributed.strategies import adapt
-from oar_lightning.policy.language_model import check_head
-from oar_lightning.policy.model_card import EVALUATION, TRAINING
-from oar_lightning.policy.pretrained import Policy
 from oar_lightning.sweep.trial import current_ticket
 from oar_lightning.tracking.mlflow_logger import FOLDER, DurableMLFlowLogger, MLflowConfig
-from oar_lightning.tracking.tracker import Tracker
-from oar_lightning.training.callbacks import (
-    Divergence,
-    EvaluationCallback,
-    FinalWeights,
-    FirstError,
-    GracefulStop,
-    LastCheckpoint,
-    RandomState,
-    RunIdentity,
-    RunSeconds,
-    TrainingProgress,
-)
-from oar_lightning.training.datamodule import LoaderPlan, MathDataModule
-from oar_lightning.training.module import PolicyOptimization
-from oar_lightning.training.supervised import SupervisedWarmStart
-from oar_lightning.wiring.data import build_keep
-from oar_lightning.wiring.policy import bare_policy, build_stage, reference_model
-from oar_lightning.wiring.settings import Settings
-
-log = logging.getLogger(__name__)
-
-
-@dataclass(frozen=True)
-class Run:
-    """Everything `fit` needs."""
-
-    datamodule: MathDataModule
-    module: L.LightningModule
-    trainer: L.Trainer
-    tracker: Tracker
-    policy: Policy
-    evaluation: EvaluationCallback
-    seconds: RunSeconds
-    stop: GracefulStop
-    weights: FinalWeights
-
-    @property
-    def problems(self) -> dict[str, int | None]:
-        """Number of problems of each set by its role in a model card; None for one that is streamed or generated."""
-        counted = {f"{EVALUATION}{name}": len(problems) for name, problems in self.evaluation.eval_sets.items()}
-        return {TRAINING: getattr(self.datamodule.train, "size", None), **counted}
+from oar_lightning.training.run import Run, assemble, starting_policy
+from oar_lightning.training.settings import Settings
 
 
 def build_logger(cfg: DictConfig, run_dir: Path, run_id: str | None = None, resume: bool = False) -> DurableMLFlowLogger | None:
@@ -81,84 +34,8 @@ def build_logger(cfg: DictConfig, run_dir: Path, run_id: str | None = None, resu
 
 def build_run(cfg: DictConfig, settings: Settings, run_dir: Path, run_id: str | None, resume: bool) -> Run:
     """Load the policy and put the run together. Its MLflow run is created later, by `tracker.start`."""
-    assert settings.train is not None, "build_settings reads the training data for these tasks"
-    steps = int(cfg.trainer.max_steps)
     logger = build_logger(cfg, run_dir, run_id, resume)
-    policy = bare_policy(cfg, settings.train)
-    check_head(policy.model)
-    prompt = instantiate(cfg.data.prompt, tokenizer=policy.tokenizer)
-    stage = build_stage(policy, prompt, settings.answer, settings.rewards, settings.engine)
-    eval_sets = {
-        name: eval_set_problems(source, settings.evaluation.problems, name) for name, source in settings.eval_sets.items()
-    }
-    prompt.render(next(iter(eval_sets.values()))[0])  # a missing chat template fails here, before long work
-    optimizer = instantiate(cfg.optimizer)
-    module: L.LightningModule
-    plan: LoaderPlan
-    if cfg.task == "train":
-        module = PolicyOptimization(
-            policy=policy,
-            stage=stage,
-            method=settings.method,
-            optimizer=optimizer,
-            schedule=settings.schedule,
-            seed=int(cfg.seed),
-            reference=reference_model(settings),
-        )
-        plan = settings.method.update
-    else:
-        assert settings.supervised is not None, "task=warm_start has it"
-        module = SupervisedWarmStart(policy, prompt, settings.supervised, optimizer, settings.schedule)
-        plan = settings.supervised
-    module.train()  # policies are loaded in eval mode, and Lightning does not change it
-    tracker = Tracker(run_dir, logger)
-    evaluation = EvaluationCallback(eval_sets, stage, settings.method.sampling, settings.evaluation, tracker)
-    seconds, stop, weights = RunSeconds(), GracefulStop(), FinalWeights()
-    trainer: L.Trainer = instantiate(
-        cfg.trainer,
-        logger=[logger] if logger else False,
-        callbacks=[
-            seconds,
-            TrainingProgress(),
-            evaluation,
-            Divergence(settings.divergence, evaluation),
-            *_pruning(evaluation),
-            FirstError(run_dir),
-            weights,
-            RandomState(),
-            RunIdentity(lambda: tracker.run_id),
-            stop,
-            LastCheckpoint(run_dir / "checkpoints", int(cfg.checkpoint_every_n_steps)),
-        ],
-        accumulate_grad_batches=plan.microbatches,
-        max_epochs=-1,
-        use_distributed_sampler=False,
-        enable_model_summary=False,
-        default_root_dir=str(run_dir),
-        plugins=_cluster(),
-    )
-    adapt(trainer)  # a strategy that training cannot use fails here, before long work
-    plan.check(trainer.world_size)
-    keep = build_keep(cfg, settings.eval_sets, settings.evaluation.problems, prompt, policy.tokenizer)
-    datamodule = MathDataModule(settings.train, int(cfg.seed), steps, plan, keep)
-    return Run(datamodule, module, trainer, tracker, policy, evaluation, seconds, stop, weights)
-
-
-def _cluster() -> list[SLURMEnvironment]:
-    """Slurm without Lightning's own requeueing, which saves from within a signal handler, perhaps in the middle of a step.
-
-    Here `GracefulStop` ends training first, and `tasks.train` queues the job again.
-    """
-    if not SLURMEnvironment.detect() or TorchElasticEnvironment.detect():
-        return []
-    return [SLURMEnvironment(auto_requeue=False)]
-
-
-def _pruning(evaluation: EvaluationCallback) -> list[L.Callback]:
-    """The callback of a sweep's trial whose sweep prunes."""
-    ticket = current_ticket()
-    if ticket is None or not ticket.pruning.enabled:
-        return []
-    from oar_lightning.training.callbacks.trial import MedianPruning  # Optuna takes seconds to import
-
-    return [MedianPruning(ticket, evaluation)]
+    loggers = [logger] if logger else []
+    make_trainer = functools.partial(instantiate, cfg.trainer)
+    progress = cfg.trainer.get("enable_progress_bar") is not False
+    return assemble(settings, starting_policy(settings), make_trainer, run_dir, loggers, progress=progress)
