@@ -120,8 +120,9 @@ def quiet() -> None:
         library.handlers.clear()  # Hydra's handler shows them already
         library.setLevel(logging.WARNING)
     logging.getLogger("mlflow.store.db.utils").setLevel(logging.WARNING)  # that it makes its tables
-    # DeepSpeed's trial compilations; retries while a tracking server is away, which is logged once elsewhere
-    for name in ("DeepSpeed", "compilers.C.base", "urllib3.connectionpool"):
+    # DeepSpeed's trial compilations; retries while a tracking server is away, which is logged once elsewhere; the addresses of
+    # the hub's requests, some of which are signed
+    for name in ("DeepSpeed", "compilers.C.base", "urllib3.connectionpool", "httpx", "httpx2"):
         logging.getLogger(name).setLevel(logging.ERROR)
     warnings.filterwarnings("ignore", message=".*LeafSpec.*")
     warnings.filterwarnings("ignore", category=FutureWarning, module="torch.distributed.*")  # DeepSpeed causes one per call

@@ -5,7 +5,7 @@ from __future__ import annotations
 import hashlib
 import logging
 from collections import Counter
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from itertools import islice
 from pathlib import Path
 from typing import Any
@@ -25,7 +25,7 @@ class HubProblems:
         split: the dataset's split.
         revision: branch, tag or commit; null for the newest.
         shuffle_buffer: an epoch's order draws from a window of so many rows, after its files are shuffled.
-        question_column, answer_column, solution_column, level_column, id_column: see `Columns`.
+        question_column, answer_column, solution_column, level_column, id_column, extra_columns: see `Columns`.
         limit: use the first so many rows of the split; null for all.
 
     A row without a question or a gold answer is dropped and counted in ``dropped`` by reason. The counts are those of the
@@ -48,6 +48,7 @@ class HubProblems:
         level_column: str | None = None,
         id_column: str | None = None,
         limit: int | None = None,
+        extra_columns: str | Sequence[str] | None = None,
     ) -> None:
         if shuffle_buffer < 1:
             raise ValueError(f"data shuffle_buffer must be >= 1 (rows), got {shuffle_buffer}")
@@ -58,7 +59,7 @@ class HubProblems:
         self.split = split
         self.revision = revision
         self.shuffle_buffer = shuffle_buffer
-        self.columns = Columns(question_column, answer_column, solution_column, level_column, id_column)
+        self.columns = Columns(question_column, answer_column, solution_column, level_column, id_column, extra_columns)
         self.limit = limit
         self.dropped: Counter[str] = Counter()
         self._dataset: Any = None

@@ -25,9 +25,11 @@ from oar_lightning.sweep.trial import Result, current_ticket, job_folder, write_
 from oar_lightning.training.callbacks.errors import first_error, forget_errors
 from oar_lightning.wiring.auto_budgets import set_start_from_plan
 from oar_lightning.wiring.device import seed_everything, set_threads
+from oar_lightning.wiring.model_card import write_run_card
 from oar_lightning.wiring.policy import bare_policy
 from oar_lightning.wiring.resume import Saved, check_layout, find_checkpoint, read_saved
 from oar_lightning.wiring.run import Run, build_run
+from oar_lightning.wiring.run_folder import note_origin
 from oar_lightning.wiring.run_tags import note_run, run_parameters, run_tags
 from oar_lightning.wiring.settings import build_settings
 
@@ -76,6 +78,7 @@ def fit(cfg: DictConfig, job: Run, run_dir: Path, saved: Saved | None) -> float 
         note_run(job.tracker)
         job.tracker.describe(run_parameters(cfg), run_tags(cfg))
         job.tracker.write_text("config.yaml", OmegaConf.to_yaml(cfg, resolve=True))
+        note_origin(job.tracker, HydraConfig.get().overrides.task, job.problems)
         log.info("run folder: %s", run_dir)
         forget_errors(run_dir)
         report_lost_ranks(job.trainer, lambda: on_rank_lost(job, run_dir))
@@ -127,6 +130,7 @@ def finish(cfg: DictConfig, job: Run, run_dir: Path) -> float | None:
             policy.model.load_state_dict(weights)
             weights = None
         export_policy(policy.model, policy.tokenizer, folder, weights)
+        write_run_card(folder, run_dir, job.trainer.global_step, job.evaluation.history)
     metrics = final_metrics(job)
     job.tracker.write_metrics(metrics, job.trainer.global_step)
     state = {"trial_state": "complete"} if current_ticket() else {}

@@ -17,6 +17,7 @@ from oar_lightning.data.stream import Keep, eval_set_problems, sample_texts
 from oar_lightning.distributed.strategies import adapt
 from oar_lightning.policy.fresh import FreshPolicy
 from oar_lightning.policy.language_model import check_head
+from oar_lightning.policy.model_card import EVALUATION, TRAINING
 from oar_lightning.policy.pretrained import Policy, PretrainedPolicy
 from oar_lightning.rollout import build_stage
 from oar_lightning.sweep.trial import current_ticket
@@ -53,6 +54,12 @@ class Run:
     seconds: RunSeconds
     stop: GracefulStop
     weights: FinalWeights
+
+    @property
+    def problems(self) -> dict[str, int | None]:
+        """Number of problems of each set by its role in a model card; None for one that is streamed or generated."""
+        counted = {f"{EVALUATION}{name}": len(problems) for name, problems in self.evaluation.eval_sets.items()}
+        return {TRAINING: getattr(self.datamodule.train, "size", None), **counted}
 
 
 def assemble(

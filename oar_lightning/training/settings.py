@@ -91,6 +91,9 @@ class Settings:
         if self.evaluation.problems is not None and not self.eval_sets:
             raise ConfigError("data.evaluation names no evaluation set; name at least one source, e.g. data.evaluation.test")
         check_accuracy(self.rewards)
+        for source in (self.train, *self.eval_sets.values()):
+            if source is not None and (problem := next(iter(source), None)) is not None:
+                self.rewards.try_out(problem)
 
     def check_rl(self) -> None:
         """Refuse what RL cannot learn from.

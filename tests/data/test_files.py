@@ -54,6 +54,19 @@ def test_rows(tmp_path: Path, name: str) -> None:
     assert not source.dropped
 
 
+def test_extra_columns(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    path = write(
+        tmp_path / "rows.jsonl", [{"problem": f"{i}?", "answer": i, "steps": i, "texts": ["x" * 500]} for i in range(5)]
+    )
+    assert [p.extra["steps"] for p in FileProblems(path, solution_column=None)] == [0, 1, 2, 3, 4]
+    monkeypatch.setattr("oar_lightning.data.files.MAX_EXTRA", 1200)
+    told = failure(path, solution_column=None)
+    assert "too large to be kept in memory (texts 0 MB" in told
+    assert "set extra_columns to those that rewards read, e.g. [difficulty], or to [] for none" in told
+    assert len(list(FileProblems(path, solution_column=None, extra_columns=["texts"]))) == 5, "who names them wants them"
+    assert not next(iter(FileProblems(path, solution_column=None, extra_columns=[]))).extra
+
+
 def test_several_files_and_patterns(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     for name in ("b.jsonl", "a.jsonl", "c.jsonl.gz"):
         write(tmp_path / name, [{"problem": name, "answer": "1", "solution": ""}])

@@ -104,6 +104,13 @@ def test_the_first_rows_only(tmp_path: Path) -> None:
     assert sorted(numbers(source.shuffled(0, 0))) == list(range(7))
 
 
+def test_extra_columns(tmp_path: Path) -> None:
+    rows = [row | {"steps": [i], "kind": "k"} for i, row in enumerate(gsm8k(3))]
+    path = folder(tmp_path / "set", rows)
+    assert [p.extra["steps"] for p in HubProblems(path, **GSM8K)] == [(0,), (1,), (2,)]
+    assert [dict(p.extra) for p in HubProblems(path, extra_columns="kind", **GSM8K)] == [{"kind": "k"}] * 3
+
+
 def test_splits_and_configurations_of_a_folder(tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:
     caplog.set_level(logging.INFO)
     path = folder(tmp_path / "set", gsm8k(5))

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import itertools
+import math
 import re
 from pathlib import Path
 
@@ -11,6 +12,7 @@ from hydra.core.override_parser.overrides_parser import OverridesParser
 from support.composing import checked, composed_whole, settings
 from support.pages import DOCS, PAGES, ROOT, commands, name_of, read
 
+from oar_lightning.answers.reward import Completion
 from oar_lightning.sweep.search_space import SearchSpace
 
 pytestmark = pytest.mark.usefixtures("hydra_conf")
@@ -72,6 +74,24 @@ def test_the_scorer_of_the_page_plugs_in(tmp_path: Path, monkeypatch: pytest.Mon
     scorer = settings(*[argument.replace("$PWD", str(tmp_path)) for argument in arguments]).method.scorer
     assert type(scorer).__name__ == "DigitScorer"
     assert scorer.token_ids == [16, 17, 18]
+
+
+def test_the_reward_of_the_page_reads_its_column(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    page = read(ROOT / "docs" / "rewards.md")
+    (code,) = re.findall(r"^```python\n(# my_rewards\.py\n.*?)^```", page, re.MULTILINE | re.DOTALL)
+    (arguments,) = [a for a in commands(page) if "+reward.weights.lines=0.1" in a]
+    (tmp_path / "my_rewards.py").write_text(code)
+    (tmp_path / "train.jsonl").write_text('{"problem": "1+1?", "answer": "2", "solution": "", "steps": 2}\n')
+    (tmp_path / "test.jsonl").write_text('{"problem": "2+2?", "answer": "4", "solution": ""}\n')
+    monkeypatch.syspath_prepend(str(tmp_path))
+    monkeypatch.chdir(tmp_path)
+    built = settings(*arguments)
+    assert built.train is not None
+    with_steps, without = next(iter(built.train)), next(iter(built.eval_sets["test"]))
+    completions = [Completion(text, "2", False, 9) for text in ("a\nb\n", "a\nb\nc", "", "a")]
+    terms, _ = built.rewards([*[with_steps] * 3, without], completions)
+    assert terms[:, list(built.rewards.terms).index("lines")].tolist() == pytest.approx([0, -0.5, -1, math.nan], nan_ok=True)
+    assert built.rewards.weight_vector()[-1] == pytest.approx(0.1)
 
 
 @pytest.mark.parametrize("page", [page for page in DOCS if page.stem not in ("index", "api")], ids=name_of)

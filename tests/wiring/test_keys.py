@@ -21,7 +21,7 @@ BLOCKS: dict[str, dict[str, str]] = {
     "train": {},
     "evaluate": {},
     "warm_start": {"supervised.batch_size": "8"},
-    "export": {"supervised.tokenizer_problems": "100"},
+    "export": {"supervised.tokenizer_problems": "100", "push_to_hub": "me/mine", "push_private": "False"},
     "decontaminate": {"decontaminate.output": "found.json"},
     "audit": {"audit.output": "out.json"},
     "score": {"score.limit": "3"},
@@ -35,6 +35,7 @@ BLOCKS: dict[str, dict[str, str]] = {
 FOREIGN = {
     "supervised.batch_size=8": ("supervised", "task=export and task=warm_start"),
     "decontaminate.output=x": ("decontaminate", "task=decontaminate"),
+    "push_to_hub=me/mine": ("push_to_hub", "task=export"),
     "audit.files=[x]": ("audit", "task=audit"),
     "score.limit=3": ("score", "task=score"),
     "sync.folder=x": ("sync", "task=sync"),
