@@ -11,7 +11,7 @@ import sys
 import tempfile
 from pathlib import Path
 
-from browser import Browser, find_chromium
+from browser import find_chromium, open_page, save_picture, value_of, wait_still
 from mlflow import MlflowClient
 from mlflow_ui import MlflowUi, serve
 from rich.console import Console
@@ -50,21 +50,20 @@ def find(address: str) -> tuple[str, str, list[str]]:
 
 def take(ui: MlflowUi, experiment: str, parent: str, children: list[str]) -> None:
     """Open each page, wait for what it is to show, and take its picture."""
-    browser = ui.browser
     ui.open_runs(experiment)
     ui.expand(parent)
     ui.choose_columns(COLUMNS)
     for child in children:
         ui.cell(child, "params.`gate.tau`")
-    browser.screenshot(HERE / "runs.png")
+    save_picture(ui.page, HERE / "runs.png")
     ui.compare(children)
     ui.plotted()
-    browser.wait_still()
-    browser.screenshot(HERE / "compare.png")
-    ui.open_artifact(children[1], experiment, f"heatmaps/chain_step_{STEPS:06d}.html")
-    ui.frame("document.querySelectorAll('.t').length")
-    browser.wait_still()
-    browser.screenshot(HERE / "heatmap.png")
+    wait_still(ui.page)
+    save_picture(ui.page, HERE / "compare.png")
+    frame = ui.artifact(experiment, children[1], f"heatmaps/chain_step_{STEPS:06d}.html")
+    value_of(frame, "document.querySelectorAll('.t').length")
+    wait_still(ui.page)
+    save_picture(ui.page, HERE / "heatmap.png")
 
 
 def main() -> None:
@@ -77,8 +76,8 @@ def main() -> None:
         with serve(f"sqlite:///{folder}/mlflow.db", folder / "artifacts", folder / "server.log") as address:
             if not trained:
                 train(folder, address)
-            with Browser(executable, 1400, 860) as browser:
-                take(MlflowUi(browser, address), *find(address))
+            with open_page(executable, 1400, 860) as page:
+                take(MlflowUi(page, address), *find(address))
     console = Console()
     for picture in sorted(HERE.glob("*.png")):
         console.print(f"{picture} {picture.stat().st_size / 1000:.0f} kB")

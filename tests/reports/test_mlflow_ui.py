@@ -29,6 +29,11 @@ class Shown(NamedTuple):
     children: list[str]
 
 
+def wait_for_text(ui: Any, *texts: str) -> None:
+    for text in texts:
+        ui.page.get_by_text(text).first.wait_for()
+
+
 def heatmap() -> str:
     def token(text: str, weight: float) -> HeatmapToken:
         return HeatmapToken(text, Region.REASONING, score=weight / 10, weight=weight, advantage=weight, entropy=0.1)
@@ -41,7 +46,8 @@ def heatmap() -> str:
 def shown(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Shown]:
     sys.path.insert(0, str(FOLDER))
     try:
-        from browser import Browser, find_chromium
+        pytest.importorskip("playwright", reason="Playwright, which drives the browser, is not installed")
+        from browser import find_chromium, open_page
         from mlflow_ui import MlflowUi, serve
     finally:
         sys.path.remove(str(FOLDER))
@@ -51,7 +57,7 @@ def shown(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Shown]:
     folder = tmp_path_factory.mktemp("ui")
     store = f"sqlite:///{folder}/mlflow.db"
     MlflowClient(store).search_experiments()  # the store is made once, before the server comes to it
-    with serve(store, folder / "artifacts", folder / "server.log") as address, Browser(executable) as browser:
+    with serve(store, folder / "artifacts", folder / "server.log") as address, open_page(executable) as page:
         client = MlflowClient(address)
         experiment = client.create_experiment("oar_lightning")
         tags = {"kind": "sweep", "sweep": "tau_beta"}
@@ -67,7 +73,7 @@ def shown(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Shown]:
             client.set_terminated(run_id)
             children.append(run_id)
         client.set_terminated(parent)
-        yield Shown(MlflowUi(browser, address), experiment, parent, children)
+        yield Shown(MlflowUi(page, address), experiment, parent, children)
 
 
 @pytest.mark.slow
@@ -76,7 +82,7 @@ def test_the_table_nests_the_trials_and_has_their_parameters_and_metrics(shown: 
     ui.open_runs(shown.experiment)
     assert ui.run_names() == ["tau_beta"], "trials are under their sweep, not beside it"
     ui.expand(shown.parent)
-    ui.browser.wait_for_text("trial-0", "trial-1", "trial-2")
+    wait_for_text(ui, "trial-0", "trial-1", "trial-2")
     assert sorted(ui.run_names()) == ["tau_beta", "trial-0", "trial-1", "trial-2"]
     ui.choose_columns(["objective", "gate.tau", "gate.beta"])
     cells = [
@@ -93,13 +99,13 @@ def test_the_comparison_plots_all_three_runs(shown: Shown) -> None:
     if "trial-0" not in ui.run_names():  # the table remembers what was expanded
         ui.expand(shown.parent)
     ui.compare(shown.children)
-    ui.browser.wait_for_text("Comparing 3 Runs from 1 Experiment", "gate.tau", "gate.beta", "objective")
+    wait_for_text(ui, "Comparing 3 Runs from 1 Experiment", "gate.tau", "gate.beta", "objective")
     (parallel,) = ui.plotted()
     assert parallel["type"] == "parcoords"
     axes = {axis["label"]: sorted(axis["values"]) for axis in parallel["dimensions"]}
     assert axes["gate.tau"] == [0.2, 0.4, 0.7]
-    ui.click_tab("Scatter Plot")
-    ui.browser.wait_for("document.querySelector('.js-plotly-plot')?.data?.[0]?.type?.startsWith('scatter')")
+    ui.tab("Scatter Plot").click()
+    ui.page.wait_for_function("document.querySelector('.js-plotly-plot')?.data?.[0]?.type?.startsWith('scatter')")
     (scatter,) = ui.plotted()
     assert sorted(map(float, scatter["x"])) in ([0.2, 0.4, 0.7], [1.0, 2.0, 4.0])
 
@@ -107,8 +113,9 @@ def test_the_comparison_plots_all_three_runs(shown: Shown) -> None:
 @pytest.mark.slow
 def test_the_heatmap_is_rendered_with_its_shades(shown: Shown) -> None:
     ui = shown.ui
-    ui.open_artifact(shown.children[0], shown.experiment, "heatmaps/chain_step_000004.html")
-    assert "How many apples?" in ui.frame("document.querySelector('.t') && document.body.innerText")
-    assert ui.frame("[...document.querySelectorAll('.t')].map(e => e.innerText)") == ["9", "-", "6"]
-    shades = ui.frame("[...document.querySelectorAll('.t')].map(e => getComputedStyle(e).backgroundColor)")
+    frame = ui.artifact(shown.experiment, shown.children[0], "heatmaps/chain_step_000004.html")
+    frame.locator(".t").first.wait_for()
+    assert "How many apples?" in frame.locator("body").inner_text()
+    assert frame.locator(".t").all_inner_texts() == ["9", "-", "6"]
+    shades = frame.locator(".t").evaluate_all("all => all.map(e => getComputedStyle(e).backgroundColor)")
     assert shades == ["rgb(240, 140, 40)", "rgb(110, 158, 237)", "rgb(255, 255, 255)"], "orange, blue, white"
