@@ -106,7 +106,7 @@ def make_study(
 def choose_metric(name: str, complete: Sequence[RunRecord], wanted: str | None) -> str:
     """`wanted`; without it `objective`, else the sampled accuracy on the first evaluation set. A complete run must have it."""
     present = {key for run in complete for key in run.metrics}
-    for choice in [wanted] if wanted else ["objective", *accuracies(complete)]:
+    for choice in [current_name(wanted)] if wanted else ["objective", *accuracies(complete)]:
         if choice in present:
             return choice
     known = ", ".join(sorted(present)) or "none"
