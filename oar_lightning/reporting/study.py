@@ -13,6 +13,7 @@ import numpy as np
 from oar_lightning.common.config_check import ConfigError
 from oar_lightning.reporting.factors import Level, label, level, natural, ordered, varied
 from oar_lightning.reporting.runs import LARGEST, RunRecord
+from oar_lightning.tracking.renamed import current_name
 
 UNIFORM_CREDIT = {("experiment", "grpo"), ("scorer", "uniform"), ("gate.mode", "off")}
 """Levels at which every token gets the same credit, which make an arm the baseline of token-level credit."""

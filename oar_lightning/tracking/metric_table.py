@@ -2,7 +2,7 @@
 
 A name may hold placeholders: ``<set>`` an evaluation set, ``<level>`` a level of difficulty, ``<k>`` and ``<j>`` numbers of
 samples, ``<term>`` a reward term, ``<reason>`` why problems were dropped, ``<variant>`` and ``<phase>`` of the timing
-benchmark. Names are TRL's where TRL has one.
+benchmark, ``<measure>`` what the unit is in the name of. Names are TRL's where TRL has one.
 """
 
 from __future__ import annotations
@@ -21,6 +21,7 @@ PLACEHOLDERS = {
     "reason": r"\w+",
     "variant": r"[^/]+",
     "phase": r"[a-z_]+",
+    "measure": r"\w+",
 }
 """Placeholder -> what may stand there."""
 
@@ -64,6 +65,12 @@ WITH_VLLM = "`engine=vllm`"
 WARM_START = "`task=warm_start`"
 
 METRICS: tuple[Metric, ...] = (
+    *_group(
+        "First in MLflow's UI (copies, in MLflow alone)",
+        ("Main/reward", "reward", "`reward`", "`task=train`"),
+        ("Main/accuracy", SHARE, "`rewards/accuracy`: of the sampled completions", "`task=train`"),
+        ("Main/<set> avg_at_<k>", SHARE, "`eval/<set>/avg_at_<k>`: the sampled accuracy on an evaluation set"),
+    ),
     *_group(
         "Rewards of the sampled completions",
         ("reward", "reward", "mean of the weighted sums of all reward terms"),
@@ -180,6 +187,15 @@ METRICS: tuple[Metric, ...] = (
         ("time/total_reward_s", SECONDS, "of judging", "`task=train`"),
         ("time/total_score_s", SECONDS, "of scoring", "`task=train`"),
         ("time/total_update_s", SECONDS, "of updates", "`task=train`"),
+    ),
+    *_group(
+        "The machine of rank 0, every 10 s",
+        (
+            "system/<measure>",
+            "in the name",
+            "use of CPU, memory, disk, network and GPU, by MLflow's monitor",
+            "`logger.system_metrics=true`",
+        ),
     ),
     *_group(
         "A sweep's own run",

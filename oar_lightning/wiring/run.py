@@ -35,6 +35,7 @@ from oar_lightning.training.module import PolicyOptimization
 from oar_lightning.training.supervised import SupervisedWarmStart
 from oar_lightning.wiring.data import build_keep
 from oar_lightning.wiring.policy import bare_policy, build_stage, reference_model
+from oar_lightning.wiring.run_tags import presented
 from oar_lightning.wiring.settings import Settings
 
 log = logging.getLogger(__name__)
@@ -63,7 +64,7 @@ def build_logger(cfg: DictConfig, run_dir: Path, run_id: str | None = None, resu
     """
     if cfg.logger is None:
         return None
-    config: MLflowConfig = instantiate(cfg.logger, _convert_="all")
+    config: MLflowConfig = presented(instantiate(cfg.logger, _convert_="all"), cfg)
     ticket = current_ticket()
     if ticket is not None:  # from the start, so that a trial that is killed early is found under its sweep
         config = replace(config, tags={**config.tags, **ticket.tags()})

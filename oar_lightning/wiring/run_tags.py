@@ -3,23 +3,35 @@
 from __future__ import annotations
 
 import shlex
+from dataclasses import replace
+from textwrap import indent
 from typing import Any
 
 from hydra.core.hydra_config import HydraConfig
+from mlflow.utils.mlflow_tags import MLFLOW_RUN_NOTE
 from omegaconf import DictConfig
 
+from oar_lightning.common.config_check import ConfigError
 from oar_lightning.distributed.launch import is_first_rank
 from oar_lightning.sweep.trial import current_ticket, job_folder, write_run_id
+from oar_lightning.tracking.mlflow_logger import MLflowConfig
 from oar_lightning.tracking.revision import git_revision
+from oar_lightning.tracking.run_name import run_name
 from oar_lightning.tracking.surroundings import surroundings
 from oar_lightning.tracking.tracker import Tracker
 from oar_lightning.wiring.config import plain
+
+EXPORTS = ("train", "warm_start")
+"""Tasks that export a policy."""
+
+LONGEST_COMMAND = 4000
+"""Characters; MLflow takes tags of 8000."""
 
 
 def run_tags(cfg: DictConfig) -> dict[str, str]:
     ticket = current_ticket()
     return {
-        **({**ticket.tags(), "mlflow.runName": f"{ticket.sweep}-{ticket.number:04d}"} if ticket else {}),
+        **(ticket.tags() if ticket else {}),
         "experiment": str(cfg.name),
         "task": str(cfg.task),
         "scorer": str(HydraConfig.get().runtime.choices.get("scorer")),
@@ -29,6 +41,52 @@ def run_tags(cfg: DictConfig) -> dict[str, str]:
         "overrides": shlex.join(HydraConfig.get().overrides.task),
         **surroundings(str(cfg.trainer.accelerator)),
     }
+
+
+def presented(config: MLflowConfig, cfg: DictConfig) -> MLflowConfig:
+    """The logger's config with a name and a description of the run, where the user has given none.
+
+    Raises:
+        ConfigError: for a policy to be registered by a task that makes none.
+    """
+    if config.register_as is not None and cfg.task not in EXPORTS:
+        raise ConfigError(
+            f"logger.register_as={config.register_as} registers the policy that {' and '.join(f'task={t}' for t in EXPORTS)} "
+            f"export; leave it out of task={cfg.task}"
+        )
+    name = config.run_name or run_name(str(cfg.name), HydraConfig.get().overrides.task, cfg.seed)
+    ticket = current_ticket()
+    if ticket is not None:
+        name = f"trial {ticket.number} · {name}"
+    return replace(config, run_name=name, tags={MLFLOW_RUN_NOTE: description(cfg), **config.tags})
+
+
+def description(cfg: DictConfig) -> str:
+    """What the run is, in Markdown: method, data and task, the command to repeat it, the code's revision."""
+    command = f"python -m oar_lightning {shlex.join(HydraConfig.get().overrides.task)}".strip()
+    if len(command) > LONGEST_COMMAND:
+        command = f"{command[:LONGEST_COMMAND]}… (whole: tag overrides)"
+    commit, dirty, _ = git_revision().partition("-dirty")
+    sets = ", ".join((plain(cfg)["data"].get("evaluation") or {}).keys())
+    lines = [
+        f"**{method(cfg)}**",
+        indent(command, "    "),
+        f"Task {cfg.task}, data {cfg.data.name}, evaluated on {sets or 'nothing'}; policy {cfg.policy.get('name', 'fresh')}; "
+        f"code {commit[:12]}{dirty and ', changed since'}. All settings as a tree: `config.yaml` under Artifacts.",
+    ]
+    return "\n\n".join(lines)
+
+
+def method(cfg: DictConfig) -> str:
+    """The method in one line."""
+    if cfg.task == "evaluate":
+        return f"{cfg.evaluation.samples} samples a problem at temperature {cfg.rollout.temperature}"
+    if cfg.task != "train":
+        return {"warm_start": "Supervised training on demonstrations", "benchmark": "Seconds of each phase of a step"}[cfg.task]
+    choices, gate = HydraConfig.get().runtime.choices, cfg.gate
+    uniform = choices.get("scorer") == "uniform" or gate.mode == "off"
+    credit = f"scorer {choices.get('scorer')}, gate {gate.mode} (tau {gate.tau:g}, beta {gate.beta:g}, floor {gate.floor:g})"
+    return f"Loss {choices.get('loss')}, {'every token the same credit' if uniform else credit}; lr {cfg.optimizer.lr:g}"
 
 
 def note_run(tracker: Tracker) -> None:

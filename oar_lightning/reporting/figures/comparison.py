@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import numpy as np
 
-from oar_lightning.reporting.factors import short
+from oar_lightning.common.overrides import short
 from oar_lightning.reporting.figures.drawing import Curves, Drawing, LeftOut, axes, legend_below, scale
 from oar_lightning.reporting.series import GREY, MOST, arm_colors
 from oar_lightning.reporting.statistics import Interval, mean_interval, pareto_front
