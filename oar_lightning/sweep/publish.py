@@ -18,7 +18,7 @@ from oar_lightning.sweep.figures import draw_figures
 from oar_lightning.sweep.study import SweepStudy
 from oar_lightning.sweep.table import STATES, as_csv, as_json, results_table, times_table
 from oar_lightning.sweep.trial import read_run_id
-from oar_lightning.tracking.mlflow_client import EXPERIMENT_TAGS, connect
+from oar_lightning.tracking.mlflow_client import connect
 
 log = logging.getLogger(__name__)
 
@@ -97,7 +97,7 @@ class Mlflow:
         existing = self.client.get_experiment_by_name(store.experiment)
         if existing is not None:
             return str(existing.experiment_id)
-        return str(self.client.create_experiment(store.experiment, store.artifact_location, EXPERIMENT_TAGS))
+        return str(self.client.create_experiment(store.experiment, store.artifact_location))
 
     def _parent(self, study: SweepStudy, tags: Mapping[str, str]) -> str:
         existing = self._search(f"tags.kind = 'sweep' and tags.study_id = '{study.identity}'")

@@ -19,7 +19,7 @@ from mlflow.exceptions import MlflowException
 
 from oar_lightning.tracking.headline import headline
 from oar_lightning.tracking.journal import JOURNAL, Position, Record, State, read_records, undelivered
-from oar_lightning.tracking.mlflow_client import EXPERIMENT_TAGS, connect
+from oar_lightning.tracking.mlflow_client import connect
 
 log = logging.getLogger(__name__)
 
@@ -127,7 +127,7 @@ class Delivery:
         if experiment := self.client.get_experiment_by_name(name):
             return str(experiment.experiment_id)
         try:
-            return str(self.client.create_experiment(name, artifact_location, EXPERIMENT_TAGS))
+            return str(self.client.create_experiment(name, artifact_location))
         except MlflowException as error:
             if error.error_code != "RESOURCE_ALREADY_EXISTS":  # made by another process in between
                 raise

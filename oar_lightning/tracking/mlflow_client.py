@@ -15,9 +15,6 @@ os.environ.setdefault("MLFLOW_HTTP_REQUEST_MAX_RETRIES", "1")
 os.environ.setdefault("MLFLOW_HTTP_REQUEST_BACKOFF_FACTOR", "1")
 os.environ.setdefault("MLFLOW_HTTP_REQUEST_TIMEOUT", "20")
 
-EXPERIMENT_TAGS = {"mlflow.experimentKind": "custom_model_development"}
-"""Of a new experiment: the UI then opens it with its training runs, not with a page for traces of agents."""
-
 
 def connect(tracking_uri: str) -> MlflowClient:
     """A client whose store exists and answers.

@@ -11,7 +11,7 @@ import sys
 import tempfile
 from pathlib import Path
 
-from browser import find_chromium, open_page, save_picture, value_of, wait_still
+from browser import find_chromium, open_page, save_picture, value_of, wait_for_text, wait_still
 from mlflow import MlflowClient
 from mlflow_ui import MlflowUi, serve
 from rich.console import Console
@@ -31,8 +31,8 @@ def train(folder: Path, address: str) -> None:
     parent = client.create_run(experiment, tags={"kind": "sweep", "sweep": "tau_beta"}, run_name="tau_beta").info.run_id
     for trial, (tau, beta) in enumerate(SETTINGS):
         tags = f"{{mlflow.parentRunId: {parent}, sweep: tau_beta, trial: {trial}}}"
-        overrides = [f"gate.tau={tau}", f"gate.beta={beta}", f"trainer.max_steps={STEPS}", f"logger.run_name=trial-{trial}"]
-        overrides += [f"logger.tracking_uri={address}", f"+logger.tags={tags}", "update.problems=8", "update.group_size=4"]
+        overrides = [f"gate.tau={tau}", f"gate.beta={beta}", f"trainer.max_steps={STEPS}"]
+        overrides += [f"logger.tracking_uri={address}", f"+logger.tags={tags}"]
         command = [sys.executable, "-m", "oar_lightning", "+experiment=smoke", *overrides]
         subprocess.run(command, cwd=folder, check=True, stdout=subprocess.DEVNULL)
     client.set_terminated(parent)
@@ -60,6 +60,14 @@ def take(ui: MlflowUi, experiment: str, parent: str, children: list[str]) -> Non
     ui.plotted()
     wait_still(ui.page)
     save_picture(ui.page, HERE / "compare.png")
+    ui.open_run(experiment, children[1])
+    wait_for_text(ui.page, "Datasets", "Show more")
+    wait_still(ui.page)
+    save_picture(ui.page, HERE / "run.png")
+    ui.open_run(experiment, children[1], "model-metrics")
+    ui.chart_groups()
+    wait_still(ui.page)
+    save_picture(ui.page, HERE / "metrics.png")
     frame = ui.artifact(experiment, children[1], f"heatmaps/chain_step_{STEPS:06d}.html")
     value_of(frame, "document.querySelectorAll('.t').length")
     wait_still(ui.page)
