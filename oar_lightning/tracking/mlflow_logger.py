@@ -7,6 +7,7 @@ delivers what a killed run or an unreachable server left undelivered.
 from __future__ import annotations
 
 import atexit
+import importlib.util
 import logging
 import re
 import shutil
@@ -16,7 +17,7 @@ import uuid
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from lightning.pytorch.loggers.logger import Logger, rank_zero_experiment
 from lightning.pytorch.utilities import rank_zero_only
@@ -28,7 +29,9 @@ from oar_lightning.common.paths import local_artifacts, local_database
 from oar_lightning.tracking.delivery import JOURNAL_TAG, Delivery
 from oar_lightning.tracking.journal import Journal, JournalInUse
 from oar_lightning.tracking.mlflow_client import connect
-from oar_lightning.tracking.system_metrics import SystemMetrics, check_system_metrics
+
+if TYPE_CHECKING:
+    from oar_lightning.tracking.system_metrics import SystemMetrics
 
 log = logging.getLogger(__name__)
 
@@ -101,8 +104,8 @@ class DurableMLFlowLogger(Logger):
         Raises:
             ConfigError: where it does not and `offline_start` is off, or psutil is missing.
         """
-        if self.config.system_metrics:
-            check_system_metrics()
+        if self.config.system_metrics and importlib.util.find_spec("psutil") is None:
+            raise ConfigError("logger.system_metrics=true needs psutil: pip install psutil, or leave logger.system_metrics out")
         if self.config.offline_start or local_database(self.config.tracking_uri) is not None:
             return
         try:
@@ -148,6 +151,8 @@ class DurableMLFlowLogger(Logger):
         if self.config.offline_start and not self._courier.flush(self.config.max_stall_s):
             log.warning("logger.tracking_uri=%s cannot be reached yet; recording in %s", self._tracking_uri, self.folder)
         if self.config.system_metrics:
+            from oar_lightning.tracking.system_metrics import SystemMetrics  # needs psutil
+
             self._monitor = SystemMetrics(self.log_metrics)
             self._monitor.start()
         atexit.register(self.close)

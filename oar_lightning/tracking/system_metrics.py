@@ -1,22 +1,19 @@
-"""The machine's load as metrics of a run: MLflow's own monitor, whose samples go to the journal like all others."""
+"""The machine's load as metrics of a run: MLflow's own monitor, whose samples go to the journal like all others.
+
+To import this file takes psutil.
+"""
 
 from __future__ import annotations
 
-import importlib.util
+import logging
 from collections.abc import Callable, Mapping
 
 from mlflow.system_metrics.system_metrics_monitor import SystemMetricsMonitor
 
-from oar_lightning.common.config_check import ConfigError
+log = logging.getLogger(__name__)
 
 Publish = Callable[[Mapping[str, float], int], None]
 """Takes metrics and the number of the sample."""
-
-
-def check_system_metrics() -> None:
-    """Raises ConfigError where psutil, which the monitor reads the machine with, is missing."""
-    if importlib.util.find_spec("psutil") is None:
-        raise ConfigError("logger.system_metrics=true needs psutil: pip install psutil, or leave logger.system_metrics out")
 
 
 class SystemMetrics(SystemMetricsMonitor):
@@ -34,7 +31,11 @@ class SystemMetrics(SystemMetricsMonitor):
         while not ended:
             ended = self._shutdown_event.wait(self.sampling_interval)
             self.collect_metrics()
-            self.publish_metrics(self.aggregate_metrics())
+            try:
+                self.publish_metrics(self.aggregate_metrics())
+            except OSError as error:  # a full disk, which the run reports itself where it cannot go on
+                log.warning("the machine's load is not logged any more: %s", error)
+                return
 
     def publish_metrics(self, metrics: Mapping[str, float]) -> None:
         self._publish({f"{self._metrics_prefix}{name}": value for name, value in metrics.items()}, self._logging_step)

@@ -5,24 +5,28 @@ from __future__ import annotations
 import shlex
 from dataclasses import replace
 from textwrap import indent
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from hydra.core.hydra_config import HydraConfig
-from mlflow.utils.mlflow_tags import MLFLOW_RUN_NOTE
 from omegaconf import DictConfig
 
 from oar_lightning.common.config_check import ConfigError
 from oar_lightning.distributed.launch import is_first_rank
 from oar_lightning.sweep.trial import current_ticket, job_folder, write_run_id
-from oar_lightning.tracking.mlflow_logger import MLflowConfig
 from oar_lightning.tracking.revision import git_revision
 from oar_lightning.tracking.run_name import run_name
 from oar_lightning.tracking.surroundings import surroundings
 from oar_lightning.tracking.tracker import Tracker
 from oar_lightning.wiring.config import plain
 
+if TYPE_CHECKING:
+    from oar_lightning.tracking.mlflow_logger import MLflowConfig
+
 EXPORTS = ("train", "warm_start")
 """Tasks that export a policy."""
+
+NOTE = "mlflow.note.content"
+"""The tag that MLflow shows as a run's description."""
 
 LONGEST_COMMAND = 4000
 """Characters; MLflow takes tags of 8000."""
@@ -58,7 +62,7 @@ def presented(config: MLflowConfig, cfg: DictConfig) -> MLflowConfig:
     ticket = current_ticket()
     if ticket is not None:
         name = f"trial {ticket.number} · {name}"
-    return replace(config, run_name=name, tags={MLFLOW_RUN_NOTE: description(cfg), **config.tags})
+    return replace(config, run_name=name, tags={NOTE: description(cfg), **config.tags})
 
 
 def description(cfg: DictConfig) -> str:
@@ -85,8 +89,8 @@ def method(cfg: DictConfig) -> str:
         return {"warm_start": "Supervised training on demonstrations", "benchmark": "Seconds of each phase of a step"}[cfg.task]
     choices, gate = HydraConfig.get().runtime.choices, cfg.gate
     uniform = choices.get("scorer") == "uniform" or gate.mode == "off"
-    credit = f"scorer {choices.get('scorer')}, gate {gate.mode} (tau {gate.tau:g}, beta {gate.beta:g}, floor {gate.floor:g})"
-    return f"Loss {choices.get('loss')}, {'every token the same credit' if uniform else credit}; lr {cfg.optimizer.lr:g}"
+    credit = f"scorer {choices.get('scorer')}, gate {gate.mode} (tau {gate.tau}, beta {gate.beta}, floor {gate.floor})"
+    return f"Loss {choices.get('loss')}, {'every token the same credit' if uniform else credit}; lr {cfg.optimizer.get('lr')}"
 
 
 def note_run(tracker: Tracker) -> None:

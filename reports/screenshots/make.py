@@ -53,6 +53,7 @@ def take(ui: MlflowUi, experiment: str, parent: str, children: list[str]) -> Non
     ui.open_runs(experiment)
     ui.expand(parent)
     ui.choose_columns(COLUMNS)
+    ui.widen_names(by=230)
     for child in children:
         ui.cell(child, "params.`gate.tau`")
     save_picture(ui.page, HERE / "runs.png")
@@ -61,7 +62,7 @@ def take(ui: MlflowUi, experiment: str, parent: str, children: list[str]) -> Non
     wait_still(ui.page)
     save_picture(ui.page, HERE / "compare.png")
     ui.open_run(experiment, children[1])
-    wait_for_text(ui.page, "Datasets", "Show more")
+    wait_for_text(ui.page, "Description", "Datasets")
     wait_still(ui.page)
     save_picture(ui.page, HERE / "run.png")
     ui.open_run(experiment, children[1], "model-metrics")

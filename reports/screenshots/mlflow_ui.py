@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import contextlib
 import os
+import re
 import signal
 import socket
 import subprocess
@@ -112,9 +113,19 @@ class MlflowUi:
         self.page.locator("[data-component-id*=runscolumnselector]").first.click()
         for name in names:
             self.page.get_by_placeholder("Search columns").fill(name)
-            title = self.page.locator(".du-bois-light-tree-treenode").filter(has=self.page.get_by_text(name, exact=True))
-            title.locator(".du-bois-light-tree-checkbox").first.click()
+            node = self.page.locator(".du-bois-light-tree-treenode", has_text=re.compile(f"^{re.escape(name)}$"))
+            node.locator(".du-bois-light-tree-checkbox").click()
         self.page.keyboard.press("Escape")
+
+    def widen_names(self, by: int) -> None:
+        """Drag the edge of the column of names to the right, by so many pixels."""
+        edge = self.page.locator(".ag-header-cell", has_text="Run Name").locator(".ag-header-cell-resize").bounding_box()
+        assert edge is not None, "the column cannot be resized"
+        x, y = edge["x"] + edge["width"] / 2, edge["y"] + edge["height"] / 2
+        self.page.mouse.move(x, y)
+        self.page.mouse.down()
+        self.page.mouse.move(x + by, y, steps=5)
+        self.page.mouse.up()
 
     def cell(self, run_id: str, column: str) -> str:
         """What the table shows of a run, e.g. in the column ``metrics.`objective` ``."""

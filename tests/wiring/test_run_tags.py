@@ -25,7 +25,7 @@ def test_a_run_says_what_it_is() -> None:
     config = presented("+experiment=oar_g", "gate.tau=0.5", "seed=7", "data.prompt.template='a b'")
     assert config.run_name == "oar_g tau=0.5 template=a b · seed 7"
     method, command, facts = config.tags[NOTE].split("\n\n")  # type: ignore[attr-defined]
-    assert method == "**Loss grpo, scorer oar_g, gate both (tau 0.5, beta 2, floor 0.1); lr 0.0006**"
+    assert method == "**Loss grpo, scorer oar_g, gate both (tau 0.5, beta 2.0, floor 0.1); lr 0.0006**"
     assert command.startswith("    python -m oar_lightning +experiment=oar_g gate.tau=0.5 seed=7 ")
     assert facts.startswith("Task train, data chain, evaluated on chain; policy chain; code ")
 
