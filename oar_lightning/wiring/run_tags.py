@@ -2,9 +2,9 @@
 
 from __future__ import annotations
 
+import re
 import shlex
 from dataclasses import replace
-from textwrap import indent
 from typing import TYPE_CHECKING, Any
 
 from hydra.core.hydra_config import HydraConfig
@@ -58,10 +58,13 @@ def presented(config: MLflowConfig, cfg: DictConfig) -> MLflowConfig:
             f"logger.register_as={config.register_as} registers the policy that {' and '.join(f'task={t}' for t in EXPORTS)} "
             f"export; leave it out of task={cfg.task}"
         )
-    name = config.run_name or run_name(str(cfg.name), HydraConfig.get().overrides.task, cfg.seed)
     ticket = current_ticket()
-    if ticket is not None:
-        name = f"trial {ticket.number} · {name}"
+    if ticket is None:
+        name = config.run_name or run_name(str(cfg.name), HydraConfig.get().overrides.task, cfg.seed)
+    elif config.run_name:
+        name = f"#{ticket.number} {config.run_name}"
+    else:  # what the trials share is in their sweep's name; the table of runs shows some 15 characters of a nested name
+        name = run_name(f"#{ticket.number}", [f"{key}={value}" for key, value in ticket.swept.items()], cfg.seed)
     return replace(config, run_name=name, tags={NOTE: description(cfg), **config.tags})
 
 
@@ -70,11 +73,12 @@ def description(cfg: DictConfig) -> str:
     command = f"python -m oar_lightning {shlex.join(HydraConfig.get().overrides.task)}".strip()
     if len(command) > LONGEST_COMMAND:
         command = f"{command[:LONGEST_COMMAND]}… (whole: tag overrides)"
+    ticks = "`" * (1 + max(map(len, re.findall("`+", command)), default=0))
     commit, dirty, _ = git_revision().partition("-dirty")
     sets = ", ".join((plain(cfg)["data"].get("evaluation") or {}).keys())
     lines = [
         f"**{method(cfg)}**",
-        indent(command, "    "),
+        f"{ticks} {command} {ticks}",  # in a line of text: the UI does not wrap a block, which pushes the page's right side out
         f"Task {cfg.task}, data {cfg.data.name}, evaluated on {sets or 'nothing'}; policy {cfg.policy.get('name', 'fresh')}; "
         f"code {commit[:12]}{dirty and ', changed since'}. All settings as a tree: `config.yaml` under Artifacts.",
     ]

@@ -32,6 +32,7 @@ def train(folder: Path, address: str) -> None:
     for trial, (tau, beta) in enumerate(SETTINGS):
         tags = f"{{mlflow.parentRunId: {parent}, sweep: tau_beta, trial: {trial}}}"
         overrides = [f"gate.tau={tau}", f"gate.beta={beta}", f"trainer.max_steps={STEPS}"]
+        overrides += [f"logger.run_name='#{trial} tau={tau:g} beta={beta:g} · seed 0'"]  # as a sweep names its trials
         overrides += [f"logger.tracking_uri={address}", f"+logger.tags={tags}"]
         command = [sys.executable, "-m", "oar_lightning", "+experiment=smoke", *overrides]
         subprocess.run(command, cwd=folder, check=True, stdout=subprocess.DEVNULL)
@@ -53,7 +54,6 @@ def take(ui: MlflowUi, experiment: str, parent: str, children: list[str]) -> Non
     ui.open_runs(experiment)
     ui.expand(parent)
     ui.choose_columns(COLUMNS)
-    ui.widen_names(by=230)
     for child in children:
         ui.cell(child, "params.`gate.tau`")
     save_picture(ui.page, HERE / "runs.png")

@@ -117,16 +117,6 @@ class MlflowUi:
             node.locator(".du-bois-light-tree-checkbox").click()
         self.page.keyboard.press("Escape")
 
-    def widen_names(self, by: int) -> None:
-        """Drag the edge of the column of names to the right, by so many pixels."""
-        edge = self.page.locator(".ag-header-cell", has_text="Run Name").locator(".ag-header-cell-resize").bounding_box()
-        assert edge is not None, "the column cannot be resized"
-        x, y = edge["x"] + edge["width"] / 2, edge["y"] + edge["height"] / 2
-        self.page.mouse.move(x, y)
-        self.page.mouse.down()
-        self.page.mouse.move(x + by, y, steps=5)
-        self.page.mouse.up()
-
     def cell(self, run_id: str, column: str) -> str:
         """What the table shows of a run, e.g. in the column ``metrics.`objective` ``."""
         found = f'document.querySelector(\'[row-id="{run_id}"] [col-id="{column}"]\')'

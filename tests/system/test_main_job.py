@@ -69,7 +69,7 @@ def test_mlflow_has_parameters_tags_and_every_metric(folder: Path, finished: Don
     assert not [k for k in found.data.params if k.startswith("logger.")], "where a run is logged is nothing to compare it by"
     assert found.info.run_name == "smoke · seed 0"
     tags = found.data.tags
-    assert "    python -m oar_lightning +experiment=smoke\n" in tags["mlflow.note.content"]
+    assert "` python -m oar_lightning +experiment=smoke `" in tags["mlflow.note.content"]
     inputs = {dataset.tags[0].value: dataset.dataset for dataset in found.inputs.dataset_inputs}
     assert {part: (d.name, json.loads(d.profile)["num_rows"]) for part, d in inputs.items()} == {
         "train": ("chain", "endless"),

@@ -26,7 +26,9 @@ def test_a_run_says_what_it_is() -> None:
     assert config.run_name == "oar_g tau=0.5 template=a b · seed 7"
     method, command, facts = config.tags[NOTE].split("\n\n")  # type: ignore[attr-defined]
     assert method == "**Loss grpo, scorer oar_g, gate both (tau 0.5, beta 2.0, floor 0.1); lr 0.0006**"
-    assert command.startswith("    python -m oar_lightning +experiment=oar_g gate.tau=0.5 seed=7 ")
+    assert (
+        command == "` python -m oar_lightning +experiment=oar_g gate.tau=0.5 seed=7 'data.prompt.template='\"'\"'a b'\"'\"'' `"
+    )
     assert facts.startswith("Task train, data chain, evaluated on chain; policy chain; code ")
 
 
@@ -51,7 +53,14 @@ def test_a_users_own_name_and_description_stay() -> None:
 def test_a_trial_has_its_number_first(monkeypatch: pytest.MonkeyPatch) -> None:
     ticket = trial.Ticket("tau", 12, 1, {"gate.tau": 0.3}, "x.db")
     monkeypatch.setattr(run_tags, "current_ticket", lambda: ticket)
-    assert presented("+experiment=oar_g", "gate.tau=0.3").run_name == "trial 12 · oar_g tau=0.3 · seed 0"
+    assert presented("+experiment=oar_g", "gate.tau=0.3", "gate.beta=3").run_name == "#12 tau=0.3 · seed 0"
+    assert presented("logger.run_name=mine").run_name == "#12 mine"
+
+
+def test_a_command_with_backticks_stays_one_piece_of_code() -> None:
+    note = str(presented("data.prompt.template='a ``b`` c'").tags[NOTE])
+    assert note.split("\n\n")[1].startswith("``` python -m")
+    assert note.split("\n\n")[1].endswith(" ```")
 
 
 def test_a_command_without_end_is_cut() -> None:
