@@ -91,9 +91,10 @@ def method(cfg: DictConfig) -> str:
         return f"{cfg.evaluation.samples} samples a problem at temperature {cfg.rollout.temperature}"
     if cfg.task != "train":
         return {"warm_start": "Supervised training on demonstrations", "benchmark": "Seconds of each phase of a step"}[cfg.task]
-    choices, gate = HydraConfig.get().runtime.choices, cfg.gate
-    uniform = choices.get("scorer") == "uniform" or gate.mode == "off"
-    credit = f"scorer {choices.get('scorer')}, gate {gate.mode} (tau {gate.tau}, beta {gate.beta}, floor {gate.floor})"
+    choices = HydraConfig.get().runtime.choices
+    uniform = choices.get("scorer") == "uniform" or cfg.gate.get("mode") == "off"
+    first = [f"{key} {value}" for key, value in cfg.gate.items() if key != "_target_"][:3]
+    credit = f"scorer {choices.get('scorer')}, gate {choices.get('gate')} ({', '.join(first)})"
     return f"Loss {choices.get('loss')}, {'every token the same credit' if uniform else credit}; lr {cfg.optimizer.get('lr')}"
 
 

@@ -138,7 +138,7 @@ def test_a_real_run_is_understood_at_a_glance(ui: Any, tmp_path: Path) -> None:
     assert ui.run_names() == ["smoke tau=0.5 · seed 0"]
     ui.open_run(experiment.experiment_id, found.info.run_id)
     ui.page.get_by_role("heading", name="smoke tau=0.5 · seed 0").wait_for()
-    wait_for_text(ui, "scorer oar_g, gate both (tau 0.5", "python -m oar_lightning +experiment=smoke gate.tau=0.5")
+    wait_for_text(ui, "scorer oar_g, gate bilevel (tau 0.5", "python -m oar_lightning +experiment=smoke gate.tau=0.5")
     for dataset in found.inputs.dataset_inputs:
         assert dataset.dataset.name == "chain"
     wait_for_text(ui, f"chain ({found.inputs.dataset_inputs[0].dataset.digest})")

@@ -25,7 +25,7 @@ def test_a_run_says_what_it_is() -> None:
     config = presented("+experiment=oar_g", "gate.tau=0.5", "seed=7", "data.prompt.template='a b'")
     assert config.run_name == "oar_g tau=0.5 template=a b · seed 7"
     method, command, facts = config.tags[NOTE].split("\n\n")  # type: ignore[attr-defined]
-    assert method == "**Loss grpo, scorer oar_g, gate both (tau 0.5, beta 2.0, floor 0.1); lr 0.0006**"
+    assert method == "**Loss grpo, scorer oar_g, gate bilevel (tau 0.5, beta 2.0, floor 0.1); lr 0.0006**"
     assert (
         command == "` python -m oar_lightning +experiment=oar_g gate.tau=0.5 seed=7 'data.prompt.template='\"'\"'a b'\"'\"'' `"
     )
@@ -36,6 +36,10 @@ def test_a_run_says_what_it_is() -> None:
     ("overrides", "method"),
     [
         (["+experiment=grpo"], "Loss grpo, every token the same credit; lr 0.0006"),
+        (
+            ["scorer=oar_g", "gate=select"],
+            "Loss grpo, scorer oar_g, gate select (share 0.2, over step, denominator kept); lr 0.0006",
+        ),
         (["task=evaluate", "evaluation.samples=8"], "8 samples a problem at temperature 1.0"),
         (["+experiment=warm_start"], "Supervised training on demonstrations"),
         (["task=benchmark"], "Seconds of each phase of a step"),
