@@ -58,6 +58,9 @@ def wait_still(page: Page, timeout_s: float = 20.0) -> None:
         page.wait_for_timeout(500)
 
 
-def save_picture(page: Page, path: Path) -> None:
+def save_picture(page: Page, path: Path, height: int | None = None) -> None:
+    """Take a picture of the window, or of its upper `height` pixels."""
+    size = page.viewport_size
+    assert size is not None, "open_page sets it"
     path.parent.mkdir(parents=True, exist_ok=True)
-    page.screenshot(path=path)
+    page.screenshot(path=path, clip={"x": 0, "y": 0, "width": size["width"], "height": height or size["height"]})

@@ -64,7 +64,7 @@ def take(ui: MlflowUi, experiment: str, parent: str, children: list[str]) -> Non
     ui.open_run(experiment, children[1])
     wait_for_text(ui.page, "Description", "Datasets")
     wait_still(ui.page)
-    save_picture(ui.page, HERE / "run.png")
+    save_picture(ui.page, HERE / "run.png", height=560)  # the tags below hold paths of this machine
     ui.open_run(experiment, children[1], "model-metrics")
     ui.chart_groups()
     wait_still(ui.page)
