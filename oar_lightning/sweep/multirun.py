@@ -187,6 +187,7 @@ def _plan(space: SearchSpace, sweeper: DictConfig) -> Any:
 
     from oar_lightning.sweep.plan import Objective, Plan
     from oar_lightning.sweep.samplers import GridPoints, draw_seed
+    from oar_lightning.tracking.renamed import current_name
 
     directions = [d.name if hasattr(d, "name") else str(d) for d in _as_list(sweeper.direction)]
     metrics = _as_list(sweeper.objectives)
@@ -211,7 +212,7 @@ def _plan(space: SearchSpace, sweeper: DictConfig) -> Any:
         name=str(sweeper.study_name),
         space=space.space,
         settings=[line for line in space.fixed if not config_key(line).startswith(CHANGEABLE)],
-        objectives=[Objective(str(m), d) for m, d in zip(metrics, directions, strict=True)],
+        objectives=[Objective(current_name(str(m)), d) for m, d in zip(metrics, directions, strict=True)],
         n_trials=min(int(sweeper.n_trials), len(grid)) if grid is not None else int(sweeper.n_trials),
         sampler=sampler,
         describe=space.describe,

@@ -29,6 +29,7 @@ from oar_lightning.tracking.tracker import Tracker
 from oar_lightning.types import MathProblem
 from oar_lightning.wiring.config import plain
 from oar_lightning.wiring.data import build_eval_sets
+from oar_lightning.wiring.datasets import datasets
 from oar_lightning.wiring.device import choose_device, mixed_precision, seed_everything, set_threads
 from oar_lightning.wiring.policy import load_policy
 from oar_lightning.wiring.run import build_logger
@@ -112,6 +113,7 @@ def run(cfg: DictConfig, job: Job) -> float:
         tracker.reopen(step=-1)  # the metrics of every set are logged anew
     note_run(tracker)
     tracker.describe(run_parameters(cfg), run_tags(cfg))
+    tracker.write_datasets(datasets(cfg, None, job.eval_sets))
     tracker.write_text("config.yaml", OmegaConf.to_yaml(cfg, resolve=True))
     job.folder.start(plain(cfg), tracker.run_id)
     log.info("run folder: %s", job.folder.path)

@@ -24,6 +24,7 @@ from oar_lightning.sweep.process import describe_exit
 from oar_lightning.sweep.trial import Result, current_ticket, job_folder, write_result
 from oar_lightning.training.callbacks.errors import first_error, forget_errors
 from oar_lightning.wiring.auto_budgets import set_start_from_plan
+from oar_lightning.wiring.datasets import datasets
 from oar_lightning.wiring.device import seed_everything, set_threads
 from oar_lightning.wiring.model_card import write_run_card
 from oar_lightning.wiring.policy import bare_policy
@@ -77,6 +78,7 @@ def fit(cfg: DictConfig, job: Run, run_dir: Path, saved: Saved | None) -> float 
             job.tracker.reopen(saved.step)
         note_run(job.tracker)
         job.tracker.describe(run_parameters(cfg), run_tags(cfg))
+        job.tracker.write_datasets(datasets(cfg, job.datamodule.train, job.evaluation.eval_sets))
         job.tracker.write_text("config.yaml", OmegaConf.to_yaml(cfg, resolve=True))
         note_origin(job.tracker, HydraConfig.get().overrides.task, job.problems)
         log.info("run folder: %s", run_dir)
@@ -134,6 +136,7 @@ def finish(cfg: DictConfig, job: Run, run_dir: Path) -> float | None:
     metrics = final_metrics(job)
     job.tracker.write_metrics(metrics, job.trainer.global_step)
     state = {"trial_state": "complete"} if current_ticket() else {}
+    job.tracker.register(folder, job.trainer.global_step)
     job.tracker.describe({}, {"final_model": str(folder.resolve()), **state})
     job.tracker.close("FINISHED")
     if (own := job_folder()) is not None and job.trainer.is_global_zero:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import os
+from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -63,6 +64,18 @@ class Tracker:
         if config:
             self.logger.log_hyperparams(flatten(config))
         self.logger.set_tags(tags)
+
+    @rank_zero_only
+    def write_datasets(self, datasets: Sequence[Mapping[str, str]]) -> None:
+        """Log the problems of the run (see `DurableMLFlowLogger.log_datasets`)."""
+        if self.logger is not None:
+            self.logger.log_datasets(datasets)
+
+    @rank_zero_only
+    def register(self, folder: Path, step: int) -> None:
+        """Register the exported policy, where the logger is told to."""
+        if self.logger is not None:
+            self.logger.register(folder, step)
 
     @rank_zero_only
     def reopen(self, step: int) -> None:

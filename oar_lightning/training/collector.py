@@ -32,14 +32,12 @@ from oar_lightning.types import Credit, MathProblem, Rollouts
 class Collected(NamedTuple):
     """A batch of rollouts with its credit, and what was measured meanwhile.
 
-    `metrics` are means and totals. `seconds` are the durations of the phases. Of `seconds` and `largest` the maximum over
-    ranks is logged.
+    `metrics` are means and totals. `seconds` are the durations of the phases, of which the maximum over ranks is logged.
     """
 
     experience: Experience
     metrics: MetricSums
     seconds: Mapping[str, float]
-    largest: Mapping[str, float]
 
 
 class ExperienceCollector:
@@ -90,7 +88,7 @@ class ExperienceCollector:
         scored = int(advantages.ne(0).sum())
         metrics.add_means({f"credit/{name}": value for name, value in self.method.scorer.metrics.items()}, scored)
         experience = Experience(self._with_logprobs(rollouts), credit)
-        return Collected(experience, metrics, seconds, {"credit/seconds": score_seconds})
+        return Collected(experience, metrics, seconds)
 
     def _advantages_over_ranks(self, rollouts: Rollouts) -> Tensor:
         """The advantages [B] of this rank's completions, computed from the rewards of all ranks (`advantage.scale=batch`).

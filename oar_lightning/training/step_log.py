@@ -18,8 +18,8 @@ from oar_lightning.training.datamodule import dropped_metrics
 from oar_lightning.training.passes import padding_metrics
 from oar_lightning.training.slots import Slot
 
-STEP_PHASES = {"generate": "rollout", "reward": "reward", "score": "score", "update": "update"}
-"""The phase's name in ``time/<phase>_s`` (of a step) -> in ``seconds/<phase>`` (of the run)."""
+STEP_PHASES = ("generate", "reward", "score", "update")
+"""``time/<phase>_s`` is logged of a step, ``time/total_<phase>_s`` of the run."""
 
 SHOWN = {"reward": "reward", "accuracy": "rewards/accuracy", "entropy": "entropy"}
 """Name on the progress bar -> metric."""
@@ -82,7 +82,6 @@ class StepLog(L.Callback):
         """Add what the collector has measured."""
         self._sums.merge([collected.metrics])
         self.clock.current.update(collected.seconds)
-        self._largest.update(collected.largest)
 
     def add_pass(self, loss: float, metrics: Sums, lengths: Sequence[int]) -> None:
         """Add a pass: its share of the step's loss, its metrics, and the lengths of its rows in tokens."""
@@ -135,7 +134,7 @@ class StepLog(L.Callback):
         self._largest |= {f"time/{phase}_s": seconds for phase, seconds in self.clock.current.items()}
         self._sums.fold(max, self._largest)
         metrics = MetricSums().merge(all_gather(self._sums)).means() | dropped_metrics(trainer)
-        metrics["step_time"] = sum(metrics.get(f"time/{phase}_s", 0.0) for phase in STEP_PHASES)
+        metrics["time/step_s"] = sum(metrics.get(f"time/{phase}_s", 0.0) for phase in STEP_PHASES)
         self.clock.next_step()
         self._clear()
         try:

@@ -9,6 +9,7 @@ from pathlib import Path
 from typing import Any
 
 from oar_lightning.common.mappings import flatten
+from oar_lightning.evaluation.tables import accuracy_names, percent
 from oar_lightning.policy.model_card import (
     EVALUATION,
     HUB_ID,
@@ -22,7 +23,6 @@ from oar_lightning.policy.model_card import (
     local_folder,
     write_card,
 )
-from oar_lightning.training.callbacks.progress import accuracy_names, percent
 from oar_lightning.wiring.run_folder import SECRET, Origin, read_config, read_origin
 
 METHODS = {

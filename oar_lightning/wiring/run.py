@@ -13,6 +13,7 @@ from oar_lightning.sweep.trial import current_ticket
 from oar_lightning.tracking.mlflow_logger import FOLDER, DurableMLFlowLogger, MLflowConfig
 from oar_lightning.training.run import Run, assemble, starting_policy
 from oar_lightning.training.settings import Settings
+from oar_lightning.wiring.run_tags import presented
 
 
 def build_logger(cfg: DictConfig, run_dir: Path, run_id: str | None = None, resume: bool = False) -> DurableMLFlowLogger | None:
@@ -23,7 +24,7 @@ def build_logger(cfg: DictConfig, run_dir: Path, run_id: str | None = None, resu
     """
     if cfg.logger is None:
         return None
-    config: MLflowConfig = instantiate(cfg.logger, _convert_="all")
+    config: MLflowConfig = presented(instantiate(cfg.logger, _convert_="all"), cfg)
     ticket = current_ticket()
     if ticket is not None:  # from the start, so that a trial that is killed early is found under its sweep
         config = replace(config, tags={**config.tags, **ticket.tags()})

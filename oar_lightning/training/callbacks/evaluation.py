@@ -115,14 +115,15 @@ class EvaluationCallback(L.Callback):
                 self.tracker.write_table(f"completions/{name}_step_{step:06d}.json", completions_table(results, advantages))
                 if self.config.heatmap and isinstance(module, PolicyOptimization) and group is not None and rank() == 0:
                     place, rollouts = mine[group[0]], group[1]
-                    page = heatmap_page(module, rollouts, results[place], advantages[place], f"{name}, step {step}")
+                    shown = advantages[place] if advantages else [0.0] * self.config.samples
+                    page = heatmap_page(module, rollouts, results[place], shown, f"{name}, step {step}")
                     self.tracker.write_text(f"heatmaps/{name}_step_{step:06d}.html", page)
 
-    def _advantages(self, module: L.LightningModule, reward_terms: torch.Tensor) -> list[list[float]]:
-        """The advantages of each problem's samples; zeros for a single sample, and for a module without advantages."""
+    def _advantages(self, module: L.LightningModule, reward_terms: torch.Tensor) -> list[list[float]] | None:
+        """The advantages of each problem's samples; None for single samples, and for a module without advantages."""
         size = self.config.samples
         if size < 2 or not isinstance(module, PolicyOptimization):
-            return torch.zeros(len(reward_terms)).view(-1, size).tolist()
+            return None
         return module.collector.advantages(reward_terms, size).view(-1, size).tolist()
 
 
