@@ -149,6 +149,13 @@ def check_config(cfg: DictConfig) -> None:
         raise ConfigError(f"ckpt_fallback must be true or false, got {cfg.ckpt_fallback!r}")
     if not isinstance(cfg.resume, bool):
         raise ConfigError(f"resume must be true or false, got {cfg.resume!r}; a path goes to ckpt_path")
+    if not isinstance(cfg.resume_changed, bool):
+        raise ConfigError(f"resume_changed must be true or false, got {cfg.resume_changed!r}")
+    if cfg.resume_changed and not (cfg.task in ("train", "warm_start") and (cfg.resume or cfg.ckpt_path is not None)):
+        raise ConfigError(
+            f"resume_changed=true says how training is resumed, and nothing is (task={cfg.task}, resume={str(cfg.resume).lower()}, "
+            "ckpt_path=null); add resume=true or ckpt_path=<run folder>, or leave it out"
+        )
 
 
 def _is_integer(value: object, lowest: int) -> bool:

@@ -2,13 +2,13 @@
 
 from __future__ import annotations
 
+import json
 import logging
 import signal
 import sys
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from pathlib import Path
 
-from hydra.core.hydra_config import HydraConfig
 from omegaconf import DictConfig, OmegaConf
 from rich.console import Console
 
@@ -26,29 +26,29 @@ from oar_lightning.training.callbacks.progress import before_after_table
 from oar_lightning.wiring.auto_budgets import set_start_from_plan
 from oar_lightning.wiring.device import seed_everything, set_threads
 from oar_lightning.wiring.policy import bare_policy
-from oar_lightning.wiring.resume import Saved, check_layout, find_checkpoint, read_saved
+from oar_lightning.wiring.kept_config import CONFIG, PROBLEMS, kept_problems
+from oar_lightning.wiring.resume import check_layout
 from oar_lightning.wiring.run import Run, build_run
 from oar_lightning.wiring.run_tags import note_run, run_parameters, run_tags
 from oar_lightning.wiring.settings import build_settings
+from oar_lightning.wiring.start import Start, find_start
 
 log = logging.getLogger(__name__)
 
 
 def prepare(cfg: DictConfig) -> Callable[[], float | None]:
-    checkpoint = find_checkpoint(cfg)
     settings = build_settings(cfg)
+    problems = kept_problems(settings)
+    start = find_start(cfg, problems)
     set_threads(cfg.num_threads)
     seed_everything(cfg.seed)
-    run_dir, saved = Path(HydraConfig.get().runtime.output_dir), None
-    if checkpoint is not None:
-        run_dir, saved = checkpoint.parent.parent, read_saved(checkpoint, int(cfg.trainer.max_steps), cfg.ckpt_fallback)
-    claim(run_dir)
-    job = build_run(cfg, settings, run_dir, saved.run_id if saved else None, resume=saved is not None)
-    if saved is not None:
-        check_layout(saved, adapt(job.trainer).layout)
+    claim(start.run_dir)
+    job = build_run(cfg, settings, start)
+    if start.saved is not None:
+        check_layout(start.saved, adapt(job.trainer).layout)
     set_start_from_plan(cfg, job)
     job.tracker.start()
-    return lambda: fit(cfg, job, run_dir, saved)
+    return lambda: fit(cfg, job, start, problems)
 
 
 def claim(run_dir: Path) -> None:
@@ -67,15 +67,18 @@ def claim(run_dir: Path) -> None:
         )
 
 
-def fit(cfg: DictConfig, job: Run, run_dir: Path, saved: Saved | None) -> float | None:
+def fit(cfg: DictConfig, job: Run, start: Start, problems: Mapping[str, str]) -> float | None:
     """Train, continuing a checkpoint where given; returns the sampled accuracy on the first evaluation set."""
+    run_dir, saved = start.run_dir, start.saved
     try:
         if saved is not None:
-            log.info("continuing %s", saved.checkpoint)
+            log.info("continuing %s%s", saved.checkpoint, "" if start.resumed else " as a new run")
+        if saved is not None and start.resumed:
             job.tracker.reopen(saved.step)
         note_run(job.tracker)
         job.tracker.describe(run_parameters(cfg), run_tags(cfg))
-        job.tracker.write_text("config.yaml", OmegaConf.to_yaml(cfg, resolve=True))
+        job.tracker.write_text(CONFIG, OmegaConf.to_yaml(cfg, resolve=True))
+        job.tracker.write_text(PROBLEMS, json.dumps(problems, indent=1))
         log.info("run folder: %s", run_dir)
         forget_errors(run_dir)
         report_lost_ranks(job.trainer, lambda: on_rank_lost(job, run_dir))

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import logging
+from collections.abc import Mapping
 from dataclasses import dataclass, replace
 from pathlib import Path
 
@@ -36,6 +37,7 @@ from oar_lightning.training.supervised import SupervisedWarmStart
 from oar_lightning.wiring.data import build_keep
 from oar_lightning.wiring.policy import bare_policy, build_stage, reference_model
 from oar_lightning.wiring.settings import Settings
+from oar_lightning.wiring.start import Start
 
 log = logging.getLogger(__name__)
 
@@ -55,8 +57,12 @@ class Run:
     weights: FinalWeights
 
 
-def build_logger(cfg: DictConfig, run_dir: Path, run_id: str | None = None, resume: bool = False) -> DurableMLFlowLogger | None:
+def build_logger(
+    cfg: DictConfig, run_dir: Path, run_id: str | None = None, resume: bool = False, tags: Mapping[str, str] = {}
+) -> DurableMLFlowLogger | None:
     """The MLflow logger of a run, not started yet. It continues the MLflow run `run_id` where given.
+
+    `tags`: more tags of a new run, from its start on.
 
     Raises:
         ConfigError: where the tracking server does not answer.
@@ -65,18 +71,18 @@ def build_logger(cfg: DictConfig, run_dir: Path, run_id: str | None = None, resu
         return None
     config: MLflowConfig = instantiate(cfg.logger, _convert_="all")
     ticket = current_ticket()
-    if ticket is not None:  # from the start, so that a trial that is killed early is found under its sweep
-        config = replace(config, tags={**config.tags, **ticket.tags()})
+    # from the start, so that a trial that is killed early is found under its sweep
+    config = replace(config, tags={**config.tags, **tags, **(ticket.tags() if ticket else {})})
     logger = DurableMLFlowLogger(config, run_dir / FOLDER, run_id, resume)
     logger.check()
     return logger
 
 
-def build_run(cfg: DictConfig, settings: Settings, run_dir: Path, run_id: str | None, resume: bool) -> Run:
+def build_run(cfg: DictConfig, settings: Settings, start: Start) -> Run:
     """Load the policy and put the run together. Its MLflow run is created later, by `tracker.start`."""
     assert settings.train is not None, "build_settings reads the training data for these tasks"
-    steps = int(cfg.trainer.max_steps)
-    logger = build_logger(cfg, run_dir, run_id, resume)
+    steps, run_dir = int(cfg.trainer.max_steps), start.run_dir
+    logger = build_logger(cfg, run_dir, start.run_id, start.resumed, start.tags())
     policy = bare_policy(cfg, settings.train)
     check_head(policy.model)
     prompt = instantiate(cfg.data.prompt, tokenizer=policy.tokenizer)
@@ -111,6 +117,7 @@ def build_run(cfg: DictConfig, settings: Settings, run_dir: Path, run_id: str | 
         cfg.trainer,
         logger=[logger] if logger else False,
         callbacks=[
+            *start.fork(),
             seconds,
             TrainingProgress(),
             evaluation,

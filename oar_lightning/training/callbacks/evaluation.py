@@ -50,6 +50,10 @@ class EvaluationCallback(L.Callback):
         if not self.history:
             self._run(trainer, module)
 
+    def on_train_batch_start(self, trainer: L.Trainer, module: L.LightningModule, *_: Any) -> None:
+        if not self.history:  # a run that begins with the state of another one is in the middle of an epoch
+            self._run(trainer, module)
+
     def on_train_batch_end(self, trainer: L.Trainer, module: L.LightningModule, *_: Any) -> None:
         step, every = trainer.global_step, self.config.every_n_steps
         due = step == trainer.max_steps or (every and step % every == 0)
