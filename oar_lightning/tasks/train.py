@@ -25,8 +25,9 @@ from oar_lightning.training.callbacks.errors import first_error, forget_errors
 from oar_lightning.training.callbacks.progress import before_after_table
 from oar_lightning.wiring.auto_budgets import set_start_from_plan
 from oar_lightning.wiring.device import seed_everything, set_threads
-from oar_lightning.wiring.policy import bare_policy
 from oar_lightning.wiring.kept_config import CONFIG, PROBLEMS, kept_problems
+from oar_lightning.wiring.lightning_options import development_run
+from oar_lightning.wiring.policy import bare_policy
 from oar_lightning.wiring.resume import check_layout
 from oar_lightning.wiring.run import Run, build_run
 from oar_lightning.wiring.run_tags import note_run, run_parameters, run_tags
@@ -37,6 +38,7 @@ log = logging.getLogger(__name__)
 
 
 def prepare(cfg: DictConfig) -> Callable[[], float | None]:
+    cfg = development_run(cfg)
     settings = build_settings(cfg)
     problems = kept_problems(settings)
     start = find_start(cfg, problems)
@@ -112,6 +114,10 @@ def failed_rank(job: Run, run_dir: Path) -> str | None:
 
 def finish(cfg: DictConfig, job: Run, run_dir: Path) -> float | None:
     """Export the policy, print the table; after a signal say how to go on and exit with its code."""
+    if cfg.trainer.get("fast_dev_run"):
+        job.tracker.close("FINISHED")
+        report(cfg, job, None)
+        return final_metrics(job)["objective"]
     if job.stop.received is not None and job.trainer.global_step < job.trainer.max_steps:
         job.tracker.close("KILLED")
         where = run_dir / "checkpoints" / "last.ckpt"
@@ -150,13 +156,14 @@ def final_metrics(job: Run) -> dict[str, float]:
     return found | job.seconds.totals()
 
 
-def report(cfg: DictConfig, job: Run, folder: Path) -> None:
-    """Print accuracies before and after and how to see more."""
+def report(cfg: DictConfig, job: Run, folder: Path | None) -> None:
+    """Print accuracies before and after and how to see more. `folder`: of the policy; None where it was not kept."""
     names = list(job.evaluation.eval_sets)
     table = before_after_table({name: job.evaluation.first_and_last(name) for name in names})
     if job.trainer.is_global_zero:
         console = Console()
         console.print(table)
-        console.print(f"policy: {folder}", soft_wrap=True)
+        kept = folder or f"not kept, nor anything else (trainer.fast_dev_run={cfg.trainer.fast_dev_run})"
+        console.print(f"policy: {kept}", soft_wrap=True)
         if cfg.logger is not None:
             console.print(f"compare runs: mlflow ui --backend-store-uri {cfg.logger.tracking_uri}", soft_wrap=True)

@@ -12,6 +12,7 @@ from omegaconf import DictConfig
 from oar_lightning.common.config_check import ConfigError
 from oar_lightning.data.decontamination import Contamination
 from oar_lightning.data.filters import AnyOf, Decontamination, PromptLength
+from oar_lightning.data.first import FirstProblems
 from oar_lightning.data.prompts import PromptTemplate
 from oar_lightning.data.stream import Keep, ProblemSource, eval_set_problems, is_endless
 from oar_lightning.types import MathProblem
@@ -28,7 +29,8 @@ def build_train(cfg: DictConfig) -> ProblemSource:
             f"data={cfg.data.name} is for evaluation only (data.train=null); choose training problems too, "
             f"e.g. data=math, or data/train=math beside data={cfg.data.name}"
         )
-    return _source(cfg.data.train, "data.train")
+    source, count = _source(cfg.data.train, "data.train"), cfg.data.get("first_problems")
+    return FirstProblems(source, count) if isinstance(count, int) else source
 
 
 def build_eval_sets(cfg: DictConfig) -> dict[str, ProblemSource]:
@@ -56,9 +58,10 @@ def _source(node: Any, where: str) -> ProblemSource:
 def check_data_options(cfg: DictConfig) -> None:
     if not isinstance(cfg.data.get("decontaminate", False), bool):
         raise ConfigError(f"data.decontaminate must be true or false, got {cfg.data.decontaminate!r}")
-    tokens = cfg.data.get("max_prompt_tokens")
-    if tokens is not None and (not isinstance(tokens, int) or isinstance(tokens, bool) or tokens < 1):
-        raise ConfigError(f"data.max_prompt_tokens must be an integer >= 1, or null for no limit, got {tokens!r}")
+    for key in ("max_prompt_tokens", "first_problems"):
+        limit = cfg.data.get(key)
+        if limit is not None and (not isinstance(limit, int) or isinstance(limit, bool) or limit < 1):
+            raise ConfigError(f"data.{key} must be an integer >= 1, or null for no limit, got {limit!r}")
 
 
 def build_keep(

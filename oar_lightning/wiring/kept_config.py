@@ -12,7 +12,7 @@ from typing import Any
 
 from omegaconf import OmegaConf
 from omegaconf.errors import OmegaConfBaseException
-from yaml import YAMLError
+from yaml import YAMLError  # type: ignore[import-untyped]
 
 from oar_lightning.common.config_check import ConfigError, defaults_of
 from oar_lightning.data.fingerprint import fingerprint
@@ -131,17 +131,11 @@ def changed_since(run_dir: Path, config: Mapping[str, Any], problems: Mapping[st
         return []
     found = list(changes(kept, config))
     if kept.get("loss", {}).get("reduction") == "bnpo":  # its mean is over a pass
-        found += changes(_at(kept, "update", "token_budget"), _at(config, "update", "token_budget"), "update.token_budget (bnpo)")
+        budgets = [side.get("update", {}).get("token_budget") for side in (kept, config)]
+        found += changes(budgets[0], budgets[1], "update.token_budget (with loss.reduction=bnpo)")
     before = _read(run_dir / "artifacts" / PROBLEMS) or {}
-    return found + [
-        Change(f"content of {key}", before[key], digest) for key, digest in problems.items() if before.get(key, digest) != digest
-    ]
-
-
-def _at(config: Mapping[str, Any], *path: str) -> Any:
-    for name in path:
-        config = config.get(name, {})
-    return config
+    other = [key for key, digest in problems.items() if before.get(key, digest) != digest]
+    return [*found, *(Change(f"content of {key}", before[key], problems[key]) for key in other)]
 
 
 def _read(path: Path) -> dict[str, Any] | None:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import functools
 import logging
 from collections.abc import Mapping
 from dataclasses import dataclass, replace
@@ -9,14 +10,17 @@ from pathlib import Path
 
 import lightning as L
 from hydra.utils import instantiate
+from lightning.pytorch.loggers import Logger
 from lightning.pytorch.plugins.environments import SLURMEnvironment, TorchElasticEnvironment
 from omegaconf import DictConfig
 
+from oar_lightning.common.config_check import ConfigError
 from oar_lightning.data.stream import eval_set_problems
 from oar_lightning.distributed.strategies import adapt
 from oar_lightning.policy.language_model import check_head
 from oar_lightning.policy.pretrained import Policy
 from oar_lightning.sweep.trial import current_ticket
+from oar_lightning.tracking.loggers import guarded
 from oar_lightning.tracking.mlflow_logger import FOLDER, DurableMLFlowLogger, MLflowConfig
 from oar_lightning.tracking.tracker import Tracker
 from oar_lightning.training.callbacks import (
@@ -31,10 +35,13 @@ from oar_lightning.training.callbacks import (
     RunSeconds,
     TrainingProgress,
 )
+from oar_lightning.training.callbacks.early_stopping import EarlyStopping
+from oar_lightning.training.callbacks.kept import KeepConfig, check_monitor
 from oar_lightning.training.datamodule import LoaderPlan, MathDataModule
 from oar_lightning.training.module import PolicyOptimization
 from oar_lightning.training.supervised import SupervisedWarmStart
 from oar_lightning.wiring.data import build_keep
+from oar_lightning.wiring.lightning_options import own_callbacks, trainer_options
 from oar_lightning.wiring.policy import bare_policy, build_stage, reference_model
 from oar_lightning.wiring.settings import Settings
 from oar_lightning.wiring.start import Start
@@ -78,6 +85,25 @@ def build_logger(
     return logger
 
 
+def build_others(cfg: DictConfig, run_dir: Path, step: int = 0) -> list[Logger]:
+    """The loggers beside MLflow's. `step`: that from which the run goes on. A `_partial_` gets a folder in the run's.
+
+    Raises:
+        ImportError: where one needs a package that is not installed.
+        ConfigError: for what is no logger.
+    """
+    found: list[Logger] = []
+    for name, node in (cfg.get("loggers") or {}).items():
+        if node is None:
+            continue
+        built = instantiate(node)
+        built = built(folder=run_dir / str(name), step=step) if isinstance(built, functools.partial) else built
+        if not isinstance(built, Logger):
+            raise ConfigError(f"loggers.{name} makes a {type(built).__name__}, which is no logger of Lightning")
+        found.append(guarded(built, str(name)))
+    return found
+
+
 def build_run(cfg: DictConfig, settings: Settings, start: Start) -> Run:
     """Load the policy and put the run together. Its MLflow run is created later, by `tracker.start`."""
     assert settings.train is not None, "build_settings reads the training data for these tasks"
@@ -110,12 +136,17 @@ def build_run(cfg: DictConfig, settings: Settings, start: Start) -> Run:
         module = SupervisedWarmStart(policy, prompt, settings.supervised, optimizer, settings.schedule)
         plan = settings.supervised
     module.train()  # policies are loaded in eval mode, and Lightning does not change it
-    tracker = Tracker(run_dir, logger)
+    tracker = Tracker(run_dir, logger, build_others(cfg, run_dir, start.saved.step if start.saved else 0))
     evaluation = EvaluationCallback(eval_sets, stage, settings.method.sampling, settings.evaluation, tracker)
     seconds, stop, weights = RunSeconds(), GracefulStop(), FinalWeights()
+    extra = own_callbacks(cfg)
+    for callback in extra:
+        if isinstance(callback, EarlyStopping):
+            callback.check(evaluation)
+    keeps = not cfg.trainer.get("fast_dev_run")
     trainer: L.Trainer = instantiate(
-        cfg.trainer,
-        logger=[logger] if logger else False,
+        trainer_options(cfg.trainer),
+        logger=tracker.loggers or False,
         callbacks=[
             *start.fork(),
             seconds,
@@ -128,20 +159,36 @@ def build_run(cfg: DictConfig, settings: Settings, start: Start) -> Run:
             RandomState(),
             RunIdentity(lambda: tracker.run_id),
             stop,
-            LastCheckpoint(run_dir / "checkpoints", int(cfg.checkpoint_every_n_steps)),
+            *extra,
+            *([_checkpoints(cfg, run_dir, evaluation)] if keeps else []),
         ],
+        enable_checkpointing=keeps,
         accumulate_grad_batches=plan.microbatches,
         max_epochs=-1,
         use_distributed_sampler=False,
-        enable_model_summary=False,
+        enable_model_summary=bool(cfg.trainer.get("enable_model_summary")),
         default_root_dir=str(run_dir),
-        plugins=_cluster(),
+        plugins=[*_cluster(), *(instantiate(cfg.trainer.get("plugins")) or [])],
     )
     adapt(trainer)  # a strategy that training cannot use fails here, before long work
     plan.check(trainer.world_size)
     keep = build_keep(cfg, settings.eval_sets, settings.evaluation.problems, prompt, policy.tokenizer)
     datamodule = MathDataModule(settings.train, int(cfg.seed), steps, plan, keep)
     return Run(datamodule, module, trainer, tracker, policy, evaluation, seconds, stop, weights)
+
+
+def _checkpoints(cfg: DictConfig, run_dir: Path, evaluation: EvaluationCallback) -> LastCheckpoint:
+    """Raises: ConfigError: where no evaluation says which checkpoints are best."""
+    keep: KeepConfig = instantiate(cfg.checkpoints)
+    monitor = check_monitor("checkpoints.monitor", keep.monitor, evaluation.metric_names())
+    if keep.best and not evaluation.config.every_n_steps:
+        raise ConfigError(
+            f"checkpoints.best={keep.best} compares evaluations, and evaluation.every_n_steps=0 makes one at the end alone; "
+            "set evaluation.every_n_steps"
+        )
+    return LastCheckpoint(
+        run_dir / "checkpoints", int(cfg.checkpoint_every_n_steps), keep, lambda step: evaluation.value(monitor, step)
+    )
 
 
 def _cluster() -> list[SLURMEnvironment]:

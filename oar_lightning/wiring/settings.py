@@ -21,6 +21,7 @@ from oar_lightning.training.method import Method
 from oar_lightning.training.schedule import Schedule
 from oar_lightning.training.supervised import SupervisedConfig
 from oar_lightning.wiring.data import build_eval_sets, build_train, check_data_options
+from oar_lightning.wiring.lightning_options import check_trainer
 
 
 @dataclass(frozen=True)
@@ -102,8 +103,7 @@ def _check_combinations(settings: Settings, cfg: DictConfig) -> None:
             f"optimizer.fused=true with trainer.precision={cfg.trainer.precision} cannot clip gradients in Lightning; set "
             "optimizer.fused=null, trainer.precision=bf16-true or trainer.gradient_clip_val=0"
         )
-    if "accumulate_grad_batches" in cfg.trainer:
-        raise ConfigError("trainer.accumulate_grad_batches is set by the update plan; use update.microbatches instead")
+    check_trainer(cfg.trainer)
     if settings.evaluation.problems is not None and not settings.eval_sets:
         raise ConfigError("data.evaluation names no evaluation set; name at least one source, e.g. data.evaluation.test")
     check_accuracy(settings.rewards)

@@ -20,7 +20,7 @@ SAME_IN_A_FORK = ("task", "policy", "update.inner_epochs", "update.minibatches",
 
 FREE_IN_A_FORK = ("policy.attention", "policy.trust_remote_code", "policy.dtype")
 
-NEW_DATA = ("data.train", "content of data.train", "seed")
+NEW_DATA = ("data.train", "data.first_problems", "content of data.train", "seed")
 """Beginnings of keys with which a position in the data means nothing any more."""
 
 

@@ -11,7 +11,7 @@ import torch
 from oar_lightning.distributed.ranks import all_gather, interleaved, rank, world_size
 from oar_lightning.distributed.strategies import adapt
 from oar_lightning.evaluation.evaluate import EvaluationConfig, evaluate
-from oar_lightning.evaluation.metrics import evaluation_metrics
+from oar_lightning.evaluation.metrics import evaluation_metrics, metric_names
 from oar_lightning.evaluation.result import ProblemResult, completions_table
 from oar_lightning.inspection.heatmap import render_heatmap
 from oar_lightning.inspection.token_credit import heatmap_completions
@@ -20,6 +20,7 @@ from oar_lightning.rollout import RolloutStage, SamplingConfig
 from oar_lightning.tracking.tracker import Tracker
 from oar_lightning.training.module import PolicyOptimization
 from oar_lightning.training.precision import precision_of
+from oar_lightning.training.publish import offer
 from oar_lightning.types import MathProblem, Rollouts
 
 
@@ -75,6 +76,17 @@ class EvaluationCallback(L.Callback):
         before, now = self.first_and_last(next(iter(self.eval_sets)))
         return before[self.accuracy], now[self.accuracy]
 
+    def metric_names(self) -> list[str]:
+        """``eval/<evaluation set>/<metric>``, the sampled accuracy on the first set first."""
+        names = metric_names(self.config.samples, self.config.greedy)
+        return [f"eval/{eval_set}/{name}" for eval_set in self.eval_sets for name in names]
+
+    def value(self, name: str, step: int) -> float | None:
+        """A metric of the evaluation at a step; None where there was none."""
+        rows = {f"eval/{row['benchmark']}/": row["metrics"] for row in self.history if row["step"] == step}
+        found = [metrics[name.removeprefix(prefix)] for prefix, metrics in rows.items() if name.startswith(prefix)]
+        return float(found[0]) if found else None
+
     @property
     def accuracy(self) -> str:
         """The metric of the sampled accuracy."""
@@ -97,7 +109,9 @@ class EvaluationCallback(L.Callback):
                 results, terms = interleaved(all_gather(results)), interleaved(all_gather(terms))
                 metrics = evaluation_metrics(results)
                 self.history.append({"step": step, "benchmark": name, "metrics": metrics})
-                self.tracker.write_metrics({f"eval/{name}/{k}": v for k, v in metrics.items()}, step)
+                named = {f"eval/{name}/{k}": v for k, v in metrics.items()}
+                self.tracker.write_metrics(named, step)
+                offer(trainer, named)
                 advantages = self._advantages(module, torch.cat(terms))
                 self.tracker.write_table(f"completions/{name}_step_{step:06d}.json", completions_table(results, advantages))
                 if self.config.heatmap and isinstance(module, PolicyOptimization) and group is not None and rank() == 0:
