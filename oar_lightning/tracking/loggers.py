@@ -35,7 +35,7 @@ def tensorboard_logger(folder: Path, step: int, **options: Any) -> Logger:
 
 
 def wandb_logger(folder: Path, step: int, **options: Any) -> Logger:
-    """Weights & Biases, which writes to ``wandb/`` beside `folder`. A run that is resumed keeps its id. `options`: those of `WandbLogger`."""
+    """Weights & Biases, which writes to ``wandb/`` beside `folder`. A resumed run keeps its id. `options`: of `WandbLogger`."""
     need("wandb", "wandb")
     folder.parent.mkdir(parents=True, exist_ok=True)
     identity = hashlib.sha256(str(folder.resolve()).encode()).hexdigest()[:12]

@@ -145,7 +145,7 @@ def _read(path: Path) -> dict[str, Any] | None:
         return None
     except (OSError, ValueError, YAMLError, OmegaConfBaseException) as error:
         raise ConfigError(f"{path} cannot be read ({error}); mend it, or remove it to resume without a comparison") from error
-    if not isinstance(content, dict):
+    if not isinstance(content, dict) or not content:
         raise ConfigError(f"{path} holds no config; mend it, or remove it to resume without a comparison")
     return {str(key): value for key, value in content.items()}
 

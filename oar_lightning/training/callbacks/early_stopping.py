@@ -32,6 +32,9 @@ class EarlyStopping(callbacks.EarlyStopping):
         """Raises: ConfigError: for a metric that no evaluation logs."""
         self.monitor = check_monitor("callbacks.early_stopping.monitor", self.monitor or None, evaluation.metric_names())
 
+    def on_train_start(self, trainer: L.Trainer, module: L.LightningModule) -> None:
+        self._seen = trainer.global_step
+
     def on_train_batch_end(self, trainer: L.Trainer, module: L.LightningModule, *_: Any) -> None:
         evaluation = next(callback for callback in trainer.callbacks if isinstance(callback, EvaluationCallback))
         step = trainer.global_step
