@@ -12,6 +12,7 @@ from support.composing import checked, composed_whole, settings
 from support.pages import DOCS, PAGES, ROOT, commands, name_of, read
 
 from oar_lightning.sweep.search_space import SearchSpace
+from oar_lightning.wiring.lightning_options import own_callbacks
 
 pytestmark = pytest.mark.usefixtures("hydra_conf")
 
@@ -72,6 +73,19 @@ def test_the_scorer_of_the_page_plugs_in(tmp_path: Path, monkeypatch: pytest.Mon
     scorer = settings(*[argument.replace("$PWD", str(tmp_path)) for argument in arguments]).method.scorer
     assert type(scorer).__name__ == "DigitScorer"
     assert scorer.token_ids == [16, 17, 18]
+
+
+def test_the_callback_of_the_page_plugs_in(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    page = read(ROOT / "docs" / "extending.md")
+    (code,) = re.findall(r"^```python\n(# my_callback\.py\n.*?)^```", page, re.MULTILINE | re.DOTALL)
+    (config,) = re.findall(r"`my_conf/callbacks/announce\.yaml`:\n```yaml\n(.*?)^```", page, re.MULTILINE | re.DOTALL)
+    (arguments,) = [a for a in commands(page) if "callbacks=announce" in a]
+    (tmp_path / "my_callback.py").write_text(code)
+    (tmp_path / "my_conf" / "callbacks").mkdir(parents=True)
+    (tmp_path / "my_conf" / "callbacks" / "announce.yaml").write_text(config)
+    monkeypatch.syspath_prepend(str(tmp_path))
+    (callback,) = own_callbacks(checked(*[argument.replace("$PWD", str(tmp_path)) for argument in arguments]))
+    assert (type(callback).__name__, callback.above) == ("Announce", 0.8)
 
 
 @pytest.mark.parametrize("page", [page for page in DOCS if page.stem not in ("index", "api")], ids=name_of)

@@ -49,18 +49,15 @@ def test_after_a_kill_another_gate_scorer_or_data_is_refused(tmp_path: Path) -> 
         assert command.wait(60) == -signal.SIGKILL
     places = (tmp_path / "run", tmp_path / "mlflow.db", tmp_path / "mlartifacts")
     before = contents(*places)
-    for changed, told in (
-        ("gate.tau=0.9", "Changed: gate.tau: 0.4 -> 0.9. Give the old values"),
-        (
-            "scorer=entropy",
-            "Changed: scorer._target_: oar_lightning.credit.scorers.OarG -> oar_lightning.credit.scorers.Entropy",
-        ),
-        ("num_threads=1", "Changed: content of data.train: "),
+    scorers = "oar_lightning.credit.scorers.OarG -> oar_lightning.credit.scorers.Entropy"
+    for answer, changed, told in (
+        ("1", ("gate.tau=0.9", "scorer=entropy"), (f"scorer._target_: {scorers}; ", "gate.tau: 0.4 -> 0.9. Give the old values")),
+        ("2", (), ("Changed: content of data.train: ", "content of data.evaluation.test: ")),
     ):
-        write_rows(tmp_path, "2" if told.endswith("train: ") else "1")
-        done = run(tmp_path, *COMMAND, "ckpt_path=run", changed)
+        write_rows(tmp_path, answer)
+        done = run(tmp_path, *COMMAND, "ckpt_path=run", *changed)
         assert done.code == 1
-        assert told in done.shown
+        assert all(part in done.shown for part in told), done.shown
         assert "resume_changed=true" in done.shown
         assert "Traceback" not in done.shown
         assert contents(*places) == before
