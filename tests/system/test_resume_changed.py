@@ -51,7 +51,11 @@ def test_after_a_kill_another_gate_scorer_or_data_is_refused(tmp_path: Path) -> 
     before = contents(*places)
     scorers = "oar_lightning.credit.scorers.OarG -> oar_lightning.credit.scorers.Entropy"
     for answer, changed, told in (
-        ("1", ("gate.tau=0.9", "scorer=entropy"), (f"scorer._target_: {scorers}; ", "gate.tau: 0.4 -> 0.9. Give the old values")),
+        (
+            "1",
+            ("gate.tau=0.9", "scorer=entropy"),
+            (f"scorer._target_: {scorers}; ", "gate.tau: 0.4 -> 0.9. Give the old values"),
+        ),
         ("2", (), ("Changed: content of data.train: ", "content of data.evaluation.test: ")),
     ):
         write_rows(tmp_path, answer)
