@@ -56,7 +56,9 @@ def prepare(cfg: DictConfig) -> Callable[[], float | None]:
     policy = load_policy(spec, str(cfg.task), device)
     stage = build_stage(policy, instantiate(cfg.data.prompt, tokenizer=policy.tokenizer), answer, rewards)
     stage.prompt.render(recorded[0].problem)  # a missing chat template fails here, before long work
-    completion_scorer = CompletionScorer(policy, stage, as_scorer(scorer), gate, advantage, config, dropped)
+    completion_scorer = CompletionScorer(
+        policy, stage, as_scorer(scorer), gate, advantage, instantiate(cfg.rollout), config, dropped
+    )
     precision = mixed_precision(cfg.trainer.get("precision"), device)
     return lambda: run(completion_scorer, recorded, output, precision)
 

@@ -69,6 +69,9 @@ MAY_CHANGE = MappingProxyType(
 )
 """Keys, with all below them, that a resumed run may have another value of -> why. All others decide what is learnt."""
 
+RENAMED = MappingProxyType({"oar_lightning.credit.gate.GateConfig": "oar_lightning.credit.gates.BilevelGate"})
+"""Classes that configs of older versions name -> their names now."""
+
 ABSENT = "nothing"
 
 
@@ -97,6 +100,7 @@ def changes(before: Any, now: Any, key: str = "") -> Iterator[Change]:
     if key in MAY_CHANGE:
         return
     if isinstance(before, Mapping) and isinstance(now, Mapping):
+        before = {**before, "_target_": RENAMED.get(before["_target_"], before["_target_"])} if "_target_" in before else before
         target, same = now.get("_target_"), now.get("_target_") == before.get("_target_")
         defaults = defaults_of(target) if target is not None and same else {}
         for name in dict.fromkeys([*now, *before]) if same else [name for name in now if name in before or name == "_target_"]:

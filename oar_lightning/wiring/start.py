@@ -47,7 +47,8 @@ class Start:
         if not self.changes:
             return []
         keys = [change.key for change in self.changes]
-        return [Fork(any(_below(key, NEW_DATA) for key in keys), "optimizer._target_" in keys)]
+        parts = [part for part in ("scorer", "gate") if any(_below(key, (part,)) for key in keys)]
+        return [Fork(any(_below(key, NEW_DATA) for key in keys), "optimizer._target_" in keys, parts)]
 
     def tags(self) -> dict[str, str]:
         """The MLflow tags that name the run whose state this one began with; the UI shows it below that run."""

@@ -58,6 +58,8 @@ def test_a_key_that_is_new_or_gone_has_its_default() -> None:
     del older["gate"]["floor"], older["callbacks"], older["checkpoints"], older["trainer"]["fast_dev_run"]
     assert not list(changes(older, before))
     assert not list(changes(before, older))
+    older["gate"]["_target_"] = "oar_lightning.credit.gate.GateConfig"
+    assert not list(changes(older, before)), "a class that was renamed"
     other = copy.deepcopy(before)
     other["gate"]["floor"] = 0.2
     assert [str(change) for change in changes(older, other)] == ["gate.floor: 0.1 -> 0.2"]

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Collection
 from typing import Any
 
 import lightning as L
@@ -17,15 +18,17 @@ class Fork(L.Callback):
     Weights, the optimizer's moments, the step, the position in the data and the random states are those of the checkpoint.
     What callbacks count (evaluations, seconds, skipped steps) begins anew. The optimizer's settings and the schedule are the
     new run's, which loading would replace. `new_data`: the position in the data begins anew. `new_optimizer`: so do the
-    moments.
+    moments. `new_credit`: so does the state of these parts of the credit (`scorer`, `gate`).
     """
 
-    def __init__(self, new_data: bool = False, new_optimizer: bool = False) -> None:
+    def __init__(self, new_data: bool = False, new_optimizer: bool = False, new_credit: Collection[str] = ()) -> None:
         self.new_data = new_data
         self.new_optimizer = new_optimizer
+        self.new_credit = frozenset(new_credit)
 
     def on_load_checkpoint(self, trainer: L.Trainer, module: L.LightningModule, checkpoint: dict[str, Any]) -> None:
         checkpoint["callbacks"] = {}
+        checkpoint["credit"] = {k: state for k, state in checkpoint.get("credit", {}).items() if k not in self.new_credit}
         if self.new_optimizer:
             checkpoint["optimizer_states"] = []
         if self.new_data:
