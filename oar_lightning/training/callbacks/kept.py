@@ -83,8 +83,8 @@ class KeptCheckpoints:
         self._reduce(self.scores() | {step: score})
 
     def forget_after(self, step: int) -> None:
-        """Let go of checkpoints of later steps than the one from which the run goes on."""
-        if (self.folder / SCORES).exists():
+        """Let go of checkpoints of later steps than the one from which the run goes on. One that keeps none touches none."""
+        if (self.config.last or self.config.best) and (self.folder / SCORES).exists():
             self._reduce({at: score for at, score in self.scores().items() if at <= step})
 
     def links(self) -> list[Path]:

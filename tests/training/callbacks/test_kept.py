@@ -55,6 +55,9 @@ def test_the_last_and_the_best_stay(tmp_path: Path, config: KeepConfig, steps: l
 def test_a_run_that_goes_on_from_an_earlier_step_forgets_later_ones(tmp_path: Path) -> None:
     kept = keep_all(tmp_path, KeepConfig(last=1, best=2))
     assert kept.scores() == {2: 0.9, 4: 0.9, 6: 0.7}
+    before = names(tmp_path)
+    KeptCheckpoints(tmp_path, KeepConfig()).forget_after(0)
+    assert names(tmp_path) == before, "resumed without these settings: nothing is lost"
     (tmp_path / "kept_step_000005.ckpt").write_text("linked, then killed before it was written down")
     kept.forget_after(3)
     assert names(tmp_path) == ["best.ckpt", "kept_step_000002.ckpt", "last.ckpt"]
