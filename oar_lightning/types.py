@@ -120,9 +120,11 @@ class Prefix(NamedTuple):
 
 
 class Continued(NamedTuple):
-    """Rewards of sampled continuations, `rewards[i, k]` of prefix i's k-th, and the number of tokens that were sampled."""
+    """Rewards of sampled continuations, `rewards[i, k]` of prefix i's k-th; how many were sampled, and the tokens that went
+    through the model for them, those of prefixes once."""
 
     rewards: Float[Tensor, "n K"]
+    sampled: int
     tokens: int
 
 

@@ -71,7 +71,7 @@ def modules() -> dict[str, Path]:
     for path in sorted(ROOT.rglob("*.py")):
         parts = path.relative_to(ROOT).with_suffix("").parts
         names[".".join(parts[:-1] if parts[-1] == "__init__" else parts)] = path
-    return {name: path for name, path in names.items() if name}  # the package itself holds its version only
+    return {name: path for name, path in names.items() if name}  # the package itself imports nothing (test_package.py)
 
 
 MODULES = modules()
@@ -153,9 +153,8 @@ def test_ranks_knows_nothing_of_lightning() -> None:
     assert "lightning" not in {i.split(".")[0] for i in imports(MODULES["distributed.ranks"])}
 
 
-@pytest.mark.parametrize("module", sorted(QUICK))
-def test_quick_files_lead_to_nothing_slow(module: str) -> None:
-    """Neither by themselves nor by what they import, the packages on the way included."""
+def reached(module: str) -> set[str]:
+    """The modules that the import of one imports, by themselves or by what they import; packages on the way included."""
     seen: set[str] = set()
     waiting = [module]
     while waiting:
@@ -163,6 +162,20 @@ def test_quick_files_lead_to_nothing_slow(module: str) -> None:
         parents = {current.rsplit(".", n)[0] for n in range(current.count(".") + 1)}
         for name in (parents | {current}) & set(MODULES) - seen:
             seen.add(name)
-            slow = {i.split(".")[0] for i in imports(MODULES[name], only_top=True)} & SLOW
-            assert not slow, f"{module} leads to {name}, which imports {', '.join(slow)}"
             waiting += own(MODULES[name], only_top=True)
+    return seen
+
+
+@pytest.mark.parametrize("module", sorted(QUICK))
+def test_quick_files_lead_to_nothing_slow(module: str) -> None:
+    for name in reached(module):
+        slow = {i.split(".")[0] for i in imports(MODULES[name], only_top=True)} & SLOW
+        assert not slow, f"{module} leads to {name}, which imports {', '.join(slow)}"
+
+
+@pytest.mark.parametrize("module", ["training.train", "inspection.score"])
+def test_programs_need_no_hydra(module: str) -> None:
+    """What the package lends to programs leads to neither Hydra nor its configs."""
+    known = {"hydra", "omegaconf", "hydra_plugins"}
+    users = {name for name in reached(module) if {i.split(".")[0] for i in imports(MODULES[name], only_top=True)} & known}
+    assert users == set()

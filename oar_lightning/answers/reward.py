@@ -13,6 +13,7 @@ from jaxtyping import Float
 from torch import Tensor
 
 from oar_lightning.answers.verifier import Verdict, Verifier, VerifierConfig
+from oar_lightning.common.config_check import ConfigError
 from oar_lightning.types import MathProblem
 
 
@@ -144,3 +145,9 @@ class Rewards:
                 counts = term.verdicts
                 metrics.update({f"verdict/{v.value}": counts[v.value] / len(values) for v in Verdict})
         return torch.tensor(columns).T.reshape(len(completions), len(columns)), metrics
+
+
+def check_accuracy(rewards: Rewards) -> None:
+    """Raises: ConfigError: for rewards without the term that accuracies are counted by."""
+    if "accuracy" not in rewards.terms:
+        raise ConfigError(f"reward.terms must include accuracy (evaluation counts by it), got {sorted(rewards.terms)}")

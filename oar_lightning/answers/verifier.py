@@ -1,4 +1,8 @@
-"""Judges answers by their form where that decides, else by `math-verify` in worker processes that can be killed."""
+"""Judges answers by their form where that decides, else by `math-verify` in worker processes that can be killed.
+
+The workers are own code. `math-verify` limits its time by an alarm, which only the main thread can set, and which C code
+ignores. The standard library's pool of processes cannot end a single task: it loses all its workers or none.
+"""
 
 from __future__ import annotations
 

@@ -57,7 +57,8 @@ def check_targets(config: Mapping[str, Any]) -> None:
             check_keys(keys, named, where)
         required = [n for n, p in named.items() if p.default is p.empty and n not in keys]
         if required and not node.get("_partial_"):
-            raise ConfigError(f"{where}: {node['_target_']} needs {', '.join(f'{where}.{n}' for n in required)}; set it")
+            whole = f", or +{where}._partial_=true where {where} is the function itself" * (not inspect.isclass(target))
+            raise ConfigError(f"{where}: {node['_target_']} needs {', '.join(f'{where}.{n}' for n in required)}; set it{whole}")
         hints = _hints(target)
         for key in keys:
             if key in hints:

@@ -1,4 +1,8 @@
-"""File locks that the kernel releases when their holders end, even by kill -9."""
+"""File locks that the kernel releases when their holders end, even by kill -9.
+
+Own code, since a sweep hands a lock on to the process of its trial, so that the trial keeps it when the sweep is killed:
+`filelock` takes the same kind of lock, but its open file is not to be had.
+"""
 
 from __future__ import annotations
 

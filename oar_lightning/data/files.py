@@ -5,7 +5,6 @@ from __future__ import annotations
 import csv
 import glob
 import logging
-import random
 from collections import Counter
 from collections.abc import Iterator, Sequence
 from itertools import chain
@@ -13,15 +12,15 @@ from pathlib import Path
 from typing import Any
 
 from oar_lightning.common.jsonl import UNREADABLE, open_text, read_jsonl
+from oar_lightning.data.listed import ListedProblems
 from oar_lightning.data.rows import Columns, problems_of, table_rows
-from oar_lightning.types import MathProblem
 
 log = logging.getLogger(__name__)
 
 KEY = "data paths"
 
 
-class FileProblems:
+class FileProblems(ListedProblems):
     """All usable rows of the files, in order, read at once and kept as problems. A bad row is thus found before training
     starts, and an epoch's order is a full shuffle.
 
@@ -56,23 +55,12 @@ class FileProblems:
         columns = Columns(question_column, answer_column, solution_column, level_column, id_column)
         self.dropped: Counter[str] = Counter()
         rows = chain.from_iterable(read_rows(file) for file in files)
-        self.problems: list[MathProblem] = list(problems_of(rows, columns, "files", self.dropped, limit))
+        problems = list(problems_of(rows, columns, "files", self.dropped, limit))
         if self.dropped:
-            log.warning("data: %s; kept %d rows of %s", dict(self.dropped), len(self.problems), ", ".join(map(str, files)))
-        if not self.problems:
+            log.warning("data: %s; kept %d rows of %s", dict(self.dropped), len(problems), ", ".join(map(str, files)))
+        if not problems:
             raise ValueError(f"data paths={patterns}: no usable row ({dict(self.dropped) or 'the files are empty'})")
-
-    @property
-    def size(self) -> int:
-        return len(self.problems)
-
-    def __iter__(self) -> Iterator[MathProblem]:
-        return iter(self.problems)
-
-    def shuffled(self, seed: int, epoch: int, start: int = 0) -> Iterator[MathProblem]:
-        order = list(range(len(self.problems)))
-        random.Random(f"{seed}/{epoch}").shuffle(order)
-        return (self.problems[i] for i in order[start:])
+        super().__init__(problems)
 
 
 def read_rows(file: Path) -> Iterator[tuple[str, dict[str, Any]]]:

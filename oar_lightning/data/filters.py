@@ -2,12 +2,14 @@
 
 from __future__ import annotations
 
+import itertools
+from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Any
 
 from oar_lightning.data.decontamination import Contamination
 from oar_lightning.data.prompts import PromptTemplate
-from oar_lightning.data.stream import Keep
+from oar_lightning.data.stream import Keep, ProblemSource, eval_set_problems, is_endless
 from oar_lightning.types import MathProblem
 
 
@@ -47,3 +49,15 @@ class AnyOf:
 
     def __call__(self, problem: MathProblem) -> str | None:
         return next((reason for rule in self.rules if (reason := rule(problem)) is not None), None)
+
+
+def not_evaluated(eval_sets: Mapping[str, ProblemSource], problems: int | None) -> Decontamination:
+    """Drops what the evaluation sets hold; of an endless one its first `problems`, as many as are evaluated."""
+    return Decontamination(Contamination(itertools.chain.from_iterable(whole_eval_sets(eval_sets, problems).values())))
+
+
+def whole_eval_sets(eval_sets: Mapping[str, ProblemSource], problems: int | None) -> dict[str, list[MathProblem]]:
+    """All problems of each evaluation set; of an endless one the first `problems`, as many as are evaluated."""
+    return {
+        name: eval_set_problems(source, problems if is_endless(source) else None, name) for name, source in eval_sets.items()
+    }

@@ -11,7 +11,7 @@ import torch
 from jaxtyping import Float
 from torch import Tensor
 
-from oar_lightning.common.randomness import generator
+from oar_lightning.common.bootstrap import bootstrap_bounds
 from oar_lightning.evaluation.result import ProblemResult
 
 
@@ -87,12 +87,9 @@ def majority_vote(classes: Sequence[int | None]) -> float:
 
 
 def bootstrap_interval(values: Float[Tensor, " P"], level: float = 0.95, draws: int = 2000) -> tuple[float, float]:
-    """Percentile bootstrap interval of the mean over problems, seeded."""
-    rng = generator("bootstrap", len(values))
-    index = torch.randint(len(values), (draws, len(values)), generator=rng)
-    means = values.double().cpu()[index].mean(1)
-    tail = (1 - level) / 2
-    return float(means.quantile(tail)), float(means.quantile(1 - tail))
+    """Percentile bootstrap interval of the mean over problems; seeded by their number."""
+    low, high = bootstrap_bounds(values.double().cpu().numpy(), draws, level)
+    return float(low), float(high)
 
 
 def level_groups(levels: Sequence[str]) -> dict[str, list[int]]:

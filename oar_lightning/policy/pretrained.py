@@ -126,12 +126,13 @@ def has_adapters(model: Any) -> bool:
     return hasattr(model, "merge_and_unload")
 
 
-def export_policy(model: Any, tokenizer: Any, folder: Path, state: dict[str, torch.Tensor] | None = None) -> None:
+def export_policy(model: Any, tokenizer: Any, folder: str | Path, state: dict[str, torch.Tensor] | None = None) -> None:
     """Save model and tokenizer in Hugging Face format (safetensors). LoRA adapters are merged into a copy of the model, and
     also saved by themselves in `ADAPTER`.
 
     `state`: the whole weights, where the model itself holds only a part of them.
     """
+    folder = Path(folder).expanduser()
     folder.mkdir(parents=True, exist_ok=True)
     if has_adapters(model):
         import copy

@@ -1,4 +1,4 @@
-"""The mean curve of several runs with a band; numpy only."""
+"""The mean curve of several runs with a band."""
 
 from __future__ import annotations
 
@@ -8,8 +8,8 @@ from dataclasses import dataclass
 import numpy as np
 from numpy.typing import NDArray
 
+from oar_lightning.common.bootstrap import bootstrap_bounds
 from oar_lightning.reporting.runs import Curve
-from oar_lightning.reporting.statistics import bootstrap_bounds
 
 POINTS = 400
 """The most steps of a band."""
@@ -44,7 +44,7 @@ def band(curves: Sequence[Curve]) -> Band | None:
     steps = steps[np.unique(np.linspace(0, len(steps) - 1, min(POINTS, len(steps))).round().astype(int))]
     values = np.stack([np.interp(steps, c.steps, c.values) for c in curves])
     mean = values.mean(0)
-    low, high = bootstrap_bounds(values, draws=DRAWS) if len(curves) > 1 else (mean, mean)
+    low, high = bootstrap_bounds(values, DRAWS)
     return Band(steps, mean, low, high, len(curves))
 
 

@@ -1,12 +1,15 @@
-"""Statistics of means and paired differences of a few runs; numpy only, with the same numbers at every call."""
+"""Statistics of means and paired differences of a few runs, with the same numbers at every call."""
 
 from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass
+from typing import Any
 
 import numpy as np
 from numpy.typing import ArrayLike, NDArray
+
+from oar_lightning.common.bootstrap import bootstrap_bounds
 
 DRAWS = 10_000
 """Resamples of a bootstrap."""
@@ -39,20 +42,8 @@ def mean_interval(values: ArrayLike) -> Interval:
     array = np.asarray(values, dtype=float)
     if not array.size:
         raise ValueError("a mean needs at least one value")
-    low, high = bootstrap_bounds(array)
+    low, high = bootstrap_bounds(array, DRAWS) if len(array) > 1 else (np.nan, np.nan)
     return Interval(float(array.mean()), float(low), float(high), len(array))
-
-
-def bootstrap_bounds(values: NDArray[np.float64], level: float = 0.95, draws: int = DRAWS) -> NDArray[np.float64]:
-    """Bounds [2 ...] of the percentile bootstrap of the mean over axis 0 of values [n ...]; NaN where n is 1."""
-    n = len(values)
-    if n == 1:
-        return np.full((2, *values.shape[1:]), np.nan)
-    # counts [draws n] say how often each value is drawn: a mean is then a matrix product, also for curves
-    counts = np.random.default_rng(n).multinomial(n, np.full(n, 1 / n), size=draws)
-    means = np.tensordot(counts / n, values, axes=1)
-    bounds: NDArray[np.float64] = np.quantile(means, [(1 - level) / 2, (1 + level) / 2], axis=0)
-    return bounds
 
 
 def sign_flip_p(differences: ArrayLike) -> float:
@@ -66,13 +57,20 @@ def sign_flip_p(differences: ArrayLike) -> float:
     d = np.asarray(differences, dtype=float)
     if not d.size:
         raise ValueError("a paired test needs at least one pair")
-    # sums of the same numbers in another order differ in their last bits
-    reached = abs(d.sum()) - 1e-9 * np.abs(d).sum()
-    if len(d) <= EXACT_UP_TO:
-        patterns = 1 - 2 * ((np.arange(2 ** len(d))[:, None] >> np.arange(len(d))) & 1)
-        return float((np.abs(patterns @ d) >= reached).mean())
-    drawn = np.random.default_rng(len(d)).choice([-1.0, 1.0], size=(SIGN_DRAWS, len(d)))
-    return float((1 + (np.abs(drawn @ d) >= reached).sum()) / (1 + SIGN_DRAWS))
+    size = np.abs(d).sum()
+    if len(d) == 1 or size == 0:
+        return 1.0
+    from scipy.stats import permutation_test  # takes 0.8 s
+
+    def distance(signed: NDArray[np.float64], axis: int) -> NDArray[np.float64]:
+        # rounded: sums of the same numbers in another order differ in their last bits
+        rounded: NDArray[np.float64] = np.round(np.abs(signed.sum(axis)) / size, 9)
+        return rounded
+
+    draws = 2 ** len(d) if len(d) <= EXACT_UP_TO else SIGN_DRAWS
+    rng = np.random.default_rng(len(d))
+    options: dict[str, Any] = {"permutation_type": "samples", "alternative": "greater", "vectorized": True, "batch": 10_000}
+    return float(permutation_test((d,), distance, n_resamples=draws, rng=rng, **options).pvalue)
 
 
 def smallest_p(pairs: int) -> float:

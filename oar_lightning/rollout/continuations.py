@@ -42,7 +42,7 @@ class Continuer:
             places.setdefault(key, []).append(place)
             responses[key] = int(rollouts.response_mask[row, :column].sum())
         if not places:
-            return Continued(rewards, 0)
+            return Continued(rewards, 0, 0)
         keys = list(places)
         limits = [self.sampling.max_new_tokens - responses[key] for key in keys]
         seeds = [derive_seed(seed, "continuation", *ids) for _, ids in keys]
@@ -51,7 +51,8 @@ class Continuer:
         judged = self.stage.judge(whole, [problem for problem, _ in keys for _ in range(samples)], samples, rollouts.step)
         for key, values in zip(keys, judged.rewards.view(-1, samples), strict=True):
             rewards[places[key]] = values.to(rewards)
-        return Continued(rewards, int(sampled.response_mask.sum()))
+        read = sum(len(ids) for _, ids in keys)
+        return Continued(rewards, len(keys) * samples, read + int(sampled.response_mask.sum()))
 
 
 def _ends(mask: Tensor) -> list[int]:

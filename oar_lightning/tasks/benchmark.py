@@ -26,12 +26,12 @@ from oar_lightning.common.config_check import ConfigError
 from oar_lightning.common.outputs import output_path
 from oar_lightning.credit.scorers import as_scorer
 from oar_lightning.data.stream import ProblemStream
-from oar_lightning.rollout import AutoEngineConfig
+from oar_lightning.rollout import AutoEngineConfig, build_stage
 from oar_lightning.tracking.tracker import Tracker
 from oar_lightning.training.callbacks.progress import counted_progress
 from oar_lightning.training.module import PolicyOptimization
 from oar_lightning.wiring.device import choose_device, seed_everything, set_threads
-from oar_lightning.wiring.policy import build_stage, load_policy
+from oar_lightning.wiring.policy import load_policy
 from oar_lightning.wiring.run import build_logger, build_others
 from oar_lightning.wiring.run_tags import run_parameters, run_tags
 from oar_lightning.wiring.settings import build_settings

@@ -13,9 +13,10 @@ from rich.table import Table
 from oar_lightning.common.config_check import ConfigError
 from oar_lightning.common.outputs import output_path
 from oar_lightning.data.decontamination import EXACT, OVERLAP, ContaminationReport, find_contamination
+from oar_lightning.data.filters import whole_eval_sets
 from oar_lightning.data.stream import ProblemSource, is_endless
 from oar_lightning.types import MathProblem
-from oar_lightning.wiring.data import build_eval_sets, build_train, whole_eval_sets
+from oar_lightning.wiring.data import build_eval_sets, build_train
 
 
 def prepare(cfg: DictConfig) -> Callable[[], float | None]:

@@ -15,6 +15,7 @@ from omegaconf import DictConfig, OmegaConf
 from rich.console import Console
 from rich.table import Table
 
+from oar_lightning.answers.reward import check_accuracy
 from oar_lightning.common.config_check import ConfigError
 from oar_lightning.data.stream import eval_set_problems
 from oar_lightning.evaluation.evaluate import EvaluationConfig, evaluate
@@ -22,17 +23,16 @@ from oar_lightning.evaluation.folder import EvaluationFolder, newest_folder
 from oar_lightning.evaluation.metrics import evaluation_metrics
 from oar_lightning.evaluation.result import ProblemResult, completions_table
 from oar_lightning.policy.pretrained import Policy
-from oar_lightning.rollout import RolloutStage, SamplingConfig
+from oar_lightning.rollout import RolloutStage, SamplingConfig, build_stage
 from oar_lightning.tracking.tracker import Tracker
 from oar_lightning.training.callbacks.progress import accuracy_names, counted_progress, percent
 from oar_lightning.types import MathProblem
 from oar_lightning.wiring.config import plain
 from oar_lightning.wiring.data import build_eval_sets
 from oar_lightning.wiring.device import choose_device, mixed_precision, seed_everything, set_threads
-from oar_lightning.wiring.policy import build_stage, load_policy
+from oar_lightning.wiring.policy import load_policy
 from oar_lightning.wiring.run import build_logger, build_others
 from oar_lightning.wiring.run_tags import note_run, run_parameters, run_tags
-from oar_lightning.wiring.settings import check_accuracy
 
 log = logging.getLogger(__name__)
 

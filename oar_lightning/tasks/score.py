@@ -20,15 +20,16 @@ from omegaconf import DictConfig
 from rich.console import Console
 from rich.table import Table
 
+from oar_lightning.answers.reward import check_accuracy
 from oar_lightning.common.config_check import ConfigError
 from oar_lightning.credit.scorers import as_scorer
 from oar_lightning.inspection.completion_scores import CompletionScorer, ScoreConfig, ScoredCompletion, ScoreSummary
 from oar_lightning.inspection.heatmap import render_heatmap
 from oar_lightning.inspection.recorded import RecordedCompletion, read_recorded
+from oar_lightning.rollout import build_stage
 from oar_lightning.training.callbacks.progress import counted_progress
 from oar_lightning.wiring.device import choose_device, mixed_precision, seed_everything, set_threads
-from oar_lightning.wiring.policy import build_stage, load_policy
-from oar_lightning.wiring.settings import check_accuracy
+from oar_lightning.wiring.policy import load_policy
 
 log = logging.getLogger(__name__)
 

@@ -3,6 +3,9 @@
 ``journal.jsonl`` holds one JSON object a line; a record counts once its line break is written. There is no fsync: the journal
 survives the death of the process at any moment, but not a power failure. ``state.json`` stores how many records are
 delivered. Losing it does no harm, because delivering a record twice changes nothing.
+
+Own code, since MLflow's client keeps what it has not sent in memory: a kill loses it, and a server that is away stops or fails
+the run.
 """
 
 from __future__ import annotations

@@ -2,12 +2,12 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 
 from oar_lightning.common.config_check import ConfigError
 from oar_lightning.credit.component import Component
-from oar_lightning.credit.gates import Gate
-from oar_lightning.credit.scorers import Scorer, Uniform
+from oar_lightning.credit.gates import BilevelGate, Gate
+from oar_lightning.credit.scorers import Scorer, Uniform, as_scorer
 from oar_lightning.objective.advantage import AdvantageConfig
 from oar_lightning.objective.loss import LossConfig
 from oar_lightning.rollout import SamplingConfig
@@ -18,12 +18,15 @@ from oar_lightning.training.slots import UpdatePlan
 class Method:
     """An algorithm: who gets the advantage, its loss, and how a batch of rollouts is sampled and used."""
 
-    scorer: Scorer
-    gate: Gate
-    advantage: AdvantageConfig
-    loss: LossConfig
-    update: UpdatePlan
-    sampling: SamplingConfig
+    scorer: Scorer = field(default_factory=Uniform)
+    gate: Gate = BilevelGate()
+    advantage: AdvantageConfig = AdvantageConfig()
+    loss: LossConfig = LossConfig()
+    update: UpdatePlan = field(default_factory=lambda: UpdatePlan(microbatches=4))
+    sampling: SamplingConfig = field(default_factory=SamplingConfig)
+
+    def __post_init__(self) -> None:
+        object.__setattr__(self, "scorer", as_scorer(self.scorer))  # a plain function is one too
 
     @property
     def components(self) -> dict[str, Component]:

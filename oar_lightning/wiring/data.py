@@ -1,21 +1,15 @@
-"""Config -> problem sources and the rules by which problems are dropped."""
+"""Config -> problem sources."""
 
 from __future__ import annotations
 
-import itertools
-from collections.abc import Mapping
 from typing import Any
 
 from hydra.utils import instantiate
 from omegaconf import DictConfig
 
 from oar_lightning.common.config_check import ConfigError
-from oar_lightning.data.decontamination import Contamination
-from oar_lightning.data.filters import AnyOf, Decontamination, PromptLength
 from oar_lightning.data.first import FirstProblems
-from oar_lightning.data.prompts import PromptTemplate
-from oar_lightning.data.stream import Keep, ProblemSource, eval_set_problems, is_endless
-from oar_lightning.types import MathProblem
+from oar_lightning.data.stream import ProblemSource
 
 
 def build_train(cfg: DictConfig) -> ProblemSource:
@@ -30,7 +24,11 @@ def build_train(cfg: DictConfig) -> ProblemSource:
             f"e.g. data=math, or data/train=math beside data={cfg.data.name}"
         )
     source, count = _source(cfg.data.train, "data.train"), cfg.data.get("first_problems")
-    return FirstProblems(source, count) if isinstance(count, int) else source
+    if count is None:
+        return source
+    if not isinstance(count, int) or isinstance(count, bool) or count < 1:
+        raise ConfigError(f"data.first_problems must be an integer >= 1, or null for no limit, got {count!r}")
+    return FirstProblems(source, count)
 
 
 def build_eval_sets(cfg: DictConfig) -> dict[str, ProblemSource]:
@@ -53,32 +51,3 @@ def _source(node: Any, where: str) -> ProblemSource:
     if first is None:
         raise ConfigError(f"{where} has no problem; name other data")
     return source
-
-
-def check_data_options(cfg: DictConfig) -> None:
-    if not isinstance(cfg.data.get("decontaminate", False), bool):
-        raise ConfigError(f"data.decontaminate must be true or false, got {cfg.data.decontaminate!r}")
-    for key in ("max_prompt_tokens", "first_problems"):
-        limit = cfg.data.get(key)
-        if limit is not None and (not isinstance(limit, int) or isinstance(limit, bool) or limit < 1):
-            raise ConfigError(f"data.{key} must be an integer >= 1, or null for no limit, got {limit!r}")
-
-
-def build_keep(
-    cfg: DictConfig, eval_sets: Mapping[str, ProblemSource], problems: int | None, prompt: PromptTemplate, tokenizer: Any
-) -> Keep:
-    """Which training problems to drop, and why: data.decontaminate (against the evaluation sets) and data.max_prompt_tokens."""
-    rules: list[Keep] = []
-    if cfg.data.get("decontaminate"):
-        evaluated = whole_eval_sets(eval_sets, problems)
-        rules.append(Decontamination(Contamination(itertools.chain.from_iterable(evaluated.values()))))
-    if cfg.data.get("max_prompt_tokens") is not None:
-        rules.append(PromptLength(prompt, tokenizer, int(cfg.data.max_prompt_tokens)))
-    return AnyOf(tuple(rules))
-
-
-def whole_eval_sets(eval_sets: Mapping[str, ProblemSource], problems: int | None) -> dict[str, list[MathProblem]]:
-    """All problems of each evaluation set; of an endless one the first `problems`, as many as are evaluated."""
-    return {
-        name: eval_set_problems(source, problems if is_endless(source) else None, name) for name, source in eval_sets.items()
-    }

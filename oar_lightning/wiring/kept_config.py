@@ -16,7 +16,7 @@ from yaml import YAMLError  # type: ignore[import-untyped]
 
 from oar_lightning.common.config_check import ConfigError, defaults_of
 from oar_lightning.data.fingerprint import fingerprint
-from oar_lightning.wiring.settings import Settings
+from oar_lightning.training.settings import Settings
 
 log = logging.getLogger(__name__)
 

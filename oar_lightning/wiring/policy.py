@@ -1,35 +1,26 @@
-"""Config -> the policy, its reference model, and the stage that samples and judges."""
+"""Config -> the policy."""
 
 from __future__ import annotations
-
-from typing import Any
 
 import torch
 from hydra.utils import instantiate
 from omegaconf import DictConfig
 
-from oar_lightning.answers.reward import Rewards
-from oar_lightning.answers.span import AnswerFormat
 from oar_lightning.common.config_check import ConfigError
-from oar_lightning.data.prompts import PromptTemplate
-from oar_lightning.data.stream import ProblemSource, sample_texts
+from oar_lightning.data.stream import sample_texts
 from oar_lightning.policy.fresh import FreshPolicy
 from oar_lightning.policy.language_model import check_head
 from oar_lightning.policy.pretrained import Policy, PretrainedPolicy
-from oar_lightning.policy.token_text import TokenBytes
-from oar_lightning.rollout import AutoEngineConfig, EngineConfig, RolloutStage
 from oar_lightning.wiring.data import build_train
-from oar_lightning.wiring.settings import Settings
 
 
-def bare_policy(cfg: DictConfig, train: ProblemSource | None = None) -> Policy:
-    """The policy at the start of a run. `train`: the training problems, if they are built already."""
+def bare_policy(cfg: DictConfig) -> Policy:
+    """The policy at the start of a run."""
     spec: PretrainedPolicy | FreshPolicy = instantiate(cfg.policy)
     if not isinstance(spec, FreshPolicy):
         return spec.load()
     render = instantiate(cfg.data.prompt).render
-    problems = build_train(cfg) if train is None else train
-    return spec.build(sample_texts(problems, render, int(cfg.supervised.tokenizer_problems)))
+    return spec.build(sample_texts(build_train(cfg), render, int(cfg.supervised.tokenizer_problems)))
 
 
 def load_policy(spec: PretrainedPolicy | FreshPolicy, task: str, device: torch.device) -> Policy:
@@ -47,28 +38,3 @@ def load_policy(spec: PretrainedPolicy | FreshPolicy, task: str, device: torch.d
     check_head(policy.model)
     policy.model.to(device).requires_grad_(False)
     return policy
-
-
-def build_stage(
-    policy: Policy,
-    prompt: PromptTemplate,
-    answer: AnswerFormat,
-    rewards: Rewards,
-    engine: EngineConfig = AutoEngineConfig(),
-) -> RolloutStage:
-    return RolloutStage(
-        engine=engine.build(policy.model, policy.tokenizer),
-        token_bytes=TokenBytes(policy.tokenizer),
-        prompt=prompt,
-        answer_format=answer,
-        rewards=rewards,
-        pad_token_id=policy.tokenizer.pad_token_id,
-    )
-
-
-def reference_model(settings: Settings) -> Any:
-    """The frozen reference model of a KL term; None without one, and with LoRA (the policy without its adapters serves)."""
-    if not settings.method.loss.kl_coef or settings.policy.lora is not None:
-        return None
-    assert isinstance(settings.policy, PretrainedPolicy), "a fresh policy is refused before"
-    return settings.policy.load().model.requires_grad_(False)

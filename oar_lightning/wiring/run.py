@@ -1,67 +1,27 @@
-"""Settings -> a run: policy, module, callbacks and trainer."""
+"""Config -> a run."""
 
 from __future__ import annotations
 
 import functools
-import logging
 from collections.abc import Mapping
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from pathlib import Path
+from typing import Any
 
 import lightning as L
 from hydra.utils import instantiate
 from lightning.pytorch.loggers import Logger
-from lightning.pytorch.plugins.environments import SLURMEnvironment, TorchElasticEnvironment
 from omegaconf import DictConfig
 
 from oar_lightning.common.config_check import ConfigError
-from oar_lightning.data.stream import eval_set_problems
-from oar_lightning.distributed.strategies import adapt
-from oar_lightning.policy.language_model import check_head
-from oar_lightning.policy.pretrained import Policy
 from oar_lightning.sweep.trial import current_ticket
 from oar_lightning.tracking.loggers import guarded
 from oar_lightning.tracking.mlflow_logger import FOLDER, DurableMLFlowLogger, MLflowConfig
-from oar_lightning.tracking.tracker import Tracker
-from oar_lightning.training.callbacks import (
-    Divergence,
-    EvaluationCallback,
-    FinalWeights,
-    FirstError,
-    GracefulStop,
-    LastCheckpoint,
-    RandomState,
-    RunIdentity,
-    RunSeconds,
-    TrainingProgress,
-)
-from oar_lightning.training.callbacks.early_stopping import EarlyStopping
-from oar_lightning.training.callbacks.kept import KeepConfig, check_monitor
-from oar_lightning.training.datamodule import LoaderPlan, MathDataModule
-from oar_lightning.training.module import PolicyOptimization
-from oar_lightning.training.supervised import SupervisedWarmStart
-from oar_lightning.wiring.data import build_keep
+from oar_lightning.training.callbacks import LastCheckpoint
+from oar_lightning.training.run import Run, assemble, starting_policy
+from oar_lightning.training.settings import Settings
 from oar_lightning.wiring.lightning_options import own_callbacks, trainer_options
-from oar_lightning.wiring.policy import bare_policy, build_stage, reference_model
-from oar_lightning.wiring.settings import Settings
 from oar_lightning.wiring.start import Start
-
-log = logging.getLogger(__name__)
-
-
-@dataclass(frozen=True)
-class Run:
-    """Everything `fit` needs."""
-
-    datamodule: MathDataModule
-    module: L.LightningModule
-    trainer: L.Trainer
-    tracker: Tracker
-    policy: Policy
-    evaluation: EvaluationCallback
-    seconds: RunSeconds
-    stop: GracefulStop
-    weights: FinalWeights
 
 
 def build_logger(
@@ -106,106 +66,22 @@ def build_others(cfg: DictConfig, run_dir: Path, step: int = 0) -> list[Logger]:
 
 def build_run(cfg: DictConfig, settings: Settings, start: Start) -> Run:
     """Load the policy and put the run together. Its MLflow run is created later, by `tracker.start`."""
-    assert settings.train is not None, "build_settings reads the training data for these tasks"
-    steps, run_dir = int(cfg.trainer.max_steps), start.run_dir
-    logger = build_logger(cfg, run_dir, start.run_id, start.resumed, start.tags())
-    policy = bare_policy(cfg, settings.train)
-    check_head(policy.model)
-    prompt = instantiate(cfg.data.prompt, tokenizer=policy.tokenizer)
-    stage = build_stage(policy, prompt, settings.answer, settings.rewards, settings.engine)
-    eval_sets = {
-        name: eval_set_problems(source, settings.evaluation.problems, name) for name, source in settings.eval_sets.items()
-    }
-    prompt.render(next(iter(eval_sets.values()))[0])  # a missing chat template fails here, before long work
-    optimizer = instantiate(cfg.optimizer)
-    module: L.LightningModule
-    plan: LoaderPlan
-    if cfg.task == "train":
-        module = PolicyOptimization(
-            policy=policy,
-            stage=stage,
-            method=settings.method,
-            optimizer=optimizer,
-            schedule=settings.schedule,
-            seed=int(cfg.seed),
-            reference=reference_model(settings),
-        )
-        plan = settings.method.update
-    else:
-        assert settings.supervised is not None, "task=warm_start has it"
-        module = SupervisedWarmStart(policy, prompt, settings.supervised, optimizer, settings.schedule)
-        plan = settings.supervised
-    module.train()  # policies are loaded in eval mode, and Lightning does not change it
-    tracker = Tracker(run_dir, logger, build_others(cfg, run_dir, start.saved.step if start.saved else 0))
-    evaluation = EvaluationCallback(eval_sets, stage, settings.method.sampling, settings.evaluation, tracker)
-    seconds, stop, weights = RunSeconds(), GracefulStop(), FinalWeights()
-    extra = own_callbacks(cfg)
-    for callback in extra:
-        if isinstance(callback, EarlyStopping):
-            callback.check(evaluation)
-    keeps = not cfg.trainer.get("fast_dev_run")
-    trainer: L.Trainer = instantiate(
-        trainer_options(cfg.trainer),
-        logger=tracker.loggers or False,
-        callbacks=[
-            *start.fork(),
-            seconds,
-            TrainingProgress(),
-            evaluation,
-            Divergence(settings.divergence, evaluation),
-            *_pruning(evaluation),
-            FirstError(run_dir),
-            weights,
-            RandomState(),
-            RunIdentity(lambda: tracker.run_id),
-            stop,
-            *extra,
-            *([_checkpoints(cfg, run_dir, evaluation)] if keeps else []),
-        ],
-        enable_checkpointing=keeps,
-        accumulate_grad_batches=plan.microbatches,
-        max_epochs=-1,
-        use_distributed_sampler=False,
-        enable_model_summary=bool(cfg.trainer.get("enable_model_summary")),
-        default_root_dir=str(run_dir),
-        plugins=[*_cluster(), *(instantiate(cfg.trainer.get("plugins")) or [])],
-    )
-    adapt(trainer)  # a strategy that training cannot use fails here, before long work
-    plan.check(trainer.world_size)
-    keep = build_keep(cfg, settings.eval_sets, settings.evaluation.problems, prompt, policy.tokenizer)
-    datamodule = MathDataModule(settings.train, int(cfg.seed), steps, plan, keep)
-    return Run(datamodule, module, trainer, tracker, policy, evaluation, seconds, stop, weights)
+    logger = build_logger(cfg, start.run_dir, start.run_id, start.resumed, start.tags())
+    others = build_others(cfg, start.run_dir, start.saved.step if start.saved else 0)
+    loggers = [*([logger] if logger else []), *others]
+    callbacks = [*start.fork(), *own_callbacks(cfg)]
+    make_trainer = functools.partial(build_trainer, cfg.trainer)
+    progress = cfg.trainer.get("enable_progress_bar") is not False
+    policy = starting_policy(settings)
+    return assemble(settings, policy, make_trainer, start.run_dir, loggers, callbacks, progress=progress)
 
 
-def _checkpoints(cfg: DictConfig, run_dir: Path, evaluation: EvaluationCallback) -> LastCheckpoint:
-    """Raises: ConfigError: where no evaluation says which checkpoints are best."""
-    keep: KeepConfig = instantiate(cfg.checkpoints)
-    monitor = check_monitor("checkpoints.monitor", keep.monitor, evaluation.metric_names())
-    if keep.best and not evaluation.config.every_n_steps:
-        raise ConfigError(
-            f"checkpoints.best={keep.best} compares evaluations, and evaluation.every_n_steps=0 makes one at the end alone; "
-            "set evaluation.every_n_steps"
-        )
-    return LastCheckpoint(
-        run_dir / "checkpoints", int(cfg.checkpoint_every_n_steps), keep, lambda step: evaluation.value(monitor, step)
-    )
-
-
-def _cluster() -> list[SLURMEnvironment]:
-    """Slurm without Lightning's own requeueing, which saves from within a signal handler, perhaps in the middle of a step.
-
-    Here `GracefulStop` ends training first, and `tasks.train` queues the job again.
-    """
-    if not SLURMEnvironment.detect() or TorchElasticEnvironment.detect():
-        return []
-    return [SLURMEnvironment(auto_requeue=False)]
-
-
-def _pruning(evaluation: EvaluationCallback) -> list[L.Callback]:
-    """The callback of a sweep's trial whose sweep prunes."""
-    ticket = current_ticket()
-    if ticket is None or not ticket.pruning.enabled:
-        return []
-    from oar_lightning.training.callbacks.trial import MedianPruning  # Optuna takes seconds to import
-
-    return [MedianPruning(ticket, evaluation)]
+def build_trainer(options: DictConfig, **decided: Any) -> L.Trainer:
+    """Lightning's Trainer of a config, and of what the run decides. With `fast_dev_run` it keeps no checkpoints."""
+    decided["plugins"] = [*decided["plugins"], *(instantiate(options.get("plugins")) or [])]
+    decided["enable_model_summary"] = bool(options.get("enable_model_summary"))
+    if options.get("fast_dev_run"):
+        decided["callbacks"] = [c for c in decided["callbacks"] if not isinstance(c, LastCheckpoint)]
+        decided["enable_checkpointing"] = False
+    trainer: L.Trainer = instantiate(trainer_options(options), **decided)
+    return trainer

@@ -13,7 +13,6 @@ from pathlib import Path
 from typing import Any
 
 from oar_lightning.wiring.device import seed_everything, set_threads
-from oar_lightning.wiring.policy import build_stage
 
 os.environ.setdefault("TOKENIZERS_PARALLELISM", "false")
 
@@ -32,12 +31,13 @@ from oar_lightning.answers.reward import Accuracy, Rewards
 from oar_lightning.benchmark import RandomShape, RandomWorkload
 from oar_lightning.common.paths import conf_dir
 from oar_lightning.policy.pretrained import Policy, PretrainedPolicy
-from oar_lightning.rollout import CachedEngine, SamplingConfig
+from oar_lightning.rollout import CachedEngine, SamplingConfig, build_stage
 from oar_lightning.training.datamodule import MathDataModule
 from oar_lightning.training.module import PolicyOptimization
+from oar_lightning.training.settings import Settings
 from oar_lightning.training.slots import Slot
 from oar_lightning.types import MathProblem, Rollouts
-from oar_lightning.wiring.settings import Settings, build_settings
+from oar_lightning.wiring.settings import build_settings
 
 
 def compose_config(overrides: Sequence[str]) -> DictConfig:

@@ -21,8 +21,8 @@ from oar_lightning.credit.scorers import Entropy, OarG, OarP, OarPApproximate, P
 from oar_lightning.credit.scorers.base import distinct_rows, scorable_rows
 from oar_lightning.credit.scorers.oar_g import rank_correlation
 from oar_lightning.policy.pretrained import PretrainedPolicy
+from oar_lightning.rollout import build_stage
 from oar_lightning.types import Rollouts
-from oar_lightning.wiring.policy import build_stage
 from oar_lightning.wiring.settings import build_settings
 
 

@@ -30,7 +30,6 @@ from pathlib import Path
 from typing import Any, NamedTuple
 
 from oar_lightning.wiring.device import seed_everything, set_threads
-from oar_lightning.wiring.policy import build_stage
 
 os.environ.setdefault("TRANSFORMERS_SDPA_FORCE_GQA", "1")  # as `python -m oar_lightning` sets them
 os.environ.setdefault("GOMP_SPINCOUNT", "20000")
@@ -51,8 +50,10 @@ from oar_lightning.objective.advantage import group_advantages
 from oar_lightning.objective.loss import Denominators, LossInputs, policy_loss
 from oar_lightning.policy.language_model import token_logprobs
 from oar_lightning.policy.pretrained import PretrainedPolicy
+from oar_lightning.rollout import build_stage
+from oar_lightning.training.settings import Settings
 from oar_lightning.types import Rollouts
-from oar_lightning.wiring.settings import Settings, build_settings
+from oar_lightning.wiring.settings import build_settings
 
 HERE = Path(__file__).parent
 CACHE = Path(os.environ.get("HEADROOM_CACHE", Path(tempfile.gettempdir()) / "headroom"))

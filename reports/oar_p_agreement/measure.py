@@ -20,7 +20,7 @@ from pathlib import Path
 from typing import Any
 
 from oar_lightning.wiring.device import seed_everything
-from oar_lightning.wiring.policy import build_stage, load_policy
+from oar_lightning.wiring.policy import load_policy
 
 os.environ.setdefault("TRANSFORMERS_SDPA_FORCE_GQA", "1")  # as `python -m oar_lightning` sets them
 os.environ.setdefault("GOMP_SPINCOUNT", "20000")
@@ -39,6 +39,7 @@ from oar_lightning.credit.scorers.base import distinct_rows, scorable_rows
 from oar_lightning.credit.scorers.oar_g import rank_correlation
 from oar_lightning.data.stream import ProblemStream
 from oar_lightning.objective.advantage import group_advantages
+from oar_lightning.rollout import build_stage
 from oar_lightning.tasks.benchmark import machine
 from oar_lightning.types import Rollouts
 from oar_lightning.wiring.settings import build_settings

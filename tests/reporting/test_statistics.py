@@ -1,4 +1,4 @@
-"""Statistics against enumeration, other libraries, and distributions that are known."""
+"""Statistics against enumeration and distributions that are known."""
 
 from __future__ import annotations
 
@@ -7,11 +7,9 @@ from collections import Counter
 
 import numpy as np
 import pytest
-import scipy.stats
 
 from oar_lightning.reporting.statistics import (
     EXACT_UP_TO,
-    bootstrap_bounds,
     holm,
     mean_interval,
     pareto_front,
@@ -27,29 +25,6 @@ def test_the_interval_of_up_to_three_values_is_their_range(n: int) -> None:
     assert (found.mean, found.low, found.high, found.n) == pytest.approx((values.mean(), values.min(), values.max(), n))
 
 
-@pytest.mark.parametrize("n", [4, 5, 6])
-def test_bounds_are_the_quantiles_of_all_resamples(n: int) -> None:
-    values = np.random.default_rng(n).normal(size=n)
-    every = np.array([values[list(chosen)].mean() for chosen in itertools.product(range(n), repeat=n)])
-    low, high = bootstrap_bounds(values)
-    for bound, share in ((low, 0.025), (high, 0.975)):  # between quantiles a little to either side: 10,000 resamples are drawn
-        assert np.quantile(every, share - 0.006) <= bound <= np.quantile(every, share + 0.006)
-
-
-def test_bounds_agree_with_scipy() -> None:
-    values = np.random.default_rng(0).exponential(size=40)
-    theirs = scipy.stats.bootstrap((values,), np.mean, method="percentile", n_resamples=20_000, rng=1).confidence_interval
-    assert bootstrap_bounds(values) == pytest.approx([theirs.low, theirs.high], abs=0.02 * values.std())
-
-
-def test_bounds_of_curves_are_those_of_each_step() -> None:
-    values = np.random.default_rng(1).normal(size=(5, 3))
-    together = bootstrap_bounds(values)
-    assert together.shape == (2, 3)
-    for step in range(3):
-        assert together[:, step] == pytest.approx(bootstrap_bounds(values[:, step]))
-
-
 def test_one_value_has_no_interval_and_none_is_refused() -> None:
     assert np.isnan([mean_interval([0.5]).low, mean_interval([0.5]).high]).all()
     with pytest.raises(ValueError, match="at least one value"):
@@ -59,13 +34,10 @@ def test_one_value_has_no_interval_and_none_is_refused() -> None:
 
 
 @pytest.mark.parametrize("n", [1, 2, 5, 9])
-def test_sign_flips_agree_with_enumeration_and_scipy(n: int) -> None:
+def test_sign_flips_agree_with_enumeration(n: int) -> None:
     d = np.random.default_rng(n).normal(0.5, 1, size=n)
     sums = [abs(sum(s * x for s, x in zip(signs, d, strict=True))) for signs in itertools.product([1, -1], repeat=n)]
     assert sign_flip_p(d) == pytest.approx(np.mean([s >= abs(d.sum()) - 1e-12 for s in sums]))
-    if n > 1:
-        theirs = scipy.stats.permutation_test((d, np.zeros(n)), lambda a, b: np.mean(a - b), permutation_type="samples")
-        assert sign_flip_p(d) == pytest.approx(theirs.pvalue)
 
 
 def test_drawn_sign_flips_are_near_the_exact_value() -> None:
@@ -85,6 +57,7 @@ def test_differences_of_one_sign_give_the_smallest_p_value_and_equal_ones_the_la
     assert sign_flip_p([0.1, 0.2, 0.3]) == 0.25, "sums of the same numbers in another order differ in their last bits"
     assert sign_flip_p([0.0, 0.0]) == 1
     assert sign_flip_p([0.5, -0.5]) == 1
+    assert sign_flip_p([0.1, 0.2, -0.3, 0.4, -0.4]) == 1, "the observed sum is 0 but for its last bits"
 
 
 def test_the_test_keeps_its_level_without_an_effect() -> None:

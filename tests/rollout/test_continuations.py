@@ -37,9 +37,10 @@ def test_the_rewards_are_those_of_completions_that_begin_with_the_prefix(rollout
     """Sampled by hand: the engine on the prefix's ids, each continuation with what is left of the limit."""
     prefixes = [start(rollouts, 0, 0), start(rollouts, 1, 3), start(rollouts, 2, 1)]
     found = Continuer(STAGE, SAMPLING)(POLICY.model, rollouts, prefixes, 4, seed=7)
-    sampled = 0
+    sampled = read = 0
     for prefix, rewards in zip(prefixes, found.rewards, strict=True):
         row = rollouts.token_ids[prefix.row, : prefix.column][rollouts.attention_mask[prefix.row, : prefix.column]].tolist()
+        read += len(row)
         begun = int(rollouts.response_mask[prefix.row, : prefix.column].sum())
         config = dataclasses.replace(SAMPLING, max_new_tokens=10 - begun)
         by_hand = STAGE.engine(POLICY.model, [row], 4, config, [derive_seed(7, "continuation", *row)])
@@ -51,7 +52,7 @@ def test_the_rewards_are_those_of_completions_that_begin_with_the_prefix(rollout
             text = printable(STAGE.token_bytes.decode(whole).text)
             expected = LengthReward()([problem], [EMPTY._replace(text=text, num_tokens=len(whole))])
             assert rewards[k] == pytest.approx(expected[0])
-    assert found.tokens == sampled
+    assert (found.sampled, found.tokens) == (12, read + sampled)
 
 
 def test_equal_prefixes_are_sampled_once_and_draws_depend_on_the_prefix_alone(rollouts: Rollouts) -> None:
@@ -61,7 +62,7 @@ def test_equal_prefixes_are_sampled_once_and_draws_depend_on_the_prefix_alone(ro
     one = continuer(POLICY.model, rollouts, same_prompt[1:], 5, seed=1)
     assert torch.equal(both.rewards[0], both.rewards[1])
     assert torch.equal(both.rewards[1:], one.rewards)
-    assert both.tokens == one.tokens
+    assert both[1:] == one[1:]
     among_others = continuer(POLICY.model, rollouts, [start(rollouts, 2, 2), *same_prompt], 5, seed=1)
     assert torch.equal(among_others.rewards[1:], both.rewards)
     assert not torch.equal(continuer(POLICY.model, rollouts, same_prompt, 5, seed=2).rewards, both.rewards)
@@ -71,7 +72,7 @@ def test_a_whole_completion_gets_its_own_reward(rollouts: Rollouts) -> None:
     whole = [start(rollouts, row, int(rollouts.response_mask[row].sum())) for row in range(4)]
     found = Continuer(STAGE, SAMPLING)(POLICY.model, rollouts, whole, 3, seed=0)
     assert torch.equal(found.rewards, rollouts.rewards[:, None].expand(4, 3))
-    assert found.tokens == 0
+    assert (found.sampled, found.tokens) == (0, 0)
 
 
 def test_no_prefix_costs_nothing(rollouts: Rollouts) -> None:

@@ -22,8 +22,9 @@ from oar_lightning import tasks
 from oar_lightning.__main__ import check_config
 from oar_lightning.common.config_check import check_targets
 from oar_lightning.common.paths import conf_dir
+from oar_lightning.training.settings import Settings
 from oar_lightning.wiring.config import plain
-from oar_lightning.wiring.settings import Settings, build_settings
+from oar_lightning.wiring.settings import build_settings
 
 Prepare = Callable[..., Callable[[], float | None]]
 """The type of the fixture `prepared`: overrides -> a function that does the task's work."""

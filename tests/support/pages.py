@@ -22,7 +22,9 @@ def read(path: Path) -> str:
 
 
 def code_blocks(text: str) -> list[str]:
-    return re.findall(r"^```\w*\n(.*?)^```", text, re.MULTILINE | re.DOTALL)
+    """The blocks of code, but for Python's."""
+    found = re.findall(r"^```(\w*)\n(.*?)^```", text, re.MULTILINE | re.DOTALL)
+    return [block for language, block in found if language != "python"]
 
 
 def commands(text: str) -> list[list[str]]:

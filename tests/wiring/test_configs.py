@@ -195,6 +195,10 @@ def test_a_plug_in_scorer_is_a_function_or_a_class(tmp_path: Path, monkeypatch: 
     check_config(cfg)
     check_targets(plain(cfg))
     assert isinstance(build_settings(cfg).method.scorer, FunctionScorer)
+    # as the message of the first attempt says
+    with pytest.raises(ConfigError, match=r"scorer: my_plug_in\.digits needs .*, or \+scorer\._partial_=true where scorer is"):
+        checked("scorer._target_=my_plug_in.digits")
+    assert isinstance(settings("scorer._target_=my_plug_in.digits", "+scorer._partial_=true").method.scorer, FunctionScorer)
     with pytest.raises(ConfigError, match=r"unknown key scorer\.bonu; did you mean scorer\.bonus"):
         checked("~scorer", "+scorer={_target_: my_plug_in.digits, _partial_: true, bonu: 2}")
 

@@ -20,7 +20,7 @@ from oar_lightning.data.mixture import Mixture
 from oar_lightning.data.prompts import PlainPrompt
 from oar_lightning.data.stream import ProblemStream
 from oar_lightning.policy.pretrained import PretrainedPolicy
-from oar_lightning.wiring.data import build_keep
+from oar_lightning.training.run import keep_rule
 from oar_lightning.wiring.settings import build_settings
 
 # one row of each set as its publisher lays it out (columns of the dataset's card), and what it says
@@ -226,12 +226,9 @@ def test_contaminated_and_over_long_problems_are_passed_over(tmp_path: Path) -> 
         (["data.decontaminate=true"], {"contaminated exact": 1}),
         (["data.decontaminate=true", "data.max_prompt_tokens=100"], {"contaminated exact": 1, "prompt too long": 1}),
     ):
-        cfg = checked(*files, *overrides)
-        built = build_settings(cfg)
+        built = settings(*files, *overrides)
         assert built.train is not None
-        stream = ProblemStream(
-            built.train, 0, keep=build_keep(cfg, built.eval_sets, built.evaluation.problems, PlainPrompt(), tokenizer)
-        )
+        stream = ProblemStream(built.train, 0, keep=keep_rule(built, PlainPrompt(), tokenizer))
         kept = 4 - sum(dropped.values())
         assert len({p.question for p in stream.take(kept)}) == kept
         stream.take(1)  # into the next epoch, so that all of the first was walked

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import dataclasses
 from dataclasses import dataclass
 from typing import Literal
 
@@ -33,6 +34,7 @@ class SignedGate(Gate):
             nothing is centred, so signs stay.
         clip: bound of |c| after normalisation; None for none.
         keep_sign: tokens whose advantage would have another sign than A_i get 0 (`add`, `multiply`).
+        drop_zeros: tokens of the region with score 0 leave the loss, its denominators included (SPO, arXiv 2505.23564).
         region: the tokens whose scores are read.
     """
 
@@ -41,6 +43,7 @@ class SignedGate(Gate):
     normalize: Literal["none", "row", "group"] = "none"
     clip: float | None = None
     keep_sign: bool = False
+    drop_zeros: bool = False
     region: Region = "response"
 
     signed = True
@@ -75,7 +78,14 @@ class SignedGate(Gate):
             out = advantages * (1 + self.scale * advantages.sign() * c)
         if self.keep_sign:
             out = torch.where(out * advantages < 0, torch.zeros_like(out), out)
-        return shaped(scores, torch.where(usable, out, advantages.expand_as(out)), rollouts)
+        credit = shaped(scores, torch.where(usable, out, advantages.expand_as(out)), rollouts)
+        if not self.drop_zeros:
+            return credit
+        return dataclasses.replace(credit, loss_mask=rollouts.response_mask & ~(mask & usable & (scores == 0)))
+
+    @property
+    def masks_loss(self) -> bool:
+        return self.drop_zeros
 
     def _bounded(self, c: Float[Tensor, "B S"], mask: Bool[Tensor, "B S"], group_size: int) -> Float[Tensor, "B S"]:
         if self.normalize != "none":

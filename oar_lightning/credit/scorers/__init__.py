@@ -2,6 +2,7 @@
 
 from oar_lightning.credit.scorers.base import FunctionScorer, Scorer, as_scorer, checked_scores
 from oar_lightning.credit.scorers.baselines import Entropy, Inverted, Position, Random, Shuffled, Uniform
+from oar_lightning.credit.scorers.monte_carlo import MonteCarlo
 from oar_lightning.credit.scorers.oar_g import OarG
 from oar_lightning.credit.scorers.oar_p.approximate import OarPApproximate
 from oar_lightning.credit.scorers.oar_p.attribution import Attribution
@@ -15,6 +16,7 @@ __all__ = [
     "Entropy",
     "FunctionScorer",
     "Inverted",
+    "MonteCarlo",
     "OarG",
     "OarP",
     "OarPApproximate",

@@ -62,7 +62,16 @@ class FunctionScorer(Scorer):
 
 
 def as_scorer(candidate: Any) -> Scorer:
-    """The candidate itself if it is a `Scorer`, else a scorer that wraps the callable."""
+    """The candidate itself if it is a `Scorer`, else a scorer that wraps the callable.
+
+    Raises:
+        ValueError: for what cannot be called.
+    """
+    if not callable(candidate):
+        raise ValueError(
+            f"scorer is a {type(candidate).__name__}, not a function (model, rollouts) -> importance; if scorer._target_ is "
+            "the function itself, add +scorer._partial_=true: without it the function is called when the config is read"
+        )
     return candidate if isinstance(candidate, Scorer) else FunctionScorer(candidate)
 
 

@@ -14,6 +14,11 @@ _STEP = re.compile(r"(?:([A-Z][a-z]+): )?(?<!\d)(\d+)?([+-])(\d+)(=)(\d+)")
 _ANSWER = re.compile(r"\\boxed\{(\d+)\}")
 
 
+def step_ends(problem: MathProblem, completion: str) -> list[int]:
+    """Where the steps of a completion end, for `credit.segments.TextCuts`."""
+    return [match.end() for match in _STEP.finditer(completion)]
+
+
 class _Piece(NamedTuple):
     """A number or operator of a step that counts for the answer."""
 

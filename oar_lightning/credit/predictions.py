@@ -1,0 +1,69 @@
+"""Numbers of the distributions that tokens were drawn from, by the states that sampling has kept or else one forward pass."""
+
+from __future__ import annotations
+
+from typing import Any, NamedTuple
+
+import torch
+from jaxtyping import Bool, Float, Int
+from torch import Tensor
+
+from oar_lightning.policy.language_model import evaluating, head_logits, hidden_states
+from oar_lightning.policy.token_budget import TokenBudget
+from oar_lightning.types import Rollouts
+
+LOGITS_BYTES = 64 * 2**20
+"""Logits alive at any time."""
+
+
+class Predictions(NamedTuple):
+    """Of each token, 0 outside the region: log-probability and entropy in nats, the sum of squared probabilities, the token's
+    logit, and the self-certainty logsumexp - mean logit of its distribution (up to a constant the divergence of the uniform
+    distribution from it)."""
+
+    logprobs: Float[Tensor, "B S"]
+    entropy: Float[Tensor, "B S"]
+    collision: Float[Tensor, "B S"]
+    logits: Float[Tensor, "B S"]
+    certainty: Float[Tensor, "B S"]
+
+
+@torch.no_grad()
+def predictions(model: Any, rollouts: Rollouts, mask: Bool[Tensor, "B S"], token_budget: TokenBudget) -> Predictions:
+    """The numbers of the masked tokens, from kept states or a forward pass."""
+    found: Float[Tensor, "F B S"] | None = None
+
+    def read(chunk: list[int]) -> tuple[Tensor, Tensor, Tensor]:
+        rows = torch.tensor(chunk, device=mask.device)
+        part = rollouts.select(rows)
+        start = rollouts.columns(rows).start
+        row, column = mask[rows][:, start : start + part.token_ids.shape[1]].nonzero(as_tuple=True)
+        if part.prediction_states is None:
+            hidden = hidden_states(model, part.attention_mask, part.token_ids)[row, column - 1]
+        else:
+            hidden = part.prediction_states[row, column]
+        return rows[row], column + start, read_predictions(model, hidden, part.token_ids[row, column])
+
+    with evaluating(model):
+        for _, (row, column, numbers) in token_budget.run_in_chunks(rollouts.attention_mask.sum(1).tolist(), read):
+            if found is None:
+                found = numbers.new_zeros(len(Predictions._fields), *mask.shape)
+            found[:, row, column] = numbers.T
+    assert found is not None, "a scorer is called with rows"
+    return Predictions(*found)
+
+
+def read_predictions(model: Any, hidden: Float[Tensor, "n H"], targets: Int[Tensor, " n"]) -> Float[Tensor, "n F"]:
+    """The numbers of `Predictions` for some states, a bounded number of logits at a time."""
+    vocabulary = model.get_output_embeddings().weight.shape[0]
+    parts = []
+    for h, y in zip(*(x.split(max(1, LOGITS_BYTES // (4 * vocabulary))) for x in (hidden, targets)), strict=True):
+        logits = head_logits(model, h)
+        total = logits.logsumexp(-1)
+        log_p = logits - total[:, None]
+        p = log_p.exp()
+        chosen = logits.gather(-1, y[:, None])[:, 0]
+        parts.append(
+            torch.stack([chosen - total, -(p * log_p).sum(-1), p.square().sum(-1), chosen, total - logits.mean(-1)], -1)
+        )
+    return torch.cat(parts)

@@ -1,0 +1,38 @@
+"""A baseline for each token that makes the policy gradient's variance small."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import torch
+from jaxtyping import Float
+from torch import Tensor
+
+from oar_lightning.credit.component import region_mask
+from oar_lightning.credit.scorers.forward_free.base import PredictionScorer, aligned, groups, placed
+from oar_lightning.types import Rollouts
+
+
+class OptimalTokenBaseline(PredictionScorer):
+    """Token advantages A_it = R_i - B_t (OTB, arXiv 2602.07078): for gate=signed with combine=replace.
+
+    e_t = 1 - 2 p_t + sum_v pi_v^2 = |d log pi(y_t) / d logits|^2; W_it = sum of e up to t; B_t = sum_i R_i W_it / sum_i W_it
+    over the completions of the group that are alive at t; 0 beyond the second longest, where one is strictly longest. The own
+    completion is inside its baseline, and nothing is divided by a standard deviation.
+    """
+
+    signed = True
+    reads_groups = True
+
+    def __call__(self, model: Any, rollouts: Rollouts) -> Float[Tensor, "B S"]:
+        found = self.predictions(model, rollouts)
+        mask = region_mask(rollouts, self.covers)
+        size, there = aligned(1 - 2 * found.logprobs.exp() + found.collision, mask)
+        weights = size.clamp(min=0).cumsum(1).masked_fill(~there, 0.0)
+        rewards = rollouts.rewards.to(weights.dtype)[:, None]
+        baseline = torch.zeros_like(weights)
+        for rows in groups(mask, rollouts.group_size):
+            alive = there[rows].sum(0)
+            mean = (rewards[rows] * weights[rows]).sum(0) / (weights[rows].sum(0) + 1e-8)
+            baseline[rows] = torch.where(alive > 1, mean, torch.zeros_like(mean)) if rollouts.group_size > 1 else mean
+        return placed(rewards - baseline, there, mask)

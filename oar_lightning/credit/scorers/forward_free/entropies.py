@@ -1,0 +1,78 @@
+"""Advantages and weights by the entropy of the distribution that a token was drawn from."""
+
+from __future__ import annotations
+
+from typing import Any, Literal
+
+import torch
+from jaxtyping import Float
+from torch import Tensor
+
+from oar_lightning.credit.component import Region, region_mask
+from oar_lightning.credit.scorers.forward_free.base import TOKENS, PredictionScorer, aligned, groups, placed
+from oar_lightning.types import Rollouts
+
+
+class EntropyAdvantage(PredictionScorer):
+    """min(alpha H_t, |A_i| / kappa), to be added to A_i (arXiv 2506.14758): for gate=signed with combine=add.
+
+    With kappa > 1 no sign flips.
+    """
+
+    signed = True
+
+    def __init__(
+        self,
+        alpha: float = 0.4,
+        kappa: float = 2.0,
+        token_budget: int | Literal["auto"] = TOKENS,
+        region: Region = "response",
+    ) -> None:
+        super().__init__(token_budget, region)
+        for key, value in (("alpha", alpha), ("kappa", kappa)):
+            if not 0 < value < float("inf"):
+                raise ValueError(f"scorer.{key} must be finite and > 0, got {value}")
+        self.alpha = alpha
+        self.kappa = kappa
+
+    def __call__(self, model: Any, rollouts: Rollouts) -> Float[Tensor, "B S"]:
+        assert rollouts.advantages is not None, "assign_credit is given rollouts with their advantages"
+        entropy = self.predictions(model, rollouts).entropy
+        bound = rollouts.advantages.abs()[:, None].to(entropy.dtype) / self.kappa
+        return torch.minimum(self.alpha * entropy, bound).masked_fill(~region_mask(rollouts, self.covers), 0.0)
+
+
+class Gtpo(PredictionScorer):
+    """Weights of GTPO's shaped rewards (arXiv 2508.04349), at each token index t over the completions that are alive there.
+
+    Completions with A > 0: w = a1 + a2 d_t H_it / sum_j H_jt over the d_t of them; with A < 0 the same with 1 / H. Weights of
+    one sign and index average a1 + a2. The paper normalises advantages over the tokens of each sign by themselves, which would
+    make half of the correct tokens' advantages negative; here the shaped rewards are weights only. For gate=direct.
+    """
+
+    reads_groups = True
+
+    def __init__(
+        self,
+        entropy_share: float = 0.1,
+        token_budget: int | Literal["auto"] = TOKENS,
+        region: Region = "response",
+    ) -> None:
+        super().__init__(token_budget, region)
+        if not 0 <= entropy_share <= 1:
+            raise ValueError(f"scorer.entropy_share is a2 of GTPO (a1 = 1 - a2) and must be in [0, 1], got {entropy_share}")
+        self.entropy_share = entropy_share
+
+    def __call__(self, model: Any, rollouts: Rollouts) -> Float[Tensor, "B S"]:
+        assert rollouts.advantages is not None, "assign_credit is given rollouts with their advantages"
+        mask = region_mask(rollouts, self.covers)
+        entropy, there = aligned(self.predictions(model, rollouts).entropy, mask)
+        shares = torch.ones_like(entropy)
+        for rows in groups(mask, rollouts.group_size):
+            for sign in (1.0, -1.0):
+                of_sign = there[rows] & (rollouts.advantages[rows, None] * sign > 0)
+                values = entropy[rows].clamp(min=1e-8) ** sign
+                mean = values.masked_fill(~of_sign, 0.0).sum(0) / of_sign.sum(0).clamp(min=1)
+                shares[rows] = torch.where(of_sign, values / mean.clamp(min=1e-12), shares[rows])
+        weights = (1 - self.entropy_share) + self.entropy_share * shares
+        return placed(weights, there, mask)

@@ -1,0 +1,55 @@
+"""Advantages by phrases of planning."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Sequence
+from typing import Any
+
+import torch
+from jaxtyping import Float
+from torch import Tensor
+
+from oar_lightning.credit.component import Region, region_mask
+from oar_lightning.credit.scorers.base import Scorer
+from oar_lightning.types import Rollouts
+
+PLANNING = ("let's", "we need to", "first", "next", "then", "so", "but wait", "in other words", "on the other hand")
+
+
+class Hicra(Scorer):
+    """alpha |A_i| on the tokens of planning phrases, 0 elsewhere, to be added to A_i (HICRA, arXiv 2509.03646).
+
+    Correct completions learn planning faster, wrong ones unlearn it more slowly. The paper mines its phrases from solutions;
+    here they are a list. For gate=signed with combine=add. On the built-in task such words decide nothing: a negative control.
+
+    Args:
+        alpha: share of the advantage that planning tokens gain, in [0, 1].
+        phrases: searched for as whole words, whatever their case.
+        region: the tokens that are scored.
+    """
+
+    signed = True
+
+    def __init__(self, alpha: float = 0.2, phrases: Sequence[str] = PLANNING, region: Region = "response") -> None:
+        super().__init__()
+        if not 0 <= alpha <= 1:
+            raise ValueError(f"scorer.alpha is a share of the advantage and must be in [0, 1], got {alpha}")
+        if not phrases or not all(isinstance(phrase, str) and phrase.strip() for phrase in phrases):
+            raise ValueError(f"scorer.phrases must be a list of texts that are not empty, got {list(phrases)}")
+        self.covers = region
+        self.alpha = alpha
+        self._pattern = re.compile("|".join(rf"\b{re.escape(phrase.strip())}\b" for phrase in phrases), re.IGNORECASE)
+
+    def __call__(self, model: Any, rollouts: Rollouts) -> Float[Tensor, "B S"]:
+        assert rollouts.advantages is not None, "assign_credit is given rollouts with their advantages"
+        planning = torch.zeros_like(rollouts.response_mask)
+        for row, (text, spans) in enumerate(zip(rollouts.completions, rollouts.token_spans, strict=True)):
+            columns = rollouts.response_mask[row].nonzero().flatten().tolist()
+            found = [match.span() for match in self._pattern.finditer(text)]
+            for column, (start, end) in zip(columns, spans, strict=True):
+                planning[row, column] = any(start < e and s < end for s, e in found)
+        size = self.alpha * rollouts.advantages.abs()[:, None]
+        inside = planning & region_mask(rollouts, self.covers)
+        self.metrics = {"planning_frac": float(inside.sum()) / max(1, int(rollouts.response_mask.sum()))}
+        return size.expand(planning.shape).masked_fill(~inside, 0.0)

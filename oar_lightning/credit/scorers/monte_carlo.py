@@ -1,0 +1,120 @@
+"""Step advantages from Monte-Carlo values: how often the policy succeeds from where a completion has come to."""
+
+from __future__ import annotations
+
+import logging
+from typing import Any
+
+import torch
+from jaxtyping import Bool, Float
+from torch import Tensor
+
+from oar_lightning.credit.component import Continuations, Tools
+from oar_lightning.credit.predictions import predictions
+from oar_lightning.credit.scorers.base import Scorer
+from oar_lightning.credit.segments import TOKENS, Segmenter
+from oar_lightning.policy.token_budget import TokenBudget
+from oar_lightning.types import Prefix, Rollouts
+
+log = logging.getLogger(__name__)
+
+
+class MonteCarlo(Scorer):
+    """A_k = V_{k+1} - V_k for the tokens of segment k, V_k = mean reward of `samples` continuations from before it.
+
+    After the last segment the value is the completion's own reward R, so that the advantages of a completion's segments sum to
+    R - V(prompt) (VinePPO, arXiv 2410.01679). Segments divide the reasoning; the rest of the response belongs to the last one.
+    Equal prefixes, such as the prompt of a group, are sampled once. The standard deviation of one value is at most
+    sqrt(V (1 - V) / samples) for rewards of 0 and 1. For gate=signed.
+
+    Args:
+        segments: divides a completion.
+        samples: continuations of each prefix.
+        most_segments: later cuts are dropped; None for no limit.
+        from_first_cut: the tokens before the first cut get 0 and V(prompt) is not estimated (SPO, arXiv 2505.23564).
+        forced_above: tokens of a larger probability get 0 (SPO's probability mask); None for none.
+        absolute: importance |A_k| in place of the advantage, for gates that read no sign.
+        seed: of the draws.
+    """
+
+    covers = "response"
+    reads_all_rows = True
+
+    def __init__(
+        self,
+        segments: Segmenter,
+        samples: int = 9,
+        most_segments: int | None = 25,
+        from_first_cut: bool = False,
+        forced_above: float | None = None,
+        absolute: bool = False,
+        seed: int = 0,
+    ) -> None:
+        super().__init__()
+        if samples < 1:
+            raise ValueError(f"scorer.samples is the number of continuations of a prefix and must be >= 1, got {samples}")
+        if most_segments is not None and most_segments < 1:
+            raise ValueError(f"scorer.most_segments must be >= 1 or null, got {most_segments}")
+        if forced_above is not None and not 0 < forced_above <= 1:
+            raise ValueError(f"scorer.forced_above is a probability and must be in (0, 1] or null, got {forced_above}")
+        self.signed = not absolute
+        self.segments = segments
+        self.samples = samples
+        self.most_segments = most_segments
+        self.from_first_cut = from_first_cut
+        self.forced_above = forced_above
+        self.seed = seed
+        self._continue: Continuations | None = None
+        self._told = False
+
+    def use(self, tools: Tools) -> None:
+        self._continue = tools.continuations
+
+    def __call__(self, model: Any, rollouts: Rollouts) -> Float[Tensor, "B S"]:
+        starts = self.starts(model, rollouts)
+        rows, columns = (x.tolist() for x in starts.nonzero(as_tuple=True))
+        values = self.values(model, rollouts, [Prefix(r, c) for r, c in zip(rows, columns, strict=True)])
+        scores = self.advantages(rollouts, starts, values)
+        if self.forced_above is not None:
+            budget = TokenBudget("scorer.forced_above", TOKENS, TOKENS)
+            logprobs = predictions(model, rollouts, rollouts.response_mask, budget).logprobs
+            scores = scores.masked_fill(logprobs.exp() > self.forced_above, 0.0)
+        self.metrics["segments"] = len(rows) / len(rollouts)
+        return scores if self.signed else scores.abs()
+
+    def starts(self, model: Any, rollouts: Rollouts) -> Bool[Tensor, "B S"]:
+        """The first tokens of the segments whose values are estimated."""
+        whole = ~rollouts.reasoning_mask.any(1, keepdim=True)  # without an answer all of the response is one text
+        mask = rollouts.reasoning_mask | (whole & rollouts.response_mask)
+        starts = self.segments(model, rollouts, mask)
+        number = starts.long().cumsum(1)
+        if self.most_segments is not None:
+            starts = starts & (number <= self.most_segments)
+        return starts & (number > 1) if self.from_first_cut else starts
+
+    def values(self, model: Any, rollouts: Rollouts, prefixes: list[Prefix]) -> Float[Tensor, " n"]:
+        """V of each prefix."""
+        assert self._continue is not None, "a run lends its tools before the first step"
+        if not self._told:
+            log.info("scorer: up to %d continuations of %d prefixes in a step", self.samples * len(prefixes), len(prefixes))
+            self._told = True
+        found = self._continue(model, rollouts, prefixes, self.samples, self.seed + rollouts.step)
+        self.metrics = {
+            "continuations": float(found.sampled),
+            "forward_equivalents": found.tokens / max(1, int(rollouts.attention_mask.sum())),
+        }
+        return found.rewards.mean(1)
+
+    def advantages(self, rollouts: Rollouts, starts: Bool[Tensor, "B S"], values: Float[Tensor, " n"]) -> Float[Tensor, "B S"]:
+        """The difference of the values at a segment's ends, on each of its tokens up to the end of the response."""
+        rewards = rollouts.rewards.to(values)
+        index = starts.flatten().long().cumsum(0).view_as(starts) - 1  # of the last start before each token, of any row
+        row = torch.arange(len(starts), device=starts.device)[:, None]
+        of_start = starts.nonzero()[:, 0]
+        following = torch.cat([of_start[1:], of_start.new_full((1,), -1)])
+        after = torch.cat([values[1:], values.new_zeros(1)])
+        differences = torch.where(following == of_start, after, rewards[of_start]) - values
+        if not len(values):
+            return torch.zeros(starts.shape, device=starts.device)
+        inside = rollouts.response_mask & (starts.long().cumsum(1) > 0) & (of_start[index.clamp(min=0)] == row)
+        return differences[index.clamp(min=0)].masked_fill(~inside, 0.0)

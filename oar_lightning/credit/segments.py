@@ -1,0 +1,169 @@
+"""Completions divided into segments, which share their credit.
+
+A segmenter is a callable ``(model, rollouts, mask) -> starts [B S]``: True at the first token of each segment. The first masked
+token of a completion always begins one, so that every masked token is in exactly one segment.
+"""
+
+from __future__ import annotations
+
+import re
+from abc import ABC, abstractmethod
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+import torch
+from jaxtyping import Bool, Int
+from torch import Tensor
+
+from oar_lightning.credit.predictions import predictions
+from oar_lightning.policy.token_budget import TokenBudget
+from oar_lightning.types import MathProblem, Rollouts
+
+TOKENS = 4096
+"""Padded tokens of a pass over completions whose prediction states were not kept."""
+
+_SENTENCE_END = re.compile(r"(?<=[.!?])\s+|\s*\n\s*")
+
+
+class Segmenter(ABC):
+    """Base of the segmenters. Segments shorter than `shortest` tokens are joined with the one before."""
+
+    shortest: int = 1
+
+    def __call__(self, model: Any, rollouts: Rollouts, mask: Bool[Tensor, "B S"]) -> Bool[Tensor, "B S"]:
+        starts = self.cuts(model, rollouts, mask) & mask
+        rank = mask.long().cumsum(1) - 1
+        out = mask & (rank == 0)
+        if self.shortest <= 1:
+            return out | starts
+        for row in starts.any(1).nonzero().flatten().tolist():
+            last, count = 0, int(mask[row].sum())
+            for place in rank[row, starts[row]].tolist():
+                if place - last >= self.shortest and count - place >= self.shortest:
+                    out[row, (rank[row] == place) & mask[row]] = True
+                    last = place
+        return out
+
+    @abstractmethod
+    def cuts(self, model: Any, rollouts: Rollouts, mask: Bool[Tensor, "B S"]) -> Bool[Tensor, "B S"]:
+        """The tokens before which a completion is cut."""
+        ...
+
+
+def segment_numbers(starts: Bool[Tensor, "B S"], mask: Bool[Tensor, "B S"]) -> Int[Tensor, "B S"]:
+    """0, 1, ... for the tokens of a completion's segments; -1 outside the mask."""
+    return (starts.long().cumsum(1) - 1).masked_fill(~mask, -1)
+
+
+@dataclass(frozen=True)
+class FixedLength(Segmenter):
+    """Segments of `length` tokens; the last may be shorter."""
+
+    length: int = 8
+
+    def __post_init__(self) -> None:
+        if self.length < 1:
+            raise ValueError(f"scorer.segments.length is a number of tokens and must be >= 1, got {self.length}")
+
+    def cuts(self, model: Any, rollouts: Rollouts, mask: Bool[Tensor, "B S"]) -> Bool[Tensor, "B S"]:
+        return (mask.long().cumsum(1) - 1) % self.length == 0
+
+
+@dataclass(frozen=True)
+class TextCuts(Segmenter):
+    """Cuts at places of the text: a token begins a segment if it is the first that begins at or after one.
+
+    Args:
+        locate: (problem, completion) -> positions in the completion's text.
+        shortest: see `Segmenter`.
+    """
+
+    locate: Callable[[MathProblem, str], Sequence[int]]
+    shortest: int = 1
+
+    def __post_init__(self) -> None:
+        check_shortest(self.shortest)
+
+    def cuts(self, model: Any, rollouts: Rollouts, mask: Bool[Tensor, "B S"]) -> Bool[Tensor, "B S"]:
+        if not rollouts.token_spans:
+            raise ValueError("scorer.segments reads the text of completions, and these rollouts have none; use fixed_length")
+        out = torch.zeros(mask.shape, dtype=torch.bool)
+        for row, (problem, text, tokens) in enumerate(
+            zip(rollouts.problems, rollouts.completions, rollouts.token_spans, strict=True)
+        ):
+            # bytes that are not UTF-8 may have changed the text's length, and the tokens' ranges are then wrong
+            if not tokens or tokens[-1][1] != len(text):
+                continue
+            columns = rollouts.response_mask[row].nonzero().flatten().tolist()
+            begins = [start for start, _ in tokens]
+            for place in self.locate(problem, text):
+                first = next((i for i, begin in enumerate(begins) if begin >= place), None)
+                if first is not None:
+                    out[row, columns[first]] = True
+        return out.to(mask.device)
+
+
+@dataclass(frozen=True)
+class Sentences(TextCuts):
+    """Sentences and lines: cuts after a full stop, question or exclamation mark with a space behind it, and after line ends."""
+
+    locate: Callable[[MathProblem, str], Sequence[int]] = lambda problem, text: [
+        match.end() for match in _SENTENCE_END.finditer(text)
+    ]
+
+
+@dataclass(frozen=True)
+class EntropyCuts(Segmenter):
+    """Cuts before the tokens whose distributions have the largest entropies: where the completion could have gone otherwise.
+
+    Args:
+        share: fraction of a completion's tokens before which it is cut.
+        shortest: see `Segmenter`.
+    """
+
+    share: float = 0.1
+    shortest: int = 8
+
+    def __post_init__(self) -> None:
+        if not 0 < self.share <= 1:
+            raise ValueError(f"scorer.segments.share is a fraction of tokens and must be in (0, 1], got {self.share}")
+        check_shortest(self.shortest)
+
+    def cuts(self, model: Any, rollouts: Rollouts, mask: Bool[Tensor, "B S"]) -> Bool[Tensor, "B S"]:
+        entropy = predictions(model, rollouts, mask, _budget()).entropy.masked_fill(~mask, -torch.inf)
+        kept = (mask.sum(1).double() * self.share).ceil().long().clamp(min=1)
+        threshold = entropy.sort(1, descending=True).values.gather(1, kept[:, None] - 1)
+        return entropy >= threshold
+
+
+@dataclass(frozen=True)
+class LowProbabilityCuts(Segmenter):
+    """Cuts before every `every`-th token whose probability lies below `threshold` (SPO, arXiv 2505.23564).
+
+    With `every` 1 and `threshold` 1 every token is a segment (but those of probability 1).
+    """
+
+    threshold: float = 0.9
+    every: int = 5
+
+    def __post_init__(self) -> None:
+        if not 0 < self.threshold <= 1:
+            raise ValueError(f"scorer.segments.threshold is a probability and must be in (0, 1], got {self.threshold}")
+        if self.every < 1:
+            raise ValueError(f"scorer.segments.every must be >= 1, got {self.every}")
+
+    def cuts(self, model: Any, rollouts: Rollouts, mask: Bool[Tensor, "B S"]) -> Bool[Tensor, "B S"]:
+        logprobs = predictions(model, rollouts, mask, _budget()).logprobs
+        low = mask & (logprobs.exp() < self.threshold)
+        return low & (low.long().cumsum(1) % self.every == 0)
+
+
+def check_shortest(shortest: int) -> None:
+    """Raise ValueError for a `shortest` below 1."""
+    if shortest < 1:
+        raise ValueError(f"scorer.segments.shortest is a number of tokens and must be >= 1, got {shortest}")
+
+
+def _budget() -> TokenBudget:
+    return TokenBudget("scorer.segments", TOKENS, TOKENS)

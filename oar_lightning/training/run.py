@@ -1,0 +1,195 @@
+"""Settings -> a run: policy, module, callbacks and trainer."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import lightning as L
+from lightning.pytorch.loggers import Logger
+from lightning.pytorch.plugins.environments import SLURMEnvironment, TorchElasticEnvironment
+
+from oar_lightning.common.config_check import ConfigError
+from oar_lightning.data.filters import AnyOf, PromptLength, not_evaluated
+from oar_lightning.data.prompts import PromptTemplate
+from oar_lightning.data.stream import Keep, eval_set_problems, sample_texts
+from oar_lightning.distributed.strategies import adapt
+from oar_lightning.policy.fresh import FreshPolicy
+from oar_lightning.policy.language_model import check_head
+from oar_lightning.policy.pretrained import Policy, PretrainedPolicy
+from oar_lightning.rollout import build_stage
+from oar_lightning.sweep.trial import current_ticket
+from oar_lightning.tracking.mlflow_logger import DurableMLFlowLogger
+from oar_lightning.tracking.tracker import Tracker
+from oar_lightning.training.callbacks import (
+    Divergence,
+    EvaluationCallback,
+    FinalWeights,
+    FirstError,
+    GracefulStop,
+    LastCheckpoint,
+    RandomState,
+    RunIdentity,
+    RunSeconds,
+    TrainingProgress,
+)
+from oar_lightning.training.callbacks.early_stopping import EarlyStopping
+from oar_lightning.training.callbacks.kept import check_monitor
+from oar_lightning.training.datamodule import LoaderPlan, MathDataModule
+from oar_lightning.training.module import PolicyOptimization
+from oar_lightning.training.settings import Settings
+from oar_lightning.training.supervised import SupervisedWarmStart
+
+
+@dataclass(frozen=True)
+class Run:
+    """Everything `fit` needs."""
+
+    datamodule: MathDataModule
+    module: L.LightningModule
+    trainer: L.Trainer
+    tracker: Tracker
+    policy: Policy
+    evaluation: EvaluationCallback
+    seconds: RunSeconds
+    stop: GracefulStop
+    weights: FinalWeights
+
+
+def assemble(
+    settings: Settings,
+    policy: Policy,
+    make_trainer: Callable[..., L.Trainer],
+    run_dir: Path,
+    loggers: Sequence[Logger] = (),
+    callbacks: Sequence[L.Callback] = (),
+    progress: bool = True,
+) -> Run:
+    """Put the run of a loaded policy together.
+
+    `make_trainer` gets what the run decides of Lightning's Trainer. Artifacts go to MLflow where one of the loggers is a
+    `DurableMLFlowLogger`, which `tracker.start` starts.
+    """
+    assert settings.train is not None, "a run reads training problems"
+    check_head(policy.model)
+    prompt = settings.prompt(tokenizer=policy.tokenizer)
+    stage = build_stage(policy, prompt, settings.answer, settings.rewards, settings.engine)
+    eval_sets = {
+        name: eval_set_problems(source, settings.evaluation.problems, name) for name, source in settings.eval_sets.items()
+    }
+    prompt.render(next(iter(eval_sets.values()))[0])  # a missing chat template fails here, before long work
+    module: L.LightningModule
+    plan: LoaderPlan
+    if settings.supervised is None:
+        module = PolicyOptimization(
+            policy=policy,
+            stage=stage,
+            method=settings.method,
+            optimizer=settings.optimizer,
+            schedule=settings.schedule,
+            seed=settings.seed,
+            reference=reference_model(settings),
+        )
+        plan = settings.method.update
+    else:
+        plan = settings.supervised
+        module = SupervisedWarmStart(policy, prompt, plan, settings.optimizer, settings.schedule)
+    module.train()  # policies are loaded in eval mode, and Lightning does not change it
+    mlflow = next((logger for logger in loggers if isinstance(logger, DurableMLFlowLogger)), None)
+    tracker = Tracker(run_dir, mlflow, [logger for logger in loggers if logger is not mlflow])
+    evaluation = EvaluationCallback(eval_sets, stage, settings.method.sampling, settings.evaluation, tracker)
+    for callback in callbacks:
+        if isinstance(callback, EarlyStopping):
+            callback.check(evaluation)
+    seconds, stop, weights = RunSeconds(), GracefulStop(), FinalWeights()
+    trainer = make_trainer(
+        logger=[*loggers] or False,
+        callbacks=[
+            seconds,
+            *([TrainingProgress()] if progress else []),
+            evaluation,
+            Divergence(settings.divergence, evaluation),
+            *_pruning(evaluation),
+            *callbacks,
+            FirstError(run_dir),
+            weights,
+            RandomState(),
+            RunIdentity(lambda: tracker.run_id),
+            stop,
+            _checkpoints(settings, run_dir, evaluation),
+        ],
+        accumulate_grad_batches=plan.microbatches,
+        max_epochs=-1,
+        use_distributed_sampler=False,
+        enable_model_summary=False,
+        default_root_dir=str(run_dir),
+        plugins=_cluster(),
+    )
+    adapt(trainer)  # a strategy that training cannot use fails here, before long work
+    plan.check(trainer.world_size)
+    keep = keep_rule(settings, prompt, policy.tokenizer)
+    datamodule = MathDataModule(settings.train, settings.seed, trainer.max_steps, plan, keep)
+    return Run(datamodule, module, trainer, tracker, policy, evaluation, seconds, stop, weights)
+
+
+def starting_policy(settings: Settings) -> Policy:
+    """The policy before training: loaded, or a fresh one with a tokenizer of the training problems' texts."""
+    if not isinstance(settings.policy, FreshPolicy):
+        return settings.policy.load()
+    assert settings.train is not None
+    assert settings.supervised is not None, "RL does not start from a fresh policy"
+    texts = sample_texts(settings.train, settings.prompt().render, settings.supervised.tokenizer_problems)
+    return settings.policy.build(texts)
+
+
+def reference_model(settings: Settings) -> Any:
+    """The frozen reference model of a KL term; None without one, and with LoRA (the policy without its adapters serves)."""
+    if not settings.method.loss.kl_coef or settings.policy.lora is not None:
+        return None
+    assert isinstance(settings.policy, PretrainedPolicy), "a fresh policy is refused before"
+    return settings.policy.load().model.requires_grad_(False)
+
+
+def keep_rule(settings: Settings, prompt: PromptTemplate, tokenizer: Any) -> Keep:
+    """Which training problems to drop, and why: `decontaminate` (against the evaluation sets) and `max_prompt_tokens`."""
+    rules: list[Keep] = []
+    if settings.decontaminate:
+        rules.append(not_evaluated(settings.eval_sets, settings.evaluation.problems))
+    if settings.max_prompt_tokens is not None:
+        rules.append(PromptLength(prompt, tokenizer, settings.max_prompt_tokens))
+    return AnyOf(tuple(rules))
+
+
+def _checkpoints(settings: Settings, run_dir: Path, evaluation: EvaluationCallback) -> LastCheckpoint:
+    """Raises: ConfigError: where no evaluation says which checkpoints are best."""
+    keep = settings.checkpoints
+    monitor = check_monitor("checkpoints.monitor", keep.monitor, evaluation.metric_names())
+    if keep.best and not evaluation.config.every_n_steps:
+        raise ConfigError(
+            f"checkpoints.best={keep.best} compares evaluations, and evaluation.every_n_steps=0 makes one at the end alone; "
+            "set evaluation.every_n_steps"
+        )
+    every = settings.checkpoint_every_n_steps
+    return LastCheckpoint(run_dir / "checkpoints", every, keep, lambda step: evaluation.value(monitor, step))
+
+
+def _cluster() -> list[SLURMEnvironment]:
+    """Slurm without Lightning's own requeueing, which saves from within a signal handler, perhaps in the middle of a step.
+
+    Here `GracefulStop` ends training first, and `tasks.train` queues the job again.
+    """
+    if not SLURMEnvironment.detect() or TorchElasticEnvironment.detect():
+        return []
+    return [SLURMEnvironment(auto_requeue=False)]
+
+
+def _pruning(evaluation: EvaluationCallback) -> list[L.Callback]:
+    """The callback of a sweep's trial whose sweep prunes."""
+    ticket = current_ticket()
+    if ticket is None or not ticket.pruning.enabled:
+        return []
+    from oar_lightning.training.callbacks.trial import MedianPruning  # Optuna takes seconds to import
+
+    return [MedianPruning(ticket, evaluation)]

@@ -1,0 +1,113 @@
+"""What a run is configured with: objects that cost nothing to build, checked before a model is loaded."""
+
+from __future__ import annotations
+
+import functools
+from collections.abc import Callable, Mapping
+from dataclasses import KW_ONLY, dataclass, field
+
+import torch
+
+from oar_lightning.answers.reward import Accuracy, Rewards, check_accuracy
+from oar_lightning.answers.span import AnswerFormat
+from oar_lightning.common.config_check import ConfigError
+from oar_lightning.data.prompts import PlainPrompt, PromptTemplate
+from oar_lightning.data.stream import ProblemSource
+from oar_lightning.evaluation.evaluate import EvaluationConfig
+from oar_lightning.policy.fresh import FreshPolicy
+from oar_lightning.policy.pretrained import PretrainedPolicy
+from oar_lightning.rollout import AutoEngineConfig, EngineConfig
+from oar_lightning.training.callbacks import DivergenceConfig
+from oar_lightning.training.callbacks.kept import KeepConfig
+from oar_lightning.training.method import Method, check_credit
+from oar_lightning.training.schedule import Schedule
+from oar_lightning.training.supervised import SupervisedConfig
+
+
+@dataclass(frozen=True)
+class Settings:
+    """Everything that a run is configured with, but for Lightning's Trainer. Its method, and what the method is applied to.
+
+    Args:
+        policy: the model at the start.
+        train: the training problems; None for a task that reads none.
+        eval_sets: the evaluation sets by name; the first one's accuracy is what runs are compared by.
+        method: scorer, gate, advantage, loss, sampling, and how a batch of rollouts is used.
+        optimizer: makes the optimizer of the given parameters.
+        prompt: makes the prompt template, given the policy's `tokenizer`.
+        supervised: how demonstrations are batched, for a warm start; None trains by RL.
+        seed: of the data order, of what is sampled, and of everything else that is drawn.
+        decontaminate: drop and count training problems that an evaluation set has too.
+        max_prompt_tokens: longer prompts are dropped and counted; None for no limit.
+        checkpoint_every_n_steps: 0: only at the end and when interrupted.
+        checkpoints: which of them stay beside the last two.
+    """
+
+    policy: PretrainedPolicy | FreshPolicy
+    train: ProblemSource | None
+    eval_sets: Mapping[str, ProblemSource]
+    _: KW_ONLY
+    method: Method = field(default_factory=Method)
+    optimizer: Callable[..., torch.optim.Optimizer] = functools.partial(
+        torch.optim.AdamW, lr=6e-4, betas=(0.95, 0.99), weight_decay=0.0
+    )
+    schedule: Schedule = Schedule("linear", warmup_steps=20)
+    prompt: Callable[..., PromptTemplate] = PlainPrompt
+    answer: AnswerFormat = AnswerFormat()
+    rewards: Rewards = field(default_factory=lambda: Rewards({"accuracy": Accuracy()}))
+    engine: EngineConfig = AutoEngineConfig()
+    evaluation: EvaluationConfig = EvaluationConfig(every_n_steps=40)
+    divergence: DivergenceConfig = DivergenceConfig()
+    supervised: SupervisedConfig | None = None
+    seed: int = 0
+    decontaminate: bool = False
+    max_prompt_tokens: int | None = None
+    checkpoint_every_n_steps: int = 20
+    checkpoints: KeepConfig = KeepConfig()
+
+    def __post_init__(self) -> None:
+        for key in ("optimizer", "prompt"):
+            if not callable(getattr(self, key)):
+                raise ConfigError(
+                    f"{key} is {getattr(self, key)!r}; give what makes it, e.g. functools.partial(PlainPrompt, '{{question}}')"
+                )
+        if not isinstance(self.decontaminate, bool):
+            raise ConfigError(f"data.decontaminate must be true or false, got {self.decontaminate!r}")
+        tokens = self.max_prompt_tokens
+        if tokens is not None and (not isinstance(tokens, int) or isinstance(tokens, bool) or tokens < 1):
+            raise ConfigError(f"data.max_prompt_tokens must be an integer >= 1, or null for no limit, got {tokens!r}")
+
+    def check(self) -> None:
+        """Refuse combinations that cannot work or would silently do something else.
+
+        Raises:
+            ConfigError: names key, value and remedy.
+        """
+        self.schedule.check()
+        check_credit(self.method)
+        if self.method.loss.reduction == "bnpo" and self.method.update.budget.auto:
+            raise ConfigError(
+                "update.token_budget=auto divides a step as memory allows, on which loss.reduction=bnpo depends; set "
+                "update.token_budget to a number or null, or loss.reduction=dapo, the same mean over the whole step"
+            )
+        self.engine.check(self.method.sampling)
+        if self.evaluation.problems is not None and not self.eval_sets:
+            raise ConfigError("data.evaluation names no evaluation set; name at least one source, e.g. data.evaluation.test")
+        check_accuracy(self.rewards)
+
+    def check_rl(self) -> None:
+        """Refuse what RL cannot learn from.
+
+        Raises:
+            ConfigError: names key, value and remedy.
+        """
+        if self.method.sampling.temperature == 0:
+            raise ConfigError(
+                "rollout.temperature=0 samples the same completion for a whole group, so no advantage is ever non-zero; "
+                "set rollout.temperature > 0, e.g. 1.0"
+            )
+        if isinstance(self.policy, FreshPolicy):
+            raise ConfigError(
+                "policy=fresh is a random policy, which task=train cannot learn from; train it first with "
+                "+experiment=warm_start, then pass policy=hf policy.name=<its folder>"
+            )

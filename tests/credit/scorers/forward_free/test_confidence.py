@@ -1,0 +1,89 @@
+"""AR, STEER and UCAS against numpy."""
+
+from __future__ import annotations
+
+import numpy as np
+import pytest
+import torch
+from support.toy import gpt2, rollouts_of
+
+from oar_lightning.credit.gates import DirectGate
+from oar_lightning.credit.scorers.forward_free import Probability, Steer, Ucas
+
+SEQUENCES = [
+    {"before": [3, 4], "reasoning": [8, 9, 10, 11, 12], "answer": [13]},
+    {"before": [3, 4], "reasoning": [15, 16], "answer": [22], "tail": [1]},
+    {"before": [5], "reasoning": [17, 18, 19], "answer": [2]},
+    {"before": [5], "reasoning": [30, 7, 8, 9], "answer": [2]},
+]
+A = np.array([1.5, -0.5, 0.25, -2.0])
+
+
+@pytest.fixture(scope="module")
+def case():
+    rollouts = rollouts_of(SEQUENCES, group_size=2, advantages=torch.tensor(A))
+    model = gpt2()
+    found = Probability().predictions(model, rollouts)
+    return model, rollouts, {n: v.numpy() for n, v in found._asdict().items()}, rollouts.response_mask.numpy()
+
+
+def test_ar_is_the_probability_mixed_with_one(case):
+    model, rollouts, found, mask = case
+    credit = DirectGate(strength=0.3)(Probability()(model, rollouts), rollouts)
+    expected = 0.3 * np.exp(found["logprobs"]) + 0.7
+    np.testing.assert_allclose(credit.weights.numpy()[mask], expected[mask], rtol=1e-6)
+    mean = expected[mask].mean()
+    assert mean == pytest.approx(1 - 0.3 * (1 - np.exp(found["logprobs"])[mask].mean()))
+
+
+def test_steer_against_numpy(case):
+    model, rollouts, found, mask = case
+    p = np.exp(found["logprobs"])
+    omega = np.abs(A[:, None] / p * p * (1 - p) * (found["logprobs"] + found["entropy"])) * mask
+    expected = np.exp(np.log(0.8) / max(omega.max(), 0.02) * omega)
+    weights = Steer(0.8)(model, rollouts).numpy()
+    np.testing.assert_allclose(weights[mask], expected[mask], rtol=1e-6)
+    assert weights[mask].min() == pytest.approx(0.8)
+    assert weights[mask].max() <= 1
+    assert np.array_equal(Steer(1.0)(model, rollouts).numpy(), mask.astype(float))
+
+
+@pytest.mark.parametrize("certainty", ["mean", "sum"])
+def test_ucas_against_numpy(case, certainty):
+    model, rollouts, found, mask = case
+    c = (found["certainty"] * mask).sum(1)
+    c = c / mask.sum(1) if certainty == "mean" else c
+    c = np.concatenate([(g - g.mean()) / (g.std(ddof=1) + 1e-6) for g in (c[:2], c[2:])])
+    whole = np.where(A > 0, A * np.exp(-0.25 * c), A * np.exp(0.35 * c))[:, None]
+    z = (found["logits"] - found["logits"][mask].min()) / np.ptp(found["logits"][mask])
+    expected = whole - 0.05 * z
+    expected = np.where(whole > 0, np.maximum(expected, 0), expected)
+    actual = Ucas(certainty=certainty)(model, rollouts).numpy()
+    np.testing.assert_allclose(actual[mask], expected[mask], rtol=1e-5)
+
+
+def test_ucas_without_rates_is_the_group_advantage(case):
+    model, rollouts, _, mask = case
+    actual = Ucas(0, 0, 0)(model, rollouts).numpy()
+    np.testing.assert_array_equal(actual, A[:, None] * mask)
+
+
+def test_equal_logits_count_one_half(case, monkeypatch):
+    model, rollouts, _, mask = case
+    same = Probability().predictions(model, rollouts)
+    monkeypatch.setattr(Ucas, "predictions", lambda *_: same._replace(logits=torch.ones_like(same.logits)))
+    actual = Ucas(0, 0, 0.05)(model, rollouts).numpy()
+    np.testing.assert_allclose(actual[mask], (A[:, None] - 0.025 * np.ones_like(actual))[mask])
+
+
+@pytest.mark.parametrize(
+    ("make", "knobs", "message"),
+    [
+        (Steer, {"low": 0}, r"scorer\.low .* \(0, 1\], got 0"),
+        (Ucas, {"token_rate": -1}, r"scorer\.token_rate must be finite and >= 0, got -1"),
+        (Ucas, {"certainty": "max"}, r"scorer\.certainty must be mean or sum, got max"),
+    ],
+)
+def test_bad_knobs_are_named(make, knobs, message):
+    with pytest.raises(ValueError, match=message):
+        make(**knobs)

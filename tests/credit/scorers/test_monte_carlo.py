@@ -1,0 +1,175 @@
+"""Monte-Carlo step advantages: telescoping, limits, and agreement with sampling by hand."""
+
+from __future__ import annotations
+
+import dataclasses
+from collections.abc import Sequence
+from typing import Any
+
+import pytest
+import torch
+from support.fixtures import LengthReward, make_module, make_stage, tiny_policy
+from support.toy import rollouts_of
+
+from oar_lightning.credit.assign import assign_credit
+from oar_lightning.credit.component import Tools
+from oar_lightning.credit.gates import SignedGate
+from oar_lightning.credit.scorers import MonteCarlo
+from oar_lightning.credit.segments import FixedLength, LowProbabilityCuts
+from oar_lightning.rollout import SamplingConfig
+from oar_lightning.rollout.continuations import Continuer, Reprompter
+from oar_lightning.types import Continued, MathProblem, Prefix, Rollouts
+
+SEQUENCES = [
+    {"before": [3, 4, 5, 6], "reasoning": [8, 9, 10, 11, 12], "conclude": [11], "answer": [12, 13]},
+    {"before": [3, 4, 5, 6], "reasoning": [15, 16], "answer": [22]},
+    {"before": [23, 24], "reasoning": [25, 26, 27], "answer": [28], "tail": [31, 32]},
+    {"before": [23, 24], "tail": [33, 34, 35]},
+]
+REWARDS = [1.0, 0.0, 0.5, 0.0]
+
+
+class Table:
+    """Continuations whose rewards are a known function of the prefix."""
+
+    def __init__(self) -> None:
+        self.prefixes: list[Prefix] = []
+
+    @staticmethod
+    def value(rollouts: Rollouts, prefix: Prefix) -> float:
+        before = rollouts.token_ids[prefix.row, : prefix.column][rollouts.attention_mask[prefix.row, : prefix.column]]
+        return float(before.sum() % 17) / 17
+
+    def __call__(self, model: Any, rollouts: Rollouts, prefixes: Sequence[Prefix], samples: int, seed: int) -> Continued:
+        self.prefixes = list(prefixes)
+        values = torch.tensor([self.value(rollouts, prefix) for prefix in prefixes])
+        noise = torch.linspace(-0.1, 0.1, samples)
+        return Continued(values[:, None] + noise, len(prefixes) * samples, 0)
+
+
+def scorer_with(table: Table, *args: Any, **knobs: Any) -> MonteCarlo:
+    scorer = MonteCarlo(*args, **knobs)
+    scorer.use(Tools(table, lambda rollouts, questions: rollouts))
+    return scorer
+
+
+@pytest.fixture
+def rollouts() -> Rollouts:
+    found = rollouts_of(SEQUENCES, group_size=2, rewards=torch.tensor(REWARDS))
+    return dataclasses.replace(found, advantages=torch.tensor([1.0, -1.0, 0.0, 0.0]))
+
+
+def by_hand(rollouts: Rollouts, row: int, length: int) -> list[float]:
+    """The advantages of a row's response tokens, segment by segment."""
+    columns = rollouts.response_mask[row].nonzero().flatten().tolist()
+    count = int(rollouts.reasoning_mask[row].sum()) or len(columns)
+    places = list(range(0, count, length))
+    values = [Table.value(rollouts, Prefix(row, columns[p])) for p in places] + [float(rollouts.rewards[row])]
+    return [
+        values[min(i // length, len(places) - 1) + 1] - values[min(i // length, len(places) - 1)] for i in range(len(columns))
+    ]
+
+
+@pytest.mark.parametrize("length", [1, 2, 3, 9])
+def test_advantages_are_differences_of_values(length: int, rollouts: Rollouts) -> None:
+    table = Table()
+    scores = scorer_with(table, FixedLength(length), samples=3)(None, rollouts)
+    for row in range(4):
+        assert scores[row, rollouts.response_mask[row]].tolist() == pytest.approx(by_hand(rollouts, row, length), abs=1e-6)
+    assert not scores[~rollouts.response_mask].any()
+
+
+@pytest.mark.parametrize("length", [1, 2, 9])
+def test_the_advantages_of_segments_sum_to_reward_minus_value_of_the_prompt(length: int, rollouts: Rollouts) -> None:
+    table = Table()
+    scorer = scorer_with(table, FixedLength(length))
+    scores, starts = scorer(None, rollouts), scorer.starts(None, rollouts)
+    for row in range(4):
+        first = int(rollouts.response_mask[row].nonzero()[0])
+        expected = REWARDS[row] - Table.value(rollouts, Prefix(row, first))
+        assert float(scores[row, starts[row]].sum()) == pytest.approx(expected, abs=1e-6)
+
+
+def test_late_cuts_are_dropped(rollouts: Rollouts) -> None:
+    table = Table()
+    scorer = scorer_with(table, FixedLength(1), most_segments=2)
+    scores = scorer(None, rollouts)
+    assert len(table.prefixes) == 2 * 4
+    assert scores[0, rollouts.response_mask[0]][1:].unique().numel() == 1
+
+
+def test_before_the_first_cut_there_is_nothing(rollouts: Rollouts) -> None:
+    table = Table()
+    scores = scorer_with(table, FixedLength(2), from_first_cut=True)(None, rollouts)
+    whole = by_hand(rollouts, 0, 2)
+    assert scores[0, rollouts.response_mask[0]].tolist() == pytest.approx([0, 0, *whole[2:]], abs=1e-6)
+    assert not scores[1].any(), "no cut, no advantage"
+    assert scores[3].any(), "without an answer the response is divided"
+
+
+def test_likely_tokens_get_nothing_and_leave_the_loss() -> None:
+    """A trained policy's own completions, with a threshold that some pass."""
+    policy = tiny_policy()
+    stage = make_stage(policy, LengthReward())
+    sampling = SamplingConfig(max_new_tokens=12)
+    rollouts = stage(policy.model, [MathProblem("1 + 1 =", "2")], 4, sampling, [3])
+    rollouts = dataclasses.replace(rollouts, advantages=rollouts.rewards - rollouts.rewards.mean())
+    tools = Tools(Continuer(stage, sampling), Reprompter(stage))
+    all_of_them, some = MonteCarlo(FixedLength(1), 2), MonteCarlo(FixedLength(1), 2, forced_above=0.01)
+    for scorer in (all_of_them, some):
+        scorer.use(tools)
+    scores = all_of_them(policy.model, rollouts)
+    credit = assign_credit(policy.model, rollouts, some, SignedGate(drop_zeros=True))
+    assert credit.loss_mask is not None
+    assert (credit.importance == scores).logical_or(credit.importance == 0).all()
+    dropped = rollouts.response_mask & ~credit.loss_mask
+    assert dropped.any()
+    assert torch.equal(dropped, rollouts.response_mask & (credit.importance == 0))
+
+
+def test_spo_with_every_token_cut_is_token_level_vineppo(rollouts: Rollouts) -> None:
+    from support.toy import gpt2
+
+    model = gpt2()
+    spo = scorer_with(Table(), LowProbabilityCuts(1.0, 1))(model, rollouts)
+    vine = scorer_with(Table(), FixedLength(1))(model, rollouts)
+    assert torch.equal(spo, vine)
+
+
+def test_a_large_sample_finds_the_value_of_a_choice() -> None:
+    """V after minus V before the first token against the mean reward over the policy's own completions."""
+    policy = tiny_policy()
+    stage = make_stage(policy, LengthReward())
+    sampling = SamplingConfig(max_new_tokens=6)
+    rollouts = stage(policy.model, [MathProblem("1 + 1 =", "2")], 2, sampling, [5])
+    scorer = MonteCarlo(FixedLength(99), samples=400)
+    scorer.use(Tools(Continuer(stage, sampling), Reprompter(stage)))
+    scores = scorer(policy.model, rollouts)
+    many = stage(policy.model, [MathProblem("1 + 1 =", "2")], 400, sampling, [77]).rewards
+    found = rollouts.rewards - scores[rollouts.response_mask].view(-1)[:1]
+    assert float(found[0]) == pytest.approx(float(many.mean()), abs=4 * float(many.std()) * (2 / 400) ** 0.5)
+
+
+def test_training_with_it_takes_a_step_where_no_group_has_a_signal() -> None:
+    """Steps differ in value although all completions are judged alike at the end."""
+    scorer = MonteCarlo(FixedLength(4), samples=2)
+    module = make_module(tiny_policy(), scorer, gate=SignedGate())
+    problems = (MathProblem("1 + 1 =", "2"), MathProblem("2 + 1 =", "3"))
+    collected = module.collector.collect(problems, 0)
+    assert collected.experience.credit.advantages.any()
+    means = collected.metrics.means()
+    assert means["credit/continuations"] > 0
+    assert means["credit/forward_equivalents"] > 0
+
+
+@pytest.mark.parametrize(
+    ("knobs", "message"),
+    [
+        ({"samples": 0}, r"scorer\.samples .* got 0"),
+        ({"most_segments": 0}, r"scorer\.most_segments must be >= 1 or null, got 0"),
+        ({"forced_above": 2}, r"scorer\.forced_above .* got 2"),
+    ],
+)
+def test_bad_knobs_are_named(knobs: dict[str, Any], message: str) -> None:
+    with pytest.raises(ValueError, match=message):
+        MonteCarlo(FixedLength(2), **knobs)

@@ -1,0 +1,135 @@
+"""Segments cover every reasoning token exactly once, and lie where their texts and probabilities say."""
+
+from __future__ import annotations
+
+import pytest
+import torch
+from hypothesis import given, settings
+from hypothesis import strategies as st
+from support.fixtures import LengthReward, make_stage, tiny_policy
+from support.toy import gpt2, rollouts_of
+
+from oar_lightning.credit.predictions import predictions
+from oar_lightning.credit.segments import (
+    EntropyCuts,
+    FixedLength,
+    LowProbabilityCuts,
+    Segmenter,
+    Sentences,
+    TextCuts,
+    segment_numbers,
+)
+from oar_lightning.data.chain.credit import step_ends
+from oar_lightning.policy.token_budget import TokenBudget
+from oar_lightning.rollout import SamplingConfig
+from oar_lightning.types import MathProblem, Rollouts
+
+SEQUENCES = [
+    {"before": [3, 4, 5, 6], "reasoning": [8, 9, 10, 11, 12, 13, 14], "conclude": [11], "answer": [12, 13]},
+    {"before": [14], "reasoning": [15, 16], "answer": [22]},
+    {"before": [14], "answer": [22]},
+]
+STRATEGIES: list[Segmenter] = [
+    FixedLength(3),
+    Sentences(),
+    Sentences(shortest=4),
+    TextCuts(step_ends),
+    EntropyCuts(0.2, 1),
+    EntropyCuts(0.3, 3),
+    LowProbabilityCuts(0.9, 2),
+]
+
+
+def assert_covers(starts: torch.Tensor, mask: torch.Tensor) -> None:
+    numbers = segment_numbers(starts, mask)
+    assert torch.equal(numbers >= 0, mask), "every masked token is in a segment, and no other"
+    for row in range(len(mask)):
+        own = numbers[row, mask[row]].tolist()
+        assert own == sorted(own)
+        assert set(own) == set(range(len(set(own))))
+
+
+@pytest.fixture(scope="module")
+def sampled() -> Rollouts:
+    policy = tiny_policy()
+    problems = [MathProblem("Ann has 3 pens. Ann finds 4. How many pens are left?", "7")]
+    return make_stage(policy, LengthReward())(policy.model, problems, 8, SamplingConfig(max_new_tokens=30), [0])
+
+
+@pytest.mark.parametrize("segmenter", STRATEGIES, ids=lambda s: f"{type(s).__name__}-{getattr(s, 'shortest', 1)}")
+def test_every_token_of_a_sampled_completion_is_in_one_segment(segmenter: Segmenter, sampled: Rollouts) -> None:
+    for mask in (sampled.reasoning_mask, sampled.response_mask):
+        starts = segmenter(tiny_policy().model, sampled, mask)
+        assert_covers(starts, mask)
+        if (shortest := getattr(segmenter, "shortest", 1)) > 1:
+            for row in range(len(mask)):
+                lengths = segment_numbers(starts, mask)[row, mask[row]].bincount()
+                assert len(lengths) == 1 or int(lengths.min()) >= shortest
+
+
+@given(length=st.integers(1, 9))
+@settings(max_examples=9, deadline=None)
+def test_fixed_lengths(length: int) -> None:
+    rollouts = rollouts_of(SEQUENCES)
+    starts = FixedLength(length)(None, rollouts, rollouts.reasoning_mask)
+    assert_covers(starts, rollouts.reasoning_mask)
+    lengths = segment_numbers(starts, rollouts.reasoning_mask)[0, rollouts.reasoning_mask[0]].bincount().tolist()
+    assert set(lengths[:-1]) <= {length}
+    assert sum(lengths) == 7
+
+
+def with_text(text: str, ends: list[int]) -> Rollouts:
+    spans = tuple(zip([0, *ends[:-1]], ends, strict=True))
+    rollouts = rollouts_of([{"before": [1], "reasoning": list(range(3, 3 + len(ends)))}], completions=(text,))
+    return Rollouts(**{**vars(rollouts), "token_spans": (spans,)})
+
+
+def test_sentences_begin_at_the_first_token_behind_a_stop_or_line_end() -> None:
+    #  0 "So 3.5"  1 " is x."  2 " Then"  3 " y!\n\n"  4 "Last"  5 " 2."  6 "7"
+    rollouts = with_text("So 3.5 is x. Then y!\n\nLast 2.7", [6, 12, 17, 22, 26, 29, 30])
+    starts = Sentences()(None, rollouts, rollouts.reasoning_mask)
+    assert starts[0, rollouts.reasoning_mask[0]].tolist() == [True, False, False, True, True, False, False]
+
+
+def test_a_token_that_begins_before_the_cut_stays_with_its_sentence() -> None:
+    """The space before "Then" belongs to its token, which therefore begins before the cut."""
+    rollouts = with_text("x. Then y", [2, 7, 9])
+    starts = Sentences()(None, rollouts, rollouts.reasoning_mask)
+    assert starts[0, rollouts.reasoning_mask[0]].tolist() == [True, False, True]
+
+
+def test_texts_that_do_not_match_their_tokens_are_not_cut() -> None:
+    rollouts = with_text("x.\ny.\nz", [2, 7, 9])
+    assert int(Sentences()(None, rollouts, rollouts.reasoning_mask).sum()) == 1
+
+
+def test_likely_and_certain_tokens_are_not_cut_at() -> None:
+    model, rollouts = gpt2(), rollouts_of(SEQUENCES)
+    mask = rollouts.reasoning_mask
+    found = predictions(model, rollouts, mask, TokenBudget("test", None, 1))
+    p = found.logprobs.exp()[0, mask[0]]
+    threshold = float(p.median())
+    low = (p < threshold).tolist()
+    every = LowProbabilityCuts(threshold, 1)(model, rollouts, mask)[0, mask[0]].tolist()
+    assert every[1:] == low[1:]
+    second = LowProbabilityCuts(threshold, 2)(model, rollouts, mask)[0, mask[0]].tolist()
+    assert [i for i in range(1, 7) if second[i]] == [i for i in range(7) if low[i]][1::2]
+    assert LowProbabilityCuts(1.0, 1)(model, rollouts, mask)[mask].all()
+    entropies = found.entropy[0, mask[0]]
+    cut = EntropyCuts(0.4, 1)(model, rollouts, mask)[0, mask[0]]
+    assert set(entropies[cut].tolist()) - {float(entropies[0])} <= set(entropies.sort().values[-3:].tolist())
+
+
+@pytest.mark.parametrize(
+    ("make", "knobs", "message"),
+    [
+        (FixedLength, {"length": 0}, r"scorer\.segments\.length .* got 0"),
+        (Sentences, {"shortest": 0}, r"scorer\.segments\.shortest .* got 0"),
+        (EntropyCuts, {"share": 0}, r"scorer\.segments\.share .* got 0"),
+        (LowProbabilityCuts, {"threshold": 1.5}, r"scorer\.segments\.threshold .* got 1.5"),
+        (LowProbabilityCuts, {"every": 0}, r"scorer\.segments\.every must be >= 1, got 0"),
+    ],
+)
+def test_bad_knobs_are_named(make, knobs, message) -> None:
+    with pytest.raises(ValueError, match=message):
+        make(**knobs)

@@ -1,0 +1,78 @@
+"""Settings in a program have the defaults of the command."""
+
+from __future__ import annotations
+
+import dataclasses
+import functools
+from typing import Any
+
+import pytest
+import torch
+from support.composing import settings
+from support.fixtures import TASK
+
+from oar_lightning import (
+    ChainProblems,
+    ChainTask,
+    Method,
+    PlainPrompt,
+    PretrainedPolicy,
+    SamplingConfig,
+    Settings,
+    SupervisedConfig,
+)
+from oar_lightning.common.config_check import ConfigError
+
+
+def own(**changes: Any) -> Settings:
+    return Settings(PretrainedPolicy("chain"), ChainProblems(TASK), {"chain": ChainProblems(TASK, "held_out")}, **changes)
+
+
+def contents(value: Any) -> Any:
+    """Class and contents, all the way down."""
+    if isinstance(value, functools.partial):
+        return contents(value.func)
+    if isinstance(value, type | str | int | float | None):
+        return value
+    if isinstance(value, dict):
+        return {key: contents(inner) for key, inner in value.items()}
+    if isinstance(value, list | tuple):
+        return [contents(inner) for inner in value]
+    return type(value), contents(vars(value))
+
+
+@pytest.mark.usefixtures("hydra_conf")
+def test_defaults_are_those_of_the_command() -> None:
+    ours = Settings(PretrainedPolicy("chain"), ChainProblems(ChainTask()), {"chain": ChainProblems(ChainTask(), "held_out")})
+    theirs = settings()
+    for spec in dataclasses.fields(Settings):
+        if spec.name not in ("rewards", "optimizer"):
+            assert contents(getattr(ours, spec.name)) == contents(getattr(theirs, spec.name)), spec.name
+    assert ours.rewards.weights == {}
+    assert {name for name, weight in theirs.rewards.weights.items() if weight} == set(ours.rewards.terms) == {"accuracy"}
+    assert contents(ours.rewards.terms["accuracy"].verifier.config) == contents(
+        theirs.rewards.terms["accuracy"].verifier.config
+    )
+    weights = [torch.nn.Parameter(torch.zeros(1))]
+    assert contents(ours.optimizer(weights).defaults) == contents(theirs.optimizer(weights).defaults)
+
+
+@pytest.mark.parametrize(
+    ("changes", "expected"),
+    [
+        ({"prompt": PlainPrompt()}, "prompt is .*functools.partial"),
+        ({"optimizer": "adam"}, "optimizer is 'adam'"),
+        ({"max_prompt_tokens": 0}, "data.max_prompt_tokens must be an integer >= 1"),
+        ({"decontaminate": "yes"}, "data.decontaminate must be true or false"),
+    ],
+)
+def test_bad_values_name_their_key(changes: dict[str, Any], expected: str) -> None:
+    with pytest.raises(ConfigError, match=expected):
+        own(**changes)
+
+
+def test_a_warm_start_may_sample_greedily_and_rl_may_not() -> None:
+    greedy = own(method=Method(sampling=SamplingConfig(temperature=0)), supervised=SupervisedConfig())
+    greedy.check()
+    with pytest.raises(ConfigError, match=r"rollout\.temperature=0"):
+        greedy.check_rl()

@@ -1,0 +1,123 @@
+"""Runs from a program: what is refused, what reaches Lightning, and an interrupt. The numbers: documentation/test_python.py."""
+
+from __future__ import annotations
+
+import dataclasses
+import functools
+import os
+import signal
+from pathlib import Path
+from typing import Any
+
+import lightning as L
+import pytest
+import torch
+from support.fixtures import TASK
+
+from oar_lightning import (
+    EvaluationConfig,
+    FreshPolicy,
+    ListedProblems,
+    MathProblem,
+    Method,
+    PretrainedPolicy,
+    SamplingConfig,
+    Schedule,
+    Settings,
+    SupervisedConfig,
+    UpdatePlan,
+    train,
+)
+from oar_lightning.common.config_check import ConfigError
+from oar_lightning.common.locks import FileLock
+from oar_lightning.data.chain.task import ChainProblems
+from oar_lightning.training.train import new_folder
+
+PROBLEMS = ListedProblems([ChainProblems(TASK)[i] for i in range(3)])
+
+SMALL = Settings(
+    PretrainedPolicy("chain"),
+    PROBLEMS,
+    {"own": PROBLEMS},
+    method=Method(update=UpdatePlan(problems=1, group_size=2), sampling=SamplingConfig(max_new_tokens=8)),
+    evaluation=EvaluationConfig(problems=1, samples=1, greedy=False, heatmap=False),
+)
+
+
+@pytest.mark.parametrize(
+    ("changes", "arguments", "expected"),
+    [
+        ({}, {"max_steps": 0}, "max_steps counts optimizer steps .* got 0"),
+        ({}, {"max_steps": True}, "got True"),
+        ({}, {"max_steps": 1, "accumulate_grad_batches": 2}, "accumulate_grad_batches=2 is set by the run"),
+        ({"train": None}, {"max_steps": 1}, "train=None leaves nothing to train on"),
+        ({"eval_sets": {}}, {"max_steps": 1}, "names no evaluation set"),
+        ({"policy": FreshPolicy()}, {"max_steps": 1}, "policy=fresh is a random policy"),
+    ],
+)
+def test_what_cannot_train_is_refused_and_leaves_nothing(
+    tmp_path: Path, changes: dict[str, Any], arguments: dict[str, Any], expected: str
+) -> None:
+    with pytest.raises(ConfigError, match=expected):
+        train(dataclasses.replace(SMALL, **changes), folder=tmp_path / "run", **arguments)
+    assert not list(tmp_path.iterdir())
+
+
+def test_a_folder_in_which_a_run_is_at_work_is_refused(tmp_path: Path) -> None:
+    with FileLock(tmp_path / "run.lock"), pytest.raises(ConfigError, match="another run is at work there"):
+        train(SMALL, 1, tmp_path)
+
+
+def test_new_folders_do_not_meet(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.chdir(tmp_path)
+    monkeypatch.setattr("oar_lightning.training.train.run_name", lambda: "now")
+    for name in ("now", "now-2", "now-3"):
+        folder = new_folder(7)
+        assert folder == Path("outputs", "python", "seed7", name)
+        folder.mkdir(parents=True)
+
+
+class Interrupts(L.Callback):
+    def on_train_batch_end(self, trainer: L.Trainer, *_: Any) -> None:
+        os.kill(os.getpid(), signal.SIGINT)
+
+
+def test_an_interrupt_ends_the_step_saves_and_says_where(tmp_path: Path) -> None:
+    with pytest.raises(KeyboardInterrupt, match=f"stopped at step 1 of 50; {tmp_path} has the checkpoint"):
+        train(SMALL, 50, tmp_path, callbacks=[Interrupts()], enable_progress_bar=False)
+    assert (tmp_path / "checkpoints" / "last.ckpt").exists()
+    assert FileLock(tmp_path / "run.lock").acquire(wait=False), "the folder is free again"
+
+
+class Remembers(L.pytorch.loggers.Logger):
+    name, version = "remembers", 0
+
+    def __init__(self) -> None:
+        self.logged: list[dict[str, float]] = []
+
+    def log_hyperparams(self, *_: Any) -> None: ...
+
+    def log_metrics(self, metrics: dict[str, float], step: int | None = None) -> None:
+        self.logged.append(metrics)
+
+
+def test_a_warm_start_with_a_logger_and_an_optimizer_of_ones_own(tmp_path: Path) -> None:
+    small = FreshPolicy(hidden_size=16, num_layers=1, num_heads=2, num_kv_heads=1, intermediate_size=16, vocab_size=300)
+    solved = ListedProblems(
+        [MathProblem(f"{n}+1?", str(n + 1), solution=f"The answer is \\boxed{{{n + 1}}}.") for n in range(8)]
+    )
+    warm = dataclasses.replace(
+        SMALL,
+        policy=small,
+        train=solved,
+        schedule=Schedule("constant", warmup_steps=0),
+        supervised=SupervisedConfig(batch_size=4, tokenizer_problems=8),
+        optimizer=functools.partial(torch.optim.SGD, lr=0.5),
+    )
+    logger = Remembers()
+    run = train(warm, 3, tmp_path, logger=logger, enable_progress_bar=False)
+    assert isinstance(run.trainer.optimizers[0], torch.optim.SGD)
+    losses = [metrics["loss"] for metrics in logger.logged if "loss" in metrics]
+    assert len(logger.logged) > len(losses), "the evaluations are logged too"
+    assert losses == sorted(losses, reverse=True)
+    assert len(losses) == 3
