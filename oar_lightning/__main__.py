@@ -28,7 +28,7 @@ from oar_lightning.wiring.keys import check_top_level, remedy_for
 
 log = logging.getLogger("oar_lightning")
 
-DATA_KEYS = ("name", "chain", "train", "evaluation", "prompt", "decontaminate", "max_prompt_tokens")
+DATA_KEYS = ("name", "chain", "train", "evaluation", "prompt", "decontaminate", "max_prompt_tokens", "first_problems")
 
 os.environ.setdefault("MLFLOW_DISABLE_TELEMETRY", "true")
 os.environ.setdefault("MLFLOW_ENABLE_ARTIFACTS_PROGRESS_BAR", "false")
@@ -161,6 +161,13 @@ def check_config(cfg: DictConfig) -> None:
         raise ConfigError(f"ckpt_fallback must be true or false, got {cfg.ckpt_fallback!r}")
     if not isinstance(cfg.resume, bool):
         raise ConfigError(f"resume must be true or false, got {cfg.resume!r}; a path goes to ckpt_path")
+    if not isinstance(cfg.resume_changed, bool):
+        raise ConfigError(f"resume_changed must be true or false, got {cfg.resume_changed!r}")
+    if cfg.resume_changed and not (cfg.task in ("train", "warm_start") and (cfg.resume or cfg.ckpt_path is not None)):
+        raise ConfigError(
+            f"resume_changed=true says how training is resumed, and nothing is (task={cfg.task}, resume={cfg.resume}, "
+            f"ckpt_path={cfg.ckpt_path}); add resume=true or ckpt_path=<run folder>, or leave it out"
+        )
 
 
 def _is_integer(value: object, lowest: int) -> bool:

@@ -116,6 +116,12 @@ def _parameters(target: Any) -> Mapping[str, inspect.Parameter]:
         return {"any": inspect.Parameter("any", inspect.Parameter.VAR_KEYWORD)}
 
 
+def defaults_of(path: str) -> dict[str, Any]:
+    """The default values of the parameters of a `_target_`, as far as YAML can hold them."""
+    parameters = _parameters(_locate(path, "")).items()
+    return {name: p.default for name, p in parameters if isinstance(p.default, bool | int | float | str | None | tuple | list)}
+
+
 def _hints(target: Any) -> dict[str, Any]:
     if not inspect.isclass(target):
         return _resolved(inspect.unwrap(target))

@@ -11,13 +11,16 @@ NOT_THE_METHOD = {
     "name",
     "num_threads",
     "resume",
+    "resume_changed",
     "ckpt_path",
     "ckpt_fallback",
     "export_to",
     "output_root",
     "checkpoint_every_n_steps",
+    "checkpoints",
     "hydra",
     "logger",
+    "loggers",
 }
 """First parts of the keys of overrides that do not make two runs different methods."""
 

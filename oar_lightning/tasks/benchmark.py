@@ -33,7 +33,7 @@ from oar_lightning.tracking.tracker import Tracker
 from oar_lightning.training.module import PolicyOptimization
 from oar_lightning.wiring.device import choose_device, seed_everything, set_threads
 from oar_lightning.wiring.policy import load_policy
-from oar_lightning.wiring.run import build_logger
+from oar_lightning.wiring.run import build_logger, build_others
 from oar_lightning.wiring.run_tags import run_parameters, run_tags
 from oar_lightning.wiring.settings import build_settings
 
@@ -78,7 +78,7 @@ def prepare(cfg: DictConfig) -> Callable[[], None]:
         method = replace(settings.method, scorer=as_scorer(scorer))
         modules[name] = PolicyOptimization(workload.policy, stage, method, torch.optim.AdamW, settings.schedule, 0).train()
     run_dir = Path(HydraConfig.get().runtime.output_dir)
-    tracker = Tracker(run_dir, build_logger(cfg, run_dir))
+    tracker = Tracker(run_dir, build_logger(cfg, run_dir), build_others(cfg, run_dir))
     tracker.start()
     return lambda: run(cfg, config, workload, modules, tracker, *files)
 

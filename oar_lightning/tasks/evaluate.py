@@ -32,7 +32,7 @@ from oar_lightning.wiring.data import build_eval_sets
 from oar_lightning.wiring.datasets import datasets
 from oar_lightning.wiring.device import choose_device, mixed_precision, seed_everything, set_threads
 from oar_lightning.wiring.policy import load_policy
-from oar_lightning.wiring.run import build_logger
+from oar_lightning.wiring.run import build_logger, build_others
 from oar_lightning.wiring.run_tags import note_run, run_parameters, run_tags
 
 log = logging.getLogger(__name__)
@@ -99,7 +99,7 @@ def prepare(cfg: DictConfig) -> Callable[[], float | None]:
         device=device,
         precision=str(cfg.trainer.get("precision")),
         folder=folder,
-        tracker=Tracker(folder.path, logger),
+        tracker=Tracker(folder.path, logger, build_others(cfg, folder.path)),
     )
     job.tracker.start()
     return lambda: run(cfg, job)

@@ -2,10 +2,11 @@
 
 from __future__ import annotations
 
+import json
 import logging
 import signal
 import sys
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from pathlib import Path
 
 from hydra.core.hydra_config import HydraConfig
@@ -26,32 +27,34 @@ from oar_lightning.training.callbacks.errors import first_error, forget_errors
 from oar_lightning.wiring.auto_budgets import set_start_from_plan
 from oar_lightning.wiring.datasets import datasets
 from oar_lightning.wiring.device import seed_everything, set_threads
+from oar_lightning.wiring.kept_config import CONFIG, PROBLEMS, kept_problems
+from oar_lightning.wiring.lightning_options import development_run
 from oar_lightning.wiring.model_card import write_run_card
 from oar_lightning.wiring.policy import bare_policy
-from oar_lightning.wiring.resume import Saved, check_layout, find_checkpoint, read_saved
+from oar_lightning.wiring.resume import check_layout
 from oar_lightning.wiring.run import Run, build_run
 from oar_lightning.wiring.run_folder import note_origin
 from oar_lightning.wiring.run_tags import note_run, run_parameters, run_tags
 from oar_lightning.wiring.settings import build_settings
+from oar_lightning.wiring.start import Start, find_start
 
 log = logging.getLogger(__name__)
 
 
 def prepare(cfg: DictConfig) -> Callable[[], float | None]:
-    checkpoint = find_checkpoint(cfg)
+    cfg = development_run(cfg)
     settings = build_settings(cfg)
+    problems = kept_problems(settings)
+    start = find_start(cfg, problems)
     set_threads(cfg.num_threads)
     seed_everything(cfg.seed)
-    run_dir, saved = Path(HydraConfig.get().runtime.output_dir), None
-    if checkpoint is not None:
-        run_dir, saved = checkpoint.parent.parent, read_saved(checkpoint, int(cfg.trainer.max_steps), cfg.ckpt_fallback)
-    claim(run_dir)
-    job = build_run(cfg, settings, run_dir, saved.run_id if saved else None, resume=saved is not None)
-    if saved is not None:
-        check_layout(saved, adapt(job.trainer).layout)
+    claim(start.run_dir)
+    job = build_run(cfg, settings, start)
+    if start.saved is not None:
+        check_layout(start.saved, adapt(job.trainer).layout)
     set_start_from_plan(cfg, job)
     job.tracker.start()
-    return lambda: fit(cfg, job, run_dir, saved)
+    return lambda: fit(cfg, job, start, problems)
 
 
 def claim(run_dir: Path) -> None:
@@ -70,17 +73,20 @@ def claim(run_dir: Path) -> None:
         )
 
 
-def fit(cfg: DictConfig, job: Run, run_dir: Path, saved: Saved | None) -> float | None:
+def fit(cfg: DictConfig, job: Run, start: Start, problems: Mapping[str, str]) -> float | None:
     """Train, continuing a checkpoint where given; returns the sampled accuracy on the first evaluation set."""
+    run_dir, saved = start.run_dir, start.saved
     try:
         if saved is not None:
-            log.info("continuing %s", saved.checkpoint)
+            log.info("continuing %s%s", saved.checkpoint, "" if start.resumed else " as a new run")
+        if saved is not None and start.resumed:
             job.tracker.reopen(saved.step)
         note_run(job.tracker)
         job.tracker.describe(run_parameters(cfg), run_tags(cfg))
         job.tracker.write_datasets(datasets(cfg, job.datamodule.train, job.evaluation.eval_sets))
-        job.tracker.write_text("config.yaml", OmegaConf.to_yaml(cfg, resolve=True))
+        job.tracker.write_text(CONFIG, OmegaConf.to_yaml(cfg, resolve=True))
         note_origin(job.tracker, HydraConfig.get().overrides.task, job.problems)
+        job.tracker.write_text(PROBLEMS, json.dumps(problems, indent=1))
         log.info("run folder: %s", run_dir)
         forget_errors(run_dir)
         report_lost_ranks(job.trainer, lambda: on_rank_lost(job, run_dir))
@@ -114,6 +120,10 @@ def failed_rank(job: Run, run_dir: Path) -> str | None:
 
 def finish(cfg: DictConfig, job: Run, run_dir: Path) -> float | None:
     """Export the policy, print the table; after a signal say how to go on and exit with its code."""
+    if cfg.trainer.get("fast_dev_run"):
+        job.tracker.close("FINISHED")
+        report(cfg, job, None)
+        return final_metrics(job)["objective"]
     if job.stop.received is not None and job.trainer.global_step < job.trainer.max_steps:
         job.tracker.close("KILLED")
         where = run_dir / "checkpoints" / "last.ckpt"
@@ -154,13 +164,14 @@ def final_metrics(job: Run) -> dict[str, float]:
     return found | job.seconds.totals()
 
 
-def report(cfg: DictConfig, job: Run, folder: Path) -> None:
-    """Print accuracies before and after and how to see more."""
+def report(cfg: DictConfig, job: Run, folder: Path | None) -> None:
+    """Print accuracies before and after and how to see more. `folder`: of the policy; None where it was not kept."""
     names = list(job.evaluation.eval_sets)
     table = before_after_table({name: job.evaluation.first_and_last(name) for name in names})
     if job.trainer.is_global_zero:
         console = Console()
         table.print(console)
-        console.print(f"policy: {folder}", soft_wrap=True)
+        kept = folder or f"not kept, nor anything else (trainer.fast_dev_run={cfg.trainer.fast_dev_run})"
+        console.print(f"policy: {kept}", soft_wrap=True)
         if cfg.logger is not None:
             console.print(f"compare runs: mlflow ui --backend-store-uri {cfg.logger.tracking_uri}", soft_wrap=True)

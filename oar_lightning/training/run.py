@@ -11,6 +11,7 @@ import lightning as L
 from lightning.pytorch.loggers import Logger
 from lightning.pytorch.plugins.environments import SLURMEnvironment, TorchElasticEnvironment
 
+from oar_lightning.common.config_check import ConfigError
 from oar_lightning.data.filters import AnyOf, PromptLength, not_evaluated
 from oar_lightning.data.prompts import PromptTemplate
 from oar_lightning.data.stream import Keep, eval_set_problems, sample_texts
@@ -35,6 +36,8 @@ from oar_lightning.training.callbacks import (
     RunSeconds,
     TrainingProgress,
 )
+from oar_lightning.training.callbacks.early_stopping import EarlyStopping
+from oar_lightning.training.callbacks.kept import check_monitor
 from oar_lightning.training.datamodule import LoaderPlan, MathDataModule
 from oar_lightning.training.module import PolicyOptimization
 from oar_lightning.training.settings import Settings
@@ -101,8 +104,12 @@ def assemble(
         plan = settings.supervised
         module = SupervisedWarmStart(policy, prompt, plan, settings.optimizer, settings.schedule)
     module.train()  # policies are loaded in eval mode, and Lightning does not change it
-    tracker = Tracker(run_dir, next((logger for logger in loggers if isinstance(logger, DurableMLFlowLogger)), None))
+    mlflow = next((logger for logger in loggers if isinstance(logger, DurableMLFlowLogger)), None)
+    tracker = Tracker(run_dir, mlflow, [logger for logger in loggers if logger is not mlflow])
     evaluation = EvaluationCallback(eval_sets, stage, settings.method.sampling, settings.evaluation, tracker)
+    for callback in callbacks:
+        if isinstance(callback, EarlyStopping):
+            callback.check(evaluation)
     seconds, stop, weights = RunSeconds(), GracefulStop(), FinalWeights()
     trainer = make_trainer(
         logger=[*loggers] or False,
@@ -118,7 +125,7 @@ def assemble(
             RandomState(),
             RunIdentity(lambda: tracker.run_id),
             stop,
-            LastCheckpoint(run_dir / "checkpoints", settings.checkpoint_every_n_steps),
+            _checkpoints(settings, run_dir, evaluation),
         ],
         accumulate_grad_batches=plan.microbatches,
         max_epochs=-1,
@@ -160,6 +167,19 @@ def keep_rule(settings: Settings, prompt: PromptTemplate, tokenizer: Any) -> Kee
     if settings.max_prompt_tokens is not None:
         rules.append(PromptLength(prompt, tokenizer, settings.max_prompt_tokens))
     return AnyOf(tuple(rules))
+
+
+def _checkpoints(settings: Settings, run_dir: Path, evaluation: EvaluationCallback) -> LastCheckpoint:
+    """Raises: ConfigError: where no evaluation says which checkpoints are best."""
+    keep = settings.checkpoints
+    monitor = check_monitor("checkpoints.monitor", keep.monitor, evaluation.metric_names())
+    if keep.best and not evaluation.config.every_n_steps:
+        raise ConfigError(
+            f"checkpoints.best={keep.best} compares evaluations, and evaluation.every_n_steps=0 makes one at the end alone; "
+            "set evaluation.every_n_steps"
+        )
+    every = settings.checkpoint_every_n_steps
+    return LastCheckpoint(run_dir / "checkpoints", every, keep, lambda step: evaluation.value(monitor, step))
 
 
 def _cluster() -> list[SLURMEnvironment]:

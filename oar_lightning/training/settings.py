@@ -18,6 +18,7 @@ from oar_lightning.policy.fresh import FreshPolicy
 from oar_lightning.policy.pretrained import PretrainedPolicy
 from oar_lightning.rollout import AutoEngineConfig, EngineConfig
 from oar_lightning.training.callbacks import DivergenceConfig
+from oar_lightning.training.callbacks.kept import KeepConfig
 from oar_lightning.training.method import Method, check_credit
 from oar_lightning.training.schedule import Schedule
 from oar_lightning.training.supervised import SupervisedConfig
@@ -39,6 +40,7 @@ class Settings:
         decontaminate: drop and count training problems that an evaluation set has too.
         max_prompt_tokens: longer prompts are dropped and counted; None for no limit.
         checkpoint_every_n_steps: 0: only at the end and when interrupted.
+        checkpoints: which of them stay beside the last two.
     """
 
     policy: PretrainedPolicy | FreshPolicy
@@ -61,6 +63,7 @@ class Settings:
     decontaminate: bool = False
     max_prompt_tokens: int | None = None
     checkpoint_every_n_steps: int = 20
+    checkpoints: KeepConfig = KeepConfig()
 
     def __post_init__(self) -> None:
         for key in ("optimizer", "prompt"):

@@ -16,6 +16,7 @@ from oar_lightning.policy.token_budget import sync_min
 from oar_lightning.training.collector import Collected
 from oar_lightning.training.datamodule import dropped_metrics
 from oar_lightning.training.passes import padding_metrics
+from oar_lightning.training.publish import publish
 from oar_lightning.training.slots import Slot
 
 STEP_PHASES = ("generate", "reward", "score", "update")
@@ -138,8 +139,7 @@ class StepLog(L.Callback):
         self.clock.next_step()
         self._clear()
         try:
-            for logger in trainer.loggers:
-                logger.log_metrics(metrics, step=trainer.global_step)
+            publish(trainer, metrics, trainer.global_step)
         except OSError as error:  # a full disk; raised below, once this step's checkpoint has had its chance
             self._write_error = error
         for name, key in SHOWN.items():

@@ -8,6 +8,7 @@ from hydra.utils import instantiate
 from omegaconf import DictConfig
 
 from oar_lightning.common.config_check import ConfigError
+from oar_lightning.data.first import FirstProblems
 from oar_lightning.data.stream import ProblemSource
 
 
@@ -22,7 +23,12 @@ def build_train(cfg: DictConfig) -> ProblemSource:
             f"data={cfg.data.name} is for evaluation only (data.train=null); choose training problems too, "
             f"e.g. data=math, or data/train=math beside data={cfg.data.name}"
         )
-    return _source(cfg.data.train, "data.train")
+    source, count = _source(cfg.data.train, "data.train"), cfg.data.get("first_problems")
+    if count is None:
+        return source
+    if not isinstance(count, int) or isinstance(count, bool) or count < 1:
+        raise ConfigError(f"data.first_problems must be an integer >= 1, or null for no limit, got {count!r}")
+    return FirstProblems(source, count)
 
 
 def build_eval_sets(cfg: DictConfig) -> dict[str, ProblemSource]:

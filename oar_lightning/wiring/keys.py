@@ -54,5 +54,5 @@ def _keys_of(file: str) -> frozenset[str]:
         if isinstance(item, dict):
             keys |= {str(group).lstrip("/") for group in item}
         elif item != "_self_":
-            keys |= _keys_of(str(PurePosixPath(file).with_name(item)))
+            keys |= _keys_of(str(PurePosixPath(file).parent / item))
     return frozenset(keys)

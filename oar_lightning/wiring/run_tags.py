@@ -107,4 +107,4 @@ def note_run(tracker: Tracker) -> None:
 
 def run_parameters(cfg: DictConfig) -> dict[str, Any]:
     """The resolved config without where it is logged to: what a run is compared by."""
-    return {key: value for key, value in plain(cfg).items() if key != "logger"}
+    return {key: value for key, value in plain(cfg).items() if key not in ("logger", "loggers")}

@@ -14,6 +14,7 @@ from support.pages import DOCS, PAGES, ROOT, commands, name_of, read
 
 from oar_lightning.answers.reward import Completion
 from oar_lightning.sweep.search_space import SearchSpace
+from oar_lightning.wiring.lightning_options import own_callbacks
 
 pytestmark = pytest.mark.usefixtures("hydra_conf")
 
@@ -92,6 +93,19 @@ def test_the_reward_of_the_page_reads_its_column(tmp_path: Path, monkeypatch: py
     terms, _ = built.rewards([*[with_steps] * 3, without], completions)
     assert terms[:, list(built.rewards.terms).index("lines")].tolist() == pytest.approx([0, -0.5, -1, math.nan], nan_ok=True)
     assert built.rewards.weight_vector()[-1] == pytest.approx(0.1)
+
+
+def test_the_callback_of_the_page_plugs_in(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    page = read(ROOT / "docs" / "extending.md")
+    (code,) = re.findall(r"^```python\n(# my_callback\.py\n.*?)^```", page, re.MULTILINE | re.DOTALL)
+    (config,) = re.findall(r"`my_conf/callbacks/announce\.yaml`:\n```yaml\n(.*?)^```", page, re.MULTILINE | re.DOTALL)
+    (arguments,) = [a for a in commands(page) if "callbacks=announce" in a]
+    (tmp_path / "my_callback.py").write_text(code)
+    (tmp_path / "my_conf" / "callbacks").mkdir(parents=True)
+    (tmp_path / "my_conf" / "callbacks" / "announce.yaml").write_text(config)
+    monkeypatch.syspath_prepend(str(tmp_path))
+    (callback,) = own_callbacks(checked(*[argument.replace("$PWD", str(tmp_path)) for argument in arguments]))
+    assert (type(callback).__name__, callback.above) == ("Announce", 0.8)
 
 
 @pytest.mark.parametrize("page", [page for page in DOCS if page.stem not in ("index", "api")], ids=name_of)

@@ -13,6 +13,7 @@ import torch
 from oar_lightning.distributed.strategies import adapt
 from oar_lightning.sweep.trial import Diverged
 from oar_lightning.training.callbacks.evaluation import EvaluationCallback
+from oar_lightning.training.publish import publish
 
 log = logging.getLogger(__name__)
 
@@ -79,8 +80,7 @@ class Divergence(L.Callback):
                 "lower optimizer.lr"
             )
         log.warning("step %d is left out: its gradient is not finite (%d of %d)", step, self.skipped, most)
-        for logger in trainer.loggers:
-            logger.log_metrics({"update/skipped_steps": float(self.skipped)}, step=step)
+        publish(trainer, {"update/skipped_steps": float(self.skipped)}, step)
 
     def on_train_batch_end(self, trainer: L.Trainer, module: L.LightningModule, outputs: Any, *_: Any) -> None:
         left_out = adapt(trainer).skipped_steps()

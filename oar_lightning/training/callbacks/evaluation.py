@@ -14,7 +14,7 @@ from oar_lightning.common.activity import activity
 from oar_lightning.distributed.ranks import all_gather, alone, interleaved, rank, world_size
 from oar_lightning.distributed.strategies import adapt
 from oar_lightning.evaluation.evaluate import EvaluationConfig, evaluate
-from oar_lightning.evaluation.metrics import evaluation_metrics
+from oar_lightning.evaluation.metrics import evaluation_metrics, metric_names
 from oar_lightning.evaluation.result import ProblemResult, completions_table
 from oar_lightning.inspection.heatmap import render_heatmap
 from oar_lightning.inspection.token_credit import heatmap_completions
@@ -23,6 +23,7 @@ from oar_lightning.rollout import RolloutStage, SamplingConfig
 from oar_lightning.tracking.tracker import Tracker
 from oar_lightning.training.module import PolicyOptimization
 from oar_lightning.training.precision import precision_of
+from oar_lightning.training.publish import offer
 from oar_lightning.types import MathProblem, Rollouts
 
 
@@ -54,6 +55,10 @@ class EvaluationCallback(L.Callback):
         if not self.history:
             self._run(trainer, module)
 
+    def on_train_batch_start(self, trainer: L.Trainer, module: L.LightningModule, *_: Any) -> None:
+        if not self.history:  # a run that begins with the state of another one is in the middle of an epoch
+            self._run(trainer, module)
+
     def on_train_batch_end(self, trainer: L.Trainer, module: L.LightningModule, *_: Any) -> None:
         step, every = trainer.global_step, self.config.every_n_steps
         due = step == trainer.max_steps or (every and step % every == 0)
@@ -74,6 +79,17 @@ class EvaluationCallback(L.Callback):
         """The sampled accuracy on the first evaluation set, before training and last."""
         before, now = self.first_and_last(next(iter(self.eval_sets)))
         return before[self.accuracy], now[self.accuracy]
+
+    def metric_names(self) -> list[str]:
+        """``eval/<evaluation set>/<metric>``, the sampled accuracy on the first set first."""
+        names = metric_names(self.config.samples, self.config.greedy)
+        return [f"eval/{eval_set}/{name}" for eval_set in self.eval_sets for name in names]
+
+    def value(self, name: str, step: int) -> float | None:
+        """A metric of the evaluation at a step; None where there was none."""
+        rows = {f"eval/{row['benchmark']}/": row["metrics"] for row in self.history if row["step"] == step}
+        found = [metrics[name.removeprefix(prefix)] for prefix, metrics in rows.items() if name.startswith(prefix)]
+        return float(found[0]) if found else None
 
     @property
     def accuracy(self) -> str:
@@ -110,7 +126,9 @@ class EvaluationCallback(L.Callback):
                 results, terms = interleaved(all_gather(results)), interleaved(all_gather(terms))
                 metrics = evaluation_metrics(results)
                 self.history.append({"step": step, "benchmark": name, "metrics": metrics})
-                self.tracker.write_metrics({f"eval/{name}/{k}": v for k, v in metrics.items()}, step)
+                named = {f"eval/{name}/{k}": v for k, v in metrics.items()}
+                self.tracker.write_metrics(named, step)
+                offer(trainer, named)
                 advantages = self._advantages(module, torch.cat(terms))
                 self.tracker.write_table(f"completions/{name}_step_{step:06d}.json", completions_table(results, advantages))
                 if self.config.heatmap and isinstance(module, PolicyOptimization) and group is not None and rank() == 0:

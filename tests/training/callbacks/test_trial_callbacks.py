@@ -61,7 +61,7 @@ def test_steps_that_deepspeed_leaves_out_are_counted(monkeypatch: pytest.MonkeyP
 
     def trainer(step: int, engine: SimpleNamespace = engine) -> SimpleNamespace:
         strategy = SimpleNamespace(model=engine, stage=2, world_size=2)
-        return SimpleNamespace(**{**vars(evaluation.at(step)), "strategy": strategy}, loggers=[])
+        return SimpleNamespace(**{**vars(evaluation.at(step)), "strategy": strategy}, callback_metrics={}, loggers=[])
 
     callback.on_train_start(trainer(0), None)  # five of them before a resume
     for step, skipped in ((1, 5), (2, 6), (3, 6)):
