@@ -68,7 +68,6 @@ def build_settings(cfg: DictConfig) -> Settings:
         train=build_train(cfg) if cfg.task in READS_TRAINING_DATA else None,
         eval_sets=build_eval_sets(cfg),
     )
-    settings.schedule.check()
     _check_combinations(settings, cfg)
     return settings
 
