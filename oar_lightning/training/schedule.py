@@ -7,7 +7,6 @@ from typing import Any
 
 import torch
 
-
 SCHEDULES = ("linear", "cosine", "cosine_with_restarts", "polynomial", "inverse_sqrt", "constant", "constant_with_warmup")
 """The schedules of `transformers` that are a function of the step, and need no setting besides the warm-up.
 
