@@ -9,17 +9,18 @@ from collections.abc import Callable
 
 import hydra
 from hydra.core.hydra_config import HydraConfig
-from hydra.errors import ConfigCompositionException, HydraException
 from hydra.types import RunMode
 from omegaconf import DictConfig, OmegaConf
-from omegaconf.errors import OmegaConfBaseException
 
 from oar_lightning import tasks
+from oar_lightning.common.config_check import READS_TRAINING_DATA, ConfigError, check_keys
 from oar_lightning.common.paths import conf_dir
 from oar_lightning.distributed.launch import is_first_rank, run_name
 from oar_lightning.sweep import multirun
 from oar_lightning.sweep.process import recording_failure, run_recorded, stop_with_parent
-from oar_lightning.wiring.keys import check_top_level, remedy_for
+from oar_lightning.wiring import run_folder
+from oar_lightning.wiring.keys import check_top_level
+from oar_lightning.wiring.refusals import REFUSED, explain, one_message, with_plus
 
 log = logging.getLogger("oar_lightning")
 
@@ -37,24 +38,10 @@ OmegaConf.register_new_resolver("run_name", run_name, use_cache=True, replace=Tr
 
 
 def main() -> None:
-    """Run the command. Where Hydra refuses a key because its task is not chosen, say so: its own advice does not help."""
-    try:
+    """Run the command. A mistake ends it with exit code 1 and one message, which has a better remedy than Hydra's own."""
+    sys.argv[1:] = with_plus(sys.argv[1:])
+    with one_message():
         job()
-    except SystemExit as end:
-        if remedy := remedy_for_refused(end.__context__):
-            print(remedy, file=sys.stderr)  # noqa: T201  (Hydra prints its part there too; it has not set up logging yet)
-        raise
-
-
-def remedy_for_refused(error: BaseException | None) -> str | None:
-    """What to do where Hydra refuses a key or group that only some tasks have; None for any other error.
-
-    Hydra names a key in the error's cause, and a group between quotes in its message.
-    """
-    if not isinstance(error, ConfigCompositionException):
-        return None
-    group = str(error).partition("'")[2].partition("'")[0]
-    return remedy_for(getattr(error.__cause__, "full_key", None) or group)
 
 
 @hydra.main(version_base="1.3", config_path=str(conf_dir()), config_name="config")
@@ -69,18 +56,32 @@ def job(cfg: DictConfig) -> float | None:
     try:
         with recording_failure():
             work = prepare(cfg)
-    except (ValueError, ImportError, HydraException, OmegaConfBaseException) as error:
+    except ConfigError as error:
         if log.isEnabledFor(logging.DEBUG):
             raise
-        cause = error.__cause__ if isinstance(error, HydraException) and error.__cause__ else error
-        log.error("%s", cause)
-        log.error("(hydra.verbose=true shows the traceback)")
+        log.error("%s (hydra.verbose=true shows the traceback)", error)
         sys.exit(1)
+    run_folder.begin(cfg)
     return run_recorded(work)
 
 
 def prepare(cfg: DictConfig) -> Callable[[], float | None]:
-    """Check the config, the quick things first; then the task's own checks and objects."""
+    """Check the config and build what the task needs. Where that fails, the run's folder does not stay.
+
+    Raises:
+        ConfigError: for any mistake, with the whole message.
+    """
+    try:
+        return checked(cfg)
+    except BaseException as error:
+        run_folder.remove()
+        if isinstance(error, REFUSED):
+            raise ConfigError(explain(error, sys.argv[1:])) from error
+        raise
+
+
+def checked(cfg: DictConfig) -> Callable[[], float | None]:
+    """The quick checks first; then the task's own checks and objects."""
     multirun.check_mode()
     check_config(cfg)
     # torch, lightning and transformers take seconds to import: only after the quick checks
@@ -126,8 +127,6 @@ def check_config(cfg: DictConfig) -> None:
     Raises:
         ConfigError: names the key, the value and the remedy.
     """
-    from oar_lightning.common.config_check import READS_TRAINING_DATA, ConfigError, check_keys
-
     if cfg.get("task") not in tasks.TASKS:
         raise ConfigError(f"task must be one of {', '.join(tasks.TASKS)}, got {cfg.get('task')}")
     check_top_level(map(str, cfg), cfg.task)

@@ -26,6 +26,7 @@ from oar_lightning.training.callbacks.progress import before_after_table
 from oar_lightning.wiring.auto_budgets import set_start_from_plan
 from oar_lightning.wiring.device import seed_everything, set_threads
 from oar_lightning.wiring.policy import bare_policy
+from oar_lightning.wiring.refusals import unwritable
 from oar_lightning.wiring.resume import Saved, check_layout, find_checkpoint, read_saved
 from oar_lightning.wiring.run import Run, build_run
 from oar_lightning.wiring.run_tags import note_run, run_parameters, run_tags
@@ -42,29 +43,37 @@ def prepare(cfg: DictConfig) -> Callable[[], float | None]:
     run_dir, saved = Path(HydraConfig.get().runtime.output_dir), None
     if checkpoint is not None:
         run_dir, saved = checkpoint.parent.parent, read_saved(checkpoint, int(cfg.trainer.max_steps), cfg.ckpt_fallback)
-    claim(run_dir)
+    claim(run_dir, make=False)
     job = build_run(cfg, settings, run_dir, saved.run_id if saved else None, resume=saved is not None)
     if saved is not None:
         check_layout(saved, adapt(job.trainer).layout)
     set_start_from_plan(cfg, job)
+    claim(run_dir)
     job.tracker.start()
     return lambda: fit(cfg, job, run_dir, saved)
 
 
-def claim(run_dir: Path) -> None:
-    """Lock the run's folder until this process ends, in whatever way.
+def claim(run_dir: Path, make: bool = True) -> None:
+    """Lock the run's folder until this process ends, in whatever way. Without `make`, only where it has a lock already.
 
     Raises:
         ConfigError: where another process holds it.
     """
-    own = job_folder()
+    own, file = job_folder(), run_dir / "run.lock"
     if not is_first_rank() or (own is not None and own.resolve() == run_dir.resolve()):
         return  # the sweep that started a job holds its folder
-    if not FileLock(run_dir / "run.lock").acquire(wait=False):
+    lock = FileLock(file)
+    try:
+        free = lock.acquire(wait=False) if make or file.exists() else True
+    except OSError as error:
+        raise ConfigError(unwritable(run_dir, error)) from error
+    if not free:
         raise ConfigError(
             f"another process is training in {run_dir}; wait for its end or stop it, or start a run of your own without "
             "ckpt_path and resume"
         )
+    if not make:
+        lock.release()
 
 
 def fit(cfg: DictConfig, job: Run, run_dir: Path, saved: Saved | None) -> float | None:
