@@ -163,7 +163,7 @@ class CompletionScorer:
 
     def _credit(self, part: Rollouts, advantages: list[float | None], verdicts: list[str | None]) -> list[HeatmapCompletion]:
         model = self.policy.model
-        importance = checked_importance(self.scorer(model, part), part, type(self.scorer).__name__)
+        importance = checked_importance(self.scorer(model, part), part, self.scorer.name)
         weights = gate_weights(importance, part.reasoning_mask, self.gate)
         with evaluating(model), torch.no_grad():
             entropy = token_logprobs(model, part.token_ids, part.attention_mask, part.response_mask)[1]

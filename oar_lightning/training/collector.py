@@ -108,7 +108,7 @@ class ExperienceCollector:
         self.method.scorer.metrics = {}
         if len(active):
             part = rollouts.select(active)
-            scores = checked_importance(self.method.scorer(self.model, part), part, type(self.method.scorer).__name__)
+            scores = checked_importance(self.method.scorer(self.model, part), part, self.method.scorer.name)
             importance = importance.to(scores.dtype)
             importance[active, rollouts.columns(active)] = scores
         weights = gate_weights(importance, rollouts.reasoning_mask, self.method.gate).to(advantages.dtype)

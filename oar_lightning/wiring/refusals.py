@@ -22,6 +22,7 @@ from oar_lightning.common.config_check import ConfigError, nearest
 from oar_lightning.common.paths import conf_dir
 from oar_lightning.common.scopes import environment
 from oar_lightning.sweep.process import JobFailed
+from oar_lightning.sweep.trial import Diverged
 from oar_lightning.wiring.keys import additional_groups, remedy_for
 
 REFUSED = (ValueError, ImportError, OSError, HydraException, OmegaConfBaseException)
@@ -48,7 +49,7 @@ def one_message() -> Iterator[None]:
             yield
     except OSError as error:  # Hydra itself writes nothing but the folder of the run
         refuse(ConfigError(unwritable(error.filename, error)))
-    except (*REFUSED, JobFailed) as error:
+    except (*REFUSED, JobFailed, Diverged) as error:
         refuse(error)
 
 
@@ -170,7 +171,7 @@ def _options_with(key: str) -> Iterator[tuple[str, list[str]]]:
 
 def _has(content: Any, key: str) -> bool:
     for part in key.split("."):
-        if not isinstance(content, DictConfig) or part not in content:
+        if not isinstance(content, DictConfig) or content._get_node(part) is None:
             return False
         content = content._get_node(part)
     return True

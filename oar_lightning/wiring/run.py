@@ -13,6 +13,7 @@ from omegaconf import DictConfig
 
 from oar_lightning.data.stream import eval_set_problems
 from oar_lightning.distributed.strategies import adapt
+from oar_lightning.inspection.scorer_trial import needs_trial, try_scorer
 from oar_lightning.policy.language_model import check_head
 from oar_lightning.policy.pretrained import Policy
 from oar_lightning.sweep.trial import current_ticket
@@ -89,6 +90,9 @@ def build_run(cfg: DictConfig, settings: Settings, run_dir: Path, run_id: str | 
     module: L.LightningModule
     plan: LoaderPlan
     if cfg.task == "train":
+        scorer = settings.method.scorer
+        if needs_trial(scorer):
+            try_scorer(scorer, policy, stage, next(iter(settings.train)), f"scorer._target_={cfg.scorer._target_}")
         module = PolicyOptimization(
             policy=policy,
             stage=stage,
@@ -106,6 +110,9 @@ def build_run(cfg: DictConfig, settings: Settings, run_dir: Path, run_id: str | 
     module.train()  # policies are loaded in eval mode, and Lightning does not change it
     tracker = Tracker(run_dir, logger)
     evaluation = EvaluationCallback(eval_sets, stage, settings.method.sampling, settings.evaluation, tracker)
+    divergence = Divergence(settings.divergence, evaluation)
+    if isinstance(module, PolicyOptimization):
+        module.step_log.listeners.append(divergence.on_step_metrics)
     seconds, stop, weights = RunSeconds(), GracefulStop(), FinalWeights()
     trainer: L.Trainer = instantiate(
         cfg.trainer,
@@ -114,7 +121,7 @@ def build_run(cfg: DictConfig, settings: Settings, run_dir: Path, run_id: str | 
             seconds,
             TrainingProgress(),
             evaluation,
-            Divergence(settings.divergence, evaluation),
+            divergence,
             *_pruning(evaluation),
             FirstError(run_dir),
             weights,

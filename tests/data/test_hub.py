@@ -163,7 +163,7 @@ def test_a_hub_out_of_reach_names_the_way_out(monkeypatch: pytest.MonkeyPatch, e
 
     monkeypatch.setattr(datasets, "load_dataset", load)
     text = message(path="openai/gsm8k", name="main", **GSM8K)
-    assert text.startswith("data path=openai/gsm8k (name=main, split=train) cannot be read (")
+    assert text.startswith("path=openai/gsm8k (name=main, split=train) cannot be read (")
     assert f"{type(error).__name__}: {' '.join(str(error).split())}" in text
     assert (
         "download it elsewhere and set path to its folder, or name its files: data=files data.train.paths=<files> "
@@ -193,7 +193,7 @@ def test_a_connection_that_breaks_in_the_middle(monkeypatch: pytest.MonkeyPatch)
 
 def test_bad_folders_and_settings(tmp_path: Path) -> None:
     path = folder(tmp_path / "set", gsm8k(3))
-    assert "has no column 'problem'; it has ['answer', 'question']: set question_column" in message(path=path)
+    assert "has no such column; it has ['answer', 'question']: set it to one of them" in message(path=path)
     assert "Bad split: test. Available splits: ['train']" in message(path=path, split="test", **GSM8K)
     (tmp_path / "empty").mkdir()
     assert "is it a folder of parquet, JSONL or CSV files" in message(path=str(tmp_path / "empty"), **GSM8K)

@@ -28,6 +28,11 @@ class Scorer(ABC):
         """Diagnostics of the last call, logged under ``credit/``."""
 
     @property
+    def name(self) -> str:
+        """What messages call it."""
+        return type(self).__name__
+
+    @property
     def budgets(self) -> tuple[TokenBudget, ...]:
         """The budgets that bound the scorer's passes: its `token_budget`, where it has one."""
         budget = getattr(self, "token_budget", None)
@@ -44,6 +49,11 @@ class FunctionScorer(Scorer):
         super().__init__()
         self.function = function
 
+    @property
+    def name(self) -> str:
+        function = getattr(self.function, "func", self.function)  # of functools.partial
+        return str(getattr(function, "__name__", type(function).__name__))
+
     def __call__(self, model: Any, rollouts: Rollouts) -> Float[Tensor, "B S"]:
         return self.function(model, rollouts)
 
@@ -53,20 +63,25 @@ def as_scorer(candidate: Any) -> Scorer:
     return candidate if isinstance(candidate, Scorer) else FunctionScorer(candidate)
 
 
-def checked_importance(importance: Tensor, rollouts: Rollouts, name: str) -> Float[Tensor, "B S"]:
-    """A scorer's result, checked for shape and gradient, and set to zero outside the reasoning.
+def checked_importance(importance: Any, rollouts: Rollouts, name: str) -> Float[Tensor, "B S"]:
+    """A scorer's result, checked for type, shape and gradient, and set to zero outside the reasoning.
 
-    Values that are not finite are no error: the gate leaves such rows at weight 1, and they are counted.
+    Values that are not usable are no error: the gate leaves such rows at weight 1, and they are counted (see
+    `credit.gate.invalid_rows`).
 
     Raises:
-        ValueError: for a wrong shape, or a tensor that carries gradient.
+        ValueError: for another thing than a tensor of floating-point numbers, a wrong shape, or a tensor with gradient.
     """
-    if importance.shape != rollouts.token_ids.shape:
-        raise ValueError(
-            f"scorer {name} returned shape {tuple(importance.shape)}; expected [B S] = {tuple(rollouts.token_ids.shape)}"
-        )
+    shape = tuple(rollouts.token_ids.shape)
+    if not isinstance(importance, Tensor):
+        what = "None" if importance is None else f"a {type(importance).__module__}.{type(importance).__name__}"
+        raise ValueError(f"scorer {name} returned {what}; return a torch tensor [B S] = {shape}")
+    if importance.shape != shape:
+        raise ValueError(f"scorer {name} returned shape {tuple(importance.shape)}; return [B S] = {shape}")
+    if not importance.is_floating_point():
+        raise ValueError(f"scorer {name} returned a tensor of {importance.dtype}; return floating-point numbers")
     if importance.requires_grad:
-        raise ValueError(f"scorer {name} returned a tensor with gradient; detach it")
+        raise ValueError(f"scorer {name} returned a tensor with gradient; return importance.detach()")
     return importance.masked_fill(~rollouts.reasoning_mask, 0.0)
 
 

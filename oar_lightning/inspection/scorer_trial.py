@@ -1,0 +1,50 @@
+"""Tries a scorer on two made-up completions, so that a mistake in it ends a run before anything long."""
+
+from __future__ import annotations
+
+from oar_lightning.common.config_check import ConfigError
+from oar_lightning.common.randomness import global_rng_kept
+from oar_lightning.credit.scorers import Scorer, checked_importance
+from oar_lightning.inspection.recorded import RecordedCompletion, encode_recorded, to_generation
+from oar_lightning.policy.language_model import evaluating
+from oar_lightning.policy.pretrained import Policy
+from oar_lightning.rollout import RolloutStage
+from oar_lightning.types import MathProblem, Rollouts
+
+REASONING = ("One step at a time: 1 + 1 = 2.", "The numbers are given, and 3 - 2 = 1 is left.\nSo this is it.")
+
+
+def needs_trial(scorer: Scorer) -> bool:
+    """Whether a scorer is of a user or reads a task's texts. Tests cover the package's own that run the policy."""
+    return not (type(scorer).__module__.startswith("oar_lightning.") and scorer.budgets)
+
+
+def try_scorer(scorer: Scorer, policy: Policy, stage: RolloutStage, problem: MathProblem, key: str) -> None:
+    """Score two completions of a problem. `key`: the setting that names the scorer.
+
+    Raises:
+        ConfigError: where the scorer raises, or returns something that training cannot use.
+    """
+    rollouts = _made_up(policy, stage, problem)
+    known = dict(scorer.metrics)
+    try:
+        with global_rng_kept(), evaluating(policy.model):
+            checked_importance(scorer(policy.model, rollouts), rollouts, scorer.name)
+    except Exception as error:  # a scorer may be anyone's code
+        what = str(error) if isinstance(error, ValueError) else f"raised {type(error).__name__}: {error}; correct it"
+        raise ConfigError(f"{key}, tried on two made-up completions: {what}") from error
+    finally:
+        scorer.metrics = known
+    if any(parameter.grad is not None for parameter in policy.model.parameters()):
+        raise ConfigError(
+            f"{key}, tried on two made-up completions: it leaves gradients in the policy; use torch.autograd.grad"
+        )
+
+
+def _made_up(policy: Policy, stage: RolloutStage, problem: MathProblem) -> Rollouts:
+    form = stage.answer_format
+    answer = f"\\boxed{{{problem.answer}}}" if form.boxed else f"{form.phrases[0].lstrip('^')} {problem.answer}"
+    recorded = [RecordedCompletion("made up", problem, f"{reasoning}\n{answer}") for reasoning in REASONING]
+    device = policy.model.get_input_embeddings().weight.device
+    generation = to_generation(encode_recorded(recorded, policy.tokenizer, stage.prompt), stage.pad_token_id, device)
+    return stage.judge(generation, [problem] * len(recorded), group_size=len(recorded), step=0)
