@@ -19,7 +19,7 @@ from oar_lightning.distributed.launch import is_first_rank, run_name
 from oar_lightning.sweep import multirun
 from oar_lightning.sweep.process import recording_failure, run_recorded, stop_with_parent
 from oar_lightning.wiring import run_folder
-from oar_lightning.wiring.keys import check_top_level
+from oar_lightning.wiring.keys import blocks, check_top_level
 from oar_lightning.wiring.refusals import REFUSED, explain, one_message, with_plus
 
 log = logging.getLogger("oar_lightning")
@@ -130,11 +130,16 @@ def check_config(cfg: DictConfig) -> None:
     if cfg.get("task") not in tasks.TASKS:
         raise ConfigError(f"task must be one of {', '.join(tasks.TASKS)}, got {cfg.get('task')}")
     check_top_level(map(str, cfg), cfg.task)
+    for key in sorted(blocks() & set(map(str, cfg))):
+        if not isinstance(cfg[key], DictConfig):
+            raise ConfigError(f"{key}={cfg[key]}: {key} is a block of settings; set one of them, see --cfg job")
     check_keys(map(str, cfg.data), DATA_KEYS, "data")
     unread = () if cfg.task in READS_TRAINING_DATA else ("data.train.",)
     missing = sorted(key for key in OmegaConf.missing_keys(cfg) if not key.startswith(unread))
     if missing:
         raise ConfigError(f"{missing[0]} has no value; set it, e.g. {missing[0]}=...")
+    if not cfg.name or ".." in str(cfg.name).split("/"):
+        raise ConfigError(f"name must be a text that can be part of a path, got {cfg.name!r}; e.g. name=${{task}}")
     for key, lowest in (("seed", 0), ("checkpoint_every_n_steps", 0)):
         if not _is_integer(cfg[key], lowest):
             raise ConfigError(f"{key} must be an integer >= {lowest}, got {cfg[key]!r}")

@@ -23,7 +23,7 @@ from oar_lightning.answers.reward import Accuracy, Rewards
 from oar_lightning.benchmark import BenchmarkConfig, ConfiguredWorkload, RandomWorkload, Workload, measure
 from oar_lightning.benchmark.report import phase_table, scoring_table, write_report
 from oar_lightning.common.config_check import ConfigError
-from oar_lightning.common.outputs import output_path
+from oar_lightning.common.outputs import output_path, write_text
 from oar_lightning.credit.scorers import as_scorer
 from oar_lightning.data.stream import ProblemStream
 from oar_lightning.rollout import AutoEngineConfig
@@ -100,7 +100,7 @@ def run(
     console.print(_rich("Scoring", scoring_table(results, config.sequence_bars)))
     rows = [dataclasses.asdict(result) for result in results]
     if output is not None:
-        output.write_text(json.dumps(rows, indent=1) + "\n", encoding="utf-8")
+        write_text(output, json.dumps(rows, indent=1) + "\n")
         console.print(f"written: {output}", soft_wrap=True)
     if report is not None:
         command = " ".join(["python -m oar_lightning", *HydraConfig.get().overrides.task])

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import itertools
 import logging
 import sys
 from collections.abc import Callable, Mapping, Sequence
@@ -29,7 +30,7 @@ from oar_lightning.types import MathProblem
 from oar_lightning.wiring.config import plain
 from oar_lightning.wiring.data import build_eval_sets
 from oar_lightning.wiring.device import choose_device, mixed_precision, seed_everything, set_threads
-from oar_lightning.wiring.policy import build_stage, load_policy
+from oar_lightning.wiring.policy import build_stage, check_length, load_policy
 from oar_lightning.wiring.run import build_logger
 from oar_lightning.wiring.run_tags import note_run, run_parameters, run_tags
 from oar_lightning.wiring.settings import check_accuracy
@@ -86,6 +87,7 @@ def prepare(cfg: DictConfig) -> Callable[[], float | None]:
     policy = load_policy(spec, str(cfg.task), device)
     prompt = instantiate(cfg.data.prompt, tokenizer=policy.tokenizer)
     prompt.render(next(iter(eval_sets.values()))[0])  # a missing chat template fails here, before long work
+    check_length(policy, prompt, itertools.chain.from_iterable(eval_sets.values()), sampling)
     job = Job(
         policy=policy,
         stage=build_stage(policy, prompt, answer, rewards, engine),

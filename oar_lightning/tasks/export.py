@@ -16,7 +16,7 @@ from oar_lightning.distributed.deepspeed_checkpoint import consolidated_weights
 from oar_lightning.distributed.frozen import frozen_weights
 from oar_lightning.policy.pretrained import Policy, export_policy
 from oar_lightning.wiring.device import seed_everything
-from oar_lightning.wiring.policy import bare_policy
+from oar_lightning.wiring.policy import bare_policy, export_folder
 from oar_lightning.wiring.resume import Saved, find_checkpoint, read_saved
 
 log = logging.getLogger(__name__)
@@ -30,8 +30,8 @@ def prepare(cfg: DictConfig) -> Callable[[], None]:
     checkpoint = find_checkpoint(cfg)
     if checkpoint is None:
         raise ConfigError("task=export needs a checkpoint: give ckpt_path=<run folder or checkpoint>")
+    folder = export_folder(cfg, Path(HydraConfig.get().runtime.output_dir))
     saved = read_saved(checkpoint, None, cfg.ckpt_fallback)
-    folder = Path(cfg.export_to).expanduser() if cfg.export_to else Path(HydraConfig.get().runtime.output_dir) / "policy"
     seed_everything(cfg.seed)
     policy = bare_policy(cfg)
     put_weights(policy, saved)

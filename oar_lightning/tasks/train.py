@@ -25,10 +25,10 @@ from oar_lightning.training.callbacks.errors import first_error, forget_errors
 from oar_lightning.training.callbacks.progress import before_after_table
 from oar_lightning.wiring.auto_budgets import set_start_from_plan
 from oar_lightning.wiring.device import seed_everything, set_threads
-from oar_lightning.wiring.policy import bare_policy
+from oar_lightning.wiring.policy import bare_policy, export_folder
 from oar_lightning.wiring.refusals import unwritable
 from oar_lightning.wiring.resume import Saved, check_layout, find_checkpoint, read_saved
-from oar_lightning.wiring.run import Run, build_run
+from oar_lightning.wiring.run import Run, build_run, check_optimizer, check_trainer
 from oar_lightning.wiring.run_tags import note_run, run_parameters, run_tags
 from oar_lightning.wiring.settings import build_settings
 
@@ -38,18 +38,27 @@ log = logging.getLogger(__name__)
 def prepare(cfg: DictConfig) -> Callable[[], float | None]:
     checkpoint = find_checkpoint(cfg)
     settings = build_settings(cfg)
+    check_optimizer(cfg)
+    check_trainer(cfg)
     set_threads(cfg.num_threads)
     seed_everything(cfg.seed)
     run_dir, saved = Path(HydraConfig.get().runtime.output_dir), None
     if checkpoint is not None:
         run_dir, saved = checkpoint.parent.parent, read_saved(checkpoint, int(cfg.trainer.max_steps), cfg.ckpt_fallback)
     claim(run_dir, make=False)
+    export_folder(cfg, run_dir)
     job = build_run(cfg, settings, run_dir, saved.run_id if saved else None, resume=saved is not None)
     if saved is not None:
         check_layout(saved, adapt(job.trainer).layout)
     set_start_from_plan(cfg, job)
+    had_lock = (run_dir / "run.lock").exists()
     claim(run_dir)
-    job.tracker.start()
+    try:
+        job.tracker.start()
+    except BaseException:
+        if not had_lock:
+            (run_dir / "run.lock").unlink(missing_ok=True)
+        raise
     return lambda: fit(cfg, job, run_dir, saved)
 
 
@@ -128,7 +137,7 @@ def finish(cfg: DictConfig, job: Run, run_dir: Path) -> float | None:
         if told_to_end and by_srun() and job_folder() is None:
             requeue()
         sys.exit(128 + (signal.SIGTERM if told_to_end else signal.SIGINT))
-    folder = Path(cfg.export_to).expanduser() if cfg.export_to else run_dir / "policy"
+    folder = export_folder(cfg, run_dir)
     if job.trainer.is_global_zero:
         policy, weights = job.policy, job.weights.state
         if weights is not None and has_adapters(policy.model):  # adapters cannot be merged where each rank holds a part

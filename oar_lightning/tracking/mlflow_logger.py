@@ -24,6 +24,7 @@ from mlflow import MlflowClient
 from mlflow.tracking.context.registry import resolve_tags
 
 from oar_lightning.common.config_check import ConfigError
+from oar_lightning.common.outputs import output_path
 from oar_lightning.common.paths import local_artifacts, local_database
 from oar_lightning.tracking.delivery import JOURNAL_TAG, Delivery
 from oar_lightning.tracking.journal import Journal, JournalInUse
@@ -55,6 +56,11 @@ class MLflowConfig:
     offline_start: bool = False
 
     def __post_init__(self) -> None:
+        if "://" not in self.tracking_uri and self.tracking_uri != "databricks":
+            raise ValueError(
+                f"logger.tracking_uri must be sqlite:///<file> or the address of a server, http://<host>:<port>, "
+                f"got {self.tracking_uri!r}"
+            )
         for name, lowest in (("max_stall_s", 0.0), ("deliver_every_s", 0.1)):
             if not getattr(self, name) >= lowest:
                 raise ValueError(f"logger.{name} is in seconds and must be at least {lowest}, got {getattr(self, name)}")
@@ -87,7 +93,10 @@ class DurableMLFlowLogger(Logger):
         Raises:
             ConfigError: where it does not and `offline_start` is off.
         """
-        if self.config.offline_start or local_database(self.config.tracking_uri) is not None:
+        database = local_database(self.config.tracking_uri)
+        if database is not None:
+            output_path(str(database), "logger.tracking_uri")
+        if self.config.offline_start or database is not None:
             return
         try:
             connect(self.config.tracking_uri)

@@ -35,6 +35,14 @@ def check_top_level(present: Iterable[str], task: str) -> None:
         )
 
 
+def blocks() -> frozenset[str]:
+    """Top-level keys that hold settings, and cannot be given a value themselves."""
+    content = OmegaConf.to_container(OmegaConf.load(conf_dir() / "config.yaml"))
+    assert isinstance(content, dict)
+    named = {str(next(iter(item))) for item in content["defaults"] if isinstance(item, dict)} - {"logger", "task"}
+    return frozenset(str(k) for k, v in content.items() if isinstance(v, dict)) | named
+
+
 def remedy_for(key: str) -> str | None:
     """What to do about a key that only some tasks read; None for any other."""
     if key in _keys_of("config"):

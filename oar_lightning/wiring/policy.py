@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterable
+from pathlib import Path
 from typing import Any
 
 import torch
@@ -11,13 +13,15 @@ from omegaconf import DictConfig
 from oar_lightning.answers.reward import Rewards
 from oar_lightning.answers.span import AnswerFormat
 from oar_lightning.common.config_check import ConfigError
+from oar_lightning.common.outputs import output_folder
 from oar_lightning.data.prompts import PromptTemplate
 from oar_lightning.data.stream import ProblemSource, sample_texts
 from oar_lightning.policy.fresh import FreshPolicy
-from oar_lightning.policy.language_model import check_head
+from oar_lightning.policy.language_model import base_model, check_head
 from oar_lightning.policy.pretrained import Policy, PretrainedPolicy
 from oar_lightning.policy.token_text import TokenBytes
-from oar_lightning.rollout import AutoEngineConfig, EngineConfig, RolloutStage
+from oar_lightning.rollout import AutoEngineConfig, EngineConfig, RolloutStage, SamplingConfig
+from oar_lightning.types import MathProblem
 from oar_lightning.wiring.data import build_train
 from oar_lightning.wiring.settings import Settings
 
@@ -47,6 +51,29 @@ def load_policy(spec: PretrainedPolicy | FreshPolicy, task: str, device: torch.d
     check_head(policy.model)
     policy.model.to(device).requires_grad_(False)
     return policy
+
+
+def export_folder(cfg: DictConfig, run_dir: Path) -> Path:
+    """Where the policy is exported to, a folder that can be written."""
+    return output_folder(str(cfg.export_to), "export_to") if cfg.export_to else run_dir / "policy"
+
+
+def check_length(policy: Policy, prompt: PromptTemplate, problems: Iterable[MathProblem], sampling: SamplingConfig) -> None:
+    """Hold the longest prompt of `problems` and the limit of completions against the positions of the policy.
+
+    Raises:
+        ConfigError: where they are too long together.
+    """
+    positions = getattr(base_model(policy.model).config.get_text_config(), "max_position_embeddings", None)
+    if positions is None:
+        return
+    longest = max(len(ids) for ids in policy.tokenizer([prompt.render(p) for p in problems]).input_ids)
+    if longest + sampling.max_new_tokens > positions:
+        raise ConfigError(
+            f"rollout.max_new_tokens={sampling.max_new_tokens} and the longest prompt of data.evaluation ({longest} tokens) "
+            f"are beyond the {positions} positions of the policy; set rollout.max_new_tokens to at most "
+            f"{max(positions - longest, 0)}, or choose another policy"
+        )
 
 
 def build_stage(

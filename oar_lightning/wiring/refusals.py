@@ -47,10 +47,10 @@ def one_message() -> Iterator[None]:
     try:
         with environment({FULL_ERROR: "1"}):  # Hydra then raises its errors, and does not print them
             yield
-    except OSError as error:  # Hydra itself writes nothing but the folder of the run
-        refuse(ConfigError(unwritable(error.filename, error)))
     except (*REFUSED, JobFailed, Diverged) as error:
-        refuse(error)
+        # Hydra itself writes nothing but the folder of the run (its own errors of reading are of both kinds)
+        makes_folder = isinstance(error, OSError) and not isinstance(error, HydraException)
+        refuse(ConfigError(unwritable(error.filename, error)) if makes_folder else error)
 
 
 def unwritable(folder: object, error: OSError) -> str:
@@ -117,7 +117,7 @@ def _advice(key: str, written: str, config: DictConfig) -> str:
     value = "".join(written.partition("=")[1:])
     for group, options in _options_with(key):
         if chosen := config.hydra.runtime.choices.get(group):
-            have = " and ".join(f"{group}={option}" for option in options)
+            have = ", ".join(f"{group}={option}" for option in options)
             return f"{group}={chosen} has no such setting; {have} {'has' if len(options) == 1 else 'have'} it"
     known = [name for name in _keys(config) if not key.startswith(f"{name}.")]
     if not key.startswith("hydra."):

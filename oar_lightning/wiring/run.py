@@ -2,15 +2,21 @@
 
 from __future__ import annotations
 
+import itertools
 import logging
 from dataclasses import dataclass, replace
+from functools import partial
 from pathlib import Path
+from typing import Any
 
 import lightning as L
+import torch
 from hydra.utils import instantiate
 from lightning.pytorch.plugins.environments import SLURMEnvironment, TorchElasticEnvironment
-from omegaconf import DictConfig
+from omegaconf import DictConfig, ListConfig
 
+from oar_lightning.common.config_check import ConfigError
+from oar_lightning.common.culprit import explained
 from oar_lightning.data.stream import eval_set_problems
 from oar_lightning.distributed.strategies import adapt
 from oar_lightning.inspection.scorer_trial import needs_trial, try_scorer
@@ -35,7 +41,7 @@ from oar_lightning.training.datamodule import LoaderPlan, MathDataModule
 from oar_lightning.training.module import PolicyOptimization
 from oar_lightning.training.supervised import SupervisedWarmStart
 from oar_lightning.wiring.data import build_keep
-from oar_lightning.wiring.policy import bare_policy, build_stage, reference_model
+from oar_lightning.wiring.policy import bare_policy, build_stage, check_length, reference_model
 from oar_lightning.wiring.settings import Settings
 
 log = logging.getLogger(__name__)
@@ -73,6 +79,37 @@ def build_logger(cfg: DictConfig, run_dir: Path, run_id: str | None = None, resu
     return logger
 
 
+def check_optimizer(cfg: DictConfig) -> None:
+    """Raises: ConfigError: for settings that the optimizer refuses. Other optimizers than torch's may compile code, and are
+    not tried."""
+    optimizer = instantiate(cfg.optimizer)
+    if str(cfg.optimizer["_target_"]).startswith("torch.optim."):
+        explained(partial(optimizer.func, [torch.nn.Parameter(torch.zeros(1))]), optimizer.keywords, "optimizer")
+
+
+def check_trainer(cfg: DictConfig) -> None:
+    """Raises: ConfigError: for settings that Lightning's trainer refuses."""
+    accelerator, devices = cfg.trainer.get("accelerator"), cfg.trainer.get("devices")
+    if accelerator in ("gpu", "cuda") and not torch.cuda.is_available():
+        raise ConfigError(
+            f"trainer.accelerator={accelerator}: torch finds no GPU here; use trainer=cpu, or with the trainer of several "
+            "ranks trainer.accelerator=cpu trainer.devices=2 trainer.precision=32-true"
+        )
+    if not (devices in (None, "auto") or (isinstance(devices, int) and devices >= 1) or isinstance(devices, list | ListConfig)):
+        raise ConfigError(f"trainer.devices must be an integer >= 1, a list of devices, or auto, got {devices!r}")
+    if not (isinstance(cfg.trainer.get("num_nodes", 1), int) and cfg.trainer.get("num_nodes", 1) >= 1):
+        raise ConfigError(f"trainer.num_nodes must be an integer >= 1, got {cfg.trainer.num_nodes!r}")
+    if not (cfg.trainer.get("gradient_clip_val") or 0) >= 0:
+        raise ConfigError(f"trainer.gradient_clip_val must be >= 0, or null for none, got {cfg.trainer.gradient_clip_val}")
+    settings = {str(key): value for key, value in cfg.trainer.items() if key != "_target_"}
+    quiet = {"logger": False, "enable_checkpointing": False, "enable_progress_bar": False, "enable_model_summary": False}
+
+    def make(**settings: Any) -> object:
+        return instantiate({"_target_": cfg.trainer["_target_"], **settings, **quiet})
+
+    explained(make, settings, "trainer")
+
+
 def build_run(cfg: DictConfig, settings: Settings, run_dir: Path, run_id: str | None, resume: bool) -> Run:
     """Load the policy and put the run together. Its MLflow run is created later, by `tracker.start`."""
     assert settings.train is not None, "build_settings reads the training data for these tasks"
@@ -86,6 +123,7 @@ def build_run(cfg: DictConfig, settings: Settings, run_dir: Path, run_id: str | 
         name: eval_set_problems(source, settings.evaluation.problems, name) for name, source in settings.eval_sets.items()
     }
     prompt.render(next(iter(eval_sets.values()))[0])  # a missing chat template fails here, before long work
+    check_length(policy, prompt, itertools.chain.from_iterable(eval_sets.values()), settings.method.sampling)
     optimizer = instantiate(cfg.optimizer)
     module: L.LightningModule
     plan: LoaderPlan

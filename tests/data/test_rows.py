@@ -112,8 +112,7 @@ def test_errors_say_what_is_there_and_what_to_set() -> None:
     )
     assert error(row, Columns("prompt.0.content", "answer", None)).endswith(": set it to one of them or to null")
     assert error(row, Columns("prompt", "reward_model.ground_truth", None)) == (
-        "x:1 holds a list in column 'prompt'; set question_column to a path into it, "
-        "one of ['prompt.0.content', 'prompt.0.role']"
+        "question_column=prompt: x:1 holds a list there; set it to a path into it, one of ['prompt.0.content', 'prompt.0.role']"
     )
     with pytest.raises(ValueError, match="answer_column=null takes the gold answer from the solution, so solution_column must"):
         Columns(answer=None, solution=None)

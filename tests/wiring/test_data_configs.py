@@ -9,7 +9,6 @@ from typing import Any
 
 import datasets
 import pytest
-from hydra.errors import HydraException
 from support.composing import checked, settings
 
 from oar_lightning.common.config_check import ConfigError

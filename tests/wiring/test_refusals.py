@@ -62,13 +62,13 @@ def test_a_key_of_the_chosen_experiment_counts() -> None:
 @pytest.mark.parametrize(
     ("override", "message"),
     [
-        ("scorer.noise_std=1", "scorer=uniform has no such setting; scorer=oar_g and scorer=reference_oar_g have it"),
+        ("scorer.noise_std=1", "scorer=uniform has no such setting; scorer=oar_g, scorer=reference_oar_g have it"),
         ("policy.lora.r=8", "policy=chain has no such setting; policy=hf_lora has it"),
-        ("engine.sleep=true", "engine=auto has no such setting; engine=vllm and engine=vllm_sleep have it"),
+        ("engine.sleep=true", "engine=auto has no such setting; engine=vllm, engine=vllm_sleep have it"),
         ("data.train.paths=x", "data/train=chain has no such setting; data/train=files has it"),
         (
             "scorer@scorer.inner=oar_p",
-            "scorer=uniform has no such setting; scorer=inverted and scorer=shuffled have it",
+            "scorer=uniform has no such setting; scorer=inverted, scorer=shuffled have it",
         ),
         ("xyzzy=1", "no key is similar: --cfg job shows all, and a plus adds one of your own"),
     ],
