@@ -48,9 +48,10 @@ def one_message() -> Iterator[None]:
         with environment({FULL_ERROR: "1"}):  # Hydra then raises its errors, and does not print them
             yield
     except (*REFUSED, JobFailed, Diverged) as error:
-        # Hydra itself writes nothing but the folder of the run (its own errors of reading are of both kinds)
-        makes_folder = isinstance(error, OSError) and not isinstance(error, HydraException)
-        refuse(ConfigError(unwritable(error.filename, error)) if makes_folder else error)
+        # Hydra itself writes nothing but the folder of the run; one of its own errors is an OSError, too
+        if isinstance(error, OSError) and not isinstance(error, HydraException):
+            refuse(ConfigError(unwritable(error.filename, error)))
+        refuse(error)
 
 
 def unwritable(folder: object, error: OSError) -> str:

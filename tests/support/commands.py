@@ -20,6 +20,7 @@ import time
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
+from typing import Any
 
 MODULE = [sys.executable, "-m", "oar_lightning"]
 """The command in a new Python process, which imports everything itself."""
@@ -136,13 +137,8 @@ def _light_server() -> subprocess.Popen[str]:
     """One for each process of pytest; ends with it, when its standard input is closed."""
     script = Path(__file__).with_name("light_server.py")
     path = os.pathsep.join([str(Path(__file__).parents[2]), os.environ.get("PYTHONPATH", "")])
-    return subprocess.Popen(
-        [sys.executable, str(script)],
-        env=environment(PYTHONPATH=path),
-        stdin=subprocess.PIPE,
-        stdout=subprocess.PIPE,
-        text=True,
-    )
+    pipes: dict[str, Any] = {"stdin": subprocess.PIPE, "stdout": subprocess.PIPE}
+    return subprocess.Popen([sys.executable, str(script)], env=environment(PYTHONPATH=path), text=True, **pipes)
 
 
 def run_light(folder: Path, *arguments: str) -> Done:
@@ -155,9 +151,8 @@ def run_light(folder: Path, *arguments: str) -> Done:
         request = {"folder": str(folder), "arguments": arguments, "variables": environment(), "outputs": [str(out), str(err)]}
         print(json.dumps({**request, "imported": str(imported)}), file=server.stdin, flush=True)
         code = int(server.stdout.readline())
-        return Done(
-            code, out.read_text(encoding="utf-8"), err.read_text(encoding="utf-8"), tuple(json.loads(imported.read_text()))
-        )
+        slow = tuple(json.loads(imported.read_text(encoding="utf-8")))
+        return Done(code, out.read_text(encoding="utf-8"), err.read_text(encoding="utf-8"), slow)
 
 
 def _work(folder: str, program: list[str], variables: dict[str, str], *outputs: str) -> None:

@@ -49,4 +49,5 @@ if __name__ == "__main__":
         pid = os.fork()
         if pid == 0:
             os._exit(run(**json.loads(line)))
-        print(os.waitstatus_to_exitcode(os.waitpid(pid, 0)[1]), flush=True)
+        sys.stdout.write(f"{os.waitstatus_to_exitcode(os.waitpid(pid, 0)[1])}\n")
+        sys.stdout.flush()
