@@ -64,6 +64,7 @@ class Rollouts:
     predicted. It is None where no earlier pass kept the states: a reader then runs the policy itself.
     ``sampler_logprobs`` are log-probabilities under the distribution that an engine with its own numerics sampled from; None
     where the policy's own code sampled.
+    ``advantages`` are the group advantages; None until they are known.
     ``token_spans[i]`` are the character ranges of the response's tokens in ``completions[i]``; empty where there are no texts.
     """
 
@@ -78,6 +79,7 @@ class Rollouts:
     pad_token_id: int = 0
     step: int = 0
     truncated: Bool[Tensor, " B"] | None = None
+    advantages: Float[Tensor, " B"] | None = None
     old_logprobs: Float[Tensor, "B S"] | None = None
     ref_logprobs: Float[Tensor, "B S"] | None = None
     prediction_states: Float[Tensor, "B S H"] | None = None
@@ -110,13 +112,42 @@ class Rollouts:
         return dataclasses.replace(self, **changes)
 
 
+class Prefix(NamedTuple):
+    """The tokens of a row of `Rollouts` before `column`: its prompt and the beginning of its completion."""
+
+    row: int
+    column: int
+
+
+class Continued(NamedTuple):
+    """Rewards of sampled continuations, `rewards[i, k]` of prefix i's k-th, and the number of tokens that were sampled."""
+
+    rewards: Float[Tensor, "n K"]
+    tokens: int
+
+
 @dataclass(frozen=True)
 class Credit:
-    """Token advantages, ``group advantage * weights``, with the scorer's importance and the gate's weights."""
+    """Token advantages with what they were made of, and what a gate asks of the loss.
+
+    ``importance`` are the scorer's scores; ``weights`` the ratios of token and group advantages. The rest is None for most
+    gates: ``loss_mask`` marks the tokens that count in the loss, ``clip_low`` and ``clip_high`` are bounds of the ratio (NaN:
+    the loss's own), ``kl_factor`` multiplies the KL term.
+    """
 
     advantages: Float[Tensor, "B S"]
     importance: Float[Tensor, "B S"]
     weights: Float[Tensor, "B S"]
+    loss_mask: Bool[Tensor, "B S"] | None = None
+    clip_low: Float[Tensor, "B S"] | None = None
+    clip_high: Float[Tensor, "B S"] | None = None
+    kl_factor: Float[Tensor, "B S"] | None = None
+
+    def select(self, rows: Int[Tensor, " n"], columns: slice = slice(None)) -> Credit:
+        """The given rows and columns."""
+        values = {spec.name: getattr(self, spec.name) for spec in dataclasses.fields(self)}
+        changes: dict[str, Any] = {n: None if v is None else v[rows][:, columns] for n, v in values.items()}
+        return dataclasses.replace(self, **changes)
 
 
 @dataclass(frozen=True)

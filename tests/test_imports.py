@@ -30,7 +30,15 @@ FLOORS = (
 
 KNOW_HYDRA = {"__main__", "tasks", "wiring", "sweep"}
 
-PURE = {"objective", "types", "credit.gate", "credit.metrics"}
+PURE = {
+    "objective",
+    "types",
+    "credit.component",
+    "credit.gates.base",
+    "credit.gates.bilevel",
+    "credit.gates.direct",
+    "credit.gates.signed",
+}
 """Torch, its shapes and the standard library."""
 
 QUICK = {

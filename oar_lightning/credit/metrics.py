@@ -2,41 +2,60 @@
 
 from __future__ import annotations
 
-import dataclasses
+from jaxtyping import Bool, Float
+from torch import Tensor
 
-import torch
-
-from oar_lightning.credit.gate import GateConfig, gate_weights, invalid_rows
+from oar_lightning.credit.component import region_mask
+from oar_lightning.credit.gates import Gate
+from oar_lightning.credit.gates.bilevel import invalid_rows
 from oar_lightning.objective.diagnostics import mean_correlation, position_in, sum_and_count, weight_shape
 from oar_lightning.objective.metric_sums import MetricSums
 from oar_lightning.types import Credit, Rollouts
 
 
-def credit_metrics(rollouts: Rollouts, credit: Credit, gate: GateConfig) -> MetricSums:
-    """Metrics of the weights: means over the completions that were scored (advantage not 0, some reasoning).
+def credit_metrics(rollouts: Rollouts, credit: Credit, gate: Gate) -> MetricSums:
+    """Metrics of the weights: means over the completions with a token that has an advantage, over the gate's region.
 
     ess_ratio = (sum w)^2 / (n sum w^2); top10_mass = fraction of the weight on the top 10 % of tokens (at least one);
-    gini = mean absolute difference / (2 mean); floor_frac = fraction of tokens at the gate's floor; boost_frac = fraction
-    above its threshold; mass_error = |sum w / n - 1|; corr_position = correlation of importance with position;
-    invalid_frac = fraction of completions that kept weight 1 because their scores were not usable.
+    gini = mean absolute difference / (2 mean); mass = sum w / n; mass_error = |sum |w| / n - 1|; sign_flips = fraction of
+    tokens whose advantage has another sign than the completion's; corr_position = correlation of importance with position;
+    invalid_frac = fraction of completions that kept their group advantage because their scores were not usable. Signed weights
+    count by their size, those of a completion without a group advantage relative to their mean. The gate adds its own.
     """
-    scored = (credit.advantages.ne(0).any(1) & rollouts.reasoning_mask.any(1)).nonzero().flatten()
+    region = region_mask(rollouts, gate.region)
+    scored = (credit.advantages.ne(0).any(1) & region.any(1)).nonzero().flatten()
     metrics = MetricSums()
     if not len(scored):
         return metrics
-    mask, weights, importance = rollouts.reasoning_mask[scored], credit.weights[scored], credit.importance[scored]
-    raw = gate_weights(importance, mask, dataclasses.replace(gate, renormalize=False))
-    at_floor = (raw <= gate.floor) & mask if gate.mode in ("both", "suppress_only") else torch.zeros_like(mask)
+    rows = credit.select(scored)
+    mask = region[scored]
     count = mask.sum(1)
-    correlation, usable = mean_correlation(importance, position_in(mask), mask)
-    per_row = [weight_shape(w[m].double()) for w, m in zip(weights, mask, strict=True)]
-    metrics.add({f"credit/{name}": (sum(row[name] for row in per_row), float(len(per_row))) for name in per_row[0]})
+    assert rollouts.advantages is not None, "give the rollouts their advantages"
+    group = rollouts.advantages[scored]
+    correlation, usable = mean_correlation(rows.importance, position_in(mask), mask)
+    shapes = [
+        weight_shape(sizes(w[m].double(), a[m].double())) for w, a, m in zip(rows.weights, rows.advantages, mask, strict=True)
+    ]
+    metrics.add({f"credit/{name}": (sum(shape[name] for shape in shapes), float(len(shapes))) for name in shapes[0]})
+    signal = group != 0
+    flips = ((rows.advantages * group[:, None] < 0) & mask).sum(1) / count
     metrics.add(
         {
-            "credit/floor_frac": sum_and_count(at_floor.sum(1) / count),
-            "credit/boost_frac": sum_and_count(((raw > 1) & mask).sum(1) / count),
-            "credit/invalid_frac": sum_and_count(invalid_rows(importance, mask).double()),
+            "credit/mass": sum_and_count((rows.weights.double().masked_fill(~mask, 0.0).sum(1) / count)[signal]),
+            "credit/sign_flips": sum_and_count(flips[signal]),
+            "credit/invalid_frac": sum_and_count(unusable(rows.importance, mask, gate).double()),
             "credit/corr_position": (correlation, usable),
         }
     )
+    metrics.add(gate.metrics(rows, mask))
     return metrics
+
+
+def sizes(weights: Float[Tensor, " R"], advantages: Float[Tensor, " R"]) -> Float[Tensor, " R"]:
+    """The sizes of a completion's weights; of its advantages over their mean where it has no group advantage, so no weights."""
+    return weights.abs() if bool(weights.any()) else advantages.abs() / advantages.abs().mean().clamp(min=1e-12)
+
+
+def unusable(scores: Float[Tensor, "B S"], mask: Bool[Tensor, "B S"], gate: Gate) -> Bool[Tensor, " B"]:
+    """Rows with a score that the gate cannot read."""
+    return (mask & ~scores.isfinite()).any(1) if gate.signed else invalid_rows(scores, mask)

@@ -2,12 +2,16 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+import contextlib
+from collections.abc import Iterator, Sequence
+from contextvars import ContextVar
 from typing import Any, TypeVar
 
 import torch.distributed as dist
 
 T = TypeVar("T")
+
+_alone: ContextVar[bool] = ContextVar("alone", default=False)
 
 
 def rank() -> int:
@@ -30,6 +34,16 @@ def all_gather(value: T) -> list[T]:
     found: list[Any] = [None] * dist.get_world_size()
     dist.all_gather_object(found, value)
     return found
+
+
+@contextlib.contextmanager
+def alone() -> Iterator[None]:
+    """For work that one rank does while the others wait or do something else: inside, this rank is the only one."""
+    token = _alone.set(True)
+    try:
+        yield
+    finally:
+        _alone.reset(token)
 
 
 def interleaved(parts: Sequence[Sequence[T]]) -> list[T]:
@@ -57,4 +71,4 @@ def per_rank(key: str, count: int, among: int) -> int:
 
 
 def _several() -> bool:
-    return dist.is_available() and dist.is_initialized() and dist.get_world_size() > 1
+    return not _alone.get() and dist.is_available() and dist.is_initialized() and dist.get_world_size() > 1

@@ -14,8 +14,10 @@ import torch
 
 from oar_lightning.answers.reward import Accuracy, Rewards
 from oar_lightning.answers.verifier import Verdict
-from oar_lightning.credit.gate import GateConfig, gate_weights
-from oar_lightning.credit.scorers import Scorer, checked_importance
+from oar_lightning.credit.assign import assign_credit
+from oar_lightning.credit.component import Tools
+from oar_lightning.credit.gates import Gate
+from oar_lightning.credit.scorers import Scorer
 from oar_lightning.credit.scorers.probes import AFTER_WARMUP
 from oar_lightning.inspection.heatmap import HeatmapCompletion
 from oar_lightning.inspection.recorded import EncodedCompletion, GoldOnly, RecordedCompletion, encode_recorded, to_generation
@@ -25,8 +27,9 @@ from oar_lightning.objective.diagnostics import weight_shape
 from oar_lightning.objective.metric_sums import MetricSums
 from oar_lightning.policy.language_model import base_model, evaluating, token_logprobs
 from oar_lightning.policy.pretrained import Policy
-from oar_lightning.rollout import RolloutStage
+from oar_lightning.rollout import RolloutStage, SamplingConfig
 from oar_lightning.rollout.assemble import printable
+from oar_lightning.rollout.continuations import Continuer, Reprompter
 from oar_lightning.types import Rollouts
 
 WINDOW_BATCHES = 8
@@ -106,14 +109,18 @@ class CompletionScorer:
     policy: Policy
     stage: RolloutStage
     scorer: Scorer
-    gate: GateConfig
+    gate: Gate
     advantage: AdvantageConfig
+    sampling: SamplingConfig
     config: ScoreConfig
     skipped: Counter[str] = field(default_factory=Counter)
 
     def __post_init__(self) -> None:
         rewards = self.stage.rewards
         gold_only = Rewards({name: GoldOnly(term) for name, term in rewards.terms.items()}, rewards.weights)
+        tools = Tools(Continuer(self.stage, self.sampling), Reprompter(self.stage))
+        self.scorer.use(tools)
+        self.gate.use(tools)
         self.accuracy = rewards.terms["accuracy"]
         self.gold_only_stage = dataclasses.replace(self.stage, rewards=gold_only)
         limits = [self.config.max_tokens, getattr(base_model(self.policy.model).config, "max_position_embeddings", None)]
@@ -149,10 +156,10 @@ class CompletionScorer:
         advantages = self._advantages(rollouts, [len(group) for group in groups])
         verdicts = self._verdicts(rollouts)
         scored: dict[int, ScoredCompletion] = {}
-        by_length = sorted(range(len(encoded)), key=lambda row: len(encoded[row]))
-        for start in range(0, len(by_length), self.config.batch):
-            rows = by_length[start : start + self.config.batch]
+        for rows in self._batches(groups):
             part = rollouts.select(torch.tensor(rows, device=device))
+            if self._reads_groups:
+                part = dataclasses.replace(part, group_size=len(rows))
             shown = self._credit(part, [advantages[row] for row in rows], [verdicts[row] for row in rows])
             for row, completion in zip(rows, shown, strict=True):
                 changed = rollouts.completions[row] != printable(encoded[row].recorded.text)
@@ -161,15 +168,29 @@ class CompletionScorer:
         ends = list(itertools.accumulate(len(group) for group in groups))
         return [[scored[row] for row in range(end - len(group), end)] for group, end in zip(groups, ends, strict=True)]
 
+    @property
+    def _reads_groups(self) -> bool:
+        return self.scorer.reads_groups or self.gate.reads_groups
+
+    def _batches(self, groups: list[list[EncodedCompletion]]) -> Iterator[list[int]]:
+        """Rows that are scored at once: whole problems where scorer or gate read them together, else rows of like length."""
+        lengths = [len(encoded) for group in groups for encoded in group]
+        rows = list(range(len(lengths)))
+        if self._reads_groups:
+            ends = itertools.accumulate(map(len, groups))
+            yield from (rows[end - len(group) : end] for end, group in zip(ends, groups, strict=True))
+            return
+        by_length = sorted(rows, key=lengths.__getitem__)
+        yield from (by_length[i : i + self.config.batch] for i in range(0, len(rows), self.config.batch))
+
     def _credit(self, part: Rollouts, advantages: list[float | None], verdicts: list[str | None]) -> list[HeatmapCompletion]:
         model = self.policy.model
-        importance = checked_importance(self.scorer(model, part), part, self.scorer.name)
-        weights = gate_weights(importance, part.reasoning_mask, self.gate)
+        known = torch.tensor([0.0 if a is None else a for a in advantages], device=part.token_ids.device)
+        credit = assign_credit(model, dataclasses.replace(part, advantages=known), self.scorer, self.gate, everything=True)
         with evaluating(model), torch.no_grad():
             entropy = token_logprobs(model, part.token_ids, part.attention_mask, part.response_mask)[1]
         correct = [None if verdict is None else verdict == Verdict.CORRECT for verdict in verdicts]
-        shown = [0.0 if a is None else a for a in advantages]
-        return heatmap_completions(part, self.stage.token_bytes, importance, weights, entropy, shown, correct)
+        return heatmap_completions(part, self.stage.token_bytes, credit, entropy, known.tolist(), correct)
 
     def _advantages(self, rollouts: Rollouts, sizes: list[int]) -> list[float | None]:
         """Advantages within each problem; None for a single completion and without a gold answer."""

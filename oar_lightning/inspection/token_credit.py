@@ -10,7 +10,7 @@ from torch import Tensor
 from oar_lightning.answers.span import Region
 from oar_lightning.inspection.heatmap import HeatmapCompletion, HeatmapToken
 from oar_lightning.policy.token_text import TokenBytes
-from oar_lightning.types import Rollouts
+from oar_lightning.types import Credit, Rollouts
 
 
 def completion_regions(rollouts: Rollouts, row: int) -> list[Region]:
@@ -32,8 +32,7 @@ def completion_regions(rollouts: Rollouts, row: int) -> list[Region]:
 def heatmap_completions(
     rollouts: Rollouts,
     token_bytes: TokenBytes,
-    importance: Float[Tensor, "B S"],
-    weights: Float[Tensor, "B S"],
+    credit: Credit,
     entropy: Float[Tensor, "B S"],
     advantages: Sequence[float],
     correct: Sequence[bool | None],
@@ -46,14 +45,15 @@ def heatmap_completions(
         values = zip(
             pieces,
             completion_regions(rollouts, row),
-            importance[row, columns].tolist(),
-            weights[row, columns].tolist(),
+            credit.importance[row, columns].tolist(),
+            credit.weights[row, columns].tolist(),
+            credit.advantages[row, columns].tolist(),
             entropy[row, columns].tolist(),
             strict=True,
         )
         completions.append(
             HeatmapCompletion(
-                tokens=[HeatmapToken(text, r, score, w, advantages[row] * w, h) for text, r, score, w, h in values],
+                tokens=[HeatmapToken(text, r, score, w, a, h) for text, r, score, w, a, h in values],
                 reward=float(rollouts.rewards[row]),
                 advantage=advantages[row],
                 answer=rollouts.answers[row],

@@ -16,6 +16,9 @@ from torch import Tensor
 
 from oar_lightning.types import LossOutput
 
+Bound = float | Tensor
+"""One bound of the ratio for all tokens, or one for each."""
+
 _CHOICES = {
     "surrogate": ("clip", "cispo"),
     "ratio": ("token", "sequence", "sequence_token"),
@@ -108,6 +111,8 @@ class LossInputs:
         ref_logprobs: of the frozen reference, where `kl_coef` is not 0.
         entropy: of the current policy, nats, where `entropy_coef` is not 0.
         sampler_logprobs: of the distribution that an engine with its own numerics drew from.
+        clip_low, clip_high: a token's own bounds in place of the config's; NaN takes the config's.
+        kl_factor: times `kl_coef`, token by token.
     """
 
     logprobs: Float[Tensor, "B S"]
@@ -118,6 +123,17 @@ class LossInputs:
     ref_logprobs: Float[Tensor, "B S"] | None = None
     entropy: Float[Tensor, "B S"] | None = None
     sampler_logprobs: Float[Tensor, "B S"] | None = None
+    clip_low: Float[Tensor, "B S"] | None = None
+    clip_high: Float[Tensor, "B S"] | None = None
+    kl_factor: Float[Tensor, "B S"] | None = None
+
+    def clip_bounds(self, config: LossConfig) -> tuple[Bound, Bound]:
+        """The bounds 1 - clip_low and 1 + clip_high of the ratio."""
+        low, high = config.clip_low, config.clip_high
+        return (
+            1 - low if self.clip_low is None else 1 - self.clip_low.nan_to_num(nan=low),
+            1 + high if self.clip_high is None else 1 + self.clip_high.nan_to_num(nan=high),
+        )
 
 
 def policy_loss(inputs: LossInputs, config: LossConfig = LossConfig()) -> LossOutput:
@@ -135,8 +151,9 @@ def policy_loss(inputs: LossInputs, config: LossConfig = LossConfig()) -> LossOu
         values.masked_fill(~mask, 0.0) for values in (inputs.logprobs, inputs.old_logprobs, inputs.advantages)
     )
     ratio = importance_ratio(logprobs, old_logprobs, mask, config.ratio)
-    per_token = surrogate(ratio, logprobs, advantages, config)
-    metrics = _clip_metrics(ratio, advantages, mask, config)
+    bounds = inputs.clip_bounds(config)
+    per_token = surrogate(ratio, logprobs, advantages, config, bounds)
+    metrics = _clip_metrics(ratio, advantages, mask, config, bounds)
     if inputs.sampler_logprobs is not None:
         weight, mismatch = sampler_correction(old_logprobs, inputs.sampler_logprobs, mask, config.sampler_ratio_cap)
         per_token = weight * per_token
@@ -146,7 +163,8 @@ def policy_loss(inputs: LossInputs, config: LossConfig = LossConfig()) -> LossOu
             raise ValueError(f"loss.kl_coef={config.kl_coef} needs ref_logprobs of a frozen reference model")
         kl = k3(logprobs, inputs.ref_logprobs.masked_fill(~mask, 0.0))
         metrics["kl"] = _mean(kl.detach(), mask)
-        per_token = per_token + config.kl_coef * (kl * ratio if config.kl_bias_correction else kl)
+        kl = kl * ratio if config.kl_bias_correction else kl
+        per_token = per_token + config.kl_coef * (kl if inputs.kl_factor is None else kl * inputs.kl_factor)
     loss = reduce_tokens(per_token, mask, denominators, config.reduction)
     if config.entropy_coef:
         if inputs.entropy is None:
@@ -156,14 +174,18 @@ def policy_loss(inputs: LossInputs, config: LossConfig = LossConfig()) -> LossOu
 
 
 def surrogate(
-    ratio: Float[Tensor, "B S"], logprobs: Float[Tensor, "B S"], advantages: Float[Tensor, "B S"], config: LossConfig
+    ratio: Float[Tensor, "B S"],
+    logprobs: Float[Tensor, "B S"],
+    advantages: Float[Tensor, "B S"],
+    config: LossConfig,
+    bounds: tuple[Bound, Bound],
 ) -> Float[Tensor, "B S"]:
     """The token losses before corrections: PPO's clipped ratio (1707.06347), or CISPO's clipped weight on log p
-    (2506.13585)."""
+    (2506.13585). `bounds`: of the clipped ratio."""
     if config.surrogate == "cispo":
         return -ratio.detach().clamp(max=config.ratio_cap) * advantages * logprobs
     capped = ratio if config.ratio_max is None else ratio.clamp(max=config.ratio_max)
-    clipped = ratio.clamp(1 - config.clip_low, 1 + config.clip_high)
+    clipped = ratio.clamp(min=bounds[0]).clamp(max=bounds[1])
     return -torch.minimum(capped * advantages, clipped * advantages)
 
 
@@ -225,14 +247,18 @@ def reduce_tokens(
 
 
 def _clip_metrics(
-    ratio: Float[Tensor, "B S"], advantages: Float[Tensor, "B S"], mask: Bool[Tensor, "B S"], config: LossConfig
+    ratio: Float[Tensor, "B S"],
+    advantages: Float[Tensor, "B S"],
+    mask: Bool[Tensor, "B S"],
+    config: LossConfig,
+    bounds: tuple[Bound, Bound],
 ) -> dict[str, tuple[float, float]]:
     """Fraction of tokens whose ratio is clipped, in the directions in which clipping acts (names: TRL's)."""
     ratio = ratio.detach()
     if config.surrogate == "cispo":
         return {"clip_ratio/cispo_mean": _mean((ratio > config.ratio_cap) & (advantages > 0), mask)}
-    low = (ratio < 1 - config.clip_low) & (advantages < 0)
-    high = (ratio > 1 + config.clip_high) & (advantages > 0)
+    low = (ratio < bounds[0]) & (advantages < 0)
+    high = (ratio > bounds[1]) & (advantages > 0)
     return {
         "clip_ratio/low_mean": _mean(low, mask),
         "clip_ratio/high_mean": _mean(high, mask),

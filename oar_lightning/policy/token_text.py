@@ -36,7 +36,7 @@ class TokenBytes:
     """
 
     def __init__(self, tokenizer: Any) -> None:
-        self._tokenizer = tokenizer
+        self.tokenizer = tokenizer
         added = getattr(tokenizer, "added_tokens_decoder", {})
         # reserved tokens are special, too: Llama 3 may end with <|end_of_text|> while its EOS is <|eot_id|>
         self._special = {*tokenizer.all_special_ids, *(i for i, t in added.items() if t.special)}
@@ -54,7 +54,7 @@ class TokenBytes:
             )
 
     def _looks_byte_level(self) -> bool:
-        vocabulary = self._tokenizer.get_vocab()
+        vocabulary = self.tokenizer.get_vocab()
         return "Ġ" in vocabulary and "▁" not in vocabulary
 
     @functools.lru_cache(maxsize=1 << 18)  # noqa: B019  one instance lives as long as its tokenizer
@@ -64,7 +64,7 @@ class TokenBytes:
             return b""
         if token_id in self._added:
             return self._added[token_id].encode()
-        token = self._tokenizer.convert_ids_to_tokens(token_id)
+        token = self.tokenizer.convert_ids_to_tokens(token_id)
         if token is None:  # an id beyond the tokenizer: embeddings are often padded to a round size
             return b""
         if self._byte_level:

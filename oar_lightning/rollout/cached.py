@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import dataclasses
 from collections.abc import Sequence
 from typing import Any
 
@@ -14,6 +15,7 @@ from oar_lightning.policy.language_model import cached_hidden_states, evaluating
 from oar_lightning.rollout.hf import eos_token_ids
 from oar_lightning.rollout.sampling import (
     Generation,
+    Prompt,
     SamplingConfig,
     draw_tokens,
     encode_prompts,
@@ -35,11 +37,21 @@ class CachedEngine:
 
     @torch.no_grad()
     def __call__(
-        self, model: Any, prompts: Sequence[str], samples: int, config: SamplingConfig, seeds: Sequence[int]
+        self,
+        model: Any,
+        prompts: Sequence[Prompt],
+        samples: int,
+        config: SamplingConfig,
+        seeds: Sequence[int],
+        limits: Sequence[int] | None = None,
     ) -> Generation:
         encoded = encode_prompts(self.tokenizer, prompts, seeds)
         owners = [prompt for prompt in range(len(encoded)) for _ in range(samples)]
-        uniforms = torch.cat([torch.rand(samples, config.max_new_tokens, generator=generator(seed)) for seed in seeds])
+        limits = limits or [config.max_new_tokens] * len(encoded)
+        config = dataclasses.replace(config, max_new_tokens=max(limits))
+        draws = [torch.rand(samples, limit, generator=generator(seed)) for seed, limit in zip(seeds, limits, strict=True)]
+        # a number below 0 stands beyond a completion's limit
+        uniforms = torch.cat([torch.nn.functional.pad(d, (0, max(limits) - d.shape[1]), value=-1.0) for d in draws])
         keep_states = keeps_states(model, len(owners), config.max_new_tokens)
 
         def sample(batch: list[int]) -> Generation:
@@ -64,6 +76,7 @@ class CachedEngine:
     ) -> Generation:
         device = model.get_input_embeddings().weight.device
         owner, uniforms = owner.to(device), uniforms.to(device)
+        limits = (uniforms >= 0).sum(1)
         eos = torch.tensor(eos_token_ids(model, self.tokenizer), device=device)
         ids, attention = pad_left(prompts, self.tokenizer.pad_token_id, device)
         cache = new_cache(model)
@@ -78,13 +91,13 @@ class CachedEngine:
         states = hidden.new_zeros(*uniforms.shape, hidden.shape[1]) if keep_states else None
         for column in range(config.max_new_tokens):
             tokens = draw_tokens(head_logits(model, hidden), uniforms[live, column], config)
-            running = ~ended[live]  # tokens of finished rows that are still in the batch are ignored
+            running = ~ended[live] & (column < limits[live])  # tokens of finished rows still in the batch are ignored
             completion[live[running], column] = tokens[running]
             if states is not None:
                 states[live[running], column] = hidden[running]
             lengths[live[running]] = column + 1
             ended[live] |= torch.isin(tokens, eos) & running
-            running = ~ended[live]
+            running = ~ended[live] & (lengths[live] < limits[live])
             remaining = int(running.sum())
             if not remaining or column + 1 == config.max_new_tokens:
                 break

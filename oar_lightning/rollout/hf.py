@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import contextlib
+import dataclasses
 from collections.abc import Iterator, Sequence
 from typing import Any
 
@@ -10,7 +11,7 @@ import torch
 
 from oar_lightning.common.randomness import isolated_rng
 from oar_lightning.policy.language_model import base_model, evaluating
-from oar_lightning.rollout.sampling import Generation, SamplingConfig, encode_prompts, pad_left
+from oar_lightning.rollout.sampling import Generation, Prompt, SamplingConfig, cut, encode_prompts, pad_left
 
 
 @contextlib.contextmanager
@@ -45,9 +46,16 @@ class HFEngine:
 
     @torch.no_grad()
     def __call__(
-        self, model: Any, prompts: Sequence[str], samples: int, config: SamplingConfig, seeds: Sequence[int]
+        self,
+        model: Any,
+        prompts: Sequence[Prompt],
+        samples: int,
+        config: SamplingConfig,
+        seeds: Sequence[int],
+        limits: Sequence[int] | None = None,
     ) -> Generation:
         repeated = [ids for ids in encode_prompts(self.tokenizer, prompts, seeds) for _ in range(samples)]
+        config = config if limits is None else dataclasses.replace(config, max_new_tokens=max(limits))
         # a peft wrapper's generate() would change defaults of the inner model, in which the adapters are active, too
         model = base_model(model)
 
@@ -57,7 +65,8 @@ class HFEngine:
                 return self._generate(model, [repeated[i] for i in batch], config)
 
         with evaluating(model), stored_defaults_off(model):
-            return config.sample_in_batches([len(ids) for ids in repeated], sample, self.tokenizer.pad_token_id)
+            sampled = config.sample_in_batches([len(ids) for ids in repeated], sample, self.tokenizer.pad_token_id)
+        return sampled if limits is None else cut(sampled, [limit for limit in limits for _ in range(samples)])
 
     def _generate(self, model: Any, prompts: list[list[int]], config: SamplingConfig) -> Generation:
         device = model.get_input_embeddings().weight.device

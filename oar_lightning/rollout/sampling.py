@@ -13,6 +13,9 @@ from torch import Tensor
 from oar_lightning.policy.batching import chunks_by_tokens
 from oar_lightning.policy.token_budget import TokenBudget, Tokens, as_budget
 
+Prompt = str | Sequence[int]
+"""A text, or its token ids."""
+
 DRAW_BYTES = 64 * 2**20
 """Float64 probabilities alive at any time in `draw_tokens`."""
 
@@ -96,21 +99,32 @@ class Engine(Protocol):
     """Samples completions. The result depends on the prompts and their seeds, and should not depend on `max_batch`."""
 
     def __call__(
-        self, model: object, prompts: Sequence[str], samples: int, config: SamplingConfig, seeds: Sequence[int]
+        self,
+        model: object,
+        prompts: Sequence[Prompt],
+        samples: int,
+        config: SamplingConfig,
+        seeds: Sequence[int],
+        limits: Sequence[int] | None = None,
     ) -> Generation:
-        """`samples` completions for each prompt, in consecutive rows; one seed a prompt."""
+        """`samples` completions for each prompt, a text or token ids, in consecutive rows; one seed a prompt.
+
+        `limits`: the most tokens of each prompt's completions; None takes ``config.max_new_tokens`` for all.
+        """
         ...
 
 
-def encode_prompts(tokenizer: object, prompts: Sequence[str], seeds: Sequence[int]) -> list[list[int]]:
-    """Token ids of each prompt.
+def encode_prompts(tokenizer: object, prompts: Sequence[Prompt], seeds: Sequence[int]) -> list[list[int]]:
+    """Token ids of each prompt; one that is given as ids stays as it is.
 
     Raises:
         ValueError: for a prompt without tokens, or where prompts and seeds differ in number.
     """
     if len(prompts) != len(seeds):
         raise ValueError(f"{len(prompts)} prompts and {len(seeds)} seeds: give one seed a prompt")
-    encoded: list[list[int]] = tokenizer(list(prompts), add_special_tokens=False).input_ids  # type: ignore[operator]
+    texts = [prompt for prompt in prompts if isinstance(prompt, str)]
+    tokenized = iter(tokenizer(texts, add_special_tokens=False).input_ids if texts else ())  # type: ignore[operator]
+    encoded = [next(tokenized) if isinstance(prompt, str) else list(prompt) for prompt in prompts]
     if empty := [i for i, ids in enumerate(encoded) if not ids]:
         raise ValueError(f"data.prompt: {len(empty)} of {len(prompts)} prompts have no tokens (first: number {empty[0]})")
     return encoded
@@ -165,6 +179,17 @@ def _invert(probabilities: Tensor, uniforms: Tensor, top_p: float) -> Tensor:
     threshold = uniforms[:, None].to(cumulative) * cumulative[:, -1:]
     chosen = torch.searchsorted(cumulative, threshold, right=True).clamp(max=probabilities.shape[1] - 1)
     return (chosen if order is None else order.gather(1, chosen)).squeeze(1)
+
+
+def cut(generation: Generation, limits: Sequence[int]) -> Generation:
+    """Completions of at most so many tokens each."""
+    within = generation.response_mask.cumsum(1) <= torch.tensor(limits, device=generation.token_ids.device)[:, None]
+    removed = generation.response_mask & ~within
+    return generation._replace(
+        attention_mask=generation.attention_mask & ~removed,
+        response_mask=generation.response_mask & within,
+        truncated=generation.truncated | removed.any(1),
+    )
 
 
 def join_generations(parts: list[Generation], pad: int, batches: Sequence[Sequence[int]] | None = None) -> Generation:

@@ -24,7 +24,7 @@ from oar_lightning.common.scopes import environment
 from oar_lightning.distributed.ranks import rank, world_size
 from oar_lightning.policy.language_model import base_model
 from oar_lightning.rollout.hf import eos_token_ids
-from oar_lightning.rollout.sampling import Generation, SamplingConfig, encode_prompts, lay_out
+from oar_lightning.rollout.sampling import Generation, Prompt, SamplingConfig, encode_prompts, lay_out
 from oar_lightning.rollout.weights import checkpoint_weights, count_optimizer_steps, save_architecture
 
 TEMPERATURES = (0.01, 2.0)
@@ -114,13 +114,21 @@ class VllmEngine:
 
     @torch.no_grad()
     def __call__(
-        self, model: Any, prompts: Sequence[str], samples: int, config: SamplingConfig, seeds: Sequence[int]
+        self,
+        model: Any,
+        prompts: Sequence[Prompt],
+        samples: int,
+        config: SamplingConfig,
+        seeds: Sequence[int],
+        limits: Sequence[int] | None = None,
     ) -> Generation:
         encoded = encode_prompts(self.tokenizer, prompts, seeds)
         device = model.get_input_embeddings().weight.device
         eos = eos_token_ids(model, self.tokenizer)
         with isolated_from_trainer(model):
-            completions = self._complete(model, encoded, samples, config, seeds, eos)
+            completions = self._complete(
+                model, encoded, samples, config, seeds, eos, limits or [config.max_new_tokens] * len(encoded)
+            )
         ids = [list(completion.token_ids) for completion in completions]
         generation = lay_out(
             [prompt for prompt in encoded for _ in range(samples)],
@@ -144,6 +152,7 @@ class VllmEngine:
         config: SamplingConfig,
         seeds: Sequence[int],
         eos: list[int],
+        limits: Sequence[int] | None,
     ) -> list[Any]:
         """vLLM's `CompletionOutput`s: `samples` for each prompt, one after the other."""
         self.start(model, config)
@@ -157,7 +166,7 @@ class VllmEngine:
                 temperature=config.temperature,
                 top_p=config.top_p,
                 top_k=0,
-                max_tokens=config.max_new_tokens,
+                max_tokens=limit,
                 # only these ids end a completion; vLLM would add those of the stored generation config
                 ignore_eos=True,
                 stop_token_ids=eos,
@@ -166,7 +175,7 @@ class VllmEngine:
                 seed=derive_seed("vllm", seed) >> 1,
                 detokenize=False,
             )
-            for seed in seeds
+            for seed, limit in zip(seeds, limits or [config.max_new_tokens] * len(prompts), strict=True)
         ]
         outputs = self._llm.generate([{"prompt_token_ids": ids} for ids in prompts], requests, use_tqdm=False)
         if self.config.sleep:

@@ -58,9 +58,9 @@ def prepare(cfg: DictConfig) -> Callable[[], float | None]:
     stage = build_stage(policy, instantiate(cfg.data.prompt, tokenizer=policy.tokenizer), answer, rewards)
     stage.prompt.render(recorded[0].problem)  # a missing chat template fails here, before long work
     scorer = as_scorer(scorer)
+    completion_scorer = CompletionScorer(policy, stage, scorer, gate, advantage, instantiate(cfg.rollout), config, dropped)
     if needs_trial(scorer):
         try_scorer(scorer, policy, stage, recorded[0].problem, f"scorer._target_={cfg.scorer._target_}")
-    completion_scorer = CompletionScorer(policy, stage, scorer, gate, advantage, config, dropped)
     precision = mixed_precision(cfg.trainer.get("precision"), device)
     return lambda: run(completion_scorer, recorded, output, precision)
 

@@ -11,9 +11,9 @@ import torch
 from torch import Tensor
 
 from oar_lightning.common.randomness import derive_seed
-from oar_lightning.credit.gate import gate_weights
+from oar_lightning.credit.assign import assign_credit
+from oar_lightning.credit.component import Tools
 from oar_lightning.credit.metrics import credit_metrics
-from oar_lightning.credit.scorers import checked_importance
 from oar_lightning.distributed.ranks import all_gather, interleaved, rank, world_size
 from oar_lightning.objective.advantage import group_advantages
 from oar_lightning.objective.diagnostics import rollout_metrics
@@ -21,6 +21,7 @@ from oar_lightning.objective.metric_sums import MetricSums
 from oar_lightning.policy.language_model import evaluating, prediction_states, states_fit
 from oar_lightning.policy.token_budget import TokenBudget
 from oar_lightning.rollout import RolloutStage
+from oar_lightning.rollout.continuations import Continuer, Reprompter
 from oar_lightning.training.experience import Experience, split_rows
 from oar_lightning.training.forward import completion_logprobs
 from oar_lightning.training.method import Method
@@ -57,6 +58,9 @@ class ExperienceCollector:
         self.method = method
         self.seed = seed
         self.reference = reference
+        tools = Tools(Continuer(stage, method.sampling), Reprompter(stage))
+        for component in method.components.values():
+            component.use(tools)
 
     @property
     def budgets(self) -> tuple[TokenBudget, ...]:
@@ -73,8 +77,9 @@ class ExperienceCollector:
         rollouts = self.stage(self.model, problems, self.method.update.group_size, self.method.sampling, seeds, step)
         rollouts = self._with_states(rollouts)
         advantages = self._advantages_over_ranks(rollouts)
+        rollouts = dataclasses.replace(rollouts, advantages=advantages)
         started = time.perf_counter()
-        credit = self.assign_credit(rollouts, advantages)
+        credit = self.assign_credit(rollouts)
         score_seconds = time.perf_counter() - started
         seconds = {phase: rollouts.stats[f"time/{phase}_s"] for phase in ("generate", "reward")} | {"score": score_seconds}
         metrics = rollout_metrics(rollouts).merge([credit_metrics(rollouts, credit, self.method.gate)])
@@ -101,18 +106,9 @@ class ExperienceCollector:
         weights = self.stage.rewards.weight_vector().to(reward_terms.device)
         return group_advantages(reward_terms, weights, group_size, self.method.advantage)
 
-    def assign_credit(self, rollouts: Rollouts, advantages: Tensor) -> Credit:
-        """Token advantages A_{i,t} = A_i w_t (arXiv 2601.07408). Completions with A_i = 0 are not scored."""
-        importance = torch.zeros(rollouts.token_ids.shape, device=rollouts.token_ids.device)
-        active = (advantages != 0).nonzero().flatten()
-        self.method.scorer.metrics = {}
-        if len(active):
-            part = rollouts.select(active)
-            scores = checked_importance(self.method.scorer(self.model, part), part, self.method.scorer.name)
-            importance = importance.to(scores.dtype)
-            importance[active, rollouts.columns(active)] = scores
-        weights = gate_weights(importance, rollouts.reasoning_mask, self.method.gate).to(advantages.dtype)
-        return Credit((advantages[:, None] * weights).masked_fill(~rollouts.response_mask, 0.0), importance, weights)
+    def assign_credit(self, rollouts: Rollouts, everything: bool = False) -> Credit:
+        """The method's token advantages of rollouts that have their group advantages (see `assign_credit`)."""
+        return assign_credit(self.model, rollouts, self.method.scorer, self.method.gate, everything)
 
     @torch.no_grad()
     def _with_states(self, rollouts: Rollouts) -> Rollouts:

@@ -7,7 +7,7 @@ from dataclasses import dataclass
 from typing import Any
 
 import torch
-from jaxtyping import Int
+from jaxtyping import Bool, Int
 from torch import Tensor
 
 from oar_lightning.common.randomness import generator
@@ -40,8 +40,12 @@ class Experience:
     def select(self, rows: Int[Tensor, " n"]) -> Experience:
         """The given rows, cut to the columns they use."""
         columns = self.rollouts.columns(rows)
-        credit = Credit(**{f.name: getattr(self.credit, f.name)[rows][:, columns] for f in dataclasses.fields(Credit)})
-        return Experience(self.rollouts.select(rows), credit)
+        return Experience(self.rollouts.select(rows), self.credit.select(rows, columns))
+
+    @property
+    def loss_mask(self) -> Bool[Tensor, "B S"]:
+        """The tokens that count in the loss: all of the responses, unless the gate chose."""
+        return self.rollouts.response_mask if self.credit.loss_mask is None else self.credit.loss_mask
 
     def state_dict(self) -> dict[str, Any]:
         """Plain containers and tensors on the CPU only: checkpoints load with `weights_only`, and ranks exchange them."""

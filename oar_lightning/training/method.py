@@ -4,8 +4,10 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
-from oar_lightning.credit.gate import GateConfig
-from oar_lightning.credit.scorers import Scorer
+from oar_lightning.common.config_check import ConfigError
+from oar_lightning.credit.component import Component
+from oar_lightning.credit.gates import Gate
+from oar_lightning.credit.scorers import Scorer, Uniform
 from oar_lightning.objective.advantage import AdvantageConfig
 from oar_lightning.objective.loss import LossConfig
 from oar_lightning.rollout import SamplingConfig
@@ -17,8 +19,47 @@ class Method:
     """An algorithm: who gets the advantage, its loss, and how a batch of rollouts is sampled and used."""
 
     scorer: Scorer
-    gate: GateConfig
+    gate: Gate
     advantage: AdvantageConfig
     loss: LossConfig
     update: UpdatePlan
     sampling: SamplingConfig
+
+    @property
+    def components(self) -> dict[str, Component]:
+        """The parts that may keep a state."""
+        return {"scorer": self.scorer, "gate": self.gate}
+
+
+def check_credit(method: Method) -> None:
+    """Hold scorer, gate and loss against each other.
+
+    Raises:
+        ConfigError: for a combination that cannot work or would silently do something else.
+    """
+    scorer, gate, loss = method.scorer, method.gate, method.loss
+    name = type(scorer).__name__
+    if isinstance(scorer, Uniform):
+        if gate.signed:
+            raise ConfigError(f"gate={type(gate).__name__} reads signed scores, and scorer=uniform has none; use gate=bilevel")
+        return
+    if scorer.signed and not gate.signed:
+        raise ConfigError(f"scorer {name} gives scores with a sign, which {type(gate).__name__} cannot read; use gate=signed")
+    if gate.signed and not scorer.signed:
+        raise ConfigError(
+            f"gate=signed reads scores with a sign, and scorer {name} gives importance >= 0; use gate=bilevel or gate=direct"
+        )
+    if gate.region == "response" and scorer.covers == "reasoning":
+        raise ConfigError(
+            f"gate.region=response weights all tokens of a completion, and scorer {name} scores those before the answer only; "
+            "use gate.region=reasoning"
+        )
+    if loss.ratio == "sequence" and not gate.uniform:
+        raise ConfigError(
+            f"loss.ratio=sequence has one ratio for a whole completion and cannot carry token weights of {name}; use "
+            "loss=gspo_token (loss.ratio=sequence_token) or scorer=uniform"
+        )
+    if loss.surrogate == "cispo" and gate.clips:
+        raise ConfigError("loss.surrogate=cispo has no clip bounds that gate=clip could widen; use loss=grpo or loss=dapo")
+    if loss.ratio == "sequence" and gate.masks_loss:
+        raise ConfigError("loss.ratio=sequence averages over whole completions, which a loss mask cuts; use loss=gspo_token")

@@ -14,6 +14,7 @@ import lightning as L
 import torch
 from torch import Tensor
 
+from oar_lightning.credit.component import region_mask
 from oar_lightning.distributed.strategies import adapt
 from oar_lightning.objective.diagnostics import mean_correlation
 from oar_lightning.objective.loss import LossInputs, policy_loss
@@ -95,16 +96,20 @@ class PolicyOptimization(PolicyModule):
             logprobs,
             logprobs.detach() if rollouts.old_logprobs is None else rollouts.old_logprobs,
             credit.advantages,
-            rollouts.response_mask,
+            part.loss_mask,
             self.passes.denominators,
             ref_logprobs=rollouts.ref_logprobs,
             entropy=entropy,
             sampler_logprobs=rollouts.sampler_logprobs,
+            clip_low=credit.clip_low,
+            clip_high=credit.clip_high,
+            kl_factor=credit.kl_factor,
         )
         out = policy_loss(inputs, self.method.loss)
         detached = entropy.detach()
+        region = region_mask(rollouts, self.method.gate.region)
         metrics = out.metrics | {
-            "credit/corr_entropy": mean_correlation(credit.importance, detached, rollouts.reasoning_mask),
+            "credit/corr_entropy": mean_correlation(credit.importance, detached, region),
             "entropy": (float(detached.sum()), float(rollouts.response_mask.sum())),
         }
         return Share(out.loss, metrics)

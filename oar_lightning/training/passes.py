@@ -55,7 +55,7 @@ def plan_passes(experience: Experience, slot: Slot, method: Method, seed: int) -
     """
     update, rollouts = method.update, experience.rollouts
     rows = experience.minibatch(slot, update, seed, rank(), world_size())
-    completions, tokens = len(rows), int(rollouts.response_mask[rows].sum())
+    completions, tokens = len(rows), int(experience.loss_mask[rows].sum())
     if method.loss.ignores_zero_advantage:
         rows = rows[experience.credit.advantages[rows].ne(0).any(1)]
     lengths = rollouts.attention_mask[rows].sum(1).tolist()

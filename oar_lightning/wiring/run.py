@@ -128,9 +128,6 @@ def build_run(cfg: DictConfig, settings: Settings, run_dir: Path, run_id: str | 
     module: L.LightningModule
     plan: LoaderPlan
     if cfg.task == "train":
-        scorer = settings.method.scorer
-        if needs_trial(scorer):
-            try_scorer(scorer, policy, stage, next(iter(settings.train)), f"scorer._target_={cfg.scorer._target_}")
         module = PolicyOptimization(
             policy=policy,
             stage=stage,
@@ -140,6 +137,9 @@ def build_run(cfg: DictConfig, settings: Settings, run_dir: Path, run_id: str | 
             seed=int(cfg.seed),
             reference=reference_model(settings),
         )
+        if needs_trial(settings.method.scorer):  # after the module has lent it its tools
+            key = f"scorer._target_={cfg.scorer._target_}"
+            try_scorer(settings.method.scorer, policy, stage, next(iter(settings.train)), key)
         plan = settings.method.update
     else:
         assert settings.supervised is not None, "task=warm_start has it"

@@ -10,14 +10,14 @@ from omegaconf import DictConfig
 from oar_lightning.answers.reward import Rewards
 from oar_lightning.answers.span import AnswerFormat
 from oar_lightning.common.config_check import READS_TRAINING_DATA, ConfigError
-from oar_lightning.credit.scorers import Uniform, as_scorer
+from oar_lightning.credit.scorers import as_scorer
 from oar_lightning.data.stream import ProblemSource
 from oar_lightning.evaluation.evaluate import EvaluationConfig
 from oar_lightning.policy.fresh import FreshPolicy
 from oar_lightning.policy.pretrained import PretrainedPolicy
 from oar_lightning.rollout import EngineConfig
 from oar_lightning.training.callbacks import DivergenceConfig
-from oar_lightning.training.method import Method
+from oar_lightning.training.method import Method, check_credit
 from oar_lightning.training.schedule import Schedule
 from oar_lightning.training.supervised import SupervisedConfig
 from oar_lightning.wiring.data import build_eval_sets, build_train, check_data_options
@@ -73,12 +73,7 @@ def build_settings(cfg: DictConfig) -> Settings:
 
 
 def _check_combinations(settings: Settings, cfg: DictConfig) -> None:
-    uniform = isinstance(settings.method.scorer, Uniform) or settings.method.gate.mode == "off"
-    if settings.method.loss.ratio == "sequence" and not uniform:
-        raise ConfigError(
-            "loss.ratio=sequence has one ratio for a whole completion and cannot carry token weights of "
-            f"{type(settings.method.scorer).__name__}; use loss=gspo_token (loss.ratio=sequence_token) or scorer=uniform"
-        )
+    check_credit(settings.method)
     if settings.method.sampling.temperature == 0 and cfg.task == "train":
         raise ConfigError(
             "rollout.temperature=0 samples the same completion for a whole group, so no advantage is ever non-zero; "

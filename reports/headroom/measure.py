@@ -20,6 +20,7 @@ Intervals: jackknife over blocks, 95 %.
 from __future__ import annotations
 
 import argparse
+import dataclasses
 import json
 import os
 import sys
@@ -42,8 +43,9 @@ from torch import Tensor
 from oar_lightning.common.markdown import markdown
 from oar_lightning.common.paths import conf_dir
 from oar_lightning.common.randomness import derive_seed
-from oar_lightning.credit.gate import GateConfig, gate_weights
-from oar_lightning.credit.scorers import Scorer, as_scorer, checked_importance
+from oar_lightning.credit.assign import assign_credit
+from oar_lightning.credit.gates import BilevelGate
+from oar_lightning.credit.scorers import Scorer, as_scorer
 from oar_lightning.data.stream import ProblemStream
 from oar_lightning.objective.advantage import group_advantages
 from oar_lightning.objective.loss import Denominators, LossInputs, policy_loss
@@ -54,9 +56,9 @@ from oar_lightning.wiring.settings import Settings, build_settings
 
 HERE = Path(__file__).parent
 CACHE = Path(os.environ.get("HEADROOM_CACHE", Path(tempfile.gettempdir()) / "headroom"))
-SHARP = GateConfig(threshold="absolute", tau=0.5)
-PAPER = GateConfig()
-METHODS: dict[str, tuple[list[str], GateConfig]] = {
+SHARP = BilevelGate(threshold="absolute", tau=0.5)
+PAPER = BilevelGate()
+METHODS: dict[str, tuple[list[str], BilevelGate]] = {
     "uniform": (["scorer=uniform"], PAPER),
     "oracle": (["scorer=oracle"], SHARP),
     "oracle, paper's gate": (["scorer=oracle"], PAPER),
@@ -74,7 +76,7 @@ class Setup(NamedTuple):
     model: Any
     stage: Any
     settings: Settings
-    scorers: dict[str, tuple[Scorer, GateConfig]]
+    scorers: dict[str, tuple[Scorer, BilevelGate]]
 
 
 class Sums(NamedTuple):
@@ -108,16 +110,16 @@ def gradients(setup: Setup, rollouts: Rollouts) -> dict[str, Tensor]:
 
     advantages = group_advantages(rollouts.reward_terms, weight, rollouts.group_size, settings.method.advantage)
 
-    def gradient(weights: Tensor) -> Tensor:
-        shaped = (advantages[:, None] * weights).masked_fill(~mask, 0.0)
-        value = policy_loss(LossInputs(logprobs, logprobs.detach(), shaped, mask, over), settings.method.loss).loss
+    def gradient(token_advantages: Tensor) -> Tensor:
+        inputs = LossInputs(logprobs, logprobs.detach(), token_advantages, mask, over)
+        value = policy_loss(inputs, settings.method.loss).loss
         parts = torch.autograd.grad(value, parameters, retain_graph=True, allow_unused=True)
         return torch.cat([torch.zeros(p.numel()) if g is None else g.flatten() for p, g in zip(parameters, parts, strict=True)])
 
     found = {}
     for name, (scorer, gate) in setup.scorers.items():
-        importance = checked_importance(scorer(model, rollouts), rollouts, name)
-        found[name] = gradient(gate_weights(importance, rollouts.reasoning_mask, gate).float())
+        credit = assign_credit(model, dataclasses.replace(rollouts, advantages=advantages), scorer, gate, everything=True)
+        found[name] = gradient(credit.advantages)
     return found
 
 

@@ -28,7 +28,7 @@ from oar_lightning.benchmark import RandomShape, RandomWorkload
 from oar_lightning.benchmark.measure import process_memory
 from oar_lightning.common.markdown import fill, markdown
 from oar_lightning.common.randomness import generator
-from oar_lightning.credit.gate import GateConfig
+from oar_lightning.credit.gates import BilevelGate
 from oar_lightning.credit.scorers import Entropy, OarG, OarP, OarPApproximate, Scorer, Uniform
 from oar_lightning.objective.advantage import AdvantageConfig
 from oar_lightning.objective.loss import LossConfig
@@ -97,14 +97,15 @@ def run_phase(name: str, length: int) -> dict[str, Any]:
     rollouts = random_rollouts(work)
     scorer = SCORERS.get(name, Uniform())
     plan = UpdatePlan(problems=1, group_size=2, microbatches=1)
-    method = Method(scorer, GateConfig(), AdvantageConfig(), LossConfig(), plan, work.sampling)
+    method = Method(scorer, BilevelGate(), AdvantageConfig(), LossConfig(), plan, work.sampling)
     stage: Any = SimpleNamespace(rewards=Rewards({"accuracy": Accuracy()}))
     module = PolicyOptimization(work.policy, stage, method, torch.optim.AdamW, Schedule(), 0).train()
     advantages = module.collector.advantages(rollouts.reward_terms, rollouts.group_size)
     assert advantages.ne(0).all()
+    rollouts = dataclasses.replace(rollouts, advantages=advantages)
     before, started = process_memory("VmRSS"), time.perf_counter()
     if name == "update":
-        module.experience = Experience(rollouts, module.collector.assign_credit(rollouts, advantages))
+        module.experience = Experience(rollouts, module.collector.assign_credit(rollouts))
         optimizer = torch.optim.AdamW(module.parameters(), lr=1e-4)
         loss = module.training_step(Slot((), 0, 0, 0, 0), 0)
         assert loss is not None
@@ -112,7 +113,7 @@ def run_phase(name: str, length: int) -> dict[str, Any]:
         optimizer.step()
     elif name in SCORERS:
         rollouts = ends_only(rollouts) if isinstance(scorer, OarP) and not isinstance(scorer, OarPApproximate) else rollouts
-        importance = module.collector.assign_credit(rollouts, advantages).importance
+        importance = module.collector.assign_credit(rollouts).importance
         assert importance.isfinite().all()
         assert importance[rollouts.reasoning_mask].gt(0).float().mean() > 0.5
     seconds = time.perf_counter() - started

@@ -8,6 +8,7 @@ runs each phase in a process of its own and writes results.json and the table of
 from __future__ import annotations
 
 import argparse
+import dataclasses
 import gc
 import json
 import os
@@ -34,7 +35,7 @@ from oar_lightning.benchmark.measure import process_memory
 from oar_lightning.common.markdown import fill, markdown
 from oar_lightning.common.paths import conf_dir
 from oar_lightning.common.randomness import generator
-from oar_lightning.credit.gate import GateConfig
+from oar_lightning.credit.gates import BilevelGate
 from oar_lightning.credit.scorers import OarG, OarP, OarPApproximate, Scorer, Uniform
 from oar_lightning.objective.advantage import AdvantageConfig
 from oar_lightning.objective.loss import LossConfig
@@ -198,17 +199,18 @@ def phase_work(case: Case, subject: Subject) -> Any:
     shape, work = subject.shape, workload(subject)
     if "checkpointing" in case.phase:
         checkpoint_gradients(work.policy.model, lora=subject.lora is not None)
-    method = Method(case.scorer, GateConfig(), AdvantageConfig(), LossConfig(), update_plan(shape), work.sampling)
+    method = Method(case.scorer, BilevelGate(), AdvantageConfig(), LossConfig(), update_plan(shape), work.sampling)
     stage: Any = SimpleNamespace(rewards=Rewards({"accuracy": Accuracy()}))
     module = PolicyOptimization(work.policy, stage, method, torch.optim.AdamW, Schedule(), 0).train()
     if case.phase == "generation":
         return lambda: work.sample(0)
     rollouts = random_rollouts(work)
     advantages = module.collector.advantages(rollouts.reward_terms, rollouts.group_size)
+    rollouts = dataclasses.replace(rollouts, advantages=advantages)
     if case.phase in SCORERS:
         part = for_time(rollouts, case)
-        return lambda: module.collector.assign_credit(part, advantages)
-    module.experience = Experience(rollouts, module.collector.assign_credit(rollouts, advantages))
+        return lambda: module.collector.assign_credit(part)
+    module.experience = Experience(rollouts, module.collector.assign_credit(rollouts))
     for parameter in trained(work):  # as in a step's second pass
         parameter.grad = torch.full_like(parameter, 0.0)  # zeros would take their memory when they are written to
 

@@ -213,7 +213,8 @@ time.sleep(60)
 """
     with subprocess.Popen([sys.executable, "-c", script], stdout=subprocess.PIPE, text=True) as parent:
         try:
-            assert parent.stdout is not None and parent.stdout.readline() == "hanging\n"
+            assert parent.stdout is not None
+            assert parent.stdout.readline() == "hanging\n"
             hanging = worker_pids(parent.pid)
         finally:
             parent.kill()

@@ -13,7 +13,7 @@ import pytest
 from oar_lightning.common.config_check import ConfigError, check_keys, check_targets, describe_type
 from oar_lightning.policy.token_budget import TokenBudget
 
-GATE = {"_target_": "oar_lightning.credit.gate.GateConfig", "tau": 0.4}
+GATE = {"_target_": "oar_lightning.credit.gates.BilevelGate", "tau": 0.4}
 SAMPLING = {"_target_": "oar_lightning.rollout.SamplingConfig"}
 
 

@@ -24,7 +24,5 @@ def test_what_cannot_be_written_names_the_key(tmp_path: Path) -> None:
     with pytest.raises(ConfigError, match=r"task\.output=.* is a folder; give a file"):
         output_path(str(tmp_path), "task.output")
     for folder in ("file", "file/x/y"):
-        with pytest.raises(
-            ConfigError, match=r"export_to=.*file.* .*is a file\); choose another path"
-        ):
+        with pytest.raises(ConfigError, match=r"export_to=.*file.* .*is a file\); choose another path"):
             output_folder(str(tmp_path / folder), "export_to")

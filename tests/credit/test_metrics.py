@@ -2,14 +2,15 @@
 
 from __future__ import annotations
 
+import dataclasses
+
 import numpy as np
 import pytest
 import torch
 from support.toy import rollouts_of
 
-from oar_lightning.credit.gate import GateConfig, gate_weights
+from oar_lightning.credit.gates import BilevelGate, SignedGate
 from oar_lightning.credit.metrics import credit_metrics
-from oar_lightning.types import Credit
 
 SEQUENCES = [
     {"before": [1, 2], "reasoning": [3, 4, 5, 6], "answer": [7]},
@@ -17,11 +18,6 @@ SEQUENCES = [
     {"before": [1, 2, 3], "reasoning": [3]},
     {"before": [1, 2], "reasoning": [3, 4, 5], "answer": [7]},
 ]
-
-
-def credit_of(rollouts, importance, advantages, gate):
-    weights = gate_weights(importance, rollouts.reasoning_mask, gate)
-    return Credit(advantages[:, None] * weights * rollouts.response_mask, importance, weights)
 
 
 @pytest.mark.parametrize("dtype", [torch.float32, torch.float64])
@@ -32,8 +28,9 @@ def test_credit_metrics_by_hand(dtype):
     scores[0, rollouts.reasoning_mask[0]] = torch.tensor([0.0, 0.25, 0.5, 1.0], dtype=dtype).expm1()
     scores[1, rollouts.reasoning_mask[1]] = torch.tensor([5.0, 1.0], dtype=dtype)
     scores[3, rollouts.reasoning_mask[3]] = torch.tensor([0.1, torch.nan, 0.1], dtype=dtype)
-    gate = GateConfig(tau=2 / 3, beta=2.0)
-    credit = credit_of(rollouts, scores, torch.tensor([1.0, 0.0, -1.0, 2.0], dtype=dtype), gate)
+    gate = BilevelGate(tau=2 / 3, beta=2.0)
+    rollouts = dataclasses.replace(rollouts, advantages=torch.tensor([1.0, 0.0, -1.0, 2.0], dtype=dtype))
+    credit = gate(scores, rollouts)
     raw = np.array([0.1, 0.5, 1, 3])
     w = raw * 4 / raw.sum()
     with_nan = credit_metrics(rollouts, credit, gate).means()
@@ -47,6 +44,8 @@ def test_credit_metrics_by_hand(dtype):
             "credit/gini": (np.abs(w[:, None] - w[None]).mean() / 2) / 3,
             "credit/weight_max": (w.max() + 1 + 1) / 3,
             "credit/mass_error": 0,
+            "credit/mass": 1,
+            "credit/sign_flips": 0,
             "credit/floor_frac": (0.25 + 0 + 0) / 3,
             "credit/boost_frac": (0.25 + 0 + 0) / 3,
             "credit/invalid_frac": 1 / 3,
@@ -59,15 +58,31 @@ def test_credit_metrics_by_hand(dtype):
     ("mode", "floor", "boost"), [("both", 0.25, 0.25), ("boost_only", 0, 0.25), ("suppress_only", 0.25, 0)]
 )
 def test_floor_and_boost_follow_the_gates_mode(mode, floor, boost):
-    rollouts = rollouts_of(SEQUENCES[:1])
+    rollouts = dataclasses.replace(rollouts_of(SEQUENCES[:1]), advantages=torch.ones(1))
     scores = torch.zeros(rollouts.token_ids.shape)
     scores[rollouts.reasoning_mask] = torch.tensor([0.0, 0.25, 0.5, 1.0]).expm1()
-    gate = GateConfig(tau=2 / 3, beta=2.0, mode=mode)
-    metrics = credit_metrics(rollouts, credit_of(rollouts, scores, torch.ones(1), gate), gate).means()
+    gate = BilevelGate(tau=2 / 3, beta=2.0, mode=mode)
+    metrics = credit_metrics(rollouts, gate(scores, rollouts), gate).means()
     assert (metrics["credit/floor_frac"], metrics["credit/boost_frac"]) == (floor, boost)
 
 
 def test_nothing_scored_gives_no_credit_metrics():
-    rollouts = rollouts_of(SEQUENCES)
+    rollouts = dataclasses.replace(rollouts_of(SEQUENCES), advantages=torch.zeros(4))
     scores = torch.rand(rollouts.token_ids.shape) * rollouts.reasoning_mask
-    assert credit_metrics(rollouts, credit_of(rollouts, scores, torch.zeros(4), GateConfig()), GateConfig()).means() == {}
+    assert credit_metrics(rollouts, BilevelGate()(scores, rollouts), BilevelGate()).means() == {}
+
+
+def test_signed_advantages_count_by_their_size():
+    """Row 0: weights 2, -1, 2, 1; row 1 has no group advantage; row 3 is unusable."""
+    rollouts = dataclasses.replace(rollouts_of(SEQUENCES), advantages=torch.tensor([0.5, 0.0, 1.0, -1.0]))
+    scores = torch.zeros(rollouts.token_ids.shape)
+    scores[0, rollouts.reasoning_mask[0]] = torch.tensor([1.0, -0.5, 1.0, 0.5])
+    scores[1, rollouts.reasoning_mask[1]] = torch.tensor([-3.0, 1.0])
+    scores[3, rollouts.reasoning_mask[3]] = torch.tensor([1.0, torch.inf, 1.0])
+    gate = SignedGate(region="reasoning")
+    metrics = credit_metrics(rollouts, gate(scores, rollouts), gate).means()
+    assert metrics["credit/sign_flips"] == pytest.approx((1 / 4 + 0) / 2)
+    assert metrics["credit/mass"] == pytest.approx((4 / 4 + 1) / 2)
+    assert metrics["credit/invalid_frac"] == pytest.approx(1 / 3)
+    assert metrics["credit/weight_max"] == pytest.approx((2 + 1.5 + 1) / 3)
+    assert metrics["credit/ess_ratio"] == pytest.approx((36 / 40 + 16 / 20 + 1) / 3)

@@ -48,7 +48,7 @@ def test_every_file_has_a_heading(reference: ModuleType) -> None:
 
 def test_a_line_has_default_comment_and_docstring(reference: ModuleType) -> None:
     text = (
-        "# words\ndefaults: [x]\n_target_: oar_lightning.credit.gate.GateConfig\n"
+        "# words\ndefaults: [x]\n_target_: oar_lightning.credit.gates.BilevelGate\n"
         "tau: 0.3  # of mine\nlist: [1, '# no']  # yes\ninner:  # a block\n  key: null\n"
     )
     keys = reference.walk(text)

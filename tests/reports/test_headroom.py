@@ -13,7 +13,7 @@ import torch
 from support.fixtures import LengthReward, make_module, make_stage, tiny_policy
 
 from oar_lightning.common.randomness import derive_seed
-from oar_lightning.credit.gate import GateConfig
+from oar_lightning.credit.gates import BilevelGate
 from oar_lightning.credit.scorers import Position, Uniform
 from oar_lightning.data.chain.task import ChainProblems, ChainTask
 from oar_lightning.training.module import PolicyOptimization
@@ -89,7 +89,7 @@ def test_a_methods_gradient_is_that_of_training(scorer: Any) -> None:
     seeds = [derive_seed(0, "rollout", 0, i) for i in range(2)]
     rollouts = stage(policy.model, problems, 4, method.sampling, seeds, 0)
     assert torch.equal(rollouts.token_ids, module.experience.rollouts.token_ids)
-    setup = measure.Setup(policy.model, stage, settings, {"method": (scorer, GateConfig())})
+    setup = measure.Setup(policy.model, stage, settings, {"method": (scorer, BilevelGate())})
     torch.testing.assert_close(measure.gradients(setup, rollouts)["method"], expected, rtol=1e-4, atol=1e-7)
 
 

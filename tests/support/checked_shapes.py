@@ -4,7 +4,7 @@ import support.typechecker  # noqa: F401  (the hook reads it as an attribute of 
 from jaxtyping import install_import_hook
 
 with install_import_hook("oar_lightning", "support.typechecker.typechecked"):
-    import oar_lightning.credit.gate
+    import oar_lightning.credit.gates.bilevel
     import oar_lightning.credit.scorers
     import oar_lightning.objective.advantage
     import oar_lightning.objective.diagnostics

@@ -10,7 +10,7 @@ import torch
 
 from oar_lightning.answers.reward import Accuracy, Completion, Rewards
 from oar_lightning.answers.span import AnswerFormat
-from oar_lightning.credit.gate import GateConfig
+from oar_lightning.credit.gates import BilevelGate, Gate
 from oar_lightning.credit.scorers import Scorer, Uniform
 from oar_lightning.data.chain.task import ChainProblems, ChainTask
 from oar_lightning.data.prompts import PlainPrompt
@@ -81,14 +81,14 @@ def make_module(
     reward: Any = None,
     update: UpdatePlan | None = None,
     loss: LossConfig | None = None,
-    gate: GateConfig | None = None,
+    gate: Gate | None = None,
     reference: Any = None,
     lr: float = 1e-3,
     answer: AnswerFormat | None = None,
 ) -> PolicyOptimization:
     method = Method(
         scorer or Uniform(),
-        gate or GateConfig(),
+        gate or BilevelGate(),
         AdvantageConfig(),
         loss or LossConfig(),
         update or UpdatePlan(problems=2, group_size=4),

@@ -17,8 +17,8 @@ import torch
 from support.fixtures import ConstantReward, LengthReward, fit, make_module, make_warm_start, tiny_policy, weights
 
 from oar_lightning.common.paths import conf_dir
-from oar_lightning.credit.gate import GateConfig
-from oar_lightning.credit.scorers import OarG, OarP, Uniform
+from oar_lightning.credit.gates import BilevelGate, SelectGate
+from oar_lightning.credit.scorers import Entropy, OarG, OarP, Uniform
 from oar_lightning.distributed.strategies import adapt
 from oar_lightning.objective.advantage import AdvantageConfig
 from oar_lightning.objective.loss import LossConfig
@@ -34,7 +34,7 @@ PLAN = UpdatePlan(problems=4, group_size=4, minibatches=2, microbatches=2)
 LR = 1e-4
 """The gradients that OAR-G scores by are ill-conditioned in float32 (a KL of outcomes 1e-3 apart): its weights, and by them how
 the loss depends on an update, round 1e-4 apart."""
-UNUSED = GateConfig(mode="off")
+UNUSED = BilevelGate(mode="off")
 """Scores are computed, and do not weigh the advantages."""
 
 
@@ -98,6 +98,7 @@ def cases() -> dict[str, tuple[L.LightningModule, int]]:
         "warm_start_too_long": (make_warm_start(tiny_policy(), batch_size=2, max_tokens=53), 8),
         "lora": (make_module(lora_policy(), scorer=OarG(), update=PLAN, loss=LossConfig(kl_coef=0.1), lr=LR), 4),
         "full_disk": (make_module(tiny_policy(), update=PLAN), 3),
+        "selected": (make_module(tiny_policy(), Entropy(region="response"), update=PLAN, gate=SelectGate(), lr=LR), 4),
         "handed_over": (make_module(tiny_policy(), scorer=OarP(), update=PLAN, lr=LR), 4),
     }
 

@@ -16,7 +16,7 @@ from support.composing import Prepare
 from support.fixtures import built_in_policy, make_stage
 
 from oar_lightning.common.config_check import ConfigError
-from oar_lightning.credit.gate import GateConfig, gate_weights
+from oar_lightning.credit.gates.bilevel import BilevelGate, gate_weights
 from oar_lightning.credit.scorers import OarP
 from oar_lightning.data.chain.task import ChainProblems, ChainTask
 from oar_lightning.data.prompts import PlainPrompt
@@ -108,7 +108,7 @@ def test_scores(prepared: Prepare, recorded: Path, tmp_path: Path, capsys: pytes
             continue
         importance = scorer(model.model, rollouts)
         assert mine["importance"] == pytest.approx(importance[0, response].tolist(), rel=1e-5, abs=1e-12)
-        weights = gate_weights(importance, rollouts.reasoning_mask, GateConfig())[0, response]
+        weights = gate_weights(importance, rollouts.reasoning_mask, BilevelGate())[0, response]
         assert mine["weights"] == pytest.approx(weights.tolist(), rel=1e-5)
         assert [r == "reasoning" for r in mine["regions"]] == rollouts.reasoning_mask[0, response].tolist()
         answer = "".join(t for t, r in zip(mine["tokens"], mine["regions"], strict=True) if r == "answer")

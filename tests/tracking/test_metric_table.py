@@ -11,7 +11,8 @@ from mlflow import MlflowClient
 from support.composing import Prepare
 from support.fixtures import fit, make_module, make_warm_start, tiny_policy
 
-from oar_lightning.credit.scorers import Oracle
+from oar_lightning.credit.gates import DirectGate
+from oar_lightning.credit.scorers import Oracle, Random
 from oar_lightning.data.chain.credit import ChainCredit
 from oar_lightning.evaluation.metrics import evaluation_metrics
 from oar_lightning.evaluation.result import ProblemResult
@@ -57,7 +58,8 @@ def of_a_fit() -> set[str]:
     update = UpdatePlan(problems=2, group_size=4, token_budget="auto")
     update.budget.set_start(400)
     rows = fit(make_module(tiny_policy(), Oracle(ChainCredit()), update=update, loss=LossConfig(surrogate="cispo")), 1).rows
-    return set(rows[1])
+    bounded = fit(make_module(tiny_policy(), Random(), gate=DirectGate(region="reasoning")), 1).rows
+    return {*rows[1], *bounded[1]}
 
 
 def of_a_warm_start() -> set[str]:

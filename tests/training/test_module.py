@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import dataclasses
 import os
 import signal
 from pathlib import Path
@@ -14,7 +15,7 @@ from lightning.pytorch.plugins.precision import MixedPrecision
 from support.fixtures import TASK, ConstantReward, LengthReward, fit, make_module, make_stage, tiny_policy, weights
 
 from oar_lightning.common.randomness import derive_seed
-from oar_lightning.credit.gate import GateConfig
+from oar_lightning.credit.gates import BilevelGate, ClipGate, Gate, SelectGate
 from oar_lightning.credit.scorers import Entropy, FunctionScorer, OarG, OarP, Random, Scorer, Uniform
 from oar_lightning.data.chain.task import ChainProblems
 from oar_lightning.evaluation.evaluate import EvaluationConfig
@@ -24,6 +25,7 @@ from oar_lightning.policy import language_model
 from oar_lightning.rollout import SamplingConfig
 from oar_lightning.tracking.tracker import Tracker
 from oar_lightning.training.callbacks import EvaluationCallback, GracefulStop, LastCheckpoint, RandomState, RunIdentity
+from oar_lightning.training.module import PolicyOptimization
 from oar_lightning.training.slots import UpdatePlan
 from oar_lightning.types import Rollouts
 
@@ -80,7 +82,7 @@ def test_uniform_gradient_is_the_papers_grpo() -> None:
 
 def test_uniform_equals_gate_off_bit_for_bit() -> None:
     """Any scorer with the gate off is plain GRPO, and so is the uniform scorer through the gate: the same weights."""
-    uniform, off = make_module(tiny_policy()), make_module(tiny_policy(), scorer=Random(), gate=GateConfig(mode="off"))
+    uniform, off = make_module(tiny_policy()), make_module(tiny_policy(), scorer=Random(), gate=BilevelGate(mode="off"))
     fit(uniform, 3)
     fit(off, 3)
     assert same(weights(uniform), weights(off))
@@ -211,7 +213,7 @@ def test_scored_advantages_keep_the_groups_mass() -> None:
     problems = tuple(ChainProblems(TASK)[i] for i in range(2))
     rollouts = module.collector.stage(module.model, problems, 4, module.method.sampling, [1, 2])
     advantages = group_advantages(rollouts.reward_terms, torch.ones(1), 4)
-    credit = module.collector.assign_credit(rollouts, advantages)
+    credit = module.collector.assign_credit(dataclasses.replace(rollouts, advantages=advantages))
     response = rollouts.response_mask
     expected = advantages * response.sum(1)
     assert torch.allclose(credit.advantages.sum(1), expected, atol=1e-4)
@@ -243,6 +245,55 @@ def test_resume_is_bit_exact_at_any_step(tmp_path: Path, update: UpdatePlan, sto
     rows |= fit(second, 6, callbacks(tmp_path / "part", 0), ckpt_path=str(tmp_path / "part" / "last.ckpt")).rows
     assert same(weights(whole), weights(second))
     assert without_times(rows) == all_rows
+
+
+class Remembers(Random):
+    """Scores that depend on how often the scorer was called before."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.calls = 0
+
+    def __call__(self, model: Any, rollouts: Rollouts) -> torch.Tensor:
+        self.calls += 1
+        return super().__call__(model, rollouts) ** self.calls
+
+    def state_dict(self) -> dict[str, Any]:
+        return {"calls": self.calls}
+
+    def load_state_dict(self, state: dict[str, Any]) -> None:
+        self.calls = state["calls"]
+
+
+@pytest.mark.parametrize("gate", [BilevelGate(), SelectGate(0.5, region="reasoning"), ClipGate(0.5, region="reasoning")])
+def test_the_state_of_credit_is_resumed_bit_for_bit(tmp_path: Path, gate: Gate) -> None:
+    """In the middle of a batch of rollouts too, whose masks and bounds are kept with it."""
+    update = UpdatePlan(problems=2, group_size=4, inner_epochs=2, minibatches=2)
+    loss = LossConfig(reduction="dapo")
+
+    def module(seed: int = 0) -> PolicyOptimization:
+        return make_module(tiny_policy(seed), Remembers(), update=update, gate=gate, loss=loss, lr=1e-2)
+
+    whole, first, second = module(), module(), module(1)
+    rows = without_times(fit(whole, 6, callbacks(tmp_path / "whole", 0)).rows)
+    begun = without_times(fit(first, 5, callbacks(tmp_path / "part", 0)).rows)
+    rest = fit(second, 6, callbacks(tmp_path / "part", 0), ckpt_path=str(tmp_path / "part" / "last.ckpt")).rows
+    assert second.method.scorer.calls == whole.method.scorer.calls > 1
+    assert same(weights(whole), weights(second))
+    assert begun | without_times(rest) == rows
+
+
+def test_a_mask_shrinks_the_denominators_of_the_step() -> None:
+    """With reduction=dapo the loss is the sum over the kept tokens by their number."""
+    found = {}
+    for denominator in ("kept", "all"):
+        gate = SelectGate(0.25, denominator=denominator)
+        module = make_module(tiny_policy(), Entropy(region="response"), gate=gate, loss=LossConfig(reduction="dapo"))
+        rows = fit(module, 1).rows
+        assert module.passes is not None
+        found[denominator] = (rows[1]["loss"], module.passes.denominators.tokens)
+    assert found["kept"][0] * found["kept"][1] == pytest.approx(found["all"][0] * found["all"][1], rel=1e-5)
+    assert found["all"][1] * 0.25 <= found["kept"][1] <= found["all"][1] * 0.25 + 1
 
 
 class Interrupt(L.Callback):

@@ -1,6 +1,6 @@
 """Scorers of token importance: ``(model, rollouts) -> importance [B S]``."""
 
-from oar_lightning.credit.scorers.base import FunctionScorer, Scorer, as_scorer, checked_importance
+from oar_lightning.credit.scorers.base import FunctionScorer, Scorer, as_scorer, checked_scores
 from oar_lightning.credit.scorers.baselines import Entropy, Inverted, Position, Random, Shuffled, Uniform
 from oar_lightning.credit.scorers.oar_g import OarG
 from oar_lightning.credit.scorers.oar_p.approximate import OarPApproximate
@@ -27,5 +27,5 @@ __all__ = [
     "Spans",
     "Uniform",
     "as_scorer",
-    "checked_importance",
+    "checked_scores",
 ]

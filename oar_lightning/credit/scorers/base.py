@@ -1,8 +1,8 @@
 """The definition of a scorer, and helpers that all scorers use.
 
-A scorer is a callable ``(model, rollouts) -> importance [B S]``. The importance is finite, >= 0, zero outside
-``reasoning_mask``, and detached; it does not depend on chunk size, padding or row order. The scorer leaves ``param.grad`` and
-the training mode untouched.
+A scorer is a callable ``(model, rollouts) -> scores [B S]``. The rows are whole groups, with ``rollouts.advantages``. Scores
+are finite and detached, >= 0 unless the scorer is `signed`, and zero outside the region that it covers. They do not depend on
+chunk size, padding or the order of groups. The scorer leaves ``param.grad`` and the training mode untouched.
 """
 
 from __future__ import annotations
@@ -16,12 +16,23 @@ from jaxtyping import Bool, Float, Int
 from torch import Tensor
 
 from oar_lightning.common.randomness import generator
+from oar_lightning.credit.component import Component, Region
 from oar_lightning.policy.token_budget import TokenBudget
 from oar_lightning.types import Rollouts
 
 
-class Scorer(ABC):
-    """Base of the built-in scorers; a plug-in may subclass it or be any callable of the same shape."""
+class Scorer(Component, ABC):
+    """Base of the built-in scorers; a plug-in may subclass it or be any callable of the same shape.
+
+    `covers`: the largest region whose tokens it scores. `signed`: whether scores have a sign, for gates that read one.
+    `reads_all_rows`: whether it is called with groups without a signal too. `reads_groups`: whether a completion's scores
+    depend on the others of its group.
+    """
+
+    covers: Region = "reasoning"
+    signed = False
+    reads_all_rows = False
+    reads_groups = False
 
     def __init__(self) -> None:
         self.metrics: dict[str, float] = {}
@@ -43,7 +54,9 @@ class Scorer(ABC):
 
 
 class FunctionScorer(Scorer):
-    """A plain function as a scorer."""
+    """A plain function as a scorer. What it covers is its own affair; its scores are >= 0."""
+
+    covers: Region = "response"
 
     def __init__(self, function: Callable[[Any, Rollouts], Tensor]) -> None:
         super().__init__()
@@ -63,26 +76,26 @@ def as_scorer(candidate: Any) -> Scorer:
     return candidate if isinstance(candidate, Scorer) else FunctionScorer(candidate)
 
 
-def checked_importance(importance: Any, rollouts: Rollouts, name: str) -> Float[Tensor, "B S"]:
-    """A scorer's result, checked for type, shape and gradient, and set to zero outside the reasoning.
+def checked_scores(scores: Any, rollouts: Rollouts, region: Bool[Tensor, "B S"], name: str) -> Float[Tensor, "B S"]:
+    """A scorer's result, checked for type, shape and gradient, and set to zero outside the region.
 
     Values that are not usable are no error: the gate leaves such rows at weight 1, and they are counted (see
-    `credit.gate.invalid_rows`).
+    `credit.metrics`).
 
     Raises:
         ValueError: for another thing than a tensor of floating-point numbers, a wrong shape, or a tensor with gradient.
     """
     shape = tuple(rollouts.token_ids.shape)
-    if not isinstance(importance, Tensor):
-        what = "None" if importance is None else f"a {type(importance).__module__}.{type(importance).__name__}"
+    if not isinstance(scores, Tensor):
+        what = "None" if scores is None else f"a {type(scores).__module__}.{type(scores).__name__}"
         raise ValueError(f"scorer {name} returned {what}; return a torch tensor [B S] = {shape}")
-    if importance.shape != shape:
-        raise ValueError(f"scorer {name} returned shape {tuple(importance.shape)}; return [B S] = {shape}")
-    if not importance.is_floating_point():
-        raise ValueError(f"scorer {name} returned a tensor of {importance.dtype}; return floating-point numbers")
-    if importance.requires_grad:
-        raise ValueError(f"scorer {name} returned a tensor with gradient; return importance.detach()")
-    return importance.masked_fill(~rollouts.reasoning_mask, 0.0)
+    if scores.shape != shape:
+        raise ValueError(f"scorer {name} returned shape {tuple(scores.shape)}; return [B S] = {shape}")
+    if not scores.is_floating_point():
+        raise ValueError(f"scorer {name} returned a tensor of {scores.dtype}; return floating-point numbers")
+    if scores.requires_grad:
+        raise ValueError(f"scorer {name} returned a tensor with gradient; return scores.detach()")
+    return scores.masked_fill(~region, 0.0)
 
 
 def scorable_rows(rollouts: Rollouts) -> Int[Tensor, " n"]:

@@ -9,9 +9,10 @@ import torch
 from jaxtyping import Float
 from torch import Tensor
 
+from oar_lightning.credit.component import Region, Tools, region_mask
 from oar_lightning.credit.scorers.base import (
-    FunctionScorer,
     Scorer,
+    as_scorer,
     place_rows,
     row_generator,
 )
@@ -33,15 +34,16 @@ class Uniform(Scorer):
 class Entropy(Scorer):
     """I_t = entropy (nats) of the distribution that token t was drawn from ("80/20" tokens, arXiv 2506.01939)."""
 
-    def __init__(self, token_budget: int | Literal["auto"] = TOKENS) -> None:
+    def __init__(self, token_budget: int | Literal["auto"] = TOKENS, region: Region = "reasoning") -> None:
         super().__init__()
+        self.covers = region
         self.token_budget = TokenBudget("scorer.token_budget", token_budget, TOKENS)
 
     @torch.no_grad()
     def __call__(self, model: Any, rollouts: Rollouts) -> Float[Tensor, "B S"]:
         def score(chunk: list[int]) -> dict[int, Tensor]:
             part = rollouts.select(torch.tensor(chunk, device=rollouts.token_ids.device))
-            mask = part.reasoning_mask
+            mask = region_mask(part, self.covers)
             entropy = token_logprobs(model, part.token_ids, part.attention_mask, mask, states=part.prediction_states)[1]
             return {row: entropy[i, mask[i]] for i, row in enumerate(chunk)}
 
@@ -51,33 +53,36 @@ class Entropy(Scorer):
                 scores.update(chunk_scores)
         self.metrics = {"forward_equivalents": 1.0 if rollouts.prediction_states is None else 0.0}
         rows = torch.arange(len(rollouts))
-        return place_rows([scores[i].clamp(min=0) for i in rows.tolist()], rollouts.reasoning_mask, rows)
+        return place_rows([scores[i].clamp(min=0) for i in rows.tolist()], region_mask(rollouts, self.covers), rows)
 
 
 class Random(Scorer):
     """Scores uniform in (0, 1), which carry no information. Seeded by the completion's own tokens."""
 
-    def __init__(self, seed: int = 0) -> None:
+    def __init__(self, seed: int = 0, region: Region = "reasoning") -> None:
         super().__init__()
+        self.covers = region
         self.seed = seed
 
     def __call__(self, model: Any, rollouts: Rollouts) -> Float[Tensor, "B S"]:
-        counts = rollouts.reasoning_mask.sum(1).tolist()
+        mask = region_mask(rollouts, self.covers)
+        counts = mask.sum(1).tolist()
         scores = [torch.rand(n, generator=row_generator(rollouts, i, "random", self.seed)) for i, n in enumerate(counts)]
-        return place_rows(scores, rollouts.reasoning_mask, torch.arange(len(rollouts)))
+        return place_rows(scores, mask, torch.arange(len(rollouts)))
 
 
 class Position(Scorer):
     """Scores that grow (`late`) or fall (`early`) linearly along the reasoning, in (0, 1]."""
 
-    def __init__(self, favour: str = "late") -> None:
+    def __init__(self, favour: str = "late", region: Region = "reasoning") -> None:
         super().__init__()
+        self.covers = region
         if favour not in ("late", "early"):
             raise ValueError(f"scorer.favour must be late or early, got {favour}")
         self.favour = favour
 
     def __call__(self, model: Any, rollouts: Rollouts) -> Float[Tensor, "B S"]:
-        mask = rollouts.reasoning_mask
+        mask = region_mask(rollouts, self.covers)
         count = mask.sum(1, keepdim=True).clamp(min=1)
         rank = mask.long().cumsum(1)
         rank = rank if self.favour == "late" else count + 1 - rank
@@ -87,19 +92,36 @@ class Position(Scorer):
 class _Wrapper(Scorer):
     """A control that rearranges another scorer's scores within each completion, which keeps the weights' distribution."""
 
-    def __init__(self, inner: Callable[[Any, Rollouts], Tensor]) -> None:
+    def __init__(self, inner: Callable[[Any, Rollouts], Tensor], region: Region = "reasoning") -> None:
         super().__init__()
-        self.inner = inner if isinstance(inner, Scorer) else FunctionScorer(inner)
+        self.inner = as_scorer(inner)
+        if region == "response" and self.inner.covers == "reasoning":
+            raise ValueError(
+                f"scorer.region=response: {type(self.inner).__name__} scores the tokens before the answer only; use reasoning"
+            )
+        self.covers = region
+        self.signed = self.inner.signed
+        self.reads_all_rows = self.inner.reads_all_rows
+        self.reads_groups = self.inner.reads_groups
 
     @property
     def budgets(self) -> tuple[TokenBudget, ...]:
         return self.inner.budgets
 
+    def use(self, tools: Tools) -> None:
+        self.inner.use(tools)
+
+    def state_dict(self) -> dict[str, Any]:
+        return self.inner.state_dict()
+
+    def load_state_dict(self, state: dict[str, Any]) -> None:
+        self.inner.load_state_dict(state)
+
     def __call__(self, model: Any, rollouts: Rollouts) -> Float[Tensor, "B S"]:
         importance = self.inner(model, rollouts)
         self.metrics = dict(self.inner.metrics)
         rows = torch.arange(len(rollouts))
-        mask = rollouts.reasoning_mask
+        mask = region_mask(rollouts, self.covers)
         return place_rows([self.rearrange(importance[i, mask[i]], rollouts, i) for i in rows.tolist()], mask, rows)
 
     def rearrange(self, scores: Float[Tensor, " R"], rollouts: Rollouts, row: int) -> Float[Tensor, " R"]:
@@ -110,8 +132,8 @@ class _Wrapper(Scorer):
 class Shuffled(_Wrapper):
     """The inner scorer's scores in random order: as uneven as before, but on other tokens."""
 
-    def __init__(self, inner: Callable[[Any, Rollouts], Tensor], seed: int = 0) -> None:
-        super().__init__(inner)
+    def __init__(self, inner: Callable[[Any, Rollouts], Tensor], seed: int = 0, region: Region = "reasoning") -> None:
+        super().__init__(inner, region)
         self.seed = seed
 
     def rearrange(self, scores: Float[Tensor, " R"], rollouts: Rollouts, row: int) -> Float[Tensor, " R"]:

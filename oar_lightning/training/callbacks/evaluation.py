@@ -2,13 +2,14 @@
 
 from __future__ import annotations
 
+import dataclasses
 from collections.abc import Mapping, Sequence
 from typing import Any
 
 import lightning as L
 import torch
 
-from oar_lightning.distributed.ranks import all_gather, interleaved, rank, world_size
+from oar_lightning.distributed.ranks import all_gather, alone, interleaved, rank, world_size
 from oar_lightning.distributed.strategies import adapt
 from oar_lightning.evaluation.evaluate import EvaluationConfig, evaluate
 from oar_lightning.evaluation.metrics import evaluation_metrics
@@ -131,12 +132,12 @@ def heatmap_page(
     module: PolicyOptimization, rollouts: Rollouts, result: ProblemResult, advantages: Sequence[float], title: str
 ) -> str:
     """A page with the credit of one group. It is scored whatever its advantages, so that a group without signal shows too."""
-    credit = module.collector.assign_credit(rollouts, torch.ones(len(rollouts), device=rollouts.token_ids.device))
+    known = torch.tensor(advantages, device=rollouts.token_ids.device)
+    with alone():
+        credit = module.collector.assign_credit(dataclasses.replace(rollouts, advantages=known), everything=True)
     with evaluating(module.model), torch.no_grad():
         entropy = token_logprobs(module.model, rollouts.token_ids, rollouts.attention_mask, rollouts.response_mask)[1]
     correct = [bool(c) for c in result.correct]
-    completions = heatmap_completions(
-        rollouts, module.collector.stage.token_bytes, credit.importance, credit.weights, entropy, advantages, correct
-    )
+    completions = heatmap_completions(rollouts, module.collector.stage.token_bytes, credit, entropy, advantages, correct)
     scorer = type(module.method.scorer).__name__
     return render_heatmap(f"{scorer} on {title}", result.question, result.gold, completions)

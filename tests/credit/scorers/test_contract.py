@@ -21,7 +21,7 @@ from oar_lightning.credit.scorers import (
     Random,
     Shuffled,
     Uniform,
-    checked_importance,
+    checked_scores,
 )
 from oar_lightning.credit.scorers.probes import PROBES
 from oar_lightning.policy.language_model import evaluating, prediction_states
@@ -287,7 +287,7 @@ def test_a_plain_function_is_a_scorer(model64, rollouts):
     torch.testing.assert_close(late, Position("late")(model64, rollouts), rtol=0, atol=1e-6)
 
 
-def test_checked_importance_holds_a_plug_in_to_the_contract(rollouts):
+def test_checked_scores_holds_a_plug_in_to_the_contract(rollouts):
     shape = rollouts.token_ids.shape
     for result, what in (
         (None, "None; return a torch tensor"),
@@ -296,8 +296,8 @@ def test_checked_importance_holds_a_plug_in_to_the_contract(rollouts):
         (torch.zeros(shape, dtype=torch.long), "a tensor of torch.int64; return floating-point numbers"),
     ):
         with pytest.raises(ValueError, match=f"scorer mine returned {what}"):
-            checked_importance(result, rollouts, "mine")
+            checked_scores(result, rollouts, rollouts.reasoning_mask, "mine")
     with pytest.raises(ValueError, match=r"scorer mine returned a tensor with gradient"):
-        checked_importance(torch.zeros(shape, requires_grad=True) * 2, rollouts, "mine")
-    checked = checked_importance(torch.ones(shape), rollouts, "mine")
+        checked_scores(torch.zeros(shape, requires_grad=True) * 2, rollouts, rollouts.reasoning_mask, "mine")
+    checked = checked_scores(torch.ones(shape), rollouts, rollouts.reasoning_mask, "mine")
     assert torch.equal(checked, rollouts.reasoning_mask.float())

@@ -10,7 +10,7 @@ import torch
 from support.fixtures import built_in_policy, make_module, make_stage, tiny_policy
 from support.toy import padded, rollouts_of
 
-from oar_lightning.credit.gate import GateConfig, gate_weights
+from oar_lightning.credit.gates.bilevel import BilevelGate, gate_weights
 from oar_lightning.credit.scorers import Inverted, Oracle, Shuffled
 from oar_lightning.data.chain.credit import ChainCredit
 from oar_lightning.data.chain.task import ChainProblems, ChainTask
@@ -116,7 +116,7 @@ def test_on_the_tokens_of_real_texts(which: Any, variant: dict[str, Any]) -> Non
         spans = ChainCredit(which)(problem, solution.text).spans
         assert spelled.replace(" ", "") == "".join(solution.text[a:b] for a, b in spans)
     assert scorer.metrics == {"unread_frac": 0, "inexact_frac": 0}
-    gate = GateConfig(threshold="absolute", tau=0.5)
+    gate = BilevelGate(threshold="absolute", tau=0.5)
     weights = gate_weights(importance, judged.reasoning_mask, gate)
     torch.testing.assert_close(weights.masked_fill(~judged.reasoning_mask, 0).sum(1), judged.reasoning_mask.sum(1).float())
     for row, mask in enumerate(judged.reasoning_mask):  # (1 + beta) against the floor

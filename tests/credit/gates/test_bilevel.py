@@ -9,7 +9,14 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from support.toy import golden, pad_rows
 
-from oar_lightning.credit.gate import GateConfig, gate_weights, invalid_rows, masked_quantile, normalize_scores, preserve_mass
+from oar_lightning.credit.gates.bilevel import (
+    BilevelGate,
+    gate_weights,
+    invalid_rows,
+    masked_quantile,
+    normalize_scores,
+    preserve_mass,
+)
 
 VECTORS = golden("gating")["vectors"]
 TAUS = sorted({case[1] for case in golden("gating")["cases"]})
@@ -46,7 +53,7 @@ def test_golden_weights(name, dtype):
     cases = [case[1:] for case in golden("gating")["cases"] if case[0] == name]
     assert len(cases) == len(TAUS) * len(BETAS) * 2
     for tau, beta, renormalize, expected in cases:
-        actual = gate_weights(*row(VECTORS[name], dtype), GateConfig(tau=tau, beta=beta, renormalize=renormalize))
+        actual = gate_weights(*row(VECTORS[name], dtype), BilevelGate(tau=tau, beta=beta, renormalize=renormalize))
         assert actual.dtype == dtype
         tolerance = 1e-10 if dtype == torch.float64 else 2e-6
         error = actual[0].double().numpy() - expected
@@ -57,7 +64,7 @@ def test_golden_weights(name, dtype):
 def test_every_row_of_a_batch_has_the_configured_tau(case):
     """The published script carries one row's threshold value over as the next row's tau."""
     scores, mask = pad_rows([VECTORS[name] for name in case["vectors"]], fill=7.0)
-    weights = gate_weights(scores, mask, GateConfig(tau=case["tau"], beta=case["beta"], renormalize=case["sum_to_L"]))
+    weights = gate_weights(scores, mask, BilevelGate(tau=case["tau"], beta=case["beta"], renormalize=case["sum_to_L"]))
     chained_differs = False
     for i, (own, chained) in enumerate(zip(case["weights_independent_f64"], case["weights_official_chained_f64"], strict=True)):
         np.testing.assert_allclose(weights[i, mask[i]].numpy(), own, rtol=0, atol=1e-10)
@@ -72,7 +79,7 @@ def test_every_row_of_a_batch_has_the_configured_tau(case):
 def test_numpy_transcription(mode, threshold, renormalize, floor):
     for name, raw in VECTORS.items():
         for tau in (0.0, 0.33, 0.4, 0.9, 1.0):
-            gate = GateConfig(tau=tau, beta=1.7, floor=floor, mode=mode, threshold=threshold, renormalize=renormalize)
+            gate = BilevelGate(tau=tau, beta=1.7, floor=floor, mode=mode, threshold=threshold, renormalize=renormalize)
             expected = numpy_gate(raw, tau, 1.7, renormalize, floor, mode, threshold)
             actual = gate_weights(*row(raw), gate)[0].numpy()
             np.testing.assert_allclose(actual, expected, rtol=0, atol=1e-10, err_msg=f"{name} {tau=}")
@@ -82,20 +89,20 @@ def test_hand_computed_levels():
     """Scores whose log1p is 0, 1/4, 1/2, 3/4, 1: tau = 1/2 puts the threshold on the middle one."""
     raw = [float(np.expm1(v)) for v in (0, 0.25, 0.5, 0.75, 1)]
     weights = {
-        mode: gate_weights(*row(raw), GateConfig(tau=0.5, beta=2.0, mode=mode, renormalize=False))[0].tolist()
+        mode: gate_weights(*row(raw), BilevelGate(tau=0.5, beta=2.0, mode=mode, renormalize=False))[0].tolist()
         for mode in ("both", "boost_only", "suppress_only", "off")
     }
     assert weights["both"] == pytest.approx([0.1, 0.5, 1, 2, 3], abs=1e-7)
     assert weights["boost_only"] == pytest.approx([1, 1, 1, 2, 3], abs=1e-7)
     assert weights["suppress_only"] == pytest.approx([0.1, 0.5, 1, 1, 1], abs=1e-7)
     assert weights["off"] == [1, 1, 1, 1, 1]
-    absolute = gate_weights(*row(raw), GateConfig(tau=0.8, beta=2.0, threshold="absolute", renormalize=False))[0].tolist()
+    absolute = gate_weights(*row(raw), BilevelGate(tau=0.8, beta=2.0, threshold="absolute", renormalize=False))[0].tolist()
     assert absolute == pytest.approx([0.1, 0.3125, 0.625, 0.9375, 3], abs=1e-7)
 
 
 def test_extreme_tau():
     raw = VECTORS["lognormal"]
-    plain = {tau: gate_weights(*row(raw), GateConfig(tau=tau, beta=2.0, renormalize=False))[0] for tau in (0.0, 1.0)}
+    plain = {tau: gate_weights(*row(raw), BilevelGate(tau=tau, beta=2.0, renormalize=False))[0] for tau in (0.0, 1.0)}
     order = torch.tensor(raw).argsort()
     assert (plain[0.0][order[1:]] > 1).all()
     assert plain[0.0][order[0]] == 1
@@ -127,7 +134,7 @@ def test_golden_invalid_inputs(raw):
 def test_nothing_to_compare_gives_ones(mode):
     scores = torch.tensor([[0.5, 0.5, 0.5], [0.9, 0.1, 0.3], [0.9, 0.1, 0.3]])
     mask = torch.tensor([[True, True, True], [False, True, False], [False, False, False]])
-    weights = gate_weights(scores, mask, GateConfig(mode=mode))
+    weights = gate_weights(scores, mask, BilevelGate(mode=mode))
     torch.testing.assert_close(weights, torch.ones(3, 3), rtol=0, atol=1e-7)
 
 
@@ -167,7 +174,7 @@ def test_padding_gaps_and_row_order_do_not_matter():
 )
 def test_mass_is_preserved_and_order_kept(raw, tau, beta, floor, mode, threshold):
     scores, mask = row(raw)
-    gate = GateConfig(tau=tau, beta=beta, floor=floor, mode=mode, threshold=threshold)
+    gate = BilevelGate(tau=tau, beta=beta, floor=floor, mode=mode, threshold=threshold)
     weights = gate_weights(scores, mask, gate)[0]
     assert float(weights.sum()) == pytest.approx(len(raw), abs=1e-6)
     assert (weights >= 0).all()
@@ -210,7 +217,7 @@ def test_pieces_on_empty_and_zero_rows():
 )
 def test_config_errors_name_the_key(settings, message):
     with pytest.raises(ValueError, match=message):
-        GateConfig(**settings)
+        BilevelGate(**settings)
 
 
 def test_scores_that_are_all_negative_say_nothing():

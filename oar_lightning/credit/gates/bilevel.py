@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import dataclasses
 from dataclasses import dataclass
 from typing import Literal
 
@@ -9,12 +10,18 @@ import torch
 from jaxtyping import Bool, Float
 from torch import Tensor
 
+from oar_lightning.credit.component import Region, region_mask
+from oar_lightning.credit.gates.base import Gate, check_region, weighted
+from oar_lightning.objective.diagnostics import sum_and_count
+from oar_lightning.objective.metric_sums import Sums
+from oar_lightning.types import Credit, Rollouts
+
 EPS = 1e-8
 
 
 @dataclass(frozen=True)
-class GateConfig:
-    """The gate's knobs.
+class BilevelGate(Gate):
+    """A_it = A_i w_it with `gate_weights`: suppression below a threshold, boost above it, mass kept.
 
     Args:
         tau: threshold between suppression and boost; a quantile of the completion's normalised scores, or with
@@ -22,7 +29,8 @@ class GateConfig:
         beta: slope of the boost, >= 0. Paper: 2.0.
         floor: smallest weight before renormalisation, in [0, 1].
         mode: `both` levels, `boost_only` (suppressed tokens keep 1), `suppress_only` (boosted tokens keep 1), `off` (all 1).
-        renormalize: scale a completion's weights to sum to its number of reasoning tokens.
+        renormalize: scale a completion's weights to sum to its number of tokens in the region.
+        region: the tokens that are weighted; the others keep weight 1.
     """
 
     tau: float = 0.4
@@ -31,6 +39,7 @@ class GateConfig:
     mode: Literal["both", "boost_only", "suppress_only", "off"] = "both"
     threshold: Literal["quantile", "absolute"] = "quantile"
     renormalize: bool = True
+    region: Region = "reasoning"
 
     def __post_init__(self) -> None:
         if not 0 <= self.tau <= 1:
@@ -44,10 +53,29 @@ class GateConfig:
             raise ValueError(f"gate.mode must be one of both, boost_only, suppress_only, off, got {self.mode}")
         if self.threshold not in ("quantile", "absolute"):
             raise ValueError(f"gate.threshold must be quantile or absolute, got {self.threshold}")
+        check_region(self.region)
+
+    @property
+    def uniform(self) -> bool:
+        return self.mode == "off"
+
+    def __call__(self, scores: Float[Tensor, "B S"], rollouts: Rollouts) -> Credit:
+        return weighted(scores, gate_weights(scores, region_mask(rollouts, self.region), self), rollouts)
+
+    def metrics(self, credit: Credit, mask: Bool[Tensor, "B S"]) -> Sums:
+        """floor_frac: fraction of tokens at the floor; boost_frac: above the threshold, so with a weight over 1 before
+        renormalisation."""
+        raw = gate_weights(credit.importance, mask, dataclasses.replace(self, renormalize=False))
+        at_floor = (raw <= self.floor) & mask if self.mode in ("both", "suppress_only") else torch.zeros_like(mask)
+        count = mask.sum(1)
+        return {
+            "credit/floor_frac": sum_and_count(at_floor.sum(1) / count),
+            "credit/boost_frac": sum_and_count(((raw > 1) & mask).sum(1) / count),
+        }
 
 
 def gate_weights(
-    importance: Float[Tensor, "B S"], mask: Bool[Tensor, "B S"], gate: GateConfig = GateConfig()
+    importance: Float[Tensor, "B S"], mask: Bool[Tensor, "B S"], gate: BilevelGate = BilevelGate()
 ) -> Float[Tensor, "B S"]:
     """Token weights from importance, row by row over `mask`; exactly 1 outside it.
 

@@ -1,0 +1,38 @@
+"""Rollouts -> token advantages: the scorer's scores, then the gate."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import torch
+from jaxtyping import Int
+from torch import Tensor
+
+from oar_lightning.credit.component import region_mask
+from oar_lightning.credit.gates import Gate
+from oar_lightning.credit.scorers.base import Scorer, checked_scores
+from oar_lightning.types import Credit, Rollouts
+
+
+def assign_credit(model: Any, rollouts: Rollouts, scorer: Scorer, gate: Gate, everything: bool = False) -> Credit:
+    """Token advantages of rollouts with their group advantages. All ranks have to call it.
+
+    Groups without a signal are not scored, unless scorer or gate read them, or `everything` is asked for.
+    """
+    region = region_mask(rollouts, gate.region)
+    scores = torch.zeros(rollouts.token_ids.shape, device=rollouts.token_ids.device)
+    scorer.metrics = {}
+    rows = rows_to_score(rollouts, everything or scorer.reads_all_rows or gate.reads_all_rows)
+    if len(rows):
+        part = rollouts.select(rows)
+        found = checked_scores(scorer(model, part), part, region_mask(part, gate.region), scorer.name)
+        scores = scores.to(found.dtype)
+        scores[rows, rollouts.columns(rows)] = found
+    return gate(scores.masked_fill(~region, 0.0), rollouts)
+
+
+def rows_to_score(rollouts: Rollouts, everything: bool) -> Int[Tensor, " n"]:
+    """The rows of groups in which any completion has an advantage; all rows with `everything`."""
+    assert rollouts.advantages is not None, "give the rollouts their advantages"
+    groups = rollouts.advantages.ne(0).view(-1, rollouts.group_size).any(1)
+    return (groups | everything).repeat_interleave(rollouts.group_size).nonzero().flatten()

@@ -1,0 +1,65 @@
+"""What scorers and gates have in common: tools that a run lends them, and a state that its checkpoints keep."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import Any, Literal, Protocol, runtime_checkable
+
+from jaxtyping import Bool
+from torch import Tensor
+
+from oar_lightning.types import Continued, Prefix, Rollouts
+
+Region = Literal["reasoning", "response"]
+"""The tokens that get credit: those before the answer, or all of a completion."""
+
+
+def region_mask(rollouts: Rollouts, region: Region) -> Bool[Tensor, "B S"]:
+    """The tokens of a region."""
+    return rollouts.reasoning_mask if region == "reasoning" else rollouts.response_mask
+
+
+@runtime_checkable
+class Continuations(Protocol):
+    """Completes prefixes with the policy, on the run's own engine and under its sampling settings, and judges the results."""
+
+    def __call__(self, model: Any, rollouts: Rollouts, prefixes: Sequence[Prefix], samples: int, seed: int) -> Continued:
+        """`samples` continuations of each prefix. The draws depend on the prefix's tokens and `seed` alone.
+
+        Equal prefixes are sampled once. A prefix that holds the whole completion gets the completion's own reward.
+        """
+        ...
+
+
+@runtime_checkable
+class Reprompt(Protocol):
+    """Puts other prompts before completions that are there already."""
+
+    def __call__(self, rollouts: Rollouts, questions: Sequence[str]) -> Rollouts:
+        """The rollouts with each row's problem asked as ``questions[row]``; completions and their regions stay."""
+        ...
+
+
+@dataclass(frozen=True)
+class Tools:
+    """What a run lends to scorers and gates, before its first step."""
+
+    continuations: Continuations
+    reprompt: Reprompt
+
+
+class Component:
+    """Base of scorers and gates."""
+
+    def use(self, tools: Tools) -> None:
+        """Take what the component needs of the run's tools; called once, before the first step. Most need nothing."""
+
+    def state_dict(self) -> dict[str, Any]:
+        """What a resumed run has to know: plain containers and tensors, equal on all ranks. Empty for most."""
+        return {}
+
+    def load_state_dict(self, state: dict[str, Any]) -> None:
+        """Go on from a saved state."""
+        if state:
+            raise ValueError(f"{type(self).__name__} keeps no state, and the checkpoint holds some: {', '.join(state)}")

@@ -1,0 +1,87 @@
+"""The definition of a gate, and helpers that gates use.
+
+A gate is a callable ``(scores, rollouts) -> Credit``: it turns a scorer's scores into token advantages. ``rollouts.advantages``
+are the group advantages.
+"""
+
+from __future__ import annotations
+
+from abc import ABC, abstractmethod
+from typing import get_args
+
+import torch
+from jaxtyping import Bool, Float
+from torch import Tensor
+
+from oar_lightning.credit.component import Component, Region
+from oar_lightning.objective.metric_sums import Sums
+from oar_lightning.types import Credit, Rollouts
+
+
+class Gate(Component, ABC):
+    """Base of the built-in gates; a plug-in subclasses it.
+
+    A gate is called by all ranks at every step, each with its whole batch, so it may communicate. (A scorer may not: it is
+    called where there is something to score.)
+
+    `region`: the tokens that get credit. `signed`: whether it reads scores with a sign; the others read scores >= 0.
+    `reads_all_rows`: whether it reads the scores of groups without a signal too.
+    """
+
+    region: Region = "reasoning"
+    signed = False
+    reads_all_rows = False
+
+    @property
+    def reads_groups(self) -> bool:
+        """Whether a completion's advantages depend on the scores of the others of its group."""
+        return False
+
+    @property
+    def uniform(self) -> bool:
+        """Whether all tokens of a completion get the same advantage, whatever the scores."""
+        return False
+
+    @property
+    def masks_loss(self) -> bool:
+        """Whether it leaves tokens out of the loss."""
+        return False
+
+    @property
+    def clips(self) -> bool:
+        """Whether it sets bounds of the ratio."""
+        return False
+
+    @abstractmethod
+    def __call__(self, scores: Float[Tensor, "B S"], rollouts: Rollouts) -> Credit: ...
+
+    def metrics(self, credit: Credit, mask: Bool[Tensor, "B S"]) -> Sums:
+        """The gate's own metrics of some completions; `mask`: their tokens in the region."""
+        return {}
+
+
+def check_region(region: str) -> None:
+    """Raise ValueError for an unknown region."""
+    if region not in get_args(Region):
+        raise ValueError(f"gate.region must be one of {', '.join(get_args(Region))}, got {region}")
+
+
+def group_advantages_of(rollouts: Rollouts) -> Float[Tensor, "B 1"]:
+    """The group advantages as a column."""
+    assert rollouts.advantages is not None, "assign_credit is given rollouts with their advantages"
+    return rollouts.advantages[:, None]
+
+
+def weighted(importance: Float[Tensor, "B S"], weights: Float[Tensor, "B S"], rollouts: Rollouts) -> Credit:
+    """Credit A_it = A_i w_it."""
+    advantages = group_advantages_of(rollouts)
+    weights = weights.to(advantages.dtype)
+    return Credit((advantages * weights).masked_fill(~rollouts.response_mask, 0.0), importance, weights)
+
+
+def shaped(scores: Float[Tensor, "B S"], token_advantages: Float[Tensor, "B S"], rollouts: Rollouts) -> Credit:
+    """Credit of token advantages that are no multiple of the group advantage; weights are their ratio, 0 where A_i = 0."""
+    advantages = group_advantages_of(rollouts)
+    token_advantages = token_advantages.to(advantages.dtype).masked_fill(~rollouts.response_mask, 0.0)
+    weights = torch.where(advantages != 0, token_advantages / advantages, torch.zeros_like(token_advantages))
+    return Credit(token_advantages, scores, weights)

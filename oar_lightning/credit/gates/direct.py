@@ -1,0 +1,67 @@
+"""Scores that are weights already."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+import torch
+from jaxtyping import Bool, Float
+from torch import Tensor
+
+from oar_lightning.credit.component import Region, region_mask
+from oar_lightning.credit.gates.base import Gate, check_region, weighted
+from oar_lightning.credit.gates.bilevel import invalid_rows, preserve_mass
+from oar_lightning.objective.diagnostics import sum_and_count
+from oar_lightning.objective.metric_sums import Sums
+from oar_lightning.types import Credit, Rollouts
+
+
+@dataclass(frozen=True)
+class DirectGate(Gate):
+    """A_it = A_i w_it with w = (1 - strength) + strength * clip(I, low, high); weight 1 outside the region.
+
+    The form of RLSD (arXiv 2604.03128) and of most published token weights. A completion with scores that are not finite
+    keeps weight 1.
+
+    Args:
+        strength: how far weights leave 1, in [0, 1].
+        strength_steps: rollout steps over which `strength` falls linearly to 0; None keeps it.
+        low: lower bound of a score, >= 0.
+        high: upper bound of a score.
+        preserve_mass: scale a completion's weights to sum to its number of tokens in the region.
+        region: the tokens that are weighted.
+    """
+
+    strength: float = 1.0
+    strength_steps: int | None = None
+    low: float = 0.0
+    high: float = float("inf")
+    preserve_mass: bool = False
+    region: Region = "response"
+
+    def __post_init__(self) -> None:
+        if not 0 <= self.strength <= 1:
+            raise ValueError(f"gate.strength mixes scores with the weight 1 and must be in [0, 1], got {self.strength}")
+        if self.strength_steps is not None and self.strength_steps < 1:
+            raise ValueError(f"gate.strength_steps must be >= 1 or null, got {self.strength_steps}")
+        if not 0 <= self.low < self.high:
+            raise ValueError(f"gate.low and gate.high bound a score: 0 <= low < high, got low={self.low}, high={self.high}")
+        check_region(self.region)
+
+    def strength_at(self, step: int) -> float:
+        """The strength at a rollout step, counted from 0."""
+        return self.strength if self.strength_steps is None else self.strength * max(0.0, 1 - step / self.strength_steps)
+
+    def __call__(self, scores: Float[Tensor, "B S"], rollouts: Rollouts) -> Credit:
+        mask = region_mask(rollouts, self.region)
+        strength = self.strength_at(rollouts.step)
+        weights = (1 - strength) + strength * scores.double().clamp(self.low, self.high)
+        if self.preserve_mass:
+            weights = preserve_mass(weights, mask)
+        usable = mask & ~invalid_rows(scores, mask)[:, None]
+        return weighted(scores, torch.where(usable, weights, torch.ones_like(weights)), rollouts)
+
+    def metrics(self, credit: Credit, mask: Bool[Tensor, "B S"]) -> Sums:
+        """saturated_frac: fraction of tokens whose score lies at or beyond a bound."""
+        beyond = ((credit.importance <= self.low) | (credit.importance >= self.high)) & mask
+        return {"credit/saturated_frac": sum_and_count(beyond.sum(1) / mask.sum(1))}

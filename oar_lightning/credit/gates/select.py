@@ -1,0 +1,133 @@
+"""Gates that decide which tokens count in the loss, and how far their ratio may go."""
+
+from __future__ import annotations
+
+import dataclasses
+from dataclasses import dataclass
+from typing import Literal
+
+import torch
+from jaxtyping import Bool, Float
+from torch import Tensor
+
+from oar_lightning.credit.component import Region, region_mask
+from oar_lightning.credit.gates.base import Gate, check_region, weighted
+from oar_lightning.distributed.ranks import all_gather
+from oar_lightning.types import Credit, Rollouts
+
+
+@dataclass(frozen=True)
+class SelectGate(Gate):
+    """Keeps the tokens with the largest scores; the others of the region have no advantage.
+
+    Completions without a group advantage are compared too, as in the authors' code.
+
+    With scorer=entropy the "80/20" rule of arXiv 2506.01939. Ties at the threshold are kept.
+
+    Args:
+        share: fraction of the region's tokens that is kept.
+        over: the tokens of the whole `step` (all ranks) are compared, or those of each completion (`row`).
+        denominator: what the loss is averaged over: the `kept` tokens (the authors' code) or `all` (TRL's
+            `top_entropy_quantile`), whose steps are smaller by the share.
+        region: the tokens that are compared; others are always kept.
+    """
+
+    share: float = 0.2
+    over: Literal["step", "row"] = "step"
+    denominator: Literal["kept", "all"] = "kept"
+    region: Region = "response"
+
+    reads_all_rows = True
+
+    def __post_init__(self) -> None:
+        if not 0 < self.share <= 1:
+            raise ValueError(f"gate.share is the fraction of tokens that is kept and must be in (0, 1], got {self.share}")
+        if self.over not in ("step", "row"):
+            raise ValueError(f"gate.over must be step or row, got {self.over}")
+        if self.denominator not in ("kept", "all"):
+            raise ValueError(f"gate.denominator must be kept or all, got {self.denominator}")
+        check_region(self.region)
+
+    @property
+    def uniform(self) -> bool:
+        return self.share == 1
+
+    @property
+    def masks_loss(self) -> bool:
+        return self.denominator == "kept"
+
+    def __call__(self, scores: Float[Tensor, "B S"], rollouts: Rollouts) -> Credit:
+        mask = region_mask(rollouts, self.region)
+        kept = ~mask | (scores >= thresholds(scores, mask, self.share, self.over))
+        credit = weighted(scores, kept.to(scores.dtype), rollouts)
+        return credit if self.denominator == "all" else dataclasses.replace(credit, loss_mask=kept & rollouts.response_mask)
+
+
+@dataclass(frozen=True)
+class ClipGate(Gate):
+    """Other clip bounds and KL factor for each completion's tokens with large scores (Archer, arXiv 2507.15778).
+
+    Archer's scores are entropies: free tokens may move further and are not tied to the reference. Advantages stay.
+
+    Args:
+        share: fraction of a completion's tokens in the region that count as large.
+        clip_low, clip_high: of these tokens; the others have `loss.clip_low` and `loss.clip_high`.
+        kl_factor: times `loss.kl_coef` for these tokens.
+        region: the tokens that are compared.
+    """
+
+    share: float = 0.2
+    clip_low: float = 0.5
+    clip_high: float = 0.5
+    kl_factor: float = 0.0
+    region: Region = "response"
+
+    def __post_init__(self) -> None:
+        if not 0 < self.share <= 1:
+            raise ValueError(f"gate.share is a fraction of a completion's tokens and must be in (0, 1], got {self.share}")
+        if not 0 <= self.clip_low <= 1:
+            raise ValueError(f"gate.clip_low must be in [0, 1] (the ratio's lower bound is 1 - clip_low), got {self.clip_low}")
+        for key in ("clip_high", "kl_factor"):
+            if not 0 <= getattr(self, key) < float("inf"):
+                raise ValueError(f"gate.{key} must be finite and >= 0, got {getattr(self, key)}")
+        check_region(self.region)
+
+    @property
+    def uniform(self) -> bool:
+        return True
+
+    @property
+    def clips(self) -> bool:
+        return True
+
+    def __call__(self, scores: Float[Tensor, "B S"], rollouts: Rollouts) -> Credit:
+        mask = region_mask(rollouts, self.region)
+        large = mask & (scores >= thresholds(scores, mask, self.share, "row"))
+        credit = weighted(scores, torch.ones_like(scores), rollouts)
+        other = torch.full_like(scores, torch.nan)
+        return dataclasses.replace(
+            credit,
+            clip_low=other.masked_fill(large, self.clip_low),
+            clip_high=other.masked_fill(large, self.clip_high),
+            kl_factor=torch.ones_like(scores).masked_fill(large, self.kl_factor),
+        )
+
+
+def thresholds(
+    scores: Float[Tensor, "B S"], mask: Bool[Tensor, "B S"], share: float, over: Literal["step", "row"]
+) -> Float[Tensor, "B 1"]:
+    """The score of the last of the ceil(share * n) largest masked tokens, of all rows (and ranks) or of each row.
+
+    Not a number counts as the smallest score. A row without tokens gets infinity.
+    """
+    values = scores.nan_to_num(nan=-torch.inf).masked_fill(~mask, -torch.inf)
+    if over == "row":
+        counts = mask.sum(1)
+        ordered = values.sort(1, descending=True).values
+        last = ((share * counts.double()).ceil().long() - 1).clamp(min=0)[:, None]
+        return ordered.gather(1, last).masked_fill(counts[:, None] == 0, torch.inf)
+    of_all = torch.cat([part.to(scores.device) for part in all_gather(values[mask].cpu())])
+    if not len(of_all):
+        return torch.full_like(scores[:, :1], torch.inf)
+    kept = max(1, -int(-share * len(of_all) // 1))
+    return of_all.sort(descending=True).values[kept - 1].expand(len(scores), 1)

@@ -1,0 +1,107 @@
+"""Other endings of completions, and other prompts before them: what some scorers ask of the policy."""
+
+from __future__ import annotations
+
+import dataclasses
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import Any
+
+import torch
+from torch import Tensor
+
+from oar_lightning.common.randomness import derive_seed
+from oar_lightning.rollout.assemble import RolloutStage
+from oar_lightning.rollout.sampling import Generation, SamplingConfig, encode_prompts, pad_left
+from oar_lightning.types import Continued, MathProblem, Prefix, Rollouts
+
+
+@dataclass(frozen=True)
+class Continuer:
+    """Completes prefixes of completions and judges the results, with the run's engine, settings and rewards."""
+
+    stage: RolloutStage
+    sampling: SamplingConfig
+
+    def __call__(self, model: Any, rollouts: Rollouts, prefixes: Sequence[Prefix], samples: int, seed: int) -> Continued:
+        """`samples` continuations of each prefix, all in one call of the engine. Equal prefixes are sampled once.
+
+        The draws depend on the prefix's tokens and `seed` alone. A prefix that holds the whole completion gets the completion's
+        own reward. A continuation ends where a completion with its prefix would reach `rollout.max_new_tokens`.
+        """
+        rewards = torch.empty(len(prefixes), samples, dtype=rollouts.rewards.dtype, device=rollouts.rewards.device)
+        places: dict[tuple[MathProblem, tuple[int, ...]], list[int]] = {}
+        responses: dict[tuple[MathProblem, tuple[int, ...]], int] = {}
+        ends = _ends(rollouts.response_mask)
+        for place, (row, column) in enumerate(prefixes):
+            if column >= ends[row]:
+                rewards[place] = rollouts.rewards[row]
+                continue
+            before = rollouts.attention_mask[row, :column]
+            key = rollouts.problems[row], tuple(rollouts.token_ids[row, :column][before].tolist())
+            places.setdefault(key, []).append(place)
+            responses[key] = int(rollouts.response_mask[row, :column].sum())
+        if not places:
+            return Continued(rewards, 0)
+        keys = list(places)
+        limits = [self.sampling.max_new_tokens - responses[key] for key in keys]
+        seeds = [derive_seed(seed, "continuation", *ids) for _, ids in keys]
+        sampled = self.stage.engine(model, [list(ids) for _, ids in keys], samples, self.sampling, seeds, limits)
+        whole = _completions(sampled, [responses[key] for key in keys for _ in range(samples)])
+        judged = self.stage.judge(whole, [problem for problem, _ in keys for _ in range(samples)], samples, rollouts.step)
+        for key, values in zip(keys, judged.rewards.view(-1, samples), strict=True):
+            rewards[places[key]] = values.to(rewards)
+        return Continued(rewards, int(sampled.response_mask.sum()))
+
+
+def _ends(mask: Tensor) -> list[int]:
+    """The column after each row's last masked one."""
+    columns = torch.arange(1, mask.shape[1] + 1, device=mask.device)
+    return (columns * mask).amax(1).tolist()
+
+
+def _completions(continuations: Generation, begun: Sequence[int]) -> Generation:
+    """Continuations as completions of which so many tokens, the last ones of their prompts, were there before."""
+    device = continuations.token_ids.device
+    columns = torch.arange(continuations.token_ids.shape[1], device=device)
+    width = int(continuations.response_mask.any(0).long().argmax())  # prompts end here, whatever their length
+    before = (columns < width) & (columns >= width - torch.tensor(begun, device=device)[:, None])
+    return continuations._replace(
+        response_mask=continuations.response_mask | before, prediction_states=None, sampler_logprobs=None
+    )
+
+
+@dataclass(frozen=True)
+class Reprompter:
+    """Puts other prompts before completions that are there already."""
+
+    stage: RolloutStage
+
+    def __call__(self, rollouts: Rollouts, questions: Sequence[str]) -> Rollouts:
+        """The rollouts with each row's problem asked as ``questions[row]``; completions and their regions stay."""
+        problems = [dataclasses.replace(p, question=q) for p, q in zip(rollouts.problems, questions, strict=True)]
+        tokenizer = self.stage.token_bytes.tokenizer
+        encoded = encode_prompts(tokenizer, [self.stage.prompt.render(p) for p in problems], range(len(problems)))
+        ids, attention = pad_left(encoded, self.stage.pad_token_id, rollouts.token_ids.device)
+        start = int(rollouts.response_mask.any(0).long().argmax())
+
+        def replaced(before: Tensor, values: Tensor) -> Tensor:
+            return torch.cat([before.to(values.dtype), values[:, start:]], 1)
+
+        nothing = torch.zeros_like(attention)
+        return dataclasses.replace(
+            rollouts,
+            token_ids=replaced(ids, rollouts.token_ids),
+            attention_mask=replaced(attention, rollouts.attention_mask & _from(start, rollouts.attention_mask)),
+            response_mask=replaced(nothing, rollouts.response_mask),
+            reasoning_mask=replaced(nothing, rollouts.reasoning_mask),
+            answer_mask=replaced(nothing, rollouts.answer_mask),
+            old_logprobs=None,
+            ref_logprobs=None,
+            prediction_states=None,
+            sampler_logprobs=None,
+        )
+
+
+def _from(start: int, like: Tensor) -> Tensor:
+    return torch.arange(like.shape[1], device=like.device) >= start

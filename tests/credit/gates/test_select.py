@@ -1,0 +1,89 @@
+"""Gates that choose tokens against numpy, and their limits that are GRPO."""
+
+from __future__ import annotations
+
+import dataclasses
+
+import numpy as np
+import pytest
+import torch
+from support.toy import rollouts_of
+
+from oar_lightning.credit.gates import ClipGate, SelectGate
+
+SEQUENCES = [
+    {"before": [1, 2], "reasoning": [3, 4, 5, 6], "answer": [7]},
+    {"before": [1], "reasoning": [3, 4], "answer": [7], "tail": [8]},
+    {"before": [1], "reasoning": [3], "answer": [7]},
+]
+
+
+@pytest.fixture
+def rollouts():
+    return dataclasses.replace(rollouts_of(SEQUENCES), advantages=torch.tensor([1.0, 0.0, -2.0], dtype=torch.float64))
+
+
+@pytest.fixture
+def scores(rollouts):
+    torch.manual_seed(0)
+    return torch.rand(rollouts.token_ids.shape, dtype=torch.float64) * rollouts.response_mask
+
+
+@pytest.mark.parametrize("share", [0.05, 0.2, 0.34, 0.5, 0.99])
+@pytest.mark.parametrize("over", ["step", "row"])
+def test_the_largest_are_kept(share, over, rollouts, scores):
+    gate = SelectGate(share, over)
+    credit = gate(scores, rollouts)
+    mask = rollouts.response_mask
+    rows = [mask] if over == "step" else [mask & (torch.arange(3)[:, None] == i) for i in range(3)]
+    for part in rows:
+        values = scores[part].numpy()
+        kept = int(np.ceil(share * len(values)))
+        assert set(scores[part & credit.loss_mask].tolist()) == set(np.sort(values)[-kept:].tolist())
+    assert torch.equal(credit.advantages != 0, credit.loss_mask & (rollouts.advantages != 0)[:, None])
+
+
+def test_with_all_tokens_as_denominator_nothing_leaves_the_loss(rollouts, scores):
+    credit = SelectGate(0.2, denominator="all")(scores, rollouts)
+    assert credit.loss_mask is None
+    assert torch.equal(credit.advantages, SelectGate(0.2)(scores, rollouts).advantages)
+
+
+@pytest.mark.parametrize("over", ["step", "row"])
+@pytest.mark.parametrize("region", ["reasoning", "response"])
+def test_a_share_of_one_is_grpo_bit_for_bit(over, region, rollouts, scores):
+    credit = SelectGate(1.0, over, region=region)(scores, rollouts)
+    assert torch.equal(credit.loss_mask, rollouts.response_mask)
+    assert torch.equal(credit.advantages, rollouts.advantages[:, None] * rollouts.response_mask)
+
+
+def test_ties_are_kept_and_nan_is_the_smallest(rollouts, scores):
+    assert torch.equal(SelectGate(0.2)(torch.ones_like(scores), rollouts).loss_mask, rollouts.response_mask)
+    scores[0, rollouts.response_mask[0]] = torch.nan
+    assert not SelectGate(0.5)(scores, rollouts).loss_mask[0].any()
+
+
+def test_wider_bounds_for_large_scores_only(rollouts, scores):
+    credit = ClipGate(0.4, clip_low=0.3, clip_high=0.6, kl_factor=0.1)(scores, rollouts)
+    for row, mask in enumerate(rollouts.response_mask):
+        large = (scores[row] >= np.sort(scores[row, mask])[-int(np.ceil(0.4 * int(mask.sum())))]) & mask
+        assert torch.equal(credit.clip_low[row] == 0.3, large)
+        assert torch.equal(credit.clip_high[row] == 0.6, large)
+        assert torch.equal(credit.clip_low[row].isnan(), ~large)
+        assert torch.equal(credit.kl_factor[row] == 0.1, large)
+        assert credit.kl_factor[row, ~large].eq(1).all()
+    assert torch.equal(credit.advantages, rollouts.advantages[:, None] * rollouts.response_mask)
+
+
+@pytest.mark.parametrize(
+    ("make", "knobs", "message"),
+    [
+        (SelectGate, {"share": 0}, r"gate\.share .* \(0, 1\], got 0"),
+        (ClipGate, {"share": 2}, r"gate\.share .* \(0, 1\], got 2"),
+        (ClipGate, {"clip_low": 1.5}, r"gate\.clip_low must be in \[0, 1\]"),
+        (ClipGate, {"kl_factor": -1}, r"gate\.kl_factor must be finite and >= 0, got -1"),
+    ],
+)
+def test_bad_knobs_are_named(make, knobs, message):
+    with pytest.raises(ValueError, match=message):
+        make(**knobs)

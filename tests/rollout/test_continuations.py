@@ -1,0 +1,96 @@
+"""Continuations of prefixes against sampling by hand, and other prompts before given completions."""
+
+from __future__ import annotations
+
+import dataclasses
+
+import pytest
+import torch
+from support.fixtures import LengthReward, make_stage, tiny_policy
+
+from oar_lightning.answers.reward import Completion
+from oar_lightning.common.randomness import derive_seed
+from oar_lightning.policy.language_model import token_logprobs
+from oar_lightning.rollout import SamplingConfig
+from oar_lightning.rollout.assemble import printable
+from oar_lightning.rollout.continuations import Continuer, Reprompter
+from oar_lightning.types import MathProblem, Prefix, Rollouts
+
+POLICY = tiny_policy()
+STAGE = make_stage(POLICY, LengthReward())
+SAMPLING = SamplingConfig(max_new_tokens=10)
+EMPTY = Completion("", None, False, 0)
+PROBLEMS = [MathProblem("1 + 2 + 3 =", "6"), MathProblem("12 - 5 =", "7")]
+
+
+@pytest.fixture(scope="module")
+def rollouts() -> Rollouts:
+    return STAGE(POLICY.model, PROBLEMS, 2, SAMPLING, [1, 2])
+
+
+def start(rollouts: Rollouts, row: int, tokens: int) -> Prefix:
+    """The prompt and the first `tokens` tokens of a completion."""
+    return Prefix(row, int(rollouts.response_mask[row].nonzero()[0]) + tokens)
+
+
+def test_the_rewards_are_those_of_completions_that_begin_with_the_prefix(rollouts: Rollouts) -> None:
+    """Sampled by hand: the engine on the prefix's ids, each continuation with what is left of the limit."""
+    prefixes = [start(rollouts, 0, 0), start(rollouts, 1, 3), start(rollouts, 2, 1)]
+    found = Continuer(STAGE, SAMPLING)(POLICY.model, rollouts, prefixes, 4, seed=7)
+    sampled = 0
+    for prefix, rewards in zip(prefixes, found.rewards, strict=True):
+        row = rollouts.token_ids[prefix.row, : prefix.column][rollouts.attention_mask[prefix.row, : prefix.column]].tolist()
+        begun = int(rollouts.response_mask[prefix.row, : prefix.column].sum())
+        config = dataclasses.replace(SAMPLING, max_new_tokens=10 - begun)
+        by_hand = STAGE.engine(POLICY.model, [row], 4, config, [derive_seed(7, "continuation", *row)])
+        problem = rollouts.problems[prefix.row]
+        for k in range(4):
+            ids = by_hand.token_ids[k, by_hand.response_mask[k]].tolist()
+            sampled += len(ids)
+            whole = row[len(row) - begun :] + ids
+            text = printable(STAGE.token_bytes.decode(whole).text)
+            expected = LengthReward()([problem], [EMPTY._replace(text=text, num_tokens=len(whole))])
+            assert rewards[k] == pytest.approx(expected[0])
+    assert found.tokens == sampled
+
+
+def test_equal_prefixes_are_sampled_once_and_draws_depend_on_the_prefix_alone(rollouts: Rollouts) -> None:
+    continuer = Continuer(STAGE, SAMPLING)
+    same_prompt = [start(rollouts, 0, 0), start(rollouts, 1, 0)]
+    both = continuer(POLICY.model, rollouts, same_prompt, 5, seed=1)
+    one = continuer(POLICY.model, rollouts, same_prompt[1:], 5, seed=1)
+    assert torch.equal(both.rewards[0], both.rewards[1])
+    assert torch.equal(both.rewards[1:], one.rewards)
+    assert both.tokens == one.tokens
+    among_others = continuer(POLICY.model, rollouts, [start(rollouts, 2, 2), *same_prompt], 5, seed=1)
+    assert torch.equal(among_others.rewards[1:], both.rewards)
+    assert not torch.equal(continuer(POLICY.model, rollouts, same_prompt, 5, seed=2).rewards, both.rewards)
+
+
+def test_a_whole_completion_gets_its_own_reward(rollouts: Rollouts) -> None:
+    whole = [start(rollouts, row, int(rollouts.response_mask[row].sum())) for row in range(4)]
+    found = Continuer(STAGE, SAMPLING)(POLICY.model, rollouts, whole, 3, seed=0)
+    assert torch.equal(found.rewards, rollouts.rewards[:, None].expand(4, 3))
+    assert found.tokens == 0
+
+
+def test_no_prefix_costs_nothing(rollouts: Rollouts) -> None:
+    assert Continuer(STAGE, SAMPLING)(POLICY.model, rollouts, [], 3, seed=0).rewards.shape == (0, 3)
+
+
+def test_other_questions_before_the_same_completions(rollouts: Rollouts) -> None:
+    """Log-probabilities are those of the completion after the other question's prompt, read alone."""
+    questions = ["What is 1 + 2 + 3? It is 6.", "1", "12 - 5 = 7, so 12 - 5 =", "?"]
+    asked = Reprompter(STAGE)(rollouts, questions)
+    found = token_logprobs(POLICY.model, asked.token_ids, asked.attention_mask, asked.response_mask)[0]
+    for row, question in enumerate(questions):
+        prompt = POLICY.tokenizer(question + "\n", add_special_tokens=False).input_ids
+        completion = rollouts.token_ids[row, rollouts.response_mask[row]].tolist()
+        assert asked.token_ids[row, asked.attention_mask[row]].tolist() == prompt + completion
+        ids = torch.tensor([prompt + completion])
+        mask = torch.arange(ids.shape[1])[None] >= len(prompt)
+        alone = token_logprobs(POLICY.model, ids, torch.ones_like(mask), mask)[0]
+        torch.testing.assert_close(found[row, asked.response_mask[row]], alone[mask], rtol=1e-4, atol=1e-5)
+        for name in ("reasoning_mask", "answer_mask"):
+            before, after = getattr(rollouts, name)[row], getattr(asked, name)[row]
+            assert torch.equal(before[rollouts.response_mask[row]], after[asked.response_mask[row]])
