@@ -2,6 +2,10 @@
 
 from __future__ import annotations
 
+import dataclasses
+
+import torch
+
 from oar_lightning.common.config_check import ConfigError
 from oar_lightning.common.randomness import global_rng_kept
 from oar_lightning.credit.scorers import FunctionScorer, Oracle, Scorer, checked_scores
