@@ -144,7 +144,7 @@ LATER = {
     "data=math500": "data=math500 is for evaluation only | data/train=math",
     # scorers of one's own
     MINE.format("wrong_shape"): "scorer._target_=mistaken.wrong_shape | returned shape (3,); return [B S] =",
-    MINE.format("gradient"): "scorer._target_=mistaken.gradient | returned a tensor with gradient; return importance.detach()",
+    MINE.format("gradient"): "scorer._target_=mistaken.gradient | returned a tensor with gradient; return scores.detach()",
     MINE.format("raising"): "scorer._target_=mistaken.raising | raised KeyError: 'x'; correct it",
     MINE.format("nothing"): "scorer._target_=mistaken.nothing | returned None; return a torch tensor",
     MINE.format("array"): "scorer._target_=mistaken.array | returned a numpy.ndarray; return a torch tensor",
