@@ -23,7 +23,7 @@ from oar_lightning.answers.reward import Accuracy, Rewards
 from oar_lightning.benchmark import BenchmarkConfig, ConfiguredWorkload, RandomWorkload, Workload, measure
 from oar_lightning.benchmark.report import phase_table, scoring_table, write_report
 from oar_lightning.common.config_check import ConfigError
-from oar_lightning.common.outputs import output_path, write_text
+from oar_lightning.common.outputs import output_folder, output_path, write_text
 from oar_lightning.credit.scorers import as_scorer
 from oar_lightning.data.stream import ProblemStream
 from oar_lightning.rollout import AutoEngineConfig
@@ -52,7 +52,8 @@ def prepare(cfg: DictConfig) -> Callable[[], None]:
     set_threads(cfg.num_threads)
     seed_everything(cfg.seed)
     device = choose_device(str(cfg.trainer.accelerator))
-    files = output_path(config.output, "benchmark.output"), output_path(config.report, "benchmark.report")
+    folder = output_folder(config.report, "benchmark.report") if config.report else None
+    files = output_path(config.output, "benchmark.output"), folder
     workload: Workload
     stage: Any
     if config.shape is None:
