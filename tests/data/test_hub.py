@@ -200,5 +200,5 @@ def test_bad_folders_and_settings(tmp_path: Path) -> None:
     useless = folder(tmp_path / "useless", [{"question": "", "answer": "x"}])
     assert "has no usable row ({'rows without a question': 1})" in message(path=useless, **GSM8K)
     for setting, value in (("shuffle_buffer", 0), ("limit", 0)):
-        with pytest.raises(ValueError, match=rf"data {setting} must be >= 1"):
+        with pytest.raises(ValueError, match=rf"{setting} must be >= 1"):
             HubProblems(path, **GSM8K, **{setting: value})
