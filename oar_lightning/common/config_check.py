@@ -36,11 +36,26 @@ def check_keys(present: Iterable[str], known: Iterable[str], where: str) -> None
     for key in present:
         if key not in known:
             name = f"{where}.{key}" if where else key
-            near = difflib.get_close_matches(key, known, n=1)
-            hint = f"did you mean {where + '.' if where else ''}{near[0]}? " if near else ""
+            near = nearest(key, known)
+            hint = f"did you mean {where + '.' if where else ''}{near}? " if near else ""
             raise ConfigError(
                 f"unknown key {name}; {hint}the keys {'of ' + where if where else 'here'} are: {', '.join(known)}"
             )
+
+
+def nearest(key: str, known: Iterable[str]) -> str | None:
+    """The known dotted key that was probably meant; None where none is similar.
+
+    The last part alone counts too, a little less: `tau` and `trainer.lr` mean `gate.tau` and `optimizer.lr`.
+    """
+
+    def likeness(other: str) -> float:
+        whole = difflib.SequenceMatcher(None, key, other).ratio()
+        last = difflib.SequenceMatcher(None, key.rpartition(".")[2], other.rpartition(".")[2]).ratio()
+        return max(whole, 0.9 * last + 0.05 * whole)
+
+    found = max(known, key=likeness, default=None)
+    return found if found is not None and likeness(found) >= 0.6 else None
 
 
 def check_targets(config: Mapping[str, Any], import_them: bool = True) -> None:

@@ -13,12 +13,13 @@ from typing import Any
 
 from oar_lightning.common.jsonl import UNREADABLE, open_text, read_jsonl
 from oar_lightning.data.listed import ListedProblems
-from oar_lightning.data.rows import Columns, problems_of, table_rows
+from oar_lightning.data.rows import Columns, check_limit, problems_of, table_rows
 from oar_lightning.types import MathProblem
 
 log = logging.getLogger(__name__)
 
-KEY = "data paths"
+KEY = "paths"
+"""The setting that errors name; whoever knows where the source stands adds that."""
 
 MAX_EXTRA = 2**30
 """Characters of all columns that are kept without being named; a number counts as eight."""
@@ -51,11 +52,12 @@ class FileProblems(ListedProblems):
         limit: int | None = None,
         extra_columns: str | Sequence[str] | None = None,
     ) -> None:
+        check_limit(limit)
         patterns = [paths] if isinstance(paths, str) else list(paths)
         files = [Path(f) for pattern in patterns for f in sorted(glob.glob(str(Path(pattern).expanduser())))]
         if not files:
             raise ValueError(
-                f"data paths={patterns}: no such file; give JSONL files (gzip too), parquet or CSV files, or a pattern, "
+                f"{KEY}={patterns}: no such file; give JSONL files (gzip too), parquet or CSV files, or a pattern, "
                 f"from {Path.cwd()}"
             )
         columns = Columns(question_column, answer_column, solution_column, level_column, id_column, extra_columns)
@@ -66,7 +68,7 @@ class FileProblems(ListedProblems):
         if self.dropped:
             log.warning("data: %s; kept %d rows of %s", dict(self.dropped), len(problems), ", ".join(map(str, files)))
         if not problems:
-            raise ValueError(f"data paths={patterns}: no usable row ({dict(self.dropped) or 'the files are empty'})")
+            raise ValueError(f"{KEY}={patterns}: no usable row ({dict(self.dropped) or 'the files are empty'})")
         super().__init__(problems)
 
 
@@ -107,9 +109,9 @@ def read_rows(file: Path) -> Iterator[tuple[str, dict[str, Any]]]:
 
 
 def _jsonl(file: Path) -> Iterator[tuple[str, dict[str, Any]]]:
-    for number, row in read_jsonl(file, KEY):
+    for number, row in read_jsonl(file, KEY, f"{KEY}: "):
         if not isinstance(row, dict):
-            raise ValueError(f"{file}:{number} holds a {type(row).__name__}; {KEY} holds one JSON object a line")
+            raise ValueError(f"{KEY}: {file}:{number} holds a {type(row).__name__}; {KEY} holds one JSON object a line")
         yield f"{file}:{number}", row
 
 
@@ -125,9 +127,9 @@ def _csv(file: Path) -> Iterator[tuple[str, dict[str, Any]]]:
     if not header:
         return
     if len(set(header)) < len(header):
-        raise ValueError(f"data paths: {file} names a column twice in its first line {header}; rename one")
+        raise ValueError(f"{KEY}: {file} names a column twice in its first line {header}; rename one")
     if len(first) > len(header):  # pandas would take the first cells for an index, and shift the others
-        raise ValueError(f"data paths: {file} cannot be read ({len(first)} cells below the {len(header)} columns {header})")
+        raise ValueError(f"{KEY}: {file} cannot be read ({len(first)} cells below the {len(header)} columns {header})")
     # as text: numbers would lose their form ("007", "1.50"), and "NA" or "None" are texts like any other
     features = Features({column: Value("string") for column in header})
     yield from _table(file, "csv", features=features, keep_default_na=False, na_filter=False)

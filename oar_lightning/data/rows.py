@@ -55,7 +55,13 @@ class Columns:
         if isinstance(self.extra, str):
             object.__setattr__(self, "extra", (self.extra,))
         if self.answer is None and self.solution is None:
-            raise ValueError("data answer_column=null takes the gold answer from the solution, so solution_column must be set")
+            raise ValueError("answer_column=null takes the gold answer from the solution, so solution_column must be set")
+
+
+def check_limit(limit: int | None) -> None:
+    """Raises: ValueError: for a number of rows below 1."""
+    if limit is not None and limit < 1:
+        raise ValueError(f"limit must be >= 1 (rows), or null for all, got {limit}")
 
 
 def problems_of(
@@ -210,11 +216,11 @@ def _text(row: Row, field: str, path: str | None, where: str) -> str:
     except KeyError:
         remedy = "" if field == "question" else " or to null"
         raise ValueError(
-            f"{where} has no column {path!r}; it has {paths(row)}: set {field}_column to one of them{remedy}"
+            f"{field}_column={path}: {where} has no such column; it has {paths(row)}: set it to one of them{remedy}"
         ) from None
     if isinstance(value, Mapping | list | tuple):
         raise ValueError(
-            f"{where} holds a {type(value).__name__} in column {path!r}; set {field}_column to a path into it, "
+            f"{field}_column={path}: {where} holds a {type(value).__name__} there; set it to a path into it, "
             f"one of {[p for p in paths(row) if p.startswith(f'{path}.')]}"
         )
     return "" if value is None else str(value).strip()

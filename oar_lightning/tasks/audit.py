@@ -15,7 +15,7 @@ from oar_lightning.answers.audit import AuditConfig, AuditReport, AuditRow, audi
 from oar_lightning.answers.span import AnswerFormat
 from oar_lightning.answers.verifier import Verifier, VerifierConfig
 from oar_lightning.common.config_check import ConfigError
-from oar_lightning.common.outputs import output_path
+from oar_lightning.common.outputs import output_path, write_text
 from oar_lightning.common.progress import counted_progress
 from oar_lightning.common.tables import ConsoleTable
 
@@ -51,7 +51,7 @@ def run(files: dict[str, list[AuditRow]], answer_format: AnswerFormat, limits: V
         _print_entries(console, report.file, "misses", report.misses)
         _print_entries(console, report.file, "disagreements with the labels", report.disagreements)
     if output is not None:
-        output.write_text(json.dumps([r.to_json() for r in reports], ensure_ascii=False, indent=1) + "\n", encoding="utf-8")
+        write_text(output, json.dumps([r.to_json() for r in reports], ensure_ascii=False, indent=1) + "\n")
         console.print(f"written: {output}", soft_wrap=True)
 
 

@@ -23,7 +23,7 @@ from oar_lightning.benchmark import BenchmarkConfig, ConfiguredWorkload, RandomW
 from oar_lightning.benchmark.measure import PhaseResult
 from oar_lightning.benchmark.report import phase_table, scoring_table, write_report
 from oar_lightning.common.config_check import ConfigError
-from oar_lightning.common.outputs import output_path
+from oar_lightning.common.outputs import output_folder, output_path, write_text
 from oar_lightning.common.progress import counted_progress
 from oar_lightning.common.tables import ConsoleTable
 from oar_lightning.credit.scorers import as_scorer
@@ -53,7 +53,8 @@ def prepare(cfg: DictConfig) -> Callable[[], None]:
     set_threads(cfg.num_threads)
     seed_everything(cfg.seed)
     device = choose_device(str(cfg.trainer.accelerator))
-    files = output_path(config.output, "benchmark.output"), output_path(config.report, "benchmark.report")
+    folder = output_folder(config.report, "benchmark.report") if config.report else None
+    files = output_path(config.output, "benchmark.output"), folder
     workload: Workload
     stage: Any
     if config.shape is None:
@@ -101,7 +102,7 @@ def run(
         table.print(console)
     rows = [dataclasses.asdict(result) for result in results]
     if output is not None:
-        output.write_text(json.dumps(rows, indent=1) + "\n", encoding="utf-8")
+        write_text(output, json.dumps(rows, indent=1) + "\n")
         console.print(f"written: {output}", soft_wrap=True)
     if report is not None:
         command = " ".join(["python -m oar_lightning", *HydraConfig.get().overrides.task])

@@ -10,7 +10,7 @@ from omegaconf import DictConfig
 from rich.console import Console
 
 from oar_lightning.common.config_check import ConfigError
-from oar_lightning.common.outputs import output_path
+from oar_lightning.common.outputs import output_path, write_text
 from oar_lightning.common.progress import counted_progress
 from oar_lightning.common.tables import ConsoleTable
 from oar_lightning.data.decontamination import EXACT, OVERLAP, ContaminationReport, find_contamination
@@ -37,8 +37,6 @@ def prepare(cfg: DictConfig) -> Callable[[], float | None]:
         raise ConfigError("data.evaluation names no evaluation set to compare with; e.g. data/evaluation=[math500,aime24]")
     eval_sets = whole_eval_sets(sources, cfg.evaluation.problems)
     output = output_path(cfg.decontaminate.output, "decontaminate.output")
-    if output is not None and output.is_dir():
-        raise ConfigError(f"decontaminate.output={output} is a folder; give a file, e.g. decontaminate.output=overlap.json")
     return lambda: compare(train, eval_sets, output)
 
 
@@ -54,7 +52,7 @@ def compare(train: ProblemSource, eval_sets: dict[str, list[MathProblem]], outpu
         soft_wrap=True,
     )
     if output is not None:
-        output.write_text(json.dumps(as_json(found), indent=1, ensure_ascii=False) + "\n", encoding="utf-8")
+        write_text(output, json.dumps(as_json(found), indent=1, ensure_ascii=False) + "\n")
         console.print(f"written: {output}", soft_wrap=True)
     return float(found.contaminated)
 

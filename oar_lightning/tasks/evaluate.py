@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import itertools
 import logging
 import sys
 from collections.abc import Callable, Mapping, Sequence
@@ -24,7 +25,7 @@ from oar_lightning.evaluation.metrics import evaluation_metrics
 from oar_lightning.evaluation.result import ProblemResult, completions_table
 from oar_lightning.evaluation.tables import accuracy_table, level_table
 from oar_lightning.policy.pretrained import Policy
-from oar_lightning.rollout import RolloutStage, SamplingConfig, build_stage
+from oar_lightning.rollout import RolloutStage, SamplingConfig, build_stage, check_length
 from oar_lightning.tracking.tracker import Tracker
 from oar_lightning.types import MathProblem
 from oar_lightning.wiring.config import plain
@@ -89,6 +90,7 @@ def prepare(cfg: DictConfig) -> Callable[[], float | None]:
     policy = load_policy(spec, str(cfg.task), device)
     prompt = instantiate(cfg.data.prompt, tokenizer=policy.tokenizer)
     prompt.render(next(iter(eval_sets.values()))[0])  # a missing chat template fails here, before long work
+    check_length(policy, prompt, itertools.chain.from_iterable(eval_sets.values()), sampling)
     job = Job(
         policy=policy,
         stage=build_stage(policy, prompt, answer, rewards, engine),

@@ -20,7 +20,7 @@ from oar_lightning.policy.pretrained import Policy, export_policy
 from oar_lightning.policy.push import HubRepo, PushError
 from oar_lightning.wiring.device import seed_everything
 from oar_lightning.wiring.model_card import write_run_card
-from oar_lightning.wiring.policy import bare_policy
+from oar_lightning.wiring.policy import bare_policy, export_folder
 from oar_lightning.wiring.resume import Saved, find_checkpoint, read_saved
 
 log = logging.getLogger(__name__)
@@ -34,13 +34,13 @@ def prepare(cfg: DictConfig) -> Callable[[], None]:
     checkpoint = find_checkpoint(cfg)
     if checkpoint is None:
         raise ConfigError("task=export needs a checkpoint: give ckpt_path=<run folder or checkpoint>")
+    folder = export_folder(cfg, Path(HydraConfig.get().runtime.output_dir))
     saved = read_saved(checkpoint, None, cfg.ckpt_fallback)
     if not isinstance(cfg.push_private, bool):
         raise ConfigError(f"push_private must be true or false, got {cfg.push_private!r}")
     repo = None if cfg.push_to_hub is None else HubRepo(str(cfg.push_to_hub), cfg.push_private)
     if repo is not None:
         repo.check()
-    folder = Path(cfg.export_to).expanduser() if cfg.export_to else Path(HydraConfig.get().runtime.output_dir) / "policy"
     seed_everything(cfg.seed)
     policy = bare_policy(cfg)
     put_weights(policy, saved)

@@ -27,6 +27,7 @@ from oar_lightning.credit.scorers import as_scorer
 from oar_lightning.inspection.completion_scores import CompletionScorer, ScoreConfig, ScoredCompletion, ScoreSummary
 from oar_lightning.inspection.heatmap import render_heatmap
 from oar_lightning.inspection.recorded import RecordedCompletion, read_recorded
+from oar_lightning.inspection.scorer_trial import needs_trial, try_scorer
 from oar_lightning.rollout import build_stage
 from oar_lightning.wiring.device import choose_device, mixed_precision, seed_everything, set_threads
 from oar_lightning.wiring.policy import load_policy
@@ -59,9 +60,10 @@ def prepare(cfg: DictConfig) -> Callable[[], float | None]:
     policy = load_policy(spec, str(cfg.task), device)
     stage = build_stage(policy, instantiate(cfg.data.prompt, tokenizer=policy.tokenizer), answer, rewards)
     stage.prompt.render(recorded[0].problem)  # a missing chat template fails here, before long work
-    completion_scorer = CompletionScorer(
-        policy, stage, as_scorer(scorer), gate, advantage, instantiate(cfg.rollout), config, dropped
-    )
+    scorer = as_scorer(scorer)
+    completion_scorer = CompletionScorer(policy, stage, scorer, gate, advantage, instantiate(cfg.rollout), config, dropped)
+    if needs_trial(scorer):
+        try_scorer(scorer, policy, stage, recorded[0].problem)
     precision = mixed_precision(cfg.trainer.get("precision"), device)
     return lambda: run(completion_scorer, recorded, output, precision)
 

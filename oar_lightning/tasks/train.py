@@ -28,9 +28,11 @@ from oar_lightning.wiring.auto_budgets import set_start_from_plan
 from oar_lightning.wiring.datasets import datasets
 from oar_lightning.wiring.device import seed_everything, set_threads
 from oar_lightning.wiring.kept_config import CONFIG, PROBLEMS, kept_problems
+from oar_lightning.wiring.library_settings import check_optimizer, try_trainer
 from oar_lightning.wiring.lightning_options import development_run
 from oar_lightning.wiring.model_card import write_run_card
-from oar_lightning.wiring.policy import bare_policy
+from oar_lightning.wiring.policy import bare_policy, export_folder
+from oar_lightning.wiring.refusals import unwritable
 from oar_lightning.wiring.resume import check_layout
 from oar_lightning.wiring.run import Run, build_run
 from oar_lightning.wiring.run_folder import note_origin
@@ -44,33 +46,50 @@ log = logging.getLogger(__name__)
 def prepare(cfg: DictConfig) -> Callable[[], float | None]:
     cfg = development_run(cfg)
     settings = build_settings(cfg)
+    check_optimizer(cfg)
+    try_trainer(cfg)
     problems = kept_problems(settings)
     start = find_start(cfg, problems)
     set_threads(cfg.num_threads)
     seed_everything(cfg.seed)
-    claim(start.run_dir)
+    claim(start.run_dir, make=False)
+    export_folder(cfg, start.run_dir)
     job = build_run(cfg, settings, start)
     if start.saved is not None:
         check_layout(start.saved, adapt(job.trainer).layout)
     set_start_from_plan(cfg, job)
-    job.tracker.start()
+    had_lock = (start.run_dir / "run.lock").exists()
+    claim(start.run_dir)
+    try:
+        job.tracker.start()
+    except BaseException:
+        if not had_lock:
+            (start.run_dir / "run.lock").unlink(missing_ok=True)
+        raise
     return lambda: fit(cfg, job, start, problems)
 
 
-def claim(run_dir: Path) -> None:
-    """Lock the run's folder until this process ends, in whatever way.
+def claim(run_dir: Path, make: bool = True) -> None:
+    """Lock the run's folder until this process ends, in whatever way. Without `make`, only where it has a lock already.
 
     Raises:
         ConfigError: where another process holds it.
     """
-    own = job_folder()
+    own, file = job_folder(), run_dir / "run.lock"
     if not is_first_rank() or (own is not None and own.resolve() == run_dir.resolve()):
         return  # the sweep that started a job holds its folder
-    if not FileLock(run_dir / "run.lock").acquire(wait=False):
+    lock = FileLock(file)
+    try:
+        free = lock.acquire(wait=False) if make or file.exists() else True
+    except OSError as error:
+        raise ConfigError(unwritable(run_dir, error)) from error
+    if not free:
         raise ConfigError(
             f"another process is training in {run_dir}; wait for its end or stop it, or start a run of your own without "
             "ckpt_path and resume"
         )
+    if not make:
+        lock.release()
 
 
 def fit(cfg: DictConfig, job: Run, start: Start, problems: Mapping[str, str]) -> float | None:
@@ -134,7 +153,7 @@ def finish(cfg: DictConfig, job: Run, run_dir: Path) -> float | None:
         if told_to_end and by_srun() and job_folder() is None:
             requeue()
         sys.exit(128 + (signal.SIGTERM if told_to_end else signal.SIGINT))
-    folder = Path(cfg.export_to).expanduser() if cfg.export_to else run_dir / "policy"
+    folder = export_folder(cfg, run_dir)
     if job.trainer.is_global_zero:
         policy, weights = job.policy, job.weights.state
         if weights is not None and has_adapters(policy.model):  # adapters cannot be merged where each rank holds a part

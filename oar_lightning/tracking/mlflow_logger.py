@@ -23,6 +23,7 @@ from lightning.pytorch.loggers.logger import Logger, rank_zero_experiment
 from lightning.pytorch.utilities import rank_zero_only
 
 from oar_lightning.common.config_check import ConfigError
+from oar_lightning.common.outputs import output_path
 from oar_lightning.common.paths import local_artifacts, local_database
 from oar_lightning.tracking.journal import Journal, JournalInUse
 
@@ -68,6 +69,11 @@ class MLflowConfig:
     system_metrics: bool = False
 
     def __post_init__(self) -> None:
+        if "://" not in self.tracking_uri and self.tracking_uri != "databricks":
+            raise ValueError(
+                f"logger.tracking_uri must be sqlite:///<file> or the address of a server, http://<host>:<port>, "
+                f"got {self.tracking_uri!r}"
+            )
         for name, lowest in (("max_stall_s", 0.0), ("deliver_every_s", 0.1)):
             if not getattr(self, name) >= lowest:
                 raise ValueError(f"logger.{name} is in seconds and must be at least {lowest}, got {getattr(self, name)}")
@@ -107,7 +113,10 @@ class DurableMLFlowLogger(Logger):
         """
         if self.config.system_metrics and importlib.util.find_spec("psutil") is None:
             raise ConfigError("logger.system_metrics=true needs psutil: pip install psutil, or leave logger.system_metrics out")
-        if self.config.offline_start or local_database(self.config.tracking_uri) is not None:
+        database = local_database(self.config.tracking_uri)
+        if database is not None:
+            output_path(str(database), "logger.tracking_uri")
+        if self.config.offline_start or database is not None:
             return
         from oar_lightning.tracking.mlflow_client import connect
 

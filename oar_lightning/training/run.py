@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import itertools
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from pathlib import Path
@@ -16,11 +17,12 @@ from oar_lightning.data.filters import AnyOf, PromptLength, not_evaluated
 from oar_lightning.data.prompts import PromptTemplate
 from oar_lightning.data.stream import Keep, eval_set_problems, sample_texts
 from oar_lightning.distributed.strategies import adapt
+from oar_lightning.inspection.scorer_trial import needs_trial, try_scorer
 from oar_lightning.policy.fresh import FreshPolicy
 from oar_lightning.policy.language_model import check_head
 from oar_lightning.policy.model_card import EVALUATION, TRAINING
 from oar_lightning.policy.pretrained import Policy, PretrainedPolicy
-from oar_lightning.rollout import build_stage
+from oar_lightning.rollout import build_stage, check_length
 from oar_lightning.sweep.trial import current_ticket
 from oar_lightning.tracking.mlflow_logger import DurableMLFlowLogger
 from oar_lightning.tracking.tracker import Tracker
@@ -87,6 +89,7 @@ def assemble(
         name: eval_set_problems(source, settings.evaluation.problems, name) for name, source in settings.eval_sets.items()
     }
     prompt.render(next(iter(eval_sets.values()))[0])  # a missing chat template fails here, before long work
+    check_length(policy, prompt, itertools.chain.from_iterable(eval_sets.values()), settings.method.sampling)
     module: L.LightningModule
     plan: LoaderPlan
     if settings.supervised is None:
@@ -99,6 +102,8 @@ def assemble(
             seed=settings.seed,
             reference=reference_model(settings),
         )
+        if needs_trial(settings.method.scorer):  # after the module has lent it its tools
+            try_scorer(settings.method.scorer, policy, stage, next(iter(settings.train)))
         plan = settings.method.update
     else:
         plan = settings.supervised
@@ -107,6 +112,9 @@ def assemble(
     mlflow = next((logger for logger in loggers if isinstance(logger, DurableMLFlowLogger)), None)
     tracker = Tracker(run_dir, mlflow, [logger for logger in loggers if logger is not mlflow])
     evaluation = EvaluationCallback(eval_sets, stage, settings.method.sampling, settings.evaluation, tracker)
+    divergence = Divergence(settings.divergence, evaluation)
+    if isinstance(module, PolicyOptimization):
+        module.step_log.listeners.append(divergence.on_step_metrics)
     for callback in callbacks:
         if isinstance(callback, EarlyStopping):
             callback.check(evaluation)
@@ -117,7 +125,7 @@ def assemble(
             seconds,
             *([TrainingProgress(evaluation.seconds_left)] if progress else []),
             evaluation,
-            Divergence(settings.divergence, evaluation),
+            divergence,
             *_pruning(evaluation),
             *callbacks,
             FirstError(run_dir),

@@ -83,7 +83,6 @@ class Settings:
         Raises:
             ConfigError: names key, value and remedy.
         """
-        self.schedule.check()
         check_credit(self.method)
         if self.method.loss.reduction == "bnpo" and self.method.update.budget.auto:
             raise ConfigError(

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import time
-from collections.abc import Sequence
+from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
 import lightning as L
@@ -57,11 +57,14 @@ class StepLog(L.Callback):
 
     It logs before the step's checkpoint is written, so that a kill in between loses no metric.
 
+    `listeners` get the metrics of each step, which are those of all ranks.
+
     At each step's end all ranks take the smallest value of each token budget that is `auto`, and log it.
     """
 
     def __init__(self) -> None:
         self.clock = PhaseClock()
+        self.listeners: list[Callable[[int, Mapping[str, float]], None]] = []
         self._write_error: OSError | None = None
         self._clear()
 
@@ -142,6 +145,8 @@ class StepLog(L.Callback):
             publish(trainer, metrics, trainer.global_step)
         except OSError as error:  # a full disk; raised below, once this step's checkpoint has had its chance
             self._write_error = error
+        for listener in self.listeners:
+            listener(trainer.global_step, metrics)
         for name, key in SHOWN.items():
             if key in metrics:
                 module.log(name, metrics[key], prog_bar=True, logger=False, batch_size=1)

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import logging
+import zipfile
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
@@ -78,6 +79,11 @@ def read_saved(checkpoint: Path, max_steps: int | None, fallback: bool = False) 
     try:
         saved = _saved(checkpoint)
     except Exception as error:
+        if checkpoint.is_file() and not zipfile.is_zipfile(checkpoint) and not previous.exists():
+            raise ConfigError(
+                f"ckpt_path={checkpoint}: not a readable checkpoint of this project; give a run's folder, or its "
+                "checkpoints/last.ckpt"
+            ) from error
         if checkpoint == previous or not previous.exists():
             raise ConfigError(f"ckpt_path={checkpoint}: not a readable checkpoint of this project ({error})") from error
         if not fallback:

@@ -164,12 +164,11 @@ def test_errors_say_what_is_there_and_what_to_set() -> None:
     row = {k.replace(".", "_"): v for k, v in NESTED.items()}
     available = "['extra_info.index', 'prompt.0.content', 'prompt.0.role', 'reward_model.ground_truth', 'reward_model.style']"
     assert error(row, Columns("problem", "reward_model.ground_truth", None)) == (
-        f"x:1 has no column 'problem'; it has {available}: set question_column to one of them"
+        f"question_column=problem: x:1 has no such column; it has {available}: set it to one of them"
     )
-    assert error(row, Columns("prompt.0.content", "answer", None)).endswith("set answer_column to one of them or to null")
+    assert error(row, Columns("prompt.0.content", "answer", None)).endswith(": set it to one of them or to null")
     assert error(row, Columns("prompt", "reward_model.ground_truth", None)) == (
-        "x:1 holds a list in column 'prompt'; set question_column to a path into it, "
-        "one of ['prompt.0.content', 'prompt.0.role']"
+        "question_column=prompt: x:1 holds a list there; set it to a path into it, one of ['prompt.0.content', 'prompt.0.role']"
     )
     with pytest.raises(ValueError, match="answer_column=null takes the gold answer from the solution, so solution_column must"):
         Columns(answer=None, solution=None)

@@ -288,12 +288,3 @@ def error_of(*overrides: str) -> str:
     error = error.__cause__ if isinstance(error, HydraException) and error.__cause__ else error
     assert "\n" not in str(error)
     return str(error)
-
-
-@pytest.mark.parametrize(
-    "override",
-    ["gate.tua=1", "sed=1", "scorer=oarg", "task=eval", "experiment=grpo", "+experiment=grop", "loss.c=1", "data/prompt=chatt"],
-)
-def test_keys_that_hydra_does_not_know_are_refused_by_it(override: str) -> None:
-    with pytest.raises(HydraException, match=override.split("=")[0].lstrip("+").split(".")[-1]):
-        composed(override)

@@ -94,6 +94,25 @@ def test_a_bad_share_names_its_key(collapse: float) -> None:
         DivergenceConfig(collapse)
 
 
+SIGNAL = {"reward": 0.5, "frac_reward_zero_std": 0.9, "credit/invalid_frac": 0.5}
+NO_GROUP = SIGNAL | {"frac_reward_zero_std": 1.0}
+NO_SCORES = SIGNAL | {"credit/invalid_frac": 1.0}
+
+
+def test_silent_batches_in_a_row_end_training(caplog: pytest.LogCaptureFixture) -> None:
+    callback = Divergence(DivergenceConfig(max_silent_steps=3), Evaluation([0.4]))
+    for step, metrics in enumerate((NO_GROUP, NO_SCORES, SIGNAL, NO_GROUP, {"loss": 0.0}, NO_GROUP), start=1):
+        callback.on_step_metrics(step, metrics)
+    assert [line.split(":")[0] for line in caplog.messages] == ["step 1 teaches nothing", "step 4 teaches nothing"]
+    other = Divergence(DivergenceConfig(max_silent_steps=3), Evaluation([0.4]))
+    other.load_state_dict(callback.state_dict())
+    with pytest.raises(Diverged, match=r"max_silent_steps=3 .*not finite or all negative.*correct scorer"):
+        other.on_step_metrics(7, NO_SCORES)
+    never = Divergence(DivergenceConfig(max_silent_steps=None), Evaluation([0.4]))
+    for step in range(99):
+        never.on_step_metrics(step, NO_GROUP)
+
+
 def test_training_itself_ends_where_its_gradients_are_nan() -> None:
     module = make_module(tiny_policy(), lr=float("inf"))
     with pytest.raises(Diverged, match=r"(gradient is not finite|weights are not finite) at step \d.*lower optimizer\.lr"):
