@@ -122,7 +122,9 @@ class CompletionScorer:
                 "completions do not have; use another scorer"
             )
         rewards = self.stage.rewards
-        gold_only = Rewards({name: GoldOnly(term) for name, term in rewards.terms.items()}, rewards.weights)
+        gold_only = Rewards(
+            {name: GoldOnly(term, f"reward.terms.{name}") for name, term in rewards.terms.items()}, rewards.weights
+        )
         tools = Tools(Continuer(self.stage, self.sampling), Reprompter(self.stage), Encoder(self.stage))
         self.scorer.use(tools)
         self.gate.use(tools)

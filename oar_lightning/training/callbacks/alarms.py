@@ -94,9 +94,9 @@ class CreditAlarms(L.Callback):
 
     def on_fit_start(self, trainer: L.Trainer, module: L.LightningModule) -> None:
         step_log = getattr(module, "step_log", None)
-        if step_log is not None and self.read not in step_log.readers:  # a warm start has no credit
+        if step_log is not None and self.read not in step_log.listeners:  # a warm start has no credit
             self._gate = module.method.gate
-            step_log.readers.append(self.read)
+            step_log.listeners.append(self.read)
 
     def read(self, step: int, metrics: Mapping[str, float]) -> None:
         """Take the metrics of a step."""
