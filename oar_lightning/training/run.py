@@ -114,8 +114,9 @@ def assemble(
     tracker = Tracker(run_dir, mlflow, [logger for logger in loggers if logger is not mlflow])
     evaluation = EvaluationCallback(eval_sets, stage, settings.method.sampling, settings.evaluation, tracker)
     divergence = Divergence(settings.divergence, evaluation)
+    alarms = CreditAlarms(settings.alarms, settings.method.gate, tracker)
     if isinstance(module, PolicyOptimization):
-        module.step_log.listeners.append(divergence.on_step_metrics)
+        module.step_log.listeners += [divergence.on_step_metrics, alarms.on_step_metrics]
     for callback in callbacks:
         if isinstance(callback, EarlyStopping):
             callback.check(evaluation)
@@ -127,7 +128,7 @@ def assemble(
             *([TrainingProgress(evaluation.seconds_left)] if progress else []),
             evaluation,
             divergence,
-            CreditAlarms(settings.alarms, tracker),
+            alarms,
             *_pruning(evaluation),
             *callbacks,
             FirstError(run_dir),

@@ -85,25 +85,18 @@ class CreditAlarms(L.Callback):
     """Averages the credit's metrics over some steps, and warns once a run of each that is wrong: in the log, and as the tag
     ``alarm.<name>`` with the value and the step. A resumed run goes on with what it has seen."""
 
-    def __init__(self, config: AlarmConfig, tracker: Tracker) -> None:
+    def __init__(self, config: AlarmConfig, gate: Gate, tracker: Tracker) -> None:
         self.config = config
+        self.gate = gate
         self.tracker = tracker
         self.raised: dict[str, str] = {}
         self._seen: dict[str, deque[float]] = {}
-        self._gate: Gate | None = None
 
-    def on_fit_start(self, trainer: L.Trainer, module: L.LightningModule) -> None:
-        step_log = getattr(module, "step_log", None)
-        if step_log is not None and self.read not in step_log.listeners:  # a warm start has no credit
-            self._gate = module.method.gate
-            step_log.listeners.append(self.read)
-
-    def read(self, step: int, metrics: Mapping[str, float]) -> None:
+    def on_step_metrics(self, step: int, metrics: Mapping[str, float]) -> None:
         """Take the metrics of a step."""
-        assert self._gate is not None
         for name, rule in RULES.items():
             threshold, value = getattr(self.config, name), metrics.get(f"credit/{name}")
-            if threshold is None or value is None or name in self.raised or not rule.applies(self._gate):
+            if threshold is None or value is None or name in self.raised or not rule.applies(self.gate):
                 continue
             seen = self._seen.setdefault(name, deque(maxlen=self.config.window))
             seen.append(value)

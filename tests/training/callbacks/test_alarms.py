@@ -6,7 +6,7 @@ import logging
 from typing import Any
 
 import pytest
-from support.fixtures import fit, make_module, make_warm_start, tiny_policy
+from support.fixtures import fit, make_module, tiny_policy
 
 from oar_lightning.credit.gates import BilevelGate, DirectGate, Gate, SelectGate, SignedGate
 from oar_lightning.credit.scorers import Position
@@ -25,16 +25,14 @@ class Tags(Tracker):
 
 
 def watching(config: AlarmConfig, gate: Gate) -> CreditAlarms:
-    alarms = CreditAlarms(config, Tags())
-    alarms._gate = gate
-    return alarms
+    return CreditAlarms(config, gate, Tags())
 
 
 def test_an_average_over_steps_is_judged_and_told_once(caplog: pytest.LogCaptureFixture) -> None:
     alarms = watching(AlarmConfig(window=3), BilevelGate())
     with caplog.at_level(logging.WARNING):
         for step, value in enumerate([0.0, 0.0, 0.9, 0.9, 0.0, 0.1, 0.1, 0.1, 0.1], 1):
-            alarms.read(step, {"credit/ess_ratio": value, "credit/gini": 0.1})
+            alarms.on_step_metrics(step, {"credit/ess_ratio": value, "credit/gini": 0.1})
     assert alarms.tracker.tags == {"alarm.ess_ratio": "0.06667 at step 7"}
     (told,) = caplog.messages
     assert told == (
@@ -45,10 +43,10 @@ def test_an_average_over_steps_is_judged_and_told_once(caplog: pytest.LogCapture
 def test_fewer_steps_than_the_window_say_nothing() -> None:
     alarms = watching(AlarmConfig(window=3), BilevelGate())
     for step in (1, 2):
-        alarms.read(step, {"credit/ess_ratio": 0.0})
-    alarms.read(3, {"reward": 1.0})  # a step in which nothing was scored
+        alarms.on_step_metrics(step, {"credit/ess_ratio": 0.0})
+    alarms.on_step_metrics(3, {"reward": 1.0})  # a step in which nothing was scored
     assert not alarms.raised
-    alarms.read(4, {"credit/ess_ratio": 0.0})
+    alarms.on_step_metrics(4, {"credit/ess_ratio": 0.0})
     assert set(alarms.raised) == {"ess_ratio"}
 
 
@@ -82,31 +80,26 @@ def test_fewer_steps_than_the_window_say_nothing() -> None:
 )
 def test_thresholds(name: str, value: float, gate: Gate, raised: bool) -> None:
     alarms = watching(AlarmConfig(window=1), gate)
-    alarms.read(1, {f"credit/{name}": value})
+    alarms.on_step_metrics(1, {f"credit/{name}": value})
     assert (name in alarms.raised) == raised
     off = watching(AlarmConfig(window=1, **{name: None}), gate)
-    off.read(1, {f"credit/{name}": value})
+    off.on_step_metrics(1, {f"credit/{name}": value})
     assert not off.raised
 
 
 def test_in_a_run_and_after_its_resume() -> None:
     """Scores that are positions; a resumed run does not tell it again."""
-    alarms = CreditAlarms(AlarmConfig(window=2), Tags())
-    fit(make_module(tiny_policy(), Position()), 2, [alarms])
+    alarms = watching(AlarmConfig(window=2), BilevelGate())
+    module = make_module(tiny_policy(), Position())
+    module.step_log.listeners.append(alarms.on_step_metrics)
+    fit(module, 2, [alarms])
     assert set(alarms.raised) == {"corr_position"}
     assert alarms.raised["corr_position"].endswith("at step 2")
     assert set(alarms.tracker.tags) == {"alarm.corr_position"}
-    resumed = CreditAlarms(AlarmConfig(window=2), Tags())
+    resumed = watching(AlarmConfig(window=2), BilevelGate())
     resumed.load_state_dict(alarms.state_dict())
-    resumed._gate = BilevelGate()
-    resumed.read(3, {"credit/corr_position": 1.0})
+    resumed.on_step_metrics(3, {"credit/corr_position": 1.0})
     assert not resumed.tracker.tags
-
-
-def test_a_warm_start_has_no_credit() -> None:
-    alarms = CreditAlarms(AlarmConfig(window=1), Tags())
-    fit(make_warm_start(tiny_policy()), 1, [alarms])
-    assert not alarms.raised
 
 
 @pytest.mark.parametrize(
