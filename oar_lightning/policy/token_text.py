@@ -75,10 +75,10 @@ class TokenBytes:
 
     def encode(self, before: str, text: str) -> tuple[list[int], list[int]]:
         """The tokens of ``before + text``: those before `text`, and those that overlap it."""
-        ids: list[int] = self.tokenizer(before + text, add_special_tokens=False).input_ids
-        decoded = self.decode(ids)
-        start = len(decoded.text) - len(text)  # a tokenizer may put a space before the text
-        count = sum(end <= start for _, end in decoded.spans)
+        ids: list[int]
+        first, ids = (self.tokenizer(part, add_special_tokens=False).input_ids for part in (before, before + text))
+        start = len(self.decode(first).text)  # a tokenizer may normalise a text, and put a space before it
+        count = sum(end <= start for _, end in self.decode(ids).spans)
         return ids[:count], ids[count:]
 
     def decode(self, token_ids: list[int]) -> TokenizedText:

@@ -13,7 +13,7 @@ from oar_lightning.credit.scorers.oracle import Oracle
 from oar_lightning.credit.scorers.probes import ProbeSchedule
 from oar_lightning.credit.scorers.spae import Spae
 from oar_lightning.credit.scorers.spro import Spro
-from oar_lightning.credit.scorers.steps import MinForm
+from oar_lightning.credit.scorers.steps import MinForm, StepScorer
 
 __all__ = [
     "Attribution",
@@ -35,6 +35,7 @@ __all__ = [
     "Spae",
     "Spans",
     "Spro",
+    "StepScorer",
     "Uniform",
     "as_scorer",
     "checked_scores",

@@ -16,6 +16,7 @@ from oar_lightning.credit.gates import SignedGate
 from oar_lightning.credit.scorers import Spro, Uniform
 from oar_lightning.objective.loss import LossConfig
 from oar_lightning.rollout.assemble import RolloutStage
+from oar_lightning.training.slots import UpdatePlan
 from oar_lightning.types import MathProblem, Rollouts
 
 SEQUENCES = [
@@ -56,8 +57,8 @@ def test_a_policy_that_is_its_reference_learns_by_grpo_bit_for_bit(rollouts: Rol
     assert torch.equal(spro.advantages, (same.advantages[:, None] * same.response_mask))
 
 
-@pytest.mark.parametrize("kl_coef", [0.0, 0.01])
-def test_a_run_compares_with_its_start(kl_coef: float, monkeypatch: pytest.MonkeyPatch) -> None:
+@pytest.mark.parametrize(("kl_coef", "epochs"), [(0.0, 1), (0.01, 1), (0.0, 2)])
+def test_a_run_compares_with_its_start(kl_coef: float, epochs: int, monkeypatch: pytest.MonkeyPatch) -> None:
     """At the first step the policy is the reference. The loss gets only what it reads."""
     judge = RolloutStage.judge
     monkeypatch.setattr(
@@ -65,12 +66,15 @@ def test_a_run_compares_with_its_start(kl_coef: float, monkeypatch: pytest.Monke
     )  # states from sampling differ in the last bits
     policy = tiny_policy()
     reference, gate, loss = copy.deepcopy(policy.model).requires_grad_(False), SignedGate("add"), LossConfig(kl_coef=kl_coef)
-    module = make_module(policy, Spro(), gate=gate, reference=reference, loss=loss)
+    update = UpdatePlan(problems=2, group_size=4, inner_epochs=epochs)
+    module = make_module(policy, Spro(), gate=gate, reference=reference, loss=loss, update=update)
+    if epochs > 1:
+        monkeypatch.setattr(module.collector, "_with_states", lambda rollouts: rollouts)
     first = module.collector.collect(PROBLEMS, 0).experience
     group = first.rollouts.advantages
     assert group is not None
     assert torch.equal(first.credit.advantages, group[:, None] * first.rollouts.response_mask)
-    assert first.rollouts.old_logprobs is None
+    assert (first.rollouts.old_logprobs is None) == (epochs == 1)
     assert (first.rollouts.ref_logprobs is None) == (kl_coef == 0)
     with torch.no_grad():
         for parameter in policy.model.parameters():
