@@ -24,7 +24,8 @@ def check_location(name: str, revision: str | None = None, tokenizer: bool = Tru
         raise ValueError(f"policy.name={name} is a file; give the folder of a model in Hugging Face format")
     elif not re.fullmatch(r"[\w.-]+(/[\w.-]+)?", name) or name.startswith("."):
         raise ValueError(
-            f"policy.name={name}: no such folder, and no hub id; correct the path, or give a hub id or one of the policies of the package, e.g. chain"
+            f"policy.name={name}: no such folder, and no hub id; correct the path, or give a hub id or one of the policies "
+            "of the package, e.g. chain"
         )
     else:
         _check_hub(name, revision)
