@@ -79,8 +79,8 @@ def prepare(cfg: DictConfig) -> Callable[[], None]:
         method = replace(settings.method, scorer=as_scorer(scorer))
         if method.scorer.needs_reference:
             raise ConfigError(
-                f"benchmark.variants.{name} compares the policy with the one that training began with, which task=benchmark does "
-                "not have; leave it out"
+                f"benchmark.variants.{name} compares the policy with the one that training began with, which task=benchmark "
+                "does not have; leave it out"
             )
         modules[name] = PolicyOptimization(workload.policy, stage, method, torch.optim.AdamW, settings.schedule, 0).train()
     run_dir = Path(HydraConfig.get().runtime.output_dir)
