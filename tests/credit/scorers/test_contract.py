@@ -42,7 +42,7 @@ SCORERS = {
     "late": functools.partial(Position, "late"),
     "early": functools.partial(Position, "early"),
     "oar_g-two-draws": functools.partial(OarG, num_draws=2),
-    **{f"gain-{mode}": functools.partial(information_gain, mode=mode) for mode in ("gold", "own", "potential")},
+    **{f"gain-{mode}": functools.partial(information_gain, mode=mode) for mode in ("gold", "own")},
     **{f"oar_p-{p}": functools.partial(OarP, ProbeSchedule(p)) for p in PROBES},
     **{f"oar_g-{p}": functools.partial(OarG, ProbeSchedule(p)) for p in PROBES},
     **{f"shuffled-oar_g-{p}": lambda p=p, **kw: Shuffled(OarG(ProbeSchedule(p), **kw)) for p in PROBES},
@@ -63,7 +63,7 @@ INCOMPLETE = [
     {"before": [5], "conclude": [6], "answer": [7, 8]},  # no reasoning
     {"before": [9, 1, 2], "tail": [12]},  # neither
 ]
-ASK_ANYWAY = {"uniform", "entropy", "random", "late", "early", "gain-gold", "gain-potential"}
+ASK_ANYWAY = {"uniform", "entropy", "random", "late", "early", "gain-gold"}
 """Scorers that need no answer in the completion."""
 
 every_scorer = pytest.mark.parametrize("name", SCORERS)
