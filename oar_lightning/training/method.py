@@ -43,8 +43,11 @@ def check_credit(method: Method) -> None:
     scorer, gate, loss = method.scorer, method.gate, method.loss
     name = type(scorer).__name__
     if isinstance(scorer, Uniform):
-        if gate.signed:
-            raise ConfigError(f"gate={type(gate).__name__} reads signed scores, and scorer=uniform has none; use gate=bilevel")
+        if not isinstance(gate, BilevelGate):
+            raise ConfigError(
+                f"scorer=uniform scores 0 everywhere, of which {type(gate).__name__} makes something else than GRPO; use "
+                "gate=bilevel, or choose a scorer"
+            )
         return
     if scorer.signed and not gate.signed:
         raise ConfigError(f"scorer {name} gives scores with a sign, which {type(gate).__name__} cannot read; use gate=signed")
