@@ -10,6 +10,7 @@ from oar_lightning.credit.scorers.oar_p.coarse import Spans
 from oar_lightning.credit.scorers.oar_p.exact import OarP
 from oar_lightning.credit.scorers.oracle import Oracle
 from oar_lightning.credit.scorers.probes import ProbeSchedule
+from oar_lightning.credit.scorers.total_effect import TotalEffect, TotalEffectFast
 
 __all__ = [
     "Attribution",
@@ -27,6 +28,8 @@ __all__ = [
     "Scorer",
     "Shuffled",
     "Spans",
+    "TotalEffect",
+    "TotalEffectFast",
     "Uniform",
     "as_scorer",
     "checked_scores",
