@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
-from typing import Any, Literal, get_args
+from typing import Any
 
 import torch
 from jaxtyping import Float
@@ -13,7 +13,7 @@ from oar_lightning.credit.predictions import predictions
 from oar_lightning.policy.token_budget import TokenBudget
 from oar_lightning.types import Rollouts
 
-Mode = Literal["none", "weight", "mask"]
+MODES = ("none", "weight", "mask")
 FREE_BELOW = 0.98
 """The default of `Freedom.free_below`."""
 
@@ -28,12 +28,12 @@ class Freedom:
         free_below: tokens of a smaller probability are free.
     """
 
-    mode: Mode = "none"
+    mode: str = "none"
     free_below: float = FREE_BELOW
 
     def __post_init__(self) -> None:
-        if self.mode not in get_args(Mode):
-            raise ValueError(f"scorer.freedom must be one of {', '.join(get_args(Mode))}, got {self.mode}")
+        if self.mode not in MODES:
+            raise ValueError(f"scorer.freedom must be one of {', '.join(MODES)}, got {self.mode}")
         if not 0 < self.free_below <= 1:
             raise ValueError(f"scorer.free_below is a probability and must be in (0, 1], got {self.free_below}")
 

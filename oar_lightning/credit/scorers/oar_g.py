@@ -9,7 +9,7 @@ import torch
 from jaxtyping import Float, Int
 from torch import Tensor
 
-from oar_lightning.credit.freedom import FREE_BELOW, Freedom, Mode
+from oar_lightning.credit.freedom import FREE_BELOW, Freedom
 from oar_lightning.credit.scorers.base import Scorer, distinct_rows, place_rows, row_generator, scorable_rows
 from oar_lightning.credit.scorers.prefix import read_prompts
 from oar_lightning.credit.scorers.probes import Probe, ProbeSchedule
@@ -47,7 +47,7 @@ class OarG(Scorer):
         seed: int = 0,
         token_budget: int | Literal["auto"] = TOKENS,
         stability_rows: int = 4,
-        freedom: Mode = "none",
+        freedom: str = "none",
         free_below: float = FREE_BELOW,
     ) -> None:
         super().__init__()

@@ -20,6 +20,8 @@ from oar_lightning.credit.scorers import (
     ProbeSchedule,
     Random,
     Shuffled,
+    TotalEffect,
+    TotalEffectFast,
     Uniform,
     checked_scores,
 )
@@ -32,13 +34,15 @@ SCORERS = {
     "random": Random,
     "late": functools.partial(Position, "late"),
     "early": functools.partial(Position, "early"),
+    "total_effect": functools.partial(TotalEffect, free_below=1.0),
+    "total_effect_fast": TotalEffectFast,
     "oar_g-two-draws": functools.partial(OarG, num_draws=2),
     **{f"oar_p-{p}": functools.partial(OarP, ProbeSchedule(p)) for p in PROBES},
     **{f"oar_g-{p}": functools.partial(OarG, ProbeSchedule(p)) for p in PROBES},
     **{f"shuffled-oar_g-{p}": lambda p=p, **kw: Shuffled(OarG(ProbeSchedule(p), **kw)) for p in PROBES},
     **{f"inverted-oar_p-{p}": lambda p=p, **kw: Inverted(OarP(ProbeSchedule(p), **kw)) for p in PROBES},
 }
-NEED_ANSWER = [name for name in SCORERS if "oar" in name]
+NEED_ANSWER = [name for name in SCORERS if "oar" in name or "total" in name]
 BUDGETED = [*NEED_ANSWER, "entropy"]
 SEQUENCES = [
     {"before": [3, 4, 5, 6], "reasoning": [8, 9, 10, 11, 12], "conclude": [11], "answer": [12, 13, 14], "tail": [1]},
@@ -155,7 +159,7 @@ def test_token_budget_does_not_matter(name, token_budget, model64, rollouts):
     torch.testing.assert_close(actual, expected, rtol=1e-7, atol=1e-12)
 
 
-@pytest.mark.parametrize("name", [n for n in BUDGETED if "oar_p" not in n])  # whose clean pass leaves keys and values, too
+@pytest.mark.parametrize("name", [n for n in BUDGETED if "oar_g" in n or n == "entropy"])  # the others leave keys and values, or a graph
 def test_known_prediction_states_spare_a_pass_and_change_nothing(name, model64, rollouts):
     with evaluating(model64):  # no dropout
         states = prediction_states(model64, rollouts.attention_mask, rollouts.token_ids).detach()

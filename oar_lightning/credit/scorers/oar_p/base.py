@@ -9,7 +9,7 @@ import torch
 from jaxtyping import Float
 from torch import Tensor
 
-from oar_lightning.credit.freedom import FREE_BELOW, Freedom
+from oar_lightning.credit.freedom import Freedom
 from oar_lightning.credit.scorers.base import Scorer, distinct_rows, place_rows, scorable_rows
 from oar_lightning.credit.scorers.oar_p.counterfactual import Counterfactuals
 from oar_lightning.credit.scorers.oar_p.fills import FILLS
@@ -35,8 +35,8 @@ class CounterfactualScorer(Scorer):
     fill_token_id: int | None
     seed: int
     share_prefixes: bool
-    freedom: Any
-    free_below: float = FREE_BELOW
+    freedom: str
+    free_below: float
 
     def __post_init__(self) -> None:
         super().__init__()

@@ -8,7 +8,7 @@ from typing import Literal
 from jaxtyping import Float
 from torch import Tensor
 
-from oar_lightning.credit.freedom import FREE_BELOW, Mode
+from oar_lightning.credit.freedom import FREE_BELOW
 from oar_lightning.credit.scorers.oar_p.base import TOKENS, CounterfactualScorer
 from oar_lightning.credit.scorers.oar_p.counterfactual import Counterfactuals
 from oar_lightning.credit.scorers.oar_p.texts import Texts
@@ -38,7 +38,7 @@ class OarP(CounterfactualScorer):
     fill_token_id: int | None = None
     seed: int = 0
     share_prefixes: bool = True
-    freedom: Mode = "none"
+    freedom: str = "none"
     free_below: float = FREE_BELOW
 
     def probe_at(self, step: int) -> Probe:

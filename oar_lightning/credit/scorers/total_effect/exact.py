@@ -9,7 +9,7 @@ import torch
 from jaxtyping import Float
 from torch import Tensor
 
-from oar_lightning.credit.freedom import FREE_BELOW, Freedom, Mode
+from oar_lightning.credit.freedom import FREE_BELOW, Freedom
 from oar_lightning.credit.scorers.oar_p.base import TOKENS, CounterfactualScorer
 from oar_lightning.credit.scorers.oar_p.counterfactual import Counterfactuals
 from oar_lightning.credit.scorers.oar_p.texts import Texts
@@ -47,7 +47,7 @@ class TotalEffect(CounterfactualScorer):
     seed: int = 0
     share_prefixes: bool = True
     num_draws: int = 1
-    freedom: Mode = "weight"
+    freedom: str = "weight"
     free_below: float = FREE_BELOW
 
     def __post_init__(self) -> None:

@@ -8,7 +8,7 @@ import torch
 from jaxtyping import Bool, Float, Int
 from torch import Tensor
 
-from oar_lightning.credit.freedom import FREE_BELOW, Freedom, Mode
+from oar_lightning.credit.freedom import FREE_BELOW, Freedom
 from oar_lightning.credit.scorers.base import Scorer, distinct_rows, place_rows, row_generator, scorable_rows
 from oar_lightning.credit.scorers.oar_p.fills import draw_several
 from oar_lightning.credit.scorers.prefix import read_prompts
@@ -21,16 +21,17 @@ TOKENS = 4096
 """The start of `auto`, unless a memory plan gives another."""
 
 class TotalEffectFast(Scorer):
-    """I_t = 1 - exp(-|<g_t, e(y') - e(y_t)>|), averaged in the exponent over draws y' ~ pi(. | prefix) other than y_t; then
-    times `freedom`.
+    """I_t = |<g_t, e(y') - e(y_t)>|, averaged over draws y' ~ pi(. | prefix) other than y_t, over the completion's largest; in
+    [0, 1], then times `freedom`.
 
     g_t is the gradient of sum_s w_s u_s with respect to the embedding of token t. u_s is the log-odds of token s as written: a
     log-probability has no gradient where the token is certain, as a restated result is. w_s = I_s / max(u_s, 1), the
     importance of s for each fraction of the way to even odds; answer tokens have I = 1. The first round knows the answer alone
-    and finds direct effects, each further one follows one more restatement.
+    and finds direct effects, each further one follows one more restatement. First-order effects of a change as large as another
+    token are too small, the more so with each restatement: therefore they are taken relative to the largest.
 
-    It costs a forward pass and `rounds` backward passes to the embeddings. A sum of effects of both signs may cancel; see
-    reports/total_effect for the agreement with `TotalEffect`.
+    It costs a forward pass and `rounds` backward passes to the embeddings. Effects of both signs cancel in the sum; see
+    reports/total_effect for where it agrees with `TotalEffect` and where not.
 
     Args:
         rounds: gradients, one after the other.
@@ -46,7 +47,7 @@ class TotalEffectFast(Scorer):
         num_draws: int = 8,
         seed: int = 0,
         token_budget: int | Literal["auto"] = TOKENS,
-        freedom: Mode = "weight",
+        freedom: str = "weight",
         free_below: float = FREE_BELOW,
     ) -> None:
         super().__init__()
@@ -124,8 +125,8 @@ class TotalEffectFast(Scorer):
                 )
             changes = torch.stack([self._change(model, gradient, embeddings, ids) for ids in found.others.unbind(-1)])
             # the last token of the window belongs to the answer or what follows it
-            effects = -(-torch.nn.functional.pad(changes.mean(0)[:, 1:], (0, 1))).expm1()
-            influence = effects.to(scale).masked_fill(~reasoning, 0.0)
+            sizes = torch.nn.functional.pad(changes.mean(0)[:, 1:], (0, 1)).to(scale).masked_fill(~reasoning, 0.0)
+            influence = sizes / sizes.amax(1, keepdim=True).clamp(min=torch.finfo(sizes.dtype).tiny)
         scores = self.freedom.of_logprobs(influence, found.logprobs)
         return [scores[i, mask] for i, mask in enumerate(reasoning)]
 
