@@ -9,24 +9,30 @@ from collections.abc import Callable
 
 import hydra
 from hydra.core.hydra_config import HydraConfig
-from hydra.errors import ConfigCompositionException, HydraException
 from hydra.types import RunMode
 from omegaconf import DictConfig, OmegaConf
-from omegaconf.errors import OmegaConfBaseException
 
 from oar_lightning import tasks
+from oar_lightning.command.completion import LINE
+from oar_lightning.command.flags import answer
+from oar_lightning.common.config_check import READS_TRAINING_DATA, ConfigError, check_keys, check_targets
 from oar_lightning.common.paths import conf_dir
+from oar_lightning.common.scopes import importing
 from oar_lightning.distributed.launch import is_first_rank, run_name
 from oar_lightning.sweep import multirun
 from oar_lightning.sweep.process import recording_failure, run_recorded, stop_with_parent
-from oar_lightning.wiring.keys import check_top_level, remedy_for
+from oar_lightning.wiring import hydra_output
+from oar_lightning.wiring.config import plain
+from oar_lightning.wiring.keys import blocks, check_top_level
+from oar_lightning.wiring.refusals import REFUSED, explain, one_message, with_plus
 
 log = logging.getLogger("oar_lightning")
 
-DATA_KEYS = ("name", "chain", "train", "evaluation", "prompt", "decontaminate", "max_prompt_tokens")
+DATA_KEYS = ("name", "chain", "train", "evaluation", "prompt", "decontaminate", "max_prompt_tokens", "first_problems")
 
 os.environ.setdefault("MLFLOW_DISABLE_TELEMETRY", "true")
 os.environ.setdefault("MLFLOW_ENABLE_ARTIFACTS_PROGRESS_BAR", "false")
+os.environ.setdefault("MLFLOW_SUPPRESS_PRINTING_URL_TO_STDOUT", "true")
 os.environ.setdefault("TOKENIZERS_PARALLELISM", "false")
 # OpenMP threads spin while they wait, which makes a small model many times slower on a busy machine
 os.environ.setdefault("GOMP_SPINCOUNT", "20000")
@@ -37,24 +43,15 @@ OmegaConf.register_new_resolver("run_name", run_name, use_cache=True, replace=Tr
 
 
 def main() -> None:
-    """Run the command. Where Hydra refuses a key because its task is not chosen, say so: its own advice does not help."""
-    try:
+    """Run the command. A mistake ends it with exit code 1 and one message, which has a better remedy than Hydra's own."""
+    if (text := answer(sys.argv[1:], os.environ.get(LINE, ""))) is not None:
+        print(text)  # noqa: T201  (what a flag asks for)
+        return
+    if "--hydra-help" in sys.argv:
+        sys.argv[1:] = ["--hydra-help"]  # its page does not depend on overrides, and they would be a traceback
+    sys.argv[1:] = with_plus(sys.argv[1:])
+    with one_message():
         job()
-    except SystemExit as end:
-        if remedy := remedy_for_refused(end.__context__):
-            print(remedy, file=sys.stderr)  # noqa: T201  (Hydra prints its part there too; it has not set up logging yet)
-        raise
-
-
-def remedy_for_refused(error: BaseException | None) -> str | None:
-    """What to do where Hydra refuses a key or group that only some tasks have; None for any other error.
-
-    Hydra names a key in the error's cause, and a group between quotes in its message.
-    """
-    if not isinstance(error, ConfigCompositionException):
-        return None
-    group = str(error).partition("'")[2].partition("'")[0]
-    return remedy_for(getattr(error.__cause__, "full_key", None) or group)
 
 
 @hydra.main(version_base="1.3", config_path=str(conf_dir()), config_name="config")
@@ -69,30 +66,45 @@ def job(cfg: DictConfig) -> float | None:
     try:
         with recording_failure():
             work = prepare(cfg)
-    except (ValueError, ImportError, HydraException, OmegaConfBaseException) as error:
+    except ConfigError as error:
         if log.isEnabledFor(logging.DEBUG):
             raise
-        cause = error.__cause__ if isinstance(error, HydraException) and error.__cause__ else error
-        log.error("%s", cause)
-        log.error("(hydra.verbose=true shows the traceback)")
+        log.error("%s (hydra.verbose=true shows the traceback)", error)
         sys.exit(1)
+    hydra_output.begin(cfg)
     return run_recorded(work)
 
 
 def prepare(cfg: DictConfig) -> Callable[[], float | None]:
-    """Check the config, the quick things first; then the task's own checks and objects."""
+    """Check the config and build what the task needs. Where that fails, the run's folder does not stay.
+
+    Raises:
+        ConfigError: for any mistake, with the whole message.
+    """
+    try:
+        return checked(cfg)
+    except BaseException as error:
+        hydra_output.remove()
+        if isinstance(error, REFUSED):
+            raise ConfigError(explain(error, sys.argv[1:])) from error
+        raise
+
+
+def checked(cfg: DictConfig) -> Callable[[], float | None]:
+    """The quick checks first; then the task's own checks and objects."""
     multirun.check_mode()
     check_config(cfg)
-    # torch, lightning and transformers take seconds to import: only after the quick checks
-    import torch
+    check_targets(plain(cfg), import_them=False)
+    with importing():  # torch, lightning and transformers take seconds: only after the quick checks
+        import torch
 
-    from oar_lightning.common.config_check import check_targets
-    from oar_lightning.wiring.config import plain
-
-    check_targets(plain(cfg))
+        check_targets(plain(cfg))
+        tasks.load(cfg.task)
     if not torch.cuda.is_available():
         # otherwise transformers repeats grouped keys for every query head, which the CPU's attention does not need
         os.environ.setdefault("TRANSFORMERS_SDPA_FORCE_GQA", "1")
+        # transformers' export imports DeepSpeed where it is installed, which warns that it finds no GPU unless it is told
+        os.environ.setdefault("DS_ACCELERATOR", "cpu")
     quiet()  # after the imports, in which Lightning sets up its logging
     return tasks.prepare(cfg)
 
@@ -107,8 +119,10 @@ def quiet() -> None:
         library = logging.getLogger(name)
         library.handlers.clear()  # Hydra's handler shows them already
         library.setLevel(logging.WARNING)
-    # DeepSpeed's trial compilations; retries while a tracking server is away, which is logged once elsewhere
-    for name in ("DeepSpeed", "compilers.C.base", "urllib3.connectionpool"):
+    logging.getLogger("mlflow.store.db.utils").setLevel(logging.WARNING)  # that it makes its tables
+    # DeepSpeed's trial compilations; retries while a tracking server is away, which is logged once elsewhere; the addresses of
+    # the hub's requests, some of which are signed
+    for name in ("DeepSpeed", "compilers.C.base", "urllib3.connectionpool", "httpx", "httpx2"):
         logging.getLogger(name).setLevel(logging.ERROR)
     warnings.filterwarnings("ignore", message=".*LeafSpec.*")
     warnings.filterwarnings("ignore", category=FutureWarning, module="torch.distributed.*")  # DeepSpeed causes one per call
@@ -126,16 +140,19 @@ def check_config(cfg: DictConfig) -> None:
     Raises:
         ConfigError: names the key, the value and the remedy.
     """
-    from oar_lightning.common.config_check import READS_TRAINING_DATA, ConfigError, check_keys
-
     if cfg.get("task") not in tasks.TASKS:
         raise ConfigError(f"task must be one of {', '.join(tasks.TASKS)}, got {cfg.get('task')}")
     check_top_level(map(str, cfg), cfg.task)
+    for key in sorted(blocks() & set(map(str, cfg))):
+        if not isinstance(cfg[key], DictConfig):
+            raise ConfigError(f"{key}={cfg[key]}: {key} is a block of settings; set one of them, see --cfg job")
     check_keys(map(str, cfg.data), DATA_KEYS, "data")
     unread = () if cfg.task in READS_TRAINING_DATA else ("data.train.",)
     missing = sorted(key for key in OmegaConf.missing_keys(cfg) if not key.startswith(unread))
     if missing:
         raise ConfigError(f"{missing[0]} has no value; set it, e.g. {missing[0]}=...")
+    if not cfg.name or ".." in str(cfg.name).split("/"):
+        raise ConfigError(f"name must be a text that can be part of a path, got {cfg.name!r}; e.g. name=${{task}}")
     for key, lowest in (("seed", 0), ("checkpoint_every_n_steps", 0)):
         if not _is_integer(cfg[key], lowest):
             raise ConfigError(f"{key} must be an integer >= {lowest}, got {cfg[key]!r}")
@@ -149,6 +166,13 @@ def check_config(cfg: DictConfig) -> None:
         raise ConfigError(f"ckpt_fallback must be true or false, got {cfg.ckpt_fallback!r}")
     if not isinstance(cfg.resume, bool):
         raise ConfigError(f"resume must be true or false, got {cfg.resume!r}; a path goes to ckpt_path")
+    if not isinstance(cfg.resume_changed, bool):
+        raise ConfigError(f"resume_changed must be true or false, got {cfg.resume_changed!r}")
+    if cfg.resume_changed and not (cfg.task in ("train", "warm_start") and (cfg.resume or cfg.ckpt_path is not None)):
+        raise ConfigError(
+            f"resume_changed=true says how training is resumed, and nothing is (task={cfg.task}, resume={cfg.resume}, "
+            f"ckpt_path={cfg.ckpt_path}); add resume=true or ckpt_path=<run folder>, or leave it out"
+        )
 
 
 def _is_integer(value: object, lowest: int) -> bool:

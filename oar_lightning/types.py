@@ -26,6 +26,7 @@ chunk        the rows that `TokenBudget.run_in_chunks` gives to one pass
 from __future__ import annotations
 
 import dataclasses
+from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, field
 from typing import Any, NamedTuple
 
@@ -33,9 +34,67 @@ from jaxtyping import Bool, Float, Int
 from torch import Tensor
 
 
+class Extra(Mapping[str, Any]):
+    """What a row holds beside its problem: a mapping that cannot be changed, nor can the lists (as tuples) and mappings in it.
+    All completions of a problem, and all epochs, read the same one."""
+
+    __slots__ = ("_values",)
+
+    def __init__(self, values: Mapping[str, Any]) -> None:
+        self._values = {str(name): frozen(value) for name, value in values.items()}
+
+    def __getitem__(self, name: str) -> Any:
+        try:
+            return self._values[name]
+        except KeyError:
+            raise KeyError(f"no extra column {name!r}; there are {list(self)} (see extra_columns of the data)") from None
+
+    def __contains__(self, name: object) -> bool:
+        return name in self._values
+
+    def get(self, name: str, default: Any = None) -> Any:
+        return self._values.get(name, default)
+
+    def __iter__(self) -> Iterator[str]:
+        return iter(self._values)
+
+    def __len__(self) -> int:
+        return len(self._values)
+
+    def __hash__(self) -> int:
+        return hash(frozenset(self._values))  # of the names: a value may be anything
+
+    def __repr__(self) -> str:
+        return f"Extra({self._values!r})"
+
+    def thawed(self) -> dict[str, Any]:
+        """A copy of plain dictionaries and lists, as JSON and checkpoints hold them."""
+        return {name: thawed(value) for name, value in self._values.items()}
+
+
+def frozen(value: Any) -> Any:
+    """Mappings as `Extra`, lists as tuples, all the way down; other values as they are."""
+    if isinstance(value, Extra):
+        return value
+    if isinstance(value, Mapping):
+        return Extra(value)
+    return tuple(map(frozen, value)) if isinstance(value, list | tuple) else value
+
+
+def thawed(value: Any) -> Any:
+    """The opposite of `frozen`."""
+    if isinstance(value, Extra):
+        return value.thawed()
+    return [thawed(part) for part in value] if isinstance(value, tuple) else value
+
+
 @dataclass(frozen=True)
 class MathProblem:
-    """One problem with its gold answer and, where known, a worked solution."""
+    """One problem with its gold answer and, where known, a worked solution.
+
+    ``extra`` holds the row's other columns, for rewards, scorers and whatever else gets the problem (`Columns.extra` says
+    which).
+    """
 
     question: str
     answer: str
@@ -43,6 +102,10 @@ class MathProblem:
     source: str = ""
     level: str = ""
     id: str = ""
+    extra: Mapping[str, Any] = Extra({})
+
+    def __post_init__(self) -> None:
+        object.__setattr__(self, "extra", frozen(self.extra))
 
 
 class CausalSpans(NamedTuple):

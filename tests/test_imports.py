@@ -16,7 +16,7 @@ NAME = oar_lightning.__name__
 
 FLOORS = (
     ("__main__",),  # compose -> check -> task
-    ("tasks",),  # one file a task
+    ("tasks", "command"),  # one file a task | the page of --help, completion
     ("wiring",),  # config -> objects
     ("planning", "benchmark"),  # memory before a run | seconds of a step
     ("training",),  # the LightningModule and its callbacks
@@ -28,7 +28,7 @@ FLOORS = (
 )
 """A room (a folder, or a file at the top) imports from floors below its own only."""
 
-KNOW_HYDRA = {"__main__", "tasks", "wiring", "sweep"}
+KNOW_HYDRA = {"__main__", "command", "tasks", "wiring", "sweep"}
 
 PURE = {
     "objective",
@@ -51,6 +51,7 @@ QUICK = {
     "answers.units",
     "answers.verifier",
     "answers.verifier_worker",
+    "command.flags",
     "distributed.launch",
     "sweep.multirun",
     "sweep.process",
@@ -166,11 +167,21 @@ def reached(module: str) -> set[str]:
     return seen
 
 
+def leads_to_none_of(module: str, packages: set[str]) -> None:
+    """Hold what a module's import leads to against packages; imports within functions do not count."""
+    for name in reached(module):
+        slow = {i.split(".")[0] for i in imports(MODULES[name], only_top=True)} & packages
+        assert not slow, f"{module} leads to {name}, which imports {', '.join(slow)}"
+
+
 @pytest.mark.parametrize("module", sorted(QUICK))
 def test_quick_files_lead_to_nothing_slow(module: str) -> None:
-    for name in reached(module):
-        slow = {i.split(".")[0] for i in imports(MODULES[name], only_top=True)} & SLOW
-        assert not slow, f"{module} leads to {name}, which imports {', '.join(slow)}"
+    leads_to_none_of(module, SLOW)
+
+
+def test_training_leads_to_nothing_that_not_every_run_needs() -> None:
+    """MLflow is not imported with logger=none, for example."""
+    leads_to_none_of("tasks.train", SLOW - {"torch", "lightning", "transformers"} | {"peft", "accelerate", "math_verify"})
 
 
 @pytest.mark.parametrize("module", ["training.train", "inspection.score"])

@@ -20,6 +20,7 @@ ABOUT_MORE_THAN_A_FILE = {
     "credit/scorers/test_contract.py": "what every scorer owes its caller",
     "rollout/test_engines.py": "cached.py and hf.py, which must sample alike",
     "tasks/test_recipes.py": "conf/experiment/paper_*.yaml",
+    "tasks/test_tables.py": "every table that a command prints, those of evaluation/ included",
     "training/callbacks/test_trial_callbacks.py": "what a sweep asks of a run: divergence.py, seconds.py, trial.py",
     "training/test_fine_tuning.py": "LoRA and full fine-tuning from the rollouts to the export",
     "training/test_out_of_memory.py": "steps that go on in less memory",

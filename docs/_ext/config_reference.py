@@ -20,6 +20,7 @@ from hydra.utils import get_object
 from markdown_text import code, escaped, table
 from sphinx.ext.napoleon import Config, GoogleDocstring
 
+from oar_lightning.command.comments import Header
 from oar_lightning.common.paths import conf_dir
 
 
@@ -51,23 +52,6 @@ def config_reference() -> str:
 def choices(folder: Path) -> str:
     """The files of a folder, each with what its first comment says."""
     return table(["name", "what it is"], [[code(p.stem), escaped(Header.of(p).words)] for p in sorted(folder.glob("*.yaml"))])
-
-
-@dataclass(frozen=True)
-class Header:
-    """The comment that a config file begins with."""
-
-    package: str | None
-    commands: tuple[str, ...]
-    words: str
-
-    @classmethod
-    def of(cls, path: Path) -> Header:
-        comments = itertools.takewhile(lambda line: line.startswith("#"), path.read_text(encoding="utf-8").splitlines())
-        lines = [line.lstrip("# ") for line in comments]
-        package = next((line.split()[1] for line in lines if line.startswith("@package")), None)
-        commands = tuple(line for line in lines if line.startswith("python -m"))
-        return cls(package, commands, " ".join(line for line in lines if not line.startswith(("@package", "python -m"))))
 
 
 def _choice_of_a_group(path: Path, relative: Path, packages: dict[str, str]) -> str:

@@ -3,10 +3,12 @@
 from __future__ import annotations
 
 import importlib
+import math
+import numbers
 from collections import Counter
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
-from typing import NamedTuple, Protocol
+from typing import Any, NamedTuple, Protocol
 
 import torch
 from jaxtyping import Float
@@ -18,7 +20,13 @@ from oar_lightning.types import MathProblem
 
 
 class Completion(NamedTuple):
-    """The part of a completion that a reward sees: its text, its final answer (None: none found), whether it was cut off."""
+    """The part of a completion that a reward sees.
+
+    text: what the policy wrote after the prompt; special tokens, EOS among them, are not in it.
+    answer: its final answer as `answer.*` finds it, without the box or phrase around it; None where there is none.
+    truncated: whether the completion was cut off at ``rollout.max_new_tokens``, so that it has no end.
+    num_tokens: its tokens, EOS included.
+    """
 
     text: str
     answer: str | None
@@ -27,7 +35,14 @@ class Completion(NamedTuple):
 
 
 class RewardTerm(Protocol):
-    """A reward function: one number a completion, None where it does not apply."""
+    """A reward function ``(problems, completions) -> one number a completion``, None where it does not apply to one.
+
+    ``problems[i]`` is the problem of ``completions[i]``: the completions of one problem follow each other, and all get the
+    same `MathProblem`. Its ``extra`` holds the other columns of its row. The numbers come as a list, or as an array or
+    tensor of one dimension; a number may be Python's, numpy's or torch's, and a truth value counts as 0 or 1. The weight of
+    a term is 1 unless ``reward.weights`` names it. A function is called in training, in evaluation and on recorded
+    completions, on each rank with that rank's completions, and before all this on made-up ones (`Rewards.try_out`).
+    """
 
     def __call__(self, problems: Sequence[MathProblem], completions: Sequence[Completion]) -> Sequence[float | None]: ...
 
@@ -136,15 +151,68 @@ class Rewards:
         """Unweighted rewards, one column a term (NaN: does not apply), and metrics such as the fraction of each verdict."""
         columns, metrics = [], {}
         for name, term in self.terms.items():
-            values = [float("nan") if v is None else float(v) for v in term(problems, completions)]
-            if len(values) != len(completions):
-                raise ValueError(f"reward.terms.{name} gave {len(values)} values for {len(completions)} completions")
+            values = numbers_of(term(problems, completions), len(completions), f"reward.terms.{name}")
             columns.append(values)
             metrics[f"rewards/{name}"] = torch.tensor(values).nanmean().item()
             if isinstance(term, Accuracy):
                 counts = term.verdicts
                 metrics.update({f"verdict/{v.value}": counts[v.value] / len(values) for v in Verdict})
         return torch.tensor(columns).T.reshape(len(completions), len(columns)), metrics
+
+    def try_out(self, problem: MathProblem) -> None:
+        """Call every term on a made-up completion of a problem, the gold answer alone, before long work starts.
+
+        Raises:
+            ValueError: names the term that fails or returns something else than a number or None.
+        """
+        completion = Completion(problem.answer, problem.answer, truncated=False, num_tokens=1)
+        for name, term in self.terms.items():
+            try:
+                values = term([problem], [completion])
+            except Exception as error:
+                raise ValueError(
+                    f"reward.terms.{name} raised {type(error).__name__}: {error} on a made-up completion, the gold answer "
+                    f"{problem.answer!r} of problem {problem.id!r}; correct it, or leave the term out"
+                ) from error
+            numbers_of(values, 1, f"reward.terms.{name}")
+
+
+def numbers_of(values: Any, count: int, name: str) -> list[float]:
+    """What a reward function returned as floats, NaN for None.
+
+    Raises:
+        ValueError: for anything but `count` finite numbers or None; names the function, what it returned and what is expected.
+    """
+    expected = f"expected a list of {count} numbers, one a completion, None where the reward does not apply"
+    if hasattr(values, "tolist"):  # of numpy or torch, on whatever device
+        values = values.tolist()
+    if isinstance(values, str | bytes | Mapping | set | frozenset) or not isinstance(values, Iterable):
+        raise ValueError(f"{name} returned {_described(values)}; {expected}")
+    values = list(values)
+    if len(values) != count:
+        raise ValueError(f"{name} returned {len(values)} values for {count} completions; {expected}")
+    found = [_number(value) for value in values]
+    for place, (value, number) in enumerate(zip(values, found, strict=True)):
+        if number is None:
+            raise ValueError(f"{name} returned {_described(value)} for completion {place} of {count}; {expected}")
+    return [number for number in found if number is not None]
+
+
+def _number(value: Any) -> float | None:
+    """The value as a finite float, NaN for None; None for anything else."""
+    if value is None:
+        return math.nan
+    if getattr(value, "ndim", None) == 0:  # a scalar of numpy or torch
+        value = value.item()
+    try:
+        number = float(value) if isinstance(value, numbers.Real) else math.nan
+    except OverflowError:
+        return None
+    return number if math.isfinite(number) else None
+
+
+def _described(value: Any) -> str:
+    return "None" if value is None else f"{value!r:.80} ({type(value).__name__})"
 
 
 def check_accuracy(rewards: Rewards) -> None:

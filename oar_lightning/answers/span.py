@@ -48,6 +48,8 @@ class AnswerFormat:
     no_span: str = "uniform"
 
     def __post_init__(self) -> None:
+        if isinstance(self.phrases, str):  # a text is a sequence of texts, too
+            raise ValueError(f"answer.phrases is a list, e.g. answer.phrases=[{self.phrases!r}], got {self.phrases!r}")
         if not self.boxed and not self.phrases:
             raise ValueError("answer.boxed=false and answer.phrases=[] leave no marker to find an answer by; set one")
         if any(not phrase.removeprefix("^").strip() for phrase in self.phrases):

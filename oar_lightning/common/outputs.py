@@ -1,23 +1,43 @@
-"""Output files of tasks: a task writes them at its end, but checks them at its start."""
+"""Output files of tasks: a task writes them at its end, but checks them at its start, and creates nothing then."""
 
 from __future__ import annotations
 
+import os
 from pathlib import Path
 
 from oar_lightning.common.config_check import ConfigError
 
 
 def output_path(value: str | None, key: str) -> Path | None:
-    """The path that a setting names, after its folder was created; None stays None.
+    """The file that a setting names; None stays None. Its folder may still have to be made.
 
     Raises:
-        ConfigError: where the folder cannot be created.
+        ConfigError: where it is a folder, or cannot be written.
     """
     if value is None:
         return None
     path = Path(value).expanduser()
-    try:
-        path.parent.mkdir(parents=True, exist_ok=True)
-    except OSError as error:
-        raise ConfigError(f"{key}={path} cannot be written ({error}); choose another path") from error
+    if path.is_dir():
+        raise ConfigError(f"{key}={path} is a folder; give a file, e.g. {key}={path / 'output.json'}")
+    output_folder(str(path.parent), key, path)
     return path
+
+
+def output_folder(value: str, key: str, shown: Path | None = None) -> Path:
+    """The folder that a setting names. It may still have to be made.
+
+    Raises:
+        ConfigError: where it is a file, or cannot be made or written. `shown`: the value in the message.
+    """
+    folder = Path(value).expanduser()
+    existing = next(path for path in (folder, *folder.absolute().parents) if path.exists() or path.is_symlink())
+    if not existing.is_dir() or not os.access(existing, os.W_OK | os.X_OK):
+        reason = "cannot be written" if existing.is_dir() else "is a file"
+        raise ConfigError(f"{key}={shown or folder} cannot be written ({existing} {reason}); choose another path")
+    return folder
+
+
+def write_text(path: Path, text: str) -> None:
+    """Write a file, whose folder is made where it is missing."""
+    path.parent.mkdir(parents=True, exist_ok=True)
+    path.write_text(text, encoding="utf-8")

@@ -25,7 +25,7 @@ def assign_credit(model: Any, rollouts: Rollouts, scorer: Scorer, gate: Gate, ev
     rows = rows_to_score(rollouts, everything or scorer.reads_all_rows or gate.reads_all_rows)
     if len(rows):
         part = rollouts.select(rows)
-        found = checked_scores(scorer(model, part), part, region_mask(part, gate.region), type(scorer).__name__)
+        found = checked_scores(scorer(model, part), part, region_mask(part, gate.region), scorer.name)
         scores = scores.to(found.dtype)
         scores[rows, rollouts.columns(rows)] = found
     return gate(scores.masked_fill(~region, 0.0), rollouts)

@@ -6,18 +6,23 @@ import csv
 import glob
 import logging
 from collections import Counter
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from itertools import chain
 from pathlib import Path
 from typing import Any
 
 from oar_lightning.common.jsonl import UNREADABLE, open_text, read_jsonl
 from oar_lightning.data.listed import ListedProblems
-from oar_lightning.data.rows import Columns, problems_of, table_rows
+from oar_lightning.data.rows import Columns, check_limit, problems_of, table_rows
+from oar_lightning.types import MathProblem
 
 log = logging.getLogger(__name__)
 
-KEY = "data paths"
+KEY = "paths"
+"""The setting that errors name; whoever knows where the source stands adds that."""
+
+MAX_EXTRA = 2**30
+"""Characters of all columns that are kept without being named; a number counts as eight."""
 
 
 class FileProblems(ListedProblems):
@@ -26,13 +31,14 @@ class FileProblems(ListedProblems):
 
     Args:
         paths: files or glob patterns; ``*.parquet``, ``*.csv`` and ``*.csv.gz`` by extension; others are JSONL (``.gz``: gzip).
-        question_column, answer_column, solution_column, level_column, id_column: see `Columns`.
+        question_column, answer_column, solution_column, level_column, id_column, extra_columns: see `Columns`.
         limit: keep the first so many problems; null for all.
 
     A row without a question or a gold answer is dropped, counted in ``dropped`` by reason, and reported.
 
     Raises:
-        ValueError: where no file matches, a file cannot be read, a row is not JSON, a column is missing, or no row is usable.
+        ValueError: where no file matches, a file cannot be read, a row is not JSON, a column is missing, no row is usable, or
+            columns that nobody named (``extra_columns=null``) would take more than `MAX_EXTRA` characters of memory.
     """
 
     def __init__(
@@ -44,23 +50,49 @@ class FileProblems(ListedProblems):
         level_column: str | None = None,
         id_column: str | None = None,
         limit: int | None = None,
+        extra_columns: str | Sequence[str] | None = None,
     ) -> None:
+        check_limit(limit)
         patterns = [paths] if isinstance(paths, str) else list(paths)
         files = [Path(f) for pattern in patterns for f in sorted(glob.glob(str(Path(pattern).expanduser())))]
         if not files:
             raise ValueError(
-                f"data paths={patterns}: no such file; give JSONL files (gzip too), parquet or CSV files, or a pattern, "
+                f"{KEY}={patterns}: no such file; give JSONL files (gzip too), parquet or CSV files, or a pattern, "
                 f"from {Path.cwd()}"
             )
-        columns = Columns(question_column, answer_column, solution_column, level_column, id_column)
+        columns = Columns(question_column, answer_column, solution_column, level_column, id_column, extra_columns)
         self.dropped: Counter[str] = Counter()
         rows = chain.from_iterable(read_rows(file) for file in files)
-        problems = list(problems_of(rows, columns, "files", self.dropped, limit))
+        found = problems_of(rows, columns, "files", self.dropped, limit)
+        problems = list(found if extra_columns is not None else _within_memory(found))
         if self.dropped:
             log.warning("data: %s; kept %d rows of %s", dict(self.dropped), len(problems), ", ".join(map(str, files)))
         if not problems:
-            raise ValueError(f"data paths={patterns}: no usable row ({dict(self.dropped) or 'the files are empty'})")
+            raise ValueError(f"{KEY}={patterns}: no usable row ({dict(self.dropped) or 'the files are empty'})")
         super().__init__(problems)
+
+
+def _within_memory(problems: Iterator[MathProblem]) -> Iterator[MathProblem]:
+    """The problems, until their extra columns are too large to be kept by default."""
+    sizes: Counter[str] = Counter()
+    for problem in problems:
+        for name, value in problem.extra.items():
+            sizes[name] += _characters(value)
+        if sizes.total() > MAX_EXTRA:
+            largest = ", ".join(f"{name} {size / 2**20:.0f} MB" for name, size in sizes.most_common(3))
+            raise ValueError(
+                f"{KEY}: the columns that rewards would find in problem.extra are too large to be kept in memory ({largest} so "
+                "far); set extra_columns to those that rewards read, e.g. [difficulty], or to [] for none"
+            )
+        yield problem
+
+
+def _characters(value: Any) -> int:
+    if isinstance(value, str):
+        return len(value)
+    if isinstance(value, Mapping):
+        return sum(len(name) + _characters(part) for name, part in value.items())
+    return sum(map(_characters, value)) if isinstance(value, tuple) else 8
 
 
 def read_rows(file: Path) -> Iterator[tuple[str, dict[str, Any]]]:
@@ -77,9 +109,9 @@ def read_rows(file: Path) -> Iterator[tuple[str, dict[str, Any]]]:
 
 
 def _jsonl(file: Path) -> Iterator[tuple[str, dict[str, Any]]]:
-    for number, row in read_jsonl(file, KEY):
+    for number, row in read_jsonl(file, KEY, f"{KEY}: "):
         if not isinstance(row, dict):
-            raise ValueError(f"{file}:{number} holds a {type(row).__name__}; {KEY} holds one JSON object a line")
+            raise ValueError(f"{KEY}: {file}:{number} holds a {type(row).__name__}; {KEY} holds one JSON object a line")
         yield f"{file}:{number}", row
 
 
@@ -95,9 +127,9 @@ def _csv(file: Path) -> Iterator[tuple[str, dict[str, Any]]]:
     if not header:
         return
     if len(set(header)) < len(header):
-        raise ValueError(f"data paths: {file} names a column twice in its first line {header}; rename one")
+        raise ValueError(f"{KEY}: {file} names a column twice in its first line {header}; rename one")
     if len(first) > len(header):  # pandas would take the first cells for an index, and shift the others
-        raise ValueError(f"data paths: {file} cannot be read ({len(first)} cells below the {len(header)} columns {header})")
+        raise ValueError(f"{KEY}: {file} cannot be read ({len(first)} cells below the {len(header)} columns {header})")
     # as text: numbers would lose their form ("007", "1.50"), and "NA" or "None" are texts like any other
     features = Features({column: Value("string") for column in header})
     yield from _table(file, "csv", features=features, keep_default_na=False, na_filter=False)

@@ -5,12 +5,12 @@ from __future__ import annotations
 import hashlib
 import logging
 from collections import Counter
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from itertools import islice
 from pathlib import Path
 from typing import Any
 
-from oar_lightning.data.rows import Columns, Row, problems_of, table_rows
+from oar_lightning.data.rows import Columns, Row, check_limit, problems_of, table_rows
 from oar_lightning.types import MathProblem
 
 log = logging.getLogger(__name__)
@@ -25,7 +25,7 @@ class HubProblems:
         split: the dataset's split.
         revision: branch, tag or commit; null for the newest.
         shuffle_buffer: an epoch's order draws from a window of so many rows, after its files are shuffled.
-        question_column, answer_column, solution_column, level_column, id_column: see `Columns`.
+        question_column, answer_column, solution_column, level_column, id_column, extra_columns: see `Columns`.
         limit: use the first so many rows of the split; null for all.
 
     A row without a question or a gold answer is dropped and counted in ``dropped`` by reason. The counts are those of the
@@ -48,17 +48,17 @@ class HubProblems:
         level_column: str | None = None,
         id_column: str | None = None,
         limit: int | None = None,
+        extra_columns: str | Sequence[str] | None = None,
     ) -> None:
         if shuffle_buffer < 1:
-            raise ValueError(f"data shuffle_buffer must be >= 1 (rows), got {shuffle_buffer}")
-        if limit is not None and limit < 1:
-            raise ValueError(f"data limit must be >= 1 (rows), or null for all, got {limit}")
+            raise ValueError(f"shuffle_buffer must be >= 1 (rows), got {shuffle_buffer}")
+        check_limit(limit)
         self.path = str(Path(path).expanduser()) if path.startswith("~") else path
         self.name = name
         self.split = split
         self.revision = revision
         self.shuffle_buffer = shuffle_buffer
-        self.columns = Columns(question_column, answer_column, solution_column, level_column, id_column)
+        self.columns = Columns(question_column, answer_column, solution_column, level_column, id_column, extra_columns)
         self.limit = limit
         self.dropped: Counter[str] = Counter()
         self._dataset: Any = None
@@ -102,7 +102,7 @@ class HubProblems:
 
             name = self.name
             if name is not None and self._local() and get_dataset_config_names(self.path) == ["default"]:
-                log.info("data path=%s: bare files without configurations, so name=%s chooses nothing", self.path, name)
+                log.info("path=%s: bare files without configurations, so name=%s chooses nothing", self.path, name)
                 name = None
             dataset = load_dataset(self.path, name, split=self.split, revision=self.revision, streaming=True)
             self._dataset = dataset if self.limit is None else dataset.take(self.limit)
@@ -112,7 +112,7 @@ class HubProblems:
         return Path(self.path).is_dir()
 
     def _called(self) -> str:
-        return f"data path={self.path} (name={self.name or 'null'}, split={self.split})"
+        return f"path={self.path} (name={self.name or 'null'}, split={self.split})"
 
     def _remedy(self) -> str:
         if self._local():

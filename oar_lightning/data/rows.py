@@ -2,16 +2,25 @@
 
 from __future__ import annotations
 
+import functools
+import logging
 from collections import Counter
-from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
+from datetime import date, time, timedelta
+from decimal import Decimal
 from itertools import islice
 from typing import Any
 
 from oar_lightning.answers.span import gold_answer
 from oar_lightning.types import MathProblem
 
+log = logging.getLogger(__name__)
+
 Row = Mapping[str, Any]
+
+DEEPEST = 50
+"""Lists and mappings within each other of a value in ``problem.extra``."""
 
 NO_QUESTION = "rows without a question"
 NO_ANSWER = "rows without a gold answer"
@@ -27,6 +36,9 @@ class Columns:
         solution: a worked solution; None for none.
         level: a difficulty; None for none.
         id: the problem's name; None takes the column ``id`` where there is one, else the row's place in its file.
+        extra: columns that rewards, scorers and evaluation find in ``problem.extra``, each by its name or dotted path as it is
+            given here; None takes all columns but those that the other arguments name. Values are what JSON holds, dates and
+            decimals texts; None leaves out a column that holds something else, and says so once.
 
     Raises:
         ValueError: where neither a column nor a solution gives the gold answer.
@@ -37,10 +49,19 @@ class Columns:
     solution: str | None = "solution"
     level: str | None = None
     id: str | None = None
+    extra: str | Sequence[str] | None = None
 
     def __post_init__(self) -> None:
+        if isinstance(self.extra, str):
+            object.__setattr__(self, "extra", (self.extra,))
         if self.answer is None and self.solution is None:
-            raise ValueError("data answer_column=null takes the gold answer from the solution, so solution_column must be set")
+            raise ValueError("answer_column=null takes the gold answer from the solution, so solution_column must be set")
+
+
+def check_limit(limit: int | None) -> None:
+    """Raises: ValueError: for a number of rows below 1."""
+    if limit is not None and limit < 1:
+        raise ValueError(f"limit must be >= 1 (rows), or null for all, got {limit}")
 
 
 def problems_of(
@@ -85,7 +106,67 @@ def to_problem(row: Row, columns: Columns, source: str, where: str) -> MathProbl
         return NO_QUESTION
     if not answer:
         return NO_ANSWER
-    return MathProblem(question, answer, solution, str(row.get("source") or source), level, name or where)
+    extra = extra_of(row, columns, source, where)
+    return MathProblem(question, answer, solution, str(row.get("source") or source), level, name or where, extra)
+
+
+def extra_of(row: Row, columns: Columns, source: str, where: str) -> dict[str, Any]:
+    """The row's values for ``problem.extra``.
+
+    Raises:
+        ValueError: for a named column that the row lacks, or whose value is none that JSON holds.
+    """
+    if columns.extra is None:
+        read = {columns.question, columns.answer, columns.solution, columns.level, columns.id}
+        return plain_columns(row, read, source)
+    found = {}
+    for path in columns.extra:
+        try:
+            found[path] = plain_value(lookup(row, path))
+        except KeyError:
+            raise ValueError(f"{where} has no column {path!r}; it has {paths(row)}: name others in extra_columns") from None
+        except TypeError as error:
+            raise ValueError(
+                f"{where} holds a {error} in column {path!r}, which problem.extra cannot; leave it out of extra_columns"
+            ) from None
+    return found
+
+
+def plain_columns(row: Row, without: set[str | None], source: str) -> dict[str, Any]:
+    """All columns of a row but those named in `without`, and those whose values are none that JSON holds."""
+    found = {}
+    for name in row.keys() - without:
+        try:
+            found[name] = plain_value(row[name])
+        except TypeError as error:
+            _tell_left_out(source, name, str(error))
+    return {name: found[name] for name in row if name in found}
+
+
+@functools.cache
+def _tell_left_out(source: str, column: str, kind: str) -> None:
+    log.warning("data: column %r of %s holds a %s; problem.extra is without it", column, source, kind)
+
+
+def plain_value(value: Any, depth: int = 0) -> Any:
+    """The value as JSON holds it: dates, times and decimals as texts, arrays as lists.
+
+    Raises:
+        TypeError: with the name of a type that has no such form, or of what is wrong with a value.
+    """
+    if depth > DEEPEST:
+        raise TypeError(f"value within {DEEPEST} others")
+    if value is None or isinstance(value, str | bool | int | float):
+        return value
+    if isinstance(value, Mapping):
+        return {str(key): plain_value(part, depth + 1) for key, part in value.items()}
+    if isinstance(value, list | tuple):
+        return [plain_value(part, depth + 1) for part in value]
+    if hasattr(value, "tolist"):  # of numpy
+        return plain_value(value.tolist())
+    if isinstance(value, date | time | timedelta | Decimal):
+        return str(value)
+    raise TypeError(type(value).__name__)
 
 
 def lookup(row: Row, path: str) -> Any:
@@ -135,11 +216,11 @@ def _text(row: Row, field: str, path: str | None, where: str) -> str:
     except KeyError:
         remedy = "" if field == "question" else " or to null"
         raise ValueError(
-            f"{where} has no column {path!r}; it has {paths(row)}: set {field}_column to one of them{remedy}"
+            f"{field}_column={path}: {where} has no such column; it has {paths(row)}: set it to one of them{remedy}"
         ) from None
     if isinstance(value, Mapping | list | tuple):
         raise ValueError(
-            f"{where} holds a {type(value).__name__} in column {path!r}; set {field}_column to a path into it, "
+            f"{field}_column={path}: {where} holds a {type(value).__name__} there; set it to a path into it, "
             f"one of {[p for p in paths(row) if p.startswith(f'{path}.')]}"
         )
     return "" if value is None else str(value).strip()

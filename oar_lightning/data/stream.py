@@ -4,8 +4,9 @@ from __future__ import annotations
 
 import os
 from collections import Counter
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Mapping
 from itertools import islice
+from types import MappingProxyType
 from typing import Any, Protocol, runtime_checkable
 
 from torch.utils.data import get_worker_info
@@ -15,6 +16,9 @@ from oar_lightning.types import MathProblem
 Keep = Callable[[MathProblem], str | None]
 """Gives the reason to drop a problem, or None to keep it."""
 
+
+BEGINNING = MappingProxyType({"epoch": 0, "offset": 0, "kept": 0, "dropped": {}})
+"""The state of a stream that nothing was taken of."""
 
 PATIENCE = 10_000
 """An endless source has no end of an epoch to stop at: its stream stops after so many dropped problems in a row."""
@@ -64,7 +68,7 @@ class ProblemStream:
         self.rank = rank
         self.world_size = world_size
         self.keep = keep
-        self.load_state_dict({"epoch": 0, "offset": 0, "kept": 0, "dropped": {}})
+        self.load_state_dict(BEGINNING)
 
     def take(self, count: int) -> list[MathProblem]:
         """This shard's next `count` problems.
@@ -81,7 +85,7 @@ class ProblemStream:
         """The position: the epoch, how many of its problems were walked, how many of those were kept, and the drops."""
         return {"epoch": self.epoch, "offset": self.offset, "kept": self.kept, "dropped": dict(self.dropped)}
 
-    def load_state_dict(self, state: dict[str, Any]) -> None:
+    def load_state_dict(self, state: Mapping[str, Any]) -> None:
         self.epoch, self.offset, self.kept = int(state["epoch"]), int(state["offset"]), int(state["kept"])
         self.dropped = Counter[str](state["dropped"])
         self._walk: Iterator[MathProblem] | None = None

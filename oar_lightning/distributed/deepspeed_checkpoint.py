@@ -12,6 +12,7 @@ from collections.abc import Iterator
 from dataclasses import asdict, dataclass
 from pathlib import Path
 from types import ModuleType
+from typing import Any
 
 import torch
 from torch import Tensor
@@ -111,6 +112,14 @@ def read_summary(folder: Path) -> FolderSummary:
             if path.suffix == ".pt":
                 _check_part(path)
     return summary
+
+
+def read_state(folder: Path) -> dict[str, Any]:
+    """What a checkpoint's first part holds beside weights: counters, and the states of callbacks."""
+    with loading_data_only():
+        first = min((folder / TAG).glob("*model_states.pt"))
+        state: dict[str, Any] = torch.load(first, map_location="cpu", mmap=True)
+        return state
 
 
 def consolidated_weights(folder: Path) -> dict[str, Tensor]:

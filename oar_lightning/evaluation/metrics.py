@@ -32,7 +32,7 @@ def evaluation_metrics(results: Sequence[ProblemResult]) -> dict[str, float]:
     k = samples.pop()
     correct = torch.tensor([r.correct for r in results], dtype=torch.double)
     out = _with_interval(f"avg_at_{k}", correct.mean(1))
-    for j in sorted({2**i for i in range(k.bit_length())} | {k}):
+    for j in _passes(k):
         values = pass_at_k(correct, j).double()
         out |= _with_interval(f"pass_at_{j}", values) if j == k else {f"pass_at_{j}": float(values.mean())}
     out |= _with_interval(f"maj_at_{k}", torch.tensor([majority_vote(r.classes) for r in results], dtype=torch.double))
@@ -46,6 +46,17 @@ def evaluation_metrics(results: Sequence[ProblemResult]) -> dict[str, float]:
         out |= _with_interval(f"level_{name}/avg_at_{k}", correct[rows].mean(1))
         out[f"level_{name}/problems"] = float(len(rows))
     return out
+
+
+def metric_names(samples: int, greedy: bool) -> list[str]:
+    """The names of the metrics that every evaluation has, without the ends of their intervals."""
+    names = [f"avg_at_{samples}", *(f"pass_at_{j}" for j in _passes(samples)), f"maj_at_{samples}"]
+    return [*names, *(["greedy"] if greedy else []), "answered", "truncated"]
+
+
+def _passes(k: int) -> list[int]:
+    """The j of pass@j: powers of two up to k, and k."""
+    return sorted({2**i for i in range(k.bit_length())} | {k})
 
 
 def _with_interval(name: str, values: Float[Tensor, " P"]) -> dict[str, float]:

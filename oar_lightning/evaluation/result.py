@@ -14,6 +14,9 @@ from oar_lightning.types import MathProblem
 
 log = logging.getLogger(__name__)
 
+NO_SIGNAL = "all rewards of the group are equal: advantage 0"
+NO_GROUP = "decoded greedily, in no group: no advantage"
+
 
 @dataclass(frozen=True)
 class ProblemResult:
@@ -57,14 +60,20 @@ class ProblemResult:
 def completions_table(
     results: Sequence[ProblemResult], advantages: Sequence[Sequence[float]] | None = None
 ) -> dict[str, list[Any]]:
-    """A table with one row a completion: each problem's samples, then its greedy completion, which has no advantage."""
+    """A table with one row a completion: each problem's samples, then its greedy completion.
+
+    `advantages`: those of each problem's samples. With them the table has the columns `advantage` and `note`, which says why
+    an advantage is 0 or missing.
+    """
     rows = []
     for place, r in enumerate(results):
         rounded = [None] * len(r.correct) if advantages is None else [round(a, 6) for a in advantages[place]]
+        note = "" if any(rounded) else NO_SIGNAL
         samples = zip(r.completions, r.answers, r.rewards, rounded, range(len(rounded)), r.correct, strict=True)
-        columns: list[tuple[Any, ...]] = list(samples)
+        columns: list[tuple[Any, ...]] = [(*sample, note) for sample in samples]
         if r.greedy_completion is not None:
-            columns.append((r.greedy_completion, r.greedy_answer, r.greedy_reward, None, "greedy", r.greedy_correct))
+            greedy = (r.greedy_completion, r.greedy_answer, r.greedy_reward, None, "greedy", r.greedy_correct, NO_GROUP)
+            columns.append(greedy)
         rows += [
             {
                 "prompt": r.question,
@@ -76,10 +85,12 @@ def completions_table(
                 "sample": sample,
                 "correct": correct,
                 "level": r.level,
+                "note": note,
             }
-            for completion, answer, reward, advantage, sample, correct in columns
+            for completion, answer, reward, advantage, sample, correct, note in columns
         ]
-    return {key: [row[key] for row in rows] for key in rows[0]} if rows else {}
+    left_out = ("advantage", "note") if advantages is None else ()
+    return {key: [row[key] for row in rows] for key in rows[0] if key not in left_out} if rows else {}
 
 
 class ResultsFile:

@@ -117,7 +117,9 @@ class CompletionScorer:
 
     def __post_init__(self) -> None:
         rewards = self.stage.rewards
-        gold_only = Rewards({name: GoldOnly(term) for name, term in rewards.terms.items()}, rewards.weights)
+        gold_only = Rewards(
+            {name: GoldOnly(term, f"reward.terms.{name}") for name, term in rewards.terms.items()}, rewards.weights
+        )
         tools = Tools(Continuer(self.stage, self.sampling), Reprompter(self.stage))
         self.scorer.use(tools)
         self.gate.use(tools)

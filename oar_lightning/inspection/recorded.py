@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import glob
 import hashlib
+import math
 from collections import Counter
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
@@ -12,11 +13,18 @@ from typing import Any
 
 import torch
 
-from oar_lightning.answers.reward import Completion, RewardTerm
+from oar_lightning.answers.reward import Completion, RewardTerm, numbers_of
 from oar_lightning.common.jsonl import read_jsonl
 from oar_lightning.data.prompts import PromptTemplate
+from oar_lightning.data.rows import plain_columns
 from oar_lightning.rollout.sampling import Generation, encode_prompts, lay_out
 from oar_lightning.types import MathProblem
+
+STATED: set[str | None] = {
+    *("problem", "question", "completion", "answer", "id", "problem_id"),
+    *("is_correct", "truncated", "level", "source"),
+}
+"""The columns of a recorded completion that have a meaning here."""
 
 
 @dataclass(frozen=True)
@@ -38,8 +46,8 @@ def read_recorded(paths: str | Sequence[str], dropped: Counter[str]) -> Iterator
     """The usable rows of JSONL files (``.gz`` too) or glob patterns, in order; other rows are counted in `dropped` by reason.
 
     A row has ``problem`` (or ``question``) and ``completion``; and where known ``answer`` (the gold answer), ``id``,
-    ``problem_id``, ``is_correct``, ``truncated``, ``level``, ``source``. Without ``problem_id``, completions with the same
-    question and gold answer are of one problem.
+    ``problem_id``, ``is_correct``, ``truncated``, ``level``, ``source``; other columns are in ``problem.extra``. Without
+    ``problem_id``, completions with the same question and gold answer are of one problem.
 
     Raises:
         ValueError: where a pattern matches no file, or a row is not a JSON object, lacks a column, or holds a wrong type in it.
@@ -87,6 +95,7 @@ def _to_completion(row: dict[str, Any], where: str) -> RecordedCompletion | str:
         source=_optional(row, "source", ""),
         level=_optional(row, "level", ""),
         id=_optional(row, "problem_id", _digest(question, gold)),
+        extra=plain_columns(row, STATED, "score.files"),
     )
     label = None if row.get("is_correct") is None else bool(row["is_correct"])
     return RecordedCompletion(_optional(row, "id", where), problem, text, bool(row.get("truncated")), label)
@@ -136,14 +145,15 @@ def to_generation(encoded: Sequence[EncodedCompletion], pad: int, device: torch.
 class GoldOnly:
     """A reward term that applies only to problems with a gold answer."""
 
-    def __init__(self, term: RewardTerm) -> None:
+    def __init__(self, term: RewardTerm, name: str = "reward") -> None:
         self.term = term
+        self.name = name
 
     def __call__(self, problems: Sequence[MathProblem], completions: Sequence[Completion]) -> list[float | None]:
         with_gold = [i for i, problem in enumerate(problems) if problem.answer]
         rewards: list[float | None] = [None] * len(problems)
         if with_gold:
             values = self.term([problems[i] for i in with_gold], [completions[i] for i in with_gold])
-            for i, value in zip(with_gold, values, strict=True):
-                rewards[i] = value
+            for i, value in zip(with_gold, numbers_of(values, len(with_gold), self.name), strict=True):
+                rewards[i] = None if math.isnan(value) else value
         return rewards

@@ -8,6 +8,7 @@ from typing import Any
 import torch
 from torch._subclasses.fake_tensor import unset_fake_temporarily
 
+from oar_lightning.policy.location import check_location
 from oar_lightning.policy.pretrained import DTYPES, PretrainedPolicy, checkpoint_gradients, explained_load_errors
 
 
@@ -41,6 +42,7 @@ def policy_without_weights(spec: PretrainedPolicy, dtype: torch.dtype | None = N
     """
     from transformers import AutoConfig, AutoModelForCausalLM
 
+    check_location(spec.location(), spec.revision)
     with unset_fake_temporarily(), explained_load_errors(spec.name), torch.device("meta"):
         config = AutoConfig.from_pretrained(spec.location(), revision=spec.revision, trust_remote_code=spec.trust_remote_code)
         wanted = DTYPES[spec.dtype]

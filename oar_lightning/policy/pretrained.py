@@ -12,6 +12,8 @@ from typing import Any, Literal, NamedTuple
 
 import torch
 
+from oar_lightning.policy.location import check_location
+
 logger = logging.getLogger(__name__)
 
 BUILT_IN = ("chain", "chain_asides", "chain_one_step")
@@ -81,6 +83,7 @@ class PretrainedPolicy:
     def load_tokenizer(self) -> Any:
         from transformers import AutoTokenizer
 
+        check_location(self.location(), self.revision)
         with explained_load_errors(self.name):
             tokenizer = AutoTokenizer.from_pretrained(
                 self.location(), revision=self.revision, trust_remote_code=self.trust_remote_code

@@ -7,6 +7,7 @@ from collections import deque
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from typing import Literal, TypeVar
 
+from oar_lightning.common.activity import activity
 from oar_lightning.distributed.ranks import all_gather
 from oar_lightning.policy.batching import chunks_by_tokens
 from oar_lightning.policy.out_of_memory import REMEDIES, OutOfMemory, first_line, free_memory, out_of_memory
@@ -57,8 +58,20 @@ class TokenBudget:
         Raises:
             OutOfMemory: where a single row does not fit, or a chunk does not and the budget is not `auto`.
         """
-        divides = self.auto or chunks is None
         waiting = deque([list(range(len(lengths)))] if chunks is None else chunks)
+        with activity("", len(lengths)) as advance:
+            for chunk, result in self._run(waiting, lengths, work, self.auto or chunks is None, spread):
+                advance(len(chunk))
+                yield chunk, result
+
+    def _run(
+        self,
+        waiting: deque[list[int]],
+        lengths: Sequence[int],
+        work: Callable[[list[int]], T],
+        divides: bool,
+        spread: int | None,
+    ) -> Iterator[tuple[list[int], T]]:
         while waiting:
             chunk = waiting.popleft()
             if not chunk:

@@ -7,27 +7,11 @@ import math
 import re
 from collections.abc import Iterable, Sequence
 
+from oar_lightning.common.overrides import is_method, settings, short
 from oar_lightning.reporting.runs import RunRecord
 
 Level = float | str
 """A value of a factor; texts include null, true and false."""
-
-IGNORED = {
-    "seed",
-    "sweeps",
-    "task",
-    "name",
-    "num_threads",
-    "resume",
-    "ckpt_path",
-    "ckpt_fallback",
-    "export_to",
-    "output_root",
-    "checkpoint_every_n_steps",
-    "hydra",
-    "logger",
-}
-"""First parts of the keys of overrides that do not make two runs different methods."""
 
 ABSENT = "default"
 """The level of a run that does not have a key."""
@@ -51,7 +35,7 @@ def varied(runs: Sequence[RunRecord]) -> tuple[str, ...]:
 
 
 def _differing(runs: Sequence[RunRecord], keys: Iterable[str]) -> tuple[str, ...]:
-    return tuple(k for k in keys if k.split(".")[0] not in IGNORED and len({level(run, k) for run in runs}) > 1)
+    return tuple(k for k in keys if is_method(k) and len({level(run, k) for run in runs}) > 1)
 
 
 def assignments(run: RunRecord) -> dict[str, str]:
@@ -64,8 +48,7 @@ def assignments(run: RunRecord) -> dict[str, str]:
 
 def overrides(run: RunRecord) -> dict[str, str]:
     """All Hydra overrides of a run."""
-    pairs = (item.split("=", 1) for item in run.overrides if "=" in item)
-    return {key.lstrip("+"): value for key, value in pairs}
+    return settings(run.overrides)
 
 
 def level(run: RunRecord, key: str) -> Level:
@@ -96,12 +79,6 @@ def label(keys: Sequence[str], levels: Sequence[Level]) -> str:
         value if isinstance(value, str) and value not in NEEDS_KEY else f"{short(key)}={show(value)}"
         for key, value in present or pairs
     )
-
-
-def short(key: str) -> str:
-    """The last part of a key; for a key that ends in `.name`, the part before."""
-    parts = key.split(".")
-    return parts[-2] if parts[-1] == "name" and len(parts) > 1 else parts[-1]
 
 
 def show(value: Level) -> str:

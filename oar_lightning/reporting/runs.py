@@ -14,6 +14,7 @@ from numpy.typing import NDArray
 
 from oar_lightning.common.config_check import ConfigError
 from oar_lightning.tracking.history import metric_history
+from oar_lightning.tracking.renamed import by_current_name
 
 PARENT = "mlflow.parentRunId"
 LARGEST = 1e300
@@ -149,7 +150,7 @@ def read_curves(client: MlflowClient, runs: Sequence[RunRecord], metrics: Iterab
 
 def record(run: Run) -> RunRecord:
     """A run as plain data. Its state is that of the trial, but complete only where MLflow has finished the run, too."""
-    tags, metrics = dict(run.data.tags), dict(run.data.metrics)
+    tags, metrics = dict(run.data.tags), by_current_name(run.data.metrics)
     by_status = {"FINISHED": "complete", "SCHEDULED": "running"}.get(run.info.status, run.info.status.lower())
     state = tags.get("trial_state", by_status)
     state = by_status if state == "complete" else state
@@ -163,7 +164,7 @@ def record(run: Run) -> RunRecord:
         state=state,
         reason=reason,
         started=run.info.start_time,
-        duration_s=float(metrics.get("duration_s", wall_s)),
+        duration_s=float(metrics.get("time/total_s", wall_s)),
         tags=tags,
         params=dict(run.data.params),
         metrics=metrics,

@@ -9,8 +9,9 @@ import matplotlib as mpl
 import numpy as np
 from matplotlib.colors import to_hex
 
+from oar_lightning.common.overrides import short
 from oar_lightning.reporting.bands import Band, band, smoothed
-from oar_lightning.reporting.factors import Level, short, show
+from oar_lightning.reporting.factors import Level, show
 from oar_lightning.reporting.runs import Curve
 from oar_lightning.reporting.study import Arm, Study
 

@@ -13,6 +13,7 @@ import numpy as np
 from oar_lightning.common.config_check import ConfigError
 from oar_lightning.reporting.factors import Level, label, level, natural, ordered, varied
 from oar_lightning.reporting.runs import LARGEST, RunRecord
+from oar_lightning.tracking.renamed import current_name
 
 UNIFORM_CREDIT = {("experiment", "grpo"), ("scorer", "uniform"), ("gate.mode", "off")}
 """Levels at which every token gets the same credit, which make an arm the baseline of token-level credit."""
@@ -106,7 +107,7 @@ def make_study(
 def choose_metric(name: str, complete: Sequence[RunRecord], wanted: str | None) -> str:
     """`wanted`; without it `objective`, else the sampled accuracy on the first evaluation set. A complete run must have it."""
     present = {key for run in complete for key in run.metrics}
-    for choice in [wanted] if wanted else ["objective", *accuracies(complete)]:
+    for choice in [current_name(wanted)] if wanted else ["objective", *accuracies(complete)]:
         if choice in present:
             return choice
     known = ", ".join(sorted(present)) or "none"

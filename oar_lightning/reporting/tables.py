@@ -20,7 +20,7 @@ from oar_lightning.reporting.study import Arm, Study
 ENDS = {"credit/ess_ratio": "ESS-ratio", "credit/top10_mass": "top-10 % mass", "entropy": "entropy, nats"}
 """Metrics whose mean over the last tenth of training is shown."""
 
-IN_CSV = ("seconds/rollout", "seconds/reward", "seconds/score", "seconds/update", *ENDS)
+IN_CSV = (*(f"time/total_{phase}_s" for phase in ("generate", "reward", "score", "update")), *ENDS)
 
 
 def results_table(study: Study, curves: Curves) -> list[list[str]]:

@@ -1,7 +1,7 @@
 """Engines that sample completions, and the stage that turns sampled ids into `Rollouts`."""
 
 from oar_lightning.rollout.assemble import RolloutStage
-from oar_lightning.rollout.build import build_stage
+from oar_lightning.rollout.build import build_stage, check_length
 from oar_lightning.rollout.cached import CachedEngine
 from oar_lightning.rollout.choice import AutoEngineConfig, EngineConfig, HFEngineConfig
 from oar_lightning.rollout.hf import HFEngine
@@ -21,4 +21,5 @@ __all__ = [
     "VllmConfig",
     "VllmEngine",
     "build_stage",
+    "check_length",
 ]

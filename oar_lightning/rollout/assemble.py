@@ -11,6 +11,7 @@ import torch
 
 from oar_lightning.answers.reward import Completion, Rewards
 from oar_lightning.answers.span import AnswerFormat, Region, find_answer, token_regions
+from oar_lightning.common.activity import activity
 from oar_lightning.data.prompts import PromptTemplate
 from oar_lightning.objective.advantage import combine_rewards
 from oar_lightning.policy.token_text import TokenBytes
@@ -50,9 +51,11 @@ class RolloutStage:
         """`samples` judged completions of each problem, in consecutive rows, drawn from the problem's seed. ``stats`` gets the
         seconds of sampling and of judging."""
         start = time.perf_counter()
-        generation = self.engine(model, [self.prompt.render(p) for p in problems], samples, sampling, seeds)
+        with activity("rollout"):
+            generation = self.engine(model, [self.prompt.render(p) for p in problems], samples, sampling, seeds)
         generated = time.perf_counter()
-        rollouts = self.judge(generation, [p for p in problems for _ in range(samples)], samples, step)
+        with activity("rewards"):
+            rollouts = self.judge(generation, [p for p in problems for _ in range(samples)], samples, step)
         rollouts.stats["time/generate_s"] = generated - start
         rollouts.stats["time/reward_s"] = time.perf_counter() - generated
         return rollouts

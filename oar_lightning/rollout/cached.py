@@ -10,6 +10,7 @@ import torch
 from jaxtyping import Bool, Float, Int
 from torch import Tensor
 
+from oar_lightning.common.activity import within
 from oar_lightning.common.randomness import generator
 from oar_lightning.policy.language_model import cached_hidden_states, evaluating, head_logits, new_cache, states_fit
 from oar_lightning.rollout.hf import eos_token_ids
@@ -99,6 +100,7 @@ class CachedEngine:
             ended[live] |= torch.isin(tokens, eos) & running
             running = ~ended[live] & (lengths[live] < limits[live])
             remaining = int(running.sum())
+            within(len(owner) - remaining, f"token {column + 1}/{config.max_new_tokens}")
             if not remaining or column + 1 == config.max_new_tokens:
                 break
             if remaining <= len(live) - max(1, len(live) // LEAVE_ONE_IN):

@@ -6,17 +6,16 @@ import contextlib
 import logging
 import shlex
 import sys
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
+from hydra.core.config_loader import ConfigLoader
 from hydra.core.hydra_config import HydraConfig
 from hydra.core.plugins import Plugins
-from hydra.errors import HydraException
 from hydra.types import HydraContext, RunMode, TaskFunction
 from hydra.utils import instantiate
 from omegaconf import DictConfig, OmegaConf, open_dict, read_write
-from omegaconf.errors import OmegaConfBaseException
 
 from oar_lightning.common.config_check import ConfigError
 from oar_lightning.common.paths import local_artifacts, local_database
@@ -54,7 +53,7 @@ def start_job() -> float | None:
 
     Raises:
         ConfigError: for several sweep files at once.
-        RuntimeError: where the job failed.
+        JobFailed: where the job failed.
     """
     hydra = HydraConfig.get()
     folder = Path(hydra.runtime.output_dir)
@@ -75,7 +74,8 @@ def sweep(
 ) -> None:
     """Open the study of `config.hydra.sweeper` and run its missing trials.
 
-    A config that cannot run ends the process with exit code 1 and one message, before anything is written.
+    Raises:
+        ValueError, HydraException, OmegaConfBaseException: for a config that cannot run, before anything is written.
     """
     logging.getLogger("alembic").setLevel(logging.WARNING)  # it logs every database that it opens
     import optuna
@@ -86,14 +86,11 @@ def sweep(
     from oar_lightning.sweep.study import Claim
 
     HydraConfig.instance().set_config(config)  # for ${hydra:...} in the values below
-    try:
-        space = SearchSpace.of(config, arguments)
-        study_folder = _set_name_and_folder(config)
-        _check_trials(space, config, hydra_context, check)
-        study, publish = _open(space, arguments, config, study_folder)
-    except (ConfigError, ValueError, HydraException, OmegaConfBaseException) as error:
-        log.error("%s", error)
-        sys.exit(1)
+    space = SearchSpace.of(config, arguments)
+    study_folder = _set_name_and_folder(config)
+    # a typo would make the trials fail one by one
+    check_jobs([space.overrides(values) for values in space.examples()], config, hydra_context.config_loader, check)
+    study, publish = _open(space, arguments, config, study_folder)
     launcher = Plugins.instance().instantiate_launcher(config=config, hydra_context=hydra_context, task_function=task_function)
 
     def launch(claims: Sequence[Claim]) -> Mapping[int, BaseException]:
@@ -140,16 +137,16 @@ def _set_name_and_folder(config: DictConfig) -> Path:
     return folder
 
 
-def _check_trials(
-    space: SearchSpace, config: DictConfig, hydra_context: HydraContext, check: Callable[[DictConfig], None]
+def check_jobs(
+    jobs: Iterable[Sequence[str]], config: DictConfig, loader: ConfigLoader, check: Callable[[DictConfig], None]
 ) -> None:
-    """Compose and check example trials before any trial starts: a typo would make them fail one by one."""
-    for values in space.examples():
-        trial = hydra_context.config_loader.load_sweep_config(config, space.overrides(values))
-        with _hydra_config(trial):
-            with open_dict(trial):
-                del trial["hydra"]
-            check(trial)
+    """Compose and check jobs, each given by its overrides, before any of them starts."""
+    for overrides in jobs:
+        job = loader.load_sweep_config(config, list(overrides))
+        with _hydra_config(job):
+            with open_dict(job):
+                del job["hydra"]
+            check(job)
 
 
 @contextlib.contextmanager
@@ -187,6 +184,7 @@ def _plan(space: SearchSpace, sweeper: DictConfig) -> Any:
 
     from oar_lightning.sweep.plan import Objective, Plan
     from oar_lightning.sweep.samplers import GridPoints, draw_seed
+    from oar_lightning.tracking.renamed import current_name
 
     directions = [d.name if hasattr(d, "name") else str(d) for d in _as_list(sweeper.direction)]
     metrics = _as_list(sweeper.objectives)
@@ -211,7 +209,7 @@ def _plan(space: SearchSpace, sweeper: DictConfig) -> Any:
         name=str(sweeper.study_name),
         space=space.space,
         settings=[line for line in space.fixed if not config_key(line).startswith(CHANGEABLE)],
-        objectives=[Objective(str(m), d) for m, d in zip(metrics, directions, strict=True)],
+        objectives=[Objective(current_name(str(m)), d) for m, d in zip(metrics, directions, strict=True)],
         n_trials=min(int(sweeper.n_trials), len(grid)) if grid is not None else int(sweeper.n_trials),
         sampler=sampler,
         describe=space.describe,

@@ -14,6 +14,7 @@ from optuna.study import Study
 
 from oar_lightning.common.config_check import ConfigError
 from oar_lightning.sweep.trial import Pruning
+from oar_lightning.tracking.renamed import current_name
 
 
 @dataclass(frozen=True)
@@ -95,6 +96,7 @@ class Plan:
         if before is None:
             study.set_user_attr("plan", now)
             return
+        before = {**before, "objectives": [[current_name(metric), direction] for metric, direction in before["objectives"]]}
         if changed := [key for key in now if now[key] != before[key]]:
             changes = "; ".join(f"its {key} were {before[key]} and are now {now[key]}" for key in changed)
             raise ConfigError(

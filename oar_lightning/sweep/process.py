@@ -41,6 +41,10 @@ negative signal where its training had not begun."""
 RANK_VARIABLES = ("LOCAL_RANK", "RANK", "WORLD_SIZE", "NODE_RANK", "MASTER_ADDR", "MASTER_PORT")
 
 
+class JobFailed(RuntimeError):
+    """A job in its own process has failed; the message has the reason and the folder."""
+
+
 def run_job(arguments: Sequence[str], folder: Path) -> float | None:
     """Run ``python -m oar_lightning`` with these overrides in `folder`; returns its objective.
 
@@ -48,7 +52,7 @@ def run_job(arguments: Sequence[str], folder: Path) -> float | None:
     A trial that has a result is not run again.
 
     Raises:
-        RuntimeError: where the job failed; the message has the reason.
+        JobFailed: where the job failed.
         SystemExit: where a signal stopped the job, with its exit code.
     """
     is_trial = (folder / TICKET).is_file()
@@ -74,7 +78,7 @@ def run_job(arguments: Sequence[str], folder: Path) -> float | None:
     finally:
         lock.release()
     if result.state == "failed":
-        raise RuntimeError(f"{result.reason} (see {folder})")
+        raise JobFailed(f"{result.reason} (see {folder})")
     return result.metrics.get("objective")
 
 

@@ -11,6 +11,7 @@ from typing import Any
 from optuna.trial import FrozenTrial, TrialState
 
 from oar_lightning.sweep.samplers import RETRY_OF
+from oar_lightning.tracking.renamed import by_current_name
 
 STATES = {
     TrialState.COMPLETE: "complete",
@@ -32,7 +33,7 @@ def results_table(trials: Sequence[FrozenTrial], objectives: Sequence[str]) -> l
     retries = {RETRY_OF} if any(RETRY_OF in trial.user_attrs for trial in trials) else set()
     rows = []
     for trial in trials:
-        metrics = trial.user_attrs.get("metrics", {})
+        metrics = by_current_name(trial.user_attrs.get("metrics", {}))
         row = {"trial": trial.number, "state": STATES[trial.state], **trial.user_attrs.get("swept", {})}
         row |= {name: metrics.get(name) for name in names}
         rows.append(row | {key: trial.user_attrs.get(key, "") for key in ("reason", *retries)})
@@ -43,8 +44,8 @@ def times_table(trials: Sequence[FrozenTrial]) -> list[Row]:
     """One row a trial: number of starts, seconds of the fit and of each phase, and the id of its MLflow run."""
     rows = []
     for trial in trials:
-        metrics = trial.user_attrs.get("metrics", {})
-        seconds = {k: v for k, v in metrics.items() if k == "duration_s" or k.startswith("seconds/")}
+        metrics = by_current_name(trial.user_attrs.get("metrics", {}))
+        seconds = {name: value for name, value in metrics.items() if name.startswith("time/")}
         attempts = trial.user_attrs.get("attempts", 0)
         rows.append({"trial": trial.number, "attempts": attempts, "run_id": trial.user_attrs.get("run_id"), **seconds})
     return rows

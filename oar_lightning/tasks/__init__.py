@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import importlib
 from collections.abc import Callable
+from types import ModuleType
 
 from omegaconf import DictConfig
 
@@ -27,7 +28,12 @@ TASKS = {
 """Task -> module; imported when chosen, because torch and lightning take seconds."""
 
 
+def load(task: str) -> ModuleType:
+    """A task's module, with all that it imports."""
+    return importlib.import_module(TASKS[task])
+
+
 def prepare(cfg: DictConfig) -> Callable[[], float | None]:
     """The work of ``cfg.task``."""
-    work: Callable[[], float | None] = importlib.import_module(TASKS[cfg.task]).prepare(cfg)
+    work: Callable[[], float | None] = load(cfg.task).prepare(cfg)
     return work

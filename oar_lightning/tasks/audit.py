@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import functools
 import json
 import logging
 from collections.abc import Callable
@@ -11,14 +10,14 @@ from pathlib import Path
 from hydra.utils import instantiate
 from omegaconf import DictConfig
 from rich.console import Console
-from rich.progress import Progress
-from rich.table import Table
 
 from oar_lightning.answers.audit import AuditConfig, AuditReport, AuditRow, audit, read_rows
 from oar_lightning.answers.span import AnswerFormat
 from oar_lightning.answers.verifier import Verifier, VerifierConfig
 from oar_lightning.common.config_check import ConfigError
-from oar_lightning.common.outputs import output_path
+from oar_lightning.common.outputs import output_path, write_text
+from oar_lightning.common.progress import counted_progress
+from oar_lightning.common.tables import ConsoleTable
 
 log = logging.getLogger(__name__)
 
@@ -41,36 +40,31 @@ def run(files: dict[str, list[AuditRow]], answer_format: AnswerFormat, limits: V
     verifier = Verifier(limits)
     reports = []
     try:
-        with Progress(console=Console(stderr=True), transient=True) as progress:
-            for file, rows in files.items():
-                bar = progress.add_task(file, total=len(rows))
-                reports.append(audit(file, rows, answer_format, verifier, functools.partial(progress.advance, bar)))
+        for file, rows in files.items():
+            with counted_progress(Path(file).name, "rows", len(rows)) as advance:
+                reports.append(audit(file, rows, answer_format, verifier, advance))
     finally:
         verifier.close()
     console = Console()
-    console.print(summary(reports))
+    summary(reports).print(console)
     for report in reports:
         _print_entries(console, report.file, "misses", report.misses)
         _print_entries(console, report.file, "disagreements with the labels", report.disagreements)
     if output is not None:
-        output.write_text(json.dumps([r.to_json() for r in reports], ensure_ascii=False, indent=1) + "\n", encoding="utf-8")
+        write_text(output, json.dumps([r.to_json() for r in reports], ensure_ascii=False, indent=1) + "\n")
         console.print(f"written: {output}", soft_wrap=True)
 
 
-def summary(reports: list[AuditReport]) -> Table:
+def summary(reports: list[AuditReport]) -> ConsoleTable:
     names = ("rows", "with_gold", "extracted", "verified", "no_marker", "unparseable", "timeouts", "seconds")
-    labels = ("tp", "fp", "fn", "tn", "agreement")
-    table = Table(title="Answers: extraction and verification")
-    table.add_column("file", overflow="fold")
-    for name in (*names, *(labels if any(r.confusion for r in reports) else ())):
-        table.add_column(name, justify="right")
+    labels = ("tp", "fp", "fn", "tn", "agreement") if any(r.confusion for r in reports) else ()
+    rows = []
     for report in reports:
         row = report.to_json()
-        cells = [str(row[name]) for name in names]
         if report.confusion:
-            cells += [str(row[name]) for name in labels[:-1]] + [f"{100 * row['agreement']:.2f} %"]
-        table.add_row(Path(report.file).name, *cells)
-    return table
+            row["agreement"] = f"{100 * row['agreement']:.2f} %"
+        rows.append([Path(report.file).name, *(str(row.get(name, "")) for name in (*names, *labels))])
+    return ConsoleTable("Answers: extraction and verification", ("file", *names, *labels), rows)
 
 
 def _print_entries(console: Console, file: str, title: str, entries: list[dict[str, object]]) -> None:

@@ -7,7 +7,7 @@ import json
 import logging
 import platform
 import sys
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
@@ -17,22 +17,23 @@ from hydra.core.hydra_config import HydraConfig
 from hydra.utils import instantiate
 from omegaconf import DictConfig
 from rich.console import Console
-from rich.table import Table
 
 from oar_lightning.answers.reward import Accuracy, Rewards
 from oar_lightning.benchmark import BenchmarkConfig, ConfiguredWorkload, RandomWorkload, Workload, measure
+from oar_lightning.benchmark.measure import PhaseResult
 from oar_lightning.benchmark.report import phase_table, scoring_table, write_report
 from oar_lightning.common.config_check import ConfigError
-from oar_lightning.common.outputs import output_path
+from oar_lightning.common.outputs import output_folder, output_path, write_text
+from oar_lightning.common.progress import counted_progress
+from oar_lightning.common.tables import ConsoleTable
 from oar_lightning.credit.scorers import as_scorer
 from oar_lightning.data.stream import ProblemStream
 from oar_lightning.rollout import AutoEngineConfig, build_stage
 from oar_lightning.tracking.tracker import Tracker
-from oar_lightning.training.callbacks.progress import counted_progress
 from oar_lightning.training.module import PolicyOptimization
 from oar_lightning.wiring.device import choose_device, seed_everything, set_threads
 from oar_lightning.wiring.policy import load_policy
-from oar_lightning.wiring.run import build_logger
+from oar_lightning.wiring.run import build_logger, build_others
 from oar_lightning.wiring.run_tags import run_parameters, run_tags
 from oar_lightning.wiring.settings import build_settings
 
@@ -52,7 +53,8 @@ def prepare(cfg: DictConfig) -> Callable[[], None]:
     set_threads(cfg.num_threads)
     seed_everything(cfg.seed)
     device = choose_device(str(cfg.trainer.accelerator))
-    files = output_path(config.output, "benchmark.output"), output_path(config.report, "benchmark.report")
+    folder = output_folder(config.report, "benchmark.report") if config.report else None
+    files = output_path(config.output, "benchmark.output"), folder
     workload: Workload
     stage: Any
     if config.shape is None:
@@ -77,7 +79,7 @@ def prepare(cfg: DictConfig) -> Callable[[], None]:
         method = replace(settings.method, scorer=as_scorer(scorer))
         modules[name] = PolicyOptimization(workload.policy, stage, method, torch.optim.AdamW, settings.schedule, 0).train()
     run_dir = Path(HydraConfig.get().runtime.output_dir)
-    tracker = Tracker(run_dir, build_logger(cfg, run_dir))
+    tracker = Tracker(run_dir, build_logger(cfg, run_dir), build_others(cfg, run_dir))
     tracker.start()
     return lambda: run(cfg, config, workload, modules, tracker, *files)
 
@@ -96,11 +98,11 @@ def run(
     with counted_progress(f"benchmark {config.preset}", "steps", total, 0) as advance:
         results, rate = measure(config, workload, modules, instantiate(cfg["update"]), advance)
     console = Console()
-    console.print(_rich(f"benchmark={config.preset}: seconds of each phase (medians)", phase_table(results, config.step_bars)))
-    console.print(_rich("Scoring", scoring_table(results, config.sequence_bars)))
+    for table in tables(config, results):
+        table.print(console)
     rows = [dataclasses.asdict(result) for result in results]
     if output is not None:
-        output.write_text(json.dumps(rows, indent=1) + "\n", encoding="utf-8")
+        write_text(output, json.dumps(rows, indent=1) + "\n")
         console.print(f"written: {output}", soft_wrap=True)
     if report is not None:
         command = " ".join(["python -m oar_lightning", *HydraConfig.get().overrides.task])
@@ -126,10 +128,10 @@ def machine(workload: Workload) -> str:
     )
 
 
-def _rich(title: str, rows: list[list[str]]) -> Table:
-    table = Table(title=title)
-    for index, name in enumerate(rows[0]):
-        table.add_column(name, justify="left" if index == 0 else "right")
-    for row in rows[1:]:
-        table.add_row(*row)
-    return table
+def tables(config: BenchmarkConfig, results: Sequence[PhaseResult]) -> list[ConsoleTable]:
+    """Seconds of each phase, and the cost of scoring, method by method."""
+    phases, scoring = phase_table(results, config.step_bars), scoring_table(results, config.sequence_bars)
+    return [
+        ConsoleTable(f"benchmark={config.preset}: seconds of each phase (medians)", phases[0], phases[1:]),
+        ConsoleTable("Scoring", scoring[0], scoring[1:]),
+    ]

@@ -3,15 +3,16 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from pathlib import Path
 
 from omegaconf import DictConfig
 from rich.console import Console
-from rich.table import Table
 
 from oar_lightning.common.config_check import ConfigError
-from oar_lightning.common.outputs import output_path
+from oar_lightning.common.outputs import output_path, write_text
+from oar_lightning.common.progress import counted_progress
+from oar_lightning.common.tables import ConsoleTable
 from oar_lightning.data.decontamination import EXACT, OVERLAP, ContaminationReport, find_contamination
 from oar_lightning.data.filters import whole_eval_sets
 from oar_lightning.data.stream import ProblemSource, is_endless
@@ -36,35 +37,39 @@ def prepare(cfg: DictConfig) -> Callable[[], float | None]:
         raise ConfigError("data.evaluation names no evaluation set to compare with; e.g. data/evaluation=[math500,aime24]")
     eval_sets = whole_eval_sets(sources, cfg.evaluation.problems)
     output = output_path(cfg.decontaminate.output, "decontaminate.output")
-    if output is not None and output.is_dir():
-        raise ConfigError(f"decontaminate.output={output} is a folder; give a file, e.g. decontaminate.output=overlap.json")
     return lambda: compare(train, eval_sets, output)
 
 
 def compare(train: ProblemSource, eval_sets: dict[str, list[MathProblem]], output: Path | None) -> float:
     """Compare, print the table, write the file; returns how many training problems are in an evaluation set."""
-    found = find_contamination(train, eval_sets)
+    with counted_progress("comparing", "training problems", None) as advance:
+        found = find_contamination(counted(train, advance), eval_sets)
     console = Console()
-    console.print(table(found))
+    table(found).print(console)
     console.print(
         f"{found.contaminated} of {found.train_problems} training problems are in an evaluation set; "
         "data.decontaminate=true leaves them out of training",
         soft_wrap=True,
     )
     if output is not None:
-        output.write_text(json.dumps(as_json(found), indent=1, ensure_ascii=False) + "\n", encoding="utf-8")
+        write_text(output, json.dumps(as_json(found), indent=1, ensure_ascii=False) + "\n")
         console.print(f"written: {output}", soft_wrap=True)
     return float(found.contaminated)
 
 
-def table(found: ContaminationReport) -> Table:
-    rows = Table(title="training problems that are in an evaluation set")
-    rows.add_column("evaluation set")
-    for heading in ("its problems", f"same text ({EXACT})", f"share a {OVERLAP}"):
-        rows.add_column(heading, justify="right")
-    for name, size in found.eval_sets.items():
-        rows.add_row(name, str(size), str(found.count(name, EXACT)), str(found.count(name, OVERLAP)))
-    return rows
+def counted(train: ProblemSource, advance: Callable[[int], None]) -> Iterator[MathProblem]:
+    for problem in train:
+        yield problem
+        advance(1)
+
+
+def table(found: ContaminationReport) -> ConsoleTable:
+    header = ("evaluation set", "its problems", f"same text ({EXACT})", f"share a {OVERLAP}")
+    rows = [
+        [name, str(size), str(found.count(name, EXACT)), str(found.count(name, OVERLAP))]
+        for name, size in found.eval_sets.items()
+    ]
+    return ConsoleTable("Training problems that are in an evaluation set", header, rows)
 
 
 def as_json(found: ContaminationReport) -> dict[str, object]:

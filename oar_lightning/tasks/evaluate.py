@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import itertools
 import logging
 import sys
 from collections.abc import Callable, Mapping, Sequence
@@ -13,25 +14,26 @@ from hydra.core.hydra_config import HydraConfig
 from hydra.utils import instantiate
 from omegaconf import DictConfig, OmegaConf
 from rich.console import Console
-from rich.table import Table
 
 from oar_lightning.answers.reward import check_accuracy
 from oar_lightning.common.config_check import ConfigError
+from oar_lightning.common.progress import counted_progress
 from oar_lightning.data.stream import eval_set_problems
 from oar_lightning.evaluation.evaluate import EvaluationConfig, evaluate
 from oar_lightning.evaluation.folder import EvaluationFolder, newest_folder
 from oar_lightning.evaluation.metrics import evaluation_metrics
 from oar_lightning.evaluation.result import ProblemResult, completions_table
+from oar_lightning.evaluation.tables import accuracy_table, level_table
 from oar_lightning.policy.pretrained import Policy
-from oar_lightning.rollout import RolloutStage, SamplingConfig, build_stage
+from oar_lightning.rollout import RolloutStage, SamplingConfig, build_stage, check_length
 from oar_lightning.tracking.tracker import Tracker
-from oar_lightning.training.callbacks.progress import accuracy_names, counted_progress, percent
 from oar_lightning.types import MathProblem
 from oar_lightning.wiring.config import plain
 from oar_lightning.wiring.data import build_eval_sets
+from oar_lightning.wiring.datasets import datasets
 from oar_lightning.wiring.device import choose_device, mixed_precision, seed_everything, set_threads
 from oar_lightning.wiring.policy import load_policy
-from oar_lightning.wiring.run import build_logger
+from oar_lightning.wiring.run import build_logger, build_others
 from oar_lightning.wiring.run_tags import note_run, run_parameters, run_tags
 
 log = logging.getLogger(__name__)
@@ -79,6 +81,8 @@ def prepare(cfg: DictConfig) -> Callable[[], float | None]:
     logger = build_logger(cfg, folder.path, folder.run_id, resume=cfg.resume)
     sources = build_eval_sets(cfg)
     eval_sets = {name: eval_set_problems(source, config.problems, name) for name, source in sources.items()}
+    for problems in eval_sets.values():
+        rewards.try_out(problems[0])
     kept = {name: kept_results(folder, name, problems) for name, problems in eval_sets.items()}
     set_threads(cfg.num_threads)
     seed_everything(cfg.seed)
@@ -86,6 +90,7 @@ def prepare(cfg: DictConfig) -> Callable[[], float | None]:
     policy = load_policy(spec, str(cfg.task), device)
     prompt = instantiate(cfg.data.prompt, tokenizer=policy.tokenizer)
     prompt.render(next(iter(eval_sets.values()))[0])  # a missing chat template fails here, before long work
+    check_length(policy, prompt, itertools.chain.from_iterable(eval_sets.values()), sampling)
     job = Job(
         policy=policy,
         stage=build_stage(policy, prompt, answer, rewards, engine),
@@ -96,7 +101,7 @@ def prepare(cfg: DictConfig) -> Callable[[], float | None]:
         device=device,
         precision=str(cfg.trainer.get("precision")),
         folder=folder,
-        tracker=Tracker(folder.path, logger),
+        tracker=Tracker(folder.path, logger, build_others(cfg, folder.path)),
     )
     job.tracker.start()
     return lambda: run(cfg, job)
@@ -110,6 +115,7 @@ def run(cfg: DictConfig, job: Job) -> float:
         tracker.reopen(step=-1)  # the metrics of every set are logged anew
     note_run(tracker)
     tracker.describe(run_parameters(cfg), run_tags(cfg))
+    tracker.write_datasets(datasets(cfg, None, job.eval_sets))
     tracker.write_text("config.yaml", OmegaConf.to_yaml(cfg, resolve=True))
     job.folder.start(plain(cfg), tracker.run_id)
     log.info("run folder: %s", job.folder.path)
@@ -174,34 +180,10 @@ def log_set(tracker: Tracker, name: str, results: list[ProblemResult], metrics: 
 
 def report(cfg: DictConfig, job: Job, metrics: Mapping[str, dict[str, float]]) -> None:
     console = Console()
-    console.print(accuracy_table(metrics, {name: len(problems) for name, problems in job.eval_sets.items()}))
+    accuracy_table(metrics, {name: len(problems) for name, problems in job.eval_sets.items()}).print(console)
     levels = level_table(metrics)
-    if levels.row_count:
-        console.print(levels)
+    if levels.rows:
+        levels.print(console)
     console.print(f"results: {job.folder.path / 'results'}", soft_wrap=True)
     if cfg.logger is not None:
         console.print(f"compare runs: mlflow ui --backend-store-uri {cfg.logger.tracking_uri}", soft_wrap=True)
-
-
-def accuracy_table(metrics: Mapping[str, Mapping[str, float]], problems: Mapping[str, int]) -> Table:
-    """Accuracies in percent with their 95 % intervals; then how many samples had an answer and how many were cut off."""
-    table = Table(title="Accuracy [95 % interval over problems]")
-    for column in ("eval set", "problems", "metric", "value"):
-        table.add_column(column, justify="right" if column in ("problems", "value") else "left")
-    for name, row in metrics.items():
-        for metric in (*accuracy_names(row), "answered", "truncated"):
-            table.add_row(name, str(problems[name]), metric, percent(row, metric))
-    return table
-
-
-def level_table(metrics: Mapping[str, Mapping[str, float]]) -> Table:
-    """Sampled accuracy by difficulty; without rows where no problem has one."""
-    table = Table(title="Sampled accuracy by level")
-    for column in ("eval set", "level", "problems", "accuracy"):
-        table.add_column(column, justify="right" if column in ("problems", "accuracy") else "left")
-    for name, row in metrics.items():
-        for key in (k for k in row if k.startswith("level_") and k.endswith("/problems")):
-            level = key.removesuffix("/problems")
-            (accuracy,) = (k for k in row if k.startswith(f"{level}/avg_at_") and not k.endswith(("_low", "_high")))
-            table.add_row(name, level.removeprefix("level_"), f"{row[key]:.0f}", percent(row, accuracy))
-    return table

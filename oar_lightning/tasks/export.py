@@ -1,8 +1,10 @@
-"""task=export: the policy of a checkpoint, DeepSpeed's folders included, in Hugging Face format."""
+"""task=export: the policy of a checkpoint, DeepSpeed's folders included, in Hugging Face format with a model card; on request
+also on the hub."""
 
 from __future__ import annotations
 
 import logging
+import sys
 from collections.abc import Callable
 from pathlib import Path
 
@@ -15,8 +17,10 @@ from oar_lightning.common.config_check import ConfigError
 from oar_lightning.distributed.deepspeed_checkpoint import consolidated_weights
 from oar_lightning.distributed.frozen import frozen_weights
 from oar_lightning.policy.pretrained import Policy, export_policy
+from oar_lightning.policy.push import HubRepo, PushError
 from oar_lightning.wiring.device import seed_everything
-from oar_lightning.wiring.policy import bare_policy
+from oar_lightning.wiring.model_card import write_run_card
+from oar_lightning.wiring.policy import bare_policy, export_folder
 from oar_lightning.wiring.resume import Saved, find_checkpoint, read_saved
 
 log = logging.getLogger(__name__)
@@ -30,12 +34,19 @@ def prepare(cfg: DictConfig) -> Callable[[], None]:
     checkpoint = find_checkpoint(cfg)
     if checkpoint is None:
         raise ConfigError("task=export needs a checkpoint: give ckpt_path=<run folder or checkpoint>")
+    folder = export_folder(cfg, Path(HydraConfig.get().runtime.output_dir))
     saved = read_saved(checkpoint, None, cfg.ckpt_fallback)
-    folder = Path(cfg.export_to).expanduser() if cfg.export_to else Path(HydraConfig.get().runtime.output_dir) / "policy"
+    if not isinstance(cfg.push_private, bool):
+        raise ConfigError(f"push_private must be true or false, got {cfg.push_private!r}")
+    repo = None if cfg.push_to_hub is None else HubRepo(str(cfg.push_to_hub), cfg.push_private)
+    if repo is not None:
+        repo.check()
     seed_everything(cfg.seed)
     policy = bare_policy(cfg)
     put_weights(policy, saved)
-    return lambda: export(policy, saved, folder)
+    if repo is not None:
+        repo.create()
+    return lambda: export(policy, saved, folder, repo)
 
 
 def put_weights(policy: Policy, saved: Saved) -> None:
@@ -55,9 +66,27 @@ def put_weights(policy: Policy, saved: Saved) -> None:
         ) from error
 
 
-def export(policy: Policy, saved: Saved, folder: Path) -> None:
+def export(policy: Policy, saved: Saved, folder: Path, repo: HubRepo | None = None) -> None:
+    before = {} if repo is None else states_of_files(folder)
     export_policy(policy.model, policy.tokenizer, folder)
+    write_run_card(folder, saved.checkpoint.parent.parent, saved.step, saved.evaluations)
     log.info("the policy of step %d: %s", saved.step, folder)
+    if repo is None:
+        return
+    # the folder may hold files of its owner's, which stay here
+    written = [name for name, state in states_of_files(folder).items() if before.get(name) != state]
+    try:
+        log.info("on the hub: %s", repo.upload(folder, written))
+    except PushError as error:
+        log.error("%s", error)
+        log.error("the policy is in %s; repeat the command to push it", folder)
+        sys.exit(1)
+
+
+def states_of_files(folder: Path) -> dict[str, tuple[int, ...]]:
+    """Path of each file within a folder -> what changes when it is written."""
+    files = {path: path.stat() for path in folder.rglob("*") if path.is_file()}
+    return {path.relative_to(folder).as_posix(): (s.st_ino, s.st_mtime_ns, s.st_size) for path, s in sorted(files.items())}
 
 
 def read_weights(saved: Saved) -> dict[str, Tensor]:

@@ -8,8 +8,8 @@ from collections.abc import Callable
 from hydra.utils import instantiate
 from omegaconf import DictConfig
 from rich.console import Console
-from rich.table import Table
 
+from oar_lightning.common.tables import ConsoleTable
 from oar_lightning.planning.config import PlanConfig
 from oar_lightning.planning.job import Job, Planned, Proposal, plan_job, propose, set_start
 from oar_lightning.planning.memory import MEMORY_PHASES
@@ -37,7 +37,7 @@ def run(job: Job, config: PlanConfig) -> float:
         planned = plan_job(job)
     console = Console()
     console.print(summary(job, planned), soft_wrap=True, highlight=False)
-    console.print(table(planned))
+    table(planned).print(console)
     fits = planned.plan.peak <= config.usable_bytes
     always = min(map(planned.plan.of, MEMORY_PHASES))
     console.print(
@@ -75,21 +75,17 @@ def summary(job: Job, planned: Planned) -> str:
     )
 
 
-def table(planned: Planned) -> Table:
+def table(planned: Planned) -> ConsoleTable:
     """GB of each item in each phase."""
-    rows = Table(title="Memory of one device, GB")
-    rows.add_column("held")
-    for phase in MEMORY_PHASES:
-        rows.add_column(phase, justify="right")
+    rows = []
     for name in dict.fromkeys(item.name for item in planned.plan.items):
         held = [
             sum(item.bytes for item in planned.plan.items if item.name == name and phase in item.phases)
             for phase in MEMORY_PHASES
         ]
-        rows.add_row(name, *(f"{x / 1e9:.3f}" if x else "" for x in held))
-    rows.add_section()
-    rows.add_row("sum", *(f"{planned.plan.of(phase) / 1e9:.3f}" for phase in MEMORY_PHASES))
-    return rows
+        rows.append([name, *(f"{x / 1e9:.3f}" if x else "" for x in held)])
+    rows.append(["sum", *(f"{planned.plan.of(phase) / 1e9:.3f}" for phase in MEMORY_PHASES)])
+    return ConsoleTable("Memory of one device, GB", ("held", *MEMORY_PHASES), rows, sections=[len(rows) - 1])
 
 
 def advice(proposal: Proposal, planned: Planned) -> list[str]:

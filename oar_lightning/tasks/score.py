@@ -10,7 +10,7 @@ import json
 import logging
 import sys
 from collections import Counter
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import TextIO
 
@@ -18,16 +18,17 @@ from hydra.core.hydra_config import HydraConfig
 from hydra.utils import instantiate
 from omegaconf import DictConfig
 from rich.console import Console
-from rich.table import Table
 
 from oar_lightning.answers.reward import check_accuracy
 from oar_lightning.common.config_check import ConfigError
+from oar_lightning.common.progress import counted_progress
+from oar_lightning.common.tables import ConsoleTable
 from oar_lightning.credit.scorers import as_scorer
 from oar_lightning.inspection.completion_scores import CompletionScorer, ScoreConfig, ScoredCompletion, ScoreSummary
 from oar_lightning.inspection.heatmap import render_heatmap
 from oar_lightning.inspection.recorded import RecordedCompletion, read_recorded
+from oar_lightning.inspection.scorer_trial import needs_trial, try_scorer
 from oar_lightning.rollout import build_stage
-from oar_lightning.training.callbacks.progress import counted_progress
 from oar_lightning.wiring.device import choose_device, mixed_precision, seed_everything, set_threads
 from oar_lightning.wiring.policy import load_policy
 
@@ -51,15 +52,18 @@ def prepare(cfg: DictConfig) -> Callable[[], float | None]:
     recorded = list(itertools.islice(read_recorded(config.files, dropped), config.limit))
     if not recorded:
         raise ConfigError(f"score.files={config.files}: no usable row ({dict(dropped) or 'the files are empty'})")
+    if (problem := next((r.problem for r in recorded if r.problem.answer), None)) is not None:
+        rewards.try_out(problem)
     set_threads(cfg.num_threads)
     seed_everything(cfg.seed)
     device = choose_device(str(cfg.trainer.accelerator))
     policy = load_policy(spec, str(cfg.task), device)
     stage = build_stage(policy, instantiate(cfg.data.prompt, tokenizer=policy.tokenizer), answer, rewards)
     stage.prompt.render(recorded[0].problem)  # a missing chat template fails here, before long work
-    completion_scorer = CompletionScorer(
-        policy, stage, as_scorer(scorer), gate, advantage, instantiate(cfg.rollout), config, dropped
-    )
+    scorer = as_scorer(scorer)
+    completion_scorer = CompletionScorer(policy, stage, scorer, gate, advantage, instantiate(cfg.rollout), config, dropped)
+    if needs_trial(scorer):
+        try_scorer(scorer, policy, stage, recorded[0].problem)
     precision = mixed_precision(cfg.trainer.get("precision"), device)
     return lambda: run(completion_scorer, recorded, output, precision)
 
@@ -118,13 +122,13 @@ def report(scorer: CompletionScorer, summary: ScoreSummary, output: Path, pages:
         log.warning("score.files: left out %s", dict(scorer.skipped))
     if summary.changed:
         log.warning("the tokenizer changed the text of %d completions (special tokens, unknown characters)", summary.changed)
-    table = Table(title=f"Recorded completions under {type(scorer.scorer).__name__}")
-    table.add_column("what")
-    table.add_column("value", justify="right")
-    for row in (*summary.rows(), *((reason, str(count)) for reason, count in scorer.skipped.items())):
-        table.add_row(*row)
     console = Console()
-    console.print(table)
+    table(type(scorer.scorer).__name__, summary, scorer.skipped).print(console)
     console.print(f"scores: {output}", soft_wrap=True)
     if pages:
         console.print(f"heat-maps: {heatmap_path(output, 1)}" + (f" to {pages}" if pages > 1 else ""), soft_wrap=True)
+
+
+def table(scorer: str, summary: ScoreSummary, skipped: Mapping[str, int]) -> ConsoleTable:
+    rows = [*summary.rows(), *((reason, str(count)) for reason, count in skipped.items())]
+    return ConsoleTable(f"Recorded completions under {scorer}", ("what", "value"), rows)

@@ -10,9 +10,10 @@ from pathlib import Path
 
 from omegaconf import DictConfig
 from rich.console import Console
-from rich.table import Table
 
 from oar_lightning.common.config_check import ConfigError
+from oar_lightning.common.progress import counted_progress
+from oar_lightning.common.tables import ConsoleTable
 from oar_lightning.tracking.delivery import REFUSED, Delivery
 from oar_lightning.tracking.journal import JOURNAL, Journal, JournalInUse, undelivered
 from oar_lightning.tracking.mlflow_logger import FOLDER, short
@@ -44,9 +45,13 @@ def prepare(cfg: DictConfig) -> Callable[[], float | None]:
 
 def run(folder: Path, journals: list[Path], tracking_uri: str | None) -> float:
     """Deliver, print the table, and exit with code 1 where anything is left; returns how many records were delivered."""
-    synced = [sync(journal, tracking_uri) for journal in journals]
+    synced = []
+    with counted_progress("delivering", "runs", len(journals)) as advance:
+        for journal in journals:
+            synced.append(sync(journal, tracking_uri))
+            advance(1)
     console = Console()
-    console.print(table(folder, synced))
+    table(folder, synced).print(console)
     for one in synced:
         if one.note:
             console.print(f"{one.folder}: {one.note}", soft_wrap=True, markup=False)
@@ -83,13 +88,12 @@ def deliver(delivery: Delivery) -> Synced:
     return Synced(delivery.folder, delivery.state.run_id, before - left, left + refused, problem)
 
 
-def table(folder: Path, synced: list[Synced]) -> Table:
+def table(folder: Path, synced: list[Synced]) -> ConsoleTable:
     """One line for each run that had something to deliver."""
-    rows = Table(title=f"Delivered to MLflow from {folder}")
-    for heading in ("run folder", "MLflow run", "delivered", "left"):
-        rows.add_column(heading, justify="right" if heading in ("delivered", "left") else "left", overflow="fold")
+    rows = []
     for one in synced:
         if one.delivered or one.left or one.note:
             name = one.folder.relative_to(folder).parent if one.folder.name == FOLDER else one.folder.relative_to(folder)
-            rows.add_row(str(name), one.run_id or "-", str(one.delivered), str(one.left))
-    return rows
+            rows.append([str(name), one.run_id or "-", str(one.delivered), str(one.left)])
+    title = f"Delivered to MLflow from {folder}"
+    return ConsoleTable(title, ("run folder", "MLflow run", "delivered", "left"), rows, keys=2)

@@ -2,10 +2,11 @@
 
 from __future__ import annotations
 
+import json
 import logging
 import signal
 import sys
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from pathlib import Path
 
 from hydra.core.hydra_config import HydraConfig
@@ -17,65 +18,94 @@ from oar_lightning.common.locks import FileLock
 from oar_lightning.distributed.launch import by_srun, is_first_rank, requeue
 from oar_lightning.distributed.rank_launcher import end_other_ranks, killed_rank, report_lost_ranks
 from oar_lightning.distributed.strategies import adapt
+from oar_lightning.evaluation.tables import before_after_table
 from oar_lightning.policy.out_of_memory import OutOfMemory, advice, out_of_memory
 from oar_lightning.policy.pretrained import export_policy, has_adapters
 from oar_lightning.sweep.process import describe_exit
 from oar_lightning.sweep.trial import Result, current_ticket, job_folder, write_result
 from oar_lightning.training.callbacks.errors import first_error, forget_errors
-from oar_lightning.training.callbacks.progress import before_after_table
 from oar_lightning.wiring.auto_budgets import set_start_from_plan
+from oar_lightning.wiring.datasets import datasets
 from oar_lightning.wiring.device import seed_everything, set_threads
-from oar_lightning.wiring.policy import bare_policy
-from oar_lightning.wiring.resume import Saved, check_layout, find_checkpoint, read_saved
+from oar_lightning.wiring.kept_config import CONFIG, PROBLEMS, kept_problems
+from oar_lightning.wiring.library_settings import check_optimizer, try_trainer
+from oar_lightning.wiring.lightning_options import development_run
+from oar_lightning.wiring.model_card import write_run_card
+from oar_lightning.wiring.policy import bare_policy, export_folder
+from oar_lightning.wiring.refusals import unwritable
+from oar_lightning.wiring.resume import check_layout
 from oar_lightning.wiring.run import Run, build_run
+from oar_lightning.wiring.run_folder import note_origin
 from oar_lightning.wiring.run_tags import note_run, run_parameters, run_tags
 from oar_lightning.wiring.settings import build_settings
+from oar_lightning.wiring.start import Start, find_start
 
 log = logging.getLogger(__name__)
 
 
 def prepare(cfg: DictConfig) -> Callable[[], float | None]:
-    checkpoint = find_checkpoint(cfg)
+    cfg = development_run(cfg)
     settings = build_settings(cfg)
+    check_optimizer(cfg)
+    try_trainer(cfg)
+    problems = kept_problems(settings)
+    start = find_start(cfg, problems)
     set_threads(cfg.num_threads)
     seed_everything(cfg.seed)
-    run_dir, saved = Path(HydraConfig.get().runtime.output_dir), None
-    if checkpoint is not None:
-        run_dir, saved = checkpoint.parent.parent, read_saved(checkpoint, int(cfg.trainer.max_steps), cfg.ckpt_fallback)
-    claim(run_dir)
-    job = build_run(cfg, settings, run_dir, saved.run_id if saved else None, resume=saved is not None)
-    if saved is not None:
-        check_layout(saved, adapt(job.trainer).layout)
+    claim(start.run_dir, make=False)
+    export_folder(cfg, start.run_dir)
+    job = build_run(cfg, settings, start)
+    if start.saved is not None:
+        check_layout(start.saved, adapt(job.trainer).layout)
     set_start_from_plan(cfg, job)
-    job.tracker.start()
-    return lambda: fit(cfg, job, run_dir, saved)
+    had_lock = (start.run_dir / "run.lock").exists()
+    claim(start.run_dir)
+    try:
+        job.tracker.start()
+    except BaseException:
+        if not had_lock:
+            (start.run_dir / "run.lock").unlink(missing_ok=True)
+        raise
+    return lambda: fit(cfg, job, start, problems)
 
 
-def claim(run_dir: Path) -> None:
-    """Lock the run's folder until this process ends, in whatever way.
+def claim(run_dir: Path, make: bool = True) -> None:
+    """Lock the run's folder until this process ends, in whatever way. Without `make`, only where it has a lock already.
 
     Raises:
         ConfigError: where another process holds it.
     """
-    own = job_folder()
+    own, file = job_folder(), run_dir / "run.lock"
     if not is_first_rank() or (own is not None and own.resolve() == run_dir.resolve()):
         return  # the sweep that started a job holds its folder
-    if not FileLock(run_dir / "run.lock").acquire(wait=False):
+    lock = FileLock(file)
+    try:
+        free = lock.acquire(wait=False) if make or file.exists() else True
+    except OSError as error:
+        raise ConfigError(unwritable(run_dir, error)) from error
+    if not free:
         raise ConfigError(
             f"another process is training in {run_dir}; wait for its end or stop it, or start a run of your own without "
             "ckpt_path and resume"
         )
+    if not make:
+        lock.release()
 
 
-def fit(cfg: DictConfig, job: Run, run_dir: Path, saved: Saved | None) -> float | None:
+def fit(cfg: DictConfig, job: Run, start: Start, problems: Mapping[str, str]) -> float | None:
     """Train, continuing a checkpoint where given; returns the sampled accuracy on the first evaluation set."""
+    run_dir, saved = start.run_dir, start.saved
     try:
         if saved is not None:
-            log.info("continuing %s", saved.checkpoint)
+            log.info("continuing %s%s", saved.checkpoint, "" if start.resumed else " as a new run")
+        if saved is not None and start.resumed:
             job.tracker.reopen(saved.step)
         note_run(job.tracker)
         job.tracker.describe(run_parameters(cfg), run_tags(cfg))
-        job.tracker.write_text("config.yaml", OmegaConf.to_yaml(cfg, resolve=True))
+        job.tracker.write_datasets(datasets(cfg, job.datamodule.train, job.evaluation.eval_sets))
+        job.tracker.write_text(CONFIG, OmegaConf.to_yaml(cfg, resolve=True))
+        note_origin(job.tracker, HydraConfig.get().overrides.task, job.problems)
+        job.tracker.write_text(PROBLEMS, json.dumps(problems, indent=1))
         log.info("run folder: %s", run_dir)
         forget_errors(run_dir)
         report_lost_ranks(job.trainer, lambda: on_rank_lost(job, run_dir))
@@ -109,6 +139,10 @@ def failed_rank(job: Run, run_dir: Path) -> str | None:
 
 def finish(cfg: DictConfig, job: Run, run_dir: Path) -> float | None:
     """Export the policy, print the table; after a signal say how to go on and exit with its code."""
+    if cfg.trainer.get("fast_dev_run"):
+        job.tracker.close("FINISHED")
+        report(cfg, job, None)
+        return final_metrics(job)["objective"]
     if job.stop.received is not None and job.trainer.global_step < job.trainer.max_steps:
         job.tracker.close("KILLED")
         where = run_dir / "checkpoints" / "last.ckpt"
@@ -119,7 +153,7 @@ def finish(cfg: DictConfig, job: Run, run_dir: Path) -> float | None:
         if told_to_end and by_srun() and job_folder() is None:
             requeue()
         sys.exit(128 + (signal.SIGTERM if told_to_end else signal.SIGINT))
-    folder = Path(cfg.export_to).expanduser() if cfg.export_to else run_dir / "policy"
+    folder = export_folder(cfg, run_dir)
     if job.trainer.is_global_zero:
         policy, weights = job.policy, job.weights.state
         if weights is not None and has_adapters(policy.model):  # adapters cannot be merged where each rank holds a part
@@ -127,9 +161,11 @@ def finish(cfg: DictConfig, job: Run, run_dir: Path) -> float | None:
             policy.model.load_state_dict(weights)
             weights = None
         export_policy(policy.model, policy.tokenizer, folder, weights)
+        write_run_card(folder, run_dir, job.trainer.global_step, job.evaluation.history)
     metrics = final_metrics(job)
     job.tracker.write_metrics(metrics, job.trainer.global_step)
     state = {"trial_state": "complete"} if current_ticket() else {}
+    job.tracker.register(folder, job.trainer.global_step)
     job.tracker.describe({}, {"final_model": str(folder.resolve()), **state})
     job.tracker.close("FINISHED")
     if (own := job_folder()) is not None and job.trainer.is_global_zero:
@@ -147,13 +183,14 @@ def final_metrics(job: Run) -> dict[str, float]:
     return found | job.seconds.totals()
 
 
-def report(cfg: DictConfig, job: Run, folder: Path) -> None:
-    """Print accuracies before and after and how to see more."""
+def report(cfg: DictConfig, job: Run, folder: Path | None) -> None:
+    """Print accuracies before and after and how to see more. `folder`: of the policy; None where it was not kept."""
     names = list(job.evaluation.eval_sets)
     table = before_after_table({name: job.evaluation.first_and_last(name) for name in names})
     if job.trainer.is_global_zero:
         console = Console()
-        console.print(table)
-        console.print(f"policy: {folder}", soft_wrap=True)
+        table.print(console)
+        kept = folder or f"not kept, nor anything else (trainer.fast_dev_run={cfg.trainer.fast_dev_run})"
+        console.print(f"policy: {kept}", soft_wrap=True)
         if cfg.logger is not None:
             console.print(f"compare runs: mlflow ui --backend-store-uri {cfg.logger.tracking_uri}", soft_wrap=True)

@@ -10,13 +10,14 @@ from __future__ import annotations
 import dataclasses
 import json
 import logging
-from collections.abc import Callable, Iterable, Iterator
+from collections.abc import Callable, Iterable, Iterator, Mapping
 from pathlib import Path
 
 from mlflow import MlflowClient
-from mlflow.entities import Metric, Param, RunTag, ViewType
+from mlflow.entities import Dataset, DatasetInput, InputTag, Metric, Param, RunTag, ViewType
 from mlflow.exceptions import MlflowException
 
+from oar_lightning.tracking.headline import headline
 from oar_lightning.tracking.journal import JOURNAL, Position, Record, State, read_records, undelivered
 from oar_lightning.tracking.mlflow_client import connect
 
@@ -61,6 +62,8 @@ class Delivery:
             "tags": self._tags,
             "artifact": self._artifact,
             "table": self._table,
+            "datasets": self._datasets,
+            "register": self._register,
             "status": self._status,
         }
 
@@ -156,7 +159,7 @@ class Delivery:
         return True
 
     def _metrics(self, run_id: str, records: list[Record]) -> None:
-        points = [Metric(key, value, r["time"], r["step"]) for r in records for key, value in r["values"].items()]
+        points = [Metric(key, value, r["time"], r["step"]) for r in records for key, value in shown(r["values"]).items()]
         for start in range(0, len(points), MAX_METRICS):
             self.client.log_batch(run_id, metrics=points[start : start + MAX_METRICS])
 
@@ -187,11 +190,40 @@ class Delivery:
         if entry not in listed:
             self.client.set_tag(run_id, "mlflow.loggedArtifacts", json.dumps([*listed, entry]))
 
+    def _datasets(self, run_id: str, record: Record) -> None:
+        inputs = []
+        for dataset in record["datasets"]:
+            fields = {name: value for name, value in dataset.items() if name != "context"}
+            inputs.append(DatasetInput(Dataset(**fields), [InputTag("mlflow.data.context", dataset["context"])]))
+        self.client.log_inputs(run_id, inputs)
+
+    def _register(self, run_id: str, record: Record) -> None:
+        """Upload a policy's folder, and make it a version of a registered model, unless it is one already."""
+        name, source = record["model"], f"runs:/{run_id}/{record['folder']}"
+        if not Path(record["path"]).is_dir():
+            raise Refused(f"{record['path']} is no longer there")
+        versions = self.client.search_model_versions(f"run_id = '{run_id}'")
+        if any((version.name, version.source) == (name, source) for version in versions):
+            return
+        self.client.log_artifacts(run_id, record["path"], record["folder"])
+        try:
+            self.client.create_registered_model(name)
+        except MlflowException as error:
+            if error.error_code != "RESOURCE_ALREADY_EXISTS":
+                raise
+        version = self.client.create_model_version(name, source, run_id)
+        log.info("registered the policy as version %s of %s", version.version, name)
+
     def _status(self, run_id: str, record: Record) -> None:
         if record["status"] == "RUNNING":
             self.client.update_run(run_id, status="RUNNING")
         else:
             self.client.set_terminated(run_id, record["status"], record["time"])
+
+
+def shown(metrics: Mapping[str, float]) -> dict[str, float]:
+    """Metrics as the UI has them: with copies of the main ones, the copies first."""
+    return {**headline(metrics), **metrics}
 
 
 def batches(records: Iterable[tuple[Record, Position]]) -> Iterator[tuple[list[Record], Position]]:

@@ -10,6 +10,8 @@ from __future__ import annotations
 from collections.abc import Iterable, Mapping, Sequence
 from typing import Any, NamedTuple, Protocol, TypeVar
 
+from oar_lightning.tracking.renamed import former_names
+
 PREFIX = "resumed."
 
 
@@ -55,6 +57,8 @@ def current_points(points: Iterable[P], resumed: Sequence[Resumption]) -> list[P
 
 
 def metric_history(client: Any, run_id: str, key: str, tags: Mapping[str, str] | None = None) -> list[Any]:
-    """The current points of a metric. `client`: an ``MlflowClient``; `tags`: the run's tags, read where they are None."""
+    """The current points of a metric, under former names too. `client`: an ``MlflowClient``; `tags`: the run's tags, read
+    where they are None."""
     tags = client.get_run(run_id).data.tags if tags is None else tags
-    return current_points(client.get_metric_history(run_id, key), resumptions(tags))
+    points = [point for name in (key, *former_names(key)) for point in client.get_metric_history(run_id, name)]
+    return current_points(points, resumptions(tags))

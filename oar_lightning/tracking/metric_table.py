@@ -2,7 +2,7 @@
 
 A name may hold placeholders: ``<set>`` an evaluation set, ``<level>`` a level of difficulty, ``<k>`` and ``<j>`` numbers of
 samples, ``<term>`` a reward term, ``<reason>`` why problems were dropped, ``<variant>`` and ``<phase>`` of the timing
-benchmark. Names are TRL's where TRL has one.
+benchmark, ``<measure>`` what the unit is in the name of. Names are TRL's where TRL has one.
 """
 
 from __future__ import annotations
@@ -21,6 +21,7 @@ PLACEHOLDERS = {
     "reason": r"\w+",
     "variant": r"[^/]+",
     "phase": r"[a-z_]+",
+    "measure": r"\w+",
 }
 """Placeholder -> what may stand there."""
 
@@ -64,6 +65,12 @@ WITH_VLLM = "`engine=vllm`"
 WARM_START = "`task=warm_start`"
 
 METRICS: tuple[Metric, ...] = (
+    *_group(
+        "First in MLflow's UI (copies, in MLflow alone)",
+        ("Main/reward", "reward", "`reward`", "`task=train`"),
+        ("Main/accuracy", SHARE, "`rewards/accuracy`: of the sampled completions", "`task=train`"),
+        ("Main/<set> avg_at_<k>", SHARE, "`eval/<set>/avg_at_<k>`: the sampled accuracy on an evaluation set"),
+    ),
     *_group(
         "Rewards of the sampled completions",
         ("reward", "reward", "mean of the weighted sums of all reward terms"),
@@ -157,7 +164,6 @@ METRICS: tuple[Metric, ...] = (
         ("credit/corr_position", "correlation", "of importance and position (Pearson, within a completion)", SCORED),
         ("credit/rank_stability", "correlation", "Spearman agreement of two noise draws", "`scorer=oar_g`"),
         ("credit/forward_equivalents", NUMBER, "cost of scoring in forward passes of the batch", "the scorer counts them"),
-        ("credit/seconds", SECONDS, "time of scoring"),
         ("credit/unread_frac", SHARE, "completions that the oracle could not read; they keep weight 1", "`scorer=oracle`"),
         ("credit/inexact_frac", SHARE, "completions for which the oracle fell back to the step results", "`scorer=oracle`"),
     ),
@@ -177,7 +183,7 @@ METRICS: tuple[Metric, ...] = (
         ("time/reward_s", SECONDS, "judging"),
         ("time/score_s", SECONDS, "scoring"),
         ("time/update_s", SECONDS, "forward, backward and optimizer; an evaluation that follows is not counted"),
-        ("step_time", SECONDS, "sum of the four"),
+        ("time/step_s", SECONDS, "sum of the four"),
         ("memory/token_budget_update", TOKENS, "the budget now", "`update.token_budget=auto`, and one is known"),
         ("memory/token_budget_rollout", TOKENS, "the budget now", "`rollout.token_budget=auto`, and one is known"),
         ("memory/token_budget_scorer", TOKENS, "the budget now", "`scorer.token_budget=auto`, and one is known"),
@@ -187,11 +193,20 @@ METRICS: tuple[Metric, ...] = (
         ("objective", SHARE, "sampled accuracy on the first evaluation set after training"),
         ("objective_low", SHARE, "its bootstrap 95 % interval over problems, lower end"),
         ("objective_high", SHARE, "the interval's upper end"),
-        ("duration_s", SECONDS, "of training, over all starts of the run"),
-        ("seconds/rollout", SECONDS, "of sampling in the whole run", "`task=train`"),
-        ("seconds/reward", SECONDS, "of judging", "`task=train`"),
-        ("seconds/score", SECONDS, "of scoring", "`task=train`"),
-        ("seconds/update", SECONDS, "of updates", "`task=train`"),
+        ("time/total_s", SECONDS, "of training, over all starts of the run"),
+        ("time/total_generate_s", SECONDS, "of sampling in the whole run", "`task=train`"),
+        ("time/total_reward_s", SECONDS, "of judging", "`task=train`"),
+        ("time/total_score_s", SECONDS, "of scoring", "`task=train`"),
+        ("time/total_update_s", SECONDS, "of updates", "`task=train`"),
+    ),
+    *_group(
+        "The machine of rank 0, every 10 s",
+        (
+            "system/<measure>",
+            "in the name",
+            "use of CPU, memory, disk, network and GPU, by MLflow's monitor",
+            "`logger.system_metrics=true`",
+        ),
     ),
     *_group(
         "A sweep's own run",

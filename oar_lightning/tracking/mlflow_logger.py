@@ -7,32 +7,41 @@ delivers what a killed run or an unreachable server left undelivered.
 from __future__ import annotations
 
 import atexit
+import importlib.util
 import logging
 import re
 import shutil
 import threading
 import time
 import uuid
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from lightning.pytorch.loggers.logger import Logger, rank_zero_experiment
 from lightning.pytorch.utilities import rank_zero_only
-from mlflow import MlflowClient
-from mlflow.tracking.context.registry import resolve_tags
 
 from oar_lightning.common.config_check import ConfigError
+from oar_lightning.common.outputs import output_path
 from oar_lightning.common.paths import local_artifacts, local_database
-from oar_lightning.tracking.delivery import JOURNAL_TAG, Delivery
 from oar_lightning.tracking.journal import Journal, JournalInUse
-from oar_lightning.tracking.mlflow_client import connect
+
+if TYPE_CHECKING:  # MLflow takes seconds to import, and runs with logger=none do without it
+    from mlflow import MlflowClient
+
+    from oar_lightning.tracking.delivery import Delivery
+
+if TYPE_CHECKING:
+    from oar_lightning.tracking.system_metrics import SystemMetrics
 
 log = logging.getLogger(__name__)
 
 FOLDER = "tracking"
 """The journal's folder in a run's folder."""
+
+UPLOAD_S = 3600.0
+"""Longest wait for the upload of a policy. Requests that hang end much earlier by themselves."""
 
 
 @dataclass(frozen=True)
@@ -43,6 +52,9 @@ class MLflowConfig:
         max_stall_s: seconds for which starting and closing wait for a delivery.
         deliver_every_s: seconds between deliveries.
         offline_start: start without asking the server, and deliver later.
+        run_name: null: the experiment's name, what the command sets, and the seed.
+        register_as: a model of MLflow's registry, of which the exported policy becomes a new version.
+        system_metrics: log the load of the machine; needs psutil.
     """
 
     tracking_uri: str
@@ -53,11 +65,22 @@ class MLflowConfig:
     max_stall_s: float = 5.0
     deliver_every_s: float = 2.0
     offline_start: bool = False
+    register_as: str | None = None
+    system_metrics: bool = False
 
     def __post_init__(self) -> None:
+        if "://" not in self.tracking_uri and self.tracking_uri != "databricks":
+            raise ValueError(
+                f"logger.tracking_uri must be sqlite:///<file> or the address of a server, http://<host>:<port>, "
+                f"got {self.tracking_uri!r}"
+            )
         for name, lowest in (("max_stall_s", 0.0), ("deliver_every_s", 0.1)):
             if not getattr(self, name) >= lowest:
                 raise ValueError(f"logger.{name} is in seconds and must be at least {lowest}, got {getattr(self, name)}")
+        if self.register_as is not None and (not self.register_as.strip() or set("/:") & set(self.register_as)):
+            raise ValueError(
+                f"logger.register_as={self.register_as} names a model of the registry: it cannot be empty nor hold / or :"
+            )
 
 
 class DurableMLFlowLogger(Logger):
@@ -79,20 +102,36 @@ class DurableMLFlowLogger(Logger):
         self._journal: Journal | None = None
         self._delivery: Delivery | None = None
         self._courier: Courier | None = None
+        self._monitor: SystemMetrics | None = None
 
     @rank_zero_only
     def check(self) -> None:
-        """Check that the server answers, before slow work begins.
+        """Check that the server answers and has what is asked of it, before slow work begins.
 
         Raises:
-            ConfigError: where it does not and `offline_start` is off.
+            ConfigError: where it does not and `offline_start` is off, or psutil is missing.
         """
-        if self.config.offline_start or local_database(self.config.tracking_uri) is not None:
+        if self.config.system_metrics and importlib.util.find_spec("psutil") is None:
+            raise ConfigError("logger.system_metrics=true needs psutil: pip install psutil, or leave logger.system_metrics out")
+        database = local_database(self.config.tracking_uri)
+        if database is not None:
+            output_path(str(database), "logger.tracking_uri")
+        if self.config.offline_start or database is not None:
             return
+        from oar_lightning.tracking.mlflow_client import connect
+
         try:
-            connect(self.config.tracking_uri)
+            client = connect(self.config.tracking_uri)
         except Exception as error:
             raise ConfigError(unreachable(self.config.tracking_uri, error)) from error
+        if self.config.register_as is not None:
+            try:
+                client.search_registered_models(max_results=1)
+            except Exception as error:
+                raise ConfigError(
+                    f"logger.register_as={self.config.register_as}: {self.config.tracking_uri} has no model registry that "
+                    f"answers ({short(error)}); leave logger.register_as out, or set MLFLOW_REGISTRY_URI"
+                ) from error
 
     @rank_zero_only
     def start(self) -> None:
@@ -101,6 +140,8 @@ class DurableMLFlowLogger(Logger):
         Raises:
             ConfigError: where the store cannot be reached and `offline_start` is off, or the journal is in use.
         """
+        from oar_lightning.tracking.delivery import Delivery
+
         run_id, resume = self._resume
         self._journal = open_journal(self.folder)
         if not resume and self._journal.end.records:
@@ -123,9 +164,18 @@ class DurableMLFlowLogger(Logger):
         self._courier.start()
         if self.config.offline_start and not self._courier.flush(self.config.max_stall_s):
             log.warning("logger.tracking_uri=%s cannot be reached yet; recording in %s", self._tracking_uri, self.folder)
+        if self.config.system_metrics:
+            from oar_lightning.tracking.system_metrics import SystemMetrics  # needs psutil
+
+            self._monitor = SystemMetrics(self.log_metrics)
+            self._monitor.start()
         atexit.register(self.close)
 
     def _first_record(self, run_id: str | None) -> dict[str, Any]:
+        from mlflow.tracking.context.registry import resolve_tags
+
+        from oar_lightning.tracking.delivery import JOURNAL_TAG
+
         location = self.config.artifact_location or local_artifacts(self._tracking_uri)
         tags = resolve_tags({str(key): str(value) for key, value in self.config.tags.items()})
         return {
@@ -170,6 +220,19 @@ class DurableMLFlowLogger(Logger):
         relative = path.absolute().relative_to(self.folder.parent.absolute())
         self.record("table" if table else "artifact", path=str(relative), folder=folder)
 
+    @rank_zero_only
+    def log_datasets(self, datasets: Sequence[Mapping[str, str]]) -> None:
+        """Log datasets: the fields of MLflow's ``Dataset``, and ``context``, the dataset's part in the run."""
+        self.record("datasets", datasets=[dict(dataset) for dataset in datasets])
+
+    @rank_zero_only
+    def register(self, folder: Path, step: int) -> None:
+        """Upload the policy in `folder` and make it a version of `register_as`, where that is set; waits for the upload."""
+        if self.config.register_as is None or self._courier is None:
+            return
+        self.record("register", model=self.config.register_as, path=str(folder.resolve()), folder=f"policy/step_{step:06d}")
+        self._courier.flush(UPLOAD_S)
+
     def set_status(self, status: str) -> int:
         """Record the run's status; returns the record's time in ms. Rank 0 only."""
         return self.record("status", status=status)
@@ -182,6 +245,8 @@ class DurableMLFlowLogger(Logger):
         """
         if self._journal is None or self._courier is None:
             return
+        if self._monitor is not None:
+            self._monitor.finish()
         if status is not None:
             self.set_status(status)
         started = time.perf_counter()

@@ -4,9 +4,11 @@ from __future__ import annotations
 
 import json
 import os
+from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
+from lightning.pytorch.loggers import Logger
 from lightning.pytorch.utilities import rank_zero_only
 
 from oar_lightning.common.mappings import flatten
@@ -16,11 +18,20 @@ from oar_lightning.tracking.mlflow_logger import DurableMLFlowLogger
 
 
 class Tracker:
-    """Writes artifacts to the run's folder and to MLflow, and parameters and tags to MLflow. Rank 0 only."""
+    """Writes artifacts to the run's folder and to MLflow, and tags to MLflow. Rank 0 only.
 
-    def __init__(self, run_dir: Path, logger: DurableMLFlowLogger | None) -> None:
+    Metrics and parameters go to MLflow and to `others`, the loggers beside it.
+    """
+
+    def __init__(self, run_dir: Path, logger: DurableMLFlowLogger | None, others: Sequence[Logger] = ()) -> None:
         self.run_dir = run_dir
         self.logger = logger
+        self.others = tuple(others)
+
+    @property
+    def loggers(self) -> list[Logger]:
+        """All loggers, MLflow's first."""
+        return [*([self.logger] if self.logger else []), *self.others]
 
     @property
     def run_id(self) -> str | None:
@@ -52,17 +63,28 @@ class Tracker:
 
     @rank_zero_only
     def write_metrics(self, metrics: dict[str, float], step: int) -> None:
-        if self.logger is not None:
-            self.logger.log_metrics(metrics, step)
+        for logger in self.loggers:
+            logger.log_metrics(metrics, step)
 
     @rank_zero_only
     def describe(self, config: dict[str, Any], tags: dict[str, str]) -> None:
         """Log the flattened config as parameters, and the tags. A resumed run keeps its existing parameters."""
-        if self.logger is None:
-            return
-        if config:
-            self.logger.log_hyperparams(flatten(config))
-        self.logger.set_tags(tags)
+        for logger in self.loggers if config else ():
+            logger.log_hyperparams(flatten(config))
+        if self.logger is not None:
+            self.logger.set_tags(tags)
+
+    @rank_zero_only
+    def write_datasets(self, datasets: Sequence[Mapping[str, str]]) -> None:
+        """Log the problems of the run (see `DurableMLFlowLogger.log_datasets`)."""
+        if self.logger is not None:
+            self.logger.log_datasets(datasets)
+
+    @rank_zero_only
+    def register(self, folder: Path, step: int) -> None:
+        """Register the exported policy, where the logger is told to."""
+        if self.logger is not None:
+            self.logger.register(folder, step)
 
     @rank_zero_only
     def reopen(self, step: int) -> None:
@@ -74,5 +96,8 @@ class Tracker:
     @rank_zero_only
     def close(self, status: str) -> None:
         """Record the run's final status and deliver the remaining records; later calls do nothing."""
+        others, self.others = self.others, ()
+        for logger in others:
+            logger.finalize("success" if status == "FINISHED" else "failed")
         if self.logger is not None:
             self.logger.close(status)

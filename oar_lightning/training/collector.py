@@ -10,6 +10,7 @@ from typing import Any, NamedTuple
 import torch
 from torch import Tensor
 
+from oar_lightning.common.activity import activity
 from oar_lightning.common.randomness import derive_seed
 from oar_lightning.credit.assign import assign_credit
 from oar_lightning.credit.component import Tools
@@ -31,14 +32,12 @@ from oar_lightning.types import Credit, MathProblem, Rollouts
 class Collected(NamedTuple):
     """A batch of rollouts with its credit, and what was measured meanwhile.
 
-    `metrics` are means and totals. `seconds` are the durations of the phases. Of `seconds` and `largest` the maximum over
-    ranks is logged.
+    `metrics` are means and totals. `seconds` are the durations of the phases, of which the maximum over ranks is logged.
     """
 
     experience: Experience
     metrics: MetricSums
     seconds: Mapping[str, float]
-    largest: Mapping[str, float]
 
 
 class ExperienceCollector:
@@ -89,7 +88,7 @@ class ExperienceCollector:
         scored = int(advantages.ne(0).sum())
         metrics.add_means({f"credit/{name}": value for name, value in self.method.scorer.metrics.items()}, scored)
         experience = Experience(self._with_logprobs(rollouts), credit)
-        return Collected(experience, metrics, seconds, {"credit/seconds": score_seconds})
+        return Collected(experience, metrics, seconds)
 
     def _advantages_over_ranks(self, rollouts: Rollouts) -> Tensor:
         """The advantages [B] of this rank's completions, computed from the rewards of all ranks (`advantage.scale=batch`).
@@ -108,7 +107,8 @@ class ExperienceCollector:
 
     def assign_credit(self, rollouts: Rollouts, everything: bool = False) -> Credit:
         """The method's token advantages of rollouts that have their group advantages (see `assign_credit`)."""
-        return assign_credit(self.model, rollouts, self.method.scorer, self.method.gate, everything)
+        with activity("scoring"):
+            return assign_credit(self.model, rollouts, self.method.scorer, self.method.gate, everything)
 
     @torch.no_grad()
     def _with_states(self, rollouts: Rollouts) -> Rollouts:
@@ -156,7 +156,7 @@ class ExperienceCollector:
         def work(part: Rollouts) -> Tensor:
             return completion_logprobs(model, part, self.method, part.prediction_states)[0]
 
-        with evaluating(model):
+        with evaluating(model), activity("log-probabilities"):
             for rows, logprobs in self._in_parts(rollouts, work):
                 out = out.to(logprobs.dtype)
                 out[rows, rollouts.columns(rows)] = logprobs

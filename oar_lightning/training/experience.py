@@ -12,7 +12,7 @@ from torch import Tensor
 
 from oar_lightning.common.randomness import generator
 from oar_lightning.training.slots import Slot, UpdatePlan
-from oar_lightning.types import Credit, MathProblem, Rollouts
+from oar_lightning.types import Credit, MathProblem, Rollouts, thawed
 
 
 @dataclass(frozen=True)
@@ -54,7 +54,8 @@ class Experience:
             return value.cpu() if isinstance(value, Tensor) else value
 
         rollouts = {f.name: on_cpu(getattr(self.rollouts, f.name)) for f in dataclasses.fields(Rollouts)}
-        rollouts["problems"] = [dataclasses.asdict(p) for p in self.rollouts.problems]
+        plain = {id(p): {**vars(p), "extra": thawed(p.extra)} for p in self.rollouts.problems}  # once a problem, not a row
+        rollouts["problems"] = [plain[id(p)] for p in self.rollouts.problems]
         credit = {f.name: on_cpu(getattr(self.credit, f.name)) for f in dataclasses.fields(Credit)}
         return {"rollouts": rollouts, "credit": credit}
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import itertools
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from pathlib import Path
@@ -11,14 +12,17 @@ import lightning as L
 from lightning.pytorch.loggers import Logger
 from lightning.pytorch.plugins.environments import SLURMEnvironment, TorchElasticEnvironment
 
+from oar_lightning.common.config_check import ConfigError
 from oar_lightning.data.filters import AnyOf, PromptLength, not_evaluated
 from oar_lightning.data.prompts import PromptTemplate
 from oar_lightning.data.stream import Keep, eval_set_problems, sample_texts
 from oar_lightning.distributed.strategies import adapt
+from oar_lightning.inspection.scorer_trial import needs_trial, try_scorer
 from oar_lightning.policy.fresh import FreshPolicy
 from oar_lightning.policy.language_model import check_head
+from oar_lightning.policy.model_card import EVALUATION, TRAINING
 from oar_lightning.policy.pretrained import Policy, PretrainedPolicy
-from oar_lightning.rollout import build_stage
+from oar_lightning.rollout import build_stage, check_length
 from oar_lightning.sweep.trial import current_ticket
 from oar_lightning.tracking.mlflow_logger import DurableMLFlowLogger
 from oar_lightning.tracking.tracker import Tracker
@@ -34,6 +38,8 @@ from oar_lightning.training.callbacks import (
     RunSeconds,
     TrainingProgress,
 )
+from oar_lightning.training.callbacks.early_stopping import EarlyStopping
+from oar_lightning.training.callbacks.kept import check_monitor
 from oar_lightning.training.datamodule import LoaderPlan, MathDataModule
 from oar_lightning.training.module import PolicyOptimization
 from oar_lightning.training.settings import Settings
@@ -53,6 +59,12 @@ class Run:
     seconds: RunSeconds
     stop: GracefulStop
     weights: FinalWeights
+
+    @property
+    def problems(self) -> dict[str, int | None]:
+        """Number of problems of each set by its role in a model card; None for one that is streamed or generated."""
+        counted = {f"{EVALUATION}{name}": len(problems) for name, problems in self.evaluation.eval_sets.items()}
+        return {TRAINING: getattr(self.datamodule.train, "size", None), **counted}
 
 
 def assemble(
@@ -77,6 +89,7 @@ def assemble(
         name: eval_set_problems(source, settings.evaluation.problems, name) for name, source in settings.eval_sets.items()
     }
     prompt.render(next(iter(eval_sets.values()))[0])  # a missing chat template fails here, before long work
+    check_length(policy, prompt, itertools.chain.from_iterable(eval_sets.values()), settings.method.sampling)
     module: L.LightningModule
     plan: LoaderPlan
     if settings.supervised is None:
@@ -89,21 +102,30 @@ def assemble(
             seed=settings.seed,
             reference=reference_model(settings),
         )
+        if needs_trial(settings.method.scorer):  # after the module has lent it its tools
+            try_scorer(settings.method.scorer, policy, stage, next(iter(settings.train)))
         plan = settings.method.update
     else:
         plan = settings.supervised
         module = SupervisedWarmStart(policy, prompt, plan, settings.optimizer, settings.schedule)
     module.train()  # policies are loaded in eval mode, and Lightning does not change it
-    tracker = Tracker(run_dir, next((logger for logger in loggers if isinstance(logger, DurableMLFlowLogger)), None))
+    mlflow = next((logger for logger in loggers if isinstance(logger, DurableMLFlowLogger)), None)
+    tracker = Tracker(run_dir, mlflow, [logger for logger in loggers if logger is not mlflow])
     evaluation = EvaluationCallback(eval_sets, stage, settings.method.sampling, settings.evaluation, tracker)
+    divergence = Divergence(settings.divergence, evaluation)
+    if isinstance(module, PolicyOptimization):
+        module.step_log.listeners.append(divergence.on_step_metrics)
+    for callback in callbacks:
+        if isinstance(callback, EarlyStopping):
+            callback.check(evaluation)
     seconds, stop, weights = RunSeconds(), GracefulStop(), FinalWeights()
     trainer = make_trainer(
         logger=[*loggers] or False,
         callbacks=[
             seconds,
-            *([TrainingProgress()] if progress else []),
+            *([TrainingProgress(evaluation.seconds_left)] if progress else []),
             evaluation,
-            Divergence(settings.divergence, evaluation),
+            divergence,
             *_pruning(evaluation),
             *callbacks,
             FirstError(run_dir),
@@ -111,7 +133,7 @@ def assemble(
             RandomState(),
             RunIdentity(lambda: tracker.run_id),
             stop,
-            LastCheckpoint(run_dir / "checkpoints", settings.checkpoint_every_n_steps),
+            _checkpoints(settings, run_dir, evaluation),
         ],
         accumulate_grad_batches=plan.microbatches,
         max_epochs=-1,
@@ -153,6 +175,19 @@ def keep_rule(settings: Settings, prompt: PromptTemplate, tokenizer: Any) -> Kee
     if settings.max_prompt_tokens is not None:
         rules.append(PromptLength(prompt, tokenizer, settings.max_prompt_tokens))
     return AnyOf(tuple(rules))
+
+
+def _checkpoints(settings: Settings, run_dir: Path, evaluation: EvaluationCallback) -> LastCheckpoint:
+    """Raises: ConfigError: where no evaluation says which checkpoints are best."""
+    keep = settings.checkpoints
+    monitor = check_monitor("checkpoints.monitor", keep.monitor, evaluation.metric_names())
+    if keep.best and not evaluation.config.every_n_steps:
+        raise ConfigError(
+            f"checkpoints.best={keep.best} compares evaluations, and evaluation.every_n_steps=0 makes one at the end alone; "
+            "set evaluation.every_n_steps"
+        )
+    every = settings.checkpoint_every_n_steps
+    return LastCheckpoint(run_dir / "checkpoints", every, keep, lambda step: evaluation.value(monitor, step))
 
 
 def _cluster() -> list[SLURMEnvironment]:

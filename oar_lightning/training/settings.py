@@ -18,6 +18,7 @@ from oar_lightning.policy.fresh import FreshPolicy
 from oar_lightning.policy.pretrained import PretrainedPolicy
 from oar_lightning.rollout import AutoEngineConfig, EngineConfig
 from oar_lightning.training.callbacks import DivergenceConfig
+from oar_lightning.training.callbacks.kept import KeepConfig
 from oar_lightning.training.method import Method, check_credit
 from oar_lightning.training.schedule import Schedule
 from oar_lightning.training.supervised import SupervisedConfig
@@ -39,6 +40,7 @@ class Settings:
         decontaminate: drop and count training problems that an evaluation set has too.
         max_prompt_tokens: longer prompts are dropped and counted; None for no limit.
         checkpoint_every_n_steps: 0: only at the end and when interrupted.
+        checkpoints: which of them stay beside the last two.
     """
 
     policy: PretrainedPolicy | FreshPolicy
@@ -61,6 +63,7 @@ class Settings:
     decontaminate: bool = False
     max_prompt_tokens: int | None = None
     checkpoint_every_n_steps: int = 20
+    checkpoints: KeepConfig = KeepConfig()
 
     def __post_init__(self) -> None:
         for key in ("optimizer", "prompt"):
@@ -80,7 +83,6 @@ class Settings:
         Raises:
             ConfigError: names key, value and remedy.
         """
-        self.schedule.check()
         check_credit(self.method)
         if self.method.loss.reduction == "bnpo" and self.method.update.budget.auto:
             raise ConfigError(
@@ -91,6 +93,9 @@ class Settings:
         if self.evaluation.problems is not None and not self.eval_sets:
             raise ConfigError("data.evaluation names no evaluation set; name at least one source, e.g. data.evaluation.test")
         check_accuracy(self.rewards)
+        for source in (self.train, *self.eval_sets.values()):
+            if source is not None and (problem := next(iter(source), None)) is not None:
+                self.rewards.try_out(problem)
 
     def check_rl(self) -> None:
         """Refuse what RL cannot learn from.

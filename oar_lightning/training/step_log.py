@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import time
-from collections.abc import Sequence
+from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
 import lightning as L
@@ -16,10 +16,11 @@ from oar_lightning.policy.token_budget import sync_min
 from oar_lightning.training.collector import Collected
 from oar_lightning.training.datamodule import dropped_metrics
 from oar_lightning.training.passes import padding_metrics
+from oar_lightning.training.publish import publish
 from oar_lightning.training.slots import Slot
 
-STEP_PHASES = {"generate": "rollout", "reward": "reward", "score": "score", "update": "update"}
-"""The phase's name in ``time/<phase>_s`` (of a step) -> in ``seconds/<phase>`` (of the run)."""
+STEP_PHASES = ("generate", "reward", "score", "update")
+"""``time/<phase>_s`` is logged of a step, ``time/total_<phase>_s`` of the run."""
 
 SHOWN = {"reward": "reward", "accuracy": "rewards/accuracy", "entropy": "entropy"}
 """Name on the progress bar -> metric."""
@@ -56,11 +57,14 @@ class StepLog(L.Callback):
 
     It logs before the step's checkpoint is written, so that a kill in between loses no metric.
 
+    `listeners` get the metrics of each step, which are those of all ranks.
+
     At each step's end all ranks take the smallest value of each token budget that is `auto`, and log it.
     """
 
     def __init__(self) -> None:
         self.clock = PhaseClock()
+        self.listeners: list[Callable[[int, Mapping[str, float]], None]] = []
         self._write_error: OSError | None = None
         self._clear()
 
@@ -82,7 +86,6 @@ class StepLog(L.Callback):
         """Add what the collector has measured."""
         self._sums.merge([collected.metrics])
         self.clock.current.update(collected.seconds)
-        self._largest.update(collected.largest)
 
     def add_pass(self, loss: float, metrics: Sums, lengths: Sequence[int]) -> None:
         """Add a pass: its share of the step's loss, its metrics, and the lengths of its rows in tokens."""
@@ -135,14 +138,15 @@ class StepLog(L.Callback):
         self._largest |= {f"time/{phase}_s": seconds for phase, seconds in self.clock.current.items()}
         self._sums.fold(max, self._largest)
         metrics = MetricSums().merge(all_gather(self._sums)).means() | dropped_metrics(trainer)
-        metrics["step_time"] = sum(metrics.get(f"time/{phase}_s", 0.0) for phase in STEP_PHASES)
+        metrics["time/step_s"] = sum(metrics.get(f"time/{phase}_s", 0.0) for phase in STEP_PHASES)
         self.clock.next_step()
         self._clear()
         try:
-            for logger in trainer.loggers:
-                logger.log_metrics(metrics, step=trainer.global_step)
+            publish(trainer, metrics, trainer.global_step)
         except OSError as error:  # a full disk; raised below, once this step's checkpoint has had its chance
             self._write_error = error
+        for listener in self.listeners:
+            listener(trainer.global_step, metrics)
         for name, key in SHOWN.items():
             if key in metrics:
                 module.log(name, metrics[key], prog_bar=True, logger=False, batch_size=1)

@@ -19,6 +19,7 @@ from oar_lightning.policy.pretrained import Policy
 from oar_lightning.training.datamodule import dropped_metrics
 from oar_lightning.training.policy_module import PolicyModule
 from oar_lightning.training.precision import float32_by_default
+from oar_lightning.training.publish import publish
 from oar_lightning.training.schedule import Schedule
 from oar_lightning.types import MathProblem
 
@@ -112,8 +113,7 @@ class SupervisedWarmStart(PolicyModule):
                 sums.add({"loss": (-float(logprobs.detach().sum()), count), "entropy": (float(entropy.detach().sum()), count)})
         metrics = MetricSums().merge(all_gather(sums)).means() | dropped_metrics(self.trainer)
         metrics["learning_rate"] = self.trainer.optimizers[0].param_groups[0]["lr"]
-        for logger in self.trainer.loggers:
-            logger.log_metrics(metrics, step=self.trainer.global_step)
+        publish(self.trainer, metrics, self.trainer.global_step)
         if "loss" in metrics:
             self.log("loss", metrics["loss"], prog_bar=True, logger=False, batch_size=1)
         return loss

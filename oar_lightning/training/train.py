@@ -47,7 +47,7 @@ def train(
         settings: what is trained, on what, and how.
         max_steps: optimizer steps.
         folder: of checkpoints, tables and heat-maps; None for a new one in outputs/python. Several ranks need its name.
-        logger: Lightning's loggers, which get the metrics of each step.
+        logger: Lightning's loggers, which get all metrics.
         callbacks: more of Lightning's callbacks.
         trainer: more arguments of Lightning's Trainer, such as accelerator, devices and precision.
 

@@ -2,12 +2,15 @@
 
 from __future__ import annotations
 
+import re
 from typing import Any
 
+from hydra.errors import HydraException
 from hydra.utils import instantiate
 from omegaconf import DictConfig
 
 from oar_lightning.common.config_check import ConfigError
+from oar_lightning.data.first import FirstProblems
 from oar_lightning.data.stream import ProblemSource
 
 
@@ -22,7 +25,12 @@ def build_train(cfg: DictConfig) -> ProblemSource:
             f"data={cfg.data.name} is for evaluation only (data.train=null); choose training problems too, "
             f"e.g. data=math, or data/train=math beside data={cfg.data.name}"
         )
-    return _source(cfg.data.train, "data.train")
+    source, count = _source(cfg.data.train, "data.train"), cfg.data.get("first_problems")
+    if count is None:
+        return source
+    if not isinstance(count, int) or isinstance(count, bool) or count < 1:
+        raise ConfigError(f"data.first_problems must be an integer >= 1, or null for no limit, got {count!r}")
+    return FirstProblems(source, count)
 
 
 def build_eval_sets(cfg: DictConfig) -> dict[str, ProblemSource]:
@@ -32,7 +40,13 @@ def build_eval_sets(cfg: DictConfig) -> dict[str, ProblemSource]:
 
 
 def _source(node: Any, where: str) -> ProblemSource:
-    source = instantiate(node, _convert_="all")
+    try:
+        source = instantiate(node, _convert_="all")
+    except HydraException as error:
+        if not isinstance(error.__cause__, ValueError):
+            raise
+        inner = re.search(r"full_key: (\S+)", str(error))  # of a source within a mixture
+        raise ConfigError(_with_key(inner[1] if inner else where, error.__cause__)) from error
     if not isinstance(source, ProblemSource):
         raise ConfigError(
             f"{where}._target_={node.get('_target_')} makes a {type(source).__name__}, which is no ProblemSource: "
@@ -41,7 +55,15 @@ def _source(node: Any, where: str) -> ProblemSource:
     try:  # what cannot be reached or read should fail here, not after a model is loaded
         first = next(iter(source), None)
     except ValueError as error:
-        raise ConfigError(f"{where}: {error}") from error
+        raise ConfigError(_with_key(where, error)) from error
     if first is None:
         raise ConfigError(f"{where} has no problem; name other data")
     return source
+
+
+def _with_key(where: str, error: BaseException) -> str:
+    """A source's message with the full key, where it begins with the name of a setting."""
+    message = str(error)
+    if message.startswith("data."):
+        return message
+    return f"{where}.{message}" if re.match(r"[a-z_]+(=|:| must)", message) else f"{where}: {message}"

@@ -9,7 +9,7 @@ from pathlib import PurePosixPath
 from omegaconf import OmegaConf
 
 from oar_lightning.common.config_check import ConfigError, check_keys
-from oar_lightning.common.paths import conf_dir
+from oar_lightning.common.paths import conf_dir, sweeps_dir
 
 
 def top_level_keys(task: str) -> frozenset[str]:
@@ -35,6 +35,14 @@ def check_top_level(present: Iterable[str], task: str) -> None:
         )
 
 
+def blocks() -> frozenset[str]:
+    """Top-level keys that hold settings, and cannot be given a value themselves."""
+    content = OmegaConf.to_container(OmegaConf.load(conf_dir() / "config.yaml"))
+    assert isinstance(content, dict)
+    named = {str(next(iter(item))) for item in content["defaults"] if isinstance(item, dict)} - {"logger", "task"}
+    return frozenset(str(k) for k, v in content.items() if isinstance(v, dict)) | named
+
+
 def remedy_for(key: str) -> str | None:
     """What to do about a key that only some tasks read; None for any other."""
     if key in _keys_of("config"):
@@ -45,6 +53,14 @@ def remedy_for(key: str) -> str | None:
 
 
 @functools.cache
+def additional_groups() -> frozenset[str]:
+    """Groups that no defaults list names, which Hydra takes with a plus only: `+experiment=oar_g`."""
+    groups = {path.name for path in conf_dir().iterdir() if path.is_dir()} | {sweeps_dir().name}
+    tasks = [_keys_of(f"task/{path.stem}") for path in (conf_dir() / "task").glob("*.yaml")]
+    return frozenset(groups - _keys_of("config").union(*tasks) - {"hydra"})
+
+
+@functools.cache
 def _keys_of(file: str) -> frozenset[str]:
     """Keys of a file in conf/ (its name is without .yaml), of the groups in its defaults list, and of the files named there."""
     content = OmegaConf.to_container(OmegaConf.load(conf_dir() / f"{file}.yaml"))
@@ -52,7 +68,7 @@ def _keys_of(file: str) -> frozenset[str]:
     keys = {str(key) for key in content} - {"defaults", "hydra"}
     for item in content.get("defaults", ()):
         if isinstance(item, dict):
-            keys |= {str(group).lstrip("/") for group in item}
+            keys |= {str(group).lstrip("/") for group in item if not str(group).startswith("override ")}
         elif item != "_self_":
-            keys |= _keys_of(str(PurePosixPath(file).with_name(item)))
+            keys |= _keys_of(str(PurePosixPath(file).parent / item))
     return frozenset(keys)

@@ -2,11 +2,14 @@
 
 from __future__ import annotations
 
+from pathlib import Path
+
 import torch
 from hydra.utils import instantiate
 from omegaconf import DictConfig
 
 from oar_lightning.common.config_check import ConfigError
+from oar_lightning.common.outputs import output_folder
 from oar_lightning.data.stream import sample_texts
 from oar_lightning.policy.fresh import FreshPolicy
 from oar_lightning.policy.language_model import check_head
@@ -38,3 +41,8 @@ def load_policy(spec: PretrainedPolicy | FreshPolicy, task: str, device: torch.d
     check_head(policy.model)
     policy.model.to(device).requires_grad_(False)
     return policy
+
+
+def export_folder(cfg: DictConfig, run_dir: Path) -> Path:
+    """Where the policy is exported to, a folder that can be written."""
+    return output_folder(str(cfg.export_to), "export_to") if cfg.export_to else run_dir / "policy"

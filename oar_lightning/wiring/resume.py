@@ -3,18 +3,22 @@
 from __future__ import annotations
 
 import logging
+import zipfile
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
+from typing import Any
 
 import torch
 from hydra.core.hydra_config import HydraConfig
 from omegaconf import DictConfig
 
 from oar_lightning.common.config_check import ConfigError
-from oar_lightning.distributed.deepspeed_checkpoint import Layout, check_checksums, read_summary
+from oar_lightning.distributed.deepspeed_checkpoint import Layout, check_checksums, read_state, read_summary
 from oar_lightning.distributed.launch import is_restart
 from oar_lightning.sweep.trial import current_ticket, job_folder
 from oar_lightning.training.callbacks.checkpoint import PREVIOUS
+from oar_lightning.training.callbacks.evaluation import EvaluationCallback
 
 log = logging.getLogger(__name__)
 
@@ -53,7 +57,7 @@ def find_checkpoint(cfg: DictConfig) -> Path | None:
 
 @dataclass(frozen=True)
 class Saved:
-    """A checkpoint, its optimizer step, its MLflow run, and how DeepSpeed has divided it.
+    """A checkpoint, its optimizer step, its MLflow run, how DeepSpeed has divided it, and the evaluations until then.
 
     `layout` is None for the single file of every other strategy.
     """
@@ -62,6 +66,7 @@ class Saved:
     step: int
     run_id: str | None
     layout: Layout | None = None
+    evaluations: Sequence[Mapping[str, Any]] = ()
 
 
 def read_saved(checkpoint: Path, max_steps: int | None, fallback: bool = False) -> Saved:
@@ -74,6 +79,11 @@ def read_saved(checkpoint: Path, max_steps: int | None, fallback: bool = False) 
     try:
         saved = _saved(checkpoint)
     except Exception as error:
+        if checkpoint.is_file() and not zipfile.is_zipfile(checkpoint) and not previous.exists():
+            raise ConfigError(
+                f"ckpt_path={checkpoint}: not a readable checkpoint of this project; give a run's folder, or its "
+                "checkpoints/last.ckpt"
+            ) from error
         if checkpoint == previous or not previous.exists():
             raise ConfigError(f"ckpt_path={checkpoint}: not a readable checkpoint of this project ({error})") from error
         if not fallback:
@@ -96,10 +106,17 @@ def _saved(checkpoint: Path) -> Saved:
     """Read a checkpoint and compare its checksums."""
     if checkpoint.is_dir():
         summary = read_summary(checkpoint)
-        return Saved(checkpoint, summary.global_step, summary.mlflow_run_id, summary.layout)
+        evaluations = _evaluations(read_state(checkpoint))
+        return Saved(checkpoint, summary.global_step, summary.mlflow_run_id, summary.layout, evaluations)
     state = torch.load(checkpoint, map_location="cpu", weights_only=True, mmap=True)
     check_checksums(checkpoint)
-    return Saved(checkpoint, int(state["global_step"]), state["mlflow_run_id"])
+    return Saved(checkpoint, int(state["global_step"]), state["mlflow_run_id"], evaluations=_evaluations(state))
+
+
+def _evaluations(state: Mapping[str, Any]) -> Sequence[Mapping[str, Any]]:
+    """What `EvaluationCallback` has saved; nothing where the checkpoint is of a trainer without it."""
+    history: Sequence[Mapping[str, Any]] = state.get("callbacks", {}).get(EvaluationCallback.__name__, {}).get("history", ())
+    return history
 
 
 def check_layout(saved: Saved, own: Layout | None) -> None:

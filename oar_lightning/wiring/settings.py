@@ -10,6 +10,7 @@ from oar_lightning.credit.scorers import as_scorer
 from oar_lightning.training.method import Method
 from oar_lightning.training.settings import Settings
 from oar_lightning.wiring.data import build_eval_sets, build_train
+from oar_lightning.wiring.lightning_options import check_trainer
 
 
 def build_settings(cfg: DictConfig) -> Settings:
@@ -45,6 +46,7 @@ def build_settings(cfg: DictConfig) -> Settings:
         decontaminate=cfg.data.get("decontaminate", False),
         max_prompt_tokens=cfg.data.get("max_prompt_tokens"),
         checkpoint_every_n_steps=int(cfg.checkpoint_every_n_steps),
+        checkpoints=instantiate(cfg.checkpoints),
     )
     settings.check()
     if cfg.task == "train":
@@ -59,5 +61,4 @@ def _check_trainer(cfg: DictConfig) -> None:
             f"optimizer.fused=true with trainer.precision={cfg.trainer.precision} cannot clip gradients in Lightning; set "
             "optimizer.fused=null, trainer.precision=bf16-true or trainer.gradient_clip_val=0"
         )
-    if "accumulate_grad_batches" in cfg.trainer:
-        raise ConfigError("trainer.accumulate_grad_batches is set by the update plan; use update.microbatches instead")
+    check_trainer(cfg.trainer)

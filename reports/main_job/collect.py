@@ -20,6 +20,8 @@ import matplotlib.pyplot as plt
 from mlflow import MlflowClient
 from mlflow.entities import Run
 
+from oar_lightning.tracking.history import metric_history
+
 HERE = Path(__file__).parent
 METHODS = ("grpo", "oar_g", "oar_p")
 COLORS = {"grpo": "#5b6570", "oar_g": "#d9822b", "oar_p": "#4a67c8"}
@@ -39,13 +41,13 @@ def newest_runs(client: MlflowClient) -> dict[tuple[str, int], Run]:
 
 
 def history(client: MlflowClient, run: Run, metric: str) -> list[tuple[int, float]]:
-    return sorted((m.step, m.value) for m in client.get_metric_history(run.info.run_id, metric))
+    return sorted((m.step, m.value) for m in metric_history(client, run.info.run_id, metric, run.data.tags))
 
 
 def row(client: MlflowClient, method: str, seed: int, run: Run) -> dict[str, object]:
     accuracy, low, high = (history(client, run, ACCURACY + end) for end in ("", "_low", "_high"))
     greedy = history(client, run, "eval/chain/greedy")
-    steps = [value for _, value in history(client, run, "step_time")]
+    steps = [value for _, value in history(client, run, "time/step_s")]
     return {
         "method": method,
         "seed": seed,

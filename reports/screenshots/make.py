@@ -11,7 +11,7 @@ import sys
 import tempfile
 from pathlib import Path
 
-from browser import Browser, find_chromium
+from browser import find_chromium, open_page, save_picture, value_of, wait_for_text, wait_still
 from mlflow import MlflowClient
 from mlflow_ui import MlflowUi, serve
 from rich.console import Console
@@ -31,8 +31,9 @@ def train(folder: Path, address: str) -> None:
     parent = client.create_run(experiment, tags={"kind": "sweep", "sweep": "tau_beta"}, run_name="tau_beta").info.run_id
     for trial, (tau, beta) in enumerate(SETTINGS):
         tags = f"{{mlflow.parentRunId: {parent}, sweep: tau_beta, trial: {trial}}}"
-        overrides = [f"gate.tau={tau}", f"gate.beta={beta}", f"trainer.max_steps={STEPS}", f"logger.run_name=trial-{trial}"]
-        overrides += [f"logger.tracking_uri={address}", f"+logger.tags={tags}", "update.problems=8", "update.group_size=4"]
+        overrides = [f"gate.tau={tau}", f"gate.beta={beta}", f"trainer.max_steps={STEPS}"]
+        overrides += [f"logger.run_name='#{trial} tau={tau:g} beta={beta:g} · seed 0'"]  # as a sweep names its trials
+        overrides += [f"logger.tracking_uri={address}", f"+logger.tags={tags}"]
         command = [sys.executable, "-m", "oar_lightning", "+experiment=smoke", *overrides]
         subprocess.run(command, cwd=folder, check=True, stdout=subprocess.DEVNULL)
     client.set_terminated(parent)
@@ -50,21 +51,28 @@ def find(address: str) -> tuple[str, str, list[str]]:
 
 def take(ui: MlflowUi, experiment: str, parent: str, children: list[str]) -> None:
     """Open each page, wait for what it is to show, and take its picture."""
-    browser = ui.browser
     ui.open_runs(experiment)
     ui.expand(parent)
     ui.choose_columns(COLUMNS)
     for child in children:
         ui.cell(child, "params.`gate.tau`")
-    browser.screenshot(HERE / "runs.png")
+    save_picture(ui.page, HERE / "runs.png")
     ui.compare(children)
     ui.plotted()
-    browser.wait_still()
-    browser.screenshot(HERE / "compare.png")
-    ui.open_artifact(children[1], experiment, f"heatmaps/chain_step_{STEPS:06d}.html")
-    ui.frame("document.querySelectorAll('.t').length")
-    browser.wait_still()
-    browser.screenshot(HERE / "heatmap.png")
+    wait_still(ui.page)
+    save_picture(ui.page, HERE / "compare.png")
+    ui.open_run(experiment, children[1])
+    wait_for_text(ui.page, "Description", "Datasets")
+    wait_still(ui.page)
+    save_picture(ui.page, HERE / "run.png", height=560)  # the tags below hold paths of this machine
+    ui.open_run(experiment, children[1], "model-metrics")
+    ui.chart_groups()
+    wait_still(ui.page)
+    save_picture(ui.page, HERE / "metrics.png")
+    frame = ui.artifact(experiment, children[1], f"heatmaps/chain_step_{STEPS:06d}.html")
+    value_of(frame, "document.querySelectorAll('.t').length")
+    wait_still(ui.page)
+    save_picture(ui.page, HERE / "heatmap.png")
 
 
 def main() -> None:
@@ -77,8 +85,8 @@ def main() -> None:
         with serve(f"sqlite:///{folder}/mlflow.db", folder / "artifacts", folder / "server.log") as address:
             if not trained:
                 train(folder, address)
-            with Browser(executable, 1400, 860) as browser:
-                take(MlflowUi(browser, address), *find(address))
+            with open_page(executable, 1400, 860) as page:
+                take(MlflowUi(page, address), *find(address))
     console = Console()
     for picture in sorted(HERE.glob("*.png")):
         console.print(f"{picture} {picture.stat().st_size / 1000:.0f} kB")

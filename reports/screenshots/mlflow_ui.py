@@ -1,10 +1,10 @@
-"""MLflow's UI as a user goes through it: the table of runs, the comparison, an artifact. Written for MLflow 3.17."""
+"""MLflow's UI as a user goes through it: the table of runs, a run, the comparison, an artifact. Written for MLflow 3.17."""
 
 from __future__ import annotations
 
 import contextlib
-import json
 import os
+import re
 import signal
 import socket
 import subprocess
@@ -16,7 +16,8 @@ from collections.abc import Iterator, Sequence
 from pathlib import Path
 from typing import Any
 
-from browser import Browser
+from browser import value_of, wait_for_text
+from playwright.sync_api import Frame, Locator, Page
 
 WITHOUT_JOBS = {"MLFLOW_DISABLE_TELEMETRY": "true", "MLFLOW_SERVER_ENABLE_JOB_EXECUTION": "false"}
 """The server's job runner starts nine more processes, which nothing here needs."""
@@ -70,88 +71,81 @@ def answers(url: str) -> bool:
 
 
 class MlflowUi:
-    """The UI at `address` in a browser."""
+    """The UI at `address` in a page of a browser."""
 
-    def __init__(self, browser: Browser, address: str) -> None:
-        self.browser = browser
+    def __init__(self, page: Page, address: str) -> None:
+        self.page = page
         self.address = address
-        browser.call("Page.addScriptToEvaluateOnNewDocument", source=NO_ASSISTANT)
+        page.add_init_script(NO_ASSISTANT)
 
     def open(self, place: str) -> None:
-        self.browser.open("about:blank")  # a change behind the # alone would keep the page as it is
-        self.browser.open(f"{self.address}/#/{place}")
+        self.page.goto("about:blank")  # a change behind the # alone would keep the page as it is
+        self.page.goto(f"{self.address}/#/{place}")
 
     def open_runs(self, experiment_id: str) -> None:
         self.open(f"experiments/{experiment_id}/runs")
-        self.browser.wait_for("document.querySelectorAll('.ag-row').length > 0")
+        self.page.locator(".ag-row").first.wait_for()
+
+    def open_run(self, experiment_id: str, run_id: str, tab: str = "") -> None:
+        """A run's overview, or another of its tabs: ``model-metrics``, ``system-metrics``, ``artifacts/<path>``."""
+        self.open(f"experiments/{experiment_id}/runs/{run_id}/{tab}".rstrip("/"))
 
     def run_names(self) -> list[str]:
         """The runs that the table shows, from above."""
-        rows = "[...document.querySelectorAll('.ag-pinned-left-cols-container .ag-row')]"
         place = "Number(a.getAttribute('row-index')) - Number(b.getAttribute('row-index'))"
-        names: list[str] = self.browser.evaluate(
-            f"{rows}.sort((a, b) => {place}).map(row => row.querySelector('a')?.innerText ?? '')"
+        names: list[str] = self.page.locator(".ag-pinned-left-cols-container .ag-row").evaluate_all(
+            f"rows => rows.sort((a, b) => {place}).map(row => row.querySelector('a')?.innerText ?? '')"
         )
         return names
 
+    def chart_groups(self) -> list[str]:
+        """The headings of the charts on a run's page of metrics, from above."""
+        heads = self.page.locator(".du-bois-light-collapse-header")
+        heads.first.wait_for()
+        return [text.split("\n")[0] for text in heads.all_inner_texts()]
+
     def expand(self, run_id: str) -> None:
         """Show the runs nested under one."""
-        self.browser.click(f"document.querySelector('[row-id=\"{run_id}\"] [data-component-id*=runnamecellrenderer]')")
+        self.page.locator(f'[row-id="{run_id}"] [data-component-id*=runnamecellrenderer]').first.click()
 
     def choose_columns(self, names: Sequence[str]) -> None:
         """Tick columns in the table's list of columns, or untick those that are ticked."""
-        self.browser.click("document.querySelector('[data-component-id*=runscolumnselector]')")
+        self.page.locator("[data-component-id*=runscolumnselector]").first.click()
         for name in names:
-            self.browser.click("document.querySelector('input[placeholder=\"Search columns\"]')")
-            self.browser.evaluate("document.activeElement.select()")
-            self.browser.call("Input.insertText", text=name)
-            titles = "[...document.querySelectorAll('.du-bois-light-tree-node-content-wrapper')]"
-            title = f"{titles}.find(e => e.innerText.trim() === {json.dumps(name)})"
-            self.browser.click(f"{title}?.parentElement.querySelector('.du-bois-light-tree-checkbox')")
-        self.press_escape()
-
-    def press_escape(self) -> None:
-        for kind in ("keyDown", "keyUp"):
-            self.browser.call("Input.dispatchKeyEvent", type=kind, key="Escape", code="Escape", windowsVirtualKeyCode=27)
+            self.page.get_by_placeholder("Search columns").fill(name)
+            node = self.page.locator(".du-bois-light-tree-treenode", has_text=re.compile(f"^{re.escape(name)}$"))
+            node.locator(".du-bois-light-tree-checkbox").click()
+        self.page.keyboard.press("Escape")
 
     def cell(self, run_id: str, column: str) -> str:
         """What the table shows of a run, e.g. in the column ``metrics.`objective` ``."""
         found = f'document.querySelector(\'[row-id="{run_id}"] [col-id="{column}"]\')'
-        text: str = self.browser.wait_for(f"{found}?.innerText.trim()")
+        text: str = value_of(self.page, f"{found}?.innerText.trim()")
         return text
 
     def compare(self, run_ids: Sequence[str]) -> None:
         """Tick runs in the table and press Compare."""
         for run_id in run_ids:
-            self.browser.click(f"document.querySelector('[row-id=\"{run_id}\"] .ag-selection-checkbox input')")
-            self.browser.wait_for(f"document.querySelector('[row-id=\"{run_id}\"].ag-row-selected') !== null")
-        self.browser.click(with_text("button", "Compare"))
-        self.browser.wait_for_text("Parallel Coordinates Plot")
+            self.page.locator(f'[row-id="{run_id}"] .ag-selection-checkbox input').click()
+            self.page.locator(f'[row-id="{run_id}"].ag-row-selected').first.wait_for()
+        self.page.get_by_role("button", name="Compare").click()
+        wait_for_text(self.page, "Parallel Coordinates Plot")
 
     def plotted(self) -> list[dict[str, Any]]:
         """What the page's plots were given to draw: Plotly's traces."""
-        traces: list[dict[str, Any]] = self.browser.wait_for(
+        traces: list[dict[str, Any]] = value_of(
+            self.page,
             "(found => found.length && JSON.parse(JSON.stringify(found)))"
-            "([...document.querySelectorAll('.js-plotly-plot')].flatMap(plot => plot.data ?? []))"
+            "([...document.querySelectorAll('.js-plotly-plot')].flatMap(plot => plot.data ?? []))",
         )
         return traces
 
-    def click_tab(self, name: str) -> None:
-        self.browser.click(with_text("[role=tab]", name))
+    def tab(self, name: str) -> Locator:
+        return self.page.get_by_role("tab", name=name)
 
-    def open_artifact(self, run_id: str, experiment_id: str, path: str) -> None:
-        self.open(f"experiments/{experiment_id}/runs/{run_id}/artifacts/{path}")
-
-    def frame(self, expression: str, timeout_s: float = 60.0) -> Any:
-        """A JavaScript expression's value in the shown artifact's frame, as soon as it is true."""
-        deadline = time.monotonic() + timeout_s
-        while not (value := self.browser.evaluate_in_frame(expression)):
-            if time.monotonic() > deadline:
-                raise TimeoutError(f"{expression} did not come true in the artifact's frame within {timeout_s:.0f} s")
-            time.sleep(0.2)
-        return value
-
-
-def with_text(selector: str, text: str) -> str:
-    """JavaScript for the first element whose text begins so."""
-    return f"[...document.querySelectorAll('{selector}')].find(e => e.innerText.trim().startsWith({json.dumps(text)}))"
+    def artifact(self, experiment_id: str, run_id: str, path: str) -> Frame:
+        """Open an HTML artifact; the frame that shows it."""
+        self.open_run(experiment_id, run_id, f"artifacts/{path}")
+        frame = self.page.locator("iframe").first.element_handle().content_frame()
+        assert frame is not None
+        return frame

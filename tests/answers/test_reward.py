@@ -4,10 +4,14 @@ from __future__ import annotations
 
 import math
 from collections.abc import Sequence
+from fractions import Fraction
+from typing import Any
 
+import numpy
 import pytest
+import torch
 
-from oar_lightning.answers.reward import Accuracy, Completion, Format, FunctionReward, Rewards, SoftOverlong
+from oar_lightning.answers.reward import Accuracy, Completion, Format, FunctionReward, Rewards, SoftOverlong, numbers_of
 from oar_lightning.types import MathProblem
 
 
@@ -77,7 +81,7 @@ def test_errors_name_the_key() -> None:
         def __call__(self, problems: Sequence[MathProblem], completions: Sequence[Completion]) -> list[float]:
             return [1.0]
 
-    with pytest.raises(ValueError, match=r"reward\.terms\.short gave 1 values for 4 completions"):
+    with pytest.raises(ValueError, match=r"reward\.terms\.short returned 1 values for 4 completions; expected a list of 4"):
         Rewards({"short": Short()})(problems("5", "5", "5", "5"), COMPLETIONS)
 
 
@@ -111,3 +115,63 @@ def test_a_reward_function_by_its_import_path() -> None:
 def test_a_path_that_is_no_function_is_refused(path: str) -> None:
     with pytest.raises(ValueError, match=rf"reward function path={path}"):
         FunctionReward(path)
+
+
+@pytest.mark.parametrize(
+    "returned",
+    [
+        [1, 0.5],
+        (1.0, 0.5),
+        numpy.array([1.0, 0.5], dtype="float16"),
+        torch.tensor([1.0, 0.5], dtype=torch.bfloat16, requires_grad=True),
+        [numpy.float32(1), torch.tensor(0.5)],
+        [True, Fraction(1, 2)],
+        (value for value in (numpy.bool_(True), 0.5)),
+    ],
+    ids=lambda values: type(values).__name__,
+)
+def test_numbers_of_every_kind_are_taken(returned: Any) -> None:
+    assert numbers_of(returned, 2, "r") == [1.0, 0.5]
+
+
+@pytest.mark.parametrize(
+    ("returned", "told"),
+    [
+        (None, "returned None;"),
+        (0.5, "returned 0.5 (float);"),
+        ("ab", "returned 'ab' (str);"),
+        ({0: 1.0, 1: 0.5}, "returned {0: 1.0, 1: 0.5} (dict);"),
+        ([1.0], "returned 1 values for 2 completions;"),
+        (numpy.zeros(3), "returned 3 values for 2 completions;"),
+        (torch.zeros(2, 1), "returned [0.0] (list) for completion 0 of 2;"),
+        (["0.5", "1"], "returned '0.5' (str) for completion 0 of 2;"),
+        ([1.0, float("nan")], "returned nan (float) for completion 1 of 2;"),
+        ([1.0, numpy.inf], "returned inf (float) for completion 1 of 2;"),
+        ([10**400, 1], "(int) for completion 0 of 2;"),
+        ([1.0, 1j], "returned 1j (complex) for completion 1 of 2;"),
+        ([1.0, {}], "returned {} (dict) for completion 1 of 2;"),
+    ],
+    ids=str,
+)
+def test_anything_else_is_refused_with_its_name_and_what_is_expected(returned: Any, told: str) -> None:
+    rewards = Rewards({"mine": lambda problems, completions: returned})
+    with pytest.raises(ValueError, match=r"^reward\.terms\.mine returned ") as caught:
+        rewards(problems("5", "5"), COMPLETIONS[:2])
+    assert told in str(caught.value)
+    assert str(caught.value).endswith("expected a list of 2 numbers, one a completion, None where the reward does not apply")
+
+
+def test_a_reward_is_tried_out_before_long_work() -> None:
+    problem = MathProblem("q", "5", id="p7", extra={"steps": 3})
+    seen = []
+
+    def watching(problems: Sequence[MathProblem], completions: Sequence[Completion]) -> list[float]:
+        seen.append((list(problems), list(completions)))
+        return [problems[0].extra["steps"]]
+
+    Rewards({"accuracy": Accuracy(), "watching": watching}).try_out(problem)
+    assert seen == [([problem], [Completion("5", "5", False, 1)])]
+    with pytest.raises(ValueError, match=r"reward\.terms\.watching raised KeyError: .*no extra column .* of problem .p8."):
+        Rewards({"watching": watching}).try_out(MathProblem("q", "5", id="p8"))
+    with pytest.raises(ValueError, match=r"reward\.terms\.none returned None; expected a list of 1 numbers"):
+        Rewards({"none": lambda problems, completions: None}).try_out(problem)

@@ -18,7 +18,7 @@ from oar_lightning.credit.scorers.forward_free import (
     Gtpo,
     Hicra,
     Ktae,
-    OptimalTokenBaseline,
+    Otb,
     Probability,
     Steer,
     Ucas,
@@ -33,7 +33,7 @@ SCORERS: dict[str, Callable[..., Scorer]] = {
     "probability": Probability,
     "steer": Steer,
     "ucas": Ucas,
-    "otb": OptimalTokenBaseline,
+    "otb": Otb,
     "ktae": Ktae,
     "hicra": Hicra,
 }

@@ -36,7 +36,7 @@ def questions(source: FileProblems) -> list[str]:
 
 
 def failure(*arguments: Any, **keywords: Any) -> str:
-    with pytest.raises(ValueError, match=r"data|jsonl") as caught:
+    with pytest.raises(ValueError, match=r"^(paths|limit|\w+_column)\b") as caught:
         FileProblems(*arguments, **keywords)
     return str(caught.value)
 
@@ -52,6 +52,19 @@ def test_rows(tmp_path: Path, name: str) -> None:
     assert [p.id for p in source] == ["a", f"{path}:2", f"{path}:3"]
     assert source.problems[0].level == ""
     assert not source.dropped
+
+
+def test_extra_columns(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    path = write(
+        tmp_path / "rows.jsonl", [{"problem": f"{i}?", "answer": i, "steps": i, "texts": ["x" * 500]} for i in range(5)]
+    )
+    assert [p.extra["steps"] for p in FileProblems(path, solution_column=None)] == [0, 1, 2, 3, 4]
+    monkeypatch.setattr("oar_lightning.data.files.MAX_EXTRA", 1200)
+    told = failure(path, solution_column=None)
+    assert "too large to be kept in memory (texts 0 MB" in told
+    assert "set extra_columns to those that rewards read, e.g. [difficulty], or to [] for none" in told
+    assert len(list(FileProblems(path, solution_column=None, extra_columns=["texts"]))) == 5, "who names them wants them"
+    assert not next(iter(FileProblems(path, solution_column=None, extra_columns=[]))).extra
 
 
 def test_several_files_and_patterns(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -126,8 +139,7 @@ def test_no_file(tmp_path: Path) -> None:
 def test_a_missing_column_lists_those_there(tmp_path: Path, column: str, key: str, tail: str) -> None:
     path = write(tmp_path / "x.jsonl", [ROWS[0], {k: v for k, v in ROWS[0].items() if k != column}])
     message = failure(path)
-    assert message.startswith(f"{path}:2 has no column '{column}'; it has ['")
-    assert f"set {key}" in message
+    assert message.startswith(f"{key}={column}: {path}:2 has no such column; it has ['")
     assert message.endswith(tail)
 
 
@@ -145,7 +157,7 @@ def test_a_missing_column_lists_those_there(tmp_path: Path, column: str, key: st
 def test_rows_that_are_no_objects(tmp_path: Path, line: str, reason: str) -> None:
     path = write(tmp_path / "x.jsonl", [json.dumps(ROWS[0]), line], raw=True)
     message = failure(path)
-    assert message.startswith(f"{path}:2 {reason}")
+    assert message.startswith(f"paths: {path}:2 {reason}")
     assert "one JSON object a line" in message
 
 
@@ -174,7 +186,7 @@ def unreadable(kind: str, path: Path) -> None:
 def test_unreadable_files_are_named(tmp_path: Path, kind: str) -> None:
     path = tmp_path / "x.jsonl.gz"
     unreadable(kind, path)
-    assert failure(str(path)).startswith(f"data paths: {path} cannot be read (")
+    assert failure(str(path)).startswith(f"paths: {path} cannot be read (")
 
 
 def test_a_line_is_read_when_it_is_asked_for(tmp_path: Path) -> None:
@@ -242,7 +254,7 @@ def test_a_file_of_each_kind_at_once(tmp_path: Path) -> None:
 def test_unreadable_tables_are_named(tmp_path: Path, name: str, content: bytes) -> None:
     path = tmp_path / name
     path.write_bytes(content)
-    assert failure(str(path)).startswith(f"data paths: {path} cannot be read (")
+    assert failure(str(path)).startswith(f"paths: {path} cannot be read (")
 
 
 def test_a_column_named_twice(tmp_path: Path) -> None:
@@ -250,7 +262,7 @@ def test_a_column_named_twice(tmp_path: Path) -> None:
     path.write_text("problem,answer,answer\na,1,2\n")
     assert (
         failure(str(path))
-        == f"data paths: {path} names a column twice in its first line ['problem', 'answer', 'answer']; rename one"
+        == f"paths: {path} names a column twice in its first line ['problem', 'answer', 'answer']; rename one"
     )
 
 

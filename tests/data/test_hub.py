@@ -104,6 +104,13 @@ def test_the_first_rows_only(tmp_path: Path) -> None:
     assert sorted(numbers(source.shuffled(0, 0))) == list(range(7))
 
 
+def test_extra_columns(tmp_path: Path) -> None:
+    rows = [row | {"steps": [i], "kind": "k"} for i, row in enumerate(gsm8k(3))]
+    path = folder(tmp_path / "set", rows)
+    assert [p.extra["steps"] for p in HubProblems(path, **GSM8K)] == [(0,), (1,), (2,)]
+    assert [dict(p.extra) for p in HubProblems(path, extra_columns="kind", **GSM8K)] == [{"kind": "k"}] * 3
+
+
 def test_splits_and_configurations_of_a_folder(tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:
     caplog.set_level(logging.INFO)
     path = folder(tmp_path / "set", gsm8k(5))
@@ -140,7 +147,7 @@ def test_a_pass_that_is_left_early_tells_what_it_dropped(tmp_path: Path, caplog:
 
 
 def message(**arguments: Any) -> str:
-    with pytest.raises(ValueError, match=r"data|column") as caught:
+    with pytest.raises(ValueError, match=r"^(path|split|limit|shuffle_buffer|\w+_column)\b") as caught:
         next(iter(HubProblems(**arguments)))
     assert "\n" not in str(caught.value)
     return str(caught.value)
@@ -163,7 +170,7 @@ def test_a_hub_out_of_reach_names_the_way_out(monkeypatch: pytest.MonkeyPatch, e
 
     monkeypatch.setattr(datasets, "load_dataset", load)
     text = message(path="openai/gsm8k", name="main", **GSM8K)
-    assert text.startswith("data path=openai/gsm8k (name=main, split=train) cannot be read (")
+    assert text.startswith("path=openai/gsm8k (name=main, split=train) cannot be read (")
     assert f"{type(error).__name__}: {' '.join(str(error).split())}" in text
     assert (
         "download it elsewhere and set path to its folder, or name its files: data=files data.train.paths=<files> "
@@ -193,12 +200,12 @@ def test_a_connection_that_breaks_in_the_middle(monkeypatch: pytest.MonkeyPatch)
 
 def test_bad_folders_and_settings(tmp_path: Path) -> None:
     path = folder(tmp_path / "set", gsm8k(3))
-    assert "has no column 'problem'; it has ['answer', 'question']: set question_column" in message(path=path)
+    assert "has no such column; it has ['answer', 'question']: set it to one of them" in message(path=path)
     assert "Bad split: test. Available splits: ['train']" in message(path=path, split="test", **GSM8K)
     (tmp_path / "empty").mkdir()
     assert "is it a folder of parquet, JSONL or CSV files" in message(path=str(tmp_path / "empty"), **GSM8K)
     useless = folder(tmp_path / "useless", [{"question": "", "answer": "x"}])
     assert "has no usable row ({'rows without a question': 1})" in message(path=useless, **GSM8K)
     for setting, value in (("shuffle_buffer", 0), ("limit", 0)):
-        with pytest.raises(ValueError, match=rf"data {setting} must be >= 1"):
+        with pytest.raises(ValueError, match=rf"{setting} must be >= 1"):
             HubProblems(path, **GSM8K, **{setting: value})

@@ -3,8 +3,11 @@
 from __future__ import annotations
 
 from collections import Counter
+from datetime import datetime
+from decimal import Decimal
 from typing import Any
 
+import numpy
 import pytest
 
 from oar_lightning.data.rows import NO_ANSWER, NO_QUESTION, Columns, lookup, paths, problems_of, to_problem
@@ -15,6 +18,59 @@ NESTED = {
     "reward_model": {"ground_truth": "2", "style": "rule"},
     "extra.info": {"index": 7},
 }
+
+
+WIDE: dict[str, Any] = {
+    "q": "1+1?",
+    "a": "2",
+    "level": "easy",
+    "source": "mine",
+    "steps": 2,
+    "meta": {"tags": ["x", None], "when": datetime(2026, 1, 2)},
+    "price": Decimal("1.50"),
+    "vector": numpy.array([1.5, 2.0]),
+    "picture": b"png",
+}
+
+
+def extra(row: dict[str, Any], columns: Columns) -> dict[str, Any]:
+    made = to_problem(row, columns, "set", "x:1")
+    assert isinstance(made, MathProblem)
+    return made.extra.thawed()  # type: ignore[attr-defined]
+
+
+def test_all_columns_that_nothing_names_are_extra(caplog: pytest.LogCaptureFixture) -> None:
+    found = extra(WIDE, Columns("q", "a", None, "level"))
+    assert found == {
+        "source": "mine",
+        "steps": 2,
+        "meta": {"tags": ["x", None], "when": "2026-01-02 00:00:00"},
+        "price": "1.50",
+        "vector": [1.5, 2.0],
+    }
+    assert list(found) == ["source", "steps", "meta", "price", "vector"], "in the row's order"
+    extra(WIDE, Columns("q", "a", None, "level"))
+    assert caplog.text.count("column 'picture' of set holds a bytes; problem.extra is without it") == 1
+    nested = {"prompt": [{"content": "?"}], "reward_model": {"ground_truth": "1", "style": "rule"}}
+    assert extra(nested, Columns("prompt.0.content", "reward_model.ground_truth", None)) == nested, "what is read in part stays"
+
+
+def test_a_column_of_any_depth_kills_nothing(caplog: pytest.LogCaptureFixture) -> None:
+    deep: Any = 1
+    for _ in range(500):
+        deep = {"x": [deep]}
+    assert extra({"q": "?", "a": "1", "deep": deep}, Columns("q", "a", None)) == {}
+    assert "column 'deep' of set holds a value within 50 others" in caplog.text
+
+
+def test_named_columns_are_extra() -> None:
+    assert extra(WIDE, Columns("q", "a", None, extra=["steps", "meta.tags.0"])) == {"steps": 2, "meta.tags.0": "x"}
+    assert extra(WIDE, Columns("q", "a", None, extra="level")) == {"level": "easy"}
+    assert extra(WIDE, Columns("q", "a", None, extra=[])) == {}
+    assert error(WIDE, Columns("q", "a", None, extra=["step"])).startswith("x:1 has no column 'step'; it has ['a', 'level',")
+    assert error(WIDE, Columns("q", "a", None, extra=["picture"])) == (
+        "x:1 holds a bytes in column 'picture', which problem.extra cannot; leave it out of extra_columns"
+    )
 
 
 def error(row: dict[str, Any], columns: Columns) -> str:
@@ -65,7 +121,7 @@ def test_everything_a_row_has() -> None:
 def test_a_nested_row() -> None:
     row = {k.replace(".", "_"): v for k, v in NESTED.items()}
     columns = Columns("prompt.-1.content", "reward_model.ground_truth", None, "extra_info.index", "reward_model.style")
-    assert to_problem(row, columns, "s", "x:1") == MathProblem("1+1?", "2", "", "s", "7", "rule")
+    assert to_problem(row, columns, "s", "x:1") == MathProblem("1+1?", "2", "", "s", "7", "rule", extra=row)
 
 
 @pytest.mark.parametrize(
@@ -108,12 +164,11 @@ def test_errors_say_what_is_there_and_what_to_set() -> None:
     row = {k.replace(".", "_"): v for k, v in NESTED.items()}
     available = "['extra_info.index', 'prompt.0.content', 'prompt.0.role', 'reward_model.ground_truth', 'reward_model.style']"
     assert error(row, Columns("problem", "reward_model.ground_truth", None)) == (
-        f"x:1 has no column 'problem'; it has {available}: set question_column to one of them"
+        f"question_column=problem: x:1 has no such column; it has {available}: set it to one of them"
     )
-    assert error(row, Columns("prompt.0.content", "answer", None)).endswith("set answer_column to one of them or to null")
+    assert error(row, Columns("prompt.0.content", "answer", None)).endswith(": set it to one of them or to null")
     assert error(row, Columns("prompt", "reward_model.ground_truth", None)) == (
-        "x:1 holds a list in column 'prompt'; set question_column to a path into it, "
-        "one of ['prompt.0.content', 'prompt.0.role']"
+        "question_column=prompt: x:1 holds a list there; set it to a path into it, one of ['prompt.0.content', 'prompt.0.role']"
     )
     with pytest.raises(ValueError, match="answer_column=null takes the gold answer from the solution, so solution_column must"):
         Columns(answer=None, solution=None)

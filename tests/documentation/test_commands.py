@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import itertools
+import math
 import re
 from pathlib import Path
 
@@ -11,7 +12,9 @@ from hydra.core.override_parser.overrides_parser import OverridesParser
 from support.composing import checked, composed_whole, settings
 from support.pages import DOCS, PAGES, ROOT, commands, name_of, read
 
+from oar_lightning.answers.reward import Completion
 from oar_lightning.sweep.search_space import SearchSpace
+from oar_lightning.wiring.lightning_options import own_callbacks
 
 pytestmark = pytest.mark.usefixtures("hydra_conf")
 
@@ -72,6 +75,37 @@ def test_the_scorer_of_the_page_plugs_in(tmp_path: Path, monkeypatch: pytest.Mon
     scorer = settings(*[argument.replace("$PWD", str(tmp_path)) for argument in arguments]).method.scorer
     assert type(scorer).__name__ == "DigitScorer"
     assert scorer.token_ids == [16, 17, 18]
+
+
+def test_the_reward_of_the_page_reads_its_column(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    page = read(ROOT / "docs" / "rewards.md")
+    (code,) = re.findall(r"^```python\n(# my_rewards\.py\n.*?)^```", page, re.MULTILINE | re.DOTALL)
+    (arguments,) = [a for a in commands(page) if "+reward.weights.lines=0.1" in a]
+    (tmp_path / "my_rewards.py").write_text(code)
+    (tmp_path / "train.jsonl").write_text('{"problem": "1+1?", "answer": "2", "solution": "", "steps": 2}\n')
+    (tmp_path / "test.jsonl").write_text('{"problem": "2+2?", "answer": "4", "solution": ""}\n')
+    monkeypatch.syspath_prepend(str(tmp_path))
+    monkeypatch.chdir(tmp_path)
+    built = settings(*arguments)
+    assert built.train is not None
+    with_steps, without = next(iter(built.train)), next(iter(built.eval_sets["test"]))
+    completions = [Completion(text, "2", False, 9) for text in ("a\nb\n", "a\nb\nc", "", "a")]
+    terms, _ = built.rewards([*[with_steps] * 3, without], completions)
+    assert terms[:, list(built.rewards.terms).index("lines")].tolist() == pytest.approx([0, -0.5, -1, math.nan], nan_ok=True)
+    assert built.rewards.weight_vector()[-1] == pytest.approx(0.1)
+
+
+def test_the_callback_of_the_page_plugs_in(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    page = read(ROOT / "docs" / "extending.md")
+    (code,) = re.findall(r"^```python\n(# my_callback\.py\n.*?)^```", page, re.MULTILINE | re.DOTALL)
+    (config,) = re.findall(r"`my_conf/callbacks/announce\.yaml`:\n```yaml\n(.*?)^```", page, re.MULTILINE | re.DOTALL)
+    (arguments,) = [a for a in commands(page) if "callbacks=announce" in a]
+    (tmp_path / "my_callback.py").write_text(code)
+    (tmp_path / "my_conf" / "callbacks").mkdir(parents=True)
+    (tmp_path / "my_conf" / "callbacks" / "announce.yaml").write_text(config)
+    monkeypatch.syspath_prepend(str(tmp_path))
+    (callback,) = own_callbacks(checked(*[argument.replace("$PWD", str(tmp_path)) for argument in arguments]))
+    assert (type(callback).__name__, callback.above) == ("Announce", 0.8)
 
 
 @pytest.mark.parametrize("page", [page for page in DOCS if page.stem not in ("index", "api")], ids=name_of)

@@ -7,7 +7,7 @@ from pathlib import Path
 import pytest
 from support.results import PROBLEMS, result, run_evaluation
 
-from oar_lightning.evaluation.result import ResultsFile, completions_table
+from oar_lightning.evaluation.result import NO_GROUP, NO_SIGNAL, ResultsFile, completions_table
 
 
 def test_a_result_survives_its_file(tmp_path: Path) -> None:
@@ -37,4 +37,12 @@ def test_the_completions_table_has_a_row_for_every_completion() -> None:
     assert [table["completion"][i] for i in sampled] == list(batch.rollouts.completions)
     assert table["correct"] == [c for r in batch.results for c in (*r.correct, r.greedy_correct)]
     assert table["level"] == [p.level for p in PROBLEMS for _ in range(5)]
-    assert set(completions_table(batch.results)["advantage"]) == {None}
+    assert not {"advantage", "note"} & set(completions_table(batch.results)), "no advantages were computed"
+
+
+def test_the_completions_table_says_why_an_advantage_is_0_or_missing() -> None:
+    (batch,) = run_evaluation()
+    table = completions_table(batch.results, [[1.0, -1.0, 0.0, 0.0]] + [[0.0] * 4] * 4)
+    assert [cell for cell, a in zip(table["note"], table["advantage"], strict=True) if a is None] == [NO_GROUP] * 5
+    assert table["note"][:4] == [""] * 4
+    assert table["note"][5:9] == [NO_SIGNAL] * 4

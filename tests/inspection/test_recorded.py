@@ -152,3 +152,11 @@ def test_without_a_gold_answer_a_term_does_not_apply() -> None:
     completions = [Completion("", "2", False, 1)] * 3
     assert GoldOnly(Accuracy())(problems, completions) == [None, 1.0, None]
     assert GoldOnly(Accuracy())(problems[:1], completions[:1]) == [None]
+    with pytest.raises(ValueError, match=r"reward\.terms\.mine returned None; expected a list of 1 numbers"):
+        GoldOnly(lambda problems, completions: None, "reward.terms.mine")(problems, completions)
+
+
+def test_other_columns_are_the_problem_s_extra(tmp_path: Path) -> None:
+    row = {"problem": "1+1?", "completion": "2", "answer": 2, "id": 0, "steps": [1, 2], "judge": None}
+    (found,), _ = read(write(tmp_path / "a.jsonl", [row]))
+    assert dict(found.problem.extra) == {"steps": (1, 2), "judge": None}

@@ -124,7 +124,7 @@ def test_what_nothing_beats_is_a_diamond() -> None:
     markers = {name: line.get_marker() for name, line in points.items()}
     assert markers == {"uniform (1)": "D", "oar_g (1)": "D", "oar_p (1)": "o"}
     assert [line.get_xdata()[0] for line in points.values()] == [10, 20, 100]
-    assert reason("pareto", methods({"a": [0.1], "b": [0.2]}, {"a": 0.0})) == "runs have no duration (duration_s)"
+    assert reason("pareto", methods({"a": [0.1], "b": [0.2]}, {"a": 0.0})) == "runs have no duration (time/total_s)"
 
 
 def test_entropy_against_tau_is_the_mean_of_the_last_tenth() -> None:

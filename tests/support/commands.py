@@ -7,7 +7,9 @@ and done nothing else: the standard library's fork server, one for each process 
 from __future__ import annotations
 
 import contextlib
+import functools
 import gc
+import json
 import multiprocessing
 import os
 import runpy
@@ -18,6 +20,7 @@ import time
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
+from typing import Any
 
 MODULE = [sys.executable, "-m", "oar_lightning"]
 """The command in a new Python process, which imports everything itself."""
@@ -94,6 +97,8 @@ class Done:
     code: int
     stdout: str
     stderr: str
+    imported: tuple[str, ...] = ()
+    """Slow packages that it has imported; known of `run_light` only."""
 
     @property
     def shown(self) -> str:
@@ -125,6 +130,29 @@ def run_from_scratch(folder: Path, *arguments: str, timeout: float = 200, **vari
         [*MODULE, *arguments], cwd=folder, env=environment(**variables), capture_output=True, text=True, timeout=timeout
     )
     return Done(done.returncode, done.stdout, done.stderr)
+
+
+@functools.cache
+def _light_server() -> subprocess.Popen[str]:
+    """One for each process of pytest; ends with it, when its standard input is closed."""
+    script = Path(__file__).with_name("light_server.py")
+    path = os.pathsep.join([str(Path(__file__).parents[2]), os.environ.get("PYTHONPATH", "")])
+    pipes: dict[str, Any] = {"stdin": subprocess.PIPE, "stdout": subprocess.PIPE}
+    return subprocess.Popen([sys.executable, str(script)], env=environment(PYTHONPATH=path), text=True, **pipes)
+
+
+def run_light(folder: Path, *arguments: str) -> Done:
+    """`run` for commands that end soon: forked from a process without anything slow, so that `imported` tells something."""
+    server = _light_server()
+    assert server.stdin is not None
+    assert server.stdout is not None
+    with tempfile.TemporaryDirectory() as logs:
+        out, err, imported = (Path(logs, name) for name in ("out", "err", "imported"))
+        request = {"folder": str(folder), "arguments": arguments, "variables": environment(), "outputs": [str(out), str(err)]}
+        print(json.dumps({**request, "imported": str(imported)}), file=server.stdin, flush=True)
+        code = int(server.stdout.readline())
+        slow = tuple(json.loads(imported.read_text(encoding="utf-8")))
+        return Done(code, out.read_text(encoding="utf-8"), err.read_text(encoding="utf-8"), slow)
 
 
 def _work(folder: str, program: list[str], variables: dict[str, str], *outputs: str) -> None:

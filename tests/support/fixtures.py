@@ -110,7 +110,7 @@ class Recorder(L.pytorch.loggers.logger.DummyLogger):
         self.rows: dict[int, dict[str, float]] = {}
 
     def log_metrics(self, metrics: dict[str, float], step: int) -> None:
-        self.rows[step] = dict(metrics)
+        self.rows.setdefault(step, {}).update(metrics)
 
 
 def make_warm_start(policy: Policy, batch_size: int = 4, max_tokens: int = 512, lr: float = 1e-3) -> SupervisedWarmStart:

@@ -162,7 +162,7 @@ def test_reporting_writes_how_a_job_ended(tmp_path: Path, monkeypatch: pytest.Mo
 
 def test_a_result_that_the_work_has_written_stays(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv(FOLDER_VARIABLE, str(tmp_path))
-    own = Result("complete", {"objective": 0.5, "duration_s": 3.0})
+    own = Result("complete", {"objective": 0.5, "time/total_s": 3.0})
 
     def work() -> float:
         write_result(tmp_path, own)

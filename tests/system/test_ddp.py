@@ -36,7 +36,7 @@ def both(alone: dict[str, Any], folder: Path) -> tuple[dict[str, Any], list[dict
 
 Both = tuple[dict[str, Any], list[dict[str, Any]]]
 
-OWN = ("time/", "step_time", "credit/seconds", "update/", "memory/", "credit/forward_equivalents", "credit/rank_stability")
+OWN = ("time/", "update/", "memory/", "credit/forward_equivalents", "credit/rank_stability")
 """Metrics of how the work was done, which may differ; rank stability is measured on a few rows of each rank."""
 
 

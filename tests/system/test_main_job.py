@@ -24,12 +24,11 @@ EXPECTED = [
         "grad_norm",
         "learning_rate",
         "num_tokens",
-        "step_time",
     ],
     *(f"clip_ratio/{k}" for k in ("low_mean", "high_mean", "region_mean")),
     *(f"completions/{k}" for k in ("mean_length", "min_length", "max_length", "clipped_ratio")),
-    *(f"credit/{k}" for k in [*OURS.split(), "rank_stability", "seconds", "forward_equivalents"]),
-    *(f"time/{k}_s" for k in ("generate", "reward", "score", "update")),
+    *(f"credit/{k}" for k in [*OURS.split(), "rank_stability", "forward_equivalents"]),
+    *(f"time/{k}_s" for k in ("generate", "reward", "score", "update", "step", "total")),
     *(f"eval/chain/{k}" for k in ("avg_at_2", "pass_at_2", "maj_at_2", "greedy", "answered", "truncated")),
 ]
 
@@ -60,6 +59,10 @@ def test_smoke_ends_with_the_table_and_the_ui_command(finished: Done) -> None:
     assert "before and after" in finished.stdout
     assert "mlflow ui --backend-store-uri sqlite:///" in finished.stdout
     assert "Traceback" not in finished.shown
+    logged = [line for line in finished.shown.splitlines() if re.match(r"\[?20\d\d", line)]
+    assert logged
+    assert [line for line in logged if "][oar_lightning." not in line] == [], "notices of libraries"
+    assert "step 4/4 · reward" in finished.stdout
 
 
 def test_mlflow_has_parameters_tags_and_every_metric(folder: Path, finished: Done) -> None:
@@ -68,7 +71,14 @@ def test_mlflow_has_parameters_tags_and_every_metric(folder: Path, finished: Don
     assert found.data.params["gate.tau"] == "0.4"
     assert found.data.params["scorer.noise_std"] == "0.001"
     assert not [k for k in found.data.params if k.startswith("logger.")], "where a run is logged is nothing to compare it by"
+    assert found.info.run_name == "smoke · seed 0"
     tags = found.data.tags
+    assert "` python -m oar_lightning +experiment=smoke `" in tags["mlflow.note.content"]
+    inputs = {dataset.tags[0].value: dataset.dataset for dataset in found.inputs.dataset_inputs}
+    assert {part: (d.name, json.loads(d.profile)["num_rows"]) for part, d in inputs.items()} == {
+        "train": ("chain", "endless"),
+        "evaluation": ("chain", 8),
+    }
     assert (tags["experiment"], tags["scorer"], tags["seed"], tags["data"]) == ("smoke", "oar_g", "0", "chain")
     assert re.fullmatch(r"[0-9a-f]{40}(-dirty)?|unknown", tags["git_revision"])
     missing = [name for name in EXPECTED if name not in found.data.metrics]
@@ -86,7 +96,7 @@ def test_artifacts_are_a_table_a_heatmap_and_the_config(folder: Path, finished: 
         "heatmaps/chain_step_000004.html",
     ]
     table = json.loads(Path(store.download_artifacts(run_id, "completions/chain_step_000004.json")).read_text())
-    columns = ["prompt", "completion", "answer", "gold", "reward", "advantage", "sample", "correct", "level"]
+    columns = ["prompt", "completion", "answer", "gold", "reward", "advantage", "sample", "correct", "level", "note"]
     assert table["columns"] == columns
     assert [r[6] for r in table["data"]] == [0, 1, "greedy"] * 8
     assert {r[4] for r in table["data"]} <= {0.0, 1.0}
@@ -125,12 +135,12 @@ def test_a_resumed_run_exports_the_policy_of_an_uninterrupted_one(folder: Path, 
 
 
 def test_ctrl_c_leaves_a_checkpoint_and_exit_code_130(folder: Path, finished: Done) -> None:
-    with started(folder, "+experiment=smoke", "name=stopped", "trainer.max_steps=500") as command:
-        command.wait_for("step 25/500")
+    with started(folder, "+experiment=smoke", "name=stopped", "trainer.max_steps=500", "checkpoint_every_n_steps=1") as command:
+        command.wait_for("step 1/500")
         command.send_signal(signal.SIGINT)
         assert command.wait(60) == 130, command.shown
         assert "ckpt_path=" in command.shown
     (checkpoint,) = (folder / "outputs" / "stopped").glob("seed0/*/checkpoints/last.ckpt")
-    assert torch.load(checkpoint, weights_only=True)["global_step"] >= 25
+    assert torch.load(checkpoint, weights_only=True)["global_step"] >= 2
     assert mlflow_run(folder).info.status == "KILLED"
     assert sorted(p.name for p in checkpoint.parent.iterdir()) == ["last.ckpt", "previous.ckpt"]

@@ -149,7 +149,7 @@ def test_a_run_made_elsewhere_is_gone_on_with(tmp_path: Path, store: str) -> Non
     journal.append("run", tracking_uri=store, **{**FIRST, "run_id": run_id}, tags={"journal": "j"})
     journal.append("metrics", step=1, values={"reward": 1.0})
     assert Delivery(journal.path.parent).deliver() == 2
-    assert client.get_run(run_id).data.metrics == {"reward": 1.0}
+    assert client.get_run(run_id).data.metrics["reward"] == 1.0
 
 
 def test_batches_keep_order_and_limit() -> None:
@@ -160,3 +160,60 @@ def test_batches_keep_order_and_limit() -> None:
     ]
     found = [([r["n"] for r in batch], end.records) for batch, end in batches(records)]
     assert found == [([0, 1], 2), ([2], 3), ([3], 4), ([4, 5], 6)]
+
+
+DATASET = {
+    **dict.fromkeys(("source", "schema", "profile"), "{}"),
+    **{"name": "chain", "digest": "abc", "source_type": "config", "context": "train"},
+}
+
+
+def test_datasets_are_inputs_of_the_run(journal: Journal, store: str) -> None:
+    journal.append("datasets", datasets=[DATASET, {**DATASET, "digest": "abd", "context": "evaluation"}])
+    Delivery(journal.path.parent).deliver()
+    (journal.path.parent / "state.json").unlink()
+    again = Delivery(journal.path.parent)
+    again.deliver()
+    inputs = again.client.get_run(again.open_run()).inputs.dataset_inputs
+    assert sorted((i.dataset.name, i.dataset.digest, i.tags[0].value) for i in inputs) == [
+        ("chain", "abc", "train"),
+        ("chain", "abd", "evaluation"),
+    ]
+    assert again.refused() == 0
+
+
+def test_a_policy_becomes_one_version_however_often_it_is_delivered(journal: Journal, tmp_path: Path) -> None:
+    policy = tmp_path / "policy"
+    policy.mkdir()
+    (policy / "model.safetensors").write_bytes(b"weights")
+    for step in (4, 8):
+        journal.append("register", model="it's mine", path=str(policy), folder=f"policy/step_{step:06d}")
+    Delivery(journal.path.parent).deliver()
+    (journal.path.parent / "state.json").unlink()
+    again = Delivery(journal.path.parent)
+    again.deliver()
+    run_id = again.open_run()
+    versions = again.client.search_model_versions(f"run_id = '{run_id}'")
+    assert sorted((v.name, int(v.version), v.source) for v in versions) == [
+        ("it's mine", 1, f"runs:/{run_id}/policy/step_000004"),
+        ("it's mine", 2, f"runs:/{run_id}/policy/step_000008"),
+    ]
+    assert [f.path for f in again.client.list_artifacts(run_id, "policy/step_000008")] == [
+        "policy/step_000008/model.safetensors"
+    ]
+
+
+def test_a_policy_that_is_gone_is_refused_and_blocks_nothing(journal: Journal, tmp_path: Path) -> None:
+    journal.append("register", model="m", path=str(tmp_path / "gone"), folder="policy/step_000004")
+    journal.append("tags", values={"after": "it"})
+    delivery = Delivery(journal.path.parent)
+    delivery.deliver()
+    assert (delivery.left(), delivery.refused()) == (0, 1)
+    assert delivery.client.get_run(delivery.open_run()).data.tags["after"] == "it"
+
+
+def test_main_metrics_are_delivered_twice_and_recorded_once(journal: Journal, store: str) -> None:
+    Delivery(journal.path.parent).deliver()
+    (run,) = contents(store)
+    assert run["metrics"]["Main/reward"] == run["metrics"]["reward"]
+    assert "Main" not in journal.path.read_text()

@@ -43,9 +43,10 @@ def test_every_logged_name_matches_one_entry_and_every_entry_is_logged(
         "rollout.max_new_tokens=40",
         "scorer.token_budget=auto",
         "data.max_prompt_tokens=32",
+        "logger.system_metrics=true",
     )()
     logged = {name for run in MlflowClient(store).search_runs(["1"]) for name in run.data.metrics}
-    assert {"objective", "eval/chain/greedy", "credit/rank_stability"} <= logged
+    assert {"objective", "Main/reward", "eval/chain/greedy", "credit/rank_stability"} <= logged
     logged |= of_a_fit() | of_a_warm_start() | of_an_evaluation_with_levels() | of_a_loss_with_vllm()
     wrong = {name: [entry.name for entry in entries_of(name)] for name in logged if len(entries_of(name)) != 1}
     assert not wrong, "a metric needs one entry in oar_lightning/tracking/metric_table.py"

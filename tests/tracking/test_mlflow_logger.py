@@ -11,6 +11,7 @@ from pathlib import Path
 
 import pytest
 from mlflow import MlflowClient
+from mlflow.exceptions import MlflowException
 from support.mlflow_stores import HttpStore, free_port
 
 from oar_lightning.common.config_check import ConfigError
@@ -163,6 +164,51 @@ def test_a_journal_in_use_is_an_error(store: str, tmp_path: Path) -> None:
 def test_bad_seconds_are_refused(key: str, value: float) -> None:
     with pytest.raises(ValueError, match=f"logger.{key} is in seconds"):
         MLflowConfig("sqlite:///x.db", **{key: value})
+
+
+@pytest.mark.parametrize("name", ["", " ", "a/b", "a:b"])
+def test_names_that_a_registry_cannot_hold_are_refused(name: str) -> None:
+    with pytest.raises(ValueError, match=f"logger.register_as={name} names a model"):
+        MLflowConfig("sqlite:///x.db", register_as=name)
+
+
+def test_a_policy_is_registered_by_a_server(server: HttpStore, tmp_path: Path) -> None:
+    (tmp_path / "policy").mkdir()
+    (tmp_path / "policy" / "config.json").write_text("{}")
+    with logging_to(server.address, tmp_path, register_as="ours") as tracker:
+        tracker.register(tmp_path / "policy", 4)
+        run_id = tracker.run_id
+    (version,) = MlflowClient(server.address).search_model_versions("name = 'ours'")
+    assert (version.run_id, version.source) == (run_id, f"runs:/{run_id}/policy/step_000004")
+
+
+def test_a_server_without_a_registry_is_told_before_the_run(
+    server: HttpStore, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def missing(*_: object, **__: object) -> None:
+        raise MlflowException("API request to endpoint /registered-models/search failed with error code 404")
+
+    monkeypatch.setattr(MlflowClient, "search_registered_models", missing)
+    logger = DurableMLFlowLogger(MLflowConfig(server.address, register_as="ours"), tmp_path / "tracking")
+    with pytest.raises(ConfigError, match=r"logger.register_as=ours: .* has no model registry that answers .*leave"):
+        logger.check()
+
+
+def test_the_machines_load_goes_through_the_journal(store: str, tmp_path: Path) -> None:
+    with logging_to(store, tmp_path, system_metrics=True) as tracker:
+        run_id = tracker.run_id
+    key = "system/system_memory_usage_percentage"
+    assert points(MlflowClient(store), run_id, key) == written(tmp_path, key)
+    ((step, _, percent),) = written(tmp_path, key)
+    assert step == 0
+    assert 0 < percent < 100
+
+
+def test_system_metrics_without_psutil_are_an_error(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+    monkeypatch.setattr("importlib.util.find_spec", lambda name: None)
+    logger = DurableMLFlowLogger(MLflowConfig("sqlite:///x.db", system_metrics=True), tmp_path / "tracking")
+    with pytest.raises(ConfigError, match=r"logger.system_metrics=true needs psutil: pip install psutil"):
+        logger.check()
 
 
 def test_the_courier_tries_less_and_less_often(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -29,7 +29,7 @@ from oar_lightning.training.module import PolicyOptimization
 from oar_lightning.training.slots import UpdatePlan
 from oar_lightning.types import Rollouts
 
-TIMES = ("time/", "step_time", "credit/seconds")
+TIMES = ("time/",)
 
 
 def without_times(rows: dict[int, dict[str, float]]) -> dict[int, dict[str, float]]:

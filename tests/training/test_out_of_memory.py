@@ -90,7 +90,7 @@ def job(budget: Any, sampling_budget: Any = None, scorer: Scorer | None = None, 
     return module
 
 
-OWN = ("time/", "step_time", "credit/seconds", "update/", "memory/", "credit/forward_equivalents")
+OWN = ("time/", "update/", "memory/", "credit/forward_equivalents")
 
 
 def check_same(one: tuple[PolicyOptimization, Any, Gradients], two: tuple[PolicyOptimization, Any, Gradients]) -> None:

@@ -81,8 +81,8 @@ def gate_weights(
 
     x = minmax(log1p(I)) (constant scores -> 0); theta = quantile(x, tau);
     w = max(x / (theta + 1e-8), floor) where x < theta, else 1 + beta (x - theta) / (1 - theta + 1e-8);
-    then w *= n / sum(w), n = tokens in the mask. Weights are dimensionless. A row with scores that are not finite or <= -1
-    keeps weight 1 (see `invalid_rows`).
+    then w *= n / sum(w), n = tokens in the mask. Weights are dimensionless. A row without usable scores keeps
+    weight 1 (see `invalid_rows`).
     """
     if gate.mode == "off":
         return torch.ones_like(importance)
@@ -135,5 +135,7 @@ def preserve_mass(weights: Float[Tensor, "B S"], mask: Bool[Tensor, "B S"]) -> F
 
 
 def invalid_rows(importance: Float[Tensor, "B S"], mask: Bool[Tensor, "B S"]) -> Bool[Tensor, " B"]:
-    """Rows with a score in the mask that is NaN, infinite or <= -1 (log1p undefined)."""
-    return (mask & ~(importance.isfinite() & (importance > -1))).any(1)
+    """Rows without usable importance, which is finite and >= 0: one score in the mask is NaN, infinite or <= -1 (log1p
+    undefined), or all are negative. A few scores a little below 0, as rounding makes them, are usable."""
+    unusable = (mask & ~(importance.isfinite() & (importance > -1))).any(1)
+    return unusable | (mask.any(1) & ~(mask & ~(importance < 0)).any(1))

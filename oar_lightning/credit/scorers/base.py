@@ -39,6 +39,11 @@ class Scorer(Component, ABC):
         """Diagnostics of the last call, logged under ``credit/``."""
 
     @property
+    def name(self) -> str:
+        """What messages call it."""
+        return type(self).__name__
+
+    @property
     def budgets(self) -> tuple[TokenBudget, ...]:
         """The budgets that bound the scorer's passes: its `token_budget`, where it has one."""
         budget = getattr(self, "token_budget", None)
@@ -56,6 +61,11 @@ class FunctionScorer(Scorer):
     def __init__(self, function: Callable[[Any, Rollouts], Tensor]) -> None:
         super().__init__()
         self.function = function
+
+    @property
+    def name(self) -> str:
+        function = getattr(self.function, "func", self.function)  # of functools.partial
+        return str(getattr(function, "__name__", type(function).__name__))
 
     def __call__(self, model: Any, rollouts: Rollouts) -> Float[Tensor, "B S"]:
         return self.function(model, rollouts)
@@ -75,20 +85,25 @@ def as_scorer(candidate: Any) -> Scorer:
     return candidate if isinstance(candidate, Scorer) else FunctionScorer(candidate)
 
 
-def checked_scores(scores: Tensor, rollouts: Rollouts, region: Bool[Tensor, "B S"], name: str) -> Float[Tensor, "B S"]:
-    """A scorer's result, checked for shape and gradient, and set to zero outside the region.
+def checked_scores(scores: Any, rollouts: Rollouts, region: Bool[Tensor, "B S"], name: str) -> Float[Tensor, "B S"]:
+    """A scorer's result, checked for type, shape and gradient, and set to zero outside the region.
 
-    Values that are not finite are no error: the gate leaves such rows at weight 1, and they are counted.
+    Values that are not usable are no error: the gate leaves such rows at weight 1, and they are counted (see
+    `credit.metrics`).
 
     Raises:
-        ValueError: for a wrong shape, or a tensor that carries gradient.
+        ValueError: for another thing than a tensor of floating-point numbers, a wrong shape, or a tensor with gradient.
     """
-    if scores.shape != rollouts.token_ids.shape:
-        raise ValueError(
-            f"scorer {name} returned shape {tuple(scores.shape)}; expected [B S] = {tuple(rollouts.token_ids.shape)}"
-        )
+    shape = tuple(rollouts.token_ids.shape)
+    if not isinstance(scores, Tensor):
+        what = "None" if scores is None else f"a {type(scores).__module__}.{type(scores).__name__}"
+        raise ValueError(f"scorer {name} returned {what}; return a torch tensor [B S] = {shape}")
+    if scores.shape != shape:
+        raise ValueError(f"scorer {name} returned shape {tuple(scores.shape)}; return [B S] = {shape}")
+    if not scores.is_floating_point():
+        raise ValueError(f"scorer {name} returned a tensor of {scores.dtype}; return floating-point numbers")
     if scores.requires_grad:
-        raise ValueError(f"scorer {name} returned a tensor with gradient; detach it")
+        raise ValueError(f"scorer {name} returned a tensor with gradient; return scores.detach()")
     return scores.masked_fill(~region, 0.0)
 
 

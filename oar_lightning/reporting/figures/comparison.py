@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import numpy as np
 
-from oar_lightning.reporting.factors import short
+from oar_lightning.common.overrides import short
 from oar_lightning.reporting.figures.drawing import Curves, Drawing, LeftOut, axes, legend_below, scale
 from oar_lightning.reporting.series import GREY, MOST, arm_colors
 from oar_lightning.reporting.statistics import Interval, mean_interval, pareto_front
@@ -55,7 +55,7 @@ def pareto(study: Study, curves: Curves) -> Drawing | LeftOut:
     costs = [mean_interval([run.duration_s for run in arm.runs]) for arm in study.arms]
     results = [mean_interval(factor * np.array(study.values(arm))) for arm in study.arms]
     if not all(cost.mean > 0 for cost in costs):
-        return LeftOut(title, "runs have no duration (duration_s)")
+        return LeftOut(title, "runs have no duration (time/total_s)")
     front = pareto_front([c.mean for c in costs], [r.mean for r in results])
     figure, (axis,) = axes()
     corners = [(costs[i].mean, results[i].mean) for i in front]

@@ -6,8 +6,9 @@ import numpy as np
 from matplotlib.axes import Axes
 from matplotlib.ticker import MaxNLocator
 
+from oar_lightning.common.overrides import short
 from oar_lightning.reporting.bands import final_value
-from oar_lightning.reporting.factors import ordered, short, show
+from oar_lightning.reporting.factors import ordered, show
 from oar_lightning.reporting.figures.drawing import Curves, Drawing, LeftOut, axes, legend_below
 from oar_lightning.reporting.series import Series, sequence_colors, series_band, study_series
 from oar_lightning.reporting.study import ACCURACY, Study

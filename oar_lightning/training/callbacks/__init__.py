@@ -11,6 +11,7 @@ from oar_lightning.training.callbacks.checkpoint import (
 from oar_lightning.training.callbacks.divergence import Divergence, DivergenceConfig
 from oar_lightning.training.callbacks.errors import FirstError
 from oar_lightning.training.callbacks.evaluation import EvaluationCallback
+from oar_lightning.training.callbacks.fork import Fork
 from oar_lightning.training.callbacks.progress import TrainingProgress
 from oar_lightning.training.callbacks.seconds import RunSeconds
 
@@ -21,6 +22,7 @@ __all__ = [
     "EvaluationCallback",
     "FinalWeights",
     "FirstError",
+    "Fork",
     "GracefulStop",
     "LastCheckpoint",
     "RandomState",

@@ -24,6 +24,7 @@ from oar_lightning.distributed.deepspeed_checkpoint import complete_folder
 from oar_lightning.distributed.launch import by_srun
 from oar_lightning.distributed.ranks import all_gather, rank
 from oar_lightning.distributed.strategies import adapt
+from oar_lightning.training.callbacks.kept import KeepConfig, KeptCheckpoints
 
 log = logging.getLogger(__name__)
 
@@ -91,12 +92,22 @@ class LastCheckpoint(ModelCheckpoint):
     Each checkpoint is written under another name and then renamed, so that a kill leaves the former one whole (Lightning
     writes in place). If a checkpoint cannot be written (a full disk), this is logged as an error and training goes on, unless
     it is the last one of this process.
+
+    `keep` says which others stay, and `score` gives the score of the checkpoint at a step, where an evaluation was made.
     """
 
-    def __init__(self, folder: Path, every_n_steps: int) -> None:
+    def __init__(
+        self,
+        folder: Path,
+        every_n_steps: int,
+        keep: KeepConfig = KeepConfig(),
+        score: Callable[[int], float | None] = lambda step: None,
+    ) -> None:
         super().__init__(dirpath=folder, filename="last", every_n_train_steps=max(1, every_n_steps), save_top_k=0)
         self.folder = folder
         self.every = every_n_steps
+        self.kept = KeptCheckpoints(folder, keep)
+        self.score = score
         self._step = -1
         self._last_is_good = True
 
@@ -105,6 +116,7 @@ class LastCheckpoint(ModelCheckpoint):
         self._step = trainer.global_step
         self._last_is_good = trainer.ckpt_path is None or Path(trainer.ckpt_path) != self.folder / PREVIOUS
         if trainer.is_global_zero:
+            self.kept.forget_after(trainer.global_step)
             self._clear()  # what a killed process left unfinished; this process holds the folder's lock
 
     def on_train_batch_end(self, trainer: L.Trainer, *_: Any) -> None:
@@ -112,7 +124,8 @@ class LastCheckpoint(ModelCheckpoint):
         if step == self._step:  # a slot that is not the last of its optimizer step
             return
         self._step = step
-        if (self.every and step % self.every == 0) or step == trainer.max_steps or trainer.should_stop:
+        evaluated = bool(self.kept.config.best) and self.score(step) is not None
+        if (self.every and step % self.every == 0) or evaluated or step == trainer.max_steps or trainer.should_stop:
             self.save(trainer)
 
     def save(self, trainer: L.Trainer) -> None:
@@ -129,6 +142,7 @@ class LastCheckpoint(ModelCheckpoint):
                 errors.append(error)
         problem = problem or first_problem(errors)
         if problem is None:
+            self._keep(trainer)
             return
         if trainer.is_global_zero:
             remove(written)
@@ -136,6 +150,15 @@ class LastCheckpoint(ModelCheckpoint):
             raise errors[0] if errors else OSError(problem)
         if trainer.is_global_zero:
             log.error("step %d: no checkpoint could be written (%s); training goes on", trainer.global_step, problem)
+
+    def _keep(self, trainer: L.Trainer) -> None:
+        """Keep what was saved where it is among the last or the best."""
+        if not trainer.is_global_zero:
+            return
+        try:
+            self.kept.add(self.folder / LAST, trainer.global_step, self.score(trainer.global_step))
+        except OSError as error:
+            log.error("step %d: the checkpoint could not be kept beside the last (%s)", trainer.global_step, error)
 
     def _put_in_place(self, trainer: L.Trainer, written: Path) -> None:
         if written.is_dir():
@@ -174,7 +197,8 @@ class LastCheckpoint(ModelCheckpoint):
 
     def _clear(self) -> None:
         """Remove unfinished checkpoints, and folders that no link leads to any more."""
-        kept = {self.folder / name.readlink() for name in (self.folder / LAST, self.folder / PREVIOUS) if name.is_symlink()}
+        links = (self.folder / LAST, self.folder / PREVIOUS, *self.kept.links())
+        kept = {self.folder / link.readlink() for link in links if link.is_symlink()}
         for path in {*self.folder.glob(FOLDERS), *self.folder.glob(f".{LAST}.*"), *self.folder.glob(f".{PREVIOUS}.*")} - kept:
             remove(path)
 

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import logging
 import math
+from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Any
 
@@ -13,6 +14,7 @@ import torch
 from oar_lightning.distributed.strategies import adapt
 from oar_lightning.sweep.trial import Diverged
 from oar_lightning.training.callbacks.evaluation import EvaluationCallback
+from oar_lightning.training.publish import publish
 
 log = logging.getLogger(__name__)
 
@@ -25,10 +27,13 @@ class DivergenceConfig:
         collapse: the share of the sampled accuracy before training below which an evaluation counts as a collapse, in (0, 1];
             None for never.
         max_skipped_steps: how many steps with a gradient that is not finite are skipped before the run is given up.
+        max_silent_steps: after how many batches of rollouts in a row that teach nothing (see `silence`) the run is given up;
+            None for never.
     """
 
     collapse: float | None = None
     max_skipped_steps: int = 3
+    max_silent_steps: int | None = 50
 
     def __post_init__(self) -> None:
         if self.collapse is not None and not 0 < self.collapse <= 1:
@@ -38,19 +43,42 @@ class DivergenceConfig:
             )
         if self.max_skipped_steps < 0:
             raise ValueError(f"divergence.max_skipped_steps counts steps and must be >= 0, got {self.max_skipped_steps}")
+        if self.max_silent_steps is not None and self.max_silent_steps < 1:
+            raise ValueError(
+                f"divergence.max_silent_steps counts steps and must be >= 1, or null for never, got {self.max_silent_steps}"
+            )
+
+
+def silence(metrics: Mapping[str, float]) -> str | None:
+    """Why a batch of rollouts teaches nothing, or nothing of the scorer, with what to look at; None where it does.
+
+    `metrics`: those of the batch's first step, over all ranks.
+    """
+    if metrics.get("frac_reward_zero_std") == 1:
+        return (
+            "all completions of each problem have the same reward, so no group has a signal; look at the completions table, "
+            "reward.weights, update.group_size, rollout.temperature and how hard the problems are"
+        )
+    if metrics.get("credit/invalid_frac") == 1:
+        return (
+            "every completion has scores that are not finite or all negative, so all weights are 1 and the scorer has no "
+            "effect; importance is finite and >= 0: correct scorer"
+        )
+    return None
 
 
 class Divergence(L.Callback):
     """Skips optimizer steps whose gradient is not finite: the weights stay those of the step before.
 
-    Raises `Diverged` after too many skipped steps, when weights are not finite, and when the accuracy on the first evaluation
-    set collapses.
+    Raises `Diverged` after too many skipped or silent steps, when weights are not finite, and when the accuracy on the first
+    evaluation set collapses.
     """
 
     def __init__(self, config: DivergenceConfig, evaluation: EvaluationCallback) -> None:
         self.config = config
         self.evaluation = evaluation
         self.skipped = 0
+        self.silent = 0
         self._sees_gradients = False
         self._left_out_before = 0
 
@@ -79,8 +107,18 @@ class Divergence(L.Callback):
                 "lower optimizer.lr"
             )
         log.warning("step %d is left out: its gradient is not finite (%d of %d)", step, self.skipped, most)
-        for logger in trainer.loggers:
-            logger.log_metrics({"update/skipped_steps": float(self.skipped)}, step=step)
+        publish(trainer, {"update/skipped_steps": float(self.skipped)}, step)
+
+    def on_step_metrics(self, step: int, metrics: Mapping[str, float]) -> None:
+        """Count batches of rollouts in a row that teach nothing. Further steps with the same batch have no reward."""
+        if "reward" not in metrics:
+            return
+        reason, most = silence(metrics), self.config.max_silent_steps
+        self.silent = self.silent + 1 if reason else 0
+        if reason and self.silent == 1:
+            log.warning("step %d teaches nothing: %s", step, reason)
+        if reason and most is not None and self.silent >= most:
+            raise Diverged(f"divergence.max_silent_steps={most} steps in a row taught nothing: {reason}")
 
     def on_train_batch_end(self, trainer: L.Trainer, module: L.LightningModule, outputs: Any, *_: Any) -> None:
         left_out = adapt(trainer).skipped_steps()
@@ -103,7 +141,8 @@ class Divergence(L.Callback):
             )
 
     def state_dict(self) -> dict[str, Any]:
-        return {"skipped": self.skipped}
+        return {"skipped": self.skipped, "silent": self.silent}
 
     def load_state_dict(self, state: dict[str, Any]) -> None:
         self.skipped = int(state["skipped"])
+        self.silent = int(state.get("silent", 0))  # checkpoints of before have none

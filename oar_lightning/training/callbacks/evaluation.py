@@ -3,16 +3,18 @@
 from __future__ import annotations
 
 import dataclasses
+import time
 from collections.abc import Mapping, Sequence
 from typing import Any
 
 import lightning as L
 import torch
 
+from oar_lightning.common.activity import activity
 from oar_lightning.distributed.ranks import all_gather, alone, interleaved, rank, world_size
 from oar_lightning.distributed.strategies import adapt
 from oar_lightning.evaluation.evaluate import EvaluationConfig, evaluate
-from oar_lightning.evaluation.metrics import evaluation_metrics
+from oar_lightning.evaluation.metrics import evaluation_metrics, metric_names
 from oar_lightning.evaluation.result import ProblemResult, completions_table
 from oar_lightning.inspection.heatmap import render_heatmap
 from oar_lightning.inspection.token_credit import heatmap_completions
@@ -21,6 +23,7 @@ from oar_lightning.rollout import RolloutStage, SamplingConfig
 from oar_lightning.tracking.tracker import Tracker
 from oar_lightning.training.module import PolicyOptimization
 from oar_lightning.training.precision import precision_of
+from oar_lightning.training.publish import offer
 from oar_lightning.types import MathProblem, Rollouts
 
 
@@ -45,10 +48,15 @@ class EvaluationCallback(L.Callback):
         self.config = config
         self.tracker = tracker
         self.history: list[dict[str, Any]] = []
+        self._seconds = 0.0  # of the last evaluation of this process
 
     def on_train_epoch_start(self, trainer: L.Trainer, module: L.LightningModule) -> None:
         # not in on_train_start: by now all callbacks are ready, so that a signal is handled
         if not self.history:
+            self._run(trainer, module)
+
+    def on_train_batch_start(self, trainer: L.Trainer, module: L.LightningModule, *_: Any) -> None:
+        if not self.history:  # a run that begins with the state of another one is in the middle of an epoch
             self._run(trainer, module)
 
     def on_train_batch_end(self, trainer: L.Trainer, module: L.LightningModule, *_: Any) -> None:
@@ -72,12 +80,34 @@ class EvaluationCallback(L.Callback):
         before, now = self.first_and_last(next(iter(self.eval_sets)))
         return before[self.accuracy], now[self.accuracy]
 
+    def metric_names(self) -> list[str]:
+        """``eval/<evaluation set>/<metric>``, the sampled accuracy on the first set first."""
+        names = metric_names(self.config.samples, self.config.greedy)
+        return [f"eval/{eval_set}/{name}" for eval_set in self.eval_sets for name in names]
+
+    def value(self, name: str, step: int) -> float | None:
+        """A metric of the evaluation at a step; None where there was none."""
+        rows = {f"eval/{row['benchmark']}/": row["metrics"] for row in self.history if row["step"] == step}
+        found = [metrics[name.removeprefix(prefix)] for prefix, metrics in rows.items() if name.startswith(prefix)]
+        return float(found[0]) if found else None
+
     @property
     def accuracy(self) -> str:
         """The metric of the sampled accuracy."""
         return f"avg_at_{self.config.samples}"
 
+    def seconds_left(self, step: int, last_step: int) -> float:
+        """How long the evaluations after `step` will take, if each takes as long as the last one took."""
+        every = self.config.every_n_steps
+        middle = 0 if not every else (last_step - 1) // every - step // every
+        return self._seconds * (middle + (step < last_step))
+
     def _run(self, trainer: L.Trainer, module: L.LightningModule) -> None:
+        started = time.monotonic()
+        self._evaluate(trainer, module)
+        self._seconds = time.monotonic() - started
+
+    def _evaluate(self, trainer: L.Trainer, module: L.LightningModule) -> None:
         step = trainer.global_step
         for name, problems in self.eval_sets.items():
             mine = range(len(problems))[rank() :: world_size()]
@@ -87,26 +117,31 @@ class EvaluationCallback(L.Callback):
             with adapt(trainer).gathered_parameters(), precision_of(trainer):
                 self.stage.start(module.model, self.sampling)  # a small evaluation set may leave a rank without a problem
                 own = [problems[i] for i in mine]
-                for batch in evaluate(module.model, self.stage, own, self.sampling, self.config, step, places=mine):
-                    group = _group_to_show(group, results, batch.results, batch.rollouts)
-                    results += batch.results
-                    terms += batch.rollouts.reward_terms.cpu().split(self.config.samples)
+                with activity(f"evaluation of {name}", len(own)) as advance:
+                    for batch in evaluate(module.model, self.stage, own, self.sampling, self.config, step, places=mine):
+                        group = _group_to_show(group, results, batch.results, batch.rollouts)
+                        results += batch.results
+                        terms += batch.rollouts.reward_terms.cpu().split(self.config.samples)
+                        advance(len(batch.results))
                 results, terms = interleaved(all_gather(results)), interleaved(all_gather(terms))
                 metrics = evaluation_metrics(results)
                 self.history.append({"step": step, "benchmark": name, "metrics": metrics})
-                self.tracker.write_metrics({f"eval/{name}/{k}": v for k, v in metrics.items()}, step)
+                named = {f"eval/{name}/{k}": v for k, v in metrics.items()}
+                self.tracker.write_metrics(named, step)
+                offer(trainer, named)
                 advantages = self._advantages(module, torch.cat(terms))
                 self.tracker.write_table(f"completions/{name}_step_{step:06d}.json", completions_table(results, advantages))
                 if self.config.heatmap and isinstance(module, PolicyOptimization) and group is not None and rank() == 0:
                     place, rollouts = mine[group[0]], group[1]
-                    page = heatmap_page(module, rollouts, results[place], advantages[place], f"{name}, step {step}")
+                    shown = advantages[place] if advantages else [0.0] * self.config.samples
+                    page = heatmap_page(module, rollouts, results[place], shown, f"{name}, step {step}")
                     self.tracker.write_text(f"heatmaps/{name}_step_{step:06d}.html", page)
 
-    def _advantages(self, module: L.LightningModule, reward_terms: torch.Tensor) -> list[list[float]]:
-        """The advantages of each problem's samples; zeros for a single sample, and for a module without advantages."""
+    def _advantages(self, module: L.LightningModule, reward_terms: torch.Tensor) -> list[list[float]] | None:
+        """The advantages of each problem's samples; None for single samples, and for a module without advantages."""
         size = self.config.samples
         if size < 2 or not isinstance(module, PolicyOptimization):
-            return torch.zeros(len(reward_terms)).view(-1, size).tolist()
+            return None
         return module.collector.advantages(reward_terms, size).view(-1, size).tolist()
 
 

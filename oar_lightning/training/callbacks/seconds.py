@@ -8,7 +8,6 @@ from typing import Any
 import lightning as L
 
 from oar_lightning.training.module import PolicyOptimization
-from oar_lightning.training.step_log import STEP_PHASES
 
 
 class RunSeconds(L.Callback):
@@ -27,15 +26,16 @@ class RunSeconds(L.Callback):
             module.step_log.clock.before |= self._phases
 
     def totals(self) -> dict[str, float]:
-        """``duration_s`` and ``seconds/<phase>``, as final metrics have them."""
+        """``time/total_s`` and ``time/total_<phase>_s``, as final metrics have them."""
         now = 0.0 if self._started is None else time.monotonic() - self._started
-        return {"duration_s": self._before + now} | {f"seconds/{STEP_PHASES[k]}": v for k, v in self._phase_seconds().items()}
+        phases = {f"time/total_{phase}_s": seconds for phase, seconds in self._phase_seconds().items()}
+        return {"time/total_s": self._before + now} | phases
 
     def _phase_seconds(self) -> dict[str, float]:
         return self._module.step_log.clock.totals() if self._module is not None else self._phases
 
     def state_dict(self) -> dict[str, Any]:
-        return {"duration": self.totals()["duration_s"], "phases": self._phase_seconds()}
+        return {"duration": self.totals()["time/total_s"], "phases": self._phase_seconds()}
 
     def load_state_dict(self, state: dict[str, Any]) -> None:
         self._before, self._phases = float(state["duration"]), dict(state["phases"])

@@ -218,3 +218,10 @@ def test_pieces_on_empty_and_zero_rows():
 def test_config_errors_name_the_key(settings, message):
     with pytest.raises(ValueError, match=message):
         BilevelGate(**settings)
+
+
+def test_scores_that_are_all_negative_say_nothing():
+    scores = torch.tensor([[-0.5, -0.1, -0.2], [-1e-9, 0.0, 0.3], [-0.5, 7.0, -0.5]])
+    mask = torch.tensor([[True] * 3, [True] * 3, [True, False, True]])
+    assert invalid_rows(scores, mask).tolist() == [True, False, True]
+    assert gate_weights(scores, mask)[0].tolist() == [1.0] * 3

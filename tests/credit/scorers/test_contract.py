@@ -293,8 +293,14 @@ def test_a_plain_function_is_a_scorer(model64, rollouts):
 
 def test_checked_scores_holds_a_plug_in_to_the_contract(rollouts):
     shape = rollouts.token_ids.shape
-    with pytest.raises(ValueError, match=r"scorer mine returned shape \(2, 3\); expected \[B S\]"):
-        checked_scores(torch.zeros(2, 3), rollouts, rollouts.reasoning_mask, "mine")
+    for result, what in (
+        (None, "None; return a torch tensor"),
+        (torch.zeros(shape).numpy(), "a numpy.ndarray; return a torch tensor"),
+        (torch.zeros(2, 3), r"shape \(2, 3\); return \[B S\]"),
+        (torch.zeros(shape, dtype=torch.long), "a tensor of torch.int64; return floating-point numbers"),
+    ):
+        with pytest.raises(ValueError, match=f"scorer mine returned {what}"):
+            checked_scores(result, rollouts, rollouts.reasoning_mask, "mine")
     with pytest.raises(ValueError, match=r"scorer mine returned a tensor with gradient"):
         checked_scores(torch.zeros(shape, requires_grad=True) * 2, rollouts, rollouts.reasoning_mask, "mine")
     checked = checked_scores(torch.ones(shape), rollouts, rollouts.reasoning_mask, "mine")

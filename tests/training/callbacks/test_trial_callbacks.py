@@ -61,7 +61,7 @@ def test_steps_that_deepspeed_leaves_out_are_counted(monkeypatch: pytest.MonkeyP
 
     def trainer(step: int, engine: SimpleNamespace = engine) -> SimpleNamespace:
         strategy = SimpleNamespace(model=engine, stage=2, world_size=2)
-        return SimpleNamespace(**{**vars(evaluation.at(step)), "strategy": strategy}, loggers=[])
+        return SimpleNamespace(**{**vars(evaluation.at(step)), "strategy": strategy}, callback_metrics={}, loggers=[])
 
     callback.on_train_start(trainer(0), None)  # five of them before a resume
     for step, skipped in ((1, 5), (2, 6), (3, 6)):
@@ -92,6 +92,25 @@ def test_a_collapse_is_an_accuracy_below_a_share_of_the_first() -> None:
 def test_a_bad_share_names_its_key(collapse: float) -> None:
     with pytest.raises(ValueError, match=r"divergence\.collapse"):
         DivergenceConfig(collapse)
+
+
+SIGNAL = {"reward": 0.5, "frac_reward_zero_std": 0.9, "credit/invalid_frac": 0.5}
+NO_GROUP = SIGNAL | {"frac_reward_zero_std": 1.0}
+NO_SCORES = SIGNAL | {"credit/invalid_frac": 1.0}
+
+
+def test_silent_batches_in_a_row_end_training(caplog: pytest.LogCaptureFixture) -> None:
+    callback = Divergence(DivergenceConfig(max_silent_steps=3), Evaluation([0.4]))
+    for step, metrics in enumerate((NO_GROUP, NO_SCORES, SIGNAL, NO_GROUP, {"loss": 0.0}, NO_GROUP), start=1):
+        callback.on_step_metrics(step, metrics)
+    assert [line.split(":")[0] for line in caplog.messages] == ["step 1 teaches nothing", "step 4 teaches nothing"]
+    other = Divergence(DivergenceConfig(max_silent_steps=3), Evaluation([0.4]))
+    other.load_state_dict(callback.state_dict())
+    with pytest.raises(Diverged, match=r"max_silent_steps=3 .*not finite or all negative.*correct scorer"):
+        other.on_step_metrics(7, NO_SCORES)
+    never = Divergence(DivergenceConfig(max_silent_steps=None), Evaluation([0.4]))
+    for step in range(99):
+        never.on_step_metrics(step, NO_GROUP)
 
 
 def test_training_itself_ends_where_its_gradients_are_nan() -> None:
@@ -182,14 +201,14 @@ def test_seconds_add_up_over_a_resume(tmp_path: Path) -> None:
     first = RunSeconds()
     fit(make_module(tiny_policy()), 2, [first, Pause(), save])
     before = first.totals()
-    assert before["duration_s"] > 2 * 0.05
-    phases = [before[f"seconds/{phase}"] for phase in ("rollout", "reward", "score", "update")]
+    assert before["time/total_s"] > 2 * 0.05
+    phases = [before[f"time/total_{phase}_s"] for phase in ("generate", "reward", "score", "update")]
     assert all(value >= 0 for value in phases)
-    assert 0 < sum(phases) < before["duration_s"]
+    assert 0 < sum(phases) < before["time/total_s"]
     second = RunSeconds()
     recorder: Recorder = fit(make_module(tiny_policy()), 4, [second, Pause()], ckpt_path=str(tmp_path / "last.ckpt"))
     after = second.totals()
-    assert after["duration_s"] > before["seconds/rollout"] + 4 * 0.05
-    for phase, name in (("rollout", "generate"), ("update", "update")):
-        here = sum(row[f"time/{name}_s"] for row in recorder.rows.values())
-        assert after[f"seconds/{phase}"] == pytest.approx(before[f"seconds/{phase}"] + here)
+    assert after["time/total_s"] > before["time/total_generate_s"] + 4 * 0.05
+    for phase in ("generate", "update"):
+        here = sum(row[f"time/{phase}_s"] for row in recorder.rows.values())
+        assert after[f"time/total_{phase}_s"] == pytest.approx(before[f"time/total_{phase}_s"] + here)

@@ -13,7 +13,7 @@ from oar_lightning.credit.scorers.forward_free.base import PredictionScorer, ali
 from oar_lightning.types import Rollouts
 
 
-class OptimalTokenBaseline(PredictionScorer):
+class Otb(PredictionScorer):
     """Token advantages A_it = R_i - B_t (OTB, arXiv 2602.07078): for gate=signed with combine=replace.
 
     e_t = 1 - 2 p_t + sum_v pi_v^2 = |d log pi(y_t) / d logits|^2; W_it = sum of e up to t; B_t = sum_i R_i W_it / sum_i W_it

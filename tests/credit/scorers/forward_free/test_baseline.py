@@ -7,7 +7,7 @@ import pytest
 import torch
 from support.toy import gpt2, rollouts_of
 
-from oar_lightning.credit.scorers.forward_free import OptimalTokenBaseline, Probability
+from oar_lightning.credit.scorers.forward_free import Otb, Probability
 from oar_lightning.policy.language_model import evaluating
 
 SEQUENCES = [
@@ -44,7 +44,7 @@ def test_advantages_against_numpy(case):
     mask = rollouts.response_mask.numpy()
     w = [np.cumsum(e[i, mask[i]]) for i in range(3)]
     longest = sorted(map(len, w))
-    actual = OptimalTokenBaseline()(model, rollouts).numpy()
+    actual = Otb()(model, rollouts).numpy()
     for i in range(3):
         for t, value in enumerate(actual[i, mask[i]]):
             alive = [j for j in range(3) if len(w[j]) > t]
@@ -56,8 +56,8 @@ def test_equal_weights_give_the_group_mean(case, monkeypatch):
     model, rollouts = case
     same = Probability().predictions(model, rollouts)
     flat = same._replace(logprobs=torch.full_like(same.logprobs, -100.0), collision=torch.zeros_like(same.collision))
-    monkeypatch.setattr(OptimalTokenBaseline, "predictions", lambda *_: flat)
-    actual = OptimalTokenBaseline()(model, rollouts)
+    monkeypatch.setattr(Otb, "predictions", lambda *_: flat)
+    actual = Otb()(model, rollouts)
     for i in range(3):
         first = actual[i, rollouts.response_mask[i]][0]
         assert float(first) == pytest.approx(R[i] - R.mean(), abs=1e-8)

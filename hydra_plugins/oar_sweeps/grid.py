@@ -1,0 +1,30 @@
+"""Checks all jobs of Hydra's grid (`-m gate.tau=0.3,0.5`) before anything is written."""
+
+from __future__ import annotations
+
+from hydra._internal.core_plugins.basic_sweeper import BasicSweeper
+from hydra.core.global_hydra import GlobalHydra
+from hydra.core.override_parser.overrides_parser import OverridesParser
+from hydra.experimental.callback import Callback
+from omegaconf import DictConfig
+
+
+class CheckGrid(Callback):
+    """Hydra's own sweeper finds a mistake when its folder is written already, or in a job hours later (`hydra.callbacks`)."""
+
+    def on_multirun_start(self, config: DictConfig, **_: object) -> None:
+        if not str(config.hydra.sweeper._target_).endswith(BasicSweeper.__name__):
+            return
+        from oar_lightning.__main__ import check_config
+        from oar_lightning.sweep.multirun import check_jobs
+        from oar_lightning.wiring.refusals import REFUSED, refuse
+
+        context = GlobalHydra.instance().hydra
+        assert context is not None
+        loader = context.config_loader
+        try:
+            overrides = OverridesParser.create(config_loader=loader).parse_overrides(list(config.hydra.overrides.task))
+            (jobs,) = BasicSweeper.split_arguments(overrides, None)
+            check_jobs(jobs, config, loader, check_config)
+        except REFUSED as error:
+            refuse(error)

@@ -1,0 +1,1 @@
+"""The command line beside Hydra's: the page of `--help`, and what bash completes."""

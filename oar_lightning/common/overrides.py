@@ -1,0 +1,42 @@
+"""The words of a command: what they set, and what of it tells two runs apart."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+
+NOT_THE_METHOD = {
+    "seed",
+    "sweeps",
+    "task",
+    "name",
+    "num_threads",
+    "resume",
+    "resume_changed",
+    "ckpt_path",
+    "ckpt_fallback",
+    "export_to",
+    "output_root",
+    "checkpoint_every_n_steps",
+    "checkpoints",
+    "hydra",
+    "logger",
+    "loggers",
+}
+"""First parts of the keys of overrides that do not make two runs different methods."""
+
+
+def settings(overrides: Iterable[str]) -> dict[str, str]:
+    """Key -> value of Hydra overrides; a later one wins."""
+    pairs = (item.split("=", 1) for item in overrides if "=" in item)
+    return {key.lstrip("+"): value for key, value in pairs}
+
+
+def is_method(key: str) -> bool:
+    """Whether runs that differ in this key differ in method."""
+    return key.split(".")[0] not in NOT_THE_METHOD
+
+
+def short(key: str) -> str:
+    """The last part of a key; for a key that ends in `.name`, the part before."""
+    parts = key.split(".")
+    return parts[-2] if parts[-1] == "name" and len(parts) > 1 else parts[-1]

@@ -1,0 +1,55 @@
+"""Where a pretrained policy is: a folder or a hub repository, checked before `transformers` looks for a minute."""
+
+from __future__ import annotations
+
+import re
+from pathlib import Path
+
+CONFIGS = ("config.json", "adapter_config.json")
+
+TOKENIZERS = ("tokenizer*", "vocab*", "*.model", "*.tiktoken")
+"""Patterns of the files of which a tokenizer has one at least."""
+
+
+def check_location(name: str, revision: str | None = None) -> None:
+    """Check that there is a model and a tokenizer, or a hub repository that is cached or can be reached.
+
+    Raises:
+        ValueError: says what is missing, and what to give.
+    """
+    path = Path(name).expanduser()
+    if path.is_dir():
+        _check_folder(path, name)
+    elif path.exists():
+        raise ValueError(f"policy.name={name} is a file; give the folder of a model in Hugging Face format")
+    elif not re.fullmatch(r"[\w.-]+(/[\w.-]+)?", name) or name.startswith("."):
+        raise ValueError(f"policy.name={name}: no such folder, and no hub id; correct the path")
+    else:
+        _check_hub(name, revision)
+
+
+def _check_folder(folder: Path, name: str) -> None:
+    if not any((folder / config).is_file() for config in CONFIGS):
+        inside = folder / "policy"
+        hint = f"policy.name={inside}" if inside.is_dir() else "a folder in Hugging Face format, e.g. <run folder>/policy"
+        raise ValueError(f"policy.name={name} holds no {CONFIGS[0]}; give {hint}")
+    if not any(any(folder.glob(pattern)) for pattern in TOKENIZERS):
+        raise ValueError(
+            f"policy.name={name} holds no tokenizer; save that of the model there: "
+            f"AutoTokenizer.from_pretrained(...).save_pretrained({name!r})"
+        )
+
+
+def _check_hub(name: str, revision: str | None) -> None:
+    from huggingface_hub import HfApi, try_to_load_from_cache
+
+    if isinstance(try_to_load_from_cache(name, CONFIGS[0], revision=revision), str):
+        return
+    try:
+        HfApi().model_info(name, revision=revision, timeout=10)
+    except Exception as error:  # of the library's transport, whichever that is
+        reason = " ".join(str(error).split()) or type(error).__name__
+        raise ValueError(
+            f"policy.name={name} is no folder here, is not in the hub's cache and cannot be found on the hub ({reason:.200}); "
+            "correct the name, or give the folder of a model that was downloaded elsewhere"
+        ) from error

@@ -1,0 +1,46 @@
+"""A new run that begins with the state of another one, under a config of its own."""
+
+from __future__ import annotations
+
+from collections.abc import Collection
+from typing import Any
+
+import lightning as L
+import torch
+
+from oar_lightning.data.stream import BEGINNING
+from oar_lightning.training.policy_module import PolicyModule
+
+
+class Fork(L.Callback):
+    """Makes a loaded checkpoint the beginning of a new run.
+
+    Weights, the optimizer's moments, the step, the position in the data and the random states are those of the checkpoint.
+    What callbacks count (evaluations, seconds, skipped steps) begins anew. The optimizer's settings and the schedule are the
+    new run's, which loading would replace. `new_data`: the position in the data begins anew. `new_optimizer`: so do the
+    moments. `new_credit`: so does the state of these parts of the credit (`scorer`, `gate`).
+    """
+
+    def __init__(self, new_data: bool = False, new_optimizer: bool = False, new_credit: Collection[str] = ()) -> None:
+        self.new_data = new_data
+        self.new_optimizer = new_optimizer
+        self.new_credit = frozenset(new_credit)
+
+    def on_load_checkpoint(self, trainer: L.Trainer, module: L.LightningModule, checkpoint: dict[str, Any]) -> None:
+        checkpoint["callbacks"] = {}
+        checkpoint["credit"] = {k: state for k, state in checkpoint.get("credit", {}).items() if k not in self.new_credit}
+        if self.new_optimizer:
+            checkpoint["optimizer_states"] = []
+        if self.new_data:
+            for loader in checkpoint["loops"]["fit_loop"]["state_dict"]["combined_loader"]:
+                loader["stream"] = dict(BEGINNING)
+
+    def on_train_start(self, trainer: L.Trainer, module: L.LightningModule) -> None:
+        assert isinstance(module, PolicyModule)
+        settings = module.make_optimizer([torch.zeros(1, requires_grad=True)]).defaults
+        for optimizer, config in zip(trainer.optimizers, trainer.lr_scheduler_configs, strict=True):
+            scheduler = config.scheduler
+            scheduler.base_lrs = [settings["lr"]] * len(optimizer.param_groups)
+            for group, factor in zip(optimizer.param_groups, scheduler.lr_lambdas, strict=True):
+                group |= {name: value for name, value in settings.items() if name in group}
+                group["initial_lr"], group["lr"] = settings["lr"], settings["lr"] * factor(scheduler.last_epoch)

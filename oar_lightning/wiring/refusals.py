@@ -1,0 +1,184 @@
+"""What Hydra refuses before a job begins, as one message with the key, the value and what to write instead.
+
+Hydra's own advice for a mistyped key is to add it by `+`. Here the message names the key that was probably meant.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import os
+import sys
+from collections.abc import Iterator, Sequence
+from pathlib import Path
+from typing import Any, NoReturn
+
+from hydra import compose, initialize_config_dir
+from hydra.core.global_hydra import GlobalHydra
+from hydra.errors import ConfigCompositionException, HydraException, MissingConfigException, OverrideParseException
+from omegaconf import DictConfig, OmegaConf
+from omegaconf.errors import OmegaConfBaseException
+
+from oar_lightning.common.config_check import ConfigError, nearest
+from oar_lightning.common.paths import conf_dir
+from oar_lightning.common.scopes import environment
+from oar_lightning.sweep.process import JobFailed
+from oar_lightning.sweep.trial import Diverged
+from oar_lightning.wiring.keys import additional_groups, remedy_for
+
+REFUSED = (ValueError, ImportError, OSError, HydraException, OmegaConfBaseException)
+"""Errors from before the long work, of which a message says enough."""
+
+
+FULL_ERROR = "HYDRA_FULL_ERROR"
+"""Hydra's variable for errors with their traceback."""
+
+
+def with_plus(arguments: Sequence[str]) -> list[str]:
+    """The arguments, where a group that Hydra wants added may be written like any other: `experiment=oar_g`."""
+    return [f"+{argument}" if argument.partition("=")[0] in additional_groups() else argument for argument in arguments]
+
+
+@contextlib.contextmanager
+def one_message() -> Iterator[None]:
+    """A block in which an error that Hydra raises ends the command with one message in place of Hydra's own."""
+    if FULL_ERROR in os.environ:  # the user wants to see tracebacks
+        yield
+        return
+    try:
+        with environment({FULL_ERROR: "1"}):  # Hydra then raises its errors, and does not print them
+            yield
+    except (*REFUSED, JobFailed, Diverged) as error:
+        # Hydra itself writes nothing but the folder of the run; one of its own errors is an OSError, too
+        if isinstance(error, OSError) and not isinstance(error, HydraException):
+            refuse(ConfigError(unwritable(error.filename, error)))
+        refuse(error)
+
+
+def unwritable(folder: object, error: OSError) -> str:
+    return (
+        f"hydra.run.dir={folder} cannot be written ({error.strerror}); choose another folder by output_root=... or "
+        "hydra.run.dir=..."
+    )
+
+
+def refuse(error: BaseException) -> NoReturn:
+    """End the command with exit code 1 and the message."""
+    print(explain(error, sys.argv[1:]), file=sys.stderr)  # noqa: T201  (logging may not be set up yet)
+    sys.exit(1)
+
+
+def explain(error: BaseException, arguments: Sequence[str]) -> str:
+    """The message for a refused command. `arguments` are those of the command line."""
+    if isinstance(error, MissingConfigException) and error.missing_cfg_file:
+        return _unknown_option(error)
+    if isinstance(error, OverrideParseException):
+        reason = _one_line(error.message.partition("See https")[0])
+        return (
+            f"{error.override} cannot be read ({reason}); write key=value without spaces, and quote what the shell or Hydra "
+            "takes apart, e.g. 'key=\"a, b\"'"
+        )
+    if isinstance(error, ConfigCompositionException):
+        return _not_composed(error, arguments)
+    cause = error.__cause__ if isinstance(error, HydraException) and error.__cause__ else error
+    return _one_line(str(cause)) if isinstance(cause, HydraException | OmegaConfBaseException) else str(cause)
+
+
+def _one_line(text: str) -> str:
+    return "; ".join(line.strip() for line in text.splitlines() if line.strip())
+
+
+def _unknown_option(error: MissingConfigException) -> str:
+    """For `scorer=oar_x`."""
+    group, _, name = str(error.missing_cfg_file).rpartition("/")
+    options = sorted(error.options or [path.stem for path in (conf_dir() / group).glob("*.yaml")])
+    if not group or not options:
+        return _one_line(str(error))
+    near = nearest(name, options)
+    hint = f"did you mean {group}={near}? " if near else ""
+    return f"{group}={name}: there is no such option; {hint}the options of {group} are: {', '.join(options)}"
+
+
+def _not_composed(error: ConfigCompositionException, arguments: Sequence[str]) -> str:
+    """For an override of a key or a group that the config does not have, or has already."""
+    text = str(error)
+    key = text.partition("'")[2].partition("'")[0].partition("=")[0]  # Hydra names it between quotes
+    if text.startswith("Multiple values for "):
+        key = text.removeprefix("Multiple values for ").partition(". ")[0]
+    written = next((argument for argument in arguments if _key(argument) == key), key)
+    if text.startswith(("Could not append", "Multiple values")) and written.startswith("+"):
+        return f"{written}: the config has {key} already; leave out the plus: {written.lstrip('+')}"
+    if not text.startswith(("Could not override", "Could not delete")) or "The value of" in text:
+        return _one_line(text)
+    if remedy := remedy_for(key.partition(".")[0]):
+        return remedy
+    return f"unknown key {written}; {_advice(key, written, _composed_without(written, arguments))}"
+
+
+def _advice(key: str, written: str, config: DictConfig) -> str:
+    value = "".join(written.partition("=")[1:])
+    for group, options in _options_with(key):
+        if chosen := config.hydra.runtime.choices.get(group):
+            have = ", ".join(f"{group}={option}" for option in options)
+            return f"{group}={chosen} has no such setting; {have} {'has' if len(options) == 1 else 'have'} it"
+    known = [name for name in _keys(config) if not key.startswith(f"{name}.")]
+    if not key.startswith("hydra."):
+        known = [name for name in known if not name.startswith("hydra.")]
+    block = key.rpartition(".")[0] + "."
+    siblings = {name.removeprefix(block): name for name in known if name.startswith(block)}
+    near = siblings.get(nearest(key.removeprefix(block), siblings) or "") or nearest(key, [*known, *additional_groups()])
+    return f"did you mean {near}{value}?" if near else "no key is similar: --cfg job shows all, and a plus adds one of your own"
+
+
+def _key(override: str) -> str:
+    return override.partition("=")[0].lstrip("+~")
+
+
+def _composed_without(refused: str, arguments: Sequence[str]) -> DictConfig:
+    """The config with as many of the other arguments as compose, for the keys that it has."""
+    others = [a for a in arguments if a != refused and "=" in a and not a.startswith("-")]
+    groups = [a for a in others if "." not in _key(a) and "," not in a]
+    GlobalHydra.instance().clear()
+    with initialize_config_dir(str(conf_dir()), version_base="1.3"):
+        for tried in (others, groups):
+            try:
+                return compose("config", tried, return_hydra_config=True)
+            except (HydraException, OmegaConfBaseException):
+                continue
+        return compose("config", return_hydra_config=True)
+
+
+def _keys(config: Any, prefix: str = "") -> Iterator[str]:
+    """Dotted keys of all settings and blocks, without those of Hydra that nobody sets."""
+    for key, node in config.items_ex(resolve=False):
+        name = f"{prefix}{key}"
+        yield name
+        if isinstance(node, DictConfig) and not node._is_none() and not node._is_missing():
+            yield from _keys(node, f"{name}.")
+
+
+def _options_with(key: str) -> Iterator[tuple[str, list[str]]]:
+    """Groups of the key, the innermost first, and those of their options whose file has it.
+
+    Of `scorer.noise_std` these are the scorers with noise; of `scorer@scorer.inner` those with an inner scorer.
+    """
+    parts = key.rpartition("@")[2].split(".")
+    for cut in range(len(parts) - 1, 0, -1):
+        rest = ".".join(parts[cut:])
+        has = _takes_group if "@" in key else _has
+        files: list[Path] = sorted((conf_dir() / "/".join(parts[:cut])).glob("*.yaml"))
+        if found := [file.stem for file in files if has(OmegaConf.load(file), rest)]:
+            yield "/".join(parts[:cut]), found
+
+
+def _has(content: Any, key: str) -> bool:
+    for part in key.split("."):
+        if not isinstance(content, DictConfig) or content._get_node(part) is None:
+            return False
+        content = content._get_node(part)
+    return True
+
+
+def _takes_group(content: Any, package: str) -> bool:
+    """Whether the defaults list of a file puts a group at this package."""
+    defaults = content.get("defaults", ()) if isinstance(content, DictConfig) else ()
+    return any(str(name).endswith(f"@{package}") for item in defaults if isinstance(item, DictConfig) for name in item)

@@ -1,0 +1,100 @@
+"""Where a run begins: anew, where it was interrupted, or as a new run with the state of another one."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+from pathlib import Path
+
+from hydra.core.hydra_config import HydraConfig
+from omegaconf import DictConfig
+
+from oar_lightning.common.config_check import ConfigError
+from oar_lightning.training.callbacks import Fork
+from oar_lightning.wiring.config import plain
+from oar_lightning.wiring.kept_config import Change, changed_since, refusal
+from oar_lightning.wiring.resume import Saved, find_checkpoint, read_saved
+
+SAME_IN_A_FORK = ("task", "policy", "update.inner_epochs", "update.minibatches", "update.microbatches")
+"""Beginnings of keys that a checkpoint's weights, its optimizer and its place within a batch of rollouts depend on."""
+
+FREE_IN_A_FORK = ("policy.attention", "policy.trust_remote_code", "policy.dtype")
+
+NEW_DATA = ("data.train", "data.first_problems", "content of data.train", "seed")
+"""Beginnings of keys with which a position in the data means nothing any more."""
+
+
+@dataclass(frozen=True)
+class Start:
+    """A run's folder, the checkpoint that it starts from, and (`changes`) what makes it another run than the checkpoint's."""
+
+    run_dir: Path
+    saved: Saved | None = None
+    changes: tuple[Change, ...] = ()
+
+    @property
+    def resumed(self) -> bool:
+        """Whether the same run goes on, in its folder and its MLflow run."""
+        return self.saved is not None and not self.changes
+
+    @property
+    def run_id(self) -> str | None:
+        """The MLflow run that goes on."""
+        return self.saved.run_id if self.saved is not None and self.resumed else None
+
+    def fork(self) -> list[Fork]:
+        """The callback of a run that begins with another one's state."""
+        if not self.changes:
+            return []
+        keys = [change.key for change in self.changes]
+        parts = [part for part in ("scorer", "gate") if any(_below(key, (part,)) for key in keys)]
+        return [Fork(any(_below(key, NEW_DATA) for key in keys), "optimizer._target_" in keys, parts)]
+
+    def tags(self) -> dict[str, str]:
+        """The MLflow tags that name the run whose state this one began with; the UI shows it below that run."""
+        if self.saved is None or not self.changes:
+            return {}
+        parent = {"resumed_from_run": self.saved.run_id, "mlflow.parentRunId": self.saved.run_id} if self.saved.run_id else {}
+        changed = "; ".join(map(str, self.changes))
+        return {
+            **parent,
+            "resumed_from": str(self.saved.checkpoint),
+            "resumed_from_step": str(self.saved.step),
+            "resumed_changes": changed if len(changed) <= 5000 else f"{changed[:4990]} ...",
+        }
+
+
+def find_start(cfg: DictConfig, problems: Mapping[str, str]) -> Start:
+    """Where this run begins. `problems`: their fingerprints.
+
+    Raises:
+        ConfigError: where the checkpoint cannot be read, or belongs to a run with another config and `resume_changed` is off.
+    """
+    own, checkpoint = Path(HydraConfig.get().runtime.output_dir), find_checkpoint(cfg)
+    if checkpoint is None:
+        return Start(own)
+    run_dir = checkpoint.parent.parent
+    found = tuple(changed_since(run_dir, plain(cfg), problems))
+    if found and not cfg.resume_changed:
+        raise refusal(run_dir, found)
+    saved = read_saved(checkpoint, int(cfg.trainer.max_steps), cfg.ckpt_fallback)
+    if not found:
+        return Start(run_dir, saved)
+    _check_fork(found, saved)
+    return Start(own, saved, found)
+
+
+def _check_fork(found: tuple[Change, ...], saved: Saved) -> None:
+    """Raises ConfigError: for a change under which the checkpoint's state cannot be used."""
+    same = (*SAME_IN_A_FORK, "optimizer._target_") if saved.layout else SAME_IN_A_FORK
+    fixed = [change for change in found if _below(change.key, same) and not _below(change.key, FREE_IN_A_FORK)]
+    if fixed:
+        raise ConfigError(
+            f"resume_changed=true cannot load {saved.checkpoint} with another {'; '.join(map(str, fixed))}. Give the old "
+            f"values, or start a new run from its policy: task=export ckpt_path={saved.checkpoint}, then policy=hf "
+            "policy.name=<folder>"
+        )
+
+
+def _below(key: str, beginnings: tuple[str, ...]) -> bool:
+    return any(key == beginning or key.startswith(f"{beginning}.") for beginning in beginnings)

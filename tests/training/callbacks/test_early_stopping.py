@@ -1,0 +1,59 @@
+"""Training ends where the evaluations no longer improve."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import lightning as L
+import pytest
+from support.fixtures import fit, make_module, tiny_policy
+
+from oar_lightning.common.config_check import ConfigError
+from oar_lightning.evaluation.evaluate import EvaluationConfig
+from oar_lightning.training.callbacks import EvaluationCallback
+from oar_lightning.training.callbacks.early_stopping import EarlyStopping
+from oar_lightning.training.publish import offer
+
+
+class Evaluations(EvaluationCallback):
+    """Evaluations with these accuracies, at step 0 and after every second step."""
+
+    def __init__(self, *accuracies: float) -> None:
+        super().__init__({"test": []}, None, None, EvaluationConfig(every_n_steps=2, samples=4), None)  # type: ignore[arg-type]
+        self.left = list(accuracies)
+
+    def _run(self, trainer: L.Trainer, module: L.LightningModule) -> None:
+        metrics = {"avg_at_4": self.left.pop(0)}
+        self.history.append({"step": trainer.global_step, "benchmark": "test", "metrics": metrics})
+        offer(trainer, {"eval/test/avg_at_4": metrics["avg_at_4"]})
+
+
+class Steps(L.Callback):
+    last = 0
+
+    def on_train_batch_end(self, trainer: L.Trainer, *_: Any) -> None:
+        self.last = trainer.global_step
+
+
+@pytest.mark.parametrize(("accuracies", "ended"), [((0.9, 0.5, 0.4, 0.3, 0.2, 0.1), 6), ((0.1, 0.2, 0.1, 0.3, 0.4, 0.5), 8)])
+def test_it_ends_after_so_many_evaluations_without_an_improvement(accuracies: tuple[float, ...], ended: int) -> None:
+    """Accuracy 0.9 before training does not count."""
+    evaluations, stopping, steps = Evaluations(*accuracies), EarlyStopping(patience=2), Steps()
+    stopping.check(evaluations)
+    assert stopping.monitor == "eval/test/avg_at_4"
+    fit(make_module(tiny_policy()), 8, [evaluations, stopping, steps])
+    assert steps.last == ended
+
+
+def test_an_unknown_metric_is_refused_with_the_known_ones() -> None:
+    with pytest.raises(
+        ConfigError, match=r"callbacks\.early_stopping\.monitor=reward is no .* eval/test/avg_at_4, eval/test/pass"
+    ):
+        EarlyStopping("reward").check(Evaluations())
+
+
+def test_a_metric_is_known_at_the_steps_of_evaluations() -> None:
+    evaluations = Evaluations()
+    evaluations.history = [{"step": 4, "benchmark": "test", "metrics": {"avg_at_4": 0.5}}]
+    assert evaluations.value("eval/test/avg_at_4", 4) == 0.5
+    assert evaluations.value("eval/test/avg_at_4", 5) is None

@@ -1,0 +1,122 @@
+"""What Hydra refuses is told with the key that was meant, not with Hydra's advice to add the mistyped one."""
+
+from __future__ import annotations
+
+import pytest
+from hydra.errors import HydraException
+from support.composing import composed
+
+from oar_lightning.wiring.refusals import explain, with_plus
+
+pytestmark = pytest.mark.usefixtures("hydra_conf")
+
+
+def refused(*overrides: str) -> str:
+    """The message for a command with these overrides."""
+    with pytest.raises(HydraException) as caught:
+        composed(*overrides)
+    message = explain(caught.value, overrides)
+    assert "\n" not in message
+    return message
+
+
+TYPOS = {
+    "gate.tua=0.5": "gate.tau=0.5",
+    "gate.thau=0.5": "gate.tau=0.5",
+    "sed=1": "seed=1",
+    "nmae=x": "name=x",
+    "tau=0.5": "gate.tau=0.5",
+    "lr=1e-4": "optimizer.lr=1e-4",
+    "trainer.lr=1e-4": "optimizer.lr=1e-4",
+    "optimiser.lr=1e-4": "optimizer.lr=1e-4",
+    "optimizer.learning_rate=1": "optimizer.lr=1",
+    "max_step=10": "trainer.max_steps=10",
+    "update.groupsize=4": "update.group_size=4",
+    "group_size=4": "update.group_size=4",
+    "rollout.max_tokens=9": "rollout.max_new_tokens=9",
+    "temprature=1": "rollout.temperature=1",
+    "policy.nam=x": "policy.name=x",
+    "loss.kl=0.1": "loss.kl_coef=0.1",
+    "schedule.warmup=3": "schedule.warmup_steps=3",
+    "evaluation.n_samples=3": "evaluation.samples=3",
+    "reward.weight.accuracy=1": "reward.weights.accuracy=1",
+    "logger.uri=x": "logger.tracking_uri=x",
+    "scrorer=oar_g": "scorer=oar_g",
+    "experimnt=oar_g": "experiment=oar_g",
+    "hydra.run.dri=x": "hydra.run.dir=x",
+    "~gate.tua": "gate.tau",
+}
+
+
+@pytest.mark.parametrize(("typo", "meant"), TYPOS.items(), ids=str)
+def test_a_mistyped_key_is_told_with_the_one_that_was_meant(typo: str, meant: str) -> None:
+    assert refused("update.problems=4", typo) == f"unknown key {typo}; did you mean {meant}?"
+
+
+def test_a_key_of_the_chosen_experiment_counts() -> None:
+    assert (
+        refused("+experiment=oar_g", "scorer.noise_sdt=1") == "unknown key scorer.noise_sdt=1; did you mean scorer.noise_std=1?"
+    )
+
+
+@pytest.mark.parametrize(
+    ("override", "message"),
+    [
+        ("scorer.noise_std=1", "scorer=uniform has no such setting; scorer=oar_g, scorer=reference_oar_g have it"),
+        ("policy.lora.r=8", "policy=chain has no such setting; policy=hf_lora has it"),
+        ("engine.sleep=true", "engine=auto has no such setting; engine=vllm, engine=vllm_sleep have it"),
+        ("data.train.paths=x", "data/train=chain has no such setting; data/train=files has it"),
+        (
+            "scorer@scorer.inner=oar_p",
+            "scorer=uniform has no such setting; scorer=inverted, scorer=shuffled have it",
+        ),
+        ("xyzzy=1", "no key is similar: --cfg job shows all, and a plus adds one of your own"),
+    ],
+)
+def test_a_setting_of_another_option_names_those_that_have_it(override: str, message: str) -> None:
+    assert refused(override) == f"unknown key {override}; {message}"
+
+
+@pytest.mark.parametrize(
+    ("override", "beginning", "options"),
+    [
+        ("scorer=oarg", "scorer=oarg: there is no such option; did you mean scorer=oar_g?", "shuffled, uniform"),
+        ("task=eval", "task=eval: there is no such option; did you mean task=evaluate?", "audit, benchmark"),
+        ("+experiment=grop", "experiment=grop: there is no such option; did you mean experiment=grpo?", "warm_start"),
+        ("data/prompt=chatt", "data/prompt=chatt: there is no such option; did you mean data/prompt=chat?", "chat, plain"),
+        (
+            "data/evaluation=[aime]",
+            "data/evaluation=aime: there is no such option; did you mean data/evaluation=aime24?",
+            "amc23",
+        ),
+        ("loss=ppo", "loss=ppo: there is no such option; the options of loss are: ", "dapo, dr_grpo, grpo"),
+    ],
+)
+def test_a_mistyped_option_is_told_with_all_options(override: str, beginning: str, options: str) -> None:
+    message = refused(override)
+    assert message.startswith(beginning)
+    assert options in message
+
+
+@pytest.mark.parametrize(
+    ("override", "parts"),
+    [
+        ("+gate.tau=0.5", ["the config has gate.tau already; leave out the plus: gate.tau=0.5"]),
+        ("+scorer=oar_g", ["the config has scorer already; leave out the plus: scorer=oar_g"]),
+        ("gate.tau", ["gate.tau cannot be read", "write key=value"]),
+        ("gate.tau=[0.5", ["gate.tau=[0.5 cannot be read", "quote what"]),
+        ("gate:tau=0.5", ["gate:tau=0.5 cannot be read", "write key=value"]),
+        ("gate.tau=0.1,0.2", ["gate.tau=0.1,0.2", "add --multirun"]),
+        ("~gate.tau=3", ["The value of 'gate.tau' is 0.4 and not 3"]),
+    ],
+)
+def test_other_refusals_keep_key_value_and_remedy(override: str, parts: list[str]) -> None:
+    message = refused(override)
+    for part in parts:
+        assert part in message
+
+
+def test_groups_that_are_only_added_may_be_written_without_the_plus() -> None:
+    kept = ["-m", "scorer=oar_p", "+experiment=grpo", "name=experiment=x", "gate.tau=0.5"]
+    written = ["experiment=oar_g,grpo", "variant=asides", "sweeps=smoke"]
+    assert with_plus(kept + written) == kept + [f"+{argument}" for argument in written]

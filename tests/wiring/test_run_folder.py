@@ -1,0 +1,72 @@
+"""What is read from a run's folder, whatever it holds, and what of a command may be published."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+
+from oar_lightning.tracking.tracker import Tracker
+from oar_lightning.wiring import run_folder
+from oar_lightning.wiring.run_folder import Origin, note_origin, read_config, read_origin
+
+
+def put(path: Path, text: str | bytes) -> None:
+    path.parent.mkdir(parents=True, exist_ok=True)
+    path.write_bytes(text if isinstance(text, bytes) else text.encode())
+
+
+def test_the_resolved_config_comes_before_the_composed_one(tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:
+    assert read_config(tmp_path) == {}
+    assert "holds no config of a run (artifacts/config.yaml or .hydra/config.yaml)" in caplog.text
+    put(tmp_path / ".hydra" / "config.yaml", "seed: 1\nsecret: ${oc.env:HOME}\n")
+    assert read_config(tmp_path) == {"seed": 1, "secret": "${oc.env:HOME}"}, "nothing of this machine is read"
+    put(tmp_path / "artifacts" / "config.yaml", "seed: 2\n")
+    assert read_config(tmp_path) == {"seed": 2}
+
+
+@pytest.mark.parametrize(
+    "text", ["[", "- a\n", "", "!!python/object/apply:os.system ['touch broken']", b"\xff\xfe\x00", "[" * 700]
+)
+def test_files_that_hold_something_else(tmp_path: Path, text: str | bytes) -> None:
+    for name in ("artifacts/config.yaml", ".hydra/config.yaml", "artifacts/origin.json", ".hydra/overrides.yaml"):
+        put(tmp_path / name, text)
+    assert read_config(tmp_path) == {}
+    assert read_origin(tmp_path).command in (None, "python -m oar_lightning a")
+    assert not (tmp_path / "broken").exists()
+
+
+def test_an_origin_keeps_its_first_command_and_all_revisions(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    assert read_origin(tmp_path) == Origin()
+    put(tmp_path / ".hydra" / "overrides.yaml", "- +experiment=oar_g\n")
+    assert read_origin(tmp_path) == Origin(["+experiment=oar_g"]), "of a run of before"
+    tracker = Tracker(tmp_path, None)
+    for revision, overrides in (("a", ["x=1"]), ("b", ["x=1", "resume=true"]), ("b", ["x=1", "resume=true"])):
+        monkeypatch.setattr(run_folder, "git_revision", lambda revision=revision: revision)
+        note_origin(tracker, overrides, {"training": None, "evaluation: chain": 8})
+    assert read_origin(tmp_path) == Origin(["x=1"], ["a", "b"], {"training": None, "evaluation: chain": 8})
+
+
+def test_a_command_is_without_places_and_secrets(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("HOME", "/home/ann")
+    overrides = [
+        "+experiment=oar_g",
+        "policy.name=my policy",
+        "data.train.paths=[/home/ann/train.jsonl]",
+        "logger=none",
+        "logger.tracking_uri=http://ann:pw@host",
+        "hydra.run.dir=/home/ann/runs",
+        "hydra/launcher=joblib",
+        "output_root=/home/ann",
+        "ckpt_path=x",
+        "+reward.terms.judge.api_key=sk-123",
+        "+reward.terms.judge.url=https://ann:pw@judge/v1",
+        "+reward.terms.judge.header=hf_abcdefghijklmnop",
+        "scorer.token_budget=8",
+    ]
+    assert Origin(overrides).command == (
+        "python -m oar_lightning +experiment=oar_g 'policy.name=my policy' 'data.train.paths=[~/train.jsonl]' "
+        "'+reward.terms.judge.api_key=***' +reward.terms.judge.url=https://judge/v1 '+reward.terms.judge.header=hf_***' "
+        "scorer.token_budget=8"
+    )
+    assert Origin().command is None

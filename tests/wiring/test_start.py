@@ -1,0 +1,95 @@
+"""Where a run begins: refused, or a new run with another one's state, where the config is another one."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+
+import pytest
+import torch
+from mlflow import MlflowClient
+from support.composing import Prepare, composed
+
+from oar_lightning.__main__ import check_config
+from oar_lightning.common.config_check import ConfigError
+from oar_lightning.wiring.kept_config import Change
+from oar_lightning.wiring.resume import Saved
+from oar_lightning.wiring.start import Start
+
+SMALL = (
+    "+experiment=smoke",
+    "evaluation.problems=2",
+    "evaluation.greedy=false",
+    "evaluation.heatmap=false",
+    "rollout.max_new_tokens=40",
+    "trainer.max_steps=2",
+)
+
+
+def contents(folder: Path) -> dict[str, bytes]:
+    return {str(path.relative_to(folder)): path.read_bytes() for path in folder.rglob("*") if path.is_file()}
+
+
+def test_another_config_is_refused_or_a_new_run_below_the_first(
+    prepared: Prepare, store: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("MLFLOW_TRACKING_URI", store)
+    prepared(*SMALL)()
+    first = tmp_path / "outputs" / "smoke" / "seed0" / "run0"
+    before = contents(tmp_path)
+    more = (*SMALL, "resume=true", "trainer.max_steps=3")
+    for overrides, told in (
+        (("gate.tau=0.9",), "gate.tau: 0.4 -> 0.9"),
+        (("data.chain.filler=1",), "content of data.train: "),
+        (("update.microbatches=2", "resume_changed=true"), "update.microbatches: 4 -> 2"),
+        (("policy=chain_asides", "resume_changed=true"), "policy.name: chain -> chain_asides"),
+    ):
+        with pytest.raises(ConfigError, match=told):
+            prepared(*more, *overrides)
+    assert contents(tmp_path) == before, "nothing is written"
+
+    prepared(*more, "gate.tau=0.9", "optimizer.lr=1e-2", "resume_changed=true")()
+    assert contents(first) == {
+        name.removeprefix("outputs/smoke/seed0/run0/"): b for name, b in before.items() if "run0/" in name
+    }
+    client = MlflowClient(store)
+    runs = {run.data.tags.get("resumed_from_run", ""): run for run in client.search_runs(["1"])}
+    parent, child = runs.pop(""), next(iter(runs.values()))
+    assert set(runs) == {parent.info.run_id} == {child.data.tags["mlflow.parentRunId"]}
+    assert child.data.tags["resumed_from"] == str(first / "checkpoints" / "last.ckpt")
+    assert child.data.tags["resumed_from_step"] == "2"
+    assert "gate.tau: 0.4 -> 0.9" in child.data.tags["resumed_changes"]
+    assert child.data.params["gate.tau"] == "0.9"
+    steps = {
+        key: [m.step for m in client.get_metric_history(child.info.run_id, key)] for key in ("reward", "eval/chain/avg_at_2")
+    }
+    assert steps == {"reward": [3], "eval/chain/avg_at_2": [2, 3]}, "its first evaluation is of the state that it begins with"
+    assert client.get_metric_history(child.info.run_id, "learning_rate")[-1].value == pytest.approx(1e-2)
+    assert [m.step for m in client.get_metric_history(parent.info.run_id, "reward")] == [1, 2]
+    states = [
+        torch.load(next(first.parent.glob(f"{run}/checkpoints/last.ckpt")), weights_only=True) for run in ("run0", "run5")
+    ]
+    counts = [s["optimizer_states"][0]["state"][0]["step"] for s in states]
+    assert float(counts[1]) == float(counts[0]) + 1 > 1, "the optimizer's moments went on"
+
+
+def test_tags_name_the_parent_where_there_is_one() -> None:
+    saved = Saved(Path("run/checkpoints/last.ckpt"), 7, None)
+    fork = Start(Path("new"), saved, (Change("gate.tau", 0.1, 0.2),))
+    assert fork.tags() == {
+        "resumed_from": "run/checkpoints/last.ckpt",
+        "resumed_from_step": "7",
+        "resumed_changes": "gate.tau: 0.1 -> 0.2",
+    }
+    assert not fork.resumed
+    assert Start(Path("run"), saved).resumed
+    assert Start(Path("run"), saved).tags() == Start(Path("new")).tags() == {}
+    long = Start(Path("new"), saved, tuple(Change(f"k{n}", json.dumps("x" * 100), 1) for n in range(100)))
+    assert len(long.tags()["resumed_changes"]) <= 5000, "MLflow's limit"
+
+
+@pytest.mark.usefixtures("hydra_conf")
+@pytest.mark.parametrize("overrides", [["resume_changed=true"], ["resume_changed=true", "resume=true", "task=evaluate"]])
+def test_resume_changed_needs_something_to_resume(overrides: list[str]) -> None:
+    with pytest.raises(ConfigError, match=r"resume_changed=true says how training is resumed, and nothing is.*add resume=true"):
+        check_config(composed(*overrides))
