@@ -3,7 +3,8 @@
     python reports/total_effect/measure.py [--completions 24] [--samples 48] [--parts all|scores|page]
 
 Truth: V after minus V before each free token (p < 0.98), V the success rate of sampled continuations, drawn twice. A token is
-decisive where the mean of both differences is at least 0.3 in size. Writes results.json and the tables of README.md beside this file.
+decisive where the mean of both differences is at least 0.3 in size. Writes results.json and the table of README.md beside
+this file.
 """
 
 from __future__ import annotations
@@ -14,9 +15,9 @@ import itertools
 import json
 import os
 import sys
-import time
 from collections.abc import Callable
 from dataclasses import dataclass
+from functools import partial
 from pathlib import Path
 from typing import Any, NamedTuple
 
@@ -143,7 +144,7 @@ class Table(NamedTuple):
 def interval(value: Callable[[Tensor], float], count: int, draws: int = 300) -> list[float]:
     """A statistic of all completions, and its bootstrap 95 % interval over completions."""
     rng = generator("bootstrap")
-    found = []
+    found: list[float] = []
     while len(found) < draws:
         drawn = value(torch.randint(count, (count,), generator=rng))
         if drawn == drawn:  # no decisive token was drawn
@@ -180,16 +181,15 @@ def study(sampled: Sampled) -> dict[str, Any]:
     # four draws of its own seeds, not those of the methods
     exact = {f: TotalEffect(num_draws=4, seed=100, freedom=f)(model, rollouts) for f in ("none", "weight")}
     exact["mask"] = exact["none"] * free
-    scores: dict[str, tuple[Tensor, str, float | None, float | None]] = {
-        "1 - p": ((1 - found.logprobs.exp()) * mask, "weight", None, None),
-        "entropy": (found.entropy, "weight", None, None),
-        "is a digit": (digits(rollouts), "weight", None, None),
+    scores: dict[str, tuple[Tensor, str, float | None]] = {
+        "1 - p": ((1 - found.logprobs.exp()) * mask, "weight", None),
+        "entropy": (found.entropy, "weight", None),
+        "is a digit": (digits(rollouts), "weight", None),
     }
     for name, (scorer, freedom) in methods().items():
         sys.stderr.write(f"\r{name:40}")
-        started = time.process_time()
         values = scorer(model, rollouts)
-        scores[name] = values, freedom, scorer.metrics["forward_equivalents"], time.process_time() - started
+        scores[name] = values, freedom, scorer.metrics["forward_equivalents"]
     sys.stderr.write("\n")
     result: dict[str, Any] = {
         "completions": len(rollouts),
@@ -200,25 +200,24 @@ def study(sampled: Sampled) -> dict[str, Any]:
         "correct": float(rollouts.rewards.mean()),
         "methods": {},
     }
-    for name, (values, freedom, cost, seconds) in scores.items():
+    for name, (values, freedom, cost) in scores.items():
         table = Table(mask, free, decisive, exact[freedom])
         columns = {"pooled": table.pooled, "free": table.among_free, "agreement": table.agreement}
-        rows = {key: interval(lambda r, f=f, v=values: f(v, r), len(rollouts)) for key, f in columns.items()}
-        result["methods"][name] = rows | {"cost": cost, "seconds": seconds}
+        rows = {key: interval(partial(compare, values), len(rollouts)) for key, compare in columns.items()}
+        result["methods"][name] = rows | {"cost": cost}
     return result
 
 
 def tables(result: dict[str, Any]) -> str:
     words = (
-        f"{result['completions']} completions, {100 * result['correct']:.0f} % of them right, {result['tokens']} reasoning tokens, "
-        f"{result['free']} of them free, {result['decisive']} decisive; {result['samples']} continuations for each of two estimates "
-        f"of a value's difference, which correlate at {result['reliability']:.2f} over free tokens."
+        f"{result['completions']} completions, {100 * result['correct']:.0f} % of them right; {result['tokens']} reasoning "
+        f"tokens, {result['free']} of them free, {result['decisive']} decisive. Two estimates of each difference, of "
+        f"{result['samples']} continuations a value, correlate at {result['reliability']:.2f} over the free tokens."
     )
-    rows = [["scores", "AUROC", "AUROC among free", "Spearman with exact", "forward-equivalents", "CPU-seconds"]]
+    rows = [["scores", "AUROC", "AUROC among free", "Spearman with exact", "forward-equivalents"]]
     for name, found in result["methods"].items():
         cells = ["{:.2f} [{:.2f}, {:.2f}]".format(*found[key]) for key in ("pooled", "free", "agreement")]
-        costs = ["" if found[key] is None else f"{found[key]:.1f}" for key in ("cost", "seconds")]
-        rows.append([name, *cells, *costs])
+        rows.append([name, *cells, "" if found["cost"] is None else f"{found['cost']:.1f}"])
     return f"{words}\n\n{markdown(rows)}"
 
 
@@ -226,7 +225,9 @@ def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--completions", type=int, default=24)
     parser.add_argument("--samples", type=int, default=48, help="continuations for each of two estimates of a value")
-    parser.add_argument("--parts", choices=["all", "scores", "page"], default="all", help="what to do anew: scores keeps the truth")
+    parser.add_argument(
+        "--parts", choices=["all", "scores", "page"], default="all", help="what to do anew: scores keeps the truth"
+    )
     parser.add_argument("--truth", type=Path, default=Path("truth.pt"), help="where the truth is kept between runs")
     options = parser.parse_args()
     set_threads(1)

@@ -159,7 +159,9 @@ def test_token_budget_does_not_matter(name, token_budget, model64, rollouts):
     torch.testing.assert_close(actual, expected, rtol=1e-7, atol=1e-12)
 
 
-@pytest.mark.parametrize("name", [n for n in BUDGETED if "oar_g" in n or n == "entropy"])  # the others leave keys and values, or a graph
+@pytest.mark.parametrize(
+    "name", [n for n in BUDGETED if "oar_g" in n or n == "entropy"]
+)  # the others leave keys and values, or a graph
 def test_known_prediction_states_spare_a_pass_and_change_nothing(name, model64, rollouts):
     with evaluating(model64):  # no dropout
         states = prediction_states(model64, rollouts.attention_mask, rollouts.token_ids).detach()

@@ -79,9 +79,7 @@ def _fill_rows(
         start = end - int(widths[index].max())
         column = torch.arange(end - start, device=rows.device).expand(len(row), -1)
         later = targets[row, start + 1 :] & (column + start >= at)
-        states = counterfactuals.masked_states(
-            texts, clean.past, fills, row, at, start, (column, torch.ones_like(later))
-        )
+        states = counterfactuals.masked_states(texts, clean.past, fills, row, at, start, (column, torch.ones_like(later)))
         copy, before = later.nonzero(as_tuple=True)
         target = before + start + 1
         found = target_logprobs(counterfactuals.model, states[copy, before], texts.token_ids[row[copy], target])

@@ -20,6 +20,7 @@ from oar_lightning.types import Rollouts
 TOKENS = 4096
 """The start of `auto`, unless a memory plan gives another."""
 
+
 class TotalEffectFast(Scorer):
     """I_t = |<g_t, e(y') - e(y_t)>|, averaged over draws y' ~ pi(. | prefix) other than y_t, over the completion's largest; in
     [0, 1], then times `freedom`.
