@@ -21,12 +21,13 @@ def total_effects(
 ) -> Float[Tensor, "N W"]:
     """I_t = 1 - (1 - d_t) prod over later reasoning s of (1 - c_ts I_s), in [0, 1]; 0 outside the reasoning.
 
-    ``changes[n, t, s]`` = c_ts, the probability that token s would change if token t were another. d_t = 1 - prod over answer
-    tokens (1 - c_ts) is the direct effect. Changes of different tokens are taken as independent.
+    ``changes[n, t, s]`` = c_ts, the probability that token s would change if token t were another; 0 unless s > t. The direct
+    effect is d_t = 1 - prod over answer tokens (1 - c_ts). Changes of different tokens are taken as independent.
     """
-    kept = (1 - changes).masked_fill(~answer[:, None], 1.0).prod(2)
-    effects = torch.zeros_like(kept)
+    carried = answer.to(
+        changes.dtype
+    )  # by each token to the answer: all of an answer token's change, I_s of a reasoning token's
     for t in range(changes.shape[1] - 1, -1, -1):
-        through = (1 - changes[:, t, t + 1 :] * effects[:, t + 1 :]).prod(1)
-        effects[:, t] = (1 - kept[:, t] * through).masked_fill(~reasoning[:, t], 0.0)
-    return effects
+        effect = 1 - (1 - changes[:, t] * carried).prod(1)
+        carried[:, t] = torch.where(reasoning[:, t], effect, carried[:, t])
+    return carried.masked_fill(~reasoning, 0.0)
