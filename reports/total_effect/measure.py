@@ -126,6 +126,7 @@ class Table(NamedTuple):
     mask: Tensor
     free: Tensor
     decisive: Tensor
+    digits: Tensor
     exact: Tensor
     """Exact total effects, with the same freedom as those compared."""
 
@@ -135,6 +136,11 @@ class Table(NamedTuple):
 
     def among_free(self, scores: Tensor, rows: Tensor) -> float:
         return auroc(scores[rows][self.free[rows]], self.decisive[rows][self.free[rows]])
+
+    def among_digits(self, scores: Tensor, rows: Tensor) -> float:
+        """AUROC over free tokens with a digit, which the trivial baseline cannot tell apart."""
+        wanted = self.free[rows] & self.digits[rows]
+        return auroc(scores[rows][wanted], self.decisive[rows][wanted])
 
     def agreement(self, scores: Tensor, rows: Tensor) -> float:
         """Mean Spearman correlation with the exact scores."""
@@ -196,13 +202,20 @@ def study(sampled: Sampled) -> dict[str, Any]:
         "tokens": int(mask.sum()),
         "free": int(free.sum()),
         "decisive": int(decisive.sum()),
+        "decisive digits": int((decisive & (digits(rollouts) > 0)).sum()),
+        "free digits": int((free & (digits(rollouts) > 0)).sum()),
         "reliability": float(torch.corrcoef(halves[:, free])[0, 1]),
         "correct": float(rollouts.rewards.mean()),
         "methods": {},
     }
     for name, (values, freedom, cost) in scores.items():
-        table = Table(mask, free, decisive, exact[freedom])
-        columns = {"pooled": table.pooled, "free": table.among_free, "agreement": table.agreement}
+        table = Table(mask, free, decisive, digits(rollouts) > 0, exact[freedom])
+        columns = {
+            "pooled": table.pooled,
+            "free": table.among_free,
+            "digits": table.among_digits,
+            "agreement": table.agreement,
+        }
         rows = {key: interval(partial(compare, values), len(rollouts)) for key, compare in columns.items()}
         result["methods"][name] = rows | {"cost": cost}
     return result
@@ -211,12 +224,13 @@ def study(sampled: Sampled) -> dict[str, Any]:
 def tables(result: dict[str, Any]) -> str:
     words = (
         f"{result['completions']} completions, {100 * result['correct']:.0f} % of them right; {result['tokens']} reasoning "
-        f"tokens, {result['free']} of them free, {result['decisive']} decisive. Two estimates of each difference, of "
+        f"tokens, {result['free']} of them free, {result['decisive']} decisive. "
+        f"{result['free digits']} free tokens have a digit, among them {result['decisive digits']} of the decisive. Two estimates of each difference, of "
         f"{result['samples']} continuations a value, correlate at {result['reliability']:.2f} over the free tokens."
     )
-    rows = [["scores", "AUROC", "AUROC among free", "Spearman with exact", "forward-equivalents"]]
+    rows = [["scores", "AUROC", "among free", "among free digits", "Spearman with exact", "forward-equivalents"]]
     for name, found in result["methods"].items():
-        cells = ["{:.2f} [{:.2f}, {:.2f}]".format(*found[key]) for key in ("pooled", "free", "agreement")]
+        cells = ["{:.2f} [{:.2f}, {:.2f}]".format(*found[key]) for key in ("pooled", "free", "digits", "agreement")]
         rows.append([name, *cells, "" if found["cost"] is None else f"{found['cost']:.1f}"])
     return f"{words}\n\n{markdown(rows)}"
 

@@ -24,9 +24,7 @@ def total_effects(
     ``changes[n, t, s]`` = c_ts, the probability that token s would change if token t were another; 0 unless s > t. The direct
     effect is d_t = 1 - prod over answer tokens (1 - c_ts). Changes of different tokens are taken as independent.
     """
-    carried = answer.to(
-        changes.dtype
-    )  # by each token to the answer: all of an answer token's change, I_s of a reasoning token's
+    carried = answer.to(changes.dtype)  # of a change of s, to the answer: 1 for an answer token, I_s for a reasoning token
     for t in range(changes.shape[1] - 1, -1, -1):
         effect = 1 - (1 - changes[:, t] * carried).prod(1)
         carried[:, t] = torch.where(reasoning[:, t], effect, carried[:, t])
