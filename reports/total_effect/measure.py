@@ -224,8 +224,8 @@ def study(sampled: Sampled) -> dict[str, Any]:
 def tables(result: dict[str, Any]) -> str:
     words = (
         f"{result['completions']} completions, {100 * result['correct']:.0f} % of them right; {result['tokens']} reasoning "
-        f"tokens, {result['free']} of them free, {result['decisive']} decisive. "
-        f"{result['free digits']} free tokens have a digit, among them {result['decisive digits']} of the decisive. Two estimates of each difference, of "
+        f"tokens, {result['free']} of them free, {result['decisive']} decisive. {result['free digits']} free tokens have a "
+        f"digit, among them {result['decisive digits']} of the decisive. Two estimates of each difference, of "
         f"{result['samples']} continuations a value, correlate at {result['reliability']:.2f} over the free tokens."
     )
     rows = [["scores", "AUROC", "among free", "among free digits", "Spearman with exact", "forward-equivalents"]]

@@ -44,7 +44,7 @@ class TotalEffectFast(Scorer):
 
     def __init__(
         self,
-        rounds: int = 3,
+        rounds: int = 2,
         num_draws: int = 8,
         seed: int = 0,
         token_budget: int | Literal["auto"] = TOKENS,

@@ -71,11 +71,11 @@ def test_further_rounds_see_a_screened_off_decision(relaying_model):
 
 
 def test_cost_is_counted():
-    """A forward and three backward passes over all but the answer's last token; the prompt but its last token once."""
+    """A forward and two backward passes over all but the answer's last token; the prompt but its last token once."""
     rollouts = rollouts_of([{"before": [1, 2], "reasoning": [3, 4, 5], "answer": [6], "tail": [7, 8, 9, 10]}])
     scorer = TotalEffectFast()
     scorer(gpt2(), rollouts)
-    assert scorer.metrics == {"forward_equivalents": (1 + 4 * 4) / 10}
+    assert scorer.metrics == {"forward_equivalents": (1 + 3 * 4) / 10}
 
 
 def test_errors_name_the_key():
