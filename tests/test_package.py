@@ -70,7 +70,10 @@ def imported(*folders: str) -> dict[str, str]:
 
 @pytest.mark.parametrize(
     ("folders", "extras"),
-    [(("oar_lightning", "hydra_plugins"), ("lora", "deepspeed", "vllm", "sweep")), (("tests", "docs"), ("dev",))],
+    [
+        (("oar_lightning", "hydra_plugins"), ("lora", "deepspeed", "vllm", "sweep", "tensorboard", "wandb", "trackio")),
+        (("tests", "docs"), ("dev",)),
+    ],
     ids=["package", "tests and docs"],
 )
 def test_what_is_imported_is_declared(folders: tuple[str, ...], extras: tuple[str, ...]) -> None:

@@ -177,7 +177,7 @@ def _phases(
             token_logprobs(module.model, part.token_ids, part.attention_mask, part.response_mask)
 
     def scoring() -> None:
-        credit = module.collector.assign_credit(held["rollouts"], held["advantages"])
+        credit = module.collector.assign_credit(dataclasses.replace(held["rollouts"], advantages=held["advantages"]))
         module.experience = Experience(dataclasses.replace(held["rollouts"], prediction_states=None), credit)
 
     def optimise() -> None:

@@ -52,7 +52,8 @@ def nearest(key: str, known: Iterable[str]) -> str | None:
     def likeness(other: str) -> float:
         whole = difflib.SequenceMatcher(None, key, other).ratio()
         last = difflib.SequenceMatcher(None, key.rpartition(".")[2], other.rpartition(".")[2]).ratio()
-        return max(whole, 0.9 * last + 0.05 * whole)
+        at_top = "." in key and "." not in other  # a block is seldom meant where a key of one was written
+        return max(whole, 0.9 * last + 0.05 * whole) * (0.75 if at_top else 1)
 
     found = max(known, key=likeness, default=None)
     return found if found is not None and likeness(found) >= 0.6 else None

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import hashlib
 import logging
 from collections import Counter
@@ -101,10 +102,12 @@ class HubProblems:
             from datasets import get_dataset_config_names, load_dataset
 
             name = self.name
+            reach = contextlib.nullcontext() if self._local() or _answers(self.path, self.revision) else _offline()
             if name is not None and self._local() and get_dataset_config_names(self.path) == ["default"]:
                 log.info("path=%s: bare files without configurations, so name=%s chooses nothing", self.path, name)
                 name = None
-            dataset = load_dataset(self.path, name, split=self.split, revision=self.revision, streaming=True)
+            with reach:
+                dataset = load_dataset(self.path, name, split=self.split, revision=self.revision, streaming=True)
             self._dataset = dataset if self.limit is None else dataset.take(self.limit)
         return self._dataset
 
@@ -123,6 +126,34 @@ class HubProblems:
             "where the hub cannot be reached, download it elsewhere and set path to its folder, or name its files: "
             f"data=files data.train.paths=<files> {settings} (for evaluation: data.evaluation.test.paths=<files>, ...)"
         )
+
+
+def _answers(path: str, revision: str | None) -> bool:
+    """Whether the hub answers, be it with an error. The libraries would ask for half a minute."""
+    from huggingface_hub import HfApi
+    from huggingface_hub.errors import HfHubHTTPError
+
+    try:
+        HfApi().dataset_info(path, revision=revision, timeout=10)
+    except HfHubHTTPError as error:
+        return error.response is not None
+    except Exception:  # of the transport, whichever that is
+        return False
+    return True
+
+
+@contextlib.contextmanager
+def _offline() -> Iterator[None]:
+    """The libraries' offline mode for a block: only what is cached is found, and nobody is asked."""
+    from datasets import config
+    from huggingface_hub import constants
+
+    before = constants.HF_HUB_OFFLINE, config.HF_HUB_OFFLINE
+    constants.HF_HUB_OFFLINE = config.HF_HUB_OFFLINE = True
+    try:
+        yield
+    finally:
+        constants.HF_HUB_OFFLINE, config.HF_HUB_OFFLINE = before
 
 
 def _digest(row: Row) -> str:

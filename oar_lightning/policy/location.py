@@ -11,29 +11,32 @@ TOKENIZERS = ("tokenizer*", "vocab*", "*.model", "*.tiktoken")
 """Patterns of the files of which a tokenizer has one at least."""
 
 
-def check_location(name: str, revision: str | None = None) -> None:
-    """Check that there is a model and a tokenizer, or a hub repository that is cached or can be reached.
+def check_location(name: str, revision: str | None = None, tokenizer: bool = True) -> None:
+    """Check that there is a model, and a tokenizer where asked for, or a hub repository that is cached or can be reached.
 
     Raises:
         ValueError: says what is missing, and what to give.
     """
     path = Path(name).expanduser()
     if path.is_dir():
-        _check_folder(path, name)
+        _check_folder(path, name, tokenizer)
     elif path.exists():
         raise ValueError(f"policy.name={name} is a file; give the folder of a model in Hugging Face format")
     elif not re.fullmatch(r"[\w.-]+(/[\w.-]+)?", name) or name.startswith("."):
-        raise ValueError(f"policy.name={name}: no such folder, and no hub id; correct the path")
+        raise ValueError(
+            f"policy.name={name}: no such folder, and no hub id; correct the path, or give a hub id or one of the policies "
+            "of the package, e.g. chain"
+        )
     else:
         _check_hub(name, revision)
 
 
-def _check_folder(folder: Path, name: str) -> None:
+def _check_folder(folder: Path, name: str, tokenizer: bool) -> None:
     if not any((folder / config).is_file() for config in CONFIGS):
         inside = folder / "policy"
         hint = f"policy.name={inside}" if inside.is_dir() else "a folder in Hugging Face format, e.g. <run folder>/policy"
         raise ValueError(f"policy.name={name} holds no {CONFIGS[0]}; give {hint}")
-    if not any(any(folder.glob(pattern)) for pattern in TOKENIZERS):
+    if tokenizer and not any(any(folder.glob(pattern)) for pattern in TOKENIZERS):
         raise ValueError(
             f"policy.name={name} holds no tokenizer; save that of the model there: "
             f"AutoTokenizer.from_pretrained(...).save_pretrained({name!r})"

@@ -27,8 +27,8 @@ def test_it_fits_80_columns() -> None:
 def test_an_experiment_has_the_words_of_its_file(path: Path) -> None:
     lines = [line.lstrip("# ") for line in path.read_text(encoding="utf-8").splitlines() if line.startswith("#")]
     words = " ".join(" ".join(lines).split("+experiment=")[1].split()[1:])  # after the command
-    shown = FLOWING.split("Experiments (+experiment=NAME) ")[1].split(" Tasks (task=NAME) ")[0]
-    found = re.search(rf"(?:^| ){path.stem} (.{{25}})", shown)
+    shown = PAGE.split("Experiments (+experiment=NAME)\n")[1].split("\nTasks (task=NAME)\n")[0]
+    found = re.search(rf"^  {path.stem} +(\S.{{15}})", shown, re.MULTILINE)
     assert found is not None
     assert found[1] in words
 
@@ -45,8 +45,8 @@ def test_all_tasks_groups_and_sweeps_are_there() -> None:
 
 def test_defaults_are_marked() -> None:
     defaults = yaml.safe_load((conf_dir() / "config.yaml").read_text())["defaults"]
-    chosen = {(group, name) for item in defaults if item != "_self_" for group, name in item.items() if group != "task"}
-    for group, name in chosen:
+    chosen = {(group, name) for item in defaults if isinstance(item, dict) for group, name in item.items()}
+    for group, name in chosen - {("task", "train"), ("override hydra/job_logging", "run")}:
         assert re.search(rf"^  {group} [^*]*\b{name}\*", PAGE, re.MULTILINE), group
 
 

@@ -70,8 +70,15 @@ def test_a_path_loads_like_any_hub_name(tiny: Policy, folder: Path) -> None:
 
 
 def test_a_name_that_cannot_be_loaded_says_what_to_give(tmp_path: Path) -> None:
-    for name in ("no-such/policy", str(tmp_path / "missing"), str(tmp_path)):
-        with pytest.raises(ValueError, match=r"policy\.name=.*cannot be loaded.*Give a local folder.*chain") as caught:
+    (tmp_path / "model").mkdir()
+    (tmp_path / "model" / "config.json").write_text("{}")
+    for name, remedy in (
+        ("no-such/policy", "cannot be found on the hub .* give the folder of a model"),
+        (str(tmp_path / "missing"), "no such folder, and no hub id; correct the path"),
+        (str(tmp_path), "holds no config.json; give a folder in Hugging Face format"),
+        (str(tmp_path / "model"), "holds no tokenizer; save that of the model there"),
+    ):
+        with pytest.raises(ValueError, match=rf"policy\.name=.*{remedy}") as caught:
             PretrainedPolicy(name).load()
         assert name in str(caught.value)
 

@@ -8,6 +8,7 @@ from __future__ import annotations
 import json
 import shlex
 from pathlib import Path
+from typing import Any
 
 import pytest
 from support.commands import Done, run, run_light
@@ -235,7 +236,15 @@ def test_a_mistake_that_is_told_before_anything_slow_is_imported(folder: Path, c
     assert sorted(folder.rglob("*")) == before, "nothing is written"
 
 
-@pytest.mark.parametrize(("command", "parts"), LATER.items(), ids=list(LATER))
+def one_in_two(cases: dict[str, str]) -> list[Any]:
+    """Every second case runs by default, the others with -m slow: each takes most of a CPU second."""
+    return [
+        pytest.param(command, parts, id=command, marks=[pytest.mark.slow] if number % 2 else [])
+        for number, (command, parts) in enumerate(cases.items())
+    ]
+
+
+@pytest.mark.parametrize(("command", "parts"), one_in_two(LATER))
 def test_a_mistake_that_is_told_before_anything_long(folder: Path, command: str, parts: str) -> None:
     before = sorted(folder.rglob("*"))
     variables = {"PYTHONPATH": str(folder), "PYTHONDONTWRITEBYTECODE": "1", "MLFLOW_HTTP_REQUEST_MAX_RETRIES": "0"}

@@ -128,7 +128,7 @@ def usual() -> Plan:
         (["policy=fresh"], "policy=fresh has none; pass policy=hf"),
         (["trainer.devices=auto"], "trainer.devices=auto depends on the machine"),
         (["plan.card_gb=h1000"], "plan.card_gb must be a number of GB or one of t4"),
-        (["policy=hf", "policy.name=/no/such/folder"], "policy.name=/no/such/folder: cannot be loaded"),
+        (["policy=hf", "policy.name=/no/such/folder"], "policy.name=/no/such/folder: no such folder"),
     ],
 )
 def test_what_cannot_be_planned_names_key_and_remedy(overrides: list[str], message: str, prepared: Prepare) -> None:

@@ -11,8 +11,10 @@ from mlflow import MlflowClient
 from support.composing import Prepare
 from support.fixtures import fit, make_module, make_warm_start, tiny_policy
 
-from oar_lightning.credit.gates import DirectGate
-from oar_lightning.credit.scorers import Oracle, Random
+from oar_lightning.credit.gates import DirectGate, SignedGate
+from oar_lightning.credit.scorers import MonteCarlo, Oracle, Random
+from oar_lightning.credit.scorers.forward_free import Hicra
+from oar_lightning.credit.segments import FixedLength
 from oar_lightning.data.chain.credit import ChainCredit
 from oar_lightning.evaluation.metrics import evaluation_metrics
 from oar_lightning.evaluation.result import ProblemResult
@@ -60,7 +62,9 @@ def of_a_fit() -> set[str]:
     update.budget.set_start(400)
     rows = fit(make_module(tiny_policy(), Oracle(ChainCredit()), update=update, loss=LossConfig(surrogate="cispo")), 1).rows
     bounded = fit(make_module(tiny_policy(), Random(), gate=DirectGate(region="reasoning")), 1).rows
-    return {*rows[1], *bounded[1]}
+    segments = fit(make_module(tiny_policy(), MonteCarlo(FixedLength(4), samples=1), gate=SignedGate()), 1).rows
+    planning = fit(make_module(tiny_policy(), Hicra(), gate=SignedGate("add")), 1).rows
+    return {*rows[1], *bounded[1], *segments[1], *planning[1]}
 
 
 def of_a_warm_start() -> set[str]:

@@ -80,7 +80,7 @@ def test_a_setting_of_another_option_names_those_that_have_it(override: str, mes
 @pytest.mark.parametrize(
     ("override", "beginning", "options"),
     [
-        ("scorer=oarg", "scorer=oarg: there is no such option; did you mean scorer=oar_g?", "shuffled, uniform"),
+        ("scorer=oarg", "scorer=oarg: there is no such option; did you mean scorer=oar_g?", "shuffled, steer, ucas, uniform"),
         ("task=eval", "task=eval: there is no such option; did you mean task=evaluate?", "audit, benchmark"),
         ("+experiment=grop", "experiment=grop: there is no such option; did you mean experiment=grpo?", "warm_start"),
         ("data/prompt=chatt", "data/prompt=chatt: there is no such option; did you mean data/prompt=chat?", "chat, plain"),
