@@ -41,12 +41,22 @@ class Reprompt(Protocol):
         ...
 
 
+@runtime_checkable
+class Encode(Protocol):
+    """Writes texts in the policy's tokens."""
+
+    def __call__(self, before: str, text: str) -> tuple[list[int], list[int]]:
+        """The tokens of ``before + text``: those before `text`, and those that overlap it."""
+        ...
+
+
 @dataclass(frozen=True)
 class Tools:
     """What a run lends to scorers and gates, before its first step."""
 
     continuations: Continuations
     reprompt: Reprompt
+    encode: Encode
 
 
 class Component:

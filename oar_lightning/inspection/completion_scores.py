@@ -29,7 +29,7 @@ from oar_lightning.policy.language_model import base_model, evaluating, token_lo
 from oar_lightning.policy.pretrained import Policy
 from oar_lightning.rollout import RolloutStage, SamplingConfig
 from oar_lightning.rollout.assemble import printable
-from oar_lightning.rollout.continuations import Continuer, Reprompter
+from oar_lightning.rollout.continuations import Continuer, Encoder, Reprompter
 from oar_lightning.types import Rollouts
 
 WINDOW_BATCHES = 8
@@ -116,11 +116,16 @@ class CompletionScorer:
     skipped: Counter[str] = field(default_factory=Counter)
 
     def __post_init__(self) -> None:
+        if self.scorer.needs_reference:
+            raise ValueError(
+                f"{type(self.scorer).__name__} compares the policy with the one that training began with, which recorded "
+                "completions do not have; use another scorer"
+            )
         rewards = self.stage.rewards
         gold_only = Rewards(
             {name: GoldOnly(term, f"reward.terms.{name}") for name, term in rewards.terms.items()}, rewards.weights
         )
-        tools = Tools(Continuer(self.stage, self.sampling), Reprompter(self.stage))
+        tools = Tools(Continuer(self.stage, self.sampling), Reprompter(self.stage), Encoder(self.stage))
         self.scorer.use(tools)
         self.gate.use(tools)
         self.accuracy = rewards.terms["accuracy"]

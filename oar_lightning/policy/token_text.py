@@ -73,6 +73,14 @@ class TokenBytes:
             return bytes([int(fallback[1], 16)])
         return token.replace("▁", " ").encode()
 
+    def encode(self, before: str, text: str) -> tuple[list[int], list[int]]:
+        """The tokens of ``before + text``: those before `text`, and those that overlap it."""
+        ids: list[int]
+        first, ids = (self.tokenizer(part, add_special_tokens=False).input_ids for part in (before, before + text))
+        start = len(self.decode(first).text)  # a tokenizer may normalise a text, and put a space before it
+        count = sum(end <= start for _, end in self.decode(ids).spans)
+        return ids[:count], ids[count:]
+
     def decode(self, token_ids: list[int]) -> TokenizedText:
         """The text of `token_ids` with each token's character range, in linear time."""
         pieces = [self.of(i) for i in token_ids]

@@ -1,4 +1,4 @@
-"""Other endings of completions, and other prompts before them: what some scorers ask of the policy."""
+"""Other endings of completions, other prompts before them, and other texts: what some scorers ask of the policy."""
 
 from __future__ import annotations
 
@@ -102,6 +102,17 @@ class Reprompter:
             prediction_states=None,
             sampler_logprobs=None,
         )
+
+
+@dataclass(frozen=True)
+class Encoder:
+    """Writes texts in the policy's tokens."""
+
+    stage: RolloutStage
+
+    def __call__(self, before: str, text: str) -> tuple[list[int], list[int]]:
+        """The tokens of ``before + text``: those before `text`, and those that overlap it."""
+        return self.stage.token_bytes.encode(before, text)
 
 
 def _from(start: int, like: Tensor) -> Tensor:

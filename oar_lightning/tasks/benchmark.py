@@ -77,6 +77,11 @@ def prepare(cfg: DictConfig) -> Callable[[], None]:
     modules = {}
     for name, scorer in config.variants.items():
         method = replace(settings.method, scorer=as_scorer(scorer))
+        if method.scorer.needs_reference:
+            raise ConfigError(
+                f"benchmark.variants.{name} compares the policy with the one that training began with, which task=benchmark "
+                "does not have; leave it out"
+            )
         modules[name] = PolicyOptimization(workload.policy, stage, method, torch.optim.AdamW, settings.schedule, 0).train()
     run_dir = Path(HydraConfig.get().runtime.output_dir)
     tracker = Tracker(run_dir, build_logger(cfg, run_dir), build_others(cfg, run_dir))

@@ -164,7 +164,12 @@ METRICS: tuple[Metric, ...] = (
         ("credit/corr_position", "correlation", "of importance and position (Pearson, within a completion)", SCORED),
         ("credit/rank_stability", "correlation", "Spearman agreement of two noise draws", "`scorer=oar_g`"),
         ("credit/forward_equivalents", NUMBER, "cost of scoring in forward passes of the batch", "the scorer counts them"),
-        ("credit/unread_frac", SHARE, "completions that the oracle could not read; they keep weight 1", "`scorer=oracle`"),
+        (
+            "credit/unread_frac",
+            SHARE,
+            "completions that the scorer could not read; they keep weight 1",
+            "`scorer=oracle`, `scorer=information_gain`, `scorer=spae`",
+        ),
         ("credit/inexact_frac", SHARE, "completions for which the oracle fell back to the step results", "`scorer=oracle`"),
     ),
     *_group(

@@ -22,7 +22,7 @@ from oar_lightning.objective.metric_sums import MetricSums
 from oar_lightning.policy.language_model import evaluating, prediction_states, states_fit
 from oar_lightning.policy.token_budget import TokenBudget
 from oar_lightning.rollout import RolloutStage
-from oar_lightning.rollout.continuations import Continuer, Reprompter
+from oar_lightning.rollout.continuations import Continuer, Encoder, Reprompter
 from oar_lightning.training.experience import Experience, split_rows
 from oar_lightning.training.forward import completion_logprobs
 from oar_lightning.training.method import Method
@@ -48,7 +48,7 @@ class ExperienceCollector:
         stage: prompts -> completions -> rewards.
         method: what makes one algorithm different from another.
         seed: of what is sampled.
-        reference: the frozen model of a KL term; None where there is none, or with LoRA.
+        reference: the frozen model of a KL term or of the scorer; None where there is none, or with LoRA.
     """
 
     def __init__(self, model: Any, stage: RolloutStage, method: Method, seed: int, reference: Any = None) -> None:
@@ -57,7 +57,7 @@ class ExperienceCollector:
         self.method = method
         self.seed = seed
         self.reference = reference
-        tools = Tools(Continuer(stage, method.sampling), Reprompter(stage))
+        tools = Tools(Continuer(stage, method.sampling), Reprompter(stage), Encoder(stage))
         for component in method.components.values():
             component.use(tools)
 
@@ -78,6 +78,8 @@ class ExperienceCollector:
         advantages = self._advantages_over_ranks(rollouts)
         rollouts = dataclasses.replace(rollouts, advantages=advantages)
         started = time.perf_counter()
+        if self.method.scorer.needs_reference:
+            rollouts = self._with_both_logprobs(rollouts)
         credit = self.assign_credit(rollouts)
         score_seconds = time.perf_counter() - started
         seconds = {phase: rollouts.stats[f"time/{phase}_s"] for phase in ("generate", "reward")} | {"score": score_seconds}
@@ -107,6 +109,8 @@ class ExperienceCollector:
 
     def assign_credit(self, rollouts: Rollouts, everything: bool = False) -> Credit:
         """The method's token advantages of rollouts that have their group advantages (see `assign_credit`)."""
+        if self.method.scorer.needs_reference and rollouts.ref_logprobs is None:
+            rollouts = self._with_both_logprobs(rollouts)
         with activity("scoring"):
             return assign_credit(self.model, rollouts, self.method.scorer, self.method.gate, everything)
 
@@ -135,18 +139,29 @@ class ExperienceCollector:
         Old log-probabilities are needed with several steps per batch (in a single step the policy's own are the old ones),
         reference log-probabilities with a KL term.
         """
-        changes: dict[str, Any] = {"prediction_states": None, "token_spans": ()}
-        if self.method.update.steps_per_rollout > 1:
-            changes["old_logprobs"] = self.detached_logprobs(self.model, rollouts)
-        if self.method.loss.kl_coef:
-            rollouts = dataclasses.replace(rollouts, prediction_states=None)  # the states are the policy's, not the reference's
-            if self.reference is not None:
-                reference = self.reference.to(rollouts.token_ids.device, self.model.dtype)
-                changes["ref_logprobs"] = self.detached_logprobs(reference, rollouts)
-            else:  # LoRA: the policy without its adapters
-                with self.model.disable_adapter():
-                    changes["ref_logprobs"] = self.detached_logprobs(self.model, rollouts)
-        return dataclasses.replace(rollouts, **changes)
+        old, ref = rollouts.old_logprobs, rollouts.ref_logprobs  # known where the scorer has read them
+        if self.method.update.steps_per_rollout == 1:
+            old = None
+        elif old is None:
+            old = self.detached_logprobs(self.model, rollouts)
+        if not self.method.loss.kl_coef:
+            ref = None
+        elif ref is None:
+            ref = self._reference_logprobs(rollouts)
+        return dataclasses.replace(rollouts, old_logprobs=old, ref_logprobs=ref, prediction_states=None, token_spans=())
+
+    def _with_both_logprobs(self, rollouts: Rollouts) -> Rollouts:
+        """Add the log-probabilities under the policy and the reference, for a scorer that compares them."""
+        old, ref = self.detached_logprobs(self.model, rollouts), self._reference_logprobs(rollouts)
+        return dataclasses.replace(rollouts, old_logprobs=old, ref_logprobs=ref)
+
+    def _reference_logprobs(self, rollouts: Rollouts) -> Tensor:
+        """Log-probabilities [B S] under the reference."""
+        rollouts = dataclasses.replace(rollouts, prediction_states=None)  # the states are the policy's, not the reference's
+        if self.reference is not None:
+            return self.detached_logprobs(self.reference.to(rollouts.token_ids.device, self.model.dtype), rollouts)
+        with self.model.disable_adapter():  # LoRA: the policy without its adapters
+            return self.detached_logprobs(self.model, rollouts)
 
     @torch.no_grad()
     def detached_logprobs(self, model: Any, rollouts: Rollouts) -> Tensor:

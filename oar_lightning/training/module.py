@@ -45,7 +45,7 @@ class PolicyOptimization(PolicyModule):
         optimizer: makes the optimizer of the given parameters.
         schedule: of the learning rate.
         seed: of what is sampled and of the order of rows.
-        reference: the frozen model of a KL term; None where there is none, or with LoRA.
+        reference: the frozen model of a KL term or of the scorer; None where there is none, or with LoRA.
     """
 
     def __init__(

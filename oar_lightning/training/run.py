@@ -27,6 +27,7 @@ from oar_lightning.sweep.trial import current_ticket
 from oar_lightning.tracking.mlflow_logger import DurableMLFlowLogger
 from oar_lightning.tracking.tracker import Tracker
 from oar_lightning.training.callbacks import (
+    CreditAlarms,
     Divergence,
     EvaluationCallback,
     FinalWeights,
@@ -113,8 +114,9 @@ def assemble(
     tracker = Tracker(run_dir, mlflow, [logger for logger in loggers if logger is not mlflow])
     evaluation = EvaluationCallback(eval_sets, stage, settings.method.sampling, settings.evaluation, tracker)
     divergence = Divergence(settings.divergence, evaluation)
+    alarms = CreditAlarms(settings.alarms, settings.method.gate, tracker)
     if isinstance(module, PolicyOptimization):
-        module.step_log.listeners.append(divergence.on_step_metrics)
+        module.step_log.listeners += [divergence.on_step_metrics, alarms.on_step_metrics]
     for callback in callbacks:
         if isinstance(callback, EarlyStopping):
             callback.check(evaluation)
@@ -126,6 +128,7 @@ def assemble(
             *([TrainingProgress(evaluation.seconds_left)] if progress else []),
             evaluation,
             divergence,
+            alarms,
             *_pruning(evaluation),
             *callbacks,
             FirstError(run_dir),
@@ -160,8 +163,10 @@ def starting_policy(settings: Settings) -> Policy:
 
 
 def reference_model(settings: Settings) -> Any:
-    """The frozen reference model of a KL term; None without one, and with LoRA (the policy without its adapters serves)."""
-    if not settings.method.loss.kl_coef or settings.policy.lora is not None:
+    """The frozen reference model of a KL term or of the scorer; None without one, and with LoRA (the policy without its
+    adapters serves)."""
+    method = settings.method
+    if not (method.loss.kl_coef or method.scorer.needs_reference) or settings.policy.lora is not None:
         return None
     assert isinstance(settings.policy, PretrainedPolicy), "a fresh policy is refused before"
     return settings.policy.load().model.requires_grad_(False)

@@ -17,7 +17,7 @@ from oar_lightning.evaluation.evaluate import EvaluationConfig
 from oar_lightning.policy.fresh import FreshPolicy
 from oar_lightning.policy.pretrained import PretrainedPolicy
 from oar_lightning.rollout import AutoEngineConfig, EngineConfig
-from oar_lightning.training.callbacks import DivergenceConfig
+from oar_lightning.training.callbacks import AlarmConfig, DivergenceConfig
 from oar_lightning.training.callbacks.kept import KeepConfig
 from oar_lightning.training.method import Method, check_credit
 from oar_lightning.training.schedule import Schedule
@@ -58,6 +58,7 @@ class Settings:
     engine: EngineConfig = AutoEngineConfig()
     evaluation: EvaluationConfig = EvaluationConfig(every_n_steps=40)
     divergence: DivergenceConfig = DivergenceConfig()
+    alarms: AlarmConfig = AlarmConfig()
     supervised: SupervisedConfig | None = None
     seed: int = 0
     decontaminate: bool = False

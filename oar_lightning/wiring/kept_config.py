@@ -49,6 +49,7 @@ MAY_CHANGE = MappingProxyType(
         "trainer.log_every_n_steps": "looks on",
         "trainer.enable_progress_bar": "looks on",
         "trainer.enable_model_summary": "looks on",
+        "alarms": "look on",
         "divergence": "when a run is given up, which must not keep it from being taken up again",
         "evaluation.every_n_steps": "how often is measured, not what",
         "evaluation.heatmap": "how often is measured, not what",

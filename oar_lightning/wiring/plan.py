@@ -37,16 +37,17 @@ def read_job(cfg: DictConfig, config: PlanConfig) -> Job:
     sharding = Sharding.of(settings["trainer"])
     on_gpu = settings["trainer"].get("accelerator") in ("gpu", "cuda")
     vllm = engine if isinstance(engine, VllmConfig) else None
+    scorer = as_scorer(instantiate(cfg.scorer))
     return Job(
         policy=policy,
         precision=str(settings["trainer"].get("precision") or "32-true"),
         sharding=sharding,
         update=instantiate(cfg["update"]),
         sampling=instantiate(cfg.rollout),
-        scorer=as_scorer(instantiate(cfg.scorer)),
+        scorer=scorer,
         prompt=int(cfg.data.get("max_prompt_tokens") or config.prompt_tokens),
         answer=config.answer_tokens,
-        kl=bool(loss.kl_coef),
+        kl=bool(loss.kl_coef) or scorer.needs_reference,
         entropy_grad=loss.entropy_coef > 0,
         states=STATES[kind],
         whole_copy=on_gpu and not optimizer.get("fused"),

@@ -91,6 +91,27 @@ def test_any_ids_agree_with_the_tokenizers_own_decoder(kind: str, data: st.DataO
         assert joined == decoded.text
 
 
+@pytest.mark.parametrize("kind", KINDS)
+@pytest.mark.parametrize(
+    ("before", "text"),
+    [("The answer is \\boxed{", "11"), ("The answer is ", "18"), ("", "7+4"), ("#### ", ""), ("e\u0301 is ", "déjà")],
+)
+def test_texts_are_encoded_with_what_is_before_them(kind: str, before: str, text: str) -> None:
+    tokenizer, token_bytes = tokenizer_of(kind)
+    ahead, own = token_bytes.encode(before, text)
+    assert [*ahead, *own] == tokenizer(before + text, add_special_tokens=False).input_ids
+    wanted, alone = (unicodedata.normalize("NFC", token_bytes.decode(ids).text) for ids in (own, ahead))
+    assert wanted.endswith(unicodedata.normalize("NFC", text))
+    assert unicodedata.normalize("NFC", before).startswith(alone.strip())
+    assert not text or len(wanted) <= len(text) + 1, "at most a space of what is before"
+
+
+def test_a_token_of_cue_and_answer_is_the_answers() -> None:
+    token_bytes = TokenBytes(byte_level("gpt2-numbers", ["It is 18 and 18 and 18."] * 9))
+    ahead, own = token_bytes.encode("It is ", "18")
+    assert [token_bytes.decode(ids).text for ids in (ahead, own)] == ["It is", " 18"]
+
+
 def test_a_character_split_over_tokens_belongs_to_all_of_them() -> None:
     tokenizer, token_bytes = tokenizer_of("bpe")
     ids = [tokenizer.convert_tokens_to_ids(f"<0x{b:02X}>") for b in "😀".encode()]

@@ -13,7 +13,7 @@ from oar_lightning.common.randomness import derive_seed
 from oar_lightning.policy.language_model import token_logprobs
 from oar_lightning.rollout import SamplingConfig
 from oar_lightning.rollout.assemble import printable
-from oar_lightning.rollout.continuations import Continuer, Reprompter
+from oar_lightning.rollout.continuations import Continuer, Encoder, Reprompter
 from oar_lightning.types import MathProblem, Prefix, Rollouts
 
 POLICY = tiny_policy()
@@ -77,6 +77,11 @@ def test_a_whole_completion_gets_its_own_reward(rollouts: Rollouts) -> None:
 
 def test_no_prefix_costs_nothing(rollouts: Rollouts) -> None:
     assert Continuer(STAGE, SAMPLING)(POLICY.model, rollouts, [], 3, seed=0).rewards.shape == (0, 3)
+
+
+def test_texts_are_written_in_the_policys_tokens() -> None:
+    before, text = Encoder(STAGE)("The answer is ", "12")
+    assert POLICY.tokenizer.decode(before) + POLICY.tokenizer.decode(text) == "The answer is 12"
 
 
 def test_other_questions_before_the_same_completions(rollouts: Rollouts) -> None:

@@ -13,6 +13,7 @@ from safetensors.torch import load_file
 from torch import Tensor
 from transformers import GPT2Config, GPT2LMHeadModel, Qwen2Config, Qwen2ForCausalLM
 
+from oar_lightning.credit.component import Tools
 from oar_lightning.types import MathProblem, Rollouts
 
 FOLDER = Path(__file__).parents[1] / "golden"
@@ -111,3 +112,12 @@ def padded(rollouts: Rollouts, left: int, right: int) -> Rollouts:
         fill = rollouts.pad_token_id if name == "token_ids" else 0
         changes[name] = torch.nn.functional.pad(value, (left, right), value=fill)
     return dataclasses.replace(rollouts, **changes)
+
+
+def _not_lent(*args: Any, **kwargs: Any) -> Any:
+    raise AssertionError("the test lends no such tool")
+
+
+def tools(continuations: Any = _not_lent, reprompt: Any = _not_lent, encode: Any = _not_lent) -> Tools:
+    """What a test lends to a scorer."""
+    return Tools(continuations, reprompt, encode)

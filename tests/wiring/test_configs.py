@@ -84,15 +84,16 @@ def test_variants(name: str) -> None:
     assert f"+variant={name}" in text.splitlines()[1], "it opens with a command that runs it"
 
 
-def gate_of(scorer: str) -> str:
-    """The gate that a scorer's file names in its opening comment; OAR's for most."""
-    named = re.search(r"; for gate=(\w+)\.", (conf_dir() / "scorer" / f"{scorer}.yaml").read_text())
-    return named[1] if named else "bilevel"
+def gate_of(scorer: str) -> list[str]:
+    """The gate that a scorer's file names in its opening comment, and its region; OAR's for most."""
+    text = (conf_dir() / "scorer" / f"{scorer}.yaml").read_text()
+    named = re.search(r"; for (gate=\w+)(?: with (gate\.region=\w+))?\.$", text, re.MULTILINE)
+    return [override for override in named.groups() if override] if named else []
 
 
 @pytest.mark.parametrize("name", names("scorer"))
 def test_scorers(name: str) -> None:
-    built = settings(f"scorer={name}", f"gate={gate_of(name)}", "seed=3")
+    built = settings(f"scorer={name}", *gate_of(name), "seed=3")
     assert type(built.method.scorer).__name__.lower() == name.replace("_", "")
     if hasattr(built.method.scorer, "seed"):
         assert built.method.scorer.seed == 3

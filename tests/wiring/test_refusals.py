@@ -68,7 +68,7 @@ def test_a_key_of_the_chosen_experiment_counts() -> None:
         ("data.train.paths=x", "data/train=chain has no such setting; data/train=files has it"),
         (
             "scorer@scorer.inner=oar_p",
-            "scorer=uniform has no such setting; scorer=inverted, scorer=shuffled have it",
+            "scorer=uniform has no such setting; scorer=inverted, scorer=min_form, scorer=shuffled have it",
         ),
         ("xyzzy=1", "no key is similar: --cfg job shows all, and a plus adds one of your own"),
     ],
@@ -80,7 +80,7 @@ def test_a_setting_of_another_option_names_those_that_have_it(override: str, mes
 @pytest.mark.parametrize(
     ("override", "beginning", "options"),
     [
-        ("scorer=oarg", "scorer=oarg: there is no such option; did you mean scorer=oar_g?", "shuffled, steer, ucas, uniform"),
+        ("scorer=oarg", "scorer=oarg: there is no such option; did you mean scorer=oar_g?", "ucas, uniform"),
         ("task=eval", "task=eval: there is no such option; did you mean task=evaluate?", "audit, benchmark"),
         ("+experiment=grop", "experiment=grop: there is no such option; did you mean experiment=grpo?", "warm_start"),
         ("data/prompt=chatt", "data/prompt=chatt: there is no such option; did you mean data/prompt=chat?", "chat, plain"),

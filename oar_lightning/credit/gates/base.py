@@ -7,7 +7,7 @@ are the group advantages.
 from __future__ import annotations
 
 from abc import ABC, abstractmethod
-from typing import get_args
+from typing import Literal, get_args
 
 import torch
 from jaxtyping import Bool, Float
@@ -16,6 +16,8 @@ from torch import Tensor
 from oar_lightning.credit.component import Component, Region
 from oar_lightning.objective.metric_sums import Sums
 from oar_lightning.types import Credit, Rollouts
+
+Mass = Literal["kept", "free", "any"]
 
 
 class Gate(Component, ABC):
@@ -41,6 +43,11 @@ class Gate(Component, ABC):
     def uniform(self) -> bool:
         """Whether all tokens of a completion get the same advantage, whatever the scores."""
         return False
+
+    @property
+    def mass(self) -> Mass:
+        """What becomes of the sum of a completion's weights: it is kept, free but meant to be near, or has no meaning."""
+        return "any"
 
     @property
     def masks_loss(self) -> bool:

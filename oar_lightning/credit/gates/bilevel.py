@@ -11,7 +11,7 @@ from jaxtyping import Bool, Float
 from torch import Tensor
 
 from oar_lightning.credit.component import Region, region_mask
-from oar_lightning.credit.gates.base import Gate, check_region, weighted
+from oar_lightning.credit.gates.base import Gate, Mass, check_region, weighted
 from oar_lightning.objective.diagnostics import sum_and_count
 from oar_lightning.objective.metric_sums import Sums
 from oar_lightning.types import Credit, Rollouts
@@ -58,6 +58,10 @@ class BilevelGate(Gate):
     @property
     def uniform(self) -> bool:
         return self.mode == "off"
+
+    @property
+    def mass(self) -> Mass:
+        return "kept" if self.renormalize else "free"
 
     def __call__(self, scores: Float[Tensor, "B S"], rollouts: Rollouts) -> Credit:
         return weighted(scores, gate_weights(scores, region_mask(rollouts, self.region), self), rollouts)

@@ -9,7 +9,7 @@ from jaxtyping import Bool, Float
 from torch import Tensor
 
 from oar_lightning.credit.component import Region, region_mask
-from oar_lightning.credit.gates.base import Gate, check_region, weighted
+from oar_lightning.credit.gates.base import Gate, Mass, check_region, weighted
 from oar_lightning.credit.gates.bilevel import invalid_rows, preserve_mass
 from oar_lightning.objective.diagnostics import sum_and_count
 from oar_lightning.objective.metric_sums import Sums
@@ -47,6 +47,10 @@ class DirectGate(Gate):
         if not 0 <= self.low < self.high:
             raise ValueError(f"gate.low and gate.high bound a score: 0 <= low < high, got low={self.low}, high={self.high}")
         check_region(self.region)
+
+    @property
+    def mass(self) -> Mass:
+        return "kept" if self.preserve_mass else "free"
 
     def strength_at(self, step: int) -> float:
         """The strength at a rollout step, counted from 0."""

@@ -2,6 +2,7 @@
 
 from oar_lightning.credit.scorers.base import FunctionScorer, Scorer, as_scorer, checked_scores
 from oar_lightning.credit.scorers.baselines import Entropy, Inverted, Position, Random, Shuffled, Uniform
+from oar_lightning.credit.scorers.information_gain import InformationGain
 from oar_lightning.credit.scorers.monte_carlo import MonteCarlo
 from oar_lightning.credit.scorers.oar_g import OarG
 from oar_lightning.credit.scorers.oar_p.approximate import OarPApproximate
@@ -10,13 +11,18 @@ from oar_lightning.credit.scorers.oar_p.coarse import Spans
 from oar_lightning.credit.scorers.oar_p.exact import OarP
 from oar_lightning.credit.scorers.oracle import Oracle
 from oar_lightning.credit.scorers.probes import ProbeSchedule
+from oar_lightning.credit.scorers.spae import Spae
+from oar_lightning.credit.scorers.spro import Spro
+from oar_lightning.credit.scorers.steps import MinForm, StepScorer
 from oar_lightning.credit.scorers.total_effect import TotalEffect, TotalEffectFast
 
 __all__ = [
     "Attribution",
     "Entropy",
     "FunctionScorer",
+    "InformationGain",
     "Inverted",
+    "MinForm",
     "MonteCarlo",
     "OarG",
     "OarP",
@@ -27,7 +33,10 @@ __all__ = [
     "Random",
     "Scorer",
     "Shuffled",
+    "Spae",
     "Spans",
+    "Spro",
+    "StepScorer",
     "TotalEffect",
     "TotalEffectFast",
     "Uniform",

@@ -26,13 +26,14 @@ class Scorer(Component, ABC):
 
     `covers`: the largest region whose tokens it scores. `signed`: whether scores have a sign, for gates that read one.
     `reads_all_rows`: whether it is called with groups without a signal too. `reads_groups`: whether a completion's scores
-    depend on the others of its group.
+    depend on the others of its group. `needs_reference`: whether it reads ``old_logprobs`` and ``ref_logprobs``.
     """
 
     covers: Region = "reasoning"
     signed = False
     reads_all_rows = False
     reads_groups = False
+    needs_reference = False
 
     def __init__(self) -> None:
         self.metrics: dict[str, float] = {}

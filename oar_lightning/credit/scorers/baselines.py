@@ -103,6 +103,7 @@ class _Wrapper(Scorer):
         self.signed = self.inner.signed
         self.reads_all_rows = self.inner.reads_all_rows
         self.reads_groups = self.inner.reads_groups
+        self.needs_reference = self.inner.needs_reference
 
     @property
     def budgets(self) -> tuple[TokenBudget, ...]:

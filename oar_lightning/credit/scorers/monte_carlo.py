@@ -11,7 +11,7 @@ from torch import Tensor
 
 from oar_lightning.credit.component import Continuations, Tools
 from oar_lightning.credit.predictions import predictions
-from oar_lightning.credit.scorers.base import Scorer
+from oar_lightning.credit.scorers.steps import Steps, StepScorer
 from oar_lightning.credit.segments import TOKENS, Segmenter
 from oar_lightning.policy.token_budget import TokenBudget
 from oar_lightning.types import Prefix, Rollouts
@@ -19,7 +19,7 @@ from oar_lightning.types import Prefix, Rollouts
 log = logging.getLogger(__name__)
 
 
-class MonteCarlo(Scorer):
+class MonteCarlo(StepScorer):
     """A_k = V_{k+1} - V_k for the tokens of segment k, V_k = mean reward of `samples` continuations from before it.
 
     After the last segment the value is the completion's own reward R, so that the advantages of a completion's segments sum to
@@ -70,16 +70,19 @@ class MonteCarlo(Scorer):
     def use(self, tools: Tools) -> None:
         self._continue = tools.continuations
 
-    def __call__(self, model: Any, rollouts: Rollouts) -> Float[Tensor, "B S"]:
+    def steps(self, model: Any, rollouts: Rollouts) -> Steps:
         starts = self.starts(model, rollouts)
         rows, columns = (x.tolist() for x in starts.nonzero(as_tuple=True))
         values = self.values(model, rollouts, [Prefix(r, c) for r, c in zip(rows, columns, strict=True)])
+        self.metrics["segments"] = len(rows) / len(rollouts)
         scores = self.advantages(rollouts, starts, values)
+        return Steps(scores, (starts.long().cumsum(1) - 1).masked_fill(~rollouts.response_mask, -1))
+
+    def of_tokens(self, model: Any, rollouts: Rollouts, scores: Float[Tensor, "B S"]) -> Float[Tensor, "B S"]:
         if self.forced_above is not None:
             budget = TokenBudget("scorer.forced_above", TOKENS, TOKENS)
             logprobs = predictions(model, rollouts, rollouts.response_mask, budget).logprobs
             scores = scores.masked_fill(logprobs.exp() > self.forced_above, 0.0)
-        self.metrics["segments"] = len(rows) / len(rollouts)
         return scores if self.signed else scores.abs()
 
     def starts(self, model: Any, rollouts: Rollouts) -> Bool[Tensor, "B S"]:

@@ -29,6 +29,25 @@ class Past(NamedTuple):
         keys, values = (tuple(layer[:, :, :width].index_select(0, rows) for layer in layers) for layers in self[:2])
         return Past(keys, values, self.first[rows])
 
+    def until(self, rows: Int[Tensor, " n"], ends: Int[Tensor, " n"]) -> Past:
+        """The given rows, of row i the columns before ``ends[i]``, moved to the right so that all end together.
+
+        Positions count from a row's first token and stay.
+        """
+        width = int(ends.max())
+        moved = width - ends
+        if not moved.any():
+            return self.select(rows, width)
+        columns = (torch.arange(width, device=ends.device) - moved[:, None]).clamp(min=0)[:, None, :, None]
+        keys, values = (
+            tuple(
+                layer[:, :, :width].index_select(0, rows).gather(2, columns.expand(-1, layer.shape[1], -1, layer.shape[3]))
+                for layer in layers
+            )
+            for layers in self[:2]
+        )
+        return Past(keys, values, self.first[rows] + moved)
+
     def detach(self) -> Past:
         keys, values = (tuple(layer.detach() for layer in layers) for layers in self[:2])
         return Past(keys, values, self.first)

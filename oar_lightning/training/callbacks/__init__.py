@@ -1,5 +1,6 @@
-"""Lightning callbacks: evaluation, checkpoints, progress, and what sweeps ask of a run."""
+"""Lightning callbacks: evaluation, checkpoints, progress, alarms, and what sweeps ask of a run."""
 
+from oar_lightning.training.callbacks.alarms import AlarmConfig, CreditAlarms
 from oar_lightning.training.callbacks.checkpoint import (
     LAST,
     FinalWeights,
@@ -17,6 +18,8 @@ from oar_lightning.training.callbacks.seconds import RunSeconds
 
 __all__ = [
     "LAST",
+    "AlarmConfig",
+    "CreditAlarms",
     "Divergence",
     "DivergenceConfig",
     "EvaluationCallback",

@@ -8,11 +8,12 @@ import functools
 
 import pytest
 import torch
-from support.toy import gpt2, padded, rollouts_of
+from support.toy import gpt2, padded, rollouts_of, tools
 
 from oar_lightning.credit.scorers import (
     Entropy,
     FunctionScorer,
+    InformationGain,
     Inverted,
     OarG,
     OarP,
@@ -26,7 +27,15 @@ from oar_lightning.credit.scorers import (
     checked_scores,
 )
 from oar_lightning.credit.scorers.probes import PROBES
+from oar_lightning.credit.segments import FixedLength
 from oar_lightning.policy.language_model import evaluating, prediction_states
+
+
+def information_gain(**knobs):
+    scorer = InformationGain(FixedLength(2), absolute=True, **knobs)
+    scorer.use(tools(encode=lambda before, text: ([36], [39])))
+    return scorer
+
 
 SCORERS = {
     "uniform": Uniform,
@@ -37,13 +46,16 @@ SCORERS = {
     "total_effect": functools.partial(TotalEffect, free_below=1.0),
     "total_effect_fast": TotalEffectFast,
     "oar_g-two-draws": functools.partial(OarG, num_draws=2),
+    **{f"gain-{mode}": functools.partial(information_gain, mode=mode) for mode in ("gold", "own")},
     **{f"oar_p-{p}": functools.partial(OarP, ProbeSchedule(p)) for p in PROBES},
     **{f"oar_g-{p}": functools.partial(OarG, ProbeSchedule(p)) for p in PROBES},
     **{f"shuffled-oar_g-{p}": lambda p=p, **kw: Shuffled(OarG(ProbeSchedule(p), **kw)) for p in PROBES},
     **{f"inverted-oar_p-{p}": lambda p=p, **kw: Inverted(OarP(ProbeSchedule(p), **kw)) for p in PROBES},
 }
-NEED_ANSWER = [name for name in SCORERS if "oar" in name or "total" in name]
-BUDGETED = [*NEED_ANSWER, "entropy"]
+BUDGETED = [name for name in SCORERS if "oar" in name or "gain" in name or "total" in name or name == "entropy"]
+NEED_ANSWER = [name for name in BUDGETED if "oar" in name or "total" in name or name == "gain-own"]
+KEEP_MORE = ("oar_p", "gain", "total")
+"""Their clean pass leaves keys and values, or a graph, which prediction states do not give."""
 SEQUENCES = [
     {"before": [3, 4, 5, 6], "reasoning": [8, 9, 10, 11, 12], "conclude": [11], "answer": [12, 13, 14], "tail": [1]},
     {"before": [14], "reasoning": [15, 16, 17, 18, 19, 20, 21], "answer": [22]},
@@ -55,7 +67,8 @@ INCOMPLETE = [
     {"before": [5], "conclude": [6], "answer": [7, 8]},  # no reasoning
     {"before": [9, 1, 2], "tail": [12]},  # neither
 ]
-BASELINES = {"uniform", "entropy", "random", "late", "early"}
+ASK_ANYWAY = {"uniform", "entropy", "random", "late", "early", "gain-gold"}
+"""Scorers that need no answer in the completion."""
 
 every_scorer = pytest.mark.parametrize("name", SCORERS)
 
@@ -159,9 +172,7 @@ def test_token_budget_does_not_matter(name, token_budget, model64, rollouts):
     torch.testing.assert_close(actual, expected, rtol=1e-7, atol=1e-12)
 
 
-@pytest.mark.parametrize(
-    "name", [n for n in BUDGETED if "oar_g" in n or n == "entropy"]
-)  # the others leave keys and values, or a graph
+@pytest.mark.parametrize("name", [n for n in BUDGETED if not any(kind in n for kind in KEEP_MORE)])
 def test_known_prediction_states_spare_a_pass_and_change_nothing(name, model64, rollouts):
     with evaluating(model64):  # no dropout
         states = prediction_states(model64, rollouts.attention_mask, rollouts.token_ids).detach()
@@ -184,11 +195,11 @@ def test_equal_completions_are_scored_once(name, model64):
 
 @every_scorer
 def test_rows_without_answer_or_reasoning(name, model64):
-    """They score zero (baselines need no answer) and change nothing for their neighbours."""
+    """They score zero (some scorers need no answer) and change nothing for their neighbours."""
     mixed = rollouts_of([INCOMPLETE[0], SEQUENCES[0], INCOMPLETE[1], SEQUENCES[1], INCOMPLETE[2]])
     importance = SCORERS[name]()(model64, mixed)
     assert_contract(importance, mixed)
-    if name in BASELINES:
+    if name in ASK_ANYWAY:
         assert name == "uniform" or (importance[0, mixed.reasoning_mask[0]] > 0).all()
     else:
         assert not importance[0].any()

@@ -81,7 +81,6 @@ def test_equal_logits_count_one_half(case, monkeypatch):
     [
         (Steer, {"low": 0}, r"scorer\.low .* \(0, 1\], got 0"),
         (Ucas, {"token_rate": -1}, r"scorer\.token_rate must be finite and >= 0, got -1"),
-        (Ucas, {"certainty": "max"}, r"scorer\.certainty must be mean or sum, got max"),
     ],
 )
 def test_bad_knobs_are_named(make, knobs, message):

@@ -42,7 +42,7 @@ def numpy_keys(counts, right, frequencies):
         n, m = right.sum(), (~right).sum()
         p = fisher_exact([[a, b], [n - a, m - b]]).pvalue
         f = np.exp(-2 * p) if p < 1 - 1e-9 else 0.0
-        g = float(information_gain(column(a), column(b), n, m))
+        g = float(information_gain(column(a), column(b), int(n), int(m)))
         x = np.arcsin(np.sqrt(a / n)) - np.arcsin(np.sqrt(b / m))
         if frequencies:
             sizes = np.array([counts[right].sum(), counts[~right].sum()], dtype=float)

@@ -1,0 +1,118 @@
+"""Warnings about credit that looks wrong: once a run, and as tags of the run."""
+
+from __future__ import annotations
+
+import logging
+from collections import deque
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass, fields
+from typing import Any
+
+import lightning as L
+
+from oar_lightning.credit.gates import Gate
+from oar_lightning.tracking.tracker import Tracker
+
+log = logging.getLogger(__name__)
+
+
+@dataclass(frozen=True)
+class AlarmConfig:
+    """Thresholds of the metrics ``credit/<name>``; None for no alarm. They are rules of thumb, not tests.
+
+    Args:
+        window: steps over which a metric is averaged before it is judged.
+        ess_ratio: an average below it: few tokens have all the credit. Not for gates that leave tokens out of the loss.
+        gini: above it: the same by another measure.
+        mass_error: above it, for gates that keep the sum of a completion's weights.
+        mass: an average outside these two, for weights whose sum is free: steps are larger or smaller than they seem.
+        saturated_frac: above it: a bound decides, not the score.
+        corr_position: a size above it: scores say little more than a token's place.
+        corr_entropy: a size above it: scores say little more than the entropy.
+        rank_stability: below it: scores are mostly noise of their estimate.
+    """
+
+    window: int = 8
+    ess_ratio: float | None = 0.2
+    gini: float | None = 0.8
+    mass_error: float | None = 1e-6
+    mass: Sequence[float] | None = (0.5, 2.0)
+    saturated_frac: float | None = 0.8
+    corr_position: float | None = 0.7
+    corr_entropy: float | None = 0.9
+    rank_stability: float | None = 0.3
+
+    def __post_init__(self) -> None:
+        if not isinstance(self.window, int) or self.window < 1:
+            raise ValueError(f"alarms.window is a number of steps and must be an integer >= 1, got {self.window}")
+        for name in RULES:
+            value = getattr(self, name)
+            if name == "mass":
+                if value is not None and not (isinstance(value, Sequence) and len(value) == 2 and 0 <= value[0] < value[1]):
+                    raise ValueError(f"alarms.mass is a range [low, high] with 0 <= low < high, or null for never, got {value}")
+            elif value is not None and not (isinstance(value, int | float) and value >= 0):
+                raise ValueError(f"alarms.{name} is a threshold and must be a number >= 0, or null for never, got {value}")
+
+
+@dataclass(frozen=True)
+class _Rule:
+    """When a metric's average is wrong, what that means, and the gates that it is judged for."""
+
+    wrong: Callable[[float, Any], bool]
+    meaning: str
+    applies: Callable[[Gate], bool] = lambda gate: True
+
+
+RULES: dict[str, _Rule] = {
+    "ess_ratio": _Rule(lambda x, t: x < t, "few tokens have all the credit", lambda gate: not gate.masks_loss),
+    "gini": _Rule(lambda x, t: x > t, "few tokens have most of the credit", lambda gate: not gate.masks_loss),
+    "mass_error": _Rule(lambda x, t: x > t, "the sum of the weights is not kept", lambda gate: gate.mass == "kept"),
+    "mass": _Rule(
+        lambda x, t: not t[0] <= x <= t[1],
+        "weights make the steps larger or smaller than optimizer.lr says; try gate.preserve_mass=true",
+        lambda gate: gate.mass == "free",
+    ),
+    "saturated_frac": _Rule(lambda x, t: x > t, "a bound of the gate decides, not the score"),
+    "corr_position": _Rule(lambda x, t: abs(x) > t, "scores say little more than a token's place"),
+    "corr_entropy": _Rule(lambda x, t: abs(x) > t, "scores say little more than scorer=entropy"),
+    "rank_stability": _Rule(lambda x, t: x < t, "scores are mostly noise; raise scorer.num_draws"),
+}
+"""Name of the metric and of its threshold -> rule."""
+assert set(RULES) == {field.name for field in fields(AlarmConfig)} - {"window"}
+
+
+class CreditAlarms(L.Callback):
+    """Averages the credit's metrics over some steps, and warns once a run of each that is wrong: in the log, and as the tag
+    ``alarm.<name>`` with the value and the step. A resumed run goes on with what it has seen."""
+
+    def __init__(self, config: AlarmConfig, gate: Gate, tracker: Tracker) -> None:
+        self.config = config
+        self.gate = gate
+        self.tracker = tracker
+        self.raised: dict[str, str] = {}
+        self._seen: dict[str, deque[float]] = {}
+
+    def on_step_metrics(self, step: int, metrics: Mapping[str, float]) -> None:
+        """Take the metrics of a step."""
+        for name, rule in RULES.items():
+            threshold, value = getattr(self.config, name), metrics.get(f"credit/{name}")
+            if threshold is None or value is None or name in self.raised or not rule.applies(self.gate):
+                continue
+            seen = self._seen.setdefault(name, deque(maxlen=self.config.window))
+            seen.append(value)
+            mean = sum(seen) / len(seen)
+            if len(seen) == self.config.window and rule.wrong(mean, threshold):
+                self._raise(name, f"{mean:.4g} at step {step}", rule.meaning)
+
+    def _raise(self, name: str, found: str, meaning: str) -> None:
+        self.raised[name] = found
+        steps, threshold = self.config.window, getattr(self.config, name)
+        log.warning("credit/%s is %s (mean of %d steps; alarms.%s=%s): %s", name, found, steps, name, threshold, meaning)
+        self.tracker.describe({}, {f"alarm.{name}": found})
+
+    def state_dict(self) -> dict[str, Any]:
+        return {"raised": dict(self.raised), "seen": {name: list(values) for name, values in self._seen.items()}}
+
+    def load_state_dict(self, state: dict[str, Any]) -> None:
+        self.raised = dict(state["raised"])
+        self._seen = {name: deque(values, maxlen=self.config.window) for name, values in state["seen"].items()}
