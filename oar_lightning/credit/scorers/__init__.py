@@ -14,6 +14,7 @@ from oar_lightning.credit.scorers.probes import ProbeSchedule
 from oar_lightning.credit.scorers.spae import Spae
 from oar_lightning.credit.scorers.spro import Spro
 from oar_lightning.credit.scorers.steps import MinForm, StepScorer
+from oar_lightning.credit.scorers.total_effect import TotalEffect, TotalEffectFast
 
 __all__ = [
     "Attribution",
@@ -36,6 +37,8 @@ __all__ = [
     "Spans",
     "Spro",
     "StepScorer",
+    "TotalEffect",
+    "TotalEffectFast",
     "Uniform",
     "as_scorer",
     "checked_scores",

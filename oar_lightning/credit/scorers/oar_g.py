@@ -9,6 +9,7 @@ import torch
 from jaxtyping import Float, Int
 from torch import Tensor
 
+from oar_lightning.credit.freedom import FREE_BELOW, Freedom
 from oar_lightning.credit.scorers.base import Scorer, distinct_rows, place_rows, row_generator, scorable_rows
 from oar_lightning.credit.scorers.prefix import read_prompts
 from oar_lightning.credit.scorers.probes import Probe, ProbeSchedule
@@ -35,6 +36,7 @@ class OarG(Scorer):
         token_budget: padded tokens of one pass, or `auto`; bounds memory, does not change the numbers.
         stability_rows: with num_draws=1, completions that are scored with a second draw to measure `rank_stability`; at most
             one in eight of the batch but at least one; 0 for none.
+        freedom, free_below: see `Freedom`.
     """
 
     def __init__(
@@ -45,6 +47,8 @@ class OarG(Scorer):
         seed: int = 0,
         token_budget: int | Literal["auto"] = TOKENS,
         stability_rows: int = 4,
+        freedom: str = "none",
+        free_below: float = FREE_BELOW,
     ) -> None:
         super().__init__()
         if noise_std < 0:
@@ -62,6 +66,7 @@ class OarG(Scorer):
         self.seed = seed
         self.token_budget = TokenBudget("scorer.token_budget", token_budget, TOKENS)
         self.stability_rows = stability_rows
+        self.freedom = Freedom(freedom, free_below)
 
     def __call__(self, model: Any, rollouts: Rollouts) -> Float[Tensor, "B S"]:
         probe = self.probe.at(rollouts.step)
@@ -80,9 +85,11 @@ class OarG(Scorer):
         correlations = [rank_correlation(scores[row, 0], scores[row, 1]) for row in twice_drawn if len(scores[row, 0]) > 1]
         if correlations:
             self.metrics["rank_stability"] = sum(correlations) / len(correlations)
-        self.metrics["forward_equivalents"] = tokens / rollouts.token_ids.numel()
         means = [torch.stack([scores[row, draw] for draw in range(self.num_draws)]).mean(0) for row in distinct]
-        return place_rows([means[i] for i in distinct_index], rollouts.reasoning_mask, rows)
+        placed = place_rows([means[i] for i in distinct_index], rollouts.reasoning_mask, rows)
+        placed, passes = self.freedom(model, rollouts, placed, self.token_budget)
+        self.metrics["forward_equivalents"] = tokens / rollouts.token_ids.numel() + passes
+        return placed
 
     def _noise(self, rollouts: Rollouts, row: int, draw: int, size: int) -> Float[Tensor, "R H"]:
         rng = row_generator(rollouts, row, self.seed, draw)

@@ -21,6 +21,8 @@ from oar_lightning.credit.scorers import (
     ProbeSchedule,
     Random,
     Shuffled,
+    TotalEffect,
+    TotalEffectFast,
     Uniform,
     checked_scores,
 )
@@ -41,6 +43,8 @@ SCORERS = {
     "random": Random,
     "late": functools.partial(Position, "late"),
     "early": functools.partial(Position, "early"),
+    "total_effect": functools.partial(TotalEffect, free_below=1.0),
+    "total_effect_fast": TotalEffectFast,
     "oar_g-two-draws": functools.partial(OarG, num_draws=2),
     **{f"gain-{mode}": functools.partial(information_gain, mode=mode) for mode in ("gold", "own")},
     **{f"oar_p-{p}": functools.partial(OarP, ProbeSchedule(p)) for p in PROBES},
@@ -48,10 +52,10 @@ SCORERS = {
     **{f"shuffled-oar_g-{p}": lambda p=p, **kw: Shuffled(OarG(ProbeSchedule(p), **kw)) for p in PROBES},
     **{f"inverted-oar_p-{p}": lambda p=p, **kw: Inverted(OarP(ProbeSchedule(p), **kw)) for p in PROBES},
 }
-BUDGETED = [name for name in SCORERS if "oar" in name or "gain" in name or name == "entropy"]
-NEED_ANSWER = [name for name in BUDGETED if "oar" in name or name == "gain-own"]
-KEEP_MORE = ("oar_p", "gain")
-"""Their clean pass leaves keys and values, too, which prediction states do not give."""
+BUDGETED = [name for name in SCORERS if "oar" in name or "gain" in name or "total" in name or name == "entropy"]
+NEED_ANSWER = [name for name in BUDGETED if "oar" in name or "total" in name or name == "gain-own"]
+KEEP_MORE = ("oar_p", "gain", "total")
+"""Their clean pass leaves keys and values, or a graph, which prediction states do not give."""
 SEQUENCES = [
     {"before": [3, 4, 5, 6], "reasoning": [8, 9, 10, 11, 12], "conclude": [11], "answer": [12, 13, 14], "tail": [1]},
     {"before": [14], "reasoning": [15, 16, 17, 18, 19, 20, 21], "answer": [22]},

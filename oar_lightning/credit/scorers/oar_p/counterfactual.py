@@ -2,18 +2,19 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Any, NamedTuple
 
 import torch
-from jaxtyping import Bool, Float
+from jaxtyping import Bool, Float, Int
 from torch import Tensor
 
 from oar_lightning.credit.scorers.oar_p.fills import Fill
 from oar_lightning.credit.scorers.oar_p.texts import Texts
 from oar_lightning.credit.scorers.prefix import read_prompts
 from oar_lightning.credit.scorers.probes import AnswerPlace, Probe
-from oar_lightning.policy.attention import LayerRecord
+from oar_lightning.policy.attention import LayerRecord, ReadAt
 from oar_lightning.policy.decoder import Decoder, Past, empty_past
 from oar_lightning.policy.language_model import embed
 from oar_lightning.policy.token_budget import TokenBudget
@@ -63,6 +64,14 @@ class Counterfactuals:
         """Run the texts without a mask. With `records`, the layers' attention is kept from the first column on that is masked
         or read; under `enable_grad` the outcome carries gradient with respect to it."""
         place = self.probe.locate(texts.answer, texts.token_ids)
+        states, past, tokens = self.run_clean(texts, place, records)
+        return Clean(texts, place, past, self.probe.read(self.model, states, place), self.fills(texts), tokens)
+
+    def run_clean(
+        self, texts: Texts, place: AnswerPlace, records: list[LayerRecord] | None = None
+    ) -> tuple[Float[Tensor, "N A H"], Past, int]:
+        """The final states before the tokens of `place`, the past of all columns but the last, and the number of tokens that
+        went through the model."""
         start = texts.scored_from(place) if self.share_prefixes else 0
         prompts, owner, tokens = read_prompts(
             self.model, self.decoder, texts.token_ids[:, :start], texts.first, self.token_budget
@@ -76,10 +85,33 @@ class Counterfactuals:
             keep=self.share_prefixes,
             records=records,
         )
-        outcome = self.probe.read(self.model, states, place)
-        with torch.no_grad():
-            fills = self.fill(self.model, self.decoder, texts, self.fill_token_id, self.seed)
-        return Clean(texts, place, past or empty_past(texts.first), outcome, fills, tokens + ids.numel())
+        return states, past or empty_past(texts.first), tokens + ids.numel()
+
+    @torch.no_grad()
+    def fills(self, texts: Texts, draw: int = 0) -> Float[Tensor, "N S H"]:
+        """The embeddings of what replaces masked tokens."""
+        return self.fill(self.model, self.decoder, texts, self.fill_token_id, self.seed + draw)
+
+    def masked_states(
+        self,
+        texts: Texts,
+        past: Past,
+        fills: Float[Tensor, "M S H"],
+        row: Int[Tensor, " n"],
+        at: Int[Tensor, "n 1"],
+        start: int,
+        read_at: ReadAt,
+        span: int = 1,
+    ) -> Float[Tensor, "n A H"]:
+        """The final states at `read_at`, counted from `start`, of text `row[i]` with the `span` reasoning tokens from column
+        `at[i]` on masked. The columns from `start` on are run."""
+        end = texts.token_ids.shape[1] - 1
+        columns = torch.arange(start, end, device=row.device)
+        masked = (columns >= at) & (columns < at + span) & texts.reasoning[row, start:end]
+        embeds = embed(self.model, texts.token_ids[row, start:end])
+        copy, column = masked.nonzero(as_tuple=True)
+        embeds[copy, column] = fills[row[copy], start + column].to(embeds)
+        return self.decoder(past.select(row, start), embeds, read_at)[0]
 
     def distances(self, clean: Clean, wanted: Bool[Tensor, "N S"], span: int = 1) -> tuple[Float[Tensor, " n"], int]:
         """The distance of each wanted position's outcome from the clean one, row by row; and the padded tokens that went
@@ -95,15 +127,14 @@ class Counterfactuals:
             index = torch.tensor(chunk, device=rows.device)
             row, at = rows[index], positions[index, None]
             start = end - int(widths[index].max())
-            columns = torch.arange(start, end, device=rows.device)
-            masked = (columns >= at) & (columns < at + span) & texts.reasoning[row, start:end]
-            embeds = embed(self.model, texts.token_ids[row, start:end])
-            copy, column = masked.nonzero(as_tuple=True)
-            embeds[copy, column] = clean.fills[row[copy], start + column].to(embeds)
             answer = place.select(row, start)
-            states, _ = self.decoder(clean.past.select(row, start), embeds, answer.read_at)
+            states = self.masked_states(texts, clean.past, clean.fills, row, at, start, answer.read_at, span)
             distances[index] = self.probe.distance(clean.outcome[row], self.probe.read(self.model, states, answer))
-            return masked.numel()
+            return len(row) * (end - start)
 
+        return distances, self.run_each(widths, end, run)
+
+    def run_each(self, widths: Int[Tensor, " n"], end: int, run: Callable[[list[int]], int]) -> int:
+        """Call `run` on chunks of counterfactuals that run the last `widths` of `end` columns; the sum of what it returns."""
         sizes = widths.clamp(min=-(-end // PREFIX_DISCOUNT)).tolist()
-        return distances, sum(tokens for _, tokens in self.token_budget.run_in_chunks(sizes, run, spread=PADDING))
+        return sum(tokens for _, tokens in self.token_budget.run_in_chunks(sizes, run, spread=PADDING))

@@ -68,13 +68,16 @@ FILLS: dict[str, Fill] = {
 
 def draw(logits: Float[Tensor, "n V"], without: Int[Tensor, " n"], uniforms: Float[Tensor, " n"]) -> Int[Tensor, " n"]:
     """A token of each softmax(logits) other than `without`, by inversion of the distribution function."""
+    return draw_several(logits, without, uniforms[:, None]).squeeze(1)
+
+
+def draw_several(
+    logits: Float[Tensor, "n V"], without: Int[Tensor, " n"], uniforms: Float[Tensor, "n K"]
+) -> Int[Tensor, "n K"]:
+    """`draw` with K draws of each."""
     allowed = logits.scatter(1, without[:, None], -torch.inf).double().softmax(-1)
     steps = allowed.cumsum(-1)
-    return (
-        torch.searchsorted(steps, uniforms.to(steps)[:, None] * steps[:, -1:], right=True)
-        .squeeze(1)
-        .clamp(max=logits.shape[1] - 1)
-    )
+    return torch.searchsorted(steps, uniforms.to(steps) * steps[:, -1:], right=True).clamp(max=logits.shape[1] - 1)
 
 
 def _uniforms(texts: Texts, seed: int) -> Float[Tensor, "N S"]:

@@ -1,0 +1,57 @@
+"""Freedom: how far a token could have been another. What cannot change earns no credit, however much depends on it."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import Any
+
+import torch
+from jaxtyping import Float
+from torch import Tensor
+
+from oar_lightning.credit.predictions import predictions
+from oar_lightning.policy.token_budget import TokenBudget
+from oar_lightning.types import Rollouts
+
+MODES = ("none", "weight", "mask")
+FREE_BELOW = 0.98
+"""The default of `Freedom.free_below`."""
+
+
+@dataclass(frozen=True)
+class Freedom:
+    """Scores of influence, made scores of influence by choice.
+
+    Args:
+        mode: `none` leaves scores as they are, `weight` multiplies each by 1 - p, the probability that the token had been
+            another, `mask` sets those of tokens that are not free to 0.
+        free_below: tokens of a smaller probability are free.
+    """
+
+    mode: str = "none"
+    free_below: float = FREE_BELOW
+
+    def __post_init__(self) -> None:
+        if self.mode not in MODES:
+            raise ValueError(f"scorer.freedom must be one of {', '.join(MODES)}, got {self.mode}")
+        if not 0 < self.free_below <= 1:
+            raise ValueError(f"scorer.free_below is a probability and must be in (0, 1], got {self.free_below}")
+
+    def of_logprobs(self, scores: Tensor, logprobs: Tensor) -> Tensor:
+        """The scores of tokens with these log-probabilities; any shape."""
+        if self.mode == "none":
+            return scores
+        if self.mode == "mask":
+            return scores.masked_fill(logprobs.exp() >= self.free_below, 0.0)
+        return scores * -logprobs.clamp(max=0).expm1().to(scores.dtype)
+
+    @torch.no_grad()
+    def __call__(
+        self, model: Any, rollouts: Rollouts, scores: Float[Tensor, "B S"], token_budget: TokenBudget
+    ) -> tuple[Float[Tensor, "B S"], float]:
+        """The scores of reasoning tokens, and the forward passes of the batch that their probabilities took: 0 where sampling
+        kept its states."""
+        if self.mode == "none" or not len(rollouts):
+            return scores, 0.0
+        logprobs = predictions(model, rollouts, rollouts.reasoning_mask, token_budget).logprobs
+        return self.of_logprobs(scores, logprobs), float(rollouts.prediction_states is None)

@@ -1,0 +1,75 @@
+"""Total effect: would the answer have come out otherwise, had this token been another?"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import Literal
+
+import torch
+from jaxtyping import Float
+from torch import Tensor
+
+from oar_lightning.credit.freedom import FREE_BELOW, Freedom
+from oar_lightning.credit.scorers.oar_p.base import TOKENS, CounterfactualScorer
+from oar_lightning.credit.scorers.oar_p.counterfactual import Counterfactuals
+from oar_lightning.credit.scorers.oar_p.texts import Texts
+from oar_lightning.credit.scorers.probes import PROBES, Probe
+from oar_lightning.credit.scorers.total_effect.changes import read_tokens, token_changes
+from oar_lightning.credit.scorers.total_effect.recursion import total_effects
+from oar_lightning.policy.token_budget import TokenBudget
+from oar_lightning.types import Rollouts
+
+
+@dataclass(eq=False)
+class TotalEffect(CounterfactualScorer):
+    """I_t = 1 - (1 - d_t) prod over later reasoning s of (1 - c_ts I_s), the probability that another token at t would have
+    changed the answer, directly (d_t) or through later tokens; in [0, 1], then times `freedom`.
+
+    c_ts = 1 - min(1, p'(y_s) / p(y_s)), p' = the prediction of token s with token t replaced (see `total_effects`). OAR-P holds
+    all later tokens fixed, so that a restated result hides where it came from; here the restatement would change, too.
+
+    Counterfactuals are run for free tokens (p < `free_below`), and for tokens that would follow: those that another one's
+    change changes with a probability above 1 - `free_below`. The other tokens neither choose nor pass anything on, and score 0.
+
+    Args:
+        token_budget: padded tokens of one pass over counterfactuals, or `auto`; bounds memory, does not change the numbers.
+        fill: what replaces a token (see `OarP`); `model_sample` is what the policy might have written instead.
+        fill_token_id: of fill=pad.
+        seed: of the draws; a completion's draws depend on its tokens and this.
+        share_prefixes: see `OarP`.
+        num_draws: replacements of each token, whose scores are averaged.
+        freedom, free_below: see `Freedom`.
+    """
+
+    token_budget: TokenBudget | int | Literal["auto"] = TOKENS
+    fill: str = "model_sample"
+    fill_token_id: int | None = None
+    seed: int = 0
+    share_prefixes: bool = True
+    num_draws: int = 1
+    freedom: str = "weight"
+    free_below: float = FREE_BELOW
+
+    def __post_init__(self) -> None:
+        super().__post_init__()
+        if self.num_draws < 1:
+            raise ValueError(f"scorer.num_draws must be >= 1, got {self.num_draws}")
+
+    def probe_at(self, step: int) -> Probe:
+        return PROBES["answer_joint"]  # it reads all tokens of the answer
+
+    def score(self, counterfactuals: Counterfactuals, texts: Texts) -> tuple[Float[Tensor, " n"], int]:
+        clean = read_tokens(counterfactuals, texts)
+        free = texts.reasoning & (clean.logprobs.exp() < self.free_below)
+        inside = slice(clean.start, None)
+        tokens = clean.tokens
+        effects = []
+        for draw in range(self.num_draws):
+            changes, run = token_changes(counterfactuals, clean, free, draw, 1 - self.free_below)
+            effects.append(total_effects(changes, texts.reasoning[:, inside], texts.answer[:, inside]))
+            tokens += run + (texts.token_ids.numel() if self.fill == "model_sample" else 0)
+        scores = torch.stack(effects).mean(0)[texts.reasoning[:, inside]]
+        return Freedom(self.freedom, self.free_below).of_logprobs(scores, clean.logprobs[texts.reasoning]), tokens
+
+    def free(self, model: object, rollouts: Rollouts, scores: Float[Tensor, "B S"]) -> Float[Tensor, "B S"]:
+        return scores  # by the clean pass already
