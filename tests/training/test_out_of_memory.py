@@ -14,7 +14,7 @@ from support.fixtures import TASK, fit, make_module, tiny_policy, weights
 from support.toy import gpt2, rollouts_of
 
 from oar_lightning.credit.scorers import Entropy, OarG, OarP, OarPApproximate, Scorer, Spans, Uniform, baselines, oar_g
-from oar_lightning.credit.scorers.oar_p import exact
+from oar_lightning.credit.scorers.oar_p import base
 from oar_lightning.data.chain.task import ChainProblems
 from oar_lightning.planning.empty import MemoryCounter
 from oar_lightning.policy.out_of_memory import OutOfMemory
@@ -323,7 +323,7 @@ def cramp_scoring(monkeypatch: pytest.MonkeyPatch, room: int) -> None:
 
         return call
 
-    for module in (oar_g, exact):
+    for module in (oar_g, base):
         choose = module.choose_decoder
         monkeypatch.setattr(module, "choose_decoder", lambda model, choose=choose: cramped(choose(model)))
     logprobs = baselines.token_logprobs
