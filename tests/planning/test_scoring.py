@@ -89,6 +89,7 @@ def test_other_families_precisions_and_adapters(kind: str, name: str, tmp_path: 
     assert planned == pytest.approx(expected, rel=0.02)
 
 
+@pytest.mark.slow
 def test_more_budget_holds_more_until_everything_is_in_one_batch(tmp_path: Path) -> None:
     empty = pair(QWEN, tmp_path)[1]
     for scorer in (OarG(), OarP()):

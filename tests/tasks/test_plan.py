@@ -44,6 +44,7 @@ def test_a_plan_is_printed_and_nothing_is_loaded(
     assert re.search(r"budgets that fit: update.token_budget=\d+ update.microbatches=1 rollout.token_budget=\d+ ", out)
 
 
+@pytest.mark.slow
 def test_what_does_not_fit_ends_with_1_and_budgets_that_do(prepared: Prepare, capsys: pytest.CaptureFixture[str]) -> None:
     with pytest.raises(SystemExit) as stopped:
         prepared("+experiment=oar_g", "task=plan", "plan.card_gb=0.1", *SMALL)()

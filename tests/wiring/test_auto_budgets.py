@@ -53,6 +53,7 @@ def test_budgets_start_as_planned_for_the_free_memory(caplog: pytest.LogCaptureF
     assert f"auto, planned for 0.2 GB of free memory: update.token_budget={proposal.update_tokens}, " in caplog.text
 
 
+@pytest.mark.slow
 def test_where_scoring_does_not_fit_it_starts_with_the_least(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(torch.cuda, "mem_get_info", lambda device: (4e7, WHOLE))
     assert started("cuda")[2] == LEAST_BUDGET

@@ -49,8 +49,8 @@ SCORERS = {
     **{f"gain-{mode}": functools.partial(information_gain, mode=mode) for mode in ("gold", "own")},
     **{f"oar_p-{p}": functools.partial(OarP, ProbeSchedule(p)) for p in PROBES},
     **{f"oar_g-{p}": functools.partial(OarG, ProbeSchedule(p)) for p in PROBES},
-    **{f"shuffled-oar_g-{p}": lambda p=p, **kw: Shuffled(OarG(ProbeSchedule(p), **kw)) for p in PROBES},
-    **{f"inverted-oar_p-{p}": lambda p=p, **kw: Inverted(OarP(ProbeSchedule(p), **kw)) for p in PROBES},
+    "shuffled-oar_g": lambda **kw: Shuffled(OarG(ProbeSchedule("answer_mean"), **kw)),
+    "inverted-oar_p": lambda **kw: Inverted(OarP(ProbeSchedule("answer_mean"), **kw)),
 }
 BUDGETED = [name for name in SCORERS if "oar" in name or "gain" in name or "total" in name or name == "entropy"]
 NEED_ANSWER = [name for name in BUDGETED if "oar" in name or "total" in name or name == "gain-own"]
