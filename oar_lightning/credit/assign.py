@@ -8,7 +8,7 @@ import torch
 from jaxtyping import Int
 from torch import Tensor
 
-from oar_lightning.credit.component import region_mask
+from oar_lightning.credit.component import group_advantages_of, region_mask
 from oar_lightning.credit.gates import Gate
 from oar_lightning.credit.scorers.base import Scorer, checked_scores
 from oar_lightning.types import Credit, Rollouts
@@ -33,6 +33,5 @@ def assign_credit(model: Any, rollouts: Rollouts, scorer: Scorer, gate: Gate, ev
 
 def rows_to_score(rollouts: Rollouts, everything: bool) -> Int[Tensor, " n"]:
     """The rows of groups in which any completion has an advantage; all rows with `everything`."""
-    assert rollouts.advantages is not None, "give the rollouts their advantages"
-    groups = rollouts.advantages.ne(0).view(-1, rollouts.group_size).any(1)
+    groups = group_advantages_of(rollouts).ne(0).view(-1, rollouts.group_size).any(1)
     return (groups | everything).repeat_interleave(rollouts.group_size).nonzero().flatten()

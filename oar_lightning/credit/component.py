@@ -6,7 +6,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Any, Literal, Protocol, runtime_checkable
 
-from jaxtyping import Bool
+from jaxtyping import Bool, Float
 from torch import Tensor
 
 from oar_lightning.types import Continued, Prefix, Rollouts
@@ -57,6 +57,12 @@ class Tools:
     continuations: Continuations
     reprompt: Reprompt
     encode: Encode
+
+
+def group_advantages_of(rollouts: Rollouts) -> Float[Tensor, " B"]:
+    """The group advantages that `assign_credit` has to be given with the rollouts."""
+    assert rollouts.advantages is not None, "give the rollouts their advantages"
+    return rollouts.advantages
 
 
 class Component:

@@ -5,7 +5,7 @@ from __future__ import annotations
 from jaxtyping import Bool, Float
 from torch import Tensor
 
-from oar_lightning.credit.component import region_mask
+from oar_lightning.credit.component import group_advantages_of, region_mask
 from oar_lightning.credit.gates import Gate
 from oar_lightning.credit.gates.bilevel import invalid_rows
 from oar_lightning.objective.diagnostics import mean_correlation, position_in, sum_and_count, weight_shape
@@ -30,8 +30,7 @@ def credit_metrics(rollouts: Rollouts, credit: Credit, gate: Gate) -> MetricSums
     rows = credit.select(scored)
     mask = region[scored]
     count = mask.sum(1)
-    assert rollouts.advantages is not None, "give the rollouts their advantages"
-    group = rollouts.advantages[scored]
+    group = group_advantages_of(rollouts)[scored]
     correlation, usable = mean_correlation(rows.importance, position_in(mask), mask)
     shapes = [
         weight_shape(sizes(w[m].double(), a[m].double())) for w, a, m in zip(rows.weights, rows.advantages, mask, strict=True)

@@ -8,12 +8,9 @@ import torch
 from jaxtyping import Bool, Float, Int
 from torch import Tensor
 
-from oar_lightning.policy.language_model import evaluating, head_logits, hidden_states
+from oar_lightning.policy.language_model import evaluating, head_logits, hidden_states, rows_per_chunk
 from oar_lightning.policy.token_budget import TokenBudget
 from oar_lightning.types import Rollouts
-
-LOGITS_BYTES = 64 * 2**20
-"""Logits alive at any time."""
 
 
 class Predictions(NamedTuple):
@@ -55,9 +52,9 @@ def predictions(model: Any, rollouts: Rollouts, mask: Bool[Tensor, "B S"], token
 
 def read_predictions(model: Any, hidden: Float[Tensor, "n H"], targets: Int[Tensor, " n"]) -> Float[Tensor, "n F"]:
     """The numbers of `Predictions` for some states, a bounded number of logits at a time."""
-    vocabulary = model.get_output_embeddings().weight.shape[0]
+    size = rows_per_chunk(model.get_output_embeddings().weight.shape[0])
     parts = []
-    for h, y in zip(*(x.split(max(1, LOGITS_BYTES // (4 * vocabulary))) for x in (hidden, targets)), strict=True):
+    for h, y in zip(hidden.split(size), targets.split(size), strict=True):
         logits = head_logits(model, h)
         total = logits.logsumexp(-1)
         log_p = logits - total[:, None]

@@ -235,6 +235,11 @@ def token_logprobs(
     return empty.index_put(place, logprobs), empty.index_put(place, entropy)
 
 
+def rows_per_chunk(vocab_size: int) -> int:
+    """How many rows of float32 logits `LOGITS_CHUNK_BYTES` hold; at least one."""
+    return max(1, LOGITS_CHUNK_BYTES // (4 * vocab_size))
+
+
 def chunked_logprobs(
     head: Callable[[Tensor], Tensor],
     hidden: Float[Tensor, "n H"],
@@ -254,7 +259,7 @@ def chunked_logprobs(
         basis = log_p if entropy_grad else log_p.detach()
         return log_p.gather(-1, y[:, None]).squeeze(-1), -(basis.exp() * basis).sum(-1)
 
-    size = max(1, LOGITS_CHUNK_BYTES // (4 * vocab_size))
+    size = rows_per_chunk(vocab_size)
     count = -(-len(hidden) // size)
     if sharded:
         count = max(all_gather(count))

@@ -13,7 +13,7 @@ import torch
 from jaxtyping import Bool, Float
 from torch import Tensor
 
-from oar_lightning.credit.component import Component, Region
+from oar_lightning.credit.component import Component, Region, group_advantages_of
 from oar_lightning.objective.metric_sums import Sums
 from oar_lightning.types import Credit, Rollouts
 
@@ -73,22 +73,16 @@ def check_region(region: str) -> None:
         raise ValueError(f"gate.region must be one of {', '.join(get_args(Region))}, got {region}")
 
 
-def group_advantages_of(rollouts: Rollouts) -> Float[Tensor, "B 1"]:
-    """The group advantages as a column."""
-    assert rollouts.advantages is not None, "assign_credit is given rollouts with their advantages"
-    return rollouts.advantages[:, None]
-
-
 def weighted(importance: Float[Tensor, "B S"], weights: Float[Tensor, "B S"], rollouts: Rollouts) -> Credit:
     """Credit A_it = A_i w_it."""
-    advantages = group_advantages_of(rollouts)
+    advantages = group_advantages_of(rollouts)[:, None]
     weights = weights.to(advantages.dtype)
     return Credit((advantages * weights).masked_fill(~rollouts.response_mask, 0.0), importance, weights)
 
 
 def shaped(scores: Float[Tensor, "B S"], token_advantages: Float[Tensor, "B S"], rollouts: Rollouts) -> Credit:
     """Credit of token advantages that are no multiple of the group advantage; weights are their ratio, 0 where A_i = 0."""
-    advantages = group_advantages_of(rollouts)
+    advantages = group_advantages_of(rollouts)[:, None]
     token_advantages = token_advantages.to(advantages.dtype).masked_fill(~rollouts.response_mask, 0.0)
     weights = torch.where(advantages != 0, token_advantages / advantages, torch.zeros_like(token_advantages))
     return Credit(token_advantages, scores, weights)

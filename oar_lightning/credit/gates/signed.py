@@ -10,8 +10,8 @@ import torch
 from jaxtyping import Bool, Float
 from torch import Tensor
 
-from oar_lightning.credit.component import Region, region_mask
-from oar_lightning.credit.gates.base import Gate, check_region, group_advantages_of, shaped
+from oar_lightning.credit.component import Region, group_advantages_of, region_mask
+from oar_lightning.credit.gates.base import Gate, check_region, shaped
 from oar_lightning.objective.diagnostics import sum_and_count
 from oar_lightning.objective.metric_sums import Sums
 from oar_lightning.types import Credit, Rollouts
@@ -67,7 +67,7 @@ class SignedGate(Gate):
 
     def __call__(self, scores: Float[Tensor, "B S"], rollouts: Rollouts) -> Credit:
         mask = region_mask(rollouts, self.region)
-        advantages = group_advantages_of(rollouts).double()
+        advantages = group_advantages_of(rollouts)[:, None].double()
         usable = (scores.isfinite() | ~mask).all(1, keepdim=True)
         c = self._bounded(scores.double().masked_fill(~(mask & usable), 0.0), mask & usable, rollouts.group_size)
         if self.combine == "replace":

@@ -16,7 +16,7 @@ from jaxtyping import Bool, Float, Int
 from torch import Tensor
 
 from oar_lightning.common.randomness import generator
-from oar_lightning.credit.component import Component, Region
+from oar_lightning.credit.component import Component, Region, Tools
 from oar_lightning.policy.token_budget import TokenBudget
 from oar_lightning.types import Rollouts
 
@@ -70,6 +70,32 @@ class FunctionScorer(Scorer):
 
     def __call__(self, model: Any, rollouts: Rollouts) -> Float[Tensor, "B S"]:
         return self.function(model, rollouts)
+
+
+class Wrapper(Scorer):
+    """Base of scorers that change another one's scores; tools, budgets and state are the inner scorer's."""
+
+    def __init__(self, inner: Scorer) -> None:
+        super().__init__()
+        self.inner = inner
+        self.covers = inner.covers
+        self.signed = inner.signed
+        self.reads_all_rows = inner.reads_all_rows
+        self.reads_groups = inner.reads_groups
+        self.needs_reference = inner.needs_reference
+
+    @property
+    def budgets(self) -> tuple[TokenBudget, ...]:
+        return self.inner.budgets
+
+    def use(self, tools: Tools) -> None:
+        self.inner.use(tools)
+
+    def state_dict(self) -> dict[str, Any]:
+        return self.inner.state_dict()
+
+    def load_state_dict(self, state: dict[str, Any]) -> None:
+        self.inner.load_state_dict(state)
 
 
 def as_scorer(candidate: Any) -> Scorer:

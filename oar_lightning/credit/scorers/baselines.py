@@ -9,9 +9,10 @@ import torch
 from jaxtyping import Float
 from torch import Tensor
 
-from oar_lightning.credit.component import Region, Tools, region_mask
+from oar_lightning.credit.component import Region, region_mask
 from oar_lightning.credit.scorers.base import (
     Scorer,
+    Wrapper,
     as_scorer,
     place_rows,
     row_generator,
@@ -89,34 +90,16 @@ class Position(Scorer):
         return (rank / count).masked_fill(~mask, 0.0)
 
 
-class _Wrapper(Scorer):
+class _Rearranged(Wrapper):
     """A control that rearranges another scorer's scores within each completion, which keeps the weights' distribution."""
 
     def __init__(self, inner: Callable[[Any, Rollouts], Tensor], region: Region = "reasoning") -> None:
-        super().__init__()
-        self.inner = as_scorer(inner)
+        super().__init__(as_scorer(inner))
         if region == "response" and self.inner.covers == "reasoning":
             raise ValueError(
                 f"scorer.region=response: {type(self.inner).__name__} scores the tokens before the answer only; use reasoning"
             )
         self.covers = region
-        self.signed = self.inner.signed
-        self.reads_all_rows = self.inner.reads_all_rows
-        self.reads_groups = self.inner.reads_groups
-        self.needs_reference = self.inner.needs_reference
-
-    @property
-    def budgets(self) -> tuple[TokenBudget, ...]:
-        return self.inner.budgets
-
-    def use(self, tools: Tools) -> None:
-        self.inner.use(tools)
-
-    def state_dict(self) -> dict[str, Any]:
-        return self.inner.state_dict()
-
-    def load_state_dict(self, state: dict[str, Any]) -> None:
-        self.inner.load_state_dict(state)
 
     def __call__(self, model: Any, rollouts: Rollouts) -> Float[Tensor, "B S"]:
         importance = self.inner(model, rollouts)
@@ -130,7 +113,7 @@ class _Wrapper(Scorer):
         raise NotImplementedError
 
 
-class Shuffled(_Wrapper):
+class Shuffled(_Rearranged):
     """The inner scorer's scores in random order: as uneven as before, but on other tokens."""
 
     def __init__(self, inner: Callable[[Any, Rollouts], Tensor], seed: int = 0, region: Region = "reasoning") -> None:
@@ -142,7 +125,7 @@ class Shuffled(_Wrapper):
         return scores[order.to(scores.device)]
 
 
-class Inverted(_Wrapper):
+class Inverted(_Rearranged):
     """The inner scorer's scores with their ranks reversed: the least important token gets the largest score."""
 
     def rearrange(self, scores: Float[Tensor, " R"], rollouts: Rollouts, row: int) -> Float[Tensor, " R"]:

@@ -9,9 +9,7 @@ import torch
 from jaxtyping import Float, Int
 from torch import Tensor
 
-from oar_lightning.credit.component import Tools
-from oar_lightning.credit.scorers.base import Scorer
-from oar_lightning.policy.token_budget import TokenBudget
+from oar_lightning.credit.scorers.base import Scorer, Wrapper
 from oar_lightning.types import Rollouts
 
 
@@ -39,7 +37,7 @@ class StepScorer(Scorer):
         return self.of_tokens(model, rollouts, self.steps(model, rollouts).scores)
 
 
-class MinForm(StepScorer):
+class MinForm(Wrapper, StepScorer):
     """The min-form of PURE over another scorer's steps: a completion is worth its worst step.
 
     The steps' scores p_k become w_k p_k with w = softmax(-p / temperature) over a completion's steps. They sum to the smallest
@@ -50,8 +48,9 @@ class MinForm(StepScorer):
         temperature: in the unit of the scores.
     """
 
+    inner: StepScorer
+
     def __init__(self, inner: Scorer, temperature: float = 0.1) -> None:
-        super().__init__()
         if not isinstance(inner, StepScorer):
             raise ValueError(
                 f"scorer.inner={type(inner).__name__} has no steps, which scorer=min_form weights; use monte_carlo or "
@@ -59,26 +58,8 @@ class MinForm(StepScorer):
             )
         if not 0 < temperature < float("inf"):
             raise ValueError(f"scorer.temperature must be finite and > 0, got {temperature}")
-        self.inner = inner
+        super().__init__(inner)
         self.temperature = temperature
-        self.covers = inner.covers
-        self.signed = inner.signed
-        self.reads_all_rows = inner.reads_all_rows
-        self.reads_groups = inner.reads_groups
-        self.needs_reference = inner.needs_reference
-
-    @property
-    def budgets(self) -> tuple[TokenBudget, ...]:
-        return self.inner.budgets
-
-    def use(self, tools: Tools) -> None:
-        self.inner.use(tools)
-
-    def state_dict(self) -> dict[str, Any]:
-        return self.inner.state_dict()
-
-    def load_state_dict(self, state: dict[str, Any]) -> None:
-        self.inner.load_state_dict(state)
 
     def steps(self, model: Any, rollouts: Rollouts) -> Steps:
         found = self.inner.steps(model, rollouts)

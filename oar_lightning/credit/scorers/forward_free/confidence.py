@@ -9,7 +9,7 @@ import torch
 from jaxtyping import Float
 from torch import Tensor
 
-from oar_lightning.credit.component import Region, region_mask
+from oar_lightning.credit.component import Region, group_advantages_of, region_mask
 from oar_lightning.credit.scorers.forward_free.base import TOKENS, PredictionScorer, groups
 from oar_lightning.distributed.ranks import all_gather
 from oar_lightning.types import Rollouts
@@ -38,11 +38,10 @@ class Steer(PredictionScorer):
         self.low = low
 
     def __call__(self, model: Any, rollouts: Rollouts) -> Float[Tensor, "B S"]:
-        assert rollouts.advantages is not None, "assign_credit is given rollouts with their advantages"
         found = self.predictions(model, rollouts)
         mask = region_mask(rollouts, self.covers)
         p = found.logprobs.exp()
-        change = (rollouts.advantages[:, None].to(p.dtype) * (1 - p) * (found.logprobs + found.entropy)).abs()
+        change = (group_advantages_of(rollouts)[:, None].to(p.dtype) * (1 - p) * (found.logprobs + found.entropy)).abs()
         change = change.masked_fill(~mask, 0.0)
         largest = max(all_gather(float(change.max())))
         return (math.log(self.low) / max(largest, 0.02) * change).exp().masked_fill(~mask, 0.0)
@@ -82,14 +81,13 @@ class Ucas(PredictionScorer):
         self.certainty = certainty
 
     def __call__(self, model: Any, rollouts: Rollouts) -> Float[Tensor, "B S"]:
-        assert rollouts.advantages is not None, "assign_credit is given rollouts with their advantages"
         found = self.predictions(model, rollouts)
         mask = region_mask(rollouts, self.covers)
         certainty = found.certainty.masked_fill(~mask, 0.0).sum(1)
         if self.certainty == "mean":
             certainty = certainty / mask.sum(1).clamp(min=1)
         c = torch.cat([_standardized(certainty[rows]) for rows in groups(mask, rollouts.group_size)])
-        a = rollouts.advantages.to(c.dtype)
+        a = group_advantages_of(rollouts).to(c.dtype)
         of_row = torch.where(a > 0, a * (-self.reward_rate * c).exp(), a * (self.punish_rate * c).exp())[:, None]
         inside = found.logits[mask]
         low = min(all_gather(float(inside.min()) if len(inside) else math.inf))

@@ -9,7 +9,7 @@ import torch
 from jaxtyping import Bool, Float
 from torch import Tensor
 
-from oar_lightning.credit.component import Region, region_mask
+from oar_lightning.credit.component import Region, group_advantages_of, region_mask
 from oar_lightning.credit.scorers.base import Scorer
 from oar_lightning.credit.scorers.forward_free.base import groups
 from oar_lightning.types import Rollouts
@@ -37,11 +37,11 @@ class Ktae(Scorer):
         self.frequencies = frequencies
 
     def __call__(self, model: Any, rollouts: Rollouts) -> Float[Tensor, "B S"]:
-        assert rollouts.advantages is not None, "assign_credit is given rollouts with their advantages"
+        advantages = group_advantages_of(rollouts)
         mask = region_mask(rollouts, self.covers)
         out = torch.zeros(mask.shape, device=mask.device)
         for rows in groups(mask, rollouts.group_size):
-            right = rollouts.advantages[rows] > 0
+            right = advantages[rows] > 0
             if not right.any() or right.all():
                 continue
             inside = mask[rows]

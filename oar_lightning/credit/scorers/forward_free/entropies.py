@@ -8,7 +8,7 @@ import torch
 from jaxtyping import Float
 from torch import Tensor
 
-from oar_lightning.credit.component import Region, region_mask
+from oar_lightning.credit.component import Region, group_advantages_of, region_mask
 from oar_lightning.credit.scorers.forward_free.base import TOKENS, PredictionScorer, aligned, groups, placed
 from oar_lightning.types import Rollouts
 
@@ -36,9 +36,8 @@ class EntropyAdvantage(PredictionScorer):
         self.kappa = kappa
 
     def __call__(self, model: Any, rollouts: Rollouts) -> Float[Tensor, "B S"]:
-        assert rollouts.advantages is not None, "assign_credit is given rollouts with their advantages"
         entropy = self.predictions(model, rollouts).entropy
-        bound = rollouts.advantages.abs()[:, None].to(entropy.dtype) / self.kappa
+        bound = group_advantages_of(rollouts).abs()[:, None].to(entropy.dtype) / self.kappa
         return torch.minimum(self.alpha * entropy, bound).masked_fill(~region_mask(rollouts, self.covers), 0.0)
 
 
@@ -64,13 +63,13 @@ class Gtpo(PredictionScorer):
         self.entropy_share = entropy_share
 
     def __call__(self, model: Any, rollouts: Rollouts) -> Float[Tensor, "B S"]:
-        assert rollouts.advantages is not None, "assign_credit is given rollouts with their advantages"
+        advantages = group_advantages_of(rollouts)
         mask = region_mask(rollouts, self.covers)
         entropy, there = aligned(self.predictions(model, rollouts).entropy, mask)
         shares = torch.ones_like(entropy)
         for rows in groups(mask, rollouts.group_size):
             for sign in (1.0, -1.0):
-                of_sign = there[rows] & (rollouts.advantages[rows, None] * sign > 0)
+                of_sign = there[rows] & (advantages[rows, None] * sign > 0)
                 values = entropy[rows].clamp(min=1e-8) ** sign
                 mean = values.masked_fill(~of_sign, 0.0).sum(0) / of_sign.sum(0).clamp(min=1)
                 shares[rows] = torch.where(of_sign, values / mean.clamp(min=1e-12), shares[rows])

@@ -12,7 +12,7 @@ from oar_lightning.common.randomness import generator
 from oar_lightning.credit.scorers.oar_p.texts import Texts
 from oar_lightning.credit.scorers.probes import masked_positions
 from oar_lightning.policy.decoder import Decoder, empty_past
-from oar_lightning.policy.language_model import LOGITS_CHUNK_BYTES, embed, head_logits
+from oar_lightning.policy.language_model import embed, head_logits, rows_per_chunk
 
 
 @runtime_checkable
@@ -48,7 +48,7 @@ def model_sample(model: Any, decoder: Decoder, texts: Texts, token_id: int, seed
     rows, order = valid.nonzero(as_tuple=True)
     columns = positions[rows, order]
     uniforms = _uniforms(texts, seed)[rows, columns]
-    size = max(1, LOGITS_CHUNK_BYTES // (4 * model.get_input_embeddings().weight.shape[0]))
+    size = rows_per_chunk(model.get_input_embeddings().weight.shape[0])
     drawn = [
         draw(head_logits(model, states[rows[part], order[part]]), texts.token_ids[rows[part], columns[part]], uniforms[part])
         for part in torch.arange(len(rows), device=rows.device).split(size)

@@ -13,7 +13,7 @@ from oar_lightning.credit.scorers.oar_p.texts import Texts
 from oar_lightning.credit.scorers.probes import AnswerPlace, masked_positions
 from oar_lightning.credit.scorers.total_effect.recursion import change_probability
 from oar_lightning.policy.decoder import Past
-from oar_lightning.policy.language_model import LOGITS_CHUNK_BYTES, head_logits
+from oar_lightning.policy.language_model import head_logits, rows_per_chunk
 
 
 class CleanTokens(NamedTuple):
@@ -92,7 +92,7 @@ def _fill_rows(
 
 def target_logprobs(model: Any, hidden: Float[Tensor, "n H"], targets: Int[Tensor, " n"]) -> Float[Tensor, " n"]:
     """log softmax(head(h))[target], a bounded number of logits at a time."""
-    size = max(1, LOGITS_CHUNK_BYTES // (4 * model.get_output_embeddings().weight.shape[0]))
+    size = rows_per_chunk(model.get_output_embeddings().weight.shape[0])
     parts = []
     for h, y in zip(hidden.split(size), targets.split(size), strict=True):
         logits = head_logits(model, h)

@@ -13,7 +13,7 @@ from oar_lightning.credit.scorers.base import Scorer, distinct_rows, place_rows,
 from oar_lightning.credit.scorers.oar_p.fills import draw_several
 from oar_lightning.credit.scorers.prefix import read_prompts
 from oar_lightning.policy.decoder import Decoder, Past, choose_decoder
-from oar_lightning.policy.language_model import LOGITS_CHUNK_BYTES, can_share_prefixes, embed, head_logits, scoring_mode
+from oar_lightning.policy.language_model import can_share_prefixes, embed, head_logits, rows_per_chunk, scoring_mode
 from oar_lightning.policy.token_budget import TokenBudget
 from oar_lightning.types import Rollouts
 
@@ -163,7 +163,7 @@ def read_odds(model: Any, states: Float[Tensor, "n W H"], text: _Text) -> Odds:
     """The readings of tokens 1 .. W from the states before them, a bounded number of logits at a time."""
     wanted = (text.reasoning | text.answer)[:, 1:]
     hidden, targets, uniforms = states[wanted], text.ids[:, 1:][wanted], text.uniforms[:, 1:][wanted]
-    size = max(1, LOGITS_CHUNK_BYTES // (4 * model.get_output_embeddings().weight.shape[0]))
+    size = rows_per_chunk(model.get_output_embeddings().weight.shape[0])
     parts: list[tuple[Tensor, ...]] = []
     for h, y, u in zip(hidden.split(size), targets.split(size), uniforms.split(size), strict=True):
         with torch.enable_grad():
