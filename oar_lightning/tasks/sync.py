@@ -14,9 +14,10 @@ from rich.console import Console
 from oar_lightning.common.config_check import ConfigError
 from oar_lightning.common.progress import counted_progress
 from oar_lightning.common.tables import ConsoleTable
+from oar_lightning.tracking.courier import short
 from oar_lightning.tracking.delivery import REFUSED, Delivery
 from oar_lightning.tracking.journal import JOURNAL, Journal, JournalInUse, undelivered
-from oar_lightning.tracking.mlflow_logger import FOLDER, short
+from oar_lightning.tracking.mlflow_logger import FOLDER
 
 
 @dataclass(frozen=True)

@@ -15,10 +15,11 @@ from mlflow.exceptions import MlflowException
 from support.mlflow_stores import HttpStore, free_port
 
 from oar_lightning.common.config_check import ConfigError
+from oar_lightning.tracking.courier import Courier
 from oar_lightning.tracking.delivery import Delivery
 from oar_lightning.tracking.history import metric_history
 from oar_lightning.tracking.journal import read_records
-from oar_lightning.tracking.mlflow_logger import Courier, DurableMLFlowLogger, MLflowConfig
+from oar_lightning.tracking.mlflow_logger import DurableMLFlowLogger, MLflowConfig
 from oar_lightning.tracking.tracker import Tracker
 
 STEP = {f"metric_{i:02d}": i / 7 for i in range(45)}
