@@ -1,0 +1,146 @@
+"""`graph`: generated word problems over a dependency graph, in arithmetic modulo a prime (as in iGSM, arXiv 2407.20311).
+
+Some quantities are given, the others are each computed from two; the statements are shuffled, one quantity is asked for, and
+some are not needed for it. A worked solution lists what is needed, each quantity after those that it serves, then computes
+the list backwards, a line each, and ends in ``\\boxed{}``. The order is free where the graph leaves it free. A demonstration
+may be flawed by decisions: a wrong operator, a wrong operand, a needless step. Its sums are right, always.
+"""
+
+from __future__ import annotations
+
+import random
+from dataclasses import dataclass
+
+from oar_lightning.data.generated import OPENERS, GeneratedProblems, Solution, SolutionText, draw_of_split
+from oar_lightning.data.graph.problem import ITEMS, OPERATORS, Formula, GraphProblem
+
+
+@dataclass(frozen=True)
+class GraphTask:
+    """The distribution of problems and of worked solutions.
+
+    Args:
+        modulus: a prime below 10; all values are in ``0..modulus-1``.
+        given: quantities whose values are given.
+        depth: layers of computed quantities. One operand of each is of the layer below, the other of any below.
+        width: quantities of a layer; the one asked for is of the last.
+        min_steps: fewest computed quantities that the answer needs.
+        max_steps: most of them.
+        wrong_operator: probability that a step of a demonstration has another operator.
+        wrong_operand: probability that a step has another operand, of those that are known by then.
+        needless: probability that a quantity that is not needed and could be computed is.
+    """
+
+    name = "graph"
+
+    modulus: int = 7
+    given: int = 3
+    depth: int = 3
+    width: int = 2
+    min_steps: int = 3
+    max_steps: int = 4
+    wrong_operator: float = 0.1
+    wrong_operand: float = 0.1
+    needless: float = 0.15
+
+    def __post_init__(self) -> None:
+        if self.modulus not in (2, 3, 5, 7):
+            raise ValueError(f"data.graph.modulus must be a prime below 10, got {self.modulus}")
+        for key, least in {"given": 2, "depth": 1, "width": 1}.items():
+            if getattr(self, key) < least:
+                raise ValueError(f"data.graph.{key} is a number of quantities and must be >= {least}, got {getattr(self, key)}")
+        if (count := self.given + self.depth * self.width) > len(ITEMS):
+            raise ValueError(
+                f"data.graph.given={self.given}, depth={self.depth} and width={self.width} make {count} quantities, and there "
+                f"are names for {len(ITEMS)}; lower one of them"
+            )
+        if not self.depth <= self.min_steps <= self.max_steps:
+            raise ValueError(
+                f"data.graph.min_steps must be in [depth, max_steps], got {self.min_steps} with depth={self.depth} and "
+                f"max_steps={self.max_steps}"
+            )
+        for key in ("wrong_operator", "wrong_operand", "needless"):
+            if not 0 <= getattr(self, key) < 1:
+                raise ValueError(f"data.graph.{key} is a probability in [0, 1), got {getattr(self, key)}")
+
+    def problem(self, rng: random.Random, held_out: bool) -> GraphProblem:
+        """Draw a problem of the training or the held-out split.
+
+        Raises:
+            ValueError: where the task has so few structures that the split seems to be empty.
+        """
+        settings = (
+            f"data.graph.depth={self.depth}, width={self.width}, min_steps={self.min_steps} and max_steps={self.max_steps}"
+        )
+        return draw_of_split(lambda: self._draw(rng), held_out, settings)
+
+    def _draw(self, rng: random.Random) -> GraphProblem | None:
+        names = iter(rng.sample(ITEMS, self.given + self.depth * self.width))
+        layer = [next(names) for _ in range(self.given)]
+        definitions: dict[str, int | Formula] = {name: rng.randrange(1, self.modulus) for name in layer}
+        for _ in range(self.depth):
+            below, layer = layer, [next(names) for _ in range(self.width)]
+            known = list(definitions)
+            for name in layer:
+                first = rng.choice(below)
+                operands = [first, rng.choice([n for n in known if n != first])]
+                rng.shuffle(operands)
+                definitions[name] = Formula(operands[0], rng.choice(tuple(OPERATORS)), operands[1])
+        asked = rng.choice(layer)
+        shuffled = dict(rng.sample(list(definitions.items()), len(definitions)))
+        problem = GraphProblem(self.modulus, shuffled, asked)
+        return problem if self.min_steps <= problem.steps <= self.max_steps else None
+
+    def solution(self, problem: GraphProblem, rng: random.Random, flaws: float = 1.0) -> Solution:
+        """Write a worked solution; `flaws` scales the probabilities of flawed decisions."""
+        order = self._order(problem, rng, flaws)
+        text = SolutionText().filler(f"Needed: {' '.join(reversed(order))}.\n")
+        values = {name: given for name, given in problem.definitions.items() if isinstance(given, int)}
+        for name in order:
+            left, sign, right = self._decide(problem.formulas[name], list(values), rng, flaws)
+            result = problem.apply(sign, values[left], values[right])
+            piece = text.causal if name in problem.needed else text.filler
+            text.filler(f"{rng.choice(OPENERS)} {name} = ")
+            piece(left).filler(":")
+            piece(str(values[left])).filler(" ")
+            piece(sign).filler(" ")
+            piece(right).filler(":")
+            piece(str(values[right])).filler(f" = {name}:")
+            piece(str(result)).filler(".\n")
+            values[name] = result
+        return text.filler("The answer is \\boxed{").causal(str(values[problem.asked])).filler("}.").finish()
+
+    def _order(self, problem: GraphProblem, rng: random.Random, flaws: float) -> list[str]:
+        """The computed quantities of a solution in a random order in which each comes after its operands."""
+        chosen = set(problem.needed)
+        for name in problem.order:
+            if name in problem.formulas and name not in chosen and rng.random() < flaws * self.needless:
+                known = chosen | (problem.definitions.keys() - problem.formulas.keys())
+                if known.issuperset(problem.formulas[name].operands):
+                    chosen.add(name)
+        order: list[str] = []
+        waiting = sorted(chosen)
+        while waiting:
+            ready = [n for n in waiting if not any(o in waiting for o in problem.formulas[n].operands)]
+            order.append(rng.choice(ready))
+            waiting.remove(order[-1])
+        # the one asked for heads the list, which is read backwards
+        order.remove(problem.asked)
+        return [*order, problem.asked]
+
+    def _decide(self, formula: Formula, known: list[str], rng: random.Random, flaws: float) -> Formula:
+        """The formula, or a flawed one."""
+        left, sign, right = formula
+        if rng.random() < flaws * self.wrong_operator:
+            sign = rng.choice([s for s in OPERATORS if s != sign])
+        others = [n for n in known if n not in formula.operands]
+        if others and rng.random() < flaws * self.wrong_operand:
+            left, right = (rng.choice(others), right) if rng.random() < 0.5 else (left, rng.choice(others))
+        return Formula(left, sign, right)
+
+
+@dataclass(frozen=True)
+class GraphProblems(GeneratedProblems):
+    """The stream of `graph` problems."""
+
+    task: GraphTask
