@@ -23,15 +23,19 @@ def step_ends(problem: MathProblem, completion: str) -> list[int]:
 class GraphCredit(PieceCredit):
     """Operands, operators and numbers of the steps that the answer depends on; decisions are the operands' names and operators.
 
-    A piece is wrong if what is stated up to it, continued without a fault, no longer leads to the right answer: a slip that
-    does not matter, as in a factor of zero, is none.
+    A piece is wrong if neither it nor any later one, continued without a fault, leads to the right answer. A slip that does not
+    matter, or that a later one makes good, is none.
     """
 
     task = "graph"
 
     def pieces(self, problem: MathProblem, completion: str) -> list[Piece] | None:
         graph = read_question(problem.question)
-        return None if graph is None else list(_pieces(graph, completion))
+        if graph is None:
+            return None
+        pieces = list(_pieces(graph, completion))
+        last_right = max((i for i, piece in enumerate(pieces) if not piece.wrong), default=-1)
+        return [piece._replace(wrong=i > last_right) for i, piece in enumerate(pieces)]
 
 
 def _pieces(problem: GraphProblem, completion: str) -> Iterator[Piece]:

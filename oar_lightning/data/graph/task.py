@@ -33,7 +33,7 @@ class GraphTask:
 
     name = "graph"
 
-    modulus: int = 7
+    modulus: int = 5
     given: int = 3
     depth: int = 3
     width: int = 2
