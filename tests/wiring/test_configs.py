@@ -18,6 +18,7 @@ from oar_lightning.common.config_check import ConfigError, check_targets
 from oar_lightning.common.paths import conf_dir
 from oar_lightning.credit.scorers import FunctionScorer, Inverted, OarG, OarP, Shuffled, Uniform
 from oar_lightning.data.chain.task import ChainProblems
+from oar_lightning.data.generated import GeneratedProblems
 from oar_lightning.data.files import FileProblems
 from oar_lightning.policy.fresh import FreshPolicy
 from oar_lightning.policy.pretrained import LoraSpec, PretrainedPolicy
@@ -74,8 +75,8 @@ def test_variants(name: str) -> None:
         built = settings(f"+experiment={experiment}", f"+variant={name}")
         assert type(built.method.scorer).__name__.lower() == {"grpo": "uniform"}.get(experiment, experiment)
         assert isinstance(built.policy, PretrainedPolicy)
-        assert built.policy.name == f"chain_{name}"
-    assert isinstance(built.train, ChainProblems)
+        assert built.policy.name == (name if name == "graph" else f"chain_{name}")
+    assert isinstance(built.train, GeneratedProblems)
     assert built.train.task != settings().train.task  # type: ignore[union-attr]
     tokenizer = built.policy.load_tokenizer()
     longest = max(len(tokenizer(built.train[i].solution).input_ids) for i in range(200))
@@ -157,7 +158,7 @@ def test_a_benchmark_of_random_weights_takes_no_engine() -> None:
 
 
 def test_policies(tmp_path: Path) -> None:
-    assert names("policy") == ["chain", "chain_asides", "chain_one_step", "fresh", "hf", "hf_lora"]
+    assert names("policy") == ["chain", "chain_asides", "chain_one_step", "fresh", "graph", "hf", "hf_lora"]
     assert settings("policy=hf", "policy.name=a/b", "policy.dtype=bfloat16").policy == PretrainedPolicy("a/b", dtype="bfloat16")
     lora = settings("policy=hf_lora", "policy.name=a/b", "policy.lora.r=4", "policy.lora.target_modules=[q_proj]").policy.lora
     assert isinstance(lora, LoraSpec)

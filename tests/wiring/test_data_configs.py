@@ -104,9 +104,9 @@ def names(group: str) -> list[str]:
 
 
 def test_every_file_is_tested_here() -> None:
-    assert set(names("data")) == {*PRESETS, "chain", "files"}
-    assert set(names("data/train")) == {name for kind, name in ROWS if kind == "train"} | {"chain", "files", "mixture"}
-    assert set(names("data/evaluation")) == {name for kind, name in ROWS if kind == "evaluation"} | {"chain", "files"}
+    assert set(names("data")) == {*PRESETS, "chain", "files", "graph"}
+    assert set(names("data/train")) == {name for kind, name in ROWS if kind == "train"} | {"chain", "files", "graph", "mixture"}
+    assert set(names("data/evaluation")) == {name for kind, name in ROWS if kind == "evaluation"} | {"chain", "files", "graph"}
 
 
 @pytest.mark.parametrize("path", sorted((conf_dir() / "data").rglob("*.yaml")), ids=lambda path: path.stem)
