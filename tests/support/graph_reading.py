@@ -4,15 +4,15 @@ from __future__ import annotations
 
 import re
 
-STEP = re.compile(r"(\w+) = (\w+):(\d) ([-+*]) (\w+):(\d) = (\w+):(\d)")
+STEP = re.compile(r"(\w+) = ([a-z]+)(\d) ([-+*]) ([a-z]+)(\d) = (\d) (\w+)")
 
 
 def statements(question: str) -> tuple[int, dict[str, str], str]:
     """Modulus, quantity -> number or Python expression, and what is asked for."""
-    modulus, told, asked = re.fullmatch(r"Modulo (\d), (.*)\. How many (\w+) are there\?", question).groups()  # type: ignore[union-attr]
+    modulus, told, asked = re.fullmatch(r"Modulo (\d): (.*)\. How many (\w+) are there\?", question).groups()  # type: ignore[union-attr]
     found = {}
     for statement in told.split("; "):
-        name, text = re.split(r":| are ", statement, maxsplit=1)
+        text, name = re.split(r" are |(?<=\d) ", statement, maxsplit=1)
         found[name] = text.replace("plus", "+").replace("minus", "-").replace("times", "*")
     return int(modulus), found, asked
 

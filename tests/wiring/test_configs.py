@@ -18,8 +18,8 @@ from oar_lightning.common.config_check import ConfigError, check_targets
 from oar_lightning.common.paths import conf_dir
 from oar_lightning.credit.scorers import FunctionScorer, Inverted, OarG, OarP, Shuffled, Uniform
 from oar_lightning.data.chain.task import ChainProblems
-from oar_lightning.data.generated import GeneratedProblems
 from oar_lightning.data.files import FileProblems
+from oar_lightning.data.generated import GeneratedProblems
 from oar_lightning.policy.fresh import FreshPolicy
 from oar_lightning.policy.pretrained import LoraSpec, PretrainedPolicy
 from oar_lightning.rollout import AutoEngineConfig, HFEngineConfig, VllmConfig

@@ -10,8 +10,8 @@ from oar_lightning.data.pieces import Piece, PieceCredit
 from oar_lightning.types import MathProblem
 
 _STEP = re.compile(
-    r"\b(?P<name>[a-z]+) = (?P<left>[a-z]+):(?P<left_value>[0-9]{1,9}) (?P<sign>[-+*]) "
-    r"(?P<right>[a-z]+):(?P<right_value>[0-9]{1,9}) = (?P=name):(?P<result>[0-9]{1,9})"
+    r"\b(?P<name>[a-z]+) = (?P<left>[a-z]+)(?P<left_value>[0-9]{1,9}) (?P<sign>[-+*]) "
+    r"(?P<right>[a-z]+)(?P<right_value>[0-9]{1,9}) = (?P<result>[0-9]{1,9}) (?P=name)\b"
 )
 
 

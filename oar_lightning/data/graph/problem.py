@@ -86,10 +86,10 @@ class GraphProblem:
     @property
     def question(self) -> str:
         told = "; ".join(
-            f"{name}:{d}" if isinstance(d, int) else f"{name} are {d.left} {_WORDS[d.operator]} {d.right}"
+            f"{d} {name}" if isinstance(d, int) else f"{d.left} {_WORDS[d.operator]} {d.right} are {name}"
             for name, d in self.definitions.items()
         )
-        return f"Modulo {self.modulus}, {told}. How many {self.asked} are there?"
+        return f"Modulo {self.modulus}: {told}. How many {self.asked} are there?"
 
     @property
     def structure(self) -> str:
@@ -117,8 +117,8 @@ class GraphProblem:
         return is_held_out(self.structure)
 
 
-_QUESTION = re.compile(r"Modulo ([0-9]{1,9}), ([^.]*)\. How many ([a-z]+) are there\?")
-_STATEMENT = re.compile(r"([a-z]+)(?::([0-9]{1,9})| are ([a-z]+) (plus|minus|times) ([a-z]+))")
+_QUESTION = re.compile(r"Modulo ([0-9]{1,9}): ([^.]*)\. How many ([a-z]+) are there\?")
+_STATEMENT = re.compile(r"(?:([0-9]{1,9})|([a-z]+) (plus|minus|times) ([a-z]+) are) ([a-z]+)")
 
 
 @lru_cache(maxsize=4096)
@@ -128,9 +128,9 @@ def read_question(question: str) -> GraphProblem | None:
     statements = [_STATEMENT.fullmatch(told) for told in read[2].split("; ")] if read else []
     definitions: dict[str, int | Formula] = {}
     for statement in statements:
-        if statement is None or statement[1] in definitions:
+        if statement is None or statement[5] in definitions:
             return None
-        name, given, left, word, right = statement.groups()
+        given, left, word, right, name = statement.groups()
         definitions[name] = int(given) if given else Formula(left, SIGNS[word], right)
     if read is None or int(read[1]) < 2 or read[3] not in definitions:
         return None

@@ -26,6 +26,7 @@ class GraphTask:
         width: quantities of a layer; the one asked for is of the last.
         min_steps: fewest computed quantities that the answer needs.
         max_steps: most of them.
+        filler: whether the word that begins a step is drawn from six, or always the same.
         wrong_operator: probability that a step of a demonstration has another operator.
         wrong_operand: probability that a step has another operand, of those that are known by then.
         needless: probability that a quantity that is not needed and could be computed is.
@@ -39,6 +40,7 @@ class GraphTask:
     width: int = 2
     min_steps: int = 3
     max_steps: int = 4
+    filler: bool = True
     wrong_operator: float = 0.1
     wrong_operand: float = 0.1
     needless: float = 0.15
@@ -100,13 +102,13 @@ class GraphTask:
             left, sign, right = self._decide(problem.formulas[name], list(values), rng, flaws)
             result = problem.apply(sign, values[left], values[right])
             piece = text.causal if name in problem.needed else text.filler
-            text.filler(f"{rng.choice(OPENERS)} {name} = ")
-            piece(left).filler(":")
+            text.filler(f"{rng.choice(OPENERS) if self.filler else OPENERS[0]} {name} = ")
+            piece(left)
             piece(str(values[left])).filler(" ")
             piece(sign).filler(" ")
-            piece(right).filler(":")
-            piece(str(values[right])).filler(f" = {name}:")
-            piece(str(result)).filler(".\n")
+            piece(right)
+            piece(str(values[right])).filler(" = ")
+            piece(str(result)).filler(f" {name}.\n")
             values[name] = result
         return text.filler("The answer is \\boxed{").causal(str(values[problem.asked])).filler("}.").finish()
 
