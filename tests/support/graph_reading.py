@@ -12,7 +12,7 @@ def statements(question: str) -> tuple[int, dict[str, str], str]:
     modulus, told, asked = re.fullmatch(r"Modulo (\d): (.*)\. How many (\w+) are there\?", question).groups()  # type: ignore[union-attr]
     found = {}
     for statement in told.split("; "):
-        text, name = re.split(r" are |(?<=\d) ", statement, maxsplit=1)
+        text, name = statement.split(" are ")
         found[name] = text.replace("plus", "+").replace("minus", "-").replace("times", "*")
     return int(modulus), found, asked
 

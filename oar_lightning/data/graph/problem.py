@@ -86,7 +86,7 @@ class GraphProblem:
     @property
     def question(self) -> str:
         told = "; ".join(
-            f"{d} {name}" if isinstance(d, int) else f"{d.left} {_WORDS[d.operator]} {d.right} are {name}"
+            f"{d if isinstance(d, int) else f'{d.left} {_WORDS[d.operator]} {d.right}'} are {name}"
             for name, d in self.definitions.items()
         )
         return f"Modulo {self.modulus}: {told}. How many {self.asked} are there?"
@@ -118,7 +118,7 @@ class GraphProblem:
 
 
 _QUESTION = re.compile(r"Modulo ([0-9]{1,9}): ([^.]*)\. How many ([a-z]+) are there\?")
-_STATEMENT = re.compile(r"(?:([0-9]{1,9})|([a-z]+) (plus|minus|times) ([a-z]+) are) ([a-z]+)")
+_STATEMENT = re.compile(r"(?:([0-9]{1,9})|([a-z]+) (plus|minus|times) ([a-z]+)) are ([a-z]+)")
 
 
 @lru_cache(maxsize=4096)

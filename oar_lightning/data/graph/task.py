@@ -36,12 +36,12 @@ class GraphTask:
 
     modulus: int = 5
     given: int = 3
-    depth: int = 3
+    depth: int = 2
     width: int = 2
-    min_steps: int = 3
-    max_steps: int = 4
+    min_steps: int = 2
+    max_steps: int = 3
     filler: bool = True
-    wrong_operator: float = 0.1
+    wrong_operator: float = 0.15
     wrong_operand: float = 0.1
     needless: float = 0.15
 

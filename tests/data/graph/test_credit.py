@@ -34,7 +34,7 @@ def pieces(text: str, which: str, problem: MathProblem = MATH) -> list[str]:
 
 
 def test_causal_is_what_the_generator_says() -> None:
-    task = GraphTask(needless=0.4)
+    task = GraphTask(depth=3, min_steps=3, max_steps=4, needless=0.4)
     rng = random.Random(0)
     for _ in range(100):
         problem = task.problem(rng, held_out=False)
@@ -73,7 +73,7 @@ def planted(problem: MathProblem, rng: random.Random) -> tuple[str, tuple[int, i
 
 def test_first_error_is_the_one_that_was_planted() -> None:
     rng = random.Random(5)
-    source = GraphProblems(GraphTask())
+    source = GraphProblems(GraphTask(depth=3, min_steps=3, max_steps=4))
     right = 0
     for i in range(120):
         text, place = planted(source[i], rng)

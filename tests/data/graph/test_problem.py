@@ -17,7 +17,7 @@ def draw(task: GraphTask, count: int, held_out: bool = False) -> list[GraphProbl
     return [task.problem(rng, held_out) for _ in range(count)]
 
 
-PROBLEMS = draw(GraphTask(max_steps=5), 100)
+PROBLEMS = draw(GraphTask(depth=3, min_steps=3, max_steps=5), 100)
 
 
 def test_answers_and_needed_quantities_are_right() -> None:
@@ -47,14 +47,14 @@ def test_questions_are_read_back() -> None:
     [
         "",
         "Ann has 3 pens. Ann finds 4. How many pens are left?",
-        "Modulo 7: 3 pens. How many books are there?",
-        "Modulo 1: 3 pens. How many pens are there?",
-        "Modulo 7: 3 pens; 4 pens. How many pens are there?",
+        "Modulo 7: 3 are pens. How many books are there?",
+        "Modulo 1: 3 are pens. How many pens are there?",
+        "Modulo 7: 3 are pens; 4 are pens. How many pens are there?",
         "Modulo 7: pens plus pens are pens. How many pens are there?",
-        "Modulo 7: cups plus nuts are pens; nuts plus pens are cups; 1 nuts. How many pens are there?",
+        "Modulo 7: cups plus nuts are pens; nuts plus pens are cups; 1 are nuts. How many pens are there?",
         "Modulo 7: cups plus nuts are pens. How many pens are there?",
         "Modulo 7: 3 plus 4 are pens. How many pens are there?",
-        f"Modulo 7: {'9' * 5000} pens. How many pens are there?",
+        f"Modulo 7: {'9' * 5000} are pens. How many pens are there?",
     ],
 )
 def test_other_questions_are_not_read(question: str) -> None:
@@ -63,7 +63,7 @@ def test_other_questions_are_not_read(question: str) -> None:
 
 def test_a_very_long_question_is_read() -> None:
     names = ["".join(chr(97 + int(d)) for d in str(i)) for i in range(3000)]
-    told = "; ".join(["1 a", *(f"{before} plus a are {name}" for before, name in itertools.pairwise(names))])
+    told = "; ".join(["1 are a", *(f"{before} plus a are {name}" for before, name in itertools.pairwise(names))])
     problem = read_question(f"Modulo 7: {told}. How many {names[-1]} are there?")
     assert problem is not None
     assert (problem.answer, problem.steps) == (3000 % 7, 2999)
@@ -106,7 +106,10 @@ def test_the_structure_knows_operators_and_shape() -> None:
 
 
 def test_no_training_structure_is_held_out() -> None:
-    train, held_out = ({p.structure for p in draw(GraphTask(), 80 if held else 300, held)} for held in (False, True))
+    train, held_out = (
+        {p.structure for p in draw(GraphTask(depth=3, min_steps=3, max_steps=4), 80 if held else 300, held)}
+        for held in (False, True)
+    )
     assert len(train) > 200
     assert len(held_out) > 40
     assert not train & held_out

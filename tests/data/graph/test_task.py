@@ -16,7 +16,7 @@ from oar_lightning.data.graph.problem import GraphProblem
 from oar_lightning.data.graph.task import GraphProblems, GraphTask
 from oar_lightning.data.stream import ProblemSource, is_endless
 
-TASK = GraphTask()
+TASK = GraphTask(depth=3, min_steps=3, max_steps=4, wrong_operator=0.1)
 
 
 def draw(task: GraphTask, count: int) -> list[GraphProblem]:
@@ -88,7 +88,7 @@ def test_flaws_come_at_their_rates_and_sums_are_right() -> None:
             assert left == true_left or right == true_right, "one operand is wrong, not both"
     for flaw, rate in (("operator", 0.2), ("operand", 0.1)):
         assert counts[flaw] / counts["steps"] == pytest.approx(rate, abs=4 * (rate * (1 - rate) / counts["steps"]) ** 0.5)
-    assert 0.05 < counts["needless"] / counts["steps"] < 0.15
+    assert 0.05 < counts["needless"] / counts["steps"] < 0.25
 
 
 def test_causal_spans_are_operands_operators_and_numbers_of_needed_steps() -> None:
@@ -105,10 +105,10 @@ def test_causal_spans_are_operands_operators_and_numbers_of_needed_steps() -> No
 def test_the_default_problems_are_the_ones_that_the_shipped_policy_learned_from() -> None:
     digest = hashlib.sha256()
     for split in ("train", "held_out"):
-        source = GraphProblems(TASK, split)  # type: ignore[arg-type]
+        source = GraphProblems(GraphTask(), split)  # type: ignore[arg-type]
         for i in range(20):
             digest.update(repr([source[i].question, source[i].answer, source[i].solution]).encode())
-    assert digest.hexdigest() == "PIN"
+    assert digest.hexdigest() == "5294126c31174c0c662aa9041c9c51a99c509c4efa9ecf8c704cdf8a46443571"
 
 
 def test_a_task_too_small_for_both_splits_is_an_error_not_a_hang() -> None:
