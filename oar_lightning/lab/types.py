@@ -47,8 +47,8 @@ class Truth:
 class Measure:
     """One quality of all estimators: ``values[estimator][i]`` is that of completion i, NaN where it is not defined.
 
-    ``key`` is a short name such as ``chain.auroc``; ``title`` names it in words with its unit. ``chance`` is the value of random
-    scores, where there is one.
+    ``key`` is a short name such as ``chain.auroc``; ``title`` names it in words with its unit. ``chance`` is the value of
+    random scores, where there is one.
     """
 
     key: str
