@@ -113,6 +113,8 @@ class Verifier:
         expected, actual = canonical(gold), canonical(answer)
         if not expected or not actual:
             return Verdict.UNPARSEABLE
+        if canonical(gold, join_thousands=False) == canonical(answer, join_thousands=False):
+            return Verdict.CORRECT  # `70,110`, number or list, is `70, 110`
         outcome = compare(expected, actual)
         if isinstance(outcome, bool):
             return Verdict.CORRECT if outcome else Verdict.INCORRECT
