@@ -35,6 +35,15 @@ def compare(gold: str, answer: str) -> bool | Pair:
     return gold, answer
 
 
+def near(gold: str, answer: str, tolerance: float) -> bool:
+    """Whether two canonical answers state one number each, and these differ by at most `tolerance`."""
+    numbers = [formula.values(split_unit(_sides(text)[-1])[0]) for text in (gold, answer)]
+    if None in numbers or not all(formula.is_constant(split_unit(_sides(text)[-1])[0]) for text in (gold, answer)):
+        return False
+    (expected, *_), (actual, *_) = [values for values in numbers if values is not None]
+    return abs(expected - actual) <= tolerance * (1 + 1e-9)  # 0.1 is no binary fraction
+
+
 # -- rules -------------------------------------------------------------------------------------------------------------
 
 _EQUALS = re.compile(r"(?<![<>!:=])=(?!=)")

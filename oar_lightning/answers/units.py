@@ -7,7 +7,7 @@ import re
 from oar_lightning.answers.numbers import SIZES
 
 _UNIT = re.compile(
-    r"(?<![\\A-Za-z])(?:\\(?:text|mathrm|textrm|mbox)\s*\{([^{}]*)\}|([A-Za-z][A-Za-z.\- ]*))\s*(?:\^\{?(\d)\}?)?$"
+    r"(?:\\(?:text|mathrm|textrm|mbox)\s*\{([^{}]*)\}|(?<![\\A-Za-z])([A-Za-z][A-Za-z.\- ]*))\s*(?:\^\{?(\d)\}?)?$"
 )
 _FUNCTIONS = {"pi", "sqrt", "sin", "cos", "tan", "cot", "sec", "csc", "log", "ln", "exp", "max", "min", "gcd", "lcm", "mod"}
 _OPERATIONS = {"plus", "minus", "times", "over", "divided", "multiplied", "factorial", "negative", "point", "choose", "twice"}

@@ -21,7 +21,7 @@ from dataclasses import dataclass
 from enum import StrEnum
 from typing import IO
 
-from oar_lightning.answers.form import Pair, compare
+from oar_lightning.answers.form import Pair, compare, near
 from oar_lightning.answers.spelling import canonical
 
 
@@ -105,6 +105,12 @@ class Verifier:
             # a busy machine may have caused a timeout: such a pair is judged again
             self._cache.update({pair: verdict for pair, verdict in verdicts.items() if verdict is not Verdict.TIMEOUT})
         return [Verdict.INCORRECT if pair is None else verdicts[pair] for pair in pairs]
+
+    def within(self, gold: str, answer: str, tolerance: float) -> bool:
+        """Whether both answers are single numbers that differ by at most `tolerance`."""
+        if max(len(gold), len(answer)) > self.config.max_characters:
+            return False
+        return near(canonical(gold), canonical(answer), tolerance)
 
     def by_form(self, gold: str, answer: str) -> Verdict | Pair:
         """The verdict where the form of the answers decides it, else the pair for computer algebra."""

@@ -4,13 +4,15 @@ from __future__ import annotations
 
 import random
 import re
+from pathlib import Path
 
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 from support.answer_spellings import RIGHT_KINDS, WRONG_KINDS, spelled, two_numbers
 
-from oar_lightning.answers.form import RULES, compare, interval
+import oar_lightning
+from oar_lightning.answers.form import RULES, compare, interval, near
 from oar_lightning.answers.spelling import canonical
 from oar_lightning.answers.units import split_unit
 from oar_lightning.answers.verifier import Verdict, Verifier
@@ -260,6 +262,39 @@ def test_a_wrong_answer_is_not_paid(gold: str, answer: str) -> None:
 @pytest.mark.parametrize(("gold", "answer"), REFUSED_THOUGH_RIGHT)
 def test_a_right_answer_is_not_refused(gold: str, answer: str) -> None:
     assert by_form(gold, answer) is True
+
+
+def rows_of_the_page() -> list[tuple[str, bool]]:
+    """Each group of texts in the table of docs/rewards.md, and whether they are equal."""
+    page = (Path(oar_lightning.__file__).parents[1] / "docs" / "rewards.md").read_text(encoding="utf-8")
+    rows = page.partition("| equal | not equal | rule |\n|---|---|---|\n")[2].partition("\n\n")[0].splitlines()
+    cells = [row.split(" | ") for row in rows]
+    return [(group, column == 0) for row in cells for column in (0, 1) for group in row[column].split("; ")]
+
+
+@pytest.mark.parametrize(("group", "equal"), rows_of_the_page())
+def test_the_page_says_what_is_equal(group: str, equal: bool) -> None:
+    first, *others = re.findall("`([^`]+)`", group)
+    assert others
+    for other in others:
+        assert by_form(first, other) is equal, other
+
+
+@pytest.mark.parametrize(
+    ("gold", "answer", "tolerance", "expected"),
+    [
+        ("3.14", "3.24", 0.1, True),
+        ("3.14", "3.25", 0.1, False),
+        ("3.14", "x = 3.2 \\text{ cm}", 0.1, True),
+        ("\\pi", "22/7", 0.01, True),
+        ("3.14", "3x", 0.5, False),
+        ("3.14", "about three", 0.5, False),
+        ("1,2", "1,2.05", 0.1, False),
+        ("1e9", "1000000001", 2.0, True),
+    ],
+)
+def test_near(gold: str, answer: str, tolerance: float, expected: bool) -> None:
+    assert near(canonical(gold), canonical(answer), tolerance) is expected
 
 
 KINDS = [*RIGHT_KINDS, *WRONG_KINDS]
