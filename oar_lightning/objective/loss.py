@@ -81,8 +81,8 @@ class LossConfig:
 
     @property
     def ignores_zero_advantage(self) -> bool:
-        """Whether a completion with advantage 0 has exactly zero gradient and may be left out."""
-        return self.kl_coef == 0 and self.entropy_coef == 0
+        """Whether a completion with advantage 0 has exactly zero gradient and changes no denominator, and so may be left out."""
+        return self.kl_coef == 0 and self.entropy_coef == 0 and self.reduction != "bnpo"
 
 
 class Denominators(NamedTuple):
