@@ -81,7 +81,7 @@ class LossConfig:
 
     @property
     def ignores_zero_advantage(self) -> bool:
-        """Whether a completion with advantage 0 has exactly zero gradient and changes no denominator, and so may be left out."""
+        """Whether a completion with advantage 0 has exactly zero gradient and is in no denominator of its own micro-batch."""
         return self.kl_coef == 0 and self.entropy_coef == 0 and self.reduction != "bnpo"
 
 

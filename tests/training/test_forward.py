@@ -91,7 +91,7 @@ LOSSES = {
 @pytest.mark.parametrize("temperature", [0.7, pytest.param(1.0, marks=pytest.mark.slow)])
 @pytest.mark.parametrize("name", LOSSES)
 def test_the_third_step_on_the_same_rollouts(name: str, temperature: float) -> None:
-    """In it ratios are not 1 (the first has a learning rate of 0), so that old and new log-probabilities count, at the temperature that sampled."""
+    """In it ratios are not 1 (the first step has a learning rate of 0), so that old and new log-probabilities count."""
     config = LOSSES[name]
     update = UpdatePlan(problems=2, group_size=4, inner_epochs=3, microbatches=1 if name == "bnpo" else 2)
     reference = tiny_policy(seed=1).model.requires_grad_(False)
@@ -112,9 +112,9 @@ def test_the_third_step_on_the_same_rollouts(name: str, temperature: float) -> N
     expected = found(temperature)
     assert rows[3]["loss"] == pytest.approx(expected, rel=2e-5, abs=2e-7)
     assert abs(found(1.3) - expected) > 1e-3 * abs(expected), "the temperature matters"
-    entropy = [e for (_, e), a in zip(predictions(keep.policies[2], rollouts, temperature), of_tokens, strict=True) if a.any()]
-    if not config.ignores_zero_advantage:
-        entropy = [e for _, e in predictions(keep.policies[2], rollouts, temperature)]
+    entropy = [e for _, e in predictions(keep.policies[2], rollouts, temperature)]
+    if config.ignores_zero_advantage:  # such completions are not read
+        entropy = [e for e, a in zip(entropy, of_tokens, strict=True) if a.any()]
     assert rows[3]["entropy"] == pytest.approx(np.concatenate(entropy).mean(), rel=2e-6)
     if config.kl_coef:
         pairs = zip(

@@ -99,12 +99,13 @@ def test_scorers(name: str) -> None:
         assert built.method.scorer.seed == 3
 
 
-@pytest.mark.parametrize("name", ["shuffled", "inverted"])
+@pytest.mark.parametrize(("name", "control"), [("shuffled", Shuffled), ("inverted", Inverted)])
 @pytest.mark.parametrize(("inner", "kind"), [(None, OarG), ("oar_p", OarP)])
-def test_controls_wrap_any_scorer(name: str, inner: str | None, kind: type) -> None:
+def test_controls_wrap_any_scorer(name: str, control: type, inner: str | None, kind: type) -> None:
     scorer = settings(f"scorer={name}", *([f"scorer@scorer.inner={inner}"] if inner else [])).method.scorer
+    assert type(scorer) is control
     assert isinstance(scorer, Shuffled | Inverted)
-    assert isinstance(scorer.inner, kind)
+    assert type(scorer.inner) is kind
 
 
 @pytest.mark.parametrize("name", names("loss"))
