@@ -16,6 +16,7 @@ from torch import Tensor
 
 from oar_lightning.answers.verifier import Verdict, Verifier, VerifierConfig
 from oar_lightning.common.config_check import ConfigError
+from oar_lightning.common.ranges import PositiveInt, Rule, checked
 from oar_lightning.types import MathProblem
 
 
@@ -72,6 +73,14 @@ class Format:
         return [float(c.answer is not None and not c.truncated) for c in completions]
 
 
+@checked(
+    "reward.terms.overlong",
+    Rule(
+        lambda buffer, max_tokens: buffer is None or buffer <= max_tokens,
+        "reward.terms.overlong.buffer must be in 1..max_tokens={max_tokens} or null, got {buffer}; it is the number of tokens "
+        "over which the punishment grows",
+    ),
+)
 @dataclass(frozen=True)
 class SoftOverlong:
     """DAPO's soft overlong punishment (arXiv 2503.14476): 0 up to ``max_tokens - buffer``, then falling linearly to -1 at
@@ -82,15 +91,8 @@ class SoftOverlong:
         buffer: tokens over which it grows; None for a fifth of ``max_tokens``, as in the paper.
     """
 
-    max_tokens: int
-    buffer: int | None = None
-
-    def __post_init__(self) -> None:
-        if self.buffer is not None and not 0 < self.buffer <= self.max_tokens:
-            raise ValueError(
-                f"reward.terms.overlong.buffer must be in 1..max_tokens={self.max_tokens} or null, got {self.buffer}; "
-                "it is the number of tokens over which the punishment grows"
-            )
+    max_tokens: PositiveInt
+    buffer: PositiveInt | None = None
 
     def __call__(self, problems: Sequence[MathProblem], completions: Sequence[Completion]) -> list[float]:
         buffer = self.buffer or max(1, self.max_tokens // 5)

@@ -5,13 +5,13 @@ from __future__ import annotations
 import inspect
 import re
 import typing
-from dataclasses import is_dataclass
 from pydoc import locate
 
 import pytest
 
 from oar_lightning.common.config_check import ConfigError, check_targets
 from oar_lightning.common.paths import conf_dir
+from oar_lightning.common.ranges import hints_of
 from oar_lightning.common.source_signatures import source_signature
 
 TARGETS = sorted({t for p in conf_dir().rglob("*.yaml") for t in re.findall(r"_target_: (oar_lightning[\w.]+)", p.read_text())})
@@ -32,15 +32,13 @@ def test_the_source_says_what_python_says(target: str) -> None:
         assert found is None
         return
     assert found is not None
-    parameters, hints = found
+    parameters, hints, _ = found
     imported: typing.Any = locate(target)
     truth = inspect.signature(imported).parameters
     assert list(parameters) == list(truth)
     assert [p.default is p.empty for p in parameters.values()] == [p.default is p.empty for p in truth.values()]
-    true_hints = typing.get_type_hints(
-        imported.__init__ if inspect.isclass(imported) and not is_dataclass(imported) else imported
-    )
-    assert hints == {name: true_hints[name] for name in hints}
+    true_hints = hints_of(imported)
+    assert {name: repr(hint) for name, hint in hints.items()} == {name: repr(true_hints[name]) for name in hints}
     plain = {name for name, hint in true_hints.items() if hint in (int, float, str, bool, int | None, str | None)}
     assert plain & set(truth) <= set(hints)
 
