@@ -16,7 +16,7 @@ from torch import Tensor
 
 from oar_lightning.answers.verifier import Verdict, Verifier, VerifierConfig
 from oar_lightning.common.config_check import ConfigError
-from oar_lightning.common.ranges import PositiveInt, Rule, checked
+from oar_lightning.common.ranges import Rule, checked
 from oar_lightning.types import MathProblem
 
 
@@ -76,7 +76,7 @@ class Format:
 @checked(
     "reward.terms.overlong",
     Rule(
-        lambda buffer, max_tokens: buffer is None or buffer <= max_tokens,
+        lambda buffer, max_tokens: buffer is None or 1 <= buffer <= max_tokens,
         "reward.terms.overlong.buffer must be in 1..max_tokens={max_tokens} or null, got {buffer}; it is the number of tokens "
         "over which the punishment grows",
     ),
@@ -91,8 +91,8 @@ class SoftOverlong:
         buffer: tokens over which it grows; None for a fifth of ``max_tokens``, as in the paper.
     """
 
-    max_tokens: PositiveInt
-    buffer: PositiveInt | None = None
+    max_tokens: int
+    buffer: int | None = None
 
     def __call__(self, problems: Sequence[MathProblem], completions: Sequence[Completion]) -> list[float]:
         buffer = self.buffer or max(1, self.max_tokens // 5)

@@ -16,7 +16,7 @@ from beartype import BeartypeConf
 from beartype.door import is_bearable
 from beartype.roar import BeartypeException
 
-from oar_lightning.common.ranges import broken, hints_of, kinds, refusal
+from oar_lightning.common.ranges import broken, demand, hints_of, kinds, refusal
 from oar_lightning.common.source_signatures import UNREAD, SourceSignature, source_signature
 
 READS_TRAINING_DATA = ("train", "warm_start", "decontaminate", "benchmark")
@@ -84,7 +84,7 @@ def check_targets(config: Mapping[str, Any], import_them: bool = True) -> None:
             raise ConfigError(f"{where}: {node['_target_']} needs {', '.join(f'{where}.{n}' for n in required)}; set it{whole}")
         for key in keys:
             if key in hints:
-                _check_value(node[key], hints[key], f"{where}.{key}")
+                check_value(node[key], hints[key], f"{where}.{key}")
         values = {name: p.default for name, p in named.items() if p.default not in (p.empty, UNREAD)}
         values |= {key: node[key] for key in keys}
         if text := broken(rules, {name: value for name, value in values.items() if not _holds_target(value)}):
@@ -141,7 +141,8 @@ def defaults_of(path: str) -> dict[str, Any]:
     return {name: p.default for name, p in parameters if isinstance(p.default, bool | int | float | str | None | tuple | list)}
 
 
-def _check_value(value: Any, hint: Any, where: str) -> None:
+def check_value(value: Any, hint: Any, where: str) -> None:
+    """Raise ConfigError for a value that is not of a type or in the ranges that a hint states."""
     if _holds_target(value):
         return  # built into an object later; its own target is checked where it stands
     try:
@@ -153,16 +154,10 @@ def _check_value(value: Any, hint: Any, where: str) -> None:
     types = {kind.type for kind in kinds(hint)}
     is_number = isinstance(value, bool) and types & {int, float} and bool not in types  # to Python, True is an integer
     if not fits or is_number:
-        raise ConfigError(f"{where} must be {describe_type(hint)}, got {value!r}")
+        raise ConfigError(demand(where, value, hint))
     if text := refusal(where, value, hint):
         raise ConfigError(text)
 
 
 def _holds_target(value: Any) -> bool:
     return next(_targets(value, ""), None) is not None
-
-
-def describe_type(hint: Any) -> str:
-    """A type hint in words, e.g. ``a float or null``."""
-    allowed = list(kinds(hint))
-    return " or ".join(kind.noun for kind in allowed if kind.is_plain or len(allowed) == 1)

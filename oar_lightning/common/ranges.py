@@ -33,6 +33,7 @@ PositiveFloat = Annotated[float, Interval(gt=0, lt=math.inf)]
 NonNegativeFloat = Annotated[float, Interval(ge=0, lt=math.inf)]
 Fraction = Annotated[float, Interval(ge=0, le=1)]
 PositiveFraction = Annotated[float, Interval(gt=0, le=1)]
+Probability = Annotated[PositiveFraction, "a probability"]
 ProperFraction = Annotated[float, Interval(ge=0, lt=1)]
 Never = Annotated[None, "never"]
 """Null, where it means that."""
@@ -45,6 +46,18 @@ def rises(pair: object) -> bool:
 
 
 RisingPair = Annotated[Sequence[float], Predicate(rises)]
+
+
+NOUNS: dict[Any, str] = {
+    int: "an integer",
+    float: "a number",
+    bool: "true or false",
+    str: "a text",
+    NoneType: "null",
+    list: "a list",
+    Sequence: "a list",
+}
+"""Types in words."""
 
 
 class Kind(NamedTuple):
@@ -71,8 +84,8 @@ class Kind(NamedTuple):
         if get_origin(self.type) is Literal:
             choices = get_args(self.type)
             return ("one of " if len(choices) > 1 else "") + ", ".join(map(str, choices))
-        names = {int: "an integer", float: "a number", bool: "true or false", str: "a text", NoneType: "null"}
-        return names.get(self.type, str(getattr(self.type, "__name__", self.type)))
+        kind = get_origin(self.type) or self.type
+        return NOUNS.get(kind, str(getattr(kind, "__name__", kind)))
 
     @property
     def is_plain(self) -> bool:
@@ -80,12 +93,13 @@ class Kind(NamedTuple):
         return not str(getattr(self.type, "__module__", "")).startswith("oar_lightning.")
 
     def has(self, value: object) -> bool:
-        """Whether a value is of this type; of types with parameters all are taken to be."""
+        """Whether a value is of this type, whatever the type's parameters; a list stands for a tuple, too."""
         if get_origin(self.type) is Literal:
             return value in get_args(self.type)
         if self.type in (int, float):
             return isinstance(value, Integral if self.type is int else Real) and not isinstance(value, bool)
-        return get_origin(self.type) is not None or not isinstance(self.type, type) or isinstance(value, self.type)
+        kind = get_origin(self.type) or self.type
+        return not isinstance(kind, type) or isinstance(value, list if kind is tuple and isinstance(value, list) else kind)
 
     def holds(self, value: object) -> bool:
         """Whether a value is of this type and in its ranges."""
@@ -96,7 +110,9 @@ class Kind(NamedTuple):
         if self.type is NoneType:
             return f"null for {self.words}" if self.words else "null"
         ranges = " and ".join(map(_describe, self.ranges))
-        return ranges if ranges and self.has(value) else f"{self.noun} {ranges}".strip()
+        if ranges and self.has(value):
+            return ranges
+        return f"{self.noun} {ranges}".strip().replace("a number finite and ", "a finite number ")
 
 
 def kinds(hint: Any) -> Iterator[Kind]:
@@ -116,11 +132,18 @@ def kinds(hint: Any) -> Iterator[Kind]:
 def refusal(key: str, value: object, hint: Any) -> str | None:
     """What is wrong with a value by the ranges and choices of its hint; None where nothing is."""
     allowed = list(kinds(hint))
-    if not any(kind.is_limited for kind in allowed) or any(kind.holds(value) for kind in allowed):
-        return None
+    limited = any(kind.is_limited for kind in allowed)
+    return demand(key, value, hint) if limited and not any(kind.holds(value) for kind in allowed) else None
+
+
+def demand(key: str, value: object, hint: Any) -> str:
+    """The message for a value that its hint does not allow."""
+    allowed = list(kinds(hint))
     words = next((kind.words for kind in allowed if kind.words and kind.type is not NoneType), "")
-    told = dict.fromkeys(kind.describe(value) for kind in allowed if kind.is_plain)
-    return f"{key}{f' is {words} and' if words else ''} must be {' or '.join(told)}, got {value!r}"
+    *others, last = dict.fromkeys(kind.describe(value) for kind in allowed if kind.is_plain or len(allowed) == 1)
+    told = f"{', '.join(others)} or {last}" if others else last
+    told = told.replace(" or null for ", ", or null for ")
+    return f"{key}{f' is {words} and' if words else ''} must be {told}, got {value!r}"
 
 
 class Rule(NamedTuple):
@@ -204,7 +227,7 @@ def _contains(stated: Interval | Predicate, value: Any) -> bool:
 
 def _describe(stated: Interval | Predicate) -> str:
     if isinstance(stated, Predicate):
-        return inspect.getdoc(stated.func) or stated.func.__name__
+        return (inspect.getdoc(stated.func) or stated.func.__name__).rstrip(".")
     low = [f"{sign} {end}" for sign, end in ((">", stated.gt), (">=", stated.ge)) if end is not None]
     high = [f"{sign} {end}" for sign, end in (("<", stated.lt), ("<=", stated.le)) if end is not None]
     if low and stated.lt == math.inf:

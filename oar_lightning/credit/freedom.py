@@ -9,7 +9,7 @@ import torch
 from jaxtyping import Float
 from torch import Tensor
 
-from oar_lightning.common.ranges import PositiveFraction
+from oar_lightning.common.ranges import Probability
 from oar_lightning.credit.predictions import predictions
 from oar_lightning.policy.token_budget import TokenBudget
 from oar_lightning.types import Rollouts
@@ -30,7 +30,7 @@ class Freedom:
     """
 
     mode: Mode = "none"
-    free_below: PositiveFraction = FREE_BELOW
+    free_below: Probability = FREE_BELOW
 
     def of_logprobs(self, scores: Tensor, logprobs: Tensor) -> Tensor:
         """The scores of tokens with these log-probabilities; any shape."""

@@ -16,7 +16,7 @@ import torch
 from jaxtyping import Bool, Int
 from torch import Tensor
 
-from oar_lightning.common.ranges import PositiveFraction, PositiveInt, checked
+from oar_lightning.common.ranges import PositiveFraction, PositiveInt, Probability, checked
 from oar_lightning.credit.predictions import predictions
 from oar_lightning.policy.token_budget import TokenBudget
 from oar_lightning.types import MathProblem, Rollouts
@@ -138,7 +138,7 @@ class LowProbabilityCuts(Segmenter):
     With `every` 1 and `threshold` 1 every token is a segment (but those of probability 1).
     """
 
-    threshold: Annotated[PositiveFraction, "a probability"] = 0.9
+    threshold: Probability = 0.9
     every: PositiveInt = 5
 
     def cuts(self, model: Any, rollouts: Rollouts, mask: Bool[Tensor, "B S"]) -> Bool[Tensor, "B S"]:

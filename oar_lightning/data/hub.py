@@ -44,7 +44,7 @@ class HubProblems:
         name: str | None = None,
         split: str = "train",
         revision: str | None = None,
-        shuffle_buffer: Annotated[PositiveInt, "a number of rows"] = 10000,
+        shuffle_buffer: PositiveInt = 10000,
         question_column: str = "problem",
         answer_column: str | None = "answer",
         solution_column: str | None = "solution",

@@ -40,7 +40,7 @@ class PlanConfig:
         answer_tokens: of the longest final answer, where probes read.
     """
 
-    card_gb: Annotated[PositiveFloat, "a number of GB"] | Card = 80.0
+    card_gb: Annotated[PositiveFloat, "the memory in GB"] | Card = 80.0
     reserve: Annotated[ProperFraction, "a fraction"] = 0.1
     prompt_tokens: PositiveInt = 512
     answer_tokens: PositiveInt = 8

@@ -9,7 +9,7 @@ import torch
 from jaxtyping import Bool, Float
 from torch import Tensor
 
-from oar_lightning.common.ranges import PositiveFraction, PositiveInt, checked
+from oar_lightning.common.ranges import PositiveInt, Probability, checked
 from oar_lightning.credit.component import Continuations, Tools
 from oar_lightning.credit.predictions import predictions
 from oar_lightning.credit.scorers.steps import Steps, StepScorer
@@ -48,7 +48,7 @@ class MonteCarlo(StepScorer):
         samples: Annotated[PositiveInt, "the number of continuations of a prefix"] = 9,
         most_segments: PositiveInt | None = 25,
         from_first_cut: bool = False,
-        forced_above: Annotated[PositiveFraction, "a probability"] | None = None,
+        forced_above: Probability | None = None,
         absolute: bool = False,
         seed: int = 0,
     ) -> None:

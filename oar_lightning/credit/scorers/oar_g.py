@@ -9,7 +9,7 @@ import torch
 from jaxtyping import Float, Int
 from torch import Tensor
 
-from oar_lightning.common.ranges import NonNegativeFloat, NonNegativeInt, PositiveFraction, PositiveInt, checked
+from oar_lightning.common.ranges import NonNegativeFloat, NonNegativeInt, PositiveInt, Probability, checked
 from oar_lightning.credit.freedom import FREE_BELOW, Freedom, Mode
 from oar_lightning.credit.scorers.base import Scorer, distinct_rows, place_rows, row_generator, scorable_rows
 from oar_lightning.credit.scorers.prefix import read_prompts
@@ -50,7 +50,7 @@ class OarG(Scorer):
         token_budget: SomeTokens = TOKENS,
         stability_rows: NonNegativeInt = 4,
         freedom: Mode = "none",
-        free_below: PositiveFraction = FREE_BELOW,
+        free_below: Probability = FREE_BELOW,
     ) -> None:
         super().__init__()
         if noise_std == 0 and not {probe.name, probe.warmup if probe.warmup_steps else probe.name} <= {"answer_joint"}:

@@ -9,7 +9,7 @@ import torch
 from jaxtyping import Float
 from torch import Tensor
 
-from oar_lightning.common.ranges import PositiveFraction, Rule
+from oar_lightning.common.ranges import Probability, Rule
 from oar_lightning.credit.freedom import Freedom, Mode
 from oar_lightning.credit.scorers.base import Scorer, distinct_rows, place_rows, scorable_rows
 from oar_lightning.credit.scorers.oar_p.counterfactual import Counterfactuals
@@ -43,7 +43,7 @@ class CounterfactualScorer(Scorer):
     seed: int
     share_prefixes: bool
     freedom: Mode
-    free_below: PositiveFraction
+    free_below: Probability
 
     def __post_init__(self) -> None:
         super().__init__()

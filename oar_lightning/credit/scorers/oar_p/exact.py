@@ -7,7 +7,7 @@ from dataclasses import dataclass
 from jaxtyping import Float
 from torch import Tensor
 
-from oar_lightning.common.ranges import PositiveFraction, checked
+from oar_lightning.common.ranges import Probability, checked
 from oar_lightning.credit.freedom import FREE_BELOW, Mode
 from oar_lightning.credit.scorers.oar_p.base import ONE_FILL, TOKENS, CounterfactualScorer
 from oar_lightning.credit.scorers.oar_p.counterfactual import Counterfactuals
@@ -41,7 +41,7 @@ class OarP(CounterfactualScorer):
     seed: int = 0
     share_prefixes: bool = True
     freedom: Mode = "none"
-    free_below: PositiveFraction = FREE_BELOW
+    free_below: Probability = FREE_BELOW
 
     def probe_at(self, step: int) -> Probe:
         return self.probe.at(step)

@@ -8,7 +8,7 @@ import torch
 from jaxtyping import Float
 from torch import Tensor
 
-from oar_lightning.common.ranges import PositiveFraction, PositiveInt, checked
+from oar_lightning.common.ranges import PositiveInt, Probability, checked
 from oar_lightning.credit.freedom import FREE_BELOW, Freedom, Mode
 from oar_lightning.credit.scorers.oar_p.base import ONE_FILL, TOKENS, CounterfactualScorer
 from oar_lightning.credit.scorers.oar_p.counterfactual import Counterfactuals
@@ -50,7 +50,7 @@ class TotalEffect(CounterfactualScorer):
     share_prefixes: bool = True
     num_draws: PositiveInt = 1
     freedom: Mode = "weight"
-    free_below: PositiveFraction = FREE_BELOW
+    free_below: Probability = FREE_BELOW
 
     def probe_at(self, step: int) -> Probe:
         return PROBES["answer_joint"]  # it reads all tokens of the answer

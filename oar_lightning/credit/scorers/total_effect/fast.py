@@ -8,7 +8,7 @@ import torch
 from jaxtyping import Bool, Float, Int
 from torch import Tensor
 
-from oar_lightning.common.ranges import PositiveFraction, PositiveInt, checked
+from oar_lightning.common.ranges import PositiveInt, Probability, checked
 from oar_lightning.credit.freedom import FREE_BELOW, Freedom, Mode
 from oar_lightning.credit.scorers.base import Scorer, distinct_rows, place_rows, row_generator, scorable_rows
 from oar_lightning.credit.scorers.oar_p.fills import draw_several
@@ -51,7 +51,7 @@ class TotalEffectFast(Scorer):
         seed: int = 0,
         token_budget: SomeTokens = TOKENS,
         freedom: Mode = "weight",
-        free_below: PositiveFraction = FREE_BELOW,
+        free_below: Probability = FREE_BELOW,
     ) -> None:
         super().__init__()
         self.rounds = rounds
