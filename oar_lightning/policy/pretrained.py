@@ -55,6 +55,7 @@ class LoraSpec:
         return get_peft_model(model, config)
 
 
+@checked("policy")
 @dataclass(frozen=True)
 class PretrainedPolicy:
     """A Hugging Face causal LM by hub name, local path or built-in name.

@@ -116,6 +116,7 @@ class _Rearranged(Wrapper):
         raise NotImplementedError
 
 
+@checked("scorer")
 class Shuffled(_Rearranged):
     """The inner scorer's scores in random order: as uneven as before, but on other tokens."""
 

@@ -201,6 +201,7 @@ class _Spans:
         return ChainSolution(self.text, tuple(self.spans))
 
 
+@checked("")
 @dataclass(frozen=True)
 class ChainProblems:
     """A seeded stream of `chain` problems with random access: problem `i` depends on (seed, split, i) only."""
