@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import functools
 import re
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
@@ -99,6 +100,7 @@ def bad_value(hint: Any) -> Any:
     return next((value for value in refused if any(kind.has(value) for kind in kinds(hint))), refused[0])
 
 
+@functools.cache
 def limited() -> list[tuple[str, str, Any]]:
     targets = sorted(
         {
