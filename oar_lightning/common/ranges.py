@@ -110,7 +110,7 @@ class Kind(NamedTuple):
         if self.type is NoneType:
             return f"null for {self.words}" if self.words else "null"
         ranges = " and ".join(map(_describe, self.ranges))
-        if ranges and self.has(value):
+        if ranges and (self.has(value) or isinstance(self.ranges[0], Predicate)):
             return ranges
         return f"{self.noun} {ranges}".strip().replace("a number finite and ", "a finite number ")
 

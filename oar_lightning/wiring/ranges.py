@@ -70,7 +70,7 @@ def check_ranges(cfg: DictConfig) -> None:
         if key in cfg.trainer:
             raise ConfigError(f"trainer.{key}={cfg.trainer[key]} would be overwritten: {remedy}")
     ranges: dict[str, Any] = dict(PLAIN)
-    if str(cfg.optimizer.get("_target_")).startswith("torch.optim."):
+    if str((cfg.get("optimizer") or {}).get("_target_")).startswith("torch.optim."):
         ranges |= {f"optimizer.{name}": hint for name, hint in OF_OPTIMIZERS.items()}
     for key, hint in ranges.items():
         block, _, name = key.rpartition(".")
