@@ -3,12 +3,13 @@
 from __future__ import annotations
 
 import logging
-from typing import Any
+from typing import Annotated, Any
 
 import torch
 from jaxtyping import Bool, Float
 from torch import Tensor
 
+from oar_lightning.common.ranges import PositiveInt, Probability, checked
 from oar_lightning.credit.component import Continuations, Tools
 from oar_lightning.credit.predictions import predictions
 from oar_lightning.credit.scorers.steps import Steps, StepScorer
@@ -19,6 +20,7 @@ from oar_lightning.types import Prefix, Rollouts
 log = logging.getLogger(__name__)
 
 
+@checked("scorer")
 class MonteCarlo(StepScorer):
     """A_k = V_{k+1} - V_k for the tokens of segment k, V_k = mean reward of `samples` continuations from before it.
 
@@ -43,20 +45,14 @@ class MonteCarlo(StepScorer):
     def __init__(
         self,
         segments: Segmenter,
-        samples: int = 9,
-        most_segments: int | None = 25,
+        samples: Annotated[PositiveInt, "the number of continuations of a prefix"] = 9,
+        most_segments: PositiveInt | None = 25,
         from_first_cut: bool = False,
-        forced_above: float | None = None,
+        forced_above: Probability | None = None,
         absolute: bool = False,
         seed: int = 0,
     ) -> None:
         super().__init__()
-        if samples < 1:
-            raise ValueError(f"scorer.samples is the number of continuations of a prefix and must be >= 1, got {samples}")
-        if most_segments is not None and most_segments < 1:
-            raise ValueError(f"scorer.most_segments must be >= 1 or null, got {most_segments}")
-        if forced_above is not None and not 0 < forced_above <= 1:
-            raise ValueError(f"scorer.forced_above is a probability and must be in (0, 1] or null, got {forced_above}")
         self.signed = not absolute
         self.segments = segments
         self.samples = samples

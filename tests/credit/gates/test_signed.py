@@ -90,7 +90,7 @@ def test_a_completion_with_unusable_scores_keeps_its_group_advantage():
     ("knobs", "message"),
     [
         ({"scale": 0}, r"gate\.scale .* > 0, got 0"),
-        ({"clip": 0}, r"gate\.clip .* > 0 \(or null\), got 0"),
+        ({"clip": 0}, r"gate\.clip .* > 0 or null, got 0"),
         ({"keep_sign": True}, r"gate\.keep_sign=true .* gate\.combine=replace"),
     ],
 )

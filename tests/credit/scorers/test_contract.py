@@ -278,7 +278,7 @@ def test_position_by_hand(model64):
     rollouts = rollouts_of([{"before": [1, 2], "reasoning": [3, 4, 5, 6], "answer": [7]}, {"before": [1], "reasoning": [3]}])
     assert Position("late")(model64, rollouts).tolist() == [[0, 0, 0.25, 0.5, 0.75, 1, 0], [0, 0, 1, 0, 0, 0, 0]]
     assert Position("early")(model64, rollouts).tolist() == [[0, 0, 1, 0.75, 0.5, 0.25, 0], [0, 0, 1, 0, 0, 0, 0]]
-    with pytest.raises(ValueError, match=r"scorer\.favour must be late or early, got middle"):
+    with pytest.raises(ValueError, match=r"scorer\.favour must be one of late, early, got 'middle'"):
         Position("middle")
 
 

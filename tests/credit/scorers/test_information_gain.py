@@ -236,10 +236,10 @@ def test_its_size_is_an_importance(rollouts) -> None:
 @pytest.mark.parametrize(
     ("knobs", "message"),
     [
-        ({"mode": "silver"}, r"scorer\.mode must be one of gold, own, .* got silver"),
+        ({"mode": "silver"}, r"scorer\.mode must be one of gold, own, .* got 'silver'"),
         ({"cue": ""}, r"scorer\.cue .* must not be empty"),
         ({"discount": 1.5}, r"scorer\.discount must be in \[0, 1\], or null .* got 1\.5"),
-        ({"baseline": "best"}, r"scorer\.baseline must be one of none, group, step, got best"),
+        ({"baseline": "best"}, r"scorer\.baseline must be one of none, group, step, got 'best'"),
         ({"token_budget": 0}, r"scorer\.token_budget .* got 0"),
     ],
 )

@@ -146,7 +146,7 @@ def test_planted_key_token_ranks_first(copying_model, probe):
     ("make", "message"),
     [
         (lambda: OarP(token_budget=0), r"scorer\.token_budget .* got 0"),
-        (lambda: ProbeSchedule(name="mean"), r"scorer\.probe\.name must be one of last, answer_mean, answer_joint, got mean"),
+        (lambda: ProbeSchedule(name="mean"), r"scorer\.probe\.name must be one of last, answer_mean, answer_joint, got 'mean'"),
         (lambda: ProbeSchedule(warmup="mean"), r"scorer\.probe\.warmup must be"),
         (lambda: ProbeSchedule(warmup_steps=-1), r"scorer\.probe\.warmup_steps .* got -1"),
     ],
