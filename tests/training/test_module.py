@@ -12,6 +12,7 @@ import lightning as L
 import pytest
 import torch
 from lightning.pytorch.plugins.precision import MixedPrecision
+from support.credit_methods import credit_methods, decided_policy
 from support.fixtures import TASK, ConstantReward, LengthReward, fit, make_module, make_stage, tiny_policy, weights
 
 from oar_lightning.common.randomness import derive_seed
@@ -281,6 +282,24 @@ def test_the_state_of_credit_is_resumed_bit_for_bit(tmp_path: Path, gate: Gate) 
     assert second.method.scorer.calls == whole.method.scorer.calls > 1
     assert same(weights(whole), weights(second))
     assert begun | without_times(rest) == rows
+
+
+@pytest.mark.parametrize("name", credit_methods())
+def test_sampling_signed_and_stateful_methods_resume_bit_for_bit(tmp_path: Path, name: str) -> None:
+    """Stopped within a batch of rollouts; another one follows."""
+
+    def module(seed: int = 0) -> PolicyOptimization:
+        scorer, gate = credit_methods()[name]
+        return make_module(decided_policy(seed), scorer, update=UpdatePlan(problems=2, group_size=4, minibatches=2), gate=gate)
+
+    whole, first, second = module(), module(), module(1)
+    rows = without_times(fit(whole, 5, callbacks(tmp_path / "whole", 0)).rows)
+    begun = without_times(fit(first, 3, callbacks(tmp_path / "part", 0)).rows)
+    torch.manual_seed(7)
+    rest = fit(second, 5, callbacks(tmp_path / "part", 0), ckpt_path=str(tmp_path / "part" / "last.ckpt")).rows
+    assert begun | without_times(rest) == rows
+    assert same(weights(whole), weights(second))
+    assert not same(weights(first), weights(second))
 
 
 def test_a_mask_shrinks_the_denominators_of_the_step() -> None:
