@@ -5,6 +5,7 @@ from __future__ import annotations
 import dataclasses
 import os
 import signal
+from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
@@ -16,8 +17,9 @@ from support.credit_methods import credit_methods, decided_policy
 from support.fixtures import TASK, ConstantReward, LengthReward, fit, make_module, make_stage, tiny_policy, weights
 
 from oar_lightning.common.randomness import derive_seed
-from oar_lightning.credit.gates import BilevelGate, ClipGate, Gate, SelectGate
-from oar_lightning.credit.scorers import Entropy, FunctionScorer, OarG, OarP, Random, Scorer, Uniform
+from oar_lightning.credit.gates import BilevelGate, ClipGate, DirectGate, Gate, SelectGate, SignedGate
+from oar_lightning.credit.scorers import Entropy, FunctionScorer, OarG, OarP, Random, Scorer, Spro, Uniform
+from oar_lightning.credit.scorers.forward_free import EntropyAdvantage, Gtpo, Hicra, Probability, Steer, Ucas
 from oar_lightning.data.chain.task import ChainProblems
 from oar_lightning.evaluation.evaluate import EvaluationConfig
 from oar_lightning.objective.advantage import group_advantages
@@ -246,6 +248,42 @@ def test_resume_is_bit_exact_at_any_step(tmp_path: Path, update: UpdatePlan, sto
     rows |= fit(second, 6, callbacks(tmp_path / "part", 0), ckpt_path=str(tmp_path / "part" / "last.ckpt")).rows
     assert same(weights(whole), weights(second))
     assert without_times(rows) == all_rows
+
+
+LIMITS: dict[str, Callable[[], tuple[Scorer, Gate]]] = {
+    "ar": lambda: (Probability(), DirectGate(strength=0)),
+    "archer": lambda: (Entropy(region="response"), ClipGate(0.2, clip_low=0.2, clip_high=0.2, kl_factor=1.0)),
+    "eighty_twenty": lambda: (Entropy(region="response"), SelectGate(1.0)),
+    "eighty_twenty_all": lambda: (Entropy(region="response"), SelectGate(1.0, denominator="all")),
+    "eighty_twenty_row": lambda: (Entropy(region="response"), SelectGate(1.0, "row")),
+    "entropy_advantage": lambda: (EntropyAdvantage(kappa=1e300), SignedGate("add")),
+    "gtpo": lambda: (Gtpo(0.0), DirectGate()),
+    "hicra": lambda: (Hicra(0.0), SignedGate("add")),
+    "spro": lambda: (Spro(0.0), SignedGate("add")),
+    "steer": lambda: (Steer(1.0), DirectGate()),
+    "ucas": lambda: (Ucas(0.0, 0.0, 0.0), SignedGate()),
+}
+"""Settings with which a method is GRPO."""
+
+
+@pytest.fixture(scope="module")
+def grpo_weights() -> dict[str, torch.Tensor]:
+    return limit_weights(Uniform(), BilevelGate())
+
+
+def limit_weights(scorer: Scorer, gate: Gate) -> dict[str, torch.Tensor]:
+    """Three steps, with ratios away from 1, and a KL term."""
+    policy, reference = tiny_policy(), tiny_policy().model.requires_grad_(False)
+    update = UpdatePlan(problems=2, group_size=4, inner_epochs=2)
+    loss = LossConfig(kl_coef=0.1, clip_low=0.2, clip_high=0.2)
+    module = make_module(policy, scorer, update=update, loss=loss, gate=gate, reference=reference, lr=1e-2)
+    fit(module, 3)
+    return weights(module)
+
+
+@pytest.mark.parametrize("name", LIMITS)
+def test_methods_in_their_limits_are_grpo_bit_for_bit(name: str, grpo_weights: dict[str, torch.Tensor]) -> None:
+    assert same(limit_weights(*LIMITS[name]()), grpo_weights)
 
 
 class Remembers(Random):
