@@ -59,6 +59,12 @@ from oar_lightning.policy.pretrained import LoraSpec
 from oar_lightning.types import CausalSpans, Continued, MathProblem, Prefix, Rollouts
 
 STEPS = FixedLength(2)
+
+
+def where_e(problem: MathProblem, text: str) -> CausalSpans:
+    return CausalSpans(tuple((i, i + 1) for i, c in enumerate(text) if c == "e"), True)
+
+
 SCORERS: dict[str, Callable[..., Scorer]] = {
     "entropy": Entropy,
     "entropy_advantage": functools.partial(EntropyAdvantage, alpha=0.02),
@@ -72,7 +78,7 @@ SCORERS: dict[str, Callable[..., Scorer]] = {
     "oar_g": OarG,
     "oar_p": OarP,
     "oar_p_approximate": OarPApproximate,
-    "oracle": lambda: Oracle(lambda problem, text: CausalSpans(tuple((i, i + 1) for i, c in enumerate(text) if c == "e"), True)),
+    "oracle": lambda: Oracle(where_e),
     "otb": Otb,
     "position": functools.partial(Position, "late"),
     "probability": Probability,

@@ -26,6 +26,7 @@ from oar_lightning.credit.segments import (
     TextCuts,
     segment_numbers,
 )
+from oar_lightning.data.chain.credit import step_ends
 from oar_lightning.inspection.recorded import RecordedCompletion, encode_recorded, to_generation
 from oar_lightning.policy.pretrained import Policy
 from oar_lightning.types import MathProblem, Rollouts
@@ -37,7 +38,7 @@ SHORT = st.integers(1, 12)
 STRATEGIES: dict[str, st.SearchStrategy[Segmenter]] = {
     "fixed_length": st.builds(FixedLength, st.integers(1, 60)),
     "sentences": st.builds(Sentences, shortest=SHORT),
-    "task_steps": st.builds(lambda shortest: TextCuts(lambda _, text: [m.end() for m in re.finditer("=", text)], shortest), SHORT),
+    "task_steps": st.builds(TextCuts, st.just(step_ends), SHORT),
     "entropy": st.builds(EntropyCuts, st.floats(0.01, 1), SHORT),
     "low_probability": st.builds(LowProbabilityCuts, st.floats(0.001, 1), st.integers(1, 9)),
 }
