@@ -249,7 +249,14 @@ def test_two_ranks_score_as_one(name: str, monkeypatch: pytest.MonkeyPatch) -> N
     close(torch.cat(parts), expected)
 
 
-@pytest.mark.parametrize("name", [name for name in SCORERS if takes(name, "token_budget")])
+THERE = {"entropy", "information_gain", "inverted", "oar_g", "oar_p", "shuffled", "total_effect", "total_effect_fast"}
+"""Their chunks are in scorers/test_contract.py too."""
+
+
+@pytest.mark.parametrize(
+    "name",
+    [pytest.param(n, marks=pytest.mark.slow) if n in THERE else n for n in SCORERS if takes(n, "token_budget")],
+)
 def test_chunks_do_not_matter(name: str) -> None:
     model, rollouts, expected = gpt2(), given(), scores_of(name)
     close(make(name, token_budget=1)(model, rollouts), expected)

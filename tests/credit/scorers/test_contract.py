@@ -222,6 +222,7 @@ def test_batch_without_a_scorable_row(name, model64):
         assert not importance.any()
 
 
+@pytest.mark.slow
 @every_scorer
 def test_scores_of_a_float32_model_follow_the_float64_ones(name, model64, rollouts):
     expected = SCORERS[name]()(model64, rollouts)
