@@ -56,5 +56,5 @@ def credit_methods() -> dict[str, tuple[Scorer, Gate]]:
     return {
         "monte_carlo": (MonteCarlo(FixedLength(4), samples=2), SignedGate()),
         "ucas": (Ucas(), SignedGate()),
-        "surprise": (Surprise(), DirectGate(high=4.0, preserve_mass=True)),
+        "surprise": (Surprise(), DirectGate(high=4.0)),
     }
