@@ -103,10 +103,13 @@ class TextCuts(Segmenter):
 @checked("scorer.segments")
 @dataclass(frozen=True)
 class Sentences(TextCuts):
-    """Sentences and lines: cuts after a full stop, question or exclamation mark with a space behind it, and after line ends."""
+    """Sentences and lines: cuts after a full stop, question or exclamation mark with a space behind it, and after line ends.
+
+    The space belongs to the next sentence, as it does to that one's first token in most tokenizers; line ends to the line.
+    """
 
     locate: Callable[[MathProblem, str], Sequence[int]] = lambda problem, text: [
-        match.end() for match in _SENTENCE_END.finditer(text)
+        match.start() + match[0].rfind("\n") + 1 for match in _SENTENCE_END.finditer(text)
     ]
 
 

@@ -14,6 +14,7 @@ from oar_lightning.credit.component import Continuations, Tools
 from oar_lightning.credit.predictions import predictions
 from oar_lightning.credit.scorers.steps import Steps, StepScorer
 from oar_lightning.credit.segments import TOKENS, Segmenter
+from oar_lightning.distributed.ranks import all_gather
 from oar_lightning.policy.token_budget import TokenBudget
 from oar_lightning.types import Prefix, Rollouts
 
@@ -95,11 +96,12 @@ class MonteCarlo(StepScorer):
         """V of each prefix."""
         assert self._continue is not None, "a run lends its tools before the first step"
         if not self._told:
-            log.info("scorer: up to %d continuations of %d prefixes in a step", self.samples * len(prefixes), len(prefixes))
+            count = sum(all_gather(len(prefixes)))
+            log.info("scorer: up to %d continuations of %d prefixes in a step", self.samples * count, count)
             self._told = True
         found = self._continue(model, rollouts, prefixes, self.samples, self.seed + rollouts.step)
         self.metrics = {
-            "continuations": float(found.sampled),
+            "continuations": float(sum(all_gather(found.sampled))),
             "forward_equivalents": found.tokens / max(1, int(rollouts.attention_mask.sum())),
         }
         return found.rewards.mean(1)
