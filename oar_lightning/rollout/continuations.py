@@ -115,5 +115,25 @@ class Encoder:
         return self.stage.token_bytes.encode(before, text)
 
 
+@dataclass(frozen=True)
+class RolloutTools:
+    """What a run lends to scorers and gates (`credit.component.Tools`)."""
+
+    stage: RolloutStage
+    sampling: SamplingConfig
+
+    @property
+    def continuations(self) -> Continuer:
+        return Continuer(self.stage, self.sampling)
+
+    @property
+    def reprompt(self) -> Reprompter:
+        return Reprompter(self.stage)
+
+    @property
+    def encode(self) -> Encoder:
+        return Encoder(self.stage)
+
+
 def _from(start: int, like: Tensor) -> Tensor:
     return torch.arange(like.shape[1], device=like.device) >= start

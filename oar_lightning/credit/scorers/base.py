@@ -17,6 +17,7 @@ from torch import Tensor
 
 from oar_lightning.common.randomness import generator
 from oar_lightning.credit.component import Component, Region, Tools
+from oar_lightning.objective.metric_sums import MetricSums
 from oar_lightning.policy.token_budget import TokenBudget
 from oar_lightning.types import Rollouts
 
@@ -37,7 +38,9 @@ class Scorer(Component, ABC):
 
     def __init__(self) -> None:
         self.metrics: dict[str, float] = {}
-        """Diagnostics of the last call, logged under ``credit/``."""
+        """Means over the completions of the last call, logged under ``credit/``."""
+        self.totals = MetricSums()
+        """Counts of the last call, of which the sum is logged, and seconds, of which the largest is; under their own names."""
 
     @property
     def name(self) -> str:
@@ -83,6 +86,10 @@ class Wrapper(Scorer):
         self.reads_all_rows = inner.reads_all_rows
         self.reads_groups = inner.reads_groups
         self.needs_reference = inner.needs_reference
+
+    def measured_by_inner(self) -> None:
+        """Take over what the inner scorer has measured of its last call."""
+        self.metrics, self.totals = dict(self.inner.metrics), self.inner.totals
 
     @property
     def budgets(self) -> tuple[TokenBudget, ...]:

@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import logging
+import operator
+import time
 from typing import Any
 
 import torch
@@ -13,6 +15,7 @@ from oar_lightning.credit.component import Continuations, Tools
 from oar_lightning.credit.predictions import predictions
 from oar_lightning.credit.scorers.steps import Steps, StepScorer
 from oar_lightning.credit.segments import TOKENS, Segmenter
+from oar_lightning.objective.metric_sums import MetricSums
 from oar_lightning.policy.token_budget import TokenBudget
 from oar_lightning.types import Prefix, Rollouts
 
@@ -101,11 +104,12 @@ class MonteCarlo(StepScorer):
         if not self._told:
             log.info("scorer: up to %d continuations of %d prefixes in a step", self.samples * len(prefixes), len(prefixes))
             self._told = True
+        started = time.perf_counter()
         found = self._continue(model, rollouts, prefixes, self.samples, self.seed + rollouts.step)
-        self.metrics = {
-            "continuations": float(found.sampled),
-            "forward_equivalents": found.tokens / max(1, int(rollouts.attention_mask.sum())),
-        }
+        self.metrics = {"forward_equivalents": found.tokens / max(1, int(rollouts.attention_mask.sum()))}
+        self.totals = MetricSums()
+        self.totals.fold(operator.add, {"credit/continuations": float(found.sampled)})
+        self.totals.fold(max, {"time/continuations_s": time.perf_counter() - started})
         return found.rewards.mean(1)
 
     def advantages(self, rollouts: Rollouts, starts: Bool[Tensor, "B S"], values: Float[Tensor, " n"]) -> Float[Tensor, "B S"]:

@@ -12,12 +12,11 @@ from support.fixtures import LengthReward, make_module, make_stage, tiny_policy
 from support.toy import rollouts_of, tools
 
 from oar_lightning.credit.assign import assign_credit
-from oar_lightning.credit.component import Tools
 from oar_lightning.credit.gates import SignedGate
 from oar_lightning.credit.scorers import MonteCarlo
 from oar_lightning.credit.segments import FixedLength, LowProbabilityCuts
 from oar_lightning.rollout import SamplingConfig
-from oar_lightning.rollout.continuations import Continuer, Encoder, Reprompter
+from oar_lightning.rollout.continuations import RolloutTools
 from oar_lightning.types import Continued, MathProblem, Prefix, Rollouts
 
 SEQUENCES = [
@@ -114,7 +113,7 @@ def test_likely_tokens_get_nothing_and_leave_the_loss() -> None:
     sampling = SamplingConfig(max_new_tokens=12)
     rollouts = stage(policy.model, [MathProblem("1 + 1 =", "2")], 4, sampling, [3])
     rollouts = dataclasses.replace(rollouts, advantages=rollouts.rewards - rollouts.rewards.mean())
-    lent = Tools(Continuer(stage, sampling), Reprompter(stage), Encoder(stage))
+    lent = RolloutTools(stage, sampling)
     all_of_them, some = MonteCarlo(FixedLength(1), 2), MonteCarlo(FixedLength(1), 2, forced_above=0.01)
     for scorer in (all_of_them, some):
         scorer.use(lent)
@@ -143,7 +142,7 @@ def test_a_large_sample_finds_the_value_of_a_choice() -> None:
     sampling = SamplingConfig(max_new_tokens=6)
     rollouts = stage(policy.model, [MathProblem("1 + 1 =", "2")], 2, sampling, [5])
     scorer = MonteCarlo(FixedLength(99), samples=400)
-    scorer.use(Tools(Continuer(stage, sampling), Reprompter(stage), Encoder(stage)))
+    scorer.use(RolloutTools(stage, sampling))
     scores = scorer(policy.model, rollouts)
     many = stage(policy.model, [MathProblem("1 + 1 =", "2")], 400, sampling, [77]).rewards
     found = rollouts.rewards - scores[rollouts.response_mask].view(-1)[:1]
