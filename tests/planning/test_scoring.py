@@ -8,9 +8,27 @@ from typing import Any
 
 import pytest
 import torch
+from support.toy import tools
 from transformers import AutoModelForCausalLM, GPT2Config, Qwen2Config
 
-from oar_lightning.credit.scorers import Entropy, FunctionScorer, Inverted, OarG, OarP, OarPApproximate, Scorer, Shuffled, Spans
+from oar_lightning.credit.scorers import (
+    Entropy,
+    FunctionScorer,
+    InformationGain,
+    Inverted,
+    MinForm,
+    OarG,
+    OarP,
+    OarPApproximate,
+    Scorer,
+    Shuffled,
+    Spae,
+    Spans,
+    TotalEffect,
+    TotalEffectFast,
+)
+from oar_lightning.credit.scorers.forward_free import Gtpo
+from oar_lightning.credit.segments import FixedLength
 from oar_lightning.planning import dry_run
 from oar_lightning.planning.empty import no_memory
 from oar_lightning.planning.policy import policy_without_weights
@@ -23,6 +41,7 @@ from oar_lightning.planning.scoring import (
     scorer_budget,
 )
 from oar_lightning.policy.pretrained import LoraSpec, PretrainedPolicy
+from oar_lightning.types import MathProblem
 
 QWEN = Qwen2Config(
     vocab_size=300,
@@ -45,6 +64,12 @@ SCORERS: dict[str, Scorer] = {
     "spans": OarPApproximate(coarse=Spans(), token_budget=BUDGET),
     "entropy": Entropy(token_budget=BUDGET),
     "shuffled": Shuffled(OarG(token_budget=BUDGET)),
+    "gtpo": Gtpo(token_budget=BUDGET),
+    "total_effect": TotalEffect(token_budget=BUDGET),
+    "total_effect_fast": TotalEffectFast(token_budget=BUDGET),
+    "information_gain": InformationGain(FixedLength(1), token_budget=BUDGET),
+    "spae": Spae(FixedLength(1), token_budget=BUDGET),
+    "min_form": MinForm(InformationGain(FixedLength(1), token_budget=BUDGET, mode="own")),
 }
 
 
@@ -63,7 +88,11 @@ def pair(config: Any, folder: Path, dtype: torch.dtype = torch.float32, lora: Lo
         return true.eval(), policy_without_weights(PretrainedPolicy(str(folder), lora=lora), dtype)
 
 
-@pytest.mark.parametrize("name", SCORERS)
+ALIKE = ("gtpo", "spae", "min_form", "spans", "attribution")
+"""Scorers that run what others run."""
+
+
+@pytest.mark.parametrize("name", [pytest.param(name, marks=[pytest.mark.slow] * (name in ALIKE)) for name in SCORERS])
 def test_a_dry_run_holds_what_scoring_holds(name: str, tmp_path: Path) -> None:
     """Of all completions of a rank, true weights, all tokens: one full batch without weights is as large."""
     true, empty = pair(QWEN, tmp_path)
@@ -71,6 +100,13 @@ def test_a_dry_run_holds_what_scoring_holds(name: str, tmp_path: Path) -> None:
     everything = dry_run.completions(
         BATCH.rows, BATCH.group_size, BATCH.prompt, BATCH.completion, BATCH.answer, BATCH.conclusion
     )
+    everything = replace(
+        everything,
+        advantages=torch.tensor([1.0, -1.0]).repeat(BATCH.problems),
+        problems=(MathProblem("", "0"),) * BATCH.rows,
+        answers=("0",) * BATCH.rows,
+    )
+    scorer.use(tools(encode=lambda before, text: ([0] * len(before), [0] * BATCH.answer)))
     expected = dry_run.scoring_bytes(true, scorer, everything)
     planned = dry_run.scoring_bytes(empty, *dry_run_inputs(scorer, BATCH, BUDGET))
     assert planned == pytest.approx(expected, rel=0.08)

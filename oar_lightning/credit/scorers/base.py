@@ -53,6 +53,10 @@ class Scorer(Component, ABC):
         budget = getattr(self, "token_budget", None)
         return (budget,) if isinstance(budget, TokenBudget) else ()
 
+    def forecast(self, completions: int, tokens: int) -> str:
+        """What a step samples beside so many completions of at most so many tokens, in words; empty for most."""
+        return ""
+
     @abstractmethod
     def __call__(self, model: Any, rollouts: Rollouts) -> Float[Tensor, "B S"]: ...
 
@@ -97,6 +101,9 @@ class Wrapper(Scorer):
 
     def use(self, tools: Tools) -> None:
         self.inner.use(tools)
+
+    def forecast(self, completions: int, tokens: int) -> str:
+        return self.inner.forecast(completions, tokens)
 
     def state_dict(self) -> dict[str, Any]:
         return self.inner.state_dict()

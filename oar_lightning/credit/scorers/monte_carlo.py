@@ -73,6 +73,15 @@ class MonteCarlo(StepScorer):
     def use(self, tools: Tools) -> None:
         self._continue = tools.continuations
 
+    def forecast(self, completions: int, tokens: int) -> str:
+        most = tokens if self.most_segments is None else min(tokens, self.most_segments)
+        return (
+            f"continuations: at most {completions * most * self.samples:,} a step beside {completions:,} completions "
+            f"(scorer.samples={self.samples}, {most} segments a completion at most); with n segments of even length they are "
+            f"{self.samples / 2:g} (n + 1) times the completions' tokens, {self.samples * 2.5:g} with 4; credit/continuations and "
+            "time/continuations_s tell what they were"
+        )
+
     def steps(self, model: Any, rollouts: Rollouts) -> Steps:
         starts = self.starts(model, rollouts)
         rows, columns = (x.tolist() for x in starts.nonzero(as_tuple=True))

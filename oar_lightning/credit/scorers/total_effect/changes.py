@@ -38,10 +38,10 @@ def read_tokens(counterfactuals: Counterfactuals, texts: Texts) -> CleanTokens:
 
 
 def token_changes(
-    counterfactuals: Counterfactuals, clean: CleanTokens, wanted: Bool[Tensor, "N S"], draw: int, reach: float
+    counterfactuals: Counterfactuals, clean: CleanTokens, wanted: Bool[Tensor, "N S"], draw: int, reach: float | None
 ) -> tuple[Float[Tensor, "N W W"], int]:
     """c_ts of the wanted tokens t, of those that they change with a probability above `reach`, of those that these change, and
-    so on; and the padded tokens that went through the model. W are the columns from ``clean.start`` on.
+    so on (of none with None); and the padded tokens that went through the model. W are the columns from ``clean.start`` on.
 
     The other rows are 0: those tokens neither are asked for nor would follow a change.
     """
@@ -53,6 +53,8 @@ def token_changes(
     tokens = 0
     while wanted.any():
         tokens += _fill_rows(counterfactuals, clean, fills, wanted, changes)
+        if reach is None:
+            break
         done |= wanted
         wanted = texts.reasoning & ~done
         wanted[:, start:] &= changes.amax(1) > reach
