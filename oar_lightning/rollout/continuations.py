@@ -28,8 +28,8 @@ class Continuer:
     def __call__(self, model: Any, rollouts: Rollouts, prefixes: Sequence[Prefix], samples: int, seed: int) -> Continued:
         """`samples` continuations of each prefix, all in one call of the engine. Equal prefixes are sampled once.
 
-        `rollout.max_batch` and `rollout.token_budget` bound their batches. Where neither does, a batch holds no more tokens than
-        the rollouts, which have fitted into memory. Prefixes of like length share one.
+        `rollout.max_batch` and `rollout.token_budget` bound their batches. Where neither does, a batch holds no more tokens
+        than the rollouts, which have fitted into memory. Prefixes of like length share one.
 
         The draws depend on the prefix's tokens and `seed` alone. A prefix that holds the whole completion gets the completion's
         own reward. A continuation ends where a completion with its prefix would reach `rollout.max_new_tokens`.

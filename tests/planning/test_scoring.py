@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from dataclasses import replace
 from pathlib import Path
+from types import SimpleNamespace
 from typing import Any
 
 import pytest
@@ -17,6 +18,7 @@ from oar_lightning.credit.scorers import (
     InformationGain,
     Inverted,
     MinForm,
+    MonteCarlo,
     OarG,
     OarP,
     OarPApproximate,
@@ -28,9 +30,11 @@ from oar_lightning.credit.scorers import (
     TotalEffectFast,
 )
 from oar_lightning.credit.scorers.forward_free import Gtpo
-from oar_lightning.credit.segments import FixedLength
+from oar_lightning.credit.segments import FixedLength, LowProbabilityCuts
 from oar_lightning.planning import dry_run
-from oar_lightning.planning.empty import no_memory
+from oar_lightning.planning.empty import no_memory, peak_bytes
+from oar_lightning.planning.job import Job, plan_job, propose
+from oar_lightning.planning.memory import Sharding
 from oar_lightning.planning.policy import policy_without_weights
 from oar_lightning.planning.scoring import (
     Batch,
@@ -41,6 +45,8 @@ from oar_lightning.planning.scoring import (
     scorer_budget,
 )
 from oar_lightning.policy.pretrained import LoraSpec, PretrainedPolicy
+from oar_lightning.rollout import CachedEngine, SamplingConfig
+from oar_lightning.training.slots import UpdatePlan
 from oar_lightning.types import MathProblem
 
 QWEN = Qwen2Config(
@@ -112,6 +118,36 @@ def test_a_dry_run_holds_what_scoring_holds(name: str, tmp_path: Path) -> None:
     assert planned == pytest.approx(expected, rel=0.08)
 
 
+@pytest.mark.parametrize(("prefix", "new"), [(16, 32), (47, 1)])
+def test_a_dry_run_holds_what_continuations_hold(prefix: int, new: int, tmp_path: Path) -> None:
+    """Three continuations of each of two prefixes, sampled by the engine without an end of text."""
+    true, empty = pair(QWEN, tmp_path)
+    engine = CachedEngine(SimpleNamespace(eos_token_id=-1, pad_token_id=0))
+    prompts = [[number] * prefix for number in (1, 2)]
+    sampling = SamplingConfig(new, keep_states=False)
+    expected = peak_bytes(lambda: engine(true, prompts, 3, sampling, [5, 6]))
+    planned = dry_run.generation_bytes(empty, dry_run.completions(6, 3, prefix, new), sampling, False)
+    assert planned == pytest.approx(expected, rel=0.08)
+
+
+def test_continuations_are_planned_in_the_phase_of_scoring(tmp_path: Path) -> None:
+    """More rows hold more, and the proposal for sampling leaves room for them."""
+    QWEN.save_pretrained(tmp_path)
+    scorer = MinForm(MonteCarlo(FixedLength(4), 3))
+    update = UpdatePlan(problems=3, group_size=2)
+    job = Job(PretrainedPolicy(str(tmp_path)), "32-true", Sharding(), update, SamplingConfig(32), scorer, 16, 3)
+    planned = plan_job(job)
+    assert not planned.unknown_scorer
+    assert planned.continuations is not None
+    few, all_rows = (planned.continuations(48 * rows) for rows in (1, 6))
+    assert 0 < few < all_rows
+    assert planned.plan.of("scoring") >= all_rows
+    bounded = propose(job, planned, planned.plan.without("continuations", "scoring") + few)
+    assert bounded.rollout_tokens == 48
+    reads = plan_job(replace(job, scorer=MonteCarlo(LowProbabilityCuts(), 3)))
+    assert reads.plan.of("scoring") > planned.plan.of("scoring"), "a pass over the completions, of 4096 tokens"
+
+
 @pytest.mark.parametrize("kind", ["gpt2", "bfloat16", "lora"])
 @pytest.mark.parametrize("name", ["oar_g", "attribution"])
 def test_other_families_precisions_and_adapters(kind: str, name: str, tmp_path: Path) -> None:
@@ -147,6 +183,7 @@ def test_what_is_known_of_scorers() -> None:
     inner = Inverted(Shuffled(OarP(token_budget=77)))
     assert scorer_budget(inner) == 77
     assert row_tokens(inner, BATCH) == 48
+    assert row_tokens(MonteCarlo(FixedLength(4)), BATCH) is None, "rollout.token_budget bounds it"
     own = FunctionScorer(lambda model, rollouts: rollouts.token_ids.float())
     assert scorer_budget(own) is None
     assert row_tokens(own, BATCH) is None

@@ -78,8 +78,8 @@ class MonteCarlo(StepScorer):
         return (
             f"continuations: at most {completions * most * self.samples:,} a step beside {completions:,} completions "
             f"(scorer.samples={self.samples}, {most} segments a completion at most); with n segments of even length they are "
-            f"{self.samples / 2:g} (n + 1) times the completions' tokens, {self.samples * 2.5:g} with 4; credit/continuations and "
-            "time/continuations_s tell what they were"
+            f"{self.samples / 2:g} (n + 1) times the completions' tokens, {self.samples * 2.5:g} with 4; credit/continuations "
+            "and time/continuations_s tell what they were"
         )
 
     def steps(self, model: Any, rollouts: Rollouts) -> Steps:

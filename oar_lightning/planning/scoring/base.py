@@ -132,7 +132,8 @@ def joined(texts: Rollouts, others: Rollouts, first_prompt: int) -> Rollouts:
     ids[:, 0] += first_prompt
     others = replace(others, token_ids=ids)
     tensors = [f.name for f in fields(Rollouts) if isinstance(getattr(texts, f.name), torch.Tensor)]
-    return replace(texts, **{name: torch.cat([getattr(texts, name), getattr(others, name)]) for name in tensors})
+    both: dict[str, Any] = {name: torch.cat([getattr(texts, name), getattr(others, name)]) for name in tensors}
+    return replace(texts, **both)
 
 
 def changed(scorer: Scorer, **settings: object) -> Scorer:

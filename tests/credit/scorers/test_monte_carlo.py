@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import dataclasses
+import re
 from collections.abc import Sequence
 from typing import Any
 
@@ -13,8 +14,9 @@ from support.toy import rollouts_of, tools
 
 from oar_lightning.credit.assign import assign_credit
 from oar_lightning.credit.gates import SignedGate
-from oar_lightning.credit.scorers import MonteCarlo
+from oar_lightning.credit.scorers import MinForm, MonteCarlo, Position
 from oar_lightning.credit.segments import FixedLength, LowProbabilityCuts
+from oar_lightning.objective.metric_sums import MetricSums
 from oar_lightning.rollout import SamplingConfig
 from oar_lightning.rollout.continuations import RolloutTools
 from oar_lightning.types import Continued, MathProblem, Prefix, Rollouts
@@ -159,6 +161,33 @@ def test_training_with_it_takes_a_step_where_no_group_has_a_signal() -> None:
     means = collected.metrics.means()
     assert means["credit/continuations"] > 0
     assert means["credit/forward_equivalents"] > 0
+    assert means["time/continuations_s"] <= collected.seconds["score"]
+
+
+def test_continuations_are_counted_without_a_signal_and_added_over_ranks() -> None:
+    """Equal rewards: no group advantage, and nothing to weigh means by but the completions that were scored."""
+    scorer = MonteCarlo(FixedLength(4), samples=2)
+    module = make_module(tiny_policy(), scorer, lambda problems, completions: [1.0] * len(problems), gate=SignedGate())
+    sums = [module.collector.collect((MathProblem("1 + 1 =", "2"),), step).metrics for step in (0, 1)]
+    first, second = (x.means() for x in sums)
+    assert first["reward_std"] == 0
+    assert first["credit/continuations"] > 0
+    assert first["credit/segments"] > 0
+    both = MetricSums().merge(sums).means()
+    assert both["credit/continuations"] == first["credit/continuations"] + second["credit/continuations"]
+    assert both["time/continuations_s"] == max(first["time/continuations_s"], second["time/continuations_s"])
+    assert both["credit/segments"] == pytest.approx((first["credit/segments"] + second["credit/segments"]) / 2)
+
+
+def test_the_forecast_is_an_upper_bound(rollouts: Rollouts) -> None:
+    scorer = scorer_with(Table(), FixedLength(1), samples=3)
+    scorer(None, rollouts)
+    counted = scorer.totals.means()["credit/continuations"]
+    most = int(re.findall(r"at most ([\d,]+) a step", scorer.forecast(len(rollouts), 9))[0].replace(",", ""))
+    assert most == 4 * 9 * 3
+    assert counted <= most
+    assert MinForm(scorer).forecast(4, 9) == scorer.forecast(4, 9)
+    assert Position().forecast(4, 9) == ""
 
 
 @pytest.mark.parametrize(
