@@ -17,6 +17,9 @@ from oar_lightning.rollout.assemble import RolloutStage
 from oar_lightning.rollout.sampling import Generation, SamplingConfig, encode_prompts, pad_left
 from oar_lightning.types import Continued, MathProblem, Prefix, Rollouts
 
+LEAST_TOKENS = 8192
+"""The prompt and completion tokens that a batch of continuations may hold at least."""
+
 
 @dataclass(frozen=True)
 class Continuer:
@@ -29,7 +32,7 @@ class Continuer:
         """`samples` continuations of each prefix, all in one call of the engine. Equal prefixes are sampled once.
 
         `rollout.max_batch` and `rollout.token_budget` bound their batches. Where neither does, a batch holds no more tokens
-        than the rollouts, which have fitted into memory. Prefixes of like length share one.
+        than the rollouts, which have fitted into memory, or than `LEAST_TOKENS`. Prefixes of like length share one.
 
         The draws depend on the prefix's tokens and `seed` alone. A prefix that holds the whole completion gets the completion's
         own reward. A continuation ends where a completion with its prefix would reach `rollout.max_new_tokens`.
@@ -51,7 +54,7 @@ class Continuer:
         keys = sorted(places, key=lambda key: len(key[1]))  # the engine takes its batches in order
         limits = [self.sampling.max_new_tokens - responses[key] for key in keys]
         seeds = [derive_seed(seed, "continuation", *ids) for _, ids in keys]
-        with self._bounded(rollouts.token_ids.numel()) as sampling:
+        with self._bounded(max(LEAST_TOKENS, rollouts.token_ids.numel())) as sampling:
             sampled = self.stage.engine(model, [list(ids) for _, ids in keys], samples, sampling, seeds, limits)
         whole = _completions(sampled, [responses[key] for key in keys for _ in range(samples)])
         judged = self.stage.judge(whole, [problem for problem, _ in keys for _ in range(samples)], samples, rollouts.step)

@@ -46,6 +46,7 @@ from oar_lightning.planning.scoring import (
 )
 from oar_lightning.policy.pretrained import LoraSpec, PretrainedPolicy
 from oar_lightning.rollout import CachedEngine, SamplingConfig
+from oar_lightning.rollout.continuations import LEAST_TOKENS
 from oar_lightning.training.slots import UpdatePlan
 from oar_lightning.types import MathProblem
 
@@ -139,9 +140,10 @@ def test_continuations_are_planned_in_the_phase_of_scoring(tmp_path: Path) -> No
     planned = plan_job(job)
     assert not planned.unknown_scorer
     assert planned.continuations is not None
-    few, all_rows = (planned.continuations(48 * rows) for rows in (1, 6))
-    assert 0 < few < all_rows
-    assert planned.plan.of("scoring") >= all_rows
+    few, more = (planned.continuations(48 * rows) for rows in (1, 6))
+    assert 0 < few < more
+    assert planned.plan.of("scoring") >= planned.continuations(LEAST_TOKENS) > more
+    assert plan_job(replace(job, sampling=SamplingConfig(32, max_batch=6))).plan.of("scoring") < planned.plan.of("scoring")
     bounded = propose(job, planned, planned.plan.without("continuations", "scoring") + few)
     assert bounded.rollout_tokens == 48
     reads = plan_job(replace(job, scorer=MonteCarlo(LowProbabilityCuts(), 3)))

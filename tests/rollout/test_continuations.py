@@ -108,7 +108,8 @@ def test_other_questions_before_the_same_completions(rollouts: Rollouts) -> None
 def test_batches_hold_no_more_tokens_than_the_rollouts_unless_they_have_a_bound(
     bound: dict[str, Any], rollouts: Rollouts, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """Many continuations are as many numbers as in one batch, and no pass over them is larger than sampling's."""
+    """Many continuations are the same in parts as in one batch, and no pass over them is larger than sampling's."""
+    monkeypatch.setattr("oar_lightning.rollout.continuations.LEAST_TOKENS", 1)
     prefixes = [start(rollouts, row, n) for row in range(4) for n in range(3)]
     expected = Continuer(STAGE, dataclasses.replace(SAMPLING, max_batch=999))(POLICY.model, rollouts, prefixes, 20, seed=3)
     widths: list[tuple[int, int]] = []
@@ -133,6 +134,7 @@ def test_memory_that_runs_out_lowers_the_runs_own_budget(rollouts: Rollouts, mon
     sampling = dataclasses.replace(SAMPLING, token_budget="auto")
     prefixes = [start(rollouts, 0, 0), start(rollouts, 2, 0)]
     expected = Continuer(STAGE, SAMPLING)(POLICY.model, rollouts, prefixes, 4, seed=3)
+    monkeypatch.setattr("oar_lightning.rollout.continuations.LEAST_TOKENS", 1)
     counted = cached_hidden_states
 
     def small(model: Any, cache: Any, mask: Tensor, ids: Tensor) -> Tensor:

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import logging
 import operator
 import time
 from typing import Any
@@ -18,8 +17,6 @@ from oar_lightning.credit.segments import TOKENS, Segmenter
 from oar_lightning.objective.metric_sums import MetricSums
 from oar_lightning.policy.token_budget import TokenBudget
 from oar_lightning.types import Prefix, Rollouts
-
-log = logging.getLogger(__name__)
 
 
 class MonteCarlo(StepScorer):
@@ -68,7 +65,6 @@ class MonteCarlo(StepScorer):
         self.forced_above = forced_above
         self.seed = seed
         self._continue: Continuations | None = None
-        self._told = False
 
     def use(self, tools: Tools) -> None:
         self._continue = tools.continuations
@@ -110,9 +106,6 @@ class MonteCarlo(StepScorer):
     def values(self, model: Any, rollouts: Rollouts, prefixes: list[Prefix]) -> Float[Tensor, " n"]:
         """V of each prefix."""
         assert self._continue is not None, "a run lends its tools before the first step"
-        if not self._told:
-            log.info("scorer: up to %d continuations of %d prefixes in a step", self.samples * len(prefixes), len(prefixes))
-            self._told = True
         started = time.perf_counter()
         found = self._continue(model, rollouts, prefixes, self.samples, self.seed + rollouts.step)
         self.metrics = {"forward_equivalents": found.tokens / max(1, int(rollouts.attention_mask.sum()))}

@@ -65,7 +65,7 @@ def monte_carlo_inputs(scorer: MonteCarlo, batch: Batch) -> DryRunInputs:
     rows = min(batch.rows, max(1, TOKENS // batch.length))
     texts = completions(rows, batch.group_size, batch.prompt, batch.completion, batch.answer)
     segments = FixedLength() if isinstance(scorer.segments, TextCuts) else scorer.segments  # there is no text
-    return DryRunInputs(changed(scorer, segments=segments, _continue=_nothing_sampled, _told=True), texts)
+    return DryRunInputs(changed(scorer, segments=segments, _continue=_nothing_sampled), texts)
 
 
 def _nothing_sampled(model: Any, rollouts: Rollouts, prefixes: Sequence[Prefix], samples: int, seed: int) -> Continued:
