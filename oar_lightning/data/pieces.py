@@ -5,11 +5,10 @@ from __future__ import annotations
 import re
 from abc import ABC, abstractmethod
 from collections.abc import Callable
-from typing import Literal, NamedTuple, get_args
+from typing import Literal, NamedTuple
 
+from oar_lightning.common.ranges import checked
 from oar_lightning.types import CausalSpans, MathProblem
-
-Which = Literal["causal", "results", "first_error"]
 
 _ANSWER = re.compile(r"\\boxed\{([0-9]{1,9})\}")
 
@@ -26,6 +25,7 @@ class Piece(NamedTuple):
     """Whether it is one of those in which the task's policy errs."""
 
 
+@checked("scorer.locate")
 class PieceCredit(ABC):
     """Locates the causal characters of a completion; a `locate` of `credit.scorers.Oracle`.
 
@@ -40,9 +40,7 @@ class PieceCredit(ABC):
     task: str
     """The name of the task's data config."""
 
-    def __init__(self, which: Which = "first_error") -> None:
-        if which not in get_args(Which):
-            raise ValueError(f"scorer.locate.which must be one of {', '.join(get_args(Which))}, got {which}")
+    def __init__(self, which: Literal["causal", "results", "first_error"] = "first_error") -> None:
         self.which = which
 
     @abstractmethod

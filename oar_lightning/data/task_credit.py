@@ -2,15 +2,19 @@
 
 from __future__ import annotations
 
+from typing import Literal
+
+from oar_lightning.common.ranges import checked
 from oar_lightning.data.chain import credit as chain
 from oar_lightning.data.graph import credit as graph
 from oar_lightning.data.graph.problem import read_question
-from oar_lightning.data.pieces import PieceCredit, Which, foreign
+from oar_lightning.data.pieces import PieceCredit, foreign
 from oar_lightning.types import CausalSpans, MathProblem
 
 TASKS: tuple[type[PieceCredit], ...] = (chain.ChainCredit, graph.GraphCredit)
 
 
+@checked("scorer.locate")
 class TaskCredit:
     """Locates the causal characters of a completion of any built-in task; the `locate` of conf/scorer/oracle.yaml.
 
@@ -18,7 +22,7 @@ class TaskCredit:
         which: see `PieceCredit`.
     """
 
-    def __init__(self, which: Which = "first_error") -> None:
+    def __init__(self, which: Literal["causal", "results", "first_error"] = "first_error") -> None:
         self.tasks = tuple(task(which) for task in TASKS)
 
     def __call__(self, problem: MathProblem, completion: str) -> CausalSpans:

@@ -14,8 +14,8 @@ import torch
 
 from oar_lightning.answers.reward import Accuracy, Rewards
 from oar_lightning.answers.verifier import Verdict
+from oar_lightning.common.ranges import NonNegativeInt, PositiveInt, Rule, checked
 from oar_lightning.credit.assign import assign_credit
-from oar_lightning.credit.component import Tools
 from oar_lightning.credit.gates import Gate
 from oar_lightning.credit.scorers import Scorer
 from oar_lightning.credit.scorers.probes import AFTER_WARMUP
@@ -29,13 +29,20 @@ from oar_lightning.policy.language_model import base_model, evaluating, token_lo
 from oar_lightning.policy.pretrained import Policy
 from oar_lightning.rollout import RolloutStage, SamplingConfig
 from oar_lightning.rollout.assemble import printable
-from oar_lightning.rollout.continuations import Continuer, Encoder, Reprompter
+from oar_lightning.rollout.continuations import RolloutTools
 from oar_lightning.types import Rollouts
 
 WINDOW_BATCHES = 8
 """Completions are sorted by length within windows of so many batches, which keeps padding small and memory bounded."""
 
 
+@checked(
+    "score",
+    Rule(
+        lambda output: output is None or output.endswith((".jsonl", ".jsonl.gz")),
+        "score.output must end in .jsonl or .jsonl.gz, got {output}",
+    ),
+)
 @dataclass(frozen=True)
 class ScoreConfig:
     """The input and output of task=score.
@@ -51,19 +58,10 @@ class ScoreConfig:
 
     files: str | Sequence[str] = ()
     output: str | None = None
-    batch: int = 16
-    max_tokens: int | None = None
-    heatmaps: int = 3
-    limit: int | None = None
-
-    def __post_init__(self) -> None:
-        for key, lowest in (("batch", 1), ("max_tokens", 1), ("heatmaps", 0), ("limit", 1)):
-            value = getattr(self, key)
-            if value is not None and value < lowest:
-                null = " or null" if key in ("max_tokens", "limit") else ""
-                raise ValueError(f"score.{key} must be >= {lowest}{null}, got {value}")
-        if self.output is not None and not self.output.endswith((".jsonl", ".jsonl.gz")):
-            raise ValueError(f"score.output must end in .jsonl or .jsonl.gz, got {self.output}")
+    batch: PositiveInt = 16
+    max_tokens: PositiveInt | None = None
+    heatmaps: NonNegativeInt = 3
+    limit: PositiveInt | None = None
 
 
 class ScoredCompletion(NamedTuple):
@@ -125,7 +123,7 @@ class CompletionScorer:
         gold_only = Rewards(
             {name: GoldOnly(term, f"reward.terms.{name}") for name, term in rewards.terms.items()}, rewards.weights
         )
-        tools = Tools(Continuer(self.stage, self.sampling), Reprompter(self.stage), Encoder(self.stage))
+        tools = RolloutTools(self.stage, self.sampling)
         self.scorer.use(tools)
         self.gate.use(tools)
         self.accuracy = rewards.terms["accuracy"]

@@ -34,5 +34,5 @@ def test_other_problems_are_refused() -> None:
 
 
 def test_an_unknown_choice_names_the_known_ones() -> None:
-    with pytest.raises(ValueError, match=r"scorer\.locate\.which must be one of causal, results, first_error, got all"):
+    with pytest.raises(ValueError, match=r"scorer\.locate\.which must be one of causal, results, first_error, got 'all'"):
         TaskCredit("all")  # type: ignore[arg-type]

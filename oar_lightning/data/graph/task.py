@@ -10,11 +10,27 @@ from __future__ import annotations
 
 import random
 from dataclasses import dataclass
+from typing import Annotated, Literal
 
+from annotated_types import Interval
+
+from oar_lightning.common.ranges import PositiveInt, ProperFraction, Rule, checked
 from oar_lightning.data.generated import OPENERS, GeneratedProblems, Solution, SolutionText, draw_of_split
 from oar_lightning.data.graph.problem import ITEMS, OPERATORS, Formula, GraphProblem
 
 
+@checked(
+    "data.graph",
+    Rule(
+        lambda given, depth, width: given + depth * width <= len(ITEMS),
+        "data.graph.given={given}, depth={depth} and width={width} make more quantities than there are names for "
+        f"({len(ITEMS)}); lower one of them",
+    ),
+    Rule(
+        lambda depth, min_steps, max_steps: depth <= min_steps <= max_steps,
+        "data.graph.min_steps must be in [depth, max_steps], got {min_steps} with depth={depth} and max_steps={max_steps}",
+    ),
+)
 @dataclass(frozen=True)
 class GraphTask:
     """The distribution of problems and of worked solutions.
@@ -34,36 +50,16 @@ class GraphTask:
 
     name = "graph"
 
-    modulus: int = 5
-    given: int = 3
-    depth: int = 2
-    width: int = 2
-    min_steps: int = 2
+    modulus: Annotated[Literal[2, 3, 5, 7], "a prime below 10"] = 5
+    given: Annotated[int, Interval(ge=2), "a number of quantities"] = 3
+    depth: PositiveInt = 2
+    width: PositiveInt = 2
+    min_steps: PositiveInt = 2
     max_steps: int = 3
     filler: bool = True
-    wrong_operator: float = 0.15
-    wrong_operand: float = 0.1
-    needless: float = 0.15
-
-    def __post_init__(self) -> None:
-        if self.modulus not in (2, 3, 5, 7):
-            raise ValueError(f"data.graph.modulus must be a prime below 10, got {self.modulus}")
-        for key, least in {"given": 2, "depth": 1, "width": 1}.items():
-            if getattr(self, key) < least:
-                raise ValueError(f"data.graph.{key} is a number of quantities and must be >= {least}, got {getattr(self, key)}")
-        if (count := self.given + self.depth * self.width) > len(ITEMS):
-            raise ValueError(
-                f"data.graph.given={self.given}, depth={self.depth} and width={self.width} make {count} quantities, and there "
-                f"are names for {len(ITEMS)}; lower one of them"
-            )
-        if not self.depth <= self.min_steps <= self.max_steps:
-            raise ValueError(
-                f"data.graph.min_steps must be in [depth, max_steps], got {self.min_steps} with depth={self.depth} and "
-                f"max_steps={self.max_steps}"
-            )
-        for key in ("wrong_operator", "wrong_operand", "needless"):
-            if not 0 <= getattr(self, key) < 1:
-                raise ValueError(f"data.graph.{key} is a probability in [0, 1), got {getattr(self, key)}")
+    wrong_operator: Annotated[ProperFraction, "a probability"] = 0.15
+    wrong_operand: Annotated[ProperFraction, "a probability"] = 0.1
+    needless: Annotated[ProperFraction, "a probability"] = 0.15
 
     def problem(self, rng: random.Random, held_out: bool) -> GraphProblem:
         """Draw a problem of the training or the held-out split.
@@ -141,6 +137,7 @@ class GraphTask:
         return Formula(left, sign, right)
 
 
+@checked("")
 @dataclass(frozen=True)
 class GraphProblems(GeneratedProblems):
     """The stream of `graph` problems."""
