@@ -22,9 +22,9 @@ from oar_lightning.data.graph.problem import ITEMS, OPERATORS, Formula, GraphPro
 @checked(
     "data.graph",
     Rule(
-        lambda given, depth, width: given + depth * width <= len(ITEMS),
-        "data.graph.given={given}, depth={depth} and width={width} make more quantities than there are names for "
-        f"({len(ITEMS)}); lower one of them",
+        lambda given, depth, width: given + depth * width <= 12,
+        "data.graph.given={given}, depth={depth} and width={width} make more quantities than the 12 that have names; "
+        "lower one of them",
     ),
     Rule(
         lambda depth, min_steps, max_steps: depth <= min_steps <= max_steps,

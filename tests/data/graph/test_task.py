@@ -12,7 +12,7 @@ import pytest
 from support.graph_reading import STEP, ancestors, statements, value
 
 from oar_lightning.answers.span import gold_answer
-from oar_lightning.data.graph.problem import GraphProblem
+from oar_lightning.data.graph.problem import ITEMS, GraphProblem
 from oar_lightning.data.graph.task import GraphProblems, GraphTask
 from oar_lightning.data.stream import ProblemSource, is_endless
 
@@ -45,6 +45,11 @@ def test_problems_have_the_size_that_was_asked_for() -> None:
         assert len(problem.definitions) == 10
         assert all(0 <= v < 5 for v in problem.values().values())
         assert all(left != right for left, _, right in problem.formulas.values())
+
+
+def test_the_largest_problem_has_all_names() -> None:
+    (problem,) = draw(GraphTask(given=2, depth=2, width=5, max_steps=4), 1)
+    assert set(problem.definitions) == set(ITEMS)
 
 
 def test_a_flawless_solution_computes_what_is_needed_and_nothing_else() -> None:
@@ -124,7 +129,7 @@ def test_a_task_too_small_for_both_splits_is_an_error_not_a_hang() -> None:
         ({"given": 1}, ["data.graph.given", ">= 2", "got 1"]),
         ({"depth": 0}, ["data.graph.depth", "got 0"]),
         ({"width": 0}, ["data.graph.width", "got 0"]),
-        ({"width": 5}, ["data.graph.given=3", "width=5", "(12)"]),
+        ({"width": 5}, ["data.graph.given=3", "width=5", "12"]),
         ({"min_steps": 2}, ["data.graph.min_steps", "depth=3", "got 2"]),
         ({"max_steps": 2}, ["data.graph.min_steps", "max_steps=2"]),
         ({"wrong_operator": 1.0}, ["data.graph.wrong_operator", "got 1.0"]),
