@@ -49,8 +49,8 @@ def spearman_brown(half: float) -> float:
 
 
 def own_reliability(truth: Truth, estimate: Estimate, studied: Studied, sizes: bool = True) -> float:
-    """The correlation of an estimate's sizes, or of its scores with their signs, with those of other draws, over the free tokens;
-    1 where it draws nothing."""
+    """The correlation of an estimate's sizes, or of its scores with their signs, with those of other draws, over the free
+    tokens; 1 where it draws nothing."""
     if estimate.again is None:
         return 1.0
     found = []
