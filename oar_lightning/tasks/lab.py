@@ -76,11 +76,7 @@ def prepare(cfg: DictConfig) -> Callable[[], float | None]:
             "policy.name (task=export makes one of a checkpoint)"
         )
     config: LabConfig = instantiate(cfg.lab, _convert_="all")
-    spec, rewards, answer = (
-        instantiate(cfg.policy),
-        instantiate(cfg.reward, _convert_="all"),
-        instantiate(cfg.answer, _convert_="all"),
-    )
+    rewards, answer = (instantiate(node, _convert_="all") for node in (cfg.reward, cfg.answer))
     sampling, engine, advantage = instantiate(cfg.rollout), instantiate(cfg.engine), instantiate(cfg.advantage)
     engine.check(sampling)
     check_accuracy(rewards)
@@ -96,7 +92,7 @@ def prepare(cfg: DictConfig) -> Callable[[], float | None]:
     set_threads(cfg.num_threads)
     seed_everything(cfg.seed)
     device = choose_device(str(cfg.trainer.accelerator))
-    policy = load_policy(spec, str(cfg.task), device)
+    policy = load_policy(instantiate(cfg.policy), str(cfg.task), device)
     prompt = instantiate(cfg.data.prompt, tokenizer=policy.tokenizer)
     stage = build_stage(policy, prompt, answer, rewards, engine)
     prompt.render(first)  # a missing chat template fails here, before long work

@@ -7,6 +7,7 @@ import json
 import logging
 from collections import Counter
 from collections.abc import Mapping, Sequence
+from typing import Any
 
 from hydra.core.hydra_config import HydraConfig
 from hydra.utils import instantiate
