@@ -130,7 +130,11 @@ def run(job: Job, settings: Mapping[str, Any]) -> None:
     """Sample or take the completions, find out what there is to find, print it and write it."""
     config, policy = job.config, job.policy
     with job.precision:
-        groups = job.recorded or sampled(job)
+        try:
+            groups = job.recorded or sampled(job)
+        except KeyboardInterrupt:
+            log.warning("stopped; the completions sampled so far are kept in %s", config.cache)
+            sys.exit(130)
         studied = study(policy, job.stage, job.advantage, groups)
         continuer = Continuer(job.stage, job.sampling)
         lab = Lab(policy.model, studied, job.estimators, job.sources, continuer, job.store, config, job.seed)
