@@ -21,7 +21,6 @@ from rich.console import Console
 from oar_lightning.answers.reward import check_accuracy
 from oar_lightning.common.config_check import ConfigError
 from oar_lightning.common.progress import counted_progress
-from oar_lightning.credit.component import Tools
 from oar_lightning.inspection.completion_scores import most_tokens
 from oar_lightning.inspection.scorer_trial import needs_trial, try_scorer
 from oar_lightning.lab import LabConfig
@@ -35,7 +34,7 @@ from oar_lightning.lab.truth import Source
 from oar_lightning.objective.advantage import AdvantageConfig
 from oar_lightning.policy.pretrained import Policy
 from oar_lightning.rollout import RolloutStage, SamplingConfig, build_stage, check_length
-from oar_lightning.rollout.continuations import Continuer, Encoder, Reprompter
+from oar_lightning.rollout.continuations import Continuer, RolloutTools
 from oar_lightning.types import MathProblem
 from oar_lightning.wiring.config import plain
 from oar_lightning.wiring.device import choose_device, mixed_precision, seed_everything, set_threads
@@ -101,7 +100,7 @@ def prepare(cfg: DictConfig) -> Callable[[], float | None]:
     groups = read(recorded, policy, stage, most_tokens(policy, config.max_tokens), dropped)
     if recorded and not groups:
         raise ConfigError(f"lab.files={config.files}: no row can be studied ({dict(dropped)})")
-    tools = Tools(Continuer(stage, sampling), Reprompter(stage), Encoder(stage))
+    tools = RolloutTools(stage, sampling)
     for estimator in estimators:
         estimator.use(tools)
         if needs_trial(estimator.scorer):
