@@ -54,7 +54,8 @@ class PieceCredit(ABC):
         if pieces is None:
             return None
         stated = _ANSWER.findall(completion)
-        return _CHOICES[self.which](pieces, bool(stated) and int(stated[-1]) == int(problem.answer))
+        correct = bool(stated and problem.answer) and int(stated[-1]) == int(problem.answer)
+        return _CHOICES[self.which](pieces, correct)
 
     def __call__(self, problem: MathProblem, completion: str) -> CausalSpans:
         """Raises ValueError for a problem of another task."""
