@@ -18,7 +18,7 @@ FLOORS = (
     ("__main__",),  # compose -> check -> task
     ("tasks", "command"),  # one file a task | the page of --help, completion
     ("wiring",),  # config -> objects
-    ("planning", "benchmark"),  # memory before a run | seconds of a step
+    ("planning", "benchmark", "lab"),  # memory before a run | seconds of a step | which credit is right
     ("training",),  # the LightningModule and its callbacks
     ("evaluation", "inspection"),  # accuracies of a policy | what credit looks like
     ("credit", "rollout"),  # who gets the advantage | engines that sample

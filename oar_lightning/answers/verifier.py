@@ -21,7 +21,7 @@ from dataclasses import dataclass
 from enum import StrEnum
 from typing import IO
 
-from oar_lightning.answers.form import Pair, compare
+from oar_lightning.answers.form import Pair, compare, near
 from oar_lightning.answers.spelling import canonical
 
 
@@ -106,6 +106,12 @@ class Verifier:
             self._cache.update({pair: verdict for pair, verdict in verdicts.items() if verdict is not Verdict.TIMEOUT})
         return [Verdict.INCORRECT if pair is None else verdicts[pair] for pair in pairs]
 
+    def within(self, gold: str, answer: str, tolerance: float) -> bool:
+        """Whether both answers are single numbers that differ by at most `tolerance`."""
+        if max(len(gold), len(answer)) > self.config.max_characters:
+            return False
+        return near(canonical(gold), canonical(answer), tolerance)
+
     def by_form(self, gold: str, answer: str) -> Verdict | Pair:
         """The verdict where the form of the answers decides it, else the pair for computer algebra."""
         if max(len(gold), len(answer)) > self.config.max_characters:
@@ -113,6 +119,8 @@ class Verifier:
         expected, actual = canonical(gold), canonical(answer)
         if not expected or not actual:
             return Verdict.UNPARSEABLE
+        if canonical(gold, join_thousands=False) == canonical(answer, join_thousands=False):
+            return Verdict.CORRECT  # `70,110`, number or list, is `70, 110`
         outcome = compare(expected, actual)
         if isinstance(outcome, bool):
             return Verdict.CORRECT if outcome else Verdict.INCORRECT

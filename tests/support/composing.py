@@ -105,13 +105,13 @@ def settings(*overrides: str) -> Settings:
 def prepared(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, hydra_conf: None, store: str) -> Prepare:
     """Overrides -> the task's work, in the test's folder, which has an empty MLflow store.
 
-    Each call gets a run folder of its own, in the order of their names.
+    Each call gets a run folder of its own, in the order of their names, unless it names one with ``folder=run0``.
     """
     monkeypatch.chdir(tmp_path)
     numbers = itertools.count()
 
-    def prepare(*overrides: str) -> Callable[[], float | None]:
-        folder = f"{tmp_path}/${{output_root}}/${{name}}/seed${{seed}}/run{next(numbers)}"
+    def prepare(*overrides: str, folder: str | None = None) -> Callable[[], float | None]:
+        folder = f"{tmp_path}/${{output_root}}/${{name}}/seed${{seed}}/{folder or f'run{next(numbers)}'}"
         cfg = composed_whole(*overrides, cwd=str(tmp_path), output_dir=folder)
         return tasks.prepare(passed(without_hydra(cfg)))
 
