@@ -16,6 +16,7 @@ import resource
 import subprocess
 import sys
 import tempfile
+from collections import Counter
 from collections.abc import Iterable, Sequence
 from pathlib import Path
 from typing import NamedTuple
@@ -46,13 +47,15 @@ CHEAP = [
 
 
 class Row(NamedTuple):
-    """A finished run; `accuracy` is the sampled one on held-out problems at the end of training."""
+    """A run; `accuracy` is the sampled one on held-out problems at its last evaluation, `state` complete or failed (given up,
+    because that accuracy was below half of the one before training)."""
 
     method: str
     lr: float
     seed: int
     accuracy: float
     seconds: float
+    state: str
     revision: str
     run_id: str
 
@@ -65,13 +68,14 @@ def read_store(uri: str) -> list[Row]:
             method=str(level(run, "experiment")),
             lr=float(level(run, "optimizer.lr")),
             seed=int(run.seed),
-            accuracy=run.metrics["objective"],
+            accuracy=run.metrics["eval/chain/avg_at_4"],
             seconds=run.duration_s,
+            state=run.state,
             revision=run.tags["git_revision"],
             run_id=run.run_id,
         )
         for run in runs
-        if run.state == "complete"
+        if run.state in ("complete", "failed")
     )
 
 
@@ -79,13 +83,14 @@ def read_csv(path: Path) -> list[Row]:
     with path.open(encoding="utf-8") as file:
         return [
             Row(
-                r["method"],
-                float(r["lr"]),
-                int(r["seed"]),
-                float(r["accuracy"]),
-                float(r["seconds"]),
-                r["revision"],
-                r["run_id"],
+                method=r["method"],
+                lr=float(r["lr"]),
+                seed=int(r["seed"]),
+                accuracy=float(r["accuracy"]),
+                seconds=float(r["seconds"]),
+                state=r["state"],
+                revision=r["revision"],
+                run_id=r["run_id"],
             )
             for r in csv.DictReader(file)
         ]
@@ -108,6 +113,7 @@ def known_rows() -> list[Row]:
                 seed=int(r["seed"]),
                 accuracy=float(r["objective"]),
                 seconds=float(r["duration_s"]),
+                state=r["state"],
                 revision=r["git_revision"],
                 run_id=r["run_id"],
             )
@@ -117,10 +123,19 @@ def known_rows() -> list[Row]:
 
 
 def table(rows: Sequence[Row], cost: dict[str, float]) -> str:
-    """A line for each method and learning rate. Raises KeyError where the baseline has no run of a reported seed."""
+    """A line for each method and learning rate; means are over complete runs.
+
+    Raises:
+        KeyError: where the baseline has no run of a reported seed.
+    """
     results: dict[tuple[str, float], dict[int, float]] = {}
+    failed: Counter[tuple[str, float]] = Counter()
     for row in rows:
-        results.setdefault((row.method, row.lr), {})[row.seed] = 100 * row.accuracy
+        found = results.setdefault((row.method, row.lr), {})
+        if row.state == "complete":
+            found[row.seed] = 100 * row.accuracy
+        else:
+            failed[row.method, row.lr] += 1
     base = results[BASELINE]
     lines = [["method", "rate", "seeds 0, 1", "n", "seeds 2 to 4, %", "difference from GRPO, points [95 %]", "s a step"]]
     order = [arm[0] for arm in ARMS]
@@ -131,7 +146,8 @@ def table(rows: Sequence[Row], cost: dict[str, float]) -> str:
         paired = mean_interval([found[s] - base[s] for s in reported]) if reported and (method, lr) != BASELINE else None
         tuned_mean = f"{sum(tuned) / len(tuned):.1f} ({len(tuned)})" if tuned else "-"
         step = f"{cost[method]:.2f}" if method in cost else "-"
-        lines.append([method, f"{lr:g}", tuned_mean, str(len(reported)), mean, shown(paired), step])
+        n = f"{len(reported)}" + (f", {failed[method, lr]} given up" if failed[method, lr] else "")
+        lines.append([method, f"{lr:g}", tuned_mean, n, mean, shown(paired), step])
     return markdown(lines)
 
 

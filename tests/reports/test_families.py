@@ -25,14 +25,14 @@ def load() -> ModuleType:
 measure = load()
 
 
-def row(method: str, lr: float, seed: int, accuracy: float):
-    return measure.Row(method, lr, seed, accuracy, 60.0, "0123abc", f"{method}{lr}{seed}")
+def row(method: str, lr: float, seed: int, accuracy: float, state: str = "complete"):
+    return measure.Row(method, lr, seed, accuracy, 60.0, state, "0123abc", f"{method}{lr}{seed}")
 
 
 def test_methods_are_paired_with_grpo_by_the_seeds_that_chose_no_rate() -> None:
     base = [row("grpo", 2e-4, seed, value) for seed, value in [(0, 0.9), (1, 0.8), (2, 0.50), (3, 0.54), (4, 0.58)]]
     other = [row("vineppo", 2e-4, seed, value) for seed, value in [(0, 0.1), (2, 0.51), (3, 0.56), (4, 0.61)]]
-    single = [row("oracle", 3e-4, 3, 0.60)]
+    single = [row("oracle", 3e-4, 3, 0.60), row("oracle", 3e-4, 2, 0.1, "failed")]
     lines = [
         [cell.strip() for cell in line.split("|")[1:-1]]
         for line in measure.table(base + other + single, {"grpo": 0.8}).splitlines()
@@ -41,7 +41,7 @@ def test_methods_are_paired_with_grpo_by_the_seeds_that_chose_no_rate() -> None:
     assert lines[2:] == [
         ["grpo", "0.0002", "85.0 (2)", "3", "54.0", "-", "0.80"],
         ["vineppo", "0.0002", "10.0 (1)", "3", "56.0", "+2.0 [-0.5, +4.5]", "-"],
-        ["oracle", "0.0003", "-", "1", "60.0", "+6.0", "-"],
+        ["oracle", "0.0003", "-", "1, 1 given up", "60.0", "+6.0", "-"],
     ]
 
 
