@@ -17,6 +17,7 @@ from torch import Tensor
 
 from oar_lightning.answers.verifier import Verdict, Verifier, VerifierConfig
 from oar_lightning.common.config_check import ConfigError
+from oar_lightning.common.ranges import Rule, checked
 from oar_lightning.types import MathProblem
 
 _DECIMAL = re.compile(r"\s*(?:\d+\.?\d*|\.\d+)(?:[eE][+-]?\d{1,3})?\s*", re.ASCII)
@@ -96,6 +97,14 @@ class Format:
         return [float(c.answer is not None and not c.truncated) for c in completions]
 
 
+@checked(
+    "reward.terms.overlong",
+    Rule(
+        lambda buffer, max_tokens: buffer is None or 1 <= buffer <= max_tokens,
+        "reward.terms.overlong.buffer must be in 1..max_tokens={max_tokens} or null, got {buffer}; it is the number of tokens "
+        "over which the punishment grows",
+    ),
+)
 @dataclass(frozen=True)
 class SoftOverlong:
     """DAPO's soft overlong punishment (arXiv 2503.14476): 0 up to ``max_tokens - buffer``, then falling linearly to -1 at
@@ -108,13 +117,6 @@ class SoftOverlong:
 
     max_tokens: int
     buffer: int | None = None
-
-    def __post_init__(self) -> None:
-        if self.buffer is not None and not 0 < self.buffer <= self.max_tokens:
-            raise ValueError(
-                f"reward.terms.overlong.buffer must be in 1..max_tokens={self.max_tokens} or null, got {self.buffer}; "
-                "it is the number of tokens over which the punishment grows"
-            )
 
     def __call__(self, problems: Sequence[MathProblem], completions: Sequence[Completion]) -> list[float]:
         buffer = self.buffer or max(1, self.max_tokens // 5)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import functools
 import itertools
 import math
 import re
@@ -23,10 +24,12 @@ pytestmark = pytest.mark.usefixtures("hydra_conf")
 def test_commands_compose(page: Path) -> None:
     for arguments in commands(read(page)):
         if "hydra.searchpath" not in " ".join(arguments):  # below
-            compose(arguments)
+            compose(*arguments)
 
 
-def compose(arguments: list[str]) -> None:
+@functools.cache
+def compose(*arguments: str) -> None:
+    """Each command once: many stand on several pages."""
     several = bool({"-m", "--multirun"} & set(arguments))
     overrides = list(itertools.takewhile(lambda argument: not argument.startswith("--"), [a for a in arguments if a != "-m"]))
     if not several:
@@ -58,7 +61,7 @@ def test_there_are_commands_of_every_kind() -> None:
     found = [arguments for page in PAGES for arguments in commands(read(page))]
     assert len(found) > 80
     tasks = {a.removeprefix("task=") for arguments in found for a in arguments if a.startswith("task=")}
-    assert tasks == {"audit", "benchmark", "decontaminate", "evaluate", "export", "plan", "report", "score", "sync"}
+    assert tasks == {"audit", "benchmark", "decontaminate", "evaluate", "export", "lab", "plan", "report", "score", "sync"}
     assert sum("+sweeps=" in " ".join(arguments) for arguments in found) > 5
     assert sum("trainer.num_nodes=2" in arguments for arguments in found) == 4, "those of torchrun and srun"
 

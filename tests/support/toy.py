@@ -6,6 +6,7 @@ import dataclasses
 import functools
 import json
 from pathlib import Path
+from types import SimpleNamespace
 from typing import Any
 
 import torch
@@ -107,10 +108,11 @@ def rollouts_of(sequences: list[dict[str, list[int]]], pad_token_id: int = 0, **
 def padded(rollouts: Rollouts, left: int, right: int) -> Rollouts:
     """The same rollouts with extra pad columns on either side."""
     changes = {}
-    for name in ("token_ids", "attention_mask", "response_mask", "reasoning_mask", "answer_mask"):
+    masks = ("attention_mask", "response_mask", "reasoning_mask", "answer_mask")
+    for name in ("token_ids", *masks, "old_logprobs", "ref_logprobs"):
         value = getattr(rollouts, name)
         fill = rollouts.pad_token_id if name == "token_ids" else 0
-        changes[name] = torch.nn.functional.pad(value, (left, right), value=fill)
+        changes[name] = None if value is None else torch.nn.functional.pad(value, (left, right), value=fill)
     return dataclasses.replace(rollouts, **changes)
 
 
@@ -120,4 +122,4 @@ def _not_lent(*args: Any, **kwargs: Any) -> Any:
 
 def tools(continuations: Any = _not_lent, reprompt: Any = _not_lent, encode: Any = _not_lent) -> Tools:
     """What a test lends to a scorer."""
-    return Tools(continuations, reprompt, encode)
+    return SimpleNamespace(continuations=continuations, reprompt=reprompt, encode=encode)

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from typing import Any, Protocol, runtime_checkable
+from typing import Any, Literal, Protocol, runtime_checkable
 
 import torch
 from jaxtyping import Float, Int
@@ -58,7 +58,9 @@ def model_sample(model: Any, decoder: Decoder, texts: Texts, token_id: int, seed
     return embed(model, ids)
 
 
-FILLS: dict[str, Fill] = {
+FillName = Literal["pad", "mean_embedding", "random_token", "model_sample"]
+
+FILLS: dict[FillName, Fill] = {
     "pad": pad,
     "mean_embedding": mean_embedding,
     "random_token": random_token,
