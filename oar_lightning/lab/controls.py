@@ -2,22 +2,25 @@
 
 from __future__ import annotations
 
-from typing import Any, Literal
+from typing import Any
 
 import torch
 from jaxtyping import Float
 from torch import Tensor
 
+from oar_lightning.common.ranges import checked
 from oar_lightning.credit.component import Region, region_mask
 from oar_lightning.credit.scorers.base import Scorer
 from oar_lightning.credit.scorers.forward_free.base import TOKENS, PredictionScorer
+from oar_lightning.policy.token_budget import SomeTokens
 from oar_lightning.types import Rollouts
 
 
+@checked("scorer")
 class Improbability(PredictionScorer):
     """1 - p of each token: how far it could have been another, whatever came of it."""
 
-    def __init__(self, token_budget: int | Literal["auto"] = TOKENS, region: Region = "reasoning") -> None:
+    def __init__(self, token_budget: SomeTokens = TOKENS, region: Region = "reasoning") -> None:
         super().__init__(token_budget, region)
 
     def __call__(self, model: Any, rollouts: Rollouts) -> Float[Tensor, "B S"]:
