@@ -124,7 +124,8 @@ def fill_ids(
         def draw(chunk: list[int]) -> Tensor:
             part: Texts = texts.select(torch.tensor(chunk, device=rows.device))
             drawn = random_ids(model, part, seed) if fill == "random_token" else sampled_ids(model, decoder, part, seed)
-            return drawn.gather(1, masked_positions(part.reasoning)[0])
+            columns, valid = masked_positions(part.reasoning)
+            return drawn.gather(1, columns).masked_fill(~valid, rollouts.pad_token_id)
 
         for chunk, drawn in token_budget.run_in_chunks(texts.lengths(), draw):
             ids[rows[chunk], : drawn.shape[1]] = drawn
