@@ -11,6 +11,7 @@ from dataclasses import dataclass, field
 from typing import Any, NamedTuple
 
 import torch
+from torch import Tensor
 
 from oar_lightning.answers.reward import Accuracy, Rewards
 from oar_lightning.answers.verifier import Verdict
@@ -121,17 +122,11 @@ class CompletionScorer:
                 f"{type(self.scorer).__name__} compares the policy with the one that training began with, which recorded "
                 "completions do not have; use another scorer"
             )
-        rewards = self.stage.rewards
-        gold_only = Rewards(
-            {name: GoldOnly(term, f"reward.terms.{name}") for name, term in rewards.terms.items()}, rewards.weights
-        )
         tools = Tools(Continuer(self.stage, self.sampling), Reprompter(self.stage), Encoder(self.stage))
         self.scorer.use(tools)
         self.gate.use(tools)
-        self.accuracy = rewards.terms["accuracy"]
-        self.gold_only_stage = dataclasses.replace(self.stage, rewards=gold_only)
-        limits = [self.config.max_tokens, getattr(base_model(self.policy.model).config, "max_position_embeddings", None)]
-        self.max_tokens = min((limit for limit in limits if limit is not None), default=None)
+        self.gold_only_stage = dataclasses.replace(self.stage, rewards=gold_only(self.stage.rewards))
+        self.max_tokens = most_tokens(self.policy, self.config.max_tokens)
 
     def __call__(
         self, recorded: Iterable[RecordedCompletion], advance: Callable[[int], None]
@@ -139,38 +134,29 @@ class CompletionScorer:
         """The scored completions grouped by problem (same question and gold answer), several problems at a time, in order of
         appearance. `advance` gets the number of completions that were just scored or skipped."""
         for window in windows(group_by_problem(recorded), self.config.batch * WINDOW_BATCHES):
-            groups = [self._encode(group) for group in window]
+            encoded = [encode_recorded(group, self.policy.tokenizer, self.stage.prompt) for group in window]
+            groups = [usable(group, self.max_tokens, self.skipped) for group in encoded]
             advance(sum(map(len, window)) - sum(map(len, groups)))
             if groups := [group for group in groups if group]:
                 yield self._score(groups, advance)
-
-    def _encode(self, group: Sequence[RecordedCompletion]) -> list[EncodedCompletion]:
-        kept = []
-        for encoded in encode_recorded(group, self.policy.tokenizer, self.stage.prompt):
-            if self.max_tokens is not None and len(encoded) > self.max_tokens:
-                self.skipped[f"rows of more than {self.max_tokens} tokens (score.max_tokens, or the policy's limit)"] += 1
-            elif not encoded.completion:
-                self.skipped["rows with an empty, truncated completion"] += 1
-            else:
-                kept.append(encoded)
-        return kept
 
     def _score(self, groups: list[list[EncodedCompletion]], advance: Callable[[int], None]) -> list[list[ScoredCompletion]]:
         encoded = [e for group in groups for e in group]
         device = self.policy.model.get_input_embeddings().weight.device
         generation = to_generation(encoded, self.stage.pad_token_id, device)
         rollouts = self.gold_only_stage.judge(generation, [e.recorded.problem for e in encoded], 1, AFTER_WARMUP)
-        advantages = self._advantages(rollouts, [len(group) for group in groups])
-        verdicts = self._verdicts(rollouts)
+        weights, sizes = self.stage.rewards.weight_vector(), [len(group) for group in groups]
+        advantages = advantages_by_problem(rollouts, sizes, weights, self.advantage)
+        said = verdicts(rollouts, self.stage.rewards)
         scored: dict[int, ScoredCompletion] = {}
         for rows in self._batches(groups):
             part = rollouts.select(torch.tensor(rows, device=device))
             if self._reads_groups:
                 part = dataclasses.replace(part, group_size=len(rows))
-            shown = self._credit(part, [advantages[row] for row in rows], [verdicts[row] for row in rows])
+            shown = self._credit(part, [advantages[row] for row in rows], [said[row] for row in rows])
             for row, completion in zip(rows, shown, strict=True):
                 changed = rollouts.completions[row] != printable(encoded[row].recorded.text)
-                scored[row] = ScoredCompletion(encoded[row].recorded, completion, advantages[row], verdicts[row], changed)
+                scored[row] = ScoredCompletion(encoded[row].recorded, completion, advantages[row], said[row], changed)
             advance(len(rows))
         ends = list(itertools.accumulate(len(group) for group in groups))
         return [[scored[row] for row in range(end - len(group), end)] for group, end in zip(groups, ends, strict=True)]
@@ -199,29 +185,61 @@ class CompletionScorer:
         correct = [None if verdict is None else verdict == Verdict.CORRECT for verdict in verdicts]
         return heatmap_completions(part, self.stage.token_bytes, credit, entropy, known.tolist(), correct)
 
-    def _advantages(self, rollouts: Rollouts, sizes: list[int]) -> list[float | None]:
-        """Advantages within each problem; None for a single completion and without a gold answer."""
-        vector = self.stage.rewards.weight_vector().to(rollouts.reward_terms.device)
-        out: list[float | None] = []
-        for terms, rewards in zip(rollouts.reward_terms.split(sizes), rollouts.rewards.split(sizes), strict=True):
-            if len(terms) < 2 or bool(rewards.isnan().any()):
-                out += [None] * len(terms)
-            else:
-                out += group_advantages(terms, vector, len(terms), self.advantage).tolist()
-        return out
 
-    def _verdicts(self, rollouts: Rollouts) -> list[str | None]:
-        """The verdicts behind the accuracy rewards; None without a gold answer."""
-        column = rollouts.reward_terms[:, list(self.stage.rewards.terms).index("accuracy")].tolist()
-        judged = [i for i, value in enumerate(column) if not math.isnan(value)]
-        if isinstance(self.accuracy, Accuracy):
-            kinds = self.accuracy.last if judged else []
+def gold_only(rewards: Rewards) -> Rewards:
+    """The same rewards, of problems with a gold answer only."""
+    terms = {name: GoldOnly(term, f"reward.terms.{name}") for name, term in rewards.terms.items()}
+    return Rewards(terms, rewards.weights)
+
+
+def most_tokens(policy: Policy, limit: int | None) -> int | None:
+    """The most tokens of prompt and completion: `limit`, or fewer where the policy can read no more."""
+    limits = [limit, getattr(base_model(policy.model).config, "max_position_embeddings", None)]
+    return min((limit for limit in limits if limit is not None), default=None)
+
+
+def usable(
+    group: Iterable[EncodedCompletion], max_tokens: int | None, skipped: Counter[str], block: str = "score"
+) -> list[EncodedCompletion]:
+    """The completions that can be scored; the others are counted in `skipped` by reason."""
+    kept = []
+    for encoded in group:
+        if max_tokens is not None and len(encoded) > max_tokens:
+            skipped[f"rows of more than {max_tokens} tokens ({block}.max_tokens, or the policy's limit)"] += 1
+        elif not encoded.completion:
+            skipped["rows with an empty, truncated completion"] += 1
         else:
-            kinds = [Verdict.CORRECT if column[i] > 0.5 else Verdict.INCORRECT for i in judged]
-        verdicts: list[str | None] = [None] * len(column)
-        for i, kind in zip(judged, kinds, strict=True):
-            verdicts[i] = str(kind)
-        return verdicts
+            kept.append(encoded)
+    return kept
+
+
+def advantages_by_problem(
+    rollouts: Rollouts, sizes: Sequence[int], weights: Tensor, config: AdvantageConfig
+) -> list[float | None]:
+    """Advantages within each problem, whose rows are consecutive; None for a single completion and without a gold answer."""
+    vector = weights.to(rollouts.reward_terms.device)
+    out: list[float | None] = []
+    for terms, rewards in zip(rollouts.reward_terms.split(sizes), rollouts.rewards.split(sizes), strict=True):
+        if len(terms) < 2 or bool(rewards.isnan().any()):
+            out += [None] * len(terms)
+        else:
+            out += group_advantages(terms, vector, len(terms), config).tolist()
+    return out
+
+
+def verdicts(rollouts: Rollouts, rewards: Rewards) -> list[str | None]:
+    """The verdicts behind the accuracy rewards of rollouts that were just judged; None without a gold answer."""
+    accuracy = rewards.terms["accuracy"]
+    column = rollouts.reward_terms[:, list(rewards.terms).index("accuracy")].tolist()
+    judged = [i for i, value in enumerate(column) if not math.isnan(value)]
+    if isinstance(accuracy, Accuracy):
+        kinds = accuracy.last if judged else []
+    else:
+        kinds = [Verdict.CORRECT if column[i] > 0.5 else Verdict.INCORRECT for i in judged]
+    found: list[str | None] = [None] * len(column)
+    for i, kind in zip(judged, kinds, strict=True):
+        found[i] = str(kind)
+    return found
 
 
 def group_by_problem(recorded: Iterable[RecordedCompletion]) -> list[list[RecordedCompletion]]:

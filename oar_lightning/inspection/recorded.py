@@ -42,12 +42,13 @@ class RecordedCompletion:
     label: bool | None = None
 
 
-def read_recorded(paths: str | Sequence[str], dropped: Counter[str]) -> Iterator[RecordedCompletion]:
+def read_recorded(paths: str | Sequence[str], dropped: Counter[str], key: str = "score.files") -> Iterator[RecordedCompletion]:
     """The usable rows of JSONL files (``.gz`` too) or glob patterns, in order; other rows are counted in `dropped` by reason.
 
     A row has ``problem`` (or ``question``) and ``completion``; and where known ``answer`` (the gold answer), ``id``,
     ``problem_id``, ``is_correct``, ``truncated``, ``level``, ``source``; other columns are in ``problem.extra``. Without
-    ``problem_id``, completions with the same question and gold answer are of one problem.
+    ``problem_id``, completions with the same question and gold answer are of one problem. `key`: the setting that names the
+    files, for errors.
 
     Raises:
         ValueError: where a pattern matches no file, or a row is not a JSON object, lacks a column, or holds a wrong type in it.
@@ -55,24 +56,24 @@ def read_recorded(paths: str | Sequence[str], dropped: Counter[str]) -> Iterator
     for pattern in [paths] if isinstance(paths, str) else paths:
         files = sorted(glob.glob(str(Path(pattern).expanduser())))
         if not files:
-            raise ValueError(f"score.files={pattern}: no such file; give JSONL files (gzip too) or patterns, from {Path.cwd()}")
+            raise ValueError(f"{key}={pattern}: no such file; give JSONL files (gzip too) or patterns, from {Path.cwd()}")
         for file in files:
-            for where, row in _rows(Path(file)):
-                completion = _to_completion(row, where)
+            for where, row in _rows(Path(file), key):
+                completion = _to_completion(row, where, key)
                 if isinstance(completion, RecordedCompletion):
                     yield completion
                 else:
                     dropped[completion] += 1
 
 
-def _rows(file: Path) -> Iterator[tuple[str, dict[str, Any]]]:
-    for number, row in read_jsonl(file, "score.files"):
+def _rows(file: Path, key: str) -> Iterator[tuple[str, dict[str, Any]]]:
+    for number, row in read_jsonl(file, key):
         if not isinstance(row, dict):
-            raise ValueError(f"{file}:{number} holds a {type(row).__name__}; score.files holds one JSON object a line")
+            raise ValueError(f"{file}:{number} holds a {type(row).__name__}; {key} holds one JSON object a line")
         yield f"{file}:{number}", row
 
 
-def _to_completion(row: dict[str, Any], where: str) -> RecordedCompletion | str:
+def _to_completion(row: dict[str, Any], where: str, key: str) -> RecordedCompletion | str:
     """The row's completion, or the reason to drop the row."""
     question = row.get("problem", row.get("question"))
     if "completion" not in row or not {"problem", "question"} & set(row):
@@ -95,7 +96,7 @@ def _to_completion(row: dict[str, Any], where: str) -> RecordedCompletion | str:
         source=_optional(row, "source", ""),
         level=_optional(row, "level", ""),
         id=_optional(row, "problem_id", _digest(question, gold)),
-        extra=plain_columns(row, STATED, "score.files"),
+        extra=plain_columns(row, STATED, key),
     )
     label = None if row.get("is_correct") is None else bool(row["is_correct"])
     return RecordedCompletion(_optional(row, "id", where), problem, text, bool(row.get("truncated")), label)

@@ -6,16 +6,39 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field
 from typing import Literal
 
-from jaxtyping import Bool, Float
+from jaxtyping import Bool, Float, Int
 from torch import Tensor
+
+from oar_lightning.types import Rollouts
+
+
+@dataclass(frozen=True)
+class Studied:
+    """The completions that all estimators are held against.
+
+    ``rollouts`` have their group advantages. Their ``group_size`` is 1, since recorded problems differ in their number of
+    completions. ``problem[i]`` is the number of row i's problem, the unit of the bootstrap; a problem's rows are consecutive.
+    ``correct`` are the verdicts, None without a gold answer. ``probabilities`` and ``entropy`` (nats) are the policy's at each
+    response token, ``free`` marks the reasoning tokens of a probability below 0.98, which could have been others.
+    """
+
+    rollouts: Rollouts
+    problem: tuple[int, ...]
+    ids: tuple[str, ...]
+    correct: tuple[bool | None, ...]
+    probabilities: Float[Tensor, "B S"]
+    entropy: Float[Tensor, "B S"]
+    free: Bool[Tensor, "B S"]
 
 
 @dataclass(frozen=True)
 class Estimate:
     """What one estimator, a scorer with its gate, says of the completions.
 
-    ``scores`` are the scorer's, ``advantages`` the token advantages that its gate makes of them. ``signed``: a negative score
-    blames. ``forward_equivalents`` is the work in forward passes over the completions; NaN where the scorer does not count.
+    ``scores`` are the scorer's, ``advantages`` the token advantages that its gate makes of them, ``loss_mask`` the tokens that
+    the gate leaves in the loss (None: all of the response). ``signed``: a negative score blames. ``again`` are the scores with
+    other draws; None where the scorer draws nothing. ``forward_equivalents`` is the work in forward passes over the
+    completions; NaN where the scorer does not count. ``control``: it stands in the table for comparison.
     """
 
     name: str
@@ -24,16 +47,20 @@ class Estimate:
     signed: bool
     seconds: float
     forward_equivalents: float = float("nan")
+    loss_mask: Bool[Tensor, "B S"] | None = None
+    again: Float[Tensor, "B S"] | None = None
+    control: bool = False
 
 
 @dataclass(frozen=True)
 class Truth:
     """What is known of the tokens that decide a completion's outcome, from one source.
 
-    ``known`` marks the tokens that the source speaks of, rows without any are left out. ``decisive`` are the tokens that an
-    unsigned score should rank first. ``values`` are signed: how much the expected reward rises with a token; None where the
-    source knows no size. ``halves`` are two independent estimates of ``values``, for their reliability; None where the source
-    is exact.
+    ``known`` marks the tokens that the source speaks of; rows without any are left out. ``decisive`` are the tokens that a
+    score should rank first, by its size where it is signed. ``values`` are signed: how much the expected reward rises with a
+    token; None where the source knows no size. ``halves`` are two independent estimates of ``values``, for their reliability;
+    None where the source is exact. ``steps`` numbers the steps of a text whose first error is decisive, -1 outside of steps;
+    None where `decisive` is not a first error.
     """
 
     name: str
@@ -41,6 +68,7 @@ class Truth:
     decisive: Bool[Tensor, "B S"]
     values: Float[Tensor, "B S"] | None = None
     halves: tuple[Float[Tensor, "B S"], Float[Tensor, "B S"]] | None = None
+    steps: Int[Tensor, "B S"] | None = None
 
 
 @dataclass(frozen=True)
@@ -48,7 +76,8 @@ class Measure:
     """One quality of all estimators: ``values[estimator][i]`` is that of completion i, NaN where it is not defined.
 
     ``key`` is a short name such as ``chain.auroc``; ``title`` names it in words with its unit. ``chance`` is the value of
-    random scores, where there is one.
+    random scores, where there is one. ``ceiling[estimator]`` is the most that can be attained, given how reliable truth and
+    estimator are.
     """
 
     key: str
@@ -56,6 +85,7 @@ class Measure:
     better: Literal["high", "low"]
     values: Mapping[str, tuple[float, ...]]
     chance: float | None = None
+    ceiling: Mapping[str, float] = field(default_factory=dict)
 
 
 @dataclass(frozen=True)
@@ -67,3 +97,14 @@ class Curve:
     title: str
     fraction: tuple[float, ...]
     outcome: Mapping[str, tuple[float, ...]] = field(default_factory=dict)
+
+
+@dataclass(frozen=True)
+class Findings:
+    """All that a lab has found so far; what its table and its page show."""
+
+    studied: Studied
+    truths: tuple[Truth, ...]
+    estimates: tuple[Estimate, ...]
+    measures: tuple[Measure, ...] = ()
+    curves: tuple[Curve, ...] = ()

@@ -18,6 +18,7 @@ TASKS = {
     "export": "oar_lightning.tasks.export",
     "evaluate": "oar_lightning.tasks.evaluate",
     "score": "oar_lightning.tasks.score",
+    "lab": "oar_lightning.tasks.lab",
     "audit": "oar_lightning.tasks.audit",
     "decontaminate": "oar_lightning.tasks.decontaminate",
     "benchmark": "oar_lightning.tasks.benchmark",

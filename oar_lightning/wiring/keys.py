@@ -68,7 +68,13 @@ def _keys_of(file: str) -> frozenset[str]:
     keys = {str(key) for key in content} - {"defaults", "hydra"}
     for item in content.get("defaults", ()):
         if isinstance(item, dict):
-            keys |= {str(group).lstrip("/") for group in item if not str(group).startswith("override ")}
+            keys |= {_key_of(str(group)) for group in item if not str(group).startswith("override ")}
         elif item != "_self_":
             keys |= _keys_of(str(PurePosixPath(file).parent / item))
     return frozenset(keys)
+
+
+def _key_of(group: str) -> str:
+    """The key that an entry of a defaults list fills: the group's own, or the first part of `group@package`."""
+    name, _, package = group.lstrip("/").partition("@")
+    return package.split(".")[0] or name

@@ -1,0 +1,59 @@
+"""The settings of task=lab."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field
+from typing import Any
+
+from oar_lightning.lab.values import ValueConfig
+
+
+@dataclass(frozen=True)
+class LabConfig:
+    """What a lab studies, and what it knows.
+
+    Args:
+        problems: number of problems whose completions are sampled.
+        samples: completions of each.
+        set: where the problems are from: `train`, or the name of one of `data.evaluation`.
+        files: JSONL files (gzip too) of recorded completions, or glob patterns; none are sampled then.
+        limit: number of usable rows to read, the first ones; None for all.
+        max_tokens: most tokens of a recorded prompt and completion; None for what the policy can read.
+        estimators: name -> `scorer`, and where wanted `gate` and `control`.
+        truths: name -> what knows the decisive tokens of a completion without sampling (`lab.truth.Source`).
+        continuations: of each prefix at most; see `ValueConfig`, like `batch`, `half_width` and `budget`. 0: no values.
+        decisive: the difference of values from which a token is decisive.
+        baseline: the estimator with which all others are compared.
+        cache: the file that keeps what was sampled.
+    """
+
+    problems: int = 16
+    samples: int = 4
+    set: str = "train"
+    files: str | Sequence[str] = ()
+    limit: int | None = None
+    max_tokens: int | None = None
+    estimators: Mapping[str, Any] = field(default_factory=dict)
+    truths: Mapping[str, Any] = field(default_factory=dict)
+    continuations: int = 16
+    batch: int = 8
+    half_width: float = 0.15
+    budget: int | None = None
+    decisive: float = 0.3
+    baseline: str = "is_digit"
+    cache: str = "outputs/lab/cache.db"
+
+    def __post_init__(self) -> None:
+        for key, lowest in (("problems", 1), ("samples", 1), ("limit", 1), ("max_tokens", 1), ("continuations", 0)):
+            value = getattr(self, key)
+            if value is not None and value < lowest:
+                raise ValueError(f"lab.{key} must be >= {lowest}, got {value}")
+        if self.decisive <= 0:
+            raise ValueError(f"lab.decisive is a difference of rewards and must be > 0, got {self.decisive}")
+        if self.continuations:
+            self.values(0)
+
+    def values(self, seed: int) -> ValueConfig:
+        """How prefixes are continued."""
+        return ValueConfig(self.continuations, self.batch, self.half_width, self.budget, seed)

@@ -1,0 +1,120 @@
+"""The estimators of credit: any scorer with its gate, on the same completions, timed."""
+
+from __future__ import annotations
+
+import copy
+import dataclasses
+import math
+import time
+from collections.abc import Iterator
+from dataclasses import dataclass
+from typing import Any
+
+import torch
+from torch import Tensor
+
+from oar_lightning.credit.assign import assign_credit
+from oar_lightning.credit.component import Tools
+from oar_lightning.credit.gates import Gate
+from oar_lightning.credit.scorers import Scorer
+from oar_lightning.lab.types import Estimate, Studied
+from oar_lightning.types import Rollouts
+
+
+@dataclass(frozen=True)
+class Estimator:
+    """A scorer with the gate that makes token advantages of its scores. `control`: it is there for comparison."""
+
+    name: str
+    scorer: Scorer
+    gate: Gate
+    control: bool = False
+
+    @property
+    def reads_groups(self) -> bool:
+        return self.scorer.reads_groups or self.gate.reads_groups
+
+    def use(self, tools: Tools) -> None:
+        self.scorer.use(tools)
+        self.gate.use(tools)
+
+    def redrawn(self) -> Estimator | None:
+        """The same estimator with another seed; None where it has none."""
+        scorer = _with_seed(self.scorer)
+        return None if scorer is None else dataclasses.replace(self, scorer=scorer)
+
+
+def _with_seed(scorer: Any) -> Any:
+    """A copy of a scorer, or of the scorer that it is around, with another seed; None where there is no seed."""
+    copied = copy.copy(scorer)
+    inner = _with_seed(scorer.inner) if hasattr(scorer, "inner") else None
+    if inner is not None:
+        copied.inner = inner
+    if not isinstance(getattr(scorer, "seed", None), int):
+        return None if inner is None else copied
+    copied.seed = scorer.seed + 1
+    return copied
+
+
+def estimate(estimator: Estimator, model: Any, studied: Studied) -> Estimate:
+    """What an estimator says of the completions. An estimator with a seed is asked a second time with another one.
+
+    Raises:
+        ValueError: where the scorer raises, or returns something that is no scores.
+    """
+    started = time.perf_counter()
+    first = _score(estimator, model, studied, all_rows(studied))
+    seconds = time.perf_counter() - started
+    second, redrawn = None, estimator.redrawn()
+    if redrawn is not None and _draws(redrawn, model, studied, first.scores):
+        second = _score(redrawn, model, studied, all_rows(studied)).scores
+    return dataclasses.replace(first, seconds=seconds, again=second)
+
+
+def _draws(redrawn: Estimator, model: Any, studied: Studied, scores: Tensor) -> bool:
+    """Whether another seed changes the scores of the first problem: many a scorer has a seed and draws nothing."""
+    rows = [row for row in all_rows(studied) if studied.problem[row] == studied.problem[0]]
+    found = _score(redrawn, model, studied, rows).scores[rows]
+    return not torch.allclose(found, scores[rows], rtol=1e-4, atol=1e-7, equal_nan=True)
+
+
+def all_rows(studied: Studied) -> list[int]:
+    return list(range(len(studied.rollouts)))
+
+
+def _score(estimator: Estimator, model: Any, studied: Studied, rows: list[int]) -> Estimate:
+    """An estimate whose scores are 0 in other rows."""
+    rollouts, scorer = studied.rollouts, estimator.scorer
+    scores = torch.zeros(rollouts.token_ids.shape, device=rollouts.token_ids.device)
+    advantages, kept = torch.zeros_like(scores), rollouts.response_mask.clone()
+    work = 0.0
+    for part_rows, part in _parts(estimator, studied, rows):
+        credit = assign_credit(model, part, scorer, estimator.gate, everything=True)
+        columns = rollouts.columns(part_rows)
+        scores[part_rows, columns] = credit.importance.to(scores)
+        advantages[part_rows, columns] = credit.advantages.to(scores)
+        if credit.loss_mask is not None:
+            kept[part_rows, columns] &= credit.loss_mask
+        work += scorer.metrics.get("forward_equivalents", math.nan) * int(part.attention_mask.sum())
+    return Estimate(
+        name=estimator.name,
+        scores=scores,
+        advantages=advantages,
+        signed=scorer.signed,
+        seconds=0.0,
+        forward_equivalents=work / max(1, int(rollouts.attention_mask[rows].sum())),
+        loss_mask=kept if estimator.gate.masks_loss else None,
+        control=estimator.control,
+    )
+
+
+def _parts(estimator: Estimator, studied: Studied, rows: list[int]) -> Iterator[tuple[Tensor, Rollouts]]:
+    """What is scored at once: a problem's completions where scorer or gate read them together, else all."""
+    groups = [rows]
+    if estimator.reads_groups:
+        numbers = dict.fromkeys(studied.problem[row] for row in rows)
+        groups = [[row for row in rows if studied.problem[row] == number] for number in numbers]
+    for group in groups:
+        index = torch.tensor(group, device=studied.rollouts.token_ids.device)
+        part = studied.rollouts.select(index)
+        yield index, dataclasses.replace(part, group_size=len(group) if estimator.reads_groups else 1)

@@ -1,0 +1,81 @@
+"""How far a truth, or an estimate, agrees with itself drawn again, and how well anything can agree with it."""
+
+from __future__ import annotations
+
+import dataclasses
+import math
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+import numpy as np
+
+from oar_lightning.lab.agreement import auroc, spearman
+from oar_lightning.lab.measures import rows_of
+from oar_lightning.lab.types import Estimate, Measure, Studied, Truth
+
+
+@dataclass(frozen=True)
+class Reliability:
+    """Of a truth, means over completions; correlations are Spearman's over free tokens.
+
+    `size` and `direction` are those of the whole truth, by the halves' correlation and the formula of Spearman and Brown.
+    `half_auroc`: one half's sizes as scores, the other half's decisive tokens as labels.
+    """
+
+    size: float
+    direction: float
+    half_auroc: float
+
+
+def reliability(truth: Truth, studied: Studied, decisive: float) -> Reliability | None:
+    """The reliability of a truth that was drawn; None for an exact one."""
+    if truth.halves is None:
+        return None
+    free = (studied.free & truth.known).cpu()
+    known = truth.known.cpu()
+    sizes, directions, areas = [], [], []
+    for i in range(len(free)):
+        one, other = (half[i].cpu().numpy() for half in truth.halves)
+        among, over = free[i].numpy(), known[i].numpy()
+        sizes.append(spearman(np.abs(one[among]), np.abs(other[among])))
+        directions.append(spearman(one[among], other[among]))
+        for scores, labels in ((one, other), (other, one)):
+            areas.append(auroc(np.abs(scores[over]), np.abs(labels[over]) >= decisive))
+    return Reliability(spearman_brown(mean(sizes)), spearman_brown(mean(directions)), mean(areas))
+
+
+def spearman_brown(half: float) -> float:
+    """The reliability of a mean of two halves that correlate so; 0 where they do not."""
+    return 2 * half / (1 + half) if half > 0 else (half if math.isnan(half) else 0.0)
+
+
+def own_reliability(truth: Truth, estimate: Estimate, studied: Studied) -> float:
+    """The correlation of an estimate's sizes with those of other draws, over the free tokens; 1 where it draws nothing."""
+    if estimate.again is None:
+        return 1.0
+    again = dataclasses.replace(estimate, scores=estimate.again)
+    rows = zip(rows_of(truth, estimate, studied), rows_of(truth, again, studied), strict=True)
+    found = [spearman(a.scores[a.free], b.scores[b.free]) for a, b in rows if a is not None and b is not None]
+    return max(0.0, mean(found))
+
+
+def with_ceilings(
+    measures: Sequence[Measure], truth: Truth, found: Reliability | None, estimates: Sequence[Estimate], studied: Studied
+) -> list[Measure]:
+    """The measures of correlation with what can be attained in them: sqrt(reliability of estimate and of truth)."""
+    if found is None:
+        return list(measures)
+    limits = {f"{truth.name}.spearman_free": found.size, f"{truth.name}.direction_free": found.direction}
+    own = {e.name: own_reliability(truth, e, studied) for e in estimates}
+    return [
+        dataclasses.replace(m, ceiling={name: math.sqrt(limits[m.key] * value) for name, value in own.items()})
+        if m.key in limits and not math.isnan(limits[m.key])
+        else m
+        for m in measures
+    ]
+
+
+def mean(values: Sequence[float]) -> float:
+    """The mean of those that are not NaN; NaN without any."""
+    known = [v for v in values if not math.isnan(v)]
+    return sum(known) / len(known) if known else math.nan

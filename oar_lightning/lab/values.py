@@ -1,0 +1,162 @@
+"""Values of prefixes: how often the policy succeeds from where a completion has come to, by sampled continuations."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any, NamedTuple
+
+import numpy as np
+from numpy.typing import NDArray
+
+from oar_lightning.common.randomness import derive_seed
+from oar_lightning.credit.component import Continuations
+from oar_lightning.lab.store import Store
+from oar_lightning.types import Prefix, Rollouts
+
+UNIT = 64
+"""Prefixes continued, and kept, at once."""
+
+Z = 1.959964
+"""Of an interval of 95 %."""
+
+
+@dataclass(frozen=True)
+class ValueConfig:
+    """How prefixes are continued.
+
+    Args:
+        continuations: of each prefix at most.
+        batch: continuations of a prefix between two looks at its interval.
+        half_width: a prefix gets no more continuations when its 95 % interval is at most so far to either side.
+        budget: continuations of all prefixes at most; None for no limit. Those that were kept from before count.
+        seed: of the draws.
+    """
+
+    continuations: int = 16
+    batch: int = 8
+    half_width: float = 0.15
+    budget: int | None = None
+    seed: int = 0
+
+    def __post_init__(self) -> None:
+        for key in ("continuations", "batch", "budget"):
+            value = getattr(self, key)
+            if value is not None and value < (2 if key == "batch" else 1):
+                raise ValueError(f"lab.{key} must be >= {2 if key == 'batch' else 1}, got {value}")
+        if self.batch % 2 or self.continuations % self.batch:
+            raise ValueError(
+                f"lab.batch={self.batch} must be even (truth is estimated by halves) and divide lab.continuations="
+                f"{self.continuations}; e.g. lab.batch=8 lab.continuations=16"
+            )
+        if not 0 <= self.half_width < 1:
+            raise ValueError(f"lab.half_width is of an interval for a share and must be in [0, 1), got {self.half_width}")
+
+
+class Spent(NamedTuple):
+    """Continuations in all, and those of them that were sampled now."""
+
+    continuations: int
+    sampled: int
+
+
+def half_width(rewards: NDArray[np.float64]) -> float:
+    """Half of the width of Wilson's 95 % interval for the mean of rewards.
+
+    Rewards between 0 and 1 vary less than those of 0 and 1, for which the interval holds. Where rewards leave [0, 1], the
+    interval is that of their observed range.
+    """
+    low, high = min(0.0, rewards.min()), max(1.0, rewards.max())
+    n, mean = len(rewards), (rewards.mean() - low) / (high - low)
+    return float((high - low) * Z / (n + Z**2) * np.sqrt(n * mean * (1 - mean) + Z**2 / 4))
+
+
+@dataclass(frozen=True)
+class Sampler:
+    """Continues prefixes in rounds: in each round every prefix whose interval is still wide gets one batch.
+
+    A batch's draws depend on the prefix, the seed and the batch's number alone: how many batches there are, and what others
+    get, changes none of them. What is sampled at once depends on what came before, not on what was kept, so that a lab that
+    was killed goes on with the same numbers to the last bit.
+    """
+
+    continuations: Continuations
+    store: Store
+    config: ValueConfig
+
+    def batches(self, rollouts: Rollouts, prefixes: Iterable[Prefix]) -> int:
+        """The most batches that the prefixes can take."""
+        return len({self._key(rollouts, prefix) for prefix in prefixes}) * self._rounds
+
+    @property
+    def _rounds(self) -> int:
+        return self.config.continuations // self.config.batch
+
+    def __call__(
+        self, model: Any, rollouts: Rollouts, prefixes: Iterable[Prefix], advance: Callable[[int], None]
+    ) -> tuple[Mapping[Prefix, NDArray[np.float64]], Spent, bool]:
+        """The rewards of each prefix's continuations, none for a prefix that the budget did not reach; and whether the work
+        was done to its end, not interrupted.
+
+        `advance` gets the number of batches that were drawn, found or are no longer needed.
+        """
+        same: dict[bytes, list[Prefix]] = {}
+        for prefix in prefixes:
+            same.setdefault(self._key(rollouts, prefix), []).append(prefix)
+        found: dict[bytes, list[NDArray[np.float64]]] = {key: [] for key in same}
+        total = sampled = 0
+        whole = True
+        try:
+            for number, unit in self._units(found, advance):
+                left = len(unit) if self.config.budget is None else (self.config.budget - total) // self.config.batch
+                unit = unit[: max(0, left)]
+                drawn, new = self._batch(model, rollouts, [(key, same[key][0]) for key in unit], number)
+                for key, batch in zip(unit, drawn, strict=True):
+                    found[key].append(batch)
+                total, sampled = total + len(unit) * self.config.batch, sampled + new
+                advance(len(unit))
+        except KeyboardInterrupt:
+            whole = False
+        rewards = {key: np.concatenate(parts) if parts else np.zeros(0) for key, parts in found.items()}
+        return {prefix: rewards[key] for key, owners in same.items() for prefix in owners}, Spent(total, sampled), whole
+
+    def _units(
+        self, found: Mapping[bytes, Sequence[NDArray[np.float64]]], advance: Callable[[int], None]
+    ) -> Iterator[tuple[int, Sequence[bytes]]]:
+        """The number of each round, and the prefixes that are continued at once in it."""
+        for number in range(self._rounds):
+            wide = [key for key, batches in found.items() if self._is_wide(batches, number)]
+            advance(len(found) - len(wide))
+            for start in range(0, len(wide), UNIT):
+                yield number, wide[start : start + UNIT]
+
+    def _is_wide(self, batches: Sequence[NDArray[np.float64]], number: int) -> bool:
+        """Whether a prefix takes part in a round: it did so in all before, and its interval is still too wide."""
+        return len(batches) == number and (not number or half_width(np.concatenate(batches)) > self.config.half_width)
+
+    def _batch(
+        self, model: Any, rollouts: Rollouts, unit: Sequence[tuple[bytes, Prefix]], number: int
+    ) -> tuple[list[NDArray[np.float64]], int]:
+        """One batch of each prefix of a unit, and how many continuations were sampled for it."""
+        keys = [self.store.key(key, str((number, self.config.batch, self.config.seed)).encode()) for key, _ in unit]
+        kept = self.store.get(keys)
+        missing = [(key, prefix) for key, (_, prefix) in zip(keys, unit, strict=True) if key not in kept]
+        if missing:
+            seed = derive_seed(self.config.seed, "lab", number)
+            rewards = self.continuations(model, rollouts, [prefix for _, prefix in missing], self.config.batch, seed).rewards
+            self.store.put({key: row.tobytes() for (key, _), row in zip(missing, _doubles(rewards), strict=True)})
+            kept = self.store.get(keys)
+        return [np.frombuffer(kept[key]) for key in keys], len(missing) * self.config.batch
+
+    def _key(self, rollouts: Rollouts, prefix: Prefix) -> bytes:
+        """Of the prefix's tokens, those of its completion that count towards the limit, and its problem, which judges."""
+        row, end = prefix
+        ids = rollouts.token_ids[row, :end][rollouts.attention_mask[row, :end]].tolist()
+        begun = int(rollouts.response_mask[row, :end].sum())
+        problem = repr(rollouts.problems[row]) if rollouts.problems else ""
+        return self.store.key(b"prefix", np.asarray([begun, *ids], dtype=np.int64).tobytes(), problem.encode())
+
+
+def _doubles(rewards: Any) -> NDArray[np.float64]:
+    found: NDArray[np.float64] = rewards.double().cpu().numpy()
+    return found
