@@ -6,6 +6,7 @@ import contextlib
 import dataclasses
 import math
 from collections.abc import Callable, Iterator, Mapping, Sequence
+from dataclasses import dataclass
 from typing import Any
 
 import torch
@@ -26,6 +27,44 @@ DIRECTIONS = 4096
 """Different directions in which embeddings are moved; tokens whose ids are equal modulo this number share one."""
 
 
+@dataclass(frozen=True)
+class Stability:
+    """Estimators are run again on some completions: with embeddings moved, and with layers shuffled.
+
+    Args:
+        completions: the most completions, those of the first problems; a problem's completions stay together.
+        radius: how far embeddings are moved, in mean lengths of embeddings.
+        draws: directions in which they are moved.
+        stages: in so many steps the layers are shuffled, from the last on.
+    """
+
+    completions: int = 8
+    radius: float = 0.05
+    draws: int = 2
+    stages: int = 2
+
+    def __post_init__(self) -> None:
+        _check(self.radius, self.draws, self.stages)
+        if self.completions < 1:
+            raise ValueError(f"lab.stability.completions must be >= 1, got {self.completions}")
+
+    def __call__(
+        self, model: Any, rollouts: Rollouts, scorers: Mapping[str, Score], seed: int
+    ) -> tuple[list[Measure], list[Curve]]:
+        """The measures of all estimators. The rollouts are those that are to be scored again."""
+        measures = max_sensitivity(model, rollouts, scorers, self.radius, self.draws, seed)
+        measure, curve = randomized_layers(model, rollouts, scorers, self.stages, seed)
+        return [*measures, measure], [curve]
+
+
+def _check(radius: float, draws: int, stages: int) -> None:
+    if not radius > 0:
+        raise ValueError(f"lab.stability.radius must be > 0, got {radius}")
+    for key, value in (("draws", draws), ("stages", stages)):
+        if value < 1:
+            raise ValueError(f"lab.stability.{key} must be >= 1, got {value}")
+
+
 def max_sensitivity(
     model: Any, rollouts: Rollouts, scorers: Mapping[str, Score], radius: float = 0.05, draws: int = 4, seed: int = 0
 ) -> list[Measure]:
@@ -35,8 +74,7 @@ def max_sensitivity(
     d moves the embedding of each token of the vocabulary by `radius` times the mean length of embeddings, in a random
     direction. NaN where all scores of the completion are 0. `scorers` are run 1 + `draws` times.
     """
-    if not radius > 0 or draws < 1:
-        raise ValueError(f"lab.radius must be > 0 and lab.draws >= 1, got {radius} and {draws}")
+    _check(radius, draws, 1)
     bare = dataclasses.replace(rollouts, prediction_states=None)  # the kept states are those of the embeddings as they are
     sizes: dict[str, tuple[float, ...]] = {}
     orders: dict[str, tuple[float, ...]] = {}
@@ -67,8 +105,7 @@ def randomized_layers(
     A layer is shuffled by a random permutation of each of its weights' entries. Scores that stay alike do not tell what the
     policy has learned. The embeddings, the last norm and the head stay.
     """
-    if stages < 1:
-        raise ValueError(f"lab.stages must be >= 1, got {stages}")
+    _check(1.0, 1, stages)
     bare = dataclasses.replace(rollouts, prediction_states=None)
     layers = layers_of(model)
     depths = sorted({math.ceil(len(layers) * (i + 1) / stages) for i in range(stages)})
@@ -153,7 +190,7 @@ def layers_of(model: Any) -> list[torch.nn.Module]:
     children = base_model(model).get_decoder().children()
     layers: list[torch.nn.Module] = max((list(m) for m in children if isinstance(m, torch.nn.ModuleList)), key=len, default=[])
     if not layers:
-        raise ValueError(f"{type(base_model(model)).__name__} has no list of layers to shuffle; set lab.stability=false")
+        raise ValueError(f"{type(base_model(model)).__name__} has no list of layers to shuffle; set lab.stability=null")
     return layers
 
 

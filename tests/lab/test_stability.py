@@ -112,14 +112,14 @@ def test_weights_come_back_after_an_interruption() -> None:
 
 def test_errors_name_the_key() -> None:
     model, rollouts = gpt2(), sequences_as_rollouts()
-    with pytest.raises(ValueError, match=r"lab\.radius .* got 0"):
+    with pytest.raises(ValueError, match=r"lab\.stability\.radius .* got 0"):
         max_sensitivity(model, rollouts, {}, radius=0.0)
-    with pytest.raises(ValueError, match=r"lab\.stages must be >= 1, got 0"):
+    with pytest.raises(ValueError, match=r"lab\.stability\.stages must be >= 1, got 0"):
         randomized_layers(model, rollouts, {}, stages=0)
 
     class Odd(torch.nn.Module):
         def get_decoder(self):
             return torch.nn.Linear(1, 1)
 
-    with pytest.raises(ValueError, match=r"Odd has no list of layers .* lab\.stability=false"):
+    with pytest.raises(ValueError, match=r"Odd has no list of layers .* lab\.stability=null"):
         layers_of(Odd())

@@ -67,13 +67,15 @@ def direct_removal(
     config: RemovalConfig,
     key: str = "direct",
     unit: str = "nats",
+    rows: Int[Tensor, " n"] | None = None,
 ) -> Removals:
     """Sets of tokens replaced at once, the rest as written.
 
     Comprehensiveness is f(x) - f(x without the tokens that rank first), sufficiency f(x) - f(x with these alone), both the mean
-    over the fractions (AOPC); NaN for completions without reasoning or answer. The curves also hold 0 and all tokens.
+    over the fractions (AOPC); NaN for completions without reasoning or answer, and for those not among `rows`. The curves also
+    hold 0 and all tokens.
     """
-    orders = Orders.of(rollouts, scores, config.seed)
+    orders = Orders.of(rollouts, scores, config.seed, rows)
     fractions = (0.0, *config.fractions, 1.0)
     found = Removals([], [])
     for fill in config.fills:
@@ -90,14 +92,18 @@ def direct_removal(
 
 
 def total_removal(
-    outcome: KeptReward, rollouts: Rollouts, scores: Mapping[str, Float[Tensor, "B S"]], config: RemovalConfig
+    outcome: KeptReward,
+    rollouts: Rollouts,
+    scores: Mapping[str, Float[Tensor, "B S"]],
+    config: RemovalConfig,
+    rows: Int[Tensor, " n"] | None = None,
 ) -> Removals:
     """One token replaced at a time and everything after it sampled: the mean effect of the tokens that rank first.
 
     Where the text after the first removed token is sampled anew, there is no second one to remove; so the tokens are taken one
     by one (`KeptReward.total_effects`). Comprehensiveness is their mean effect, and its mean over the fractions.
     """
-    orders = Orders.of(rollouts, scores, config.seed)
+    orders = Orders.of(rollouts, scores, config.seed, rows)
     sets = {name: [orders.removed(name, q, False) for q in config.fractions] for name in scores}
     wanted = torch.zeros_like(orders.valid)
     wanted[orders.rows] = torch.stack([of_name[-1] for of_name in sets.values()]).any(0)
@@ -117,17 +123,24 @@ def total_removal(
 
 @dataclass(frozen=True)
 class Orders:
-    """The ranks of every estimator's tokens, for the rows that have reasoning and an answer."""
+    """The ranks of every estimator's tokens, for some rows that have reasoning and an answer, by default all."""
 
     rows: Int[Tensor, " n"]
     valid: Bool[Tensor, "B R"]
     ranks: Mapping[str, Int[Tensor, "B R"]]
 
     @classmethod
-    def of(cls, rollouts: Rollouts, scores: Mapping[str, Float[Tensor, "B S"]], seed: int) -> Orders:
+    def of(
+        cls,
+        rollouts: Rollouts,
+        scores: Mapping[str, Float[Tensor, "B S"]],
+        seed: int,
+        rows: Int[Tensor, " n"] | None = None,
+    ) -> Orders:
         counts = rollouts.reasoning_mask.sum(1, keepdim=True)
         valid = torch.arange(max(1, int(counts.max())), device=counts.device) < counts
-        return cls(scorable_rows(rollouts), valid, {name: ranks(s, rollouts, seed) for name, s in scores.items()})
+        found = {name: ranks(s, rollouts, seed) for name, s in scores.items()}
+        return cls(scorable_rows(rollouts) if rows is None else rows, valid, found)
 
     def removed(self, name: str, fraction: float, keep: bool) -> Bool[Tensor, "n R"]:
         """The tokens that rank first, or with `keep` all others."""

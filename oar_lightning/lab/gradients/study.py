@@ -1,0 +1,92 @@
+"""lab.gradients: signal, bias and variance of each estimator's policy gradient on the lab's completions."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import Any, Literal
+
+import torch
+from jaxtyping import Bool, Float
+from torch import Tensor
+
+from oar_lightning.credit.component import group_advantages_of
+from oar_lightning.lab.gradients.batch import Weighted, whole_tensors
+from oar_lightning.lab.gradients.blocks import blocks_of
+from oar_lightning.lab.gradients.quality import Interval, gradient_quality
+from oar_lightning.lab.types import Estimate, Studied, Truth
+from oar_lightning.objective.loss import LossConfig
+from oar_lightning.policy.token_budget import TokenBudget
+
+TOKENS = 4096
+"""Padded tokens of one pass with gradients."""
+
+UNWEIGHTED = "unweighted"
+MONTE_CARLO = "monte_carlo"
+
+
+@dataclass(frozen=True)
+class TokenAdvantages:
+    """Advantages that no estimator gave."""
+
+    advantages: Float[Tensor, "B S"]
+    loss_mask: Bool[Tensor, "B S"] | None = None
+
+
+@dataclass(frozen=True)
+class Gradients:
+    """The gradient of a problem's completions is one batch's.
+
+    Args:
+        blocks: parts of the problems, each of which is left out once for an interval.
+        coordinates: gradients are taken of the last parameters that have at most so many numbers together; null for all. They
+            are kept for each block and estimator, several at a time.
+        token_budget: padded tokens of one pass, or `auto`; bounds memory.
+    """
+
+    blocks: int = 8
+    coordinates: int | None = 2**17
+    token_budget: int | Literal["auto"] = TOKENS
+
+    def __post_init__(self) -> None:
+        for key, lowest in (("blocks", 2), ("coordinates", 1)):
+            value = getattr(self, key)
+            if value is not None and value < lowest:
+                raise ValueError(f"lab.gradients.{key} must be >= {lowest}, got {value}")
+        self._budget()
+
+    def _budget(self) -> TokenBudget:
+        return TokenBudget("lab.gradients.token_budget", self.token_budget, TOKENS)
+
+    def __call__(
+        self, model: Any, studied: Studied, estimates: Sequence[Estimate], truths: Sequence[Truth], loss: LossConfig
+    ) -> dict[str, dict[str, Interval]]:
+        """The statistics of `unweighted` advantages, of `monte_carlo` ones where there are values, and of each estimate.
+
+        Nothing where fewer than two problems have a completion with an advantage.
+        """
+        rollouts = studied.rollouts
+        advantages = group_advantages_of(rollouts)
+        rows = advantages.ne(0).nonzero().flatten()
+        if len({studied.problem[row] for row in rows.tolist()}) < 2:
+            return {}
+        everywhere = torch.where(rollouts.response_mask, advantages[:, None], torch.zeros_like(advantages)[:, None])
+        credit: dict[str, Weighted] = {UNWEIGHTED: TokenAdvantages(everywhere)}
+        values = [truth.values for truth in truths if truth.name == MONTE_CARLO and truth.values is not None]
+        if values:
+            credit[MONTE_CARLO] = TokenAdvantages(values[0].to(advantages).nan_to_num())
+        references = list(credit)
+        credit |= {e.name: e for e in estimates}
+        blocks = blocks_of(
+            model,
+            rollouts,
+            credit,
+            studied.problem,
+            self.blocks,
+            loss,
+            int(rollouts.response_mask.sum(1).max()),
+            self._budget(),
+            whole_tensors(model, self.coordinates),
+            references,
+        )
+        return gradient_quality(blocks)
