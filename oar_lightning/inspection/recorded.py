@@ -47,8 +47,8 @@ def read_recorded(paths: str | Sequence[str], dropped: Counter[str], key: str = 
 
     A row has ``problem`` (or ``question``) and ``completion``; and where known ``answer`` (the gold answer), ``id``,
     ``problem_id``, ``is_correct``, ``truncated``, ``level``, ``source``; other columns are in ``problem.extra``. Without
-    ``problem_id``, completions with the same question and gold answer are of one problem. `key`: the setting that names the
-    files, for errors.
+    ``problem_id``, completions with the same question and gold answer are of one problem. A row may have the columns of
+    MR-GSM8K instead (`from_steps`). `key`: the setting that names the files, for errors.
 
     Raises:
         ValueError: where a pattern matches no file, or a row is not a JSON object, lacks a column, or holds a wrong type in it.
@@ -75,6 +75,7 @@ def _rows(file: Path, key: str) -> Iterator[tuple[str, dict[str, Any]]]:
 
 def _to_completion(row: dict[str, Any], where: str, key: str) -> RecordedCompletion | str:
     """The row's completion, or the reason to drop the row."""
+    row = from_steps(row)
     question = row.get("problem", row.get("question"))
     if "completion" not in row or not {"problem", "question"} & set(row):
         raise ValueError(f"{where} needs the columns problem (or question) and completion; it has {sorted(row)}: rename them")
@@ -100,6 +101,19 @@ def _to_completion(row: dict[str, Any], where: str, key: str) -> RecordedComplet
     )
     label = None if row.get("is_correct") is None else bool(row["is_correct"])
     return RecordedCompletion(_optional(row, "id", where), problem, text, bool(row.get("truncated")), label)
+
+
+def from_steps(row: dict[str, Any]) -> dict[str, Any]:
+    """A row in the form of MR-GSM8K (arXiv 2312.17080), whose completion is a list of steps, with the columns that are read
+    here; any other row as it is."""
+    steps = row.get("model_output_steps")
+    if "completion" in row or not isinstance(steps, list):
+        return row
+    stated = {"model_output_answer_correctness": "is_correct", "ground_truth_answer": "answer", "uuid": "id"}
+    named = {name: row[column] for column, name in stated.items() if column in row and name not in row}
+    if "is_correct" in named:
+        named["is_correct"] = {"correct": True, "wrong": False}.get(named["is_correct"])
+    return row | named | {"completion": "\n".join(map(str, steps))}
 
 
 def _optional(row: dict[str, Any], column: str, default: str) -> str:

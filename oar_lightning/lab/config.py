@@ -38,7 +38,7 @@ class LabConfig:
     truths: Mapping[str, Any] = field(default_factory=dict)
     continuations: int = 16
     batch: int = 8
-    half_width: float = 0.15
+    half_width: float = 0.17
     budget: int | None = None
     decisive: float = 0.3
     baseline: str = "is_digit"

@@ -1,38 +1,39 @@
-"""Scores that need no idea of credit: what an estimator has to beat. Plain functions, usable as `scorer` like any other."""
+"""Scorers that need no idea of credit: what an estimator has to beat. They can be trained with, like any other."""
 
 from __future__ import annotations
 
-from typing import Any
+from typing import Any, Literal
 
 import torch
 from jaxtyping import Float
 from torch import Tensor
 
-from oar_lightning.credit.predictions import predictions
-from oar_lightning.policy.token_budget import TokenBudget
+from oar_lightning.credit.component import Region, region_mask
+from oar_lightning.credit.scorers.base import Scorer
+from oar_lightning.credit.scorers.forward_free.base import TOKENS, PredictionScorer
 from oar_lightning.types import Rollouts
 
-TOKENS = 4096
-"""Padded tokens of a pass."""
+
+class Improbability(PredictionScorer):
+    """1 - p of each token: how far it could have been another, whatever came of it."""
+
+    def __init__(self, token_budget: int | Literal["auto"] = TOKENS, region: Region = "reasoning") -> None:
+        super().__init__(token_budget, region)
+
+    def __call__(self, model: Any, rollouts: Rollouts) -> Float[Tensor, "B S"]:
+        logprobs = self.predictions(model, rollouts).logprobs
+        return (-logprobs.clamp(max=0).expm1()).masked_fill(~region_mask(rollouts, self.covers), 0.0)
 
 
-def improbability(model: Any, rollouts: Rollouts) -> Float[Tensor, "B S"]:
-    """1 - p of each reasoning token: how far it could have been another, whatever came of it."""
-    mask = rollouts.reasoning_mask
-    logprobs = predictions(model, rollouts, mask, TokenBudget("scorer.token_budget", TOKENS, TOKENS)).logprobs
-    return (-logprobs.clamp(max=0).expm1()).masked_fill(~mask, 0.0)
+class IsDigit(Scorer):
+    """1 on reasoning tokens that hold a digit."""
 
-
-def is_digit(model: Any, rollouts: Rollouts) -> Float[Tensor, "B S"]:
-    """1 on reasoning tokens that hold a digit.
-
-    Raises:
-        ValueError: for rollouts without texts.
-    """
-    if not rollouts.token_spans:
-        raise ValueError("is_digit reads the text of completions, and these rollouts have none; use another scorer")
-    scores = torch.zeros(rollouts.token_ids.shape)
-    for row, (text, spans) in enumerate(zip(rollouts.completions, rollouts.token_spans, strict=True)):
-        has = [float(any(c.isdigit() for c in text[start:end])) for start, end in spans]
-        scores[row, rollouts.response_mask[row].cpu()] = torch.tensor(has)
-    return scores.to(rollouts.token_ids.device) * rollouts.reasoning_mask
+    def __call__(self, model: Any, rollouts: Rollouts) -> Float[Tensor, "B S"]:
+        """Raises ValueError for rollouts without texts."""
+        if not rollouts.token_spans:
+            raise ValueError("IsDigit reads the text of completions, and these rollouts have none; use another scorer")
+        scores = torch.zeros(rollouts.token_ids.shape)
+        for row, (text, spans) in enumerate(zip(rollouts.completions, rollouts.token_spans, strict=True)):
+            has = [float(any(c.isdigit() for c in text[start:end])) for start, end in spans]
+            scores[row, rollouts.response_mask[row].cpu()] = torch.tensor(has)
+        return scores.to(rollouts.token_ids.device) * rollouts.reasoning_mask

@@ -1,10 +1,9 @@
-"""What a lab has found, as tables on the console and as plain values for a file."""
+"""What a lab has found, as tables on the console."""
 
 from __future__ import annotations
 
 import math
 from collections.abc import Mapping, Sequence
-from typing import Any
 
 from oar_lightning.common.tables import ConsoleTable
 from oar_lightning.lab.comparison import Difference, adjusted, differences, mean_over
@@ -103,57 +102,3 @@ def number(value: float | None, digits: int = 2) -> str:
 
 def _ceiling(measure: Measure, name: str) -> str:
     return f" /{number(measure.ceiling[name])}" if name in measure.ceiling else ""
-
-
-def to_json(findings: Findings, found: Mapping[str, Reliability | None], compared: Sequence[Difference]) -> dict[str, Any]:
-    """All findings as plain values, NaN as None."""
-    studied, problem = findings.studied, findings.studied.problem
-    return _plain(
-        {
-            "completions": [
-                {"id": i, "problem": p, "correct": c} for i, p, c in zip(studied.ids, problem, studied.correct, strict=True)
-            ],
-            "tokens": {"reasoning": int(studied.rollouts.reasoning_mask.sum()), "free": int(studied.free.sum())},
-            "truths": {
-                t.name: {
-                    "completions": int(t.known.any(1).sum()),
-                    "tokens": int(t.known.sum()),
-                    "decisive": int(t.decisive.sum()),
-                    "reliability": None if (own := found[t.name]) is None else vars(own),
-                }
-                for t in findings.truths
-            },
-            "estimators": {
-                e.name: {
-                    "control": e.control,
-                    "signed": e.signed,
-                    "seconds": e.seconds,
-                    "forward_equivalents": e.forward_equivalents,
-                }
-                for e in findings.estimates
-            },
-            "measures": {
-                m.key: {
-                    "title": m.title,
-                    "better": m.better,
-                    "chance": m.chance,
-                    "ceiling": dict(m.ceiling),
-                    "values": {name: list(values) for name, values in m.values.items()},
-                    "means": {name: vars(mean_over(values, problem)) for name, values in m.values.items()},
-                }
-                for m in findings.measures
-            },
-            "differences": [
-                {"measure": d.measure, "estimator": d.estimator, **vars(d.interval), "p": d.p, "p_holm": d.p_holm}
-                for d in compared
-            ],
-        }
-    )
-
-
-def _plain(value: Any) -> Any:
-    if isinstance(value, dict):
-        return {key: _plain(part) for key, part in value.items()}
-    if isinstance(value, list):
-        return [_plain(part) for part in value]
-    return None if isinstance(value, float) and not math.isfinite(value) else value

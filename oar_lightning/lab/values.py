@@ -35,7 +35,7 @@ class ValueConfig:
 
     continuations: int = 16
     batch: int = 8
-    half_width: float = 0.15
+    half_width: float = 0.17
     budget: int | None = None
     seed: int = 0
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import contextlib
+import gzip
 import itertools
 import json
 import logging
@@ -31,9 +32,10 @@ from oar_lightning.inspection.scorer_trial import needs_trial, try_scorer
 from oar_lightning.lab import LabConfig
 from oar_lightning.lab.completions import Groups, read, sample, study
 from oar_lightning.lab.estimators import Estimator
+from oar_lightning.lab.record import to_json, token_rows
 from oar_lightning.lab.run import Lab
 from oar_lightning.lab.store import Store, policy_fingerprint
-from oar_lightning.lab.table import compared, difference_table, table, to_json, truth_table
+from oar_lightning.lab.table import compared, difference_table, table, truth_table
 from oar_lightning.lab.truth import Source
 from oar_lightning.objective.advantage import AdvantageConfig
 from oar_lightning.policy.pretrained import Policy
@@ -47,6 +49,9 @@ from oar_lightning.wiring.device import choose_device, mixed_precision, seed_eve
 from oar_lightning.wiring.policy import load_policy
 
 log = logging.getLogger(__name__)
+
+TOKENS = "tokens.jsonl.gz"
+"""The file beside results.json with all numbers of each completion's tokens."""
 
 
 @dataclass(frozen=True)
@@ -257,6 +262,8 @@ def report(job: Job, lab: Lab, settings: Mapping[str, Any], whole: bool) -> None
     }
     job.output.parent.mkdir(parents=True, exist_ok=True)
     job.output.write_text(json.dumps(content, indent=1) + "\n", encoding="utf-8")
+    with gzip.open(job.output.with_name(TOKENS), "wt", encoding="utf-8") as file:
+        file.writelines(json.dumps(row, ensure_ascii=False) + "\n" for row in token_rows(findings))
     console = Console()
     if job.dropped:
         log.warning("lab.files: left out %s", dict(job.dropped))

@@ -1,0 +1,76 @@
+"""Means and differences over problems: by hand, against a plain bootstrap, and without a difference."""
+
+from __future__ import annotations
+
+import math
+
+import numpy as np
+import pytest
+
+from oar_lightning.lab.comparison import adjusted, differences, mean_over
+from oar_lightning.lab.types import Measure
+from oar_lightning.reporting.statistics import holm
+
+NAN = math.nan
+
+
+def measure(better: str = "high", **values: tuple[float, ...]) -> Measure:
+    return Measure("m", "a measure", better, values)
+
+
+def test_the_interval_is_that_of_problems_drawn_with_replacement() -> None:
+    rng = np.random.default_rng(0)
+    problem = [i for i in range(30) for _ in range(1 + i % 3)]
+    effect = rng.normal(size=30)
+    values = [effect[p] + 0.1 * rng.normal() for p in problem]
+    values[4] = NAN
+    found = mean_over(values, problem)
+    known = [(p, v) for p, v in zip(problem, values, strict=True) if not math.isnan(v)]
+    assert found.mean == pytest.approx(np.mean([v for _, v in known]))
+    assert found.n == len(problem) - 1
+    grouped = [[v for p, v in known if p == q] for q in range(30)]
+    drawn = [np.mean([v for q in rng.integers(0, 30, 30) for v in grouped[q]]) for _ in range(2000)]
+    low, high = np.quantile(drawn, [0.025, 0.975])
+    assert (found.low, found.high) == pytest.approx((low, high), abs=0.03)
+    as_if_single = np.std([v for _, v in known]) / len(known) ** 0.5
+    assert found.high - found.low > 1.2 * 2 * 1.96 * as_if_single, "completions of a problem are alike"
+
+
+def test_completions_without_a_value_are_left_out() -> None:
+    assert mean_over([NAN, 2.0, 4.0, NAN], [0, 1, 2, 2]).mean == 3.0
+    alone = mean_over([1.0, 2.0], [7, 7])
+    assert (alone.mean, alone.n) == (1.5, 2)
+    assert math.isnan(alone.low)
+    assert mean_over([NAN], [0]).n == 0
+    assert math.isnan(mean_over([], []).mean)
+
+
+def test_differences_are_paired_and_positive_where_better() -> None:
+    found = differences(measure(base=(0.1, 0.2, NAN), good=(0.3, NAN, 0.9), same=(0.1, 0.2, 0.3)), "base", [0, 1, 2])
+    by_name = {d.estimator: d for d in found}
+    assert set(by_name) == {"good", "same"}
+    assert by_name["good"].interval.mean == pytest.approx(0.2)
+    assert by_name["good"].interval.n == 1
+    assert by_name["same"].p == 1.0
+    worse = differences(measure("low", base=(0.1, 0.2), good=(0.3, 0.4)), "base", [0, 1])
+    assert worse[0].interval.mean == pytest.approx(-0.2)
+
+
+def test_p_values_are_those_of_whole_problems() -> None:
+    """Eight problems, all with the same sign: 2 of the 256 sign patterns are as large, however many completions each has."""
+    problem = [i for i in range(8) for _ in range(5)]
+    rng = np.random.default_rng(3)
+    better = tuple(0.5 + 0.01 * rng.random() for _ in problem)
+    (found,) = differences(measure(base=(0.0,) * 40, good=better), "base", problem)
+    assert found.p == pytest.approx(2 / 256)
+
+
+def test_all_differences_of_a_table_are_adjusted_together() -> None:
+    problem = list(range(8))
+    rng = np.random.default_rng(4)
+    values = {name: tuple(rng.normal(shift, 0.3, 8)) for name, shift in (("a", 0), ("b", 0.5), ("c", 1), ("d", 0.1))}
+    found = differences(measure(base=(0.0,) * 8, **values), "base", problem)
+    undefined = differences(measure(base=(NAN,) * 8, e=(1.0,) * 8), "base", problem)
+    both = adjusted([*found, *undefined])
+    assert [d.p_holm for d in both[:4]] == pytest.approx(holm([d.p for d in found]))
+    assert math.isnan(both[4].p_holm)
