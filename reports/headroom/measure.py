@@ -135,7 +135,10 @@ def main() -> None:
         "problems": update.problems,
         "group_size": update.group_size,
         "facts": facts,
-        "methods": gradient_quality([b.sums for b in blocks]),
+        "methods": {
+            name: {key: [found[key].mean, found[key].low, found[key].high] for key in ("raw", "adam")}
+            for name, found in gradient_quality([b.sums for b in blocks]).items()
+        },
     }
     stored = HERE / "results.json"
     results = json.loads(stored.read_text(encoding="utf-8")) if stored.exists() else {}

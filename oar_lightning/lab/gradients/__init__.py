@@ -2,14 +2,13 @@
 
 from oar_lightning.lab.gradients.batch import Weighted, policy_gradients, whole_tensors
 from oar_lightning.lab.gradients.blocks import Arm, Block, blocks_of, sample_block
-from oar_lightning.lab.gradients.quality import Interval, Quality, gradient_quality
+from oar_lightning.lab.gradients.quality import Quality, gradient_quality
 from oar_lightning.lab.gradients.sums import GradientSums
 
 __all__ = [
     "Arm",
     "Block",
     "GradientSums",
-    "Interval",
     "Quality",
     "Weighted",
     "blocks_of",

@@ -2,8 +2,9 @@
 
 from __future__ import annotations
 
+import contextlib
 import dataclasses
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from typing import Any, Protocol
 
 import torch
@@ -27,12 +28,14 @@ class Weighted(Protocol):
 
 
 def whole_tensors(model: Any, coordinates: int | None = None) -> list[Tensor]:
-    """The trained parameters; with a bound, as many of the last ones as have at most so many numbers together.
+    """The trained parameters, or all of a frozen policy's; with a bound, as many of the last ones as have at most so many
+    numbers together.
 
     The last are nearest to the output. There is always at least one.
     """
     chosen: list[Tensor] = []
-    for parameter in reversed([p for p in model.parameters() if p.requires_grad]):
+    every = [p for p in model.parameters() if p.is_floating_point()]
+    for parameter in reversed([p for p in every if p.requires_grad] or every):
         if chosen and coordinates is not None and sum(p.numel() for p in chosen) + parameter.numel() > coordinates:
             break
         chosen.append(parameter)
@@ -80,6 +83,20 @@ def policy_gradients(
 
     active = torch.stack([c.advantages.ne(0).any(1) for c in credit.values()]).any(0).nonzero().flatten().tolist()
     lengths = rollouts.attention_mask.sum(1)[active].tolist()
-    for _, gradients in token_budget.run_in_chunks(lengths, lambda chunk: add([active[i] for i in chunk])):
-        total += gradients
+    with _with_gradients(parameters):
+        for _, gradients in token_budget.run_in_chunks(lengths, lambda chunk: add([active[i] for i in chunk])):
+            total += gradients
     return total
+
+
+@contextlib.contextmanager
+def _with_gradients(parameters: Sequence[Tensor]) -> Iterator[None]:
+    """The parameters require a gradient inside the block, also those of a frozen policy."""
+    frozen = [p for p in parameters if not p.requires_grad]
+    for parameter in frozen:
+        parameter.requires_grad_(True)
+    try:
+        yield
+    finally:
+        for parameter in frozen:
+            parameter.requires_grad_(False)

@@ -3,36 +3,19 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from typing import NamedTuple
 
 import torch
 from torch import Tensor
 
 from oar_lightning.lab.gradients.sums import GradientSums, added
-
-STATISTICS = {
-    "raw": "signal share",
-    "adam": "signal share, Adam's scale",
-    "variance": "variance, that of {} being 1",
-    "cosine": "cosine with the mean gradient of {}",
-    "adam_cosine": "cosine with the mean gradient of {}, Adam's scale",
-}
-"""Titles; the braces stand for the reference."""
+from oar_lightning.reporting.statistics import Interval
 
 ENDS = 1.96
 """Half of a 95 % interval in standard errors."""
 
 
-class Interval(NamedTuple):
-    """A value with the ends of its 95 % interval; NaN where it is not defined."""
-
-    value: float
-    low: float
-    high: float
-
-
 Quality = Mapping[str, Mapping[str, Interval]]
-"""Estimator -> statistic -> interval. Statistics are the keys of `STATISTICS`, those with a reference as ``cosine/NAME``."""
+"""Estimator -> statistic -> interval; see `statistics`."""
 
 
 def statistics(sums: GradientSums) -> dict[str, dict[str, float]]:
@@ -41,6 +24,7 @@ def statistics(sums: GradientSums) -> dict[str, dict[str, float]]:
     ``raw`` = |E g|^2 / E |g|^2, ``adam`` = mean_j (E g_j)^2 / E g_j^2. (E g)^2 is the mean product of *different* batches, so
     that noise does not count as signal; it may come out below 0. The second is scaled as Adam scales its steps.
     ``variance/r`` = (E |g|^2 - |E g|^2) over that of the reference r.
+    ``same_batch/r`` = E <g, g_r> / sqrt(E |g|^2 E |g_r|^2), the cosine of two gradients of one batch, noise and all.
     ``cosine/r`` = <E g, E g_r> / (|E g| |E g_r|) and ``adam_cosine/r``, the same with each coordinate over its root mean
     square; NaN where a mean does not rise above the noise. Both are estimates that may leave [-1, 1].
     Coordinates without any gradient, such as embeddings of tokens that no text holds, count in none.
@@ -64,6 +48,7 @@ def statistics(sums: GradientSums) -> dict[str, dict[str, float]]:
         for m, name in enumerate(sums.names):
             found[name] |= {
                 f"variance/{reference}": float((size[m] - raw[m]) / (size[at] - raw[at])),
+                f"same_batch/{reference}": float(sums.products[r, m].double().sum() / n / (size[m] * size[at]).sqrt()),
                 f"cosine/{reference}": _cosine(common[m], signal[m], signal[at]),
                 f"adam_cosine/{reference}": _cosine(
                     _over(common[m], scale[m] * scale[at]), _over(signal[m], squares[m]), _over(signal[at], squares[at])
@@ -82,23 +67,23 @@ def _cosine(common: Tensor, own: Tensor, other: Tensor) -> float:
 
 
 def gradient_quality(blocks: Sequence[GradientSums]) -> dict[str, dict[str, Interval]]:
-    """The statistics over all blocks, with 95 % intervals by the jackknife: each block is left out once.
+    """The statistics over all blocks, with 95 % intervals by the jackknife: each block is left out once. `n` counts batches.
 
     Raises:
         ValueError: for fewer than two blocks.
     """
     if len(blocks) < 2:
         raise ValueError(f"an interval needs at least 2 blocks of batches, got {len(blocks)}")
-    whole = statistics(added(blocks))
+    whole, n = statistics(added(blocks)), sum(block.batches for block in blocks)
     without = [statistics(added([*blocks[:i], *blocks[i + 1 :]])) for i in range(len(blocks))]
     return {
-        name: {key: _interval(value, [left[name][key] for left in without]) for key, value in values.items()}
+        name: {key: _interval(value, [left[name][key] for left in without], n) for key, value in values.items()}
         for name, values in whole.items()
     }
 
 
-def _interval(value: float, without: Sequence[float]) -> Interval:
+def _interval(value: float, without: Sequence[float], batches: int) -> Interval:
     left = torch.tensor(without, dtype=torch.float64)
     n = len(left)
     error = float(((n - 1) / n * (left - left.mean()).square().sum()).sqrt())
-    return Interval(value, value - ENDS * error, value + ENDS * error)
+    return Interval(value, value - ENDS * error, value + ENDS * error, batches)

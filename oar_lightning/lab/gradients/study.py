@@ -13,7 +13,7 @@ from torch import Tensor
 from oar_lightning.credit.component import group_advantages_of
 from oar_lightning.lab.gradients.batch import Weighted, whole_tensors
 from oar_lightning.lab.gradients.blocks import blocks_of
-from oar_lightning.lab.gradients.quality import Interval, gradient_quality
+from oar_lightning.lab.gradients.quality import Quality, gradient_quality
 from oar_lightning.lab.types import Estimate, Studied, Truth
 from oar_lightning.objective.loss import LossConfig
 from oar_lightning.policy.token_budget import TokenBudget
@@ -60,7 +60,7 @@ class Gradients:
 
     def __call__(
         self, model: Any, studied: Studied, estimates: Sequence[Estimate], truths: Sequence[Truth], loss: LossConfig
-    ) -> dict[str, dict[str, Interval]]:
+    ) -> Quality:
         """The statistics of `unweighted` advantages, of `monte_carlo` ones where there are values, and of each estimate.
 
         Nothing where fewer than two problems have a completion with an advantage.

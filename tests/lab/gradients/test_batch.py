@@ -73,3 +73,7 @@ def test_the_last_tensors_are_a_part_of_the_whole() -> None:
     whole = policy_gradients(policy.model, rollouts, credit, loss, 12, budget, every)
     part = policy_gradients(policy.model, rollouts, credit, loss, 12, budget, last)
     assert torch.equal(part, whole[:, -part.shape[1] :])
+    policy.model.requires_grad_(False)
+    assert [id(p) for p in whole_tensors(policy.model)] == [id(p) for p in every], "a frozen policy's are all"
+    torch.testing.assert_close(policy_gradients(policy.model, rollouts, credit, loss, 12, budget, last), part)
+    assert not any(p.requires_grad for p in every)

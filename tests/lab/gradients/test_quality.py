@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import itertools
 import math
+from dataclasses import astuple
 
 import numpy as np
 import pytest
@@ -37,14 +38,14 @@ def test_signal_shares_are_those_of_known_noise_whatever_the_scale() -> None:
     found = gradient_quality(made)
     for i, (name, sigma) in enumerate(noise.items()):
         shares = mean.square() / (mean.square() + sigma**2)
-        assert found[name]["adam"].value == pytest.approx(float(shares.mean()), abs=0.003)
+        assert found[name]["adam"].mean == pytest.approx(float(shares.mean()), abs=0.003)
         raw = float(mean.square().sum() / (mean.square() + sigma**2).sum())
-        assert found[name]["raw"].value == pytest.approx(raw, abs=0.003)
-        value, low, high = found[name]["raw"]
-        assert abs(value - raw) < high - low < 0.05, "the interval is about as wide as the error"
-        assert found[name]["cosine/uniform"].value == pytest.approx(1.0, abs=0.1), "one direction, whatever the noise"
-        assert found[name]["variance/uniform"].value == pytest.approx((10.0**i * sigma / 5.0) ** 2, rel=0.03)
-    assert found["uniform"]["cosine/uniform"] == pytest.approx((1.0, 1.0, 1.0))
+        assert found[name]["raw"].mean == pytest.approx(raw, abs=0.003)
+        share = found[name]["raw"]
+        assert abs(share.mean - raw) < share.high - share.low < 0.05, "the interval is about as wide as the error"
+        assert found[name]["cosine/uniform"].mean == pytest.approx(1.0, abs=0.1), "one direction, whatever the noise"
+        assert found[name]["variance/uniform"].mean == pytest.approx((10.0**i * sigma / 5.0) ** 2, rel=0.03)
+    assert astuple(found["uniform"]["cosine/uniform"]) == pytest.approx((1.0, 1.0, 1.0, 64))
 
 
 def test_noise_alone_has_no_signal_and_no_direction() -> None:
@@ -52,7 +53,7 @@ def test_noise_alone_has_no_signal_and_no_direction() -> None:
     found = gradient_quality(made)["uniform"]
     for key in ("raw", "adam"):
         assert found[key].low < 0 < found[key].high
-        assert abs(found[key].value) < 0.002
+        assert abs(found[key].mean) < 0.002
     below = [GradientSums.of(["a"], torch.tensor([[s, -s]]), ["a"]) for s in (1.0, -1.0)]
     assert math.isnan(statistics(added(below))["a"]["cosine/a"]), "its signal is below 0"
 
@@ -77,6 +78,7 @@ def test_against_all_pairs_of_batches() -> None:
             "raw": signal[m].sum() / squares[m].sum(),
             "adam": (signal[m] / squares[m]).mean(),
             "variance/plain": variance[m] / variance[0],
+            "same_batch/plain": (g[:, m] * g[:, 0]).sum() / np.sqrt((g[:, m] ** 2).sum() * (g[:, 0] ** 2).sum()),
             "cosine/plain": common[m].sum() / np.sqrt(signal[m].sum() * signal[0].sum()),
             "adam_cosine/plain": (common[m] / rms).sum()
             / np.sqrt((signal[m] / squares[m]).sum() * (signal[0] / squares[0]).sum()),
@@ -89,7 +91,8 @@ def test_the_jackknife_leaves_out_one_block_at_a_time() -> None:
     values = [statistics(added(made[:i] + made[i + 1 :]))["uniform"]["raw"] for i in range(8)]
     error = math.sqrt(7 / 8 * sum((v - np.mean(values)) ** 2 for v in values))
     whole = statistics(added(made))["uniform"]["raw"]
-    assert gradient_quality(made)["uniform"]["raw"] == pytest.approx((whole, whole - 1.96 * error, whole + 1.96 * error))
+    found = astuple(gradient_quality(made)["uniform"]["raw"])
+    assert found == pytest.approx((whole, whole - 1.96 * error, whole + 1.96 * error, 64))
 
 
 def test_what_cannot_be_estimated_is_refused() -> None:
