@@ -34,6 +34,7 @@ from oar_lightning.lab.completions import Groups, read, sample, study
 from oar_lightning.lab.estimators import Estimator
 from oar_lightning.lab.measure_tables import measure_tables
 from oar_lightning.lab.record import to_json, token_rows
+from oar_lightning.lab.removal.kept_reward import MEAN
 from oar_lightning.lab.run import Lab
 from oar_lightning.lab.store import Store, policy_fingerprint
 from oar_lightning.lab.table import compared, difference_table, table, truth_table
@@ -41,7 +42,7 @@ from oar_lightning.lab.truth import Source
 from oar_lightning.objective.advantage import AdvantageConfig
 from oar_lightning.objective.loss import LossConfig
 from oar_lightning.policy.pretrained import Policy
-from oar_lightning.rollout import RolloutStage, SamplingConfig, build_stage, check_length
+from oar_lightning.rollout import EngineConfig, RolloutStage, SamplingConfig, VllmConfig, build_stage, check_length
 from oar_lightning.rollout.continuations import Continuer, Encoder, Reprompter
 from oar_lightning.training.method import Method, check_credit
 from oar_lightning.types import MathProblem
@@ -89,6 +90,7 @@ def prepare(cfg: DictConfig) -> Callable[[], float | None]:
     sampling, engine, advantage = instantiate(cfg.rollout), instantiate(cfg.engine), instantiate(cfg.advantage)
     loss: LossConfig = instantiate(cfg.loss)
     engine.check(sampling)
+    check_faithfulness(config, engine)
     check_accuracy(rewards)
     dropped: Counter[str] = Counter()
     recorded = read_files(config, dropped)
@@ -135,6 +137,16 @@ def prepare(cfg: DictConfig) -> Callable[[], float | None]:
         output=Path(HydraConfig.get().runtime.output_dir) / "results.json",
     )
     return lambda: run(job, plain(cfg))
+
+
+def check_faithfulness(config: LabConfig, engine: EngineConfig) -> None:
+    """Raise ConfigError for a fill that an engine with a copy of the policy cannot read."""
+    part = config.faithfulness
+    if part is not None and part.completions and MEAN in part.fills and isinstance(engine, VllmConfig):
+        raise ConfigError(
+            "lab.faithfulness.fills holds mean_embedding, which is no token, and engine=vllm samples from a copy of the "
+            "policy; leave the fill out, or choose another engine"
+        )
 
 
 def read_files(config: LabConfig, dropped: Counter[str]) -> list[RecordedCompletion]:

@@ -49,7 +49,7 @@ class RemovalConfig:
         object.__setattr__(self, "fills", tuple(self.fills))
         object.__setattr__(self, "fractions", tuple(self.fractions))
         if not self.fills or set(self.fills) - set(FILLS):
-            raise ValueError(f"lab.fills are some of {', '.join(FILLS)}, got {list(self.fills)}")
+            raise ValueError(f"lab.faithfulness.fills are some of {', '.join(FILLS)}, got {list(self.fills)}")
         check_fractions(self.fractions)
 
 

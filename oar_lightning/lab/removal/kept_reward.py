@@ -28,7 +28,7 @@ UNIT = 64
 """Prefixes that are continued in one call."""
 
 MEAN = "mean_embedding"
-REMEDY = "leave mean_embedding out of lab.fills"
+REMEDY = "leave mean_embedding out of lab.faithfulness.fills"
 
 
 @dataclass(frozen=True)
@@ -52,7 +52,7 @@ class KeptReward:
 
     def __post_init__(self) -> None:
         if self.samples < 1:
-            raise ValueError(f"lab.samples is the number of continuations of a prefix and must be >= 1, got {self.samples}")
+            raise ValueError(f"lab.faithfulness.continuations of a prefix must be >= 1, got {self.samples}")
 
     def __call__(self, sets: Sets, fill: str) -> Float[Tensor, " n"]:
         """The reasoning is as written but for the set, and everything after it is sampled: a direct effect on the reward."""
@@ -90,7 +90,7 @@ class KeptReward:
         seed = derive_seed(self.seed, "removal", MEAN if mean else "")
         found = torch.empty(len(sets.row), dtype=torch.float64, device=sets.row.device)
         order_of_length, sampled = column.argsort(stable=True), 0  # those continued together have about as far to go
-        embedding = embedded_as_mean(self.model, bare) if mean else contextlib.nullcontext([1])
+        embedding = embedded_as_mean(self.model, placeholder(self.model, bare)) if mean else contextlib.nullcontext([1])
         with activity(f"removal, {purpose}, {fill}", len(sets.row)) as advance, embedding as calls:
             for part in order_of_length.split(UNIT):
                 row = sets.row[part]
@@ -113,8 +113,9 @@ class KeptReward:
 def fill_ids(
     model: Any, rollouts: Rollouts, rows: Int[Tensor, " n"], fill: str, seed: int, token_budget: TokenBudget
 ) -> Int[Tensor, "B R"]:
-    """The token that replaces each reasoning token of some rows; the pad token in all others, and for `mean_embedding`."""
-    ids = torch.full_like(masked_positions(rollouts.reasoning_mask)[0], rollouts.pad_token_id)
+    """The token that replaces each reasoning token of some rows; the `placeholder` for `mean_embedding`."""
+    token = placeholder(model, rollouts) if fill == MEAN else rollouts.pad_token_id
+    ids = torch.full_like(masked_positions(rollouts.reasoning_mask)[0], token)
     if fill in ("pad", MEAN) or not len(rows):
         return ids
     texts = texts_until_answer(rollouts.select(rows), PROBES["answer_joint"])
@@ -132,17 +133,25 @@ def fill_ids(
     return ids
 
 
-@contextlib.contextmanager
-def embedded_as_mean(model: Any, rollouts: Rollouts) -> Iterator[list[int]]:
-    """The pad token has the mean of all embeddings for input, inside the block. Yields a list that grows with each call of the
-    embeddings.
+def placeholder(model: Any, rollouts: Rollouts) -> int:
+    """A token that stands where another embedding is read: the pad token, or the last of the vocabulary that the texts do not
+    hold.
 
     Raises:
-        ValueError: where the pad token stands in a prompt or in reasoning.
+        ValueError: where they hold all.
     """
-    read = rollouts.attention_mask & (~rollouts.response_mask | rollouts.reasoning_mask)
-    if bool((read & (rollouts.token_ids == rollouts.pad_token_id)).any()):
-        raise ValueError(f"fill mean_embedding takes the place of the pad token, which these texts hold themselves; {REMEDY}")
+    held = set(rollouts.token_ids[rollouts.attention_mask].unique().tolist())
+    vocabulary = model.get_input_embeddings().weight.shape[0]
+    for token in (rollouts.pad_token_id, *range(vocabulary - 1, -1, -1)):
+        if token not in held:
+            return token
+    raise ValueError("fill mean_embedding takes the place of a token, and these texts hold the whole vocabulary; " + REMEDY)
+
+
+@contextlib.contextmanager
+def embedded_as_mean(model: Any, token: int) -> Iterator[list[int]]:
+    """A token has the mean of all embeddings for input, inside the block. Yields a list that grows with each call of the
+    embeddings."""
     module = model.get_input_embeddings()
     vocabulary = torch.arange(module.weight.shape[0], device=module.weight.device)
     mean = embed(model, vocabulary[None]).mean(1)
@@ -150,7 +159,7 @@ def embedded_as_mean(model: Any, rollouts: Rollouts) -> Iterator[list[int]]:
 
     def put(_: Any, inputs: tuple[Tensor, ...], output: Tensor) -> Tensor:
         calls.append(len(inputs[0]))
-        return torch.where((inputs[0] == rollouts.pad_token_id)[..., None], mean.to(output), output)
+        return torch.where((inputs[0] == token)[..., None], mean.to(output), output)
 
     hook = module.register_forward_hook(put)
     try:

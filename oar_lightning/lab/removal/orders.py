@@ -55,4 +55,4 @@ def check_fractions(fractions: Sequence[float]) -> None:
     """Raise ValueError for fractions that are not rising within (0, 1)."""
     rising = all(a < b for a, b in itertools.pairwise(fractions))
     if not fractions or not rising or not 0 < fractions[0] <= fractions[-1] < 1:
-        raise ValueError(f"lab.fractions are of a completion's tokens, rising and in (0, 1), got {list(fractions)}")
+        raise ValueError(f"lab.faithfulness.fractions are shares of tokens, rising and in (0, 1), got {list(fractions)}")

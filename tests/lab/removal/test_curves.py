@@ -133,7 +133,10 @@ def test_total_removal_is_the_mean_effect_of_the_first_tokens(rollouts) -> None:
 
 @pytest.mark.parametrize(
     ("settings", "message"),
-    [({"fills": ()}, r"lab\.fills are some of pad, .* got \[\]"), ({"fills": ("zero",)}, r"lab\.fills .* got \['zero'\]")],
+    [
+        ({"fills": ()}, r"lab\.faithfulness\.fills are some of pad, .* got \[\]"),
+        ({"fills": ("zero",)}, r"are some of pad, .* got \['zero'\]"),
+    ],
 )
 def test_errors_name_the_key(settings, message) -> None:
     with pytest.raises(ValueError, match=message):

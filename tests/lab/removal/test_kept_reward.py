@@ -12,7 +12,7 @@ from support.removal import SCORABLE, Copier
 from support.toy import gpt2
 
 from oar_lightning.data.chain.task import ChainProblems, ChainTask
-from oar_lightning.lab.removal.kept_reward import KeptReward, embedded_as_mean, fill_ids
+from oar_lightning.lab.removal.kept_reward import KeptReward, embedded_as_mean, fill_ids, placeholder
 from oar_lightning.lab.removal.sets import Sets
 from oar_lightning.policy.token_budget import TokenBudget
 from oar_lightning.rollout import SamplingConfig
@@ -91,18 +91,21 @@ def test_the_mean_embedding_is_read_in_place_of_the_pad_token(rollouts) -> None:
     table = model.get_input_embeddings().weight
     expected = table[ids].clone()
     expected[0, 1] = table.mean(0)
-    with torch.no_grad(), embedded_as_mean(model, rollouts) as calls:
+    with torch.no_grad(), embedded_as_mean(model, 39) as calls:
         torch.testing.assert_close(model(ids).logits, model(inputs_embeds=expected).logits)
         assert calls == [1]
     assert torch.equal(model.get_input_embeddings()(ids), table[ids]), "and afterwards no more"
-    held = dataclasses.replace(rollouts, pad_token_id=16)
-    with pytest.raises(ValueError, match=r"which these texts hold themselves; leave mean_embedding out of lab\.fills"):
-        embedded_as_mean(model, held).__enter__()
+    assert placeholder(model, rollouts) == 39
+    assert placeholder(model, dataclasses.replace(rollouts, pad_token_id=16)) == 39, "the last that no text holds"
+    whole = {"token_ids": torch.arange(40).repeat(4, 1), "attention_mask": torch.ones(4, 40, dtype=torch.bool)}
+    full = dataclasses.replace(rollouts, **whole)
+    with pytest.raises(ValueError, match="hold the whole vocabulary; leave mean_embedding out"):
+        placeholder(model, full)
     wanted = torch.zeros(4, 7, dtype=torch.bool)
     wanted[0, 0] = True
     with pytest.raises(ValueError, match="samples from a copy of the policy"):
         KeptReward(model, rollouts, Fake([]), BUDGET).total_effects(wanted, ["mean_embedding"])
-    with pytest.raises(ValueError, match=r"lab\.samples .* got 0"):
+    with pytest.raises(ValueError, match=r"lab\.faithfulness\.continuations .* got 0"):
         KeptReward(model, rollouts, Fake([]), BUDGET, samples=0)
 
 

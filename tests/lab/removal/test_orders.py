@@ -60,5 +60,5 @@ def test_a_score_with_a_sign_counts_toward_the_completions_own_outcome() -> None
 
 @pytest.mark.parametrize("fractions", [(), (0.0, 0.5), (0.5, 0.2), (0.2, 0.2), (0.5, 1.0)])
 def test_fractions_rise_within_0_and_1(fractions) -> None:
-    with pytest.raises(ValueError, match=r"lab\.fractions .* rising and in \(0, 1\)"):
+    with pytest.raises(ValueError, match=r"lab\.faithfulness\.fractions .* rising and in \(0, 1\)"):
         check_fractions(fractions)
