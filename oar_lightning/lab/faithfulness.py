@@ -56,7 +56,7 @@ class Faithfulness:
     fills: Sequence[str] = tuple(FILLS)
     fractions: Sequence[float] = FRACTIONS
     sets: int = 32
-    completions: int = 16
+    completions: int = 32
     continuations: int = 4
     reward: bool = False
     token_budget: int | Literal["auto"] = TOKENS
