@@ -6,7 +6,7 @@ import math
 from collections.abc import Mapping, Sequence
 
 from oar_lightning.common.tables import ConsoleTable
-from oar_lightning.lab.comparison import Difference, adjusted, differences, mean_over
+from oar_lightning.lab.comparison import Difference, differences, mean_over
 from oar_lightning.lab.reliability import Reliability
 from oar_lightning.lab.types import Findings, Measure
 from oar_lightning.reporting.statistics import Interval
@@ -52,8 +52,7 @@ def table(findings: Findings) -> ConsoleTable:
 
 def compared(findings: Findings, baseline: str) -> list[Difference]:
     """The differences to the baseline in all headlines, adjusted for one another."""
-    problem = findings.studied.problem
-    return adjusted([d for measure in headlines(findings) for d in differences(measure, baseline, problem)])
+    return differences(headlines(findings), baseline, findings.studied.problem)
 
 
 def difference_table(findings: Findings, found: Sequence[Difference], baseline: str) -> ConsoleTable:

@@ -58,7 +58,7 @@ def test_there_are_commands_of_every_kind() -> None:
     found = [arguments for page in PAGES for arguments in commands(read(page))]
     assert len(found) > 80
     tasks = {a.removeprefix("task=") for arguments in found for a in arguments if a.startswith("task=")}
-    assert tasks == {"audit", "benchmark", "decontaminate", "evaluate", "export", "plan", "report", "score", "sync"}
+    assert tasks == {"audit", "benchmark", "decontaminate", "evaluate", "export", "lab", "plan", "report", "score", "sync"}
     assert sum("+sweeps=" in " ".join(arguments) for arguments in found) > 5
     assert sum("trainer.num_nodes=2" in arguments for arguments in found) == 4, "those of torchrun and srun"
 

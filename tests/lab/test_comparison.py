@@ -7,9 +7,9 @@ import math
 import numpy as np
 import pytest
 
-from oar_lightning.lab.comparison import adjusted, differences, mean_over
+from oar_lightning.lab.comparison import differences, mean_over, sign_flip_ps
 from oar_lightning.lab.types import Measure
-from oar_lightning.reporting.statistics import holm
+from oar_lightning.reporting.statistics import holm, sign_flip_p
 
 NAN = math.nan
 
@@ -46,13 +46,13 @@ def test_completions_without_a_value_are_left_out() -> None:
 
 
 def test_differences_are_paired_and_positive_where_better() -> None:
-    found = differences(measure(base=(0.1, 0.2, NAN), good=(0.3, NAN, 0.9), same=(0.1, 0.2, 0.3)), "base", [0, 1, 2])
+    found = differences([measure(base=(0.1, 0.2, NAN), good=(0.3, NAN, 0.9), same=(0.1, 0.2, 0.3))], "base", [0, 1, 2])
     by_name = {d.estimator: d for d in found}
     assert set(by_name) == {"good", "same"}
     assert by_name["good"].interval.mean == pytest.approx(0.2)
     assert by_name["good"].interval.n == 1
     assert by_name["same"].p == 1.0
-    worse = differences(measure("low", base=(0.1, 0.2), good=(0.3, 0.4)), "base", [0, 1])
+    worse = differences([measure("low", base=(0.1, 0.2), good=(0.3, 0.4))], "base", [0, 1])
     assert worse[0].interval.mean == pytest.approx(-0.2)
 
 
@@ -61,7 +61,7 @@ def test_p_values_are_those_of_whole_problems() -> None:
     problem = [i for i in range(8) for _ in range(5)]
     rng = np.random.default_rng(3)
     better = tuple(0.5 + 0.01 * rng.random() for _ in problem)
-    (found,) = differences(measure(base=(0.0,) * 40, good=better), "base", problem)
+    (found,) = differences([measure(base=(0.0,) * 40, good=better)], "base", problem)
     assert found.p == pytest.approx(2 / 256)
 
 
@@ -69,8 +69,19 @@ def test_all_differences_of_a_table_are_adjusted_together() -> None:
     problem = list(range(8))
     rng = np.random.default_rng(4)
     values = {name: tuple(rng.normal(shift, 0.3, 8)) for name, shift in (("a", 0), ("b", 0.5), ("c", 1), ("d", 0.1))}
-    found = differences(measure(base=(0.0,) * 8, **values), "base", problem)
-    undefined = differences(measure(base=(NAN,) * 8, e=(1.0,) * 8), "base", problem)
-    both = adjusted([*found, *undefined])
-    assert [d.p_holm for d in both[:4]] == pytest.approx(holm([d.p for d in found]))
-    assert math.isnan(both[4].p_holm)
+    undefined = measure(base=(NAN,) * 8, e=(1.0,) * 8)
+    found = differences([measure(base=(0.0,) * 8, **values), undefined], "base", problem)
+    expected = [sign_flip_p(np.array(values[name])) for name in "abcd"]
+    assert [d.p for d in found[:4]] == pytest.approx(expected)
+    assert [d.p_holm for d in found[:4]] == pytest.approx(holm(expected))
+    assert math.isnan(found[4].p_holm)
+
+
+def test_a_problem_without_the_measure_does_not_count() -> None:
+    few = np.random.default_rng(5).normal(0.3, 1, 9)
+    (p,) = sign_flip_ps(np.concatenate([few, np.zeros(3)])[:, None])
+    assert p == pytest.approx(sign_flip_p(few))
+    assert sign_flip_ps(np.zeros((5, 2))) == [1.0, 1.0]
+    assert sign_flip_ps(np.ones((1, 1))) == [1.0]
+    (drawn,) = sign_flip_ps(np.random.default_rng(6).normal(0.3, 1, (40, 1)))
+    assert drawn == pytest.approx(sign_flip_p(np.random.default_rng(6).normal(0.3, 1, (40, 1))[:, 0]), abs=0.01)

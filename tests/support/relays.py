@@ -1,8 +1,8 @@
 """A policy written down, not trained: it copies a decision once or twice, so what decides its answer is known.
 
 Texts are START, filler, decision, COPY, restatement, filler, EQUALS, answer. The policy draws each filler and the decision from
-four tokens; COPY is followed by the decision's restatement, and EQUALS by the answer: that of the restatement (`relayed`), or of
-the decision itself. One layer of attention does both copies by what a token is; positions and MLPs are zero.
+four tokens; COPY is followed by the decision's restatement, and EQUALS by the answer: that of the restatement (`relayed`), or
+of the decision itself. One layer of attention does both copies by what a token is; positions and MLPs are zero.
 """
 
 from __future__ import annotations

@@ -53,7 +53,7 @@ class ChainCredit:
     def __call__(self, problem: MathProblem, completion: str) -> CausalSpans:
         """Raises ValueError for a problem of another task."""
         stated = _ANSWER.findall(completion)
-        correct = bool(stated) and int(stated[-1]) == int(problem.answer)
+        correct = bool(stated and problem.answer) and int(stated[-1]) == int(problem.answer)
         return self._choose(list(_pieces(problem, completion)), correct)
 
 

@@ -1,0 +1,237 @@
+"""task=lab on the built-in policy and on recorded completions: its numbers by hand, and a lab that is killed."""
+
+from __future__ import annotations
+
+import gzip
+import json
+from collections import defaultdict
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+from hydra.errors import HydraException
+from scipy.stats import mannwhitneyu, spearmanr
+from support.composing import Prepare
+
+from oar_lightning.common.config_check import ConfigError
+from oar_lightning.data.chain.task import ChainProblems, ChainTask
+from oar_lightning.lab import values
+from oar_lightning.rollout.continuations import Continuer
+
+FEW = [f"~lab.estimators.{name}" for name in ("early", "entropy", "oar_p", "information_gain", "total_effect")]
+ALONE = [f"~lab.estimators.{n}" for n in ("random", "late", "improbability", "oracle", "oar_g", "total_effect_fast")]
+SMALL = ["task=lab", "lab.problems=3", "lab.samples=2", "lab.continuations=4", "lab.batch=2", "lab.cache=cache.db", *FEW]
+
+
+def newest(folder: Path) -> tuple[dict[str, Any], list[dict[str, Any]]]:
+    path = sorted(folder.glob("outputs/lab/seed0/*"))[-1]
+    lines = gzip.decompress((path / "tokens.jsonl.gz").read_bytes()).decode().splitlines()
+    return json.loads((path / "results.json").read_text()), [json.loads(line) for line in lines]
+
+
+def numbers(found: dict[str, Any]) -> Any:
+    """The part of the results that two runs have in common."""
+    return [found[key] for key in ("completions", "tokens", "truths", "measures", "differences")]
+
+
+def test_the_table_is_reproduced_from_the_tokens(prepared: Prepare, tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    prepared(*SMALL)()
+    found, rows = newest(tmp_path)
+    shown = capsys.readouterr().out
+    assert set(found["truths"]) == {"results", "causal", "first_error", "monte_carlo"}
+    assert len(rows) == 6
+    for truth in found["truths"]:
+        by_problem: dict[str, dict[int, list[float]]] = defaultdict(lambda: defaultdict(list))
+        for row in rows:
+            known = np.array(row["truths"][truth]["known"], dtype=bool)
+            decisive = np.array(row["truths"][truth]["decisive"], dtype=bool)[known]
+            for name, said in row["estimators"].items():
+                size = np.abs(np.array(said["score"])[known])
+                if 0 < decisive.sum() < len(decisive):
+                    area = mannwhitneyu(size[decisive], size[~decisive]).statistic / (decisive.sum() * (~decisive).sum())
+                    by_problem[name][row["problem"]].append(area)
+        measure = found["measures"][f"{truth}.auroc"]
+        for name, areas in by_problem.items():
+            flat = [a for part in areas.values() for a in part]
+            mean = measure["means"][name]
+            assert [v for v in measure["values"][name] if v is not None] == pytest.approx(flat)
+            assert mean["mean"] == pytest.approx(np.mean(flat))
+            assert f"{np.mean(flat):.2f}" in shown
+            if len(areas) == 3:
+                assert_bootstrapped(mean, list(areas.values()))
+    ties = [d for d in found["differences"] if d["measure"] == "results.auroc" and d["estimator"] == "oracle"]
+    assert ties[0]["mean"] == pytest.approx(
+        found["measures"]["results.auroc"]["means"]["oracle"]["mean"]
+        - found["measures"]["results.auroc"]["means"]["is_digit"]["mean"]
+    )
+    correlations(found, rows)
+
+
+def assert_bootstrapped(mean: dict[str, float], groups: list[list[float]]) -> None:
+    """Of the 27 draws of three problems each has a share of 3.7 %, so that the interval is their range."""
+    draws = [np.mean([v for g in (a, b, c) for v in g]) for a in groups for b in groups for c in groups]
+    assert (mean["low"], mean["high"]) == pytest.approx((min(draws), max(draws)))
+
+
+def correlations(found: dict[str, Any], rows: list[dict[str, Any]]) -> None:
+    for name in found["estimators"]:
+        sizes, directions = [], []
+        for row in rows:
+            free = np.array(row["free"], dtype=bool)
+            value = np.array(row["truths"]["monte_carlo"]["value"])[free]
+            if free.sum() > 1 and len(set(np.abs(value))) > 1:
+                score = np.abs(np.array(row["estimators"][name]["score"]))[free]
+                sizes.append(0.0 if len(set(score)) == 1 else spearmanr(score, np.abs(value)).statistic)
+                advantage = np.array(row["estimators"][name]["advantage"])[free]
+                directions.append(0.0 if len(set(advantage)) == 1 else spearmanr(advantage, value).statistic)
+        for key, expected in (("spearman_free", sizes), ("direction_free", directions)):
+            mean = found["measures"][f"monte_carlo.{key}"]["means"][name]["mean"]
+            assert mean == pytest.approx(np.mean(expected), abs=1e-6) or not expected
+
+
+def test_controls_and_truths_are_what_they_say(prepared: Prepare, tmp_path: Path) -> None:
+    prepared(*SMALL, "lab.continuations=0", "scorer=position")()
+    found, rows = newest(tmp_path)
+    assert "monte_carlo" not in found["truths"]
+    assert "position" in found["estimators"], "the config's own scorer takes part"
+    assert found["estimators"]["improbability"] | {"seconds": 0} == {
+        "control": True,
+        "signed": False,
+        "seconds": 0,
+        "forward_equivalents": 1.0,
+    }
+    row = rows[0]
+    reasoning = np.array(row["reasoning"], dtype=bool)
+    digits = [float(any(c.isdigit() for c in token)) for token in row["tokens"]]
+    np.testing.assert_array_equal(row["estimators"]["is_digit"]["score"], np.array(digits) * reasoning)
+    np.testing.assert_allclose(
+        row["estimators"]["improbability"]["score"], (1 - np.array(row["probability"])) * reasoning, atol=1e-5
+    )
+    np.testing.assert_array_equal(row["free"], reasoning & (np.array(row["probability"]) < 0.98))
+    assert found["measures"]["first_error.hit_1"]["means"]["oracle"]["mean"] in (None, 1.0)
+
+
+class Killed(BaseException):
+    pass
+
+
+def test_killed_and_started_again_nothing_is_sampled_twice(
+    prepared: Prepare, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The engine's calls are counted; the second lab dies twice. `tests/system/test_lab_command.py` kills processes."""
+    monkeypatch.setattr(values, "UNIT", 8)
+    calls: list[tuple[Any, int]] = []
+    original, dies_at = Continuer.__call__, [10**9]
+
+    def counted(self: Continuer, model: Any, rollouts: Any, prefixes: Any, samples: int, seed: int) -> Any:
+        if len(calls) >= dies_at[0]:
+            raise Killed
+        calls.append(
+            (tuple((rollouts.problems[r].question, tuple(rollouts.token_ids[r, :c].tolist())) for r, c in prefixes), seed)
+        )
+        return original(self, model, rollouts, prefixes, samples, seed)
+
+    monkeypatch.setattr(Continuer, "__call__", counted)
+    settings = [*SMALL, *ALONE, "lab.half_width=0", "lab.problems=2", "lab.samples=1"]
+    prepared(*settings)()
+    expected, whole = newest(tmp_path)[0], list(calls)
+    assert len(whole) == len(set(whole)) > 6
+    calls.clear()
+    again = [*settings, "lab.cache=another.db"]
+    for dies_at[0] in (3, len(whole) // 2):
+        with pytest.raises(Killed):
+            prepared(*again)()
+    dies_at[0] = 10**9
+    prepared(*again)()
+    found = newest(tmp_path)[0]
+    assert calls == whole
+    assert numbers(found) == numbers(expected)
+    prepared(*again)()
+    assert len(calls) == len(whole)
+    assert newest(tmp_path)[0]["continuations"] == {"continuations": expected["continuations"]["continuations"], "sampled": 0}
+    assert numbers(newest(tmp_path)[0]) == numbers(expected)
+
+
+def test_stopped_by_hand_what_is_there_is_printed(
+    prepared: Prepare, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    def stopped(*args: Any) -> Any:
+        raise KeyboardInterrupt
+
+    monkeypatch.setattr(Continuer, "__call__", stopped)
+    with pytest.raises(SystemExit) as ended:
+        prepared(*SMALL)()
+    assert ended.value.code == 130
+    found, _ = newest(tmp_path)
+    assert not found["whole"]
+    assert set(found["truths"]) == {"results", "causal", "first_error"}
+    assert "Agreement with the truth" in capsys.readouterr().out
+
+
+def recorded(tmp_path: Path) -> Path:
+    """Right and wrong solutions of one task, one without a gold answer, and a row in the form of MR-GSM8K."""
+    rows = []
+    for number, problem in zip(range(2), ChainProblems(ChainTask(noise=0.0)), strict=False):
+        wrong = problem.solution.replace("\\boxed{" + problem.answer, "\\boxed{99")
+        own = {"problem": problem.question, "answer": problem.answer}
+        rows += [own | {"id": f"{number}a", "completion": problem.solution}, own | {"id": f"{number}b", "completion": wrong}]
+    steps = problem.solution.split(". ")
+    rows.append({"question": problem.question, "model_output_steps": steps, "model_output_solution_first_error_step": 1})
+    path = tmp_path / "recorded.jsonl"
+    path.write_text("".join(json.dumps(row) + "\n" for row in rows))
+    return path
+
+
+def test_recorded_completions(prepared: Prepare, tmp_path: Path) -> None:
+    prepared(*SMALL, f"lab.files=[{recorded(tmp_path)}]", "lab.budget=20")()
+    found, rows = newest(tmp_path)
+    assert [row["id"] for row in rows][:4] == ["0a", "0b", "1a", "1b"]
+    assert [row["correct"] for row in rows] == [True, False, True, False, None]
+    assert found["truths"]["first_wrong_step"]["completions"] == 1
+    assert found["truths"]["results"]["completions"] >= 2
+    assert found["continuations"]["continuations"] <= 20
+
+
+def test_other_data_leave_out_what_they_cannot_tell(
+    prepared: Prepare, tmp_path: Path, caplog: pytest.LogCaptureFixture
+) -> None:
+    path = tmp_path / "mine.jsonl"
+    path.write_text(
+        "".join(json.dumps({"problem": f"What is {i} + 1?", "answer": str(i + 1), "solution": ""}) + "\n" for i in range(4))
+    )
+    data = ["data=files", f"data.train.paths={path}", f"data.evaluation.test.paths={path}", "rollout.max_new_tokens=12"]
+    prepared(*SMALL, *data, "lab.set=test")()
+    found, rows = newest(tmp_path)
+    assert "oracle" not in found["estimators"]
+    assert "results" not in found["truths"]
+    assert "left out lab.estimators.oracle: scorer.locate reads problems of data=chain only" in caplog.text
+    assert len(rows) == 6
+
+
+@pytest.mark.parametrize(
+    ("overrides", "message"),
+    [
+        (["resume=true"], "leave out resume and ckpt_path"),
+        (["lab.baseline=none"], r"lab\.baseline=none is none of the estimators, which are random"),
+        (["lab.set=test"], r"lab\.set=test must be train or one of data\.evaluation: chain"),
+        (["lab.problems=0"], r"lab\.problems must be >= 1, got 0"),
+        (["lab.decisive=0"], r"lab\.decisive .* must be > 0, got 0"),
+        (["lab.batch=3"], r"lab\.batch=3 must be even"),
+        (["+lab.estimators.mine={}"], r"lab\.estimators\.mine has no scorer; set one"),
+        (["+lab.estimators.mine=5"], r"lab\.estimators\.mine=5: give it a scorer"),
+        (["+lab.estimators.oar_g.gat=1"], r"unknown key lab\.estimators\.oar_g\.gat; did you mean"),
+        (
+            ["+scorer@lab.estimators.mine.scorer=oar_g", "+gate@lab.estimators.mine.gate=signed"],
+            r"lab\.estimators\.mine: gate=signed",
+        ),
+        (["+scorer@lab.estimators.mine.scorer=spro"], r"lab\.estimators\.mine: .* a lab has one policy"),
+        (["lab.files=[none.jsonl]"], r"lab\.files=none\.jsonl: no such file"),
+        (["+lab.truths.mine=5"], r"lab\.truths\.mine must be a lab\.truth\.Source"),
+        (["lab.cache=."], r"lab\.cache=\. cannot be used"),
+        (["policy=fresh"], "policy=fresh is a random policy"),
+    ],
+)
+def test_mistakes(overrides: list[str], message: str, prepared: Prepare) -> None:
+    with pytest.raises((ConfigError, ValueError, HydraException), match=message):
+        prepared("task=lab", "lab.cache=cache.db", *overrides)
