@@ -15,7 +15,7 @@ REMOVAL, STABILITY = "comprehensiveness", "stability"
 SHORT = {
     "stability.sensitivity": "change of scores, embeddings moved",
     "stability.rank_sensitivity": "1 - Spearman, embeddings moved",
-    "stability.randomized_layers": "|Spearman|, all layers shuffled",
+    "stability.randomized_layers": "Spearman, all layers shuffled",
 }
 
 STATISTICS = {

@@ -99,11 +99,11 @@ def randomized_layers(
     model: Any, rollouts: Rollouts, scorers: Mapping[str, Score], stages: int = 4, seed: int = 0
 ) -> tuple[Measure, Curve]:
     """How like their former selves the ranks of scores are when the policy's layers are shuffled one after the other, from the
-    last on: |Spearman| after all of them, and its mean over completions after each of `stages` (Adebayo et al. 2018, arXiv
-    1810.03292).
+    last on (Adebayo et al. 2018, arXiv 1810.03292): Spearman's correlation after all of them, and its mean over completions
+    after each of `stages`.
 
-    A layer is shuffled by a random permutation of each of its weights' entries. Scores that stay alike do not tell what the
-    policy has learned. The embeddings, the last norm and the head stay.
+    A layer is shuffled by a random permutation of each of its weights' entries. 0 is expected of scores that tell what the
+    policy has learned; those that stay alike do not. The embeddings, the last norm and the head stay.
     """
     _check(1.0, 1, stages)
     bare = dataclasses.replace(rollouts, prediction_states=None)
@@ -116,11 +116,11 @@ def randomized_layers(
             with shuffled(layers[len(layers) - depth :], seed):
                 for name, score in scorers.items():
                     now = score(model, bare)
-                    alike[name].append(largest(bare, clean[name], [now], lambda a, b: abs(correlation(a, b))))
+                    alike[name].append(largest(bare, clean[name], [now], correlation))
                     advance(1)
     fractions = (0.0, *(depth / len(layers) for depth in depths))
     means = {name: (1.0, *(mean(values) for values in of_name)) for name, of_name in alike.items()}
-    title = "|Spearman| with the scores of the policy as it is"
+    title = "Spearman with the scores of the policy as it is"
     return (
         Measure(
             "stability.randomized_layers", f"{title}, all its layers shuffled", "low", {n: v[-1] for n, v in alike.items()}

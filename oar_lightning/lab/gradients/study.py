@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import logging
 from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Any, Literal
@@ -17,6 +18,8 @@ from oar_lightning.lab.gradients.quality import Quality, gradient_quality
 from oar_lightning.lab.types import Estimate, Studied, Truth
 from oar_lightning.objective.loss import LossConfig
 from oar_lightning.policy.token_budget import TokenBudget
+
+log = logging.getLogger(__name__)
 
 TOKENS = 4096
 """Padded tokens of one pass with gradients."""
@@ -63,12 +66,13 @@ class Gradients:
     ) -> Quality:
         """The statistics of `unweighted` advantages, of `monte_carlo` ones where there are values, and of each estimate.
 
-        Nothing where fewer than two problems have a completion with an advantage.
+        Nothing, which is logged, where fewer than two problems have a completion with an advantage.
         """
         rollouts = studied.rollouts
         advantages = group_advantages_of(rollouts)
         rows = advantages.ne(0).nonzero().flatten()
         if len({studied.problem[row] for row in rows.tolist()}) < 2:
+            log.warning("lab.gradients: fewer than two problems have right and wrong completions, there is nothing to compare")
             return {}
         everywhere = torch.where(rollouts.response_mask, advantages[:, None], torch.zeros_like(advantages)[:, None])
         credit: dict[str, Weighted] = {UNWEIGHTED: TokenAdvantages(everywhere)}

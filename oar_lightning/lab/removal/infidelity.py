@@ -33,9 +33,10 @@ def infidelity(
     """
     rows = scorable_rows(rollouts)
     columns, valid = masked_positions(rollouts.reasoning_mask)
-    sets = torch.stack([random_sets(rollouts, row, valid.shape[1], config, draws) for row in rows.tolist()] or [valid[:0]])
-    count = len(rows)
-    everything = Sets(rows.repeat_interleave(draws), sets.view(count * draws, -1))
+    count, width = len(rows), valid.shape[1]
+    drawn = [random_sets(rollouts, row, width, config, draws) for row in rows.tolist()]
+    sets = torch.stack(drawn) if drawn else valid.new_zeros(0, draws, width)
+    everything = Sets(rows.repeat_interleave(draws), sets.flatten(0, 1))
     nothing = Sets(rows, torch.zeros_like(valid[rows]))
     measures = []
     for fill in config.fills:

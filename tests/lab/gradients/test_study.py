@@ -51,9 +51,10 @@ def test_estimates_stand_beside_what_they_are_held_against(studied) -> None:
     assert list(part(model, studied, [], [], LossConfig())) == ["unweighted"]
 
 
-def test_without_two_problems_with_a_signal_there_is_nothing(studied) -> None:
+def test_without_two_problems_with_a_signal_there_is_nothing(studied, caplog) -> None:
     silent = dataclasses.replace(studied.rollouts, advantages=torch.tensor([1.0, -1.0, *[0.0] * 6]))
     assert Gradients()(None, dataclasses.replace(studied, rollouts=silent), [], [], LossConfig()) == {}
+    assert "lab.gradients: fewer than two problems" in caplog.text
 
 
 @pytest.mark.parametrize(

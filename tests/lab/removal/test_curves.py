@@ -10,6 +10,7 @@ import torch
 from support.removal import SCORABLE, SEQUENCES
 
 from oar_lightning.lab.removal.curves import RemovalConfig, direct_removal, normalized, total_removal
+from oar_lightning.lab.removal.infidelity import infidelity
 from oar_lightning.lab.types import Measure
 
 FRACTIONS = (0.01, 0.05, 0.1, 0.2, 0.5)
@@ -141,3 +142,13 @@ def test_total_removal_is_the_mean_effect_of_the_first_tokens(rollouts) -> None:
 def test_errors_name_the_key(settings, message) -> None:
     with pytest.raises(ValueError, match=message):
         RemovalConfig(**settings)
+
+
+def test_completions_that_cannot_be_scored_have_no_values(rollouts) -> None:
+    none = rollouts.select(torch.tensor([2]))
+    scores = {"one": torch.zeros(none.token_ids.shape)}
+    found = direct_removal(lambda sets, fill: sets.row * 1.0, none, scores, RemovalConfig(("pad",)))
+    more = infidelity(lambda sets, fill: sets.row * 1.0, none, scores, RemovalConfig(("pad",)))
+    for measure in (*found.measures, *more):
+        assert all(math.isnan(value) for value in measure.values["one"])
+    assert all(math.isnan(value) for value in found.curves[0].outcome["one"])
