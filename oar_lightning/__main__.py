@@ -24,6 +24,7 @@ from oar_lightning.sweep.process import recording_failure, run_recorded, stop_wi
 from oar_lightning.wiring import hydra_output
 from oar_lightning.wiring.config import plain
 from oar_lightning.wiring.keys import blocks, check_top_level
+from oar_lightning.wiring.ranges import check_ranges
 from oar_lightning.wiring.refusals import REFUSED, explain, one_message, with_plus
 
 log = logging.getLogger("oar_lightning")
@@ -153,30 +154,12 @@ def check_config(cfg: DictConfig) -> None:
         raise ConfigError(f"{missing[0]} has no value; set it, e.g. {missing[0]}=...")
     if not cfg.name or ".." in str(cfg.name).split("/"):
         raise ConfigError(f"name must be a text that can be part of a path, got {cfg.name!r}; e.g. name=${{task}}")
-    for key, lowest in (("seed", 0), ("checkpoint_every_n_steps", 0)):
-        if not _is_integer(cfg[key], lowest):
-            raise ConfigError(f"{key} must be an integer >= {lowest}, got {cfg[key]!r}")
-    if not _is_integer(cfg.trainer.max_steps, 1):
-        raise ConfigError(
-            f"trainer.max_steps counts optimizer steps and must be an integer >= 1, got {cfg.trainer.max_steps!r}"
-        )
-    if cfg.num_threads is not None and not _is_integer(cfg.num_threads, 1):
-        raise ConfigError(f"num_threads must be an integer >= 1, or null for torch's default, got {cfg.num_threads!r}")
-    if not isinstance(cfg.ckpt_fallback, bool):
-        raise ConfigError(f"ckpt_fallback must be true or false, got {cfg.ckpt_fallback!r}")
-    if not isinstance(cfg.resume, bool):
-        raise ConfigError(f"resume must be true or false, got {cfg.resume!r}; a path goes to ckpt_path")
-    if not isinstance(cfg.resume_changed, bool):
-        raise ConfigError(f"resume_changed must be true or false, got {cfg.resume_changed!r}")
+    check_ranges(cfg)
     if cfg.resume_changed and not (cfg.task in ("train", "warm_start") and (cfg.resume or cfg.ckpt_path is not None)):
         raise ConfigError(
             f"resume_changed=true says how training is resumed, and nothing is (task={cfg.task}, resume={cfg.resume}, "
             f"ckpt_path={cfg.ckpt_path}); add resume=true or ckpt_path=<run folder>, or leave it out"
         )
-
-
-def _is_integer(value: object, lowest: int) -> bool:
-    return isinstance(value, int) and not isinstance(value, bool) and value >= lowest
 
 
 if __name__ == "__main__":

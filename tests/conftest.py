@@ -14,6 +14,7 @@ import hypothesis
 import pytest
 from xdist import is_xdist_controller
 
+gc.disable()  # until all tests are collected: imports make many objects, which stay
 pytest.register_assert_rewrite("support")  # failures in helpers show their values too
 
 # the same examples on every run
@@ -32,8 +33,10 @@ def pytest_sessionstart(session: pytest.Session) -> None:
 
 
 def pytest_collection_finish() -> None:
-    """What all the imports have made is not looked through again at each garbage collection."""
+    """What all the imports have made is not looked through again at each garbage collection, and collections are rarer."""
     gc.freeze()
+    gc.set_threshold(20_000, 20, 20)
+    gc.enable()
 
 
 @pytest.fixture(autouse=True)

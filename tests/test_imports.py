@@ -31,6 +31,7 @@ FLOORS = (
 KNOW_HYDRA = {"__main__", "command", "tasks", "wiring", "sweep"}
 
 PURE = {
+    "common.ranges",
     "objective",
     "types",
     "credit.component",
@@ -39,10 +40,12 @@ PURE = {
     "credit.gates.direct",
     "credit.gates.signed",
 }
-"""Torch, its shapes and the standard library."""
+"""Torch, its shapes, ranges and the standard library."""
 
 QUICK = {
     "common.config_check",
+    "common.ranges",
+    "common.source_signatures",
     "common.locks",
     "common.paths",
     "answers.form",
@@ -59,6 +62,7 @@ QUICK = {
     "tasks",
     "tracking.revision",
     "wiring.keys",
+    "wiring.ranges",
     "__main__",
 }
 """Read before a mistyped key is told, or by a process that is to start at once: nothing slow at the top of these files."""
@@ -141,7 +145,8 @@ def is_in(module: str, places: set[str]) -> bool:
 
 @pytest.mark.parametrize("module", sorted(m for m in MODULES if is_in(m, PURE)))
 def test_pure_files_know_torch_and_the_standard_library_only(module: str) -> None:
-    assert {i.split(".")[0] for i in imports(MODULES[module])} <= {"torch", "jaxtyping", NAME, *sys.stdlib_module_names}
+    known = {"torch", "jaxtyping", "annotated_types", NAME, *sys.stdlib_module_names}
+    assert {i.split(".")[0] for i in imports(MODULES[module])} <= known
     assert all(is_in(target, PURE) for target in own(MODULES[module]))
 
 

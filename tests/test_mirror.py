@@ -17,7 +17,9 @@ ELSEWHERE = {"documentation", "golden", "reports", "support", "system"}
 ABOUT_MORE_THAN_A_FILE = {
     "answers/test_corpus.py": "answer spans and verdicts on recorded texts",
     "credit/scorers/test_agreement.py": "scorers against each other, with the built-in policy",
-    "credit/scorers/test_contract.py": "what every scorer owes its caller",
+    "credit/scorers/test_contract.py": "what scorers of reasoning tokens owe their caller, probe by probe",
+    "credit/test_contract.py": "what every scorer of conf/scorer owes its caller",
+    "credit/test_corpus.py": "segments of recorded texts",
     "rollout/test_engines.py": "cached.py and hf.py, which must sample alike",
     "tasks/test_recipes.py": "conf/experiment/paper_*.yaml",
     "tasks/test_tables.py": "every table that a command prints, those of evaluation/ included",

@@ -44,10 +44,10 @@ class AuditRow:
 
 @dataclass
 class AuditReport:
-    """Counts of one file. `verified`: rows whose stated answer is judged equal to the gold answer.
+    """Counts of one file. `verified`: rows whose text states an answer that is judged equal to the gold answer.
 
-    For a problem without a solution, or whose solution has no answer marker, the gold answer is judged against itself. A
-    problem without a solution also counts as `extracted`: its gold answer is extracted from a box.
+    `gold_only`: problems without a solution, or whose solution has no answer marker. Nothing can be verified there; the gold
+    answer was judged against itself, and could be read.
     """
 
     file: str
@@ -55,6 +55,7 @@ class AuditReport:
     with_gold: int = 0
     extracted: int = 0
     verified: int = 0
+    gold_only: int = 0
     no_marker: int = 0
     unparseable: int = 0
     timeouts: int = 0
@@ -128,14 +129,13 @@ def audit(
 
 
 def _stated(row: AuditRow, answer_format: AnswerFormat) -> str | None:
-    """The answer that the row's text states; for a problem without a solution the gold answer, extracted from a box."""
-    text = row.text if row.text or row.completion else f"\\boxed{{{row.gold}}}"
-    span = find_answer(text, answer_format, row.complete)
-    return None if span is None else text[span.start : span.end]
+    """The answer that the row's text states."""
+    span = find_answer(row.text, answer_format, row.complete)
+    return None if span is None else row.text[span.start : span.end]
 
 
 def _judged(row: AuditRow, stated: str | None) -> str | None:
-    """The answer to compare with the gold answer; for a solution without an answer marker the gold answer itself."""
+    """The answer to compare with the gold answer; where a problem's solution states none, the gold answer itself."""
     if not row.gold:
         return None
     return row.gold if stated is None and not row.completion else stated
@@ -145,8 +145,12 @@ def _count(report: AuditReport, row: AuditRow, stated: str | None, verdict: Verd
     correct = verdict is Verdict.CORRECT
     report.with_gold += bool(row.gold)
     report.extracted += stated is not None
-    report.no_marker += stated is None
-    report.verified += correct
+    without_marker = stated is None and (row.completion or bool(row.text))
+    report.no_marker += without_marker
+    if stated is None and not row.completion:
+        report.gold_only += correct
+    else:
+        report.verified += correct
     report.unparseable += verdict is Verdict.UNPARSEABLE
     report.timeouts += verdict is Verdict.TIMEOUT
     entry = {"id": row.id, "gold": row.gold, "stated": stated, "verdict": verdict.value}
@@ -154,7 +158,7 @@ def _count(report: AuditReport, row: AuditRow, stated: str | None, verdict: Verd
         report.confusion[("tp" if row.label else "fp") if correct else ("fn" if row.label else "tn")] += 1
         if correct != row.label:
             report.disagreements.append({**entry, "label": row.label})
-    reasons = {"no gold answer": not row.gold, "no answer marker": stated is None, "not judged equal": not correct}
+    reasons = {"no gold answer": not row.gold, "no answer marker": without_marker, "not judged equal": not correct}
     reason = next((name for name, applies in reasons.items() if applies), None)
     if reason is not None and (not row.completion or stated is None or not row.gold):
         report.misses.append({**entry, "reason": reason})

@@ -8,10 +8,10 @@ from __future__ import annotations
 
 import re
 from collections.abc import Callable
-from fractions import Fraction
 from typing import NamedTuple
 
 from oar_lightning.answers import formula
+from oar_lightning.answers.numbers import plain_fraction, plain_number, without_size
 from oar_lightning.answers.spelling import unwrapped
 from oar_lightning.answers.units import split_unit
 
@@ -35,9 +35,41 @@ def compare(gold: str, answer: str) -> bool | Pair:
     return gold, answer
 
 
+def near(gold: str, answer: str, tolerance: float) -> bool:
+    """Whether two canonical answers state one number each, and these differ by at most `tolerance`."""
+    numbers = [formula.values(split_unit(_sides(text)[-1])[0]) for text in (gold, answer)]
+    if None in numbers or not all(formula.is_constant(split_unit(_sides(text)[-1])[0]) for text in (gold, answer)):
+        return False
+    (expected, *_), (actual, *_) = [values for values in numbers if values is not None]
+    return abs(expected - actual) <= tolerance * (1 + 1e-9)  # 0.1 is no binary fraction
+
+
 # -- rules -------------------------------------------------------------------------------------------------------------
 
 _EQUALS = re.compile(r"(?<![<>!:=])=(?!=)")
+_LABEL = re.compile(r"(?:\\(?:text|textbf|mathbf|mathrm)\s*\{\s*)?\(([A-J])\)\s*\}?[.:]?\s*(.*)")
+
+
+def choices(gold: str, answer: str) -> Outcome:
+    """`(B) 18` is choice B, and it is 18; another letter before the same text is another choice."""
+    labels = [_LABEL.fullmatch(text) for text in (gold, answer)]
+    (letters, rests) = zip(
+        *(
+            (m[1], m[2]) if m and not re.search(r"\([A-J]\)", m[2]) else ("", text)
+            for m, text in zip(labels, (gold, answer), strict=True)
+        ),
+        strict=True,
+    )
+    if not any(letters):
+        return None
+    if all(letters):
+        return (rests[0], rests[1]) if letters[0] == letters[1] else False
+    named, other = (0, 1) if letters[0] else (1, 0)
+    if re.fullmatch(r"[A-J]", unwrapped(rests[other])):
+        return letters[named] == unwrapped(rests[other])
+    return (rests[0], rests[1]) if rests[named] else None
+
+
 _NAME = re.compile(
     r"\\?[A-Za-z]+(?:_\{?\w+\}?)?(?:\([A-Za-z0-9, ]+\))?|[A-Za-z ]+|\\text\s*\{[^{}]*\}|\([A-Za-z](?:, ?[A-Za-z])+\)"
     r"|\\[a-z]+ ?(?:\{[A-Za-z]+\}|[A-Z]{1,3}|\\?[a-z]+)"
@@ -50,7 +82,7 @@ def equations(gold: str, answer: str) -> Outcome:
     plain = [_list_of_values(text) for text in (gold, answer)]
     if plain != [gold, answer]:
         return plain[0], plain[1]
-    sides = [[side.strip() for side in _EQUALS.split(text)] for text in (gold, answer)]
+    sides = [_sides(text) for text in (gold, answer)]
     sides = [
         side[::-1] if len(side) == 2 and _NAME.fullmatch(side[1]) and not _NAME.fullmatch(side[0]) else side for side in sides
     ]
@@ -65,11 +97,29 @@ def equations(gold: str, answer: str) -> Outcome:
     return None
 
 
+def _sides(text: str) -> list[str]:
+    r"""What stands between the equality signs outside of all braces: that of `\sum_{i=1}^n i` is none."""
+    sides, depth, start = [], 0, 0
+    for index, character in enumerate(text):
+        depth += (character == "{") - (character == "}")
+        if character == "=" and depth == 0 and _EQUALS.match(text, index):
+            sides.append(text[start:index].strip())
+            start = index + 1
+    return [*sides, text[start:].strip()]
+
+
 def _list_of_values(text: str) -> str:
-    """`x = 1 or x = 2` as `1,2`; any other text unchanged."""
-    if "=" not in text or not (_OR.search(text) or "," in text):
+    """`x = 1 or x = 2` and `1 or 2` as `1,2`, `\\text{A and B}` as `A,B`; any other text unchanged."""
+    letters = split_top_level(_OR.sub(",", unwrapped(text)))
+    if len(letters) > 1 and all(re.fullmatch("[A-Z]", letter) for letter in letters):
+        return ",".join(letters)
+    if not _OR.search(text) and ("=" not in text or "," not in text):
         return text
-    sides = [[side.strip() for side in _EQUALS.split(part)] for part in split_top_level(_OR.sub(",", text))]
+    parts = split_top_level(_OR.sub(",", text))
+    if "=" not in text:
+        readable = len(parts) > 1 and all(formula.values(part) is not None for part in parts)
+        return ",".join(parts) if readable else text
+    sides = [_sides(part) for part in parts]
     first = sides[0][0]
     if len(sides) < 2 or len(sides[0]) != 2 or not _NAME.fullmatch(first):
         return text
@@ -78,7 +128,7 @@ def _list_of_values(text: str) -> str:
     return text
 
 
-_INEQUALITY = re.compile(r"<=|>=|!=|<|>")
+_INEQUALITY = re.compile(r"<=|>=|!=|<|>|\\not(?:in)?(?![A-Za-z])")
 _MEMBER = re.compile(r"[A-Za-z]\s*\\in(?![A-Za-z])\s*")
 _BETWEEN = re.compile(r"([^<>=!]+)(<=?|>=?)\s*[A-Za-z]\s*(<=?|>=?)([^<>=!]+)")
 _ABOVE = re.compile(r"[A-Za-z]\s*(<=?|>=?)([^<>=!]+)")
@@ -159,6 +209,17 @@ def units(gold: str, answer: str) -> Outcome:
     return None if (expected, actual) == (gold, answer) else (expected, actual)
 
 
+_PRIMES = re.compile(r"(?:'|’|′|″|\^\{?\\prime\}?)+$")
+
+
+def sizes(gold: str, answer: str) -> Outcome:
+    """`2.5 million` is 2500000 and `3 halves` 3/2. `18'`, in feet or minutes, is not 18."""
+    if bool(_PRIMES.search(gold)) != bool(_PRIMES.search(answer)):
+        return False
+    numbers = without_size(gold), without_size(answer)
+    return None if numbers == (gold, answer) else numbers
+
+
 def is_words(text: str) -> bool:
     """Whether an answer is words (a name, a weekday, a.m., a choice letter), not a formula."""
     inner = unwrapped(text).strip("() ")
@@ -167,37 +228,20 @@ def is_words(text: str) -> bool:
     return inner != text or bool(re.search(r"[^\W\d_]{3}", inner)) or bool(re.fullmatch(r"[A-Z]|[^\W\d_]\.[^\W\d_]\.?", inner))
 
 
+_PROSE = re.compile(
+    r"(?<![\\A-Za-z])(?!(?:pi|ln|log|sin|cos|tan|exp|sqrt)(?![A-Za-z]))[A-Za-z]{2}|\\(?:text|mathrm|mbox)\b|^[A-Z]$"
+)
+"""A word, which is no part of a number; products of variables look alike."""
+
+
 def words(gold: str, answer: str) -> Outcome:
-    """Compare words by their letters, without regard to case; words equal no number."""
+    """Compare words by their letters, without regard to case; a text with words equals no number."""
     textual = [is_words(text) for text in (gold, answer)]
     if not all(textual):
-        return False if any(textual) and any(plain_number(text) is not None for text in (gold, answer)) else None
+        exact = [plain_number(text) is not None or plain_fraction(text) is not None for text in (gold, answer)]
+        return False if any(exact) and any(_PROSE.search(text) for text in (gold, answer)) else None
     letters = [re.sub(r"[\W_]+", " ", unwrapped(text)).strip().casefold() for text in (gold, answer)]
     return letters[0] == letters[1]
-
-
-_NUMBER = re.compile(r"[+-]?(?:\d{1,3}(?:,\d{3})+|\d+)?(?:\.\d*)?(?:[eE][+-]?\d{1,3})?", re.ASCII)
-_FRACTION = re.compile(
-    r"([+-]?)\s*(?:\\frac\s*\{([+-]?\d{1,50})\}\s*\{([+-]?\d{1,50})\}|(\d{1,50})\s*/\s*(\d{1,50}))", re.ASCII
-)
-_MAX_DIGITS = 100
-
-
-def plain_number(text: str) -> Fraction | None:
-    """The exact value of an integer or decimal, with thousands separators or an exponent; else None."""
-    text = text.strip()
-    if len(text) > _MAX_DIGITS or not _NUMBER.fullmatch(text) or not re.match(r"[+-]?[.,]?\d", text):
-        return None
-    return Fraction(text.replace(",", ""))
-
-
-def plain_fraction(text: str) -> Fraction | None:
-    """The exact value of a quotient of two integers; else None."""
-    match = _FRACTION.fullmatch(text.strip())
-    if match is None:
-        return None
-    above, below = int(match[2] or match[4]), int(match[3] or match[5])
-    return None if below == 0 else Fraction(above, below) * (-1 if match[1] == "-" else 1)
 
 
 def numbers(gold: str, answer: str) -> Outcome:
@@ -297,15 +341,19 @@ def _same(first: _Readable, second: _Readable) -> bool | None:
         return True
     if first.values is None or second.values is None:
         return None
+    if formula.is_constant(first.text) != formula.is_constant(second.text):
+        return False  # even where a factor of 0 makes them agree
     return formula.equal_values(first.values, second.values)
 
 
 RULES: tuple[Callable[[str, str], Outcome], ...] = (
+    choices,
     equations,
     inequalities,
     clock,
     bases,
     units,
+    sizes,
     words,
     numbers,
     lists,

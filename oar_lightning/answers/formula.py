@@ -10,7 +10,8 @@ import cmath
 import math
 import re
 
-_TOKEN = re.compile(r"\d+\.?\d*|\.\d+|\\[A-Za-z]+|[A-Za-z+\-*/^(){}\[\]!|]|\s+")
+_NUMBER = r"(?:\d+\.?\d*|\.\d+)(?:[eE][+-]?\d{1,3}(?![\d.]))?"
+_TOKEN = re.compile(_NUMBER + r"|\\[A-Za-z]+|[A-Za-z+\-*/^(){}\[\]!|]|\s+")
 _MAX_DEPTH = 20
 _MAX_EXPONENT = 200
 _POINTS = 4
@@ -33,6 +34,11 @@ def values(text: str) -> list[complex] | None:
         return [_Reader(tokens, point).whole() for point in range(_POINTS)]
     except (Unreadable, ArithmeticError, ValueError):
         return None
+
+
+def is_constant(text: str) -> bool:
+    """Whether a formula has no variable: no letter but i, e and those of numbers and commands."""
+    return all(token in ("i", "e") or not token.isalpha() for token in _TOKEN.findall(text))
 
 
 def equal_values(first: list[complex], second: list[complex]) -> bool | None:
@@ -133,7 +139,7 @@ class _Reader:
         if token == "{":
             return self.group("{", "}")
         self._take()
-        if re.fullmatch(r"\d+\.?\d*|\.\d+", token):
+        if re.fullmatch(_NUMBER, token):
             return complex(float(token))
         if token == "\\pi":
             return complex(math.pi)

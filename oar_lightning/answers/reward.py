@@ -5,6 +5,7 @@ from __future__ import annotations
 import importlib
 import math
 import numbers
+import re
 from collections import Counter
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
@@ -16,7 +17,10 @@ from torch import Tensor
 
 from oar_lightning.answers.verifier import Verdict, Verifier, VerifierConfig
 from oar_lightning.common.config_check import ConfigError
+from oar_lightning.common.ranges import Rule, checked
 from oar_lightning.types import MathProblem
+
+_DECIMAL = re.compile(r"\s*(?:\d+\.?\d*|\.\d+)(?:[eE][+-]?\d{1,3})?\s*", re.ASCII)
 
 
 class Completion(NamedTuple):
@@ -48,10 +52,17 @@ class RewardTerm(Protocol):
 
 
 class Accuracy:
-    """1 for an answer equivalent to the gold answer, else 0; the verdicts of the last call are counted."""
+    """1 for an answer equivalent to the gold answer, else 0; the verdicts of the last call are counted.
 
-    def __init__(self, verifier: VerifierConfig = VerifierConfig()) -> None:
+    Args:
+        verifier: limits of one verdict.
+        tolerance_column: the extra column (`MathProblem.extra`) with the largest difference at which a number is right.
+            Problems without a value there are judged exactly. None: all are.
+    """
+
+    def __init__(self, verifier: VerifierConfig = VerifierConfig(), tolerance_column: str | None = None) -> None:
         self.verifier = Verifier(verifier)
+        self.tolerance_column = tolerance_column
         self.last: list[Verdict] = []
         """The verdicts of the last call."""
 
@@ -62,7 +73,21 @@ class Accuracy:
 
     def __call__(self, problems: Sequence[MathProblem], completions: Sequence[Completion]) -> list[float]:
         self.last = self.verifier([p.answer for p in problems], [c.answer for c in completions])
+        if self.tolerance_column is not None:
+            self.last = [self._tolerant(*row) for row in zip(problems, completions, self.last, strict=True)]
         return [float(v is Verdict.CORRECT) for v in self.last]
+
+    def _tolerant(self, problem: MathProblem, completion: Completion, verdict: Verdict) -> Verdict:
+        stated = problem.extra[str(self.tolerance_column)]
+        if stated in (None, "") or verdict is Verdict.CORRECT or completion.answer is None:
+            return verdict
+        tolerance = _number(float(stated) if _DECIMAL.fullmatch(str(stated)) else stated)
+        if tolerance is None or not tolerance >= 0:
+            raise ValueError(
+                f"problem {problem.id!r} has {self.tolerance_column}={stated!r}, which is no number >= 0; correct the column, "
+                "or set reward.terms.accuracy.tolerance_column=null"
+            )
+        return Verdict.CORRECT if self.verifier.within(problem.answer, completion.answer, tolerance) else verdict
 
 
 class Format:
@@ -72,6 +97,14 @@ class Format:
         return [float(c.answer is not None and not c.truncated) for c in completions]
 
 
+@checked(
+    "reward.terms.overlong",
+    Rule(
+        lambda buffer, max_tokens: buffer is None or 1 <= buffer <= max_tokens,
+        "reward.terms.overlong.buffer must be in 1..max_tokens={max_tokens} or null, got {buffer}; it is the number of tokens "
+        "over which the punishment grows",
+    ),
+)
 @dataclass(frozen=True)
 class SoftOverlong:
     """DAPO's soft overlong punishment (arXiv 2503.14476): 0 up to ``max_tokens - buffer``, then falling linearly to -1 at
@@ -84,13 +117,6 @@ class SoftOverlong:
 
     max_tokens: int
     buffer: int | None = None
-
-    def __post_init__(self) -> None:
-        if self.buffer is not None and not 0 < self.buffer <= self.max_tokens:
-            raise ValueError(
-                f"reward.terms.overlong.buffer must be in 1..max_tokens={self.max_tokens} or null, got {self.buffer}; "
-                "it is the number of tokens over which the punishment grows"
-            )
 
     def __call__(self, problems: Sequence[MathProblem], completions: Sequence[Completion]) -> list[float]:
         buffer = self.buffer or max(1, self.max_tokens // 5)

@@ -10,7 +10,9 @@ import re
 from collections.abc import Sequence
 from dataclasses import dataclass
 from enum import IntEnum
-from typing import NamedTuple
+from typing import Literal, NamedTuple
+
+from oar_lightning.common.ranges import Rule, checked
 
 
 class Region(IntEnum):
@@ -30,6 +32,21 @@ class AnswerSpan(NamedTuple):
     end: int
 
 
+@checked(
+    "answer",
+    Rule(  # a text is a sequence of texts, too
+        lambda phrases: not isinstance(phrases, str),
+        "answer.phrases is a list, e.g. answer.phrases=[{phrases!r}], got {phrases!r}",
+    ),
+    Rule(
+        lambda boxed, phrases: boxed or phrases,
+        "answer.boxed=false and answer.phrases=[] leave no marker to find an answer by; set one",
+    ),
+    Rule(
+        lambda phrases: all(phrase.removeprefix("^").strip() for phrase in phrases),
+        "answer.phrases must not hold an empty phrase, got {phrases}",
+    ),
+)
 @dataclass(frozen=True)
 class AnswerFormat:
     r"""Where a completion states its final answer.
@@ -45,17 +62,7 @@ class AnswerFormat:
 
     boxed: bool = True
     phrases: Sequence[str] = ("#### ", "the answer is", "the final answer is", "answer:", "answer**:", "^A:")
-    no_span: str = "uniform"
-
-    def __post_init__(self) -> None:
-        if isinstance(self.phrases, str):  # a text is a sequence of texts, too
-            raise ValueError(f"answer.phrases is a list, e.g. answer.phrases=[{self.phrases!r}], got {self.phrases!r}")
-        if not self.boxed and not self.phrases:
-            raise ValueError("answer.boxed=false and answer.phrases=[] leave no marker to find an answer by; set one")
-        if any(not phrase.removeprefix("^").strip() for phrase in self.phrases):
-            raise ValueError(f"answer.phrases must not hold an empty phrase, got {list(self.phrases)}")
-        if self.no_span not in ("uniform", "last_token"):
-            raise ValueError(f"answer.no_span must be uniform or last_token, got {self.no_span}")
+    no_span: Literal["uniform", "last_token"] = "uniform"
 
 
 _BOX = "\\boxed"

@@ -3,6 +3,9 @@
 from __future__ import annotations
 
 import re
+import unicodedata
+
+from oar_lightning.answers.numbers import without_mixed
 
 _SPACE = re.compile(r"(?<!\\)\\[,;: ]|\\q?quad(?![A-Za-z])|~|\s")
 _DROPPED = re.compile(r"[£€]|\\!|\\(?:left|right|[bB]igg?[lrm]?|displaystyle)(?![A-Za-z])|\\?\$|\\?%|\^\{?\\circ\}?|°|\\degree")
@@ -11,7 +14,7 @@ _RELATIONS = {
     ">=": r"\\geqslant|\\geq|\\ge|≥",
     "<": r"\\lt",
     ">": r"\\gt",
-    "!=": r"\\neq|\\ne|≠",
+    "!=": r"\\neq|\\ne|≠|\\not\s*=",
 }
 _REPLACED = [(re.compile(rf"(?:{names})(?![A-Za-z])"), sign) for sign, names in _RELATIONS.items()] + [
     (re.compile(r"\\[dtc]frac(?![A-Za-z])"), r"\\frac"),
@@ -25,12 +28,17 @@ _REPLACED = [(re.compile(rf"(?:{names})(?![A-Za-z])"), sign) for sign, names in 
     (re.compile(r"\\math(?:rm|it)\{([ie])\}"), r"\1"),
     (re.compile(r"\\(?:boldsymbol|underline|mathbf)\{([^{}]*)\}"), r"\1"),
     (re.compile(r"\\text(?:normal|sf|tt|sc)\{"), r"\\text{"),
-    (re.compile(r"(?<=\d)(?:\{,\}|,\\!)\s*(?=\d{3})"), ""),
+    (re.compile(r"(?<=\d)(?:\{,\}|,\s*\\!)\s*(?=\d{3})"), ""),
+    (re.compile(r"\\textcolor\s*\{[^{}]*\}|\\color\s*\{[^{}]*\}|\\color\s+[A-Za-z]+"), ""),
 ]
-_FRAC_DIGITS = re.compile(r"\\frac\s*(\d)\s*(\d)(?!\d)")
+_ARGUMENT = (
+    r"(\{(?:[^{}]|\{[^{}]*\})*\}|\d(?!\d)|[A-Za-z](?![A-Za-z])|\\(?:pi|alpha|beta|gamma|theta|phi|mu|sigma)(?![A-Za-z]))"
+)
+_FRAC = re.compile(rf"\\frac\s*(?:{_ARGUMENT}|(\d))\s*{_ARGUMENT}")
 _THOUSANDS = re.compile(r"(?<![\d,.])\d{1,3}(?:,\d{3})+(?![\d,])")
 _SPACED_THOUSANDS = re.compile(r"[+-]?\d{1,3}(?: \d{3})+(?:\.\d+)?")
 _WRAPPER = re.compile(r"\\(?:text|textbf|textit|textrm|mathrm|mathbf|mbox|boxed)\s*\{([^{}]*)\}")
+_NEEDLESS_SPACE = re.compile(r"(?<!\w) | (?!\w)")
 _REPEATING = re.compile(r"(?<![\d.])(\d{0,9})\.(\d{0,9})\\(?:overline|bar)\s*\{?(\d{1,9})\}?")
 
 
@@ -41,16 +49,49 @@ def _repeating_decimal(match: re.Match[str]) -> str:
     return f"\\frac{{{int(whole + start + period) - int(whole + start)}}}{{{nines}}}"
 
 
-def canonical(text: str) -> str:
-    """The answer in one spelling of spaces, relations and TeX commands, without thousands separators, end punctuation, TeX
-    sizes, and percent, currency and degree signs."""
+def _braced(match: re.Match[str]) -> str:
+    """A fraction whose arguments both have braces."""
+    return "\\frac" + "".join(a if a[0] == "{" else f"{{{a}}}" for a in (match[1] or match[2], match[3]))
+
+
+def _visible(text: str) -> str:
+    """The text without byte order and direction marks, with fractions such as ½ in TeX."""
+    if text.isascii():
+        return text
+    out = []
+    for character in text:
+        above, slash, below = unicodedata.normalize("NFKC", character).partition("\u2044")
+        if slash:
+            out.append(f"\\frac{{{above}}}{{{below}}}")
+        elif unicodedata.category(character) != "Cf":
+            out.append(character)
+    return "".join(out)
+
+
+def _stated(text: str) -> str:
+    """The exact side of `2/3 \\approx 0.67`; of `\\approx 18` and `x \\approx 18` the only number."""
+    exact, approximately, rounded = text.partition("\\approx")
+    if not approximately:
+        return text
+    return rounded if re.fullmatch(r"\s*[A-Za-z]?\s*", exact) else exact
+
+
+def canonical(text: str, join_thousands: bool = True) -> str:
+    """The answer in one spelling of spaces, relations and TeX commands, without end punctuation, TeX sizes and colours, and
+    percent, currency and degree signs.
+
+    `join_thousands` reads `70,110` as a number; otherwise it is a list.
+    """
+    text = _visible(text)
     for pattern, spelling in _REPLACED:
         text = pattern.sub(spelling, text)
+    if join_thousands and not any(mark in text for mark in "([") and "\\{" not in text:  # in these a comma separates
+        text = _THOUSANDS.sub(lambda m: m[0].replace(",", ""), text)  # before signs are dropped that end a number
     text = _DROPPED.sub("", text)
-    exact, approximately, _ = text.partition("\\approx")
-    text = exact if approximately and exact.strip() else text
-    text = _FRAC_DIGITS.sub(r"\\frac{\1}{\2}", text)
+    text = _FRAC.sub(_braced, _stated(text))
     text = " ".join(_SPACE.sub(" ", text).split())
+    while (whole := re.fullmatch(r"\{([^{}]*(?:\{[^{}]*\}[^{}]*)*)\}", text)) is not None:
+        text = whole[1].strip()
     text = text.strip("*_` ").rstrip(".,;:? ").lstrip(":, ")
     text = re.sub(r"^\+\s*", "", re.sub(r"^-\s+", "-", text))
     text = _REPEATING.sub(_repeating_decimal, text)
@@ -60,11 +101,9 @@ def canonical(text: str) -> str:
         text = whole[1].strip()
     if enclosed := re.fullmatch(r"\(([^(),]*)\)", text):  # (073), (B); a pair or an interval has a comma
         text = enclosed[1].strip()
-    if not any(mark in text for mark in "([") and "\\{" not in text:  # in these a comma separates
-        text = _THOUSANDS.sub(lambda m: m[0].replace(",", ""), text)
     if _SPACED_THOUSANDS.fullmatch(text):
         text = text.replace(" ", "")
-    return text
+    return without_mixed(_NEEDLESS_SPACE.sub("", text))
 
 
 def unwrapped(text: str) -> str:

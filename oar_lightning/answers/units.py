@@ -4,13 +4,19 @@ from __future__ import annotations
 
 import re
 
+from oar_lightning.answers.numbers import SIZES
+
 _UNIT = re.compile(
-    r"(?<![\\A-Za-z])(?:\\(?:text|mathrm|textrm|mbox)\s*\{([^{}]*)\}|([A-Za-z][A-Za-z.\- ]*))\s*(?:\^\{?([23])\}?)?$"
+    r"(?:\\(?:text|mathrm|textrm|mbox)\s*\{([^{}]*)\}|(?<![\\A-Za-z])([A-Za-z][A-Za-z.\- ]*))\s*(?:\^\{?(\d)\}?)?$"
 )
 _FUNCTIONS = {"pi", "sqrt", "sin", "cos", "tan", "cot", "sec", "csc", "log", "ln", "exp", "max", "min", "gcd", "lcm", "mod"}
-_MAGNITUDES = {"hundred", "thousand", "million", "billion", "trillion", "dozen", "factorial", "negative", "half", "third"}
+_OPERATIONS = {"plus", "minus", "times", "over", "divided", "multiplied", "factorial", "negative", "point", "choose", "twice"}
+_DIGITS = {"zero", "one", "two", "three", "four", "five", "six", "seven", "eight", "nine", "ten", "eleven", "twelve"}
+_SIZES = set(SIZES) | {f"{name}s" for name in SIZES}
 _GREEK = {"alpha", "beta", "gamma", "delta", "epsilon", "theta", "lambda", "mu", "sigma", "phi", "omega"}
-_NO_UNITS = _FUNCTIONS | _MAGNITUDES | _GREEK | {"and", "or", "not", "inf", "infinity", "nan", "oo", "no", "yes"}
+_NO_UNITS = (
+    _FUNCTIONS | _OPERATIONS | _DIGITS | _SIZES | _GREEK | {"and", "or", "not", "inf", "infinity", "nan", "oo", "no", "yes"}
+)
 _ALIASES = {
     **dict.fromkeys(("feet", "ft"), "foot"),
     **dict.fromkeys(("inches", "in"), "inch"),

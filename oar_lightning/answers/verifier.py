@@ -21,8 +21,9 @@ from dataclasses import dataclass
 from enum import StrEnum
 from typing import IO
 
-from oar_lightning.answers.form import Pair, compare
+from oar_lightning.answers.form import Pair, compare, near
 from oar_lightning.answers.spelling import canonical
+from oar_lightning.common.ranges import NonNegativeInt, Positive, PositiveInt, checked
 
 
 class Verdict(StrEnum):
@@ -34,6 +35,7 @@ class Verdict(StrEnum):
     TIMEOUT = "timeout"
 
 
+@checked("reward verifier")
 @dataclass(frozen=True)
 class VerifierConfig:
     """Limits of one verdict.
@@ -46,18 +48,11 @@ class VerifierConfig:
         cache: number of verdicts after which the cache is emptied; 0: no cache.
     """
 
-    timeout_s: float = 2.0
-    memory_mb: int = 1024
-    workers: int = 2
-    max_characters: int = 1000
-    cache: int = 200_000
-
-    def __post_init__(self) -> None:
-        for key in ("timeout_s", "memory_mb", "workers", "max_characters"):
-            if getattr(self, key) <= 0:
-                raise ValueError(f"reward verifier.{key} must be > 0, got {getattr(self, key)}")
-        if self.cache < 0:
-            raise ValueError(f"reward verifier.cache must be >= 0 (0: no cache), got {self.cache}")
+    timeout_s: Positive = 2.0
+    memory_mb: PositiveInt = 1024
+    workers: PositiveInt = 2
+    max_characters: PositiveInt = 1000
+    cache: NonNegativeInt = 200_000
 
 
 class Verifier:
@@ -106,6 +101,12 @@ class Verifier:
             self._cache.update({pair: verdict for pair, verdict in verdicts.items() if verdict is not Verdict.TIMEOUT})
         return [Verdict.INCORRECT if pair is None else verdicts[pair] for pair in pairs]
 
+    def within(self, gold: str, answer: str, tolerance: float) -> bool:
+        """Whether both answers are single numbers that differ by at most `tolerance`."""
+        if max(len(gold), len(answer)) > self.config.max_characters:
+            return False
+        return near(canonical(gold), canonical(answer), tolerance)
+
     def by_form(self, gold: str, answer: str) -> Verdict | Pair:
         """The verdict where the form of the answers decides it, else the pair for computer algebra."""
         if max(len(gold), len(answer)) > self.config.max_characters:
@@ -113,6 +114,8 @@ class Verifier:
         expected, actual = canonical(gold), canonical(answer)
         if not expected or not actual:
             return Verdict.UNPARSEABLE
+        if canonical(gold, join_thousands=False) == canonical(answer, join_thousands=False):
+            return Verdict.CORRECT  # `70,110`, number or list, is `70, 110`
         outcome = compare(expected, actual)
         if isinstance(outcome, bool):
             return Verdict.CORRECT if outcome else Verdict.INCORRECT
@@ -160,7 +163,7 @@ class _Worker:
 
     START_TIMEOUT_S = 60.0
 
-    def __init__(self, memory_bytes: int, timeout_s: float) -> None:
+    def __init__(self, memory_bytes: int, timeout_s: Positive) -> None:
         self._process = subprocess.Popen(
             [sys.executable, "-m", "oar_lightning.answers.verifier_worker", str(memory_bytes), str(timeout_s)],
             stdin=subprocess.PIPE,
@@ -179,7 +182,7 @@ class _Worker:
                 "and raise the verifier's memory_mb if it dies of memory"
             )
 
-    def ask(self, pair: Pair, timeout_s: float) -> str | None:
+    def ask(self, pair: Pair, timeout_s: Positive) -> str | None:
         try:
             stdin = self._pipe(self._process.stdin)
             stdin.write(json.dumps(pair).encode() + b"\n")
@@ -188,7 +191,7 @@ class _Worker:
             return None
         return self._line(timeout_s)
 
-    def _line(self, timeout_s: float) -> str | None:
+    def _line(self, timeout_s: Positive) -> str | None:
         deadline = time.monotonic() + timeout_s
         buffer = b""
         stdout = self._pipe(self._process.stdout)

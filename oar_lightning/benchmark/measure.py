@@ -12,13 +12,14 @@ import time
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import Any
+from typing import Annotated, Any
 
 import torch
 from torch.utils._python_dispatch import TorchDispatchMode
 from torch.utils.flop_counter import flop_registry, sdpa_backward_flop_count, sdpa_flop_count
 
 from oar_lightning.benchmark.workload import RandomShape, Workload
+from oar_lightning.common.ranges import PositiveInt, Rule, checked
 from oar_lightning.policy.language_model import evaluating, token_logprobs
 from oar_lightning.training.experience import Experience
 from oar_lightning.training.module import PolicyOptimization
@@ -30,6 +31,13 @@ IN_A_STEP = ("rollout", "reward", "scoring", "update")
 forward pass over the batch, the unit of forward-equivalents."""
 
 
+@checked(
+    "benchmark",
+    Rule(
+        lambda variants: "grpo" in variants,
+        "benchmark.variants must include grpo, which the others are compared with, got {variants}",
+    ),
+)
 @dataclass(frozen=True)
 class BenchmarkConfig:
     """Settings of a benchmark.
@@ -49,23 +57,12 @@ class BenchmarkConfig:
     preset: str
     variants: Mapping[str, Any]
     shape: RandomShape | None = None
-    repeats: int = 5
-    warmup: int = 1
+    repeats: PositiveInt = 5
+    warmup: Annotated[PositiveInt, "a number of rounds, the first of which counts the work,"] = 1
     output: str | None = None
     report: str | None = None
     step_bars: Mapping[str, float] = field(default_factory=dict)
     sequence_bars: Mapping[str, float] = field(default_factory=dict)
-
-    def __post_init__(self) -> None:
-        if self.repeats < 1 or self.warmup < 1:
-            raise ValueError(
-                "benchmark.repeats must be >= 1 and benchmark.warmup >= 1 (the first round counts the work), got "
-                f"{self.repeats} and {self.warmup}"
-            )
-        if "grpo" not in self.variants:
-            raise ValueError(
-                f"benchmark.variants must include grpo, which the others are compared with, got {[*self.variants]}"
-            )
 
 
 @dataclass(frozen=True)

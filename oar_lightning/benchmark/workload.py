@@ -4,11 +4,13 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 from types import SimpleNamespace
-from typing import Any, Protocol
+from typing import Annotated, Any, Protocol
 
 import torch
+from annotated_types import Interval
 
 from oar_lightning.common.randomness import derive_seed, generator
+from oar_lightning.common.ranges import Rule, checked
 from oar_lightning.credit.scorers.probes import AFTER_WARMUP
 from oar_lightning.data.stream import ProblemStream
 from oar_lightning.policy.pretrained import DTYPES, Policy
@@ -57,6 +59,14 @@ class ConfiguredWorkload:
         return self.stage.judge(generation, rows, self.samples, AFTER_WARMUP)
 
 
+@checked(
+    "benchmark.shape",
+    Rule(
+        lambda completion, conclusion, answer: completion > conclusion + answer,
+        "benchmark.shape.completion={completion} leaves no reasoning beside conclusion={conclusion} and answer={answer}; raise "
+        "it",
+    ),
+)
 @dataclass(frozen=True)
 class RandomShape:
     """The shape of a Qwen2 policy with random weights and of its completions, which have a fixed length (no EOS).
@@ -73,20 +83,11 @@ class RandomShape:
     prompt: int
     completion: int
     prompts: int
-    group_size: int
+    group_size: Annotated[int, Interval(ge=2)]
     conclusion: int = 8
     answer: int = 8
     dtype: str = "float32"
     tied: bool = True
-
-    def __post_init__(self) -> None:
-        if self.group_size < 2:
-            raise ValueError(f"benchmark.shape.group_size must be >= 2, got {self.group_size}")
-        if self.completion <= self.conclusion + self.answer:
-            raise ValueError(
-                f"benchmark.shape.completion={self.completion} leaves no reasoning beside conclusion={self.conclusion} and "
-                f"answer={self.answer}; raise it"
-            )
 
 
 class RandomWorkload:

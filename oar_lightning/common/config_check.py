@@ -6,11 +6,9 @@ package's own. Keys of other mappings are left to their readers, except at the t
 
 from __future__ import annotations
 
-import dataclasses
 import difflib
 import importlib
 import inspect
-import typing
 from collections.abc import Iterable, Iterator, Mapping
 from typing import Any
 
@@ -18,7 +16,8 @@ from beartype import BeartypeConf
 from beartype.door import is_bearable
 from beartype.roar import BeartypeException
 
-from oar_lightning.common.source_signatures import source_signature
+from oar_lightning.common.ranges import broken, demand, hints_of, kinds, refusal
+from oar_lightning.common.source_signatures import UNREAD, SourceSignature, source_signature
 
 READS_TRAINING_DATA = ("train", "warm_start", "decontaminate", "benchmark")
 """Tasks for which data.train must be given."""
@@ -66,13 +65,13 @@ def check_targets(config: Mapping[str, Any], import_them: bool = True) -> None:
         import_them: False: read what this package's source says, which takes no time, and leave the rest unchecked.
 
     Raises:
-        ConfigError: for a target that cannot be imported, an unknown key, a missing one, or a value of the wrong type.
+        ConfigError: for a target that cannot be imported, an unknown key, a missing one, or a value of the wrong type or range.
     """
     for where, node in _targets(config, ""):
         signature = _signature(node["_target_"], where) if import_them else source_signature(str(node["_target_"]))
         if signature is None:
             continue
-        parameters, hints = signature
+        parameters, hints, rules = signature
         keys = [k for k in node if k not in HYDRA_KEYS]
         takes_any = any(p.kind is inspect.Parameter.VAR_KEYWORD for p in parameters.values())
         named = {n: p for n, p in parameters.items() if p.kind not in (p.VAR_KEYWORD, p.VAR_POSITIONAL)}
@@ -85,7 +84,11 @@ def check_targets(config: Mapping[str, Any], import_them: bool = True) -> None:
             raise ConfigError(f"{where}: {node['_target_']} needs {', '.join(f'{where}.{n}' for n in required)}; set it{whole}")
         for key in keys:
             if key in hints:
-                _check_type(node[key], hints[key], f"{where}.{key}")
+                check_value(node[key], hints[key], f"{where}.{key}")
+        values = {name: p.default for name, p in named.items() if p.default not in (p.empty, UNREAD)}
+        values |= {key: node[key] for key in keys}
+        if text := broken(rules, {name: value for name, value in values.items() if not _holds_target(value)}):
+            raise ConfigError(text)
 
 
 def _targets(node: Any, where: str) -> Iterator[tuple[str, Mapping[str, Any]]]:
@@ -99,9 +102,9 @@ def _targets(node: Any, where: str) -> Iterator[tuple[str, Mapping[str, Any]]]:
             yield from _targets(value, f"{where}[{index}]")
 
 
-def _signature(path: str, where: str) -> tuple[Mapping[str, inspect.Parameter], dict[str, Any]]:
+def _signature(path: str, where: str) -> SourceSignature:
     target = _locate(path, where)
-    return _parameters(target), _hints(target)
+    return SourceSignature(_parameters(target), hints_of(target))
 
 
 def _locate(path: str, where: str) -> Any:
@@ -138,22 +141,8 @@ def defaults_of(path: str) -> dict[str, Any]:
     return {name: p.default for name, p in parameters if isinstance(p.default, bool | int | float | str | None | tuple | list)}
 
 
-def _hints(target: Any) -> dict[str, Any]:
-    if not inspect.isclass(target):
-        return _resolved(inspect.unwrap(target))
-    # of a dataclass the fields too: what one inherits from another file may name what its own file does not know
-    fields = _resolved(target) if dataclasses.is_dataclass(target) else {}
-    return _resolved(inspect.unwrap(target.__init__)) | fields
-
-
-def _resolved(annotated: Any) -> dict[str, Any]:
-    try:
-        return typing.get_type_hints(annotated)
-    except (NameError, TypeError, AttributeError):  # hints under TYPE_CHECKING, or none at all: nothing to check by
-        return {}
-
-
-def _check_type(value: Any, hint: Any, where: str) -> None:
+def check_value(value: Any, hint: Any, where: str) -> None:
+    """Raise ConfigError for a value that is not of a type or in the ranges that a hint states."""
     if _holds_target(value):
         return  # built into an object later; its own target is checked where it stands
     try:
@@ -162,25 +151,13 @@ def _check_type(value: Any, hint: Any, where: str) -> None:
         fits = any(is_bearable(form, hint, conf=BeartypeConf(is_pep484_tower=True)) for form in forms)
     except BeartypeException:  # a hint of another library that beartype does not understand: nothing to check by
         return
-    choices = {hint, *typing.get_args(hint)} if isinstance(value, bool) else set()
-    if not fits or (choices & {int, float} and bool not in choices):  # to Python, True is an integer
-        raise ConfigError(f"{where} must be {describe_type(hint)}, got {value!r}")
+    types = {kind.type for kind in kinds(hint)}
+    is_number = isinstance(value, bool) and types & {int, float} and bool not in types  # to Python, True is an integer
+    if not fits or is_number:
+        raise ConfigError(demand(where, value, hint))
+    if text := refusal(where, value, hint):
+        raise ConfigError(text)
 
 
 def _holds_target(value: Any) -> bool:
     return next(_targets(value, ""), None) is not None
-
-
-def describe_type(hint: Any) -> str:
-    """A type hint in words, e.g. ``a float or null``."""
-    if hint is type(None):
-        return "null"
-    if typing.get_origin(hint) is typing.Literal:
-        choices = typing.get_args(hint)
-        return ("one of " if len(choices) > 1 else "") + ", ".join(map(str, choices))
-    # objects of this package can be passed in code but not be written in a config
-    arguments = [part for part in typing.get_args(hint) if not getattr(part, "__module__", "").startswith("oar_lightning.")]
-    if arguments and (typing.get_origin(hint) is typing.Union or type(hint).__name__ == "UnionType"):
-        return " or ".join(map(describe_type, arguments))
-    names = {int: "an integer", float: "a number", bool: "true or false", str: "a text"}
-    return names.get(hint, str(getattr(hint, "__name__", hint)))

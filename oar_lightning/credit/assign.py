@@ -22,7 +22,7 @@ def assign_credit(model: Any, rollouts: Rollouts, scorer: Scorer, gate: Gate, ev
     region = region_mask(rollouts, gate.region)
     scores = torch.zeros(rollouts.token_ids.shape, device=rollouts.token_ids.device)
     scorer.metrics = {}
-    rows = rows_to_score(rollouts, everything or scorer.reads_all_rows or gate.reads_all_rows)
+    rows = rows_to_score(rollouts, scorer, gate, everything)
     if len(rows):
         part = rollouts.select(rows)
         found = checked_scores(scorer(model, part), part, region_mask(part, gate.region), scorer.name)
@@ -31,7 +31,8 @@ def assign_credit(model: Any, rollouts: Rollouts, scorer: Scorer, gate: Gate, ev
     return gate(scores.masked_fill(~region, 0.0), rollouts)
 
 
-def rows_to_score(rollouts: Rollouts, everything: bool) -> Int[Tensor, " n"]:
-    """The rows of groups in which any completion has an advantage; all rows with `everything`."""
+def rows_to_score(rollouts: Rollouts, scorer: Scorer, gate: Gate, everything: bool = False) -> Int[Tensor, " n"]:
+    """The rows of groups in which any completion has an advantage; all rows where scorer or gate read them, or `everything`."""
     groups = group_advantages_of(rollouts).ne(0).view(-1, rollouts.group_size).any(1)
-    return (groups | everything).repeat_interleave(rollouts.group_size).nonzero().flatten()
+    groups = groups | everything | scorer.reads_all_rows | gate.reads_all_rows
+    return groups.repeat_interleave(rollouts.group_size).nonzero().flatten()

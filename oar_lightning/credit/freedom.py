@@ -3,17 +3,18 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
-from typing import Any
+from typing import Any, Literal
 
 import torch
 from jaxtyping import Float
 from torch import Tensor
 
+from oar_lightning.common.ranges import Probability
 from oar_lightning.credit.predictions import predictions
 from oar_lightning.policy.token_budget import TokenBudget
 from oar_lightning.types import Rollouts
 
-MODES = ("none", "weight", "mask")
+Mode = Literal["none", "weight", "mask"]
 FREE_BELOW = 0.98
 """The default of `Freedom.free_below`."""
 
@@ -28,14 +29,8 @@ class Freedom:
         free_below: tokens of a smaller probability are free.
     """
 
-    mode: str = "none"
-    free_below: float = FREE_BELOW
-
-    def __post_init__(self) -> None:
-        if self.mode not in MODES:
-            raise ValueError(f"scorer.freedom must be one of {', '.join(MODES)}, got {self.mode}")
-        if not 0 < self.free_below <= 1:
-            raise ValueError(f"scorer.free_below is a probability and must be in (0, 1], got {self.free_below}")
+    mode: Mode = "none"
+    free_below: Probability = FREE_BELOW
 
     def of_logprobs(self, scores: Tensor, logprobs: Tensor) -> Tensor:
         """The scores of tokens with these log-probabilities; any shape."""

@@ -10,12 +10,13 @@ import re
 from abc import ABC, abstractmethod
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
-from typing import Any
+from typing import Annotated, Any
 
 import torch
 from jaxtyping import Bool, Int
 from torch import Tensor
 
+from oar_lightning.common.ranges import PositiveFraction, PositiveInt, Probability, checked
 from oar_lightning.credit.predictions import predictions
 from oar_lightning.policy.token_budget import TokenBudget
 from oar_lightning.types import MathProblem, Rollouts
@@ -29,7 +30,7 @@ _SENTENCE_END = re.compile(r"(?<=[.!?])\s+|\s*\n\s*")
 class Segmenter(ABC):
     """Base of the segmenters. Segments shorter than `shortest` tokens are joined with the one before."""
 
-    shortest: int = 1
+    shortest: Annotated[PositiveInt, "a number of tokens"] = 1
 
     def __call__(self, model: Any, rollouts: Rollouts, mask: Bool[Tensor, "B S"]) -> Bool[Tensor, "B S"]:
         starts = self.cuts(model, rollouts, mask) & mask
@@ -56,20 +57,18 @@ def segment_numbers(starts: Bool[Tensor, "B S"], mask: Bool[Tensor, "B S"]) -> I
     return (starts.long().cumsum(1) - 1).masked_fill(~mask, -1)
 
 
+@checked("scorer.segments")
 @dataclass(frozen=True)
 class FixedLength(Segmenter):
     """Segments of `length` tokens; the last may be shorter."""
 
-    length: int = 8
-
-    def __post_init__(self) -> None:
-        if self.length < 1:
-            raise ValueError(f"scorer.segments.length is a number of tokens and must be >= 1, got {self.length}")
+    length: Annotated[PositiveInt, "a number of tokens"] = 8
 
     def cuts(self, model: Any, rollouts: Rollouts, mask: Bool[Tensor, "B S"]) -> Bool[Tensor, "B S"]:
         return (mask.long().cumsum(1) - 1) % self.length == 0
 
 
+@checked("scorer.segments")
 @dataclass(frozen=True)
 class TextCuts(Segmenter):
     """Cuts at places of the text: a token begins a segment if it is the first that begins at or after one.
@@ -80,10 +79,7 @@ class TextCuts(Segmenter):
     """
 
     locate: Callable[[MathProblem, str], Sequence[int]]
-    shortest: int = 1
-
-    def __post_init__(self) -> None:
-        check_shortest(self.shortest)
+    shortest: Annotated[PositiveInt, "a number of tokens"] = 1
 
     def cuts(self, model: Any, rollouts: Rollouts, mask: Bool[Tensor, "B S"]) -> Bool[Tensor, "B S"]:
         if not rollouts.token_spans:
@@ -104,15 +100,20 @@ class TextCuts(Segmenter):
         return out.to(mask.device)
 
 
+@checked("scorer.segments")
 @dataclass(frozen=True)
 class Sentences(TextCuts):
-    """Sentences and lines: cuts after a full stop, question or exclamation mark with a space behind it, and after line ends."""
+    """Sentences and lines: cuts after a full stop, question or exclamation mark with a space behind it, and after line ends.
+
+    The space belongs to the next sentence, as it does to that one's first token in most tokenizers; line ends to the line.
+    """
 
     locate: Callable[[MathProblem, str], Sequence[int]] = lambda problem, text: [
-        match.end() for match in _SENTENCE_END.finditer(text)
+        match.start() + match[0].rfind("\n") + 1 for match in _SENTENCE_END.finditer(text)
     ]
 
 
+@checked("scorer.segments")
 @dataclass(frozen=True)
 class EntropyCuts(Segmenter):
     """Cuts before the tokens whose distributions have the largest entropies: where the completion could have gone otherwise.
@@ -122,13 +123,8 @@ class EntropyCuts(Segmenter):
         shortest: see `Segmenter`.
     """
 
-    share: float = 0.1
-    shortest: int = 8
-
-    def __post_init__(self) -> None:
-        if not 0 < self.share <= 1:
-            raise ValueError(f"scorer.segments.share is a fraction of tokens and must be in (0, 1], got {self.share}")
-        check_shortest(self.shortest)
+    share: Annotated[PositiveFraction, "a fraction of tokens"] = 0.1
+    shortest: Annotated[PositiveInt, "a number of tokens"] = 8
 
     def cuts(self, model: Any, rollouts: Rollouts, mask: Bool[Tensor, "B S"]) -> Bool[Tensor, "B S"]:
         entropy = predictions(model, rollouts, mask, _budget()).entropy.masked_fill(~mask, -torch.inf)
@@ -137,6 +133,7 @@ class EntropyCuts(Segmenter):
         return entropy >= threshold
 
 
+@checked("scorer.segments")
 @dataclass(frozen=True)
 class LowProbabilityCuts(Segmenter):
     """Cuts before every `every`-th token whose probability lies below `threshold` (SPO, arXiv 2505.23564).
@@ -144,25 +141,13 @@ class LowProbabilityCuts(Segmenter):
     With `every` 1 and `threshold` 1 every token is a segment (but those of probability 1).
     """
 
-    threshold: float = 0.9
-    every: int = 5
-
-    def __post_init__(self) -> None:
-        if not 0 < self.threshold <= 1:
-            raise ValueError(f"scorer.segments.threshold is a probability and must be in (0, 1], got {self.threshold}")
-        if self.every < 1:
-            raise ValueError(f"scorer.segments.every must be >= 1, got {self.every}")
+    threshold: Probability = 0.9
+    every: PositiveInt = 5
 
     def cuts(self, model: Any, rollouts: Rollouts, mask: Bool[Tensor, "B S"]) -> Bool[Tensor, "B S"]:
         logprobs = predictions(model, rollouts, mask, _budget()).logprobs
         low = mask & (logprobs.exp() < self.threshold)
         return low & (low.long().cumsum(1) % self.every == 0)
-
-
-def check_shortest(shortest: int) -> None:
-    """Raise ValueError for a `shortest` below 1."""
-    if shortest < 1:
-        raise ValueError(f"scorer.segments.shortest is a number of tokens and must be >= 1, got {shortest}")
 
 
 def _budget() -> TokenBudget:

@@ -9,11 +9,12 @@ from collections import Counter
 from collections.abc import Iterator, Mapping, Sequence
 from itertools import chain
 from pathlib import Path
-from typing import Any
+from typing import Annotated, Any
 
 from oar_lightning.common.jsonl import UNREADABLE, open_text, read_jsonl
+from oar_lightning.common.ranges import PositiveInt, checked
 from oar_lightning.data.listed import ListedProblems
-from oar_lightning.data.rows import Columns, check_limit, problems_of, table_rows
+from oar_lightning.data.rows import Columns, problems_of, table_rows
 from oar_lightning.types import MathProblem
 
 log = logging.getLogger(__name__)
@@ -25,6 +26,7 @@ MAX_EXTRA = 2**30
 """Characters of all columns that are kept without being named; a number counts as eight."""
 
 
+@checked("")
 class FileProblems(ListedProblems):
     """All usable rows of the files, in order, read at once and kept as problems. A bad row is thus found before training
     starts, and an epoch's order is a full shuffle.
@@ -49,10 +51,9 @@ class FileProblems(ListedProblems):
         solution_column: str | None = "solution",
         level_column: str | None = None,
         id_column: str | None = None,
-        limit: int | None = None,
+        limit: PositiveInt | Annotated[None, "all"] = None,
         extra_columns: str | Sequence[str] | None = None,
     ) -> None:
-        check_limit(limit)
         patterns = [paths] if isinstance(paths, str) else list(paths)
         files = [Path(f) for pattern in patterns for f in sorted(glob.glob(str(Path(pattern).expanduser())))]
         if not files:

@@ -21,10 +21,6 @@ class PromptLength:
     tokenizer: Any
     limit: int
 
-    def __post_init__(self) -> None:
-        if self.limit < 1:
-            raise ValueError(f"data.max_prompt_tokens must be >= 1, or null for no limit, got {self.limit}")
-
     def __call__(self, problem: MathProblem) -> str | None:
         ids = self.tokenizer(self.prompt.render(problem), add_special_tokens=False).input_ids
         return "prompt too long" if len(ids) > self.limit else None

@@ -9,14 +9,16 @@ from collections import Counter
 from collections.abc import Iterator, Sequence
 from itertools import islice
 from pathlib import Path
-from typing import Any
+from typing import Annotated, Any
 
-from oar_lightning.data.rows import Columns, Row, check_limit, problems_of, table_rows
+from oar_lightning.common.ranges import PositiveInt, checked
+from oar_lightning.data.rows import Columns, Row, problems_of, table_rows
 from oar_lightning.types import MathProblem
 
 log = logging.getLogger(__name__)
 
 
+@checked("")
 class HubProblems:
     """All usable rows of a split, streamed: memory holds at most the shuffle buffer. The dataset is opened when first read.
 
@@ -42,18 +44,15 @@ class HubProblems:
         name: str | None = None,
         split: str = "train",
         revision: str | None = None,
-        shuffle_buffer: int = 10000,
+        shuffle_buffer: PositiveInt = 10000,
         question_column: str = "problem",
         answer_column: str | None = "answer",
         solution_column: str | None = "solution",
         level_column: str | None = None,
         id_column: str | None = None,
-        limit: int | None = None,
+        limit: PositiveInt | Annotated[None, "all"] = None,
         extra_columns: str | Sequence[str] | None = None,
     ) -> None:
-        if shuffle_buffer < 1:
-            raise ValueError(f"shuffle_buffer must be >= 1 (rows), got {shuffle_buffer}")
-        check_limit(limit)
         self.path = str(Path(path).expanduser()) if path.startswith("~") else path
         self.name = name
         self.split = split

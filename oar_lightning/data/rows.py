@@ -58,12 +58,6 @@ class Columns:
             raise ValueError("answer_column=null takes the gold answer from the solution, so solution_column must be set")
 
 
-def check_limit(limit: int | None) -> None:
-    """Raises: ValueError: for a number of rows below 1."""
-    if limit is not None and limit < 1:
-        raise ValueError(f"limit must be >= 1 (rows), or null for all, got {limit}")
-
-
 def problems_of(
     rows: Iterable[tuple[str, Row]], columns: Columns, source: str, dropped: Counter[str], limit: int | None = None
 ) -> Iterator[MathProblem]:

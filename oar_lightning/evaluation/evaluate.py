@@ -11,6 +11,7 @@ from typing import Any, NamedTuple
 from oar_lightning.answers.reward import Accuracy, RewardTerm
 from oar_lightning.answers.verifier import Verdict
 from oar_lightning.common.randomness import derive_seed
+from oar_lightning.common.ranges import NonNegativeInt, PositiveInt, checked
 from oar_lightning.evaluation.result import ProblemResult
 from oar_lightning.rollout import RolloutStage, SamplingConfig
 from oar_lightning.types import MathProblem, Rollouts
@@ -18,6 +19,7 @@ from oar_lightning.types import MathProblem, Rollouts
 log = logging.getLogger(__name__)
 
 
+@checked("evaluation")
 @dataclass(frozen=True)
 class EvaluationConfig:
     """The problems and samples of an evaluation, and its interval.
@@ -32,23 +34,13 @@ class EvaluationConfig:
         batch_problems: problems whose completions are generated at once; bounds memory, does not change the numbers.
     """
 
-    every_n_steps: int = 0
-    problems: int | None = 256
-    samples: int = 4
+    every_n_steps: NonNegativeInt = 0
+    problems: PositiveInt | None = 256
+    samples: PositiveInt = 4
     greedy: bool = True
     seed: int = 0
     heatmap: bool = True
-    batch_problems: int = 256
-
-    def __post_init__(self) -> None:
-        if self.every_n_steps < 0:
-            raise ValueError(f"evaluation.every_n_steps must be >= 0 (0: before and after only), got {self.every_n_steps}")
-        if self.problems is not None and self.problems < 1:
-            raise ValueError(f"evaluation.problems must be >= 1 or null, got {self.problems}")
-        if self.samples < 1:
-            raise ValueError(f"evaluation.samples must be >= 1, got {self.samples}")
-        if self.batch_problems < 1:
-            raise ValueError(f"evaluation.batch_problems must be >= 1, got {self.batch_problems}")
+    batch_problems: PositiveInt = 256
 
 
 class EvaluatedBatch(NamedTuple):

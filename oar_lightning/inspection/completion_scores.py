@@ -15,6 +15,7 @@ from torch import Tensor
 
 from oar_lightning.answers.reward import Accuracy, Rewards
 from oar_lightning.answers.verifier import Verdict
+from oar_lightning.common.ranges import NonNegativeInt, PositiveInt, Rule, checked
 from oar_lightning.credit.assign import assign_credit
 from oar_lightning.credit.component import Tools
 from oar_lightning.credit.gates import Gate
@@ -37,6 +38,13 @@ WINDOW_BATCHES = 8
 """Completions are sorted by length within windows of so many batches, which keeps padding small and memory bounded."""
 
 
+@checked(
+    "score",
+    Rule(
+        lambda output: output is None or output.endswith((".jsonl", ".jsonl.gz")),
+        "score.output must end in .jsonl or .jsonl.gz, got {output}",
+    ),
+)
 @dataclass(frozen=True)
 class ScoreConfig:
     """The input and output of task=score.
@@ -52,19 +60,10 @@ class ScoreConfig:
 
     files: str | Sequence[str] = ()
     output: str | None = None
-    batch: int = 16
-    max_tokens: int | None = None
-    heatmaps: int = 3
-    limit: int | None = None
-
-    def __post_init__(self) -> None:
-        for key, lowest in (("batch", 1), ("max_tokens", 1), ("heatmaps", 0), ("limit", 1)):
-            value = getattr(self, key)
-            if value is not None and value < lowest:
-                null = " or null" if key in ("max_tokens", "limit") else ""
-                raise ValueError(f"score.{key} must be >= {lowest}{null}, got {value}")
-        if self.output is not None and not self.output.endswith((".jsonl", ".jsonl.gz")):
-            raise ValueError(f"score.output must end in .jsonl or .jsonl.gz, got {self.output}")
+    batch: PositiveInt = 16
+    max_tokens: PositiveInt | None = None
+    heatmaps: NonNegativeInt = 3
+    limit: PositiveInt | None = None
 
 
 class ScoredCompletion(NamedTuple):

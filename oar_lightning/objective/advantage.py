@@ -9,10 +9,13 @@ import torch
 from jaxtyping import Bool, Float
 from torch import Tensor
 
+from oar_lightning.common.ranges import checked
+
 EPS = 1e-4
 """Added to every standard deviation, as in TRL and the GRPO reference code."""
 
 
+@checked("advantage")
 @dataclass(frozen=True)
 class AdvantageConfig:
     """How advantages are computed from rewards.
@@ -24,12 +27,6 @@ class AdvantageConfig:
 
     scale: Literal["group", "batch", "none"] = "group"
     aggregation: Literal["sum_then_normalize", "normalize_then_sum"] = "sum_then_normalize"
-
-    def __post_init__(self) -> None:
-        if self.scale not in ("group", "batch", "none"):
-            raise ValueError(f"advantage.scale must be group, batch or none, got {self.scale}")
-        if self.aggregation not in ("sum_then_normalize", "normalize_then_sum"):
-            raise ValueError(f"advantage.aggregation must be sum_then_normalize or normalize_then_sum, got {self.aggregation}")
 
 
 def combine_rewards(rewards: Float[Tensor, "B K"], weights: Float[Tensor, " K"]) -> Float[Tensor, " B"]:

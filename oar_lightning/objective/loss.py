@@ -8,24 +8,21 @@ Training".
 from __future__ import annotations
 
 from dataclasses import dataclass
-from typing import Literal, NamedTuple
+from typing import Annotated, Literal, NamedTuple
 
 import torch
+from annotated_types import Interval
 from jaxtyping import Bool, Float
 from torch import Tensor
 
+from oar_lightning.common.ranges import Fraction, NonNegativeFloat, Positive, checked
 from oar_lightning.types import LossOutput
 
 Bound = float | Tensor
 """One bound of the ratio for all tokens, or one for each."""
 
-_CHOICES = {
-    "surrogate": ("clip", "cispo"),
-    "ratio": ("token", "sequence", "sequence_token"),
-    "reduction": ("grpo", "dapo", "dr_grpo", "bnpo"),
-}
 
-
+@checked("loss")
 @dataclass(frozen=True)
 class LossConfig:
     """The surrogate and how its tokens are averaged.
@@ -49,40 +46,22 @@ class LossConfig:
     surrogate: Literal["clip", "cispo"] = "clip"
     ratio: Literal["token", "sequence", "sequence_token"] = "token"
     reduction: Literal["grpo", "dapo", "dr_grpo", "bnpo"] = "grpo"
-    clip_low: float = 0.2
-    clip_high: float = 0.2
-    ratio_max: float | None = None
-    ratio_cap: float = 5.0
-    kl_coef: float = 0.0
+    clip_low: Annotated[Fraction, "1 minus the ratio's lower bound"] = 0.2
+    clip_high: NonNegativeFloat = 0.2
+    ratio_max: Annotated[float, Interval(gt=1), "the cap of a ratio"] | None = None
+    ratio_cap: Annotated[Positive, "the cap of a ratio"] = 5.0
+    kl_coef: NonNegativeFloat = 0.0
     kl_bias_correction: bool = False
-    entropy_coef: float = 0.0
-    sampler_ratio_cap: float | None = 2.0
-
-    def __post_init__(self) -> None:
-        if not 0 <= self.clip_low <= 1:
-            raise ValueError(f"loss.clip_low must be in [0, 1] (the ratio's lower bound is 1 - clip_low), got {self.clip_low}")
-        if not 0 <= self.clip_high < float("inf"):
-            raise ValueError(f"loss.clip_high must be finite and >= 0, got {self.clip_high}")
-        if self.ratio_max is not None and not self.ratio_max > 1:
-            raise ValueError(f"loss.ratio_max caps the ratio and must be > 1 (or null), got {self.ratio_max}")
-        if not self.ratio_cap > 0:
-            raise ValueError(f"loss.ratio_cap is a ratio and must be > 0, got {self.ratio_cap}")
-        if self.sampler_ratio_cap is not None and not self.sampler_ratio_cap >= 1:
-            raise ValueError(
-                "loss.sampler_ratio_cap caps a weight that is 1 where engine and policy agree and must be >= 1 "
-                f"(or null: no correction), got {self.sampler_ratio_cap}"
-            )
-        for key in ("kl_coef", "entropy_coef"):
-            if not 0 <= getattr(self, key) < float("inf"):
-                raise ValueError(f"loss.{key} must be finite and >= 0, got {getattr(self, key)}")
-        for key, known in _CHOICES.items():
-            if getattr(self, key) not in known:
-                raise ValueError(f"loss.{key} must be one of {', '.join(known)}, got {getattr(self, key)}")
+    entropy_coef: NonNegativeFloat = 0.0
+    sampler_ratio_cap: (
+        Annotated[float, Interval(ge=1), "the cap of a weight that is 1 where engine and policy agree"]
+        | Annotated[None, "no correction"]
+    ) = 2.0
 
     @property
     def ignores_zero_advantage(self) -> bool:
-        """Whether a completion with advantage 0 has exactly zero gradient and may be left out."""
-        return self.kl_coef == 0 and self.entropy_coef == 0
+        """Whether a completion with advantage 0 has exactly zero gradient and is in no denominator of its own micro-batch."""
+        return self.kl_coef == 0 and self.entropy_coef == 0 and self.reduction != "bnpo"
 
 
 class Denominators(NamedTuple):

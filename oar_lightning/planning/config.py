@@ -3,8 +3,13 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
+from typing import Annotated, Literal
 
-CARDS = {
+from oar_lightning.common.ranges import PositiveFloat, PositiveInt, ProperFraction, checked
+
+Card = Literal["t4", "a10", "l4", "rtx_4090", "a100_40", "l40s", "a100_80", "h100", "h200"]
+
+CARDS: dict[Card, float] = {
     "t4": 16.1,
     "a10": 24.1,
     "l4": 24.1,
@@ -23,6 +28,7 @@ LEAST_BUDGET = 256
 """The smallest token budget that is proposed for a scorer."""
 
 
+@checked("plan")
 @dataclass(frozen=True)
 class PlanConfig:
     """The device and the lengths that a plan assumes. GB are 10^9 bytes.
@@ -34,21 +40,10 @@ class PlanConfig:
         answer_tokens: of the longest final answer, where probes read.
     """
 
-    card_gb: float | str = 80.0
-    reserve: float = 0.1
-    prompt_tokens: int = 512
-    answer_tokens: int = 8
-
-    def __post_init__(self) -> None:
-        if isinstance(self.card_gb, str) and self.card_gb not in CARDS:
-            raise ValueError(f"plan.card_gb must be a number of GB or one of {', '.join(CARDS)}, got {self.card_gb}")
-        if not isinstance(self.card_gb, str) and self.card_gb <= 0:
-            raise ValueError(f"plan.card_gb must be > 0, got {self.card_gb}")
-        if not 0 <= self.reserve < 1:
-            raise ValueError(f"plan.reserve is a fraction and must be in [0, 1), got {self.reserve}")
-        for key in ("prompt_tokens", "answer_tokens"):
-            if getattr(self, key) < 1:
-                raise ValueError(f"plan.{key} must be >= 1, got {getattr(self, key)}")
+    card_gb: Annotated[PositiveFloat, "the memory in GB"] | Card = 80.0
+    reserve: Annotated[ProperFraction, "a fraction"] = 0.1
+    prompt_tokens: PositiveInt = 512
+    answer_tokens: PositiveInt = 8
 
     @property
     def card_bytes(self) -> float:

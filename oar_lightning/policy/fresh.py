@@ -4,39 +4,40 @@ from __future__ import annotations
 
 from collections.abc import Iterable
 from dataclasses import dataclass, field
-from typing import Any
+from typing import Annotated, Any
 
 import torch
+from annotated_types import Interval
 
+from oar_lightning.common.ranges import PositiveInt, Rule, checked
 from oar_lightning.policy.pretrained import Policy
 
 
+@checked(
+    "policy",
+    Rule(
+        lambda hidden_size, num_heads: hidden_size % (2 * num_heads) == 0,
+        "policy.hidden_size must be a multiple of 2 * policy.num_heads (rotary halves), got {hidden_size} with "
+        "num_heads={num_heads}",
+    ),
+    Rule(
+        lambda num_heads, num_kv_heads: num_heads % num_kv_heads == 0,
+        "policy.num_kv_heads must divide policy.num_heads, got {num_kv_heads} with num_heads={num_heads}",
+    ),
+)
 @dataclass(frozen=True)
 class FreshPolicy:
     """A small, randomly initialised Qwen2 policy with a byte-level BPE tokenizer that is trained on given texts."""
 
-    hidden_size: int = 96
-    num_layers: int = 3
-    num_heads: int = 4
-    num_kv_heads: int = 2
-    intermediate_size: int = 256
-    vocab_size: int = 512
-    max_position_embeddings: int = 2048
+    hidden_size: PositiveInt = 96
+    num_layers: PositiveInt = 3
+    num_heads: PositiveInt = 4
+    num_kv_heads: PositiveInt = 2
+    intermediate_size: PositiveInt = 256
+    vocab_size: Annotated[int, Interval(ge=260), "room for 256 bytes and 2 special tokens"] = 512
+    max_position_embeddings: PositiveInt = 2048
     seed: int = 0
     lora: None = field(default=None)
-
-    def __post_init__(self) -> None:
-        if self.hidden_size % (2 * self.num_heads):
-            raise ValueError(
-                "policy.hidden_size must be a multiple of 2 * policy.num_heads (rotary halves), "
-                f"got {self.hidden_size} with num_heads={self.num_heads}"
-            )
-        if self.num_heads % self.num_kv_heads:
-            raise ValueError(
-                f"policy.num_kv_heads must divide policy.num_heads, got {self.num_kv_heads} with num_heads={self.num_heads}"
-            )
-        if self.vocab_size < 260:
-            raise ValueError(f"policy.vocab_size must hold 256 bytes and 2 special tokens: >= 260, got {self.vocab_size}")
 
     def build(self, texts: Iterable[str]) -> Policy:
         """Train the tokenizer on `texts` and draw the weights from `seed`."""

@@ -12,6 +12,7 @@ from typing import Any, Literal, NamedTuple
 
 import torch
 
+from oar_lightning.common.ranges import PositiveInt, ProperFraction, checked
 from oar_lightning.policy.location import check_location
 
 logger = logging.getLogger(__name__)
@@ -29,13 +30,14 @@ class Policy(NamedTuple):
     tokenizer: Any
 
 
+@checked("policy.lora")
 @dataclass(frozen=True)
 class LoraSpec:
     """Low-rank adapters of `peft` (extra `lora`), which are merged when the policy is exported."""
 
-    r: int = 16
-    alpha: int = 32
-    dropout: float = 0.0
+    r: PositiveInt = 16
+    alpha: PositiveInt = 32
+    dropout: ProperFraction = 0.0
     target_modules: str | list[str] = "all-linear"
 
     def apply(self, model: Any) -> Any:
@@ -53,6 +55,7 @@ class LoraSpec:
         return get_peft_model(model, config)
 
 
+@checked("policy")
 @dataclass(frozen=True)
 class PretrainedPolicy:
     """A Hugging Face causal LM by hub name, local path or built-in name.

@@ -5,9 +5,10 @@ from __future__ import annotations
 import logging
 from collections import deque
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
-from typing import Literal, TypeVar
+from typing import Annotated, Literal, TypeVar
 
 from oar_lightning.common.activity import activity
+from oar_lightning.common.ranges import PositiveInt, refusal
 from oar_lightning.distributed.ranks import all_gather
 from oar_lightning.policy.batching import chunks_by_tokens
 from oar_lightning.policy.out_of_memory import REMEDIES, OutOfMemory, first_line, free_memory, out_of_memory
@@ -16,8 +17,11 @@ log = logging.getLogger(__name__)
 
 T = TypeVar("T")
 
-Tokens = int | Literal["auto"] | None
+SomeTokens = Annotated[PositiveInt, "a number of tokens"] | Literal["auto"]
 """A budget as a config gives it."""
+
+Tokens = SomeTokens | None
+"""A budget that may be left out."""
 
 
 class TokenBudget:
@@ -31,8 +35,8 @@ class TokenBudget:
     """
 
     def __init__(self, key: str, given: Tokens = None, start: int | None = None) -> None:
-        if given not in (None, "auto") and (not isinstance(given, int) or isinstance(given, bool) or given < 1):
-            raise ValueError(f"{key} is a number of tokens and must be >= 1, or auto, got {given}")
+        if text := refusal(key, given, Tokens):
+            raise ValueError(text)
         self.key = key
         self.auto = given == "auto"
         self.tokens = start if given == "auto" else given

@@ -10,6 +10,7 @@ import torch
 from jaxtyping import Bool, Float, Int
 from torch import Tensor
 
+from oar_lightning.common.ranges import NonNegativeFloat, PositiveFraction, PositiveInt, checked
 from oar_lightning.policy.batching import chunks_by_tokens
 from oar_lightning.policy.token_budget import TokenBudget, Tokens, as_budget
 
@@ -36,6 +37,7 @@ class Generation(NamedTuple):
     sampler_logprobs: Float[Tensor, "B S"] | None = None
 
 
+@checked("rollout")
 @dataclass(frozen=True)
 class SamplingConfig:
     """The settings of drawing completions.
@@ -51,21 +53,13 @@ class SamplingConfig:
             its memory itself.
     """
 
-    max_new_tokens: int = 80
-    temperature: float = 1.0
-    top_p: float = 1.0
-    max_batch: int | None = None
+    max_new_tokens: PositiveInt = 80
+    temperature: NonNegativeFloat = 1.0
+    top_p: PositiveFraction = 1.0
+    max_batch: PositiveInt | None = None
     token_budget: TokenBudget | Tokens = None
 
     def __post_init__(self) -> None:
-        if self.max_new_tokens < 1:
-            raise ValueError(f"rollout.max_new_tokens must be >= 1, got {self.max_new_tokens}")
-        if self.temperature < 0:
-            raise ValueError(f"rollout.temperature must be >= 0 (0 is greedy), got {self.temperature}")
-        if not 0 < self.top_p <= 1:
-            raise ValueError(f"rollout.top_p must be in (0, 1], got {self.top_p}")
-        if self.max_batch is not None and self.max_batch < 1:
-            raise ValueError(f"rollout.max_batch must be >= 1 or null, got {self.max_batch}")
         object.__setattr__(self, "token_budget", as_budget("rollout.token_budget", self.token_budget))
 
     @property

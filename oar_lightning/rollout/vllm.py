@@ -13,13 +13,15 @@ import os
 import tempfile
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
-from typing import Any, Literal
+from typing import Annotated, Any, Literal
 
 import torch
+from annotated_types import Interval
 from jaxtyping import Float
 from torch import Tensor
 
 from oar_lightning.common.randomness import derive_seed, global_rng_kept
+from oar_lightning.common.ranges import PositiveFraction, Rule, checked
 from oar_lightning.common.scopes import environment
 from oar_lightning.distributed.ranks import rank, world_size
 from oar_lightning.policy.language_model import base_model
@@ -31,6 +33,14 @@ TEMPERATURES = (0.01, 2.0)
 """vLLM raises a temperature between 0 and the first value to that value, with a warning; it refuses one above the second."""
 
 
+@checked(
+    "engine",
+    Rule(
+        lambda tensor_parallel_size: tensor_parallel_size == 1,
+        "engine.tensor_parallel_size must be 1, got {tensor_parallel_size}: every rank samples its own problems with a whole "
+        "policy on its own GPU; for one that does not fit use engine=auto",
+    ),
+)
 @dataclass(frozen=True)
 class VllmConfig:
     """vLLM beside the policy, one on the GPU of each rank (extra `vllm`).
@@ -44,25 +54,12 @@ class VllmConfig:
         enforce_eager: no CUDA graphs: starts sooner, samples more slowly.
     """
 
-    gpu_memory_utilization: float = 0.3
-    max_model_len: int | None = None
+    gpu_memory_utilization: Annotated[PositiveFraction, "a fraction"] = 0.3
+    max_model_len: Annotated[int, Interval(ge=2), "the length of a prompt and a completion"] | None = None
     tensor_parallel_size: int = 1
     sleep: bool = False
     dtype: Literal["auto", "float32", "bfloat16", "float16"] = "auto"
     enforce_eager: bool = False
-
-    def __post_init__(self) -> None:
-        if not 0 < self.gpu_memory_utilization <= 1:
-            raise ValueError(
-                f"engine.gpu_memory_utilization is a fraction and must be in (0, 1], got {self.gpu_memory_utilization}"
-            )
-        if self.max_model_len is not None and self.max_model_len < 2:
-            raise ValueError(f"engine.max_model_len must be >= 2 (a prompt and a completion) or null, got {self.max_model_len}")
-        if self.tensor_parallel_size != 1:
-            raise ValueError(
-                f"engine.tensor_parallel_size must be 1, got {self.tensor_parallel_size}: every rank samples its own problems "
-                "with a whole policy on its own GPU; for one that does not fit use engine=auto"
-            )
 
     def check(self, sampling: SamplingConfig) -> None:
         """Check that vLLM is installed, that torch finds a GPU, and that vLLM takes the settings of `sampling`.

@@ -56,7 +56,7 @@ def run(files: dict[str, list[AuditRow]], answer_format: AnswerFormat, limits: V
 
 
 def summary(reports: list[AuditReport]) -> ConsoleTable:
-    names = ("rows", "with_gold", "extracted", "verified", "no_marker", "unparseable", "timeouts", "seconds")
+    names = ("rows", "with_gold", "extracted", "verified", "gold_only", "no_marker", "unparseable", "timeouts", "seconds")
     labels = ("tp", "fp", "fn", "tn", "agreement") if any(r.confusion for r in reports) else ()
     rows = []
     for report in reports:

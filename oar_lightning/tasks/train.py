@@ -33,7 +33,7 @@ from oar_lightning.wiring.lightning_options import development_run
 from oar_lightning.wiring.model_card import write_run_card
 from oar_lightning.wiring.policy import bare_policy, export_folder
 from oar_lightning.wiring.refusals import unwritable
-from oar_lightning.wiring.resume import check_layout
+from oar_lightning.wiring.resume import check_layout, mark_finished
 from oar_lightning.wiring.run import Run, build_run
 from oar_lightning.wiring.run_folder import note_origin
 from oar_lightning.wiring.run_tags import note_run, run_parameters, run_tags
@@ -98,8 +98,10 @@ def fit(cfg: DictConfig, job: Run, start: Start, problems: Mapping[str, str]) ->
     try:
         if saved is not None:
             log.info("continuing %s%s", saved.checkpoint, "" if start.resumed else " as a new run")
-        if saved is not None and start.resumed:
-            job.tracker.reopen(saved.step)
+        elif start.begun:
+            log.info("starting %s again, which ended before its first checkpoint", run_dir)
+        if start.resumed:
+            job.tracker.reopen(start.step)
         note_run(job.tracker)
         job.tracker.describe(run_parameters(cfg), run_tags(cfg))
         job.tracker.write_datasets(datasets(cfg, job.datamodule.train, job.evaluation.eval_sets))
@@ -168,6 +170,8 @@ def finish(cfg: DictConfig, job: Run, run_dir: Path) -> float | None:
     job.tracker.register(folder, job.trainer.global_step)
     job.tracker.describe({}, {"final_model": str(folder.resolve()), **state})
     job.tracker.close("FINISHED")
+    if job.trainer.is_global_zero:
+        mark_finished(run_dir, job.trainer.global_step)
     if (own := job_folder()) is not None and job.trainer.is_global_zero:
         write_result(own, Result("complete", metrics))
     report(cfg, job, folder)

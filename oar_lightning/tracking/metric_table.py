@@ -155,7 +155,7 @@ METRICS: tuple[Metric, ...] = (
             "tokens whose score lies at or beyond a bound of the gate",
             "`gate=direct`, `gate=signed`",
         ),
-        ("credit/continuations", NUMBER, "continuations sampled for values of prefixes", "`scorer=monte_carlo`"),
+        ("credit/continuations", NUMBER, "continuations sampled for values of prefixes, by all ranks", "`scorer=monte_carlo`"),
         ("credit/segments", NUMBER, "cuts of a completion", "`scorer=monte_carlo`"),
         ("credit/planning_frac", SHARE, "tokens of planning phrases", "`scorer=hicra`"),
         ("credit/no_span_frac", SHARE, "completions without a final answer; they keep weight 1"),

@@ -16,14 +16,16 @@ import uuid
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Annotated, Any
 
+from annotated_types import Interval
 from lightning.pytorch.loggers.logger import Logger, rank_zero_experiment
 from lightning.pytorch.utilities import rank_zero_only
 
 from oar_lightning.common.config_check import ConfigError
 from oar_lightning.common.outputs import output_path
 from oar_lightning.common.paths import local_artifacts, local_database
+from oar_lightning.common.ranges import Rule, checked
 from oar_lightning.tracking.courier import Courier, short
 from oar_lightning.tracking.journal import Journal, JournalInUse
 
@@ -42,6 +44,17 @@ UPLOAD_S = 3600.0
 """Longest wait for the upload of a policy. Requests that hang end much earlier by themselves."""
 
 
+@checked(
+    "logger",
+    Rule(
+        lambda tracking_uri: "://" in tracking_uri or tracking_uri == "databricks",
+        "logger.tracking_uri must be sqlite:///<file> or the address of a server, http://<host>:<port>, got {tracking_uri!r}",
+    ),
+    Rule(
+        lambda register_as: register_as is None or (register_as.strip() and not set("/:") & set(register_as)),
+        "logger.register_as={register_as} names a model of the registry: it cannot be empty nor hold / or :",
+    ),
+)
 @dataclass(frozen=True)
 class MLflowConfig:
     """The MLflow store and names of runs, and the limits on the time that logging takes.
@@ -60,25 +73,11 @@ class MLflowConfig:
     run_name: str | None = None
     artifact_location: str | None = None
     tags: Mapping[str, object] = field(default_factory=dict)
-    max_stall_s: float = 5.0
-    deliver_every_s: float = 2.0
+    max_stall_s: Annotated[float, Interval(ge=0), "a number of seconds"] = 5.0
+    deliver_every_s: Annotated[float, Interval(ge=0.1), "a number of seconds"] = 2.0
     offline_start: bool = False
     register_as: str | None = None
     system_metrics: bool = False
-
-    def __post_init__(self) -> None:
-        if "://" not in self.tracking_uri and self.tracking_uri != "databricks":
-            raise ValueError(
-                f"logger.tracking_uri must be sqlite:///<file> or the address of a server, http://<host>:<port>, "
-                f"got {self.tracking_uri!r}"
-            )
-        for name, lowest in (("max_stall_s", 0.0), ("deliver_every_s", 0.1)):
-            if not getattr(self, name) >= lowest:
-                raise ValueError(f"logger.{name} is in seconds and must be at least {lowest}, got {getattr(self, name)}")
-        if self.register_as is not None and (not self.register_as.strip() or set("/:") & set(self.register_as)):
-            raise ValueError(
-                f"logger.register_as={self.register_as} names a model of the registry: it cannot be empty nor hold / or :"
-            )
 
 
 class DurableMLFlowLogger(Logger):

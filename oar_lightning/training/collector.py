@@ -12,7 +12,7 @@ from torch import Tensor
 
 from oar_lightning.common.activity import activity
 from oar_lightning.common.randomness import derive_seed
-from oar_lightning.credit.assign import assign_credit
+from oar_lightning.credit.assign import assign_credit, rows_to_score
 from oar_lightning.credit.component import Tools
 from oar_lightning.credit.metrics import credit_metrics
 from oar_lightning.distributed.ranks import all_gather, interleaved, rank, world_size
@@ -87,7 +87,7 @@ class ExperienceCollector:
         metrics.add(self.stage.rewards.term_metrics(rollouts.reward_terms))
         others = {name: value for name, value in rollouts.stats.items() if not name.startswith(("time/", "rewards/"))}
         metrics.add_means(others, len(rollouts))
-        scored = int(advantages.ne(0).sum())
+        scored = len(rows_to_score(rollouts, self.method.scorer, self.method.gate))
         metrics.add_means({f"credit/{name}": value for name, value in self.method.scorer.metrics.items()}, scored)
         experience = Experience(self._with_logprobs(rollouts), credit)
         return Collected(experience, metrics, seconds)

@@ -39,6 +39,7 @@ from oar_lightning.training.callbacks import (
     RunSeconds,
     TrainingProgress,
 )
+from oar_lightning.training.callbacks.checkpoint import CheckpointFile
 from oar_lightning.training.callbacks.early_stopping import EarlyStopping
 from oar_lightning.training.callbacks.kept import check_monitor
 from oar_lightning.training.datamodule import LoaderPlan, MathDataModule
@@ -143,7 +144,7 @@ def assemble(
         use_distributed_sampler=False,
         enable_model_summary=False,
         default_root_dir=str(run_dir),
-        plugins=_cluster(),
+        plugins=[CheckpointFile(), *_cluster()],
     )
     adapt(trainer)  # a strategy that training cannot use fails here, before long work
     plan.check(trainer.world_size)

@@ -3,34 +3,31 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
-from typing import Any
+from typing import Any, Literal
 
 import torch
 
-SCHEDULES = ("linear", "cosine", "cosine_with_restarts", "polynomial", "inverse_sqrt", "constant", "constant_with_warmup")
+from oar_lightning.common.ranges import NonNegativeInt, checked
+
+Name = Literal["linear", "cosine", "cosine_with_restarts", "polynomial", "inverse_sqrt", "constant", "constant_with_warmup"]
 """The schedules of `transformers` that are a function of the step, and need no setting besides the warm-up.
 
 The others read a metric (`greedy`, `reduce_lr_on_plateau`), or the rate or the length of their end.
 """
 
 
+@checked("schedule")
 @dataclass(frozen=True)
 class Schedule:
     """A `transformers` schedule, counted in optimizer steps.
 
     Args:
-        name: one of `SCHEDULES`.
+        name: of the schedule.
         warmup_steps: steps of linear warm-up from 0; `constant` has none.
     """
 
-    name: str = "constant_with_warmup"
-    warmup_steps: int = 10
-
-    def __post_init__(self) -> None:
-        if self.name not in SCHEDULES:
-            raise ValueError(f"schedule.name must be one of {', '.join(SCHEDULES)}, got {self.name}")
-        if self.warmup_steps < 0:
-            raise ValueError(f"schedule.warmup_steps must be >= 0, got {self.warmup_steps}")
+    name: Name = "constant_with_warmup"
+    warmup_steps: NonNegativeInt = 10
 
     def with_optimizer(self, optimizer: torch.optim.Optimizer, steps: int) -> dict[str, Any]:
         """What `configure_optimizers` returns for `steps` optimizer steps in all."""

@@ -5,12 +5,14 @@ from __future__ import annotations
 import functools
 from collections.abc import Callable, Mapping
 from dataclasses import KW_ONLY, dataclass, field
+from typing import Annotated
 
 import torch
 
 from oar_lightning.answers.reward import Accuracy, Rewards, check_accuracy
 from oar_lightning.answers.span import AnswerFormat
 from oar_lightning.common.config_check import ConfigError
+from oar_lightning.common.ranges import NonNegativeInt, PositiveInt, checked
 from oar_lightning.data.prompts import PlainPrompt, PromptTemplate
 from oar_lightning.data.stream import ProblemSource
 from oar_lightning.evaluation.evaluate import EvaluationConfig
@@ -24,6 +26,7 @@ from oar_lightning.training.schedule import Schedule
 from oar_lightning.training.supervised import SupervisedConfig
 
 
+@checked("")
 @dataclass(frozen=True)
 class Settings:
     """Everything that a run is configured with, but for Lightning's Trainer. Its method, and what the method is applied to.
@@ -60,10 +63,10 @@ class Settings:
     divergence: DivergenceConfig = DivergenceConfig()
     alarms: AlarmConfig = AlarmConfig()
     supervised: SupervisedConfig | None = None
-    seed: int = 0
+    seed: NonNegativeInt = 0
     decontaminate: bool = False
-    max_prompt_tokens: int | None = None
-    checkpoint_every_n_steps: int = 20
+    max_prompt_tokens: PositiveInt | Annotated[None, "no limit"] = None
+    checkpoint_every_n_steps: NonNegativeInt = 20
     checkpoints: KeepConfig = KeepConfig()
 
     def __post_init__(self) -> None:
@@ -74,9 +77,6 @@ class Settings:
                 )
         if not isinstance(self.decontaminate, bool):
             raise ConfigError(f"data.decontaminate must be true or false, got {self.decontaminate!r}")
-        tokens = self.max_prompt_tokens
-        if tokens is not None and (not isinstance(tokens, int) or isinstance(tokens, bool) or tokens < 1):
-            raise ConfigError(f"data.max_prompt_tokens must be an integer >= 1, or null for no limit, got {tokens!r}")
 
     def check(self) -> None:
         """Refuse combinations that cannot work or would silently do something else.

@@ -4,14 +4,25 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 from dataclasses import dataclass
-from typing import Any
+from typing import Annotated, Any
 
+from annotated_types import Interval
+
+from oar_lightning.common.ranges import PositiveInt, Rule, checked
 from oar_lightning.data.stream import ProblemStream
 from oar_lightning.distributed.ranks import per_rank
 from oar_lightning.policy.token_budget import TokenBudget, Tokens, as_budget
 from oar_lightning.types import MathProblem
 
 
+@checked(
+    "update",
+    Rule(
+        lambda minibatches, problems, group_size: minibatches <= problems * group_size,
+        "update.minibatches={minibatches} is more than the completions of a batch of rollouts (update.problems={problems} "
+        "times update.group_size={group_size}); lower it",
+    ),
+)
 @dataclass(frozen=True)
 class UpdatePlan:
     """How many optimizer steps a batch of rollouts is used for, and how many micro-batches each has.
@@ -28,26 +39,16 @@ class UpdatePlan:
         compile: `torch.compile` the decoder of the update's passes; the first steps then take minutes.
     """
 
-    problems: int = 32
-    group_size: int = 8
-    inner_epochs: int = 1
-    minibatches: int = 1
-    microbatches: int = 1
+    problems: PositiveInt = 32
+    group_size: Annotated[int, Interval(ge=2), "the number of completions that are compared"] = 8
+    inner_epochs: PositiveInt = 1
+    minibatches: PositiveInt = 1
+    microbatches: PositiveInt = 1
     token_budget: TokenBudget | Tokens = None
     compile: bool = False
 
     def __post_init__(self) -> None:
-        for key in ("problems", "inner_epochs", "minibatches", "microbatches"):
-            if getattr(self, key) < 1:
-                raise ValueError(f"update.{key} must be >= 1, got {getattr(self, key)}")
         object.__setattr__(self, "token_budget", as_budget("update.token_budget", self.token_budget))
-        if self.group_size < 2:
-            raise ValueError(f"update.group_size must be >= 2 (advantages are relative to the group), got {self.group_size}")
-        if self.minibatches > self.problems * self.group_size:
-            raise ValueError(
-                f"update.minibatches={self.minibatches} is more than the {self.problems * self.group_size} completions "
-                "of a batch of rollouts (update.problems * update.group_size); lower it"
-            )
 
     @property
     def budget(self) -> TokenBudget:

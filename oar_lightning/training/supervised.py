@@ -9,6 +9,7 @@ from typing import Any
 import torch
 from torch import Tensor
 
+from oar_lightning.common.ranges import PositiveInt, checked
 from oar_lightning.data.prompts import PromptTemplate
 from oar_lightning.data.stream import ProblemStream
 from oar_lightning.distributed.ranks import all_gather, per_rank, world_size
@@ -24,6 +25,7 @@ from oar_lightning.training.schedule import Schedule
 from oar_lightning.types import MathProblem
 
 
+@checked("supervised")
 @dataclass(frozen=True)
 class SupervisedConfig:
     """How demonstrations are batched.
@@ -34,14 +36,9 @@ class SupervisedConfig:
         tokenizer_problems: problems whose texts a fresh policy's tokenizer is trained on.
     """
 
-    batch_size: int = 128
-    max_tokens: int = 512
-    tokenizer_problems: int = 5000
-
-    def __post_init__(self) -> None:
-        for key in ("batch_size", "max_tokens", "tokenizer_problems"):
-            if getattr(self, key) < 1:
-                raise ValueError(f"supervised.{key} must be >= 1, got {getattr(self, key)}")
+    batch_size: PositiveInt = 128
+    max_tokens: PositiveInt = 512
+    tokenizer_problems: PositiveInt = 5000
 
     @property
     def microbatches(self) -> int:

@@ -26,11 +26,7 @@ def build_train(cfg: DictConfig) -> ProblemSource:
             f"e.g. data=math, or data/train=math beside data={cfg.data.name}"
         )
     source, count = _source(cfg.data.train, "data.train"), cfg.data.get("first_problems")
-    if count is None:
-        return source
-    if not isinstance(count, int) or isinstance(count, bool) or count < 1:
-        raise ConfigError(f"data.first_problems must be an integer >= 1, or null for no limit, got {count!r}")
-    return FirstProblems(source, count)
+    return source if count is None else FirstProblems(source, count)
 
 
 def build_eval_sets(cfg: DictConfig) -> dict[str, ProblemSource]:

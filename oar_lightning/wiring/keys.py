@@ -35,6 +35,7 @@ def check_top_level(present: Iterable[str], task: str) -> None:
         )
 
 
+@functools.cache
 def blocks() -> frozenset[str]:
     """Top-level keys that hold settings, and cannot be given a value themselves."""
     content = OmegaConf.to_container(OmegaConf.load(conf_dir() / "config.yaml"))

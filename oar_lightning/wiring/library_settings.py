@@ -7,7 +7,7 @@ from typing import Any
 
 import torch
 from hydra.utils import instantiate
-from omegaconf import DictConfig, ListConfig
+from omegaconf import DictConfig
 
 from oar_lightning.common.config_check import ConfigError
 from oar_lightning.common.culprit import explained
@@ -24,18 +24,12 @@ def check_optimizer(cfg: DictConfig) -> None:
 
 def try_trainer(cfg: DictConfig) -> None:
     """Raises: ConfigError: for settings that Lightning's trainer refuses."""
-    accelerator, devices = cfg.trainer.get("accelerator"), cfg.trainer.get("devices")
+    accelerator = cfg.trainer.get("accelerator")
     if accelerator in ("gpu", "cuda") and not torch.cuda.is_available():
         raise ConfigError(
             f"trainer.accelerator={accelerator}: torch finds no GPU here; use trainer=cpu, or with the trainer of several "
             "ranks trainer.accelerator=cpu trainer.devices=2 trainer.precision=32-true"
         )
-    if not (devices in (None, "auto") or (isinstance(devices, int) and devices >= 1) or isinstance(devices, list | ListConfig)):
-        raise ConfigError(f"trainer.devices must be an integer >= 1, a list of devices, or auto, got {devices!r}")
-    if not (isinstance(cfg.trainer.get("num_nodes", 1), int) and cfg.trainer.get("num_nodes", 1) >= 1):
-        raise ConfigError(f"trainer.num_nodes must be an integer >= 1, got {cfg.trainer.num_nodes!r}")
-    if not (cfg.trainer.get("gradient_clip_val") or 0) >= 0:
-        raise ConfigError(f"trainer.gradient_clip_val must be >= 0, or null for none, got {cfg.trainer.gradient_clip_val}")
     settings = {str(key): value for key, value in trainer_options(cfg.trainer).items() if key != "_target_"}
     quiet = {"logger": False, "enable_checkpointing": False, "enable_progress_bar": False, "enable_model_summary": False}
 

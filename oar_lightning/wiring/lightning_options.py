@@ -10,30 +10,7 @@ from omegaconf import DictConfig, OmegaConf, open_dict
 
 from oar_lightning.common.config_check import ConfigError
 
-SET_HERE = {
-    "logger": "loggers are a group: logger=mlflow, logger=[mlflow,csv] or logger=none",
-    "accumulate_grad_batches": "it is set by the update plan; use update.microbatches instead",
-    "max_epochs": "a run's length is trainer.max_steps, in optimizer steps",
-    "max_time": "a run's length is trainer.max_steps, in optimizer steps",
-    "default_root_dir": "the run's folder is hydra.run.dir",
-    "use_distributed_sampler": "problems are divided among ranks by the package's own stream",
-    "enable_checkpointing": "checkpoint_every_n_steps=0 keeps the last state alone, and trainer.fast_dev_run=true none",
-    "limit_train_batches": "a run's length is trainer.max_steps; trainer.fast_dev_run=true makes one step",
-    "overfit_batches": "+debug=overfit trains on one batch again and again",
-}
-"""Options of the Trainer that this package sets -> what to use in their place."""
-
 PASSED_ON_ELSEWHERE = ("callbacks", "plugins", "fast_dev_run")
-
-
-def check_trainer(trainer: DictConfig) -> None:
-    """Raises ConfigError for an option that would be dropped."""
-    for key, remedy in SET_HERE.items():
-        if key in trainer:
-            raise ConfigError(f"trainer.{key}={trainer[key]} would be overwritten: {remedy}")
-    steps = trainer.get("fast_dev_run", False)
-    if not isinstance(steps, bool | int) or steps < 0:
-        raise ConfigError(f"trainer.fast_dev_run must be true, false or a number of optimizer steps, got {steps!r}")
 
 
 def trainer_options(trainer: DictConfig) -> DictConfig:

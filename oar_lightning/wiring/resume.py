@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import logging
 import zipfile
 from collections.abc import Mapping, Sequence
@@ -14,6 +15,7 @@ from hydra.core.hydra_config import HydraConfig
 from omegaconf import DictConfig
 
 from oar_lightning.common.config_check import ConfigError
+from oar_lightning.common.outputs import write_text
 from oar_lightning.distributed.deepspeed_checkpoint import Layout, check_checksums, read_state, read_summary
 from oar_lightning.distributed.launch import is_restart
 from oar_lightning.sweep.trial import current_ticket, job_folder
@@ -21,6 +23,9 @@ from oar_lightning.training.callbacks.checkpoint import PREVIOUS
 from oar_lightning.training.callbacks.evaluation import EvaluationCallback
 
 log = logging.getLogger(__name__)
+
+FINISHED = "finished.json"
+"""Of a run's folder: the step at which it was complete, its policy exported and its results recorded."""
 
 
 def find_checkpoint(cfg: DictConfig) -> Path | None:
@@ -93,13 +98,26 @@ def read_saved(checkpoint: Path, max_steps: int | None, fallback: bool = False) 
             ) from error
         log.warning("%s cannot be read (%s); going on from %s", checkpoint, error, previous)
         return read_saved(previous, max_steps)
-    # a sweep's trial that was killed after its last step still has to report its result
-    if max_steps is not None and saved.step >= max_steps and current_ticket() is None:
+    # a run that was killed after its last step still has to be evaluated, exported and reported
+    if max_steps is not None and saved.step >= max_steps and is_finished(checkpoint.parent.parent, saved.step):
         raise ConfigError(
             f"{checkpoint} is at step {saved.step} and trainer.max_steps={max_steps}: nothing is left to do; "
             "raise trainer.max_steps"
         )
     return saved
+
+
+def mark_finished(run_dir: Path, step: int) -> None:
+    """Note that a run is complete at this step, so that nothing of it is done again."""
+    write_text(run_dir / FINISHED, json.dumps({"step": step}) + "\n")
+
+
+def is_finished(run_dir: Path, step: int) -> bool:
+    """Whether a run has exported its policy at this step, and so has nothing left to do."""
+    try:
+        return json.loads((run_dir / FINISHED).read_text(encoding="utf-8"))["step"] >= step
+    except (OSError, ValueError, TypeError, KeyError):
+        return False
 
 
 def _saved(checkpoint: Path) -> Saved:

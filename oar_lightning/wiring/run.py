@@ -68,7 +68,7 @@ def build_others(cfg: DictConfig, run_dir: Path, step: int = 0) -> list[Logger]:
 def build_run(cfg: DictConfig, settings: Settings, start: Start) -> Run:
     """Load the policy and put the run together. Its MLflow run is created later, by `tracker.start`."""
     logger = build_logger(cfg, start.run_dir, start.run_id, start.resumed, start.tags())
-    others = build_others(cfg, start.run_dir, start.saved.step if start.saved else 0)
+    others = build_others(cfg, start.run_dir, start.step)
     loggers = [*([logger] if logger else []), *others]
     callbacks = [*start.fork(), *own_callbacks(cfg)]
     make_trainer = functools.partial(build_trainer, cfg.trainer)

@@ -10,7 +10,6 @@ from oar_lightning.credit.scorers import as_scorer
 from oar_lightning.training.method import Method
 from oar_lightning.training.settings import Settings
 from oar_lightning.wiring.data import build_eval_sets, build_train
-from oar_lightning.wiring.lightning_options import check_trainer
 
 
 def build_settings(cfg: DictConfig) -> Settings:
@@ -62,4 +61,3 @@ def _check_trainer(cfg: DictConfig) -> None:
             f"optimizer.fused=true with trainer.precision={cfg.trainer.precision} cannot clip gradients in Lightning; set "
             "optimizer.fused=null, trainer.precision=bf16-true or trainer.gradient_clip_val=0"
         )
-    check_trainer(cfg.trainer)

@@ -11,8 +11,9 @@ from omegaconf import DictConfig
 
 from oar_lightning.common.config_check import ConfigError
 from oar_lightning.training.callbacks import Fork
+from oar_lightning.training.callbacks.checkpoint import LAST
 from oar_lightning.wiring.config import plain
-from oar_lightning.wiring.kept_config import Change, changed_since, refusal
+from oar_lightning.wiring.kept_config import CONFIG, Change, changed_since, refusal
 from oar_lightning.wiring.resume import Saved, find_checkpoint, read_saved
 
 SAME_IN_A_FORK = ("task", "policy", "update.inner_epochs", "update.minibatches", "update.microbatches")
@@ -26,20 +27,29 @@ NEW_DATA = ("data.train", "data.first_problems", "content of data.train", "seed"
 
 @dataclass(frozen=True)
 class Start:
-    """A run's folder, the checkpoint that it starts from, and (`changes`) what makes it another run than the checkpoint's."""
+    """A run's folder, the checkpoint that it starts from, and (`changes`) what makes it another run than the checkpoint's.
+
+    `begun`: the folder holds this run, which ended before its first checkpoint.
+    """
 
     run_dir: Path
     saved: Saved | None = None
     changes: tuple[Change, ...] = ()
+    begun: bool = False
 
     @property
     def resumed(self) -> bool:
         """Whether the same run goes on, in its folder and its MLflow run."""
-        return self.saved is not None and not self.changes
+        return self.begun or (self.saved is not None and not self.changes)
+
+    @property
+    def step(self) -> int:
+        """The optimizer step that it starts from."""
+        return self.saved.step if self.saved is not None else 0
 
     @property
     def run_id(self) -> str | None:
-        """The MLflow run that goes on."""
+        """The MLflow run that goes on, where a checkpoint names it; else the journal does."""
         return self.saved.run_id if self.saved is not None and self.resumed else None
 
     def fork(self) -> list[Fork]:
@@ -72,7 +82,7 @@ def find_start(cfg: DictConfig, problems: Mapping[str, str]) -> Start:
     """
     own, checkpoint = Path(HydraConfig.get().runtime.output_dir), find_checkpoint(cfg)
     if checkpoint is None:
-        return Start(own)
+        return Start(own, begun=_begun(own, cfg, problems))
     run_dir = checkpoint.parent.parent
     found = tuple(changed_since(run_dir, plain(cfg), problems))
     if found and not cfg.resume_changed:
@@ -82,6 +92,13 @@ def find_start(cfg: DictConfig, problems: Mapping[str, str]) -> Start:
         return Start(run_dir, saved)
     _check_fork(found, saved)
     return Start(own, saved, found)
+
+
+def _begun(own: Path, cfg: DictConfig, problems: Mapping[str, str]) -> bool:
+    """Whether the folder holds a run of the same config that ended before its first checkpoint."""
+    if not (own / "artifacts" / CONFIG).exists() or (own / "checkpoints" / LAST).exists():
+        return False
+    return not changed_since(own, plain(cfg), problems)
 
 
 def _check_fork(found: tuple[Change, ...], saved: Saved) -> None:

@@ -19,7 +19,7 @@ from collections.abc import Callable
 from dataclasses import dataclass
 from functools import partial
 from pathlib import Path
-from typing import Any, NamedTuple
+from typing import Any, Literal, NamedTuple
 
 from oar_lightning.wiring.device import seed_everything, set_threads
 
@@ -162,7 +162,8 @@ def interval(value: Callable[[Tensor], float], count: int, draws: int = 300) -> 
 def methods() -> dict[str, tuple[Scorer, str]]:
     """Scorers, and the `freedom` of the exact scores that they are compared with."""
     found: dict[str, tuple[Scorer, str]] = {}
-    for freedom in ("none", "weight", "mask"):
+    freedoms: tuple[Literal["none", "weight", "mask"], ...] = ("none", "weight", "mask")
+    for freedom in freedoms:
         found[f"total effect, freedom {freedom}"] = TotalEffect(freedom=freedom), freedom
     found["total effect, 4 draws"] = TotalEffect(num_draws=4, seed=1), "weight"
     found["total effect, pad"] = TotalEffect(fill="pad"), "weight"
@@ -171,7 +172,7 @@ def methods() -> dict[str, tuple[Scorer, str]]:
         found[f"fast, {rounds} round{'s' * (rounds > 1)}"] = TotalEffectFast(rounds), "weight"
     found["fast, freedom none"] = TotalEffectFast(freedom="none"), "none"
     found["fast, 1 draw"] = TotalEffectFast(num_draws=1), "weight"
-    for freedom in ("none", "weight"):
+    for freedom in freedoms[:2]:
         found[f"OAR-P, freedom {freedom}"] = OarP(freedom=freedom), freedom
         found[f"OAR-P, model sample, freedom {freedom}"] = OarP(fill="model_sample", freedom=freedom), freedom
         found[f"OAR-P approximate, freedom {freedom}"] = OarPApproximate(freedom=freedom), freedom

@@ -2,13 +2,14 @@
 
 from __future__ import annotations
 
+import cmath
 import time
 
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from oar_lightning.answers.formula import equal_values, values
+from oar_lightning.answers.formula import equal_values, is_constant, values
 
 
 def equal(first: str, second: str) -> bool | None:
@@ -98,5 +99,8 @@ def test_any_length_ends_at_once(piece: str) -> None:
 
 
 @given(st.text(alphabet="0123456789x+-*/^(){}[]!\\ .", max_size=40))
-def test_any_text_has_values_or_none(text: str) -> None:
-    values(text)
+def test_any_text_has_finite_values_or_none(text: str) -> None:
+    found = values(text)
+    assert found is None or (len(found) == 4 and all(map(cmath.isfinite, found)))
+    if found is not None and is_constant(text):
+        assert len(set(found)) == 1, "a constant has one value at all points"

@@ -175,3 +175,24 @@ def test_a_reward_is_tried_out_before_long_work() -> None:
         Rewards({"watching": watching}).try_out(MathProblem("q", "5", id="p8"))
     with pytest.raises(ValueError, match=r"reward\.terms\.none returned None; expected a list of 1 numbers"):
         Rewards({"none": lambda problems, completions: None}).try_out(problem)
+
+
+def with_tolerance(stated: object, answer: str) -> float:
+    problem = MathProblem("q", "3.14", id="p", extra={"error": stated})
+    return Accuracy(tolerance_column="error")([problem], [Completion(answer, answer, truncated=False, num_tokens=1)])[0]
+
+
+def test_a_stated_tolerance_accepts_near_numbers() -> None:
+    assert [with_tolerance(stated, "3.2") for stated in ("1e-1", 0.1, "1e-2", None, "")] == [1, 1, 0, 0, 0]
+    assert with_tolerance("1e-2", "3.14") == 1
+
+
+@pytest.mark.parametrize("stated", ["a tenth", "-1", "nan", "1e999", -0.1])
+def test_a_tolerance_that_is_no_number_is_named(stated: object) -> None:
+    with pytest.raises(ValueError, match=r"problem 'p' has error=.*, which is no number >= 0"):
+        with_tolerance(stated, "3.2")
+
+
+def test_a_column_that_is_not_there_is_named() -> None:
+    with pytest.raises(KeyError, match="no extra column 'tol'"):
+        Accuracy(tolerance_column="tol")([MathProblem("q", "1")], [Completion("1", "1", truncated=False, num_tokens=1)])

@@ -55,8 +55,8 @@ def test_a_random_workload_has_completions_of_full_length() -> None:
 @pytest.mark.parametrize(
     ("change", "message"),
     [
-        ({"repeats": 0}, "benchmark.repeats must be >= 1"),
-        ({"warmup": 0}, "benchmark.warmup >= 1"),
+        ({"repeats": 0}, r"benchmark\.repeats must be >= 1"),
+        ({"warmup": 0}, r"benchmark\.warmup is .* and must be >= 1"),
         ({"variants": {"oar_g": Uniform()}}, "benchmark.variants must include grpo"),
     ],
 )
@@ -107,7 +107,8 @@ def test_the_command_writes_rows_for_every_variant_and_phase(tmp_path: Path) -> 
     variants = {"grpo", "oar_g", "oar_p", "oar_p_approximate", "oar_p_full", "entropy", "reference_oar_g", "reference_oar_p"}
     assert set(rows) == {(v, p) for v in variants for p in (*TIMED_PHASES, "step")}
     assert rows["grpo", "step"]["step_ratio"] == 1.0
-    assert all(r["median_seconds"] >= 0 for r in rows.values())
+    assert all(0 < rows["grpo", phase]["median_seconds"] < 60 for phase in (*TIMED_PHASES, "step") if phase != "scoring")
+    assert all(0 < rows[v, "scoring"]["median_seconds"] < 60 for v in variants - {"grpo"})
     for variant in variants:
         parts = sum(rows[variant, phase]["gflop"] for phase in IN_A_STEP)
         assert rows[variant, "step"]["gflop"] == pytest.approx(parts)

@@ -10,10 +10,11 @@ from typing import Any, Literal
 
 import pytest
 
-from oar_lightning.common.config_check import ConfigError, check_keys, check_targets, describe_type
+from oar_lightning.common.config_check import ConfigError, check_keys, check_targets, check_value
 from oar_lightning.policy.token_budget import TokenBudget
 
 GATE = {"_target_": "oar_lightning.credit.gates.BilevelGate", "tau": 0.4}
+TAU = "gate.tau is a quantile (with gate.threshold=absolute a normalised score) and must be a number in [0, 1], got"
 SAMPLING = {"_target_": "oar_lightning.rollout.SamplingConfig"}
 
 
@@ -40,14 +41,14 @@ def test_check_keys_at_the_top_level() -> None:
 @pytest.mark.parametrize(
     ("config", "expected"),
     [
-        ({"gate": GATE | {"tau": "high"}}, "gate.tau must be a number, got 'high'"),
-        ({"gate": GATE | {"tau": None}}, "gate.tau must be a number, got None"),
-        ({"gate": GATE | {"tau": True}}, "gate.tau must be a number, got True"),
+        ({"gate": GATE | {"tau": "high"}}, f"{TAU} 'high'"),
+        ({"gate": GATE | {"tau": None}}, f"{TAU} None"),
+        ({"gate": GATE | {"tau": True}}, f"{TAU} True"),
         ({"gate": GATE | {"renormalize": 1}}, "gate.renormalize must be true or false, got 1"),
         ({"gate": GATE | {"mode": "bot"}}, "gate.mode must be one of both, boost_only, suppress_only, off, got 'bot'"),
-        ({"rollout": SAMPLING | {"max_batch": 1.5}}, "rollout.max_batch must be an integer or null, got 1.5"),
-        ({"rollout": SAMPLING | {"max_batch": True}}, "rollout.max_batch must be an integer or null, got True"),
-        ({"rollout": SAMPLING | {"max_new_tokens": [1]}}, "rollout.max_new_tokens must be an integer, got [1]"),
+        ({"rollout": SAMPLING | {"max_batch": 1.5}}, "rollout.max_batch must be an integer >= 1 or null, got 1.5"),
+        ({"rollout": SAMPLING | {"max_batch": True}}, "rollout.max_batch must be an integer >= 1 or null, got True"),
+        ({"rollout": SAMPLING | {"max_new_tokens": [1]}}, "rollout.max_new_tokens must be an integer >= 1, got [1]"),
     ],
 )
 def test_wrong_types(config: Mapping[str, Any], expected: str) -> None:
@@ -210,11 +211,12 @@ def test_a_plug_in_that_misses_a_library_says_which(module: str, absent: str) ->
     [
         (int, "an integer"),
         (float | None, "a number or null"),
-        (str | list[str], "a text or list"),
+        (str | list[str], "a text or a list"),
         (Literal["a", "b"], "one of a, b"),
         (bool, "true or false"),
-        (TokenBudget | int | Literal["auto"] | None, "an integer or auto or null"),  # a config cannot hold an object
+        (TokenBudget | int | Literal["auto"] | None, "an integer, auto or null"),  # a config cannot hold an object
     ],
 )
 def test_types_in_words(hint: Any, words: str) -> None:
-    assert re.fullmatch(words, describe_type(hint))
+    with pytest.raises(ConfigError, match=rf"^key must be {re.escape(words)}, got b'x'$"):
+        check_value(b"x", hint, "key")

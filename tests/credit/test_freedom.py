@@ -81,7 +81,7 @@ def test_kept_states_spare_the_pass() -> None:
 
 @pytest.mark.parametrize("make", INFLUENCE.values(), ids=INFLUENCE)
 def test_bad_settings_are_named(make: Any) -> None:
-    with pytest.raises(ValueError, match=r"scorer\.freedom must be one of none, weight, mask, got some"):
+    with pytest.raises(ValueError, match=r"scorer\.freedom must be one of none, weight, mask, got 'some'"):
         make(freedom="some")
     with pytest.raises(ValueError, match=r"scorer\.free_below is a probability .* got 0"):
         make(free_below=0)

@@ -88,14 +88,26 @@ def test_sentences_begin_at_the_first_token_behind_a_stop_or_line_end() -> None:
     #  0 "So 3.5"  1 " is x."  2 " Then"  3 " y!\n\n"  4 "Last"  5 " 2."  6 "7"
     rollouts = with_text("So 3.5 is x. Then y!\n\nLast 2.7", [6, 12, 17, 22, 26, 29, 30])
     starts = Sentences()(None, rollouts, rollouts.reasoning_mask)
-    assert starts[0, rollouts.reasoning_mask[0]].tolist() == [True, False, False, True, True, False, False]
+    assert starts[0, rollouts.reasoning_mask[0]].tolist() == [True, False, True, False, True, False, False]
 
 
-def test_a_token_that_begins_before_the_cut_stays_with_its_sentence() -> None:
-    """The space before "Then" belongs to its token, which therefore begins before the cut."""
-    rollouts = with_text("x. Then y", [2, 7, 9])
+@pytest.mark.parametrize(
+    ("pieces", "begin"),
+    [
+        (["x.", " Then", " y"], [1]),
+        (["x", ".", " ", "Then", " y"], [2]),
+        (["x", ". ", "Then y"], [2]),
+        (["x", ". The", "n y"], [2]),  # a token that begins before the cut stays with its sentence
+        (["x", ".\n", "  Then"], [2]),
+        (["x", " \n", "\n", " ", "Then"], [3]),
+        (["x!", "\n"], []),
+    ],
+)
+def test_spaces_go_with_the_next_sentence_and_line_ends_with_their_line(pieces: list[str], begin: list[int]) -> None:
+    ends = [sum(map(len, pieces[: i + 1])) for i in range(len(pieces))]
+    rollouts = with_text("".join(pieces), ends)
     starts = Sentences()(None, rollouts, rollouts.reasoning_mask)
-    assert starts[0, rollouts.reasoning_mask[0]].tolist() == [True, False, True]
+    assert starts[0, rollouts.reasoning_mask[0]].nonzero().flatten().tolist() == [0, *begin]
 
 
 def test_texts_that_do_not_match_their_tokens_are_not_cut() -> None:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import functools
 import itertools
 import math
 import re
@@ -23,10 +24,12 @@ pytestmark = pytest.mark.usefixtures("hydra_conf")
 def test_commands_compose(page: Path) -> None:
     for arguments in commands(read(page)):
         if "hydra.searchpath" not in " ".join(arguments):  # below
-            compose(arguments)
+            compose(*arguments)
 
 
-def compose(arguments: list[str]) -> None:
+@functools.cache
+def compose(*arguments: str) -> None:
+    """Each command once: many stand on several pages."""
     several = bool({"-m", "--multirun"} & set(arguments))
     overrides = list(itertools.takewhile(lambda argument: not argument.startswith("--"), [a for a in arguments if a != "-m"]))
     if not several:

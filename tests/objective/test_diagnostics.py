@@ -45,6 +45,13 @@ def test_gini_and_top10_by_brute_force():
     assert measured["ess_ratio"] == pytest.approx(w.sum() ** 2 / (40 * (w**2).sum()), abs=1e-12)
 
 
+@pytest.mark.parametrize(("n", "top"), [(1, 1), (9, 1), (14, 1), (16, 2), (24, 2), (26, 3), (99, 10)])
+def test_the_top_tenth_is_the_nearest_whole_number_of_tokens(n: int, top: int):
+    weights = torch.arange(1.0, n + 1, dtype=torch.float64)
+    expected = sum(range(n - top + 1, n + 1)) / sum(range(1, n + 1))
+    assert weight_shape(weights)["top10_mass"] == pytest.approx(expected, abs=1e-12)
+
+
 def test_mean_correlation_is_numpys():
     a, b = torch.randn(2, 5, 12, dtype=torch.float64)
     mask = torch.rand(5, 12) < 0.7

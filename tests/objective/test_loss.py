@@ -498,7 +498,7 @@ def test_missing_inputs_are_errors(config, missing, message):
         ({"clip_high": -0.2}, r"loss\.clip_high .* got -0\.2"),
         ({"ratio_max": 1.0}, r"loss\.ratio_max .* got 1\.0"),
         ({"ratio_cap": 0.0}, r"loss\.ratio_cap .* got 0\.0"),
-        ({"sampler_ratio_cap": 0.5}, r"loss\.sampler_ratio_cap .* must be >= 1 \(or null: no correction\), got 0\.5"),
+        ({"sampler_ratio_cap": 0.5}, r"loss\.sampler_ratio_cap .* must be >= 1, or null for no correction, got 0\.5"),
         ({"sampler_ratio_cap": float("nan")}, r"loss\.sampler_ratio_cap .* got nan"),
         ({"kl_coef": -1.0}, r"loss\.kl_coef .* got -1\.0"),
         ({"entropy_coef": -1.0}, r"loss\.entropy_coef .* -1\.0"),

@@ -35,8 +35,8 @@ QWEN = Qwen2Config(
     eos_token_id=None,
 )
 GPT2 = GPT2Config(vocab_size=300, n_embd=32, n_layer=2, n_head=4, bos_token_id=1, eos_token_id=1)
-BATCH = Batch(prompt=16, completion=32, answer=3, conclusion=2, group_size=2, problems=3)
-BUDGET = 150
+BATCH = Batch(prompt=12, completion=20, answer=3, conclusion=2, group_size=2, problems=2)
+BUDGET = 100
 SCORERS: dict[str, Scorer] = {
     "oar_g": OarG(token_budget=BUDGET),
     "oar_p": OarP(token_budget=BUDGET),
@@ -100,7 +100,7 @@ def test_more_budget_holds_more_until_everything_is_in_one_batch(tmp_path: Path)
 
 
 def test_budgets_of_dry_runs() -> None:
-    batch = replace(BATCH, prompt=400, completion=1001)
+    batch = replace(BATCH, prompt=400, completion=1001, problems=3)
     assert dry_run_budgets(OarG(), batch, 3000) == [1000, 3000]
     assert dry_run_budgets(OarG(), batch, 10**6) == [1000, 7000]  # no more than all of them
     assert dry_run_budgets(OarP(), batch, 700) == [256, 700, 1401, 2802]
@@ -110,7 +110,7 @@ def test_budgets_of_dry_runs() -> None:
 def test_what_is_known_of_scorers() -> None:
     inner = Inverted(Shuffled(OarP(token_budget=77)))
     assert scorer_budget(inner) == 77
-    assert row_tokens(inner, BATCH) == 48
+    assert row_tokens(inner, BATCH) == 32
     own = FunctionScorer(lambda model, rollouts: rollouts.token_ids.float())
     assert scorer_budget(own) is None
     assert row_tokens(own, BATCH) is None

@@ -60,7 +60,7 @@ def test_parameter_count(tiny: Policy) -> None:
     ("arguments", "pattern"),
     [
         ({"hidden_size": 20, "num_heads": 4}, r"policy\.hidden_size must be a multiple of 2 \* policy\.num_heads.*got 20"),
-        ({"vocab_size": 259}, r"policy\.vocab_size must hold 256 bytes.*>= 260, got 259"),
+        ({"vocab_size": 259}, r"policy\.vocab_size is room for 256 bytes.*>= 260, got 259"),
         ({"num_heads": 4, "num_kv_heads": 3}, r"policy\.num_kv_heads must divide policy\.num_heads, got 3 with num_heads=4"),
     ],
 )

@@ -517,7 +517,11 @@ CHECK = VllmConfig.check
     [
         ("gpu_memory_utilization", 0.0, r"engine\.gpu_memory_utilization .* got 0\.0"),
         ("gpu_memory_utilization", 1.1, r"engine\.gpu_memory_utilization .* got 1\.1"),
-        ("max_model_len", 1, r"engine\.max_model_len must be >= 2 .* got 1"),
+        (
+            "max_model_len",
+            1,
+            r"engine\.max_model_len is the length of a prompt and a completion and must be >= 2 or null, got 1",
+        ),
         ("tensor_parallel_size", 2, r"engine\.tensor_parallel_size must be 1, got 2: .* use engine=auto"),
     ],
 )

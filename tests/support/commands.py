@@ -8,7 +8,6 @@ from __future__ import annotations
 
 import contextlib
 import functools
-import gc
 import json
 import multiprocessing
 import os
@@ -19,8 +18,10 @@ import tempfile
 import time
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
+from multiprocessing import forkserver
 from pathlib import Path
 from typing import Any
+from unittest import mock
 
 MODULE = [sys.executable, "-m", "oar_lightning"]
 """The command in a new Python process, which imports everything itself."""
@@ -37,8 +38,17 @@ _FORKS.set_forkserver_preload(
         "peft",
         "transformers.models.qwen2.modeling_qwen2",
         "transformers.optimization",
+        "support.fork_server",
     ]
 )
+TESTS = Path(__file__).parents[1]
+
+
+@functools.cache
+def _start_fork_server() -> None:
+    """The server finds `support` by PYTHONPATH, which the forked programs do not inherit."""
+    with mock.patch.dict(os.environ, PYTHONPATH=os.pathsep.join([str(TESTS), os.environ.get("PYTHONPATH", "")])):
+        forkserver.ensure_running()
 
 
 def environment(**variables: str) -> dict[str, str]:
@@ -56,6 +66,7 @@ class Forked:
         self.out, self.err = out, err
         for path in (out, err):
             path.write_bytes(b"")
+        _start_fork_server()
         self._process = _FORKS.Process(target=_work, args=(str(folder), list(program), dict(variables), str(out), str(err)))
         self._process.start()
 
@@ -136,7 +147,7 @@ def run_from_scratch(folder: Path, *arguments: str, timeout: float = 200, **vari
 def _light_server() -> subprocess.Popen[str]:
     """One for each process of pytest; ends with it, when its standard input is closed."""
     script = Path(__file__).with_name("light_server.py")
-    path = os.pathsep.join([str(Path(__file__).parents[2]), os.environ.get("PYTHONPATH", "")])
+    path = os.pathsep.join([str(TESTS), str(TESTS.parent), os.environ.get("PYTHONPATH", "")])
     pipes: dict[str, Any] = {"stdin": subprocess.PIPE, "stdout": subprocess.PIPE}
     return subprocess.Popen([sys.executable, str(script)], env=environment(PYTHONPATH=path), text=True, **pipes)
 
@@ -157,7 +168,6 @@ def run_light(folder: Path, *arguments: str) -> Done:
 
 def _work(folder: str, program: list[str], variables: dict[str, str], *outputs: str) -> None:
     """What the forked process does: set up folder, environment and outputs, then run the program."""
-    gc.freeze()  # garbage collections pass over what was imported, and its memory stays shared with the fork server
     os.chdir(folder)
     os.environ.clear()
     os.environ.update(variables)

@@ -2,21 +2,17 @@
 
 from __future__ import annotations
 
-import functools
 import itertools
-import pickle
 from collections.abc import Callable, Iterator
 from pathlib import Path
 
 import pytest
 import yaml
 from hydra import compose, initialize_config_dir
-from hydra._internal.sources_registry import SourcesRegistry
 from hydra.core.global_hydra import GlobalHydra
 from hydra.core.hydra_config import HydraConfig
-from hydra.core.plugins import Plugins
-from hydra.plugins.config_source import ConfigResult, ConfigSource
 from omegaconf import DictConfig, open_dict
+from support.quick_configs import read_once, reader
 
 from oar_lightning import tasks
 from oar_lightning.__main__ import check_config
@@ -30,29 +26,10 @@ Prepare = Callable[..., Callable[[], float | None]]
 """The type of the fixture `prepared`: overrides -> a function that does the task's work."""
 
 
-def read_once(files: type[ConfigSource]) -> Callable[[ConfigSource, str], ConfigResult]:
-    """A `load_config` for Hydra's reader of files that parses each of the repository's files once. Each caller gets a copy."""
-    read = files.load_config
-
-    @functools.cache
-    def pickled(folder: str, name: str) -> bytes:
-        return pickle.dumps(read(files("tests", folder), name))
-
-    def load_config(source: ConfigSource, config_path: str) -> ConfigResult:
-        if not Path(source.path).is_relative_to(conf_dir().parent):
-            return read(source, config_path)
-        result: ConfigResult = pickle.loads(pickled(source.path, config_path))
-        result.provider = source.provider
-        return result
-
-    return load_config
-
-
 @pytest.fixture(scope="session")
 def quick_yaml() -> Iterator[None]:
-    """Configs are read faster: a composition takes some thirty files, and the tests compose some hundreds of configs."""
-    Plugins.instance()  # fills the registry
-    files = SourcesRegistry.instance().resolve("file")
+    """Configs are read faster."""
+    files = reader()
     with pytest.MonkeyPatch.context() as patch:
         patch.setattr(files, "load_config", read_once(files))
         patch.setattr(yaml, "SafeLoader", yaml.CSafeLoader)  # libyaml's parser, for all else that OmegaConf reads
@@ -105,13 +82,13 @@ def settings(*overrides: str) -> Settings:
 def prepared(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, hydra_conf: None, store: str) -> Prepare:
     """Overrides -> the task's work, in the test's folder, which has an empty MLflow store.
 
-    Each call gets a run folder of its own, in the order of their names.
+    Each call gets a run folder of its own, in the order of their names, unless it names one with ``folder=run0``.
     """
     monkeypatch.chdir(tmp_path)
     numbers = itertools.count()
 
-    def prepare(*overrides: str) -> Callable[[], float | None]:
-        folder = f"{tmp_path}/${{output_root}}/${{name}}/seed${{seed}}/run{next(numbers)}"
+    def prepare(*overrides: str, folder: str | None = None) -> Callable[[], float | None]:
+        folder = f"{tmp_path}/${{output_root}}/${{name}}/seed${{seed}}/{folder or f'run{next(numbers)}'}"
         cfg = composed_whole(*overrides, cwd=str(tmp_path), output_dir=folder)
         return tasks.prepare(passed(without_hydra(cfg)))
 

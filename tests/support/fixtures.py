@@ -85,6 +85,7 @@ def make_module(
     reference: Any = None,
     lr: float = 1e-3,
     answer: AnswerFormat | None = None,
+    temperature: float = 1.0,
 ) -> PolicyOptimization:
     method = Method(
         scorer or Uniform(),
@@ -92,7 +93,7 @@ def make_module(
         AdvantageConfig(),
         loss or LossConfig(),
         update or UpdatePlan(problems=2, group_size=4),
-        SamplingConfig(max_new_tokens=12),
+        SamplingConfig(max_new_tokens=12, temperature=temperature),
     )
     optimizer = functools.partial(torch.optim.AdamW, lr=lr, weight_decay=0.0)
     module = PolicyOptimization(

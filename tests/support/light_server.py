@@ -12,7 +12,7 @@ import sys
 import traceback
 from typing import Any
 
-from hydra.core.plugins import Plugins
+from support.quick_configs import warm_up
 
 import oar_lightning.sweep.multirun
 import oar_lightning.wiring.refusals  # noqa: F401  (imported once for all forks)
@@ -44,7 +44,7 @@ def run(folder: str, arguments: list[str], variables: dict[str, str], outputs: l
 
 
 if __name__ == "__main__":
-    Plugins.instance()
+    warm_up()
     for line in sys.stdin:
         pid = os.fork()
         if pid == 0:

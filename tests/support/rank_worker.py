@@ -14,6 +14,7 @@ from typing import Any
 import hydra
 import lightning as L
 import torch
+from support.credit_methods import credit_methods, decided_policy
 from support.fixtures import ConstantReward, LengthReward, fit, make_module, make_warm_start, tiny_policy, weights
 
 from oar_lightning.common.paths import conf_dir
@@ -100,6 +101,10 @@ def cases() -> dict[str, tuple[L.LightningModule, int]]:
         "full_disk": (make_module(tiny_policy(), update=PLAN), 3),
         "selected": (make_module(tiny_policy(), Entropy(region="response"), update=PLAN, gate=SelectGate(), lr=LR), 4),
         "handed_over": (make_module(tiny_policy(), scorer=OarP(), update=PLAN, lr=LR), 4),
+        **{
+            name: (make_module(decided_policy(), scorer, gate=gate, update=whole, lr=LR), 3)
+            for name, (scorer, gate) in credit_methods().items()
+        },
     }
 
 

@@ -107,10 +107,11 @@ def rollouts_of(sequences: list[dict[str, list[int]]], pad_token_id: int = 0, **
 def padded(rollouts: Rollouts, left: int, right: int) -> Rollouts:
     """The same rollouts with extra pad columns on either side."""
     changes = {}
-    for name in ("token_ids", "attention_mask", "response_mask", "reasoning_mask", "answer_mask"):
+    masks = ("attention_mask", "response_mask", "reasoning_mask", "answer_mask")
+    for name in ("token_ids", *masks, "old_logprobs", "ref_logprobs"):
         value = getattr(rollouts, name)
         fill = rollouts.pad_token_id if name == "token_ids" else 0
-        changes[name] = torch.nn.functional.pad(value, (left, right), value=fill)
+        changes[name] = None if value is None else torch.nn.functional.pad(value, (left, right), value=fill)
     return dataclasses.replace(rollouts, **changes)
 
 

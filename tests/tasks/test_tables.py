@@ -52,7 +52,9 @@ def benchmarked(number: int) -> ConsoleTable:
 
 
 def audited() -> ConsoleTable:
-    counts = dict.fromkeys(("rows", "with_gold", "extracted", "verified", "no_marker", "unparseable", "timeouts"), 1234567)
+    counts = dict.fromkeys(
+        ("rows", "with_gold", "extracted", "verified", "gold_only", "no_marker", "unparseable", "timeouts"), 1234567
+    )
     confusion = dict.fromkeys(("tp", "fp", "fn", "tn"), 1234567)
     names = ("a.jsonl", "outputs_of_qwen2_5_math_7b_instruct_on_math500_temperature_0.6.jsonl.gz")
     return audit.summary([AuditReport(names[0]), AuditReport(names[1], **counts, seconds=12345.678, confusion=confusion)])

@@ -163,7 +163,7 @@ def test_a_journal_in_use_is_an_error(store: str, tmp_path: Path) -> None:
 
 @pytest.mark.parametrize(("key", "value"), [("max_stall_s", -1.0), ("deliver_every_s", 0.0), ("max_stall_s", float("nan"))])
 def test_bad_seconds_are_refused(key: str, value: float) -> None:
-    with pytest.raises(ValueError, match=f"logger.{key} is in seconds"):
+    with pytest.raises(ValueError, match=f"logger.{key} is a number of seconds"):
         MLflowConfig("sqlite:///x.db", **{key: value})
 
 

@@ -5,6 +5,7 @@ from __future__ import annotations
 import dataclasses
 import os
 import signal
+from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
@@ -12,11 +13,13 @@ import lightning as L
 import pytest
 import torch
 from lightning.pytorch.plugins.precision import MixedPrecision
+from support.credit_methods import credit_methods, decided_policy
 from support.fixtures import TASK, ConstantReward, LengthReward, fit, make_module, make_stage, tiny_policy, weights
 
 from oar_lightning.common.randomness import derive_seed
-from oar_lightning.credit.gates import BilevelGate, ClipGate, Gate, SelectGate
-from oar_lightning.credit.scorers import Entropy, FunctionScorer, OarG, OarP, Random, Scorer, Uniform
+from oar_lightning.credit.gates import BilevelGate, ClipGate, DirectGate, Gate, SelectGate, SignedGate
+from oar_lightning.credit.scorers import Entropy, FunctionScorer, OarG, OarP, Random, Scorer, Spro, Uniform
+from oar_lightning.credit.scorers.forward_free import EntropyAdvantage, Gtpo, Hicra, Probability, Steer, Ucas
 from oar_lightning.data.chain.task import ChainProblems
 from oar_lightning.evaluation.evaluate import EvaluationConfig
 from oar_lightning.objective.advantage import group_advantages
@@ -247,6 +250,44 @@ def test_resume_is_bit_exact_at_any_step(tmp_path: Path, update: UpdatePlan, sto
     assert without_times(rows) == all_rows
 
 
+LIMITS: dict[str, Callable[[float], tuple[Scorer, Gate]]] = {
+    "ar": lambda x: (Probability(), DirectGate(strength=0.2 * x)),
+    "archer": lambda x: (Entropy(region="response"), ClipGate(0.2, 1e-3 + 0.4 * x, 1e-3 + 0.4 * x, kl_factor=1.0)),
+    "archer_kl": lambda x: (Entropy(region="response"), ClipGate(0.2, 1e-3, 1e-3, kl_factor=1.0 - x)),
+    "eighty_twenty": lambda x: (Entropy(region="response"), SelectGate(1 - 0.5 * x)),
+    "eighty_twenty_all": lambda x: (Entropy(region="response"), SelectGate(1 - 0.5 * x, denominator="all")),
+    "eighty_twenty_row": lambda x: (Entropy(region="response"), SelectGate(1 - 0.5 * x, "row")),
+    "entropy_advantage": lambda x: (EntropyAdvantage(kappa=2.0 if x else 1e300), SignedGate("add")),
+    "gtpo": lambda x: (Gtpo(0.1 * x), DirectGate()),
+    "hicra": lambda x: (Hicra(0.2 * x, list("abcdefghijklmnopqrstuvwxyz")), SignedGate("add")),
+    "spro": lambda x: (Spro(0.05 * x), SignedGate("add")),
+    "steer": lambda x: (Steer(1 - 0.2 * x), DirectGate()),
+    "ucas": lambda x: (Ucas(0.25 * x, 0.35 * x, 0.05 * x), SignedGate()),
+}
+"""Methods that are GRPO with x = 0, and something else with x = 1."""
+
+
+@pytest.fixture(scope="module")
+def grpo_weights() -> dict[str, torch.Tensor]:
+    return limit_weights(Uniform(), BilevelGate())
+
+
+def limit_weights(scorer: Scorer, gate: Gate) -> dict[str, torch.Tensor]:
+    """Three steps on one batch, the last with a KL term and clipped ratios: the first one's rate is 0."""
+    policy, reference = tiny_policy(), tiny_policy().model.requires_grad_(False)
+    update = UpdatePlan(problems=2, group_size=4, inner_epochs=3)
+    loss = LossConfig(kl_coef=0.1, clip_low=1e-3, clip_high=1e-3)
+    module = make_module(policy, scorer, update=update, loss=loss, gate=gate, reference=reference, lr=1e-2)
+    fit(module, 3)
+    return weights(module)
+
+
+@pytest.mark.parametrize("x", [0, pytest.param(1, marks=pytest.mark.slow)])
+@pytest.mark.parametrize("name", LIMITS)
+def test_methods_in_their_limits_alone_are_grpo_bit_for_bit(name: str, x: int, grpo_weights: dict[str, torch.Tensor]) -> None:
+    assert same(limit_weights(*LIMITS[name](x)), grpo_weights) == (x == 0)
+
+
 class Remembers(Random):
     """Scores that depend on how often the scorer was called before."""
 
@@ -281,6 +322,24 @@ def test_the_state_of_credit_is_resumed_bit_for_bit(tmp_path: Path, gate: Gate) 
     assert second.method.scorer.calls == whole.method.scorer.calls > 1
     assert same(weights(whole), weights(second))
     assert begun | without_times(rest) == rows
+
+
+@pytest.mark.parametrize("name", credit_methods())
+def test_sampling_signed_and_stateful_methods_resume_bit_for_bit(tmp_path: Path, name: str) -> None:
+    """Stopped within a batch of rollouts; another one follows."""
+
+    def module(seed: int = 0) -> PolicyOptimization:
+        scorer, gate = credit_methods()[name]
+        return make_module(decided_policy(seed), scorer, update=UpdatePlan(problems=2, group_size=4, minibatches=2), gate=gate)
+
+    whole, first, second = module(), module(), module(1)
+    rows = without_times(fit(whole, 5, callbacks(tmp_path / "whole", 0)).rows)
+    begun = without_times(fit(first, 3, callbacks(tmp_path / "part", 0)).rows)
+    torch.manual_seed(7)
+    rest = fit(second, 5, callbacks(tmp_path / "part", 0), ckpt_path=str(tmp_path / "part" / "last.ckpt")).rows
+    assert begun | without_times(rest) == rows
+    assert same(weights(whole), weights(second))
+    assert not same(weights(first), weights(second))
 
 
 def test_a_mask_shrinks_the_denominators_of_the_step() -> None:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from types import SimpleNamespace
 
+import pytest
 import torch
 from lightning.pytorch.plugins import HalfPrecision, MixedPrecision
 
@@ -34,8 +35,8 @@ def test_the_former_default_comes_back_after_an_error() -> None:
 
     torch.set_default_dtype(torch.float64)
     try:
-        fails()
-    except ArithmeticError:
+        with pytest.raises(ArithmeticError):
+            fails()
         assert torch.get_default_dtype() == torch.float64
     finally:
         torch.set_default_dtype(torch.float32)

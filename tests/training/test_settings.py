@@ -62,12 +62,13 @@ def test_defaults_are_those_of_the_command() -> None:
     [
         ({"prompt": PlainPrompt()}, "prompt is .*functools.partial"),
         ({"optimizer": "adam"}, "optimizer is 'adam'"),
-        ({"max_prompt_tokens": 0}, "data.max_prompt_tokens must be an integer >= 1"),
+        ({"max_prompt_tokens": 0}, "max_prompt_tokens must be >= 1, or null for no limit, got 0"),
+        ({"seed": -1}, "seed must be >= 0, got -1"),
         ({"decontaminate": "yes"}, "data.decontaminate must be true or false"),
     ],
 )
 def test_bad_values_name_their_key(changes: dict[str, Any], expected: str) -> None:
-    with pytest.raises(ConfigError, match=expected):
+    with pytest.raises(ValueError, match=expected):
         own(**changes)
 
 

@@ -99,12 +99,13 @@ def test_scorers(name: str) -> None:
         assert built.method.scorer.seed == 3
 
 
-@pytest.mark.parametrize("name", ["shuffled", "inverted"])
+@pytest.mark.parametrize(("name", "control"), [("shuffled", Shuffled), ("inverted", Inverted)])
 @pytest.mark.parametrize(("inner", "kind"), [(None, OarG), ("oar_p", OarP)])
-def test_controls_wrap_any_scorer(name: str, inner: str | None, kind: type) -> None:
+def test_controls_wrap_any_scorer(name: str, control: type, inner: str | None, kind: type) -> None:
     scorer = settings(f"scorer={name}", *([f"scorer@scorer.inner={inner}"] if inner else [])).method.scorer
+    assert type(scorer) is control
     assert isinstance(scorer, Shuffled | Inverted)
-    assert isinstance(scorer.inner, kind)
+    assert type(scorer.inner) is kind
 
 
 @pytest.mark.parametrize("name", names("loss"))
@@ -212,7 +213,7 @@ def test_a_plug_in_scorer_is_a_function_or_a_class(tmp_path: Path, monkeypatch: 
 
 
 BAD = [
-    (["gate.tau=1.4"], "gate.tau is a quantile and must be in [0, 1], got 1.4"),
+    (["gate.tau=1.4"], "a normalised score) and must be in [0, 1], got 1.4"),
     (["gate.beta=-1"], "gate.beta"),
     (["gate.mode=bot"], "gate.mode must be one of both, boost_only, suppress_only, off, got 'bot'"),
     (["loss.clip_low=2"], "loss.clip_low"),
@@ -238,9 +239,9 @@ BAD = [
     (["data=files", "data.train.paths=none.jsonl", "data.evaluation.test.paths=x"], "no such file"),
     (["data.chain.noise=2"], "data.chain.noise"),
     (["data.evaluation=null"], "data.evaluation"),
-    (["update.group_size=1"], "update.group_size must be >= 2"),
-    (["update.group_size=two"], "update.group_size must be an integer, got 'two'"),
-    (["update.problems=null"], "update.problems must be an integer, got None"),
+    (["update.group_size=1"], "update.group_size is the number of completions that are compared and must be >= 2, got 1"),
+    (["update.group_size=two"], "must be an integer >= 2, got 'two'"),
+    (["update.problems=null"], "update.problems must be an integer >= 1, got None"),
     (["advantage.scale=std"], "advantage.scale"),
     (["schedule.name=cosin"], "schedule.name must be one of "),
     (["schedule.warmup_steps=-1"], "schedule.warmup_steps"),
@@ -253,20 +254,23 @@ BAD = [
     (["~reward.terms.accuracy", "~reward.weights.accuracy"], "reward.terms must include accuracy"),
     (["answer.boxed=false", "answer.phrases=[]"], "answer.boxed=false and answer.phrases=[]"),
     (["answer.no_span=none"], "answer.no_span"),
-    (["trainer.max_steps=0"], "trainer.max_steps counts optimizer steps and must be an integer >= 1, got 0"),
+    (["trainer.max_steps=0"], "trainer.max_steps is a number of optimizer steps and must be >= 1, got 0"),
     (["trainer.max_steps=ten"], "trainer.max_steps"),
-    (["seed=-1"], "seed must be an integer >= 0, got -1"),
+    (["seed=-1"], "seed must be >= 0, got -1"),
     (["seed=true"], "seed must be an integer >= 0, got True"),
-    (["num_threads=0"], "num_threads must be an integer >= 1"),
-    (["resume=outputs"], "resume must be true or false, got 'outputs'; a path goes to ckpt_path"),
+    (["num_threads=0"], "num_threads must be >= 1, or null for torch's default"),
+    (["resume=outputs"], "resume is a switch (a path goes to ckpt_path) and must be true or false, got 'outputs'"),
     (["checkpoint_every_n_steps=-1"], "checkpoint_every_n_steps"),
     (["ckpt_fallback=previous.ckpt"], "ckpt_fallback must be true or false"),
-    (["update.token_budget=aut"], "update.token_budget must be an integer or auto or null, got 'aut'"),
-    (["update.token_budget=0"], "update.token_budget is a number of tokens and must be >= 1, or auto, got 0"),
-    (["rollout.token_budget=0.5"], "rollout.token_budget must be an integer or auto or null, got 0.5"),
-    (["rollout.token_budget=true"], "rollout.token_budget must be an integer or auto or null, got True"),
-    (["scorer=oar_g", "scorer.token_budget=null"], "scorer.token_budget must be an integer or auto, got None"),
-    (["scorer=oar_p", "scorer.token_budget=-1"], "scorer.token_budget is a number of tokens and must be >= 1, or auto, got -1"),
+    (
+        ["update.token_budget=aut"],
+        "update.token_budget is a number of tokens and must be an integer >= 1, auto or null, got 'aut'",
+    ),
+    (["update.token_budget=0"], "update.token_budget is a number of tokens and must be >= 1, auto or null, got 0"),
+    (["rollout.token_budget=0.5"], "and must be an integer >= 1, auto or null, got 0.5"),
+    (["rollout.token_budget=true"], "and must be an integer >= 1, auto or null, got True"),
+    (["scorer=oar_g", "scorer.token_budget=null"], "and must be an integer >= 1 or auto, got None"),
+    (["scorer=oar_p", "scorer.token_budget=-1"], "scorer.token_budget is a number of tokens and must be >= 1 or auto, got -1"),
     (
         ["update.token_budget=auto", "loss.reduction=bnpo"],
         "set update.token_budget to a number or null, or loss",

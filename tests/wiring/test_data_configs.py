@@ -199,7 +199,7 @@ def test_training_data_is_left_alone_where_nothing_is_trained(tmp_path: Path) ->
     ("overrides", "expected"),
     [
         (["data.decontaminate=maybe"], "data.decontaminate must be true or false, got 'maybe'"),
-        (["data.max_prompt_tokens=0"], "data.max_prompt_tokens must be an integer >= 1, or null for no limit, got 0"),
+        (["data.max_prompt_tokens=0"], "data.max_prompt_tokens must be >= 1, or null for no limit, got 0"),
         (["data.max_prompt_tokens=many"], "got 'many'"),
         (["data.train._target_=builtins.dict"], "data.train._target_=builtins.dict makes a dict, which is no ProblemSource"),
     ],

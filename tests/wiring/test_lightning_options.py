@@ -36,10 +36,13 @@ class Notes(L.Callback):
         ("+trainer.max_epochs=3", "trainer.max_epochs=3 .* trainer.max_steps"),
         ("+trainer.overfit_batches=1", r"\+debug=overfit"),
         ("+trainer.limit_train_batches=1", "fast_dev_run"),
-        ("trainer.fast_dev_run=yes", "trainer.fast_dev_run must be an integer or true or false, got 'yes'"),
+        (
+            "trainer.fast_dev_run=yes",
+            "trainer.fast_dev_run must be (an integer or true or false|true or false or an integer >= 0), got 'yes'",
+        ),
         ("trainer.fast_dev_run=-1", "got -1"),
         ("+trainer.loger=true", r"did you mean trainer\.logger"),
-        ("+data.first_problems=0", "data.first_problems must be an integer >= 1"),
+        ("+data.first_problems=0", "data.first_problems must be >= 1"),
     ],
 )
 def test_options_that_would_be_dropped_are_refused(override: str, told: str) -> None:

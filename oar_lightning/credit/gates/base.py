@@ -7,7 +7,7 @@ are the group advantages.
 from __future__ import annotations
 
 from abc import ABC, abstractmethod
-from typing import Literal, get_args
+from typing import Literal
 
 import torch
 from jaxtyping import Bool, Float
@@ -65,12 +65,6 @@ class Gate(Component, ABC):
     def metrics(self, credit: Credit, mask: Bool[Tensor, "B S"]) -> Sums:
         """The gate's own metrics of some completions; `mask`: their tokens in the region."""
         return {}
-
-
-def check_region(region: str) -> None:
-    """Raise ValueError for an unknown region."""
-    if region not in get_args(Region):
-        raise ValueError(f"gate.region must be one of {', '.join(get_args(Region))}, got {region}")
 
 
 def weighted(importance: Float[Tensor, "B S"], weights: Float[Tensor, "B S"], rollouts: Rollouts) -> Credit:

@@ -4,14 +4,15 @@ from __future__ import annotations
 
 import dataclasses
 from dataclasses import dataclass
-from typing import Literal
+from typing import Annotated, Literal
 
 import torch
 from jaxtyping import Bool, Float
 from torch import Tensor
 
+from oar_lightning.common.ranges import Fraction, NonNegativeFloat, checked
 from oar_lightning.credit.component import Region, region_mask
-from oar_lightning.credit.gates.base import Gate, Mass, check_region, weighted
+from oar_lightning.credit.gates.base import Gate, Mass, weighted
 from oar_lightning.objective.diagnostics import sum_and_count
 from oar_lightning.objective.metric_sums import Sums
 from oar_lightning.types import Credit, Rollouts
@@ -19,6 +20,7 @@ from oar_lightning.types import Credit, Rollouts
 EPS = 1e-8
 
 
+@checked("gate")
 @dataclass(frozen=True)
 class BilevelGate(Gate):
     """A_it = A_i w_it with `gate_weights`: suppression below a threshold, boost above it, mass kept.
@@ -33,27 +35,13 @@ class BilevelGate(Gate):
         region: the tokens that are weighted; the others keep weight 1.
     """
 
-    tau: float = 0.4
-    beta: float = 2.0
-    floor: float = 0.1
+    tau: Annotated[Fraction, "a quantile (with gate.threshold=absolute a normalised score)"] = 0.4
+    beta: Annotated[NonNegativeFloat, "the slope of the boost"] = 2.0
+    floor: Annotated[Fraction, "the smallest weight"] = 0.1
     mode: Literal["both", "boost_only", "suppress_only", "off"] = "both"
     threshold: Literal["quantile", "absolute"] = "quantile"
     renormalize: bool = True
     region: Region = "reasoning"
-
-    def __post_init__(self) -> None:
-        if not 0 <= self.tau <= 1:
-            scale = "a quantile" if self.threshold == "quantile" else "on the normalised scale"
-            raise ValueError(f"gate.tau is {scale} and must be in [0, 1], got {self.tau}")
-        if not 0 <= self.beta < float("inf"):
-            raise ValueError(f"gate.beta is the slope of the boost and must be finite and >= 0, got {self.beta}")
-        if not 0 <= self.floor <= 1:
-            raise ValueError(f"gate.floor is the smallest weight and must be in [0, 1], got {self.floor}")
-        if self.mode not in ("both", "boost_only", "suppress_only", "off"):
-            raise ValueError(f"gate.mode must be one of both, boost_only, suppress_only, off, got {self.mode}")
-        if self.threshold not in ("quantile", "absolute"):
-            raise ValueError(f"gate.threshold must be quantile or absolute, got {self.threshold}")
-        check_region(self.region)
 
     @property
     def uniform(self) -> bool:

@@ -3,19 +3,28 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
+from typing import Annotated
 
 import torch
 from jaxtyping import Bool, Float
 from torch import Tensor
 
+from oar_lightning.common.ranges import Fraction, NonNegativeFloat, PositiveInt, Rule, checked
 from oar_lightning.credit.component import Region, region_mask
-from oar_lightning.credit.gates.base import Gate, Mass, check_region, weighted
+from oar_lightning.credit.gates.base import Gate, Mass, weighted
 from oar_lightning.credit.gates.bilevel import invalid_rows, preserve_mass
 from oar_lightning.objective.diagnostics import sum_and_count
 from oar_lightning.objective.metric_sums import Sums
 from oar_lightning.types import Credit, Rollouts
 
 
+@checked(
+    "gate",
+    Rule(
+        lambda low, high: low < high,
+        "gate.low and gate.high bound a score: 0 <= low < high, got low={low}, high={high}",
+    ),
+)
 @dataclass(frozen=True)
 class DirectGate(Gate):
     """A_it = A_i w_it with w = (1 - strength) + strength * clip(I, low, high); weight 1 outside the region.
@@ -32,21 +41,12 @@ class DirectGate(Gate):
         region: the tokens that are weighted.
     """
 
-    strength: float = 1.0
-    strength_steps: int | None = None
-    low: float = 0.0
+    strength: Annotated[Fraction, "the share of the scores beside the weight 1"] = 1.0
+    strength_steps: PositiveInt | None = None
+    low: NonNegativeFloat = 0.0
     high: float = float("inf")
     preserve_mass: bool = False
     region: Region = "response"
-
-    def __post_init__(self) -> None:
-        if not 0 <= self.strength <= 1:
-            raise ValueError(f"gate.strength mixes scores with the weight 1 and must be in [0, 1], got {self.strength}")
-        if self.strength_steps is not None and self.strength_steps < 1:
-            raise ValueError(f"gate.strength_steps must be >= 1 or null, got {self.strength_steps}")
-        if not 0 <= self.low < self.high:
-            raise ValueError(f"gate.low and gate.high bound a score: 0 <= low < high, got low={self.low}, high={self.high}")
-        check_region(self.region)
 
     @property
     def mass(self) -> Mass:

@@ -4,18 +4,20 @@ from __future__ import annotations
 
 import dataclasses
 from dataclasses import dataclass
-from typing import Literal
+from typing import Annotated, Literal
 
 import torch
 from jaxtyping import Bool, Float
 from torch import Tensor
 
+from oar_lightning.common.ranges import Fraction, NonNegativeFloat, PositiveFraction, checked
 from oar_lightning.credit.component import Region, region_mask
-from oar_lightning.credit.gates.base import Gate, check_region, weighted
+from oar_lightning.credit.gates.base import Gate, weighted
 from oar_lightning.distributed.ranks import all_gather
 from oar_lightning.types import Credit, Rollouts
 
 
+@checked("gate")
 @dataclass(frozen=True)
 class SelectGate(Gate):
     """Keeps the tokens with the largest scores; the others of the region have no advantage.
@@ -32,21 +34,12 @@ class SelectGate(Gate):
         region: the tokens that are compared; others are always kept.
     """
 
-    share: float = 0.2
+    share: Annotated[PositiveFraction, "the fraction of tokens that is kept"] = 0.2
     over: Literal["step", "row"] = "step"
     denominator: Literal["kept", "all"] = "kept"
     region: Region = "response"
 
     reads_all_rows = True
-
-    def __post_init__(self) -> None:
-        if not 0 < self.share <= 1:
-            raise ValueError(f"gate.share is the fraction of tokens that is kept and must be in (0, 1], got {self.share}")
-        if self.over not in ("step", "row"):
-            raise ValueError(f"gate.over must be step or row, got {self.over}")
-        if self.denominator not in ("kept", "all"):
-            raise ValueError(f"gate.denominator must be kept or all, got {self.denominator}")
-        check_region(self.region)
 
     @property
     def uniform(self) -> bool:
@@ -63,6 +56,7 @@ class SelectGate(Gate):
         return credit if self.denominator == "all" else dataclasses.replace(credit, loss_mask=kept & rollouts.response_mask)
 
 
+@checked("gate")
 @dataclass(frozen=True)
 class ClipGate(Gate):
     """Other clip bounds and KL factor for each completion's tokens with large scores (Archer, arXiv 2507.15778).
@@ -76,21 +70,11 @@ class ClipGate(Gate):
         region: the tokens that are compared.
     """
 
-    share: float = 0.2
-    clip_low: float = 0.5
-    clip_high: float = 0.5
-    kl_factor: float = 0.0
+    share: Annotated[PositiveFraction, "a fraction of a completion's tokens"] = 0.2
+    clip_low: Annotated[Fraction, "1 minus the ratio's lower bound"] = 0.5
+    clip_high: NonNegativeFloat = 0.5
+    kl_factor: NonNegativeFloat = 0.0
     region: Region = "response"
-
-    def __post_init__(self) -> None:
-        if not 0 < self.share <= 1:
-            raise ValueError(f"gate.share is a fraction of a completion's tokens and must be in (0, 1], got {self.share}")
-        if not 0 <= self.clip_low <= 1:
-            raise ValueError(f"gate.clip_low must be in [0, 1] (the ratio's lower bound is 1 - clip_low), got {self.clip_low}")
-        for key in ("clip_high", "kl_factor"):
-            if not 0 <= getattr(self, key) < float("inf"):
-                raise ValueError(f"gate.{key} must be finite and >= 0, got {getattr(self, key)}")
-        check_region(self.region)
 
     @property
     def uniform(self) -> bool:

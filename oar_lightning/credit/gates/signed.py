@@ -4,19 +4,27 @@ from __future__ import annotations
 
 import dataclasses
 from dataclasses import dataclass
-from typing import Literal
+from typing import Annotated, Literal
 
 import torch
 from jaxtyping import Bool, Float
 from torch import Tensor
 
+from oar_lightning.common.ranges import Positive, PositiveFloat, Rule, checked
 from oar_lightning.credit.component import Region, group_advantages_of, region_mask
-from oar_lightning.credit.gates.base import Gate, check_region, shaped
+from oar_lightning.credit.gates.base import Gate, shaped
 from oar_lightning.objective.diagnostics import sum_and_count
 from oar_lightning.objective.metric_sums import Sums
 from oar_lightning.types import Credit, Rollouts
 
 
+@checked(
+    "gate",
+    Rule(
+        lambda keep_sign, combine: not (keep_sign and combine == "replace"),
+        "gate.keep_sign=true compares with the group advantage, which gate.combine=replace does not use",
+    ),
+)
 @dataclass(frozen=True)
 class SignedGate(Gate):
     """Token advantages from signed scores c.
@@ -39,27 +47,14 @@ class SignedGate(Gate):
     """
 
     combine: Literal["replace", "add", "multiply"] = "replace"
-    scale: float = 1.0
+    scale: Annotated[PositiveFloat, "a factor"] = 1.0
     normalize: Literal["none", "row", "group"] = "none"
-    clip: float | None = None
+    clip: Annotated[Positive, "the bound of a score's size"] | None = None
     keep_sign: bool = False
     drop_zeros: bool = False
     region: Region = "response"
 
     signed = True
-
-    def __post_init__(self) -> None:
-        if self.combine not in ("replace", "add", "multiply"):
-            raise ValueError(f"gate.combine must be one of replace, add, multiply, got {self.combine}")
-        if self.normalize not in ("none", "row", "group"):
-            raise ValueError(f"gate.normalize must be one of none, row, group, got {self.normalize}")
-        if not 0 < self.scale < float("inf"):
-            raise ValueError(f"gate.scale is a factor and must be finite and > 0, got {self.scale}")
-        if self.clip is not None and not self.clip > 0:
-            raise ValueError(f"gate.clip bounds the size of a score and must be > 0 (or null), got {self.clip}")
-        if self.keep_sign and self.combine == "replace":
-            raise ValueError("gate.keep_sign=true compares with the group advantage, which gate.combine=replace does not use")
-        check_region(self.region)
 
     @property
     def reads_groups(self) -> bool:

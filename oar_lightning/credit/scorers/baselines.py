@@ -9,6 +9,7 @@ import torch
 from jaxtyping import Float
 from torch import Tensor
 
+from oar_lightning.common.ranges import checked
 from oar_lightning.credit.component import Region, region_mask
 from oar_lightning.credit.scorers.base import (
     Scorer,
@@ -18,7 +19,7 @@ from oar_lightning.credit.scorers.base import (
     row_generator,
 )
 from oar_lightning.policy.language_model import evaluating, token_logprobs
-from oar_lightning.policy.token_budget import TokenBudget
+from oar_lightning.policy.token_budget import SomeTokens, TokenBudget
 from oar_lightning.types import Rollouts
 
 TOKENS = 4096
@@ -32,10 +33,11 @@ class Uniform(Scorer):
         return torch.zeros(rollouts.token_ids.shape, device=rollouts.token_ids.device)
 
 
+@checked("scorer")
 class Entropy(Scorer):
     """I_t = entropy (nats) of the distribution that token t was drawn from ("80/20" tokens, arXiv 2506.01939)."""
 
-    def __init__(self, token_budget: int | Literal["auto"] = TOKENS, region: Region = "reasoning") -> None:
+    def __init__(self, token_budget: SomeTokens = TOKENS, region: Region = "reasoning") -> None:
         super().__init__()
         self.covers = region
         self.token_budget = TokenBudget("scorer.token_budget", token_budget, TOKENS)
@@ -57,6 +59,7 @@ class Entropy(Scorer):
         return place_rows([scores[i].clamp(min=0) for i in rows.tolist()], region_mask(rollouts, self.covers), rows)
 
 
+@checked("scorer")
 class Random(Scorer):
     """Scores uniform in (0, 1), which carry no information. Seeded by the completion's own tokens."""
 
@@ -72,14 +75,13 @@ class Random(Scorer):
         return place_rows(scores, mask, torch.arange(len(rollouts)))
 
 
+@checked("scorer")
 class Position(Scorer):
     """Scores that grow (`late`) or fall (`early`) linearly along the reasoning, in (0, 1]."""
 
-    def __init__(self, favour: str = "late", region: Region = "reasoning") -> None:
+    def __init__(self, favour: Literal["late", "early"] = "late", region: Region = "reasoning") -> None:
         super().__init__()
         self.covers = region
-        if favour not in ("late", "early"):
-            raise ValueError(f"scorer.favour must be late or early, got {favour}")
         self.favour = favour
 
     def __call__(self, model: Any, rollouts: Rollouts) -> Float[Tensor, "B S"]:
@@ -90,6 +92,7 @@ class Position(Scorer):
         return (rank / count).masked_fill(~mask, 0.0)
 
 
+@checked("scorer")
 class _Rearranged(Wrapper):
     """A control that rearranges another scorer's scores within each completion, which keeps the weights' distribution."""
 
@@ -113,6 +116,7 @@ class _Rearranged(Wrapper):
         raise NotImplementedError
 
 
+@checked("scorer")
 class Shuffled(_Rearranged):
     """The inner scorer's scores in random order: as uneven as before, but on other tokens."""
 

@@ -3,12 +3,13 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
-from typing import Any, Literal
+from typing import Annotated, Any, Literal
 
 import torch
 from jaxtyping import Float, Int
 from torch import Tensor
 
+from oar_lightning.common.ranges import Fraction, Rule, checked
 from oar_lightning.credit.component import Encode, Tools
 from oar_lightning.credit.scorers.base import distinct_rows
 from oar_lightning.credit.scorers.prefix_answers import Belief, PrefixReader, Question
@@ -16,7 +17,7 @@ from oar_lightning.credit.scorers.steps import Steps, StepScorer
 from oar_lightning.credit.segments import Segmenter, segment_numbers
 from oar_lightning.policy.decoder import choose_decoder
 from oar_lightning.policy.language_model import base_model, can_share_prefixes, scoring_mode
-from oar_lightning.policy.token_budget import TokenBudget
+from oar_lightning.policy.token_budget import SomeTokens, TokenBudget
 from oar_lightning.types import Rollouts
 
 TOKENS = 4096
@@ -31,7 +32,9 @@ def potential(accuracy: Tensor, confidence: Tensor) -> Tensor:
     return 1.5 * accuracy * confidence + 0.5 * accuracy - confidence
 
 
-VALUES: dict[str, Callable[[Belief], Tensor]] = {
+Value = Literal["gold", "own", "prob", "watermark", "potential"]
+
+VALUES: dict[Value, Callable[[Belief], Tensor]] = {
     "gold": lambda belief: belief.logprob,
     "own": lambda belief: belief.logprob,
     "prob": lambda belief: belief.logprob.exp(),
@@ -41,6 +44,10 @@ VALUES: dict[str, Callable[[Belief], Tensor]] = {
 """The value of each prefix, whose differences are the gains."""
 
 
+CUE = Rule(lambda cue: cue, "scorer.cue is the text that leads up to an answer and must not be empty")
+
+
+@checked("scorer", CUE)
 class InformationGain(StepScorer):
     """c_k = v_k - v_{k-1} for the tokens of step k, v_k the value of an answer after that step; v_0 after the prompt alone.
 
@@ -70,24 +77,16 @@ class InformationGain(StepScorer):
     def __init__(
         self,
         segments: Segmenter,
-        mode: str = "gold",
+        mode: Value = "gold",
         cue: str = "The answer is \\boxed{",
         own_cue: bool = True,
-        discount: float | None = None,
-        baseline: str = "none",
+        discount: Fraction | Annotated[None, "each step's own gain"] = None,
+        baseline: Literal["none", "group", "step"] = "none",
         absolute: bool = False,
-        token_budget: TokenBudget | int | Literal["auto"] = TOKENS,
+        token_budget: TokenBudget | SomeTokens = TOKENS,
         share_prefixes: bool = True,
     ) -> None:
         super().__init__()
-        if mode not in VALUES:
-            raise ValueError(f"scorer.mode must be one of {', '.join(VALUES)}, got {mode}")
-        if not cue:
-            raise ValueError("scorer.cue is the text that leads up to an answer and must not be empty")
-        if discount is not None and not 0 <= discount <= 1:
-            raise ValueError(f"scorer.discount must be in [0, 1], or null for each step's own gain, got {discount}")
-        if baseline not in ("none", "group", "step"):
-            raise ValueError(f"scorer.baseline must be one of none, group, step, got {baseline}")
         self.segments = segments
         self.mode = mode
         self.cue = cue

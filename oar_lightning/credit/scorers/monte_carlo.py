@@ -3,22 +3,25 @@
 from __future__ import annotations
 
 import logging
-from typing import Any
+from typing import Annotated, Any
 
 import torch
 from jaxtyping import Bool, Float
 from torch import Tensor
 
+from oar_lightning.common.ranges import PositiveInt, Probability, checked
 from oar_lightning.credit.component import Continuations, Tools
 from oar_lightning.credit.predictions import predictions
 from oar_lightning.credit.scorers.steps import Steps, StepScorer
 from oar_lightning.credit.segments import TOKENS, Segmenter
+from oar_lightning.distributed.ranks import all_gather
 from oar_lightning.policy.token_budget import TokenBudget
 from oar_lightning.types import Prefix, Rollouts
 
 log = logging.getLogger(__name__)
 
 
+@checked("scorer")
 class MonteCarlo(StepScorer):
     """A_k = V_{k+1} - V_k for the tokens of segment k, V_k = mean reward of `samples` continuations from before it.
 
@@ -43,20 +46,14 @@ class MonteCarlo(StepScorer):
     def __init__(
         self,
         segments: Segmenter,
-        samples: int = 9,
-        most_segments: int | None = 25,
+        samples: Annotated[PositiveInt, "the number of continuations of a prefix"] = 9,
+        most_segments: PositiveInt | None = 25,
         from_first_cut: bool = False,
-        forced_above: float | None = None,
+        forced_above: Probability | None = None,
         absolute: bool = False,
         seed: int = 0,
     ) -> None:
         super().__init__()
-        if samples < 1:
-            raise ValueError(f"scorer.samples is the number of continuations of a prefix and must be >= 1, got {samples}")
-        if most_segments is not None and most_segments < 1:
-            raise ValueError(f"scorer.most_segments must be >= 1 or null, got {most_segments}")
-        if forced_above is not None and not 0 < forced_above <= 1:
-            raise ValueError(f"scorer.forced_above is a probability and must be in (0, 1] or null, got {forced_above}")
         self.signed = not absolute
         self.segments = segments
         self.samples = samples
@@ -99,11 +96,12 @@ class MonteCarlo(StepScorer):
         """V of each prefix."""
         assert self._continue is not None, "a run lends its tools before the first step"
         if not self._told:
-            log.info("scorer: up to %d continuations of %d prefixes in a step", self.samples * len(prefixes), len(prefixes))
+            count = sum(all_gather(len(prefixes)))
+            log.info("scorer: up to %d continuations of %d prefixes in a step", self.samples * count, count)
             self._told = True
         found = self._continue(model, rollouts, prefixes, self.samples, self.seed + rollouts.step)
         self.metrics = {
-            "continuations": float(found.sampled),
+            "continuations": float(sum(all_gather(found.sampled))),
             "forward_equivalents": found.tokens / max(1, int(rollouts.attention_mask.sum())),
         }
         return found.rewards.mean(1)

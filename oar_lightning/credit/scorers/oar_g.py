@@ -3,25 +3,27 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
-from typing import Any, Literal
+from typing import Any
 
 import torch
 from jaxtyping import Float, Int
 from torch import Tensor
 
-from oar_lightning.credit.freedom import FREE_BELOW, Freedom
+from oar_lightning.common.ranges import NonNegativeFloat, NonNegativeInt, PositiveInt, Probability, checked
+from oar_lightning.credit.freedom import FREE_BELOW, Freedom, Mode
 from oar_lightning.credit.scorers.base import Scorer, distinct_rows, place_rows, row_generator, scorable_rows
 from oar_lightning.credit.scorers.prefix import read_prompts
 from oar_lightning.credit.scorers.probes import Probe, ProbeSchedule
 from oar_lightning.policy.decoder import choose_decoder
 from oar_lightning.policy.language_model import at_columns, can_share_prefixes, embed, scoring_mode
-from oar_lightning.policy.token_budget import TokenBudget
+from oar_lightning.policy.token_budget import SomeTokens, TokenBudget
 from oar_lightning.types import Rollouts
 
 TOKENS = 4096
 """The start of `auto`, unless a memory plan gives another."""
 
 
+@checked("scorer")
 class OarG(Scorer):
     """I_t = |<dJ/de_t, e_t>|, J = KL(p || p(e + n)), n ~ N(0, noise_std^2) on reasoning tokens; nats.
 
@@ -42,24 +44,20 @@ class OarG(Scorer):
     def __init__(
         self,
         probe: ProbeSchedule = ProbeSchedule(),
-        noise_std: float = 1e-3,
-        num_draws: int = 1,
+        noise_std: NonNegativeFloat = 1e-3,
+        num_draws: PositiveInt = 1,
         seed: int = 0,
-        token_budget: int | Literal["auto"] = TOKENS,
-        stability_rows: int = 4,
-        freedom: str = "none",
-        free_below: float = FREE_BELOW,
+        token_budget: SomeTokens = TOKENS,
+        stability_rows: NonNegativeInt = 4,
+        freedom: Mode = "none",
+        free_below: Probability = FREE_BELOW,
     ) -> None:
         super().__init__()
-        if noise_std < 0:
-            raise ValueError(f"scorer.noise_std must be >= 0, got {noise_std}")
         if noise_std == 0 and not {probe.name, probe.warmup if probe.warmup_steps else probe.name} <= {"answer_joint"}:
             raise ValueError(
                 "scorer.noise_std=0 makes every score zero for a KL probe (its gradient vanishes at the clean text); "
                 "set noise_std > 0, e.g. 1e-3, or scorer.probe.name=answer_joint"
             )
-        if num_draws < 1:
-            raise ValueError(f"scorer.num_draws must be >= 1, got {num_draws}")
         self.probe = probe
         self.noise_std = noise_std
         self.num_draws = num_draws

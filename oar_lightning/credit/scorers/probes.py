@@ -4,12 +4,13 @@ from __future__ import annotations
 
 from abc import ABC, abstractmethod
 from dataclasses import dataclass
-from typing import Any, NamedTuple
+from typing import Annotated, Any, Literal, NamedTuple
 
 import torch
 from jaxtyping import Bool, Float, Int
 from torch import Tensor
 
+from oar_lightning.common.ranges import NonNegativeInt, checked
 from oar_lightning.policy.attention import ReadAt
 from oar_lightning.policy.language_model import head_logits
 
@@ -154,9 +155,12 @@ class AnswerJointProbe(Probe):
         return shift[:, 0].abs()
 
 
-PROBES: dict[str, Probe] = {"last": LastProbe(), "answer_mean": AnswerMeanProbe(), "answer_joint": AnswerJointProbe()}
+ProbeName = Literal["last", "answer_mean", "answer_joint"]
+
+PROBES: dict[ProbeName, Probe] = {"last": LastProbe(), "answer_mean": AnswerMeanProbe(), "answer_joint": AnswerJointProbe()}
 
 
+@checked("scorer.probe")
 @dataclass(frozen=True)
 class ProbeSchedule:
     """The probe of each batch of rollouts.
@@ -167,16 +171,9 @@ class ProbeSchedule:
         warmup_steps: length of the warm-up in batches of rollouts; 0 for none.
     """
 
-    name: str = "answer_mean"
-    warmup: str = "last"
-    warmup_steps: int = 0
-
-    def __post_init__(self) -> None:
-        for key in ("name", "warmup"):
-            if getattr(self, key) not in PROBES:
-                raise ValueError(f"scorer.probe.{key} must be one of {', '.join(PROBES)}, got {getattr(self, key)}")
-        if self.warmup_steps < 0:
-            raise ValueError(f"scorer.probe.warmup_steps counts batches of rollouts and must be >= 0, got {self.warmup_steps}")
+    name: ProbeName = "answer_mean"
+    warmup: ProbeName = "last"
+    warmup_steps: Annotated[NonNegativeInt, "a number of batches of rollouts"] = 0
 
     def at(self, step: int) -> Probe:
         """The probe at a `Rollouts.step`."""

@@ -11,6 +11,7 @@ import torch
 from jaxtyping import Float
 from torch import Tensor
 
+from oar_lightning.common.ranges import NonNegativeFloat, checked
 from oar_lightning.credit.scorers.base import Scorer, place_rows, row_generator, scorable_rows
 from oar_lightning.credit.scorers.probes import Probe, ProbeSchedule, masked_positions
 from oar_lightning.policy.language_model import base_model, embed, evaluating
@@ -43,13 +44,14 @@ class ReferenceOarP(Scorer):
         return place_rows(scores, rollouts.reasoning_mask, rows)
 
 
+@checked("scorer")
 class ReferenceOarG(Scorer):
     """A clean and a noisy pass over each completion, one gradient with respect to the noisy embeddings.
 
     The noise is that of `OarG` with the same seed.
     """
 
-    def __init__(self, probe: ProbeSchedule = ProbeSchedule(), noise_std: float = 1e-3, seed: int = 0) -> None:
+    def __init__(self, probe: ProbeSchedule = ProbeSchedule(), noise_std: NonNegativeFloat = 1e-3, seed: int = 0) -> None:
         super().__init__()
         self.probe = probe
         self.noise_std = noise_std

@@ -2,18 +2,21 @@
 
 from __future__ import annotations
 
-from typing import Literal
+from typing import Annotated
 
 import torch
+from annotated_types import Interval
 from jaxtyping import Float
 from torch import Tensor
 
-from oar_lightning.credit.scorers.information_gain import TOKENS, VALUES, InformationGain
+from oar_lightning.common.ranges import NonNegativeFloat, checked
+from oar_lightning.credit.scorers.information_gain import CUE, TOKENS, VALUES, InformationGain
 from oar_lightning.credit.scorers.prefix_answers import Belief
 from oar_lightning.credit.segments import Segmenter
-from oar_lightning.policy.token_budget import TokenBudget
+from oar_lightning.policy.token_budget import SomeTokens, TokenBudget
 
 
+@checked("scorer", CUE)
 class Spae(InformationGain):
     """c_k = A_i (f_k - 1) + bonus * clip(Phi_k - Phi_{k-1}, -1, 1), so that gate=signed with combine=add gives
     A_i f_k + bonus * clip(...).
@@ -31,18 +34,14 @@ class Spae(InformationGain):
     def __init__(
         self,
         segments: Segmenter,
-        bonus: float = 0.5,
-        solved: float = 0.9,
+        bonus: NonNegativeFloat = 0.5,
+        solved: Annotated[float, Interval(ge=-1, le=1), "a potential"] = 0.9,
         cue: str = "The answer is \\boxed{",
         own_cue: bool = True,
-        token_budget: TokenBudget | int | Literal["auto"] = TOKENS,
+        token_budget: TokenBudget | SomeTokens = TOKENS,
         share_prefixes: bool = True,
     ) -> None:
         super().__init__(segments, "potential", cue, own_cue, token_budget=token_budget, share_prefixes=share_prefixes)
-        if not 0 <= bonus < float("inf"):
-            raise ValueError(f"scorer.bonus must be finite and >= 0, got {bonus}")
-        if not -1 <= solved <= 1:
-            raise ValueError(f"scorer.solved is a potential and must be in [-1, 1], got {solved}")
         self.bonus = bonus
         self.solved = solved
 

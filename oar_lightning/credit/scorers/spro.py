@@ -7,12 +7,14 @@ from typing import Any
 from jaxtyping import Float
 from torch import Tensor
 
+from oar_lightning.common.ranges import NonNegativeFloat, checked
 from oar_lightning.credit.component import Region, region_mask
 from oar_lightning.credit.scorers.base import Scorer
 from oar_lightning.credit.scorers.forward_free.base import aligned, placed
 from oar_lightning.types import Rollouts
 
 
+@checked("scorer")
 class Spro(Scorer):
     """c_it = R_it - mean of R_t over the completions of the group that have a t-th token; R_t = sum_{j <= t} beta (log pi - log
     ref) (SPRO, arXiv 2507.01551): for gate=signed with combine=add.
@@ -29,10 +31,8 @@ class Spro(Scorer):
     reads_groups = True
     needs_reference = True
 
-    def __init__(self, beta: float = 0.05, region: Region = "response") -> None:
+    def __init__(self, beta: NonNegativeFloat = 0.05, region: Region = "response") -> None:
         super().__init__()
-        if not 0 <= beta < float("inf"):
-            raise ValueError(f"scorer.beta must be finite and >= 0, got {beta}")
         self.covers = region
         self.beta = beta
 

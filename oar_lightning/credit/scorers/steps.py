@@ -9,6 +9,7 @@ import torch
 from jaxtyping import Float, Int
 from torch import Tensor
 
+from oar_lightning.common.ranges import PositiveFloat, checked
 from oar_lightning.credit.scorers.base import Scorer, Wrapper
 from oar_lightning.types import Rollouts
 
@@ -37,6 +38,7 @@ class StepScorer(Scorer):
         return self.of_tokens(model, rollouts, self.steps(model, rollouts).scores)
 
 
+@checked("scorer")
 class MinForm(Wrapper, StepScorer):
     """The min-form of PURE over another scorer's steps: a completion is worth its worst step.
 
@@ -50,14 +52,12 @@ class MinForm(Wrapper, StepScorer):
 
     inner: StepScorer
 
-    def __init__(self, inner: Scorer, temperature: float = 0.1) -> None:
+    def __init__(self, inner: Scorer, temperature: PositiveFloat = 0.1) -> None:
         if not isinstance(inner, StepScorer):
             raise ValueError(
                 f"scorer.inner={type(inner).__name__} has no steps, which scorer=min_form weights; use monte_carlo or "
                 "information_gain"
             )
-        if not 0 < temperature < float("inf"):
-            raise ValueError(f"scorer.temperature must be finite and > 0, got {temperature}")
         super().__init__(inner)
         self.temperature = temperature
 

@@ -7,6 +7,7 @@ from collections.abc import Callable, Iterator
 from itertools import accumulate
 from typing import Literal, NamedTuple
 
+from oar_lightning.common.ranges import checked
 from oar_lightning.data.chain.problem import asked_accounts
 from oar_lightning.types import CausalSpans, MathProblem
 
@@ -30,6 +31,7 @@ class _Piece(NamedTuple):
     """Whether the text is the step's result."""
 
 
+@checked("scorer.locate")
 class ChainCredit:
     """Locates the causal characters of a completion; the `locate` of `credit.scorers.Oracle`.
 
@@ -45,8 +47,6 @@ class ChainCredit:
 
     def __init__(self, which: Literal["causal", "results", "first_error"] = "first_error") -> None:
         choices = {"causal": _all, "results": _results, "first_error": _first_error}
-        if which not in choices:
-            raise ValueError(f"scorer.locate.which must be one of {', '.join(choices)}, got {which}")
         self.which = which
         self._choose: Callable[[list[_Piece], bool], CausalSpans] = choices[which]
 

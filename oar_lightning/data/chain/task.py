@@ -12,8 +12,11 @@ import itertools
 import random
 from collections.abc import Iterable, Iterator
 from dataclasses import dataclass
-from typing import Literal, NamedTuple
+from typing import Annotated, Literal, NamedTuple
 
+from annotated_types import Interval
+
+from oar_lightning.common.ranges import NonNegativeInt, PositiveInt, ProperFraction, Rule, checked
 from oar_lightning.data.chain.problem import GAINS, HELD_OUT_ONE_IN, ITEMS, LOSSES, NAMES, ChainProblem, Companion
 from oar_lightning.types import MathProblem
 
@@ -30,6 +33,17 @@ class ChainSolution:
     causal_spans: tuple[tuple[int, int], ...]
 
 
+@checked(
+    "data.chain",
+    Rule(
+        lambda min_steps, max_steps: min_steps <= max_steps,
+        "data.chain.min_steps must be in [1, max_steps], got {min_steps} with max_steps={max_steps}",
+    ),
+    Rule(
+        lambda max_delta, max_total: max_delta <= max_total,
+        "data.chain.max_delta must be in [1, max_total], got {max_delta} with max_total={max_total}",
+    ),
+)
 @dataclass(frozen=True)
 class ChainTask:
     """The distribution of problems and of worked solutions.
@@ -39,7 +53,7 @@ class ChainTask:
         max_steps: most operations of a problem; the number of operations is its difficulty.
         max_total: the running total stays in ``0..max_total``.
         max_delta: operands are in ``1..max_delta``.
-        filler: interchangeable phrases per step, 0 to 3.
+        filler: Annotated[int, Interval(ge=0, le=3), "a number of phrases per step"]erchangeable phrases per step, 0 to 3.
         asides: sentences per step that do not concern the answer, each of four freely chosen words.
         asides_last: whether all asides follow the last step, so that all decisions are made early; else each step's asides
             follow that step.
@@ -49,34 +63,16 @@ class ChainTask:
         noise: probability that a step of a demonstration states a result that is off by one.
     """
 
-    min_steps: int = 2
+    min_steps: PositiveInt = 2
     max_steps: int = 4
     max_total: int = 20
-    max_delta: int = 9
-    filler: int = 2
-    asides: int = 0
+    max_delta: PositiveInt = 9
+    filler: Annotated[int, Interval(ge=0, le=3), "a number of phrases per step"] = 2
+    asides: Annotated[NonNegativeInt, "a number of sentences per step"] = 0
     asides_last: bool = False
     restate: bool = True
     companion: Literal["none", "distracts", "counts"] = "none"
-    noise: float = 0.4
-
-    def __post_init__(self) -> None:
-        if not 1 <= self.min_steps <= self.max_steps:
-            raise ValueError(
-                f"data.chain.min_steps must be in [1, max_steps], got {self.min_steps} with max_steps={self.max_steps}"
-            )
-        if not 0 <= self.filler <= 3:
-            raise ValueError(f"data.chain.filler is a number of phrases per step in [0, 3], got {self.filler}")
-        if self.asides < 0:
-            raise ValueError(f"data.chain.asides is a number of sentences per step and must be >= 0, got {self.asides}")
-        if self.companion not in ("none", "distracts", "counts"):
-            raise ValueError(f"data.chain.companion must be none, distracts or counts, got {self.companion}")
-        if not 0 <= self.noise < 1:
-            raise ValueError(f"data.chain.noise is a probability in [0, 1), got {self.noise}")
-        if not 1 <= self.max_delta <= self.max_total:
-            raise ValueError(
-                f"data.chain.max_delta must be in [1, max_total], got {self.max_delta} with max_total={self.max_total}"
-            )
+    noise: Annotated[ProperFraction, "a probability"] = 0.4
 
     def problem(self, rng: random.Random, held_out: bool) -> ChainProblem:
         """Draw a problem of the training or the held-out split.
@@ -205,6 +201,7 @@ class _Spans:
         return ChainSolution(self.text, tuple(self.spans))
 
 
+@checked("")
 @dataclass(frozen=True)
 class ChainProblems:
     """A seeded stream of `chain` problems with random access: problem `i` depends on (seed, split, i) only."""

@@ -4,18 +4,24 @@ from __future__ import annotations
 
 import logging
 from collections import deque
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass, fields
-from typing import Any
+from typing import Annotated, Any
 
 import lightning as L
+from annotated_types import Interval
 
+from oar_lightning.common.ranges import Never, PositiveInt, RisingPair, checked
 from oar_lightning.credit.gates import Gate
 from oar_lightning.tracking.tracker import Tracker
 
 log = logging.getLogger(__name__)
 
 
+Threshold = Annotated[float, Interval(ge=0), "a threshold"]
+
+
+@checked("alarms")
 @dataclass(frozen=True)
 class AlarmConfig:
     """Thresholds of the metrics ``credit/<name>``; None for no alarm. They are rules of thumb, not tests.
@@ -32,26 +38,15 @@ class AlarmConfig:
         rank_stability: below it: scores are mostly noise of their estimate.
     """
 
-    window: int = 8
-    ess_ratio: float | None = 0.2
-    gini: float | None = 0.8
-    mass_error: float | None = 1e-6
-    mass: Sequence[float] | None = (0.5, 2.0)
-    saturated_frac: float | None = 0.8
-    corr_position: float | None = 0.7
-    corr_entropy: float | None = 0.9
-    rank_stability: float | None = 0.3
-
-    def __post_init__(self) -> None:
-        if not isinstance(self.window, int) or self.window < 1:
-            raise ValueError(f"alarms.window is a number of steps and must be an integer >= 1, got {self.window}")
-        for name in RULES:
-            value = getattr(self, name)
-            if name == "mass":
-                if value is not None and not (isinstance(value, Sequence) and len(value) == 2 and 0 <= value[0] < value[1]):
-                    raise ValueError(f"alarms.mass is a range [low, high] with 0 <= low < high, or null for never, got {value}")
-            elif value is not None and not (isinstance(value, int | float) and value >= 0):
-                raise ValueError(f"alarms.{name} is a threshold and must be a number >= 0, or null for never, got {value}")
+    window: Annotated[PositiveInt, "a number of steps"] = 8
+    ess_ratio: Threshold | Never = 0.2
+    gini: Threshold | Never = 0.8
+    mass_error: Threshold | Never = 1e-6
+    mass: RisingPair | Never = (0.5, 2.0)
+    saturated_frac: Threshold | Never = 0.8
+    corr_position: Threshold | Never = 0.7
+    corr_entropy: Threshold | Never = 0.9
+    rank_stability: Threshold | Never = 0.3
 
 
 @dataclass(frozen=True)

@@ -18,6 +18,7 @@ import lightning as L
 import numpy as np
 import torch
 from lightning.pytorch.callbacks import ModelCheckpoint
+from lightning.pytorch.plugins.io import TorchCheckpointIO
 
 from oar_lightning.common.scopes import replaced
 from oar_lightning.distributed.deepspeed_checkpoint import complete_folder
@@ -33,6 +34,18 @@ PREVIOUS = "previous.ckpt"
 
 FOLDERS = "step_*.ckpt"
 """Of DeepSpeed: ``last.ckpt`` and ``previous.ckpt`` are links to them."""
+
+
+class CheckpointFile(TorchCheckpointIO):
+    """Writes a checkpoint straight to its path.
+
+    Lightning writes to the system's temporary folder first, where a kill leaves it for good, and holds a second copy in memory.
+    `LastCheckpoint` renames what is whole, so neither is needed.
+    """
+
+    def save_checkpoint(self, checkpoint: dict[str, Any], path: str | Path, storage_options: Any = None) -> None:
+        Path(path).parent.mkdir(parents=True, exist_ok=True)
+        torch.save(checkpoint, path)
 
 
 class RandomState(L.Callback):
@@ -89,9 +102,9 @@ class LastCheckpoint(ModelCheckpoint):
     The checkpoint before it stays as ``previous.ckpt``. A run that resumed from ``previous.ckpt``, because ``last.ckpt`` was
     damaged, replaces ``last.ckpt`` first.
 
-    Each checkpoint is written under another name and then renamed, so that a kill leaves the former one whole (Lightning
-    writes in place). If a checkpoint cannot be written (a full disk), this is logged as an error and training goes on, unless
-    it is the last one of this process.
+    Each checkpoint is written under another name and then renamed, so that a kill leaves the former one whole, and the next
+    start clears up what is unfinished. If a checkpoint cannot be written (a full disk), this is logged as an error and training
+    goes on, unless it is the last one of this process.
 
     `keep` says which others stay, and `score` gives the score of the checkpoint at a step, where an evaluation was made.
     """

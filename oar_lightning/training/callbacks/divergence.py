@@ -6,11 +6,12 @@ import logging
 import math
 from collections.abc import Mapping
 from dataclasses import dataclass
-from typing import Any
+from typing import Annotated, Any
 
 import lightning as L
 import torch
 
+from oar_lightning.common.ranges import Never, NonNegativeInt, PositiveFraction, PositiveInt, checked
 from oar_lightning.distributed.strategies import adapt
 from oar_lightning.sweep.trial import Diverged
 from oar_lightning.training.callbacks.evaluation import EvaluationCallback
@@ -19,6 +20,7 @@ from oar_lightning.training.publish import publish
 log = logging.getLogger(__name__)
 
 
+@checked("divergence")
 @dataclass(frozen=True)
 class DivergenceConfig:
     """When a run is given up.
@@ -31,22 +33,9 @@ class DivergenceConfig:
             None for never.
     """
 
-    collapse: float | None = None
-    max_skipped_steps: int = 3
-    max_silent_steps: int | None = 50
-
-    def __post_init__(self) -> None:
-        if self.collapse is not None and not 0 < self.collapse <= 1:
-            raise ValueError(
-                f"divergence.collapse is a share of the accuracy before training and must be in (0, 1], or null for never, "
-                f"got {self.collapse}"
-            )
-        if self.max_skipped_steps < 0:
-            raise ValueError(f"divergence.max_skipped_steps counts steps and must be >= 0, got {self.max_skipped_steps}")
-        if self.max_silent_steps is not None and self.max_silent_steps < 1:
-            raise ValueError(
-                f"divergence.max_silent_steps counts steps and must be >= 1, or null for never, got {self.max_silent_steps}"
-            )
+    collapse: Annotated[PositiveFraction, "a share of the accuracy before training"] | Never = None
+    max_skipped_steps: Annotated[NonNegativeInt, "a number of steps"] = 3
+    max_silent_steps: Annotated[PositiveInt, "a number of batches of rollouts"] | Never = 50
 
 
 def silence(metrics: Mapping[str, float]) -> str | None:

@@ -7,14 +7,16 @@ import os
 from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Literal
+from typing import Annotated, Literal
 
 from oar_lightning.common.config_check import ConfigError
+from oar_lightning.common.ranges import NonNegativeInt, checked
 from oar_lightning.tracking.journal import replace_file
 
 KEPT, BEST, SCORES = "kept_step_*.ckpt", "best.ckpt", "kept.json"
 
 
+@checked("checkpoints")
 @dataclass(frozen=True)
 class KeepConfig:
     """Which checkpoints stay.
@@ -26,17 +28,10 @@ class KeepConfig:
         mode: whether more (`max`) or less (`min`) of it is better.
     """
 
-    last: int = 0
-    best: int = 0
+    last: Annotated[NonNegativeInt, "a number of checkpoints"] = 0
+    best: Annotated[NonNegativeInt, "a number of checkpoints"] = 0
     monitor: str | None = None
     mode: Literal["max", "min"] = "max"
-
-    def __post_init__(self) -> None:
-        for key in ("last", "best"):
-            if getattr(self, key) < 0:
-                raise ConfigError(f"checkpoints.{key} is a number of checkpoints and must be >= 0, got {getattr(self, key)}")
-        if self.mode not in ("max", "min"):
-            raise ConfigError(f"checkpoints.mode must be max or min, got {self.mode}")
 
 
 def check_monitor(key: str, monitor: str | None, known: Sequence[str]) -> str:

@@ -73,7 +73,7 @@ def test_saturated_share_by_hand():
     [
         ({"strength": 1.5}, r"gate\.strength .*\[0, 1\], got 1.5"),
         ({"strength_steps": 0}, r"gate\.strength_steps must be >= 1 or null, got 0"),
-        ({"low": -1}, "low=-1"),
+        ({"low": -1}, r"gate\.low must be finite and >= 0, got -1"),
         ({"low": 2, "high": 1}, "low=2, high=1"),
     ],
 )

@@ -80,7 +80,7 @@ def test_wider_bounds_for_large_scores_only(rollouts, scores):
     [
         (SelectGate, {"share": 0}, r"gate\.share .* \(0, 1\], got 0"),
         (ClipGate, {"share": 2}, r"gate\.share .* \(0, 1\], got 2"),
-        (ClipGate, {"clip_low": 1.5}, r"gate\.clip_low must be in \[0, 1\]"),
+        (ClipGate, {"clip_low": 1.5}, r"gate\.clip_low is 1 minus the ratio's lower bound and must be in \[0, 1\]"),
         (ClipGate, {"kl_factor": -1}, r"gate\.kl_factor must be finite and >= 0, got -1"),
     ],
 )

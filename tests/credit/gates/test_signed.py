@@ -50,6 +50,20 @@ def test_scores_are_added_to_the_group_advantage_or_multiply_it():
     assert row(times, rollouts, 1) == [-2.25, -1.75, -1.5]
 
 
+@pytest.mark.parametrize("scale", [0.5, 1.0])
+def test_bounded_factors_flip_no_sign_and_their_mass_is_that_of_the_scores(scale):
+    """The mean weight is 1 + scale * mean(u), u = sign(A) times the scores over their spread, clipped to [-1, 1]."""
+    rollouts, scores = given(1.0, -2.0)
+    credit = SignedGate("multiply", scale, "row", 1.0)(scores, rollouts)
+    for i, mask in enumerate(rollouts.response_mask):
+        c = scores[i, mask].numpy()
+        u = np.sign(float(rollouts.advantages[i])) * np.clip(c / c.std(), -1, 1)
+        weights = credit.weights[i, mask].numpy()
+        assert weights.mean() == pytest.approx(1 + scale * u.mean())
+        assert weights.min() >= 0
+        assert np.ptp(weights) > 0.1
+
+
 def test_a_sign_can_be_kept():
     rollouts, scores = given(1.0, -2.0)
     assert row(SignedGate("add", 0.5, keep_sign=True)(scores, rollouts), rollouts, 0) == [1.25, 0, 1.5, 1]
@@ -90,7 +104,7 @@ def test_a_completion_with_unusable_scores_keeps_its_group_advantage():
     ("knobs", "message"),
     [
         ({"scale": 0}, r"gate\.scale .* > 0, got 0"),
-        ({"clip": 0}, r"gate\.clip .* > 0 \(or null\), got 0"),
+        ({"clip": 0}, r"gate\.clip .* > 0 or null, got 0"),
         ({"keep_sign": True}, r"gate\.keep_sign=true .* gate\.combine=replace"),
     ],
 )

@@ -145,7 +145,9 @@ def test_deterministic_without_touching_the_global_generator(name, model64, roll
 
 
 @every_scorer
-@pytest.mark.parametrize(("left", "right"), [(3, 0), (0, 4), (2, 5)])
+@pytest.mark.parametrize(
+    ("left", "right"), [pytest.param(3, 0, marks=pytest.mark.slow), pytest.param(0, 4, marks=pytest.mark.slow), (2, 5)]
+)
 def test_padding_does_not_matter(name, left, right, model64, rollouts):
     expected = SCORERS[name]()(model64, rollouts)
     actual = SCORERS[name]()(model64, padded(rollouts, left, right))
@@ -165,7 +167,7 @@ def test_row_order_and_neighbours_do_not_matter(name, model64, rollouts):
 
 
 @pytest.mark.parametrize("name", BUDGETED)
-@pytest.mark.parametrize("token_budget", [1, 50, 10**6])
+@pytest.mark.parametrize("token_budget", [1, *(pytest.param(n, marks=pytest.mark.slow) for n in (50, 10**6))])
 def test_token_budget_does_not_matter(name, token_budget, model64, rollouts):
     expected = SCORERS[name]()(model64, rollouts)
     actual = SCORERS[name](token_budget=token_budget)(model64, rollouts)
@@ -220,6 +222,7 @@ def test_batch_without_a_scorable_row(name, model64):
         assert not importance.any()
 
 
+@pytest.mark.slow
 @every_scorer
 def test_scores_of_a_float32_model_follow_the_float64_ones(name, model64, rollouts):
     expected = SCORERS[name]()(model64, rollouts)
@@ -278,7 +281,7 @@ def test_position_by_hand(model64):
     rollouts = rollouts_of([{"before": [1, 2], "reasoning": [3, 4, 5, 6], "answer": [7]}, {"before": [1], "reasoning": [3]}])
     assert Position("late")(model64, rollouts).tolist() == [[0, 0, 0.25, 0.5, 0.75, 1, 0], [0, 0, 1, 0, 0, 0, 0]]
     assert Position("early")(model64, rollouts).tolist() == [[0, 0, 1, 0.75, 0.5, 0.25, 0], [0, 0, 1, 0, 0, 0, 0]]
-    with pytest.raises(ValueError, match=r"scorer\.favour must be late or early, got middle"):
+    with pytest.raises(ValueError, match=r"scorer\.favour must be one of late, early, got 'middle'"):
         Position("middle")
 
 

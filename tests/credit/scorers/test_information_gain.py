@@ -141,6 +141,26 @@ def test_discounted_sums_and_baselines_by_hand() -> None:
     assert by_step[2].tolist() == pytest.approx([-2, -2, -8 / 3, 3 - 11 / 3])
 
 
+def test_igpo_is_the_discounted_gain_above_the_groups_mean_beside_the_outcome(rollouts) -> None:
+    """mode=prob, discount, baseline=group, added to the group advantage: +experiment=igpo by plain passes."""
+    model = gpt2()
+    scorer = scorer_with(mode="prob", discount=0.9, baseline="group")
+    credit = assign_credit(model, rollouts, scorer, SignedGate("add", region="reasoning"))
+    returns = {}
+    with evaluating(model):
+        for row, cue, answer in CASES:
+            gains = np.diff(np.exp(by_hand(model, SEQUENCES[row], cue, answer)))
+            returns[row] = np.array([sum(0.9 ** (j - k) * g for j, g in enumerate(gains) if j >= k) for k in range(len(gains))])
+    for group in ((0, 1), (2,)):
+        mean = np.concatenate([returns[row] for row in group]).mean()
+        for row in group:
+            expected = float(rollouts.advantages[row]) + np.repeat(returns[row] - mean, 2)
+            mask = rollouts.reasoning_mask[row]
+            np.testing.assert_allclose(credit.advantages[row, mask].numpy(), expected[: int(mask.sum())], atol=1e-6)
+            rest = rollouts.response_mask[row] & ~mask
+            assert (credit.advantages[row, rest] == rollouts.advantages[row]).all()
+
+
 def test_rows_that_cannot_be_asked_score_nothing_and_are_counted(rollouts) -> None:
     scorer = scorer_with()
     nameless = dataclasses.replace(rollouts, problems=(*PROBLEMS[:2], MathProblem("b", " "), PROBLEMS[3]))
@@ -236,10 +256,10 @@ def test_its_size_is_an_importance(rollouts) -> None:
 @pytest.mark.parametrize(
     ("knobs", "message"),
     [
-        ({"mode": "silver"}, r"scorer\.mode must be one of gold, own, .* got silver"),
+        ({"mode": "silver"}, r"scorer\.mode must be one of gold, own, .* got 'silver'"),
         ({"cue": ""}, r"scorer\.cue .* must not be empty"),
         ({"discount": 1.5}, r"scorer\.discount must be in \[0, 1\], or null .* got 1\.5"),
-        ({"baseline": "best"}, r"scorer\.baseline must be one of none, group, step, got best"),
+        ({"baseline": "best"}, r"scorer\.baseline must be one of none, group, step, got 'best'"),
         ({"token_budget": 0}, r"scorer\.token_budget .* got 0"),
     ],
 )

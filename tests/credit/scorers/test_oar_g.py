@@ -6,6 +6,7 @@ import math
 
 import pytest
 import torch
+from scipy.stats import spearmanr
 from support.toy import floats, golden, gpt2, padded, rollouts_of
 
 from oar_lightning.credit.scorers import OarG, ProbeSchedule
@@ -160,8 +161,13 @@ def test_rank_stability_and_cost_are_reported():
     exact(model, rollouts)
     assert exact.metrics["rank_stability"] == pytest.approx(1.0)
     noisy = OarG(noise_std=1e-3, num_draws=2)
-    noisy(model, rollouts)
-    assert -1 <= noisy.metrics["rank_stability"] < 1
+    both = noisy(model, rollouts)
+    first = OarG(noise_std=1e-3, stability_rows=0)(model, rollouts)
+    second = 2 * both - first
+    pairs = [(first[i, m].numpy(), second[i, m].numpy()) for i, m in enumerate(rollouts.reasoning_mask)]
+    expected = [spearmanr(*pair).statistic for pair in pairs if len(pair[0]) > 1]
+    assert noisy.metrics["rank_stability"] == pytest.approx(sum(expected) / len(expected), abs=1e-6)
+    assert noisy.metrics["rank_stability"] < 1
     # 2 rows of 11 columns: prompts of 3, then 7 up to the last token of the longer answer: clean once, each draw there and back
     assert noisy.metrics["forward_equivalents"] == (2 * 3 + 2 * 7 + 2 * 2 * 14) / 22
     off = OarG(stability_rows=0)
@@ -179,6 +185,12 @@ def test_rank_correlation():
     # mid-ranks 1.5 1.5 3 against 1 2 3
     assert correlation([1.0, 1.0, 3.0], [1.0, 2.0, 3.0]) == pytest.approx(1.5 / math.sqrt(1.5 * 2))
     assert correlation([1.0, 1.0], [1.0, 2.0]) == 0
+
+
+def test_rank_correlation_of_many_ties_is_scipys():
+    for seed in range(10):
+        a, b = torch.randint(0, 4, (2, 30), generator=torch.Generator().manual_seed(seed)).double()
+        assert rank_correlation(a, b) == pytest.approx(float(spearmanr(a.numpy(), b.numpy()).statistic), abs=1e-6)
 
 
 def test_planted_key_token_stands_out(copying_model):

@@ -266,7 +266,7 @@ def test_streams_are_the_problems_by_index() -> None:
         ({"noise": -0.1}, ["data.chain.noise", "got -0.1"]),
         ({"max_delta": 21}, ["data.chain.max_delta", "max_total=20"]),
         ({"asides": -1}, ["data.chain.asides", "got -1"]),
-        ({"companion": "helps"}, ["data.chain.companion", "distracts", "got helps"]),
+        ({"companion": "helps"}, ["data.chain.companion", "distracts", "got 'helps'"]),
         ({"max_delta": 0}, ["data.chain.max_delta", "got 0"]),
     ],
 )

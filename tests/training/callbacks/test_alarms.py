@@ -107,7 +107,7 @@ def test_in_a_run_and_after_its_resume() -> None:
     [
         ({"window": 0}, r"alarms\.window .* got 0"),
         ({"gini": -0.1}, r"alarms\.gini is a threshold .* got -0\.1"),
-        ({"mass": [2.0, 0.5]}, r"alarms\.mass is a range \[low, high\] .* got \[2\.0, 0\.5\]"),
+        ({"mass": [2.0, 0.5]}, r"alarms\.mass must be \[low, high\] .* got \[2\.0, 0\.5\]"),
         ({"mass": [0.5]}, r"alarms\.mass .* got \[0\.5\]"),
     ],
 )

@@ -105,7 +105,7 @@ def test_kept_checkpoints_of_a_run_are_its_states(tmp_path: Path) -> None:
     ("values", "told"), [({"last": -1}, "last .* got -1"), ({"best": -1}, "best"), ({"mode": "up"}, "mode")]
 )
 def test_settings_that_cannot_be_are_refused(values: dict[str, object], told: str) -> None:
-    with pytest.raises(ConfigError, match=rf"checkpoints\.{told}"):
+    with pytest.raises(ValueError, match=rf"checkpoints\.{told}"):
         KeepConfig(**values)  # type: ignore[arg-type]
 
 

@@ -189,6 +189,10 @@ def test_a_trial_above_the_median_and_one_at_its_end_go_on(study: Ticket) -> Non
     callback = MedianPruning(study, evaluation)
     end_of_step(callback, evaluation, 4)
     end_of_step(callback, evaluation, 10)
+    import optuna
+
+    trial = optuna.load_study("s", SweepStorage(study.storage)).trials[3]
+    assert (trial.state, trial.intermediate_values) == (TrialState.RUNNING, {4: 0.65}), "at its end nothing is left to prune"
 
 
 class Pause(L.Callback):

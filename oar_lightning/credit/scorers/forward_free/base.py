@@ -2,22 +2,24 @@
 
 from __future__ import annotations
 
-from typing import Any, Literal
+from typing import Any
 
 import torch
 from jaxtyping import Bool, Float
 from torch import Tensor
 
+from oar_lightning.common.ranges import checked
 from oar_lightning.credit.component import Region, region_mask
 from oar_lightning.credit.predictions import Predictions, predictions
 from oar_lightning.credit.scorers.base import Scorer
-from oar_lightning.policy.token_budget import TokenBudget
+from oar_lightning.policy.token_budget import SomeTokens, TokenBudget
 from oar_lightning.types import Rollouts
 
 TOKENS = 4096
 """The start of `auto`, unless a memory plan gives another."""
 
 
+@checked("scorer")
 class PredictionScorer(Scorer):
     """Base of scorers that read `Predictions`.
 
@@ -26,7 +28,7 @@ class PredictionScorer(Scorer):
         region: the tokens that are scored.
     """
 
-    def __init__(self, token_budget: int | Literal["auto"] = TOKENS, region: Region = "response") -> None:
+    def __init__(self, token_budget: SomeTokens = TOKENS, region: Region = "response") -> None:
         super().__init__()
         self.covers = region
         self.token_budget = TokenBudget("scorer.token_budget", token_budget, TOKENS)

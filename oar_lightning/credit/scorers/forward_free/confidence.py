@@ -3,15 +3,17 @@
 from __future__ import annotations
 
 import math
-from typing import Any, Literal
+from typing import Annotated, Any, Literal
 
 import torch
 from jaxtyping import Float
 from torch import Tensor
 
+from oar_lightning.common.ranges import NonNegativeFloat, PositiveFraction, checked
 from oar_lightning.credit.component import Region, group_advantages_of, region_mask
 from oar_lightning.credit.scorers.forward_free.base import TOKENS, PredictionScorer, groups
 from oar_lightning.distributed.ranks import all_gather
+from oar_lightning.policy.token_budget import SomeTokens
 from oar_lightning.types import Rollouts
 
 
@@ -22,6 +24,7 @@ class Probability(PredictionScorer):
         return self.predictions(model, rollouts).logprobs.exp().masked_fill(~region_mask(rollouts, self.covers), 0.0)
 
 
+@checked("scorer")
 class Steer(PredictionScorer):
     """Weights that shrink where an update would change the entropy much (STEER, arXiv 2510.10150): for gate=direct.
 
@@ -31,10 +34,13 @@ class Steer(PredictionScorer):
 
     reads_all_rows = True
 
-    def __init__(self, low: float = 0.8, token_budget: int | Literal["auto"] = TOKENS, region: Region = "response") -> None:
+    def __init__(
+        self,
+        low: Annotated[PositiveFraction, "the smallest weight"] = 0.8,
+        token_budget: SomeTokens = TOKENS,
+        region: Region = "response",
+    ) -> None:
         super().__init__(token_budget, region)
-        if not 0 < low <= 1:
-            raise ValueError(f"scorer.low is the smallest weight and must be in (0, 1], got {low}")
         self.low = low
 
     def __call__(self, model: Any, rollouts: Rollouts) -> Float[Tensor, "B S"]:
@@ -47,6 +53,7 @@ class Steer(PredictionScorer):
         return (math.log(self.low) / max(largest, 0.02) * change).exp().masked_fill(~mask, 0.0)
 
 
+@checked("scorer")
 class Ucas(PredictionScorer):
     """Advantages by confidence (UCAS, arXiv 2510.10649): for gate=signed with combine=replace.
 
@@ -62,19 +69,14 @@ class Ucas(PredictionScorer):
 
     def __init__(
         self,
-        reward_rate: float = 0.25,
-        punish_rate: float = 0.35,
-        token_rate: float = 0.05,
+        reward_rate: NonNegativeFloat = 0.25,
+        punish_rate: NonNegativeFloat = 0.35,
+        token_rate: NonNegativeFloat = 0.05,
         certainty: Literal["mean", "sum"] = "mean",
-        token_budget: int | Literal["auto"] = TOKENS,
+        token_budget: SomeTokens = TOKENS,
         region: Region = "response",
     ) -> None:
         super().__init__(token_budget, region)
-        for key, value in (("reward_rate", reward_rate), ("punish_rate", punish_rate), ("token_rate", token_rate)):
-            if not 0 <= value < float("inf"):
-                raise ValueError(f"scorer.{key} must be finite and >= 0, got {value}")
-        if certainty not in ("mean", "sum"):
-            raise ValueError(f"scorer.certainty must be mean or sum, got {certainty}")
         self.reward_rate = reward_rate
         self.punish_rate = punish_rate
         self.token_rate = token_rate

@@ -9,6 +9,7 @@ import torch
 from jaxtyping import Bool, Float
 from torch import Tensor
 
+from oar_lightning.common.ranges import checked
 from oar_lightning.credit.component import Region, group_advantages_of, region_mask
 from oar_lightning.credit.scorers.base import Scorer
 from oar_lightning.credit.scorers.forward_free.base import groups
@@ -18,6 +19,7 @@ K1, B = 2.0, 0.5
 """Of the term frequencies' saturation and of their correction for length, as in BM25."""
 
 
+@checked("scorer")
 class Ktae(Scorer):
     """The key value of a token's id in its group (KTAE, arXiv 2505.16826), in [-1, 1]: for gate=signed with combine=add.
 

@@ -2,17 +2,20 @@
 
 from __future__ import annotations
 
-from typing import Any, Literal
+from typing import Annotated, Any
 
 import torch
 from jaxtyping import Float
 from torch import Tensor
 
+from oar_lightning.common.ranges import Fraction, PositiveFloat, checked
 from oar_lightning.credit.component import Region, group_advantages_of, region_mask
 from oar_lightning.credit.scorers.forward_free.base import TOKENS, PredictionScorer, aligned, groups, placed
+from oar_lightning.policy.token_budget import SomeTokens
 from oar_lightning.types import Rollouts
 
 
+@checked("scorer")
 class EntropyAdvantage(PredictionScorer):
     """min(alpha H_t, |A_i| / kappa), to be added to A_i (arXiv 2506.14758): for gate=signed with combine=add.
 
@@ -23,15 +26,12 @@ class EntropyAdvantage(PredictionScorer):
 
     def __init__(
         self,
-        alpha: float = 0.4,
-        kappa: float = 2.0,
-        token_budget: int | Literal["auto"] = TOKENS,
+        alpha: PositiveFloat = 0.4,
+        kappa: PositiveFloat = 2.0,
+        token_budget: SomeTokens = TOKENS,
         region: Region = "response",
     ) -> None:
         super().__init__(token_budget, region)
-        for key, value in (("alpha", alpha), ("kappa", kappa)):
-            if not 0 < value < float("inf"):
-                raise ValueError(f"scorer.{key} must be finite and > 0, got {value}")
         self.alpha = alpha
         self.kappa = kappa
 
@@ -41,6 +41,7 @@ class EntropyAdvantage(PredictionScorer):
         return torch.minimum(self.alpha * entropy, bound).masked_fill(~region_mask(rollouts, self.covers), 0.0)
 
 
+@checked("scorer")
 class Gtpo(PredictionScorer):
     """Weights of GTPO's shaped rewards (arXiv 2508.04349), at each token index t over the completions that are alive there.
 
@@ -53,13 +54,11 @@ class Gtpo(PredictionScorer):
 
     def __init__(
         self,
-        entropy_share: float = 0.1,
-        token_budget: int | Literal["auto"] = TOKENS,
+        entropy_share: Annotated[Fraction, "a2 of GTPO (a1 = 1 - a2)"] = 0.1,
+        token_budget: SomeTokens = TOKENS,
         region: Region = "response",
     ) -> None:
         super().__init__(token_budget, region)
-        if not 0 <= entropy_share <= 1:
-            raise ValueError(f"scorer.entropy_share is a2 of GTPO (a1 = 1 - a2) and must be in [0, 1], got {entropy_share}")
         self.entropy_share = entropy_share
 
     def __call__(self, model: Any, rollouts: Rollouts) -> Float[Tensor, "B S"]:

@@ -4,12 +4,13 @@ from __future__ import annotations
 
 import re
 from collections.abc import Sequence
-from typing import Any
+from typing import Annotated, Any
 
 import torch
 from jaxtyping import Float
 from torch import Tensor
 
+from oar_lightning.common.ranges import Fraction, Rule, checked
 from oar_lightning.credit.component import Region, group_advantages_of, region_mask
 from oar_lightning.credit.scorers.base import Scorer
 from oar_lightning.types import Rollouts
@@ -17,6 +18,13 @@ from oar_lightning.types import Rollouts
 PLANNING = ("let's", "we need to", "first", "next", "then", "so", "but wait", "in other words", "on the other hand")
 
 
+@checked(
+    "scorer",
+    Rule(
+        lambda phrases: phrases and all(isinstance(phrase, str) and phrase.strip() for phrase in phrases),
+        "scorer.phrases must be a list of texts that are not empty, got {phrases}",
+    ),
+)
 class Hicra(Scorer):
     """alpha |A_i| on the tokens of planning phrases, 0 elsewhere, to be added to A_i (HICRA, arXiv 2509.03646).
 
@@ -31,12 +39,13 @@ class Hicra(Scorer):
 
     signed = True
 
-    def __init__(self, alpha: float = 0.2, phrases: Sequence[str] = PLANNING, region: Region = "response") -> None:
+    def __init__(
+        self,
+        alpha: Annotated[Fraction, "a share of the advantage"] = 0.2,
+        phrases: Sequence[str] = PLANNING,
+        region: Region = "response",
+    ) -> None:
         super().__init__()
-        if not 0 <= alpha <= 1:
-            raise ValueError(f"scorer.alpha is a share of the advantage and must be in [0, 1], got {alpha}")
-        if not phrases or not all(isinstance(phrase, str) and phrase.strip() for phrase in phrases):
-            raise ValueError(f"scorer.phrases must be a list of texts that are not empty, got {list(phrases)}")
         self.covers = region
         self.alpha = alpha
         self._pattern = re.compile("|".join(rf"\b{re.escape(phrase.strip())}\b" for phrase in phrases), re.IGNORECASE)

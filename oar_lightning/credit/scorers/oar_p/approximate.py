@@ -3,18 +3,22 @@
 from __future__ import annotations
 
 from dataclasses import dataclass, field
+from typing import Annotated
 
 import torch
 from jaxtyping import Bool, Float
 from torch import Tensor
 
+from oar_lightning.common.ranges import NonNegativeFloat, checked
 from oar_lightning.credit.scorers.oar_p.attribution import Attribution
+from oar_lightning.credit.scorers.oar_p.base import ONE_FILL
 from oar_lightning.credit.scorers.oar_p.coarse import CoarseStage, suffix_costs
 from oar_lightning.credit.scorers.oar_p.counterfactual import Counterfactuals
 from oar_lightning.credit.scorers.oar_p.exact import OarP
 from oar_lightning.credit.scorers.oar_p.texts import Texts
 
 
+@checked("scorer", ONE_FILL)
 @dataclass(eq=False)
 class OarPApproximate(OarP):
     """`coarse` estimates all scores; the rest of the budget pays for exact scores. A fraction of that rest
@@ -31,12 +35,7 @@ class OarPApproximate(OarP):
     """
 
     coarse: CoarseStage = field(default=Attribution(), kw_only=True)
-    budget: float = field(default=4.8, kw_only=True)
-
-    def __post_init__(self) -> None:
-        super().__post_init__()
-        if self.budget < 0:
-            raise ValueError(f"scorer.budget is a number of forward passes and must be >= 0, got {self.budget}")
+    budget: Annotated[NonNegativeFloat, "a number of forward passes"] = field(default=4.8, kw_only=True)
 
     def score(self, counterfactuals: Counterfactuals, texts: Texts) -> tuple[Float[Tensor, " n"], int]:
         scores, spent, tokens, clean = self.coarse.estimate(counterfactuals, texts)

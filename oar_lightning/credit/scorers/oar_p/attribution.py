@@ -13,7 +13,8 @@ import torch
 from jaxtyping import Bool, Float, Int
 from torch import Tensor
 
-from oar_lightning.credit.scorers.oar_p.coarse import Estimate, check_late_share
+from oar_lightning.common.ranges import Fraction, PositiveInt, checked
+from oar_lightning.credit.scorers.oar_p.coarse import Estimate
 from oar_lightning.credit.scorers.oar_p.counterfactual import Clean, Counterfactuals
 from oar_lightning.credit.scorers.oar_p.texts import Texts
 from oar_lightning.credit.scorers.probes import masked_positions
@@ -23,6 +24,7 @@ PAIRS = 2**22
 """Attention weights alive at any time in one layer's estimate."""
 
 
+@checked("scorer.coarse")
 @dataclass(frozen=True)
 class Attribution:
     """A coarse stage of approximate OAR-P: every token's score to first order.
@@ -33,13 +35,8 @@ class Attribution:
         late_share: see `CoarseStage`. On the built-in policies 1 agreed best with the exact scores.
     """
 
-    directions: int = 3
-    late_share: float = 1.0
-
-    def __post_init__(self) -> None:
-        if self.directions < 1:
-            raise ValueError(f"scorer.coarse.directions must be >= 1, got {self.directions}")
-        check_late_share(self.late_share)
+    directions: PositiveInt = 3
+    late_share: Fraction = 1.0
 
     def estimate(self, counterfactuals: Counterfactuals, texts: Texts) -> Estimate:
         """Needs `can_share_prefixes`."""

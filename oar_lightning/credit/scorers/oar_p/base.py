@@ -3,25 +3,32 @@
 from __future__ import annotations
 
 from abc import abstractmethod
-from typing import Any, Literal
+from typing import Any
 
 import torch
 from jaxtyping import Float
 from torch import Tensor
 
-from oar_lightning.credit.freedom import Freedom
+from oar_lightning.common.ranges import Probability, Rule
+from oar_lightning.credit.freedom import Freedom, Mode
 from oar_lightning.credit.scorers.base import Scorer, distinct_rows, place_rows, scorable_rows
 from oar_lightning.credit.scorers.oar_p.counterfactual import Counterfactuals
-from oar_lightning.credit.scorers.oar_p.fills import FILLS
+from oar_lightning.credit.scorers.oar_p.fills import FILLS, FillName
 from oar_lightning.credit.scorers.oar_p.texts import Texts, texts_until_answer
 from oar_lightning.credit.scorers.probes import Probe
 from oar_lightning.policy.decoder import choose_decoder
 from oar_lightning.policy.language_model import can_share_prefixes, scoring_mode
-from oar_lightning.policy.token_budget import TokenBudget
+from oar_lightning.policy.token_budget import SomeTokens, TokenBudget
 from oar_lightning.types import Rollouts
 
 TOKENS = 2048
 """The start of `auto`, unless a memory plan gives another."""
+
+
+ONE_FILL = Rule(
+    lambda fill, fill_token_id: fill == "pad" or fill_token_id is None,
+    "scorer.fill_token_id={fill_token_id} is only for scorer.fill=pad, not {fill}; leave one out",
+)
 
 
 class CounterfactualScorer(Scorer):
@@ -30,25 +37,18 @@ class CounterfactualScorer(Scorer):
     Each distinct completion with reasoning and an answer is scored once.
     """
 
-    token_budget: TokenBudget | int | Literal["auto"]
-    fill: str
+    token_budget: TokenBudget | SomeTokens
+    fill: FillName
     fill_token_id: int | None
     seed: int
     share_prefixes: bool
-    freedom: str
-    free_below: float
+    freedom: Mode
+    free_below: Probability
 
     def __post_init__(self) -> None:
         super().__init__()
         if not isinstance(self.token_budget, TokenBudget):
             self.token_budget = TokenBudget("scorer.token_budget", self.token_budget, TOKENS)
-        if self.fill not in FILLS:
-            raise ValueError(f"scorer.fill must be one of {', '.join(FILLS)}, got {self.fill}")
-        if self.fill != "pad" and self.fill_token_id is not None:
-            raise ValueError(
-                f"scorer.fill_token_id={self.fill_token_id} is only for scorer.fill=pad, not {self.fill}; leave one out"
-            )
-        Freedom(self.freedom, self.free_below)
 
     @property
     def pass_budget(self) -> TokenBudget:

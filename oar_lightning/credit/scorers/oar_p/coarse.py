@@ -3,12 +3,13 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
-from typing import NamedTuple, Protocol, runtime_checkable
+from typing import Annotated, NamedTuple, Protocol, runtime_checkable
 
 import torch
 from jaxtyping import Float, Int
 from torch import Tensor
 
+from oar_lightning.common.ranges import Fraction, PositiveInt, checked
 from oar_lightning.credit.scorers.oar_p.counterfactual import Clean, Counterfactuals
 from oar_lightning.credit.scorers.oar_p.texts import Texts
 
@@ -41,18 +42,14 @@ class CoarseStage(Protocol):
         ...
 
 
+@checked("scorer.coarse")
 @dataclass(frozen=True)
 class Spans:
     """A coarse stage that masks `size` neighbouring tokens together and gives each the score of its span. Its cost still grows
     with the square of the length, divided by `size`."""
 
-    size: int = 8
-    late_share: float = 0.5
-
-    def __post_init__(self) -> None:
-        if self.size < 1:
-            raise ValueError(f"scorer.coarse.size is a number of tokens and must be >= 1, got {self.size}")
-        check_late_share(self.late_share)
+    size: Annotated[PositiveInt, "a number of tokens"] = 8
+    late_share: Fraction = 0.5
 
     def estimate(self, counterfactuals: Counterfactuals, texts: Texts) -> Estimate:
         clean = counterfactuals.read(texts)
@@ -65,12 +62,6 @@ class Spans:
             texts.lengths(), device=starts.device
         )
         return Estimate(scores, costs.tolist(), clean.tokens + tokens, clean)
-
-
-def check_late_share(late_share: float) -> None:
-    """Raise ValueError for a `late_share` outside [0, 1]."""
-    if not 0 <= late_share <= 1:
-        raise ValueError(f"scorer.coarse.late_share is a fraction and must be in [0, 1], got {late_share}")
 
 
 def suffix_costs(texts: Texts) -> Int[Tensor, " S"]:

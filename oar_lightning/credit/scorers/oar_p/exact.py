@@ -3,19 +3,21 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
-from typing import Literal
 
 from jaxtyping import Float
 from torch import Tensor
 
-from oar_lightning.credit.freedom import FREE_BELOW
-from oar_lightning.credit.scorers.oar_p.base import TOKENS, CounterfactualScorer
+from oar_lightning.common.ranges import Probability, checked
+from oar_lightning.credit.freedom import FREE_BELOW, Mode
+from oar_lightning.credit.scorers.oar_p.base import ONE_FILL, TOKENS, CounterfactualScorer
 from oar_lightning.credit.scorers.oar_p.counterfactual import Counterfactuals
+from oar_lightning.credit.scorers.oar_p.fills import FillName
 from oar_lightning.credit.scorers.oar_p.texts import Texts
 from oar_lightning.credit.scorers.probes import Probe, ProbeSchedule
-from oar_lightning.policy.token_budget import TokenBudget
+from oar_lightning.policy.token_budget import SomeTokens, TokenBudget
 
 
+@checked("scorer", ONE_FILL)
 @dataclass(eq=False)
 class OarP(CounterfactualScorer):
     """I_t = KL(p || p^(t)), p^(t) = the probe with token t replaced by the fill token; nats.
@@ -33,13 +35,13 @@ class OarP(CounterfactualScorer):
     """
 
     probe: ProbeSchedule = ProbeSchedule()
-    token_budget: TokenBudget | int | Literal["auto"] = TOKENS
-    fill: str = "pad"
+    token_budget: TokenBudget | SomeTokens = TOKENS
+    fill: FillName = "pad"
     fill_token_id: int | None = None
     seed: int = 0
     share_prefixes: bool = True
-    freedom: str = "none"
-    free_below: float = FREE_BELOW
+    freedom: Mode = "none"
+    free_below: Probability = FREE_BELOW
 
     def probe_at(self, step: int) -> Probe:
         return self.probe.at(step)

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from typing import Any, Protocol, runtime_checkable
+from typing import Any, Literal, Protocol, runtime_checkable
 
 import torch
 from jaxtyping import Float, Int
@@ -68,7 +68,9 @@ def sampled_ids(model: Any, decoder: Decoder, texts: Texts, seed: int) -> Int[Te
     return ids
 
 
-FILLS: dict[str, Fill] = {
+FillName = Literal["pad", "mean_embedding", "random_token", "model_sample"]
+
+FILLS: dict[FillName, Fill] = {
     "pad": pad,
     "mean_embedding": mean_embedding,
     "random_token": random_token,

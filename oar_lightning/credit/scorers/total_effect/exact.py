@@ -3,23 +3,25 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
-from typing import Literal
 
 import torch
 from jaxtyping import Float
 from torch import Tensor
 
-from oar_lightning.credit.freedom import FREE_BELOW, Freedom
-from oar_lightning.credit.scorers.oar_p.base import TOKENS, CounterfactualScorer
+from oar_lightning.common.ranges import PositiveInt, Probability, checked
+from oar_lightning.credit.freedom import FREE_BELOW, Freedom, Mode
+from oar_lightning.credit.scorers.oar_p.base import ONE_FILL, TOKENS, CounterfactualScorer
 from oar_lightning.credit.scorers.oar_p.counterfactual import Counterfactuals
+from oar_lightning.credit.scorers.oar_p.fills import FillName
 from oar_lightning.credit.scorers.oar_p.texts import Texts
 from oar_lightning.credit.scorers.probes import PROBES, Probe
 from oar_lightning.credit.scorers.total_effect.changes import read_tokens, token_changes
 from oar_lightning.credit.scorers.total_effect.recursion import total_effects
-from oar_lightning.policy.token_budget import TokenBudget
+from oar_lightning.policy.token_budget import SomeTokens, TokenBudget
 from oar_lightning.types import Rollouts
 
 
+@checked("scorer", ONE_FILL)
 @dataclass(eq=False)
 class TotalEffect(CounterfactualScorer):
     """I_t = 1 - (1 - d_t) prod over later reasoning s of (1 - c_ts I_s), the probability that another token at t would have
@@ -41,19 +43,14 @@ class TotalEffect(CounterfactualScorer):
         freedom, free_below: see `Freedom`.
     """
 
-    token_budget: TokenBudget | int | Literal["auto"] = TOKENS
-    fill: str = "model_sample"
+    token_budget: TokenBudget | SomeTokens = TOKENS
+    fill: FillName = "model_sample"
     fill_token_id: int | None = None
     seed: int = 0
     share_prefixes: bool = True
-    num_draws: int = 1
-    freedom: str = "weight"
-    free_below: float = FREE_BELOW
-
-    def __post_init__(self) -> None:
-        super().__post_init__()
-        if self.num_draws < 1:
-            raise ValueError(f"scorer.num_draws must be >= 1, got {self.num_draws}")
+    num_draws: PositiveInt = 1
+    freedom: Mode = "weight"
+    free_below: Probability = FREE_BELOW
 
     def probe_at(self, step: int) -> Probe:
         return PROBES["answer_joint"]  # it reads all tokens of the answer

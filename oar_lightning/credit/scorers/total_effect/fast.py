@@ -2,25 +2,27 @@
 
 from __future__ import annotations
 
-from typing import Any, Literal, NamedTuple
+from typing import Any, NamedTuple
 
 import torch
 from jaxtyping import Bool, Float, Int
 from torch import Tensor
 
-from oar_lightning.credit.freedom import FREE_BELOW, Freedom
+from oar_lightning.common.ranges import PositiveInt, Probability, checked
+from oar_lightning.credit.freedom import FREE_BELOW, Freedom, Mode
 from oar_lightning.credit.scorers.base import Scorer, distinct_rows, place_rows, row_generator, scorable_rows
 from oar_lightning.credit.scorers.oar_p.fills import draw_several
 from oar_lightning.credit.scorers.prefix import read_prompts
 from oar_lightning.policy.decoder import Decoder, Past, choose_decoder
 from oar_lightning.policy.language_model import can_share_prefixes, embed, head_logits, rows_per_chunk, scoring_mode
-from oar_lightning.policy.token_budget import TokenBudget
+from oar_lightning.policy.token_budget import SomeTokens, TokenBudget
 from oar_lightning.types import Rollouts
 
 TOKENS = 4096
 """The start of `auto`, unless a memory plan gives another."""
 
 
+@checked("scorer")
 class TotalEffectFast(Scorer):
     """I_t = |<g_t, e(y') - e(y_t)>|, averaged over draws y' ~ pi(. | prefix) other than y_t, over the completion's largest; in
     [0, 1], then times `freedom`.
@@ -44,17 +46,14 @@ class TotalEffectFast(Scorer):
 
     def __init__(
         self,
-        rounds: int = 2,
-        num_draws: int = 8,
+        rounds: PositiveInt = 2,
+        num_draws: PositiveInt = 8,
         seed: int = 0,
-        token_budget: int | Literal["auto"] = TOKENS,
-        freedom: str = "weight",
-        free_below: float = FREE_BELOW,
+        token_budget: SomeTokens = TOKENS,
+        freedom: Mode = "weight",
+        free_below: Probability = FREE_BELOW,
     ) -> None:
         super().__init__()
-        for key, value in (("rounds", rounds), ("num_draws", num_draws)):
-            if value < 1:
-                raise ValueError(f"scorer.{key} must be >= 1, got {value}")
         self.rounds = rounds
         self.num_draws = num_draws
         self.seed = seed

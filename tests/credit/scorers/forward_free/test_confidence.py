@@ -48,6 +48,25 @@ def test_steer_against_numpy(case):
     assert np.array_equal(Steer(1.0)(model, rollouts).numpy(), mask.astype(float))
 
 
+def test_steer_leaves_certain_tokens_alone(case, monkeypatch):
+    """p -> 1: the weight goes to 1, whatever the advantage."""
+    model, rollouts, _, mask = case
+    found = Probability().predictions(model, rollouts)
+    weights = []
+    for rest in (1e-1, 1e-3, 0.0):  # 1 - p of every second token; its entropy is that of two choices
+        p = torch.tensor(1 - rest, dtype=torch.float64)
+        second = torch.arange(mask.shape[1]) % 2 == 0
+        entropy = -torch.xlogy(p, p) - torch.xlogy(1 - p, 1 - p)
+        sure = found._replace(
+            logprobs=torch.where(second, p.log(), found.logprobs), entropy=torch.where(second, entropy, found.entropy)
+        )
+        monkeypatch.setattr(Steer, "predictions", lambda *_, sure=sure: sure)
+        weights.append(Steer(0.8)(model, rollouts).numpy()[:, ::2][mask[:, ::2]])
+    assert (weights[0] < weights[1]).all()
+    assert (weights[1] < weights[2]).all()
+    assert (weights[2] == 1).all()
+
+
 @pytest.mark.parametrize("certainty", ["mean", "sum"])
 def test_ucas_against_numpy(case, certainty):
     model, rollouts, found, mask = case

@@ -43,6 +43,16 @@ def test_the_bonus_is_bounded_by_a_share_of_the_advantage(monkeypatch):
     assert (credit.advantages.sign() == rollouts.advantages.sign()[:, None] * rollouts.response_mask).all()
 
 
+@pytest.mark.parametrize("kappa", [1.01, 2.0, 9.0])
+@pytest.mark.parametrize("alpha", [0.01, 0.4, 50.0])
+def test_no_sign_flips_with_kappa_above_one(monkeypatch, alpha, kappa):
+    rollouts = given(monkeypatch, 0.3, -0.001, -7.0)
+    bonus = EntropyAdvantage(alpha, kappa)(None, rollouts)
+    assert (bonus[rollouts.response_mask] > 0).all()
+    credit = SignedGate("add")(bonus, rollouts)
+    assert (credit.advantages.sign() == rollouts.advantages.sign()[:, None] * rollouts.response_mask).all()
+
+
 def test_gtpo_weights_by_hand(monkeypatch):
     """The two correct completions' entropies (3, 1) and (1, 3) at the first two places: 0.9 + 0.1 * 2 * 3/4 = 1.05."""
     rollouts = given(monkeypatch, 1.0, 1.0, -2.0)
@@ -52,6 +62,18 @@ def test_gtpo_weights_by_hand(monkeypatch):
     assert values(weights, rollouts, 2) == pytest.approx([1.0, 1.0])
     # the source's example has a1 = 1 and a2 = 0.1, which is 1.1 times a weight of share 1/11
     assert [1.1 * w for w in values(Gtpo(1 / 11)(None, rollouts), rollouts, 0)[:2]] == pytest.approx([1.15, 1.05])
+
+
+@pytest.mark.parametrize("share", [0.1, 0.5, 1.0])
+@pytest.mark.parametrize("advantages", [(1.0, 1.0, -2.0), (-1.0, -1.0, 2.0), (0.5, 1.0, 2.0)])
+def test_gtpo_weights_of_one_sign_and_place_sum_to_their_number(monkeypatch, share, advantages):
+    rollouts = given(monkeypatch, *advantages)
+    weights = Gtpo(share)(None, rollouts)
+    for sign in (1, -1):
+        rows = [values(weights, rollouts, i) for i in range(3) if advantages[i] * sign > 0]
+        for t in range(max(map(len, rows), default=0)):
+            alive = [row[t] for row in rows if len(row) > t]
+            assert sum(alive) == pytest.approx(len(alive), rel=1e-6)
 
 
 def test_gtpo_inverts_the_entropies_of_wrong_completions(monkeypatch):

@@ -127,6 +127,16 @@ def test_spans_share_the_score_of_what_they_mask():
     assert scores.tolist() == pytest.approx([expected[0]] * 2 + [expected[1]] * 2 + [expected[2]])
 
 
+def test_a_span_masks_no_token_behind_the_reasoning():
+    """The last span is cut where the reasoning ends: what introduces the answer stays, and so does the answer."""
+    model = gpt2().eval()
+    rollouts = rollouts_of([{"before": [3, 4], "reasoning": [5, 6, 7], "conclude": [8], "answer": [10, 11]}])
+    for probe in PROBES:
+        scores = OarPApproximate(ProbeSchedule(probe), coarse=Spans(2), budget=0.0, fill_token_id=39)(model, rollouts)
+        alone = OarP(ProbeSchedule(probe), fill_token_id=39)(model, rollouts)
+        assert float(scores[0, 4]) == pytest.approx(float(alone[0, 4]), rel=1e-6), probe
+
+
 @pytest.mark.parametrize("coarse", COARSE)
 @pytest.mark.parametrize("probe", PROBES)
 def test_padding_order_and_neighbours_do_not_matter(coarse, probe):

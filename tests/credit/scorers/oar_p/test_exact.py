@@ -103,6 +103,16 @@ def test_brute_force_on_absolute_positions(probe, token_budget):
         torch.testing.assert_close(importance[i, rollouts.reasoning_mask[i]], expected, rtol=0, atol=1e-11)
 
 
+def test_the_fill_may_be_token_zero():
+    """Which is a token as any other, not the absence of a choice."""
+    model = gpt2().eval()
+    sequence = {"before": [3, 4], "reasoning": [8, 9, 10], "answer": [12]}
+    rollouts = rollouts_of([sequence], pad_token_id=7)
+    scores = OarP(fill_token_id=0)(model, rollouts)[rollouts.reasoning_mask]
+    torch.testing.assert_close(scores, brute_force(model, sequence, "last", 0), rtol=0, atol=1e-11)
+    assert (scores - brute_force(model, sequence, "last", 7)).abs().max() > 1e-4
+
+
 def test_cost_is_counted():
     """One row, one budget: the clean pass up to the answer and a counterfactual per reasoning token, without the tail."""
     rollouts = rollouts_of([{"before": [1, 2], "reasoning": [3, 4, 5], "answer": [6], "tail": [7, 8, 9, 10]}])
@@ -136,7 +146,7 @@ def test_planted_key_token_ranks_first(copying_model, probe):
     ("make", "message"),
     [
         (lambda: OarP(token_budget=0), r"scorer\.token_budget .* got 0"),
-        (lambda: ProbeSchedule(name="mean"), r"scorer\.probe\.name must be one of last, answer_mean, answer_joint, got mean"),
+        (lambda: ProbeSchedule(name="mean"), r"scorer\.probe\.name must be one of last, answer_mean, answer_joint, got 'mean'"),
         (lambda: ProbeSchedule(warmup="mean"), r"scorer\.probe\.warmup must be"),
         (lambda: ProbeSchedule(warmup_steps=-1), r"scorer\.probe\.warmup_steps .* got -1"),
     ],

@@ -81,7 +81,7 @@ def test_a_large_budget_makes_the_approximation_exact_with_every_fill():
 
 
 def test_errors_name_the_key():
-    with pytest.raises(ValueError, match=r"scorer\.fill must be one of pad, .*got noise"):
+    with pytest.raises(ValueError, match=r"scorer\.fill must be one of pad, .*got 'noise'"):
         OarP(fill="noise")
     with pytest.raises(ValueError, match=r"scorer\.fill_token_id=3"):
         OarP(fill="random_token", fill_token_id=3)

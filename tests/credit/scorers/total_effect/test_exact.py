@@ -96,5 +96,5 @@ def test_cost_is_counted():
 def test_errors_name_the_key():
     with pytest.raises(ValueError, match=r"scorer\.num_draws must be >= 1, got 0"):
         TotalEffect(num_draws=0)
-    with pytest.raises(ValueError, match=r"scorer\.fill must be one of .* got zero"):
+    with pytest.raises(ValueError, match=r"scorer\.fill must be one of .* got 'zero'"):
         TotalEffect(fill="zero")

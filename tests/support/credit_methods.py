@@ -1,0 +1,60 @@
+"""Methods of three kinds that have to survive a resume and another number of ranks: sampling, signed and stateful."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import torch
+from support.fixtures import tiny_policy
+from torch import Tensor
+
+from oar_lightning.credit.gates import DirectGate, Gate, SignedGate
+from oar_lightning.credit.scorers import MonteCarlo, Scorer
+from oar_lightning.credit.scorers.forward_free import Ucas
+from oar_lightning.credit.scorers.forward_free.base import PredictionScorer
+from oar_lightning.credit.segments import FixedLength
+from oar_lightning.distributed.ranks import all_gather
+from oar_lightning.policy.pretrained import Policy
+from oar_lightning.types import Rollouts
+
+
+class Surprise(PredictionScorer):
+    """Entropies over their mean of all steps so far, on all ranks."""
+
+    reads_all_rows = True
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.seen = torch.zeros(2, dtype=torch.float64)
+        """Sum and number of the entropies."""
+
+    def __call__(self, model: Any, rollouts: Rollouts) -> Tensor:
+        entropy = self.predictions(model, rollouts).entropy
+        own = [float(entropy.double().sum()), float(rollouts.response_mask.sum())]
+        self.seen += torch.tensor(all_gather(own), dtype=torch.float64).sum(0)
+        return entropy / (self.seen[0] / self.seen[1]).to(entropy)
+
+    def state_dict(self) -> dict[str, Any]:
+        return {"seen": self.seen.clone()}
+
+    def load_state_dict(self, state: dict[str, Any]) -> None:
+        self.seen = state["seen"].clone()
+
+
+def decided_policy(seed: int = 0) -> Policy:
+    """The tiny policy with larger weights: z-scores of an undecided one's certainties are made of rounding."""
+    policy = tiny_policy(seed)
+    with torch.no_grad():
+        for parameter in policy.model.parameters():
+            if parameter.ndim > 1:
+                parameter.mul_(8)
+    return policy
+
+
+def credit_methods() -> dict[str, tuple[Scorer, Gate]]:
+    """Name -> scorer and gate, new ones at each call."""
+    return {
+        "monte_carlo": (MonteCarlo(FixedLength(4), samples=2), SignedGate()),
+        "ucas": (Ucas(), SignedGate()),
+        "surprise": (Surprise(), DirectGate(high=4.0)),
+    }

@@ -1,0 +1,96 @@
+"""Runs that are killed before their first checkpoint or after their last one."""
+
+from __future__ import annotations
+
+import multiprocessing
+import os
+import signal
+import tempfile
+from collections.abc import Callable
+from pathlib import Path
+
+import lightning as L
+import pytest
+from mlflow import MlflowClient
+from support.composing import Prepare
+
+from oar_lightning.common.config_check import ConfigError
+from oar_lightning.tasks import train
+from oar_lightning.tracking.history import metric_history
+
+SMALL = (
+    "+experiment=smoke",
+    "evaluation.problems=2",
+    "evaluation.greedy=false",
+    "evaluation.heatmap=false",
+    "rollout.max_new_tokens=40",
+    "trainer.max_steps=2",
+    "checkpoint_every_n_steps=1",
+)
+
+
+def die(*_: object, **__: object) -> None:
+    os.kill(os.getpid(), signal.SIGKILL)
+
+
+def killed(work: Callable[[], Callable[[], float | None]], where: object, name: str) -> None:
+    """The command in a process of its own, which is killed when it calls ``where.name``."""
+
+    def target() -> None:
+        setattr(where, name, die)
+        work()()
+
+    process = multiprocessing.get_context("fork").Process(target=target)
+    process.start()
+    process.join(120)
+    assert process.exitcode == -signal.SIGKILL
+
+
+def steps_of(store: str) -> tuple[str, list[int]]:
+    """The status of the store's only run, and the steps of its rewards."""
+    client = MlflowClient(store)
+    (run,) = client.search_runs(["1"])
+    return run.info.status, [point.step for point in metric_history(client, run.info.run_id, "reward")]
+
+
+def test_a_run_killed_before_its_export_is_finished_by_resuming(prepared: Prepare, store: str, tmp_path: Path) -> None:
+    run = tmp_path / "outputs" / "smoke" / "seed0" / "run0"
+    killed(lambda: prepared(*SMALL), train, "export_policy")
+    assert not (run / "policy").exists()
+    assert prepared(*SMALL, f"ckpt_path={run}")() is not None
+    assert (run / "policy" / "model.safetensors").exists()
+    assert steps_of(store) == ("FINISHED", [1, 2])
+    assert "objective" in MlflowClient(store).search_runs(["1"])[0].data.metrics
+    with pytest.raises(ConfigError, match=r"is at step 2 and trainer\.max_steps=2: nothing is left to do"):
+        prepared(*SMALL, f"ckpt_path={run}")
+
+
+def test_a_run_killed_before_its_first_checkpoint_goes_on_in_its_mlflow_run(
+    prepared: Prepare, store: str, tmp_path: Path, caplog: pytest.LogCaptureFixture
+) -> None:
+    run = tmp_path / "outputs" / "smoke" / "seed0" / "run0"
+    killed(lambda: prepared(*SMALL), L.Trainer, "save_checkpoint")
+    assert not (run / "checkpoints" / "last.ckpt").exists()
+    with caplog.at_level("INFO"):
+        prepared(*SMALL, folder="run0")()
+    assert "run0 again, which ended before its first checkpoint" in caplog.text
+    assert steps_of(store) == ("FINISHED", [1, 2])
+
+
+@pytest.mark.slow
+def test_another_config_in_such_a_folder_is_another_run(prepared: Prepare, store: str, tmp_path: Path) -> None:
+    killed(lambda: prepared(*SMALL), L.Trainer, "save_checkpoint")
+    prepared(*SMALL, "gate.tau=0.9", folder="run0")()
+    assert sorted(run.data.params["gate.tau"] for run in MlflowClient(store).search_runs(["1"])) == ["0.4", "0.9"]
+
+
+@pytest.mark.slow
+def test_a_kill_in_the_middle_of_a_checkpoint_leaves_nothing_in_the_temporary_folder(
+    prepared: Prepare, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    temporary = tmp_path / "temporary"
+    temporary.mkdir()
+    monkeypatch.setattr(tempfile, "tempdir", str(temporary))
+    killed(lambda: prepared(*SMALL), os, "replace")
+    left = [path.name for path in temporary.rglob("*") if path.is_file() and path.stat().st_size > 100_000]
+    assert left == []

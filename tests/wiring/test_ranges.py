@@ -1,0 +1,47 @@
+"""Ranges of plain keys, of Lightning's Trainer and of torch's optimizers. What is refused: system/test_mistakes.py."""
+
+from __future__ import annotations
+
+import math
+from typing import Any
+
+import pytest
+import torch
+from omegaconf import OmegaConf
+
+from oar_lightning.common.config_check import ConfigError
+from oar_lightning.common.ranges import refusal
+from oar_lightning.wiring.ranges import OF_OPTIMIZERS, check_ranges
+
+VALUES = {"betas": [(0.0, 0.0), (0.9, 0.999), (1.0, 0.9), (0.9, -0.1)]}
+NUMBERS = [0, 1e-3, 2.0, -1e-3]
+
+
+@pytest.mark.parametrize("kind", [torch.optim.AdamW, torch.optim.SGD, torch.optim.RMSprop, torch.optim.NAdam])
+def test_torch_refuses_the_same(kind: Any) -> None:
+    weights = [torch.nn.Parameter(torch.zeros(1))]
+    known = kind(weights).defaults
+    for name in OF_OPTIMIZERS.keys() & known:
+        for value in VALUES.get(name, NUMBERS):
+            refused = False
+            try:
+                kind(weights, **{name: value})
+            except ValueError:
+                refused = True
+            assert refused == (refusal(name, value, OF_OPTIMIZERS[name]) is not None), (name, value)
+    assert refusal("lr", math.inf, OF_OPTIMIZERS["lr"]), "torch takes it, and no step is finite"
+
+
+def test_another_library_s_optimizer_has_its_own_ranges() -> None:
+    for target, refused in (("torch.optim.AdamW", True), ("other.Optimizer", False)):
+        cfg = OmegaConf.create({"trainer": {}, "data": {}, "optimizer": {"_target_": target, "lr": -1}})
+        if refused:
+            with pytest.raises(ConfigError, match=r"optimizer\.lr must be finite and >= 0, got -1"):
+                check_ranges(cfg)
+        else:
+            check_ranges(cfg)
+
+
+def test_lists_of_devices_pass() -> None:
+    for devices in ([0, 1], "auto", 2, None):
+        check_ranges(OmegaConf.create({"trainer": {"devices": devices}, "data": {}, "optimizer": {}}))
