@@ -4,16 +4,17 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass
-from typing import Any, Literal
+from typing import Any
 
 import torch
 from jaxtyping import Int
 from torch import Tensor
 
 from oar_lightning.common.activity import activity
+from oar_lightning.common.ranges import NonNegativeInt, PositiveInt, checked
 from oar_lightning.credit.component import Continuations
 from oar_lightning.credit.scorers.base import scorable_rows
-from oar_lightning.credit.scorers.oar_p.fills import FILLS
+from oar_lightning.credit.scorers.oar_p.fills import FILLS, FillName
 from oar_lightning.lab.kept import KeptContinuations, KeptOutcome
 from oar_lightning.lab.removal import (
     KeptReward,
@@ -26,10 +27,10 @@ from oar_lightning.lab.removal import (
     total_removal,
     toward_outcome,
 )
-from oar_lightning.lab.removal.orders import FRACTIONS
+from oar_lightning.lab.removal.orders import FRACTIONS, RISING, SOME_FILLS
 from oar_lightning.lab.store import Store
 from oar_lightning.lab.types import Estimate, Measure, Studied
-from oar_lightning.policy.token_budget import TokenBudget
+from oar_lightning.policy.token_budget import SomeTokens, TokenBudget
 
 TOKENS = 4096
 """Padded tokens of one pass over texts with tokens replaced."""
@@ -38,6 +39,7 @@ REFERENCES = ("random", "oracle")
 """The estimators that are 0 and 1 of a normalised measure, where they are there."""
 
 
+@checked("lab.faithfulness", SOME_FILLS, RISING)
 @dataclass(frozen=True)
 class Faithfulness:
     """Tokens are replaced, those that rank first before the others.
@@ -53,29 +55,19 @@ class Faithfulness:
         token_budget: padded tokens of one pass, or `auto`; bounds memory.
     """
 
-    fills: Sequence[str] = tuple(FILLS)
+    fills: Sequence[FillName] = tuple(FILLS)
     fractions: Sequence[float] = FRACTIONS
-    sets: int = 32
-    completions: int = 32
-    continuations: int = 4
+    sets: NonNegativeInt = 32
+    completions: NonNegativeInt = 32
+    continuations: PositiveInt = 4
     reward: bool = False
-    token_budget: int | Literal["auto"] = TOKENS
-
-    def __post_init__(self) -> None:
-        RemovalConfig(tuple(self.fills), tuple(self.fractions))
-        for key, lowest in (("sets", 0), ("completions", 0), ("continuations", 1)):
-            if getattr(self, key) < lowest:
-                raise ValueError(f"lab.faithfulness.{key} must be >= {lowest}, got {getattr(self, key)}")
-        self._budget()
-
-    def _budget(self) -> TokenBudget:
-        return TokenBudget("lab.faithfulness.token_budget", self.token_budget, TOKENS)
+    token_budget: SomeTokens = TOKENS
 
     def __call__(
         self, model: Any, studied: Studied, estimates: Sequence[Estimate], continuations: Continuations, store: Store, seed: int
     ) -> Removals:
         """The measures and curves of all estimates. What the store holds is not computed again."""
-        rollouts, budget = studied.rollouts, self._budget()
+        rollouts, budget = studied.rollouts, TokenBudget("lab.faithfulness.token_budget", self.token_budget, TOKENS)
         advantages = rollouts.advantages
         assert advantages is not None
         scores = {e.name: toward_outcome(e.scores, e.signed, advantages) for e in estimates}
@@ -87,7 +79,7 @@ class Faithfulness:
             return found
         with activity("removal", len(self.fills)) as advance:
             for fill in self.fills:
-                config = RemovalConfig((fill,), tuple(self.fractions), seed)
+                config = RemovalConfig((fill,), self.fractions, seed)
                 parts = [direct_removal(answer, rollouts, scores, config)]
                 if self.sets:
                     parts.append(Removals(infidelity(answer, rollouts, scores, config, self.sets), []))

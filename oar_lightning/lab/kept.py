@@ -12,6 +12,7 @@ from jaxtyping import Float
 from torch import Tensor
 
 from oar_lightning.credit.component import Continuations
+from oar_lightning.credit.scorers.oar_p.fills import FillName
 from oar_lightning.lab.removal.sets import Outcome, Sets
 from oar_lightning.lab.store import Store
 from oar_lightning.types import Continued, Prefix, Rollouts
@@ -61,7 +62,7 @@ class KeptOutcome:
     store: Store
     name: str
 
-    def __call__(self, sets: Sets, fill: str) -> Float[Tensor, " n"]:
+    def __call__(self, sets: Sets, fill: FillName) -> Float[Tensor, " n"]:
         rows = {row: self._text(row) for row in sets.row.unique().tolist()}
         bits = np.packbits(sets.removed.cpu().numpy(), axis=1)
         keys = [

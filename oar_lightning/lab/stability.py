@@ -15,6 +15,7 @@ from torch import Tensor
 
 from oar_lightning.common.activity import activity
 from oar_lightning.common.randomness import generator
+from oar_lightning.common.ranges import PositiveFloat, PositiveInt, checked
 from oar_lightning.credit.scorers.oar_g import rank_correlation
 from oar_lightning.lab.types import Curve, Measure
 from oar_lightning.policy.language_model import base_model
@@ -27,6 +28,7 @@ DIRECTIONS = 4096
 """Different directions in which embeddings are moved; tokens whose ids are equal modulo this number share one."""
 
 
+@checked("lab.stability")
 @dataclass(frozen=True)
 class Stability:
     """Estimators are run again on some completions: with embeddings moved, and with layers shuffled.
@@ -38,15 +40,10 @@ class Stability:
         stages: in so many steps the layers are shuffled, from the last on.
     """
 
-    completions: int = 8
-    radius: float = 0.05
-    draws: int = 2
-    stages: int = 2
-
-    def __post_init__(self) -> None:
-        _check(self.radius, self.draws, self.stages)
-        if self.completions < 1:
-            raise ValueError(f"lab.stability.completions must be >= 1, got {self.completions}")
+    completions: PositiveInt = 8
+    radius: PositiveFloat = 0.05
+    draws: PositiveInt = 2
+    stages: PositiveInt = 2
 
     def __call__(
         self, model: Any, rollouts: Rollouts, scorers: Mapping[str, Score], seed: int
@@ -55,14 +52,6 @@ class Stability:
         measures = max_sensitivity(model, rollouts, scorers, self.radius, self.draws, seed)
         measure, curve = randomized_layers(model, rollouts, scorers, self.stages, seed)
         return [*measures, measure], [curve]
-
-
-def _check(radius: float, draws: int, stages: int) -> None:
-    if not radius > 0:
-        raise ValueError(f"lab.stability.radius must be > 0, got {radius}")
-    for key, value in (("draws", draws), ("stages", stages)):
-        if value < 1:
-            raise ValueError(f"lab.stability.{key} must be >= 1, got {value}")
 
 
 def max_sensitivity(
@@ -74,7 +63,6 @@ def max_sensitivity(
     d moves the embedding of each token of the vocabulary by `radius` times the mean length of embeddings, in a random
     direction. NaN where all scores of the completion are 0. `scorers` are run 1 + `draws` times.
     """
-    _check(radius, draws, 1)
     bare = dataclasses.replace(rollouts, prediction_states=None)  # the kept states are those of the embeddings as they are
     sizes: dict[str, tuple[float, ...]] = {}
     orders: dict[str, tuple[float, ...]] = {}
@@ -105,7 +93,6 @@ def randomized_layers(
     A layer is shuffled by a random permutation of each of its weights' entries. 0 is expected of scores that tell what the
     policy has learned; those that stay alike do not. The embeddings, the last norm and the head stay.
     """
-    _check(1.0, 1, stages)
     bare = dataclasses.replace(rollouts, prediction_states=None)
     layers = layers_of(model)
     depths = sorted({math.ceil(len(layers) * (i + 1) / stages) for i in range(stages)})

@@ -134,8 +134,8 @@ def test_rows_without_a_verdict_are_not_sampled() -> None:
     [
         ({"sets": -1}, r"lab\.faithfulness\.sets must be >= 0, got -1"),
         ({"continuations": 0}, r"lab\.faithfulness\.continuations must be >= 1, got 0"),
-        ({"fills": ["zero"]}, r"lab\.faithfulness\.fills are some of pad, .* got \['zero'\]"),
-        ({"fractions": [0.5, 0.1]}, r"lab\.faithfulness\.fractions .* rising"),
+        ({"fills": ["zero"]}, r"lab\.faithfulness\.fills=\['zero'\] must be some of pad, "),
+        ({"fractions": [0.5, 0.1]}, r"lab\.faithfulness\.fractions=\[0\.5, 0\.1\] must be .* rising"),
         ({"token_budget": 0}, r"lab\.faithfulness\.token_budget .* got 0"),
     ],
 )

@@ -13,7 +13,7 @@ from support.removal import sequences_as_rollouts
 from support.toy import gpt2
 
 from oar_lightning.credit.scorers import Entropy, OarG, OarP, Position
-from oar_lightning.lab.stability import layers_of, max_sensitivity, moved_embeddings, randomized_layers, shuffled
+from oar_lightning.lab.stability import Stability, layers_of, max_sensitivity, moved_embeddings, randomized_layers, shuffled
 
 
 def embedded(model, rollouts):
@@ -111,11 +111,9 @@ def test_weights_come_back_after_an_interruption() -> None:
 
 
 def test_errors_name_the_key() -> None:
-    model, rollouts = gpt2(), sequences_as_rollouts()
-    with pytest.raises(ValueError, match=r"lab\.stability\.radius .* got 0"):
-        max_sensitivity(model, rollouts, {}, radius=0.0)
-    with pytest.raises(ValueError, match=r"lab\.stability\.stages must be >= 1, got 0"):
-        randomized_layers(model, rollouts, {}, stages=0)
+    for key, value in (("radius", 0.0), ("draws", 0), ("stages", 0), ("completions", 0)):
+        with pytest.raises(ValueError, match=rf"lab\.stability\.{key} must be .*, got {value}"):
+            Stability(**{key: value})
 
     class Odd(torch.nn.Module):
         def get_decoder(self):

@@ -283,7 +283,7 @@ def test_other_data_leave_out_what_they_cannot_tell(
         (["lab.files=[none.jsonl]"], r"lab\.files=none\.jsonl: no such file"),
         (["+lab.truths.mine=5"], r"lab\.truths\.mine must be a lab\.truth\.Source"),
         (["lab.cache=."], r"lab\.cache=\. cannot be used"),
-        (["lab.faithfulness.fills=[zero]"], r"lab\.faithfulness\.fills are some of pad, .* got \['zero'\]"),
+        (["lab.faithfulness.fills=[zero]"], r"lab\.faithfulness\.fills=\['zero'\] must be some of pad, "),
         (["lab.stability.radius=0"], r"lab\.stability\.radius must be > 0, got 0"),
         (["lab.gradients.blocks=1"], r"lab\.gradients\.blocks must be >= 2, got 1"),
         (["policy=fresh"], "policy=fresh is a random policy"),

@@ -5,19 +5,21 @@ from __future__ import annotations
 import logging
 from collections.abc import Sequence
 from dataclasses import dataclass
-from typing import Any, Literal
+from typing import Annotated, Any
 
 import torch
+from annotated_types import Interval
 from jaxtyping import Bool, Float
 from torch import Tensor
 
+from oar_lightning.common.ranges import PositiveInt, checked
 from oar_lightning.credit.component import group_advantages_of
 from oar_lightning.lab.gradients.batch import Weighted, whole_tensors
 from oar_lightning.lab.gradients.blocks import blocks_of
 from oar_lightning.lab.gradients.quality import Quality, gradient_quality
 from oar_lightning.lab.types import Estimate, Studied, Truth
 from oar_lightning.objective.loss import LossConfig
-from oar_lightning.policy.token_budget import TokenBudget
+from oar_lightning.policy.token_budget import SomeTokens, TokenBudget
 
 log = logging.getLogger(__name__)
 
@@ -36,6 +38,7 @@ class TokenAdvantages:
     loss_mask: Bool[Tensor, "B S"] | None = None
 
 
+@checked("lab.gradients")
 @dataclass(frozen=True)
 class Gradients:
     """The gradient of a problem's completions is one batch's.
@@ -47,19 +50,9 @@ class Gradients:
         token_budget: padded tokens of one pass, or `auto`; bounds memory.
     """
 
-    blocks: int = 8
-    coordinates: int | None = 2**17
-    token_budget: int | Literal["auto"] = TOKENS
-
-    def __post_init__(self) -> None:
-        for key, lowest in (("blocks", 2), ("coordinates", 1)):
-            value = getattr(self, key)
-            if value is not None and value < lowest:
-                raise ValueError(f"lab.gradients.{key} must be >= {lowest}, got {value}")
-        self._budget()
-
-    def _budget(self) -> TokenBudget:
-        return TokenBudget("lab.gradients.token_budget", self.token_budget, TOKENS)
+    blocks: Annotated[int, Interval(ge=2)] = 8
+    coordinates: PositiveInt | None = 2**17
+    token_budget: SomeTokens = TOKENS
 
     def __call__(
         self, model: Any, studied: Studied, estimates: Sequence[Estimate], truths: Sequence[Truth], loss: LossConfig
@@ -89,7 +82,7 @@ class Gradients:
             self.blocks,
             loss,
             int(rollouts.response_mask.sum(1).max()),
-            self._budget(),
+            TokenBudget("lab.gradients.token_budget", self.token_budget, TOKENS),
             whole_tensors(model, self.coordinates),
             references,
         )

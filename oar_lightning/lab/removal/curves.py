@@ -11,15 +11,16 @@ import torch
 from jaxtyping import Bool, Float, Int
 from torch import Tensor
 
+from oar_lightning.common.ranges import checked
 from oar_lightning.credit.scorers.base import scorable_rows
-from oar_lightning.credit.scorers.oar_p.fills import FILLS
+from oar_lightning.credit.scorers.oar_p.fills import FILLS, FillName
 from oar_lightning.lab.removal.kept_reward import KeptReward
-from oar_lightning.lab.removal.orders import FRACTIONS, check_fractions, first_share, ranks
+from oar_lightning.lab.removal.orders import FRACTIONS, RISING, SOME_FILLS, first_share, ranks
 from oar_lightning.lab.removal.sets import Outcome, Sets, evaluate
 from oar_lightning.lab.types import Curve, Measure
 from oar_lightning.types import Rollouts
 
-FILLED = {
+FILLED: dict[FillName, str] = {
     "pad": "the pad token in their place",
     "mean_embedding": "the mean embedding in their place",
     "random_token": "random tokens in their place",
@@ -31,6 +32,7 @@ KINDS = (("comprehensiveness", False, "deletion"), ("sufficiency", True, "insert
 """What is measured, whether the first tokens are kept or removed, and the curve that it is a mean of."""
 
 
+@checked("", SOME_FILLS, RISING)
 @dataclass(frozen=True)
 class RemovalConfig:
     """What is removed, and what takes its place.
@@ -41,16 +43,9 @@ class RemovalConfig:
         seed: of the order of equal scores.
     """
 
-    fills: tuple[str, ...] = tuple(FILLS)
-    fractions: tuple[float, ...] = FRACTIONS
+    fills: Sequence[FillName] = tuple(FILLS)
+    fractions: Sequence[float] = FRACTIONS
     seed: int = 0
-
-    def __post_init__(self) -> None:
-        object.__setattr__(self, "fills", tuple(self.fills))
-        object.__setattr__(self, "fractions", tuple(self.fractions))
-        if not self.fills or set(self.fills) - set(FILLS):
-            raise ValueError(f"lab.faithfulness.fills are some of {', '.join(FILLS)}, got {list(self.fills)}")
-        check_fractions(self.fractions)
 
 
 class Removals(NamedTuple):
@@ -117,7 +112,7 @@ def total_removal(
                 means[n, q, orders.rows] = own.masked_fill(~first, 0.0).sum(1) / first.sum(1)
         title = f"fall of the probability that the reward stays, by one of the first tokens, {FILLED[fill]}"
         found.measures.append(Measure(f"total.{fill}.comprehensiveness", title, "high", named(means.mean(1), scores)))
-        found.curves.append(Curve(f"total.{fill}.effect", title, config.fractions, named(means.nanmean(2), scores)))
+        found.curves.append(Curve(f"total.{fill}.effect", title, tuple(config.fractions), named(means.nanmean(2), scores)))
     return found
 
 
@@ -148,7 +143,9 @@ class Orders:
         first = first_share(self.ranks[name][self.rows], valid.sum(1).tolist(), fraction)
         return valid & ~first if keep else valid & first
 
-    def outcomes(self, outcome: Outcome, fill: str, removed: Sequence[Sequence[Bool[Tensor, "n R"]]]) -> Float[Tensor, "M Q B"]:
+    def outcomes(
+        self, outcome: Outcome, fill: FillName, removed: Sequence[Sequence[Bool[Tensor, "n R"]]]
+    ) -> Float[Tensor, "M Q B"]:
         """The outcomes of sets [M][Q], each of all rows; NaN for rows that cannot be scored."""
         stacked = torch.stack([torch.stack(list(of_name)) for of_name in removed])
         shape = stacked.shape[:2]

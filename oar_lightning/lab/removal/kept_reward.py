@@ -14,8 +14,9 @@ from torch import Tensor
 
 from oar_lightning.common.activity import activity
 from oar_lightning.common.randomness import derive_seed
+from oar_lightning.common.ranges import PositiveInt, checked
 from oar_lightning.credit.component import Continuations
-from oar_lightning.credit.scorers.oar_p.fills import random_ids, sampled_ids
+from oar_lightning.credit.scorers.oar_p.fills import FillName, random_ids, sampled_ids
 from oar_lightning.credit.scorers.oar_p.texts import Texts, texts_until_answer
 from oar_lightning.credit.scorers.probes import PROBES, masked_positions
 from oar_lightning.lab.removal.sets import Sets
@@ -27,10 +28,11 @@ from oar_lightning.types import Prefix, Rollouts
 UNIT = 64
 """Prefixes that are continued in one call."""
 
-MEAN = "mean_embedding"
+MEAN: FillName = "mean_embedding"
 REMEDY = "leave mean_embedding out of lab.faithfulness.fills"
 
 
+@checked("")
 @dataclass(frozen=True)
 class KeptReward:
     """f = 1 - E |r - R|: R is a completion's reward, r that of a continuation of its changed prefix.
@@ -47,20 +49,16 @@ class KeptReward:
     rollouts: Rollouts
     continuations: Continuations
     token_budget: TokenBudget
-    samples: int = 8
+    samples: PositiveInt = 8
     seed: int = 0
 
-    def __post_init__(self) -> None:
-        if self.samples < 1:
-            raise ValueError(f"lab.faithfulness.continuations of a prefix must be >= 1, got {self.samples}")
-
-    def __call__(self, sets: Sets, fill: str) -> Float[Tensor, " n"]:
+    def __call__(self, sets: Sets, fill: FillName) -> Float[Tensor, " n"]:
         """The reasoning is as written but for the set, and everything after it is sampled: a direct effect on the reward."""
         columns, valid = masked_positions(self.rollouts.reasoning_mask)
         after = columns.masked_fill(~valid, -1).amax(1) + 1
         return self._continued(sets, after[sets.row], fill, "direct")
 
-    def total_effects(self, wanted: Bool[Tensor, "B R"], fills: Sequence[str]) -> dict[str, Float[Tensor, "B R"]]:
+    def total_effects(self, wanted: Bool[Tensor, "B R"], fills: Sequence[FillName]) -> dict[FillName, Float[Tensor, "B R"]]:
         """f(text up to and with t) - f(the same with t replaced), everything after t sampled, by fill; NaN where not wanted.
 
         Both sides are sampled on from the same place, so that the length of what is sampled cancels.
@@ -69,7 +67,7 @@ class KeptReward:
         row, order = wanted.nonzero(as_tuple=True)
         alone = torch.nn.functional.one_hot(order, wanted.shape[1]).bool()
         after = columns[row, order] + 1
-        written = self._continued(Sets(row, torch.zeros_like(alone)), after, "none", "as written")
+        written = self._continued(Sets(row, torch.zeros_like(alone)), after, "pad", "as written")
         effects = {}
         for fill in fills:
             effects[fill] = torch.full(wanted.shape, torch.nan, dtype=torch.float64, device=wanted.device)
@@ -77,7 +75,7 @@ class KeptReward:
         return effects
 
     @torch.no_grad()
-    def _continued(self, sets: Sets, column: Int[Tensor, " n"], fill: str, purpose: str) -> Float[Tensor, " n"]:
+    def _continued(self, sets: Sets, column: Int[Tensor, " n"], fill: FillName, purpose: str) -> Float[Tensor, " n"]:
         """f of prefixes of the rows, before `column`, with sets replaced."""
         places, _ = masked_positions(self.rollouts.reasoning_mask)
         changes = bool(sets.removed.any())
@@ -111,7 +109,7 @@ class KeptReward:
 
 
 def fill_ids(
-    model: Any, rollouts: Rollouts, rows: Int[Tensor, " n"], fill: str, seed: int, token_budget: TokenBudget
+    model: Any, rollouts: Rollouts, rows: Int[Tensor, " n"], fill: FillName, seed: int, token_budget: TokenBudget
 ) -> Int[Tensor, "B R"]:
     """The token that replaces each reasoning token of some rows; the `placeholder` for `mean_embedding`."""
     token = placeholder(model, rollouts) if fill == MEAN else rollouts.pad_token_id

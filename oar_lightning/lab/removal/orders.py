@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import itertools
 import math
 from collections.abc import Sequence
 
@@ -10,12 +9,24 @@ import torch
 from jaxtyping import Bool, Float, Int
 from torch import Tensor
 
+from oar_lightning.common.ranges import Rule
 from oar_lightning.credit.scorers.base import row_generator
 from oar_lightning.credit.scorers.probes import masked_positions
 from oar_lightning.types import Rollouts
 
 FRACTIONS = (0.01, 0.05, 0.1, 0.2, 0.5)
 """ERASER's (arXiv 1911.03429)."""
+
+SOME_FILLS = Rule(
+    lambda fills: len(fills) > 0 and set(fills) <= {"pad", "mean_embedding", "random_token", "model_sample"},
+    "lab.faithfulness.fills={fills} must be some of pad, mean_embedding, random_token, model_sample",
+)
+RISING = Rule(
+    lambda fractions: (
+        len(fractions) > 0 and sorted(set(fractions)) == list(fractions) and fractions[0] > 0 and fractions[-1] < 1
+    ),
+    "lab.faithfulness.fractions={fractions} must be shares of tokens, rising and in (0, 1)",
+)
 
 
 def toward_outcome(scores: Float[Tensor, "B S"], signed: bool, advantages: Float[Tensor, " B"]) -> Float[Tensor, "B S"]:
@@ -49,10 +60,3 @@ def first_share(rank: Int[Tensor, "B R"], counts: Sequence[int], fraction: float
     """The tokens that rank first: of each row's `counts` tokens the given fraction, rounded up."""
     most = torch.tensor([math.ceil(fraction * n - 1e-9) for n in counts], device=rank.device)
     return rank < most[:, None]
-
-
-def check_fractions(fractions: Sequence[float]) -> None:
-    """Raise ValueError for fractions that are not rising within (0, 1)."""
-    rising = all(a < b for a, b in itertools.pairwise(fractions))
-    if not fractions or not rising or not 0 < fractions[0] <= fractions[-1] < 1:
-        raise ValueError(f"lab.faithfulness.fractions are shares of tokens, rising and in (0, 1), got {list(fractions)}")

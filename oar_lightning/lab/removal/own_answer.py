@@ -11,7 +11,7 @@ from torch import Tensor
 
 from oar_lightning.common.activity import activity
 from oar_lightning.credit.scorers.oar_p.counterfactual import PREFIX_DISCOUNT
-from oar_lightning.credit.scorers.oar_p.fills import FILLS
+from oar_lightning.credit.scorers.oar_p.fills import FILLS, FillName
 from oar_lightning.credit.scorers.oar_p.texts import Texts, texts_until_answer
 from oar_lightning.credit.scorers.prefix import read_prompts
 from oar_lightning.credit.scorers.probes import PROBES, masked_positions
@@ -39,7 +39,7 @@ class OwnAnswer:
     seed: int = 0
 
     @torch.no_grad()
-    def __call__(self, sets: Sets, fill: str) -> Float[Tensor, " n"]:
+    def __call__(self, sets: Sets, fill: FillName) -> Float[Tensor, " n"]:
         rows, text_of_set = sets.row.unique(return_inverse=True)
         values = torch.full((len(sets.row),), torch.nan, dtype=torch.float64, device=sets.row.device)
         if not len(rows):
@@ -60,7 +60,7 @@ class OwnAnswer:
                 advance(len(own))
         return values
 
-    def _of_texts(self, decoder: Decoder, texts: Texts, sets: Sets, fill: str) -> Float[Tensor, " n"]:
+    def _of_texts(self, decoder: Decoder, texts: Texts, sets: Sets, fill: FillName) -> Float[Tensor, " n"]:
         """The outcomes of sets of some texts, all of which are run from the first reasoning token of any on."""
         model, end = self.model, texts.token_ids.shape[1] - 1
         place = PROBE.locate(texts.answer, texts.token_ids)

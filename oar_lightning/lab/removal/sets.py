@@ -9,6 +9,8 @@ import torch
 from jaxtyping import Bool, Float, Int
 from torch import Tensor
 
+from oar_lightning.credit.scorers.oar_p.fills import FillName
+
 
 class Sets(NamedTuple):
     """Sets of reasoning tokens: ``removed[i, j]`` is the j-th reasoning token of completion ``row[i]``."""
@@ -23,10 +25,10 @@ class Outcome(Protocol):
     Every row must have reasoning and an answer (`scorable_rows`). The value depends on the row's tokens, its set and the fill.
     """
 
-    def __call__(self, sets: Sets, fill: str) -> Float[Tensor, " n"]: ...
+    def __call__(self, sets: Sets, fill: FillName) -> Float[Tensor, " n"]: ...
 
 
-def evaluate(outcome: Outcome, sets: Sets, fill: str) -> Float[Tensor, " n"]:
+def evaluate(outcome: Outcome, sets: Sets, fill: FillName) -> Float[Tensor, " n"]:
     """The outcomes of sets, of which equal ones are run once."""
     contents = np.packbits(sets.removed.cpu().numpy(), axis=1)
     index_of: dict[tuple[int, bytes], int] = {}

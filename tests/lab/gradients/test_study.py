@@ -61,7 +61,7 @@ def test_without_two_problems_with_a_signal_there_is_nothing(studied, caplog) ->
     ("settings", "message"),
     [
         ({"blocks": 1}, r"lab\.gradients\.blocks must be >= 2, got 1"),
-        ({"coordinates": 0}, r"lab\.gradients\.coordinates must be >= 1, got 0"),
+        ({"coordinates": 0}, r"lab\.gradients\.coordinates must be >= 1 or null, got 0"),
         ({"token_budget": -1}, r"lab\.gradients\.token_budget .* got -1"),
     ],
 )

@@ -4,11 +4,10 @@ from __future__ import annotations
 
 import math
 
-import pytest
 import torch
 from support.toy import padded, rollouts_of
 
-from oar_lightning.lab.removal.orders import check_fractions, first_share, ranks, toward_outcome
+from oar_lightning.lab.removal.orders import first_share, ranks, toward_outcome
 
 ROWS = [
     {"before": [1], "reasoning": list(range(2, 12)), "answer": [12]},
@@ -56,9 +55,3 @@ def test_a_score_with_a_sign_counts_toward_the_completions_own_outcome() -> None
     assert toward_outcome(scores, False, torch.tensor([1.0, -1.0, 0.0])).equal(scores)
     found = toward_outcome(scores, True, torch.tensor([0.5, -0.5, 0.0]))
     assert found.tolist() == [[1.0, -2.0], [-1.0, 2.0], [1.0, 2.0]]
-
-
-@pytest.mark.parametrize("fractions", [(), (0.0, 0.5), (0.5, 0.2), (0.2, 0.2), (0.5, 1.0)])
-def test_fractions_rise_within_0_and_1(fractions) -> None:
-    with pytest.raises(ValueError, match=r"lab\.faithfulness\.fractions .* rising and in \(0, 1\)"):
-        check_fractions(fractions)
