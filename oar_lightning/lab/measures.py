@@ -121,9 +121,9 @@ def measures_of(truth: Truth, estimates: Sequence[Estimate], studied: Studied) -
 
 
 def rows_of(truth: Truth, estimate: Estimate, studied: Studied) -> Iterator[Row | None]:
-    """The completions' rows; None for a completion of which the truth knows nothing."""
+    """The completions' rows; None for a completion of which the truth knows nothing, or whose scores are not numbers."""
     for i, known in enumerate(truth.known):
-        if not bool(known.any()):
+        if not bool(known.any()) or bool(estimate.scores[i, known].isnan().any()):
             yield None
             continue
         values = truth.values[i, known] if truth.values is not None else known[known] * math.nan

@@ -10,7 +10,6 @@ from dataclasses import dataclass
 import numpy as np
 
 from oar_lightning.lab.agreement import auroc, spearman
-from oar_lightning.lab.measures import rows_of
 from oar_lightning.lab.types import Estimate, Measure, Studied, Truth
 
 
@@ -49,13 +48,15 @@ def spearman_brown(half: float) -> float:
     return 2 * half / (1 + half) if half > 0 else (half if math.isnan(half) else 0.0)
 
 
-def own_reliability(truth: Truth, estimate: Estimate, studied: Studied) -> float:
-    """The correlation of an estimate's sizes with those of other draws, over the free tokens; 1 where it draws nothing."""
+def own_reliability(truth: Truth, estimate: Estimate, studied: Studied, sizes: bool = True) -> float:
+    """The correlation of an estimate's sizes, or of its scores with their signs, with those of other draws, over the free
+    tokens; 1 where it draws nothing."""
     if estimate.again is None:
         return 1.0
-    again = dataclasses.replace(estimate, scores=estimate.again)
-    rows = zip(rows_of(truth, estimate, studied), rows_of(truth, again, studied), strict=True)
-    found = [spearman(a.scores[a.free], b.scores[b.free]) for a, b in rows if a is not None and b is not None]
+    found = []
+    for one, other, among in zip(estimate.scores, estimate.again, studied.free & truth.known, strict=True):
+        pair = [scores[among].double().cpu().numpy() for scores in (one, other)]
+        found.append(spearman(*map(np.abs, pair)) if sizes else spearman(*pair))
     return max(0.0, mean(found))
 
 
@@ -65,14 +66,12 @@ def with_ceilings(
     """The measures of correlation with what can be attained in them: sqrt(reliability of estimate and of truth)."""
     if found is None:
         return list(measures)
-    limits = {f"{truth.name}.spearman_free": found.size, f"{truth.name}.direction_free": found.direction}
-    own = {e.name: own_reliability(truth, e, studied) for e in estimates}
-    return [
-        dataclasses.replace(m, ceiling={name: math.sqrt(limits[m.key] * value) for name, value in own.items()})
-        if m.key in limits and not math.isnan(limits[m.key])
-        else m
-        for m in measures
-    ]
+    ceilings = {
+        f"{truth.name}.{key}": {e.name: math.sqrt(limit * own_reliability(truth, e, studied, sizes)) for e in estimates}
+        for key, limit, sizes in (("spearman_free", found.size, True), ("direction_free", found.direction, False))
+        if not math.isnan(limit)
+    }
+    return [dataclasses.replace(m, ceiling=ceilings.get(m.key, {})) for m in measures]
 
 
 def mean(values: Sequence[float]) -> float:

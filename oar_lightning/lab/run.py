@@ -64,6 +64,8 @@ class Lab:
                     self.estimates.append(estimate(estimator, self.model, self.studied))
                 except ValueError as error:
                     raise ValueError(f"lab.estimators.{estimator.name}: {error}") from error
+                if unusable := int(self.estimates[-1].scores.isnan().any(1).sum()):
+                    log.warning("lab.estimators.%s: left out %d completions, whose scores are NaN", estimator.name, unusable)
                 advance(1)
 
     def _locate(self) -> None:

@@ -294,7 +294,9 @@ def report(job: Job, lab: Lab, settings: Mapping[str, Any], whole: bool) -> None
         soft_wrap=True,
         highlight=False,
     )
-    if findings.truths:
+    if not findings.truths:
+        log.warning("nothing is known of these completions: what is below are costs; see lab.truths, lab.continuations")
+    else:
         truth_table(findings, reliabilities).print(console)
     if findings.estimates:
         table(findings).print(console)

@@ -10,6 +10,7 @@ from pathlib import Path
 
 import pytest
 from support.console import rendered
+from support.lab_findings import findings
 from support.results import result
 
 import oar_lightning
@@ -20,6 +21,8 @@ from oar_lightning.data.decontamination import EXACT, OVERLAP, ContaminationRepo
 from oar_lightning.evaluation.metrics import evaluation_metrics
 from oar_lightning.evaluation.tables import accuracy_table, before_after_table, level_table
 from oar_lightning.inspection.completion_scores import ScoreSummary
+from oar_lightning.lab.reliability import Reliability
+from oar_lightning.lab.table import compared, difference_table, table, truth_table
 from oar_lightning.planning.job import Planned
 from oar_lightning.planning.memory import Item, Plan
 from oar_lightning.planning.policy import PolicySize
@@ -85,10 +88,20 @@ def synced() -> ConsoleTable:
     return sync.table(folder, [sync.Synced(folder / run, "0123456789abcdef" * 2, 1234567, 7654321) for run in runs])
 
 
+def lab(name: str) -> ConsoleTable:
+    found = findings(METHODS)
+    if name == "truth":
+        return truth_table(found, {t.name: Reliability(0.123, 0.456, 0.789) for t in found.truths})
+    return difference_table(found, compared(found, "grpo"), "grpo") if name == "difference" else table(found)
+
+
 TABLES: dict[str, Callable[[], ConsoleTable]] = {
     "evaluation/tables.py before_after_table": before_and_after,
     "evaluation/tables.py accuracy_table": lambda: accuracy_table(metrics(), dict.fromkeys(EVAL_SETS, 12345)),
     "evaluation/tables.py level_table": lambda: level_table(metrics()),
+    "lab/table.py table": lambda: lab("estimators"),
+    "lab/table.py difference_table": lambda: lab("difference"),
+    "lab/table.py truth_table": lambda: lab("truth"),
     "tasks/audit.py summary": audited,
     "tasks/benchmark.py tables": lambda: benchmarked(0),
     "tasks/benchmark.py tables, scoring": lambda: benchmarked(1),
@@ -102,21 +115,21 @@ TABLES: dict[str, Callable[[], ConsoleTable]] = {
 @pytest.mark.parametrize("width", [80, 50])
 @pytest.mark.parametrize("name", TABLES)
 def test_every_cell_is_whole(name: str, width: int) -> None:
-    table = TABLES[name]()
-    lines = rendered(table, width)
+    printed = TABLES[name]()
+    lines = rendered(printed, width)
     text = "\n".join(lines)
     assert "…" not in text
     shown = Counter(re.split(r"\s*[│┃]\s*|\s{2,}|\n| · ", text))
-    wanted = Counter(cell for row in table.rows for cell in row[table.keys :] if cell)
-    wanted |= Counter({cell for row in table.rows for cell in row[: table.keys] if " " not in cell})
-    words = {word for row in table.rows for cell in row[: table.keys] for word in cell.split()}
+    wanted = Counter(cell for row in printed.rows for cell in row[printed.keys :] if cell)
+    wanted |= Counter({cell for row in printed.rows for cell in row[: printed.keys] if " " not in cell})
+    words = {word for row in printed.rows for cell in row[: printed.keys] for word in cell.split()}
     assert words <= set(re.split(r"[\s│┃]+", text))
     assert wanted
     assert not {cell: count for cell, count in wanted.items() if shown[cell] < count}
-    for word in " ".join(table.header).split():
+    for word in " ".join(printed.header).split():
         assert re.search(rf"(?<![\w/]){re.escape(word)}(?![\w/])", text), word
-    too_long = [line for line in lines if len(line) > width and not any(c in line for row in table.rows for c in row)]
-    assert too_long in ([], [table.title])
+    too_long = [line for line in lines if len(line) > width and not any(c in line for row in printed.rows for c in row)]
+    assert too_long in ([], [printed.title])
 
 
 def test_every_table_of_the_package_is_in_the_list() -> None:

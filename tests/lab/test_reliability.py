@@ -1,0 +1,72 @@
+"""Reliability and ceilings of values and estimates whose noise is known."""
+
+from __future__ import annotations
+
+import math
+
+import numpy as np
+import pytest
+import torch
+from support.toy import rollouts_of
+
+from oar_lightning.lab.measures import measures_of
+from oar_lightning.lab.reliability import own_reliability, reliability, spearman_brown, with_ceilings
+from oar_lightning.lab.types import Estimate, Studied, Truth
+
+COUNT, LENGTH = 40, 300
+RNG = np.random.default_rng(0)
+
+
+def drawn(*parts: float) -> torch.Tensor:
+    """Sums of independent normal numbers of these variances, one a token."""
+    return sum(math.sqrt(v) * torch.tensor(RNG.normal(size=(COUNT, LENGTH + 2))) for v in parts)
+
+
+@pytest.fixture(scope="module")
+def noisy() -> tuple[Studied, Truth, Estimate]:
+    """An effect of variance 1; truth is two halves with a noise of variance 2 each, an estimate has noise of variance 1."""
+    rollouts = rollouts_of([{"before": [1], "reasoning": [2] * LENGTH, "answer": [3]}] * COUNT)
+    nothing, rows = torch.zeros(rollouts.token_ids.shape), tuple(range(COUNT))
+    studied = Studied(rollouts, rows, ("",) * COUNT, (True,) * COUNT, nothing, nothing, rollouts.reasoning_mask)
+    effect = drawn(1)
+    halves = (effect + drawn(2), effect + drawn(2))
+    values = (halves[0] + halves[1]) / 2
+    truth = Truth("mc", rollouts.reasoning_mask, values.abs() > 1, values, halves)
+    first, second = effect + drawn(1), effect + drawn(1)
+    return studied, truth, Estimate("it", first, first, signed=True, seconds=0.0, again=second)
+
+
+def test_the_halves_tell_the_whole(noisy: tuple[Studied, Truth, Estimate]) -> None:
+    """Each half correlates with the other at 1/3, so both together would with two others at 1/2; Spearman's is 0.95 of that."""
+    studied, truth, _ = noisy
+    found = reliability(truth, studied, decisive=1.0)
+    assert found is not None
+    assert found.direction == pytest.approx(0.5, abs=0.04)
+    assert 0 < found.size < found.direction
+    assert 0.5 < found.half_auroc < 0.8
+    assert reliability(Truth("exact", truth.known, truth.decisive), studied, 1.0) is None
+
+
+def test_nothing_perfect_beats_the_ceiling(noisy: tuple[Studied, Truth, Estimate]) -> None:
+    """The estimate knows the effect and has noise of its own alone: it reaches its ceiling, sqrt(1/2 * 1/2)."""
+    studied, truth, estimate = noisy
+    assert own_reliability(truth, estimate, studied) < 0.5, "of sizes"
+    found = with_ceilings(measures_of(truth, [estimate], studied), truth, reliability(truth, studied, 1.0), [estimate], studied)
+    ceilings = {m.key: m.ceiling for m in found if m.ceiling}
+    assert set(ceilings) == {"mc.spearman_free", "mc.direction_free"}
+    by_key = {m.key: np.mean(m.values["it"]) for m in found}
+    assert by_key["mc.direction_free"] == pytest.approx(ceilings["mc.direction_free"]["it"], abs=0.03)
+    assert by_key["mc.spearman_free"] == pytest.approx(ceilings["mc.spearman_free"]["it"], abs=0.04)
+
+
+def test_what_draws_nothing_is_reliable(noisy: tuple[Studied, Truth, Estimate]) -> None:
+    studied, truth, estimate = noisy
+    still = Estimate("still", estimate.scores, estimate.advantages, signed=True, seconds=0.0)
+    assert own_reliability(truth, still, studied) == 1.0
+
+
+def test_spearman_brown() -> None:
+    assert spearman_brown(0.5) == pytest.approx(2 / 3)
+    assert spearman_brown(1.0) == 1.0
+    assert spearman_brown(-0.2) == spearman_brown(0.0) == 0.0
+    assert math.isnan(spearman_brown(math.nan))
