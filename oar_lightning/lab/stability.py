@@ -122,11 +122,13 @@ def largest(
     others: Sequence[Float[Tensor, "B S"]],
     compare: Callable[[Tensor, Tensor], float],
 ) -> tuple[float, ...]:
-    """Of each row, the largest comparison of its reasoning tokens with those of any other; NaN with fewer than two tokens."""
+    """Of each row, the largest comparison of its reasoning tokens with those of any other; NaN with fewer than two, or
+    where a comparison is."""
     found = []
     for row, own in enumerate(rollouts.reasoning_mask):
         values = [compare(clean[row, own], other[row, own]) for other in others]
-        found.append(max(values) if int(own.sum()) > 1 else math.nan)
+        known = int(own.sum()) > 1 and not any(map(math.isnan, values))
+        found.append(max(values) if known else math.nan)
     return tuple(found)
 
 
@@ -137,7 +139,9 @@ def distance(clean: Float[Tensor, " n"], other: Float[Tensor, " n"]) -> float:
 
 
 def correlation(a: Float[Tensor, " n"], b: Float[Tensor, " n"]) -> float:
-    """Spearman's; scores that are the same agree, whether or not they vary."""
+    """Spearman's; scores that are the same agree, whether or not they vary. NaN where a score is."""
+    if not bool((a + b).isfinite().all()):
+        return math.nan
     return 1.0 if torch.equal(a, b) else rank_correlation(a, b)
 
 

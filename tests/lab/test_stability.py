@@ -49,6 +49,18 @@ def test_the_largest_change_over_draws() -> None:
     assert order.values["nothing"][0] == 0.0
 
 
+def test_scores_that_are_nan_have_no_values() -> None:
+    model, rollouts = gpt2().eval(), sequences_as_rollouts()
+
+    def broken(model, rollouts):
+        return embedded(model, rollouts).index_fill(0, torch.tensor([1]), math.nan)
+
+    size, order = max_sensitivity(model, rollouts, {"broken": broken}, draws=2)
+    measure, _ = randomized_layers(model, rollouts, {"broken": broken}, stages=1)
+    for found in (size, order, measure):
+        assert [math.isnan(v) for v in found.values["broken"]] == [False, True, False, True]
+
+
 def test_what_reads_the_policy_moves_with_it_and_more_with_a_wider_radius() -> None:
     model, rollouts = gpt2(dropout=0.0).eval(), sequences_as_rollouts()
     kept = dataclasses.replace(rollouts, prediction_states=torch.full((*rollouts.token_ids.shape, 16), torch.nan))

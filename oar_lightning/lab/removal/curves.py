@@ -67,8 +67,8 @@ def direct_removal(
     """Sets of tokens replaced at once, the rest as written.
 
     Comprehensiveness is f(x) - f(x without the tokens that rank first), sufficiency f(x) - f(x with these alone), both the mean
-    over the fractions (AOPC); NaN for completions without reasoning or answer, and for those not among `rows`. The curves also
-    hold 0 and all tokens.
+    over the fractions (AOPC); NaN for completions without reasoning or answer, for those not among `rows`, and where scores are
+    NaN. The curves also hold 0 and all tokens.
     """
     orders = Orders.of(rollouts, scores, config.seed, rows)
     fractions = (0.0, *config.fractions, 1.0)
@@ -110,6 +110,7 @@ def total_removal(
         for n, of_name in enumerate(sets.values()):
             for q, first in enumerate(of_name):
                 means[n, q, orders.rows] = own.masked_fill(~first, 0.0).sum(1) / first.sum(1)
+        means = means.masked_fill(orders.unknown[:, None], torch.nan)
         title = f"fall of the probability that the reward stays, by one of the first tokens, {FILLED[fill]}"
         found.measures.append(Measure(f"total.{fill}.comprehensiveness", title, "high", named(means.mean(1), scores)))
         found.curves.append(Curve(f"total.{fill}.effect", title, tuple(config.fractions), named(means.nanmean(2), scores)))
@@ -118,11 +119,15 @@ def total_removal(
 
 @dataclass(frozen=True)
 class Orders:
-    """The ranks of every estimator's tokens, for some rows that have reasoning and an answer, by default all."""
+    """The ranks of every estimator's tokens, for some rows that have reasoning and an answer, by default all.
+
+    ``unknown``: the rows of which an estimator's scores are NaN.
+    """
 
     rows: Int[Tensor, " n"]
     valid: Bool[Tensor, "B R"]
     ranks: Mapping[str, Int[Tensor, "B R"]]
+    unknown: Bool[Tensor, "M B"]
 
     @classmethod
     def of(
@@ -135,7 +140,8 @@ class Orders:
         counts = rollouts.reasoning_mask.sum(1, keepdim=True)
         valid = torch.arange(max(1, int(counts.max())), device=counts.device) < counts
         found = {name: ranks(s, rollouts, seed) for name, s in scores.items()}
-        return cls(scorable_rows(rollouts) if rows is None else rows, valid, found)
+        unknown = torch.stack([(s.isnan() & rollouts.reasoning_mask).any(1) for s in scores.values()])
+        return cls(scorable_rows(rollouts) if rows is None else rows, valid, found, unknown)
 
     def removed(self, name: str, fraction: float, keep: bool) -> Bool[Tensor, "n R"]:
         """The tokens that rank first, or with `keep` all others."""
@@ -152,7 +158,7 @@ class Orders:
         sets = Sets(self.rows.expand(*shape, -1).reshape(-1), stacked.flatten(0, 2))
         found = torch.full((*shape, len(self.valid)), torch.nan, dtype=torch.float64, device=self.rows.device)
         found[..., self.rows] = evaluate(outcome, sets, fill).double().view(*shape, -1)
-        return found
+        return found.masked_fill(self.unknown[:, None], torch.nan)
 
 
 def named(values: Float[Tensor, "M n"], names: Mapping[str, object]) -> dict[str, tuple[float, ...]]:

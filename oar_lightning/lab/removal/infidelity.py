@@ -44,7 +44,7 @@ def infidelity(
         effects = clean[:, None] - evaluate(outcome, everything, fill).double().view(count, draws)
         found = torch.full((len(scores), len(rollouts)), math.nan, dtype=torch.float64, device=rows.device)
         for m, of_name in enumerate(scores.values()):
-            own = of_name.double().gather(1, columns).masked_fill(~valid, 0.0).nan_to_num()[rows]
+            own = of_name.double().gather(1, columns).masked_fill(~valid, 0.0)[rows]
             found[m, rows] = unexplained((sets * own[:, None]).sum(2), effects)
         title = f"infidelity for random sets, {FILLED[fill]}"
         measures.append(Measure(f"{key}.{fill}.infidelity", title, "low", named(found, scores)))

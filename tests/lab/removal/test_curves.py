@@ -142,6 +142,22 @@ def test_errors_name_the_key(settings, message) -> None:
         RemovalConfig(**settings)
 
 
+def test_scores_that_are_nan_have_no_values(rollouts) -> None:
+    scores = torch.rand(rollouts.token_ids.shape, generator=torch.Generator().manual_seed(0))
+    broken = scores.masked_fill(rollouts.reasoning_mask & (torch.arange(4) == 1)[:, None], math.nan)
+    outside = scores.masked_fill(~rollouts.reasoning_mask, math.nan)
+    given = {"whole": scores, "broken": broken, "outside": outside}
+    config = RemovalConfig(("pad",))
+    measures = [
+        *direct_removal(interacting, rollouts, given, config).measures,
+        *infidelity(interacting, rollouts, given, config),
+        *total_removal(Table(WEIGHTS), rollouts, given, config).measures,
+    ]
+    for measure in measures:
+        assert [math.isnan(v) for v in measure.values["broken"]] == [False, True, True, False], measure.key
+        assert measure.values["outside"] == pytest.approx(measure.values["whole"], nan_ok=True)
+
+
 def test_completions_that_cannot_be_scored_have_no_values(rollouts) -> None:
     none = rollouts.select(torch.tensor([2]))
     scores = {"one": torch.zeros(none.token_ids.shape)}
