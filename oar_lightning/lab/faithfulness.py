@@ -14,7 +14,7 @@ from oar_lightning.common.activity import activity
 from oar_lightning.common.ranges import NonNegativeInt, PositiveInt, checked
 from oar_lightning.credit.component import Continuations
 from oar_lightning.credit.scorers.base import scorable_rows
-from oar_lightning.credit.scorers.oar_p.fills import FILLS, FillName
+from oar_lightning.credit.scorers.oar_p.fills import FILLS
 from oar_lightning.lab.kept import KeptContinuations, KeptOutcome
 from oar_lightning.lab.removal import (
     KeptReward,
@@ -55,7 +55,7 @@ class Faithfulness:
         token_budget: padded tokens of one pass, or `auto`; bounds memory.
     """
 
-    fills: Sequence[FillName] = tuple(FILLS)
+    fills: Sequence[str] = tuple(FILLS)
     fractions: Sequence[float] = FRACTIONS
     sets: NonNegativeInt = 32
     completions: NonNegativeInt = 32
@@ -78,7 +78,7 @@ class Faithfulness:
         if not scores:
             return found
         with activity("removal", len(self.fills)) as advance:
-            for fill in self.fills:
+            for fill in (name for name in FILLS if name in self.fills):
                 config = RemovalConfig((fill,), self.fractions, seed)
                 parts = [direct_removal(answer, rollouts, scores, config)]
                 if self.sets:

@@ -6,11 +6,12 @@ import math
 
 from oar_lightning.common.tables import ConsoleTable
 from oar_lightning.lab.comparison import mean_over
+from oar_lightning.lab.gradients.study import UNWEIGHTED
 from oar_lightning.lab.table import cell, ranking
 from oar_lightning.lab.types import Findings, Measure
 from oar_lightning.reporting.statistics import Interval
 
-REMOVAL, STABILITY = "comprehensiveness", "stability"
+REMOVAL = "comprehensiveness"
 
 SHORT = {
     "stability.sensitivity": "change of scores, embeddings moved",
@@ -21,7 +22,7 @@ SHORT = {
 STATISTICS = {
     "raw": "signal share, %",
     "adam": "signal share in Adam's scale, %",
-    "variance": "variance over unweighted",
+    "variance": "variance over {}",
     "same_batch": "cosine with {} in the same batch",
     "adam_cosine": "cosine of means with {}, Adam's scale",
 }
@@ -67,7 +68,7 @@ def gradient_table(findings: Findings) -> ConsoleTable:
 
 def _shown(key: str) -> bool:
     kind, _, reference = key.partition("/")
-    return kind in STATISTICS and (kind != "variance" or reference == "unweighted")
+    return kind in STATISTICS and (kind != "variance" or reference == UNWEIGHTED)
 
 
 def _number(key: str, interval: Interval) -> str:

@@ -104,8 +104,8 @@ class Curve:
 class Findings:
     """All that a lab has found so far; what its table and its page show.
 
-    ``gradients[estimator][statistic]`` are those of `lab.gradients.quality.statistics`, of the controls `unweighted` and
-    `monte_carlo` too.
+    ``gradients[estimator][statistic]`` are those of `lab.gradients.quality.statistics`, also of the references
+    ``(unweighted)`` and ``(values)``.
     """
 
     studied: Studied

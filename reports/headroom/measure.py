@@ -35,7 +35,7 @@ from oar_lightning.common.markdown import markdown
 from oar_lightning.common.paths import conf_dir
 from oar_lightning.credit.gates import BilevelGate
 from oar_lightning.credit.scorers import as_scorer
-from oar_lightning.lab.gradients import Arm, Block, GradientSums, gradient_quality, sample_block, whole_tensors
+from oar_lightning.lab.gradients import Arm, Block, Coordinates, GradientSums, gradient_quality, sample_block
 from oar_lightning.policy.pretrained import PretrainedPolicy
 from oar_lightning.policy.token_budget import TokenBudget
 from oar_lightning.rollout import build_stage
@@ -93,10 +93,10 @@ def block_of(setup: Setup, folder: Path, number: int, batches: int, name: str) -
 
     sys.stderr.write(f"{name}: block {number + 1}\n")
     assert setup.settings.train is not None
-    budget, parameters = TokenBudget("measure", None), whole_tensors(setup.model)
+    budget, coordinates = TokenBudget("measure", None), Coordinates.of(setup.model)
     block = sample_block(
         setup.model, setup.stage, setup.settings.method, setup.settings.train, setup.arms, number, batches, budget,
-        parameters,
+        coordinates,
     )  # fmt: skip
     torch.save({"sums": vars(block.sums), "facts": block.facts}, path.with_suffix(".part"))
     path.with_suffix(".part").rename(path)

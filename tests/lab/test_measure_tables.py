@@ -27,14 +27,14 @@ def test_a_table_for_each_kind() -> None:
     unknown = Interval(math.nan, math.nan, math.nan, 16)
     own = {
         "raw": interval,
-        "variance/unweighted": interval,
-        "variance/monte_carlo": interval,
-        "adam_cosine/monte_carlo": unknown,
+        "variance/(unweighted)": interval,
+        "variance/(values)": interval,
+        "adam_cosine/(values)": unknown,
     }
     found = measure_tables(
         findings(
             measures=tuple(Measure(key, "in words", "high", values) for key in keys),
-            gradients={"unweighted": own, "mine": own, "yours": own},
+            gradients={"(unweighted)": own, "mine": own, "yours": own},
         )
     )
     removal, stability, gradients = found
@@ -46,10 +46,10 @@ def test_a_table_for_each_kind() -> None:
     assert list(gradients.header) == [
         "credit",
         "signal share, %",
-        "variance over unweighted",
-        "cosine of means with monte_carlo, Adam's scale",
+        "variance over (unweighted)",
+        "cosine of means with (values), Adam's scale",
     ]
-    assert [row[0] for row in gradients.rows] == ["unweighted", "mine", "yours"]
+    assert [row[0] for row in gradients.rows] == ["(unweighted)", "mine", "yours"]
     assert list(gradients.rows[1][1:]) == ["5.0 [1.0, 9.0]", "0.05 [0.01, 0.09]", "-"]
 
 

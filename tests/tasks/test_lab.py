@@ -216,8 +216,8 @@ def test_what_else_is_measured(
         assert f"direct.{fill}.infidelity" in found["measures"]
     assert found["measures"]["stability.sensitivity"]["values"]["is_digit"][0] == 0.0
     assert found["measures"]["stability.randomized_layers"]["values"]["is_digit"][0] == 1.0
-    assert set(found["gradients"]) == {"unweighted", "monte_carlo", *found["estimators"]}
-    assert found["gradients"]["unweighted"]["variance/unweighted"]["mean"] == 1.0
+    assert set(found["gradients"]) == {"(unweighted)", "(values)", *found["estimators"]}
+    assert found["gradients"]["(unweighted)"]["variance/(unweighted)"]["mean"] == 1.0
     shown = capsys.readouterr().out
     assert "Stability" in shown
     assert "Policy gradient of one problem's completions" in shown
@@ -284,7 +284,8 @@ def test_other_data_leave_out_what_they_cannot_tell(
         (["+lab.truths.mine=5"], r"lab\.truths\.mine must be a lab\.truth\.Source"),
         (["lab.cache=."], r"lab\.cache=\. cannot be used"),
         (["lab.faithfulness.fills=[zero]"], r"lab\.faithfulness\.fills=\['zero'\] must be some of pad, "),
-        (["lab.stability.radius=0"], r"lab\.stability\.radius must be > 0, got 0"),
+        (["engine=vllm"], r"lab\.faithfulness\.fills holds mean_embedding, which is no token, and engine=vllm"),
+        (["lab.stability.radius=0"], r"lab\.stability\.radius must be finite and > 0, got 0"),
         (["lab.gradients.blocks=1"], r"lab\.gradients\.blocks must be >= 2, got 1"),
         (["policy=fresh"], "policy=fresh is a random policy"),
     ],

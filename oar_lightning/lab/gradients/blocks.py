@@ -17,7 +17,7 @@ from oar_lightning.credit.assign import assign_credit
 from oar_lightning.credit.gates import Gate
 from oar_lightning.credit.scorers import Scorer
 from oar_lightning.data.stream import ProblemSource, ProblemStream
-from oar_lightning.lab.gradients.batch import Weighted, policy_gradients
+from oar_lightning.lab.gradients.batch import Coordinates, Weighted, policy_gradients
 from oar_lightning.lab.gradients.sums import GradientSums, added
 from oar_lightning.objective.advantage import group_advantages
 from oar_lightning.objective.loss import LossConfig
@@ -49,7 +49,7 @@ def blocks_of(
     loss: LossConfig,
     max_completion_length: int,
     token_budget: TokenBudget,
-    parameters: Sequence[Tensor],
+    coordinates: Coordinates,
     references: Sequence[str] = (),
 ) -> list[GradientSums]:
     """The sums of completions that are there already. The rows of one unit, a problem's completions, are one batch.
@@ -66,7 +66,7 @@ def blocks_of(
                 rows = torch.tensor(members[unit], device=rollouts.token_ids.device)
                 part = {name: _Rows.of(weighted, rows, rollouts.columns(rows)) for name, weighted in credit.items()}
                 gradients = policy_gradients(
-                    model, rollouts.select(rows), part, loss, max_completion_length, token_budget, parameters
+                    model, rollouts.select(rows), part, loss, max_completion_length, token_budget, coordinates
                 )
                 found = [added([*found, GradientSums.of(list(credit), gradients, references).cpu()])]
                 advance(1)
@@ -97,7 +97,7 @@ def sample_block(
     block: int,
     batches: int,
     token_budget: TokenBudget,
-    parameters: Sequence[Tensor],
+    coordinates: Coordinates,
     references: Sequence[str] = (),
 ) -> Block:
     """Sample `batches` batches as training with `method` does, and take each one's gradient under every arm.
@@ -122,7 +122,7 @@ def sample_block(
                 name: assign_credit(model, rollouts, arm.scorer, arm.gate, everything=True) for name, arm in arms.items()
             }
             gradients = policy_gradients(
-                model, rollouts, credit, method.loss, method.sampling.max_new_tokens, token_budget, parameters
+                model, rollouts, credit, method.loss, method.sampling.max_new_tokens, token_budget, coordinates
             )
             sums = GradientSums.of(list(credit), gradients, references).cpu()
             found = [found[0] + sums] if found else [sums]

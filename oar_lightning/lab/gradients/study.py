@@ -14,7 +14,7 @@ from torch import Tensor
 
 from oar_lightning.common.ranges import PositiveInt, checked
 from oar_lightning.credit.component import group_advantages_of
-from oar_lightning.lab.gradients.batch import Weighted, whole_tensors
+from oar_lightning.lab.gradients.batch import Coordinates, Weighted
 from oar_lightning.lab.gradients.blocks import blocks_of
 from oar_lightning.lab.gradients.quality import Quality, gradient_quality
 from oar_lightning.lab.types import Estimate, Studied, Truth
@@ -26,8 +26,8 @@ log = logging.getLogger(__name__)
 TOKENS = 4096
 """Padded tokens of one pass with gradients."""
 
-UNWEIGHTED = "unweighted"
-MONTE_CARLO = "monte_carlo"
+UNWEIGHTED, VALUES = "(unweighted)", "(values)"
+"""Names of what estimators are held against; estimators have names without parentheses."""
 
 
 @dataclass(frozen=True)
@@ -45,8 +45,8 @@ class Gradients:
 
     Args:
         blocks: parts of the problems, each of which is left out once for an interval.
-        coordinates: gradients are taken of the last parameters that have at most so many numbers together; null for all. They
-            are kept for each block and estimator, several at a time.
+        coordinates: gradients are taken of so many numbers of the policy's last parameters; None for all of the policy. Some
+            numbers are kept of each of them, for each block and estimator.
         token_budget: padded tokens of one pass, or `auto`; bounds memory.
     """
 
@@ -57,7 +57,7 @@ class Gradients:
     def __call__(
         self, model: Any, studied: Studied, estimates: Sequence[Estimate], truths: Sequence[Truth], loss: LossConfig
     ) -> Quality:
-        """The statistics of `unweighted` advantages, of `monte_carlo` ones where there are values, and of each estimate.
+        """The statistics of unweighted advantages, of values as token advantages where a truth has them, and of each estimate.
 
         Nothing, which is logged, where fewer than two problems have a completion with an advantage.
         """
@@ -69,9 +69,9 @@ class Gradients:
             return {}
         everywhere = torch.where(rollouts.response_mask, advantages[:, None], torch.zeros_like(advantages)[:, None])
         credit: dict[str, Weighted] = {UNWEIGHTED: TokenAdvantages(everywhere)}
-        values = [truth.values for truth in truths if truth.name == MONTE_CARLO and truth.values is not None]
+        values = [truth.values for truth in truths if truth.values is not None]
         if values:
-            credit[MONTE_CARLO] = TokenAdvantages(values[0].to(advantages).nan_to_num())
+            credit[VALUES] = TokenAdvantages(values[0].to(advantages).nan_to_num())
         references = list(credit)
         credit |= {e.name: e for e in estimates}
         blocks = blocks_of(
@@ -83,7 +83,7 @@ class Gradients:
             loss,
             int(rollouts.response_mask.sum(1).max()),
             TokenBudget("lab.gradients.token_budget", self.token_budget, TOKENS),
-            whole_tensors(model, self.coordinates),
+            Coordinates.of(model, self.coordinates),
             references,
         )
         return gradient_quality(blocks)

@@ -15,7 +15,7 @@ from oar_lightning.credit.gates import BilevelGate
 from oar_lightning.credit.gates.select import SelectGate
 from oar_lightning.credit.scorers import Entropy, Position, Uniform
 from oar_lightning.data.chain.task import ChainProblems, ChainTask
-from oar_lightning.lab.gradients.batch import policy_gradients, whole_tensors
+from oar_lightning.lab.gradients.batch import Coordinates, policy_gradients
 from oar_lightning.objective.advantage import group_advantages
 from oar_lightning.policy.token_budget import TokenBudget
 from oar_lightning.training.module import PolicyOptimization
@@ -42,10 +42,10 @@ def test_a_methods_gradient_is_that_of_training(scorer: Any, gate: Any) -> None:
     rollouts, credit = module.experience.rollouts, module.experience.credit
     again = stage(policy.model, problems, 4, method.sampling, [derive_seed(0, "rollout", 0, i) for i in range(2)], 0)
     assert torch.equal(again.token_ids, rollouts.token_ids)
-    parameters = whole_tensors(policy.model)
+    coordinates = Coordinates.of(policy.model)
     whole, chunked = (
         policy_gradients(
-            policy.model, rollouts, {"method": credit, "again": credit}, method.loss, 12, TokenBudget("", tokens), parameters
+            policy.model, rollouts, {"method": credit, "again": credit}, method.loss, 12, TokenBudget("", tokens), coordinates
         )
         for tokens in (None, 100)
     )
@@ -56,12 +56,10 @@ def test_a_methods_gradient_is_that_of_training(scorer: Any, gate: Any) -> None:
         assert (parameter.grad is None) if grad is None else torch.equal(parameter.grad, grad)
 
 
-def test_the_last_tensors_are_a_part_of_the_whole() -> None:
+def test_some_coordinates_are_a_part_of_the_whole() -> None:
     policy = tiny_policy()
-    every = whole_tensors(policy.model)
-    last = whole_tensors(policy.model, every[-1].numel() + every[-2].numel())
-    assert [id(p) for p in last] == [id(p) for p in every[-2:]]
-    assert len(whole_tensors(policy.model, 1)) == 1
+    every = Coordinates.of(policy.model)
+    assert len(every) == sum(p.numel() for p in policy.model.parameters())
     rollouts = make_stage(policy, LengthReward())(
         policy.model, tuple(ChainProblems(ChainTask())[i] for i in range(2)), 2, make_module(policy).method.sampling, [1, 2]
     )
@@ -69,11 +67,26 @@ def test_the_last_tensors_are_a_part_of_the_whole() -> None:
     rollouts = dataclasses.replace(rollouts, advantages=advantages)
     credit = {"grpo": assign_credit(policy.model, rollouts, Uniform(), BilevelGate())}
     loss = make_module(policy).method.loss
-    budget = TokenBudget("")
-    whole = policy_gradients(policy.model, rollouts, credit, loss, 12, budget, every)
-    part = policy_gradients(policy.model, rollouts, credit, loss, 12, budget, last)
-    assert torch.equal(part, whole[:, -part.shape[1] :])
+
+    def gradients(coordinates: Coordinates) -> torch.Tensor:
+        return policy_gradients(policy.model, rollouts, credit, loss, 12, TokenBudget(""), coordinates)
+
+    whole, some = gradients(every), Coordinates.of(policy.model, 3000)
+    assert len(some) == 3000
+    assert some.index is not None
+    assert len(set(some.index.tolist())) == 3000
+    last = Coordinates(some.parameters)
+    assert len(last) < len(every) / 2
+    assert policy.model.get_input_embeddings().weight.data_ptr() not in {p.data_ptr() for p in some.parameters}
+    size = len(last)
+    assert torch.equal(gradients(last), whole[:, -size:]), "of a tied head there is nothing after them"
+    part = gradients(some)
+    assert torch.equal(part, whole[:, -size:][:, some.index])
+    assert not torch.equal(some.index, Coordinates.of(policy.model, 3000, seed=1).index)
+
     policy.model.requires_grad_(False)
-    assert [id(p) for p in whole_tensors(policy.model)] == [id(p) for p in every], "a frozen policy's are all"
-    torch.testing.assert_close(policy_gradients(policy.model, rollouts, credit, loss, 12, budget, last), part)
-    assert not any(p.requires_grad for p in every)
+    assert len(Coordinates.of(policy.model)) == len(every), "of a frozen policy all"
+    torch.testing.assert_close(gradients(some), part)
+    assert not any(p.requires_grad for p in policy.model.parameters())
+    trained = list(policy.model.parameters())[-1].requires_grad_(True)
+    assert [id(p) for p in Coordinates.of(policy.model).parameters] == [id(trained)], "adapters alone, where these are trained"

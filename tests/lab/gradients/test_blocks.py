@@ -12,7 +12,7 @@ from oar_lightning.credit.assign import assign_credit
 from oar_lightning.credit.gates import BilevelGate
 from oar_lightning.credit.scorers import Position, Uniform
 from oar_lightning.data.chain.task import ChainProblems
-from oar_lightning.lab.gradients.batch import policy_gradients, whole_tensors
+from oar_lightning.lab.gradients.batch import Coordinates, policy_gradients
 from oar_lightning.lab.gradients.blocks import Arm, blocks_of, sample_block
 from oar_lightning.lab.gradients.sums import added
 from oar_lightning.objective.advantage import group_advantages
@@ -41,33 +41,33 @@ def credits_of(model: object, rollouts: Rollouts) -> dict[str, Credit]:
 
 def test_a_problems_completions_are_one_batch(sampled) -> None:
     model, _, method, rollouts = sampled
-    credit, parameters = credits_of(model, rollouts), whole_tensors(model)
+    credit, coordinates = credits_of(model, rollouts), Coordinates.of(model)
     units = [0, 0, 1, 1, 2, 2, 3, 3, 4, 4]
-    blocks = blocks_of(model, rollouts, credit, units, 2, method.loss, 12, BUDGET, parameters, ["grpo"])
+    blocks = blocks_of(model, rollouts, credit, units, 2, method.loss, 12, BUDGET, coordinates, ["grpo"])
     assert [b.batches for b in blocks] == [3, 2]
     batches = []
     for unit in range(5):
         rows = torch.tensor([2 * unit, 2 * unit + 1])
         part = rollouts.select(rows)
         own = {name: c.select(rows, rollouts.columns(rows)) for name, c in credit.items()}
-        batches.append(policy_gradients(model, part, own, method.loss, 12, BUDGET, parameters))
+        batches.append(policy_gradients(model, part, own, method.loss, 12, BUDGET, coordinates))
     g = torch.stack(batches)
     assert (g.abs().sum((1, 2)) > 0).sum() >= 2
     whole = added(blocks)
     torch.testing.assert_close(whole.total, g.sum(0))
     torch.testing.assert_close(whole.squares, g.square().sum(0))
     torch.testing.assert_close(whole.products[0], (g * g[:, :1]).sum(0))
-    few = blocks_of(model, rollouts, credit, [0] * 10, 4, method.loss, 12, BUDGET, parameters)
+    few = blocks_of(model, rollouts, credit, [0] * 10, 4, method.loss, 12, BUDGET, coordinates)
     assert [b.batches for b in few] == [1], "no empty blocks"
 
 
 def test_a_sampled_block_is_the_same_alone(sampled) -> None:
     model, stage, method, _ = sampled
     arms = {"grpo": Arm(Uniform(), BilevelGate())}
-    parameters = whole_tensors(model, 2000)
+    coordinates = Coordinates.of(model, 2000)
 
     def block(number: int):
-        return sample_block(model, stage, method, ChainProblems(TASK), arms, number, 2, BUDGET, parameters, ["grpo"])
+        return sample_block(model, stage, method, ChainProblems(TASK), arms, number, 2, BUDGET, coordinates, ["grpo"])
 
     first, second, again = block(0), block(1), block(1)
     assert torch.equal(second.sums.total, again.sums.total)

@@ -35,20 +35,20 @@ def test_estimates_stand_beside_what_they_are_held_against(studied) -> None:
     ]
     part = Gradients(blocks=4, coordinates=None)
     found = part(model, studied, estimates, [truth], LossConfig())
-    assert list(found) == ["unweighted", "monte_carlo", "as grpo", "as the truth", "twice grpo"]
+    assert list(found) == ["(unweighted)", "(values)", "as grpo", "as the truth", "twice grpo"]
     keys = {"raw", "adam"} | {
         f"{kind}/{reference}"
         for kind in ("variance", "same_batch", "cosine", "adam_cosine")
-        for reference in ("unweighted", "monte_carlo")
+        for reference in ("(unweighted)", "(values)")
     }
     assert all(set(of_name) == keys for of_name in found.values())
-    assert found["as grpo"]["raw"].mean == found["unweighted"]["raw"].mean
-    assert found["twice grpo"]["raw"].mean == pytest.approx(found["unweighted"]["raw"].mean)
-    assert found["twice grpo"]["variance/unweighted"].mean == pytest.approx(4.0)
-    assert found["as the truth"]["same_batch/monte_carlo"].mean == pytest.approx(1.0)
-    assert 0 < found["as grpo"]["same_batch/monte_carlo"].mean < 0.99
+    assert found["as grpo"]["raw"].mean == found["(unweighted)"]["raw"].mean
+    assert found["twice grpo"]["raw"].mean == pytest.approx(found["(unweighted)"]["raw"].mean)
+    assert found["twice grpo"]["variance/(unweighted)"].mean == pytest.approx(4.0)
+    assert found["as the truth"]["same_batch/(values)"].mean == pytest.approx(1.0)
+    assert 0 < found["as grpo"]["same_batch/(values)"].mean < 0.99
     assert found["as grpo"]["raw"].n == 4, "a problem's completions are one batch"
-    assert list(part(model, studied, [], [], LossConfig())) == ["unweighted"]
+    assert list(part(model, studied, [], [], LossConfig())) == ["(unweighted)"]
 
 
 def test_without_two_problems_with_a_signal_there_is_nothing(studied, caplog) -> None:
