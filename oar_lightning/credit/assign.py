@@ -11,6 +11,7 @@ from torch import Tensor
 from oar_lightning.credit.component import group_advantages_of, region_mask
 from oar_lightning.credit.gates import Gate
 from oar_lightning.credit.scorers.base import Scorer, checked_scores
+from oar_lightning.objective.metric_sums import MetricSums
 from oar_lightning.types import Credit, Rollouts
 
 
@@ -21,7 +22,7 @@ def assign_credit(model: Any, rollouts: Rollouts, scorer: Scorer, gate: Gate, ev
     """
     region = region_mask(rollouts, gate.region)
     scores = torch.zeros(rollouts.token_ids.shape, device=rollouts.token_ids.device)
-    scorer.metrics = {}
+    scorer.metrics, scorer.totals = {}, MetricSums()
     rows = rows_to_score(rollouts, scorer, gate, everything)
     if len(rows):
         part = rollouts.select(rows)
@@ -32,7 +33,8 @@ def assign_credit(model: Any, rollouts: Rollouts, scorer: Scorer, gate: Gate, ev
 
 
 def rows_to_score(rollouts: Rollouts, scorer: Scorer, gate: Gate, everything: bool = False) -> Int[Tensor, " n"]:
-    """The rows of groups in which any completion has an advantage; all rows where scorer or gate read them, or `everything`."""
+    """The rows of groups in which any completion has an advantage; all rows with `everything`, or where scorer or gate read
+    them."""
     groups = group_advantages_of(rollouts).ne(0).view(-1, rollouts.group_size).any(1)
-    groups = groups | everything | scorer.reads_all_rows | gate.reads_all_rows
-    return groups.repeat_interleave(rollouts.group_size).nonzero().flatten()
+    everything = everything or scorer.reads_all_rows or gate.reads_all_rows
+    return (groups | everything).repeat_interleave(rollouts.group_size).nonzero().flatten()

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass
 from typing import Any, Literal, Protocol, runtime_checkable
 
 from jaxtyping import Bool, Float
@@ -50,13 +49,18 @@ class Encode(Protocol):
         ...
 
 
-@dataclass(frozen=True)
-class Tools:
-    """What a run lends to scorers and gates, before its first step."""
+@runtime_checkable
+class Tools(Protocol):
+    """What a run lends to scorers and gates, before its first step; `rollout.continuations.RolloutTools` has all of it."""
 
-    continuations: Continuations
-    reprompt: Reprompt
-    encode: Encode
+    @property
+    def continuations(self) -> Continuations: ...
+
+    @property
+    def reprompt(self) -> Reprompt: ...
+
+    @property
+    def encode(self) -> Encode: ...
 
 
 def group_advantages_of(rollouts: Rollouts) -> Float[Tensor, " B"]:

@@ -17,7 +17,6 @@ from oar_lightning.answers.reward import Accuracy, Rewards
 from oar_lightning.answers.verifier import Verdict
 from oar_lightning.common.ranges import NonNegativeInt, PositiveInt, Rule, checked
 from oar_lightning.credit.assign import assign_credit
-from oar_lightning.credit.component import Tools
 from oar_lightning.credit.gates import Gate
 from oar_lightning.credit.scorers import Scorer
 from oar_lightning.credit.scorers.probes import AFTER_WARMUP
@@ -31,7 +30,7 @@ from oar_lightning.policy.language_model import base_model, evaluating, token_lo
 from oar_lightning.policy.pretrained import Policy
 from oar_lightning.rollout import RolloutStage, SamplingConfig
 from oar_lightning.rollout.assemble import printable
-from oar_lightning.rollout.continuations import Continuer, Encoder, Reprompter
+from oar_lightning.rollout.continuations import RolloutTools
 from oar_lightning.types import Rollouts
 
 WINDOW_BATCHES = 8
@@ -121,7 +120,7 @@ class CompletionScorer:
                 f"{type(self.scorer).__name__} compares the policy with the one that training began with, which recorded "
                 "completions do not have; use another scorer"
             )
-        tools = Tools(Continuer(self.stage, self.sampling), Reprompter(self.stage), Encoder(self.stage))
+        tools = RolloutTools(self.stage, self.sampling)
         self.scorer.use(tools)
         self.gate.use(tools)
         self.gold_only_stage = dataclasses.replace(self.stage, rewards=gold_only(self.stage.rewards))

@@ -33,7 +33,7 @@ def try_scorer(scorer: Scorer, policy: Policy, stage: RolloutStage, problem: Mat
     """
     key = f"scorer._target_={_source(scorer)}"
     rollouts = _made_up(policy, stage, problem)
-    known = dict(scorer.metrics)
+    known = dict(scorer.metrics), scorer.totals
     try:
         with global_rng_kept(), evaluating(policy.model):
             checked_scores(scorer(policy.model, rollouts), rollouts, rollouts.reasoning_mask, scorer.name)
@@ -41,7 +41,7 @@ def try_scorer(scorer: Scorer, policy: Policy, stage: RolloutStage, problem: Mat
         what = str(error) if isinstance(error, ValueError) else f"raised {type(error).__name__}: {error}; correct it"
         raise ConfigError(f"{key}, tried on two made-up completions: {what}") from error
     finally:
-        scorer.metrics = known
+        scorer.metrics, scorer.totals = known
     if any(parameter.grad is not None for parameter in policy.model.parameters()):
         raise ConfigError(
             f"{key}, tried on two made-up completions: it leaves gradients in the policy; use torch.autograd.grad"

@@ -49,10 +49,10 @@ def _with_seed(scorer: Any) -> Any:
     copied = copy.copy(scorer)
     inner = _with_seed(scorer.inner) if hasattr(scorer, "inner") else None
     if inner is not None:
-        copied.inner = inner
+        object.__setattr__(copied, "inner", inner)  # it may be frozen
     if not isinstance(getattr(scorer, "seed", None), int):
         return None if inner is None else copied
-    copied.seed = scorer.seed + 1
+    object.__setattr__(copied, "seed", scorer.seed + 1)
     return copied
 
 

@@ -3,13 +3,13 @@
 from __future__ import annotations
 
 import functools
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
 from typing import Any
 
 import torch
 
-from oar_lightning.credit.scorers import Scorer
+from oar_lightning.credit.scorers import MonteCarlo, Scorer
 from oar_lightning.planning import dry_run
 from oar_lightning.planning.config import LEAST_BUDGET, TRACED_TOKENS
 from oar_lightning.planning.empty import no_memory
@@ -25,10 +25,22 @@ from oar_lightning.planning.memory import (
     weight_items,
 )
 from oar_lightning.planning.policy import PolicySize, policy_size, policy_without_weights
-from oar_lightning.planning.scoring import FREE, Batch, dry_run_budgets, dry_run_inputs, most_tokens, row_tokens, scorer_budget
+from oar_lightning.planning.scoring import (
+    FREE,
+    Batch,
+    continues,
+    dry_run_budgets,
+    dry_run_inputs,
+    innermost,
+    monte_carlo_inputs,
+    most_tokens,
+    row_tokens,
+    scorer_budget,
+)
 from oar_lightning.policy.language_model import STATES_BYTES
 from oar_lightning.policy.pretrained import PretrainedPolicy
 from oar_lightning.policy.token_budget import TokenBudget
+from oar_lightning.rollout.continuations import LEAST_TOKENS
 from oar_lightning.rollout.sampling import SamplingConfig
 from oar_lightning.training.slots import UpdatePlan
 from oar_lightning.types import Rollouts
@@ -113,6 +125,12 @@ class Job:
         return min(completions, max(1, rows)) * self.length
 
     @property
+    def continued_tokens(self) -> int:
+        """Prompt and completion tokens of one batch of continuations."""
+        bounded = self.sampling.max_batch or self.sampling.budget.tokens
+        return self.rollout_tokens if bounded else max(LEAST_TOKENS, self.rollout_tokens)
+
+    @property
     def rollout_tokens(self) -> int:
         """Prompt and completion tokens of one batch of generation."""
         rows = min(self.completions, self.sampling.max_batch or self.completions)
@@ -123,13 +141,15 @@ class Job:
 
 @dataclass(frozen=True)
 class Planned:
-    """A plan, and the costs of update, rollout and scoring by their token budgets; `None` where there is no budget."""
+    """A plan, and the costs of update, rollout, scoring and continuations by their token budgets; `None` where there is no
+    budget."""
 
     size: PolicySize
     plan: Plan
     update: Cost
     rollout: Cost | None
     scoring: Cost | None
+    continuations: Cost | None
     unknown_scorer: bool
     host_bytes: float
 
@@ -145,16 +165,20 @@ def plan_job(job: Job) -> Planned:
     rollout = None if job.engine_bytes is not None else _rollout_cost(job, model, kept)
     budget, known = scorer_budget(job.scorer), row_tokens(job.scorer, job.batch) is not None
     scoring = _scoring_cost(job, model, budget) if known and budget else None
+    samples_more = continues(job.scorer)
+    continuations = _continuations_cost(job, model) if samples_more and rollout is not None else None
     reference = reference_bytes(job) if job.kl and job.policy.lora is None else 0.0
     items = weight_items(size, job.sharding, job.states, job.sharding.zero, job.whole_copy, reference)
     if rollout is not None:
         items.append(Item("generation", rollout(job.rollout_tokens), ("rollout",)))
     elif job.engine_bytes is not None:
-        items.append(Item("vLLM", job.engine_bytes, ("rollout",) if job.engine_sleeps else MEMORY_PHASES))
+        items.append(Item("vLLM", job.engine_bytes, _awake(job.engine_sleeps, samples_more)))
     if kept:  # the completions that are scored are a copy, with their states
         items += [Item("hidden states", 2 * kept, ("scoring",)), Item("hidden states", kept, ("log-probabilities",))]
     if scoring is not None and budget:
         items.append(Item("scoring", scoring(budget), ("scoring",)))
+    if continuations is not None:
+        items.append(Item("continuations", continuations(job.continued_tokens), ("scoring",)))
     if job.kl or job.update.steps_per_rollout > 1:
         logprobs = _pass_cost(job, lambda texts: dry_run.logprobs_bytes(model, texts, job.autocast))
         items.append(Item("log-probabilities' pass", logprobs(job.update_tokens), ("log-probabilities",)))
@@ -165,7 +189,8 @@ def plan_job(job: Job) -> Planned:
         update,
         rollout,
         scoring,
-        not known and not isinstance(job.scorer, FREE),
+        continuations,
+        not known and not samples_more and not isinstance(innermost(job.scorer), FREE),
         offloaded_bytes(size, job),
     )
 
@@ -200,6 +225,29 @@ def _rollout_cost(job: Job, model: Any, kept: float) -> Cost:
 
     line = piecewise(functools.cache(of_rows), sorted({1, job.rollout_tokens // job.length, job.completions}))
     return lambda tokens: line(min(job.completions, max(1, tokens // job.length)))
+
+
+def _awake(sleeps: bool, samples_more: bool) -> Sequence[str]:
+    """The phases in which an engine with its own memory holds it."""
+    if not sleeps:
+        return MEMORY_PHASES
+    return ("rollout", "scoring") if samples_more else ("rollout",)
+
+
+def _continuations_cost(job: Job, model: Any) -> Cost:
+    """Bytes of a batch of continuations by its tokens: of the shortest prefixes, the prompts, or of the longest ones. Where
+    that is more, the bytes of the scorer's passes over the completions themselves, one after the other."""
+    batch, scorer = job.batch, innermost(job.scorer)
+    assert isinstance(scorer, MonteCarlo)
+    passes = dry_run.scoring_bytes(model, *monte_carlo_inputs(scorer, batch), job.autocast)
+
+    def of_rows(rows: int) -> float:
+        sizes = {(batch.prompt, batch.completion), (batch.length - 1, 1)}
+        texts = [dry_run.completions(rows, scorer.samples, *size) for size in sizes]
+        return float(max(passes, *(dry_run.generation_bytes(model, t, job.sampling, False, job.autocast) for t in texts)))
+
+    line = piecewise(functools.cache(of_rows), sorted({1, max(2, job.continued_tokens // job.length)}))
+    return lambda tokens: line(max(1, tokens // job.length))
 
 
 def _scoring_cost(job: Job, model: Any, budget: int) -> Cost:
@@ -268,6 +316,10 @@ def propose(job: Job, planned: Planned, room: float) -> Proposal:
     rollout = None
     if planned.rollout is not None:
         rollout = affordable(planned.rollout, room - plan.without("generation", "rollout"), job.length, everything)
+    if planned.continuations is not None and rollout is not None:
+        left = room - plan.without("continuations", "scoring")
+        continued = affordable(planned.continuations, left, job.length, everything)
+        rollout = None if continued is None else min(rollout, continued)
     scorer = None
     if planned.scoring is not None:
         scorer = affordable(planned.scoring, room - plan.without("scoring", "scoring"), LEAST_BUDGET, everything)

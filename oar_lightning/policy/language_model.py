@@ -235,6 +235,12 @@ def token_logprobs(
     return empty.index_put(place, logprobs), empty.index_put(place, entropy)
 
 
+def target_logprobs(model: Any, hidden: Float[Tensor, "n H"], targets: Int[Tensor, " n"]) -> Float[Tensor, " n"]:
+    """log softmax(head(h))[target], a bounded number of logits at a time."""
+    size = _unsharded_shape(base_model(model).get_output_embeddings().weight)[0]
+    return chunked_logprobs(lambda h: head_logits(model, h), hidden, targets, None, size)[0]
+
+
 def rows_per_chunk(vocab_size: int) -> int:
     """How many rows of float32 logits `LOGITS_CHUNK_BYTES` hold; at least one."""
     return max(1, LOGITS_CHUNK_BYTES // (4 * vocab_size))
@@ -244,11 +250,13 @@ def chunked_logprobs(
     head: Callable[[Tensor], Tensor],
     hidden: Float[Tensor, "n H"],
     targets: Int[Tensor, " n"],
-    entropy_grad: bool,
+    entropy_grad: bool | None,
     vocab_size: int,
     sharded: bool = False,
 ) -> tuple[Float[Tensor, " n"], Float[Tensor, " n"]]:
     """`log softmax(head(h))[target]` and the entropy of each row, `LOGITS_CHUNK_BYTES` of logits at a time.
+
+    `entropy_grad`: whether entropies carry gradient; None leaves them 0.
 
     `sharded`: the head's weights are sharded over ranks, which gather them at each call. All ranks then call the head equally
     often, some of them without rows.
@@ -256,8 +264,11 @@ def chunked_logprobs(
 
     def logprobs_and_entropy(h: Tensor, y: Tensor) -> tuple[Tensor, Tensor]:
         log_p = torch.log_softmax(head(h), -1)
+        chosen = log_p.gather(-1, y[:, None]).squeeze(-1)
+        if entropy_grad is None:
+            return chosen, torch.zeros_like(chosen)
         basis = log_p if entropy_grad else log_p.detach()
-        return log_p.gather(-1, y[:, None]).squeeze(-1), -(basis.exp() * basis).sum(-1)
+        return chosen, -(basis.exp() * basis).sum(-1)
 
     size = rows_per_chunk(vocab_size)
     count = -(-len(hidden) // size)

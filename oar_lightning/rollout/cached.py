@@ -53,7 +53,7 @@ class CachedEngine:
         draws = [torch.rand(samples, limit, generator=generator(seed)) for seed, limit in zip(seeds, limits, strict=True)]
         # a number below 0 stands beyond a completion's limit
         uniforms = torch.cat([torch.nn.functional.pad(d, (0, max(limits) - d.shape[1]), value=-1.0) for d in draws])
-        keep_states = keeps_states(model, len(owners), config.max_new_tokens)
+        keep_states = config.keep_states and keeps_states(model, len(owners), config.max_new_tokens)
 
         def sample(batch: list[int]) -> Generation:
             batch_prompts = list(dict.fromkeys(owners[i] for i in batch))

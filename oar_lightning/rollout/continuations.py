@@ -2,8 +2,9 @@
 
 from __future__ import annotations
 
+import contextlib
 import dataclasses
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from typing import Any
 
@@ -11,9 +12,13 @@ import torch
 from torch import Tensor
 
 from oar_lightning.common.randomness import derive_seed
+from oar_lightning.policy.token_budget import TokenBudget
 from oar_lightning.rollout.assemble import RolloutStage
 from oar_lightning.rollout.sampling import Generation, SamplingConfig, encode_prompts, pad_left
 from oar_lightning.types import Continued, MathProblem, Prefix, Rollouts
+
+LEAST_TOKENS = 8192
+"""The prompt and completion tokens that a batch of continuations may hold at least."""
 
 
 @dataclass(frozen=True)
@@ -25,6 +30,9 @@ class Continuer:
 
     def __call__(self, model: Any, rollouts: Rollouts, prefixes: Sequence[Prefix], samples: int, seed: int) -> Continued:
         """`samples` continuations of each prefix, all in one call of the engine. Equal prefixes are sampled once.
+
+        `rollout.max_batch` and `rollout.token_budget` bound their batches. Where neither does, a batch holds no more tokens
+        than the rollouts, which have fitted into memory, or than `LEAST_TOKENS`. Prefixes of like length share one.
 
         The draws depend on the prefix's tokens and `seed` alone. A prefix that holds the whole completion gets the completion's
         own reward. A continuation ends where a completion with its prefix would reach `rollout.max_new_tokens`.
@@ -43,16 +51,29 @@ class Continuer:
             responses[key] = int(rollouts.response_mask[row, :column].sum())
         if not places:
             return Continued(rewards, 0, 0)
-        keys = list(places)
+        keys = sorted(places, key=lambda key: len(key[1]))  # the engine takes its batches in order
         limits = [self.sampling.max_new_tokens - responses[key] for key in keys]
         seeds = [derive_seed(seed, "continuation", *ids) for _, ids in keys]
-        sampled = self.stage.engine(model, [list(ids) for _, ids in keys], samples, self.sampling, seeds, limits)
+        with self._bounded(max(LEAST_TOKENS, rollouts.token_ids.numel())) as sampling:
+            sampled = self.stage.engine(model, [list(ids) for _, ids in keys], samples, sampling, seeds, limits)
         whole = _completions(sampled, [responses[key] for key in keys for _ in range(samples)])
         judged = self.stage.judge(whole, [problem for problem, _ in keys for _ in range(samples)], samples, rollouts.step)
         for key, values in zip(keys, judged.rewards.view(-1, samples), strict=True):
             rewards[places[key]] = values.to(rewards)
         read = sum(len(ids) for _, ids in keys)
         return Continued(rewards, len(keys) * samples, read + int(sampled.response_mask.sum()))
+
+    @contextlib.contextmanager
+    def _bounded(self, tokens: int) -> Iterator[SamplingConfig]:
+        """The settings of sampling, with batches of at most so many tokens unless they have a bound of their own."""
+        sampling, budget = dataclasses.replace(self.sampling, keep_states=False), self.sampling.budget
+        if sampling.max_batch is not None or budget.tokens is not None:
+            yield sampling
+            return
+        bound = TokenBudget(budget.key, "auto" if budget.auto else tokens, tokens)
+        yield dataclasses.replace(sampling, token_budget=bound)
+        if bound.tokens != tokens:  # memory ran out, as it would again
+            budget.set_start(bound.tokens)
 
 
 def _ends(mask: Tensor) -> list[int]:
@@ -113,6 +134,26 @@ class Encoder:
     def __call__(self, before: str, text: str) -> tuple[list[int], list[int]]:
         """The tokens of ``before + text``: those before `text`, and those that overlap it."""
         return self.stage.token_bytes.encode(before, text)
+
+
+@dataclass(frozen=True)
+class RolloutTools:
+    """What a run lends to scorers and gates (`credit.component.Tools`)."""
+
+    stage: RolloutStage
+    sampling: SamplingConfig
+
+    @property
+    def continuations(self) -> Continuer:
+        return Continuer(self.stage, self.sampling)
+
+    @property
+    def reprompt(self) -> Reprompter:
+        return Reprompter(self.stage)
+
+    @property
+    def encode(self) -> Encoder:
+        return Encoder(self.stage)
 
 
 def _from(start: int, like: Tensor) -> Tensor:

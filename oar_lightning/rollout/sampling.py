@@ -51,6 +51,7 @@ class SamplingConfig:
             completion at its limit; batches then hold prompts of similar length. None for no limit. `auto` for no limit until
             memory runs out; the batch is then sampled again in smaller chunks (see `TokenBudget`). vLLM ignores it: it bounds
             its memory itself.
+        keep_states: whether an engine that can keeps the states that it sampled from, which spare later stages a pass.
     """
 
     max_new_tokens: PositiveInt = 80
@@ -58,6 +59,7 @@ class SamplingConfig:
     top_p: PositiveFraction = 1.0
     max_batch: PositiveInt | None = None
     token_budget: TokenBudget | Tokens = None
+    keep_states: bool = True
 
     def __post_init__(self) -> None:
         object.__setattr__(self, "token_budget", as_budget("rollout.token_budget", self.token_budget))

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import contextlib
 import gzip
-import itertools
 import json
 import logging
 import sys
@@ -20,35 +19,36 @@ from omegaconf import DictConfig
 from rich.console import Console
 
 from oar_lightning.answers.reward import check_accuracy
-from oar_lightning.common.config_check import ConfigError, check_keys
+from oar_lightning.common.config_check import ConfigError
 from oar_lightning.common.progress import counted_progress
-from oar_lightning.credit.component import Tools
-from oar_lightning.credit.gates import BilevelGate, Gate, SignedGate
-from oar_lightning.credit.scorers import Oracle, Scorer, Uniform, as_scorer
-from oar_lightning.data.stream import ProblemStream, eval_set_problems
 from oar_lightning.inspection.completion_scores import most_tokens
-from oar_lightning.inspection.recorded import RecordedCompletion, read_recorded
 from oar_lightning.inspection.scorer_trial import needs_trial, try_scorer
 from oar_lightning.lab import LabConfig
 from oar_lightning.lab.completions import Groups, read, sample, study
 from oar_lightning.lab.estimators import Estimator
 from oar_lightning.lab.measure_tables import measure_tables
 from oar_lightning.lab.record import to_json, token_rows
-from oar_lightning.lab.removal.kept_reward import MEAN
 from oar_lightning.lab.run import Lab
-from oar_lightning.lab.store import Store, policy_fingerprint
+from oar_lightning.lab.store import Store
 from oar_lightning.lab.table import compared, difference_table, table, truth_table
 from oar_lightning.lab.truth import Source
 from oar_lightning.objective.advantage import AdvantageConfig
 from oar_lightning.objective.loss import LossConfig
 from oar_lightning.policy.pretrained import Policy
-from oar_lightning.rollout import EngineConfig, RolloutStage, SamplingConfig, VllmConfig, build_stage, check_length
-from oar_lightning.rollout.continuations import Continuer, Encoder, Reprompter
-from oar_lightning.training.method import Method, check_credit
+from oar_lightning.rollout import RolloutStage, SamplingConfig, build_stage, check_length
+from oar_lightning.rollout.continuations import Continuer, RolloutTools
 from oar_lightning.types import MathProblem
 from oar_lightning.wiring.config import plain
-from oar_lightning.wiring.data import build_eval_sets, build_train
 from oar_lightning.wiring.device import choose_device, mixed_precision, seed_everything, set_threads
+from oar_lightning.wiring.lab import (
+    build_estimators,
+    build_sources,
+    check_faithfulness,
+    choose_problems,
+    identity,
+    read_files,
+    readable,
+)
 from oar_lightning.wiring.policy import load_policy
 
 log = logging.getLogger(__name__)
@@ -86,7 +86,7 @@ def prepare(cfg: DictConfig) -> Callable[[], float | None]:
             "policy.name (task=export makes one of a checkpoint)"
         )
     config: LabConfig = instantiate(cfg.lab, _convert_="all")
-    spec, rewards, answer = instantiate(cfg.policy), instantiate(cfg.reward, _convert_="all"), instantiate(cfg.answer)
+    rewards, answer = (instantiate(node, _convert_="all") for node in (cfg.reward, cfg.answer))
     sampling, engine, advantage = instantiate(cfg.rollout), instantiate(cfg.engine), instantiate(cfg.advantage)
     loss: LossConfig = instantiate(cfg.loss)
     check_faithfulness(config, engine)
@@ -104,7 +104,7 @@ def prepare(cfg: DictConfig) -> Callable[[], float | None]:
     set_threads(cfg.num_threads)
     seed_everything(cfg.seed)
     device = choose_device(str(cfg.trainer.accelerator))
-    policy = load_policy(spec, str(cfg.task), device)
+    policy = load_policy(instantiate(cfg.policy), str(cfg.task), device)
     prompt = instantiate(cfg.data.prompt, tokenizer=policy.tokenizer)
     stage = build_stage(policy, prompt, answer, rewards, engine)
     prompt.render(first)  # a missing chat template fails here, before long work
@@ -113,7 +113,7 @@ def prepare(cfg: DictConfig) -> Callable[[], float | None]:
     groups = read(recorded, policy, stage, most_tokens(policy, config.max_tokens), dropped)
     if recorded and not groups:
         raise ConfigError(f"lab.files={config.files}: no row can be studied ({dict(dropped)})")
-    tools = Tools(Continuer(stage, sampling), Reprompter(stage), Encoder(stage))
+    tools = RolloutTools(stage, sampling)
     for estimator in estimators:
         estimator.use(tools)
         if needs_trial(estimator.scorer):
@@ -139,114 +139,15 @@ def prepare(cfg: DictConfig) -> Callable[[], float | None]:
     return lambda: run(job, plain(cfg))
 
 
-def check_faithfulness(config: LabConfig, engine: EngineConfig) -> None:
-    """Raise ConfigError for a fill that an engine with a copy of the policy cannot read."""
-    part = config.faithfulness
-    if part is not None and part.completions and MEAN in part.fills and isinstance(engine, VllmConfig):
-        raise ConfigError(
-            "lab.faithfulness.fills holds mean_embedding, which is no token, and engine=vllm samples from a copy of the "
-            "policy; leave the fill out, or choose another engine"
-        )
-
-
-def read_files(config: LabConfig, dropped: Counter[str]) -> list[RecordedCompletion]:
-    """The recorded completions; none where none are named."""
-    if not config.files:
-        return []
-    found = list(itertools.islice(read_recorded(config.files, dropped, "lab.files"), config.limit))
-    if not found:
-        raise ConfigError(f"lab.files={config.files}: no usable row ({dict(dropped) or 'the files are empty'})")
-    return found
-
-
-def choose_problems(cfg: DictConfig, config: LabConfig) -> list[MathProblem]:
-    """The problems whose completions are sampled."""
-    if config.set == "train":
-        return ProblemStream(build_train(cfg), int(cfg.seed)).take(config.problems)
-    sets = build_eval_sets(cfg)
-    if config.set not in sets:
-        raise ConfigError(f"lab.set={config.set} must be train or one of data.evaluation: {', '.join(sets) or 'there is none'}")
-    return eval_set_problems(sets[config.set], config.problems, config.set)
-
-
-def build_estimators(cfg: DictConfig, config: LabConfig) -> list[Estimator]:
-    """Those of lab.estimators, and the config's own scorer and gate where they are not plain GRPO."""
-    found = []
-    for name, node in config.estimators.items():
-        if node is None:
-            continue
-        where = f"lab.estimators.{name}"
-        if not isinstance(node, Mapping):
-            raise ConfigError(f"{where}={node}: give it a scorer, e.g. +scorer@{where}.scorer=oar_p")
-        check_keys(map(str, node), ("scorer", "gate", "control"), where)
-        if node.get("scorer") is None:
-            raise ConfigError(f"{where} has no scorer; set one, e.g. +scorer@{where}.scorer=oar_p")
-        found.append(_checked(str(name), node["scorer"], node.get("gate"), bool(node.get("control"))))
-    own = as_scorer(instantiate(cfg.scorer))
-    if not isinstance(own, Uniform):
-        chosen = str(HydraConfig.get().runtime.choices.get("scorer"))
-        name = chosen if chosen not in config.estimators else f"{chosen} (scorer)"
-        found.append(_checked(name, own, instantiate(cfg.gate), False))
-    return found
-
-
-def _checked(name: str, candidate: Any, gate: Gate | None, control: bool) -> Estimator:
-    try:
-        scorer: Scorer = as_scorer(candidate)
-        if gate is None:
-            gate = SignedGate(region=scorer.covers) if scorer.signed else BilevelGate()
-        check_credit(Method(scorer, gate))
-    except ValueError as error:
-        raise ConfigError(f"lab.estimators.{name}: {error}") from error
-    if scorer.needs_reference:
-        raise ConfigError(
-            f"lab.estimators.{name}: {scorer.name} compares the policy with the one that training began with, and a lab has "
-            "one policy; use another scorer"
-        )
-    return Estimator(name, scorer, gate, control)
-
-
-def build_sources(config: LabConfig) -> dict[str, Source]:
-    found = {str(name): source for name, source in config.truths.items() if source is not None}
-    for name, source in found.items():
-        if not isinstance(source, Source) or name == "monte_carlo":
-            raise ConfigError(f"lab.truths.{name} must be a lab.truth.Source of another name than monte_carlo, got {source!r}")
-    return found
-
-
-def readable(
-    estimators: Sequence[Estimator], sources: Mapping[str, Source], problem: MathProblem
-) -> tuple[list[Estimator], dict[str, Source]]:
-    """What can read the problems. What knows another task's problems alone is left out, which is logged."""
-
-    def reads(what: str, part: object) -> bool:
-        try:
-            if isinstance(part, Source):
-                part.check(problem)
-            elif isinstance(part, Oracle):
-                part.locate(problem, "")
-        except ValueError as error:
-            log.warning("left out %s: %s", what, error)
-            return False
-        return True
-
-    kept = [e for e in estimators if reads(f"lab.estimators.{e.name}", e.scorer)]
-    return kept, {name: source for name, source in sources.items() if reads(f"lab.truths.{name}", source)}
-
-
-def identity(cfg: DictConfig, policy: Policy) -> str:
-    """All that sampled values depend on beside their prefixes and seeds: the policy, how it samples, who judges."""
-    config = plain(cfg)
-    sampling = {k: v for k, v in config["rollout"].items() if k not in ("max_batch", "token_budget")}
-    settings = [sampling, config["engine"], config["answer"], config["reward"], str(cfg.trainer.get("precision"))]
-    return json.dumps([policy_fingerprint(policy.model, policy.tokenizer), settings], sort_keys=True)
-
-
 def run(job: Job, settings: Mapping[str, Any]) -> None:
     """Sample or take the completions, find out what there is to find, print it and write it."""
     config, policy = job.config, job.policy
     with job.precision:
-        groups = job.recorded or sampled(job)
+        try:
+            groups = job.recorded or sampled(job)
+        except KeyboardInterrupt:
+            log.warning("stopped; the completions sampled so far are kept in %s", config.cache)
+            sys.exit(130)
         studied = study(policy, job.stage, job.advantage, groups)
         continuer = Continuer(job.stage, job.sampling)
         lab = Lab(policy.model, studied, job.estimators, job.sources, continuer, job.store, config, job.seed, job.loss)

@@ -37,6 +37,8 @@ def run(job: Job, config: PlanConfig) -> float:
         planned = plan_job(job)
     console = Console()
     console.print(summary(job, planned), soft_wrap=True, highlight=False)
+    if forecast := job.scorer.forecast(job.completions * job.sharding.ranks, job.sampling.max_new_tokens):
+        console.print(forecast, soft_wrap=True, highlight=False)
     table(planned).print(console)
     fits = planned.plan.peak <= config.usable_bytes
     always = min(map(planned.plan.of, MEMORY_PHASES))

@@ -13,7 +13,6 @@ from torch import Tensor
 from oar_lightning.common.activity import activity
 from oar_lightning.common.randomness import derive_seed
 from oar_lightning.credit.assign import assign_credit, rows_to_score
-from oar_lightning.credit.component import Tools
 from oar_lightning.credit.metrics import credit_metrics
 from oar_lightning.distributed.ranks import all_gather, interleaved, rank, world_size
 from oar_lightning.objective.advantage import group_advantages
@@ -22,7 +21,7 @@ from oar_lightning.objective.metric_sums import MetricSums
 from oar_lightning.policy.language_model import evaluating, prediction_states, states_fit
 from oar_lightning.policy.token_budget import TokenBudget
 from oar_lightning.rollout import RolloutStage
-from oar_lightning.rollout.continuations import Continuer, Encoder, Reprompter
+from oar_lightning.rollout.continuations import RolloutTools
 from oar_lightning.training.experience import Experience, split_rows
 from oar_lightning.training.forward import completion_logprobs
 from oar_lightning.training.method import Method
@@ -57,7 +56,7 @@ class ExperienceCollector:
         self.method = method
         self.seed = seed
         self.reference = reference
-        tools = Tools(Continuer(stage, method.sampling), Reprompter(stage), Encoder(stage))
+        tools = RolloutTools(stage, method.sampling)
         for component in method.components.values():
             component.use(tools)
 
@@ -87,8 +86,10 @@ class ExperienceCollector:
         metrics.add(self.stage.rewards.term_metrics(rollouts.reward_terms))
         others = {name: value for name, value in rollouts.stats.items() if not name.startswith(("time/", "rewards/"))}
         metrics.add_means(others, len(rollouts))
-        scored = len(rows_to_score(rollouts, self.method.scorer, self.method.gate))
-        metrics.add_means({f"credit/{name}": value for name, value in self.method.scorer.metrics.items()}, scored)
+        scorer = self.method.scorer
+        scored = len(rows_to_score(rollouts, scorer, self.method.gate))
+        metrics.add_means({f"credit/{name}": value for name, value in scorer.metrics.items()}, scored)
+        metrics.merge([scorer.totals])
         experience = Experience(self._with_logprobs(rollouts), credit)
         return Collected(experience, metrics, seconds)
 

@@ -7,6 +7,7 @@ Lightning's ``global_step`` is the number of optimizer steps.
 
 from __future__ import annotations
 
+import logging
 from collections.abc import Callable
 from typing import Any
 
@@ -33,6 +34,8 @@ from oar_lightning.training.schedule import Schedule
 from oar_lightning.training.slots import Slot
 from oar_lightning.training.step_log import StepLog
 from oar_lightning.training.update_state import UpdateState
+
+log = logging.getLogger(__name__)
 
 
 class PolicyOptimization(PolicyModule):
@@ -129,6 +132,9 @@ class PolicyOptimization(PolicyModule):
     def on_train_start(self) -> None:
         strategy = adapt(self.trainer)
         self.micro_batches = choose_micro_batches(self.model, self.method.update, strategy, self.step_log)
+        update, tokens = self.method.update, self.method.sampling.max_new_tokens
+        if forecast := self.method.scorer.forecast(update.problems * update.group_size, tokens):
+            log.info(forecast)
 
     def on_train_batch_start(self, batch: Slot, batch_idx: int) -> None:
         if batch.first:

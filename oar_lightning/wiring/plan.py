@@ -10,9 +10,11 @@ from omegaconf import DictConfig
 
 from oar_lightning.common.config_check import ConfigError
 from oar_lightning.credit.scorers import as_scorer
+from oar_lightning.credit.scorers.reference import ReferenceOarG, ReferenceOarP
 from oar_lightning.planning.config import PlanConfig
 from oar_lightning.planning.job import Job
 from oar_lightning.planning.memory import Sharding
+from oar_lightning.planning.scoring import innermost
 from oar_lightning.policy.pretrained import PretrainedPolicy
 from oar_lightning.rollout import VllmConfig
 from oar_lightning.wiring.config import plain
@@ -38,6 +40,11 @@ def read_job(cfg: DictConfig, config: PlanConfig) -> Job:
     on_gpu = settings["trainer"].get("accelerator") in ("gpu", "cuda")
     vllm = engine if isinstance(engine, VllmConfig) else None
     scorer = as_scorer(instantiate(cfg.scorer))
+    if isinstance(innermost(scorer), ReferenceOarG | ReferenceOarP):
+        raise ConfigError(
+            f"{type(innermost(scorer)).__name__} is written for tests, and nothing bounds its passes; plan for scorer=oar_g or "
+            "scorer=oar_p"
+        )
     return Job(
         policy=policy,
         precision=str(settings["trainer"].get("precision") or "32-true"),

@@ -34,7 +34,6 @@ from torch import Tensor
 from oar_lightning.common.markdown import fill, markdown
 from oar_lightning.common.paths import conf_dir
 from oar_lightning.common.randomness import generator
-from oar_lightning.credit.component import Tools
 from oar_lightning.credit.freedom import FREE_BELOW
 from oar_lightning.credit.predictions import predictions
 from oar_lightning.credit.scorers import MonteCarlo, OarG, OarP, OarPApproximate, Scorer, TotalEffect, TotalEffectFast
@@ -45,7 +44,7 @@ from oar_lightning.data.stream import ProblemStream
 from oar_lightning.policy.pretrained import PretrainedPolicy
 from oar_lightning.policy.token_budget import TokenBudget
 from oar_lightning.rollout import build_stage
-from oar_lightning.rollout.continuations import Continuer, Encoder, Reprompter
+from oar_lightning.rollout.continuations import RolloutTools
 from oar_lightning.types import Rollouts
 from oar_lightning.wiring.settings import build_settings
 
@@ -90,7 +89,7 @@ def sample(overrides: list[str], completions: int, samples: int, known: Tensor |
 
 def truth(model: Any, rollouts: Rollouts, stage: Any, sampling: Any, samples: int) -> Tensor:
     """Two estimates of each free token's difference of values."""
-    tools = Tools(Continuer(stage, sampling), Reprompter(stage), Encoder(stage))
+    tools = RolloutTools(stage, sampling)
     found = torch.zeros(2, *rollouts.token_ids.shape)
     for half, row in itertools.product(range(2), range(len(rollouts))):  # all at once would not fit into memory
         sys.stderr.write(f"\rtruth {half + 1} of 2, completion {row + 1} of {len(rollouts)}  ")

@@ -39,7 +39,6 @@ from oar_lightning.credit.scorers import (
     TotalEffect,
     TotalEffectFast,
     Uniform,
-    monte_carlo,
 )
 from oar_lightning.credit.scorers.forward_free import (
     EntropyAdvantage,
@@ -237,8 +236,7 @@ def test_two_ranks_score_as_one(name: str, monkeypatch: pytest.MonkeyPatch) -> N
                 told[rank].append(value)
                 return [value]
 
-            for module in (confidence, monte_carlo):
-                monkeypatch.setattr(module, "all_gather", all_gather)
+            monkeypatch.setattr(confidence, "all_gather", all_gather)
             rows = torch.tensor([2 * rank, 2 * rank + 1])
             part = dataclasses.replace(rollouts.select(rows), group_size=2)
             whole = torch.zeros_like(expected[rows])

@@ -160,3 +160,19 @@ def test_other_columns_are_the_problem_s_extra(tmp_path: Path) -> None:
     row = {"problem": "1+1?", "completion": "2", "answer": 2, "id": 0, "steps": [1, 2], "judge": None}
     (found,), _ = read(write(tmp_path / "a.jsonl", [row]))
     assert dict(found.problem.extra) == {"steps": (1, 2), "judge": None}
+
+
+def test_rows_in_the_form_of_mr_gsm8k(tmp_path: Path) -> None:
+    row = {
+        "uuid": "u1",
+        "question": "2+2?",
+        "ground_truth_answer": "4",
+        "model_output_steps": ["Two and two.", "It is 5."],
+        "model_output_answer_correctness": "wrong",
+        "model_output_solution_first_error_step": 2,
+    }
+    (found, other), _ = read(write(tmp_path / "a.jsonl", [row, row | {"completion": "own", "answer": "5", "id": "mine"}]))
+    assert (found.id, found.text, found.problem.answer, found.label) == ("u1", "Two and two.\nIt is 5.", "4", False)
+    assert found.problem.extra["model_output_solution_first_error_step"] == 2
+    assert found.problem.extra["model_output_steps"] == tuple(row["model_output_steps"])
+    assert (other.id, other.text, other.problem.answer, other.label) == ("mine", "own", "5", None)

@@ -4,15 +4,37 @@ from __future__ import annotations
 
 from dataclasses import replace
 from pathlib import Path
+from types import SimpleNamespace
 from typing import Any
 
 import pytest
 import torch
+from support.toy import tools
 from transformers import AutoModelForCausalLM, GPT2Config, Qwen2Config
 
-from oar_lightning.credit.scorers import Entropy, FunctionScorer, Inverted, OarG, OarP, OarPApproximate, Scorer, Shuffled, Spans
+from oar_lightning.credit.scorers import (
+    Entropy,
+    FunctionScorer,
+    InformationGain,
+    Inverted,
+    MinForm,
+    MonteCarlo,
+    OarG,
+    OarP,
+    OarPApproximate,
+    Scorer,
+    Shuffled,
+    Spae,
+    Spans,
+    TotalEffect,
+    TotalEffectFast,
+)
+from oar_lightning.credit.scorers.forward_free import Gtpo
+from oar_lightning.credit.segments import FixedLength, LowProbabilityCuts
 from oar_lightning.planning import dry_run
-from oar_lightning.planning.empty import no_memory
+from oar_lightning.planning.empty import no_memory, peak_bytes
+from oar_lightning.planning.job import Job, plan_job, propose
+from oar_lightning.planning.memory import Sharding
 from oar_lightning.planning.policy import policy_without_weights
 from oar_lightning.planning.scoring import (
     Batch,
@@ -23,6 +45,10 @@ from oar_lightning.planning.scoring import (
     scorer_budget,
 )
 from oar_lightning.policy.pretrained import LoraSpec, PretrainedPolicy
+from oar_lightning.rollout import CachedEngine, SamplingConfig
+from oar_lightning.rollout.continuations import LEAST_TOKENS
+from oar_lightning.training.slots import UpdatePlan
+from oar_lightning.types import MathProblem
 
 QWEN = Qwen2Config(
     vocab_size=300,
@@ -45,6 +71,12 @@ SCORERS: dict[str, Scorer] = {
     "spans": OarPApproximate(coarse=Spans(), token_budget=BUDGET),
     "entropy": Entropy(token_budget=BUDGET),
     "shuffled": Shuffled(OarG(token_budget=BUDGET)),
+    "gtpo": Gtpo(token_budget=BUDGET),
+    "total_effect": TotalEffect(token_budget=BUDGET),
+    "total_effect_fast": TotalEffectFast(token_budget=BUDGET),
+    "information_gain": InformationGain(FixedLength(1), token_budget=BUDGET),
+    "spae": Spae(FixedLength(1), token_budget=BUDGET),
+    "min_form": MinForm(InformationGain(FixedLength(1), token_budget=BUDGET, mode="own")),
 }
 
 
@@ -63,7 +95,11 @@ def pair(config: Any, folder: Path, dtype: torch.dtype = torch.float32, lora: Lo
         return true.eval(), policy_without_weights(PretrainedPolicy(str(folder), lora=lora), dtype)
 
 
-@pytest.mark.parametrize("name", SCORERS)
+ALIKE = ("gtpo", "spae", "min_form", "spans", "attribution")
+"""Scorers that run what others run."""
+
+
+@pytest.mark.parametrize("name", [pytest.param(name, marks=[pytest.mark.slow] * (name in ALIKE)) for name in SCORERS])
 def test_a_dry_run_holds_what_scoring_holds(name: str, tmp_path: Path) -> None:
     """Of all completions of a rank, true weights, all tokens: one full batch without weights is as large."""
     true, empty = pair(QWEN, tmp_path)
@@ -71,9 +107,48 @@ def test_a_dry_run_holds_what_scoring_holds(name: str, tmp_path: Path) -> None:
     everything = dry_run.completions(
         BATCH.rows, BATCH.group_size, BATCH.prompt, BATCH.completion, BATCH.answer, BATCH.conclusion
     )
+    everything = replace(
+        everything,
+        advantages=torch.tensor([1.0, -1.0]).repeat(BATCH.problems),
+        problems=(MathProblem("", "0"),) * BATCH.rows,
+        answers=("0",) * BATCH.rows,
+    )
+    scorer.use(tools(encode=lambda before, text: ([0] * len(before), [0] * BATCH.answer)))
     expected = dry_run.scoring_bytes(true, scorer, everything)
     planned = dry_run.scoring_bytes(empty, *dry_run_inputs(scorer, BATCH, BUDGET))
     assert planned == pytest.approx(expected, rel=0.08)
+
+
+@pytest.mark.parametrize(("prefix", "new"), [(16, 32), (47, 1)])
+def test_a_dry_run_holds_what_continuations_hold(prefix: int, new: int, tmp_path: Path) -> None:
+    """Three continuations of each of two prefixes, sampled by the engine without an end of text."""
+    true, empty = pair(QWEN, tmp_path)
+    engine = CachedEngine(SimpleNamespace(eos_token_id=-1, pad_token_id=0))
+    prompts = [[number] * prefix for number in (1, 2)]
+    sampling = SamplingConfig(new, keep_states=False)
+    expected = peak_bytes(lambda: engine(true, prompts, 3, sampling, [5, 6]))
+    planned = dry_run.generation_bytes(empty, dry_run.completions(6, 3, prefix, new), sampling, False)
+    assert planned == pytest.approx(expected, rel=0.08)
+
+
+def test_continuations_are_planned_in_the_phase_of_scoring(tmp_path: Path) -> None:
+    """More rows hold more, and the proposal for sampling leaves room for them."""
+    QWEN.save_pretrained(tmp_path)
+    scorer = MinForm(MonteCarlo(FixedLength(4), 3))
+    update = UpdatePlan(problems=3, group_size=2)
+    job = Job(PretrainedPolicy(str(tmp_path)), "32-true", Sharding(), update, SamplingConfig(32), scorer, 16, 3)
+    planned = plan_job(job)
+    assert not planned.unknown_scorer
+    assert planned.continuations is not None
+    few, more = (planned.continuations(48 * rows) for rows in (1, 6))
+    assert 0 < few < more
+    assert planned.plan.of("scoring") >= planned.continuations(LEAST_TOKENS) > more
+    assert plan_job(replace(job, sampling=SamplingConfig(32, max_batch=6))).plan.of("scoring") < planned.plan.of("scoring")
+    bounded = propose(job, planned, planned.plan.without("continuations", "scoring") + few)
+    assert bounded.rollout_tokens == 48
+    alone = replace(job, sampling=SamplingConfig(32, max_batch=1))
+    reads = replace(alone, scorer=MonteCarlo(LowProbabilityCuts(), 3))
+    assert plan_job(reads).plan.of("scoring") > plan_job(alone).plan.of("scoring"), "a pass over all completions"
 
 
 @pytest.mark.parametrize("kind", ["gpt2", "bfloat16", "lora"])
@@ -111,6 +186,7 @@ def test_what_is_known_of_scorers() -> None:
     inner = Inverted(Shuffled(OarP(token_budget=77)))
     assert scorer_budget(inner) == 77
     assert row_tokens(inner, BATCH) == 32
+    assert row_tokens(MonteCarlo(FixedLength(4)), BATCH) is None, "rollout.token_budget bounds it"
     own = FunctionScorer(lambda model, rollouts: rollouts.token_ids.float())
     assert scorer_budget(own) is None
     assert row_tokens(own, BATCH) is None

@@ -348,3 +348,11 @@ def test_trl_loss_and_gradient_end_to_end(golden_model, case, loss_type):
     torch.testing.assert_close(found["model.norm.weight"], floats(expected["grad_final_norm_weight"]), rtol=1e-5, atol=1e-6)
     norm = torch.stack([g.norm() for g in found.values()]).norm()
     assert float(norm) == pytest.approx(expected["global_grad_norm"], rel=1e-5)
+
+
+def test_target_logprobs_are_those_of_the_whole_softmax(monkeypatch):
+    model = tiny("qwen2")
+    monkeypatch.setattr(language_model, "LOGITS_CHUNK_BYTES", 4 * 40 * 3)  # three rows at once
+    hidden, targets = torch.randn(7, model.config.hidden_size), torch.arange(7)
+    expected = model.get_output_embeddings()(hidden).log_softmax(-1)[torch.arange(7), targets]
+    assert torch.allclose(language_model.target_logprobs(model, hidden, targets), expected, atol=1e-6)

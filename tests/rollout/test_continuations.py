@@ -3,14 +3,16 @@
 from __future__ import annotations
 
 import dataclasses
+from typing import Any
 
 import pytest
 import torch
 from support.fixtures import LengthReward, make_stage, tiny_policy
+from torch import Tensor
 
 from oar_lightning.answers.reward import Completion
 from oar_lightning.common.randomness import derive_seed
-from oar_lightning.policy.language_model import token_logprobs
+from oar_lightning.policy.language_model import cached_hidden_states, token_logprobs
 from oar_lightning.rollout import SamplingConfig
 from oar_lightning.rollout.assemble import printable
 from oar_lightning.rollout.continuations import Continuer, Encoder, Reprompter
@@ -100,3 +102,48 @@ def test_other_questions_before_the_same_completions(rollouts: Rollouts) -> None
         for name in ("reasoning_mask", "answer_mask"):
             before, after = getattr(rollouts, name)[row], getattr(asked, name)[row]
             assert torch.equal(before[rollouts.response_mask[row]], after[asked.response_mask[row]])
+
+
+@pytest.mark.parametrize("bound", [{}, {"max_batch": 3}, {"token_budget": 60}, {"token_budget": "auto"}])
+def test_batches_hold_no_more_tokens_than_the_rollouts_unless_they_have_a_bound(
+    bound: dict[str, Any], rollouts: Rollouts, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Many continuations are the same in parts as in one batch, and no pass over them is larger than sampling's."""
+    monkeypatch.setattr("oar_lightning.rollout.continuations.LEAST_TOKENS", 1)
+    prefixes = [start(rollouts, row, n) for row in range(4) for n in range(3)]
+    expected = Continuer(STAGE, dataclasses.replace(SAMPLING, max_batch=999))(POLICY.model, rollouts, prefixes, 20, seed=3)
+    widths: list[tuple[int, int]] = []
+    counted = cached_hidden_states
+
+    def counting(model: Any, cache: Any, mask: Tensor, ids: Tensor) -> Tensor:
+        widths.append(tuple(mask.shape))
+        return counted(model, cache, mask, ids)
+
+    monkeypatch.setattr("oar_lightning.rollout.cached.cached_hidden_states", counting)
+    found = Continuer(STAGE, dataclasses.replace(SAMPLING, **bound))(POLICY.model, rollouts, prefixes, 20, seed=3)
+    assert torch.equal(found.rewards, expected.rewards)
+    if "max_batch" in bound:
+        assert max(rows for rows, _ in widths) == 3
+    else:
+        limit = 60 if bound.get("token_budget") == 60 else rollouts.token_ids.numel()
+        assert max(rows * width for rows, width in widths) <= limit
+
+
+def test_memory_that_runs_out_lowers_the_runs_own_budget(rollouts: Rollouts, monkeypatch: pytest.MonkeyPatch) -> None:
+    """With `auto`: the batch is repeated in parts, and the smaller bound stays."""
+    sampling = dataclasses.replace(SAMPLING, token_budget="auto")
+    prefixes = [start(rollouts, 0, 0), start(rollouts, 2, 0)]
+    expected = Continuer(STAGE, SAMPLING)(POLICY.model, rollouts, prefixes, 4, seed=3)
+    monkeypatch.setattr("oar_lightning.rollout.continuations.LEAST_TOKENS", 1)
+    counted = cached_hidden_states
+
+    def small(model: Any, cache: Any, mask: Tensor, ids: Tensor) -> Tensor:
+        if len(mask) > 2:
+            raise MemoryError("no room")
+        return counted(model, cache, mask, ids)
+
+    monkeypatch.setattr("oar_lightning.rollout.cached.cached_hidden_states", small)
+    found = Continuer(STAGE, sampling)(POLICY.model, rollouts, prefixes, 4, seed=3)
+    assert torch.equal(found.rewards, expected.rewards)
+    assert sampling.budget.tokens is not None
+    assert sampling.budget.tokens < rollouts.token_ids.numel()

@@ -6,6 +6,7 @@ import dataclasses
 import functools
 import json
 from pathlib import Path
+from types import SimpleNamespace
 from typing import Any
 
 import torch
@@ -121,4 +122,4 @@ def _not_lent(*args: Any, **kwargs: Any) -> Any:
 
 def tools(continuations: Any = _not_lent, reprompt: Any = _not_lent, encode: Any = _not_lent) -> Tools:
     """What a test lends to a scorer."""
-    return Tools(continuations, reprompt, encode)
+    return SimpleNamespace(continuations=continuations, reprompt=reprompt, encode=encode)

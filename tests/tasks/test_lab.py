@@ -119,6 +119,7 @@ class Killed(BaseException):
     pass
 
 
+@pytest.mark.slow
 def test_killed_and_started_again_nothing_is_sampled_twice(
     prepared: Prepare, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:

@@ -10,9 +10,12 @@ import pytest
 from hydra import compose
 from support.composing import Prepare
 
+from oar_lightning.common.config_check import ConfigError
+from oar_lightning.common.paths import conf_dir
 from oar_lightning.planning import PlanConfig
 from oar_lightning.planning.job import Job, plan_job, propose
 from oar_lightning.planning.memory import Plan
+from oar_lightning.planning.scoring import FREE, continues, innermost, row_tokens
 from oar_lightning.policy.pretrained import PretrainedPolicy
 from oar_lightning.wiring.plan import read_job
 
@@ -77,6 +80,21 @@ def test_what_no_budget_makes_fit_says_so(prepared: Prepare, capsys: pytest.Capt
     assert "what is held in every phase (weights, gradients, optimizer) takes 0.01 GB: no budget helps" in out
     assert "too large with any budget: the update of a single completion, the generation of a single completion;" in out
     assert "budgets that fit" not in out
+
+
+SCORERS = [path.stem for path in (conf_dir() / "scorer").glob("*.yaml")]
+
+
+@pytest.mark.parametrize("scorer", SCORERS)
+def test_every_scorer_is_known_to_a_plan_or_refused(scorer: str) -> None:
+    overrides = [f"scorer={scorer}"]
+    if scorer.startswith("reference"):
+        with pytest.raises(ConfigError, match="nothing bounds its passes; plan for scorer=oar_g or scorer=oar_p"):
+            job_of(*overrides)
+        return
+    job = job_of(*overrides)
+    free, planned = isinstance(innermost(job.scorer), FREE), row_tokens(job.scorer, job.batch) is not None
+    assert [free, planned, continues(job.scorer)].count(True) == 1
 
 
 @pytest.mark.slow

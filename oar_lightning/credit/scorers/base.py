@@ -17,6 +17,7 @@ from torch import Tensor
 
 from oar_lightning.common.randomness import generator
 from oar_lightning.credit.component import Component, Region, Tools
+from oar_lightning.objective.metric_sums import MetricSums
 from oar_lightning.policy.token_budget import TokenBudget
 from oar_lightning.types import Rollouts
 
@@ -37,7 +38,9 @@ class Scorer(Component, ABC):
 
     def __init__(self) -> None:
         self.metrics: dict[str, float] = {}
-        """Diagnostics of the last call, logged under ``credit/``."""
+        """Means over the completions of the last call, logged under ``credit/``."""
+        self.totals = MetricSums()
+        """Counts of the last call, of which the sum is logged, and seconds, of which the largest is; under their own names."""
 
     @property
     def name(self) -> str:
@@ -49,6 +52,10 @@ class Scorer(Component, ABC):
         """The budgets that bound the scorer's passes: its `token_budget`, where it has one."""
         budget = getattr(self, "token_budget", None)
         return (budget,) if isinstance(budget, TokenBudget) else ()
+
+    def forecast(self, completions: int, tokens: int) -> str:
+        """What a step samples beside so many completions of at most so many tokens, in words; empty for most."""
+        return ""
 
     @abstractmethod
     def __call__(self, model: Any, rollouts: Rollouts) -> Float[Tensor, "B S"]: ...
@@ -84,12 +91,19 @@ class Wrapper(Scorer):
         self.reads_groups = inner.reads_groups
         self.needs_reference = inner.needs_reference
 
+    def measured_by_inner(self) -> None:
+        """Take over what the inner scorer has measured of its last call."""
+        self.metrics, self.totals = dict(self.inner.metrics), self.inner.totals
+
     @property
     def budgets(self) -> tuple[TokenBudget, ...]:
         return self.inner.budgets
 
     def use(self, tools: Tools) -> None:
         self.inner.use(tools)
+
+    def forecast(self, completions: int, tokens: int) -> str:
+        return self.inner.forecast(completions, tokens)
 
     def state_dict(self) -> dict[str, Any]:
         return self.inner.state_dict()

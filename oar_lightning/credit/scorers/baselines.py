@@ -106,7 +106,7 @@ class _Rearranged(Wrapper):
 
     def __call__(self, model: Any, rollouts: Rollouts) -> Float[Tensor, "B S"]:
         importance = self.inner(model, rollouts)
-        self.metrics = dict(self.inner.metrics)
+        self.measured_by_inner()
         rows = torch.arange(len(rollouts))
         mask = region_mask(rollouts, self.covers)
         return place_rows([self.rearrange(importance[i, mask[i]], rollouts, i) for i in rows.tolist()], mask, rows)

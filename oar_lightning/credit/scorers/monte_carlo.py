@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-import logging
+import operator
+import time
 from typing import Annotated, Any
 
 import torch
@@ -14,11 +15,9 @@ from oar_lightning.credit.component import Continuations, Tools
 from oar_lightning.credit.predictions import predictions
 from oar_lightning.credit.scorers.steps import Steps, StepScorer
 from oar_lightning.credit.segments import TOKENS, Segmenter
-from oar_lightning.distributed.ranks import all_gather
+from oar_lightning.objective.metric_sums import MetricSums
 from oar_lightning.policy.token_budget import TokenBudget
 from oar_lightning.types import Prefix, Rollouts
-
-log = logging.getLogger(__name__)
 
 
 @checked("scorer")
@@ -62,10 +61,18 @@ class MonteCarlo(StepScorer):
         self.forced_above = forced_above
         self.seed = seed
         self._continue: Continuations | None = None
-        self._told = False
 
     def use(self, tools: Tools) -> None:
         self._continue = tools.continuations
+
+    def forecast(self, completions: int, tokens: int) -> str:
+        most = tokens if self.most_segments is None else min(tokens, self.most_segments)
+        return (
+            f"continuations: at most {completions * most * self.samples:,} a step beside {completions:,} completions "
+            f"(scorer.samples={self.samples}, {most} segments a completion at most); with n segments of even length they are "
+            f"{self.samples / 2:g} (n + 1) times the completions' tokens, {self.samples * 2.5:g} with 4; credit/continuations "
+            "and time/continuations_s tell what they were"
+        )
 
     def steps(self, model: Any, rollouts: Rollouts) -> Steps:
         starts = self.starts(model, rollouts)
@@ -95,15 +102,12 @@ class MonteCarlo(StepScorer):
     def values(self, model: Any, rollouts: Rollouts, prefixes: list[Prefix]) -> Float[Tensor, " n"]:
         """V of each prefix."""
         assert self._continue is not None, "a run lends its tools before the first step"
-        if not self._told:
-            count = sum(all_gather(len(prefixes)))
-            log.info("scorer: up to %d continuations of %d prefixes in a step", self.samples * count, count)
-            self._told = True
+        started = time.perf_counter()
         found = self._continue(model, rollouts, prefixes, self.samples, self.seed + rollouts.step)
-        self.metrics = {
-            "continuations": float(sum(all_gather(found.sampled))),
-            "forward_equivalents": found.tokens / max(1, int(rollouts.attention_mask.sum())),
-        }
+        self.metrics = {"forward_equivalents": found.tokens / max(1, int(rollouts.attention_mask.sum()))}
+        self.totals = MetricSums()
+        self.totals.fold(operator.add, {"credit/continuations": float(found.sampled)})
+        self.totals.fold(max, {"time/continuations_s": time.perf_counter() - started})
         return found.rewards.mean(1)
 
     def advantages(self, rollouts: Rollouts, starts: Bool[Tensor, "B S"], values: Float[Tensor, " n"]) -> Float[Tensor, "B S"]:

@@ -63,7 +63,7 @@ class MinForm(Wrapper, StepScorer):
 
     def steps(self, model: Any, rollouts: Rollouts) -> Steps:
         found = self.inner.steps(model, rollouts)
-        self.metrics = dict(self.inner.metrics)
+        self.measured_by_inner()
         return found._replace(scores=min_form(found, self.temperature))
 
     def of_tokens(self, model: Any, rollouts: Rollouts, scores: Float[Tensor, "B S"]) -> Float[Tensor, "B S"]:

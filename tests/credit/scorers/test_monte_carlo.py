@@ -13,14 +13,14 @@ from support.fixtures import LengthReward, make_module, make_stage, tiny_policy
 from support.toy import gpt2, rollouts_of, tools
 
 from oar_lightning.credit.assign import assign_credit
-from oar_lightning.credit.component import Tools
 from oar_lightning.credit.gates import SignedGate
-from oar_lightning.credit.scorers import MonteCarlo
+from oar_lightning.credit.scorers import MinForm, MonteCarlo, Position
 from oar_lightning.credit.segments import FixedLength, LowProbabilityCuts, Sentences
 from oar_lightning.data.chain.task import ChainProblems, ChainTask
+from oar_lightning.objective.metric_sums import MetricSums
 from oar_lightning.policy.pretrained import PretrainedPolicy
 from oar_lightning.rollout import SamplingConfig
-from oar_lightning.rollout.continuations import Continuer, Encoder, Reprompter
+from oar_lightning.rollout.continuations import RolloutTools
 from oar_lightning.types import Continued, MathProblem, Prefix, Rollouts
 
 SEQUENCES = [
@@ -134,7 +134,7 @@ def test_likely_tokens_get_nothing_and_leave_the_loss() -> None:
     sampling = SamplingConfig(max_new_tokens=12)
     rollouts = stage(policy.model, [MathProblem("1 + 1 =", "2")], 4, sampling, [3])
     rollouts = dataclasses.replace(rollouts, advantages=rollouts.rewards - rollouts.rewards.mean())
-    lent = Tools(Continuer(stage, sampling), Reprompter(stage), Encoder(stage))
+    lent = RolloutTools(stage, sampling)
     all_of_them, some = MonteCarlo(FixedLength(1), 2), MonteCarlo(FixedLength(1), 2, forced_above=0.01)
     for scorer in (all_of_them, some):
         scorer.use(lent)
@@ -161,7 +161,7 @@ def test_a_large_sample_finds_the_value_of_a_choice() -> None:
     sampling = SamplingConfig(max_new_tokens=6)
     rollouts = stage(policy.model, [MathProblem("1 + 1 =", "2")], 2, sampling, [5])
     scorer = MonteCarlo(FixedLength(99), samples=400)
-    scorer.use(Tools(Continuer(stage, sampling), Reprompter(stage), Encoder(stage)))
+    scorer.use(RolloutTools(stage, sampling))
     scores = scorer(policy.model, rollouts)
     many = stage(policy.model, [MathProblem("1 + 1 =", "2")], 400, sampling, [77]).rewards
     found = rollouts.rewards - scores[rollouts.response_mask].view(-1)[:1]
@@ -178,7 +178,7 @@ def test_asides_of_the_task_have_no_effect() -> None:
     problems = [ChainProblems(task)[i] for i in range(6)]
     rollouts = stage(policy.model, problems, 1, sampling, list(range(6)))
     scorer = MonteCarlo(Sentences(), samples)
-    scorer.use(Tools(Continuer(stage, sampling), Reprompter(stage), Encoder(stage)))
+    scorer.use(RolloutTools(stage, sampling))
     starts = scorer.starts(policy.model, rollouts)
     scores = scorer(policy.model, rollouts)
     noise, found = {True: [0.0], False: [0.0]}, {True: [0.0], False: [0.0]}
@@ -209,6 +209,33 @@ def test_training_with_it_takes_a_step_where_no_group_has_a_signal() -> None:
     means = collected.metrics.means()
     assert means["credit/continuations"] > 0
     assert means["credit/forward_equivalents"] > 0
+    assert means["time/continuations_s"] <= collected.seconds["score"]
+
+
+def test_continuations_are_counted_without_a_signal_and_added_over_ranks() -> None:
+    """Equal rewards: no group advantage, and nothing to weigh means by but the completions that were scored."""
+    scorer = MonteCarlo(FixedLength(4), samples=2)
+    module = make_module(tiny_policy(), scorer, lambda problems, completions: [1.0] * len(problems), gate=SignedGate())
+    sums = [module.collector.collect((MathProblem("1 + 1 =", "2"),), step).metrics for step in (0, 1)]
+    first, second = (x.means() for x in sums)
+    assert first["reward_std"] == 0
+    assert first["credit/continuations"] > 0
+    assert first["credit/segments"] > 0
+    both = MetricSums().merge(sums).means()
+    assert both["credit/continuations"] == first["credit/continuations"] + second["credit/continuations"]
+    assert both["time/continuations_s"] == max(first["time/continuations_s"], second["time/continuations_s"])
+    assert both["credit/segments"] == pytest.approx((first["credit/segments"] + second["credit/segments"]) / 2)
+
+
+def test_the_forecast_is_an_upper_bound(rollouts: Rollouts) -> None:
+    scorer = scorer_with(Table(), FixedLength(1), samples=3)
+    scorer(None, rollouts)
+    counted = scorer.totals.means()["credit/continuations"]
+    most = int(re.findall(r"at most ([\d,]+) a step", scorer.forecast(len(rollouts), 9))[0].replace(",", ""))
+    assert most == 4 * 9 * 3
+    assert counted <= most
+    assert MinForm(scorer).forecast(4, 9) == scorer.forecast(4, 9)
+    assert Position().forecast(4, 9) == ""
 
 
 @pytest.mark.parametrize(

@@ -2,10 +2,10 @@
 
 from __future__ import annotations
 
-from typing import Any, NamedTuple
+from typing import NamedTuple
 
 import torch
-from jaxtyping import Bool, Float, Int
+from jaxtyping import Bool, Float
 from torch import Tensor
 
 from oar_lightning.credit.scorers.oar_p.counterfactual import Counterfactuals
@@ -13,7 +13,7 @@ from oar_lightning.credit.scorers.oar_p.texts import Texts
 from oar_lightning.credit.scorers.probes import AnswerPlace, masked_positions
 from oar_lightning.credit.scorers.total_effect.recursion import change_probability
 from oar_lightning.policy.decoder import Past
-from oar_lightning.policy.language_model import head_logits, rows_per_chunk
+from oar_lightning.policy.language_model import target_logprobs
 
 
 class CleanTokens(NamedTuple):
@@ -38,10 +38,10 @@ def read_tokens(counterfactuals: Counterfactuals, texts: Texts) -> CleanTokens:
 
 
 def token_changes(
-    counterfactuals: Counterfactuals, clean: CleanTokens, wanted: Bool[Tensor, "N S"], draw: int, reach: float
+    counterfactuals: Counterfactuals, clean: CleanTokens, wanted: Bool[Tensor, "N S"], draw: int, reach: float | None
 ) -> tuple[Float[Tensor, "N W W"], int]:
     """c_ts of the wanted tokens t, of those that they change with a probability above `reach`, of those that these change, and
-    so on; and the padded tokens that went through the model. W are the columns from ``clean.start`` on.
+    so on (of none with None); and the padded tokens that went through the model. W are the columns from ``clean.start`` on.
 
     The other rows are 0: those tokens neither are asked for nor would follow a change.
     """
@@ -53,6 +53,8 @@ def token_changes(
     tokens = 0
     while wanted.any():
         tokens += _fill_rows(counterfactuals, clean, fills, wanted, changes)
+        if reach is None:
+            break
         done |= wanted
         wanted = texts.reasoning & ~done
         wanted[:, start:] &= changes.amax(1) > reach
@@ -88,13 +90,3 @@ def _fill_rows(
         return column.numel()
 
     return counterfactuals.run_each(widths, end, run)
-
-
-def target_logprobs(model: Any, hidden: Float[Tensor, "n H"], targets: Int[Tensor, " n"]) -> Float[Tensor, " n"]:
-    """log softmax(head(h))[target], a bounded number of logits at a time."""
-    size = rows_per_chunk(model.get_output_embeddings().weight.shape[0])
-    parts = []
-    for h, y in zip(hidden.split(size), targets.split(size), strict=True):
-        logits = head_logits(model, h)
-        parts.append(logits.gather(-1, y[:, None])[:, 0] - logits.logsumexp(-1))
-    return torch.cat(parts)

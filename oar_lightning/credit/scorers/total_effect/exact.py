@@ -5,7 +5,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 
 import torch
-from jaxtyping import Float
+from jaxtyping import Bool, Float
 from torch import Tensor
 
 from oar_lightning.common.ranges import PositiveInt, Probability, checked
@@ -55,14 +55,23 @@ class TotalEffect(CounterfactualScorer):
     def probe_at(self, step: int) -> Probe:
         return PROBES["answer_joint"]  # it reads all tokens of the answer
 
+    def free_tokens(self, texts: Texts, logprobs: Float[Tensor, "N S"]) -> Bool[Tensor, "N S"]:
+        """The tokens for which counterfactuals are run first."""
+        return texts.reasoning & (logprobs.exp() < self.free_below)
+
+    @property
+    def reach(self) -> float | None:
+        """The probability of a change above which a token would follow; None where none is followed."""
+        return 1 - self.free_below
+
     def score(self, counterfactuals: Counterfactuals, texts: Texts) -> tuple[Float[Tensor, " n"], int]:
         clean = read_tokens(counterfactuals, texts)
-        free = texts.reasoning & (clean.logprobs.exp() < self.free_below)
+        free = self.free_tokens(texts, clean.logprobs)
         inside = slice(clean.start, None)
         tokens = clean.tokens
         effects = []
         for draw in range(self.num_draws):
-            changes, run = token_changes(counterfactuals, clean, free, draw, 1 - self.free_below)
+            changes, run = token_changes(counterfactuals, clean, free, draw, self.reach)
             effects.append(total_effects(changes, texts.reasoning[:, inside], texts.answer[:, inside]))
             tokens += run + (texts.token_ids.numel() if self.fill == "model_sample" else 0)
         scores = torch.stack(effects).mean(0)[texts.reasoning[:, inside]]

@@ -1,0 +1,35 @@
+"""Inputs for dry runs of scorers: as many completions as fill one pass of each kind that a scorer makes.
+
+Each file knows a family of scorers.
+"""
+
+from oar_lightning.planning.scoring import oar, steps, total_effect
+from oar_lightning.planning.scoring.base import (
+    FREE,
+    Batch,
+    DryRunInputs,
+    dry_run_budgets,
+    dry_run_inputs,
+    innermost,
+    most_tokens,
+    row_tokens,
+    scorer_budget,
+)
+from oar_lightning.planning.scoring.steps import continues, monte_carlo_inputs
+
+__all__ = [
+    "FREE",
+    "Batch",
+    "DryRunInputs",
+    "continues",
+    "dry_run_budgets",
+    "dry_run_inputs",
+    "innermost",
+    "monte_carlo_inputs",
+    "most_tokens",
+    "oar",
+    "row_tokens",
+    "scorer_budget",
+    "steps",
+    "total_effect",
+]
