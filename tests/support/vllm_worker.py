@@ -33,7 +33,7 @@ def train(folder: Path, strategy: Any = "auto", devices: int = 1) -> dict[str, A
         module = make_module(tiny_policy(), scorer=OarG(), update=PLAN, lr=LR)
         engine = VllmEngine(module.tokenizer, VllmConfig(sleep=True))
         module.collector.stage = dataclasses.replace(module.collector.stage, engine=engine)
-        eval_sets = {"one": eval_set_problems(ChainProblems(TASK, seed=9, split="test"), 1, "one")}
+        eval_sets = {"one": eval_set_problems(ChainProblems(TASK, seed=9, split="held_out"), 1, "one")}
         config = EvaluationConfig(samples=2, heatmap=False)
         evaluation = EvaluationCallback(
             eval_sets, module.collector.stage, module.method.sampling, config, Tracker(folder, None)

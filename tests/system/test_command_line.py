@@ -17,7 +17,7 @@ from oar_lightning.common.locks import FileLock
         ("+sed=1", "unknown key sed; did you mean seed?"),  # ours, before the slow imports
         ("gate.tua=0.4", "gate.tua"),  # Hydra's
         ("audit.files=[x]", "audit is read by task=audit only"),  # Hydra's, and what to do about it
-        ("gate.tau=1.4", "gate.tau is a quantile and must be in [0, 1], got 1.4"),  # a target's
+        ("gate.tau=1.4", "a normalised score) and must be in [0, 1], got 1.4"),  # a target's
     ],
 )
 def test_a_bad_config_is_one_message_and_exit_code_1(tmp_path: Path, argument: str, expected: str) -> None:

@@ -43,7 +43,7 @@ def imported(folder: Path, *arguments: str, until: str = "") -> tuple[set[str], 
         ("--help", "Experiments (+experiment=NAME)"),
         ("+experiment=oar_g --cfg job", "oar_lightning.credit.scorers.OarG"),
         ("+gate.tua=0.5 update.problems=4", "unknown key gate.tua; did you mean gate.tau?"),
-        ("update.problems=4.5", "update.problems must be an integer, got 4.5"),
+        ("update.problems=4.5", "update.problems must be an integer >= 1, got 4.5"),
     ],
 )
 def test_what_needs_no_torch_imports_none(tmp_path: Path, arguments: str, expected: str) -> None:
