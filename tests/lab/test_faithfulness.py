@@ -63,7 +63,8 @@ def found(tmp_path_factory):
     side = studied.rollouts.advantages[:, None]
     estimates.append(estimate("signed", estimates[1].scores * side, signed=True))
     estimates.append(estimate("oracle", estimates[3].scores))
-    estimates.append(estimate("random", torch.rand(side.shape[0], side.shape[0], generator=torch.Generator().manual_seed(0))))
+    random = torch.rand(studied.rollouts.token_ids.shape, generator=torch.Generator().manual_seed(0))
+    estimates.append(estimate("random", random))
     store = Store(tmp_path_factory.mktemp("lab") / "cache.db", "a policy")
     part = Faithfulness(("pad", "model_sample"), (0.1, 0.2), sets=8, completions=4, continuations=4, reward=True)
     continuer = Continuer()

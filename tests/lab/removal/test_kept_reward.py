@@ -9,7 +9,7 @@ import pytest
 import torch
 from support.fixtures import make_stage, tiny_policy
 from support.removal import SCORABLE, Copier
-from support.toy import gpt2
+from support.toy import gpt2, rollouts_of
 
 from oar_lightning.data.chain.task import ChainProblems, ChainTask
 from oar_lightning.lab.removal.kept_reward import KeptReward, embedded_as_mean, fill_ids, placeholder
@@ -97,8 +97,7 @@ def test_the_mean_embedding_is_read_in_place_of_the_pad_token(rollouts) -> None:
     assert torch.equal(model.get_input_embeddings()(ids), table[ids]), "and afterwards no more"
     assert placeholder(model, rollouts) == 39
     assert placeholder(model, dataclasses.replace(rollouts, pad_token_id=16)) == 39, "the last that no text holds"
-    whole = {"token_ids": torch.arange(40).repeat(4, 1), "attention_mask": torch.ones(4, 40, dtype=torch.bool)}
-    full = dataclasses.replace(rollouts, **whole)
+    full = rollouts_of([{"before": list(range(20)), "reasoning": list(range(20, 39)), "answer": [39]}], pad_token_id=39)
     with pytest.raises(ValueError, match="hold the whole vocabulary; leave mean_embedding out"):
         placeholder(model, full)
     wanted = torch.zeros(4, 7, dtype=torch.bool)
