@@ -18,6 +18,7 @@ if TYPE_CHECKING:  # the same names as below, for type checkers
     from oar_lightning.credit.scorers import Entropy, OarG, OarP, OarPApproximate, Oracle, Random, Scorer, Uniform
     from oar_lightning.data.chain.task import ChainProblems, ChainTask
     from oar_lightning.data.files import FileProblems
+    from oar_lightning.data.graph.task import GraphProblems, GraphTask
     from oar_lightning.data.hub import HubProblems
     from oar_lightning.data.listed import ListedProblems
     from oar_lightning.data.prompts import ChatPrompt, PlainPrompt
@@ -45,6 +46,7 @@ _PUBLIC = {
     "credit.scorers": ("Entropy", "OarG", "OarP", "OarPApproximate", "Oracle", "Random", "Scorer", "Uniform"),
     "data.chain.task": ("ChainProblems", "ChainTask"),
     "data.files": ("FileProblems",),
+    "data.graph.task": ("GraphProblems", "GraphTask"),
     "data.hub": ("HubProblems",),
     "data.listed": ("ListedProblems",),
     "data.prompts": ("ChatPrompt", "PlainPrompt"),

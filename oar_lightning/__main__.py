@@ -29,7 +29,7 @@ from oar_lightning.wiring.refusals import REFUSED, explain, one_message, with_pl
 
 log = logging.getLogger("oar_lightning")
 
-DATA_KEYS = ("name", "chain", "train", "evaluation", "prompt", "decontaminate", "max_prompt_tokens", "first_problems")
+DATA_KEYS = ("name", "chain", "graph", "train", "evaluation", "prompt", "decontaminate", "max_prompt_tokens", "first_problems")
 
 os.environ.setdefault("MLFLOW_DISABLE_TELEMETRY", "true")
 os.environ.setdefault("MLFLOW_ENABLE_ARTIFACTS_PROGRESS_BAR", "false")

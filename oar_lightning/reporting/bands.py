@@ -10,6 +10,7 @@ from numpy.typing import NDArray
 
 from oar_lightning.common.bootstrap import bootstrap_bounds
 from oar_lightning.reporting.runs import Curve
+from oar_lightning.reporting.statistics import BOOTSTRAP_FROM
 
 POINTS = 400
 """The most steps of a band."""
@@ -19,7 +20,7 @@ DRAWS = 2000
 
 @dataclass(frozen=True)
 class Band:
-    """The mean of n curves and its 95 % bootstrap interval at each step; low and high equal the mean where n is 1."""
+    """The mean of n curves and, at each step, their range; from BOOTSTRAP_FROM curves on the mean's 95 % bootstrap interval."""
 
     steps: NDArray[np.float64]
     mean: NDArray[np.float64]
@@ -44,7 +45,8 @@ def band(curves: Sequence[Curve]) -> Band | None:
     steps = steps[np.unique(np.linspace(0, len(steps) - 1, min(POINTS, len(steps))).round().astype(int))]
     values = np.stack([np.interp(steps, c.steps, c.values) for c in curves])
     mean = values.mean(0)
-    low, high = bootstrap_bounds(values, DRAWS)
+    few = len(curves) < BOOTSTRAP_FROM
+    low, high = (values.min(0), values.max(0)) if few else bootstrap_bounds(values, DRAWS)
     return Band(steps, mean, low, high, len(curves))
 
 

@@ -14,7 +14,7 @@ from oar_lightning.reporting.factors import natural
 from oar_lightning.reporting.figures import FIGURES, Curves, Drawing, LeftOut, save
 from oar_lightning.reporting.prose import prose, read_prose
 from oar_lightning.reporting.runs import RunRecord
-from oar_lightning.reporting.statistics import EXACT_UP_TO, SIGN_DRAWS
+from oar_lightning.reporting.statistics import BOOTSTRAP_FROM, EXACT_UP_TO, SIGN_DRAWS
 from oar_lightning.reporting.study import Study
 from oar_lightning.reporting.tables import differences_table, results_table, runs_csv, uncounted_table
 
@@ -24,6 +24,12 @@ WIDTH = 130
 
 VERSIONS = ("python", "torch", "lightning", "transformers")
 """Tags of a run that hold versions."""
+
+INTERVALS = (
+    f"Student's t below n = {BOOTSTRAP_FROM}, which takes their scatter for normal; from there on percentile bootstrap. "
+    "Equal values have none."
+)
+"""How `mean_interval` makes them."""
 
 FINDINGS = "<!-- what was found, what was not, and what the study cannot say -->"
 
@@ -141,10 +147,7 @@ def about_results(study: Study) -> str:
     sizes = {len(arm.runs) for arm in study.arms}
     text = [f"`{study.metric}` at the end of training; ESS-ratio, mass and entropy: means over its last tenth."]
     if sizes - {1}:
-        text.append(
-            "Intervals: percentile bootstrap over seeds. Over few seeds it is too narrow: for n <= 3 it is the range of the "
-            "runs, which holds the true mean in 1-2^(1-n) of cases if seeds scatter symmetrically."
-        )
+        text.append(f"Intervals over seeds: {INTERVALS}")
     if 1 in sizes:
         text.append("In italics: a single run's interval, over the evaluation's problems; other seeds are not in it.")
     if len(study.arms) > 1:
@@ -167,8 +170,8 @@ def differences(study: Study) -> Sequence[str]:
     largest = max(len(study.differences(arm)) for arm in study.arms)
     drawn = f"; above n = {EXACT_UP_TO}: {SIGN_DRAWS:,} drawn ones" if largest > EXACT_UP_TO else ""
     about = (
-        "n pairs of runs with the same seed. Interval: percentile bootstrap over pairs. p: two-sided sign-flip permutation "
-        f"test of the mean difference (all 2^n sign patterns{drawn}); Holm: adjusted for the {len(rows) - 1} comparisons. "
+        f"n pairs of runs with the same seed. Intervals over pairs: {INTERVALS} p: two-sided sign-flip permutation test of the "
+        f"mean difference (all 2^n sign patterns{drawn}); Holm: adjusted for the {len(rows) - 1} comparisons. "
         "The smallest possible p is what n pairs give when all have one sign: with fewer than 6 pairs nothing reaches 0.05."
     )
     return [f"## Differences from `{study.baseline.label}`, paired by seed", markdown(rows), wrapped(about)]

@@ -19,7 +19,6 @@ from scipy.stats import t as student_t
 
 from oar_lightning.common.markdown import markdown
 
-ACCURACY = "eval/chain/avg_at_{samples}"
 Runs = dict[tuple[str, float], dict[int, float]]
 """(method, learning rate) -> seed -> final accuracy."""
 
@@ -31,7 +30,10 @@ def final_accuracies(client: MlflowClient, experiment: str) -> Runs:
     runs: Runs = defaultdict(dict)
     for run in client.search_runs([found.experiment_id], "status = 'FINISHED'", max_results=1000):  # newest first
         data = run.data
-        metric = ACCURACY.format(samples=data.params["evaluation.samples"])
+        # of the only evaluation set, whichever task's it is
+        (metric,) = [
+            m for m in data.metrics if m.startswith("eval/") and m.endswith(f"/avg_at_{data.params['evaluation.samples']}")
+        ]
         key = (data.tags["experiment"], float(data.params["optimizer.lr"]))
         runs[key].setdefault(int(data.tags["seed"]), data.metrics[metric])
     return dict(runs)

@@ -7,6 +7,7 @@ import pytest
 
 from oar_lightning.reporting.bands import band, final_value, smoothed
 from oar_lightning.reporting.runs import Curve
+from oar_lightning.reporting.statistics import BOOTSTRAP_FROM
 
 
 def curve(points: dict[int, float]) -> Curve:
@@ -19,6 +20,14 @@ def test_a_band_is_mean_and_range_of_two_runs_at_each_step() -> None:
     assert found.steps.tolist() == [0, 10, 20]
     assert found.mean.tolist() == [2, 3, 3]
     assert (found.low.tolist(), found.high.tolist(), found.n) == ([1, 3, 1], [3, 3, 5], 2)
+
+
+def test_from_ten_runs_on_a_band_is_the_bootstrap_interval_of_the_mean() -> None:
+    found = band([curve({0: value, 10: 5.0}) for value in range(BOOTSTRAP_FROM)])
+    assert found is not None
+    spread = 1.96 * np.std(range(BOOTSTRAP_FROM)) / BOOTSTRAP_FROM**0.5
+    assert [found.low[0], found.high[0]] == pytest.approx([4.5 - spread, 4.5 + spread], abs=0.15)
+    assert found.low[1] == found.high[1] == 5
 
 
 def test_missing_steps_are_read_between_their_neighbours_and_only_common_ranges_count() -> None:

@@ -8,7 +8,10 @@ from collections import Counter
 import numpy as np
 import pytest
 
+from oar_lightning.common.bootstrap import bootstrap_bounds
 from oar_lightning.reporting.statistics import (
+    BOOTSTRAP_FROM,
+    DRAWS,
     EXACT_UP_TO,
     holm,
     mean_interval,
@@ -18,11 +21,31 @@ from oar_lightning.reporting.statistics import (
 )
 
 
-@pytest.mark.parametrize("n", [2, 3])
-def test_the_interval_of_up_to_three_values_is_their_range(n: int) -> None:
-    values = np.random.default_rng(n).normal(size=n)
+# 97.5 % quantiles of Student's t with n - 1 degrees of freedom, from printed tables
+@pytest.mark.parametrize(("n", "quantile"), [(2, 12.706), (3, 4.303), (5, 2.776), (9, 2.306)])
+def test_few_values_have_the_interval_of_students_t(n: int, quantile: float) -> None:
+    values = 0.5 + np.random.default_rng(n).normal(size=n)
+    half = quantile * (((values - values.mean()) ** 2).sum() / (n - 1) / n) ** 0.5
     found = mean_interval(values)
-    assert (found.mean, found.low, found.high, found.n) == pytest.approx((values.mean(), values.min(), values.max(), n))
+    expected = (values.mean(), values.mean() - half, values.mean() + half, n)
+    assert (found.mean, found.low, found.high, found.n) == pytest.approx(expected, rel=3e-4)
+
+
+def test_from_ten_values_on_the_interval_is_the_bootstraps() -> None:
+    values = np.random.default_rng(0).exponential(size=BOOTSTRAP_FROM)
+    found = mean_interval(values)
+    assert [found.low, found.high] == bootstrap_bounds(values, DRAWS).tolist()
+    assert found.high - found.mean > found.mean - found.low, "of a skewed distribution, unlike Student's t"
+
+
+def test_the_interval_of_three_values_covers_the_true_mean() -> None:
+    rng = np.random.default_rng(0)
+    found = [mean_interval(rng.normal(size=3)) for _ in range(400)]
+    assert np.mean([one.low < 0 < one.high for one in found]) == pytest.approx(0.95, abs=0.033)
+
+
+def test_equal_values_have_no_interval() -> None:
+    assert np.isnan([mean_interval([0.5] * n).low for n in (2, 12)]).all()
 
 
 def test_one_value_has_no_interval_and_none_is_refused() -> None:

@@ -80,14 +80,15 @@ def test_the_page_has_means_intervals_and_paired_differences(report) -> None:
     page = (folder / "README.md").read_text()
     header, *rows = section(page, "Results")
     assert header[:4] == ["arm", "n", "objective, % [95 %]", "seconds of a run"]
-    assert rows[0][:4] == ["uniform", "3", "62.00 [60.00, 64.00]", "40"]
-    assert rows[1][:4] == ["oar_g", "3", "**71.00 [68.00, 75.00]**", "60"]
+    # a mean plus and minus 4.3027 standard errors: Student's t with 2 degrees of freedom
+    assert rows[0][:4] == ["uniform", "3", "62.00 [57.03, 66.97]", "40"]
+    assert rows[1][:4] == ["oar_g", "3", "**71.00 [62.04, 79.96]**", "60"]
     assert header[4:] == ["ESS-ratio", "top-10 % mass", "entropy, nats"]
     # of 40 steps the last 4: the wiggle cancels, and entropy falls by (0.9 - 1.5 tau) of 0.3 times 38.5/40
     assert rows[0][4:] == ["0.780", "0.260", f"{0.3 * (1 - 0.3 * 38.5 / 40):.3f}"]
     header, *rows = section(page, "Differences from `uniform`")
     assert header == ["arm", "pairs", "difference, points [95 %]", "p", "p, Holm", "smallest possible p"]
-    assert rows == [["oar_g", "3", "+9.00 [+6.00, +11.00]", "0.25", "0.25", "0.25"]]
+    assert rows == [["oar_g", "3", "+9.00 [+2.43, +15.57]", "0.25", "0.25", "0.25"]]
     for expected in (
         "Does OAR-G beat GRPO?",
         "python -m oar_lightning -m +sweeps=methods\n",
@@ -137,11 +138,9 @@ def test_a_grid_has_its_map_and_no_paired_differences_until_a_baseline_is_named(
     assert drawn == set(re.findall(r"\]\((\w+)\.png\)", page))
     page = (report("sweep=grid", "report.baseline='tau=0.4 beta=2'") / "README.md").read_text()
     rows = section(page, "Differences from `tau=0.4 beta=2`")[1:]
-    # both seeds have the same difference: as many patterns reach it as there are equal ones
+    # both seeds have the same difference: no interval, and as many patterns reach it as there are equal ones
     expected = {f"tau={t} beta={b}": m - means[0.4, 2] for (t, b), m in means.items() if (t, b) != (0.4, 2)}
-    assert {row[0]: row[1:] for row in rows} == {
-        name: ["2", f"{d:+.2f} [{d:+.2f}, {d:+.2f}]", "0.5", "1", "0.5"] for name, d in expected.items()
-    }
+    assert {row[0]: row[1:] for row in rows} == {name: ["2", f"{d:+.2f}", "0.5", "1", "0.5"] for name, d in expected.items()}
 
 
 def test_writing_again_changes_no_byte_and_keeps_hand_written_text(report, tmp_path: Path) -> None:
@@ -156,10 +155,10 @@ def test_writing_again_changes_no_byte_and_keeps_hand_written_text(report, tmp_p
     text = text.replace("Does OAR-G beat GRPO?", "Is OAR-G\nbetter | worse?\n\nMore about it.")
     more = "\n<!-- prose: limits -->\nOne task only.\n<!-- /prose -->\n"
     beside = "\n<!-- prose: learning_curves -->\nThey cross.\n<!-- /prose -->\n"
-    page.write_text(text.replace("62.00 [60.00, 64.00]", "99.00") + beside + more)
+    page.write_text(text.replace("62.00 [57.03, 66.97]", "99.00") + beside + more)
     report("sweep=methods")
     again = page.read_text()
-    assert "62.00 [60.00, 64.00]" in again, "what is generated is written anew"
+    assert "62.00 [57.03, 66.97]" in again, "what is generated is written anew"
     for kept in (findings, "Is OAR-G\nbetter | worse?\n\nMore about it.", more.strip()):
         assert again.count(kept) == 1
     learning_curves = again.split("## Learning curves")[1].split("\n## ")[0]

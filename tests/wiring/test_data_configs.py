@@ -14,6 +14,7 @@ from support.composing import checked, settings
 from oar_lightning.common.config_check import ConfigError
 from oar_lightning.common.paths import conf_dir
 from oar_lightning.data.chain.task import ChainProblems
+from oar_lightning.data.graph.task import GraphProblems, GraphTask
 from oar_lightning.data.hub import HubProblems
 from oar_lightning.data.mixture import Mixture
 from oar_lightning.data.prompts import PlainPrompt
@@ -104,9 +105,9 @@ def names(group: str) -> list[str]:
 
 
 def test_every_file_is_tested_here() -> None:
-    assert set(names("data")) == {*PRESETS, "chain", "files"}
-    assert set(names("data/train")) == {name for kind, name in ROWS if kind == "train"} | {"chain", "files", "mixture"}
-    assert set(names("data/evaluation")) == {name for kind, name in ROWS if kind == "evaluation"} | {"chain", "files"}
+    assert set(names("data")) == {*PRESETS, "chain", "files", "graph"}
+    assert set(names("data/train")) == {name for kind, name in ROWS if kind == "train"} | {"chain", "files", "graph", "mixture"}
+    assert set(names("data/evaluation")) == {name for kind, name in ROWS if kind == "evaluation"} | {"chain", "files", "graph"}
 
 
 @pytest.mark.parametrize("path", sorted((conf_dir() / "data").rglob("*.yaml")), ids=lambda path: path.stem)
@@ -140,6 +141,16 @@ def test_evaluation_sets_are_refused_for_training_until_one_chooses_problems(tmp
     built = settings(f"data={preset}", "data/train=math", *overrides)
     assert isinstance(built.train, HubProblems)
     assert list(built.eval_sets) == [preset]
+
+
+def test_graph_problems_are_split_by_structure() -> None:
+    built = settings("data=graph", "data.graph.modulus=7", "seed=3")
+    assert (built.train, built.eval_sets) == (
+        GraphProblems(GraphTask(modulus=7), "train", 3),
+        {"graph": GraphProblems(GraphTask(modulus=7), "held_out", 0)},
+    )
+    with pytest.raises(ConfigError, match=r"data\.graph\.given=3, depth=5 and width=2 make more quantities"):
+        settings("data=graph", "data.graph.depth=5", "data.graph.min_steps=5", "data.graph.max_steps=6")
 
 
 def test_training_and_evaluation_sets_combine_freely(tmp_path: Path) -> None:

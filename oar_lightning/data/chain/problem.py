@@ -2,18 +2,16 @@
 
 from __future__ import annotations
 
-import hashlib
 import re
 from dataclasses import dataclass
 from typing import NamedTuple
+
+from oar_lightning.data.generated import is_held_out
 
 NAMES = ("Ann", "Ben", "Cleo", "Dan", "Eve", "Finn", "Gia", "Hugo")
 ITEMS = ("apples", "books", "coins", "cards", "pens", "shells", "stamps", "nuts")
 GAINS = ("finds", "buys", "gets", "wins")
 LOSSES = ("loses", "sells", "eats", "drops")
-
-HELD_OUT_ONE_IN = 8
-"""One problem in so many, chosen by a hash of its numbers, is held out from training."""
 
 
 @dataclass(frozen=True)
@@ -44,6 +42,10 @@ class ChainProblem:
         return self.start + sum(self.deltas) + (other.start + sum(other.deltas) if other is not None and other.counts else 0)
 
     @property
+    def steps(self) -> int:
+        return len(self.deltas)
+
+    @property
     def question(self) -> str:
         other = self.companion
         starts = f"{self.name} has {self.start} {self.item}."
@@ -58,8 +60,7 @@ class ChainProblem:
     @property
     def held_out(self) -> bool:
         """Whether this problem belongs to the held-out split: decided by the first person's numbers, not by words."""
-        key = f"{self.start}:{self.deltas}".encode()
-        return int.from_bytes(hashlib.sha256(key).digest()[:4], "big") % HELD_OUT_ONE_IN == 0
+        return is_held_out(f"{self.start}:{self.deltas}")
 
 
 class Account(NamedTuple):

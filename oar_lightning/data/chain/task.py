@@ -3,34 +3,23 @@
 A running total starts at a small number and goes through a few additions and subtractions; it never leaves
 ``0..max_total``. A worked solution restates each step as ``a+b=c`` between interchangeable filler and ends in
 ``\\boxed{c}``. The numbers and operators of a solution are causal for its answer, the filler is not; the generator
-knows which is which and says so (`ChainSolution.causal_spans`).
+knows which is which and says so (`Solution.causal_spans`).
 """
 
 from __future__ import annotations
 
-import itertools
 import random
-from collections.abc import Iterable, Iterator
 from dataclasses import dataclass
 from typing import Annotated, Literal, NamedTuple
 
 from annotated_types import Interval
 
 from oar_lightning.common.ranges import NonNegativeInt, PositiveInt, ProperFraction, Rule, checked
-from oar_lightning.data.chain.problem import GAINS, HELD_OUT_ONE_IN, ITEMS, LOSSES, NAMES, ChainProblem, Companion
-from oar_lightning.types import MathProblem
+from oar_lightning.data.chain.problem import GAINS, ITEMS, LOSSES, NAMES, ChainProblem, Companion
+from oar_lightning.data.generated import OPENERS, GeneratedProblems, Solution, SolutionText, draw_of_split
 
-OPENERS = ("So", "Then", "Next", "Now", "Well", "Here")
 PHRASES = ("we get", "we have", "that gives", "this makes", "there are", "we see")
 CLOSERS = ("in total", "by now", "at this point", "all in all", "as we see", "for now")
-
-
-@dataclass(frozen=True)
-class ChainSolution:
-    """A worked solution and the character spans ``(start, end)`` of its causal tokens, in order."""
-
-    text: str
-    causal_spans: tuple[tuple[int, int], ...]
 
 
 @checked(
@@ -53,7 +42,7 @@ class ChainTask:
         max_steps: most operations of a problem; the number of operations is its difficulty.
         max_total: the running total stays in ``0..max_total``.
         max_delta: operands are in ``1..max_delta``.
-        filler: Annotated[int, Interval(ge=0, le=3), "a number of phrases per step"]erchangeable phrases per step, 0 to 3.
+        filler: interchangeable phrases per step, 0 to 3.
         asides: sentences per step that do not concern the answer, each of four freely chosen words.
         asides_last: whether all asides follow the last step, so that all decisions are made early; else each step's asides
             follow that step.
@@ -62,6 +51,8 @@ class ChainTask:
             asks for the sum of both results, which only the final answer states (`counts`); `none`: one person.
         noise: probability that a step of a demonstration states a result that is off by one.
     """
+
+    name = "chain"
 
     min_steps: PositiveInt = 2
     max_steps: int = 4
@@ -80,17 +71,14 @@ class ChainTask:
         Raises:
             ValueError: where the task has so few problems that the split seems to be empty.
         """
-        for _ in range(1000 * HELD_OUT_ONE_IN):
-            start = rng.randint(1, self.max_total)
-            deltas = self._deltas(start, rng.randint(self.min_steps, self.max_steps), rng)
-            name, item = rng.choice(NAMES), rng.choice(ITEMS)
-            problem = ChainProblem(name, item, start, deltas, _verbs(deltas, rng), self._companion(name, len(deltas), rng))
-            if problem.held_out == held_out:
-                return problem
-        raise ValueError(
-            f"data.chain.max_total={self.max_total}, max_delta={self.max_delta} and max_steps={self.max_steps} allow so few "
-            f"problems that none is {'held out' if held_out else 'left for training'}; raise one of them"
-        )
+        settings = f"data.chain.max_total={self.max_total}, max_delta={self.max_delta} and max_steps={self.max_steps}"
+        return draw_of_split(lambda: self._draw(rng), held_out, settings)
+
+    def _draw(self, rng: random.Random) -> ChainProblem:
+        start = rng.randint(1, self.max_total)
+        deltas = self._deltas(start, rng.randint(self.min_steps, self.max_steps), rng)
+        name, item = rng.choice(NAMES), rng.choice(ITEMS)
+        return ChainProblem(name, item, start, deltas, _verbs(deltas, rng), self._companion(name, len(deltas), rng))
 
     def _deltas(self, start: int, steps: int, rng: random.Random) -> tuple[int, ...]:
         total, deltas = start, []
@@ -108,7 +96,7 @@ class ChainTask:
         deltas = self._deltas(start, steps, rng)
         return Companion(other, start, deltas, _verbs(deltas, rng), counts=self.companion == "counts")
 
-    def solution(self, problem: ChainProblem, rng: random.Random, noise: float | None = None) -> ChainSolution:
+    def solution(self, problem: ChainProblem, rng: random.Random, noise: float | None = None) -> Solution:
         """Write a worked solution; each step's result is off by one with probability `noise` (default: the task's).
 
         Later steps start from the wrong result, so that one error usually makes a wrong answer.
@@ -119,7 +107,7 @@ class ChainTask:
         if other is not None:
             people.append(_Person(f"{other.name}: ", other.start, other.deltas, other.counts))
         totals = [person.start for person in people]
-        parts, late_asides = _Spans(), ""
+        parts, late_asides = SolutionText(), ""
         for step in range(len(problem.deltas)):
             for i, person in enumerate(people):
                 totals[i] = self._step(parts, person, step, totals[i], problem.item, noise, rng)
@@ -132,7 +120,9 @@ class ChainTask:
         parts.filler(f"{late_asides}The answer is \\boxed{{").causal(str(answer)).filler("}.")
         return parts.finish()
 
-    def _step(self, parts: _Spans, person: _Person, step: int, total: int, item: str, noise: float, rng: random.Random) -> int:
+    def _step(
+        self, parts: SolutionText, person: _Person, step: int, total: int, item: str, noise: float, rng: random.Random
+    ) -> int:
         """Write one step of one person's account; returns the result that the step states."""
         delta, later = person.deltas[step], person.deltas[step + 1 :]
         result = self._noisy(total + delta, later, rng) if rng.random() < noise else total + delta
@@ -182,62 +172,9 @@ def _aside(rng: random.Random) -> str:
     return f"{rng.choice(OPENERS)} {rng.choice(NAMES)} {rng.choice((*GAINS, *LOSSES))} {rng.choice(ITEMS)}.\n"
 
 
-class _Spans:
-    """Text under construction with the spans of its causal pieces."""
-
-    def __init__(self) -> None:
-        self.text = ""
-        self.spans: list[tuple[int, int]] = []
-
-    def filler(self, piece: str) -> _Spans:
-        self.text += piece
-        return self
-
-    def causal(self, piece: str) -> _Spans:
-        self.spans.append((len(self.text), len(self.text) + len(piece)))
-        return self.filler(piece)
-
-    def finish(self) -> ChainSolution:
-        return ChainSolution(self.text, tuple(self.spans))
-
-
 @checked("")
 @dataclass(frozen=True)
-class ChainProblems:
-    """A seeded stream of `chain` problems with random access: problem `i` depends on (seed, split, i) only."""
+class ChainProblems(GeneratedProblems):
+    """The stream of `chain` problems."""
 
     task: ChainTask
-    split: Literal["train", "held_out"] = "train"
-    seed: int = 0
-    size: int | None = None
-    """Number of problems; None is endless."""
-
-    @property
-    def endless(self) -> bool:
-        return self.size is None
-
-    def __iter__(self) -> Iterator[MathProblem]:
-        return self._from(range(self.size) if self.size is not None else itertools.count())
-
-    def shuffled(self, seed: int, epoch: int, start: int = 0) -> Iterator[MathProblem]:
-        """The problems from `start` on. They are drawn at random by the source's own seed; a finite source is permuted, too."""
-        if self.size is None:
-            return self._from(itertools.count(start))
-        order = list(range(self.size))
-        random.Random(f"{seed}/{epoch}").shuffle(order)
-        return self._from(order[start:])
-
-    def _from(self, indices: Iterable[int]) -> Iterator[MathProblem]:
-        return (self[index] for index in indices)
-
-    def __getitem__(self, index: int) -> MathProblem:
-        rng = random.Random(f"{self.seed}/{self.split}/{index}")
-        problem = self.task.problem(rng, held_out=self.split == "held_out")
-        return MathProblem(
-            question=problem.question,
-            answer=str(problem.answer),
-            solution=self.task.solution(problem, rng).text,
-            source="chain",
-            level=str(len(problem.deltas)),
-            id=f"chain/{self.split}/{self.seed}/{index}",
-        )

@@ -43,7 +43,7 @@ def arm_bars(study: Study, curves: Curves) -> Drawing | LeftOut:
         panels[1].margins(x=0.1)
         # the name of an arm may be wider than its panel
         panels[1].set(xlabel=f"difference{', points' if unit else ''}, from\n{study.baseline.label}")
-    caption = "Bars are means, whiskers bootstrap 95 % intervals over seeds, dots runs."
+    caption = "Bars are means, whiskers 95 % intervals over seeds as in the tables, dots runs."
     return Drawing(title, caption + (" Right: differences paired by seed." if compared else ""), figure)
 
 
@@ -84,14 +84,14 @@ def pareto(study: Study, curves: Curves) -> Drawing | LeftOut:
     axis.set(xlabel="seconds of a run (mean)", ylabel=f"{study.metric}{',' + unit if unit else ''}")
     legend_below(figure, axis)
     caption = (
-        "Points are means with bootstrap 95 % intervals over seeds; diamonds are those that no other arm beats in both. "
+        "Points are means with 95 % intervals over seeds as in the tables; diamonds are those that no other arm beats in both. "
         "Seconds depend on what else the machine did."
     )
     return Drawing(title, caption if few else f"{caption} Arms that are not on the front are grey.", figure)
 
 
 def _error(interval: Interval) -> list[list[float]] | None:
-    """Whiskers below and above a mean; none for a single run."""
-    if interval.n == 1:
+    """Whiskers below and above a mean that has an interval."""
+    if np.isnan(interval.low):
         return None
     return [[interval.mean - interval.low], [interval.high - interval.mean]]

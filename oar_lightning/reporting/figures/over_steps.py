@@ -11,9 +11,13 @@ from oar_lightning.reporting.bands import final_value
 from oar_lightning.reporting.factors import ordered, show
 from oar_lightning.reporting.figures.drawing import Curves, Drawing, LeftOut, axes, legend_below
 from oar_lightning.reporting.series import Series, sequence_colors, series_band, study_series
+from oar_lightning.reporting.statistics import BOOTSTRAP_FROM
 from oar_lightning.reporting.study import ACCURACY, Study
 
-BANDS = "Lines are means over runs (how many: in brackets), bands their bootstrap 95 % intervals"
+BANDS = (
+    "Lines are means over runs (how many: in brackets), bands the runs' range, "
+    f"from {BOOTSTRAP_FROM} runs on bootstrap 95 % intervals"
+)
 
 
 def learning_curves(study: Study, curves: Curves) -> Drawing | LeftOut:

@@ -12,7 +12,8 @@ from typing import Any
 import pytest
 
 from oar_lightning.answers.span import gold_answer
-from oar_lightning.data.chain.task import ChainProblem, ChainProblems, ChainSolution, ChainTask
+from oar_lightning.data.chain.task import ChainProblem, ChainProblems, ChainTask
+from oar_lightning.data.generated import Solution
 from oar_lightning.data.stream import ProblemSource, is_endless
 
 UP, DOWN = {"finds", "buys", "gets", "wins"}, {"loses", "sells", "eats", "drops"}
@@ -153,7 +154,7 @@ def test_causal_spans_are_the_numbers_and_operators(filler: int, restate: bool) 
     task = ChainTask(filler=filler, restate=restate)
     rng = random.Random(5)
     for problem in draw(task, 100):
-        solution: ChainSolution = task.solution(problem, rng)
+        solution: Solution = task.solution(problem, rng)
         assert [m.span() for m in re.finditer(r"\d+|[+-]", solution.text)] == list(solution.causal_spans)
 
 

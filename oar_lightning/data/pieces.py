@@ -1,0 +1,92 @@
+"""What decides a completion of a generated task, piece by piece, and which of the pieces get credit."""
+
+from __future__ import annotations
+
+import re
+from abc import ABC, abstractmethod
+from collections.abc import Callable
+from typing import Literal, NamedTuple
+
+from oar_lightning.common.ranges import checked
+from oar_lightning.types import CausalSpans, MathProblem
+
+_ANSWER = re.compile(r"\\boxed\{([0-9]{1,9})\}")
+
+
+class Piece(NamedTuple):
+    """A name, number or operator of a step that counts for the answer."""
+
+    span: tuple[int, int]
+    wrong: bool
+    """Whether the completion has left the right way by here."""
+    result: bool
+    """Whether it is the step's result."""
+    decision: bool
+    """Whether it is one of those in which the task's policy errs."""
+
+
+@checked("scorer.locate")
+class PieceCredit(ABC):
+    """Locates the causal characters of a completion; a `locate` of `credit.scorers.Oracle`.
+
+    Args:
+        which: `causal`: all pieces. `results`: the steps' results. `first_error`: the decisions where the final answer is
+            right; else the first wrong piece, where this completion went wrong. A wrong completion without one (a step left
+            out, a wrong sum or copy at the end) falls back to the decisions and is not `exact`.
+
+    A completion without a readable step has no spans.
+    """
+
+    task: str
+    """The name of the task's data config."""
+
+    def __init__(self, which: Literal["causal", "results", "first_error"] = "first_error") -> None:
+        self.which = which
+
+    @abstractmethod
+    def pieces(self, problem: MathProblem, completion: str) -> list[Piece] | None:
+        """The pieces in their order in the text; None for a problem of another task."""
+        ...
+
+    def spans(self, problem: MathProblem, completion: str) -> CausalSpans | None:
+        """The chosen pieces' spans; None for a problem of another task."""
+        pieces = self.pieces(problem, completion)
+        if pieces is None:
+            return None
+        stated = _ANSWER.findall(completion)
+        correct = bool(stated and problem.answer) and int(stated[-1]) == int(problem.answer)
+        return _CHOICES[self.which](pieces, correct)
+
+    def __call__(self, problem: MathProblem, completion: str) -> CausalSpans:
+        """Raises ValueError for a problem of another task."""
+        if (spans := self.spans(problem, completion)) is None:
+            raise foreign(problem, self.task)
+        return spans
+
+
+def foreign(problem: MathProblem, tasks: str) -> ValueError:
+    """The error for a problem that none of the `tasks` knows."""
+    return ValueError(f"scorer.locate reads problems of data={tasks} only, got {problem.question[:80]!r}; use another scorer")
+
+
+def _all(pieces: list[Piece], correct: bool) -> CausalSpans:
+    return CausalSpans(tuple(p.span for p in pieces))
+
+
+def _results(pieces: list[Piece], correct: bool) -> CausalSpans:
+    return CausalSpans(tuple(p.span for p in pieces if p.result))
+
+
+def _first_error(pieces: list[Piece], correct: bool) -> CausalSpans:
+    decisions = CausalSpans(tuple(p.span for p in pieces if p.decision))
+    if correct:
+        return decisions
+    wrong = next((p.span for p in pieces if p.wrong), None)
+    return decisions._replace(exact=False) if wrong is None else CausalSpans((wrong,))
+
+
+_CHOICES: dict[str, Callable[[list[Piece], bool], CausalSpans]] = {
+    "causal": _all,
+    "results": _results,
+    "first_error": _first_error,
+}

@@ -1,0 +1,39 @@
+"""What the built-in tasks know of a completion, whichever task its problem is of."""
+
+from __future__ import annotations
+
+from typing import Literal
+
+from oar_lightning.common.ranges import checked
+from oar_lightning.data.chain import credit as chain
+from oar_lightning.data.graph import credit as graph
+from oar_lightning.data.graph.problem import read_question
+from oar_lightning.data.pieces import PieceCredit, foreign
+from oar_lightning.types import CausalSpans, MathProblem
+
+TASKS: tuple[type[PieceCredit], ...] = (chain.ChainCredit, graph.GraphCredit)
+
+
+@checked("scorer.locate")
+class TaskCredit:
+    """Locates the causal characters of a completion of any built-in task; the `locate` of conf/scorer/oracle.yaml.
+
+    Args:
+        which: see `PieceCredit`.
+    """
+
+    def __init__(self, which: Literal["causal", "results", "first_error"] = "first_error") -> None:
+        self.tasks = tuple(task(which) for task in TASKS)
+
+    def __call__(self, problem: MathProblem, completion: str) -> CausalSpans:
+        """Raises ValueError for a problem of another task."""
+        for task in self.tasks:
+            if (spans := task.spans(problem, completion)) is not None:
+                return spans
+        raise foreign(problem, " or ".join(task.task for task in TASKS))
+
+
+def step_ends(problem: MathProblem, completion: str) -> list[int]:
+    """Where the steps of a completion end, for `credit.segments.TextCuts`; those of `chain` for all problems but `graph`'s."""
+    task = graph if read_question(problem.question) else chain
+    return task.step_ends(problem, completion)

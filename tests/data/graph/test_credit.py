@@ -1,0 +1,160 @@
+"""What decides a `graph` completion: against the generator's own spans, recomputation by hand, and planted errors."""
+
+from __future__ import annotations
+
+import dataclasses
+import random
+
+import pytest
+from support.graph_reading import STEP, statements, value
+
+from oar_lightning.data.graph.credit import GraphCredit, step_ends
+from oar_lightning.data.graph.problem import Formula, GraphProblem, read_question
+from oar_lightning.data.graph.task import GraphProblems, GraphTask
+from oar_lightning.types import MathProblem
+
+# nuts = 3, cups = 2, keys = 3 + 2 = 5, pens = 5 - 3 = 2; eggs = 1 is not needed
+PENS = GraphProblem(
+    7,
+    {
+        "pens": Formula("keys", "-", "nuts"),
+        "nuts": 3,
+        "eggs": Formula("nuts", "-", "cups"),
+        "cups": 2,
+        "keys": Formula("nuts", "+", "cups"),
+    },
+    "pens",
+)
+MATH = MathProblem(PENS.question, str(PENS.answer), source="graph")
+
+
+def pieces(text: str, which: str, problem: MathProblem = MATH) -> list[str]:
+    """The located characters, each with those before it, which tell places apart."""
+    return [text[max(a - 2, 0) : a] + "|" + text[a:b] for a, b in GraphCredit(which)(problem, text).spans]  # type: ignore[arg-type]
+
+
+def test_causal_is_what_the_generator_says() -> None:
+    task = GraphTask(depth=3, min_steps=3, max_steps=4, needless=0.4)
+    rng = random.Random(0)
+    for _ in range(100):
+        problem = task.problem(rng, held_out=False)
+        solution = task.solution(problem, rng)
+        math = MathProblem(problem.question, str(problem.answer), source="graph")
+        found = GraphCredit("causal")(math, solution.text)
+        assert list(found.spans) == list(solution.causal_spans[:-1]), "all but the answer"
+        results = GraphCredit("results")(math, solution.text).spans
+        assert len(results) == problem.steps
+        assert set(results) <= set(found.spans)
+
+
+def planted(problem: MathProblem, rng: random.Random) -> tuple[str, tuple[int, int]]:
+    """A flawless solution in which one operand or operator is replaced and all that follows recomputed, and where that is."""
+    told = statements(problem.question)[1]
+    graph = read_question(problem.question)
+    assert graph is not None
+    flawless = GraphTask().solution(graph, rng, flaws=0).text
+    steps = STEP.findall(flawless)
+    changed, group = rng.randrange(len(steps)), rng.choice(("left", "sign", "right"))
+    stated = {name: int(text) for name, text in told.items() if text.isdigit()}
+    text, place = flawless.splitlines()[0], (0, 0)
+    for number, (name, left, _, sign, right, *_) in enumerate(steps):
+        parts = {"left": left, "sign": sign, "right": right}
+        if number == changed:
+            others = {"+", "-", "*"} - {sign} if group == "sign" else stated.keys() - {left, right}
+            parts[group] = rng.choice(sorted(others))
+        text += f"\nSo {name} = "
+        for part, word in parts.items():
+            place = (len(text), len(text) + len(word)) if (number, part) == (changed, group) else place
+            text += f"{word} " if part == "sign" else f"{word}{stated[word]} "
+        stated[name] = eval(f"{stated[parts['left']]}{parts['sign']}{stated[parts['right']]}") % 5
+        text += f"= {stated[name]} {name}."
+    return f"{text}\nThe answer is \\boxed{{{stated[name]}}}.", place
+
+
+def test_first_error_is_the_one_that_was_planted() -> None:
+    rng = random.Random(5)
+    source = GraphProblems(GraphTask(depth=3, min_steps=3, max_steps=4))
+    right = 0
+    for i in range(120):
+        text, place = planted(source[i], rng)
+        found = GraphCredit("first_error")(source[i], text)
+        assert found.exact
+        if f"\\boxed{{{value(source[i].question)}}}" in text:
+            right += 1
+            assert len(found.spans) == 3 * int(source[i].level)
+        else:
+            assert found.spans == (place,)
+    assert 10 < right < 80
+
+
+RIGHT = "So keys = nuts3 + cups2 = 5 keys.\nSo pens = keys5 - nuts3 = 2 pens.\n\\boxed{2}."
+
+
+@pytest.mark.parametrize(
+    ("keys", "pens", "expected"),
+    [
+        ("nuts3 + cups2 = 5 keys", "keys5 - nuts3 = 2 pens", ["= |nuts", "3 |+", "+ |cups", "= |keys", "5 |-", "- |nuts"]),
+        ("nuts3 - cups2 = 1 keys", "keys1 - nuts3 = 5 pens", ["3 |-"]),
+        ("nuts3 + nuts3 = 6 keys", "keys6 - nuts3 = 3 pens", ["+ |nuts"]),
+        ("cups2 + cups2 = 4 keys", "keys4 - nuts3 = 1 pens", ["+ |cups"]),  # either operand may come first, but once
+        ("nuts3 + cups2 = 5 keys", "cups2 - nuts3 = 6 pens", ["= |cups"]),
+        ("nuts3 + cups2 = 6 keys", "keys6 - nuts3 = 3 pens", ["= |6"]),
+        ("nuts4 + cups2 = 6 keys", "keys6 - nuts3 = 3 pens", ["ts|4"]),
+        ("nuts3 + cups2 = 5 keys", "keys5 - nuts2 = 3 pens", ["ts|2"]),
+        ("nuts3 + cups2 = 5 keys", "books6 - nuts3 = 3 pens", ["= |books"]),  # an unknown quantity
+        ("nuts3 + cups2 = 5 keys", "keys5 - books1 = 4 pens", ["- |books"]),
+        ("", "keys4 - nuts3 = 1 pens", ["ys|4"]),  # read off without its step
+        ("nuts3 - cups2 = 1 keys", "keys5 + nuts3 = 1 pens", ["5 |+"]),  # the first slip is made good
+    ],
+)
+def test_first_error_by_hand(keys: str, pens: str, expected: list[str]) -> None:
+    text = f"So keys = {keys}.\nSo pens = {pens}.\n\\boxed{{{pens.split()[-2]}}}."
+    assert pieces(text, "first_error") == expected
+    assert GraphCredit("first_error")(MATH, text).exact
+
+
+@pytest.mark.parametrize(
+    "text", [RIGHT.replace("boxed{2}", "boxed{4}"), RIGHT.replace("\\boxed{2}", ""), RIGHT.split("So pens")[0]]
+)
+def test_an_error_outside_the_steps_falls_back_to_the_decisions(text: str) -> None:
+    found = GraphCredit("first_error")(MATH, text)
+    assert not found.exact
+    assert [text[a:b] for a, b in found.spans] == ["nuts", "+", "cups", "keys", "-", "nuts"][: len(found.spans)]
+    assert found.spans
+
+
+def test_what_does_not_matter_is_no_error() -> None:
+    """Swapped operands of a sum, a slip in a needless step, and a wrong operand of the same value."""
+    text = "So eggs = cups2 - nuts3 = 0 eggs.\n" + RIGHT.replace("nuts3 + cups2", "cups2 + nuts3")
+    wrong = text.replace("- nuts3 = 2 pens.\n\\boxed{2}", "+ nuts3 = 1 pens.\n\\boxed{1}")
+    assert pieces(wrong, "first_error") == ["5 |+"]
+    assert len(pieces(text, "causal")) == 12
+    same = dataclasses.replace(PENS, definitions={**PENS.definitions, "nuts": 2})  # keys = 4, pens = 2
+    math = MathProblem(same.question, str(same.answer))
+    text = "So keys = cups2 + cups2 = 4 keys.\nSo pens = keys4 + nuts2 = 6 pens.\n\\boxed{6}."
+    assert pieces(text, "first_error", math) == ["4 |+"]
+
+
+@pytest.mark.parametrize("which", ["causal", "results", "first_error"])
+@pytest.mark.parametrize(
+    "text",
+    [
+        "",
+        "\\boxed{2}",
+        "keys = nuts3 + cups2 = 5 pens",
+        "nuts = cups2 + cups2 = 4 nuts",
+        f"keys = nuts{'9' * 5000}",
+        "\\boxed{" + "9" * 5000 + "}",
+    ],
+)
+def test_without_a_readable_step_there_is_nothing(which: str, text: str) -> None:
+    assert pieces(text, which) == []
+
+
+def test_steps_end_at_their_results() -> None:
+    assert [RIGHT[:end].rsplit(" ", 2)[1:] for end in step_ends(MATH, RIGHT)] == [["5", "keys"], ["2", "pens"]]
+
+
+def test_problems_of_other_tasks_are_refused() -> None:
+    with pytest.raises(ValueError, match=r"scorer\.locate reads problems of data=graph only.*use another scorer"):
+        GraphCredit()(MathProblem("What is 2+2?", "many"), "2+2=4")
