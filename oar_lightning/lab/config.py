@@ -6,6 +6,9 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
+from oar_lightning.lab.faithfulness import Faithfulness
+from oar_lightning.lab.gradients.study import Gradients
+from oar_lightning.lab.stability import Stability
 from oar_lightning.lab.values import ValueConfig
 
 
@@ -24,6 +27,7 @@ class LabConfig:
         truths: name -> what knows the decisive tokens of a completion without sampling (`lab.truth.Source`).
         continuations: of each prefix at most; see `ValueConfig`, like `batch`, `half_width` and `budget`. 0: no values.
         decisive: the difference of values from which a token is decisive.
+        faithfulness, stability, gradients: what else is measured of the estimators; None leaves it out.
         baseline: the estimator with which all others are compared.
         cache: the file that keeps what was sampled.
     """
@@ -41,6 +45,9 @@ class LabConfig:
     half_width: float = 0.17
     budget: int | None = None
     decisive: float = 0.3
+    faithfulness: Faithfulness | None = None
+    stability: Stability | None = None
+    gradients: Gradients | None = None
     baseline: str = "is_digit"
     cache: str = "outputs/lab/cache.db"
 

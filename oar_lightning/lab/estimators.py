@@ -6,7 +6,7 @@ import copy
 import dataclasses
 import math
 import time
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 from typing import Any
 
@@ -69,6 +69,16 @@ def estimate(estimator: Estimator, model: Any, studied: Studied) -> Estimate:
     if redrawn is not None and _draws(redrawn, model, studied, first.scores):
         second = _score(redrawn, model, studied, all_rows(studied)).scores
     return dataclasses.replace(first, seconds=seconds, again=second)
+
+
+def scores_again(estimator: Estimator, studied: Studied) -> Callable[[Any, Rollouts], Tensor]:
+    """A function that asks the estimator once more: (model, the studied rollouts, perhaps changed) -> scores [B S]."""
+
+    def score(model: Any, rollouts: Rollouts) -> Tensor:
+        changed = dataclasses.replace(studied, rollouts=rollouts)
+        return _score(estimator, model, changed, all_rows(changed)).scores
+
+    return score
 
 
 def _draws(redrawn: Estimator, model: Any, studied: Studied, scores: Tensor) -> bool:

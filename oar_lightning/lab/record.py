@@ -51,6 +51,17 @@ def to_json(findings: Findings, found: Mapping[str, Reliability | None], compare
                 }
                 for m in findings.measures
             },
+            "curves": {
+                c.key: {
+                    "title": c.title,
+                    "fraction": list(c.fraction),
+                    "outcome": {name: list(values) for name, values in c.outcome.items()},
+                }
+                for c in findings.curves
+            },
+            "gradients": {
+                name: {key: vars(interval) for key, interval in own.items()} for name, own in findings.gradients.items()
+            },
             "differences": [
                 {"measure": d.measure, "estimator": d.estimator, **vars(d.interval), "p": d.p, "p_holm": d.p_holm}
                 for d in compared

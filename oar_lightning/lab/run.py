@@ -2,20 +2,26 @@
 
 from __future__ import annotations
 
+import dataclasses
 import logging
+import math
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
+import torch
+
 from oar_lightning.common.progress import counted_progress
 from oar_lightning.lab.config import LabConfig
-from oar_lightning.lab.estimators import Estimator, estimate
+from oar_lightning.lab.estimators import Estimator, estimate, scores_again
+from oar_lightning.lab.gradients import Quality
 from oar_lightning.lab.measures import measures_of
 from oar_lightning.lab.reliability import Reliability, reliability, with_ceilings
 from oar_lightning.lab.store import Store
 from oar_lightning.lab.truth import Source, around_free, monte_carlo
-from oar_lightning.lab.types import Estimate, Findings, Measure, Studied, Truth
+from oar_lightning.lab.types import Curve, Estimate, Findings, Measure, Studied, Truth
 from oar_lightning.lab.values import Sampler, Spent
+from oar_lightning.objective.loss import LossConfig
 from oar_lightning.rollout.continuations import Continuer
 
 log = logging.getLogger(__name__)
@@ -33,9 +39,13 @@ class Lab:
     store: Store
     config: LabConfig
     seed: int = 0
+    loss: LossConfig = LossConfig()
     estimates: list[Estimate] = field(default_factory=list)
     truths: list[Truth] = field(default_factory=list)
     spent: Spent = Spent(0, 0)
+    measures: list[Measure] = field(default_factory=list)
+    curves: list[Curve] = field(default_factory=list)
+    gradients: Quality = field(default_factory=dict)
 
     def run(self) -> bool:
         """Ask all estimators and all sources; False where that was interrupted, and a part of the answers is there."""
@@ -45,7 +55,7 @@ class Lab:
             self._locate()
             return False
         self._locate()
-        return not self.config.continuations or self._sample()
+        return (not self.config.continuations or self._sample()) and self._examine()
 
     def _estimate(self) -> None:
         with counted_progress("estimators", "of them", len(self.estimators)) as advance:
@@ -82,6 +92,45 @@ class Lab:
             log.warning("lab: no completion has values (none has a gold answer and free tokens, or lab.budget is too small)")
         return whole
 
+    def _examine(self) -> bool:
+        """Measure what the config asks for beside agreement; False where that was interrupted."""
+        config = self.config
+        parts = [
+            part
+            for part, wanted in (
+                (self._remove, config.faithfulness),
+                (self._run_again, config.stability),
+                (self._differentiate, config.gradients),
+            )
+            if wanted is not None
+        ]
+        try:
+            with counted_progress("measures", "kinds", len(parts)) as advance:
+                for part in parts:
+                    part()
+                    advance(1)
+        except KeyboardInterrupt:
+            return False
+        return True
+
+    def _remove(self) -> None:
+        assert self.config.faithfulness is not None
+        found = self.config.faithfulness(self.model, self.studied, self.estimates, self.continuer, self.store, self.seed)
+        self.measures += found.measures
+        self.curves += found.curves
+
+    def _run_again(self) -> None:
+        assert self.config.stability is not None
+        part = first_completions(self.studied, self.config.stability.completions)
+        again = {e.name: scores_again(e, part) for e in self.estimators}
+        measures, curves = self.config.stability(self.model, part.rollouts, again, self.seed)
+        self.measures += [filled(measure, len(self.studied.ids)) for measure in measures]
+        self.curves += curves
+
+    def _differentiate(self) -> None:
+        assert self.config.gradients is not None
+        self.gradients = self.config.gradients(self.model, self.studied, self.estimates, self.truths, self.loss)
+
     def reliability(self, truth: Truth) -> Reliability | None:
         return reliability(truth, self.studied, self.config.decisive)
 
@@ -91,4 +140,28 @@ class Lab:
         for truth in self.truths:
             found = measures_of(truth, self.estimates, self.studied)
             measures += with_ceilings(found, truth, self.reliability(truth), self.estimates, self.studied)
-        return Findings(self.studied, tuple(self.truths), tuple(self.estimates), tuple(measures))
+        measures += self.measures
+        return Findings(
+            self.studied, tuple(self.truths), tuple(self.estimates), tuple(measures), tuple(self.curves), self.gradients
+        )
+
+
+def first_completions(studied: Studied, most: int) -> Studied:
+    """The completions of the first problems, at most so many but at least one problem's."""
+    ends = [i for i in range(1, len(studied.ids) + 1) if i == len(studied.ids) or studied.problem[i] != studied.problem[i - 1]]
+    count = max((end for end in ends if end <= most), default=ends[0])
+    rows = torch.arange(count, device=studied.free.device)
+    columns = studied.rollouts.columns(rows)
+    return Studied(
+        studied.rollouts.select(rows),
+        studied.problem[:count],
+        studied.ids[:count],
+        studied.correct[:count],
+        *(values[rows, columns] for values in (studied.probabilities, studied.entropy, studied.free)),
+    )
+
+
+def filled(measure: Measure, count: int) -> Measure:
+    """A measure of the first completions, NaN for the others of `count`."""
+    values = {name: (*own, *[math.nan] * (count - len(own))) for name, own in measure.values.items()}
+    return dataclasses.replace(measure, values=values)

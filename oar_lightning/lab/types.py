@@ -9,6 +9,7 @@ from typing import Literal
 from jaxtyping import Bool, Float, Int
 from torch import Tensor
 
+from oar_lightning.reporting.statistics import Interval
 from oar_lightning.types import Rollouts
 
 
@@ -101,10 +102,15 @@ class Curve:
 
 @dataclass(frozen=True)
 class Findings:
-    """All that a lab has found so far; what its table and its page show."""
+    """All that a lab has found so far; what its table and its page show.
+
+    ``gradients[estimator][statistic]`` are those of `lab.gradients.quality.statistics`, also of the references
+    ``(unweighted)`` and ``(values)``.
+    """
 
     studied: Studied
     truths: tuple[Truth, ...]
     estimates: tuple[Estimate, ...]
     measures: tuple[Measure, ...] = ()
     curves: tuple[Curve, ...] = ()
+    gradients: Mapping[str, Mapping[str, Interval]] = field(default_factory=dict)

@@ -26,19 +26,29 @@ from oar_lightning.inspection.scorer_trial import needs_trial, try_scorer
 from oar_lightning.lab import LabConfig
 from oar_lightning.lab.completions import Groups, read, sample, study
 from oar_lightning.lab.estimators import Estimator
+from oar_lightning.lab.measure_tables import measure_tables
 from oar_lightning.lab.record import to_json, token_rows
 from oar_lightning.lab.run import Lab
 from oar_lightning.lab.store import Store
 from oar_lightning.lab.table import compared, difference_table, table, truth_table
 from oar_lightning.lab.truth import Source
 from oar_lightning.objective.advantage import AdvantageConfig
+from oar_lightning.objective.loss import LossConfig
 from oar_lightning.policy.pretrained import Policy
 from oar_lightning.rollout import RolloutStage, SamplingConfig, build_stage, check_length
 from oar_lightning.rollout.continuations import Continuer, RolloutTools
 from oar_lightning.types import MathProblem
 from oar_lightning.wiring.config import plain
 from oar_lightning.wiring.device import choose_device, mixed_precision, seed_everything, set_threads
-from oar_lightning.wiring.lab import build_estimators, build_sources, choose_problems, identity, read_files, readable
+from oar_lightning.wiring.lab import (
+    build_estimators,
+    build_sources,
+    check_faithfulness,
+    choose_problems,
+    identity,
+    read_files,
+    readable,
+)
 from oar_lightning.wiring.policy import load_policy
 
 log = logging.getLogger(__name__)
@@ -62,6 +72,7 @@ class Job:
     recorded: Groups
     dropped: Counter[str]
     store: Store
+    loss: LossConfig
     seed: int
     precision: contextlib.AbstractContextManager[None]
     output: Path
@@ -77,6 +88,8 @@ def prepare(cfg: DictConfig) -> Callable[[], float | None]:
     config: LabConfig = instantiate(cfg.lab, _convert_="all")
     rewards, answer = (instantiate(node, _convert_="all") for node in (cfg.reward, cfg.answer))
     sampling, engine, advantage = instantiate(cfg.rollout), instantiate(cfg.engine), instantiate(cfg.advantage)
+    loss: LossConfig = instantiate(cfg.loss)
+    check_faithfulness(config, engine)
     engine.check(sampling)
     check_accuracy(rewards)
     dropped: Counter[str] = Counter()
@@ -118,6 +131,7 @@ def prepare(cfg: DictConfig) -> Callable[[], float | None]:
         recorded=groups,
         dropped=dropped,
         store=store,
+        loss=loss,
         seed=int(cfg.seed),
         precision=mixed_precision(cfg.trainer.get("precision"), device),
         output=Path(HydraConfig.get().runtime.output_dir) / "results.json",
@@ -136,7 +150,7 @@ def run(job: Job, settings: Mapping[str, Any]) -> None:
             sys.exit(130)
         studied = study(policy, job.stage, job.advantage, groups)
         continuer = Continuer(job.stage, job.sampling)
-        lab = Lab(policy.model, studied, job.estimators, job.sources, continuer, job.store, config, job.seed)
+        lab = Lab(policy.model, studied, job.estimators, job.sources, continuer, job.store, config, job.seed, job.loss)
         whole = lab.run()
     report(job, lab, settings, whole)
     job.store.close()
@@ -187,6 +201,8 @@ def report(job: Job, lab: Lab, settings: Mapping[str, Any], whole: bool) -> None
         truth_table(findings, reliabilities).print(console)
     if findings.estimates:
         table(findings).print(console)
+    for further in measure_tables(findings):
+        further.print(console)
     if found:
         difference_table(findings, found, baseline).print(console)
     console.print(f"results: {job.output}", soft_wrap=True)

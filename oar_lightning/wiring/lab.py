@@ -20,15 +20,27 @@ from oar_lightning.data.stream import ProblemStream, eval_set_problems
 from oar_lightning.inspection.recorded import RecordedCompletion, read_recorded
 from oar_lightning.lab import LabConfig
 from oar_lightning.lab.estimators import Estimator
+from oar_lightning.lab.removal.kept_reward import MEAN
 from oar_lightning.lab.store import policy_fingerprint
 from oar_lightning.lab.truth import Source
 from oar_lightning.policy.pretrained import Policy
+from oar_lightning.rollout import EngineConfig, VllmConfig
 from oar_lightning.training.method import Method, check_credit
 from oar_lightning.types import MathProblem
 from oar_lightning.wiring.config import plain
 from oar_lightning.wiring.data import build_eval_sets, build_train
 
 log = logging.getLogger(__name__)
+
+
+def check_faithfulness(config: LabConfig, engine: EngineConfig) -> None:
+    """Raise ConfigError for a fill that an engine with a copy of the policy cannot read."""
+    part = config.faithfulness
+    if part is not None and part.completions and MEAN in part.fills and isinstance(engine, VllmConfig):
+        raise ConfigError(
+            "lab.faithfulness.fills holds mean_embedding, which is no token, and engine=vllm samples from a copy of the "
+            "policy; leave the fill out, or choose another engine"
+        )
 
 
 def read_files(config: LabConfig, dropped: Counter[str]) -> list[RecordedCompletion]:

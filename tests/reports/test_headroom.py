@@ -1,4 +1,4 @@
-"""The headroom study's arithmetic: signal against noise where both are known, its gradients, and its paired table."""
+"""The headroom study: its arms, what it keeps of a block, and its paired table. Its gradients are tested in tests/lab."""
 
 from __future__ import annotations
 
@@ -10,14 +10,8 @@ from typing import Any
 
 import pytest
 import torch
-from support.fixtures import LengthReward, make_module, make_stage, tiny_policy
 
-from oar_lightning.common.randomness import derive_seed
-from oar_lightning.credit.gates import BilevelGate
-from oar_lightning.credit.scorers import Position, Uniform
-from oar_lightning.data.chain.task import ChainProblems, ChainTask
-from oar_lightning.training.module import PolicyOptimization
-from oar_lightning.training.slots import Slot, UpdatePlan
+from oar_lightning.lab.gradients import Block, GradientSums
 
 FOLDER = Path(__file__).parents[2] / "reports" / "headroom"
 
@@ -35,62 +29,38 @@ def load(name: str) -> ModuleType:
 measure, compare = load("measure"), load("compare")
 
 
-def blocks(noise: dict[str, float], signal: float = 1.0, size: int = 4000) -> tuple[list[dict[str, Any]], torch.Tensor]:
-    """Sums of 64 gradients that are one mean plus noise of a known size, each method's ten times larger than the one before."""
-    generator = torch.Generator().manual_seed(0)
-    mean = signal * torch.randn(size, generator=generator)
-    made = []
-    for _ in range(8):
-        sums: dict[str, Any] = {}
-        for i, (name, sigma) in enumerate(noise.items()):
-            g = 10.0**i * (mean + sigma * torch.randn(8, size, generator=generator))
-            g[:, :10] = 0.0  # a token that no text holds
-            sums[name] = (g.sum(0), g.square().sum(0))
-        made.append({"batches": 8, "sums": sums, "facts": {}})
-    return made, mean[10:]
+@pytest.mark.slow
+def test_every_arm_composes() -> None:
+    setup = measure.set_up([], list(measure.METHODS))
+    assert list(setup.arms) == list(measure.METHODS)
 
 
-def test_signal_shares_are_those_of_known_noise_whatever_the_scale() -> None:
-    noise = {"uniform": 5.0, "quiet": 1.0, "noisy": 20.0}
-    made, mean = blocks(noise)
-    found = measure.jackknife(made)
-    for name, sigma in noise.items():
-        shares = mean.square() / (mean.square() + sigma**2)
-        assert found[name]["adam"][0] == pytest.approx(float(shares.mean()), abs=0.003)
-        raw = float(mean.square().sum() / (mean.square() + sigma**2).sum())
-        assert found[name]["raw"][0] == pytest.approx(raw, abs=0.003)
-        value, low, high = found[name]["raw"]
-        assert abs(value - raw) < high - low < 0.05, "the interval is about as wide as the error"
+def test_a_block_is_measured_once_and_again_for_other_arms(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    measured: list[list[str]] = []
+
+    def sample(*arguments: Any) -> Block:
+        measured.append(list(arguments[4]))
+        return Block(GradientSums.of(measured[-1], torch.arange(2.0 * len(measured[-1])).view(-1, 2)), {"reward": [0.5]})
+
+    monkeypatch.setattr(measure, "sample_block", sample)
+    model = torch.nn.Linear(1, 2, bias=False)
+
+    def ask(*arms: str) -> Block:
+        setup = measure.Setup(model, None, SimpleNamespace(train=(), method=None), dict.fromkeys(arms))
+        return measure.block_of(setup, tmp_path, 0, 1, "a_variant")
+
+    both = ask("uniform", "oracle")
+    assert torch.equal(ask("oracle").sums.total, both.sums.total[1:])
+    assert ask("oracle").facts == {"reward": [0.5]}
+    ask("oracle", "random")
+    assert measured == [["uniform", "oracle"], ["oracle", "random"]]
 
 
-def test_noise_alone_has_no_signal() -> None:
-    made, _ = blocks({"uniform": 5.0}, signal=0.0)
-    for value, low, high in measure.jackknife(made)["uniform"].values():
-        assert low < 0 < high
-        assert abs(value) < 0.002
-
-
-@pytest.mark.parametrize("scorer", [Uniform(), Position("late")])
-def test_a_methods_gradient_is_that_of_training(scorer: Any) -> None:
-    policy = tiny_policy()
-    stage = make_stage(policy, LengthReward())
-    update = UpdatePlan(problems=2, group_size=4, microbatches=1)
-    module: PolicyOptimization = make_module(policy, scorer, update=update)
-    problems = tuple(ChainProblems(ChainTask())[i] for i in range(2))
-    module.experience = module.collector.collect(problems, 0).experience
-    loss = module.training_step(Slot(problems=problems, rollout=0, inner_epoch=0, minibatch=0, microbatch=0), 0)
-    assert loss is not None
-    loss.backward()
-    expected = torch.cat([(torch.zeros_like(p) if p.grad is None else p.grad).flatten() for p in policy.model.parameters()])
-    assert expected.abs().sum() > 0
-
-    method = module.method
-    settings = SimpleNamespace(method=method)
-    seeds = [derive_seed(0, "rollout", 0, i) for i in range(2)]
-    rollouts = stage(policy.model, problems, 4, method.sampling, seeds, 0)
-    assert torch.equal(rollouts.token_ids, module.experience.rollouts.token_ids)
-    setup = measure.Setup(policy.model, stage, settings, {"method": (scorer, BilevelGate())})
-    torch.testing.assert_close(measure.gradients(setup, rollouts)["method"], expected, rtol=1e-4, atol=1e-7)
+def test_the_table_has_shares_with_intervals() -> None:
+    found = {"uniform": {"raw": (-0.001, -0.012, 0.010), "adam": (0.01, -0.006, 0.026), "variance/x": (1.0, 1.0, 1.0)}}
+    text = measure.table({"methods": found, "facts": {"reward": 0.4771}, "batches": 4, "problems": 8, "group_size": 8})
+    assert "4 batches of 8 x 8: reward 0.477" in text
+    assert "| uniform | -0.1 [-1.2, 1.0] | 1.0 [-0.6, 2.6] |" in text
 
 
 def test_differences_are_paired_by_seed_at_each_methods_best_rate() -> None:

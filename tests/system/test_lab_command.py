@@ -17,6 +17,7 @@ pytestmark = [pytest.mark.slow, pytest.mark.timeout(900)]
 
 LAB = [
     *("task=lab", "lab.problems=6", "lab.samples=2", "lab.continuations=8", "lab.batch=4", "num_threads=1"),
+    *("lab.faithfulness.fills=[model_sample]", "lab.faithfulness.completions=4", "lab.stability=null", "lab.gradients=null"),
     *(f"~lab.estimators.{name}" for name in ("oar_p", "total_effect", "information_gain")),
 ]
 

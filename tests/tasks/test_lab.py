@@ -17,11 +17,14 @@ from support.composing import Prepare
 from oar_lightning.common.config_check import ConfigError
 from oar_lightning.data.chain.task import ChainProblems, ChainTask
 from oar_lightning.lab import values
+from oar_lightning.lab.stability import Stability
 from oar_lightning.rollout.continuations import Continuer
 
 FEW = [f"~lab.estimators.{name}" for name in ("early", "entropy", "oar_p", "information_gain", "total_effect")]
 ALONE = [f"~lab.estimators.{n}" for n in ("random", "late", "improbability", "oracle", "oar_g", "total_effect_fast")]
+KINDS = ("faithfulness", "stability", "gradients")
 SMALL = ["task=lab", "lab.problems=3", "lab.samples=2", "lab.continuations=4", "lab.batch=2", "lab.cache=cache.db", *FEW]
+SMALL += [f"lab.{kind}=null" for kind in KINDS]
 
 
 def newest(folder: Path) -> tuple[dict[str, Any], list[dict[str, Any]]]:
@@ -170,6 +173,57 @@ def test_stopped_by_hand_what_is_there_is_printed(
     assert "Agreement with the truth" in capsys.readouterr().out
 
 
+WITH_KINDS = [o for o in SMALL if not o.endswith("=null")] + ["lab.faithfulness.sets=4", "lab.faithfulness.completions=2"]
+WITH_KINDS += [
+    "lab.faithfulness.continuations=2",
+    "lab.faithfulness.fractions=[0.1,0.3]",
+    "lab.stability.draws=1",
+    "lab.samples=4",
+]
+
+
+def test_what_else_is_measured(
+    prepared: Prepare, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    names = [f"~lab.estimators.{name}" for name in ("late", "improbability", "oar_g", "total_effect_fast")]
+    names += ["lab.faithfulness.fills=[mean_embedding,model_sample]"]
+
+    def stopped(*args: Any, **kwargs: Any) -> Any:
+        raise KeyboardInterrupt
+
+    with monkeypatch.context() as patched:
+        patched.setattr(Stability, "__call__", stopped)
+        with pytest.raises(SystemExit):
+            prepared(*WITH_KINDS, *names)()
+    found, _ = newest(tmp_path)
+    assert found["gradients"] == {}
+    assert "Fall of the outcome without the tokens that rank first" in capsys.readouterr().out
+
+    sampled: list[int] = []
+    continuer = Continuer.__call__
+    monkeypatch.setattr(Continuer, "__call__", lambda *args: sampled.append(1) or continuer(*args))
+    prepared(*WITH_KINDS, *names)()
+    found, _ = newest(tmp_path)
+    assert not sampled, "the effects on the reward were kept"
+    for fill in ("mean_embedding", "model_sample"):
+        for kind, curve, clean in (("comprehensiveness", "deletion", 0), ("sufficiency", "insertion", -1)):
+            outcomes = found["curves"][f"direct.{fill}.{curve}"]
+            assert outcomes["fraction"] == [0.0, 0.1, 0.3, 1.0]
+            for name, f in outcomes["outcome"].items():
+                measured = [v for v in found["measures"][f"direct.{fill}.{kind}"]["values"][name] if v is not None]
+                assert np.mean(measured) == pytest.approx(f[clean] - np.mean(f[1:-1]))
+        total = found["measures"][f"total.{fill}.comprehensiveness"]["values"]
+        assert {sum(v is not None for v in of_name) for of_name in total.values()} == {2}
+        assert f"direct.{fill}.infidelity" in found["measures"]
+    assert found["measures"]["stability.sensitivity"]["values"]["is_digit"][0] == 0.0
+    assert found["measures"]["stability.randomized_layers"]["values"]["is_digit"][0] == 1.0
+    assert set(found["gradients"]) == {"(unweighted)", "(values)", *found["estimators"]}
+    assert found["gradients"]["(unweighted)"]["variance/(unweighted)"]["mean"] == 1.0
+    shown = capsys.readouterr().out
+    assert "Stability" in shown
+    assert "Policy gradient of one problem's completions" in shown
+
+
 def recorded(tmp_path: Path) -> Path:
     """Right and wrong solutions of one task, one without a gold answer, and a row in the form of MR-GSM8K."""
     rows = []
@@ -230,6 +284,10 @@ def test_other_data_leave_out_what_they_cannot_tell(
         (["lab.files=[none.jsonl]"], r"lab\.files=none\.jsonl: no such file"),
         (["+lab.truths.mine=5"], r"lab\.truths\.mine must be a lab\.truth\.Source"),
         (["lab.cache=."], r"lab\.cache=\. cannot be used"),
+        (["lab.faithfulness.fills=[zero]"], r"lab\.faithfulness\.fills=\['zero'\] must be some of pad, "),
+        (["engine=vllm"], r"lab\.faithfulness\.fills holds mean_embedding, which is no token, and engine=vllm"),
+        (["lab.stability.radius=0"], r"lab\.stability\.radius must be finite and > 0, got 0"),
+        (["lab.gradients.blocks=1"], r"lab\.gradients\.blocks must be >= 2, got 1"),
         (["policy=fresh"], "policy=fresh is a random policy"),
     ],
 )

@@ -36,12 +36,22 @@ def mean_embedding(model: Any, decoder: Decoder, texts: Texts, token_id: int, se
 
 def random_token(model: Any, decoder: Decoder, texts: Texts, token_id: int, seed: int) -> Float[Tensor, "N S H"]:
     """`random_token`: drawn uniformly from the vocabulary, independently for each column."""
-    vocabulary = model.get_input_embeddings().weight.shape[0]
-    return embed(model, (_uniforms(texts, seed) * vocabulary).long().clamp(max=vocabulary - 1))
+    return embed(model, random_ids(model, texts, seed))
 
 
 def model_sample(model: Any, decoder: Decoder, texts: Texts, token_id: int, seed: int) -> Float[Tensor, "N S H"]:
     """`model_sample`: a token that the model might have sampled instead, drawn from its prediction without the token itself."""
+    return embed(model, sampled_ids(model, decoder, texts, seed))
+
+
+def random_ids(model: Any, texts: Texts, seed: int) -> Int[Tensor, "N S"]:
+    """The tokens of `random_token`."""
+    vocabulary = model.get_input_embeddings().weight.shape[0]
+    return (_uniforms(texts, seed) * vocabulary).long().clamp(max=vocabulary - 1)
+
+
+def sampled_ids(model: Any, decoder: Decoder, texts: Texts, seed: int) -> Int[Tensor, "N S"]:
+    """The tokens of `model_sample` in place of the reasoning; other columns as they are."""
     positions, valid = masked_positions(texts.reasoning)
     before = (positions - 1).clamp(min=0)
     states, _ = decoder(empty_past(texts.first), embed(model, texts.token_ids[:, :-1]), (before, valid))
@@ -55,7 +65,7 @@ def model_sample(model: Any, decoder: Decoder, texts: Texts, token_id: int, seed
     ]
     ids = texts.token_ids.clone()
     ids[rows, columns] = torch.cat(drawn)
-    return embed(model, ids)
+    return ids
 
 
 FillName = Literal["pad", "mean_embedding", "random_token", "model_sample"]
