@@ -131,6 +131,7 @@ def test_a_dry_run_holds_what_continuations_hold(prefix: int, new: int, tmp_path
     assert planned == pytest.approx(expected, rel=0.08)
 
 
+@pytest.mark.slow
 def test_continuations_are_planned_in_the_phase_of_scoring(tmp_path: Path) -> None:
     """More rows hold more, and the proposal for sampling leaves room for them."""
     QWEN.save_pretrained(tmp_path)

@@ -104,7 +104,13 @@ def test_other_questions_before_the_same_completions(rollouts: Rollouts) -> None
             assert torch.equal(before[rollouts.response_mask[row]], after[asked.response_mask[row]])
 
 
-@pytest.mark.parametrize("bound", [{}, {"max_batch": 3}, {"token_budget": 60}, {"token_budget": "auto"}])
+@pytest.mark.parametrize(
+    "bound",
+    [
+        {},
+        *(pytest.param(b, marks=pytest.mark.slow) for b in ({"max_batch": 3}, {"token_budget": 60}, {"token_budget": "auto"})),
+    ],
+)
 def test_batches_hold_no_more_tokens_than_the_rollouts_unless_they_have_a_bound(
     bound: dict[str, Any], rollouts: Rollouts, monkeypatch: pytest.MonkeyPatch
 ) -> None:

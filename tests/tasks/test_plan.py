@@ -146,7 +146,7 @@ def usual() -> Plan:
     [
         (["policy=fresh"], "policy=fresh has none; pass policy=hf"),
         (["trainer.devices=auto"], "trainer.devices=auto depends on the machine"),
-        (["plan.card_gb=h1000"], "plan.card_gb must be a number of GB or one of t4"),
+        (["plan.card_gb=h1000"], "must be a finite number > 0 or one of t4"),
         (["policy=hf", "policy.name=/no/such/folder"], "policy.name=/no/such/folder: no such folder"),
     ],
 )

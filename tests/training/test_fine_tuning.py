@@ -125,9 +125,11 @@ PRECISIONS = ["32-true", "bf16-mixed", "bf16-true"]
 
 COMBINATIONS = [
     ("32-true", LORA),
-    ("bf16-mixed", LORA),
     ("bf16-true", None),
-    *(pytest.param(*rest, marks=pytest.mark.slow) for rest in (("32-true", None), ("bf16-mixed", None), ("bf16-true", LORA))),
+    *(
+        pytest.param(*rest, marks=pytest.mark.slow)
+        for rest in (("32-true", None), ("bf16-mixed", None), ("bf16-mixed", LORA), ("bf16-true", LORA))
+    ),
 ]
 
 

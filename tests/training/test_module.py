@@ -137,6 +137,7 @@ def test_a_loss_scaler_makes_its_step_whatever_slots_are_empty(token_budget: Any
     assert not same(before, weights(module))
 
 
+@pytest.mark.slow
 def test_a_compiled_decoder_changes_no_step(monkeypatch: pytest.MonkeyPatch) -> None:
     """`compile` hands the update's passes to torch.compile (here with a backend that runs the captured graph as it is)."""
     compile_ = torch.compile
@@ -236,7 +237,7 @@ def callbacks(folder: Path, every: int) -> list[L.Callback]:
     ],
     ids=["on-policy", "inner-epochs"],
 )
-@pytest.mark.parametrize("stop", [1, 3, 5])
+@pytest.mark.parametrize("stop", [pytest.param(1, marks=pytest.mark.slow), 3, pytest.param(5, marks=pytest.mark.slow)])
 def test_resume_is_bit_exact_at_any_step(tmp_path: Path, update: UpdatePlan, stop: int) -> None:
     whole = make_module(tiny_policy(), scorer=OarG(), update=update)
     all_rows = without_times(fit(whole, 6, callbacks(tmp_path / "whole", 0)).rows)

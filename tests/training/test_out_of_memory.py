@@ -222,7 +222,7 @@ def test_a_number_does_not_give_way() -> None:
         run(module)
 
 
-@pytest.mark.parametrize("stop", [1, 2])
+@pytest.mark.parametrize("stop", [1, pytest.param(2, marks=pytest.mark.slow)])
 def test_a_resumed_run_starts_with_the_lowered_budget(stop: int, tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:
     """And equals the run that was not interrupted, bit for bit."""
 

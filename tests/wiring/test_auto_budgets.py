@@ -42,6 +42,7 @@ def started(device: str, *overrides: str, budget: Any = "auto") -> list[int | No
     return [budget.tokens for budget in module.budgets]
 
 
+@pytest.mark.slow
 def test_budgets_start_as_planned_for_the_free_memory(caplog: pytest.LogCaptureFixture) -> None:
     job = read_job(compose("config", ["logger=none", "scorer=oar_g", *SMALL]), PlanConfig(card_gb=WHOLE / 1e9))
     proposal = propose(job, plan_job(job), 0.9 * FREE)
