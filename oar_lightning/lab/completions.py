@@ -5,7 +5,6 @@ from __future__ import annotations
 import dataclasses
 from collections import Counter
 from collections.abc import Callable, Iterable, Sequence
-from typing import Any
 
 import numpy as np
 import torch
@@ -121,8 +120,3 @@ def study(policy: Policy, stage: RolloutStage, advantage: AdvantageConfig, group
         entropy=numbers.entropy,
         free=rollouts.reasoning_mask & (probabilities < FREE_BELOW),
     )
-
-
-def rows_of(studied: Studied, problem: int) -> Any:
-    """The rows of a problem."""
-    return torch.tensor([row for row, number in enumerate(studied.problem) if number == problem])

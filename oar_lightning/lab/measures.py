@@ -52,14 +52,11 @@ def _right_step(row: Row) -> float:
     return agreement.hit_at_1(row.scores, np.isin(row.steps, list(wrong))) if wrong else math.nan
 
 
-def _mixed(row: Row, among: Marks) -> float:
-    """AUROC of a completion that has tokens of both kinds among the marked."""
-    return agreement.auroc(row.scores[among], row.decisive[among])
-
-
 KINDS: tuple[Kind, ...] = (
     Kind("auroc", "AUROC", lambda r: agreement.auroc(r.scores, r.decisive), _labels, 0.5),
-    Kind("auroc_free", "AUROC among free tokens", lambda r: _mixed(r, r.free), _labels, 0.5),
+    Kind(
+        "auroc_free", "AUROC among free tokens", lambda r: agreement.auroc(r.scores[r.free], r.decisive[r.free]), _labels, 0.5
+    ),
     Kind("ap", "average precision", lambda r: agreement.average_precision(r.scores, r.decisive), _labels),
     Kind("recall_10", "recall in the top 10 %", lambda r: agreement.recall_at(r.scores, r.decisive), _labels),
     Kind(
