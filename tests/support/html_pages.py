@@ -24,6 +24,7 @@ class Page(HTMLParser):
         self.text, self.json = "", ""
         self.texts: list[str] = []
         self._open: list[str] = []
+        self._in_tokens = False
         self.feed(source)
         self.close()
         assert not self._open, f"unclosed: {self._open}"
@@ -35,6 +36,7 @@ class Page(HTMLParser):
             self._open.append(tag)
         if self.last.get("class") == "tokens":
             self.texts.append("")
+            self._in_tokens = True
 
     @property
     def last(self) -> dict[str, str | None]:
@@ -42,11 +44,12 @@ class Page(HTMLParser):
 
     def handle_endtag(self, tag: str) -> None:
         assert self._open.pop() == tag
+        self._in_tokens = False
 
     def handle_data(self, data: str) -> None:
         if self._open and self._open[-1] not in ("style", "script"):
             self.text += data
-        if self.last.get("class") == "tokens" and self._open[-1] == "div":
+        if self._in_tokens:
             self.texts[-1] += data
         if self.last.get("id") == "data" and self._open[-1] == "script":
             self.json += data

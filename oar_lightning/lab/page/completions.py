@@ -30,7 +30,8 @@ def chosen(record: LabRecord) -> list[int]:
     Completions in which it is not defined are last.
     """
     order = sorted(range(len(record.rows)), key=lambda i: (math.isnan(known := _mean_quality(record, i)), known))
-    shown, tokens = [], 0
+    shown: list[int] = []
+    tokens = 0
     for i in order:
         tokens += len(record.rows[i]["tokens"])
         if shown and tokens > PAGE_TOKENS:
@@ -43,14 +44,20 @@ def _mean_quality(record: LabRecord, row: int) -> float:
     if not record.headlines:
         return math.nan
     measure = record.results["measures"][record.headlines[0]]
-    known = [v for name in record.contenders if (v := measure["values"].get(name, {row: None})[row]) is not None]
+    known = [v for name in record.contenders if (v := _value(measure, name, row)) is not None]
     sign = 1 if measure["better"] == "high" else -1
     return sign * sum(known) / len(known) if known else math.nan
 
 
+def _value(measure: Mapping[str, Any], name: str, row: int) -> float | None:
+    """An estimator's quality in one completion."""
+    return measure["values"][name][row] if name in measure["values"] else None
+
+
 def sections(record: LabRecord, rows: Sequence[int]) -> str:
     """The completions' texts."""
-    found, tokens = [], 0
+    found: list[str] = []
+    tokens = 0
     for row in rows:
         tokens += len(record.rows[row]["tokens"])
         found.append(_section(row + 1, record.rows[row], not found or tokens <= OPEN_TOKENS))
@@ -73,7 +80,9 @@ def data(record: LabRecord, rows: Sequence[int]) -> str:
     """The JSON of the page: what the strips are, and their numbers completion by completion."""
     measures = {key: record.results["measures"][key] for key in record.headlines}
     head = {
-        "truths": [{"name": name, "valued": any("value" in r["truths"][name] for r in record.rows)} for name in _truths(record)],
+        "truths": [
+            {"name": name, "valued": any("value" in r["truths"][name] for r in record.rows)} for name in _truths(record)
+        ],
         "estimators": [{"name": name, "control": record.is_control(name)} for name in record.ranking],
         "contenders": record.contenders,
         "measures": [
@@ -103,7 +112,9 @@ def _completion(record: LabRecord, number: int, measures: Mapping[str, Any]) -> 
         "entropy": _numbers(row["entropy"]),
         "truths": _list(_truth(row["truths"][name]) for name in _truths(record)),
         "said": _list(_said(row["estimators"][name], among) for name in record.ranking),
-        "quality": json.dumps([[m["values"].get(name, {number: None})[number] for name in record.ranking] for m in measures.values()]),
+        "quality": json.dumps(
+            [[m["values"].get(name, {number: None})[number] for name in record.ranking] for m in measures.values()]
+        ),
     }
     return _object(parts)
 

@@ -57,7 +57,9 @@ def _summary(record: LabRecord) -> str:
     ]
     if policy := (record.results.get("settings") or {}).get("policy", {}).get("name"):
         facts.insert(0, f"policy {policy}")
-    stopped = "" if record.results.get("whole", True) else '<p class="warning">This lab was stopped before it had all numbers.</p>'
+    stopped = (
+        "" if record.results.get("whole", True) else '<p class="warning">This lab was stopped before it had all numbers.</p>'
+    )
     return f'<div class="meta">{escape(" · ".join(facts))}</div>{stopped}'
 
 
@@ -74,7 +76,9 @@ def _completions(record: LabRecord, rows: list[int]) -> str:
     if not rows:
         return ""
     left = len(record.rows) - len(rows)
-    note = f"The {len(rows)} most wrong of {len(record.rows)} completions; the others would make the page too large." * (left > 0)
+    note = f"The {len(rows)} most wrong of {len(record.rows)} completions; the others would make the page too large." * (
+        left > 0
+    )
     shades = "".join(
         f'<label><input type="radio" name="shade" value="{name}"{" checked" * (name == "score")}> {name}</label>'
         for name in ("score", "place", "advantage")

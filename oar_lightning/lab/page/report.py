@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import json
 import shutil
+from collections.abc import Collection
 from pathlib import Path
 
 from oar_lightning.common.markdown import markdown
@@ -11,15 +13,18 @@ from oar_lightning.inspection.page import visible
 from oar_lightning.lab.page.record import PAGE, RESULTS, TOKENS, LabRecord
 
 
-def write_report(folder: Path, run_dir: Path, record: LabRecord, command: str) -> None:
-    """Copy a lab's files and write the README, which takes the place of an earlier one."""
-    folder.mkdir(parents=True, exist_ok=True)
-    for name in (PAGE, RESULTS, TOKENS):
-        shutil.copyfile(run_dir / name, folder / name)
+def write_report(folder: Path, run_dir: Path, record: LabRecord, command: str | None, hidden: Collection[str]) -> None:
+    """Copy a lab's files, the results without the `hidden` settings, and write the README, which takes the place of an earlier
+    one."""
+    settings = {key: value for key, value in (record.results.get("settings") or {}).items() if key not in hidden}
+    write_text(folder / RESULTS, json.dumps({**record.results, "settings": settings}, indent=1) + "\n")
+    for name in (PAGE, TOKENS):
+        if (folder / name).absolute() != (run_dir / name).absolute():
+            shutil.copyfile(run_dir / name, folder / name)
     write_text(folder / "README.md", readme(record, command))
 
 
-def readme(record: LabRecord, command: str) -> str:
+def readme(record: LabRecord, command: str | None) -> str:
     results = record.results
     measures = {key: results["measures"][key] for key in record.headlines}
     header = ["estimator", *(f"{key.partition('.')[0]}: {m['title']}" for key, m in measures.items()), "seconds"]
@@ -30,6 +35,7 @@ def readme(record: LabRecord, command: str) -> str:
         rows.append([_text(name) + " (control)" * bool(own["control"]), *cells, f"{own['seconds']:.2f}"])
     table = markdown([[_text(cell) for cell in header], *rows])
     stopped = "" if results.get("whole", True) else "\nThis lab was stopped before it had all numbers.\n"
+    made = f"\nMade by:\n\n```\n{visible(command)}\n```\n" if command else ""
     problems = len({c["problem"] for c in results["completions"]})
     return f"""# Credit lab
 
@@ -39,13 +45,7 @@ def readme(record: LabRecord, command: str) -> str:
 
 Open [{PAGE}]({PAGE}) for the figures and the texts. All numbers are in [{RESULTS}]({RESULTS}) and, token by token, in
 [{TOKENS}]({TOKENS}).
-
-Made by:
-
-```
-{visible(command)}
-```
-"""
+{made}"""
 
 
 def _cell(mean: dict[str, float | None] | None) -> str:

@@ -103,7 +103,8 @@ def _cell(record: LabRecord, key: str, name: str, best: bool) -> str:
 def _star(record: LabRecord, key: str, name: str) -> str:
     for d in record.results.get("differences", ()):
         if (d["measure"], d["estimator"]) == (key, name) and d["p_holm"] is not None and d["p_holm"] < 0.05:
-            return f'<span title="difference to {escape(record.results["baseline"])}: {d["mean"]:+.2f}, p {d["p_holm"]:.2g}">*</span>'
+            baseline = escape(record.results["baseline"])
+            return f'<span title="difference to {baseline}: {d["mean"]:+.2f}, p {d["p_holm"]:.2g}">*</span>'
     return ""
 
 
