@@ -114,7 +114,7 @@ def test_in_a_browser_strips_lie_along_the_text(browser: Any, scheme: str, width
         assert "first_wrong_step decisive" in tip
         assert "strong" in tip
         assert "weak" not in tip, "controls are not shown at first"
-        frame.get_by_label("weak").check()
+        frame.get_by_role("checkbox", name="weak").check()
         section.locator(".tokens").focus()
         page.keyboard.press("End")
         assert "weak" in frame.locator("#tip").inner_text()
