@@ -21,7 +21,8 @@ from oar_lightning.rollout.continuations import Continuer
 
 FEW = [f"~lab.estimators.{name}" for name in ("early", "entropy", "oar_p", "information_gain", "total_effect")]
 ALONE = [f"~lab.estimators.{n}" for n in ("random", "late", "improbability", "oracle", "oar_g", "total_effect_fast")]
-SMALL = ["task=lab", "lab.problems=3", "lab.samples=2", "lab.continuations=4", "lab.batch=2", "lab.cache=cache.db", "logger=none", *FEW]
+SMALL = ["task=lab", "lab.problems=3", "lab.samples=2", "lab.continuations=4", "lab.batch=2", "lab.cache=cache.db", *FEW]
+SMALL += ["logger=none"]
 
 
 def newest(folder: Path) -> tuple[dict[str, Any], list[dict[str, Any]]]:

@@ -29,7 +29,8 @@ def curve_plots(record: LabRecord) -> str:
         for name, style in styles.items()
     )
     plots = "".join(_curve(curve, styles) for curve in curves.values())
-    return f'<div class="legend keys">{legend}</div><div class="figures">{plots}</div>'
+    note = "Across: the share of the tokens, or what else the title says. A name here picks out its lines."
+    return f'<p class="meta">{note}</p><div class="legend keys">{legend}</div><div class="figures">{plots}</div>'
 
 
 def line_styles(names: Sequence[str], record: LabRecord) -> dict[str, str]:

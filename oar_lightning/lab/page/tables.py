@@ -18,10 +18,12 @@ def ranking_table(record: LabRecord) -> str:
 
 def all_measures(record: LabRecord) -> str:
     """A folded table for each kind of measure: those of a truth, of removal, ..."""
-    kinds = itertools.groupby(record.results["measures"], lambda key: key.partition(".")[0])
+    kinds: dict[str, list[str]] = {}
+    for key in record.results["measures"]:
+        kinds.setdefault(key.partition(".")[0], []).append(key)
     return "".join(
-        f"<details><summary>all of {escape(kind)}</summary>{_table(record, list(keys), costs=False)}</details>"
-        for kind, keys in kinds
+        f"<details><summary>all of {escape(kind)}</summary>{_table(record, keys, costs=False)}</details>"
+        for kind, keys in kinds.items()
     )
 
 
