@@ -21,7 +21,7 @@ pytest.register_assert_rewrite("support")  # failures in helpers show their valu
 hypothesis.settings.register_profile("repeatable", derandomize=True, deadline=None)
 hypothesis.settings.load_profile("repeatable")
 
-PLUGINS = ("support.checked_shapes", "support.composing", "support.hub_server", "support.mlflow_stores")
+PLUGINS = ("support.checked_shapes", "support.composing", "support.hub_server", "support.mlflow_stores", "support.html_pages")
 """What imports the package, and fixtures that do. In this order: a module imported before its shapes are checked never is."""
 
 

@@ -1,19 +1,14 @@
-"""Renders a self-contained HTML page that shows which tokens got the credit.
-
-The texts are in the page's markup, so that they are read without scripts and found by the browser's search. The numbers are
-compact JSON beside them, from which `heatmap.js` shades the tokens.
-"""
+"""Renders a self-contained HTML page that shows which tokens got the credit; `heatmap.js` shades them."""
 
 from __future__ import annotations
 
-import html
 import json
-import math
 from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
 from oar_lightning.answers.span import Region
+from oar_lightning.inspection.page import document, escape, json_number, lengths, reader
 from oar_lightning.inspection.shades import ABOVE, BELOW, NOT_FINITE, Scale, make_scale
 
 OPEN_TOKENS = 1500
@@ -21,9 +16,6 @@ OPEN_TOKENS = 1500
 
 NOTHING = "."
 """In place of a shade: a token outside the scored reasoning, without score."""
-
-HIDDEN = {*range(0x20), *range(0x7F, 0xA0), 0x061C, 0x200E, 0x200F, *range(0x2028, 0x202F), *range(0x2066, 0x206A), 0xFEFF}
-"""Characters that do not show or that reorder others: controls, separators, marks of direction."""
 
 
 @dataclass(frozen=True)
@@ -68,13 +60,8 @@ def render_heatmap(title: str, problem: str, gold: str, completions: Sequence[He
         f'<label><input type="radio" name="shade" value="{name}"{" checked" * (name == NUMBERS[0])}> {name}</label>'
         for name in NUMBERS
     )
-    return f"""<!doctype html>
-<html lang="en"><head><meta charset="utf-8"><meta name="viewport" content="width=device-width"><title>{_escape(title)}</title>
-<meta http-equiv="Content-Security-Policy" content="default-src 'none'; style-src 'unsafe-inline'; script-src 'unsafe-inline'">
-<style>{_part("css")}</style></head><body>
-<h1>{_escape(title)}</h1>
-<div class="meta">Gold answer: <b>{_escape(gold)}</b></div>
-<p class="problem">{_escape(problem)}</p>
+    content = f"""<div class="meta">Gold answer: <b>{escape(gold)}</b></div>
+<p class="problem">{escape(problem)}</p>
 <details class="meta"><summary>How to read and use this page</summary>
 Colours: the numbers are in the legend of each completion. Framed with a triangle: beyond the scale, so that one token does not
 pale all others. Grey: outside the scored reasoning, with weight 1. Bold and underlined: the answer.<br>
@@ -85,30 +72,19 @@ text there; Esc hides the numbers.</details>
 <div class="controls"><fieldset>{choices}</fieldset><button id="open">unfold all</button><button id="fold">fold all</button>
 <button id="theme">light / dark</button></div>
 <noscript><p class="meta">Without JavaScript the page shows texts only.</p></noscript>
-{body}
-<div id="tip" role="status"></div><script type="application/json" id="data">[{data}]</script>
-<script>{_part("js")}</script></body></html>
-"""
-
-
-def _part(kind: str) -> str:
-    return Path(__file__).with_name(f"heatmap.{kind}").read_text(encoding="utf-8")
+{body}"""
+    return document(title, content, f"[{data}]", Path(__file__))
 
 
 def _completion(number: int, completion: HeatmapCompletion, unfolded: bool) -> str:
     kind, verdict = {None: ("", "no gold answer"), True: ("ok", "correct"), False: ("bad", "incorrect")}[completion.correct]
     answer = "none found" if completion.answer is None else completion.answer
     head = f"""<section class="{f"completion {kind}".strip()}"><h2>#{number} <span class="verdict">{verdict}</span>
-&middot; answer {_escape(answer)} &middot; reward {completion.reward:.2f} &middot; advantage {completion.advantage:+.3f}</h2>"""
-    count = len(completion.tokens)
-    if not count:
+&middot; answer {escape(answer)} &middot; reward {completion.reward:.2f} &middot; advantage {completion.advantage:+.3f}</h2>"""
+    if not completion.tokens:
         return f'{head}<div class="meta">no tokens</div></section>'
-    text = "".join(_escape(token_text(token.text)) for token in completion.tokens)
-    return f"""{head}<div class="legend"></div>
-<div class="strip" tabindex="0" role="slider" aria-label="tokens of completion {number}" aria-valuemin="1"
-aria-valuemax="{count}" aria-valuenow="1"><i></i></div>
-<details{" open" if unfolded else ""}><summary>{count:,} token{"s" * (count > 1)}</summary>
-<div class="tokens" tabindex="0" role="group" aria-label="text of completion {number}">{text}</div></details></section>"""
+    texts = [token.text for token in completion.tokens]
+    return f'{head}<div class="legend"></div>\n{reader(number, texts, unfolded)}</section>'
 
 
 def _scale(name: str, tokens: Sequence[HeatmapToken]) -> Scale:
@@ -128,13 +104,12 @@ def _data(tokens: Sequence[HeatmapToken], scales: dict[str, Scale]) -> str:
     for name, default in (("weight", 1.0), ("score", 0.0)):
         unscored = [out and value == default for out, value in zip(outside, values[name], strict=True)]
         shades[name] = "".join(NOTHING if skip else mark for mark, skip in zip(shades[name], unscored, strict=True))
-    # numbers are written here, with no more digits than are read
-    numbers = ",".join(f'"{name}":[{",".join(map(_number, values[name]))}]' for name in NUMBERS)
-    lengths = ",".join(str(len(token_text(token.text).encode("utf-16-le")) // 2) for token in tokens)
+    numbers = ",".join(f'"{name}":[{",".join(map(json_number, values[name]))}]' for name in NUMBERS)
+    sizes = ",".join(map(str, lengths([token.text for token in tokens])))
     legends = {name: _legend(scales[name], values[name], shades[name]) for name in NUMBERS}
     regions = "".join(str(int(token.region)) for token in tokens)
     rest = json.dumps({"regions": regions, "shades": shades, "legends": legends}, separators=(",", ":"))
-    return f'{{"lengths":[{lengths}],"numbers":{{{numbers}}},{rest[1:]}'.replace("<", "\\u003c")
+    return f'{{"lengths":[{sizes}],"numbers":{{{numbers}}},{rest[1:]}'
 
 
 def _legend(scale: Scale, values: Sequence[float], shades: str) -> dict[str, object]:
@@ -147,24 +122,3 @@ def _legend(scale: Scale, values: Sequence[float], shades: str) -> dict[str, obj
     if NOT_FINITE in shades:
         legend[NOT_FINITE] = shades.count(NOT_FINITE)
     return legend
-
-
-def _number(value: float) -> str:
-    return f"{value:.4g}" if math.isfinite(value) else f'"{value}"'
-
-
-def token_text(text: str) -> str:
-    """A token as it is shown: a token without text (EOS) as a mark, a line break as a mark and a line break."""
-    return visible(text).replace("\n", "↵\n") or "·"
-
-
-def visible(text: str) -> str:
-    """The text with hidden characters written out, but for tabs and line breaks: U+202E becomes ⟨202E⟩."""
-    return "".join(
-        "\ufffd" if 0xD800 <= ord(c) < 0xE000 else f"⟨{ord(c):04X}⟩" if ord(c) in HIDDEN and c not in "\t\n" else c
-        for c in text
-    )
-
-
-def _escape(text: str) -> str:
-    return html.escape(visible(text), quote=True)

@@ -30,6 +30,8 @@ class LabConfig:
         faithfulness, stability, gradients: what else is measured of the estimators; None leaves it out.
         baseline: the estimator with which all others are compared.
         cache: the file that keeps what was sampled.
+        report: a folder that gets the page, the numbers and a README.
+        render: the folder of a lab that ended, whose page is written again; nothing else is done then.
     """
 
     problems: int = 16
@@ -50,6 +52,8 @@ class LabConfig:
     gradients: Gradients | None = None
     baseline: str = "is_digit"
     cache: str = "outputs/lab/cache.db"
+    report: str | None = None
+    render: str | None = None
 
     def __post_init__(self) -> None:
         for key, lowest in (("problems", 1), ("samples", 1), ("limit", 1), ("max_tokens", 1), ("continuations", 0)):

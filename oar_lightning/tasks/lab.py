@@ -1,4 +1,4 @@
-"""task=lab: scorers against what is known of the same completions; nothing is trained or sent to MLflow."""
+"""task=lab: scorers against what is known of the same completions; nothing is trained."""
 
 from __future__ import annotations
 
@@ -15,11 +15,12 @@ from typing import Any
 
 from hydra.core.hydra_config import HydraConfig
 from hydra.utils import instantiate
-from omegaconf import DictConfig
+from omegaconf import DictConfig, OmegaConf
 from rich.console import Console
 
 from oar_lightning.answers.reward import check_accuracy
 from oar_lightning.common.config_check import ConfigError
+from oar_lightning.common.outputs import output_folder
 from oar_lightning.common.progress import counted_progress
 from oar_lightning.inspection.completion_scores import most_tokens
 from oar_lightning.inspection.scorer_trial import needs_trial, try_scorer
@@ -27,16 +28,19 @@ from oar_lightning.lab import LabConfig
 from oar_lightning.lab.completions import Groups, read, sample, study
 from oar_lightning.lab.estimators import Estimator
 from oar_lightning.lab.measure_tables import measure_tables
+from oar_lightning.lab.page import PAGE, RESULTS, TOKENS, LabRecord, render_page, write_report
 from oar_lightning.lab.record import to_json, token_rows
 from oar_lightning.lab.run import Lab
 from oar_lightning.lab.store import Store
-from oar_lightning.lab.table import compared, difference_table, table, truth_table
+from oar_lightning.lab.table import compared, difference_table, headlines, ranking, table, truth_table
 from oar_lightning.lab.truth import Source
 from oar_lightning.objective.advantage import AdvantageConfig
 from oar_lightning.objective.loss import LossConfig
 from oar_lightning.policy.pretrained import Policy
 from oar_lightning.rollout import RolloutStage, SamplingConfig, build_stage, check_length
 from oar_lightning.rollout.continuations import Continuer, RolloutTools
+from oar_lightning.tracking.journal import replace_file
+from oar_lightning.tracking.tracker import Tracker
 from oar_lightning.types import MathProblem
 from oar_lightning.wiring.config import plain
 from oar_lightning.wiring.device import choose_device, mixed_precision, seed_everything, set_threads
@@ -50,11 +54,11 @@ from oar_lightning.wiring.lab import (
     readable,
 )
 from oar_lightning.wiring.policy import load_policy
+from oar_lightning.wiring.run import build_logger, build_others
+from oar_lightning.wiring.run_folder import WHERE_IT_IS_KEPT, read_origin
+from oar_lightning.wiring.run_tags import run_parameters, run_tags
 
 log = logging.getLogger(__name__)
-
-TOKENS = "tokens.jsonl.gz"
-"""The file beside results.json with all numbers of each completion's tokens."""
 
 
 @dataclass(frozen=True)
@@ -75,7 +79,8 @@ class Job:
     loss: LossConfig
     seed: int
     precision: contextlib.AbstractContextManager[None]
-    output: Path
+    run_dir: Path
+    tracker: Tracker
 
 
 def prepare(cfg: DictConfig) -> Callable[[], float | None]:
@@ -86,6 +91,10 @@ def prepare(cfg: DictConfig) -> Callable[[], float | None]:
             "policy.name (task=export makes one of a checkpoint)"
         )
     config: LabConfig = instantiate(cfg.lab, _convert_="all")
+    if config.report is not None:
+        output_folder(config.report, "lab.report")
+    if config.render is not None:
+        return again(config, Path(config.render).expanduser())
     rewards, answer = (instantiate(node, _convert_="all") for node in (cfg.reward, cfg.answer))
     sampling, engine, advantage = instantiate(cfg.rollout), instantiate(cfg.engine), instantiate(cfg.advantage)
     loss: LossConfig = instantiate(cfg.loss)
@@ -119,6 +128,7 @@ def prepare(cfg: DictConfig) -> Callable[[], float | None]:
         if needs_trial(estimator.scorer):
             try_scorer(estimator.scorer, policy, stage, first)
     store = Store(Path(config.cache).expanduser(), identity(cfg, policy))
+    run_dir = Path(HydraConfig.get().runtime.output_dir)
     job = Job(
         config=config,
         policy=policy,
@@ -134,12 +144,22 @@ def prepare(cfg: DictConfig) -> Callable[[], float | None]:
         loss=loss,
         seed=int(cfg.seed),
         precision=mixed_precision(cfg.trainer.get("precision"), device),
-        output=Path(HydraConfig.get().runtime.output_dir) / "results.json",
+        run_dir=run_dir,
+        tracker=Tracker(run_dir, build_logger(cfg, run_dir), build_others(cfg, run_dir)),
     )
-    return lambda: run(job, plain(cfg))
+    return lambda: run(job, cfg)
 
 
-def run(job: Job, settings: Mapping[str, Any]) -> None:
+def again(config: LabConfig, folder: Path) -> Callable[[], None]:
+    """Write the page of a lab that ended, and nothing else."""
+    try:
+        record = LabRecord.read(folder)
+    except ValueError as error:
+        raise ConfigError(f"lab.render: {error}") from error
+    return lambda: show(config, folder, record)
+
+
+def run(job: Job, cfg: DictConfig) -> None:
     """Sample or take the completions, find out what there is to find, print it and write it."""
     config, policy = job.config, job.policy
     with job.precision:
@@ -152,8 +172,9 @@ def run(job: Job, settings: Mapping[str, Any]) -> None:
         continuer = Continuer(job.stage, job.sampling)
         lab = Lab(policy.model, studied, job.estimators, job.sources, continuer, job.store, config, job.seed, job.loss)
         whole = lab.run()
-    report(job, lab, settings, whole)
+    report(job, lab, plain(cfg), whole)
     job.store.close()
+    track(job, cfg, whole)
     if not whole:
         log.warning("stopped; started again with the same settings, it goes on from what %s keeps", config.cache)
         sys.exit(130)
@@ -176,11 +197,14 @@ def report(job: Job, lab: Lab, settings: Mapping[str, Any], whole: bool) -> None
         "whole": whole,
         "left_out": dict(job.dropped),
         "continuations": lab.spent._asdict(),
+        "headlines": [measure.key for measure in headlines(findings)],
+        "ranking": ranking(findings),
+        "baseline": baseline,
         **to_json(findings, reliabilities, found),
     }
-    job.output.parent.mkdir(parents=True, exist_ok=True)
-    job.output.write_text(json.dumps(content, indent=1) + "\n", encoding="utf-8")
-    with gzip.open(job.output.with_name(TOKENS), "wt", encoding="utf-8") as file:
+    job.run_dir.mkdir(parents=True, exist_ok=True)
+    (job.run_dir / RESULTS).write_text(json.dumps(content, indent=1) + "\n", encoding="utf-8")
+    with gzip.open(job.run_dir / TOKENS, "wt", encoding="utf-8") as file:
         file.writelines(json.dumps(row, ensure_ascii=False) + "\n" for row in token_rows(findings))
     console = Console()
     if job.dropped:
@@ -205,4 +229,25 @@ def report(job: Job, lab: Lab, settings: Mapping[str, Any], whole: bool) -> None
         further.print(console)
     if found:
         difference_table(findings, found, baseline).print(console)
-    console.print(f"results: {job.output}", soft_wrap=True)
+    console.print(f"results: {job.run_dir / RESULTS}", soft_wrap=True)
+    show(job.config, job.run_dir, LabRecord.read(job.run_dir))
+
+
+def show(config: LabConfig, folder: Path, record: LabRecord) -> None:
+    """Write the page, and the report where one is asked for."""
+    console = Console()
+    replace_file(folder / PAGE, render_page(record))
+    console.print(f"page: {folder / PAGE}", soft_wrap=True)
+    if config.report is not None:
+        report = Path(config.report).expanduser()
+        write_report(report, folder, record, read_origin(folder).command, WHERE_IT_IS_KEPT)
+        console.print(f"report: {report / 'README.md'}", soft_wrap=True)
+
+
+def track(job: Job, cfg: DictConfig, whole: bool) -> None:
+    """An MLflow run with the page, made when all is done: a lab that is killed leaves none."""
+    job.tracker.start()
+    job.tracker.describe(run_parameters(cfg), run_tags(cfg))
+    job.tracker.write_text("config.yaml", OmegaConf.to_yaml(cfg, resolve=True))
+    job.tracker.attach(job.run_dir / PAGE)
+    job.tracker.close("FINISHED" if whole else "KILLED")

@@ -54,6 +54,12 @@ class Tracker:
         rows = [list(row) for row in zip(*columns.values(), strict=True)]
         self._write(name, json.dumps({"columns": list(columns), "data": rows}, ensure_ascii=False), table=True)
 
+    @rank_zero_only
+    def attach(self, path: Path) -> None:
+        """Log a file of the run's folder, under its name."""
+        if self.logger is not None:
+            self.logger.log_file(path, "", False)
+
     def _write(self, name: str, text: str, table: bool) -> None:
         path = self.run_dir / "artifacts" / name
         path.parent.mkdir(parents=True, exist_ok=True)

@@ -90,7 +90,11 @@ def method(cfg: DictConfig) -> str:
     if cfg.task == "evaluate":
         return f"{cfg.evaluation.samples} samples a problem at temperature {cfg.rollout.temperature}"
     if cfg.task != "train":
-        return {"warm_start": "Supervised training on demonstrations", "benchmark": "Seconds of each phase of a step"}[cfg.task]
+        return {
+            "warm_start": "Supervised training on demonstrations",
+            "benchmark": "Seconds of each phase of a step",
+            "lab": "Estimates of credit against what is known of the same completions",
+        }[cfg.task]
     choices = HydraConfig.get().runtime.choices
     uniform = choices.get("scorer") == "uniform" or cfg.gate.get("mode") == "off"
     first = [f"{key} {value}" for key, value in cfg.gate.items() if key != "_target_"][:3]

@@ -25,6 +25,7 @@ ALONE = [f"~lab.estimators.{n}" for n in ("random", "late", "improbability", "or
 KINDS = ("faithfulness", "stability", "gradients")
 SMALL = ["task=lab", "lab.problems=3", "lab.samples=2", "lab.continuations=4", "lab.batch=2", "lab.cache=cache.db", *FEW]
 SMALL += [f"lab.{kind}=null" for kind in KINDS]
+SMALL += ["logger=none"]
 
 
 def newest(folder: Path) -> tuple[dict[str, Any], list[dict[str, Any]]]:
@@ -113,6 +114,38 @@ def test_controls_and_truths_are_what_they_say(prepared: Prepare, tmp_path: Path
     )
     np.testing.assert_array_equal(row["free"], reasoning & (np.array(row["probability"]) < 0.98))
     assert found["measures"]["first_error.hit_1"]["means"]["oracle"]["mean"] in (None, 1.0)
+
+
+def test_the_page_is_in_the_folder_the_report_and_mlflow(prepared: Prepare, tmp_path: Path, store: str) -> None:
+    few = [option for option in SMALL if option != "logger=none"]
+    prepared(*few, *ALONE, "lab.continuations=0", "lab.problems=1", "lab.samples=1", "lab.report=reports/one")()
+    folder, report = sorted(tmp_path.glob("outputs/lab/seed0/*"))[-1], tmp_path / "reports" / "one"
+    page = (folder / "lab.html").read_text()
+    found, rows = newest(tmp_path)
+    assert found["baseline"] == "is_digit"
+    assert set(found["ranking"]) == set(found["estimators"])
+    assert f"{len(rows[0]['tokens'])} tokens" in page
+    assert (report / "lab.html").read_text() == page
+    assert "| is_digit (control) |" in (report / "README.md").read_text()
+    assert "logger" not in json.loads((report / "results.json").read_text())["settings"]
+    logged = list(tmp_path.rglob("artifacts/lab.html"))
+    assert [path.read_text() for path in logged] == [page]
+
+    (folder / "lab.html").unlink()
+    prepared("task=lab", f"lab.render={folder}", "policy.name=none_such", "logger=none")()
+    assert (folder / "lab.html").read_text() == page
+    prepared("task=lab", f"lab.render={report}", "logger=none")()
+    assert (report / "lab.html").read_text() == page
+
+
+@pytest.mark.parametrize(
+    ("settings", "named"),
+    [(["lab.render=none"], "lab.render: none does not hold"), (["lab.report=file"], "lab.report=file cannot be written")],
+)
+def test_folders_are_checked_first(prepared: Prepare, tmp_path: Path, settings: list[str], named: str) -> None:
+    (tmp_path / "file").write_text("")
+    with pytest.raises(ConfigError, match=named):
+        prepared("task=lab", *settings)
 
 
 class Killed(BaseException):
@@ -260,7 +293,7 @@ def test_other_data_leave_out_what_they_cannot_tell(
     found, rows = newest(tmp_path)
     assert "oracle" not in found["estimators"]
     assert "results" not in found["truths"]
-    assert "left out lab.estimators.oracle: scorer.locate reads problems of data=chain only" in caplog.text
+    assert "left out lab.estimators.oracle: scorer.locate reads problems of data=chain or graph only" in caplog.text
     assert len(rows) == 6
 
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import ast
+import dataclasses
 import re
 from collections import Counter
 from collections.abc import Callable
@@ -21,11 +22,14 @@ from oar_lightning.data.decontamination import EXACT, OVERLAP, ContaminationRepo
 from oar_lightning.evaluation.metrics import evaluation_metrics
 from oar_lightning.evaluation.tables import accuracy_table, before_after_table, level_table
 from oar_lightning.inspection.completion_scores import ScoreSummary
+from oar_lightning.lab.measure_tables import measure_tables
 from oar_lightning.lab.reliability import Reliability
 from oar_lightning.lab.table import compared, difference_table, table, truth_table
+from oar_lightning.lab.types import Measure
 from oar_lightning.planning.job import Planned
 from oar_lightning.planning.memory import Item, Plan
 from oar_lightning.planning.policy import PolicySize
+from oar_lightning.reporting.statistics import Interval
 from oar_lightning.tasks import audit, benchmark, decontaminate, plan, score, sync
 
 EVAL_SETS = ("chain", "math500", "aime24_thirty_problems", "competition_mathematics_level_5_held_out")
@@ -95,6 +99,19 @@ def lab(name: str) -> ConsoleTable:
     return difference_table(found, compared(found, "grpo"), "grpo") if name == "difference" else table(found)
 
 
+def lab_measures(number: int) -> ConsoleTable:
+    """Removal, stability and gradients of a lab."""
+    found = findings(METHODS)
+    count = len(found.studied.problem)
+    keys = [f"direct.{fill}.comprehensiveness" for fill in ("pad", "mean_embedding", "random_token", "model_sample")]
+    values = {name: tuple(-12.345678 * (i + 1) for i in range(count)) for name in METHODS}
+    measures = tuple(Measure(key, key, "high", values) for key in (*keys, "stability.sensitivity"))
+    interval = Interval(-0.123456, -0.987654, 0.987654, 8)
+    statistics = ("raw", "adam", "variance/(unweighted)", "same_batch/(values)", "adam_cosine/(unweighted)")
+    gradients = {name: dict.fromkeys(statistics, interval) for name in ("(unweighted)", *METHODS)}
+    return measure_tables(dataclasses.replace(found, measures=(*found.measures, *measures), gradients=gradients))[number]
+
+
 TABLES: dict[str, Callable[[], ConsoleTable]] = {
     "evaluation/tables.py before_after_table": before_and_after,
     "evaluation/tables.py accuracy_table": lambda: accuracy_table(metrics(), dict.fromkeys(EVAL_SETS, 12345)),
@@ -102,6 +119,9 @@ TABLES: dict[str, Callable[[], ConsoleTable]] = {
     "lab/table.py table": lambda: lab("estimators"),
     "lab/table.py difference_table": lambda: lab("difference"),
     "lab/table.py truth_table": lambda: lab("truth"),
+    "lab/measure_tables.py _table": lambda: lab_measures(0),
+    "lab/measure_tables.py _table, stability": lambda: lab_measures(1),
+    "lab/measure_tables.py gradient_table": lambda: lab_measures(2),
     "tasks/audit.py summary": audited,
     "tasks/benchmark.py tables": lambda: benchmarked(0),
     "tasks/benchmark.py tables, scoring": lambda: benchmarked(1),

@@ -29,14 +29,14 @@ def space_of(name: str, *arguments: str) -> SearchSpace:
 
 
 def test_these_are_the_sweeps() -> None:
-    assert " ".join(NAMES) == "fill gate_mode methods noise oracle pareto probe smoke tau_beta tau_beta_grid"
+    assert " ".join(NAMES) == "families fill gate_mode methods noise oracle pareto probe smoke tau_beta tau_beta_grid"
 
 
 @pytest.mark.parametrize("name", NAMES)
 def test_a_sweep_opens_with_its_command(name: str) -> None:
     first, second, third = (sweeps_dir() / f"{name}.yaml").read_text().splitlines()[:3]
     assert first == "# @package _global_"
-    assert second.startswith("# python -m oar_lightning -m +experiment=")
+    assert second.startswith(("# python -m oar_lightning -m +experiment=", "# python -m oar_lightning -m +variant="))
     assert second.endswith(f" +sweeps={name}")
     assert third.startswith("# ")
 
