@@ -123,15 +123,16 @@ def test_files_that_cannot_be_read_are_named(tmp_path: Path) -> None:
 
 def test_the_command_prints_a_table_and_writes_one_object_a_file(tmp_path: Path) -> None:
     write(tmp_path / "p.jsonl.gz", PROBLEMS)
-    write(tmp_path / "o.jsonl", OUTPUTS)
+    quick = [row for row in OUTPUTS if row["id"] != "tower"]  # which takes a worker its whole time
+    write(tmp_path / "o.jsonl", quick)
     done = run(tmp_path, "task=audit", "audit.files=[p.jsonl.gz,o.jsonl]", "audit.output=deep/out.json")
     assert done.code == 0, done.shown
-    assert "75.00 %" in done.stdout
+    assert "71.43 %" in done.stdout
     assert "not judged equal" in done.stdout
     first, second = json.loads((tmp_path / "deep" / "out.json").read_text())
-    assert (first["file"], first["rows"], second["file"], second["rows"]) == ("p.jsonl.gz", 6, "o.jsonl", 9)
+    assert (first["file"], first["rows"], second["file"], second["rows"]) == ("p.jsonl.gz", 6, "o.jsonl", 8)
     assert "agreement" not in first
-    assert second["agreement"] == 0.75
+    assert second["agreement"] == 5 / 7
 
 
 @pytest.mark.parametrize(

@@ -153,7 +153,7 @@ def test_continuations_are_planned_in_the_phase_of_scoring(tmp_path: Path) -> No
 
 
 @pytest.mark.parametrize("kind", ["gpt2", "bfloat16", "lora"])
-@pytest.mark.parametrize("name", ["oar_g", "attribution"])
+@pytest.mark.parametrize("name", ["oar_g", pytest.param("attribution", marks=pytest.mark.slow)])
 def test_other_families_precisions_and_adapters(kind: str, name: str, tmp_path: Path) -> None:
     true, empty = {
         "gpt2": lambda: pair(GPT2, tmp_path),

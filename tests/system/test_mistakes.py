@@ -248,15 +248,15 @@ def check(done: Done, parts: str) -> None:
         assert part in told[0]
 
 
-def one_in_two(cases: dict[str, str]) -> list[Any]:
-    """Every second case runs by default, the others with -m slow: each takes half a CPU second, or a whole one."""
+def one_in(count: int, cases: dict[str, str]) -> list[Any]:
+    """Every `count`-th case runs by default, the others with -m slow: each takes half a CPU second, or a whole one."""
     return [
-        pytest.param(command, parts, id=command, marks=[pytest.mark.slow] if number % 2 else [])
+        pytest.param(command, parts, id=command, marks=[pytest.mark.slow] if number % count else [])
         for number, (command, parts) in enumerate(cases.items())
     ]
 
 
-@pytest.mark.parametrize(("command", "parts"), [*EARLY.items(), *one_in_two(RANGES)])
+@pytest.mark.parametrize(("command", "parts"), [*EARLY.items(), *one_in(4, RANGES)])
 def test_a_mistake_that_is_told_before_anything_slow_is_imported(folder: Path, command: str, parts: str) -> None:
     before = sorted(folder.rglob("*"))
     done = run_light(folder, *shlex.split(command))
@@ -265,7 +265,7 @@ def test_a_mistake_that_is_told_before_anything_slow_is_imported(folder: Path, c
     assert sorted(folder.rglob("*")) == before, "nothing is written"
 
 
-@pytest.mark.parametrize(("command", "parts"), one_in_two(LATER))
+@pytest.mark.parametrize(("command", "parts"), one_in(3, LATER))
 def test_a_mistake_that_is_told_before_anything_long(folder: Path, command: str, parts: str) -> None:
     before = sorted(folder.rglob("*"))
     variables = {"PYTHONPATH": str(folder), "PYTHONDONTWRITEBYTECODE": "1", "MLFLOW_HTTP_REQUEST_MAX_RETRIES": "0"}

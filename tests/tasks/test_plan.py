@@ -122,11 +122,13 @@ def test_proposed_budgets_are_the_largest_that_fit() -> None:
     ("overrides", "phase", "more"),
     [
         (["update.microbatches=8"], "update", False),
-        (["rollout.max_batch=16"], "rollout", False),
+        pytest.param(["rollout.max_batch=16"], "rollout", False, marks=pytest.mark.slow),
         (["loss.kl_coef=0.1"], "update", True),
         (["update.minibatches=2"], "log-probabilities", True),
         (["optimizer.fused=null", "trainer=gpu", "trainer.precision=32-true"], "optimizer step", True),
-        (["+trainer.strategy=ddp", "trainer.devices=2", "update.problems=64"], "update", True),
+        pytest.param(
+            ["+trainer.strategy=ddp", "trainer.devices=2", "update.problems=64"], "update", True, marks=pytest.mark.slow
+        ),
         (["+trainer.strategy=ddp", "trainer.devices=2"], "rollout", False),
     ],
 )

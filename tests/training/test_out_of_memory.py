@@ -336,7 +336,7 @@ def cramp_scoring(monkeypatch: pytest.MonkeyPatch, room: int) -> None:
     monkeypatch.setattr(baselines, "token_logprobs", token_logprobs)
 
 
-@pytest.mark.parametrize("room", [16, 30])
+@pytest.mark.parametrize("room", [16, pytest.param(30, marks=pytest.mark.slow)])
 @pytest.mark.parametrize("name", SCORERS)
 def test_scores_are_those_of_an_undisturbed_run(
     name: str, room: int, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture

@@ -20,7 +20,9 @@ from oar_lightning.policy.token_budget import TokenBudget
 
 @pytest.mark.parametrize("family", FAMILIES)
 @pytest.mark.parametrize("probe", PROBES)
-@pytest.mark.parametrize("token_budget", [1, 60, 10**6])
+@pytest.mark.parametrize(
+    "token_budget", [pytest.param(1, marks=pytest.mark.slow), 60, pytest.param(10**6, marks=pytest.mark.slow)]
+)
 def test_shared_prefixes_change_no_score(family, probe, token_budget):
     model = FAMILIES[family]().double().eval()
     assert can_share_prefixes(model)
