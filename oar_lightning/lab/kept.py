@@ -29,7 +29,8 @@ class KeptContinuations:
     store: Store
 
     def __call__(self, model: Any, rollouts: Rollouts, prefixes: Sequence[Prefix], samples: int, seed: int) -> Continued:
-        keys = [self._key(rollouts, prefix, samples, seed) for prefix in prefixes]
+        asked = np.asarray([samples, seed], np.int64).tobytes()
+        keys = [self.store.key(b"continued", asked, prefix_identity(rollouts, prefix)) for prefix in prefixes]
         kept = self.store.get(keys)
         missing = {key: prefix for key, prefix in zip(keys, prefixes, strict=True) if key not in kept}
         sampled = tokens = 0
@@ -41,13 +42,15 @@ class KeptContinuations:
         rewards = np.stack([np.frombuffer(kept[key]) for key in keys]) if keys else np.zeros((0, samples))
         return Continued(torch.tensor(rewards).to(rollouts.rewards), sampled, tokens)
 
-    def _key(self, rollouts: Rollouts, prefix: Prefix, samples: int, seed: int) -> bytes:
-        """Of the prefix's tokens, those of its completion that count towards the limit, and its problem, which judges."""
-        row, end = prefix
-        ids = rollouts.token_ids[row, :end][rollouts.attention_mask[row, :end]].tolist()
-        begun = int(rollouts.response_mask[row, :end].sum())
-        problem = repr(rollouts.problems[row]) if rollouts.problems else ""
-        return self.store.key(b"continued", np.asarray([samples, seed, begun, *ids], np.int64).tobytes(), problem.encode())
+
+def prefix_identity(rollouts: Rollouts, prefix: Prefix) -> bytes:
+    """What its continuations depend on: its tokens, those of its completion that count towards the limit, and its problem,
+    which judges."""
+    row, end = prefix
+    ids = rollouts.token_ids[row, :end][rollouts.attention_mask[row, :end]].tolist()
+    begun = int(rollouts.response_mask[row, :end].sum())
+    problem = repr(rollouts.problems[row]) if rollouts.problems else ""
+    return np.asarray([begun, len(ids), *ids], np.int64).tobytes() + problem.encode()
 
 
 @dataclass(frozen=True)

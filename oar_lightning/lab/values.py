@@ -11,6 +11,7 @@ from numpy.typing import NDArray
 
 from oar_lightning.common.randomness import derive_seed
 from oar_lightning.credit.component import Continuations
+from oar_lightning.lab.kept import KeptContinuations, prefix_identity
 from oar_lightning.lab.store import Store
 from oar_lightning.types import Prefix, Rollouts
 
@@ -86,7 +87,7 @@ class Sampler:
 
     def batches(self, rollouts: Rollouts, prefixes: Iterable[Prefix]) -> int:
         """The most batches that the prefixes can take."""
-        return len({self._key(rollouts, prefix) for prefix in prefixes}) * self._rounds
+        return len({prefix_identity(rollouts, prefix) for prefix in prefixes}) * self._rounds
 
     @property
     def _rounds(self) -> int:
@@ -102,18 +103,19 @@ class Sampler:
         """
         same: dict[bytes, list[Prefix]] = {}
         for prefix in prefixes:
-            same.setdefault(self._key(rollouts, prefix), []).append(prefix)
+            same.setdefault(prefix_identity(rollouts, prefix), []).append(prefix)
         found: dict[bytes, list[NDArray[np.float64]]] = {key: [] for key in same}
         total = sampled = 0
-        whole = True
+        whole, kept = True, KeptContinuations(self.continuations, self.store)
         try:
             for number, unit in self._units(found, advance):
                 left = len(unit) if self.config.budget is None else (self.config.budget - total) // self.config.batch
                 unit = unit[: max(0, left)]
-                drawn, new = self._batch(model, rollouts, [(key, same[key][0]) for key in unit], number)
-                for key, batch in zip(unit, drawn, strict=True):
+                seed = derive_seed(self.config.seed, "lab", number)
+                drawn = kept(model, rollouts, [same[key][0] for key in unit], self.config.batch, seed)
+                for key, batch in zip(unit, drawn.rewards.double().cpu().numpy(), strict=True):
                     found[key].append(batch)
-                total, sampled = total + len(unit) * self.config.batch, sampled + new
+                total, sampled = total + len(unit) * self.config.batch, sampled + drawn.sampled
                 advance(len(unit))
         except KeyboardInterrupt:
             whole = False
@@ -133,30 +135,3 @@ class Sampler:
     def _is_wide(self, batches: Sequence[NDArray[np.float64]], number: int) -> bool:
         """Whether a prefix takes part in a round: it did so in all before, and its interval is still too wide."""
         return len(batches) == number and (not number or half_width(np.concatenate(batches)) > self.config.half_width)
-
-    def _batch(
-        self, model: Any, rollouts: Rollouts, unit: Sequence[tuple[bytes, Prefix]], number: int
-    ) -> tuple[list[NDArray[np.float64]], int]:
-        """One batch of each prefix of a unit, and how many continuations were sampled for it."""
-        keys = [self.store.key(key, str((number, self.config.batch, self.config.seed)).encode()) for key, _ in unit]
-        kept = self.store.get(keys)
-        missing = [(key, prefix) for key, (_, prefix) in zip(keys, unit, strict=True) if key not in kept]
-        if missing:
-            seed = derive_seed(self.config.seed, "lab", number)
-            rewards = self.continuations(model, rollouts, [prefix for _, prefix in missing], self.config.batch, seed).rewards
-            self.store.put({key: row.tobytes() for (key, _), row in zip(missing, _doubles(rewards), strict=True)})
-            kept = self.store.get(keys)
-        return [np.frombuffer(kept[key]) for key in keys], len(missing) * self.config.batch
-
-    def _key(self, rollouts: Rollouts, prefix: Prefix) -> bytes:
-        """Of the prefix's tokens, those of its completion that count towards the limit, and its problem, which judges."""
-        row, end = prefix
-        ids = rollouts.token_ids[row, :end][rollouts.attention_mask[row, :end]].tolist()
-        begun = int(rollouts.response_mask[row, :end].sum())
-        problem = repr(rollouts.problems[row]) if rollouts.problems else ""
-        return self.store.key(b"prefix", np.asarray([begun, *ids], dtype=np.int64).tobytes(), problem.encode())
-
-
-def _doubles(rewards: Any) -> NDArray[np.float64]:
-    found: NDArray[np.float64] = rewards.double().cpu().numpy()
-    return found
