@@ -13,6 +13,7 @@ from typing import NamedTuple
 from oar_lightning.answers import formula
 from oar_lightning.answers.numbers import plain_fraction, plain_number, without_size
 from oar_lightning.answers.spelling import unwrapped
+from oar_lightning.answers.structure import brackets, choice, inside, sides_of, split_top_level
 from oar_lightning.answers.units import split_unit
 
 Pair = tuple[str, str]
@@ -37,37 +38,27 @@ def compare(gold: str, answer: str) -> bool | Pair:
 
 def near(gold: str, answer: str, tolerance: float) -> bool:
     """Whether two canonical answers state one number each, and these differ by at most `tolerance`."""
-    numbers = [formula.values(split_unit(_sides(text)[-1])[0]) for text in (gold, answer)]
-    if None in numbers or not all(formula.is_constant(split_unit(_sides(text)[-1])[0]) for text in (gold, answer)):
+    stated = [split_unit(sides_of(text)[-1])[0] for text in (gold, answer)]
+    expected, actual = (formula.values(text) if formula.is_constant(text) else None for text in stated)
+    if expected is None or actual is None:
         return False
-    (expected, *_), (actual, *_) = [values for values in numbers if values is not None]
-    return abs(expected - actual) <= tolerance * (1 + 1e-9)  # 0.1 is no binary fraction
+    return abs(expected[0] - actual[0]) <= tolerance * (1 + 1e-9)  # 0.1 is no binary fraction
 
 
 # -- rules -------------------------------------------------------------------------------------------------------------
 
-_EQUALS = re.compile(r"(?<![<>!:=])=(?!=)")
-_LABEL = re.compile(r"(?:\\(?:text|textbf|mathbf|mathrm)\s*\{\s*)?\(([A-J])\)\s*\}?[.:]?\s*(.*)")
-
 
 def choices(gold: str, answer: str) -> Outcome:
     """`(B) 18` is choice B, and it is 18; another letter before the same text is another choice."""
-    labels = [_LABEL.fullmatch(text) for text in (gold, answer)]
-    (letters, rests) = zip(
-        *(
-            (m[1], m[2]) if m and not re.search(r"\([A-J]\)", m[2]) else ("", text)
-            for m, text in zip(labels, (gold, answer), strict=True)
-        ),
-        strict=True,
-    )
-    if not any(letters):
+    (letter, gold_text), (other, answer_text) = choice(gold), choice(answer)
+    if letter and other:
+        return (gold_text, answer_text) if letter == other else False
+    if not letter and not other:
         return None
-    if all(letters):
-        return (rests[0], rests[1]) if letters[0] == letters[1] else False
-    named, other = (0, 1) if letters[0] else (1, 0)
-    if re.fullmatch(r"[A-J]", unwrapped(rests[other])):
-        return letters[named] == unwrapped(rests[other])
-    return (rests[0], rests[1]) if rests[named] else None
+    named, text, alone = (letter, gold_text, answer_text) if letter else (other, answer_text, gold_text)
+    if re.fullmatch(r"[A-J]", unwrapped(alone)):
+        return named == unwrapped(alone)
+    return (gold_text, answer_text) if text else None
 
 
 _NAME = re.compile(
@@ -82,7 +73,7 @@ def equations(gold: str, answer: str) -> Outcome:
     plain = [_list_of_values(text) for text in (gold, answer)]
     if plain != [gold, answer]:
         return plain[0], plain[1]
-    sides = [_sides(text) for text in (gold, answer)]
+    sides = [sides_of(text) for text in (gold, answer)]
     sides = [
         side[::-1] if len(side) == 2 and _NAME.fullmatch(side[1]) and not _NAME.fullmatch(side[0]) else side for side in sides
     ]
@@ -97,17 +88,6 @@ def equations(gold: str, answer: str) -> Outcome:
     return None
 
 
-def _sides(text: str) -> list[str]:
-    r"""What stands between the equality signs outside of all braces: that of `\sum_{i=1}^n i` is none."""
-    sides, depth, start = [], 0, 0
-    for index, character in enumerate(text):
-        depth += (character == "{") - (character == "}")
-        if character == "=" and depth == 0 and _EQUALS.match(text, index):
-            sides.append(text[start:index].strip())
-            start = index + 1
-    return [*sides, text[start:].strip()]
-
-
 def _list_of_values(text: str) -> str:
     """`x = 1 or x = 2` and `1 or 2` as `1,2`, `\\text{A and B}` as `A,B`; any other text unchanged."""
     letters = split_top_level(_OR.sub(",", unwrapped(text)))
@@ -119,7 +99,7 @@ def _list_of_values(text: str) -> str:
     if "=" not in text:
         readable = len(parts) > 1 and all(formula.values(part) is not None for part in parts)
         return ",".join(parts) if readable else text
-    sides = [_sides(part) for part in parts]
+    sides = [sides_of(part) for part in parts]
     first = sides[0][0]
     if len(sides) < 2 or len(sides[0]) != 2 or not _NAME.fullmatch(first):
         return text
@@ -253,26 +233,10 @@ def numbers(gold: str, answer: str) -> Outcome:
     return None
 
 
-def split_top_level(text: str) -> list[str]:
-    """The parts between those commas that are outside all brackets."""
-    parts, depth, start = [], 0, 0
-    for index, character in enumerate(text):
-        depth += (character in "([{") - (character in ")]}")
-        if character == "," and depth == 0:
-            parts.append(text[start:index].strip())
-            start = index + 1
-    return [*parts, text[start:].strip()]
-
-
-def _inside(text: str) -> str:
-    """The text inside the surrounding brackets or braces."""
-    return text[2:-2] if text.startswith("\\{") else text[1:-1]
-
-
 def lists(gold: str, answer: str) -> Outcome:
     """Compare pairs and intervals part by part, sets and plain lists in any order; a single number equals none of them."""
-    kinds = [_brackets(text) for text in (gold, answer)]
-    parts = [split_top_level(_inside(text) if kind else text) for text, kind in zip((gold, answer), kinds, strict=True)]
+    kinds = [brackets(text) for text in (gold, answer)]
+    parts = [split_top_level(inside(text) if kind else text) for text, kind in zip((gold, answer), kinds, strict=True)]
     several = [len(part) > 1 for part in parts]
     if any(several) and any(formula.values(text) is not None for text in (gold, answer)):
         return False
@@ -292,19 +256,6 @@ def lists(gold: str, answer: str) -> Outcome:
     if False in outcomes:
         return False
     return True if all(outcomes) and several[0] else None
-
-
-def _brackets(text: str) -> str:
-    """The brackets around a whole text: both characters for an interval or a pair, `{` for a set, else ""."""
-    braces = text.startswith("\\{") and text.endswith("\\}")
-    if not braces and not (text[:1] in ("(", "[") and text[-1:] in (")", "]")):
-        return ""
-    depth = 0
-    for index, character in enumerate(text):
-        depth += (character in "([{") - (character in ")]}")
-        if depth == 0 and character in ")]}" and index < len(text) - 1:
-            return ""  # (0,1) \cup (2,3)
-    return "{" if braces else text[0] + text[-1]
 
 
 def _same_members(first: list[str], second: list[str]) -> bool | None:

@@ -5,7 +5,6 @@ from __future__ import annotations
 import importlib
 import math
 import numbers
-import re
 from collections import Counter
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
@@ -15,12 +14,11 @@ import torch
 from jaxtyping import Float
 from torch import Tensor
 
+from oar_lightning.answers.numbers import plain_number
 from oar_lightning.answers.verifier import Verdict, Verifier, VerifierConfig
 from oar_lightning.common.config_check import ConfigError
 from oar_lightning.common.ranges import Rule, checked
 from oar_lightning.types import MathProblem
-
-_DECIMAL = re.compile(r"\s*(?:\d+\.?\d*|\.\d+)(?:[eE][+-]?\d{1,3})?\s*", re.ASCII)
 
 
 class Completion(NamedTuple):
@@ -81,8 +79,9 @@ class Accuracy:
         stated = problem.extra[str(self.tolerance_column)]
         if stated in (None, "") or verdict is Verdict.CORRECT or completion.answer is None:
             return verdict
-        tolerance = _number(float(stated) if _DECIMAL.fullmatch(str(stated)) else stated)
-        if tolerance is None or not tolerance >= 0:
+        exact = plain_number(str(stated))
+        tolerance = None if exact is None or exact < 0 else _number(exact)
+        if tolerance is None:
             raise ValueError(
                 f"problem {problem.id!r} has {self.tolerance_column}={stated!r}, which is no number >= 0; correct the column, "
                 "or set reward.terms.accuracy.tolerance_column=null"

@@ -114,7 +114,7 @@ class Verifier:
         expected, actual = canonical(gold), canonical(answer)
         if not expected or not actual:
             return Verdict.UNPARSEABLE
-        if canonical(gold, join_thousands=False) == canonical(answer, join_thousands=False):
+        if "," in gold and "," in answer and canonical(gold, False) == canonical(answer, False):
             return Verdict.CORRECT  # `70,110`, number or list, is `70, 110`
         outcome = compare(expected, actual)
         if isinstance(outcome, bool):
