@@ -3,13 +3,14 @@
 from __future__ import annotations
 
 import dataclasses
+import functools
 import json
 import os
 import resource
 import sys
 from collections.abc import Callable
 from pathlib import Path
-from typing import Any
+from typing import Any, NamedTuple
 
 import hydra
 import lightning as L
@@ -77,35 +78,53 @@ def gives_way(update: bool) -> PolicyOptimization:
     return module
 
 
-def cases() -> dict[str, tuple[L.LightningModule, int]]:
-    """Name -> module and number of steps."""
-    scorers = {"grpo": Uniform(), "oar_g": OarG(), "oar_p": OarP()}
-    same = {name: (make_module(tiny_policy(), scorer=scorer, update=PLAN, lr=LR), 20) for name, scorer in scorers.items()}
+class Case(NamedTuple):
+    """A training job: what makes its module, and its number of steps."""
+
+    module: Callable[[], L.LightningModule]
+    steps: int
+
+
+def tiny(**settings: Any) -> Callable[[], PolicyOptimization]:
+    return lambda: make_module(tiny_policy(), **settings)
+
+
+def scaled_by_batch() -> PolicyOptimization:
     budget = UpdatePlan(problems=4, group_size=4, minibatches=2, microbatches=4, token_budget=40)
-    batch = make_module(tiny_policy(), update=budget, loss=LossConfig(reduction="dapo"))
-    batch.collector.method = type(batch.method)(**{**vars(batch.method), "advantage": AdvantageConfig(scale="batch")})
-    whole = UpdatePlan(problems=2, group_size=4, microbatches=2)
-    return same | {
-        "budget": (batch, 4),
-        "some_learn": (make_module(tiny_policy(), reward=OneTeaches(), update=whole), 6),
-        "gives_way": (gives_way(update=True), 4),
-        "samples_again": (gives_way(update=False), 4),
-        "uniform_short": (make_module(tiny_policy(), update=PLAN, gate=UNUSED), 4),
-        "oar_g_unused": (make_module(tiny_policy(), scorer=OarG(), update=PLAN, gate=UNUSED), 4),
-        "oar_p_unused": (make_module(tiny_policy(), scorer=OarP(), update=PLAN, gate=UNUSED), 4),
-        "nobody_learns": (make_module(tiny_policy(), reward=ConstantReward(), update=whole), 2),
-        "warm_start": (make_warm_start(tiny_policy(), batch_size=8), 4),
-        # of eight pairs of demonstrations four have one that is too long, and one has two
-        "warm_start_too_long": (make_warm_start(tiny_policy(), batch_size=2, max_tokens=53), 8),
-        "lora": (make_module(lora_policy(), scorer=OarG(), update=PLAN, loss=LossConfig(kl_coef=0.1), lr=LR), 4),
-        "full_disk": (make_module(tiny_policy(), update=PLAN), 3),
-        "selected": (make_module(tiny_policy(), Entropy(region="response"), update=PLAN, gate=SelectGate(), lr=LR), 4),
-        "handed_over": (make_module(tiny_policy(), scorer=OarP(), update=PLAN, lr=LR), 4),
-        **{
-            name: (make_module(decided_policy(), scorer, gate=gate, update=whole, lr=LR), 3)
-            for name, (scorer, gate) in credit_methods().items()
-        },
-    }
+    module = make_module(tiny_policy(), update=budget, loss=LossConfig(reduction="dapo"))
+    module.collector.method = dataclasses.replace(module.method, advantage=AdvantageConfig(scale="batch"))
+    return module
+
+
+WHOLE = UpdatePlan(problems=2, group_size=4, microbatches=2)
+
+
+def of_credit(name: str) -> PolicyOptimization:
+    scorer, gate = credit_methods()[name]
+    return make_module(decided_policy(), scorer, gate=gate, update=WHOLE, lr=LR)
+
+
+CASES = {
+    "grpo": Case(tiny(scorer=Uniform(), update=PLAN, lr=LR), 20),
+    "oar_g": Case(tiny(scorer=OarG(), update=PLAN, lr=LR), 20),
+    "oar_p": Case(tiny(scorer=OarP(), update=PLAN, lr=LR), 20),
+    "budget": Case(scaled_by_batch, 4),
+    "some_learn": Case(tiny(reward=OneTeaches(), update=WHOLE), 6),
+    "gives_way": Case(lambda: gives_way(update=True), 4),
+    "samples_again": Case(lambda: gives_way(update=False), 4),
+    "uniform_short": Case(tiny(update=PLAN, gate=UNUSED), 4),
+    "oar_g_unused": Case(tiny(scorer=OarG(), update=PLAN, gate=UNUSED), 4),
+    "oar_p_unused": Case(tiny(scorer=OarP(), update=PLAN, gate=UNUSED), 4),
+    "nobody_learns": Case(tiny(reward=ConstantReward(), update=WHOLE), 2),
+    "warm_start": Case(lambda: make_warm_start(tiny_policy(), batch_size=8), 4),
+    # of eight pairs of demonstrations four have one that is too long, and one has two
+    "warm_start_too_long": Case(lambda: make_warm_start(tiny_policy(), batch_size=2, max_tokens=53), 8),
+    "lora": Case(lambda: make_module(lora_policy(), scorer=OarG(), update=PLAN, loss=LossConfig(kl_coef=0.1), lr=LR), 4),
+    "full_disk": Case(tiny(update=PLAN), 3),
+    "selected": Case(tiny(scorer=Entropy(region="response"), update=PLAN, gate=SelectGate(), lr=LR), 4),
+    "handed_over": Case(tiny(scorer=OarP(), update=PLAN, lr=LR), 4),
+    **{name: Case(functools.partial(of_credit, name), 3) for name in credit_methods()},
+}
 
 
 def lora_policy() -> Policy:
@@ -168,7 +187,8 @@ def train(names: list[str], folder: Path, strategy: Callable[[], Any] = lambda: 
     """
     results = {}
     for name in names:
-        module, steps = cases()["handed_over" if name == "resumed" else name]
+        make, steps = CASES["handed_over" if name == "resumed" else name]
+        module = make()
         watch, about = Watch(), {"strategy": strategy(), "devices": devices}
         callbacks: list[L.Callback] = [watch, RandomState()]
         if name == "full_disk":

@@ -10,11 +10,11 @@ import pytest
 import torch
 from support.commands import run
 from support.rank_jobs import train_on_two
-from support.rank_worker import cases, train
+from support.rank_worker import CASES, train
 
 from oar_lightning.distributed.ranks import interleaved
 
-NAMES = list(cases())
+NAMES = list(CASES)
 METHODS = NAMES[:3]
 
 
@@ -43,7 +43,7 @@ OWN = ("time/", "update/", "memory/", "credit/forward_equivalents", "credit/rank
 @pytest.mark.parametrize("name", NAMES)
 def test_the_losses_are_those_of_one_rank(name: str, both: Both) -> None:
     one, two = both[0][name]["rows"], both[1][0][name]["rows"]
-    assert len(one) == len(two) == cases()[name][1]
+    assert len(one) == len(two) == CASES[name].steps
     losses = [{step: row["loss"] for step, row in rows.items() if "loss" in row} for rows in (one, two)]
     near = 1e-5 if name == "ucas" else 1e-7  # it divides the sums of float32 certainties by their spread
     assert losses[1] == pytest.approx(losses[0], rel=1e-5, abs=near)
@@ -56,7 +56,7 @@ def test_the_losses_are_those_of_one_rank(name: str, both: Both) -> None:
 @pytest.mark.parametrize("name", NAMES)
 def test_all_ranks_end_with_the_weights_of_one(name: str, both: Both) -> None:
     one, (first, second) = both[0][name]["weights"], [found[name]["weights"] for found in both[1]]
-    before = dict(cases()[name][0].model.named_parameters())
+    before = dict(CASES[name].module().model.named_parameters())
     learned = max(float((one[key] - before[key].detach()).abs().max()) for key in one)
     assert (learned > 0) == (name != "nobody_learns")
     for key in one:
