@@ -1,0 +1,235 @@
+"""Does the lab predict training? What it measures of estimates of credit, against the points that training with them gained.
+
+python reports/lab_training/measure.py --lab asides    # the lab of a variant -> asides.json (some minutes)
+python reports/lab_training/measure.py                 # the tables of README.md from the files beside it and the studies' runs
+"""
+
+from __future__ import annotations
+
+import argparse
+import csv
+import json
+import math
+import subprocess
+import sys
+import tempfile
+from collections.abc import Iterator, Mapping, Sequence
+from pathlib import Path
+from typing import Any, NamedTuple
+
+import numpy as np
+from scipy.stats import rankdata
+
+from oar_lightning.common.markdown import fill, markdown
+
+HERE = Path(__file__).parent
+REPORTS = HERE.parent
+FAMILIES = REPORTS / "families" / "runs.csv"
+STUDIES = {"asides": REPORTS / "2026-11-21-methods" / "runs.csv", "one_step": REPORTS / "2026-11-22-one_step" / "runs.csv"}
+BASELINE = "uniform"
+TUNING = (0, 1)
+"""Seeds by which a method's learning rate is chosen."""
+
+DRAWS = 4000
+
+SIGNED = {"combine": "multiply", "scale": "0.5", "normalize": "row", "clip": "1.0", "region": "reasoning"}
+
+
+def estimator(
+    name: str, scorer: str, gate: str = "bilevel", scorer_settings: Mapping[str, str] | None = None, **gated: str
+) -> list[str]:
+    """The overrides of `task=lab` for a scorer and its gate, as they were trained."""
+    own = f"lab.estimators.{name}"
+    return [
+        f"+scorer@{own}.scorer={scorer}",
+        f"+gate@{own}.gate={gate}",
+        *(f"{own}.scorer.{key}={value}" for key, value in (scorer_settings or {}).items()),
+        *(f"{own}.gate.{key}={value}" for key, value in gated.items()),
+    ]
+
+
+ABSOLUTE = {"threshold": "absolute", "tau": "0.5"}
+ESTIMATORS = [
+    *estimator("oracle_first_error", "oracle", **ABSOLUTE),
+    *estimator("oracle_results", "oracle", scorer_settings={"locate.which": "results"}, **ABSOLUTE),
+    *estimator("shuffled", "shuffled"),
+    *estimator("inverted", "inverted"),
+    *estimator("eighty_twenty", "entropy", "select", {"region": "response"}),
+    *estimator("information_gain_signed", "information_gain", "signed", **SIGNED),
+    *estimator("total_effect_gated", "total_effect_fast", **ABSOLUTE),
+    *estimator("vineppo", "monte_carlo", "signed", {"samples": "2"}),
+    "scorer/segments@lab.estimators.vineppo.scorer.segments=task_steps",
+]
+"""Beside those of the default list."""
+
+LEFT_OUT = ("late", "early", "improbability", "is_digit", "oracle", "information_gain", "total_effect", "total_effect_fast")
+"""Of the default list: not trained with, or with another gate."""
+
+TRAINED = {
+    ("oar_g", ""): "oar_g",
+    ("oar_p", ""): "oar_p",
+    ("entropy", ""): "entropy",
+    ("random", ""): "random",
+    ("shuffled", ""): "shuffled",
+    ("inverted", ""): "inverted",
+    ("oracle", "first_error"): "oracle_first_error",
+    ("oracle", "results"): "oracle_results",
+    ("eighty_twenty", ""): "eighty_twenty",
+    ("information_gain", ""): "information_gain_signed",
+    ("total_effect_fast", ""): "total_effect_gated",
+    ("vineppo", ""): "vineppo",
+}
+"""Scorer (of the families: method) and `scorer.locate.which` of a run -> the lab's estimator."""
+
+
+class Run(NamedTuple):
+    method: str
+    lr: float
+    seed: int
+    accuracy: float
+
+
+def studied_runs(variant: str) -> Iterator[Run]:
+    """The complete runs of a variant; accuracy in points."""
+    with STUDIES[variant].open(encoding="utf-8") as file:
+        for row in csv.DictReader(file):
+            which = row.get("scorer.locate.which", "default").replace("default", "")
+            if row["scorer"] == "oracle" and not which:
+                which = "first_error"
+            method = BASELINE if row["scorer"] == BASELINE else TRAINED.get((row["scorer"], which))
+            if row["state"] == "complete" and method is not None:
+                yield Run(method, float(row["optimizer.lr"]), int(row["seed"]), 100 * float(row["objective"]))
+    if variant == "asides":
+        with FAMILIES.open(encoding="utf-8") as file:
+            for row in csv.DictReader(file):
+                known = TRAINED.get((row["method"], ""))
+                if known is not None:
+                    # a run that was given up has the accuracy of its last evaluation: to leave it out would flatter its method
+                    yield Run(known, float(row["lr"]), int(row["seed"]), 100 * float(row["accuracy"]))
+
+
+class Gain(NamedTuple):
+    """Points gained over GRPO by seed, both at the rate that was best for the tuning seeds."""
+
+    lr: float
+    rates: int
+    by_seed: dict[int, float]
+
+    @property
+    def mean(self) -> float:
+        return float(np.mean(list(self.by_seed.values())))
+
+
+def best(runs: Sequence[Run]) -> tuple[float, int, dict[int, float]]:
+    """The best learning rate, how many were tried, and the accuracies at the best by seed. The best is that of the tuning seeds,
+    among the rates that were run with all of them, if there are any."""
+    by_rate: dict[float, dict[int, float]] = {}
+    for run in runs:
+        by_rate.setdefault(run.lr, {})[run.seed] = run.accuracy
+    tuned = {lr: np.mean([own[seed] for seed in TUNING]) for lr, own in by_rate.items() if own.keys() >= set(TUNING)}
+    means = tuned or {lr: np.mean(list(own.values())) for lr, own in by_rate.items()}
+    lr = max(means, key=lambda rate: means[rate])
+    return lr, len(by_rate), by_rate[lr]
+
+
+def gains(runs: Sequence[Run]) -> dict[str, Gain]:
+    _, _, base = best([run for run in runs if run.method == BASELINE])
+    found = {}
+    for method in sorted({run.method for run in runs} - {BASELINE}):
+        lr, rates, own = best([run for run in runs if run.method == method])
+        found[method] = Gain(lr, rates, {seed: own[seed] - base[seed] for seed in sorted(own.keys() & base.keys())})
+    return found
+
+
+def measured(variant: str) -> dict[str, dict[str, float]]:
+    """Measure -> estimator -> mean, of the lab."""
+    return json.loads((HERE / f"{variant}.json").read_text(encoding="utf-8"))  # type: ignore[no-any-return]
+
+
+def spearman(first: Sequence[float], second: Sequence[float]) -> float:
+    a, b = rankdata(first), rankdata(second)
+    return float(np.corrcoef(a, b)[0, 1]) if np.ptp(a) and np.ptp(b) else math.nan
+
+
+class Prediction(NamedTuple):
+    measure: str
+    methods: int
+    rho: float
+    low: float
+    high: float
+
+
+def predict(measure: str, values: Mapping[str, float], gained: Mapping[str, Gain], seed: int = 0) -> Prediction | None:
+    """Spearman's rank correlation of a measure with the gain over the methods, with a 95 % interval: methods and, within each,
+    seeds are drawn with replacement. None for fewer than six methods."""
+    names = [name for name in gained if name in values]
+    if len(names) < 6:
+        return None
+    random, drawn = np.random.default_rng(seed), []
+    for _ in range(DRAWS):
+        chosen = random.choice(names, len(names))
+        means = [
+            float(np.mean(random.choice(list(gained[name].by_seed.values()), len(gained[name].by_seed)))) for name in chosen
+        ]
+        drawn.append(spearman([values[name] for name in chosen], means))
+    low, high = np.nanpercentile(drawn, [2.5, 97.5])
+    rho = spearman([values[name] for name in names], [gained[name].mean for name in names])
+    return Prediction(measure, len(names), rho, float(low), float(high))
+
+
+def gain_table(gained: Mapping[str, Gain]) -> str:
+    rows = sorted(gained.items(), key=lambda item: -item[1].mean)
+    lines = [["estimator", "rate (of tried)", "seeds", "gain over GRPO, points"]]
+    lines += [[n, f"{g.lr:g} ({g.rates})", str(len(g.by_seed)), f"{g.mean:+.1f}"] for n, g in rows]
+    return markdown(lines)
+
+
+def prediction_table(found: Sequence[Prediction]) -> str:
+    lines = [["measure of the lab", "methods", "rank correlation with the gain [95 %]"]]
+    order = sorted(found, key=lambda p: -p.rho if not math.isnan(p.rho) else math.inf)
+    lines += [[f"`{p.measure}`", str(p.methods), f"{p.rho:+.2f} [{p.low:+.2f}, {p.high:+.2f}]"] for p in order]
+    return markdown(lines)
+
+
+def run_lab(variant: str, *more: str) -> None:
+    """The lab of a variant, and its means by measure and estimator into a file."""
+    with tempfile.TemporaryDirectory() as folder:
+        left_out = [f"~lab.estimators.{name}" for name in LEFT_OUT]
+        settings = [f"+variant={variant}", "lab.baseline=random", "lab.faithfulness=null", "lab.stability=null", *left_out]
+        command = [sys.executable, "-m", "oar_lightning", "task=lab", *settings, *ESTIMATORS, *more, f"lab.report={folder}/lab"]
+        subprocess.run(command, check=True)
+        found = json.loads((Path(folder) / "lab" / "results.json").read_text(encoding="utf-8"))
+    (HERE / f"{variant}.json").write_text(json.dumps(means_of(found), indent=1) + "\n", encoding="utf-8")
+
+
+def means_of(results: Mapping[str, Any]) -> dict[str, dict[str, float]]:
+    """Measure -> estimator -> mean, of a lab's results.json; of gradients too. What is undefined is left out."""
+    means = {key: {n: i["mean"] for n, i in m["means"].items()} for key, m in results["measures"].items()}
+    for name, own in results["gradients"].items():
+        for key, interval in own.items():
+            means.setdefault(f"gradients.{key}", {})[name] = interval["mean"]
+    return {key: {n: v for n, v in sorted(own.items()) if v is not None} for key, own in sorted(means.items())}
+
+
+def page() -> str:
+    parts = []
+    for variant in STUDIES:
+        if not (HERE / f"{variant}.json").exists():
+            continue
+        gained = gains(list(studied_runs(variant)))
+        predictions = [predict(key, values, gained) for key, values in measured(variant).items()]
+        parts += [f"### {variant}", "", gain_table(gained), "", prediction_table([p for p in predictions if p]), ""]
+    return "\n".join(parts)
+
+
+def main() -> None:
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("--lab", metavar="VARIANT", choices=STUDIES, help="run the lab of this variant")
+    options, more = parser.parse_known_args()
+    if options.lab:
+        run_lab(options.lab, *more)
+    fill(HERE / "README.md", page())
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,60 @@
+"""The study of what predicts training: gains by hand, and correlations against scipy."""
+
+from __future__ import annotations
+
+import importlib.util
+import math
+import sys
+from pathlib import Path
+from types import ModuleType
+
+import pytest
+from scipy.stats import spearmanr
+
+PATH = Path(__file__).parents[2] / "reports" / "lab_training" / "measure.py"
+
+
+def load() -> ModuleType:
+    spec = importlib.util.spec_from_file_location("lab_training_measure", PATH)
+    assert spec is not None
+    assert spec.loader is not None
+    module = importlib.util.module_from_spec(spec)
+    sys.modules[spec.name] = module  # NamedTuple looks itself up
+    spec.loader.exec_module(module)
+    return module
+
+
+measure = load()
+
+
+def test_a_gain_is_paired_by_seed_at_each_methods_own_best_rate() -> None:
+    base = [("uniform", 2e-4, 0, 50.0), ("uniform", 2e-4, 1, 52.0), ("uniform", 2e-4, 2, 54.0), ("uniform", 1e-4, 0, 51.5)]
+    # at 1e-4 it is better by the tuning seeds; seed 7 has no partner
+    own = [("m", 1e-4, 0, 56.0), ("m", 1e-4, 1, 55.0), ("m", 1e-4, 2, 50.0), ("m", 1e-4, 7, 0.0), ("m", 3e-4, 0, 55.4)]
+    found = measure.gains([measure.Run(*run) for run in base + own])
+    assert found.keys() == {"m"}
+    # GRPO's run at 1e-4 counts for nothing: one tuning seed is missing there
+    assert found["m"] == measure.Gain(1e-4, 2, {0: 6.0, 1: 3.0, 2: -4.0})
+
+
+def test_ranks_are_those_of_scipy() -> None:
+    first, second = [1.0, 2.0, 2.0, 5.0, 0.5], [3.0, 1.0, 4.0, 4.0, 2.0]
+    assert measure.spearman(first, second) == pytest.approx(spearmanr(first, second).statistic)
+    assert math.isnan(measure.spearman([1.0, 1.0], [1.0, 2.0]))
+
+
+def test_a_measure_that_orders_methods_as_training_does_predicts_it() -> None:
+    gained = {f"m{i}": measure.Gain(1e-4, 3, {0: float(i), 1: i + 0.1}) for i in range(8)}
+    perfect = measure.predict("auroc", {name: gain.mean**3 for name, gain in gained.items()}, gained)
+    assert (perfect.methods, perfect.rho) == (8, pytest.approx(1.0))
+    assert perfect.low > 0.9
+    useless = measure.predict("auroc", {f"m{i}": float(i * 5 % 8) for i in range(8)}, gained)
+    assert useless.low < 0 < useless.high
+    assert measure.predict("auroc", {"m0": 1.0, "m1": 2.0}, gained) is None, "too few methods"
+
+
+def test_the_committed_runs_hold_grpo_and_perfect_credit() -> None:
+    for variant in measure.STUDIES:
+        gained = measure.gains(list(measure.studied_runs(variant)))
+        assert gained["oracle_first_error"].mean > 2
+        assert len(gained) >= 5
