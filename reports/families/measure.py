@@ -123,7 +123,7 @@ def known_rows() -> list[Row]:
 
 
 def table(rows: Sequence[Row], cost: dict[str, float]) -> str:
-    """A line for each method and learning rate; means are over complete runs.
+    """A line for each method and learning rate; means are over complete runs. Bold: a method's best rate.
 
     Raises:
         KeyError: where the baseline has no run of a reported seed.
@@ -136,7 +136,7 @@ def table(rows: Sequence[Row], cost: dict[str, float]) -> str:
             found[row.seed] = 100 * row.accuracy
         else:
             failed[row.method, row.lr] += 1
-    base = results[BASELINE]
+    base, best = results[BASELINE], best_rates(results)
     lines = [["method", "rate", "seeds 0, 1", "n", "seeds 2 to 4, %", "difference from GRPO, points [95 %]", "s a step"]]
     order = [arm[0] for arm in ARMS]
     for (method, lr), found in sorted(results.items(), key=lambda item: ([*order, item[0][0]].index(item[0][0]), item[0][1])):
@@ -145,10 +145,20 @@ def table(rows: Sequence[Row], cost: dict[str, float]) -> str:
         mean = f"{sum(found[s] for s in reported) / len(reported):.1f}" if reported else "-"
         paired = mean_interval([found[s] - base[s] for s in reported]) if reported and (method, lr) != BASELINE else None
         tuned_mean = f"{sum(tuned) / len(tuned):.1f} ({len(tuned)})" if tuned else "-"
+        tuned_mean = f"**{tuned_mean}**" if best.get(method) == lr else tuned_mean
         step = f"{cost[method]:.2f}" if method in cost else "-"
         n = f"{len(reported)}" + (f", {failed[method, lr]} given up" if failed[method, lr] else "")
         lines.append([method, f"{lr:g}", tuned_mean, n, mean, shown(paired), step])
     return markdown(lines)
+
+
+def best_rates(results: dict[tuple[str, float], dict[int, float]]) -> dict[str, float]:
+    """Method -> the learning rate with the highest mean of the tuning seeds, of methods that were tuned at three rates."""
+    tuned: dict[str, dict[float, float]] = {}
+    for (method, lr), found in results.items():
+        if found.keys() >= set(TUNING):
+            tuned.setdefault(method, {})[lr] = sum(found[seed] for seed in TUNING)
+    return {method: max(rates, key=lambda lr: rates[lr]) for method, rates in tuned.items() if len(rates) >= 3}
 
 
 def shown(interval: Interval | None) -> str:

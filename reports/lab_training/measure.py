@@ -35,29 +35,37 @@ DRAWS = 4000
 SIGNED = {"combine": "multiply", "scale": "0.5", "normalize": "row", "clip": "1.0", "region": "reasoning"}
 
 
+NOTHING: Mapping[str, str] = {}
+
+
 def estimator(
-    name: str, scorer: str, gate: str = "bilevel", scorer_settings: Mapping[str, str] | None = None, **gated: str
+    name: str,
+    scorer: str,
+    gate: str = "bilevel",
+    *,
+    of_scorer: Mapping[str, str] = NOTHING,
+    of_gate: Mapping[str, str] = NOTHING,
 ) -> list[str]:
     """The overrides of `task=lab` for a scorer and its gate, as they were trained."""
     own = f"lab.estimators.{name}"
     return [
         f"+scorer@{own}.scorer={scorer}",
         f"+gate@{own}.gate={gate}",
-        *(f"{own}.scorer.{key}={value}" for key, value in (scorer_settings or {}).items()),
-        *(f"{own}.gate.{key}={value}" for key, value in gated.items()),
+        *(f"{own}.scorer.{key}={value}" for key, value in of_scorer.items()),
+        *(f"{own}.gate.{key}={value}" for key, value in of_gate.items()),
     ]
 
 
 ABSOLUTE = {"threshold": "absolute", "tau": "0.5"}
 ESTIMATORS = [
-    *estimator("oracle_first_error", "oracle", **ABSOLUTE),
-    *estimator("oracle_results", "oracle", scorer_settings={"locate.which": "results"}, **ABSOLUTE),
+    *estimator("oracle_first_error", "oracle", of_gate=ABSOLUTE),
+    *estimator("oracle_results", "oracle", of_scorer={"locate.which": "results"}, of_gate=ABSOLUTE),
     *estimator("shuffled", "shuffled"),
     *estimator("inverted", "inverted"),
-    *estimator("eighty_twenty", "entropy", "select", {"region": "response"}),
-    *estimator("information_gain_signed", "information_gain", "signed", **SIGNED),
-    *estimator("total_effect_gated", "total_effect_fast", **ABSOLUTE),
-    *estimator("vineppo", "monte_carlo", "signed", {"samples": "2"}),
+    *estimator("eighty_twenty", "entropy", "select", of_scorer={"region": "response"}),
+    *estimator("information_gain_signed", "information_gain", "signed", of_gate=SIGNED),
+    *estimator("total_effect_gated", "total_effect_fast", of_gate=ABSOLUTE),
+    *estimator("vineppo", "monte_carlo", "signed", of_scorer={"samples": "2"}),
     "scorer/segments@lab.estimators.vineppo.scorer.segments=task_steps",
 ]
 """Beside those of the default list."""
@@ -121,8 +129,8 @@ class Gain(NamedTuple):
 
 
 def best(runs: Sequence[Run]) -> tuple[float, int, dict[int, float]]:
-    """The best learning rate, how many were tried, and the accuracies at the best by seed. The best is that of the tuning seeds,
-    among the rates that were run with all of them, if there are any."""
+    """The best learning rate, how many were tried, and the accuracies at the best by seed. The best is that of the tuning
+    seeds, among the rates that were run with all of them, if there are any."""
     by_rate: dict[float, dict[int, float]] = {}
     for run in runs:
         by_rate.setdefault(run.lr, {})[run.seed] = run.accuracy
@@ -143,7 +151,8 @@ def gains(runs: Sequence[Run]) -> dict[str, Gain]:
 
 def measured(variant: str) -> dict[str, dict[str, float]]:
     """Measure -> estimator -> mean, of the lab."""
-    return json.loads((HERE / f"{variant}.json").read_text(encoding="utf-8"))  # type: ignore[no-any-return]
+    found: dict[str, dict[str, float]] = json.loads((HERE / f"{variant}.json").read_text(encoding="utf-8"))
+    return found
 
 
 def spearman(first: Sequence[float], second: Sequence[float]) -> float:

@@ -56,3 +56,14 @@ def test_the_rows_of_the_other_study_are_grpo_and_perfect_credit() -> None:
     assert {r.method for r in found} == {"grpo", "oracle"}
     best = [r.accuracy for r in found if (r.method, r.lr) == ("grpo", 2e-4)]
     assert 100 * sum(best) / len(best) == pytest.approx(54.53, abs=0.005), "as its page says"
+
+
+def test_the_best_rate_is_that_of_the_tuning_seeds() -> None:
+    results = {
+        ("a", 1e-4): {0: 50.0, 1: 52.0, 2: 90.0},
+        ("a", 2e-4): {0: 51.0, 1: 52.0},
+        ("a", 3e-4): {0: 40.0, 1: 60.0},
+        ("a", 6e-4): {0: 99.0},  # not run with both
+        ("b", 1e-4): {0: 50.0, 1: 52.0},  # one rate is no choice
+    }
+    assert measure.best_rates(results) == {"a": 2e-4}

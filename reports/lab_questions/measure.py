@@ -1,0 +1,128 @@
+"""Open questions of the OAR paper, asked in the credit lab: which fill, and does the own answer stand for the reward?
+
+python reports/lab_questions/measure.py --lab asides    # the lab of a variant -> asides.json.gz (some minutes)
+python reports/lab_questions/measure.py                 # the tables of README.md from the files beside it
+"""
+
+from __future__ import annotations
+
+import argparse
+import gzip
+import json
+import math
+import subprocess
+import sys
+import tempfile
+from collections.abc import Mapping, Sequence
+from pathlib import Path
+from typing import Any
+
+from oar_lightning.common.markdown import fill, markdown
+from oar_lightning.lab.comparison import mean_over
+
+HERE = Path(__file__).parent
+VARIANTS = {"chain": (), "asides": ("+variant=asides",)}
+FILLS = ("pad", "mean_embedding", "random_token", "model_sample")
+TRUTH = "monte_carlo"
+
+
+def estimator(name: str, scorer: str, **settings: str) -> list[str]:
+    own = f"lab.estimators.{name}"
+    return [f"+scorer@{own}.scorer={scorer}", *(f"{own}.scorer.{key}={value}" for key, value in settings.items())]
+
+
+ESTIMATORS = [
+    *(word for f in FILLS for word in estimator(f"oar_p_{f}", "oar_p", fill=f)),
+    *(word for f in FILLS for word in estimator(f"total_effect_{f}", "total_effect", fill=f, freedom="none")),
+    *estimator("gain_own", "information_gain", mode="own"),
+    *estimator("gain_gold", "information_gain", mode="gold"),
+]
+LEFT_OUT = ("late", "early", "improbability", "oar_p", "information_gain", "total_effect", "total_effect_fast", "oracle")
+
+FILL_ROWS = [*(f"oar_p_{f}" for f in FILLS), *(f"total_effect_{f}" for f in FILLS), "entropy", "is_digit", "random"]
+FILL_MEASURES = ("auroc", "auroc_free", "spearman_free")
+PROXY_ROWS = ["gain_own", "gain_gold", "oar_g", "oar_p_pad", "random"]
+PROXY_MEASURES = ("spearman_free", "direction_free")
+
+
+def run_lab(variant: str, *more: str) -> None:
+    with tempfile.TemporaryDirectory() as folder:
+        parts = ["lab.baseline=random", "lab.faithfulness=null", "lab.stability=null", "lab.gradients=null"]
+        left_out = [f"~lab.estimators.{name}" for name in LEFT_OUT]
+        settings = [*VARIANTS[variant], *parts, *left_out, *ESTIMATORS, *more, f"lab.report={folder}/lab"]
+        subprocess.run([sys.executable, "-m", "oar_lightning", "task=lab", *settings], check=True)
+        found = json.loads((Path(folder) / "lab" / "results.json").read_text(encoding="utf-8"))
+    kept = {
+        "completions": found["completions"],
+        "tokens": found["tokens"],
+        "truths": found["truths"],
+        "measures": {key: m for key, m in found["measures"].items() if key.startswith(f"{TRUTH}.")},
+    }
+    (HERE / f"{variant}.json.gz").write_bytes(gzip.compress(json.dumps(kept).encode(), mtime=0))
+
+
+def cell(values: Sequence[float | None], problem: Sequence[int], rows: Sequence[bool]) -> str:
+    """The mean over the chosen completions, with its interval over problems."""
+    chosen = [math.nan if value is None or not row else value for value, row in zip(values, rows, strict=True)]
+    found = mean_over(chosen, problem)
+    if math.isnan(found.mean):
+        return "-"
+    return f"{found.mean:.2f} [{found.low:.2f}, {found.high:.2f}]"
+
+
+def table(results: Mapping[str, Any], names: Sequence[str], columns: Sequence[tuple[str, str, bool | None]]) -> str:
+    """A line for each estimator; a column is (heading, measure, only right or only wrong completions or None for all)."""
+    problem = [c["problem"] for c in results["completions"]]
+    correct = [c["correct"] for c in results["completions"]]
+    lines = [["estimator", *(heading for heading, *_ in columns)]]
+    for name in names:
+        cells = []
+        for _, measure, only in columns:
+            rows = [only is None or c is only for c in correct]
+            cells.append(cell(results["measures"][f"{TRUTH}.{measure}"]["values"][name], problem, rows))
+        lines.append([name, *cells])
+    return markdown(lines)
+
+
+def page() -> str:
+    parts = []
+    for variant in VARIANTS:
+        path = HERE / f"{variant}.json.gz"
+        if not path.exists():
+            continue
+        results = json.loads(gzip.decompress(path.read_bytes()))
+        titles = {measure: results["measures"][f"{TRUTH}.{measure}"]["title"] for measure in (*FILL_MEASURES, *PROXY_MEASURES)}
+        truth = results["truths"][TRUTH]
+        right = sum(bool(c["correct"]) for c in results["completions"])
+        parts += [
+            f"### {variant}",
+            f"{len(results['completions'])} completions, {right} right; {results['tokens']['free']} free tokens, "
+            f"{truth['decisive']} of them decisive.",
+            "",
+            table(results, FILL_ROWS, [(titles[m], m, None) for m in FILL_MEASURES]),
+            "",
+            table(
+                results,
+                PROXY_ROWS,
+                [
+                    (f"{titles[m]}, {word}", m, only)
+                    for m in PROXY_MEASURES
+                    for word, only in (("right", True), ("wrong", False))
+                ],
+            ),
+            "",
+        ]
+    return "\n".join(parts)
+
+
+def main() -> None:
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("--lab", metavar="VARIANT", choices=VARIANTS, help="run the lab of this variant")
+    options, more = parser.parse_known_args()
+    if options.lab:
+        run_lab(options.lab, *more)
+    fill(HERE / "README.md", page())
+
+
+if __name__ == "__main__":
+    main()
