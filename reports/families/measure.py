@@ -123,7 +123,8 @@ def known_rows() -> list[Row]:
 
 
 def table(rows: Sequence[Row], cost: dict[str, float]) -> str:
-    """A line for each method and learning rate; means are over complete runs. Bold: a method's best rate.
+    """A line for each method and learning rate. Bold: a method's best rate. A run that was given up counts with its last accuracy:
+    without it a method would look better for failing.
 
     Raises:
         KeyError: where the baseline has no run of a reported seed.
@@ -131,24 +132,21 @@ def table(rows: Sequence[Row], cost: dict[str, float]) -> str:
     results: dict[tuple[str, float], dict[int, float]] = {}
     failed: Counter[tuple[str, float]] = Counter()
     for row in rows:
-        found = results.setdefault((row.method, row.lr), {})
-        if row.state == "complete":
-            found[row.seed] = 100 * row.accuracy
-        else:
-            failed[row.method, row.lr] += 1
+        results.setdefault((row.method, row.lr), {})[row.seed] = 100 * row.accuracy
+        failed[row.method, row.lr] += row.state != "complete"
     base, best = results[BASELINE], best_rates(results)
-    lines = [["method", "rate", "seeds 0, 1", "n", "seeds 2 to 4, %", "difference from GRPO, points [95 %]", "s a step"]]
+    lines = [["method", "rate", "seeds 0, 1", "n", "seeds 2 to 4, %", "difference from GRPO, points [95 %]", "given up", "s a step"]]
     order = [arm[0] for arm in ARMS]
     for (method, lr), found in sorted(results.items(), key=lambda item: ([*order, item[0][0]].index(item[0][0]), item[0][1])):
         tuned = [found[seed] for seed in TUNING if seed in found]
         reported = [seed for seed in REPORTED if seed in found]
         mean = f"{sum(found[s] for s in reported) / len(reported):.1f}" if reported else "-"
         paired = mean_interval([found[s] - base[s] for s in reported]) if reported and (method, lr) != BASELINE else None
-        tuned_mean = f"{sum(tuned) / len(tuned):.1f} ({len(tuned)})" if tuned else "-"
+        tuned_mean = f"{sum(tuned) / len(tuned):.1f}" if tuned else "-"
+        tuned_mean += " (one)" if len(tuned) == 1 else ""
         tuned_mean = f"**{tuned_mean}**" if best.get(method) == lr else tuned_mean
         step = f"{cost[method]:.2f}" if method in cost else "-"
-        n = f"{len(reported)}" + (f", {failed[method, lr]} given up" if failed[method, lr] else "")
-        lines.append([method, f"{lr:g}", tuned_mean, n, mean, shown(paired), step])
+        lines.append([method, f"{lr:g}", tuned_mean, str(len(reported)), mean, shown(paired), str(failed[method, lr]), step])
     return markdown(lines)
 
 

@@ -37,11 +37,11 @@ def test_methods_are_paired_with_grpo_by_the_seeds_that_chose_no_rate() -> None:
         [cell.strip() for cell in line.split("|")[1:-1]]
         for line in measure.table(base + other + single, {"grpo": 0.8}).splitlines()
     ]
-    # differences 1, 2 and 3 points: 2 plus and minus 4.3027 / sqrt(3)
+    # differences 1, 2 and 3 points: 2 plus and minus 4.3027 / sqrt(3); -40 and 6: -17 plus and minus 12.706 * 23
     assert lines[2:] == [
-        ["grpo", "0.0002", "85.0 (2)", "3", "54.0", "-", "0.80"],
-        ["vineppo", "0.0002", "10.0 (1)", "3", "56.0", "+2.0 [-0.5, +4.5]", "-"],
-        ["oracle", "0.0003", "-", "1, 1 given up", "60.0", "+6.0", "-"],
+        ["grpo", "0.0002", "85.0", "3", "54.0", "-", "0", "0.80"],
+        ["vineppo", "0.0002", "10.0 (one)", "3", "56.0", "+2.0 [-0.5, +4.5]", "0", "-"],
+        ["oracle", "0.0003", "-", "2", "35.0", "-17.0 [-309.2, +275.2]", "1", "-"],
     ]
 
 
