@@ -123,8 +123,8 @@ def known_rows() -> list[Row]:
 
 
 def table(rows: Sequence[Row], cost: dict[str, float]) -> str:
-    """A line for each method and learning rate. Bold: a method's best rate. A run that was given up counts with its last accuracy:
-    without it a method would look better for failing.
+    """A line for each method and learning rate. Bold: a method's best rate. A run that was given up counts with its last
+    accuracy: without it a method would look better for failing.
 
     Raises:
         KeyError: where the baseline has no run of a reported seed.
@@ -135,7 +135,9 @@ def table(rows: Sequence[Row], cost: dict[str, float]) -> str:
         results.setdefault((row.method, row.lr), {})[row.seed] = 100 * row.accuracy
         failed[row.method, row.lr] += row.state != "complete"
     base, best = results[BASELINE], best_rates(results)
-    lines = [["method", "rate", "seeds 0, 1", "n", "seeds 2 to 4, %", "difference from GRPO, points [95 %]", "given up", "s a step"]]
+    lines = [
+        ["method", "rate", "seeds 0, 1", "n", "seeds 2 to 4, %", "difference from GRPO, points [95 %]", "given up", "s a step"]
+    ]
     order = [arm[0] for arm in ARMS]
     for (method, lr), found in sorted(results.items(), key=lambda item: ([*order, item[0][0]].index(item[0][0]), item[0][1])):
         tuned = [found[seed] for seed in TUNING if seed in found]
