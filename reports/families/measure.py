@@ -135,21 +135,28 @@ def table(rows: Sequence[Row], cost: dict[str, float]) -> str:
         results.setdefault((row.method, row.lr), {})[row.seed] = 100 * row.accuracy
         failed[row.method, row.lr] += row.state != "complete"
     base, best = results[BASELINE], best_rates(results)
-    lines = [
-        ["method", "rate", "seeds 0, 1", "n", "seeds 2 to 4, %", "difference from GRPO, points [95 %]", "given up", "s a step"]
-    ]
+    header = ["method", "rate", "seeds 0, 1", "seeds 2 to 4", "difference from GRPO [95 %]", "of seeds 0 to 4 [95 %]"]
+    lines = [[*header, "given up", "s a step"]]
     order = [arm[0] for arm in ARMS]
     for (method, lr), found in sorted(results.items(), key=lambda item: ([*order, item[0][0]].index(item[0][0]), item[0][1])):
-        tuned = [found[seed] for seed in TUNING if seed in found]
-        reported = [seed for seed in REPORTED if seed in found]
-        mean = f"{sum(found[s] for s in reported) / len(reported):.1f}" if reported else "-"
-        paired = mean_interval([found[s] - base[s] for s in reported]) if reported and (method, lr) != BASELINE else None
-        tuned_mean = f"{sum(tuned) / len(tuned):.1f}" if tuned else "-"
-        tuned_mean += " (one)" if len(tuned) == 1 else ""
-        tuned_mean = f"**{tuned_mean}**" if best.get(method) == lr else tuned_mean
+        means = [mean_of(found, seeds) for seeds in (TUNING, REPORTED)]
+        if best.get(method) == lr:
+            means[0] = f"**{means[0]}**"
+        reported = [found[seed] - base[seed] for seed in REPORTED if seed in found]
+        together = [found[seed] - base[seed] for seed in (*TUNING, *REPORTED) if seed in found and seed in base]
+        other = (method, lr) != BASELINE
+        differences = [shown(mean_interval(d) if other and d else None) for d in (reported, together)]
         step = f"{cost[method]:.2f}" if method in cost else "-"
-        lines.append([method, f"{lr:g}", tuned_mean, str(len(reported)), mean, shown(paired), str(failed[method, lr]), step])
+        lines.append([method, f"{lr:g}", *means, *differences, str(failed[method, lr]), step])
     return markdown(lines)
+
+
+def mean_of(found: dict[int, float], seeds: Sequence[int]) -> str:
+    """The mean over the seeds; how many there are, where some are missing."""
+    values = [found[seed] for seed in seeds if seed in found]
+    if not values:
+        return "-"
+    return f"{sum(values) / len(values):.1f}" + (f" (n = {len(values)})" if len(values) < len(seeds) else "")
 
 
 def best_rates(results: dict[tuple[str, float], dict[int, float]]) -> dict[str, float]:
