@@ -47,6 +47,7 @@ from oar_lightning.credit.scorers.forward_free import (
     Ktae,
     Otb,
     Probability,
+    Shear,
     Steer,
     Ucas,
     confidence,
@@ -84,6 +85,7 @@ SCORERS: dict[str, Callable[..., Scorer]] = {
     "random": Random,
     "reference_oar_g": ReferenceOarG,
     "reference_oar_p": ReferenceOarP,
+    "shear": Shear,
     "shuffled": lambda **knobs: Shuffled(OarG(**knobs)),
     "spae": functools.partial(Spae, STEPS),
     "spro": Spro,
@@ -260,7 +262,7 @@ def test_chunks_do_not_matter(name: str) -> None:
     close(make(name, token_budget=1)(model, rollouts), expected)
 
 
-@pytest.mark.parametrize("name", ["entropy", "entropy_advantage", "gtpo", "otb", "probability", "steer", "ucas"])
+@pytest.mark.parametrize("name", ["entropy", "entropy_advantage", "gtpo", "otb", "probability", "shear", "steer", "ucas"])
 def test_kept_states_spare_the_pass_and_change_nothing(name: str) -> None:
     model, rollouts = gpt2(), given()
     with evaluating(model):

@@ -29,7 +29,7 @@ from oar_lightning.credit.scorers import (
     TotalEffect,
     TotalEffectFast,
 )
-from oar_lightning.credit.scorers.forward_free import Gtpo
+from oar_lightning.credit.scorers.forward_free import Gtpo, Shear
 from oar_lightning.credit.segments import FixedLength, LowProbabilityCuts
 from oar_lightning.planning import dry_run
 from oar_lightning.planning.empty import no_memory, peak_bytes
@@ -73,6 +73,7 @@ SCORERS: dict[str, Scorer] = {
     "entropy": Entropy(token_budget=BUDGET),
     "shuffled": Shuffled(OarG(token_budget=BUDGET)),
     "gtpo": Gtpo(token_budget=BUDGET),
+    "shear": Shear(token_budget=BUDGET),
     "total_effect": TotalEffect(token_budget=BUDGET),
     "total_effect_fast": TotalEffectFast(token_budget=BUDGET),
     "information_gain": InformationGain(FixedLength(1), token_budget=BUDGET),

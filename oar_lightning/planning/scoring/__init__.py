@@ -3,7 +3,7 @@
 Each file knows a family of scorers.
 """
 
-from oar_lightning.planning.scoring import oar, steps, total_effect
+from oar_lightning.planning.scoring import oar, shear, steps, total_effect
 from oar_lightning.planning.scoring.base import (
     FREE,
     Batch,
@@ -30,6 +30,7 @@ __all__ = [
     "oar",
     "row_tokens",
     "scorer_budget",
+    "shear",
     "steps",
     "total_effect",
 ]
