@@ -1,4 +1,4 @@
-"""Methods of three kinds that have to survive a resume and another number of ranks: sampling, signed and stateful."""
+"""Methods of four kinds that have to survive a resume and another number of ranks: sampling, signed, stateful, of groups."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ from torch import Tensor
 
 from oar_lightning.credit.gates import DirectGate, Gate, SignedGate
 from oar_lightning.credit.scorers import MonteCarlo, Scorer
-from oar_lightning.credit.scorers.forward_free import Ucas
+from oar_lightning.credit.scorers.forward_free import Shear, Ucas
 from oar_lightning.credit.scorers.forward_free.base import PredictionScorer
 from oar_lightning.credit.segments import FixedLength
 from oar_lightning.distributed.ranks import all_gather
@@ -55,6 +55,7 @@ def credit_methods() -> dict[str, tuple[Scorer, Gate]]:
     """Name -> scorer and gate, new ones at each call."""
     return {
         "monte_carlo": (MonteCarlo(FixedLength(4), samples=2), SignedGate()),
+        "shear": (Shear(), DirectGate()),
         "ucas": (Ucas(), SignedGate()),
         "surprise": (Surprise(), DirectGate(high=4.0)),
     }

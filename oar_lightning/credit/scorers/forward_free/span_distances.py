@@ -19,7 +19,7 @@ NO_DISCREPANCY = 1e-12
 OUT_OF_REACH = 1e3
 """Costs in weights of the entropy that nothing is moved over: exp(-1000) is 0 in float64."""
 
-SAMPLED = 1024
+SAMPLED = 512
 """Tokens of a group whose pairs give the median distance."""
 
 

@@ -22,6 +22,7 @@ from oar_lightning.credit.scorers.forward_free.span_distances import (
     squared_distances,
     transport_solver,
 )
+from oar_lightning.planning.empty import peak_bytes
 
 X = [(0, 4), (2, 6), (4, 8), (8, 9)]
 Y = [(0, 3), (2, 5), (5, 9)]
@@ -87,6 +88,17 @@ def test_blocks_do_not_matter(most: int) -> None:
     torch.testing.assert_close(of_y, whole.amin(0), rtol=1e-9, atol=1e-12)
     assert all(len(part.states) <= max(most, 4) for _, part in x.blocks(most))
     assert len(x.blocks(most)) == {0: 4, 1: 4, 4: 4, 5: 3}.get(most, 1)
+
+
+def test_memory_does_not_grow_with_the_texts() -> None:
+    """But for a distance of each span; all distances at once would take four times as much for twice the tokens."""
+
+    def peak(tokens: int, most: int = 24) -> int:
+        x, y = (spans([(k, k + 8) for k in range(0, tokens, 4)], seed) for seed in (0, 1))
+        return peak_bytes(lambda: nearest(x, y, Mmd(VARIANCE), most))
+
+    assert peak(96) < peak(192) < 1.3 * peak(96)
+    assert peak(96, 48) > 2 * peak(96)
 
 
 def test_the_median_is_that_of_pairs_and_of_a_sample_where_texts_are_long() -> None:
