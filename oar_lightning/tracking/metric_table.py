@@ -168,7 +168,7 @@ METRICS: tuple[Metric, ...] = (
             "credit/unread_frac",
             SHARE,
             "completions that the scorer could not read; they keep weight 1",
-            "`scorer=oracle`, `scorer=information_gain`, `scorer=spae`",
+            "`scorer=oracle`, `scorer=information_gain`, `scorer=spae`, `scorer=rlsd`",
         ),
         ("credit/inexact_frac", SHARE, "completions for which the oracle fell back to the step results", "`scorer=oracle`"),
     ),

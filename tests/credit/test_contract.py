@@ -52,6 +52,7 @@ from oar_lightning.credit.scorers.forward_free import (
     Ucas,
     confidence,
 )
+from oar_lightning.credit.scorers.hindsight import Rlsd
 from oar_lightning.credit.scorers.reference import ReferenceOarG, ReferenceOarP
 from oar_lightning.credit.segments import FixedLength
 from oar_lightning.policy.language_model import evaluating, prediction_states
@@ -85,6 +86,7 @@ SCORERS: dict[str, Callable[..., Scorer]] = {
     "random": Random,
     "reference_oar_g": ReferenceOarG,
     "reference_oar_p": ReferenceOarP,
+    "rlsd": Rlsd,
     "shear": Shear,
     "shuffled": lambda **knobs: Shuffled(OarG(**knobs)),
     "spae": functools.partial(Spae, STEPS),
@@ -118,7 +120,18 @@ def continuations(model: Any, rollouts: Rollouts, prefixes: Sequence[Prefix], sa
     return Continued(torch.tensor(rows, dtype=torch.float32).view(-1, samples), len(rows) * samples, 0)
 
 
-LENT = tools(continuations, encode=lambda before, text: ([36], [39]))
+def reprompt(rollouts: Rollouts, questions: Sequence[str]) -> Rollouts:
+    """A prompt of two tokens that depend on the question, in place of each row's."""
+    before = rollouts.attention_mask & ~rollouts.response_mask
+    ids, attention = rollouts.token_ids.clone(), rollouts.attention_mask & ~before
+    for row, question in enumerate(questions):
+        start = int(rollouts.response_mask[row].long().argmax())
+        ids[row, start - 2 : start] = torch.tensor([10, 30]) + zlib.crc32(question.encode()) % 9
+        attention[row, start - 2 : start] = True
+    return dataclasses.replace(rollouts, token_ids=ids, attention_mask=attention, prediction_states=None)
+
+
+LENT = tools(continuations, reprompt, encode=lambda before, text: ([36], [39]))
 
 
 def make(name: str, **knobs: Any) -> Scorer:

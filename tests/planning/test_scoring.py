@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from dataclasses import replace
 from pathlib import Path
 from types import SimpleNamespace
@@ -30,6 +31,7 @@ from oar_lightning.credit.scorers import (
     TotalEffectFast,
 )
 from oar_lightning.credit.scorers.forward_free import Gtpo, Shear
+from oar_lightning.credit.scorers.hindsight import Rlsd
 from oar_lightning.credit.segments import FixedLength, LowProbabilityCuts
 from oar_lightning.planning import dry_run
 from oar_lightning.planning.empty import no_memory, peak_bytes
@@ -45,11 +47,12 @@ from oar_lightning.planning.scoring import (
     row_tokens,
     scorer_budget,
 )
+from oar_lightning.planning.scoring.hindsight import WORDS
 from oar_lightning.policy.pretrained import LoraSpec, PretrainedPolicy
 from oar_lightning.rollout import CachedEngine, SamplingConfig
 from oar_lightning.rollout.continuations import LEAST_TOKENS
 from oar_lightning.training.slots import UpdatePlan
-from oar_lightning.types import MathProblem
+from oar_lightning.types import MathProblem, Rollouts
 
 QWEN = Qwen2Config(
     vocab_size=300,
@@ -74,6 +77,7 @@ SCORERS: dict[str, Scorer] = {
     "shuffled": Shuffled(OarG(token_budget=BUDGET)),
     "gtpo": Gtpo(token_budget=BUDGET),
     "shear": Shear(token_budget=BUDGET),
+    "rlsd": Rlsd(token_budget=BUDGET),
     "total_effect": TotalEffect(token_budget=BUDGET),
     "total_effect_fast": TotalEffectFast(token_budget=BUDGET),
     "information_gain": InformationGain(FixedLength(1), token_budget=BUDGET),
@@ -97,8 +101,15 @@ def pair(config: Any, folder: Path, dtype: torch.dtype = torch.float32, lora: Lo
         return true.eval(), policy_without_weights(PretrainedPolicy(str(folder), lora=lora), dtype)
 
 
+TEXT = ("token_ids", "attention_mask", "response_mask", "reasoning_mask", "answer_mask")
 ALIKE = ("gtpo", "spae", "min_form", "spans", "attribution")
 """Scorers that run what others run."""
+
+
+def told(texts: Rollouts, questions: Sequence[str]) -> Rollouts:
+    """The texts after prompts that tell an answer in a few words."""
+    longer = dry_run.completions(len(texts), 1, BATCH.prompt + BATCH.answer + WORDS, BATCH.completion, BATCH.answer)
+    return replace(texts, **{name: getattr(longer, name) for name in TEXT})
 
 
 @pytest.mark.parametrize("name", [pytest.param(name, marks=[pytest.mark.slow] * (name in ALIKE)) for name in SCORERS])
@@ -115,7 +126,7 @@ def test_a_dry_run_holds_what_scoring_holds(name: str, tmp_path: Path) -> None:
         problems=(MathProblem("", "0"),) * BATCH.rows,
         answers=("0",) * BATCH.rows,
     )
-    scorer.use(tools(encode=lambda before, text: ([0] * len(before), [0] * BATCH.answer)))
+    scorer.use(tools(reprompt=told, encode=lambda before, text: ([0] * len(before), [0] * BATCH.answer)))
     expected = dry_run.scoring_bytes(true, scorer, everything)
     planned = dry_run.scoring_bytes(empty, *dry_run_inputs(scorer, BATCH, BUDGET))
     assert planned == pytest.approx(expected, rel=0.08)

@@ -3,7 +3,7 @@
 Each file knows a family of scorers.
 """
 
-from oar_lightning.planning.scoring import oar, shear, steps, total_effect
+from oar_lightning.planning.scoring import hindsight, oar, shear, steps, total_effect
 from oar_lightning.planning.scoring.base import (
     FREE,
     Batch,
@@ -24,6 +24,7 @@ __all__ = [
     "continues",
     "dry_run_budgets",
     "dry_run_inputs",
+    "hindsight",
     "innermost",
     "monte_carlo_inputs",
     "most_tokens",

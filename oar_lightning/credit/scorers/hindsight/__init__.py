@@ -1,0 +1,5 @@
+"""Scorers by hindsight: how a prompt that tells more changes the probability of tokens that are there already."""
+
+from oar_lightning.credit.scorers.hindsight.rlsd import Rlsd
+
+__all__ = ["Rlsd"]
