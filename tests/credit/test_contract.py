@@ -52,7 +52,7 @@ from oar_lightning.credit.scorers.forward_free import (
     Ucas,
     confidence,
 )
-from oar_lightning.credit.scorers.hindsight import Rlsd
+from oar_lightning.credit.scorers.hindsight import ActionMask, Contrast, Rlsd
 from oar_lightning.credit.scorers.reference import ReferenceOarG, ReferenceOarP
 from oar_lightning.credit.segments import FixedLength
 from oar_lightning.policy.language_model import evaluating, prediction_states
@@ -67,6 +67,8 @@ def where_e(problem: MathProblem, text: str) -> CausalSpans:
 
 
 SCORERS: dict[str, Callable[..., Scorer]] = {
+    "action_mask": functools.partial(ActionMask, where_e),
+    "contrast": Contrast,
     "entropy": Entropy,
     "entropy_advantage": functools.partial(EntropyAdvantage, alpha=0.02),
     "gtpo": Gtpo,
@@ -87,6 +89,7 @@ SCORERS: dict[str, Callable[..., Scorer]] = {
     "reference_oar_g": ReferenceOarG,
     "reference_oar_p": ReferenceOarP,
     "rlsd": Rlsd,
+    "serl": functools.partial(Rlsd, "feedback", where_e),
     "shear": Shear,
     "shuffled": lambda **knobs: Shuffled(OarG(**knobs)),
     "spae": functools.partial(Spae, STEPS),
@@ -97,7 +100,7 @@ SCORERS: dict[str, Callable[..., Scorer]] = {
     "ucas": Ucas,
     "uniform": Uniform,
 }
-WITHOUT_THE_MODEL = {"hicra", "ktae", "monte_carlo", "oracle", "position", "random", "spro", "uniform"}
+WITHOUT_THE_MODEL = {"action_mask", "hicra", "ktae", "monte_carlo", "oracle", "position", "random", "spro", "uniform"}
 """Their scores come from texts, tokens, rewards or log-probabilities that are there."""
 REARRANGED = {"inverted", "shuffled"}
 SEQUENCES = [
@@ -108,7 +111,10 @@ SEQUENCES = [
 ]
 TEXTS = ("so next one", "then we need to", "e ab", "first, it is")
 
-every_scorer = pytest.mark.parametrize("name", SCORERS)
+HERE = [name for name in SCORERS if name != "contrast"]
+"""Contrasts need groups of three or more, which are in scorers/hindsight/test_contrast.py."""
+
+every_scorer = pytest.mark.parametrize("name", HERE)
 
 
 def continuations(model: Any, rollouts: Rollouts, prefixes: Sequence[Prefix], samples: int, seed: int) -> Continued:
@@ -268,7 +274,11 @@ THERE = {"entropy", "information_gain", "inverted", "oar_g", "oar_p", "shuffled"
 
 @pytest.mark.parametrize(
     "name",
-    [pytest.param(n, marks=pytest.mark.slow) if n in THERE else n for n in SCORERS if takes(n, "token_budget")],
+    [
+        pytest.param(n, marks=pytest.mark.slow) if n in THERE else n
+        for n in SCORERS
+        if takes(n, "token_budget") and n != "contrast"
+    ],
 )
 def test_chunks_do_not_matter(name: str) -> None:
     model, rollouts, expected = gpt2(), given(), scores_of(name)

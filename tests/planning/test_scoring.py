@@ -31,7 +31,7 @@ from oar_lightning.credit.scorers import (
     TotalEffectFast,
 )
 from oar_lightning.credit.scorers.forward_free import Gtpo, Shear
-from oar_lightning.credit.scorers.hindsight import Rlsd
+from oar_lightning.credit.scorers.hindsight import Contrast, Rlsd
 from oar_lightning.credit.segments import FixedLength, LowProbabilityCuts
 from oar_lightning.planning import dry_run
 from oar_lightning.planning.empty import no_memory, peak_bytes
@@ -130,6 +130,26 @@ def test_a_dry_run_holds_what_scoring_holds(name: str, tmp_path: Path) -> None:
     expected = dry_run.scoring_bytes(true, scorer, everything)
     planned = dry_run.scoring_bytes(empty, *dry_run_inputs(scorer, BATCH, BUDGET))
     assert planned == pytest.approx(expected, rel=0.08)
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("scorer", [Contrast(token_budget=BUDGET), Rlsd("correct_sibling", token_budget=BUDGET)])
+def test_a_dry_run_holds_what_hints_of_siblings_hold(scorer: Scorer, tmp_path: Path) -> None:
+    """In one group of six, each told by texts of the greatest length."""
+    true, empty = pair(QWEN, tmp_path)
+    batch = replace(BATCH, group_size=6, problems=1)
+    texts = dry_run.completions(6, 6, batch.prompt, batch.completion, batch.answer, batch.conclusion)
+    texts = replace(texts, advantages=torch.tensor([1.0, -1.0] * 3), problems=(MathProblem("", "0"),) * 6)
+    hint = WORDS + batch.completion
+
+    def longer(texts: Rollouts, questions: Sequence[str]) -> Rollouts:
+        wide = dry_run.completions(len(texts), 1, batch.prompt + hint, batch.completion, batch.answer)
+        return replace(texts, **{name: getattr(wide, name) for name in TEXT})
+
+    scorer.use(tools(reprompt=longer))
+    expected = dry_run.scoring_bytes(true, scorer, replace(texts, completions=("",) * 6))
+    assert scorer.metrics["unread_frac"] == 0
+    assert dry_run.scoring_bytes(empty, *dry_run_inputs(scorer, batch, BUDGET)) == pytest.approx(expected, rel=0.08)
 
 
 @pytest.mark.parametrize(("prefix", "new"), [(16, 32), (47, 1)])

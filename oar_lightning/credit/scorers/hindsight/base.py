@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import dataclasses
+from abc import abstractmethod
 from collections.abc import Sequence
 from typing import Any, NamedTuple
 
@@ -11,7 +12,7 @@ from jaxtyping import Bool, Float, Int
 from torch import Tensor
 
 from oar_lightning.common.ranges import checked
-from oar_lightning.credit.component import Region, Reprompt, Tools, region_mask
+from oar_lightning.credit.component import Region, Reprompt, Tools, group_advantages_of, region_mask
 from oar_lightning.credit.predictions import predictions
 from oar_lightning.credit.scorers.base import Scorer
 from oar_lightning.credit.scorers.forward_free.base import TOKENS
@@ -19,6 +20,9 @@ from oar_lightning.data.hints import TEMPLATE, hinted, is_template
 from oar_lightning.policy.language_model import base_model
 from oar_lightning.policy.token_budget import SomeTokens, TokenBudget
 from oar_lightning.types import Rollouts
+
+LARGEST_EXPONENT = 20.0
+"""SERL's code bounds the log-ratio so; a gate's bounds are tighter."""
 
 Hints = Sequence[tuple[int, str]]
 """Rows of rollouts, and what each is told; a row may be told several things."""
@@ -30,6 +34,11 @@ class Told(NamedTuple):
 
     logprobs: Float[Tensor, "n S"]
     read: Bool[Tensor, " n"]
+
+
+def weights(signs: Float[Tensor, " B"], log_ratios: Float[Tensor, "B S"]) -> Float[Tensor, "B S"]:
+    """exp(sign(A) D)."""
+    return (signs[:, None].to(log_ratios.dtype) * log_ratios).clamp(-LARGEST_EXPONENT, LARGEST_EXPONENT).exp()
 
 
 @checked("scorer")
@@ -61,16 +70,25 @@ class Hindsight(Scorer):
     def use(self, tools: Tools) -> None:
         self._reprompt = tools.reprompt
 
-    def mask(self, rollouts: Rollouts) -> Bool[Tensor, "B S"]:
-        return region_mask(rollouts, self.covers)
+    @abstractmethod
+    def log_ratios(self, model: Any, rollouts: Rollouts, asked: Sequence[int]) -> tuple[Float[Tensor, "B S"], int]:
+        """D of the region's tokens, 0 for rows that nothing can be told; and how many of the `asked` rows were read."""
+        ...
 
-    def measured(self, rollouts: Rollouts, unread: int) -> None:
-        """Note what a call has cost, and how many completions it could not read."""
+    def __call__(self, model: Any, rollouts: Rollouts) -> Float[Tensor, "B S"]:
+        """D itself where the scorer is signed, else exp(sign(A_i) D). Rows of advantage 0 are not read."""
+        signs, mask = group_advantages_of(rollouts).sign(), self.mask(rollouts)
+        asked = (signs.ne(0) & mask.any(1)).nonzero().flatten().tolist()
+        self._tokens = 0
+        found, read = self.log_ratios(model, rollouts, asked)
         self.metrics = {
             "forward_equivalents": self._tokens / max(1, int(rollouts.attention_mask.sum())),
-            "unread_frac": unread / max(1, len(rollouts)),
+            "unread_frac": (len(asked) - read) / max(1, len(rollouts)),
         }
-        self._tokens = 0
+        return (found if self.signed else weights(signs, found)).masked_fill(~mask, 0.0)
+
+    def mask(self, rollouts: Rollouts) -> Bool[Tensor, "B S"]:
+        return region_mask(rollouts, self.covers)
 
     @torch.no_grad()
     def untold(self, model: Any, rollouts: Rollouts, rows: Int[Tensor, " n"]) -> Float[Tensor, "n S"]:
@@ -82,14 +100,16 @@ class Hindsight(Scorer):
     def told(self, model: Any, rollouts: Rollouts, hints: Hints) -> Told:
         """Log-probabilities of the hints' rows, each after its problem with its hint."""
         assert self._reprompt is not None, "a run lends its tools before the first step"
-        rows = torch.tensor([row for row, _ in hints], dtype=torch.long, device=rollouts.token_ids.device)
+        out = torch.zeros(len(hints), rollouts.token_ids.shape[1], device=rollouts.token_ids.device)
+        if not hints:
+            return Told(out, out.any(1))
+        rows = torch.tensor([row for row, _ in hints], dtype=torch.long, device=out.device)
         part = dataclasses.replace(rollouts, prediction_states=None).select(rows)
         questions = [hinted(p, text, self.template).question for p, (_, text) in zip(part.problems, hints, strict=True)]
         part = self._reprompt(part, questions)
         limit = getattr(base_model(model).config, "max_position_embeddings", None)
         read = part.attention_mask.sum(1) <= (float("inf") if limit is None else limit)
         short = read.nonzero().flatten()
-        out = torch.zeros(len(rows), rollouts.token_ids.shape[1], device=rows.device)
         if len(short):
             kept = part.select(short)
             found = self._placed(self._logprobs(model, kept), kept, rollouts, rows[short])

@@ -1,7 +1,8 @@
-"""Weights by what a hint does to a token's probability (RLSD)."""
+"""Weights by what a hint does to a token's probability (RLSD, SERL)."""
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from typing import Any
 
 import torch
@@ -9,21 +10,14 @@ from jaxtyping import Float
 from torch import Tensor
 
 from oar_lightning.common.ranges import checked
-from oar_lightning.credit.component import Region, group_advantages_of
+from oar_lightning.credit.component import Region
 from oar_lightning.credit.hints import HINTS, OF_GROUPS, HintKind
+from oar_lightning.credit.located import Locate, located
 from oar_lightning.credit.scorers.forward_free.base import TOKENS
-from oar_lightning.credit.scorers.hindsight.base import Hindsight
+from oar_lightning.credit.scorers.hindsight.base import Hindsight, Hints
 from oar_lightning.data.hints import TEMPLATE
 from oar_lightning.policy.token_budget import SomeTokens
 from oar_lightning.types import Rollouts
-
-LARGEST_EXPONENT = 20.0
-"""SERL's code bounds the log-ratio so; a gate's bounds are tighter."""
-
-
-def weights(signs: Float[Tensor, " B"], log_ratios: Float[Tensor, "B S"]) -> Float[Tensor, "B S"]:
-    """exp(sign(A) D)."""
-    return (signs[:, None].to(log_ratios.dtype) * log_ratios).clamp(-LARGEST_EXPONENT, LARGEST_EXPONENT).exp()
 
 
 @checked("scorer")
@@ -40,35 +34,36 @@ class Rlsd(Hindsight):
 
     Args:
         hint: see `credit.hints.HINTS`; the paper's is `solution`.
+        actions: the tokens whose weights may leave 1, (problem, completion) -> `CausalSpans` (SERL, arXiv 2605.19447, whose
+            actions are those of an agent; a pattern of the text in their place is ours). None: all tokens.
         template: see `Hindsight`, as for the rest.
     """
 
     def __init__(
         self,
         hint: HintKind = "answer",
+        actions: Locate | None = None,
         template: str = TEMPLATE,
         token_budget: SomeTokens = TOKENS,
         region: Region = "response",
     ) -> None:
         super().__init__(template, token_budget, region)
         self.hint: HintKind = hint
+        self.actions = actions
         self.reads_groups = hint in OF_GROUPS
 
-    def __call__(self, model: Any, rollouts: Rollouts) -> Float[Tensor, "B S"]:
-        signs, mask = group_advantages_of(rollouts).sign(), self.mask(rollouts)
-        asked = (signs.ne(0) & mask.any(1)).nonzero().flatten().tolist()
+    def log_ratios(self, model: Any, rollouts: Rollouts, asked: Sequence[int]) -> tuple[Float[Tensor, "B S"], int]:
         hints = [(row, text) for row in asked if (text := HINTS[self.hint](rollouts, row)) is not None]
-        log_ratios, read = self.log_ratios(model, rollouts, hints)
-        self.measured(rollouts, len(asked) - read)
-        return weights(signs, log_ratios).masked_fill(~mask, 0.0)
+        found, read = self.of_hints(model, rollouts, hints)
+        if self.actions is None:
+            return found, read
+        return found.masked_fill(~located(rollouts, self.actions, "scorer.actions").tokens, 0.0), read
 
-    def log_ratios(self, model: Any, rollouts: Rollouts, hints: list[tuple[int, str]]) -> tuple[Float[Tensor, "B S"], int]:
-        """D [B S], 0 for rows without a hint; and how many hints were read."""
+    def of_hints(self, model: Any, rollouts: Rollouts, hints: Hints) -> tuple[Float[Tensor, "B S"], int]:
+        """D with given hints, at most one a row."""
         out = torch.zeros(rollouts.token_ids.shape, device=rollouts.token_ids.device)
-        if not hints:
-            return out, 0
         told = self.told(model, rollouts, hints)
-        rows = torch.tensor([row for row, _ in hints], device=out.device)[told.read]
+        rows = torch.tensor([row for row, _ in hints], dtype=torch.long, device=out.device)[told.read]
         if not len(rows):
             return out, 0
         found = told.logprobs[told.read] - self.untold(model, rollouts, rows)

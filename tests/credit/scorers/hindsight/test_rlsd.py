@@ -20,7 +20,7 @@ from oar_lightning.credit.assign import assign_credit
 from oar_lightning.credit.gates import DirectGate
 from oar_lightning.credit.scorers import Uniform
 from oar_lightning.credit.scorers.hindsight import Rlsd
-from oar_lightning.credit.scorers.hindsight.rlsd import weights
+from oar_lightning.credit.scorers.hindsight.base import weights
 from oar_lightning.data.hints import TEMPLATE
 from oar_lightning.rollout.continuations import Reprompter
 from oar_lightning.training.slots import UpdatePlan
@@ -113,13 +113,13 @@ def test_a_hint_that_tells_nothing_is_grpo_bit_for_bit() -> None:
     rollouts = rollouts_of(ids, group_size=2, problems=PROBLEMS, advantages=torch.tensor([1.0, -1.0, 0.3, -0.3]))
     scorer = Rlsd()
     scorer.use(tools(reprompt=Reprompter(make_stage(policy))))
-    found, read = scorer.log_ratios(policy.model, rollouts, [(row, "") for row in range(4)])
+    found, read = scorer.of_hints(policy.model, rollouts, [(row, "") for row in range(4)])
     assert read == 4
     assert not found.any()
     credit = GATE(weights(torch.ones(4), found), rollouts)
     grpo = assign_credit(None, rollouts, Uniform(), DirectGate(strength=0))
     assert torch.equal(credit.advantages, grpo.advantages)
-    assert scorer.log_ratios(policy.model, rollouts, [(row, "7") for row in range(4)])[0].any()
+    assert scorer.of_hints(policy.model, rollouts, [(row, "7") for row in range(4)])[0].any()
 
 
 class Joint(Rlsd):
@@ -159,7 +159,7 @@ def test_log_ratios_telescope_to_what_the_text_tells_of_the_hint() -> None:
     """exp(sum of D) = P(r | y) / P(r), and after one token P(r | y_1) / P(r)."""
     scorer, rollouts, texts = joint()
     model = gpt2()
-    ratios, _ = scorer.log_ratios(model, rollouts, [(row, f"{1}.") for row in range(9)])
+    ratios, _ = scorer.of_hints(model, rollouts, [(row, f"{1}.") for row in range(9)])
     table, hint = scorer.table, scorer.table[1]
     for row, (y, z) in enumerate(texts):
         d = ratios[row, rollouts.response_mask[row]]
