@@ -15,6 +15,7 @@ from oar_lightning.planning.scoring.base import (
     row_tokens,
     scorer_budget,
 )
+from oar_lightning.planning.scoring.hindsight import copies_weights
 from oar_lightning.planning.scoring.steps import continues, monte_carlo_inputs
 
 __all__ = [
@@ -22,6 +23,7 @@ __all__ = [
     "Batch",
     "DryRunInputs",
     "continues",
+    "copies_weights",
     "dry_run_budgets",
     "dry_run_inputs",
     "hindsight",

@@ -8,10 +8,11 @@ from typing import Any
 
 import torch
 
+from oar_lightning.credit.scorers import Scorer
 from oar_lightning.credit.scorers.hindsight import Contrast, Rlsd
 from oar_lightning.credit.scorers.hindsight.base import Hindsight
 from oar_lightning.planning.dry_run import completions
-from oar_lightning.planning.scoring.base import Batch, DryRunInputs, changed, dry_run_inputs, most_tokens, row_tokens
+from oar_lightning.planning.scoring.base import Batch, DryRunInputs, changed, dry_run_inputs, innermost, most_tokens, row_tokens
 from oar_lightning.policy.token_budget import TokenBudget
 from oar_lightning.types import MathProblem, Rollouts
 
@@ -57,5 +58,11 @@ def _hindsight_inputs(scorer: Hindsight, batch: Batch, budget: int) -> DryRunInp
         completions=("",) * rows,
         answers=("0",) * rows,
     )
-    bounded = changed(scorer, token_budget=TokenBudget("scorer.token_budget", budget), _reprompt=reprompt)
+    bounded = changed(scorer, token_budget=TokenBudget("scorer.token_budget", budget), _reprompt=reprompt, teacher=None)
     return DryRunInputs(bounded, texts)
+
+
+def copies_weights(scorer: Scorer) -> bool:
+    """Whether a scorer keeps a copy of the policy's trained weights, in all phases."""
+    inner = innermost(scorer)
+    return isinstance(inner, Hindsight) and inner.teacher is not None

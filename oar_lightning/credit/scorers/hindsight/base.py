@@ -2,20 +2,22 @@
 
 from __future__ import annotations
 
+import contextlib
 import dataclasses
 from abc import abstractmethod
 from collections.abc import Sequence
-from typing import Any, NamedTuple
+from typing import Annotated, Any, NamedTuple
 
 import torch
 from jaxtyping import Bool, Float, Int
 from torch import Tensor
 
-from oar_lightning.common.ranges import checked
+from oar_lightning.common.ranges import PositiveInt, checked
 from oar_lightning.credit.component import Region, Reprompt, Tools, group_advantages_of, region_mask
 from oar_lightning.credit.predictions import predictions
 from oar_lightning.credit.scorers.base import Scorer
 from oar_lightning.credit.scorers.forward_free.base import TOKENS
+from oar_lightning.credit.teachers import LaggedWeights
 from oar_lightning.data.hints import TEMPLATE, hinted, is_template
 from oar_lightning.policy.language_model import base_model
 from oar_lightning.policy.token_budget import SomeTokens, TokenBudget
@@ -23,6 +25,8 @@ from oar_lightning.types import Rollouts
 
 LARGEST_EXPONENT = 20.0
 """SERL's code bounds the log-ratio so; a gate's bounds are tighter."""
+
+TheStepsPolicy = Annotated[None, "the policy of the step"]
 
 Hints = Sequence[tuple[int, str]]
 """Rows of rollouts, and what each is told; a row may be told several things."""
@@ -46,6 +50,8 @@ class Hindsight(Scorer):
     """Base of scorers that compare a completion's log-probabilities after its prompt and after prompts that tell more.
 
     Args:
+        teacher_every: rollout steps after which the weights that read the hints are copied from the policy anew. None: the
+            policy itself reads them. What is compared with is the policy's, always.
         template: how a second prompt's question joins ``{question}`` and ``{hint}``.
         token_budget: padded tokens of one pass, hints included, or `auto`; bounds memory, does not change the numbers.
         region: the tokens that are scored.
@@ -54,7 +60,13 @@ class Hindsight(Scorer):
         ValueError: for another template.
     """
 
-    def __init__(self, template: str = TEMPLATE, token_budget: SomeTokens = TOKENS, region: Region = "response") -> None:
+    def __init__(
+        self,
+        teacher_every: PositiveInt | TheStepsPolicy = 10,
+        template: str = TEMPLATE,
+        token_budget: SomeTokens = TOKENS,
+        region: Region = "response",
+    ) -> None:
         super().__init__()
         if not is_template(template):
             raise ValueError(
@@ -62,6 +74,8 @@ class Hindsight(Scorer):
                 "(write literal braces doubled: {{ and }})"
             )
         self.covers = region
+        self.teacher = None if teacher_every is None else LaggedWeights(teacher_every)
+        self.reads_all_rows = self.teacher is not None  # all ranks copy at the same step
         self.template = template
         self.token_budget = TokenBudget("scorer.token_budget", token_budget, TOKENS)
         self._reprompt: Reprompt | None = None
@@ -79,6 +93,8 @@ class Hindsight(Scorer):
         """D itself where the scorer is signed, else exp(sign(A_i) D). Rows of advantage 0 are not read."""
         signs, mask = group_advantages_of(rollouts).sign(), self.mask(rollouts)
         asked = (signs.ne(0) & mask.any(1)).nonzero().flatten().tolist()
+        if self.teacher is not None:
+            self.teacher.renew(model, rollouts.step)
         self._tokens = 0
         found, read = self.log_ratios(model, rollouts, asked)
         self.metrics = {
@@ -86,6 +102,17 @@ class Hindsight(Scorer):
             "unread_frac": (len(asked) - read) / max(1, len(rollouts)),
         }
         return (found if self.signed else weights(signs, found)).masked_fill(~mask, 0.0)
+
+    def state_dict(self) -> dict[str, Any]:
+        return {} if self.teacher is None else self.teacher.state_dict()
+
+    def load_state_dict(self, state: dict[str, Any]) -> None:
+        """A checkpoint without a teacher leaves the next step to copy one; one with a teacher that this scorer has not is
+        refused."""
+        if self.teacher is None:
+            super().load_state_dict(state)
+        elif state:
+            self.teacher.load_state_dict(state)
 
     def mask(self, rollouts: Rollouts) -> Bool[Tensor, "B S"]:
         return region_mask(rollouts, self.covers)
@@ -112,7 +139,8 @@ class Hindsight(Scorer):
         short = read.nonzero().flatten()
         if len(short):
             kept = part.select(short)
-            found = self._placed(self._logprobs(model, kept), kept, rollouts, rows[short])
+            with contextlib.nullcontext() if self.teacher is None else self.teacher.inside(model):
+                found = self._placed(self._logprobs(model, kept), kept, rollouts, rows[short])
             out = out.to(found.dtype)
             out[short] = found
         return Told(out, read)

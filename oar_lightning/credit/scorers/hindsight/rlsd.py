@@ -9,12 +9,12 @@ import torch
 from jaxtyping import Float
 from torch import Tensor
 
-from oar_lightning.common.ranges import checked
+from oar_lightning.common.ranges import PositiveInt, checked
 from oar_lightning.credit.component import Region
 from oar_lightning.credit.hints import HINTS, OF_GROUPS, HintKind
 from oar_lightning.credit.located import Locate, located
 from oar_lightning.credit.scorers.forward_free.base import TOKENS
-from oar_lightning.credit.scorers.hindsight.base import Hindsight, Hints
+from oar_lightning.credit.scorers.hindsight.base import Hindsight, Hints, TheStepsPolicy
 from oar_lightning.data.hints import TEMPLATE
 from oar_lightning.policy.token_budget import SomeTokens
 from oar_lightning.types import Rollouts
@@ -29,25 +29,26 @@ class Rlsd(Hindsight):
     were a true joint distribution of hints and completions, exp(D_t) would be the factor by which the token changes the
     probability of the hint. Weights do not keep a completion's mass.
 
-    The policy reads the hints itself, at temperature 1. A completion without a hint, or of advantage 0, keeps the score 1;
+    All is read at temperature 1. A completion without a hint, or of advantage 0, keeps the score 1;
     `unread_frac` counts the first.
 
     Args:
         hint: see `credit.hints.HINTS`; the paper's is `solution`.
         actions: the tokens whose weights may leave 1, (problem, completion) -> `CausalSpans` (SERL, arXiv 2605.19447, whose
             actions are those of an agent; a pattern of the text in their place is ours). None: all tokens.
-        template: see `Hindsight`, as for the rest.
+        teacher_every: see `Hindsight`, as for the rest.
     """
 
     def __init__(
         self,
         hint: HintKind = "answer",
         actions: Locate | None = None,
+        teacher_every: PositiveInt | TheStepsPolicy = 10,
         template: str = TEMPLATE,
         token_budget: SomeTokens = TOKENS,
         region: Region = "response",
     ) -> None:
-        super().__init__(template, token_budget, region)
+        super().__init__(teacher_every, template, token_budget, region)
         self.hint: HintKind = hint
         self.actions = actions
         self.reads_groups = hint in OF_GROUPS

@@ -111,7 +111,7 @@ def test_a_hint_that_tells_nothing_is_grpo_bit_for_bit() -> None:
     ids = [{"before": policy.tokenizer(p.question + "\n").input_ids, "reasoning": [40 + i, 41, 42], "answer": [50]}
            for i, p in enumerate(PROBLEMS)]  # fmt: skip
     rollouts = rollouts_of(ids, group_size=2, problems=PROBLEMS, advantages=torch.tensor([1.0, -1.0, 0.3, -0.3]))
-    scorer = Rlsd()
+    scorer = Rlsd(teacher_every=None)
     scorer.use(tools(reprompt=Reprompter(make_stage(policy))))
     found, read = scorer.of_hints(policy.model, rollouts, [(row, "") for row in range(4)])
     assert read == 4
@@ -189,6 +189,27 @@ def test_a_text_beyond_the_models_positions_is_not_read() -> None:
     nothing = given(advantages=torch.zeros(4, dtype=torch.float64))
     assert torch.equal(scorer(model, nothing), nothing.response_mask.float())
     assert scorer.metrics == {"forward_equivalents": 0, "unread_frac": 0}
+
+
+def test_a_lagged_teacher_reads_the_hints_alone() -> None:
+    """What it says is compared with what the policy of the step says; a resumed scorer goes on with the same copy."""
+    rollouts, scorer, itself = given(), lent(Rlsd()), lent(Rlsd(teacher_every=None))
+    old, new = gpt2(seed=1, dropout=0.0), gpt2(seed=2, dropout=0.0)
+    moved, asked = gpt2(seed=1, dropout=0.0), [0, 1]
+    hints = [(row, "The answer is 12.") for row in asked]
+    assert torch.equal(scorer(moved, rollouts), itself(moved, rollouts))
+    moved.load_state_dict(new.state_dict())
+    resumed = lent(Rlsd())
+    resumed.load_state_dict(scorer.state_dict())
+    told, plain = itself.told(old, rollouts, hints).logprobs, itself.untold(new, rollouts, torch.tensor(asked))
+    expected = weights(torch.tensor([1.0, -1.0]), told - plain) * rollouts.response_mask[:2]
+    for one in (scorer, resumed):
+        found = one(moved, dataclasses.replace(rollouts, step=9))
+        torch.testing.assert_close(found[:2], expected, rtol=1e-9, atol=0)
+    assert torch.equal(scorer(moved, dataclasses.replace(rollouts, step=10)), itself(moved, rollouts))
+    assert itself.state_dict() == {}
+    with pytest.raises(ValueError, match="keeps no state"):
+        itself.load_state_dict(scorer.state_dict())
 
 
 @pytest.mark.parametrize("template", ["{hint}", "{question}{hint}{more}", "{question} {", "{question!r}{hint}"])
