@@ -52,7 +52,7 @@ from oar_lightning.credit.scorers.forward_free import (
     Ucas,
     confidence,
 )
-from oar_lightning.credit.scorers.hindsight import ActionMask, Contrast, Rlsd
+from oar_lightning.credit.scorers.hindsight import ActionMask, Contrast, Rlsd, Serl
 from oar_lightning.credit.scorers.reference import ReferenceOarG, ReferenceOarP
 from oar_lightning.credit.segments import FixedLength
 from oar_lightning.policy.language_model import evaluating, prediction_states
@@ -89,7 +89,7 @@ SCORERS: dict[str, Callable[..., Scorer]] = {
     "reference_oar_g": ReferenceOarG,
     "reference_oar_p": ReferenceOarP,
     "rlsd": Rlsd,
-    "serl": functools.partial(Rlsd, "feedback", where_e),
+    "serl": functools.partial(Serl, where_e),
     "shear": Shear,
     "shuffled": lambda **knobs: Shuffled(OarG(**knobs)),
     "spae": functools.partial(Spae, STEPS),

@@ -2,6 +2,6 @@
 
 from oar_lightning.credit.scorers.hindsight.actions import ActionMask
 from oar_lightning.credit.scorers.hindsight.contrast import Contrast
-from oar_lightning.credit.scorers.hindsight.rlsd import Rlsd
+from oar_lightning.credit.scorers.hindsight.rlsd import Rlsd, Serl
 
-__all__ = ["ActionMask", "Contrast", "Rlsd"]
+__all__ = ["ActionMask", "Contrast", "Rlsd", "Serl"]

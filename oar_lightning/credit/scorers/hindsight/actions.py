@@ -20,7 +20,7 @@ class ActionMask(Scorer):
     """1 + bonus on action tokens, 1 on the others: for gate=direct. The control of SERL: its mask without any hindsight (ours).
 
     Args:
-        actions: see `Rlsd`.
+        actions: see `Serl`.
         bonus: what action tokens get more, or less.
         region: the tokens that are scored.
     """

@@ -34,15 +34,12 @@ class Rlsd(Hindsight):
 
     Args:
         hint: see `credit.hints.HINTS`; the paper's is `solution`.
-        actions: the tokens whose weights may leave 1, (problem, completion) -> `CausalSpans` (SERL, arXiv 2605.19447, whose
-            actions are those of an agent; a pattern of the text in their place is ours). None: all tokens.
         teacher_every: see `Hindsight`, as for the rest.
     """
 
     def __init__(
         self,
         hint: HintKind = "answer",
-        actions: Locate | None = None,
         teacher_every: PositiveInt | TheStepsPolicy = 10,
         template: str = TEMPLATE,
         token_budget: SomeTokens = TOKENS,
@@ -50,15 +47,11 @@ class Rlsd(Hindsight):
     ) -> None:
         super().__init__(teacher_every, template, token_budget, region)
         self.hint: HintKind = hint
-        self.actions = actions
         self.reads_groups = hint in OF_GROUPS
 
     def log_ratios(self, model: Any, rollouts: Rollouts, asked: Sequence[int]) -> tuple[Float[Tensor, "B S"], int]:
         hints = [(row, text) for row in asked if (text := HINTS[self.hint](rollouts, row)) is not None]
-        found, read = self.of_hints(model, rollouts, hints)
-        if self.actions is None:
-            return found, read
-        return found.masked_fill(~located(rollouts, self.actions, "scorer.actions").tokens, 0.0), read
+        return self.of_hints(model, rollouts, hints)
 
     def of_hints(self, model: Any, rollouts: Rollouts, hints: Hints) -> tuple[Float[Tensor, "B S"], int]:
         """D with given hints, at most one a row."""
@@ -71,3 +64,31 @@ class Rlsd(Hindsight):
         out = out.to(found.dtype)
         out[rows] = found
         return out, len(rows)
+
+
+@checked("scorer")
+class Serl(Rlsd):
+    """RLSD's weights on action tokens, 1 on the others (SERL, arXiv 2605.19447): for gate=direct.
+
+    There actions are an agent's, and environments answer them. A pattern of the text in their place is ours.
+
+    Args:
+        actions: where a completion's actions are, (problem, completion) -> `CausalSpans`.
+        hint: see `Rlsd`, as for the rest.
+    """
+
+    def __init__(
+        self,
+        actions: Locate,
+        hint: HintKind = "feedback",
+        teacher_every: PositiveInt | TheStepsPolicy = 10,
+        template: str = TEMPLATE,
+        token_budget: SomeTokens = TOKENS,
+        region: Region = "response",
+    ) -> None:
+        super().__init__(hint, teacher_every, template, token_budget, region)
+        self.actions = actions
+
+    def log_ratios(self, model: Any, rollouts: Rollouts, asked: Sequence[int]) -> tuple[Float[Tensor, "B S"], int]:
+        found, read = super().log_ratios(model, rollouts, asked)
+        return found.masked_fill(~located(rollouts, self.actions, "scorer.actions").tokens, 0.0), read

@@ -13,7 +13,7 @@ from oar_lightning.common.paths import conf_dir
 from oar_lightning.credit.assign import assign_credit
 from oar_lightning.credit.gates import DirectGate
 from oar_lightning.credit.scorers import Uniform
-from oar_lightning.credit.scorers.hindsight import ActionMask, Rlsd
+from oar_lightning.credit.scorers.hindsight import ActionMask, Rlsd, Serl
 from oar_lightning.data.actions import TextPattern
 from oar_lightning.types import MathProblem, Rollouts
 
@@ -37,7 +37,7 @@ def credit_with(actions: TextPattern | None) -> torch.Tensor:
         ids[:, 0] = 33
         return dataclasses.replace(rollouts, token_ids=ids)
 
-    scorer = Rlsd(actions=actions)
+    scorer = Rlsd() if actions is None else Serl(actions, "answer")
     scorer.use(tools(reprompt=reprompt))
     return assign_credit(gpt2(), given(), scorer, GATE).advantages
 
@@ -76,7 +76,7 @@ def test_its_experiments() -> None:
     with initialize_config_dir(str(conf_dir()), version_base=None):
         serl, mask = (compose("config", [f"+experiment={name}"]) for name in ("serl", "action_mask"))
     scorer, control = instantiate(serl.scorer), instantiate(mask.scorer)
-    assert (type(scorer), scorer.hint, instantiate(serl.gate)) == (Rlsd, "feedback", GATE)
+    assert (type(scorer), scorer.hint, instantiate(serl.gate)) == (Serl, "feedback", GATE)
     assert type(control) is ActionMask
     assert scorer.actions.pattern == control.actions.pattern == TextPattern().pattern
     assert instantiate(mask.gate) == DirectGate()
