@@ -69,6 +69,7 @@ def test_what_is_refused() -> None:
         ActionMask(TextPattern())(None, dataclasses.replace(given(), token_spans=()))
 
 
+@pytest.mark.slow
 def test_its_experiments() -> None:
     """The pattern of the files is the default one, and texts have tokens that it finds and others."""
     from hydra import compose, initialize_config_dir

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import dataclasses
+import math
 import zlib
 from collections.abc import Sequence
 from typing import Any
@@ -96,6 +97,38 @@ def test_equal_hints_cancel() -> None:
     assert make(samples=1)(gpt2(), rollouts).abs().max() < 1e-12
 
 
+CONTENT = {"good": 0.8, "bad": 0.3, "worse": 0.1}
+
+
+class Factorised(Contrast):
+    """Reads a table: the first token depends on what a hint says, the others on how often it says please."""
+
+    def _logprobs(self, model: Any, rollouts: Rollouts) -> Tensor:
+        out = torch.zeros(rollouts.token_ids.shape, dtype=torch.float64)
+        for row, problem in enumerate(rollouts.problems):
+            *_, content, please = problem.question.split("|")
+            place = rollouts.response_mask[row].nonzero().flatten()
+            out[row, place] = math.log(0.5 - 0.1 * please.count("please"))
+            out[row, place[0]] = math.log(CONTENT[content])
+        return out
+
+
+def test_what_all_hints_share_cancels() -> None:
+    """The same sentence after right and wrong hints; 0.8 against the mean of 0.3, 0.1 and 0.3."""
+
+    def told(sentence: str) -> Tensor:
+        scorer = Factorised(teacher_every=None, template="{question}{hint}" + sentence)
+        scorer.use(tools(reprompt=lambda part, questions: dataclasses.replace(
+            part, problems=tuple(MathProblem(q, "") for q in questions))))  # fmt: skip
+        texts = tuple(f"|{word}|" for word in ("good", "bad", "good", "worse", "bad"))
+        return scorer(gpt2(), dataclasses.replace(given(), completions=texts))
+
+    plain = told("")
+    assert torch.equal(told(" please"), plain)
+    places = given().response_mask[0].nonzero().flatten()
+    assert plain[0, places].tolist() == pytest.approx([math.log(0.8 / ((0.3 + 0.1 + 0.3) / 3)), *[0] * (len(places) - 1)])
+
+
 @pytest.mark.parametrize(
     ("advantages", "unread"), [((1, -1, -1, -1, -1), 0.2), ((1, 1, 1, 1, -1), 0.2), ((1, -1, 0, 0, 0), 0.4), ((0,) * 5, 0)]
 )
@@ -109,7 +142,8 @@ def test_a_completion_without_others_of_either_outcome_scores_nothing(advantages
     assert int(scores.any(1).sum()) == 5 - len(lone)
 
 
-@pytest.mark.parametrize("name", ["rlcsd", pytest.param("rlsd_contrast", marks=pytest.mark.slow)])
+@pytest.mark.slow
+@pytest.mark.parametrize("name", ["rlcsd", "rlsd_contrast"])
 def test_its_experiments_train(name: str) -> None:
     from hydra import compose, initialize_config_dir
 
