@@ -24,7 +24,7 @@ EXCEEDS = "entropy.coef_start={coef_start} is more than entropy.coef_max={coef_m
 
 
 class EntropyControl:
-    """No adapted term, and the base of those that adapt one.
+    """Base of what adapts the coefficient of an entropy term.
 
     `active`: whether there is a term. All completions then have a gradient and are read, those of advantage 0 too.
     `by_difficulty`: whether problems that are seldom solved count more.
@@ -93,6 +93,10 @@ class EntropyControl:
         """Go on from a saved state; an empty one is the beginning."""
         if state:
             raise ValueError(f"entropy=none keeps no state, and the checkpoint holds some: {', '.join(state)}")
+
+
+class Unadapted(EntropyControl):
+    """No term beside the loss's own, whose coefficient is constant."""
 
 
 @checked("entropy", Rule(lambda coef_start, coef_max: coef_start <= coef_max, EXCEEDS))

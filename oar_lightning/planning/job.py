@@ -10,7 +10,7 @@ from typing import Any
 import torch
 
 from oar_lightning.credit.scorers import MonteCarlo, Scorer
-from oar_lightning.objective.entropy import EntropyControl
+from oar_lightning.objective.entropy import EntropyControl, Unadapted
 from oar_lightning.planning import dry_run
 from oar_lightning.planning.config import TRACED_TOKENS
 from oar_lightning.planning.empty import no_memory
@@ -66,7 +66,7 @@ class Job:
     conclusion: int = 0
     kl: bool = False
     entropy_grad: bool = False
-    entropy: EntropyControl = field(default_factory=EntropyControl)
+    entropy: EntropyControl = field(default_factory=Unadapted)
     states: int = 2
     whole_copy: bool = False
     engine_bytes: float | None = None

@@ -9,7 +9,7 @@ from oar_lightning.credit.component import Component
 from oar_lightning.credit.gates import BilevelGate, Gate
 from oar_lightning.credit.scorers import Scorer, Uniform, as_scorer
 from oar_lightning.objective.advantage import AdvantageConfig
-from oar_lightning.objective.entropy import EntropyControl
+from oar_lightning.objective.entropy import EntropyControl, Unadapted
 from oar_lightning.objective.loss import LossConfig
 from oar_lightning.rollout import SamplingConfig
 from oar_lightning.training.slots import UpdatePlan
@@ -28,7 +28,7 @@ class Method:
     loss: LossConfig = LossConfig()
     update: UpdatePlan = field(default_factory=lambda: UpdatePlan(microbatches=4))
     sampling: SamplingConfig = field(default_factory=SamplingConfig)
-    entropy: EntropyControl = field(default_factory=EntropyControl)
+    entropy: EntropyControl = field(default_factory=Unadapted)
 
     def __post_init__(self) -> None:
         object.__setattr__(self, "scorer", as_scorer(self.scorer))  # a plain function is one too

@@ -65,6 +65,7 @@ class PolicyOptimization(PolicyModule):
         self.collector = ExperienceCollector(policy.model, stage, method, seed, reference)
         self.forward_pass = UpdateForward(policy.model)
         self.step_log = StepLog()
+        method.entropy.load_state_dict({})  # the settings may have served another run of this process
         self.step_log.listeners.append(method.entropy.observe)
         self.micro_batches = MicroBatches(policy.model, method.update, None, self.step_log)
         self.seed = seed

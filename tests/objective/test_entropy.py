@@ -8,7 +8,7 @@ import re
 import pytest
 import torch
 
-from oar_lightning.objective.entropy import AdaptiveEntropy, EntropyControl, StepEntropy, difficulty_weights
+from oar_lightning.objective.entropy import AdaptiveEntropy, EntropyControl, StepEntropy, Unadapted, difficulty_weights
 from oar_lightning.objective.loss import Denominators, LossInputs, policy_loss
 
 BOTH = [AdaptiveEntropy, StepEntropy]
@@ -77,7 +77,7 @@ def test_a_saved_controller_goes_on_bit_for_bit(kind: type[EntropyControl]) -> N
 
 
 def test_no_control_has_no_term_and_refuses_a_state() -> None:
-    control = after(EntropyControl(), [0.1, 0.2])
+    control = after(Unadapted(), [0.1, 0.2])
     mask = torch.ones(2, 3, dtype=torch.bool)
     assert control.weights(mask, Denominators.of(mask, 3), None) is None
     assert (control.state_dict(), control.metrics, control.forecast(8)) == ({}, {}, "")
@@ -200,7 +200,7 @@ def train_bandit(control: EntropyControl, steps: int, lr: float = 60.0) -> list[
 def test_the_entropy_of_a_bandit_is_held_at_the_target() -> None:
     """Without the term it falls far below; with it lam ends where the best policy's entropy is the target's."""
     control, target = AdaptiveEntropy(), 0.4 * math.log(10)
-    assert train_bandit(EntropyControl(), 300)[-1] < 0.5 * target
+    assert train_bandit(Unadapted(), 300)[-1] < 0.5 * target
     entropies = train_bandit(control, 400)
     assert control.target == pytest.approx(target)
     assert all(0.9 * target <= entropy <= 1.1 * target for entropy in entropies[-100:])
