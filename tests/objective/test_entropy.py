@@ -76,6 +76,10 @@ def test_a_saved_controller_goes_on_bit_for_bit(kind: type[EntropyControl]) -> N
     assert second.state_dict() == kind().state_dict(), "an empty state is the beginning"
 
 
+def test_the_forecast_tells_what_is_read() -> None:
+    assert "has all 64 completions of an optimizer step in the update" in StepEntropy().forecast(64)
+
+
 def test_no_control_has_no_term_and_refuses_a_state() -> None:
     control = after(Unadapted(), [0.1, 0.2])
     mask = torch.ones(2, 3, dtype=torch.bool)

@@ -123,7 +123,7 @@ CASES = {
     "lora": Case(lambda: make_module(lora_policy(), scorer=OarG(), update=PLAN, loss=LossConfig(kl_coef=0.1), lr=LR), 4),
     "full_disk": Case(tiny(update=PLAN), 3),
     "selected": Case(tiny(scorer=Entropy(region="response"), update=PLAN, gate=SelectGate(), lr=LR), 4),
-    "adapted_entropy": Case(tiny(reward=OneTeaches(), update=WHOLE, lr=LR, entropy=AdaptiveEntropy(1.5, 0.05)), 3),
+    "adapted_entropy": Case(tiny(reward=OneTeaches(), update=WHOLE, lr=LR, entropy=AdaptiveEntropy(1.5, 0.05)), 2),
     "handed_over": Case(tiny(scorer=OarP(), update=PLAN, lr=LR), 4),
     **{name: Case(functools.partial(of_credit, name), 3) for name in credit_methods()},
 }
