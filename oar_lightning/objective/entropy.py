@@ -82,7 +82,7 @@ class EntropyControl:
             return ""
         return (
             f"entropy: {type(self).__name__} has all {completions} completions of an optimizer step in the update, those of "
-            "groups with equal rewards too, which cost no update without it; the entropies' gradient takes memory"
+            "groups with equal rewards too, which cost no update without it"
         )
 
     def state_dict(self) -> dict[str, Any]:

@@ -125,7 +125,6 @@ def test_proposed_budgets_are_the_largest_that_fit() -> None:
         (["update.microbatches=8"], "update", False),
         pytest.param(["rollout.max_batch=16"], "rollout", False, marks=pytest.mark.slow),
         (["loss.kl_coef=0.1"], "update", True),
-        pytest.param(["entropy=adaptive"], "update", True, marks=pytest.mark.slow),
         (["update.minibatches=2"], "log-probabilities", True),
         (["optimizer.fused=null", "trainer=gpu", "trainer.precision=32-true"], "optimizer step", True),
         pytest.param(
