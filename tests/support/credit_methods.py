@@ -12,6 +12,7 @@ from oar_lightning.credit.gates import DirectGate, Gate, SignedGate
 from oar_lightning.credit.scorers import MonteCarlo, Scorer
 from oar_lightning.credit.scorers.forward_free import Shear, Ucas
 from oar_lightning.credit.scorers.forward_free.base import PredictionScorer
+from oar_lightning.credit.scorers.hindsight import Rlsd
 from oar_lightning.credit.segments import FixedLength
 from oar_lightning.distributed.ranks import all_gather
 from oar_lightning.policy.pretrained import Policy
@@ -55,6 +56,7 @@ def credit_methods() -> dict[str, tuple[Scorer, Gate]]:
     """Name -> scorer and gate, new ones at each call."""
     return {
         "monte_carlo": (MonteCarlo(FixedLength(4), samples=2), SignedGate()),
+        "rlsd": (Rlsd(teacher_every=2), DirectGate(strength=0.5, low=0.8, high=1.2)),
         "shear": (Shear(), DirectGate()),
         "ucas": (Ucas(), SignedGate()),
         "surprise": (Surprise(), DirectGate(high=4.0)),

@@ -14,7 +14,7 @@ from typing import Annotated, Literal
 
 from annotated_types import Interval
 
-from oar_lightning.common.ranges import PositiveInt, ProperFraction, Rule, checked
+from oar_lightning.common.ranges import Fraction, PositiveInt, ProperFraction, Rule, checked
 from oar_lightning.data.generated import OPENERS, GeneratedProblems, Solution, SolutionText, draw_of_split
 from oar_lightning.data.graph.problem import ITEMS, OPERATORS, Formula, GraphProblem
 
@@ -46,6 +46,8 @@ class GraphTask:
         wrong_operator: probability that a step of a demonstration has another operator.
         wrong_operand: probability that a step has another operand, of those that are known by then.
         needless: probability that a quantity that is not needed and could be computed is.
+        hints: share of the training problems whose question tells the answer that their solution reaches, right or wrong; for
+            warm start. A policy that learns from them reads an answer as a hint.
     """
 
     name = "graph"
@@ -60,6 +62,7 @@ class GraphTask:
     wrong_operator: Annotated[ProperFraction, "a probability"] = 0.15
     wrong_operand: Annotated[ProperFraction, "a probability"] = 0.1
     needless: Annotated[ProperFraction, "a probability"] = 0.15
+    hints: Annotated[Fraction, "a share of the problems"] = 0.0
 
     def problem(self, rng: random.Random, held_out: bool) -> GraphProblem:
         """Draw a problem of the training or the held-out split.
