@@ -116,7 +116,7 @@ def test_losses(name: str) -> None:
         settings(f"loss={name}", "scorer=oar_g")
 
 
-@pytest.mark.parametrize("group", ["trainer", "optimizer", "reward", "logger", "data/prompt"])
+@pytest.mark.parametrize("group", ["trainer", "optimizer", "reward", "logger", "data/prompt", "entropy"])
 def test_other_groups(group: str) -> None:
     for name in names(group):
         settings(f"{group}={name}")
