@@ -143,7 +143,8 @@ def table(rows: Sequence[Row], cost: dict[str, float]) -> str:
         if best.get(method) == lr:
             means[0] = f"**{means[0]}**"
         reported = [found[seed] - base[seed] for seed in REPORTED if seed in found]
-        together = [found[seed] - base[seed] for seed in (*TUNING, *REPORTED) if seed in found and seed in base]
+        every = (*TUNING, *REPORTED)
+        together = [found[seed] - base[seed] for seed in every] if found.keys() & base.keys() >= set(every) else []
         other = (method, lr) != BASELINE
         differences = [shown(mean_interval(d) if other and d else None) for d in (reported, together)]
         step = f"{cost[method]:.2f}" if method in cost else "-"
