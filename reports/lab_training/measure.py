@@ -170,9 +170,9 @@ class Prediction(NamedTuple):
 
 def predict(measure: str, values: Mapping[str, float], gained: Mapping[str, Gain], seed: int = 0) -> Prediction | None:
     """Spearman's rank correlation of a measure with the gain over the methods, with a 95 % interval: methods and, within each,
-    seeds are drawn with replacement. None for fewer than six methods."""
+    seeds are drawn with replacement. None for fewer than five methods."""
     names = [name for name in gained if name in values]
-    if len(names) < 6:
+    if len(names) < 5:
         return None
     random, drawn = np.random.default_rng(seed), []
     for _ in range(DRAWS):
@@ -181,7 +181,7 @@ def predict(measure: str, values: Mapping[str, float], gained: Mapping[str, Gain
             float(np.mean(random.choice(list(gained[name].by_seed.values()), len(gained[name].by_seed)))) for name in chosen
         ]
         drawn.append(spearman([values[name] for name in chosen], means))
-    low, high = np.nanpercentile(drawn, [2.5, 97.5])
+    low, high = np.percentile([rho for rho in drawn if not math.isnan(rho)] or [math.nan], [2.5, 97.5])
     rho = spearman([values[name] for name in names], [gained[name].mean for name in names])
     return Prediction(measure, len(names), rho, float(low), float(high))
 
@@ -193,10 +193,14 @@ def gain_table(gained: Mapping[str, Gain]) -> str:
     return markdown(lines)
 
 
+def shown(found: Prediction) -> str:
+    return "-" if math.isnan(found.rho) else f"{found.rho:+.2f} [{found.low:+.2f}, {found.high:+.2f}]"
+
+
 def prediction_table(found: Sequence[Prediction]) -> str:
     lines = [["measure of the lab", "methods", "rank correlation with the gain [95 %]"]]
     order = sorted(found, key=lambda p: -p.rho if not math.isnan(p.rho) else math.inf)
-    lines += [[f"`{p.measure}`", str(p.methods), f"{p.rho:+.2f} [{p.low:+.2f}, {p.high:+.2f}]"] for p in order]
+    lines += [[f"`{p.measure}`", str(p.methods), shown(p)] for p in order]
     return markdown(lines)
 
 
