@@ -98,13 +98,14 @@ class GraphTask:
             left, sign, right = self._decide(problem.formulas[name], list(values), rng, flaws)
             result = problem.apply(sign, values[left], values[right])
             piece = text.causal if name in problem.needed else text.filler
-            text.filler(f"{rng.choice(OPENERS) if self.filler else OPENERS[0]} {name} = ")
-            piece(left)
-            piece(str(values[left])).filler(" ")
+            text.filler(f"{rng.choice(OPENERS) if self.filler else OPENERS[0]} {name} is ")
+            piece(left).filler(" ")
             piece(sign).filler(" ")
             piece(right)
-            piece(str(values[right])).filler(" = ")
-            piece(str(result)).filler(f" {name}.\n")
+            for stated, value in ((left, values[left]), (right, values[right]), (name, result)):
+                text.filler(f"; {stated}=")
+                piece(str(value))
+            text.filler(".\n")
             values[name] = result
         return text.filler("The answer is \\boxed{").causal(str(values[problem.asked])).filler("}.").finish()
 
