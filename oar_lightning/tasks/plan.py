@@ -11,8 +11,9 @@ from rich.console import Console
 
 from oar_lightning.common.tables import ConsoleTable
 from oar_lightning.planning.config import PlanConfig
-from oar_lightning.planning.job import Job, Planned, Proposal, plan_job, propose, set_start
+from oar_lightning.planning.job import Job, Planned, plan_job
 from oar_lightning.planning.memory import MEMORY_PHASES
+from oar_lightning.planning.proposal import Proposal, propose, set_start
 from oar_lightning.policy.out_of_memory import REMEDIES
 from oar_lightning.wiring.plan import read_job
 

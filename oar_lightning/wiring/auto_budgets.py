@@ -9,7 +9,8 @@ import torch
 from omegaconf import DictConfig, open_dict
 
 from oar_lightning.planning import PlanConfig
-from oar_lightning.planning.job import plan_job, propose, set_start
+from oar_lightning.planning.job import plan_job
+from oar_lightning.planning.proposal import propose, set_start
 from oar_lightning.training.module import PolicyOptimization
 from oar_lightning.wiring.plan import read_job
 from oar_lightning.wiring.run import Run

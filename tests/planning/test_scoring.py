@@ -33,9 +33,10 @@ from oar_lightning.credit.scorers.forward_free import Gtpo
 from oar_lightning.credit.segments import FixedLength, LowProbabilityCuts
 from oar_lightning.planning import dry_run
 from oar_lightning.planning.empty import no_memory, peak_bytes
-from oar_lightning.planning.job import Job, plan_job, propose
+from oar_lightning.planning.job import Job, plan_job
 from oar_lightning.planning.memory import Sharding
 from oar_lightning.planning.policy import policy_without_weights
+from oar_lightning.planning.proposal import propose
 from oar_lightning.planning.scoring import (
     Batch,
     dry_run_budgets,

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import functools
 import pickle
+import sys
 from collections.abc import Callable
 from pathlib import Path
 
@@ -11,6 +12,7 @@ from hydra import compose, initialize_config_dir
 from hydra._internal.sources_registry import SourcesRegistry
 from hydra.core.plugins import Plugins
 from hydra.plugins.config_source import ConfigResult, ConfigSource
+from omegaconf import grammar_parser
 
 from oar_lightning.common.paths import conf_dir
 from oar_lightning.wiring import keys
@@ -40,10 +42,20 @@ def read_once(files: type[ConfigSource]) -> Callable[[ConfigSource, str], Config
     return load_config
 
 
+def parse_once(set_to: Callable[[object, str, object], None]) -> None:
+    """Let OmegaConf parse each text with `${...}` once: nothing changes its trees. `set_to` is like `setattr`."""
+    parse = grammar_parser.parse
+    cached = functools.cache(parse)
+    for name, module in list(sys.modules.items()):
+        if name.startswith("omegaconf.") and getattr(module, "parse", None) is parse:
+            set_to(module, "parse", cached)
+
+
 def warm_up() -> None:
     """For a process from which programs are forked: they have read most configs, and know Hydra's grammar."""
     files = reader()
     files.load_config = read_once(files)  # type: ignore[method-assign]
+    parse_once(setattr)
     with initialize_config_dir(str(conf_dir()), version_base="1.3"):
         for experiment in ("oar_g", "smoke"):
             compose("config", [f"+experiment={experiment}"], return_hydra_config=True)

@@ -13,8 +13,9 @@ from support.composing import Prepare
 from oar_lightning.common.config_check import ConfigError
 from oar_lightning.common.paths import conf_dir
 from oar_lightning.planning import PlanConfig
-from oar_lightning.planning.job import Job, plan_job, propose
+from oar_lightning.planning.job import Job, plan_job
 from oar_lightning.planning.memory import Plan
+from oar_lightning.planning.proposal import propose
 from oar_lightning.planning.scoring import FREE, continues, innermost, row_tokens
 from oar_lightning.policy.pretrained import PretrainedPolicy
 from oar_lightning.wiring.plan import read_job

@@ -15,7 +15,8 @@ from support.fixtures import built_in_policy, make_module
 from oar_lightning.credit.scorers import OarG
 from oar_lightning.planning import PlanConfig
 from oar_lightning.planning.config import LEAST_BUDGET
-from oar_lightning.planning.job import plan_job, propose
+from oar_lightning.planning.job import plan_job
+from oar_lightning.planning.proposal import propose
 from oar_lightning.training.slots import UpdatePlan
 from oar_lightning.wiring.auto_budgets import set_start_from_plan
 from oar_lightning.wiring.plan import read_job

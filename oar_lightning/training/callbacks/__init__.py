@@ -4,7 +4,6 @@ from oar_lightning.training.callbacks.alarms import AlarmConfig, CreditAlarms
 from oar_lightning.training.callbacks.checkpoint import (
     LAST,
     FinalWeights,
-    GracefulStop,
     LastCheckpoint,
     RandomState,
     RunIdentity,
@@ -15,6 +14,7 @@ from oar_lightning.training.callbacks.evaluation import EvaluationCallback
 from oar_lightning.training.callbacks.fork import Fork
 from oar_lightning.training.callbacks.progress import TrainingProgress
 from oar_lightning.training.callbacks.seconds import RunSeconds
+from oar_lightning.training.callbacks.stop import GracefulStop
 
 __all__ = [
     "LAST",

@@ -1,4 +1,4 @@
-"""Checkpoints that continue a run exactly, and an orderly stop on Ctrl-C or SIGTERM."""
+"""Checkpoints that continue a run exactly."""
 
 from __future__ import annotations
 
@@ -8,10 +8,8 @@ import os
 import random
 import secrets
 import shutil
-import signal
 from collections.abc import Callable, Iterator
 from pathlib import Path
-from types import FrameType
 from typing import Any
 
 import lightning as L
@@ -22,7 +20,6 @@ from lightning.pytorch.plugins.io import TorchCheckpointIO
 
 from oar_lightning.common.scopes import replaced
 from oar_lightning.distributed.deepspeed_checkpoint import complete_folder
-from oar_lightning.distributed.launch import by_srun
 from oar_lightning.distributed.ranks import all_gather, rank
 from oar_lightning.distributed.strategies import adapt
 from oar_lightning.training.callbacks.kept import KeepConfig, KeptCheckpoints
@@ -275,47 +272,3 @@ class FinalWeights(L.Callback):
                 # by address: tied weights stay one tensor, which is saved once
                 copies = {v.data_ptr(): v.detach().to("cpu", copy=True) for v in state.values()}
                 self.state = {name: copies[v.data_ptr()] for name, v in state.items()}
-
-
-class GracefulStop(L.Callback):
-    """Ends training after the current optimizer step on SIGINT or SIGTERM; a second SIGINT interrupts at once.
-
-    Under Slurm SIGUSR1 counts too, which it can send before a job's time is over. `received` is the signal that ended
-    training, or None.
-    """
-
-    def __init__(self) -> None:
-        self.signals = (signal.SIGINT, signal.SIGTERM, *((signal.SIGUSR1,) if by_srun() else ()))
-        self.received: int | None = None
-        self._step = -1
-        self._former: dict[int, Any] = {}
-
-    def on_train_start(self, trainer: L.Trainer, module: L.LightningModule) -> None:
-        self._step = trainer.global_step
-        for number in self.signals:
-            self._former[number] = signal.signal(number, self._handle)
-
-    def _handle(self, number: int, frame: FrameType | None) -> None:
-        if self.received is not None and number == signal.SIGINT:
-            raise KeyboardInterrupt
-        self.received = number
-        log.warning("%s: finishing this step, then saving a checkpoint", signal.Signals(number).name)
-
-    def on_train_batch_end(self, trainer: L.Trainer, module: L.LightningModule, *_: Any) -> None:
-        if trainer.global_step != self._step:  # the last slot of an optimizer step
-            # a signal may reach one rank only, or one rank a step earlier
-            self.received = next((number for number in all_gather(self.received) if number is not None), None)
-            trainer.should_stop = trainer.should_stop or self.received is not None
-        self._step = trainer.global_step
-
-    def on_train_end(self, trainer: L.Trainer, module: L.LightningModule) -> None:
-        self._restore()
-
-    def on_exception(self, trainer: L.Trainer, module: L.LightningModule, exception: BaseException) -> None:
-        self._restore()
-
-    def _restore(self) -> None:
-        # not in teardown: Lightning restores the handlers of before `fit` earlier
-        for number, handler in self._former.items():
-            signal.signal(number, handler)
-        self._former = {}
