@@ -82,12 +82,16 @@ class GraphProblem:
         return len(self.needed)
 
     @property
-    def question(self) -> str:
-        told = "; ".join(
+    def statements(self) -> list[str]:
+        """What is told of each quantity."""
+        return [
             f"{name}={d}" if isinstance(d, int) else f"{name} is {d.left} {d.operator} {d.right}"
             for name, d in self.definitions.items()
-        )
-        return f"Modulo {self.modulus}: {told}. How many {self.asked} are there?"
+        ]
+
+    @property
+    def question(self) -> str:
+        return f"Modulo {self.modulus}: {'; '.join(self.statements)}. How many {self.asked} are there?"
 
     @property
     def structure(self) -> str:

@@ -46,6 +46,8 @@ class GraphTask:
         wrong_operator: probability that a step of a demonstration has another operator.
         wrong_operand: probability that a step has another operand, of those that are known by then.
         needless: probability that a quantity that is not needed and could be computed is.
+        recite: whether a demonstration begins with all statements in another order. A small policy learns from them to look
+            quantities up, which it hardly does from solutions alone.
     """
 
     name = "graph"
@@ -60,6 +62,7 @@ class GraphTask:
     wrong_operator: Annotated[ProperFraction, "a probability"] = 0.15
     wrong_operand: Annotated[ProperFraction, "a probability"] = 0.1
     needless: Annotated[ProperFraction, "a probability"] = 0.15
+    recite: bool = False
 
     def problem(self, rng: random.Random, held_out: bool) -> GraphProblem:
         """Draw a problem of the training or the held-out split.
@@ -92,7 +95,10 @@ class GraphTask:
     def solution(self, problem: GraphProblem, rng: random.Random, flaws: float = 1.0) -> Solution:
         """Write a worked solution; `flaws` scales the probabilities of flawed decisions."""
         order = self._order(problem, rng, flaws)
-        text = SolutionText().filler(f"Needed: {' '.join(reversed(order))}.\n")
+        text = SolutionText()
+        if self.recite:
+            text.filler(f"Given: {'; '.join(rng.sample(problem.statements, len(problem.statements)))}.\n")
+        text.filler(f"Needed: {' '.join(reversed(order))}.\n")
         values = {name: given for name, given in problem.definitions.items() if isinstance(given, int)}
         for name in order:
             left, sign, right = self._decide(problem.formulas[name], list(values), rng, flaws)
