@@ -14,7 +14,7 @@ from typing import TYPE_CHECKING, Any
 if TYPE_CHECKING:  # the same names as below, for type checkers
     from oar_lightning.answers.reward import Accuracy, Format, Rewards, SoftOverlong
     from oar_lightning.answers.span import AnswerFormat
-    from oar_lightning.credit.gates import BilevelGate, ClipGate, DirectGate, Gate, SelectGate, SignedGate
+    from oar_lightning.credit.gates import BilevelGate, ClipGate, ContrastGate, DirectGate, Gate, SelectGate, SignedGate
     from oar_lightning.credit.scorers import Entropy, OarG, OarP, OarPApproximate, Oracle, Random, Scorer, Uniform
     from oar_lightning.data.chain.task import ChainProblems, ChainTask
     from oar_lightning.data.files import FileProblems
@@ -42,7 +42,7 @@ __version__ = "0.1.0"
 _PUBLIC = {
     "answers.reward": ("Accuracy", "Format", "Rewards", "SoftOverlong"),
     "answers.span": ("AnswerFormat",),
-    "credit.gates": ("BilevelGate", "ClipGate", "DirectGate", "Gate", "SelectGate", "SignedGate"),
+    "credit.gates": ("BilevelGate", "ClipGate", "ContrastGate", "DirectGate", "Gate", "SelectGate", "SignedGate"),
     "credit.scorers": ("Entropy", "OarG", "OarP", "OarPApproximate", "Oracle", "Random", "Scorer", "Uniform"),
     "data.chain.task": ("ChainProblems", "ChainTask"),
     "data.files": ("FileProblems",),

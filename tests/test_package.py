@@ -71,7 +71,10 @@ def imported(*folders: str) -> dict[str, str]:
 @pytest.mark.parametrize(
     ("folders", "extras"),
     [
-        (("oar_lightning", "hydra_plugins"), ("lora", "deepspeed", "vllm", "sweep", "tensorboard", "wandb", "trackio")),
+        (
+            ("oar_lightning", "hydra_plugins"),
+            ("lora", "deepspeed", "vllm", "transport", "sweep", "tensorboard", "wandb", "trackio"),
+        ),
         (("tests", "docs"), ("dev",)),
     ],
     ids=["package", "tests and docs"],

@@ -9,6 +9,8 @@ from collections.abc import Callable, Iterable, Iterator
 from dataclasses import dataclass
 from typing import Any, Literal, Protocol, TypeVar
 
+from oar_lightning.answers.span import gold_answer
+from oar_lightning.data.hints import hinted, telling
 from oar_lightning.types import MathProblem
 
 OPENERS = ("So", "Then", "Next", "Now", "Well", "Here")
@@ -94,6 +96,11 @@ class GeneratedTask(Protocol):
     @property
     def name(self) -> str: ...
 
+    @property
+    def hints(self) -> float:
+        """The share of the training problems whose question tells the answer that their solution reaches."""
+        ...
+
     def problem(self, rng: random.Random, held_out: bool) -> Any:
         """Draw a problem of the training or the held-out split."""
         ...
@@ -134,7 +141,7 @@ class GeneratedProblems:
     def __getitem__(self, index: int) -> MathProblem:
         rng = random.Random(f"{self.seed}/{self.split}/{index}")
         problem = self.task.problem(rng, held_out=self.split == "held_out")
-        return MathProblem(
+        found = MathProblem(
             question=problem.question,
             answer=str(problem.answer),
             solution=self.task.solution(problem, rng).text,
@@ -142,3 +149,7 @@ class GeneratedProblems:
             level=str(problem.steps),
             id=f"{self.task.name}/{self.split}/{self.seed}/{index}",
         )
+        drawn = random.Random(f"{self.seed}/{self.split}/{index}/hint").random()  # the problems are those without hints
+        if self.split == "held_out" or drawn >= self.task.hints:
+            return found
+        return hinted(found, telling(gold_answer(found.solution) or found.answer))

@@ -67,5 +67,10 @@ def check_credit(method: Method) -> None:
         )
     if loss.surrogate == "cispo" and gate.clips:
         raise ConfigError("loss.surrogate=cispo has no clip bounds that gate=clip could widen; use loss=grpo or loss=dapo")
+    if gate.averages_tokens and loss.reduction != "dapo":
+        raise ConfigError(
+            f"{type(gate).__name__} averages over the tokens of the step, and loss.reduction={loss.reduction} over others; use "
+            "loss.reduction=dapo"
+        )
     if loss.ratio == "sequence" and gate.masks_loss:
         raise ConfigError("loss.ratio=sequence averages over whole completions, which a loss mask cuts; use loss=gspo_token")

@@ -78,3 +78,14 @@ def check_ranges(cfg: DictConfig) -> None:
         if name in node:
             value = node[name]
             check_value(OmegaConf.to_container(value) if OmegaConf.is_config(value) else value, hint, key)
+    _check_hints(cfg)
+
+
+def _check_hints(cfg: DictConfig) -> None:
+    """Questions that tell an answer are for demonstrations alone."""
+    for name, task in (cfg.get("data") or {}).items():
+        if OmegaConf.is_dict(task) and task.get("hints") and cfg.get("task") != "warm_start":
+            raise ConfigError(
+                f"data.{name}.hints={task.hints}: questions would tell answers that demonstrations reach, right or wrong, "
+                "which is for task=warm_start; set it to 0"
+            )

@@ -47,10 +47,12 @@ from oar_lightning.credit.scorers.forward_free import (
     Ktae,
     Otb,
     Probability,
+    Shear,
     Steer,
     Ucas,
     confidence,
 )
+from oar_lightning.credit.scorers.hindsight import ActionMask, Contrast, Rlsd, Serl
 from oar_lightning.credit.scorers.reference import ReferenceOarG, ReferenceOarP
 from oar_lightning.credit.segments import FixedLength
 from oar_lightning.policy.language_model import evaluating, prediction_states
@@ -65,6 +67,8 @@ def where_e(problem: MathProblem, text: str) -> CausalSpans:
 
 
 SCORERS: dict[str, Callable[..., Scorer]] = {
+    "action_mask": functools.partial(ActionMask, where_e),
+    "contrast": Contrast,
     "entropy": Entropy,
     "entropy_advantage": functools.partial(EntropyAdvantage, alpha=0.02),
     "gtpo": Gtpo,
@@ -84,6 +88,9 @@ SCORERS: dict[str, Callable[..., Scorer]] = {
     "random": Random,
     "reference_oar_g": ReferenceOarG,
     "reference_oar_p": ReferenceOarP,
+    "rlsd": Rlsd,
+    "serl": functools.partial(Serl, where_e),
+    "shear": Shear,
     "shuffled": lambda **knobs: Shuffled(OarG(**knobs)),
     "spae": functools.partial(Spae, STEPS),
     "spro": Spro,
@@ -93,7 +100,7 @@ SCORERS: dict[str, Callable[..., Scorer]] = {
     "ucas": Ucas,
     "uniform": Uniform,
 }
-WITHOUT_THE_MODEL = {"hicra", "ktae", "monte_carlo", "oracle", "position", "random", "spro", "uniform"}
+WITHOUT_THE_MODEL = {"action_mask", "hicra", "ktae", "monte_carlo", "oracle", "position", "random", "spro", "uniform"}
 """Their scores come from texts, tokens, rewards or log-probabilities that are there."""
 REARRANGED = {"inverted", "shuffled"}
 SEQUENCES = [
@@ -104,7 +111,10 @@ SEQUENCES = [
 ]
 TEXTS = ("so next one", "then we need to", "e ab", "first, it is")
 
-every_scorer = pytest.mark.parametrize("name", SCORERS)
+HERE = [name for name in SCORERS if name != "contrast"]
+"""Contrasts need groups of three or more, which are in scorers/hindsight/test_contrast.py."""
+
+every_scorer = pytest.mark.parametrize("name", HERE)
 
 
 def continuations(model: Any, rollouts: Rollouts, prefixes: Sequence[Prefix], samples: int, seed: int) -> Continued:
@@ -116,7 +126,18 @@ def continuations(model: Any, rollouts: Rollouts, prefixes: Sequence[Prefix], sa
     return Continued(torch.tensor(rows, dtype=torch.float32).view(-1, samples), len(rows) * samples, 0)
 
 
-LENT = tools(continuations, encode=lambda before, text: ([36], [39]))
+def reprompt(rollouts: Rollouts, questions: Sequence[str]) -> Rollouts:
+    """A prompt of two tokens that depend on the question, in place of each row's."""
+    before = rollouts.attention_mask & ~rollouts.response_mask
+    ids, attention = rollouts.token_ids.clone(), rollouts.attention_mask & ~before
+    for row, question in enumerate(questions):
+        start = int(rollouts.response_mask[row].long().argmax())
+        ids[row, start - 2 : start] = torch.tensor([10, 30]) + zlib.crc32(question.encode()) % 9
+        attention[row, start - 2 : start] = True
+    return dataclasses.replace(rollouts, token_ids=ids, attention_mask=attention, prediction_states=None)
+
+
+LENT = tools(continuations, reprompt, encode=lambda before, text: ([36], [39]))
 
 
 def make(name: str, **knobs: Any) -> Scorer:
@@ -253,14 +274,18 @@ THERE = {"entropy", "information_gain", "inverted", "oar_g", "oar_p", "shuffled"
 
 @pytest.mark.parametrize(
     "name",
-    [pytest.param(n, marks=pytest.mark.slow) if n in THERE else n for n in SCORERS if takes(n, "token_budget")],
+    [
+        pytest.param(n, marks=pytest.mark.slow) if n in THERE else n
+        for n in SCORERS
+        if takes(n, "token_budget") and n != "contrast"
+    ],
 )
 def test_chunks_do_not_matter(name: str) -> None:
     model, rollouts, expected = gpt2(), given(), scores_of(name)
     close(make(name, token_budget=1)(model, rollouts), expected)
 
 
-@pytest.mark.parametrize("name", ["entropy", "entropy_advantage", "gtpo", "otb", "probability", "steer", "ucas"])
+@pytest.mark.parametrize("name", ["entropy", "entropy_advantage", "gtpo", "otb", "probability", "shear", "steer", "ucas"])
 def test_kept_states_spare_the_pass_and_change_nothing(name: str) -> None:
     model, rollouts = gpt2(), given()
     with evaluating(model):

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from dataclasses import replace
 from pathlib import Path
 from types import SimpleNamespace
@@ -29,7 +30,8 @@ from oar_lightning.credit.scorers import (
     TotalEffect,
     TotalEffectFast,
 )
-from oar_lightning.credit.scorers.forward_free import Gtpo
+from oar_lightning.credit.scorers.forward_free import Gtpo, Shear
+from oar_lightning.credit.scorers.hindsight import Contrast, Rlsd
 from oar_lightning.credit.segments import FixedLength, LowProbabilityCuts
 from oar_lightning.planning import dry_run
 from oar_lightning.planning.empty import no_memory, peak_bytes
@@ -39,17 +41,19 @@ from oar_lightning.planning.policy import policy_without_weights
 from oar_lightning.planning.proposal import propose
 from oar_lightning.planning.scoring import (
     Batch,
+    copies_weights,
     dry_run_budgets,
     dry_run_inputs,
     most_tokens,
     row_tokens,
     scorer_budget,
 )
+from oar_lightning.planning.scoring.hindsight import WORDS
 from oar_lightning.policy.pretrained import LoraSpec, PretrainedPolicy
 from oar_lightning.rollout import CachedEngine, SamplingConfig
 from oar_lightning.rollout.continuations import LEAST_TOKENS
 from oar_lightning.training.slots import UpdatePlan
-from oar_lightning.types import MathProblem
+from oar_lightning.types import MathProblem, Rollouts
 
 QWEN = Qwen2Config(
     vocab_size=300,
@@ -73,6 +77,8 @@ SCORERS: dict[str, Scorer] = {
     "entropy": Entropy(token_budget=BUDGET),
     "shuffled": Shuffled(OarG(token_budget=BUDGET)),
     "gtpo": Gtpo(token_budget=BUDGET),
+    "shear": Shear(token_budget=BUDGET),
+    "rlsd": Rlsd(teacher_every=None, token_budget=BUDGET),
     "total_effect": TotalEffect(token_budget=BUDGET),
     "total_effect_fast": TotalEffectFast(token_budget=BUDGET),
     "information_gain": InformationGain(FixedLength(1), token_budget=BUDGET),
@@ -96,8 +102,15 @@ def pair(config: Any, folder: Path, dtype: torch.dtype = torch.float32, lora: Lo
         return true.eval(), policy_without_weights(PretrainedPolicy(str(folder), lora=lora), dtype)
 
 
+TEXT = ("token_ids", "attention_mask", "response_mask", "reasoning_mask", "answer_mask")
 ALIKE = ("gtpo", "spae", "min_form", "spans", "attribution")
 """Scorers that run what others run."""
+
+
+def told(texts: Rollouts, questions: Sequence[str]) -> Rollouts:
+    """The texts after prompts that tell an answer in a few words."""
+    longer = dry_run.completions(len(texts), 1, BATCH.prompt + BATCH.answer + WORDS, BATCH.completion, BATCH.answer)
+    return replace(texts, **{name: getattr(longer, name) for name in TEXT})
 
 
 @pytest.mark.parametrize("name", [pytest.param(name, marks=[pytest.mark.slow] * (name in ALIKE)) for name in SCORERS])
@@ -114,10 +127,33 @@ def test_a_dry_run_holds_what_scoring_holds(name: str, tmp_path: Path) -> None:
         problems=(MathProblem("", "0"),) * BATCH.rows,
         answers=("0",) * BATCH.rows,
     )
-    scorer.use(tools(encode=lambda before, text: ([0] * len(before), [0] * BATCH.answer)))
+    scorer.use(tools(reprompt=told, encode=lambda before, text: ([0] * len(before), [0] * BATCH.answer)))
     expected = dry_run.scoring_bytes(true, scorer, everything)
     planned = dry_run.scoring_bytes(empty, *dry_run_inputs(scorer, BATCH, BUDGET))
     assert planned == pytest.approx(expected, rel=0.08)
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize(
+    "scorer",
+    [Contrast(teacher_every=None, token_budget=BUDGET), Rlsd("correct_sibling", teacher_every=None, token_budget=BUDGET)],
+)
+def test_a_dry_run_holds_what_hints_of_siblings_hold(scorer: Scorer, tmp_path: Path) -> None:
+    """In one group of four, each told by texts of the greatest length."""
+    true, empty = pair(QWEN, tmp_path)
+    batch = replace(BATCH, group_size=4, problems=1)
+    texts = dry_run.completions(4, 4, batch.prompt, batch.completion, batch.answer, batch.conclusion)
+    texts = replace(texts, advantages=torch.tensor([1.0, -1.0] * 2), problems=(MathProblem("", "0"),) * 4)
+    hint = WORDS + batch.completion
+
+    def longer(texts: Rollouts, questions: Sequence[str]) -> Rollouts:
+        wide = dry_run.completions(len(texts), 1, batch.prompt + hint, batch.completion, batch.answer)
+        return replace(texts, **{name: getattr(wide, name) for name in TEXT})
+
+    scorer.use(tools(reprompt=longer))
+    expected = dry_run.scoring_bytes(true, scorer, replace(texts, completions=("",) * 4))
+    assert scorer.metrics["unread_frac"] == 0
+    assert dry_run.scoring_bytes(empty, *dry_run_inputs(scorer, batch, BUDGET)) == pytest.approx(expected, rel=0.08)
 
 
 @pytest.mark.parametrize(("prefix", "new"), [(16, 32), (47, 1)])
@@ -151,6 +187,15 @@ def test_continuations_are_planned_in_the_phase_of_scoring(tmp_path: Path) -> No
     alone = replace(job, sampling=SamplingConfig(32, max_batch=1))
     reads = replace(alone, scorer=MonteCarlo(LowProbabilityCuts(), 3))
     assert plan_job(reads).plan.of("scoring") > plan_job(alone).plan.of("scoring"), "a pass over all completions"
+
+
+@pytest.mark.slow
+def test_a_teacher_is_planned_in_all_phases(tmp_path: Path) -> None:
+    QWEN.save_pretrained(tmp_path)
+    job = Job(PretrainedPolicy(str(tmp_path)), "32-true", Sharding(), UpdatePlan(2, 2), SamplingConfig(8), Rlsd(), 16, 3)
+    more, less = (plan_job(replace(job, scorer=Rlsd(teacher_every=every))) for every in (10, None))
+    for phase in ("rollout", "scoring", "update", "optimizer step"):
+        assert more.plan.of(phase) - less.plan.of(phase) == more.size.trained_bytes
 
 
 @pytest.mark.parametrize("kind", ["gpt2", "bfloat16", "lora"])
@@ -189,6 +234,8 @@ def test_what_is_known_of_scorers() -> None:
     assert scorer_budget(inner) == 77
     assert row_tokens(inner, BATCH) == 32
     assert row_tokens(MonteCarlo(FixedLength(4)), BATCH) is None, "rollout.token_budget bounds it"
+    assert copies_weights(Shuffled(Rlsd()))
+    assert not copies_weights(Contrast(teacher_every=None))
     own = FunctionScorer(lambda model, rollouts: rollouts.token_ids.float())
     assert scorer_budget(own) is None
     assert row_tokens(own, BATCH) is None

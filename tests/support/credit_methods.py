@@ -1,4 +1,4 @@
-"""Methods of three kinds that have to survive a resume and another number of ranks: sampling, signed and stateful."""
+"""Methods of four kinds that have to survive a resume and another number of ranks: sampling, signed, stateful, of groups."""
 
 from __future__ import annotations
 
@@ -10,8 +10,9 @@ from torch import Tensor
 
 from oar_lightning.credit.gates import DirectGate, Gate, SignedGate
 from oar_lightning.credit.scorers import MonteCarlo, Scorer
-from oar_lightning.credit.scorers.forward_free import Ucas
+from oar_lightning.credit.scorers.forward_free import Shear, Ucas
 from oar_lightning.credit.scorers.forward_free.base import PredictionScorer
+from oar_lightning.credit.scorers.hindsight import Rlsd
 from oar_lightning.credit.segments import FixedLength
 from oar_lightning.distributed.ranks import all_gather
 from oar_lightning.policy.pretrained import Policy
@@ -55,6 +56,8 @@ def credit_methods() -> dict[str, tuple[Scorer, Gate]]:
     """Name -> scorer and gate, new ones at each call."""
     return {
         "monte_carlo": (MonteCarlo(FixedLength(4), samples=2), SignedGate()),
+        "rlsd": (Rlsd(teacher_every=2), DirectGate(strength=0.5, low=0.8, high=1.2)),
+        "shear": (Shear(), DirectGate()),
         "ucas": (Ucas(), SignedGate()),
         "surprise": (Surprise(), DirectGate(high=4.0)),
     }

@@ -23,6 +23,7 @@ from oar_lightning.tracking.metric_table import METRICS, PLACEHOLDERS, entries_o
 from oar_lightning.training.slots import UpdatePlan
 
 LOGGED_ELSEWHERE = {
+    "credit/changed_frac",  # tests/credit/gates/test_contrast.py
     "update/skipped_steps",  # tests/training/callbacks/test_trial_callbacks.py
     "memory/token_budget_rollout",  # tests/distributed/test_ranks.py
     "trials/complete",  # a sweep's own run: tests/sweep/test_publish.py

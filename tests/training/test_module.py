@@ -325,7 +325,9 @@ def test_the_state_of_credit_is_resumed_bit_for_bit(tmp_path: Path, gate: Gate) 
     assert begun | without_times(rest) == rows
 
 
-@pytest.mark.parametrize("name", credit_methods())
+@pytest.mark.parametrize(
+    "name", [pytest.param(name, marks=[pytest.mark.slow] * (name in ("rlsd", "shear"))) for name in credit_methods()]
+)
 def test_sampling_signed_and_stateful_methods_resume_bit_for_bit(tmp_path: Path, name: str) -> None:
     """Stopped within a batch of rollouts; another one follows."""
 

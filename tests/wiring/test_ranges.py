@@ -45,3 +45,11 @@ def test_another_library_s_optimizer_has_its_own_ranges() -> None:
 def test_lists_of_devices_pass() -> None:
     for devices in ([0, 1], "auto", 2, None):
         check_ranges(OmegaConf.create({"trainer": {"devices": devices}, "data": {}, "optimizer": {}}))
+
+
+def test_questions_that_tell_an_answer_are_for_demonstrations() -> None:
+    data = {"name": "chain", "chain": {"hints": 0.5}, "train": None}
+    check_ranges(OmegaConf.create({"task": "warm_start", "trainer": {}, "data": data}))
+    check_ranges(OmegaConf.create({"task": "train", "trainer": {}, "data": data | {"chain": {"hints": 0.0}}}))
+    with pytest.raises(ConfigError, match=r"data\.chain\.hints=0\.5: .* task=warm_start; set it to 0"):
+        check_ranges(OmegaConf.create({"task": "train", "trainer": {}, "data": data}))

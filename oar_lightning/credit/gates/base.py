@@ -59,6 +59,11 @@ class Gate(Component, ABC):
         """Whether it sets bounds of the ratio."""
         return False
 
+    @property
+    def averages_tokens(self) -> bool:
+        """Whether its advantages have their meaning in a mean over the tokens of the optimizer step."""
+        return False
+
     @abstractmethod
     def __call__(self, scores: Float[Tensor, "B S"], rollouts: Rollouts) -> Credit: ...
 

@@ -2,15 +2,14 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
 from typing import Any
 
-import torch
 from jaxtyping import Float
 from torch import Tensor
 
+from oar_lightning.credit.located import Locate, located
 from oar_lightning.credit.scorers.base import Scorer
-from oar_lightning.types import CausalSpans, MathProblem, Rollouts
+from oar_lightning.types import Rollouts
 
 
 class Oracle(Scorer):
@@ -24,30 +23,16 @@ class Oracle(Scorer):
     quantile gate whose threshold falls on the zeros does not suppress them (see conf/experiment/oracle.yaml).
     """
 
-    def __init__(self, locate: Callable[[MathProblem, str], CausalSpans]) -> None:
+    def __init__(self, locate: Locate) -> None:
         super().__init__()
         self.locate = locate
 
     def __call__(self, model: Any, rollouts: Rollouts) -> Float[Tensor, "B S"]:
         """Raises ValueError for rollouts without texts."""
-        if not rollouts.token_spans:
-            raise ValueError("scorer=oracle reads the text of completions, and these rollouts have none; use another scorer")
-        importance = torch.zeros(rollouts.token_ids.shape)
-        reasoning = rollouts.reasoning_mask.cpu()
-        inexact = 0
-        for row, (problem, text, tokens) in enumerate(
-            zip(rollouts.problems, rollouts.completions, rollouts.token_spans, strict=True)
-        ):
-            causal = self.locate(problem, text)
-            inexact += not causal.exact
-            columns = rollouts.response_mask[row].nonzero().flatten().tolist()
-            is_causal = [any(first < end and start < last for start, end in causal.spans) for first, last in tokens]
-            # bytes that are not UTF-8 may have changed the text's length, and the tokens' ranges are then wrong
-            if tokens and tokens[-1][1] == len(text):
-                importance[row, columns] = torch.tensor(is_causal, dtype=importance.dtype)
-        importance *= reasoning
+        tokens, inexact = located(rollouts, self.locate, "scorer=oracle")
+        importance = (tokens & rollouts.reasoning_mask).float()
         self.metrics = {
             "unread_frac": 1 - float(importance.any(1).float().mean()),
             "inexact_frac": inexact / len(rollouts),
         }
-        return importance.to(rollouts.token_ids.device)
+        return importance

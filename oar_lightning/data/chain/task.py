@@ -14,7 +14,7 @@ from typing import Annotated, Literal, NamedTuple
 
 from annotated_types import Interval
 
-from oar_lightning.common.ranges import NonNegativeInt, PositiveInt, ProperFraction, Rule, checked
+from oar_lightning.common.ranges import Fraction, NonNegativeInt, PositiveInt, ProperFraction, Rule, checked
 from oar_lightning.data.chain.problem import GAINS, ITEMS, LOSSES, NAMES, ChainProblem, Companion
 from oar_lightning.data.generated import OPENERS, GeneratedProblems, Solution, SolutionText, draw_of_split
 
@@ -50,6 +50,8 @@ class ChainTask:
         companion: a second person with as many steps. The question does not ask for that person's result (`distracts`), or
             asks for the sum of both results, which only the final answer states (`counts`); `none`: one person.
         noise: probability that a step of a demonstration states a result that is off by one.
+        hints: share of the training problems whose question tells the answer that their solution reaches, right or wrong; for
+            warm start. A policy that learns from them reads an answer as a hint.
     """
 
     name = "chain"
@@ -64,6 +66,7 @@ class ChainTask:
     restate: bool = True
     companion: Literal["none", "distracts", "counts"] = "none"
     noise: Annotated[ProperFraction, "a probability"] = 0.4
+    hints: Annotated[Fraction, "a share of the problems"] = 0.0
 
     def problem(self, rng: random.Random, held_out: bool) -> ChainProblem:
         """Draw a problem of the training or the held-out split.

@@ -14,7 +14,7 @@ from typing import Annotated, Literal
 
 from annotated_types import Interval
 
-from oar_lightning.common.ranges import PositiveInt, ProperFraction, Rule, checked
+from oar_lightning.common.ranges import Fraction, PositiveInt, ProperFraction, Rule, checked
 from oar_lightning.data.generated import OPENERS, GeneratedProblems, Solution, SolutionText, draw_of_split
 from oar_lightning.data.graph.problem import ITEMS, OPERATORS, Formula, GraphProblem
 
@@ -48,6 +48,8 @@ class GraphTask:
         needless: probability that a quantity that is not needed and could be computed is.
         recite: whether a demonstration begins with all statements in another order. A small policy learns from them to look
             quantities up, which it hardly does from solutions alone.
+        hints: share of the training problems whose question tells the answer that their solution reaches, right or wrong; for
+            warm start. A policy that learns from them reads an answer as a hint.
     """
 
     name = "graph"
@@ -63,6 +65,7 @@ class GraphTask:
     wrong_operand: Annotated[ProperFraction, "a probability"] = 0.1
     needless: Annotated[ProperFraction, "a probability"] = 0.15
     recite: bool = False
+    hints: Annotated[Fraction, "a share of the problems"] = 0.0
 
     def problem(self, rng: random.Random, held_out: bool) -> GraphProblem:
         """Draw a problem of the training or the held-out split.

@@ -3,7 +3,7 @@
 Each file knows a family of scorers.
 """
 
-from oar_lightning.planning.scoring import oar, steps, total_effect
+from oar_lightning.planning.scoring import hindsight, oar, shear, steps, total_effect
 from oar_lightning.planning.scoring.base import (
     FREE,
     Batch,
@@ -15,6 +15,7 @@ from oar_lightning.planning.scoring.base import (
     row_tokens,
     scorer_budget,
 )
+from oar_lightning.planning.scoring.hindsight import copies_weights
 from oar_lightning.planning.scoring.steps import continues, monte_carlo_inputs
 
 __all__ = [
@@ -22,14 +23,17 @@ __all__ = [
     "Batch",
     "DryRunInputs",
     "continues",
+    "copies_weights",
     "dry_run_budgets",
     "dry_run_inputs",
+    "hindsight",
     "innermost",
     "monte_carlo_inputs",
     "most_tokens",
     "oar",
     "row_tokens",
     "scorer_budget",
+    "shear",
     "steps",
     "total_effect",
 ]

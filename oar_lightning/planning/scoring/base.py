@@ -16,13 +16,14 @@ from oar_lightning.credit.scorers import Entropy, Oracle, Position, Random, Scor
 from oar_lightning.credit.scorers.base import Wrapper
 from oar_lightning.credit.scorers.forward_free import Hicra, Ktae
 from oar_lightning.credit.scorers.forward_free.base import PredictionScorer
+from oar_lightning.credit.scorers.hindsight import ActionMask
 from oar_lightning.credit.scorers.oar_p.base import CounterfactualScorer
 from oar_lightning.planning.config import LEAST_BUDGET, TRACED_TOKENS
 from oar_lightning.planning.dry_run import completions
 from oar_lightning.policy.token_budget import TokenBudget
 from oar_lightning.types import Rollouts
 
-FREE = (Uniform, Random, Position, Oracle, Hicra, Ktae, Spro)
+FREE = (Uniform, Random, Position, Oracle, ActionMask, Hicra, Ktae, Spro)
 """Scorers that do not run the policy themselves."""
 
 
