@@ -128,6 +128,7 @@ class Rollouts:
     ``sampler_logprobs`` are log-probabilities under the distribution that an engine with its own numerics sampled from; None
     where the policy's own code sampled.
     ``advantages`` are the group advantages; None until they are known.
+    ``difficulty`` weighs the problem in an adapted entropy term, 1 on average; None where there is no such weight.
     ``token_spans[i]`` are the character ranges of the response's tokens in ``completions[i]``; empty where there are no texts.
     """
 
@@ -143,6 +144,7 @@ class Rollouts:
     step: int = 0
     truncated: Bool[Tensor, " B"] | None = None
     advantages: Float[Tensor, " B"] | None = None
+    difficulty: Float[Tensor, " B"] | None = None
     old_logprobs: Float[Tensor, "B S"] | None = None
     ref_logprobs: Float[Tensor, "B S"] | None = None
     prediction_states: Float[Tensor, "B S H"] | None = None

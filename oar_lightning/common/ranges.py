@@ -140,7 +140,10 @@ def demand(key: str, value: object, hint: Any) -> str:
     """The message for a value that its hint does not allow."""
     allowed = list(kinds(hint))
     words = next((kind.words for kind in allowed if kind.words and kind.type is not NoneType), "")
-    *others, last = dict.fromkeys(kind.describe(value) for kind in allowed if kind.is_plain or len(allowed) == 1)
+    told_kinds = dict.fromkeys(kind.describe(value) for kind in allowed if kind.is_plain or len(allowed) == 1)
+    if list(told_kinds) == ["null"]:  # instead of an object, which the key's group of settings makes
+        told_kinds = dict.fromkeys(["a group of settings", *told_kinds])
+    *others, last = told_kinds
     told = f"{', '.join(others)} or {last}" if others else last
     told = told.replace(" or null for ", ", or null for ")
     return f"{key}{f' is {words} and' if words else ''} must be {told}, got {value!r}"

@@ -88,8 +88,9 @@ class LossInputs:
         mask: the tokens that count; values outside it do not matter.
         denominators: of the whole optimizer step.
         ref_logprobs: of the frozen reference, where `kl_coef` is not 0.
-        entropy: of the current policy, nats, where `entropy_coef` is not 0.
+        entropy: of the current policy, nats, where `entropy_coef` is not 0 or there are `entropy_weights`.
         sampler_logprobs: of the distribution that an engine with its own numerics drew from.
+        entropy_weights: times a token's entropy, subtracted; the step's denominators are in them (`EntropyControl.weights`).
         clip_low, clip_high: a token's own bounds in place of the config's; NaN takes the config's.
         kl_factor: times `kl_coef`, token by token.
     """
@@ -101,6 +102,7 @@ class LossInputs:
     denominators: Denominators
     ref_logprobs: Float[Tensor, "B S"] | None = None
     entropy: Float[Tensor, "B S"] | None = None
+    entropy_weights: Float[Tensor, "B S"] | None = None
     sampler_logprobs: Float[Tensor, "B S"] | None = None
     clip_low: Float[Tensor, "B S"] | None = None
     clip_high: Float[Tensor, "B S"] | None = None
@@ -119,11 +121,12 @@ def policy_loss(inputs: LossInputs, config: LossConfig = LossConfig()) -> LossOu
     """This micro-batch's share of the optimizer step's loss; the shares of a step add up to its loss.
 
     l_t = -c_t min(r_t A_t, clip(r_t, 1 - clip_low, 1 + clip_high) A_t) + kl_coef k3_t, reduced over the mask with the
-    step's denominators; minus entropy_coef times the mean entropy. c_t = min(exp(old_t - sampler_t), sampler_ratio_cap),
-    detached; 1 without `sampler_logprobs`. c_t weights only the surrogate, as in TRL, not the KL and entropy terms.
+    step's denominators; minus entropy_coef times the mean entropy, minus the sum of entropy_weights_t times the entropy.
+    c_t = min(exp(old_t - sampler_t), sampler_ratio_cap), detached; 1 without `sampler_logprobs`. c_t weights only the
+    surrogate, as in TRL, not the KL and entropy terms.
 
     Raises:
-        ValueError: where kl_coef is set without reference log-probabilities, or entropy_coef without entropies.
+        ValueError: where kl_coef is set without reference log-probabilities, or a term of the entropy without entropies.
     """
     mask, denominators = inputs.mask, inputs.denominators
     logprobs, old_logprobs, advantages = (
@@ -149,6 +152,10 @@ def policy_loss(inputs: LossInputs, config: LossConfig = LossConfig()) -> LossOu
         if inputs.entropy is None:
             raise ValueError(f"loss.entropy_coef={config.entropy_coef} needs the policy's entropies")
         loss = loss - config.entropy_coef * inputs.entropy.masked_fill(~mask, 0.0).sum() / denominators.tokens
+    if inputs.entropy_weights is not None:
+        if inputs.entropy is None:
+            raise ValueError("entropy_weights need the policy's entropies")
+        loss = loss - (inputs.entropy_weights * inputs.entropy).masked_fill(~mask, 0.0).sum()
     return LossOutput(loss, metrics)
 
 

@@ -4,12 +4,13 @@ from __future__ import annotations
 
 import functools
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, replace
 from typing import Any
 
 import torch
 
 from oar_lightning.credit.scorers import MonteCarlo, Scorer
+from oar_lightning.objective.entropy import EntropyControl, Unadapted
 from oar_lightning.planning import dry_run
 from oar_lightning.planning.config import TRACED_TOKENS
 from oar_lightning.planning.empty import no_memory
@@ -66,6 +67,7 @@ class Job:
     conclusion: int = 0
     kl: bool = False
     entropy_grad: bool = False
+    entropy: EntropyControl = field(default_factory=Unadapted)
     states: int = 2
     whole_copy: bool = False
     engine_bytes: float | None = None

@@ -40,6 +40,8 @@ def run(job: Job, config: PlanConfig) -> float:
     console.print(summary(job, planned), soft_wrap=True, highlight=False)
     if forecast := job.scorer.forecast(job.completions * job.sharding.ranks, job.sampling.max_new_tokens):
         console.print(forecast, soft_wrap=True, highlight=False)
+    if cost := job.entropy.forecast(job.completions * job.sharding.ranks // job.update.minibatches):
+        console.print(cost, soft_wrap=True, highlight=False)
     table(planned).print(console)
     fits = planned.plan.peak <= config.usable_bytes
     always = min(map(planned.plan.of, MEMORY_PHASES))

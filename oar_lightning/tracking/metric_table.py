@@ -125,6 +125,13 @@ METRICS: tuple[Metric, ...] = (
             LEARNED,
         ),
         ("entropy", NATS, "mean entropy of the policy over the tokens that the update read", LEARNED),
+        (
+            "entropy_coef",
+            "coefficient",
+            "of the entropy term in this step; with `entropy=step` 0 where there is none",
+            "`entropy=adaptive`, `entropy=step`",
+        ),
+        ("entropy_target", NATS, "the entropy that is aimed at; with `entropy=adaptive` from step 2 on", "the same"),
         ("kl", NATS, "k3 estimate of KL(policy || reference)", "`loss.kl_coef` is not 0"),
         ("grad_norm", "norm", "of the gradient, before clipping", LEARNED),
         ("learning_rate", "rate", "of the optimizer step"),

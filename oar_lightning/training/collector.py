@@ -17,6 +17,7 @@ from oar_lightning.credit.metrics import credit_metrics
 from oar_lightning.distributed.ranks import all_gather, interleaved, rank, world_size
 from oar_lightning.objective.advantage import group_advantages
 from oar_lightning.objective.diagnostics import rollout_metrics
+from oar_lightning.objective.entropy import difficulty_weights
 from oar_lightning.objective.metric_sums import MetricSums
 from oar_lightning.policy.language_model import evaluating, prediction_states, states_fit
 from oar_lightning.policy.token_budget import TokenBudget
@@ -74,8 +75,7 @@ class ExperienceCollector:
         seeds = [derive_seed(self.seed, "rollout", step, rank() + world_size() * i) for i in range(len(problems))]
         rollouts = self.stage(self.model, problems, self.method.update.group_size, self.method.sampling, seeds, step)
         rollouts = self._with_states(rollouts)
-        advantages = self._advantages_over_ranks(rollouts)
-        rollouts = dataclasses.replace(rollouts, advantages=advantages)
+        rollouts = self._with_group_values(rollouts)
         started = time.perf_counter()
         if self.method.scorer.needs_reference:
             rollouts = self._with_both_logprobs(rollouts)
@@ -93,15 +93,23 @@ class ExperienceCollector:
         experience = Experience(self._with_logprobs(rollouts), credit)
         return Collected(experience, metrics, seconds)
 
-    def _advantages_over_ranks(self, rollouts: Rollouts) -> Tensor:
-        """The advantages [B] of this rank's completions, computed from the rewards of all ranks (`advantage.scale=batch`).
+    def _with_group_values(self, rollouts: Rollouts) -> Rollouts:
+        """Add what follows from the rewards of all ranks (`advantage.scale=batch`): advantages and, where the entropy term
+        reads it, each problem's difficulty.
 
         The groups are put into the order that they have on one rank, so that sums round in the same way.
         """
         size = rollouts.group_size
         groups = [list(terms.split(size)) for terms in all_gather(rollouts.reward_terms.cpu())]
-        advantages = self.advantages(torch.cat(interleaved(groups)), size)
-        return advantages.view(-1, size)[rank() :: world_size()].flatten().to(rollouts.reward_terms.device)
+        terms = torch.cat(interleaved(groups))
+
+        def own(values: Tensor) -> Tensor:
+            return values.view(-1, size)[rank() :: world_size()].flatten().to(rollouts.reward_terms.device)
+
+        difficulty = None
+        if self.method.entropy.by_difficulty:
+            difficulty = own(difficulty_weights(terms[:, list(self.stage.rewards.terms).index("accuracy")], size))
+        return dataclasses.replace(rollouts, advantages=own(self.advantages(terms, size)), difficulty=difficulty)
 
     def advantages(self, reward_terms: Tensor, group_size: int) -> Tensor:
         """The group advantages [B] of rewards [B K]."""

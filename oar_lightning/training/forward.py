@@ -26,7 +26,7 @@ def completion_logprobs(
         rollouts.attention_mask,
         rollouts.response_mask,
         temperature=method.sampling.temperature,
-        entropy_grad=method.loss.entropy_coef > 0,
+        entropy_grad=method.entropy_grad,
         states=states,
         decoder=decoder,
     )

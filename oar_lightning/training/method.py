@@ -9,6 +9,7 @@ from oar_lightning.credit.component import Component
 from oar_lightning.credit.gates import BilevelGate, Gate
 from oar_lightning.credit.scorers import Scorer, Uniform, as_scorer
 from oar_lightning.objective.advantage import AdvantageConfig
+from oar_lightning.objective.entropy import EntropyControl, Unadapted
 from oar_lightning.objective.loss import LossConfig
 from oar_lightning.rollout import SamplingConfig
 from oar_lightning.training.slots import UpdatePlan
@@ -16,7 +17,10 @@ from oar_lightning.training.slots import UpdatePlan
 
 @dataclass(frozen=True)
 class Method:
-    """An algorithm: who gets the advantage, its loss, and how a batch of rollouts is sampled and used."""
+    """An algorithm: who gets the advantage, its loss, and how a batch of rollouts is sampled and used.
+
+    `entropy`: what adapts the coefficient of an entropy term.
+    """
 
     scorer: Scorer = field(default_factory=Uniform)
     gate: Gate = BilevelGate()
@@ -24,14 +28,30 @@ class Method:
     loss: LossConfig = LossConfig()
     update: UpdatePlan = field(default_factory=lambda: UpdatePlan(microbatches=4))
     sampling: SamplingConfig = field(default_factory=SamplingConfig)
+    entropy: EntropyControl = field(default_factory=Unadapted)
 
     def __post_init__(self) -> None:
         object.__setattr__(self, "scorer", as_scorer(self.scorer))  # a plain function is one too
 
     @property
     def components(self) -> dict[str, Component]:
-        """The parts that may keep a state."""
+        """The parts that take a run's tools."""
         return {"scorer": self.scorer, "gate": self.gate}
+
+    @property
+    def stateful(self) -> dict[str, Component | EntropyControl]:
+        """The parts that may keep a state."""
+        return {**self.components, "entropy": self.entropy}
+
+    @property
+    def leaves_out_zero_advantage(self) -> bool:
+        """Whether completions of advantage 0 take no part in the update, since their gradient is exactly zero."""
+        return self.loss.ignores_zero_advantage and not self.entropy.active
+
+    @property
+    def entropy_grad(self) -> bool:
+        """Whether the loss of the step to come has a term of the entropy."""
+        return self.loss.entropy_coef > 0 or self.entropy.coefficient > 0
 
 
 def check_credit(method: Method) -> None:
@@ -74,3 +94,16 @@ def check_credit(method: Method) -> None:
         )
     if loss.ratio == "sequence" and gate.masks_loss:
         raise ConfigError("loss.ratio=sequence averages over whole completions, which a loss mask cuts; use loss=gspo_token")
+
+
+def check_entropy(method: Method) -> None:
+    """Refuse two entropy terms.
+
+    Raises:
+        ConfigError: names keys, values and remedy.
+    """
+    if method.entropy.active and method.loss.entropy_coef:
+        raise ConfigError(
+            f"loss.entropy_coef={method.loss.entropy_coef} is constant, and {type(method.entropy).__name__} adapts a "
+            "coefficient of its own; set loss.entropy_coef=0 (the adapted one begins with entropy.coef_start), or entropy=none"
+        )

@@ -65,6 +65,8 @@ class PolicyOptimization(PolicyModule):
         self.collector = ExperienceCollector(policy.model, stage, method, seed, reference)
         self.forward_pass = UpdateForward(policy.model)
         self.step_log = StepLog()
+        method.entropy.load_state_dict({})  # the settings may have served another run of this process
+        self.step_log.listeners.append(method.entropy.observe)
         self.micro_batches = MicroBatches(policy.model, method.update, None, self.step_log)
         self.seed = seed
         self.experience: Experience | None = None
@@ -103,6 +105,7 @@ class PolicyOptimization(PolicyModule):
             self.passes.denominators,
             ref_logprobs=rollouts.ref_logprobs,
             entropy=entropy,
+            entropy_weights=self.method.entropy.weights(part.loss_mask, self.passes.denominators, rollouts.difficulty),
             sampler_logprobs=rollouts.sampler_logprobs,
             clip_low=credit.clip_low,
             clip_high=credit.clip_high,
@@ -114,6 +117,7 @@ class PolicyOptimization(PolicyModule):
         metrics = out.metrics | {
             "credit/corr_entropy": mean_correlation(credit.importance, detached, region),
             "entropy": (float(detached.sum()), float(rollouts.response_mask.sum())),
+            **{name: (value, 1.0) for name, value in self.method.entropy.metrics.items()},
         }
         return Share(out.loss, metrics)
 
@@ -135,6 +139,8 @@ class PolicyOptimization(PolicyModule):
         update, tokens = self.method.update, self.method.sampling.max_new_tokens
         if forecast := self.method.scorer.forecast(update.problems * update.group_size, tokens):
             log.info(forecast)
+        if cost := self.method.entropy.forecast(update.problems * update.group_size // update.minibatches):
+            log.info(cost)
 
     def on_train_batch_start(self, batch: Slot, batch_idx: int) -> None:
         if batch.first:

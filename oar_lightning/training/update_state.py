@@ -1,4 +1,4 @@
-"""The update's part of a checkpoint: the experience that later steps still learn from, token budgets, the state of credit."""
+"""The update's part of a checkpoint: the experience that later steps still learn from, token budgets, states of the method."""
 
 from __future__ import annotations
 
@@ -25,7 +25,7 @@ class Learner(Protocol):
 
 
 class UpdateState(L.Callback):
-    """Saves and loads the experience of each rank, the token budgets, and what scorer and gate have to remember."""
+    """Saves and loads the experience of each rank, the token budgets, and what scorer, gate and entropy control remember."""
 
     def __init__(self, module: Learner) -> None:
         self.module = module
@@ -33,7 +33,7 @@ class UpdateState(L.Callback):
     def on_save_checkpoint(self, trainer: L.Trainer, module: L.LightningModule, checkpoint: dict[str, Any]) -> None:
         if budgets := budgets_state(self.module.budgets):
             checkpoint["token_budgets"] = budgets
-        states = {name: part.state_dict() for name, part in self.module.method.components.items()}
+        states = {name: part.state_dict() for name, part in self.module.method.stateful.items()}
         if states := {name: state for name, state in states.items() if state}:
             checkpoint["credit"] = states
         if self.module.experience is not None and self.module.method.update.steps_per_rollout > 1:
@@ -41,7 +41,7 @@ class UpdateState(L.Callback):
 
     def on_load_checkpoint(self, trainer: L.Trainer, module: L.LightningModule, checkpoint: dict[str, Any]) -> None:
         load_budgets(self.module.budgets, checkpoint.get("token_budgets", {}))
-        for name, part in self.module.method.components.items():
+        for name, part in self.module.method.stateful.items():
             part.load_state_dict(checkpoint.get("credit", {}).get(name, {}))
         states = checkpoint.get("experience")
         if states is None:

@@ -73,6 +73,9 @@ MAY_CHANGE = MappingProxyType(
 RENAMED = MappingProxyType({"oar_lightning.credit.gate.GateConfig": "oar_lightning.credit.gates.BilevelGate"})
 """Classes that configs of older versions name -> their names now."""
 
+ADDED = MappingProxyType({"entropy": {"_target_": "oar_lightning.objective.entropy.Unadapted"}})
+"""Blocks that configs of older versions lack -> what such a run had."""
+
 ABSENT = "nothing"
 
 
@@ -134,7 +137,7 @@ def changed_since(run_dir: Path, config: Mapping[str, Any], problems: Mapping[st
     if kept is None:
         log.warning("%s keeps no config to compare with; it goes on with the one given now", run_dir)
         return []
-    found = list(changes(kept, config))
+    found = list(changes({**ADDED, **kept}, config))
     if kept.get("loss", {}).get("reduction") == "bnpo":  # its mean is over a pass
         budgets = [side.get("update", {}).get("token_budget") for side in (kept, config)]
         found += changes(budgets[0], budgets[1], "update.token_budget (with loss.reduction=bnpo)")

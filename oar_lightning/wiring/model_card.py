@@ -33,12 +33,12 @@ METHODS = {
 WEIGHTS = "reward.weights"
 
 SECTIONS = {
-    "train": ("scorer", "gate", "advantage", "loss", WEIGHTS, "update", "rollout"),
+    "train": ("scorer", "gate", "advantage", "loss", "entropy", WEIGHTS, "update", "rollout"),
     "warm_start": ("supervised",),
 }
 """The sections of a config that say what a task does, beside those of `ALWAYS`."""
 
-CHOSEN_BY_CLASS = ("scorer", "gate", "optimizer")
+CHOSEN_BY_CLASS = ("scorer", "gate", "entropy", "optimizer")
 """Sections whose class says what they are."""
 
 ALWAYS = ("policy.lora", "optimizer", "schedule", "trainer.max_steps", "trainer.precision", "trainer.gradient_clip_val")

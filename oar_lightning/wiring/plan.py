@@ -25,6 +25,7 @@ STATES = {"AdamW": 2, "Adam": 2, "SGD": 0}
 
 def read_job(cfg: DictConfig, config: PlanConfig) -> Job:
     policy, loss, engine = instantiate(cfg.policy), instantiate(cfg.loss), instantiate(cfg.engine)
+    entropy = instantiate(cfg.entropy)
     if not isinstance(policy, PretrainedPolicy):
         raise ConfigError(
             "task=plan reads a policy's config.json, and policy=fresh has none; pass policy=hf policy.name=<hub id or folder>"
@@ -55,7 +56,8 @@ def read_job(cfg: DictConfig, config: PlanConfig) -> Job:
         prompt=int(cfg.data.get("max_prompt_tokens") or config.prompt_tokens),
         answer=config.answer_tokens,
         kl=bool(loss.kl_coef) or scorer.needs_reference,
-        entropy_grad=loss.entropy_coef > 0,
+        entropy_grad=loss.entropy_coef > 0 or entropy.active,
+        entropy=entropy,
         states=STATES[kind],
         whole_copy=on_gpu and not optimizer.get("fused"),
         engine_bytes=None if vllm is None else vllm.gpu_memory_utilization * config.card_bytes,

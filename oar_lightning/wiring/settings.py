@@ -26,6 +26,7 @@ def build_settings(cfg: DictConfig) -> Settings:
         loss=instantiate(cfg.loss),
         update=instantiate(cfg["update"]),
         sampling=instantiate(cfg.rollout),
+        entropy=instantiate(cfg.entropy),
     )
     settings = Settings(
         method=method,

@@ -123,7 +123,8 @@ def known_rows() -> list[Row]:
 
 
 def table(rows: Sequence[Row], cost: dict[str, float]) -> str:
-    """A line for each method and learning rate; means are over complete runs.
+    """A line for each method and learning rate. Bold: a method's best rate. A run that was given up counts with its last
+    accuracy: without it a method would look better for failing.
 
     Raises:
         KeyError: where the baseline has no run of a reported seed.
@@ -131,24 +132,41 @@ def table(rows: Sequence[Row], cost: dict[str, float]) -> str:
     results: dict[tuple[str, float], dict[int, float]] = {}
     failed: Counter[tuple[str, float]] = Counter()
     for row in rows:
-        found = results.setdefault((row.method, row.lr), {})
-        if row.state == "complete":
-            found[row.seed] = 100 * row.accuracy
-        else:
-            failed[row.method, row.lr] += 1
-    base = results[BASELINE]
-    lines = [["method", "rate", "seeds 0, 1", "n", "seeds 2 to 4, %", "difference from GRPO, points [95 %]", "s a step"]]
+        results.setdefault((row.method, row.lr), {})[row.seed] = 100 * row.accuracy
+        failed[row.method, row.lr] += row.state != "complete"
+    base, best = results[BASELINE], best_rates(results)
+    header = ["method", "rate", "seeds 0, 1", "seeds 2 to 4", "difference from GRPO [95 %]", "of seeds 0 to 4 [95 %]"]
+    lines = [[*header, "given up", "s a step"]]
     order = [arm[0] for arm in ARMS]
     for (method, lr), found in sorted(results.items(), key=lambda item: ([*order, item[0][0]].index(item[0][0]), item[0][1])):
-        tuned = [found[seed] for seed in TUNING if seed in found]
-        reported = [seed for seed in REPORTED if seed in found]
-        mean = f"{sum(found[s] for s in reported) / len(reported):.1f}" if reported else "-"
-        paired = mean_interval([found[s] - base[s] for s in reported]) if reported and (method, lr) != BASELINE else None
-        tuned_mean = f"{sum(tuned) / len(tuned):.1f} ({len(tuned)})" if tuned else "-"
+        means = [mean_of(found, seeds) for seeds in (TUNING, REPORTED)]
+        if best.get(method) == lr:
+            means[0] = f"**{means[0]}**"
+        reported = [found[seed] - base[seed] for seed in REPORTED if seed in found]
+        every = (*TUNING, *REPORTED)
+        together = [found[seed] - base[seed] for seed in every] if found.keys() & base.keys() >= set(every) else []
+        other = (method, lr) != BASELINE
+        differences = [shown(mean_interval(d) if other and d else None) for d in (reported, together)]
         step = f"{cost[method]:.2f}" if method in cost else "-"
-        n = f"{len(reported)}" + (f", {failed[method, lr]} given up" if failed[method, lr] else "")
-        lines.append([method, f"{lr:g}", tuned_mean, n, mean, shown(paired), step])
+        lines.append([method, f"{lr:g}", *means, *differences, str(failed[method, lr]), step])
     return markdown(lines)
+
+
+def mean_of(found: dict[int, float], seeds: Sequence[int]) -> str:
+    """The mean over the seeds; how many there are, where some are missing."""
+    values = [found[seed] for seed in seeds if seed in found]
+    if not values:
+        return "-"
+    return f"{sum(values) / len(values):.1f}" + (f" (n = {len(values)})" if len(values) < len(seeds) else "")
+
+
+def best_rates(results: dict[tuple[str, float], dict[int, float]]) -> dict[str, float]:
+    """Method -> the learning rate with the highest mean of the tuning seeds, of methods that were tuned at three rates."""
+    tuned: dict[str, dict[float, float]] = {}
+    for (method, lr), found in results.items():
+        if found.keys() >= set(TUNING):
+            tuned.setdefault(method, {})[lr] = sum(found[seed] for seed in TUNING)
+    return {method: max(rates, key=lambda lr: rates[lr]) for method, rates in tuned.items() if len(rates) >= 3}
 
 
 def shown(interval: Interval | None) -> str:

@@ -215,6 +215,7 @@ def test_a_plug_in_that_misses_a_library_says_which(module: str, absent: str) ->
         (Literal["a", "b"], "one of a, b"),
         (bool, "true or false"),
         (TokenBudget | int | Literal["auto"] | None, "an integer, auto or null"),  # a config cannot hold an object
+        (TokenBudget | None, "a group of settings or null"),
     ],
 )
 def test_types_in_words(hint: Any, words: str) -> None:

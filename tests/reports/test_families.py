@@ -37,11 +37,11 @@ def test_methods_are_paired_with_grpo_by_the_seeds_that_chose_no_rate() -> None:
         [cell.strip() for cell in line.split("|")[1:-1]]
         for line in measure.table(base + other + single, {"grpo": 0.8}).splitlines()
     ]
-    # differences 1, 2 and 3 points: 2 plus and minus 4.3027 / sqrt(3)
+    # differences 1, 2 and 3 points: 2 plus and minus 4.3027 / sqrt(3); -40 and 6: -17 plus and minus 12.706 * 23
     assert lines[2:] == [
-        ["grpo", "0.0002", "85.0 (2)", "3", "54.0", "-", "0.80"],
-        ["vineppo", "0.0002", "10.0 (1)", "3", "56.0", "+2.0 [-0.5, +4.5]", "-"],
-        ["oracle", "0.0003", "-", "1, 1 given up", "60.0", "+6.0", "-"],
+        ["grpo", "0.0002", "85.0", "54.0", "-", "-", "0", "0.80"],
+        ["vineppo", "0.0002", "10.0 (n = 1)", "56.0", "+2.0 [-0.5, +4.5]", "-", "0", "-"],
+        ["oracle", "0.0003", "-", "35.0 (n = 2)", "-17.0 [-309.2, +275.2]", "-", "1", "-"],
     ]
 
 
@@ -56,3 +56,14 @@ def test_the_rows_of_the_other_study_are_grpo_and_perfect_credit() -> None:
     assert {r.method for r in found} == {"grpo", "oracle"}
     best = [r.accuracy for r in found if (r.method, r.lr) == ("grpo", 2e-4)]
     assert 100 * sum(best) / len(best) == pytest.approx(54.53, abs=0.005), "as its page says"
+
+
+def test_the_best_rate_is_that_of_the_tuning_seeds() -> None:
+    results = {
+        ("a", 1e-4): {0: 50.0, 1: 52.0, 2: 90.0},
+        ("a", 2e-4): {0: 51.0, 1: 52.0},
+        ("a", 3e-4): {0: 40.0, 1: 60.0},
+        ("a", 6e-4): {0: 99.0},  # not run with both
+        ("b", 1e-4): {0: 50.0, 1: 52.0},  # one rate is no choice
+    }
+    assert measure.best_rates(results) == {"a": 2e-4}

@@ -16,6 +16,7 @@ from oar_lightning.data.chain.task import ChainProblems, ChainTask
 from oar_lightning.data.prompts import PlainPrompt
 from oar_lightning.data.stream import sample_texts
 from oar_lightning.objective.advantage import AdvantageConfig
+from oar_lightning.objective.entropy import EntropyControl, Unadapted
 from oar_lightning.objective.loss import LossConfig
 from oar_lightning.policy.fresh import FreshPolicy
 from oar_lightning.policy.pretrained import Policy, PretrainedPolicy
@@ -86,6 +87,7 @@ def make_module(
     lr: float = 1e-3,
     answer: AnswerFormat | None = None,
     temperature: float = 1.0,
+    entropy: EntropyControl | None = None,
 ) -> PolicyOptimization:
     method = Method(
         scorer or Uniform(),
@@ -94,6 +96,7 @@ def make_module(
         loss or LossConfig(),
         update or UpdatePlan(problems=2, group_size=4),
         SamplingConfig(max_new_tokens=12, temperature=temperature),
+        entropy or Unadapted(),
     )
     optimizer = functools.partial(torch.optim.AdamW, lr=lr, weight_decay=0.0)
     module = PolicyOptimization(

@@ -23,6 +23,7 @@ from oar_lightning.credit.gates import BilevelGate, SelectGate
 from oar_lightning.credit.scorers import Entropy, OarG, OarP, Uniform
 from oar_lightning.distributed.strategies import adapt
 from oar_lightning.objective.advantage import AdvantageConfig
+from oar_lightning.objective.entropy import AdaptiveEntropy
 from oar_lightning.objective.loss import LossConfig
 from oar_lightning.policy.pretrained import LoraSpec, Policy
 from oar_lightning.rollout import CachedEngine, SamplingConfig
@@ -122,6 +123,7 @@ CASES = {
     "lora": Case(lambda: make_module(lora_policy(), scorer=OarG(), update=PLAN, loss=LossConfig(kl_coef=0.1), lr=LR), 4),
     "full_disk": Case(tiny(update=PLAN), 3),
     "selected": Case(tiny(scorer=Entropy(region="response"), update=PLAN, gate=SelectGate(), lr=LR), 4),
+    "adapted_entropy": Case(tiny(reward=OneTeaches(), update=WHOLE, lr=LR, entropy=AdaptiveEntropy(1.5, 0.05)), 2),
     "handed_over": Case(tiny(scorer=OarP(), update=PLAN, lr=LR), 4),
     **{name: Case(functools.partial(of_credit, name), 3) for name in credit_methods()},
 }

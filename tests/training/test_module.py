@@ -23,6 +23,7 @@ from oar_lightning.credit.scorers.forward_free import EntropyAdvantage, Gtpo, Hi
 from oar_lightning.data.chain.task import ChainProblems
 from oar_lightning.evaluation.evaluate import EvaluationConfig
 from oar_lightning.objective.advantage import group_advantages
+from oar_lightning.objective.entropy import AdaptiveEntropy, EntropyControl, StepEntropy
 from oar_lightning.objective.loss import LossConfig
 from oar_lightning.policy import language_model
 from oar_lightning.rollout import SamplingConfig
@@ -356,6 +357,61 @@ def test_a_mask_shrinks_the_denominators_of_the_step() -> None:
         found[denominator] = (rows[1]["loss"], module.passes.denominators.tokens)
     assert found["kept"][0] * found["kept"][1] == pytest.approx(found["all"][0] * found["all"][1], rel=1e-5)
     assert found["all"][1] * 0.25 <= found["kept"][1] <= found["all"][1] * 0.25 + 1
+
+
+def high_target(kind: type[EntropyControl] = AdaptiveEntropy) -> EntropyControl:
+    """A controller whose coefficient rises from the second step on."""
+    return AdaptiveEntropy(1.5, rate=0.02) if kind is AdaptiveEntropy else StepEntropy(target=9.0, delta=0.01)
+
+
+def test_a_controlled_entropy_term_at_0_is_grpo_bit_for_bit(monkeypatch: pytest.MonkeyPatch) -> None:
+    """GRPO that reads all completions."""
+    monkeypatch.setattr(LossConfig, "ignores_zero_advantage", False)
+    plain, zero = make_module(tiny_policy()), make_module(tiny_policy(), entropy=AdaptiveEntropy(1.5, coef_max=0.0))
+    rows, others = (without_times(fit(module, 2).rows) for module in (plain, zero))
+    assert same(weights(plain), weights(zero))
+    assert {row.pop("entropy_coef") for row in others.values()} == {0.0}
+    assert [row.pop("entropy_target", None) for row in others.values()] == [None, pytest.approx(1.5 * rows[1]["entropy"])]
+    assert rows == others
+
+
+@pytest.mark.parametrize("kind", [AdaptiveEntropy, pytest.param(StepEntropy, marks=pytest.mark.slow)])
+def test_the_entropy_term_is_exact_over_micro_batches_and_its_coefficient_follows_the_log(kind: type[EntropyControl]) -> None:
+    """Completions of advantage 0 are in it. Of two steps the second has the coefficient that the first's entropy gives."""
+    found, control = [], high_target(kind)  # a run does not begin where another one has left the controller
+    for microbatches in (1, 3):
+        update = UpdatePlan(problems=2, group_size=4, microbatches=microbatches)
+        module = make_module(tiny_policy(), reward=ConstantReward(), update=update, entropy=control, lr=1e-4)
+        found.append((fit(module, 2).rows, weights(module)))
+    (rows, one), (others, three) = found
+    by_hand = 0.02 * 0.5 if kind is AdaptiveEntropy else 0.01
+    assert [row["entropy_coef"] for row in rows.values()] == pytest.approx([0.0, by_hand])
+    assert rows[1]["grad_norm"] == 0.0 < rows[2]["grad_norm"]
+    for step in rows:
+        assert {k: others[step][k] for k in ("loss", "entropy", "entropy_coef", "grad_norm")} == pytest.approx(
+            {k: rows[step][k] for k in ("loss", "entropy", "entropy_coef", "grad_norm")}, rel=1e-5
+        )
+    assert rows[2]["loss"] == pytest.approx(-by_hand * rows[2]["entropy"], rel=0.05), "all have a difficulty of 1"
+    for key in one:
+        torch.testing.assert_close(three[key], one[key], rtol=0, atol=1e-5)
+
+
+def test_an_adapted_entropy_term_is_resumed_bit_for_bit(tmp_path: Path) -> None:
+    """Stopped within a batch of rollouts, whose difficulties are kept with it."""
+    update = UpdatePlan(problems=2, group_size=4, minibatches=2)
+
+    def module(seed: int = 0) -> PolicyOptimization:
+        return make_module(tiny_policy(seed), update=update, entropy=high_target())
+
+    whole, first, second = module(), module(), module(1)
+    rows = without_times(fit(whole, 3, callbacks(tmp_path / "whole", 0)).rows)
+    begun = without_times(fit(first, 1, callbacks(tmp_path / "part", 0)).rows)
+    rest = fit(second, 3, callbacks(tmp_path / "part", 0), ckpt_path=str(tmp_path / "part" / "last.ckpt")).rows
+    assert begun | without_times(rest) == rows
+    assert same(weights(whole), weights(second))
+    assert second.method.entropy.state_dict() == whole.method.entropy.state_dict() != first.method.entropy.state_dict()
+    difficulty = second.experience.rollouts.difficulty
+    assert float(difficulty.mean()) == pytest.approx(1, abs=1e-6)
 
 
 class Interrupt(L.Callback):

@@ -22,6 +22,8 @@ from oar_lightning import (
     SupervisedConfig,
 )
 from oar_lightning.common.config_check import ConfigError
+from oar_lightning.objective.entropy import AdaptiveEntropy
+from oar_lightning.objective.loss import LossConfig
 
 
 def own(**changes: Any) -> Settings:
@@ -77,3 +79,12 @@ def test_a_warm_start_may_sample_greedily_and_rl_may_not() -> None:
     greedy.check()
     with pytest.raises(ConfigError, match=r"rollout\.temperature=0"):
         greedy.check_rl()
+
+
+def test_two_entropy_terms_are_refused() -> None:
+    own(method=Method(entropy=AdaptiveEntropy())).check()
+    both = own(method=Method(entropy=AdaptiveEntropy(), loss=LossConfig(entropy_coef=0.1)))
+    with pytest.raises(
+        ConfigError, match=r"loss\.entropy_coef=0\.1 is constant, and AdaptiveEntropy adapts.* set loss\.entropy_coef=0"
+    ):
+        both.check()

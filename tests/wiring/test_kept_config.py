@@ -99,6 +99,12 @@ def test_a_run_is_compared_with_what_its_folder_keeps(run_dir: Path) -> None:
     assert changed_since(run_dir, plain(composed("scorer=oar_g")), same) == []
     found = changed_since(run_dir, plain(composed("scorer=oar_g", "gate.tau=0.9")), same | {"data.train": "cc"})
     assert [str(change) for change in found] == ["gate.tau: 0.4 -> 0.9", "content of data.train: aa -> cc"]
+    older = plain(composed("scorer=oar_g"))
+    del older["entropy"]
+    (run_dir / "artifacts" / "config.yaml").write_text(OmegaConf.to_yaml(older))
+    assert changed_since(run_dir, plain(composed("scorer=oar_g")), same) == [], "a block that older versions lack"
+    (change,) = changed_since(run_dir, plain(composed("scorer=oar_g", "entropy=adaptive")), same)
+    assert change.key == "entropy._target_"
     message = str(refusal(run_dir, found))
     assert "\n" not in message
     for part in (str(run_dir), "gate.tau: 0.4 -> 0.9; content of data.train", "Give the old values", "resume_changed=true"):

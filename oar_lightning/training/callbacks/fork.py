@@ -18,7 +18,7 @@ class Fork(L.Callback):
     Weights, the optimizer's moments, the step, the position in the data and the random states are those of the checkpoint.
     What callbacks count (evaluations, seconds, skipped steps) begins anew. The optimizer's settings and the schedule are the
     new run's, which loading would replace. `new_data`: the position in the data begins anew. `new_optimizer`: so do the
-    moments. `new_credit`: so does the state of these parts of the credit (`scorer`, `gate`).
+    moments. `new_credit`: so does the state of these parts (`scorer`, `gate`, `entropy`).
     """
 
     def __init__(self, new_data: bool = False, new_optimizer: bool = False, new_credit: Collection[str] = ()) -> None:
