@@ -24,7 +24,7 @@ def test_each_problem_is_read_by_its_task(problems: GeneratedProblems, credit: t
         found = TaskCredit(which)(problem, problem.solution)  # type: ignore[arg-type]
         assert found == credit(which)(problem, problem.solution)  # type: ignore[arg-type]
         assert found.spans
-        assert len(step_ends(problem, problem.solution)) == problem.solution.count("=") // (1 if credit is ChainCredit else 2)
+        assert len(step_ends(problem, problem.solution)) == problem.solution.count("=") // (1 if credit is ChainCredit else 3)
 
 
 def test_other_problems_are_refused() -> None:

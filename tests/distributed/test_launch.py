@@ -84,7 +84,7 @@ dist.barrier()
 """
 
 
-@pytest.mark.parametrize("agent", [True, False])
+@pytest.mark.parametrize("agent", [True, pytest.param(False, marks=pytest.mark.slow)])
 def test_torchruns_processes_agree_on_a_folder(agent: bool, tmp_path: Path) -> None:
     """Whatever the time is where each of them asks. They meet in the store of torchrun's agent or of the first rank, and there
     once more to train."""

@@ -12,7 +12,7 @@ from hydra import compose, initialize_config_dir
 from hydra.core.global_hydra import GlobalHydra
 from hydra.core.hydra_config import HydraConfig
 from omegaconf import DictConfig, open_dict
-from support.quick_configs import parse_once, read_once, reader
+from support.quick_configs import parse_once, read_once, reader, skip_unused_choices
 
 from oar_lightning import tasks
 from oar_lightning.__main__ import check_config
@@ -33,6 +33,7 @@ def quick_yaml() -> Iterator[None]:
     with pytest.MonkeyPatch.context() as patch:
         patch.setattr(files, "load_config", read_once(files))
         parse_once(patch.setattr)
+        skip_unused_choices(patch.setattr)
         patch.setattr(yaml, "SafeLoader", yaml.CSafeLoader)  # libyaml's parser, for all else that OmegaConf reads
         yield
 

@@ -4,7 +4,8 @@ from __future__ import annotations
 
 import re
 
-STEP = re.compile(r"(\w+) = ([a-z]+)(\d) ([-+*]) ([a-z]+)(\d) = (\d) (\w+)")
+STEP = re.compile(r"(\w+) is ([a-z]+) ([-+*]) ([a-z]+); ([a-z]+)=(\d); ([a-z]+)=(\d); ([a-z]+)=(\d)")
+"""Name, left, sign, right, then three names with their values: the operands' and the step's own."""
 
 
 def statements(question: str) -> tuple[int, dict[str, str], str]:
@@ -12,8 +13,8 @@ def statements(question: str) -> tuple[int, dict[str, str], str]:
     modulus, told, asked = re.fullmatch(r"Modulo (\d): (.*)\. How many (\w+) are there\?", question).groups()  # type: ignore[union-attr]
     found = {}
     for statement in told.split("; "):
-        text, name = statement.split(" are ")
-        found[name] = text.replace("plus", "+").replace("minus", "-").replace("times", "*")
+        name, told_of_it = re.split(" is |=", statement)
+        found[name] = told_of_it
     return int(modulus), found, asked
 
 

@@ -5,14 +5,16 @@ from __future__ import annotations
 import functools
 import pickle
 import sys
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from pathlib import Path
 
 from hydra import compose, initialize_config_dir
+from hydra._internal import defaults_list
 from hydra._internal.sources_registry import SourcesRegistry
+from hydra.core.default_element import InputDefault
 from hydra.core.plugins import Plugins
 from hydra.plugins.config_source import ConfigResult, ConfigSource
-from omegaconf import grammar_parser
+from omegaconf import DictConfig, grammar_parser
 
 from oar_lightning.common.paths import conf_dir
 from oar_lightning.wiring import keys
@@ -51,11 +53,23 @@ def parse_once(set_to: Callable[[object, str, object], None]) -> None:
             set_to(module, "parse", cached)
 
 
+def skip_unused_choices(set_to: Callable[[object, str, object], None]) -> None:
+    """Let Hydra make its table of choices, which interpolations in defaults lists read, for the lists that have one."""
+    make = defaults_list._create_interpolation_map
+
+    def when_read(overrides: object, entries: Sequence[InputDefault], self_added: bool) -> DictConfig | None:
+        read = any(entry.is_interpolation() for entry in entries)
+        return make(overrides, entries, self_added) if read else None
+
+    set_to(defaults_list, "_create_interpolation_map", when_read)
+
+
 def warm_up() -> None:
     """For a process from which programs are forked: they have read most configs, and know Hydra's grammar."""
     files = reader()
     files.load_config = read_once(files)  # type: ignore[method-assign]
     parse_once(setattr)
+    skip_unused_choices(setattr)
     with initialize_config_dir(str(conf_dir()), version_base="1.3"):
         for experiment in ("oar_g", "smoke"):
             compose("config", [f"+experiment={experiment}"], return_hydra_config=True)

@@ -56,7 +56,7 @@ def two_trials(
     empty_store(folder)
     grid = ["hydra/sweeper/sampler=grid", "gate.tau=0.4", "gate.beta=2", "optimizer.lr=choice(3e-4,1e30)"]
     grid.append("divergence.collapse=0.1")
-    arguments = ["-m", "+experiment=oar_g", "+sweeps=smoke", *grid, *TINY]
+    arguments = ["-m", "+experiment=oar_g", "+sweeps=smoke", "trainer.max_steps=2", *grid, *TINY]
     return folder, arguments, run(folder, *arguments, timeout=200)
 
 

@@ -10,8 +10,8 @@ from oar_lightning.data.pieces import Piece, PieceCredit
 from oar_lightning.types import MathProblem
 
 _STEP = re.compile(
-    r"\b(?P<name>[a-z]+) = (?P<left>[a-z]+)(?P<left_value>[0-9]{1,9}) (?P<sign>[-+*]) "
-    r"(?P<right>[a-z]+)(?P<right_value>[0-9]{1,9}) = (?P<result>[0-9]{1,9}) (?P=name)\b"
+    r"\b(?P<name>[a-z]+) is (?P<left>[a-z]+) (?P<sign>[-+*]) (?P<right>[a-z]+); "
+    r"(?P=left)=(?P<left_value>[0-9]{1,9}); (?P=right)=(?P<right_value>[0-9]{1,9}); (?P=name)=(?P<result>[0-9]{1,9})(?![0-9])"
 )
 
 
@@ -63,12 +63,12 @@ def _values(problem: GraphProblem, stated: dict[str, int], step: re.Match[str]) 
         return None if left is None or right is None else problem.apply(sign, left, right)
 
     yield "left", value()
-    left = int(step["left_value"])
-    yield "left_value", value()
     sign = step["sign"]
     yield "sign", value()
     right = known.get(step["right"])
     yield "right", value()
+    left = int(step["left_value"])
+    yield "left_value", value()
     right = int(step["right_value"])
     yield "right_value", value()
     yield "result", int(step["result"])

@@ -14,8 +14,6 @@ from oar_lightning.data.generated import is_held_out
 
 ITEMS = ("apples", "books", "cards", "coins", "cups", "eggs", "keys", "lamps", "nuts", "pens", "rings", "shells")
 OPERATORS: Mapping[str, Callable[[int, int], int]] = {"+": operator.add, "-": operator.sub, "*": operator.mul}
-SIGNS = {"plus": "+", "minus": "-", "times": "*"}
-_WORDS = {sign: word for word, sign in SIGNS.items()}
 
 
 class Formula(NamedTuple):
@@ -84,12 +82,16 @@ class GraphProblem:
         return len(self.needed)
 
     @property
-    def question(self) -> str:
-        told = "; ".join(
-            f"{d if isinstance(d, int) else f'{d.left} {_WORDS[d.operator]} {d.right}'} are {name}"
+    def statements(self) -> list[str]:
+        """What is told of each quantity."""
+        return [
+            f"{name}={d}" if isinstance(d, int) else f"{name} is {d.left} {d.operator} {d.right}"
             for name, d in self.definitions.items()
-        )
-        return f"Modulo {self.modulus}: {told}. How many {self.asked} are there?"
+        ]
+
+    @property
+    def question(self) -> str:
+        return f"Modulo {self.modulus}: {'; '.join(self.statements)}. How many {self.asked} are there?"
 
     @property
     def structure(self) -> str:
@@ -118,7 +120,7 @@ class GraphProblem:
 
 
 _QUESTION = re.compile(r"Modulo ([0-9]{1,9}): ([^.]*)\. How many ([a-z]+) are there\?")
-_STATEMENT = re.compile(r"(?:([0-9]{1,9})|([a-z]+) (plus|minus|times) ([a-z]+)) are ([a-z]+)")
+_STATEMENT = re.compile(r"([a-z]+)(?:=([0-9]{1,9})| is ([a-z]+) ([-+*]) ([a-z]+))")
 
 
 @lru_cache(maxsize=4096)
@@ -128,10 +130,10 @@ def read_question(question: str) -> GraphProblem | None:
     statements = [_STATEMENT.fullmatch(told) for told in read[2].split("; ")] if read else []
     definitions: dict[str, int | Formula] = {}
     for statement in statements:
-        if statement is None or statement[5] in definitions:
+        if statement is None or statement[1] in definitions:
             return None
-        given, left, word, right, name = statement.groups()
-        definitions[name] = int(given) if given else Formula(left, SIGNS[word], right)
+        name, given, *formula = statement.groups()
+        definitions[name] = int(given) if given else Formula(*formula)
     if read is None or int(read[1]) < 2 or read[3] not in definitions:
         return None
     problem = GraphProblem(int(read[1]), definitions, read[3])

@@ -46,6 +46,8 @@ class GraphTask:
         wrong_operator: probability that a step of a demonstration has another operator.
         wrong_operand: probability that a step has another operand, of those that are known by then.
         needless: probability that a quantity that is not needed and could be computed is.
+        recite: whether a demonstration begins with all statements in another order. A small policy learns from them to look
+            quantities up, which it hardly does from solutions alone.
         hints: share of the training problems whose question tells the answer that their solution reaches, right or wrong; for
             warm start. A policy that learns from them reads an answer as a hint.
     """
@@ -62,6 +64,7 @@ class GraphTask:
     wrong_operator: Annotated[ProperFraction, "a probability"] = 0.15
     wrong_operand: Annotated[ProperFraction, "a probability"] = 0.1
     needless: Annotated[ProperFraction, "a probability"] = 0.15
+    recite: bool = False
     hints: Annotated[Fraction, "a share of the problems"] = 0.0
 
     def problem(self, rng: random.Random, held_out: bool) -> GraphProblem:
@@ -95,19 +98,23 @@ class GraphTask:
     def solution(self, problem: GraphProblem, rng: random.Random, flaws: float = 1.0) -> Solution:
         """Write a worked solution; `flaws` scales the probabilities of flawed decisions."""
         order = self._order(problem, rng, flaws)
-        text = SolutionText().filler(f"Needed: {' '.join(reversed(order))}.\n")
+        text = SolutionText()
+        if self.recite:
+            text.filler(f"Given: {'; '.join(rng.sample(problem.statements, len(problem.statements)))}.\n")
+        text.filler(f"Needed: {' '.join(reversed(order))}.\n")
         values = {name: given for name, given in problem.definitions.items() if isinstance(given, int)}
         for name in order:
             left, sign, right = self._decide(problem.formulas[name], list(values), rng, flaws)
             result = problem.apply(sign, values[left], values[right])
             piece = text.causal if name in problem.needed else text.filler
-            text.filler(f"{rng.choice(OPENERS) if self.filler else OPENERS[0]} {name} = ")
-            piece(left)
-            piece(str(values[left])).filler(" ")
+            text.filler(f"{rng.choice(OPENERS) if self.filler else OPENERS[0]} {name} is ")
+            piece(left).filler(" ")
             piece(sign).filler(" ")
             piece(right)
-            piece(str(values[right])).filler(" = ")
-            piece(str(result)).filler(f" {name}.\n")
+            for stated, value in ((left, values[left]), (right, values[right]), (name, result)):
+                text.filler(f"; {stated}=")
+                piece(str(value))
+            text.filler(".\n")
             values[name] = result
         return text.filler("The answer is \\boxed{").causal(str(values[problem.asked])).filler("}.").finish()
 

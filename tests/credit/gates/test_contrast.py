@@ -61,9 +61,12 @@ def test_ranks_share_the_counts(monkeypatch: pytest.MonkeyPatch) -> None:
     whole = ContrastGate()(SCORES, rollouts).advantages
     monkeypatch.setattr(contrast_file, "all_gather", lambda own: [[4, 1], [3, 1]])
     for rows in ([0], [1, 2]):
-        part = dataclasses.replace(rollouts, **{
-            name: getattr(rollouts, name)[rows] for name in ("token_ids", "attention_mask", "response_mask", "reasoning_mask")
-        }, answer_mask=rollouts.answer_mask[rows], advantages=rollouts.advantages[rows])  # fmt: skip
+        of_rows = {
+            field.name: value[rows]
+            for field in dataclasses.fields(rollouts)
+            if isinstance(value := getattr(rollouts, field.name), torch.Tensor)
+        }
+        part = dataclasses.replace(rollouts, **of_rows)
         assert torch.equal(ContrastGate()(SCORES[rows], part).advantages, whole[rows])
 
 

@@ -57,17 +57,17 @@ def planted(problem: MathProblem, rng: random.Random) -> tuple[str, tuple[int, i
     changed, group = rng.randrange(len(steps)), rng.choice(("left", "sign", "right"))
     stated = {name: int(text) for name, text in told.items() if text.isdigit()}
     text, place = flawless.splitlines()[0], (0, 0)
-    for number, (name, left, _, sign, right, *_) in enumerate(steps):
+    for number, (name, left, sign, right, *_) in enumerate(steps):
         parts = {"left": left, "sign": sign, "right": right}
         if number == changed:
             others = {"+", "-", "*"} - {sign} if group == "sign" else stated.keys() - {left, right}
             parts[group] = rng.choice(sorted(others))
-        text += f"\nSo {name} = "
+        text += f"\nSo {name} is"
         for part, word in parts.items():
-            place = (len(text), len(text) + len(word)) if (number, part) == (changed, group) else place
-            text += f"{word} " if part == "sign" else f"{word}{stated[word]} "
+            place = (len(text) + 1, len(text) + 1 + len(word)) if (number, part) == (changed, group) else place
+            text += f" {word}"
         stated[name] = eval(f"{stated[parts['left']]}{parts['sign']}{stated[parts['right']]}") % 5
-        text += f"= {stated[name]} {name}."
+        text += "".join(f"; {n}={stated[n]}" for n in (parts["left"], parts["right"], name)) + "."
     return f"{text}\nThe answer is \\boxed{{{stated[name]}}}.", place
 
 
@@ -87,28 +87,35 @@ def test_first_error_is_the_one_that_was_planted() -> None:
     assert 10 < right < 80
 
 
-RIGHT = "So keys = nuts3 + cups2 = 5 keys.\nSo pens = keys5 - nuts3 = 2 pens.\n\\boxed{2}."
+RIGHT = "So keys is nuts + cups; nuts=3; cups=2; keys=5.\nSo pens is keys - nuts; keys=5; nuts=3; pens=2.\n\\boxed{2}."
 
 
 @pytest.mark.parametrize(
     ("keys", "pens", "expected"),
     [
-        ("nuts3 + cups2 = 5 keys", "keys5 - nuts3 = 2 pens", ["= |nuts", "3 |+", "+ |cups", "= |keys", "5 |-", "- |nuts"]),
-        ("nuts3 - cups2 = 1 keys", "keys1 - nuts3 = 5 pens", ["3 |-"]),
-        ("nuts3 + nuts3 = 6 keys", "keys6 - nuts3 = 3 pens", ["+ |nuts"]),
-        ("cups2 + cups2 = 4 keys", "keys4 - nuts3 = 1 pens", ["+ |cups"]),  # either operand may come first, but once
-        ("nuts3 + cups2 = 5 keys", "cups2 - nuts3 = 6 pens", ["= |cups"]),
-        ("nuts3 + cups2 = 6 keys", "keys6 - nuts3 = 3 pens", ["= |6"]),
-        ("nuts4 + cups2 = 6 keys", "keys6 - nuts3 = 3 pens", ["ts|4"]),
-        ("nuts3 + cups2 = 5 keys", "keys5 - nuts2 = 3 pens", ["ts|2"]),
-        ("nuts3 + cups2 = 5 keys", "books6 - nuts3 = 3 pens", ["= |books"]),  # an unknown quantity
-        ("nuts3 + cups2 = 5 keys", "keys5 - books1 = 4 pens", ["- |books"]),
-        ("", "keys4 - nuts3 = 1 pens", ["ys|4"]),  # read off without its step
-        ("nuts3 - cups2 = 1 keys", "keys5 + nuts3 = 1 pens", ["5 |+"]),  # the first slip is made good
+        (
+            "nuts + cups; nuts=3; cups=2; keys=5",
+            "keys - nuts; keys=5; nuts=3; pens=2",
+            ["s |nuts", "s |+", "+ |cups", "s |keys", "s |-", "- |nuts"],
+        ),
+        ("nuts - cups; nuts=3; cups=2; keys=1", "keys - nuts; keys=1; nuts=3; pens=5", ["s |-"]),
+        ("nuts + nuts; nuts=3; nuts=3; keys=6", "keys - nuts; keys=6; nuts=3; pens=3", ["+ |nuts"]),
+        # either operand may come first, but once
+        ("cups + cups; cups=2; cups=2; keys=4", "keys - nuts; keys=4; nuts=3; pens=1", ["+ |cups"]),
+        ("nuts + cups; nuts=3; cups=2; keys=5", "cups - nuts; cups=2; nuts=3; pens=6", ["s |cups"]),
+        ("nuts + cups; nuts=3; cups=2; keys=6", "keys - nuts; keys=6; nuts=3; pens=3", ["s=|6"]),
+        ("nuts + cups; nuts=4; cups=2; keys=6", "keys - nuts; keys=6; nuts=3; pens=3", ["s=|4"]),
+        ("nuts + cups; nuts=3; cups=2; keys=5", "keys - nuts; keys=5; nuts=2; pens=3", ["s=|2"]),
+        # an unknown quantity
+        ("nuts + cups; nuts=3; cups=2; keys=5", "books - nuts; books=6; nuts=3; pens=3", ["s |books"]),
+        ("nuts + cups; nuts=3; cups=2; keys=5", "keys - books; keys=5; books=1; pens=4", ["- |books"]),
+        ("", "keys - nuts; keys=4; nuts=3; pens=1", ["s=|4"]),  # read off without its step
+        # the first slip is made good
+        ("nuts - cups; nuts=3; cups=2; keys=1", "keys - nuts; keys=5; nuts=3; pens=1", ["s=|1"]),
     ],
 )
 def test_first_error_by_hand(keys: str, pens: str, expected: list[str]) -> None:
-    text = f"So keys = {keys}.\nSo pens = {pens}.\n\\boxed{{{pens.split()[-2]}}}."
+    text = f"So keys is {keys}.\nSo pens is {pens}.\n\\boxed{{{pens[-1]}}}."
     assert pieces(text, "first_error") == expected
     assert GraphCredit("first_error")(MATH, text).exact
 
@@ -125,14 +132,15 @@ def test_an_error_outside_the_steps_falls_back_to_the_decisions(text: str) -> No
 
 def test_what_does_not_matter_is_no_error() -> None:
     """Swapped operands of a sum, a slip in a needless step, and a wrong operand of the same value."""
-    text = "So eggs = cups2 - nuts3 = 0 eggs.\n" + RIGHT.replace("nuts3 + cups2", "cups2 + nuts3")
-    wrong = text.replace("- nuts3 = 2 pens.\n\\boxed{2}", "+ nuts3 = 1 pens.\n\\boxed{1}")
-    assert pieces(wrong, "first_error") == ["5 |+"]
+    text = "So eggs is cups - nuts; cups=2; nuts=3; eggs=0.\n"
+    text += RIGHT.replace("nuts + cups; nuts=3; cups=2", "cups + nuts; cups=2; nuts=3")
+    wrong = text.replace("keys - nuts", "keys + nuts").replace("pens=2.\n\\boxed{2}", "pens=1.\n\\boxed{1}")
+    assert pieces(wrong, "first_error") == ["s |+"]
     assert len(pieces(text, "causal")) == 12
     same = dataclasses.replace(PENS, definitions={**PENS.definitions, "nuts": 2})  # keys = 4, pens = 2
     math = MathProblem(same.question, str(same.answer))
-    text = "So keys = cups2 + cups2 = 4 keys.\nSo pens = keys4 + nuts2 = 6 pens.\n\\boxed{6}."
-    assert pieces(text, "first_error", math) == ["4 |+"]
+    text = "So keys is cups + cups; cups=2; cups=2; keys=4.\nSo pens is keys + nuts; keys=4; nuts=2; pens=6.\n\\boxed{6}."
+    assert pieces(text, "first_error", math) == ["s |+"]
 
 
 @pytest.mark.parametrize("which", ["causal", "results", "first_error"])
@@ -141,9 +149,10 @@ def test_what_does_not_matter_is_no_error() -> None:
     [
         "",
         "\\boxed{2}",
-        "keys = nuts3 + cups2 = 5 pens",
-        "nuts = cups2 + cups2 = 4 nuts",
-        f"keys = nuts{'9' * 5000}",
+        "keys is nuts + cups; nuts=3; cups=2; pens=5",
+        "keys is nuts + cups; cups=2; nuts=3; keys=5",
+        "nuts is cups + cups; cups=2; cups=2; nuts=4",
+        f"keys is nuts + cups; nuts={'9' * 5000}",
         "\\boxed{" + "9" * 5000 + "}",
     ],
 )
@@ -152,7 +161,7 @@ def test_without_a_readable_step_there_is_nothing(which: str, text: str) -> None
 
 
 def test_steps_end_at_their_results() -> None:
-    assert [RIGHT[:end].rsplit(" ", 2)[1:] for end in step_ends(MATH, RIGHT)] == [["5", "keys"], ["2", "pens"]]
+    assert [RIGHT[:end].rsplit(" ", 1)[1] for end in step_ends(MATH, RIGHT)] == ["keys=5", "pens=2"]
 
 
 def test_problems_of_other_tasks_are_refused() -> None:

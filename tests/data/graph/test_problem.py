@@ -47,14 +47,15 @@ def test_questions_are_read_back() -> None:
     [
         "",
         "Ann has 3 pens. Ann finds 4. How many pens are left?",
-        "Modulo 7: 3 are pens. How many books are there?",
-        "Modulo 1: 3 are pens. How many pens are there?",
-        "Modulo 7: 3 are pens; 4 are pens. How many pens are there?",
-        "Modulo 7: pens plus pens are pens. How many pens are there?",
-        "Modulo 7: cups plus nuts are pens; nuts plus pens are cups; 1 are nuts. How many pens are there?",
-        "Modulo 7: cups plus nuts are pens. How many pens are there?",
-        "Modulo 7: 3 plus 4 are pens. How many pens are there?",
-        f"Modulo 7: {'9' * 5000} are pens. How many pens are there?",
+        "Modulo 7: pens=3. How many books are there?",
+        "Modulo 1: pens=3. How many pens are there?",
+        "Modulo 7: pens=3; pens=4. How many pens are there?",
+        "Modulo 7: pens is pens + pens. How many pens are there?",
+        "Modulo 7: pens is cups + nuts; cups is nuts + pens; nuts=1. How many pens are there?",
+        "Modulo 7: pens is cups + nuts. How many pens are there?",
+        "Modulo 7: pens is 3 + 4. How many pens are there?",
+        "Modulo 7: nuts=1; pens is nuts / nuts. How many pens are there?",
+        f"Modulo 7: pens={'9' * 5000}. How many pens are there?",
     ],
 )
 def test_other_questions_are_not_read(question: str) -> None:
@@ -63,7 +64,7 @@ def test_other_questions_are_not_read(question: str) -> None:
 
 def test_a_very_long_question_is_read() -> None:
     names = ["".join(chr(97 + int(d)) for d in str(i)) for i in range(3000)]
-    told = "; ".join(["1 are a", *(f"{before} plus a are {name}" for before, name in itertools.pairwise(names))])
+    told = "; ".join(["a=1", *(f"{name} is {before} + a" for before, name in itertools.pairwise(names))])
     problem = read_question(f"Modulo 7: {told}. How many {names[-1]} are there?")
     assert problem is not None
     assert (problem.answer, problem.steps) == (3000 % 7, 2999)

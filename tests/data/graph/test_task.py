@@ -62,8 +62,9 @@ def test_a_flawless_solution_computes_what_is_needed_and_nothing_else() -> None:
         assert [step[0] for step in steps] == listed[::-1]
         assert set(listed) == ancestors(problem.question, problem.asked)
         seen = {name for name, told in statements(problem.question)[1].items() if told.isdigit()}
-        for name, left, left_value, sign, right, right_value, result, again in steps:
-            assert (f"{left} {sign} {right}", name) == (statements(problem.question)[1][name], again)
+        for name, left, sign, right, of_left, left_value, of_right, right_value, again, result in steps:
+            assert (of_left, of_right, again) == (left, right, name)
+            assert f"{left} {sign} {right}" == statements(problem.question)[1][name]
             assert {left, right} <= seen, "operands are computed before"
             seen.add(name)
             assert [int(n) for n in (left_value, right_value, result)] == [
@@ -81,7 +82,7 @@ def test_flaws_come_at_their_rates_and_sums_are_right() -> None:
     for problem in draw(task, 500):
         told = statements(problem.question)[1]
         stated = {name: int(text) for name, text in told.items() if text.isdigit()}
-        for name, left, left_value, sign, right, right_value, result, _ in STEP.findall(task.solution(problem, rng).text):
+        for name, left, sign, right, _, left_value, _, right_value, _, result in STEP.findall(task.solution(problem, rng).text):
             assert (int(left_value), int(right_value)) == (stated[left], stated[right])
             assert int(result) == eval(left_value + sign + right_value) % 5
             stated[name] = int(result)
@@ -101,10 +102,26 @@ def test_causal_spans_are_operands_operators_and_numbers_of_needed_steps() -> No
     for problem in draw(TASK, 100):
         solution = TASK.solution(problem, rng)
         steps = [m for m in STEP.finditer(solution.text) if m[1] in problem.needed]
-        expected = [m.span(group) for m in steps for group in range(2, 8)]
+        expected = [m.span(group) for m in steps for group in (2, 3, 4, 6, 8, 10)]
         assert list(solution.causal_spans[:-1]) == expected
         start, end = solution.causal_spans[-1]
         assert solution.text[start - 1 : end + 1] == f"{{{gold_answer(solution.text)}}}"
+
+
+def test_recited_statements_are_those_of_the_question() -> None:
+    """In another order, before a solution whose spans are where they were in the text."""
+    task, rng = dataclasses.replace(TASK, recite=True), random.Random(6)
+    moved = 0
+    for problem in draw(task, 20):
+        solution = task.solution(problem, rng)
+        first, rest = solution.text.split("\n", 1)
+        told = first.removeprefix("Given: ").removesuffix(".").split("; ")
+        assert sorted(told) == sorted(problem.statements)
+        moved += told != problem.statements
+        assert rest.startswith("Needed: ")
+        assert all(re.fullmatch(r"[a-z]+|[0-9]|[-+*]", solution.text[a:b]) for a, b in solution.causal_spans)
+        assert min(solution.causal_spans)[0] > len(first)
+    assert moved > 15
 
 
 def test_the_default_problems_are_the_ones_that_the_shipped_policy_learned_from() -> None:
@@ -113,7 +130,7 @@ def test_the_default_problems_are_the_ones_that_the_shipped_policy_learned_from(
         source = GraphProblems(GraphTask(), split)  # type: ignore[arg-type]
         for i in range(20):
             digest.update(repr([source[i].question, source[i].answer, source[i].solution]).encode())
-    assert digest.hexdigest() == "5294126c31174c0c662aa9041c9c51a99c509c4efa9ecf8c704cdf8a46443571"
+    assert digest.hexdigest() == "bed36987ad00dd53c75840f7699e2b11e4ca10f47f1b0724b7d6f14889b674ae"
 
 
 def test_a_task_too_small_for_both_splits_is_an_error_not_a_hang() -> None:
