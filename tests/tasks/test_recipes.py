@@ -92,7 +92,7 @@ def test_a_recipe_says_the_papers_setting(name: str, prepared: Prepare, monkeypa
     assert text.splitlines()[1] == f"# python -m oar_lightning +experiment={name}"
 
 
-@pytest.mark.parametrize("name", RECIPES)
+@pytest.mark.parametrize("name", [pytest.param(name, marks=[pytest.mark.slow] * tied) for name, tied in RECIPES.items()])
 def test_a_recipe_runs(
     name: str, prepared: Prepare, tiny: dict[bool, Path], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:

@@ -127,8 +127,14 @@ def lowered(caplog: pytest.LogCaptureFixture, key: str) -> list[str]:
     return [message for message in messages if message.startswith(f"{key}=auto:")]
 
 
-@pytest.mark.parametrize("where", ["forward", "backward"])
-@pytest.mark.parametrize("microbatches", [1, 3])
+@pytest.mark.parametrize(
+    ("where", "microbatches"),
+    [
+        ("forward", 1),
+        ("backward", 3),
+        *(pytest.param(*case, marks=pytest.mark.slow) for case in (("forward", 3), ("backward", 1))),
+    ],
+)
 def test_an_update_that_does_not_fit_is_made_in_parts(
     where: str, microbatches: int, undisturbed: Any, caplog: pytest.LogCaptureFixture
 ) -> None:
