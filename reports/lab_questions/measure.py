@@ -95,7 +95,7 @@ def page() -> str:
         truth = results["truths"][TRUTH]
         right = sum(bool(c["correct"]) for c in results["completions"])
         parts += [
-            f"### {variant}",
+            f"## {variant}",
             f"{len(results['completions'])} completions, {right} right; {results['tokens']['free']} free tokens, "
             f"{truth['decisive']} of them decisive.",
             "",

@@ -231,7 +231,7 @@ def page() -> str:
             continue
         gained = gains(list(studied_runs(variant)))
         predictions = [predict(key, values, gained) for key, values in measured(variant).items()]
-        parts += [f"### {variant}", "", gain_table(gained), "", prediction_table([p for p in predictions if p]), ""]
+        parts += [f"## {variant}", "", gain_table(gained), "", prediction_table([p for p in predictions if p]), ""]
     return "\n".join(parts)
 
 
