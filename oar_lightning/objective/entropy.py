@@ -99,8 +99,35 @@ class Unadapted(EntropyControl):
     """No term beside the loss's own, whose coefficient is constant."""
 
 
+class Adapted(EntropyControl):
+    """Base of what moves a coefficient within bounds after each optimizer step."""
+
+    active = True
+
+    def __init__(self, coef_start: float, coef_min: float, coef_max: float, difficulty: bool) -> None:
+        self.coef_start = coef_start
+        self.coef_min = coef_min
+        self.coef_max = coef_max
+        self.by_difficulty = difficulty
+        self._coef = coef_start
+
+    @property
+    def coefficient(self) -> float:
+        return self._coef
+
+    def move(self, by: float) -> None:
+        """Change the coefficient, as far as its bounds let it."""
+        self._coef = min(max(self._coef + by, self.coef_min), self.coef_max)
+
+    def state_dict(self) -> dict[str, Any]:
+        return {"coef": self._coef}
+
+    def load_state_dict(self, state: dict[str, Any]) -> None:
+        self._coef = state.get("coef", self.coef_start)
+
+
 @checked("entropy", Rule(lambda coef_start, coef_max: coef_start <= coef_max, EXCEEDS))
-class AdaptiveEntropy(EntropyControl):
+class AdaptiveEntropy(Adapted):
     """lam <- clip(lam + rate (H* - H) / H_0, 0, coef_max) after each optimizer step, with H* = target_ratio H_0.
 
     H is the step's mean token entropy and H_0 that of the first optimizer step. The loss gets - lam sum_i g_i mean_t H_it / B.
@@ -114,8 +141,6 @@ class AdaptiveEntropy(EntropyControl):
         difficulty: g_i is (1 - p_i) over its mean, p_i the accuracy of the completion's group; else 1.
     """
 
-    active = True
-
     def __init__(
         self,
         target_ratio: PositiveFloat = 0.4,
@@ -124,17 +149,10 @@ class AdaptiveEntropy(EntropyControl):
         coef_start: NonNegativeFloat = 0.0,
         difficulty: bool = True,
     ) -> None:
+        super().__init__(coef_start, 0.0, coef_max, difficulty)
         self.target_ratio = target_ratio
         self.rate = rate
-        self.coef_max = coef_max
-        self.coef_start = coef_start
-        self.by_difficulty = difficulty
-        self._coef = coef_start
         self._first: float | None = None
-
-    @property
-    def coefficient(self) -> float:
-        return self._coef
 
     @property
     def target(self) -> float | None:
@@ -147,14 +165,13 @@ class AdaptiveEntropy(EntropyControl):
     def adapt(self, entropy: float) -> None:
         self._first = entropy if self._first is None else self._first
         if self._first > 0:
-            moved = self._coef + self.rate * (self.target_ratio - entropy / self._first)
-            self._coef = min(max(moved, 0.0), self.coef_max)
+            self.move(self.rate * (self.target_ratio - entropy / self._first))
 
     def state_dict(self) -> dict[str, Any]:
-        return {"coef": self._coef, "first": self._first}
+        return super().state_dict() | {"first": self._first}
 
     def load_state_dict(self, state: dict[str, Any]) -> None:
-        self._coef = state.get("coef", self.coef_start)
+        super().load_state_dict(state)
         self._first = state.get("first")
 
 
@@ -166,7 +183,7 @@ class AdaptiveEntropy(EntropyControl):
         "entropy.coef_min={coef_min} is more than entropy.coef_start={coef_start}; lower it",
     ),
 )
-class StepEntropy(EntropyControl):
+class StepEntropy(Adapted):
     """The coefficient rises by `delta` after a step with entropy <= target, and else falls by it; TRL's defaults.
 
     A step has the term only where the entropy of the step before was <= target; the first has none. The term is the mean
@@ -181,8 +198,6 @@ class StepEntropy(EntropyControl):
         difficulty: weigh completions as `AdaptiveEntropy` does; TRL does not.
     """
 
-    active = True
-
     def __init__(
         self,
         target: Annotated[PositiveFloat, "an entropy in nats"] = 0.2,
@@ -192,13 +207,9 @@ class StepEntropy(EntropyControl):
         coef_start: NonNegativeFloat = 0.0,
         difficulty: bool = False,
     ) -> None:
+        super().__init__(coef_start, coef_min, coef_max, difficulty)
         self._target = target
         self.delta = delta
-        self.coef_min = coef_min
-        self.coef_max = coef_max
-        self.coef_start = coef_start
-        self.by_difficulty = difficulty
-        self._coef = coef_start
         self._below = False
 
     @property
@@ -211,14 +222,13 @@ class StepEntropy(EntropyControl):
 
     def adapt(self, entropy: float) -> None:
         self._below = entropy <= self._target
-        moved = self._coef + (self.delta if self._below else -self.delta)
-        self._coef = min(max(moved, self.coef_min), self.coef_max)
+        self.move(self.delta if self._below else -self.delta)
 
     def state_dict(self) -> dict[str, Any]:
-        return {"coef": self._coef, "below": self._below}
+        return super().state_dict() | {"below": self._below}
 
     def load_state_dict(self, state: dict[str, Any]) -> None:
-        self._coef = state.get("coef", self.coef_start)
+        super().load_state_dict(state)
         self._below = state.get("below", False)
 
 

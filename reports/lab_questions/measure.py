@@ -6,19 +6,16 @@ python reports/lab_questions/measure.py                 # the tables of README.m
 
 from __future__ import annotations
 
-import argparse
 import gzip
 import json
 import math
-import subprocess
-import sys
-import tempfile
 from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
 from oar_lightning.common.markdown import fill, markdown
 from oar_lightning.lab.comparison import mean_over
+from oar_lightning.lab.study import estimator, lab_results, run_asked, without
 
 HERE = Path(__file__).parent
 VARIANTS = {"chain": (), "asides": ("+variant=asides",)}
@@ -26,18 +23,15 @@ FILLS = ("pad", "mean_embedding", "random_token", "model_sample")
 TRUTH = "monte_carlo"
 
 
-def estimator(name: str, scorer: str, **settings: str) -> list[str]:
-    own = f"lab.estimators.{name}"
-    return [f"+scorer@{own}.scorer={scorer}", *(f"{own}.scorer.{key}={value}" for key, value in settings.items())]
-
-
 ESTIMATORS = [
-    *(word for f in FILLS for word in estimator(f"oar_p_{f}", "oar_p", fill=f)),
-    *(word for f in FILLS for word in estimator(f"total_effect_{f}", "total_effect", fill=f, freedom="none")),
-    *estimator("gain_own", "information_gain", mode="own"),
-    *estimator("gain_gold", "information_gain", mode="gold"),
+    *(word for f in FILLS for word in estimator(f"oar_p_{f}", "oar_p", of_scorer={"fill": f})),
+    *(word for f in FILLS for word in estimator(f"total_effect_{f}", "total_effect", of_scorer={"fill": f, "freedom": "none"})),
+    *estimator("gain_own", "information_gain", of_scorer={"mode": "own"}),
+    *estimator("gain_gold", "information_gain", of_scorer={"mode": "gold"}),
 ]
 LEFT_OUT = ("late", "early", "improbability", "oar_p", "information_gain", "total_effect", "total_effect_fast", "oracle")
+PARTS = ["lab.baseline=random", "lab.faithfulness=null", "lab.stability=null", "lab.gradients=null"]
+SETTINGS = [*PARTS, *without(*LEFT_OUT), *ESTIMATORS]
 
 FILL_ROWS = [*(f"oar_p_{f}" for f in FILLS), *(f"total_effect_{f}" for f in FILLS), "entropy", "is_digit", "random"]
 FILL_MEASURES = ("auroc", "auroc_free", "spearman_free")
@@ -46,12 +40,8 @@ PROXY_MEASURES = ("spearman_free", "direction_free")
 
 
 def run_lab(variant: str, *more: str) -> None:
-    with tempfile.TemporaryDirectory() as folder:
-        parts = ["lab.baseline=random", "lab.faithfulness=null", "lab.stability=null", "lab.gradients=null"]
-        left_out = [f"~lab.estimators.{name}" for name in LEFT_OUT]
-        settings = [*VARIANTS[variant], *parts, *left_out, *ESTIMATORS, *more, f"lab.report={folder}/lab"]
-        subprocess.run([sys.executable, "-m", "oar_lightning", "task=lab", *settings], check=True)
-        found = json.loads((Path(folder) / "lab" / "results.json").read_text(encoding="utf-8"))
+    """The lab of a variant, and what the tables need of it into a file."""
+    found = lab_results(*VARIANTS[variant], *SETTINGS, *more)
     kept = {
         "completions": found["completions"],
         "tokens": found["tokens"],
@@ -116,11 +106,7 @@ def page() -> str:
 
 
 def main() -> None:
-    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    parser.add_argument("--lab", metavar="VARIANT", choices=VARIANTS, help="run the lab of this variant")
-    options, more = parser.parse_known_args()
-    if options.lab:
-        run_lab(options.lab, *more)
+    run_asked(__doc__, VARIANTS, run_lab)
     fill(HERE / "README.md", page())
 
 

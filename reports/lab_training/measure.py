@@ -6,13 +6,9 @@ python reports/lab_training/measure.py                 # the tables of README.md
 
 from __future__ import annotations
 
-import argparse
 import csv
 import json
 import math
-import subprocess
-import sys
-import tempfile
 from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import Any, NamedTuple
@@ -21,6 +17,7 @@ import numpy as np
 from scipy.stats import rankdata
 
 from oar_lightning.common.markdown import fill, markdown
+from oar_lightning.lab.study import estimator, lab_results, run_asked, without
 
 HERE = Path(__file__).parent
 REPORTS = HERE.parent
@@ -35,36 +32,15 @@ DRAWS = 4000
 SIGNED = {"combine": "multiply", "scale": "0.5", "normalize": "row", "clip": "1.0", "region": "reasoning"}
 
 
-NOTHING: Mapping[str, str] = {}
-
-
-def estimator(
-    name: str,
-    scorer: str,
-    gate: str = "bilevel",
-    *,
-    of_scorer: Mapping[str, str] = NOTHING,
-    of_gate: Mapping[str, str] = NOTHING,
-) -> list[str]:
-    """The overrides of `task=lab` for a scorer and its gate, as they were trained."""
-    own = f"lab.estimators.{name}"
-    return [
-        f"+scorer@{own}.scorer={scorer}",
-        f"+gate@{own}.gate={gate}",
-        *(f"{own}.scorer.{key}={value}" for key, value in of_scorer.items()),
-        *(f"{own}.gate.{key}={value}" for key, value in of_gate.items()),
-    ]
-
-
 ABSOLUTE = {"threshold": "absolute", "tau": "0.5"}
 ESTIMATORS = [
-    *estimator("oracle_first_error", "oracle", of_gate=ABSOLUTE),
-    *estimator("oracle_results", "oracle", of_scorer={"locate.which": "results"}, of_gate=ABSOLUTE),
-    *estimator("shuffled", "shuffled"),
-    *estimator("inverted", "inverted"),
+    *estimator("oracle_first_error", "oracle", "bilevel", of_gate=ABSOLUTE),
+    *estimator("oracle_results", "oracle", "bilevel", of_scorer={"locate.which": "results"}, of_gate=ABSOLUTE),
+    *estimator("shuffled", "shuffled", "bilevel"),
+    *estimator("inverted", "inverted", "bilevel"),
     *estimator("eighty_twenty", "entropy", "select", of_scorer={"region": "response"}),
     *estimator("information_gain_signed", "information_gain", "signed", of_gate=SIGNED),
-    *estimator("total_effect_gated", "total_effect_fast", of_gate=ABSOLUTE),
+    *estimator("total_effect_gated", "total_effect_fast", "bilevel", of_gate=ABSOLUTE),
     *estimator("vineppo", "monte_carlo", "signed", of_scorer={"samples": "2"}),
     "scorer/segments@lab.estimators.vineppo.scorer.segments=task_steps",
 ]
@@ -72,6 +48,8 @@ ESTIMATORS = [
 
 LEFT_OUT = ("late", "early", "improbability", "is_digit", "oracle", "information_gain", "total_effect", "total_effect_fast")
 """Of the default list: not trained with, or with another gate."""
+
+SETTINGS = ["lab.baseline=random", "lab.faithfulness=null", "lab.stability=null", *without(*LEFT_OUT), *ESTIMATORS]
 
 TRAINED = {
     ("oar_g", ""): "oar_g",
@@ -206,12 +184,7 @@ def prediction_table(found: Sequence[Prediction]) -> str:
 
 def run_lab(variant: str, *more: str) -> None:
     """The lab of a variant, and its means by measure and estimator into a file."""
-    with tempfile.TemporaryDirectory() as folder:
-        left_out = [f"~lab.estimators.{name}" for name in LEFT_OUT]
-        settings = [f"+variant={variant}", "lab.baseline=random", "lab.faithfulness=null", "lab.stability=null", *left_out]
-        command = [sys.executable, "-m", "oar_lightning", "task=lab", *settings, *ESTIMATORS, *more, f"lab.report={folder}/lab"]
-        subprocess.run(command, check=True)
-        found = json.loads((Path(folder) / "lab" / "results.json").read_text(encoding="utf-8"))
+    found = lab_results(f"+variant={variant}", *SETTINGS, *more)
     (HERE / f"{variant}.json").write_text(json.dumps(means_of(found), indent=1) + "\n", encoding="utf-8")
 
 
@@ -236,11 +209,7 @@ def page() -> str:
 
 
 def main() -> None:
-    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    parser.add_argument("--lab", metavar="VARIANT", choices=STUDIES, help="run the lab of this variant")
-    options, more = parser.parse_known_args()
-    if options.lab:
-        run_lab(options.lab, *more)
+    run_asked(__doc__, STUDIES, run_lab)
     fill(HERE / "README.md", page())
 
 

@@ -9,7 +9,7 @@ from pathlib import Path
 import pytest
 from support.commands import Forked
 from support.fake_slurm import fake_scontrol
-from support.mlflow_stores import free_port
+from support.ports import free_port
 
 from oar_lightning.distributed.launch import is_first_rank, is_restart, requeue, run_name
 

@@ -2,27 +2,12 @@
 
 from __future__ import annotations
 
-import importlib.util
-import sys
 from pathlib import Path
-from types import ModuleType
 
 import pytest
+from support.study_scripts import load_script
 
-PATH = Path(__file__).parents[2] / "reports" / "families" / "measure.py"
-
-
-def load() -> ModuleType:
-    spec = importlib.util.spec_from_file_location("families_measure", PATH)
-    assert spec is not None
-    assert spec.loader is not None
-    module = importlib.util.module_from_spec(spec)
-    sys.modules[spec.name] = module  # NamedTuple looks itself up
-    spec.loader.exec_module(module)
-    return module
-
-
-measure = load()
+measure = load_script("families")
 
 
 def row(method: str, lr: float, seed: int, accuracy: float, state: str = "complete"):

@@ -2,31 +2,17 @@
 
 from __future__ import annotations
 
-import importlib.util
-import sys
 from pathlib import Path
-from types import ModuleType, SimpleNamespace
+from types import SimpleNamespace
 from typing import Any
 
 import pytest
 import torch
+from support.study_scripts import load_script
 
 from oar_lightning.lab.gradients import Block, GradientSums
 
-FOLDER = Path(__file__).parents[2] / "reports" / "headroom"
-
-
-def load(name: str) -> ModuleType:
-    spec = importlib.util.spec_from_file_location(f"headroom_{name}", FOLDER / f"{name}.py")
-    assert spec is not None
-    assert spec.loader is not None
-    module = importlib.util.module_from_spec(spec)
-    sys.modules[spec.name] = module  # NamedTuple and dataclasses look themselves up
-    spec.loader.exec_module(module)
-    return module
-
-
-measure, compare = load("measure"), load("compare")
+measure, compare = load_script("headroom"), load_script("headroom", "compare")
 
 
 @pytest.mark.slow

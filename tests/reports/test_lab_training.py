@@ -2,29 +2,14 @@
 
 from __future__ import annotations
 
-import importlib.util
 import math
-import sys
-from pathlib import Path
-from types import ModuleType
 
 import pytest
 from scipy.stats import spearmanr
+from support.composing import checked
+from support.study_scripts import load_script
 
-PATH = Path(__file__).parents[2] / "reports" / "lab_training" / "measure.py"
-
-
-def load() -> ModuleType:
-    spec = importlib.util.spec_from_file_location("lab_training_measure", PATH)
-    assert spec is not None
-    assert spec.loader is not None
-    module = importlib.util.module_from_spec(spec)
-    sys.modules[spec.name] = module  # NamedTuple looks itself up
-    spec.loader.exec_module(module)
-    return module
-
-
-measure = load()
+measure = load_script("lab_training")
 
 
 def test_a_gain_is_paired_by_seed_at_each_methods_own_best_rate() -> None:
@@ -58,3 +43,10 @@ def test_the_committed_runs_hold_grpo_and_perfect_credit() -> None:
         gained = measure.gains(list(measure.studied_runs(variant)))
         assert gained["oracle_first_error"].mean > 2
         assert len(gained) >= 5
+
+
+@pytest.mark.usefixtures("hydra_conf")
+def test_the_lab_has_an_estimator_of_each_method() -> None:
+    for variant in measure.STUDIES:
+        composed = checked("task=lab", f"+variant={variant}", *measure.SETTINGS)
+        assert {*measure.TRAINED.values()} <= {*composed.lab.estimators}

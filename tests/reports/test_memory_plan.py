@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import importlib.util
 import json
 import os
 import subprocess
@@ -11,20 +10,15 @@ from pathlib import Path
 from types import ModuleType
 
 import pytest
+from support.study_scripts import REPORTS, load_script
 
-SCRIPT = Path(__file__).parents[2] / "reports" / "memory_plan" / "measure.py"
+SCRIPT = REPORTS / "memory_plan" / "measure.py"
 
 
 @pytest.fixture
 def measure(monkeypatch: pytest.MonkeyPatch) -> ModuleType:
     monkeypatch.setenv("TRANSFORMERS_SDPA_FORCE_GQA", "1")
-    spec = importlib.util.spec_from_file_location("memory_plan_measure", SCRIPT)
-    assert spec is not None
-    assert spec.loader is not None
-    module = importlib.util.module_from_spec(spec)
-    monkeypatch.setitem(sys.modules, spec.name, module)  # dataclasses look for it there
-    spec.loader.exec_module(module)
-    return module
+    return load_script("memory_plan")
 
 
 @pytest.mark.slow

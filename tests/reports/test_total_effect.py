@@ -3,32 +3,16 @@
 from __future__ import annotations
 
 import dataclasses
-import importlib.util
-import sys
-from pathlib import Path
-from types import ModuleType
 
 import pytest
 import torch
 from support.fixtures import LengthReward, make_stage, tiny_policy
+from support.study_scripts import load_script
 
 from oar_lightning.rollout import SamplingConfig
 from oar_lightning.types import MathProblem
 
-PATH = Path(__file__).parents[2] / "reports" / "total_effect" / "measure.py"
-
-
-def load() -> ModuleType:
-    spec = importlib.util.spec_from_file_location("total_effect_measure", PATH)
-    assert spec is not None
-    assert spec.loader is not None
-    module = importlib.util.module_from_spec(spec)
-    sys.modules[spec.name] = module  # NamedTuple and dataclasses look themselves up
-    spec.loader.exec_module(module)
-    return module
-
-
-measure = load()
+measure = load_script("total_effect")
 
 
 def test_area_under_the_curve_by_hand() -> None:

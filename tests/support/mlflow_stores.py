@@ -4,13 +4,14 @@ from __future__ import annotations
 
 import os
 import shutil
-import socket
 import threading
-from collections.abc import Callable
+from collections.abc import Callable, Iterable
 from pathlib import Path
+from typing import Any
 
 import pytest
 from mlflow import MlflowClient
+from support.ports import free_port
 from werkzeug.serving import BaseWSGIServer, make_server
 
 
@@ -39,12 +40,6 @@ def store(empty_store: Callable[[Path], str], tmp_path: Path) -> str:
     return empty_store(tmp_path)
 
 
-def free_port() -> int:
-    with socket.socket() as probe:
-        probe.bind(("127.0.0.1", 0))
-        return int(probe.getsockname()[1])
-
-
 class HttpStore:
     """MLflow's own server over a SQLite store, in a thread of the tests' process."""
 
@@ -55,10 +50,26 @@ class HttpStore:
         self.port = free_port()
         self.address = f"http://127.0.0.1:{self.port}"
         self._server: BaseWSGIServer | None = None
+        self._answers = threading.Event()
+
+    def _serve(self, environ: dict[str, Any], start_response: Callable[..., Any]) -> Iterable[bytes]:
+        if self._answers.is_set():
+            return self.app(environ, start_response)
+        self._answers.wait()
+        start_response("503 Service Unavailable", [])  # the client has gone
+        return []
 
     def start(self) -> None:
-        self._server = make_server("127.0.0.1", self.port, self.app, threaded=True)
-        threading.Thread(target=self._server.serve_forever, daemon=True).start()
+        self._answers.set()
+        self._server = make_server("127.0.0.1", self.port, self._serve, threaded=True)
+        threading.Thread(target=self._server.serve_forever, args=(0.05,), daemon=True).start()
+
+    def hang(self) -> None:
+        """Take requests and answer none, until `wake`."""
+        self._answers.clear()
+
+    def wake(self) -> None:
+        self._answers.set()
 
     def stop(self) -> None:
         if self._server is not None:

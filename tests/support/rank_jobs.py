@@ -3,20 +3,17 @@
 from __future__ import annotations
 
 import os
-import socket
 from pathlib import Path
 from typing import Any
 
 import torch
 from support.commands import Forked
+from support.ports import free_port
 
 
 def start(folder: Path, script: str, *arguments: str, ranks: int = 2) -> list[Forked]:
     """Start the ranks of a job. Each prints into `folder/rank<n>.log`."""
-    with socket.socket() as probe:
-        probe.bind(("127.0.0.1", 0))
-        port = probe.getsockname()[1]
-    shared = {"MASTER_ADDR": "127.0.0.1", "MASTER_PORT": str(port), "WORLD_SIZE": str(ranks), "OMP_NUM_THREADS": "1"}
+    shared = {"MASTER_ADDR": "127.0.0.1", "MASTER_PORT": str(free_port()), "WORLD_SIZE": str(ranks), "OMP_NUM_THREADS": "1"}
     return [
         Forked(
             Path.cwd(),

@@ -15,7 +15,7 @@ import pytest
 import torch
 from mlflow import MlflowClient
 from support.fake_slurm import fake_scontrol, task
-from support.mlflow_stores import free_port
+from support.ports import free_port
 
 RANKS = "trainer=ddp trainer.accelerator=cpu trainer.devices=2 num_threads=1"
 BRIEF = "evaluation.problems=2 evaluation.greedy=false evaluation.heatmap=false"

@@ -15,7 +15,7 @@ from typing import Any
 
 import pytest
 from mlflow import MlflowClient
-from support.mlflow_stores import free_port
+from support.ports import free_port
 
 from oar_lightning.tracking.journal import read_records
 

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import itertools
-import socket
 import time
 from collections.abc import Iterator
 from contextlib import contextmanager
@@ -12,7 +11,8 @@ from pathlib import Path
 import pytest
 from mlflow import MlflowClient
 from mlflow.exceptions import MlflowException
-from support.mlflow_stores import HttpStore, free_port
+from support.mlflow_stores import HttpStore
+from support.ports import free_port
 
 from oar_lightning.common.config_check import ConfigError
 from oar_lightning.tracking.courier import Courier
@@ -85,15 +85,14 @@ def test_a_server_that_hangs_holds_the_end_up_for_max_stall_s_only(
     with logging_to(server.address, tmp_path, max_stall_s=0.5) as tracker:
         tracker.write_metrics({"reward": 1.0}, 1)
         wait_for(lambda: Delivery(tmp_path / "tracking").left() == 0)
-        server.stop()
-        with socket.create_server(("127.0.0.1", server.port)):  # takes connections and never answers
-            tracker.write_metrics({"reward": 2.0}, 2)
-            time.sleep(0.2)
-            started = time.monotonic()
-            tracker.close("FINISHED")
-            assert time.monotonic() - started < 2.0
+        server.hang()
+        tracker.write_metrics({"reward": 2.0}, 2)
+        time.sleep(0.2)
+        started = time.monotonic()
+        tracker.close("FINISHED")
+        assert time.monotonic() - started < 2.0
     assert "task=sync sync.folder=" in caplog.text
-    server.start()
+    server.wake()
     delivery = Delivery(tmp_path / "tracking")
     assert delivery.left() == 2
     delivery.deliver()
