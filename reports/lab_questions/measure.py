@@ -1,4 +1,5 @@
-"""Open questions of the OAR paper, asked in the credit lab: which fill, and does the own answer stand for the reward?
+"""Open questions of the OAR paper, asked in the credit lab: which fill, does the own answer stand for the reward, direct or
+total effect, and which probes speak of completions without a marked answer?
 
 python reports/lab_questions/measure.py --lab asides    # the lab of a variant -> asides.json.gz (some minutes)
 python reports/lab_questions/measure.py                 # the tables of README.md from the files beside it
@@ -19,6 +20,17 @@ from oar_lightning.lab.study import estimator, lab_results, run_asked, without
 
 HERE = Path(__file__).parent
 VARIANTS = {"chain": (), "asides": ("+variant=asides",)}
+FOUR_FORMS = ("+variant=asides", "policy.name=outputs/four_forms", "data.chain.asides=1", "data.chain.tell_form=true")
+FORMS = {
+    f"{'repeat' if restate == 'true' else 'omit'}_{'last' if last == 'true' else 'between'}": (
+        *FOUR_FORMS,
+        f"data.chain.restate={restate}",
+        f"data.chain.asides_last={last}",
+    )
+    for last in ("false", "true")
+    for restate in ("true", "false")
+}
+UNMARKED = {"chain_unmarked": VARIANTS["chain"], "repeat_between_unmarked": FORMS["repeat_between"]}
 FILLS = ("pad", "mean_embedding", "random_token", "model_sample")
 TRUTH = "monte_carlo"
 
@@ -32,6 +44,48 @@ ESTIMATORS = [
 LEFT_OUT = ("late", "early", "improbability", "oar_p", "information_gain", "total_effect", "total_effect_fast", "oracle")
 PARTS = ["lab.baseline=random", "lab.faithfulness=null", "lab.stability=null", "lab.gradients=null"]
 SETTINGS = [*PARTS, *without(*LEFT_OUT), *ESTIMATORS]
+
+MORE_PROBLEMS = ["lab.problems=32", "lab.samples=2"]
+FORM_SETTINGS = [*PARTS, *MORE_PROBLEMS, *without("late", "early", "improbability", "information_gain", "oracle")]
+FORM_ROWS = ["oar_p", "oar_g", "total_effect", "total_effect_fast", "entropy", "is_digit", "random"]
+
+
+def unmarked(name: str, scorer: str, last: int, *of_scorer: str) -> list[str]:
+    """The overrides that add a scorer that is not told the answer: the `last` tokens stand in its place."""
+    own = f"lab.estimators.{name}.scorer"
+    return [
+        f"+{own}._target_=reports.lab_questions.unmarked.Unmarked",
+        f"+{own}.last={last}",
+        f"+scorer@{own}.inner={scorer}",
+        *(word.replace("@", f"@{own}.inner.") if "@" in word else f"{own}.inner.{word}" for word in of_scorer),
+    ]
+
+
+def marked(name: str, scorer: str, *of_scorer: str) -> list[str]:
+    """The overrides that add a scorer that knows the answer."""
+    own = f"lab.estimators.{name}.scorer"
+    return [
+        f"+scorer@{own}={scorer}",
+        *(word.replace("@", f"@{own}.") if "@" in word else f"{own}.{word}" for word in of_scorer),
+    ]
+
+
+HIDDEN = ("oar_p", "_target_=reports.lab_questions.unmarked.OarPHidden")
+TOKENS_ALONE = ("scorer/segments@segments=low_probability", "segments.threshold=0.98", "segments.every=1")
+GOLD = ("information_gain", *TOKENS_ALONE)
+VALUE = ("monte_carlo", *TOKENS_ALONE, "samples=4", "most_segments=null", "seed=7")
+UNMARKED_SETTINGS = [
+    *PARTS,
+    *without("late", "early", "improbability", "oar_g", "information_gain", "total_effect", "total_effect_fast", "oracle"),
+    *unmarked("oar_p_last_1", "oar_p", 1),
+    *unmarked("oar_p_last_8", "oar_p", 8),
+    *marked("hidden", *HIDDEN),
+    *unmarked("hidden_last_1", *HIDDEN[:1], 1, *HIDDEN[1:]),
+    *unmarked("hidden_last_8", *HIDDEN[:1], 8, *HIDDEN[1:]),
+    *marked("gold", *GOLD),
+    *unmarked("gold_unmarked", GOLD[0], 1, *GOLD[1:]),
+    *unmarked("value_unmarked", VALUE[0], 1, *VALUE[1:]),
+]
 
 FILL_ROWS = [*(f"oar_p_{f}" for f in FILLS), *(f"total_effect_{f}" for f in FILLS), "entropy", "is_digit", "random"]
 FILL_MEASURES = ("auroc", "auroc_free", "spearman_free")
