@@ -13,6 +13,7 @@ import math
 import re
 from collections.abc import Mapping, Sequence
 from pathlib import Path
+from statistics import mean
 from typing import Any
 
 from oar_lightning.common.markdown import fill, markdown
@@ -31,6 +32,13 @@ FORMS = {
     for last in ("false", "true")
     for restate in ("true", "false")
 }
+SWITCHES = [
+    ("repeat_between", "omit_between"),
+    ("repeat_last", "omit_last"),
+    ("repeat_last", "repeat_between"),
+    ("omit_last", "omit_between"),
+]
+"""Forms that differ in one thing, the first of it switched on."""
 UNMARKED = {"chain_unmarked": VARIANTS["chain"], "repeat_between_unmarked": FORMS["repeat_between"]}
 FILLS = ("pad", "mean_embedding", "random_token", "model_sample")
 TRUTH = "monte_carlo"
@@ -72,7 +80,7 @@ def added(name: str, scorer: str, *settings: str, last: int | None = None) -> li
 
 HIDDEN = ("_target_=reports.lab_questions.unmarked.OarPHidden",)
 FREE_TOKENS = ("scorer/segments@segments=low_probability", "segments.threshold=0.98", "segments.every=1")
-VALUES = (*FREE_TOKENS, "samples=4", "most_segments=null", "seed=7")
+VALUES = (*FREE_TOKENS, "samples=4", "most_segments=null", "forced_above=0.98", "seed=7")
 UNMARKED_SETTINGS = [
     *PARTS,
     *MORE_PROBLEMS,
@@ -171,23 +179,59 @@ def of_fills(name: str) -> list[str]:
         (f"{title(results, m)}, {word}", m, only) for m in PROXY_MEASURES for word, only in (("right", True), ("wrong", False))
     ]
     fills = table(results, FILL_ROWS, [(title(results, m), m, None) for m in MEASURES])
-    return [f"## {name}", sentence(results), "", fills, "", table(results, PROXY_ROWS, halves), ""]
+    heading = f"## Fills, and own answer or reward: {name}"
+    return [heading, sentence(results), "", fills, "", table(results, PROXY_ROWS, halves), ""]
 
 
 def of_forms() -> list[str]:
     """One policy, four forms of its solutions: a table for each measure."""
     found = {name: read(name) for name in FORMS}
-    sizes = [["form", "completions", "in this form", "right", "free tokens", "decisive"]]
+    columns = [
+        "completions",
+        "in this form",
+        "right",
+        "free tokens",
+        "decisive",
+        "reliability of sizes",
+        "one half by the other",
+    ]
+    sizes = [["form", *columns]]
     for name, results in found.items():
         completions, *rest = size(results)
-        sizes.append([name, str(completions), str(results["forms"].count(name)), *map(str, rest)])
-    lines = ["## Direct against total effect: one policy, four forms", markdown(sizes), ""]
+        sure = results["truths"][TRUTH]["reliability"]
+        halves = [f"{sure[key]:.2f}" for key in ("size", "half_auroc")]
+        sizes.append([name, str(completions), str(results["forms"].count(name)), *map(str, rest), *halves])
+    lines = ["## Direct against total effect: one policy, four forms", "", markdown(sizes), ""]
     for measure in MEASURES:
         rows = [[title(found["repeat_between"], measure), *found]]
         rows += [[name, *(of_estimator(results, measure, name) for results in found.values())] for name in FORM_ROWS]
-        rows.append(["total_effect - oar_p", *(difference(r, measure, "total_effect", "oar_p") for r in found.values())])
+        for other in ("oar_p", "is_digit"):
+            cells = [difference(results, measure, "total_effect", other) for results in found.values()]
+            rows.append([f"total_effect - {other}", *cells])
         lines += [markdown(rows), ""]
-    return lines
+    names = FORM_ROWS[:-1]
+    rows = [[f"{title(found['repeat_between'], 'auroc_free')}, difference of forms", *names]]
+    for one, other in SWITCHES:
+        rows.append([f"{one} - {other}", *(switched(found[one], found[other], "auroc_free", name) for name in names)])
+    return [*lines, markdown(rows), ""]
+
+
+def switched(one: Mapping[str, Any], other: Mapping[str, Any], measure: str, name: str) -> str:
+    """The mean over problems of an estimator's measure in one form minus that in another form."""
+    means = [by_problem(results, measure, name) for results in (one, other)]
+    both = sorted(means[0].keys() & means[1].keys())
+    return cell([means[0][p] - means[1][p] for p in both], both, [True] * len(both))
+
+
+def by_problem(results: Mapping[str, Any], measure: str, name: str) -> dict[int, float]:
+    """An estimator's measure of each problem: the mean over those of its completions in which it is defined."""
+    known: dict[int, list[float]] = {}
+    for completion, value in zip(
+        results["completions"], results["measures"][f"{TRUTH}.{measure}"]["values"][name], strict=True
+    ):
+        if value is not None:
+            known.setdefault(completion["problem"], []).append(value)
+    return {problem: mean(values) for problem, values in known.items()}
 
 
 def of_estimator(results: Mapping[str, Any], measure: str, name: str) -> str:

@@ -105,3 +105,15 @@ def test_a_column_may_hold_right_completions_or_wrong_ones() -> None:
     assert right == "0.30 [0.20, 0.40]", "two problems, each drawn alone or both"
     assert wrong.startswith("1.00")
     assert rows[3] == ["random", "-", "-", "-"]
+
+
+def test_forms_are_compared_problem_by_problem() -> None:
+    def lab(*rows: tuple[int, float | None]) -> dict[str, Any]:
+        return {
+            "completions": [{"problem": problem} for problem, _ in rows],
+            "measures": {"monte_carlo.auroc": {"values": {"oar_p": [value for _, value in rows]}}},
+        }
+
+    one = lab((0, 0.9), (0, 0.7), (1, 0.5), (2, None), (3, 1.0))
+    other = lab((0, 0.5), (0, None), (1, 0.6), (2, 0.4))
+    assert measure.switched(one, other, "auroc", "oar_p") == "0.10 [-0.10, 0.30]", "problems 0 and 1: 0.3 and -0.1"
