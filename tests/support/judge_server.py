@@ -37,12 +37,16 @@ class Server(ThreadingHTTPServer):
 class Handler(BaseHTTPRequestHandler):
     server: Server
     protocol_version = "HTTP/1.1"
+    wbufsize = -1  # head and body leave together; apart, the second waits for an acknowledgement
+    request_text: str
+    """What the request says of the solution."""
 
     def log_message(self, format: str, *args: Any) -> None:
         pass
 
     def do_POST(self) -> None:
         body = json.loads(self.rfile.read(int(self.headers["Content-Length"])))
+        self.request_text = body["messages"][1]["content"]
         with self.server.lock:
             self.server.requests.append(body | {"path": self.path})
             self.server.keys.append(self.headers.get("Authorization", ""))
@@ -65,11 +69,6 @@ class Handler(BaseHTTPRequestHandler):
         self.send_header("Content-Length", str(length))
         self.end_headers()
         self.wfile.flush()
-
-    @property
-    def steps(self) -> dict[str, str]:
-        """The steps that are asked about."""
-        return json.loads(self.server.requests[-1]["messages"][1]["content"])["steps"]
 
 
 def completion(content: Any, tokens: Any = 100) -> bytes:

@@ -32,7 +32,7 @@ NoLimit = Annotated[None, "no limit"]
 
 
 def is_address(url: object) -> bool:
-    """An address of the web, http:// or https://, without a password in it."""
+    """an address, http:// or https://, without a password in it"""
     try:
         parts = urlsplit(str(url))
         return parts.scheme in ("http", "https") and bool(parts.hostname) and parts.port != 0 and parts.password is None
