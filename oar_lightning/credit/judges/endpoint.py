@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import json
 import logging
 import operator
 import time
@@ -43,6 +44,20 @@ def is_address(url: object) -> bool:
 Address = Annotated[str, Predicate(is_address)]
 
 
+def request_fields(options: Mapping[str, Any] | None) -> dict[str, Any]:
+    """A request's further fields.
+
+    Raises:
+        ValueError: for what cannot be sent as JSON, and for fields that the judge sets itself.
+    """
+    if taken := sorted((options or {}).keys() & set(OURS)):
+        raise ValueError(f"scorer.judge.options must not hold {', '.join(taken)}, which the judge sets itself; remove it")
+    try:
+        return json.loads(json.dumps(dict(options or {}), allow_nan=False))
+    except (TypeError, ValueError, RecursionError) as error:
+        raise ValueError(f"scorer.judge.options must hold plain values, which can be sent as JSON, got {options!r}") from error
+
+
 @checked("scorer.judge")
 class EndpointJudge(Judge):
     """Asks a language model for the numbers of the wrong steps, several times if wanted, and puts the answers to the vote.
@@ -63,7 +78,7 @@ class EndpointJudge(Judge):
 
     Raises:
         ImportError: where the extra `judge` is not installed.
-        ValueError: without a key.
+        ValueError: without a key, or for options that a request cannot have.
     """
 
     def __init__(
@@ -85,11 +100,8 @@ class EndpointJudge(Judge):
     ) -> None:
         super().__init__()
         require_client()
-        options = {} if options is None else dict(options)
-        if taken := sorted(options.keys() & set(OURS)):
-            raise ValueError(f"scorer.judge.options must not hold {', '.join(taken)}, which the judge sets itself; remove it")
-        key = key_of(key_variable)
-        self.endpoint = Endpoint(url, model, key, options, timeout, retries, retry_delay, longest_wait)
+        fields, key = request_fields(options), key_of(key_variable)
+        self.endpoint = Endpoint(url, model, key, fields, timeout, retries, retry_delay, longest_wait)
         self.critiques = critiques
         self.vote = vote
         self.concurrency = concurrency

@@ -98,6 +98,8 @@ def test_without_a_key_it_says_so(value: str | None, monkeypatch: pytest.MonkeyP
         ({"timeout": 0.0}, r"scorer\.judge\.timeout must be .*> 0"),
         ({"max_calls": 0}, r"scorer\.judge\.max_calls must be >= 1, or null for no limit, got 0"),
         ({"options": {"messages": [], "model": "x"}}, r"scorer\.judge\.options must not hold messages, model"),
+        ({"options": {"temperature": float("nan")}}, r"scorer\.judge\.options must hold plain values"),
+        ({"options": {"stop": {1, 2}}}, r"scorer\.judge\.options must hold plain values"),
     ],
 )
 def test_bad_settings(settings: dict[str, Any], message: str) -> None:
