@@ -23,6 +23,9 @@ Answer with one JSON object and nothing else: \
 LARGEST_ANSWER = 20_000
 """Characters."""
 
+MOST_TOKENS = 10_000_000
+"""That an endpoint may say a request took."""
+
 Voting = Literal["union", "intersection", "majority", "average"]
 
 
@@ -52,7 +55,7 @@ def read_answer(body: bytes) -> Answer | None:
         return None
     if not isinstance(text, str):
         return None
-    return Answer(text, tokens if type(tokens) is int and tokens >= 0 else None)
+    return Answer(text, tokens if type(tokens) is int and 0 <= tokens <= MOST_TOKENS else None)
 
 
 def read_critique(text: str, steps: int) -> frozenset[int] | None:

@@ -83,6 +83,7 @@ def test_anything_else_is_no_answer(text: str) -> None:
     [
         (completion("x", 7), ("x", 7)),
         (completion("x", -7), ("x", None)),
+        (completion("x", 10**400), ("x", None)),
         (completion("x", True), ("x", None)),
         (completion("x", 1e9), ("x", None)),
         (b'{"choices": [{"message": {"content": "x"}}]}', ("x", None)),
