@@ -73,7 +73,7 @@ def imported(*folders: str) -> dict[str, str]:
     [
         (
             ("oar_lightning", "hydra_plugins"),
-            ("lora", "deepspeed", "vllm", "transport", "sweep", "tensorboard", "wandb", "trackio"),
+            ("lora", "deepspeed", "vllm", "transport", "judge", "sweep", "tensorboard", "wandb", "trackio"),
         ),
         (("tests", "docs"), ("dev",)),
     ],

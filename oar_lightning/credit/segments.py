@@ -52,6 +52,12 @@ class Segmenter(ABC):
         ...
 
 
+def reasoning_or_all(rollouts: Rollouts) -> Bool[Tensor, "B S"]:
+    """The tokens whose text has steps: the reasoning; without an answer all of the response is one text."""
+    whole = ~rollouts.reasoning_mask.any(1, keepdim=True)
+    return rollouts.reasoning_mask | (whole & rollouts.response_mask)
+
+
 def segment_numbers(starts: Bool[Tensor, "B S"], mask: Bool[Tensor, "B S"]) -> Int[Tensor, "B S"]:
     """0, 1, ... for the tokens of a completion's segments; -1 outside the mask."""
     return (starts.long().cumsum(1) - 1).masked_fill(~mask, -1)

@@ -64,9 +64,9 @@ class PieceCredit(ABC):
         return spans
 
 
-def foreign(problem: MathProblem, tasks: str) -> ValueError:
+def foreign(problem: MathProblem, tasks: str, key: str = "scorer.locate") -> ValueError:
     """The error for a problem that none of the `tasks` knows."""
-    return ValueError(f"scorer.locate reads problems of data={tasks} only, got {problem.question[:80]!r}; use another scorer")
+    return ValueError(f"{key} reads problems of data={tasks} only, got {problem.question[:80]!r}; use another scorer")
 
 
 def _all(pieces: list[Piece], correct: bool) -> CausalSpans:

@@ -33,6 +33,27 @@ class TaskCredit:
         raise foreign(problem, " or ".join(task.task for task in TASKS))
 
 
+@checked("scorer.judge.locate")
+class TaskErrors:
+    """Locates the wrong characters of a completion of any built-in task; the `locate` of conf/scorer/judge/exact.yaml.
+
+    Args:
+        which: `first`: the first wrong piece, where the completion went wrong. `all`: also those that only carry it on.
+    """
+
+    def __init__(self, which: Literal["first", "all"] = "first") -> None:
+        self.which = which
+        self.tasks = tuple(task() for task in TASKS)
+
+    def __call__(self, problem: MathProblem, completion: str) -> tuple[tuple[int, int], ...] | None:
+        """The ranges; None for a completion without a readable step. Raises ValueError for a problem of another task."""
+        for task in self.tasks:
+            if (pieces := task.pieces(problem, completion)) is not None:
+                wrong = tuple(piece.span for piece in pieces if piece.wrong)
+                return (wrong[:1] if self.which == "first" else wrong) if pieces else None
+        raise foreign(problem, " or ".join(task.task for task in TASKS), "scorer.judge.locate")
+
+
 def step_ends(problem: MathProblem, completion: str) -> list[int]:
     """Where the steps of a completion end, for `credit.segments.TextCuts`; those of `chain` for all problems but `graph`'s."""
     task = graph if read_question(problem.question) else chain

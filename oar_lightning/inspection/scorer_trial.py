@@ -10,7 +10,7 @@ import torch
 
 from oar_lightning.common.config_check import ConfigError
 from oar_lightning.common.randomness import global_rng_kept
-from oar_lightning.credit.scorers import FunctionScorer, Oracle, Scorer, checked_scores
+from oar_lightning.credit.scorers import Capo, FunctionScorer, Oracle, Scorer, checked_scores
 from oar_lightning.inspection.recorded import RecordedCompletion, encode_recorded, to_generation
 from oar_lightning.policy.language_model import evaluating
 from oar_lightning.policy.pretrained import Policy
@@ -21,8 +21,8 @@ REASONING = ("One step at a time: 1 + 1 = 2.", "The numbers are given, and 3 - 2
 
 
 def needs_trial(scorer: Scorer) -> bool:
-    """Whether a scorer is a user's, or reads a task's texts. Tests cover the others of the package."""
-    return isinstance(scorer, FunctionScorer | Oracle) or not type(scorer).__module__.startswith("oar_lightning.")
+    """Whether a scorer is a user's, reads a task's texts, or asks a judge. Tests cover the others of the package."""
+    return isinstance(scorer, FunctionScorer | Oracle | Capo) or not type(scorer).__module__.startswith("oar_lightning.")
 
 
 def try_scorer(scorer: Scorer, policy: Policy, stage: RolloutStage, problem: MathProblem) -> None:

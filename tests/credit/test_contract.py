@@ -20,7 +20,9 @@ from torch import Tensor
 
 from oar_lightning.common.paths import conf_dir
 from oar_lightning.credit.component import region_mask
+from oar_lightning.credit.judges import SpanJudge
 from oar_lightning.credit.scorers import (
+    Capo,
     Entropy,
     InformationGain,
     Inverted,
@@ -68,6 +70,7 @@ def where_e(problem: MathProblem, text: str) -> CausalSpans:
 
 SCORERS: dict[str, Callable[..., Scorer]] = {
     "action_mask": functools.partial(ActionMask, where_e),
+    "capo": lambda: Capo(SpanJudge(lambda problem, text: where_e(problem, text).spans), STEPS),
     "contrast": Contrast,
     "entropy": Entropy,
     "entropy_advantage": functools.partial(EntropyAdvantage, alpha=0.02),
@@ -100,7 +103,7 @@ SCORERS: dict[str, Callable[..., Scorer]] = {
     "ucas": Ucas,
     "uniform": Uniform,
 }
-WITHOUT_THE_MODEL = {"action_mask", "hicra", "ktae", "monte_carlo", "oracle", "position", "random", "spro", "uniform"}
+WITHOUT_THE_MODEL = {"action_mask", "capo", "hicra", "ktae", "monte_carlo", "oracle", "position", "random", "spro", "uniform"}
 """Their scores come from texts, tokens, rewards or log-probabilities that are there."""
 REARRANGED = {"inverted", "shuffled"}
 SEQUENCES = [

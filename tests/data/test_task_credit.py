@@ -10,7 +10,7 @@ from oar_lightning.data.generated import GeneratedProblems
 from oar_lightning.data.graph.credit import GraphCredit
 from oar_lightning.data.graph.task import GraphProblems, GraphTask
 from oar_lightning.data.pieces import PieceCredit
-from oar_lightning.data.task_credit import TaskCredit, step_ends
+from oar_lightning.data.task_credit import TaskCredit, TaskErrors, step_ends
 from oar_lightning.types import MathProblem
 
 
@@ -36,3 +36,46 @@ def test_other_problems_are_refused() -> None:
 def test_an_unknown_choice_names_the_known_ones() -> None:
     with pytest.raises(ValueError, match=r"scorer\.locate\.which must be one of causal, results, first_error, got 'all'"):
         TaskCredit("all")  # type: ignore[arg-type]
+
+
+@pytest.mark.parametrize(
+    ("text", "first", "everything"),
+    [
+        ("So 9-6=3.\nThen 3+6=9.\n\\boxed{9}", [], []),
+        ("So 9-6=4.\nThen 4+6=10.\n\\boxed{10}", ["4"], ["4", "4", "10"]),
+        ("So 9-6=3.\nThen 3+5=8.\n\\boxed{8}", ["5"], ["5", "8"]),
+    ],
+)
+def test_errors_of_a_chain(text: str, first: list[str], everything: list[str]) -> None:
+    problem = MathProblem("Ann has 9 apples. Ann drops 6. Ann wins 6. How many apples are left?", "9")
+    for which, expected in (("first", first), ("all", everything)):
+        found = TaskErrors(which)(problem, text)  # type: ignore[arg-type]
+        assert found is not None
+        assert [text[start:end] for start, end in found] == expected
+        assert TaskErrors(which)(problem, "Nine, I think.") is None  # type: ignore[arg-type]
+
+
+FAULTLESS = GraphTask(wrong_operator=0.0, wrong_operand=0.0, needless=0.0)
+
+
+@pytest.mark.parametrize("problems", [ChainProblems(ChainTask(noise=0.0)), GraphProblems(FAULTLESS)], ids=str)
+def test_demonstrations_without_noise_have_no_errors(problems: GeneratedProblems) -> None:
+    assert [TaskErrors("all")(problems[i], problems[i].solution) for i in range(10)] == [()] * 10
+
+
+@pytest.mark.parametrize("problems", [ChainProblems(ChainTask()), GraphProblems(GraphTask())], ids=str)
+def test_the_first_error_is_the_oracles(problems: GeneratedProblems) -> None:
+    """Where a completion is wrong and has one."""
+    compared = 0
+    for i in range(40):
+        problem = problems[i]
+        found, known = TaskErrors()(problem, problem.solution), TaskCredit()(problem, problem.solution)
+        if found and f"\\boxed{{{problem.answer}}}" not in problem.solution:
+            assert found == known.spans
+            compared += 1
+    assert compared > 3
+
+
+def test_errors_of_other_problems_are_refused() -> None:
+    with pytest.raises(ValueError, match=r"scorer\.judge\.locate reads problems of data=chain or graph only"):
+        TaskErrors()(MathProblem("What is 2+2?", "four"), "2+2=4")

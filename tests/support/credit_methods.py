@@ -1,7 +1,8 @@
-"""Methods of four kinds that have to survive a resume and another number of ranks: sampling, signed, stateful, of groups."""
+"""Methods that have to survive a resume and another number of ranks: sampling, signed, stateful, of groups, with a budget."""
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from typing import Any
 
 import torch
@@ -9,7 +10,9 @@ from support.fixtures import tiny_policy
 from torch import Tensor
 
 from oar_lightning.credit.gates import DirectGate, Gate, SignedGate
-from oar_lightning.credit.scorers import MonteCarlo, Scorer
+from oar_lightning.credit.judges import Judge, Solution, Verdict
+from oar_lightning.credit.judges.budget import Budget
+from oar_lightning.credit.scorers import Capo, MonteCarlo, Scorer
 from oar_lightning.credit.scorers.forward_free import Shear, Ucas
 from oar_lightning.credit.scorers.forward_free.base import PredictionScorer
 from oar_lightning.credit.scorers.hindsight import Rlsd
@@ -42,6 +45,27 @@ class Surprise(PredictionScorer):
         self.seen = state["seen"].clone()
 
 
+class Paid(Judge):
+    """Calls steps with an even number of characters wrong, as long as its budget lasts: two steps of a run."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.budget = Budget(calls=16, tokens=None)
+
+    def __call__(self, solutions: Sequence[Solution]) -> list[Verdict]:
+        self.budget.share_out()
+        return [
+            tuple(float((end - start) % 2 == 0) for start, end in one.steps) if self.budget.take_call() else None
+            for one in solutions
+        ]
+
+    def state_dict(self) -> dict[str, Any]:
+        return self.budget.state_dict()
+
+    def load_state_dict(self, state: dict[str, Any]) -> None:
+        self.budget.load_state_dict(state)
+
+
 def decided_policy(seed: int = 0) -> Policy:
     """The tiny policy with larger weights: z-scores of an undecided one's certainties are made of rounding."""
     policy = tiny_policy(seed)
@@ -55,6 +79,7 @@ def decided_policy(seed: int = 0) -> Policy:
 def credit_methods() -> dict[str, tuple[Scorer, Gate]]:
     """Name -> scorer and gate, new ones at each call."""
     return {
+        "capo": (Capo(Paid(), FixedLength(4)), SignedGate()),
         "monte_carlo": (MonteCarlo(FixedLength(4), samples=2), SignedGate()),
         "rlsd": (Rlsd(teacher_every=2), DirectGate(strength=0.5, low=0.8, high=1.2)),
         "shear": (Shear(), DirectGate()),

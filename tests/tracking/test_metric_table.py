@@ -12,10 +12,12 @@ from support.composing import Prepare
 from support.fixtures import fit, make_module, make_warm_start, tiny_policy
 
 from oar_lightning.credit.gates import DirectGate, SignedGate
-from oar_lightning.credit.scorers import MonteCarlo, Oracle, Random
+from oar_lightning.credit.judges import SpanJudge
+from oar_lightning.credit.scorers import Capo, MonteCarlo, Oracle, Random
 from oar_lightning.credit.scorers.forward_free import Hicra
-from oar_lightning.credit.segments import FixedLength
+from oar_lightning.credit.segments import FixedLength, Sentences
 from oar_lightning.data.chain.credit import ChainCredit
+from oar_lightning.data.task_credit import TaskErrors
 from oar_lightning.evaluation.metrics import evaluation_metrics
 from oar_lightning.evaluation.result import ProblemResult
 from oar_lightning.objective.loss import Denominators, LossConfig, LossInputs, policy_loss
@@ -24,6 +26,12 @@ from oar_lightning.training.slots import UpdatePlan
 
 LOGGED_ELSEWHERE = {
     "credit/changed_frac",  # tests/credit/gates/test_contrast.py
+    "credit/judge_calls",  # tests/credit/scorers/test_capo.py, as the next ones
+    "credit/judge_failed",
+    "credit/judge_tokens",
+    "credit/judge_unpaid",
+    "credit/judge_unreadable",
+    "time/judge_s",
     "update/skipped_steps",  # tests/training/callbacks/test_trial_callbacks.py
     "memory/token_budget_rollout",  # tests/distributed/test_ranks.py
     "trials/complete",  # a sweep's own run: tests/sweep/test_publish.py
@@ -66,7 +74,8 @@ def of_a_fit() -> set[str]:
     bounded = fit(make_module(tiny_policy(), Random(), gate=DirectGate(region="reasoning")), 1).rows
     segments = fit(make_module(tiny_policy(), MonteCarlo(FixedLength(4), samples=1), gate=SignedGate()), 1).rows
     planning = fit(make_module(tiny_policy(), Hicra(), gate=SignedGate("add")), 1).rows
-    return {*rows[1], *bounded[1], *segments[1], *planning[1]}
+    judged = fit(make_module(tiny_policy(), Capo(SpanJudge(TaskErrors()), Sentences()), gate=SignedGate()), 1).rows
+    return {*rows[1], *bounded[1], *segments[1], *planning[1], *judged[1]}
 
 
 def of_a_warm_start() -> set[str]:

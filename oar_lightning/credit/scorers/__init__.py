@@ -2,6 +2,7 @@
 
 from oar_lightning.credit.scorers.base import FunctionScorer, Scorer, as_scorer, checked_scores
 from oar_lightning.credit.scorers.baselines import Entropy, Inverted, Position, Random, Shuffled, Uniform
+from oar_lightning.credit.scorers.capo import Capo
 from oar_lightning.credit.scorers.information_gain import InformationGain
 from oar_lightning.credit.scorers.monte_carlo import MonteCarlo
 from oar_lightning.credit.scorers.oar_g import OarG
@@ -18,6 +19,7 @@ from oar_lightning.credit.scorers.total_effect import TotalEffect, TotalEffectFa
 
 __all__ = [
     "Attribution",
+    "Capo",
     "Entropy",
     "FunctionScorer",
     "InformationGain",

@@ -14,7 +14,7 @@ from oar_lightning.common.ranges import PositiveInt, Probability, checked
 from oar_lightning.credit.component import Continuations, Tools
 from oar_lightning.credit.predictions import predictions
 from oar_lightning.credit.scorers.steps import Steps, StepScorer
-from oar_lightning.credit.segments import TOKENS, Segmenter
+from oar_lightning.credit.segments import TOKENS, Segmenter, reasoning_or_all
 from oar_lightning.objective.metric_sums import MetricSums
 from oar_lightning.policy.token_budget import TokenBudget
 from oar_lightning.types import Prefix, Rollouts
@@ -91,9 +91,7 @@ class MonteCarlo(StepScorer):
 
     def starts(self, model: Any, rollouts: Rollouts) -> Bool[Tensor, "B S"]:
         """The first tokens of the segments whose values are estimated."""
-        whole = ~rollouts.reasoning_mask.any(1, keepdim=True)  # without an answer all of the response is one text
-        mask = rollouts.reasoning_mask | (whole & rollouts.response_mask)
-        starts = self.segments(model, rollouts, mask)
+        starts = self.segments(model, rollouts, reasoning_or_all(rollouts))
         number = starts.long().cumsum(1)
         if self.most_segments is not None:
             starts = starts & (number <= self.most_segments)
