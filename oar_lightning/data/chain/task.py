@@ -132,7 +132,14 @@ class ChainTask:
         return parts.finish()
 
     def _step(
-        self, parts: SolutionText, person: _Person, step: int, total: int, of: ChainProblem, noise: float, rng: random.Random
+        self,
+        parts: SolutionText,
+        person: _Person,
+        step: int,
+        total: int,
+        problem: ChainProblem,
+        noise: float,
+        rng: random.Random,
     ) -> int:
         """Write one step of one person's account; returns the result that the step states."""
         delta, later = person.deltas[step], person.deltas[step + 1 :]
@@ -143,13 +150,13 @@ class ChainTask:
             parts.filler(f"{rng.choice(PHRASES)} ")
         parts.filler(person.label)
         number = parts.causal if person.causal else parts.filler
-        if of.form.restate or step == 0:
+        if problem.form.restate or step == 0:
             number(str(total))
         number("+" if delta > 0 else "-")
         number(str(abs(delta)))
         parts.filler("=")
         number(str(result))
-        parts.filler(f" {of.item}")
+        parts.filler(f" {problem.item}")
         if self.filler >= 3:
             parts.filler(f" {rng.choice(CLOSERS)}")
         parts.filler(".\n")
