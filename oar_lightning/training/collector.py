@@ -108,8 +108,15 @@ class ExperienceCollector:
 
         difficulty = None
         if self.method.entropy.by_difficulty:
-            difficulty = own(difficulty_weights(terms[:, list(self.stage.rewards.terms).index("accuracy")], size))
+            difficulty = own(difficulty_weights(self._accuracy(terms), size))
         return dataclasses.replace(rollouts, advantages=own(self.advantages(terms, size)), difficulty=difficulty)
+
+    def pass_rates(self, rollouts: Rollouts) -> list[float]:
+        """The share of right completions of each problem; NaN where none was judged."""
+        return self._accuracy(rollouts.reward_terms).double().view(-1, rollouts.group_size).nanmean(1).tolist()
+
+    def _accuracy(self, reward_terms: Tensor) -> Tensor:
+        return reward_terms[:, list(self.stage.rewards.terms).index("accuracy")]
 
     def advantages(self, reward_terms: Tensor, group_size: int) -> Tensor:
         """The group advantages [B] of rewards [B K]."""

@@ -23,6 +23,7 @@ from oar_lightning.policy.pretrained import Policy
 from oar_lightning.policy.token_budget import TokenBudget
 from oar_lightning.rollout import RolloutStage
 from oar_lightning.training.collector import ExperienceCollector
+from oar_lightning.training.datamodule import observe_pass_rates
 from oar_lightning.training.experience import Experience
 from oar_lightning.training.forward import UpdateForward
 from oar_lightning.training.method import Method
@@ -126,6 +127,7 @@ class PolicyOptimization(PolicyModule):
         with adapt(self.trainer).gathered_parameters(), precision_of(self.trainer):
             collected = self.collector.collect(slot.problems, slot.rollout)
         self.experience = collected.experience
+        observe_pass_rates(self.trainer, slot.problems, self.collector.pass_rates(collected.experience.rollouts))
         self.step_log.add(collected)
 
     # -- Lightning's hooks -----------------------------------------------------------------------------------------

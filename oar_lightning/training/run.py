@@ -149,7 +149,7 @@ def assemble(
     adapt(trainer)  # a strategy that training cannot use fails here, before long work
     plan.check(trainer.world_size)
     keep = keep_rule(settings, prompt, policy.tokenizer)
-    datamodule = MathDataModule(settings.train, settings.seed, trainer.max_steps, plan, keep)
+    datamodule = MathDataModule(settings.train, settings.seed, trainer.max_steps, plan, keep, settings.curriculum)
     return Run(datamodule, module, trainer, tracker, policy, evaluation, seconds, stop, weights)
 
 

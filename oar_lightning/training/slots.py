@@ -110,7 +110,7 @@ class SlotLoader:
             rollout, within = divmod(self.position, self.plan.slots_per_rollout)
             step, microbatch = divmod(within, self.plan.microbatches)
             inner_epoch, minibatch = divmod(step, self.plan.minibatches)
-            problems = tuple(self.stream.take(self.problems)) if within == 0 else ()
+            problems = tuple(self.stream.take(self.problems, self.position / len(self))) if within == 0 else ()
             self.position += 1
             yield Slot(problems, rollout, inner_epoch, minibatch, microbatch)
 

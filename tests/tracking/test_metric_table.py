@@ -44,6 +44,7 @@ def test_every_logged_name_matches_one_entry_and_every_entry_is_logged(
         "trainer.max_steps=2",
         "loss.kl_coef=0.01",
         "entropy=step",
+        "curriculum=difficulty",
         "rollout.max_new_tokens=40",
         "scorer.token_budget=auto",
         "data.max_prompt_tokens=32",
