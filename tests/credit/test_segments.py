@@ -14,6 +14,7 @@ from oar_lightning.credit.segments import (
     EntropyCuts,
     FixedLength,
     LowProbabilityCuts,
+    Refined,
     Segmenter,
     Sentences,
     TextCuts,
@@ -37,6 +38,7 @@ STRATEGIES: list[Segmenter] = [
     EntropyCuts(0.2, 1),
     EntropyCuts(0.3, 3),
     LowProbabilityCuts(0.9, 2),
+    Refined(Sentences(), EntropyCuts(0.3), 3),
 ]
 
 
@@ -145,3 +147,35 @@ def test_likely_and_certain_tokens_are_not_cut_at() -> None:
 def test_bad_knobs_are_named(make, knobs, message) -> None:
     with pytest.raises(ValueError, match=message):
         make(**knobs)
+
+
+class At(Segmenter):
+    """Cuts before the tokens of given numbers."""
+
+    def __init__(self, *places: int) -> None:
+        self.places = places
+
+    def cuts(self, model: object, rollouts: Rollouts, mask: torch.Tensor) -> torch.Tensor:
+        return mask & torch.isin(mask.long().cumsum(1) - 1, torch.tensor(self.places))
+
+
+@pytest.mark.parametrize(
+    ("coarse", "fine", "shortest", "expected"),
+    [
+        ((4,), (2, 6), 1, [0, 2, 4, 6]),
+        ((4,), (2, 6), 2, [0, 2, 4, 6]),
+        ((4,), (1, 2, 3, 5, 7), 2, [0, 2, 4]),
+        ((1, 4), (2, 6), 3, [0, 4]),  # a sentence of one token is joined; no cut leaves three on both sides
+        ((), (3, 4, 5), 3, [0, 3]),
+        ((), (4, 5), 4, [0, 4]),
+        ((), (2, 4, 6), 9, [0]),
+    ],
+)
+def test_segments_are_cut_again_where_both_parts_are_long_enough(
+    coarse: tuple[int, ...], fine: tuple[int, ...], shortest: int, expected: list[int]
+) -> None:
+    """Eight tokens of reasoning behind two others."""
+    rollouts = rollouts_of([{"before": [1, 2], "reasoning": list(range(3, 11)), "answer": [20]}])
+    starts = Refined(At(*coarse), At(*fine), shortest)(None, rollouts, rollouts.reasoning_mask)
+    assert starts[0, rollouts.reasoning_mask[0]].nonzero().flatten().tolist() == expected
+    assert_covers(starts, rollouts.reasoning_mask)

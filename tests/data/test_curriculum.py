@@ -12,6 +12,7 @@ import pytest
 from support.numbered import Numbers, answers
 
 from oar_lightning.common.config_check import ConfigError
+from oar_lightning.data import stream as streams
 from oar_lightning.data.chain.task import ChainProblems, ChainTask
 from oar_lightning.data.curriculum import Curriculum, DifficultyCurriculum, Draws
 from oar_lightning.data.stream import ProblemStream
@@ -133,12 +134,14 @@ def test_without_a_curriculum_a_stream_is_what_it_was() -> None:
     assert weighted.state_dict() == with_state
 
 
-def test_a_curriculum_that_takes_nothing_ends() -> None:
+def test_a_curriculum_that_takes_nothing_ends(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(streams, "PATIENCE", 50)
+
     class Nothing(DifficultyCurriculum):
         def weight(self, pass_rate: float | None, progress: float) -> float:
             return 0.0
 
-    with pytest.raises(ValueError, match="passed over 10000 problems in a row"):
+    with pytest.raises(ValueError, match="passed over 50 problems in a row"):
         ProblemStream(Numbers(5), 0, curriculum=Nothing()).take(1)
 
 

@@ -19,7 +19,7 @@ from support.credit_methods import credit_methods, decided_policy
 from support.fixtures import ConstantReward, LengthReward, fit, make_module, make_warm_start, tiny_policy, weights
 
 from oar_lightning.common.paths import conf_dir
-from oar_lightning.credit.gates import BilevelGate, SelectGate
+from oar_lightning.credit.gates import BilevelGate, DirectGate, SelectGate
 from oar_lightning.credit.scorers import Entropy, OarG, OarP, Uniform
 from oar_lightning.data.curriculum import Curriculum, DifficultyCurriculum, EveryProblem
 from oar_lightning.distributed.strategies import adapt
@@ -99,6 +99,15 @@ def scaled_by_batch() -> PolicyOptimization:
     return module
 
 
+def two_stages() -> PolicyOptimization:
+    """A KL term and accuracy times confidence from the second of three batches on, and an entropy term of some steps."""
+    entropy = AdaptiveEntropy(1.5, 0.05, coef_start=0.01, steps="explore")
+    gate, loss = DirectGate(region="reasoning"), LossConfig(kl_coef=0.1, kl_from=0.3)
+    module = make_module(tiny_policy(), Entropy(), update=PLAN, gate=gate, loss=loss, entropy=entropy, lr=LR)
+    module.collector.method = dataclasses.replace(module.method, advantage=AdvantageConfig(confidence_from=0.3))
+    return module
+
+
 WHOLE = UpdatePlan(problems=2, group_size=4, microbatches=2)
 
 
@@ -126,6 +135,7 @@ CASES = {
     "full_disk": Case(tiny(update=PLAN), 3),
     "selected": Case(tiny(scorer=Entropy(region="response"), update=PLAN, gate=SelectGate(), lr=LR), 4),
     "adapted_entropy": Case(tiny(reward=OneTeaches(), update=WHOLE, lr=LR, entropy=AdaptiveEntropy(1.5, 0.05)), 2),
+    "two_stages": Case(two_stages, 6),
     "handed_over": Case(tiny(scorer=OarP(), update=PLAN, lr=LR), 4, DifficultyCurriculum(floor=0.01)),
     **{name: Case(functools.partial(of_credit, name), 3) for name in credit_methods()},
 }

@@ -5,9 +5,7 @@ from __future__ import annotations
 import functools
 import itertools
 from pathlib import Path
-from typing import Any
 
-import lightning as L
 import pytest
 import torch
 from support import fixtures
@@ -17,7 +15,7 @@ from support.numbered import PLAN, Numbers, answers
 from oar_lightning.data.chain.task import ChainProblems
 from oar_lightning.data.curriculum import DifficultyCurriculum
 from oar_lightning.data.stream import ProblemStream
-from oar_lightning.training.callbacks import Fork, GracefulStop, LastCheckpoint, RandomState, RunIdentity
+from oar_lightning.training.callbacks import GracefulStop, LastCheckpoint, RandomState, RunIdentity
 from oar_lightning.training.datamodule import MathDataModule
 from oar_lightning.training.slots import SlotLoader, UpdatePlan
 from oar_lightning.training.supervised import BatchLoader, SupervisedConfig
@@ -50,7 +48,7 @@ def test_drops_are_logged_each_step_and_go_on_after_a_resume(tmp_path: Path, mon
     assert {s: r["data/dropped/two_steps"] for s, r in resumed.items()} == {s: expected[s] for s in (3, 4)}
 
 
-@pytest.mark.parametrize("stop", [3, 4])
+@pytest.mark.parametrize("stop", [3, pytest.param(4, marks=pytest.mark.slow)])
 def test_a_curriculum_resumes_bit_for_bit(stop: int, tmp_path: Path) -> None:
     """Two optimizer steps a batch of rollouts: a checkpoint within one, and one between two."""
     plan = UpdatePlan(problems=4, group_size=4, minibatches=2)
@@ -69,20 +67,6 @@ def test_a_curriculum_resumes_bit_for_bit(stop: int, tmp_path: Path) -> None:
     assert all(torch.equal(a, b) for a, b in zip(learned.values(), same.values(), strict=True))
     assert rows[6]["data/curriculum/passed_over_frac"] > rows[2]["data/curriculum/passed_over_frac"] == 0.0
     assert [rows[step]["data/curriculum/stage"] for step in (2, 4, 6)] == [1, 1, 2]
-
-
-def test_the_curriculum_of_a_fork_begins_anew(tmp_path: Path) -> None:
-    curriculum = DifficultyCurriculum()
-    fit(make_module(tiny_policy()), 1, [RunIdentity(lambda: "run"), LastCheckpoint(tmp_path, 0)], curriculum=curriculum)
-    loaded: list[dict[str, float]] = []
-
-    class Look(L.Callback):
-        def on_train_batch_start(self, trainer: L.Trainer, *_: Any) -> None:
-            loaded.append(dict(trainer.datamodule.stream.draws.pass_rates))
-
-    for fork in ([Fork()], [Fork(new_credit=["curriculum"])]):
-        fit(make_module(tiny_policy()), 2, [*fork, Look()], ckpt_path=str(tmp_path / "last.ckpt"), curriculum=curriculum)
-    assert [bool(rates) for rates in loaded] == [True, False]
 
 
 def test_a_batch_loader_resumes() -> None:
