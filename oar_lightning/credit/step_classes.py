@@ -31,9 +31,9 @@ def exploring(
     """The tokens of steps that explore: steps of an entropy in the upper half of their group's steps, and of a score whose size
     is in the lower half.
 
-    A step is a run of tokens with equal scores, its entropy the mean over them. Halves are divided by the median;
-    what equals it belongs to both. A completion that was not scored is one step. Tokens outside the mask do not explore. All definitions are
-    ours.
+    A step is a run of tokens with equal scores, its entropy the mean over them. Halves are divided by the median; what equals
+    it belongs to both. A completion that was not scored is one step. Tokens outside the mask do not explore. All definitions
+    are ours.
     """
     out = torch.zeros_like(mask)
     for start in range(0, len(mask), group_size):

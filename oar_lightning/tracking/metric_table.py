@@ -134,7 +134,8 @@ METRICS: tuple[Metric, ...] = (
             "`entropy=adaptive`, `entropy=step`",
         ),
         ("entropy_target", NATS, "the entropy that is aimed at; with `entropy=adaptive` from step 2 on", "the same"),
-        ("kl", NATS, "k3 estimate of KL(policy || reference)", "`loss.kl_coef` is not 0"),
+        ("kl", NATS, "k3 estimate of KL(policy || reference)", "`loss.kl_coef` is not 0 and `loss.kl_from` has come"),
+        ("confidence", "probability", "geometric mean over an answer's tokens", "`advantage.confidence_from` has come"),
         ("grad_norm", "norm", "of the gradient, before clipping", LEARNED),
         ("learning_rate", "rate", "of the optimizer step"),
         ("clip_ratio/low_mean", SHARE, "tokens clipped at the lower bound", "`loss.surrogate=clip`"),
@@ -180,6 +181,7 @@ METRICS: tuple[Metric, ...] = (
             "completions that the scorer could not read; they keep weight 1",
             "`scorer=oracle`, `scorer=information_gain`, `scorer=spae`, `scorer=rlsd`, `scorer=contrast`",
         ),
+        ("credit/explore_frac", SHARE, "reasoning tokens of steps that explore", "`entropy=explore`"),
         ("credit/inexact_frac", SHARE, "completions for which the oracle fell back to the step results", "`scorer=oracle`"),
     ),
     *_group(

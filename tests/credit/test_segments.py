@@ -6,9 +6,10 @@ import pytest
 import torch
 from hypothesis import given, settings
 from hypothesis import strategies as st
-from support.fixtures import LengthReward, make_stage, tiny_policy
+from support.fixtures import LengthReward, built_in_policy, make_stage, tiny_policy
 from support.toy import gpt2, rollouts_of
 
+from oar_lightning.answers.span import AnswerFormat
 from oar_lightning.credit.predictions import predictions
 from oar_lightning.credit.segments import (
     EntropyCuts,
@@ -21,6 +22,7 @@ from oar_lightning.credit.segments import (
     segment_numbers,
 )
 from oar_lightning.data.chain.credit import step_ends
+from oar_lightning.data.chain.task import ChainProblems, ChainTask
 from oar_lightning.policy.token_budget import TokenBudget
 from oar_lightning.rollout import SamplingConfig
 from oar_lightning.types import MathProblem, Rollouts
@@ -179,3 +181,20 @@ def test_segments_are_cut_again_where_both_parts_are_long_enough(
     starts = Refined(At(*coarse), At(*fine), shortest)(None, rollouts, rollouts.reasoning_mask)
     assert starts[0, rollouts.reasoning_mask[0]].nonzero().flatten().tolist() == expected
     assert_covers(starts, rollouts.reasoning_mask)
+
+
+@pytest.mark.slow
+def test_sentences_cut_at_entropies_are_the_steps_of_the_built_in_task() -> None:
+    """Each holds the end of exactly one step, which lies some words before the sentence's (so an exact match of boundaries is 0);
+    the largest entropies are those of words that begin sentences, and cut no further."""
+    policy = built_in_policy()
+    problems = [problem for problem, _ in zip(ChainProblems(ChainTask()), range(16), strict=False)]
+    stage = make_stage(policy, answer=AnswerFormat())
+    rollouts = stage(policy.model, problems, 4, SamplingConfig(max_new_tokens=80), list(range(16)))
+    mask = rollouts.reasoning_mask
+    ends = TextCuts(step_ends)(policy.model, rollouts, mask) & (mask.long().cumsum(1) > 1)
+    for segmenter in (Sentences(), Refined(Sentences(), EntropyCuts())):
+        numbers = segment_numbers(segmenter(policy.model, rollouts, mask), mask)
+        for row in range(len(rollouts)):
+            held = numbers[row, ends[row].nonzero().flatten() - 1].tolist()
+            assert held == list(range(int(numbers[row].max()) + 1)), rollouts.completions[row]
