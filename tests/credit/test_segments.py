@@ -185,7 +185,7 @@ def test_segments_are_cut_again_where_both_parts_are_long_enough(
 
 @pytest.mark.slow
 def test_sentences_cut_at_entropies_are_the_steps_of_the_built_in_task() -> None:
-    """Each holds the end of exactly one step, which lies some words before the sentence's (so an exact match of boundaries is 0);
+    """Each holds the end of exactly one step, which lies some words before the sentence's (no boundary is the same);
     the largest entropies are those of words that begin sentences, and cut no further."""
     policy = built_in_policy()
     problems = [problem for problem, _ in zip(ChainProblems(ChainTask()), range(16), strict=False)]
