@@ -10,6 +10,7 @@ import torch
 from annotated_types import Interval
 
 from oar_lightning.common.ranges import PositiveInt, Rule, checked
+from oar_lightning.policy.induction import build_induction_heads
 from oar_lightning.policy.pretrained import Policy
 
 
@@ -24,10 +25,20 @@ from oar_lightning.policy.pretrained import Policy
         lambda num_heads, num_kv_heads: num_heads % num_kv_heads == 0,
         "policy.num_kv_heads must divide policy.num_heads, got {num_kv_heads} with num_heads={num_heads}",
     ),
+    Rule(
+        lambda induction_heads, num_layers, num_heads, num_kv_heads: (
+            not induction_heads or (num_layers >= 2 and num_heads == num_kv_heads)
+        ),
+        "policy.induction_heads=true needs two layers or more and policy.num_kv_heads={num_heads}, as many as num_heads, got "
+        "num_layers={num_layers} and num_kv_heads={num_kv_heads}",
+    ),
 )
 @dataclass(frozen=True)
 class FreshPolicy:
-    """A small, randomly initialised Qwen2 policy with a byte-level BPE tokenizer that is trained on given texts."""
+    """A small, randomly initialised Qwen2 policy with a byte-level BPE tokenizer that is trained on given texts.
+
+    `induction_heads`: whether its first two layers begin with heads that look things up, see `induction`.
+    """
 
     hidden_size: PositiveInt = 96
     num_layers: PositiveInt = 3
@@ -37,6 +48,7 @@ class FreshPolicy:
     vocab_size: Annotated[int, Interval(ge=260), "room for 256 bytes and 2 special tokens"] = 512
     max_position_embeddings: PositiveInt = 2048
     seed: int = 0
+    induction_heads: bool = False
     lora: None = field(default=None)
 
     def build(self, texts: Iterable[str]) -> Policy:
@@ -60,6 +72,8 @@ class FreshPolicy:
         with torch.random.fork_rng():
             torch.manual_seed(self.seed)
             model = Qwen2ForCausalLM(config)
+        if self.induction_heads:
+            build_induction_heads(model, self.seed)
         return Policy(model.eval(), tokenizer)
 
 

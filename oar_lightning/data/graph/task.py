@@ -46,8 +46,6 @@ class GraphTask:
         wrong_operator: probability that a step of a demonstration has another operator.
         wrong_operand: probability that a step has another operand, of those that are known by then.
         needless: probability that a quantity that is not needed and could be computed is.
-        recite: whether a demonstration begins with all statements in another order. A small policy learns from them to look
-            quantities up, which it hardly does from solutions alone.
         hints: share of the training problems whose question tells the answer that their solution reaches, right or wrong; for
             warm start. A policy that learns from them reads an answer as a hint.
     """
@@ -64,7 +62,6 @@ class GraphTask:
     wrong_operator: Annotated[ProperFraction, "a probability"] = 0.15
     wrong_operand: Annotated[ProperFraction, "a probability"] = 0.1
     needless: Annotated[ProperFraction, "a probability"] = 0.15
-    recite: bool = False
     hints: Annotated[Fraction, "a share of the problems"] = 0.0
 
     def problem(self, rng: random.Random, held_out: bool) -> GraphProblem:
@@ -99,8 +96,6 @@ class GraphTask:
         """Write a worked solution; `flaws` scales the probabilities of flawed decisions."""
         order = self._order(problem, rng, flaws)
         text = SolutionText()
-        if self.recite:
-            text.filler(f"Given: {'; '.join(rng.sample(problem.statements, len(problem.statements)))}.\n")
         text.filler(f"Needed: {' '.join(reversed(order))}.\n")
         values = {name: given for name, given in problem.definitions.items() if isinstance(given, int)}
         for name in order:
