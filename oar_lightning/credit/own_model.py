@@ -155,14 +155,15 @@ class OwnModel:
         weights = self._saved["weights"]
         if set(weights) != set(self._masters):
             raise ValueError(
-                "the checkpoint's scorer has trained other weights than this policy has; use the policy (and policy.lora) of that "
-                "run"
+                "the checkpoint's scorer has trained other weights than this policy has; use the policy and policy.lora of "
+                "that run"
             )
         for name, master in self._masters.items():
             master.copy_(weights[name])
         self._round()
         groups = self._optimizer.state_dict()["param_groups"]  # the settings of this run, not of that one
-        self._optimizer.load_state_dict({"state": self._saved["optimizer"], "param_groups": groups})
+        moments = copy.deepcopy(self._saved["optimizer"])  # the optimizer would move the loaded ones
+        self._optimizer.load_state_dict({"state": moments, "param_groups": groups})
         self.steps, self._saved = int(self._saved["steps"]), {}
 
     @torch.no_grad()

@@ -28,9 +28,9 @@ class IStar(ImplicitRewards):
     """A_it = RLOO of the outcome + step_coef * RLOO of the step's reward (iStar, arXiv 2509.19199): for gate=signed.
 
     A step's reward is the sum of its tokens' beta log(phi / old policy), divided by the largest sum of any step's last tokens
-    in the batch. Its leave-one-out mean is over all other steps of the group. phi learns by -log sigmoid(s_right - s_wrong) over
-    all pairs of a group, s the mean of a completion's step rewards. The authors' steps are the turns of an agent; here they are
-    segments of all of a completion.
+    in the batch. Its leave-one-out mean is over all other steps of the group. phi learns by -log sigmoid(s_right - s_wrong)
+    over all pairs of a group, s the mean of a completion's step rewards. The authors' steps are the turns of an agent; here
+    they are segments of all of a completion.
 
     Args:
         segments: divides a completion into steps.
