@@ -15,7 +15,7 @@ from typing import Any, NamedTuple
 import hydra
 import lightning as L
 import torch
-from support.credit_methods import credit_methods, decided_policy
+from support.credit_methods import credit_methods, decided_policy, reference_of
 from support.fixtures import ConstantReward, LengthReward, fit, make_module, make_warm_start, tiny_policy, weights
 
 from oar_lightning.common.paths import conf_dir
@@ -101,8 +101,8 @@ WHOLE = UpdatePlan(problems=2, group_size=4, microbatches=2)
 
 
 def of_credit(name: str) -> PolicyOptimization:
-    scorer, gate = credit_methods()[name]
-    return make_module(decided_policy(), scorer, gate=gate, update=WHOLE, lr=LR)
+    (scorer, gate), policy = credit_methods()[name], decided_policy()
+    return make_module(policy, scorer, gate=gate, update=WHOLE, lr=LR, reference=reference_of(scorer, policy))
 
 
 CASES = {

@@ -140,7 +140,7 @@ class ImplicitRewards(Scorer):
         rows = self.kept(rollouts).nonzero().flatten()
         part = rollouts.select(rows)
         rewards = self.beta * self._log_ratios(part)
-        out = torch.zeros(rollouts.token_ids.shape, device=rollouts.token_ids.device)
+        out = torch.zeros_like(self.base(rollouts))
         out[rows, rollouts.columns(rows)] = self.advantages(model, part, rewards).to(out)
         self.metrics = {"implicit_kept_frac": len(rows) / max(1, len(rollouts))}
         self.totals, self._learned = self._learned, MetricSums()
