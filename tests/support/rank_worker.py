@@ -21,6 +21,7 @@ from support.fixtures import ConstantReward, LengthReward, fit, make_module, mak
 from oar_lightning.common.paths import conf_dir
 from oar_lightning.credit.gates import BilevelGate, SelectGate
 from oar_lightning.credit.scorers import Entropy, OarG, OarP, Uniform
+from oar_lightning.credit.scorers.implicit import ImplicitRewards
 from oar_lightning.distributed.strategies import adapt
 from oar_lightning.objective.advantage import AdvantageConfig
 from oar_lightning.objective.entropy import AdaptiveEntropy
@@ -172,6 +173,8 @@ class Watch(L.Callback):
 
     def __init__(self) -> None:
         self.completions: list[tuple[str, ...]] = []
+        self.own: dict[str, torch.Tensor] = {}
+        """Weights of the scorer's own model, where it has one."""
 
     def on_train_batch_end(self, trainer: L.Trainer, module: Any, outputs: Any, batch: Any, batch_idx: int) -> None:
         if isinstance(batch, Slot) and batch.first:
@@ -180,6 +183,8 @@ class Watch(L.Callback):
     def on_train_end(self, trainer: L.Trainer, module: Any) -> None:
         with adapt(trainer).gathered_parameters():
             self.weights = weights(module)
+        if isinstance(module, PolicyOptimization) and isinstance(module.method.scorer, ImplicitRewards):
+            self.own = module.method.scorer.state_dict()["weights"]
 
 
 def train(names: list[str], folder: Path, strategy: Callable[[], Any] = lambda: "auto", devices: int = 1) -> dict[str, Any]:
@@ -202,7 +207,7 @@ def train(names: list[str], folder: Path, strategy: Callable[[], Any] = lambda: 
         if name == "resumed":
             about["ckpt_path"] = str(folder / f"of{3 - devices}" / "previous.ckpt")
         rows = fit(module, steps, callbacks, **about).rows
-        results[name] = {"rows": rows, "weights": watch.weights, "completions": watch.completions}
+        results[name] = {"rows": rows, "weights": watch.weights, "completions": watch.completions, "own": watch.own}
         if name == "full_disk":
             results[name]["seen"] = disk.seen
     return results

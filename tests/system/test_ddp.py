@@ -67,6 +67,18 @@ def test_all_ranks_end_with_the_weights_of_one(name: str, both: Both) -> None:
         assert (first[key] - one[key]).abs().max() <= 0.02 * learned, key
 
 
+@pytest.mark.parametrize("name", ["istar", "prime"])
+def test_models_that_scorers_train_are_equal_on_all_ranks(name: str, both: Both) -> None:
+    """And near that of one rank: AdamW divides gradients by their size, rounding included."""
+    one, (first, second) = both[0][name]["own"], [found[name]["own"] for found in both[1]]
+    start = dict(CASES[name].module().model.named_parameters())
+    learned = max(float((one[key] - start[key].detach()).abs().max()) for key in one)
+    assert learned > 1e-3
+    for key in one:
+        assert torch.equal(first[key], second[key]), key
+        assert (first[key] - one[key]).abs().max() <= 0.02 * learned, key
+
+
 @pytest.mark.parametrize("name", NAMES)
 def test_metrics_and_completions_are_those_of_one_rank(name: str, both: Both) -> None:
     one, two = both[0][name]["rows"], both[1][0][name]["rows"]

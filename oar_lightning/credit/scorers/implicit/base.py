@@ -127,8 +127,10 @@ class ImplicitRewards(Scorer):
             return total / count
 
         logprobs, norm = self.own.step(part, of_chunk)
-        ratios = (logprobs.double() - base).masked_fill(~part.response_mask, 0.0)
-        self._ratios = (ratios if known else torch.zeros_like(ratios))[part.response_mask] if self.update == "after" else None
+        if not known:
+            logprobs = base  # but for rounding
+        if self.update == "after":
+            self._ratios = (logprobs.double() - base)[part.response_mask]
         found = scores(everything, logprobs)
         total, number = self.loss(found, labels, part.group_size)
         self._learned.add({"credit/implicit_loss": (float(total), float(number))})
