@@ -186,7 +186,7 @@ def outcome_rloo(rewards: Float[Tensor, " B"], group_size: int) -> Float[Tensor,
     """R_i - mean of the other rewards of the group. Rewards that are not known count as the mean of those that are."""
     groups = rewards.double().view(-1, group_size)
     groups = torch.where(groups.isnan(), groups.nanmean(1, keepdim=True), groups).nan_to_num()
-    return ((groups * group_size - groups.sum(1, keepdim=True)) / (group_size - 1)).flatten()
+    return ((groups * group_size - groups.sum(1, keepdim=True)) / max(1, group_size - 1)).flatten()
 
 
 def returns(rewards: Float[Tensor, "B S"]) -> Float[Tensor, "B S"]:

@@ -99,9 +99,10 @@ class Prime(ImplicitRewards):
 
 def token_rloo(rewards: Float[Tensor, "B S"], mask: Bool[Tensor, "B S"], group_size: int) -> Float[Tensor, "B S"]:
     """d_it = r_it n/(n-1) - sum_j mean_t(r_j) / (n-1) on the mask, 0 elsewhere; n completions of a group."""
+    others = max(1, group_size - 1)  # an evaluation may show a single completion
     means = rewards.masked_fill(~mask, 0.0).sum(1) / mask.sum(1).clamp(min=1)
-    baseline = means.view(-1, group_size).sum(1).repeat_interleave(group_size) / (group_size - 1)
-    return (rewards * (group_size / (group_size - 1)) - baseline[:, None]).masked_fill(~mask, 0.0)
+    baseline = means.view(-1, group_size).sum(1).repeat_interleave(group_size) / others
+    return (rewards * (group_size / others) - baseline[:, None]).masked_fill(~mask, 0.0)
 
 
 def whitened(values: Float[Tensor, "B S"], mask: Bool[Tensor, "B S"]) -> Float[Tensor, "B S"]:

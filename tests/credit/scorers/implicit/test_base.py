@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import copy
+import dataclasses
 from typing import Any
 
 import pytest
@@ -14,6 +15,7 @@ from oar_lightning.credit.scorers.implicit import ImplicitRewards
 from oar_lightning.credit.scorers.implicit.base import outcome_rloo, pair_accuracy
 from oar_lightning.credit.segments import FixedLength
 from oar_lightning.policy.language_model import token_logprobs
+from oar_lightning.tracking.metric_table import entries_of
 from oar_lightning.types import Rollouts
 
 KINDS: dict[str, Any] = {"prime": Prime, "istar": lambda **settings: IStar(FixedLength(2), **settings)}
@@ -72,12 +74,24 @@ def test_one_batch_one_step_and_an_evaluation_none(kind: str) -> None:
     made.learn(model, rollouts)
     assert made.own.steps == 1
     made(model, rollouts)
-    assert set(made.totals.means()) == {f"credit/implicit_{name}" for name in ("loss", "accuracy", "grad_norm")}
+    logged = {*made.totals.means(), *(f"credit/{name}" for name in made.metrics)}
+    assert logged == {f"credit/implicit_{name}" for name in ("loss", "accuracy", "grad_norm", "kept_frac")}
+    assert all(len(entries_of(name)) == 1 for name in logged)
     before = made.own.logprobs(rollouts)
     made(model, rollouts)
     assert made.own.steps == 1
     assert made.totals.means() == {}, "what was learnt is told once"
     assert torch.equal(made.own.logprobs(rollouts), before)
+
+
+@every_kind
+def test_single_completions_of_an_evaluation(kind: str) -> None:
+    """They have nothing to be compared with."""
+    made = scorer(kind, lr=1e-3, **({"lowest": 0.0, "highest": 1.0} if kind == "prime" else {}))
+    made.learn(gpt2(), told_by_a_token(0))
+    made(gpt2(), told_by_a_token(0))
+    single = dataclasses.replace(told_by_a_token(1).select(torch.tensor([3])), group_size=1)
+    assert made(gpt2(), single).isfinite().all()
 
 
 @every_kind
