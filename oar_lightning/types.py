@@ -199,7 +199,7 @@ class Credit:
 
     ``importance`` are the scorer's scores; ``weights`` the ratios of token and group advantages. The rest is None for most
     gates: ``loss_mask`` marks the tokens that count in the loss, ``clip_low`` and ``clip_high`` are bounds of the ratio (NaN:
-    the loss's own), ``kl_factor`` multiplies the KL term.
+    the loss's own), ``kl_factor`` multiplies the KL term, ``entropy_factor`` an adapted entropy term.
     """
 
     advantages: Float[Tensor, "B S"]
@@ -209,6 +209,7 @@ class Credit:
     clip_low: Float[Tensor, "B S"] | None = None
     clip_high: Float[Tensor, "B S"] | None = None
     kl_factor: Float[Tensor, "B S"] | None = None
+    entropy_factor: Float[Tensor, "B S"] | None = None
 
     def select(self, rows: Int[Tensor, " n"], columns: slice = slice(None)) -> Credit:
         """The given rows and columns."""

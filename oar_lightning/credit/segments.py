@@ -6,6 +6,7 @@ token of a completion always begins one, so that every masked token is in exactl
 
 from __future__ import annotations
 
+import bisect
 import re
 from abc import ABC, abstractmethod
 from collections.abc import Callable, Sequence
@@ -154,6 +155,33 @@ class LowProbabilityCuts(Segmenter):
         logprobs = predictions(model, rollouts, mask, _budget()).logprobs
         low = mask & (logprobs.exp() < self.threshold)
         return low & (low.long().cumsum(1) % self.every == 0)
+
+
+@checked("scorer.segments")
+@dataclass(frozen=True)
+class Refined(Segmenter):
+    """The segments of `coarse`, after those shorter than `shortest` were joined, cut again where `fine` cuts and both parts
+    have so many tokens."""
+
+    coarse: Segmenter
+    fine: Segmenter
+    shortest: Annotated[PositiveInt, "a number of tokens"] = 8
+
+    def cuts(self, model: Any, rollouts: Rollouts, mask: Bool[Tensor, "B S"]) -> Bool[Tensor, "B S"]:
+        return self.coarse.cuts(model, rollouts, mask)
+
+    def __call__(self, model: Any, rollouts: Rollouts, mask: Bool[Tensor, "B S"]) -> Bool[Tensor, "B S"]:
+        out = super().__call__(model, rollouts, mask)
+        fine = self.fine.cuts(model, rollouts, mask) & mask & ~out
+        for row in fine.any(1).nonzero().flatten().tolist():
+            columns = mask[row].nonzero().flatten()
+            bounds = [*out[row, columns].nonzero().flatten().tolist(), len(columns)]
+            for place in fine[row, columns].nonzero().flatten().tolist():
+                after = bisect.bisect(bounds, place)
+                if min(place - bounds[after - 1], bounds[after] - place) >= self.shortest:
+                    bounds.insert(after, place)
+                    out[row, columns[place]] = True
+        return out
 
 
 def _budget() -> TokenBudget:

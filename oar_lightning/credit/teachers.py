@@ -13,11 +13,13 @@ class LaggedWeights:
     """A copy of a policy's trained weights, renewed every so many rollout steps.
 
     Args:
-        every: rollout steps for which a copy is used.
+        every: rollout steps for which a copy is used; None for ever.
+        key: the setting that asks for copies.
     """
 
-    def __init__(self, every: int) -> None:
+    def __init__(self, every: int | None, key: str = "scorer.teacher_every") -> None:
         self.every = every
+        self.key = key
         self.step = 0
         self.weights: dict[str, Tensor] = {}
         """Empty until the first copy; equal on all ranks."""
@@ -28,15 +30,23 @@ class LaggedWeights:
         Raises:
             ValueError: for weights that are sharded over ranks.
         """
-        if self.weights and 0 <= step - self.step < self.every:
+        if self.weights and (self.every is None or 0 <= step - self.step < self.every):
             return
+        self.check(model)
         trained = {name: p for name, p in model.named_parameters() if p.requires_grad}
-        if any(hasattr(p, "ds_shape") for p in trained.values()):
-            raise ValueError(
-                f"scorer.teacher_every={self.every} copies the policy's weights, which ZeRO-3 has sharded over the ranks; use "
-                "scorer.teacher_every=null, or another strategy"
-            )
         self.weights, self.step = {name: p.detach().clone() for name, p in trained.items()}, step
+
+    def check(self, model: Any) -> None:
+        """Raises: ValueError: for weights that are sharded over ranks."""
+        if any(hasattr(p, "ds_shape") for p in model.parameters() if p.requires_grad):
+            raise ValueError(
+                f"{self.key} copies the policy's weights, which ZeRO-3 has sharded over the ranks; unset {self.key}, or use "
+                "another strategy"
+            )
+
+    def forget(self) -> None:
+        """Have no copy."""
+        self.step, self.weights = 0, {}
 
     @contextlib.contextmanager
     def inside(self, model: Any) -> Iterator[None]:
@@ -52,7 +62,7 @@ class LaggedWeights:
                 parameters[name].data = weight
 
     def state_dict(self) -> dict[str, Any]:
-        return {"step": self.step, "weights": dict(self.weights)}
+        return {"step": self.step, "weights": dict(self.weights)} if self.weights else {}
 
     def load_state_dict(self, state: dict[str, Any]) -> None:
-        self.step, self.weights = int(state["step"]), dict(state["weights"])
+        self.step, self.weights = int(state.get("step", 0)), dict(state.get("weights", {}))

@@ -11,6 +11,7 @@ from typing import Any, Protocol, runtime_checkable
 
 from torch.utils.data import get_worker_info
 
+from oar_lightning.data.curriculum import Curriculum, Draws, EveryProblem
 from oar_lightning.types import MathProblem
 
 Keep = Callable[[MathProblem], str | None]
@@ -59,50 +60,70 @@ class ProblemStream:
     A shard is one rank, or one DataLoader worker of one rank where the stream is read inside a DataLoader. All shards walk
     the same order, and each takes every n-th problem that `keep` accepts: what they take together does not depend on n.
     ``dropped`` counts by reason the problems that were walked and not accepted, over all ranks. A problem that is dropped in
-    each epoch counts once an epoch.
+    each epoch counts once an epoch. Of those that are accepted the curriculum passes over some; ``draws`` is what it knows.
     """
 
-    def __init__(self, source: ProblemSource, seed: int, rank: int = 0, world_size: int = 1, keep: Keep = keep_all) -> None:
+    def __init__(
+        self,
+        source: ProblemSource,
+        seed: int,
+        rank: int = 0,
+        world_size: int = 1,
+        keep: Keep = keep_all,
+        curriculum: Curriculum = EveryProblem(),
+    ) -> None:
         self.source = source
         self.seed = seed
         self.rank = rank
         self.world_size = world_size
         self.keep = keep
+        self.draws = Draws(curriculum, seed, is_endless(source))
         self.load_state_dict(BEGINNING)
 
-    def take(self, count: int) -> list[MathProblem]:
-        """This shard's next `count` problems.
+    def take(self, count: int, progress: float = 0.0) -> list[MathProblem]:
+        """This shard's next `count` problems. `progress`: the fraction of the run's steps that are done.
 
         Raises:
             ValueError: where no problem of a whole epoch is accepted.
         """
         worker = get_worker_info()
+        assert worker is None or not self.draws.curriculum.active, "pass rates do not reach a DataLoader's workers"
         workers, number = (1, 0) if worker is None else (worker.num_workers, worker.id)
         shards = self.world_size * workers
-        return [self._next() for _ in range(count * shards)][self.rank * workers + number :: shards]
+        return [self._next(progress) for _ in range(count * shards)][self.rank * workers + number :: shards]
 
     def state_dict(self) -> dict[str, Any]:
-        """The position: the epoch, how many of its problems were walked, how many of those were kept, and the drops."""
-        return {"epoch": self.epoch, "offset": self.offset, "kept": self.kept, "dropped": dict(self.dropped)}
+        """The position: the epoch, how many of its problems were walked, how many of those were kept, and the drops; what the
+        curriculum knows."""
+        drawn = {"curriculum": state} if (state := self.draws.state_dict()) else {}
+        return {"epoch": self.epoch, "offset": self.offset, "kept": self.kept, "dropped": dict(self.dropped), **drawn}
 
     def load_state_dict(self, state: Mapping[str, Any]) -> None:
         self.epoch, self.offset, self.kept = int(state["epoch"]), int(state["offset"]), int(state["kept"])
         self.dropped = Counter[str](state["dropped"])
+        self.draws.load_state_dict(state.get("curriculum", {}))
         self._walk: Iterator[MathProblem] | None = None
         self._opened_in = os.getpid()
 
     def __getstate__(self) -> dict[str, Any]:
         return self.__dict__ | {"_walk": None}  # an open iterator cannot be pickled for a worker, which reopens it
 
-    def _next(self) -> MathProblem:
-        in_a_row = 0
+    def _next(self, progress: float) -> MathProblem:
+        in_a_row, passed_over = 0, 0
         while True:
             for problem in self._opened():
                 self.offset += 1
                 reason = self.keep(problem)
                 if reason is None:
                     self.kept += 1
-                    return problem
+                    if self.draws.takes(problem, self.epoch, self.offset, progress):
+                        return problem
+                    passed_over += 1
+                    if passed_over >= PATIENCE:
+                        raise ValueError(
+                            f"curriculum: passed over {PATIENCE} problems in a row; raise its weights (curriculum.floor)"
+                        )
+                    continue
                 self.dropped[reason] += 1
                 in_a_row += 1
                 if in_a_row >= PATIENCE and is_endless(self.source):

@@ -49,6 +49,13 @@ class Lab:
 
     def run(self) -> bool:
         """Ask all estimators and all sources; False where that was interrupted, and a part of the answers is there."""
+        if unread := int((~self.studied.rollouts.reasoning_mask.any(1)).sum()):
+            log.warning(
+                "lab: %d of %d completions have no text before an answer that is found; they count for nothing below. "
+                "answer.no_span=last_token reads those without an answer, with their last token in its place",
+                unread,
+                len(self.studied.ids),
+            )
         try:
             self._estimate()
         except KeyboardInterrupt:

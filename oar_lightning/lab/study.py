@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import argparse
+import gzip
 import json
 import subprocess
 import sys
@@ -11,6 +12,8 @@ from collections.abc import Callable, Iterable, Mapping
 from pathlib import Path
 from types import MappingProxyType
 from typing import Any
+
+from oar_lightning.lab.page import RESULTS, TOKENS
 
 NOTHING: Mapping[str, str] = MappingProxyType({})
 
@@ -39,7 +42,7 @@ def without(*names: str) -> list[str]:
 
 
 def lab_results(*overrides: str) -> dict[str, Any]:
-    """What `results.json` of a lab with these overrides holds.
+    """What `results.json` of a lab with these overrides holds, and the completions' ``texts``.
 
     Raises:
         subprocess.CalledProcessError: where the lab fails; it has said why.
@@ -47,7 +50,9 @@ def lab_results(*overrides: str) -> dict[str, Any]:
     with tempfile.TemporaryDirectory() as folder:
         command = [sys.executable, "-m", "oar_lightning", "task=lab", *overrides, f"lab.report={folder}/lab"]
         subprocess.run(command, check=True)
-        found: dict[str, Any] = json.loads((Path(folder) / "lab" / "results.json").read_text(encoding="utf-8"))
+        found: dict[str, Any] = json.loads((Path(folder) / "lab" / RESULTS).read_text(encoding="utf-8"))
+        with gzip.open(Path(folder) / "lab" / TOKENS, "rt", encoding="utf-8") as rows:
+            found["texts"] = ["".join(json.loads(row)["tokens"]) for row in rows]
     return found
 
 

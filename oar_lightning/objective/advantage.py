@@ -9,7 +9,7 @@ import torch
 from jaxtyping import Bool, Float
 from torch import Tensor
 
-from oar_lightning.common.ranges import checked
+from oar_lightning.common.ranges import Fraction, Never, checked
 
 EPS = 1e-4
 """Added to every standard deviation, as in TRL and the GRPO reference code."""
@@ -22,11 +22,14 @@ class AdvantageConfig:
 
     Args:
         scale: divide by the std of the `group`, of the `batch`, or by nothing (`none`, Dr. GRPO).
+        confidence_from: fraction of the run's steps after which an answer's accuracy counts times the confidence it was given
+            with, the geometric mean of its tokens' probabilities (ours); None for never.
         aggregation: sum weighted rewards and normalise the sum, or normalise each reward within its group first.
     """
 
     scale: Literal["group", "batch", "none"] = "group"
     aggregation: Literal["sum_then_normalize", "normalize_then_sum"] = "sum_then_normalize"
+    confidence_from: Fraction | Never = None
 
 
 def combine_rewards(rewards: Float[Tensor, "B K"], weights: Float[Tensor, " K"]) -> Float[Tensor, " B"]:
@@ -66,6 +69,12 @@ def group_advantages(
             centred = centred / (_std(total.reshape(1, -1)) + EPS)
         advantages = centred.flatten()
     return torch.nan_to_num(advantages, nan=0.0)
+
+
+def answer_confidence(logprobs: Float[Tensor, "B S"], answer: Bool[Tensor, "B S"]) -> Float[Tensor, " B"]:
+    """exp(mean log p of the answer's tokens); 1 for a completion without an answer."""
+    count = answer.sum(1)
+    return (logprobs.double().masked_fill(~answer, 0.0).sum(1) / count.clamp(min=1)).exp()
 
 
 def zero_std_groups(rewards: Float[Tensor, " B"], group_size: int) -> Bool[Tensor, " G"]:

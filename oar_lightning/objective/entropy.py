@@ -11,7 +11,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Mapping
-from typing import Annotated, Any
+from typing import Annotated, Any, Literal
 
 import torch
 from jaxtyping import Bool, Float
@@ -27,11 +27,12 @@ class EntropyControl:
     """Base of what adapts the coefficient of an entropy term.
 
     `active`: whether there is a term. All completions then have a gradient and are read, those of advantage 0 too.
-    `by_difficulty`: whether problems that are seldom solved count more.
+    `by_difficulty`: whether problems that are seldom solved count more. `by_step`: whether only tokens of some steps count.
     """
 
     active = False
     by_difficulty = False
+    by_step = False
 
     @property
     def coefficient(self) -> float:
@@ -51,14 +52,19 @@ class EntropyControl:
         return {"entropy_coef": self.coefficient} | ({} if self.target is None else {"entropy_target": self.target})
 
     def weights(
-        self, mask: Bool[Tensor, "B S"], denominators: Denominators, difficulty: Float[Tensor, " B"] | None
+        self,
+        mask: Bool[Tensor, "B S"],
+        denominators: Denominators,
+        difficulty: Float[Tensor, " B"] | None,
+        factor: Float[Tensor, "B S"] | None = None,
     ) -> Float[Tensor, "B S"] | None:
         """What the loss subtracts of each token's entropy; None for nothing. `mask`: the tokens that count in the loss;
-        `difficulty`: the weight of each completion."""
+        `difficulty`: the weight of each completion; `factor`: of each token."""
         if not self.coefficient:
             return None
         shares = self.shares(mask, denominators)
-        return self.coefficient * (shares if difficulty is None else shares * difficulty[:, None])
+        shares = shares if difficulty is None else shares * difficulty[:, None]
+        return self.coefficient * (shares if factor is None else shares * factor)
 
     def shares(self, mask: Bool[Tensor, "B S"], denominators: Denominators) -> Float[Tensor, "B S"]:
         """Each token's share of the mean that the term takes: here over all tokens of the optimizer step."""
@@ -139,6 +145,8 @@ class AdaptiveEntropy(Adapted):
         coef_max: the largest lam.
         coef_start: lam of the first step.
         difficulty: g_i is (1 - p_i) over its mean, p_i the accuracy of the completion's group; else 1.
+        steps: `explore`: only tokens of steps that explore have the term (`credit.step_classes`, ours); the means stay those
+            over all tokens.
     """
 
     def __init__(
@@ -148,8 +156,10 @@ class AdaptiveEntropy(Adapted):
         coef_max: NonNegativeFloat = 0.05,
         coef_start: NonNegativeFloat = 0.0,
         difficulty: bool = True,
+        steps: Literal["all", "explore"] = "all",
     ) -> None:
         super().__init__(coef_start, 0.0, coef_max, difficulty)
+        self.by_step = steps == "explore"
         self.target_ratio = target_ratio
         self.rate = rate
         self._first: float | None = None

@@ -15,7 +15,7 @@ from annotated_types import Interval
 from jaxtyping import Bool, Float
 from torch import Tensor
 
-from oar_lightning.common.ranges import Fraction, NonNegativeFloat, Positive, checked
+from oar_lightning.common.ranges import Fraction, NonNegativeFloat, Positive, ProperFraction, checked
 from oar_lightning.types import LossOutput
 
 Bound = float | Tensor
@@ -37,6 +37,8 @@ class LossConfig:
         ratio_max: upper cap delta on the unclipped ratio (two-sided clipping), None for none.
         ratio_cap: CISPO's cap; the cap is the ratio itself (TRL's `epsilon_high`; verl's plus one).
         kl_coef: weight of the k3 estimate of KL(policy || reference), nats; never weighted by credit.
+        kl_from: fraction of the run's steps after which the KL term begins; its reference then is the policy of that time. 0:
+            there is one from the first step on, and the reference is the policy at the start.
         kl_bias_correction: multiply k3 by the importance ratio, which makes its gradient unbiased off-policy.
         entropy_coef: weight of the entropy bonus, nats.
         sampler_ratio_cap: cap of a token's weight exp(old - sampler log-probability) where an engine with its own numerics
@@ -51,12 +53,18 @@ class LossConfig:
     ratio_max: Annotated[float, Interval(gt=1), "the cap of a ratio"] | None = None
     ratio_cap: Annotated[Positive, "the cap of a ratio"] = 5.0
     kl_coef: NonNegativeFloat = 0.0
+    kl_from: ProperFraction = 0.0
     kl_bias_correction: bool = False
     entropy_coef: NonNegativeFloat = 0.0
     sampler_ratio_cap: (
         Annotated[float, Interval(ge=1), "the cap of a weight that is 1 where engine and policy agree"]
         | Annotated[None, "no correction"]
     ) = 2.0
+
+    @property
+    def later_reference(self) -> bool:
+        """Whether a KL term begins in the course of the run."""
+        return self.kl_coef > 0 and self.kl_from > 0
 
     @property
     def ignores_zero_advantage(self) -> bool:

@@ -1,8 +1,8 @@
 """Every metric that a run logs: its name, unit and meaning. docs/tracking.md has this as a table.
 
 A name may hold placeholders: ``<set>`` an evaluation set, ``<level>`` a level of difficulty, ``<k>`` and ``<j>`` numbers of
-samples, ``<term>`` a reward term, ``<reason>`` why problems were dropped, ``<variant>`` and ``<phase>`` of the timing
-benchmark, ``<measure>`` what the unit is in the name of. Names are TRL's where TRL has one.
+samples, ``<term>`` a reward term, ``<reason>`` why problems were dropped, ``<kind>`` of a curriculum, ``<variant>`` and
+``<phase>`` of the timing benchmark, ``<measure>`` what the unit is in the name of. Names are TRL's where TRL has one.
 """
 
 from __future__ import annotations
@@ -19,6 +19,7 @@ PLACEHOLDERS = {
     "j": r"\d+",
     "term": r"[^/]+",
     "reason": r"\w+",
+    "kind": r"[\w.-]+",
     "variant": r"[^/]+",
     "phase": r"[a-z_]+",
     "measure": r"\w+",
@@ -61,6 +62,7 @@ def _group(group: str, *rows: tuple[str, ...]) -> tuple[Metric, ...]:
 
 SCORED = "a completion was scored"
 LEARNED = "a completion had a signal"
+DRAWN = "`curriculum=difficulty`"
 WITH_VLLM = "`engine=vllm`"
 WARM_START = "`task=warm_start`"
 
@@ -132,7 +134,8 @@ METRICS: tuple[Metric, ...] = (
             "`entropy=adaptive`, `entropy=step`",
         ),
         ("entropy_target", NATS, "the entropy that is aimed at; with `entropy=adaptive` from step 2 on", "the same"),
-        ("kl", NATS, "k3 estimate of KL(policy || reference)", "`loss.kl_coef` is not 0"),
+        ("kl", NATS, "k3 estimate of KL(policy || reference)", "`loss.kl_coef` is not 0 and `loss.kl_from` has come"),
+        ("confidence", "probability", "geometric mean over an answer's tokens", "`advantage.confidence_from` has come"),
         ("grad_norm", "norm", "of the gradient, before clipping", LEARNED),
         ("learning_rate", "rate", "of the optimizer step"),
         ("clip_ratio/low_mean", SHARE, "tokens clipped at the lower bound", "`loss.surrogate=clip`"),
@@ -178,6 +181,7 @@ METRICS: tuple[Metric, ...] = (
             "completions that the scorer could not read; they keep weight 1",
             "`scorer=oracle`, `scorer=information_gain`, `scorer=spae`, `scorer=rlsd`, `scorer=contrast`",
         ),
+        ("credit/explore_frac", SHARE, "reasoning tokens of steps that explore", "`entropy=explore`"),
         (
             "credit/implicit_loss",
             NATS,
@@ -230,6 +234,13 @@ METRICS: tuple[Metric, ...] = (
     *_group(
         "Data",
         ("data/dropped/<reason>", NUMBER, "training problems dropped so far, by reason (over-long, contaminated)", "one is"),
+        ("data/curriculum/stage", NUMBER, "stage of the curriculum that the last problems were taken in", DRAWN),
+        ("data/curriculum/kinds", NUMBER, "problems or levels with a pass rate", DRAWN),
+        ("data/curriculum/pass_rate", SHARE, "mean of their pass rates, moving averages over groups of completions", DRAWN),
+        ("data/curriculum/weight", SHARE, "mean of the probabilities with which a problem of a kind is taken", DRAWN),
+        ("data/curriculum/passed_over_frac", SHARE, "problems passed over so far, of those that could be taken", DRAWN),
+        ("data/curriculum/pass_rate/<kind>", SHARE, "pass rate of a level or an extra column's value", "up to 32 of them"),
+        ("data/curriculum/weight/<kind>", SHARE, "probability with which a problem of it is taken", "up to 32 of them"),
     ),
     *_group(
         "Time and memory of a step",

@@ -14,9 +14,11 @@ from oar_lightning.common.activity import activity
 from oar_lightning.common.randomness import derive_seed
 from oar_lightning.credit.assign import assign_credit, rows_to_score
 from oar_lightning.credit.metrics import credit_metrics
+from oar_lightning.credit.step_classes import with_exploring_steps
+from oar_lightning.credit.teachers import LaggedWeights
 from oar_lightning.distributed.ranks import all_gather, interleaved, rank, world_size
-from oar_lightning.objective.advantage import group_advantages
-from oar_lightning.objective.diagnostics import rollout_metrics
+from oar_lightning.objective.advantage import answer_confidence, group_advantages
+from oar_lightning.objective.diagnostics import rollout_metrics, sum_and_count
 from oar_lightning.objective.entropy import difficulty_weights
 from oar_lightning.objective.metric_sums import MetricSums
 from oar_lightning.policy.language_model import evaluating, prediction_states, states_fit
@@ -57,6 +59,8 @@ class ExperienceCollector:
         self.method = method
         self.seed = seed
         self.reference = reference
+        self.later_reference = LaggedWeights(None, "loss.kl_from")
+        """The policy at the beginning of a KL term that begins in the course of the run."""
         tools = RolloutTools(stage, method.sampling)
         for component in method.components.values():
             component.use(tools)
@@ -66,8 +70,8 @@ class ExperienceCollector:
         """What bounds the passes of each phase."""
         return (self.method.update.budget, self.method.sampling.budget, *self.method.scorer.budgets)
 
-    def collect(self, problems: tuple[MathProblem, ...], step: int) -> Collected:
-        """Sample completions, judge them, assign credit.
+    def collect(self, problems: tuple[MathProblem, ...], step: int, progress: float = 0.0) -> Collected:
+        """Sample completions, judge them, assign credit. `progress`: the fraction of the run's steps that are done.
 
         The draws depend on (seed, step, the problem's place) alone. So runs that differ in method only begin with the same
         completions, whatever the number of ranks.
@@ -75,17 +79,26 @@ class ExperienceCollector:
         seeds = [derive_seed(self.seed, "rollout", step, rank() + world_size() * i) for i in range(len(problems))]
         rollouts = self.stage(self.model, problems, self.method.update.group_size, self.method.sampling, seeds, step)
         rollouts = self._with_states(rollouts)
-        rollouts = self._with_group_values(rollouts)
+        self._follow(step, progress)
+        confidence = self._confidence(rollouts, progress)
+        rollouts = self._with_group_values(rollouts, confidence)
         started = time.perf_counter()
         rollouts = self._with_what_the_scorer_reads(rollouts)
         self.method.scorer.learn(self.model, rollouts)
         credit = self.assign_credit(rollouts)
+        if self.method.entropy.by_step:
+            credit = with_exploring_steps(self.model, rollouts, credit)
         score_seconds = time.perf_counter() - started
         seconds = {phase: rollouts.stats[f"time/{phase}_s"] for phase in ("generate", "reward")} | {"score": score_seconds}
         metrics = rollout_metrics(rollouts).merge([credit_metrics(rollouts, credit, self.method.gate)])
         metrics.add(self.stage.rewards.term_metrics(rollouts.reward_terms))
         others = {name: value for name, value in rollouts.stats.items() if not name.startswith(("time/", "rewards/"))}
         metrics.add_means(others, len(rollouts))
+        if confidence is not None:
+            metrics.add({"confidence": sum_and_count(confidence[rollouts.answer_mask.any(1)])})
+        if credit.entropy_factor is not None:
+            inside = credit.entropy_factor[rollouts.reasoning_mask]
+            metrics.add({"credit/explore_frac": (float(inside.sum()), float(len(inside)))})
         scorer = self.method.scorer
         scored = len(rows_to_score(rollouts, scorer, self.method.gate))
         metrics.add_means({f"credit/{name}": value for name, value in scorer.metrics.items()}, scored)
@@ -93,23 +106,50 @@ class ExperienceCollector:
         experience = Experience(self._with_logprobs(rollouts), credit)
         return Collected(experience, metrics, seconds)
 
-    def _with_group_values(self, rollouts: Rollouts) -> Rollouts:
+    def _follow(self, step: int, progress: float) -> None:
+        """Keep the policy of now as the reference where the KL term begins."""
+        loss = self.method.loss
+        if not loss.later_reference or progress < loss.kl_from:
+            self.later_reference.forget()
+        else:
+            self.later_reference.renew(self.model, step)
+
+    def _confidence(self, rollouts: Rollouts, progress: float) -> Tensor | None:
+        """The confidence [B] that each answer was given with; None where it does not count."""
+        start = self.method.advantage.confidence_from
+        if start is None or progress < start:
+            return None
+        return answer_confidence(self.detached_logprobs(self.model, rollouts), rollouts.answer_mask)
+
+    def _with_group_values(self, rollouts: Rollouts, confidence: Tensor | None = None) -> Rollouts:
         """Add what follows from the rewards of all ranks (`advantage.scale=batch`): advantages and, where the entropy term
         reads it, each problem's difficulty.
 
         The groups are put into the order that they have on one rank, so that sums round in the same way.
         """
         size = rollouts.group_size
-        groups = [list(terms.split(size)) for terms in all_gather(rollouts.reward_terms.cpu())]
-        terms = torch.cat(interleaved(groups))
+
+        def of_all(values: Tensor) -> Tensor:
+            return torch.cat(interleaved([list(part.split(size)) for part in all_gather(values.cpu())]))
 
         def own(values: Tensor) -> Tensor:
             return values.view(-1, size)[rank() :: world_size()].flatten().to(rollouts.reward_terms.device)
 
+        terms = of_all(rollouts.reward_terms)
         difficulty = None
         if self.method.entropy.by_difficulty:
-            difficulty = own(difficulty_weights(terms[:, list(self.stage.rewards.terms).index("accuracy")], size))
+            difficulty = own(difficulty_weights(self._accuracy(terms), size))
+        if confidence is not None:
+            terms = terms.clone()
+            self._accuracy(terms).mul_(of_all(confidence))
         return dataclasses.replace(rollouts, advantages=own(self.advantages(terms, size)), difficulty=difficulty)
+
+    def pass_rates(self, rollouts: Rollouts) -> list[float]:
+        """The share of right completions of each problem; NaN where none was judged."""
+        return self._accuracy(rollouts.reward_terms).double().view(-1, rollouts.group_size).nanmean(1).tolist()
+
+    def _accuracy(self, reward_terms: Tensor) -> Tensor:
+        return reward_terms[:, list(self.stage.rewards.terms).index("accuracy")]
 
     def advantages(self, reward_terms: Tensor, group_size: int) -> Tensor:
         """The group advantages [B] of rewards [B K]."""
@@ -152,7 +192,8 @@ class ExperienceCollector:
             old = None
         elif old is None:
             old = self.detached_logprobs(self.model, rollouts)
-        if not self.method.loss.kl_coef:
+        loss = self.method.loss
+        if not loss.kl_coef or (loss.later_reference and not self.later_reference.weights):
             ref = None
         elif ref is None:
             ref = self._reference_logprobs(rollouts)
@@ -170,6 +211,9 @@ class ExperienceCollector:
     def _reference_logprobs(self, rollouts: Rollouts) -> Tensor:
         """Log-probabilities [B S] under the reference."""
         rollouts = dataclasses.replace(rollouts, prediction_states=None)  # the states are the policy's, not the reference's
+        if self.later_reference.weights:
+            with self.later_reference.inside(self.model):
+                return self.detached_logprobs(self.model, rollouts)
         if self.reference is not None:
             return self.detached_logprobs(self.reference.to(rollouts.token_ids.device, self.model.dtype), rollouts)
         with self.model.disable_adapter():  # LoRA: the policy without its adapters

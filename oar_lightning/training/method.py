@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import dataclasses
 from dataclasses import dataclass, field
 
 from oar_lightning.common.config_check import ConfigError
@@ -13,6 +14,7 @@ from oar_lightning.objective.entropy import EntropyControl, Unadapted
 from oar_lightning.objective.loss import LossConfig
 from oar_lightning.rollout import SamplingConfig
 from oar_lightning.training.slots import UpdatePlan
+from oar_lightning.types import Rollouts
 
 
 @dataclass(frozen=True)
@@ -43,10 +45,14 @@ class Method:
         """The parts that may keep a state."""
         return {**self.components, "entropy": self.entropy}
 
-    @property
-    def leaves_out_zero_advantage(self) -> bool:
+    def loss_of(self, rollouts: Rollouts) -> LossConfig:
+        """The loss that these rollouts are learnt by: without its KL term where they were sampled before it begins."""
+        begun = not self.loss.later_reference or rollouts.ref_logprobs is not None
+        return self.loss if begun else dataclasses.replace(self.loss, kl_coef=0.0)
+
+    def leaves_out_zero_advantage(self, rollouts: Rollouts) -> bool:
         """Whether completions of advantage 0 take no part in the update, since their gradient is exactly zero."""
-        return self.loss.ignores_zero_advantage and not self.entropy.active
+        return self.loss_of(rollouts).ignores_zero_advantage and not self.entropy.active
 
     @property
     def entropy_grad(self) -> bool:
@@ -62,6 +68,11 @@ def check_credit(method: Method) -> None:
     """
     scorer, gate, loss = method.scorer, method.gate, method.loss
     name = type(scorer).__name__
+    if scorer.needs_reference and loss.later_reference:
+        raise ConfigError(
+            f"loss.kl_from={loss.kl_from} compares with the policy of a later time, and scorer {name} with the policy at the "
+            "start; set loss.kl_from=0, or loss.kl_coef=0"
+        )
     if isinstance(scorer, Uniform):
         if not isinstance(gate, BilevelGate):
             raise ConfigError(

@@ -23,6 +23,7 @@ from oar_lightning.policy.pretrained import Policy
 from oar_lightning.policy.token_budget import TokenBudget
 from oar_lightning.rollout import RolloutStage
 from oar_lightning.training.collector import ExperienceCollector
+from oar_lightning.training.datamodule import observe_pass_rates
 from oar_lightning.training.experience import Experience
 from oar_lightning.training.forward import UpdateForward
 from oar_lightning.training.method import Method
@@ -33,7 +34,7 @@ from oar_lightning.training.precision import float32_by_default, precision_of
 from oar_lightning.training.schedule import Schedule
 from oar_lightning.training.slots import Slot
 from oar_lightning.training.step_log import StepLog
-from oar_lightning.training.update_state import UpdateState
+from oar_lightning.training.update_state import Stateful, UpdateState
 
 log = logging.getLogger(__name__)
 
@@ -77,6 +78,11 @@ class PolicyOptimization(PolicyModule):
         return self.collector.method
 
     @property
+    def stateful(self) -> dict[str, Stateful]:
+        """The parts that may keep a state."""
+        return {**self.method.stateful, "reference": self.collector.later_reference}
+
+    @property
     def budgets(self) -> tuple[TokenBudget, ...]:
         """What bounds the passes of each phase: the update, generation, scoring."""
         return self.collector.budgets
@@ -105,13 +111,15 @@ class PolicyOptimization(PolicyModule):
             self.passes.denominators,
             ref_logprobs=rollouts.ref_logprobs,
             entropy=entropy,
-            entropy_weights=self.method.entropy.weights(part.loss_mask, self.passes.denominators, rollouts.difficulty),
+            entropy_weights=self.method.entropy.weights(
+                part.loss_mask, self.passes.denominators, rollouts.difficulty, credit.entropy_factor
+            ),
             sampler_logprobs=rollouts.sampler_logprobs,
             clip_low=credit.clip_low,
             clip_high=credit.clip_high,
             kl_factor=credit.kl_factor,
         )
-        out = policy_loss(inputs, self.method.loss)
+        out = policy_loss(inputs, self.method.loss_of(rollouts))
         detached = entropy.detach()
         region = region_mask(rollouts, self.method.gate.region)
         metrics = out.metrics | {
@@ -124,8 +132,9 @@ class PolicyOptimization(PolicyModule):
     def collect(self, slot: Slot) -> None:
         """Sample, judge and assign credit, with all weights on every rank."""
         with adapt(self.trainer).gathered_parameters(), precision_of(self.trainer):
-            collected = self.collector.collect(slot.problems, slot.rollout)
+            collected = self.collector.collect(slot.problems, slot.rollout, slot.progress)
         self.experience = collected.experience
+        observe_pass_rates(self.trainer, slot.problems, self.collector.pass_rates(collected.experience.rollouts))
         self.step_log.add(collected)
 
     # -- Lightning's hooks -----------------------------------------------------------------------------------------
@@ -134,6 +143,8 @@ class PolicyOptimization(PolicyModule):
         return [self.step_log, UpdateState(self)]
 
     def on_train_start(self) -> None:
+        if self.method.loss.later_reference:
+            self.collector.later_reference.check(self.model)
         strategy = adapt(self.trainer)
         self.method.scorer.begin(self.model)
         self.micro_batches = choose_micro_batches(self.model, self.method.update, strategy, self.step_log)

@@ -56,7 +56,7 @@ def plan_passes(experience: Experience, slot: Slot, method: Method, seed: int) -
     update, rollouts = method.update, experience.rollouts
     rows = experience.minibatch(slot, update, seed, rank(), world_size())
     completions, tokens = len(rows), int(experience.loss_mask[rows].sum())
-    if method.leaves_out_zero_advantage:
+    if method.leaves_out_zero_advantage(rollouts):
         rows = rows[experience.credit.advantages[rows].ne(0).any(1)]
     lengths = rollouts.attention_mask[rows].sum(1).tolist()
     buckets = even_chunks(lengths, update.microbatches, update.budget.tokens)

@@ -149,7 +149,7 @@ def assemble(
     adapt(trainer)  # a strategy that training cannot use fails here, before long work
     plan.check(trainer.world_size)
     keep = keep_rule(settings, prompt, policy.tokenizer)
-    datamodule = MathDataModule(settings.train, settings.seed, trainer.max_steps, plan, keep)
+    datamodule = MathDataModule(settings.train, settings.seed, trainer.max_steps, plan, keep, settings.curriculum)
     return Run(datamodule, module, trainer, tracker, policy, evaluation, seconds, stop, weights)
 
 
@@ -167,7 +167,8 @@ def reference_model(settings: Settings) -> Any:
     """The frozen reference model of a KL term or of the scorer; None without one, and with LoRA (the policy without its
     adapters serves)."""
     method = settings.method
-    if not (method.loss.kl_coef or method.scorer.needs_reference) or settings.policy.lora is not None:
+    kl = method.loss.kl_coef and not method.loss.later_reference
+    if not (kl or method.scorer.needs_reference) or settings.policy.lora is not None:
         return None
     assert isinstance(settings.policy, PretrainedPolicy), "a fresh policy is refused before"
     return settings.policy.load().model.requires_grad_(False)

@@ -13,8 +13,9 @@ from oar_lightning.answers.reward import Accuracy, Rewards, check_accuracy
 from oar_lightning.answers.span import AnswerFormat
 from oar_lightning.common.config_check import ConfigError
 from oar_lightning.common.ranges import NonNegativeInt, PositiveInt, checked
+from oar_lightning.data.curriculum import Curriculum, EveryProblem
 from oar_lightning.data.prompts import PlainPrompt, PromptTemplate
-from oar_lightning.data.stream import ProblemSource
+from oar_lightning.data.stream import ProblemSource, is_endless
 from oar_lightning.evaluation.evaluate import EvaluationConfig
 from oar_lightning.policy.fresh import FreshPolicy
 from oar_lightning.policy.pretrained import PretrainedPolicy
@@ -40,6 +41,7 @@ class Settings:
         prompt: makes the prompt template, given the policy's `tokenizer`.
         supervised: how demonstrations are batched, for a warm start; None trains by RL.
         seed: of the data order, of what is sampled, and of everything else that is drawn.
+        curriculum: which training problems are taken, by how often their kind was solved.
         decontaminate: drop and count training problems that an evaluation set has too.
         max_prompt_tokens: longer prompts are dropped and counted; None for no limit.
         checkpoint_every_n_steps: 0: only at the end and when interrupted.
@@ -64,6 +66,7 @@ class Settings:
     alarms: AlarmConfig = AlarmConfig()
     supervised: SupervisedConfig | None = None
     seed: NonNegativeInt = 0
+    curriculum: Curriculum = EveryProblem()
     decontaminate: bool = False
     max_prompt_tokens: PositiveInt | Annotated[None, "no limit"] = None
     checkpoint_every_n_steps: NonNegativeInt = 20
@@ -95,9 +98,16 @@ class Settings:
         if self.evaluation.problems is not None and not self.eval_sets:
             raise ConfigError("data.evaluation names no evaluation set; name at least one source, e.g. data.evaluation.test")
         check_accuracy(self.rewards)
+        if self.curriculum.active and self.supervised is not None:
+            raise ConfigError(
+                f"curriculum: {type(self.curriculum).__name__} goes by how often problems are solved, which a warm start "
+                "does not try; set curriculum=none"
+            )
         for source in (self.train, *self.eval_sets.values()):
             if source is not None and (problem := next(iter(source), None)) is not None:
                 self.rewards.try_out(problem)
+                if source is self.train:
+                    self.curriculum.check(problem, is_endless(source))
 
     def check_rl(self) -> None:
         """Refuse what RL cannot learn from.

@@ -75,7 +75,8 @@ class UpdatePlan:
 class Slot:
     """One loader item: one call of `training_step`, which makes one micro-batch.
 
-    ``problems`` is filled in the first slot of a batch of rollouts and empty in the others.
+    ``problems`` is filled in the first slot of a batch of rollouts and empty in the others. ``progress`` is the fraction of the
+    run's steps that are done before the batch.
     """
 
     problems: tuple[MathProblem, ...]
@@ -83,6 +84,7 @@ class Slot:
     inner_epoch: int
     minibatch: int
     microbatch: int
+    progress: float = 0.0
 
     @property
     def first(self) -> bool:
@@ -110,9 +112,10 @@ class SlotLoader:
             rollout, within = divmod(self.position, self.plan.slots_per_rollout)
             step, microbatch = divmod(within, self.plan.microbatches)
             inner_epoch, minibatch = divmod(step, self.plan.minibatches)
-            problems = tuple(self.stream.take(self.problems)) if within == 0 else ()
+            progress = rollout * self.plan.steps_per_rollout / self.steps
+            problems = tuple(self.stream.take(self.problems, progress)) if within == 0 else ()
             self.position += 1
-            yield Slot(problems, rollout, inner_epoch, minibatch, microbatch)
+            yield Slot(problems, rollout, inner_epoch, minibatch, microbatch, progress)
 
     def state_dict(self) -> dict[str, Any]:
         return {"position": self.position, "stream": self.stream.state_dict()}

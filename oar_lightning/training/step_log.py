@@ -14,7 +14,7 @@ from oar_lightning.distributed.strategies import adapt
 from oar_lightning.objective.metric_sums import MetricSums, Sums
 from oar_lightning.policy.token_budget import sync_min
 from oar_lightning.training.collector import Collected
-from oar_lightning.training.datamodule import dropped_metrics
+from oar_lightning.training.datamodule import data_metrics
 from oar_lightning.training.passes import padding_metrics
 from oar_lightning.training.publish import publish
 from oar_lightning.training.slots import Slot
@@ -137,7 +137,7 @@ class StepLog(L.Callback):
         self._largest |= {f"memory/token_budget_{phase}": float(n) for phase, n in tokens.items() if n is not None}
         self._largest |= {f"time/{phase}_s": seconds for phase, seconds in self.clock.current.items()}
         self._sums.fold(max, self._largest)
-        metrics = MetricSums().merge(all_gather(self._sums)).means() | dropped_metrics(trainer)
+        metrics = MetricSums().merge(all_gather(self._sums)).means() | data_metrics(trainer)
         metrics["time/step_s"] = sum(metrics.get(f"time/{phase}_s", 0.0) for phase in STEP_PHASES)
         self.clock.next_step()
         self._clear()

@@ -17,7 +17,7 @@ from oar_lightning.distributed.strategies import adapt
 from oar_lightning.objective.metric_sums import MetricSums
 from oar_lightning.policy.language_model import token_logprobs
 from oar_lightning.policy.pretrained import Policy
-from oar_lightning.training.datamodule import dropped_metrics
+from oar_lightning.training.datamodule import data_metrics
 from oar_lightning.training.policy_module import PolicyModule
 from oar_lightning.training.precision import float32_by_default
 from oar_lightning.training.publish import publish
@@ -108,7 +108,7 @@ class SupervisedWarmStart(PolicyModule):
             if kept:
                 count = float(solution.sum())
                 sums.add({"loss": (-float(logprobs.detach().sum()), count), "entropy": (float(entropy.detach().sum()), count)})
-        metrics = MetricSums().merge(all_gather(sums)).means() | dropped_metrics(self.trainer)
+        metrics = MetricSums().merge(all_gather(sums)).means() | data_metrics(self.trainer)
         metrics["learning_rate"] = self.trainer.optimizers[0].param_groups[0]["lr"]
         publish(self.trainer, metrics, self.trainer.global_step)
         if "loss" in metrics:

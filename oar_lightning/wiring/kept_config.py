@@ -73,7 +73,12 @@ MAY_CHANGE = MappingProxyType(
 RENAMED = MappingProxyType({"oar_lightning.credit.gate.GateConfig": "oar_lightning.credit.gates.BilevelGate"})
 """Classes that configs of older versions name -> their names now."""
 
-ADDED = MappingProxyType({"entropy": {"_target_": "oar_lightning.objective.entropy.Unadapted"}})
+ADDED = MappingProxyType(
+    {
+        "entropy": {"_target_": "oar_lightning.objective.entropy.Unadapted"},
+        "curriculum": {"_target_": "oar_lightning.data.curriculum.EveryProblem"},
+    }
+)
 """Blocks that configs of older versions lack -> what such a run had."""
 
 ABSENT = "nothing"

@@ -41,6 +41,7 @@ def build_settings(cfg: DictConfig) -> Settings:
         supervised=instantiate(cfg.get("supervised")),
         divergence=instantiate(cfg.divergence),
         alarms=instantiate(cfg.alarms, _convert_="all"),
+        curriculum=instantiate(cfg.curriculum),
         train=build_train(cfg) if cfg.task in READS_TRAINING_DATA else None,
         eval_sets=build_eval_sets(cfg),
         seed=int(cfg.seed),

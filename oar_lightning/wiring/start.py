@@ -57,7 +57,7 @@ class Start:
         if not self.changes:
             return []
         keys = [change.key for change in self.changes]
-        parts = [part for part in ("scorer", "gate", "entropy") if any(_below(key, (part,)) for key in keys)]
+        parts = [part for part in ("scorer", "gate", "entropy", "curriculum") if any(_below(key, (part,)) for key in keys)]
         return [Fork(any(_below(key, NEW_DATA) for key in keys), "optimizer._target_" in keys, parts)]
 
     def tags(self) -> dict[str, str]:

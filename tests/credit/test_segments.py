@@ -6,20 +6,23 @@ import pytest
 import torch
 from hypothesis import given, settings
 from hypothesis import strategies as st
-from support.fixtures import LengthReward, make_stage, tiny_policy
+from support.fixtures import LengthReward, built_in_policy, make_stage, tiny_policy
 from support.toy import gpt2, rollouts_of
 
+from oar_lightning.answers.span import AnswerFormat
 from oar_lightning.credit.predictions import predictions
 from oar_lightning.credit.segments import (
     EntropyCuts,
     FixedLength,
     LowProbabilityCuts,
+    Refined,
     Segmenter,
     Sentences,
     TextCuts,
     segment_numbers,
 )
 from oar_lightning.data.chain.credit import step_ends
+from oar_lightning.data.chain.task import ChainProblems, ChainTask
 from oar_lightning.policy.token_budget import TokenBudget
 from oar_lightning.rollout import SamplingConfig
 from oar_lightning.types import MathProblem, Rollouts
@@ -37,6 +40,7 @@ STRATEGIES: list[Segmenter] = [
     EntropyCuts(0.2, 1),
     EntropyCuts(0.3, 3),
     LowProbabilityCuts(0.9, 2),
+    Refined(Sentences(), EntropyCuts(0.3), 3),
 ]
 
 
@@ -145,3 +149,52 @@ def test_likely_and_certain_tokens_are_not_cut_at() -> None:
 def test_bad_knobs_are_named(make, knobs, message) -> None:
     with pytest.raises(ValueError, match=message):
         make(**knobs)
+
+
+class At(Segmenter):
+    """Cuts before the tokens of given numbers."""
+
+    def __init__(self, *places: int) -> None:
+        self.places = places
+
+    def cuts(self, model: object, rollouts: Rollouts, mask: torch.Tensor) -> torch.Tensor:
+        return mask & torch.isin(mask.long().cumsum(1) - 1, torch.tensor(self.places))
+
+
+@pytest.mark.parametrize(
+    ("coarse", "fine", "shortest", "expected"),
+    [
+        ((4,), (2, 6), 1, [0, 2, 4, 6]),
+        ((4,), (2, 6), 2, [0, 2, 4, 6]),
+        ((4,), (1, 2, 3, 5, 7), 2, [0, 2, 4]),
+        ((1, 4), (2, 6), 3, [0, 4]),  # a sentence of one token is joined; no cut leaves three on both sides
+        ((), (3, 4, 5), 3, [0, 3]),
+        ((), (4, 5), 4, [0, 4]),
+        ((), (2, 4, 6), 9, [0]),
+    ],
+)
+def test_segments_are_cut_again_where_both_parts_are_long_enough(
+    coarse: tuple[int, ...], fine: tuple[int, ...], shortest: int, expected: list[int]
+) -> None:
+    """Eight tokens of reasoning behind two others."""
+    rollouts = rollouts_of([{"before": [1, 2], "reasoning": list(range(3, 11)), "answer": [20]}])
+    starts = Refined(At(*coarse), At(*fine), shortest)(None, rollouts, rollouts.reasoning_mask)
+    assert starts[0, rollouts.reasoning_mask[0]].nonzero().flatten().tolist() == expected
+    assert_covers(starts, rollouts.reasoning_mask)
+
+
+@pytest.mark.slow
+def test_sentences_cut_at_entropies_are_the_steps_of_the_built_in_task() -> None:
+    """Each holds the end of exactly one step, which lies some words before the sentence's (no boundary is the same);
+    the largest entropies are those of words that begin sentences, and cut no further."""
+    policy = built_in_policy()
+    problems = [problem for problem, _ in zip(ChainProblems(ChainTask()), range(16), strict=False)]
+    stage = make_stage(policy, answer=AnswerFormat())
+    rollouts = stage(policy.model, problems, 4, SamplingConfig(max_new_tokens=80), list(range(16)))
+    mask = rollouts.reasoning_mask
+    ends = TextCuts(step_ends)(policy.model, rollouts, mask) & (mask.long().cumsum(1) > 1)
+    for segmenter in (Sentences(), Refined(Sentences(), EntropyCuts())):
+        numbers = segment_numbers(segmenter(policy.model, rollouts, mask), mask)
+        for row in range(len(rollouts)):
+            held = numbers[row, ends[row].nonzero().flatten() - 1].tolist()
+            assert held == list(range(int(numbers[row].max()) + 1)), rollouts.completions[row]

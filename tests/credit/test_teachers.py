@@ -59,5 +59,19 @@ def test_a_saved_copy_is_not_renewed_early() -> None:
 def test_sharded_weights_are_refused() -> None:
     model = gpt2()
     next(iter(model.parameters())).ds_shape = (1,)
-    with pytest.raises(ValueError, match=r"scorer\.teacher_every=3 .* use scorer\.teacher_every=null"):
+    with pytest.raises(ValueError, match=r"scorer\.teacher_every copies .* unset scorer\.teacher_every"):
         LaggedWeights(3).renew(model, 0)
+
+
+def test_a_copy_for_ever_is_kept_until_it_is_forgotten() -> None:
+    model, other, kept = gpt2(), gpt2(seed=2), LaggedWeights(None, "loss.kl_from")
+    assert kept.state_dict() == {}
+    kept.renew(model, 3)
+    kept.renew(other, 10**6)
+    assert torch.equal(kept.weights["transformer.wte.weight"], model.transformer.wte.weight)
+    kept.load_state_dict({})
+    assert not kept.weights
+    kept.renew(other, 4)
+    assert torch.equal(kept.weights["transformer.wte.weight"], other.transformer.wte.weight)
+    kept.forget()
+    assert (kept.weights, kept.step) == ({}, 0)

@@ -16,7 +16,9 @@ from oar_lightning.types import MathProblem
 
 @pytest.mark.parametrize("which", ["causal", "results", "first_error"])
 @pytest.mark.parametrize(
-    ("problems", "credit"), [(ChainProblems(ChainTask()), ChainCredit), (GraphProblems(GraphTask()), GraphCredit)], ids=str
+    ("problems", "credit"),
+    [(ChainProblems(ChainTask()), ChainCredit), (GraphProblems(GraphTask()), GraphCredit)],
+    ids=["chain", "graph"],
 )
 def test_each_problem_is_read_by_its_task(problems: GeneratedProblems, credit: type[PieceCredit], which: str) -> None:
     for i in range(10):
@@ -58,12 +60,12 @@ def test_errors_of_a_chain(text: str, first: list[str], everything: list[str]) -
 FAULTLESS = GraphTask(wrong_operator=0.0, wrong_operand=0.0, needless=0.0)
 
 
-@pytest.mark.parametrize("problems", [ChainProblems(ChainTask(noise=0.0)), GraphProblems(FAULTLESS)], ids=str)
+@pytest.mark.parametrize("problems", [ChainProblems(ChainTask(noise=0.0)), GraphProblems(FAULTLESS)], ids=["chain", "graph"])
 def test_demonstrations_without_noise_have_no_errors(problems: GeneratedProblems) -> None:
     assert [TaskErrors("all")(problems[i], problems[i].solution) for i in range(10)] == [()] * 10
 
 
-@pytest.mark.parametrize("problems", [ChainProblems(ChainTask()), GraphProblems(GraphTask())], ids=str)
+@pytest.mark.parametrize("problems", [ChainProblems(ChainTask()), GraphProblems(GraphTask())], ids=["chain", "graph"])
 def test_the_first_error_is_the_oracles(problems: GeneratedProblems) -> None:
     """Where a completion is wrong and has one."""
     compared = 0

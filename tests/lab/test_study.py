@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import gzip
 import json
 import subprocess
 import sys
@@ -34,9 +35,11 @@ def test_results_are_read_from_the_labs_report(monkeypatch: pytest.MonkeyPatch) 
         folder = Path(command[-1].removeprefix("lab.report="))
         folder.mkdir()
         (folder / "results.json").write_text(json.dumps({"measures": {}}))
+        rows = [{"tokens": ["So ", "1", "+1=2"]}, {"tokens": []}]
+        (folder / "tokens.jsonl.gz").write_bytes(gzip.compress("\n".join(map(json.dumps, rows)).encode()))
 
     monkeypatch.setattr(subprocess, "run", run)
-    assert study.lab_results("+variant=asides", "lab.problems=2") == {"measures": {}}
+    assert study.lab_results("+variant=asides", "lab.problems=2") == {"measures": {}, "texts": ["So 1+1=2", ""]}
     assert commands[0][1:-1] == ["-m", "oar_lightning", "task=lab", "+variant=asides", "lab.problems=2"]
 
 

@@ -13,6 +13,7 @@ from oar_lightning.answers.span import AnswerFormat
 from oar_lightning.credit.gates import BilevelGate, Gate
 from oar_lightning.credit.scorers import Scorer, Uniform
 from oar_lightning.data.chain.task import ChainProblems, ChainTask
+from oar_lightning.data.curriculum import Curriculum, EveryProblem
 from oar_lightning.data.prompts import PlainPrompt
 from oar_lightning.data.stream import sample_texts
 from oar_lightning.objective.advantage import AdvantageConfig
@@ -131,6 +132,7 @@ def fit(
     callbacks: list[L.Callback] | None = None,
     ckpt_path: str | None = None,
     clip: float | None = 1.0,
+    curriculum: Curriculum = EveryProblem(),
     **trainer_settings: Any,
 ) -> Recorder:
     recorder = Recorder()
@@ -149,7 +151,7 @@ def fit(
         use_distributed_sampler=False,
         **trainer_settings,
     )
-    data = MathDataModule(ChainProblems(TASK), 0, steps, plan)
+    data = MathDataModule(ChainProblems(TASK), 0, steps, plan, curriculum=curriculum)
     trainer.fit(module, data, ckpt_path=ckpt_path, weights_only=True)
     return recorder
 

@@ -19,9 +19,10 @@ from support.credit_methods import credit_methods, decided_policy, reference_of
 from support.fixtures import ConstantReward, LengthReward, fit, make_module, make_warm_start, tiny_policy, weights
 
 from oar_lightning.common.paths import conf_dir
-from oar_lightning.credit.gates import BilevelGate, SelectGate
+from oar_lightning.credit.gates import BilevelGate, DirectGate, SelectGate
 from oar_lightning.credit.scorers import Entropy, OarG, OarP, Uniform
 from oar_lightning.credit.scorers.implicit import ImplicitRewards
+from oar_lightning.data.curriculum import Curriculum, DifficultyCurriculum, EveryProblem
 from oar_lightning.distributed.strategies import adapt
 from oar_lightning.objective.advantage import AdvantageConfig
 from oar_lightning.objective.entropy import AdaptiveEntropy
@@ -81,10 +82,11 @@ def gives_way(update: bool) -> PolicyOptimization:
 
 
 class Case(NamedTuple):
-    """A training job: what makes its module, and its number of steps."""
+    """A training job: what makes its module, its number of steps, and which problems it takes."""
 
     module: Callable[[], L.LightningModule]
     steps: int
+    curriculum: Curriculum = EveryProblem()
 
 
 def tiny(**settings: Any) -> Callable[[], PolicyOptimization]:
@@ -95,6 +97,15 @@ def scaled_by_batch() -> PolicyOptimization:
     budget = UpdatePlan(problems=4, group_size=4, minibatches=2, microbatches=4, token_budget=40)
     module = make_module(tiny_policy(), update=budget, loss=LossConfig(reduction="dapo"))
     module.collector.method = dataclasses.replace(module.method, advantage=AdvantageConfig(scale="batch"))
+    return module
+
+
+def two_stages() -> PolicyOptimization:
+    """A KL term and accuracy times confidence from the second of three batches on, and an entropy term of some steps."""
+    entropy = AdaptiveEntropy(1.5, 0.05, coef_start=0.01, steps="explore")
+    gate, loss = DirectGate(region="reasoning"), LossConfig(kl_coef=0.1, kl_from=0.3)
+    module = make_module(tiny_policy(), Entropy(), update=PLAN, gate=gate, loss=loss, entropy=entropy, lr=LR)
+    module.collector.method = dataclasses.replace(module.method, advantage=AdvantageConfig(confidence_from=0.3))
     return module
 
 
@@ -125,7 +136,8 @@ CASES = {
     "full_disk": Case(tiny(update=PLAN), 3),
     "selected": Case(tiny(scorer=Entropy(region="response"), update=PLAN, gate=SelectGate(), lr=LR), 4),
     "adapted_entropy": Case(tiny(reward=OneTeaches(), update=WHOLE, lr=LR, entropy=AdaptiveEntropy(1.5, 0.05)), 2),
-    "handed_over": Case(tiny(scorer=OarP(), update=PLAN, lr=LR), 4),
+    "two_stages": Case(two_stages, 6),
+    "handed_over": Case(tiny(scorer=OarP(), update=PLAN, lr=LR), 4, DifficultyCurriculum(floor=0.01)),
     **{name: Case(functools.partial(of_credit, name), 3) for name in credit_methods()},
 }
 
@@ -194,7 +206,7 @@ def train(names: list[str], folder: Path, strategy: Callable[[], Any] = lambda: 
     """
     results = {}
     for name in names:
-        make, steps = CASES["handed_over" if name == "resumed" else name]
+        make, steps, curriculum = CASES["handed_over" if name == "resumed" else name]
         module = make()
         watch, about = Watch(), {"strategy": strategy(), "devices": devices}
         callbacks: list[L.Callback] = [watch, RandomState()]
@@ -206,7 +218,7 @@ def train(names: list[str], folder: Path, strategy: Callable[[], Any] = lambda: 
             callbacks.append(LastCheckpoint(folder / f"of{devices}", 2))
         if name == "resumed":
             about["ckpt_path"] = str(folder / f"of{3 - devices}" / "previous.ckpt")
-        rows = fit(module, steps, callbacks, **about).rows
+        rows = fit(module, steps, callbacks, curriculum=curriculum, **about).rows
         results[name] = {"rows": rows, "weights": watch.weights, "completions": watch.completions, "own": watch.own}
         if name == "full_disk":
             results[name]["seen"] = disk.seen

@@ -87,6 +87,8 @@ def test_metrics_and_completions_are_those_of_one_rank(name: str, both: Both) ->
         assert rows[1].keys() == rows[0].keys()
         for key in rows[0]:  # correlations divide by spreads that may be tiny
             assert rows[1][key] == pytest.approx(rows[0][key], rel=1e-3, abs=2e-3 if "corr_" in key else 1e-5), key
+        drawn = [{k: v for k, v in row.items() if k.startswith("data/")} for row in rows]
+        assert drawn[1] == drawn[0]
         exact = ("reward", "rewards/accuracy", "num_tokens", "completions/max_length", "completions/min_length")
         assert {k: rows[1][k] for k in exact if k in rows[1]} == {k: rows[0][k] for k in exact if k in rows[0]}
     for whole, *parts in zip(both[0][name]["completions"], *(found[name]["completions"] for found in both[1]), strict=True):
@@ -116,7 +118,10 @@ def test_another_number_of_ranks_goes_on_with_a_run(both: Both, folder: Path) ->
     left alone."""
     one, two = both[0]["handed_over"], both[1][0]["handed_over"]
     onto_two, onto_one = both[1][0]["resumed"], train(["resumed"], folder)["resumed"]
+    assert one["rows"][4]["data/curriculum/passed_over_frac"] > 0
     for whole, resumed in ((one, onto_two), (two, onto_one)):
+        drawn = [{k: v for k, v in rows["rows"][4].items() if k.startswith("data/")} for rows in (whole, resumed)]
+        assert drawn[1] == drawn[0]
         losses = [{step: rows["rows"][step]["loss"] for step in (3, 4)} for rows in (whole, resumed)]
         assert list(resumed["rows"]) == [3, 4]
         assert losses[1] == pytest.approx(losses[0], rel=1e-5, abs=1e-7)

@@ -294,6 +294,7 @@ def test_other_data_leave_out_what_they_cannot_tell(
     assert "oracle" not in found["estimators"]
     assert "results" not in found["truths"]
     assert "left out lab.estimators.oracle: scorer.locate reads problems of data=chain or graph only" in caplog.text
+    assert "lab: 6 of 6 completions have no text before an answer that is found" in caplog.text
     assert len(rows) == 6
 
 

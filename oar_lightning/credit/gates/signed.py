@@ -10,7 +10,7 @@ import torch
 from jaxtyping import Bool, Float
 from torch import Tensor
 
-from oar_lightning.common.ranges import Positive, PositiveFloat, Rule, checked
+from oar_lightning.common.ranges import NonNegativeFloat, Positive, Rule, checked
 from oar_lightning.credit.component import Region, group_advantages_of, region_mask
 from oar_lightning.credit.gates.base import Gate, shaped
 from oar_lightning.objective.diagnostics import sum_and_count
@@ -23,6 +23,10 @@ from oar_lightning.types import Credit, Rollouts
     Rule(
         lambda keep_sign, combine: not (keep_sign and combine == "replace"),
         "gate.keep_sign=true compares with the group advantage, which gate.combine=replace does not use",
+    ),
+    Rule(
+        lambda scale, combine: scale > 0 or combine != "replace",
+        "gate.scale with gate.combine=replace must be > 0, got {scale}; nothing would be learnt",
     ),
 )
 @dataclass(frozen=True)
@@ -37,7 +41,7 @@ class SignedGate(Gate):
 
     Args:
         combine: one of the three.
-        scale: factor of the scores.
+        scale: factor of the scores; 0 leaves the group advantages as they are (not with `replace`).
         normalize: `row` or `group` divides scores by their standard deviation over the tokens of the completion or group;
             nothing is centred, so signs stay.
         clip: bound of |c| after normalisation; None for none.
@@ -47,7 +51,7 @@ class SignedGate(Gate):
     """
 
     combine: Literal["replace", "add", "multiply"] = "replace"
-    scale: Annotated[PositiveFloat, "a factor"] = 1.0
+    scale: Annotated[NonNegativeFloat, "a factor"] = 1.0
     normalize: Literal["none", "row", "group"] = "none"
     clip: Annotated[Positive, "the bound of a score's size"] | None = None
     keep_sign: bool = False

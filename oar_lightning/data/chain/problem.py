@@ -7,6 +7,7 @@ from dataclasses import dataclass
 from typing import NamedTuple
 
 from oar_lightning.data.generated import is_held_out
+from oar_lightning.data.hints import TEMPLATE
 
 NAMES = ("Ann", "Ben", "Cleo", "Dan", "Eve", "Finn", "Gia", "Hugo")
 ITEMS = ("apples", "books", "coins", "cards", "pens", "shells", "stamps", "nuts")
@@ -26,6 +27,19 @@ class Companion:
 
 
 @dataclass(frozen=True)
+class Form:
+    """How a solution is written; `told`: the question says so."""
+
+    restate: bool = True
+    asides_last: bool = False
+    told: bool = False
+
+    @property
+    def words(self) -> str:
+        return f"{'Repeat' if self.restate else 'Omit'} totals. Asides {'last' if self.asides_last else 'between'}."
+
+
+@dataclass(frozen=True)
 class ChainProblem:
     """The numbers and words of one problem: ``totals[i + 1] = totals[i] + deltas[i]``."""
 
@@ -35,6 +49,7 @@ class ChainProblem:
     deltas: tuple[int, ...]
     verbs: tuple[str, ...]
     companion: Companion | None = None
+    form: Form = Form()
 
     @property
     def answer(self) -> int:
@@ -47,6 +62,10 @@ class ChainProblem:
 
     @property
     def question(self) -> str:
+        return TEMPLATE.format(question=self._asked, hint=self.form.words) if self.form.told else self._asked
+
+    @property
+    def _asked(self) -> str:
         other = self.companion
         starts = f"{self.name} has {self.start} {self.item}."
         moves = [f"{self.name} {verb} {abs(delta)}." for verb, delta in zip(self.verbs, self.deltas, strict=True)]

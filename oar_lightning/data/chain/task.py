@@ -15,7 +15,7 @@ from typing import Annotated, Literal, NamedTuple
 from annotated_types import Interval
 
 from oar_lightning.common.ranges import Fraction, NonNegativeInt, PositiveInt, ProperFraction, Rule, checked
-from oar_lightning.data.chain.problem import GAINS, ITEMS, LOSSES, NAMES, ChainProblem, Companion
+from oar_lightning.data.chain.problem import GAINS, ITEMS, LOSSES, NAMES, ChainProblem, Companion, Form
 from oar_lightning.data.generated import OPENERS, GeneratedProblems, Solution, SolutionText, draw_of_split
 
 PHRASES = ("we get", "we have", "that gives", "this makes", "there are", "we see")
@@ -31,6 +31,11 @@ CLOSERS = ("in total", "by now", "at this point", "all in all", "as we see", "fo
     Rule(
         lambda max_delta, max_total: max_delta <= max_total,
         "data.chain.max_delta must be in [1, max_total], got {max_delta} with max_total={max_total}",
+    ),
+    Rule(
+        lambda tell_form, restate, asides_last: tell_form or "either" not in (restate, asides_last),
+        "data.chain.restate={restate}, asides_last={asides_last}: where a form is drawn for each problem, its question must "
+        "tell it; set data.chain.tell_form=true",
     ),
 )
 @dataclass(frozen=True)
@@ -62,8 +67,9 @@ class ChainTask:
     max_delta: PositiveInt = 9
     filler: Annotated[int, Interval(ge=0, le=3), "a number of phrases per step"] = 2
     asides: Annotated[NonNegativeInt, "a number of sentences per step"] = 0
-    asides_last: bool = False
-    restate: bool = True
+    asides_last: bool | Literal["either"] = False
+    restate: bool | Literal["either"] = True
+    tell_form: bool = False
     companion: Literal["none", "distracts", "counts"] = "none"
     noise: Annotated[ProperFraction, "a probability"] = 0.4
     hints: Annotated[Fraction, "a share of the problems"] = 0.0
@@ -81,7 +87,9 @@ class ChainTask:
         start = rng.randint(1, self.max_total)
         deltas = self._deltas(start, rng.randint(self.min_steps, self.max_steps), rng)
         name, item = rng.choice(NAMES), rng.choice(ITEMS)
-        return ChainProblem(name, item, start, deltas, _verbs(deltas, rng), self._companion(name, len(deltas), rng))
+        verbs, companion = _verbs(deltas, rng), self._companion(name, len(deltas), rng)
+        form = Form(_drawn(self.restate, rng), _drawn(self.asides_last, rng), self.tell_form)
+        return ChainProblem(name, item, start, deltas, verbs, companion, form)
 
     def _deltas(self, start: int, steps: int, rng: random.Random) -> tuple[int, ...]:
         total, deltas = start, []
@@ -113,9 +121,9 @@ class ChainTask:
         parts, late_asides = SolutionText(), ""
         for step in range(len(problem.deltas)):
             for i, person in enumerate(people):
-                totals[i] = self._step(parts, person, step, totals[i], problem.item, noise, rng)
+                totals[i] = self._step(parts, person, step, totals[i], problem, noise, rng)
             asides = "".join(_aside(rng) for _ in range(self.asides))
-            if self.asides_last:
+            if problem.form.asides_last:
                 late_asides += asides
             else:
                 parts.filler(asides)
@@ -124,7 +132,14 @@ class ChainTask:
         return parts.finish()
 
     def _step(
-        self, parts: SolutionText, person: _Person, step: int, total: int, item: str, noise: float, rng: random.Random
+        self,
+        parts: SolutionText,
+        person: _Person,
+        step: int,
+        total: int,
+        problem: ChainProblem,
+        noise: float,
+        rng: random.Random,
     ) -> int:
         """Write one step of one person's account; returns the result that the step states."""
         delta, later = person.deltas[step], person.deltas[step + 1 :]
@@ -135,13 +150,13 @@ class ChainTask:
             parts.filler(f"{rng.choice(PHRASES)} ")
         parts.filler(person.label)
         number = parts.causal if person.causal else parts.filler
-        if self.restate or step == 0:
+        if problem.form.restate or step == 0:
             number(str(total))
         number("+" if delta > 0 else "-")
         number(str(abs(delta)))
         parts.filler("=")
         number(str(result))
-        parts.filler(f" {item}")
+        parts.filler(f" {problem.item}")
         if self.filler >= 3:
             parts.filler(f" {rng.choice(CLOSERS)}")
         parts.filler(".\n")
@@ -164,6 +179,11 @@ class _Person(NamedTuple):
     start: int
     deltas: tuple[int, ...]
     causal: bool
+
+
+def _drawn(wanted: bool | Literal["either"], rng: random.Random) -> bool:
+    """What is wanted; where that is `either`, a draw. Nothing else draws, so that problems of a seed stay what they are."""
+    return rng.random() < 0.5 if wanted == "either" else bool(wanted)
 
 
 def _verbs(deltas: tuple[int, ...], rng: random.Random) -> tuple[str, ...]:

@@ -18,7 +18,7 @@ class Fork(L.Callback):
     Weights, the optimizer's moments, the step, the position in the data and the random states are those of the checkpoint.
     What callbacks count (evaluations, seconds, skipped steps) begins anew. The optimizer's settings and the schedule are the
     new run's, which loading would replace. `new_data`: the position in the data begins anew. `new_optimizer`: so do the
-    moments. `new_credit`: so does the state of these parts (`scorer`, `gate`, `entropy`).
+    moments. `new_credit`: so does the state of these parts (`scorer`, `gate`, `entropy`, `curriculum`).
     """
 
     def __init__(self, new_data: bool = False, new_optimizer: bool = False, new_credit: Collection[str] = ()) -> None:
@@ -31,9 +31,10 @@ class Fork(L.Callback):
         checkpoint["credit"] = {k: state for k, state in checkpoint.get("credit", {}).items() if k not in self.new_credit}
         if self.new_optimizer:
             checkpoint["optimizer_states"] = []
-        if self.new_data:
+        if self.new_data or "curriculum" in self.new_credit:
             for loader in checkpoint["loops"]["fit_loop"]["state_dict"]["combined_loader"]:
-                loader["stream"] = dict(BEGINNING)
+                kept = {key: value for key, value in loader["stream"].items() if key != "curriculum"}
+                loader["stream"] = dict(BEGINNING) if self.new_data else kept
 
     def on_train_start(self, trainer: L.Trainer, module: L.LightningModule) -> None:
         assert isinstance(module, PolicyModule)

@@ -70,9 +70,11 @@ def test_a_sign_can_be_kept():
 
 
 @pytest.mark.parametrize("combine", ["add", "multiply"])
-def test_scores_of_zero_are_grpo_bit_for_bit(combine):
+def test_scores_of_zero_and_a_scale_of_zero_are_grpo_bit_for_bit(combine):
     rollouts, scores = given(0.7, -0.3)
     credit = SignedGate(combine)(torch.zeros_like(scores), rollouts)
+    assert torch.equal(credit.advantages, rollouts.advantages[:, None] * rollouts.response_mask)
+    credit = SignedGate(combine, scale=0, normalize="row", clip=1.0)(scores, rollouts)
     assert torch.equal(credit.advantages, rollouts.advantages[:, None] * rollouts.response_mask)
 
 

@@ -272,7 +272,11 @@ def test_what_is_no_answer_is_no_judgement(name: str, caplog: pytest.LogCaptureF
     assert "reward this" not in caplog.text
 
 
-@pytest.mark.parametrize("behaviour", [fails(500), fails(429), fails(429, Retry_After="0.02"), close, hang, cut_short], ids=str)
+@pytest.mark.parametrize(
+    "behaviour",
+    [fails(500), fails(429), fails(429, Retry_After="0.02"), close, hang, cut_short],
+    ids=["500", "429", "429 with a time", "close", "hang", "cut_short"],
+)
 def test_what_fails_once_is_asked_again(behaviour: Behaviour) -> None:
     with judge_server(behaviour, FINE) as server:
         judge = judge_of(server, timeout=0.5 if behaviour is hang else 10.0)

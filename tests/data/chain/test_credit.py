@@ -22,6 +22,7 @@ VARIANTS: list[dict[str, Any]] = [
     {"asides": 1, "asides_last": True, "restate": False},
     {"companion": "distracts"},
     {"companion": "counts", "restate": False, "filler": 3},
+    {"asides": 1, "asides_last": "either", "restate": "either", "tell_form": True},
 ]
 
 

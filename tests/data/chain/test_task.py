@@ -186,6 +186,33 @@ def test_asides_are_sentences_without_numbers(restate: bool, last: bool) -> None
         assert numbers[0] == numbers[1], "the rest is as without them"
 
 
+def written(text: str) -> tuple[bool, bool]:
+    """Whether a solution of three steps repeats its totals, and whether its asides come last."""
+    lines = text.splitlines()
+    return len(re.findall(r"\d+[+-]", text)) == 3, all(re.search(r"\d", line) for line in lines[:3])
+
+
+def test_a_told_form_is_the_solutions() -> None:
+    task = ChainTask(min_steps=3, max_steps=3, asides=1, restate="either", asides_last="either", tell_form=True)
+    seen: dict[str, set[tuple[bool, bool]]] = {}
+    for problem in draw(task, 200):
+        asked, told = problem.question.split("\n")
+        assert asked.endswith("left?")
+        seen.setdefault(told, set()).add(written(task.solution(problem, random.Random(0)).text))
+    assert seen == {
+        "Repeat totals. Asides between.": {(True, False)},
+        "Repeat totals. Asides last.": {(True, True)},
+        "Omit totals. Asides between.": {(False, False)},
+        "Omit totals. Asides last.": {(False, True)},
+    }
+
+
+def test_the_problems_are_the_same_in_all_forms() -> None:
+    forms = [ChainTask(restate=r, asides_last=last, tell_form=True) for r in (True, False) for last in (True, False)]
+    asked = [[problem.question.split("\n")[0] for problem in draw(task, 20)] for task in (ChainTask(), *forms)]
+    assert all(questions == asked[0] for questions in asked)
+
+
 def test_the_words_of_asides_are_drawn_freely() -> None:
     task = ChainTask(asides=4, filler=0, noise=0.0)
     lines = [
@@ -269,6 +296,8 @@ def test_streams_are_the_problems_by_index() -> None:
         ({"asides": -1}, ["data.chain.asides", "got -1"]),
         ({"companion": "helps"}, ["data.chain.companion", "distracts", "got 'helps'"]),
         ({"max_delta": 0}, ["data.chain.max_delta", "got 0"]),
+        ({"restate": "both"}, ["data.chain.restate", "true or false or either", "got 'both'"]),
+        ({"asides_last": "either"}, ["asides_last=either", "set data.chain.tell_form=true"]),
     ],
 )
 def test_bad_settings_name_their_key(arguments: dict[str, Any], keys: list[str]) -> None:

@@ -64,3 +64,16 @@ def test_a_fork_has_the_state_and_its_own_settings(checkpoint: Path) -> None:
     assert resumed["counted"] == 2
     assert (resumed["moments"], forked["moments"], anew["moments"]) == (True, True, False)
     assert resumed["problems"] == forked["problems"] == 3 * anew["problems"] > 0, "after the first batch of this start"
+
+
+@pytest.mark.parametrize(
+    ("fork", "kept"), [(Fork(), True), (Fork(new_credit=["curriculum"]), False), (Fork(new_data=True), False)]
+)
+def test_pass_rates_begin_anew_with_other_data_or_another_curriculum(fork: Fork, kept: bool) -> None:
+    stream = {"epoch": 1, "offset": 5, "kept": 5, "dropped": {}, "curriculum": {"pass_rates": {"a": 0.5}}}
+    checkpoint = {"loops": {"fit_loop": {"state_dict": {"combined_loader": [{"position": 8, "stream": stream}]}}}}
+    fork.on_load_checkpoint(L.Trainer(logger=False, barebones=True), L.LightningModule(), checkpoint)
+    (loader,) = checkpoint["loops"]["fit_loop"]["state_dict"]["combined_loader"]
+    assert loader["position"] == 8
+    assert ("curriculum" in loader["stream"]) == kept
+    assert loader["stream"]["offset"] == (0 if fork.new_data else 5)
