@@ -84,7 +84,8 @@ class ExperienceCollector:
         rollouts = self._with_group_values(rollouts, confidence)
         started = time.perf_counter()
         rollouts = self._with_what_the_scorer_reads(rollouts)
-        self.method.scorer.learn(self.model, rollouts)
+        with activity("scoring"):
+            self.method.scorer.learn(self.model, rollouts)
         credit = self.assign_credit(rollouts)
         if self.method.entropy.by_step:
             credit = with_exploring_steps(self.model, rollouts, credit)
