@@ -200,11 +200,13 @@ def _on_cpu(value: Any) -> Any:
 
 
 def _turn_dropout_off(model: torch.nn.Module) -> None:
+    """Rates are those of dropout modules, and numbers that a model's own modules keep."""
     for module in model.modules():
         if isinstance(module, torch.nn.Dropout):
             module.p = 0.0
-        elif isinstance(getattr(module, "attention_dropout", None), float):
-            module.attention_dropout = 0.0  # type: ignore[assignment]
+        for name, value in vars(module).items():
+            if "dropout" in name and isinstance(value, float):
+                setattr(module, name, 0.0)
 
 
 def _float16(what: str) -> str:

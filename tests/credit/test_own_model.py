@@ -198,6 +198,18 @@ def test_a_gradient_that_is_no_number_moves_nothing(caplog: pytest.LogCaptureFix
     assert "its step is left out" in caplog.text
 
 
+def test_dropout_is_off_wherever_a_model_keeps_its_rate() -> None:
+    """GPT-2 has modules for it (see above), Qwen2 a number in its attention. The policy keeps its own."""
+    policy = FAMILIES["qwen2"]()
+    attention = policy.model.layers[0].self_attn
+    attention.attention_dropout = 0.9
+    own = own_model()
+    own.begin(policy)
+    expected = own.logprobs(given())
+    torch.testing.assert_close(own.step(given(), loss_of)[0], expected)
+    assert attention.attention_dropout == 0.9
+
+
 def test_what_cannot_be_trained_is_refused() -> None:
     sharded = gpt2()
     next(iter(sharded.parameters())).ds_shape = (1,)
