@@ -90,7 +90,7 @@ def test_metrics_and_completions_are_those_of_one_rank(name: str, both: Both) ->
 @pytest.mark.slow
 @pytest.mark.timeout(600)
 def test_models_that_scorers_train_are_equal_on_all_ranks(tmp_path: Path) -> None:
-    """And near that of one rank, as are losses, weights and metrics: AdamW divides gradients by their size, rounding included."""
+    """And near that of one rank, as losses, weights and metrics are: AdamW divides gradients by their size, and so rounding."""
     both = train(OWN_MODELS, tmp_path), train_on_two(tmp_path, "ddp", OWN_MODELS)
     for name in OWN_MODELS:
         test_the_losses_are_those_of_one_rank(name, both)
