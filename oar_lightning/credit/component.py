@@ -62,6 +62,11 @@ class Tools(Protocol):
     @property
     def encode(self) -> Encode: ...
 
+    @property
+    def temperature(self) -> float:
+        """At which completions are sampled, and their log-probabilities taken."""
+        ...
+
 
 def group_advantages_of(rollouts: Rollouts) -> Float[Tensor, " B"]:
     """The group advantages that `assign_credit` has to be given with the rollouts."""

@@ -8,6 +8,7 @@ from contextvars import ContextVar
 from typing import Any, TypeVar
 
 import torch.distributed as dist
+from torch import Tensor
 
 T = TypeVar("T")
 
@@ -34,6 +35,13 @@ def all_gather(value: T) -> list[T]:
     found: list[Any] = [None] * dist.get_world_size()
     dist.all_gather_object(found, value)
     return found
+
+
+def add_up(tensors: Sequence[Tensor]) -> None:
+    """Replace each tensor by its sum over the ranks, the same bits on all of them. All ranks have to call it."""
+    if _several():
+        for tensor in tensors:
+            dist.all_reduce(tensor)
 
 
 @contextlib.contextmanager

@@ -115,10 +115,10 @@ class CompletionScorer:
     skipped: Counter[str] = field(default_factory=Counter)
 
     def __post_init__(self) -> None:
-        if self.scorer.needs_reference:
+        if self.scorer.only_in_training:
             raise ValueError(
-                f"{type(self.scorer).__name__} compares the policy with the one that training began with, which recorded "
-                "completions do not have; use another scorer"
+                f"{type(self.scorer).__name__} compares the policy with its past in training, which recorded completions do "
+                "not have; use another scorer"
             )
         tools = RolloutTools(self.stage, self.sampling)
         self.scorer.use(tools)

@@ -35,6 +35,7 @@ from oar_lightning.planning.scoring import (
     innermost,
     monte_carlo_inputs,
     most_tokens,
+    own_model_items,
     row_tokens,
     scorer_budget,
 )
@@ -173,6 +174,7 @@ def plan_job(job: Job) -> Planned:
     items = weight_items(size, job.sharding, job.states, job.sharding.zero, job.whole_copy, reference)
     if copies_weights(job.scorer):
         items.append(Item("teacher's weights", float(size.trained_bytes)))
+    items += own_model_items(job.scorer, size)
     if rollout is not None:
         items.append(Item("generation", rollout(job.rollout_tokens), ("rollout",)))
     elif job.engine_bytes is not None:
@@ -183,7 +185,7 @@ def plan_job(job: Job) -> Planned:
         items.append(Item("scoring", scoring(budget), ("scoring",)))
     if continuations is not None:
         items.append(Item("continuations", continuations(job.continued_tokens), ("scoring",)))
-    if job.kl or job.update.steps_per_rollout > 1:
+    if job.kl or job.scorer.needs_old or job.update.steps_per_rollout > 1:
         logprobs = _pass_cost(job, lambda texts: dry_run.logprobs_bytes(model, texts, job.autocast))
         items.append(Item("log-probabilities' pass", logprobs(job.update_tokens), ("log-probabilities",)))
     items.append(Item("update's pass", update(job.update_tokens), ("update",)))

@@ -204,15 +204,15 @@ def token_logprobs(
     attention_mask: Bool[Tensor, "B S"],
     mask: Bool[Tensor, "B S"],
     temperature: float = 1.0,
-    entropy_grad: bool = False,
+    entropy_grad: bool | None = False,
     states: Float[Tensor, "B S H"] | None = None,
     decoder: Callable[..., Any] | None = None,
 ) -> tuple[Float[Tensor, "B S"], Float[Tensor, "B S"]]:
     """Log-probability and entropy (nats) of each masked token under the policy at `temperature`; 0 elsewhere.
 
     Only masked positions go through the head, a bounded number at a time, and are recomputed in the backward pass. Entropies
-    carry gradient only with `entropy_grad`. `states`: the `prediction_states`, where they are known; the decoder is then not
-    run. `decoder`: see `hidden_states`.
+    carry gradient only with `entropy_grad`, and are 0 where that is None. `states`: the `prediction_states`, where they are
+    known; the decoder is then not run. `decoder`: see `hidden_states`.
 
     Raises:
         ValueError: where the mask holds the first column, which is not predicted.

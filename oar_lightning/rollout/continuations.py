@@ -155,6 +155,10 @@ class RolloutTools:
     def encode(self) -> Encoder:
         return Encoder(self.stage)
 
+    @property
+    def temperature(self) -> float:
+        return self.sampling.temperature
+
 
 def _from(start: int, like: Tensor) -> Tensor:
     return torch.arange(like.shape[1], device=like.device) >= start

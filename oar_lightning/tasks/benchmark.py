@@ -77,10 +77,10 @@ def prepare(cfg: DictConfig) -> Callable[[], None]:
     modules = {}
     for name, scorer in config.variants.items():
         method = replace(settings.method, scorer=as_scorer(scorer))
-        if method.scorer.needs_reference:
+        if method.scorer.only_in_training:
             raise ConfigError(
-                f"benchmark.variants.{name} compares the policy with the one that training began with, which task=benchmark "
-                "does not have; leave it out"
+                f"benchmark.variants.{name} compares the policy with its past in training, which task=benchmark does not have; "
+                "leave it out"
             )
         modules[name] = PolicyOptimization(workload.policy, stage, method, torch.optim.AdamW, settings.schedule, 0).train()
     run_dir = Path(HydraConfig.get().runtime.output_dir)

@@ -183,6 +183,25 @@ METRICS: tuple[Metric, ...] = (
         ),
         ("credit/explore_frac", SHARE, "reasoning tokens of steps that explore", "`entropy=explore`"),
         (
+            "credit/implicit_loss",
+            NATS,
+            "of the scorer's own model, before it learns from the completions; log 2 is no knowledge",
+            "`scorer=prime`, `scorer=istar`, and there is something to learn",
+        ),
+        (
+            "credit/implicit_accuracy",
+            SHARE,
+            "pairs of a right and a wrong completion of a group that the own model, before it learns from them, tells apart",
+            "the same, and there are such pairs",
+        ),
+        ("credit/implicit_grad_norm", "norm", "of the own model's gradient, before clipping", "the same"),
+        (
+            "credit/implicit_kept_frac",
+            SHARE,
+            "completions of groups that are neither too easy nor too hard; the others get no advantage",
+            "`scorer=prime`, `scorer=istar` (always 1)",
+        ),
+        (
             "credit/unjudged_frac",
             SHARE,
             "completions without a judgement: their outcome alone counts",

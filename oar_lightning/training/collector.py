@@ -83,8 +83,9 @@ class ExperienceCollector:
         confidence = self._confidence(rollouts, progress)
         rollouts = self._with_group_values(rollouts, confidence)
         started = time.perf_counter()
-        if self.method.scorer.needs_reference:
-            rollouts = self._with_both_logprobs(rollouts)
+        rollouts = self._with_what_the_scorer_reads(rollouts)
+        with activity("scoring"):
+            self.method.scorer.learn(self.model, rollouts)
         credit = self.assign_credit(rollouts)
         if self.method.entropy.by_step:
             credit = with_exploring_steps(self.model, rollouts, credit)
@@ -158,8 +159,7 @@ class ExperienceCollector:
 
     def assign_credit(self, rollouts: Rollouts, everything: bool = False) -> Credit:
         """The method's token advantages of rollouts that have their group advantages (see `assign_credit`)."""
-        if self.method.scorer.needs_reference and rollouts.ref_logprobs is None:
-            rollouts = self._with_both_logprobs(rollouts)
+        rollouts = self._with_what_the_scorer_reads(rollouts)
         with activity("scoring"):
             return assign_credit(self.model, rollouts, self.method.scorer, self.method.gate, everything)
 
@@ -200,9 +200,13 @@ class ExperienceCollector:
             ref = self._reference_logprobs(rollouts)
         return dataclasses.replace(rollouts, old_logprobs=old, ref_logprobs=ref, prediction_states=None, token_spans=())
 
-    def _with_both_logprobs(self, rollouts: Rollouts) -> Rollouts:
-        """Add the log-probabilities under the policy and the reference, for a scorer that compares them."""
-        old, ref = self.detached_logprobs(self.model, rollouts), self._reference_logprobs(rollouts)
+    def _with_what_the_scorer_reads(self, rollouts: Rollouts) -> Rollouts:
+        """Add the log-probabilities under the policy and the reference, as far as the scorer compares with them."""
+        scorer, old, ref = self.method.scorer, rollouts.old_logprobs, rollouts.ref_logprobs
+        if scorer.needs_old and old is None:
+            old = self.detached_logprobs(self.model, rollouts)
+        if scorer.needs_reference and ref is None:
+            ref = self._reference_logprobs(rollouts)
         return dataclasses.replace(rollouts, old_logprobs=old, ref_logprobs=ref)
 
     def _reference_logprobs(self, rollouts: Rollouts) -> Tensor:

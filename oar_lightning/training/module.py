@@ -146,6 +146,7 @@ class PolicyOptimization(PolicyModule):
         if self.method.loss.later_reference:
             self.collector.later_reference.check(self.model)
         strategy = adapt(self.trainer)
+        self.method.scorer.begin(self.model)
         self.micro_batches = choose_micro_batches(self.model, self.method.update, strategy, self.step_log)
         update, tokens = self.method.update, self.method.sampling.max_new_tokens
         if forecast := self.method.scorer.forecast(update.problems * update.group_size, tokens):

@@ -26,6 +26,7 @@ from oar_lightning.credit.scorers import (
     Entropy,
     InformationGain,
     Inverted,
+    IStar,
     MinForm,
     MonteCarlo,
     OarG,
@@ -33,6 +34,7 @@ from oar_lightning.credit.scorers import (
     OarPApproximate,
     Oracle,
     Position,
+    Prime,
     Random,
     Scorer,
     Shuffled,
@@ -41,6 +43,7 @@ from oar_lightning.credit.scorers import (
     TotalEffect,
     TotalEffectFast,
     Uniform,
+    implicit,
 )
 from oar_lightning.credit.scorers.forward_free import (
     EntropyAdvantage,
@@ -78,6 +81,7 @@ SCORERS: dict[str, Callable[..., Scorer]] = {
     "hicra": Hicra,
     "information_gain": functools.partial(InformationGain, STEPS),
     "inverted": lambda **knobs: Inverted(OarG(**knobs)),
+    "istar": functools.partial(IStar, STEPS, lr=1e-3),
     "ktae": Ktae,
     "min_form": lambda **knobs: MinForm(InformationGain(STEPS, **knobs)),
     "monte_carlo": functools.partial(MonteCarlo, STEPS, samples=3),
@@ -87,6 +91,7 @@ SCORERS: dict[str, Callable[..., Scorer]] = {
     "oracle": lambda: Oracle(where_e),
     "otb": Otb,
     "position": functools.partial(Position, "late"),
+    "prime": functools.partial(Prime, lr=1e-3),
     "probability": Probability,
     "random": Random,
     "reference_oar_g": ReferenceOarG,
@@ -103,8 +108,9 @@ SCORERS: dict[str, Callable[..., Scorer]] = {
     "ucas": Ucas,
     "uniform": Uniform,
 }
-WITHOUT_THE_MODEL = {"action_mask", "capo", "hicra", "ktae", "monte_carlo", "oracle", "position", "random", "spro", "uniform"}
-"""Their scores come from texts, tokens, rewards or log-probabilities that are there."""
+TEXTS_ALONE = {"action_mask", "capo", "hicra", "ktae", "oracle", "position", "random", "uniform"}
+WITHOUT_THE_MODEL = TEXTS_ALONE | {"istar", "monte_carlo", "prime", "spro"}
+"""Their scores come from texts, tokens, rewards or log-probabilities that are there, or from a model of their own."""
 REARRANGED = {"inverted", "shuffled"}
 SEQUENCES = [
     {"before": [3, 4, 5, 6], "reasoning": [8, 9, 10, 11, 12], "conclude": [11], "answer": [12, 13, 14], "tail": [1]},
@@ -144,9 +150,20 @@ LENT = tools(continuations, reprompt, encode=lambda before, text: ([36], [39]))
 
 
 def make(name: str, **knobs: Any) -> Scorer:
+    """A scorer; its own model, where it has one, has learnt."""
     scorer = SCORERS[name](**knobs)
     scorer.use(LENT)
+    if isinstance(scorer, implicit.ImplicitRewards):
+        scorer.load_state_dict(learnt(name))
+        scorer.begin(gpt2())
     return scorer
+
+
+@functools.cache
+def learnt(name: str) -> dict[str, Any]:
+    scorer = SCORERS[name]()
+    scorer.learn(gpt2(), given())
+    return scorer.state_dict()
 
 
 def takes(name: str, knob: str) -> bool:
@@ -248,26 +265,25 @@ def test_two_ranks_score_as_one(name: str, monkeypatch: pytest.MonkeyPatch) -> N
     """Each has one of the groups. What they tell each other is recorded first, and then heard by both."""
     model, rollouts, expected = gpt2(), given(), scores_of(name)
     told: list[list[Any]] = [[], []]
-    for listening in (False, True):
-        parts = []
+    for _ in range(4 if name == "prime" else 2):  # what it tells later depends on what it has heard
+        parts, said = [], [[], []]
         for rank in (0, 1):
-            calls = iter(range(99))
 
-            def all_gather(value: Any, rank: int = rank, calls: Any = calls, listening: bool = listening) -> list[Any]:
-                if listening:
-                    place = next(calls)
-                    return [said[place] for said in told]
-                told[rank].append(value)
-                return [value]
+            def all_gather(value: Any, rank: int = rank, said: Any = said, told: Any = told) -> list[Any]:
+                place = len(said[rank])
+                said[rank].append(value)
+                return [one[place] for one in told] if any(told) else [value]
 
-            monkeypatch.setattr(confidence, "all_gather", all_gather)
+            for module in (confidence, implicit.base, implicit.prime):
+                monkeypatch.setattr(module, "all_gather", all_gather)
             rows = torch.tensor([2 * rank, 2 * rank + 1])
             part = dataclasses.replace(rollouts.select(rows), group_size=2)
             whole = torch.zeros_like(expected[rows])
             whole[:, rollouts.columns(rows)] = make(name)(model, part)
             parts.append(whole)
-        if not any(told):
+        if not any(said):
             break
+        told = said
     close(torch.cat(parts), expected)
 
 

@@ -13,6 +13,7 @@ import torch
 from support.toy import tools
 from transformers import AutoModelForCausalLM, GPT2Config, Qwen2Config
 
+from oar_lightning.credit.own_model import OwnModel
 from oar_lightning.credit.scorers import (
     Entropy,
     FunctionScorer,
@@ -23,6 +24,7 @@ from oar_lightning.credit.scorers import (
     OarG,
     OarP,
     OarPApproximate,
+    Prime,
     Scorer,
     Shuffled,
     Spae,
@@ -36,8 +38,8 @@ from oar_lightning.credit.segments import FixedLength, LowProbabilityCuts
 from oar_lightning.planning import dry_run
 from oar_lightning.planning.empty import no_memory, peak_bytes
 from oar_lightning.planning.job import Job, plan_job
-from oar_lightning.planning.memory import Sharding
-from oar_lightning.planning.policy import policy_without_weights
+from oar_lightning.planning.memory import MEMORY_PHASES, Sharding
+from oar_lightning.planning.policy import policy_size, policy_without_weights
 from oar_lightning.planning.proposal import propose
 from oar_lightning.planning.scoring import (
     Batch,
@@ -45,6 +47,7 @@ from oar_lightning.planning.scoring import (
     dry_run_budgets,
     dry_run_inputs,
     most_tokens,
+    own_model_items,
     row_tokens,
     scorer_budget,
 )
@@ -239,3 +242,33 @@ def test_what_is_known_of_scorers() -> None:
     own = FunctionScorer(lambda model, rollouts: rollouts.token_ids.float())
     assert scorer_budget(own) is None
     assert row_tokens(own, BATCH) is None
+
+
+@pytest.mark.parametrize("kind", ["float32", *(pytest.param(kind, marks=pytest.mark.slow) for kind in ("bfloat16", "lora"))])
+def test_a_scorers_own_model_is_planned(kind: str, tmp_path: Path) -> None:
+    """What it holds after a step, counted tensor by tensor; and the peak of a step beside that, with true weights."""
+    dtype, lora = torch.bfloat16 if kind == "bfloat16" else torch.float32, LoraSpec(r=4) if kind == "lora" else None
+    true, empty = pair(QWEN, tmp_path, dtype, lora)
+    scorer = Prime(token_budget=BUDGET)
+    scorer.begin(true)
+    own = scorer.own
+    texts = dry_run.completions(BATCH.rows, BATCH.group_size, BATCH.prompt, BATCH.completion)
+
+    def step() -> None:
+        own.step(texts, lambda rows, logprobs: logprobs.sum())
+
+    step()
+    items = {item.name: item for item in own_model_items(Shuffled(scorer), policy_size(empty))}
+    weights = {id(p): p for p in [*own.model.parameters(), *own._masters.values()] if p.requires_grad}
+    held = {"scorer's model": list(weights.values()), "scorer's optimizer states": moments(own)}
+    for name, tensors in held.items():
+        assert items[name].bytes == sum(t.numel() * t.element_size() for t in tensors), name
+        assert set(items[name].phases) == set(MEMORY_PHASES)
+    planned = dry_run.scoring_bytes(empty, *dry_run_inputs(scorer, BATCH, BUDGET)) + items["scorer's gradients"].bytes
+    assert planned == pytest.approx(peak_bytes(step), rel=0.1)
+    assert own_model_items(OarG(), policy_size(empty)) == []
+
+
+def moments(own: OwnModel) -> list[torch.Tensor]:
+    assert own._optimizer is not None
+    return [value for state in own._optimizer.state.values() for name, value in state.items() if name != "step"]

@@ -12,10 +12,12 @@ from typing import Any
 
 import lightning as L
 import torch
+from support.credit_methods import credit_methods, reference_of
 from support.fixtures import fit, make_module, tiny_policy, weights
 from support.rank_worker import Watch, configured, lora_policy
 
-from oar_lightning.credit.scorers import OarG
+from oar_lightning.credit.gates import BilevelGate, Gate
+from oar_lightning.credit.scorers import OarG, Scorer
 from oar_lightning.distributed.strategies import adapt
 from oar_lightning.policy.pretrained import Policy, export_policy
 from oar_lightning.sweep.trial import Diverged
@@ -36,17 +38,22 @@ PLAN = UpdatePlan(problems=4, group_size=4, minibatches=2, microbatches=2)
 
 
 def train(
-    folder: Path, trainer: str, ckpt_path: Path | None = None, make: Callable[[], Policy] = tiny_policy
+    folder: Path,
+    trainer: str,
+    ckpt_path: Path | None = None,
+    make: Callable[[], Policy] = tiny_policy,
+    method: tuple[Scorer, Gate] | None = None,
 ) -> dict[str, Any]:
     """Train to the last step with checkpoints in `folder`."""
     policy = make()
     watch, final = Watch(), FinalWeights()
-    module = make_module(policy, scorer=OarG(), update=PLAN, lr=1e-3)
+    scorer, gate = method or (OarG(), BilevelGate())
+    module = make_module(policy, scorer, gate=gate, update=PLAN, lr=1e-3, reference=reference_of(scorer, policy))
     callbacks = [watch, final, RandomState(), RunIdentity(lambda: "run"), LastCheckpoint(folder, EVERY)]
     rows = fit(module, STEPS, callbacks, str(ckpt_path) if ckpt_path else None, strategy=configured(trainer), devices=2).rows
     if os.environ["RANK"] == "0":
         export_policy(policy.model, policy.tokenizer, folder / "policy", final.state)
-    return {"rows": rows, "weights": watch.weights}
+    return {"rows": rows, "weights": watch.weights, "own": watch.own}
 
 
 class Weights(L.Callback):
@@ -129,6 +136,9 @@ if __name__ == "__main__":
     elif action == "lora":
         found = {"whole": train(whole, trainer, make=lora_policy)}
         found["resumed"] = train(folder / "resumed", trainer, whole / "previous.ckpt", lora_policy)
+    elif action == "own":
+        found = {"whole": train(whole, trainer, method=credit_methods()["prime"])}
+        found["resumed"] = train(folder / "resumed", trainer, whole / "previous.ckpt", method=credit_methods()["prime"])
     elif action == "go_on":
         found = {"resumed": train(folder / "killed", trainer, folder / "killed" / "last.ckpt")}
     elif action == "nan":

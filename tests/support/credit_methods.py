@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import copy
 from collections.abc import Sequence
 from typing import Any
 
@@ -12,7 +13,7 @@ from torch import Tensor
 from oar_lightning.credit.gates import DirectGate, Gate, SignedGate
 from oar_lightning.credit.judges import Judge, Solution, Verdict
 from oar_lightning.credit.judges.budget import Budget
-from oar_lightning.credit.scorers import Capo, MonteCarlo, Scorer
+from oar_lightning.credit.scorers import Capo, IStar, MonteCarlo, Prime, Scorer
 from oar_lightning.credit.scorers.forward_free import Shear, Ucas
 from oar_lightning.credit.scorers.forward_free.base import PredictionScorer
 from oar_lightning.credit.scorers.hindsight import Rlsd
@@ -76,11 +77,18 @@ def decided_policy(seed: int = 0) -> Policy:
     return policy
 
 
+def reference_of(scorer: Scorer, policy: Policy) -> Any:
+    """The policy at its start, frozen, for a scorer that reads it."""
+    return copy.deepcopy(policy.model).requires_grad_(False) if scorer.needs_reference else None
+
+
 def credit_methods() -> dict[str, tuple[Scorer, Gate]]:
     """Name -> scorer and gate, new ones at each call."""
     return {
         "capo": (Capo(Paid(), FixedLength(4)), SignedGate()),
+        "istar": (IStar(FixedLength(4), lr=1e-3), SignedGate()),
         "monte_carlo": (MonteCarlo(FixedLength(4), samples=2), SignedGate()),
+        "prime": (Prime(lr=1e-3, lowest=0.0, highest=1.0), SignedGate()),
         "rlsd": (Rlsd(teacher_every=2), DirectGate(strength=0.5, low=0.8, high=1.2)),
         "shear": (Shear(), DirectGate()),
         "ucas": (Ucas(), SignedGate()),

@@ -15,12 +15,13 @@ from typing import Any, NamedTuple
 import hydra
 import lightning as L
 import torch
-from support.credit_methods import credit_methods, decided_policy
+from support.credit_methods import credit_methods, decided_policy, reference_of
 from support.fixtures import ConstantReward, LengthReward, fit, make_module, make_warm_start, tiny_policy, weights
 
 from oar_lightning.common.paths import conf_dir
 from oar_lightning.credit.gates import BilevelGate, DirectGate, SelectGate
 from oar_lightning.credit.scorers import Entropy, OarG, OarP, Uniform
+from oar_lightning.credit.scorers.implicit import ImplicitRewards
 from oar_lightning.data.curriculum import Curriculum, DifficultyCurriculum, EveryProblem
 from oar_lightning.distributed.strategies import adapt
 from oar_lightning.objective.advantage import AdvantageConfig
@@ -112,8 +113,8 @@ WHOLE = UpdatePlan(problems=2, group_size=4, microbatches=2)
 
 
 def of_credit(name: str) -> PolicyOptimization:
-    scorer, gate = credit_methods()[name]
-    return make_module(decided_policy(), scorer, gate=gate, update=WHOLE, lr=LR)
+    (scorer, gate), policy = credit_methods()[name], decided_policy()
+    return make_module(policy, scorer, gate=gate, update=WHOLE, lr=LR, reference=reference_of(scorer, policy))
 
 
 CASES = {
@@ -184,6 +185,8 @@ class Watch(L.Callback):
 
     def __init__(self) -> None:
         self.completions: list[tuple[str, ...]] = []
+        self.own: dict[str, torch.Tensor] = {}
+        """Weights of the scorer's own model, where it has one."""
 
     def on_train_batch_end(self, trainer: L.Trainer, module: Any, outputs: Any, batch: Any, batch_idx: int) -> None:
         if isinstance(batch, Slot) and batch.first:
@@ -192,6 +195,8 @@ class Watch(L.Callback):
     def on_train_end(self, trainer: L.Trainer, module: Any) -> None:
         with adapt(trainer).gathered_parameters():
             self.weights = weights(module)
+        if isinstance(module, PolicyOptimization) and isinstance(module.method.scorer, ImplicitRewards):
+            self.own = module.method.scorer.state_dict()["weights"]
 
 
 def train(names: list[str], folder: Path, strategy: Callable[[], Any] = lambda: "auto", devices: int = 1) -> dict[str, Any]:
@@ -214,7 +219,7 @@ def train(names: list[str], folder: Path, strategy: Callable[[], Any] = lambda: 
         if name == "resumed":
             about["ckpt_path"] = str(folder / f"of{3 - devices}" / "previous.ckpt")
         rows = fit(module, steps, callbacks, curriculum=curriculum, **about).rows
-        results[name] = {"rows": rows, "weights": watch.weights, "completions": watch.completions}
+        results[name] = {"rows": rows, "weights": watch.weights, "completions": watch.completions, "own": watch.own}
         if name == "full_disk":
             results[name]["seen"] = disk.seen
     return results

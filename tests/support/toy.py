@@ -120,6 +120,8 @@ def _not_lent(*args: Any, **kwargs: Any) -> Any:
     raise AssertionError("the test lends no such tool")
 
 
-def tools(continuations: Any = _not_lent, reprompt: Any = _not_lent, encode: Any = _not_lent) -> Tools:
+def tools(
+    continuations: Any = _not_lent, reprompt: Any = _not_lent, encode: Any = _not_lent, temperature: float = 1.0
+) -> Tools:
     """What a test lends to a scorer."""
-    return SimpleNamespace(continuations=continuations, reprompt=reprompt, encode=encode)
+    return SimpleNamespace(continuations=continuations, reprompt=reprompt, encode=encode, temperature=temperature)

@@ -17,7 +17,10 @@ from oar_lightning.distributed.ranks import interleaved
 OF_DEEPSPEED = ("uniform_short", "oar_g_unused", "oar_p_unused")
 """Cases in which scores do not weigh, for optimizers that round; the first three hold more."""
 
-NAMES = [name for name in CASES if name not in OF_DEEPSPEED]
+OWN_MODELS = ["istar", "prime"]
+"""Cases whose scorers train a model."""
+
+NAMES = [name for name in CASES if name not in (*OF_DEEPSPEED, *OWN_MODELS)]
 METHODS = NAMES[:3]
 
 
@@ -82,6 +85,24 @@ def test_metrics_and_completions_are_those_of_one_rank(name: str, both: Both) ->
     for whole, *parts in zip(both[0][name]["completions"], *(found[name]["completions"] for found in both[1]), strict=True):
         groups = [[part[i : i + 4] for i in range(0, len(part), 4)] for part in parts]
         assert list(whole) == [text for group in interleaved(groups) for text in group]
+
+
+@pytest.mark.slow
+@pytest.mark.timeout(600)
+def test_models_that_scorers_train_are_equal_on_all_ranks(tmp_path: Path) -> None:
+    """And near that of one rank, as losses, weights and metrics are: AdamW divides gradients by their size, and so rounding."""
+    both = train(OWN_MODELS, tmp_path), train_on_two(tmp_path, "ddp", OWN_MODELS)
+    for name in OWN_MODELS:
+        test_the_losses_are_those_of_one_rank(name, both)
+        test_all_ranks_end_with_the_weights_of_one(name, both)
+        test_metrics_and_completions_are_those_of_one_rank(name, both)
+        one, (first, second) = both[0][name]["own"], [found[name]["own"] for found in both[1]]
+        start = dict(CASES[name].module().model.named_parameters())
+        learned = max(float((one[key] - start[key].detach()).abs().max()) for key in one)
+        assert learned > 1e-3
+        for key in one:
+            assert torch.equal(first[key], second[key]), key
+            assert (first[key] - one[key]).abs().max() <= 0.02 * learned, key
 
 
 def test_a_rank_without_a_signal_runs_along(both: Both) -> None:

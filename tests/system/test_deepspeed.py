@@ -15,7 +15,9 @@ METHODS = ["grpo", "oar_g", "oar_p"]
 UNUSED = ["uniform_short", "oar_g_unused", "oar_p_unused"]
 SHORT = [*UNUSED, "lora", "full_disk", "some_learn", "nobody_learns", "warm_start_too_long"]
 LONG = [*METHODS, "budget", "samples_again", "warm_start", *SHORT]
-KINDS = {"zero1": SHORT, "zero2": LONG, "zero2_offload": SHORT, "zero3": LONG, "zero3_offload": SHORT}
+OWN = ["istar", "prime"]
+"""Scorers that train a model of their own."""
+KINDS = {"zero1": SHORT, "zero2": [*LONG, *OWN], "zero2_offload": SHORT, "zero3": LONG, "zero3_offload": SHORT}
 
 
 def check(name: str, alone: dict[str, Any], found: dict[str, Any]) -> None:
@@ -32,7 +34,7 @@ def check(name: str, alone: dict[str, Any], found: dict[str, Any]) -> None:
 @pytest.fixture(scope="module")
 def alone(tmp_path_factory: pytest.TempPathFactory) -> dict[str, Any]:
     """What one rank makes of the cases."""
-    return train(LONG, tmp_path_factory.mktemp("alone"))
+    return train([*LONG, *OWN], tmp_path_factory.mktemp("alone"))
 
 
 def test_a_few_steps_of_stage_3_with_every_scorer(tmp_path: Path) -> None:
@@ -56,6 +58,8 @@ def test_every_stage_gives_the_losses_of_one_rank(kind: str, alone: dict[str, An
         check(name, alone, found)
         for key, weight in found[name]["weights"].items():
             assert weight.equal(second[name]["weights"][key]), "all ranks end with the same weights"
+        for key, weight in found[name]["own"].items():
+            assert weight.equal(second[name]["own"][key]), "and so do models that scorers train"
     assert [step for _, step in found["full_disk"]["seen"]] == [0, 1, 1]
     assert len(alone["grpo"]["rows"]) == 20
     for name in UNUSED:  # scoring changes nothing that training sees

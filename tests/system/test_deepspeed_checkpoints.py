@@ -95,6 +95,18 @@ def test_checkpoints_of_lora_are_resumed_and_exported(stage: int, tmp_path: Path
         assert weight.equal(found["whole"]["weights"][name]), name
 
 
+def test_a_model_that_the_scorer_trains_is_resumed_bit_for_bit(tmp_path: Path) -> None:
+    found = run_on_two(tmp_path, WORKER, "deepspeed_zero2", "own")[0]
+    for what in ("weights", "own"):
+        assert found["whole"][what]
+        assert same(found["resumed"][what], found["whole"][what])
+
+
+def test_a_model_that_the_scorer_trains_is_refused_by_stage_3(tmp_path: Path) -> None:
+    with pytest.raises(AssertionError, match="the scorer trains a copy of the policy's weights, which ZeRO-3 has sharded"):
+        run_on_two(tmp_path, WORKER, "deepspeed_zero3", "own")
+
+
 def parts(folder: Path) -> list[Path]:
     return sorted((folder / "last.ckpt").rglob("*.pt"))
 

@@ -26,6 +26,10 @@ from oar_lightning.training.slots import UpdatePlan
 
 LOGGED_ELSEWHERE = {
     "credit/changed_frac",  # tests/credit/gates/test_contrast.py
+    "credit/implicit_accuracy",  # tests/credit/scorers/implicit/test_base.py
+    "credit/implicit_grad_norm",
+    "credit/implicit_kept_frac",
+    "credit/implicit_loss",
     "credit/judge_calls",  # tests/credit/scorers/test_capo.py, as the next ones
     "credit/judge_failed",
     "credit/judge_tokens",

@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import dataclasses
+import functools
+from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
@@ -13,8 +15,11 @@ from support.fixtures import fit, make_module, tiny_policy, weights
 from torch import Tensor
 from transformers import AutoModelForCausalLM
 
-from oar_lightning.credit.scorers import Entropy, OarG, OarP, OarPApproximate, ProbeSchedule, Scorer
+from oar_lightning.credit.gates import SignedGate
+from oar_lightning.credit.scorers import Entropy, IStar, OarG, OarP, OarPApproximate, Prime, ProbeSchedule, Scorer
+from oar_lightning.credit.scorers.implicit import ImplicitRewards
 from oar_lightning.credit.scorers.oar_g import rank_correlation
+from oar_lightning.credit.segments import FixedLength
 from oar_lightning.objective.loss import LossConfig
 from oar_lightning.policy.pretrained import ADAPTER, LoraSpec, Policy, PretrainedPolicy, export_policy
 from oar_lightning.training.callbacks import LastCheckpoint, RandomState
@@ -268,3 +273,38 @@ def test_the_export_is_merged_and_has_the_adapters_too(base: str, collected: Rol
     assert torch.allclose(merged, expected, rtol=1e-4, atol=1e-4)
     assert torch.allclose(wrapped, expected, rtol=1e-6, atol=1e-6)
     assert sorted(p.name for p in (tmp_path / ADAPTER).glob("*.safetensors")) == ["adapter_model.safetensors"]
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("lora", [None, LORA], ids=["whole", "lora"])
+@pytest.mark.parametrize("precision", PRECISIONS)
+@pytest.mark.parametrize("kind", [Prime, functools.partial(IStar, FixedLength(4))], ids=["prime", "istar"])
+def test_a_scorer_trains_its_own_model_in_every_combination(
+    base: str, precision: str, lora: LoraSpec | None, kind: Callable[..., ImplicitRewards]
+) -> None:
+    """Checkpointing changes nothing. The loss is log 2 before the first step, and adapters alone are trained."""
+    runs = []
+    for checkpointing in (False, True):
+        torch.manual_seed(0)  # adapters begin with random numbers
+        policy = PretrainedPolicy(base, lora=lora, gradient_checkpointing=checkpointing).load()
+        reference = None if lora else PretrainedPolicy(base).load().model.requires_grad_(False)
+        scorer = kind(lr=1e-3)
+        module = make_module(policy, scorer, gate=SignedGate(), update=UPDATE, reference=reference, lr=1e-2)
+        rows = fit(module, 3, precision=precision).rows
+        assert scorer.own.steps == 3
+        state = scorer.state_dict()["weights"]
+        assert {w.dtype for w in state.values()} == {torch.float32}
+        assert all(("lora_" in name) == (lora is not None) for name in state)
+        assert rows[1]["credit/implicit_loss"] == pytest.approx(0.6931, abs=1e-4)
+        assert rows[3]["credit/implicit_loss"] != pytest.approx(rows[1]["credit/implicit_loss"], abs=1e-5)
+        assert rows[3]["loss"] == pytest.approx(rows[3]["loss"])  # a number
+        runs.append((state, [row["credit/implicit_loss"] for row in rows.values() if "credit/implicit_loss" in row]))
+    (plain, losses), (checkpointed, others) = runs
+    assert others == pytest.approx(losses, rel=1e-4)
+    assert checkpointed.keys() == plain.keys()
+
+
+def test_a_scorer_that_trains_a_model_refuses_float16(base: str) -> None:
+    module = make_module(PretrainedPolicy(base, dtype="float16").load(), IStar(FixedLength(4)), gate=SignedGate())
+    with pytest.raises(ValueError, match=r"weights are float16: .* use trainer\.precision=bf16-mixed or 32-true"):
+        fit(module, 1)

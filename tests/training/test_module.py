@@ -13,7 +13,7 @@ import lightning as L
 import pytest
 import torch
 from lightning.pytorch.plugins.precision import MixedPrecision
-from support.credit_methods import credit_methods, decided_policy
+from support.credit_methods import credit_methods, decided_policy, reference_of
 from support.fixtures import TASK, ConstantReward, LengthReward, fit, make_module, make_stage, tiny_policy, weights
 
 from oar_lightning.common.randomness import derive_seed
@@ -327,14 +327,16 @@ def test_the_state_of_credit_is_resumed_bit_for_bit(tmp_path: Path, gate: Gate) 
 
 
 @pytest.mark.parametrize(
-    "name", [pytest.param(name, marks=[pytest.mark.slow] * (name in ("rlsd", "shear"))) for name in credit_methods()]
+    "name",
+    [pytest.param(name, marks=[pytest.mark.slow] * (name in ("istar", "prime", "rlsd", "shear"))) for name in credit_methods()],
 )
 def test_sampling_signed_and_stateful_methods_resume_bit_for_bit(tmp_path: Path, name: str) -> None:
     """Stopped within a batch of rollouts; another one follows."""
 
     def module(seed: int = 0) -> PolicyOptimization:
-        scorer, gate = credit_methods()[name]
-        return make_module(decided_policy(seed), scorer, update=UpdatePlan(problems=2, group_size=4, minibatches=2), gate=gate)
+        (scorer, gate), policy = credit_methods()[name], decided_policy(seed)
+        update, reference = UpdatePlan(problems=2, group_size=4, minibatches=2), reference_of(scorer, decided_policy())
+        return make_module(policy, scorer, update=update, gate=gate, reference=reference)
 
     whole, first, second = module(), module(), module(1)
     rows = without_times(fit(whole, 5, callbacks(tmp_path / "whole", 0)).rows)

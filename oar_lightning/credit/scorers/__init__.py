@@ -3,6 +3,7 @@
 from oar_lightning.credit.scorers.base import FunctionScorer, Scorer, as_scorer, checked_scores
 from oar_lightning.credit.scorers.baselines import Entropy, Inverted, Position, Random, Shuffled, Uniform
 from oar_lightning.credit.scorers.capo import Capo
+from oar_lightning.credit.scorers.implicit import IStar, Prime
 from oar_lightning.credit.scorers.information_gain import InformationGain
 from oar_lightning.credit.scorers.monte_carlo import MonteCarlo
 from oar_lightning.credit.scorers.oar_g import OarG
@@ -22,6 +23,7 @@ __all__ = [
     "Capo",
     "Entropy",
     "FunctionScorer",
+    "IStar",
     "InformationGain",
     "Inverted",
     "MinForm",
@@ -31,6 +33,7 @@ __all__ = [
     "OarPApproximate",
     "Oracle",
     "Position",
+    "Prime",
     "ProbeSchedule",
     "Random",
     "Scorer",

@@ -27,13 +27,15 @@ class Scorer(Component, ABC):
 
     `covers`: the largest region whose tokens it scores. `signed`: whether scores have a sign, for gates that read one.
     `reads_all_rows`: whether it is called with groups without a signal too. `reads_groups`: whether a completion's scores
-    depend on the others of its group. `needs_reference`: whether it reads ``old_logprobs`` and ``ref_logprobs``.
+    depend on the others of its group. `needs_old`, `needs_reference`: whether it reads ``old_logprobs``, ``ref_logprobs``,
+    which a training run alone has.
     """
 
     covers: Region = "reasoning"
     signed = False
     reads_all_rows = False
     reads_groups = False
+    needs_old = False
     needs_reference = False
 
     def __init__(self) -> None:
@@ -53,9 +55,20 @@ class Scorer(Component, ABC):
         budget = getattr(self, "token_budget", None)
         return (budget,) if isinstance(budget, TokenBudget) else ()
 
+    @property
+    def only_in_training(self) -> bool:
+        """Whether it compares the policy with what a training run alone has."""
+        return self.needs_old or self.needs_reference
+
     def forecast(self, completions: int, tokens: int) -> str:
         """What a step samples beside so many completions of at most so many tokens, in words; empty for most."""
         return ""
+
+    def begin(self, model: Any) -> None:
+        """Take what it needs of the policy before the first step. All ranks call it."""
+
+    def learn(self, model: Any, rollouts: Rollouts) -> None:
+        """Learn from a training step's rollouts, just before they are scored. All ranks call it, each with its whole batch."""
 
     @abstractmethod
     def __call__(self, model: Any, rollouts: Rollouts) -> Float[Tensor, "B S"]: ...
@@ -89,6 +102,7 @@ class Wrapper(Scorer):
         self.signed = inner.signed
         self.reads_all_rows = inner.reads_all_rows
         self.reads_groups = inner.reads_groups
+        self.needs_old = inner.needs_old
         self.needs_reference = inner.needs_reference
 
     def measured_by_inner(self) -> None:
@@ -104,6 +118,12 @@ class Wrapper(Scorer):
 
     def forecast(self, completions: int, tokens: int) -> str:
         return self.inner.forecast(completions, tokens)
+
+    def begin(self, model: Any) -> None:
+        self.inner.begin(model)
+
+    def learn(self, model: Any, rollouts: Rollouts) -> None:
+        self.inner.learn(model, rollouts)
 
     def state_dict(self) -> dict[str, Any]:
         return self.inner.state_dict()

@@ -29,6 +29,7 @@ class Spro(Scorer):
 
     signed = True
     reads_groups = True
+    needs_old = True
     needs_reference = True
 
     def __init__(self, beta: NonNegativeFloat = 0.05, region: Region = "response") -> None:

@@ -3,7 +3,7 @@
 Each file knows a family of scorers.
 """
 
-from oar_lightning.planning.scoring import hindsight, oar, shear, steps, total_effect
+from oar_lightning.planning.scoring import hindsight, implicit, oar, shear, steps, total_effect
 from oar_lightning.planning.scoring.base import (
     FREE,
     Batch,
@@ -16,6 +16,7 @@ from oar_lightning.planning.scoring.base import (
     scorer_budget,
 )
 from oar_lightning.planning.scoring.hindsight import copies_weights
+from oar_lightning.planning.scoring.implicit import own_model_items
 from oar_lightning.planning.scoring.steps import continues, monte_carlo_inputs
 
 __all__ = [
@@ -27,10 +28,12 @@ __all__ = [
     "dry_run_budgets",
     "dry_run_inputs",
     "hindsight",
+    "implicit",
     "innermost",
     "monte_carlo_inputs",
     "most_tokens",
     "oar",
+    "own_model_items",
     "row_tokens",
     "scorer_budget",
     "shear",
