@@ -12,7 +12,7 @@ from jaxtyping import Float, Int
 from torch import Tensor
 
 from oar_lightning.distributed.ranks import add_up
-from oar_lightning.policy.language_model import evaluating, token_logprobs
+from oar_lightning.policy.language_model import evaluating, in_shards, token_logprobs
 from oar_lightning.policy.token_budget import TokenBudget
 from oar_lightning.types import Rollouts
 
@@ -58,7 +58,7 @@ class OwnModel:
         if self.model is not None:
             return
         parameters = list(policy.parameters())
-        if any(hasattr(p, "ds_shape") for p in parameters):
+        if in_shards(parameters):
             raise ValueError(
                 "the scorer trains a copy of the policy's weights, which ZeRO-3 has sharded over the ranks; use "
                 "trainer=deepspeed_zero2 or trainer=ddp"

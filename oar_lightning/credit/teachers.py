@@ -8,6 +8,8 @@ from typing import Any
 
 from torch import Tensor
 
+from oar_lightning.policy.language_model import in_shards
+
 
 class LaggedWeights:
     """A copy of a policy's trained weights, renewed every so many rollout steps.
@@ -38,7 +40,7 @@ class LaggedWeights:
 
     def check(self, model: Any) -> None:
         """Raises: ValueError: for weights that are sharded over ranks."""
-        if any(hasattr(p, "ds_shape") for p in model.parameters() if p.requires_grad):
+        if in_shards(p for p in model.parameters() if p.requires_grad):
             raise ValueError(
                 f"{self.key} copies the policy's weights, which ZeRO-3 has sharded over the ranks; unset {self.key}, or use "
                 "another strategy"

@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from typing import Literal
+from collections.abc import Callable, Iterable
+from typing import Literal, TypeVar
 
 from oar_lightning.common.ranges import checked
 from oar_lightning.data.chain import credit as chain
@@ -10,6 +11,8 @@ from oar_lightning.data.graph import credit as graph
 from oar_lightning.data.graph.problem import read_question
 from oar_lightning.data.pieces import PieceCredit, foreign
 from oar_lightning.types import CausalSpans, MathProblem
+
+T = TypeVar("T")
 
 TASKS: tuple[type[PieceCredit], ...] = (chain.ChainCredit, graph.GraphCredit)
 
@@ -27,10 +30,7 @@ class TaskCredit:
 
     def __call__(self, problem: MathProblem, completion: str) -> CausalSpans:
         """Raises ValueError for a problem of another task."""
-        for task in self.tasks:
-            if (spans := task.spans(problem, completion)) is not None:
-                return spans
-        raise foreign(problem, " or ".join(task.task for task in TASKS))
+        return _of_its_task(self.tasks, problem, lambda task: task.spans(problem, completion), "scorer.locate")
 
 
 @checked("scorer.judge.locate")
@@ -47,11 +47,17 @@ class TaskErrors:
 
     def __call__(self, problem: MathProblem, completion: str) -> tuple[tuple[int, int], ...] | None:
         """The ranges; None for a completion without a readable step. Raises ValueError for a problem of another task."""
-        for task in self.tasks:
-            if (pieces := task.pieces(problem, completion)) is not None:
-                wrong = tuple(piece.span for piece in pieces if piece.wrong)
-                return (wrong[:1] if self.which == "first" else wrong) if pieces else None
-        raise foreign(problem, " or ".join(task.task for task in TASKS), "scorer.judge.locate")
+        pieces = _of_its_task(self.tasks, problem, lambda task: task.pieces(problem, completion), "scorer.judge.locate")
+        wrong = tuple(piece.span for piece in pieces if piece.wrong)
+        return (wrong[:1] if self.which == "first" else wrong) if pieces else None
+
+
+def _of_its_task(tasks: Iterable[PieceCredit], problem: MathProblem, read: Callable[[PieceCredit], T | None], key: str) -> T:
+    """What the problem's task reads: the others read None. Raises ValueError, which names the key, where all do."""
+    for task in tasks:
+        if (found := read(task)) is not None:
+            return found
+    raise foreign(problem, " or ".join(task.task for task in TASKS), key)
 
 
 def step_ends(problem: MathProblem, completion: str) -> list[int]:

@@ -7,7 +7,7 @@ from __future__ import annotations
 
 import contextlib
 import inspect
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterable, Iterator
 from typing import Any
 
 import torch
@@ -282,6 +282,11 @@ def chunked_logprobs(
         h, y = hidden[start : start + size], targets[start : start + size]
         results.append(checkpoint(logprobs_and_entropy, h, y, use_reentrant=False) if recompute else logprobs_and_entropy(h, y))
     return torch.cat([logprobs for logprobs, _ in results]), torch.cat([entropy for _, entropy in results])
+
+
+def in_shards(weights: Iterable[Tensor]) -> bool:
+    """Whether ZeRO-3 divides any of the weights among the ranks, also where they are together at the moment."""
+    return any(hasattr(weight, "ds_shape") for weight in weights)
 
 
 def _is_sharded(weight: Tensor) -> bool:

@@ -95,8 +95,7 @@ class GraphTask:
     def solution(self, problem: GraphProblem, rng: random.Random, flaws: float = 1.0) -> Solution:
         """Write a worked solution; `flaws` scales the probabilities of flawed decisions."""
         order = self._order(problem, rng, flaws)
-        text = SolutionText()
-        text.filler(f"Needed: {' '.join(reversed(order))}.\n")
+        text = SolutionText().filler(f"Needed: {' '.join(reversed(order))}.\n")
         values = {name: given for name, given in problem.definitions.items() if isinstance(given, int)}
         for name in order:
             left, sign, right = self._decide(problem.formulas[name], list(values), rng, flaws)

@@ -6,10 +6,9 @@ from abc import abstractmethod
 from typing import Any, ClassVar, Literal
 
 import torch
-from jaxtyping import Bool, Float
+from jaxtyping import Bool, Float, Shaped
 from torch import Tensor
 
-from oar_lightning.common.ranges import PositiveFloat, checked
 from oar_lightning.credit.component import Tools
 from oar_lightning.credit.own_model import OwnModel
 from oar_lightning.credit.scorers.base import Scorer
@@ -23,7 +22,6 @@ EPSILON = 1e-6
 """Added to the largest return of a batch, by which rewards are divided."""
 
 
-@checked("scorer")
 class ImplicitRewards(Scorer):
     """Base of scorers whose process rewards are beta (log phi - log of a base), phi a copy of the policy that learns outcomes.
 
@@ -48,12 +46,12 @@ class ImplicitRewards(Scorer):
 
     def __init__(
         self,
-        beta: PositiveFloat = 0.05,
-        lr: PositiveFloat = 1e-6,
-        max_norm: PositiveFloat = 10.0,
-        update: Literal["before", "after"] = "after",
-        right_above: float = 0.5,
-        token_budget: SomeTokens = TOKENS,
+        beta: float,
+        lr: float,
+        max_norm: float,
+        update: Literal["before", "after"],
+        right_above: float,
+        token_budget: SomeTokens,
     ) -> None:
         super().__init__()
         self.beta = beta
@@ -189,7 +187,7 @@ def outcome_rloo(rewards: Float[Tensor, " B"], group_size: int) -> Float[Tensor,
     return ((groups * group_size - groups.sum(1, keepdim=True)) / max(1, group_size - 1)).flatten()
 
 
-def returns(rewards: Float[Tensor, "B S"]) -> Float[Tensor, "B S"]:
+def returns(rewards: Shaped[Tensor, "B n"]) -> Shaped[Tensor, "B n"]:
     """sum_{j >= t} r_j."""
     return rewards.flip(1).cumsum(1).flip(1)
 

@@ -88,7 +88,7 @@ def step_rewards(rewards: Float[Tensor, "B S"], numbers: Int[Tensor, "B S"]) -> 
     rewards = rewards.masked_fill(~inside, 0.0)
     count = int(numbers.max()) + 1 if inside.any() else 1
     sums = rewards.new_zeros(len(rewards), count + 1).scatter_add(1, numbers.masked_fill(~inside, count), rewards)
-    after = torch.nn.functional.pad(sums[:, :-1].flip(1).cumsum(1).flip(1), (0, 2))  # later steps; the last column: none
+    after = torch.nn.functional.pad(returns(sums[:, :-1]), (0, 2))  # later steps; the last column: none
     rest = returns(rewards) - after.gather(1, numbers.masked_fill(~inside, count) + 1)
     return sums[:, :-1] / (largest(rest[inside]) + EPSILON)
 

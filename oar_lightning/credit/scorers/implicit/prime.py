@@ -89,7 +89,7 @@ class Prime(ImplicitRewards):
 
     def advantages(self, model: Any, rollouts: Rollouts, rewards: Float[Tensor, "B S"]) -> Float[Tensor, "B S"]:
         mask, size = rollouts.response_mask, rollouts.group_size
-        last = mask & (mask.long().flip(1).cumsum(1).flip(1) == 1)
+        last = mask & (returns(mask.long()) == 1)
         rewards = rewards.masked_fill(~mask | last, 0.0)
         rewards = rewards / (largest(returns(rewards)) + EPSILON)
         outcome = outcome_rloo(rollouts.rewards, size)[:, None] * last
