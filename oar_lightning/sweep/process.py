@@ -39,6 +39,10 @@ STOP_SIGNALS = (signal.SIGINT, signal.SIGTERM)
 negative signal where its training had not begun."""
 
 RANK_VARIABLES = ("LOCAL_RANK", "RANK", "WORLD_SIZE", "NODE_RANK", "MASTER_ADDR", "MASTER_PORT")
+"""Variables that would make a job one of the ranks of whoever has started it."""
+
+STEP_VARIABLES = ("SLURM_STEP_ID", "SLURM_STEPID", "SLURM_PROCID", "SLURM_LOCALID")
+"""The same of a Slurm job's step, whose task is the process that starts the job."""
 
 
 class JobFailed(RuntimeError):
@@ -66,7 +70,7 @@ def run_job(arguments: Sequence[str], folder: Path) -> float | None:
             with contextlib.suppress(FileNotFoundError):
                 (folder / "result.json").unlink()
             command = [sys.executable, "-m", "oar_lightning", *arguments, "hydra.mode=RUN", f"hydra.run.dir={quoted(folder)}"]
-            environment = {k: v for k, v in os.environ.items() if k not in RANK_VARIABLES} | {FOLDER_VARIABLE: str(folder)}
+            environment = {k: v for k, v in os.environ.items() if k not in RANK_VARIABLES + STEP_VARIABLES} | {FOLDER_VARIABLE: str(folder)}
             assert lock.descriptor is not None
             code = run_process(command, environment, lock.descriptor)
             result = read_result(folder)

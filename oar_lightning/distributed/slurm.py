@@ -1,0 +1,126 @@
+"""Slurm's queue: whether a job that is told to end goes into it again, and signals while nothing is being trained.
+
+Read before anything slow is imported, since a signal may come as early.
+"""
+
+from __future__ import annotations
+
+import logging
+import os
+import re
+import signal
+import subprocess
+import threading
+import time
+from typing import Literal
+
+from oar_lightning.distributed.launch import by_srun, is_first_rank, slurm_job
+
+log = logging.getLogger(__name__)
+
+SCONTROL_TIMEOUT_S = 30.0
+
+GRACE_S = 10.0
+"""How long the other ranks wait before they end: with `--kill-on-bad-exit` the end of one would end the first too early."""
+
+TOLD_TO_END = (signal.SIGTERM, signal.SIGUSR1)
+"""SIGTERM: the job is preempted, cancelled, or its time is over. SIGUSR1: its time will be over soon (`--signal=USR1@600`)."""
+
+Fate = Literal["told", "requeued", "out_of_time", "preempted", "cancelled"]
+
+
+def fate(record: str, restarts: int) -> Fate:
+    """What happens to a job that got a signal, by `scontrol show job`. `restarts`: how often this start of it was put off.
+
+    A job that ends is shown as COMPLETING whatever the reason; only the other fields tell one from the other.
+    "told": it goes on, so the signal announces an end (SIGUSR1, or a preemption with grace).
+    """
+    fields = dict(re.findall(r"(\w+)=(\S+)", record))
+    if int(fields.get("Restarts", 0)) > restarts:
+        return "requeued"
+    if fields.get("JobState") in ("RUNNING", "SUSPENDED"):
+        return "told"
+    if fields.get("Reason") == "TimeLimit":
+        return "out_of_time"
+    return "cancelled" if fields.get("PreemptTime", "None") == "None" else "preempted"
+
+
+def requeue() -> None:
+    """Ask Slurm to queue this job again, unless it was cancelled or Slurm has done so by itself."""
+    job = slurm_job()
+    try:
+        shown = _scontrol("show", "job", job)
+        found = fate(shown.stdout, int(os.environ.get("SLURM_RESTART_COUNT", "0"))) if shown.returncode == 0 else "told"
+        if found == "cancelled":
+            log.warning("Slurm's job %s was cancelled and is not put into the queue again", job)
+            return
+        if found == "requeued":
+            log.warning("Slurm has put the job %s into the queue again; it will go on by itself", job)
+            return
+        done = _scontrol("requeue", job)
+        problem = "" if done.returncode == 0 else done.stderr.strip() or f"exit code {done.returncode}"
+    except (OSError, subprocess.TimeoutExpired) as error:
+        problem = str(error)
+    if problem:
+        log.error("scontrol requeue %s failed (%s); submit the job again with ckpt_path=<run folder>", job, problem)
+    else:
+        log.warning("Slurm's job %s is in the queue again; it will go on by itself", job)
+
+
+def _scontrol(*arguments: str) -> subprocess.CompletedProcess[str]:
+    return subprocess.run(["scontrol", *arguments], capture_output=True, text=True, timeout=SCONTROL_TIMEOUT_S)
+
+
+def leave() -> None:
+    """Put this job into the queue again, unless it was cancelled, and end this process without clearing up."""
+    if is_first_rank():
+        requeue()
+    else:
+        time.sleep(GRACE_S)
+    os._exit(128 + signal.SIGTERM)
+
+
+class IdleSignals:
+    """Ends the process at a signal of Slurm while it is not training: while it loads, and after its last step.
+
+    What there is to keep is in the run's folder then, and a job that is started again goes on from there. The signal is
+    answered by a thread, because the main thread may wait in a library for another rank.
+    """
+
+    def __init__(self) -> None:
+        self.training = False
+        """Whether somebody else answers signals, by `training.callbacks.stop.GracefulStop`."""
+
+    def answer(self) -> None:
+        """Answer signals from now on. Called in the main thread, once."""
+        read, write = os.pipe()
+        os.set_blocking(write, False)
+        for number in TOLD_TO_END:
+            signal.signal(number, lambda number, frame: None)  # the thread hears of it earlier
+        signal.set_wakeup_fd(write, warn_on_full_buffer=False)
+        os.register_at_fork(after_in_child=_forget)
+        threading.Thread(target=self._listen, args=(read,), daemon=True, name="slurm-signals").start()
+
+    def _listen(self, read: int) -> None:
+        while True:
+            for number in os.read(read, 64):
+                if number in TOLD_TO_END and not self.training:
+                    log.warning("%s while nothing is being trained", signal.Signals(number).name)
+                    leave()
+
+
+def _forget() -> None:
+    """A forked child is no rank: what it hears is not for its parent."""
+    signal.set_wakeup_fd(-1)
+    for number in TOLD_TO_END:
+        signal.signal(number, signal.SIG_DFL)
+
+
+idle_signals = IdleSignals()
+"""This process's."""
+
+
+def answer_idle_signals() -> None:
+    """Have `idle_signals` answer, where `srun` has started this process."""
+    if by_srun() and threading.current_thread() is threading.main_thread():
+        idle_signals.answer()
