@@ -31,6 +31,9 @@ from oar_lightning.sweep.trial import (
 
 log = logging.getLogger(__name__)
 
+RUN_LOCK = "run.lock"
+"""Held in a job's folder from its start until its process has ended."""
+
 GRACE_S = 120.0
 """Seconds that a job has for its optimizer step and checkpoint after a signal to stop."""
 
@@ -60,7 +63,7 @@ def run_job(arguments: Sequence[str], folder: Path) -> float | None:
         SystemExit: where a signal stopped the job, with its exit code.
     """
     is_trial = (folder / TICKET).is_file()
-    lock = FileLock(folder / "run.lock")
+    lock = FileLock(folder / RUN_LOCK)
     if not lock.acquire(wait=False):
         log.info("waiting for the process that is still at work in %s", folder)
         lock.acquire()
@@ -84,6 +87,13 @@ def run_job(arguments: Sequence[str], folder: Path) -> float | None:
     if result.state == "failed":
         raise JobFailed(f"{result.reason} (see {folder})")
     return result.metrics.get("objective")
+
+
+def await_trial(folder: Path) -> None:
+    """Wait for the process that is at work in a trial's folder, if there is one."""
+    lock = FileLock(folder / RUN_LOCK)
+    lock.acquire()
+    lock.release()
 
 
 def run_process(command: Sequence[str], environment: Mapping[str, str], descriptor: int) -> int:
@@ -180,10 +190,12 @@ def one_line(error: BaseException) -> str:
 def stop_with_parent() -> None:
     """Stop this job with SIGTERM when the process that started it ends, because nobody would record its result.
 
-    Outside of jobs it does nothing.
+    Signals that Slurm sends to all processes of a step are left to that process. Outside of jobs it does nothing.
     """
     if job_folder() is None:
         return
+    for number in (signal.SIGUSR1, signal.SIGUSR2):
+        signal.signal(number, signal.SIG_IGN)
 
     def watch() -> None:
         while os.read(0, 4096):

@@ -59,8 +59,8 @@ def test_a_run_of_two_ranks_comes_to_its_end(
 
 
 def test_told_before_its_time_is_over_a_job_goes_on_in_the_next_start(slurm: Slurm, store: str, tmp_path: Path) -> None:
-    job = slurm.train(tmp_path, "trainer.max_steps=100", "--time=2", "--signal=USR1@95")  # about 25 s after each start
-    is_whole(job, tmp_path, store, 100)
+    job = slurm.train(tmp_path, "trainer.max_steps=60", "--time=2", "--signal=USR1@95")  # about 25 s after each start
+    is_whole(job, tmp_path, store, 60)
     assert job.restarts() >= 1
     assert "SIGUSR1" in job.said()
 
@@ -68,11 +68,11 @@ def test_told_before_its_time_is_over_a_job_goes_on_in_the_next_start(slurm: Slu
 @pytest.mark.parametrize("partition", ["low", "grace", "cancel"])
 def test_a_preempted_job_goes_on_where_it_was(partition: str, slurm: Slurm, store: str, tmp_path: Path) -> None:
     """Without grace Slurm queues the job by itself, with grace the run asks for it; "cancel" would end it for good."""
-    job = slurm.train(tmp_path, "trainer.max_steps=40", f"--partition={partition}")
-    job.wait_for("step 1/40")
+    job = slurm.train(tmp_path, "trainer.max_steps=25", f"--partition={partition}")
+    job.wait_for("step 1/25")
     other = slurm.preempt(tmp_path)
     job.wait(lambda: job.restarts() == 1, "it is in the queue again")
-    is_whole(job, tmp_path, store, 40)
+    is_whole(job, tmp_path, store, 25)
     assert other.end() == "COMPLETED"
     assert ("Slurm has put the job" in job.said()) == (partition == "low")
 
