@@ -45,8 +45,11 @@ def fate(record: str, restarts: int) -> Fate:
     return "cancelled" if fields.get("PreemptTime", "None") == "None" else "preempted"
 
 
-def requeue() -> None:
-    """Ask Slurm to queue this job again, unless it was cancelled or Slurm has done so by itself."""
+def requeue(trained: bool = True) -> None:
+    """Ask Slurm to queue this job again, unless it was cancelled or Slurm has done so by itself.
+
+    `trained`: whether this start got anywhere. One whose whole time went into loading would be started again for ever.
+    """
     job = slurm_job()
     try:
         shown = _scontrol("show", "job", job)
@@ -56,6 +59,9 @@ def requeue() -> None:
             return
         if found == "requeued":
             log.warning("Slurm has put the job %s into the queue again; it will go on by itself", job)
+            return
+        if found == "out_of_time" and not trained:
+            log.error("the time of Slurm's job %s was over before it trained; submit it again with a longer --time", job)
             return
         done = _scontrol("requeue", job)
         problem = "" if done.returncode == 0 else done.stderr.strip() or f"exit code {done.returncode}"
@@ -71,25 +77,39 @@ def _scontrol(*arguments: str) -> subprocess.CompletedProcess[str]:
     return subprocess.run(["scontrol", *arguments], capture_output=True, text=True, timeout=SCONTROL_TIMEOUT_S)
 
 
-def leave() -> None:
-    """Put this job into the queue again, unless it was cancelled, and end this process without clearing up."""
+def leave(trained: bool) -> None:
+    """Put this job into the queue again, where it is to be, and end this process without clearing up."""
     if is_first_rank():
-        requeue()
+        requeue(trained)
     else:
         time.sleep(GRACE_S)
     os._exit(128 + signal.SIGTERM)
 
 
 class IdleSignals:
-    """Ends the process at a signal of Slurm while it is not training: while it loads, and after its last step.
+    """Answers Slurm's signals while nothing is trained: while the process loads, and after its last step.
 
-    What there is to keep is in the run's folder then, and a job that is started again goes on from there. The signal is
-    answered by a thread, because the main thread may wait in a library for another rank.
+    What there is to keep is in the run's folder then, and a job that is started again goes on from there. So SIGTERM ends the
+    process at once. SIGUSR1 leaves time: a run that loads takes one step first, without which a job with little time would be
+    started again for ever, and a run that finishes goes on with that. A thread answers, because the main thread may wait in a
+    library for another rank.
     """
 
     def __init__(self) -> None:
         self.training = False
-        """Whether somebody else answers signals, by `training.callbacks.stop.GracefulStop`."""
+        """Whether `training.callbacks.stop.GracefulStop` answers signals instead."""
+        self.trained = False
+        """Whether it has done so."""
+        self.warned = False
+        """Whether SIGUSR1 has come."""
+
+    def begin_training(self) -> bool:
+        """Leave signals to the caller; returns whether SIGUSR1 has come already."""
+        self.training = self.trained = True
+        return self.warned
+
+    def end_training(self) -> None:
+        self.training = False
 
     def answer(self) -> None:
         """Answer signals from now on. Called in the main thread, once."""
@@ -104,9 +124,11 @@ class IdleSignals:
     def _listen(self, read: int) -> None:
         while True:
             for number in os.read(read, 64):
-                if number in TOLD_TO_END and not self.training:
-                    log.warning("%s while nothing is being trained", signal.Signals(number).name)
-                    leave()
+                if number == signal.SIGUSR1:
+                    self.warned = True
+                elif number == signal.SIGTERM and not self.training:
+                    log.warning("SIGTERM while nothing is being trained")
+                    leave(self.trained)
 
 
 def _forget() -> None:

@@ -84,8 +84,8 @@ def _work(study: SweepStudy, launch: Launch, publish: Publish, batch: int) -> bo
         lost: LauncherFailed | None = None
         try:
             errors = launch(waiting) if waiting else {}
-        except LauncherFailed as error:
-            lost = error
+        except LauncherFailed as failure:
+            lost = failure
         for claim in claims:
             if lost is not None:
                 await_trial(claim.folder)

@@ -73,7 +73,9 @@ def run_job(arguments: Sequence[str], folder: Path) -> float | None:
             with contextlib.suppress(FileNotFoundError):
                 (folder / "result.json").unlink()
             command = [sys.executable, "-m", "oar_lightning", *arguments, "hydra.mode=RUN", f"hydra.run.dir={quoted(folder)}"]
-            environment = {k: v for k, v in os.environ.items() if k not in RANK_VARIABLES + STEP_VARIABLES} | {FOLDER_VARIABLE: str(folder)}
+            environment = {k: v for k, v in os.environ.items() if k not in RANK_VARIABLES + STEP_VARIABLES} | {
+                FOLDER_VARIABLE: str(folder)
+            }
             assert lock.descriptor is not None
             code = run_process(command, environment, lock.descriptor)
             result = read_result(folder)

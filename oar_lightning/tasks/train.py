@@ -151,8 +151,9 @@ def finish(cfg: DictConfig, job: Run, run_dir: Path) -> float | None:
         return final_metrics(job)["objective"]
     told_to_end = job.stop.received in TOLD_TO_END
     in_queue = told_to_end and by_srun() and job_folder() is None
-    # Slurm leaves no time to finish; the job that it starts again does that
-    if job.stop.received is not None and (in_queue or job.trainer.global_step < job.trainer.max_steps):
+    # after SIGTERM Slurm leaves no time to finish; the job that it starts again does that
+    no_time = in_queue and job.stop.received == signal.SIGTERM
+    if job.stop.received is not None and (no_time or job.trainer.global_step < job.trainer.max_steps):
         job.tracker.close("KILLED")
         where = run_dir / "checkpoints" / "last.ckpt"
         log.warning("stopped at step %d; to go on, repeat the command with ckpt_path=%s", job.trainer.global_step, where)

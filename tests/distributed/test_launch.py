@@ -3,6 +3,9 @@
 from __future__ import annotations
 
 import os
+import select
+import threading
+import time
 from pathlib import Path
 
 import pytest
@@ -10,6 +13,8 @@ from support.commands import Forked
 from support.ports import free_port
 
 from oar_lightning.distributed.launch import (
+    FIRST_RANK,
+    end_with_first_rank,
     fill_in_tasks_per_node,
     is_first_rank,
     is_restart,
@@ -98,6 +103,29 @@ def test_tasks_per_node_are_those_of_the_step(monkeypatch: pytest.MonkeyPatch) -
     given(monkeypatch, SRUN | {"SLURM_NTASKS": "4", "SLURM_NNODES": "2", "SLURM_NTASKS_PER_NODE": "8"})
     fill_in_tasks_per_node()
     assert os.environ["SLURM_NTASKS_PER_NODE"] == "2"
+
+
+def test_a_rank_that_loads_ends_with_the_one_that_has_started_it() -> None:
+    read, write = os.pipe()  # it is at its end when the last process with the other end is
+    if (first := os.fork()) == 0:
+        if os.fork() == 0:
+            os.environ |= {"LOCAL_RANK": "1", FIRST_RANK: str(os.getppid())}
+            end_with_first_rank()
+            time.sleep(60)
+        os._exit(0)
+    os.close(write)
+    os.waitpid(first, 0)
+    assert select.select([read], [], [], 20)[0]
+    assert os.read(read, 1) == b""
+    os.close(read)
+
+
+def test_an_ordinary_process_watches_nobody(monkeypatch: pytest.MonkeyPatch) -> None:
+    before = threading.active_count()
+    end_with_first_rank()
+    given(monkeypatch, {FIRST_RANK: "1"})
+    end_with_first_rank()  # the first rank itself, while it starts the others
+    assert threading.active_count() == before
 
 
 AGREE = """

@@ -5,6 +5,7 @@ from __future__ import annotations
 import logging
 import os
 import signal
+import time
 from collections.abc import Callable
 from pathlib import Path
 
@@ -67,6 +68,15 @@ def test_a_job_is_put_into_the_queue_again(
     assert sum(record.levelno >= logging.ERROR for record in caplog.records) == errors
 
 
+def test_a_job_that_had_no_time_to_train_is_not_started_again(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    given(monkeypatch, SRUN | fake_scontrol(tmp_path, "out_of_time"))
+    requeue(trained=False)
+    assert (tmp_path / "calls").read_text().splitlines() == ["show job 4242"]
+    assert "submit it again with a longer --time" in caplog.text
+
+
 def test_where_there_is_no_scontrol_the_job_says_so(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
 ) -> None:
@@ -90,18 +100,20 @@ def in_a_child(work: Callable[[], None]) -> int:
 
 
 def answering(training: bool, monkeypatch: pytest.MonkeyPatch) -> Callable[[], None]:
-    """Hears SIGUSR1, then SIGINT."""
-    monkeypatch.setattr(slurm, "leave", lambda: os._exit(3))
+    """Hears SIGUSR1 while it loads, then SIGTERM."""
+    monkeypatch.setattr(slurm, "leave", lambda trained: os._exit(3))
 
     def work() -> None:
         signals = IdleSignals()
-        signals.training = training
         signals.answer()
         os.kill(os.getpid(), signal.SIGUSR1)
+        while not signals.warned:
+            time.sleep(0.01)
         if training:
-            signal.signal(signal.SIGALRM, lambda *_: os._exit(4))
-            signal.setitimer(signal.ITIMER_REAL, 0.3)
-            signal.pause()
+            assert signals.begin_training()
+        os.kill(os.getpid(), signal.SIGTERM)
+        time.sleep(0.3)
+        os._exit(4)
 
     return work
 
@@ -115,7 +127,7 @@ def test_while_training_it_does_not(monkeypatch: pytest.MonkeyPatch) -> None:
 
 
 def test_a_forked_process_is_ended_by_its_signals_and_its_parent_is_not(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(slurm, "leave", lambda: os._exit(3))
+    monkeypatch.setattr(slurm, "leave", lambda trained: os._exit(3))
 
     def work() -> None:
         IdleSignals().answer()

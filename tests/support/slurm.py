@@ -13,6 +13,8 @@ from dataclasses import dataclass
 from pathlib import Path
 
 import pytest
+import torch
+from mlflow import MlflowClient
 
 SCRIPT = Path(__file__).with_name("slurm_loopback.sh")
 
@@ -26,7 +28,7 @@ export MASTER_ADDR=127.0.0.1 OMP_NUM_THREADS=1
 
 JOB = (
     "-m oar_lightning +experiment=smoke evaluation.problems=2 evaluation.samples=1 evaluation.greedy=false "
-    "evaluation.heatmap=false num_threads=1 rollout.max_new_tokens=24"
+    "evaluation.heatmap=false num_threads=1 rollout.max_new_tokens=24 divergence.max_silent_steps=null"
 )
 """The smallest run: four steps."""
 
@@ -74,9 +76,9 @@ class Job:
     def restarts(self) -> int:
         return int(self.record()["Restarts"])
 
-    def processes(self, rank: int) -> list[int]:
-        """The processes of one of its tasks that run Python."""
-        wanted = {f"SLURM_JOB_ID={self.number}".encode(), f"SLURM_PROCID={rank}".encode()}
+    def processes(self, variable: str) -> list[int]:
+        """Its processes that run the program with this variable (name=value)."""
+        wanted = {f"SLURM_JOB_ID={self.number}".encode(), variable.encode()}
         found = []
         for folder in Path("/proc").glob("[0-9]*"):
             try:
@@ -96,7 +98,10 @@ class Slurm:
 
     def environment(self) -> dict[str, str]:
         plain = {k: v for k, v in os.environ.items() if k != "MLFLOW_TRACKING_URI" and not k.startswith("SLURM_")}
-        return plain | {"SLURM_CONF": str(self.folder / "slurm.conf")}
+        return plain | {
+            "SLURM_CONF": str(self.folder / "slurm.conf"),
+            "PATH": f"{self.folder / 'bin'}{os.pathsep}{os.environ['PATH']}",
+        }
 
     def run(self, *command: str) -> str:
         return subprocess.run(command, env=self.environment(), capture_output=True, text=True, check=True, timeout=60).stdout
@@ -116,3 +121,30 @@ class Slurm:
     def preempt(self, folder: Path) -> Job:
         """Submit a job of a higher partition that takes both nodes for a moment."""
         return self.submit(folder, "sleep 1", "--partition=high", "--nodes=2", "--exclusive")
+
+
+def run_of(store: str) -> tuple[str, list[int]]:
+    """The status of the only run of a store, and the steps that it has logged."""
+    client = MlflowClient(store)
+    experiment = client.get_experiment_by_name("oar_lightning")
+    assert experiment is not None
+    (run,) = client.search_runs([experiment.experiment_id])
+    return run.info.status, [m.step for m in client.get_metric_history(run.info.run_id, "reward")]
+
+
+def folder_of(job: Job, folder: Path) -> Path:
+    """The job's run folder, and no other beside it."""
+    (found,) = folder.glob("outputs/smoke/seed0/*")
+    assert found.name == f"slurm-{job.number}.0"
+    return found
+
+
+def is_whole(job: Job, folder: Path, store: str, steps: int) -> None:
+    """The job is done: all steps once, in one folder and one MLflow run, and the policy exported."""
+    assert job.end() == "COMPLETED", job.said()[-3000:]
+    run_dir = folder_of(job, folder)
+    assert run_of(store) == ("FINISHED", list(range(1, steps + 1)))
+    assert torch.load(run_dir / "checkpoints" / "last.ckpt", weights_only=True)["global_step"] == steps
+    assert (run_dir / "policy" / "model.safetensors").exists()
+    assert "scontrol requeue" not in job.said()
+    assert "Traceback" not in job.said()

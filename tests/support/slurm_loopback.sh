@@ -76,8 +76,22 @@ PartitionName=grace Nodes=ALL PriorityTier=1 PreemptMode=REQUEUE GraceTime=60 Ma
 PartitionName=cancel Nodes=ALL PriorityTier=1 PreemptMode=CANCEL GraceTime=0 MaxTime=INFINITE State=UP
 PartitionName=high Nodes=ALL PriorityTier=10 PreemptMode=OFF MaxTime=INFINITE State=UP
 CONF
+    mkdir -p "$folder/bin"
+    cat > "$folder/bin/sacct" <<'SACCT'
+#!/usr/bin/env python3
+# What submitit asks of Slurm's accounting, which needs a database: sacct -o JobID,State,NodeList --parsable2 -j <job> ...
+import re, subprocess, sys
+print("JobID|State|NodeList")
+for option, job in zip(sys.argv, sys.argv[1:]):
+    command = ["scontrol", "--oneliner", "show", "job", job]
+    for line in subprocess.run(command, capture_output=True, text=True).stdout.splitlines() if option == "-j" else []:
+        field = dict(re.findall(r"(\w+)=(\S+)", line))
+        number = f"{field['ArrayJobId']}_{field['ArrayTaskId']}" if "ArrayJobId" in field else field["JobId"]
+        print(f"{number}|{field['JobState']}|")
+SACCT
+    chmod +x "$folder/bin/sacct"
     export SLURM_CONF=$folder/slurm.conf
-    printf 'export SLURM_CONF=%q\n' "$SLURM_CONF" > "$folder/env.sh"
+    printf 'export SLURM_CONF=%q PATH=%q:$PATH\n' "$SLURM_CONF" "$folder/bin" > "$folder/env.sh"
     slurmctld -c
     await answers
     for n in $(seq "$nodes"); do slurmd -N "n$n"; done

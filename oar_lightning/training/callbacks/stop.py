@@ -33,7 +33,8 @@ class GracefulStop(L.Callback):
         self._step = trainer.global_step
         for number in self.signals:
             self._former[number] = signal.signal(number, self._handle)
-        idle_signals.training = True
+        if idle_signals.begin_training():
+            self.received = signal.SIGUSR1
 
     def _handle(self, number: int, frame: FrameType | None) -> None:
         if self.received is not None and number == signal.SIGINT:
@@ -56,7 +57,7 @@ class GracefulStop(L.Callback):
 
     def _restore(self) -> None:
         # not in teardown: Lightning restores the handlers of before `fit` earlier
-        idle_signals.training = False
+        idle_signals.end_training()
         for number, handler in self._former.items():
             signal.signal(number, handler)
         self._former = {}

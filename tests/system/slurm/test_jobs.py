@@ -9,39 +9,9 @@ from pathlib import Path
 
 import pytest
 import torch
-from mlflow import MlflowClient
-from support.slurm import DDP, Job, Slurm, needs_slurm
+from support.slurm import DDP, Job, Slurm, folder_of, is_whole, needs_slurm, run_of
 
 pytestmark = [pytest.mark.slow, needs_slurm]
-
-SAVED = "checkpoint_every_n_steps=1"
-
-
-def run_of(store: str) -> tuple[str, list[int]]:
-    """The status of the only run of a store, and the steps that it has logged."""
-    client = MlflowClient(store)
-    experiment = client.get_experiment_by_name("oar_lightning")
-    assert experiment is not None
-    (run,) = client.search_runs([experiment.experiment_id])
-    return run.info.status, [m.step for m in client.get_metric_history(run.info.run_id, "reward")]
-
-
-def folder_of(job: Job, folder: Path) -> Path:
-    """The job's run folder, and no other beside it."""
-    (found,) = folder.glob("outputs/smoke/seed0/*")
-    assert found.name == f"slurm-{job.number}.0"
-    return found
-
-
-def is_whole(job: Job, folder: Path, store: str, steps: int) -> None:
-    """The job is done: all steps once, in one folder and one MLflow run, and the policy exported."""
-    assert job.end() == "COMPLETED", job.said()[-3000:]
-    run_dir = folder_of(job, folder)
-    assert run_of(store) == ("FINISHED", list(range(1, steps + 1)))
-    assert torch.load(run_dir / "checkpoints" / "last.ckpt", weights_only=True)["global_step"] == steps
-    assert (run_dir / "policy" / "model.safetensors").exists()
-    assert "scontrol requeue" not in job.said()
-    assert "Traceback" not in job.said()
 
 
 @pytest.mark.parametrize(
@@ -49,9 +19,7 @@ def is_whole(job: Job, folder: Path, store: str, steps: int) -> None:
     [(1, ["--nodes=1", "--ntasks=2"]), (2, ["--nodes=2", "--ntasks-per-node=1"])],
     ids=["one node", "two nodes"],
 )
-def test_a_run_of_two_ranks_comes_to_its_end(
-    nodes: int, options: list[str], slurm: Slurm, store: str, tmp_path: Path
-) -> None:
+def test_a_run_of_two_ranks_comes_to_its_end(nodes: int, options: list[str], slurm: Slurm, store: str, tmp_path: Path) -> None:
     job = slurm.train(tmp_path, DDP.format(2 // nodes, nodes), *options)
     is_whole(job, tmp_path, store, 4)
     assert job.restarts() == 0
@@ -78,15 +46,13 @@ def test_a_preempted_job_goes_on_where_it_was(partition: str, slurm: Slurm, stor
 
 
 @pytest.mark.parametrize("options", [[], ["--signal=INT"]], ids=["scancel", "scancel --signal=INT"])
-def test_a_cancelled_job_is_saved_and_not_started_again(
-    options: list[str], slurm: Slurm, store: str, tmp_path: Path
-) -> None:
+def test_a_cancelled_job_is_saved_and_not_started_again(options: list[str], slurm: Slurm, store: str, tmp_path: Path) -> None:
     job = slurm.train(tmp_path, "trainer.max_steps=1000")
     job.wait_for("step 1/1000")
     slurm.run("scancel", *options, str(job.number))
     assert job.end() == ("FAILED" if options else "CANCELLED")
     job.wait(lambda: run_of(store)[0] == "KILLED", "the run is closed", 60)
-    status, steps = run_of(store)
+    _, steps = run_of(store)
     run_dir = folder_of(job, tmp_path)
     assert torch.load(run_dir / "checkpoints" / "last.ckpt", weights_only=True)["global_step"] == steps[-1] < 1000
     assert ("was cancelled and is not put" in job.said()) == (not options)
@@ -97,14 +63,15 @@ def test_a_cancelled_job_is_saved_and_not_started_again(
 def test_a_killed_rank_ends_all(slurm: Slurm, store: str, tmp_path: Path) -> None:
     job = slurm.train(tmp_path, f"trainer.max_steps=1000 {DDP.format(1, 2)}", "--nodes=2", "--ntasks-per-node=1")
     job.wait_for("step 1/1000")
-    (process,) = job.processes(1)
+    (process,) = job.processes("SLURM_PROCID=1")
     os.kill(process, signal.SIGKILL)
     assert job.end(30) == "FAILED"
     assert job.restarts() == 0
 
 
 def loads(job: Job) -> bool:
-    return bool(job.processes(0))
+    """Hydra has made the folder; what takes long follows."""
+    return bool(list(job.log.parent.glob("outputs/smoke/seed0/*")))
 
 
 def finishes(job: Job) -> bool:
@@ -118,18 +85,29 @@ def test_a_signal_while_nothing_is_trained_costs_a_start_and_no_more(
     """While it loads, and in the last evaluation."""
     job = slurm.train(tmp_path, "evaluation.problems=24 evaluation.samples=4 rollout.max_new_tokens=80")
     job.wait(lambda: moment(job), moment.__name__)
-    if moment is loads:
-        job.wait(lambda: bool(list(tmp_path.glob("outputs/smoke/seed0/*"))), "its folder")
-    slurm.run("scancel", "--signal=USR1", str(job.number))
+    slurm.run("scancel", "--signal=TERM", str(job.number))
     job.wait(lambda: job.restarts() == 1, "it is in the queue again")
     is_whole(job, tmp_path, store, 4)
-    assert "SIGUSR1 while nothing is being trained" in job.said()
+    assert "SIGTERM while nothing is being trained" in job.said()
     assert job.said().count("before and after") == 1
+
+
+@pytest.mark.parametrize("moment", [loads, finishes])
+def test_warned_while_nothing_is_trained_a_run_uses_the_time_that_is_left(
+    moment: Callable[[Job], bool], slurm: Slurm, store: str, tmp_path: Path
+) -> None:
+    """For one step where it loads, so that it gets somewhere, or for the last evaluation and the export."""
+    job = slurm.train(tmp_path, "evaluation.problems=24 evaluation.samples=4 rollout.max_new_tokens=80")
+    job.wait(lambda: moment(job), moment.__name__)
+    slurm.run("scancel", "--signal=USR1", str(job.number))
+    is_whole(job, tmp_path, store, 4)
+    assert job.restarts() == (moment is loads)
+    assert ("stopped at step 1" in job.said()) == (moment is loads)
 
 
 def test_cancelled_while_it_loads_a_job_is_not_started_again(slurm: Slurm, tmp_path: Path) -> None:
     job = slurm.train(tmp_path)
-    job.wait(lambda: bool(list(tmp_path.glob("outputs/smoke/seed0/*"))), "its folder")
+    job.wait(lambda: loads(job), "it loads")
     slurm.run("scancel", str(job.number))
     assert job.end() == "CANCELLED"
     assert "was cancelled and is not put" in job.said()
