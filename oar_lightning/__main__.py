@@ -7,6 +7,11 @@ import os
 import sys
 from collections.abc import Callable
 
+if __name__ == "__main__":
+    from oar_lightning.distributed.slurm import answer_slurm
+
+    answer_slurm(sys.argv)  # now, since a signal may come during the imports below
+
 import hydra
 from hydra.core.hydra_config import HydraConfig
 from hydra.types import RunMode
@@ -18,8 +23,8 @@ from oar_lightning.command.flags import answer
 from oar_lightning.common.config_check import READS_TRAINING_DATA, ConfigError, check_keys, check_targets
 from oar_lightning.common.paths import conf_dir
 from oar_lightning.common.scopes import importing
-from oar_lightning.distributed.launch import end_with_first_rank, is_first_rank, run_name
-from oar_lightning.distributed.slurm import answer_idle_signals
+from oar_lightning.distributed.launch import by_srun, end_with_first_rank, is_first_rank, run_name
+from oar_lightning.distributed.slurm import ignore_slurm
 from oar_lightning.sweep import multirun
 from oar_lightning.sweep.process import recording_failure, run_recorded, stop_with_parent
 from oar_lightning.wiring import hydra_output
@@ -67,8 +72,8 @@ def job(cfg: DictConfig) -> float | None:
     """
     if HydraConfig.get().mode == RunMode.MULTIRUN:
         return multirun.start_job()
-    if cfg.get("task") in TRAINS:
-        answer_idle_signals()
+    if by_srun() and cfg.get("task") not in TRAINS:
+        ignore_slurm()  # there is nothing to go on from
     stop_with_parent()
     try:
         with recording_failure():

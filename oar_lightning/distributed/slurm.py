@@ -12,6 +12,7 @@ import signal
 import subprocess
 import threading
 import time
+from collections.abc import Sequence
 from typing import Literal
 
 from oar_lightning.distributed.launch import by_srun, is_first_rank, slurm_job
@@ -51,6 +52,7 @@ def requeue(trained: bool = True) -> None:
     `trained`: whether this start got anywhere. One whose whole time went into loading would be started again for ever.
     """
     job = slurm_job()
+    idle_signals.asked = True
     try:
         shown = _scontrol("show", "job", job)
         found = fate(shown.stdout, int(os.environ.get("SLURM_RESTART_COUNT", "0"))) if shown.returncode == 0 else "told"
@@ -102,6 +104,8 @@ class IdleSignals:
         """Whether it has done so."""
         self.warned = False
         """Whether SIGUSR1 has come."""
+        self.asked = False
+        """Whether the job's place in the queue is settled: what Slurm sends then is its answer."""
 
     def begin_training(self) -> bool:
         """Leave signals to the caller; returns whether SIGUSR1 has come already."""
@@ -118,7 +122,7 @@ class IdleSignals:
         for number in TOLD_TO_END:
             signal.signal(number, lambda number, frame: None)  # the thread hears of it earlier
         signal.set_wakeup_fd(write, warn_on_full_buffer=False)
-        os.register_at_fork(after_in_child=_forget)
+        os.register_at_fork(after_in_child=ignore_slurm)
         threading.Thread(target=self._listen, args=(read,), daemon=True, name="slurm-signals").start()
 
     def _listen(self, read: int) -> None:
@@ -126,13 +130,13 @@ class IdleSignals:
             for number in os.read(read, 64):
                 if number == signal.SIGUSR1:
                     self.warned = True
-                elif number == signal.SIGTERM and not self.training:
+                elif number == signal.SIGTERM and not self.training and not self.asked:
                     log.warning("SIGTERM while nothing is being trained")
                     leave(self.trained)
 
 
-def _forget() -> None:
-    """A forked child is no rank: what it hears is not for its parent."""
+def ignore_slurm() -> None:
+    """Let signals do what they do by default: in a process that does not train, and in a forked child, which is no rank."""
     signal.set_wakeup_fd(-1)
     for number in TOLD_TO_END:
         signal.signal(number, signal.SIG_DFL)
@@ -142,7 +146,8 @@ idle_signals = IdleSignals()
 """This process's."""
 
 
-def answer_idle_signals() -> None:
-    """Have `idle_signals` answer, where `srun` has started this process."""
-    if by_srun() and threading.current_thread() is threading.main_thread():
+def answer_slurm(arguments: Sequence[str]) -> None:
+    """Have `idle_signals` answer, where `srun` has started the command with these arguments. The jobs of a multirun have
+    processes of their own."""
+    if by_srun() and not {"-m", "--multirun", "hydra.mode=MULTIRUN"} & set(arguments):
         idle_signals.answer()

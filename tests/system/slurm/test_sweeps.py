@@ -11,7 +11,7 @@ from pathlib import Path
 
 import pytest
 from mlflow import MlflowClient
-from support.slurm import JOB, Slurm, needs_slurm
+from support.slurm import DDP, JOB, Slurm, needs_slurm
 
 pytest.importorskip("submitit", reason="no submitit here; pip install -e '.[sweep]'")
 
@@ -77,8 +77,8 @@ def trials(store: str) -> list[tuple[str, str, list[int]]]:
 
 
 def jobs(slurm: Slurm) -> list[str]:
-    """The numbers of the jobs that are at work or wait."""
-    return slurm.run("squeue", "--noheader", "--array", "--format=%A").split()
+    """The jobs that are at work or wait, as <array>_<number of the trial>."""
+    return slurm.run("squeue", "--noheader", "--array", "--format=%i").split()
 
 
 def test_a_sweep_whose_controller_is_killed_has_its_number_of_trials(
@@ -97,17 +97,19 @@ def test_a_lost_job_is_started_again_and_the_other_trial_counts(
 ) -> None:
     controllers.append(Controller(slurm, tmp_path, "trainer.max_steps=20"))
     controllers[0].wait_for_trials(slurm, tmp_path, "step 1/20")
-    lost = min(jobs(slurm), key=int)
-    slurm.run("scancel", "--signal=KILL", lost)
+    slurm.run("scancel", "--signal=KILL", min(jobs(slurm)))
     assert controllers[0].process.wait(600) == 0, controllers[0].log.read_text()[-3000:]
     assert trials(store) == [(str(n), "complete", list(range(1, 21))) for n in range(2)]
-    assert "it is started again" in controllers[0].log.read_text()
+    assert "trial 0 has ended without a result" in controllers[0].log.read_text()
+    assert "trial 1 has ended without a result" not in controllers[0].log.read_text()
 
 
 def test_a_trial_whose_time_is_over_goes_on_where_that_is_allowed(
     slurm: Slurm, store: str, tmp_path: Path, controllers: list[Controller]
 ) -> None:
-    controllers.append(Controller(slurm, tmp_path, "trainer.max_steps=20 hydra.launcher.max_num_timeout=3"))
+    """Trials of two ranks, which start the second one themselves."""
+    overrides = f"trainer.max_steps=20 hydra.launcher.max_num_timeout=3 {DDP.format(2, 1)}"
+    controllers.append(Controller(slurm, tmp_path, overrides))
     controllers[0].wait_for_trials(slurm, tmp_path, "step 1/20")
     for job in jobs(slurm):
         slurm.run("scancel", "--signal=USR2", job)  # as submitit has Slurm do before the time is over
