@@ -35,6 +35,7 @@ class GracefulStop(L.Callback):
             self._former[number] = signal.signal(number, self._handle)
         if idle_signals.begin_training():
             self.received = signal.SIGUSR1
+            log.warning("SIGUSR1 has come while the run was loading: it takes a step, then saves a checkpoint")
 
     def _handle(self, number: int, frame: FrameType | None) -> None:
         if self.received is not None and number == signal.SIGINT:
