@@ -15,7 +15,7 @@ import time
 from collections.abc import Sequence
 from typing import Literal
 
-from oar_lightning.distributed.launch import by_srun, is_first_rank, slurm_job
+from oar_lightning.distributed.launch import by_srun, by_torchrun, is_first_rank, slurm_job
 
 log = logging.getLogger(__name__)
 
@@ -147,7 +147,10 @@ idle_signals = IdleSignals()
 
 
 def answer_slurm(arguments: Sequence[str]) -> None:
-    """Have `idle_signals` answer, where `srun` has started the command with these arguments. The jobs of a multirun have
-    processes of their own."""
-    if by_srun() and not {"-m", "--multirun", "hydra.mode=MULTIRUN"} & set(arguments):
+    """Have `idle_signals` answer, where `srun` has started the command with these arguments.
+
+    Not for torchrun's ranks, to which SIGTERM may say as well that another rank has died, nor for a multirun, whose jobs have
+    processes of their own.
+    """
+    if by_srun() and not by_torchrun() and not {"-m", "--multirun", "hydra.mode=MULTIRUN"} & set(arguments):
         idle_signals.answer()
