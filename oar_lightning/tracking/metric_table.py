@@ -261,6 +261,7 @@ METRICS: tuple[Metric, ...] = (
         ("objective_low", SHARE, "its 95 % interval over problems (Wilson's), lower end"),
         ("objective_high", SHARE, "the interval's upper end"),
         ("time/total_s", SECONDS, "of training, over all starts of the run"),
+        ("time/total_cpu_s", SECONDS, "of rank 0's process on processors, all its threads, over all starts", "`task=train`"),
         ("time/total_generate_s", SECONDS, "of sampling in the whole run", "`task=train`"),
         ("time/total_reward_s", SECONDS, "of judging", "`task=train`"),
         ("time/total_score_s", SECONDS, "of scoring", "`task=train`"),

@@ -1,0 +1,67 @@
+"""The commands that make a study's runs again."""
+
+from __future__ import annotations
+
+import shlex
+from collections.abc import Sequence
+
+from oar_lightning.reporting.factors import natural
+from oar_lightning.reporting.runs import SWEEP_COMMAND, RunRecord
+from oar_lightning.reporting.study import Study
+
+PROGRAM = "python -m oar_lightning"
+ELSEWHERE = ("seed=", "logger.experiment_name=", "resume=", "ckpt_path=", "output_root=")
+"""Beginnings of words that are not part of a run's method, or that the printed command sets itself."""
+
+
+def commands(study: Study, command: str) -> list[str]:
+    """Lines for a shell that make the runs and then the page, whose own command is `command`.
+
+    Trials are made by their sweeps' commands. Other runs are made as an experiment of the study's name, which holds nothing
+    else, so that the page's command finds them: a run id or a filter that fits this store would not.
+    """
+    runs = sorted(study.all_runs, key=lambda run: (run.started, run.run_id))
+    sweeps = dict.fromkeys(run.tags[SWEEP_COMMAND] for run in runs if SWEEP_COMMAND in run.tags)
+    lines = [f"{PROGRAM} -m {words}" for words in sweeps]
+    plain = [run for run in runs if SWEEP_COMMAND not in run.tags]
+    if not plain:
+        return [*lines, command]
+    if sweeps:
+        return [*lines, *_table(_arms(plain)), command]
+    experiment = f"logger.experiment_name={shlex.quote(study.name)}"
+    filtered = shlex.quote("report.filter=\"tags.task = 'train'\"")
+    options = {"report.name": study.name, "report.metric": study.metric}
+    if study.baseline:
+        options["report.baseline"] = f'"{study.baseline.label}"'
+    again = shlex.join(f"{key}={value}" for key, value in options.items())
+    return [*_table(_arms(plain), experiment), f"{PROGRAM} task=report {experiment} {filtered} {again}"]
+
+
+def _arms(runs: Sequence[RunRecord]) -> list[list[str]]:
+    """Words of each command, with the seeds of equal ones joined."""
+    seeds: dict[tuple[str, ...], set[str]] = {}
+    for run in runs:
+        seeds.setdefault(tuple(w for w in run.overrides if not w.lstrip("+").startswith(ELSEWHERE)), set()).add(run.seed)
+    return [[*line, f"seed={','.join(sorted(values, key=natural))}"] for line, values in seeds.items()]
+
+
+def _table(arms: Sequence[Sequence[str]], more: str = "") -> list[str]:
+    """The commands; several as one, with a table of the words that differ."""
+    more = more and f" {more}"
+    if len(arms) == 1 or any("\n" in word for arm in arms for word in arm):
+        return [f"{PROGRAM} {'-m ' if ',' in arm[-1] else ''}{shlex.join(arm)}{more}" for arm in arms]
+    shared = [word for word in arms[0] if all(word in arm for arm in arms) and not _in_order(word, arms)]
+    rows = [shlex.join(word for word in arm if word not in shared) for arm in arms]
+    return [" ".join([f"xargs -L 1 {PROGRAM} -m", *([shlex.join(shared)] if shared else [])]) + f"{more} <<'END'", *rows, "END"]
+
+
+def _in_order(word: str, arms: Sequence[Sequence[str]]) -> bool:
+    """Whether a word must stay where it is: it adds a config group, of which later ones win, or a line sets its key twice."""
+    key = word.split("=", 1)[0]
+    added = word.startswith("+") and "." not in key
+    twice = any(sum(other.split("=", 1)[0].lstrip("+") == key.lstrip("+") for other in arm) > 1 for arm in arms)
+    return twice or (added and any(_added(arm) != _added(arms[0]) for arm in arms))
+
+
+def _added(arm: Sequence[str]) -> list[str]:
+    return [word for word in arm if word.startswith("+") and "." not in word.split("=", 1)[0]]
