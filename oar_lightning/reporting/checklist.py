@@ -6,8 +6,8 @@ from collections.abc import Callable, Iterable, Sequence
 
 import numpy as np
 
-from oar_lightning.reporting.export import last_tenth
-from oar_lightning.reporting.figures import Curves
+from oar_lightning.reporting.bands import last_tenth
+from oar_lightning.reporting.runs import Curves
 from oar_lightning.reporting.settings import NOT_RECORDED, distinct, evaluation, scorer, training
 from oar_lightning.reporting.study import Arm, Study, is_uniform
 
@@ -99,7 +99,8 @@ def _data(study: Study) -> str:
 def _filters(study: Study) -> str:
     longest = distinct(study.runs, lambda run: run.params.get("data.max_prompt_tokens"))
     cleaned = distinct(study.runs, lambda run: run.params.get("data.decontaminate"))
-    return f"longest prompt: {longest}, decontaminated: {cleaned}"
+    cleaning = {"False": "no", "True": "yes"}.get(cleaned, cleaned)
+    return f"longest prompt, tokens: {'any' if longest == 'None' else longest}; decontaminated: {cleaning}"
 
 
 def _names(labels: Iterable[str]) -> str:

@@ -2,11 +2,12 @@
 
 from __future__ import annotations
 
+import os
 import shlex
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 
 from oar_lightning.reporting.factors import natural
-from oar_lightning.reporting.runs import SWEEP_COMMAND, RunRecord
+from oar_lightning.reporting.runs import SWEEP_COMMAND, RunRecord, words
 from oar_lightning.reporting.study import Study
 
 PROGRAM = "python -m oar_lightning"
@@ -24,17 +25,31 @@ def commands(study: Study, command: str) -> list[str]:
     sweeps = dict.fromkeys(run.tags[SWEEP_COMMAND] for run in runs if SWEEP_COMMAND in run.tags)
     lines = [f"{PROGRAM} -m {words}" for words in sweeps]
     plain = [run for run in runs if SWEEP_COMMAND not in run.tags]
-    if not plain:
-        return [*lines, command]
-    if sweeps:
-        return [*lines, *_table(_arms(plain)), command]
-    experiment = f"logger.experiment_name={shlex.quote(study.name)}"
-    filtered = shlex.quote("report.filter=\"tags.task = 'train'\"")
+    if not sweeps:
+        experiment = f"logger.experiment_name={study.name}"
+        chosen = [experiment, "report.filter=\"tags.task = 'train'\""]
+        return [*_table(_arms(plain), shlex.quote(experiment)), _again(study, chosen)]
+    lines += _table(_arms(plain)) if plain else []
+    return [*lines, _again(study, _of_sweeps(sweeps)) if " report.csv=" in command else command]
+
+
+def _again(study: Study, chosen: Sequence[str]) -> str:
+    """The command of a page of other runs, `chosen` by these words, which are compared as here."""
     options = {"report.name": study.name, "report.metric": study.metric}
     if study.baseline:
         options["report.baseline"] = f'"{study.baseline.label}"'
-    again = shlex.join(f"{key}={value}" for key, value in options.items())
-    return [*_table(_arms(plain), experiment), f"{PROGRAM} task=report {experiment} {filtered} {again}"]
+    return f"{PROGRAM} task=report {shlex.join([*chosen, *(f'{key}={value}' for key, value in options.items())])}"
+
+
+def _of_sweeps(commands: Iterable[str]) -> list[str]:
+    """Words that choose the runs of these sweeps, by what their names begin or end with."""
+    key = "hydra.sweeper.study_name="
+    names = [word.removeprefix(key) for command in commands for word in words(command) if word.startswith(key)]
+    if len(names) == 1:
+        return [f"sweep={names[0]}"]
+    start, end = os.path.commonprefix(names), os.path.commonprefix([name[::-1] for name in names])[::-1]
+    like = max((f"{start}%", f"%{end}"), key=len)
+    return [f"report.filter=\"tags.sweep LIKE '{like}'\""]
 
 
 def _arms(runs: Sequence[RunRecord]) -> list[list[str]]:

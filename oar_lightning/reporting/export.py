@@ -13,16 +13,12 @@ from pathlib import Path
 import numpy as np
 
 from oar_lightning.common.config_check import ConfigError
-from oar_lightning.reporting.bands import final_value
+from oar_lightning.reporting.bands import LAST_TENTH, last_tenth
 from oar_lightning.reporting.factors import level
-from oar_lightning.reporting.figures import Curves
-from oar_lightning.reporting.runs import SWEEP_COMMAND, Curve, RunRecord
+from oar_lightning.reporting.runs import SWEEP_COMMAND, Curve, Curves, RunRecord
 from oar_lightning.reporting.settings import ENDS, EVALUATED_ON, SETTINGS, evaluated_on
 from oar_lightning.reporting.study import Study
 from oar_lightning.tracking.renamed import by_current_name
-
-LAST_TENTH = "last_tenth/"
-"""Before a metric's name: its mean over the last tenth of training."""
 
 SECONDS = tuple(f"time/total_{phase}_s" for phase in ("cpu", "generate", "reward", "score", "update"))
 TAGS = (
@@ -97,13 +93,6 @@ def read_export(path: Path) -> tuple[list[RunRecord], dict[str, dict[str, Curve]
     except (ValueError, KeyError, OSError, EOFError) as error:
         what = f"report.csv={path}: it, or {CURVES} beside it, is damaged"
         raise ConfigError(f"{what} ({error}); write the report anew") from error
-
-
-def last_tenth(run: RunRecord, curves: Curves, metric: str) -> float | None:
-    """A metric's mean over the last tenth of training, from its curve or as kept; None where it was not recorded."""
-    if run.run_id in curves.get(metric, {}):
-        return final_value(curves[metric][run.run_id])
-    return run.metrics.get(LAST_TENTH + metric)
 
 
 def started(run: RunRecord) -> str:

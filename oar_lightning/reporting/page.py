@@ -9,15 +9,18 @@ from pathlib import Path
 
 from oar_lightning.common.config_check import ConfigError
 from oar_lightning.common.markdown import markdown
+from oar_lightning.reporting.bands import last_tenth
 from oar_lightning.reporting.checklist import checklist, hours
 from oar_lightning.reporting.commands import commands
-from oar_lightning.reporting.export import CURVES, curves_csv, last_tenth, runs_csv
-from oar_lightning.reporting.figures import FIGURES, Curves, Drawing, LeftOut, save
+from oar_lightning.reporting.costs import PASSES, cost
+from oar_lightning.reporting.export import CURVES, curves_csv, runs_csv
+from oar_lightning.reporting.figures import FIGURES, Drawing, LeftOut, save
 from oar_lightning.reporting.prose import prose, read_prose
+from oar_lightning.reporting.runs import Curves
 from oar_lightning.reporting.settings import ENDS, distinct, evaluation, training
 from oar_lightning.reporting.statistics import BOOTSTRAP_FROM, EXACT_UP_TO, SIGN_DRAWS
 from oar_lightning.reporting.study import Study
-from oar_lightning.reporting.tables import PASSES, cost, differences_table, results_table, uncounted_table
+from oar_lightning.reporting.tables import differences_table, results_table, uncounted_table
 
 MARK = "<!-- written by task=report: what stands between prose markers is kept, all else is written anew -->"
 WIDTH = 130

@@ -110,6 +110,10 @@ class Curve:
     values: NDArray[np.float64]
 
 
+Curves = Mapping[str, Mapping[str, Curve]]
+"""Metric -> run id -> curve."""
+
+
 def read_runs(client: MlflowClient, experiment: str, config: ReportConfig) -> tuple[list[RunRecord], list[RunRecord]]:
     """The sweep's parent runs (none for given runs and filters) and the runs, each sorted by start. A sweep's trials have its
     command as the tag `SWEEP_COMMAND`.

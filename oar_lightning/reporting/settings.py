@@ -65,6 +65,16 @@ def distinct(runs: Sequence[RunRecord], value: Callable[[RunRecord], str | None]
     return values[0] if len(values) == 1 else ", ".join(f"{one} ({counts[one]} runs)" for one in values)
 
 
+def accuracy_in_words(runs: Sequence[RunRecord]) -> str:
+    """What the runs' accuracy is of, for a figure's axis."""
+    sets = {evaluated_on(run) for run in runs}
+    if sets == {""}:
+        return "sampled accuracy"
+    trained = sum(AS_TRAINED in one for one in sets)
+    which = "as in training" if trained == len(sets) else "some as in training" if trained else "new"
+    return "accuracy on new problems" if which == "new" else f"accuracy on problems {which}"
+
+
 def evaluation(run: RunRecord) -> str | None:
     """Sets, splits and size of a run's evaluation; None where none of it was recorded."""
     sets, problems, samples = evaluated_on(run), run.params.get("evaluation.problems"), run.params.get("evaluation.samples")

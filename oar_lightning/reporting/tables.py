@@ -6,22 +6,14 @@ from collections.abc import Sequence
 
 import numpy as np
 
-from oar_lightning.reporting.export import last_tenth
+from oar_lightning.reporting.bands import last_tenth
+from oar_lightning.reporting.costs import COST_DIGITS, COSTS, cost
 from oar_lightning.reporting.factors import level, show
-from oar_lightning.reporting.figures import Curves
 from oar_lightning.reporting.figures.drawing import scale
-from oar_lightning.reporting.runs import RunRecord
-from oar_lightning.reporting.settings import ENDS, scorer
+from oar_lightning.reporting.runs import Curves
+from oar_lightning.reporting.settings import ENDS
 from oar_lightning.reporting.statistics import Interval, holm, mean_interval, sign_flip_p, smallest_p
 from oar_lightning.reporting.study import Arm, Study
-
-CPU, PASSES = "time/total_cpu_s", "credit/forward_equivalents"
-COSTS = {CPU: "CPU-seconds of a run", PASSES: "passes of scoring"}
-"""What a run costs -> its column. Passes are forward passes of a batch, and what else the scorer does counted in them."""
-
-COST_DIGITS = {CPU: ".0f", PASSES: ".2f"}
-NO_PASSES = ("uniform", "random", "position")
-"""Scorers that do not run the model, and count nothing."""
 
 
 def results_table(study: Study, curves: Curves) -> list[list[str]]:
@@ -61,13 +53,6 @@ def uncounted_table(study: Study) -> list[list[str]]:
         settings = " ".join(f"{key}={show(level(run, key))}" for key in study.factors)
         rows.append([f"{run.name} `{run.run_id[:8]}`", run.tags.get("trial", "-"), settings, run.seed, run.state, run.reason])
     return [[_text(cell) or "-" for cell in row] for row in rows]
-
-
-def cost(run: RunRecord, curves: Curves, metric: str) -> float | None:
-    """What a run costs by one of COSTS; None where it was not recorded."""
-    if metric == PASSES:
-        return 0.0 if scorer(run) in NO_PASSES else last_tenth(run, curves, metric)
-    return run.metrics.get(metric)
 
 
 def _result(study: Study, arm: Arm, factor: float) -> str:

@@ -133,7 +133,9 @@ def test_a_grid_has_its_map_and_no_paired_differences_until_a_baseline_is_named(
     shown = [float(row[2].strip("*").split()[0]) for row in rows]
     assert shown == pytest.approx([*means.values()], abs=0.006)
     assert "report.baseline=<arm>" in page
-    assert "python -m oar_lightning -m +sweeps=grid 'gate.beta=choice(1,2)' hydra.sweeper.study_name=grid\n" in page, "it can be pasted into a shell"
+    assert "python -m oar_lightning -m +sweeps=grid 'gate.beta=choice(1,2)' hydra.sweeper.study_name=grid\n" in page, (
+        "it can be pasted into a shell"
+    )
     assert "How does objective depend on `gate.tau` and `gate.beta`?" in page
     drawn = {path.stem for path in folder.glob("*.png")}
     assert drawn == {"tau_beta", "learning_curves", "pareto", "responses", "entropy", "credit_shape"}
@@ -204,7 +206,10 @@ def test_runs_can_be_given_by_id_or_filter(report, store: Store) -> None:
         (["sweep=empty"], "sweep=empty has no trials yet"),
         (["sweep=methods", "report.baseline=grpo"], "report.baseline=grpo: no such arm; the arms are: oar_g, uniform"),
         (["sweep=methods", "report.metric=accuracy"], "report.metric=accuracy: no finished run of methods has it"),
-        ([], "task=report needs one of sweep=<name>, report.runs=[<run id>,...], report.filter=<MLflow filter> and report.csv="),
+        (
+            [],
+            "task=report needs one of sweep=<name>, report.runs=[<run id>,...], report.filter=<MLflow filter> and report.csv=",
+        ),
         (["sweep=methods", "report.runs=[a]"], "got sweep and runs"),
         (["report.runs=[a]"], "report.runs needs report.name=<name> as well"),
         (["report.runs=[a]", "report.name=x"], "report.runs names a: Run with id=a not found"),
