@@ -69,7 +69,8 @@ def final_value(curve: Curve, fraction: float = 0.1) -> float:
 
 
 def last_tenth(run: RunRecord, curves: Curves, metric: str) -> float | None:
-    """A metric's mean over the last tenth of training, from its curve or as kept; None where it was not recorded."""
-    if run.run_id in curves.get(metric, {}):
+    """A metric's mean over the last tenth of training, as kept or from its curve; None where it was not recorded."""
+    kept = run.metrics.get(LAST_TENTH + metric)  # in full precision, which kept curves are not
+    if kept is None and run.run_id in curves.get(metric, {}):
         return final_value(curves[metric][run.run_id])
-    return run.metrics.get(LAST_TENTH + metric)
+    return kept

@@ -23,13 +23,12 @@ def commands(study: Study, command: str) -> list[str]:
     """
     runs = sorted(study.all_runs, key=lambda run: (run.started, run.run_id))
     sweeps = dict.fromkeys(run.tags[SWEEP_COMMAND] for run in runs if SWEEP_COMMAND in run.tags)
-    lines = [f"{PROGRAM} -m {words}" for words in sweeps]
     plain = [run for run in runs if SWEEP_COMMAND not in run.tags]
     if not sweeps:
         experiment = f"logger.experiment_name={study.name}"
         chosen = [experiment, "report.filter=\"tags.task = 'train'\""]
         return [*_table(_arms(plain), shlex.quote(experiment)), _again(study, chosen)]
-    lines += _table(_arms(plain)) if plain else []
+    lines = _table([words(sweep) for sweep in sweeps]) + (_table(_arms(plain)) if plain else [])
     return [*lines, _again(study, _of_sweeps(sweeps)) if " report.csv=" in command else command]
 
 
@@ -64,10 +63,15 @@ def _table(arms: Sequence[Sequence[str]], more: str = "") -> list[str]:
     """The commands; several as one, with a table of the words that differ."""
     more = more and f" {more}"
     if len(arms) == 1 or any("\n" in word for arm in arms for word in arm):
-        return [f"{PROGRAM} {'-m ' if ',' in arm[-1] else ''}{shlex.join(arm)}{more}" for arm in arms]
+        return [f"{PROGRAM} {'-m ' if _several(arm) else ''}{shlex.join(arm)}{more}" for arm in arms]
     shared = [word for word in arms[0] if all(word in arm for arm in arms) and not _in_order(word, arms)]
     rows = [shlex.join(word for word in arm if word not in shared) for arm in arms]
     return [" ".join([f"xargs -L 1 {PROGRAM} -m", *([shlex.join(shared)] if shared else [])]) + f"{more} <<'END'", *rows, "END"]
+
+
+def _several(arm: Sequence[str]) -> bool:
+    """Whether a command makes several runs."""
+    return any(word.startswith("+sweeps=") or (word.startswith("seed=") and "," in word) for word in arm)
 
 
 def _in_order(word: str, arms: Sequence[Sequence[str]]) -> bool:

@@ -11,7 +11,7 @@ import pytest
 from support.run_records import trial
 
 from oar_lightning.reporting.commands import commands
-from oar_lightning.reporting.runs import RunRecord
+from oar_lightning.reporting.runs import RunRecord, words
 from oar_lightning.reporting.study import make_study
 
 REPORT = "python -m oar_lightning task=report report.name=x"
@@ -68,11 +68,29 @@ def test_a_key_that_is_set_twice_stays_in_its_order(tmp_path: Path) -> None:
 
 
 def test_trials_are_made_by_the_commands_of_their_sweeps(tmp_path: Path) -> None:
-    sweeps = ["+sweeps=a hydra.sweeper.study_name=one", "+sweeps=a 'scorer=choice(x,y)' hydra.sweeper.study_name=two"]
+    sweeps = ["+sweeps=a x=1 hydra.sweeper.study_name=one", "+sweeps=a 'scorer=choice(x,y)' hydra.sweeper.study_name=two"]
     runs = [trial(0.5, {"seed": s}, tags={"sweep_command": words}) for words in sweeps for s in (0, 1)]
     lines = commands(make_study("x", [], runs), REPORT)
-    assert lines == [f"python -m oar_lightning -m {words}" for words in sweeps] + [REPORT]
-    assert run_in_a_shell(lines, tmp_path)[1][4] == "scorer=choice(x,y)"
+    *made, report = run_in_a_shell(lines, tmp_path)
+    assert [sorted(call[3:]) for call in made] == [sorted(words(sweep)) for sweep in sweeps]
+    assert report == words(REPORT)[1:]
+    one = commands(make_study("x", [], runs[:2]), REPORT)
+    assert one == [f"python -m oar_lightning -m {sweeps[0]}", REPORT]
+
+
+@pytest.mark.parametrize(
+    ("names", "chosen"),
+    [
+        (["lr_asides", "methods_asides"], "report.filter=\"tags.sweep LIKE '%_asides'\""),
+        (["grid_1", "grid_2"], "report.filter=\"tags.sweep LIKE 'grid_%'\""),
+        (["grid"], "sweep=grid"),
+    ],
+)
+def test_the_report_of_kept_runs_is_made_from_the_sweeps_that_make_them_again(names: list[str], chosen: str) -> None:
+    sweeps = [f"+sweeps=a hydra.sweeper.study_name={name}" for name in names]
+    runs = [trial(0.5, {"seed": s}, tags={"sweep_command": sweep}) for s, sweep in enumerate(sweeps)]
+    again = commands(make_study("x", [], runs), f"{REPORT} report.csv=reports/x/runs.csv")[-1]
+    assert words(again)[3:] == ["task=report", chosen, "report.name=x", "report.metric=objective"]
 
 
 @pytest.mark.parametrize("seeds", [(0,), (0, 1)])

@@ -79,8 +79,8 @@ def pareto(study: Study, curves: Curves) -> Drawing | LeftOut:
     panels[0].set(ylabel=result_label(study))
     legend_below(figure, panels[0])
     caption = (
-        "Points are means with 95 % intervals over seeds as in the tables, which may leave the panel; diamonds are those that no "
-        "other arm beats in both. "
+        "Points are means with 95 % intervals over seeds as in the tables; they may leave the panel. Diamonds are those "
+        "that no other arm beats in both. "
         "Passes: forward passes of a batch that scoring makes, beside those of training."
     )
     return Drawing(title, caption if len(study.arms) <= MOST else f"{caption} Arms that are no series are pale.", figure)
