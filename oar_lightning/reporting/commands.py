@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-import os
+import itertools
 import shlex
 from collections.abc import Iterable, Sequence
 
@@ -46,7 +46,7 @@ def _of_sweeps(commands: Iterable[str]) -> list[str]:
     names = [word.removeprefix(key) for command in commands for word in words(command) if word.startswith(key)]
     if len(names) == 1:
         return [f"sweep={names[0]}"]
-    start, end = os.path.commonprefix(names), os.path.commonprefix([name[::-1] for name in names])[::-1]
+    start, end = _beginning(names), _beginning([name[::-1] for name in names])[::-1]
     like = max((f"{start}%", f"%{end}"), key=len)
     return [f"report.filter=\"tags.sweep LIKE '{like}'\""]
 
@@ -67,6 +67,11 @@ def _table(arms: Sequence[Sequence[str]], more: str = "") -> list[str]:
     shared = [word for word in arms[0] if all(word in arm for arm in arms) and not _in_order(word, arms)]
     rows = [shlex.join(word for word in arm if word not in shared) for arm in arms]
     return [" ".join([f"xargs -L 1 {PROGRAM} -m", *([shlex.join(shared)] if shared else [])]) + f"{more} <<'END'", *rows, "END"]
+
+
+def _beginning(names: Sequence[str]) -> str:
+    """The characters with which all names begin."""
+    return "".join(one[0] for one in itertools.takewhile(lambda letters: len(set(letters)) == 1, zip(*names, strict=False)))
 
 
 def _several(arm: Sequence[str]) -> bool:
