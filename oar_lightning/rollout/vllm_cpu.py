@@ -41,8 +41,8 @@ def check_heads(model: Any) -> None:
     sizes = CPUAttentionBackend.get_supported_head_sizes()
     if size not in sizes:
         raise ValueError(
-            f"engine=vllm on a CPU takes policies with attention heads of {', '.join(map(str, sizes))} numbers, and this one has "
-            f"heads of {size}; use engine=auto"
+            f"engine=vllm on a CPU takes policies with attention heads of {', '.join(map(str, sizes))} numbers, and this one "
+            f"has heads of {size}; use engine=auto"
         )
 
 

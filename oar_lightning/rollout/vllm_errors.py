@@ -19,8 +19,8 @@ def start_error(error: Exception, memory: float, max_batch: int | None) -> Excep
     text = str(error)
     if found := TOO_MANY_AT_ONCE.search(text):
         return ValueError(
-            f"rollout.max_batch={max_batch} is more than vLLM samples at once here; set rollout.max_batch to at most {found[1]} "
-            "(null lets vLLM choose)"
+            f"rollout.max_batch={max_batch} is more than vLLM samples at once here; set rollout.max_batch to at most "
+            f"{found[1]} (null lets vLLM choose)"
         )
     told = f"engine.gpu_memory_utilization={memory} of the memory"
     if any(part in text for part in NOT_FREE):
