@@ -18,21 +18,24 @@ def there() -> bool:
     return importlib.util.find_spec("vllm") is not None and built_for_cpu()
 
 
-def install(monkeypatch: pytest.MonkeyPatch) -> Any:
-    """The engine makes LLMs that record what the stand-in records, until the test ends."""
+CACHE_BYTES = 64 * 2**20
+"""The models of the tests are small, and many are made in a process, which never gets their caches back."""
+
+
+def install(monkeypatch: pytest.MonkeyPatch, cache_bytes: int | None = CACHE_BYTES) -> Any:
+    """The engine makes LLMs that record what the stand-in records, until the test ends. None: caches as the settings say."""
     if not there():
         pytest.skip(MISSING)
-    monkeypatch.setenv("VLLM_CPU_KVCACHE_SPACE", "1")  # GiB: the tests' models are small, and many are made in a process
     monkeypatch.setenv("VLLM_ENABLE_V1_MULTIPROCESSING", "0")
     monkeypatch.setenv("VLLM_LOGGING_LEVEL", "ERROR")
     import vllm
 
-    recorded = recorder(vllm.LLM)
+    recorded = recorder(vllm.LLM, {} if cache_bytes is None else {"kv_cache_memory_bytes": cache_bytes})
     monkeypatch.setattr(vllm, "LLM", recorded)
     return recorded
 
 
-def recorder(base: Any) -> Any:
+def recorder(base: Any, besides: dict[str, Any]) -> Any:
     class Recorded(base):
         made: list[Any] = []  # noqa: RUF012
 
@@ -40,7 +43,7 @@ def recorder(base: Any) -> Any:
             self.arguments, self.events = arguments, []
             self.outputs: list[Any] = []
             self.params: list[Any] = []
-            super().__init__(model, **arguments)
+            super().__init__(model, **arguments, **besides)
             Recorded.made.append(self)
 
         def apply_model(self, func: Any) -> Any:
