@@ -1,10 +1,10 @@
-"""Families of credit against GRPO: the table of README.md.
+"""Families of credit against GRPO: the tables of README.md.
 
-    python reports/families/measure.py sqlite:///mlflow.db    # runs.csv of the sweeps, then the table
-    python reports/families/measure.py                        # the table of what runs.csv holds
-    python reports/families/measure.py --cost                 # cost.json: processor seconds of a step
+    python reports/families/measure.py sqlite:///mlflow.db families    # adds the runs of the sweeps `families_...` to runs.csv
+    python reports/families/measure.py                                 # the tables of what runs.csv holds
+    python reports/families/measure.py --cost                          # cost.json: processor seconds of a step, on `asides`
 
-GRPO and perfect credit have been run for the study `methods`; their rows are read from its runs.csv.
+What the studies `methods` and `one_step` have run is read from their runs.csv.
 """
 
 from __future__ import annotations
@@ -17,7 +17,7 @@ import subprocess
 import sys
 import tempfile
 from collections import Counter
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import NamedTuple
 
@@ -25,20 +25,31 @@ from mlflow import MlflowClient
 
 from oar_lightning.common.markdown import fill, markdown
 from oar_lightning.reporting import ReportConfig, read_runs
-from oar_lightning.reporting.factors import level
-from oar_lightning.reporting.statistics import Interval, mean_interval
+from oar_lightning.reporting.factors import ABSENT, level, overrides
+from oar_lightning.reporting.runs import RunRecord
+from oar_lightning.reporting.statistics import mean_interval
 
 HERE = Path(__file__).parent
-METHODS = HERE.parent / "2026-11-21-methods" / "runs.csv"
-KNOWN = {("uniform", "default"): "grpo", ("oracle", "first_error"): "oracle"}
-"""Scorer and `scorer.locate.which` of the rows that are read from METHODS."""
+EARLIER = {
+    "asides": HERE.parent / "2026-11-21-methods" / "runs.csv",
+    "one_step": HERE.parent / "2026-11-22-one_step" / "runs.csv",
+}
+"""Variant -> the study of it that came before."""
 
 VINEPPO = ("vineppo", "scorer/segments=task_steps", "scorer.samples=2")
 ARMS = (("grpo",), ("eighty_twenty",), ("information_gain",), ("total_effect_fast",), VINEPPO)
 TUNING, REPORTED = (0, 1), (2, 3, 4)
-"""Seeds by which GRPO's rate was chosen, and those that are compared."""
+"""Seeds by which a method's rate is chosen, and those that are compared."""
 
-BASELINE = ("grpo", 2e-4)
+BASELINE = "grpo"
+NAMES = {
+    ("uniform", ""): BASELINE,
+    ("oracle", ""): "oracle",
+    ("oracle", "first_error"): "oracle",
+    ("oracle", "results"): "oracle_results",
+}
+"""(Scorer, `scorer.locate.which`) -> method, where the scorer's name is not the method's."""
+
 SHORT, LONG = 2, 12
 CHEAP = [
     *("+variant=asides", "num_threads=1", "logger=none", "checkpoint_every_n_steps=0", "schedule.warmup_steps=1"),
@@ -47,9 +58,11 @@ CHEAP = [
 
 
 class Row(NamedTuple):
-    """A run; `accuracy` is the sampled one on held-out problems at its last evaluation, `state` complete or failed (given up,
-    because that accuracy was below half of the one before training)."""
+    """A run; `accuracy` is the sampled one at its last evaluation, `state` complete or failed (given up, because that accuracy
+    was below half of the one before training)."""
 
+    study: str
+    variant: str
     method: str
     lr: float
     seed: int
@@ -60,39 +73,48 @@ class Row(NamedTuple):
     run_id: str
 
 
-def read_store(uri: str) -> list[Row]:
-    config = ReportConfig(filter="tags.sweep LIKE 'families_%'", name="families")
-    _, runs = read_runs(MlflowClient(uri), "oar_lightning", config)
-    return sorted(
-        Row(
-            method=str(level(run, "experiment")),
-            lr=float(level(run, "optimizer.lr")),
-            seed=int(run.seed),
-            accuracy=run.metrics["eval/chain/avg_at_4"],
-            seconds=run.duration_s,
-            state=run.state,
-            revision=run.tags["git_revision"],
-            run_id=run.run_id,
-        )
-        for run in runs
-        if run.state in ("complete", "failed")
-    )
+def method_of(run: RunRecord) -> str:
+    """The experiment, or the scorer that was put into it."""
+    scorer, which = (("" if level(run, key) == ABSENT else str(level(run, key))) for key in ("scorer", "scorer.locate.which"))
+    name = scorer if "scorer" in overrides(run) else str(level(run, "experiment"))
+    return NAMES.get((name, which), name)
+
+
+def read_store(uri: str, sweeps: str) -> Iterator[Row]:
+    """The ended runs of the sweeps whose names begin so."""
+    _, runs = read_runs(MlflowClient(uri), "oar_lightning", ReportConfig(filter=f"tags.sweep LIKE '{sweeps}_%'", name=sweeps))
+    for run in runs:
+        if run.state in ("complete", "failed"):
+            yield Row(
+                study=run.tags["sweep"],
+                variant=str(level(run, "variant")),
+                method=method_of(run),
+                lr=float(level(run, "optimizer.lr")),
+                seed=int(run.seed),
+                accuracy=run.metrics["eval/chain/avg_at_4"],
+                seconds=run.duration_s,
+                state=run.state,
+                revision=run.tags["git_revision"],
+                run_id=run.run_id,
+            )
 
 
 def read_csv(path: Path) -> list[Row]:
     with path.open(encoding="utf-8") as file:
         return [
             Row(
-                method=r["method"],
-                lr=float(r["lr"]),
-                seed=int(r["seed"]),
-                accuracy=float(r["accuracy"]),
-                seconds=float(r["seconds"]),
-                state=r["state"],
-                revision=r["revision"],
-                run_id=r["run_id"],
+                study=row["study"],
+                variant=row["variant"],
+                method=row["method"],
+                lr=float(row["lr"]),
+                seed=int(row["seed"]),
+                accuracy=float(row["accuracy"]),
+                seconds=float(row["seconds"]),
+                state=row["state"],
+                revision=row["revision"],
+                run_id=row["run_id"],
             )
-            for r in csv.DictReader(file)
+            for row in csv.DictReader(file)
         ]
 
 
@@ -103,53 +125,61 @@ def write_csv(path: Path, rows: Iterable[Row]) -> None:
         writer.writerows(rows)
 
 
-def known_rows() -> list[Row]:
-    """Rows of GRPO and of perfect credit, from the study `methods`."""
-    with METHODS.open(encoding="utf-8") as file:
-        return [
-            Row(
-                method=KNOWN[r["scorer"], r["scorer.locate.which"]],
-                lr=float(r["optimizer.lr"]),
-                seed=int(r["seed"]),
-                accuracy=float(r["objective"]),
-                seconds=float(r["duration_s"]),
-                state=r["state"],
-                revision=r["git_revision"],
-                run_id=r["run_id"],
-            )
-            for r in csv.DictReader(file)
-            if r["state"] == "complete" and (r["scorer"], r["scorer.locate.which"]) in KNOWN
-        ]
+def earlier_rows() -> Iterator[Row]:
+    """The runs of the studies that came before, which gave none up."""
+    for variant, path in EARLIER.items():
+        with path.open(encoding="utf-8") as file:
+            for row in csv.DictReader(file):
+                which = row.get("scorer.locate.which", "").replace("default", "")
+                if row["state"] == "complete":
+                    yield Row(
+                        study=path.parent.name,
+                        variant=variant,
+                        method=NAMES.get((row["scorer"], which), row["scorer"]),
+                        lr=float(row["optimizer.lr"]),
+                        seed=int(row["seed"]),
+                        accuracy=float(row["objective"]),
+                        seconds=float(row["duration_s"]),
+                        state=row["state"],
+                        revision=row["git_revision"],
+                        run_id=row["run_id"],
+                    )
 
 
-def table(rows: Sequence[Row], cost: dict[str, float]) -> str:
-    """A line for each method and learning rate. Bold: a method's best rate. A run that was given up counts with its last
-    accuracy: without it a method would look better for failing.
+Results = dict[tuple[str, float], dict[int, float]]
+"""(Method, rate) -> seed -> accuracy in points."""
 
-    Raises:
-        KeyError: where the baseline has no run of a reported seed.
-    """
-    results: dict[tuple[str, float], dict[int, float]] = {}
-    failed: Counter[tuple[str, float]] = Counter()
-    for row in rows:
+
+def table(rows: Iterable[Row], cost: Mapping[str, float]) -> str:
+    """A line for each method and rate of a variant. Bold: a method's best rate. A run that was given up counts with its
+    last accuracy: without it a method would look better for failing. Of runs with the same settings the last counts."""
+    last = {(row.method, row.lr, row.seed): row for row in rows}
+    results: Results = {}
+    for row in last.values():
         results.setdefault((row.method, row.lr), {})[row.seed] = 100 * row.accuracy
-        failed[row.method, row.lr] += row.state != "complete"
-    base, best = results[BASELINE], best_rates(results)
+    failed = Counter((row.method, row.lr) for row in last.values() if row.state != "complete")
+    best = best_rates(results)
+    baseline = (BASELINE, best[BASELINE])
     header = ["method", "rate", "seeds 0, 1", "seeds 2 to 4", "difference from GRPO [95 %]", "of seeds 0 to 4 [95 %]"]
     lines = [[*header, "given up", "s a step"]]
-    order = [arm[0] for arm in ARMS]
-    for (method, lr), found in sorted(results.items(), key=lambda item: ([*order, item[0][0]].index(item[0][0]), item[0][1])):
+    for (method, lr), found in sorted(results.items(), key=lambda item: (item[0][0] != BASELINE, item[0])):
         means = [mean_of(found, seeds) for seeds in (TUNING, REPORTED)]
         if best.get(method) == lr:
             means[0] = f"**{means[0]}**"
-        reported = [found[seed] - base[seed] for seed in REPORTED if seed in found]
-        every = (*TUNING, *REPORTED)
-        together = [found[seed] - base[seed] for seed in every] if found.keys() & base.keys() >= set(every) else []
-        other = (method, lr) != BASELINE
-        differences = [shown(mean_interval(d) if other and d else None) for d in (reported, together)]
+        differences = ["-", "-"]
+        if (method, lr) != baseline:
+            differences = [difference(found, results[baseline], seeds) for seeds in (REPORTED, (*TUNING, *REPORTED))]
         step = f"{cost[method]:.2f}" if method in cost else "-"
         lines.append([method, f"{lr:g}", *means, *differences, str(failed[method, lr]), step])
     return markdown(lines)
+
+
+def difference(found: Mapping[int, float], base: Mapping[int, float], seeds: Sequence[int]) -> str:
+    """Of pairs with the same seed; "-" where one is missing."""
+    if not found.keys() & base.keys() >= set(seeds):
+        return "-"
+    interval = mean_interval([found[seed] - base[seed] for seed in seeds])
+    return f"{interval.mean:+.1f} [{interval.low:+.1f}, {interval.high:+.1f}]"
 
 
 def mean_of(found: dict[int, float], seeds: Sequence[int]) -> str:
@@ -160,20 +190,13 @@ def mean_of(found: dict[int, float], seeds: Sequence[int]) -> str:
     return f"{sum(values) / len(values):.1f}" + (f" (n = {len(values)})" if len(values) < len(seeds) else "")
 
 
-def best_rates(results: dict[tuple[str, float], dict[int, float]]) -> dict[str, float]:
-    """Method -> the learning rate with the highest mean of the tuning seeds, of methods that were tuned at three rates."""
+def best_rates(results: Results) -> dict[str, float]:
+    """Method -> the learning rate with the highest mean of the tuning seeds."""
     tuned: dict[str, dict[float, float]] = {}
     for (method, lr), found in results.items():
         if found.keys() >= set(TUNING):
             tuned.setdefault(method, {})[lr] = sum(found[seed] for seed in TUNING)
-    return {method: max(rates, key=lambda lr: rates[lr]) for method, rates in tuned.items() if len(rates) >= 3}
-
-
-def shown(interval: Interval | None) -> str:
-    if interval is None:
-        return "-"
-    between = f" [{interval.low:+.1f}, {interval.high:+.1f}]" if interval.low < interval.high else ""
-    return f"{interval.mean:+.1f}{between}"
+    return {method: max(rates, key=lambda lr: rates[lr]) for method, rates in tuned.items()}
 
 
 def processor_seconds(arm: Sequence[str], steps: int) -> float:
@@ -196,15 +219,22 @@ def measure_cost() -> dict[str, float]:
 
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    parser.add_argument("store", nargs="?", help="MLflow's URI, to write runs.csv from")
+    parser.add_argument("store", nargs="?", help="MLflow's URI, whose runs are added to runs.csv")
+    parser.add_argument("sweeps", nargs="?", default="families", help="what the names of their sweeps begin with")
     parser.add_argument("--cost", action="store_true")
     options = parser.parse_args()
     if options.cost:
         (HERE / "cost.json").write_text(json.dumps(measure_cost(), indent=1) + "\n", encoding="utf-8")
+    path = HERE / "runs.csv"
     if options.store:
-        write_csv(HERE / "runs.csv", read_store(options.store))
-    new = [row for row in read_csv(HERE / "runs.csv") if row.method not in KNOWN.values()]
-    fill(HERE / "README.md", table([*known_rows(), *new], json.loads((HERE / "cost.json").read_text(encoding="utf-8"))))
+        rows = {row.run_id: row for row in (*earlier_rows(), *read_csv(path), *read_store(options.store, options.sweeps))}
+        write_csv(path, sorted(rows.values()))
+    cost = json.loads((HERE / "cost.json").read_text(encoding="utf-8"))
+    parts = []
+    for variant in EARLIER:
+        own = [row for row in read_csv(path) if row.variant == variant]
+        parts += [f"### `{variant}`", "", table(own, cost if variant == "asides" else {}), ""]
+    fill(HERE / "README.md", "\n".join(parts).rstrip())
 
 
 if __name__ == "__main__":

@@ -1,7 +1,7 @@
 """Does the lab predict training? What it measures of estimates of credit, against the points that training with them gained.
 
 python reports/lab_training/measure.py --lab asides    # the lab of a variant -> asides.json (some minutes)
-python reports/lab_training/measure.py                 # the tables of README.md from the files beside it and the studies' runs
+python reports/lab_training/measure.py                 # the tables of README.md, with the runs of `families`
 """
 
 from __future__ import annotations
@@ -20,10 +20,9 @@ from oar_lightning.common.markdown import fill, markdown
 from oar_lightning.lab.study import estimator, lab_results, run_asked, without
 
 HERE = Path(__file__).parent
-REPORTS = HERE.parent
-FAMILIES = REPORTS / "families" / "runs.csv"
-STUDIES = {"asides": REPORTS / "2026-11-21-methods" / "runs.csv", "one_step": REPORTS / "2026-11-22-one_step" / "runs.csv"}
-BASELINE = "uniform"
+RUNS = HERE.parent / "families" / "runs.csv"
+VARIANTS = ("asides", "one_step")
+BASELINE = "grpo"
 TUNING = (0, 1)
 """Seeds by which a method's learning rate is chosen."""
 
@@ -52,20 +51,21 @@ LEFT_OUT = ("late", "early", "improbability", "is_digit", "oracle", "information
 SETTINGS = ["lab.baseline=random", "lab.faithfulness=null", "lab.stability=null", *without(*LEFT_OUT), *ESTIMATORS]
 
 TRAINED = {
-    ("oar_g", ""): "oar_g",
-    ("oar_p", ""): "oar_p",
-    ("entropy", ""): "entropy",
-    ("random", ""): "random",
-    ("shuffled", ""): "shuffled",
-    ("inverted", ""): "inverted",
-    ("oracle", "first_error"): "oracle_first_error",
-    ("oracle", "results"): "oracle_results",
-    ("eighty_twenty", ""): "eighty_twenty",
-    ("information_gain", ""): "information_gain_signed",
-    ("total_effect_fast", ""): "total_effect_gated",
-    ("vineppo", ""): "vineppo",
+    BASELINE: BASELINE,
+    "oar_g": "oar_g",
+    "oar_p": "oar_p",
+    "entropy": "entropy",
+    "random": "random",
+    "shuffled": "shuffled",
+    "inverted": "inverted",
+    "oracle": "oracle_first_error",
+    "oracle_results": "oracle_results",
+    "eighty_twenty": "eighty_twenty",
+    "information_gain": "information_gain_signed",
+    "total_effect_fast": "total_effect_gated",
+    "vineppo": "vineppo",
 }
-"""Scorer (of the families: method) and `scorer.locate.which` of a run -> the lab's estimator."""
+"""Method of a run -> the lab's estimator."""
 
 
 class Run(NamedTuple):
@@ -76,22 +76,12 @@ class Run(NamedTuple):
 
 
 def studied_runs(variant: str) -> Iterator[Run]:
-    """The complete runs of a variant; accuracy in points."""
-    with STUDIES[variant].open(encoding="utf-8") as file:
+    """The ended runs of a variant; accuracy in points. One that was given up has the accuracy of its last evaluation: to leave
+    it out would flatter its method."""
+    with RUNS.open(encoding="utf-8") as file:
         for row in csv.DictReader(file):
-            which = row.get("scorer.locate.which", "default").replace("default", "")
-            if row["scorer"] == "oracle" and not which:
-                which = "first_error"
-            method = BASELINE if row["scorer"] == BASELINE else TRAINED.get((row["scorer"], which))
-            if row["state"] == "complete" and method is not None:
-                yield Run(method, float(row["optimizer.lr"]), int(row["seed"]), 100 * float(row["objective"]))
-    if variant == "asides":
-        with FAMILIES.open(encoding="utf-8") as file:
-            for row in csv.DictReader(file):
-                known = TRAINED.get((row["method"], ""))
-                if known is not None:
-                    # a run that was given up has the accuracy of its last evaluation: to leave it out would flatter its method
-                    yield Run(known, float(row["lr"]), int(row["seed"]), 100 * float(row["accuracy"]))
+            if row["variant"] == variant and row["method"] in TRAINED:
+                yield Run(TRAINED[row["method"]], float(row["lr"]), int(row["seed"]), 100 * float(row["accuracy"]))
 
 
 class Gain(NamedTuple):
@@ -199,7 +189,7 @@ def means_of(results: Mapping[str, Any]) -> dict[str, dict[str, float]]:
 
 def page() -> str:
     parts = []
-    for variant in STUDIES:
+    for variant in VARIANTS:
         if not (HERE / f"{variant}.json").exists():
             continue
         gained = gains(list(studied_runs(variant)))
@@ -209,7 +199,7 @@ def page() -> str:
 
 
 def main() -> None:
-    run_asked(__doc__, STUDIES, run_lab)
+    run_asked(__doc__, VARIANTS, run_lab)
     fill(HERE / "README.md", page())
 
 

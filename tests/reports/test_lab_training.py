@@ -13,7 +13,12 @@ measure = load_script("lab_training")
 
 
 def test_a_gain_is_paired_by_seed_at_each_methods_own_best_rate() -> None:
-    base = [("uniform", 2e-4, 0, 50.0), ("uniform", 2e-4, 1, 52.0), ("uniform", 2e-4, 2, 54.0), ("uniform", 1e-4, 0, 51.5)]
+    base = [
+        (measure.BASELINE, 2e-4, 0, 50.0),
+        (measure.BASELINE, 2e-4, 1, 52.0),
+        (measure.BASELINE, 2e-4, 2, 54.0),
+        (measure.BASELINE, 1e-4, 0, 51.5),
+    ]
     # at 1e-4 it is better by the tuning seeds; seed 7 has no partner
     own = [("m", 1e-4, 0, 56.0), ("m", 1e-4, 1, 55.0), ("m", 1e-4, 2, 50.0), ("m", 1e-4, 7, 0.0), ("m", 3e-4, 0, 55.4)]
     found = measure.gains([measure.Run(*run) for run in base + own])
@@ -39,7 +44,7 @@ def test_a_measure_that_orders_methods_as_training_does_predicts_it() -> None:
 
 
 def test_the_committed_runs_hold_grpo_and_perfect_credit() -> None:
-    for variant in measure.STUDIES:
+    for variant in measure.VARIANTS:
         gained = measure.gains(list(measure.studied_runs(variant)))
         assert gained["oracle_first_error"].mean > 2
         assert len(gained) >= 5
@@ -47,6 +52,6 @@ def test_the_committed_runs_hold_grpo_and_perfect_credit() -> None:
 
 @pytest.mark.usefixtures("hydra_conf")
 def test_the_lab_has_an_estimator_of_each_method() -> None:
-    for variant in measure.STUDIES:
+    for variant in measure.VARIANTS:
         composed = checked("task=lab", f"+variant={variant}", *measure.SETTINGS)
-        assert {*measure.TRAINED.values()} <= {*composed.lab.estimators}
+        assert {*measure.TRAINED.values()} - {measure.BASELINE} <= {*composed.lab.estimators}
