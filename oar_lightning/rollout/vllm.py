@@ -253,7 +253,7 @@ class VllmEngine:
     def _arguments(self, model: Any, config: SamplingConfig, on_cpu: bool) -> dict[str, Any]:
         dtype: str = self.config.dtype
         if on_cpu and dtype == "auto":
-            dtype = str(base_model(model).dtype).removeprefix("torch.")  # 16 bits are no faster on most CPUs
+            dtype = str(base_model(model).dtype).removeprefix("torch.")  # vLLM takes 16 bits for float32
         return {
             "load_format": "dummy",
             "skip_tokenizer_init": True,  # ids in, ids out

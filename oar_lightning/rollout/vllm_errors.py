@@ -45,4 +45,6 @@ def sampling_error(error: Exception, prompts: int) -> Exception:
 
 
 def _told(error: Exception) -> str:
-    return first_line(error)
+    """What the error is about; in one of pydantic's, the check's own text."""
+    checked = re.search(r"Value error, (.*)", str(error))
+    return checked[1][:200] if checked else first_line(error)

@@ -251,7 +251,9 @@ def test_what_it_cannot_do_is_refused_in_our_words(
 
 @needs_vllm
 def test_a_length_beyond_the_policys_is_told(policy: Policy, true: Any) -> None:
-    with pytest.raises(RuntimeError, match=r"engine=vllm did not start: .*; engine=auto samples without vLLM"):
+    with pytest.raises(
+        RuntimeError, match=r"engine=vllm did not start: .*max_model_len \(1000000\).*; engine=auto samples without vLLM"
+    ):
         engine_for(policy, max_model_len=10**6)(policy.model, PROMPTS, 1, GREEDY, SEEDS)
 
 

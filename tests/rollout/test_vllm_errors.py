@@ -48,6 +48,11 @@ def test_any_other_cause_is_told_with_its_class() -> None:
         assert "AssertionError" in str(make(AssertionError()))
 
 
+def test_the_text_of_a_check_is_told_not_its_heading() -> None:
+    told = "1 validation error for ModelConfig\n  Value error, User-specified max_model_len (9) is greater [type=value_error]"
+    assert "ValueError: User-specified max_model_len (9) is greater" in str(start_error(ValueError(told), 0.3, None))
+
+
 def test_no_memory_while_it_samples_stays_a_memory_error() -> None:
     error = sampling_error(torch.OutOfMemoryError("CUDA out of memory."), 4)
     assert isinstance(error, OutOfMemory)
