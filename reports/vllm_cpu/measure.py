@@ -17,6 +17,7 @@ from typing import Any
 
 os.environ.setdefault("TRANSFORMERS_SDPA_FORCE_GQA", "1")  # as `python -m oar_lightning` sets them
 os.environ.setdefault("GOMP_SPINCOUNT", "20000")
+os.environ.setdefault("VLLM_CPU_KVCACHE_SPACE", "1")  # GiB, for each of the four that one process makes
 
 import torch
 
