@@ -7,13 +7,17 @@ VENV ?= .venv
 ARGS ?=
 BIN := $(VENV)/bin
 
-.PHONY: train test slow lint docs docs-open screenshots clean
+.PHONY: train test slow slurm lint docs docs-open screenshots clean
 
 train: $(VENV)/.installed
 	$(BIN)/python -m oar_lightning +experiment=oar_g $(ARGS)
 
 test: $(VENV)/.installed
 	$(BIN)/python -m pytest --numprocesses 2 --dist worksteal $(ARGS)
+
+# needs Slurm: apt-get install slurm-wlm munge; started on loopback for the tests and stopped after them
+slurm: $(VENV)/.installed
+	$(BIN)/python -m pytest -m slow --timeout 1800 -rs tests/system/slurm $(ARGS)
 
 slow: $(VENV)/.installed
 	$(BIN)/python -m pytest -m slow --timeout 1800 $(ARGS)

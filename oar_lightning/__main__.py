@@ -7,6 +7,11 @@ import os
 import sys
 from collections.abc import Callable
 
+if __name__ == "__main__":
+    from oar_lightning.distributed.slurm import answer_slurm
+
+    answer_slurm(sys.argv)  # now, since a signal may come during the imports below
+
 import hydra
 from hydra.core.hydra_config import HydraConfig
 from hydra.types import RunMode
@@ -18,7 +23,8 @@ from oar_lightning.command.flags import answer
 from oar_lightning.common.config_check import READS_TRAINING_DATA, ConfigError, check_keys, check_targets
 from oar_lightning.common.paths import conf_dir
 from oar_lightning.common.scopes import importing
-from oar_lightning.distributed.launch import is_first_rank, run_name
+from oar_lightning.distributed.launch import by_srun, end_with_first_rank, is_first_rank, run_name
+from oar_lightning.distributed.slurm import ignore_slurm
 from oar_lightning.sweep import multirun
 from oar_lightning.sweep.process import recording_failure, run_recorded, stop_with_parent
 from oar_lightning.wiring import hydra_output
@@ -28,6 +34,8 @@ from oar_lightning.wiring.ranges import check_ranges
 from oar_lightning.wiring.refusals import REFUSED, explain, one_message, with_plus
 
 log = logging.getLogger("oar_lightning")
+
+TRAINS = ("train", "warm_start")
 
 DATA_KEYS = ("name", "chain", "graph", "train", "evaluation", "prompt", "decontaminate", "max_prompt_tokens", "first_problems")
 
@@ -51,6 +59,7 @@ def main() -> None:
     if "--hydra-help" in sys.argv:
         sys.argv[1:] = ["--hydra-help"]  # its page does not depend on overrides, and they would be a traceback
     sys.argv[1:] = with_plus(sys.argv[1:])
+    end_with_first_rank()
     with one_message():
         job()
 
@@ -63,6 +72,8 @@ def job(cfg: DictConfig) -> float | None:
     """
     if HydraConfig.get().mode == RunMode.MULTIRUN:
         return multirun.start_job()
+    if by_srun() and cfg.get("task") not in TRAINS:
+        ignore_slurm()  # there is nothing to go on from
     stop_with_parent()
     try:
         with recording_failure():
@@ -126,6 +137,7 @@ def quiet() -> None:
     for name in ("DeepSpeed", "compilers.C.base", "urllib3.connectionpool", "httpx", "httpx2"):
         logging.getLogger(name).setLevel(logging.ERROR)
     warnings.filterwarnings("ignore", message=".*LeafSpec.*")
+    warnings.filterwarnings("ignore", message=".*srun. command is available.*")  # wherever Slurm is installed
     warnings.filterwarnings("ignore", category=FutureWarning, module="torch.distributed.*")  # DeepSpeed causes one per call
     warnings.filterwarnings("ignore", message=".*each worker will save a shard.*")  # the export is a single model
     warnings.filterwarnings("ignore", message=".*training_step. returned .None.*")  # a step without a signal
@@ -155,7 +167,7 @@ def check_config(cfg: DictConfig) -> None:
     if not cfg.name or ".." in str(cfg.name).split("/"):
         raise ConfigError(f"name must be a text that can be part of a path, got {cfg.name!r}; e.g. name=${{task}}")
     check_ranges(cfg)
-    if cfg.resume_changed and not (cfg.task in ("train", "warm_start") and (cfg.resume or cfg.ckpt_path is not None)):
+    if cfg.resume_changed and not (cfg.task in TRAINS and (cfg.resume or cfg.ckpt_path is not None)):
         raise ConfigError(
             f"resume_changed=true says how training is resumed, and nothing is (task={cfg.task}, resume={cfg.resume}, "
             f"ckpt_path={cfg.ckpt_path}); add resume=true or ckpt_path=<run folder>, or leave it out"

@@ -5,17 +5,18 @@ Read from the environment, before anything slow is imported.
 
 from __future__ import annotations
 
-import logging
+import functools
 import os
-import subprocess
+import threading
 import time
+from datetime import timedelta
 from typing import Any
 
-log = logging.getLogger(__name__)
+FIRST_RANK = "OAR_LIGHTNING_FIRST_RANK"
+"""Environment variable of the ranks that a first rank starts: its process id."""
 
-SCONTROL_TIMEOUT_S = 30.0
-
-_stores: list[Any] = []
+MEET_S = 300.0
+"""How long torchrun's processes wait for each other at the start."""
 
 
 def by_torchrun() -> bool:
@@ -49,18 +50,62 @@ def run_name() -> str:
 
 def _agreed(proposal: str) -> str:
     """The proposal of whichever process was first, kept in the store through which torchrun's processes meet."""
+    return str(_store().compare_set("oar_lightning/run_name", "", proposal).decode())
+
+
+@functools.cache
+def _store() -> Any:
+    """Where torchrun's processes meet. It is kept alive: rank 0 may be its server, and training meets there again."""
     from torch.distributed import rendezvous
 
-    store = next(rendezvous("env://"))[0]
-    _stores.append(store)  # kept alive: rank 0 may be its server, and training meets there again
-    return str(store.compare_set("oar_lightning/run_name", "", proposal).decode())
+    return next(rendezvous("env://", timeout=timedelta(seconds=MEET_S)))[0]
 
 
 def is_restart() -> bool:
-    """Whether Slurm or torchrun has started this job before, after a preemption or a failure."""
-    counts = [os.environ.get("TORCHELASTIC_RESTART_COUNT", "0") if by_torchrun() else "0"]
-    counts += [os.environ.get("SLURM_RESTART_COUNT", "0") if by_srun() else "0"]
-    return any(int(count) > 0 for count in counts)
+    """Whether Slurm or torchrun has started this job before, after a preemption or a failure; the same for all ranks."""
+    if by_srun() and int(os.environ.get("SLURM_RESTART_COUNT", "0")) > 0:
+        return True
+    return by_torchrun() and _of_any_rank(int(os.environ.get("TORCHELASTIC_RESTART_COUNT", "0")) > 0)
+
+
+def _of_any_rank(own: bool) -> bool:
+    """Whether it holds for any of torchrun's processes. An agent counts the restarts after its own ranks' ends only."""
+    size = int(os.environ.get("WORLD_SIZE", "1"))
+    if size == 1:
+        return own
+    key = "oar_lightning/restart/{}"
+    _store().set(key.format(os.environ["RANK"]), str(int(own)))
+    return any(_store().get(key.format(rank)) == b"1" for rank in range(size))
+
+
+def end_with_first_rank() -> None:
+    """End this process when the one that has started it as a further rank is gone, be it while this one still loads."""
+    if (parent := os.environ.get(FIRST_RANK)) is not None and "LOCAL_RANK" in os.environ:
+        threading.Thread(target=exit_with_parent, args=(int(parent),), daemon=True, name="exit-with-parent").start()
+
+
+def exit_with_parent(parent: int) -> None:
+    """Exit once the process that started this one is gone."""
+    while os.getppid() == parent:
+        time.sleep(1.0)
+    os._exit(1)
+
+
+def started_tasks() -> tuple[int, int] | None:
+    """How many processes srun or torchrun has started as ranks, and on how many nodes; None where neither has."""
+    if by_torchrun():
+        size = int(os.environ.get("WORLD_SIZE", "1"))
+        return size, int(os.environ.get("GROUP_WORLD_SIZE", "1"))
+    if by_srun() and "SLURM_NTASKS" in os.environ:
+        return int(os.environ["SLURM_NTASKS"]), int(os.environ.get("SLURM_NNODES", "1"))
+    return None
+
+
+def fill_in_tasks_per_node() -> None:
+    """Say how many tasks each node has, where only `--ntasks` was given: Lightning asks for nothing but that variable."""
+    started = started_tasks()
+    if started is not None and started[0] % started[1] == 0:
+        os.environ["SLURM_NTASKS_PER_NODE"] = str(started[0] // started[1])
 
 
 def slurm_job() -> str:
@@ -68,25 +113,3 @@ def slurm_job() -> str:
     if "SLURM_ARRAY_JOB_ID" in os.environ:
         return f"{os.environ['SLURM_ARRAY_JOB_ID']}_{os.environ['SLURM_ARRAY_TASK_ID']}"
     return os.environ["SLURM_JOB_ID"]
-
-
-def requeue() -> None:
-    """Ask Slurm to queue this job again, unless it was cancelled (`scancel` sends SIGTERM too)."""
-    job = slurm_job()
-    try:
-        state = _scontrol("show", "job", job)
-        if "JobState=CANCELLED" in state.stdout:
-            log.warning("Slurm's job %s was cancelled and is not put into the queue again", job)
-            return
-        done = _scontrol("requeue", job)
-        problem = "" if done.returncode == 0 else done.stderr.strip() or f"exit code {done.returncode}"
-    except (OSError, subprocess.TimeoutExpired) as error:
-        problem = str(error)
-    if problem:
-        log.error("scontrol requeue %s failed (%s); submit the job again with the ckpt_path above", job, problem)
-    else:
-        log.warning("Slurm's job %s is in the queue again; it will go on from this checkpoint", job)
-
-
-def _scontrol(*arguments: str) -> subprocess.CompletedProcess[str]:
-    return subprocess.run(["scontrol", *arguments], capture_output=True, text=True, timeout=SCONTROL_TIMEOUT_S)

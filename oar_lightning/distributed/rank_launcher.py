@@ -15,6 +15,9 @@ import lightning as L
 from lightning.fabric.utilities.distributed import _set_num_threads_if_needed
 from lightning.pytorch.strategies.launchers import _SubprocessScriptLauncher
 
+from oar_lightning.common.scopes import environment
+from oar_lightning.distributed.launch import FIRST_RANK, exit_with_parent
+
 log = logging.getLogger(__name__)
 
 GRACE_S = 10.0
@@ -33,9 +36,10 @@ class RankLauncher(_SubprocessScriptLauncher):
     def launch(self, function: Callable[..., Any], *args: Any, trainer: Any = None, **kwargs: Any) -> Any:
         self.cluster_environment.validate_settings(num_devices=self.num_processes, num_nodes=self.num_nodes)
         if self.cluster_environment.creates_processes_externally:
-            threading.Thread(target=_exit_with_parent, args=(os.getppid(),), daemon=True, name="exit-with-parent").start()
+            threading.Thread(target=exit_with_parent, args=(os.getppid(),), daemon=True, name="exit-with-parent").start()
         else:
-            self._call_children_scripts()
+            with environment({FIRST_RANK: str(os.getpid())}):  # they watch from their start on, and load before they come here
+                self._call_children_scripts()
             threading.Thread(target=self._watch, daemon=True, name="watch-ranks").start()
         _set_num_threads_if_needed(num_processes=self.num_processes)
         return function(*args, **kwargs)
@@ -52,13 +56,6 @@ class RankLauncher(_SubprocessScriptLauncher):
         self.on_lost()
         kill_ranks(self.procs)
         os._exit(1)
-
-
-def _exit_with_parent(parent: int) -> None:
-    """Exit once the process that started this rank is gone."""
-    while os.getppid() == parent:
-        time.sleep(1.0)
-    os._exit(1)
 
 
 def kill_ranks(processes: Sequence[subprocess.Popen[bytes]]) -> None:

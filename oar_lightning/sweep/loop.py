@@ -11,7 +11,7 @@ from collections.abc import Callable, Iterator, Mapping, Sequence
 from types import FrameType
 from typing import Protocol
 
-from oar_lightning.sweep.process import one_line
+from oar_lightning.sweep.process import await_trial, one_line
 from oar_lightning.sweep.study import Claim, SweepStudy
 from oar_lightning.sweep.trial import Result, read_run_id
 
@@ -19,8 +19,12 @@ log = logging.getLogger(__name__)
 
 POLL_S = 1.0
 
+MAX_LOST = 3
+"""So often a trial may end without a result because its launcher failed, before it counts as failed."""
+
 Launch = Callable[[Sequence[Claim]], Mapping[int, BaseException]]
-"""Runs claimed trials to their end; returns the errors of those that raised one, by trial number."""
+"""Runs claimed trials to their end; returns the errors of those that raised one, by trial number. Raises `LauncherFailed` where
+it cannot tell whose an error is."""
 
 
 class Publish(Protocol):
@@ -33,6 +37,10 @@ class Publish(Protocol):
 
     def close(self, study: SweepStudy, status: str) -> None:
         """Make the last update, with the sweep's final status: FINISHED, FAILED or KILLED."""
+
+
+class LauncherFailed(RuntimeError):
+    """Raised where a launcher gives up a whole batch, as submitit does where a single job is lost; others may be at work."""
 
 
 class TooManyFailures(RuntimeError):
@@ -72,11 +80,21 @@ def _work(study: SweepStudy, launch: Launch, publish: Publish, batch: int) -> bo
         waiting = [claim for claim in claims if study.result(claim) is None]
         for claim in waiting:
             study.hand_out(claim, publish.parent_run_id)
-        errors = launch(waiting) if waiting else {}
+        errors: Mapping[int, BaseException] = {}
+        lost: LauncherFailed | None = None
+        try:
+            errors = launch(waiting) if waiting else {}
+        except LauncherFailed as failure:
+            lost = failure
         for claim in claims:
+            if lost is not None:
+                await_trial(claim.folder)
             result = study.result(claim)
+            if result is None and lost is not None and study.count_lost(claim) < MAX_LOST:
+                log.warning("trial %d has ended without a result (%s); it is started again", claim.number, lost)
+                continue
             if result is None:
-                error = errors.get(claim.number)
+                error = errors.get(claim.number, lost)
                 result = Result("failed", reason=one_line(error) if error else "the trial ended without a result")
             study.record(claim, result, {"run_id": read_run_id(claim.folder)})
             _log_result(study, claim, result)

@@ -19,7 +19,7 @@ from omegaconf import DictConfig, OmegaConf, open_dict, read_write
 
 from oar_lightning.common.config_check import ConfigError
 from oar_lightning.common.paths import local_artifacts, local_database
-from oar_lightning.sweep.process import run_job
+from oar_lightning.sweep.process import one_line, run_job
 from oar_lightning.sweep.search_space import SearchSpace, config_key
 from oar_lightning.sweep.trial import Pruning, job_folder, read_ticket
 from oar_lightning.tracking.revision import git_revision
@@ -81,7 +81,7 @@ def sweep(
     import optuna
 
     optuna.logging.set_verbosity(optuna.logging.WARNING)
-    from oar_lightning.sweep.loop import TooManyFailures, run_sweep
+    from oar_lightning.sweep.loop import LauncherFailed, TooManyFailures, run_sweep
     from oar_lightning.sweep.publish import best_trial
     from oar_lightning.sweep.study import Claim
 
@@ -98,9 +98,9 @@ def sweep(
         errors: dict[int, BaseException] = {}
         try:
             returned = launcher.launch(jobs, initial_job_idx=claims[0].number)
-        except Exception as error:  # e.g. a config that does not compose, or a lost worker; finished trials have results
+        except Exception as error:  # e.g. a config that does not compose, or a lost worker
             log.exception("the launcher failed")
-            return {claim.number: error for claim in claims}
+            raise LauncherFailed(one_line(error)) from error
         for claim, job in zip(claims, returned, strict=True):
             try:
                 _ = job.return_value

@@ -31,6 +31,9 @@ from oar_lightning.sweep.trial import (
 
 log = logging.getLogger(__name__)
 
+RUN_LOCK = "run.lock"
+"""Held in a job's folder from its start until its process has ended."""
+
 GRACE_S = 120.0
 """Seconds that a job has for its optimizer step and checkpoint after a signal to stop."""
 
@@ -39,6 +42,10 @@ STOP_SIGNALS = (signal.SIGINT, signal.SIGTERM)
 negative signal where its training had not begun."""
 
 RANK_VARIABLES = ("LOCAL_RANK", "RANK", "WORLD_SIZE", "NODE_RANK", "MASTER_ADDR", "MASTER_PORT")
+"""Variables that would make a job one of the ranks of whoever has started it."""
+
+STEP_VARIABLES = ("SLURM_STEP_ID", "SLURM_STEPID", "SLURM_PROCID", "SLURM_LOCALID")
+"""The same of a Slurm job's step, whose task is the process that starts the job."""
 
 
 class JobFailed(RuntimeError):
@@ -56,7 +63,7 @@ def run_job(arguments: Sequence[str], folder: Path) -> float | None:
         SystemExit: where a signal stopped the job, with its exit code.
     """
     is_trial = (folder / TICKET).is_file()
-    lock = FileLock(folder / "run.lock")
+    lock = FileLock(folder / RUN_LOCK)
     if not lock.acquire(wait=False):
         log.info("waiting for the process that is still at work in %s", folder)
         lock.acquire()
@@ -66,7 +73,9 @@ def run_job(arguments: Sequence[str], folder: Path) -> float | None:
             with contextlib.suppress(FileNotFoundError):
                 (folder / "result.json").unlink()
             command = [sys.executable, "-m", "oar_lightning", *arguments, "hydra.mode=RUN", f"hydra.run.dir={quoted(folder)}"]
-            environment = {k: v for k, v in os.environ.items() if k not in RANK_VARIABLES} | {FOLDER_VARIABLE: str(folder)}
+            environment = {k: v for k, v in os.environ.items() if k not in RANK_VARIABLES + STEP_VARIABLES} | {
+                FOLDER_VARIABLE: str(folder)
+            }
             assert lock.descriptor is not None
             code = run_process(command, environment, lock.descriptor)
             result = read_result(folder)
@@ -80,6 +89,13 @@ def run_job(arguments: Sequence[str], folder: Path) -> float | None:
     if result.state == "failed":
         raise JobFailed(f"{result.reason} (see {folder})")
     return result.metrics.get("objective")
+
+
+def await_trial(folder: Path) -> None:
+    """Wait for the process that is at work in a trial's folder, if there is one."""
+    lock = FileLock(folder / RUN_LOCK)
+    lock.acquire()
+    lock.release()
 
 
 def run_process(command: Sequence[str], environment: Mapping[str, str], descriptor: int) -> int:
@@ -176,10 +192,12 @@ def one_line(error: BaseException) -> str:
 def stop_with_parent() -> None:
     """Stop this job with SIGTERM when the process that started it ends, because nobody would record its result.
 
-    Outside of jobs it does nothing.
+    Signals that Slurm sends to all processes of a step are left to that process. Outside of jobs it does nothing.
     """
     if job_folder() is None:
         return
+    for number in (signal.SIGUSR1, signal.SIGUSR2):
+        signal.signal(number, signal.SIG_IGN)
 
     def watch() -> None:
         while os.read(0, 4096):

@@ -91,6 +91,13 @@ class SweepStudy:
         self.study.tell(claim.number, values, state)
         claim.lock.release()
 
+    def count_lost(self, claim: Claim) -> int:
+        """Count that a claimed trial has ended without a result by no fault that is known; returns how often it has."""
+        trial_id = self._trial_id(claim.number)
+        lost = int(self.storage.get_trial(trial_id).user_attrs.get("lost", 0)) + 1
+        self.storage.set_trial_user_attr(trial_id, "lost", lost)
+        return lost
+
     def judged(self, result: Result) -> Result:
         """The result, turned into a failed one where it is complete but has no usable objectives."""
         if result.state != "complete":

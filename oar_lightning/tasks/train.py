@@ -15,8 +15,9 @@ from rich.console import Console
 
 from oar_lightning.common.config_check import ConfigError
 from oar_lightning.common.locks import FileLock
-from oar_lightning.distributed.launch import by_srun, is_first_rank, requeue
+from oar_lightning.distributed.launch import by_srun, is_first_rank
 from oar_lightning.distributed.rank_launcher import end_other_ranks, killed_rank, report_lost_ranks
+from oar_lightning.distributed.slurm import TOLD_TO_END, requeue
 from oar_lightning.distributed.strategies import adapt
 from oar_lightning.evaluation.tables import before_after_table
 from oar_lightning.policy.out_of_memory import OutOfMemory, advice, out_of_memory
@@ -50,6 +51,9 @@ def prepare(cfg: DictConfig) -> Callable[[], float | None]:
     try_trainer(cfg)
     problems = kept_problems(settings)
     start = find_start(cfg, problems)
+    if start.complete:
+        log.info("the run in %s is complete, nothing is left to do", start.run_dir)
+        return lambda: None
     set_threads(cfg.num_threads)
     seed_everything(cfg.seed)
     claim(start.run_dir, make=False)
@@ -145,14 +149,17 @@ def finish(cfg: DictConfig, job: Run, run_dir: Path) -> float | None:
         job.tracker.close("FINISHED")
         report(cfg, job, None)
         return final_metrics(job)["objective"]
-    if job.stop.received is not None and job.trainer.global_step < job.trainer.max_steps:
+    told_to_end = job.stop.received in TOLD_TO_END
+    in_queue = told_to_end and by_srun() and job_folder() is None
+    # after SIGTERM Slurm leaves no time to finish; the job that it starts again does that
+    no_time = in_queue and job.stop.received == signal.SIGTERM
+    if job.stop.received is not None and (no_time or job.trainer.global_step < job.trainer.max_steps):
         job.tracker.close("KILLED")
         where = run_dir / "checkpoints" / "last.ckpt"
         log.warning("stopped at step %d; to go on, repeat the command with ckpt_path=%s", job.trainer.global_step, where)
         if not job.trainer.is_global_zero:
             sys.exit(0)  # 0, since rank 0 is still at work and would take another code for a failure
-        told_to_end = job.stop.received != signal.SIGINT
-        if told_to_end and by_srun() and job_folder() is None:
+        if in_queue:
             requeue()
         sys.exit(128 + (signal.SIGTERM if told_to_end else signal.SIGINT))
     folder = export_folder(cfg, run_dir)

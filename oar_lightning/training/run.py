@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import itertools
+import os
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from pathlib import Path
@@ -10,12 +11,13 @@ from typing import Any
 
 import lightning as L
 from lightning.pytorch.loggers import Logger
-from lightning.pytorch.plugins.environments import SLURMEnvironment, TorchElasticEnvironment
+from lightning.pytorch.plugins.environments import ClusterEnvironment, LightningEnvironment, SLURMEnvironment
 
 from oar_lightning.common.config_check import ConfigError
 from oar_lightning.data.filters import AnyOf, PromptLength, not_evaluated
 from oar_lightning.data.prompts import PromptTemplate
 from oar_lightning.data.stream import Keep, eval_set_problems, sample_texts
+from oar_lightning.distributed.launch import by_srun, by_torchrun, fill_in_tasks_per_node
 from oar_lightning.distributed.strategies import adapt
 from oar_lightning.inspection.scorer_trial import needs_trial, try_scorer
 from oar_lightning.policy.fresh import FreshPolicy
@@ -197,14 +199,18 @@ def _checkpoints(settings: Settings, run_dir: Path, evaluation: EvaluationCallba
     return LastCheckpoint(run_dir / "checkpoints", every, keep, lambda step: evaluation.value(monitor, step))
 
 
-def _cluster() -> list[SLURMEnvironment]:
+def _cluster() -> list[ClusterEnvironment]:
     """Slurm without Lightning's own requeueing, which saves from within a signal handler, perhaps in the middle of a step.
 
-    Here `GracefulStop` ends training first, and `tasks.train` queues the job again.
+    Here `GracefulStop` ends training first, and `tasks.train` queues the job again. A process in a Slurm job that `srun` has
+    not started (the job's script, a shell, a sweep's trial) starts its ranks itself; Lightning would wait for tasks.
     """
-    if not SLURMEnvironment.detect() or TorchElasticEnvironment.detect():
+    if by_torchrun():
         return []
-    return [SLURMEnvironment(auto_requeue=False)]
+    if by_srun():
+        fill_in_tasks_per_node()
+        return [SLURMEnvironment(auto_requeue=False)]
+    return [LightningEnvironment()] if "SLURM_NTASKS" in os.environ else []
 
 
 def _pruning(evaluation: EvaluationCallback) -> list[L.Callback]:

@@ -7,10 +7,12 @@ from typing import Any
 
 import torch
 from hydra.utils import instantiate
+from lightning.pytorch.plugins.environments import LightningEnvironment
 from omegaconf import DictConfig
 
 from oar_lightning.common.config_check import ConfigError
 from oar_lightning.common.culprit import explained
+from oar_lightning.distributed.launch import by_torchrun, started_tasks
 from oar_lightning.wiring.lightning_options import trainer_options
 
 
@@ -23,7 +25,7 @@ def check_optimizer(cfg: DictConfig) -> None:
 
 
 def try_trainer(cfg: DictConfig) -> None:
-    """Raises: ConfigError: for settings that Lightning's trainer refuses."""
+    """Raises: ConfigError: for settings that Lightning's trainer refuses, or that srun or torchrun contradicts."""
     accelerator = cfg.trainer.get("accelerator")
     if accelerator in ("gpu", "cuda") and not torch.cuda.is_available():
         raise ConfigError(
@@ -31,9 +33,33 @@ def try_trainer(cfg: DictConfig) -> None:
             "ranks trainer.accelerator=cpu trainer.devices=2 trainer.precision=32-true"
         )
     settings = {str(key): value for key, value in trainer_options(cfg.trainer).items() if key != "_target_"}
+    # not the environment that it finds by itself: Slurm's ends in an IndexError where the numbers of tasks differ
+    alone: dict[str, Any] = {"plugins": [LightningEnvironment()]}
     quiet = {"logger": False, "enable_checkpointing": False, "enable_progress_bar": False, "enable_model_summary": False}
 
     def make(**settings: Any) -> object:
-        return instantiate({"_target_": cfg.trainer["_target_"], **settings, **quiet})
+        return instantiate({"_target_": cfg.trainer["_target_"], **settings, **quiet}, **alone)
 
-    explained(make, settings, "trainer")
+    check_tasks(explained(make, settings, "trainer"))
+
+
+def check_tasks(trainer: Any) -> None:
+    """Raises: ConfigError: where srun or torchrun has started another number of ranks than the trainer is for."""
+    started = started_tasks()
+    if started is None:
+        return
+    tasks, nodes = started
+    ranks = trainer.num_devices * trainer.num_nodes
+    if (tasks, nodes) == (ranks, trainer.num_nodes):
+        return
+    per_node = "--nproc-per-node and --nnodes" if by_torchrun() else "--ntasks-per-node and --nodes"
+    launcher = "torchrun" if by_torchrun() else "srun"
+    if tasks % nodes:
+        remedy = f"start as many on each node, by {per_node}"
+    else:
+        remedy = f"set trainer.devices={tasks // nodes} trainer.num_nodes={nodes}, or {per_node} to these"
+        remedy = f"choose a trainer of several ranks, e.g. trainer=ddp; {remedy}" if ranks == 1 else remedy
+    raise ConfigError(
+        f"{launcher} has started {tasks} ranks on {nodes} nodes, and this run is for {ranks} on {trainer.num_nodes} "
+        f"(trainer.devices={trainer.num_devices}, trainer.num_nodes={trainer.num_nodes}); {remedy}"
+    )

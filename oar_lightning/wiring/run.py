@@ -17,7 +17,7 @@ from oar_lightning.common.config_check import ConfigError
 from oar_lightning.sweep.trial import current_ticket
 from oar_lightning.tracking.loggers import guarded
 from oar_lightning.tracking.mlflow_logger import FOLDER, DurableMLFlowLogger, MLflowConfig
-from oar_lightning.training.callbacks import LastCheckpoint
+from oar_lightning.training.callbacks import LastCheckpoint, SameStart
 from oar_lightning.training.run import Run, assemble, starting_policy
 from oar_lightning.training.settings import Settings
 from oar_lightning.wiring.lightning_options import own_callbacks, trainer_options
@@ -70,7 +70,7 @@ def build_run(cfg: DictConfig, settings: Settings, start: Start) -> Run:
     logger = build_logger(cfg, start.run_dir, start.run_id, start.resumed, start.tags())
     others = build_others(cfg, start.run_dir, start.step)
     loggers = [*([logger] if logger else []), *others]
-    callbacks = [*start.fork(), *own_callbacks(cfg)]
+    callbacks = [SameStart(start.step), *start.fork(), *own_callbacks(cfg)]
     make_trainer = functools.partial(build_trainer, cfg.trainer)
     progress = cfg.trainer.get("enable_progress_bar") is not False
     policy = starting_policy(settings)

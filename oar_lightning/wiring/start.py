@@ -10,11 +10,12 @@ from hydra.core.hydra_config import HydraConfig
 from omegaconf import DictConfig
 
 from oar_lightning.common.config_check import ConfigError
+from oar_lightning.distributed.launch import is_restart
 from oar_lightning.training.callbacks import Fork
 from oar_lightning.training.callbacks.checkpoint import LAST
 from oar_lightning.wiring.config import plain
 from oar_lightning.wiring.kept_config import CONFIG, Change, changed_since, refusal
-from oar_lightning.wiring.resume import Saved, find_checkpoint, read_saved
+from oar_lightning.wiring.resume import Saved, find_checkpoint, is_finished, read_saved
 
 SAME_IN_A_FORK = ("task", "policy", "update.inner_epochs", "update.minibatches", "update.microbatches")
 """Beginnings of keys that a checkpoint's weights, its optimizer and its place within a batch of rollouts depend on."""
@@ -29,13 +30,15 @@ NEW_DATA = ("data.train", "data.first_problems", "content of data.train", "seed"
 class Start:
     """A run's folder, the checkpoint that it starts from, and (`changes`) what makes it another run than the checkpoint's.
 
-    `begun`: the folder holds this run, which ended before its first checkpoint.
+    `begun`: the folder holds this run, which ended before its first checkpoint. `complete`: Slurm or torchrun has started a
+    run again that had come to its end.
     """
 
     run_dir: Path
     saved: Saved | None = None
     changes: tuple[Change, ...] = ()
     begun: bool = False
+    complete: bool = False
 
     @property
     def resumed(self) -> bool:
@@ -87,7 +90,10 @@ def find_start(cfg: DictConfig, problems: Mapping[str, str]) -> Start:
     found = tuple(changed_since(run_dir, plain(cfg), problems))
     if found and not cfg.resume_changed:
         raise refusal(run_dir, found)
-    saved = read_saved(checkpoint, int(cfg.trainer.max_steps), cfg.ckpt_fallback)
+    max_steps = int(cfg.trainer.max_steps)
+    if run_dir == own and is_restart() and not found and is_finished(run_dir, max_steps):
+        return Start(run_dir, complete=True)
+    saved = read_saved(checkpoint, max_steps, cfg.ckpt_fallback)
     if not found:
         return Start(run_dir, saved)
     _check_fork(found, saved)

@@ -1,17 +1,26 @@
-"""Who started a process, as the environment says; and Slurm's queue, with a stand-in for `scontrol`."""
+"""Who started a process, as the environment says."""
 
 from __future__ import annotations
 
-import logging
 import os
+import select
+import threading
+import time
 from pathlib import Path
 
 import pytest
 from support.commands import Forked
-from support.fake_slurm import fake_scontrol
 from support.ports import free_port
 
-from oar_lightning.distributed.launch import is_first_rank, is_restart, requeue, run_name
+from oar_lightning.distributed.launch import (
+    FIRST_RANK,
+    end_with_first_rank,
+    fill_in_tasks_per_node,
+    is_first_rank,
+    is_restart,
+    run_name,
+    started_tasks,
+)
 
 SRUN = {"SLURM_JOB_ID": "4242", "SLURM_STEP_ID": "1", "SLURM_JOB_NAME": "train"}
 
@@ -73,21 +82,68 @@ def test_a_slurm_step_has_one_folder_and_finds_it_again(monkeypatch: pytest.Monk
     assert not is_restart()
 
 
+@pytest.mark.parametrize(
+    ("variables", "started"),
+    [
+        ({}, None),
+        ({"SLURM_JOB_ID": "1", "SLURM_NTASKS": "4"}, None),  # the job's script, which srun has not started
+        (SRUN | {"SLURM_NTASKS": "4", "SLURM_NNODES": "2"}, (4, 2)),
+        (SRUN | {"SLURM_NTASKS": "2", "TORCHELASTIC_RUN_ID": "x", "WORLD_SIZE": "16", "GROUP_WORLD_SIZE": "2"}, (16, 2)),
+    ],
+)
+def test_the_ranks_that_a_launcher_has_started(
+    variables: dict[str, str], started: tuple[int, int] | None, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    given(monkeypatch, variables)
+    assert started_tasks() == started
+
+
+def test_tasks_per_node_are_those_of_the_step(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Where only `--ntasks` was given, and where the job has other numbers than its step."""
+    given(monkeypatch, SRUN | {"SLURM_NTASKS": "4", "SLURM_NNODES": "2", "SLURM_NTASKS_PER_NODE": "8"})
+    fill_in_tasks_per_node()
+    assert os.environ["SLURM_NTASKS_PER_NODE"] == "2"
+
+
+def test_a_rank_that_loads_ends_with_the_one_that_has_started_it() -> None:
+    read, write = os.pipe()  # it is at its end when the last process with the other end is
+    if (first := os.fork()) == 0:
+        if os.fork() == 0:
+            os.environ |= {"LOCAL_RANK": "1", FIRST_RANK: str(os.getppid())}
+            end_with_first_rank()
+            time.sleep(60)
+        os._exit(0)
+    os.close(write)
+    os.waitpid(first, 0)
+    assert select.select([read], [], [], 20)[0]
+    assert os.read(read, 1) == b""
+    os.close(read)
+
+
+def test_an_ordinary_process_watches_nobody(monkeypatch: pytest.MonkeyPatch) -> None:
+    before = threading.active_count()
+    end_with_first_rank()
+    given(monkeypatch, {FIRST_RANK: "1"})
+    end_with_first_rank()  # the first rank itself, while it starts the others
+    assert threading.active_count() == before
+
+
 AGREE = """
 import time
 import torch.distributed as dist
-from oar_lightning.distributed.launch import run_name
+from oar_lightning.distributed.launch import is_restart, run_name
 time.tzset()
 print(run_name())
+print(is_restart())
 dist.init_process_group("gloo")
 dist.barrier()
 """
 
 
 @pytest.mark.parametrize("agent", [True, pytest.param(False, marks=pytest.mark.slow)])
-def test_torchruns_processes_agree_on_a_folder(agent: bool, tmp_path: Path) -> None:
-    """Whatever the time is where each of them asks. They meet in the store of torchrun's agent or of the first rank, and there
-    once more to train."""
+def test_torchruns_processes_agree_on_a_folder_and_on_going_on(agent: bool, tmp_path: Path) -> None:
+    """Whatever the time is where each of them asks, and though only the agent of a rank that has died counts a restart. They
+    meet in the store of torchrun's agent or of the first rank, and there once more to train."""
     from torch.distributed import TCPStore
 
     port = free_port()
@@ -100,46 +156,13 @@ def test_torchruns_processes_agree_on_a_folder(agent: bool, tmp_path: Path) -> N
         Forked(
             tmp_path,
             [str(script)],
-            environment | {"RANK": str(rank), "TZ": f"UTC-{rank}"},
+            environment | {"RANK": str(rank), "TZ": f"UTC-{rank}", "TORCHELASTIC_RESTART_COUNT": str(rank)},
             tmp_path / f"out{rank}",
             tmp_path / f"err{rank}",
         )
         for rank in range(2)
     ]
     assert [process.wait(100) for process in processes] == [0, 0], [process.shown for process in processes]
-    names = [process.out.read_text().strip() for process in processes]
-    assert names[0] == names[1] != ""
-    assert store is None or store.get("oar_lightning/run_name").decode() == names[0]
-
-
-@pytest.mark.parametrize(
-    ("state", "code", "calls", "says"),
-    [
-        ("RUNNING", 0, ["show job 4242", "requeue 4242"], "in the queue again"),
-        ("CANCELLED", 0, ["show job 4242"], "was cancelled and is not put"),
-        ("RUNNING", 1, ["show job 4242", "requeue 4242"], "requeue 4242 failed (Job is not permitted to be requeued)"),
-    ],
-)
-def test_a_job_is_put_into_the_queue_again(
-    state: str,
-    code: int,
-    calls: list[str],
-    says: str,
-    tmp_path: Path,
-    monkeypatch: pytest.MonkeyPatch,
-    caplog: pytest.LogCaptureFixture,
-) -> None:
-    given(monkeypatch, SRUN | fake_scontrol(tmp_path, state, code))
-    with caplog.at_level(logging.WARNING):
-        requeue()
-    assert (tmp_path / "calls").read_text().splitlines() == calls
-    assert says in caplog.text
-
-
-def test_where_there_is_no_scontrol_the_job_says_so(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
-) -> None:
-    given(monkeypatch, SRUN | {"PATH": str(tmp_path)})
-    requeue()
-    assert "scontrol requeue 4242 failed" in caplog.text
-    assert "submit the job again with the ckpt_path" in caplog.text
+    (name, again), other = [process.out.read_text().split() for process in processes]
+    assert [name, again] == other == [name, "True"]
+    assert store is None or store.get("oar_lightning/run_name").decode() == name

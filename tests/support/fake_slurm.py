@@ -5,19 +5,29 @@ from __future__ import annotations
 import os
 from pathlib import Path
 
+RECORDS = {
+    "told": "JobState=RUNNING Reason=None Restarts=0 PreemptTime=None",
+    "cancelled": "JobState=COMPLETING Reason=None Restarts=0 PreemptTime=None",
+    "requeued": "JobState=COMPLETING Reason=None Restarts=1",
+    "preempted": "JobState=COMPLETING Reason=None Restarts=0 PreemptTime=2026-11-23T04:50:55",
+    "out_of_time": "JobState=COMPLETING Reason=TimeLimit Restarts=0 PreemptTime=None",
+}
+"""What `scontrol show job` says at the signal, by what happens to the job, taken from Slurm 22.05
+(`tests/system/slurm/test_records.py` holds a true Slurm against it)."""
+
 SCRIPT = """#!/bin/sh
 echo "$@" >> {calls}
-if [ "$1" = show ]; then echo "JobId=$3 JobName=train JobState={state} Reason=None"; exit 0; fi
+if [ "$1" = show ]; then echo "JobId=$3 JobName=train {record}"; exit 0; fi
 [ {code} = 0 ] || echo "Job is not permitted to be requeued" >&2
 exit {code}
 """
 
 
-def fake_scontrol(folder: Path, state: str = "RUNNING", code: int = 0) -> dict[str, str]:
+def fake_scontrol(folder: Path, fate: str = "told", code: int = 0) -> dict[str, str]:
     """Write a `scontrol` into `folder/bin` that records its calls in `folder/calls`. Returns the PATH that finds it."""
     script = folder / "bin" / "scontrol"
     script.parent.mkdir()
-    script.write_text(SCRIPT.format(calls=folder / "calls", state=state, code=code))
+    script.write_text(SCRIPT.format(calls=folder / "calls", record=RECORDS[fate], code=code))
     script.chmod(0o755)
     return {"PATH": f"{script.parent}{os.pathsep}{os.environ['PATH']}"}
 

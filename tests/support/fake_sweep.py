@@ -12,7 +12,7 @@ import optuna
 from optuna.distributions import CategoricalDistribution, UniformDistribution
 from optuna.samplers import BaseSampler, TPESampler
 
-from oar_lightning.sweep.loop import run_sweep
+from oar_lightning.sweep.loop import LauncherFailed, run_sweep
 from oar_lightning.sweep.plan import Objective, Plan
 from oar_lightning.sweep.samplers import GridPoints, draw_seed
 from oar_lightning.sweep.storage import SweepStorage
@@ -87,15 +87,33 @@ class Table:
 
 
 def sweep(
-    folder: Path, some: Plan | None = None, seconds: float = 0.0, ending: Ending = lambda claim: None, batch: int = 1
+    folder: Path,
+    some: Plan | None = None,
+    seconds: float = 0.0,
+    ending: Ending = lambda claim: None,
+    batch: int = 1,
+    is_lost: Callable[[Claim], bool] = lambda claim: False,
 ) -> SweepStudy:
-    """Run the trials that are missing. `ending`: claim -> the result to record in place of the trial's own, or None."""
+    """Run the trials that are missing.
+
+    Args:
+        folder: of the study.
+        some: the plan.
+        seconds: of a step.
+        ending: claim -> the result to record in place of the trial's own, or None.
+        batch: trials that are launched together.
+        is_lost: claim -> whether its process is lost; the launcher fails then, as submitit does.
+    """
     study = open_study(folder, some)
 
     def launch(claims: Sequence[Claim]) -> Mapping[int, BaseException]:
+        lost = [claim for claim in claims if is_lost(claim)]
         for claim in claims:
-            run_trial(claim, seconds)
-            write_result(claim.folder, ending(claim) or Result("complete", {"objective": value(claim.values)}))
+            if claim not in lost:
+                run_trial(claim, seconds)
+                write_result(claim.folder, ending(claim) or Result("complete", {"objective": value(claim.values)}))
+        if lost:
+            raise LauncherFailed("UncompletedJobError: no result file")
         return {}
 
     run_sweep(study, launch, Table(), batch)

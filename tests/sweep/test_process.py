@@ -50,6 +50,14 @@ def test_a_job_returns_its_objective(tmp_path: Path, monkeypatch: pytest.MonkeyP
     assert run_job([], tmp_path) == 0.5
 
 
+def test_a_job_is_no_task_of_the_slurm_step_that_starts_it(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Its ranks are its own, and no job is queued again for it."""
+    monkeypatch.setenv("SLURM_STEP_ID", "0")
+    monkeypatch.setenv("SLURM_PROCID", "0")
+    python(monkeypatch, "sys.exit(7 if [k for k in os.environ if k.startswith('SLURM_')] else 0)")
+    assert run_job([], tmp_path) is None
+
+
 @pytest.mark.parametrize(
     ("code", "reason"),
     [

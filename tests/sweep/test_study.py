@@ -6,16 +6,19 @@ import csv
 import multiprocessing
 import random
 import signal
+import threading
 import time
+from collections.abc import Mapping, Sequence
 from pathlib import Path
 
 import pytest
 from optuna.distributions import UniformDistribution
 from optuna.trial import TrialState
-from support.fake_sweep import STEPS, grid_plan, open_study, plan, sweep
+from support.fake_sweep import STEPS, Table, grid_plan, open_study, plan, sweep
 
 from oar_lightning.common.config_check import ConfigError
-from oar_lightning.sweep.loop import TooManyFailures
+from oar_lightning.common.locks import FileLock
+from oar_lightning.sweep.loop import MAX_LOST, LauncherFailed, TooManyFailures, run_sweep
 from oar_lightning.sweep.plan import Objective
 from oar_lightning.sweep.storage import SweepStorage
 from oar_lightning.sweep.study import Claim, SweepStudy
@@ -184,6 +187,41 @@ def test_a_pruned_trial_counts_as_one(tmp_path: Path) -> None:
 def test_a_batch_is_claimed_at_once(tmp_path: Path) -> None:
     study = sweep(tmp_path, plan(5), batch=2)
     assert len(study.finished()) == 5
+
+
+def test_a_lost_job_of_a_batch_is_started_again_and_the_results_of_the_others_count(tmp_path: Path) -> None:
+    lost = iter([True])
+    study = sweep(tmp_path, plan(4), batch=3, is_lost=lambda claim: claim.number == 1 and next(lost, False))
+    assert [t.state for t in study.trials()] == [TrialState.COMPLETE] * 4
+    assert [t.user_attrs["attempts"] for t in study.trials()] == [1, 2, 1, 1]
+    assert steps(study) == [[str(i) for i in range(STEPS)]] * 4
+
+
+def test_a_trial_whose_job_is_lost_each_time_has_failed(tmp_path: Path) -> None:
+    study = sweep(tmp_path, plan(3), batch=2, is_lost=lambda claim: claim.number == 0)
+    assert [t.state for t in study.trials()] == [TrialState.FAIL] + [TrialState.COMPLETE] * 2
+    first = study.trials()[0].user_attrs
+    assert (first["attempts"], first["reason"]) == (MAX_LOST, "LauncherFailed: UncompletedJobError: no result file")
+
+
+def test_the_results_of_a_batch_are_awaited_where_its_launcher_fails(tmp_path: Path) -> None:
+    """As if the other trial's process went on elsewhere: it holds the folder's lock, and has a result when it ends."""
+    study, ends = open_study(tmp_path, plan(1)), []
+
+    def launch(claims: Sequence[Claim]) -> Mapping[int, BaseException]:
+        lock = FileLock(claims[0].folder / "run.lock")
+        assert lock.acquire(wait=False)
+
+        def end() -> None:
+            write_result(claims[0].folder, Result("complete", {"objective": 0.5}))
+            ends.append(claims[0].number)
+            lock.release()
+
+        threading.Timer(0.2, end).start()
+        raise LauncherFailed("no result file")
+
+    run_sweep(study, launch, Table())
+    assert (ends, study.trials()[0].value) == ([0], 0.5)
 
 
 @pytest.mark.parametrize(

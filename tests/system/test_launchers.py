@@ -140,6 +140,23 @@ def test_a_signal_to_one_rank_stops_all_and_another_number_of_ranks_goes_on(
     assert re.search(rf"continuing .*{checkpoint.parent.parent.name}", alone.log.read_text())
 
 
+def test_a_rank_ends_with_the_first_though_both_still_load(tmp_path: Path, launches: list[Launch]) -> None:
+    """Killed as soon as it has started the other, which has then still to import, load and join."""
+    launch = Launch(tmp_path, [[sys.executable, *JOB, FULL, "logger=none"]], [{}])
+    launches.append(launch)
+    (first,) = (p.pid for p in launch.processes)
+    deadline = time.monotonic() + 200
+    while not (others := [n for n in children(first) if b"+experiment=smoke" in Path(f"/proc/{n}/cmdline").read_bytes()]):
+        assert time.monotonic() < deadline, launch.log.read_text()[-3000:]
+        time.sleep(0.05)
+    os.kill(first, signal.SIGKILL)
+    for _ in range(100):
+        if not any(Path(f"/proc/{n}").exists() for n in others):
+            return
+        time.sleep(0.2)
+    raise AssertionError("the other rank lives on")
+
+
 def test_torchrun_starts_a_run_again_from_its_checkpoint(tmp_path: Path, store: str, launches: list[Launch]) -> None:
     """A rank is killed once. Without torch's variable the new ranks read the addresses of the former ones."""
     torchrun = [sys.executable, "-m", "torch.distributed.run", "--standalone", "--nproc-per-node=2", "--max-restarts=1"]

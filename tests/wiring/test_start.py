@@ -52,6 +52,11 @@ def test_another_config_is_refused_or_a_new_run_below_the_first(
     assert contents(first) == {
         name.removeprefix("outputs/smoke/seed0/run0/"): b for name, b in before.items() if "run0/" in name
     }
+    for name, value in {"SLURM_JOB_ID": "1", "SLURM_STEP_ID": "0", "SLURM_RESTART_COUNT": "1"}.items():
+        monkeypatch.setenv(name, value)
+    whole = contents(first)
+    assert prepared(*SMALL, folder="run0")() is None, "a complete run that Slurm starts again ends without an error"
+    assert contents(first) == whole
     client = MlflowClient(store)
     runs = {run.data.tags.get("resumed_from_run", ""): run for run in client.search_runs(["1"])}
     parent, child = runs.pop(""), next(iter(runs.values()))

@@ -13,6 +13,7 @@ from oar_lightning.training.callbacks.errors import FirstError
 from oar_lightning.training.callbacks.evaluation import EvaluationCallback
 from oar_lightning.training.callbacks.fork import Fork
 from oar_lightning.training.callbacks.progress import TrainingProgress
+from oar_lightning.training.callbacks.same_start import SameStart
 from oar_lightning.training.callbacks.seconds import RunSeconds
 from oar_lightning.training.callbacks.stop import GracefulStop
 
@@ -31,5 +32,6 @@ __all__ = [
     "RandomState",
     "RunIdentity",
     "RunSeconds",
+    "SameStart",
     "TrainingProgress",
 ]

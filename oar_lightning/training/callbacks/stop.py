@@ -11,6 +11,7 @@ import lightning as L
 
 from oar_lightning.distributed.launch import by_srun
 from oar_lightning.distributed.ranks import all_gather
+from oar_lightning.distributed.slurm import idle_signals
 
 log = logging.getLogger(__name__)
 
@@ -32,6 +33,9 @@ class GracefulStop(L.Callback):
         self._step = trainer.global_step
         for number in self.signals:
             self._former[number] = signal.signal(number, self._handle)
+        if idle_signals.begin_training():
+            self.received = signal.SIGUSR1
+            log.warning("SIGUSR1 has come while the run was loading: it takes a step, then saves a checkpoint")
 
     def _handle(self, number: int, frame: FrameType | None) -> None:
         if self.received is not None and number == signal.SIGINT:
@@ -54,6 +58,7 @@ class GracefulStop(L.Callback):
 
     def _restore(self) -> None:
         # not in teardown: Lightning restores the handlers of before `fit` earlier
+        idle_signals.end_training()
         for number, handler in self._former.items():
             signal.signal(number, handler)
         self._former = {}

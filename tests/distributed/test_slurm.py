@@ -1,0 +1,137 @@
+"""Slurm's queue, with a stand-in for `scontrol`; `tests/system/slurm` has a true one."""
+
+from __future__ import annotations
+
+import logging
+import os
+import signal
+import time
+from collections.abc import Callable
+from pathlib import Path
+
+import pytest
+from support.fake_slurm import RECORDS, fake_scontrol
+
+from oar_lightning.distributed import slurm
+from oar_lightning.distributed.slurm import IdleSignals, fate, requeue
+
+SRUN = {"SLURM_JOB_ID": "4242", "SLURM_STEP_ID": "1", "SLURM_JOB_NAME": "train"}
+
+
+@pytest.fixture(autouse=True)
+def _alone(monkeypatch: pytest.MonkeyPatch) -> None:
+    for name in [n for n in os.environ if n.startswith(("SLURM_", "TORCHELASTIC_"))] + ["RANK", "LOCAL_RANK", "NODE_RANK"]:
+        monkeypatch.delenv(name, raising=False)
+
+
+def given(monkeypatch: pytest.MonkeyPatch, variables: dict[str, str]) -> None:
+    for name, value in variables.items():
+        monkeypatch.setenv(name, value)
+
+
+@pytest.mark.parametrize("expected", RECORDS)
+def test_a_record_tells_why_a_job_ends(expected: str) -> None:
+    assert fate(RECORDS[expected], restarts=0) == expected
+
+
+def test_only_a_further_start_counts() -> None:
+    assert fate(RECORDS["requeued"], restarts=1) == "cancelled"
+    assert fate("JobState=RUNNING Reason=None Restarts=3 PreemptTime=None", restarts=3) == "told"
+
+
+@pytest.mark.parametrize(
+    ("fate", "code", "calls", "says", "errors"),
+    [
+        ("told", 0, ["show job 4242", "requeue 4242"], "in the queue again", 0),
+        ("out_of_time", 0, ["show job 4242", "requeue 4242"], "in the queue again", 0),
+        ("preempted", 0, ["show job 4242", "requeue 4242"], "in the queue again", 0),
+        ("requeued", 1, ["show job 4242"], "Slurm has put the job 4242 into the queue again", 0),
+        ("cancelled", 0, ["show job 4242"], "was cancelled and is not put", 0),
+        ("told", 1, ["show job 4242", "requeue 4242"], "requeue 4242 failed (Job is not permitted to be requeued)", 1),
+    ],
+)
+def test_a_job_is_put_into_the_queue_again(
+    fate: str,
+    code: int,
+    calls: list[str],
+    says: str,
+    errors: int,
+    tmp_path: Path,
+    monkeypatch: pytest.MonkeyPatch,
+    caplog: pytest.LogCaptureFixture,
+) -> None:
+    given(monkeypatch, SRUN | fake_scontrol(tmp_path, fate, code))
+    with caplog.at_level(logging.WARNING):
+        requeue()
+    assert (tmp_path / "calls").read_text().splitlines() == calls
+    assert says in caplog.text
+    assert sum(record.levelno >= logging.ERROR for record in caplog.records) == errors
+
+
+def test_a_job_that_had_no_time_to_train_is_not_started_again(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    given(monkeypatch, SRUN | fake_scontrol(tmp_path, "out_of_time"))
+    requeue(trained=False)
+    assert (tmp_path / "calls").read_text().splitlines() == ["show job 4242"]
+    assert "submit it again with a longer --time" in caplog.text
+
+
+def test_where_there_is_no_scontrol_the_job_says_so(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    given(monkeypatch, SRUN | {"PATH": str(tmp_path)})
+    requeue()
+    assert "scontrol requeue 4242 failed" in caplog.text
+    assert "submit the job again with ckpt_path" in caplog.text
+
+
+def in_a_child(work: Callable[[], None]) -> int:
+    """The exit code of a forked process that does this and then waits."""
+    if (child := os.fork()) == 0:
+        try:
+            work()
+            signal.alarm(20)  # a test that fails ends too
+            while True:
+                signal.pause()
+        finally:
+            os._exit(99)
+    return os.waitstatus_to_exitcode(os.waitpid(child, 0)[1])
+
+
+def answering(training: bool, monkeypatch: pytest.MonkeyPatch) -> Callable[[], None]:
+    """Hears SIGUSR1 while it loads, then SIGTERM."""
+    monkeypatch.setattr(slurm, "leave", lambda trained: os._exit(3))
+
+    def work() -> None:
+        signals = IdleSignals()
+        signals.answer()
+        os.kill(os.getpid(), signal.SIGUSR1)
+        while not signals.warned:
+            time.sleep(0.01)
+        if training:
+            assert signals.begin_training()
+        os.kill(os.getpid(), signal.SIGTERM)
+        time.sleep(0.3)
+        os._exit(4)
+
+    return work
+
+
+def test_a_signal_while_nothing_is_trained_ends_the_process(monkeypatch: pytest.MonkeyPatch) -> None:
+    assert in_a_child(answering(False, monkeypatch)) == 3
+
+
+def test_while_training_it_does_not(monkeypatch: pytest.MonkeyPatch) -> None:
+    assert in_a_child(answering(True, monkeypatch)) == 4
+
+
+def test_a_forked_process_is_ended_by_its_signals_and_its_parent_is_not(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(slurm, "leave", lambda trained: os._exit(3))
+
+    def work() -> None:
+        IdleSignals().answer()
+        code = in_a_child(lambda: os.kill(os.getpid(), signal.SIGTERM))
+        os._exit(5 if code == -signal.SIGTERM else 6)
+
+    assert in_a_child(work) == 5
