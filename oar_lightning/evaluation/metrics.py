@@ -1,4 +1,4 @@
-"""Accuracies of evaluated problems: avg@k, unbiased pass@j, majority vote, greedy, with bootstrap intervals over problems."""
+"""Accuracies of evaluated problems: avg@k, unbiased pass@j, majority vote, greedy, with Wilson's intervals over problems."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ import torch
 from jaxtyping import Float
 from torch import Tensor
 
-from oar_lightning.common.bootstrap import bootstrap_bounds
+from oar_lightning.common.wilson import wilson_bounds
 from oar_lightning.evaluation.result import ProblemResult
 
 
@@ -31,7 +31,7 @@ def evaluation_metrics(results: Sequence[ProblemResult]) -> dict[str, float]:
         raise ValueError(f"metrics need problems with the same number of samples each, got {sorted(samples) or 'no problem'}")
     k = samples.pop()
     correct = torch.tensor([r.correct for r in results], dtype=torch.double)
-    out = _with_interval(f"avg_at_{k}", correct.mean(1))
+    out = _with_interval(f"avg_at_{k}", correct.mean(1), k)
     for j in _passes(k):
         values = pass_at_k(correct, j).double()
         out |= _with_interval(f"pass_at_{j}", values) if j == k else {f"pass_at_{j}": float(values.mean())}
@@ -43,7 +43,7 @@ def evaluation_metrics(results: Sequence[ProblemResult]) -> dict[str, float]:
     out["answered"] = sum(a is not None for r in results for a in r.answers) / total
     out["truncated"] = sum(t for r in results for t in r.truncated) / total
     for name, rows in level_groups([r.level for r in results]).items():
-        out |= _with_interval(f"level_{name}/avg_at_{k}", correct[rows].mean(1))
+        out |= _with_interval(f"level_{name}/avg_at_{k}", correct[rows].mean(1), k)
         out[f"level_{name}/problems"] = float(len(rows))
     return out
 
@@ -59,8 +59,8 @@ def _passes(k: int) -> list[int]:
     return sorted({2**i for i in range(k.bit_length())} | {k})
 
 
-def _with_interval(name: str, values: Float[Tensor, " P"]) -> dict[str, float]:
-    low, high = bootstrap_interval(values)
+def _with_interval(name: str, values: Float[Tensor, " P"], samples: int = 1) -> dict[str, float]:
+    low, high = interval_over_problems(values, samples)
     return {name: float(values.mean()), f"{name}_low": low, f"{name}_high": high}
 
 
@@ -86,10 +86,16 @@ def majority_vote(classes: Sequence[int | None]) -> float:
     return (0 in tied) / len(tied)
 
 
-def bootstrap_interval(values: Float[Tensor, " P"], level: float = 0.95, draws: int = 2000) -> tuple[float, float]:
-    """Percentile bootstrap interval of the mean over problems; seeded by their number."""
-    low, high = bootstrap_bounds(values.double().cpu().numpy(), draws, level)
-    return float(low), float(high)
+def interval_over_problems(values: Float[Tensor, " P"], samples: int = 1) -> tuple[float, float]:
+    """Wilson's 95 % interval of the mean of problems' values in [0, 1], each the mean of `samples` draws.
+
+    Draws of one problem are alike. n is how many independent draws would scatter as the problems' values do: between the
+    number of problems (draws of one are the same) and that of all draws (they have nothing in common).
+    """
+    problems, share = len(values), float(values.mean())
+    error = float(values.var(correction=1)) / problems if problems > 1 else 0.0
+    n = share * (1 - share) / error if error > 0 else 0.0
+    return wilson_bounds(share, min(max(n, problems), problems * samples))
 
 
 def level_groups(levels: Sequence[str]) -> dict[str, list[int]]:

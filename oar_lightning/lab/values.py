@@ -10,6 +10,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from oar_lightning.common.randomness import derive_seed
+from oar_lightning.common.wilson import wilson
 from oar_lightning.credit.component import Continuations
 from oar_lightning.lab.kept import KeptContinuations, prefix_identity
 from oar_lightning.lab.store import Store
@@ -17,9 +18,6 @@ from oar_lightning.types import Prefix, Rollouts
 
 UNIT = 64
 """Prefixes continued, and kept, at once."""
-
-Z = 1.959964
-"""Of an interval of 95 %."""
 
 
 @dataclass(frozen=True)
@@ -68,8 +66,8 @@ def half_width(rewards: NDArray[np.float64]) -> float:
     interval is that of their observed range.
     """
     low, high = min(0.0, rewards.min()), max(1.0, rewards.max())
-    n, mean = len(rewards), (rewards.mean() - low) / (high - low)
-    return float((high - low) * Z / (n + Z**2) * np.sqrt(n * mean * (1 - mean) + Z**2 / 4))
+    share = min(1.0, max(0.0, (rewards.mean() - low) / (high - low)))  # sums of floats may leave it by their last bit
+    return float((high - low) * wilson(share, len(rewards))[1])
 
 
 @dataclass(frozen=True)

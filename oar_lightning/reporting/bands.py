@@ -9,13 +9,16 @@ import numpy as np
 from numpy.typing import NDArray
 
 from oar_lightning.common.bootstrap import bootstrap_bounds
-from oar_lightning.reporting.runs import Curve
+from oar_lightning.reporting.runs import Curve, Curves, RunRecord
 from oar_lightning.reporting.statistics import BOOTSTRAP_FROM
 
 POINTS = 400
 """The most steps of a band."""
 
 DRAWS = 2000
+
+LAST_TENTH = "last_tenth/"
+"""Before a metric's name: its mean over the last tenth of training."""
 
 
 @dataclass(frozen=True)
@@ -63,3 +66,11 @@ def smoothed(curve: Curve, fraction: float = 0.05) -> Curve:
 def final_value(curve: Curve, fraction: float = 0.1) -> float:
     """The mean of the last tenth of the points, at least one: the value of a single batch is noisy."""
     return float(curve.values[-max(1, round(fraction * len(curve.values))) :].mean())
+
+
+def last_tenth(run: RunRecord, curves: Curves, metric: str) -> float | None:
+    """A metric's mean over the last tenth of training, as kept or from its curve; None where it was not recorded."""
+    kept = run.metrics.get(LAST_TENTH + metric)  # in full precision, which kept curves are not
+    if kept is None and run.run_id in curves.get(metric, {}):
+        return final_value(curves[metric][run.run_id])
+    return kept

@@ -72,13 +72,14 @@ def ordered(levels: Iterable[Level]) -> list[Level]:
 
 def label(keys: Sequence[str], levels: Sequence[Level]) -> str:
     """A label such as `oar_g` or `tau=0.3 beta=2`: numbers, and texts of `NEEDS_KEY`, have their key before them. Keys that the
-    runs do not have are left out, unless all are missing."""
+    runs do not have are left out, unless all are missing, and so are texts that were there before."""
     pairs = list(zip(keys, levels, strict=True))
     present = [(key, value) for key, value in pairs if value != ABSENT]
-    return " ".join(
+    words = (
         value if isinstance(value, str) and value not in NEEDS_KEY else f"{short(key)}={show(value)}"
         for key, value in present or pairs
     )
+    return " ".join(dict.fromkeys(words))
 
 
 def show(value: Level) -> str:

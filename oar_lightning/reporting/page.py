@@ -1,8 +1,7 @@
-"""Writes a study's folder: runs.csv, figures and README.md, with the same bytes for the same runs."""
+"""Writes a study's folder: runs.csv, curves, figures and README.md, with the same bytes for the same runs."""
 
 from __future__ import annotations
 
-import shlex
 import textwrap
 from collections import Counter
 from collections.abc import Mapping, Sequence
@@ -10,13 +9,18 @@ from pathlib import Path
 
 from oar_lightning.common.config_check import ConfigError
 from oar_lightning.common.markdown import markdown
-from oar_lightning.reporting.factors import natural
-from oar_lightning.reporting.figures import FIGURES, Curves, Drawing, LeftOut, save
+from oar_lightning.reporting.bands import last_tenth
+from oar_lightning.reporting.checklist import checklist, hours
+from oar_lightning.reporting.commands import commands
+from oar_lightning.reporting.costs import PASSES, cost
+from oar_lightning.reporting.export import CURVES, curves_csv, runs_csv
+from oar_lightning.reporting.figures import FIGURES, Drawing, LeftOut, save
 from oar_lightning.reporting.prose import prose, read_prose
-from oar_lightning.reporting.runs import RunRecord
+from oar_lightning.reporting.runs import Curves
+from oar_lightning.reporting.settings import ENDS, distinct, evaluation, training
 from oar_lightning.reporting.statistics import BOOTSTRAP_FROM, EXACT_UP_TO, SIGN_DRAWS
 from oar_lightning.reporting.study import Study
-from oar_lightning.reporting.tables import differences_table, results_table, runs_csv, uncounted_table
+from oar_lightning.reporting.tables import differences_table, results_table, uncounted_table
 
 MARK = "<!-- written by task=report: what stands between prose markers is kept, all else is written anew -->"
 WIDTH = 130
@@ -30,6 +34,11 @@ INTERVALS = (
     "Equal values have none."
 )
 """How `mean_interval` makes them."""
+
+ABOUT_CHECKLIST = (
+    "What a study of credit assignment should state, by the survey arXiv 2604.09459 (appendix C), filled in from the runs. "
+    "Not recorded: by these runs, or by the version of the program that ran them."
+)
 
 FINDINGS = "<!-- what was found, what was not, and what the study cannot say -->"
 
@@ -58,7 +67,9 @@ def write_study(folder: Path, study: Study, curves: Curves, kept: Mapping[str, s
             save(figure.figure, folder / f"{name}.png")
         else:
             (folder / f"{name}.png").unlink(missing_ok=True)  # drawn for an earlier state of the study
-    (folder / "runs.csv").write_text(runs_csv(study), encoding="utf-8")
+    (folder / "runs.csv").write_text(runs_csv(study, curves), encoding="utf-8")
+    if curves:
+        (folder / CURVES).write_bytes(curves_csv(study, curves))
     (folder / "README.md").write_text(render(study, curves, figures, kept, command), encoding="utf-8")
     return [figure for figure in figures.values() if isinstance(figure, LeftOut)]
 
@@ -77,13 +88,13 @@ def render(
         "**Question.**",
         prose("question", blocks.pop("question")),
         "**Commands.**",
-        "\n".join(["```", *commands(study), command, "```"]),
-        markdown(facts(study)),
+        "\n".join(["```", *commands(study, command), "```"]),
+        markdown(facts(study, command)),
         "## Findings",
         prose("findings", blocks.pop("findings")),
         "## Results",
         markdown(results_table(study, curves)),
-        about_results(study),
+        about_results(study, curves),
         *differences(study),
     ]
     for name, figure in drawn.items():
@@ -92,6 +103,7 @@ def render(
             parts.append(prose(name, blocks.pop(name)))
     if left_out:
         parts += ["## Figures left out", "\n".join(f"- {figure.title}: {figure.reason}." for figure in left_out)]
+    parts += ["## Checklist", wrapped(ABOUT_CHECKLIST), markdown(checklist(study, curves))]
     if study.uncounted:
         parts += ["## Runs that do not count", markdown(uncounted_table(study))]
     parts += [prose(name, text) for name, text in blocks.items()]
@@ -108,44 +120,35 @@ def default_question(study: Study) -> str:
     return f"How does {study.metric} depend on {' and '.join(f'`{key}`' for key in study.factors)}?"
 
 
-def commands(study: Study) -> list[str]:
-    """The sweep's command; without a sweep the runs' commands, with the seeds of equal commands joined."""
-    if study.parents:
-        given = dict.fromkeys(shlex.join(parent.overrides or [f"+sweeps={study.name}"]) for parent in study.parents)
-        return [f"python -m oar_lightning -m {overrides}" for overrides in given]
-    seeds: dict[str, set[str]] = {}
-    for run in study.all_runs:
-        line = shlex.join(word for word in run.overrides if not word.startswith("seed="))
-        seeds.setdefault(line, set()).add(run.seed)
-    out = []
-    for line, values in seeds.items():
-        several = "-m " if len(values) > 1 else ""
-        out.append(f"python -m oar_lightning {several}{line} seed={','.join(sorted(values, key=natural))}")
-    return out
-
-
-def facts(study: Study) -> list[list[str]]:
-    """A table of counts, seeds, revisions, versions and hardware, from the runs' tags."""
+def facts(study: Study, command: str) -> list[list[str]]:
+    """A table of counts, settings, revisions, versions and hardware, from the runs' tags and parameters."""
     states = Counter(run.state for run in study.uncounted)
     counts = [f"{len(study.runs)} counted", *(f"{count} {state}" for state, count in sorted(states.items()))]
-    versions = [f"{name} {_distinct(study.runs, name)}" for name in VERSIONS]
-    minutes = sum(run.duration_s for run in study.all_runs) / 60
+    versions = [f"{name} {_tag(study, name)}" for name in VERSIONS]
     return [
         ["", ""],
         ["runs", ", ".join(counts)],
         ["seeds", ", ".join(study.seeds)],
         ["varied", ", ".join(f"`{key}`" for key in study.factors) or "the seed only"],
-        ["minutes of all runs", f"{minutes:.1f}"],
-        ["revision", _distinct(study.runs, "git_revision")],
+        ["training", distinct(study.runs, training)],
+        ["evaluation", distinct(study.runs, evaluation)],
+        ["hours of all runs", hours(study)],
+        ["revision", _tag(study, "git_revision")],
         ["versions", ", ".join(versions)],
-        ["hardware", _distinct(study.runs, "hardware")],
+        ["hardware", _tag(study, "hardware")],
+        ["this page", f"`{command}`"],
     ]
 
 
-def about_results(study: Study) -> str:
+def about_results(study: Study, curves: Curves) -> str:
     """The explanation of the table of results."""
     sizes = {len(arm.runs) for arm in study.arms}
-    text = [f"`{study.metric}` at the end of training; ESS-ratio, mass and entropy: means over its last tenth."]
+    text = [f"`{study.metric}` at the end of training."]
+    kept = [name.split(",")[0] for metric, name in ENDS.items() if any(last_tenth(r, curves, metric) for r in study.runs)]
+    if kept:
+        text.append(f"Means over its last tenth: {', '.join(kept)}.")
+    if any(cost(run, curves, PASSES) for run in study.runs):
+        text.append("Passes of scoring: in forward passes of a batch.")
     if sizes - {1}:
         text.append(f"Intervals over seeds: {INTERVALS}")
     if 1 in sizes:
@@ -181,8 +184,5 @@ def wrapped(text: str) -> str:
     return textwrap.fill(text, WIDTH, break_long_words=False, break_on_hyphens=False)
 
 
-def _distinct(runs: Sequence[RunRecord], tag: str) -> str:
-    """A tag's value; several values are listed with the number of runs that have each."""
-    counts = Counter(run.tags.get(tag, "not recorded") for run in runs)
-    values = sorted(counts, key=lambda value: (-counts[value], value))
-    return values[0] if len(values) == 1 else ", ".join(f"{value} ({counts[value]} runs)" for value in values)
+def _tag(study: Study, tag: str) -> str:
+    return distinct(study.runs, lambda run: run.tags.get(tag))

@@ -1,10 +1,13 @@
-"""Reads the runs of a study and their curves from MLflow into plain data. No other file of this package reads from MLflow."""
+"""Reads the runs of a study and their curves from MLflow into plain data. No other file of this room reads from MLflow."""
 
 from __future__ import annotations
 
+import dataclasses
+import re
 import shlex
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
+from pathlib import Path
 
 import numpy as np
 from mlflow import MlflowClient
@@ -17,19 +20,22 @@ from oar_lightning.tracking.history import metric_history
 from oar_lightning.tracking.renamed import by_current_name
 
 PARENT = "mlflow.parentRunId"
+SWEEP_COMMAND = "sweep_command"
 LARGEST = 1e300
 """MLflow keeps an infinite value as about 1.8e308."""
 
 
 @dataclass(frozen=True)
 class ReportConfig:
-    """The runs of a report (those of a sweep, given ones, or those that match an MLflow filter), and how to compare them.
+    """The runs of a report (those of a sweep, given ones, those that match an MLflow filter, or those that an earlier report
+    kept), and how to compare them.
 
     Args:
         sweep: name of the sweep.
         runs: MLflow run ids.
         filter: a filter of MLflow's `search_runs`.
-        name: of the study's folder; null: the sweep's name.
+        csv: a `runs.csv` of an earlier report; `curves.csv.gz` beside it is read, too. No MLflow store is needed.
+        name: of the study's folder; null: the sweep's name, or that of the folder of `csv`.
         metric: by which runs are compared; null: `objective`, else the sampled accuracy on the first evaluation set.
         baseline: label of the arm with which the others are paired; null: the arm without token-level credit.
         folder: the folder of all studies.
@@ -38,19 +44,20 @@ class ReportConfig:
     sweep: str | None = None
     runs: tuple[str, ...] = ()
     filter: str | None = None
+    csv: str | None = None
     name: str | None = None
     metric: str | None = None
     baseline: str | None = None
     folder: str = "reports"
 
     def __post_init__(self) -> None:
-        given = [key for key in ("sweep", "runs", "filter") if getattr(self, key)]
+        given = [key for key in ("sweep", "runs", "filter", "csv") if getattr(self, key)]
         if len(given) != 1:
             raise ConfigError(
-                f"task=report needs one of sweep=<name>, report.runs=[<run id>,...] and report.filter=<MLflow filter>, "
-                f"got {' and '.join(given) or 'none'}"
+                f"task=report needs one of sweep=<name>, report.runs=[<run id>,...], report.filter=<MLflow filter> and "
+                f"report.csv=<a report's runs.csv>, got {' and '.join(given) or 'none'}"
             )
-        if self.sweep is None and not self.name:
+        if self.sweep is None and self.csv is None and not self.name:
             raise ConfigError(f"report.{given[0]} needs report.name=<name> as well: it names the study's folder")
         if "/" in self.study:
             raise ConfigError(
@@ -59,7 +66,8 @@ class ReportConfig:
 
     @property
     def study(self) -> str:
-        return str(self.name or self.sweep)
+        folder = re.sub(r"^\d{4}-\d\d-\d\d-", "", Path(self.csv).absolute().parent.name) if self.csv else None
+        return str(self.name or self.sweep or folder)
 
 
 @dataclass(frozen=True)
@@ -79,15 +87,19 @@ class RunRecord:
     @property
     def overrides(self) -> list[str]:
         """The words of the run's command."""
-        text = self.tags.get("overrides", "")
-        try:
-            return shlex.split(text)
-        except ValueError:  # an unpaired quote, in the tag of an older version that did not quote words
-            return text.split()
+        return words(self.tags.get("overrides", ""))
 
     @property
     def seed(self) -> str:
         return self.tags.get("seed", self.params.get("seed", ""))
+
+
+def words(text: str) -> list[str]:
+    """The words of a command as a shell reads them."""
+    try:
+        return shlex.split(text)
+    except ValueError:  # an unpaired quote, in the tag of an older version that did not quote words
+        return text.split()
 
 
 @dataclass(frozen=True)
@@ -98,14 +110,19 @@ class Curve:
     values: NDArray[np.float64]
 
 
+Curves = Mapping[str, Mapping[str, Curve]]
+"""Metric -> run id -> curve."""
+
+
 def read_runs(client: MlflowClient, experiment: str, config: ReportConfig) -> tuple[list[RunRecord], list[RunRecord]]:
-    """The sweep's parent runs (none for given runs and filters) and the runs, each sorted by start.
+    """The sweep's parent runs (none for given runs and filters) and the runs, each sorted by start. A sweep's trials have its
+    command as the tag `SWEEP_COMMAND`.
 
     Raises:
         ConfigError: for a missing experiment, sweep or run, with the existing ones; for a filter that MLflow cannot parse.
     """
     if config.runs:
-        return [], _by_start(_get_run(client, run_id) for run_id in config.runs)
+        return [], with_sweep_commands(client, _by_start(_get_run(client, run_id) for run_id in config.runs))
     stored = client.get_experiment_by_name(experiment)
     if stored is None:
         known = ", ".join(sorted(e.name for e in client.search_experiments())) or "none"
@@ -116,7 +133,7 @@ def read_runs(client: MlflowClient, experiment: str, config: ReportConfig) -> tu
             raise ConfigError(
                 f"report.filter={config.filter} matches no run of experiment {experiment}; try it in the MLflow UI"
             )
-        return [], _by_start(runs)
+        return [], with_sweep_commands(client, _by_start(runs))
     sweeps = _search(client, stored.experiment_id, "tags.kind = 'sweep'")
     parents = [run for run in sweeps if run.data.tags.get("sweep") == config.sweep]
     if not parents:
@@ -130,7 +147,25 @@ def read_runs(client: MlflowClient, experiment: str, config: ReportConfig) -> tu
     ]
     if not children:
         raise ConfigError(f"sweep={config.sweep} has no trials yet; wait for the first, or start the sweep again")
-    return _by_start(parents), _by_start(children)
+    return _by_start(parents), with_sweep_commands(client, _by_start(children))
+
+
+def with_sweep_commands(client: MlflowClient, runs: Sequence[RunRecord]) -> list[RunRecord]:
+    """The runs; those that are trials with the words of their sweep's command, the study's name among them."""
+    commands: dict[str, str] = {}
+    for parent in dict.fromkeys(run.tags[PARENT] for run in runs if PARENT in run.tags):
+        try:
+            sweep = record(client.get_run(parent))
+        except MlflowException:  # deleted
+            continue
+        if sweep.tags.get("kind") != "sweep":
+            continue
+        name = f"hydra.sweeper.study_name={sweep.tags.get('sweep')}"
+        given = sweep.overrides or [f"+sweeps={sweep.tags.get('sweep')}"]
+        named = any(word.startswith("hydra.sweeper.study_name=") for word in given)
+        commands[parent] = shlex.join(given if named else [*given, name])
+    told = {parent: {SWEEP_COMMAND: command} for parent, command in commands.items()}
+    return [dataclasses.replace(run, tags={**run.tags, **told.get(run.tags.get(PARENT, ""), {})}) for run in runs]
 
 
 def read_curves(client: MlflowClient, runs: Sequence[RunRecord], metrics: Iterable[str]) -> dict[str, dict[str, Curve]]:

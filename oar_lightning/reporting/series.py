@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Hashable, Mapping, Sequence
 from dataclasses import dataclass
 
 import matplotlib as mpl
@@ -11,70 +11,95 @@ from matplotlib.colors import to_hex
 
 from oar_lightning.common.overrides import short
 from oar_lightning.reporting.bands import Band, band, smoothed
-from oar_lightning.reporting.factors import Level, show
 from oar_lightning.reporting.runs import Curve
 from oar_lightning.reporting.study import Arm, Study
 
 GREY = "#5b6570"
-PALETTE = ("#d9822b", "#4a67c8", "#2a9d6f", "#b5449a", "#8c6d31", "#c0392b", "#17a2b8", "#7d5fff", "#6b8e23", "#444444")
+PALE = "#b4bfca"
+PALETTE = ("#d9822b", "#4a67c8", "#2a9d6f", "#b5449a", "#8c6d31", "#c0392b", "#17a2b8", "#a08cf0", "#9ab52e")
 MOST = 10
-"""The most series that a reader can distinguish."""
+"""The most series that a reader can distinguish: a colour each, and grey for the baseline."""
 
-BINS = 5
+RATE = "lr"
 
 
 @dataclass(frozen=True)
 class Series:
-    """Runs that are drawn as one line with a band."""
+    """An arm's runs, which are drawn as one line with a band. `base`: the baseline, or its method at another rate."""
 
     label: str
     color: str
     run_ids: tuple[str, ...]
+    base: bool = False
 
 
 def arm_colors(study: Study) -> dict[str, str]:
-    """A colour for each arm's label, the same in all figures of a study; the baseline is grey."""
-    others = [arm.label for arm in study.arms if arm is not study.baseline]
-    colors = {name: PALETTE[place % len(PALETTE)] for place, name in enumerate(others)}
-    return colors | ({study.baseline.label: GREY} if study.baseline else {})
+    """A colour for each arm's label, the same in all figures of a study: grey for the baseline, pale for arms that are no
+    series of their own."""
+    colors = {arm.label: PALE for arm in study.arms}
+    return colors | {one.label: one.color for one in study_series(study)[0]}
 
 
 def study_series(study: Study) -> tuple[list[Series], str]:
-    """The series of a study, and a sentence that describes them where they are not its arms.
+    """The series of a study, each an arm, and a sentence that says which arms they are where they are not all.
 
-    Many arms are grouped by the levels of one numeric factor (tau before others), and many levels by bins of about equal size.
-    Of many arms without a numeric factor the best are drawn.
+    A method that has several learning rates is drawn at its best one. Of many arms each level of one number (tau before others)
+    is drawn with the best of the others; of many levels, and of many named arms, those with the highest means.
     """
-    if len(study.arms) <= MOST:
-        return [_arm_series(study, arm) for arm in study.arms], ""
+    arms, notes = [*study.arms], []
+    rate = study.place(RATE)
+    if rate is not None:
+        arms = _best(study, arms, lambda arm: (*arm.levels[:rate], *arm.levels[rate + 1 :]))
+        notes += ["Each method at the rate with its highest mean."] if len(arms) < len(study.arms) else []
     place = leading_factor(study)
-    if place is None:
-        best = sorted(study.arms, key=lambda arm: -float(np.mean(study.values(arm))))
-        chosen = [arm for arm in study.arms if arm is study.baseline or arm in best[: MOST - 1]]
-        return [_arm_series(study, arm) for arm in chosen], f"Of {len(study.arms)} arms the best {len(chosen)} are drawn."
-    name = short(study.factors[place])
-    bins = level_bins([float(level) for level in study.levels(place)])
-    colors = sequence_colors(len(bins))
-    series = []
-    for color, levels in zip(colors, bins, strict=True):
-        runs = [run.run_id for arm in study.arms if arm.levels[place] in levels for run in arm.runs]
-        shown = show(levels[0]) if len(levels) == 1 else f"{levels[0]:.2g} to {levels[-1]:.2g}"
-        series.append(Series(f"{name}={shown}", color, tuple(runs)))
-    others = [short(key) for key in study.factors if key != study.factors[place]]
-    return series, f"By {name}" + (f", over all {' and '.join(others)}." if others else ".")
+    if len(arms) > MOST and place is not None:
+        arms = _best(study, arms, lambda arm: arm.levels[place])
+        notes.append(f"Of each {short(study.factors[place])} the arm with the highest mean.")
+    kept = _base(study, arms)
+    if len(arms) > MOST:
+        best = sorted(arms, key=lambda arm: -_mean(study, arm))
+        count = len(arms)
+        arms = [arm for arm in arms if arm is kept or arm in best[: MOST - 1]]
+        notes.append(f"Of {count} arms the best {len(arms)} are drawn.")
+    colors = iter(PALETTE) if kept else iter([*PALETTE, GREY])
+    return [
+        Series(arm.label, GREY if arm is kept else next(colors), tuple(run.run_id for run in arm.runs), arm is kept)
+        for arm in arms
+    ], " ".join(notes)
 
 
 def leading_factor(study: Study) -> int | None:
-    """The index of the numeric factor by which arms are grouped: tau, else the first."""
-    numeric = [place for place in range(len(study.factors)) if study.is_numeric(place)]
+    """The index of the numeric factor by which many arms are grouped: tau, else the first that is no learning rate. None where
+    arms have names."""
+    if not all(study.is_numeric(place) for place in range(len(study.factors))):
+        return None
+    numeric = [place for place in range(len(study.factors)) if place != study.place(RATE)]
     tau = study.place("tau")
     return tau if tau in numeric else next(iter(numeric), None)
 
 
-def level_bins(levels: Sequence[float]) -> list[list[Level]]:
-    """The sorted levels, each in a bin of its own, or in BINS bins of about equal size where there are more than MOST."""
-    bins = np.array_split(np.sort(levels), len(levels) if len(levels) <= MOST else BINS)
-    return [[float(value) for value in one] for one in bins]
+def _best(study: Study, arms: Sequence[Arm], group: Callable[[Arm], Hashable]) -> list[Arm]:
+    """Of each group of arms the one with the highest mean, in the order of the groups."""
+    groups: dict[Hashable, Arm] = {}
+    for arm in arms:
+        found = groups.setdefault(group(arm), arm)
+        if _mean(study, arm) > _mean(study, found):
+            groups[group(arm)] = arm
+    return [*groups.values()]
+
+
+def _base(study: Study, arms: Sequence[Arm]) -> Arm | None:
+    """The baseline among the arms, or the arm that differs from it in its learning rate alone."""
+    if study.baseline is None:
+        return None
+    rate = study.place(RATE)
+    wanted = [level for place, level in enumerate(study.baseline.levels) if place != rate]
+    same = [arm for arm in arms if [level for place, level in enumerate(arm.levels) if place != rate] == wanted]
+    return study.baseline if study.baseline in same else next(iter(same), None)
+
+
+def _mean(study: Study, arm: Arm) -> float:
+    return float(np.mean(study.values(arm)))
 
 
 def sequence_colors(count: int) -> list[str]:
@@ -85,7 +110,3 @@ def sequence_colors(count: int) -> list[str]:
 def series_band(series: Series, curves: Mapping[str, Curve]) -> Band | None:
     """The series' band; each run's curve is smoothed over a twentieth of its points."""
     return band([smoothed(curves[run_id]) for run_id in series.run_ids if run_id in curves])
-
-
-def _arm_series(study: Study, arm: Arm) -> Series:
-    return Series(arm.label, arm_colors(study)[arm.label], tuple(run.run_id for run in arm.runs))

@@ -135,6 +135,12 @@ def find_baseline(arms: Sequence[Arm], factors: Sequence[str], wanted: str | Non
     return uniform[0] if len(uniform) == 1 else None
 
 
+def is_uniform(study: Study, arm: Arm) -> bool:
+    """Whether all tokens of a completion of the arm get the same credit."""
+    tagged = "scorer" not in study.factors and arm.runs[0].tags.get("scorer") == "uniform"
+    return tagged or bool(UNIFORM_CREDIT & set(zip(study.factors, arm.levels, strict=True)))
+
+
 def _split(runs: Sequence[RunRecord], metric: str) -> tuple[list[RunRecord], list[RunRecord]]:
     """Runs with a usable result, and the others; a complete run without a finite result is one of the others."""
     usable, uncounted = [], []

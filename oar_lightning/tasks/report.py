@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 import shlex
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
 from pathlib import Path
 
 from hydra.core.hydra_config import HydraConfig
@@ -15,13 +16,16 @@ from rich.console import Console
 
 from oar_lightning.common.config_check import ConfigError
 from oar_lightning.reporting import (
-    ENDS,
+    KEPT,
+    Curves,
     ReportConfig,
+    RunRecord,
     Study,
     accuracies,
     kept_prose,
     make_study,
     read_curves,
+    read_export,
     read_runs,
     write_index,
     write_study,
@@ -29,19 +33,37 @@ from oar_lightning.reporting import (
 from oar_lightning.tracking.mlflow_client import connect
 
 
+@dataclass(frozen=True)
+class Source:
+    """Where a study comes from: a sweep's own runs, the runs, and what reads their curves."""
+
+    parents: Sequence[RunRecord]
+    runs: Sequence[RunRecord]
+    curves: Callable[[Study], Curves]
+
+
 def prepare(cfg: DictConfig) -> Callable[[], None]:
     config: ReportConfig = instantiate(cfg.report, _convert_="all")
-    client = open_store(cfg)
-    parents, runs = read_runs(client, str(cfg.logger.experiment_name), config)
-    study = make_study(config.study, parents, runs, config.metric, config.baseline)
+    source = exported(Path(config.csv).expanduser()) if config.csv else stored(cfg, config)
+    study = make_study(config.study, source.parents, source.runs, config.metric, config.baseline)
     folder = Path(config.folder).expanduser() / f"{study.date}-{study.name}"
     kept = kept_prose(folder)
     command = f"python -m oar_lightning {shlex.join(HydraConfig.get().overrides.task)}"
-    return lambda: run(client, study, folder, kept, command)
+    return lambda: run(source.curves(study), study, folder, kept, command)
 
 
-def run(client: MlflowClient, study: Study, folder: Path, kept: dict[str, str], command: str) -> None:
-    curves = read_curves(client, study.runs, [*accuracies(study.runs), *ENDS])
+def exported(path: Path) -> Source:
+    runs, curves = read_export(path)
+    return Source([], runs, lambda study: curves)
+
+
+def stored(cfg: DictConfig, config: ReportConfig) -> Source:
+    client = open_store(cfg)
+    parents, runs = read_runs(client, str(cfg.logger.experiment_name), config)
+    return Source(parents, runs, lambda study: read_curves(client, study.runs, [*accuracies(study.runs), *KEPT]))
+
+
+def run(curves: Curves, study: Study, folder: Path, kept: dict[str, str], command: str) -> None:
     left_out = write_study(folder, study, curves, kept, command)
     write_index(folder.parent)
     console = Console()

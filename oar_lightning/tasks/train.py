@@ -107,7 +107,8 @@ def fit(cfg: DictConfig, job: Run, start: Start, problems: Mapping[str, str]) ->
         if start.resumed:
             job.tracker.reopen(start.step)
         note_run(job.tracker)
-        job.tracker.describe(run_parameters(cfg), run_tags(cfg))
+        size = str(sum(p.numel() for p in job.policy.model.parameters()))
+        job.tracker.describe(run_parameters(cfg), {**run_tags(cfg), "parameters": size})
         job.tracker.write_datasets(datasets(cfg, job.datamodule.train, job.evaluation.eval_sets))
         job.tracker.write_text(CONFIG, OmegaConf.to_yaml(cfg, resolve=True))
         note_origin(job.tracker, HydraConfig.get().overrides.task, job.problems)

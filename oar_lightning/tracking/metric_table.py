@@ -99,7 +99,7 @@ METRICS: tuple[Metric, ...] = (
     *_group(
         "Held-out accuracy",
         ("eval/<set>/avg_at_<k>", SHARE, "mean accuracy of k samples a problem"),
-        ("eval/<set>/avg_at_<k>_low", SHARE, "its bootstrap 95 % interval over problems, lower end"),
+        ("eval/<set>/avg_at_<k>_low", SHARE, "its 95 % interval over problems (Wilson's), lower end"),
         ("eval/<set>/avg_at_<k>_high", SHARE, "the interval's upper end"),
         ("eval/<set>/pass_at_<j>", SHARE, "unbiased pass@j (arXiv 2107.03374), for powers of two up to k and for k"),
         ("eval/<set>/pass_at_<k>_low", SHARE, "the interval's lower end, for j = k"),
@@ -258,9 +258,10 @@ METRICS: tuple[Metric, ...] = (
     *_group(
         "Final metrics of a run",
         ("objective", SHARE, "sampled accuracy on the first evaluation set after training"),
-        ("objective_low", SHARE, "its bootstrap 95 % interval over problems, lower end"),
+        ("objective_low", SHARE, "its 95 % interval over problems (Wilson's), lower end"),
         ("objective_high", SHARE, "the interval's upper end"),
         ("time/total_s", SECONDS, "of training, over all starts of the run"),
+        ("time/total_cpu_s", SECONDS, "of rank 0's process on processors, all its threads, over all starts", "`task=train`"),
         ("time/total_generate_s", SECONDS, "of sampling in the whole run", "`task=train`"),
         ("time/total_reward_s", SECONDS, "of judging", "`task=train`"),
         ("time/total_score_s", SECONDS, "of scoring", "`task=train`"),

@@ -8,11 +8,13 @@ import math
 import random
 import re
 
+import numpy as np
 import pytest
 import torch
+from scipy.stats import binomtest
 from support.results import result
 
-from oar_lightning.evaluation.metrics import bootstrap_interval, evaluation_metrics, level_groups, majority_vote, pass_at_k
+from oar_lightning.evaluation.metrics import evaluation_metrics, interval_over_problems, level_groups, majority_vote, pass_at_k
 from oar_lightning.evaluation.result import ProblemResult
 
 
@@ -39,34 +41,31 @@ def test_pass_at_k_needs_enough_samples(k: int) -> None:
         pass_at_k(torch.ones(2, 4), k)
 
 
-def test_bootstrap_interval_covers_the_truth_as_often_as_it_says() -> None:
-    truth, hits, trials = 0.3, 0, 200
-    for _ in range(trials):
-        low, high = bootstrap_interval((torch.rand(80) < truth).float(), draws=400)
-        hits += low <= truth <= high
-    assert 0.89 <= hits / trials <= 0.99
+@pytest.mark.parametrize("alike", [0.05, 1.0, 50.0], ids=["alike", "mixed", "independent"])
+def test_the_interval_covers_the_truth_as_often_as_it_says(alike: float) -> None:
+    """Problems' rates are drawn from a beta distribution of mean 0.8: nearly 0 or 1, spread out, or nearly equal."""
+    rates = np.random.default_rng(0).beta(0.8 * alike, 0.2 * alike, (2000, 40))
+    correct = np.random.default_rng(1).random((2000, 40, 4)) < rates[..., None]
+    bounds = [interval_over_problems(torch.tensor(values), 4) for values in correct.mean(2)]
+    assert 0.92 <= np.mean([low <= 0.8 <= high for low, high in bounds]) <= 0.985
 
 
-def test_bootstrap_interval_has_the_width_of_the_normal_one() -> None:
-    values = torch.randn(400)
-    low, high = bootstrap_interval(values)
-    error = float(values.std() / 400**0.5)
-    assert low < values.mean() < high
-    assert (high - low) == pytest.approx(2 * 1.96 * error, rel=0.1)
-    narrow = bootstrap_interval(values, level=0.5)
-    assert low < narrow[0] < narrow[1] < high
+def test_the_interval_of_one_draw_a_problem_is_wilsons() -> None:
+    for hits, n in ((0, 8), (3, 8), (8, 8), (20, 64), (1, 1)):
+        expected = binomtest(hits, n).proportion_ci(method="wilson")
+        found = interval_over_problems((torch.arange(n) < hits).double())
+        assert found == pytest.approx((expected.low, expected.high), abs=1e-6)
+    assert interval_over_problems(torch.ones(8).double())[1] == 1.0
 
 
-def test_bootstrap_interval_is_deterministic_and_draws_nothing_global() -> None:
-    values = torch.rand(30)
-    state = torch.get_rng_state()
-    assert bootstrap_interval(values) == bootstrap_interval(values.clone())
-    assert torch.equal(torch.get_rng_state(), state)
-
-
-def test_bootstrap_interval_of_constants_is_a_point() -> None:
-    assert bootstrap_interval(torch.ones(5)) == (1.0, 1.0)
-    assert bootstrap_interval(torch.tensor([0.25])) == (0.25, 0.25)
+def test_the_interval_of_several_draws_counts_problems_where_they_agree_and_draws_where_they_scatter_alike() -> None:
+    agree = interval_over_problems(torch.tensor([0.0, 1.0] * 20).double(), 4)
+    assert agree == interval_over_problems(torch.tensor([0.0, 1.0] * 20).double())
+    narrow = binomtest(80, 160).proportion_ci(method="wilson")
+    scattered = interval_over_problems(torch.tensor([0.5, 0.5, 0.25, 0.75] * 10).double(), 4)
+    assert scattered == pytest.approx((narrow.low, narrow.high), abs=1e-6), "not narrower than all draws make it"
+    equal = interval_over_problems(torch.full((8,), 0.5).double(), 4)
+    assert equal == interval_over_problems(torch.tensor([0.0, 1.0] * 4).double()), "equal values tell nothing of their scatter"
 
 
 def test_metrics() -> None:
@@ -85,8 +84,10 @@ def test_metrics() -> None:
         }
     )
     assert set(intervals) == {f"{m}_{end}" for m in ("avg_at_4", "pass_at_4", "maj_at_4", "greedy") for end in ("low", "high")}
-    assert (intervals["avg_at_4_low"], intervals["avg_at_4_high"]) == (0.25, 1.0)
-    assert (intervals["pass_at_4_low"], intervals["pass_at_4_high"]) == (1.0, 1.0)
+    assert intervals["avg_at_4_low"] < 0.25, "of two problems"
+    expected = binomtest(2, 2).proportion_ci(method="wilson")
+    assert intervals["pass_at_4_low"] == pytest.approx(expected.low, abs=1e-6)
+    assert intervals["pass_at_4_high"] == 1.0
     assert not any("@" in key for key in metrics), "MLflow refuses it"
 
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import dataclasses
 import itertools
 from collections.abc import Iterator, Mapping
 from typing import Any
@@ -15,7 +16,7 @@ from support.run_records import straight, trial
 
 from oar_lightning.reporting.figures import FIGURES, Curves, Drawing, LeftOut
 from oar_lightning.reporting.runs import Curve
-from oar_lightning.reporting.series import level_bins, study_series
+from oar_lightning.reporting.series import GREY, PALE, PALETTE, arm_colors, study_series
 from oar_lightning.reporting.study import Study, make_study
 
 NONE: Mapping[str, Any] = {}
@@ -75,7 +76,24 @@ def test_learning_curves_are_means_with_bands() -> None:
     assert lines["uniform (2)"].get_ydata() == pytest.approx([40, 50, 60])
     band = figure.axes[0].collections[1].get_paths()[0].vertices
     assert (band[:, 1].min(), band[:, 1].max()) == pytest.approx((40, 80))
-    assert reason("learning_curves", study, {}) == "no run was evaluated more than once (eval/*/avg_at_*)"
+    assert figure.axes[0].get_ylabel() == "sampled accuracy, %", "no run tells on what"
+    assert reason("learning_curves", study, {}).startswith("no run was evaluated more than once (eval/*/avg_at_*)")
+
+
+def test_bands_that_would_overlap_have_a_panel_each_with_the_baseline() -> None:
+    study = methods({"uniform": [0.5, 0.6], **{f"m{i}": [0.5 + i / 50, 0.6] for i in range(4)}})
+    curves = {k: v for run in study.runs for k, v in straight(run, run.metrics["objective"]).items()}
+    axes = [axis for axis in drawn("learning_curves", study, {"eval/chain/avg_at_4": curves}).axes if axis.get_visible()]
+    assert [axis.get_title() for axis in axes] == ["m0", "m1", "m2", "m3"]
+    assert all([line.get_label() for line in axis.lines] == ["uniform (2)", f"{axis.get_title()} (2)"] for axis in axes)
+    assert len({axis.get_ylim() for axis in axes}) == 1
+
+
+def test_an_axis_says_whether_problems_are_new() -> None:
+    for split, expected in (("held_out", "accuracy on new problems, %"), ("train", "accuracy on problems as in training, %")):
+        params = {"data.evaluation.chain.split": split, "data.train.split": "train"}
+        runs = [trial(value, {"scorer": name}, params=params) for name, value in (("uniform", 0.4), ("oar_g", 0.5))]
+        assert drawn("arms", make_study("x", [], runs)).axes[0].get_xlabel() == expected
 
 
 def test_the_map_holds_means_and_counts_and_frames_the_highest() -> None:
@@ -107,10 +125,11 @@ def test_scattered_trials_are_points() -> None:
     assert (axis.lines[0].get_xdata()[0], axis.lines[0].get_ydata()[0]) == pytest.approx(tuple(best[1:]), rel=1e-5)
 
 
-def test_bars_are_means_and_the_other_panel_paired_differences() -> None:
+def test_diamonds_are_means_and_the_other_panel_paired_differences() -> None:
     figure = drawn("arms", methods({"uniform": [0.5, 0.7], "oar_g": [0.6, 0.9], "oar_p_approximate": [0.4, 0.4]}))
     left, right = figure.axes
-    assert [bar.get_width() for bar in left.patches] == pytest.approx([60, 75, 40])
+    assert [container.lines[0].get_xdata()[0] for container in left.containers] == pytest.approx([60, 75, 40])
+    assert left.get_xlim() == pytest.approx((40 - 12.5, 90 + 12.5)), "the runs fill the axis, whiskers of two may leave it"
     assert [label.get_text() for label in left.get_yticklabels()] == ["uniform (2)", "oar_g (2)", "oar_p_approximate (2)"]
     middles = [container.lines[0].get_xdata()[0] for container in right.containers]
     assert middles == pytest.approx([15, -20])
@@ -120,11 +139,21 @@ def test_bars_are_means_and_the_other_panel_paired_differences() -> None:
 
 def test_what_nothing_beats_is_a_diamond() -> None:
     study = methods({"uniform": [0.5], "oar_g": [0.6], "oar_p": [0.55]}, {"uniform": 10, "oar_g": 20, "oar_p": 100})
+    seconds = [dataclasses.replace(run, metrics={**run.metrics, "time/total_cpu_s": run.duration_s}) for run in study.runs]
+    study = make_study("m", [], seconds)
     points = {container.get_label(): container.lines[0] for container in drawn("pareto", study).axes[0].containers}
     markers = {name: line.get_marker() for name, line in points.items()}
     assert markers == {"uniform (1)": "D", "oar_g (1)": "D", "oar_p (1)": "o"}
     assert [line.get_xdata()[0] for line in points.values()] == [10, 20, 100]
-    assert reason("pareto", methods({"a": [0.1], "b": [0.2]}, {"a": 0.0})) == "runs have no duration (time/total_s)"
+    assert reason("pareto", methods({"a": [0.1], "b": [0.2]})).startswith("no run recorded its processor time")
+
+
+def test_accuracy_is_drawn_against_passes_of_scoring_too() -> None:
+    study = methods({"uniform": [0.5, 0.6], "oar_g": [0.6, 0.7]})
+    passes = {run.run_id: Curve(np.arange(10.0), np.full(10, 2.5)) for run in study.arms[1].runs}
+    (axis,) = drawn("pareto", study, {"credit/forward_equivalents": passes}).axes
+    assert [container.lines[0].get_xdata()[0] for container in axis.containers] == [0, 2.5], "uniform credit makes none"
+    assert axis.get_xlabel() == "passes of scoring a step (mean)"
 
 
 def test_entropy_against_tau_is_the_mean_of_the_last_tenth() -> None:
@@ -137,14 +166,17 @@ def test_entropy_against_tau_is_the_mean_of_the_last_tenth() -> None:
     for beta in ("2", "4"):
         assert lines[f"beta={beta}"].get_xdata().tolist() == [0.1, 0.5]
         assert lines[f"beta={beta}"].get_ydata() == pytest.approx([trials[f"tau={tau} beta={beta}"] for tau in (0.1, 0.5)])
-    assert reason("entropy", study) == "no run logged entropy"
+    assert reason("entropy", study).startswith("no run logged entropy")
 
 
 def test_the_shape_of_credit_needs_both_metrics() -> None:
     study = methods({"uniform": [0.5], "oar_g": [0.6]})
     curves = {run.run_id: Curve(np.arange(3.0), np.full(3, 0.7)) for run in study.runs}
     assert len(drawn("credit_shape", study, {"credit/ess_ratio": curves, "credit/top10_mass": curves}).axes) == 2
-    assert reason("credit_shape", study, {"credit/ess_ratio": curves}) == "no run logged credit/top10_mass"
+    assert (
+        reason("credit_shape", study, {"credit/ess_ratio": curves})
+        == "no run logged credit/top10_mass, or its curve was not kept"
+    )
 
 
 def test_responses_have_a_panel_for_each_number_and_log_scales_where_levels_are_log_spaced() -> None:
@@ -155,17 +187,31 @@ def test_responses_have_a_panel_for_each_number_and_log_scales_where_levels_are_
     left, right = drawn("responses", make_study("n", [], runs)).axes
     assert (left.get_xlabel(), left.get_xscale()) == ("scorer.noise_std", "log")
     assert (right.get_xlabel(), right.get_xscale()) == ("scorer.num_draws", "linear")
-    assert right.lines[1].get_ydata() == pytest.approx([1, 2, 4])
+    lines = {line.get_label(): line for line in right.lines}
+    assert lines["noise_std=0.001 b"].get_ydata() == pytest.approx([1, 2, 4]), "no pooling over other settings"
     assert reason("responses", methods({"a": [0.1], "b": [0.2]})) == "no setting was given more than two numbers"
 
 
-def test_many_arms_are_drawn_by_tau_many_levels_in_bins() -> None:
+def test_a_method_is_drawn_at_its_best_rate() -> None:
+    results = {("uniform", 1e-4): 0.4, ("uniform", 2e-4): 0.6, ("oar_g", 1e-4): 0.5, ("oar_g", 2e-4): 0.3}
+    runs = [trial(v + s / 100, {"scorer": m, "optimizer.lr": lr, "seed": s}) for (m, lr), v in results.items() for s in (0, 1)]
+    study = make_study("x", [], runs, baseline="uniform lr=0.0001")
+    series, note = study_series(study)
+    found = {one.label: (one.base, one.color) for one in series}
+    assert found == {"uniform lr=0.0002": (True, GREY), "oar_g lr=0.0001": (False, PALETTE[0])}
+    assert note == "Each method at the rate with its highest mean."
+    colors = arm_colors(study)
+    assert colors["uniform lr=0.0002"] == GREY
+    assert colors["uniform lr=0.0001"] == colors["oar_g lr=0.0002"] == PALE
+
+
+def test_of_many_arms_the_best_are_drawn_and_no_colour_twice() -> None:
     series, note = study_series(grid([0, 0.2, 0.4, 0.6], [1, 2, 4]))
-    assert [(one.label, len(one.run_ids)) for one in series] == [(f"tau={tau}", 6) for tau in ("0", "0.2", "0.4", "0.6")]
-    assert note == "By tau, over all beta."
-    bins = level_bins([i / 22 for i in range(22)])
-    assert [len(part) for part in bins] == [5, 5, 4, 4, 4]
-    assert sorted(itertools.chain(*bins)) == [*itertools.chain(*bins)]
+    assert [one.label for one in series] == [f"tau={tau} beta=4" for tau in ("0", "0.2", "0.4", "0.6")]
+    assert note == "Of each tau the arm with the highest mean."
     series, note = study_series(methods({f"method{i}": [i / 20] for i in range(14)} | {"uniform": [0.0]}))
     assert [one.label for one in series] == ["uniform", *(f"method{i}" for i in range(5, 14))]
     assert note == "Of 15 arms the best 10 are drawn."
+    assert len({one.color for one in series}) == len(series)
+    series, _ = study_series(methods({f"method{i}": [i / 20] for i in range(10)}))
+    assert len({one.color for one in series}) == len(series) == 10

@@ -1,4 +1,7 @@
-"""The vLLM engine over a stand-in with vLLM's public interface (tests/support/fake_vllm.py); the true one needs a GPU."""
+"""The vLLM engine over a stand-in (tests/support/fake_vllm.py) and, in slow tests, over the true vLLM on a CPU.
+
+`make vllm` runs the latter. What is about the stand-in's own faults or a GPU has the stand-in alone.
+"""
 
 from __future__ import annotations
 
@@ -17,10 +20,11 @@ import pytest
 import torch
 from hypothesis import given, settings
 from hypothesis import strategies as st
-from support import fake_vllm
+from support import fake_vllm, true_vllm
 from support.fake_vllm import copy_of
 from support.fixtures import LengthReward, fit, make_module, make_stage, tiny_policy
 from support.toy import qwen2_golden
+from transformers import GenerationConfig
 
 from oar_lightning.policy.language_model import token_logprobs
 from oar_lightning.policy.pretrained import LoraSpec, Policy
@@ -39,16 +43,21 @@ SAMPLED = SamplingConfig(max_new_tokens=8, temperature=0.7)
 GREEDY = SamplingConfig(max_new_tokens=8, temperature=0.0)
 
 
-@pytest.fixture(autouse=True)
-def vllm(monkeypatch: pytest.MonkeyPatch) -> type[fake_vllm.LLM]:
+@pytest.fixture
+def stand_in(monkeypatch: pytest.MonkeyPatch) -> type[fake_vllm.LLM]:
     monkeypatch.setattr(VllmConfig, "check", lambda self, sampling: None)
     return fake_vllm.install(monkeypatch)
+
+
+@pytest.fixture(params=["stand-in", pytest.param("true", marks=pytest.mark.slow)])
+def vllm(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch) -> Any:
+    return true_vllm.install(monkeypatch) if request.param == "true" else request.getfixturevalue("stand_in")
 
 
 @pytest.fixture
 def policy() -> Policy:
     """Every sixth word ends a completion, so that lengths differ; weights far enough from 0 that words differ in likelihood."""
-    policy = tiny_policy()
+    policy = small_policy()
     with torch.no_grad():
         for parameter in policy.model.parameters():
             if parameter.ndim == 2:
@@ -57,12 +66,21 @@ def policy() -> Policy:
     return policy
 
 
+def small_policy(seed: int = 0) -> Policy:
+    return tiny_policy(seed, head_size=32)  # vLLM computes no smaller heads on a CPU
+
+
+def engine_for(policy: Policy, **settings: Any) -> VllmEngine:
+    """In the policy's precision and without compilation, whichever vLLM it is."""
+    return VllmEngine(policy.tokenizer, VllmConfig(**{"dtype": "float32", "enforce_eager": True} | settings))
+
+
 def rows(generation: Generation) -> list[list[int]]:
     return [ids[mask].tolist() for ids, mask in zip(generation.token_ids, generation.response_mask, strict=True)]
 
 
-def same_weights(policy: Policy, llm: fake_vllm.LLM) -> bool:
-    held = dict(llm.model.inner.named_parameters())
+def same_weights(policy: Policy, llm: Any) -> bool:
+    held = llm.held()
     return all(torch.equal(held[name], p) for name, p in policy.model.named_parameters())
 
 
@@ -73,10 +91,10 @@ def step(policy: Policy, optimizer: torch.optim.Optimizer) -> None:
     optimizer.zero_grad()
 
 
-def test_greedy_completions_are_laid_out_as_by_the_cached_engine(policy: Policy) -> None:
+def test_greedy_completions_are_laid_out_as_by_the_cached_engine(policy: Policy, vllm: Any) -> None:
     longest = rows(CachedEngine(policy.tokenizer)(policy.model, PROMPTS, 1, GREEDY, SEEDS))
     policy.model.generation_config.eos_token_id = [longest[1][3]]
-    generation = VllmEngine(policy.tokenizer)(policy.model, PROMPTS, 2, GREEDY, SEEDS)
+    generation = engine_for(policy)(policy.model, PROMPTS, 2, GREEDY, SEEDS)
     expected = CachedEngine(policy.tokenizer)(policy.model, PROMPTS, 2, GREEDY, SEEDS)
     assert 0 < expected.truncated.sum() < 6
     for name in ("token_ids", "attention_mask", "response_mask", "truncated"):
@@ -87,9 +105,9 @@ def test_greedy_completions_are_laid_out_as_by_the_cached_engine(policy: Policy)
 
 
 @pytest.mark.parametrize("temperature", [0.5, 1.0, 1.7])
-def test_logprobs_are_the_policys_at_the_sampling_temperature(policy: Policy, temperature: float) -> None:
+def test_logprobs_are_the_policys_at_the_sampling_temperature(policy: Policy, temperature: float, vllm: Any) -> None:
     config = SamplingConfig(max_new_tokens=8, temperature=temperature)
-    generation = VllmEngine(policy.tokenizer)(policy.model, PROMPTS, 6, config, SEEDS)
+    generation = engine_for(policy)(policy.model, PROMPTS, 6, config, SEEDS)
     expected, _ = token_logprobs(
         policy.model, generation.token_ids, generation.attention_mask, generation.response_mask, temperature
     )
@@ -99,8 +117,8 @@ def test_logprobs_are_the_policys_at_the_sampling_temperature(policy: Policy, te
     assert generation.sampler_logprobs[generation.response_mask].lt(0).all()
 
 
-def test_sampled_completions_keep_their_place_and_their_end(policy: Policy, vllm: type[fake_vllm.LLM]) -> None:
-    generation = VllmEngine(policy.tokenizer)(policy.model, PROMPTS, 6, SAMPLED, SEEDS)
+def test_sampled_completions_keep_their_place_and_their_end(policy: Policy, vllm: Any) -> None:
+    generation = engine_for(policy)(policy.model, PROMPTS, 6, SAMPLED, SEEDS)
     outputs = [completion for request in vllm.made[0].outputs for completion in request.outputs]
     assert rows(generation) == [list(completion.token_ids) for completion in outputs]
     assert generation.truncated.tolist() == [completion.finish_reason == "length" for completion in outputs]
@@ -116,9 +134,9 @@ def test_sampled_completions_keep_their_place_and_their_end(policy: Policy, vllm
     assert len(set(map(tuple, rows(generation)))) > 12
 
 
-def test_a_nucleus_raises_the_samplers_probabilities_to_what_it_drew_from(policy: Policy) -> None:
+def test_a_nucleus_raises_the_samplers_probabilities_to_what_it_drew_from(policy: Policy, vllm: Any) -> None:
     config = SamplingConfig(max_new_tokens=8, top_p=0.6)
-    generation = VllmEngine(policy.tokenizer)(policy.model, PROMPTS, 6, config, SEEDS)
+    generation = engine_for(policy)(policy.model, PROMPTS, 6, config, SEEDS)
     own, _ = token_logprobs(policy.model, generation.token_ids, generation.attention_mask, generation.response_mask)
     assert generation.sampler_logprobs is not None
     inside = (own - generation.sampler_logprobs)[generation.response_mask].exp()
@@ -126,8 +144,8 @@ def test_a_nucleus_raises_the_samplers_probabilities_to_what_it_drew_from(policy
     assert (inside < 1).any()
 
 
-def test_draws_belong_to_the_prompts_seed(policy: Policy) -> None:
-    engine = VllmEngine(policy.tokenizer)
+def test_draws_belong_to_the_prompts_seed(policy: Policy, vllm: Any) -> None:
+    engine = engine_for(policy)
 
     def sample(prompts: list[str], seeds: list[int]) -> list[list[int]]:
         return rows(engine(policy.model, prompts, 3, SAMPLED, seeds))
@@ -142,13 +160,13 @@ def test_draws_belong_to_the_prompts_seed(policy: Policy) -> None:
     sample(PROMPTS[:1], [2**63 - 1])  # with seed + 1, seed + 2 beyond 63 bits
 
 
-def test_only_the_policys_own_ends_end_a_completion(policy: Policy, vllm: type[fake_vllm.LLM]) -> None:
+def test_only_the_policys_own_ends_end_a_completion(policy: Policy, vllm: Any) -> None:
     """The stored configuration names an end that neither the tokenizer nor the generation settings know."""
     first = rows(CachedEngine(policy.tokenizer)(policy.model, PROMPTS[:1], 1, GREEDY, [1]))[0]
     policy.model.config.eos_token_id = first[0]
     assert first[0] not in policy.model.generation_config.eos_token_id
-    assert rows(VllmEngine(policy.tokenizer)(policy.model, PROMPTS[:1], 1, GREEDY, [1])) == [first]
-    assert vllm.made[0].stored_eos == first[0]
+    assert rows(engine_for(policy)(policy.model, PROMPTS[:1], 1, GREEDY, [1])) == [first]
+    assert GenerationConfig.from_model_config(policy.model.config).eos_token_id == first[0]
 
 
 OPTIMIZERS = {
@@ -160,11 +178,9 @@ OPTIMIZERS = {
 
 
 @pytest.mark.parametrize("optimizer", OPTIMIZERS.values(), ids=OPTIMIZERS)
-def test_weights_follow_the_policy_and_are_sent_only_when_they_changed(
-    policy: Policy, vllm: type[fake_vllm.LLM], optimizer: Any
-) -> None:
+def test_weights_follow_the_policy_and_are_sent_only_when_they_changed(policy: Policy, vllm: Any, optimizer: Any) -> None:
     """Fused optimizers write without raising the version of a parameter."""
-    engine, steps = VllmEngine(policy.tokenizer), optimizer(policy.model.parameters())
+    engine, steps = engine_for(policy), optimizer(policy.model.parameters())
     engine(policy.model, PROMPTS, 2, SAMPLED, SEEDS)
     (llm,) = vllm.made
     assert same_weights(policy, llm)
@@ -184,16 +200,16 @@ def test_weights_follow_the_policy_and_are_sent_only_when_they_changed(
     assert vllm.made == [llm]
 
 
-def test_a_loaded_checkpoint_is_a_change(policy: Policy, vllm: type[fake_vllm.LLM]) -> None:
-    engine = VllmEngine(policy.tokenizer)
+def test_a_loaded_checkpoint_is_a_change(policy: Policy, vllm: Any) -> None:
+    engine = engine_for(policy)
     engine(policy.model, PROMPTS, 1, GREEDY, SEEDS)
-    policy.model.load_state_dict(tiny_policy(1).model.state_dict())
+    policy.model.load_state_dict(small_policy(1).model.state_dict())
     engine(policy.model, PROMPTS, 1, GREEDY, SEEDS)
     assert same_weights(policy, vllm.made[0])
 
 
-def test_steps_are_counted_only_while_the_engine_lives(policy: Policy) -> None:
-    engine = VllmEngine(policy.tokenizer)
+def test_steps_are_counted_only_while_the_engine_lives(policy: Policy, stand_in: type[fake_vllm.LLM]) -> None:
+    engine = engine_for(policy)
     steps, optimizer = engine._optimizer_steps, torch.optim.SGD(policy.model.parameters(), lr=0.1)
     step(policy, optimizer)
     assert steps == [1]
@@ -211,17 +227,17 @@ def lora_policy(policy: Policy, target_modules: str | list[str] = "all-linear") 
     return Policy(model, policy.tokenizer)
 
 
-def test_lora_is_merged_on_the_way_and_the_policy_keeps_its_adapters(policy: Policy, vllm: type[fake_vllm.LLM]) -> None:
+def test_lora_is_merged_on_the_way_and_the_policy_keeps_its_adapters(policy: Policy, vllm: Any) -> None:
     plain = copy_of(policy.model)
     policy = lora_policy(policy)
     before = copy_of(policy.model)
-    engine = VllmEngine(policy.tokenizer)
+    engine = engine_for(policy)
     generation = engine(policy.model, PROMPTS, 1, GREEDY, SEEDS)
     assert rows(generation) == rows(CachedEngine(policy.tokenizer)(policy.model, PROMPTS, 1, GREEDY, SEEDS))
     after = policy.model.state_dict()
     assert before.keys() == after.keys()
     assert all(torch.equal(before[name], after[name]) for name in before)
-    held = dict(vllm.made[0].model.inner.named_parameters())
+    held = vllm.made[0].held()
     expected = copy.deepcopy(policy.model).merge_and_unload().state_dict()
     for name, tensor in held.items():
         torch.testing.assert_close(tensor, expected[name], rtol=0, atol=1e-5)
@@ -247,10 +263,10 @@ def test_merged_or_disabled_adapters_are_not_added_again(policy: Policy) -> None
 
 @pytest.mark.parametrize("layer", ["embed_tokens", "lm_head"])
 @pytest.mark.filterwarnings("ignore::UserWarning")
-def test_an_adapter_on_one_of_two_tied_layers_is_refused(policy: Policy, layer: str) -> None:
+def test_an_adapter_on_one_of_two_tied_layers_is_refused(policy: Policy, layer: str, vllm: Any) -> None:
     policy = lora_policy(policy, [layer])
     with pytest.raises(ValueError, match=r"policy\.lora\.target_modules adapts one of two tied layers \(lm_head"):
-        VllmEngine(policy.tokenizer)(policy.model, PROMPTS, 1, GREEDY, SEEDS)
+        engine_for(policy)(policy.model, PROMPTS, 1, GREEDY, SEEDS)
 
 
 @pytest.mark.parametrize("tied", [True, False])
@@ -269,7 +285,7 @@ def test_names_are_those_of_a_saved_checkpoint(tmp_path: Path, tied: bool) -> No
     assert not any(tensor.requires_grad for tensor in sent.values())
 
 
-def test_a_parameter_that_gets_no_value_is_an_error(policy: Policy, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_parameter_that_gets_no_value_is_an_error(policy: Policy, monkeypatch: pytest.MonkeyPatch, vllm: Any) -> None:
     def without_norm(model: Any) -> Any:
         return ((name, tensor) for name, tensor in checkpoint_weights(model) if name != "model.norm.weight")
 
@@ -277,26 +293,26 @@ def test_a_parameter_that_gets_no_value_is_an_error(policy: Policy, monkeypatch:
     with pytest.raises(
         ValueError, match=r"1 parameters of vLLM's Qwen2ForCausalLM .* e\.g\. model\.norm\.weight; use engine=auto"
     ):
-        VllmEngine(policy.tokenizer)(policy.model, PROMPTS, 1, GREEDY, SEEDS)
+        engine_for(policy)(policy.model, PROMPTS, 1, GREEDY, SEEDS)
 
 
-def test_a_prefix_cache_that_stays_is_an_error(policy: Policy, vllm: type[fake_vllm.LLM]) -> None:
-    engine = VllmEngine(policy.tokenizer)
+def test_a_prefix_cache_that_stays_is_an_error(policy: Policy, stand_in: type[fake_vllm.LLM]) -> None:
+    engine = engine_for(policy)
     engine(policy.model, PROMPTS, 1, GREEDY, SEEDS)
-    vllm.made[0].reset_fails = True
+    stand_in.made[0].reset_fails = True
     step(policy, torch.optim.SGD(policy.model.parameters(), lr=0.1))
     with pytest.raises(RuntimeError, match="did not reset its prefix cache"):
         engine(policy.model, PROMPTS, 1, GREEDY, SEEDS)
 
 
-def test_it_sleeps_between_calls_and_wakes_before_it_gets_weights(policy: Policy, vllm: type[fake_vllm.LLM]) -> None:
-    engine = VllmEngine(policy.tokenizer, VllmConfig(sleep=True))
+def test_it_sleeps_between_calls_and_wakes_before_it_gets_weights(policy: Policy, stand_in: type[fake_vllm.LLM]) -> None:
+    engine = engine_for(policy, sleep=True)
     engine(policy.model, PROMPTS, 1, GREEDY, SEEDS)
     step(policy, torch.optim.SGD(policy.model.parameters(), lr=0.1))
     engine(policy.model, PROMPTS, 1, GREEDY, SEEDS)
     engine(policy.model, PROMPTS, 1, GREEDY, SEEDS)
     send = ["apply_model", "reset_prefix_cache"]
-    assert vllm.made[0].events == [
+    assert stand_in.made[0].events == [
         *send,
         "generate",
         "sleep",
@@ -308,14 +324,14 @@ def test_it_sleeps_between_calls_and_wakes_before_it_gets_weights(policy: Policy
         "generate",
         "sleep",
     ]
-    assert same_weights(policy, vllm.made[0])
+    assert same_weights(policy, stand_in.made[0])
 
 
-def test_settings_reach_vllm(policy: Policy, vllm: type[fake_vllm.LLM]) -> None:
+def test_settings_reach_vllm(policy: Policy, stand_in: type[fake_vllm.LLM]) -> None:
     config = VllmConfig(gpu_memory_utilization=0.5, max_model_len=64, dtype="bfloat16", enforce_eager=True)
     sampling = SamplingConfig(max_new_tokens=4, temperature=0.9, top_p=0.8, max_batch=5)
     VllmEngine(policy.tokenizer, config)(policy.model, PROMPTS, 3, sampling, SEEDS)
-    (llm,) = vllm.made
+    (llm,) = stand_in.made
     expected = {"gpu_memory_utilization": 0.5, "max_model_len": 64, "dtype": "bfloat16", "enforce_eager": True}
     expected |= {"max_num_seqs": 5, "enable_sleep_mode": False, "logprobs_mode": "processed_logprobs"}
     assert {key: llm.arguments[key] for key in expected} == expected
@@ -324,8 +340,8 @@ def test_settings_reach_vllm(policy: Policy, vllm: type[fake_vllm.LLM]) -> None:
     assert next(llm.model.inner.parameters()).dtype == torch.bfloat16
 
 
-def test_neither_random_states_nor_autocast_pass_between_trainer_and_vllm(policy: Policy) -> None:
-    engine = VllmEngine(policy.tokenizer)
+def test_neither_random_states_nor_autocast_pass_between_trainer_and_vllm(policy: Policy, vllm: Any) -> None:
+    engine = engine_for(policy)
     states = random.getstate(), np.random.get_state()[1].tolist(), torch.get_rng_state().tolist()
     with torch.autocast("cpu", torch.bfloat16):
         engine(policy.model, PROMPTS, 2, SAMPLED, SEEDS)
@@ -333,29 +349,31 @@ def test_neither_random_states_nor_autocast_pass_between_trainer_and_vllm(policy
     assert (random.getstate(), np.random.get_state()[1].tolist(), torch.get_rng_state().tolist()) == states
 
 
-def test_modes_and_gradients_are_left_alone(policy: Policy) -> None:
+def test_modes_and_gradients_are_left_alone(policy: Policy, vllm: Any) -> None:
     policy.model.train()
-    generation = VllmEngine(policy.tokenizer)(policy.model, PROMPTS, 1, SAMPLED, SEEDS)
+    generation = engine_for(policy)(policy.model, PROMPTS, 1, SAMPLED, SEEDS)
     assert policy.model.training
     assert all(p.grad is None and p.requires_grad for p in policy.model.parameters())
     assert not generation.token_ids.is_inference()
     with pytest.raises(ValueError, match="3 prompts and 2 seeds"):
-        VllmEngine(policy.tokenizer)(policy.model, PROMPTS, 1, SAMPLED, SEEDS[:2])
+        engine_for(policy)(policy.model, PROMPTS, 1, SAMPLED, SEEDS[:2])
 
 
-def test_a_completion_that_ended_otherwise_is_an_error(policy: Policy, vllm: type[fake_vllm.LLM]) -> None:
-    engine = VllmEngine(policy.tokenizer)
+def test_a_completion_that_ended_otherwise_is_an_error(policy: Policy, stand_in: type[fake_vllm.LLM]) -> None:
+    engine = engine_for(policy)
     engine(policy.model, PROMPTS, 1, GREEDY, SEEDS)
-    vllm.made[0].last_reason = "abort"
+    stand_in.made[0].last_reason = "abort"
     with pytest.raises(RuntimeError, match=r"for another reason than its length or an EOS token: abort"):
         engine(policy.model, PROMPTS, 1, GREEDY, SEEDS)
 
 
-def test_a_logprob_that_is_not_finite_is_an_error(policy: Policy, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_logprob_that_is_not_finite_is_an_error(
+    policy: Policy, monkeypatch: pytest.MonkeyPatch, stand_in: type[fake_vllm.LLM]
+) -> None:
     monkeypatch.setattr(fake_vllm, "Logprob", lambda value, rank: fake_vllm.CompletionOutput)
     monkeypatch.setattr(fake_vllm.CompletionOutput, "logprob", float("nan"), raising=False)
     with pytest.raises(RuntimeError, match="not finite"):
-        VllmEngine(policy.tokenizer)(policy.model, PROMPTS, 1, SAMPLED, SEEDS)
+        engine_for(policy)(policy.model, PROMPTS, 1, SAMPLED, SEEDS)
 
 
 def test_vllm_is_imported_only_where_it_is_used() -> None:
@@ -379,10 +397,10 @@ def make(engine: Any, policy: Policy, update: UpdatePlan, lr: float = 1e-3) -> P
     [UpdatePlan(problems=2, group_size=4), UpdatePlan(problems=2, group_size=4, inner_epochs=2, minibatches=2, microbatches=2)],
     ids=["on-policy", "inner-epochs"],
 )
-def test_training_samples_from_the_current_policy_and_corrects(vllm: type[fake_vllm.LLM], update: UpdatePlan) -> None:
-    policy = tiny_policy()
+def test_training_samples_from_the_current_policy_and_corrects(vllm: Any, update: UpdatePlan) -> None:
+    policy = small_policy()
     per_rollout = update.steps_per_rollout
-    rows = fit(make(VllmEngine(policy.tokenizer), policy, update), 3 * per_rollout).rows
+    rows = fit(make(engine_for(policy), policy, update), 3 * per_rollout).rows
     (llm,) = vllm.made
     assert llm.events == ["apply_model", "reset_prefix_cache", "generate"] * 3
     for row in rows.values():
@@ -391,10 +409,10 @@ def test_training_samples_from_the_current_policy_and_corrects(vllm: type[fake_v
         assert row["sampler/capped_frac"] == 0
 
 
-def test_a_mismatched_sampler_is_measured(vllm: type[fake_vllm.LLM]) -> None:
+def test_a_mismatched_sampler_is_measured(vllm: Any) -> None:
     """vLLM in bfloat16 and the policy in float32 differ."""
-    policy = tiny_policy()
-    engine = VllmEngine(policy.tokenizer, VllmConfig(dtype="bfloat16"))
+    policy = small_policy()
+    engine = engine_for(policy, dtype="bfloat16")
     rows = fit(make(engine, policy, UpdatePlan(problems=2, group_size=4)), 2).rows
     assert all(1e-5 < row["sampler/logprob_difference"] < 0.1 for row in rows.values())
     assert all(row["sampler/ratio_mean"] == pytest.approx(1, abs=0.05) for row in rows.values())
@@ -404,12 +422,12 @@ def test_other_engines_log_no_mismatch() -> None:
     assert not any(name.startswith("sampler/") for name in fit(make_module(tiny_policy()), 1).rows[1])
 
 
-def test_a_run_interrupted_between_inner_epochs_goes_on_exactly(tmp_path: Path) -> None:
+def test_a_run_interrupted_between_inner_epochs_goes_on_exactly(tmp_path: Path, vllm: Any) -> None:
     update = UpdatePlan(problems=2, group_size=4, inner_epochs=3)
 
     def module(seed: int) -> PolicyOptimization:
-        policy = tiny_policy(seed)
-        return make(VllmEngine(policy.tokenizer, VllmConfig(dtype="bfloat16")), policy, update, lr=1e-2)
+        policy = small_policy(seed)
+        return make(engine_for(policy, dtype="bfloat16"), policy, update, lr=1e-2)
 
     def callbacks(name: str) -> list[Any]:
         return [RandomState(), RunIdentity(lambda: "run"), GracefulStop(), LastCheckpoint(tmp_path / name, 0)]
@@ -455,9 +473,9 @@ def test_generations_without_logprobs_are_joined_without() -> None:
     assert join_generations([part, part], 0).sampler_logprobs is None
 
 
-def test_the_rollouts_keep_the_samplers_logprobs(policy: Policy) -> None:
+def test_the_rollouts_keep_the_samplers_logprobs(policy: Policy, vllm: Any) -> None:
     stage = make_stage(policy)
-    generation = VllmEngine(policy.tokenizer)(policy.model, PROMPTS, 2, SAMPLED, SEEDS)
+    generation = engine_for(policy)(policy.model, PROMPTS, 2, SAMPLED, SEEDS)
     rollouts = stage.judge(generation, [MathProblem("q", "1")] * 6, 2, 0)
     assert rollouts.sampler_logprobs is generation.sampler_logprobs
     part = rollouts.select(torch.tensor([4, 1]))
@@ -474,7 +492,7 @@ class TestCheck:
     """Whether vLLM can run, asked before a model is loaded."""
 
     @pytest.fixture(autouse=True)
-    def _true_check(self, monkeypatch: pytest.MonkeyPatch, vllm: Any) -> None:
+    def _true_check(self, monkeypatch: pytest.MonkeyPatch, stand_in: Any) -> None:
         monkeypatch.setattr(VllmConfig, "check", CHECK)
         monkeypatch.setattr(torch.cuda, "is_available", lambda: True)
 
@@ -503,10 +521,10 @@ class TestCheck:
         with pytest.raises(ValueError, match=r"engine\.max_model_len=80 .* must exceed rollout\.max_new_tokens=80"):
             VllmConfig(max_model_len=80).check(SamplingConfig(max_new_tokens=80))
 
-    def test_the_engine_asks_too(self, policy: Policy, monkeypatch: pytest.MonkeyPatch) -> None:
+    def test_the_engine_asks_too(self, policy: Policy, monkeypatch: pytest.MonkeyPatch, stand_in: type[fake_vllm.LLM]) -> None:
         monkeypatch.setattr(torch.cuda, "is_available", lambda: False)
         with pytest.raises(ValueError, match="engine=vllm runs on CUDA"):
-            VllmEngine(policy.tokenizer)(policy.model, PROMPTS, 1, GREEDY, SEEDS)
+            engine_for(policy)(policy.model, PROMPTS, 1, GREEDY, SEEDS)
 
 
 CHECK = VllmConfig.check

@@ -1,9 +1,10 @@
 """A stand-in for vLLM: its public interface over a small Hugging Face model that really samples.
 
-Names, defaults and refusals are those of vLLM 0.19.1 and 0.33 (parameters that both have); what is not asked for here is
-left out. Like the true one it starts with weights that mean nothing, holds fused projections, keeps a prefix cache that
-goes stale with the weights, seeds every global generator, and cannot be given tensors when it runs in another process. In a
-job of several processes it joins their process group, which takes all of them at once, and only when told so.
+Names, defaults and refusals are those of vLLM 0.19.1 and 0.33 (parameters that both have), and of 0.32 on a CPU, where the
+tests that hold for both run over the true one too (true_vllm.py); what is not asked for here is left out. Like the true one
+it starts with weights that mean nothing, holds fused projections, keeps a prefix cache that goes stale with the weights,
+seeds every global generator, and cannot be given tensors when it runs in another process. In a job of several processes it
+joins their process group, which takes all of them at once, and only when told so.
 """
 
 from __future__ import annotations
@@ -26,8 +27,13 @@ import torch.distributed as dist
 from torch import Tensor
 from transformers import AutoConfig, AutoModelForCausalLM, GenerationConfig
 
+from oar_lightning.rollout import vllm as vllm_engine
+from oar_lightning.rollout import vllm_cpu
+from oar_lightning.rollout.vllm_cpu import built_for_cpu
+
 ENGINE_ARGS = {
     "distributed_executor_backend",
+    "enable_chunked_prefill",
     "enable_prefix_caching",
     "enable_sleep_mode",
     "generation_config",
@@ -40,6 +46,9 @@ ENGINE_ARGS = {
     "model_impl",
 }
 """Some of those that `LLM` hands on."""
+
+MAX_BATCHED_TOKENS = 16384
+"""In a pass, by default: depends on the hardware."""
 
 FUSED = {
     "q_proj": "qkv_proj",
@@ -182,6 +191,16 @@ class LLM:
             "gpu_memory_utilization": gpu_memory_utilization,
             "enforce_eager": enforce_eager,
         }
+        self.on_cpu = built_for_cpu()
+        if (kwargs.get("max_num_seqs") or 0) > MAX_BATCHED_TOKENS:
+            raise ValueError(
+                f"max_num_batched_tokens ({MAX_BATCHED_TOKENS}) must be greater than or equal to max_num_seqs "
+                f"({kwargs['max_num_seqs']})."
+            )
+        if self.on_cpu:
+            assert not kwargs.get("enable_sleep_mode"), "sleep mode is not supported on current platform"
+            assert kwargs.get("enable_chunked_prefill") is False, "CPU Generator does not use offset"
+            torch.set_num_threads = lambda threads: None
         self.replicas = self._join(kwargs.get("distributed_executor_backend"))
         self.tokenizer_there = not skip_tokenizer_init
         config = AutoConfig.from_pretrained(model)
@@ -196,6 +215,8 @@ class LLM:
         with torch.no_grad():
             for parameter in self.model.inner.parameters():
                 parameter.uniform_(-1e-3, 1e-3)
+        if self.on_cpu:
+            self._dispatch_linear_layers()
         self.limit = kwargs.get("max_model_len") or config.max_position_embeddings
         self.asleep = False
         self.cache: dict[tuple[int, ...], Tensor] = {}
@@ -205,6 +226,19 @@ class LLM:
         self.reset_fails = False
         self.last_reason: str | None = None
         LLM.made.append(self)
+
+    def _dispatch_linear_layers(self) -> None:
+        """Once the first weights are there, as `UnquantizedLinearMethod.process_weights_after_loading`."""
+        from vllm.model_executor.layers import utils
+
+        for layer in self.model.inner.modules():
+            if isinstance(layer, torch.nn.Linear):
+                utils.dispatch_cpu_unquantized_gemm(layer, remove_weight=layer is not self.model.inner.lm_head)
+                layer.forward = lambda x, layer=layer: layer.cpu_linear(x, layer.weight, layer.bias)
+
+    def held(self) -> dict[str, Tensor]:
+        """The weights that it holds, under the names of a checkpoint."""
+        return dict(self.model.inner.named_parameters())
 
     def _join(self, backend: str | None) -> int:
         """As `initialize_model_parallel` and `ExecutorWithExternalLauncher.determine_available_memory` do it."""
@@ -323,16 +357,50 @@ def nucleus(logits: Tensor, top_p: float) -> Tensor:
     return logits
 
 
-def install(monkeypatch: pytest.MonkeyPatch) -> type[LLM]:
-    """`import vllm` finds this until the test ends; torch says that there is a GPU when the engine asks."""
+def install(monkeypatch: pytest.MonkeyPatch, on_cpu: bool = False) -> type[LLM]:
+    """`import vllm` finds this until the test ends, in the build for CUDA or the one for CPUs."""
     module = ModuleType("vllm")
     module.__spec__ = importlib.machinery.ModuleSpec("vllm", None)
     module.LLM, module.SamplingParams = LLM, SamplingParams  # type: ignore[attr-defined]
     monkeypatch.setitem(sys.modules, "vllm", module)
+    for place, names in CPU_PARTS.items():
+        part = ModuleType(place)
+        for name, value in names.items():
+            setattr(part, name, value)
+        monkeypatch.setitem(sys.modules, place, part)
+    for file in (vllm_cpu, vllm_engine, sys.modules[__name__]):
+        monkeypatch.setattr(file, "built_for_cpu", lambda: on_cpu)
     monkeypatch.setenv("VLLM_ENABLE_V1_MULTIPROCESSING", "1")
     monkeypatch.setenv("VLLM_NO_USAGE_STATS", "1")
+    monkeypatch.setenv("VLLM_LOGGING_LEVEL", "ERROR")
     monkeypatch.setattr(LLM, "made", [])
     return LLM
+
+
+def pack(layer: Any, remove_weight: bool) -> None:
+    """The CPU backend's own `dispatch_cpu_unquantized_gemm`: computes with a copy, and drops the weight itself."""
+    packed = layer.weight.detach().clone()
+    layer.cpu_linear = lambda x, weight, bias: torch.nn.functional.linear(x, packed, bias)
+    if remove_weight:
+        layer.weight = torch.nn.Parameter(torch.empty(0), requires_grad=False)
+
+
+class CPUAttentionBackend:
+    @classmethod
+    def get_supported_head_sizes(cls) -> list[int]:
+        return [32, 64, 80, 96, 112, 128, 160, 192, 224, 256, 512]
+
+
+CPU_PARTS: dict[str, dict[str, Any]] = {
+    "vllm.model_executor": {},
+    "vllm.model_executor.layers": {},
+    "vllm.model_executor.layers.utils": {"dispatch_cpu_unquantized_gemm": pack},
+    "vllm.v1": {},
+    "vllm.v1.attention": {},
+    "vllm.v1.attention.backends": {},
+    "vllm.v1.attention.backends.cpu_attn": {"CPUAttentionBackend": CPUAttentionBackend},
+}
+"""Modules of vLLM that the engine asks for on a CPU, and what it takes from them."""
 
 
 def copy_of(model: Any) -> dict[str, Tensor]:

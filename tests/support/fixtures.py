@@ -39,17 +39,17 @@ def built_in_policy() -> Policy:
 
 
 @functools.cache
-def _tiny_tokenizer_policy(seed: int) -> Policy:
+def _tiny_tokenizer_policy(seed: int, head_size: int) -> Policy:
     texts = sample_texts(ChainProblems(TASK), PlainPrompt().render, 50)
-    sizes = {"hidden_size": 32, "num_layers": 2, "intermediate_size": 64, "vocab_size": 400}
+    sizes = {"hidden_size": 4 * head_size, "num_layers": 2, "intermediate_size": 64, "vocab_size": 400}
     return FreshPolicy(seed=seed, **sizes).build(texts)
 
 
-def tiny_policy(seed: int = 0) -> Policy:
+def tiny_policy(seed: int = 0, head_size: int = 8) -> Policy:
     """A random two-layer policy; its tokenizer is shared, its model is the caller's own."""
     import copy
 
-    policy = _tiny_tokenizer_policy(seed)
+    policy = _tiny_tokenizer_policy(seed, head_size)
     return Policy(copy.deepcopy(policy.model), policy.tokenizer)
 
 

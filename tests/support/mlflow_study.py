@@ -24,6 +24,18 @@ ABOUT = {
 }
 
 
+PARAMETERS = {
+    "policy.name": "chain",
+    "data.name": "chain",
+    "data.evaluation.chain.split": "held_out",
+    "trainer.max_steps": 40,
+    "update.problems": 2,
+    "update.group_size": 8,
+    "evaluation.problems": 128,
+    "evaluation.samples": 4,
+}
+
+
 class Store:
     """The SQLite store of a folder, filled run by run; each run starts a minute after the one before."""
 
@@ -66,7 +78,7 @@ class Store:
         about |= {"swept": json.dumps(swept), "seed": swept.get("seed", 0), "experiment": "oar_g"}
         metrics = given.pop("metrics", {} if result is None else curves(result, swept.get("gate.tau", 0.4), number))
         tags = about | given.pop("tags", {})
-        return self.log(f"{sweep}-{number}", tags, metrics, **given)
+        return self.log(f"{sweep}-{number}", tags, metrics, PARAMETERS, **given)
 
 
 def curves(result: float, tau: float = 0.4, number: int = 0, steps: int = 40) -> dict[str, Any]:
@@ -76,6 +88,10 @@ def curves(result: float, tau: float = 0.4, number: int = 0, steps: int = 40) ->
     entropy = [0.3 * (1 - share * max(0.0, 0.9 - 1.5 * tau)) + w for share, w in zip(shares, wiggle, strict=True)]
     return {
         "objective": result,
+        "time/total_cpu_s": 20.0,
+        "credit/forward_equivalents": [(i + 1, 2.5) for i in range(steps)],
+        "grad_norm": [(i + 1, 0.5 + w) for i, w in enumerate(wiggle)],
+        "completions/mean_length": [(i + 1, 30.0) for i in range(steps)],
         "objective_low": result - 0.03,
         "objective_high": result + 0.03,
         "eval/chain/avg_at_4": [(0, 0.4), (steps // 2, 0.4 + 0.6 * (result - 0.4)), (steps, result)],

@@ -27,14 +27,19 @@ def start(folder: Path, script: str, *arguments: str, ranks: int = 2) -> list[Fo
 
 def run_on_two(folder: Path, script: str, *arguments: str, timeout: float = 400) -> list[Any]:
     """Run a job of two ranks to its end. Returns what each rank saved in `folder/rank<n>.pt`."""
-    processes = start(folder, script, *arguments)
+    return run_ranks(folder, script, *arguments, ranks=2, timeout=timeout)
+
+
+def run_ranks(folder: Path, script: str, *arguments: str, ranks: int, timeout: float = 400) -> list[Any]:
+    folder.mkdir(exist_ok=True)
+    processes = start(folder, script, *arguments, ranks=ranks)
     try:
         for process in processes:
             assert process.wait(timeout) == 0, process.shown[-3000:]
     finally:
         for process in processes:
             process.kill()
-    return [torch.load(folder / f"rank{rank}.pt", weights_only=False) for rank in range(2)]
+    return [torch.load(folder / f"rank{rank}.pt", weights_only=False) for rank in range(ranks)]
 
 
 def train_on_two(folder: Path, trainer: str, names: list[str]) -> list[dict[str, Any]]:

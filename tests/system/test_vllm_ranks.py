@@ -1,4 +1,4 @@
-"""vLLM on every rank of a job, over the stand-in (tests/support/fake_vllm.py): losses, weights and completions of one rank."""
+"""vLLM on every rank of a job: losses, weights and completions of one rank; over the stand-in, and over the true one."""
 
 from __future__ import annotations
 
@@ -6,7 +6,8 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from support.rank_jobs import run_on_two
+from support import true_vllm
+from support.rank_jobs import run_on_two, run_ranks
 from support.vllm_worker import STEPS, train
 
 from oar_lightning.distributed.ranks import interleaved
@@ -26,6 +27,17 @@ def test_every_rank_samples_its_own_problems_with_the_current_weights(
         pytest.importorskip("deepspeed", reason="the extra deepspeed is not installed", exc_type=ImportError)
     first, second = run_on_two(tmp_path, "vllm_worker.py", trainer, timeout=120)
     assert (alone["replicas"], first["replicas"], second["replicas"]) == (1, 2, 2)
+    check_two_are_one(alone, first, second)
+
+
+@pytest.mark.slow
+@pytest.mark.skipif(not true_vllm.there(), reason=true_vllm.MISSING)
+def test_two_ranks_with_the_true_one(tmp_path: Path) -> None:
+    (alone,) = run_ranks(tmp_path / "alone", "vllm_worker.py", "ddp", "true", ranks=1)
+    check_two_are_one(alone, *run_ranks(tmp_path / "two", "vllm_worker.py", "ddp", "true", ranks=2))
+
+
+def check_two_are_one(alone: dict[str, Any], first: dict[str, Any], second: dict[str, Any]) -> None:
     losses = [[row["loss"] for row in found["rows"].values()] for found in (alone, first)]
     assert len(losses[0]) == STEPS
     assert losses[1] == pytest.approx(losses[0], rel=1e-5, abs=1e-7)

@@ -79,25 +79,27 @@ def test_the_page_has_means_intervals_and_paired_differences(report) -> None:
     assert folder.name == "2023-11-14-methods", "the day on which the sweep began, not today"
     page = (folder / "README.md").read_text()
     header, *rows = section(page, "Results")
-    assert header[:4] == ["arm", "n", "objective, % [95 %]", "seconds of a run"]
+    assert header[:5] == ["arm", "n", "objective, % [95 %]", "CPU-seconds of a run", "passes of scoring"]
     # a mean plus and minus 4.3027 standard errors: Student's t with 2 degrees of freedom
-    assert rows[0][:4] == ["uniform", "3", "62.00 [57.03, 66.97]", "40"]
-    assert rows[1][:4] == ["oar_g", "3", "**71.00 [62.04, 79.96]**", "60"]
-    assert header[4:] == ["ESS-ratio", "top-10 % mass", "entropy, nats"]
+    assert rows[0][:5] == ["uniform", "3", "62.00 [57.03, 66.97]", "20", "0.00"]
+    assert rows[1][:5] == ["oar_g", "3", "**71.00 [62.04, 79.96]**", "20", "2.50"]
+    assert header[5:] == ["ESS-ratio", "top-10 % mass", "entropy, nats", "gradient norm"]
     # of 40 steps the last 4: the wiggle cancels, and entropy falls by (0.9 - 1.5 tau) of 0.3 times 38.5/40
-    assert rows[0][4:] == ["0.780", "0.260", f"{0.3 * (1 - 0.3 * 38.5 / 40):.3f}"]
+    assert rows[0][5:] == ["0.780", "0.260", f"{0.3 * (1 - 0.3 * 38.5 / 40):.3f}", "0.500"]
     header, *rows = section(page, "Differences from `uniform`")
     assert header == ["arm", "pairs", "difference, points [95 %]", "p", "p, Holm", "smallest possible p"]
     assert rows == [["oar_g", "3", "+9.00 [+2.43, +15.57]", "0.25", "0.25", "0.25"]]
     for expected in (
         "Does OAR-G beat GRPO?",
-        "python -m oar_lightning -m +sweeps=methods\n",
+        "python -m oar_lightning -m +sweeps=methods hydra.sweeper.study_name=methods\n",
         "python -m oar_lightning task=report logger.tracking_uri=sqlite:///",
         "| runs | 6 counted, 1 failed, 1 killed, 1 pruned, 1 repeated, 1 running |",
         "| seeds | 0, 1, 2 |",
         "| revision | 0123456789abcdef |",
         "| versions | python 3.11.7, torch 2.13.0, lightning 2.6.6, transformers 5.23.0 |",
         "| hardware | a CPU, 1 thread |",
+        "| training | 40 updates of 2 problems x 8 completions |",
+        "| evaluation | chain (held_out): 128 problems x 4 samples |",
         "- Results over tau and beta: tau and beta were not both varied.",
     ):
         assert expected in page
@@ -131,7 +133,9 @@ def test_a_grid_has_its_map_and_no_paired_differences_until_a_baseline_is_named(
     shown = [float(row[2].strip("*").split()[0]) for row in rows]
     assert shown == pytest.approx([*means.values()], abs=0.006)
     assert "report.baseline=<arm>" in page
-    assert "python -m oar_lightning -m +sweeps=grid 'gate.beta=choice(1,2)'\n" in page, "it can be pasted into a shell"
+    assert "python -m oar_lightning -m +sweeps=grid 'gate.beta=choice(1,2)' hydra.sweeper.study_name=grid\n" in page, (
+        "it can be pasted into a shell"
+    )
     assert "How does objective depend on `gate.tau` and `gate.beta`?" in page
     drawn = {path.stem for path in folder.glob("*.png")}
     assert drawn == {"tau_beta", "learning_curves", "pareto", "responses", "entropy", "credit_shape"}
@@ -186,7 +190,8 @@ def test_runs_can_be_given_by_id_or_filter(report, store: Store) -> None:
     folder = report(f"report.runs=[{run.info.run_id}]", "report.name=one")
     page = (folder / "README.md").read_text()
     assert folder.name.endswith("-one")
-    assert "python -m oar_lightning +experiment=grpo seed=5\n" in page
+    assert "python -m oar_lightning +experiment=grpo seed=5 logger.experiment_name=one\n" in page
+    assert "python -m oar_lightning task=report logger.experiment_name=one" in page
     assert section(page, "Results")[1][:3] == ["grpo", "1", "50.00 *[47.00, 53.00]*"], "the run's own interval in italics"
     filtered = report("report.filter='tags.seed = \"5\"'", "report.name=one")
     assert filtered == folder
@@ -201,7 +206,10 @@ def test_runs_can_be_given_by_id_or_filter(report, store: Store) -> None:
         (["sweep=empty"], "sweep=empty has no trials yet"),
         (["sweep=methods", "report.baseline=grpo"], "report.baseline=grpo: no such arm; the arms are: oar_g, uniform"),
         (["sweep=methods", "report.metric=accuracy"], "report.metric=accuracy: no finished run of methods has it"),
-        ([], "task=report needs one of sweep=<name>, report.runs=[<run id>,...] and report.filter=<MLflow filter>, got none"),
+        (
+            [],
+            "task=report needs one of sweep=<name>, report.runs=[<run id>,...], report.filter=<MLflow filter> and report.csv=",
+        ),
         (["sweep=methods", "report.runs=[a]"], "got sweep and runs"),
         (["report.runs=[a]"], "report.runs needs report.name=<name> as well"),
         (["report.runs=[a]", "report.name=x"], "report.runs names a: Run with id=a not found"),

@@ -5,9 +5,10 @@ from __future__ import annotations
 from collections.abc import Callable
 
 from oar_lightning.reporting.figures.comparison import arm_bars, pareto
-from oar_lightning.reporting.figures.drawing import Curves, Drawing, LeftOut, save
+from oar_lightning.reporting.figures.drawing import Drawing, LeftOut, save
 from oar_lightning.reporting.figures.over_steps import credit_shape, entropy, learning_curves
 from oar_lightning.reporting.figures.settings import responses, tau_beta
+from oar_lightning.reporting.runs import Curves
 from oar_lightning.reporting.study import Study
 
 FIGURES: dict[str, Callable[[Study, Curves], Drawing | LeftOut]] = {

@@ -2,19 +2,25 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
+
 import numpy as np
+from matplotlib.axes import Axes
 
 from oar_lightning.common.overrides import short
-from oar_lightning.reporting.figures.drawing import Curves, Drawing, LeftOut, axes, legend_below, scale
-from oar_lightning.reporting.series import GREY, MOST, arm_colors
+from oar_lightning.reporting.costs import COSTS, CPU, PASSES, cost
+from oar_lightning.reporting.figures.drawing import Drawing, LeftOut, axes, legend_below, result_label, scale
+from oar_lightning.reporting.runs import Curves
+from oar_lightning.reporting.series import GREY, MOST, PALE, arm_colors
 from oar_lightning.reporting.statistics import Interval, mean_interval, pareto_front
 from oar_lightning.reporting.study import Study
 
 MOST_BARS = 30
+AXES = {CPU: "CPU-seconds of a run (mean)", PASSES: "passes of scoring a step (mean)"}
 
 
 def arm_bars(study: Study, curves: Curves) -> Drawing | LeftOut:
-    """Bars of the arms (probes, gate modes, methods, ...), and beside them differences from the baseline, paired by seed."""
+    """Means of the arms (probes, gate modes, methods, ...), and beside them differences from the baseline, paired by seed."""
     named = [short(key) for place, key in enumerate(study.factors) if not study.is_numeric(place)]
     title = f"Results by {' and '.join(named)}" if named else "Results by arm"
     if len(study.arms) < 2:
@@ -28,22 +34,28 @@ def arm_bars(study: Study, curves: Curves) -> Drawing | LeftOut:
     for place, arm in enumerate(study.arms):
         values = factor * np.array(study.values(arm))
         interval = mean_interval(values)
-        panels[0].barh(place, interval.mean, color=colors[arm.label], alpha=0.55, xerr=_error(interval), capsize=3)
-        panels[0].plot(values, np.full(len(values), place), "o", color="black", markersize=3, alpha=0.7)
+        panels[0].plot(values, np.full(len(values), place), "o", color="black", markersize=2.5, alpha=0.6, zorder=3)
+        panels[0].errorbar(
+            interval.mean, place, xerr=_error(interval), fmt="D", color=colors[arm.label], capsize=3, markersize=7
+        )
         if arm in compared:
             difference = mean_interval(factor * np.array(study.differences(arm)))
             panels[1].errorbar(
                 difference.mean, place, xerr=_error(difference), fmt="o", color=colors[arm.label], capsize=3, markersize=6
             )
+    panels[0].set_xlim(_around([factor * v for arm in study.arms for v in study.values(arm)]))
     panels[0].set_yticks(range(len(study.arms)), [f"{arm.label} ({len(arm.runs)})" for arm in study.arms])
     panels[0].invert_yaxis()
-    panels[0].set(xlabel=f"{study.metric}{',' + unit if unit else ''}")
+    panels[0].set(xlabel=result_label(study))
     if compared and study.baseline:
         panels[1].axvline(0, color=GREY, linewidth=1)
-        panels[1].margins(x=0.1)
+        panels[1].set_xlim(_around([0.0, *(factor * d for arm in compared for d in study.differences(arm))]))
         # the name of an arm may be wider than its panel
         panels[1].set(xlabel=f"difference{', points' if unit else ''}, from\n{study.baseline.label}")
-    caption = "Bars are means, whiskers 95 % intervals over seeds as in the tables, dots runs."
+    caption = (
+        "Diamonds are means, whiskers 95 % intervals over seeds as in the tables, dots runs. Pale arms are not drawn in the "
+        "figures over steps. Whiskers of two or three runs may leave the panel."
+    )
     return Drawing(title, caption + (" Right: differences paired by seed." if compared else ""), figure)
 
 
@@ -51,43 +63,58 @@ def pareto(study: Study, curves: Curves) -> Drawing | LeftOut:
     title = "Accuracy against cost"
     if len(study.arms) < 2:
         return LeftOut(title, "there is one arm only")
-    factor, unit = scale([v for arm in study.arms for v in study.values(arm)])
-    costs = [mean_interval([run.duration_s for run in arm.runs]) for arm in study.arms]
-    results = [mean_interval(factor * np.array(study.values(arm))) for arm in study.arms]
-    if not all(cost.mean > 0 for cost in costs):
-        return LeftOut(title, "runs have no duration (time/total_s)")
-    front = pareto_front([c.mean for c in costs], [r.mean for r in results])
-    figure, (axis,) = axes()
-    corners = [(costs[i].mean, results[i].mean) for i in front]
-    axis.step(
-        *zip(*corners, strict=True),
-        where="post",
-        color=GREY,
-        linewidth=1,
-        linestyle=":",
-        label="Pareto front" if len(front) > 1 else None,
+    recorded = {metric: [[cost(run, curves, metric) for run in arm.runs] for arm in study.arms] for metric in COSTS}
+    costs = {
+        metric: [[value for value in arm if value is not None] for arm in arms]
+        for metric, arms in recorded.items()
+        if any(any(arm) for arm in arms)
+    }
+    if not costs:
+        why = "no run recorded its processor time or counted passes of scoring; seconds of a shared machine would say little"
+        return LeftOut(title, why)
+    figure, panels = axes(len(costs), sharey=True)
+    for axis, (metric, spent) in zip(panels, costs.items(), strict=True):
+        _draw_costs(axis, study, spent)
+        axis.set(xlabel=AXES[metric])
+    panels[0].set(ylabel=result_label(study))
+    legend_below(figure, panels[0])
+    caption = (
+        "Points are means with 95 % intervals over seeds as in the tables; they may leave the panel. Diamonds are those "
+        "that no other arm beats in both. "
+        "Passes: forward passes of a batch that scoring makes, beside those of training."
     )
+    return Drawing(title, caption if len(study.arms) <= MOST else f"{caption} Arms that are no series are pale.", figure)
+
+
+def _draw_costs(axis: Axes, study: Study, spent: Sequence[Sequence[float]]) -> None:
+    """Results against what each arm's runs cost; arms whose cost is not known are left out."""
+    factor, _ = scale([v for arm in study.arms for v in study.values(arm)])
+    known = [(arm, mean_interval(values)) for arm, values in zip(study.arms, spent, strict=True) if values]
+    results = [mean_interval(factor * np.array(study.values(arm))) for arm, _ in known]
+    front = pareto_front([c.mean for _, c in known], [r.mean for r in results])
+    corners = [(known[i][1].mean, results[i].mean) for i in front]
+    name = "Pareto front" if len(front) > 1 else None
+    axis.step(*zip(*corners, strict=True), where="post", color=GREY, linewidth=1, linestyle=":", label=name)
     colors = arm_colors(study)
-    few = len(study.arms) <= MOST
-    for place, (arm, cost, result) in enumerate(zip(study.arms, costs, results, strict=True)):
-        shown = few or place in front or arm is study.baseline
+    for place, ((arm, spending), result) in enumerate(zip(known, results, strict=True)):
+        shown = colors[arm.label] != PALE
         axis.errorbar(
-            cost.mean, result.mean, xerr=_error(cost), yerr=_error(result),
+            spending.mean, result.mean, yerr=_error(result),
             fmt="D" if place in front else "o", markersize=6, capsize=2, elinewidth=0.8,
-            color=colors[arm.label] if shown else "#c3cad1", zorder=3 if shown else 2,
-            label=f"{arm.label} ({len(arm.runs)})" if shown else None,
+            color=colors[arm.label], zorder=3 if shown else 2, label=f"{arm.label} ({len(arm.runs)})" if shown else None,
         )  # fmt: skip
-    if max(c.mean for c in costs) > 5 * min(c.mean for c in costs):
+    axis.set_ylim(_around([factor * v for arm, _ in known for v in study.values(arm)]))
+    means = [c.mean for _, c in known]
+    if min(means) > 0 and max(means) > 5 * min(means):
         axis.set_xscale("log")
         axis.xaxis.set_major_formatter("{x:g}")
         axis.xaxis.set_minor_formatter(lambda x, _: f"{x:g}" if str(x)[0] in "2346" else "")
-    axis.set(xlabel="seconds of a run (mean)", ylabel=f"{study.metric}{',' + unit if unit else ''}")
-    legend_below(figure, axis)
-    caption = (
-        "Points are means with 95 % intervals over seeds as in the tables; diamonds are those that no other arm beats in both. "
-        "Seconds depend on what else the machine did."
-    )
-    return Drawing(title, caption if few else f"{caption} Arms that are not on the front are grey.", figure)
+
+
+def _around(values: Sequence[float]) -> tuple[float, float]:
+    """Limits of an axis that shows all runs; an interval of two runs may be many times as wide as what they differ by."""
+    margin = 0.25 * (max(values) - min(values)) or 1.0
+    return min(values) - margin, max(values) + margin
 
 
 def _error(interval: Interval) -> list[list[float]] | None:

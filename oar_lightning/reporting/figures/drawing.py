@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -15,11 +15,8 @@ import matplotlib.pyplot as plt
 from matplotlib.axes import Axes
 from matplotlib.figure import Figure
 
-from oar_lightning.reporting.runs import Curve
-
-Curves = Mapping[str, Mapping[str, Curve]]
-"""Metric -> run id -> curve."""
-
+from oar_lightning.reporting.settings import accuracy_in_words
+from oar_lightning.reporting.study import ACCURACY, Study
 
 CHARACTERS_PER_INCH = 14
 """Width of a legend's small type."""
@@ -52,9 +49,33 @@ def axes(columns: int = 1, height: float = 4.0, width: float = 7.0, **options: A
     return figure, [*grid[0]]
 
 
-def legend_below(figure: Figure, axis: Axes) -> None:
-    """One legend under all panels, in as many columns as fit; the figure grows by its rows."""
+def cells(count: int, columns: int = 4) -> tuple[Figure, list[Axes]]:
+    """A figure of small panels, row by row."""
+    rows, columns = math.ceil(count / columns), min(count, columns)
+    figure, grid = plt.subplots(
+        rows, columns, figsize=(2.9 * max(columns, 2), 2.4 * rows + 0.4), layout="constrained", squeeze=False
+    )
+    panels = [*grid.flat]
+    for axis in panels[:count]:
+        axis.grid(alpha=0.3)
+        axis.set_axisbelow(True)
+    for axis in panels[count:]:
+        axis.set_visible(False)
+    return figure, panels[:count]
+
+
+def result_label(study: Study) -> str:
+    """What the study's results are, in words and with their unit."""
+    _, unit = scale([v for arm in study.arms for v in study.values(arm)])
+    accuracy = study.metric == "objective" or ACCURACY.fullmatch(study.metric)
+    name = accuracy_in_words(study.runs) if accuracy else study.metric
+    return f"{name},{unit}" if unit else name
+
+
+def legend_below(figure: Figure, axis: Axes, most: int | None = None) -> None:
+    """One legend under all panels, in as many columns as fit; the figure grows by its rows. `most`: entries, the first ones."""
     handles, labels = axis.get_legend_handles_labels()
+    handles, labels = handles[:most], labels[:most]
     if handles:
         widest = max(map(len, labels)) + 9  # 9 characters for the line sample and spaces
         columns = max(1, min(len(labels), int(figure.get_figwidth() * CHARACTERS_PER_INCH) // widest))

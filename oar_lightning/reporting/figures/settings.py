@@ -9,10 +9,11 @@ import numpy as np
 from matplotlib.axes import Axes
 from matplotlib.figure import Figure
 
-from oar_lightning.reporting.factors import show
-from oar_lightning.reporting.figures.drawing import Curves, Drawing, LeftOut, axes, scale
-from oar_lightning.reporting.series import PALETTE
-from oar_lightning.reporting.study import Study
+from oar_lightning.reporting.factors import Level, label, show
+from oar_lightning.reporting.figures.drawing import Drawing, LeftOut, axes, result_label, scale
+from oar_lightning.reporting.runs import Curves
+from oar_lightning.reporting.series import GREY, MOST, PALETTE, RATE, sequence_colors
+from oar_lightning.reporting.study import Arm, Study
 
 MOST_CELLS = 12
 """The most levels along a side of the map; with more the runs are drawn as points."""
@@ -26,17 +27,17 @@ def tau_beta(study: Study, curves: Curves) -> Drawing | LeftOut:
     tau, beta = study.place("tau"), study.place("beta")
     if tau is None or beta is None or not (study.is_numeric(tau) and study.is_numeric(beta)):
         return LeftOut(title, "tau and beta were not both varied")
-    factor, unit = scale([v for arm in study.arms for v in study.values(arm)])
+    factor, _ = scale([v for arm in study.arms for v in study.values(arm)])
     points = [(float(arm.levels[tau]), float(arm.levels[beta]), factor * v) for arm in study.arms for v in study.values(arm)]
     taus, betas = [np.unique([p[side] for p in points]) for side in (0, 1)]
     figure, (axis,) = axes(height=4.2)
     axis.set(xlabel="tau", ylabel="beta")
-    label = f"{study.metric}{',' + unit if unit else ''}"
+    name = result_label(study)
     if max(len(taus), len(betas)) > MOST_CELLS:
-        _draw_points(figure, axis, points, label)
+        _draw_points(figure, axis, points, name)
         return Drawing(title, "One point a run; the best has a ring.", figure)
     cells = {(t, b): [v for x, y, v in points if (x, y) == (t, b)] for t in taus for b in betas}
-    _draw_cells(figure, axis, taus, betas, cells, label)
+    _draw_cells(figure, axis, taus, betas, cells, name)
     caption = "Mean and number of runs of each cell, the highest framed; beside the axes the means over their row or column."
     return Drawing(title, caption, figure)
 
@@ -47,20 +48,40 @@ def responses(study: Study, curves: Curves) -> Drawing | LeftOut:
     numeric = [p for p in range(len(study.factors)) if study.is_numeric(p) and len(study.levels(p)) > 2][:MOST_PANELS]
     if not numeric:
         return LeftOut(title, "no setting was given more than two numbers")
-    factor, unit = scale([v for arm in study.arms for v in study.values(arm)])
+    factor, _ = scale([v for arm in study.arms for v in study.values(arm)])
     figure, panels = axes(len(numeric), sharey=True)
     for axis, place in zip(panels, numeric, strict=True):
-        points = [(float(arm.levels[place]), factor * v) for arm in study.arms for v in study.values(arm)]
-        levels = sorted({x for x, _ in points})
-        axis.plot(*zip(*points, strict=True), ".", color=PALETTE[1], alpha=0.6)
-        if len(levels) <= MOST_CELLS:
-            means = [np.mean([y for x, y in points if x == level]) for level in levels]
-            axis.plot(levels, means, color=PALETTE[1], marker="o", markersize=4, linewidth=1.5)
-        if _log_spaced(levels):
-            axis.set_xscale("log")
-        axis.set(xlabel=study.factors[place])
-    panels[0].set_ylabel(f"{study.metric}{',' + unit if unit else ''}")
-    return Drawing(title, "Dots are runs, lines means over all runs with that value.", figure)
+        _draw_response(axis, study, place, factor)
+    panels[0].set_ylabel(result_label(study))
+    return Drawing(title, "Dots are runs. A line joins the means of arms that differ in this setting alone.", figure)
+
+
+def _draw_response(axis: Axes, study: Study, place: int, factor: float) -> None:
+    """Results against one number; where all other settings have few combinations, each has a line of its own."""
+    groups: dict[tuple[Level, ...], list[Arm]] = {}
+    for arm in study.arms:
+        groups.setdefault((*arm.levels[:place], *arm.levels[place + 1 :]), []).append(arm)
+    lines = {others: arms for others, arms in groups.items() if len(arms) > 1}
+    others = [key for i, key in enumerate(study.factors) if i != place]
+    numeric = all(study.is_numeric(i) for i in range(len(study.factors)) if i != place)
+    colors = sequence_colors(len(lines)) if numeric and len(lines) > 1 else [*PALETTE, GREY]
+    joined = len(lines) <= MOST
+    for number, (combination, arms) in enumerate((lines if joined else groups).items()):
+        color = colors[number] if joined else PALETTE[1]
+        points = [(float(arm.levels[place]), factor * v) for arm in arms for v in study.values(arm)]
+        axis.plot(*zip(*points, strict=True), ".", color=color, alpha=0.5)
+        if joined:
+            means = sorted((float(arm.levels[place]), factor * float(np.mean(study.values(arm)))) for arm in arms)
+            name = label(others, combination) if others else None
+            axis.plot(*zip(*means, strict=True), color=color, marker="o", markersize=4, linewidth=1.5, label=name)
+    levels = sorted({float(arm.levels[place]) for arm in study.arms})
+    if _log_spaced(levels):
+        axis.set_xscale("log")
+    if place == study.place(RATE) and len(levels) <= MOST_CELLS:
+        axis.set_xticks(levels, [show(level) for level in levels])
+    axis.set(xlabel=study.factors[place])
+    if joined and others:
+        axis.legend(loc="upper center", bbox_to_anchor=(0.5, -0.17), ncols=3, fontsize="x-small", frameon=False)
 
 
 def _log_spaced(levels: Sequence[float]) -> bool:
@@ -70,13 +91,13 @@ def _log_spaced(levels: Sequence[float]) -> bool:
 
 
 def _draw_cells(
-    figure: Figure, axis: Axes, taus: np.ndarray, betas: np.ndarray, cells: dict[tuple[float, float], list[float]], label: str
+    figure: Figure, axis: Axes, taus: np.ndarray, betas: np.ndarray, cells: dict[tuple[float, float], list[float]], name: str
 ) -> None:
     means = np.array([[np.mean(cells[t, b]) if cells[t, b] else np.nan for t in taus] for b in betas])
     axis.grid(False)
     axis.set_facecolor("#eeeeee")  # cells without a run
     image = axis.imshow(means, origin="lower", aspect="auto", cmap="viridis")
-    figure.colorbar(image, label=label)
+    figure.colorbar(image, label=name)
     middle = (np.nanmin(means) + np.nanmax(means)) / 2
     for row, b in enumerate(betas):
         for column, t in enumerate(taus):
@@ -91,9 +112,9 @@ def _draw_cells(
     )
 
 
-def _draw_points(figure: Figure, axis: Axes, points: list[tuple[float, float, float]], label: str) -> None:
+def _draw_points(figure: Figure, axis: Axes, points: list[tuple[float, float, float]], name: str) -> None:
     x, y, values = np.array(points).T
     drawn = axis.scatter(x, y, c=values, cmap="viridis", s=45, zorder=3)
     best = int(values.argmax())
     axis.plot(x[best], y[best], "o", markersize=14, markerfacecolor="none", markeredgecolor="#c0392b", markeredgewidth=2)
-    figure.colorbar(drawn, label=label)
+    figure.colorbar(drawn, label=name)

@@ -209,10 +209,12 @@ def test_seconds_add_up_over_a_resume(tmp_path: Path) -> None:
     phases = [before[f"time/total_{phase}_s"] for phase in ("generate", "reward", "score", "update")]
     assert all(value >= 0 for value in phases)
     assert 0 < sum(phases) < before["time/total_s"]
+    assert 0 < before["time/total_cpu_s"] < before["time/total_s"], "pauses are none of a processor's time"
     second = RunSeconds()
     recorder: Recorder = fit(make_module(tiny_policy()), 4, [second, Pause()], ckpt_path=str(tmp_path / "last.ckpt"))
     after = second.totals()
     assert after["time/total_s"] > before["time/total_generate_s"] + 4 * 0.05
+    assert after["time/total_cpu_s"] > before["time/total_cpu_s"]
     for phase in ("generate", "update"):
         here = sum(row[f"time/{phase}_s"] for row in recorder.rows.values())
         assert after[f"time/total_{phase}_s"] == pytest.approx(before[f"time/total_{phase}_s"] + here)

@@ -1,0 +1,53 @@
+"""The checklist: every scorer has its family, and what was not recorded is called so."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import numpy as np
+from support.run_records import trial
+
+from oar_lightning.reporting.checklist import FAMILIES, checklist
+from oar_lightning.reporting.runs import Curve
+from oar_lightning.reporting.settings import NOT_RECORDED
+from oar_lightning.reporting.study import make_study
+
+SCORERS = Path(__file__).parents[2] / "conf" / "scorer"
+
+
+def test_every_scorer_has_its_granularity_and_family() -> None:
+    assert set(FAMILIES) == {path.stem for path in SCORERS.glob("*.yaml")}
+
+
+def test_fourteen_items_are_filled_in_from_the_runs() -> None:
+    params = {"policy.name": "chain", "data.name": "chain", "data.evaluation.chain.split": "held_out"}
+    params |= {"trainer.max_steps": "9", "update.problems": "2", "update.group_size": "4", "data.decontaminate": "False"}
+    params |= {"evaluation.problems": "8", "evaluation.samples": "4", "data.max_prompt_tokens": "None"}
+    runs = [
+        trial(
+            0.5, {"scorer": name, "seed": seed}, params=params, tags={"parameters": "1000"}, duration_s=7200.0,
+            metrics={"objective": 0.5, "time/total_cpu_s": 1800.0},
+        )
+        for name in ("uniform", "oar_g", "shuffled") for seed in (0, 1, 2)
+    ]  # fmt: skip
+    lengths = {run.run_id: Curve(np.arange(10.0), np.full(10, 30.0)) for run in runs}
+    rows = dict(checklist(make_study("x", [], runs), {"completions/mean_length": lengths})[1:])
+    assert len(rows) == 14
+    assert rows["base model and size"] == "chain; 1,000 parameters"
+    assert rows["training data, size, filters"] == (
+        "chain; 9 updates of 2 problems x 4 completions; longest prompt, tokens: any; decontaminated: no"
+    )
+    assert rows["granularity"] == "completion (uniform); token (oar_g, shuffled)"
+    assert rows["baseline without credit, same base model"] == "`uniform`"
+    assert rows["benchmarks and splits"] == "chain (held_out): 8 problems x 4 samples"
+    assert rows["processor time in all"] == "4.50 CPU-hours; 18.00 hours of wall time"
+    assert rows["mean length of completions, tokens"] == "30"
+    assert rows["ablation of the credit"] == "`shuffled`"
+    assert rows["cost of credit, forward passes of the batch"] == NOT_RECORDED
+
+
+def test_nothing_recorded_is_told() -> None:
+    rows = dict(checklist(make_study("x", [], [trial(0.5)]), {})[1:])
+    assert rows["benchmarks and splits"] == NOT_RECORDED
+    assert rows["processor time in all"] == "CPU-hours: not recorded; 0.01 hours of wall time"
+    assert rows["baseline without credit, same base model"] == "none"

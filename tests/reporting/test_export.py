@@ -1,0 +1,79 @@
+"""runs.csv and the curves: what is written is read back, to the same page; damaged files are told."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+from support.run_records import straight, trial
+
+from oar_lightning.common.config_check import ConfigError
+from oar_lightning.reporting.bands import last_tenth
+from oar_lightning.reporting.export import CURVES, curves_csv, read_export, runs_csv
+from oar_lightning.reporting.page import write_study
+from oar_lightning.reporting.study import make_study
+
+COMMAND = "python -m oar_lightning task=report sweep=x"
+
+
+def study_of_two():
+    params = {"evaluation.problems": "8", "evaluation.samples": "4", "data.evaluation.chain.split": "held_out"}
+    tags = {"sweep_command": "+sweeps=a hydra.sweeper.study_name=x", "torch": "2.13"}
+    runs = [
+        trial(
+            value,
+            {"scorer": name, "gate.tau": tau, "seed": s},
+            params=params,
+            tags=tags,
+            metrics={"objective": value + s / 100},
+        )
+        for name, tau, value in (("uniform", None, 0.25), ("oar_g", 0.3, 1 / 3))
+        for s in (0, 1, 2)
+    ]
+    runs.append(trial(0.9, {"scorer": "oar_g", "gate.tau": 0.3, "seed": 9}, state="failed", reason="it, fell\nover"))
+    study = make_study("x", [], runs)
+    entropy = {k: v for run in study.runs for k, v in straight(run, run.metrics["objective"]).items()}
+    return study, {"eval/chain/avg_at_4": entropy, "entropy": entropy}
+
+
+def test_a_page_made_from_the_files_is_the_page(tmp_path: Path) -> None:
+    study, curves = study_of_two()
+    write_study(tmp_path / "a", study, curves, {}, COMMAND)
+    runs, read = read_export(tmp_path / "a" / "runs.csv")
+    again = make_study("x", [], runs)
+    write_study(tmp_path / "b", again, read, {}, COMMAND)
+    first, second = ({p.name: p.read_bytes() for p in (tmp_path / d).iterdir()} for d in "ab")
+    assert set(first) == set(second) >= {"runs.csv", CURVES, "README.md", "learning_curves.png"}
+    assert [name for name in first if first[name] != second[name] and not name.endswith(".png")] == []
+
+
+def test_means_over_the_last_tenth_are_kept_without_curves(tmp_path: Path) -> None:
+    study, curves = study_of_two()
+    (tmp_path / "runs.csv").write_text(runs_csv(study, curves))
+    runs, read = read_export(tmp_path / "runs.csv")
+    assert read == {}
+    expected = {run.run_id: last_tenth(run, curves, "entropy") for run in study.runs}
+    assert {run.run_id: last_tenth(run, {}, "entropy") for run in runs if run.state == "complete"} == expected
+
+
+@pytest.mark.parametrize("text", ["", "a,b\n1,2\n"], ids=["empty", "another table"])
+def test_a_file_that_no_report_wrote_is_refused(tmp_path: Path, text: str) -> None:
+    path = tmp_path / "runs.csv"
+    with pytest.raises(ConfigError, match="cannot be read"):
+        read_export(path)
+    path.write_text(text)
+    with pytest.raises(ConfigError, match="lacks run_id, run, trial"):
+        read_export(path)
+
+
+def test_damage_is_told(tmp_path: Path) -> None:
+    study, curves = study_of_two()
+    path = tmp_path / "runs.csv"
+    path.write_text(runs_csv(study, curves))
+    (tmp_path / CURVES).write_bytes(curves_csv(study, curves)[:-20])
+    with pytest.raises(ConfigError, match="is damaged"):
+        read_export(path)
+    (tmp_path / CURVES).unlink()
+    path.write_text(runs_csv(study, curves).replace("2023-11-14", "yesterday"))
+    with pytest.raises(ConfigError, match="is damaged"):
+        read_export(path)
