@@ -18,12 +18,12 @@ import torch
 
 from oar_lightning.answers.reward import Accuracy, Rewards
 from oar_lightning.answers.span import AnswerFormat, gold_answer
+from oar_lightning.common.bootstrap import bootstrap_bounds
 from oar_lightning.common.markdown import fill, markdown
 from oar_lightning.common.randomness import derive_seed
 from oar_lightning.data.chain.task import ChainProblems, ChainTask
 from oar_lightning.data.hints import hinted, telling, telling_solution, telling_wrong
 from oar_lightning.data.prompts import PlainPrompt
-from oar_lightning.evaluation.metrics import bootstrap_interval
 from oar_lightning.lab.study import estimator, lab_results, run_asked, without
 from oar_lightning.policy.pretrained import PretrainedPolicy
 from oar_lightning.rollout import SamplingConfig
@@ -72,6 +72,12 @@ class Read(NamedTuple):
     greedy_told: float
 
 
+def interval_of(shares: torch.Tensor) -> tuple[float, float, float]:
+    """The mean over problems, with its interval."""
+    low, high = bootstrap_bounds(shares.numpy(), draws=2000)
+    return float(shares.mean()), float(low), float(high)
+
+
 def read(name: str, draw: Draw) -> Read:
     """What a policy answers on held-out problems with a hint."""
     policy = PretrainedPolicy(name).load()
@@ -96,7 +102,7 @@ def read(name: str, draw: Draw) -> Read:
         for key, wanted in (("right", [p.answer for p in problems]), ("told", answers)):
             same = torch.tensor([found[i] == wanted[i // samples] for i in range(len(found))]).float()
             shares[key, samples] = same.view(-1, samples).mean(1)
-    interval = {k: (float(s.mean()), *bootstrap_interval(s)) for k, s in shares.items()}
+    interval = {k: interval_of(s) for k, s in shares.items()}
     return Read(interval["right", SAMPLES], interval["told", SAMPLES], interval["right", 1][0], interval["told", 1][0])
 
 
