@@ -233,7 +233,7 @@ def main() -> None:
     parts = []
     for variant in EARLIER:
         own = [row for row in read_csv(path) if row.variant == variant]
-        parts += [f"### `{variant}`", "", table(own, cost if variant == "asides" else {}), ""]
+        parts += [f"## On `{variant}`", "", table(own, cost if variant == "asides" else {}), ""]
     fill(HERE / "README.md", "\n".join(parts).rstrip())
 
 
