@@ -40,13 +40,14 @@ class PastRun:
     def spec(self, own: PretrainedPolicy, adapters: bool) -> PretrainedPolicy:
         """The policy that it began with, loaded in the way of the lab's own: a run's folder may come from elsewhere, and does
         not decide whether code is run."""
-        lora = self.policy.get("lora") if adapters else None
+        name, revision, lora = (self.policy.get(key) for key in ("name", "revision", "lora"))
         try:
-            lora = None if lora is None else LoraSpec(**{k: v for k, v in lora.items() if k != "_target_"})
-            found = {"name": self.policy["name"], "revision": self.policy.get("revision"), "lora": lora}
-            return dataclasses.replace(own, **found, gradient_checkpointing=False)
-        except Exception as error:
-            raise ConfigError(f"{self.key}: its config names no policy that can be loaded ({error!r})") from error
+            if not isinstance(name, str) or not isinstance(revision, str | None):
+                raise ValueError(f"policy.name={name}, policy.revision={revision}")
+            spec = LoraSpec(**{k: v for k, v in lora.items() if k != "_target_"}) if adapters and lora is not None else None
+        except (ValueError, TypeError, AttributeError) as error:
+            raise ConfigError(f"{self.key}: its config names no policy that can be loaded ({error})") from error
+        return dataclasses.replace(own, name=name, revision=revision, lora=spec, gradient_checkpointing=False)
 
     def state(self) -> Mapping[str, Any]:
         """What the scorer had learnt, of the run's checkpoint."""
