@@ -63,6 +63,11 @@ class Tools(Protocol):
     def encode(self) -> Encode: ...
 
     @property
+    def tokenizer(self) -> Any:
+        """The policy's."""
+        ...
+
+    @property
     def temperature(self) -> float:
         """At which completions are sampled, and their log-probabilities taken."""
         ...

@@ -6,7 +6,7 @@ from collections.abc import Callable
 from typing import Literal
 
 from oar_lightning.credit.component import group_advantages_of
-from oar_lightning.data.hints import telling
+from oar_lightning.data.hints import telling, telling_solution, telling_wrong
 from oar_lightning.types import Rollouts
 
 HintKind = Literal["answer", "solution", "correct_sibling", "wrong_sibling", "feedback"]
@@ -24,8 +24,8 @@ def siblings(rollouts: Rollouts, row: int, outcome: Outcome) -> list[int]:
 
 
 def completion_hint(rollouts: Rollouts, row: int) -> str:
-    """A completion as a hint. Right and wrong ones are told in the same words."""
-    return f"A solution:\n{rollouts.completions[row].strip()}"
+    """A completion as a hint."""
+    return telling_solution(rollouts.completions[row])
 
 
 def _answer(rollouts: Rollouts, row: int) -> str | None:
@@ -50,7 +50,7 @@ def _feedback(rollouts: Rollouts, row: int) -> str | None:
     if float(group_advantages_of(rollouts)[row]) >= 0:
         return None
     answer = rollouts.answers[row]
-    return "An attempt had no final answer." if answer is None else f"An attempt ended in {answer}, which is wrong."
+    return "An attempt had no final answer." if answer is None else telling_wrong(answer)
 
 
 HINTS: dict[HintKind, Callable[[Rollouts, int], str | None]] = {

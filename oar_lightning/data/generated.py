@@ -10,7 +10,7 @@ from dataclasses import dataclass
 from typing import Any, Literal, Protocol, TypeVar
 
 from oar_lightning.answers.span import gold_answer
-from oar_lightning.data.hints import hinted, telling
+from oar_lightning.data.hints import hinted, telling, telling_solution, telling_wrong
 from oar_lightning.types import MathProblem
 
 OPENERS = ("So", "Then", "Next", "Now", "Well", "Here")
@@ -21,6 +21,12 @@ HELD_OUT_ONE_IN = 8
 
 TRIES = 1000 * HELD_OUT_ONE_IN
 """Draws after which a split counts as empty."""
+
+HintKind = Literal["answer", "solution", "feedback"]
+HINT_KINDS: tuple[HintKind, ...] = ("answer", "solution", "feedback")
+
+HINT_TRIES = 16
+"""Solutions drawn for a hint that takes one of a certain answer."""
 
 
 def is_held_out(kind: str) -> bool:
@@ -98,7 +104,12 @@ class GeneratedTask(Protocol):
 
     @property
     def hints(self) -> float:
-        """The share of the training problems whose question tells the answer that their solution reaches."""
+        """The share of the training problems whose question tells of the answer that their solution reaches."""
+        ...
+
+    @property
+    def hint(self) -> HintKind | Literal["any"]:
+        """How they tell it."""
         ...
 
     def problem(self, rng: random.Random, held_out: bool) -> Any:
@@ -149,7 +160,19 @@ class GeneratedProblems:
             level=str(problem.steps),
             id=f"{self.task.name}/{self.split}/{self.seed}/{index}",
         )
-        drawn = random.Random(f"{self.seed}/{self.split}/{index}/hint").random()  # the problems are those without hints
-        if self.split == "held_out" or drawn >= self.task.hints:
+        rng = random.Random(f"{self.seed}/{self.split}/{index}/hint")  # the problems are those without hints
+        if self.split == "held_out" or rng.random() >= self.task.hints:
             return found
-        return hinted(found, telling(gold_answer(found.solution) or found.answer))
+        return hinted(found, self._told(problem, gold_answer(found.solution) or found.answer, rng))
+
+    def _told(self, problem: Any, reached: str, rng: random.Random) -> str:
+        """What a question tells of the answer that its demonstration reaches. Where no solution that is drawn serves, it tells
+        the answer itself, or nothing of a wrong one."""
+        kind = rng.choice(HINT_KINDS) if self.task.hint == "any" else self.task.hint
+        if kind == "answer":
+            return telling(reached)
+        others = [self.task.solution(problem, rng).text for _ in range(HINT_TRIES)]
+        if kind == "solution":
+            return next((telling_solution(o) for o in others if gold_answer(o) == reached), telling(reached))
+        answers = map(gold_answer, others)
+        return next((telling_wrong(a) for a in answers if a is not None and a != reached), "")

@@ -20,6 +20,16 @@ def telling(answer: str) -> str:
     return f"The answer is {answer}."
 
 
+def telling_solution(solution: str) -> str:
+    """The text that tells a whole solution. Right and wrong ones are told in the same words."""
+    return f"A solution:\n{solution.strip()}"
+
+
+def telling_wrong(answer: str) -> str:
+    """The text that tells that an answer is wrong."""
+    return f"An attempt ended in {answer}, which is wrong."
+
+
 def is_template(text: str) -> bool:
     """Whether a format string has the fields {question} and {hint}, and no other."""
     try:

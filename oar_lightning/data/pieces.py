@@ -23,6 +23,8 @@ class Piece(NamedTuple):
     """Whether it is the step's result."""
     decision: bool
     """Whether it is one of those in which the task's policy errs."""
+    form: bool = False
+    """Whether it is no part of a step, but where a line ceases to be one."""
 
 
 @checked("scorer.locate")
@@ -70,7 +72,7 @@ def foreign(problem: MathProblem, tasks: str, key: str = "scorer.locate") -> Val
 
 
 def _all(pieces: list[Piece], correct: bool) -> CausalSpans:
-    return CausalSpans(tuple(p.span for p in pieces))
+    return CausalSpans(tuple(p.span for p in pieces if not p.form))
 
 
 def _results(pieces: list[Piece], correct: bool) -> CausalSpans:

@@ -3,30 +3,15 @@
 from __future__ import annotations
 
 import hashlib
-import json
 import sqlite3
 from collections.abc import Iterable, Mapping
 from pathlib import Path
-from typing import Any
-
-import torch
 
 BUSY = 60.0
 """Seconds for which another lab's transaction on the same file is waited for."""
 
 AT_ONCE = 500
 """Keys of one query; SQLite's builds allow 999 at least."""
-
-
-def policy_fingerprint(model: Any, tokenizer: Any) -> str:
-    """A digest of the weights and the vocabulary: the same policy has the same one wherever it was loaded from."""
-    digest = hashlib.sha256()
-    for name, tensor in sorted(model.state_dict().items()):
-        digest.update(f"{name} {tuple(tensor.shape)} {tensor.dtype}".encode())
-        for part in tensor.detach().reshape(-1).split(2**24):  # bounds the copy in the host's memory
-            digest.update(part.contiguous().view(torch.uint8).cpu().numpy())
-    digest.update(json.dumps(sorted(tokenizer.get_vocab().items())).encode())
-    return digest.hexdigest()
 
 
 class Store:

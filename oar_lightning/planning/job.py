@@ -29,7 +29,6 @@ from oar_lightning.planning.scoring import (
     FREE,
     Batch,
     continues,
-    copies_weights,
     dry_run_budgets,
     dry_run_inputs,
     innermost,
@@ -38,6 +37,7 @@ from oar_lightning.planning.scoring import (
     own_model_items,
     row_tokens,
     scorer_budget,
+    teacher_items,
 )
 from oar_lightning.policy.language_model import STATES_BYTES
 from oar_lightning.policy.pretrained import PretrainedPolicy
@@ -172,9 +172,7 @@ def plan_job(job: Job) -> Planned:
     continuations = _continuations_cost(job, model) if samples_more and rollout is not None else None
     reference = reference_bytes(job) if job.kl and job.policy.lora is None else 0.0
     items = weight_items(size, job.sharding, job.states, job.sharding.zero, job.whole_copy, reference)
-    if copies_weights(job.scorer):
-        items.append(Item("teacher's weights", float(size.trained_bytes)))
-    items += own_model_items(job.scorer, size)
+    items += [*teacher_items(job.scorer, size), *own_model_items(job.scorer, size)]
     if rollout is not None:
         items.append(Item("generation", rollout(job.rollout_tokens), ("rollout",)))
     elif job.engine_bytes is not None:

@@ -42,8 +42,8 @@ def policy_without_weights(spec: PretrainedPolicy, dtype: torch.dtype | None = N
     """
     from transformers import AutoConfig, AutoModelForCausalLM
 
-    check_location(spec.location(), spec.revision, tokenizer=False)
-    with unset_fake_temporarily(), explained_load_errors(spec.name), torch.device("meta"):
+    check_location(spec.location(), spec.revision, tokenizer=False, key=spec.key)
+    with unset_fake_temporarily(), explained_load_errors(spec.name, spec.key), torch.device("meta"):
         config = AutoConfig.from_pretrained(spec.location(), revision=spec.revision, trust_remote_code=spec.trust_remote_code)
         wanted = DTYPES[spec.dtype]
         model = AutoModelForCausalLM.from_config(

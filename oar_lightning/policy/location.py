@@ -11,39 +11,40 @@ TOKENIZERS = ("tokenizer*", "vocab*", "*.model", "*.tiktoken")
 """Patterns of the files of which a tokenizer has one at least."""
 
 
-def check_location(name: str, revision: str | None = None, tokenizer: bool = True) -> None:
+def check_location(name: str, revision: str | None = None, tokenizer: bool = True, key: str = "policy") -> None:
     """Check that there is a model, and a tokenizer where asked for, or a hub repository that is cached or can be reached.
+    `key`: of the config, for messages.
 
     Raises:
         ValueError: says what is missing, and what to give.
     """
     path = Path(name).expanduser()
     if path.is_dir():
-        _check_folder(path, name, tokenizer)
+        _check_folder(path, name, tokenizer, key)
     elif path.exists():
-        raise ValueError(f"policy.name={name} is a file; give the folder of a model in Hugging Face format")
+        raise ValueError(f"{key}.name={name} is a file; give the folder of a model in Hugging Face format")
     elif not re.fullmatch(r"[\w.-]+(/[\w.-]+)?", name) or name.startswith("."):
         raise ValueError(
-            f"policy.name={name}: no such folder, and no hub id; correct the path, or give a hub id or one of the policies "
+            f"{key}.name={name}: no such folder, and no hub id; correct the path, or give a hub id or one of the policies "
             "of the package, e.g. chain"
         )
     else:
-        _check_hub(name, revision)
+        _check_hub(name, revision, key)
 
 
-def _check_folder(folder: Path, name: str, tokenizer: bool) -> None:
+def _check_folder(folder: Path, name: str, tokenizer: bool, key: str) -> None:
     if not any((folder / config).is_file() for config in CONFIGS):
         inside = folder / "policy"
-        hint = f"policy.name={inside}" if inside.is_dir() else "a folder in Hugging Face format, e.g. <run folder>/policy"
-        raise ValueError(f"policy.name={name} holds no {CONFIGS[0]}; give {hint}")
+        hint = f"{key}.name={inside}" if inside.is_dir() else "a folder in Hugging Face format, e.g. <run folder>/policy"
+        raise ValueError(f"{key}.name={name} holds no {CONFIGS[0]}; give {hint}")
     if tokenizer and not any(any(folder.glob(pattern)) for pattern in TOKENIZERS):
         raise ValueError(
-            f"policy.name={name} holds no tokenizer; save that of the model there: "
+            f"{key}.name={name} holds no tokenizer; save that of the model there: "
             f"AutoTokenizer.from_pretrained(...).save_pretrained({name!r})"
         )
 
 
-def _check_hub(name: str, revision: str | None) -> None:
+def _check_hub(name: str, revision: str | None, key: str) -> None:
     from huggingface_hub import HfApi, try_to_load_from_cache
 
     if isinstance(try_to_load_from_cache(name, CONFIGS[0], revision=revision), str):
@@ -53,6 +54,6 @@ def _check_hub(name: str, revision: str | None) -> None:
     except Exception as error:  # of the library's transport, whichever that is
         reason = " ".join(str(error).split()) or type(error).__name__
         raise ValueError(
-            f"policy.name={name} is no folder here, is not in the hub's cache and cannot be found on the hub ({reason:.200}); "
+            f"{key}.name={name} is no folder here, is not in the hub's cache and cannot be found on the hub ({reason:.200}); "
             "correct the name, or give the folder of a model that was downloaded elsewhere"
         ) from error

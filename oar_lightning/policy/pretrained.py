@@ -8,7 +8,7 @@ import logging
 from collections.abc import Iterator
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any, Literal, NamedTuple
+from typing import Any, ClassVar, Literal, NamedTuple
 
 import torch
 
@@ -77,6 +77,9 @@ class PretrainedPolicy:
     trust_remote_code: bool = False
     lora: LoraSpec | None = None
 
+    key: ClassVar[str] = "policy"
+    """Of the config; messages name it."""
+
     def location(self) -> str:
         """The argument of `from_pretrained`: the package's own folder for a built-in name, else the name itself."""
         if self.name in BUILT_IN:
@@ -86,19 +89,19 @@ class PretrainedPolicy:
     def load_tokenizer(self) -> Any:
         from transformers import AutoTokenizer
 
-        check_location(self.location(), self.revision)
-        with explained_load_errors(self.name):
+        check_location(self.location(), self.revision, key=self.key)
+        with explained_load_errors(self.name, self.key):
             tokenizer = AutoTokenizer.from_pretrained(
                 self.location(), revision=self.revision, trust_remote_code=self.trust_remote_code
             )
-        return _prepare_tokenizer(tokenizer, self.name)
+        return _prepare_tokenizer(tokenizer, f"{self.key}.name={self.name}")
 
     def load(self) -> Policy:
         """Load model and tokenizer; the model is in eval mode."""
         from transformers import AutoModelForCausalLM
 
         tokenizer = self.load_tokenizer()
-        with explained_load_errors(self.name):
+        with explained_load_errors(self.name, self.key):
             model = AutoModelForCausalLM.from_pretrained(
                 self.location(),
                 revision=self.revision,
@@ -149,23 +152,23 @@ def export_policy(model: Any, tokenizer: Any, folder: str | Path, state: dict[st
     tokenizer.save_pretrained(folder)
 
 
-def _prepare_tokenizer(tokenizer: Any, name: str) -> Any:
+def _prepare_tokenizer(tokenizer: Any, setting: str) -> Any:
     tokenizer.padding_side = "left"
     if tokenizer.eos_token_id is None:
-        raise ValueError(f"policy.name={name}: its tokenizer has no EOS token; generation could never stop")
+        raise ValueError(f"{setting}: its tokenizer has no EOS token; generation could never stop")
     if tokenizer.pad_token_id is None:
-        logger.warning("%s has no pad token; EOS serves as padding (masks, not ids, decide what is padding)", name)
+        logger.warning("%s: no pad token; EOS serves as padding (masks, not ids, decide what is padding)", setting)
         tokenizer.pad_token = tokenizer.eos_token
     return tokenizer
 
 
 @contextlib.contextmanager
-def explained_load_errors(name: str) -> Iterator[None]:
+def explained_load_errors(name: str, key: str = "policy") -> Iterator[None]:
     """Turn a failed `from_pretrained` in a block into an error that names the key and the remedy."""
     try:
         yield
     except (OSError, ValueError) as error:
         raise ValueError(
-            f"policy.name={name}: cannot be loaded ({str(error).splitlines()[0]}). Give a local folder in "
+            f"{key}.name={name}: cannot be loaded ({str(error).splitlines()[0]}). Give a local folder in "
             f"Hugging Face format, a hub id that can be reached or is cached, or a built-in name: {', '.join(BUILT_IN)}"
         ) from error

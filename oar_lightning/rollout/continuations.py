@@ -156,6 +156,10 @@ class RolloutTools:
         return Encoder(self.stage)
 
     @property
+    def tokenizer(self) -> Any:
+        return self.stage.token_bytes.tokenizer
+
+    @property
     def temperature(self) -> float:
         return self.sampling.temperature
 

@@ -59,7 +59,7 @@ class ExperienceCollector:
         self.method = method
         self.seed = seed
         self.reference = reference
-        self.later_reference = LaggedWeights(None, "loss.kl_from")
+        self.later_reference = LaggedWeights(None, "loss.kl_from", "loss.kl_from=0")
         """The policy at the beginning of a KL term that begins in the course of the run."""
         tools = RolloutTools(stage, method.sampling)
         for component in method.components.values():

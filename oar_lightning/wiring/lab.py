@@ -21,8 +21,8 @@ from oar_lightning.inspection.recorded import RecordedCompletion, read_recorded
 from oar_lightning.lab import LabConfig
 from oar_lightning.lab.estimators import Estimator
 from oar_lightning.lab.removal.kept_reward import MEAN
-from oar_lightning.lab.store import policy_fingerprint
 from oar_lightning.lab.truth import Source
+from oar_lightning.policy.fingerprint import policy_fingerprint
 from oar_lightning.policy.pretrained import Policy
 from oar_lightning.rollout import EngineConfig, VllmConfig
 from oar_lightning.training.method import Method, check_credit

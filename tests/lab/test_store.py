@@ -9,10 +9,8 @@ import signal
 from pathlib import Path
 
 import pytest
-import torch
-from support.fixtures import tiny_policy
 
-from oar_lightning.lab.store import AT_ONCE, Store, policy_fingerprint
+from oar_lightning.lab.store import AT_ONCE, Store
 
 
 def test_values_come_back(tmp_path: Path) -> None:
@@ -69,13 +67,3 @@ def test_what_is_no_store_is_refused(tmp_path: Path) -> None:
     for path in (tmp_path / "text.db", tmp_path, tmp_path / "text.db" / "below"):
         with pytest.raises(ValueError, match=r"lab\.cache=.*name another file"):
             Store(path, "me")
-
-
-def test_a_policy_has_one_fingerprint() -> None:
-    model, tokenizer = tiny_policy()
-    first = policy_fingerprint(model, tokenizer)
-    assert policy_fingerprint(*tiny_policy()) == first
-    with torch.no_grad():
-        next(model.parameters())[0, 0] += 1e-6
-    assert policy_fingerprint(model, tokenizer) != first
-    assert policy_fingerprint(tiny_policy().model.bfloat16(), tokenizer) not in (first, policy_fingerprint(model, tokenizer))

@@ -35,6 +35,7 @@ from oar_lightning.credit.scorers import (
 from oar_lightning.credit.scorers.forward_free import Gtpo, Shear
 from oar_lightning.credit.scorers.hindsight import Contrast, Rlsd
 from oar_lightning.credit.segments import FixedLength, LowProbabilityCuts
+from oar_lightning.credit.teachers import GivenTeacher, LaggedPolicy, PolicyItself, Teacher
 from oar_lightning.planning import dry_run
 from oar_lightning.planning.empty import no_memory, peak_bytes
 from oar_lightning.planning.job import Job, plan_job
@@ -43,13 +44,13 @@ from oar_lightning.planning.policy import policy_size, policy_without_weights
 from oar_lightning.planning.proposal import propose
 from oar_lightning.planning.scoring import (
     Batch,
-    copies_weights,
     dry_run_budgets,
     dry_run_inputs,
     most_tokens,
     own_model_items,
     row_tokens,
     scorer_budget,
+    teacher_items,
 )
 from oar_lightning.planning.scoring.hindsight import WORDS
 from oar_lightning.policy.pretrained import LoraSpec, PretrainedPolicy
@@ -81,7 +82,7 @@ SCORERS: dict[str, Scorer] = {
     "shuffled": Shuffled(OarG(token_budget=BUDGET)),
     "gtpo": Gtpo(token_budget=BUDGET),
     "shear": Shear(token_budget=BUDGET),
-    "rlsd": Rlsd(teacher_every=None, token_budget=BUDGET),
+    "rlsd": Rlsd(teacher=PolicyItself(), token_budget=BUDGET),
     "total_effect": TotalEffect(token_budget=BUDGET),
     "total_effect_fast": TotalEffectFast(token_budget=BUDGET),
     "information_gain": InformationGain(FixedLength(1), token_budget=BUDGET),
@@ -139,7 +140,10 @@ def test_a_dry_run_holds_what_scoring_holds(name: str, tmp_path: Path) -> None:
 @pytest.mark.slow
 @pytest.mark.parametrize(
     "scorer",
-    [Contrast(teacher_every=None, token_budget=BUDGET), Rlsd("correct_sibling", teacher_every=None, token_budget=BUDGET)],
+    [
+        Contrast(teacher=PolicyItself(), token_budget=BUDGET),
+        Rlsd("correct_sibling", teacher=PolicyItself(), token_budget=BUDGET),
+    ],
 )
 def test_a_dry_run_holds_what_hints_of_siblings_hold(scorer: Scorer, tmp_path: Path) -> None:
     """In one group of four, each told by texts of the greatest length."""
@@ -192,13 +196,47 @@ def test_continuations_are_planned_in_the_phase_of_scoring(tmp_path: Path) -> No
     assert plan_job(reads).plan.of("scoring") > plan_job(alone).plan.of("scoring"), "a pass over all completions"
 
 
+WIDER = Qwen2Config(**QWEN.to_diff_dict() | {"hidden_size": 128, "intermediate_size": 1000})
+
+
 @pytest.mark.slow
 def test_a_teacher_is_planned_in_all_phases(tmp_path: Path) -> None:
-    QWEN.save_pretrained(tmp_path)
-    job = Job(PretrainedPolicy(str(tmp_path)), "32-true", Sharding(), UpdatePlan(2, 2), SamplingConfig(8), Rlsd(), 16, 3)
-    more, less = (plan_job(replace(job, scorer=Rlsd(teacher_every=every))) for every in (10, None))
-    for phase in ("rollout", "scoring", "update", "optimizer step"):
-        assert more.plan.of(phase) - less.plan.of(phase) == more.size.trained_bytes
+    """A copy holds what is trained, another model its own weights; and a larger one's passes are larger."""
+    for name, config in (("policy", QWEN), ("teacher", WIDER)):
+        config.save_pretrained(tmp_path / name)
+    policy, given = PretrainedPolicy(str(tmp_path / "policy")), GivenTeacher(str(tmp_path / "teacher"))
+    job = Job(policy, "32-true", Sharding(), UpdatePlan(2, 2), SamplingConfig(8), Rlsd(), 16, 3)
+    teachers: tuple[Teacher, ...] = (PolicyItself(), LaggedPolicy(), given)
+    itself, copied, other = (plan_job(replace(job, scorer=Shuffled(Rlsd(teacher=teacher)))) for teacher in teachers)
+    weights = 4 * sum(p.numel() for p in AutoModelForCausalLM.from_config(WIDER).parameters())
+    for phase in ("rollout", "update", "optimizer step"):
+        assert copied.plan.of(phase) - itself.plan.of(phase) == itself.size.trained_bytes
+        assert other.plan.of(phase) - itself.plan.of(phase) == weights
+    assert other.plan.of("scoring") - itself.plan.of("scoring") > weights
+    assert teacher_items(OarG(), itself.size) == []
+
+
+@pytest.mark.slow
+def test_a_dry_run_holds_what_a_larger_teacher_holds(tmp_path: Path) -> None:
+    """Its passes are the largest ones then."""
+    true, empty = pair(QWEN, tmp_path / "policy")
+    pair(WIDER, tmp_path / "teacher")[0].save_pretrained(tmp_path / "teacher")
+    teacher = GivenTeacher(str(tmp_path / "teacher"))
+    scorer = Rlsd(teacher=teacher, token_budget=BUDGET)
+    planned = dry_run.scoring_bytes(empty, *dry_run_inputs(scorer, BATCH, BUDGET))
+    teacher.model = AutoModelForCausalLM.from_pretrained(tmp_path / "teacher")
+    scorer._reprompt = told
+    texts = dry_run.completions(BATCH.rows, BATCH.group_size, BATCH.prompt, BATCH.completion, BATCH.answer, BATCH.conclusion)
+    texts = replace(texts, advantages=torch.tensor([1.0, -1.0] * 2), problems=(MathProblem("", "0"),) * 4, answers=("0",) * 4)
+    assert planned == pytest.approx(dry_run.scoring_bytes(true, scorer, texts), rel=0.08)
+    assert planned > 1.2 * dry_run.scoring_bytes(true, replace_teacher(scorer), texts)
+
+
+def replace_teacher(scorer: Rlsd) -> Rlsd:
+    """The same scorer with the policy as its own teacher."""
+    alone = Rlsd(teacher=PolicyItself(), token_budget=BUDGET)
+    alone._reprompt = scorer._reprompt
+    return alone
 
 
 @pytest.mark.parametrize("kind", ["gpt2", "bfloat16", "lora"])
@@ -237,8 +275,6 @@ def test_what_is_known_of_scorers() -> None:
     assert scorer_budget(inner) == 77
     assert row_tokens(inner, BATCH) == 32
     assert row_tokens(MonteCarlo(FixedLength(4)), BATCH) is None, "rollout.token_budget bounds it"
-    assert copies_weights(Shuffled(Rlsd()))
-    assert not copies_weights(Contrast(teacher_every=None))
     own = FunctionScorer(lambda model, rollouts: rollouts.token_ids.float())
     assert scorer_budget(own) is None
     assert row_tokens(own, BATCH) is None

@@ -18,6 +18,7 @@ from oar_lightning.credit.scorers.forward_free import Shear, Ucas
 from oar_lightning.credit.scorers.forward_free.base import PredictionScorer
 from oar_lightning.credit.scorers.hindsight import Rlsd
 from oar_lightning.credit.segments import FixedLength
+from oar_lightning.credit.teachers import LaggedPolicy
 from oar_lightning.distributed.ranks import all_gather
 from oar_lightning.policy.pretrained import Policy
 from oar_lightning.types import Rollouts
@@ -89,7 +90,7 @@ def credit_methods() -> dict[str, tuple[Scorer, Gate]]:
         "istar": (IStar(FixedLength(4), lr=1e-3), SignedGate()),
         "monte_carlo": (MonteCarlo(FixedLength(4), samples=2), SignedGate()),
         "prime": (Prime(lr=1e-3, lowest=0.0, highest=1.0), SignedGate()),
-        "rlsd": (Rlsd(teacher_every=2), DirectGate(strength=0.5, low=0.8, high=1.2)),
+        "rlsd": (Rlsd(teacher=LaggedPolicy(2)), DirectGate(strength=0.5, low=0.8, high=1.2)),
         "shear": (Shear(), DirectGate()),
         "ucas": (Ucas(), SignedGate()),
         "surprise": (Surprise(), DirectGate(high=4.0)),

@@ -121,7 +121,13 @@ def _not_lent(*args: Any, **kwargs: Any) -> Any:
 
 
 def tools(
-    continuations: Any = _not_lent, reprompt: Any = _not_lent, encode: Any = _not_lent, temperature: float = 1.0
+    continuations: Any = _not_lent,
+    reprompt: Any = _not_lent,
+    encode: Any = _not_lent,
+    temperature: float = 1.0,
+    tokenizer: Any = None,
 ) -> Tools:
     """What a test lends to a scorer."""
-    return SimpleNamespace(continuations=continuations, reprompt=reprompt, encode=encode, temperature=temperature)
+    return SimpleNamespace(
+        continuations=continuations, reprompt=reprompt, encode=encode, temperature=temperature, tokenizer=tokenizer
+    )

@@ -13,7 +13,7 @@ from support.commands import Done, run
 pytestmark = [pytest.mark.slow, pytest.mark.skipif(not true_vllm.there(), reason=true_vllm.MISSING)]
 
 VLLM = ["+variant=graph", "engine=vllm", "engine.enforce_eager=true", "engine.gpu_memory_utilization=0.1", "logger=csv"]
-BRIEF = ["evaluation.problems=4", "evaluation.samples=2", "evaluation.heatmap=false", "rollout.max_new_tokens=60"]
+BRIEF = ["evaluation.problems=4", "evaluation.samples=2", "evaluation.heatmap=false", "rollout.max_new_tokens=208"]
 SMALL = ["trainer.max_steps=10", "update.problems=4", "update.group_size=8", "optimizer.lr=1e-3", "schedule.warmup_steps=0"]
 
 

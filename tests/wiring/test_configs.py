@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import importlib.util
+import itertools
 import json
 import re
 from pathlib import Path
@@ -17,6 +18,8 @@ from oar_lightning.__main__ import check_config
 from oar_lightning.common.config_check import ConfigError, check_targets
 from oar_lightning.common.paths import conf_dir
 from oar_lightning.credit.scorers import FunctionScorer, Inverted, OarG, OarP, Shuffled, Uniform
+from oar_lightning.credit.scorers.hindsight.base import Hindsight
+from oar_lightning.credit.teachers import GivenTeacher, LaggedPolicy, PolicyItself
 from oar_lightning.data.chain.task import ChainProblems
 from oar_lightning.data.files import FileProblems
 from oar_lightning.data.generated import GeneratedProblems
@@ -83,6 +86,21 @@ def test_variants(name: str) -> None:
     assert longest < built.method.sampling.max_new_tokens
     text = (conf_dir() / "variant" / f"{name}.yaml").read_text()
     assert f"+variant={name}" in text.splitlines()[1], "it opens with a command that runs it"
+
+
+def test_teachers() -> None:
+    """Who reads hints, for each of their scorers; of a model of its own nothing is loaded yet."""
+    kinds = {"policy": PolicyItself, "lagged": LaggedPolicy, "given": GivenTeacher}
+    assert names("scorer/teacher") == sorted(kinds)
+    for experiment, (name, kind) in itertools.product(("rlsd", "serl", "rlcsd"), kinds.items()):
+        chosen = [f"scorer/teacher={name}", *(["scorer.teacher.name=a/b"] if name == "given" else [])]
+        scorer = settings(f"+experiment={experiment}", *chosen).method.scorer
+        assert isinstance(scorer, Hindsight)
+        assert type(scorer.teacher) is kind
+    with pytest.raises(ConfigError, match=r"scorer\.teacher\.every must be .*, got 0"):
+        checked("+experiment=rlsd", "scorer.teacher.every=0")
+    with pytest.raises(ConfigError, match=r"unknown key scorer\.teacher_every"):
+        checked("+experiment=rlsd", "++scorer.teacher_every=3")
 
 
 def gate_of(scorer: str) -> list[str]:

@@ -16,7 +16,7 @@ from annotated_types import Interval
 
 from oar_lightning.common.ranges import Fraction, NonNegativeInt, PositiveInt, ProperFraction, Rule, checked
 from oar_lightning.data.chain.problem import GAINS, ITEMS, LOSSES, NAMES, ChainProblem, Companion, Form
-from oar_lightning.data.generated import OPENERS, GeneratedProblems, Solution, SolutionText, draw_of_split
+from oar_lightning.data.generated import OPENERS, GeneratedProblems, HintKind, Solution, SolutionText, draw_of_split
 
 PHRASES = ("we get", "we have", "that gives", "this makes", "there are", "we see")
 CLOSERS = ("in total", "by now", "at this point", "all in all", "as we see", "for now")
@@ -55,8 +55,10 @@ class ChainTask:
         companion: a second person with as many steps. The question does not ask for that person's result (`distracts`), or
             asks for the sum of both results, which only the final answer states (`counts`); `none`: one person.
         noise: probability that a step of a demonstration states a result that is off by one.
-        hints: share of the training problems whose question tells the answer that their solution reaches, right or wrong; for
-            warm start. A policy that learns from them reads an answer as a hint.
+        hints: share of the training problems whose question tells of the answer that their solution reaches, right or wrong;
+            for warm start. A policy that learns from them reads hints.
+        hint: how they tell it: the answer, another solution that reaches it, as feedback another solution's answer that it is
+            not, or any of these.
     """
 
     name = "chain"
@@ -73,6 +75,7 @@ class ChainTask:
     companion: Literal["none", "distracts", "counts"] = "none"
     noise: Annotated[ProperFraction, "a probability"] = 0.4
     hints: Annotated[Fraction, "a share of the problems"] = 0.0
+    hint: HintKind | Literal["any"] = "answer"
 
     def problem(self, rng: random.Random, held_out: bool) -> ChainProblem:
         """Draw a problem of the training or the held-out split.

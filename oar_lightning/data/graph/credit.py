@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 
 from oar_lightning.data.graph.problem import GraphProblem, read_question
 from oar_lightning.data.pieces import Piece, PieceCredit
@@ -20,11 +20,26 @@ def step_ends(problem: MathProblem, completion: str) -> list[int]:
     return [match.end() for match in _STEP.finditer(completion)]
 
 
+_PARTS = (
+    r"(?:[A-Z][a-z]* )?", r"(?P<name>[a-z]+)", r" is ", r"(?P<left>[a-z]+)", r" [-+*] ", r"(?P<right>[a-z]+)", r"; ",
+    r"(?P=left)=", r"[0-9]{1,9}", r"; ", r"(?P=right)=", r"[0-9]{1,9}", r"; ", r"(?P=name)=", r"[0-9]{1,9}",
+)  # fmt: skip
+_BEGINNINGS = [re.compile("".join(_PARTS[:number])) for number in range(len(_PARTS), 0, -1)]
+"""What a step begins with, the longest first."""
+
+_PLAN = re.compile(r"Needed:(?P<names>[a-z ]*)(?P<end>\.)?")
+_WORD = re.compile(r"\w")
+_NEXT = re.compile(r" *(?:\w+|[^\w\n]|$)")
+
+
 class GraphCredit(PieceCredit):
     """Operands, operators and numbers of the steps that the answer depends on; decisions are the operands' names and operators.
 
     A piece is wrong if neither it nor any later one, continued without a fault, leads to the right answer. A slip that does not
-    matter, or that a later one makes good, is none.
+    matter, or that a later one makes good, is none. Of a line that is no step the wrong piece is the quantity that is computed
+    before its operands are, else the first word that no step could have there. Where all steps are right and what is asked for
+    is not among them, it is the end of the plan, if that lacks a needed quantity. A text with neither a plan nor a step has no
+    pieces: it is not of the task's form.
     """
 
     task = "graph"
@@ -33,22 +48,55 @@ class GraphCredit(PieceCredit):
         graph = read_question(problem.question)
         if graph is None:
             return None
-        pieces = list(_pieces(graph, completion))
+        stated: dict[str, int] = {}
+        pieces = list(_pieces(graph, completion, stated))
+        plan = _PLAN.search(completion)
+        if plan is None and all(piece.form for piece in pieces):
+            return []
         last_right = max((i for i, piece in enumerate(pieces) if not piece.wrong), default=-1)
-        return [piece._replace(wrong=i > last_right) for i, piece in enumerate(pieces)]
+        pieces = [piece._replace(wrong=i > last_right) for i, piece in enumerate(pieces)]
+        unfinished = graph.asked not in stated and not any(piece.wrong for piece in pieces)
+        if unfinished and plan and plan["end"] and not graph.needed <= {*plan["names"].split()}:
+            pieces.insert(0, Piece(plan.span("end"), wrong=True, result=False, decision=False, form=True))
+        return pieces
 
 
-def _pieces(problem: GraphProblem, completion: str) -> Iterator[Piece]:
-    stated: dict[str, int] = {}
-    for step in _STEP.finditer(completion):
-        name = step["name"]
-        if name not in problem.formulas:
+def _pieces(problem: GraphProblem, completion: str, stated: dict[str, int]) -> Iterator[Piece]:
+    """The pieces, each wrong if it does not lead on to the right answer by itself. `stated` is filled with results of steps."""
+    for line in re.finditer(r"[^\n]+", completion):
+        if _PLAN.match(line[0]) or not _WORD.search(line[0]):
             continue
-        if name in problem.needed:
-            for part, value in _values(problem, stated, step):
-                wrong = value is None or problem.values({**stated, name: value})[problem.asked] != problem.answer
-                yield Piece(step.span(part), wrong, result=part == "result", decision=part in ("left", "sign", "right"))
-        stated[name] = int(step["result"])
+        if "\\boxed" in line[0]:
+            return
+        steps = list(_STEP.finditer(completion, *line.span()))
+        if not steps:
+            yield Piece(_fault(problem, completion, line.span(), stated), wrong=True, result=False, decision=False, form=True)
+        for step in steps:
+            name = step["name"]
+            if name not in problem.formulas:
+                continue
+            if name in problem.needed:
+                for part, value in _values(problem, stated, step):
+                    wrong = value is None or problem.values({**stated, name: value})[problem.asked] != problem.answer
+                    yield Piece(step.span(part), wrong, result=part == "result", decision=part in ("left", "sign", "right"))
+            stated[name] = int(step["result"])
+
+
+def _fault(problem: GraphProblem, completion: str, line: tuple[int, int], stated: Mapping[str, int]) -> tuple[int, int]:
+    """Where a line that is no step has gone wrong."""
+    begun = next(found for b in _BEGINNINGS if (found := b.match(completion, *line)))
+    name = begun.groupdict().get("name")
+    formula = problem.formulas.get(name or "")
+    if name is None or (formula is not None and all(o in stated or o not in problem.formulas for o in formula.operands)):
+        return _after(completion, begun.end())
+    return begun.span("name")
+
+
+def _after(completion: str, place: int) -> tuple[int, int]:
+    """The word or sign at a place, or the last character where the text ends there."""
+    found = _NEXT.match(completion, place)
+    start, end = (place, place) if found is None else found.span()
+    return (start, end) if end > start else (max(start - 1, 0), start)
 
 
 def _values(problem: GraphProblem, stated: dict[str, int], step: re.Match[str]) -> Iterator[tuple[str, int | None]]:

@@ -15,7 +15,7 @@ from typing import Annotated, Literal
 from annotated_types import Interval
 
 from oar_lightning.common.ranges import Fraction, PositiveInt, ProperFraction, Rule, checked
-from oar_lightning.data.generated import OPENERS, GeneratedProblems, Solution, SolutionText, draw_of_split
+from oar_lightning.data.generated import OPENERS, GeneratedProblems, HintKind, Solution, SolutionText, draw_of_split
 from oar_lightning.data.graph.problem import ITEMS, OPERATORS, Formula, GraphProblem
 
 
@@ -46,8 +46,10 @@ class GraphTask:
         wrong_operator: probability that a step of a demonstration has another operator.
         wrong_operand: probability that a step has another operand, of those that are known by then.
         needless: probability that a quantity that is not needed and could be computed is.
-        hints: share of the training problems whose question tells the answer that their solution reaches, right or wrong; for
-            warm start. A policy that learns from them reads an answer as a hint.
+        hints: share of the training problems whose question tells of the answer that their solution reaches, right or wrong;
+            for warm start. A policy that learns from them reads hints.
+        hint: how they tell it: the answer, another solution that reaches it, as feedback another solution's answer that it is
+            not, or any of these.
     """
 
     name = "graph"
@@ -63,6 +65,7 @@ class GraphTask:
     wrong_operand: Annotated[ProperFraction, "a probability"] = 0.1
     needless: Annotated[ProperFraction, "a probability"] = 0.15
     hints: Annotated[Fraction, "a share of the problems"] = 0.0
+    hint: HintKind | Literal["any"] = "answer"
 
     def problem(self, rng: random.Random, held_out: bool) -> GraphProblem:
         """Draw a problem of the training or the held-out split.

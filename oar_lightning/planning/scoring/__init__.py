@@ -15,7 +15,7 @@ from oar_lightning.planning.scoring.base import (
     row_tokens,
     scorer_budget,
 )
-from oar_lightning.planning.scoring.hindsight import copies_weights
+from oar_lightning.planning.scoring.hindsight import teacher_items
 from oar_lightning.planning.scoring.implicit import own_model_items
 from oar_lightning.planning.scoring.steps import continues, monte_carlo_inputs
 
@@ -24,7 +24,6 @@ __all__ = [
     "Batch",
     "DryRunInputs",
     "continues",
-    "copies_weights",
     "dry_run_budgets",
     "dry_run_inputs",
     "hindsight",
@@ -38,5 +37,6 @@ __all__ = [
     "scorer_budget",
     "shear",
     "steps",
+    "teacher_items",
     "total_effect",
 ]

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import copy
 from collections.abc import Sequence
 from dataclasses import replace
 from typing import Any
@@ -11,7 +12,11 @@ import torch
 from oar_lightning.credit.scorers import Scorer
 from oar_lightning.credit.scorers.hindsight import Contrast, Rlsd
 from oar_lightning.credit.scorers.hindsight.base import Hindsight
+from oar_lightning.credit.teachers import GivenTeacher, LaggedPolicy, PolicyItself, Teacher
 from oar_lightning.planning.dry_run import completions
+from oar_lightning.planning.empty import no_memory
+from oar_lightning.planning.memory import Item
+from oar_lightning.planning.policy import PolicySize, policy_size, policy_without_weights
 from oar_lightning.planning.scoring.base import Batch, DryRunInputs, changed, dry_run_inputs, innermost, most_tokens, row_tokens
 from oar_lightning.policy.token_budget import TokenBudget
 from oar_lightning.types import MathProblem, Rollouts
@@ -58,11 +63,27 @@ def _hindsight_inputs(scorer: Hindsight, batch: Batch, budget: int) -> DryRunInp
         completions=("",) * rows,
         answers=("0",) * rows,
     )
-    bounded = changed(scorer, token_budget=TokenBudget("scorer.token_budget", budget), _reprompt=reprompt, teacher=None)
+    teacher = _without_weights(scorer.teacher)
+    bounded = changed(scorer, token_budget=TokenBudget("scorer.token_budget", budget), _reprompt=reprompt, teacher=teacher)
     return DryRunInputs(bounded, texts)
 
 
-def copies_weights(scorer: Scorer) -> bool:
-    """Whether a scorer keeps a copy of the policy's trained weights, in all phases."""
+def teacher_items(scorer: Scorer, size: PolicySize) -> list[Item]:
+    """What the one that reads hints holds in all phases, beside its passes, given the policy's size."""
     inner = innermost(scorer)
-    return isinstance(inner, Hindsight) and inner.teacher is not None
+    if not isinstance(inner, Hindsight):
+        return []
+    if isinstance(inner.teacher, LaggedPolicy):
+        return [Item("teacher's weights", float(size.trained_bytes))]
+    stand_in = _without_weights(inner.teacher)
+    return [Item("teacher's weights", float(policy_size(stand_in.model).bytes))] if isinstance(stand_in, GivenTeacher) else []
+
+
+def _without_weights(teacher: Teacher) -> Teacher:
+    """A teacher for a dry run. The policy stands for a copy of it."""
+    if not isinstance(teacher, GivenTeacher):
+        return PolicyItself()
+    stand_in = copy.copy(teacher)
+    with no_memory():
+        stand_in.model = policy_without_weights(teacher.spec)
+    return stand_in

@@ -130,6 +130,39 @@ def test_an_error_outside_the_steps_falls_back_to_the_decisions(text: str) -> No
     assert found.spans
 
 
+PLAN = "Needed: pens keys.\n"
+KEYS = "So keys is nuts + cups; nuts=3; cups=2; keys=5.\n"
+
+
+@pytest.mark.parametrize(
+    ("plan", "steps", "expected"),
+    [
+        # pens before keys, which it is computed from, is known
+        (PLAN, "So pens is keys - nuts; nuts=3; pens=1.\n", ["o |pens"]),
+        (PLAN, KEYS + "So pens is keys - nuts; keys=5; pens=1.\n", ["; |pens"]),
+        (PLAN, KEYS + "So pens keys; pens=1.\n", ["ns| keys"]),
+        (PLAN, KEYS + "So pens is keys nuts;;2==\n", ["ys| nuts"]),
+        (PLAN, KEYS + "So books is cups - nuts; cups=2.\n", ["o |books"]),
+        (PLAN, KEYS + "= keys.\n", [".\n|="]),
+        (PLAN, KEYS + "So pens is keys\n", ["ey|s"]),
+        # keys alone is planned, and made
+        ("Needed: keys.\n", KEYS, ["ys|."]),
+        ("Needed: keys.\n", "So keys is nuts - cups; nuts=3; cups=2; keys=1.\n", ["s |-"]),
+        # what is no step comes first, but is made good
+        (
+            PLAN,
+            "So pens is keys - nuts; nuts=3; pens=1.\n" + KEYS + "So pens is keys + nuts; keys=5; nuts=3; pens=1.\n",
+            ["s |+"],
+        ),
+    ],
+)
+def test_a_line_that_is_no_step_is_wrong_where_it_ceases_to_be_one(plan: str, steps: str, expected: list[str]) -> None:
+    text = f"{plan}{steps}The answer is \\boxed{{1}}."
+    assert pieces(text, "first_error") == expected
+    assert GraphCredit("first_error")(MATH, text).exact
+    assert len(pieces(text, "causal")) % 6 == 0, "parts of steps alone"
+
+
 def test_what_does_not_matter_is_no_error() -> None:
     """Swapped operands of a sum, a slip in a needless step, and a wrong operand of the same value."""
     text = "So eggs is cups - nuts; cups=2; nuts=3; eggs=0.\n"

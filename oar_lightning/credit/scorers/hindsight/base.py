@@ -2,22 +2,21 @@
 
 from __future__ import annotations
 
-import contextlib
 import dataclasses
 from abc import abstractmethod
 from collections.abc import Sequence
-from typing import Annotated, Any, NamedTuple
+from typing import Any, NamedTuple
 
 import torch
 from jaxtyping import Bool, Float, Int
 from torch import Tensor
 
-from oar_lightning.common.ranges import PositiveInt, checked
+from oar_lightning.common.ranges import checked
 from oar_lightning.credit.component import Region, Reprompt, Tools, group_advantages_of, region_mask
 from oar_lightning.credit.predictions import predictions
 from oar_lightning.credit.scorers.base import Scorer
 from oar_lightning.credit.scorers.forward_free.base import TOKENS
-from oar_lightning.credit.teachers import LaggedWeights
+from oar_lightning.credit.teachers import LaggedPolicy, Teacher
 from oar_lightning.data.hints import TEMPLATE, hinted, is_template
 from oar_lightning.policy.language_model import base_model
 from oar_lightning.policy.token_budget import SomeTokens, TokenBudget
@@ -26,15 +25,13 @@ from oar_lightning.types import Rollouts
 LARGEST_EXPONENT = 20.0
 """SERL's code bounds the log-ratio so; a gate's bounds are tighter."""
 
-TheStepsPolicy = Annotated[None, "the policy of the step"]
-
 Hints = Sequence[tuple[int, str]]
 """Rows of rollouts, and what each is told; a row may be told several things."""
 
 
 class Told(NamedTuple):
     """Log-probabilities of the tokens of the region after each hint, 0 elsewhere, in the columns of the rollouts; and which
-    hints could be read: a text that is longer than the model's positions cannot."""
+    hints could be read: a text that is longer than the model's positions cannot, nor one with tokens that it does not have."""
 
     logprobs: Float[Tensor, "n S"]
     read: Bool[Tensor, " n"]
@@ -50,8 +47,7 @@ class Hindsight(Scorer):
     """Base of scorers that compare a completion's log-probabilities after its prompt and after prompts that tell more.
 
     Args:
-        teacher_every: rollout steps after which the weights that read the hints are copied from the policy anew. None: the
-            policy itself reads them. What is compared with is the policy's, always.
+        teacher: who reads the hints; None: `LaggedPolicy()`. What they are compared with is the policy's, always.
         template: how a second prompt's question joins ``{question}`` and ``{hint}``.
         token_budget: padded tokens of one pass, hints included, or `auto`; bounds memory, does not change the numbers.
         region: the tokens that are scored.
@@ -62,7 +58,7 @@ class Hindsight(Scorer):
 
     def __init__(
         self,
-        teacher_every: PositiveInt | TheStepsPolicy = 10,
+        teacher: Teacher | None = None,
         template: str = TEMPLATE,
         token_budget: SomeTokens = TOKENS,
         region: Region = "response",
@@ -74,8 +70,8 @@ class Hindsight(Scorer):
                 "(write literal braces doubled: {{ and }})"
             )
         self.covers = region
-        self.teacher = None if teacher_every is None else LaggedWeights(teacher_every)
-        self.reads_all_rows = self.teacher is not None  # all ranks copy at the same step
+        self.teacher = teacher or LaggedPolicy()
+        self.reads_all_rows = self.teacher.reads_all_rows
         self.template = template
         self.token_budget = TokenBudget("scorer.token_budget", token_budget, TOKENS)
         self._reprompt: Reprompt | None = None
@@ -83,6 +79,7 @@ class Hindsight(Scorer):
 
     def use(self, tools: Tools) -> None:
         self._reprompt = tools.reprompt
+        self.teacher.use(tools)
 
     @abstractmethod
     def log_ratios(self, model: Any, rollouts: Rollouts, asked: Sequence[int]) -> tuple[Float[Tensor, "B S"], int]:
@@ -93,8 +90,7 @@ class Hindsight(Scorer):
         """D itself where the scorer is signed, else exp(sign(A_i) D). Rows of advantage 0 are not read."""
         signs, mask = group_advantages_of(rollouts).sign(), self.mask(rollouts)
         asked = (signs.ne(0) & mask.any(1)).nonzero().flatten().tolist()
-        if self.teacher is not None:
-            self.teacher.renew(model, rollouts.step)
+        self.teacher.prepare(model, rollouts.step)
         self._tokens = 0
         found, read = self.log_ratios(model, rollouts, asked)
         self.metrics = {
@@ -104,15 +100,10 @@ class Hindsight(Scorer):
         return (found if self.signed else weights(signs, found)).masked_fill(~mask, 0.0)
 
     def state_dict(self) -> dict[str, Any]:
-        return {} if self.teacher is None else self.teacher.state_dict()
+        return self.teacher.state_dict()
 
     def load_state_dict(self, state: dict[str, Any]) -> None:
-        """A checkpoint without a teacher leaves the next step to copy one; one with a teacher that this scorer has not is
-        refused."""
-        if self.teacher is None:
-            super().load_state_dict(state)
-        elif state:
-            self.teacher.load_state_dict(state)
+        self.teacher.load_state_dict(state)
 
     def mask(self, rollouts: Rollouts) -> Bool[Tensor, "B S"]:
         return region_mask(rollouts, self.covers)
@@ -134,15 +125,14 @@ class Hindsight(Scorer):
         part = dataclasses.replace(rollouts, prediction_states=None).select(rows)
         questions = [hinted(p, text, self.template).question for p, (_, text) in zip(part.problems, hints, strict=True)]
         part = self._reprompt(part, questions)
-        limit = getattr(base_model(model).config, "max_position_embeddings", None)
-        read = part.attention_mask.sum(1) <= (float("inf") if limit is None else limit)
-        short = read.nonzero().flatten()
-        if len(short):
-            kept = part.select(short)
-            with contextlib.nullcontext() if self.teacher is None else self.teacher.inside(model):
-                found = self._placed(self._logprobs(model, kept), kept, rollouts, rows[short])
-            out = out.to(found.dtype)
-            out[short] = found
+        with self.teacher.reading(model) as reader:
+            read = _readable(reader, part)
+            short = read.nonzero().flatten()
+            if len(short):
+                kept = part.select(short)
+                found = self._placed(self._logprobs(reader, kept), kept, rollouts, rows[short])
+                out = out.to(found.dtype)
+                out[short] = found
         return Told(out, read)
 
     def _logprobs(self, model: Any, rollouts: Rollouts) -> Float[Tensor, "n S"]:
@@ -158,3 +148,10 @@ class Hindsight(Scorer):
         out = values.new_zeros(mask.shape)
         out[mask] = values[self.mask(part)]
         return out
+
+
+def _readable(model: Any, rollouts: Rollouts) -> Bool[Tensor, " B"]:
+    """The rows that are no longer than the model's positions, and hold no token that it does not have."""
+    limit = getattr(base_model(model).config, "max_position_embeddings", None)
+    short = rollouts.attention_mask.sum(1) <= (float("inf") if limit is None else limit)
+    return short & (rollouts.token_ids.amax(1) < model.get_input_embeddings().weight.shape[0])

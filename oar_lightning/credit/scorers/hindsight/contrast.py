@@ -13,7 +13,8 @@ from oar_lightning.common.ranges import PositiveInt, checked
 from oar_lightning.credit.component import Region
 from oar_lightning.credit.hints import completion_hint, siblings
 from oar_lightning.credit.scorers.forward_free.base import TOKENS
-from oar_lightning.credit.scorers.hindsight.base import Hindsight, TheStepsPolicy
+from oar_lightning.credit.scorers.hindsight.base import Hindsight
+from oar_lightning.credit.teachers import Teacher
 from oar_lightning.data.hints import TEMPLATE
 from oar_lightning.policy.token_budget import SomeTokens
 from oar_lightning.types import Rollouts
@@ -31,7 +32,7 @@ class Contrast(Hindsight):
     Args:
         samples: the most wrong hints.
         weights: scores exp(sign(A_i) e_t) for gate=direct, in place of e_t: RLSD with contrast.
-        teacher_every: see `Hindsight`, as for the rest.
+        teacher: see `Hindsight`, as for the rest.
     """
 
     reads_groups = True
@@ -40,12 +41,12 @@ class Contrast(Hindsight):
         self,
         samples: PositiveInt = 4,
         weights: bool = False,
-        teacher_every: PositiveInt | TheStepsPolicy = 10,
+        teacher: Teacher | None = None,
         template: str = TEMPLATE,
         token_budget: SomeTokens = TOKENS,
         region: Region = "response",
     ) -> None:
-        super().__init__(teacher_every, template, token_budget, region)
+        super().__init__(teacher, template, token_budget, region)
         self.samples = samples
         self.signed = not weights
 

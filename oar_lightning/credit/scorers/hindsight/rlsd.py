@@ -9,12 +9,13 @@ import torch
 from jaxtyping import Float
 from torch import Tensor
 
-from oar_lightning.common.ranges import PositiveInt, checked
+from oar_lightning.common.ranges import checked
 from oar_lightning.credit.component import Region
 from oar_lightning.credit.hints import HINTS, OF_GROUPS, HintKind
 from oar_lightning.credit.located import Locate, located
 from oar_lightning.credit.scorers.forward_free.base import TOKENS
-from oar_lightning.credit.scorers.hindsight.base import Hindsight, Hints, TheStepsPolicy
+from oar_lightning.credit.scorers.hindsight.base import Hindsight, Hints
+from oar_lightning.credit.teachers import Teacher
 from oar_lightning.data.hints import TEMPLATE
 from oar_lightning.policy.token_budget import SomeTokens
 from oar_lightning.types import Rollouts
@@ -34,18 +35,18 @@ class Rlsd(Hindsight):
 
     Args:
         hint: see `credit.hints.HINTS`; the paper's is `solution`.
-        teacher_every: see `Hindsight`, as for the rest.
+        teacher: see `Hindsight`, as for the rest.
     """
 
     def __init__(
         self,
         hint: HintKind = "answer",
-        teacher_every: PositiveInt | TheStepsPolicy = 10,
+        teacher: Teacher | None = None,
         template: str = TEMPLATE,
         token_budget: SomeTokens = TOKENS,
         region: Region = "response",
     ) -> None:
-        super().__init__(teacher_every, template, token_budget, region)
+        super().__init__(teacher, template, token_budget, region)
         self.hint: HintKind = hint
         self.reads_groups = hint in OF_GROUPS
 
@@ -81,12 +82,12 @@ class Serl(Rlsd):
         self,
         actions: Locate,
         hint: HintKind = "feedback",
-        teacher_every: PositiveInt | TheStepsPolicy = 10,
+        teacher: Teacher | None = None,
         template: str = TEMPLATE,
         token_budget: SomeTokens = TOKENS,
         region: Region = "response",
     ) -> None:
-        super().__init__(hint, teacher_every, template, token_budget, region)
+        super().__init__(hint, teacher, template, token_budget, region)
         self.actions = actions
 
     def log_ratios(self, model: Any, rollouts: Rollouts, asked: Sequence[int]) -> tuple[Float[Tensor, "B S"], int]:

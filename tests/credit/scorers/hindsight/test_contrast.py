@@ -19,6 +19,7 @@ from oar_lightning.common.paths import conf_dir
 from oar_lightning.credit.gates import ContrastGate
 from oar_lightning.credit.hints import completion_hint, siblings
 from oar_lightning.credit.scorers.hindsight import Contrast
+from oar_lightning.credit.teachers import PolicyItself
 from oar_lightning.data.hints import hinted
 from oar_lightning.objective.loss import LossConfig
 from oar_lightning.training.slots import UpdatePlan
@@ -117,7 +118,7 @@ def test_what_all_hints_share_cancels() -> None:
     """The same sentence after right and wrong hints; 0.8 against the mean of 0.3, 0.1 and 0.3."""
 
     def told(sentence: str) -> Tensor:
-        scorer = Factorised(teacher_every=None, template="{question}{hint}" + sentence)
+        scorer = Factorised(teacher=PolicyItself(), template="{question}{hint}" + sentence)
         scorer.use(tools(reprompt=lambda part, questions: dataclasses.replace(
             part, problems=tuple(MathProblem(q, "") for q in questions))))  # fmt: skip
         texts = tuple(f"|{word}|" for word in ("good", "bad", "good", "worse", "bad"))

@@ -21,6 +21,7 @@ from oar_lightning.credit.gates import DirectGate
 from oar_lightning.credit.scorers import Uniform
 from oar_lightning.credit.scorers.hindsight import Rlsd
 from oar_lightning.credit.scorers.hindsight.base import weights
+from oar_lightning.credit.teachers import PolicyItself
 from oar_lightning.data.hints import TEMPLATE
 from oar_lightning.rollout.continuations import Reprompter
 from oar_lightning.training.slots import UpdatePlan
@@ -111,7 +112,7 @@ def test_a_hint_that_tells_nothing_is_grpo_bit_for_bit() -> None:
     ids = [{"before": policy.tokenizer(p.question + "\n").input_ids, "reasoning": [40 + i, 41, 42], "answer": [50]}
            for i, p in enumerate(PROBLEMS)]  # fmt: skip
     rollouts = rollouts_of(ids, group_size=2, problems=PROBLEMS, advantages=torch.tensor([1.0, -1.0, 0.3, -0.3]))
-    scorer = Rlsd(teacher_every=None)
+    scorer = Rlsd(teacher=PolicyItself())
     scorer.use(tools(reprompt=Reprompter(make_stage(policy))))
     found, read = scorer.of_hints(policy.model, rollouts, [(row, "") for row in range(4)])
     assert read == 4
@@ -193,7 +194,7 @@ def test_a_text_beyond_the_models_positions_is_not_read() -> None:
 
 def test_a_lagged_teacher_reads_the_hints_alone() -> None:
     """What it says is compared with what the policy of the step says; a resumed scorer goes on with the same copy."""
-    rollouts, scorer, itself = given(), lent(Rlsd()), lent(Rlsd(teacher_every=None))
+    rollouts, scorer, itself = given(), lent(Rlsd()), lent(Rlsd(teacher=PolicyItself()))
     old, new = gpt2(seed=1, dropout=0.0), gpt2(seed=2, dropout=0.0)
     moved, asked = gpt2(seed=1, dropout=0.0), [0, 1]
     hints = [(row, "The answer is 12.") for row in asked]
