@@ -15,11 +15,14 @@ from oar_lightning.credit.scorers import Scorer
 from oar_lightning.distributed.deepspeed_checkpoint import read_state
 from oar_lightning.lab.estimators import Estimator
 from oar_lightning.lab.past import WithPast
-from oar_lightning.lab.store import policy_fingerprint
 from oar_lightning.planning.scoring import innermost
+from oar_lightning.policy.fingerprint import policy_fingerprint
 from oar_lightning.policy.pretrained import LoraSpec, Policy, PretrainedPolicy
 from oar_lightning.wiring.resume import checkpoint_at
 from oar_lightning.wiring.run_folder import read_config
+
+DEEPEST = 8
+"""Scorers around each other in a config that is read; YAML can nest one in itself."""
 
 
 @dataclass(frozen=True)
@@ -58,7 +61,7 @@ class PastRun:
         except Exception as error:
             what = str(error).partition("\n")[0]
             raise ConfigError(f"{self.key}: {path} is no checkpoint of this project that can be read ({what})") from error
-        if not isinstance(state, Mapping) or not state:
+        if not isinstance(state, Mapping) or not state.get("steps"):
             raise ConfigError(f"{self.key}: {path} holds nothing that its scorer has learnt; name a run that has made a step")
         return state
 
@@ -76,8 +79,9 @@ def _read(given: str) -> PastRun:
     path = Path(given).expanduser().absolute()
     config = read_config(path.parent.parent if path.suffix == ".ckpt" else path)
     node, policy = config.get("scorer"), config.get("policy")
-    while isinstance(node, Mapping) and isinstance(node.get("inner"), Mapping):
-        node = node["inner"]
+    for _ in range(DEEPEST):
+        if isinstance(node, Mapping) and isinstance(node.get("inner"), Mapping):
+            node = node["inner"]
     if not isinstance(node, Mapping) or not isinstance(policy, Mapping):
         raise ConfigError(f"lab.past={given} holds no config of a run; give a run's folder, or its checkpoints/last.ckpt")
     return PastRun(given, str(node.get("_target_")).rpartition(".")[2], policy)
