@@ -29,7 +29,7 @@ SPRO, PRIME = Estimator("spro", Spro(), SignedGate()), Estimator("prime", Prime(
 CHAIN = PretrainedPolicy("chain")
 TRAINED = ["+experiment=prime", "trainer.max_steps=2", "update.problems=2", "update.group_size=4", "optimizer.lr=1e-3"]
 TRAINED += ["evaluation.every_n_steps=0", "evaluation.problems=1", "evaluation.samples=1", "evaluation.heatmap=false"]
-QUIET = ["logger=none", "rollout.max_new_tokens=64", "rollout.temperature=0.9"]
+QUIET = ["logger=none", "rollout.max_new_tokens=48", "rollout.temperature=0.9"]
 LAB = ["task=lab", "lab.problems=2", "lab.samples=4", "lab.continuations=0", "lab.cache=cache.db", "lab.baseline=spro"]
 LAB += [f"lab.{kind}=null" for kind in ("faithfulness", "stability", "gradients")]
 DEFAULTS = ("random", "late", "early", "entropy", "improbability", "is_digit", "oracle", "oar_g", "oar_p", "information_gain")
