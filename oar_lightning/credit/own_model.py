@@ -11,8 +11,9 @@ import torch
 from jaxtyping import Float, Int
 from torch import Tensor
 
+from oar_lightning.credit.predictions import logprobs_of_rows, response_logprobs
 from oar_lightning.distributed.ranks import add_up
-from oar_lightning.policy.language_model import evaluating, in_shards, token_logprobs
+from oar_lightning.policy.language_model import in_shards
 from oar_lightning.policy.token_budget import TokenBudget
 from oar_lightning.types import Rollouts
 
@@ -76,16 +77,10 @@ class OwnModel:
         if self._saved:
             self._restore()
 
-    @torch.no_grad()
     def logprobs(self, rollouts: Rollouts) -> Float[Tensor, "B S"]:
         """Log-probabilities of the response tokens, 0 elsewhere."""
-        out = torch.zeros(rollouts.token_ids.shape, device=rollouts.token_ids.device)
         torch.clear_autocast_cache()  # it may hold weights from before a step
-        with evaluating(self.model):
-            for chunk, found in self.budget.run_in_chunks(_lengths(rollouts), lambda chunk: self._read(rollouts, chunk)):
-                out = out.to(found.dtype)
-                out[_rows(rollouts, chunk)] = found
-        return out
+        return response_logprobs(self.model, rollouts, self.temperature, self.budget)
 
     def step(self, rollouts: Rollouts, loss_of: ChunkLoss) -> tuple[Float[Tensor, "B S"], float]:
         """An optimizer step on the sum of all chunks' losses of all ranks; the log-probabilities of the response tokens before
@@ -105,7 +100,7 @@ class OwnModel:
         out = torch.zeros(rollouts.token_ids.shape, device=rollouts.token_ids.device)
 
         def work(chunk: list[int]) -> tuple[Tensor, tuple[Tensor | None, ...]]:
-            logprobs = self._read(rollouts, chunk)
+            logprobs = logprobs_of_rows(self.model, rollouts, chunk, self.temperature)
             loss = loss_of(_rows(rollouts, chunk), logprobs)
             return logprobs.detach(), torch.autograd.grad(loss, trained, allow_unused=True)
 
@@ -153,7 +148,7 @@ class OwnModel:
     def _restore(self) -> None:
         assert self._optimizer is not None
         weights = self._saved["weights"]
-        if set(weights) != set(self._masters):
+        if {name: w.shape for name, w in weights.items()} != {name: m.shape for name, m in self._masters.items()}:
             raise ValueError(
                 "the checkpoint's scorer has trained other weights than this policy has; use the policy and policy.lora of "
                 "that run"
@@ -171,20 +166,6 @@ class OwnModel:
         for name, parameter in self._trained.items():
             if (master := self._masters[name]) is not parameter:
                 parameter.copy_(master)
-
-    def _read(self, rollouts: Rollouts, chunk: list[int]) -> Tensor:
-        """The log-probabilities of some rows, in the columns of all rows."""
-        rows = _rows(rollouts, chunk)
-        part, columns = rollouts.select(rows), rollouts.columns(rows)
-        found = token_logprobs(
-            self.model,
-            part.token_ids,
-            part.attention_mask,
-            part.response_mask,
-            temperature=self.temperature,
-            entropy_grad=None,
-        )[0]
-        return torch.nn.functional.pad(found, (columns.start, rollouts.token_ids.shape[1] - columns.stop))
 
 
 def _lengths(rollouts: Rollouts) -> list[int]:

@@ -8,7 +8,7 @@ import torch
 from jaxtyping import Bool, Float, Int
 from torch import Tensor
 
-from oar_lightning.policy.language_model import evaluating, head_logits, hidden_states, rows_per_chunk
+from oar_lightning.policy.language_model import evaluating, head_logits, hidden_states, rows_per_chunk, token_logprobs
 from oar_lightning.policy.token_budget import TokenBudget
 from oar_lightning.types import Rollouts
 
@@ -64,3 +64,27 @@ def read_predictions(model: Any, hidden: Float[Tensor, "n H"], targets: Int[Tens
             torch.stack([chosen - total, -(p * log_p).sum(-1), p.square().sum(-1), chosen, total - logits.mean(-1)], -1)
         )
     return torch.cat(parts)
+
+
+@torch.no_grad()
+def response_logprobs(model: Any, rollouts: Rollouts, temperature: float, token_budget: TokenBudget) -> Float[Tensor, "B S"]:
+    """Log-probabilities of the response tokens under a model at a temperature, 0 elsewhere."""
+    out = torch.zeros(rollouts.token_ids.shape, device=rollouts.token_ids.device)
+    lengths = rollouts.attention_mask.sum(1).tolist()
+    with evaluating(model):
+        for chunk, found in token_budget.run_in_chunks(
+            lengths, lambda chunk: logprobs_of_rows(model, rollouts, chunk, temperature)
+        ):
+            out = out.to(found.dtype)
+            out[torch.tensor(chunk, device=out.device)] = found
+    return out
+
+
+def logprobs_of_rows(model: Any, rollouts: Rollouts, chunk: list[int], temperature: float) -> Float[Tensor, "n S"]:
+    """The log-probabilities of some rows' response tokens, in the columns of all rows; with gradient where it is enabled."""
+    rows = torch.tensor(chunk, device=rollouts.token_ids.device)
+    part, columns = rollouts.select(rows), rollouts.columns(rows)
+    found = token_logprobs(
+        model, part.token_ids, part.attention_mask, part.response_mask, temperature=temperature, entropy_grad=None
+    )[0]
+    return torch.nn.functional.pad(found, (columns.start, rollouts.token_ids.shape[1] - columns.stop))

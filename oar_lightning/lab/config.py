@@ -24,6 +24,7 @@ class LabConfig:
         limit: number of usable rows to read, the first ones; None for all.
         max_tokens: most tokens of a recorded prompt and completion; None for what the policy can read.
         estimators: name -> `scorer`, and where wanted `gate` and `control`.
+        past: folders of runs, one a scorer that compares the policy with its past in training: what it compares with.
         truths: name -> what knows the decisive tokens of a completion without sampling (`lab.truth.Source`).
         continuations: of each prefix at most; see `ValueConfig`, like `batch`, `half_width` and `budget`. 0: no values.
         decisive: the difference of values from which a token is decisive.
@@ -42,6 +43,7 @@ class LabConfig:
     max_tokens: int | None = None
     estimators: Mapping[str, Any] = field(default_factory=dict)
     truths: Mapping[str, Any] = field(default_factory=dict)
+    past: str | Sequence[str] = ()
     continuations: int = 16
     batch: int = 8
     half_width: float = 0.17

@@ -53,6 +53,7 @@ from oar_lightning.wiring.lab import (
     read_files,
     readable,
 )
+from oar_lightning.wiring.lab_past import check_past, read_past, with_past
 from oar_lightning.wiring.policy import load_policy
 from oar_lightning.wiring.run import build_logger, build_others
 from oar_lightning.wiring.run_folder import WHERE_IT_IS_KEPT, read_origin
@@ -108,12 +109,16 @@ def prepare(cfg: DictConfig) -> Callable[[], float | None]:
     estimators, sources = readable(build_estimators(cfg, config), build_sources(config), first)
     if config.baseline not in (known := [e.name for e in estimators]):
         raise ConfigError(f"lab.baseline={config.baseline} is none of the estimators, which are {', '.join(known)}")
+    past = read_past(config.past)
+    check_past(estimators, past)
     if first.answer:
         rewards.try_out(first)
     set_threads(cfg.num_threads)
     seed_everything(cfg.seed)
     device = choose_device(str(cfg.trainer.accelerator))
-    policy = load_policy(instantiate(cfg.policy), str(cfg.task), device)
+    spec = instantiate(cfg.policy)
+    policy = load_policy(spec, str(cfg.task), device)
+    estimators = [with_past(e, past, spec, policy) for e in estimators]
     prompt = instantiate(cfg.data.prompt, tokenizer=policy.tokenizer)
     stage = build_stage(policy, prompt, answer, rewards, engine)
     prompt.render(first)  # a missing chat template fails here, before long work

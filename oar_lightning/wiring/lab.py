@@ -92,11 +92,6 @@ def _checked(name: str, candidate: Any, gate: Gate | None, control: bool) -> Est
         check_credit(Method(scorer, gate))
     except ValueError as error:
         raise ConfigError(f"lab.estimators.{name}: {error}") from error
-    if scorer.only_in_training:
-        raise ConfigError(
-            f"lab.estimators.{name}: {scorer.name} compares the policy with its past in training, and a lab has one policy; "
-            "use another scorer"
-        )
     return Estimator(name, scorer, gate, control)
 
 

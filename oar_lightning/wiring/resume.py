@@ -46,11 +46,7 @@ def find_checkpoint(cfg: DictConfig) -> Path | None:
         if own.exists():
             return own
     if cfg.ckpt_path is not None:
-        path = Path(cfg.ckpt_path).expanduser().absolute()  # absolute, not resolved: last.ckpt may be a link
-        path = path / "checkpoints" / "last.ckpt" if (path / "checkpoints").is_dir() else path
-        if not (path.is_file() or (path.is_dir() and path.suffix == ".ckpt")):
-            raise ConfigError(f"ckpt_path={cfg.ckpt_path}: no such file; give a run's folder or its checkpoints/last.ckpt")
-        return path
+        return checkpoint_at(str(cfg.ckpt_path), "ckpt_path")
     if not cfg.resume:
         return None
     folder = Path(cfg.output_root).resolve() / str(cfg.name) / f"seed{cfg.seed}"
@@ -58,6 +54,19 @@ def find_checkpoint(cfg: DictConfig) -> Path | None:
     if not found:
         raise ConfigError(f"resume=true: no checkpoint under {folder}; start without resume, or give ckpt_path=<file>")
     return found[-1]
+
+
+def checkpoint_at(given: str, key: str) -> Path:
+    """The checkpoint that a setting names by itself or by its run's folder.
+
+    Raises:
+        ConfigError: where there is none.
+    """
+    path = Path(given).expanduser().absolute()  # absolute, not resolved: last.ckpt may be a link
+    path = path / "checkpoints" / "last.ckpt" if (path / "checkpoints").is_dir() else path
+    if not (path.is_file() or (path.is_dir() and path.suffix == ".ckpt")):
+        raise ConfigError(f"{key}={given}: no such file; give a run's folder or its checkpoints/last.ckpt")
+    return path
 
 
 @dataclass(frozen=True)

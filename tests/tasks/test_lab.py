@@ -314,7 +314,7 @@ def test_other_data_leave_out_what_they_cannot_tell(
             ["+scorer@lab.estimators.mine.scorer=oar_g", "+gate@lab.estimators.mine.gate=signed"],
             r"lab\.estimators\.mine: gate=signed",
         ),
-        (["+scorer@lab.estimators.mine.scorer=spro"], r"lab\.estimators\.mine: .* a lab has one policy"),
+        (["+scorer@lab.estimators.mine.scorer=spro"], r"lab\.estimators\.mine: Spro .* lab\.past=\[<run folder>\], and"),
         (["lab.files=[none.jsonl]"], r"lab\.files=none\.jsonl: no such file"),
         (["+lab.truths.mine=5"], r"lab\.truths\.mine must be a lab\.truth\.Source"),
         (["lab.cache=."], r"lab\.cache=\. cannot be used"),

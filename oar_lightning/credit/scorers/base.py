@@ -28,7 +28,7 @@ class Scorer(Component, ABC):
     `covers`: the largest region whose tokens it scores. `signed`: whether scores have a sign, for gates that read one.
     `reads_all_rows`: whether it is called with groups without a signal too. `reads_groups`: whether a completion's scores
     depend on the others of its group. `needs_old`, `needs_reference`: whether it reads ``old_logprobs``, ``ref_logprobs``,
-    which a training run alone has.
+    which a training run alone has. `learns`: whether it scores by what it has learnt, which its state holds.
     """
 
     covers: Region = "reasoning"
@@ -37,6 +37,7 @@ class Scorer(Component, ABC):
     reads_groups = False
     needs_old = False
     needs_reference = False
+    learns = False
 
     def __init__(self) -> None:
         self.metrics: dict[str, float] = {}
@@ -104,6 +105,7 @@ class Wrapper(Scorer):
         self.reads_groups = inner.reads_groups
         self.needs_old = inner.needs_old
         self.needs_reference = inner.needs_reference
+        self.learns = inner.learns
 
     def measured_by_inner(self) -> None:
         """Take over what the inner scorer has measured of its last call."""

@@ -41,6 +41,7 @@ class ImplicitRewards(Scorer):
     signed = True
     reads_all_rows = True  # all ranks learn at the same time, and normalise together
     reads_groups = True
+    learns = True
     loss_of_rows: ClassVar[bool]
     """Whether the loss is a sum over completions. Else it costs phi a pass more."""
 
