@@ -127,7 +127,9 @@ def _fields(module: str, node: ast.ClassDef) -> Parameters:
     found = {}
     for member in node.body:
         if isinstance(member, ast.AnnAssign) and isinstance(member.target, ast.Name):
-            if "ClassVar" in ast.unparse(member.annotation) or "init=" in ast.unparse(member):
+            if "ClassVar" in ast.unparse(member.annotation):
+                continue
+            if "init=" in ast.unparse(member):
                 raise Unclear(node.name)
             found[member.target.id] = _parameter(module, member.target.id, member.annotation, member.value)
     return found

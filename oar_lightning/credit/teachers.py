@@ -31,7 +31,6 @@ class Teacher(Component):
         ...
 
 
-@checked("scorer.teacher")
 class PolicyItself(Teacher):
     """The policy of the step."""
 
