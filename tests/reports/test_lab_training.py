@@ -33,7 +33,8 @@ def test_ranks_are_those_of_scipy() -> None:
     assert math.isnan(measure.spearman([1.0, 1.0], [1.0, 2.0]))
 
 
-def test_a_measure_that_orders_methods_as_training_does_predicts_it() -> None:
+def test_a_measure_that_orders_methods_as_training_does_predicts_it(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(measure, "DRAWS", 400)
     gained = {f"m{i}": measure.Gain(1e-4, 3, {0: float(i), 1: i + 0.1}) for i in range(8)}
     perfect = measure.predict("auroc", {name: gain.mean**3 for name, gain in gained.items()}, gained)
     assert (perfect.methods, perfect.rho) == (8, pytest.approx(1.0))
