@@ -112,8 +112,11 @@ class IdleSignals:
         self.training = self.trained = True
         return self.warned
 
-    def end_training(self) -> None:
+    def end_training(self, failed: bool = False) -> None:
+        """Answer again. A run that has failed is not put into the queue, whatever comes while it ends: where another rank was
+        killed, Slurm sends SIGTERM to this one."""
         self.training = False
+        self.asked = self.asked or failed
 
     def answer(self) -> None:
         """Answer signals from now on. Called in the main thread, once."""

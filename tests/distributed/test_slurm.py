@@ -99,8 +99,8 @@ def in_a_child(work: Callable[[], None]) -> int:
     return os.waitstatus_to_exitcode(os.waitpid(child, 0)[1])
 
 
-def answering(training: bool, monkeypatch: pytest.MonkeyPatch) -> Callable[[], None]:
-    """Hears SIGUSR1 while it loads, then SIGTERM."""
+def answering(training: bool, monkeypatch: pytest.MonkeyPatch, failed: bool = False) -> Callable[[], None]:
+    """Hears SIGUSR1 while it loads, then SIGTERM: while it loads, trains, or ends since training has failed."""
     monkeypatch.setattr(slurm, "leave", lambda trained: os._exit(3))
 
     def work() -> None:
@@ -111,6 +111,8 @@ def answering(training: bool, monkeypatch: pytest.MonkeyPatch) -> Callable[[], N
             time.sleep(0.01)
         if training:
             assert signals.begin_training()
+        if failed:
+            signals.end_training(failed=True)
         os.kill(os.getpid(), signal.SIGTERM)
         time.sleep(0.3)
         os._exit(4)
@@ -124,6 +126,10 @@ def test_a_signal_while_nothing_is_trained_ends_the_process(monkeypatch: pytest.
 
 def test_while_training_it_does_not(monkeypatch: pytest.MonkeyPatch) -> None:
     assert in_a_child(answering(True, monkeypatch)) == 4
+
+
+def test_a_run_that_has_failed_is_left_to_end(monkeypatch: pytest.MonkeyPatch) -> None:
+    assert in_a_child(answering(True, monkeypatch, failed=True)) == 4
 
 
 def test_a_forked_process_is_ended_by_its_signals_and_its_parent_is_not(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -54,11 +54,11 @@ class GracefulStop(L.Callback):
         self._restore()
 
     def on_exception(self, trainer: L.Trainer, module: L.LightningModule, exception: BaseException) -> None:
-        self._restore()
+        self._restore(failed=True)
 
-    def _restore(self) -> None:
+    def _restore(self, failed: bool = False) -> None:
         # not in teardown: Lightning restores the handlers of before `fit` earlier
-        idle_signals.end_training()
+        idle_signals.end_training(failed)
         for number, handler in self._former.items():
             signal.signal(number, handler)
         self._former = {}
