@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import logging
 import os
 import sys
@@ -22,8 +23,8 @@ from oar_lightning.command.completion import LINE
 from oar_lightning.command.flags import answer
 from oar_lightning.common.config_check import READS_TRAINING_DATA, ConfigError, check_keys, check_targets
 from oar_lightning.common.paths import conf_dir
-from oar_lightning.common.scopes import importing
-from oar_lightning.distributed.launch import by_srun, end_with_first_rank, is_first_rank, run_name
+from oar_lightning.common.scopes import importing, sigterm_as_exit
+from oar_lightning.distributed.launch import by_srun, by_torchrun, end_with_first_rank, is_first_rank, run_name
 from oar_lightning.distributed.slurm import ignore_slurm
 from oar_lightning.sweep import multirun
 from oar_lightning.sweep.process import recording_failure, run_recorded, stop_with_parent
@@ -84,7 +85,9 @@ def job(cfg: DictConfig) -> float | None:
         log.error("%s (hydra.verbose=true shows the traceback)", error)
         sys.exit(1)
     hydra_output.begin(cfg)
-    return run_recorded(work)
+    # a rank that waits for others would not end: torchrun sends SIGTERM where one has died
+    with contextlib.nullcontext() if by_torchrun() else sigterm_as_exit():
+        return run_recorded(work)
 
 
 def prepare(cfg: DictConfig) -> Callable[[], float | None]:

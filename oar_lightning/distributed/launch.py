@@ -81,14 +81,18 @@ def _of_any_rank(own: bool) -> bool:
 def end_with_first_rank() -> None:
     """End this process when the one that has started it as a further rank is gone, be it while this one still loads."""
     if (parent := os.environ.get(FIRST_RANK)) is not None and "LOCAL_RANK" in os.environ:
-        threading.Thread(target=exit_with_parent, args=(int(parent),), daemon=True, name="exit-with-parent").start()
+        exit_with_parent(int(parent))
 
 
 def exit_with_parent(parent: int) -> None:
-    """Exit once the process that started this one is gone."""
-    while os.getppid() == parent:
-        time.sleep(1.0)
-    os._exit(1)
+    """From now on, end this process when the one that has started it is gone."""
+
+    def watch() -> None:
+        while os.getppid() == parent:
+            time.sleep(1.0)
+        os._exit(1)
+
+    threading.Thread(target=watch, daemon=True, name="exit-with-parent").start()
 
 
 def started_tasks() -> tuple[int, int] | None:

@@ -36,7 +36,7 @@ class RankLauncher(_SubprocessScriptLauncher):
     def launch(self, function: Callable[..., Any], *args: Any, trainer: Any = None, **kwargs: Any) -> Any:
         self.cluster_environment.validate_settings(num_devices=self.num_processes, num_nodes=self.num_nodes)
         if self.cluster_environment.creates_processes_externally:
-            threading.Thread(target=exit_with_parent, args=(os.getppid(),), daemon=True, name="exit-with-parent").start()
+            exit_with_parent(os.getppid())
         else:
             with environment({FIRST_RANK: str(os.getpid())}):  # they watch from their start on, and load before they come here
                 self._call_children_scripts()

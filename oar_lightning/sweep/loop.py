@@ -2,15 +2,12 @@
 
 from __future__ import annotations
 
-import contextlib
 import logging
-import signal
-import sys
 import time
-from collections.abc import Callable, Iterator, Mapping, Sequence
-from types import FrameType
+from collections.abc import Callable, Mapping, Sequence
 from typing import Protocol
 
+from oar_lightning.common.scopes import sigterm_as_exit
 from oar_lightning.sweep.process import await_trial, one_line
 from oar_lightning.sweep.study import Claim, SweepStudy
 from oar_lightning.sweep.trial import Result, read_run_id
@@ -55,7 +52,7 @@ def run_sweep(study: SweepStudy, launch: Launch, publish: Publish, batch: int = 
     """
     status = "KILLED"
     try:
-        with _sigterm_as_exit():
+        with sigterm_as_exit():
             publish.update(study)
             while True:
                 if (failure := study.failure()) is not None:
@@ -113,17 +110,3 @@ def _log_result(study: SweepStudy, claim: Claim, result: Result) -> None:
     level = logging.WARNING if result.state == "failed" else logging.INFO
     done = f"{len(study.finished())}/{study.plan.n_trials}"
     log.log(level, "trial %d %s (%s): %s; %s", claim.number, result.state, swept, result.reason or shown, done)
-
-
-@contextlib.contextmanager
-def _sigterm_as_exit() -> Iterator[None]:
-    """Make SIGTERM unwind the stack like Ctrl-C, so that running trials get a signal to stop."""
-
-    def leave(number: int, frame: FrameType | None) -> None:
-        sys.exit(128 + number)
-
-    former = signal.signal(signal.SIGTERM, leave)
-    try:
-        yield
-    finally:
-        signal.signal(signal.SIGTERM, former)

@@ -98,26 +98,26 @@ def run(
     output: Path | None,
     report: Path | None,
 ) -> None:
-    tracker.describe(run_parameters(cfg), run_tags(cfg))
-    total = (config.warmup + config.repeats) * len(modules)
-    with counted_progress(f"benchmark {config.preset}", "steps", total, 0) as advance:
-        results, rate = measure(config, workload, modules, instantiate(cfg["update"]), advance)
-    console = Console()
-    for table in tables(config, results):
-        table.print(console)
-    rows = [dataclasses.asdict(result) for result in results]
-    if output is not None:
-        write_text(output, json.dumps(rows, indent=1) + "\n")
-        console.print(f"written: {output}", soft_wrap=True)
-    if report is not None:
-        command = " ".join(["python -m oar_lightning", *HydraConfig.get().overrides.task])
-        write_report(report, config, results, rate, command, machine(workload))
-        console.print(f"report: {report / 'README.md'}", soft_wrap=True)
-    metrics = {f"benchmark/{r.variant}/{r.phase}_s": r.median_seconds for r in results}
-    metrics |= {f"benchmark/{r.variant}/step_ratio": r.step_ratio for r in results if r.step_ratio is not None}
-    tracker.write_metrics(metrics, 0)
-    tracker.write_text("benchmark.json", json.dumps(rows))
-    tracker.close("FINISHED")
+    with tracker.closing():
+        tracker.describe(run_parameters(cfg), run_tags(cfg))
+        total = (config.warmup + config.repeats) * len(modules)
+        with counted_progress(f"benchmark {config.preset}", "steps", total, 0) as advance:
+            results, rate = measure(config, workload, modules, instantiate(cfg["update"]), advance)
+        console = Console()
+        for table in tables(config, results):
+            table.print(console)
+        rows = [dataclasses.asdict(result) for result in results]
+        if output is not None:
+            write_text(output, json.dumps(rows, indent=1) + "\n")
+            console.print(f"written: {output}", soft_wrap=True)
+        if report is not None:
+            command = " ".join(["python -m oar_lightning", *HydraConfig.get().overrides.task])
+            write_report(report, config, results, rate, command, machine(workload))
+            console.print(f"report: {report / 'README.md'}", soft_wrap=True)
+        metrics = {f"benchmark/{r.variant}/{r.phase}_s": r.median_seconds for r in results}
+        metrics |= {f"benchmark/{r.variant}/step_ratio": r.step_ratio for r in results if r.step_ratio is not None}
+        tracker.write_metrics(metrics, 0)
+        tracker.write_text("benchmark.json", json.dumps(rows))
 
 
 def machine(workload: Workload) -> str:

@@ -120,19 +120,15 @@ def run(cfg: DictConfig, job: Job) -> float:
     job.folder.start(plain(cfg), tracker.run_id)
     log.info("run folder: %s", job.folder.path)
     metrics: dict[str, dict[str, float]] = {}
-    try:
-        for name in job.eval_sets:
-            results = evaluate_set(job, name)
-            metrics[name] = evaluation_metrics(results)
-            log_set(tracker, name, results, metrics[name])
-    except KeyboardInterrupt:
-        tracker.close("KILLED")
-        log.warning("stopped in evaluation set %s; to go on, repeat the command with resume=true", name)
-        sys.exit(130)
-    except BaseException:
-        tracker.close("FAILED")
-        raise
-    tracker.close("FINISHED")
+    with tracker.closing():
+        try:
+            for name in job.eval_sets:
+                results = evaluate_set(job, name)
+                metrics[name] = evaluation_metrics(results)
+                log_set(tracker, name, results, metrics[name])
+        except (KeyboardInterrupt, SystemExit) as stop:
+            log.warning("stopped in evaluation set %s; to go on, repeat the command with resume=true", name)
+            sys.exit(stop.code if isinstance(stop, SystemExit) else 130)
     report(cfg, job, metrics)
     return metrics[next(iter(metrics))][f"avg_at_{job.config.samples}"]
 

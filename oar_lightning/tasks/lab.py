@@ -106,7 +106,7 @@ def prepare(cfg: DictConfig) -> Callable[[], float | None]:
     recorded = read_files(config, dropped)
     problems = [] if recorded else choose_problems(cfg, config)
     first = problems[0] if problems else next((r.problem for r in recorded if r.problem.answer), recorded[0].problem)
-    estimators, sources = readable(build_estimators(cfg, config), build_sources(config), first)
+    estimators, sources = readable(build_estimators(cfg, config, loss), build_sources(config), first)
     if config.baseline not in (known := [e.name for e in estimators]):
         raise ConfigError(f"lab.baseline={config.baseline} is none of the estimators, which are {', '.join(known)}")
     past = read_past(config.past)

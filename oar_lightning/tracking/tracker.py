@@ -2,9 +2,10 @@
 
 from __future__ import annotations
 
+import contextlib
 import json
 import os
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -98,6 +99,16 @@ class Tracker:
         if self.logger is not None:
             now = self.logger.set_status("RUNNING")
             self.logger.set_tags(Resumption(now, step).tag())
+
+    @contextlib.contextmanager
+    def closing(self) -> Iterator[None]:
+        """A block at whose end the run is over: finished, failed where an error ends it, killed where a signal does."""
+        try:
+            yield
+        except BaseException as error:
+            self.close("FAILED" if isinstance(error, Exception) else "KILLED")
+            raise
+        self.close("FINISHED")
 
     @rank_zero_only
     def close(self, status: str) -> None:

@@ -10,6 +10,7 @@ from pathlib import Path
 
 import pytest
 from support.commands import Forked
+from support.fake_slurm import SRUN, given
 from support.ports import free_port
 
 from oar_lightning.distributed.launch import (
@@ -22,18 +23,7 @@ from oar_lightning.distributed.launch import (
     started_tasks,
 )
 
-SRUN = {"SLURM_JOB_ID": "4242", "SLURM_STEP_ID": "1", "SLURM_JOB_NAME": "train"}
-
-
-@pytest.fixture(autouse=True)
-def _alone(monkeypatch: pytest.MonkeyPatch) -> None:
-    for name in [n for n in os.environ if n.startswith(("SLURM_", "TORCHELASTIC_"))] + ["RANK", "LOCAL_RANK", "NODE_RANK"]:
-        monkeypatch.delenv(name, raising=False)
-
-
-def given(monkeypatch: pytest.MonkeyPatch, variables: dict[str, str]) -> None:
-    for name, value in variables.items():
-        monkeypatch.setenv(name, value)
+pytestmark = pytest.mark.usefixtures("by_hand")
 
 
 @pytest.mark.parametrize(

@@ -10,23 +10,12 @@ from collections.abc import Callable
 from pathlib import Path
 
 import pytest
-from support.fake_slurm import RECORDS, fake_scontrol
+from support.fake_slurm import RECORDS, SRUN, fake_scontrol, given
 
 from oar_lightning.distributed import slurm
 from oar_lightning.distributed.slurm import IdleSignals, fate, requeue
 
-SRUN = {"SLURM_JOB_ID": "4242", "SLURM_STEP_ID": "1", "SLURM_JOB_NAME": "train"}
-
-
-@pytest.fixture(autouse=True)
-def _alone(monkeypatch: pytest.MonkeyPatch) -> None:
-    for name in [n for n in os.environ if n.startswith(("SLURM_", "TORCHELASTIC_"))] + ["RANK", "LOCAL_RANK", "NODE_RANK"]:
-        monkeypatch.delenv(name, raising=False)
-
-
-def given(monkeypatch: pytest.MonkeyPatch, variables: dict[str, str]) -> None:
-    for name, value in variables.items():
-        monkeypatch.setenv(name, value)
+pytestmark = pytest.mark.usefixtures("by_hand")
 
 
 @pytest.mark.parametrize("expected", RECORDS)

@@ -5,6 +5,11 @@ from __future__ import annotations
 import os
 from pathlib import Path
 
+import pytest
+
+SRUN = {"SLURM_JOB_ID": "4242", "SLURM_STEP_ID": "1", "SLURM_JOB_NAME": "train"}
+"""What every task of a step finds in its environment."""
+
 RECORDS = {
     "told": "JobState=RUNNING Reason=None Restarts=0 PreemptTime=None",
     "cancelled": "JobState=COMPLETING Reason=None Restarts=0 PreemptTime=None",
@@ -21,6 +26,11 @@ if [ "$1" = show ]; then echo "JobId=$3 JobName=train {record}"; exit 0; fi
 [ {code} = 0 ] || echo "Job is not permitted to be requeued" >&2
 exit {code}
 """
+
+
+def given(monkeypatch: pytest.MonkeyPatch, variables: dict[str, str]) -> None:
+    for name, value in variables.items():
+        monkeypatch.setenv(name, value)
 
 
 def fake_scontrol(folder: Path, fate: str = "told", code: int = 0) -> dict[str, str]:

@@ -1,0 +1,40 @@
+"""How a run ends."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+
+from oar_lightning.tracking.tracker import Tracker
+
+
+class Ends:
+    """A tracking store that keeps how runs end."""
+
+    def __init__(self) -> None:
+        self.ends: list[str] = []
+
+    def close(self, status: str) -> None:
+        self.ends.append(status)
+
+
+@pytest.mark.parametrize(
+    ("error", "status"),
+    [(None, "FINISHED"), (ValueError(), "FAILED"), (KeyboardInterrupt(), "KILLED"), (SystemExit(143), "KILLED")],
+)
+def test_a_run_ends_as_its_block_does(error: BaseException | None, status: str, tmp_path: Path) -> None:
+    store = Ends()
+    tracker = Tracker(tmp_path, store)  # type: ignore[arg-type]
+
+    def end() -> None:
+        with tracker.closing():
+            if error is not None:
+                raise error
+
+    if error is None:
+        end()
+    else:
+        with pytest.raises(type(error)):
+            end()
+    assert store.ends == [status]
