@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import itertools
 import re
 from abc import ABC, abstractmethod
 from collections.abc import Callable
@@ -11,6 +12,9 @@ from oar_lightning.common.ranges import checked
 from oar_lightning.types import CausalSpans, MathProblem
 
 _ANSWER = re.compile(r"\\boxed\{([0-9]{1,9})\}")
+
+
+Which = Literal["causal", "results", "first_error", "right", "wrong"]
 
 
 class Piece(NamedTuple):
@@ -24,7 +28,7 @@ class Piece(NamedTuple):
     decision: bool
     """Whether it is one of those in which the task's policy errs."""
     form: bool = False
-    """Whether it is no part of a step, but where a line ceases to be one."""
+    """Whether it is no part of a step: a plan's name, or where a line ceases to be a step."""
 
 
 @checked("scorer.locate")
@@ -34,7 +38,8 @@ class PieceCredit(ABC):
     Args:
         which: `causal`: all pieces. `results`: the steps' results. `first_error`: the decisions where the final answer is
             right; else the first wrong piece, where this completion went wrong. A wrong completion without one (a step left
-            out, a wrong sum or copy at the end) falls back to the decisions and is not `exact`.
+            out, a wrong sum or copy at the end) falls back to the decisions and is not `exact`. `right`: the decisions up to
+            the first wrong piece. `wrong`: that piece.
 
     A completion without a readable step has no spans.
     """
@@ -42,7 +47,7 @@ class PieceCredit(ABC):
     task: str
     """The name of the task's data config."""
 
-    def __init__(self, which: Literal["causal", "results", "first_error"] = "first_error") -> None:
+    def __init__(self, which: Which = "first_error") -> None:
         self.which = which
 
     @abstractmethod
@@ -87,8 +92,19 @@ def _first_error(pieces: list[Piece], correct: bool) -> CausalSpans:
     return decisions._replace(exact=False) if wrong is None else CausalSpans((wrong,))
 
 
+def _right(pieces: list[Piece], correct: bool) -> CausalSpans:
+    before = itertools.takewhile(lambda piece: not piece.wrong, pieces)
+    return CausalSpans(tuple(p.span for p in before if p.decision))
+
+
+def _wrong(pieces: list[Piece], correct: bool) -> CausalSpans:
+    return CausalSpans(tuple(p.span for p in pieces if p.wrong)[:1], exact=correct or any(p.wrong for p in pieces))
+
+
 _CHOICES: dict[str, Callable[[list[Piece], bool], CausalSpans]] = {
     "causal": _all,
     "results": _results,
     "first_error": _first_error,
+    "right": _right,
+    "wrong": _wrong,
 }

@@ -9,7 +9,7 @@ from oar_lightning.common.ranges import checked
 from oar_lightning.data.chain import credit as chain
 from oar_lightning.data.graph import credit as graph
 from oar_lightning.data.graph.problem import read_question
-from oar_lightning.data.pieces import PieceCredit, foreign
+from oar_lightning.data.pieces import PieceCredit, Which, foreign
 from oar_lightning.types import CausalSpans, MathProblem
 
 T = TypeVar("T")
@@ -25,7 +25,7 @@ class TaskCredit:
         which: see `PieceCredit`.
     """
 
-    def __init__(self, which: Literal["causal", "results", "first_error"] = "first_error") -> None:
+    def __init__(self, which: Which = "first_error") -> None:
         self.tasks = tuple(task(which) for task in TASKS)
 
     def __call__(self, problem: MathProblem, completion: str) -> CausalSpans:

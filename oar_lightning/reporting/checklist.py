@@ -22,6 +22,7 @@ FAMILIES = {
     **dict.fromkeys(["oar_g", "oar_p", "oar_p_approximate", "reference_oar_g", "reference_oar_p"], (TOKEN, OWN_OUTCOME)),
     **dict.fromkeys(["random", "shuffled", "inverted", "position"], (TOKEN, CHANCE)),
     "oracle": (TOKEN, "truth, which the task knows"),
+    "oracle_signed": (TOKEN, "truth, which the task knows"),
     **dict.fromkeys(["total_effect", "total_effect_fast"], (TOKEN, "counterfactual: other tokens in a token's place")),
     "monte_carlo": (SEGMENT, "Monte Carlo"),
     **dict.fromkeys(["information_gain", "spae", "min_form"], (SEGMENT, GAIN)),

@@ -36,7 +36,9 @@ def test_other_problems_are_refused() -> None:
 
 
 def test_an_unknown_choice_names_the_known_ones() -> None:
-    with pytest.raises(ValueError, match=r"scorer\.locate\.which must be one of causal, results, first_error, got 'all'"):
+    with pytest.raises(
+        ValueError, match=r"scorer\.locate\.which must be one of causal, results, first_error, right, wrong, got 'all'"
+    ):
         TaskCredit("all")  # type: ignore[arg-type]
 
 
@@ -55,6 +57,29 @@ def test_errors_of_a_chain(text: str, first: list[str], everything: list[str]) -
         assert found is not None
         assert [text[start:end] for start, end in found] == expected
         assert TaskErrors(which)(problem, "Nine, I think.") is None  # type: ignore[arg-type]
+
+
+@pytest.mark.parametrize(
+    ("text", "right", "wrong"),
+    [
+        ("So 9-6=3.\nThen 3+6=9.\n\\boxed{9}", ["3", "9"], []),
+        ("So 9-6=3.\nThen 3+6=8.\n\\boxed{8}", ["3"], ["8"]),
+        ("So 9-6=3.\nThen 3-6=0.\n\\boxed{0}", ["3"], ["-"]),
+        ("So 9-6=2.\nThen 2+6=8.\n\\boxed{8}", [], ["2"]),
+    ],
+)
+def test_right_decisions_end_where_a_chain_goes_wrong(text: str, right: list[str], wrong: list[str]) -> None:
+    problem = MathProblem("Ann has 9 apples. Ann drops 6. Ann wins 6. How many apples are left?", "9")
+    for which, expected in (("right", right), ("wrong", wrong)):
+        found = TaskCredit(which)(problem, text)  # type: ignore[arg-type]
+        assert [text[start:end] for start, end in found.spans] == expected
+        assert found.exact
+
+
+def test_where_it_went_wrong_may_be_unknown() -> None:
+    problem = MathProblem("Ann has 9 apples. Ann drops 6. Ann wins 6. How many apples are left?", "9")
+    assert TaskCredit("wrong")(problem, "So 9-6=3.\n\\boxed{3}") == ((), False)
+    assert TaskCredit("right")(problem, "So 9-6=3.\n\\boxed{3}") == (((7, 8),), True)
 
 
 FAULTLESS = GraphTask(wrong_operator=0.0, wrong_operand=0.0, needless=0.0)

@@ -13,24 +13,31 @@ from oar_lightning.types import Rollouts
 
 
 class Oracle(Scorer):
-    """I_t = 1 on reasoning tokens that overlap a causal span of the completion's own text, 0 elsewhere.
+    """I_t = 1 on reasoning tokens that overlap a causal span of the completion's own text, 0 elsewhere. With `wrong` scores
+    have a sign, for gate=signed: I_t = -1 where a completion went wrong.
 
     Args:
         locate: the task's knowledge, (problem, completion) -> `CausalSpans`, e.g. `data.chain.credit.ChainCredit`.
+        wrong: likewise, where a completion went wrong. With `locate` = the right decisions before that, scores are the signs of
+            the decisions' advantages, were all that comes after done right.
 
-    A completion without a causal span in its reasoning scores 0 everywhere, so that the gate leaves its weights at 1;
+    A completion without a causal span in its reasoning scores 0 everywhere, so that a bi-level gate leaves its weights at 1;
     `unread_frac` is the fraction of such completions, `inexact_frac` of those with inexact spans. Scores are 0 or 1: a
     quantile gate whose threshold falls on the zeros does not suppress them (see conf/experiment/oracle.yaml).
     """
 
-    def __init__(self, locate: Locate) -> None:
+    def __init__(self, locate: Locate, wrong: Locate | None = None) -> None:
         super().__init__()
-        self.locate = locate
+        self.locate, self.wrong = locate, wrong
+        self.signed = wrong is not None
 
     def __call__(self, model: Any, rollouts: Rollouts) -> Float[Tensor, "B S"]:
         """Raises ValueError for rollouts without texts."""
         tokens, inexact = located(rollouts, self.locate, "scorer=oracle")
         importance = (tokens & rollouts.reasoning_mask).float()
+        if self.wrong is not None:
+            tokens, inexact = located(rollouts, self.wrong, "scorer=oracle_signed")
+            importance = importance.masked_fill(tokens & rollouts.reasoning_mask, -1.0)
         self.metrics = {
             "unread_frac": 1 - float(importance.any(1).float().mean()),
             "inexact_frac": inexact / len(rollouts),

@@ -3,16 +3,23 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator, Mapping, Sequence
 
-from oar_lightning.data.graph.problem import GraphProblem, read_question
+from oar_lightning.data.generated import OPENERS
+from oar_lightning.data.graph.problem import ITEMS, GraphProblem, read_question
 from oar_lightning.data.pieces import Piece, PieceCredit
 from oar_lightning.types import MathProblem
 
-_STEP = re.compile(
-    r"\b(?P<name>[a-z]+) is (?P<left>[a-z]+) (?P<sign>[-+*]) (?P<right>[a-z]+); "
-    r"(?P=left)=(?P<left_value>[0-9]{1,9}); (?P=right)=(?P<right_value>[0-9]{1,9}); (?P=name)=(?P<result>[0-9]{1,9})(?![0-9])"
-)
+_PARTS = (
+    r"(?:[A-Z][a-z]* )?", r"(?P<name>[a-z]+)", r" is ", r"(?P<left>[a-z]+)", r" (?P<sign>[-+*]) ", r"(?P<right>[a-z]+)", r"; ",
+    r"(?P=left)=", r"(?P<left_value>[0-9]{1,9})", r"; ", r"(?P=right)=", r"(?P<right_value>[0-9]{1,9})", r"; ",
+    r"(?P=name)=", r"(?P<result>[0-9]{1,9})",
+)  # fmt: skip
+"""Of a step, in order."""
+
+_STEP = re.compile(rf"\b{''.join(_PARTS[1:])}(?![0-9])")
+_BEGINNINGS = [re.compile("".join(_PARTS[:number])) for number in range(len(_PARTS), 0, -1)]
+"""What a step begins with, the longest first."""
 
 
 def step_ends(problem: MathProblem, completion: str) -> list[int]:
@@ -20,26 +27,23 @@ def step_ends(problem: MathProblem, completion: str) -> list[int]:
     return [match.end() for match in _STEP.finditer(completion)]
 
 
-_PARTS = (
-    r"(?:[A-Z][a-z]* )?", r"(?P<name>[a-z]+)", r" is ", r"(?P<left>[a-z]+)", r" [-+*] ", r"(?P<right>[a-z]+)", r"; ",
-    r"(?P=left)=", r"[0-9]{1,9}", r"; ", r"(?P=right)=", r"[0-9]{1,9}", r"; ", r"(?P=name)=", r"[0-9]{1,9}",
-)  # fmt: skip
-_BEGINNINGS = [re.compile("".join(_PARTS[:number])) for number in range(len(_PARTS), 0, -1)]
-"""What a step begins with, the longest first."""
-
+_NAME = re.compile(r"[a-z]+")
 _PLAN = re.compile(r"Needed:(?P<names>[a-z ]*)(?P<end>\.)?")
+_ASIDE = re.compile(rf"(?:{'|'.join(OPENERS)})(?: (?:{'|'.join(ITEMS)}))+\.?")
 _WORD = re.compile(r"\w")
 _NEXT = re.compile(r" *(?:\w+|[^\w\n]|$)")
 
 
 class GraphCredit(PieceCredit):
-    """Operands, operators and numbers of the steps that the answer depends on; decisions are the operands' names and operators.
+    """Operands, operators and numbers of the steps that the answer depends on; decisions are the operands' names, the operators
+    and the names of the plan.
 
     A piece is wrong if neither it nor any later one, continued without a fault, leads to the right answer. A slip that does not
     matter, or that a later one makes good, is none. Of a line that is no step the wrong piece is the quantity that is computed
-    before its operands are, else the first word that no step could have there. Where all steps are right and what is asked for
-    is not among them, it is the end of the plan, if that lacks a needed quantity. A text with neither a plan nor a step has no
-    pieces: it is not of the task's form.
+    before its operands are, else the first word that no step could have there; asides are passed over. Where a completion has a
+    wrong piece, or lacks what is asked for, and its plan cannot be computed backwards, the plan is wrong as well: at the first
+    name by which it cannot, or at its end, where a quantity is missing. A text with neither a plan nor a step has no pieces: it
+    is not of the task's form.
     """
 
     task = "graph"
@@ -55,16 +59,41 @@ class GraphCredit(PieceCredit):
             return []
         last_right = max((i for i, piece in enumerate(pieces) if not piece.wrong), default=-1)
         pieces = [piece._replace(wrong=i > last_right) for i, piece in enumerate(pieces)]
-        unfinished = graph.asked not in stated and not any(piece.wrong for piece in pieces)
-        if unfinished and plan and plan["end"] and not graph.needed <= {*plan["names"].split()}:
-            pieces.insert(0, Piece(plan.span("end"), wrong=True, result=False, decision=False, form=True))
-        return pieces
+        if plan is None:
+            return pieces
+        failed = graph.asked not in stated or any(piece.wrong for piece in pieces)
+        return [*_plan_pieces(graph, plan, failed), *pieces]
+
+
+def _plan_pieces(problem: GraphProblem, plan: re.Match[str], failed: bool) -> Iterator[Piece]:
+    """The names of a plan, if the completion `failed` up to the one by which it is wrong."""
+    listed: list[str] = []
+    for word in _NAME.finditer(plan.string, *plan.span("names")):
+        name = word[0]
+        wrong = failed and not _may_follow(problem, name, listed)
+        yield Piece(word.span(), wrong, result=False, decision=True, form=True)
+        if wrong:
+            return
+        listed.append(name)
+    formulas = problem.formulas
+    operands = {o for name in listed if name in formulas for o in formulas[name].operands if o in formulas}
+    if failed and plan["end"] and not problem.needed | operands <= {*listed}:
+        yield Piece(plan.span("end"), wrong=True, result=False, decision=False, form=True)
+
+
+def _may_follow(problem: GraphProblem, name: str, listed: Sequence[str]) -> bool:
+    """Whether a quantity can come next in a plan: after all that need it, before what it is computed from."""
+    formulas = problem.formulas
+    if name not in formulas:
+        return False
+    users = {user for user in problem.needed if name in formulas[user].operands}
+    return users <= {*listed} and (name in listed or not {*formulas[name].operands} & {*listed})
 
 
 def _pieces(problem: GraphProblem, completion: str, stated: dict[str, int]) -> Iterator[Piece]:
     """The pieces, each wrong if it does not lead on to the right answer by itself. `stated` is filled with results of steps."""
     for line in re.finditer(r"[^\n]+", completion):
-        if _PLAN.match(line[0]) or not _WORD.search(line[0]):
+        if _PLAN.match(line[0]) or _ASIDE.fullmatch(line[0]) or not _WORD.search(line[0]):
             continue
         if "\\boxed" in line[0]:
             return

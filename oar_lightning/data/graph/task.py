@@ -14,7 +14,7 @@ from typing import Annotated, Literal
 
 from annotated_types import Interval
 
-from oar_lightning.common.ranges import Fraction, PositiveInt, ProperFraction, Rule, checked
+from oar_lightning.common.ranges import Fraction, NonNegativeInt, PositiveInt, ProperFraction, Rule, checked
 from oar_lightning.data.generated import OPENERS, GeneratedProblems, HintKind, Solution, SolutionText, draw_of_split
 from oar_lightning.data.graph.problem import ITEMS, OPERATORS, Formula, GraphProblem
 
@@ -43,6 +43,7 @@ class GraphTask:
         min_steps: fewest computed quantities that the answer needs.
         max_steps: most of them.
         filler: whether the word that begins a step is drawn from six, or always the same.
+        asides: lines per step that do not concern the answer, each of four freely chosen names.
         wrong_operator: probability that a step of a demonstration has another operator.
         wrong_operand: probability that a step has another operand, of those that are known by then.
         needless: probability that a quantity that is not needed and could be computed is.
@@ -61,6 +62,7 @@ class GraphTask:
     min_steps: PositiveInt = 2
     max_steps: int = 3
     filler: bool = True
+    asides: Annotated[NonNegativeInt, "a number of lines per step"] = 0
     wrong_operator: Annotated[ProperFraction, "a probability"] = 0.15
     wrong_operand: Annotated[ProperFraction, "a probability"] = 0.1
     needless: Annotated[ProperFraction, "a probability"] = 0.15
@@ -112,6 +114,7 @@ class GraphTask:
                 text.filler(f"; {stated}=")
                 piece(str(value))
             text.filler(".\n")
+            text.filler("".join(_aside(rng) for _ in range(self.asides)))
             values[name] = result
         return text.filler("The answer is \\boxed{").causal(str(values[problem.asked])).filler("}.").finish()
 
@@ -142,6 +145,11 @@ class GraphTask:
         if others and rng.random() < flaws * self.wrong_operand:
             left, right = (rng.choice(others), right) if rng.random() < 0.5 else (left, rng.choice(others))
         return Formula(left, sign, right)
+
+
+def _aside(rng: random.Random) -> str:
+    """A line that computes nothing."""
+    return f"{rng.choice(OPENERS)} {' '.join(rng.choice(ITEMS) for _ in range(4))}.\n"
 
 
 @checked("")

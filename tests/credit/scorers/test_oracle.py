@@ -49,6 +49,21 @@ def test_planted_tokens_and_only_those() -> None:
     assert scorer.metrics == {"unread_frac": pytest.approx(1 / 3), "inexact_frac": pytest.approx(1 / 3)}
 
 
+def test_a_sign_says_where_it_went_wrong() -> None:
+    def after_a(problem: MathProblem, text: str) -> CausalSpans:
+        place = text.rindex("a") + 1
+        return CausalSpans(((place, place + 1),), exact=text != "ab")
+
+    given = rollouts()
+    scorer = Oracle(planted, wrong=after_a)
+    assert scorer.signed
+    assert not Oracle(planted).signed
+    scores = scorer(None, given)
+    assert [scores[i, m].tolist() for i, m in enumerate(given.reasoning_mask)] == [[0, -1, 1, 0], [1, 0, -1, 0, 0, 1], [0, -1]]
+    assert not scores[~given.reasoning_mask].any()
+    assert scorer.metrics == {"unread_frac": 0.0, "inexact_frac": pytest.approx(1 / 3)}, "those of where it went wrong"
+
+
 def test_padding_order_and_neighbours_do_not_matter() -> None:
     given = rollouts()
     expected = Oracle(planted)(None, given)

@@ -33,8 +33,9 @@ def pieces(text: str, which: str, problem: MathProblem = MATH) -> list[str]:
     return [text[max(a - 2, 0) : a] + "|" + text[a:b] for a, b in GraphCredit(which)(problem, text).spans]  # type: ignore[arg-type]
 
 
-def test_causal_is_what_the_generator_says() -> None:
-    task = GraphTask(depth=3, min_steps=3, max_steps=4, needless=0.4)
+@pytest.mark.parametrize("asides", [0, 2])
+def test_causal_is_what_the_generator_says(asides: int) -> None:
+    task = GraphTask(depth=3, min_steps=3, max_steps=4, needless=0.4, asides=asides)
     rng = random.Random(0)
     for _ in range(100):
         problem = task.problem(rng, held_out=False)
@@ -81,7 +82,7 @@ def test_first_error_is_the_one_that_was_planted() -> None:
         assert found.exact
         if f"\\boxed{{{value(source[i].question)}}}" in text:
             right += 1
-            assert len(found.spans) == 3 * int(source[i].level)
+            assert len(found.spans) == 4 * int(source[i].level), "a name in the plan, two operands and an operator"
         else:
             assert found.spans == (place,)
     assert 10 < right < 80
@@ -145,9 +146,8 @@ KEYS = "So keys is nuts + cups; nuts=3; cups=2; keys=5.\n"
         (PLAN, KEYS + "So books is cups - nuts; cups=2.\n", ["o |books"]),
         (PLAN, KEYS + "= keys.\n", [".\n|="]),
         (PLAN, KEYS + "So pens is keys\n", ["ey|s"]),
-        # keys alone is planned, and made
-        ("Needed: keys.\n", KEYS, ["ys|."]),
-        ("Needed: keys.\n", "So keys is nuts - cups; nuts=3; cups=2; keys=1.\n", ["s |-"]),
+        # the plan leaves keys out
+        ("Needed: pens.\n", "So keys is nuts - cups; nuts=3; cups=2; keys=1.\n", ["ns|."]),
         # what is no step comes first, but is made good
         (
             PLAN,
@@ -161,6 +161,53 @@ def test_a_line_that_is_no_step_is_wrong_where_it_ceases_to_be_one(plan: str, st
     assert pieces(text, "first_error") == expected
     assert GraphCredit("first_error")(MATH, text).exact
     assert len(pieces(text, "causal")) % 6 == 0, "parts of steps alone"
+
+
+@pytest.mark.parametrize(
+    ("plan", "expected"),
+    [
+        ("pens keys.", ["o |pens"]),  # right: where the steps go wrong
+        ("keys pens.", [": |keys"]),  # keys before pens, which needs it
+        ("pens nuts keys.", ["s |nuts"]),  # is given
+        ("pens rings keys.", ["s |rings"]),  # is not there
+        ("pens.", ["ns|."]),
+        ("pens", ["o |pens"]),  # may go on
+        ("pens eggs keys.", ["o |pens"]),  # not needed, which does no harm
+        ("pens keys lamps.", ["s |lamps"]),  # not needed, and after keys, which it is computed from
+        ("pens lamps keys.", ["o |pens"]),
+        ("pens keys keys.", ["o |pens"]),
+    ],
+)
+def test_a_plan_is_wrong_where_it_cannot_be_computed_backwards(plan: str, expected: list[str]) -> None:
+    problem = dataclasses.replace(PENS, definitions={**PENS.definitions, "lamps": Formula("keys", "*", "cups")})
+    math = MathProblem(problem.question, str(problem.answer))
+    steps = "So pens is keys - nuts; nuts=3; pens=1.\n"
+    text = f"Needed: {plan}\n{steps}The answer is \\boxed{{1}}."
+    assert pieces(text, "first_error", math) == expected
+    names = plan.removesuffix(".").split()
+    wrong = [expected[0].split("|")[1]] if expected != ["o |pens"] else []
+    before = names[: names.index(wrong[0])] if wrong and wrong[0] in names else names
+    assert [found.split("|")[1] for found in pieces(text, "right", math)] == before
+    made_good = f"Needed: {plan}\n{RIGHT}"
+    assert pieces(made_good, "wrong", math) == [], "not followed"
+    assert len(pieces(made_good, "right", math)) == len(names) + 6
+
+
+def test_right_decisions_end_where_it_goes_wrong() -> None:
+    text = RIGHT.replace("keys - nuts; keys=5; nuts=3; pens=2.\n\\boxed{2}", "keys + nuts; keys=5; nuts=3; pens=1.\n\\boxed{1}")
+    assert pieces(text, "right") == ["s |nuts", "s |+", "+ |cups", "s |keys"]
+    assert pieces(text, "wrong") == ["s |+"]
+    assert pieces(RIGHT, "right") == pieces(RIGHT, "first_error")
+    assert pieces(RIGHT, "wrong") == []
+
+
+def test_asides_are_passed_over() -> None:
+    asides = "Now eggs pens nuts cups.\nHere keys rings.\n"
+    text = f"{PLAN}{asides}{KEYS}{asides}So pens is keys + nuts; keys=5; nuts=3; pens=1.\n{asides}"
+    assert pieces(f"{text}The answer is \\boxed{{1}}.", "first_error") == ["s |+"]
+    assert not GraphCredit("first_error")(MATH, f"{PLAN}{KEYS}Well pens").exact, "cut off inside an aside"
+    garbled = f"{PLAN}{KEYS}Here keys = rings.\nThe answer is \\boxed{{1}}."
+    assert pieces(garbled, "first_error") == ["ys| ="]
 
 
 def test_what_does_not_matter_is_no_error() -> None:

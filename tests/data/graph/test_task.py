@@ -12,6 +12,7 @@ import pytest
 from support.graph_reading import STEP, ancestors, statements, value
 
 from oar_lightning.answers.span import gold_answer
+from oar_lightning.data.generated import OPENERS
 from oar_lightning.data.graph.problem import ITEMS, GraphProblem
 from oar_lightning.data.graph.task import GraphProblems, GraphTask
 from oar_lightning.data.stream import ProblemSource, is_endless
@@ -50,6 +51,22 @@ def test_problems_have_the_size_that_was_asked_for() -> None:
 def test_the_largest_problem_has_all_names() -> None:
     (problem,) = draw(GraphTask(given=2, depth=2, width=5, max_steps=4), 1)
     assert set(problem.definitions) == set(ITEMS)
+
+
+def test_asides_follow_each_step_and_change_nothing_else() -> None:
+    with_asides = dataclasses.replace(TASK, asides=2, needless=0.0, filler=False)
+    for problem in draw(with_asides, 30):
+        text = with_asides.solution(problem, random.Random(1), flaws=0).text
+        _, *lines, last = text.splitlines()
+        groups = [lines[i : i + 3] for i in range(0, len(lines), 3)]
+        assert len(groups) == problem.steps
+        assert all(STEP.search(step) for step, *_ in groups)
+        for aside in (aside for _, *asides in groups for aside in asides):
+            opener, *names = aside.removesuffix(".").split()
+            assert opener in OPENERS
+            assert len(names) == 4
+            assert {*names} <= {*ITEMS}
+        assert gold_answer(last) == str(value(problem.question))
 
 
 def test_a_flawless_solution_computes_what_is_needed_and_nothing_else() -> None:
