@@ -2,6 +2,7 @@
 #   make train   creates .venv, installs, and trains with OAR-G on the built-in task
 #   make test    the same for the test suite
 #   make docs    the same for the documentation, a site in docs/_build/html
+#   make mutants runs the tests on 200 changed versions of the files that compute with numbers and text only (half an hour)
 #   make vllm    tests of engine=vllm with the true vLLM on a CPU, in an environment of its own, .venv-vllm (4 GB)
 PYTHON ?= python3
 VENV ?= .venv
@@ -9,7 +10,7 @@ VLLM_VENV ?= .venv-vllm
 ARGS ?=
 BIN := $(VENV)/bin
 
-.PHONY: train test slow slurm vllm lint docs docs-open screenshots clean
+.PHONY: train test slow slurm vllm mutants lint docs docs-open screenshots clean
 
 train: $(VENV)/.installed
 	$(BIN)/python -m oar_lightning +experiment=oar_g $(ARGS)
@@ -27,6 +28,9 @@ slow: $(VENV)/.installed
 vllm: $(VLLM_VENV)/.installed
 	$(VLLM_VENV)/bin/python -m pytest -m slow --timeout 1800 tests/rollout/test_vllm.py tests/rollout/test_vllm_cpu.py \
 		tests/system/test_vllm_ranks.py tests/system/test_vllm_command.py $(ARGS)
+
+mutants: $(VENV)/.mutants
+	$(BIN)/python reports/mutants/measure.py $(ARGS)
 
 lint: $(VENV)/.installed
 	$(BIN)/ruff check .
@@ -49,6 +53,10 @@ $(VENV)/.installed: pyproject.toml constraints.txt
 	$(PYTHON) -m venv $(VENV)
 	$(BIN)/pip install --quiet --constraint constraints.txt torch
 	DS_BUILD_OPS=0 $(BIN)/pip install --quiet --constraint constraints.txt --editable '.[dev]'
+	touch $@
+
+$(VENV)/.mutants: $(VENV)/.installed
+	$(BIN)/pip install --quiet --constraint constraints.txt --editable '.[mutants]'
 	touch $@
 
 # vLLM asks for torchvision, whose general build needs CUDA and then fails where Lightning imports it; models of text need none of the three

@@ -26,6 +26,7 @@ ABOUT_MORE_THAN_A_FILE = {
     "training/callbacks/test_trial_callbacks.py": "what a sweep asks of a run: divergence.py, seconds.py, trial.py",
     "training/test_fine_tuning.py": "LoRA and full fine-tuning from the rollouts to the export",
     "training/test_out_of_memory.py": "steps that go on in less memory",
+    "wiring/test_class_defaults.py": "conf/ and the classes that it names",
     "wiring/test_configs.py": "conf/",
     "wiring/test_data_configs.py": "conf/data/",
     "wiring/test_sweep_files.py": "sweeps/",

@@ -26,10 +26,12 @@ def equal(first: str, second: str) -> bool | None:
         ("\\sqrt[3]{8}", "2", True),
         ("\\sqrt[3]{-8}", "-2", None),
         ("\\sqrt{x^2}", "x", False),
+        ("\\sqrt{\\frac{x}{y}}", "\\frac{\\sqrt{x}}{\\sqrt{y}}", False),  # where only y is negative
         ("-x^2", "(-x)^2", False),
         ("x-(y-z)", "x-y+z", True),
         ("x-y-z", "x-(y-z)", False),
         ("3\\cdot -2", "-6", True),
+        ("3\\cdot --2", "6", None),
         ("2^{-1}", "0.5", True),
         ("2^10", "1024", None),  # TeX: two to the one, then a zero
         ("1/2x", "x/2", None),

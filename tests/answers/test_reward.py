@@ -53,6 +53,7 @@ def test_columns_metrics_and_weights() -> None:
     assert terms[:2, 2].tolist() == [10, 10]
     assert math.isnan(terms[2, 2])
     assert rewards.weight_vector().tolist() == [1.0, 0.25, 1.0]
+    assert rewards.term_metrics(terms) == {"rewards/accuracy": (2, 4), "rewards/format": (2, 4), "rewards/twice": (30, 3)}
     assert metrics == {
         "rewards/accuracy": 0.5,
         "rewards/format": 0.5,

@@ -155,6 +155,12 @@ def test_linear_time(piece: str) -> None:
     assert full < 5 * half + 0.1
 
 
+def test_regions_are_the_digits_that_pages_of_credit_read() -> None:
+    """One character a token: inspection/heatmap.js has classes r0 to r3 and knows answers by a 2."""
+    assert "".join(str(int(region)) for region in Region) == "0123"
+    assert [region.name for region in Region] == ["REASONING", "CONCLUSION", "ANSWER", "TAIL"]
+
+
 def regions_of(pieces: list[str], answer: AnswerSpan | None) -> str:
     """The regions of consecutive tokens as a string of first letters."""
     ends = list(itertools.accumulate(map(len, pieces)))

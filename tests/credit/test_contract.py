@@ -71,6 +71,10 @@ def where_e(problem: MathProblem, text: str) -> CausalSpans:
     return CausalSpans(tuple((i, i + 1) for i, c in enumerate(text) if c == "e"), True)
 
 
+def where_n(problem: MathProblem, text: str) -> CausalSpans:
+    return CausalSpans(tuple((i, i + 1) for i, c in enumerate(text) if c == "n"), True)
+
+
 SCORERS: dict[str, Callable[..., Scorer]] = {
     "action_mask": functools.partial(ActionMask, where_e),
     "capo": lambda: Capo(SpanJudge(lambda problem, text: where_e(problem, text).spans), STEPS),
@@ -89,6 +93,7 @@ SCORERS: dict[str, Callable[..., Scorer]] = {
     "oar_p": OarP,
     "oar_p_approximate": OarPApproximate,
     "oracle": lambda: Oracle(where_e),
+    "oracle_signed": lambda: Oracle(where_e, where_n),
     "otb": Otb,
     "position": functools.partial(Position, "late"),
     "prime": functools.partial(Prime, lr=1e-3),
@@ -108,7 +113,7 @@ SCORERS: dict[str, Callable[..., Scorer]] = {
     "ucas": Ucas,
     "uniform": Uniform,
 }
-TEXTS_ALONE = {"action_mask", "capo", "hicra", "ktae", "oracle", "position", "random", "uniform"}
+TEXTS_ALONE = {"action_mask", "capo", "hicra", "ktae", "oracle", "oracle_signed", "position", "random", "uniform"}
 WITHOUT_THE_MODEL = TEXTS_ALONE | {"istar", "monte_carlo", "prime", "spro"}
 """Their scores come from texts, tokens, rewards or log-probabilities that are there, or from a model of their own."""
 REARRANGED = {"inverted", "shuffled"}

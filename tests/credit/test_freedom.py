@@ -10,9 +10,10 @@ import pytest
 import torch
 from support.toy import gpt2, rollouts_of
 
-from oar_lightning.credit.freedom import Freedom
+from oar_lightning.credit.freedom import Freedom, Mode
 from oar_lightning.credit.scorers import OarG, OarP, OarPApproximate, TotalEffect, TotalEffectFast
 from oar_lightning.policy.language_model import evaluating, prediction_states
+from oar_lightning.policy.token_budget import TokenBudget
 
 SEQUENCES = [
     {"before": [3, 4, 5, 6], "reasoning": [8, 9, 10, 11, 12], "answer": [12, 13]},
@@ -50,6 +51,13 @@ def test_weight_multiplies_by_one_minus_p_and_mask_leaves_out_certain_tokens(nam
         masked = INFLUENCE[name](freedom="mask", free_below=threshold)(model, rollouts)
         torch.testing.assert_close(masked, torch.where(p < threshold, plain, 0.0), rtol=1e-6, atol=1e-12)
         assert 0 < int((masked[rollouts.reasoning_mask] == 0).sum()) < int(rollouts.reasoning_mask.sum())
+
+
+@pytest.mark.parametrize("mode", ["weight", "mask"])
+def test_nothing_is_learned_through_it(mode: Mode) -> None:
+    rollouts = rollouts_of(SEQUENCES)
+    scores = torch.ones(rollouts.token_ids.shape, requires_grad=True)
+    assert not Freedom(mode)(gpt2(), rollouts, scores, TokenBudget("test", None, 1))[0].requires_grad
 
 
 @pytest.mark.parametrize("name", ["oar_g", "oar_p", "oar_p_approximate"])

@@ -19,6 +19,7 @@ from oar_lightning.credit.segments import (
     Segmenter,
     Sentences,
     TextCuts,
+    reasoning_or_all,
     segment_numbers,
 )
 from oar_lightning.data.chain.credit import step_ends
@@ -80,6 +81,13 @@ def test_fixed_lengths(length: int) -> None:
     lengths = segment_numbers(starts, rollouts.reasoning_mask)[0, rollouts.reasoning_mask[0]].bincount().tolist()
     assert set(lengths[:-1]) <= {length}
     assert sum(lengths) == 7
+
+
+def test_without_an_answer_all_of_the_response_has_steps() -> None:
+    rollouts = rollouts_of([*SEQUENCES[:2], {"before": [3], "tail": [4, 5, 6]}])
+    found = reasoning_or_all(rollouts)
+    assert torch.equal(found[:2], rollouts.reasoning_mask[:2])
+    assert torch.equal(found[2], rollouts.response_mask[2])
 
 
 def with_text(text: str, ends: list[int]) -> Rollouts:

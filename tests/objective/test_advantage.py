@@ -53,6 +53,13 @@ def test_hand_computed():
     assert group_advantages(rewards, one, 4).tolist() == pytest.approx([x / 0.5001 for x in none.tolist()], abs=1e-12)
 
 
+def test_a_group_of_two_by_hand():
+    rewards, one = torch.tensor([[1.0], [0.0]], dtype=torch.float64), torch.ones(1, dtype=torch.float64)
+    # unbiased variance 1/2
+    expected = 0.5 / (math.sqrt(0.5) + 1e-4)
+    assert group_advantages(rewards, one, 2).tolist() == pytest.approx([expected, -expected], abs=1e-12)
+
+
 def test_missing_scores_and_weights():
     nan = float("nan")
     rewards = torch.tensor([[1.0, nan], [nan, nan], [0.5, 2.0]], dtype=torch.float64)

@@ -49,6 +49,7 @@ def test_the_step_controller_by_hand() -> None:
         seen.append(control.coefficient)
     assert seen == pytest.approx([0.25, 0.5, 0.6, 0.0, 0.6, 0.0, 0.0, 0.0])
     assert after(control, [0.1]).coefficient == pytest.approx(0.25), "it had fallen to 0, and not below"
+    assert control.metrics["entropy_target"] == 0.2
     assert StepEntropy(coef_start=0.3).coefficient == 0.0, "nothing is known before the first step"
 
 

@@ -283,6 +283,23 @@ def test_importance_ratios_by_hand():
         assert importance_ratio(log_ratio, old, mask, level)[mask].log().tolist() == pytest.approx([0.2, 0.2, -0.2])
 
 
+@pytest.mark.parametrize(
+    ("settings", "later_reference", "ignores_zero_advantage"),
+    [
+        ({}, False, True),
+        ({"reduction": "bnpo"}, False, False),
+        ({"entropy_coef": 0.1}, False, False),
+        ({"kl_from": 0.5}, False, True),
+        ({"kl_coef": 0.1}, False, False),
+        ({"kl_coef": 0.1, "kl_from": 0.5}, True, False),
+    ],
+)
+def test_what_a_loss_says_of_itself(settings, later_reference, ignores_zero_advantage):
+    config = LossConfig(**settings)
+    assert config.later_reference is later_reference
+    assert config.ignores_zero_advantage is ignores_zero_advantage
+
+
 def test_k3_is_unbiased_and_not_negative():
     p, q = (torch.randn(2, 50, dtype=torch.float64) * 1.5).log_softmax(-1)
     kl = float((p.exp() * (p - q)).sum())

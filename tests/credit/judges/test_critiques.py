@@ -38,6 +38,12 @@ def test_answers(text: str, expected: set[int]) -> None:
     assert read_critique(text, 3) == expected
 
 
+def test_an_answer_has_at_most_20000_characters() -> None:
+    text = '{"wrong_steps": [2]}'
+    assert read_critique(text.ljust(20_000), 3) == {2}
+    assert read_critique(text.ljust(20_001), 3) is None
+
+
 @pytest.mark.parametrize(
     "text",
     [

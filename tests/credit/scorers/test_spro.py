@@ -47,6 +47,7 @@ def test_scores_against_numpy(region: str, rollouts: Rollouts) -> None:
             expected = [r - np.mean([totals[j][t] for j in group if len(totals[j]) > t]) for t, r in enumerate(totals[i])]
             assert scores[i, mask[i]].tolist() == pytest.approx(expected, abs=1e-6)
     assert not scores[~mask].any()
+    assert Spro.signed, "some are negative"
 
 
 def test_a_policy_that_is_its_reference_learns_by_grpo_bit_for_bit(rollouts: Rollouts) -> None:

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import dataclasses
+
 import numpy as np
 import pytest
 import torch
@@ -48,6 +50,15 @@ def test_steer_against_numpy(case):
     assert np.array_equal(Steer(1.0)(model, rollouts).numpy(), mask.astype(float))
 
 
+def test_steer_does_not_enlarge_small_changes(case):
+    """The change is relative to the largest one, but to 0.02 at least."""
+    model, rollouts, found, mask = case
+    small = dataclasses.replace(rollouts, advantages=torch.tensor(A * 1e-4))
+    omega = np.abs(1e-4 * A[:, None] * (1 - np.exp(found["logprobs"])) * (found["logprobs"] + found["entropy"]))[mask]
+    assert omega.max() < 0.02
+    np.testing.assert_allclose(Steer(0.8)(model, small).numpy()[mask], 0.8 ** (omega / 0.02), rtol=1e-6)
+
+
 def test_steer_leaves_certain_tokens_alone(case, monkeypatch):
     """p -> 1: the weight goes to 1, whatever the advantage."""
     model, rollouts, _, mask = case
@@ -79,6 +90,13 @@ def test_ucas_against_numpy(case, certainty):
     expected = np.where(whole > 0, np.maximum(expected, 0), expected)
     actual = Ucas(certainty=certainty)(model, rollouts).numpy()
     np.testing.assert_allclose(actual[mask], expected[mask], rtol=1e-5)
+
+
+def test_ucas_takes_from_tokens_of_completions_without_an_advantage(case):
+    model, rollouts, found, mask = case
+    actual = Ucas()(model, dataclasses.replace(rollouts, advantages=torch.zeros(4, dtype=torch.float64))).numpy()
+    z = (found["logits"] - found["logits"][mask].min()) / np.ptp(found["logits"][mask])
+    np.testing.assert_allclose(actual[mask], -0.05 * z[mask], rtol=1e-5, atol=1e-9)
 
 
 def test_ucas_without_rates_is_the_group_advantage(case):
