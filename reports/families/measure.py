@@ -36,6 +36,9 @@ EARLIER = {
 }
 """Variant -> the study of it that came before."""
 
+TASKS = {"asides": "chain", "one_step": "chain", "graph": "graph"}
+"""Variant -> the set that it is evaluated on."""
+
 VINEPPO = ("vineppo", "scorer/segments=task_steps", "scorer.samples=2")
 ARMS = (("grpo",), ("eighty_twenty",), ("information_gain",), ("total_effect_fast",), VINEPPO)
 TUNING, REPORTED = (0, 1), (2, 3, 4)
@@ -85,13 +88,14 @@ def read_store(uri: str, sweeps: str) -> Iterator[Row]:
     _, runs = read_runs(MlflowClient(uri), "oar_lightning", ReportConfig(filter=f"tags.sweep LIKE '{sweeps}_%'", name=sweeps))
     for run in runs:
         if run.state in ("complete", "failed"):
+            variant = str(level(run, "variant"))
             yield Row(
                 study=run.tags["sweep"],
-                variant=str(level(run, "variant")),
+                variant=variant,
                 method=method_of(run),
                 lr=float(level(run, "optimizer.lr")),
                 seed=int(run.seed),
-                accuracy=run.metrics["eval/chain/avg_at_4"],
+                accuracy=run.metrics[f"eval/{TASKS[variant]}/avg_at_4"],
                 seconds=run.duration_s,
                 state=run.state,
                 revision=run.tags["git_revision"],
@@ -231,8 +235,9 @@ def main() -> None:
         write_csv(path, sorted(rows.values()))
     cost = json.loads((HERE / "cost.json").read_text(encoding="utf-8"))
     parts = []
-    for variant in EARLIER:
-        own = [row for row in read_csv(path) if row.variant == variant]
+    for variant in TASKS:
+        if not (own := [row for row in read_csv(path) if row.variant == variant]):
+            continue
         parts += [f"## On `{variant}`", "", table(own, cost if variant == "asides" else {}), ""]
     fill(HERE / "README.md", "\n".join(parts).rstrip())
 
