@@ -8,12 +8,18 @@ import json
 import subprocess
 import sys
 import tempfile
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Callable, Iterable, Iterator, Mapping
 from pathlib import Path
 from types import MappingProxyType
 from typing import Any
 
+from omegaconf import OmegaConf
+
+from oar_lightning.common.paths import conf_dir
 from oar_lightning.lab.page import RESULTS, TOKENS
+
+PLAIN = {"scorer": "uniform", "gate": "bilevel"}
+"""What a run has whose experiment names no scorer or gate, as in conf/config.yaml."""
 
 NOTHING: Mapping[str, str] = MappingProxyType({})
 
@@ -34,6 +40,49 @@ def estimator(
         *(f"{own}.scorer.{key}={value}" for key, value in of_scorer.items()),
         *(f"{own}.gate.{key}={value}" for key, value in of_gate.items()),
     ]
+
+
+def experiment_part(name: str) -> tuple[dict[str, str], dict[str, Any]]:
+    """What conf/experiment/<name>.yaml says of credit, with the experiments that it goes on from: the files that it chooses in
+    the groups scorer and gate and in groups below them, and the settings of both, by their dotted keys."""
+    content: Any = OmegaConf.to_container(OmegaConf.load(conf_dir() / "experiment" / f"{name}.yaml"))
+    choices: dict[str, str] = {}
+    settings: dict[str, Any] = {}
+    for entry in content.get("defaults", []):
+        if isinstance(entry, Mapping):
+            chosen = {str(key).removeprefix("override /"): str(value) for key, value in entry.items()}
+            choices |= {key: value for key, value in chosen.items() if key.split("/")[0] in PLAIN}
+        elif entry != "_self_":
+            inherited = experiment_part(entry)
+            choices |= inherited[0]
+            settings |= inherited[1]
+    return choices, settings | dict(_flat({key: content[key] for key in PLAIN if key in content}))
+
+
+def _flat(node: Mapping[str, Any], before: str = "") -> Iterator[tuple[str, Any]]:
+    for key, value in node.items():
+        if isinstance(value, Mapping):
+            yield from _flat(value, f"{before}{key}.")
+        else:
+            yield f"{before}{key}", value
+
+
+def of_experiment(name: str, estimator_name: str, *more: str) -> list[str]:
+    """The overrides that add the scorer and the gate with which `+experiment=name` trains.
+
+    A scorer that reads the gate's region gets that of its own gate. `more`: further settings of the estimator, as
+    ``scorer.samples=4`` or ``scorer/teacher=policy``.
+    """
+    choices, settings = experiment_part(name)
+    own = f"lab.estimators.{estimator_name}"
+    words = [f"+{group}@{own}.{group}={(PLAIN | choices)[group]}" for group in PLAIN]
+    below = {key: value for key, value in choices.items() if "/" in key}
+    below |= dict(word.split("=", 1) for word in more if "/" in word.split("=")[0])
+    words += [f"{group}@{own}.{group.replace('/', '.')}={choice}" for group, choice in below.items()]
+    if "region" in OmegaConf.load(conf_dir() / "scorer" / f"{(PLAIN | choices)['scorer']}.yaml"):
+        words.append(f"{own}.scorer.region=${{{own}.gate.region}}")
+    words += [f"{own}.{key}={json.dumps(value)}" for key, value in settings.items()]
+    return [*words, *(f"{own}.{word}" for word in more if "/" not in word.split("=")[0])]
 
 
 def without(*names: str) -> list[str]:

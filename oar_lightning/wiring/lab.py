@@ -22,6 +22,7 @@ from oar_lightning.lab import LabConfig
 from oar_lightning.lab.estimators import Estimator
 from oar_lightning.lab.removal.kept_reward import MEAN
 from oar_lightning.lab.truth import Source
+from oar_lightning.objective.loss import LossConfig
 from oar_lightning.policy.fingerprint import policy_fingerprint
 from oar_lightning.policy.pretrained import Policy
 from oar_lightning.rollout import EngineConfig, VllmConfig
@@ -63,8 +64,9 @@ def choose_problems(cfg: DictConfig, config: LabConfig) -> list[MathProblem]:
     return eval_set_problems(sets[config.set], config.problems, config.set)
 
 
-def build_estimators(cfg: DictConfig, config: LabConfig) -> list[Estimator]:
-    """Those of lab.estimators, and the config's own scorer and gate where they are not plain GRPO."""
+def build_estimators(cfg: DictConfig, config: LabConfig, loss: LossConfig) -> list[Estimator]:
+    """Those of lab.estimators, and the config's own scorer and gate where they are not plain GRPO; `loss` is the one of which
+    gradients are taken."""
     found = []
     for name, node in config.estimators.items():
         if node is None:
@@ -75,21 +77,21 @@ def build_estimators(cfg: DictConfig, config: LabConfig) -> list[Estimator]:
         check_keys(map(str, node), ("scorer", "gate", "control"), where)
         if node.get("scorer") is None:
             raise ConfigError(f"{where} has no scorer; set one, e.g. +scorer@{where}.scorer=oar_p")
-        found.append(_checked(str(name), node["scorer"], node.get("gate"), bool(node.get("control"))))
+        found.append(_checked(str(name), node["scorer"], node.get("gate"), bool(node.get("control")), loss))
     own = as_scorer(instantiate(cfg.scorer))
     if not isinstance(own, Uniform):
         chosen = str(HydraConfig.get().runtime.choices.get("scorer"))
         name = chosen if chosen not in config.estimators else f"{chosen} (scorer)"
-        found.append(_checked(name, own, instantiate(cfg.gate), False))
+        found.append(_checked(name, own, instantiate(cfg.gate), False, loss))
     return found
 
 
-def _checked(name: str, candidate: Any, gate: Gate | None, control: bool) -> Estimator:
+def _checked(name: str, candidate: Any, gate: Gate | None, control: bool, loss: LossConfig) -> Estimator:
     try:
         scorer: Scorer = as_scorer(candidate)
         if gate is None:
             gate = SignedGate(region=scorer.covers) if scorer.signed else BilevelGate()
-        check_credit(Method(scorer, gate))
+        check_credit(Method(scorer, gate, loss=loss))
     except ValueError as error:
         raise ConfigError(f"lab.estimators.{name}: {error}") from error
     return Estimator(name, scorer, gate, control)

@@ -52,3 +52,30 @@ def test_a_script_runs_the_lab_that_it_is_asked_for(monkeypatch: pytest.MonkeyPa
     monkeypatch.setattr(sys, "argv", ["measure.py", "--lab", "aside"])
     with pytest.raises(SystemExit):
         study.run_asked("what it does", {"asides": 1}, lambda *words: None)
+
+
+def test_an_experiment_is_its_scorer_its_gate_and_their_settings() -> None:
+    assert study.of_experiment("acpo_add", "mine") == [
+        "+scorer@lab.estimators.mine.scorer=information_gain",
+        "+gate@lab.estimators.mine.gate=factorized",
+        "scorer/segments@lab.estimators.mine.scorer.segments=sentences_entropy",
+        'lab.estimators.mine.scorer.baseline="step"',
+        'lab.estimators.mine.gate.combine="add"',
+        "lab.estimators.mine.gate.scale=0.5",
+        'lab.estimators.mine.gate.normalize="none"',
+        "lab.estimators.mine.gate.clip=null",
+    ], "with those of acpo, from which it goes on"
+    assert study.of_experiment("rlsd", "mine", "scorer/teacher=policy", "scorer.hint=feedback") == [
+        "+scorer@lab.estimators.mine.scorer=rlsd",
+        "+gate@lab.estimators.mine.gate=direct",
+        "scorer/teacher@lab.estimators.mine.scorer.teacher=policy",
+        "lab.estimators.mine.scorer.region=${lab.estimators.mine.gate.region}",
+        "lab.estimators.mine.gate.strength=0.5",
+        "lab.estimators.mine.gate.low=0.8",
+        "lab.estimators.mine.gate.high=1.2",
+        "lab.estimators.mine.scorer.hint=feedback",
+    ]
+    assert study.of_experiment("grpo", "mine") == [
+        "+scorer@lab.estimators.mine.scorer=uniform",
+        "+gate@lab.estimators.mine.gate=bilevel",
+    ]

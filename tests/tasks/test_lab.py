@@ -148,6 +148,14 @@ def test_folders_are_checked_first(prepared: Prepare, tmp_path: Path, settings: 
         prepared("task=lab", *settings)
 
 
+def test_a_gate_is_held_against_the_loss_of_the_lab(prepared: Prepare) -> None:
+    """RLCSD's gate needs another mean than the default, which its experiment brings."""
+    few = [*SMALL, *ALONE, "lab.continuations=0", "lab.problems=1"]
+    prepared(*few, "+experiment=rlcsd")
+    with pytest.raises(ConfigError, match=r"lab.estimators.contrast.*use loss.reduction=dapo"):
+        prepared(*few, "+experiment=rlcsd", "loss.reduction=grpo")
+
+
 class Killed(BaseException):
     pass
 
