@@ -60,7 +60,7 @@ def distributions_of() -> Mapping[str, list[str]]:
 def imported(*folders: str) -> dict[str, str]:
     """Top-level module -> a file that imports it."""
     found: dict[str, str] = {}
-    for path in (path for folder in folders for path in (ROOT / folder).rglob("*.py")):
+    for path in (path for folder in folders for path in (ROOT / folder).rglob("*.py") if "_build" not in path.parts):
         for node in ast.walk(ast.parse(read(path))):
             modules = [alias.name for alias in node.names] if isinstance(node, ast.Import) else []
             modules += [str(node.module)] if isinstance(node, ast.ImportFrom) and not node.level else []

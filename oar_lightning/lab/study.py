@@ -13,7 +13,7 @@ from pathlib import Path
 from types import MappingProxyType
 from typing import Any
 
-from omegaconf import OmegaConf
+import yaml
 
 from oar_lightning.common.paths import conf_dir
 from oar_lightning.lab.page import RESULTS, TOKENS
@@ -45,7 +45,7 @@ def estimator(
 def experiment_part(name: str) -> tuple[dict[str, str], dict[str, Any]]:
     """What conf/experiment/<name>.yaml says of credit, with the experiments that it goes on from: the files that it chooses in
     the groups scorer and gate and in groups below them, and the settings of both, by their dotted keys."""
-    content: Any = OmegaConf.to_container(OmegaConf.load(conf_dir() / "experiment" / f"{name}.yaml"))
+    content: Any = _read("experiment", name)
     choices: dict[str, str] = {}
     settings: dict[str, Any] = {}
     for entry in content.get("defaults", []):
@@ -57,6 +57,10 @@ def experiment_part(name: str) -> tuple[dict[str, str], dict[str, Any]]:
             choices |= inherited[0]
             settings |= inherited[1]
     return choices, settings | dict(_flat({key: content[key] for key in PLAIN if key in content}))
+
+
+def _read(group: str, name: str) -> Any:
+    return yaml.safe_load((conf_dir() / group / f"{name}.yaml").read_text(encoding="utf-8"))
 
 
 def _flat(node: Mapping[str, Any], before: str = "") -> Iterator[tuple[str, Any]]:
@@ -79,7 +83,7 @@ def of_experiment(name: str, estimator_name: str, *more: str) -> list[str]:
     below = {key: value for key, value in choices.items() if "/" in key}
     below |= dict(word.split("=", 1) for word in more if "/" in word.split("=")[0])
     words += [f"{group}@{own}.{group.replace('/', '.')}={choice}" for group, choice in below.items()]
-    if "region" in OmegaConf.load(conf_dir() / "scorer" / f"{(PLAIN | choices)['scorer']}.yaml"):
+    if "region" in _read("scorer", (PLAIN | choices)["scorer"]):
         words.append(f"{own}.scorer.region=${{{own}.gate.region}}")
     words += [f"{own}.{key}={json.dumps(value)}" for key, value in settings.items()]
     return [*words, *(f"{own}.{word}" for word in more if "/" not in word.split("=")[0])]

@@ -107,7 +107,9 @@ def check_same(one: tuple[PolicyOptimization, Any, Gradients], two: tuple[Policy
         rows = [{k: v for k, v in r.items() if not k.startswith(OWN)} for r in (row, two[1].rows[step])]
         assert rows[0].keys() == rows[1].keys()
         for key, value in rows[0].items():
-            assert rows[1][key] == pytest.approx(value, rel=1e-3, abs=1e-5), (step, key)
+            # rounding turns ranks about that are all but equal
+            within = {"abs": 1e-3} if key.startswith("credit/corr_") else {"rel": 1e-3, "abs": 1e-5}
+            assert rows[1][key] == pytest.approx(value, **within), (step, key)
 
 
 def run(module: PolicyOptimization, steps: int = 2, callbacks: list[L.Callback] | None = None, **more: Any) -> Any:

@@ -14,6 +14,8 @@ from oar_lightning.common.paths import conf_dir
 
 PARTS = ("curriculum", "entropy", "gate", "scorer")
 """Not `loss`, whose files are variants of one class, nor data sets."""
+VARIANTS = {"oracle_signed"}
+"""Files that set another class's parts otherwise than its own file does."""
 STAGES = ("advantage", "answer", "rollout")
 """In config.yaml. The other stages' classes do less than a training run unless they are told to."""
 
@@ -32,6 +34,7 @@ FILES = {
     str(path.relative_to(conf_dir())): yaml.safe_load(path.read_text(encoding="utf-8"))
     for part in PARTS
     for path in sorted((conf_dir() / part).rglob("*.yaml"))
+    if path.stem not in VARIANTS
 } | {stage: CONFIG[stage] for stage in STAGES}
 
 

@@ -66,7 +66,7 @@ def test_the_defaults() -> None:
 @pytest.mark.parametrize("name", [name for name in names("experiment") if not name.startswith("paper_")])
 def test_experiments(name: str) -> None:
     built = settings(f"+experiment={name}")
-    assert isinstance(built.policy, FreshPolicy) == (name.startswith("warm_start") and not name.endswith("_deep"))
+    assert isinstance(built.policy, FreshPolicy) == (name.startswith("warm_start") and not name.endswith("_asides"))
     text = (conf_dir() / "experiment" / f"{name}.yaml").read_text()
     assert f"python -m oar_lightning +experiment={name}" in text.splitlines()[1], "it opens with the command that runs it"
 
@@ -113,7 +113,7 @@ def gate_of(scorer: str) -> list[str]:
 @pytest.mark.parametrize("name", names("scorer"))
 def test_scorers(name: str) -> None:
     built = settings(f"scorer={name}", *gate_of(name), "seed=3")
-    assert type(built.method.scorer).__name__.lower() == name.replace("_", "")
+    assert type(built.method.scorer).__name__.lower() == name.removesuffix("_signed").replace("_", "")
     if hasattr(built.method.scorer, "seed"):
         assert built.method.scorer.seed == 3
 

@@ -143,5 +143,7 @@ def test_problems_of_other_tasks_are_refused(question: str) -> None:
 
 
 def test_an_unknown_choice_names_the_known_ones() -> None:
-    with pytest.raises(ValueError, match=r"scorer\.locate\.which must be one of causal, results, first_error, got 'all'"):
+    with pytest.raises(
+        ValueError, match=r"scorer\.locate\.which must be one of causal, results, first_error, right, wrong, got 'all'"
+    ):
         ChainCredit("all")  # type: ignore[arg-type]

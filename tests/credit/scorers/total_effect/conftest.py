@@ -39,7 +39,7 @@ def relaying_model():
     )
     model = Qwen2ForCausalLM(config)
     optimizer = torch.optim.AdamW(model.parameters(), lr=1e-2)
-    for step in range(120):
+    for step in range(300):
         ids = draw_relays(64, seed=1000 + step).token_ids
         read = ids.clone()  # in half of the texts with another decision, so that the answer is read from the restatement
         read[32:, 2] = torch.randint(KEYS.start, KEYS.stop, (32,), generator=torch.Generator().manual_seed(step))
