@@ -76,8 +76,15 @@ class Row(NamedTuple):
     run_id: str
 
 
+BESIDE = {"adaptive": "aer", "difficulty": "curriculum"}
+"""Overrides of entropy and curriculum -> what GRPO is called with them."""
+
+
 def method_of(run: RunRecord) -> str:
-    """The experiment, or the scorer that was put into it."""
+    """The experiment, the scorer that was put into it, or what GRPO has beside it."""
+    beside = [overrides(run).get(key, "none") for key in ("entropy", "curriculum")]
+    if chosen := [BESIDE[name] for name in beside if name != "none"]:
+        return "+".join(chosen)
     scorer, which = (("" if level(run, key) == ABSENT else str(level(run, key))) for key in ("scorer", "scorer.locate.which"))
     name = scorer if "scorer" in overrides(run) else str(level(run, "experiment"))
     return NAMES.get((name, which), name)

@@ -3,8 +3,11 @@
 from __future__ import annotations
 
 import numpy as np
+import pytest
 from scipy.stats import sem, t
 from support.study_scripts import load_script
+
+from oar_lightning.reporting.runs import RunRecord
 
 measure = load_script("families")
 
@@ -51,6 +54,22 @@ def test_a_method_without_all_seeds_has_no_difference_of_them() -> None:
 def test_a_run_made_twice_counts_once() -> None:
     again = [*RUNS, row("other", 3e-4, 4, 0.1, state="failed", run_id="again")]
     assert lines(again) == lines(RUNS)
+
+
+@pytest.mark.parametrize(
+    ("words", "method"),
+    [
+        ("+experiment=grpo", "grpo"),
+        ("+experiment=grpo entropy=none", "grpo"),
+        ("+experiment=grpo entropy=adaptive", "aer"),
+        ("+experiment=grpo curriculum=difficulty", "curriculum"),
+        ("+experiment=shear", "shear"),
+        ("+experiment=oar_g scorer=oracle scorer.locate.which=first_error", "oracle"),
+    ],
+)
+def test_a_run_is_called_by_what_its_command_chose(words: str, method: str) -> None:
+    run = RunRecord("id", "name", "complete", "", 0, 1.0, {"overrides": words}, {}, {})
+    assert measure.method_of(run) == method
 
 
 def test_the_committed_table_is_that_of_the_committed_runs() -> None:
