@@ -1,12 +1,13 @@
 """Does a policy read hints, and does what they change find the wrong step? The tables of README.md.
 
-python reports/hints/measure.py --read          # what policies answer with and without hints -> read.json
-python reports/hints/measure.py --lab hinted    # the lab of a policy (chain or hinted) -> its .json
-python reports/hints/measure.py                 # the tables alone
+python reports/hints/measure.py --read graph_hinted   # what a policy answers with and without hints -> read.json
+python reports/hints/measure.py --lab graph_hinted    # the lab of a policy -> its .json
+python reports/hints/measure.py                       # the tables alone
 """
 
 from __future__ import annotations
 
+import argparse
 import json
 import random
 import sys
@@ -21,7 +22,9 @@ from oar_lightning.answers.span import AnswerFormat, gold_answer
 from oar_lightning.common.bootstrap import bootstrap_bounds
 from oar_lightning.common.markdown import fill, markdown
 from oar_lightning.common.randomness import derive_seed
-from oar_lightning.data.chain.task import ChainProblems, ChainTask
+from oar_lightning.data.chain.task import ChainTask
+from oar_lightning.data.generated import GeneratedProblems, GeneratedTask
+from oar_lightning.data.graph.task import GraphTask
 from oar_lightning.data.hints import hinted, telling, telling_solution, telling_wrong
 from oar_lightning.data.prompts import PlainPrompt
 from oar_lightning.lab.study import estimator, lab_results, run_asked, without
@@ -31,12 +34,28 @@ from oar_lightning.rollout.build import build_stage
 from oar_lightning.types import MathProblem
 
 HERE = Path(__file__).parent
-HINTED = "outputs/chain_hinted"
-PROBLEMS, SAMPLES, TOKENS = 64, 4, 80
-POLICIES = {"hinted": HINTED, "chain": "chain"}
-"""Name here -> `policy.name`."""
+PROBLEMS, SAMPLES = 64, 4
 
-Draw = Callable[[ChainTask, Any, MathProblem, random.Random], tuple[str, str]]
+
+class Subject(NamedTuple):
+    """A policy and its task, with the settings of the command line that choose both."""
+
+    policy: str
+    task: GeneratedTask
+    tokens: int
+    settings: tuple[str, ...] = ()
+
+
+GRAPH = (GraphTask(asides=3), 200, ("+variant=graph",))
+SUBJECTS = {
+    "hinted": Subject("outputs/chain_hinted", ChainTask(), 80),
+    "chain": Subject("chain", ChainTask(), 80),
+    "graph_hinted": Subject("graph_hinted", *GRAPH),
+    "graph": Subject("graph", *GRAPH),
+}
+"""By name here."""
+
+Draw = Callable[[GeneratedTask, Any, MathProblem, random.Random], tuple[str, str]]
 """(task, problem, its text, randomness) -> the hint, and the answer that it tells of."""
 
 
@@ -48,7 +67,7 @@ def _told(answer: str) -> tuple[str, str]:
     return telling(answer), answer
 
 
-def _solution(task: ChainTask, problem: Any, wrong: bool, rng: random.Random) -> tuple[str, str]:
+def _solution(task: GeneratedTask, problem: Any, wrong: bool, rng: random.Random) -> tuple[str, str]:
     texts = (task.solution(problem, rng).text for _ in range(1000))
     return next((telling_solution(t), str(gold_answer(t))) for t in texts if (gold_answer(t) != str(problem.answer)) == wrong)
 
@@ -78,12 +97,12 @@ def interval_of(shares: torch.Tensor) -> tuple[float, float, float]:
     return float(shares.mean()), float(low), float(high)
 
 
-def read(name: str, draw: Draw) -> Read:
+def read(subject: Subject, draw: Draw) -> Read:
     """What a policy answers on held-out problems with a hint."""
-    policy = PretrainedPolicy(name).load()
+    policy = PretrainedPolicy(subject.policy).load()
     stage = build_stage(policy, PlainPrompt(), AnswerFormat(), Rewards({"accuracy": Accuracy()}))
-    task = ChainTask()
-    source = ChainProblems(task, "held_out", seed=7)
+    task = subject.task
+    source = GeneratedProblems(task, "held_out", seed=7)
     problems, answers = [], []
     for index in range(PROBLEMS):
         rng = random.Random(f"7/held_out/{index}")
@@ -94,7 +113,7 @@ def read(name: str, draw: Draw) -> Read:
         answers.append(answer)
     shares = {}
     for temperature, samples in ((1.0, SAMPLES), (0.0, 1)):
-        sampling = SamplingConfig(TOKENS, temperature=temperature, max_batch=256)
+        sampling = SamplingConfig(subject.tokens, temperature=temperature, max_batch=256)
         seeds = [derive_seed(0, "hints", i) for i in range(PROBLEMS)]
         with torch.no_grad():
             rollouts = stage(policy.model, tuple(problems), samples, sampling, seeds, 0)
@@ -106,9 +125,10 @@ def read(name: str, draw: Draw) -> Read:
     return Read(interval["right", SAMPLES], interval["told", SAMPLES], interval["right", 1][0], interval["told", 1][0])
 
 
-def read_all() -> None:
+def read_into_json(name: str) -> None:
     torch.set_num_threads(1)
-    found = {name: {hint: read(policy, draw)._asdict() for hint, draw in HINTS.items()} for name, policy in POLICIES.items()}
+    found = kept("read") or {}
+    found[name] = {hint: read(SUBJECTS[name], draw)._asdict() for hint, draw in HINTS.items()}
     (HERE / "read.json").write_text(json.dumps(found, indent=1) + "\n", encoding="utf-8")
 
 
@@ -138,7 +158,8 @@ MEASURES = {
 
 
 def run_lab(name: str, *more: str) -> None:
-    found = lab_results(f"policy.name={POLICIES[name]}", *SETTINGS, *more)
+    subject = SUBJECTS[name]
+    found = lab_results(*subject.settings, f"policy.name={subject.policy}", *SETTINGS, *more)
     found = {
         "completions": found["truths"]["first_error"]["completions"],
         "means": {key: found["measures"][key]["means"] for key in MEASURES},
@@ -184,15 +205,17 @@ def page() -> str:
     parts = []
     if (found := kept("read")) is not None:
         parts += ["## What is answered", read_table(found)]
-    for name in POLICIES:
+    for name in SUBJECTS:
         if (found := kept(name)) is not None:
             parts += [f"## Wrong completions of `{name}`", lab_table(found)]
     return "\n\n".join(parts)
 
 
 if __name__ == "__main__":
-    if "--read" in sys.argv:
-        read_all()
+    if sys.argv[1:2] == ["--read"]:
+        parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+        parser.add_argument("--read", choices=SUBJECTS, required=True)
+        read_into_json(parser.parse_args().read)
     else:
-        run_asked(__doc__, POLICIES, run_lab)
+        run_asked(__doc__, SUBJECTS, run_lab)
     fill(HERE / "README.md", page())

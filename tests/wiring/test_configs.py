@@ -66,7 +66,7 @@ def test_the_defaults() -> None:
 @pytest.mark.parametrize("name", [name for name in names("experiment") if not name.startswith("paper_")])
 def test_experiments(name: str) -> None:
     built = settings(f"+experiment={name}")
-    assert isinstance(built.policy, FreshPolicy) == (name.startswith("warm_start") and not name.endswith("_asides"))
+    assert isinstance(built.policy, FreshPolicy) == (name in ("warm_start", "warm_start_graph")), "others go on from a policy"
     text = (conf_dir() / "experiment" / f"{name}.yaml").read_text()
     assert f"python -m oar_lightning +experiment={name}" in text.splitlines()[1], "it opens with the command that runs it"
 

@@ -30,6 +30,11 @@ from oar_lightning.data.graph.problem import ITEMS, OPERATORS, Formula, GraphPro
         lambda depth, min_steps, max_steps: depth <= min_steps <= max_steps,
         "data.graph.min_steps must be in [depth, max_steps], got {min_steps} with depth={depth} and max_steps={max_steps}",
     ),
+    Rule(
+        lambda wrong_operator, misconceptions: misconceptions == 0 or wrong_operator < misconceptions,
+        "data.graph.wrong_operator={wrong_operator} is more than data.graph.misconceptions={misconceptions} can carry; "
+        "make it the smaller, or misconceptions 0",
+    ),
 )
 @dataclass(frozen=True)
 class GraphTask:
@@ -45,6 +50,9 @@ class GraphTask:
         filler: whether the word that begins a step is drawn from six, or always the same.
         asides: lines per step that do not concern the answer, each of four freely chosen names.
         wrong_operator: probability that a step of a demonstration has another operator.
+        misconceptions: share of the triples (quantity, first operand, operator) of which there is one, a certain wrong
+            operator: all wrong operators are then of these triples, so that a policy learns many errors that it makes often,
+            not one that it makes rarely everywhere. 0: a wrong operator is any, of any triple.
         wrong_operand: probability that a step has another operand, of those that are known by then.
         needless: probability that a quantity that is not needed and could be computed is.
         hints: share of the training problems whose question tells of the answer that their solution reaches, right or wrong;
@@ -64,6 +72,7 @@ class GraphTask:
     filler: bool = True
     asides: Annotated[NonNegativeInt, "a number of lines per step"] = 0
     wrong_operator: Annotated[ProperFraction, "a probability"] = 0.15
+    misconceptions: Annotated[Fraction, "a share of the triples"] = 0.0
     wrong_operand: Annotated[ProperFraction, "a probability"] = 0.1
     needless: Annotated[ProperFraction, "a probability"] = 0.15
     hints: Annotated[Fraction, "a share of the problems"] = 0.0
@@ -103,7 +112,7 @@ class GraphTask:
         text = SolutionText().filler(f"Needed: {' '.join(reversed(order))}.\n")
         values = {name: given for name, given in problem.definitions.items() if isinstance(given, int)}
         for name in order:
-            left, sign, right = self._decide(problem.formulas[name], list(values), rng, flaws)
+            left, sign, right = self._decide(name, problem.formulas[name], list(values), rng, flaws)
             result = problem.apply(sign, values[left], values[right])
             piece = text.causal if name in problem.needed else text.filler
             text.filler(f"{rng.choice(OPENERS) if self.filler else OPENERS[0]} {name} is ")
@@ -136,15 +145,24 @@ class GraphTask:
         order.remove(problem.asked)
         return [*order, problem.asked]
 
-    def _decide(self, formula: Formula, known: list[str], rng: random.Random, flaws: float) -> Formula:
-        """The formula, or a flawed one."""
+    def _decide(self, name: str, formula: Formula, known: list[str], rng: random.Random, flaws: float) -> Formula:
+        """The formula of a quantity, or a flawed one."""
         left, sign, right = formula
-        if rng.random() < flaws * self.wrong_operator:
-            sign = rng.choice([s for s in OPERATORS if s != sign])
+        wrong = [s for s in OPERATORS if s != sign]
+        rate = self.wrong_operator
+        if self.misconceptions:
+            wrong, rate = self._misconception(name, left, sign), rate / self.misconceptions
+        if wrong and rng.random() < flaws * rate:
+            sign = rng.choice(wrong)
         others = [n for n in known if n not in formula.operands]
         if others and rng.random() < flaws * self.wrong_operand:
             left, right = (rng.choice(others), right) if rng.random() < 0.5 else (left, rng.choice(others))
         return Formula(left, sign, right)
+
+    def _misconception(self, name: str, left: str, sign: str) -> list[str]:
+        """The operator that is taken for that of a triple; [] where there is none. It is the same in every problem."""
+        draw = random.Random(f"{name} {left} {sign}")
+        return [draw.choice([s for s in OPERATORS if s != sign])] if draw.random() < self.misconceptions else []
 
 
 def _aside(rng: random.Random) -> str:

@@ -114,6 +114,29 @@ def test_flaws_come_at_their_rates_and_sums_are_right() -> None:
     assert 0.05 < counts["needless"] / counts["steps"] < 0.25
 
 
+def test_misconceptions_are_the_same_in_every_problem_and_as_frequent_as_was_asked_for() -> None:
+    task = GraphTask(wrong_operator=0.3, misconceptions=0.5, wrong_operand=0.0, needless=0.0)
+    written: dict[tuple[str, str, str], list[str]] = {}
+    for problem in draw(task, 4000):
+        solution = task.solution(problem, random.Random(problem.question))
+        for name, left, sign, *_ in STEP.findall(solution.text):
+            written.setdefault((name, left, problem.formulas[name].operator), []).append(sign)
+    steps = sum(map(len, written.values()))
+    wrong = sum(sign != triple[2] for triple, signs in written.items() for sign in signs)
+    assert wrong / steps == pytest.approx(0.3, abs=0.05), "which triples occur adds to the noise of the draws"
+    seen_often = {triple: signs for triple, signs in written.items() if len(signs) >= 12}
+    assert len(seen_often) > 300
+    mistaken = [{*signs} - {triple[2]} for triple, signs in seen_often.items()]
+    assert {len(others) for others in mistaken} == {0, 1}, "one wrong operator for a triple, or none"
+    assert sum(map(len, mistaken)) / len(mistaken) == pytest.approx(0.5, abs=0.1)
+
+
+def test_a_flawless_solution_has_no_misconceptions() -> None:
+    task = GraphTask(misconceptions=0.5)
+    for problem in draw(task, 50):
+        assert gold_answer(task.solution(problem, random.Random(1), flaws=0).text) == str(value(problem.question))
+
+
 def test_causal_spans_are_operands_operators_and_numbers_of_needed_steps() -> None:
     rng = random.Random(4)
     for problem in draw(TASK, 100):
@@ -151,6 +174,8 @@ def test_a_task_too_small_for_both_splits_is_an_error_not_a_hang() -> None:
         ({"min_steps": 2}, ["data.graph.min_steps", "depth=3", "got 2"]),
         ({"max_steps": 2}, ["data.graph.min_steps", "max_steps=2"]),
         ({"wrong_operator": 1.0}, ["data.graph.wrong_operator", "got 1.0"]),
+        ({"misconceptions": 1.5}, ["data.graph.misconceptions", "got 1.5"]),
+        ({"misconceptions": 0.1}, ["data.graph.wrong_operator=0.1", "misconceptions=0.1"]),
         ({"wrong_operand": -0.1}, ["data.graph.wrong_operand", "got -0.1"]),
         ({"needless": 2.0}, ["data.graph.needless", "got 2.0"]),
     ],
