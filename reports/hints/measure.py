@@ -1,7 +1,7 @@
 """Does a policy read hints, and does what they change find the wrong step? The tables of README.md.
 
-python reports/hints/measure.py --read graph_hinted   # what a policy answers with and without hints -> read.json
-python reports/hints/measure.py --lab graph_hinted    # the lab of a policy -> its .json
+python reports/hints/measure.py --read graph_hints   # what a policy answers with and without hints -> read.json
+python reports/hints/measure.py --lab graph_hints    # the lab of a policy -> its .json
 python reports/hints/measure.py                       # the tables alone
 """
 
@@ -46,30 +46,37 @@ class Subject(NamedTuple):
     settings: tuple[str, ...] = ()
 
 
-GRAPH = (GraphTask(asides=3), 200, ("+variant=graph",))
+GRAPH = (
+    GraphTask(asides=3, wrong_operator=0.42, misconceptions=0.5, wrong_operand=0.05, needless=0.05),
+    200,
+    ("+variant=graph",),
+)
+"""As the variant has it, which a test holds."""
 SUBJECTS = {
     "hinted": Subject("outputs/chain_hinted", ChainTask(), 80),
     "chain": Subject("chain", ChainTask(), 80),
-    "graph_hinted": Subject("graph_hinted", *GRAPH),
+    "graph_hints": Subject("graph_hints", *GRAPH),
     "graph": Subject("graph", *GRAPH),
 }
 """By name here."""
 
-Draw = Callable[[GeneratedTask, Any, MathProblem, random.Random], tuple[str, str]]
-"""(task, problem, its text, randomness) -> the hint, and the answer that it tells of."""
+Told = tuple[str, str]
+Draw = Callable[[GeneratedTask, Any, MathProblem, random.Random], Told | None]
+"""(task, problem, its text, randomness) -> the hint and the answer that it tells of; None where there is no such hint."""
 
 
 def _wrong(gold: str, rng: random.Random) -> str:
     return str(abs(int(gold) + rng.choice((-1, 1))))
 
 
-def _told(answer: str) -> tuple[str, str]:
+def _told(answer: str) -> Told:
     return telling(answer), answer
 
 
-def _solution(task: GeneratedTask, problem: Any, wrong: bool, rng: random.Random) -> tuple[str, str]:
+def _solution(task: GeneratedTask, problem: Any, wrong: bool, rng: random.Random) -> Told | None:
     texts = (task.solution(problem, rng).text for _ in range(1000))
-    return next((telling_solution(t), str(gold_answer(t))) for t in texts if (gold_answer(t) != str(problem.answer)) == wrong)
+    found = ((telling_solution(t), str(gold_answer(t))) for t in texts if (gold_answer(t) != str(problem.answer)) == wrong)
+    return next(found, None)
 
 
 HINTS: dict[str, Draw] = {
@@ -108,13 +115,14 @@ def read(subject: Subject, draw: Draw) -> Read:
         rng = random.Random(f"7/held_out/{index}")
         problem = task.problem(random.Random(f"{source.seed}/{source.split}/{index}"), held_out=True)
         assert problem.question == source[index].question
-        hint, answer = draw(task, problem, source[index], rng)
-        problems.append(hinted(source[index], hint))
-        answers.append(answer)
+        told = draw(task, problem, source[index], rng)
+        if told is not None:
+            problems.append(hinted(source[index], told[0]))
+            answers.append(told[1])
     shares = {}
     for temperature, samples in ((1.0, SAMPLES), (0.0, 1)):
         sampling = SamplingConfig(subject.tokens, temperature=temperature, max_batch=256)
-        seeds = [derive_seed(0, "hints", i) for i in range(PROBLEMS)]
+        seeds = [derive_seed(0, "hints", i) for i in range(len(problems))]
         with torch.no_grad():
             rollouts = stage(policy.model, tuple(problems), samples, sampling, seeds, 0)
         found = [a or "" for a in rollouts.answers]
