@@ -1,11 +1,12 @@
 """Measures how long each phase of a training step takes, method by method, in one run."""
 
-from oar_lightning.benchmark.measure import BenchmarkConfig, PhaseResult, measure
+from oar_lightning.benchmark.measure import BenchmarkConfig, Measurement, PhaseResult, measure
 from oar_lightning.benchmark.workload import ConfiguredWorkload, RandomShape, RandomWorkload, Workload
 
 __all__ = [
     "BenchmarkConfig",
     "ConfiguredWorkload",
+    "Measurement",
     "PhaseResult",
     "RandomShape",
     "RandomWorkload",

@@ -18,8 +18,9 @@ import torch
 from torch.utils._python_dispatch import TorchDispatchMode
 from torch.utils.flop_counter import flop_registry, sdpa_backward_flop_count, sdpa_flop_count
 
+from oar_lightning.benchmark.machine_load import Patience, is_quiet
 from oar_lightning.benchmark.workload import RandomShape, Workload
-from oar_lightning.common.ranges import PositiveInt, Rule, checked
+from oar_lightning.common.ranges import NonNegativeFloat, PositiveInt, Rule, checked
 from oar_lightning.policy.language_model import evaluating, token_logprobs
 from oar_lightning.training.experience import Experience
 from oar_lightning.training.module import PolicyOptimization
@@ -48,6 +49,8 @@ class BenchmarkConfig:
         variants: name -> scorer; `grpo` is what the others are compared with.
         repeats: timed rounds; every variant runs once a round.
         warmup: untimed rounds before them, at least one, in which the work is counted.
+        tries: how often a step is made while something else uses the machine; the quietest counts.
+        patience: seconds to wait in all for a quiet machine before a step is made again.
         output: JSON file for the results; None writes none.
         report: folder for a Markdown page and a figure; None writes none.
         step_bars: variant -> upper limit of its step's seconds over GRPO's; shown in the report.
@@ -59,6 +62,8 @@ class BenchmarkConfig:
     shape: RandomShape | None = None
     repeats: PositiveInt = 5
     warmup: Annotated[PositiveInt, "a number of rounds, the first of which counts the work,"] = 1
+    tries: PositiveInt = 3
+    patience: NonNegativeFloat = 120.0
     output: str | None = None
     report: str | None = None
     step_bars: Mapping[str, float] = field(default_factory=dict)
@@ -69,14 +74,16 @@ class BenchmarkConfig:
 class PhaseResult:
     """One phase of one variant: medians over the rounds.
 
-    `floor_seconds`: the phase's floating-point work at the machine's matrix rate. `step_ratio` (phase `step` only): the median
-    over rounds of this variant's step seconds over GRPO's in the same round.
+    `cpu_seconds`: processor time of this process, all threads. `floor_seconds`: the phase's floating-point work at the
+    machine's matrix rate. `step_ratio` (phase `step` only): the median over rounds of this variant's step seconds over GRPO's
+    in the same round.
     """
 
     preset: str
     variant: str
     phase: str
     median_seconds: float
+    cpu_seconds: float
     seconds_per_sequence: float
     peak_bytes: int | None
     gflop: float
@@ -85,74 +92,101 @@ class PhaseResult:
     step_ratio: float | None = None
 
 
+@dataclass(frozen=True)
+class Measurement:
+    """All results; the machine's `rate` of matrix products in FLOP/s; how many timed `steps` count, how many further tries did
+    not (`repeated`), and during how many of the counted ones something else used the machine (`disturbed`)."""
+
+    results: Sequence[PhaseResult]
+    rate: float
+    steps: int
+    repeated: int
+    disturbed: int
+
+
+@dataclass(frozen=True)
+class _PhaseTime:
+    seconds: float
+    cpu_seconds: float
+    peak: int | None
+    flops: float
+
+
+_Step = Mapping[str, _PhaseTime]
+"""By phase."""
+
+
 def measure(
     config: BenchmarkConfig,
     workload: Workload,
     modules: Mapping[str, PolicyOptimization],
     update: UpdatePlan,
     advance: Callable[[int], None] = lambda count: None,
-) -> tuple[list[PhaseResult], float]:
-    """Run all rounds; returns the results and the machine's matrix rate in FLOP/s. Weights do not change."""
+) -> Measurement:
+    """Run all rounds. Weights do not change."""
     device = workload.policy.model.get_input_embeddings().weight.device
     rate = matrix_rate(device, next(workload.policy.model.parameters()).dtype)
-    runs: dict[tuple[str, str], list[tuple[float, int | None]]] = {}
-    work: dict[tuple[str, str], float] = {}
+    patience = Patience(config.tries, config.patience)
+    counted: dict[str, _Step] = {}
+    timed: dict[str, list[_Step]] = {name: [] for name in modules}
+    repeated = disturbed = 0
     sequences = 1
     for number in range(config.warmup + config.repeats):
         for name, module in modules.items():
-            steps = _phases(workload, module, update, number)
-            for phase, run in steps:
+
+            def step(name: str = name, module: PolicyOptimization = module, number: int = number) -> _Step:
+                phases = _phases(workload, module, update, number)
                 # counting the work slows the first round down, which is therefore never timed
-                counted = number == 0
-                seconds, peak, flops = _timed(run, device, count=counted)
-                if counted:
-                    work[name, phase] = flops
-                if number >= config.warmup:
-                    runs.setdefault((name, phase), []).append((seconds, peak))
+                return {phase: _timed(run, device, count=number == 0) for phase, run in phases}
+
+            if number < config.warmup:
+                counted.setdefault(name, step())
+            else:
+                best, others, tries = patience.quietest(step)
+                timed[name].append(best)
+                repeated += tries - 1
+                disturbed += not is_quiet(others)
             assert module.experience is not None
             sequences = len(module.experience.rollouts)
             advance(1)
-    return _summarise(config.preset, list(modules), runs, work, sequences, rate), rate
+    results = _summarise(config.preset, timed, counted, sequences, rate)
+    return Measurement(results, rate, config.repeats * len(modules), repeated, disturbed)
 
 
 def _summarise(
-    preset: str,
-    variants: Sequence[str],
-    runs: Mapping[tuple[str, str], Sequence[tuple[float, int | None]]],
-    work: Mapping[tuple[str, str], float],
-    sequences: int,
-    rate: float,
+    preset: str, timed: Mapping[str, Sequence[_Step]], counted: Mapping[str, _Step], sequences: int, rate: float
 ) -> list[PhaseResult]:
-    forward = max(1.0, work["grpo", "logprobs"])
+    forward = max(1.0, counted["grpo"]["logprobs"].flops)
+    base = _totals(timed["grpo"], IN_A_STEP)
     results = []
-    for name in variants:
-        totals = _steps(runs, name)
-        ratio = statistics.median(a / b for a, b in zip(totals, _steps(runs, "grpo"), strict=True))
+    for name, steps in timed.items():
         for phase in (*TIMED_PHASES, "step"):
             parts = IN_A_STEP if phase == "step" else (phase,)
-            seconds = statistics.median(totals if phase == "step" else [s for s, _ in runs[name, phase]])
-            flops = sum(work[name, part] for part in parts)
-            peaks = [peak for part in parts for _, peak in runs[name, part] if peak is not None]
+            seconds = statistics.median(_totals(steps, parts))
+            flops = sum(counted[name][part].flops for part in parts)
+            peaks = [peak for step in steps for part in parts if (peak := step[part].peak) is not None]
+            ratios = [own / grpo for own, grpo in zip(_totals(steps, IN_A_STEP), base, strict=True)]
             results.append(
                 PhaseResult(
                     preset=preset,
                     variant=name,
                     phase=phase,
                     median_seconds=seconds,
+                    cpu_seconds=statistics.median(sum(step[part].cpu_seconds for part in parts) for step in steps),
                     seconds_per_sequence=seconds / sequences,
                     peak_bytes=max(peaks, default=None),
                     gflop=flops / 1e9,
                     floor_seconds=flops / rate,
                     forward_equivalents=flops / forward,
-                    step_ratio=ratio if phase == "step" else None,
+                    step_ratio=statistics.median(ratios) if phase == "step" else None,
                 )
             )
     return results
 
 
-def _steps(runs: Mapping[tuple[str, str], Sequence[tuple[float, int | None]]], name: str) -> list[float]:
-    """Seconds of the whole step in each round."""
-    return [sum(s for s, _ in parts) for parts in zip(*(runs[name, phase] for phase in IN_A_STEP), strict=True)]
+def _totals(steps: Sequence[_Step], phases: Sequence[str]) -> list[float]:
+    """Seconds of these phases together, in each round."""
+    return [sum(step[phase].seconds for phase in phases) for step in steps]
 
 
 def _phases(
@@ -190,18 +224,18 @@ def _phases(
     yield from zip(TIMED_PHASES, (rollout, reward, logprobs, scoring, optimise), strict=True)
 
 
-def _timed(run: Callable[[], None], device: torch.device, count: bool) -> tuple[float, int | None, float]:
+def _timed(run: Callable[[], None], device: torch.device, count: bool) -> _PhaseTime:
     """Seconds, peak bytes above those held before, and floating-point operations (0 unless counted)."""
     counter = FlopCount() if count else contextlib.nullcontext()
     _synchronise(device)
     before = _reset_peak(device)
-    started = time.perf_counter()
+    started, cpu = time.perf_counter(), time.process_time()
     with counter:
         run()
     _synchronise(device)
-    seconds = time.perf_counter() - started
+    seconds, cpu_seconds = time.perf_counter() - started, time.process_time() - cpu
     peak = None if before is None else max(0, _peak(device) - before)
-    return seconds, peak, counter.total if isinstance(counter, FlopCount) else 0.0
+    return _PhaseTime(seconds, cpu_seconds, peak, counter.total if isinstance(counter, FlopCount) else 0.0)
 
 
 _CPU_ATTENTION = "_scaled_dot_product_flash_attention_for_cpu"

@@ -5,28 +5,32 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from pathlib import Path
 
-from oar_lightning.benchmark.measure import IN_A_STEP, TIMED_PHASES, BenchmarkConfig, PhaseResult
+from oar_lightning.benchmark.machine_load import QUIET
+from oar_lightning.benchmark.measure import IN_A_STEP, TIMED_PHASES, BenchmarkConfig, Measurement, PhaseResult
 from oar_lightning.common.markdown import markdown
 
 COLORS = {"rollout": "#7b8794", "reward": "#c3cad1", "scoring": "#d9822b", "update": "#4a67c8"}
 
 
-def phase_table(results: Sequence[PhaseResult], bars: Mapping[str, float]) -> list[list[str]]:
-    """Header and rows: variant, seconds of each phase and of the step, the step's ratio to GRPO's, and the bar for it."""
-    rows = [["variant", *(f"{p} s" for p in TIMED_PHASES), "step s", "step / grpo", "bar"]]
-    for name, phases in by_variant(results).items():
+def phase_table(measured: Measurement, bars: Mapping[str, float]) -> list[list[str]]:
+    """Header and rows: variant, seconds of each phase and of the step, its processor seconds, its ratio to GRPO's, and the bar
+    for that."""
+    rows = [["variant", *(f"{p} s" for p in TIMED_PHASES), "step s", "step CPU s", "step / grpo", "bar"]]
+    for name, phases in by_variant(measured.results).items():
         ratio = phases["step"].step_ratio
         assert ratio is not None
-        rows.append([name, *_seconds(phases), f"{ratio:.2f}", _bar(bars.get(name), ratio)])
+        seconds = [f"{phases[phase].median_seconds:.3f}" for phase in (*TIMED_PHASES, "step")]
+        cells = [*seconds, f"{phases['step'].cpu_seconds:.3f}", f"{ratio:.2f}", _bar(bars.get(name), ratio, measured)]
+        rows.append([name, *cells])
     return rows
 
 
-def scoring_table(results: Sequence[PhaseResult], bars: Mapping[str, float]) -> list[list[str]]:
+def scoring_table(measured: Measurement, bars: Mapping[str, float]) -> list[list[str]]:
     """Header and rows: the cost of scoring in seconds a sequence, work, forward passes, floor and memory; and its time and
     memory relative to those of exact OAR-P."""
-    measured = ["s / sequence", "bar", "GFLOP", "forward-equivalents", "floor s", "measured / floor", "peak MB"]
-    rows = [["variant", *measured, "time / oar_p", "peak / oar_p"]]
-    variants = by_variant(results)
+    columns = ["s / sequence", "bar", "GFLOP", "forward-equivalents", "floor s", "measured / floor", "peak MB"]
+    rows = [["variant", *columns, "time / oar_p", "peak / oar_p"]]
+    variants = by_variant(measured.results)
     exact = variants["oar_p"]["scoring"] if "oar_p" in variants else None
     for name, phases in variants.items():
         s = phases["scoring"]
@@ -40,7 +44,7 @@ def scoring_table(results: Sequence[PhaseResult], bars: Mapping[str, float]) -> 
             [
                 name,
                 f"{s.seconds_per_sequence:.4f}",
-                _bar(bars.get(name), s.seconds_per_sequence),
+                _bar(bars.get(name), s.seconds_per_sequence, measured),
                 f"{s.gflop:.1f}",
                 f"{s.forward_equivalents:.2f}",
                 f"{s.floor_seconds:.3f}",
@@ -53,8 +57,25 @@ def scoring_table(results: Sequence[PhaseResult], bars: Mapping[str, float]) -> 
     return rows
 
 
-def _bar(bar: float | None, value: float) -> str:
-    return "-" if bar is None else f"{bar:g} ({'met' if value <= bar else 'not met'})"
+def _bar(bar: float | None, value: float, measured: Measurement) -> str:
+    """Seconds of a machine that does other work too are no verdict, to neither side."""
+    if bar is None:
+        return "-"
+    return f"{bar:g} ({'disturbed' if measured.disturbed else 'met' if value <= bar else 'not met'})"
+
+
+def quietness(measured: Measurement) -> str:
+    """A sentence: whether anything else used the machine, so that times tell more than the program's speed."""
+    text = (
+        f"{measured.steps} timed steps; {measured.repeated} further tries did not count, because something else used more "
+        f"than {100 * QUIET:.0f} % of the cores"
+    )
+    if not measured.disturbed:
+        return text + "."
+    return text + (
+        f". **During {measured.disturbed} of the steps that count something did, too**: no bar is judged; run it again on a "
+        "machine that does nothing else, or compare CPU seconds."
+    )
 
 
 def by_variant(results: Sequence[PhaseResult]) -> dict[str, dict[str, PhaseResult]]:
@@ -65,35 +86,30 @@ def by_variant(results: Sequence[PhaseResult]) -> dict[str, dict[str, PhaseResul
     return out
 
 
-def _seconds(rows: dict[str, PhaseResult]) -> list[str]:
-    return [f"{rows[phase].median_seconds:.3f}" for phase in (*TIMED_PHASES, "step")]
-
-
-def write_report(
-    folder: Path, config: BenchmarkConfig, results: Sequence[PhaseResult], rate: float, command: str, machine: str
-) -> None:
+def write_report(folder: Path, config: BenchmarkConfig, measured: Measurement, command: str, machine: str) -> None:
     """Write README.md and steps.png in `folder`; both are overwritten."""
     folder.mkdir(parents=True, exist_ok=True)
     text = f"""# Benchmark `{config.preset}`
 
 **Command.** `{command}`
 
-{machine}. Matrix products reach {rate / 1e9:.0f} GFLOP/s here (best of 15); a phase's floor is its floating-point work
+{machine}. Matrix products reach {measured.rate / 1e9:.0f} GFLOP/s here (best of 15); a phase's floor is its floating-point work
 (products and attention, counted) at that rate. Methods take turns round by round; medians. A step is rollout + reward +
-scoring + update.
+scoring + update; its CPU seconds are those of all threads of the process.
 `logprobs` is one forward pass of the batch, the unit of forward-equivalents; an on-policy step has none of its own.
+{quietness(measured)}
 
-{markdown(phase_table(results, config.step_bars))}
+{markdown(phase_table(measured, config.step_bars))}
 
 ## Scoring
-{markdown(scoring_table(results, config.sequence_bars))}
+{markdown(scoring_table(measured, config.sequence_bars))}
 
 Peak memory is what the phase held above what was there before it (on the CPU: resident memory).
 
 ![Seconds of a step by phase](steps.png)
 """
     (folder / "README.md").write_text(text, encoding="utf-8")
-    _plot(folder / "steps.png", config.preset, results)
+    _plot(folder / "steps.png", config.preset, measured.results)
 
 
 def _plot(path: Path, preset: str, results: Sequence[PhaseResult]) -> None:

@@ -7,7 +7,7 @@ import json
 import logging
 import platform
 import sys
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
@@ -19,9 +19,8 @@ from omegaconf import DictConfig
 from rich.console import Console
 
 from oar_lightning.answers.reward import Accuracy, Rewards
-from oar_lightning.benchmark import BenchmarkConfig, ConfiguredWorkload, RandomWorkload, Workload, measure
-from oar_lightning.benchmark.measure import PhaseResult
-from oar_lightning.benchmark.report import phase_table, scoring_table, write_report
+from oar_lightning.benchmark import BenchmarkConfig, ConfiguredWorkload, Measurement, RandomWorkload, Workload, measure
+from oar_lightning.benchmark.report import phase_table, quietness, scoring_table, write_report
 from oar_lightning.common.config_check import ConfigError
 from oar_lightning.common.outputs import output_folder, output_path, write_text
 from oar_lightning.common.progress import counted_progress
@@ -102,20 +101,22 @@ def run(
         tracker.describe(run_parameters(cfg), run_tags(cfg))
         total = (config.warmup + config.repeats) * len(modules)
         with counted_progress(f"benchmark {config.preset}", "steps", total, 0) as advance:
-            results, rate = measure(config, workload, modules, instantiate(cfg["update"]), advance)
+            measured = measure(config, workload, modules, instantiate(cfg["update"]), advance)
         console = Console()
-        for table in tables(config, results):
+        for table in tables(config, measured):
             table.print(console)
-        rows = [dataclasses.asdict(result) for result in results]
+        console.print(quietness(measured).replace("**", ""), soft_wrap=True)
+        rows = [dataclasses.asdict(result) for result in measured.results]
         if output is not None:
             write_text(output, json.dumps(rows, indent=1) + "\n")
             console.print(f"written: {output}", soft_wrap=True)
         if report is not None:
             command = " ".join(["python -m oar_lightning", *HydraConfig.get().overrides.task])
-            write_report(report, config, results, rate, command, machine(workload))
+            write_report(report, config, measured, command, machine(workload))
             console.print(f"report: {report / 'README.md'}", soft_wrap=True)
-        metrics = {f"benchmark/{r.variant}/{r.phase}_s": r.median_seconds for r in results}
-        metrics |= {f"benchmark/{r.variant}/step_ratio": r.step_ratio for r in results if r.step_ratio is not None}
+        metrics = {f"benchmark/{r.variant}/{r.phase}_s": r.median_seconds for r in measured.results}
+        metrics |= {f"benchmark/{r.variant}/step_ratio": r.step_ratio for r in measured.results if r.step_ratio is not None}
+        metrics |= {f"benchmark/{r.variant}/step_cpu_s": r.cpu_seconds for r in measured.results if r.phase == "step"}
         tracker.write_metrics(metrics, 0)
         tracker.write_text("benchmark.json", json.dumps(rows))
 
@@ -133,9 +134,9 @@ def machine(workload: Workload) -> str:
     )
 
 
-def tables(config: BenchmarkConfig, results: Sequence[PhaseResult]) -> list[ConsoleTable]:
+def tables(config: BenchmarkConfig, measured: Measurement) -> list[ConsoleTable]:
     """Seconds of each phase, and the cost of scoring, method by method."""
-    phases, scoring = phase_table(results, config.step_bars), scoring_table(results, config.sequence_bars)
+    phases, scoring = phase_table(measured, config.step_bars), scoring_table(measured, config.sequence_bars)
     return [
         ConsoleTable(f"benchmark={config.preset}: seconds of each phase (medians)", phases[0], phases[1:]),
         ConsoleTable("Scoring", scoring[0], scoring[1:]),

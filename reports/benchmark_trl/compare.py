@@ -29,6 +29,8 @@ sys.path.insert(0, str(HERE))
 
 import page  # noqa: E402  (this folder is no package)
 
+from oar_lightning.benchmark.machine_load import Load, is_quiet  # noqa: E402
+
 TRL_VERSION = "1.16.0"
 ROUNDS = {"tiny": 8, "wide": 4}
 TRIES = 5
@@ -279,7 +281,7 @@ def quiet_step(child: Child, what: str, patience: float) -> list[dict[str, Any]]
         report = child.step()
         others = load.others()
         made.append(report | {"others": others, "waited": waited})
-        if page.is_quiet(others):
+        if is_quiet(others):
             say(f"{what}: {report['seconds']:.2f} s")
             break
         say(f"{what}: {report['seconds']:.2f} s, of which others used {100 * (others or 0):.0f} % of the cores; repeated")
@@ -290,45 +292,14 @@ def wait_for_quiet(patience: float) -> float:
     """Until the machine is quiet, or for `patience` seconds; returns how long it took. Every contestant is blocked then."""
     started, told = time.monotonic(), False
     while (waited := time.monotonic() - started) < patience:
-        load = Load(os.getsid(0))
+        load = Load(os.getpid())
         time.sleep(1.0)
-        if page.is_quiet(load.others()):
+        if is_quiet(load.others()):
             break
         if not told:
             say("something else uses the machine; waiting for it to end (--patience)")
             told = True
     return waited
-
-
-class Load:
-    """What share of the machine's cores anything but one session's processes uses, from now on; None outside Linux."""
-
-    def __init__(self, session: int) -> None:
-        self.session = session
-        self.begin = self._read()
-
-    def others(self) -> float | None:
-        end = self._read()
-        if self.begin is None or end is None:
-            return None
-        (began, busy, own), (ended, busy_now, own_now) = self.begin, end
-        return max(0.0, (busy_now - busy) - (own_now - own)) / ((ended - began) * (os.cpu_count() or 1))
-
-    def _read(self) -> tuple[float, float, float] | None:
-        """Now, and seconds of processor time so far: all (with what a hypervisor took), and the session's."""
-        try:
-            first = Path("/proc/stat").read_text().splitlines()[0].split()
-        except OSError:
-            return None
-        user, nice, system, _idle, _waiting, irq, softirq, steal = map(int, first[1:9])
-        own = 0
-        for process in Path("/proc").glob("[0-9]*/stat"):
-            with contextlib.suppress(OSError):  # it ended
-                fields = process.read_text().rpartition(")")[2].split()
-                if int(fields[3]) == self.session:
-                    own += sum(map(int, fields[11:15]))  # its own time and that of its children that ended
-        ticks = os.sysconf("SC_CLK_TCK")
-        return time.monotonic(), (user + nice + system + irq + softirq + steal) / ticks, own / ticks
 
 
 def check_equal(facts: dict[str, dict[str, Any]]) -> None:

@@ -7,14 +7,13 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
+from oar_lightning.benchmark.machine_load import QUIET, is_quiet
+
 OURS = ("grpo", "oar_g")
 """Our contestants by name; all others of a setting are ways to run TRL, of which the fastest counts."""
 
 BARS = {("tiny", "grpo"): 0.8, ("tiny", "oar_g"): 1.0, ("wide", "grpo"): 1.0}
 """The most that a step may take, in steps of TRL's GRPO; no bar: for information."""
-
-QUIET = 0.1
-"""The largest share of the cores that anything else may use during a step that counts."""
 
 Step = Mapping[str, Any]
 """Of one step: `seconds`, those of its `parts`, `mean_length` of its completions, their mean `reward`,
@@ -190,8 +189,3 @@ def rounds_text(result: Mapping[str, Any]) -> str:
     )
     unquiet = sum(not is_quiet(step["others"]) for step in steps)
     return text + (f"; **{unquiet} of the {len(steps)} steps that count were not quiet**." if unquiet else ".")
-
-
-def is_quiet(others: float | None) -> bool:
-    """`others`: the share of the cores that anything else used during a step; None: not known here."""
-    return others is None or others <= QUIET

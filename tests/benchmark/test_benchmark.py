@@ -11,8 +11,8 @@ from support.commands import run
 from torch import nn
 
 from oar_lightning.benchmark import BenchmarkConfig, RandomShape, RandomWorkload
-from oar_lightning.benchmark.measure import IN_A_STEP, TIMED_PHASES, FlopCount, PhaseResult
-from oar_lightning.benchmark.report import by_variant, phase_table, scoring_table, write_report
+from oar_lightning.benchmark.measure import IN_A_STEP, TIMED_PHASES, FlopCount, Measurement, PhaseResult
+from oar_lightning.benchmark.report import by_variant, phase_table, quietness, scoring_table, write_report
 from oar_lightning.credit.scorers import Uniform
 
 SMALL = RandomShape(
@@ -56,6 +56,8 @@ def test_a_random_workload_has_completions_of_full_length() -> None:
     ("change", "message"),
     [
         ({"repeats": 0}, r"benchmark\.repeats must be >= 1"),
+        ({"tries": 0}, r"benchmark\.tries must be >= 1"),
+        ({"patience": -1.0}, r"benchmark\.patience must be .* >= 0"),
         ({"warmup": 0}, r"benchmark\.warmup is .* and must be >= 1"),
         ({"variants": {"oar_g": Uniform()}}, "benchmark.variants must include grpo"),
     ],
@@ -75,24 +77,33 @@ def test_bad_shapes_name_their_key(key: str, value: int) -> None:
 
 
 def result(variant: str, phase: str, seconds: float, ratio: float | None = None) -> PhaseResult:
-    return PhaseResult("p", variant, phase, seconds, seconds / 4, 2**20, 3.0, seconds / 2, 1.5, ratio)
+    return PhaseResult("p", variant, phase, seconds, 1.5 * seconds, seconds / 4, 2**20, 3.0, seconds / 2, 1.5, ratio)
+
+
+def measured(results: list[PhaseResult], disturbed: int = 0) -> Measurement:
+    return Measurement(results, 1e11, 10, 2, disturbed)
 
 
 def test_tables_and_page(tmp_path: Path) -> None:
     results = [result(v, p, 0.5) for v in ("grpo", "oar_g") for p in TIMED_PHASES]
     results += [result("grpo", "step", 2.0, 1.0), result("oar_g", "step", 2.5, 1.25)]
-    assert phase_table(results, {})[2][-3:] == ["2.500", "1.25", "-"]
-    assert phase_table(results, dict.fromkeys(by_variant(results), 1.2))[2][-1] == "1.2 (not met)"
+    quiet = measured(results)
+    assert phase_table(quiet, {})[2][-4:] == ["2.500", "3.750", "1.25", "-"]
+    bars = dict.fromkeys(by_variant(results), 1.2)
+    assert [row[-1] for row in phase_table(quiet, bars)[1:]] == ["1.2 (met)", "1.2 (not met)"]
+    assert [row[-1] for row in phase_table(measured(results, 3), bars)[1:]] == ["1.2 (disturbed)"] * 2, "no verdict"
+    assert quietness(quiet).startswith("10 timed steps; 2 further tries did not count")
+    assert "During 3 of the steps" in quietness(measured(results, 3))
     expected = ["grpo", "0.1250", "-", "3.0", "1.50", "0.250", "2.0", "1", "-", "-"]
-    assert scoring_table(results, {})[1] == expected
+    assert scoring_table(quiet, {})[1] == expected
     exact = [result("oar_p", p, 0.25) for p in TIMED_PHASES] + [result("oar_p", "step", 3.0, 1.5)]
-    rows = scoring_table(results + exact, {"grpo": 0.2, "oar_g": 0.1})
+    rows = scoring_table(measured(results + exact), {"grpo": 0.2, "oar_g": 0.1})
     assert [row[2] for row in rows[1:]] == ["0.2 (met)", "0.1 (not met)", "-"]
     assert [row[-2:] for row in rows[1:]] == [["2.00", "1.0"], ["2.00", "1.0"], ["1.00", "1.0"]]
-    write_report(tmp_path / "r", BenchmarkConfig("p", {"grpo": Uniform()}), results, 1e11, "the command", "a machine")
+    write_report(tmp_path / "r", BenchmarkConfig("p", {"grpo": Uniform()}), quiet, "the command", "a machine")
     page = (tmp_path / "r" / "README.md").read_text()
     assert "`the command`" in page
-    assert "| oar_g | 0.500 | 0.500 | 0.500 | 0.500 | 0.500 | 2.500 | 1.25 | - |" in page
+    assert "| oar_g | 0.500 | 0.500 | 0.500 | 0.500 | 0.500 | 2.500 | 3.750 | 1.25 | - |" in page
     assert (tmp_path / "r" / "steps.png").stat().st_size > 1000
 
 
@@ -100,7 +111,7 @@ def test_the_command_writes_rows_for_every_variant_and_phase(tmp_path: Path) -> 
     sizes = {"hidden_size": 16, "intermediate_size": 24, "layers": 1, "heads": 2, "kv_heads": 1, "vocab_size": 50}
     lengths = {"prompt": 6, "completion": 24, "prompts": 2, "group_size": 2}
     shape = [f"benchmark.shape.{key}={value}" for key, value in {**sizes, **lengths}.items()]
-    settings = ["benchmark.repeats=1", "benchmark.output=b.json", "benchmark.report=page", "logger=none"]
+    settings = ["benchmark.repeats=1", "benchmark.output=b.json", "benchmark.report=page", "benchmark.tries=1", "logger=none"]
     done = run(tmp_path, "task=benchmark", "benchmark=authors", *shape, *settings)
     assert done.code == 0, done.shown
     rows = {(r["variant"], r["phase"]): r for r in json.loads((tmp_path / "b.json").read_text())}
