@@ -95,6 +95,7 @@ LEFT_OUT = {
     "warm_start": SUPERVISED,
     "warm_start_graph": SUPERVISED,
     "warm_start_graph_asides": SUPERVISED,
+    "warm_start_graph_hints": SUPERVISED,
     "warm_start_graph_misconceptions": SUPERVISED,
 }
 """Experiment -> why no estimator is it."""
