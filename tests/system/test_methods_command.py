@@ -1,0 +1,82 @@
+"""Methods of the field from the command line: a run, its resumption and a run on two ranks end with one policy."""
+
+from __future__ import annotations
+
+from importlib import resources
+from pathlib import Path
+
+import pytest
+import torch
+from support.commands import run
+from torch import Tensor
+from transformers import AutoModelForCausalLM
+
+pytestmark = [pytest.mark.slow, pytest.mark.timeout(900)]
+
+SMALL = (
+    *("num_threads=1", "logger=none", "update.problems=4", "update.group_size=4", "rollout.max_new_tokens=48"),
+    *("trainer.max_steps=4", "schedule.warmup_steps=0", "checkpoint_every_n_steps=2"),
+    *("evaluation.problems=2", "evaluation.greedy=false"),
+)
+TWO = ("trainer=ddp", "trainer.accelerator=cpu", "trainer.precision=32-true", "trainer.devices=2")
+METHODS = {
+    # a copy of the policy that changes after the checkpoint, and is not the policy when that is written
+    "rlsd": ("+experiment=rlsd", "scorer.teacher.every=3"),
+    "rlsd, another model": ("+experiment=rlsd", "scorer/teacher=given", "scorer.teacher.name=chain"),
+    "serl": ("+experiment=serl",),
+    "rlsd_contrast": ("+experiment=rlsd_contrast",),
+    "rlcsd": ("+experiment=rlcsd",),
+    "shear": ("+experiment=shear",),
+    "acpo": ("+experiment=acpo",),
+    "acpo_add": ("+experiment=acpo_add",),
+    # from their default start of 0 the coefficients would stay 0 while the entropy is above its target
+    "adaptive entropy": ("+experiment=grpo", "entropy=adaptive", "entropy.coef_start=0.05", "entropy.rate=0.02"),
+    "entropy by step": ("+experiment=grpo", "entropy=explore", "entropy.coef_start=0.05", "entropy.rate=0.02"),
+    "entropy in nats": ("+experiment=grpo", "entropy=step", "entropy.coef_start=0.05", "entropy.target=1"),
+    "capo": ("+experiment=capo",),
+    "spro": ("+experiment=spro",),
+    "prime": ("+experiment=prime",),
+    "istar": ("+experiment=istar",),
+    "curriculum": ("+experiment=grpo", "curriculum=difficulty", "curriculum.floor=0.01"),
+}
+RANKS_DIFFER = 1e-3
+"""How far the policy of two ranks may be from that of one, as a share of what was learned; rounding makes 2e-5 of it. Single
+weights are not compared: AdamW divides a gradient by its size, and so the rounding of one that is nearly 0."""
+METHODS_DIFFER = 1e-2
+"""How far a method's policy must at least be from GRPO's: otherwise nothing of the method would have been compared."""
+
+
+def distance(one: dict[str, Tensor], other: dict[str, Tensor]) -> float:
+    return sum(float((weight - other[name]).double().square().sum()) for name, weight in one.items()) ** 0.5
+
+
+def policy(folder: Path) -> dict[str, Tensor]:
+    return dict(AutoModelForCausalLM.from_pretrained(folder).state_dict())
+
+
+def trained(folder: Path, name: str, *overrides: str) -> dict[str, Tensor]:
+    """The policy with which a run ends."""
+    done = run(folder, *SMALL, f"hydra.run.dir={name}", f"export_to={name}_policy", *overrides, timeout=300)
+    assert done.code == 0, done.shown
+    return policy(folder / f"{name}_policy")
+
+
+@pytest.fixture(scope="module")
+def grpo(tmp_path_factory: pytest.TempPathFactory) -> dict[str, Tensor]:
+    return trained(tmp_path_factory.mktemp("grpo"), "whole", "+experiment=grpo")
+
+
+@pytest.mark.parametrize("method", METHODS)
+def test_a_resumed_run_and_one_on_two_ranks_end_with_the_policy_of_one_left_alone(
+    method: str, grpo: dict[str, Tensor], tmp_path: Path
+) -> None:
+    settings = METHODS[method]
+    whole = trained(tmp_path, "whole", *settings)
+    former = tmp_path / "whole" / "checkpoints" / "previous.ckpt"
+    assert torch.load(former, weights_only=True)["global_step"] == 2
+    resumed = trained(tmp_path, "resumed", *settings, f"ckpt_path={former}")
+    shared = trained(tmp_path, "shared", *settings, *TWO)
+    learned = distance(whole, policy(resources.files("oar_lightning") / "assets" / "chain"))
+    assert distance(whole, grpo) > METHODS_DIFFER * learned
+    assert all(torch.equal(resumed[name], weight) for name, weight in whole.items()), distance(resumed, whole) / learned
+    assert distance(shared, whole) <= RANKS_DIFFER * learned
