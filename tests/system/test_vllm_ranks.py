@@ -23,8 +23,7 @@ def test_every_rank_samples_its_own_problems_with_the_current_weights(
     trainer: str, alone: dict[str, Any], tmp_path: Path
 ) -> None:
     """The second rank has nothing of a benchmark of one problem, and starts its vLLM nevertheless: they start together only."""
-    if trainer != "ddp":
-        pytest.importorskip("deepspeed", reason="the extra deepspeed is not installed", exc_type=ImportError)
+    needs_its_extra(trainer)
     first, second = run_on_two(tmp_path, "vllm_worker.py", trainer, timeout=120)
     assert (alone["replicas"], first["replicas"], second["replicas"]) == (1, 2, 2)
     check_two_are_one(alone, first, second)
@@ -32,9 +31,16 @@ def test_every_rank_samples_its_own_problems_with_the_current_weights(
 
 @pytest.mark.slow
 @pytest.mark.skipif(not true_vllm.there(), reason=true_vllm.MISSING)
-def test_two_ranks_with_the_true_one(tmp_path: Path) -> None:
+@pytest.mark.parametrize("trainer", ["ddp", "deepspeed_zero2", "deepspeed_zero3"])
+def test_two_ranks_with_the_true_one(trainer: str, tmp_path: Path) -> None:
+    needs_its_extra(trainer)
     (alone,) = run_ranks(tmp_path / "alone", "vllm_worker.py", "ddp", "true", ranks=1)
-    check_two_are_one(alone, *run_ranks(tmp_path / "two", "vllm_worker.py", "ddp", "true", ranks=2))
+    check_two_are_one(alone, *run_ranks(tmp_path / "two", "vllm_worker.py", trainer, "true", ranks=2))
+
+
+def needs_its_extra(trainer: str) -> None:
+    if trainer.startswith("deepspeed"):
+        pytest.importorskip("deepspeed", reason="the extra deepspeed is not installed", exc_type=ImportError)
 
 
 def check_two_are_one(alone: dict[str, Any], first: dict[str, Any], second: dict[str, Any]) -> None:
