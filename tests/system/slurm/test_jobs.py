@@ -27,9 +27,10 @@ def test_a_run_of_two_ranks_comes_to_its_end(nodes: int, options: list[str], slu
 
 
 def test_told_before_its_time_is_over_a_job_goes_on_in_the_next_start(slurm: Slurm, store: str, tmp_path: Path) -> None:
-    long = "trainer.max_steps=12 update.problems=32 update.group_size=8 rollout.max_new_tokens=80"
+    long = "trainer.max_steps=6 update.problems=64 update.group_size=8 rollout.max_new_tokens=80"
     job = slurm.train(tmp_path, long, "--time=2", "--signal=USR1@95")  # about 25 s after each start
-    is_whole(job, tmp_path, store, 12)
+    job.end(900)  # on a busy machine each start has the time for one step alone
+    is_whole(job, tmp_path, store, 6)
     assert job.restarts() >= 1
     assert "SIGUSR1" in job.said()
 
