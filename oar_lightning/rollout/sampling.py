@@ -20,6 +20,9 @@ Prompt = str | Sequence[int]
 DRAW_BYTES = 64 * 2**20
 """Float64 probabilities alive at any time in `draw_tokens`."""
 
+CORE_BYTES = 2**20
+"""Of these, on a CPU, as many a thread as its core's cache holds: from there each further pass over them costs a fraction."""
+
 
 class Generation(NamedTuple):
     """Prompts and sampled completions; rows of one prompt are consecutive. ``truncated``: stopped by the token limit.
@@ -159,9 +162,14 @@ def draw_tokens(logits: Float[Tensor, "n V"], uniforms: Float[Tensor, " n"], con
     """
     if config.temperature == 0:
         return logits.argmax(-1)
-    rows = max(1, DRAW_BYTES // (8 * logits.shape[1]))
-    chunks = zip(logits.split(rows), uniforms.split(rows), strict=True)
-    return torch.cat([_invert((chunk / config.temperature).softmax(-1).double(), u, config.top_p) for chunk, u in chunks])
+    held = DRAW_BYTES if logits.device.type != "cpu" else min(DRAW_BYTES, CORE_BYTES * torch.get_num_threads())
+    rows = max(1, held // (8 * logits.shape[1]))
+
+    def draw(logits: Tensor, uniforms: Tensor) -> Tensor:
+        scaled = logits if config.temperature == 1 else logits / config.temperature
+        return _invert(scaled.softmax(-1).double(), uniforms, config.top_p)
+
+    return torch.cat([draw(*chunk) for chunk in zip(logits.split(rows), uniforms.split(rows), strict=True)])
 
 
 def _invert(probabilities: Tensor, uniforms: Tensor, top_p: float) -> Tensor:

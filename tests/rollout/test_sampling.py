@@ -62,6 +62,8 @@ def test_chunks_do_not_change_draws(monkeypatch: pytest.MonkeyPatch) -> None:
     whole = draw_tokens(logits, uniforms, SamplingConfig(top_p=0.8))
     monkeypatch.setattr(sampling, "DRAW_BYTES", 8 * 30 * 7)
     assert torch.equal(draw_tokens(logits, uniforms, SamplingConfig(top_p=0.8)), whole)
+    monkeypatch.setattr(sampling, "CORE_BYTES", 1)
+    assert torch.equal(draw_tokens(logits, uniforms, SamplingConfig(top_p=0.8)), whole)
 
 
 def test_pad_left() -> None:
