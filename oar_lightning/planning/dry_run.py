@@ -11,7 +11,8 @@ import torch
 from oar_lightning.credit.scorers import Scorer
 from oar_lightning.credit.scorers.probes import AFTER_WARMUP
 from oar_lightning.planning.empty import peak_bytes
-from oar_lightning.policy.language_model import cached_hidden_states, evaluating, head_logits, new_cache, token_logprobs
+from oar_lightning.policy.decoder import GrowingTexts, growing_texts
+from oar_lightning.policy.language_model import evaluating, head_logits, token_logprobs
 from oar_lightning.rollout.sampling import SamplingConfig, draw_tokens
 from oar_lightning.types import Rollouts
 
@@ -95,24 +96,30 @@ def generation_bytes(
     completion = int(texts.response_mask[0].sum())
     prompts, prompt = texts.token_ids[:: texts.group_size, :-completion], texts.token_ids.shape[1] - completion
     rows, owner = len(texts), torch.arange(len(texts)) // texts.group_size
-    seen = texts.attention_mask
+    first = texts.attention_mask[:: texts.group_size].long().argmax(1)
 
     def work() -> None:
         with _mixed(autocast), evaluating(model):
-            cache = new_cache(model)
-            hidden = cached_hidden_states(model, cache, seen[:: texts.group_size, :prompt], prompts)[:, -1]
-            cache.batch_select_indices(owner)
-            hidden = hidden[owner]
-            states = hidden.new_zeros(rows, completion, hidden.shape[1]) if keep_states else None
-            for layer in cache.layers:  # all columns but the last two, at once
-                shape = (rows, layer.keys.shape[1], max(0, completion - 2), -1)
-                layer.update(layer.keys[:, :, :1].expand(shape), layer.values[:, :, :1].expand(shape))
+            grown = growing_texts(model, first, prompt + completion)
+            hidden = grown(prompts)[:, -1][owner]
+            grown.select(owner)
+            states = hidden.new_zeros(rows, prompt + completion, hidden.shape[1]) if keep_states else None
+            _lengthen(grown, prompt + completion - 2)
             tokens = draw_tokens(head_logits(model, hidden), torch.zeros(rows), sampling)
-            hidden = cached_hidden_states(model, cache, seen[:, :-1], tokens[:, None])[:, -1]
-            if states is not None:
-                torch.nn.functional.pad(states, (0, 0, prompt, 0))
+            hidden = grown(tokens[:, None])[:, -1]
+            del states
 
     return peak_bytes(work)
+
+
+def _lengthen(texts: GrowingTexts, width: int) -> None:
+    """Let the cache grow to `width` columns as it does token by token."""
+    while texts.width < width:
+        columns = min(width - texts.width, max(1, texts.cache.layers[0].room))
+        for layer in texts.cache.layers:
+            keys, values = (x[:, :, :1].clone().expand(-1, -1, columns, -1) for x in (layer.keys, layer.values))
+            layer.update(keys, values)
+        texts.width += columns
 
 
 def _mixed(dtype: torch.dtype | None) -> Any:

@@ -5,8 +5,12 @@ from __future__ import annotations
 from typing import Any
 
 import torch
+from jaxtyping import Int
 from torch import Tensor
 from transformers.cache_utils import DynamicCache, DynamicLayer
+
+LEAST_ROOM = 64
+"""The columns by which full storage grows at least; it grows by a quarter, which keeps its copies few and its waste small."""
 
 
 class AutocastLayer(DynamicLayer):
@@ -17,19 +21,89 @@ class AutocastLayer(DynamicLayer):
     """
 
     def update(self, key_states: Tensor, value_states: Tensor, *args: Any, **kwargs: Any) -> tuple[Tensor, Tensor]:
-        kind = key_states.device.type
-        if torch.is_autocast_enabled(kind):
-            dtype = torch.get_autocast_dtype(kind)
-            key_states, value_states = key_states.to(dtype), value_states.to(dtype)
-        keys, values = super().update(key_states, value_states, *args, **kwargs)
+        keys, values = super().update(*_in_autocast(key_states, value_states), *args, **kwargs)
         return keys, values
 
 
-def new_cache(config: Any) -> DynamicCache:
-    """An empty cache for a model of this config."""
+class RoomyLayer(DynamicLayer):
+    """Keys and values at the front of storage with room for more: columns are written in place, and rows leave in place.
+
+    Not for gradients. `keys` and `values` are views [n g T d] of the storage [N g C d]; C is at most `limit`.
+    """
+
+    def __init__(self, limit: int) -> None:
+        super().__init__()
+        self.limit = limit
+        self._storage: list[Tensor] = []
+
+    @property
+    def room(self) -> int:
+        """The columns that can be appended before the storage grows."""
+        return self._storage[0].shape[2] - self.get_seq_length()
+
+    def update(self, key_states: Tensor, value_states: Tensor, *args: Any, **kwargs: Any) -> tuple[Tensor, Tensor]:
+        new = _in_autocast(key_states, value_states)
+        if not self.is_initialized:
+            self.lazy_initialization(*new)
+            self._storage = list(new)
+            self.keys, self.values = new
+            return self.keys, self.values
+        rows, _, start, _ = self.keys.shape
+        end = start + new[0].shape[2]
+        if end > self._storage[0].shape[2]:
+            self._move(slice(None), self._columns(end))
+        for storage, columns in zip(self._storage, new, strict=True):
+            storage[:rows, :, start:end] = columns
+        self._show(rows, end)
+        return self.keys, self.values
+
+    def select(self, rows: Int[Tensor, " n"], moved: Int[Tensor, " m"]) -> None:
+        """Row i becomes row ``rows[i]``; `moved` lists the i that are not ``rows[i]``."""
+        width = self.get_seq_length()
+        if len(rows) > len(self._storage[0]):
+            self._move(rows, self._columns(width + 1))
+        elif len(moved):
+            for storage in self._storage:
+                own = storage[:, :, :width]
+                own[moved] = own[rows[moved]]
+        self._show(len(rows), width)
+
+    def _columns(self, needed: int) -> int:
+        return max(needed, min(self.limit, needed + max(LEAST_ROOM, needed // 4)))
+
+    def _move(self, rows: Int[Tensor, " m"] | slice, columns: int) -> None:
+        """Give the rows new storage of so many columns: the keys, then the values, so that only one of them is there twice."""
+        width = self.get_seq_length()
+        for number, name in enumerate(("keys", "values")):
+            states = getattr(self, name)[rows]
+            self._storage[number] = states.new_empty(*states.shape[:2], columns, states.shape[3])
+            self._storage[number][:, :, :width] = states
+            setattr(self, name, self._storage[number][:, :, :width])
+
+    def _show(self, rows: int, width: int) -> None:
+        self.keys, self.values = (x[:rows, :, :width] for x in self._storage)
+
+
+def _in_autocast(*states: Tensor) -> tuple[Tensor, ...]:
+    kind = states[0].device.type
+    return tuple(x.to(torch.get_autocast_dtype(kind)) for x in states) if torch.is_autocast_enabled(kind) else states
+
+
+def new_cache(config: Any, limit: int | None = None) -> DynamicCache:
+    """An empty cache for a model of this config. With `limit` it keeps room for so many columns in all (`RoomyLayer`)."""
     cache = DynamicCache(config=config)
-    cache.layers = [AutocastLayer() if type(layer) is DynamicLayer else layer for layer in cache.layers]
+    cache.layers = [
+        layer if type(layer) is not DynamicLayer else AutocastLayer() if limit is None else RoomyLayer(limit)
+        for layer in cache.layers
+    ]
     return cache
+
+
+def select_rows(cache: DynamicCache, rows: Int[Tensor, " n"]) -> None:
+    """Row i of a cache of `RoomyLayer`s becomes row ``rows[i]``; only rows that change their place are copied."""
+    moved = (rows != torch.arange(len(rows), device=rows.device)).nonzero().flatten()
+    for layer in cache.layers:
+        layer.select(rows, moved)
 
 
 def only_grows(cache: DynamicCache) -> bool:

@@ -140,27 +140,11 @@ def can_share_prefixes(model: Any) -> bool:
     return takes_cache and only_grows(new_cache(model))
 
 
-def new_cache(model: Any) -> Any:
-    """An empty cache of keys and values."""
+def new_cache(model: Any, limit: int | None = None) -> Any:
+    """An empty cache of keys and values; see `key_value_cache.new_cache`."""
     from oar_lightning.policy import key_value_cache
 
-    return key_value_cache.new_cache(base_model(model).config)
-
-
-def cached_hidden_states(
-    model: Any,
-    cache: Any,
-    attention_mask: Bool[Tensor, "B S"],
-    token_ids: Int[Tensor, "B W"],
-) -> Float[Tensor, "B W H"]:
-    """Hidden states of the last W of S columns. The cache holds the columns before them, and is extended in place."""
-    decoder = base_model(model).get_decoder()
-    positions: dict[str, Any] = {}
-    if "position_ids" in inspect.signature(decoder.forward).parameters:
-        positions["position_ids"] = position_ids(attention_mask)[:, -token_ids.shape[1] :]
-    mask = None if bool(attention_mask.all()) else attention_mask.long()
-    out = decoder(input_ids=token_ids, attention_mask=mask, past_key_values=cache, use_cache=True, **positions)
-    return out.last_hidden_state
+    return key_value_cache.new_cache(base_model(model).config, limit)
 
 
 def head_logits(model: Any, hidden: Float[Tensor, "... H"]) -> Float[Tensor, "... V"]:

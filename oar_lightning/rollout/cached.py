@@ -12,7 +12,8 @@ from torch import Tensor
 
 from oar_lightning.common.activity import within
 from oar_lightning.common.randomness import generator
-from oar_lightning.policy.language_model import cached_hidden_states, evaluating, head_logits, new_cache, states_fit
+from oar_lightning.policy.decoder import growing_texts
+from oar_lightning.policy.language_model import evaluating, head_logits, states_fit
 from oar_lightning.rollout.hf import eos_token_ids
 from oar_lightning.rollout.sampling import (
     Generation,
@@ -22,9 +23,6 @@ from oar_lightning.rollout.sampling import (
     encode_prompts,
     pad_left,
 )
-
-LEAVE_ONE_IN = 8
-"""Finished completions leave the batch when they are one in so many of its rows: the remaining rows' cache is then copied."""
 
 
 class CachedEngine:
@@ -79,47 +77,51 @@ class CachedEngine:
         owner, uniforms = owner.to(device), uniforms.to(device)
         limits = (uniforms >= 0).sum(1)
         eos = torch.tensor(eos_token_ids(model, self.tokenizer), device=device)
-        ids, attention = pad_left(prompts, self.tokenizer.pad_token_id, device)
-        cache = new_cache(model)
-        hidden = cached_hidden_states(model, cache, attention, ids)[:, -1]
-        cache.batch_select_indices(owner)
-        ids, prompt_mask, hidden = ids[owner], attention[owner], hidden[owner]
+        ids, prompt_mask = pad_left(prompts, self.tokenizer.pad_token_id, device)
+        width = ids.shape[1]
+        texts = growing_texts(model, prompt_mask.long().argmax(1), width + config.max_new_tokens)
+        hidden = texts(ids)[:, -1][owner]
+        texts.select(owner)
+        ids, prompt_mask = ids[owner], prompt_mask[owner]
 
         completion = torch.full(uniforms.shape, self.tokenizer.pad_token_id, device=device)
-        lengths = torch.zeros(len(owner), dtype=torch.long, device=device)
-        ended = torch.zeros(len(owner), dtype=torch.bool, device=device)
-        live, attention = torch.arange(len(owner), device=device), prompt_mask
-        states = hidden.new_zeros(*uniforms.shape, hidden.shape[1]) if keep_states else None
+        lengths = torch.zeros_like(limits)
+        states = hidden.new_zeros(len(owner), width + config.max_new_tokens, hidden.shape[1]) if keep_states else None
+        live = torch.arange(len(owner), device=device)
         for column in range(config.max_new_tokens):
             tokens = draw_tokens(head_logits(model, hidden), uniforms[live, column], config)
-            running = ~ended[live] & (column < limits[live])  # tokens of finished rows still in the batch are ignored
-            completion[live[running], column] = tokens[running]
+            completion[live, column] = tokens
             if states is not None:
-                states[live[running], column] = hidden[running]
-            lengths[live[running]] = column + 1
-            ended[live] |= torch.isin(tokens, eos) & running
-            running = ~ended[live] & (lengths[live] < limits[live])
-            remaining = int(running.sum())
-            within(len(owner) - remaining, f"token {column + 1}/{config.max_new_tokens}")
-            if not remaining or column + 1 == config.max_new_tokens:
+                states[live, width + column] = hidden
+            going = (tokens[:, None] != eos).all(1) & (column + 1 < limits[live])
+            rows = packed_rows(going)
+            if len(rows) < len(live):
+                lengths[live[~going]] = column + 1
+                live, tokens = live[rows], tokens[rows]
+            within(len(owner) - len(live), f"token {column + 1}/{config.max_new_tokens}")
+            if not len(live):
                 break
-            if remaining <= len(live) - max(1, len(live) // LEAVE_ONE_IN):
-                keep = running.nonzero().flatten()
-                cache.batch_select_indices(keep)
-                live, tokens, attention = live[keep], tokens[keep], attention[keep]
-            attention = torch.cat([attention, torch.ones_like(attention[:, :1])], 1)
-            hidden = cached_hidden_states(model, cache, attention, tokens[:, None])[:, -1]
-        width = int(lengths.max())
-        response: Bool[Tensor, "B W"] = torch.arange(width, device=device) < lengths[:, None]
-        if states is not None:
-            states = torch.nn.functional.pad(states[:, :width], (0, 0, ids.shape[1], 0))
+            texts.select(rows)
+            hidden = texts(tokens[:, None])[:, -1]
+        last = completion.gather(1, lengths[:, None] - 1)
+        longest = int(lengths.max())
+        response: Bool[Tensor, "B W"] = torch.arange(longest, device=device) < lengths[:, None]
         return Generation(
-            torch.cat([ids, completion[:, :width]], 1),
+            torch.cat([ids, completion[:, :longest]], 1),
             torch.cat([prompt_mask, response], 1),
             torch.cat([torch.zeros_like(prompt_mask), response], 1),
-            ~ended,
-            states,
+            (last != eos).all(1),
+            None if states is None else states[:, : width + longest],
         )
+
+
+def packed_rows(stay: Bool[Tensor, " n"]) -> Int[Tensor, " m"]:
+    """The rows that stay, in an order that leaves most of them in their place: the last ones fill the gaps before them."""
+    rows = stay.nonzero().flatten()
+    gaps = (~stay[: len(rows)]).nonzero().flatten()
+    order = torch.arange(len(rows), device=stay.device)
+    order[gaps] = rows[len(rows) - len(gaps) :]
+    return order
 
 
 def keeps_states(model: Any, completions: int, tokens: int) -> bool:

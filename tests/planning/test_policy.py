@@ -119,7 +119,7 @@ def test_checkpointing_saves_memory_and_half_precision_does(tmp_path: Path) -> N
 
 
 def test_a_generation_holds_its_cache(tmp_path: Path) -> None:
-    """Keys and values of all columns but the last, in 2 layers of 2 groups of 8 numbers, and one layer's again as it grows."""
+    """Keys and values of all columns, in 2 layers of 2 groups of 8 numbers, and the keys of one layer again as it grows."""
     with no_memory():
         policy = policy_without_weights(only_config(CONFIGS["qwen2_tied"], tmp_path))
     of_token = 2 * 2 * 8 * 4

@@ -12,7 +12,8 @@ from torch import Tensor
 
 from oar_lightning.answers.reward import Completion
 from oar_lightning.common.randomness import derive_seed
-from oar_lightning.policy.language_model import cached_hidden_states, token_logprobs
+from oar_lightning.policy.decoder import GrowingTexts
+from oar_lightning.policy.language_model import token_logprobs
 from oar_lightning.rollout import SamplingConfig
 from oar_lightning.rollout.assemble import printable
 from oar_lightning.rollout.continuations import Continuer, Encoder, Reprompter
@@ -119,13 +120,13 @@ def test_batches_hold_no_more_tokens_than_the_rollouts_unless_they_have_a_bound(
     prefixes = [start(rollouts, row, n) for row in range(4) for n in range(3)]
     expected = Continuer(STAGE, dataclasses.replace(SAMPLING, max_batch=999))(POLICY.model, rollouts, prefixes, 20, seed=3)
     widths: list[tuple[int, int]] = []
-    counted = cached_hidden_states
+    read = GrowingTexts.__call__
 
-    def counting(model: Any, cache: Any, mask: Tensor, ids: Tensor) -> Tensor:
-        widths.append(tuple(mask.shape))
-        return counted(model, cache, mask, ids)
+    def counting(texts: GrowingTexts, ids: Tensor) -> Tensor:
+        widths.append((len(ids), texts.width + ids.shape[1]))
+        return read(texts, ids)
 
-    monkeypatch.setattr("oar_lightning.rollout.cached.cached_hidden_states", counting)
+    monkeypatch.setattr(GrowingTexts, "__call__", counting)
     found = Continuer(STAGE, dataclasses.replace(SAMPLING, **bound))(POLICY.model, rollouts, prefixes, 20, seed=3)
     assert torch.equal(found.rewards, expected.rewards)
     if "max_batch" in bound:
@@ -141,14 +142,14 @@ def test_memory_that_runs_out_lowers_the_runs_own_budget(rollouts: Rollouts, mon
     prefixes = [start(rollouts, 0, 0), start(rollouts, 2, 0)]
     expected = Continuer(STAGE, SAMPLING)(POLICY.model, rollouts, prefixes, 4, seed=3)
     monkeypatch.setattr("oar_lightning.rollout.continuations.LEAST_TOKENS", 1)
-    counted = cached_hidden_states
+    read = GrowingTexts.__call__
 
-    def small(model: Any, cache: Any, mask: Tensor, ids: Tensor) -> Tensor:
-        if len(mask) > 2:
+    def small(texts: GrowingTexts, ids: Tensor) -> Tensor:
+        if len(ids) > 2:
             raise MemoryError("no room")
-        return counted(model, cache, mask, ids)
+        return read(texts, ids)
 
-    monkeypatch.setattr("oar_lightning.rollout.cached.cached_hidden_states", small)
+    monkeypatch.setattr(GrowingTexts, "__call__", small)
     found = Continuer(STAGE, sampling)(POLICY.model, rollouts, prefixes, 4, seed=3)
     assert torch.equal(found.rewards, expected.rewards)
     assert sampling.budget.tokens is not None

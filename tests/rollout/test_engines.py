@@ -13,9 +13,11 @@ from support.toy import gpt2, qwen2_golden
 
 from oar_lightning.common.randomness import generator
 from oar_lightning.policy import language_model
+from oar_lightning.policy.decoder import ModuleDecoder, choose_decoder
 from oar_lightning.policy.language_model import token_logprobs
 from oar_lightning.policy.pretrained import Policy
 from oar_lightning.rollout import CachedEngine, Engine, Generation, HFEngine, SamplingConfig
+from oar_lightning.rollout.cached import packed_rows
 
 PROMPTS = ["Ann has 3 pens.\n", "Ben has 14 nuts. Ben buys 2.\n", "So\n"]
 GREEDY = SamplingConfig(max_new_tokens=12, temperature=0.0)
@@ -309,6 +311,31 @@ def test_sampled_ids_follow_from_the_full_forward(model: Any) -> None:
             before = float(p[: int((order == token).nonzero())].sum())
             assert before <= float(uniforms[i]) * total + 1e-9
             assert float(uniforms[i]) * total <= before + float(p[order == token]) + 1e-9
+
+
+def test_the_plain_decoder_draws_what_the_modules_draw(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Float32, 192 completions of up to 20 tokens; the states differ by rounding."""
+    policy = with_likely_eos(tiny_policy(), 0.08)
+    config = SamplingConfig(max_new_tokens=20)
+    sampled = []
+    for decoder in (choose_decoder, ModuleDecoder):
+        monkeypatch.setattr("oar_lightning.policy.decoder.choose_decoder", decoder)
+        sampled.append(CachedEngine(policy.tokenizer)(policy.model, PROMPTS, 64, config, SEEDS))
+    plain, modules = sampled
+    for actual, expected in zip(plain[:4], modules[:4], strict=True):
+        assert torch.equal(actual, expected)
+    assert 10 < modules.truncated.sum() < 100
+    torch.testing.assert_close(plain.prediction_states, modules.prediction_states, rtol=0, atol=1e-4)
+    assert not torch.equal(plain.prediction_states, modules.prediction_states)
+
+
+@pytest.mark.parametrize("stay", ["", "1", "0", "0111", "1110", "0101100111", "1111", "1000000"])
+def test_rows_that_stay_fill_the_gaps(stay: str) -> None:
+    mask = torch.tensor([letter == "1" for letter in stay], dtype=torch.bool)
+    rows = packed_rows(mask).tolist()
+    assert sorted(rows) == mask.nonzero().flatten().tolist()
+    kept = [i for i in range(len(rows)) if stay[i] == "1"]
+    assert [rows[i] for i in kept] == kept
 
 
 class ToyTokenizer:

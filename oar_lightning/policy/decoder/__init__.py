@@ -1,4 +1,4 @@
-"""Decoders for scoring: they append a few new columns to a past, and compute final states only where these are read."""
+"""Decoders for scoring, which compute states only where these are read, and for sampling, which append to texts in place."""
 
 from __future__ import annotations
 
@@ -10,11 +10,23 @@ from jaxtyping import Float, Int
 from torch import Tensor
 
 from oar_lightning.policy.attention import LayerRecord, ReadAt
+from oar_lightning.policy.decoder.growing import GrowingTexts, ModuleTexts, PlainTexts
 from oar_lightning.policy.decoder.modules import ModuleDecoder
 from oar_lightning.policy.decoder.past import Past, empty_past, join
 from oar_lightning.policy.decoder.plain import PlainDecoder, plain_decoder
 
-__all__ = ["Decoder", "ModuleDecoder", "Past", "PlainDecoder", "choose_decoder", "empty_past", "join", "plain_decoder"]
+__all__ = [
+    "Decoder",
+    "GrowingTexts",
+    "ModuleDecoder",
+    "Past",
+    "PlainDecoder",
+    "choose_decoder",
+    "empty_past",
+    "growing_texts",
+    "join",
+    "plain_decoder",
+]
 
 log = logging.getLogger(__name__)
 
@@ -59,7 +71,16 @@ def choose_decoder(model: Any) -> Decoder:
     if torch.allclose(actual, expected, rtol=1e-3, atol=1e-4 * float(expected.abs().max())):
         return plain
     log.warning(
-        "%s computes something else than the plain form of its family; scoring runs its own modules, which are slower",
+        "%s computes something else than the plain form of its family; its own modules run, which are slower",
         type(model).__name__,
     )
     return modules
+
+
+@torch.no_grad()
+def growing_texts(model: Any, first: Int[Tensor, " n"], limit: int) -> GrowingTexts:
+    """Empty texts that the model's fastest decoder reads; see `GrowingTexts`."""
+    decoder = choose_decoder(model)
+    if isinstance(decoder, PlainDecoder):
+        return PlainTexts(model, decoder, first, limit)
+    return ModuleTexts(model, first, limit)

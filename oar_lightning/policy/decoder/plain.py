@@ -80,19 +80,45 @@ class PlainDecoder:
             keys, values = key.transpose(1, 2), value.transpose(1, 2)
             if past.width:
                 keys, values = torch.cat([past.keys[number], keys], 2), torch.cat([past.values[number], values], 2)
-            out = self._attend(query, keys, values, None if causal else seen)
+            out = self._attend(query, keys, values, None if causal else seen[:, None])
             if records is not None:
                 if torch.is_grad_enabled() and not out.requires_grad:
                     out.requires_grad_()
                 records.append(LayerRecord(query.transpose(1, 2), keys, values, out, self.head_size**-0.5, columns))
-            x = _linear_onto(x, out.flatten(2), layer.output, layer.output_bias)
-            gate, up = linear(self._normed(x), layer.gate_up).chunk(2, -1)
-            active = silu(gate) * up if torch.is_grad_enabled() else silu(gate, inplace=True).mul_(up)
-            x = _linear_onto(x, active, layer.down, None)
+            x = self._after_attention(layer, x, out)
             if keep:
                 kept.append((keys, values))
         keys_kept, values_kept = zip(*kept, strict=True) if keep else ((), ())
         return self._normed(x) * self.norm, Past(keys_kept, values_kept, past.first) if keep else None
+
+    @torch.no_grad()
+    def append(
+        self,
+        cache: Any,
+        inputs_embeds: Float[Tensor, "n W H"],
+        rotations: Complex[Tensor, "n W 1 p"],
+        mask: Float[Tensor, "n 1 W S"] | None,
+    ) -> Float[Tensor, "n W H"]:
+        """Final (normalised) hidden states of new columns after those of a `transformers` cache, which is extended in place.
+
+        `rotations`: those of the new columns' positions. `mask` is added to the attention's scores; None where every column
+        sees all columns before it and itself. The embeddings are overwritten.
+        """
+        x = inputs_embeds
+        for number, layer in enumerate(self.layers):
+            query, key, value = self._projections(layer, self._normed(x), rotations)
+            keys, values = cache.update(key.transpose(1, 2), value.transpose(1, 2), number)
+            x = self._after_attention(layer, x, self._attend(query, keys, values, mask))
+        return self._normed(x) * self.norm
+
+    def _after_attention(
+        self, layer: PlainLayer, x: Float[Tensor, "n W H"], out: Float[Tensor, "n W h d"]
+    ) -> Float[Tensor, "n W H"]:
+        """The layer's output, from its input and the output of its heads."""
+        x = _linear_onto(x, out.flatten(2), layer.output, layer.output_bias)
+        gate, up = linear(self._normed(x), layer.gate_up).chunk(2, -1)
+        active = silu(gate) * up if torch.is_grad_enabled() else silu(gate, inplace=True).mul_(up)
+        return _linear_onto(x, active, layer.down, None)
 
     def _projections(
         self, layer: PlainLayer, normed: Float[Tensor, "n W H"], angles: Complex[Tensor, "n W 1 p"], queries: bool = True
@@ -115,13 +141,15 @@ class PlainDecoder:
         query: Float[Tensor, "n Q h d"],
         keys: Float[Tensor, "n g T d"],
         values: Float[Tensor, "n g T d"],
-        seen: Bool[Tensor, "m Q T"] | None,
+        mask: Bool[Tensor, "m 1 Q T"] | Float[Tensor, "m 1 Q T"] | None,
     ) -> Float[Tensor, "n Q h d"]:
-        """Attention of the queries. `seen` None: queries and keys are of the same columns, and attention is causal."""
-        mask = None if seen is None else seen[:, None]
+        """Attention of the queries. `mask` None: causal, the queries are those of the last columns or of all."""
+        if query.shape[1] == 1:  # the heads of a group are queries of one head, which spares copies of its keys
+            packed = query.view(len(query), self.groups, -1, self.head_size)
+            return scaled_dot_product_attention(packed, keys, values, mask).reshape(query.shape)
         grouped = self.heads != self.groups
         out = scaled_dot_product_attention(
-            query.transpose(1, 2), keys, values, mask, is_causal=seen is None, enable_gqa=grouped
+            query.transpose(1, 2), keys, values, mask, is_causal=mask is None, enable_gqa=grouped
         )
         return out.transpose(1, 2)
 
@@ -131,10 +159,14 @@ class PlainDecoder:
         return x * (length.square() / x.shape[-1] + self.eps).rsqrt()
 
     def _angles(self, like: Tensor, positions: Int[Tensor, "n W"]) -> Complex[Tensor, "n W 1 p"]:
-        """The rotation of each pair at each position, as a complex number."""
-        cos, sin = self.rotary(like, torch.arange(int(positions.max()) + 1, device=like.device)[None])
+        """The rotation of each pair at each position."""
+        return self.rotations(like, int(positions.max()) + 1)[positions][:, :, None]
+
+    def rotations(self, like: Tensor, count: int) -> Complex[Tensor, "S p"]:
+        """The rotation of each pair at the first positions, as a complex number."""
+        cos, sin = self.rotary(like, torch.arange(count, device=like.device)[None])
         half = self.head_size // 2
-        return torch.complex(cos[0, :, :half], sin[0, :, :half])[positions][:, :, None]
+        return torch.complex(cos[0, :, :half], sin[0, :, :half])
 
 
 def _linear_onto(
