@@ -7,7 +7,6 @@ import logging
 import os
 import time
 from collections.abc import Callable
-from dataclasses import dataclass
 from pathlib import Path
 from typing import NamedTuple, TypeVar
 
@@ -74,7 +73,6 @@ class Load:
         return own
 
 
-@dataclass
 class Patience:
     """Makes steps again while something else uses the machine.
 
@@ -83,8 +81,8 @@ class Patience:
         seconds: for how long in all to wait for a quiet machine before a step is made again; what is left of it.
     """
 
-    tries: int
-    seconds: float
+    def __init__(self, tries: int, seconds: float) -> None:
+        self.tries, self.seconds = tries, seconds
 
     def quietest(self, step: Callable[[], T]) -> tuple[T, float | None, int]:
         """What the step returned in the try during which others used least, their share, and how many tries were made."""

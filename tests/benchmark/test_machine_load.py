@@ -37,8 +37,8 @@ def test_what_a_descendant_uses_is_not_of_others(processes: dict[str, int]) -> N
     loads = {name: Load(process) for name, process in processes.items()}
     time.sleep(1.0)
     shares = {name: load.others() for name, load in loads.items()}
-    # no exact value: a machine that runs the tests is seldom quiet
-    assert shares["rests"] > shares["parent"] + 0.2 / os.cpu_count()
+    # what the child used is in one and not in the other; how much that is depends on what else the machine does
+    assert shares["rests"] > shares["parent"] + 0.04 / os.cpu_count()
 
 
 @pytest.mark.parametrize(

@@ -202,5 +202,13 @@ def test_a_namesake_that_computes_something_else_is_found_out(caplog):
     assert "computes something else" in caplog.text
 
 
+def test_a_policy_that_has_diverged_runs_its_modules(caplog):
+    model = FAMILIES["qwen2"]()
+    torch.nn.init.constant_(model.get_input_embeddings().weight, torch.nan)
+    with caplog.at_level("WARNING"):
+        assert isinstance(choose_decoder(model), ModuleDecoder)
+    assert not caplog.text, "it is no other model"
+
+
 def test_the_plain_decoder_is_the_default_of_the_built_in_policy():
     assert isinstance(choose_decoder(built_in_policy().model), PlainDecoder)
