@@ -30,16 +30,21 @@ TOLD_TO_END = (signal.SIGTERM, signal.SIGUSR1)
 Fate = Literal["told", "requeued", "out_of_time", "preempted", "cancelled"]
 
 
+GOES_ON = ("RUNNING", "SUSPENDED", "SIGNALING")
+"""States of a job that nobody has ended."""
+
+
 def fate(record: str, restarts: int) -> Fate:
     """What happens to a job that got a signal, by `scontrol show job`. `restarts`: how often this start of it was put off.
 
     A job that ends is shown as COMPLETING whatever the reason; only the other fields tell one from the other.
-    "told": it goes on, so the signal announces an end (SIGUSR1, or a preemption with grace).
+    "told": it goes on, so the signal announces an end (SIGUSR1, or a preemption with grace). SIGNALING is a job that goes on
+    while the signal is on its way to its other processes.
     """
     fields = dict(re.findall(r"(\w+)=(\S+)", record))
     if int(fields.get("Restarts", 0)) > restarts:
         return "requeued"
-    if fields.get("JobState") in ("RUNNING", "SUSPENDED"):
+    if fields.get("JobState") in GOES_ON:
         return "told"
     if fields.get("Reason") == "TimeLimit":
         return "out_of_time"

@@ -23,6 +23,11 @@ def test_a_record_tells_why_a_job_ends(expected: str) -> None:
     assert fate(RECORDS[expected], restarts=0) == expected
 
 
+@pytest.mark.parametrize("preempted", ["None", "2026-11-23T19:00:02"])
+def test_a_job_to_which_a_signal_is_on_its_way_goes_on(preempted: str) -> None:
+    assert fate(f"JobState=SIGNALING Reason=None Restarts=0 PreemptTime={preempted}", restarts=0) == "told"
+
+
 def test_only_a_further_start_counts() -> None:
     assert fate(RECORDS["requeued"], restarts=1) == "cancelled"
     assert fate("JobState=RUNNING Reason=None Restarts=3 PreemptTime=None", restarts=3) == "told"

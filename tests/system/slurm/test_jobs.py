@@ -26,8 +26,19 @@ def test_a_run_of_two_ranks_comes_to_its_end(nodes: int, options: list[str], slu
     assert job.said().count("before and after") == 1
 
 
+SLOWLY = """
+import time
+def slowly(problems, completions):
+    time.sleep(5 if len(problems) > 4 else 0)
+    return [0.0] * len(problems)
+"""
+"""A reward that makes a step take at least five seconds, on any machine."""
+
+
 def test_told_before_its_time_is_over_a_job_goes_on_in_the_next_start(slurm: Slurm, store: str, tmp_path: Path) -> None:
-    long = "trainer.max_steps=6 update.problems=64 update.group_size=8 rollout.max_new_tokens=80"
+    (tmp_path / "slowly.py").write_text(SLOWLY)
+    term = "+reward.terms.slowly={_target_:oar_lightning.answers.reward.FunctionReward,path:slowly.slowly}"
+    long = f"trainer.max_steps=6 update.problems=4 update.group_size=4 '{term}'"
     job = slurm.train(tmp_path, long, "--time=2", "--signal=USR1@95")  # about 25 s after each start
     job.end(900)  # on a busy machine each start has the time for one step alone
     is_whole(job, tmp_path, store, 6)
