@@ -99,20 +99,21 @@ class OwnModel:
         gradients = [torch.zeros_like(p) for p in masters]
         out = torch.zeros(rollouts.token_ids.shape, device=rollouts.token_ids.device)
 
-        def work(chunk: list[int]) -> tuple[Tensor, tuple[Tensor | None, ...]]:
+        def work(chunk: list[int]) -> Tensor:
             logprobs = logprobs_of_rows(self.model, rollouts, chunk, self.temperature)
             loss = loss_of(_rows(rollouts, chunk), logprobs)
-            return logprobs.detach(), torch.autograd.grad(loss, trained, allow_unused=True)
+            # added up here, so that no pass holds the gradients of the one before; nothing fails for want of memory from here on
+            for gradient, part in zip(gradients, torch.autograd.grad(loss, trained, allow_unused=True), strict=True):
+                if part is not None:
+                    gradient.add_(part)
+            return logprobs.detach()
 
         torch.clear_autocast_cache()  # it may hold weights from a pass without gradients
         self.model.train()  # gradients are checkpointed in this mode alone
         with torch.enable_grad():
-            for chunk, (found, parts) in self.budget.run_in_chunks(_lengths(rollouts), work):
+            for chunk, found in self.budget.run_in_chunks(_lengths(rollouts), work):
                 out = out.to(found.dtype)
                 out[_rows(rollouts, chunk)] = found
-                for gradient, part in zip(gradients, parts, strict=True):
-                    if part is not None:
-                        gradient.add_(part)
         add_up(gradients)
         for master, gradient in zip(masters, gradients, strict=True):
             master.grad = gradient
