@@ -102,7 +102,7 @@ class OwnModel:
         def work(chunk: list[int]) -> Tensor:
             logprobs = logprobs_of_rows(self.model, rollouts, chunk, self.temperature)
             loss = loss_of(_rows(rollouts, chunk), logprobs)
-            # added up here, so that no pass holds the gradients of the one before; nothing fails for want of memory from here on
+            # added up here, so that no pass holds the gradients of the one before; from here on nothing wants memory
             for gradient, part in zip(gradients, torch.autograd.grad(loss, trained, allow_unused=True), strict=True):
                 if part is not None:
                     gradient.add_(part)
