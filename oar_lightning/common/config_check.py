@@ -68,6 +68,8 @@ def check_targets(config: Mapping[str, Any], import_them: bool = True) -> None:
         ConfigError: for a target that cannot be imported, an unknown key, a missing one, or a value of the wrong type or range.
     """
     for where, node in _targets(config, ""):
+        if not isinstance(node["_target_"], str):
+            raise ConfigError(f"{where}._target_={node['_target_']} is no dotted path of a class or a function; name one")
         signature = _signature(node["_target_"], where) if import_them else source_signature(str(node["_target_"]))
         if signature is None:
             continue

@@ -107,10 +107,12 @@ def test_missing_keys() -> None:
         ("no_such_package.Thing", "no such module; is the folder of your file on PYTHONPATH?"),
         ("Thing", "no such module"),
         ("oar_lightning.credit.scorers", "is a module; name a class or a function"),
+        (None, "is no dotted path of a class or a function"),
+        (7, "is no dotted path of a class or a function"),
         ("oar_lightning.answers.span.AnswerFormat.boxedd", "has no attribute 'boxedd'"),
     ],
 )
-def test_bad_targets(target: str, reason: str) -> None:
+def test_bad_targets(target: object, reason: str) -> None:
     text = message({"scorer": {"_target_": target}})
     assert text.startswith(f"scorer._target_={target}")
     assert reason in text

@@ -1,0 +1,122 @@
+"""The confirmatory study: tuning budgets, choosing, pairing and the rule, by hand."""
+
+from __future__ import annotations
+
+import numpy as np
+import pytest
+from hydra import compose
+from scipy.stats import sem, t
+from support.study_scripts import load_script
+
+from oar_lightning.reporting.runs import RunRecord
+
+study = load_script("settle", "study")
+
+
+def row(stage: str, arm: str, lr: str, beta: str, seed: int, accuracy: float, state: str = "complete"):
+    run_id = "".join(map(str, (stage, arm, lr, beta, seed)))
+    return study.Row("graph", stage, arm, lr, beta, seed, accuracy, state, 100.0, "revision", run_id)
+
+
+def tuning(arm: str, accuracy=lambda setting, seed: 0.5):
+    return [
+        row("tune", arm, setting.lr, setting.beta, seed, accuracy(setting, seed))
+        for setting in study.settings_of("graph", arm)
+        for seed in study.tuning_seeds(arm)
+    ]
+
+
+@pytest.mark.parametrize("arm", study.ARMS)
+@pytest.mark.parametrize("task", study.RATES)
+def test_every_arm_has_the_same_tuning_budget(task: str, arm: str) -> None:
+    assert len(study.settings_of(task, arm)) * len(study.tuning_seeds(arm)) == 20
+
+
+def test_seeds_of_tuning_are_not_reported() -> None:
+    assert not set(study.TUNING_SEEDS) & set(study.ENDPOINT_SEEDS)
+    assert (len(study.ENDPOINT_SEEDS), len(study.OTHER_SEEDS)) == (24, 12)
+
+
+def test_the_best_setting_has_the_highest_mean_and_the_lower_rate_of_equal_ones() -> None:
+    best_at = study.Setting("1e-4", "1.0")
+    rows = tuning("oar_g", lambda setting, seed: 0.6 if setting == best_at else 0.5)
+    assert study.best(rows, "graph", "oar_g") == best_at
+    assert study.best(tuning("grpo"), "graph", "grpo") == study.Setting("5e-5", "")
+
+
+def test_nothing_is_chosen_before_all_tuning_runs_are_there() -> None:
+    rows = tuning("grpo")
+    assert study.best(rows[:-1], "graph", "grpo") is None
+    assert study.best(rows, "asides", "grpo") is None
+
+
+@pytest.mark.parametrize(
+    ("low", "high", "expected"),
+    [
+        (0.1, 5.0, "yes"),
+        (0.1, 1.0, "yes"),
+        (-3.0, 1.9, "no"),
+        (-3.0, -1.0, "no"),
+        (-1.0, 2.0, "not settled"),
+        (0.0, 3.0, "not settled"),
+    ],
+)
+def test_the_rule(low: float, high: float, expected: str) -> None:
+    assert study.verdict(low, high) == expected
+
+
+def endpoint(differences) -> list:
+    seeds = study.ENDPOINT_SEEDS[: len(differences)]
+    grpo = [row("endpoint", "grpo", "1e-4", "", seed, 0.6) for seed in seeds]
+    return grpo + [row("endpoint", "oar_g", "1e-4", "2.0", s, 0.6 + d / 100) for s, d in zip(seeds, differences, strict=True)]
+
+
+def cells(rows, arm: str) -> list[str]:
+    lines = [[cell.strip() for cell in line.strip("|").split("|")] for line in study.endpoint_table(rows, "graph").splitlines()]
+    return next(line for line in lines if line[0] == arm)
+
+
+def test_pairs_have_students_interval_and_a_verdict_once_all_are_there() -> None:
+    differences = np.linspace(1.0, 5.0, 24)
+    low, high = t.interval(0.95, 23, differences.mean(), sem(differences))
+    found = cells(endpoint(differences), "oar_g")
+    assert found[3:6] == ["24", "63.0", f"{differences.mean():+.1f} [{low:+.1f}, {high:+.1f}]"]
+    assert found[-1] == "yes"
+    assert cells(endpoint(differences[:23]), "oar_g")[-1] == "-"
+    assert cells(endpoint(differences), "grpo")[5:] == ["-", "0", "100", "-"]
+
+
+def test_an_arm_that_is_only_explored_has_no_verdict() -> None:
+    rows = endpoint(np.linspace(1.0, 5.0, 24))
+    rows += [r._replace(arm="oracle", run_id=f"x{r.run_id}") for r in rows if r.arm == "oar_g"]
+    assert cells(rows, "oracle")[-1] == "-"
+
+
+@pytest.mark.parametrize("arm", study.ARMS)
+def test_a_sweep_is_found_again_by_its_name(arm: str) -> None:
+    """Rows are read from the names of sweeps, which have arms with underscores in them."""
+    for setting in study.settings_of("asides", arm):
+        words = study.command("asides", "endpoint", arm, setting, (100, 101))
+        name = next(word for word in words if word.startswith("hydra.sweeper.study_name=")).partition("=")[2]
+        tags, metrics = {"git_revision": "x", "seed": "100"}, {"eval/chain/avg_at_4": 0.5}
+        found = study.row_of(RunRecord("id", "name", "complete", "", 0, 1.0, tags, {}, metrics), name)
+        assert found[:6] == ("asides", "endpoint", arm, setting.lr, setting.beta, 100)
+        assert "evaluation.problems=1024" in words
+        assert "evaluation.problems=1024" not in study.command("asides", "tune", arm, setting, (50,))
+
+
+def test_a_table_survives_its_csv(tmp_path) -> None:
+    rows = sorted(tuning("oar_g"))
+    study.write_csv(tmp_path / "runs.csv", rows)
+    assert study.read_csv(tmp_path / "runs.csv") == rows
+    assert study.read_csv(tmp_path / "none.csv") == []
+
+
+@pytest.mark.usefixtures("hydra_conf")
+@pytest.mark.parametrize("arm", study.ARMS)
+def test_an_arms_command_is_a_run_of_the_rules(arm: str) -> None:
+    """The words of the command, without the sweeper's, make the config that README.md promises."""
+    words = study.command("graph", "endpoint", arm, study.settings_of("graph", arm)[0], (100,))[5:]
+    cfg = compose("config", overrides=[word.replace("choice(100)", "100") for word in words if not word.startswith("hydra.")])
+    assert (cfg.evaluation.problems, cfg.evaluation.samples, cfg.trainer.max_steps, cfg.seed) == (1024, 4, 160, 100)
+    assert cfg.optimizer.lr == 5e-5
