@@ -22,6 +22,9 @@ from oar_lightning.policy.linear_logprobs import linear_logprobs
 LOGITS_CHUNK_BYTES = 64 * 2**20
 """Float32 logits alive at any time in `token_logprobs`: 16 Mi floats, 110 tokens of a 152k vocabulary."""
 
+FEW_LOGITS_BYTES = 8 * 2**20
+"""Up to so many float32 logits in all, keeping them for the backward pass is cheaper than making them again in tiles."""
+
 TRANSFORMED_LOGITS = ("logits_scaling", "logit_scale", "final_logit_softcapping")
 """Settings of families whose logits are more than the head's output (`head_logits`)."""
 
@@ -229,7 +232,7 @@ def _head_logprobs(
 ) -> tuple[Float[Tensor, " n"], Float[Tensor, " n"]]:
     """As `chunked_logprobs`; several times faster where the head is nothing but a matrix."""
     matrix = None if entropy_grad else _head_matrix(model, hidden)
-    if matrix is not None:
+    if matrix is not None and 4 * len(hidden) * len(matrix) > FEW_LOGITS_BYTES:
         scaled = hidden if temperature == 1 else hidden / temperature
         return linear_logprobs(scaled, matrix, targets, LOGITS_CHUNK_BYTES, entropy_grad is not None)
     weight = base_model(model).get_output_embeddings().weight

@@ -142,6 +142,7 @@ def test_a_head_that_is_more_than_a_matrix_is_called(change: str, monkeypatch: p
     elif change == "other dtype":
         hidden = hidden.double()
         head.forward = lambda states: torch.nn.functional.linear(states, head.weight.double())
+    monkeypatch.setattr(language_model, "FEW_LOGITS_BYTES", 0)
     calls = []
     inner = linear_logprobs.linear_logprobs
     monkeypatch.setattr(language_model, "linear_logprobs", lambda *given: calls.append(given) or inner(*given))
@@ -150,3 +151,14 @@ def test_a_head_that_is_more_than_a_matrix_is_called(change: str, monkeypatch: p
     expected = torch.log_softmax(language_model.head_logits(model, hidden) / 0.7, -1)[torch.arange(5), targets]
     assert torch.allclose(logprobs, expected, atol=1e-5)
     assert len(calls) == (change == "nothing")
+
+
+def test_few_logits_are_kept(monkeypatch: pytest.MonkeyPatch) -> None:
+    model = LlamaForCausalLM(LlamaConfig(vocab_size=40, hidden_size=16, num_hidden_layers=1, num_attention_heads=2))
+    calls = []
+    inner = linear_logprobs.linear_logprobs
+    monkeypatch.setattr(language_model, "linear_logprobs", lambda *given: calls.append(given) or inner(*given))
+    monkeypatch.setattr(language_model, "FEW_LOGITS_BYTES", 4 * 40 * 5)
+    for rows in (5, 6):
+        language_model.target_logprobs(model, torch.randn(rows, 16), torch.zeros(rows, dtype=torch.long))
+    assert [len(given[0]) for given in calls] == [6]
