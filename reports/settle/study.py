@@ -96,11 +96,11 @@ def tuning_seeds(arm: str) -> tuple[int, ...]:
 
 
 def command(task: str, stage: str, arm: str, setting: Setting, seeds: Sequence[int]) -> list[str]:
-    """The sweep of an arm's setting. Started again it goes on where it was."""
+    """The sweep of an arm's setting with these seeds. Started again it goes on where it was."""
     problems = ["evaluation.problems=1024"] if stage == "endpoint" else []
     gate = [f"gate.beta={setting.beta}"] if setting.beta else []
     chosen = [f"optimizer.lr={setting.lr}", f"seed=choice({','.join(map(str, seeds))})"]
-    name = "_".join(filter(None, ["settle", task, stage, arm, setting.lr, setting.beta]))
+    name = "_".join(filter(None, ["settle", task, stage, arm, setting.lr, setting.beta, f"from{seeds[0]}"]))
     arguments = [f"+variant={task}", *COMMON, *problems, *ARMS[arm], *gate, *chosen, f"hydra.sweeper.study_name={name}"]
     return [sys.executable, "-m", "oar_lightning", "-m", "+sweeps=families", *arguments]
 
@@ -126,8 +126,8 @@ def verdict(low: float, high: float) -> str:
 
 
 def row_of(run: RunRecord, sweep: str) -> Row:
-    """The run of a sweep that `command` has started: settle_<task>_<stage>_<arm>_<rate>[_<beta>]."""
-    task, stage, rest = sweep.removeprefix("settle_").split("_", 2)
+    """The run of a sweep that `command` has started: settle_<task>_<stage>_<arm>_<rate>[_<beta>]_from<first seed>."""
+    task, stage, rest = sweep.removeprefix("settle_").rpartition("_")[0].split("_", 2)
     arm = next(name for name in sorted(ARMS, key=len, reverse=True) if rest.startswith(f"{name}_"))
     lr, _, beta = rest.removeprefix(f"{arm}_").partition("_")
     return Row(
@@ -167,19 +167,24 @@ def write_csv(path: Path, rows: Iterable[Row]) -> None:
 
 
 def run(task: str, arms: Sequence[str], folder: Path) -> None:
-    """All tuning runs of the arms, then those of the endpoint at each arm's best setting."""
+    """All tuning runs of the arms, then those of the endpoint at each arm's best setting; none that runs.csv has."""
     folder.mkdir(parents=True, exist_ok=True)
     environment = os.environ | {
         "PYTHONPATH": os.pathsep.join(filter(None, [str(HERE.parents[1]), os.environ.get("PYTHONPATH")]))
     }
 
+    had = read_csv(HERE / "runs.csv")
+
     def start(stage: str, arm: str, setting: Setting, seeds: Sequence[int]) -> None:
-        subprocess.run(command(task, stage, arm, setting, seeds), cwd=folder, env=environment, check=True)
+        ended = {row.seed for row in had if row[:5] == (task, stage, arm, *setting)}
+        if missing := [seed for seed in seeds if seed not in ended]:
+            subprocess.run(command(task, stage, arm, setting, missing), cwd=folder, env=environment, check=True)
 
     for arm in arms:
         for setting in settings_of(task, arm):
             start("tune", arm, setting, tuning_seeds(arm))
-    rows = read_store(f"sqlite:///{(folder / 'mlflow.db').resolve()}")
+    store = folder / "mlflow.db"
+    rows = had + (read_store(f"sqlite:///{store.resolve()}") if store.exists() else [])
     for arm in arms:
         chosen = best(rows, task, arm)
         if chosen is None:

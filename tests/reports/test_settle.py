@@ -112,6 +112,21 @@ def test_a_table_survives_its_csv(tmp_path) -> None:
     assert study.read_csv(tmp_path / "none.csv") == []
 
 
+def test_what_runs_csv_has_is_not_run_again(tmp_path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """A store may be lost, or be another machine's: what has ended is in the repository."""
+    had = [*tuning("grpo"), *tuning("oar_g")[:-1], row("endpoint", "grpo", "5e-5", "", 100, 0.6)]
+    study.write_csv(tmp_path / "runs.csv", had)
+    started = []
+    monkeypatch.setattr(study, "HERE", tmp_path)
+    monkeypatch.setattr(study.subprocess, "run", lambda words, **_: started.append(" ".join(words)))
+    with pytest.raises(SystemExit, match="oar_g: tuning runs are missing"):
+        study.run("graph", ("grpo", "oar_g"), tmp_path / "store")
+    assert len(started) == 2
+    assert "seed=choice(51) hydra.sweeper.study_name=settle_graph_tune_oar_g_2e-4_1.0_from51" in started[0]
+    assert "seed=choice(101,102" in started[1]
+    assert "study_name=settle_graph_endpoint_grpo_5e-5_from101" in started[1]
+
+
 @pytest.mark.usefixtures("hydra_conf")
 @pytest.mark.parametrize("arm", study.ARMS)
 def test_an_arms_command_is_a_run_of_the_rules(arm: str) -> None:
