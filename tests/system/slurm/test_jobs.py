@@ -29,16 +29,20 @@ def test_a_run_of_two_ranks_comes_to_its_end(nodes: int, options: list[str], slu
 SLOWLY = """
 import time
 def slowly(problems, completions):
-    time.sleep(5 if len(problems) > 4 else 0)
+    time.sleep({seconds} if len(problems) > 4 else 0)
     return [0.0] * len(problems)
 """
-"""A reward that makes a step take at least five seconds, on any machine."""
+
+
+def slow_steps(folder: Path, seconds: float) -> str:
+    """Overrides of a run in the folder whose steps take at least so long, on any machine: a reward takes its time."""
+    (folder / "slowly.py").write_text(SLOWLY.format(seconds=seconds))
+    term = "{_target_:oar_lightning.answers.reward.FunctionReward,path:slowly.slowly}"
+    return f"update.problems=4 update.group_size=4 '+reward.terms.slowly={term}'"
 
 
 def test_told_before_its_time_is_over_a_job_goes_on_in_the_next_start(slurm: Slurm, store: str, tmp_path: Path) -> None:
-    (tmp_path / "slowly.py").write_text(SLOWLY)
-    term = "+reward.terms.slowly={_target_:oar_lightning.answers.reward.FunctionReward,path:slowly.slowly}"
-    long = f"trainer.max_steps=6 update.problems=4 update.group_size=4 '{term}'"
+    long = f"trainer.max_steps=6 {slow_steps(tmp_path, 5)}"
     job = slurm.train(tmp_path, long, "--time=2", "--signal=USR1@95")  # about 25 s after each start
     job.end(900)  # on a busy machine each start has the time for one step alone
     is_whole(job, tmp_path, store, 6)
@@ -49,7 +53,7 @@ def test_told_before_its_time_is_over_a_job_goes_on_in_the_next_start(slurm: Slu
 @pytest.mark.parametrize("partition", ["low", "grace", "cancel"])
 def test_a_preempted_job_goes_on_where_it_was(partition: str, slurm: Slurm, store: str, tmp_path: Path) -> None:
     """Without grace Slurm queues the job by itself, with grace the run asks for it; "cancel" would end it for good."""
-    job = slurm.train(tmp_path, "trainer.max_steps=25", f"--partition={partition}")
+    job = slurm.train(tmp_path, f"trainer.max_steps=25 {slow_steps(tmp_path, 0.5)}", f"--partition={partition}")
     job.wait_for("step 1/25")
     other = slurm.preempt(tmp_path)
     job.wait(lambda: job.restarts() == 1, "it is in the queue again")
