@@ -40,13 +40,22 @@ TITLES = {
     "tiny": "The built-in policy and task: 32 problems x 8 completions of at most 80 tokens, ended by EOS",
     "wide": "Random weights in the shape of `conf/benchmark/wide.yaml`: 4 prompts of 128 tokens x 8 completions of 256, no EOS",
 }
-TRL_VARIANTS = {
-    "trl_whole": {"accumulation": 1, "continuous_batching": False},
-    "trl_quarters": {"accumulation": 4, "continuous_batching": False},
+SWITCH = {"TRANSFORMERS_SDPA_FORCE_GQA": "1"}
+"""What this project's command sets on a CPU: attention with fewer keys than queries does not repeat its keys."""
+
+TRL_VARIANTS: dict[str, dict[str, Any]] = {
+    "trl_whole": {"accumulation": 1, "compile": False, "environment": {}},
+    "trl_quarters": {"accumulation": 4, "compile": False, "environment": {}},
+    "trl_whole_switch": {"accumulation": 1, "compile": False, "environment": SWITCH},
+    "trl_quarters_switch": {"accumulation": 4, "compile": False, "environment": SWITCH},
+    "trl_compiled": {"accumulation": 4, "compile": True, "environment": SWITCH},
 }
 CONTESTANTS = {
     "trl_whole": "TRL GRPO, one batch",
     "trl_quarters": "TRL GRPO, 4 micro-batches",
+    "trl_whole_switch": "TRL GRPO, one batch, attention switch",
+    "trl_quarters_switch": "TRL GRPO, 4 micro-batches, attention switch",
+    "trl_compiled": "TRL GRPO, 4 micro-batches, attention switch, torch_compile",
     "grpo": "GRPO here",
     "oar_g": "OAR-G here",
 }
@@ -232,7 +241,8 @@ def children(names: Sequence[str], trl_python: str, folder: Path, threads: int) 
             ours = name in page.OURS
             python, script = (sys.executable, "our_side.py") if ours else (trl_python, "trl_side.py")
             command = [python, str(HERE / script), str(folder / "job.json"), name]
-            out[name] = stack.enter_context(Child.start(name, command, folder, environment if ours else theirs))
+            variables = environment | SWITCH if ours else theirs | TRL_VARIANTS[name]["environment"]
+            out[name] = stack.enter_context(Child.start(name, command, folder, variables))
         yield out
 
 

@@ -74,10 +74,10 @@ def test_rounds_that_cannot_be_compared_are_an_error(page: ModuleType) -> None:
 @pytest.mark.parametrize(
     ("setting", "name", "seconds", "expected"),
     [
-        ("tiny", "grpo", 0.8, "0.8: met"),
-        ("tiny", "grpo", 0.81, "0.8: missed"),
-        ("tiny", "oar_g", 0.9, "1.0: met"),
-        ("wide", "grpo", 1.01, "1.0: missed"),
+        ("tiny", "grpo", 0.5, "0.5: met"),
+        ("tiny", "grpo", 0.51, "0.5: missed"),
+        ("tiny", "oar_g", 0.9, "1: met"),
+        ("wide", "grpo", 0.36, "0.35: missed"),
         ("wide", "oar_g", 5.0, "-"),
         ("tiny", "trl_whole", 5.0, "-"),
     ],
@@ -89,8 +89,8 @@ def test_bars(page: ModuleType, setting: str, name: str, seconds: float, expecte
 def test_table(page: ModuleType) -> None:
     header, _, quarters, grpo, oar_g = page.step_table("tiny", result(steps(1.0, 1.0, 1.0, generate=0.5)))
     assert quarters[:4] == ["TRL, 4 **(counts)**", "2.00", "2.00 to 4.00", "1"]
-    assert grpo == ["GRPO here", "1.00", "1.00 to 1.00", "0.50 (0.25 to 0.50)", "0.8: met", "10240", "0.50", "25 %"]
-    assert oar_g[header.index("bar")] == "1.0: missed"  # 1.1
+    assert grpo == ["GRPO here", "1.00", "1.00 to 1.00", "0.50 (0.25 to 0.50)", "0.5: met", "10240", "0.50", "25 %"]
+    assert oar_g[header.index("bar")] == "1: missed"  # 1.1
 
 
 def test_parts_add_up_to_the_step(page: ModuleType) -> None:
@@ -110,7 +110,7 @@ def test_readme(page: ModuleType) -> None:
     text = page.readme({"tiny": result(steps(1.0, 1.0, 1.0, generate=0.5))})
     for part in (
         "## `tiny`",
-        "0.8: met",
+        "0.5: met",
         "0.34 M",
         "2 threads",
         "trl 1.16.0",
@@ -159,6 +159,15 @@ def test_another_version_of_trl_is_refused(compare: ModuleType, capsys: pytest.C
     with pytest.raises(SystemExit):
         compare.arguments(["--trl-python", str(other)])
     assert "has trl 0.9.1, the comparison is with 1.16.0" in capsys.readouterr().err
+
+
+def test_each_contestant_has_the_switches_of_its_title(compare: ModuleType) -> None:
+    assert [*compare.CONTESTANTS] == [*compare.TRL_VARIANTS, *compare.page.OURS]
+    for name, variant in compare.TRL_VARIANTS.items():
+        title = compare.CONTESTANTS[name]
+        assert ("attention switch" in title) == bool(variant["environment"])
+        assert ("torch_compile" in title) == variant["compile"]
+        assert ("one batch" in title) == (variant["accumulation"] == 1)
 
 
 def test_sides_that_differ_are_refused(compare: ModuleType) -> None:
