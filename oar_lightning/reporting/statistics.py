@@ -33,8 +33,8 @@ class Interval:
     n: int
 
 
-def mean_interval(values: ArrayLike) -> Interval:
-    """The mean with the interval of Student's t, from BOOTSTRAP_FROM values on with the percentile bootstrap's.
+def mean_interval(values: ArrayLike, bootstrap_from: float = BOOTSTRAP_FROM) -> Interval:
+    """The mean with the interval of Student's t, from `bootstrap_from` values on with the percentile bootstrap's.
 
     One value has no interval, nor have equal ones: that a few runs agree does not say that all would.
 
@@ -45,12 +45,12 @@ def mean_interval(values: ArrayLike) -> Interval:
     if not array.size:
         raise ValueError("a mean needs at least one value")
     scatter = np.ptp(array) > 1e-9 * np.abs(array).max()  # equal differences of floats differ in their last bits
-    low, high = _bounds(array) if scatter else (np.nan, np.nan)
+    low, high = _bounds(array, len(array) >= bootstrap_from) if scatter else (np.nan, np.nan)
     return Interval(float(array.mean()), float(low), float(high), len(array))
 
 
-def _bounds(array: NDArray[np.float64]) -> NDArray[np.float64]:
-    if len(array) >= BOOTSTRAP_FROM:
+def _bounds(array: NDArray[np.float64], bootstrap: bool) -> NDArray[np.float64]:
+    if bootstrap:
         return bootstrap_bounds(array, DRAWS)
     from scipy.stats import sem, t  # takes 0.8 s
 

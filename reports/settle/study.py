@@ -10,6 +10,7 @@ from __future__ import annotations
 
 import argparse
 import csv
+import math
 import os
 import subprocess
 import sys
@@ -233,7 +234,7 @@ def paired(arm: str, found: Mapping[int, Row], base: Mapping[int, Row]) -> tuple
     seeds = sorted(found.keys() & base.keys())
     if arm == BASELINE or len(seeds) < 2:
         return "-", "-"
-    interval = mean_interval([100 * (found[seed].accuracy - base[seed].accuracy) for seed in seeds])
+    interval = mean_interval([100 * (found[seed].accuracy - base[seed].accuracy) for seed in seeds], bootstrap_from=math.inf)
     whole = arm in ENDPOINT and len(seeds) == len(ENDPOINT_SEEDS)
     return f"{interval.mean:+.1f} [{interval.low:+.1f}, {interval.high:+.1f}]", verdict(
         interval.low, interval.high
