@@ -1,0 +1,146 @@
+"""How far each method ended above another, from the runs of the study `families`."""
+
+from __future__ import annotations
+
+import importlib.util
+import sys
+from collections.abc import Mapping
+from pathlib import Path
+from types import ModuleType
+from typing import NamedTuple
+
+import numpy as np
+from scipy.stats import ttest_1samp
+
+from oar_lightning.reporting.statistics import Interval, holm, mean_interval
+
+REPORTS = Path(__file__).parents[1]
+NAMES = {
+    "oracle": "perfect credit",
+    "oracle_results": "perfect credit of another kind (all results)",
+    "oar_g": "OAR-G",
+    "oar_p": "OAR-P",
+    "total_effect_fast": "total effect",
+    "information_gain": "information gain",
+    "vineppo": "Monte-Carlo values (VinePPO)",
+    "eighty_twenty": "80/20",
+    "entropy": "entropy in OAR's gate",
+    "random": "random scores in OAR's gate",
+    "shuffled": "OAR-G's scores, shuffled",
+    "inverted": "OAR-G's scores, inverted",
+    "capo": "CAPO with an exact judge",
+    "shear": "SHEAR",
+    "acpo": "ACPO",
+    "acpo_add": "ACPO, added",
+    "aer": "adaptive entropy (AER)",
+    "curriculum": "curriculum of difficulty",
+    "spro": "SPRO",
+    "prime": "PRIME",
+    "istar": "iStar",
+}
+"""Method -> what a reader is told."""
+
+TOLD = ("oracle", "oracle_results", "capo")
+"""Methods that know what went wrong."""
+
+
+def script(study: str, name: str = "measure") -> ModuleType:
+    """The script of another study; folders of studies are no packages."""
+    spec = importlib.util.spec_from_file_location(f"{study}_{name}", REPORTS / study / f"{name}.py")
+    assert spec is not None
+    assert spec.loader is not None
+    module = importlib.util.module_from_spec(spec)
+    sys.modules[spec.name] = module
+    spec.loader.exec_module(module)
+    return module
+
+
+families = script("families")
+Results = Mapping[tuple[str, float], Mapping[int, float]]
+
+
+class Lead(NamedTuple):
+    """A method minus another, in points, each at its best rate by seeds 0 and 1, over pairs with the same seed."""
+
+    method: str
+    task: str
+    unused: Interval
+    """Of the seeds that chose no rate."""
+    every: Interval
+    """Of all five."""
+    p: float
+    """Student's, two-sided, of all five."""
+
+
+def results_of(task: str) -> Results:
+    found: dict[tuple[str, float], dict[int, float]] = {}
+    for row in families.read_csv(REPORTS / "families" / "runs.csv"):
+        if row.variant == task:
+            found.setdefault((row.method, row.lr), {})[row.seed] = 100 * row.accuracy
+    return found
+
+
+def lead(results: Results, task: str, method: str, over: str) -> Lead | None:
+    """None where one of the ten runs is missing."""
+    best = families.best_rates(results)
+    if method not in best or over not in best:
+        return None
+    own, base = results[method, best[method]], results[over, best[over]]
+    everything = (*families.TUNING, *families.REPORTED)
+    if not own.keys() & base.keys() >= set(everything):
+        return None
+    differences = [own[seed] - base[seed] for seed in everything]
+    unused = [own[seed] - base[seed] for seed in families.REPORTED]
+    return Lead(method, task, mean_interval(unused), mean_interval(differences), float(ttest_1samp(differences, 0).pvalue))
+
+
+def leads_over_grpo() -> dict[tuple[str, str], Lead]:
+    """(Task, method) -> lead, of all that were run to the end."""
+    found = {}
+    for task in families.TASKS:
+        results = results_of(task)
+        for method in sorted({name for name, _ in results} - {families.BASELINE}):
+            if one := lead(results, task, method, families.BASELINE):
+                found[task, method] = one
+    return found
+
+
+def side(interval: Interval) -> int:
+    """1 or -1 where the interval lies wholly above or below 0."""
+    return 1 if interval.low > 0 else -1 if interval.high < 0 else 0
+
+
+def verdict(one: Lead, adjusted: float) -> str:
+    """By the rule that VERDICT.md states."""
+    sides = {side(one.unused), side(one.every)}
+    if adjusted < 0.05 and len(sides) == 1 and sides != {0}:
+        return "above" if sides == {1} else "below"
+    sides -= {0}
+    if len(sides) == 1:
+        return "sign of a lead" if sides == {1} else "sign of a deficit"
+    return "not shown"
+
+
+def verdicts(leads: Mapping[tuple[str, str], Lead]) -> dict[tuple[str, str], str]:
+    adjusted = holm([one.p for one in leads.values()])
+    return {key: verdict(one, p) for (key, one), p in zip(leads.items(), adjusted, strict=True)}
+
+
+def shown(interval: Interval, digits: int = 1) -> str:
+    return f"{interval.mean:+.{digits}f} [{interval.low:+.{digits}f}, {interval.high:+.{digits}f}]"
+
+
+def by_rate(task: str, method: str) -> dict[float, Interval | float]:
+    """Rate -> the method minus GRPO at the same rate: an interval, or a mean where there are two pairs."""
+    results = results_of(task)
+    found: dict[float, Interval | float] = {}
+    for lr in sorted({lr for name, lr in results if name == method}):
+        own, base = results[method, lr], results.get((families.BASELINE, lr), {})
+        pairs = [own[seed] - base[seed] for seed in sorted(own.keys() & base.keys())]
+        if pairs:
+            found[lr] = mean_interval(pairs) if len(pairs) > 2 else float(np.mean(pairs))
+    return found
+
+
+def mean_over(leads: Mapping[tuple[str, str], Lead], method: str) -> float:
+    return float(np.mean([one.every.mean for (_, name), one in leads.items() if name == method]))

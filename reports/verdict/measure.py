@@ -1,0 +1,57 @@
+"""What the studies say together: the tables and figures of ../VERDICT.md, from their files.
+
+python reports/verdict/measure.py
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from pathlib import Path
+
+from claims import claim_table, claims
+from figures import draw_costs, draw_leads, draw_rates
+from leads import NAMES, REPORTS, TOLD, Lead, families, leads_over_grpo, mean_over, shown, verdicts
+
+from oar_lightning.common.markdown import fill, markdown
+
+PAGE = REPORTS / "VERDICT.md"
+
+
+def lead_table(leads: Mapping[tuple[str, str], Lead], said: Mapping[tuple[str, str], str]) -> str:
+    tasks = [task for task in families.TASKS if any(own == task for own, _ in leads)]
+    lines = [["method", *(text for task in tasks for text in (f"`{task}`: minus GRPO, points", "verdict"))]]
+    methods = sorted({method for _, method in leads}, key=lambda m: (m not in TOLD, -mean_over(leads, m)))
+    for method in methods:
+        cells = [NAMES.get(method, method) + (" (is told)" if method in TOLD else "")]
+        for task in tasks:
+            one = leads.get((task, method))
+            cells += [shown(one.every), said[task, method]] if one else ["-", "not run"]
+        lines.append(cells)
+    return markdown(lines)
+
+
+def page(leads: Mapping[tuple[str, str], Lead]) -> str:
+    said = verdicts(leads)
+    tasks = len({task for task, _ in leads})
+    return "\n".join(
+        [
+            "## Claims and verdicts",
+            claim_table(claims(leads, said)),
+            "",
+            f"## Every method against GRPO ({len(leads)} comparisons on {tasks} tasks)",
+            lead_table(leads, said),
+        ]
+    )
+
+
+def main() -> None:
+    leads = leads_over_grpo()
+    fill(PAGE, page(leads))
+    folder = Path(__file__).parent
+    draw_leads(leads, folder)
+    draw_rates(folder)
+    draw_costs(leads, folder)
+
+
+if __name__ == "__main__":
+    main()
