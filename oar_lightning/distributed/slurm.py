@@ -5,6 +5,7 @@ Read before anything slow is imported, since a signal may come as early.
 
 from __future__ import annotations
 
+import atexit
 import logging
 import os
 import re
@@ -131,6 +132,7 @@ class IdleSignals:
             signal.signal(number, lambda number, frame: None)  # the thread hears of it earlier
         signal.set_wakeup_fd(write, warn_on_full_buffer=False)
         os.register_at_fork(after_in_child=ignore_slurm)
+        atexit.register(_ended)  # the first to be registered is the last to be called
         threading.Thread(target=self._listen, args=(read,), daemon=True, name="slurm-signals").start()
 
     def _listen(self, read: int) -> None:
@@ -141,6 +143,13 @@ class IdleSignals:
                 elif number == signal.SIGTERM and not self.training and not self.asked:
                     log.warning("SIGTERM while nothing is being trained")
                     leave(self.trained)
+
+
+def _ended() -> None:
+    """Everything is done and written. Python would give signals their default back before it clears up, which may take
+    seconds on a busy machine; a run that is whole would end as a failed job."""
+    for number in TOLD_TO_END:
+        signal.signal(number, signal.SIG_IGN)
 
 
 def ignore_slurm() -> None:

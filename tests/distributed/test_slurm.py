@@ -5,6 +5,8 @@ from __future__ import annotations
 import logging
 import os
 import signal
+import subprocess
+import sys
 import time
 from collections.abc import Callable
 from pathlib import Path
@@ -135,3 +137,22 @@ def test_a_forked_process_is_ended_by_its_signals_and_its_parent_is_not(monkeypa
         os._exit(5 if code == -signal.SIGTERM else 6)
 
     assert in_a_child(work) == 5
+
+
+AT_THE_END = """
+import os, signal
+from oar_lightning.distributed.slurm import idle_signals
+idle_signals.answer()
+class Late:
+    def __del__(self, kill=os.kill, process=os.getpid()):
+        kill(process, signal.SIGUSR1)
+        kill(process, signal.SIGTERM)
+        os.write(1, b"late")
+late = Late()
+"""
+
+
+def test_a_process_that_is_done_is_not_ended_while_python_clears_up() -> None:
+    """Python gives signals their default back before it drops modules, which may take seconds on a busy machine."""
+    done = subprocess.run([sys.executable, "-c", AT_THE_END], capture_output=True, text=True, timeout=60)
+    assert (done.returncode, done.stdout) == (0, "late")
