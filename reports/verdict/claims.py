@@ -171,10 +171,10 @@ def claims(leads: Mapping[tuple[str, str], Lead], said: Mapping[tuple[str, str],
             link("families"),
         ),
         Claim(
-            "The lab tells before training which credit will help",
+            "What the lab measures before training goes with what training gains",
             "a sign of it",
             f"rank correlation of `{MEASURE}` with the gain: " + "; ".join(map(prediction, ("asides", "one_step"))),
-            "weakly: chosen from some forty measures by the same methods",
+            "weakly: chosen from 38 measures by these methods; it does not say who beats GRPO",
             link("lab_training"),
         ),
         Claim(
