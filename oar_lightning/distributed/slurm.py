@@ -22,6 +22,9 @@ log = logging.getLogger(__name__)
 
 SCONTROL_TIMEOUT_S = 30.0
 
+TRIES = 5
+"""How often Slurm is asked, where a signal ends the asking."""
+
 GRACE_S = 10.0
 """How long the other ranks wait before they end: with `--kill-on-bad-exit` the end of one would end the first too early."""
 
@@ -59,30 +62,49 @@ def requeue(trained: bool = True) -> None:
     """
     job = slurm_job()
     idle_signals.asked = True
-    try:
-        shown = _scontrol("show", "job", job)
-        found = fate(shown.stdout, int(os.environ.get("SLURM_RESTART_COUNT", "0"))) if shown.returncode == 0 else "told"
-        if found == "cancelled":
-            log.warning("Slurm's job %s was cancelled and is not put into the queue again", job)
-            return
-        if found == "requeued":
-            log.warning("Slurm has put the job %s into the queue again; it will go on by itself", job)
-            return
-        if found == "out_of_time" and not trained:
-            log.error("the time of Slurm's job %s was over before it trained; submit it again with a longer --time", job)
-            return
-        done = _scontrol("requeue", job)
-        problem = "" if done.returncode == 0 else done.stderr.strip() or f"exit code {done.returncode}"
-    except (OSError, subprocess.TimeoutExpired) as error:
-        problem = str(error)
+    problem = "each was ended by a signal"
+    for _ in range(TRIES):
+        try:
+            problem = _requeue(job, trained)
+            break
+        except _EndedBySignal:  # Slurm's signals go to all processes of a job; what was asked for may have been done
+            continue
+        except (OSError, subprocess.TimeoutExpired) as error:
+            problem = str(error)
+            break
     if problem:
         log.error("scontrol requeue %s failed (%s); submit the job again with ckpt_path=<run folder>", job, problem)
-    else:
+
+
+def _requeue(job: str, trained: bool) -> str:
+    """What went wrong, or nothing."""
+    shown = _scontrol("show", "job", job)
+    found = fate(shown.stdout, int(os.environ.get("SLURM_RESTART_COUNT", "0"))) if shown.returncode == 0 else "told"
+    if found == "cancelled":
+        log.warning("Slurm's job %s was cancelled and is not put into the queue again", job)
+        return ""
+    if found == "requeued":
+        log.warning("Slurm has put the job %s into the queue again; it will go on by itself", job)
+        return ""
+    if found == "out_of_time" and not trained:
+        log.error("the time of Slurm's job %s was over before it trained; submit it again with a longer --time", job)
+        return ""
+    done = _scontrol("requeue", job)
+    if done.returncode == 0:
         log.warning("Slurm's job %s is in the queue again; it will go on by itself", job)
+        return ""
+    return done.stderr.strip() or f"exit code {done.returncode}"
+
+
+class _EndedBySignal(Exception):
+    pass
 
 
 def _scontrol(*arguments: str) -> subprocess.CompletedProcess[str]:
-    return subprocess.run(["scontrol", *arguments], capture_output=True, text=True, timeout=SCONTROL_TIMEOUT_S)
+    done = subprocess.run(["scontrol", *arguments], capture_output=True, text=True, timeout=SCONTROL_TIMEOUT_S)
+    if done.returncode < 0:
+        raise _EndedBySignal
+    return done
 
 
 def leave(trained: bool) -> None:

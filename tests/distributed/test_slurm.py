@@ -73,6 +73,32 @@ def test_a_job_that_had_no_time_to_train_is_not_started_again(
     assert "submit it again with a longer --time" in caplog.text
 
 
+@pytest.mark.parametrize(
+    ("fate", "killed", "calls", "says"),
+    [
+        ("cancelled", 1, ["show job 4242"] * 2, "was cancelled and is not put"),
+        ("requeued", 4, ["show job 4242"] * 5, "Slurm has put the job 4242 into the queue again"),
+        ("told", 2, ["show job 4242"] * 3 + ["requeue 4242"], "in the queue again"),
+        ("told", 9, ["show job 4242"] * 5, "requeue 4242 failed (each was ended by a signal)"),
+    ],
+)
+def test_a_signal_that_ends_the_question_is_no_answer(
+    fate: str,
+    killed: int,
+    calls: list[str],
+    says: str,
+    tmp_path: Path,
+    monkeypatch: pytest.MonkeyPatch,
+    caplog: pytest.LogCaptureFixture,
+) -> None:
+    """Slurm signals all processes of a job, the one that asks it included."""
+    given(monkeypatch, SRUN | fake_scontrol(tmp_path, fate, killed=killed))
+    with caplog.at_level(logging.WARNING):
+        requeue()
+    assert (tmp_path / "calls").read_text().splitlines() == calls
+    assert says in caplog.text
+
+
 def test_where_there_is_no_scontrol_the_job_says_so(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
 ) -> None:

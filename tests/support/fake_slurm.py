@@ -22,6 +22,7 @@ RECORDS = {
 
 SCRIPT = """#!/bin/sh
 echo "$@" >> {calls}
+[ $(wc -l < {calls}) -gt {killed} ] || kill -TERM $$
 if [ "$1" = show ]; then echo "JobId=$3 JobName=train {record}"; exit 0; fi
 [ {code} = 0 ] || echo "Job is not permitted to be requeued" >&2
 exit {code}
@@ -33,11 +34,14 @@ def given(monkeypatch: pytest.MonkeyPatch, variables: dict[str, str]) -> None:
         monkeypatch.setenv(name, value)
 
 
-def fake_scontrol(folder: Path, fate: str = "told", code: int = 0) -> dict[str, str]:
-    """Write a `scontrol` into `folder/bin` that records its calls in `folder/calls`. Returns the PATH that finds it."""
+def fake_scontrol(folder: Path, fate: str = "told", code: int = 0, killed: int = 0) -> dict[str, str]:
+    """Write a `scontrol` into `folder/bin` that records its calls in `folder/calls`. Returns the PATH that finds it.
+
+    `killed`: how many calls SIGTERM ends, the first ones.
+    """
     script = folder / "bin" / "scontrol"
     script.parent.mkdir()
-    script.write_text(SCRIPT.format(calls=folder / "calls", record=RECORDS[fate], code=code))
+    script.write_text(SCRIPT.format(calls=folder / "calls", record=RECORDS[fate], code=code, killed=killed))
     script.chmod(0o755)
     return {"PATH": f"{script.parent}{os.pathsep}{os.environ['PATH']}"}
 

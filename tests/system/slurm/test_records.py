@@ -16,8 +16,11 @@ pytestmark = [pytest.mark.slow, needs_slurm]
 TOLD = """
 import os, pathlib, signal, subprocess, sys, time
 def show(number, frame):
-    shown = subprocess.run(["scontrol", "show", "job", os.environ["SLURM_JOB_ID"]], capture_output=True, text=True)
-    pathlib.Path("record").write_text(shown.stdout)
+    shown = ""
+    while not shown:  # Slurm's signals go to all processes of a job, and may end this one, too
+        shown = subprocess.run(["scontrol", "show", "job", os.environ["SLURM_JOB_ID"]], capture_output=True, text=True).stdout
+    pathlib.Path("written").write_text(shown)
+    os.replace("written", "record")
     os._exit(0)
 for number in (signal.SIGTERM, signal.SIGUSR1):
     signal.signal(number, show)
