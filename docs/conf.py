@@ -20,6 +20,7 @@ root_doc = "docs/index"
 include_patterns = [
     "docs/**",
     "reports/README.md",
+    "reports/VERDICT.md",
     "reports/*/README.md",
     "reports/*/table.md",
     "CONTRIBUTING.md",

@@ -13,6 +13,7 @@ import argparse
 import csv
 import json
 import resource
+import statistics
 import subprocess
 import sys
 import tempfile
@@ -39,8 +40,19 @@ EARLIER = {
 TASKS = {"asides": "chain", "one_step": "chain", "graph": "graph"}
 """Variant -> the set that it is evaluated on."""
 
-VINEPPO = ("vineppo", "scorer/segments=task_steps", "scorer.samples=2")
-ARMS = (("grpo",), ("eighty_twenty",), ("information_gain",), ("total_effect_fast",), VINEPPO)
+EXPERIMENTS = (
+    *("grpo", "eighty_twenty", "information_gain", "total_effect_fast", "oar_g", "oar_p", "oracle"),
+    *("capo", "shear", "acpo", "acpo_add", "spro", "prime", "istar"),
+)
+ARMS: dict[str, tuple[str, ...]] = {
+    **{name: (f"+experiment={name}",) for name in EXPERIMENTS},
+    "entropy": ("+experiment=oar_g", "scorer=entropy"),
+    "vineppo": ("+experiment=vineppo", "scorer/segments=task_steps", "scorer.samples=2"),
+    "aer": ("+experiment=grpo", "entropy=adaptive"),
+    "curriculum": ("+experiment=grpo", "curriculum=difficulty"),
+}
+"""Method -> its overrides, of those whose steps are timed."""
+
 TUNING, REPORTED = (0, 1), (2, 3, 4)
 """Seeds by which a method's rate is chosen, and those that are compared."""
 
@@ -54,6 +66,7 @@ NAMES = {
 """(Scorer, `scorer.locate.which`) -> method, where the scorer's name is not the method's."""
 
 SHORT, LONG = 2, 12
+REPEATS = 3
 CHEAP = [
     *("+variant=asides", "num_threads=1", "logger=none", "checkpoint_every_n_steps=0", "schedule.warmup_steps=1"),
     *("evaluation.every_n_steps=0", "evaluation.problems=1", "evaluation.samples=1", "evaluation.heatmap=false"),
@@ -214,18 +227,19 @@ def processor_seconds(arm: Sequence[str], steps: int) -> float:
     """Of a whole run. Unlike the seconds on a clock they do not count what else the machine does."""
     before = resource.getrusage(resource.RUSAGE_CHILDREN)
     with tempfile.TemporaryDirectory() as folder:
-        settings = [*CHEAP, f"+experiment={arm[0]}", *arm[1:], f"trainer.max_steps={steps}", f"output_root={folder}"]
+        settings = [*CHEAP, *arm, f"trainer.max_steps={steps}", f"output_root={folder}"]
         subprocess.run([sys.executable, "-m", "oar_lightning", *settings], check=True, capture_output=True)
     after = resource.getrusage(resource.RUSAGE_CHILDREN)
     return after.ru_utime + after.ru_stime - before.ru_utime - before.ru_stime
 
 
 def measure_cost() -> dict[str, float]:
-    found = {}
-    for arm in ARMS:
-        found[arm[0]] = (processor_seconds(arm, LONG) - processor_seconds(arm, SHORT)) / (LONG - SHORT)
-        sys.stderr.write(f"{arm[0]:20} {found[arm[0]]:.2f} s a step\n")
-    return found
+    found: dict[str, list[float]] = {name: [] for name in ARMS}
+    for number in range(REPEATS):  # in turns, since the machine is shared
+        for name, arm in ARMS.items():
+            found[name].append((processor_seconds(arm, LONG) - processor_seconds(arm, SHORT)) / (LONG - SHORT))
+            sys.stderr.write(f"{number + 1}/{REPEATS} {name:20} {found[name][-1]:.2f} s a step\n")
+    return {name: round(statistics.median(seconds), 4) for name, seconds in found.items()}
 
 
 def main() -> None:
