@@ -330,10 +330,10 @@ def relative_error(actual: Tensor, expected: Tensor, name: str) -> float:
 @every_scorer
 def test_lower_precisions_follow_float64(name: str) -> None:
     """In bfloat16 OAR-G's are of the same size and no more: it differentiates a KL of outcomes 1e-3 apart. Measured: at most
-    6e-2 else, and in float32 6e-5 (UCAS, by a spread) and 1e-4 (OAR-G)."""
+    6e-2 else, on another kind of processor 0.11 (fast total effect); in float32 6e-5 (UCAS, by a spread) and 1e-4 (OAR-G)."""
     model, rollouts, expected = gpt2(), given(), scores_of(name)
     by_gradients = name in REARRANGED or "oar_g" in name
-    for dtype, most in ((torch.float32, 1e-3 if by_gradients else 2e-4), (torch.bfloat16, 1.0 if by_gradients else 0.1)):
+    for dtype, most in ((torch.float32, 1e-3 if by_gradients else 2e-4), (torch.bfloat16, 1.0 if by_gradients else 0.2)):
         scorer = make(name)
         scores = scorer(copy.deepcopy(model).to(dtype), rollouts)
         assert_scores(name, scores, rollouts, scorer)
