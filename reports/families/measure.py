@@ -223,6 +223,36 @@ def best_rates(results: Results) -> dict[str, float]:
     return {method: max(rates, key=lambda lr: rates[lr]) for method, rates in tuned.items()}
 
 
+def checklist(rows: Sequence[Row]) -> str:
+    """The items of the survey arXiv 2604.09459, appendix C, as pages of `task=report` have them."""
+    methods = sorted({row.method for row in rows} - {BASELINE})
+    controls = [name for name in methods if name in ("random", "shuffled", "inverted")]
+    told = [name for name in methods if name in ("oracle", "oracle_results", "capo")]
+    hours = sum(row.seconds for row in rows) / 3600
+    return markdown(
+        [
+            ["item", "here"],
+            ["base model and size", "built-in policies: 0.34 M parameters (`asides`, `one_step`), 0.9 M (`graph`)"],
+            ["training data, size, filters", "generated without end by seed; no filters"],
+            [
+                "granularity",
+                "token; completion (GRPO, `aer`, `curriculum`); step (`vineppo`, `information_gain`, `capo`, `shear`)",
+            ],
+            ["family of the method", "docs/methods.md has that of each"],
+            ["baseline without credit, same base model", f"`{BASELINE}`"],
+            ["compute", "equal numbers of updates, not equal compute; processor time of a step: last column on `asides`"],
+            ["benchmarks and splits", "built-in tasks; held-out problems on `asides` and `graph`, trained sums on `one_step`"],
+            ["metric", "sampled accuracy at temperature 1 after the last update"],
+            ["processor time in all", f"not recorded; {hours:.0f} hours of wall time on a shared machine, {len(rows)} runs"],
+            ["mean length of completions, tokens", "not recorded in `runs.csv`"],
+            ["ablation of the credit", ", ".join(f"`{name}`" for name in controls) + "; told the truth: " + ", ".join(told)],
+            ["spread", "Student's t 95 % intervals over pairs by seed"],
+            ["cost of credit, forward passes of the batch", "[lab_methods](../lab_methods/README.md), column `passes`"],
+            ["shortest and longest of a batch, tokens", "not recorded in `runs.csv`"],
+        ]
+    )
+
+
 def processor_seconds(arm: Sequence[str], steps: int) -> float:
     """Of a whole run. Unlike the seconds on a clock they do not count what else the machine does."""
     before = resource.getrusage(resource.RUSAGE_CHILDREN)
@@ -260,6 +290,7 @@ def main() -> None:
         if not (own := [row for row in read_csv(path) if row.variant == variant]):
             continue
         parts += [f"## On `{variant}`", "", table(own, cost if variant == "asides" else {}), ""]
+    parts += ["## Checklist", "", checklist(read_csv(path)), ""]
     fill(HERE / "README.md", "\n".join(parts).rstrip())
 
 

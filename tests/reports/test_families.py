@@ -74,6 +74,7 @@ def test_a_run_is_called_by_what_its_command_chose(words: str, method: str) -> N
 
 def test_the_committed_table_is_that_of_the_committed_runs() -> None:
     page = (measure.HERE / "README.md").read_text(encoding="utf-8")
+    assert measure.checklist(measure.read_csv(measure.HERE / "runs.csv")) in page, "python reports/families/measure.py"
     for variant in measure.TASKS:
         own = [run for run in measure.read_csv(measure.HERE / "runs.csv") if run.variant == variant]
         for line in measure.table(own, {}).splitlines()[2:]:
