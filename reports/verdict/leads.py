@@ -80,10 +80,14 @@ def results_of(task: str) -> Results:
     return found
 
 
+FEWEST_RATES = 3
+"""Learning rates that a method must have been tried at, for its best to be compared."""
+
+
 def lead(results: Results, task: str, method: str, over: str) -> Lead | None:
-    """None where one of the ten runs is missing."""
+    """None where one of the ten runs is missing, or where a rate was hardly looked for."""
     best = families.best_rates(results)
-    if method not in best or over not in best:
+    if any(name not in best or len({lr for own, lr in results if own == name}) < FEWEST_RATES for name in (method, over)):
         return None
     own, base = results[method, best[method]], results[over, best[over]]
     everything = (*families.TUNING, *families.REPORTED)

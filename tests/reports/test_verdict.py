@@ -51,20 +51,28 @@ def test_the_rule(
     assert leads.verdict(one, adjusted) == expected
 
 
+def worse(method: str) -> dict[tuple[str, float], dict[int, float]]:
+    return {(method, 3e-4): {0: 1.0, 1: 1.0}, (method, 5e-5): {0: 1.0, 1: 1.0}}
+
+
+BASE = {("grpo", 1e-4): dict.fromkeys(range(5), 50.0), ("grpo", 2e-4): dict.fromkeys(range(5), 40.0)} | worse("grpo")
+
+
 def test_a_lead_is_of_pairs_at_the_best_rates_of_both(leads: ModuleType) -> None:
-    base = {("grpo", 1e-4): dict.fromkeys(range(5), 50.0), ("grpo", 2e-4): dict.fromkeys(range(5), 40.0)}
-    own = {("own", 1e-4): {0: 60.0, 1: 60.0}, ("own", 2e-4): dict(enumerate((61.0, 62.0, 51.0, 49.0, 50.5)))}
-    found = leads.lead(base | own, "t", "own", "grpo")
+    own = {("own", 1e-4): {0: 60.0, 1: 60.0}, ("own", 2e-4): dict(enumerate((61.0, 62.0, 51.0, 49.0, 50.5)))} | worse("own")
+    found = leads.lead(BASE | own, "t", "own", "grpo")
     differences = [11.0, 12.0, 1.0, -1.0, 0.5]
     assert found.every.mean == pytest.approx(np.mean(differences))
     assert found.unused.mean == pytest.approx(np.mean(differences[2:]))
     assert found.p == pytest.approx(ttest_1samp(differences, 0).pvalue)
 
 
-def test_a_method_without_all_its_runs_has_no_lead(leads: ModuleType) -> None:
-    base = {("grpo", 1e-4): dict.fromkeys(range(5), 50.0)}
-    assert leads.lead(base | {("own", 2e-4): dict.fromkeys(range(4), 1.0)}, "t", "own", "grpo") is None
-    assert leads.lead(base, "t", "own", "grpo") is None
+def test_a_method_without_all_its_runs_or_rates_has_no_lead(leads: ModuleType) -> None:
+    whole = {("own", 2e-4): dict.fromkeys(range(5), 1.0)}
+    assert leads.lead(BASE | whole | worse("own"), "t", "own", "grpo") is not None
+    assert leads.lead(BASE | whole, "t", "own", "grpo") is None
+    assert leads.lead(BASE | {("own", 2e-4): dict.fromkeys(range(4), 1.0)} | worse("own"), "t", "own", "grpo") is None
+    assert leads.lead(BASE, "t", "own", "grpo") is None
 
 
 def test_the_committed_page_is_that_of_the_committed_runs(load, leads: ModuleType) -> None:
