@@ -67,8 +67,8 @@ def requeue(trained: bool = True) -> None:
         try:
             problem = _requeue(job, trained)
             break
-        except _EndedBySignal:  # Slurm's signals go to all processes of a job; what was asked for may have been done
-            continue
+        except _EndedBySignal:
+            pass  # Slurm's signals go to all processes of a job; what was asked for may have been done
         except (OSError, subprocess.TimeoutExpired) as error:
             problem = str(error)
             break

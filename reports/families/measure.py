@@ -65,6 +65,9 @@ NAMES = {
 }
 """(Scorer, `scorer.locate.which`) -> method, where the scorer's name is not the method's."""
 
+TOLD = ("oracle", "oracle_results", "capo")
+"""Methods that know what went wrong."""
+
 SHORT, LONG = 2, 12
 REPEATS = 3
 CHEAP = [
@@ -227,7 +230,7 @@ def checklist(rows: Sequence[Row]) -> str:
     """The items of the survey arXiv 2604.09459, appendix C, as pages of `task=report` have them."""
     methods = sorted({row.method for row in rows} - {BASELINE})
     controls = [name for name in methods if name in ("random", "shuffled", "inverted")]
-    told = [name for name in methods if name in ("oracle", "oracle_results", "capo")]
+    told = [name for name in methods if name in TOLD]
     hours = sum(row.seconds for row in rows) / 3600
     return markdown(
         [

@@ -24,18 +24,17 @@ def read_runs(study: str) -> list[dict[str, str]]:
         return [row for row in csv.DictReader(file) if row["state"] == "complete"]
 
 
-def by_seed(rows: Iterable[Mapping[str, str]], **wanted: str) -> dict[str, float]:
-    keys = {key.replace("__", "."): value for key, value in wanted.items()}
-    return {row["seed"]: 100 * float(row["objective"]) for row in rows if all(row[key] == v for key, v in keys.items())}
+def by_seed(rows: Iterable[Mapping[str, str]], mode: str) -> dict[str, float]:
+    return {row["seed"]: 100 * float(row["objective"]) for row in rows if row["gate.mode"] == mode}
 
 
 def gate_parts() -> str:
     """Each part of OAR's gate against no gate."""
     rows = [row for row in read_runs("2026-11-22-gate_modes") if row["gate.renormalize"] == "true"]
-    off = by_seed(rows, gate__mode="off")
+    off = by_seed(rows, "off")
     texts = []
     for mode, name in (("both", "both"), ("boost_only", "boosting alone"), ("suppress_only", "suppressing alone")):
-        own = by_seed(rows, gate__mode=mode)
+        own = by_seed(rows, mode)
         texts.append(f"{name} {shown(mean_interval([own[seed] - off[seed] for seed in off]))}")
     return "against no gate: " + ", ".join(texts)
 

@@ -6,7 +6,7 @@ import json
 from collections.abc import Mapping
 from pathlib import Path
 
-from leads import NAMES, REPORTS, TOLD, Lead, by_rate, families, mean_over
+from leads import NAMES, REPORTS, TOLD, Lead, by_rate, families, mean_over, tasks_of
 
 from oar_lightning.reporting.figures.drawing import axes
 from oar_lightning.reporting.statistics import Interval
@@ -18,7 +18,7 @@ def reach(interval: Interval) -> list[list[float]]:
 
 
 def draw_leads(leads: Mapping[tuple[str, str], Lead], folder: Path) -> None:
-    tasks = [task for task in families.TASKS if any(own == task for own, _ in leads)]
+    tasks = tasks_of(leads)
     methods = sorted({method for _, method in leads}, key=lambda m: mean_over(leads, m))
     figure, panels = axes(len(tasks), height=0.32 * len(methods) + 1.2, sharey=True)
     for axis, task in zip(panels, tasks, strict=True):

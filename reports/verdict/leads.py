@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import functools
 import importlib.util
 import sys
 from collections.abc import Mapping
@@ -40,10 +41,8 @@ NAMES = {
 }
 """Method -> what a reader is told."""
 
-TOLD = ("oracle", "oracle_results", "capo")
-"""Methods that know what went wrong."""
 
-
+@functools.cache
 def script(study: str, name: str = "measure") -> ModuleType:
     """The script of another study; folders of studies are no packages."""
     spec = importlib.util.spec_from_file_location(f"{study}_{name}", REPORTS / study / f"{name}.py")
@@ -56,6 +55,7 @@ def script(study: str, name: str = "measure") -> ModuleType:
 
 
 families = script("families")
+TOLD = families.TOLD
 Results = Mapping[tuple[str, float], Mapping[int, float]]
 
 
@@ -72,6 +72,7 @@ class Lead(NamedTuple):
     """Student's, two-sided, of all five."""
 
 
+@functools.cache
 def results_of(task: str) -> Results:
     found: dict[tuple[str, float], dict[int, float]] = {}
     for row in families.read_csv(REPORTS / "families" / "runs.csv"):
@@ -130,8 +131,8 @@ def verdicts(leads: Mapping[tuple[str, str], Lead]) -> dict[tuple[str, str], str
     return {key: verdict(one, p) for (key, one), p in zip(leads.items(), adjusted, strict=True)}
 
 
-def shown(interval: Interval, digits: int = 1) -> str:
-    return f"{interval.mean:+.{digits}f} [{interval.low:+.{digits}f}, {interval.high:+.{digits}f}]"
+def shown(interval: Interval) -> str:
+    return f"{interval.mean:+.1f} [{interval.low:+.1f}, {interval.high:+.1f}]"
 
 
 def by_rate(task: str, method: str) -> dict[float, Interval | float]:
@@ -144,6 +145,11 @@ def by_rate(task: str, method: str) -> dict[float, Interval | float]:
         if pairs:
             found[lr] = mean_interval(pairs) if len(pairs) > 2 else float(np.mean(pairs))
     return found
+
+
+def tasks_of(leads: Mapping[tuple[str, str], Lead]) -> list[str]:
+    """The tasks on which any method has a lead, in the order of `families`."""
+    return [task for task in families.TASKS if any(own == task for own, _ in leads)]
 
 
 def mean_over(leads: Mapping[tuple[str, str], Lead], method: str) -> float:

@@ -10,7 +10,7 @@ from pathlib import Path
 
 from claims import claim_table, claims
 from figures import draw_costs, draw_leads, draw_rates
-from leads import NAMES, REPORTS, TOLD, Lead, families, leads_over_grpo, mean_over, shown, verdicts
+from leads import NAMES, REPORTS, TOLD, Lead, leads_over_grpo, mean_over, shown, tasks_of, verdicts
 
 from oar_lightning.common.markdown import fill, markdown
 
@@ -18,27 +18,26 @@ PAGE = REPORTS / "VERDICT.md"
 
 
 def lead_table(leads: Mapping[tuple[str, str], Lead], said: Mapping[tuple[str, str], str]) -> str:
-    tasks = [task for task in families.TASKS if any(own == task for own, _ in leads)]
+    tasks = tasks_of(leads)
     lines = [["method", *(text for task in tasks for text in (f"`{task}`: minus GRPO, points", "verdict"))]]
     methods = sorted({method for _, method in leads}, key=lambda m: (m not in TOLD, -mean_over(leads, m)))
     for method in methods:
         cells = [NAMES.get(method, method) + (" (is told)" if method in TOLD else "")]
         for task in tasks:
             one = leads.get((task, method))
-            cells += [shown(one.every), said[task, method]] if one else ["-", "not run"]
+            cells += [shown(one.every), said[task, method]] if one else ["-", "not run to the end"]
         lines.append(cells)
     return markdown(lines)
 
 
 def page(leads: Mapping[tuple[str, str], Lead]) -> str:
     said = verdicts(leads)
-    tasks = len({task for task, _ in leads})
     return "\n".join(
         [
             "## Claims and verdicts",
             claim_table(claims(leads, said)),
             "",
-            f"## Every method against GRPO ({len(leads)} comparisons on {tasks} tasks)",
+            f"## Every method against GRPO ({len(leads)} comparisons on {len(tasks_of(leads))} tasks)",
             lead_table(leads, said),
         ]
     )

@@ -48,9 +48,8 @@ def test_weight_multiplies_by_one_minus_p_and_mask_leaves_out_certain_tokens(nam
     torch.testing.assert_close(weighted, plain * (1 - p), rtol=1e-6, atol=1e-12)
     if name != "total_effect":  # there the threshold says what is run, too
         ordered = p[rollouts.reasoning_mask].unique()
-        threshold = float(
-            ordered[len(ordered) // 2 - 1 : len(ordered) // 2 + 1].mean()
-        )  # between two: of the median itself rounding decides
+        middle = len(ordered) // 2
+        threshold = float(ordered[middle - 1 : middle + 1].mean())  # between two: of the median itself rounding decides
         masked = INFLUENCE[name](freedom="mask", free_below=threshold)(model, rollouts)
         torch.testing.assert_close(masked, torch.where(p < threshold, plain, 0.0), rtol=1e-6, atol=1e-12)
         assert 0 < int((masked[rollouts.reasoning_mask] == 0).sum()) < int(rollouts.reasoning_mask.sum())

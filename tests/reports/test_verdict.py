@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import importlib
 from types import ModuleType
 
 import numpy as np
@@ -13,13 +12,6 @@ from support.study_scripts import REPORTS
 from oar_lightning.reporting.statistics import Interval
 
 FOLDER = REPORTS / "verdict"
-
-
-@pytest.fixture
-def load(monkeypatch: pytest.MonkeyPatch):
-    """Imports a file of the study, whose folder is no package."""
-    monkeypatch.syspath_prepend(str(FOLDER))
-    return importlib.import_module
 
 
 @pytest.fixture
