@@ -11,7 +11,7 @@ from jaxtyping import Bool, Float
 from torch import Tensor
 
 from oar_lightning.common.ranges import Fraction, NonNegativeFloat, checked
-from oar_lightning.credit.component import Region, region_mask
+from oar_lightning.credit.component import Region, group_advantages_of, region_mask
 from oar_lightning.credit.gates.base import Gate, Mass, weighted
 from oar_lightning.objective.diagnostics import sum_and_count
 from oar_lightning.objective.metric_sums import Sums
@@ -32,6 +32,8 @@ class BilevelGate(Gate):
         floor: smallest weight before renormalisation, in [0, 1].
         mode: `both` levels, `boost_only` (suppressed tokens keep 1), `suppress_only` (boosted tokens keep 1), `off` (all 1).
         renormalize: scale a completion's weights to sum to its number of tokens in the region.
+        advantages: which completions are weighted, by the sign of their group advantage; tokens of the others keep weight 1. With
+            `negative` credit says what to unlearn of a wrong completion, and a right one is learnt as a whole. (Ours.)
         region: the tokens that are weighted; the others keep weight 1.
     """
 
@@ -41,6 +43,7 @@ class BilevelGate(Gate):
     mode: Literal["both", "boost_only", "suppress_only", "off"] = "both"
     threshold: Literal["quantile", "absolute"] = "quantile"
     renormalize: bool = True
+    advantages: Literal["both", "positive", "negative"] = "both"
     region: Region = "reasoning"
 
     @property
@@ -52,6 +55,9 @@ class BilevelGate(Gate):
         return "kept" if self.renormalize else "free"
 
     def __call__(self, scores: Float[Tensor, "B S"], rollouts: Rollouts) -> Credit:
+        if self.advantages != "both":  # scores that are all 0 rank no token above another
+            group = group_advantages_of(rollouts)
+            scores = scores.masked_fill((group <= 0 if self.advantages == "positive" else group >= 0)[:, None], 0.0)
         return weighted(scores, gate_weights(scores, region_mask(rollouts, self.region), self), rollouts)
 
     def metrics(self, credit: Credit, mask: Bool[Tensor, "B S"]) -> Sums:

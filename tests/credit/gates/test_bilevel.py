@@ -2,12 +2,14 @@
 
 from __future__ import annotations
 
+import dataclasses
+
 import numpy as np
 import pytest
 import torch
 from hypothesis import given, settings
 from hypothesis import strategies as st
-from support.toy import golden, pad_rows
+from support.toy import golden, pad_rows, rollouts_of
 
 from oar_lightning.credit.gates.bilevel import (
     BilevelGate,
@@ -161,6 +163,21 @@ def test_padding_gaps_and_row_order_do_not_matter():
         for i in range(4):
             torch.testing.assert_close(weights[i, m[i]], expected[i], rtol=0, atol=1e-12)
         torch.testing.assert_close(permuted, weights[order], rtol=0, atol=0)
+
+
+@pytest.mark.parametrize(("advantages", "reshaped"), [("both", [0, 1]), ("positive", [0]), ("negative", [1])])
+@pytest.mark.parametrize("threshold", ["quantile", "absolute"])
+def test_completions_of_the_other_sign_keep_the_group_advantage(advantages, reshaped, threshold):
+    rollouts = rollouts_of([{"before": [1, 2], "reasoning": [3, 4, 5, 6], "answer": [7]}] * 3)
+    rollouts = dataclasses.replace(rollouts, advantages=torch.tensor([2.0, -2.0, 0.0], dtype=torch.float64))
+    scores = torch.zeros(rollouts.token_ids.shape, dtype=torch.float64)
+    scores[:, 2:6] = torch.tensor([0.0, 3.0, 0.5, 0.1], dtype=torch.float64)
+    credit = BilevelGate(advantages=advantages, threshold=threshold)(scores, rollouts)
+    by_hand = numpy_gate([0.0, 3.0, 0.5, 0.1], 0.4, 2.0, threshold=threshold)
+    for i, group in enumerate((2.0, -2.0, 0.0)):
+        expected = group * (by_hand if i in reshaped else np.ones(4))
+        np.testing.assert_allclose(credit.advantages[i, 2:6].numpy(), expected, rtol=0, atol=1e-7)
+        assert credit.advantages[i, 6] == group
 
 
 @settings(max_examples=150, deadline=None)
