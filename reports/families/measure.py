@@ -97,13 +97,15 @@ BESIDE = {"adaptive": "aer", "difficulty": "curriculum"}
 
 
 def method_of(run: RunRecord) -> str:
-    """The experiment, the scorer that was put into it, or what GRPO has beside it."""
+    """The experiment or the scorer that was put into it, with the sign of the advantages if only these are reshaped; or what
+    GRPO has beside it."""
     beside = [overrides(run).get(key, "none") for key in ("entropy", "curriculum")]
     if chosen := [BESIDE[name] for name in beside if name != "none"]:
         return "+".join(chosen)
     scorer, which = (("" if level(run, key) == ABSENT else str(level(run, key))) for key in ("scorer", "scorer.locate.which"))
     name = scorer if "scorer" in overrides(run) else str(level(run, "experiment"))
-    return NAMES.get((name, which), name)
+    signs = overrides(run).get("gate.advantages", "both")
+    return NAMES.get((name, which), name) + ("" if signs == "both" else f"_{signs}")
 
 
 def read_store(uri: str, sweeps: str) -> Iterator[Row]:

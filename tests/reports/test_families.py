@@ -64,6 +64,8 @@ def test_a_run_made_twice_counts_once() -> None:
         ("+experiment=grpo entropy=adaptive", "aer"),
         ("+experiment=grpo curriculum=difficulty", "curriculum"),
         ("+experiment=shear", "shear"),
+        ("+experiment=shear gate.advantages=both", "shear"),
+        ("+experiment=shear gate.advantages=negative", "shear_negative"),
         ("+experiment=oar_g scorer=oracle scorer.locate.which=first_error", "oracle"),
     ],
 )
