@@ -38,6 +38,8 @@ NAMES = {
     "spro": "SPRO",
     "prime": "PRIME",
     "istar": "iStar",
+    "total_effect_fast_negative": "total effect, of wrong completions alone",
+    "total_effect_fast_positive": "total effect, of right completions alone",
 }
 """Method -> what a reader is told."""
 

@@ -32,8 +32,9 @@ class BilevelGate(Gate):
         floor: smallest weight before renormalisation, in [0, 1].
         mode: `both` levels, `boost_only` (suppressed tokens keep 1), `suppress_only` (boosted tokens keep 1), `off` (all 1).
         renormalize: scale a completion's weights to sum to its number of tokens in the region.
-        advantages: which completions are weighted, by the sign of their group advantage; tokens of the others keep weight 1. With
-            `negative` credit says what to unlearn of a wrong completion, and a right one is learnt as a whole. (Ours.)
+        advantages: which completions are weighted, by the sign of their group advantage; tokens of the others keep weight 1.
+            (Ours.) With one sign alone the pushes on a token need not balance over a group: a token that is boosted in wrong
+            completions, but not in right ones, is unlearnt even if it is right.
         region: the tokens that are weighted; the others keep weight 1.
     """
 
