@@ -28,7 +28,7 @@ class StrategyAdapter:
     """For strategies in which every process holds all weights and all gradients: one device, or DDP."""
 
     ranks_may_differ_in_passes = True
-    """Whether a rank may make more passes than another."""
+    """Whether a rank may make more passes than another, or get its gradients in another order."""
 
     shards_weights = False
     """Whether a process may hold a part of the weights only."""

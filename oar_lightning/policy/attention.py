@@ -86,6 +86,15 @@ def _implementation(model: Any, former: str) -> Iterator[None]:
         model.set_attn_implementation(former)
 
 
+def masked_positions(mask: Bool[Tensor, "N S"]) -> ReadAt:
+    """Column indices of each row's masked entries, in order, padded with 0; and which of them are real."""
+    width = max(1, int(mask.sum(1).max())) if len(mask) else 1
+    # a stable sort puts the masked columns first, in order
+    index = torch.argsort((~mask).to(torch.uint8), dim=1, stable=True)[:, :width]
+    valid = mask.gather(1, index)
+    return index.masked_fill(~valid, 0), valid
+
+
 @contextlib.contextmanager
 def last_layer_at(decoder: torch.nn.Module, read_at: ReadAt | None) -> Iterator[None]:
     """Inside the block the last layer's MLP, and under `scoring_attention` its attention, run only at the given columns.

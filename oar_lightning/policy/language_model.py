@@ -86,7 +86,7 @@ def hidden_states(
     run = module if decoder is None else decoder
     key, inputs = ("input_ids", token_ids) if inputs_embeds is None else ("inputs_embeds", inputs_embeds)
     assert inputs is not None, "hidden_states takes token_ids or inputs_embeds"
-    alignment = _alignment(attention_mask)
+    alignment = align(attention_mask)
     if alignment is None:
         positions: dict[str, Any] = {}
         if "position_ids" in inspect.signature(module.forward).parameters:
@@ -103,7 +103,7 @@ def hidden_states(
     return hidden if to_original is None else at_columns(hidden, to_original)
 
 
-def _alignment(
+def align(
     attention_mask: Bool[Tensor, "B S"],
 ) -> tuple[Int[Tensor, "B W"] | None, Int[Tensor, "B S"] | None] | None:
     """Column indices that move each row's tokens to the front, and those that move them back.

@@ -8,6 +8,7 @@ import torch
 from jaxtyping import Float
 from torch import Tensor
 
+from oar_lightning.policy.decoder import PlainDecoder, choose_decoder, learning_decoder, states_before
 from oar_lightning.policy.language_model import base_model, token_logprobs
 from oar_lightning.training.method import Method
 from oar_lightning.types import Rollouts
@@ -33,14 +34,31 @@ def completion_logprobs(
 
 
 class UpdateForward:
-    """The update's forward pass, whose decoder is compiled at its first call where `update.compile` asks for it."""
+    """The update's forward pass: through the plain form of the decoder where it has one with gradients, else through its own
+    modules, which are compiled at the first call where `update.compile` asks for it.
 
-    def __init__(self, model: Any) -> None:
+    Args:
+        model: the policy.
+        same_order: whether the gradients of all ranks have to come in the same order, as for DeepSpeed's buckets. Then every
+            pass goes through the modules, as that of a rank without rows does.
+    """
+
+    def __init__(self, model: Any, same_order: bool = False) -> None:
         self.model = model
-        self._decoder: Any = None
+        self._compiled: Any = None
+        self._plain: bool | None = False if same_order else None
 
     def __call__(self, rollouts: Rollouts, method: Method) -> tuple[Float[Tensor, "B S"], Float[Tensor, "B S"]]:
-        if method.update.compile and self._decoder is None:
-            # dynamic: lengths differ from pass to pass
-            self._decoder = torch.compile(base_model(self.model).get_decoder(), dynamic=True)
-        return completion_logprobs(self.model, rollouts, method, decoder=self._decoder)
+        if method.update.compile:
+            if self._compiled is None:  # dynamic: lengths differ from pass to pass
+                self._compiled = torch.compile(base_model(self.model).get_decoder(), dynamic=True)
+            return completion_logprobs(self.model, rollouts, method, decoder=self._compiled)
+        return completion_logprobs(self.model, rollouts, method, states=self._plain_states(rollouts))
+
+    def _plain_states(self, rollouts: Rollouts) -> Float[Tensor, "B S H"] | None:
+        if self._plain is None:  # compares the two forms
+            self._plain = isinstance(choose_decoder(self.model), PlainDecoder)
+        decoder = learning_decoder(self.model) if self._plain else None
+        if decoder is None:
+            return None
+        return states_before(self.model, decoder, rollouts.token_ids, rollouts.attention_mask, rollouts.response_mask)

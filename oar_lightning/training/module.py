@@ -147,6 +147,7 @@ class PolicyOptimization(PolicyModule):
             self.collector.later_reference.check(self.model)
         strategy = adapt(self.trainer)
         self.method.scorer.begin(self.model)
+        self.forward_pass = UpdateForward(self.model, same_order=not strategy.ranks_may_differ_in_passes)
         self.micro_batches = choose_micro_batches(self.model, self.method.update, strategy, self.step_log)
         update, tokens = self.method.update, self.method.sampling.max_new_tokens
         if forecast := self.method.scorer.forecast(update.problems * update.group_size, tokens):

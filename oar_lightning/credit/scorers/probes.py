@@ -11,7 +11,7 @@ from jaxtyping import Bool, Float, Int
 from torch import Tensor
 
 from oar_lightning.common.ranges import NonNegativeInt, checked
-from oar_lightning.policy.attention import ReadAt
+from oar_lightning.policy.attention import ReadAt, masked_positions
 from oar_lightning.policy.language_model import head_logits
 
 FISHER_TOKENS = 8
@@ -178,12 +178,3 @@ class ProbeSchedule:
     def at(self, step: int) -> Probe:
         """The probe at a `Rollouts.step`."""
         return PROBES[self.warmup if step < self.warmup_steps else self.name]
-
-
-def masked_positions(mask: Bool[Tensor, "N S"]) -> tuple[Int[Tensor, "N A"], Bool[Tensor, "N A"]]:
-    """Column indices of each row's masked entries, in order, padded with 0; and which of them are real."""
-    width = max(1, int(mask.sum(1).max())) if len(mask) else 1
-    # a stable sort puts the masked columns first, in order
-    index = torch.argsort((~mask).to(torch.uint8), dim=1, stable=True)[:, :width]
-    valid = mask.gather(1, index)
-    return index.masked_fill(~valid, 0), valid

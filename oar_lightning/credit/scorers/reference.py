@@ -13,7 +13,8 @@ from torch import Tensor
 
 from oar_lightning.common.ranges import NonNegativeFloat, checked
 from oar_lightning.credit.scorers.base import Scorer, place_rows, row_generator, scorable_rows
-from oar_lightning.credit.scorers.probes import Probe, ProbeSchedule, masked_positions
+from oar_lightning.credit.scorers.probes import Probe, ProbeSchedule
+from oar_lightning.policy.attention import masked_positions
 from oar_lightning.policy.language_model import base_model, embed, evaluating
 from oar_lightning.types import Rollouts
 

@@ -10,10 +10,10 @@ from jaxtyping import Bool, Float
 from torch import Tensor
 
 from oar_lightning.credit.scorers.base import row_generator, scorable_rows
-from oar_lightning.credit.scorers.probes import masked_positions
 from oar_lightning.lab.removal.curves import FILLED, RemovalConfig, named
 from oar_lightning.lab.removal.sets import Outcome, Sets, evaluate
 from oar_lightning.lab.types import Measure
+from oar_lightning.policy.attention import masked_positions
 from oar_lightning.types import Rollouts
 
 

@@ -18,8 +18,9 @@ from oar_lightning.common.ranges import PositiveInt, checked
 from oar_lightning.credit.component import Continuations
 from oar_lightning.credit.scorers.oar_p.fills import FillName, random_ids, sampled_ids
 from oar_lightning.credit.scorers.oar_p.texts import Texts, texts_until_answer
-from oar_lightning.credit.scorers.probes import PROBES, masked_positions
+from oar_lightning.credit.scorers.probes import PROBES
 from oar_lightning.lab.removal.sets import Sets
+from oar_lightning.policy.attention import masked_positions
 from oar_lightning.policy.decoder import choose_decoder
 from oar_lightning.policy.language_model import embed, scoring_mode
 from oar_lightning.policy.token_budget import TokenBudget

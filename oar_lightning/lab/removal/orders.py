@@ -11,7 +11,7 @@ from torch import Tensor
 
 from oar_lightning.common.ranges import Rule
 from oar_lightning.credit.scorers.base import row_generator
-from oar_lightning.credit.scorers.probes import masked_positions
+from oar_lightning.policy.attention import masked_positions
 from oar_lightning.types import Rollouts
 
 FRACTIONS = (0.01, 0.05, 0.1, 0.2, 0.5)

@@ -14,8 +14,9 @@ from oar_lightning.credit.scorers.oar_p.counterfactual import PREFIX_DISCOUNT
 from oar_lightning.credit.scorers.oar_p.fills import FILLS, FillName
 from oar_lightning.credit.scorers.oar_p.texts import Texts, texts_until_answer
 from oar_lightning.credit.scorers.prefix import read_prompts
-from oar_lightning.credit.scorers.probes import PROBES, masked_positions
+from oar_lightning.credit.scorers.probes import PROBES
 from oar_lightning.lab.removal.sets import Sets
+from oar_lightning.policy.attention import masked_positions
 from oar_lightning.policy.decoder import Decoder, choose_decoder
 from oar_lightning.policy.language_model import can_share_prefixes, embed, scoring_mode
 from oar_lightning.policy.token_budget import TokenBudget

@@ -7,14 +7,15 @@ import math
 from typing import Any, Protocol, runtime_checkable
 
 import torch
-from jaxtyping import Float, Int
+from jaxtyping import Bool, Float, Int
 from torch import Tensor
 
-from oar_lightning.policy.attention import LayerRecord, ReadAt
+from oar_lightning.policy.attention import LayerRecord, ReadAt, masked_positions
 from oar_lightning.policy.decoder.growing import GrowingTexts, ModuleTexts, PlainTexts
 from oar_lightning.policy.decoder.modules import ModuleDecoder
 from oar_lightning.policy.decoder.past import Past, empty_past, join
-from oar_lightning.policy.decoder.plain import PlainDecoder, plain_decoder
+from oar_lightning.policy.decoder.plain import PlainDecoder, learning_decoder, plain_decoder
+from oar_lightning.policy.language_model import align, embed
 
 __all__ = [
     "Decoder",
@@ -26,7 +27,9 @@ __all__ = [
     "empty_past",
     "growing_texts",
     "join",
+    "learning_decoder",
     "plain_decoder",
+    "states_before",
 ]
 
 log = logging.getLogger(__name__)
@@ -88,3 +91,26 @@ def growing_texts(model: Any, first: Int[Tensor, " n"], limit: int) -> GrowingTe
     if isinstance(decoder, PlainDecoder):
         return PlainTexts(model, decoder, first, limit)
     return ModuleTexts(model, first, limit)
+
+
+def states_before(
+    model: Any,
+    decoder: Decoder,
+    token_ids: Int[Tensor, "B S"],
+    attention_mask: Bool[Tensor, "B S"],
+    mask: Bool[Tensor, "B S"],
+) -> Float[Tensor, "B S H"] | None:
+    """The `prediction_states` of the masked tokens, 0 elsewhere; None for rows with a gap between their tokens.
+
+    The last layer runs only where it is read. Rows are aligned at their first token, so that attention needs no mask.
+    """
+    alignment = align(attention_mask)
+    if alignment is None:
+        return None
+    to_front = torch.arange(token_ids.shape[1], device=mask.device).expand_as(mask) if alignment[0] is None else alignment[0]
+    columns, valid = masked_positions(mask)
+    read = (columns - 1 - to_front[:, :1]).clamp(min=0)
+    start = empty_past(torch.zeros_like(to_front[:, 0]))
+    hidden, _ = decoder(start, embed(model, token_ids.gather(1, to_front)), (read, valid))
+    rows = torch.arange(len(columns), device=columns.device)[:, None].expand_as(columns)
+    return hidden.new_zeros(*mask.shape, hidden.shape[2]).index_put((rows[valid], columns[valid]), hidden[valid])

@@ -17,7 +17,7 @@ from torch.nn.functional import linear, scaled_dot_product_attention, silu
 
 from oar_lightning.policy.attention import LayerRecord, ReadAt
 from oar_lightning.policy.decoder.past import Past, visible_columns
-from oar_lightning.policy.language_model import base_model, can_share_prefixes
+from oar_lightning.policy.language_model import base_model, can_share_prefixes, in_shards
 
 FAMILIES = ("LlamaModel", "MistralModel", "Qwen2Model", "Qwen3Model")
 ROPE_TYPES = ("default", "linear", "llama3", "yarn")
@@ -25,6 +25,8 @@ ROPE_TYPES = ("default", "linear", "llama3", "yarn")
 WEIGHTS_BYTES = 2**30
 """Models with more bytes in their layers keep their modules: the weights here are a copy, and large products leave little to
 gain."""
+LEARNING_BYTES = 2**26
+"""The same where gradients are kept: copies of the weights and of their gradients live until the backward pass is over."""
 
 
 @dataclass(frozen=True)
@@ -42,7 +44,7 @@ class PlainLayer:
 
 @dataclass(frozen=True)
 class PlainDecoder:
-    """See `Decoder`. The weights are a copy from the time of construction; they carry no gradient, but embeddings may."""
+    """See `Decoder`. The weights are a copy from the time of construction; they carry gradients to the model's if asked for."""
 
     heads: int
     groups: int
@@ -181,10 +183,28 @@ def _linear_onto(
 @torch.no_grad()
 def plain_decoder(model: Any) -> PlainDecoder | None:
     """The model's decoder in the plain form; None for other architectures and decoders larger than `WEIGHTS_BYTES`."""
+    return _plain_form(model) if _has_plain_form(model, WEIGHTS_BYTES) else None
+
+
+@torch.enable_grad()
+def learning_decoder(model: Any) -> PlainDecoder | None:
+    """The plain form with gradients to the model's parameters; None where there is none, for decoders larger than
+    `LEARNING_BYTES`, and for what the plain form does not do: dropout, gradient checkpointing, weights in shards."""
+    base = base_model(model)
+    whole = not in_shards(base.parameters()) and not getattr(base, "is_gradient_checkpointing", False)
+    if not whole or getattr(base.config, "attention_dropout", None) or not _has_plain_form(model, LEARNING_BYTES):
+        return None
+    return _plain_form(model)
+
+
+def _has_plain_form(model: Any, most_bytes: int) -> bool:
+    decoder = base_model(model).get_decoder()
+    return type(decoder).__name__ in FAMILIES and can_share_prefixes(model) and _is_plain(decoder, most_bytes)
+
+
+def _plain_form(model: Any) -> PlainDecoder:
     decoder = base_model(model).get_decoder()
     config = decoder.config
-    if type(decoder).__name__ not in FAMILIES or not can_share_prefixes(model) or not _is_plain(decoder):
-        return None
     head_size = getattr(config, "head_dim", None) or config.hidden_size // config.num_attention_heads
     heads, groups = config.num_attention_heads, config.num_key_value_heads
 
@@ -216,7 +236,7 @@ def plain_decoder(model: Any) -> PlainDecoder | None:
     return PlainDecoder(heads, groups, head_size, config.rms_norm_eps, tuple(layers), decoder.norm.weight, decoder.rotary_emb)
 
 
-def _is_plain(decoder: Any) -> bool:
+def _is_plain(decoder: Any, most_bytes: int) -> bool:
     """Whether `PlainDecoder` computes all that the layers do, and supports their precision and size."""
     config = decoder.config
     weights = [*decoder.layers.parameters(), decoder.norm.weight]
@@ -232,5 +252,5 @@ def _is_plain(decoder: Any) -> bool:
         and (config.rope_parameters or {}).get("rope_type") in ROPE_TYPES
         and len({(w.dtype, w.device) for w in weights}) == 1
         and not torch.is_autocast_enabled(weights[0].device.type)
-        and sum(w.numel() * w.element_size() for w in weights) <= WEIGHTS_BYTES
+        and sum(w.numel() * w.element_size() for w in weights) <= most_bytes
     )

@@ -16,8 +16,17 @@ from transformers import (
     Qwen3ForCausalLM,
 )
 
-from oar_lightning.policy.decoder import ModuleDecoder, PlainDecoder, choose_decoder, empty_past, join, plain_decoder
-from oar_lightning.policy.language_model import embed, scoring_mode
+from oar_lightning.policy.decoder import (
+    ModuleDecoder,
+    PlainDecoder,
+    choose_decoder,
+    empty_past,
+    join,
+    learning_decoder,
+    plain_decoder,
+    states_before,
+)
+from oar_lightning.policy.language_model import embed, scoring_mode, token_logprobs
 
 SIZES = {
     "vocab_size": 40,
@@ -175,6 +184,7 @@ UNLIKE = {
     "float64": lambda model: model.double(),
     "bfloat16": lambda model: model.bfloat16(),
 }
+PRECISIONS = {"float64", "bfloat16"}
 
 
 @pytest.mark.parametrize("difference", UNLIKE)
@@ -212,3 +222,52 @@ def test_a_policy_that_has_diverged_runs_its_modules(caplog):
 
 def test_the_plain_decoder_is_the_default_of_the_built_in_policy():
     assert isinstance(choose_decoder(built_in_policy().model), PlainDecoder)
+
+
+LEARNING = {"one layer's worth of padding": [[0, 9], [3, 12], [1, 8]], "none": [[0, 12], [0, 12], [0, 12]]}
+
+
+@pytest.mark.parametrize("family", FAMILIES)
+@pytest.mark.parametrize("spans", LEARNING.values(), ids=LEARNING)
+def test_gradients_to_the_weights_are_those_of_the_modules(family, spans):
+    """Log-probabilities of some tokens, and the gradient of their sum, by the plain form and by the modules."""
+    model, _, _ = make(family)
+    ids = torch.randint(40, (3, 12), generator=torch.Generator().manual_seed(2))
+    columns = torch.arange(12)
+    attention = torch.stack([(columns >= start) & (columns < end) for start, end in spans])
+    mask = attention & (columns >= torch.tensor([[5], [7], [4]]))
+    decoder = learning_decoder(model)
+    found = []
+    for states in (None, states_before(model, decoder, ids, attention, mask)):
+        logprobs, _ = token_logprobs(model, ids, attention, mask, states=states)
+        logprobs.sum().backward()
+        found.append((logprobs.detach(), {name: p.grad.clone() for name, p in model.named_parameters()}))
+        model.zero_grad()
+    (expected, gradients), (actual, own) = found
+    close(actual, expected)
+    for name, gradient in gradients.items():
+        assert gradient.norm() > 0, name
+        assert (own[name] - gradient).norm() <= 1e-4 * gradient.norm(), name
+
+
+def test_states_of_a_row_with_a_gap_are_left_to_the_modules():
+    model, plain, _ = make("qwen2")
+    ids, attention = torch.ones(1, 5, dtype=torch.long), torch.tensor([[True, False, True, True, True]])
+    assert states_before(model, plain, ids, attention, torch.tensor([[False, False, False, True, True]])) is None
+
+
+@pytest.mark.parametrize(
+    "difference", [*(name for name in UNLIKE if name not in PRECISIONS), "dropout", "checkpointing", "large"]
+)
+def test_what_the_plain_form_does_not_do_learns_by_its_modules(difference, monkeypatch):
+    model = FAMILIES["qwen2"]()
+    assert learning_decoder(model) is not None
+    if difference == "dropout":
+        model.config.attention_dropout = 0.1
+    elif difference == "checkpointing":
+        model.gradient_checkpointing_enable()
+    elif difference == "large":
+        monkeypatch.setattr("oar_lightning.policy.decoder.plain.LEARNING_BYTES", 1000)
+    else:
+        model = UNLIKE[difference](model)
+    assert learning_decoder(model) is None

@@ -17,8 +17,7 @@ from oar_lightning.common.ranges import Fraction, PositiveInt, checked
 from oar_lightning.credit.scorers.oar_p.coarse import Estimate
 from oar_lightning.credit.scorers.oar_p.counterfactual import Clean, Counterfactuals
 from oar_lightning.credit.scorers.oar_p.texts import Texts
-from oar_lightning.credit.scorers.probes import masked_positions
-from oar_lightning.policy.attention import LayerRecord
+from oar_lightning.policy.attention import LayerRecord, masked_positions
 
 PAIRS = 2**22
 """Attention weights alive at any time in one layer's estimate."""

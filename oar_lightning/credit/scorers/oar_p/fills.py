@@ -10,7 +10,7 @@ from torch import Tensor
 
 from oar_lightning.common.randomness import generator
 from oar_lightning.credit.scorers.oar_p.texts import Texts
-from oar_lightning.credit.scorers.probes import masked_positions
+from oar_lightning.policy.attention import masked_positions
 from oar_lightning.policy.decoder import Decoder, empty_past
 from oar_lightning.policy.language_model import embed, head_logits, rows_per_chunk
 

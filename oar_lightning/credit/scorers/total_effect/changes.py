@@ -10,8 +10,9 @@ from torch import Tensor
 
 from oar_lightning.credit.scorers.oar_p.counterfactual import Counterfactuals
 from oar_lightning.credit.scorers.oar_p.texts import Texts
-from oar_lightning.credit.scorers.probes import AnswerPlace, masked_positions
+from oar_lightning.credit.scorers.probes import AnswerPlace
 from oar_lightning.credit.scorers.total_effect.recursion import change_probability
+from oar_lightning.policy.attention import masked_positions
 from oar_lightning.policy.decoder import Past
 from oar_lightning.policy.language_model import target_logprobs
 
