@@ -90,9 +90,7 @@ def truth_table(findings: Findings, found: Mapping[str, Reliability | None]) -> 
 def cell(interval: Interval, sign: bool = False) -> str:
     if math.isnan(interval.mean):
         return "-"
-    form = "{:+.2f}" if sign else "{:.2f}"
-    bounds = "" if math.isnan(interval.low) else f" [{form.format(interval.low)}, {form.format(interval.high)}]"
-    return form.format(interval.mean) + bounds
+    return f"{interval:+.2f}" if sign else f"{interval:.2f}"
 
 
 def number(value: float | None, digits: int = 2) -> str:

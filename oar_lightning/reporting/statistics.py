@@ -32,6 +32,10 @@ class Interval:
     high: float
     n: int
 
+    def __format__(self, number: str) -> str:
+        """`mean [low, high]`, without brackets where there is no interval; `number`: the form of each, e.g. `+.1f`."""
+        return f"{self.mean:{number}}" + ("" if np.isnan(self.low) else f" [{self.low:{number}}, {self.high:{number}}]")
+
 
 def mean_interval(values: ArrayLike, bootstrap_from: float = BOOTSTRAP_FROM) -> Interval:
     """The mean with the interval of Student's t, from `bootstrap_from` values on with the percentile bootstrap's.

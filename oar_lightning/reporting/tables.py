@@ -12,7 +12,7 @@ from oar_lightning.reporting.factors import level, show
 from oar_lightning.reporting.figures.drawing import scale
 from oar_lightning.reporting.runs import Curves
 from oar_lightning.reporting.settings import ENDS
-from oar_lightning.reporting.statistics import Interval, holm, mean_interval, sign_flip_p, smallest_p
+from oar_lightning.reporting.statistics import holm, mean_interval, sign_flip_p, smallest_p
 from oar_lightning.reporting.study import Arm, Study
 
 
@@ -42,7 +42,7 @@ def differences_table(study: Study) -> list[list[str]]:
     for (arm, differences), p, adjusted in zip(compared, p_values, holm(p_values), strict=True):
         n = len(differences)
         interval = mean_interval(factor * np.array(differences))
-        shown = f"{interval.mean:+.2f}" + _brackets(interval, "+.2f")
+        shown = f"{interval:+.2f}"
         rows.append([_text(arm.label), str(n), shown, f"{p:.3g}", f"{adjusted:.3g}", f"{smallest_p(n):.3g}"])
     return rows
 
@@ -59,15 +59,11 @@ def _result(study: Study, arm: Arm, factor: float) -> str:
     """Mean and interval over seeds; for a single run, in italics, the interval over the evaluation's problems."""
     interval = mean_interval(factor * np.array(study.values(arm)))
     if interval.n > 1:
-        return f"{interval.mean:.2f}" + _brackets(interval, ".2f")
+        return f"{interval:.2f}"
     metrics = arm.runs[0].metrics
     interval_of_run = [metrics.get(f"{study.metric}_{end}") for end in ("low", "high")]
     bounds: Sequence[float] = [factor * value for value in interval_of_run if value is not None]
     return f"{interval.mean:.2f}" + (f" *[{bounds[0]:.2f}, {bounds[1]:.2f}]*" if len(bounds) == 2 else "")
-
-
-def _brackets(interval: Interval, digits: str) -> str:
-    return "" if np.isnan(interval.low) else f" [{interval.low:{digits}}, {interval.high:{digits}}]"
 
 
 def _mean(values: Sequence[float | None], digits: str) -> str:

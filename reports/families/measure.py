@@ -207,8 +207,7 @@ def difference(found: Mapping[int, float], base: Mapping[int, float], seeds: Seq
     """Of pairs with the same seed; "-" where one is missing."""
     if not found.keys() & base.keys() >= set(seeds):
         return "-"
-    interval = mean_interval([found[seed] - base[seed] for seed in seeds])
-    return f"{interval.mean:+.1f} [{interval.low:+.1f}, {interval.high:+.1f}]"
+    return f"{mean_interval([found[seed] - base[seed] for seed in seeds]):+.1f}"
 
 
 def mean_of(found: dict[int, float], seeds: Sequence[int]) -> str:

@@ -135,7 +135,7 @@ def cell(values: Sequence[float | None], problem: Sequence[int], rows: Sequence[
     found = mean_over(chosen, problem)
     if math.isnan(found.mean):
         return "-"
-    return f"{found.mean:.2f} [{found.low:.2f}, {found.high:.2f}]"
+    return f"{found:.2f}"
 
 
 def table(results: Mapping[str, Any], names: Sequence[str], columns: Sequence[tuple[str, str, bool | None]]) -> str:

@@ -236,9 +236,7 @@ def paired(arm: str, found: Mapping[int, Row], base: Mapping[int, Row]) -> tuple
         return "-", "-"
     interval = mean_interval([100 * (found[seed].accuracy - base[seed].accuracy) for seed in seeds], bootstrap_from=math.inf)
     whole = arm in ENDPOINT and len(seeds) == len(ENDPOINT_SEEDS)
-    return f"{interval.mean:+.1f} [{interval.low:+.1f}, {interval.high:+.1f}]", verdict(
-        interval.low, interval.high
-    ) if whole else "-"
+    return f"{interval:+.1f}", verdict(interval.low, interval.high) if whole else "-"
 
 
 def page(rows: Sequence[Row]) -> str:

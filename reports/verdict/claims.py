@@ -8,7 +8,7 @@ from collections.abc import Iterable, Mapping, Sequence
 from typing import NamedTuple
 
 import numpy as np
-from leads import REPORTS, Lead, by_rate, families, lead, results_of, script, shown, side
+from leads import REPORTS, Lead, by_rate, families, lead, results_of, script, side
 
 from oar_lightning.common.markdown import markdown
 from oar_lightning.reporting.statistics import Interval, mean_interval
@@ -16,7 +16,7 @@ from oar_lightning.reporting.statistics import Interval, mean_interval
 
 def many(leads: Iterable[Lead]) -> str:
     """Several leads in one cell, task by task."""
-    return "; ".join(f"{one.task} {shown(one.every)}" for one in leads)
+    return "; ".join(f"{one.task} {one.every:+.1f}" for one in leads)
 
 
 def read_runs(study: str) -> list[dict[str, str]]:
@@ -35,7 +35,7 @@ def gate_parts() -> str:
     texts = []
     for mode, name in (("both", "both"), ("boost_only", "boosting alone"), ("suppress_only", "suppressing alone")):
         own = by_seed(rows, mode)
-        texts.append(f"{name} {shown(mean_interval([own[seed] - off[seed] for seed in off]))}")
+        texts.append(f"{name} {mean_interval([own[seed] - off[seed] for seed in off]):+.1f}")
     return "against no gate: " + ", ".join(texts)
 
 
@@ -61,7 +61,7 @@ def concentration() -> str:
 
 def rate_text(task: str, method: str) -> str:
     def one(value: Interval | float) -> str:
-        return shown(value) if isinstance(value, Interval) else f"{value:+.1f} (2 pairs or fewer)"
+        return f"{value:+.1f}" + ("" if isinstance(value, Interval) else " (2 pairs or fewer)")
 
     return f"{task}: " + ", ".join(f"{one(value)} at {lr:g}" for lr, value in by_rate(task, method).items())
 

@@ -133,10 +133,6 @@ def verdicts(leads: Mapping[tuple[str, str], Lead]) -> dict[tuple[str, str], str
     return {key: verdict(one, p) for (key, one), p in zip(leads.items(), adjusted, strict=True)}
 
 
-def shown(interval: Interval) -> str:
-    return f"{interval.mean:+.1f} [{interval.low:+.1f}, {interval.high:+.1f}]"
-
-
 def by_rate(task: str, method: str) -> dict[float, Interval | float]:
     """Rate -> the method minus GRPO at the same rate: an interval, or a mean where there are two pairs."""
     results = results_of(task)

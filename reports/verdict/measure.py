@@ -10,7 +10,7 @@ from pathlib import Path
 
 from claims import claim_table, claims
 from figures import draw_costs, draw_leads, draw_rates
-from leads import NAMES, REPORTS, TOLD, Lead, leads_over_grpo, mean_over, shown, tasks_of, verdicts
+from leads import NAMES, REPORTS, TOLD, Lead, leads_over_grpo, mean_over, tasks_of, verdicts
 
 from oar_lightning.common.markdown import fill, markdown
 
@@ -25,7 +25,7 @@ def lead_table(leads: Mapping[tuple[str, str], Lead], said: Mapping[tuple[str, s
         cells = [NAMES.get(method, method) + (" (is told)" if method in TOLD else "")]
         for task in tasks:
             one = leads.get((task, method))
-            cells += [shown(one.every), said[task, method]] if one else ["-", "not run to the end"]
+            cells += [f"{one.every:+.1f}", said[task, method]] if one else ["-", "not run to the end"]
         lines.append(cells)
     return markdown(lines)
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import itertools
+import math
 from collections import Counter
 
 import numpy as np
@@ -13,6 +14,7 @@ from oar_lightning.reporting.statistics import (
     BOOTSTRAP_FROM,
     DRAWS,
     EXACT_UP_TO,
+    Interval,
     holm,
     mean_interval,
     pareto_front,
@@ -105,3 +107,8 @@ def test_the_pareto_front_is_what_nothing_beats() -> None:
     front = pareto_front(costs, values)
     assert {points[i] for i in front} == {p for p, b in zip(points, beaten, strict=True) if not b}
     assert [costs[i] for i in front] == sorted({costs[i] for i in front})
+
+
+def test_an_interval_is_written_with_its_bounds_where_it_has_any():
+    assert f"{Interval(1.0, -0.25, 2.25, 3):+.1f}" == "+1.0 [-0.2, +2.2]"
+    assert f"{Interval(1.0, math.nan, math.nan, 1):.2f}" == "1.00"
