@@ -37,12 +37,13 @@ EARLIER = {
 }
 """Variant -> the study of it that came before."""
 
-TASKS = {"asides": "chain", "one_step": "chain", "graph": "graph"}
-"""Variant -> the set that it is evaluated on."""
+TASKS = {"asides": "chain", "one_step": "chain", "graph": "graph", "graph_hints": "graph"}
+"""Variant -> the set that it is evaluated on; `graph_hints` is `graph` with the policy that reads hints."""
 
 EXPERIMENTS = (
     *("grpo", "eighty_twenty", "information_gain", "total_effect_fast", "oar_g", "oar_p", "oracle"),
     *("capo", "shear", "acpo", "acpo_add", "spro", "prime", "istar"),
+    *("rlsd", "rlsd_contrast", "rlcsd", "serl", "action_mask"),
 )
 ARMS: dict[str, tuple[str, ...]] = {
     **{name: (f"+experiment={name}",) for name in EXPERIMENTS},
@@ -52,6 +53,9 @@ ARMS: dict[str, tuple[str, ...]] = {
     "curriculum": ("+experiment=grpo", "curriculum=difficulty"),
 }
 """Method -> its overrides, of those whose steps are timed."""
+
+SOLUTIONS = ("rlsd", "serl")
+"""Methods that are told another solution in place of an answer on `graph_hints`, whose policy reads no other hint."""
 
 TUNING, REPORTED = (0, 1), (2, 3, 4)
 """Seeds by which a method's rate is chosen, and those that are compared."""
@@ -96,6 +100,17 @@ BESIDE = {"adaptive": "aer", "difficulty": "curriculum"}
 """Overrides of entropy and curriculum -> what GRPO is called with them."""
 
 
+def arm(variant: str, method: str) -> tuple[str, ...]:
+    """The overrides of a method on a variant."""
+    hint = ("scorer.hint=correct_sibling",) if variant == "graph_hints" and method in SOLUTIONS else ()
+    return (*ARMS[method], *hint)
+
+
+def variant_of(run: RunRecord) -> str:
+    policy = overrides(run).get("policy", "")
+    return policy if policy in TASKS else str(level(run, "variant"))
+
+
 def method_of(run: RunRecord) -> str:
     """The experiment or the scorer that was put into it, with the sign of the advantages if only these are reshaped; or what
     GRPO has beside it."""
@@ -113,7 +128,7 @@ def read_store(uri: str, sweeps: str) -> Iterator[Row]:
     _, runs = read_runs(MlflowClient(uri), "oar_lightning", ReportConfig(filter=f"tags.sweep LIKE '{sweeps}_%'", name=sweeps))
     for run in runs:
         if run.state in ("complete", "failed"):
-            variant = str(level(run, "variant"))
+            variant = variant_of(run)
             yield Row(
                 study=run.tags["sweep"],
                 variant=variant,
