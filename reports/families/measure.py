@@ -2,7 +2,6 @@
 
     python reports/families/measure.py sqlite:///mlflow.db families    # adds the runs of the sweeps `families_...` to runs.csv
     python reports/families/measure.py                                 # the tables of what runs.csv holds
-    python reports/families/measure.py --cost                          # cost.json: processor seconds of a step, on `asides`
 
 What the studies `methods` and `one_step` have run is read from their runs.csv.
 """
@@ -12,11 +11,7 @@ from __future__ import annotations
 import argparse
 import csv
 import json
-import resource
-import statistics
-import subprocess
-import sys
-import tempfile
+import math
 from collections import Counter
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from pathlib import Path
@@ -26,8 +21,9 @@ from mlflow import MlflowClient
 
 from oar_lightning.common.markdown import fill, markdown
 from oar_lightning.reporting import ReportConfig, read_runs
+from oar_lightning.reporting.bands import last_tenth
 from oar_lightning.reporting.factors import ABSENT, level, overrides
-from oar_lightning.reporting.runs import RunRecord
+from oar_lightning.reporting.runs import RunRecord, read_curves
 from oar_lightning.reporting.statistics import mean_interval
 
 HERE = Path(__file__).parent
@@ -72,17 +68,11 @@ NAMES = {
 TOLD = ("oracle", "oracle_results", "capo")
 """Methods that know what went wrong."""
 
-SHORT, LONG = 2, 12
-REPEATS = 3
-CHEAP = [
-    *("+variant=asides", "num_threads=1", "logger=none", "checkpoint_every_n_steps=0", "schedule.warmup_steps=1"),
-    *("evaluation.every_n_steps=0", "evaluation.problems=1", "evaluation.samples=1", "evaluation.heatmap=false"),
-]
-
 
 class Row(NamedTuple):
     """A run; `accuracy` is the sampled one at its last evaluation, `state` complete or failed (given up, because that accuracy
-    was below half of the one before training)."""
+    was below half of the one before training). What follows `run_id` is NaN of runs that were read before it was kept; of them
+    `before` is the accuracy before training, and those from `grad_norm` on are means over the last tenth of training."""
 
     study: str
     variant: str
@@ -94,7 +84,21 @@ class Row(NamedTuple):
     state: str
     revision: str
     run_id: str
+    cpu_s: float = math.nan
+    before: float = math.nan
+    grad_norm: float = math.nan
+    ess_ratio: float = math.nan
+    mean_length: float = math.nan
+    forward_equivalents: float = math.nan
 
+
+ENDS = {
+    "grad_norm": "grad_norm",
+    "ess_ratio": "credit/ess_ratio",
+    "mean_length": "completions/mean_length",
+    "forward_equivalents": "credit/forward_equivalents",
+}
+"""Column -> metric whose mean over the last tenth of training it holds."""
 
 BESIDE = {"adaptive": "aer", "difficulty": "curriculum"}
 """Overrides of entropy and curriculum -> what GRPO is called with them."""
@@ -123,50 +127,51 @@ def method_of(run: RunRecord) -> str:
     return NAMES.get((name, which), name) + ("" if signs == "both" else f"_{signs}")
 
 
-def read_store(uri: str, sweeps: str) -> Iterator[Row]:
-    """The ended runs of the sweeps whose names begin so."""
-    _, runs = read_runs(MlflowClient(uri), "oar_lightning", ReportConfig(filter=f"tags.sweep LIKE '{sweeps}_%'", name=sweeps))
+def read_store(uri: str, sweeps: str, whole: bool = True) -> Iterator[Row]:
+    """The ended runs of the sweeps whose names begin so. `whole`: also what is read from their curves, which takes a while."""
+    client = MlflowClient(uri)
+    _, runs = read_runs(client, "oar_lightning", ReportConfig(filter=f"tags.sweep LIKE '{sweeps}_%'", name=sweeps))
+    runs = [run for run in runs if run.state in ("complete", "failed")]
+    evaluated = [f"eval/{name}/avg_at_4" for name in set(TASKS.values())]
+    curves = read_curves(client, runs, [*ENDS.values(), *evaluated]) if whole else {}
     for run in runs:
-        if run.state in ("complete", "failed"):
-            variant = variant_of(run)
-            yield Row(
-                study=run.tags["sweep"],
-                variant=variant,
-                method=method_of(run),
-                lr=float(level(run, "optimizer.lr")),
-                seed=int(run.seed),
-                accuracy=run.metrics[f"eval/{TASKS[variant]}/avg_at_4"],
-                seconds=run.duration_s,
-                state=run.state,
-                revision=run.tags["git_revision"],
-                run_id=run.run_id,
-            )
+        variant = variant_of(run)
+        accuracy = f"eval/{TASKS[variant]}/avg_at_4"
+        ends = {column: last_tenth(run, curves, metric) for column, metric in ENDS.items()}
+        first = curves.get(accuracy, {}).get(run.run_id)
+        yield Row(
+            study=run.tags["sweep"],
+            variant=variant,
+            method=method_of(run),
+            lr=float(level(run, "optimizer.lr")),
+            seed=int(run.seed),
+            accuracy=run.metrics[accuracy],
+            seconds=run.duration_s,
+            state=run.state,
+            revision=run.tags["git_revision"],
+            run_id=run.run_id,
+            cpu_s=run.metrics.get("time/total_cpu_s", math.nan),
+            before=float(first.values[0]) if first is not None and first.steps[0] == 0 else math.nan,
+            **{column: end for column, end in ends.items() if end is not None},
+        )
+
+
+TEXTS = ("study", "variant", "method", "state", "revision", "run_id")
 
 
 def read_csv(path: Path) -> list[Row]:
+    def value(key: str, text: str) -> str | int | float:
+        return text if key in TEXTS else int(text) if key == "seed" else float(text or "nan")
+
     with path.open(encoding="utf-8") as file:
-        return [
-            Row(
-                study=row["study"],
-                variant=row["variant"],
-                method=row["method"],
-                lr=float(row["lr"]),
-                seed=int(row["seed"]),
-                accuracy=float(row["accuracy"]),
-                seconds=float(row["seconds"]),
-                state=row["state"],
-                revision=row["revision"],
-                run_id=row["run_id"],
-            )
-            for row in csv.DictReader(file)
-        ]
+        return [Row(**{key: value(key, text) for key, text in row.items()}) for row in csv.DictReader(file)]  # type: ignore[arg-type]
 
 
 def write_csv(path: Path, rows: Iterable[Row]) -> None:
     with path.open("w", encoding="utf-8", newline="") as file:
         writer = csv.writer(file, lineterminator="\n")
         writer.writerow(Row._fields)
-        writer.writerows(rows)
+        writer.writerows(["" if value != value else value for value in row] for row in rows)  # NaN is unlike itself
 
 
 def earlier_rows() -> Iterator[Row]:
@@ -272,33 +277,11 @@ def checklist(rows: Sequence[Row]) -> str:
     )
 
 
-def processor_seconds(arm: Sequence[str], steps: int) -> float:
-    """Of a whole run. Unlike the seconds on a clock they do not count what else the machine does."""
-    before = resource.getrusage(resource.RUSAGE_CHILDREN)
-    with tempfile.TemporaryDirectory() as folder:
-        settings = [*CHEAP, *arm, f"trainer.max_steps={steps}", f"output_root={folder}"]
-        subprocess.run([sys.executable, "-m", "oar_lightning", *settings], check=True, capture_output=True)
-    after = resource.getrusage(resource.RUSAGE_CHILDREN)
-    return after.ru_utime + after.ru_stime - before.ru_utime - before.ru_stime
-
-
-def measure_cost() -> dict[str, float]:
-    found: dict[str, list[float]] = {name: [] for name in ARMS}
-    for number in range(REPEATS):  # in turns, since the machine is shared
-        for name, arm in ARMS.items():
-            found[name].append((processor_seconds(arm, LONG) - processor_seconds(arm, SHORT)) / (LONG - SHORT))
-            sys.stderr.write(f"{number + 1}/{REPEATS} {name:20} {found[name][-1]:.2f} s a step\n")
-    return {name: round(statistics.median(seconds), 4) for name, seconds in found.items()}
-
-
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("store", nargs="?", help="MLflow's URI, whose runs are added to runs.csv")
     parser.add_argument("sweeps", nargs="?", default="families", help="what the names of their sweeps begin with")
-    parser.add_argument("--cost", action="store_true")
     options = parser.parse_args()
-    if options.cost:
-        (HERE / "cost.json").write_text(json.dumps(measure_cost(), indent=1) + "\n", encoding="utf-8")
     path = HERE / "runs.csv"
     if options.store:
         rows = {row.run_id: row for row in (*earlier_rows(), *read_csv(path), *read_store(options.store, options.sweeps))}

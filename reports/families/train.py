@@ -1,9 +1,9 @@
 """The runs of README.md's tables: each method at three learning rates with the seeds that choose one, the best with the others.
 
-    python reports/families/train.py graph shear,acpo --folder families     # goes on where it was; what runs.csv has is not run again
+    python reports/families/train.py graph shear,acpo --folder families     # goes on where it was
     python reports/families/measure.py sqlite:///families/mlflow.db field   # adds the ended runs to runs.csv, writes the tables
 
-One core a command: several can run side by side, each with a folder of its own.
+What runs.csv has is not run again. A command takes one core: several can run side by side, each with a folder of its own.
 """
 
 from __future__ import annotations
@@ -25,8 +25,8 @@ POLICIES = {"graph_hints": ("+variant=graph", "policy=graph_hints")}
 
 RATES = {"asides": ("1e-4", "2e-4", "3e-4"), "graph": ("1e-4", "1.5e-4", "2e-4"), "graph_hints": ("1e-4", "1.5e-4", "2e-4")}
 LOWER = {"shear": 1, "istar": 1, "acpo_add": 1, "spro": 2, "prime": 2}
-"""Methods that were best at the lowest of their rates on `asides`, or that failed at each: by how many places of LADDER their rates
-are lower."""
+"""Methods that were best at the lowest of their rates on `asides`, or that failed at each: by how many places of LADDER their
+rates are lower."""
 LADDER = ("2.5e-5", "5e-5", "1e-4", "1.5e-4", "2e-4")
 
 COMMON = ("num_threads=1", "evaluation.greedy=false", "evaluation.heatmap=false")
@@ -62,7 +62,7 @@ def ended(variant: str, method: str, folder: Path) -> dict[tuple[str, float], di
     store = folder / "mlflow.db"
     rows = families.read_csv(HERE / "runs.csv")
     if store.exists():
-        rows += families.read_store(f"sqlite:///{store.resolve()}", "field")
+        rows += families.read_store(f"sqlite:///{store.resolve()}", "field", whole=False)
     found: dict[tuple[str, float], dict[int, float]] = {}
     for row in rows:
         if (row.variant, row.method) == (variant, method):

@@ -28,7 +28,11 @@ TASKS: dict[str, list[str]] = {
     "asides": ["+variant=asides"],
     "one_step": ["+variant=one_step"],
     "graph": ["+variant=graph"],
+    "graph_hints": ["+variant=graph", "policy=graph_hints"],
 }
+
+HINTED = "graph_hints"
+"""The task whose policy reads another solution as a hint, and no other hint: the lab of the methods that tell one."""
 
 FAMILIES: dict[str, tuple[str, ...]] = {
     "OAR": ("oar_g", "oar_p", "oar_p_approximate"),
@@ -107,6 +111,8 @@ LEFT_OUT_SCORERS = {
 }
 
 READS_HINTS = ("rlsd", "serl", "rlsd_contrast", "rlcsd")
+TOLD_A_SOLUTION = {"rlsd": ["scorer.hint=correct_sibling"], "serl": ["scorer.hint=correct_sibling"]}
+"""Experiment -> further settings where the policy reads solutions alone."""
 PAST = ("spro", "prime", "istar")
 UPDATES = 40
 RUN = [
@@ -150,11 +156,12 @@ def name_in_lab(experiment: str) -> str:
     return f"experiment_{experiment}"
 
 
-def added(experiments: Iterable[str]) -> list[str]:
+def added(task: str, experiments: Iterable[str]) -> list[str]:
     """The overrides that add the estimators of experiments."""
     words = []
     for experiment in experiments:
         more = ["scorer/teacher=policy"] if experiment in READS_HINTS else []
+        more += TOLD_A_SOLUTION.get(experiment, []) if task == HINTED else []
         words += of_experiment(experiment, name_in_lab(experiment), *more)
     return words
 
@@ -179,15 +186,20 @@ LAB_OF = {"spro": "after SPRO's run", "istar": "after iStar's run", "rlcsd": f"`
 def labs(task: str) -> dict[str, list[str]]:
     """Name -> the overrides of a lab of this task. `all` judges the task's policy by all methods that can."""
     apart = {"spro", "rlcsd"}
-    methods = [name for family in FAMILIES.values() for name in family if name not in apart]
-    pasts = ",".join(run_folder(task, name) for name in ("prime", "istar"))
+    families = FAMILIES if task != HINTED else {name: FAMILIES[name] for name in ("hindsight", "control")}
+    methods = [name for family in families.values() for name in family if name not in apart]
+    controls = [word for words in FURTHER.values() for word in words]
     base = [*TASKS[task], *SETTINGS]
     few = [*base, *without("late", "early", "improbability")]
+    rlcsd = [*few, *added(task, ["rlcsd", *COMPARED]), DAPO]
+    if task == HINTED:
+        return {"all": [*base, *added(task, methods), *controls], "rlcsd": rlcsd}
+    pasts = ",".join(run_folder(task, name) for name in ("prime", "istar"))
     return {
-        "all": [*base, *added(methods), *(word for words in FURTHER.values() for word in words), f"lab.past=[{pasts}]"],
-        "rlcsd": [*few, *added(["rlcsd", *COMPARED]), DAPO],
-        "spro": [*few, *added(["spro", *COMPARED]), *of_run(task, "spro")],
-        "istar": [*few, *added(["istar", *COMPARED]), *of_run(task, "istar")],
+        "all": [*base, *added(task, methods), *controls, f"lab.past=[{pasts}]"],
+        "rlcsd": rlcsd,
+        "spro": [*few, *added(task, ["spro", *COMPARED]), *of_run(task, "spro")],
+        "istar": [*few, *added(task, ["istar", *COMPARED]), *of_run(task, "istar")],
     }
 
 
