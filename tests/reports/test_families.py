@@ -30,8 +30,9 @@ def test_runs_are_read_as_they_were_written(tmp_path) -> None:
     whole = row("own", 1e-4, 2, 0.5)._replace(cpu_s=70.25, grad_norm=0.3)
     measure.write_csv(tmp_path / "runs.csv", [whole])
     (found,) = measure.read_csv(tmp_path / "runs.csv")
-    assert np.isnan(found.ess_ratio), "not recorded"
-    assert found[:13] == whole[:13]
+    assert np.isnan([found.before, found.ess_ratio]).all(), "not recorded"
+    assert found[:11] == whole[:11]
+    assert found.grad_norm == 0.3
 
 
 def lines(rows) -> list[list[str]]:
