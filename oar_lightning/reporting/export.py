@@ -6,7 +6,7 @@ import csv
 import gzip
 import io
 import json
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 from datetime import UTC, datetime
 from pathlib import Path
 
@@ -57,19 +57,19 @@ def runs_csv(study: Study, curves: Curves) -> str:
     return out.getvalue()
 
 
-def curves_csv(study: Study, curves: Curves) -> bytes:
-    """Every curve as a compressed CSV: a row for each run and step, a column for each metric, six digits."""
+def curves_csv(run_ids: Iterable[str], curves: Curves) -> bytes:
+    """Every curve of the runs as a compressed CSV: a row for each run and step, a column for each metric, six digits."""
     out = io.StringIO()
     writer = csv.writer(out, lineterminator="\n")
     writer.writerow(["run_id", "step", *curves])
-    for run in study.runs:
+    for run_id in run_ids:
         points: dict[float, dict[str, float]] = {}
         for metric, of_run in curves.items():
-            if run.run_id in of_run:
-                for step, value in zip(of_run[run.run_id].steps, of_run[run.run_id].values, strict=True):
+            if run_id in of_run:
+                for step, value in zip(of_run[run_id].steps, of_run[run_id].values, strict=True):
                     points.setdefault(float(step), {})[metric] = float(value)
         for step, values in sorted(points.items()):
-            writer.writerow([run.run_id, f"{step:g}", *(f"{values[m]:.6g}" if m in values else "" for m in curves)])
+            writer.writerow([run_id, f"{step:g}", *(f"{values[m]:.6g}" if m in values else "" for m in curves)])
     return gzip.compress(out.getvalue().encode(), mtime=0)  # no time of day: the same bytes for the same curves
 
 
@@ -89,7 +89,7 @@ def read_export(path: Path) -> tuple[list[RunRecord], dict[str, dict[str, Curve]
         raise ConfigError(f"report.csv={path} lacks {', '.join(missing)}; name a runs.csv that task=report wrote")
     try:
         runs = sorted((_record(row) for row in rows), key=lambda run: (run.started, run.run_id))
-        return runs, _read_curves(path.parent / CURVES)
+        return runs, kept_curves(path.parent / CURVES)
     except (ValueError, KeyError, OSError, EOFError) as error:
         what = f"report.csv={path}: it, or {CURVES} beside it, is damaged"
         raise ConfigError(f"{what} ({error}); write the report anew") from error
@@ -133,7 +133,8 @@ def _is_metric(key: str, columns: Sequence[str]) -> bool:
     return columns.index(key) > columns.index("duration_s") and key not in (*SETTINGS, EVALUATED_ON, *TAGS)
 
 
-def _read_curves(path: Path) -> dict[str, dict[str, Curve]]:
+def kept_curves(path: Path) -> dict[str, dict[str, Curve]]:
+    """Metric -> run id -> curve of a file that `curves_csv` has made; none where no file is there."""
     if not path.exists():
         return {}
     with gzip.open(path, "rt", encoding="utf-8", newline="") as file:

@@ -69,7 +69,7 @@ def write_study(folder: Path, study: Study, curves: Curves, kept: Mapping[str, s
             (folder / f"{name}.png").unlink(missing_ok=True)  # drawn for an earlier state of the study
     (folder / "runs.csv").write_text(runs_csv(study, curves), encoding="utf-8")
     if curves:
-        (folder / CURVES).write_bytes(curves_csv(study, curves))
+        (folder / CURVES).write_bytes(curves_csv((run.run_id for run in study.runs), curves))
     (folder / "README.md").write_text(render(study, curves, figures, kept, command), encoding="utf-8")
     return [figure for figure in figures.values() if isinstance(figure, LeftOut)]
 

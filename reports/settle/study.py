@@ -14,15 +14,17 @@ import math
 import os
 import subprocess
 import sys
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from pathlib import Path
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
 from mlflow import MlflowClient
 
 from oar_lightning.common.markdown import fill, markdown
 from oar_lightning.reporting import ReportConfig, read_runs
-from oar_lightning.reporting.runs import RunRecord
+from oar_lightning.reporting.bands import last_tenth
+from oar_lightning.reporting.export import curves_csv, kept_curves
+from oar_lightning.reporting.runs import Curves, RunRecord, read_curves
 from oar_lightning.reporting.statistics import mean_interval
 
 HERE = Path(__file__).parent
@@ -41,8 +43,10 @@ BETAS = ("2.0", "1.0")
 ARMS: dict[str, tuple[str, ...]] = {
     BASELINE: ("+experiment=grpo",),
     "oar_g": ("+experiment=oar_g",),
+    "oar_g_in_sharp_gate": ("+experiment=oar_g", "gate.threshold=absolute", "gate.tau=0.5"),
     "grpo_more": ("+experiment=grpo", "update.group_size=10"),
     "oar_p": ("+experiment=oar_p",),
+    "total_effect": ("+experiment=total_effect",),
     "total_effect_fast": ("+experiment=total_effect_fast",),
     "vineppo": ("+experiment=vineppo", "scorer/segments=task_steps", "scorer.samples=2"),
     "information_gain": ("+experiment=information_gain",),
@@ -67,7 +71,8 @@ COMMON = ("num_threads=1", "evaluation.every_n_steps=0", "evaluation.greedy=fals
 
 
 class Row(NamedTuple):
-    """An ended run. `accuracy`: sampled, at the end, 0 to 1; `state`: complete, or failed (given up)."""
+    """An ended run. `accuracy`: sampled, at the end, 0 to 1; `state`: complete, or failed (given up). What follows `run_id` is
+    a mean over the last tenth of training, NaN where it was not recorded."""
 
     task: str
     stage: str
@@ -80,6 +85,21 @@ class Row(NamedTuple):
     cpu_s: float
     revision: str
     run_id: str
+    grad_norm: float = math.nan
+    ess_ratio: float = math.nan
+    mean_length: float = math.nan
+    forward_equivalents: float = math.nan
+
+
+ENDS = {
+    "grad_norm": "grad_norm",
+    "ess_ratio": "credit/ess_ratio",
+    "mean_length": "completions/mean_length",
+    "forward_equivalents": "credit/forward_equivalents",
+}
+"""Column -> metric."""
+CURVES = ("reward", "entropy", *ENDS.values())
+"""Metrics whose curves are kept."""
 
 
 class Setting(NamedTuple):
@@ -126,11 +146,12 @@ def verdict(low: float, high: float) -> str:
     return "no" if high < MARGIN else "not settled"
 
 
-def row_of(run: RunRecord, sweep: str) -> Row:
+def row_of(run: RunRecord, sweep: str, curves: Curves) -> Row:
     """The run of a sweep that `command` has started: settle_<task>_<stage>_<arm>_<rate>[_<beta>]_from<first seed>."""
     task, stage, rest = sweep.removeprefix("settle_").rpartition("_")[0].split("_", 2)
     arm = next(name for name in sorted(ARMS, key=len, reverse=True) if rest.startswith(f"{name}_"))
     lr, _, beta = rest.removeprefix(f"{arm}_").partition("_")
+    ends = {column: last_tenth(run, curves, metric) for column, metric in ENDS.items()}
     return Row(
         task=task,
         stage=stage,
@@ -143,12 +164,17 @@ def row_of(run: RunRecord, sweep: str) -> Row:
         cpu_s=run.metrics.get("time/total_cpu_s", float("nan")),
         revision=run.tags["git_revision"],
         run_id=run.run_id,
+        **{column: end for column, end in ends.items() if end is not None},
     )
 
 
-def read_store(uri: str) -> list[Row]:
-    _, runs = read_runs(MlflowClient(uri), "oar_lightning", ReportConfig(filter="tags.sweep LIKE 'settle_%'", name="settle"))
-    return [row_of(run, run.tags["sweep"]) for run in runs if run.state in ("complete", "failed")]
+def read_store(uri: str, metrics: Sequence[str] = ()) -> tuple[list[Row], Curves]:
+    """The ended runs, and the curves of these metrics."""
+    client = MlflowClient(uri)
+    _, runs = read_runs(client, "oar_lightning", ReportConfig(filter="tags.sweep LIKE 'settle_%'", name="settle"))
+    runs = [run for run in runs if run.state in ("complete", "failed")]
+    curves = read_curves(client, runs, metrics)
+    return [row_of(run, run.tags["sweep"], curves) for run in runs], curves
 
 
 def read_csv(path: Path) -> list[Row]:
@@ -156,15 +182,24 @@ def read_csv(path: Path) -> list[Row]:
         return []
     with path.open(encoding="utf-8") as file:
         rows = [dict(row) for row in csv.DictReader(file)]
-    numbers = {"seed": int, "accuracy": float, "cpu_s": float}
+    numbers: dict[str, Callable[[str], Any]] = {"seed": int} | dict.fromkeys(("accuracy", "cpu_s", *ENDS), number)
     return [Row(**{key: numbers.get(key, str)(value) for key, value in row.items()}) for row in rows]
+
+
+def number(text: str) -> float:
+    """NaN where nothing was recorded."""
+    return float(text) if text else math.nan
 
 
 def write_csv(path: Path, rows: Iterable[Row]) -> None:
     with path.open("w", encoding="utf-8", newline="") as file:
         writer = csv.writer(file, lineterminator="\n")
         writer.writerow(Row._fields)
-        writer.writerows(sorted(set(rows)))
+        writer.writerows([text_of(value) for value in row] for row in sorted(rows, key=lambda row: row[:11]))
+
+
+def text_of(value: Any) -> Any:
+    return "" if isinstance(value, float) and math.isnan(value) else value
 
 
 def run(task: str, arms: Sequence[str], folder: Path) -> None:
@@ -185,7 +220,7 @@ def run(task: str, arms: Sequence[str], folder: Path) -> None:
         for setting in settings_of(task, arm):
             start("tune", arm, setting, tuning_seeds(arm))
     store = folder / "mlflow.db"
-    rows = had + (read_store(f"sqlite:///{store.resolve()}") if store.exists() else [])
+    rows = had + (read_store(f"sqlite:///{store.resolve()}")[0] if store.exists() else [])
     for arm in arms:
         chosen = best(rows, task, arm)
         if chosen is None:
@@ -210,27 +245,55 @@ def tuning_table(rows: Sequence[Row], task: str) -> str:
     return markdown(lines) if len(lines) > 1 else "No runs yet."
 
 
+EQUAL_TIME = "grpo_more"
+ENDS_SHOWN = {
+    "gradient's norm": ("grad_norm", ".2f"),
+    "ESS-ratio": ("ess_ratio", ".2f"),
+    "tokens a completion": ("mean_length", ".0f"),
+    "passes of scoring": ("forward_equivalents", ".2f"),
+}
+"""Heading -> column and digits, of what a run was at its end."""
+HEADER = [
+    *("arm", "rate", "beta", "n", "accuracy %", "minus GRPO, points [95 %]", "minus GRPO with more completions"),
+    *("given up", "CPU s a run", *ENDS_SHOWN, "verdict"),
+]
+
+
 def endpoint_table(rows: Sequence[Row], task: str) -> str:
     results: dict[str, dict[int, Row]] = {}
     for row in rows:
         if (row.task, row.stage) == (task, "endpoint"):
             results.setdefault(row.arm, {})[row.seed] = row
-    base = results.get(BASELINE, {})
-    lines = [["arm", "rate", "beta", "n", "accuracy %", "minus GRPO, points [95 %]", "given up", "CPU s a run", "verdict"]]
+    base, more = results.get(BASELINE, {}), results.get(EQUAL_TIME, {})
+    lines = [HEADER]
     for arm in ARMS:
         found = results.get(arm, {})
         if not found:
             continue
         own = list(found.values())
-        accuracy = 100 * sum(row.accuracy for row in own) / len(own)
-        cells = [arm, own[0].lr, own[0].beta or "-", str(len(own)), f"{accuracy:.1f}", *paired(arm, found, base)]
-        given_up, cpu = sum(row.state != "complete" for row in own), sum(row.cpu_s for row in own) / len(own)
-        lines.append([*cells[:6], str(given_up), f"{cpu:.0f}", cells[6]])
+        accuracy = 100 * mean(row.accuracy for row in own)
+        difference, word = paired(arm, found, base)
+        against_more = "-" if arm == EQUAL_TIME else paired(arm, found, more)[0]
+        given_up = sum(row.state != "complete" for row in own)
+        ends = [shown(mean(getattr(row, column) for row in own), digits) for column, digits in ENDS_SHOWN.values()]
+        cells = [arm, own[0].lr, own[0].beta or "-", str(len(own)), f"{accuracy:.1f}", difference, against_more]
+        lines.append([*cells, str(given_up), f"{mean(row.cpu_s for row in own):.0f}", *ends, word])
     return markdown(lines) if len(lines) > 1 else "No runs yet."
 
 
+def mean(values: Iterable[float]) -> float:
+    """Of those that were recorded; NaN where none was."""
+    recorded = [value for value in values if not math.isnan(value)]
+    return sum(recorded) / len(recorded) if recorded else math.nan
+
+
+def shown(value: float, digits: str) -> str:
+    return "-" if math.isnan(value) else f"{value:{digits}}"
+
+
 def paired(arm: str, found: Mapping[int, Row], base: Mapping[int, Row]) -> tuple[str, str]:
-    """The difference from GRPO over pairs with the same seed, and the verdict once all pairs of the endpoint are there."""
+    """The difference from `base`, of GRPO, over pairs with the same seed, and the verdict once all pairs of the endpoint are
+    there."""
     seeds = sorted(found.keys() & base.keys())
     if arm == BASELINE or len(seeds) < 2:
         return "-", "-"
@@ -244,7 +307,31 @@ def page(rows: Sequence[Row]) -> str:
     for task in RATES:
         parts.append(f"### `{task}`: tuning\nMean accuracy in % at each rate. Bold: chosen.\n\n{tuning_table(rows, task)}")
         parts.append(f"### `{task}`: endpoint\n{endpoint_table(rows, task)}")
-    return "\n\n".join(parts)
+    return "\n\n".join([*parts, f"### Checklist\n{checklist(rows)}"])
+
+
+def checklist(rows: Sequence[Row]) -> str:
+    """The items of the survey arXiv 2604.09459, appendix C."""
+    lengths = [row.mean_length for row in rows if not math.isnan(row.mean_length)]
+    return markdown(
+        [
+            ["item", "here"],
+            ["base model and size", "built-in policies: 0.34 M parameters (`asides`), 0.9 M (`graph`)"],
+            ["training data, size, filters", "generated without end by seed; no filters"],
+            ["granularity", "token; completion (GRPO); step (`vineppo`, `information_gain`)"],
+            ["family of the method", "docs/methods.md has that of each"],
+            ["baseline without credit, same base model", f"`{BASELINE}`, `{EQUAL_TIME}`"],
+            ["compute", f"equal numbers of updates; `{EQUAL_TIME}` has about the processor time of OAR-G"],
+            ["benchmarks and splits", "1,024 new problems: on `graph` of held-out structures, on `asides` of trained sums"],
+            ["metric", "sampled accuracy at temperature 1 after the last update, 4 samples a problem"],
+            ["processor time in all", f"{sum(row.cpu_s for row in rows) / 3600:.1f} hours, {len(rows)} runs"],
+            ["mean length of completions, tokens", f"{min(lengths):.0f} to {max(lengths):.0f}" if lengths else "no runs yet"],
+            ["ablation of the credit", "`random`, `shuffled`, `position`; told the truth: `oracle`, `oracle_in_oars_gate`"],
+            ["spread", "Student's t 95 % intervals over pairs by seed"],
+            ["cost of credit, forward passes of the batch", "column `passes of scoring`"],
+            ["shortest and longest of a batch, tokens", "not kept"],
+        ]
+    )
 
 
 def main() -> None:
@@ -263,9 +350,14 @@ def main() -> None:
             parser.error(f"no such arm: {', '.join(unknown)}; there are {', '.join(ARMS)}")
         run(args.task, arms, args.folder)
         return
-    rows = read_csv(HERE / "runs.csv") + (read_store(args.store) if args.store else [])
-    rows = list({row.run_id: row for row in rows}.values())
-    write_csv(HERE / "runs.csv", rows)
+    rows = read_csv(HERE / "runs.csv")
+    if args.store:
+        found, curves = read_store(args.store, CURVES)
+        rows = list({row.run_id: row for row in rows + found}.values())
+        write_csv(HERE / "runs.csv", rows)
+        kept = kept_curves(HERE / "curves.csv.gz")
+        both = {metric: {**kept.get(metric, {}), **curves.get(metric, {})} for metric in CURVES}
+        (HERE / "curves.csv.gz").write_bytes(curves_csv(sorted(row.run_id for row in rows), both))
     fill(HERE / "README.md", page(rows))
 
 

@@ -70,7 +70,7 @@ def test_damage_is_told(tmp_path: Path) -> None:
     study, curves = study_of_two()
     path = tmp_path / "runs.csv"
     path.write_text(runs_csv(study, curves))
-    (tmp_path / CURVES).write_bytes(curves_csv(study, curves)[:-20])
+    (tmp_path / CURVES).write_bytes(curves_csv([run.run_id for run in study.runs], curves)[:-20])
     with pytest.raises(ConfigError, match="is damaged"):
         read_export(path)
     (tmp_path / CURVES).unlink()

@@ -83,7 +83,20 @@ def test_pairs_have_students_interval_and_a_verdict_once_all_are_there() -> None
     assert found[3:6] == ["24", f"{60 + differences.mean():.1f}", f"{differences.mean():+.1f} [{low:+.1f}, {high:+.1f}]"]
     assert found[-1] == "yes"
     assert cells(endpoint(differences[:23]), "oar_g")[-1] == "-"
-    assert cells(endpoint(differences), "grpo")[5:] == ["-", "0", "100", "-"]
+    assert cells(endpoint(differences), "grpo")[5:9] == ["-", "-", "0", "100"]
+
+
+def test_arms_are_compared_with_grpo_of_the_same_time_too() -> None:
+    rows = endpoint([3.0, 5.0, 4.0])
+    rows += [r._replace(arm="grpo_more", accuracy=0.61, run_id=f"more{r.run_id}") for r in rows if r.arm == "grpo"]
+    low, high = t.interval(0.95, 2, 3.0, 1 / 3**0.5)
+    assert cells(rows, "oar_g")[6] == f"+3.0 [{low:+.1f}, {high:+.1f}]"
+    assert cells(rows, "grpo_more")[6] == "-"
+
+
+def test_what_was_recorded_alone_has_a_mean() -> None:
+    rows = [r._replace(grad_norm=norm) for r, norm in zip(endpoint([1.0, 2.0])[2:], (0.5, float("nan")), strict=True)]
+    assert cells(rows, "oar_g")[9:11] == ["0.50", "-"]
 
 
 def test_an_arm_that_is_only_explored_has_no_verdict() -> None:
@@ -99,7 +112,7 @@ def test_a_sweep_is_found_again_by_its_name(arm: str) -> None:
         words = study.command("asides", "endpoint", arm, setting, (100, 101))
         name = next(word for word in words if word.startswith("hydra.sweeper.study_name=")).partition("=")[2]
         tags, metrics = {"git_revision": "x", "seed": "100"}, {"eval/chain/avg_at_4": 0.5}
-        found = study.row_of(RunRecord("id", "name", "complete", "", 0, 1.0, tags, {}, metrics), name)
+        found = study.row_of(RunRecord("id", "name", "complete", "", 0, 1.0, tags, {}, metrics), name, {})
         assert found[:6] == ("asides", "endpoint", arm, setting.lr, setting.beta, 100)
         assert "evaluation.problems=1024" in words
         assert "evaluation.problems=1024" not in study.command("asides", "tune", arm, setting, (50,))
@@ -135,3 +148,11 @@ def test_an_arms_command_is_a_run_of_the_rules(arm: str) -> None:
     cfg = compose("config", overrides=[word.replace("choice(100)", "100") for word in words if not word.startswith("hydra.")])
     assert (cfg.evaluation.problems, cfg.evaluation.samples, cfg.trainer.max_steps, cfg.seed) == (1024, 4, 160, 100)
     assert cfg.optimizer.lr == 5e-5
+
+
+def test_the_power_of_a_lead_by_simulation() -> None:
+    power = load_script("settle", "power")
+    lead = power.smallest_lead(24, 2.0)
+    drawn = np.random.default_rng(0).normal(lead, 2.0, (20_000, 24))
+    low = drawn.mean(1) - t.ppf(0.975, 23) * drawn.std(1, ddof=1) / 24**0.5
+    assert (low > 0).mean() == pytest.approx(0.8, abs=0.01)
