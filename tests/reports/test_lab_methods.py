@@ -40,6 +40,15 @@ def test_the_labs_hold_all_rows() -> None:
     assert removed <= {*ROWS}, "what is left out of the lab's own list an experiment replaces"
 
 
+def test_the_lab_of_hints_has_the_methods_that_tell_one() -> None:
+    words = " ".join(word for lab in measure.labs(measure.HINTED).values() for word in lab)
+    for name in measure.READS_HINTS:
+        assert f"experiment_{name}." in words
+    for name in ("rlsd", "serl"):
+        assert f"lab.estimators.experiment_{name}.scorer.hint=correct_sibling" in words
+        assert "correct_sibling" not in " ".join(measure.labs("graph")["all"])
+
+
 def hold_as_composed(lab: str, names: list[str]) -> None:
     """Scorer, gate and loss of estimators are those of the runs of their experiments, but for who reads hints."""
     held = composed("task=lab", *measure.labs("asides")[lab])
