@@ -28,7 +28,7 @@ class Method:
     gate: Gate = BilevelGate()
     advantage: AdvantageConfig = AdvantageConfig()
     loss: LossConfig = LossConfig()
-    update: UpdatePlan = field(default_factory=lambda: UpdatePlan(microbatches=4))
+    update: UpdatePlan = field(default_factory=lambda: UpdatePlan(microbatches=8))
     sampling: SamplingConfig = field(default_factory=SamplingConfig)
     entropy: EntropyControl = field(default_factory=Unadapted)
 

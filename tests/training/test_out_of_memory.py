@@ -196,7 +196,7 @@ def test_with_auto_and_enough_memory_nothing_changes(undisturbed: Any, caplog: p
     torch.testing.assert_close(weights(found[0]), weights(undisturbed[0]), rtol=0, atol=0)
     assert not any(record.name.startswith("oar_lightning") for record in caplog.records)
     assert "memory/token_budget_update" not in found[1].rows[2]  # no bound is known yet
-    assert found[1].rows[2]["memory/token_budget_scorer"] == 4096
+    assert found[1].rows[2]["memory/token_budget_scorer"] == 2048
 
 
 def test_old_and_reference_logprobs_are_computed_in_parts_too(

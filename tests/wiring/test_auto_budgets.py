@@ -62,9 +62,9 @@ def test_where_scoring_does_not_fit_it_starts_with_the_least(monkeypatch: pytest
 
 
 def test_on_the_cpu_and_without_a_plan_they_start_with_their_defaults(caplog: pytest.LogCaptureFixture) -> None:
-    assert started("cpu") == [None, None, 4096]
+    assert started("cpu") == [None, None, 2048]
     assert not caplog.records
-    assert started("cuda", "optimizer._target_=torch.optim.Adagrad") == [None, None, 4096]
+    assert started("cuda", "optimizer._target_=torch.optim.Adagrad") == [None, None, 2048]
     assert "no memory plan, so budgets that are auto start without one: optimizer._target_=torch.optim.Adagrad" in caplog.text
 
 

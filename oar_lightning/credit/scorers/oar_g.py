@@ -19,8 +19,9 @@ from oar_lightning.policy.language_model import at_columns, can_share_prefixes, 
 from oar_lightning.policy.token_budget import SomeTokens, TokenBudget
 from oar_lightning.types import Rollouts
 
-TOKENS = 4096
-"""The start of `auto`, unless a memory plan gives another."""
+TOKENS = 2048
+"""The default budget, and the start of `auto` unless a memory plan gives another. Twice as many take longer on a CPU, whose caches
+they leave, and twice the memory."""
 
 
 @checked("scorer")

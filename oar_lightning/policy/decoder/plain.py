@@ -216,6 +216,10 @@ def _plain_form(model: Any) -> PlainDecoder:
         """Rows i and i + d/2 of each head side by side."""
         return weight.unflatten(0, (-1, 2, head_size // 2)).transpose(1, 2).flatten(0, 2)
 
+    def held(weight: Any) -> Any:
+        """The weight itself; for scoring without its gradient, for which a backward pass would keep the layer's inputs."""
+        return weight if weight is None or torch.is_grad_enabled() else weight.detach()
+
     layers = []
     for block in decoder.layers:
         attention, mlp = block.self_attn, block.mlp
@@ -231,13 +235,14 @@ def _plain_form(model: Any) -> PlainDecoder:
                 qkv=torch.cat([paired(query.weight), paired(key.weight), value.weight]) * block.input_layernorm.weight,
                 qkv_bias=biases,
                 head_norm=norms,
-                output=attention.o_proj.weight,
-                output_bias=attention.o_proj.bias,
+                output=held(attention.o_proj.weight),
+                output_bias=held(attention.o_proj.bias),
                 gate_up=torch.cat([mlp.gate_proj.weight, mlp.up_proj.weight]) * block.post_attention_layernorm.weight,
-                down=mlp.down_proj.weight,
+                down=held(mlp.down_proj.weight),
             )
         )
-    return PlainDecoder(heads, groups, head_size, config.rms_norm_eps, tuple(layers), decoder.norm.weight, decoder.rotary_emb)
+    norm = held(decoder.norm.weight)
+    return PlainDecoder(heads, groups, head_size, config.rms_norm_eps, tuple(layers), norm, decoder.rotary_emb)
 
 
 def _is_plain(decoder: Any, most_bytes: int) -> bool:

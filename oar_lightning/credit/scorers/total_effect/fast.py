@@ -18,7 +18,7 @@ from oar_lightning.policy.language_model import can_share_prefixes, embed, head_
 from oar_lightning.policy.token_budget import SomeTokens, TokenBudget
 from oar_lightning.types import Rollouts
 
-TOKENS = 4096
+TOKENS = 2048
 """The start of `auto`, unless a memory plan gives another."""
 
 
