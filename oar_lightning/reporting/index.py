@@ -5,19 +5,25 @@ from __future__ import annotations
 from pathlib import Path
 
 from oar_lightning.common.markdown import markdown
-from oar_lightning.reporting.page import MARK
+from oar_lightning.reporting.page import ANSWER, MARK
 from oar_lightning.reporting.prose import read_prose, with_generated
 
 
 def write_index(reports: Path) -> None:
     """List the studies under `reports` in the generated part of its README.md; the rest of that page stays."""
-    rows = [["study", "question"]]
+    rows = [["study", "question", "answer"]]
     for page in sorted(reports.glob("*/README.md"), reverse=True):
         text = page.read_text(encoding="utf-8")
         if MARK in text:
-            question = read_prose(text, str(page)).get("question", "").split("\n\n")[0]
-            question = " ".join(question.split()).replace("|", "\\|").replace("](../", "](")  # links to a study beside it
-            rows.append([f"[{page.parent.name}]({page.parent.name}/README.md)", question])
+            blocks = read_prose(text, str(page))
+            said = [_cell(blocks.get(name, "")) for name in ("question", "answer")]
+            rows.append([f"[{page.parent.name}]({page.parent.name}/README.md)", *said])
     index = reports / "README.md"
     before = index.read_text(encoding="utf-8") if index.exists() else "# Studies\n"
     index.write_text(with_generated(before, f"## By `task=report`\n\n{markdown(rows)}"), encoding="utf-8")
+
+
+def _cell(block: str) -> str:
+    """A block's first paragraph as a cell of a table, with links that lead on from the index."""
+    paragraph = " ".join(block.replace(ANSWER, "").split("\n\n")[0].split())
+    return paragraph.replace("|", "\\|").replace("](../", "](")  # links to a study beside it

@@ -40,6 +40,9 @@ ABOUT_CHECKLIST = (
     "Not recorded: by these runs, or by the version of the program that ran them."
 )
 
+ANSWER = "<!-- one sentence, no stronger than the tables: what does this say to the question? -->"
+"""What stands in for an answer that nobody has written; the index leaves it out."""
+
 FINDINGS = "<!-- what was found, what was not, and what the study cannot say -->"
 
 
@@ -79,7 +82,7 @@ def render(
 ) -> str:
     """The text of the page. `kept`: its hand-written blocks. A block named like a figure's file follows that figure; blocks
     with unknown names come last."""
-    blocks = {"question": default_question(study), "findings": FINDINGS} | dict(kept)
+    blocks = {"question": default_question(study), "answer": ANSWER, "findings": FINDINGS} | dict(kept)
     drawn = {name: figure for name, figure in figures.items() if isinstance(figure, Drawing)}
     left_out = [figure for figure in figures.values() if isinstance(figure, LeftOut)]
     parts = [
@@ -87,6 +90,8 @@ def render(
         f"# {study.name} ({study.date})",
         "**Question.**",
         prose("question", blocks.pop("question")),
+        "**Answer.**",
+        prose("answer", blocks.pop("answer")),
         "**Commands.**",
         "\n".join(["```", *commands(study, command), "```"]),
         markdown(facts(study, command)),

@@ -13,6 +13,7 @@ from hydra.errors import HydraException
 from support.mlflow_study import Store, curves
 
 from oar_lightning.common.config_check import ConfigError
+from oar_lightning.reporting.page import ANSWER
 from oar_lightning.reporting.runs import ReportConfig, read_curves, read_runs
 from oar_lightning.tracking.history import Resumption
 
@@ -156,6 +157,9 @@ def test_writing_again_changes_no_byte_and_keeps_hand_written_text(report, tmp_p
     text = page.read_text()
     findings = "OAR-G wins by *9 points*.\n\n| a | b |\n|---|---|\n| 1 | \\2 |"
     text = re.sub(r"(prose: findings -->\n).*?(\n<!-- /prose)", lambda m: m[1] + findings + m[2], text, flags=re.DOTALL)
+    assert "**Answer.**" in text
+    answer = "Not seen,\n[here](../other/README.md)."
+    text = text.replace(ANSWER, answer)
     text = text.replace("Does OAR-G beat GRPO?", "Is OAR-G\nbetter | worse?\n\nMore about it.")
     more = "\n<!-- prose: limits -->\nOne task only.\n<!-- /prose -->\n"
     beside = "\n<!-- prose: learning_curves -->\nThey cross.\n<!-- /prose -->\n"
@@ -163,7 +167,7 @@ def test_writing_again_changes_no_byte_and_keeps_hand_written_text(report, tmp_p
     report("sweep=methods")
     again = page.read_text()
     assert "62.00 [57.03, 66.97]" in again, "what is generated is written anew"
-    for kept in (findings, "Is OAR-G\nbetter | worse?\n\nMore about it.", more.strip()):
+    for kept in (findings, answer, "Is OAR-G\nbetter | worse?\n\nMore about it.", more.strip()):
         assert again.count(kept) == 1
     learning_curves = again.split("## Learning curves")[1].split("\n## ")[0]
     assert "They cross." in learning_curves
@@ -172,7 +176,8 @@ def test_writing_again_changes_no_byte_and_keeps_hand_written_text(report, tmp_p
     assert {path.name: path.read_bytes() for path in [*folder.iterdir(), index]} == first
     listed = index.read_text()
     assert "| [old](old/README.md) | An old one? |" in listed
-    assert "| [2023-11-14-methods](2023-11-14-methods/README.md) | Is OAR-G better \\| worse? |" in listed
+    cells = "Is OAR-G better \\| worse? | Not seen, [here](other/README.md)."
+    assert f"| [2023-11-14-methods](2023-11-14-methods/README.md) | {cells} |" in listed
 
 
 def test_a_page_that_no_report_wrote_is_left_alone(report, tmp_path: Path) -> None:
