@@ -71,7 +71,7 @@ def tables(runs: Runs, baseline: str) -> str:
         rows.append([method, f"{lr:g}", ", ".join(map(str, sorted(seeds))), points(with_interval(list(seeds.values())))])
     best = best_rates(runs)
     base = runs[baseline, best[baseline]]
-    paired = [["method at its best rate", "learning rate", "n", f"over {baseline} at its best, points", "by seed"]]
+    paired = [["method at its best of these rates", "learning rate", "n", f"over {baseline} at its best, points", "by seed"]]
     for method in sorted(m for m in best if m != baseline):
         own = runs[method, best[method]]
         shared = sorted(set(own) & set(base))
@@ -79,7 +79,7 @@ def tables(runs: Runs, baseline: str) -> str:
         if differences:
             by_seed = ", ".join(f"{100 * d:+.1f}" for d in differences)
             paired.append([method, f"{best[method]:g}", str(len(shared)), points(with_interval(differences)), by_seed])
-    return f"{markdown(rows)}\n\nBest rate of {baseline}: {best[baseline]:g}.\n\n{markdown(paired)}"
+    return f"{markdown(rows)}\n\nBest of these rates for {baseline}: {best[baseline]:g}.\n\n{markdown(paired)}"
 
 
 def main() -> None:
