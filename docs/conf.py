@@ -22,7 +22,6 @@ include_patterns = [
     "reports/README.md",
     "reports/VERDICT.md",
     "reports/*/README.md",
-    "reports/*/table.md",
     "CONTRIBUTING.md",
     "CHANGELOG.md",
 ]
