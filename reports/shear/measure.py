@@ -24,7 +24,8 @@ from oar_lightning.lab.page import TOKENS
 from oar_lightning.lab.study import estimator, run_asked, without
 
 HERE = Path(__file__).parent
-TASKS = {"chain": [], "graph": ["+variant=graph", "lab.problems=16"]}
+TASKS: dict[str, list[str]] = {"chain": [], "asides": ["+variant=asides"], "graph": ["+variant=graph"]}
+"""Those that can be asked for; the page has those that were."""
 
 LENGTH = 8
 """Tokens of a segment, between whose ends values differ; a span of SHEAR has at least so many."""
