@@ -18,7 +18,7 @@ from oar_lightning.reporting.figures import FIGURES, Drawing, LeftOut, save
 from oar_lightning.reporting.prose import prose, read_prose
 from oar_lightning.reporting.runs import Curves
 from oar_lightning.reporting.settings import ENDS, distinct, evaluation, training
-from oar_lightning.reporting.statistics import BOOTSTRAP_FROM, EXACT_UP_TO, SIGN_DRAWS
+from oar_lightning.reporting.statistics import BOOTSTRAP_FROM, EXACT_UP_TO, LEAST, SIGN_DRAWS
 from oar_lightning.reporting.study import Study
 from oar_lightning.reporting.tables import differences_table, results_table, uncounted_table
 
@@ -31,7 +31,7 @@ VERSIONS = ("python", "torch", "lightning", "transformers")
 
 INTERVALS = (
     f"Student's t below n = {BOOTSTRAP_FROM}, which takes their scatter for normal; from there on percentile bootstrap. "
-    "Equal values have none."
+    f"Fewer than {LEAST} values have none, nor have equal ones."
 )
 """How `mean_interval` makes them."""
 

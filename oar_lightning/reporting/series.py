@@ -43,18 +43,20 @@ def arm_colors(study: Study) -> dict[str, str]:
 def study_series(study: Study) -> tuple[list[Series], str]:
     """The series of a study, each an arm, and a sentence that says which arms they are where they are not all.
 
-    A method that has several learning rates is drawn at its best one. Of many arms each level of one number (tau before others)
-    is drawn with the best of the others; of many levels, and of many named arms, those with the highest means.
+    A method that has several learning rates is drawn at the best of those with the most runs. Of many arms each level of one
+    number (tau before others) is drawn with the best of the others; of many levels, and of many named arms, those with the
+    highest means.
     """
     arms, notes = [*study.arms], []
+    among = ", of those with the most runs" if len({len(arm.runs) for arm in arms}) > 1 else ""
     rate = study.place(RATE)
     if rate is not None:
         arms = _best(study, arms, lambda arm: (*arm.levels[:rate], *arm.levels[rate + 1 :]))
-        notes += ["Each method at the rate with its highest mean."] if len(arms) < len(study.arms) else []
+        notes += [f"Each method at the rate with its highest mean{among}."] if len(arms) < len(study.arms) else []
     place = leading_factor(study)
     if len(arms) > MOST and place is not None:
         arms = _best(study, arms, lambda arm: arm.levels[place])
-        notes.append(f"Of each {short(study.factors[place])} the arm with the highest mean.")
+        notes.append(f"Of each {short(study.factors[place])} the arm with the highest mean{among}.")
     kept = _base(study, arms)
     if len(arms) > MOST:
         best = sorted(arms, key=lambda arm: -_mean(study, arm))
@@ -79,13 +81,12 @@ def leading_factor(study: Study) -> int | None:
 
 
 def _best(study: Study, arms: Sequence[Arm], group: Callable[[Arm], Hashable]) -> list[Arm]:
-    """Of each group of arms the one with the highest mean, in the order of the groups."""
-    groups: dict[Hashable, Arm] = {}
+    """Of each group of arms the one with the highest mean of those with the most runs, in the order of the groups. Fewer runs
+    reach a high mean more easily."""
+    groups: dict[Hashable, list[Arm]] = {}
     for arm in arms:
-        found = groups.setdefault(group(arm), arm)
-        if _mean(study, arm) > _mean(study, found):
-            groups[group(arm)] = arm
-    return [*groups.values()]
+        groups.setdefault(group(arm), []).append(arm)
+    return [max(found, key=lambda arm: (len(arm.runs), _mean(study, arm))) for found in groups.values()]
 
 
 def _base(study: Study, arms: Sequence[Arm]) -> Arm | None:

@@ -23,6 +23,10 @@ BOOTSTRAP_FROM = 10
 """The fewest values whose interval is a bootstrap's. That of fewer is too narrow: of 3 it is their range, which covers 75 %."""
 
 
+LEAST = 3
+"""The fewest values that have an interval. That of two is many times as wide as what they differ by."""
+
+
 @dataclass(frozen=True)
 class Interval:
     """A mean of n values with its 95 % interval; low and high are NaN where there is none."""
@@ -33,14 +37,16 @@ class Interval:
     n: int
 
     def __format__(self, number: str) -> str:
-        """`mean [low, high]`, without brackets where there is no interval; `number`: the form of each, e.g. `+.1f`."""
-        return f"{self.mean:{number}}" + ("" if np.isnan(self.low) else f" [{self.low:{number}}, {self.high:{number}}]")
+        """`mean [low, high]`, of too few values `mean (n = 2)`, of equal ones `mean`; `number`: the form of each, as `+.1f`."""
+        if not np.isnan(self.low):
+            return f"{self.mean:{number}} [{self.low:{number}}, {self.high:{number}}]"
+        return f"{self.mean:{number}}" + (f" (n = {self.n})" if self.n < LEAST else "")
 
 
 def mean_interval(values: ArrayLike, bootstrap_from: float = BOOTSTRAP_FROM) -> Interval:
     """The mean with the interval of Student's t, from `bootstrap_from` values on with the percentile bootstrap's.
 
-    One value has no interval, nor have equal ones: that a few runs agree does not say that all would.
+    Fewer than LEAST values have no interval, nor have equal ones: that a few runs agree does not say that all would.
 
     Raises:
         ValueError: without values.
@@ -49,7 +55,8 @@ def mean_interval(values: ArrayLike, bootstrap_from: float = BOOTSTRAP_FROM) -> 
     if not array.size:
         raise ValueError("a mean needs at least one value")
     scatter = np.ptp(array) > 1e-9 * np.abs(array).max()  # equal differences of floats differ in their last bits
-    low, high = _bounds(array, len(array) >= bootstrap_from) if scatter else (np.nan, np.nan)
+    known = scatter and len(array) >= LEAST
+    low, high = _bounds(array, len(array) >= bootstrap_from) if known else (np.nan, np.nan)
     return Interval(float(array.mean()), float(low), float(high), len(array))
 
 

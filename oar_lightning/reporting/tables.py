@@ -63,7 +63,7 @@ def _result(study: Study, arm: Arm, factor: float) -> str:
     metrics = arm.runs[0].metrics
     interval_of_run = [metrics.get(f"{study.metric}_{end}") for end in ("low", "high")]
     bounds: Sequence[float] = [factor * value for value in interval_of_run if value is not None]
-    return f"{interval.mean:.2f}" + (f" *[{bounds[0]:.2f}, {bounds[1]:.2f}]*" if len(bounds) == 2 else "")
+    return f"{interval.mean:.2f} *[{bounds[0]:.2f}, {bounds[1]:.2f}]*" if len(bounds) == 2 else f"{interval:.2f}"
 
 
 def _mean(values: Sequence[float | None], digits: str) -> str:

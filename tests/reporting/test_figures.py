@@ -129,7 +129,7 @@ def test_diamonds_are_means_and_the_other_panel_paired_differences() -> None:
     figure = drawn("arms", methods({"uniform": [0.5, 0.7], "oar_g": [0.6, 0.9], "oar_p_approximate": [0.4, 0.4]}))
     left, right = figure.axes
     assert [container.lines[0].get_xdata()[0] for container in left.containers] == pytest.approx([60, 75, 40])
-    assert left.get_xlim() == pytest.approx((40 - 12.5, 90 + 12.5)), "the runs fill the axis, whiskers of two may leave it"
+    assert left.get_xlim() == pytest.approx((40 - 12.5, 90 + 12.5)), "the runs fill the axis"
     assert [label.get_text() for label in left.get_yticklabels()] == ["uniform (2)", "oar_g (2)", "oar_p_approximate (2)"]
     middles = [container.lines[0].get_xdata()[0] for container in right.containers]
     assert middles == pytest.approx([15, -20])
@@ -203,6 +203,44 @@ def test_a_method_is_drawn_at_its_best_rate() -> None:
     colors = arm_colors(study)
     assert colors["uniform lr=0.0002"] == GREY
     assert colors["uniform lr=0.0001"] == colors["oar_g lr=0.0002"] == PALE
+
+
+def test_a_rate_with_fewer_runs_is_not_a_methods_best() -> None:
+    results = {("uniform", 1e-4): [0.4, 0.4], ("oar_g", 1e-4): [0.5, 0.5], ("oar_g", 2e-4): [0.9]}
+    runs = [
+        trial(v, {"scorer": m, "optimizer.lr": lr, "seed": seed})
+        for (m, lr), own in results.items()
+        for seed, v in enumerate(own)
+    ]
+    series, note = study_series(make_study("x", [], runs))
+    assert [one.label for one in series] == ["uniform lr=0.0001", "oar_g lr=0.0001"]
+    assert note == "Each method at the rate with its highest mean, of those with the most runs."
+
+
+def test_a_method_has_its_colour_against_the_rate_too() -> None:
+    rates = (1e-4, 2e-4, 3e-4)
+    runs = [
+        trial(0.1 * place + rate * 100, {"scorer": name, "optimizer.lr": rate})
+        for place, name in enumerate(("oar_g", "uniform", "random"))
+        for rate in rates
+    ]
+    study = make_study("x", [], runs, baseline="uniform lr=0.0002")
+    (axis,) = drawn("responses", study).axes
+    lines = {line.get_label(): line for line in axis.lines if line.get_linestyle() == "-"}
+    colors = arm_colors(study)
+    assert {name: line.get_color() for name, line in lines.items()} == {
+        name: colors[f"{name} lr=0.0003"] for name in ("uniform", "oar_g", "random")
+    }
+    assert len({line.get_marker() for line in lines.values()}) == 3
+
+
+def test_a_whisker_that_leaves_the_panel_ends_in_an_arrowhead() -> None:
+    left, right = drawn("arms", methods({"uniform": [0.5, 0.5, 0.5], "oar_g": [0.5, 0.5, 0.8], "oar_p": [0.5, 0.8]})).axes
+    for axis in (left, right):
+        heads = {(line.get_marker(), line.get_xdata()[0]) for line in axis.lines if line.get_marker() in ("<", ">")}
+        assert heads == {("<", axis.get_xlim()[0]), (">", axis.get_xlim()[1])}
+    bars = [container.has_xerr for container in left.containers]
+    assert bars == [False, True, False], "equal runs and two runs have no interval"
 
 
 def test_of_many_arms_the_best_are_drawn_and_no_colour_twice() -> None:

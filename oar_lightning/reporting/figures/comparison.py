@@ -3,16 +3,17 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
+from typing import Any
 
 import numpy as np
 from matplotlib.axes import Axes
 
 from oar_lightning.common.overrides import short
 from oar_lightning.reporting.costs import COSTS, CPU, PASSES, cost
-from oar_lightning.reporting.figures.drawing import Drawing, LeftOut, axes, legend_below, result_label, scale
+from oar_lightning.reporting.figures.drawing import Drawing, LeftOut, axes, draw_interval, legend_below, result_label, scale
 from oar_lightning.reporting.runs import Curves
 from oar_lightning.reporting.series import GREY, MOST, PALE, arm_colors
-from oar_lightning.reporting.statistics import Interval, mean_interval, pareto_front
+from oar_lightning.reporting.statistics import mean_interval, pareto_front
 from oar_lightning.reporting.study import Study
 
 MOST_BARS = 30
@@ -31,30 +32,27 @@ def arm_bars(study: Study, curves: Curves) -> Drawing | LeftOut:
     colors = arm_colors(study)
     compared = [arm for arm in study.arms if arm is not study.baseline and study.differences(arm)]
     figure, panels = axes(2 if compared else 1, height=0.42 * len(study.arms) + 1.3, sharey=True)
+    panels[0].set_xlim(_around([factor * v for arm in study.arms for v in study.values(arm)]))
+    if compared:
+        panels[1].set_xlim(_around([0.0, *(factor * d for arm in compared for d in study.differences(arm))]))
     for place, arm in enumerate(study.arms):
         values = factor * np.array(study.values(arm))
-        interval = mean_interval(values)
+        style: dict[str, Any] = {"along": "x", "color": colors[arm.label], "capsize": 3}
         panels[0].plot(values, np.full(len(values), place), "o", color="black", markersize=2.5, alpha=0.6, zorder=3)
-        panels[0].errorbar(
-            interval.mean, place, xerr=_error(interval), fmt="D", color=colors[arm.label], capsize=3, markersize=7
-        )
+        draw_interval(panels[0], mean_interval(values), place, fmt="D", markersize=7, **style)
         if arm in compared:
             difference = mean_interval(factor * np.array(study.differences(arm)))
-            panels[1].errorbar(
-                difference.mean, place, xerr=_error(difference), fmt="o", color=colors[arm.label], capsize=3, markersize=6
-            )
-    panels[0].set_xlim(_around([factor * v for arm in study.arms for v in study.values(arm)]))
+            draw_interval(panels[1], difference, place, fmt="o", markersize=6, **style)
     panels[0].set_yticks(range(len(study.arms)), [f"{arm.label} ({len(arm.runs)})" for arm in study.arms])
     panels[0].invert_yaxis()
     panels[0].set(xlabel=result_label(study))
     if compared and study.baseline:
         panels[1].axvline(0, color=GREY, linewidth=1)
-        panels[1].set_xlim(_around([0.0, *(factor * d for arm in compared for d in study.differences(arm))]))
         # the name of an arm may be wider than its panel
         panels[1].set(xlabel=f"difference{', points' if unit else ''}, from\n{study.baseline.label}")
     caption = (
-        "Diamonds are means, whiskers 95 % intervals over seeds as in the tables, dots runs. Pale arms are not drawn in the "
-        "figures over steps. Whiskers of two or three runs may leave the panel."
+        "Diamonds are means, whiskers 95 % intervals over seeds as in the tables, dots runs (how many: in brackets). Pale arms "
+        "are not drawn in the figures over steps. A whisker that goes on beyond the panel ends in an arrowhead."
     )
     return Drawing(title, caption + (" Right: differences paired by seed." if compared else ""), figure)
 
@@ -79,8 +77,8 @@ def pareto(study: Study, curves: Curves) -> Drawing | LeftOut:
     panels[0].set(ylabel=result_label(study))
     legend_below(figure, panels[0])
     caption = (
-        "Points are means with 95 % intervals over seeds as in the tables; they may leave the panel. Diamonds are those "
-        "that no other arm beats in both. "
+        "Points are means with 95 % intervals over seeds as in the tables; one that goes on beyond the panel ends in "
+        "an arrowhead. Diamonds are those that no other arm beats in both. "
         "Passes: forward passes of a batch that scoring makes, beside those of training."
     )
     return Drawing(title, caption if len(study.arms) <= MOST else f"{caption} Arms that are no series are pale.", figure)
@@ -95,15 +93,15 @@ def _draw_costs(axis: Axes, study: Study, spent: Sequence[Sequence[float]]) -> N
     corners = [(known[i][1].mean, results[i].mean) for i in front]
     name = "Pareto front" if len(front) > 1 else None
     axis.step(*zip(*corners, strict=True), where="post", color=GREY, linewidth=1, linestyle=":", label=name)
+    axis.set_ylim(_around([factor * v for arm, _ in known for v in study.values(arm)]))
     colors = arm_colors(study)
     for place, ((arm, spending), result) in enumerate(zip(known, results, strict=True)):
         shown = colors[arm.label] != PALE
-        axis.errorbar(
-            spending.mean, result.mean, yerr=_error(result),
+        draw_interval(
+            axis, result, spending.mean,
             fmt="D" if place in front else "o", markersize=6, capsize=2, elinewidth=0.8,
             color=colors[arm.label], zorder=3 if shown else 2, label=f"{arm.label} ({len(arm.runs)})" if shown else None,
         )  # fmt: skip
-    axis.set_ylim(_around([factor * v for arm, _ in known for v in study.values(arm)]))
     means = [c.mean for _, c in known]
     if min(means) > 0 and max(means) > 5 * min(means):
         axis.set_xscale("log")
@@ -112,13 +110,6 @@ def _draw_costs(axis: Axes, study: Study, spent: Sequence[Sequence[float]]) -> N
 
 
 def _around(values: Sequence[float]) -> tuple[float, float]:
-    """Limits of an axis that shows all runs; an interval of two runs may be many times as wide as what they differ by."""
+    """Limits of an axis that shows all runs; an interval of three runs may be many times as wide as what they differ by."""
     margin = 0.25 * (max(values) - min(values)) or 1.0
     return min(values) - margin, max(values) + margin
-
-
-def _error(interval: Interval) -> list[list[float]] | None:
-    """Whiskers below and above a mean that has an interval."""
-    if np.isnan(interval.low):
-        return None
-    return [[interval.mean - interval.low], [interval.high - interval.mean]]

@@ -12,10 +12,12 @@ import matplotlib as mpl
 
 mpl.use("Agg")  # no display is needed
 import matplotlib.pyplot as plt
+import numpy as np
 from matplotlib.axes import Axes
 from matplotlib.figure import Figure
 
 from oar_lightning.reporting.settings import accuracy_in_words
+from oar_lightning.reporting.statistics import Interval
 from oar_lightning.reporting.study import ACCURACY, Study
 
 CHARACTERS_PER_INCH = 14
@@ -62,6 +64,29 @@ def cells(count: int, columns: int = 4) -> tuple[Figure, list[Axes]]:
     for axis in panels[count:]:
         axis.set_visible(False)
     return figure, panels[:count]
+
+
+def draw_interval(axis: Axes, interval: Interval, at: float, along: str = "y", **style: Any) -> None:
+    """A mean with whiskers `along` an axis, at a place of the other one. The limits have to be set: a whisker that would leave
+    them ends at the edge, in an arrowhead."""
+    low, high = sorted(axis.get_ylim() if along == "y" else axis.get_xlim())
+    error = None
+    if not np.isnan(interval.low):
+        error = [[interval.mean - max(interval.low, low)], [min(interval.high, high) - interval.mean]]
+    if along == "y":
+        axis.errorbar(at, interval.mean, yerr=error, **style)
+    else:
+        axis.errorbar(interval.mean, at, xerr=error, **style)
+    for side, edge, left in (("below", low, interval.low < low), ("above", high, interval.high > high)):
+        if left:
+            draw_arrowhead(axis, edge, at, side, along, style.get("color"))
+
+
+def draw_arrowhead(axis: Axes, edge: float, at: float, side: str, along: str, color: Any) -> None:
+    """A mark at the edge of an axis: something goes on `below` or `above` it."""
+    marker = {("y", "below"): "v", ("y", "above"): "^", ("x", "below"): "<", ("x", "above"): ">"}[along, side]
+    x, y = (at, edge) if along == "y" else (edge, at)
+    axis.plot(x, y, marker, color=color, markersize=6, clip_on=False, zorder=4)
 
 
 def result_label(study: Study) -> str:

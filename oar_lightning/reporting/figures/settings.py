@@ -12,13 +12,16 @@ from matplotlib.figure import Figure
 from oar_lightning.reporting.factors import Level, label, show
 from oar_lightning.reporting.figures.drawing import Drawing, LeftOut, axes, result_label, scale
 from oar_lightning.reporting.runs import Curves
-from oar_lightning.reporting.series import GREY, MOST, PALETTE, RATE, sequence_colors
+from oar_lightning.reporting.series import GREY, MOST, PALE, PALETTE, RATE, arm_colors, sequence_colors
 from oar_lightning.reporting.study import Arm, Study
 
 MOST_CELLS = 12
 """The most levels along a side of the map; with more the runs are drawn as points."""
 
 MOST_PANELS = 4
+
+MARKERS = ("o", "s", "^", "D", "v", "P", "X", "<", ">", "*")
+"""Of lines, whose colours alone would be hard to tell apart."""
 
 
 def tau_beta(study: Study, curves: Curves) -> Drawing | LeftOut:
@@ -63,9 +66,8 @@ def _draw_response(axis: Axes, study: Study, place: int, factor: float) -> None:
         groups.setdefault((*arm.levels[:place], *arm.levels[place + 1 :]), []).append(arm)
     lines = {others: arms for others, arms in groups.items() if len(arms) > 1}
     others = [key for i, key in enumerate(study.factors) if i != place]
-    numeric = all(study.is_numeric(i) for i in range(len(study.factors)) if i != place)
-    colors = sequence_colors(len(lines)) if numeric and len(lines) > 1 else [*PALETTE, GREY]
     joined = len(lines) <= MOST
+    colors = _line_colors(study, place, [*lines.values()]) if joined else []
     for number, (combination, arms) in enumerate((lines if joined else groups).items()):
         color = colors[number] if joined else PALETTE[1]
         points = [(float(arm.levels[place]), factor * v) for arm in arms for v in study.values(arm)]
@@ -73,7 +75,7 @@ def _draw_response(axis: Axes, study: Study, place: int, factor: float) -> None:
         if joined:
             means = sorted((float(arm.levels[place]), factor * float(np.mean(study.values(arm)))) for arm in arms)
             name = label(others, combination) if others else None
-            axis.plot(*zip(*means, strict=True), color=color, marker="o", markersize=4, linewidth=1.5, label=name)
+            axis.plot(*zip(*means, strict=True), color=color, marker=MARKERS[number], markersize=6, linewidth=1.5, label=name)
     levels = sorted({float(arm.levels[place]) for arm in study.arms})
     if _log_spaced(levels):
         axis.set_xscale("log")
@@ -82,6 +84,16 @@ def _draw_response(axis: Axes, study: Study, place: int, factor: float) -> None:
     axis.set(xlabel=study.factors[place])
     if joined and others:
         axis.legend(loc="upper center", bbox_to_anchor=(0.5, -0.17), ncols=3, fontsize="x-small", frameon=False)
+
+
+def _line_colors(study: Study, place: int, lines: Sequence[Sequence[Arm]]) -> list[str]:
+    """From dark to light where only numbers tell lines apart; against the learning rate the methods' own of other figures."""
+    if len(lines) > 1 and all(study.is_numeric(i) for i in range(len(study.factors)) if i != place):
+        return sequence_colors(len(lines))
+    if place != study.place(RATE):
+        return [*PALETTE, GREY][: len(lines)]
+    own = arm_colors(study)
+    return [next((own[arm.label] for arm in arms if own[arm.label] != PALE), PALE) for arms in lines]
 
 
 def _log_spaced(levels: Sequence[float]) -> bool:
