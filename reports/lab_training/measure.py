@@ -14,6 +14,7 @@ from pathlib import Path
 from typing import Any, NamedTuple
 
 import numpy as np
+from numpy.typing import ArrayLike, NDArray
 from scipy.stats import rankdata
 
 from oar_lightning.common.markdown import fill, markdown
@@ -26,7 +27,7 @@ BASELINE = "grpo"
 TUNING = (0, 1)
 """Seeds by which a method's learning rate is chosen."""
 
-DRAWS = 4000
+DRAWS = 20_000
 
 SIGNED = {"combine": "multiply", "scale": "0.5", "normalize": "row", "clip": "1.0", "region": "reasoning"}
 
@@ -123,12 +124,13 @@ def measured(variant: str) -> dict[str, dict[str, float]]:
     return found
 
 
-def spearman(first: Sequence[float], second: Sequence[float]) -> float:
-    a, b = rankdata(first), rankdata(second)
-    return float(np.corrcoef(a, b)[0, 1]) if np.ptp(a) and np.ptp(b) else math.nan
+def spearman(first: ArrayLike, second: ArrayLike) -> float:
+    return float(_correlations(np.asarray(first, dtype=float)[None], np.asarray(second, dtype=float)[None])[0])
 
 
 class Prediction(NamedTuple):
+    """`low` and `high` are NaN where most methods have one value of the measure: resamples then say little more than `rho`."""
+
     measure: str
     methods: int
     rho: float
@@ -137,21 +139,39 @@ class Prediction(NamedTuple):
 
 
 def predict(measure: str, values: Mapping[str, float], gained: Mapping[str, Gain], seed: int = 0) -> Prediction | None:
-    """Spearman's rank correlation of a measure with the gain over the methods, with a 95 % interval: methods and, within each,
-    seeds are drawn with replacement. None for fewer than five methods."""
+    """Spearman's rank correlation of a measure with the gain over the methods, with a 95 % interval: methods and seeds are
+    drawn with replacement, seeds once for all methods, which share them and GRPO's runs. None for fewer than five methods."""
     names = [name for name in gained if name in values]
     if len(names) < 5:
         return None
-    random, drawn = np.random.default_rng(seed), []
-    for _ in range(DRAWS):
-        chosen = random.choice(names, len(names))
-        means = [
-            float(np.mean(random.choice(list(gained[name].by_seed.values()), len(gained[name].by_seed)))) for name in chosen
-        ]
-        drawn.append(spearman([values[name] for name in chosen], means))
-    low, high = np.percentile([rho for rho in drawn if not math.isnan(rho)] or [math.nan], [2.5, 97.5])
-    rho = spearman([values[name] for name in names], [gained[name].mean for name in names])
+    measured = np.array([values[name] for name in names])
+    rho = spearman(measured, [gained[name].mean for name in names])
+    if np.unique(measured, return_counts=True)[1].max() > len(names) / 2:
+        return Prediction(measure, len(names), rho, math.nan, math.nan)
+    seeds = sorted({own for name in names for own in gained[name].by_seed})
+    gain = np.array([[gained[name].by_seed.get(own, math.nan) for name in names] for own in seeds])
+    random = np.random.default_rng(seed)
+    chosen, rows = random.integers(len(names), size=(DRAWS, len(names))), random.integers(len(seeds), size=(DRAWS, len(seeds)))
+    means = _means(gain, rows, chosen)
+    whole = ~np.isnan(means).any(1)
+    drawn = _correlations(measured[chosen][whole], means[whole])
+    low, high = np.nanpercentile(drawn, [2.5, 97.5])
     return Prediction(measure, len(names), rho, float(low), float(high))
+
+
+def _means(gain: NDArray[np.float64], rows: NDArray[np.int64], chosen: NDArray[np.int64]) -> NDArray[np.float64]:
+    """[draws, methods]: of each drawn method over the drawn seeds that it was run with; NaN where there is none."""
+    drawn = gain[rows[:, :, None], chosen[:, None, :]]
+    count = (~np.isnan(drawn)).sum(1)
+    return np.divide(np.nansum(drawn, axis=1), count, out=np.full(count.shape, math.nan), where=count > 0)
+
+
+def _correlations(first: NDArray[np.float64], second: NDArray[np.float64]) -> NDArray[np.float64]:
+    """Spearman's, of each row; NaN where all of a row are equal."""
+    a, b = (rankdata(values, axis=1) for values in (first, second))
+    a, b = a - a.mean(1, keepdims=True), b - b.mean(1, keepdims=True)
+    size = np.sqrt((a * a).sum(1) * (b * b).sum(1))
+    return np.divide((a * b).sum(1), size, out=np.full(len(size), math.nan), where=size > 1e-9)
 
 
 def gain_table(gained: Mapping[str, Gain]) -> str:
@@ -161,14 +181,27 @@ def gain_table(gained: Mapping[str, Gain]) -> str:
     return markdown(lines)
 
 
-def shown(found: Prediction) -> str:
-    return "-" if math.isnan(found.rho) else f"{found.rho:+.2f} [{found.low:+.2f}, {found.high:+.2f}]"
+def shown(found: Prediction | None) -> str:
+    if found is None or math.isnan(found.rho):
+        return "-"
+    return f"{found.rho:+.2f} " + ("(ties)" if math.isnan(found.low) else f"[{found.low:+.2f}, {found.high:+.2f}]")
 
 
-def prediction_table(found: Sequence[Prediction]) -> str:
-    lines = [["measure of the lab", "methods", "rank correlation with the gain [95 %]"]]
+ENDS = ("oracle_first_error", "eighty_twenty", "inverted")
+"""Those that gained and lost most on `asides`: they alone may make a correlation."""
+
+
+def without_ends(gained: Mapping[str, Gain]) -> dict[str, Gain]:
+    return {name: gain for name, gain in gained.items() if name not in ENDS}
+
+
+def prediction_table(values: Mapping[str, Mapping[str, float]], gained: Mapping[str, Gain]) -> str:
+    lines = [["measure of the lab", "methods", "rank correlation with the gain [95 %]", f"without {', '.join(ENDS)}"]]
+    found = [one for key, own in values.items() if (one := predict(key, own, gained))]
     order = sorted(found, key=lambda p: -p.rho if not math.isnan(p.rho) else math.inf)
-    lines += [[f"`{p.measure}`", str(p.methods), shown(p)] for p in order]
+    for one in order:
+        rest = predict(one.measure, values[one.measure], without_ends(gained))
+        lines.append([f"`{one.measure}`", str(one.methods), shown(one), shown(rest)])
     return markdown(lines)
 
 
@@ -193,8 +226,7 @@ def page() -> str:
         if not (HERE / f"{variant}.json").exists():
             continue
         gained = gains(list(studied_runs(variant)))
-        predictions = [predict(key, values, gained) for key, values in measured(variant).items()]
-        parts += [f"## {variant}", "", gain_table(gained), "", prediction_table([p for p in predictions if p]), ""]
+        parts += [f"## {variant}", "", gain_table(gained), "", prediction_table(measured(variant), gained), ""]
     return "\n".join(parts)
 
 

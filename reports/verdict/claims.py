@@ -73,7 +73,7 @@ MEASURE = "gradients.same_batch/(values)"
 def prediction(task: str) -> str:
     lab = script("lab_training")
     found = lab.predict(MEASURE, lab.measured(task)[MEASURE], lab.gains(list(lab.studied_runs(task))))
-    return f"{task} {found.rho:+.2f} [{found.low:+.2f}, {found.high:+.2f}] over {found.methods} methods"
+    return f"{task} {lab.shown(found)} over {found.methods} methods"
 
 
 def cost_text() -> str:

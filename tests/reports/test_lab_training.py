@@ -44,11 +44,45 @@ def test_a_measure_that_orders_methods_as_training_does_predicts_it(monkeypatch:
     assert measure.predict("auroc", {"m0": 1.0, "m1": 2.0}, gained) is None, "too few methods"
 
 
+def test_what_a_seed_does_to_all_methods_is_no_scatter_of_their_order(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(measure, "DRAWS", 400)
+    values = {f"m{i}": float(i) for i in range(8)}
+
+    def found(shifts: dict[int, float]):
+        return measure.predict(
+            "m", values, {n: measure.Gain(1e-4, 3, {s: v + x for s, x in shifts.items()}) for n, v in values.items()}
+        )
+
+    assert found({0: -50.0, 1: 0.0, 2: 70.0}) == found({0: 0.0, 1: 0.0, 2: 0.0})
+
+
+def test_a_seed_that_a_method_lacks_does_not_count_for_it(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(measure, "DRAWS", 400)
+    values = {f"m{i}": float(i) for i in range(8)}
+    gained = {n: measure.Gain(1e-4, 3, {0: v, 1: v} if v > 3 else {1: v}) for n, v in values.items()}
+    found = measure.predict("m", values, gained)
+    assert (found.rho, found.low) == (pytest.approx(1.0), pytest.approx(1.0)), "draws without a seed of a method are left out"
+
+
+def test_a_measure_that_is_mostly_one_value_has_no_interval() -> None:
+    gained = {f"m{i}": measure.Gain(1e-4, 3, {0: float(i), 1: i + 0.1}) for i in range(8)}
+    found = measure.predict("sign", {f"m{i}": float(max(0, i - 4)) for i in range(8)}, gained)
+    assert measure.shown(found) == f"{found.rho:+.2f} (ties)"
+    assert math.isnan(found.low)
+
+
 def test_the_committed_runs_hold_grpo_and_perfect_credit() -> None:
     for variant in measure.VARIANTS:
         gained = measure.gains(list(measure.studied_runs(variant)))
         assert gained["oracle_first_error"].mean > 0
         assert len(gained) >= 5
+
+
+def test_the_committed_gains_are_those_of_the_committed_runs() -> None:
+    page = (measure.HERE / "README.md").read_text(encoding="utf-8")
+    for variant in measure.VARIANTS:
+        table = measure.gain_table(measure.gains(list(measure.studied_runs(variant))))
+        assert table in page, "python reports/lab_training/measure.py"
 
 
 @pytest.mark.usefixtures("hydra_conf")
