@@ -8,10 +8,11 @@ from collections.abc import Iterable, Mapping, Sequence
 from typing import NamedTuple
 
 import numpy as np
-from leads import REPORTS, Lead, by_rate, families, lead, results_of, script, side
+from labels import rate
+from leads import REPORTS, Lead, by_rate, families, lead, results_of, script, side, verdicts
 
 from oar_lightning.common.markdown import markdown
-from oar_lightning.reporting.statistics import Interval, mean_interval
+from oar_lightning.reporting.statistics import LEAST, mean_interval
 
 
 def many(leads: Iterable[Lead]) -> str:
@@ -59,21 +60,39 @@ def concentration() -> str:
     return "effective share of tokens, mass of the top tenth: " + ", ".join(texts)
 
 
-def rate_text(task: str, method: str) -> str:
-    def one(value: Interval | float) -> str:
-        return f"{value:+.1f}" + ("" if isinstance(value, Interval) else " (2 pairs or fewer)")
+def rate_text(task: str, method: str) -> tuple[str, str]:
+    """Verdict and figures: leads over GRPO at the same rate, and how they change from the lowest to the highest rate that the
+    same three seeds or more have run."""
+    found = by_rate(task, method)
 
-    return f"{task}: " + ", ".join(f"{one(value)} at {lr:g}" for lr, value in by_rate(task, method).items())
+    def one(pairs: Mapping[int, float]) -> str:
+        if len(pairs) < LEAST:
+            values = " and ".join(f"{value:+.1f}" for value in pairs.values())
+            return f"{np.mean([*pairs.values()]):+.1f} ({values})"
+        return f"{mean_interval([*pairs.values()]):+.1f}"
+
+    text, word = ", ".join(f"{one(pairs)} at {rate(lr)}" for lr, pairs in found.items()), "not shown"
+    often = [lr for lr, pairs in found.items() if len(pairs) >= LEAST]
+    if often and len(shared := found[often[0]].keys() & found[often[-1]].keys()) >= LEAST and len(often) > 1:
+        change = mean_interval([found[often[-1]][seed] - found[often[0]][seed] for seed in sorted(shared)])
+        text += f", from {rate(often[0])} to {rate(often[-1])} {change:+.1f}"
+        word = "a sign of it" if side(change) == -1 else word
+    return f"{task} {word}", f"{task} {text}"
 
 
 MEASURE = "gradients.same_batch/(values)"
 """The cosine of a method's policy gradient with that under Monte-Carlo values."""
 
 
-def prediction(task: str) -> str:
+def prediction(task: str) -> tuple[str, str, str]:
+    """Verdict, figures with and without the methods that gained and lost most, and the number of methods."""
     lab = script("lab_training")
-    found = lab.predict(MEASURE, lab.measured(task)[MEASURE], lab.gains(list(lab.studied_runs(task))))
-    return f"{task} {lab.shown(found)} over {found.methods} methods"
+    values, gained = lab.measured(task)[MEASURE], lab.gains(list(lab.studied_runs(task)))
+    found, rest = (lab.predict(MEASURE, values, own) for own in (gained, lab.without_ends(gained)))
+    word = "a sign of it" if found.low > 0 else "not shown"
+    if found.low > 0 and not rest.low > 0:
+        word += ", lost without three methods"
+    return f"{task} {word}", f"{task} {lab.shown(found)}, {lab.shown(rest)}", f"{found.methods} methods"
 
 
 def cost_text() -> str:
@@ -99,32 +118,62 @@ class Claim(NamedTuple):
     text: str
     verdict: str
     figures: str
+    n: str
     tested: str
-    """Fairly, weakly or not, and on how much."""
+    """Fairly, weakly or not, and why."""
+    made: str
+    """The command that makes the runs or measures."""
     page: str
 
 
-FIVE = "weakly: 5 pairs a task, two of which chose the rates"
+FIVE = "5 pairs a task"
+CHOSE = "weakly: two of the pairs chose the rates"
 SHORT = "80 updates"
+FAMILIES = ("`python reports/families/train.py`", "[families](families/README.md)")
 
 
 def link(folder: str) -> str:
     return f"[{folder.lstrip('-0123456789')}]({folder}/README.md)"
 
 
+def sweep(name: str) -> str:
+    return f"`python -m oar_lightning -m +sweeps={name}`"
+
+
+def against(said: Sequence[tuple[str, str, str]]) -> list[Claim]:
+    """Claims that one method does better than another, by the rule for leads over GRPO, with a correction of their own."""
+    found = {
+        (text, task): one
+        for text, method, over in said
+        for task in families.TASKS
+        if (one := lead(results_of(task), task, method, over))
+    }
+    words = verdicts(found)
+    made = []
+    for text, _, _ in said:
+        own = {task: one for (of, task), one in found.items() if of == text}
+        word = "; ".join(f"{task} {words[text, task]}" for task in own)
+        made.append(Claim(text, word, many(own.values()), FIVE, CHOSE, *FAMILIES))
+    return made
+
+
+AGAINST = (
+    ("OAR-P does better than OAR-G (paper: at least as well)", "oar_p", "oar_g"),
+    ("OAR-G's scores do better than random ones", "oar_g", "random"),
+    ("OAR-G's scores do better than the same, shuffled", "oar_g", "shuffled"),
+    ("OAR-G's scores do better than inverted ones", "oar_g", "inverted"),
+)
+"""Claim, method, the method that it is compared with."""
+
+
 def claims(leads: Mapping[tuple[str, str], Lead], said: Mapping[tuple[str, str], str]) -> list[Claim]:
     def over_grpo(text: str, method: str) -> Claim:
         tasks = [task for task in families.TASKS if (task, method) in leads]
         word = "; ".join(f"{task} {said[task, method]}" for task in tasks)
-        return Claim(text, word, many(leads[task, method] for task in tasks), FIVE, link("families"))
+        return Claim(text, word, many(leads[task, method] for task in tasks), FIVE, CHOSE, *FAMILIES)
 
-    def against(text: str, method: str, over: str) -> Claim:
-        found = [one for task in families.TASKS if (one := lead(results_of(task), task, method, over))]
-        word = "; ".join(
-            f"{one.task} {'a sign of it' if {side(one.unused), side(one.every)} == {1} else 'not shown'}" for one in found
-        )
-        return Claim(text, word, many(found), FIVE, link("families"))
-
+    rates = [rate_text(task, "oar_g") for task in families.TASKS if by_rate(task, "oar_g")]
+    lab = [prediction(task) for task in ("asides", "one_step")]
     settle = [(task, *settled(task)) for task in ("graph", "asides")]
     return [
         over_grpo("Perfect credit beats GRPO, so that there is something to find", "oracle"),
@@ -134,53 +183,73 @@ def claims(leads: Mapping[tuple[str, str], Lead], said: Mapping[tuple[str, str],
             "OAR-G beats GRPO, by rules written before the runs",
             "; ".join(f"{task} {word}" for task, word, _ in settle),
             "; ".join(f"{task} {text}" for task, _, text in settle),
-            "fairly, once run: 24 fresh pairs a task, equal tuning",
+            "24 fresh pairs a task",
+            "fairly, once run: equal tuning on other seeds",
+            "`python reports/settle/study.py run`",
             link("settle"),
         ),
-        against("OAR-P does better than OAR-G (paper: at least as well)", "oar_p", "oar_g"),
-        against("OAR-G's scores do better than the same, shuffled", "oar_g", "shuffled"),
-        against("OAR-G's scores do better than inverted ones", "oar_g", "inverted"),
+        *against(AGAINST),
         Claim(
             "OAR is stable for tau in 0.3 to 0.7 (paper)",
             "not contradicted",
             tau_means(),
-            f"weakly: 2 seeds, {SHORT}",
+            "2 seeds a cell",
+            f"weakly: {SHORT}",
+            sweep("tau_beta_grid"),
             link("2026-11-22-tau_beta"),
         ),
         Claim(
             "The gate needs both levels (paper)",
             "not shown",
             gate_parts(),
-            f"weakly: 3 pairs, {SHORT}, a rate that suits GRPO",
+            "3 pairs",
+            f"weakly: {SHORT}, a rate that suits GRPO",
+            sweep("gate_mode"),
             link("2026-11-22-gate_modes"),
         ),
         Claim(
             "The mean over the answer is the best probe (paper)",
             "not tested",
             "answers here have one to three tokens, so that the probes hardly differ",
+            "3 pairs",
             "not",
+            sweep("probe"),
             link("2026-11-22-probes"),
         ),
-        Claim("The gate concentrates mass (paper)", "yes", concentration(), "fairly", link("2026-11-21-methods")),
+        Claim(
+            "The gate concentrates mass (paper)",
+            "yes",
+            concentration(),
+            "5 runs a method",
+            "fairly",
+            sweep("methods"),
+            link("2026-11-21-methods"),
+        ),
         Claim(
             "The higher the rate, the worse OAR-G stands against GRPO at the same rate",
-            "a sign of it",
-            "; ".join(rate_text(task, "oar_g") for task in ("asides", "one_step")),
-            "weakly: 2 to 5 pairs a rate; why was not found",
-            link("families"),
+            "; ".join(word for word, _ in rates),
+            "; ".join(text for _, text in rates),
+            "up to 5 pairs a rate",
+            "weakly: few pairs at most rates",
+            *FAMILIES,
         ),
         Claim(
             "What the lab measures before training goes with what training gains",
-            "a sign of it",
-            f"rank correlation of `{MEASURE}` with the gain: " + "; ".join(map(prediction, ("asides", "one_step"))),
+            "; ".join(word for word, _, _ in lab),
+            f"rank correlation of `{MEASURE}` with the gain, over all methods and without perfect credit, 80/20 and inverted "
+            f"scores: {'; '.join(text for _, text, _ in lab)}",
+            " and ".join(n for _, _, n in lab),
             "weakly: chosen from 38 measures by these methods; it does not say who beats GRPO",
+            "`python reports/lab_training/measure.py --lab asides`",
             link("lab_training"),
         ),
         Claim(
             "Credit costs little",
             "OAR-G yes, OAR-P no",
             cost_text(),
+            "1 machine",
             "fairly, on one CPU and one small model",
+            "`python -m oar_lightning task=benchmark`",
             link("benchmark_tiny"),
         ),
     ]
@@ -188,5 +257,8 @@ def claims(leads: Mapping[tuple[str, str], Lead], said: Mapping[tuple[str, str],
 
 def claim_table(found: Sequence[Claim]) -> str:
     return markdown(
-        [["claim", "verdict", "figures: points [95 %] where nothing else is said", "tested", "page"], *map(list, found)]
+        [
+            ["claim", "verdict", "figures: points [95 %] where nothing else is said", "n", "tested", "made by", "page"],
+            *map(list, found),
+        ]
     )

@@ -5,43 +5,18 @@ from __future__ import annotations
 import functools
 import importlib.util
 import sys
-from collections.abc import Mapping
+from collections.abc import Hashable, Mapping
 from pathlib import Path
 from types import ModuleType
-from typing import NamedTuple
+from typing import NamedTuple, TypeVar
 
 import numpy as np
-from scipy.stats import ttest_1samp
+from numpy.typing import NDArray
+from scipy.stats import t, ttest_1samp
 
 from oar_lightning.reporting.statistics import Interval, holm, mean_interval
 
 REPORTS = Path(__file__).parents[1]
-NAMES = {
-    "oracle": "perfect credit",
-    "oracle_results": "perfect credit of another kind (all results)",
-    "oar_g": "OAR-G",
-    "oar_p": "OAR-P",
-    "total_effect_fast": "total effect",
-    "information_gain": "information gain",
-    "vineppo": "Monte-Carlo values (VinePPO)",
-    "eighty_twenty": "80/20",
-    "entropy": "entropy in OAR's gate",
-    "random": "random scores in OAR's gate",
-    "shuffled": "OAR-G's scores, shuffled",
-    "inverted": "OAR-G's scores, inverted",
-    "capo": "CAPO with an exact judge",
-    "shear": "SHEAR",
-    "acpo": "ACPO",
-    "acpo_add": "ACPO, added",
-    "aer": "adaptive entropy (AER)",
-    "curriculum": "curriculum of difficulty",
-    "spro": "SPRO",
-    "prime": "PRIME",
-    "istar": "iStar",
-    "total_effect_fast_negative": "total effect, of wrong completions alone",
-    "total_effect_fast_positive": "total effect, of right completions alone",
-}
-"""Method -> what a reader is told."""
 
 
 @functools.cache
@@ -59,6 +34,7 @@ def script(study: str, name: str = "measure") -> ModuleType:
 families = script("families")
 TOLD = families.TOLD
 Results = Mapping[tuple[str, float], Mapping[int, float]]
+Key = TypeVar("Key", bound=Hashable)
 
 
 class Lead(NamedTuple):
@@ -128,21 +104,42 @@ def verdict(one: Lead, adjusted: float) -> str:
     return "not shown"
 
 
-def verdicts(leads: Mapping[tuple[str, str], Lead]) -> dict[tuple[str, str], str]:
+def verdicts(leads: Mapping[Key, Lead]) -> dict[Key, str]:
+    """With Holm's correction for all of these leads."""
     adjusted = holm([one.p for one in leads.values()])
     return {key: verdict(one, p) for (key, one), p in zip(leads.items(), adjusted, strict=True)}
 
 
-def by_rate(task: str, method: str) -> dict[float, Interval | float]:
-    """Rate -> the method minus GRPO at the same rate: an interval, or a mean where there are two pairs."""
+def chance(draws: int = 200_000) -> float:
+    """How often a comparison has a sign or more where there is no difference, by the rule of `verdict`: pairs are drawn from a
+    normal distribution."""
+    pairs = np.random.default_rng(0).normal(size=(draws, len(families.TUNING) + len(families.REPORTED)))
+    sides = [_sides(pairs), _sides(pairs[:, len(families.TUNING) :])]
+    return float(np.mean(sides[0] + sides[1] != 0))
+
+
+def _sides(pairs: NDArray[np.float64]) -> NDArray[np.float64]:
+    """`side` of the interval of each row."""
+    n = pairs.shape[1]
+    size = t.ppf(0.975, n - 1) * pairs.std(1, ddof=1) / n**0.5
+    signs: NDArray[np.float64] = np.sign(pairs.mean(1)) * (np.abs(pairs.mean(1)) > size)
+    return signs
+
+
+def by_rate(task: str, method: str) -> dict[float, dict[int, float]]:
+    """Rate -> seed -> the method minus GRPO at the same rate."""
     results = results_of(task)
-    found: dict[float, Interval | float] = {}
+    found: dict[float, dict[int, float]] = {}
     for lr in sorted({lr for name, lr in results if name == method}):
         own, base = results[method, lr], results.get((families.BASELINE, lr), {})
-        pairs = [own[seed] - base[seed] for seed in sorted(own.keys() & base.keys())]
-        if pairs:
-            found[lr] = mean_interval(pairs) if len(pairs) > 2 else float(np.mean(pairs))
+        if pairs := {seed: own[seed] - base[seed] for seed in sorted(own.keys() & base.keys())}:
+            found[lr] = pairs
     return found
+
+
+def missing(task: str, method: str) -> str:
+    """Why a method has no lead on a task."""
+    return "not run to the end" if any(name == method for name, _ in results_of(task)) else "not run"
 
 
 def tasks_of(leads: Mapping[tuple[str, str], Lead]) -> list[str]:

@@ -10,7 +10,9 @@ from pathlib import Path
 
 from claims import claim_table, claims
 from figures import draw_costs, draw_leads, draw_rates
-from leads import NAMES, REPORTS, TOLD, Lead, leads_over_grpo, mean_over, tasks_of, verdicts
+from labels import named
+from leads import REPORTS, TOLD, Lead, leads_over_grpo, mean_over, missing, tasks_of, verdicts
+from summary import half, headline, short
 
 from oar_lightning.common.markdown import fill, markdown
 
@@ -22,10 +24,10 @@ def lead_table(leads: Mapping[tuple[str, str], Lead], said: Mapping[tuple[str, s
     lines = [["method", *(text for task in tasks for text in (f"`{task}`: minus GRPO, points", "verdict"))]]
     methods = sorted({method for _, method in leads}, key=lambda m: (m not in TOLD, -mean_over(leads, m)))
     for method in methods:
-        cells = [NAMES.get(method, method) + (" (is told)" if method in TOLD else "")]
+        cells = [named(method) + (" (is told)" if method in TOLD else "")]
         for task in tasks:
             one = leads.get((task, method))
-            cells += [f"{one.every:+.1f}", said[task, method]] if one else ["-", "not run to the end"]
+            cells += [f"{one.every:+.1f}", said[task, method]] if one else ["-", missing(task, method)]
         lines.append(cells)
     return markdown(lines)
 
@@ -34,6 +36,13 @@ def page(leads: Mapping[tuple[str, str], Lead]) -> str:
     said = verdicts(leads)
     return "\n".join(
         [
+            headline(leads, said),
+            "",
+            short(leads, said),
+            "",
+            "## Half of what perfect credit gains",
+            half(leads, said),
+            "",
             "## Claims and verdicts",
             claim_table(claims(leads, said)),
             "",

@@ -2,16 +2,24 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterator
 from types import ModuleType
 
+import matplotlib.pyplot as plt
 import numpy as np
 import pytest
 from scipy.stats import ttest_1samp
 from support.study_scripts import REPORTS
 
-from oar_lightning.reporting.statistics import Interval
+from oar_lightning.reporting.statistics import Interval, mean_interval
 
 FOLDER = REPORTS / "verdict"
+
+
+@pytest.fixture(autouse=True)
+def _closed() -> Iterator[None]:
+    yield
+    plt.close("all")
 
 
 @pytest.fixture
@@ -72,6 +80,114 @@ def test_the_committed_page_is_that_of_the_committed_runs(load, leads: ModuleTyp
     assert made in (REPORTS / "VERDICT.md").read_text(encoding="utf-8"), "python reports/verdict/measure.py"
 
 
-def test_every_method_of_the_runs_has_a_name(leads: ModuleType) -> None:
-    methods = {method for task in leads.families.TASKS for method, _ in leads.results_of(task)}
-    assert methods - {leads.families.BASELINE} <= leads.NAMES.keys()
+def test_every_method_has_a_name_and_a_look_of_its_own(load, leads: ModuleType) -> None:
+    labels = load("labels")
+    methods = {method for task in leads.families.TASKS for method, _ in leads.results_of(task)} | {*leads.families.ARMS}
+    bases = {labels.parts(method)[0] for method in methods}
+    assert bases <= labels.NAMES.keys()
+    assert bases <= labels.STYLES.keys()
+    assert len({*labels.STYLES.values()}) == len({color for color, _ in labels.STYLES.values()}) == len(labels.STYLES)
+    assert {method for method, (_, marker) in labels.STYLES.items() if marker == "*"} == {*leads.TOLD}
+
+
+def test_names_of_methods_rates_and_lists(load) -> None:
+    labels = load("labels")
+    assert labels.named("shear_negative") == "SHEAR, of wrong completions alone"
+    assert labels.named("a_new_one") == "a new one", "a page is written with methods that have no name yet"
+    assert [labels.rate(lr) for lr in (1e-4, 1.5e-4, 5e-5)] == ["1e-4", "1.5e-4", "5e-5"]
+    assert [labels.listed(words) for words in ([], ["a"], ["a", "b"], ["a", "b", "c"])] == [
+        "none",
+        "a",
+        "a and b",
+        "a, b and c",
+    ]
+
+
+def test_signs_come_by_chance_as_often_as_the_rule_makes_them(leads: ModuleType) -> None:
+    draws, rng = 1500, np.random.default_rng(1)
+    found = 0
+    for _ in range(draws):
+        pairs = rng.normal(size=5)
+        one = leads.Lead("m", "t", mean_interval(pairs[2:]), mean_interval(pairs), 0.0)
+        found += leads.verdict(one, 1.0) != "not shown"
+    assert leads.chance() == pytest.approx(found / draws, abs=0.025)
+    assert 0.05 < leads.chance() < 0.1, "more than one interval alone, less than two independent ones"
+
+
+def test_two_methods_are_compared_by_the_rule_for_leads_over_grpo(load, leads: ModuleType, monkeypatch) -> None:
+    claims = load("claims")
+    results = BASE | {("own", 2e-4): dict(enumerate((50.9, 51.0, 51.1, 51.0, 51.05)))} | worse("own")
+    monkeypatch.setattr(claims, "results_of", lambda task: results if task == "graph" else {})
+    (claim,) = claims.against([("it does better", "own", "grpo")])
+    assert claim.verdict == "graph above"
+    assert claim.figures == "graph +1.0 [+0.9, +1.1]"
+
+
+def test_a_change_over_rates_is_of_seeds_that_both_have(load, monkeypatch) -> None:
+    claims = load("claims")
+    found = {1e-4: {0: 1.0, 1: 3.0}, 2e-4: {0: 0.0, 1: 1.0, 2: 2.0, 3: 9.0}, 4e-4: {0: -5.0, 1: -4.2, 2: -2.8}}
+    monkeypatch.setattr(claims, "by_rate", lambda task, method: found)
+    word, text = claims.rate_text("graph", "own")
+    assert word == "graph a sign of it"
+    assert text.startswith("graph +2.0 (+1.0 and +3.0) at 1e-4, ")
+    change = mean_interval([-5.0, -5.2, -4.8])
+    assert text.endswith(f"from 2e-4 to 4e-4 {change:+.1f}")
+    found[4e-4][2] = 20.0
+    assert claims.rate_text("graph", "own")[0] == "graph not shown"
+
+
+def made(leads: ModuleType, task: str, method: str, middle: float):
+    one = Interval(middle, middle - 1, middle + 1, 5)
+    return {(task, method): leads.Lead(method, task, one, one, 0.0)}
+
+
+def test_the_first_lines_say_what_is_shown_and_how_near_an_estimate_comes(load, leads: ModuleType) -> None:
+    summary = load("summary")
+    found = made(leads, "graph", "oracle", 12) | made(leads, "graph", "oar_g", 3) | made(leads, "graph", "curriculum", 9)
+    found |= made(leads, "graph", "shear", -3) | made(leads, "asides", "oracle", 0.5)
+    said = {key: "above" if one.every.low > 0 else "not shown" for key, one in found.items()}
+    words = "OAR-G on `graph` and curriculum of difficulty on `graph`"
+    assert summary.headline(found, said) == (
+        f"**Where credit is perfect: yes, on `graph`. Where it is estimated: yes, {words}.**"
+    )
+    assert "not told**: OAR-G on `graph`; curriculum of difficulty on `graph`." in summary.short(found, said)
+    (row,) = summary.half(found, said).splitlines()[2:]
+    assert [cell.strip() for cell in row.strip("|").split("|")][2:] == ["+6.0", "OAR-G", "+3.0 [+2.0, +4.0]", "50", "2 of 2"]
+
+
+def test_what_lies_beyond_an_axis_has_an_arrow_and_its_number(load, leads: ModuleType, tmp_path, monkeypatch) -> None:
+    figures = load("figures")
+    kept = []
+    monkeypatch.setattr(figures, "save", lambda figure, path: kept.append(figure))
+    monkeypatch.setattr(figures, "missing", lambda task, method: "no run")
+    found = made(leads, "graph", "oracle", 12) | made(leads, "graph", "spro", -60) | made(leads, "asides", "oar_g", -29.5)
+    figures.draw_leads(found, tmp_path)
+    asides, graph = kept[0].axes
+    heads = [[line.get_marker() for line in axis.lines if line.get_marker() in ("<", ">")] for axis in (asides, graph)]
+    assert heads == [["<"], ["<"]]
+    texts = [[text.get_text() for text in axis.texts] for axis in (asides, graph)]
+    assert "-60.0 [-61.0, -59.0]" in texts[1]
+    assert sorted(texts[0]) == ["no run", "no run", "to -30"], "a method without a run is no empty row"
+
+
+def test_costs_are_drawn_of_the_methods_that_have_one(load, leads: ModuleType, tmp_path, monkeypatch) -> None:
+    figures = load("figures")
+    kept = []
+    monkeypatch.setattr(figures, "save", lambda figure, path: kept.append(figure))
+    monkeypatch.setattr(figures, "processor_time", lambda: {"grpo": 1.0, "oar_g": 1.2, "spro": 2.0, "unrun": 3.0})
+    monkeypatch.setattr(figures, "passes", lambda: {"grpo": 0.0, "oracle": 0.0, "oar_g": 2.0})
+    found = made(leads, "asides", "oracle", 9) | made(leads, "asides", "oar_g", 3) | made(leads, "asides", "spro", -40)
+    figures.draw_costs(found, tmp_path)
+    left, right = kept[0].axes
+    drawn = [[container.get_label() for container in axis.containers] for axis in (left, right)]
+    assert drawn == [["OAR-G"], ["perfect credit", "OAR-G"]]
+    assert [text.get_text() for text in left.texts] == ["below: SPRO -40"]
+    (front,) = [line for line in left.lines if line.get_label() == "front of those not told"]
+    assert [*zip(front.get_xdata(), front.get_ydata(), strict=True)] == [(1.0, 0.0), (1.2, 3.0), (2.0, 3.0)]
+    assert [text.get_text() for text in kept[0].legends[0].get_texts()][1:] == ["GRPO", "OAR-G", "perfect credit"]
+
+
+def test_methods_of_one_cost_stand_side_by_side(load) -> None:
+    places = load("figures").side_by_side({"a": 0.0, "b": 0.0, "c": 2.0})
+    assert places["a"] == -places["b"] != 0
+    assert places["c"] == 2.0

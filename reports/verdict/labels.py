@@ -1,0 +1,105 @@
+"""What methods and tasks are called, and how a method is drawn: the same in all figures."""
+
+from __future__ import annotations
+
+from leads import TOLD, families
+
+NAMES = {
+    families.BASELINE: "GRPO",
+    "oracle": "perfect credit",
+    "oracle_results": "perfect credit of another kind (all results)",
+    "oar_g": "OAR-G",
+    "oar_p": "OAR-P",
+    "total_effect_fast": "total effect",
+    "information_gain": "information gain",
+    "vineppo": "Monte-Carlo values (VinePPO)",
+    "eighty_twenty": "80/20",
+    "entropy": "entropy in OAR's gate",
+    "random": "random scores in OAR's gate",
+    "shuffled": "OAR-G's scores, shuffled",
+    "inverted": "OAR-G's scores, inverted",
+    "capo": "CAPO with an exact judge",
+    "shear": "SHEAR",
+    "acpo": "ACPO",
+    "acpo_add": "ACPO, added",
+    "aer": "adaptive entropy (AER)",
+    "curriculum": "curriculum of difficulty",
+    "spro": "SPRO",
+    "prime": "PRIME",
+    "istar": "iStar",
+    "rlsd": "hindsight (RLSD)",
+    "rlsd_contrast": "hindsight, right against wrong (RLSD)",
+    "rlcsd": "hindsight, right against wrong (RLCSD)",
+    "serl": "hindsight on numbers and operators (SERL)",
+    "action_mask": "numbers and operators alone (SERL's mask)",
+}
+"""Method -> what a reader is told."""
+
+ONE_SIGN = {"_negative": ", of wrong completions alone", "_positive": ", of right completions alone"}
+"""What a method's name ends in whose gate reshapes one sign of advantages -> what a reader is told."""
+
+
+def parts(method: str) -> tuple[str, str]:
+    """A method without the sign that its name ends in, and that sign in words."""
+    for end, words in ONE_SIGN.items():
+        if method.endswith(end):
+            return method.removesuffix(end), words
+    return method, ""
+
+
+def named(method: str) -> str:
+    base, sign = parts(method)
+    return NAMES.get(base, base.replace("_", " ")) + sign
+
+
+TASKS = {"one_step": "one step", "graph_hints": "graph, a policy that reads hints"}
+"""Variant -> its name in figures, where that is another one."""
+
+GREY, OTHER = "#5b6570", ("#000000", "1")
+STYLES = {
+    families.BASELINE: (GREY, "D"),
+    "oracle": ("#e08e0b", "*"),
+    "oracle_results": ("#8c5a00", "*"),
+    "capo": ("#c0392b", "*"),
+    "oar_g": ("#1f4fbf", "o"),
+    "oar_p": ("#5b9bff", "s"),
+    "shuffled": ("#333333", "X"),
+    "inverted": ("#8f8f8f", "v"),
+    "random": ("#6a6a6a", "P"),
+    "total_effect_fast": ("#1b7837", "o"),
+    "vineppo": ("#5aae61", "s"),
+    "information_gain": ("#00998f", "D"),
+    "entropy": ("#b5449a", "o"),
+    "eighty_twenty": ("#d86fc0", "s"),
+    "aer": ("#7b3294", "^"),
+    "acpo": ("#9970ab", "D"),
+    "acpo_add": ("#c2a5cf", "v"),
+    "shear": ("#8c6d31", "o"),
+    "curriculum": ("#bf9b30", "s"),
+    "action_mask": ("#5c4400", "^"),
+    "prime": ("#17a2b8", "^"),
+    "istar": ("#0b6070", "v"),
+    "spro": ("#66c7d4", "<"),
+    "rlsd": ("#e7298a", "o"),
+    "rlsd_contrast": ("#f08cbf", "s"),
+    "rlcsd": ("#99004d", "^"),
+    "serl": ("#ff6a4d", "D"),
+}
+"""Method -> colour and marker. A star: is told what went wrong. Relatives have shades of one colour."""
+
+
+def style(method: str) -> dict[str, str]:
+    base, sign = parts(method)
+    color, marker = STYLES.get(base, ("#000000", "*") if method in TOLD else OTHER)
+    return {"color": color, "marker": marker if not sign else "<" if sign == ONE_SIGN["_negative"] else ">"}
+
+
+def rate(lr: float) -> str:
+    """A learning rate as it is spoken of: 1e-4, 1.5e-4."""
+    mantissa, exponent = f"{lr:.1e}".split("e")
+    return f"{float(mantissa):g}e{int(exponent)}"
+
+
+def listed(words: list[str]) -> str:
+    """`a`, `a and b`, `a, b and c`; `none`."""
+    return " and ".join(filter(None, [", ".join(words[:-1]), words[-1]])) if words else "none"
