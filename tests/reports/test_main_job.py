@@ -43,7 +43,7 @@ def test_the_committed_tables_are_those_of_the_runs() -> None:
 
 
 def test_a_method_without_pairs_has_no_difference() -> None:
-    assert "| oar_p | 1 | 60.0 | - | - |" in collect.tables([run("grpo", 0, 0.7), run("oar_p", 1, 0.6)])
+    assert "| oar_p | 1 | 60.0 (n = 1) | - | - |" in collect.tables([run("grpo", 0, 0.7), run("oar_p", 1, 0.6)])
 
 
 @pytest.mark.parametrize("seed", [0, 1])

@@ -20,8 +20,8 @@ from oar_lightning.policy.token_budget import SomeTokens, TokenBudget
 from oar_lightning.types import Rollouts
 
 TOKENS = 2048
-"""The default budget, and the start of `auto` unless a memory plan gives another. Twice as many take longer on a CPU, whose caches
-they leave, and twice the memory."""
+"""The default budget, and the start of `auto` unless a memory plan gives another. Twice as many take longer on a CPU, whose
+caches they leave, and twice the memory."""
 
 
 @checked("scorer")
