@@ -143,9 +143,10 @@ def test_a_grid_has_its_map_and_no_paired_differences_until_a_baseline_is_named(
     assert drawn == set(re.findall(r"\]\((\w+)\.png\)", page))
     page = (report("sweep=grid", "report.baseline='tau=0.4 beta=2'") / "README.md").read_text()
     rows = section(page, "Differences from `tau=0.4 beta=2`")[1:]
-    # both seeds have the same difference: no interval, and as many patterns reach it as there are equal ones
+    # two seeds with the same difference: no interval, and as many patterns reach it as there are equal ones
     expected = {f"tau={t} beta={b}": m - means[0.4, 2] for (t, b), m in means.items() if (t, b) != (0.4, 2)}
-    assert {row[0]: row[1:] for row in rows} == {name: ["2", f"{d:+.2f}", "0.5", "1", "0.5"] for name, d in expected.items()}
+    cells = {name: ["2", f"{d:+.2f} (n = 2)", "0.5", "1", "0.5"] for name, d in expected.items()}
+    assert {row[0]: row[1:] for row in rows} == cells
 
 
 def test_writing_again_changes_no_byte_and_keeps_hand_written_text(report, tmp_path: Path) -> None:
