@@ -13,8 +13,10 @@ import torch
 from hydra.errors import HydraException
 from support import fake_vllm
 from support.composing import checked, composed, settings
+from support.pages import ROOT
 
 from oar_lightning.__main__ import check_config
+from oar_lightning.command.comments import Header
 from oar_lightning.common.config_check import ConfigError, check_targets
 from oar_lightning.common.paths import conf_dir
 from oar_lightning.credit.scorers import FunctionScorer, Inverted, OarG, OarP, Shuffled, Uniform
@@ -69,6 +71,25 @@ def test_experiments(name: str) -> None:
     assert isinstance(built.policy, FreshPolicy) == (name in ("warm_start", "warm_start_graph")), "others go on from a policy"
     text = (conf_dir() / "experiment" / f"{name}.yaml").read_text()
     assert f"python -m oar_lightning +experiment={name}" in text.splitlines()[1], "it opens with the command that runs it"
+
+
+NO_METHOD = {"dapo", "dr_grpo", "grpo", "oracle", "oracle_signed", "random", "smoke"}
+"""Experiments of the main job whose credit is GRPO's, a control's or that of another's file."""
+OURS = {"action_mask", "information_gain", "total_effect", "total_effect_fast"}
+"""Methods without another source."""
+CONFIDENCE = r"\b(code|restated|reconstructed|figure|abstract|ours)\b"
+
+
+@pytest.mark.parametrize("name", [n for n in names("experiment") if not n.startswith(("paper_", "warm_")) and n not in NO_METHOD])
+def test_a_method_names_its_source_and_how_sure_its_formula_is(name: str) -> None:
+    """The latter in the words that its row of docs/methods.md has for it, where it has a row."""
+    told = Header.of(conf_dir() / "experiment" / f"{name}.yaml").words
+    assert bool(re.search(r"arXiv \d{4}\.\d{5}|https://\S+", told)) == (name not in OURS), told
+    found = set(re.findall(CONFIDENCE, told))
+    assert found, told
+    rows = re.findall(rf"\| ([^|]+) \| `\+experiment={name}` \|$", (ROOT / "docs" / "methods.md").read_text(), re.MULTILINE)
+    assert len(rows) == (name not in ("acpo", "acpo_add", "entropy", "oar_p_approximate"))
+    assert set(re.findall(CONFIDENCE, "".join(rows))) <= found, (rows, told)
 
 
 @pytest.mark.parametrize("name", names("variant"))
