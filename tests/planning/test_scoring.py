@@ -137,6 +137,19 @@ def test_a_dry_run_holds_what_scoring_holds(name: str, tmp_path: Path) -> None:
     assert planned == pytest.approx(expected, rel=0.08)
 
 
+def test_a_dry_run_holds_what_transport_holds(tmp_path: Path) -> None:
+    """With blocks so large that they are the peak, which a smaller budget lowers; all iterations are measured, a few planned."""
+    pytest.importorskip("ot.batch", reason="the extra transport is not installed")
+    true, empty = pair(QWEN, tmp_path)
+    batch = replace(BATCH, completion=60, group_size=4, problems=1)
+    scorer = Shear(distance="wasserstein", iterations=7, token_budget=400)
+    planned, less = (dry_run.scoring_bytes(empty, *dry_run_inputs(scorer, batch, budget)) for budget in (400, 100))
+    texts = dry_run.completions(4, 4, batch.prompt, batch.completion, batch.answer, batch.conclusion)
+    texts = replace(texts, advantages=torch.tensor([1.0, -1.0] * 2))
+    assert planned == pytest.approx(dry_run.scoring_bytes(true, scorer, texts), rel=0.08)
+    assert planned > 3 * less
+
+
 @pytest.mark.slow
 @pytest.mark.parametrize(
     "scorer",

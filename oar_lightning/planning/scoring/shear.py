@@ -31,8 +31,10 @@ def _group(scorer: Shear, batch: Batch) -> int:
 
 @dry_run_inputs.register
 def _group_inputs(scorer: Shear, batch: Batch, budget: int) -> DryRunInputs:
-    """One group, half of it right: its states are kept while the distances are found."""
+    """One group, half of it right: its states are kept while the distances are found. Iterations of a transport hold the same
+    one after the other."""
     texts = completions(batch.group_size, batch.group_size, batch.prompt, batch.completion, batch.answer, batch.conclusion)
     outcome = torch.arange(batch.group_size) % 2 * 2.0 - 1
-    bounded = changed(scorer, token_budget=TokenBudget("scorer.token_budget", budget))
+    iterations = min(scorer.iterations, 2)
+    bounded = changed(scorer, token_budget=TokenBudget("scorer.token_budget", budget), iterations=iterations)
     return DryRunInputs(bounded, replace(texts, advantages=outcome))

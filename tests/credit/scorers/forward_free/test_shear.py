@@ -85,6 +85,23 @@ def test_scores_against_a_transcription(width: int, stride: int, region: Any) ->
     assert not scores[~mask].any()
 
 
+@pytest.mark.parametrize("region", ["response", "reasoning"])
+def test_transport_of_single_tokens_against_the_closed_form(region: Any) -> None:
+    """A span of one token has one place to go: the Euclidean distance, whatever blurs the plan, over the group's mean norm."""
+    pytest.importorskip("ot.batch", reason="the extra transport is not installed")
+    rollouts = group()
+    scores = Shear(1, 1, "wasserstein", epsilon=0.3, iterations=3, region=region)(None, rollouts)
+    mask = rollouts.response_mask if region == "response" else rollouts.reasoning_mask
+    assert rollouts.prediction_states is not None
+    texts = [rollouts.prediction_states[i, mask[i]].numpy() for i in range(4)]
+    scale = np.linalg.norm(np.concatenate(texts), axis=1).mean()
+    sides = [np.concatenate(texts[first::2]) for first in (0, 1)]
+    for i, text in enumerate(texts):
+        nearest = np.linalg.norm(text[:, None] - sides[(i + 1) % 2], axis=2).min(1)
+        np.testing.assert_allclose(scores[i, mask[i]].numpy(), nearest / scale, rtol=1e-9)
+    assert not scores[~mask].any()
+
+
 def test_widths_that_suit_the_group() -> None:
     """The longest text has 13 tokens; an eighth of 800 and more is the paper's width."""
     rollouts = group()
@@ -177,15 +194,19 @@ def test_what_is_refused() -> None:
         Shear(epsilon=0.0)
 
 
-def test_its_experiment_trains(monkeypatch: pytest.MonkeyPatch) -> None:
+@pytest.mark.parametrize("distance", ["mmd", "wasserstein"])
+def test_its_experiment_trains(distance: str) -> None:
     """Two steps with the scorer and the gate of the experiment's file; the weights change what is learned."""
     from hydra import compose, initialize_config_dir
 
+    if distance == "wasserstein":
+        pytest.importorskip("ot.batch", reason="the extra transport is not installed")
     with initialize_config_dir(str(conf_dir()), version_base=None):
-        cfg = compose("config", ["+experiment=shear"])
+        cfg = compose("config", ["+experiment=shear", f"scorer.distance={distance}"])
     assert cfg.name == "shear"
     scorer, gate = instantiate(cfg.scorer), instantiate(cfg.gate)
     assert (type(scorer), type(gate), scorer.covers) == (Shear, DirectGate, "response")
+    assert (scorer.solver is not None) == (distance == "wasserstein")
     update = UpdatePlan(problems=2, group_size=4)
     rows = fit(make_module(tiny_policy(), scorer, gate=gate, update=update), 2).rows
     last = rows[max(rows)]
