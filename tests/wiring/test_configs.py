@@ -80,7 +80,9 @@ OURS = {"action_mask", "information_gain", "total_effect", "total_effect_fast"}
 CONFIDENCE = r"\b(code|restated|reconstructed|figure|abstract|ours)\b"
 
 
-@pytest.mark.parametrize("name", [n for n in names("experiment") if not n.startswith(("paper_", "warm_")) and n not in NO_METHOD])
+@pytest.mark.parametrize(
+    "name", [n for n in names("experiment") if not n.startswith(("paper_", "warm_")) and n not in NO_METHOD]
+)
 def test_a_method_names_its_source_and_how_sure_its_formula_is(name: str) -> None:
     """The latter in the words that its row of docs/methods.md has for it, where it has a row."""
     told = Header.of(conf_dir() / "experiment" / f"{name}.yaml").words
