@@ -19,6 +19,7 @@ from oar_lightning.credit.scorers import (
     FunctionScorer,
     InformationGain,
     Inverted,
+    IStar,
     MinForm,
     MonteCarlo,
     OarG,
@@ -138,7 +139,7 @@ def test_a_dry_run_holds_what_scoring_holds(name: str, tmp_path: Path) -> None:
 
 
 def test_a_dry_run_holds_what_transport_holds(tmp_path: Path) -> None:
-    """With blocks so large that they are the peak, which a smaller budget lowers; all iterations are measured, a few planned."""
+    """With blocks so large that they are the peak, less with a smaller budget; all iterations are measured, a few planned."""
     pytest.importorskip("ot.batch", reason="the extra transport is not installed")
     true, empty = pair(QWEN, tmp_path)
     batch = replace(BATCH, completion=60, group_size=4, problems=1)
@@ -319,6 +320,36 @@ def test_a_scorers_own_model_is_planned(kind: str, tmp_path: Path) -> None:
     most = 1.1 if kind == "float32" else 1.25
     assert 0.95 <= planned / peak_bytes(step) <= most
     assert own_model_items(OarG(), policy_size(empty)) == []
+
+
+@pytest.mark.parametrize("precision", ["32-true", pytest.param("bf16-mixed", marks=pytest.mark.slow)])
+@pytest.mark.parametrize(
+    "scorer", [Prime(token_budget=BUDGET), IStar(FixedLength(4), token_budget=BUDGET)], ids=["prime", "istar"]
+)
+def test_what_a_scorer_trains_is_not_sharded(scorer: Scorer, precision: str, tmp_path: Path) -> None:
+    """By hand, in all of a job on four ranks with ZeRO 2, which divides the policy's gradients and optimizer. ZeRO keeps 16-bit
+    weights in mixed precision, beside which the scorer's optimizer has float32 ones."""
+    QWEN.save_pretrained(tmp_path)
+    sharding, update = Sharding(4, 2), UpdatePlan(problems=8, group_size=2)
+    policy, sampling = PretrainedPolicy(str(tmp_path)), SamplingConfig(8)
+    job = Job(policy, precision, sharding, update, sampling, scorer, 16, 3, kl=scorer.needs_reference)
+    planned = plan_job(job)
+    parameters = sum(p.numel() for p in AutoModelForCausalLM.from_config(QWEN).parameters())
+    weight = 4 if precision == "32-true" else 2
+    of_model = 4 if precision == "32-true" else 2 + 4
+    held = {item.name: (item.bytes / parameters, set(item.phases)) for item in planned.plan.items}
+    always = set(MEMORY_PHASES)
+    assert held["weights"] == (weight, always)
+    assert held["gradients"] == (weight / 4, always)
+    assert held["optimizer states"] == ((8 + 4) / 4, always), "with float32 weights of its own"
+    assert held["scorer's model"] == (of_model, always)
+    assert held["scorer's optimizer states"] == (8, always)
+    assert held["scorer's gradients"] == (4, {"scoring"})
+    assert held.get("reference model") == ((4, always) if isinstance(scorer, Prime) else None)
+    assert planned.scoring is not None
+    assert not planned.unknown_scorer
+    of_items = sum(item.bytes for item in planned.plan.items if "scoring" in item.phases)
+    assert planned.plan.of("scoring") == of_items > planned.plan.without("scoring", "scoring")
 
 
 def moments(own: OwnModel) -> list[torch.Tensor]:

@@ -83,6 +83,22 @@ def test_what_no_budget_makes_fit_says_so(prepared: Prepare, capsys: pytest.Capt
     assert "budgets that fit" not in out
 
 
+@pytest.mark.parametrize("ranks", [1, 2])
+def test_the_cost_of_an_entropy_term_is_told(ranks: int, prepared: Prepare, capsys: pytest.CaptureFixture[str]) -> None:
+    """Half of a batch's 8 x 8 completions are an optimizer step's, whatever rank has them."""
+    two = ["+trainer.strategy=ddp", "trainer.devices=2"] * (ranks == 2)
+    prepared("task=plan", "entropy=adaptive", "update.minibatches=2", *two, *SMALL)()
+    assert "entropy: AdaptiveEntropy has all 32 completions of an optimizer step in the update," in capsys.readouterr().out
+    if ranks == 1:
+        prepared("task=plan", *SMALL)()
+        assert "entropy:" not in capsys.readouterr().out
+
+
+def test_a_scorers_reference_is_planned_as_that_of_a_kl_term() -> None:
+    assert job_of("+experiment=prime", "trainer=deepspeed_zero2", "trainer.devices=4").kl
+    assert not job_of("+experiment=istar").kl
+
+
 SCORERS = [path.stem for path in (conf_dir() / "scorer").glob("*.yaml")]
 
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import dataclasses
+import logging
 import os
 import signal
 from collections.abc import Callable
@@ -375,6 +376,16 @@ def test_a_controlled_entropy_term_at_0_is_grpo_bit_for_bit(monkeypatch: pytest.
     assert {row.pop("entropy_coef") for row in others.values()} == {0.0}
     assert [row.pop("entropy_target", None) for row in others.values()] == [None, pytest.approx(1.5 * rows[1]["entropy"])]
     assert rows == others
+
+
+def test_what_an_entropy_term_costs_is_told_at_the_start(caplog: pytest.LogCaptureFixture) -> None:
+    """An optimizer step has half of the 2 x 4 completions. Without a term nothing is told."""
+    caplog.set_level(logging.INFO, logger="oar_lightning")
+    update = UpdatePlan(problems=2, group_size=4, minibatches=2)
+    fit(make_module(tiny_policy(), update=update), 1)
+    assert "entropy:" not in caplog.text
+    fit(make_module(tiny_policy(), update=update, entropy=StepEntropy()), 1)
+    assert caplog.text.count("entropy: StepEntropy has all 4 completions of an optimizer step in the update,") == 1
 
 
 @pytest.mark.parametrize("kind", [AdaptiveEntropy, pytest.param(StepEntropy, marks=pytest.mark.slow)])
