@@ -137,8 +137,9 @@ if __name__ == "__main__":
         found = {"whole": train(whole, trainer, make=lora_policy)}
         found["resumed"] = train(folder / "resumed", trainer, whole / "previous.ckpt", lora_policy)
     elif action == "own":
-        found = {"whole": train(whole, trainer, method=credit_methods()["prime"])}
-        found["resumed"] = train(folder / "resumed", trainer, whole / "previous.ckpt", method=credit_methods()["prime"])
+        name = sys.argv[6]
+        found = {"whole": train(whole, trainer, method=credit_methods()[name])}
+        found["resumed"] = train(folder / "resumed", trainer, whole / "previous.ckpt", method=credit_methods()[name])
     elif action == "go_on":
         found = {"resumed": train(folder / "killed", trainer, folder / "killed" / "last.ckpt")}
     elif action == "nan":

@@ -95,16 +95,19 @@ def test_checkpoints_of_lora_are_resumed_and_exported(stage: int, tmp_path: Path
         assert weight.equal(found["whole"]["weights"][name]), name
 
 
-def test_a_model_that_the_scorer_trains_is_resumed_bit_for_bit(tmp_path: Path) -> None:
-    found = run_on_two(tmp_path, WORKER, "deepspeed_zero2", "own")[0]
+@pytest.mark.parametrize("scorer", ["prime", "istar"])
+def test_a_model_that_the_scorer_trains_is_resumed_bit_for_bit(scorer: str, tmp_path: Path) -> None:
+    found = run_on_two(tmp_path, WORKER, "deepspeed_zero2", "own", scorer)[0]
     for what in ("weights", "own"):
         assert found["whole"][what]
         assert same(found["resumed"][what], found["whole"][what])
+    start = dict(tiny_policy().model.named_parameters())
+    assert all(not weight.equal(start[name]) for name, weight in found["whole"]["own"].items()), "it has learnt"
 
 
 def test_a_model_that_the_scorer_trains_is_refused_by_stage_3(tmp_path: Path) -> None:
     with pytest.raises(AssertionError, match="the scorer trains a copy of the policy's weights, which ZeRO-3 has sharded"):
-        run_on_two(tmp_path, WORKER, "deepspeed_zero3", "own")
+        run_on_two(tmp_path, WORKER, "deepspeed_zero3", "own", "prime")
 
 
 def parts(folder: Path) -> list[Path]:
