@@ -126,7 +126,7 @@ SEQUENCES = [
 TEXTS = ("so next one", "then we need to", "e ab", "first, it is")
 
 HERE = [name for name in SCORERS if name != "contrast"]
-"""Contrasts need groups of three or more, which are in scorers/hindsight/test_contrast.py."""
+"""Contrasts need groups of three or more, which are in scorers/hindsight/test_contrast.py; here two ranks have such."""
 
 every_scorer = pytest.mark.parametrize("name", HERE)
 
@@ -265,10 +265,21 @@ def test_padding_and_the_order_of_groups_do_not_matter(name: str) -> None:
     close(make(name)(model, turned), expected[order])
 
 
-@every_scorer
+def in_fours() -> Rollouts:
+    """Two groups of four, of which the first has one wrong completion and the second one right one."""
+    rollouts = given().select(torch.tensor([0, 1, 2, 3, 3, 2, 1, 0]))
+    signs = torch.tensor([1.0, -1.0, 0.5, 0.3, 1.0, -0.4, -0.5, -0.3], dtype=torch.float64)
+    problems = tuple(MathProblem(question, "12") for question in "aaaabbbb")
+    return dataclasses.replace(rollouts, group_size=4, advantages=signs, problems=problems)
+
+
+@pytest.mark.parametrize("name", SCORERS)
 def test_two_ranks_score_as_one(name: str, monkeypatch: pytest.MonkeyPatch) -> None:
     """Each has one of the groups. What they tell each other is recorded first, and then heard by both."""
-    model, rollouts, expected = gpt2(), given(), scores_of(name)
+    model, rollouts = gpt2(), in_fours() if name == "contrast" else given()
+    expected = make(name)(model, rollouts) if name == "contrast" else scores_of(name)
+    size = rollouts.group_size
+    assert name != "contrast" or (expected[:size].any() and expected[size:].any())
     told: list[list[Any]] = [[], []]
     for _ in range(4 if name == "prime" else 2):  # what it tells later depends on what it has heard
         parts, said = [], [[], []]
@@ -281,8 +292,8 @@ def test_two_ranks_score_as_one(name: str, monkeypatch: pytest.MonkeyPatch) -> N
 
             for module in (confidence, implicit.base, implicit.prime):
                 monkeypatch.setattr(module, "all_gather", all_gather)
-            rows = torch.tensor([2 * rank, 2 * rank + 1])
-            part = dataclasses.replace(rollouts.select(rows), group_size=2)
+            rows = torch.arange(size) + size * rank
+            part = dataclasses.replace(rollouts.select(rows), group_size=size)
             whole = torch.zeros_like(expected[rows])
             whole[:, rollouts.columns(rows)] = make(name)(model, part)
             parts.append(whole)

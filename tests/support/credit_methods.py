@@ -13,10 +13,10 @@ from torch import Tensor
 from oar_lightning.credit.gates import DirectGate, Gate, SignedGate
 from oar_lightning.credit.judges import Judge, Solution, Verdict
 from oar_lightning.credit.judges.budget import Budget
-from oar_lightning.credit.scorers import Capo, IStar, MonteCarlo, Prime, Scorer
+from oar_lightning.credit.scorers import Capo, IStar, MonteCarlo, Prime, Scorer, Spro
 from oar_lightning.credit.scorers.forward_free import Shear, Ucas
 from oar_lightning.credit.scorers.forward_free.base import PredictionScorer
-from oar_lightning.credit.scorers.hindsight import Rlsd
+from oar_lightning.credit.scorers.hindsight import Contrast, Rlsd
 from oar_lightning.credit.segments import FixedLength
 from oar_lightning.credit.teachers import LaggedPolicy
 from oar_lightning.distributed.ranks import all_gather
@@ -87,11 +87,13 @@ def credit_methods() -> dict[str, tuple[Scorer, Gate]]:
     """Name -> scorer and gate, new ones at each call."""
     return {
         "capo": (Capo(Paid(), FixedLength(4)), SignedGate()),
+        "contrast": (Contrast(teacher=LaggedPolicy(2), weights=True), DirectGate(strength=0.5, low=0.8, high=1.2)),
         "istar": (IStar(FixedLength(4), lr=1e-3), SignedGate()),
         "monte_carlo": (MonteCarlo(FixedLength(4), samples=2), SignedGate()),
         "prime": (Prime(lr=1e-3, lowest=0.0, highest=1.0), SignedGate()),
         "rlsd": (Rlsd(teacher=LaggedPolicy(2)), DirectGate(strength=0.5, low=0.8, high=1.2)),
         "shear": (Shear(), DirectGate()),
+        "spro": (Spro(), SignedGate("add")),
         "ucas": (Ucas(), SignedGate()),
         "surprise": (Surprise(), DirectGate(high=4.0)),
     }

@@ -25,7 +25,7 @@ from oar_lightning.credit.scorers.implicit import ImplicitRewards
 from oar_lightning.data.curriculum import Curriculum, DifficultyCurriculum, EveryProblem
 from oar_lightning.distributed.strategies import adapt
 from oar_lightning.objective.advantage import AdvantageConfig
-from oar_lightning.objective.entropy import AdaptiveEntropy
+from oar_lightning.objective.entropy import AdaptiveEntropy, StepEntropy
 from oar_lightning.objective.loss import LossConfig
 from oar_lightning.policy.pretrained import LoraSpec, Policy
 from oar_lightning.rollout import CachedEngine, SamplingConfig
@@ -113,8 +113,10 @@ WHOLE = UpdatePlan(problems=2, group_size=4, microbatches=2)
 
 
 def of_credit(name: str) -> PolicyOptimization:
+    """SPRO's reference is another policy, as after long training: as long as they are the same its scores are rounding."""
     (scorer, gate), policy = credit_methods()[name], decided_policy()
-    return make_module(policy, scorer, gate=gate, update=WHOLE, lr=LR, reference=reference_of(scorer, policy))
+    reference = reference_of(scorer, decided_policy(1) if name == "spro" else policy)
+    return make_module(policy, scorer, gate=gate, update=WHOLE, lr=LR, reference=reference)
 
 
 CASES = {
@@ -136,6 +138,8 @@ CASES = {
     "full_disk": Case(tiny(update=PLAN), 3),
     "selected": Case(tiny(scorer=Entropy(region="response"), update=PLAN, gate=SelectGate(), lr=LR), 4),
     "adapted_entropy": Case(tiny(reward=OneTeaches(), update=WHOLE, lr=LR, entropy=AdaptiveEntropy(1.5, 0.05)), 2),
+    # more than any entropy here, so that the coefficient rises: of one batch's two optimizer steps, too
+    "stepped_entropy": Case(tiny(update=PLAN, lr=LR, entropy=StepEntropy(target=9.0, delta=0.02)), 4),
     "two_stages": Case(two_stages, 6),
     "handed_over": Case(tiny(scorer=OarP(), update=PLAN, lr=LR), 4, DifficultyCurriculum(floor=0.01)),
     **{name: Case(functools.partial(of_credit, name), 3) for name in credit_methods()},

@@ -87,6 +87,12 @@ def test_metrics_and_completions_are_those_of_one_rank(name: str, both: Both) ->
         assert list(whole) == [text for group in interleaved(groups) for text in group]
 
 
+def test_an_entropy_term_follows_the_entropy_of_all_ranks(both: Both) -> None:
+    """The coefficient of a step is in its loss, and rises with each one."""
+    for rows in (both[0]["stepped_entropy"]["rows"], both[1][0]["stepped_entropy"]["rows"]):
+        assert [row["entropy_coef"] for row in rows.values()] == pytest.approx([0.0, 0.02, 0.04, 0.06])
+
+
 @pytest.mark.slow
 @pytest.mark.timeout(600)
 def test_models_that_scorers_train_are_equal_on_all_ranks(tmp_path: Path) -> None:
