@@ -138,7 +138,7 @@ def test_proposed_budgets_are_the_largest_that_fit() -> None:
 @pytest.mark.parametrize(
     ("overrides", "phase", "more"),
     [
-        (["update.microbatches=8"], "update", False),
+        (["update.microbatches=16"], "update", False),
         pytest.param(["rollout.max_batch=16"], "rollout", False, marks=pytest.mark.slow),
         (["loss.kl_coef=0.1"], "update", True),
         (["update.minibatches=2"], "log-probabilities", True),
