@@ -90,7 +90,7 @@ def test_a_method_names_its_source_and_how_sure_its_formula_is(name: str) -> Non
     found = set(re.findall(CONFIDENCE, told))
     assert found, told
     rows = re.findall(rf"\| ([^|]+) \| `\+experiment={name}` \|$", (ROOT / "docs" / "methods.md").read_text(), re.MULTILINE)
-    assert len(rows) == (name not in ("acpo", "acpo_add", "entropy", "oar_p_approximate"))
+    assert len(rows) == (name not in ("entropy", "oar_p_approximate"))
     assert set(re.findall(CONFIDENCE, "".join(rows))) <= found, (rows, told)
 
 
