@@ -25,8 +25,9 @@ OLD = Path(__file__).parents[1] / "golden" / "before_rooms"
 SETTINGS = (
     "policy=hf policy.name=policy data.chain.min_steps=1 data.chain.max_steps=1 trainer.max_steps=4 checkpoint_every_n_steps=3 "
     "update.problems=8 update.group_size=8 update.inner_epochs=2 update.token_budget=auto evaluation.problems=8 "
-    "evaluation.samples=2 evaluation.every_n_steps=0 rollout.max_new_tokens=40"
+    "evaluation.samples=2 evaluation.every_n_steps=0 rollout.max_new_tokens=40 update.microbatches=4 scorer.token_budget=4096"
 )
+"""Its own, with what were the defaults then."""
 
 
 @pytest.fixture

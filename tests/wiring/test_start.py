@@ -41,7 +41,7 @@ def test_another_config_is_refused_or_a_new_run_below_the_first(
     for overrides, told in (
         (("gate.tau=0.9",), "gate.tau: 0.4 -> 0.9"),
         (("data.chain.filler=1",), "content of data.train: "),
-        (("update.microbatches=2", "resume_changed=true"), "update.microbatches: 4 -> 2"),
+        (("update.microbatches=2", "resume_changed=true"), "update.microbatches: 8 -> 2"),
         (("policy=chain_asides", "resume_changed=true"), "policy.name: chain -> chain_asides"),
     ):
         with pytest.raises(ConfigError, match=told):
