@@ -247,16 +247,49 @@ def best_rates(results: Results) -> dict[str, float]:
     return {method: max(rates, key=lambda lr: rates[lr]) for method, rates in tuned.items()}
 
 
+ENDS_SHOWN = {
+    "gradient's norm": ("grad_norm", ".2f"),
+    "ESS-ratio": ("ess_ratio", ".2f"),
+    "tokens a completion": ("mean_length", ".0f"),
+    "passes of scoring": ("forward_equivalents", ".2f"),
+    "CPU s a run": ("cpu_s", ".0f"),
+}
+"""Heading -> column and digits."""
+
+
+def ends_table(rows: Sequence[Row]) -> str:
+    """A line for each method and rate of a variant whose runs have recorded more than their accuracy: means over its runs."""
+    found: dict[tuple[str, float], list[Row]] = {}
+    for row in rows:
+        if not math.isnan(row.cpu_s):
+            found.setdefault((row.method, row.lr), []).append(row)
+    lines = [["method", "rate", "runs", *ENDS_SHOWN]]
+    for (method, lr), own in sorted(found.items(), key=lambda item: (item[0][0] != BASELINE, item[0])):
+        lines.append([method, f"{lr:g}", str(len(own)), *(shown(own, *column) for column in ENDS_SHOWN.values())])
+    return markdown(lines) if found else ""
+
+
+def shown(rows: Iterable[Row], column: str, digits: str) -> str:
+    recorded = [value for row in rows if not math.isnan(value := getattr(row, column))]
+    return f"{sum(recorded) / len(recorded):{digits}}" if recorded else "-"
+
+
 def checklist(rows: Sequence[Row]) -> str:
     """The items of the survey arXiv 2604.09459, appendix C, as pages of `task=report` have them."""
     methods = sorted({row.method for row in rows} - {BASELINE})
     controls = [name for name in methods if name in ("random", "shuffled", "inverted")]
     told = [name for name in methods if name in TOLD]
-    hours = sum(row.seconds for row in rows) / 3600
+    recorded = [row for row in rows if not math.isnan(row.cpu_s)]
+    others = sum(row.seconds for row in rows if math.isnan(row.cpu_s)) / 3600
+    spent = f"{sum(row.cpu_s for row in recorded) / 3600:.1f} hours of {len(recorded)} runs"
+    lengths = sorted({f"{row.mean_length:.0f}" for row in recorded if not math.isnan(row.mean_length)}, key=int)
     return markdown(
         [
             ["item", "here"],
-            ["base model and size", "built-in policies: 0.34 M parameters (`asides`, `one_step`), 0.9 M (`graph`)"],
+            [
+                "base model and size",
+                "built-in policies: 0.34 M parameters (`asides`, `one_step`), 0.9 M (`graph`, `graph_hints`)",
+            ],
             ["training data, size, filters", "generated without end by seed; no filters"],
             [
                 "granularity",
@@ -265,10 +298,13 @@ def checklist(rows: Sequence[Row]) -> str:
             ["family of the method", "docs/methods.md has that of each"],
             ["baseline without credit, same base model", f"`{BASELINE}`"],
             ["compute", "equal numbers of updates, not equal compute; processor time of a step: last column on `asides`"],
-            ["benchmarks and splits", "built-in tasks; held-out problems on `asides` and `graph`, trained sums on `one_step`"],
+            ["benchmarks and splits", "built-in tasks; held-out problems on all but `one_step`, which has trained sums"],
             ["metric", "sampled accuracy at temperature 1 after the last update"],
-            ["processor time in all", f"not recorded; {hours:.0f} hours of wall time on a shared machine, {len(rows)} runs"],
-            ["mean length of completions, tokens", "not recorded in `runs.csv`"],
+            ["processor time in all", f"{spent}; of {len(rows) - len(recorded)} others {others:.0f} hours of wall time alone"],
+            [
+                "mean length of completions, tokens",
+                f"{lengths[0]} to {lengths[-1]}, where recorded" if lengths else "not recorded",
+            ],
             ["ablation of the credit", ", ".join(f"`{name}`" for name in controls) + "; told the truth: " + ", ".join(told)],
             ["spread", "Student's t 95 % intervals over pairs by seed"],
             ["cost of credit, forward passes of the batch", "[lab_methods](../lab_methods/README.md), column `passes`"],
@@ -292,6 +328,8 @@ def main() -> None:
         if not (own := [row for row in read_csv(path) if row.variant == variant]):
             continue
         parts += [f"## On `{variant}`", "", table(own, cost if variant == "asides" else {}), ""]
+        if ends := ends_table(own):
+            parts += ["What these runs were at their end, as far as it was recorded:", "", ends, ""]
     parts += ["## Checklist", "", checklist(read_csv(path)), ""]
     fill(HERE / "README.md", "\n".join(parts).rstrip())
 

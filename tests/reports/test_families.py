@@ -91,3 +91,56 @@ def test_the_committed_table_is_that_of_the_committed_runs() -> None:
         own = [run for run in runs if run.variant == variant]
         for line in measure.table(own, {}).splitlines()[2:]:
             assert line.rsplit("|", 2)[0] in page, "python reports/families/measure.py"
+
+
+def test_what_was_recorded_is_shown_as_means_of_the_runs_that_have_it() -> None:
+    own = [row("own", 1e-4, seed, 0.5)._replace(cpu_s=60.0 + seed) for seed in (0, 1)]
+    own[1] = own[1]._replace(grad_norm=0.25)
+    last = measure.ends_table([*own, row("old", 1e-4, 0, 0.5)]).splitlines()[-1]
+    assert [cell.strip() for cell in last.strip("|").split("|")] == ["own", "0.0001", "2", "0.25", "-", "-", "-", "60"]
+    assert measure.ends_table([row("old", 1e-4, 0, 0.5)]) == ""
+
+
+def test_only_a_policy_that_reads_solutions_is_told_one() -> None:
+    assert measure.arm("graph_hints", "rlsd") == ("+experiment=rlsd", "scorer.hint=correct_sibling")
+    assert measure.arm("graph", "rlsd") == ("+experiment=rlsd",)
+    assert measure.arm("graph_hints", "rlcsd") == ("+experiment=rlcsd",), "which tells siblings anyway"
+
+
+@pytest.mark.parametrize("variant", ["asides", "graph", "graph_hints"])
+def test_a_command_is_read_as_what_it_ran(variant: str) -> None:
+    """Variant, method and rate of a run's row are those that its sweep was started with."""
+    train = load_script("families", "train")
+    for method in ("grpo", "aer", "rlsd", "capo"):
+        for lr in train.rates(variant, method):
+            words = train.command(variant, method, lr, (0,))[5:]
+            told = " ".join(word for word in words if not word.startswith("hydra.")).replace("choice(0)", "0")
+            run = RunRecord("id", "name", "complete", "", 0, 1.0, {"overrides": told}, {}, {})
+            assert (measure.variant_of(run), measure.method_of(run)) == (variant, method)
+
+
+def test_rates_are_three_and_lower_where_the_lowest_was_best() -> None:
+    train = load_script("families", "train")
+    assert train.rates("graph", "grpo") == ("1e-4", "1.5e-4", "2e-4")
+    assert train.rates("graph", "shear") == ("5e-5", "1e-4", "1.5e-4")
+    assert train.rates("graph", "prime") == ("2.5e-5", "5e-5", "1e-4")
+    assert train.rates("asides", "shear") == ("1e-4", "2e-4", "3e-4")
+
+
+def test_what_runs_csv_has_is_not_trained_again(tmp_path, monkeypatch: pytest.MonkeyPatch) -> None:
+    train = load_script("families", "train")
+    had = [row("grpo", lr, seed, 0.6 if lr == 2e-4 else 0.5) for lr in (1e-4, 2e-4, 3e-4) for seed in (0, 1)]
+    measure.write_csv(tmp_path / "runs.csv", [*had[:-1], row("grpo", 2e-4, 3, 0.5)])
+    started = []
+
+    def run(words, **_) -> None:
+        started.append(" ".join(words))
+        if "optimizer.lr=3e-4" in words:
+            measure.write_csv(tmp_path / "runs.csv", [*had, row("grpo", 2e-4, 3, 0.5)])
+
+    monkeypatch.setattr(train, "HERE", tmp_path)
+    monkeypatch.setattr(train.subprocess, "run", run)
+    train.train("asides", "grpo", tmp_path)
+    assert len(started) == 2
+    assert "optimizer.lr=3e-4 seed=choice(1) " in started[0]
+    assert "optimizer.lr=2e-4 seed=choice(2,4) " in started[1], "the best, with the seeds that are missing"
