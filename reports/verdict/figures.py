@@ -27,7 +27,7 @@ def look(method: str) -> dict[str, Any]:
 
 def draw_leads(leads: Leads, folder: Path) -> None:
     tasks = tasks_of(leads)
-    methods = sorted({method for _, method in leads}, key=lambda m: mean_over(leads, m))
+    methods = sorted({method for _, method in leads}, key=lambda m: (mean_over(leads, m), m))
     figure, panels = axes(len(tasks), height=0.32 * len(methods) + 1.2, sharey=True)
     for axis, task in zip(panels, tasks, strict=True):
         axis.axvline(0, color=GREY, linewidth=1)

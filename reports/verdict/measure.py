@@ -22,7 +22,7 @@ PAGE = REPORTS / "VERDICT.md"
 def lead_table(leads: Mapping[tuple[str, str], Lead], said: Mapping[tuple[str, str], str]) -> str:
     tasks = tasks_of(leads)
     lines = [["method", *(text for task in tasks for text in (f"`{task}`: minus GRPO, points", "verdict"))]]
-    methods = sorted({method for _, method in leads}, key=lambda m: (m not in TOLD, -mean_over(leads, m)))
+    methods = sorted({method for _, method in leads}, key=lambda m: (m not in TOLD, -mean_over(leads, m), m))
     for method in methods:
         cells = [named(method) + (" (is told)" if method in TOLD else "")]
         for task in tasks:
