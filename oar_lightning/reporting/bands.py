@@ -74,3 +74,18 @@ def last_tenth(run: RunRecord, curves: Curves, metric: str) -> float | None:
     if kept is None and run.run_id in curves.get(metric, {}):
         return final_value(curves[metric][run.run_id])
     return kept
+
+
+ENDS = {
+    "grad_norm": "grad_norm",
+    "ess_ratio": "credit/ess_ratio",
+    "mean_length": "completions/mean_length",
+    "forward_equivalents": "credit/forward_equivalents",
+}
+"""Column of a study's own table of runs -> metric whose mean over the last tenth of training it holds."""
+
+
+def ends_of(run: RunRecord, curves: Curves) -> dict[str, float]:
+    """Column of ENDS -> its value, of those that the run recorded."""
+    found = {column: last_tenth(run, curves, metric) for column, metric in ENDS.items()}
+    return {column: end for column, end in found.items() if end is not None}

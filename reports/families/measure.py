@@ -21,7 +21,7 @@ from mlflow import MlflowClient
 
 from oar_lightning.common.markdown import fill, markdown
 from oar_lightning.reporting import ReportConfig, read_runs
-from oar_lightning.reporting.bands import last_tenth
+from oar_lightning.reporting.bands import ENDS, ends_of
 from oar_lightning.reporting.factors import ABSENT, level, overrides
 from oar_lightning.reporting.runs import RunRecord, read_curves
 from oar_lightning.reporting.statistics import mean_interval
@@ -92,14 +92,6 @@ class Row(NamedTuple):
     forward_equivalents: float = math.nan
 
 
-ENDS = {
-    "grad_norm": "grad_norm",
-    "ess_ratio": "credit/ess_ratio",
-    "mean_length": "completions/mean_length",
-    "forward_equivalents": "credit/forward_equivalents",
-}
-"""Column -> metric whose mean over the last tenth of training it holds."""
-
 BESIDE = {"adaptive": "aer", "difficulty": "curriculum"}
 """Overrides of entropy and curriculum -> what GRPO is called with them."""
 
@@ -137,7 +129,6 @@ def read_store(uri: str, sweeps: str, whole: bool = True) -> Iterator[Row]:
     for run in runs:
         variant = variant_of(run)
         accuracy = f"eval/{TASKS[variant]}/avg_at_4"
-        ends = {column: last_tenth(run, curves, metric) for column, metric in ENDS.items()}
         first = curves.get(accuracy, {}).get(run.run_id)
         yield Row(
             study=run.tags["sweep"],
@@ -152,7 +143,7 @@ def read_store(uri: str, sweeps: str, whole: bool = True) -> Iterator[Row]:
             run_id=run.run_id,
             cpu_s=run.metrics.get("time/total_cpu_s", math.nan),
             before=float(first.values[0]) if first is not None and first.steps[0] == 0 else math.nan,
-            **{column: end for column, end in ends.items() if end is not None},
+            **ends_of(run, curves),
         )
 
 

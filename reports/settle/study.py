@@ -22,7 +22,7 @@ from mlflow import MlflowClient
 
 from oar_lightning.common.markdown import fill, markdown
 from oar_lightning.reporting import ReportConfig, read_runs
-from oar_lightning.reporting.bands import last_tenth
+from oar_lightning.reporting.bands import ENDS, ends_of
 from oar_lightning.reporting.export import curves_csv, kept_curves
 from oar_lightning.reporting.runs import Curves, RunRecord, read_curves
 from oar_lightning.reporting.statistics import mean_interval
@@ -91,13 +91,6 @@ class Row(NamedTuple):
     forward_equivalents: float = math.nan
 
 
-ENDS = {
-    "grad_norm": "grad_norm",
-    "ess_ratio": "credit/ess_ratio",
-    "mean_length": "completions/mean_length",
-    "forward_equivalents": "credit/forward_equivalents",
-}
-"""Column -> metric."""
 CURVES = ("reward", "entropy", *ENDS.values())
 """Metrics whose curves are kept."""
 
@@ -151,7 +144,6 @@ def row_of(run: RunRecord, sweep: str, curves: Curves) -> Row:
     task, stage, rest = sweep.removeprefix("settle_").rpartition("_")[0].split("_", 2)
     arm = next(name for name in sorted(ARMS, key=len, reverse=True) if rest.startswith(f"{name}_"))
     lr, _, beta = rest.removeprefix(f"{arm}_").partition("_")
-    ends = {column: last_tenth(run, curves, metric) for column, metric in ENDS.items()}
     return Row(
         task=task,
         stage=stage,
@@ -164,7 +156,7 @@ def row_of(run: RunRecord, sweep: str, curves: Curves) -> Row:
         cpu_s=run.metrics.get("time/total_cpu_s", float("nan")),
         revision=run.tags["git_revision"],
         run_id=run.run_id,
-        **{column: end for column, end in ends.items() if end is not None},
+        **ends_of(run, curves),
     )
 
 

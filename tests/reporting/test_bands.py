@@ -5,8 +5,8 @@ from __future__ import annotations
 import numpy as np
 import pytest
 
-from oar_lightning.reporting.bands import band, final_value, smoothed
-from oar_lightning.reporting.runs import Curve
+from oar_lightning.reporting.bands import band, ends_of, final_value, smoothed
+from oar_lightning.reporting.runs import Curve, RunRecord
 from oar_lightning.reporting.statistics import BOOTSTRAP_FROM
 
 
@@ -66,3 +66,10 @@ def test_smoothing_is_the_mean_of_the_neighbours() -> None:
 def test_the_end_is_the_last_tenth() -> None:
     assert final_value(curve({i: i for i in range(40)})) == np.mean([36, 37, 38, 39])
     assert final_value(curve({0: 1, 5: 7})) == 7
+
+
+def test_the_ends_of_a_run_are_means_of_the_last_tenth_of_what_it_recorded() -> None:
+    run = RunRecord("id", "name", "complete", "", 0, 1.0, {}, {}, {})
+    steps = np.arange(1.0, 21.0)
+    found = ends_of(run, {"grad_norm": {"id": Curve(steps, steps / 10)}, "reward": {"id": Curve(steps, steps)}})
+    assert found == {"grad_norm": pytest.approx(1.95)}
