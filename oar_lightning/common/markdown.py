@@ -14,6 +14,11 @@ def fill(page: Path, generated: str) -> None:
     page.write_text(f"{head}{MARKS[0]}\n{generated}\n{MARKS[1]}{rest.split(MARKS[1])[1]}", encoding="utf-8")
 
 
+def filled(page: Path) -> str:
+    """What `fill` put between a page's `MARKS`."""
+    return page.read_text(encoding="utf-8").split(MARKS[0])[1].split(MARKS[1])[0].strip("\n")
+
+
 def markdown(table: Sequence[Sequence[str]]) -> str:
     """A header and rows as a Markdown table."""
     lines = [" | ".join(row) for row in table]

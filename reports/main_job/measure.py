@@ -1,17 +1,20 @@
 """Tables and figure of the main job's runs.
 
-    python reports/main_job/collect.py sqlite:///mlflow.db    # runs.csv, curves.csv, the figure and the tables
-    python reports/main_job/collect.py                        # the tables again, from runs.csv
+    python reports/main_job/measure.py sqlite:///mlflow.db    # runs.csv, curves.csv, the figure and the tables
+    python reports/main_job/measure.py                        # the tables again, from runs.csv
 
-Of each (experiment, seed) the newest finished run counts.
+Of each (experiment, seed) the newest finished run counts. The first table is that of the project's README, too; its cost of a
+step is that of ../benchmark_tiny.
 """
 
 from __future__ import annotations
 
 import csv
+import json
 import statistics
 import sys
-from collections.abc import Sequence
+import textwrap
+from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -28,6 +31,8 @@ from oar_lightning.reporting.statistics import mean_interval
 from oar_lightning.tracking.history import metric_history
 
 HERE = Path(__file__).parent
+FRONT = HERE.parents[1] / "README.md"
+BENCHMARK = HERE.parent / "benchmark_tiny" / "results.json"
 METHODS = ("grpo", "oar_g", "oar_p")
 COLORS = {"grpo": "#5b6570", "oar_g": "#d9822b", "oar_p": "#4a67c8"}
 ACCURACY = "eval/chain/avg_at_4"
@@ -97,29 +102,54 @@ def greedy(row: dict[str, Any], when: str) -> str:
     return percent(share, *wilson_bounds(share, PROBLEMS))
 
 
-def tables(rows: Sequence[dict[str, Any]]) -> str:
+def step_ratios() -> dict[str, float]:
+    """Method -> a step's time over that of GRPO, the methods taking turns in one process."""
+    rows = json.loads(BENCHMARK.read_text(encoding="utf-8"))
+    return {row["variant"]: row["step_ratio"] for row in rows if row["step_ratio"] is not None}
+
+
+def final(rows: Sequence[dict[str, Any]]) -> dict[str, dict[int, float]]:
+    """Method -> seed -> accuracy after training, %."""
+    after: dict[str, dict[int, float]] = {}
+    for r in rows:
+        after.setdefault(r["method"], {})[int(r["seed"])] = 100 * float(r["after"])
+    return after
+
+
+def summary(rows: Sequence[dict[str, Any]], ratios: Mapping[str, float]) -> str:
+    """How often the policy was right before training, and a table of the methods."""
+    sampled_before, greedy_before = (
+        f"{100 * statistics.mean(float(r[key]) for r in rows):.0f} %" for key in ("before", "greedy_before")
+    )
+    said = (
+        f"Accuracy on held-out problems is {sampled_before} before training when the policy samples at temperature 1, and "
+        f"{greedy_before} with greedy decoding. After {rows[0]['steps']} optimizer steps it is, when it samples:"
+    )
+    after = final(rows)
+    methods = [["method", "seeds", "accuracy after, %", "minus grpo, points", "a step's time over grpo's"]]
+    for method in (name for name in METHODS if name in after):
+        pairs = [value - after["grpo"][seed] for seed, value in after[method].items() if seed in after.get("grpo", {})]
+        paired = f"{mean_interval(pairs):+.1f}" if method != "grpo" and pairs else "-"
+        cost = f"{ratios[method]:.2f}" if method in ratios else "-"
+        methods.append([method, str(len(after[method])), f"{mean_interval(list(after[method].values())):.1f}", paired, cost])
+    return f"{textwrap.fill(said, 120)}\n\n{markdown(methods)}"
+
+
+def runs_table(rows: Sequence[dict[str, Any]]) -> str:
     step = {(r["method"], int(r["seed"])): float(r["step_median_s"]) for r in rows}
-    after = {(r["method"], int(r["seed"])): 100 * float(r["after"]) for r in rows}
-    accuracies = ["before, %", "after, %", "gain, points", "greedy before, %", "greedy after, %"]
-    runs = [["method", "seed", *accuracies, "wall s", "median step s (scoring)", "step / grpo"]]
+    after = final(rows)
+    accuracies = ["before, %", "after, %", "gain, points", "minus grpo, points", "greedy before, %", "greedy after, %"]
+    table = [["method", "seed", *accuracies, "wall s", "median step s (scoring)", "step / grpo"]]
     for r in rows:
         method, seed = r["method"], int(r["seed"])
+        paired = method != "grpo" and seed in after.get("grpo", {})
+        difference = f"{after[method][seed] - after['grpo'][seed]:+.1f}" if paired else "-"
         ratio = f"{step[method, seed] / step['grpo', seed]:.2f}" if ("grpo", seed) in step else "-"
-        gain = after[method, seed] - 100 * float(r["before"])
-        accuracies = [sampled(r, "before"), sampled(r, "after"), f"{gain:+.1f}", greedy(r, "before"), greedy(r, "after")]
+        gain = f"{after[method][seed] - 100 * float(r['before']):+.1f}"
+        accuracies = [sampled(r, "before"), sampled(r, "after"), gain, difference, greedy(r, "before"), greedy(r, "after")]
         seconds = [f"{float(r['wall_s']):.0f}", f"{step[method, seed]:.2f} ({float(r['score_median_s']):.2f})", ratio]
-        runs.append([method, str(seed), *accuracies, *seconds])
-    methods = [["method", "n", "after, %", "minus grpo, points", "by seed"]]
-    for method in METHODS:
-        own = {seed: value for (name, seed), value in after.items() if name == method}
-        if not own:
-            continue
-        pairs = [value - after["grpo", seed] for seed, value in own.items() if ("grpo", seed) in after]
-        paired = ["-", "-"]
-        if method != "grpo" and pairs:
-            paired = [f"{mean_interval(pairs):+.1f}", ", ".join(f"{d:+.1f}" for d in pairs)]
-        methods.append([method, str(len(own)), f"{mean_interval(list(own.values())):.1f}", *paired])
-    return f"{markdown(methods)}\n\n{markdown(runs)}"
+        table.append([method, str(seed), *accuracies, *seconds])
+    return markdown(table)
 
 
 def plot(curves: dict[tuple[str, int], Curve]) -> None:
@@ -164,7 +194,10 @@ def collect(uri: str) -> None:
 def main(*stores: str) -> None:
     if stores:
         collect(*stores)
-    fill(HERE / "README.md", tables(read_rows()))
+    rows = read_rows()
+    first = summary(rows, step_ratios())
+    fill(FRONT, first)
+    fill(HERE / "README.md", f"{first}\n\n{runs_table(rows)}")
 
 
 if __name__ == "__main__":
