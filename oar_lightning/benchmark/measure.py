@@ -12,7 +12,7 @@ import time
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import Annotated, Any
+from typing import Annotated, Any, NamedTuple
 
 import torch
 from torch.utils._python_dispatch import TorchDispatchMode
@@ -70,13 +70,29 @@ class BenchmarkConfig:
     sequence_bars: Mapping[str, float] = field(default_factory=dict)
 
 
+class Rates(NamedTuple):
+    """What a machine reaches a second: `flops` of a matrix product, `bytes` read of tensors that fit no core's own cache."""
+
+    flops: float
+    bytes: float
+
+
+class Work(NamedTuple):
+    """Of the matrix products and attention of a phase: floating-point operations, and seconds at a machine's `Rates`, for each
+    operation those of the slower of work and memory."""
+
+    flops: float = 0.0
+    seconds: float = 0.0
+
+
 @dataclass(frozen=True)
 class PhaseResult:
     """One phase of one variant: medians over the rounds.
 
     `cpu_seconds`: processor time of this process, all threads. `floor_seconds`: the phase's floating-point work at the
-    machine's matrix rate. `step_ratio` (phase `step` only): the median over rounds of this variant's step seconds over GRPO's
-    in the same round.
+    machine's matrix rate. `roofline_seconds`: the same, but of each operation moving its tensors counts where that takes longer
+    (Williams, Waterman and Patterson, 2009). `step_ratio` (phase `step` only): the median over rounds of this variant's step
+    seconds over GRPO's in the same round.
     """
 
     preset: str
@@ -88,17 +104,18 @@ class PhaseResult:
     peak_bytes: int | None
     gflop: float
     floor_seconds: float
+    roofline_seconds: float
     forward_equivalents: float
     step_ratio: float | None = None
 
 
 @dataclass(frozen=True)
 class Measurement:
-    """All results; the machine's `rate` of matrix products in FLOP/s; how many timed `steps` count, how many further tries did
+    """All results; the machine's `rates`; how many timed `steps` count, how many further tries did
     not (`repeated`), and during how many of the counted ones something else used the machine (`disturbed`)."""
 
     results: Sequence[PhaseResult]
-    rate: float
+    rates: Rates
     steps: int
     repeated: int
     disturbed: int
@@ -109,7 +126,7 @@ class _PhaseTime:
     seconds: float
     cpu_seconds: float
     peak: int | None
-    flops: float
+    work: Work
 
 
 _Step = Mapping[str, _PhaseTime]
@@ -125,7 +142,7 @@ def measure(
 ) -> Measurement:
     """Run all rounds. Weights do not change."""
     device = workload.policy.model.get_input_embeddings().weight.device
-    rate = matrix_rate(device, next(workload.policy.model.parameters()).dtype)
+    rates = measure_rates(device, next(workload.policy.model.parameters()).dtype)
     patience = Patience(config.tries, config.patience)
     counted: dict[str, _Step] = {}
     timed: dict[str, list[_Step]] = {name: [] for name in modules}
@@ -137,7 +154,7 @@ def measure(
             def step(name: str = name, module: PolicyOptimization = module, number: int = number) -> _Step:
                 phases = _phases(workload, module, update, number)
                 # counting the work slows the first round down, which is therefore never timed
-                return {phase: _timed(run, device, count=number == 0) for phase, run in phases}
+                return {phase: _timed(run, device, rates if number == 0 else None) for phase, run in phases}
 
             if number < config.warmup:
                 counted.setdefault(name, step())
@@ -149,21 +166,21 @@ def measure(
             assert module.experience is not None
             sequences = len(module.experience.rollouts)
             advance(1)
-    results = _summarise(config.preset, timed, counted, sequences, rate)
-    return Measurement(results, rate, config.repeats * len(modules), repeated, disturbed)
+    results = _summarise(config.preset, timed, counted, sequences, rates)
+    return Measurement(results, rates, config.repeats * len(modules), repeated, disturbed)
 
 
 def _summarise(
-    preset: str, timed: Mapping[str, Sequence[_Step]], counted: Mapping[str, _Step], sequences: int, rate: float
+    preset: str, timed: Mapping[str, Sequence[_Step]], counted: Mapping[str, _Step], sequences: int, rates: Rates
 ) -> list[PhaseResult]:
-    forward = max(1.0, counted["grpo"]["logprobs"].flops)
+    forward = max(1.0, counted["grpo"]["logprobs"].work.flops)
     base = _totals(timed["grpo"], IN_A_STEP)
     results = []
     for name, steps in timed.items():
         for phase in (*TIMED_PHASES, "step"):
             parts = IN_A_STEP if phase == "step" else (phase,)
             seconds = statistics.median(_totals(steps, parts))
-            flops = sum(counted[name][part].flops for part in parts)
+            flops, roofline = (sum(column) for column in zip(*(counted[name][part].work for part in parts), strict=True))
             peaks = [peak for step in steps for part in parts if (peak := step[part].peak) is not None]
             ratios = [own / grpo for own, grpo in zip(_totals(steps, IN_A_STEP), base, strict=True)]
             results.append(
@@ -176,7 +193,8 @@ def _summarise(
                     seconds_per_sequence=seconds / sequences,
                     peak_bytes=max(peaks, default=None),
                     gflop=flops / 1e9,
-                    floor_seconds=flops / rate,
+                    floor_seconds=flops / rates.flops,
+                    roofline_seconds=roofline,
                     forward_equivalents=flops / forward,
                     step_ratio=statistics.median(ratios) if phase == "step" else None,
                 )
@@ -224,9 +242,9 @@ def _phases(
     yield from zip(TIMED_PHASES, (rollout, reward, logprobs, scoring, optimise), strict=True)
 
 
-def _timed(run: Callable[[], None], device: torch.device, count: bool) -> _PhaseTime:
-    """Seconds, peak bytes above those held before, and floating-point operations (0 unless counted)."""
-    counter = FlopCount() if count else contextlib.nullcontext()
+def _timed(run: Callable[[], None], device: torch.device, rates: Rates | None) -> _PhaseTime:
+    """Seconds, peak bytes above those held before, and the work, which is counted if rates are given."""
+    counter = contextlib.nullcontext() if rates is None else WorkCount(rates)
     _synchronise(device)
     before = _reset_peak(device)
     started, cpu = time.perf_counter(), time.process_time()
@@ -235,10 +253,14 @@ def _timed(run: Callable[[], None], device: torch.device, count: bool) -> _Phase
     _synchronise(device)
     seconds, cpu_seconds = time.perf_counter() - started, time.process_time() - cpu
     peak = None if before is None else max(0, _peak(device) - before)
-    return _PhaseTime(seconds, cpu_seconds, peak, counter.total if isinstance(counter, FlopCount) else 0.0)
+    return _PhaseTime(seconds, cpu_seconds, peak, counter.work if isinstance(counter, WorkCount) else Work())
 
 
 _CPU_ATTENTION = "_scaled_dot_product_flash_attention_for_cpu"
+
+
+CORE_BYTES = 2**20
+"""Tensors of so many bytes can stay in a core's own cache: moving them counts as free."""
 
 
 class FlopCount(TorchDispatchMode):
@@ -251,28 +273,74 @@ class FlopCount(TorchDispatchMode):
 
     def __torch_dispatch__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
         out = func(*args, **(kwargs or {}))
-        formula = flop_registry.get(func._overloadpacket)
-        if func._overloadpacket.__name__ == _CPU_ATTENTION:
-            self.total += sdpa_flop_count(*(x.shape for x in args[:3]))
-        elif func._overloadpacket.__name__ == _CPU_ATTENTION + "_backward":
-            self.total += sdpa_backward_flop_count(*(x.shape for x in args[:4]))
-        elif formula is not None:
-            self.total += formula(*args, **(kwargs or {}), out_val=out)
+        flops = _flops(func, args, kwargs or {}, out)
+        if flops is not None:
+            self.add(flops, args, out)
         return out
+
+    def add(self, flops: float, args: Sequence[Any], out: Any) -> None:
+        """Count an operation with these arguments and this result."""
+        self.total += flops
+
+
+class WorkCount(FlopCount):
+    """Sums `Work`, too."""
+
+    def __init__(self, rates: Rates) -> None:
+        super().__init__()
+        self._rates = rates
+        self._seconds = 0.0
+
+    @property
+    def work(self) -> Work:
+        return Work(self.total, self._seconds)
+
+    def add(self, flops: float, args: Sequence[Any], out: Any) -> None:
+        super().add(flops, args, out)
+        tensors = [x for x in (*args, *(out if isinstance(out, tuple | list) else (out,))) if isinstance(x, torch.Tensor)]
+        sizes = (x.numel() * x.element_size() for x in tensors)
+        moved = sum(size for size in sizes if size > CORE_BYTES)
+        self._seconds += max(flops / self._rates.flops, moved / self._rates.bytes)
+
+
+def _flops(func: Any, args: Sequence[Any], kwargs: Mapping[str, Any], out: Any) -> float | None:
+    """Floating-point operations of a matrix product or attention; None of others."""
+    if func._overloadpacket.__name__ == _CPU_ATTENTION:
+        return sdpa_flop_count(*(x.shape for x in args[:3]))
+    if func._overloadpacket.__name__ == _CPU_ATTENTION + "_backward":
+        return sdpa_backward_flop_count(*(x.shape for x in args[:4]))
+    formula = flop_registry.get(func._overloadpacket)
+    return None if formula is None else formula(*args, **kwargs, out_val=out)
+
+
+def measure_rates(device: torch.device, dtype: torch.dtype) -> Rates:
+    return Rates(matrix_rate(device, dtype), memory_rate(device))
+
+
+def memory_rate(device: torch.device, repeats: int = 15) -> float:
+    """Bytes a second of a sum over a tensor: the best of several. On a CPU the tensor fits the cache that cores share, if one
+    is there, on a GPU it does not."""
+    x = torch.ones((2**24 if device.type == "cpu" else 2**30) // 4, device=device)
+    return x.numel() * 4 / _best_seconds(lambda: x.sum(), device, repeats)
 
 
 def matrix_rate(device: torch.device, dtype: torch.dtype, size: int = 1536, repeats: int = 15) -> float:
     """FLOP/s of a square matrix product: the best of several, because the floor must not depend on other load."""
     a, b = (torch.randn(size, size, device=device).to(dtype) for _ in range(2))
-    a @ b
+    return 2 * size**3 / _best_seconds(lambda: a @ b, device, repeats)
+
+
+def _best_seconds(run: Callable[[], object], device: torch.device, repeats: int) -> float:
+    """The shortest of several runs, after one that does not count."""
+    run()
     best = float("inf")
     for _ in range(repeats):
         _synchronise(device)
         started = time.perf_counter()
-        a @ b
+        run()
         _synchronise(device)
         best = min(best, time.perf_counter() - started)
-    return 2 * size**3 / best
+    return best
 
 
 def _synchronise(device: torch.device) -> None:

@@ -57,6 +57,19 @@ def scoring_table(measured: Measurement, bars: Mapping[str, float]) -> list[list
     return rows
 
 
+def floors_table(measured: Measurement) -> list[list[str]]:
+    """Header and rows: each phase of GRPO's step, its work, its floors and its memory."""
+    rows = [["phase", "s", "GFLOP", "floor s", "measured / floor", "roofline s", "measured / roofline", "peak MB"]]
+    for phase, r in by_variant(measured.results)["grpo"].items():
+        if not r.gflop:
+            continue
+        floors = [f"{r.floor_seconds:.3f}", f"{r.median_seconds / r.floor_seconds:.1f}"]
+        floors += [f"{r.roofline_seconds:.3f}", f"{r.median_seconds / r.roofline_seconds:.1f}"]
+        peak = "-" if r.peak_bytes is None else f"{r.peak_bytes / 2**20:.0f}"
+        rows.append([phase, f"{r.median_seconds:.3f}", f"{r.gflop:.1f}", *floors, peak])
+    return rows
+
+
 def _bar(bar: float | None, value: float, measured: Measurement) -> str:
     """Seconds of a machine that does other work too are no verdict, to neither side."""
     if bar is None:
@@ -89,11 +102,12 @@ def by_variant(results: Sequence[PhaseResult]) -> dict[str, dict[str, PhaseResul
 def write_report(folder: Path, config: BenchmarkConfig, measured: Measurement, command: str, machine: str) -> None:
     """Write README.md and steps.png in `folder`; both are overwritten."""
     folder.mkdir(parents=True, exist_ok=True)
+    work, memory = (rate / 1e9 for rate in measured.rates)
     text = f"""# Benchmark `{config.preset}`
 
 **Command.** `{command}`
 
-{machine}. Matrix products reach {measured.rate / 1e9:.0f} GFLOP/s here (best of 15); a phase's floor is its floating-point work
+{machine}. Matrix products reach {work:.0f} GFLOP/s here (best of 15); a phase's floor is its floating-point work
 (products and attention, counted) at that rate. Methods take turns round by round; medians. A step is rollout + reward +
 scoring + update; its CPU seconds are those of all threads of the process.
 `logprobs` is one forward pass of the batch, the unit of forward-equivalents; an on-policy step has none of its own.
@@ -103,6 +117,13 @@ scoring + update; its CPU seconds are those of all threads of the process.
 
 ## Scoring
 {markdown(scoring_table(measured, config.sequence_bars))}
+
+## Phases of GRPO's step
+{markdown(floors_table(measured))}
+
+The roofline counts for each product and attention the longer of its work and of moving its tensors once, at {memory:.0f} GB/s
+(best of 15 sums over 16 MB on a CPU, 1 GB on a GPU); tensors up to 1 MB, which fit a core's cache, move for nothing.
+Elementwise work is in neither.
 
 Peak memory is what the phase held above what was there before it (on the CPU: resident memory).
 

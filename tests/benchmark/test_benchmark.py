@@ -11,8 +11,8 @@ from support.commands import run
 from torch import nn
 
 from oar_lightning.benchmark import BenchmarkConfig, RandomShape, RandomWorkload
-from oar_lightning.benchmark.measure import IN_A_STEP, TIMED_PHASES, FlopCount, Measurement, PhaseResult
-from oar_lightning.benchmark.report import by_variant, phase_table, quietness, scoring_table, write_report
+from oar_lightning.benchmark.measure import IN_A_STEP, TIMED_PHASES, FlopCount, Measurement, PhaseResult, Rates, Work, WorkCount
+from oar_lightning.benchmark.report import by_variant, floors_table, phase_table, quietness, scoring_table, write_report
 from oar_lightning.credit.scorers import Uniform
 
 SMALL = RandomShape(
@@ -37,6 +37,18 @@ def test_counted_work_includes_gradients_and_attention() -> None:
     with FlopCount() as count:
         torch.autograd.grad(out.sum(), x)
     assert count.total == 2.5 * forward
+
+
+def test_the_roofline_counts_what_takes_longer_of_work_and_memory() -> None:
+    a, b = torch.randn(600, 600), torch.randn(600, 600)  # 1.44 MB each: none stays in a core's cache
+    flops, moved = 2 * 600**3, 3 * 4 * 600**2
+    for rates, seconds in ((Rates(1e9, 1e12), flops / 1e9), (Rates(1e15, 1e9), moved / 1e9)):
+        with WorkCount(rates) as count:
+            a @ b
+        assert count.work == (flops, pytest.approx(seconds))
+    with WorkCount(Rates(1e12, 1.0)) as count:
+        a[:10, :10] @ b[:10, :10]
+    assert count.work == Work(2000, 2000 / 1e12), "small tensors move for nothing"
 
 
 def test_a_random_workload_has_completions_of_full_length() -> None:
@@ -77,11 +89,13 @@ def test_bad_shapes_name_their_key(key: str, value: int) -> None:
 
 
 def result(variant: str, phase: str, seconds: float, ratio: float | None = None) -> PhaseResult:
-    return PhaseResult("p", variant, phase, seconds, 1.5 * seconds, seconds / 4, 2**20, 3.0, seconds / 2, 1.5, ratio)
+    return PhaseResult(
+        "p", variant, phase, seconds, 1.5 * seconds, seconds / 4, 2**20, 3.0, seconds / 2, seconds / 1.25, 1.5, ratio
+    )
 
 
 def measured(results: list[PhaseResult], disturbed: int = 0) -> Measurement:
-    return Measurement(results, 1e11, 10, 2, disturbed)
+    return Measurement(results, Rates(1e11, 2e10), 10, 2, disturbed)
 
 
 def test_tables_and_page(tmp_path: Path) -> None:
@@ -96,6 +110,7 @@ def test_tables_and_page(tmp_path: Path) -> None:
     assert "During 3 of the steps" in quietness(measured(results, 3))
     expected = ["grpo", "0.1250", "-", "3.0", "1.50", "0.250", "2.0", "1", "-", "-"]
     assert scoring_table(quiet, {})[1] == expected
+    assert floors_table(quiet)[1] == ["rollout", "0.500", "3.0", "0.250", "2.0", "0.400", "1.2", "1"]
     exact = [result("oar_p", p, 0.25) for p in TIMED_PHASES] + [result("oar_p", "step", 3.0, 1.5)]
     rows = scoring_table(measured(results + exact), {"grpo": 0.2, "oar_g": 0.1})
     assert [row[2] for row in rows[1:]] == ["0.2 (met)", "0.1 (not met)", "-"]
@@ -123,6 +138,7 @@ def test_the_command_writes_rows_for_every_variant_and_phase(tmp_path: Path) -> 
     for variant in variants:
         parts = sum(rows[variant, phase]["gflop"] for phase in IN_A_STEP)
         assert rows[variant, "step"]["gflop"] == pytest.approx(parts)
+        assert rows[variant, "step"]["roofline_seconds"] >= 0.999 * rows[variant, "step"]["floor_seconds"] > 0
     assert rows["grpo", "logprobs"]["forward_equivalents"] == 1.0
     assert rows["oar_p", "scoring"]["gflop"] < rows["reference_oar_p", "scoring"]["gflop"]
     assert "reference_oar_p" in done.stdout
