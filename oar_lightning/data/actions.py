@@ -10,7 +10,7 @@ NUMBERS_AND_OPERATORS = r"\d+(?:[.,]\d+)*|[-+*/=<>^]"
 
 
 class TextPattern:
-    """Locates what a regular expression finds in a completion; for `scorer.actions`.
+    """Locates what a regular expression finds in a completion; for `scorer.actions` and `scorer.anchors`.
 
     Args:
         pattern: of Python's `re`. Keep it linear: completions are untrusted text.
@@ -23,7 +23,7 @@ class TextPattern:
         try:
             self.pattern = re.compile(pattern)
         except re.error as error:
-            raise ValueError(f"scorer.actions.pattern={pattern!r} is no regular expression: {error}") from error
+            raise ValueError(f"pattern={pattern!r} (scorer.actions, scorer.anchors) is no regular expression: {error}") from error
 
     def __call__(self, problem: MathProblem, completion: str) -> CausalSpans:
         return CausalSpans(tuple(match.span() for match in self.pattern.finditer(completion)))

@@ -32,6 +32,8 @@ NAMES = {
     "rlcsd": "hindsight, right against wrong (RLCSD)",
     "serl": "hindsight on numbers and operators (SERL)",
     "action_mask": "numbers and operators alone (SERL's mask)",
+    "anchor_states": "shared states in a sharp gate",
+    "gigpo": "shared states, added (GiGPO)",
 }
 """Method -> what a reader is told."""
 
@@ -84,6 +86,8 @@ STYLES = {
     "rlsd_contrast": ("#f08cbf", "s"),
     "rlcsd": ("#99004d", "^"),
     "serl": ("#ff6a4d", "D"),
+    "anchor_states": ("#6b8e23", "o"),
+    "gigpo": ("#a9c25d", "s"),
 }
 """Method -> colour and marker. A star: is told what went wrong. Relatives have shades of one colour."""
 

@@ -22,6 +22,7 @@ from oar_lightning.common.paths import conf_dir
 from oar_lightning.credit.component import region_mask
 from oar_lightning.credit.judges import SpanJudge
 from oar_lightning.credit.scorers import (
+    AnchorStates,
     Capo,
     Entropy,
     InformationGain,
@@ -77,6 +78,7 @@ def where_n(problem: MathProblem, text: str) -> CausalSpans:
 
 SCORERS: dict[str, Callable[..., Scorer]] = {
     "action_mask": functools.partial(ActionMask, where_e),
+    "anchor_states": functools.partial(AnchorStates, where_e),
     "capo": lambda: Capo(SpanJudge(lambda problem, text: where_e(problem, text).spans), STEPS),
     "contrast": Contrast,
     "entropy": Entropy,
@@ -113,7 +115,7 @@ SCORERS: dict[str, Callable[..., Scorer]] = {
     "ucas": Ucas,
     "uniform": Uniform,
 }
-TEXTS_ALONE = {"action_mask", "capo", "hicra", "ktae", "oracle", "oracle_signed", "position", "random", "uniform"}
+TEXTS_ALONE = {"action_mask", "anchor_states", "capo", "hicra", "ktae", "oracle", "oracle_signed", "position", "random", "uniform"}
 WITHOUT_THE_MODEL = TEXTS_ALONE | {"istar", "monte_carlo", "prime", "spro"}
 """Their scores come from texts, tokens, rewards or log-probabilities that are there, or from a model of their own."""
 REARRANGED = {"inverted", "shuffled"}

@@ -1,5 +1,6 @@
 """Scorers of token importance: ``(model, rollouts) -> importance [B S]``."""
 
+from oar_lightning.credit.scorers.anchor_states import AnchorStates
 from oar_lightning.credit.scorers.base import FunctionScorer, Scorer, as_scorer, checked_scores
 from oar_lightning.credit.scorers.baselines import Entropy, Inverted, Position, Random, Shuffled, Uniform
 from oar_lightning.credit.scorers.capo import Capo
@@ -19,6 +20,7 @@ from oar_lightning.credit.scorers.steps import MinForm, StepScorer
 from oar_lightning.credit.scorers.total_effect import TotalEffect, TotalEffectFast
 
 __all__ = [
+    "AnchorStates",
     "Attribution",
     "Capo",
     "Entropy",
