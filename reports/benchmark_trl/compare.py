@@ -101,10 +101,10 @@ class Child:
             raise ChildFailed(f"{self.name} ended early; the end of what it said:\n{tail}")
         return json.loads(line)
 
-    def step(self) -> dict[str, Any]:
+    def step(self, order: str = "go") -> dict[str, Any]:
         assert self.process.stdin is not None
         with contextlib.suppress(BrokenPipeError):  # read() says why it is gone
-            self.process.stdin.write("go\n")
+            self.process.stdin.write(f"{order}\n")
             self.process.stdin.flush()
         return self.read()
 

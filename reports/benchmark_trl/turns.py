@@ -26,17 +26,19 @@ class Turns:
         """Say that everything is loaded, and on what it runs."""
         self._send(facts | {"python": sys.version.split()[0]})
 
-    def step_begins(self, facts: Callable[[], dict[str, Any]]) -> None:
+    def step_begins(self, facts: Callable[[], dict[str, Any]]) -> str:
         """Call where a training step begins: reports the one before, `facts()` of it included, and waits for the next turn.
+        Returns the driver's line.
 
         A step is all that happens between two of these calls, whatever it is. The waiting is not counted.
         """
         now = time.perf_counter()
         if self._started is not None:
             self._send({"seconds": now - self._started} | facts())
-        if not sys.stdin.readline():
+        if not (line := sys.stdin.readline()):
             raise SystemExit(0)
         self._started = time.perf_counter()
+        return line
 
     def _send(self, message: dict[str, Any]) -> None:
         self._out.write(json.dumps(message) + "\n")
