@@ -62,8 +62,8 @@ time (`cpu`), the process's peak memory so far (`peak_mb`), the share of the cor
 
 
 def ways_of(setting: str) -> list[str]:
-    """All ways; with the largest policy, whose turns are long, vLLM only compiled."""
-    return [name for name in WAYS if not (setting.startswith("large") and name == "engine_eager")]
+    """All ways; with the largest policy, where compiling takes longest and matters least, `engine=vllm` is not compiled."""
+    return [name for name in WAYS if not (setting.startswith("large") and name == "engine")]
 
 
 def order(rows: int, calls: int) -> str:
@@ -177,6 +177,15 @@ def weight_table(ways: Mapping[str, Mapping[str, Any]]) -> list[list[str]]:
     return table
 
 
+def processor_table(ways: Mapping[str, Mapping[str, Any]]) -> list[list[str]]:
+    """Tokens by processor time, which other processes hardly change; threads that wait for each other count in it, too."""
+    table = [["way", *(f"tokens per processor second, {count(rows)}" for rows in CALLS)]]
+    for name, way in ways.items():
+        cells = [[turn["tokens"] / turn["cpu"] for turn in way["turns"][str(rows)]] for rows in CALLS]
+        table.append([WAYS[name], *(spread(values, "{:.0f}".format) for values in cells)])
+    return table
+
+
 def count(rows: int) -> str:
     return f"{rows} row{'s' * (rows > 1)}"
 
@@ -188,22 +197,24 @@ def rounds_text(result: Mapping[str, Any]) -> str:
     return text + (f"; **{unquiet} of the {len(turns)} turns that count were not quiet**." if unquiet else ".")
 
 
-def section(setting: str, title: str, result: Mapping[str, Any]) -> str:
+def section(setting: str, result: Mapping[str, Any]) -> str:
     facts = result["facts"]
     versions = ", ".join(f"{name} {facts[name]}" for name in ("vllm", "torch", "transformers", "python"))
     return f"""## `{setting}`
-{title}. Policy of {facts["parameters"] / 1e6:.2f} M parameters.
+{facts["title"]}. Policy of {facts["parameters"] / 1e6:.2f} M parameters.
 {result["machine"]}, {facts["threads"]} threads; {versions}. {rounds_text(result)}
 
 {markdown(rate_table(result["ways"]))}
 
 {markdown(weight_table(result["ways"]))}
+
+{markdown(processor_table(result["ways"]))}
 """
 
 
 def page(results: Mapping[str, Mapping[str, Any]]) -> str:
     """The generated part of README.md."""
-    return "\n".join(section(setting, result["title"], result) for setting, result in results.items())
+    return "\n".join(section(setting, result) for setting, result in results.items())
 
 
 def arguments(given: Sequence[str] | None = None) -> argparse.Namespace:
@@ -231,14 +242,12 @@ def arguments(given: Sequence[str] | None = None) -> argparse.Namespace:
 def main() -> int:
     args = arguments()
     signal.signal(signal.SIGTERM, lambda *_: sys.exit(143))  # so that the children end, too
-    from ways import SETTINGS
 
     file: Path = args.output / "results.json"
     results: dict[str, Any] = json.loads(file.read_text(encoding="utf-8")) if file.exists() else {}
     try:
         for setting in args.settings:
-            result = measure(setting, args.rounds, args.threads, args.patience, args.busy)
-            results[setting] = {"title": SETTINGS[setting].title} | result
+            results[setting] = measure(setting, args.rounds, args.threads, args.patience, args.busy)
             results = {name: results[name] for name in DEFAULT + EXTRA if name in results}
             file.write_text(json.dumps(results, indent=1) + "\n", encoding="utf-8")
             fill(args.output / "README.md", page(results))

@@ -86,7 +86,7 @@ class Ids:
 
 
 class Batches:
-    """The policy of a setting, and prompts that depend on the call's number alone."""
+    """The policy of a setting, and prompts: the same in every process that is asked for the same numbers of them."""
 
     def __init__(self, setting: Setting) -> None:
         self.setting = setting
@@ -228,6 +228,7 @@ def main(name: str, setting: str, threads: int) -> None:
     batches = Batches(SETTINGS[setting])
     way = WAYS[name](batches)
     turns.ready(
+        title=batches.setting.title,
         threads=torch.get_num_threads(),
         torch=torch.__version__,
         transformers=transformers.__version__,

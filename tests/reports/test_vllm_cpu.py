@@ -15,7 +15,14 @@ measure = load_script("vllm_cpu")
 
 
 def turn(tokens: int, seconds: float, weights: float = 0.0, others: float = 0.0) -> dict[str, Any]:
-    return {"tokens": tokens, "seconds": seconds, "weights": [weights], "peak_mb": 1000 * seconds, "others": others}
+    return {
+        "tokens": tokens,
+        "seconds": seconds,
+        "weights": [weights],
+        "cpu": 2 * seconds,
+        "peak_mb": 1000 * seconds,
+        "others": others,
+    }
 
 
 def way(first: float, *turns: dict[str, Any]) -> dict[str, Any]:
@@ -41,6 +48,8 @@ def test_tables() -> None:
     assert engine[header.index("tokens/s, 256 rows") :] == ["100 (50 to 100)", "2.00 (0.50 to 4.00)", "30.0", "2000"]
     header, engine = measure.weight_table(WAYS)
     assert engine[1:3] == ["500.0 (500.0 to 1000.0)", "133 (100 to 200)"]
+    _, own, _ = measure.processor_table(WAYS)
+    assert own[1] == "25 (12 to 50)"
 
 
 @pytest.mark.parametrize(
