@@ -23,7 +23,9 @@ class TextPattern:
         try:
             self.pattern = re.compile(pattern)
         except re.error as error:
-            raise ValueError(f"pattern={pattern!r} (scorer.actions, scorer.anchors) is no regular expression: {error}") from error
+            raise ValueError(
+                f"pattern={pattern!r} (scorer.actions, scorer.anchors) is no regular expression: {error}"
+            ) from error
 
     def __call__(self, problem: MathProblem, completion: str) -> CausalSpans:
         return CausalSpans(tuple(match.span() for match in self.pattern.finditer(completion)))

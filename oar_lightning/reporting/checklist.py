@@ -31,6 +31,7 @@ FAMILIES = {
     "istar": (SEGMENT, IMPLICIT),
     "spro": (TOKEN, "implicit process rewards, of the policy itself"),
     **dict.fromkeys(["rlsd", "serl", "contrast"], (TOKEN, HINDSIGHT)),
+    "anchor_states": (TOKEN, "Monte Carlo: the group's own completions"),
     "otb": (TOKEN, "baseline of least variance"),
     "shear": (TOKEN, "distance of hidden states between outcomes"),
     **dict.fromkeys(

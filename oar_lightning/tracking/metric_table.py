@@ -168,6 +168,12 @@ METRICS: tuple[Metric, ...] = (
         ("credit/changed_frac", SHARE, "tokens whose advantage the scores change", "`gate=contrast`"),
         ("credit/continuations", NUMBER, "continuations sampled for values of prefixes, of all ranks", "`scorer=monte_carlo`"),
         ("credit/segments", NUMBER, "cuts of a completion", "`scorer=monte_carlo`"),
+        (
+            "credit/shared_frac",
+            SHARE,
+            "anchor tokens before which two or more completions were in one state",
+            "`scorer=anchor_states`",
+        ),
         ("credit/planning_frac", SHARE, "tokens of planning phrases", "`scorer=hicra`"),
         ("credit/no_span_frac", SHARE, "completions without a final answer; they keep weight 1"),
         ("credit/invalid_frac", SHARE, "completions whose scores were not usable; they keep weight 1", SCORED),

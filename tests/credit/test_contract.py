@@ -115,7 +115,9 @@ SCORERS: dict[str, Callable[..., Scorer]] = {
     "ucas": Ucas,
     "uniform": Uniform,
 }
-TEXTS_ALONE = {"action_mask", "anchor_states", "capo", "hicra", "ktae", "oracle", "oracle_signed", "position", "random", "uniform"}
+TEXTS_ALONE = {
+    *("action_mask", "anchor_states", "capo", "hicra", "ktae", "oracle", "oracle_signed", "position", "random", "uniform"),
+}
 WITHOUT_THE_MODEL = TEXTS_ALONE | {"istar", "monte_carlo", "prime", "spro"}
 """Their scores come from texts, tokens, rewards or log-probabilities that are there, or from a model of their own."""
 REARRANGED = {"inverted", "shuffled"}

@@ -25,5 +25,5 @@ def test_long_texts_take_no_time() -> None:
 
 
 def test_what_is_refused() -> None:
-    with pytest.raises(ValueError, match=r"scorer\.actions\.pattern='\(' is no regular expression"):
+    with pytest.raises(ValueError, match=r"pattern='\(' \(scorer\.actions, scorer\.anchors\) is no regular expression"):
         TextPattern("(")

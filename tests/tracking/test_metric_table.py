@@ -13,9 +13,10 @@ from support.fixtures import fit, make_module, make_warm_start, tiny_policy
 
 from oar_lightning.credit.gates import DirectGate, SignedGate
 from oar_lightning.credit.judges import SpanJudge
-from oar_lightning.credit.scorers import Capo, MonteCarlo, Oracle, Random
+from oar_lightning.credit.scorers import AnchorStates, Capo, MonteCarlo, Oracle, Random
 from oar_lightning.credit.scorers.forward_free import Hicra
 from oar_lightning.credit.segments import FixedLength, Sentences
+from oar_lightning.data.actions import TextPattern
 from oar_lightning.data.chain.credit import ChainCredit
 from oar_lightning.data.task_credit import TaskErrors
 from oar_lightning.evaluation.metrics import evaluation_metrics
@@ -81,7 +82,8 @@ def of_a_fit() -> set[str]:
     segments = fit(make_module(tiny_policy(), MonteCarlo(FixedLength(4), samples=1), gate=SignedGate()), 1).rows
     planning = fit(make_module(tiny_policy(), Hicra(), gate=SignedGate("add")), 1).rows
     judged = fit(make_module(tiny_policy(), Capo(SpanJudge(TaskErrors()), Sentences()), gate=SignedGate()), 1).rows
-    return {*rows[1], *bounded[1], *segments[1], *planning[1], *judged[1]}
+    shared = fit(make_module(tiny_policy(), AnchorStates(TextPattern()), gate=SignedGate()), 1).rows
+    return {*rows[1], *bounded[1], *segments[1], *planning[1], *judged[1], *shared[1]}
 
 
 def of_a_warm_start() -> set[str]:
