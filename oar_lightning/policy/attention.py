@@ -6,7 +6,7 @@
 from __future__ import annotations
 
 import contextlib
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator, Sequence
 from typing import Any, NamedTuple
 
 import torch
@@ -20,9 +20,43 @@ ReadAt = tuple[Int[Tensor, "N A"], Bool[Tensor, "N A"]]
 _UNSUPPORTED = ("softcap", "s_aux", "position_bias", "sliding_window")
 """Arguments of attention that recording does not support."""
 
-# the active blocks of `last_layer_at` and `recorded_attention`, innermost last
+BLOCK = 256
+"""Queries of one block of a long text's attention."""
+
+# the active blocks of `last_layer_at`, `attention_in_blocks` and `recorded_attention`, innermost last
 _read_at: list[ReadAt] = []
+_blocks: list[list[QueryBlock]] = []
 _records: list[list[LayerRecord]] = []
+
+
+class QueryBlock(NamedTuple):
+    """Neighbouring queries, and ranges of keys outside of which none of them sees any."""
+
+    queries: slice
+    keys: tuple[slice, ...]
+
+    def seen(self, keys: Tensor, dim: int) -> Tensor:
+        """The entries of these keys along a dimension."""
+        parts = [keys.narrow(dim, part.start, part.stop - part.start) for part in self.keys]
+        return parts[0] if len(parts) == 1 else torch.cat(parts, dim)
+
+
+def in_blocks(
+    attend: Callable[[Tensor, Tensor, Tensor, Tensor], Tensor],
+    query: Float[Tensor, "n h W d"],
+    key: Float[Tensor, "n g T d"],
+    value: Float[Tensor, "n g T d"],
+    mask: Tensor,
+    blocks: Sequence[QueryBlock],
+    dim: int,
+) -> Tensor:
+    """``attend(query, key, value, mask)`` block by block, each with no other keys than it sees; `dim`: that of the queries in
+    the output. A mask alone does not spare the keys that it hides: half of all in a causal text."""
+    outs = [
+        attend(query[:, :, block.queries], block.seen(key, 2), block.seen(value, 2), block.seen(mask[:, :, block.queries], 3))
+        for block in blocks
+    ]
+    return torch.cat(outs, dim)
 
 
 class LayerRecord(NamedTuple):
@@ -70,6 +104,20 @@ def recorded_attention(model: Any, records: list[LayerRecord]) -> Iterator[None]
             yield
         finally:
             _records.pop()
+
+
+@contextlib.contextmanager
+def attention_in_blocks(blocks: list[QueryBlock] | None) -> Iterator[None]:
+    """Inside the block, and under `scoring_attention` or `recorded_attention`, masked attention of all queries runs in these
+    blocks; None: at once."""
+    if blocks is None:
+        yield
+        return
+    _blocks.append(blocks)
+    try:
+        yield
+    finally:
+        _blocks.pop()
 
 
 @contextlib.contextmanager
@@ -162,7 +210,7 @@ def _attention(
 ) -> tuple[Tensor, None]:
     from transformers.integrations.sdpa_attention import sdpa_attention_forward
 
-    def attend(query: Tensor, mask: Tensor | None) -> Tensor:
+    def attend(query: Tensor, key: Tensor, value: Tensor, mask: Tensor | None) -> Tensor:
         return sdpa_attention_forward(module, query, key, value, mask, dropout=dropout, scaling=scaling, **kwargs)[0]
 
     config: Any = getattr(module, "config", None)
@@ -176,13 +224,16 @@ def _attention(
         else:
             rows = columns[:, None, :, None].expand(-1, attention_mask.shape[1], -1, keys)
             mask = attention_mask.expand(len(columns), -1, -1, -1).gather(2, rows)
-        return _spread(attend(query.gather(2, heads), mask), columns, valid, width), None
+        return _spread(attend(query.gather(2, heads), key, value, mask), columns, valid, width), None
     if unsupported := [name for name in _UNSUPPORTED if _records and kwargs.get(name) is not None]:
         raise ValueError(
             f"scorer.coarse: attribution does not know attention with {', '.join(unsupported)} ({type(module).__name__}); "
             "use scorer/coarse=spans"
         )
-    out = attend(query, attention_mask)
+    if _blocks and attention_mask is not None:
+        out = in_blocks(attend, query, key, value, attention_mask, _blocks[-1], 1)
+    else:
+        out = attend(query, key, value, attention_mask)
     if _records:
         if torch.is_grad_enabled() and not out.requires_grad:
             out.requires_grad_()

@@ -9,8 +9,8 @@ from typing import Any
 from jaxtyping import Float, Int
 from torch import Tensor
 
-from oar_lightning.policy.attention import LayerRecord, ReadAt, last_layer_at, recorded_attention
-from oar_lightning.policy.decoder.past import Past, visible_columns
+from oar_lightning.policy.attention import LayerRecord, ReadAt, attention_in_blocks, last_layer_at, recorded_attention
+from oar_lightning.policy.decoder.past import Past, query_blocks, visible_columns
 from oar_lightning.policy.language_model import at_columns, base_model, hidden_states, new_cache
 
 
@@ -45,6 +45,7 @@ class ModuleDecoder:
             if records is not None:
                 stack.enter_context(recorded_attention(base_model(self._model), records))
             stack.enter_context(last_layer_at(self._decoder, read_at))
+            stack.enter_context(attention_in_blocks(query_blocks(past, new, alone_at)))
             hidden = self._decoder(
                 inputs_embeds=inputs_embeds,
                 attention_mask=mask,

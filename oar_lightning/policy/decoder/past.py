@@ -9,6 +9,8 @@ import torch
 from jaxtyping import Bool, Float, Int
 from torch import Tensor
 
+from oar_lightning.policy.attention import BLOCK, QueryBlock
+
 
 class Past(NamedTuple):
     """Keys and values of the first T columns of N left-padded rows, layer by layer; ``first``: column of each row's first
@@ -89,3 +91,18 @@ def visible_columns(
     if past.first.any():
         seen = seen & ((key >= past.first[:, None, None]) | itself)
     return seen, (place - past.first[:, None]).clamp(min=0)
+
+
+def query_blocks(past: Past, new: int, alone_at: Int[Tensor, "N W"] | None) -> list[QueryBlock] | None:
+    """The blocks of long attention from `new` new columns; see `visible_columns`. None where the columns are few."""
+    if new < 2 * BLOCK:
+        return None
+    blocks = [slice(start, min(start + BLOCK, new)) for start in range(0, new, BLOCK)]
+    width = past.width
+    if alone_at is None:
+        return [QueryBlock(block, (slice(0, width + block.stop),)) for block in blocks]
+    ends = torch.stack([alone_at[:, block].max() for block in blocks]).tolist()
+    return [
+        QueryBlock(block, (slice(0, end), slice(width + block.start, width + block.stop)))
+        for block, end in zip(blocks, ends, strict=True)
+    ]

@@ -8,6 +8,7 @@ small models the modules' many small operations take longer than their arithmeti
 from __future__ import annotations
 
 from dataclasses import dataclass
+from functools import partial
 from typing import Any
 
 import torch
@@ -15,8 +16,8 @@ from jaxtyping import Bool, Complex, Float, Int
 from torch import Tensor, nn
 from torch.nn.functional import linear, scaled_dot_product_attention, silu
 
-from oar_lightning.policy.attention import LayerRecord, ReadAt
-from oar_lightning.policy.decoder.past import Past, visible_columns
+from oar_lightning.policy.attention import LayerRecord, QueryBlock, ReadAt, in_blocks
+from oar_lightning.policy.decoder.past import Past, query_blocks, visible_columns
 from oar_lightning.policy.language_model import base_model, can_share_prefixes, in_shards
 
 FAMILIES = ("LlamaModel", "MistralModel", "Qwen2Model", "Qwen3Model")
@@ -70,8 +71,9 @@ class PlainDecoder:
         x = inputs_embeds if torch.is_grad_enabled() else inputs_embeds.clone()  # layers add to it in place
         kept: list[tuple[Tensor, Tensor]] = []
         rows, reads = torch.arange(len(x), device=x.device)[:, None], read_at[0]
+        blocks = None if causal else query_blocks(past, x.shape[1], alone_at)
         # of long texts, causal attention of all queries takes half as long as that of most of them with a mask, and no mask
-        most = causal and records is None and 2 * reads.shape[1] > x.shape[1]
+        most = (causal or blocks is not None) and records is None and 2 * reads.shape[1] > x.shape[1]
         for number, layer in enumerate(self.layers):
             last, normed = number + 1 == len(self.layers), self._normed(x)
             if not last or most:
@@ -79,12 +81,12 @@ class PlainDecoder:
             else:
                 query = self._projections(layer, normed[rows, reads], angles[rows, reads])[0]
                 key, value = self._projections(layer, normed, angles, queries=False)[1:]
-                x, columns, causal = x[rows, reads], columns.gather(1, reads), False
+                x, columns, causal, blocks = x[rows, reads], columns.gather(1, reads), False, None
                 seen = seen.expand(len(x), -1, -1)[rows, reads]
             keys, values = key.transpose(1, 2), value.transpose(1, 2)
             if past.width:
                 keys, values = torch.cat([past.keys[number], keys], 2), torch.cat([past.values[number], values], 2)
-            out = self._attend(query, keys, values, None if causal else seen[:, None])
+            out = self._attend(query, keys, values, None if causal else seen[:, None], blocks)
             if records is not None:
                 if torch.is_grad_enabled() and not out.requires_grad:
                     out.requires_grad_()
@@ -148,12 +150,17 @@ class PlainDecoder:
         keys: Float[Tensor, "n g T d"],
         values: Float[Tensor, "n g T d"],
         mask: Bool[Tensor, "m 1 Q T"] | Float[Tensor, "m 1 Q T"] | None,
+        blocks: list[QueryBlock] | None = None,
     ) -> Float[Tensor, "n Q h d"]:
-        """Attention of the queries. `mask` None: causal, the queries are those of the last columns or of all."""
+        """Attention of the queries. `mask` None: causal, the queries are those of the last columns or of all. `blocks`: of a
+        mask's queries, which then see keys block by block."""
         if query.shape[1] == 1:  # the heads of a group are queries of one head, which spares copies of its keys
             packed = query.view(len(query), self.groups, -1, self.head_size)
             return scaled_dot_product_attention(packed, keys, values, mask).reshape(query.shape)
         grouped = self.heads != self.groups
+        if mask is not None and blocks is not None:
+            attend = partial(scaled_dot_product_attention, enable_gqa=grouped)
+            return in_blocks(attend, query.transpose(1, 2), keys, values, mask, blocks, 2).transpose(1, 2)
         out = scaled_dot_product_attention(
             query.transpose(1, 2), keys, values, mask, is_causal=mask is None, enable_gqa=grouped
         )

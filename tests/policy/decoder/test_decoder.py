@@ -118,6 +118,33 @@ def test_tokens_that_stand_alone_see_what_precedes_their_place(family):
                         close(record.value[row, :, 8 + i], alone.values[layer][0, :, -1])
 
 
+@pytest.mark.parametrize("first", [[0, 0], [0, 2]])
+@pytest.mark.parametrize("decoder", [PlainDecoder, ModuleDecoder])
+def test_long_attention_in_blocks_is_that_of_all_queries_at_once(decoder, first, monkeypatch):
+    """After a past, with padding and without; tokens that stand alone; states, records and gradients."""
+    model, *decoders = make("qwen2")
+    run = next(one for one in decoders if isinstance(one, decoder))
+    rng = torch.Generator().manual_seed(4)
+    ids, more = torch.randint(40, (2, 4), generator=rng), torch.randint(40, (2, 7), generator=rng)
+    reads = torch.arange(6).expand(2, -1), torch.ones(2, 6, dtype=torch.bool)  # most columns: the last layer runs all
+    places = torch.tensor([[3, 4, 6, 8, 10], [3, 3, 5, 9, 0]])
+
+    def found():
+        with scoring_mode(model):
+            _, past = run(empty_past(torch.tensor(first)), embed(model, ids).detach(), everywhere(2, 4), keep=True)
+            embeds, records = embed(model, more).detach().requires_grad_(), []
+            states, longer = run(past, embeds, reads, keep=True)
+            (gradient,) = torch.autograd.grad(states.square().sum(), embeds)
+            run(longer.detach(), embed(model, places), everywhere(2, 1), records=records, alone_at=places)
+        return [states, gradient, *(record.out for record in records), *(record.value for record in records)]
+
+    expected = found()
+    for size in (2, 3):
+        monkeypatch.setattr("oar_lightning.policy.decoder.past.BLOCK", size)
+        for actual, wanted in zip(found(), expected, strict=True):
+            torch.testing.assert_close(actual, wanted, rtol=1e-9, atol=1e-12)
+
+
 @pytest.mark.parametrize("family", FAMILIES)
 def test_gradients_and_records(family):
     model, plain, modules = make(family)

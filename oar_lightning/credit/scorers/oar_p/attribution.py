@@ -19,8 +19,8 @@ from oar_lightning.credit.scorers.oar_p.counterfactual import Clean, Counterfact
 from oar_lightning.credit.scorers.oar_p.texts import Texts
 from oar_lightning.policy.attention import LayerRecord, masked_positions
 
-PAIRS = 2**22
-"""Attention weights alive at any time in one layer's estimate."""
+QUERIES = 64
+"""Queries of one block of a layer's estimate: few, so that their attention weights stay in a core's cache."""
 
 
 @checked("scorer.coarse")
@@ -55,12 +55,13 @@ class Attribution:
                 for m in range(readings.shape[1])
             ]
         clean = clean.detach()
+        places = positions.masked_fill(~valid, clean.past.width - 1)  # behind all that is seen, so that positions ascend
         shifts = torch.zeros(*readings.shape, positions.shape[1], dtype=readings.dtype, device=positions.device)
         for layer, (record, replaced) in enumerate(
             zip([record.detached() for record in records], self._replaced(counterfactuals, clean, positions), strict=True)
         ):
             gradient = torch.stack([of_layers[layer] for of_layers in gradients])
-            shifts += _outcome_shift(record, gradient, replaced, positions, texts.first)
+            shifts += _outcome_shift(record, gradient, replaced, places, texts.first)
         estimates = counterfactuals.probe.distance_of_shift(shifts.masked_fill(~valid[:, None], 0.0))
         scores = torch.zeros(texts.reasoning.shape, dtype=estimates.dtype, device=estimates.device)
         scores = scores.masked_scatter(texts.reasoning, estimates[valid])
@@ -90,37 +91,52 @@ def _outcome_shift(
     """Changes of the readings when each position's key and value in one layer are replaced, through all later queries.
 
     p is a query's weight of the clean key, and p' = exp(score of the replaced key) under the clean normaliser. The query's
-    output then changes by (p' (v' - o) - p (v - o)) / (1 - p + p'), exactly.
+    output then changes by (p' (v' - o) - p (v - o)) / (1 - p + p'), exactly. Both weights times the gradients are summed over
+    the queries before they meet the values: one product for all directions, and no element-wise pass for any of them.
+
+    `positions` ascend. Blocks of queries see no key behind them, so that half of all pairs are left out.
     """
     dtype = torch.promote_types(clean.query.dtype, torch.float32)
-    heads = clean.query.shape[1]
-    count = positions.shape[1]
+    heads, directions = clean.query.shape[1], len(gradient)
 
     def spread(x: Tensor) -> Float[Tensor, "n h T d"]:
         return x.to(dtype).repeat_interleave(heads // x.shape[1], 1)
 
+    count = positions.shape[1]
     keys, new_keys, new_values = spread(clean.key), spread(replaced.key[:, :, -count:]), spread(replaced.value[:, :, -count:])
+    new_keys = torch.nn.functional.pad(new_keys, (0, 1), value=-1.0)  # meets the normaliser
     at = positions[:, None, :, None].expand(-1, heads, -1, keys.shape[-1])
     values = spread(clean.value).gather(2, at)
-    total = torch.zeros(len(positions), len(gradient), count, dtype=dtype, device=positions.device)
+    pulls = new_values.new_zeros(2, len(positions) * heads, count, directions * (keys.shape[-1] + 1))
     key = torch.arange(keys.shape[2], device=positions.device)
     padding: Bool[Tensor, "n 1 T"] = key < first[:, None, None]  # it sees itself, so that its normaliser is finite
-    step = max(1, PAIRS // (len(positions) * heads * keys.shape[2]))
-    for start in range(0, clean.query.shape[2], step):
-        block = slice(start, start + step)
+    last = torch.stack([part.max() for part in clean.columns.split(QUERIES, 1)])  # column of each block
+    before_last = torch.searchsorted(positions, last.repeat(len(positions), 1)).amax(0)
+    for number, (end, reached) in enumerate(zip((last + 1).tolist(), before_last.tolist(), strict=True)):
+        block = slice(number * QUERIES, (number + 1) * QUERIES)
+        columns = clean.columns[:, block, None]
         queries = clean.query[:, :, block].to(dtype) * clean.scaling
-        column = clean.columns[:, block, None]
-        scores = (queries @ keys.mT).masked_fill((padding & (key != column) | (key > column))[:, None], -torch.inf)
-        normaliser = scores.logsumexp(-1, keepdim=True)
-        later: Bool[Tensor, "n W R"] = column > positions[:, None]
-        old = scores.gather(3, positions[:, None, None].expand(-1, heads, queries.shape[2], -1)).sub_(normaliser).exp_()
-        new = (queries @ new_keys.mT).sub_(normaliser).clamp_(max=60).exp_()  # at 60 the new key has all the weight already
-        weight = later[:, None] / (1 - old + new).clamp(min=torch.finfo(torch.float32).eps)
-        new.mul_(weight)
-        old.mul_(weight)
-        out = clean.out[:, block].transpose(1, 2).to(dtype)
-        for m, g in enumerate(gradient[:, :, block].transpose(2, 3).to(dtype)):
-            level = (g * out).sum(-1, keepdim=True)
-            change = new * (g @ new_values.mT - level) - old * (g @ values.mT - level)
-            total[:, m] += change.sum((1, 2))
-    return total
+        unseen = (padding[..., :end] & (key[:end] != columns)) | (key[:end] > columns)
+        scores = (queries @ keys[:, :, :end].mT).masked_fill_(unseen[:, None], -torch.inf)
+        highest = scores.amax(-1, keepdim=True)
+        weights = scores.softmax(-1)
+        normaliser = highest - weights.amax(-1, keepdim=True).log()
+        queries = torch.cat([queries, normaliser], -1)
+        slopes = gradient[:, :, block].permute(1, 3, 2, 0, 4).to(dtype)  # [n h W M d]
+        levels = (slopes * clean.out[:, block].transpose(1, 2).to(dtype)[:, :, :, None]).sum(-1)
+        slopes = torch.cat([slopes.flatten(3), levels], -1).flatten(0, 1)
+        before = positions[:, None, :reached].clamp(max=end - 1)  # those of a row may lie behind the block: not `later`
+        later = (columns > before).to(dtype)[:, None]
+        old = weights.gather(3, before[:, None].expand(-1, heads, columns.shape[1], -1))
+        new = (queries @ new_keys[:, :, :reached].mT).clamp_(max=60).exp_()  # at 60 the new key has all the weight already
+        weight = (new - old).add_(1).clamp_(min=torch.finfo(torch.float32).eps)
+        torch.div(later, weight, out=weight)
+        for pull, moved in zip(pulls, (new, old), strict=True):
+            pull[:, :reached].baddbmm_(moved.mul_(weight).flatten(0, 1).mT, slopes)
+    through, levels = pulls.view(2, len(positions), heads, count, -1).split([directions * keys.shape[-1], directions], -1)
+    through = through.unflatten(-1, (directions, -1))
+    return (
+        torch.einsum("nhrmd,nhrd->nmr", through[0], new_values)
+        - torch.einsum("nhrmd,nhrd->nmr", through[1], values)
+        - (levels[0] - levels[1]).sum(1).mT
+    )

@@ -75,6 +75,15 @@ def test_attribution_is_the_first_order(family, probe, monkeypatch):
     assert errors[1] < 0.08
 
 
+@pytest.mark.parametrize("family", FAMILIES)
+def test_attribution_in_blocks_of_queries_is_that_of_all_at_once(family, monkeypatch):
+    model, rollouts = FAMILIES[family]().double().eval(), texts()
+    expected = OarPApproximate(budget=0.0)(model, rollouts)
+    monkeypatch.setattr("oar_lightning.credit.scorers.oar_p.attribution.QUERIES", 3)
+    monkeypatch.setattr("oar_lightning.policy.decoder.past.BLOCK", 2)
+    torch.testing.assert_close(OarPApproximate(budget=0.0)(model, rollouts), expected, rtol=1e-9, atol=1e-15)
+
+
 @pytest.mark.parametrize("coarse", COARSE)
 @pytest.mark.parametrize("family", FAMILIES)
 def test_a_large_budget_makes_every_score_exact(family, coarse):
