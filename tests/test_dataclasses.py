@@ -15,6 +15,7 @@ GATHER_OR_KEEP_STATE = {
     "common/activity.py: _Activity",
     "credit/scorers/oar_p/approximate.py: OarPApproximate",
     "credit/scorers/oar_p/exact.py: OarP",
+    "credit/scorers/oar_p/steps.py: OarPSteps",
     "credit/scorers/total_effect/exact.py: TotalEffect",
     "inspection/completion_scores.py: CompletionScorer",
     "lab/run.py: Lab",

@@ -20,6 +20,7 @@ HEURISTIC = "heuristic of entropies, probabilities or ids"
 FAMILIES = {
     "uniform": ("completion", "none: the group's outcome alone"),
     **dict.fromkeys(["oar_g", "oar_p", "oar_p_approximate", "reference_oar_g", "reference_oar_p"], (TOKEN, OWN_OUTCOME)),
+    "oar_p_steps": (SEGMENT, "information-theoretic: dependence of the model's own answer on the step"),
     **dict.fromkeys(["random", "shuffled", "inverted", "position"], (TOKEN, CHANCE)),
     "oracle": (TOKEN, "truth, which the task knows"),
     "oracle_signed": (TOKEN, "truth, which the task knows"),

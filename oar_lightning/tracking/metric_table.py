@@ -167,7 +167,7 @@ METRICS: tuple[Metric, ...] = (
         ),
         ("credit/changed_frac", SHARE, "tokens whose advantage the scores change", "`gate=contrast`"),
         ("credit/continuations", NUMBER, "continuations sampled for values of prefixes, of all ranks", "`scorer=monte_carlo`"),
-        ("credit/segments", NUMBER, "cuts of a completion", "`scorer=monte_carlo`"),
+        ("credit/segments", NUMBER, "cuts of a completion", "`scorer=monte_carlo`, `scorer=oar_p_steps`"),
         (
             "credit/shared_frac",
             SHARE,

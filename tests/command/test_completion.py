@@ -19,7 +19,7 @@ BASH = shutil.which("bash")
 @pytest.mark.parametrize(
     ("line", "expected"),
     [
-        ("scorer=oar_", {"scorer=oar_g", "scorer=oar_p", "scorer=oar_p_approximate"}),
+        ("scorer=oar_", {"scorer=oar_g", "scorer=oar_p", "scorer=oar_p_approximate", "scorer=oar_p_steps"}),
         ("gate.t", {"gate.tau=", "gate.threshold="}),
         ("gate.tau=", {"gate.tau=0.4"}),
         ("+experiment=oar_g gate.mo", {"gate.mode="}),

@@ -12,6 +12,7 @@ from oar_lightning.credit.scorers.oar_p.approximate import OarPApproximate
 from oar_lightning.credit.scorers.oar_p.attribution import Attribution
 from oar_lightning.credit.scorers.oar_p.coarse import Spans
 from oar_lightning.credit.scorers.oar_p.exact import OarP
+from oar_lightning.credit.scorers.oar_p.steps import OarPSteps
 from oar_lightning.credit.scorers.oracle import Oracle
 from oar_lightning.credit.scorers.probes import ProbeSchedule
 from oar_lightning.credit.scorers.spae import Spae
@@ -33,6 +34,7 @@ __all__ = [
     "OarG",
     "OarP",
     "OarPApproximate",
+    "OarPSteps",
     "Oracle",
     "Position",
     "Prime",

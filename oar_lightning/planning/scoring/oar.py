@@ -8,11 +8,12 @@ import torch
 from jaxtyping import Bool
 from torch import Tensor
 
-from oar_lightning.credit.scorers import OarG, OarP, OarPApproximate, Spans
+from oar_lightning.credit.scorers import OarG, OarP, OarPApproximate, OarPSteps, Spans
 from oar_lightning.credit.scorers.oar_p.base import CounterfactualScorer
 from oar_lightning.credit.scorers.oar_p.coarse import CoarseStage, Estimate
 from oar_lightning.credit.scorers.oar_p.counterfactual import PADDING, PREFIX_DISCOUNT, Counterfactuals
 from oar_lightning.credit.scorers.oar_p.texts import Texts
+from oar_lightning.credit.segments import FixedLength
 from oar_lightning.planning.dry_run import completions
 from oar_lightning.planning.scoring.base import (
     Batch,
@@ -63,6 +64,12 @@ def _oar_p_inputs(scorer: OarP, batch: Batch, budget: int) -> DryRunInputs:
     full = full_pass(scorer, batch, budget)
     wanted = full.texts.reasoning_mask & largest_columns(full.texts, budget)
     return full._replace(texts=replace(full.texts, reasoning_mask=wanted))
+
+
+@dry_run_inputs.register
+def _oar_p_steps_inputs(scorer: OarPSteps, batch: Batch, budget: int) -> DryRunInputs:
+    """As with steps of one token: how many a text will have is not known."""
+    return _oar_p_inputs(changed(scorer, segments=FixedLength(1)), batch, budget)
 
 
 @dry_run_inputs.register

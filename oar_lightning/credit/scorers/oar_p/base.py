@@ -6,7 +6,7 @@ from abc import abstractmethod
 from typing import Any
 
 import torch
-from jaxtyping import Float
+from jaxtyping import Bool, Float
 from torch import Tensor
 
 from oar_lightning.common.ranges import Probability, Rule
@@ -71,8 +71,12 @@ class CounterfactualScorer(Scorer):
         self.metrics["forward_equivalents"] += passes
         return scores
 
-    @torch.no_grad()
     def __call__(self, model: Any, rollouts: Rollouts) -> Float[Tensor, "B S"]:
+        return self.free(model, rollouts, self.influences(model, rollouts))
+
+    @torch.no_grad()
+    def influences(self, model: Any, rollouts: Rollouts, starts: Bool[Tensor, "B S"] | None = None) -> Float[Tensor, "B S"]:
+        """The scores before `freedom`. `starts`: the first tokens of the steps, for scorers by steps."""
         fill = rollouts.pad_token_id if self.fill_token_id is None else self.fill_token_id
         rows = scorable_rows(rollouts)
         first, distinct_index = distinct_rows(rollouts, rows)
@@ -80,7 +84,9 @@ class CounterfactualScorer(Scorer):
         tokens = 0
         if first:
             probe = self.probe_at(rollouts.step)
-            texts = texts_until_answer(rollouts.select(rows[first]), probe)
+            chosen = rows[first]
+            of_reasoning = None if starts is None else starts[chosen][rollouts.reasoning_mask[chosen]]
+            texts = texts_until_answer(rollouts.select(chosen), probe, of_reasoning)
             with scoring_mode(model):
                 share = self.share_prefixes and can_share_prefixes(model)
                 counterfactuals = Counterfactuals(
@@ -96,4 +102,4 @@ class CounterfactualScorer(Scorer):
                     for i, value in zip(chunk, values.split([counts[i] for i in chunk]), strict=True):
                         scores[i] = value
         self.metrics = {"forward_equivalents": tokens / max(1, rollouts.token_ids.numel())}
-        return self.free(model, rollouts, place_rows([scores[i] for i in distinct_index], rollouts.reasoning_mask, rows))
+        return place_rows([scores[i] for i in distinct_index], rollouts.reasoning_mask, rows)

@@ -101,21 +101,24 @@ class Counterfactuals:
         at: Int[Tensor, "n 1"],
         start: int,
         read_at: ReadAt,
-        span: int = 1,
+        span: int | Int[Tensor, "M S"] = 1,
     ) -> Float[Tensor, "n A H"]:
         """The final states at `read_at`, counted from `start`, of text `row[i]` with the `span` reasoning tokens from column
-        `at[i]` on masked. The columns from `start` on are run."""
+        `at[i]` on masked (a tensor: that of each column). The columns from `start` on are run."""
         end = texts.token_ids.shape[1] - 1
         columns = torch.arange(start, end, device=row.device)
-        masked = (columns >= at) & (columns < at + span) & texts.reasoning[row, start:end]
+        width = span if isinstance(span, int) else span[row[:, None], at]
+        masked = (columns >= at) & (columns < at + width) & texts.reasoning[row, start:end]
         embeds = embed(self.model, texts.token_ids[row, start:end])
         copy, column = masked.nonzero(as_tuple=True)
         embeds[copy, column] = fills[row[copy], start + column].to(embeds)
         return self.decoder(past.select(row, start), embeds, read_at)[0]
 
-    def distances(self, clean: Clean, wanted: Bool[Tensor, "N S"], span: int = 1) -> tuple[Float[Tensor, " n"], int]:
+    def distances(
+        self, clean: Clean, wanted: Bool[Tensor, "N S"], span: int | Int[Tensor, "N S"] = 1
+    ) -> tuple[Float[Tensor, " n"], int]:
         """The distance of each wanted position's outcome from the clean one, row by row; and the padded tokens that went
-        through the model. `span` reasoning tokens from the position on are masked together."""
+        through the model. `span` reasoning tokens from the position on are masked together (see `masked_states`)."""
         texts, place = clean.texts, clean.place
         end = texts.token_ids.shape[1] - 1
         rows, positions = wanted.nonzero(as_tuple=True)
