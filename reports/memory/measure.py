@@ -29,7 +29,7 @@ from oar_lightning.benchmark.measure import process_memory
 from oar_lightning.common.markdown import fill, markdown
 from oar_lightning.common.randomness import generator
 from oar_lightning.credit.gates import BilevelGate
-from oar_lightning.credit.scorers import Entropy, OarG, OarP, OarPApproximate, Scorer, Uniform
+from oar_lightning.credit.scorers import Entropy, OarG, OarP, OarPApproximate, Scorer, TotalEffectFast, Uniform
 from oar_lightning.objective.advantage import AdvantageConfig
 from oar_lightning.objective.loss import LossConfig
 from oar_lightning.rollout import Generation
@@ -48,6 +48,7 @@ FIRST, LAST = 32, 224
 SCORERS: dict[str, Scorer] = {
     "scoring, OAR-G": OarG(),
     "scoring, entropy": Entropy(),
+    "scoring, total effect, fast": TotalEffectFast(),
     "scoring, OAR-P approximate (attribution, budget 4.8)": OarPApproximate(),
     f"scoring, OAR-P exact, first {FIRST} and last {LAST} tokens": OarP(),
 }
