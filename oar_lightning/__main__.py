@@ -21,6 +21,7 @@ from omegaconf import DictConfig, OmegaConf
 from oar_lightning import tasks
 from oar_lightning.command.completion import LINE
 from oar_lightning.command.flags import answer
+from oar_lightning.common.allocator import keep_freed_memory
 from oar_lightning.common.config_check import READS_TRAINING_DATA, ConfigError, check_keys, check_targets
 from oar_lightning.common.paths import conf_dir
 from oar_lightning.common.scopes import importing, sigterm_as_exit
@@ -116,6 +117,7 @@ def checked(cfg: DictConfig) -> Callable[[], float | None]:
         check_targets(plain(cfg))
         tasks.load(cfg.task)
     if not torch.cuda.is_available():
+        keep_freed_memory()
         # otherwise transformers repeats grouped keys for every query head, which the CPU's attention does not need
         os.environ.setdefault("TRANSFORMERS_SDPA_FORCE_GQA", "1")
         # transformers' export imports DeepSpeed where it is installed, which warns that it finds no GPU unless it is told
