@@ -69,7 +69,8 @@ def _oar_p_inputs(scorer: OarP, batch: Batch, budget: int) -> DryRunInputs:
 @dry_run_inputs.register
 def _oar_p_steps_inputs(scorer: OarPSteps, batch: Batch, budget: int) -> DryRunInputs:
     """As with steps of one token: how many a text will have is not known."""
-    return _oar_p_inputs(changed(scorer, segments=FixedLength(1)), batch, budget)
+    full = _oar_p_inputs(scorer, batch, budget)
+    return full._replace(scorer=changed(full.scorer, segments=FixedLength(1)))
 
 
 @dry_run_inputs.register
