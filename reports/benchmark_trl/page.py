@@ -144,7 +144,7 @@ other's results as they are.
   credit, loss, backward pass, clipping, optimizer, the trainer's own bookkeeping. Each contestant is a process that stays; they
   take turns step by step, those whose turn it is not being blocked in a read. Every round begins with another one. The ratio
   is the median of the rounds' ratios.
-- **Here**: `PolicyOptimization` under `lightning.Trainer.fit`, `+experiment=grpo` and `+experiment=oar_g`, 4 micro-batches as
+- **Here**: `PolicyOptimization` under `lightning.Trainer.fit`, `+experiment=grpo` and `+experiment=oar_g`, 8 micro-batches as
   in the default config. No evaluation, no checkpoint; metrics are computed and kept in memory.
 - **TRL**: `GRPOTrainer.train()` with a callback that waits. Gradient checkpointing, bf16, logging, saving and the progress bar
   are off (its defaults would cost time here); the optimizer is its default, fused AdamW. All completions are one batch, or 4
