@@ -54,6 +54,7 @@ ARMS: dict[str, tuple[str, ...]] = {
     "random": ("+experiment=oar_g", "scorer=random"),
     "shuffled": ("+experiment=oar_g", "scorer=shuffled"),
     "position": ("+experiment=oar_g", "scorer=position"),
+    "anchor_states": ("+experiment=anchor_states",),
     "oracle": ("+experiment=oracle",),
     "oracle_in_oars_gate": ("+experiment=oar_g", "scorer=oracle"),
 }
