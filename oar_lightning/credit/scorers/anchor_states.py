@@ -63,7 +63,7 @@ class AnchorStates(Scorer):
         for start in range(0, len(paths), rollouts.group_size):
             group = slice(start, start + rollouts.group_size)
             for reward, visits in zip(rewards[group], visited_states(paths[group], rewards[group]), strict=True):
-                shared += sum(state.count > 1 for state in visits[:-1])
+                shared += sum(state.visitors > 1 for state in visits[:-1])
                 ends = [state.value if self.form == "difference" else reward for state in visits[1:]]
                 scores += [end - state.value for state, end in zip(visits, ends, strict=False)]
         self.metrics = {"shared_frac": shared / max(1, len(scores))}
@@ -75,7 +75,7 @@ class State(NamedTuple):
     """Mean reward and number of the completions that pass through a state."""
 
     value: float
-    count: int
+    visitors: int
 
 
 def visited_states(paths: Sequence[Sequence[int]], rewards: Sequence[float]) -> list[list[State]]:
