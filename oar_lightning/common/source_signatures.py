@@ -131,7 +131,9 @@ def _fields(module: str, node: ast.ClassDef) -> Parameters:
                 continue
             if "init=" in ast.unparse(member):
                 raise Unclear(node.name)
-            found[member.target.id] = _parameter(module, member.target.id, member.annotation, member.value)
+            required = isinstance(member.value, ast.Call) and ast.unparse(member.value) == "field(kw_only=True)"
+            default = None if required else member.value
+            found[member.target.id] = _parameter(module, member.target.id, member.annotation, default)
     return found
 
 

@@ -16,7 +16,7 @@ from support.results import result
 
 import oar_lightning
 from oar_lightning.answers.audit import AuditReport
-from oar_lightning.benchmark.measure import TIMED_PHASES, BenchmarkConfig, Measurement, PhaseResult
+from oar_lightning.benchmark.measure import TIMED_PHASES, BenchmarkConfig, Measurement, PhaseResult, Rates
 from oar_lightning.common.tables import ConsoleTable
 from oar_lightning.data.decontamination import EXACT, OVERLAP, ContaminationReport, Finding
 from oar_lightning.evaluation.metrics import evaluation_metrics
@@ -51,11 +51,13 @@ def before_and_after() -> ConsoleTable:
 def benchmarked(number: int) -> ConsoleTable:
     config = BenchmarkConfig("paper_qwen2_5_7b", {"grpo": {}}, step_bars=dict.fromkeys(METHODS, 1.3))
     results = [
-        PhaseResult("p", name, phase, 12345.678, 12345.678, 3086.4195, 80 * 2**30, 1234567.8, 9876.543, 123.45, 123.45)
+        PhaseResult(
+            "p", name, phase, 12345.678, 12345.678, 3086.4195, 80 * 2**30, 1234567.8, 9876.543, 12345.678, 123.45, 123.45
+        )
         for name in METHODS
         for phase in (*TIMED_PHASES, "step", "scoring")
     ]
-    return benchmark.tables(config, Measurement(results, 1e12, 10, 0, 0))[number]
+    return benchmark.tables(config, Measurement(results, Rates(1e12, 1e11), 10, 0, 0))[number]
 
 
 def audited() -> ConsoleTable:

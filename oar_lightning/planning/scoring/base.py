@@ -12,7 +12,7 @@ import torch
 from jaxtyping import Float
 from torch import Tensor
 
-from oar_lightning.credit.scorers import Capo, Entropy, Oracle, Position, Random, Scorer, Spro, Uniform
+from oar_lightning.credit.scorers import AnchorStates, Capo, Entropy, Oracle, Position, Random, Scorer, Spro, Uniform
 from oar_lightning.credit.scorers.base import Wrapper
 from oar_lightning.credit.scorers.forward_free import Hicra, Ktae
 from oar_lightning.credit.scorers.forward_free.base import PredictionScorer
@@ -23,7 +23,7 @@ from oar_lightning.planning.dry_run import completions
 from oar_lightning.policy.token_budget import TokenBudget
 from oar_lightning.types import Rollouts
 
-FREE = (Uniform, Random, Position, Oracle, ActionMask, Hicra, Ktae, Spro, Capo)
+FREE = (AnchorStates, Uniform, Random, Position, Oracle, ActionMask, Hicra, Ktae, Spro, Capo)
 """Scorers that do not run the policy themselves."""
 
 

@@ -61,7 +61,8 @@ class Attribution:
             zip([record.detached() for record in records], self._replaced(counterfactuals, clean, positions), strict=True)
         ):
             gradient = torch.stack([of_layers[layer] for of_layers in gradients])
-            shifts += _outcome_shift(record, gradient, replaced, places, texts.first)
+            with torch.autocast(gradient.device.type, enabled=False):  # its sums are too long for 16 bits
+                shifts += _outcome_shift(record, gradient, replaced, places, texts.first)
         estimates = counterfactuals.probe.distance_of_shift(shifts.masked_fill(~valid[:, None], 0.0))
         scores = torch.zeros(texts.reasoning.shape, dtype=estimates.dtype, device=estimates.device)
         scores = scores.masked_scatter(texts.reasoning, estimates[valid])
