@@ -1,4 +1,4 @@
-"""Measures seconds, memory and floating-point work of each phase of a step. Methods take turns, so that all see the same
+"""Measures seconds, memory and work of each phase of a step. Methods take turns, so that all see the same
 noise."""
 
 from __future__ import annotations
@@ -12,13 +12,12 @@ import time
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import Annotated, Any, NamedTuple
+from typing import Annotated, Any
 
 import torch
-from torch.utils._python_dispatch import TorchDispatchMode
-from torch.utils.flop_counter import flop_registry, sdpa_backward_flop_count, sdpa_flop_count
 
 from oar_lightning.benchmark.machine_load import Patience, is_quiet
+from oar_lightning.benchmark.work import Rates, Work, WorkCount, measure_rates, synchronise
 from oar_lightning.benchmark.workload import RandomShape, Workload
 from oar_lightning.common.ranges import NonNegativeFloat, PositiveInt, Rule, checked
 from oar_lightning.policy.language_model import evaluating, token_logprobs
@@ -68,21 +67,6 @@ class BenchmarkConfig:
     report: str | None = None
     step_bars: Mapping[str, float] = field(default_factory=dict)
     sequence_bars: Mapping[str, float] = field(default_factory=dict)
-
-
-class Rates(NamedTuple):
-    """What a machine reaches a second: `flops` of a matrix product, `bytes` read of tensors that fit no core's own cache."""
-
-    flops: float
-    bytes: float
-
-
-class Work(NamedTuple):
-    """Of the matrix products and attention of a phase: floating-point operations, and seconds at a machine's `Rates`, for each
-    operation those of the slower of work and memory."""
-
-    flops: float = 0.0
-    seconds: float = 0.0
 
 
 @dataclass(frozen=True)
@@ -245,107 +229,15 @@ def _phases(
 def _timed(run: Callable[[], None], device: torch.device, rates: Rates | None) -> _PhaseTime:
     """Seconds, peak bytes above those held before, and the work, which is counted if rates are given."""
     counter = contextlib.nullcontext() if rates is None else WorkCount(rates)
-    _synchronise(device)
+    synchronise(device)
     before = _reset_peak(device)
     started, cpu = time.perf_counter(), time.process_time()
     with counter:
         run()
-    _synchronise(device)
+    synchronise(device)
     seconds, cpu_seconds = time.perf_counter() - started, time.process_time() - cpu
     peak = None if before is None else max(0, _peak(device) - before)
     return _PhaseTime(seconds, cpu_seconds, peak, counter.work if isinstance(counter, WorkCount) else Work())
-
-
-_CPU_ATTENTION = "_scaled_dot_product_flash_attention_for_cpu"
-
-
-CORE_BYTES = 2**20
-"""Tensors of so many bytes can stay in a core's own cache: moving them counts as free."""
-
-
-class FlopCount(TorchDispatchMode):
-    """Sums the floating-point operations of matrix products and attention. Torch's own counter refuses `autograd.grad` and does
-    not know the CPU's attention."""
-
-    def __init__(self) -> None:
-        super().__init__()
-        self.total = 0.0
-
-    def __torch_dispatch__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
-        out = func(*args, **(kwargs or {}))
-        flops = _flops(func, args, kwargs or {}, out)
-        if flops is not None:
-            self.add(flops, args, out)
-        return out
-
-    def add(self, flops: float, args: Sequence[Any], out: Any) -> None:
-        """Count an operation with these arguments and this result."""
-        self.total += flops
-
-
-class WorkCount(FlopCount):
-    """Sums `Work`, too."""
-
-    def __init__(self, rates: Rates) -> None:
-        super().__init__()
-        self._rates = rates
-        self._seconds = 0.0
-
-    @property
-    def work(self) -> Work:
-        return Work(self.total, self._seconds)
-
-    def add(self, flops: float, args: Sequence[Any], out: Any) -> None:
-        super().add(flops, args, out)
-        tensors = [x for x in (*args, *(out if isinstance(out, tuple | list) else (out,))) if isinstance(x, torch.Tensor)]
-        sizes = (x.numel() * x.element_size() for x in tensors)
-        moved = sum(size for size in sizes if size > CORE_BYTES)
-        self._seconds += max(flops / self._rates.flops, moved / self._rates.bytes)
-
-
-def _flops(func: Any, args: Sequence[Any], kwargs: Mapping[str, Any], out: Any) -> float | None:
-    """Floating-point operations of a matrix product or attention; None of others."""
-    if func._overloadpacket.__name__ == _CPU_ATTENTION:
-        return sdpa_flop_count(*(x.shape for x in args[:3]))
-    if func._overloadpacket.__name__ == _CPU_ATTENTION + "_backward":
-        return sdpa_backward_flop_count(*(x.shape for x in args[:4]))
-    formula = flop_registry.get(func._overloadpacket)
-    return None if formula is None else formula(*args, **kwargs, out_val=out)
-
-
-def measure_rates(device: torch.device, dtype: torch.dtype) -> Rates:
-    return Rates(matrix_rate(device, dtype), memory_rate(device))
-
-
-def memory_rate(device: torch.device, repeats: int = 15) -> float:
-    """Bytes a second of a sum over a tensor: the best of several. On a CPU the tensor fits the cache that cores share, if one
-    is there, on a GPU it does not."""
-    x = torch.ones((2**24 if device.type == "cpu" else 2**30) // 4, device=device)
-    return x.numel() * 4 / _best_seconds(lambda: x.sum(), device, repeats)
-
-
-def matrix_rate(device: torch.device, dtype: torch.dtype, size: int = 1536, repeats: int = 15) -> float:
-    """FLOP/s of a square matrix product: the best of several, because the floor must not depend on other load."""
-    a, b = (torch.randn(size, size, device=device).to(dtype) for _ in range(2))
-    return 2 * size**3 / _best_seconds(lambda: a @ b, device, repeats)
-
-
-def _best_seconds(run: Callable[[], object], device: torch.device, repeats: int) -> float:
-    """The shortest of several runs, after one that does not count."""
-    run()
-    best = float("inf")
-    for _ in range(repeats):
-        _synchronise(device)
-        started = time.perf_counter()
-        run()
-        _synchronise(device)
-        best = min(best, time.perf_counter() - started)
-    return best
-
-
-def _synchronise(device: torch.device) -> None:
-    if device.type == "cuda":
-        torch.cuda.synchronize(device)
 
 
 def _reset_peak(device: torch.device) -> int | None:

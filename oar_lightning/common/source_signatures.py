@@ -131,10 +131,15 @@ def _fields(module: str, node: ast.ClassDef) -> Parameters:
                 continue
             if "init=" in ast.unparse(member):
                 raise Unclear(node.name)
-            required = isinstance(member.value, ast.Call) and ast.unparse(member.value) == "field(kw_only=True)"
-            default = None if required else member.value
+            default = None if _without_default(member.value) else member.value
             found[member.target.id] = _parameter(module, member.target.id, member.annotation, default)
     return found
+
+
+def _without_default(value: ast.expr | None) -> bool:
+    """Whether it is a `field(...)` that gives none."""
+    given = {one.arg for one in value.keywords} if isinstance(value, ast.Call) else set()
+    return isinstance(value, ast.Call) and ast.unparse(value.func) == "field" and not given & {"default", "default_factory"}
 
 
 def _parameter(module: str, name: str, annotation: ast.expr | None, default: ast.expr | None) -> Parameter:

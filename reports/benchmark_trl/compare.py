@@ -18,7 +18,7 @@ import subprocess
 import sys
 import tempfile
 import time
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from types import TracebackType
@@ -320,20 +320,31 @@ def check_equal(facts: dict[str, dict[str, Any]]) -> None:
             raise ChildFailed(f"the sides differ in {key}: {values}; install TRL's environment with -c constraints.txt")
 
 
+def read_results(folder: Path) -> dict[str, Any]:
+    """Those of earlier measurements, by setting."""
+    file = folder / "results.json"
+    return json.loads(file.read_text(encoding="utf-8")) if file.exists() else {}
+
+
+def write_results(folder: Path, results: Mapping[str, Any], order: Sequence[str]) -> dict[str, Any]:
+    """Write and return them in this order."""
+    ordered = {name: results[name] for name in order if name in results}
+    folder.mkdir(parents=True, exist_ok=True)
+    (folder / "results.json").write_text(json.dumps(ordered, indent=1) + "\n", encoding="utf-8")
+    return ordered
+
+
 def main() -> int:
     args = arguments()
     signal.signal(signal.SIGTERM, lambda *_: sys.exit(143))  # so that the children end, too
-    file: Path = args.output / "results.json"
-    results: dict[str, Any] = json.loads(file.read_text(encoding="utf-8")) if file.exists() else {}
+    results = read_results(args.output)
     try:
         for setting in args.settings:
             rounds = args.rounds or ROUNDS[setting]
             results[setting] = measure(setting, args.trl_python, rounds, args.warmup, args.threads, args.patience)
             print(page.plain(page.step_table(setting, results[setting])))  # noqa: T201
             print(page.plain(page.part_table(results[setting])))  # noqa: T201
-            results = {name: results[name] for name in ROUNDS if name in results}
-            args.output.mkdir(parents=True, exist_ok=True)
-            file.write_text(json.dumps(results, indent=1) + "\n", encoding="utf-8")
+            results = write_results(args.output, results, list(ROUNDS))
             (args.output / "README.md").write_text(page.readme(results), encoding="utf-8")
     except ChildFailed as error:
         say(str(error))

@@ -31,7 +31,7 @@ mpl.use("Agg")
 import matplotlib.pyplot as plt
 
 from oar_lightning.benchmark import RandomShape, RandomWorkload
-from oar_lightning.benchmark.measure import FlopCount, matrix_rate
+from oar_lightning.benchmark.work import FlopCount, matrix_rate
 from oar_lightning.common.markdown import fill, markdown
 from oar_lightning.common.randomness import generator
 from oar_lightning.credit.scorers import OarG, OarP, OarPApproximate, OarPSteps, TotalEffectFast

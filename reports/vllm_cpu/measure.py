@@ -25,7 +25,7 @@ from typing import Any
 HERE = Path(__file__).resolve().parent
 sys.path.insert(0, str(HERE.parent / "benchmark_trl"))
 
-from compare import TRIES, Child, ChildFailed, say, wait_for_quiet  # noqa: E402  (that folder is no package)
+from compare import TRIES, Child, ChildFailed, read_results, say, wait_for_quiet, write_results  # noqa: E402  (that folder is no package)
 
 from oar_lightning.benchmark.machine_load import Load, is_quiet  # noqa: E402
 from oar_lightning.common.markdown import fill, markdown  # noqa: E402
@@ -243,13 +243,11 @@ def main() -> int:
     args = arguments()
     signal.signal(signal.SIGTERM, lambda *_: sys.exit(143))  # so that the children end, too
 
-    file: Path = args.output / "results.json"
-    results: dict[str, Any] = json.loads(file.read_text(encoding="utf-8")) if file.exists() else {}
+    results = read_results(args.output)
     try:
         for setting in args.settings:
             results[setting] = measure(setting, args.rounds, args.threads, args.patience, args.busy)
-            results = {name: results[name] for name in DEFAULT + EXTRA if name in results}
-            file.write_text(json.dumps(results, indent=1) + "\n", encoding="utf-8")
+            results = write_results(args.output, results, DEFAULT + EXTRA)
             fill(args.output / "README.md", page(results))
     except ChildFailed as error:
         say(str(error))

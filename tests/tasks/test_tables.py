@@ -16,7 +16,8 @@ from support.results import result
 
 import oar_lightning
 from oar_lightning.answers.audit import AuditReport
-from oar_lightning.benchmark.measure import TIMED_PHASES, BenchmarkConfig, Measurement, PhaseResult, Rates
+from oar_lightning.benchmark.measure import TIMED_PHASES, BenchmarkConfig, Measurement, PhaseResult
+from oar_lightning.benchmark.work import Rates
 from oar_lightning.common.tables import ConsoleTable
 from oar_lightning.data.decontamination import EXACT, OVERLAP, ContaminationReport, Finding
 from oar_lightning.evaluation.metrics import evaluation_metrics

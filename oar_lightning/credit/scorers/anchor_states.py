@@ -65,7 +65,7 @@ class AnchorStates(Scorer):
             for reward, visits in zip(rewards[group], visited_states(paths[group], rewards[group]), strict=True):
                 shared += sum(state.visitors > 1 for state in visits[:-1])
                 ends = [state.value if self.form == "difference" else reward for state in visits[1:]]
-                scores += [end - state.value for state, end in zip(visits, ends, strict=False)]
+                scores += [end - state.value for state, end in zip(visits[:-1], ends, strict=True)]
         self.metrics = {"shared_frac": shared / max(1, len(scores))}
         out = torch.zeros(mask.shape, device=mask.device).masked_scatter(mask, torch.tensor(scores, device=mask.device))
         return out if self.signed else (out * group_advantages_of(rollouts)[:, None].sign()).clamp(min=0)
