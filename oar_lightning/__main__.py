@@ -110,6 +110,8 @@ def checked(cfg: DictConfig) -> Callable[[], float | None]:
     """The quick checks first; then the task's own checks and objects."""
     multirun.check_mode()
     check_config(cfg)
+    if cfg.num_threads is not None:
+        os.environ["OMP_NUM_THREADS"] = str(cfg.num_threads)  # read when torch is imported; see `device.set_threads`
     check_targets(plain(cfg), import_them=False)
     with importing():  # torch, lightning and transformers take seconds: only after the quick checks
         import torch

@@ -23,6 +23,9 @@ _UNSUPPORTED = ("softcap", "s_aux", "position_bias", "sliding_window")
 BLOCK = 256
 """Queries of one block of a long text's attention."""
 
+FEW_QUERIES = 4
+"""On a CPU attention of so many queries is faster as two products."""
+
 # the active blocks of `last_layer_at`, `attention_in_blocks` and `recorded_attention`, innermost last
 _read_at: list[ReadAt] = []
 _blocks: list[list[QueryBlock]] = []
@@ -57,6 +60,31 @@ def in_blocks(
         for block in blocks
     ]
     return torch.cat(outs, dim)
+
+
+def products_are_faster(query: Float[Tensor, "n Q h d"]) -> bool:
+    """Whether `attend_by_products` takes less time than torch's kernel, which on a CPU is made for many queries: of one query a
+    head it takes two to eight times as long (`python reports/generation/attention.py`)."""
+    return query.device.type == "cpu" and query.shape[1] <= FEW_QUERIES
+
+
+def attend_by_products(
+    query: Float[Tensor, "n Q h d"],
+    keys: Float[Tensor, "n g T d"],
+    values: Float[Tensor, "n g T d"],
+    mask: Bool[Tensor, "m 1 Q T"] | Float[Tensor, "m 1 Q T"] | None,
+) -> Float[Tensor, "n Q h d"]:
+    """softmax(q k' / sqrt(d) + mask) v with two batched products. The heads that share keys are queries of one head, so that no
+    key is copied. Holds n h Q T scores. `mask`: True or 0 where a query sees a key; None: it sees all."""
+    n, queries, heads, size = query.shape
+    groups, width = keys.shape[1], keys.shape[2]
+    packed = (query * size**-0.5).unflatten(2, (groups, -1)).permute(0, 2, 3, 1, 4).flatten(2, 3)
+    scores = torch.matmul(packed, keys.transpose(2, 3)).view(n, heads, queries, width)
+    if mask is not None:
+        scores = scores.masked_fill(~mask, -torch.inf) if mask.dtype == torch.bool else scores + mask
+    weights = scores.softmax(-1).view(n, groups, -1, width)
+    out = torch.matmul(weights, values).view(n, groups, -1, queries, size)
+    return out.permute(0, 3, 1, 2, 4).reshape(query.shape)
 
 
 class LayerRecord(NamedTuple):

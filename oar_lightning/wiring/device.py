@@ -18,9 +18,16 @@ def seed_everything(seed: int) -> None:
 
 
 def set_threads(threads: int | None) -> None:
+    """Let torch use so many threads; None: its own choice.
+
+    `torch.set_num_threads` also keeps MKL from using fewer threads where its products are small or run in parallel already:
+    attention of few queries then takes three to five times as long. So it is called only where the number differs; the
+    command sets it in the environment before torch is imported.
+    """
     if threads is not None:
         os.environ["OMP_NUM_THREADS"] = str(threads)  # otherwise Lightning's launcher sets it for several ranks
-        torch.set_num_threads(threads)
+        if torch.get_num_threads() != threads:
+            torch.set_num_threads(threads)
 
 
 def choose_device(accelerator: str) -> torch.device:

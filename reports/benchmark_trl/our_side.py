@@ -12,7 +12,8 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from oar_lightning.wiring.device import seed_everything, set_threads
+from oar_lightning.common.allocator import keep_freed_memory
+from oar_lightning.wiring.device import seed_everything
 
 os.environ.setdefault("TOKENIZERS_PARALLELISM", "false")
 
@@ -138,7 +139,7 @@ def build_module(job: dict[str, Any], cfg: DictConfig, settings: Settings) -> Po
 
 def main(job_file: str, experiment: str) -> None:
     job = json.loads(Path(job_file).read_text(encoding="utf-8"))
-    set_threads(job["threads"])
+    keep_freed_memory()
     turns = Turns()
     logging.getLogger("lightning.pytorch").setLevel(logging.WARNING)
     steps = job["steps"] + 1  # one more than there are turns: each step ends where the next begins

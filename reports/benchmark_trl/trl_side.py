@@ -131,7 +131,6 @@ def build(job: dict[str, Any], variant: dict[str, Any]) -> GRPOTrainer:
 
 def main(job_file: str, variant: str) -> None:
     job = json.loads(Path(job_file).read_text(encoding="utf-8"))
-    torch.set_num_threads(job["threads"])
     turns = Turns()
     trainer = build(job, job["trl_variants"][variant])
     trainer.add_callback(TakesTurns(turns, trainer))

@@ -16,7 +16,14 @@ from jaxtyping import Bool, Complex, Float, Int
 from torch import Tensor, nn
 from torch.nn.functional import linear, scaled_dot_product_attention, silu
 
-from oar_lightning.policy.attention import LayerRecord, QueryBlock, ReadAt, in_blocks
+from oar_lightning.policy.attention import (
+    LayerRecord,
+    QueryBlock,
+    ReadAt,
+    attend_by_products,
+    in_blocks,
+    products_are_faster,
+)
 from oar_lightning.policy.decoder.past import Past, query_blocks, visible_columns
 from oar_lightning.policy.language_model import base_model, can_share_prefixes, in_shards
 
@@ -154,6 +161,8 @@ class PlainDecoder:
     ) -> Float[Tensor, "n Q h d"]:
         """Attention of the queries. `mask` None: causal, the queries are those of the last columns or of all. `blocks`: of a
         mask's queries, which then see keys block by block."""
+        if (mask is not None or query.shape[1] == 1) and products_are_faster(query):
+            return attend_by_products(query, keys, values, mask)
         if query.shape[1] == 1:  # the heads of a group are queries of one head, which spares copies of its keys
             packed = query.view(len(query), self.groups, -1, self.head_size)
             return scaled_dot_product_attention(packed, keys, values, mask).reshape(query.shape)
