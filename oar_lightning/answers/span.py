@@ -126,6 +126,8 @@ def _last(text: str, phrase: str, complete: bool, box: int) -> tuple[int, int]:
     """
     anchor, phrase = ("(?m:^)", phrase[1:]) if phrase.startswith("^") else ("", phrase)
     stem = phrase.strip()
+    if text.isascii() and stem.lower() not in text.lower():  # most phrases in most texts: a search takes ten times as long
+        return (-1, -1)
     pattern = anchor + re.escape(stem)
     if stem.startswith("#"):  # a longer row of # is a heading
         pattern = f"(?<!#){pattern}(?!#)"

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import functools
+import itertools
 import re
 from typing import Any, NamedTuple
 
@@ -85,6 +86,9 @@ class TokenBytes:
         """The text of `token_ids` with each token's character range, in linear time."""
         pieces = [self.of(i) for i in token_ids]
         text = b"".join(pieces).decode("utf-8", "surrogateescape")
+        if text.isascii():  # a byte is a character
+            ends = itertools.accumulate(map(len, pieces), initial=0)
+            return TokenizedText(text, tuple(itertools.pairwise(ends)))
         starts: list[int] = []  # starts[byte] = index of the character that holds the byte
         for index, character in enumerate(text):
             starts.extend([index] * (1 if 0xDC80 <= ord(character) <= 0xDCFF else len(character.encode())))

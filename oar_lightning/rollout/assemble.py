@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import itertools
 import time
 from collections.abc import Sequence
 from dataclasses import dataclass
@@ -62,33 +63,33 @@ class RolloutStage:
 
     def judge(self, generation: Generation, problems: Sequence[MathProblem], group_size: int, step: int) -> Rollouts:
         """Locate each completion's answer on its own ids, mark its regions, and compute its reward."""
-        reasoning = torch.zeros_like(generation.response_mask)
-        answer = torch.zeros_like(generation.response_mask)
+        response, lengths = generation.response_mask, generation.response_mask.sum(1).tolist()
+        ids = iter(generation.token_ids[response].tolist())
         completions: list[Completion] = []
         token_spans = []
-        for row in range(len(problems)):
-            columns = generation.response_mask[row].nonzero().flatten()
-            truncated = bool(generation.truncated[row])
-            decoded = self.token_bytes.decode(generation.token_ids[row, columns].tolist())
+        regions: list[Region] = []
+        for length, truncated in zip(lengths, generation.truncated.tolist(), strict=True):
+            decoded = self.token_bytes.decode(list(itertools.islice(ids, length)))
             span = find_answer(decoded.text, self.answer_format, complete=not truncated)
             text = None if span is None else decoded.text[span.start : span.end]
             token_spans.append(decoded.spans)
-            completions.append(Completion(printable(decoded.text), text and printable(text), truncated, len(columns)))
+            completions.append(Completion(printable(decoded.text), text and printable(text), truncated, length))
             if span is not None:
-                regions = torch.tensor(token_regions(decoded.spans, span), device=columns.device)
-                reasoning[row, columns[regions == Region.REASONING]] = True
-                answer[row, columns[regions == Region.ANSWER]] = True
-            elif self.answer_format.no_span == "last_token" and len(columns) > 1:
-                reasoning[row, columns[:-1]] = True
-                answer[row, columns[-1]] = True
+                regions += token_regions(decoded.spans, span)
+            elif self.answer_format.no_span == "last_token" and length > 1:
+                regions += [*[Region.REASONING] * (length - 1), Region.ANSWER]
+            else:
+                regions += [Region.TAIL] * length
+        marked = torch.zeros_like(generation.token_ids)
+        marked[response] = torch.tensor(regions, dtype=marked.dtype, device=marked.device)
         rewards, stats = self.rewards(problems, completions)
         device = generation.token_ids.device
         return Rollouts(
             token_ids=generation.token_ids,
             attention_mask=generation.attention_mask,
-            response_mask=generation.response_mask,
-            reasoning_mask=reasoning,
-            answer_mask=answer,
+            response_mask=response,
+            reasoning_mask=response & (marked == Region.REASONING),
+            answer_mask=response & (marked == Region.ANSWER),
             reward_terms=rewards.to(device),
             rewards=combine_rewards(rewards, self.rewards.weight_vector()).to(device),
             group_size=group_size,
