@@ -29,7 +29,7 @@ def space_of(name: str, *arguments: str) -> SearchSpace:
 
 
 def test_these_are_the_sweeps() -> None:
-    assert " ".join(NAMES) == "families fill gate_mode methods noise oracle pareto probe smoke tau_beta tau_beta_grid"
+    assert " ".join(NAMES) == "families fill gate_mode methods noise oracle pareto precision probe smoke tau_beta tau_beta_grid"
 
 
 @pytest.mark.parametrize("name", NAMES)
