@@ -64,7 +64,7 @@ def in_blocks(
 
 def products_are_faster(query: Float[Tensor, "n Q h d"]) -> bool:
     """Whether `attend_by_products` takes less time than torch's kernel, which on a CPU is made for many queries: of one query a
-    head it takes two to eight times as long (`python reports/generation/attention.py`)."""
+    head it takes longer than two products (`python reports/few_queries/measure.py`)."""
     return query.device.type == "cpu" and query.shape[1] <= FEW_QUERIES
 
 
