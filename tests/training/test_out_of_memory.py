@@ -95,13 +95,14 @@ OWN = ("time/", "update/", "memory/", "credit/forward_equivalents")
 
 
 def check_same(one: tuple[PolicyOptimization, Any, Gradients], two: tuple[PolicyOptimization, Any, Gradients]) -> None:
-    """Gradients of the first step within 3e-6 of the largest, weights and metrics after several within rounding."""
+    """Gradients of the first step within 1e-5 of the largest (passes of other sizes round otherwise), weights and metrics after
+    several within rounding."""
     expected, actual = one[2].steps[0], two[2].steps[0]
     scale = max(float(g.abs().max()) for g in expected.values())
     assert scale > 1e-3
     assert expected.keys() == actual.keys()
     for name, gradient in expected.items():
-        torch.testing.assert_close(actual[name], gradient, rtol=0, atol=3e-6 * scale)
+        torch.testing.assert_close(actual[name], gradient, rtol=0, atol=1e-5 * scale)
     torch.testing.assert_close(weights(two[0]), weights(one[0]), rtol=1e-4, atol=1e-5)
     assert one[1].rows.keys() == two[1].rows.keys()
     for step, row in one[1].rows.items():
