@@ -102,7 +102,7 @@ def by_variant(results: Sequence[PhaseResult]) -> dict[str, dict[str, PhaseResul
 def write_report(folder: Path, config: BenchmarkConfig, measured: Measurement, command: str, machine: str) -> None:
     """Write README.md and steps.png in `folder`; both are overwritten."""
     folder.mkdir(parents=True, exist_ok=True)
-    work, memory = (rate / 1e9 for rate in measured.rates)
+    work, shared, memory = (rate / 1e9 for rate in measured.rates)
     text = f"""# Benchmark `{config.preset}`
 
 **Command.** `{command}`
@@ -121,9 +121,10 @@ scoring + update; its CPU seconds are those of all threads of the process.
 ## Phases of GRPO's step
 {markdown(floors_table(measured))}
 
-The roofline counts for each product and attention the longer of its work and of moving its tensors once, at {memory:.0f} GB/s
-(best of 15 sums over 16 MB on a CPU, 1 GB on a GPU); tensors up to 1 MB, which fit a core's cache, move for nothing.
-Elementwise work is in neither.
+The roofline counts for each product and attention the longer of its work and of moving its tensors. How a tensor moves is
+decided by the bytes that products and attention have touched since they touched it last: up to 1 MB for nothing (a core's own
+cache), up to 32 MB at {shared:.0f} GB/s (the cache that cores share; best of 15 sums over 16 MB), else at {memory:.0f} GB/s
+(sums over 256 MB; on a GPU both are of 1 GB). Elementwise work is in neither floor nor roofline.
 
 Peak memory is what the phase held above what was there before it (on the CPU: resident memory).
 

@@ -7,20 +7,25 @@ from collections.abc import Callable, Mapping, Sequence
 from typing import Any, NamedTuple
 
 import torch
+from torch import Tensor
 from torch.utils._python_dispatch import TorchDispatchMode
 from torch.utils.flop_counter import flop_registry, sdpa_backward_flop_count, sdpa_flop_count
 
 _CPU_ATTENTION = "_scaled_dot_product_flash_attention_for_cpu"
 
 CORE_BYTES = 2**20
-"""Tensors of so many bytes can stay in a core's own cache: moving them counts as free."""
+"""What a core's own cache holds: moving it counts as free."""
+SHARED_BYTES = 2**25
+"""What the cache that cores share holds."""
 
 
 class Rates(NamedTuple):
-    """What a machine reaches a second: `flops` of a matrix product, `bytes` read of tensors that fit no core's own cache."""
+    """What a machine reaches a second: `flops` of a matrix product, bytes read from the cache that cores share (`shared`) and
+    from `memory`. A GPU has one rate for both."""
 
     flops: float
-    bytes: float
+    shared: float
+    memory: float
 
 
 class Work(NamedTuple):
@@ -52,12 +57,19 @@ class FlopCount(TorchDispatchMode):
 
 
 class WorkCount(FlopCount):
-    """Sums `Work`, too."""
+    """Sums `Work`, too.
+
+    A tensor is as far away as the bytes that counted operations have touched since it was touched last. Up to `CORE_BYTES` it
+    moves for nothing, up to `SHARED_BYTES` at the shared cache's rate, beyond (and the first time) at memory's; a result,
+    which is written, by its size alone. Operations that are not counted touch nothing, so that this is a lower bound.
+    """
 
     def __init__(self, rates: Rates) -> None:
         super().__init__()
         self._rates = rates
         self._seconds = 0.0
+        self._touched = 0
+        self._last: dict[int, int] = {}
 
     @property
     def work(self) -> Work:
@@ -65,10 +77,20 @@ class WorkCount(FlopCount):
 
     def add(self, flops: float, args: Sequence[Any], out: Any) -> None:
         super().add(flops, args, out)
-        tensors = [x for x in (*args, *(out if isinstance(out, tuple | list) else (out,))) if isinstance(x, torch.Tensor)]
-        sizes = (x.numel() * x.element_size() for x in tensors)
-        moved = sum(size for size in sizes if size > CORE_BYTES)
-        self._seconds += max(flops / self._rates.flops, moved / self._rates.bytes)
+        results = out if isinstance(out, tuple | list) else (out,)
+        moving = sum(self._moving(x, True) for x in args if isinstance(x, torch.Tensor))
+        moving += sum(self._moving(x, False) for x in results if isinstance(x, torch.Tensor))
+        self._seconds += max(flops / self._rates.flops, moving)
+
+    def _moving(self, tensor: Tensor, is_read: bool) -> float:
+        """Seconds to move a tensor, which is touched by it."""
+        size, place = tensor.numel() * tensor.element_size(), tensor.data_ptr()
+        self._touched += size
+        distance = self._touched - self._last.get(place, -SHARED_BYTES) if is_read else size
+        self._last[place] = self._touched
+        if distance <= CORE_BYTES:
+            return 0.0
+        return size / (self._rates.shared if distance <= SHARED_BYTES else self._rates.memory)
 
 
 def _flops(func: Any, args: Sequence[Any], kwargs: Mapping[str, Any], out: Any) -> float | None:
@@ -82,13 +104,13 @@ def _flops(func: Any, args: Sequence[Any], kwargs: Mapping[str, Any], out: Any) 
 
 
 def measure_rates(device: torch.device, dtype: torch.dtype) -> Rates:
-    return Rates(matrix_rate(device, dtype), memory_rate(device))
+    shared, memory = (2**24, 2**28) if device.type == "cpu" else (2**30, 2**30)
+    return Rates(matrix_rate(device, dtype), memory_rate(device, shared), memory_rate(device, memory))
 
 
-def memory_rate(device: torch.device, repeats: int = 15) -> float:
-    """Bytes a second of a sum over a tensor: the best of several. On a CPU the tensor fits the cache that cores share, if one
-    is there, on a GPU it does not."""
-    x = torch.ones((2**24 if device.type == "cpu" else 2**30) // 4, device=device)
+def memory_rate(device: torch.device, size: int, repeats: int = 15) -> float:
+    """Bytes a second of a sum over a tensor of `size` bytes: the best of several."""
+    x = torch.ones(size // 4, device=device)
     return x.numel() * 4 / _best_seconds(lambda: x.sum(), device, repeats)
 
 

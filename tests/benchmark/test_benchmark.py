@@ -65,7 +65,7 @@ def result(variant: str, phase: str, seconds: float, ratio: float | None = None)
 
 
 def measured(results: list[PhaseResult], disturbed: int = 0) -> Measurement:
-    return Measurement(results, Rates(1e11, 2e10), 10, 2, disturbed)
+    return Measurement(results, Rates(1e11, 5e10, 2e10), 10, 2, disturbed)
 
 
 def test_tables_and_page(tmp_path: Path) -> None:

@@ -6,7 +6,7 @@ import pytest
 import torch
 from torch import nn
 
-from oar_lightning.benchmark.work import FlopCount, Rates, Work, WorkCount
+from oar_lightning.benchmark.work import FlopCount, Rates, WorkCount
 
 
 def test_counted_work_is_that_of_the_products() -> None:
@@ -29,11 +29,32 @@ def test_counted_work_includes_gradients_and_attention() -> None:
 
 def test_the_roofline_counts_what_takes_longer_of_work_and_memory() -> None:
     a, b = torch.randn(600, 600), torch.randn(600, 600)  # 1.44 MB each: none stays in a core's cache
-    flops, moved = 2 * 600**3, 3 * 4 * 600**2
-    for rates, seconds in ((Rates(1e9, 1e12), flops / 1e9), (Rates(1e15, 1e9), moved / 1e9)):
+    flops, each = 2 * 600**3, 4 * 600**2
+    for rates, seconds in ((Rates(1e9, 1e12, 1e12), flops / 1e9), (Rates(1e15, 1e10, 1e9), 2 * each / 1e9 + each / 1e10)):
         with WorkCount(rates) as count:
             a @ b
-        assert count.work == (flops, pytest.approx(seconds))
-    with WorkCount(Rates(1e12, 1.0)) as count:
+        assert count.work == (flops, pytest.approx(seconds)), "read from memory at first, written to the shared cache"
+    with WorkCount(Rates(1e12, 1.0, 1.0)) as count:
         a[:10, :10] @ b[:10, :10]
-    assert count.work == Work(2000, 2000 / 1e12), "small tensors move for nothing"
+        once = count.work.seconds
+        a[:10, :10] @ b[:10, :10]
+    assert once == pytest.approx(2 * 4 * 100), "nothing was in a cache before"
+    assert count.work.seconds == pytest.approx(once + 2000 / 1e12), "a core's own cache holds them now"
+
+
+def test_tensors_move_from_where_the_bytes_touched_since_have_left_them() -> None:
+    size = 2**22  # bytes of a weight: too many for a core's cache
+    weights = [torch.randn(1024, 1024) for _ in range(9)]
+    x = torch.randn(1, 1024)
+    rates = Rates(1e18, 1e10, 1e9)
+
+    def pass_seconds(number: int) -> float:
+        with WorkCount(rates) as count:
+            for _ in range(2):
+                first = count.work.seconds
+                for weight in weights[:number]:
+                    x @ weight
+        return count.work.seconds - first
+
+    assert pass_seconds(7) == pytest.approx(7 * size / 1e10, rel=0.01), "28 MB: the cache that cores share still has them"
+    assert pass_seconds(9) == pytest.approx(9 * size / 1e9, rel=0.01), "36 MB: the first is out when the last was read"
