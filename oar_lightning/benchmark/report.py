@@ -26,12 +26,13 @@ def phase_table(measured: Measurement, bars: Mapping[str, float]) -> list[list[s
 
 
 def scoring_table(measured: Measurement, bars: Mapping[str, float]) -> list[list[str]]:
-    """Header and rows: the cost of scoring in seconds a sequence, work, forward passes, floor and memory; and its time and
-    memory relative to those of exact OAR-P."""
-    columns = ["s / sequence", "bar", "GFLOP", "forward-equivalents", "floor s", "measured / floor", "peak MB"]
-    rows = [["variant", *columns, "time / oar_p", "peak / oar_p"]]
+    """Header and rows: the cost of scoring in seconds a sequence, work, forward passes, floor, how a step would stand to
+    GRPO's if it took no longer than its floor, and memory; and its time and memory relative to those of exact OAR-P."""
+    columns = ["s / sequence", "bar", "GFLOP", "forward-equivalents", "floor s", "measured / floor", "step / grpo at floor"]
+    rows = [["variant", *columns, "peak MB", "time / oar_p", "peak / oar_p"]]
     variants = by_variant(measured.results)
     exact = variants["oar_p"]["scoring"] if "oar_p" in variants else None
+    grpo = variants["grpo"]["step"].median_seconds
     for name, phases in variants.items():
         s = phases["scoring"]
         if not s.gflop:
@@ -49,6 +50,7 @@ def scoring_table(measured: Measurement, bars: Mapping[str, float]) -> list[list
                 f"{s.forward_equivalents:.2f}",
                 f"{s.floor_seconds:.3f}",
                 f"{s.median_seconds / s.floor_seconds:.1f}",
+                f"{1 + s.floor_seconds / grpo:.2f}",
                 "-" if s.peak_bytes is None else f"{s.peak_bytes / 2**20:.0f}",
                 relative,
                 relative_peak,
@@ -117,6 +119,8 @@ scoring + update; its CPU seconds are those of all threads of the process.
 
 ## Scoring
 {markdown(scoring_table(measured, config.sequence_bars))}
+
+"At floor": GRPO's step plus the scoring's floor, over GRPO's step. No program of the same work is below it.
 
 ## Phases of GRPO's step
 {markdown(floors_table(measured))}

@@ -193,4 +193,5 @@ def rounds_text(result: Mapping[str, Any]) -> str:
         f"{result['rounds']} rounds after {result['warmup']} of warm-up; {result['repeated']} tries did not count (not quiet)"
     )
     unquiet = sum(not is_quiet(step["others"]) for step in steps)
-    return text + (f"; **{unquiet} of the {len(steps)} steps that count were not quiet**." if unquiet else ".")
+    note = f" {result['note']}." if "note" in result else ""  # what was different from what the page says
+    return text + (f"; **{unquiet} of the {len(steps)} steps that count were not quiet**." if unquiet else ".") + note

@@ -78,7 +78,7 @@ def test_tables_and_page(tmp_path: Path) -> None:
     assert [row[-1] for row in phase_table(measured(results, 3), bars)[1:]] == ["1.2 (disturbed)"] * 2, "no verdict"
     assert quietness(quiet).startswith("10 timed steps; 2 further tries did not count")
     assert "During 3 of the steps" in quietness(measured(results, 3))
-    expected = ["grpo", "0.1250", "-", "3.0", "1.50", "0.250", "2.0", "1", "-", "-"]
+    expected = ["grpo", "0.1250", "-", "3.0", "1.50", "0.250", "2.0", "1.12", "1", "-", "-"]
     assert scoring_table(quiet, {})[1] == expected
     assert floors_table(quiet)[1] == ["rollout", "0.500", "3.0", "0.250", "2.0", "0.400", "1.2", "1"]
     exact = [result("oar_p", p, 0.25) for p in TIMED_PHASES] + [result("oar_p", "step", 3.0, 1.5)]

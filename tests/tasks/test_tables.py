@@ -58,7 +58,7 @@ def benchmarked(number: int) -> ConsoleTable:
         for name in METHODS
         for phase in (*TIMED_PHASES, "step", "scoring")
     ]
-    return benchmark.tables(config, Measurement(results, Rates(1e12, 1e11), 10, 0, 0))[number]
+    return benchmark.tables(config, Measurement(results, Rates(1e12, 1e11, 1e11), 10, 0, 0))[number]
 
 
 def audited() -> ConsoleTable:
