@@ -128,7 +128,8 @@ scoring + update; its CPU seconds are those of all threads of the process.
 The roofline counts for each product and attention the longer of its work and of moving its tensors. How a tensor moves is
 decided by the bytes that products and attention have touched since they touched it last: up to 1 MB for nothing (a core's own
 cache), up to 32 MB at {shared:.0f} GB/s (the cache that cores share; best of 15 sums over 16 MB), else at {memory:.0f} GB/s
-(sums over 256 MB; on a GPU both are of 1 GB). Other guests of a shared processor show in these rates alone. Elementwise work is in neither floor nor roofline.
+(sums over 256 MB; on a GPU both are of 1 GB). Other guests of a shared processor show in these rates alone. Elementwise
+work is in neither floor nor roofline.
 
 Peak memory is what the phase held above what was there before it (on the CPU: resident memory).
 

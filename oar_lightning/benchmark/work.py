@@ -12,6 +12,7 @@ from torch.utils._python_dispatch import TorchDispatchMode
 from torch.utils.flop_counter import flop_registry, sdpa_backward_flop_count, sdpa_flop_count
 
 _CPU_ATTENTION = "_scaled_dot_product_flash_attention_for_cpu"
+_CPU_PRODUCT = "_linear_pointwise"
 
 CORE_BYTES = 2**20
 """What a core's own cache holds: moving it counts as free."""
@@ -95,6 +96,8 @@ class WorkCount(FlopCount):
 
 def _flops(func: Any, args: Sequence[Any], kwargs: Mapping[str, Any], out: Any) -> float | None:
     """Floating-point operations of a matrix product or attention; None of others."""
+    if func._overloadpacket.__name__ == _CPU_PRODUCT:
+        return 2.0 * args[0].numel() * out.shape[-1]
     if func._overloadpacket.__name__ == _CPU_ATTENTION:
         return sdpa_flop_count(*(x.shape for x in args[:3]))
     if func._overloadpacket.__name__ == _CPU_ATTENTION + "_backward":

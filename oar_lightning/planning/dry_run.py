@@ -12,7 +12,7 @@ from oar_lightning.credit.scorers import Scorer
 from oar_lightning.credit.scorers.probes import AFTER_WARMUP
 from oar_lightning.planning.empty import peak_bytes
 from oar_lightning.policy.decoder import GrowingTexts, growing_texts
-from oar_lightning.policy.language_model import evaluating, head_logits, token_logprobs
+from oar_lightning.policy.language_model import evaluating, token_logprobs
 from oar_lightning.rollout.sampling import SamplingConfig, draw_tokens
 from oar_lightning.types import Rollouts
 
@@ -105,7 +105,7 @@ def generation_bytes(
             grown.select(owner)
             states = hidden.new_zeros(rows, prompt + completion, hidden.shape[1]) if keep_states else None
             _lengthen(grown, prompt + completion - 2)
-            tokens = draw_tokens(head_logits(model, hidden), torch.zeros(rows), sampling)
+            tokens = draw_tokens(grown.logits(hidden), torch.zeros(rows), sampling)
             hidden = grown(tokens[:, None])[:, -1]
             del states
 

@@ -231,7 +231,7 @@ def _head_logprobs(
     model: Any, hidden: Float[Tensor, "n H"], targets: Int[Tensor, " n"], temperature: float, entropy_grad: bool | None
 ) -> tuple[Float[Tensor, " n"], Float[Tensor, " n"]]:
     """As `chunked_logprobs`; several times faster where the head is nothing but a matrix."""
-    matrix = None if entropy_grad else _head_matrix(model, hidden)
+    matrix = None if entropy_grad else head_matrix(model, hidden)
     if matrix is not None and 4 * len(hidden) * len(matrix) > FEW_LOGITS_BYTES:
         scaled = hidden if temperature == 1 else hidden / temperature
         return linear_logprobs(scaled, matrix, targets, LOGITS_CHUNK_BYTES, entropy_grad is not None)
@@ -246,8 +246,8 @@ def _head_logprobs(
     )
 
 
-def _head_matrix(model: Any, hidden: Tensor) -> torch.nn.Parameter | None:
-    """The head's weights, where its logits are their product with the states and nobody has to be asked for the weights.
+def head_matrix(model: Any, hidden: Tensor) -> torch.nn.Parameter | None:
+    """The head's weights [V H], where its logits are their product with the states and nobody has to be asked for the weights.
 
     Not so: adapters or hooks on the head, a bias, scaled or capped logits, and weights in shards.
     """

@@ -13,7 +13,7 @@ from torch import Tensor
 from oar_lightning.common.activity import within
 from oar_lightning.common.randomness import generator
 from oar_lightning.policy.decoder import growing_texts
-from oar_lightning.policy.language_model import evaluating, head_logits, states_fit
+from oar_lightning.policy.language_model import evaluating, states_fit
 from oar_lightning.rollout.hf import eos_token_ids
 from oar_lightning.rollout.sampling import (
     Generation,
@@ -89,7 +89,7 @@ class CachedEngine:
         states = hidden.new_zeros(len(owner), width + config.max_new_tokens, hidden.shape[1]) if keep_states else None
         live = torch.arange(len(owner), device=device)
         for column in range(config.max_new_tokens):
-            tokens = draw_tokens(head_logits(model, hidden), uniforms[live, column], config)
+            tokens = draw_tokens(texts.logits(hidden), uniforms[live, column], config)
             completion[live, column] = tokens
             if states is not None:
                 states[live, width + column] = hidden

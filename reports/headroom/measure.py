@@ -85,9 +85,7 @@ def set_up(overrides: list[str], methods: list[str]) -> Setup:
     return Setup(loaded.model, build_stage(loaded, prompt, settings.answer, settings.rewards), settings, arms)
 
 
-def block_of(
-    setup: Setup, folder: Path, number: int, batches: int, name: str, references: Sequence[str] = ()
-) -> Block:
+def block_of(setup: Setup, folder: Path, number: int, batches: int, name: str, references: Sequence[str] = ()) -> Block:
     """A block from its file, or measured and written there; with products with the gradients of `references`."""
     path = folder / f"{number}.pt"
     if path.exists():
@@ -124,7 +122,8 @@ def main() -> None:
     parser.add_argument("overrides", nargs="*", help="as for `python -m oar_lightning`, e.g. data.chain.asides=3")
     parser.add_argument("--blocks", type=int, default=8)
     parser.add_argument("--batches", type=int, default=8, help="per block")
-    parser.add_argument("--methods", nargs="*", default=[m for m in METHODS if m not in ("oar_p", "shuffled", "oar_g, sharp gate")], choices=METHODS)
+    usual = [m for m in METHODS if m not in ("oar_p", "shuffled", "oar_g, sharp gate")]
+    parser.add_argument("--methods", nargs="*", default=usual, choices=METHODS)
     options = parser.parse_args()
 
     set_threads(1)

@@ -4,29 +4,26 @@
     python reports/mechanism/measure.py asides_trained --policy DIR # another one, of the same task
     python reports/mechanism/measure.py                             # the page of what is measured
 
-Blocks of batches are kept in HEADROOM_CACHE/mechanism (by default in the system's temporary folder), and those that are there are
-not measured again. Writes results.json and the tables of README.md.
+Blocks of batches are kept in HEADROOM_CACHE/mechanism (by default in the system's temporary folder); those there are not
+measured again. Writes results.json and the tables of README.md.
 """
 
 from __future__ import annotations
 
 import argparse
+import importlib.util
 import json
-import sys
 from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
-HERE = Path(__file__).parent
-sys.path.insert(0, str(HERE.parent / "headroom"))
-
-import measure as headroom
 import torch
 
 from oar_lightning.common.markdown import fill, markdown
 from oar_lightning.lab.gradients import gradient_quality
 from oar_lightning.wiring.device import set_threads
 
+HERE = Path(__file__).parent
 BASE = "uniform"
 METHODS = ("uniform", "oar_g", "shuffled", "random", "oar_g, sharp gate", "oracle, paper's gate", "oracle")
 TITLES = {
@@ -47,8 +44,19 @@ Found = Mapping[str, Mapping[str, Sequence[float]]]
 """Method -> column -> value, low, high."""
 
 
+def headroom_study() -> Any:
+    """The script of ../headroom, which samples and takes the gradients."""
+    spec = importlib.util.spec_from_file_location("headroom", HERE.parent / "headroom" / "measure.py")
+    assert spec is not None
+    assert spec.loader is not None
+    module = importlib.util.module_from_spec(spec)
+    spec.loader.exec_module(module)
+    return module
+
+
 def measured(name: str, policy: Path | None) -> dict[str, Any]:
     """The statistics of all methods on the task of that name, with its shipped policy or another one."""
+    headroom = headroom_study()
     task = name.split("_")[0]
     overrides = [f"+variant={task}", *([f"policy.name={policy.resolve()}"] if policy else [])]
     setup = headroom.set_up(overrides, list(METHODS))

@@ -11,8 +11,9 @@ from jaxtyping import Bool, Float, Int
 from torch import Tensor
 
 from oar_lightning.policy.decoder.plain import PlainDecoder
+from oar_lightning.policy.decoder.products import fixed_weights
 from oar_lightning.policy.key_value_cache import select_rows
-from oar_lightning.policy.language_model import base_model, embed, new_cache
+from oar_lightning.policy.language_model import base_model, embed, head_logits, head_matrix, new_cache
 
 
 class GrowingTexts(ABC):
@@ -37,6 +38,11 @@ class GrowingTexts(ABC):
         hidden = self._read(token_ids, columns, positions)
         self.width += token_ids.shape[1]
         return hidden
+
+    @torch.no_grad()
+    def logits(self, hidden: Float[Tensor, "n H"]) -> Float[Tensor, "n V"]:
+        """Float32 (or float64) logits of the tokens that follow these final hidden states."""
+        return head_logits(self.model, hidden)
 
     def select(self, rows: Int[Tensor, " m"]) -> None:
         """Row i becomes row ``rows[i]``; a row may be given several times. Rows that stay in their place are not copied."""
@@ -78,6 +84,12 @@ class PlainTexts(GrowingTexts):
         super().__init__(model, first, limit, columns_last=first.device.type == "cpu")  # where one query is two products
         self._decoder = decoder
         self._rotations = decoder.rotations(model.get_input_embeddings().weight, limit)
+        matrix = head_matrix(model, decoder.norm)
+        self._head = None if matrix is None else fixed_weights(matrix)
+
+    @torch.no_grad()
+    def logits(self, hidden: Tensor) -> Tensor:
+        return super().logits(hidden) if self._head is None else self._head(hidden)
 
     def _read(self, token_ids: Tensor, columns: Tensor, positions: Tensor) -> Tensor:
         embeddings = embed(self.model, token_ids)

@@ -14,7 +14,7 @@ from typing import Any
 import torch
 from jaxtyping import Bool, Complex, Float, Int
 from torch import Tensor, nn
-from torch.nn.functional import linear, scaled_dot_product_attention, silu
+from torch.nn.functional import scaled_dot_product_attention, silu
 
 from oar_lightning.policy.attention import (
     LayerRecord,
@@ -25,6 +25,7 @@ from oar_lightning.policy.attention import (
     products_are_faster,
 )
 from oar_lightning.policy.decoder.past import Past, query_blocks, visible_columns
+from oar_lightning.policy.decoder.products import PlainWeights, Weights, fixed_weights
 from oar_lightning.policy.language_model import base_model, can_share_prefixes, in_shards
 
 FAMILIES = ("LlamaModel", "MistralModel", "Qwen2Model", "Qwen3Model")
@@ -39,15 +40,19 @@ LEARNING_BYTES = 2**26
 
 @dataclass(frozen=True)
 class PlainLayer:
-    """The weights of one layer, as `linear` takes them. Two elements of a head that are rotated together are neighbours."""
+    """The weights of one layer. Two elements of a head that are rotated together are neighbours.
 
-    qkv: Float[Tensor, "P H"]
+    `keys_values` are those of `qkv` without the queries, for a layer that computes these apart: the last.
+    """
+
+    qkv: Weights
+    keys_values: Weights | None
     qkv_bias: Float[Tensor, " P"] | None
     head_norm: Float[Tensor, "r d"] | None
-    output: Float[Tensor, "H O"]
+    output: Weights
     output_bias: Float[Tensor, " H"] | None
-    gate_up: Float[Tensor, "J H"]
-    down: Float[Tensor, "H I"]
+    gate_up: Weights
+    down: Weights
 
 
 @dataclass(frozen=True)
@@ -130,10 +135,10 @@ class PlainDecoder:
         self, layer: PlainLayer, x: Float[Tensor, "n W H"], out: Float[Tensor, "n W h d"]
     ) -> Float[Tensor, "n W H"]:
         """The layer's output, from its input and the output of its heads."""
-        x = _linear_onto(x, out.flatten(2), layer.output, layer.output_bias)
-        gate, up = linear(self._normed(x), layer.gate_up).chunk(2, -1)
+        x = layer.output.onto(x, out.flatten(2), layer.output_bias)
+        gate, up = layer.gate_up(self._normed(x)).chunk(2, -1)
         active = silu(gate) * up if torch.is_grad_enabled() else silu(gate, inplace=True).mul_(up)
-        return _linear_onto(x, active, layer.down, None)
+        return layer.down.onto(x, active, None)
 
     def _projections(
         self, layer: PlainLayer, normed: Float[Tensor, "n W H"], angles: Complex[Tensor, "n W 1 p"], queries: bool = True
@@ -142,7 +147,9 @@ class PlainDecoder:
         heads = self.heads if queries else 0
         start = (self.heads - heads) * self.head_size
         bias = None if layer.qkv_bias is None else layer.qkv_bias[start:]
-        projected = linear(normed, layer.qkv[start:], bias).unflatten(-1, (-1, self.head_size))
+        weights = layer.qkv if queries else layer.keys_values
+        assert weights is not None
+        projected = weights(normed, bias).unflatten(-1, (-1, self.head_size))
         unrotated, value = projected.split([heads + self.groups, self.groups], 2)
         if layer.head_norm is not None:
             unrotated = self._normed(unrotated) * layer.head_norm[self.heads - heads :]
@@ -191,15 +198,6 @@ class PlainDecoder:
         return torch.complex(cos[0, :, :half], sin[0, :, :half])
 
 
-def _linear_onto(
-    x: Float[Tensor, "n W H"], values: Float[Tensor, "n W I"], weight: Float[Tensor, "H I"], bias: Float[Tensor, " H"] | None
-) -> Float[Tensor, "n W H"]:
-    """x + W values + b in one product; written into x where gradients are disabled."""
-    flat = x.flatten(0, 1)
-    total = torch.addmm(flat, values.flatten(0, 1), weight.T, out=None if torch.is_grad_enabled() else flat).view(x.shape)
-    return total if bias is None else total + bias
-
-
 @torch.no_grad()
 def plain_decoder(model: Any) -> PlainDecoder | None:
     """The model's decoder in the plain form; None for other architectures and decoders larger than `WEIGHTS_BYTES`."""
@@ -236,8 +234,11 @@ def _plain_form(model: Any) -> PlainDecoder:
         """The weight itself; for scoring without its gradient, for which a backward pass would keep the layer's inputs."""
         return weight if weight is None or torch.is_grad_enabled() else weight.detach()
 
+    def weights(matrix: Tensor) -> Weights:
+        return PlainWeights(matrix) if torch.is_grad_enabled() else fixed_weights(matrix)
+
     layers = []
-    for block in decoder.layers:
+    for number, block in enumerate(decoder.layers):
         attention, mlp = block.self_attn, block.mlp
         query, key, value = attention.q_proj, attention.k_proj, attention.v_proj
         biases = None if query.bias is None else torch.cat([paired(query.bias), paired(key.bias), value.bias])
@@ -246,15 +247,19 @@ def _plain_form(model: Any) -> PlainDecoder:
             norms = torch.cat(
                 [paired(norm.weight).expand(n, -1) for norm, n in ((attention.q_norm, heads), (attention.k_norm, groups))]
             )
+        qkv = torch.cat([paired(query.weight), paired(key.weight), value.weight]) * block.input_layernorm.weight
+        gate_up = torch.cat([mlp.gate_proj.weight, mlp.up_proj.weight]) * block.post_attention_layernorm.weight
+        is_last = number + 1 == len(decoder.layers)
         layers.append(
             PlainLayer(
-                qkv=torch.cat([paired(query.weight), paired(key.weight), value.weight]) * block.input_layernorm.weight,
+                qkv=weights(qkv),
+                keys_values=weights(qkv[heads * head_size :]) if is_last else None,
                 qkv_bias=biases,
                 head_norm=norms,
-                output=held(attention.o_proj.weight),
+                output=weights(attention.o_proj.weight),
                 output_bias=held(attention.o_proj.bias),
-                gate_up=torch.cat([mlp.gate_proj.weight, mlp.up_proj.weight]) * block.post_attention_layernorm.weight,
-                down=held(mlp.down_proj.weight),
+                gate_up=weights(gate_up),
+                down=weights(mlp.down_proj.weight),
             )
         )
     norm = held(decoder.norm.weight)

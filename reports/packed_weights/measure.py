@@ -1,0 +1,119 @@
+"""Products with weights in oneDNN's order against torch's on a CPU: single products, and sampling with both.
+
+    OMP_NUM_THREADS=2 python reports/packed_weights/measure.py
+
+writes README.md beside this file (its text outside the markers is kept).
+"""
+
+from __future__ import annotations
+
+import os
+import time
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from pathlib import Path
+from statistics import median
+
+os.environ.setdefault("GOMP_SPINCOUNT", "20000")  # as `python -m oar_lightning` sets it
+
+from oar_lightning.common.allocator import keep_freed_memory
+
+keep_freed_memory()
+
+import torch
+
+from oar_lightning.benchmark import RandomShape, RandomWorkload
+from oar_lightning.common.markdown import fill, markdown
+from oar_lightning.common.randomness import generator
+from oar_lightning.policy.decoder import products
+from oar_lightning.policy.decoder.products import PackedWeights, PlainWeights, fixed_weights
+
+README = Path(__file__).with_name("README.md")
+MATRICES = {
+    "`tiny`, both halves of the MLP": (512, 96),
+    "`graph`, both halves of the MLP": (704, 128),
+    "`wide`, both halves of the MLP": (2048, 256),
+    "`wide`, head": (32000, 256),
+    "SmolLM-135M, both halves of the MLP": (3072, 576),
+}
+"""Name -> outputs and inputs."""
+ROWS = (1, 16, 64, 256, 2048)
+SECONDS = 0.25
+"""Of one cell, for both ways together."""
+SAMPLING = {
+    "`authors`": RandomShape(256, 1024, 4, 8, 2, 4096, prompt=24, completion=136, prompts=2, group_size=8, tied=True),
+    "`wide`": RandomShape(256, 1024, 4, 8, 2, 32000, prompt=128, completion=256, prompts=4, group_size=8, tied=True),
+    "SmolLM-135M's shape": RandomShape(576, 1536, 30, 9, 3, 49152, prompt=64, completion=32, prompts=2, group_size=8, tied=True),
+}
+ROUNDS = 5
+
+
+def seconds(run: Callable[[], object]) -> float:
+    started = time.perf_counter()
+    run()
+    return time.perf_counter() - started
+
+
+@contextmanager
+def least(numbers: float) -> Iterator[None]:
+    """Inside the block matrices with fewer numbers are not packed."""
+    former = products.LEAST
+    products.LEAST = numbers  # type: ignore[misc]
+    try:
+        yield
+    finally:
+        products.LEAST = former  # type: ignore[misc]
+
+
+@torch.no_grad()
+def product_table() -> str:
+    lines = [["matrix", "packed", "packing, µs", *(f"{rows} rows: torch, µs (packed of it)" for rows in ROWS)]]
+    for name, (outputs, inputs) in MATRICES.items():
+        made = generator("packed_weights")
+        count = max(2, 2**22 // (outputs * inputs))  # of matrices in turn, as layers come
+        plain = [PlainWeights(torch.randn(outputs, inputs, generator=made)) for _ in range(count)]
+        with least(0):
+            times = [seconds(lambda weights=weights: fixed_weights(weights.matrix)) for weights in plain for _ in range(3)]
+            packed = [fixed_weights(weights.matrix) for weights in plain]
+        cells = []
+        for rows in ROWS:
+            x = torch.randn(rows, inputs, generator=made)
+            ways = {"plain": plain, "packed": packed}
+            found: dict[str, list[float]] = {way: [] for way in ways}
+            ends = time.perf_counter() + SECONDS
+            while time.perf_counter() < ends or len(found["plain"]) < 5:
+                for way, many in ways.items():
+                    found[way].append(seconds(lambda many=many: [weights(x) for weights in many]) / count)
+            ratio = median(b / a for a, b in zip(found["plain"], found["packed"], strict=True))
+            cells.append(f"{1e6 * median(found['plain']):.0f} ({ratio:.2f})")
+        is_packed = "yes" if isinstance(fixed_weights(plain[0].matrix), PackedWeights) else "no"
+        lines.append([name, is_packed, f"{1e6 * median(times):.0f}", *cells])
+    return markdown(lines)
+
+
+def sampling_table() -> str:
+    lines = [["policy", "completions", "torch's products, s", "packed, s", "packed over torch's, median (range)"]]
+    for name, shape in SAMPLING.items():
+        workload = RandomWorkload(shape, torch.device("cpu"))
+        found: dict[float, list[float]] = {float("inf"): [], products.LEAST: []}
+        for number in range(ROUNDS + 1):
+            for numbers, times in found.items():
+                with least(numbers):
+                    taken = seconds(lambda number=number, workload=workload: workload.sample(number))
+                if number:
+                    times.append(taken)
+        plain, packed = found.values()
+        ratios = [b / a for a, b in zip(plain, packed, strict=True)]
+        completions = f"{shape.prompts * shape.group_size} of {shape.completion} tokens"
+        ratio = f"{median(ratios):.2f} ({min(ratios):.2f} to {max(ratios):.2f})"
+        lines.append([name, completions, f"{median(plain):.2f}", f"{median(packed):.2f}", ratio])
+    return markdown(lines)
+
+
+def main() -> None:
+    facts = f"torch {torch.__version__}, {torch.get_num_threads()} threads, float32."
+    fill(README, f"{facts}\n\n## One product\n{product_table()}\n\n## Sampling\n{sampling_table()}")
+
+
+if __name__ == "__main__":
+    main()

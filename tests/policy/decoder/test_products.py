@@ -1,0 +1,133 @@
+"""Products with packed weights against the same in double precision, alone and within the decoders that use them."""
+
+from __future__ import annotations
+
+import pytest
+import torch
+from torch._subclasses import FakeTensorMode
+from transformers import LlamaConfig, LlamaForCausalLM, Qwen2Config, Qwen2ForCausalLM, Qwen3Config, Qwen3ForCausalLM
+
+from oar_lightning.benchmark.work import FlopCount
+from oar_lightning.policy.decoder import empty_past, growing_texts, plain_decoder, products
+from oar_lightning.policy.decoder.products import PackedWeights, PlainWeights, Weights, fixed_weights
+from oar_lightning.policy.language_model import base_model, embed, head_logits
+
+pytestmark = pytest.mark.skipif(not torch.backends.mkldnn.is_available(), reason="this build of torch has no oneDNN")
+SIZES = {
+    "vocab_size": 40,
+    "hidden_size": 32,
+    "intermediate_size": 48,
+    "num_hidden_layers": 3,
+    "num_attention_heads": 4,
+    "num_key_value_heads": 2,
+    "max_position_embeddings": 64,
+}
+MODELS = {
+    "qwen2": lambda: Qwen2ForCausalLM(Qwen2Config(**SIZES)),
+    "qwen3": lambda: Qwen3ForCausalLM(Qwen3Config(**SIZES, head_dim=16)),
+    "llama, biases": lambda: LlamaForCausalLM(LlamaConfig(**SIZES, attention_bias=True, tie_word_embeddings=True)),
+}
+
+
+@pytest.fixture
+def everything_packed(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(products, "LEAST", 1)
+
+
+def random(*shape: int) -> torch.Tensor:
+    return torch.randn(*shape, generator=torch.Generator().manual_seed(sum(shape)))
+
+
+@pytest.mark.parametrize("rows", [0, 1, 5, 300])
+@pytest.mark.parametrize("biased", [False, True])
+@pytest.mark.parametrize("kind", [PackedWeights, PlainWeights])
+def test_products_are_those_of_double_precision(rows: int, biased: bool, kind: type, everything_packed: None) -> None:
+    matrix, bias = random(70, 33), random(70) if biased else None
+    weights: Weights = fixed_weights(matrix) if kind is PackedWeights else PlainWeights(matrix)
+    assert isinstance(weights, kind)
+    x, total = random(rows, 2, 33), random(rows, 2, 70)
+    exact = x.double() @ matrix.double().T + (0 if bias is None else bias.double())
+    with torch.no_grad():
+        torch.testing.assert_close(weights(x, bias).double(), exact, rtol=1e-5, atol=1e-5)
+        torch.testing.assert_close(weights.onto(total.clone(), x, bias).double(), total + exact, rtol=1e-5, atol=1e-5)
+    before = total.clone()
+    torch.testing.assert_close(weights.onto(total, x, bias).double(), total + exact, rtol=1e-5, atol=1e-5)
+    assert torch.equal(total, before), "with gradients nothing is overwritten"
+
+
+def test_what_is_multiplied_gets_its_gradient(everything_packed: None) -> None:
+    matrix, x, total = random(70, 33), random(4, 3, 33).requires_grad_(), random(4, 3, 70).requires_grad_()
+    weights = fixed_weights(matrix)
+    upstream = random(4, 3, 70)
+    (weights.onto(total, x.sin(), None) * upstream).sum().backward()
+    torch.testing.assert_close(x.grad, upstream @ matrix * x.detach().cos(), rtol=1e-5, atol=1e-5)
+    torch.testing.assert_close(total.grad, upstream)
+
+
+def test_which_weights_are_packed(monkeypatch: pytest.MonkeyPatch) -> None:
+    large = random(512, 512)
+    assert isinstance(fixed_weights(large), PackedWeights)
+    assert isinstance(fixed_weights(large[:200, :500]), PlainWeights), "too small to gain"
+    assert isinstance(fixed_weights(large.double()), PlainWeights)
+    assert isinstance(fixed_weights(large.bfloat16()), PlainWeights)
+    assert isinstance(fixed_weights(large.to("meta")), PlainWeights)
+    with FakeTensorMode() as mode:
+        assert isinstance(fixed_weights(mode.from_tensor(large)), PlainWeights), "of which only the memory is counted"
+    assert not fixed_weights(torch.nn.Parameter(large[:8])).matrix.requires_grad
+    with torch.backends.mkldnn.flags(enabled=False):
+        assert isinstance(fixed_weights(large), PlainWeights), "switched off by the user"
+
+
+def test_work_is_counted(everything_packed: None) -> None:
+    weights = fixed_weights(random(70, 33))
+    with FlopCount() as count, torch.no_grad():
+        weights(random(2, 5, 33))
+        weights.onto(random(2, 5, 70), random(2, 5, 33), None)
+    assert count.total == 2 * (2 * 10 * 33 * 70)
+
+
+def make(name: str):
+    torch.manual_seed(0)
+    model = MODELS[name]().eval()
+    for parameter in model.parameters():
+        if parameter.ndim == 1:
+            parameter.data += 0.3 * torch.randn_like(parameter)
+    return model
+
+
+@pytest.mark.parametrize("name", MODELS)
+def test_decoders_agree_with_the_modules(name: str, everything_packed: None) -> None:
+    model = make(name)
+    decoder = plain_decoder(model)
+    assert decoder is not None
+    assert isinstance(decoder.layers[-1].keys_values, PackedWeights)
+    embeds = embed(model, torch.arange(12).view(2, 6)).detach()
+    columns = torch.arange(6).expand(2, -1)
+    start = empty_past(torch.zeros(2, dtype=torch.long))
+    for read in (columns, columns[:, :2]):  # few columns: the last layer computes its queries apart
+        gradients = []
+        for run in (
+            lambda x, read=read: decoder(start, x, (read, read >= 0))[0],
+            lambda x, read=read: base_model(model).get_decoder()(inputs_embeds=x).last_hidden_state[:, : read.shape[1]],
+        ):
+            x = embeds.clone().requires_grad_()
+            hidden = run(x)
+            with torch.no_grad():
+                torch.testing.assert_close(run(embeds), hidden, rtol=1e-4, atol=1e-5)
+            gradients.append((hidden, *torch.autograd.grad(hidden.sin().sum(), x)))
+        for actual, expected in zip(*gradients, strict=True):
+            torch.testing.assert_close(actual, expected, rtol=1e-4, atol=1e-4)
+    assert all(p.grad is None for p in model.parameters())
+
+
+@pytest.mark.parametrize("name", MODELS)
+def test_texts_grow_as_the_model_reads_them(name: str, everything_packed: None) -> None:
+    model = make(name)
+    ids = torch.arange(14).view(2, 7)
+    texts = growing_texts(model, torch.zeros(2, dtype=torch.long), 7)
+    hidden = [texts(ids[:, :4])[:, -1], *(texts(ids[:, i : i + 1])[:, -1] for i in range(4, 7))]
+    with torch.no_grad():
+        expected = model(ids).logits[:, 3:]
+    for column, states in enumerate(hidden):
+        torch.testing.assert_close(texts.logits(states), expected[:, column], rtol=1e-4, atol=1e-5)
+        torch.testing.assert_close(texts.logits(states), head_logits(model, states), rtol=1e-4, atol=1e-5)
