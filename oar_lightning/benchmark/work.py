@@ -85,7 +85,8 @@ class WorkCount(FlopCount):
 
     def _moving(self, tensor: Tensor, is_read: bool) -> float:
         """Seconds to move a tensor, which is touched by it."""
-        size, place = tensor.numel() * tensor.element_size(), tensor.data_ptr()
+        size = tensor.numel() * tensor.element_size()
+        place = id(tensor) if tensor.is_mkldnn else tensor.data_ptr()  # packed weights have no address that torch knows
         self._touched += size
         distance = self._touched - self._last.get(place, -SHARED_BYTES) if is_read else size
         self._last[place] = self._touched

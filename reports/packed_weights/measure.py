@@ -9,24 +9,23 @@ from __future__ import annotations
 
 import os
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
+from functools import partial
 from pathlib import Path
 from statistics import median
 
 os.environ.setdefault("GOMP_SPINCOUNT", "20000")  # as `python -m oar_lightning` sets it
 
-from oar_lightning.common.allocator import keep_freed_memory
-
-keep_freed_memory()
-
 import torch
+from torch import Tensor
 
 from oar_lightning.benchmark import RandomShape, RandomWorkload
+from oar_lightning.common.allocator import keep_freed_memory
 from oar_lightning.common.markdown import fill, markdown
 from oar_lightning.common.randomness import generator
 from oar_lightning.policy.decoder import products
-from oar_lightning.policy.decoder.products import PackedWeights, PlainWeights, fixed_weights
+from oar_lightning.policy.decoder.products import PackedWeights, Weights, fixed_weights
 
 README = Path(__file__).with_name("README.md")
 MATRICES = {
@@ -43,9 +42,13 @@ SECONDS = 0.25
 SAMPLING = {
     "`authors`": RandomShape(256, 1024, 4, 8, 2, 4096, prompt=24, completion=136, prompts=2, group_size=8, tied=True),
     "`wide`": RandomShape(256, 1024, 4, 8, 2, 32000, prompt=128, completion=256, prompts=4, group_size=8, tied=True),
-    "SmolLM-135M's shape": RandomShape(576, 1536, 30, 9, 3, 49152, prompt=64, completion=32, prompts=2, group_size=8, tied=True),
+    "SmolLM-135M's shape": RandomShape(
+        576, 1536, 30, 9, 3, 49152, prompt=64, completion=32, prompts=2, group_size=8, tied=True
+    ),
 }
 ROUNDS = 5
+NEVER = 2**62
+"""More numbers than any matrix has."""
 
 
 def seconds(run: Callable[[], object]) -> float:
@@ -55,14 +58,23 @@ def seconds(run: Callable[[], object]) -> float:
 
 
 @contextmanager
-def least(numbers: float) -> Iterator[None]:
+def least(numbers: int) -> Iterator[None]:
     """Inside the block matrices with fewer numbers are not packed."""
     former = products.LEAST
-    products.LEAST = numbers  # type: ignore[misc]
+    products.LEAST = numbers
     try:
         yield
     finally:
-        products.LEAST = former  # type: ignore[misc]
+        products.LEAST = former
+
+
+def pack(matrix: Tensor) -> Tensor:
+    return PackedWeights(matrix).packed
+
+
+def multiply(matrices: Sequence[Weights], x: Tensor) -> None:
+    for weights in matrices:
+        weights(x)
 
 
 @torch.no_grad()
@@ -71,9 +83,9 @@ def product_table() -> str:
     for name, (outputs, inputs) in MATRICES.items():
         made = generator("packed_weights")
         count = max(2, 2**22 // (outputs * inputs))  # of matrices in turn, as layers come
-        plain = [PlainWeights(torch.randn(outputs, inputs, generator=made)) for _ in range(count)]
+        plain = [Weights(torch.randn(outputs, inputs, generator=made)) for _ in range(count)]
         with least(0):
-            times = [seconds(lambda weights=weights: fixed_weights(weights.matrix)) for weights in plain for _ in range(3)]
+            times = [seconds(partial(pack, weights.matrix)) for weights in plain for _ in range(3)]
             packed = [fixed_weights(weights.matrix) for weights in plain]
         cells = []
         for rows in ROWS:
@@ -83,7 +95,7 @@ def product_table() -> str:
             ends = time.perf_counter() + SECONDS
             while time.perf_counter() < ends or len(found["plain"]) < 5:
                 for way, many in ways.items():
-                    found[way].append(seconds(lambda many=many: [weights(x) for weights in many]) / count)
+                    found[way].append(seconds(partial(multiply, many, x)) / count)
             ratio = median(b / a for a, b in zip(found["plain"], found["packed"], strict=True))
             cells.append(f"{1e6 * median(found['plain']):.0f} ({ratio:.2f})")
         is_packed = "yes" if isinstance(fixed_weights(plain[0].matrix), PackedWeights) else "no"
@@ -95,11 +107,11 @@ def sampling_table() -> str:
     lines = [["policy", "completions", "torch's products, s", "packed, s", "packed over torch's, median (range)"]]
     for name, shape in SAMPLING.items():
         workload = RandomWorkload(shape, torch.device("cpu"))
-        found: dict[float, list[float]] = {float("inf"): [], products.LEAST: []}
+        found: dict[int, list[float]] = {NEVER: [], products.LEAST: []}
         for number in range(ROUNDS + 1):
             for numbers, times in found.items():
                 with least(numbers):
-                    taken = seconds(lambda number=number, workload=workload: workload.sample(number))
+                    taken = seconds(partial(workload.sample, number))
                 if number:
                     times.append(taken)
         plain, packed = found.values()
@@ -111,6 +123,7 @@ def sampling_table() -> str:
 
 
 def main() -> None:
+    keep_freed_memory()
     facts = f"torch {torch.__version__}, {torch.get_num_threads()} threads, float32."
     fill(README, f"{facts}\n\n## One product\n{product_table()}\n\n## Sampling\n{sampling_table()}")
 

@@ -25,7 +25,7 @@ from oar_lightning.policy.attention import (
     products_are_faster,
 )
 from oar_lightning.policy.decoder.past import Past, query_blocks, visible_columns
-from oar_lightning.policy.decoder.products import PlainWeights, Weights, fixed_weights
+from oar_lightning.policy.decoder.products import Weights, fixed_weights
 from oar_lightning.policy.language_model import base_model, can_share_prefixes, in_shards
 
 FAMILIES = ("LlamaModel", "MistralModel", "Qwen2Model", "Qwen3Model")
@@ -235,7 +235,7 @@ def _plain_form(model: Any) -> PlainDecoder:
         return weight if weight is None or torch.is_grad_enabled() else weight.detach()
 
     def weights(matrix: Tensor) -> Weights:
-        return PlainWeights(matrix) if torch.is_grad_enabled() else fixed_weights(matrix)
+        return Weights(matrix) if torch.is_grad_enabled() else fixed_weights(matrix)
 
     layers = []
     for number, block in enumerate(decoder.layers):

@@ -7,9 +7,9 @@ import torch
 from torch._subclasses import FakeTensorMode
 from transformers import LlamaConfig, LlamaForCausalLM, Qwen2Config, Qwen2ForCausalLM, Qwen3Config, Qwen3ForCausalLM
 
-from oar_lightning.benchmark.work import FlopCount
+from oar_lightning.benchmark.work import FlopCount, Rates, WorkCount
 from oar_lightning.policy.decoder import empty_past, growing_texts, plain_decoder, products
-from oar_lightning.policy.decoder.products import PackedWeights, PlainWeights, Weights, fixed_weights
+from oar_lightning.policy.decoder.products import PackedWeights, Weights, fixed_weights
 from oar_lightning.policy.language_model import base_model, embed, head_logits
 
 pytestmark = pytest.mark.skipif(not torch.backends.mkldnn.is_available(), reason="this build of torch has no oneDNN")
@@ -40,11 +40,10 @@ def random(*shape: int) -> torch.Tensor:
 
 @pytest.mark.parametrize("rows", [0, 1, 5, 300])
 @pytest.mark.parametrize("biased", [False, True])
-@pytest.mark.parametrize("kind", [PackedWeights, PlainWeights])
+@pytest.mark.parametrize("kind", [PackedWeights, Weights])
 def test_products_are_those_of_double_precision(rows: int, biased: bool, kind: type, everything_packed: None) -> None:
     matrix, bias = random(70, 33), random(70) if biased else None
-    weights: Weights = fixed_weights(matrix) if kind is PackedWeights else PlainWeights(matrix)
-    assert isinstance(weights, kind)
+    weights = kind(matrix)
     x, total = random(rows, 2, 33), random(rows, 2, 70)
     exact = x.double() @ matrix.double().T + (0 if bias is None else bias.double())
     with torch.no_grad():
@@ -58,24 +57,26 @@ def test_products_are_those_of_double_precision(rows: int, biased: bool, kind: t
 def test_what_is_multiplied_gets_its_gradient(everything_packed: None) -> None:
     matrix, x, total = random(70, 33), random(4, 3, 33).requires_grad_(), random(4, 3, 70).requires_grad_()
     weights = fixed_weights(matrix)
+    assert isinstance(weights, PackedWeights)
     upstream = random(4, 3, 70)
     (weights.onto(total, x.sin(), None) * upstream).sum().backward()
     torch.testing.assert_close(x.grad, upstream @ matrix * x.detach().cos(), rtol=1e-5, atol=1e-5)
     torch.testing.assert_close(total.grad, upstream)
+    assert "packed" not in vars(weights), "a pass with gradients holds no second copy"
 
 
 def test_which_weights_are_packed(monkeypatch: pytest.MonkeyPatch) -> None:
     large = random(512, 512)
     assert isinstance(fixed_weights(large), PackedWeights)
-    assert isinstance(fixed_weights(large[:200, :500]), PlainWeights), "too small to gain"
-    assert isinstance(fixed_weights(large.double()), PlainWeights)
-    assert isinstance(fixed_weights(large.bfloat16()), PlainWeights)
-    assert isinstance(fixed_weights(large.to("meta")), PlainWeights)
+    assert type(fixed_weights(large[:200, :500])) is Weights, "too small to gain"
+    assert type(fixed_weights(large.double())) is Weights
+    assert type(fixed_weights(large.bfloat16())) is Weights
+    assert type(fixed_weights(large.to("meta"))) is Weights
     with FakeTensorMode() as mode:
-        assert isinstance(fixed_weights(mode.from_tensor(large)), PlainWeights), "of which only the memory is counted"
+        assert type(fixed_weights(mode.from_tensor(large))) is Weights, "of which only the memory is counted"
     assert not fixed_weights(torch.nn.Parameter(large[:8])).matrix.requires_grad
     with torch.backends.mkldnn.flags(enabled=False):
-        assert isinstance(fixed_weights(large), PlainWeights), "switched off by the user"
+        assert type(fixed_weights(large)) is Weights, "switched off by the user"
 
 
 def test_work_is_counted(everything_packed: None) -> None:
@@ -84,6 +85,18 @@ def test_work_is_counted(everything_packed: None) -> None:
         weights(random(2, 5, 33))
         weights.onto(random(2, 5, 70), random(2, 5, 33), None)
     assert count.total == 2 * (2 * 10 * 33 * 70)
+
+
+def test_the_roofline_knows_where_packed_weights_are() -> None:
+    weights, x = fixed_weights(random(1024, 1024)), random(1, 1024)
+    assert isinstance(weights, PackedWeights)
+    with WorkCount(Rates(1e18, 1e10, 1e9)) as count, torch.no_grad():
+        weights(x)
+        first = count.work.seconds
+        weights(x)
+    size = 4 * 1024 * 1024
+    assert first == pytest.approx(size / 1e9, rel=0.01), "from memory"
+    assert count.work.seconds - first == pytest.approx(size / 1e10, rel=0.01), "from the cache that cores share"
 
 
 def make(name: str):
