@@ -19,7 +19,6 @@ import json
 import os
 import sys
 import tempfile
-from collections.abc import Sequence
 from pathlib import Path
 from typing import Any, NamedTuple
 
@@ -55,10 +54,8 @@ METHODS: dict[str, tuple[list[str], BilevelGate]] = {
     "oracle, all causal": (["scorer=oracle", "scorer.locate.which=causal"], SHARP),
     "inverted oracle": (["scorer=inverted", "scorer@scorer.inner=oracle"], SHARP),
     "random": (["scorer=random"], PAPER),
-    "shuffled": (["scorer=shuffled"], PAPER),
     "entropy": (["scorer=entropy"], PAPER),
     "oar_g": (["scorer=oar_g"], PAPER),
-    "oar_g, sharp gate": (["scorer=oar_g"], SHARP),
     "oar_p": (["scorer=oar_p"], PAPER),
 }
 
@@ -85,21 +82,21 @@ def set_up(overrides: list[str], methods: list[str]) -> Setup:
     return Setup(loaded.model, build_stage(loaded, prompt, settings.answer, settings.rewards), settings, arms)
 
 
-def block_of(setup: Setup, folder: Path, number: int, batches: int, name: str, references: Sequence[str] = ()) -> Block:
-    """A block from its file, or measured and written there; with products with the gradients of `references`."""
+def block_of(setup: Setup, folder: Path, number: int, batches: int, name: str) -> Block:
+    """A block from its file, or measured and written there."""
     path = folder / f"{number}.pt"
     if path.exists():
         stored = torch.load(path)
         known = Block(GradientSums(**stored["sums"]), stored["facts"])
-        if set(setup.arms) <= set(known.sums.names) and set(references) <= set(known.sums.references):
-            return Block(known.sums.select(list(setup.arms), references), known.facts)
+        if set(setup.arms) <= set(known.sums.names):
+            return Block(known.sums.select(list(setup.arms)), known.facts)
 
     sys.stderr.write(f"{name}: block {number + 1}\n")
     assert setup.settings.train is not None
     budget, coordinates = TokenBudget("measure", None), Coordinates.of(setup.model)
     block = sample_block(
         setup.model, setup.stage, setup.settings.method, setup.settings.train, setup.arms, number, batches, budget,
-        coordinates, references,
+        coordinates,
     )  # fmt: skip
     torch.save({"sums": vars(block.sums), "facts": block.facts}, path.with_suffix(".part"))
     path.with_suffix(".part").rename(path)
@@ -122,8 +119,7 @@ def main() -> None:
     parser.add_argument("overrides", nargs="*", help="as for `python -m oar_lightning`, e.g. data.chain.asides=3")
     parser.add_argument("--blocks", type=int, default=8)
     parser.add_argument("--batches", type=int, default=8, help="per block")
-    usual = [m for m in METHODS if m not in ("oar_p", "shuffled", "oar_g, sharp gate")]
-    parser.add_argument("--methods", nargs="*", default=usual, choices=METHODS)
+    parser.add_argument("--methods", nargs="*", default=[m for m in METHODS if m != "oar_p"], choices=METHODS)
     options = parser.parse_args()
 
     set_threads(1)
