@@ -23,8 +23,8 @@ _UNSUPPORTED = ("softcap", "s_aux", "position_bias", "sliding_window")
 BLOCK = 256
 """Queries of one block of a long text's attention."""
 
-FEW_QUERIES = 4
-"""On a CPU attention of so many queries is faster as two products."""
+FEW_QUERIES, MANY_HEADS = 4, 256
+"""On a CPU attention of so few queries a head and so many heads of all rows is faster as two products."""
 
 # the active blocks of `last_layer_at`, `attention_in_blocks` and `recorded_attention`, innermost last
 _read_at: list[ReadAt] = []
@@ -63,9 +63,10 @@ def in_blocks(
 
 
 def products_are_faster(query: Float[Tensor, "n Q h d"]) -> bool:
-    """Whether `attend_by_products` takes less time than torch's kernel, which on a CPU is made for many queries: of one query a
-    head it takes longer than two products (`python reports/few_queries/measure.py`)."""
-    return query.device.type == "cpu" and query.shape[1] <= FEW_QUERIES
+    """Whether `attend_by_products` takes less time than torch's kernel, which on a CPU is made for many queries: of few queries
+    a head, but many heads, it takes longer than two products (`python reports/few_queries/measure.py`)."""
+    rows, queries, heads, _ = query.shape
+    return query.device.type == "cpu" and queries <= FEW_QUERIES and rows * heads >= MANY_HEADS
 
 
 def attend_by_products(

@@ -28,14 +28,12 @@ class AutocastLayer(DynamicLayer):
 class RoomyLayer(DynamicLayer):
     """Keys and values at the front of storage with room for more: columns are written in place, and rows leave in place.
 
-    Not for gradients. `keys` and `values` are views [n g T d] of the storage [N g C d]; C is at most `limit`. With
-    `columns_last` the columns of the keys are neighbours in memory, as a product with few queries reads them.
+    Not for gradients. `keys` and `values` are views [n g T d] of the storage [N g C d]; C is at most `limit`.
     """
 
-    def __init__(self, limit: int, columns_last: bool = False) -> None:
+    def __init__(self, limit: int) -> None:
         super().__init__()
         self.limit = limit
-        self.columns_last = columns_last
         self._storage: list[Tensor] = []
 
     @property
@@ -78,11 +76,7 @@ class RoomyLayer(DynamicLayer):
         width = self.get_seq_length()
         for number, name in enumerate(("keys", "values")):
             states = getattr(self, name)[rows]
-            rows_and_heads, size = states.shape[:2], states.shape[3]
-            if self.columns_last and name == "keys":
-                self._storage[number] = states.new_empty(*rows_and_heads, size, columns).transpose(2, 3)
-            else:
-                self._storage[number] = states.new_empty(*rows_and_heads, columns, size)
+            self._storage[number] = states.new_empty(*states.shape[:2], columns, states.shape[3])
             self._storage[number][:, :, :width] = states
             setattr(self, name, self._storage[number][:, :, :width])
 
@@ -95,11 +89,11 @@ def _in_autocast(*states: Tensor) -> tuple[Tensor, ...]:
     return tuple(x.to(torch.get_autocast_dtype(kind)) for x in states) if torch.is_autocast_enabled(kind) else states
 
 
-def new_cache(config: Any, limit: int | None = None, columns_last: bool = False) -> DynamicCache:
+def new_cache(config: Any, limit: int | None = None) -> DynamicCache:
     """An empty cache for a model of this config. With `limit` it keeps room for so many columns in all (`RoomyLayer`)."""
     cache = DynamicCache(config=config)
     cache.layers = [
-        layer if type(layer) is not DynamicLayer else AutocastLayer() if limit is None else RoomyLayer(limit, columns_last)
+        layer if type(layer) is not DynamicLayer else AutocastLayer() if limit is None else RoomyLayer(limit)
         for layer in cache.layers
     ]
     return cache

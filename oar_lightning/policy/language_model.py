@@ -147,11 +147,11 @@ def can_share_prefixes(model: Any) -> bool:
     return takes_cache and only_grows(new_cache(model))
 
 
-def new_cache(model: Any, limit: int | None = None, columns_last: bool = False) -> Any:
+def new_cache(model: Any, limit: int | None = None) -> Any:
     """An empty cache of keys and values; see `key_value_cache.new_cache`."""
     from oar_lightning.policy import key_value_cache
 
-    return key_value_cache.new_cache(base_model(model).config, limit, columns_last)
+    return key_value_cache.new_cache(base_model(model).config, limit)
 
 
 def head_logits(model: Any, hidden: Float[Tensor, "... H"]) -> Float[Tensor, "... V"]:

@@ -24,9 +24,9 @@ class GrowingTexts(ABC):
         limit: the columns of the finished texts, at most.
     """
 
-    def __init__(self, model: Any, first: Int[Tensor, " n"], limit: int, columns_last: bool = False) -> None:
+    def __init__(self, model: Any, first: Int[Tensor, " n"], limit: int) -> None:
         self.model = model
-        self.cache = new_cache(model, limit, columns_last)
+        self.cache = new_cache(model, limit)
         self.first, self.limit, self.width = first, limit, 0
         self._padded = bool(first.any())
 
@@ -81,7 +81,7 @@ class PlainTexts(GrowingTexts):
     """Texts that the plain decoder reads."""
 
     def __init__(self, model: Any, decoder: PlainDecoder, first: Int[Tensor, " n"], limit: int) -> None:
-        super().__init__(model, first, limit, columns_last=first.device.type == "cpu")  # where one query is two products
+        super().__init__(model, first, limit)
         self._decoder = decoder
         self._rotations = decoder.rotations(model.get_input_embeddings().weight, limit)
         matrix = head_matrix(model, decoder.norm)
