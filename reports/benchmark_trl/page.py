@@ -164,8 +164,8 @@ other's results as they are.
 - **Sampling** has other random numbers on each side, hence *tokens* (completion tokens of a step, mean), *reward* and *equal
   groups* (all of whose completions got the same reward). The completions of equal groups have no gradient; here they are left
   out of the update, TRL runs them through.
-- **Threads**: as many for each, by the environment (`torch.set_num_threads` would make attention of few queries three to five
-  times as slow, on both sides); `GOMP_SPINCOUNT=20000` for each and freed memory kept here as this project's command does.
+- **Threads**: as many for each, by the environment (`torch.set_num_threads` would make attention of few queries about twice
+  as slow, on both sides); `GOMP_SPINCOUNT=20000` for each and freed memory kept here as this project's command does.
 - **Quiet**: a step during which something else on the machine (processes, the hypervisor) used more than {100 * QUIET:.0f} %
   of the cores does not count, whatever its time; the contestant takes its turn again, with the next prompts.
 """

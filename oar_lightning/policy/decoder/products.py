@@ -1,6 +1,6 @@
 """Products with weights that do not change: torch's own, and oneDNN's of weights in the order in which it reads them.
 
-On a CPU the latter take two thirds of the time or less where few rows meet many weights, as in sampling, and about five sixths
+On a CPU the latter take two thirds of the time or less where few rows meet many weights, as in sampling, and about four fifths
 of it for many rows (`python reports/packed_weights/measure.py`). Packing costs about as much as a product with a few rows.
 """
 
