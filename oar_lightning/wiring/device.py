@@ -21,7 +21,7 @@ def set_threads(threads: int | None) -> None:
     """Let torch use so many threads; None: its own choice.
 
     `torch.set_num_threads` also keeps MKL from using fewer threads where its products are small or run in parallel already:
-    attention of few queries then takes three to five times as long. So it is called only where the number differs; the
+    attention of few queries then takes about twice as long. So it is called only where the number differs; the
     command sets it in the environment before torch is imported.
     """
     if threads is not None:
