@@ -6,6 +6,7 @@ from typing import Any
 
 import pytest
 import torch
+from support.decoders import SIZES
 from support.toy import gpt2
 from transformers import (
     BloomConfig,
@@ -22,31 +23,23 @@ from oar_lightning.policy.decoder import GrowingTexts, growing_texts
 from oar_lightning.policy.decoder.growing import ModuleTexts, PlainTexts
 from oar_lightning.policy.language_model import base_model
 
-SIZES: dict[str, Any] = {
-    "vocab_size": 40,
-    "hidden_size": 32,
-    "intermediate_size": 48,
-    "num_hidden_layers": 3,
-    "num_attention_heads": 4,
-    "max_position_embeddings": 64,
-}
-GROUPED = SIZES | {"num_key_value_heads": 2}
-GELU = Qwen2Config(**GROUPED, hidden_act="gelu")
+UNGROUPED = SIZES | {"num_key_value_heads": 4}
+GELU = Qwen2Config(**SIZES, hidden_act="gelu")
 
 
 def lora() -> Any:
     peft = pytest.importorskip("peft")
     model = peft.get_peft_model(
-        Qwen2ForCausalLM(Qwen2Config(**GROUPED)), peft.LoraConfig(target_modules=["q_proj"], init_lora_weights=False)
+        Qwen2ForCausalLM(Qwen2Config(**SIZES)), peft.LoraConfig(target_modules=["q_proj"], init_lora_weights=False)
     )
     return model.eval()
 
 
 MODELS = {
-    "qwen2": (lambda: Qwen2ForCausalLM(Qwen2Config(**GROUPED)).eval(), PlainTexts),
-    "qwen3": (lambda: Qwen3ForCausalLM(Qwen3Config(**GROUPED, head_dim=16)).eval(), PlainTexts),
-    "llama, ungrouped": (lambda: LlamaForCausalLM(LlamaConfig(**SIZES)).eval(), PlainTexts),
-    "float64": (lambda: Qwen2ForCausalLM(Qwen2Config(**GROUPED)).double().eval(), ModuleTexts),
+    "qwen2": (lambda: Qwen2ForCausalLM(Qwen2Config(**SIZES)).eval(), PlainTexts),
+    "qwen3": (lambda: Qwen3ForCausalLM(Qwen3Config(**SIZES, head_dim=16)).eval(), PlainTexts),
+    "llama, ungrouped": (lambda: LlamaForCausalLM(LlamaConfig(**UNGROUPED)).eval(), PlainTexts),
+    "float64": (lambda: Qwen2ForCausalLM(Qwen2Config(**SIZES)).double().eval(), ModuleTexts),
     "eager": (lambda: Qwen2ForCausalLM._from_config(GELU, attn_implementation="eager").eval(), ModuleTexts),
     "lora": (lora, ModuleTexts),
     "learned positions": (lambda: gpt2().eval(), ModuleTexts),

@@ -4,8 +4,8 @@ from __future__ import annotations
 
 import pytest
 import torch
+from support.decoders import FAMILIES, random_model
 from torch._subclasses import FakeTensorMode
-from transformers import LlamaConfig, LlamaForCausalLM, Qwen2Config, Qwen2ForCausalLM, Qwen3Config, Qwen3ForCausalLM
 
 from oar_lightning.benchmark.work import FlopCount, Rates, WorkCount
 from oar_lightning.policy.decoder import empty_past, growing_texts, plain_decoder, products
@@ -13,20 +13,6 @@ from oar_lightning.policy.decoder.products import PackedWeights, Weights, fixed_
 from oar_lightning.policy.language_model import base_model, embed, head_logits
 
 pytestmark = pytest.mark.skipif(not torch.backends.mkldnn.is_available(), reason="this build of torch has no oneDNN")
-SIZES = {
-    "vocab_size": 40,
-    "hidden_size": 32,
-    "intermediate_size": 48,
-    "num_hidden_layers": 3,
-    "num_attention_heads": 4,
-    "num_key_value_heads": 2,
-    "max_position_embeddings": 64,
-}
-MODELS = {
-    "qwen2": lambda: Qwen2ForCausalLM(Qwen2Config(**SIZES)),
-    "qwen3": lambda: Qwen3ForCausalLM(Qwen3Config(**SIZES, head_dim=16)),
-    "llama, biases": lambda: LlamaForCausalLM(LlamaConfig(**SIZES, attention_bias=True, tie_word_embeddings=True)),
-}
 
 
 @pytest.fixture
@@ -99,18 +85,9 @@ def test_the_roofline_knows_where_packed_weights_are() -> None:
     assert count.work.seconds - first == pytest.approx(size / 1e10, rel=0.01), "from the cache that cores share"
 
 
-def make(name: str):
-    torch.manual_seed(0)
-    model = MODELS[name]().eval()
-    for parameter in model.parameters():
-        if parameter.ndim == 1:
-            parameter.data += 0.3 * torch.randn_like(parameter)
-    return model
-
-
-@pytest.mark.parametrize("name", MODELS)
-def test_decoders_agree_with_the_modules(name: str, everything_packed: None) -> None:
-    model = make(name)
+@pytest.mark.parametrize("family", FAMILIES)
+def test_decoders_agree_with_the_modules(family: str, everything_packed: None) -> None:
+    model = random_model(family, torch.float32)
     decoder = plain_decoder(model)
     assert decoder is not None
     assert isinstance(decoder.layers[-1].keys_values, PackedWeights)
@@ -133,9 +110,9 @@ def test_decoders_agree_with_the_modules(name: str, everything_packed: None) -> 
     assert all(p.grad is None for p in model.parameters())
 
 
-@pytest.mark.parametrize("name", MODELS)
-def test_texts_grow_as_the_model_reads_them(name: str, everything_packed: None) -> None:
-    model = make(name)
+@pytest.mark.parametrize("family", FAMILIES)
+def test_texts_grow_as_the_model_reads_them(family: str, everything_packed: None) -> None:
+    model = random_model(family, torch.float32)
     ids = torch.arange(14).view(2, 7)
     texts = growing_texts(model, torch.zeros(2, dtype=torch.long), 7)
     hidden = [texts(ids[:, :4])[:, -1], *(texts(ids[:, i : i + 1])[:, -1] for i in range(4, 7))]
