@@ -3,7 +3,6 @@ noise."""
 
 from __future__ import annotations
 
-import contextlib
 import ctypes
 import dataclasses
 import re
@@ -12,7 +11,7 @@ import time
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import Annotated, Any
+from typing import Annotated, Any, NamedTuple
 
 import torch
 
@@ -47,7 +46,7 @@ class BenchmarkConfig:
         shape: a random policy's shape; None measures the configured policy and data.
         variants: name -> scorer; `grpo` is what the others are compared with.
         repeats: timed rounds; every variant runs once a round.
-        warmup: untimed rounds before them, at least one, in which the work is counted.
+        warmup: untimed rounds before them; in the last of them work is counted and memory measured.
         tries: how often a step is made while something else uses the machine; the quietest counts.
         patience: seconds to wait in all for a quiet machine before a step is made again.
         output: JSON file for the results; None writes none.
@@ -60,7 +59,7 @@ class BenchmarkConfig:
     variants: Mapping[str, Any]
     shape: RandomShape | None = None
     repeats: PositiveInt = 5
-    warmup: Annotated[PositiveInt, "a number of rounds, the first of which counts the work,"] = 1
+    warmup: Annotated[PositiveInt, "a number of rounds, the last of which counts the work,"] = 2
     tries: PositiveInt = 3
     patience: NonNegativeFloat = 120.0
     output: str | None = None
@@ -105,10 +104,14 @@ class Measurement:
     disturbed: int
 
 
-@dataclass(frozen=True)
-class _PhaseTime:
+class _PhaseTime(NamedTuple):
     seconds: float
     cpu_seconds: float
+
+
+class _Need(NamedTuple):
+    """What one phase of one step takes, other than time."""
+
     peak: int | None
     work: Work
 
@@ -128,7 +131,7 @@ def measure(
     device = workload.policy.model.get_input_embeddings().weight.device
     rates = measure_rates(device, next(workload.policy.model.parameters()).dtype)
     patience = Patience(config.tries, config.patience)
-    counted: dict[str, _Step] = {}
+    needed: dict[str, Mapping[str, _Need]] = {}
     timed: dict[str, list[_Step]] = {name: [] for name in modules}
     repeated = disturbed = 0
     sequences = 1
@@ -136,12 +139,12 @@ def measure(
         for name, module in modules.items():
 
             def step(name: str = name, module: PolicyOptimization = module, number: int = number) -> _Step:
-                phases = _phases(workload, module, update, number)
-                # counting the work slows the first round down, which is therefore never timed
-                return {phase: _timed(run, device, rates if number == 0 else None) for phase, run in phases}
+                return {phase: _timed(run, device) for phase, run in _phases(workload, module, update, number)}
 
             if number < config.warmup:
-                counted.setdefault(name, step())
+                # counting work and memory slows a round down, which is therefore never timed
+                phases = _phases(workload, module, update, number)
+                needed[name] = {phase: _needed(run, device, rates) for phase, run in phases}
             else:
                 best, others, tries = patience.quietest(step)
                 timed[name].append(best)
@@ -150,22 +153,26 @@ def measure(
             assert module.experience is not None
             sequences = len(module.experience.rollouts)
             advance(1)
-    results = _summarise(config.preset, timed, counted, sequences, rates)
+    results = _summarise(config.preset, timed, needed, sequences, rates)
     return Measurement(results, rates, config.repeats * len(modules), repeated, disturbed)
 
 
 def _summarise(
-    preset: str, timed: Mapping[str, Sequence[_Step]], counted: Mapping[str, _Step], sequences: int, rates: Rates
+    preset: str,
+    timed: Mapping[str, Sequence[_Step]],
+    needed: Mapping[str, Mapping[str, _Need]],
+    sequences: int,
+    rates: Rates,
 ) -> list[PhaseResult]:
-    forward = max(1.0, counted["grpo"]["logprobs"].work.flops)
+    forward = max(1.0, needed["grpo"]["logprobs"].work.flops)
     base = _totals(timed["grpo"], IN_A_STEP)
     results = []
     for name, steps in timed.items():
         for phase in (*TIMED_PHASES, "step"):
             parts = IN_A_STEP if phase == "step" else (phase,)
             seconds = statistics.median(_totals(steps, parts))
-            flops, roofline = (sum(column) for column in zip(*(counted[name][part].work for part in parts), strict=True))
-            peaks = [peak for step in steps for part in parts if (peak := step[part].peak) is not None]
+            flops, roofline = (sum(column) for column in zip(*(needed[name][part].work for part in parts), strict=True))
+            peaks = [peak for part in parts if (peak := needed[name][part].peak) is not None]
             ratios = [own / grpo for own, grpo in zip(_totals(steps, IN_A_STEP), base, strict=True)]
             results.append(
                 PhaseResult(
@@ -226,18 +233,22 @@ def _phases(
     yield from zip(TIMED_PHASES, (rollout, reward, logprobs, scoring, optimise), strict=True)
 
 
-def _timed(run: Callable[[], None], device: torch.device, rates: Rates | None) -> _PhaseTime:
-    """Seconds, peak bytes above those held before, and the work, which is counted if rates are given."""
-    counter = contextlib.nullcontext() if rates is None else WorkCount(rates)
+def _timed(run: Callable[[], None], device: torch.device) -> _PhaseTime:
+    synchronise(device)
+    started, cpu = time.perf_counter(), time.process_time()
+    run()
+    synchronise(device)
+    return _PhaseTime(time.perf_counter() - started, time.process_time() - cpu)
+
+
+def _needed(run: Callable[[], None], device: torch.device, rates: Rates) -> _Need:
     synchronise(device)
     before = _reset_peak(device)
-    started, cpu = time.perf_counter(), time.process_time()
-    with counter:
+    with WorkCount(rates) as counter:
         run()
     synchronise(device)
-    seconds, cpu_seconds = time.perf_counter() - started, time.process_time() - cpu
     peak = None if before is None else max(0, _peak(device) - before)
-    return _PhaseTime(seconds, cpu_seconds, peak, counter.work if isinstance(counter, WorkCount) else Work())
+    return _Need(peak, counter.work)
 
 
 def _reset_peak(device: torch.device) -> int | None:

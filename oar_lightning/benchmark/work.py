@@ -108,8 +108,10 @@ def _flops(func: Any, args: Sequence[Any], kwargs: Mapping[str, Any], out: Any) 
 
 
 def measure_rates(device: torch.device, dtype: torch.dtype) -> Rates:
-    shared, memory = (2**24, 2**28) if device.type == "cpu" else (2**30, 2**30)
-    return Rates(matrix_rate(device, dtype), memory_rate(device, shared), memory_rate(device, memory))
+    flops = matrix_rate(device, dtype)
+    if device.type != "cpu":
+        return Rates(flops, *[memory_rate(device, 2**30)] * 2)
+    return Rates(flops, memory_rate(device, 2**24), memory_rate(device, 2**28))
 
 
 def memory_rate(device: torch.device, size: int, repeats: int = 15) -> float:
