@@ -19,7 +19,8 @@ from oar_lightning.benchmark.machine_load import Patience, is_quiet
 from oar_lightning.benchmark.work import Rates, Work, WorkCount, measure_rates, synchronise
 from oar_lightning.benchmark.workload import RandomShape, Workload
 from oar_lightning.common.ranges import NonNegativeFloat, PositiveInt, Rule, checked
-from oar_lightning.policy.language_model import evaluating, token_logprobs
+from oar_lightning.policy.language_model import evaluating
+from oar_lightning.policy.lm_head import token_logprobs
 from oar_lightning.training.experience import Experience
 from oar_lightning.training.module import PolicyOptimization
 from oar_lightning.training.slots import Slot, UpdatePlan

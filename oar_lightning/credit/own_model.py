@@ -13,7 +13,7 @@ from torch import Tensor
 
 from oar_lightning.credit.predictions import logprobs_of_rows, response_logprobs
 from oar_lightning.distributed.ranks import add_up
-from oar_lightning.policy.language_model import in_shards
+from oar_lightning.policy.lm_head import in_shards
 from oar_lightning.policy.token_budget import TokenBudget
 from oar_lightning.types import Rollouts
 

@@ -8,7 +8,8 @@ import torch
 from jaxtyping import Bool, Float, Int
 from torch import Tensor
 
-from oar_lightning.policy.language_model import evaluating, head_logits, hidden_states, rows_per_chunk, token_logprobs
+from oar_lightning.policy.language_model import evaluating, hidden_states
+from oar_lightning.policy.lm_head import head_logits, rows_per_chunk, token_logprobs
 from oar_lightning.policy.token_budget import TokenBudget
 from oar_lightning.types import Rollouts
 

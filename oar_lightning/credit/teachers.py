@@ -13,7 +13,7 @@ from torch import Tensor
 from oar_lightning.common.ranges import PositiveInt, checked
 from oar_lightning.credit.component import Component, Tools
 from oar_lightning.policy.fingerprint import policy_fingerprint
-from oar_lightning.policy.language_model import in_shards
+from oar_lightning.policy.lm_head import in_shards
 from oar_lightning.policy.pretrained import PretrainedPolicy
 
 

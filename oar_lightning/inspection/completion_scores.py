@@ -26,7 +26,8 @@ from oar_lightning.inspection.token_credit import heatmap_completions
 from oar_lightning.objective.advantage import AdvantageConfig, group_advantages
 from oar_lightning.objective.diagnostics import weight_shape
 from oar_lightning.objective.metric_sums import MetricSums
-from oar_lightning.policy.language_model import base_model, evaluating, token_logprobs
+from oar_lightning.policy.language_model import base_model, evaluating
+from oar_lightning.policy.lm_head import token_logprobs
 from oar_lightning.policy.pretrained import Policy
 from oar_lightning.rollout import RolloutStage, SamplingConfig
 from oar_lightning.rollout.assemble import printable

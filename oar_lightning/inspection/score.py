@@ -18,7 +18,7 @@ from oar_lightning.inspection.completion_scores import CompletionScorer, ScoreCo
 from oar_lightning.inspection.heatmap import render_heatmap
 from oar_lightning.inspection.recorded import RecordedCompletion
 from oar_lightning.objective.advantage import AdvantageConfig
-from oar_lightning.policy.language_model import check_head
+from oar_lightning.policy.lm_head import check_head
 from oar_lightning.policy.pretrained import Policy, PretrainedPolicy
 from oar_lightning.rollout import SamplingConfig, build_stage
 from oar_lightning.types import MathProblem, Rollouts

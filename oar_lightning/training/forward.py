@@ -9,7 +9,8 @@ from jaxtyping import Float
 from torch import Tensor
 
 from oar_lightning.policy.decoder import PlainDecoder, choose_decoder, learning_decoder, states_before
-from oar_lightning.policy.language_model import base_model, token_logprobs
+from oar_lightning.policy.language_model import base_model
+from oar_lightning.policy.lm_head import token_logprobs
 from oar_lightning.training.method import Method
 from oar_lightning.types import Rollouts
 

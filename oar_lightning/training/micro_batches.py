@@ -17,7 +17,7 @@ from torch import Tensor
 from oar_lightning.distributed.ranks import world_size
 from oar_lightning.distributed.strategies import StrategyAdapter
 from oar_lightning.objective.metric_sums import Sums
-from oar_lightning.policy.language_model import token_logprobs
+from oar_lightning.policy.lm_head import token_logprobs
 from oar_lightning.training.partial_gradients import PartialGradients
 from oar_lightning.training.passes import MicroBatch, Passes
 from oar_lightning.training.slots import UpdatePlan

@@ -21,7 +21,7 @@ from oar_lightning.distributed.launch import by_srun, by_torchrun, fill_in_tasks
 from oar_lightning.distributed.strategies import adapt
 from oar_lightning.inspection.scorer_trial import needs_trial, try_scorer
 from oar_lightning.policy.fresh import FreshPolicy
-from oar_lightning.policy.language_model import check_head
+from oar_lightning.policy.lm_head import check_head
 from oar_lightning.policy.model_card import EVALUATION, TRAINING
 from oar_lightning.policy.pretrained import Policy, PretrainedPolicy
 from oar_lightning.rollout import build_stage, check_length

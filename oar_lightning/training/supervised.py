@@ -15,7 +15,7 @@ from oar_lightning.data.stream import ProblemStream
 from oar_lightning.distributed.ranks import all_gather, per_rank, world_size
 from oar_lightning.distributed.strategies import adapt
 from oar_lightning.objective.metric_sums import MetricSums
-from oar_lightning.policy.language_model import token_logprobs
+from oar_lightning.policy.lm_head import token_logprobs
 from oar_lightning.policy.pretrained import Policy
 from oar_lightning.training.datamodule import data_metrics
 from oar_lightning.training.policy_module import PolicyModule

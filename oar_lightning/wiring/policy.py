@@ -12,7 +12,7 @@ from oar_lightning.common.config_check import ConfigError
 from oar_lightning.common.outputs import output_folder
 from oar_lightning.data.stream import sample_texts
 from oar_lightning.policy.fresh import FreshPolicy
-from oar_lightning.policy.language_model import check_head
+from oar_lightning.policy.lm_head import check_head
 from oar_lightning.policy.pretrained import Policy, PretrainedPolicy
 from oar_lightning.wiring.data import build_train
 

@@ -39,7 +39,7 @@ from oar_lightning.credit.segments import FixedLength
 from oar_lightning.planning.dry_run import completions
 from oar_lightning.planning.empty import no_memory, peak_bytes
 from oar_lightning.planning.scoring import Batch, dry_run_inputs
-from oar_lightning.policy.language_model import token_logprobs
+from oar_lightning.policy.lm_head import token_logprobs
 from oar_lightning.rollout import Generation
 from oar_lightning.tasks.benchmark import machine
 from oar_lightning.types import Rollouts

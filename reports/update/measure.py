@@ -30,7 +30,7 @@ from oar_lightning.benchmark import ConfiguredWorkload, RandomWorkload, Workload
 from oar_lightning.common.markdown import fill, markdown
 from oar_lightning.common.paths import conf_dir
 from oar_lightning.data.stream import ProblemStream
-from oar_lightning.policy import language_model
+from oar_lightning.policy import lm_head
 from oar_lightning.policy.decoder import plain
 from oar_lightning.rollout import build_stage
 from oar_lightning.training.experience import Experience
@@ -120,17 +120,17 @@ def whole_head(
     """The head as it was: chunks of 64 MiB of logits, softmax made again in the backward pass."""
     size = len(model.get_output_embeddings().weight)
     head = functools.partial(scaled_logits, model, temperature)
-    return language_model.chunked_logprobs(head, hidden, targets, entropy_grad, size)
+    return lm_head.chunked_logprobs(head, hidden, targets, entropy_grad, size)
 
 
 def scaled_logits(model: Any, temperature: float, hidden: Tensor) -> Tensor:
-    return language_model.head_logits(model, hidden) / temperature
+    return lm_head.head_logits(model, hidden) / temperature
 
 
 MODULES = "through the modules, as before"
 PATCHES: dict[str, Callable[[], Any]] = {
     MODULES: lambda: mock.patch.object(plain, "LEARNING_BYTES", 0),
-    "head in chunks, as before": lambda: mock.patch.object(language_model, "_head_logprobs", whole_head),
+    "head in chunks, as before": lambda: mock.patch.object(lm_head, "_head_logprobs", whole_head),
     "norm in few passes": lambda: mock.patch.object(qwen2.Qwen2RMSNorm, "forward", norm),
     "rotary positions without copies": lambda: mock.patch.object(qwen2, "apply_rotary_pos_emb", rotary),
     "SwiGLU in few passes": lambda: mock.patch.object(qwen2.Qwen2MLP, "forward", swiglu),

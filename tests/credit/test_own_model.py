@@ -13,7 +13,7 @@ from support.toy import gpt2, rollouts_of
 from torch import Tensor
 
 from oar_lightning.credit.own_model import OwnModel
-from oar_lightning.policy.language_model import token_logprobs
+from oar_lightning.policy.lm_head import token_logprobs
 from oar_lightning.policy.pretrained import LoraSpec, checkpoint_gradients
 from oar_lightning.policy.token_budget import TokenBudget
 from oar_lightning.types import Rollouts

@@ -20,7 +20,7 @@ from oar_lightning.lab.completions import UNIT, read, sample, study
 from oar_lightning.lab.store import Store
 from oar_lightning.lab.types import Studied
 from oar_lightning.objective.advantage import AdvantageConfig, group_advantages
-from oar_lightning.policy.language_model import token_logprobs
+from oar_lightning.policy.lm_head import token_logprobs
 from oar_lightning.rollout import SamplingConfig
 from oar_lightning.types import MathProblem
 

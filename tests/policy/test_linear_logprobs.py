@@ -7,7 +7,7 @@ import torch
 from torch import Tensor
 from transformers import LlamaConfig, LlamaForCausalLM
 
-from oar_lightning.policy import language_model, linear_logprobs
+from oar_lightning.policy import linear_logprobs, lm_head
 from oar_lightning.policy.linear_logprobs import Tiles
 
 ENTRIES, WIDTH = 37, 6
@@ -142,13 +142,13 @@ def test_a_head_that_is_more_than_a_matrix_is_called(change: str, monkeypatch: p
     elif change == "other dtype":
         hidden = hidden.double()
         head.forward = lambda states: torch.nn.functional.linear(states, head.weight.double())
-    monkeypatch.setattr(language_model, "FEW_LOGITS_BYTES", 0)
+    monkeypatch.setattr(lm_head, "FEW_LOGITS_BYTES", 0)
     calls = []
     inner = linear_logprobs.linear_logprobs
-    monkeypatch.setattr(language_model, "linear_logprobs", lambda *given: calls.append(given) or inner(*given))
+    monkeypatch.setattr(lm_head, "linear_logprobs", lambda *given: calls.append(given) or inner(*given))
     targets = torch.arange(5)
-    logprobs, _ = language_model._head_logprobs(model, hidden, targets, 0.7, True if change == "entropy gradient" else None)
-    expected = torch.log_softmax(language_model.head_logits(model, hidden) / 0.7, -1)[torch.arange(5), targets]
+    logprobs, _ = lm_head._head_logprobs(model, hidden, targets, 0.7, True if change == "entropy gradient" else None)
+    expected = torch.log_softmax(lm_head.head_logits(model, hidden) / 0.7, -1)[torch.arange(5), targets]
     assert torch.allclose(logprobs, expected, atol=1e-5)
     assert len(calls) == (change == "nothing")
 
@@ -157,8 +157,8 @@ def test_few_logits_are_kept(monkeypatch: pytest.MonkeyPatch) -> None:
     model = LlamaForCausalLM(LlamaConfig(vocab_size=40, hidden_size=16, num_hidden_layers=1, num_attention_heads=2))
     calls = []
     inner = linear_logprobs.linear_logprobs
-    monkeypatch.setattr(language_model, "linear_logprobs", lambda *given: calls.append(given) or inner(*given))
-    monkeypatch.setattr(language_model, "FEW_LOGITS_BYTES", 4 * 40 * 5)
+    monkeypatch.setattr(lm_head, "linear_logprobs", lambda *given: calls.append(given) or inner(*given))
+    monkeypatch.setattr(lm_head, "FEW_LOGITS_BYTES", 4 * 40 * 5)
     for rows in (5, 6):
-        language_model.target_logprobs(model, torch.randn(rows, 16), torch.zeros(rows, dtype=torch.long))
+        lm_head.target_logprobs(model, torch.randn(rows, 16), torch.zeros(rows, dtype=torch.long))
     assert [len(given[0]) for given in calls] == [6]

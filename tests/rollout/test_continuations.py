@@ -13,7 +13,7 @@ from torch import Tensor
 from oar_lightning.answers.reward import Completion
 from oar_lightning.common.randomness import derive_seed
 from oar_lightning.policy.decoder import GrowingTexts
-from oar_lightning.policy.language_model import token_logprobs
+from oar_lightning.policy.lm_head import token_logprobs
 from oar_lightning.rollout import SamplingConfig
 from oar_lightning.rollout.assemble import printable
 from oar_lightning.rollout.continuations import Continuer, Encoder, Reprompter

@@ -14,7 +14,7 @@ from support.toy import gpt2, qwen2_golden
 from oar_lightning.common.randomness import generator
 from oar_lightning.policy import language_model
 from oar_lightning.policy.decoder import ModuleDecoder, choose_decoder
-from oar_lightning.policy.language_model import token_logprobs
+from oar_lightning.policy.lm_head import token_logprobs
 from oar_lightning.policy.pretrained import Policy
 from oar_lightning.rollout import CachedEngine, Engine, Generation, HFEngine, SamplingConfig
 from oar_lightning.rollout.cached import packed_rows

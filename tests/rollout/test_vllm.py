@@ -26,7 +26,7 @@ from support.fixtures import LengthReward, fit, make_module, make_stage, tiny_po
 from support.toy import qwen2_golden
 from transformers import GenerationConfig
 
-from oar_lightning.policy.language_model import token_logprobs
+from oar_lightning.policy.lm_head import token_logprobs
 from oar_lightning.policy.pretrained import LoraSpec, Policy
 from oar_lightning.rollout import CachedEngine, Generation, SamplingConfig, VllmConfig, VllmEngine
 from oar_lightning.rollout import vllm as engine_file

@@ -12,7 +12,7 @@ from support.fixtures import LengthReward, make_stage, tiny_policy
 from transformers import LlamaConfig, LlamaForCausalLM, Qwen3Config, Qwen3ForCausalLM
 
 from oar_lightning.data.chain.task import ChainProblems, ChainTask
-from oar_lightning.policy.language_model import token_logprobs
+from oar_lightning.policy.lm_head import token_logprobs
 from oar_lightning.policy.pretrained import LoraSpec, Policy
 from oar_lightning.rollout import CachedEngine, Generation, SamplingConfig, VllmConfig, VllmEngine, vllm_cpu
 from oar_lightning.rollout.continuations import Continuer

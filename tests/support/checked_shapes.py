@@ -10,4 +10,5 @@ with install_import_hook("oar_lightning", "support.typechecker.typechecked"):
     import oar_lightning.objective.diagnostics
     import oar_lightning.objective.loss
     import oar_lightning.policy.language_model
+    import oar_lightning.policy.lm_head
     import oar_lightning.types  # noqa: F401

@@ -18,7 +18,8 @@ from oar_lightning.credit.scorers.base import (
     place_rows,
     row_generator,
 )
-from oar_lightning.policy.language_model import evaluating, token_logprobs
+from oar_lightning.policy.language_model import evaluating
+from oar_lightning.policy.lm_head import token_logprobs
 from oar_lightning.policy.token_budget import SomeTokens, TokenBudget
 from oar_lightning.types import Rollouts
 

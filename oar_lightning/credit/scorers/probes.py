@@ -12,7 +12,7 @@ from torch import Tensor
 
 from oar_lightning.common.ranges import NonNegativeInt, checked
 from oar_lightning.policy.attention import ReadAt, masked_positions
-from oar_lightning.policy.language_model import head_logits
+from oar_lightning.policy.lm_head import head_logits
 
 FISHER_TOKENS = 8
 """The Fisher matrix of an outcome is restricted to so many most probable tokens, which hold nearly all of its mass."""

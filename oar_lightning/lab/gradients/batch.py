@@ -14,7 +14,8 @@ from torch import Tensor
 
 from oar_lightning.common.randomness import generator
 from oar_lightning.objective.loss import Denominators, LossConfig, LossInputs, policy_loss
-from oar_lightning.policy.language_model import base_model, token_logprobs
+from oar_lightning.policy.language_model import base_model
+from oar_lightning.policy.lm_head import token_logprobs
 from oar_lightning.policy.token_budget import TokenBudget
 from oar_lightning.types import Rollouts
 

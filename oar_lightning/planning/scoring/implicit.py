@@ -22,7 +22,7 @@ from oar_lightning.planning.scoring.base import (
     prompt_and_completion,
     row_tokens,
 )
-from oar_lightning.policy.language_model import token_logprobs
+from oar_lightning.policy.lm_head import token_logprobs
 from oar_lightning.policy.token_budget import TokenBudget
 from oar_lightning.types import Rollouts
 

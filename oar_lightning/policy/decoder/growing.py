@@ -13,7 +13,8 @@ from torch import Tensor
 from oar_lightning.policy.decoder.plain import PlainDecoder
 from oar_lightning.policy.decoder.products import fixed_weights
 from oar_lightning.policy.key_value_cache import select_rows
-from oar_lightning.policy.language_model import base_model, embed, head_logits, head_matrix, new_cache
+from oar_lightning.policy.language_model import base_model, embed, new_cache
+from oar_lightning.policy.lm_head import head_logits, head_matrix
 
 
 class GrowingTexts(ABC):

@@ -18,7 +18,8 @@ from oar_lightning.evaluation.metrics import evaluation_metrics, metric_names
 from oar_lightning.evaluation.result import ProblemResult, completions_table
 from oar_lightning.inspection.heatmap import render_heatmap
 from oar_lightning.inspection.token_credit import heatmap_completions
-from oar_lightning.policy.language_model import evaluating, token_logprobs
+from oar_lightning.policy.language_model import evaluating
+from oar_lightning.policy.lm_head import token_logprobs
 from oar_lightning.rollout import RolloutStage, SamplingConfig
 from oar_lightning.tracking.tracker import Tracker
 from oar_lightning.training.module import PolicyOptimization

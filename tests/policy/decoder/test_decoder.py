@@ -23,7 +23,8 @@ from oar_lightning.policy.decoder import (
     plain_decoder,
     states_before,
 )
-from oar_lightning.policy.language_model import embed, scoring_mode, token_logprobs
+from oar_lightning.policy.language_model import embed, scoring_mode
+from oar_lightning.policy.lm_head import token_logprobs
 
 
 def make(family, dtype=torch.float64):

@@ -10,7 +10,8 @@ from torch._subclasses import FakeTensorMode
 from oar_lightning.benchmark.work import FlopCount, Rates, WorkCount
 from oar_lightning.policy.decoder import empty_past, growing_texts, plain_decoder, products
 from oar_lightning.policy.decoder.products import PackedWeights, Weights, fixed_weights
-from oar_lightning.policy.language_model import base_model, embed, head_logits
+from oar_lightning.policy.language_model import base_model, embed
+from oar_lightning.policy.lm_head import head_logits
 
 pytestmark = pytest.mark.skipif(not torch.backends.mkldnn.is_available(), reason="this build of torch has no oneDNN")
 

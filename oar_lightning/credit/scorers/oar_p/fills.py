@@ -12,7 +12,8 @@ from oar_lightning.common.randomness import generator
 from oar_lightning.credit.scorers.oar_p.texts import Texts
 from oar_lightning.policy.attention import masked_positions
 from oar_lightning.policy.decoder import Decoder, empty_past
-from oar_lightning.policy.language_model import embed, head_logits, rows_per_chunk
+from oar_lightning.policy.language_model import embed
+from oar_lightning.policy.lm_head import head_logits, rows_per_chunk
 
 
 @runtime_checkable

@@ -14,7 +14,7 @@ from oar_lightning.credit.scorers.probes import AnswerPlace
 from oar_lightning.credit.scorers.total_effect.recursion import change_probability
 from oar_lightning.policy.attention import masked_positions
 from oar_lightning.policy.decoder import Past
-from oar_lightning.policy.language_model import target_logprobs
+from oar_lightning.policy.lm_head import target_logprobs
 
 
 class CleanTokens(NamedTuple):

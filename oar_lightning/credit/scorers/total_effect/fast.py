@@ -14,7 +14,8 @@ from oar_lightning.credit.scorers.base import Scorer, distinct_rows, place_rows,
 from oar_lightning.credit.scorers.oar_p.fills import draw_several
 from oar_lightning.credit.scorers.prefix import read_prompts
 from oar_lightning.policy.decoder import Decoder, Past, choose_decoder
-from oar_lightning.policy.language_model import can_share_prefixes, embed, head_logits, rows_per_chunk, scoring_mode
+from oar_lightning.policy.language_model import can_share_prefixes, embed, scoring_mode
+from oar_lightning.policy.lm_head import head_logits, rows_per_chunk
 from oar_lightning.policy.token_budget import SomeTokens, TokenBudget
 from oar_lightning.types import Rollouts
 

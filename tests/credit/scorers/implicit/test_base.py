@@ -14,7 +14,7 @@ from oar_lightning.credit.scorers import FunctionScorer, IStar, OarG, Prime, Shu
 from oar_lightning.credit.scorers.implicit import ImplicitRewards
 from oar_lightning.credit.scorers.implicit.base import outcome_rloo, pair_accuracy
 from oar_lightning.credit.segments import FixedLength
-from oar_lightning.policy.language_model import token_logprobs
+from oar_lightning.policy.lm_head import token_logprobs
 from oar_lightning.tracking.metric_table import entries_of
 from oar_lightning.types import Rollouts
 

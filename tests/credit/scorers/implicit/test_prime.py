@@ -20,7 +20,7 @@ from oar_lightning.credit.gates import SignedGate
 from oar_lightning.credit.scorers import Prime
 from oar_lightning.credit.scorers.implicit import base, prime
 from oar_lightning.credit.scorers.implicit.prime import whitened
-from oar_lightning.policy.language_model import token_logprobs
+from oar_lightning.policy.lm_head import token_logprobs
 from oar_lightning.types import Rollouts
 
 SEQUENCES = [
