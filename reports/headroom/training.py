@@ -1,6 +1,6 @@
 """Training runs of one variant, method against method: tables of final accuracy, paired by seed, from MLflow alone.
 
-    python reports/headroom/compare.py sqlite:///mlflow.db EXPERIMENT [--baseline grpo]
+    python reports/headroom/training.py sqlite:///mlflow.db EXPERIMENT [--baseline grpo]
 
 Runs are told apart by their tags `experiment` (the method) and `seed` and their learning rate; of equal ones the newest
 finished counts. Intervals: 95 %, Student's t over seeds; differences are of runs with the same seed, which start from the
