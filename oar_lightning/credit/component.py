@@ -23,8 +23,11 @@ def region_mask(rollouts: Rollouts, region: Region) -> Bool[Tensor, "B S"]:
 class Continuations(Protocol):
     """Completes prefixes with the policy, on the run's own engine and under its sampling settings, and judges the results."""
 
-    def __call__(self, model: Any, rollouts: Rollouts, prefixes: Sequence[Prefix], samples: int, seed: int) -> Continued:
-        """`samples` continuations of each prefix. The draws depend on the prefix's tokens and `seed` alone.
+    def __call__(
+        self, model: Any, rollouts: Rollouts, prefixes: Sequence[Prefix], samples: int, seed: int, greedy: bool = False
+    ) -> Continued:
+        """`samples` continuations of each prefix. The draws depend on the prefix's tokens and `seed` alone; with `greedy` each
+        token is the most probable one.
 
         Equal prefixes are sampled once. A prefix that holds the whole completion gets the completion's own reward.
         """

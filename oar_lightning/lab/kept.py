@@ -28,14 +28,16 @@ class KeptContinuations:
     continuations: Continuations
     store: Store
 
-    def __call__(self, model: Any, rollouts: Rollouts, prefixes: Sequence[Prefix], samples: int, seed: int) -> Continued:
-        asked = np.asarray([samples, seed], np.int64).tobytes()
+    def __call__(
+        self, model: Any, rollouts: Rollouts, prefixes: Sequence[Prefix], samples: int, seed: int, greedy: bool = False
+    ) -> Continued:
+        asked = np.asarray([samples, seed], np.int64).tobytes() + (b"greedy" if greedy else b"")
         keys = [self.store.key(b"continued", asked, prefix_identity(rollouts, prefix)) for prefix in prefixes]
         kept = self.store.get(keys)
         missing = {key: prefix for key, prefix in zip(keys, prefixes, strict=True) if key not in kept}
         sampled = tokens = 0
         if missing:
-            found = self.continuations(model, rollouts, list(missing.values()), samples, seed)
+            found = self.continuations(model, rollouts, list(missing.values()), samples, seed, greedy)
             values = found.rewards.double().cpu().numpy()
             self.store.put({key: row.tobytes() for key, row in zip(missing, values, strict=True)})
             kept, sampled, tokens = self.store.get(keys), found.sampled, found.tokens

@@ -28,14 +28,17 @@ class Continuer:
     stage: RolloutStage
     sampling: SamplingConfig
 
-    def __call__(self, model: Any, rollouts: Rollouts, prefixes: Sequence[Prefix], samples: int, seed: int) -> Continued:
+    def __call__(
+        self, model: Any, rollouts: Rollouts, prefixes: Sequence[Prefix], samples: int, seed: int, greedy: bool = False
+    ) -> Continued:
         """`samples` continuations of each prefix, all in one call of the engine. Equal prefixes are sampled once.
 
         `rollout.max_batch` and `rollout.token_budget` bound their batches. Where neither does, a batch holds no more tokens
         than the rollouts, which have fitted into memory, or than `LEAST_TOKENS`. Prefixes of like length share one.
 
-        The draws depend on the prefix's tokens and `seed` alone. A prefix that holds the whole completion gets the completion's
-        own reward. A continuation ends where a completion with its prefix would reach `rollout.max_new_tokens`.
+        The draws depend on the prefix's tokens and `seed` alone; with `greedy` each token is the most probable one. A prefix
+        that holds the whole completion gets the completion's own reward. A continuation ends where a completion with its
+        prefix would reach `rollout.max_new_tokens`.
         """
         rewards = torch.empty(len(prefixes), samples, dtype=rollouts.rewards.dtype, device=rollouts.rewards.device)
         places: dict[tuple[MathProblem, tuple[int, ...]], list[int]] = {}
@@ -55,6 +58,8 @@ class Continuer:
         limits = [self.sampling.max_new_tokens - responses[key] for key in keys]
         seeds = [derive_seed(seed, "continuation", *ids) for _, ids in keys]
         with self._bounded(max(LEAST_TOKENS, rollouts.token_ids.numel())) as sampling:
+            if greedy:
+                sampling = dataclasses.replace(sampling, temperature=0.0)
             sampled = self.stage.engine(model, [list(ids) for _, ids in keys], samples, sampling, seeds, limits)
         whole = _completions(sampled, [responses[key] for key in keys for _ in range(samples)])
         judged = self.stage.judge(whole, [problem for problem, _ in keys for _ in range(samples)], samples, rollouts.step)

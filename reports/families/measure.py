@@ -40,7 +40,7 @@ EXPERIMENTS = (
     *("grpo", "eighty_twenty", "information_gain", "total_effect_fast", "oar_g", "oar_p", "oracle"),
     *("capo", "shear", "acpo", "acpo_add", "spro", "prime", "istar"),
     *("rlsd", "rlsd_contrast", "rlcsd", "serl", "action_mask"),
-    *("anchor_states", "gigpo"),
+    *("anchor_states", "gigpo", "turning_point"),
 )
 ARMS: dict[str, tuple[str, ...]] = {
     **{name: (f"+experiment={name}",) for name in EXPERIMENTS},

@@ -137,7 +137,9 @@ HERE = [name for name in SCORERS if name != "contrast"]
 every_scorer = pytest.mark.parametrize("name", HERE)
 
 
-def continuations(model: Any, rollouts: Rollouts, prefixes: Sequence[Prefix], samples: int, seed: int) -> Continued:
+def continuations(
+    model: Any, rollouts: Rollouts, prefixes: Sequence[Prefix], samples: int, seed: int, greedy: bool = False
+) -> Continued:
     """Rewards that depend on the prefix's tokens and the seed alone."""
     rows = []
     for row, column in prefixes:

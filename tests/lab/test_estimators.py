@@ -41,7 +41,9 @@ from oar_lightning.types import Continued, Prefix, Rollouts
 DECISION, RESTATED = 2, 4
 
 
-def continued(model: Any, rollouts: Rollouts, prefixes: Sequence[Prefix], samples: int, seed: int) -> Continued:
+def continued(
+    model: Any, rollouts: Rollouts, prefixes: Sequence[Prefix], samples: int, seed: int, greedy: bool = False
+) -> Continued:
     """What any number of continuations would say: one in four succeeds before the decision; after it, all or none."""
     values = [float(rollouts.rewards[row]) if column > DECISION else 0.25 for row, column in prefixes]
     return Continued(torch.tensor(values)[:, None].expand(-1, samples), len(prefixes) * samples, 0)

@@ -35,7 +35,9 @@ class Coins:
         self.drawn: list[tuple[tuple[int, ...], int]] = []
         self.fails_after = fails_after
 
-    def __call__(self, model: Any, rollouts: Rollouts, prefixes: Sequence[Prefix], samples: int, seed: int) -> Continued:
+    def __call__(
+        self, model: Any, rollouts: Rollouts, prefixes: Sequence[Prefix], samples: int, seed: int, greedy: bool = False
+    ) -> Continued:
         rewards = torch.zeros(len(prefixes), samples)
         for i, (row, column) in enumerate(prefixes):
             ids = tuple(rollouts.token_ids[row, :column][rollouts.attention_mask[row, :column]].tolist())

@@ -26,7 +26,9 @@ def test_a_block_is_measured_once_and_again_for_other_arms(tmp_path: Path, monke
 
     def sample(*arguments: Any) -> Block:
         measured.append(list(arguments[4]))
-        return Block(GradientSums.of(measured[-1], torch.arange(2.0 * len(measured[-1])).view(-1, 2), arguments[9]), {"reward": [0.5]})
+        return Block(
+            GradientSums.of(measured[-1], torch.arange(2.0 * len(measured[-1])).view(-1, 2), arguments[9]), {"reward": [0.5]}
+        )
 
     monkeypatch.setattr(blocks, "sample_block", sample)
     model = torch.nn.Linear(1, 2, bias=False)

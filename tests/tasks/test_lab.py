@@ -169,13 +169,15 @@ def test_killed_and_started_again_nothing_is_sampled_twice(
     calls: list[tuple[Any, int]] = []
     original, dies_at = Continuer.__call__, [10**9]
 
-    def counted(self: Continuer, model: Any, rollouts: Any, prefixes: Any, samples: int, seed: int) -> Any:
+    def counted(
+        self: Continuer, model: Any, rollouts: Any, prefixes: Any, samples: int, seed: int, greedy: bool = False
+    ) -> Any:
         if len(calls) >= dies_at[0]:
             raise Killed
         calls.append(
             (tuple((rollouts.problems[r].question, tuple(rollouts.token_ids[r, :c].tolist())) for r, c in prefixes), seed)
         )
-        return original(self, model, rollouts, prefixes, samples, seed)
+        return original(self, model, rollouts, prefixes, samples, seed, greedy)
 
     monkeypatch.setattr(Continuer, "__call__", counted)
     settings = [*SMALL, *ALONE, "lab.half_width=0", "lab.problems=2", "lab.samples=1"]

@@ -19,6 +19,7 @@ from oar_lightning.credit.scorers.spae import Spae
 from oar_lightning.credit.scorers.spro import Spro
 from oar_lightning.credit.scorers.steps import MinForm, StepScorer
 from oar_lightning.credit.scorers.total_effect import TotalEffect, TotalEffectFast
+from oar_lightning.credit.scorers.turning_point import TurningPoint
 
 __all__ = [
     "AnchorStates",
@@ -48,6 +49,7 @@ __all__ = [
     "StepScorer",
     "TotalEffect",
     "TotalEffectFast",
+    "TurningPoint",
     "Uniform",
     "as_scorer",
     "checked_scores",

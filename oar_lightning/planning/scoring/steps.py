@@ -68,5 +68,7 @@ def monte_carlo_inputs(scorer: MonteCarlo, batch: Batch) -> DryRunInputs:
     return DryRunInputs(changed(scorer, segments=segments, _continue=_nothing_sampled), texts)
 
 
-def _nothing_sampled(model: Any, rollouts: Rollouts, prefixes: Sequence[Prefix], samples: int, seed: int) -> Continued:
+def _nothing_sampled(
+    model: Any, rollouts: Rollouts, prefixes: Sequence[Prefix], samples: int, seed: int, greedy: bool = False
+) -> Continued:
     return Continued(torch.zeros(len(prefixes), samples), 0, 0)

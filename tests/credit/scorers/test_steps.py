@@ -53,7 +53,7 @@ def test_around_step_scorers() -> None:
         rewards=torch.tensor([1.0, 0.0]),
     )
 
-    def continuations(model: Any, rollouts: Any, prefixes: Any, samples: int, seed: int) -> Continued:
+    def continuations(model: Any, rollouts: Any, prefixes: Any, samples: int, seed: int, greedy: bool = False) -> Continued:
         return Continued(torch.tensor([[p.column % 4 / 4.0] * samples for p in prefixes]), len(prefixes), 0)
 
     lent = tools(continuations, encode=lambda before, text: ([2], [int(text or 1)]))

@@ -1,0 +1,166 @@
+"""Where a completion turned: the token from which greedy decoding comes to the completion's own reward, and no longer to that
+of the greedy completion."""
+
+from __future__ import annotations
+
+import dataclasses
+import operator
+import time
+from dataclasses import dataclass
+from itertools import accumulate
+from typing import Annotated, Any
+
+import torch
+from jaxtyping import Float
+from torch import Tensor
+
+from oar_lightning.common.ranges import NonNegativeInt, PositiveFloat, checked
+from oar_lightning.credit.component import Continuations, Tools, group_advantages_of
+from oar_lightning.credit.scorers.base import Scorer
+from oar_lightning.objective.metric_sums import MetricSums
+from oar_lightning.policy.language_model import evaluating, prediction_states
+from oar_lightning.policy.lm_head import head_logits, rows_per_chunk
+from oar_lightning.types import Prefix, Rollouts
+
+
+@checked("scorer")
+class TurningPoint(Scorer):
+    """I_t = 1 on one token of each completion that came to another reward than the greedy completion of its prompt; else 0.
+
+    V(s) is the reward of the greedy continuation of a prefix s. Along a completion it can change only at a *deviation*, a token
+    that was not the most probable one: before the first of them V is that of the prompt, after the last it is the completion's
+    own reward R. A deviation's gap is log p(most probable token) - log p(token), in nats. Each round continues one prefix of each
+    completion, before the deviation that halves the sum of the gaps that are left, and keeps the half in which V turns to R.
+    After the last round the turning point is the deviation with the largest gap of those that are left. In a wrong completion
+    it is the token that lost it, as far as greedy decoding tells.
+
+    The search by halves for the first error is that of OmegaPRM (arXiv 2406.06592), over steps and with values of sampled
+    continuations. Greedy values, deviations and gaps are ours.
+
+    Args:
+        rounds: continuations of a completion; 0 takes the largest gap of all, and continues prompts alone.
+        least: how far R is from V(prompt), in units of reward, in completions that are searched.
+    """
+
+    covers = "response"
+
+    def __init__(self, rounds: NonNegativeInt = 2, least: Annotated[PositiveFloat, "a difference of rewards"] = 0.5) -> None:
+        super().__init__()
+        self.rounds, self.least = rounds, least
+        self._continue: Continuations | None = None
+
+    def use(self, tools: Tools) -> None:
+        self._continue = tools.continuations
+
+    def forecast(self, completions: int, tokens: int) -> str:
+        return (
+            f"continuations: at most {completions * self.rounds:,} and one for each prompt a step beside {completions:,} "
+            f"completions (scorer.rounds={self.rounds}); credit/continuations and time/continuations_s tell what they were"
+        )
+
+    def __call__(self, model: Any, rollouts: Rollouts) -> Float[Tensor, "B S"]:
+        assert self._continue is not None, "a run lends its tools before the first step"
+        started = time.perf_counter()
+        advantages, rewards, size = group_advantages_of(rollouts).tolist(), rollouts.rewards.tolist(), rollouts.group_size
+        searches = {
+            row: search for row, gaps in enumerate(greedy_gaps(model, rollouts)) if (search := Search.over(gaps)).columns
+        }
+        starts = rollouts.response_mask.long().argmax(1).tolist()
+        groups = [row for row in range(0, len(rewards), size) if any(advantages[row : row + size])]
+        prompts: dict[int, float] = {}
+        tokens = sampled = 0
+        # most groups have a right greedy completion: wrong ones are searched before that is known, which saves a round
+        asked = {row: s for row, s in searches.items() if advantages[row] < 0 and s.is_open and self.rounds}
+        for number in range(self.rounds + 1):
+            prefixes = [Prefix(row, search.column) for row, search in asked.items()]
+            prefixes += [] if number else [Prefix(row, starts[row]) for row in groups]
+            if not prefixes:
+                break
+            found = self._continue(model, rollouts, prefixes, 1, 0, greedy=True)
+            tokens, sampled = tokens + found.tokens, sampled + found.sampled
+            values = found.rewards[:, 0].tolist()
+            if not number:
+                prompts = dict(zip(groups, values[len(asked) :], strict=True))
+                searches = {
+                    row: s
+                    for row, s in searches.items()
+                    if abs(prompts.get(row - row % size, rewards[row]) - rewards[row]) >= self.least
+                }
+            for row, value in zip(asked, values, strict=False):
+                if row in searches:
+                    own, other = (abs(value - r) for r in (rewards[row], prompts[row - row % size]))
+                    searches[row] = searches[row].narrowed(turned=own < other)
+            asked = {row: s for row, s in searches.items() if s.is_open and s.rounds < self.rounds}
+        scores = torch.zeros(rollouts.token_ids.shape, device=rollouts.token_ids.device)
+        for row, search in searches.items():
+            scores[row, search.turning_point] = 1.0
+        self.metrics = {
+            "forward_equivalents": tokens / max(1, int(rollouts.attention_mask.sum())),
+            "turned_frac": len(searches) / len(rollouts),
+        }
+        self.totals = MetricSums()
+        self.totals.fold(operator.add, {"credit/continuations": float(sampled)})
+        self.totals.fold(max, {"time/continuations_s": time.perf_counter() - started})
+        return scores
+
+
+@dataclass(frozen=True)
+class Search:
+    """The deviations of a completion: their `columns`, and `sums`, those of the gaps of the deviations before each and of all.
+
+    The turning point is one of those from `low` on and before `high`.
+    """
+
+    columns: tuple[int, ...]
+    sums: tuple[float, ...]
+    low: int
+    high: int
+    rounds: int = 0
+
+    @classmethod
+    def over(cls, gaps: Float[Tensor, " S"]) -> Search:
+        """All deviations of a completion, those of its tokens with a gap."""
+        columns = gaps.nonzero().flatten()
+        sums = accumulate(gaps[columns].tolist(), initial=0.0)
+        return cls(tuple(columns.tolist()), tuple(sums), 0, len(columns))
+
+    @property
+    def is_open(self) -> bool:
+        return self.high - self.low > 1
+
+    @property
+    def _middle(self) -> int:
+        half = (self.sums[self.low] + self.sums[self.high]) / 2
+        return min(range(self.low + 1, self.high), key=lambda i: abs(self.sums[i] - half))
+
+    @property
+    def column(self) -> int:
+        """That of the deviation whose prefix is continued next."""
+        return self.columns[self._middle]
+
+    def narrowed(self, turned: bool) -> Search:
+        """After that continuation, which came to the completion's own reward or not."""
+        low, high = (self.low, self._middle) if turned else (self._middle, self.high)
+        return dataclasses.replace(self, low=low, high=high, rounds=self.rounds + 1)
+
+    @property
+    def turning_point(self) -> int:
+        """The column of the largest gap among what is left."""
+        return self.columns[max(range(self.low, self.high), key=lambda i: self.sums[i + 1] - self.sums[i])]
+
+
+@torch.no_grad()
+def greedy_gaps(model: Any, rollouts: Rollouts) -> Float[Tensor, "B S"]:
+    """log p(most probable token) - log p(token), nats, of the response's tokens; 0 elsewhere. From kept states, or a pass."""
+    out = torch.zeros(rollouts.token_ids.shape, device=rollouts.token_ids.device)
+    rows, columns = rollouts.response_mask.nonzero(as_tuple=True)
+    with evaluating(model):
+        states = rollouts.prediction_states
+        if states is None:
+            states = prediction_states(model, rollouts.attention_mask, rollouts.token_ids)
+        size = rows_per_chunk(model.get_output_embeddings().weight.shape[0])
+        for part in torch.arange(len(rows), device=rows.device).split(size):
+            place = rows[part], columns[part]
+            logits = head_logits(model, states[place])
+            out[place] = (logits.amax(-1) - logits.gather(-1, rollouts.token_ids[place][:, None])[:, 0]).to(out)
+    return out
