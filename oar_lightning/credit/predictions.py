@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from typing import Any, NamedTuple
 
 import torch
@@ -26,9 +27,20 @@ class Predictions(NamedTuple):
     certainty: Float[Tensor, "B S"]
 
 
-@torch.no_grad()
 def predictions(model: Any, rollouts: Rollouts, mask: Bool[Tensor, "B S"], token_budget: TokenBudget) -> Predictions:
     """The numbers of the masked tokens, from kept states or a forward pass."""
+    return Predictions(*read_states(model, rollouts, mask, token_budget, read_predictions))
+
+
+Read = Callable[[Any, Float[Tensor, "n H"], Int[Tensor, " n"]], Float[Tensor, "n F"]]
+"""(model, states from which tokens were predicted, the tokens) -> numbers of each."""
+
+
+@torch.no_grad()
+def read_states(
+    model: Any, rollouts: Rollouts, mask: Bool[Tensor, "B S"], token_budget: TokenBudget, numbers_of: Read
+) -> Float[Tensor, "F B S"]:
+    """What `numbers_of` says of each masked token, 0 elsewhere."""
     found: Float[Tensor, "F B S"] | None = None
 
     def read(chunk: list[int]) -> tuple[Tensor, Tensor, Tensor]:
@@ -40,15 +52,15 @@ def predictions(model: Any, rollouts: Rollouts, mask: Bool[Tensor, "B S"], token
             hidden = hidden_states(model, part.attention_mask, part.token_ids)[row, column - 1]
         else:
             hidden = part.prediction_states[row, column]
-        return rows[row], column + start, read_predictions(model, hidden, part.token_ids[row, column])
+        return rows[row], column + start, numbers_of(model, hidden, part.token_ids[row, column])
 
     with evaluating(model):
         for _, (row, column, numbers) in token_budget.run_in_chunks(rollouts.attention_mask.sum(1).tolist(), read):
             if found is None:
-                found = numbers.new_zeros(len(Predictions._fields), *mask.shape)
+                found = numbers.new_zeros(numbers.shape[1], *mask.shape)
             found[:, row, column] = numbers.T
     assert found is not None, "a scorer is called with rows"
-    return Predictions(*found)
+    return found
 
 
 def read_predictions(model: Any, hidden: Float[Tensor, "n H"], targets: Int[Tensor, " n"]) -> Float[Tensor, "n F"]:

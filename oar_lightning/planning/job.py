@@ -9,7 +9,7 @@ from typing import Any
 
 import torch
 
-from oar_lightning.credit.scorers import MonteCarlo, Scorer
+from oar_lightning.credit.scorers import Scorer
 from oar_lightning.objective.entropy import EntropyControl, Unadapted
 from oar_lightning.planning import dry_run
 from oar_lightning.planning.config import TRACED_TOKENS
@@ -26,13 +26,14 @@ from oar_lightning.planning.memory import (
 )
 from oar_lightning.planning.policy import PolicySize, policy_size, policy_without_weights
 from oar_lightning.planning.scoring import (
+    CONTINUING,
     FREE,
     Batch,
     continues,
+    continuing_inputs,
     dry_run_budgets,
     dry_run_inputs,
     innermost,
-    monte_carlo_inputs,
     most_tokens,
     own_model_items,
     row_tokens,
@@ -242,8 +243,8 @@ def _continuations_cost(job: Job, model: Any) -> Cost:
     """Bytes of a batch of continuations by its tokens: of the shortest prefixes, the prompts, or of the longest ones. Where
     that is more, the bytes of the scorer's passes over the completions themselves, one after the other."""
     batch, scorer = job.batch, innermost(job.scorer)
-    assert isinstance(scorer, MonteCarlo)
-    passes = dry_run.scoring_bytes(model, *monte_carlo_inputs(scorer, batch), job.autocast)
+    assert isinstance(scorer, CONTINUING)
+    passes = dry_run.scoring_bytes(model, *continuing_inputs(scorer, batch), job.autocast)
 
     def of_rows(rows: int) -> float:
         sizes = {(batch.prompt, batch.completion), (batch.length - 1, 1)}

@@ -26,6 +26,7 @@ FAMILIES = {
     "oracle_signed": (TOKEN, "truth, which the task knows"),
     **dict.fromkeys(["total_effect", "total_effect_fast"], (TOKEN, "counterfactual: other tokens in a token's place")),
     "monte_carlo": (SEGMENT, "Monte Carlo"),
+    "turning_point": (TOKEN, "Monte Carlo: greedy continuations"),
     **dict.fromkeys(["information_gain", "spae", "min_form"], (SEGMENT, GAIN)),
     "capo": (SEGMENT, "LLM critic"),
     "prime": (TOKEN, IMPLICIT),

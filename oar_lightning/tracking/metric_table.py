@@ -62,6 +62,7 @@ def _group(group: str, *rows: tuple[str, ...]) -> tuple[Metric, ...]:
 
 SCORED = "a completion was scored"
 LEARNED = "a completion had a signal"
+CONTINUING = "`scorer=monte_carlo`, `scorer=turning_point`"
 DRAWN = "`curriculum=difficulty`"
 WITH_VLLM = "`engine=vllm`"
 WARM_START = "`task=warm_start`"
@@ -166,8 +167,14 @@ METRICS: tuple[Metric, ...] = (
             "`gate=direct`, `gate=signed`",
         ),
         ("credit/changed_frac", SHARE, "tokens whose advantage the scores change", "`gate=contrast`"),
-        ("credit/continuations", NUMBER, "continuations sampled for values of prefixes, of all ranks", "`scorer=monte_carlo`"),
+        ("credit/continuations", NUMBER, "continuations sampled for values of prefixes, of all ranks", CONTINUING),
         ("credit/segments", NUMBER, "cuts of a completion", "`scorer=monte_carlo`, `scorer=oar_p_steps`"),
+        (
+            "credit/turned_frac",
+            SHARE,
+            "completions with another reward than their prompt's greedy completion; the others keep weight 1",
+            "`scorer=turning_point`",
+        ),
         (
             "credit/shared_frac",
             SHARE,
@@ -254,7 +261,7 @@ METRICS: tuple[Metric, ...] = (
         ("time/reward_s", SECONDS, "judging"),
         ("time/score_s", SECONDS, "scoring"),
         ("time/judge_s", SECONDS, "the part of scoring that waits for the judge", "`scorer/judge=endpoint`"),
-        ("time/continuations_s", SECONDS, "the part of scoring that samples continuations", "`scorer=monte_carlo`"),
+        ("time/continuations_s", SECONDS, "the part of scoring that samples continuations", CONTINUING),
         ("time/update_s", SECONDS, "forward, backward and optimizer; an evaluation that follows is not counted"),
         ("time/step_s", SECONDS, "sum of the four"),
         ("memory/token_budget_update", TOKENS, "the budget now", "`update.token_budget=auto`, and one is known"),

@@ -95,6 +95,7 @@ LEFT_OUT = {
     "dapo": LOSS,
     "dr_grpo": LOSS,
     "gigpo": LATER,
+    "turning_point": LATER,
     "oracle_signed": "its right and wrong decisions are those of `oracle` and `capo`",
     "paper_qwen2_5_1_5b": SETTING,
     "paper_qwen2_5_7b": SETTING,
@@ -110,6 +111,7 @@ LEFT_OUT = {
 LEFT_OUT_SCORERS = {
     "anchor_states": LATER,
     "oar_p_steps": LATER,
+    "turning_point": LATER,
     "oracle_signed": LEFT_OUT["oracle_signed"],
     "reference_oar_g": "an unoptimised second implementation of `oar_g`, to which tests hold that",
     "reference_oar_p": "an unoptimised second implementation of `oar_p`, to which tests hold that",

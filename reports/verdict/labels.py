@@ -34,6 +34,7 @@ NAMES = {
     "action_mask": "numbers and operators alone (SERL's mask)",
     "anchor_states": "shared states in a sharp gate",
     "gigpo": "shared states, added (GiGPO)",
+    "turning_point": "turning point of greedy decoding",
 }
 """Method -> what a reader is told."""
 
@@ -88,6 +89,7 @@ STYLES = {
     "serl": ("#ff6a4d", "D"),
     "anchor_states": ("#6b8e23", "o"),
     "gigpo": ("#a9c25d", "s"),
+    "turning_point": ("#e07b00", "X"),
 }
 """Method -> colour and marker. A star: is told what went wrong. Relatives have shades of one colour."""
 

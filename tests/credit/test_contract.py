@@ -44,6 +44,7 @@ from oar_lightning.credit.scorers import (
     Spro,
     TotalEffect,
     TotalEffectFast,
+    TurningPoint,
     Uniform,
     implicit,
 )
@@ -114,6 +115,7 @@ SCORERS: dict[str, Callable[..., Scorer]] = {
     "steer": Steer,
     "total_effect": functools.partial(TotalEffect, free_below=1.0),
     "total_effect_fast": TotalEffectFast,
+    "turning_point": TurningPoint,
     "ucas": Ucas,
     "uniform": Uniform,
 }

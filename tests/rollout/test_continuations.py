@@ -71,6 +71,21 @@ def test_equal_prefixes_are_sampled_once_and_draws_depend_on_the_prefix_alone(ro
     assert not torch.equal(continuer(POLICY.model, rollouts, same_prompt, 5, seed=2).rewards, both.rewards)
 
 
+def test_greedy_continuations_take_the_most_probable_tokens(rollouts: Rollouts) -> None:
+    """One by one, each with a pass of the model itself; the seed does not matter."""
+    prefix = start(rollouts, 0, 2)
+    ids = rollouts.token_ids[0, : prefix.column][rollouts.attention_mask[0, : prefix.column]].tolist()
+    text = ids[-2:]
+    with torch.no_grad():
+        while len(text) < 10 and text[-1] != POLICY.tokenizer.eos_token_id:
+            text.append(int(POLICY.model(torch.tensor([ids[:-2] + text])).logits[0, -1].argmax()))
+    written = EMPTY._replace(text=printable(STAGE.token_bytes.decode(text).text), num_tokens=len(text))
+    for seed in (1, 2):
+        found = Continuer(STAGE, SAMPLING)(POLICY.model, rollouts, [prefix], 1, seed, greedy=True)
+        assert found.rewards.item() == pytest.approx(LengthReward()([PROBLEMS[0]], [written])[0])
+        assert found.tokens == len(ids) - 2 + len(text)
+
+
 def test_a_whole_completion_gets_its_own_reward(rollouts: Rollouts) -> None:
     whole = [start(rollouts, row, int(rollouts.response_mask[row].sum())) for row in range(4)]
     found = Continuer(STAGE, SAMPLING)(POLICY.model, rollouts, whole, 3, seed=0)

@@ -27,7 +27,7 @@ PLAIN = (
     *("igpo", "information_gain", "pure", "spae", "spo_chain", "vineppo"),
     *("oar_p", "oar_p_approximate", "total_effect", "total_effect_fast"),
     *("oracle", "oracle_signed", "random", "dapo", "dr_grpo"),
-    *("anchor_states", "gigpo"),
+    *("anchor_states", "gigpo", "turning_point"),
 )
 """Experiments as they are."""
 METHODS = {

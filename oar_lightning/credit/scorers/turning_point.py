@@ -11,15 +11,17 @@ from itertools import accumulate
 from typing import Annotated, Any
 
 import torch
-from jaxtyping import Float
+from jaxtyping import Float, Int
 from torch import Tensor
 
 from oar_lightning.common.ranges import NonNegativeInt, PositiveFloat, checked
 from oar_lightning.credit.component import Continuations, Tools, group_advantages_of
+from oar_lightning.credit.predictions import read_states
 from oar_lightning.credit.scorers.base import Scorer
+from oar_lightning.credit.segments import TOKENS
 from oar_lightning.objective.metric_sums import MetricSums
-from oar_lightning.policy.language_model import evaluating, prediction_states
 from oar_lightning.policy.lm_head import head_logits, rows_per_chunk
+from oar_lightning.policy.token_budget import TokenBudget
 from oar_lightning.types import Prefix, Rollouts
 
 
@@ -29,7 +31,7 @@ class TurningPoint(Scorer):
 
     V(s) is the reward of the greedy continuation of a prefix s. Along a completion it can change only at a *deviation*, a token
     that was not the most probable one: before the first of them V is that of the prompt, after the last it is the completion's
-    own reward R. A deviation's gap is log p(most probable token) - log p(token), in nats. Each round continues one prefix of each
+    own reward R. A deviation's gap is log p(most probable token) - log p(token), nats. Each round continues one prefix of each
     completion, before the deviation that halves the sum of the gaps that are left, and keeps the half in which V turns to R.
     After the last round the turning point is the deviation with the largest gap of those that are left. In a wrong completion
     it is the token that lost it, as far as greedy decoding tells.
@@ -43,6 +45,7 @@ class TurningPoint(Scorer):
     """
 
     covers = "response"
+    samples = 1
 
     def __init__(self, rounds: NonNegativeInt = 2, least: Annotated[PositiveFloat, "a difference of rewards"] = 0.5) -> None:
         super().__init__()
@@ -59,38 +62,40 @@ class TurningPoint(Scorer):
         )
 
     def __call__(self, model: Any, rollouts: Rollouts) -> Float[Tensor, "B S"]:
-        assert self._continue is not None, "a run lends its tools before the first step"
         started = time.perf_counter()
-        advantages, rewards, size = group_advantages_of(rollouts).tolist(), rollouts.rewards.tolist(), rollouts.group_size
-        searches = {
-            row: search for row, gaps in enumerate(greedy_gaps(model, rollouts)) if (search := Search.over(gaps)).columns
-        }
-        starts = rollouts.response_mask.long().argmax(1).tolist()
+        size, rewards, advantages = rollouts.group_size, rollouts.rewards.tolist(), group_advantages_of(rollouts).tolist()
         groups = [row for row in range(0, len(rewards), size) if any(advantages[row : row + size])]
-        prompts: dict[int, float] = {}
+        starts = rollouts.response_mask.long().argmax(1).tolist()
+        gaps = greedy_gaps(model, rollouts)
+        searches = {row: s for group in groups for row in range(group, group + size) if (s := Search.over(gaps[row])).columns}
         tokens = sampled = 0
-        # most groups have a right greedy completion: wrong ones are searched before that is known, which saves a round
-        asked = {row: s for row, s in searches.items() if advantages[row] < 0 and s.is_open and self.rounds}
-        for number in range(self.rounds + 1):
-            prefixes = [Prefix(row, search.column) for row, search in asked.items()]
-            prefixes += [] if number else [Prefix(row, starts[row]) for row in groups]
+
+        def values_of(prefixes: list[Prefix]) -> list[float]:
+            nonlocal tokens, sampled
             if not prefixes:
-                break
+                return []
+            assert self._continue is not None, "a run lends its tools before the first step"
             found = self._continue(model, rollouts, prefixes, 1, 0, greedy=True)
             tokens, sampled = tokens + found.tokens, sampled + found.sampled
-            values = found.rewards[:, 0].tolist()
-            if not number:
-                prompts = dict(zip(groups, values[len(asked) :], strict=True))
-                searches = {
-                    row: s
-                    for row, s in searches.items()
-                    if abs(prompts.get(row - row % size, rewards[row]) - rewards[row]) >= self.least
-                }
-            for row, value in zip(asked, values, strict=False):
+            return found.rewards[:, 0].tolist()
+
+        # most greedy completions are right: wrong ones are searched before that is known, which saves a round
+        asked = [row for row, search in searches.items() if advantages[row] < 0 and self._goes_on(search)]
+        values = values_of(
+            [*(Prefix(row, starts[row]) for row in groups), *(Prefix(row, searches[row].column) for row in asked)]
+        )
+        of_prompt = {row: value for group, value in zip(groups, values, strict=False) for row in range(group, group + size)}
+        searches = {row: s for row, s in searches.items() if abs(of_prompt[row] - rewards[row]) >= self.least}
+        values = values[len(groups) :]
+        while True:
+            for row, value in zip(asked, values, strict=True):
                 if row in searches:
-                    own, other = (abs(value - r) for r in (rewards[row], prompts[row - row % size]))
-                    searches[row] = searches[row].narrowed(turned=own < other)
-            asked = {row: s for row, s in searches.items() if s.is_open and s.rounds < self.rounds}
+                    turned = abs(value - rewards[row]) < abs(value - of_prompt[row])
+                    searches[row] = searches[row].narrowed(turned)
+            asked = [row for row, search in searches.items() if self._goes_on(search)]
+            if not asked:
+                break
+            values = values_of([Prefix(row, searches[row].column) for row in asked])
         scores = torch.zeros(rollouts.token_ids.shape, device=rollouts.token_ids.device)
         for row, search in searches.items():
             scores[row, search.turning_point] = 1.0
@@ -102,6 +107,9 @@ class TurningPoint(Scorer):
         self.totals.fold(operator.add, {"credit/continuations": float(sampled)})
         self.totals.fold(max, {"time/continuations_s": time.perf_counter() - started})
         return scores
+
+    def _goes_on(self, search: Search) -> bool:
+        return search.is_open and search.rounds < self.rounds
 
 
 @dataclass(frozen=True)
@@ -149,18 +157,17 @@ class Search:
         return self.columns[max(range(self.low, self.high), key=lambda i: self.sums[i + 1] - self.sums[i])]
 
 
-@torch.no_grad()
 def greedy_gaps(model: Any, rollouts: Rollouts) -> Float[Tensor, "B S"]:
-    """log p(most probable token) - log p(token), nats, of the response's tokens; 0 elsewhere. From kept states, or a pass."""
-    out = torch.zeros(rollouts.token_ids.shape, device=rollouts.token_ids.device)
-    rows, columns = rollouts.response_mask.nonzero(as_tuple=True)
-    with evaluating(model):
-        states = rollouts.prediction_states
-        if states is None:
-            states = prediction_states(model, rollouts.attention_mask, rollouts.token_ids)
-        size = rows_per_chunk(model.get_output_embeddings().weight.shape[0])
-        for part in torch.arange(len(rows), device=rows.device).split(size):
-            place = rows[part], columns[part]
-            logits = head_logits(model, states[place])
-            out[place] = (logits.amax(-1) - logits.gather(-1, rollouts.token_ids[place][:, None])[:, 0]).to(out)
-    return out
+    """log p(most probable token) - log p(token), nats, of the response's tokens; 0 elsewhere. From kept states or a pass."""
+    budget = TokenBudget("scorer.greedy_gaps", TOKENS, TOKENS)
+    return read_states(model, rollouts, rollouts.response_mask, budget, _gaps)[0]
+
+
+def _gaps(model: Any, hidden: Float[Tensor, "n H"], targets: Int[Tensor, " n"]) -> Float[Tensor, "n 1"]:
+    found = []
+    for h, y in zip(
+        *(x.split(rows_per_chunk(model.get_output_embeddings().weight.shape[0])) for x in (hidden, targets)), strict=True
+    ):
+        logits = head_logits(model, h)
+        found.append(logits.amax(-1, keepdim=True) - logits.gather(-1, y[:, None]))
+    return torch.cat(found)

@@ -17,19 +17,20 @@ from oar_lightning.planning.scoring.base import (
 )
 from oar_lightning.planning.scoring.hindsight import teacher_items
 from oar_lightning.planning.scoring.implicit import own_model_items
-from oar_lightning.planning.scoring.steps import continues, monte_carlo_inputs
+from oar_lightning.planning.scoring.steps import CONTINUING, continues, continuing_inputs
 
 __all__ = [
+    "CONTINUING",
     "FREE",
     "Batch",
     "DryRunInputs",
     "continues",
+    "continuing_inputs",
     "dry_run_budgets",
     "dry_run_inputs",
     "hindsight",
     "implicit",
     "innermost",
-    "monte_carlo_inputs",
     "most_tokens",
     "oar",
     "own_model_items",

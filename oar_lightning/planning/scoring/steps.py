@@ -10,12 +10,15 @@ import torch
 from jaxtyping import Bool
 from torch import Tensor
 
-from oar_lightning.credit.scorers import InformationGain, MonteCarlo, Scorer
+from oar_lightning.credit.scorers import InformationGain, MonteCarlo, Scorer, TurningPoint
 from oar_lightning.credit.scorers.prefix_answers import PREFIX_DISCOUNT
 from oar_lightning.credit.segments import TOKENS, FixedLength, Segmenter, TextCuts
 from oar_lightning.planning.dry_run import completions
 from oar_lightning.planning.scoring.base import Batch, DryRunInputs, changed, dry_run_inputs, full_pass, innermost, row_tokens
 from oar_lightning.types import Continued, MathProblem, Prefix, Rollouts
+
+CONTINUING = (MonteCarlo, TurningPoint)
+"""Scorers that sample continuations, `samples` of a prefix."""
 
 GOLD = "0"
 """The answer to a made-up problem."""
@@ -57,15 +60,16 @@ def _information_gain_inputs(scorer: InformationGain, batch: Batch, budget: int)
 
 def continues(scorer: Scorer) -> bool:
     """Whether a scorer samples continuations, in batches that the settings of sampling bound."""
-    return isinstance(innermost(scorer), MonteCarlo)
+    return isinstance(innermost(scorer), CONTINUING)
 
 
-def monte_carlo_inputs(scorer: MonteCarlo, batch: Batch) -> DryRunInputs:
+def continuing_inputs(scorer: MonteCarlo | TurningPoint, batch: Batch) -> DryRunInputs:
     """What it runs beside continuations: passes that find unlikely or uncertain tokens, whose budget is fixed."""
     rows = min(batch.rows, max(1, TOKENS // batch.length))
     texts = completions(rows, batch.group_size, batch.prompt, batch.completion, batch.answer)
-    segments = FixedLength() if isinstance(scorer.segments, TextCuts) else scorer.segments  # there is no text
-    return DryRunInputs(changed(scorer, segments=segments, _continue=_nothing_sampled), texts)
+    without_text = isinstance(scorer, MonteCarlo) and isinstance(scorer.segments, TextCuts)
+    segments = {"segments": FixedLength()} if without_text else {}
+    return DryRunInputs(changed(scorer, **segments, _continue=_nothing_sampled), texts)
 
 
 def _nothing_sampled(

@@ -1,0 +1,193 @@
+"""The turning point: the search against all values, and the gaps against numpy."""
+
+from __future__ import annotations
+
+import dataclasses
+import itertools
+from collections.abc import Sequence
+from typing import Any
+
+import numpy as np
+import pytest
+import torch
+from hypothesis import given, settings
+from hypothesis import strategies as st
+from support.fixtures import built_in_policy, make_stage
+from support.toy import gpt2, padded, rollouts_of, tools
+
+from oar_lightning.credit.scorers import Oracle, TurningPoint
+from oar_lightning.credit.scorers.turning_point import Search, greedy_gaps
+from oar_lightning.data.chain.credit import ChainCredit
+from oar_lightning.data.chain.task import ChainProblems, ChainTask
+from oar_lightning.policy.language_model import evaluating, prediction_states
+from oar_lightning.rollout import SamplingConfig
+from oar_lightning.rollout.continuations import RolloutTools
+from oar_lightning.types import Continued, Prefix, Rollouts
+
+PROMPT, LENGTH = [3, 4, 5], 8
+
+
+@settings(deadline=None, max_examples=60)
+@given(st.lists(st.floats(0.01, 5.0), min_size=1, max_size=40), st.data())
+def test_a_search_to_the_end_finds_the_turn_whatever_the_gaps(sizes: list[float], data: st.DataObject) -> None:
+    """V turns once. With as many rounds as it takes the gaps say only how many that are."""
+    turn = data.draw(st.integers(0, len(sizes) - 1))
+    gaps = torch.zeros(3 * len(sizes) + 1, dtype=torch.float64)
+    gaps[1::3] = torch.tensor(sizes, dtype=torch.float64)
+    search, columns = Search.over(gaps), range(1, 3 * len(sizes), 3)
+    while search.is_open:
+        assert search.column in columns[search.low + 1 : search.high]
+        search = search.narrowed(turned=search.column > columns[turn])
+    assert search.turning_point == columns[turn]
+    assert search.rounds <= len(sizes) - 1
+
+
+def test_gaps_that_are_alike_are_halved_by_number_and_a_large_one_is_tried_first() -> None:
+    assert Search.over(torch.ones(16)).column == 8
+    alone = Search.over(torch.tensor([0.0, 1.0, 1.0, 9.0, 1.0, 1.0]))
+    assert alone.turning_point == 3
+    assert alone.column in (3, 4), "before it or after it, nothing else halves the sum better"
+
+
+class Greedy:
+    """Values of prefixes by their tokens: 0 where one of them is in `bad` for that column, and what was asked."""
+
+    def __init__(self, bad: dict[int, int], of_prompt: float = 1.0) -> None:
+        self.bad, self.of_prompt = bad, of_prompt
+        self.asked: list[list[Prefix]] = []
+
+    def value(self, rollouts: Rollouts, row: int, column: int) -> float:
+        first = int(rollouts.response_mask[row].long().argmax())
+        ids = rollouts.token_ids[row, first:column].tolist()
+        spoilt = any(ids[i : i + 1] == [token] for i, token in self.bad.items())
+        return 1 - self.of_prompt if spoilt else self.of_prompt
+
+    def __call__(
+        self, model: Any, rollouts: Rollouts, prefixes: Sequence[Prefix], samples: int, seed: int, greedy: bool = False
+    ) -> Continued:
+        assert (samples, greedy) == (1, True)
+        self.asked.append(list(prefixes))
+        values = [[self.value(rollouts, *prefix)] for prefix in prefixes]
+        return Continued(torch.tensor(values).view(-1, 1), len(values), 10 * len(values))
+
+
+def drawn(greedy: Greedy, rows: int = 4, seed: int = 0, size: int = 4) -> Rollouts:
+    """Completions of random tokens, with the rewards that `greedy` gives whole ones; groups with both kinds alone count."""
+    rng = np.random.default_rng(seed)
+    texts = rng.integers(6, 30, (rows, LENGTH)).tolist()
+    rollouts = rollouts_of([{"before": PROMPT, "reasoning": t[:-1], "answer": t[-1:]} for t in texts], group_size=size)
+    end = rollouts.token_ids.shape[1]
+    rewards = torch.tensor([greedy.value(rollouts, row, end) for row in range(rows)])
+    mean = rewards.view(-1, size).mean(1).repeat_interleave(size)
+    return dataclasses.replace(rollouts, rewards=rewards, advantages=rewards - mean)
+
+
+def spoiling(seed: int, rows: int, *places: int) -> dict[int, int]:
+    """The token at each place of every second row, which spoils what comes after it."""
+    texts = np.random.default_rng(seed).integers(6, 30, (rows, LENGTH))
+    return {place: int(texts[2 * i + 1, place]) for i, place in enumerate(places)}
+
+
+def made(greedy: Greedy, **knobs: Any) -> TurningPoint:
+    scorer = TurningPoint(**knobs)
+    scorer.use(tools(greedy))
+    return scorer
+
+
+@pytest.mark.parametrize("of_prompt", [1.0, 0.0])
+def test_the_turning_point_is_that_of_all_values(of_prompt: float) -> None:
+    """Of each completion with another reward than the greedy one, be that right or wrong."""
+    greedy = Greedy(spoiling(1, 4, 4, 2), of_prompt)
+    rollouts = drawn(greedy, seed=1)
+    assert set(rollouts.rewards.tolist()) == {0.0, 1.0}
+    gaps = greedy_gaps(gpt2(), rollouts)
+    scores = made(greedy, rounds=LENGTH)(gpt2(), rollouts)
+    start = rollouts.token_ids.shape[1] - LENGTH
+    for row, reward in enumerate(rollouts.rewards.tolist()):
+        values = [greedy.value(rollouts, row, start + i) for i in range(LENGTH + 1)]
+        turns = [start + i for i, (a, b) in enumerate(itertools.pairwise(values)) if a != b]
+        assert gaps[row, turns].all(), "what turns the outcome is a deviation"
+        assert scores[row].nonzero().flatten().tolist() == turns
+        assert bool(turns) == (reward != of_prompt)
+
+
+def test_rounds_bound_the_continuations_of_a_completion_and_prompts_are_continued_once_a_group() -> None:
+    greedy = Greedy(spoiling(0, 4, 4, 2))
+    rollouts = drawn(greedy)
+    wrong = int((rollouts.rewards == 0).sum())
+    for rounds in (0, 1, 2):
+        greedy.asked.clear()
+        scorer = made(greedy, rounds=rounds)
+        scores = scorer(gpt2(), rollouts)
+        assert [len(asked) for asked in greedy.asked] == [wrong * (rounds > 0) + 1, *[wrong] * (rounds - 1)][: max(1, rounds)]
+        assert scores.sum(1).tolist() == (1 - rollouts.rewards).tolist()
+        continued = sum(map(len, greedy.asked))
+        assert scorer.totals.means()["credit/continuations"] == continued
+        assert scorer.metrics["turned_frac"] == wrong / 4
+        assert scorer.metrics["forward_equivalents"] == 10 * continued / int(rollouts.attention_mask.sum())
+
+
+def test_without_rounds_it_is_the_largest_gap() -> None:
+    greedy = Greedy(spoiling(0, 4, 4, 2))
+    rollouts, model = drawn(greedy), gpt2()
+    scores = made(greedy, rounds=0)(model, rollouts)
+    gaps = greedy_gaps(model, rollouts)
+    for row in (rollouts.rewards == 0).nonzero().flatten().tolist():
+        assert int(scores[row].argmax()) == int(gaps[row].argmax())
+
+
+def test_rewards_that_hardly_differ_are_no_other_outcome() -> None:
+    greedy = Greedy(spoiling(0, 4, 4, 2))
+    rollouts = drawn(greedy)
+    assert made(greedy)(gpt2(), dataclasses.replace(rollouts, rewards=0.6 + 0.4 * rollouts.rewards)).sum() == 0
+    assert (
+        made(greedy, least=0.3)(gpt2(), dataclasses.replace(rollouts, rewards=0.6 + 0.4 * rollouts.rewards)).sum()
+        == (rollouts.rewards == 0).sum()
+    )
+
+
+def test_groups_without_a_signal_are_not_continued() -> None:
+    greedy = Greedy({})
+    rollouts = drawn(greedy)
+    assert not made(greedy)(gpt2(), rollouts).any()
+    assert not greedy.asked
+
+
+@pytest.mark.parametrize("kept", [False, True])
+def test_gaps_are_those_of_the_softmax(kept: bool) -> None:
+    model, rollouts = gpt2(), padded(drawn(Greedy({})), 2, 1)
+    if kept:
+        with torch.no_grad(), evaluating(model):
+            states = prediction_states(model, rollouts.attention_mask, rollouts.token_ids)
+        rollouts = dataclasses.replace(rollouts, prediction_states=states)
+    gaps = greedy_gaps(model, rollouts).numpy()
+    with torch.no_grad(), evaluating(model):
+        for row in range(len(rollouts)):
+            real = rollouts.attention_mask[row]
+            logits = model(rollouts.token_ids[row, real][None]).logits[0].double().numpy()
+            p = np.exp(logits) / np.exp(logits).sum(-1, keepdims=True)
+            ids, columns = rollouts.token_ids[row, real].numpy(), real.nonzero().flatten().numpy()
+            for i in range(1, len(ids)):
+                expected = np.log(p[i - 1].max() / p[i - 1, ids[i]]) if rollouts.response_mask[row, columns[i]] else 0.0
+                assert gaps[row, columns[i]] == pytest.approx(expected, abs=1e-6)
+
+
+def test_on_the_built_in_policy_it_finds_the_first_error_that_nobody_told_it() -> None:
+    """The truth is the generator's knowledge of the sums. One completion in five may be put elsewhere."""
+    policy = built_in_policy()
+    stage, sampling = make_stage(policy), SamplingConfig(max_new_tokens=80)
+    problems = [ChainProblems(ChainTask())[i] for i in range(6)]
+    rollouts = stage(policy.model, problems, 8, sampling, list(range(6)))
+    rollouts = dataclasses.replace(rollouts, advantages=rollouts.rewards - 0.5)
+    scorer = TurningPoint(rounds=3)
+    scorer.use(RolloutTools(stage, sampling))
+    found, truth = scorer(policy.model, rollouts) > 0, Oracle(ChainCredit("first_error"))(policy.model, rollouts) > 0
+    wrong = (rollouts.rewards == 0) & truth.any(1)
+    assert int(wrong.sum()) >= 15
+    assert (found & truth)[wrong].any(1).float().mean() >= 0.8
+    assert (found.sum(1) <= 1).all()
+
+
+def test_a_negative_number_of_rounds_is_refused() -> None:
+    with pytest.raises(ValueError, match=r"scorer\.rounds .* -1"):
+        TurningPoint(rounds=-1)
