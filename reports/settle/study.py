@@ -55,6 +55,7 @@ ARMS: dict[str, tuple[str, ...]] = {
     "shuffled": ("+experiment=oar_g", "scorer=shuffled"),
     "position": ("+experiment=oar_g", "scorer=position"),
     "anchor_states": ("+experiment=anchor_states",),
+    "turning_point": ("+experiment=turning_point",),
     "oracle": ("+experiment=oracle",),
     "oracle_in_oars_gate": ("+experiment=oar_g", "scorer=oracle"),
 }

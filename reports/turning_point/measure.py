@@ -1,0 +1,152 @@
+"""How often the turning point of greedy decoding is the first error, and what it costs, by the number of rounds.
+
+python reports/turning_point/measure.py               # measures all tasks (some minutes), writes results.json and README.md
+python reports/turning_point/measure.py --page        # the page alone
+"""
+
+from __future__ import annotations
+
+import argparse
+import dataclasses
+import json
+import sys
+import time
+from collections.abc import Mapping
+from pathlib import Path
+from typing import Any, NamedTuple
+
+HERE = Path(__file__).parent
+sys.path.insert(0, str(HERE.parent / "headroom"))
+
+import numpy as np  # noqa: E402
+import torch  # noqa: E402
+from blocks import set_up  # noqa: E402  (that folder is no package)
+
+from oar_lightning.common.markdown import fill, markdown  # noqa: E402
+from oar_lightning.common.randomness import derive_seed  # noqa: E402
+from oar_lightning.credit.scorers import TurningPoint  # noqa: E402
+from oar_lightning.data.stream import ProblemStream  # noqa: E402
+from oar_lightning.objective.advantage import group_advantages  # noqa: E402
+from oar_lightning.rollout.continuations import RolloutTools  # noqa: E402
+from oar_lightning.wiring.device import set_threads  # noqa: E402
+
+BATCHES = {"asides": 8, "one_step": 8, "graph": 32}
+"""Task -> batches, each of a training step's problems and completions."""
+ROUNDS = (0, 1, 2, 3, 16)
+"""The last: until one deviation is left."""
+DRAWS = 2000
+
+
+class Found(NamedTuple):
+    """Of one problem: wrong completions that have a first error, those of them with a turning point, and those whose turning
+    point is on that error; right completions, and those with a turning point."""
+
+    wrong: int
+    turned: int
+    hit: int
+    right: int
+    right_turned: int
+
+
+def measured(task: str) -> dict[str, Any]:
+    setup = set_up([f"+variant={task}"], ["oracle"])
+    method, stage = setup.settings.method, setup.stage
+    assert setup.settings.train is not None
+    size = method.update.group_size
+    found: dict[int, list[Found]] = {rounds: [] for rounds in ROUNDS}
+    seconds: dict[int, float] = dict.fromkeys(ROUNDS, 0.0)
+    passes: dict[int, list[float]] = {rounds: [] for rounds in ROUNDS}
+    sampling = 0.0
+    stream = ProblemStream(setup.settings.train, 0)
+    for batch in range(BATCHES[task]):
+        problems = stream.take(method.update.problems)
+        started = time.process_time()
+        seeds = [derive_seed("turning_point", batch, i) for i in range(len(problems))]
+        rollouts = stage(setup.model, problems, size, method.sampling, seeds, batch)
+        sampling += time.process_time() - started
+        weights = stage.rewards.weight_vector()
+        advantages = group_advantages(rollouts.reward_terms, weights, size, method.advantage)
+        rollouts = dataclasses.replace(rollouts, advantages=advantages)
+        errors = setup.arms["oracle"].scorer(setup.model, rollouts) > 0
+        for rounds in ROUNDS:
+            scorer = TurningPoint(rounds=rounds)
+            scorer.use(RolloutTools(stage, method.sampling))
+            started = time.process_time()
+            scores = scorer(setup.model, rollouts) > 0
+            seconds[rounds] += time.process_time() - started
+            passes[rounds].append(scorer.metrics["forward_equivalents"])
+            found[rounds] += per_problem(errors, scores, rollouts.rewards, advantages, size)
+        sys.stderr.write(f"{task}: batch {batch + 1}/{BATCHES[task]}\n")
+    return {
+        str(rounds): {
+            "found": [list(f) for f in found[rounds]],
+            "passes": float(np.mean(passes[rounds])),
+            "of_sampling": seconds[rounds] / sampling,
+        }
+        for rounds in ROUNDS
+    }
+
+
+def per_problem(
+    errors: torch.Tensor, scores: torch.Tensor, rewards: torch.Tensor, advantages: torch.Tensor, size: int
+) -> list[Found]:
+    """Of problems with right and wrong completions."""
+    result = []
+    for rows in torch.arange(len(rewards)).split(size):
+        if not advantages[rows].any():
+            continue
+        wrong = (rewards[rows] == 0) & errors[rows].any(1)
+        right = rewards[rows] > 0
+        turned, hit = scores[rows].any(1), (scores[rows] & errors[rows]).any(1)
+        result.append(Found(*(int(x.sum()) for x in (wrong, wrong & turned, wrong & hit, right, right & turned))))
+    return result
+
+
+def share(found: np.ndarray, over: str, of: str) -> str:
+    """A ratio of sums in %, with its 95 % interval by bootstrap over problems."""
+    top, bottom = (found[:, Found._fields.index(name)] for name in (over, of))
+    if not bottom.sum():
+        return "-"
+    picked = np.random.default_rng(0).integers(0, len(found), (DRAWS, len(found)))
+    with np.errstate(invalid="ignore"):
+        drawn = top[picked].sum(1) / bottom[picked].sum(1)
+    low, high = np.nanpercentile(drawn, [2.5, 97.5])
+    return f"{100 * top.sum() / bottom.sum():.0f} [{100 * low:.0f}, {100 * high:.0f}]"
+
+
+def table(result: Mapping[str, Any]) -> str:
+    rows = [
+        [
+            *("rounds", "wrong completions", "of these with a turning point, %", "that is the first error, % of those"),
+            *("right completions", "of these with a turning point, %", "forward passes", "processor time, of sampling"),
+        ]
+    ]
+    for rounds, values in result.items():
+        found = np.asarray(values["found"])
+        wrong, _, _, right, _ = found.sum(0)
+        rows.append(
+            [
+                rounds if int(rounds) < max(ROUNDS) else "to the end",
+                *(str(wrong), share(found, "turned", "wrong"), share(found, "hit", "turned")),
+                *(str(right), share(found, "right_turned", "right")),
+                *(f"{values['passes']:.2f}", f"{values['of_sampling']:.2f}"),
+            ]
+        )
+    return markdown(rows)
+
+
+def main() -> None:
+    parser = argparse.ArgumentParser(description="How often the turning point is the first error, and what it costs.")
+    parser.add_argument("--page", action="store_true", help="write the page of what was measured")
+    options = parser.parse_args()
+    stored = HERE / "results.json"
+    if not options.page:
+        set_threads(1)
+        results = {task: measured(task) for task in BATCHES}
+        stored.write_text(json.dumps(results) + "\n", encoding="utf-8")
+    results = json.loads(stored.read_text(encoding="utf-8"))
+    fill(HERE / "README.md", "\n\n".join(f"## `{task}`\n{table(result)}" for task, result in results.items()))
+
+
+if __name__ == "__main__":
+    main()
