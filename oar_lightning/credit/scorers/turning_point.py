@@ -6,6 +6,7 @@ from __future__ import annotations
 import dataclasses
 import operator
 import time
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from itertools import accumulate
 from typing import Annotated, Any
@@ -20,6 +21,7 @@ from oar_lightning.credit.predictions import read_states
 from oar_lightning.credit.scorers.base import Scorer
 from oar_lightning.credit.segments import TOKENS
 from oar_lightning.objective.metric_sums import MetricSums
+from oar_lightning.policy.language_model import evaluating, prediction_states
 from oar_lightning.policy.lm_head import head_logits, rows_per_chunk
 from oar_lightning.policy.token_budget import TokenBudget
 from oar_lightning.types import Prefix, Rollouts
@@ -27,7 +29,8 @@ from oar_lightning.types import Prefix, Rollouts
 
 @checked("scorer")
 class TurningPoint(Scorer):
-    """I_t = 1 on one token of each completion that came to another reward than the greedy completion of its prompt; else 0.
+    """I_t = 1 on one token of each completion that came to another reward than the greedy completion of its prompt, and where the
+    others of its group took the same decision as greedy decoding; else 0.
 
     V(s) is the reward of the greedy continuation of a prefix s. Along a completion it can change only at a *deviation*, a token
     that was not the most probable one: before the first of them V is that of the prompt, after the last it is the completion's
@@ -36,20 +39,29 @@ class TurningPoint(Scorer):
     After the last round the turning point is the deviation with the largest gap of those that are left. In a wrong completion
     it is the token that lost it, as far as greedy decoding tells.
 
+    With `siblings` the other side is scored, too: see `mark_siblings`. Blame alone lowers a token that is right elsewhere (a likely
+    case of likelihood displacement, arXiv 2410.08847), which praise at the same decision makes up for.
+
     The search by halves for the first error is that of OmegaPRM (arXiv 2406.06592), over steps and with values of sampled
     continuations. Greedy values, deviations and gaps are ours.
 
     Args:
         rounds: continuations of a completion; 0 takes the largest gap of all, and continues prompts alone.
         least: how far R is from V(prompt), in units of reward, in completions that are searched.
+        siblings: whether completions that did not turn are scored at the decisions at which others of their group turned.
     """
 
     covers = "response"
     samples = 1
 
-    def __init__(self, rounds: NonNegativeInt = 2, least: Annotated[PositiveFloat, "a difference of rewards"] = 0.5) -> None:
+    def __init__(
+        self,
+        rounds: NonNegativeInt = 2,
+        least: Annotated[PositiveFloat, "a difference of rewards"] = 0.5,
+        siblings: bool = True,
+    ) -> None:
         super().__init__()
-        self.rounds, self.least = rounds, least
+        self.rounds, self.least, self.siblings = rounds, least, siblings
         self._continue: Continuations | None = None
 
     def use(self, tools: Tools) -> None:
@@ -96,9 +108,14 @@ class TurningPoint(Scorer):
             if not asked:
                 break
             values = values_of([Prefix(row, searches[row].column) for row in asked])
+        turns = {row: search.turning_point for row, search in searches.items()}
         scores = torch.zeros(rollouts.token_ids.shape, device=rollouts.token_ids.device)
-        for row, search in searches.items():
-            scores[row, search.turning_point] = 1.0
+        for row, column in turns.items():
+            scores[row, column] = 1.0
+        if self.siblings:
+            for group in groups:
+                rows = range(group, group + size)
+                mark_siblings(model, rollouts, {row: turns[row] for row in rows if row in turns}, rows, scores)
         self.metrics = {
             "forward_equivalents": tokens / max(1, int(rollouts.attention_mask.sum())),
             "turned_frac": len(searches) / len(rollouts),
@@ -155,6 +172,35 @@ class Search:
     def turning_point(self) -> int:
         """The column of the largest gap among what is left."""
         return self.columns[max(range(self.low, self.high), key=lambda i: self.sums[i + 1] - self.sums[i])]
+
+
+@torch.no_grad()
+def mark_siblings(
+    model: Any, rollouts: Rollouts, turns: Mapping[int, int], rows: Sequence[int], scores: Float[Tensor, "B S"]
+) -> None:
+    """Score 1 where the completions of a group that did not turn took the decision at which another one turned.
+
+    Of a completion's tokens that are the most probable one at a turning point, it is the one that was predicted from the state
+    nearest (by its angle) to that of the turning point.
+    """
+    others = torch.tensor([row for row in rows if row not in turns], device=scores.device)
+    if not turns or not len(others):
+        return
+    states = rollouts.prediction_states
+    if states is None:
+        part = torch.tensor(list(rows), device=scores.device)
+        states = scores.new_zeros(0)
+        with evaluating(model):
+            found = prediction_states(model, rollouts.attention_mask[part], rollouts.token_ids[part])
+        at, near = found[[row - rows[0] for row in turns], list(turns.values())], found[others - rows[0]]
+    else:
+        at, near = states[list(turns), list(turns.values())], states[others]
+    likely = head_logits(model, at).argmax(-1)
+    same = (rollouts.token_ids[others] == likely[:, None, None]) & rollouts.response_mask[others]
+    angle = torch.einsum("th,osh->tos", *(torch.nn.functional.normalize(x.float(), dim=-1) for x in (at, near)))
+    place = angle.masked_fill(~same, -torch.inf).argmax(-1)
+    turn, other = same.any(-1).nonzero(as_tuple=True)
+    scores[others[other], place[turn, other]] = 1.0
 
 
 def greedy_gaps(model: Any, rollouts: Rollouts) -> Float[Tensor, "B S"]:
