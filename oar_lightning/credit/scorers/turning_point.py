@@ -29,8 +29,8 @@ from oar_lightning.types import Prefix, Rollouts
 
 @checked("scorer")
 class TurningPoint(Scorer):
-    """I_t = 1 on one token of each completion that came to another reward than the greedy completion of its prompt, and where the
-    others of its group took the same decision as greedy decoding; else 0.
+    """I_t = 1 on one token of each completion that came to another reward than the greedy completion of its prompt, and where
+    the others of its group took the same decision as greedy decoding; else 0.
 
     V(s) is the reward of the greedy continuation of a prefix s. Along a completion it can change only at a *deviation*, a token
     that was not the most probable one: before the first of them V is that of the prompt, after the last it is the completion's
@@ -39,8 +39,8 @@ class TurningPoint(Scorer):
     After the last round the turning point is the deviation with the largest gap of those that are left. In a wrong completion
     it is the token that lost it, as far as greedy decoding tells.
 
-    With `siblings` the other side is scored, too: see `mark_siblings`. Blame alone lowers a token that is right elsewhere (a likely
-    case of likelihood displacement, arXiv 2410.08847), which praise at the same decision makes up for.
+    With `siblings` the other side is scored, too (`mark_siblings`). Blame alone lowers a token that is right elsewhere, perhaps
+    by likelihood displacement (arXiv 2410.08847); praise at the same decision makes up for it.
 
     The search by halves for the first error is that of OmegaPRM (arXiv 2406.06592), over steps and with values of sampled
     continuations. Greedy values, deviations and gaps are ours.

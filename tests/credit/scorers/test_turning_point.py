@@ -16,7 +16,7 @@ from support.fixtures import built_in_policy, make_stage
 from support.toy import gpt2, padded, rollouts_of, tools
 
 from oar_lightning.credit.scorers import Oracle, TurningPoint
-from oar_lightning.credit.scorers.turning_point import Search, greedy_gaps
+from oar_lightning.credit.scorers.turning_point import Search, greedy_gaps, mark_siblings
 from oar_lightning.data.chain.credit import ChainCredit
 from oar_lightning.data.chain.task import ChainProblems, ChainTask
 from oar_lightning.policy.language_model import evaluating, prediction_states
@@ -89,7 +89,7 @@ def spoiling(seed: int, rows: int, *places: int) -> dict[int, int]:
 
 
 def made(greedy: Greedy, **knobs: Any) -> TurningPoint:
-    scorer = TurningPoint(**knobs)
+    scorer = TurningPoint(**{"siblings": False, **knobs})
     scorer.use(tools(greedy))
     return scorer
 
@@ -172,6 +172,40 @@ def test_gaps_are_those_of_the_softmax(kept: bool) -> None:
                 assert gaps[row, columns[i]] == pytest.approx(expected, abs=1e-6)
 
 
+def test_siblings_are_scored_at_the_nearest_state_that_chose_as_greedy_decoding_does() -> None:
+    """States are given: of the tokens that are the most probable one at the turning point, the one with the nearest state."""
+    model, greedy = gpt2(), Greedy({})
+    rollouts = drawn(greedy)
+    start = rollouts.token_ids.shape[1] - LENGTH
+    states = torch.randn(*rollouts.token_ids.shape, 16, dtype=torch.float64, generator=torch.Generator().manual_seed(0))
+    likely = int(model.lm_head(states[1, start + 4]).argmax())
+    ids = rollouts.token_ids.clone()
+    ids[ids == likely] = (likely + 1) % 40
+    ids[0, [start + 2, start + 6]] = likely
+    ids[3, start + 1] = likely
+    states[0, start + 6] = 3 * states[1, start + 4] + 0.01
+    rollouts = dataclasses.replace(rollouts, token_ids=ids, prediction_states=states)
+    scores = torch.zeros(ids.shape)
+    mark_siblings(model, rollouts, {1: start + 4}, range(4), scores)
+    expected = torch.zeros(ids.shape)
+    expected[0, start + 6] = expected[3, start + 1] = 1.0  # row 2 never took it
+    assert torch.equal(scores, expected)
+
+
+def test_siblings_by_kept_states_and_by_a_pass_are_the_same() -> None:
+    greedy, model = Greedy(spoiling(0, 4, 4, 2)), gpt2()
+    rollouts = padded(drawn(greedy), 1, 0)
+    rollouts = dataclasses.replace(rollouts, rewards=drawn(greedy).rewards, advantages=drawn(greedy).advantages)
+    with torch.no_grad(), evaluating(model):
+        states = prediction_states(model, rollouts.attention_mask, rollouts.token_ids)
+    kept = dataclasses.replace(rollouts, prediction_states=states)
+    scores = made(greedy, siblings=True)(model, rollouts)
+    assert torch.equal(scores, made(greedy, siblings=True)(model, kept))
+    alone = made(greedy)(model, rollouts)
+    assert (scores >= alone).all()
+    assert torch.equal(scores[rollouts.rewards == 0], alone[rollouts.rewards == 0])
+
+
 def test_on_the_built_in_policy_it_finds_the_first_error_that_nobody_told_it() -> None:
     """The truth is the generator's knowledge of the sums. One completion in five may be put elsewhere."""
     policy = built_in_policy()
@@ -181,11 +215,15 @@ def test_on_the_built_in_policy_it_finds_the_first_error_that_nobody_told_it() -
     rollouts = dataclasses.replace(rollouts, advantages=rollouts.rewards - 0.5)
     scorer = TurningPoint(rounds=3)
     scorer.use(RolloutTools(stage, sampling))
-    found, truth = scorer(policy.model, rollouts) > 0, Oracle(ChainCredit("first_error"))(policy.model, rollouts) > 0
+    found = scorer(policy.model, rollouts) > 0
+    truth, decisions = (Oracle(ChainCredit(which))(policy.model, rollouts) > 0 for which in ("first_error", "results"))
     wrong = (rollouts.rewards == 0) & truth.any(1)
     assert int(wrong.sum()) >= 15
     assert (found & truth)[wrong].any(1).float().mean() >= 0.8
-    assert (found.sum(1) <= 1).all()
+    assert (found[wrong].sum(1) <= 1).all()
+    praised = found & (rollouts.rewards > 0)[:, None]
+    assert int(praised.sum()) >= 15
+    assert (praised & decisions).sum() >= 0.8 * praised.sum()
 
 
 def test_a_negative_number_of_rounds_is_refused() -> None:
