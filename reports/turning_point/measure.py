@@ -1,7 +1,10 @@
 """How often the turning point of greedy decoding is the first error, and what it costs, by the number of rounds.
 
-python reports/turning_point/measure.py               # measures all tasks (some minutes), writes results.json and README.md
-python reports/turning_point/measure.py --page        # the page alone
+    python reports/turning_point/measure.py asides                        # the policy that ships: some minutes
+    python reports/turning_point/measure.py asides_trained --policy DIR   # another one, of the same task
+    python reports/turning_point/measure.py                               # the page of what is measured
+
+Writes results.json and the tables of README.md.
 """
 
 from __future__ import annotations
@@ -30,6 +33,12 @@ from oar_lightning.objective.advantage import group_advantages  # noqa: E402
 from oar_lightning.rollout.continuations import RolloutTools  # noqa: E402
 from oar_lightning.wiring.device import set_threads  # noqa: E402
 
+TITLES = {
+    "asides": "`asides`, the policy that ships",
+    "asides_trained": "`asides`, after 160 updates with `turning_point`",
+    "one_step": "`one_step`, the policy that ships",
+    "graph": "`graph`, the policy that ships",
+}
 BATCHES = {"asides": 8, "one_step": 8, "graph": 32}
 """Task -> batches, each of a training step's problems and completions."""
 ROUNDS = (0, 1, 2, 3, 16)
@@ -48,8 +57,9 @@ class Found(NamedTuple):
     right_turned: int
 
 
-def measured(task: str) -> dict[str, Any]:
-    setup = set_up([f"+variant={task}"], ["oracle"])
+def measured(name: str, policy: Path | None) -> dict[str, Any]:
+    task = name.removesuffix("_trained")
+    setup = set_up([f"+variant={task}", *([f"policy.name={policy.resolve()}"] if policy else [])], ["oracle"])
     method, stage = setup.settings.method, setup.stage
     assert setup.settings.train is not None
     size = method.update.group_size
@@ -69,7 +79,7 @@ def measured(task: str) -> dict[str, Any]:
         rollouts = dataclasses.replace(rollouts, advantages=advantages)
         errors = setup.arms["oracle"].scorer(setup.model, rollouts) > 0
         for rounds in ROUNDS:
-            scorer = TurningPoint(rounds=rounds)
+            scorer = TurningPoint(rounds=rounds, siblings=False)
             scorer.use(RolloutTools(stage, method.sampling))
             started = time.process_time()
             scores = scorer(setup.model, rollouts) > 0
@@ -137,15 +147,18 @@ def table(result: Mapping[str, Any]) -> str:
 
 def main() -> None:
     parser = argparse.ArgumentParser(description="How often the turning point is the first error, and what it costs.")
-    parser.add_argument("--page", action="store_true", help="write the page of what was measured")
+    parser.add_argument("name", nargs="?", choices=list(TITLES), help="none: write the page alone")
+    parser.add_argument("--policy", type=Path, help="folder of the policy; without it that of the task")
     options = parser.parse_args()
     stored = HERE / "results.json"
-    if not options.page:
+    results = json.loads(stored.read_text(encoding="utf-8")) if stored.exists() else {}
+    if options.name:
+        if options.name.endswith("_trained") != (options.policy is not None):
+            parser.error(f"{options.name}: --policy belongs to names that end in _trained, and only to them")
         set_threads(1)
-        results = {task: measured(task) for task in BATCHES}
+        results[options.name] = measured(options.name, options.policy)
         stored.write_text(json.dumps(results) + "\n", encoding="utf-8")
-    results = json.loads(stored.read_text(encoding="utf-8"))
-    fill(HERE / "README.md", "\n\n".join(f"## `{task}`\n{table(result)}" for task, result in results.items()))
+    fill(HERE / "README.md", "\n\n".join(f"## {TITLES[name]}\n{table(results[name])}" for name in TITLES if name in results))
 
 
 if __name__ == "__main__":

@@ -60,6 +60,28 @@ def concentration() -> str:
     return "effective share of tokens, mass of the top tenth: " + ", ".join(texts)
 
 
+def gradient_text() -> str:
+    """What the weights of OAR-G do to the gradient, policy by policy, and what perfect credit does in the same gate."""
+    found = json.loads((REPORTS / "mechanism" / "results.json").read_text(encoding="utf-8"))
+
+    def shown(name: str, method: str, key: str) -> str:
+        value, low, high = found[name]["methods"][method][key]
+        return f"{value:.2f} [{low:.2f}, {high:.2f}]"
+
+    names = {"graph": "graph", "graph_trained": "graph, trained"}
+    texts = [
+        f"{title}: cosine of its mean with GRPO's {shown(name, 'oar_g', 'adam_cosine')}, variance over GRPO's "
+        f"{shown(name, 'oar_g', 'variance')}"
+        for name, title in names.items()
+    ]
+    signal = [
+        f"{title} {100 * found[name]['methods'][m]['adam'][0]:.1f} %"
+        for name in ("graph",)
+        for m, title in (("uniform", "GRPO"), ("oar_g", "OAR-G"), ("oracle, paper's gate", "perfect credit in OAR's gate"))
+    ]
+    return "; ".join([*texts, "share of signal on graph: " + ", ".join(signal)])
+
+
 def rate_text(task: str, method: str) -> tuple[str, str]:
     """Verdict and figures: leads over GRPO at the same rate, and how they change from the lowest to the highest rate that the
     same three seeds or more have run."""
@@ -242,6 +264,15 @@ def claims(leads: Mapping[tuple[str, str], Lead], said: Mapping[tuple[str, str],
             "weakly: chosen from 38 measures by these methods; it does not say who beats GRPO",
             "`python reports/lab_training/measure.py --lab asides`",
             link("lab_training"),
+        ),
+        Claim(
+            "OAR-G's weights change the gradient's direction (ours)",
+            "no; noise on `graph`",
+            gradient_text(),
+            "128 batches a policy",
+            "fairly, of two policies of one task",
+            "`python reports/mechanism/measure.py graph`",
+            link("mechanism"),
         ),
         Claim(
             "Credit costs little",

@@ -35,7 +35,7 @@ class TurningPoint(Scorer):
     V(s) is the reward of the greedy continuation of a prefix s. Along a completion it can change only at a *deviation*, a token
     that was not the most probable one: before the first of them V is that of the prompt, after the last it is the completion's
     own reward R. A deviation's gap is log p(most probable token) - log p(token), nats. Each round continues one prefix of each
-    completion, before the deviation that halves the sum of the gaps that are left, and keeps the half in which V turns to R.
+    completion, before the deviation that halves what is left by gaps and number, and keeps the half in which V turns to R.
     After the last round the turning point is the deviation with the largest gap of those that are left. In a wrong completion
     it is the token that lost it, as far as greedy decoding tells.
 
@@ -56,7 +56,7 @@ class TurningPoint(Scorer):
 
     def __init__(
         self,
-        rounds: NonNegativeInt = 2,
+        rounds: NonNegativeInt = 8,
         least: Annotated[PositiveFloat, "a difference of rewards"] = 0.5,
         siblings: bool = True,
     ) -> None:
@@ -131,7 +131,10 @@ class TurningPoint(Scorer):
 
 @dataclass(frozen=True)
 class Search:
-    """The deviations of a completion: their `columns`, and `sums`, those of the gaps of the deviations before each and of all.
+    """The deviations of a completion: their `columns`, and `sums`, those of the weights of the deviations before each and of all.
+
+    A deviation weighs its gap and the mean gap, so that a search by halves of the weight is nearly one by halves of the number
+    where gaps say nothing.
 
     The turning point is one of those from `low` on and before `high`.
     """
@@ -146,7 +149,8 @@ class Search:
     def over(cls, gaps: Float[Tensor, " S"]) -> Search:
         """All deviations of a completion, those of its tokens with a gap."""
         columns = gaps.nonzero().flatten()
-        sums = accumulate(gaps[columns].tolist(), initial=0.0)
+        weights = gaps[columns] + gaps[columns].mean()
+        sums = accumulate(weights.tolist(), initial=0.0)
         return cls(tuple(columns.tolist()), tuple(sums), 0, len(columns))
 
     @property
