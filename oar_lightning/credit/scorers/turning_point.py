@@ -39,8 +39,7 @@ class TurningPoint(Scorer):
     After the last round the turning point is the deviation with the largest gap of those that are left. In a wrong completion
     it is the token that lost it, as far as greedy decoding tells.
 
-    With `siblings` the other side is scored, too (`mark_siblings`). Blame alone lowers a token that is right elsewhere, perhaps
-    by likelihood displacement (arXiv 2410.08847); praise at the same decision makes up for it.
+    With `siblings` the other side of a decision is scored, too (`mark_siblings`).
 
     The search by halves for the first error is that of OmegaPRM (arXiv 2406.06592), over steps and with values of sampled
     continuations. Greedy values, deviations and gaps are ours.
@@ -131,7 +130,7 @@ class TurningPoint(Scorer):
 
 @dataclass(frozen=True)
 class Search:
-    """The deviations of a completion: their `columns`, and `sums`, those of the weights of the deviations before each and of all.
+    """The deviations of a completion: their `columns`, and `sums` of the weights of the deviations before each and of all.
 
     A deviation weighs its gap and the mean gap, so that a search by halves of the weight is nearly one by halves of the number
     where gaps say nothing.
