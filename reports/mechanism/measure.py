@@ -28,7 +28,7 @@ from oar_lightning.lab.gradients import gradient_quality  # noqa: E402
 from oar_lightning.wiring.device import set_threads  # noqa: E402
 
 BASE, PERFECT = "uniform", "oracle"
-METHODS = ("uniform", "oar_g", "shuffled", "random", "oar_g, sharp gate", "oracle, paper's gate", "oracle", "turning_point")
+METHODS = ("uniform", "oar_g", "shuffled", "random", "oar_g, sharp gate", "oracle, paper's gate", "oracle")
 TITLES = {
     "asides": "`asides`, the policy that ships",
     "asides_trained": "`asides`, after 160 updates of GRPO",
