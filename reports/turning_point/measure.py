@@ -35,7 +35,7 @@ from oar_lightning.wiring.device import set_threads  # noqa: E402
 
 TITLES = {
     "asides": "`asides`, the policy that ships",
-    "asides_trained": "`asides`, after 160 updates with `turning_point`",
+    "asides_trained": "`asides`, after 160 updates with `turning_point` of two rounds (1e-4, seed 0)",
     "one_step": "`one_step`, the policy that ships",
     "graph": "`graph`, the policy that ships",
 }
