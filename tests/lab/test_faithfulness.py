@@ -27,7 +27,7 @@ class Continuer:
         self.sampled = 0
 
     @torch.no_grad()
-    def __call__(self, model, rollouts, prefixes, samples, seed) -> Continued:
+    def __call__(self, model, rollouts, prefixes, samples, seed, greedy=False) -> Continued:
         rewards = torch.zeros(len(prefixes), samples)
         for i, (row, column) in enumerate(prefixes):
             before = rollouts.token_ids[row, :column][rollouts.attention_mask[row, :column]]

@@ -25,7 +25,7 @@ class Sampler:
     def __init__(self) -> None:
         self.asked = []
 
-    def __call__(self, model, rollouts, prefixes, samples, seed) -> Continued:
+    def __call__(self, model, rollouts, prefixes, samples, seed, greedy=False) -> Continued:
         self.asked.append(list(prefixes))
         values = [
             [float(rollouts.token_ids[row, column - 1]) + seed + k / 8 for k in range(samples)] for row, column in prefixes

@@ -13,7 +13,7 @@ from support.fixtures import fit, make_module, make_warm_start, tiny_policy
 
 from oar_lightning.credit.gates import DirectGate, SignedGate
 from oar_lightning.credit.judges import SpanJudge
-from oar_lightning.credit.scorers import AnchorStates, Capo, MonteCarlo, Oracle, Random
+from oar_lightning.credit.scorers import AnchorStates, Capo, MonteCarlo, Oracle, Random, TurningPoint
 from oar_lightning.credit.scorers.forward_free import Hicra
 from oar_lightning.credit.segments import FixedLength, Sentences
 from oar_lightning.data.actions import TextPattern
@@ -83,7 +83,8 @@ def of_a_fit() -> set[str]:
     planning = fit(make_module(tiny_policy(), Hicra(), gate=SignedGate("add")), 1).rows
     judged = fit(make_module(tiny_policy(), Capo(SpanJudge(TaskErrors()), Sentences()), gate=SignedGate()), 1).rows
     shared = fit(make_module(tiny_policy(), AnchorStates(TextPattern()), gate=SignedGate()), 1).rows
-    return {*rows[1], *bounded[1], *segments[1], *planning[1], *judged[1], *shared[1]}
+    turned = fit(make_module(tiny_policy(), TurningPoint(rounds=1)), 1).rows
+    return {*rows[1], *bounded[1], *segments[1], *planning[1], *judged[1], *shared[1], *turned[1]}
 
 
 def of_a_warm_start() -> set[str]:

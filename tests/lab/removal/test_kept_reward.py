@@ -28,7 +28,7 @@ class Fake:
     def __init__(self, keys, flip=0.0) -> None:
         self.keys, self.asked, self.flip = keys, [], flip
 
-    def __call__(self, model, rollouts, prefixes, samples, seed) -> Continued:
+    def __call__(self, model, rollouts, prefixes, samples, seed, greedy=False) -> Continued:
         rewards = torch.zeros(len(prefixes), samples)
         for i, (row, column) in enumerate(prefixes):
             before = rollouts.attention_mask[row, :column]
