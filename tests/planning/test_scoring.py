@@ -33,6 +33,7 @@ from oar_lightning.credit.scorers import (
     Spans,
     TotalEffect,
     TotalEffectFast,
+    TurningPoint,
 )
 from oar_lightning.credit.scorers.forward_free import Gtpo, Shear
 from oar_lightning.credit.scorers.hindsight import Contrast, Rlsd
@@ -210,6 +211,9 @@ def test_continuations_are_planned_in_the_phase_of_scoring(tmp_path: Path) -> No
     alone = replace(job, sampling=SamplingConfig(32, max_batch=1))
     reads = replace(alone, scorer=MonteCarlo(LowProbabilityCuts(), 3))
     assert plan_job(reads).plan.of("scoring") > plan_job(alone).plan.of("scoring"), "a pass over all completions"
+    turning = plan_job(replace(job, scorer=TurningPoint()))
+    assert turning.continuations is not None
+    assert not turning.unknown_scorer
 
 
 WIDER = Qwen2Config(**QWEN.to_diff_dict() | {"hidden_size": 128, "intermediate_size": 1000})

@@ -67,6 +67,7 @@ def continuing_inputs(scorer: MonteCarlo | TurningPoint, batch: Batch) -> DryRun
     """What it runs beside continuations: passes that find unlikely or uncertain tokens, whose budget is fixed."""
     rows = min(batch.rows, max(1, TOKENS // batch.length))
     texts = completions(rows, batch.group_size, batch.prompt, batch.completion, batch.answer)
+    texts = replace(texts, advantages=torch.zeros(rows))  # no group has a signal: nothing is continued
     without_text = isinstance(scorer, MonteCarlo) and isinstance(scorer.segments, TextCuts)
     segments = {"segments": FixedLength()} if without_text else {}
     return DryRunInputs(changed(scorer, **segments, _continue=_nothing_sampled), texts)
