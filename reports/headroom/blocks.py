@@ -25,7 +25,6 @@ from oar_lightning.lab.gradients import Arm, Block, Coordinates, GradientSums, s
 from oar_lightning.policy.pretrained import PretrainedPolicy
 from oar_lightning.policy.token_budget import TokenBudget
 from oar_lightning.rollout import build_stage
-from oar_lightning.rollout.continuations import RolloutTools
 from oar_lightning.training.settings import Settings
 from oar_lightning.wiring.settings import build_settings
 
@@ -45,7 +44,6 @@ METHODS: dict[str, tuple[list[str], BilevelGate]] = {
     "oar_g": (["scorer=oar_g"], PAPER),
     "oar_g, sharp gate": (["scorer=oar_g"], SHARP),
     "oar_p": (["scorer=oar_p"], PAPER),
-    "turning_point": (["scorer=turning_point"], SHARP),
 }
 
 
@@ -68,10 +66,7 @@ def set_up(overrides: list[str], methods: list[str]) -> Setup:
     assert isinstance(settings.policy, PretrainedPolicy)
     loaded = settings.policy.load()
     prompt = instantiate(cfg.data.prompt, tokenizer=loaded.tokenizer)
-    stage = build_stage(loaded, prompt, settings.answer, settings.rewards)
-    for arm in arms.values():
-        arm.scorer.use(RolloutTools(stage, settings.method.sampling))
-    return Setup(loaded.model, stage, settings, arms)
+    return Setup(loaded.model, build_stage(loaded, prompt, settings.answer, settings.rewards), settings, arms)
 
 
 def block_of(setup: Setup, folder: Path, number: int, batches: int, name: str, references: Sequence[str] = ()) -> Block:

@@ -46,7 +46,7 @@ def main() -> None:
     parser.add_argument("overrides", nargs="*", help="as for `python -m oar_lightning`, e.g. data.chain.asides=3")
     parser.add_argument("--blocks", type=int, default=8)
     parser.add_argument("--batches", type=int, default=8, help="per block")
-    usual = [m for m in METHODS if m not in ("oar_p", "shuffled", "oar_g, sharp gate", "turning_point")]
+    usual = [m for m in METHODS if m not in ("oar_p", "shuffled", "oar_g, sharp gate")]
     parser.add_argument("--methods", nargs="*", default=usual, choices=METHODS)
     options = parser.parse_args()
 

@@ -6,7 +6,7 @@ from __future__ import annotations
 import dataclasses
 import operator
 import time
-from collections.abc import Mapping, Sequence
+from collections.abc import Mapping
 from dataclasses import dataclass
 from itertools import accumulate
 from typing import Annotated, Any
@@ -113,7 +113,7 @@ class TurningPoint(Scorer):
             scores[row, column] = 1.0
         if self.siblings:
             for group in groups:
-                rows = range(group, group + size)
+                rows = list(range(group, group + size))
                 mark_siblings(model, rollouts, {row: turns[row] for row in rows if row in turns}, rows, scores)
         self.metrics = {
             "forward_equivalents": tokens / max(1, int(rollouts.attention_mask.sum())),
@@ -179,31 +179,30 @@ class Search:
 
 @torch.no_grad()
 def mark_siblings(
-    model: Any, rollouts: Rollouts, turns: Mapping[int, int], rows: Sequence[int], scores: Float[Tensor, "B S"]
+    model: Any, rollouts: Rollouts, turns: Mapping[int, int], rows: list[int], scores: Float[Tensor, "B S"]
 ) -> None:
     """Score 1 where the completions of a group that did not turn took the decision at which another one turned.
 
     Of a completion's tokens that are the most probable one at a turning point, it is the one that was predicted from the state
     nearest (by its angle) to that of the turning point.
     """
-    others = torch.tensor([row for row in rows if row not in turns], device=scores.device)
-    if not turns or not len(others):
+    others = [row for row in rows if row not in turns]
+    if not turns or not others:
         return
     states = rollouts.prediction_states
     if states is None:
-        part = torch.tensor(list(rows), device=scores.device)
-        states = scores.new_zeros(0)
         with evaluating(model):
-            found = prediction_states(model, rollouts.attention_mask[part], rollouts.token_ids[part])
-        at, near = found[[row - rows[0] for row in turns], list(turns.values())], found[others - rows[0]]
+            states = prediction_states(model, rollouts.attention_mask[rows], rollouts.token_ids[rows])
     else:
-        at, near = states[list(turns), list(turns.values())], states[others]
+        states = states[rows]
+    at = states[[row - rows[0] for row in turns], list(turns.values())]
+    near = states[[row - rows[0] for row in others]]
     likely = head_logits(model, at).argmax(-1)
     same = (rollouts.token_ids[others] == likely[:, None, None]) & rollouts.response_mask[others]
     angle = torch.einsum("th,osh->tos", *(torch.nn.functional.normalize(x.float(), dim=-1) for x in (at, near)))
     place = angle.masked_fill(~same, -torch.inf).argmax(-1)
     turn, other = same.any(-1).nonzero(as_tuple=True)
-    scores[others[other], place[turn, other]] = 1.0
+    scores[torch.tensor(others, device=other.device)[other], place[turn, other]] = 1.0
 
 
 def greedy_gaps(model: Any, rollouts: Rollouts) -> Float[Tensor, "B S"]:

@@ -186,7 +186,7 @@ def test_siblings_are_scored_at_the_nearest_state_that_chose_as_greedy_decoding_
     states[0, start + 6] = 3 * states[1, start + 4] + 0.01
     rollouts = dataclasses.replace(rollouts, token_ids=ids, prediction_states=states)
     scores = torch.zeros(ids.shape)
-    mark_siblings(model, rollouts, {1: start + 4}, range(4), scores)
+    mark_siblings(model, rollouts, {1: start + 4}, [0, 1, 2, 3], scores)
     expected = torch.zeros(ids.shape)
     expected[0, start + 6] = expected[3, start + 1] = 1.0  # row 2 never took it
     assert torch.equal(scores, expected)
