@@ -2,14 +2,16 @@
 
 from __future__ import annotations
 
+import argparse
+import json
 import os
 import sys
 import tempfile
-from collections.abc import Sequence
+from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
 from typing import Any, NamedTuple
 
-from oar_lightning.wiring.device import seed_everything
+from oar_lightning.wiring.device import seed_everything, set_threads
 
 os.environ.setdefault("TRANSFORMERS_SDPA_FORCE_GQA", "1")  # as `python -m oar_lightning` sets them
 os.environ.setdefault("GOMP_SPINCOUNT", "20000")
@@ -18,6 +20,7 @@ import torch
 from hydra import compose, initialize_config_dir
 from hydra.utils import instantiate
 
+from oar_lightning.common.markdown import fill
 from oar_lightning.common.paths import conf_dir
 from oar_lightning.credit.gates import BilevelGate
 from oar_lightning.credit.scorers import as_scorer
@@ -88,3 +91,32 @@ def block_of(setup: Setup, folder: Path, number: int, batches: int, name: str, r
     torch.save({"sums": vars(block.sums), "facts": block.facts}, path.with_suffix(".part"))
     path.with_suffix(".part").rename(path)
     return block
+
+
+def study_page(
+    folder: Path,
+    description: str,
+    titles: Mapping[str, str],
+    measured: Callable[[str, Path | None], Any],
+    table: Callable[[Any], str],
+) -> None:
+    """The command of a study with a table for each policy: measures the one that is named, and writes the page of all.
+
+    Names that end in `_trained` are of another policy than the task's.
+    """
+    parser = argparse.ArgumentParser(description=description, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("name", nargs="?", choices=list(titles), help="none: write the page alone")
+    parser.add_argument("--policy", type=Path, help="folder of the policy; without it that of the task")
+    options = parser.parse_args()
+    stored = folder / "results.json"
+    results = json.loads(stored.read_text(encoding="utf-8")) if stored.exists() else {}
+    if options.name:
+        if options.name.endswith("_trained") != (options.policy is not None):
+            parser.error(f"{options.name}: --policy belongs to names that end in _trained, and only to them")
+        set_threads(1)
+        results[options.name] = measured(options.name, options.policy)
+        stored.write_text(json.dumps(results, indent=1) + "\n", encoding="utf-8")
+    fill(
+        folder / "README.md",
+        "\n\n".join(f"## {title}\n{table(results[name])}" for name, title in titles.items() if name in results),
+    )

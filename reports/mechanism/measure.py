@@ -10,8 +10,6 @@ are not measured again. Writes results.json and the tables of README.md.
 
 from __future__ import annotations
 
-import argparse
-import json
 import sys
 from collections.abc import Mapping, Sequence
 from pathlib import Path
@@ -21,11 +19,10 @@ HERE = Path(__file__).parent
 sys.path.insert(0, str(HERE.parent / "headroom"))
 
 import torch  # noqa: E402
-from blocks import CACHE, block_of, set_up  # noqa: E402  (that folder is no package)
+from blocks import CACHE, block_of, set_up, study_page  # noqa: E402  (that folder is no package)
 
-from oar_lightning.common.markdown import fill, markdown  # noqa: E402
+from oar_lightning.common.markdown import markdown  # noqa: E402
 from oar_lightning.lab.gradients import gradient_quality  # noqa: E402
-from oar_lightning.wiring.device import set_threads  # noqa: E402
 
 BASE, PERFECT = "uniform", "oracle"
 METHODS = ("uniform", "oar_g", "shuffled", "random", "oar_g, sharp gate", "oracle, paper's gate", "oracle")
@@ -94,21 +91,5 @@ def cell(key: str, found: Sequence[float] | None) -> str:
     return f"{value:{digits}}" if low == high or low != low else f"{value:{digits}} [{low:{digits}}, {high:{digits}}]"
 
 
-def main() -> None:
-    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    parser.add_argument("name", nargs="?", choices=list(TITLES), help="none: write the page alone")
-    parser.add_argument("--policy", type=Path, help="folder of the policy; without it that of the task")
-    options = parser.parse_args()
-    stored = HERE / "results.json"
-    results = json.loads(stored.read_text(encoding="utf-8")) if stored.exists() else {}
-    if options.name:
-        if options.name.endswith("_trained") != (options.policy is not None):
-            parser.error(f"{options.name}: --policy belongs to names that end in _trained, and only to them")
-        set_threads(1)
-        results[options.name] = measured(options.name, options.policy)
-        stored.write_text(json.dumps(results, indent=1) + "\n", encoding="utf-8")
-    fill(HERE / "README.md", "\n\n".join(f"## {TITLES[name]}\n{table(results[name])}" for name in TITLES if name in results))
-
-
 if __name__ == "__main__":
-    main()
+    study_page(HERE, __doc__ or "", TITLES, measured, table)

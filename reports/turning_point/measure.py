@@ -9,9 +9,7 @@ Writes results.json and the tables of README.md.
 
 from __future__ import annotations
 
-import argparse
 import dataclasses
-import json
 import sys
 import time
 from collections.abc import Mapping
@@ -23,15 +21,14 @@ sys.path.insert(0, str(HERE.parent / "headroom"))
 
 import numpy as np  # noqa: E402
 import torch  # noqa: E402
-from blocks import set_up  # noqa: E402  (that folder is no package)
+from blocks import set_up, study_page  # noqa: E402  (that folder is no package)
 
-from oar_lightning.common.markdown import fill, markdown  # noqa: E402
+from oar_lightning.common.markdown import markdown  # noqa: E402
 from oar_lightning.common.randomness import derive_seed  # noqa: E402
 from oar_lightning.credit.scorers import TurningPoint  # noqa: E402
 from oar_lightning.data.stream import ProblemStream  # noqa: E402
 from oar_lightning.objective.advantage import group_advantages  # noqa: E402
 from oar_lightning.rollout.continuations import RolloutTools  # noqa: E402
-from oar_lightning.wiring.device import set_threads  # noqa: E402
 
 TITLES = {
     "asides": "`asides`, the policy that ships",
@@ -145,21 +142,5 @@ def table(result: Mapping[str, Any]) -> str:
     return markdown(rows)
 
 
-def main() -> None:
-    parser = argparse.ArgumentParser(description="How often the turning point is the first error, and what it costs.")
-    parser.add_argument("name", nargs="?", choices=list(TITLES), help="none: write the page alone")
-    parser.add_argument("--policy", type=Path, help="folder of the policy; without it that of the task")
-    options = parser.parse_args()
-    stored = HERE / "results.json"
-    results = json.loads(stored.read_text(encoding="utf-8")) if stored.exists() else {}
-    if options.name:
-        if options.name.endswith("_trained") != (options.policy is not None):
-            parser.error(f"{options.name}: --policy belongs to names that end in _trained, and only to them")
-        set_threads(1)
-        results[options.name] = measured(options.name, options.policy)
-        stored.write_text(json.dumps(results) + "\n", encoding="utf-8")
-    fill(HERE / "README.md", "\n\n".join(f"## {TITLES[name]}\n{table(results[name])}" for name in TITLES if name in results))
-
-
 if __name__ == "__main__":
-    main()
+    study_page(HERE, __doc__ or "", TITLES, measured, table)
