@@ -52,7 +52,7 @@ def read_states(
             hidden = hidden_states(model, part.attention_mask, part.token_ids)[row, column - 1]
         else:
             hidden = part.prediction_states[row, column]
-        return rows[row], column + start, numbers_of(model, hidden, part.token_ids[row, column])
+        return rows[row], column + start, in_chunks(numbers_of, model, hidden, part.token_ids[row, column])
 
     with evaluating(model):
         for _, (row, column, numbers) in token_budget.run_in_chunks(rollouts.attention_mask.sum(1).tolist(), read):
@@ -63,20 +63,20 @@ def read_states(
     return found
 
 
-def read_predictions(model: Any, hidden: Float[Tensor, "n H"], targets: Int[Tensor, " n"]) -> Float[Tensor, "n F"]:
-    """The numbers of `Predictions` for some states, a bounded number of logits at a time."""
+def in_chunks(numbers_of: Read, model: Any, hidden: Float[Tensor, "n H"], targets: Int[Tensor, " n"]) -> Float[Tensor, "n F"]:
+    """`numbers_of` all states, which is asked for a bounded number of logits at a time."""
     size = rows_per_chunk(model.get_output_embeddings().weight.shape[0])
-    parts = []
-    for h, y in zip(hidden.split(size), targets.split(size), strict=True):
-        logits = head_logits(model, h)
-        total = logits.logsumexp(-1)
-        log_p = logits - total[:, None]
-        p = log_p.exp()
-        chosen = logits.gather(-1, y[:, None])[:, 0]
-        parts.append(
-            torch.stack([chosen - total, -(p * log_p).sum(-1), p.square().sum(-1), chosen, total - logits.mean(-1)], -1)
-        )
-    return torch.cat(parts)
+    return torch.cat([numbers_of(model, h, y) for h, y in zip(hidden.split(size), targets.split(size), strict=True)])
+
+
+def read_predictions(model: Any, hidden: Float[Tensor, "n H"], targets: Int[Tensor, " n"]) -> Float[Tensor, "n F"]:
+    """The numbers of `Predictions` for some states."""
+    logits = head_logits(model, hidden)
+    total = logits.logsumexp(-1)
+    log_p = logits - total[:, None]
+    p = log_p.exp()
+    chosen = logits.gather(-1, targets[:, None])[:, 0]
+    return torch.stack([chosen - total, -(p * log_p).sum(-1), p.square().sum(-1), chosen, total - logits.mean(-1)], -1)
 
 
 @torch.no_grad()

@@ -10,7 +10,7 @@ import torch
 from jaxtyping import Bool, Float, Int
 from torch import Tensor
 
-from oar_lightning.credit.predictions import read_predictions
+from oar_lightning.credit.predictions import in_chunks, read_predictions
 from oar_lightning.credit.scorers.prefix import read_prompts
 from oar_lightning.policy.decoder import Decoder, Past, empty_past
 from oar_lightning.policy.language_model import embed
@@ -144,7 +144,7 @@ class PrefixReader:
         """Mean log-probability and entropy of the answers, which the columns before `stops` predict."""
         columns, targets, valid = _answers(asked, stops, ids.device)
         states, _ = self.decoder(past, embed(self.model, ids), (columns, valid))
-        read = read_predictions(self.model, states[valid], targets[valid])
+        read = in_chunks(read_predictions, self.model, states[valid], targets[valid])
         out = torch.zeros(*valid.shape, 2, dtype=read.dtype, device=ids.device)
         out[valid] = read[:, :2]
         return out.sum(1) / valid.sum(1, keepdim=True)

@@ -10,13 +10,12 @@ from typing import Any
 import numpy as np
 import pytest
 import torch
-from hypothesis import given, settings
-from hypothesis import strategies as st
 from support.fixtures import built_in_policy, make_stage
 from support.toy import gpt2, padded, rollouts_of, tools
 
 from oar_lightning.credit.scorers import Oracle, TurningPoint
-from oar_lightning.credit.scorers.turning_point import Search, greedy_gaps, mark_siblings
+from oar_lightning.credit.scorers.turning_point.scorer import deviations
+from oar_lightning.credit.scorers.turning_point.siblings import mark_siblings
 from oar_lightning.data.chain.credit import ChainCredit
 from oar_lightning.data.chain.task import ChainProblems, ChainTask
 from oar_lightning.policy.language_model import evaluating, prediction_states
@@ -25,28 +24,6 @@ from oar_lightning.rollout.continuations import RolloutTools
 from oar_lightning.types import Continued, Prefix, Rollouts
 
 PROMPT, LENGTH = [3, 4, 5], 8
-
-
-@settings(deadline=None, max_examples=60)
-@given(st.lists(st.floats(0.01, 5.0), min_size=1, max_size=40), st.data())
-def test_a_search_to_the_end_finds_the_turn_whatever_the_gaps(sizes: list[float], data: st.DataObject) -> None:
-    """V turns once. With as many rounds as it takes the gaps say only how many that are."""
-    turn = data.draw(st.integers(0, len(sizes) - 1))
-    gaps = torch.zeros(3 * len(sizes) + 1, dtype=torch.float64)
-    gaps[1::3] = torch.tensor(sizes, dtype=torch.float64)
-    search, columns = Search.over(gaps), range(1, 3 * len(sizes), 3)
-    while search.is_open:
-        assert search.column in columns[search.low + 1 : search.high]
-        search = search.narrowed(turned=search.column > columns[turn])
-    assert search.turning_point == columns[turn]
-    assert search.rounds <= len(sizes) - 1
-
-
-def test_gaps_that_are_alike_are_halved_by_number_and_a_large_one_is_tried_first() -> None:
-    assert Search.over(torch.ones(16)).column == 8
-    alone = Search.over(torch.tensor([0.0, 1.0, 1.0, 9.0, 1.0, 1.0]))
-    assert alone.turning_point == 3
-    assert alone.column in (3, 4), "before it or after it, nothing else halves the sum better"
 
 
 class Greedy:
@@ -94,19 +71,20 @@ def made(greedy: Greedy, **knobs: Any) -> TurningPoint:
     return scorer
 
 
+@pytest.mark.parametrize("points", [1, 2, 5])
 @pytest.mark.parametrize("of_prompt", [1.0, 0.0])
-def test_the_turning_point_is_that_of_all_values(of_prompt: float) -> None:
+def test_the_turning_point_is_that_of_all_values(of_prompt: float, points: int) -> None:
     """Of each completion with another reward than the greedy one, be that right or wrong."""
     greedy = Greedy(spoiling(1, 4, 4, 2), of_prompt)
     rollouts = drawn(greedy, seed=1)
     assert set(rollouts.rewards.tolist()) == {0.0, 1.0}
-    gaps = greedy_gaps(gpt2(), rollouts)
-    scores = made(greedy, rounds=LENGTH)(gpt2(), rollouts)
+    found = deviations(gpt2(), rollouts)
+    scores = made(greedy, rounds=LENGTH, points=points)(gpt2(), rollouts)
     start = rollouts.token_ids.shape[1] - LENGTH
     for row, reward in enumerate(rollouts.rewards.tolist()):
         values = [greedy.value(rollouts, row, start + i) for i in range(LENGTH + 1)]
         turns = [start + i for i, (a, b) in enumerate(itertools.pairwise(values)) if a != b]
-        assert gaps[row, turns].all(), "what turns the outcome is a deviation"
+        assert set(turns) <= {deviation.column for deviation in found[row]}, "what turns the outcome is a deviation"
         assert scores[row].nonzero().flatten().tolist() == turns
         assert bool(turns) == (reward != of_prompt)
 
@@ -117,7 +95,7 @@ def test_rounds_bound_the_continuations_of_a_completion_and_prompts_are_continue
     wrong = int((rollouts.rewards == 0).sum())
     for rounds in (0, 1, 2):
         greedy.asked.clear()
-        scorer = made(greedy, rounds=rounds)
+        scorer = made(greedy, rounds=rounds, points=1)
         scores = scorer(gpt2(), rollouts)
         assert [len(asked) for asked in greedy.asked] == [wrong * (rounds > 0) + 1, *[wrong] * (rounds - 1)][: max(1, rounds)]
         assert scores.sum(1).tolist() == (1 - rollouts.rewards).tolist()
@@ -131,9 +109,9 @@ def test_without_rounds_it_is_the_largest_gap() -> None:
     greedy = Greedy(spoiling(0, 4, 4, 2))
     rollouts, model = drawn(greedy), gpt2()
     scores = made(greedy, rounds=0)(model, rollouts)
-    gaps = greedy_gaps(model, rollouts)
+    found = deviations(model, rollouts)
     for row in (rollouts.rewards == 0).nonzero().flatten().tolist():
-        assert int(scores[row].argmax()) == int(gaps[row].argmax())
+        assert int(scores[row].argmax()) == max(found[row], key=lambda deviation: deviation.gap).column
 
 
 def test_rewards_that_hardly_differ_are_no_other_outcome() -> None:
@@ -154,22 +132,67 @@ def test_groups_without_a_signal_are_not_continued() -> None:
 
 
 @pytest.mark.parametrize("kept", [False, True])
-def test_gaps_are_those_of_the_softmax(kept: bool) -> None:
+def test_deviations_are_those_of_the_softmax(kept: bool) -> None:
     model, rollouts = gpt2(), padded(drawn(Greedy({})), 2, 1)
     if kept:
         with torch.no_grad(), evaluating(model):
             states = prediction_states(model, rollouts.attention_mask, rollouts.token_ids)
         rollouts = dataclasses.replace(rollouts, prediction_states=states)
-    gaps = greedy_gaps(model, rollouts).numpy()
+    found = deviations(model, rollouts)
     with torch.no_grad(), evaluating(model):
         for row in range(len(rollouts)):
             real = rollouts.attention_mask[row]
             logits = model(rollouts.token_ids[row, real][None]).logits[0].double().numpy()
             p = np.exp(logits) / np.exp(logits).sum(-1, keepdims=True)
             ids, columns = rollouts.token_ids[row, real].numpy(), real.nonzero().flatten().numpy()
-            for i in range(1, len(ids)):
-                expected = np.log(p[i - 1].max() / p[i - 1, ids[i]]) if rollouts.response_mask[row, columns[i]] else 0.0
-                assert gaps[row, columns[i]] == pytest.approx(expected, abs=1e-6)
+            expected = [
+                (columns[i], p[i - 1].argmax(), np.log(p[i - 1].max() / p[i - 1, ids[i]]))
+                for i in range(1, len(ids))
+                if rollouts.response_mask[row, columns[i]] and p[i - 1].argmax() != ids[i]
+            ]
+            assert [(d.column, d.likely) for d in found[row]] == [(column, likely) for column, likely, _ in expected]
+            assert [d.gap for d in found[row]] == pytest.approx([gap for _, _, gap in expected], abs=1e-6)
+
+
+def test_what_it_learns_orders_the_search_and_changes_no_turning_point() -> None:
+    """V turns once. Only `learn` makes later searches begin where earlier ones ended, so that they ask less."""
+    model, greedy = gpt2(), Greedy(spoiling(0, 4, 4, 2))
+    rollouts = drawn(greedy)
+    scorer = made(greedy, points=2)
+
+    def asked() -> int:
+        greedy.asked.clear()
+        assert torch.equal(scorer(model, rollouts), expected)
+        return sum(map(len, greedy.asked))
+
+    expected = made(greedy, points=1)(model, rollouts)
+    begun = asked()
+    assert asked() == begun, "calls alone teach nothing"
+    for _ in range(3):
+        scorer.learn(model, rollouts)
+        asked()
+    assert asked() < begun
+
+
+def test_a_saved_search_goes_on_as_it_would_have() -> None:
+    model, greedy = gpt2(), Greedy(spoiling(0, 4, 4, 2))
+    rollouts = drawn(greedy)
+    whole, begun = made(greedy), made(greedy)
+    assert begun.state_dict() == {}
+    for scorer in (whole, begun):
+        scorer.learn(model, rollouts)
+        scorer(model, rollouts)
+    resumed = made(greedy)
+    resumed.load_state_dict(begun.state_dict())
+    for scorer in (whole, resumed):
+        greedy.asked.clear()
+        scorer.learn(model, rollouts)
+        scorer(model, rollouts)
+    asked, greedy.asked = greedy.asked[:], []
+    assert whole.state_dict() == resumed.state_dict() != {}
+    resumed.load_state_dict({})
+    assert resumed.state_dict() == {}
+    assert asked
 
 
 def test_siblings_are_scored_at_the_nearest_state_that_chose_as_greedy_decoding_does() -> None:
@@ -224,6 +247,11 @@ def test_on_the_built_in_policy_it_finds_the_first_error_that_nobody_told_it() -
     praised = found & (rollouts.rewards > 0)[:, None]
     assert int(praised.sum()) >= 15
     assert (praised & decisions).sum() >= 0.8 * praised.sum()
+
+
+def test_a_number_of_points_below_1_is_refused() -> None:
+    with pytest.raises(ValueError, match=r"scorer\.points .* 0"):
+        TurningPoint(points=0)
 
 
 def test_a_negative_number_of_rounds_is_refused() -> None:

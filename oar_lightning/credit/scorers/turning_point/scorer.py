@@ -1,0 +1,183 @@
+"""Where a completion turned: the token from which greedy decoding comes to the completion's own reward, and no longer to that
+of the greedy completion."""
+
+from __future__ import annotations
+
+import operator
+import time
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from typing import Annotated, Any
+
+import torch
+from jaxtyping import Float, Int
+from torch import Tensor
+
+from oar_lightning.common.ranges import NonNegativeInt, PositiveFloat, PositiveInt, checked
+from oar_lightning.credit.component import Continuations, Tools, group_advantages_of
+from oar_lightning.credit.predictions import read_states
+from oar_lightning.credit.scorers.base import Scorer
+from oar_lightning.credit.scorers.turning_point.search import Deviation, Search, TurnCounts
+from oar_lightning.credit.scorers.turning_point.siblings import mark_siblings
+from oar_lightning.credit.segments import TOKENS
+from oar_lightning.objective.metric_sums import MetricSums
+from oar_lightning.policy.lm_head import head_logits
+from oar_lightning.policy.token_budget import TokenBudget
+from oar_lightning.types import Prefix, Rollouts
+
+
+@checked("scorer")
+class TurningPoint(Scorer):
+    """I_t = 1 on one token of each completion that came to another reward than the greedy completion of its prompt, and where
+    the others of its group took the same decision as greedy decoding; else 0.
+
+    V(s) is the reward of the greedy continuation of a prefix s. Along a completion it can change only at a *deviation*, a token
+    that was not the most probable one: before the first of them V is that of the prompt, after the last it is the completion's
+    own reward R. Each round continues `points` prefixes of each completion, before deviations that divide what is left into
+    parts in which a turn is equally likely (`TurnCounts.weights`), and keeps the part in which V turns to R, the last one where
+    it does so twice. If more than one deviation is left after the last round, that with the largest gap log p(most probable
+    token) - log p(token) is taken. In a wrong completion the turning point is the token that lost it, as far as greedy decoding
+    tells.
+
+    With `siblings` the other side of a decision is scored, too (`mark_siblings`).
+
+    OmegaPRM (arXiv 2406.06592) searches for the first error by halves, over steps and with values of sampled continuations.
+    Greedy values, deviations, and the weights by which the search divides them are ours.
+
+    Args:
+        rounds: of continuations, one after another; 0 takes the largest gap of all, and continues prompts alone.
+        points: prefixes of a completion that a round continues at once; 1 searches by halves. Two tell whether the likeliest
+            deviation is the turning point, in one round.
+        least: how far R is from V(prompt), in units of reward, in completions that are searched.
+        siblings: whether completions that did not turn are scored at the decisions at which others of their group turned.
+    """
+
+    covers = "response"
+    samples = 1
+
+    def __init__(
+        self,
+        rounds: NonNegativeInt = 8,
+        points: PositiveInt = 2,
+        least: Annotated[PositiveFloat, "a difference of rewards"] = 0.5,
+        siblings: bool = True,
+    ) -> None:
+        super().__init__()
+        self.rounds, self.points, self.least, self.siblings = rounds, points, least, siblings
+        self._continue: Continuations | None = None
+        self._counts, self._pending = TurnCounts(), TurnCounts()
+
+    def use(self, tools: Tools) -> None:
+        self._continue = tools.continuations
+
+    def forecast(self, completions: int, tokens: int) -> str:
+        return (
+            f"continuations: at most {completions * self.rounds * self.points:,} and one for each prompt a step beside "
+            f"{completions:,} completions (scorer.rounds={self.rounds}, scorer.points={self.points}); credit/continuations and "
+            "time/continuations_s tell what they were"
+        )
+
+    def learn(self, model: Any, rollouts: Rollouts) -> None:
+        """Count what was found since the last call. Searches outside of training divide as they were begun."""
+        self._counts, self._pending = self._counts + self._pending.of_all_ranks(), TurnCounts()
+
+    def state_dict(self) -> dict[str, Any]:
+        return (self._counts + self._pending.of_all_ranks()).state_dict()
+
+    def load_state_dict(self, state: dict[str, Any]) -> None:
+        self._counts, self._pending = TurnCounts.from_state_dict(state), TurnCounts()
+
+    def __call__(self, model: Any, rollouts: Rollouts) -> Float[Tensor, "B S"]:
+        started = time.perf_counter()
+        assert self._continue is not None, "a run lends its tools before the first step"
+        size, advantages = rollouts.group_size, group_advantages_of(rollouts).tolist()
+        groups = [range(row, row + size) for row in range(0, len(rollouts), size) if any(advantages[row : row + size])]
+        values = _GreedyValues(self._continue, model, rollouts)
+        searches = self._searched(model, rollouts, groups, values)
+        self._pending.add(searches.values())
+        scores = torch.zeros(rollouts.token_ids.shape, device=rollouts.token_ids.device)
+        turns = {row: search.turning_point.column for row, search in searches.items()}
+        for row, column in turns.items():
+            scores[row, column] = 1.0
+        if self.siblings:
+            for group in groups:
+                mark_siblings(model, rollouts, {row: turns[row] for row in group if row in turns}, list(group), scores)
+        self.metrics = {
+            "forward_equivalents": values.tokens / max(1, int(rollouts.attention_mask.sum())),
+            "turned_frac": len(searches) / len(rollouts),
+        }
+        self.totals = MetricSums()
+        self.totals.fold(operator.add, {"credit/continuations": float(values.sampled)})
+        self.totals.fold(max, {"time/continuations_s": time.perf_counter() - started})
+        return scores
+
+    def _searched(self, model: Any, rollouts: Rollouts, groups: Sequence[range], values: _GreedyValues) -> dict[int, Search]:
+        """By rows of the groups: the searches of completions that came to another reward than the greedy one."""
+        rewards, advantages = rollouts.rewards.tolist(), group_advantages_of(rollouts).tolist()
+        starts = rollouts.response_mask.long().argmax(1).tolist()
+        found = deviations(model, rollouts)
+        rows = [row for group in groups for row in group if found[row]]
+        searches = {row: Search.over(found[row], self._counts.weights(found[row])) for row in rows}
+        # most greedy completions are right: wrong ones are searched before that is known, which saves a round
+        middles = {row: places for row, places in self._middles(searches).items() if advantages[row] < 0}
+        prompts = [Prefix(group[0], starts[group[0]]) for group in groups]
+        first = values([*prompts, *_before(middles, searches)])
+        of_prompt = {row: value for group, value in zip(groups, first, strict=False) for row in group}
+        searches = {row: s for row, s in searches.items() if abs(of_prompt[row] - rewards[row]) >= self.least}
+        left = first[len(groups) :]
+        while True:
+            for row, places in middles.items():
+                of_row, left = left[: len(places)], left[len(places) :]
+                if row in searches:
+                    turned = [abs(value - rewards[row]) < abs(value - of_prompt[row]) for value in of_row]
+                    searches[row] = searches[row].narrowed(places, turned)
+            middles = self._middles(searches)
+            if not middles:
+                return searches
+            left = values(_before(middles, searches))
+
+    def _middles(self, searches: Mapping[int, Search]) -> dict[int, list[int]]:
+        """By row, the deviations before which searches that go on ask next."""
+        going_on = {row: search for row, search in searches.items() if search.is_open and search.rounds < self.rounds}
+        return {row: search.middles(self.points) for row, search in going_on.items()}
+
+
+@dataclass
+class _GreedyValues:
+    """V of prefixes, and what was sampled for it."""
+
+    continuations: Continuations
+    model: Any
+    rollouts: Rollouts
+    sampled: int = 0
+    tokens: int = 0
+
+    def __call__(self, prefixes: list[Prefix]) -> list[float]:
+        if not prefixes:
+            return []
+        found = self.continuations(self.model, self.rollouts, prefixes, 1, 0, greedy=True)
+        self.sampled, self.tokens = self.sampled + found.sampled, self.tokens + found.tokens
+        return found.rewards[:, 0].tolist()
+
+
+def _before(middles: Mapping[int, Sequence[int]], searches: Mapping[int, Search]) -> list[Prefix]:
+    return [Prefix(row, searches[row].deviations[place].column) for row, places in middles.items() for place in places]
+
+
+def deviations(model: Any, rollouts: Rollouts) -> list[list[Deviation]]:
+    """Those of each row's response. From kept states or a pass."""
+    budget = TokenBudget("scorer.deviations", TOKENS, TOKENS)
+    gaps, likely = read_states(model, rollouts, rollouts.response_mask, budget, _greedy).cpu()
+    rows, columns = gaps.nonzero(as_tuple=True)
+    at = (x.tolist() for x in (rows, columns, likely[rows, columns].long(), gaps[rows, columns]))
+    out: list[list[Deviation]] = [[] for _ in range(len(rollouts))]
+    for row, column, token, gap in zip(*at, strict=True):
+        out[row].append(Deviation(column, token, gap))
+    return out
+
+
+def _greedy(model: Any, hidden: Float[Tensor, "n H"], targets: Int[Tensor, " n"]) -> Float[Tensor, "n 2"]:
+    """log p(most probable token) - log p(token), nats, and the most probable token, a number that float32 holds exactly."""
+    logits = head_logits(model, hidden)
+    most, likely = logits.max(-1)
+    return torch.stack([most - logits.gather(-1, targets[:, None])[:, 0], likely.to(most)], -1)

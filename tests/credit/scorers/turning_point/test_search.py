@@ -1,0 +1,76 @@
+"""The search: against the place of the turn, and its weights against their formula."""
+
+from __future__ import annotations
+
+from collections import Counter
+
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from oar_lightning.credit.scorers.turning_point.search import Deviation, Search, TurnCounts
+
+
+def of_gaps(*gaps: float) -> list[Deviation]:
+    """One in three columns, each from a token of its own."""
+    return [Deviation(3 * i + 1, i, gap) for i, gap in enumerate(gaps)]
+
+
+@settings(deadline=None, max_examples=80)
+@given(st.lists(st.floats(1e-6, 5.0), min_size=1, max_size=40), st.integers(1, 5), st.data())
+def test_a_search_to_the_end_finds_the_turn_whatever_the_weights(
+    weights: list[float], points: int, data: st.DataObject
+) -> None:
+    """V turns once. With as many rounds as it takes the weights say only how many that are."""
+    turn = data.draw(st.integers(0, len(weights) - 1))
+    search = Search.over(of_gaps(*[1.0] * len(weights)), weights)
+    while search.is_open:
+        middles = search.middles(points)
+        assert 1 <= len(middles) <= points
+        assert sorted(set(middles)) == middles
+        assert search.low < middles[0] <= middles[-1] < search.high
+        search = search.narrowed(middles, [middle > turn for middle in middles])
+    assert search.turning_point == search.deviations[turn]
+    assert search.rounds <= len(weights) - 1
+
+
+def test_the_last_of_several_turns_is_kept() -> None:
+    """After it nothing comes to another outcome."""
+    search = Search.over(of_gaps(*[1.0] * 8), [1.0] * 8)
+    assert search.middles(3) == [2, 4, 6]
+    kept = search.narrowed([2, 4, 6], [True, False, True])
+    assert (kept.low, kept.high, kept.rounds) == (4, 6, 1)
+    assert (search.narrowed([2, 4, 6], [True] * 3).low, search.narrowed([2, 4, 6], [True] * 3).high) == (0, 2)
+    assert (search.narrowed([2, 4, 6], [False] * 3).low, search.narrowed([2, 4, 6], [False] * 3).high) == (6, 8)
+
+
+def test_equal_weights_are_divided_by_number() -> None:
+    assert Search.over(of_gaps(*[1.0] * 16), [1.0] * 16).middles(1) == [8]
+    assert Search.over(of_gaps(*[1.0] * 12), [1.0] * 12).middles(2) == [4, 8]
+
+
+def test_two_points_tell_in_one_round_whether_a_deviation_that_outweighs_all_is_the_one() -> None:
+    search = Search.over(of_gaps(*[1.0] * 9), [0.01] * 4 + [1.0] + [0.01] * 4)
+    assert search.middles(2) == [4, 5]
+    assert not search.narrowed([4, 5], [False, True]).is_open
+
+
+def test_weights_of_nothing_known_are_gaps_and_the_mean_gap() -> None:
+    assert TurnCounts().weights(of_gaps(1.0, 3.0)) == [1 + 2, 3 + 2]
+
+
+def test_weights_are_the_shares_of_tokens_that_turned() -> None:
+    """(turned + 2 m) / (deviated + 2) with the mean share m, times gap and mean gap."""
+    counts = TurnCounts(Counter({0: 10, 1: 30}), Counter({0: 8, 1: 2}))
+    expected = [(8 + 2 * 0.25) / 12 * 4, (2 + 2 * 0.25) / 32 * 4, 0.25 * 4]
+    assert counts.weights(of_gaps(2.0, 2.0, 2.0)) == pytest.approx(expected)
+
+
+def test_searches_that_came_to_an_end_are_counted_and_open_ones_are_not() -> None:
+    ended = Search.over(of_gaps(1.0, 2.0), [1.0, 1.0]).narrowed([1], [False])
+    counts = TurnCounts()
+    counts.add([ended, Search.over(of_gaps(1.0, 2.0, 3.0), [1.0] * 3)])
+    assert counts == TurnCounts(Counter({0: 1, 1: 1}), Counter({1: 1}))
+    assert counts + counts == TurnCounts(Counter({0: 2, 1: 2}), Counter({1: 2}))
+    assert TurnCounts.from_state_dict(counts.state_dict()) == counts
+    assert TurnCounts.from_state_dict(TurnCounts().state_dict()) == TurnCounts()
