@@ -1,4 +1,4 @@
-"""How often the turning point of greedy decoding is the first error, and what it costs, by the number of rounds.
+"""How often the turning point of greedy decoding is the first error, and what it costs, by how it is searched.
 
     python reports/turning_point/measure.py asides                        # the policy that ships: some minutes
     python reports/turning_point/measure.py asides_trained --policy DIR   # another one, of the same task
@@ -32,14 +32,16 @@ from oar_lightning.rollout.continuations import RolloutTools  # noqa: E402
 
 TITLES = {
     "asides": "`asides`, the policy that ships",
-    "asides_trained": "`asides`, after 160 updates with `turning_point` of two rounds (1e-4, seed 0)",
+    "asides_trained": "`asides`, after 160 updates with `turning_point` (3e-4, seed 0)",
     "one_step": "`one_step`, the policy that ships",
     "graph": "`graph`, the policy that ships",
 }
 BATCHES = {"asides": 8, "one_step": 8, "graph": 32}
 """Task -> batches, each of a training step's problems and completions."""
-ROUNDS = (0, 1, 2, 3, 16)
-"""The last: until one deviation is left."""
+HALVES = {"none": 0, "1": 1, "2": 2, "3": 3, "to the end": 16}
+"""Rounds of a search by halves that has learnt nothing."""
+AS_IN_TRAINING = "as in training"
+"""The search of `scorer=turning_point`, which has learnt from the batches before."""
 DRAWS = 2000
 
 
@@ -60,9 +62,13 @@ def measured(name: str, policy: Path | None) -> dict[str, Any]:
     method, stage = setup.settings.method, setup.stage
     assert setup.settings.train is not None
     size = method.update.group_size
-    found: dict[int, list[Found]] = {rounds: [] for rounds in ROUNDS}
-    seconds: dict[int, float] = dict.fromkeys(ROUNDS, 0.0)
-    passes: dict[int, list[float]] = {rounds: [] for rounds in ROUNDS}
+    scorers = {form: TurningPoint(rounds, points=1, siblings=False) for form, rounds in HALVES.items()}
+    scorers[AS_IN_TRAINING] = TurningPoint(siblings=False)
+    for scorer in scorers.values():
+        scorer.use(RolloutTools(stage, method.sampling))
+    found: dict[str, list[Found]] = {form: [] for form in scorers}
+    seconds = dict.fromkeys(scorers, 0.0)
+    passes: dict[str, list[float]] = {form: [] for form in scorers}
     sampling = 0.0
     stream = ProblemStream(setup.settings.train, 0)
     for batch in range(BATCHES[task]):
@@ -75,22 +81,22 @@ def measured(name: str, policy: Path | None) -> dict[str, Any]:
         advantages = group_advantages(rollouts.reward_terms, weights, size, method.advantage)
         rollouts = dataclasses.replace(rollouts, advantages=advantages)
         errors = setup.arms["oracle"].scorer(setup.model, rollouts) > 0
-        for rounds in ROUNDS:
-            scorer = TurningPoint(rounds=rounds, siblings=False)
-            scorer.use(RolloutTools(stage, method.sampling))
+        for form, scorer in scorers.items():
             started = time.process_time()
+            if form == AS_IN_TRAINING:
+                scorer.learn(setup.model, rollouts)
             scores = scorer(setup.model, rollouts) > 0
-            seconds[rounds] += time.process_time() - started
-            passes[rounds].append(scorer.metrics["forward_equivalents"])
-            found[rounds] += per_problem(errors, scores, rollouts.rewards, advantages, size)
+            seconds[form] += time.process_time() - started
+            passes[form].append(scorer.metrics["forward_equivalents"])
+            found[form] += per_problem(errors, scores, rollouts.rewards, advantages, size)
         sys.stderr.write(f"{task}: batch {batch + 1}/{BATCHES[task]}\n")
     return {
-        str(rounds): {
-            "found": [list(f) for f in found[rounds]],
-            "passes": float(np.mean(passes[rounds])),
-            "of_sampling": seconds[rounds] / sampling,
+        form: {
+            "found": [list(f) for f in found[form]],
+            "passes": float(np.mean(passes[form])),
+            "of_sampling": seconds[form] / sampling,
         }
-        for rounds in ROUNDS
+        for form in scorers
     }
 
 
@@ -124,16 +130,21 @@ def share(found: np.ndarray, over: str, of: str) -> str:
 def table(result: Mapping[str, Any]) -> str:
     rows = [
         [
-            *("rounds", "wrong completions", "of these with a turning point, %", "that is the first error, % of those"),
+            *(
+                "rounds of halving",
+                "wrong completions",
+                "of these with a turning point, %",
+                "that is the first error, % of those",
+            ),
             *("right completions", "of these with a turning point, %", "forward passes", "processor time, of sampling"),
         ]
     ]
-    for rounds, values in result.items():
+    for form, values in result.items():
         found = np.asarray(values["found"])
         wrong, _, _, right, _ = found.sum(0)
         rows.append(
             [
-                rounds if int(rounds) < max(ROUNDS) else "to the end",
+                form,
                 *(str(wrong), share(found, "turned", "wrong"), share(found, "hit", "turned")),
                 *(str(right), share(found, "right_turned", "right")),
                 *(f"{values['passes']:.2f}", f"{values['of_sampling']:.2f}"),
