@@ -27,7 +27,11 @@ def script(study: str, name: str = "measure") -> ModuleType:
     assert spec.loader is not None
     module = importlib.util.module_from_spec(spec)
     sys.modules[spec.name] = module
-    spec.loader.exec_module(module)
+    sys.path.insert(0, str(REPORTS / study))  # it may import its neighbours
+    try:
+        spec.loader.exec_module(module)
+    finally:
+        sys.path.remove(str(REPORTS / study))
     return module
 
 

@@ -10,44 +10,44 @@ from support.study_scripts import load_script
 
 from oar_lightning.reporting.runs import RunRecord
 
-study = load_script("settle", "study")
+study, rules, records, tables = (load_script("settle", name) for name in ("study", "rules", "records", "tables"))
 
 
 def row(stage: str, arm: str, lr: str, beta: str, seed: int, accuracy: float, state: str = "complete"):
     run_id = "".join(map(str, (stage, arm, lr, beta, seed)))
-    return study.Row("graph", stage, arm, lr, beta, seed, accuracy, state, 100.0, "revision", run_id)
+    return records.Row("graph", stage, arm, lr, beta, seed, accuracy, state, 100.0, "revision", run_id)
 
 
 def tuning(arm: str, accuracy=lambda setting, seed: 0.5):
     return [
         row("tune", arm, setting.lr, setting.beta, seed, accuracy(setting, seed))
-        for setting in study.settings_of("graph", arm)
-        for seed in study.tuning_seeds(arm)
+        for setting in rules.settings_of("graph", arm)
+        for seed in rules.tuning_seeds(arm)
     ]
 
 
-@pytest.mark.parametrize("arm", study.ARMS)
-@pytest.mark.parametrize("task", study.RATES)
+@pytest.mark.parametrize("arm", rules.ARMS)
+@pytest.mark.parametrize("task", rules.RATES)
 def test_every_arm_has_the_same_tuning_budget(task: str, arm: str) -> None:
-    assert len(study.settings_of(task, arm)) * len(study.tuning_seeds(arm)) == 20
+    assert len(rules.settings_of(task, arm)) * len(rules.tuning_seeds(arm)) == 20
 
 
 def test_seeds_of_tuning_are_not_reported() -> None:
-    assert not set(study.TUNING_SEEDS) & set(study.ENDPOINT_SEEDS)
-    assert (len(study.ENDPOINT_SEEDS), len(study.OTHER_SEEDS)) == (24, 12)
+    assert not set(rules.TUNING_SEEDS) & set(rules.ENDPOINT_SEEDS)
+    assert (len(rules.ENDPOINT_SEEDS), len(rules.OTHER_SEEDS)) == (24, 12)
 
 
 def test_the_best_setting_has_the_highest_mean_and_the_lower_rate_of_equal_ones() -> None:
-    best_at = study.Setting("1e-4", "1.0")
+    best_at = rules.Setting("1e-4", "1.0")
     rows = tuning("oar_g", lambda setting, seed: 0.6 if setting == best_at else 0.5)
-    assert study.best(rows, "graph", "oar_g") == best_at
-    assert study.best(tuning("grpo"), "graph", "grpo") == study.Setting("5e-5", "")
+    assert records.best(rows, "graph", "oar_g") == best_at
+    assert records.best(tuning("grpo"), "graph", "grpo") == rules.Setting("5e-5", "")
 
 
 def test_nothing_is_chosen_before_all_tuning_runs_are_there() -> None:
     rows = tuning("grpo")
-    assert study.best(rows[:-1], "graph", "grpo") is None
-    assert study.best(rows, "asides", "grpo") is None
+    assert records.best(rows[:-1], "graph", "grpo") is None
+    assert records.best(rows, "asides", "grpo") is None
 
 
 @pytest.mark.parametrize(
@@ -62,17 +62,19 @@ def test_nothing_is_chosen_before_all_tuning_runs_are_there() -> None:
     ],
 )
 def test_the_rule(low: float, high: float, expected: str) -> None:
-    assert study.verdict(low, high) == expected
+    assert rules.verdict(low, high) == expected
 
 
 def endpoint(differences) -> list:
-    seeds = study.ENDPOINT_SEEDS[: len(differences)]
+    seeds = rules.ENDPOINT_SEEDS[: len(differences)]
     grpo = [row("endpoint", "grpo", "1e-4", "", seed, 0.6) for seed in seeds]
     return grpo + [row("endpoint", "oar_g", "1e-4", "2.0", s, 0.6 + d / 100) for s, d in zip(seeds, differences, strict=True)]
 
 
 def cells(rows, arm: str) -> list[str]:
-    lines = [[cell.strip() for cell in line.strip("|").split("|")] for line in study.endpoint_table(rows, "graph").splitlines()]
+    lines = [
+        [cell.strip() for cell in line.strip("|").split("|")] for line in tables.endpoint_table(rows, "graph").splitlines()
+    ]
     return next(line for line in lines if line[0] == arm)
 
 
@@ -105,14 +107,57 @@ def test_an_arm_that_is_only_explored_has_no_verdict() -> None:
     assert cells(rows, "oracle")[-1] == "-"
 
 
-@pytest.mark.parametrize("arm", study.ARMS)
+def twelve(own: float, perfect: float, spread: float = 0.01, cpu_s: float = 150.0, arm: str = "turning_point") -> list:
+    """Twelve pairs each: GRPO at 0.5, the leads of an estimate and of perfect credit, and how single runs of all scatter."""
+    made = []
+    for name, lead in (("grpo", 0.0), (arm, own), ("oracle", perfect)):
+        noise = np.random.default_rng(len(name)).normal(0, spread, 12)
+        made += [
+            row("endpoint", name, "1e-4", "", s, 0.5 + lead + n)._replace(cpu_s=100.0 if name == "grpo" else cpu_s)
+            for s, n in zip(rules.OTHER_SEEDS, noise - noise.mean(), strict=True)
+        ]
+    return made
+
+
+def test_half_of_what_perfect_credit_gains_by_hand() -> None:
+    rows = twelve(0.06, 0.1)
+    found = tables.half(rows, "graph", "turning_point")
+    pairs = {arm: np.array([r.accuracy for r in rows if r.arm == arm]) for arm in ("turning_point", "grpo")}
+    difference = 100 * (pairs["turning_point"] - pairs["grpo"])
+    assert (found.lead, found.perfect, found.time) == pytest.approx((6, 10, 1.5))
+    assert found.p == pytest.approx(2 * t.sf(difference.mean() / sem(difference), 11))
+    assert found.reached
+
+
+@pytest.mark.parametrize(
+    "rows",
+    [
+        pytest.param(twelve(0.04, 0.1), id="less than half"),
+        pytest.param(twelve(0.06, 0.1, spread=0.2), id="by chance"),
+        pytest.param(twelve(0.06, 0.1, cpu_s=201.0), id="too slow"),
+        pytest.param(twelve(0.0, -0.1), id="nothing to gain"),
+    ],
+)
+def test_half_is_not_reached(rows: list) -> None:
+    assert not tables.half(rows, "graph", "turning_point").reached
+
+
+def test_half_is_asked_once_all_pairs_are_there() -> None:
+    assert tables.half(twelve(0.06, 0.1)[:-1], "graph", "turning_point") is None
+    assert tables.half(twelve(0.06, 0.1), "asides", "turning_point") is None
+    settled = tables.half_table(twelve(0.06, 0.1))
+    assert settled.count("not settled") == 3
+    assert settled.count("| yes |") == 1
+
+
+@pytest.mark.parametrize("arm", rules.ARMS)
 def test_a_sweep_is_found_again_by_its_name(arm: str) -> None:
     """Rows are read from the names of sweeps, which have arms with underscores in them."""
-    for setting in study.settings_of("asides", arm):
+    for setting in rules.settings_of("asides", arm):
         words = study.command("asides", "endpoint", arm, setting, (100, 101))
         name = next(word for word in words if word.startswith("hydra.sweeper.study_name=")).partition("=")[2]
         tags, metrics = {"git_revision": "x", "seed": "100"}, {"eval/chain/avg_at_4": 0.5}
-        found = study.row_of(RunRecord("id", "name", "complete", "", 0, 1.0, tags, {}, metrics), name, {})
+        found = records.row_of(RunRecord("id", "name", "complete", "", 0, 1.0, tags, {}, metrics), name, {})
         assert found[:6] == ("asides", "endpoint", arm, setting.lr, setting.beta, 100)
         assert "evaluation.problems=1024" in words
         assert "evaluation.problems=1024" not in study.command("asides", "tune", arm, setting, (50,))
@@ -120,15 +165,15 @@ def test_a_sweep_is_found_again_by_its_name(arm: str) -> None:
 
 def test_a_table_survives_its_csv(tmp_path) -> None:
     rows = sorted(tuning("oar_g"))
-    study.write_csv(tmp_path / "runs.csv", rows)
-    assert study.read_csv(tmp_path / "runs.csv") == rows
-    assert study.read_csv(tmp_path / "none.csv") == []
+    records.write_csv(tmp_path / "runs.csv", rows)
+    assert records.read_csv(tmp_path / "runs.csv") == rows
+    assert records.read_csv(tmp_path / "none.csv") == []
 
 
 def test_what_runs_csv_has_is_not_run_again(tmp_path, monkeypatch: pytest.MonkeyPatch) -> None:
     """A store may be lost, or be another machine's: what has ended is in the repository."""
     had = [*tuning("grpo"), *tuning("oar_g")[:-1], row("endpoint", "grpo", "5e-5", "", 100, 0.6)]
-    study.write_csv(tmp_path / "runs.csv", had)
+    records.write_csv(tmp_path / "runs.csv", had)
     started = []
     monkeypatch.setattr(study, "HERE", tmp_path)
     monkeypatch.setattr(study.subprocess, "run", lambda words, **_: started.append(" ".join(words)))
@@ -141,10 +186,10 @@ def test_what_runs_csv_has_is_not_run_again(tmp_path, monkeypatch: pytest.Monkey
 
 
 @pytest.mark.usefixtures("hydra_conf")
-@pytest.mark.parametrize("arm", study.ARMS)
+@pytest.mark.parametrize("arm", rules.ARMS)
 def test_an_arms_command_is_a_run_of_the_rules(arm: str) -> None:
     """The words of the command, without the sweeper's, make the config that README.md promises."""
-    words = study.command("graph", "endpoint", arm, study.settings_of("graph", arm)[0], (100,))[5:]
+    words = study.command("graph", "endpoint", arm, rules.settings_of("graph", arm)[0], (100,))[5:]
     cfg = compose("config", overrides=[word.replace("choice(100)", "100") for word in words if not word.startswith("hydra.")])
     assert (cfg.evaluation.problems, cfg.evaluation.samples, cfg.trainer.max_steps, cfg.seed) == (1024, 4, 160, 100)
     assert cfg.optimizer.lr == 5e-5

@@ -1,0 +1,112 @@
+"""The ended runs: from a store, in runs.csv, and the setting that those of tuning choose."""
+
+from __future__ import annotations
+
+import csv
+import math
+from collections.abc import Callable, Iterable, Sequence
+from pathlib import Path
+from typing import Any, NamedTuple
+
+from mlflow import MlflowClient
+from rules import ARMS, Setting, settings_of, tuning_seeds
+
+from oar_lightning.reporting import ReportConfig, read_runs
+from oar_lightning.reporting.bands import ENDS, ends_of
+from oar_lightning.reporting.runs import Curves, RunRecord, read_curves
+
+SETS = {"graph": "graph", "asides": "chain"}
+"""Task -> the name of its evaluation set."""
+
+
+class Row(NamedTuple):
+    """An ended run. `accuracy`: sampled, at the end, 0 to 1; `state`: complete, or failed (given up). What follows `run_id` is
+    a mean over the last tenth of training, NaN where it was not recorded."""
+
+    task: str
+    stage: str
+    arm: str
+    lr: str
+    beta: str
+    seed: int
+    accuracy: float
+    state: str
+    cpu_s: float
+    revision: str
+    run_id: str
+    grad_norm: float = math.nan
+    ess_ratio: float = math.nan
+    mean_length: float = math.nan
+    forward_equivalents: float = math.nan
+
+
+CURVES = ("reward", "entropy", *ENDS.values())
+"""Metrics whose curves are kept."""
+
+
+def row_of(run: RunRecord, sweep: str, curves: Curves) -> Row:
+    """The run of a sweep that `command` has started: settle_<task>_<stage>_<arm>_<rate>[_<beta>]_from<first seed>."""
+    task, stage, rest = sweep.removeprefix("settle_").rpartition("_")[0].split("_", 2)
+    arm = next(name for name in sorted(ARMS, key=len, reverse=True) if rest.startswith(f"{name}_"))
+    lr, _, beta = rest.removeprefix(f"{arm}_").partition("_")
+    return Row(
+        task=task,
+        stage=stage,
+        arm=arm,
+        lr=lr,
+        beta=beta,
+        seed=int(run.seed),
+        accuracy=run.metrics[f"eval/{SETS[task]}/avg_at_4"],
+        state=run.state,
+        cpu_s=run.metrics.get("time/total_cpu_s", float("nan")),
+        revision=run.tags["git_revision"],
+        run_id=run.run_id,
+        **ends_of(run, curves),
+    )
+
+
+def read_store(uri: str, metrics: Sequence[str] = ()) -> tuple[list[Row], Curves]:
+    """The ended runs, and the curves of these metrics."""
+    client = MlflowClient(uri)
+    _, runs = read_runs(client, "oar_lightning", ReportConfig(filter="tags.sweep LIKE 'settle_%'", name="settle"))
+    runs = [run for run in runs if run.state in ("complete", "failed")]
+    curves = read_curves(client, runs, metrics)
+    return [row_of(run, run.tags["sweep"], curves) for run in runs], curves
+
+
+def read_csv(path: Path) -> list[Row]:
+    if not path.exists():
+        return []
+    with path.open(encoding="utf-8") as file:
+        rows = [dict(row) for row in csv.DictReader(file)]
+    numbers: dict[str, Callable[[str], Any]] = {"seed": int} | dict.fromkeys(("accuracy", "cpu_s", *ENDS), number)
+    return [Row(**{key: numbers.get(key, str)(value) for key, value in row.items()}) for row in rows]
+
+
+def number(text: str) -> float:
+    """NaN where nothing was recorded."""
+    return float(text) if text else math.nan
+
+
+def write_csv(path: Path, rows: Iterable[Row]) -> None:
+    with path.open("w", encoding="utf-8", newline="") as file:
+        writer = csv.writer(file, lineterminator="\n")
+        writer.writerow(Row._fields)
+        writer.writerows([text_of(value) for value in row] for row in sorted(rows, key=lambda row: row[:11]))
+
+
+def text_of(value: Any) -> Any:
+    return "" if isinstance(value, float) and math.isnan(value) else value
+
+
+def best(rows: Iterable[Row], task: str, arm: str) -> Setting | None:
+    """The setting with the highest mean accuracy of the tuning runs, the lower rate where two are equal; None as long as one
+    is missing."""
+    found: dict[Setting, dict[int, float]] = {}
+    for row in rows:
+        if (row.task, row.stage, row.arm) == (task, "tune", arm):
+            found.setdefault(Setting(row.lr, row.beta), {})[row.seed] = row.accuracy
+    settings, seeds = settings_of(task, arm), tuning_seeds(arm)
+    if any(found.get(setting, {}).keys() < set(seeds) for setting in settings):
+        return None
+    return max(settings, key=lambda setting: (sum(found[setting][seed] for seed in seeds), -float(setting.lr)))

@@ -1,0 +1,69 @@
+"""What README.md lays down: tasks, rates, arms and seeds, how a setting is chosen, and what counts as yes and no."""
+
+from __future__ import annotations
+
+from typing import NamedTuple
+
+RATES = {"graph": ("5e-5", "7.5e-5", "1e-4", "1.5e-4", "2e-4"), "asides": ("5e-5", "1e-4", "2e-4", "3e-4", "4.5e-4")}
+"""Task -> learning rates, the same for every arm."""
+
+BASELINE = "grpo"
+NO_GATE = ""
+BETAS = ("2.0", "1.0")
+"""Strengths of OAR's gate: the paper's, and a weaker one."""
+
+ARMS: dict[str, tuple[str, ...]] = {
+    BASELINE: ("+experiment=grpo",),
+    "oar_g": ("+experiment=oar_g",),
+    "oar_g_in_sharp_gate": ("+experiment=oar_g", "gate.threshold=absolute", "gate.tau=0.5"),
+    "grpo_more": ("+experiment=grpo", "update.group_size=10"),
+    "oar_p": ("+experiment=oar_p",),
+    "total_effect": ("+experiment=total_effect",),
+    "total_effect_fast": ("+experiment=total_effect_fast",),
+    "vineppo": ("+experiment=vineppo", "scorer/segments=task_steps", "scorer.samples=2"),
+    "information_gain": ("+experiment=information_gain",),
+    "eighty_twenty": ("+experiment=eighty_twenty",),
+    "random": ("+experiment=oar_g", "scorer=random"),
+    "shuffled": ("+experiment=oar_g", "scorer=shuffled"),
+    "position": ("+experiment=oar_g", "scorer=position"),
+    "anchor_states": ("+experiment=anchor_states",),
+    "turning_point": ("+experiment=turning_point",),
+    "oracle": ("+experiment=oracle",),
+    "oracle_in_oars_gate": ("+experiment=oar_g", "scorer=oracle"),
+}
+WITHOUT_OARS_GATE = (BASELINE, "grpo_more", "vineppo", "information_gain", "eighty_twenty", "oracle")
+"""Arms with no gate, or one of their own: they have twice the tuning seeds, so that every arm has 20 tuning runs."""
+
+ENDPOINT = (BASELINE, "oar_g")
+TUNING_SEEDS = (50, 51, 52, 53)
+ENDPOINT_SEEDS = tuple(range(100, 124))
+OTHER_SEEDS = ENDPOINT_SEEDS[:12]
+MARGIN = 2.0
+"""Points. A lead whose interval ends below it is too small to matter here."""
+
+PERFECT = "oracle"
+HALF_ASKED_OF = {"anchor_states": 0.01, "turning_point": 0.005}
+"""Estimates that are asked for half of perfect credit's lead -> below which p of their own lead."""
+MOST_TIME = 2.0
+"""Processor time of a run of theirs, of GRPO's, at most."""
+
+
+class Setting(NamedTuple):
+    lr: str
+    beta: str
+
+
+def settings_of(task: str, arm: str) -> list[Setting]:
+    betas = (NO_GATE,) if arm in WITHOUT_OARS_GATE else BETAS
+    return [Setting(lr, beta) for lr in RATES[task] for beta in betas]
+
+
+def tuning_seeds(arm: str) -> tuple[int, ...]:
+    return TUNING_SEEDS if arm in WITHOUT_OARS_GATE else TUNING_SEEDS[:2]
+
+
+def verdict(low: float, high: float) -> str:
+    """Of an interval of the difference in points, by the rule of README.md."""
+    if low > 0:
+        return "yes"
+    return "no" if high < MARGIN else "not settled"

@@ -1,0 +1,185 @@
+"""What the runs say: the tables of README.md."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Iterable, Mapping, Sequence
+from typing import NamedTuple
+
+from records import Row, best
+from rules import (
+    ARMS,
+    BASELINE,
+    ENDPOINT,
+    ENDPOINT_SEEDS,
+    HALF_ASKED_OF,
+    MOST_TIME,
+    OTHER_SEEDS,
+    PERFECT,
+    RATES,
+    Setting,
+    settings_of,
+    tuning_seeds,
+    verdict,
+)
+from scipy.stats import ttest_rel
+
+from oar_lightning.common.markdown import markdown
+from oar_lightning.reporting.statistics import mean_interval
+
+
+def tuning_table(rows: Sequence[Row], task: str) -> str:
+    lines = [["arm", "gate's beta", *RATES[task]]]
+    for arm in ARMS:
+        chosen = best(rows, task, arm)
+        for beta in dict.fromkeys(setting.beta for setting in settings_of(task, arm)):
+            cells = []
+            for lr in RATES[task]:
+                values = [r.accuracy for r in rows if r[:5] == (task, "tune", arm, lr, beta)]
+                text = f"{100 * sum(values) / len(values):.1f}" if values else "-"
+                if 0 < len(values) < len(tuning_seeds(arm)):
+                    text += f" (n = {len(values)})"
+                cells.append(f"**{text}**" if chosen == Setting(lr, beta) else text)
+            if any(cell != "-" for cell in cells):
+                lines.append([arm, beta or "-", *cells])
+    return markdown(lines) if len(lines) > 1 else "No runs yet."
+
+
+EQUAL_TIME = "grpo_more"
+ENDS_SHOWN = {
+    "gradient's norm": ("grad_norm", ".2f"),
+    "ESS-ratio": ("ess_ratio", ".2f"),
+    "tokens a completion": ("mean_length", ".0f"),
+    "passes of scoring": ("forward_equivalents", ".2f"),
+}
+"""Heading -> column and digits, of what a run was at its end."""
+HEADER = [
+    *("arm", "rate", "beta", "n", "accuracy %", "minus GRPO, points [95 %]", "minus GRPO with more completions"),
+    *("given up", "CPU s a run", *ENDS_SHOWN, "verdict"),
+]
+
+
+def endpoint_table(rows: Sequence[Row], task: str) -> str:
+    results: dict[str, dict[int, Row]] = {}
+    for row in rows:
+        if (row.task, row.stage) == (task, "endpoint"):
+            results.setdefault(row.arm, {})[row.seed] = row
+    base, more = results.get(BASELINE, {}), results.get(EQUAL_TIME, {})
+    lines = [HEADER]
+    for arm in ARMS:
+        found = results.get(arm, {})
+        if not found:
+            continue
+        own = list(found.values())
+        accuracy = 100 * mean(row.accuracy for row in own)
+        difference, word = paired(arm, found, base)
+        against_more = "-" if arm == EQUAL_TIME else paired(arm, found, more)[0]
+        given_up = sum(row.state != "complete" for row in own)
+        ends = [shown(mean(getattr(row, column) for row in own), digits) for column, digits in ENDS_SHOWN.values()]
+        cells = [arm, own[0].lr, own[0].beta or "-", str(len(own)), f"{accuracy:.1f}", difference, against_more]
+        lines.append([*cells, str(given_up), f"{mean(row.cpu_s for row in own):.0f}", *ends, word])
+    return markdown(lines) if len(lines) > 1 else "No runs yet."
+
+
+def mean(values: Iterable[float]) -> float:
+    """Of those that were recorded; NaN where none was."""
+    recorded = [value for value in values if not math.isnan(value)]
+    return sum(recorded) / len(recorded) if recorded else math.nan
+
+
+def shown(value: float, digits: str) -> str:
+    return "-" if math.isnan(value) else f"{value:{digits}}"
+
+
+def paired(arm: str, found: Mapping[int, Row], base: Mapping[int, Row]) -> tuple[str, str]:
+    """The difference from `base`, of GRPO, over pairs with the same seed, and the verdict once all pairs of the endpoint are
+    there."""
+    seeds = sorted(found.keys() & base.keys())
+    if arm == BASELINE or len(seeds) < 2:
+        return "-", "-"
+    interval = mean_interval([100 * (found[seed].accuracy - base[seed].accuracy) for seed in seeds], bootstrap_from=math.inf)
+    whole = arm in ENDPOINT and len(seeds) == len(ENDPOINT_SEEDS)
+    return f"{interval:+.1f}", verdict(interval.low, interval.high) if whole else "-"
+
+
+class Half(NamedTuple):
+    """An estimate's mean lead over GRPO and perfect credit's, in points, over the same seeds; the two-sided p of its own, by
+    the t test of its pairs; the processor time of its runs, of GRPO's; and whether that answers the question with yes."""
+
+    lead: float
+    perfect: float
+    p: float
+    time: float
+    reached: bool
+
+
+def half(rows: Sequence[Row], task: str, arm: str) -> Half | None:
+    """None as long as a pair is missing."""
+    runs = {
+        (row.arm, row.seed): row
+        for row in rows
+        if (row.task, row.stage) == (task, "endpoint") and row.arm in (arm, PERFECT, BASELINE) and row.seed in OTHER_SEEDS
+    }
+    if len(runs) < 3 * len(OTHER_SEEDS):
+        return None
+    own, perfect, base = ([runs[name, seed] for seed in OTHER_SEEDS] for name in (arm, PERFECT, BASELINE))
+    lead, whole = (100 * (mean(r.accuracy for r in found) - mean(r.accuracy for r in base)) for found in (own, perfect))
+    p = float(ttest_rel([r.accuracy for r in own], [r.accuracy for r in base]).pvalue)
+    time = mean(r.cpu_s for r in own) / mean(r.cpu_s for r in base)
+    return Half(lead, whole, p, time, 0 < whole / 2 <= lead and p < HALF_ASKED_OF[arm] and time <= MOST_TIME)
+
+
+def half_table(rows: Sequence[Row]) -> str:
+    lines = [["task", "estimate", "its lead", "p", "asked", "perfect credit's", "%", "processor time, of GRPO's", "verdict"]]
+    for task in RATES:
+        for arm, asked in HALF_ASKED_OF.items():
+            found = half(rows, task, arm)
+            if found is None:
+                lines.append([f"`{task}`", arm, *["-"] * 6, "not settled"])
+                continue
+            share = f"{100 * found.lead / found.perfect:.0f}" if found.perfect > 0 else "-"
+            figures = [
+                f"{found.lead:+.1f}",
+                f"{found.p:.1g}",
+                f"< {asked}",
+                f"{found.perfect:+.1f}",
+                share,
+                f"{found.time:.2f}",
+            ]
+            lines.append([f"`{task}`", arm, *figures, "yes" if found.reached else "no"])
+    return markdown(lines)
+
+
+def page(rows: Sequence[Row]) -> str:
+    parts = []
+    for task in RATES:
+        parts.append(f"### `{task}`: tuning\nMean accuracy in % at each rate. Bold: chosen.\n\n{tuning_table(rows, task)}")
+        parts.append(f"### `{task}`: endpoint\n{endpoint_table(rows, task)}")
+    parts.append(
+        f"### Half of what perfect credit gains\nMean leads in points over {len(OTHER_SEEDS)} pairs.\n\n{half_table(rows)}"
+    )
+    return "\n\n".join([*parts, f"### Checklist\n{checklist(rows)}"])
+
+
+def checklist(rows: Sequence[Row]) -> str:
+    """The items of the survey arXiv 2604.09459, appendix C."""
+    lengths = [row.mean_length for row in rows if not math.isnan(row.mean_length)]
+    return markdown(
+        [
+            ["item", "here"],
+            ["base model and size", "built-in policies: 0.34 M parameters (`asides`), 0.9 M (`graph`)"],
+            ["training data, size, filters", "generated without end by seed; no filters"],
+            ["granularity", "token; completion (GRPO); step (`vineppo`, `information_gain`)"],
+            ["family of the method", "docs/methods.md has that of each"],
+            ["baseline without credit, same base model", f"`{BASELINE}`, `{EQUAL_TIME}`"],
+            ["compute", f"equal numbers of updates; `{EQUAL_TIME}` has about the processor time of OAR-G"],
+            ["benchmarks and splits", "1,024 new problems: on `graph` of held-out structures, on `asides` of trained sums"],
+            ["metric", "sampled accuracy at temperature 1 after the last update, 4 samples a problem"],
+            ["processor time in all", f"{sum(row.cpu_s for row in rows) / 3600:.1f} hours, {len(rows)} runs"],
+            ["mean length of completions, tokens", f"{min(lengths):.0f} to {max(lengths):.0f}" if lengths else "no runs yet"],
+            ["ablation of the credit", "`random`, `shuffled`, `position`; told the truth: `oracle`, `oracle_in_oars_gate`"],
+            ["spread", "Student's t 95 % intervals over pairs by seed"],
+            ["cost of credit, forward passes of the batch", "column `passes of scoring`"],
+            ["shortest and longest of a batch, tokens", "not kept"],
+        ]
+    )
