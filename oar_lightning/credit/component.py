@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import contextlib
 from collections.abc import Sequence
+from contextlib import AbstractContextManager
 from typing import Any, Literal, Protocol, runtime_checkable
 
 from jaxtyping import Bool, Float
@@ -87,6 +89,10 @@ class Component:
 
     def use(self, tools: Tools) -> None:
         """Take what the component needs of the run's tools; called once, before the first step. Most need nothing."""
+
+    def looked_at(self) -> AbstractContextManager[None]:
+        """Inside the block, calls are of somebody who looks on: they leave no trace in what the component has learnt."""
+        return contextlib.nullcontext()
 
     def state_dict(self) -> dict[str, Any]:
         """What a resumed run has to know: plain containers and tensors, equal on all ranks. Empty for most."""

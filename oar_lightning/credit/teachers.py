@@ -114,6 +114,10 @@ class LaggedPolicy(Teacher):
     def __init__(self, every: PositiveInt = 10) -> None:
         self.copy = LaggedWeights(every, "scorer/teacher=lagged", "scorer/teacher=policy")
 
+    def use(self, tools: Tools) -> None:
+        """A run begins without a copy: the teacher may have served another run of this process."""
+        self.copy.forget()
+
     def prepare(self, model: Any, step: int) -> None:
         self.copy.renew(model, step)
 

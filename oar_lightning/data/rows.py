@@ -176,7 +176,7 @@ def lookup(row: Row, path: str) -> Any:
         if isinstance(value, Mapping):
             value = value[part]
         elif isinstance(value, list | tuple) and part.removeprefix("-").isdigit():
-            value = next(iter(value[int(part) :]), None)
+            value = value[int(part)] if -len(value) <= int(part) < len(value) else None
         elif value is not None:
             raise KeyError(path)
     return value

@@ -20,6 +20,8 @@ WITHOUT_INFLUENCE = (
     "data.decontaminate",
     "data.max_prompt_tokens",
     "rollout.max_batch",
+    "rollout.token_budget",
+    "engine.enforce_eager",
     "engine.gpu_memory_utilization",
     "engine.sleep",
     "evaluation.every_n_steps",

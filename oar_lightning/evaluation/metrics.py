@@ -11,6 +11,7 @@ import torch
 from jaxtyping import Float
 from torch import Tensor
 
+from oar_lightning.common.ordering import natural
 from oar_lightning.common.wilson import wilson_bounds
 from oar_lightning.evaluation.result import ProblemResult
 
@@ -110,15 +111,10 @@ def level_groups(levels: Sequence[str]) -> dict[str, list[int]]:
     if set(groups) <= {""}:
         return {}
     named: dict[str, list[int]] = {}
-    for level in sorted(groups, key=_natural):
+    for level in sorted(groups, key=natural):
         name = slug = re.sub(r"^level_(?=.)", "", re.sub(r"[^0-9a-z]+", "_", level.lower()).strip("_")) or "none"
         number = 2
         while name in named:
             name, number = f"{slug}_{number}", number + 1
         named[name] = groups[level]
     return named
-
-
-def _natural(text: str) -> list[tuple[int, int, str]]:
-    """Sort key in which 2 comes before 10."""
-    return [(0, int(part), "") if part.isdecimal() else (1, 0, part) for part in re.split(r"(\d+)", text) if part]

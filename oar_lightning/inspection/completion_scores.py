@@ -277,7 +277,7 @@ class ScoreSummary:
         if scored.verdict is not None and scored.recorded.label is not None:
             self.labelled += 1
             self.agree += (scored.verdict == Verdict.CORRECT) == scored.recorded.label
-        weights = [t.weight for t in scored.shown.tokens if t.region.name == "REASONING"]
+        weights = [abs(t.weight) for t in scored.shown.tokens if t.region.name == "REASONING"]
         if weights:
             shape = weight_shape(torch.tensor(weights, dtype=torch.double))
             self._weights.add({key: (shape[key], 1.0) for key in ("top10_mass", "ess_ratio")})

@@ -4,16 +4,16 @@ from __future__ import annotations
 
 from typing import Any
 
-import torch
 from jaxtyping import Float
 from torch import Tensor
 
 from oar_lightning.common.ranges import checked
 from oar_lightning.credit.component import Region, region_mask
+from oar_lightning.credit.located import located
 from oar_lightning.credit.scorers.base import Scorer
 from oar_lightning.credit.scorers.forward_free.base import TOKENS, PredictionScorer
 from oar_lightning.policy.token_budget import SomeTokens
-from oar_lightning.types import Rollouts
+from oar_lightning.types import CausalSpans, MathProblem, Rollouts
 
 
 @checked("scorer")
@@ -33,10 +33,8 @@ class IsDigit(Scorer):
 
     def __call__(self, model: Any, rollouts: Rollouts) -> Float[Tensor, "B S"]:
         """Raises ValueError for rollouts without texts."""
-        if not rollouts.token_spans:
-            raise ValueError("IsDigit reads the text of completions, and these rollouts have none; use another scorer")
-        scores = torch.zeros(rollouts.token_ids.shape)
-        for row, (text, spans) in enumerate(zip(rollouts.completions, rollouts.token_spans, strict=True)):
-            has = [float(any(c.isdigit() for c in text[start:end])) for start, end in spans]
-            scores[row, rollouts.response_mask[row].cpu()] = torch.tensor(has)
-        return scores.to(rollouts.token_ids.device) * rollouts.reasoning_mask
+        return (located(rollouts, _digits, "IsDigit").tokens & rollouts.reasoning_mask).float()
+
+
+def _digits(problem: MathProblem, text: str) -> CausalSpans:
+    return CausalSpans(tuple((i, i + 1) for i, c in enumerate(text) if c.isdigit()), True)

@@ -46,7 +46,8 @@ def group_advantages(
 ) -> Float[Tensor, " B"]:
     """A = (R - mean) / (std + 1e-4), mean within the group of `group_size` consecutive rows, std unbiased.
 
-    NaN rewards are unscored: left out of means and stds. A row without any score has advantage 0.
+    NaN rewards are unscored: left out of means and stds. A row without any score has advantage 0, and exactly 0, whatever the
+    rounding, have the rows of a group whose rewards are all equal.
     With `normalize_then_sum` each reward column is standardised within its group, then the weighted sum over the batch;
     `scale` is ignored. Units: reward standard deviations, or rewards with `scale=none`.
 
@@ -57,12 +58,13 @@ def group_advantages(
         raise ValueError(f"{len(rewards)} completions are not whole groups of update.group_size={group_size}")
     if config.aggregation == "normalize_then_sum":
         columns = rewards.T.reshape(-1, group_size)
-        standard = (columns - _mean(columns)) / (_std(columns) + EPS)
+        standard = _without_silent((columns - _mean(columns)) / (_std(columns) + EPS), columns)
         total = combine_rewards(standard.reshape(rewards.shape[1], -1).T, weights)[None]
-        advantages = ((total - _mean(total)) / (_std(total) + EPS)).flatten()
+        silent = total.nan_to_num().view(-1, group_size).eq(0).all(1, keepdim=True)
+        advantages = ((total - _mean(total)) / (_std(total) + EPS)).view(-1, group_size).masked_fill(silent, 0.0).flatten()
     else:
         total = combine_rewards(rewards, weights).view(-1, group_size)
-        centred = total - _mean(total)
+        centred = _without_silent(total - _mean(total), total)
         if config.scale == "group":
             centred = centred / (_std(total) + EPS)
         elif config.scale == "batch":
@@ -83,6 +85,11 @@ def zero_std_groups(rewards: Float[Tensor, " B"], group_size: int) -> Bool[Tenso
     low = groups.nan_to_num(nan=torch.inf).amin(1)
     high = groups.nan_to_num(nan=-torch.inf).amax(1)
     return ~(high > low)
+
+
+def _without_silent(values: Float[Tensor, "G n"], groups: Float[Tensor, "G n"]) -> Float[Tensor, "G n"]:
+    """0 in place of what rounding leaves of groups whose scored entries are all equal."""
+    return values.masked_fill(zero_std_groups(groups.flatten(), groups.shape[1])[:, None], 0.0)
 
 
 def _mean(groups: Float[Tensor, "G n"]) -> Float[Tensor, "G 1"]:

@@ -6,7 +6,7 @@ import itertools
 import shlex
 from collections.abc import Iterable, Sequence
 
-from oar_lightning.reporting.factors import natural
+from oar_lightning.common.ordering import natural
 from oar_lightning.reporting.runs import SWEEP_COMMAND, RunRecord, words
 from oar_lightning.reporting.study import Study
 
@@ -41,13 +41,16 @@ def _again(study: Study, chosen: Sequence[str]) -> str:
 
 
 def _of_sweeps(commands: Iterable[str]) -> list[str]:
-    """Words that choose the runs of these sweeps, by what their names begin or end with."""
+    """Words that choose the runs of these sweeps, by what their names begin or end with; a place for their ids where they have
+    neither in common."""
     key = "hydra.sweeper.study_name="
     names = [word.removeprefix(key) for command in commands for word in words(command) if word.startswith(key)]
     if len(names) == 1:
         return [f"sweep={names[0]}"]
     start, end = _beginning(names), _beginning([name[::-1] for name in names])[::-1]
     like = max((f"{start}%", f"%{end}"), key=len)
+    if like == "%":  # it would find all runs of the store
+        return ["report.runs=[ID,ID]"]
     return [f"report.filter=\"tags.sweep LIKE '{like}'\""]
 
 

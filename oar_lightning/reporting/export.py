@@ -111,9 +111,10 @@ def _identity(run: RunRecord, arm: str) -> Sequence[str]:
 def _record(row: dict[str, str]) -> RunRecord:
     columns = [*row]
     factors = columns[columns.index("seed") + 1 : columns.index("started")]
-    rest = {key: value for key, value in row.items() if value not in ("", None) and key not in factors}
+    given = {key: value for key, value in row.items() if value not in ("", None)}
+    rest = {key: value for key, value in given.items() if key not in factors}
     state = "complete" if row["state"] in ("repeated", "without result") else row["state"]
-    tags = {key: rest[key] for key in ("seed", "trial", EVALUATED_ON, *TAGS) if key in rest}
+    tags = {key: given[key] for key in ("seed", "trial", EVALUATED_ON, *TAGS) if key in given}
     tags["swept"] = json.dumps({key: row[key] for key in factors})
     metrics = {key: float(value) for key, value in rest.items() if _is_metric(key, columns)}
     return RunRecord(
@@ -124,7 +125,7 @@ def _record(row: dict[str, str]) -> RunRecord:
         started=round(datetime.strptime(row["started"], "%Y-%m-%d %H:%M:%S").replace(tzinfo=UTC).timestamp() * 1000),
         duration_s=float(row["duration_s"]),
         tags=tags,
-        params={key: rest[key] for key in SETTINGS if key in rest},
+        params={key: given[key] for key in SETTINGS if key in given},
         metrics=by_current_name(metrics),
     )
 

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import json
 import math
-import re
 from collections.abc import Iterable, Sequence
 
 from oar_lightning.common.overrides import is_method, settings, short
@@ -84,8 +83,3 @@ def label(keys: Sequence[str], levels: Sequence[Level]) -> str:
 
 def show(value: Level) -> str:
     return value if isinstance(value, str) else f"{value:.4g}"
-
-
-def natural(text: str) -> list[tuple[int, int, str]]:
-    """Sort key in which 2 comes before 10."""
-    return [(0, int(part), "") if part.isdecimal() else (1, 0, part) for part in re.split(r"(\d+)", text) if part]

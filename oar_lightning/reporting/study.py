@@ -11,7 +11,8 @@ from datetime import UTC, datetime
 import numpy as np
 
 from oar_lightning.common.config_check import ConfigError
-from oar_lightning.reporting.factors import Level, label, level, natural, ordered, varied
+from oar_lightning.common.ordering import natural
+from oar_lightning.reporting.factors import Level, label, level, ordered, varied
 from oar_lightning.reporting.runs import LARGEST, RunRecord
 from oar_lightning.tracking.renamed import current_name
 

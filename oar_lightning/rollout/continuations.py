@@ -38,12 +38,13 @@ class Continuer:
 
         The draws depend on the prefix's tokens and `seed` alone; with `greedy` each token is the most probable one. A prefix
         that holds the whole completion gets the completion's own reward. A continuation ends where a completion with its
-        prefix would reach `rollout.max_new_tokens`.
+        prefix would reach `rollout.max_new_tokens`, or the length of one that is longer: of a file, perhaps.
         """
         rewards = torch.empty(len(prefixes), samples, dtype=rollouts.rewards.dtype, device=rollouts.rewards.device)
         places: dict[tuple[MathProblem, tuple[int, ...]], list[int]] = {}
         responses: dict[tuple[MathProblem, tuple[int, ...]], int] = {}
-        ends = _ends(rollouts.response_mask)
+        longest: dict[tuple[MathProblem, tuple[int, ...]], int] = {}
+        ends, lengths = _ends(rollouts.response_mask), rollouts.response_mask.sum(1).tolist()
         for place, (row, column) in enumerate(prefixes):
             if column >= ends[row]:
                 rewards[place] = rollouts.rewards[row]
@@ -52,10 +53,11 @@ class Continuer:
             key = rollouts.problems[row], tuple(rollouts.token_ids[row, :column][before].tolist())
             places.setdefault(key, []).append(place)
             responses[key] = int(rollouts.response_mask[row, :column].sum())
+            longest[key] = max(longest.get(key, 0), lengths[row])
         if not places:
             return Continued(rewards, 0, 0)
         keys = sorted(places, key=lambda key: len(key[1]))  # the engine takes its batches in order
-        limits = [self.sampling.max_new_tokens - responses[key] for key in keys]
+        limits = [max(longest[key], self.sampling.max_new_tokens) - responses[key] for key in keys]
         seeds = [derive_seed(seed, "continuation", *ids) for _, ids in keys]
         with self._bounded(max(LEAST_TOKENS, rollouts.token_ids.numel())) as sampling:
             if greedy:

@@ -172,7 +172,7 @@ METRICS: tuple[Metric, ...] = (
         (
             "credit/turned_frac",
             SHARE,
-            "completions with another reward than their prompt's greedy completion; the others keep weight 1",
+            "completions with another reward than their prompt's greedy completion, which have a turning point",
             "`scorer=turning_point`",
         ),
         (
@@ -192,7 +192,7 @@ METRICS: tuple[Metric, ...] = (
             "credit/unread_frac",
             SHARE,
             "completions that the scorer could not read; they keep weight 1",
-            "`scorer=oracle`, `scorer=information_gain`, `scorer=spae`, `scorer=rlsd`, `scorer=contrast`",
+            "`scorer=oracle`, `scorer=information_gain`, `scorer=spae`, `scorer=rlsd`, `scorer=serl`, `scorer=contrast`",
         ),
         ("credit/explore_frac", SHARE, "reasoning tokens of steps that explore", "`entropy=explore`"),
         (

@@ -95,7 +95,7 @@ class Settings:
                 "update.token_budget to a number or null, or loss.reduction=dapo, the same mean over the whole step"
             )
         self.engine.check(self.method.sampling)
-        if self.evaluation.problems is not None and not self.eval_sets:
+        if not self.eval_sets:
             raise ConfigError("data.evaluation names no evaluation set; name at least one source, e.g. data.evaluation.test")
         check_accuracy(self.rewards)
         if self.curriculum.active and self.supervised is not None:

@@ -154,3 +154,11 @@ def test_a_teacher_without_the_policys_tokens_is_refused(folder: Path) -> None:
         GivenTeacher("graph").use(tools(tokenizer=own))
     with pytest.raises(ValueError, match=r"scorer\.teacher\.name=/no/such: no such folder, and no hub id"):
         GivenTeacher("/no/such").use(tools(tokenizer=own))
+
+
+def test_another_run_of_the_process_begins_without_a_copy() -> None:
+    teacher = LaggedPolicy(10)
+    teacher.prepare(gpt2(), 0)
+    assert teacher.state_dict()
+    teacher.use(tools())
+    assert not teacher.state_dict()

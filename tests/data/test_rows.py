@@ -105,6 +105,8 @@ def test_paths_that_lead_nowhere(path: str) -> None:
 def test_null_on_the_way_is_null() -> None:
     assert lookup({"a": None}, "a.b.0.c") is None
     assert lookup({"a": []}, "a.0.b") is None
+    assert lookup({"a": [1, 2]}, "a.-5") is None
+    assert [lookup({"a": [1, 2]}, f"a.{i}") for i in (-2, -1, 0, 1, 2)] == [1, 2, 1, 2, None]
 
 
 def test_everything_a_row_has() -> None:

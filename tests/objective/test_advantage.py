@@ -93,3 +93,16 @@ def test_zero_std_groups():
 def test_partial_group_is_an_error():
     with pytest.raises(ValueError, match=r"7 completions are not whole groups of update\.group_size=4"):
         group_advantages(torch.zeros(7, 1), torch.ones(1), 4)
+
+
+@pytest.mark.parametrize("scale", ["group", "batch", "none"])
+@pytest.mark.parametrize("aggregation", ["sum_then_normalize", "normalize_then_sum"])
+@pytest.mark.parametrize("dtype", [torch.float32, torch.float64])
+def test_equal_rewards_have_no_advantage_whatever_their_sum_rounds_to(scale, aggregation, dtype):
+    """What is exactly 0 is neither scored nor learnt from."""
+    equal = torch.tensor([0.1, 0.7], dtype=dtype).expand(6, 2)
+    other = torch.rand(6, 2, dtype=dtype, generator=torch.Generator().manual_seed(0))
+    weights = torch.tensor([1.0, 0.2], dtype=dtype)
+    advantages = group_advantages(torch.cat([equal, other]), weights, 6, AdvantageConfig(scale, aggregation))
+    assert not advantages[:6].any()
+    assert advantages[6:].all()

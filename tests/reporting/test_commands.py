@@ -84,6 +84,7 @@ def test_trials_are_made_by_the_commands_of_their_sweeps(tmp_path: Path) -> None
         (["lr_asides", "methods_asides"], "report.filter=\"tags.sweep LIKE '%_asides'\""),
         (["grid_1", "grid_2"], "report.filter=\"tags.sweep LIKE 'grid_%'\""),
         (["grid"], "sweep=grid"),
+        (["alpha1", "beta2"], "report.runs=[ID,ID]"),
     ],
 )
 def test_the_report_of_kept_runs_is_made_from_the_sweeps_that_make_them_again(names: list[str], chosen: str) -> None:

@@ -11,6 +11,7 @@ from oar_lightning.common.config_check import ConfigError
 from oar_lightning.reporting.bands import last_tenth
 from oar_lightning.reporting.export import CURVES, curves_csv, read_export, runs_csv
 from oar_lightning.reporting.page import write_study
+from oar_lightning.reporting.settings import training
 from oar_lightning.reporting.study import make_study
 
 COMMAND = "python -m oar_lightning task=report sweep=x"
@@ -77,3 +78,15 @@ def test_damage_is_told(tmp_path: Path) -> None:
     path.write_text(runs_csv(study, curves).replace("2023-11-14", "yesterday"))
     with pytest.raises(ConfigError, match="is damaged"):
         read_export(path)
+
+
+def test_settings_that_were_varied_are_settings(tmp_path: Path) -> None:
+    """What was trained, and for how long, is told of a page made from its file as of the first."""
+    params = {"trainer.max_steps": "80", "update.problems": "4", "update.group_size": "8"}
+    overrides = [{"trainer.max_steps": n, "seed": s} for n in (80, 160) for s in (0, 1)]
+    runs = [trial(0.5, o, params=params | {"trainer.max_steps": str(o["trainer.max_steps"])}) for o in overrides]
+    study = make_study("x", [], runs)
+    assert "trainer.max_steps" in study.factors
+    (tmp_path / "runs.csv").write_text(runs_csv(study, {}))
+    read, _ = read_export(tmp_path / "runs.csv")
+    assert sorted(training(run) for run in read) == sorted(training(run) for run in runs)

@@ -9,7 +9,8 @@ import pytest
 from support.run_records import trial
 
 from oar_lightning.common.config_check import ConfigError
-from oar_lightning.reporting.factors import label, level, natural, ordered
+from oar_lightning.common.ordering import natural
+from oar_lightning.reporting.factors import label, level, ordered
 from oar_lightning.reporting.study import make_study
 
 

@@ -169,3 +169,18 @@ def test_memory_that_runs_out_lowers_the_runs_own_budget(rollouts: Rollouts, mon
     assert torch.equal(found.rewards, expected.rewards)
     assert sampling.budget.tokens is not None
     assert sampling.budget.tokens < rollouts.token_ids.numel()
+
+
+def test_completions_that_are_longer_than_a_run_samples_are_continued_to_their_own_length(rollouts: Rollouts) -> None:
+    """Those of a file may be; the prefix of one had less than nothing left."""
+    short = dataclasses.replace(SAMPLING, max_new_tokens=3)
+    row = int(rollouts.response_mask.sum(1).argmax())
+    length = int(rollouts.response_mask[row].sum())
+    assert length > 5
+    prefixes = [start(rollouts, row, 5), start(rollouts, row, 3), start(rollouts, row, 1)]
+    found = Continuer(STAGE, short)(POLICY.model, rollouts, prefixes, 4, seed=7)
+    expected = Continuer(STAGE, dataclasses.replace(SAMPLING, max_new_tokens=length))(
+        POLICY.model, rollouts, prefixes, 4, seed=7
+    )
+    assert torch.equal(found.rewards, expected.rewards)
+    assert found.tokens == expected.tokens

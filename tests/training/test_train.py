@@ -52,6 +52,11 @@ SMALL = Settings(
         ({}, {"max_steps": 1, "accumulate_grad_batches": 2}, "accumulate_grad_batches=2 is set by the run"),
         ({"train": None}, {"max_steps": 1}, "train=None leaves nothing to train on"),
         ({"eval_sets": {}}, {"max_steps": 1}, "names no evaluation set"),
+        (
+            {"eval_sets": {}, "evaluation": EvaluationConfig(problems=None, samples=1)},
+            {"max_steps": 1},
+            "names no evaluation set",
+        ),
         ({"policy": FreshPolicy()}, {"max_steps": 1}, "policy=fresh is a random policy"),
     ],
 )

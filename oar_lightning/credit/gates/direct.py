@@ -29,8 +29,8 @@ from oar_lightning.types import Credit, Rollouts
 class DirectGate(Gate):
     """A_it = A_i w_it with w = (1 - strength) + strength * clip(I, low, high); weight 1 outside the region.
 
-    The form of RLSD (arXiv 2604.03128) and of most published token weights. A completion with scores that are not finite
-    keeps weight 1.
+    The form of RLSD (arXiv 2604.03128) and of most published token weights. A completion with scores that are not
+    usable keeps weight 1 (see `bilevel.invalid_rows`).
 
     Args:
         strength: how far weights leave 1, in [0, 1].

@@ -51,7 +51,7 @@ class SelectGate(Gate):
 
     def __call__(self, scores: Float[Tensor, "B S"], rollouts: Rollouts) -> Credit:
         mask = region_mask(rollouts, self.region)
-        kept = ~mask | (scores >= thresholds(scores, mask, self.share, self.over))
+        kept = ~mask | (scores.nan_to_num(nan=-torch.inf) >= thresholds(scores, mask, self.share, self.over))
         credit = weighted(scores, kept.to(scores.dtype), rollouts)
         return credit if self.denominator == "all" else dataclasses.replace(credit, loss_mask=kept & rollouts.response_mask)
 
@@ -75,6 +75,8 @@ class ClipGate(Gate):
     clip_high: NonNegativeFloat = 0.5
     kl_factor: NonNegativeFloat = 0.0
     region: Region = "response"
+
+    reads_all_rows = True  # completions without an advantage have a KL term
 
     @property
     def uniform(self) -> bool:

@@ -43,7 +43,7 @@ class SignedGate(Gate):
         combine: one of the three.
         scale: factor of the scores; 0 leaves the group advantages as they are (not with `replace`).
         normalize: `row` or `group` divides scores by their standard deviation over the tokens of the completion or group;
-            nothing is centred, so signs stay.
+            nothing is centred, so signs stay. Scores that are all equal become 0.
         clip: bound of |c| after normalisation; None for none.
         keep_sign: tokens whose advantage would have another sign than A_i get 0 (`add`, `multiply`).
         drop_zeros: tokens of the region with score 0 leave the loss, its denominators included (SPO, arXiv 2505.23564).
@@ -91,8 +91,11 @@ class SignedGate(Gate):
             size = 1 if self.normalize == "row" else group_size
             count = mask.view(-1, size, mask.shape[1]).sum((1, 2)).clamp(min=1)
             values = c.view(-1, size, c.shape[1])
-            mean = values.sum((1, 2)) / count
-            spread = ((values.square().sum((1, 2)) / count) - mean.square()).clamp(min=0).sqrt()
+            inside = mask.view_as(values)
+            mean = values.sum((1, 2), keepdim=True) / count[:, None, None]
+            spread = ((values - mean).masked_fill(~inside, 0.0).square().sum((1, 2)) / count).sqrt()
+            low, high = (values.masked_fill(~inside, end) for end in (torch.inf, -torch.inf))
+            spread = spread.masked_fill(low.amin((1, 2)) >= high.amax((1, 2)), 0.0)  # equal scores differ by rounding alone
             spread = spread.repeat_interleave(size)[:, None]
             c = torch.where(spread > 0, c / spread.clamp(min=1e-12), torch.zeros_like(c))
         return c if self.clip is None else c.clamp(-self.clip, self.clip)

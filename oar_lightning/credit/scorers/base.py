@@ -9,6 +9,7 @@ from __future__ import annotations
 
 from abc import ABC, abstractmethod
 from collections.abc import Callable
+from contextlib import AbstractContextManager
 from typing import Any
 
 import torch
@@ -126,6 +127,9 @@ class Wrapper(Scorer):
 
     def learn(self, model: Any, rollouts: Rollouts) -> None:
         self.inner.learn(model, rollouts)
+
+    def looked_at(self) -> AbstractContextManager[None]:
+        return self.inner.looked_at()
 
     def state_dict(self) -> dict[str, Any]:
         return self.inner.state_dict()

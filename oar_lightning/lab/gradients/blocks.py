@@ -19,7 +19,7 @@ from oar_lightning.credit.scorers import Scorer
 from oar_lightning.data.stream import ProblemSource, ProblemStream
 from oar_lightning.lab.gradients.batch import Coordinates, Weighted, policy_gradients
 from oar_lightning.lab.gradients.sums import GradientSums, added
-from oar_lightning.objective.advantage import group_advantages
+from oar_lightning.objective.advantage import group_advantages, zero_std_groups
 from oar_lightning.objective.loss import LossConfig
 from oar_lightning.policy.token_budget import TokenBudget
 from oar_lightning.rollout import RolloutStage
@@ -126,9 +126,8 @@ def sample_block(
             )
             sums = GradientSums.of(list(credit), gradients, references).cpu()
             found = [found[0] + sums] if found else [sums]
-            groups = rollouts.rewards.view(-1, update.group_size)
             facts["reward"].append(float(rollouts.rewards.mean()))
             facts["tokens"].append(float(rollouts.response_mask.sum(1).float().mean()))
-            facts["silent groups"].append(float((groups == groups[:, :1]).all(1).float().mean()))
+            facts["silent groups"].append(float(zero_std_groups(rollouts.rewards, update.group_size).float().mean()))
             advance(1)
     return Block(found[0], facts)

@@ -135,6 +135,7 @@ class EvaluationCallback(L.Callback):
                 if self.config.heatmap and isinstance(module, PolicyOptimization) and group is not None and rank() == 0:
                     place, rollouts = mine[group[0]], group[1]
                     shown = advantages[place] if advantages else [0.0] * self.config.samples
+                    rollouts = dataclasses.replace(rollouts, step=_last_rollout(module, step))
                     page = heatmap_page(module, rollouts, results[place], shown, f"{name}, step {step}")
                     self.tracker.write_text(f"heatmaps/{name}_step_{step:06d}.html", page)
 
@@ -164,12 +165,17 @@ def _is_mixed(result: ProblemResult) -> bool:
     return len(set(result.correct)) > 1
 
 
+def _last_rollout(module: PolicyOptimization, step: int) -> int:
+    """The rollout step that the policy has learnt from last; 0 before the first. Scorers go by it."""
+    return max(0, step - 1) // module.method.update.steps_per_rollout
+
+
 def heatmap_page(
     module: PolicyOptimization, rollouts: Rollouts, result: ProblemResult, advantages: Sequence[float], title: str
 ) -> str:
     """A page with the credit of one group. It is scored whatever its advantages, so that a group without signal shows too."""
     known = torch.tensor(advantages, device=rollouts.token_ids.device)
-    with alone():
+    with alone(), module.method.scorer.looked_at():
         credit = module.collector.assign_credit(dataclasses.replace(rollouts, advantages=known), everything=True)
     with evaluating(module.model), torch.no_grad():
         entropy = token_logprobs(module.model, rollouts.token_ids, rollouts.attention_mask, rollouts.response_mask)[1]

@@ -36,7 +36,7 @@ FACTS = ("signed", "reads_all_rows", "reads_groups", "uniform", "masks_loss", "c
         (DirectGate(), set()),
         (SelectGate(), {"reads_all_rows", "masks_loss"}),
         (SelectGate(1.0, denominator="all"), {"reads_all_rows", "uniform"}),
-        (ClipGate(), {"uniform", "clips"}),
+        (ClipGate(), {"reads_all_rows", "uniform", "clips"}),
         (SignedGate(), {"signed"}),
         (SignedGate(normalize="group"), {"signed", "reads_groups"}),
         (SignedGate(drop_zeros=True), {"signed", "masks_loss"}),

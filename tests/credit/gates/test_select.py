@@ -9,7 +9,9 @@ import pytest
 import torch
 from support.toy import rollouts_of
 
+from oar_lightning.credit.assign import assign_credit
 from oar_lightning.credit.gates import ClipGate, SelectGate
+from oar_lightning.credit.scorers import as_scorer
 
 SEQUENCES = [
     {"before": [1, 2], "reasoning": [3, 4, 5, 6], "answer": [7]},
@@ -87,3 +89,22 @@ def test_wider_bounds_for_large_scores_only(rollouts, scores):
 def test_bad_knobs_are_named(make, knobs, message):
     with pytest.raises(ValueError, match=message):
         make(**knobs)
+
+
+def test_all_tokens_are_kept_even_one_without_a_usable_score(rollouts, scores):
+    scores[0, rollouts.response_mask[0].nonzero()[1]] = torch.nan
+    credit = SelectGate(share=1.0, over="row")(scores, rollouts)
+    assert torch.equal(credit.weights, torch.ones_like(credit.weights))
+
+
+def test_groups_without_a_signal_are_scored_where_they_have_a_kl_term(rollouts, scores):
+    """Their large tokens are the largest, and not all, as they were with scores of 0."""
+    seen = []
+
+    def scorer(model, part):
+        seen.append(len(part))
+        return scores[:, -part.token_ids.shape[1] :]
+
+    credit = assign_credit(None, rollouts, as_scorer(scorer), ClipGate(0.2, kl_factor=0.1))
+    assert seen == [3]
+    assert ((credit.kl_factor == 0.1).sum(1) == torch.tensor([1, 1, 1])).all()

@@ -16,11 +16,15 @@ from optuna.distributions import UniformDistribution
 from optuna.trial import TrialState, create_trial
 from support.fixtures import Recorder, fit, make_module, tiny_policy
 
+from oar_lightning.credit.gates import BilevelGate, Gate, SignedGate
+from oar_lightning.credit.scorers import MonteCarlo
+from oar_lightning.credit.segments import FixedLength
 from oar_lightning.distributed.strategies import ZeroAdapter
 from oar_lightning.sweep.storage import SweepStorage
 from oar_lightning.sweep.trial import Diverged, Pruned, Pruning, Ticket
 from oar_lightning.training.callbacks import Divergence, DivergenceConfig, RunSeconds, divergence
 from oar_lightning.training.callbacks.trial import MedianPruning
+from oar_lightning.training.method import Method
 
 
 class Evaluation:
@@ -111,6 +115,16 @@ def test_silent_batches_in_a_row_end_training(caplog: pytest.LogCaptureFixture) 
     never = Divergence(DivergenceConfig(max_silent_steps=None), Evaluation([0.4]))
     for step in range(99):
         never.on_step_metrics(step, NO_GROUP)
+
+
+@pytest.mark.parametrize(("gate", "teaches"), [(SignedGate(), True), (SignedGate("multiply"), True), (BilevelGate(), False)])
+def test_equal_rewards_are_no_silence_where_scores_are_the_advantages(gate: Gate, teaches: bool) -> None:
+    """VinePPO's values differ within a completion, whatever its group's rewards."""
+    method = Method(scorer=MonteCarlo(FixedLength(2)), gate=gate)
+    assert method.equal_rewards_teach == teaches
+    assert (divergence.silence(NO_GROUP, method.equal_rewards_teach) is None) == teaches
+    assert divergence.silence(NO_SCORES, method.equal_rewards_teach)
+    assert not Method().equal_rewards_teach
 
 
 def test_training_itself_ends_where_its_gradients_are_nan() -> None:

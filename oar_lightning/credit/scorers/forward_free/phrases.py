@@ -6,14 +6,14 @@ import re
 from collections.abc import Sequence
 from typing import Annotated, Any
 
-import torch
 from jaxtyping import Float
 from torch import Tensor
 
 from oar_lightning.common.ranges import Fraction, Rule, checked
 from oar_lightning.credit.component import Region, group_advantages_of, region_mask
+from oar_lightning.credit.located import located
 from oar_lightning.credit.scorers.base import Scorer
-from oar_lightning.types import Rollouts
+from oar_lightning.types import CausalSpans, MathProblem, Rollouts
 
 PLANNING = ("let's", "we need to", "first", "next", "then", "so", "but wait", "in other words", "on the other hand")
 
@@ -51,13 +51,12 @@ class Hicra(Scorer):
         self._pattern = re.compile("|".join(rf"\b{re.escape(phrase.strip())}\b" for phrase in phrases), re.IGNORECASE)
 
     def __call__(self, model: Any, rollouts: Rollouts) -> Float[Tensor, "B S"]:
-        planning = torch.zeros_like(rollouts.response_mask)
-        for row, (text, spans) in enumerate(zip(rollouts.completions, rollouts.token_spans, strict=True)):
-            columns = rollouts.response_mask[row].nonzero().flatten().tolist()
-            found = [match.span() for match in self._pattern.finditer(text)]
-            for column, (start, end) in zip(columns, spans, strict=True):
-                planning[row, column] = any(start < e and s < end for s, e in found)
+        """Raises ValueError for rollouts without texts."""
+        planning = located(rollouts, self._phrases, "scorer=hicra").tokens
         size = self.alpha * group_advantages_of(rollouts).abs()[:, None]
         inside = planning & region_mask(rollouts, self.covers)
         self.metrics = {"planning_frac": float(inside.sum()) / max(1, int(rollouts.response_mask.sum()))}
         return size.expand(planning.shape).masked_fill(~inside, 0.0)
+
+    def _phrases(self, problem: MathProblem, text: str) -> CausalSpans:
+        return CausalSpans(tuple(match.span() for match in self._pattern.finditer(text)), True)

@@ -3,26 +3,24 @@ of the greedy completion."""
 
 from __future__ import annotations
 
+import contextlib
 import operator
 import time
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Annotated, Any
 
 import torch
-from jaxtyping import Float, Int
+from jaxtyping import Float
 from torch import Tensor
 
 from oar_lightning.common.ranges import NonNegativeInt, PositiveFloat, PositiveInt, checked
 from oar_lightning.credit.component import Continuations, Tools, group_advantages_of
-from oar_lightning.credit.predictions import read_states
 from oar_lightning.credit.scorers.base import Scorer
-from oar_lightning.credit.scorers.turning_point.search import Deviation, Search, TurnCounts
+from oar_lightning.credit.scorers.turning_point.deviations import deviations
+from oar_lightning.credit.scorers.turning_point.search import Search, TurnCounts
 from oar_lightning.credit.scorers.turning_point.siblings import mark_siblings
-from oar_lightning.credit.segments import TOKENS
 from oar_lightning.objective.metric_sums import MetricSums
-from oar_lightning.policy.lm_head import head_logits
-from oar_lightning.policy.token_budget import TokenBudget
 from oar_lightning.types import Prefix, Rollouts
 
 
@@ -64,11 +62,22 @@ class TurningPoint(Scorer):
     ) -> None:
         super().__init__()
         self.rounds, self.points, self.least, self.siblings = rounds, points, least, siblings
+        self.reads_groups = siblings
         self._continue: Continuations | None = None
         self._counts, self._pending = TurnCounts(), TurnCounts()
 
     def use(self, tools: Tools) -> None:
+        """A run begins with nothing learnt: the scorer may have served another run of this process."""
         self._continue = tools.continuations
+        self.load_state_dict({})
+
+    @contextlib.contextmanager
+    def looked_at(self) -> Iterator[None]:
+        pending, self._pending = self._pending, TurnCounts()
+        try:
+            yield
+        finally:
+            self._pending = pending
 
     def forecast(self, completions: int, tokens: int) -> str:
         return (
@@ -78,7 +87,7 @@ class TurningPoint(Scorer):
         )
 
     def learn(self, model: Any, rollouts: Rollouts) -> None:
-        """Count what was found since the last call. Searches outside of training divide as they were begun."""
+        """Count what was found since the last call."""
         self._counts, self._pending = self._counts + self._pending.of_all_ranks(), TurnCounts()
 
     def state_dict(self) -> dict[str, Any]:
@@ -96,14 +105,15 @@ class TurningPoint(Scorer):
         searches = self._searched(model, rollouts, groups, values)
         self._pending.add(searches.values())
         scores = torch.zeros(rollouts.token_ids.shape, device=rollouts.token_ids.device)
-        turns = {row: search.turning_point.column for row, search in searches.items()}
-        for row, column in turns.items():
-            scores[row, column] = 1.0
-        if self.siblings:
-            for group in groups:
-                mark_siblings(model, rollouts, {row: turns[row] for row in group if row in turns}, list(group), scores)
+        turns = {row: search.turning_point for row, search in searches.items()}
+        for row, turn in turns.items():
+            scores[row, turn.column] = 1.0
+        whole = int(rollouts.attention_mask.sum())
+        read = values.tokens + (whole if rollouts.prediction_states is None else 0)
+        for group in groups if self.siblings else ():
+            read += mark_siblings(model, rollouts, {row: turns[row] for row in group if row in turns}, group, scores)
         self.metrics = {
-            "forward_equivalents": values.tokens / max(1, int(rollouts.attention_mask.sum())),
+            "forward_equivalents": read / max(1, whole),
             "turned_frac": len(searches) / len(rollouts),
         }
         self.totals = MetricSums()
@@ -162,22 +172,3 @@ class _GreedyValues:
 
 def _before(middles: Mapping[int, Sequence[int]], searches: Mapping[int, Search]) -> list[Prefix]:
     return [Prefix(row, searches[row].deviations[place].column) for row, places in middles.items() for place in places]
-
-
-def deviations(model: Any, rollouts: Rollouts) -> list[list[Deviation]]:
-    """Those of each row's response. From kept states or a pass."""
-    budget = TokenBudget("scorer.deviations", TOKENS, TOKENS)
-    gaps, likely = read_states(model, rollouts, rollouts.response_mask, budget, _greedy).cpu()
-    rows, columns = gaps.nonzero(as_tuple=True)
-    at = (x.tolist() for x in (rows, columns, likely[rows, columns].long(), gaps[rows, columns]))
-    out: list[list[Deviation]] = [[] for _ in range(len(rollouts))]
-    for row, column, token, gap in zip(*at, strict=True):
-        out[row].append(Deviation(column, token, gap))
-    return out
-
-
-def _greedy(model: Any, hidden: Float[Tensor, "n H"], targets: Int[Tensor, " n"]) -> Float[Tensor, "n 2"]:
-    """log p(most probable token) - log p(token), nats, and the most probable token, a number that float32 holds exactly."""
-    logits = head_logits(model, hidden)
-    most, likely = logits.max(-1)
-    return torch.stack([most - logits.gather(-1, targets[:, None])[:, 0], likely.to(most)], -1)

@@ -9,19 +9,11 @@ from dataclasses import dataclass, field
 from itertools import accumulate
 from typing import Any
 
+from oar_lightning.credit.scorers.turning_point.deviations import Deviation
 from oar_lightning.distributed.ranks import all_gather
 
 PRIOR = 2
 """Made-up deviations of the mean rate, which a token's own are added to."""
-
-
-@dataclass(frozen=True)
-class Deviation:
-    """A token that was not the most probable one: its `column`, the token that was, and by how many nats that was likelier."""
-
-    column: int
-    likely: int
-    gap: float
 
 
 @dataclass(frozen=True)

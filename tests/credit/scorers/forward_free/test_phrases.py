@@ -45,3 +45,9 @@ def test_texts_of_patterns_are_texts():
 def test_bad_knobs_are_named(knobs, message):
     with pytest.raises(ValueError, match=message):
         Hicra(**knobs)
+
+
+def test_completions_without_texts_are_refused():
+    rollouts = dataclasses.replace(given("first", [(0, 5)], 1.0), token_spans=())
+    with pytest.raises(ValueError, match="scorer=hicra reads the text of completions"):
+        Hicra()(None, rollouts)

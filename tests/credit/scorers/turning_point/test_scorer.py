@@ -13,8 +13,8 @@ import torch
 from support.fixtures import built_in_policy, make_stage
 from support.toy import gpt2, padded, rollouts_of, tools
 
-from oar_lightning.credit.scorers import Oracle, TurningPoint
-from oar_lightning.credit.scorers.turning_point.scorer import deviations
+from oar_lightning.credit.scorers import Oracle, Shuffled, TurningPoint
+from oar_lightning.credit.scorers.turning_point.deviations import Deviation, deviations
 from oar_lightning.credit.scorers.turning_point.siblings import mark_siblings
 from oar_lightning.data.chain.credit import ChainCredit
 from oar_lightning.data.chain.task import ChainProblems, ChainTask
@@ -102,7 +102,8 @@ def test_rounds_bound_the_continuations_of_a_completion_and_prompts_are_continue
         continued = sum(map(len, greedy.asked))
         assert scorer.totals.means()["credit/continuations"] == continued
         assert scorer.metrics["turned_frac"] == wrong / 4
-        assert scorer.metrics["forward_equivalents"] == 10 * continued / int(rollouts.attention_mask.sum())
+        read = int(rollouts.attention_mask.sum())  # once, for the deviations
+        assert scorer.metrics["forward_equivalents"] == (10 * continued + read) / read
 
 
 def test_without_rounds_it_is_the_largest_gap() -> None:
@@ -209,7 +210,7 @@ def test_siblings_are_scored_at_the_nearest_state_that_chose_as_greedy_decoding_
     states[0, start + 6] = 3 * states[1, start + 4] + 0.01
     rollouts = dataclasses.replace(rollouts, token_ids=ids, prediction_states=states)
     scores = torch.zeros(ids.shape)
-    mark_siblings(model, rollouts, {1: start + 4}, [0, 1, 2, 3], scores)
+    assert mark_siblings(model, rollouts, {1: Deviation(start + 4, likely, 1.0)}, range(4), scores) == 0
     expected = torch.zeros(ids.shape)
     expected[0, start + 6] = expected[3, start + 1] = 1.0  # row 2 never took it
     assert torch.equal(scores, expected)
@@ -222,8 +223,11 @@ def test_siblings_by_kept_states_and_by_a_pass_are_the_same() -> None:
     with torch.no_grad(), evaluating(model):
         states = prediction_states(model, rollouts.attention_mask, rollouts.token_ids)
     kept = dataclasses.replace(rollouts, prediction_states=states)
-    scores = made(greedy, siblings=True)(model, rollouts)
-    assert torch.equal(scores, made(greedy, siblings=True)(model, kept))
+    by_pass, by_states = made(greedy, siblings=True), made(greedy, siblings=True)
+    scores = by_pass(model, rollouts)
+    assert torch.equal(scores, by_states(model, kept))
+    passes = by_pass.metrics["forward_equivalents"] - by_states.metrics["forward_equivalents"]
+    assert passes == pytest.approx(2), "one for the deviations, one for the siblings"
     alone = made(greedy)(model, rollouts)
     assert (scores >= alone).all()
     assert torch.equal(scores[rollouts.rewards == 0], alone[rollouts.rewards == 0])
@@ -247,6 +251,29 @@ def test_on_the_built_in_policy_it_finds_the_first_error_that_nobody_told_it() -
     praised = found & (rollouts.rewards > 0)[:, None]
     assert int(praised.sum()) >= 15
     assert (praised & decisions).sum() >= 0.8 * praised.sum()
+
+
+def test_who_looks_on_teaches_nothing_and_the_next_run_begins_with_nothing_learnt() -> None:
+    """A heat-map of an evaluation is scored by the run's own scorer."""
+    model, greedy = gpt2(), Greedy(spoiling(0, 4, 4, 2))
+    rollouts = drawn(greedy)
+    scorer = made(greedy)
+    for outer in (scorer, Shuffled(scorer)):
+        with outer.looked_at():
+            outer(model, rollouts)
+        assert outer.state_dict() == {}
+    scorer(model, rollouts)
+    learnt = scorer.state_dict()
+    with scorer.looked_at():
+        scorer(model, rollouts)
+    assert scorer.state_dict() == learnt != {}
+    scorer.use(tools(greedy))
+    assert scorer.state_dict() == {}
+
+
+@pytest.mark.parametrize("siblings", [False, True])
+def test_whether_scores_depend_on_the_group(siblings: bool) -> None:
+    assert TurningPoint(siblings=siblings).reads_groups == siblings
 
 
 def test_a_number_of_points_below_1_is_refused() -> None:
