@@ -13,9 +13,9 @@ COLORS = {"rollout": "#7b8794", "reward": "#c3cad1", "scoring": "#d9822b", "upda
 
 
 def phase_table(measured: Measurement, bars: Mapping[str, float]) -> list[list[str]]:
-    """Header and rows: variant, seconds of each phase and of the step, its processor seconds, its ratio to GRPO's, and the bar
-    for that."""
-    rows = [["variant", *(f"{p} s" for p in TIMED_PHASES), "step s", "step CPU s", "step / grpo", "bar"]]
+    """Header and rows: variant, seconds of each phase and of the step, its processor seconds, its ratio to GRPO's, and the
+    target for that."""
+    rows = [["variant", *(f"{p} s" for p in TIMED_PHASES), "step s", "step CPU s", "step / grpo", "target"]]
     for name, phases in by_variant(measured.results).items():
         ratio = phases["step"].step_ratio
         assert ratio is not None
@@ -28,7 +28,7 @@ def phase_table(measured: Measurement, bars: Mapping[str, float]) -> list[list[s
 def scoring_table(measured: Measurement, bars: Mapping[str, float]) -> list[list[str]]:
     """Header and rows: the cost of scoring in seconds a sequence, work, forward passes, floor, how a step would stand to
     GRPO's if it took no longer than its floor, and memory; and its time and memory relative to those of exact OAR-P."""
-    columns = ["s / sequence", "bar", "GFLOP", "forward-equivalents", "floor s", "measured / floor", "step / grpo at floor"]
+    columns = ["s / sequence", "target", "GFLOP", "forward-equivalents", "floor s", "measured / floor", "step / grpo at floor"]
     rows = [["variant", *columns, "peak MB", "time / oar_p", "peak / oar_p"]]
     variants = by_variant(measured.results)
     exact = variants["oar_p"]["scoring"] if "oar_p" in variants else None
@@ -88,7 +88,7 @@ def quietness(measured: Measurement) -> str:
     if not measured.disturbed:
         return text + "."
     return text + (
-        f". **During {measured.disturbed} of the steps that count something did, too**: no bar is judged; run it again on a "
+        f". **During {measured.disturbed} of the steps that count something did, too**: no target is judged; run it again on a "
         "machine that does nothing else, or compare CPU seconds."
     )
 

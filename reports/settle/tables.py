@@ -161,6 +161,15 @@ def page(rows: Sequence[Row]) -> str:
     return "\n\n".join([*parts, f"### Checklist\n{checklist(rows)}"])
 
 
+GRANULARITY = {BASELINE: "completion", "grpo_more": "completion", "vineppo": "step", "information_gain": "step"}
+"""Arms whose credit is not by token."""
+
+
+def named(arms: Iterable[str], rows: Sequence[Row]) -> str:
+    """Those of the arms that have run."""
+    return ", ".join(f"`{arm}`" for arm in arms if any(row.arm == arm for row in rows)) or "not run yet"
+
+
 def checklist(rows: Sequence[Row]) -> str:
     """The items of the survey arXiv 2604.09459, appendix C."""
     lengths = [row.mean_length for row in rows if not math.isnan(row.mean_length)]
@@ -169,15 +178,16 @@ def checklist(rows: Sequence[Row]) -> str:
             ["item", "here"],
             ["base model and size", "built-in policies: 0.34 M parameters (`asides`), 0.9 M (`graph`)"],
             ["training data, size, filters", "generated without end by seed; no filters"],
-            ["granularity", "token; completion (GRPO); step (`vineppo`, `information_gain`)"],
+            ["granularity", ", ".join(sorted({GRANULARITY.get(row.arm, "token") for row in rows})) or "no runs yet"],
             ["family of the method", "docs/methods.md has that of each"],
-            ["baseline without credit, same base model", f"`{BASELINE}`, `{EQUAL_TIME}`"],
-            ["compute", f"equal numbers of updates; `{EQUAL_TIME}` has about the processor time of OAR-G"],
+            ["baseline without credit, same base model", named((BASELINE, EQUAL_TIME), rows)],
+            ["compute", "equal numbers of updates"],
             ["benchmarks and splits", "1,024 new problems: on `graph` of held-out structures, on `asides` of trained sums"],
             ["metric", "sampled accuracy at temperature 1 after the last update, 4 samples a problem"],
             ["processor time in all", f"{sum(row.cpu_s for row in rows) / 3600:.1f} hours, {len(rows)} runs"],
             ["mean length of completions, tokens", f"{min(lengths):.0f} to {max(lengths):.0f}" if lengths else "no runs yet"],
-            ["ablation of the credit", "`random`, `shuffled`, `position`; told the truth: `oracle`, `oracle_in_oars_gate`"],
+            ["ablation of the credit", named(("random", "shuffled", "position"), rows)],
+            ["told the truth", named((PERFECT, "oracle_in_oars_gate"), rows)],
             ["spread", "Student's t 95 % intervals over pairs by seed"],
             ["cost of credit, forward passes of the batch", "column `passes of scoring`"],
             ["shortest and longest of a batch, tokens", "not kept"],

@@ -108,6 +108,11 @@ def verdict(one: Lead, adjusted: float) -> str:
     return "not shown"
 
 
+def decided_by(one: Lead) -> str:
+    """The interval that makes a sign of a lead or deficit, where it is not that of all five seeds, which is shown."""
+    return "" if side(one.every) or not side(one.unused) else f" (seeds 2 to 4: {one.unused:+.1f})"
+
+
 def verdicts(leads: Mapping[Key, Lead]) -> dict[Key, str]:
     """With Holm's correction for all of these leads."""
     adjusted = holm([one.p for one in leads.values()])

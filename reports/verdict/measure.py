@@ -11,7 +11,7 @@ from pathlib import Path
 from claims import claim_table, claims
 from figures import draw_costs, draw_leads, draw_rates
 from labels import named
-from leads import REPORTS, TOLD, Lead, leads_over_grpo, mean_over, missing, tasks_of, verdicts
+from leads import REPORTS, TOLD, Lead, decided_by, leads_over_grpo, mean_over, missing, tasks_of, verdicts
 from summary import half, headline, short
 
 from oar_lightning.common.markdown import fill, markdown
@@ -27,7 +27,7 @@ def lead_table(leads: Mapping[tuple[str, str], Lead], said: Mapping[tuple[str, s
         cells = [named(method) + (" (is told)" if method in TOLD else "")]
         for task in tasks:
             one = leads.get((task, method))
-            cells += [f"{one.every:+.1f}", said[task, method]] if one else ["-", missing(task, method)]
+            cells += [f"{one.every:+.1f}", said[task, method] + decided_by(one)] if one else ["-", missing(task, method)]
         lines.append(cells)
     return markdown(lines)
 

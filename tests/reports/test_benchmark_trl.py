@@ -51,7 +51,7 @@ def result(grpo: list[dict[str, Any]]) -> dict[str, Any]:
 
 def test_ratios_are_of_steps_of_the_same_round(page: ModuleType) -> None:
     measured = page.ratio(steps(1.0, 1.0, 8.0), of=steps(2.0, 1.0, 4.0))  # 0.5, 1, 2; of the medians: 0.5
-    assert (measured.median, measured.low, measured.high) == (1.0, 0.5, 2.0)
+    assert (measured.median, measured.rounds) == (1.0, (0.5, 1.0, 2.0))
 
 
 def test_trl_is_taken_at_its_fastest(page: ModuleType) -> None:
@@ -66,23 +66,32 @@ def test_rounds_that_cannot_be_compared_are_an_error(page: ModuleType) -> None:
 @pytest.mark.parametrize(
     ("setting", "name", "seconds", "expected"),
     [
-        ("tiny", "grpo", 0.5, "0.5: met"),
-        ("tiny", "grpo", 0.51, "0.5: missed"),
-        ("tiny", "oar_g", 0.9, "1: met"),
-        ("wide", "grpo", 0.36, "0.35: missed"),
+        ("tiny", "grpo", 0.5, "0.5: met, by 3 of 3 rounds"),
+        ("tiny", "grpo", 0.51, "0.5: missed, by 0 of 3 rounds"),
+        ("tiny", "oar_g", 0.9, "1: met, by 3 of 3 rounds"),
+        ("wide", "grpo", 0.36, "0.35: missed, by 0 of 3 rounds"),
         ("wide", "oar_g", 5.0, "-"),
         ("tiny", "trl_whole", 5.0, "-"),
     ],
 )
-def test_bars(page: ModuleType, setting: str, name: str, seconds: float, expected: str) -> None:
-    assert page.verdict(setting, name, page.Ratio(seconds, seconds, seconds)) == expected
+def test_targets(page: ModuleType, setting: str, name: str, seconds: float, expected: str) -> None:
+    assert page.verdict(setting, name, page.Ratio((seconds,) * 3)) == expected
 
 
 def test_table(page: ModuleType) -> None:
     header, _, quarters, grpo, oar_g = page.step_table("tiny", result(steps(1.0, 1.0, 1.0, generate=0.5)))
     assert quarters[:4] == ["TRL, 4 **(counts)**", "2.00", "2.00 to 4.00", "1"]
-    assert grpo == ["GRPO here", "1.00", "1.00 to 1.00", "0.50 (0.25 to 0.50)", "0.5: met", "10240", "0.50", "25 %"]
-    assert oar_g[header.index("bar")] == "1: missed"  # 1.1
+    assert grpo == [
+        "GRPO here",
+        "1.00",
+        "1.00 to 1.00",
+        "0.50 (0.25 to 0.50)",
+        "0.5: met, by 3 of 3 rounds",
+        "10240",
+        "0.50",
+        "25 %",
+    ]
+    assert oar_g[header.index("target")].startswith("1: missed, by ")  # 1.1
 
 
 def test_parts_add_up_to_the_step(page: ModuleType) -> None:
