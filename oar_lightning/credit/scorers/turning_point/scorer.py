@@ -7,7 +7,6 @@ import contextlib
 import operator
 import time
 from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import dataclass
 from typing import Annotated, Any
 
 import torch
@@ -73,7 +72,7 @@ class TurningPoint(Scorer):
 
     @contextlib.contextmanager
     def looked_at(self) -> Iterator[None]:
-        pending, self._pending = self._pending, TurnCounts()
+        pending = self._pending
         try:
             yield
         finally:
@@ -103,7 +102,7 @@ class TurningPoint(Scorer):
         groups = [range(row, row + size) for row in range(0, len(rollouts), size) if any(advantages[row : row + size])]
         values = _GreedyValues(self._continue, model, rollouts)
         searches = self._searched(model, rollouts, groups, values)
-        self._pending.add(searches.values())
+        self._pending += TurnCounts.of(searches.values())
         scores = torch.zeros(rollouts.token_ids.shape, device=rollouts.token_ids.device)
         turns = {row: search.turning_point for row, search in searches.items()}
         for row, turn in turns.items():
@@ -152,15 +151,12 @@ class TurningPoint(Scorer):
         return {row: search.middles(self.points) for row, search in going_on.items()}
 
 
-@dataclass
 class _GreedyValues:
     """V of prefixes, and what was sampled for it."""
 
-    continuations: Continuations
-    model: Any
-    rollouts: Rollouts
-    sampled: int = 0
-    tokens: int = 0
+    def __init__(self, continuations: Continuations, model: Any, rollouts: Rollouts) -> None:
+        self.continuations, self.model, self.rollouts = continuations, model, rollouts
+        self.sampled = self.tokens = 0
 
     def __call__(self, prefixes: list[Prefix]) -> list[float]:
         if not prefixes:

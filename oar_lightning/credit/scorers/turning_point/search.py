@@ -58,7 +58,7 @@ class Search:
         return max(self.deviations[self.low : self.high], key=lambda deviation: deviation.gap)
 
 
-@dataclass
+@dataclass(frozen=True)
 class TurnCounts:
     """Of each token that was the most probable one: how many searched completions deviated from it, and turned there."""
 
@@ -77,20 +77,16 @@ class TurnCounts:
 
         return [rate(deviation.likely) * (deviation.gap + mean_gap) for deviation in deviations]
 
-    def add(self, searches: Iterable[Search]) -> None:
-        """Count searches that came to their end."""
-        for search in searches:
-            if not search.is_open:
-                self.deviated.update(deviation.likely for deviation in search.deviations)
-                self.turned[search.turning_point.likely] += 1
+    @classmethod
+    def of(cls, searches: Iterable[Search]) -> TurnCounts:
+        """Those of searches that came to their end."""
+        ended = [search for search in searches if not search.is_open]
+        deviated = Counter(deviation.likely for search in ended for deviation in search.deviations)
+        return cls(deviated, Counter(search.turning_point.likely for search in ended))
 
     def of_all_ranks(self) -> TurnCounts:
         """The sum of the ranks' counts. All ranks have to call it."""
-        total = TurnCounts()
-        for deviated, turned in all_gather((self.deviated, self.turned)):
-            total.deviated.update(deviated)
-            total.turned.update(turned)
-        return total
+        return sum(all_gather(self), TurnCounts())
 
     def __add__(self, other: TurnCounts) -> TurnCounts:
         return TurnCounts(self.deviated + other.deviated, self.turned + other.turned)

@@ -68,8 +68,7 @@ def test_weights_are_the_shares_of_tokens_that_turned() -> None:
 
 def test_searches_that_came_to_an_end_are_counted_and_open_ones_are_not() -> None:
     ended = Search.over(of_gaps(1.0, 2.0), [1.0, 1.0]).narrowed([1], [False])
-    counts = TurnCounts()
-    counts.add([ended, Search.over(of_gaps(1.0, 2.0, 3.0), [1.0] * 3)])
+    counts = TurnCounts.of([ended, Search.over(of_gaps(1.0, 2.0, 3.0), [1.0] * 3)])
     assert counts == TurnCounts(Counter({0: 1, 1: 1}), Counter({1: 1}))
     assert counts + counts == TurnCounts(Counter({0: 2, 1: 2}), Counter({1: 2}))
     assert TurnCounts.from_state_dict(counts.state_dict()) == counts
