@@ -10,6 +10,7 @@ from typing import NamedTuple
 import numpy as np
 from labels import rate
 from leads import REPORTS, Lead, by_rate, decided_by, families, lead, results_of, script, side, verdicts
+from settled import half_reached, settled
 
 from oar_lightning.common.markdown import markdown
 from oar_lightning.reporting.statistics import LEAST, mean_interval
@@ -133,35 +134,6 @@ def cost_text() -> str:
 
 def cost_verdict() -> str:
     return "; ".join(f"{name} {'yes' if step_ratios()[key] <= most else 'no'}" for key, (name, most) in TARGETS.items())
-
-
-def settled(task: str) -> tuple[str, str]:
-    """Verdict and figures of the preregistered study."""
-    rules, records, tables = (script("settle", name) for name in ("rules", "records", "tables"))
-    rows = records.read_csv(REPORTS / "settle" / "runs.csv")
-    ended = {arm: {r.seed: r for r in rows if (r.task, r.stage, r.arm) == (task, "endpoint", arm)} for arm in rules.ENDPOINT}
-    pairs = len(set.intersection(*(set(found) for found in ended.values())))
-    if pairs < len(rules.ENDPOINT_SEEDS):
-        return "not settled yet", f"{pairs} of {len(rules.ENDPOINT_SEEDS)} pairs run"
-    difference, said = tables.paired("oar_g", ended["oar_g"], ended[rules.BASELINE])
-    return said, difference
-
-
-def half_reached() -> tuple[str, str]:
-    """The same of its question for half of what perfect credit gains: verdicts and figures of the estimates that have run."""
-    rules, records, tables = (script("settle", name) for name in ("rules", "records", "tables"))
-    rows = records.read_csv(REPORTS / "settle" / "runs.csv")
-    asked = [(task, arm, tables.half(rows, task, arm)) for task in rules.RATES for arm in rules.HALF_ASKED_OF]
-    if not any(found for _, _, found in asked):
-        return "not settled yet", "no estimate has all its pairs"
-    verdicts = [f"{arm} on {task} {'yes' if found.reached else 'no'}" for task, arm, found in asked if found]
-    figures = [
-        f"{arm} on {task} {found.lead:+.1f} of perfect credit's {found.perfect:+.1f} (p {found.p:.1g}, {found.time:.2f} times "
-        "GRPO's processor time)"
-        for task, arm, found in asked
-        if found
-    ]
-    return "; ".join(verdicts), "; ".join(figures)
 
 
 class Claim(NamedTuple):

@@ -12,6 +12,7 @@ from claims import claim_table, claims
 from figures import draw_costs, draw_leads, draw_rates
 from labels import named
 from leads import REPORTS, TOLD, Lead, decided_by, leads_over_grpo, mean_over, missing, tasks_of, verdicts
+from settled import shown_by_rules
 from summary import half, headline, short
 
 from oar_lightning.common.markdown import fill, markdown
@@ -33,14 +34,14 @@ def lead_table(leads: Mapping[tuple[str, str], Lead], said: Mapping[tuple[str, s
 
 
 def page(leads: Mapping[tuple[str, str], Lead]) -> str:
-    said = verdicts(leads)
+    said, by_rules = verdicts(leads), shown_by_rules()
     return "\n".join(
         [
-            headline(leads, said),
+            headline(leads, said, by_rules),
             "",
-            short(leads, said),
+            short(leads, said, by_rules),
             "",
-            "## Half of what perfect credit gains",
+            "## Half of what perfect credit gains, by the runs of [families](families/README.md)",
             half(leads, said),
             "",
             "## Claims and verdicts",

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 
 from labels import listed, named
 from leads import TOLD, Lead, chance, tasks_of
@@ -20,12 +20,14 @@ def quoted(tasks: list[str]) -> str:
     return listed([f"`{task}`" for task in tasks])
 
 
-def headline(leads: Leads, said: Said) -> str:
+def headline(leads: Leads, said: Said, by_rules: Sequence[str] = ()) -> str:
+    """`by_rules`: estimates that a study of rules written before its runs shows to pay."""
     tasks = tasks_of(leads)
     perfect = [task for task in tasks if said.get((task, "oracle")) == "above"]
     estimates = [
         f"{named(method)} on `{task}`" for (task, method), word in said.items() if word == "above" and method not in TOLD
     ]
+    estimates += [f"{one}, by rules written before its runs" for one in by_rules]
     return (
         f"**Where credit is perfect: {'yes, on ' + quoted(perfect) if perfect else 'not shown'}. "
         f"Where it is estimated: {'yes, ' + listed(estimates) if estimates else 'not shown so far'}.**"
@@ -41,13 +43,14 @@ def by_verdict(said: Said, word: str, told: bool | None = None) -> str:
     return "; ".join(f"{named(method)} on {quoted(tasks)}" for method, tasks in found.items()) or "none"
 
 
-def short(leads: Leads, said: Said) -> str:
+def short(leads: Leads, said: Said, by_rules: Sequence[str] = ()) -> str:
     """What is shown, in a few lines."""
     by_chance, count = chance(), len(leads)
     return "\n".join(
         [
             f"- **Shown to beat GRPO, and told what went wrong**: {by_verdict(said, 'above', told=True)}.",
             f"- **Shown to beat GRPO, and not told**: {by_verdict(said, 'above', told=False)}.",
+            f"- **Shown by rules written before its runs to gain half of what perfect credit gains**: {listed(list(by_rules))}.",
             f"- **A sign of a lead**: {by_verdict(said, 'sign of a lead')}.",
             f"- **Shown to end below GRPO**: {by_verdict(said, 'below')}.",
             f"- **A sign of a deficit**: {by_verdict(said, 'sign of a deficit')}.",

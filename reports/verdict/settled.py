@@ -1,0 +1,47 @@
+"""What the study of rules written before its runs (../settle) says."""
+
+from __future__ import annotations
+
+from typing import Any
+
+from labels import named
+from leads import REPORTS, script
+
+
+def settled(task: str) -> tuple[str, str]:
+    """Its verdict and figures of OAR-G against GRPO."""
+    rules, records, tables = (script("settle", name) for name in ("rules", "records", "tables"))
+    rows = records.read_csv(REPORTS / "settle" / "runs.csv")
+    ended = {arm: {r.seed: r for r in rows if (r.task, r.stage, r.arm) == (task, "endpoint", arm)} for arm in rules.ENDPOINT}
+    pairs = len(set.intersection(*(set(found) for found in ended.values())))
+    if pairs < len(rules.ENDPOINT_SEEDS):
+        return "not settled yet", f"{pairs} of {len(rules.ENDPOINT_SEEDS)} pairs run"
+    difference, said = tables.paired("oar_g", ended["oar_g"], ended[rules.BASELINE])
+    return said, difference
+
+
+def halves() -> list[tuple[str, str, Any]]:
+    """(Task, estimate, answer to the question of half of what perfect credit gains), of those that have all their pairs."""
+    rules, records, tables = (script("settle", name) for name in ("rules", "records", "tables"))
+    rows = records.read_csv(REPORTS / "settle" / "runs.csv")
+    asked = [(task, arm, tables.half(rows, task, arm)) for task in rules.RATES for arm in rules.HALF_ASKED_OF]
+    return [(task, arm, found) for task, arm, found in asked if found]
+
+
+def half_reached() -> tuple[str, str]:
+    """Verdicts and figures of that question."""
+    found = halves()
+    if not found:
+        return "not settled yet", "no estimate has all its pairs"
+    verdicts = [f"{named(arm)} on {task} {'yes' if one.reached else 'no'}" for task, arm, one in found]
+    figures = [
+        f"{named(arm)} on {task} {one.lead:+.1f} of perfect credit's {one.perfect:+.1f} (p {one.p:.1g}, {one.time:.2f} times "
+        "GRPO's processor time)"
+        for task, arm, one in found
+    ]
+    return "; ".join(verdicts), "; ".join(figures)
+
+
+def shown_by_rules() -> list[str]:
+    """Estimates that gain half of what perfect credit gains, with their task."""
+    return [f"{named(arm)} on `{task}`" for task, arm, one in halves() if one.reached]
