@@ -45,12 +45,12 @@ def by_verdict(said: Said, word: str, told: bool | None = None) -> str:
 
 def short(leads: Leads, said: Said, by_rules: Sequence[str] = ()) -> str:
     """What is shown, in a few lines."""
-    by_chance, count = chance(), len(leads)
+    by_chance, count, ruled = chance(), len(leads), listed(list(by_rules))
     return "\n".join(
         [
             f"- **Shown to beat GRPO, and told what went wrong**: {by_verdict(said, 'above', told=True)}.",
             f"- **Shown to beat GRPO, and not told**: {by_verdict(said, 'above', told=False)}.",
-            f"- **Shown by rules written before its runs to gain half of what perfect credit gains**: {listed(list(by_rules))}.",
+            f"- **Shown by rules written before its runs to gain half of what perfect credit gains**: {ruled}.",
             f"- **A sign of a lead**: {by_verdict(said, 'sign of a lead')}.",
             f"- **Shown to end below GRPO**: {by_verdict(said, 'below')}.",
             f"- **A sign of a deficit**: {by_verdict(said, 'sign of a deficit')}.",
