@@ -43,7 +43,7 @@ class Continuer:
         rewards = torch.empty(len(prefixes), samples, dtype=rollouts.rewards.dtype, device=rollouts.rewards.device)
         places: dict[tuple[MathProblem, tuple[int, ...]], list[int]] = {}
         responses: dict[tuple[MathProblem, tuple[int, ...]], int] = {}
-        longest: dict[tuple[MathProblem, tuple[int, ...]], int] = {}
+        limits: dict[tuple[MathProblem, tuple[int, ...]], int] = {}
         ends, lengths = _ends(rollouts.response_mask), rollouts.response_mask.sum(1).tolist()
         for place, (row, column) in enumerate(prefixes):
             if column >= ends[row]:
@@ -53,16 +53,16 @@ class Continuer:
             key = rollouts.problems[row], tuple(rollouts.token_ids[row, :column][before].tolist())
             places.setdefault(key, []).append(place)
             responses[key] = int(rollouts.response_mask[row, :column].sum())
-            longest[key] = max(longest.get(key, 0), lengths[row])
+            limits[key] = max(limits.get(key, 0), max(lengths[row], self.sampling.max_new_tokens) - responses[key])
         if not places:
             return Continued(rewards, 0, 0)
         keys = sorted(places, key=lambda key: len(key[1]))  # the engine takes its batches in order
-        limits = [max(longest[key], self.sampling.max_new_tokens) - responses[key] for key in keys]
         seeds = [derive_seed(seed, "continuation", *ids) for _, ids in keys]
+        own_limits = [limits[key] for key in keys]
         with self._bounded(max(LEAST_TOKENS, rollouts.token_ids.numel())) as sampling:
             if greedy:
                 sampling = dataclasses.replace(sampling, temperature=0.0)
-            sampled = self.stage.engine(model, [list(ids) for _, ids in keys], samples, sampling, seeds, limits)
+            sampled = self.stage.engine(model, [list(ids) for _, ids in keys], samples, sampling, seeds, own_limits)
         whole = _completions(sampled, [responses[key] for key in keys for _ in range(samples)])
         judged = self.stage.judge(whole, [problem for problem, _ in keys for _ in range(samples)], samples, rollouts.step)
         for key, values in zip(keys, judged.rewards.view(-1, samples), strict=True):

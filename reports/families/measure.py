@@ -23,6 +23,7 @@ from oar_lightning.common.markdown import fill, markdown
 from oar_lightning.reporting import ReportConfig, read_runs
 from oar_lightning.reporting.bands import ENDS, ends_of
 from oar_lightning.reporting.factors import ABSENT, level, overrides
+from oar_lightning.reporting.rows import read_rows, write_rows
 from oar_lightning.reporting.runs import RunRecord, read_curves
 from oar_lightning.reporting.statistics import mean_interval
 
@@ -148,22 +149,12 @@ def read_store(uri: str, sweeps: str, whole: bool = True) -> Iterator[Row]:
         )
 
 
-TEXTS = ("study", "variant", "method", "state", "revision", "run_id")
-
-
 def read_csv(path: Path) -> list[Row]:
-    def value(key: str, text: str) -> str | int | float:
-        return text if key in TEXTS else int(text) if key == "seed" else float(text or "nan")
-
-    with path.open(encoding="utf-8") as file:
-        return [Row(**{key: value(key, text) for key, text in row.items()}) for row in csv.DictReader(file)]  # type: ignore[arg-type]
+    return read_rows(Row, path)
 
 
 def write_csv(path: Path, rows: Iterable[Row]) -> None:
-    with path.open("w", encoding="utf-8", newline="") as file:
-        writer = csv.writer(file, lineterminator="\n")
-        writer.writerow(Row._fields)
-        writer.writerows(["" if value != value else value for value in row] for row in rows)  # NaN is unlike itself
+    write_rows(Row, path, rows)
 
 
 def earlier_rows() -> Iterator[Row]:

@@ -2,17 +2,17 @@
 
 from __future__ import annotations
 
-import csv
 import math
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Iterable, Sequence
 from pathlib import Path
-from typing import Any, NamedTuple
+from typing import NamedTuple
 
 from mlflow import MlflowClient
 from rules import ARMS, Setting, settings_of, tuning_seeds
 
 from oar_lightning.reporting import ReportConfig, read_runs
 from oar_lightning.reporting.bands import ENDS, ends_of
+from oar_lightning.reporting.rows import read_rows, write_rows
 from oar_lightning.reporting.runs import Curves, RunRecord, read_curves
 
 SETS = {"graph": "graph", "asides": "chain"}
@@ -75,28 +75,21 @@ def read_store(uri: str, metrics: Sequence[str] = ()) -> tuple[list[Row], Curves
 
 
 def read_csv(path: Path) -> list[Row]:
-    if not path.exists():
-        return []
-    with path.open(encoding="utf-8") as file:
-        rows = [dict(row) for row in csv.DictReader(file)]
-    numbers: dict[str, Callable[[str], Any]] = {"seed": int} | dict.fromkeys(("accuracy", "cpu_s", *ENDS), number)
-    return [Row(**{key: numbers.get(key, str)(value) for key, value in row.items()}) for row in rows]
-
-
-def number(text: str) -> float:
-    """NaN where nothing was recorded."""
-    return float(text) if text else math.nan
+    """None where the file is not there yet."""
+    return read_rows(Row, path) if path.exists() else []
 
 
 def write_csv(path: Path, rows: Iterable[Row]) -> None:
-    with path.open("w", encoding="utf-8", newline="") as file:
-        writer = csv.writer(file, lineterminator="\n")
-        writer.writerow(Row._fields)
-        writer.writerows([text_of(value) for value in row] for row in sorted(rows, key=lambda row: row[:11]))
+    write_rows(Row, path, sorted(rows, key=lambda row: row[:11]))
 
 
-def text_of(value: Any) -> Any:
-    return "" if isinstance(value, float) and math.isnan(value) else value
+def endpoint_runs(rows: Iterable[Row], task: str) -> dict[str, dict[int, Row]]:
+    """Arm -> seed -> its run of the endpoint."""
+    found: dict[str, dict[int, Row]] = {}
+    for row in rows:
+        if (row.task, row.stage) == (task, "endpoint"):
+            found.setdefault(row.arm, {})[row.seed] = row
+    return found
 
 
 def best(rows: Iterable[Row], task: str, arm: str) -> Setting | None:

@@ -6,7 +6,7 @@ import math
 from collections.abc import Iterable, Mapping, Sequence
 from typing import NamedTuple
 
-from records import Row, best
+from records import Row, best, endpoint_runs
 from rules import (
     ARMS,
     BASELINE,
@@ -60,10 +60,7 @@ HEADER = [
 
 
 def endpoint_table(rows: Sequence[Row], task: str) -> str:
-    results: dict[str, dict[int, Row]] = {}
-    for row in rows:
-        if (row.task, row.stage) == (task, "endpoint"):
-            results.setdefault(row.arm, {})[row.seed] = row
+    results = endpoint_runs(rows, task)
     base, more = results.get(BASELINE, {}), results.get(EQUAL_TIME, {})
     lines = [HEADER]
     for arm in ARMS:
@@ -115,14 +112,11 @@ class Half(NamedTuple):
 
 def half(rows: Sequence[Row], task: str, arm: str) -> Half | None:
     """None as long as a pair is missing."""
-    runs = {
-        (row.arm, row.seed): row
-        for row in rows
-        if (row.task, row.stage) == (task, "endpoint") and row.arm in (arm, PERFECT, BASELINE) and row.seed in OTHER_SEEDS
-    }
-    if len(runs) < 3 * len(OTHER_SEEDS):
+    runs = endpoint_runs(rows, task)
+    three = [runs.get(name, {}) for name in (arm, PERFECT, BASELINE)]
+    if any(seed not in found for found in three for seed in OTHER_SEEDS):
         return None
-    own, perfect, base = ([runs[name, seed] for seed in OTHER_SEEDS] for name in (arm, PERFECT, BASELINE))
+    own, perfect, base = ([found[seed] for seed in OTHER_SEEDS] for found in three)
     lead, whole = (100 * (mean(r.accuracy for r in found) - mean(r.accuracy for r in base)) for found in (own, perfect))
     p = float(ttest_rel([r.accuracy for r in own], [r.accuracy for r in base]).pvalue)
     time = mean(r.cpu_s for r in own) / mean(r.cpu_s for r in base)

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
+
 from leads import TOLD, families
 
 NAMES = {
@@ -106,6 +108,6 @@ def rate(lr: float) -> str:
     return f"{float(mantissa):g}e{int(exponent)}"
 
 
-def listed(words: list[str]) -> str:
+def listed(words: Sequence[str]) -> str:
     """`a`, `a and b`, `a, b and c`; `none`."""
     return " and ".join(filter(None, [", ".join(words[:-1]), words[-1]])) if words else "none"

@@ -2,29 +2,31 @@
 
 from __future__ import annotations
 
+import functools
 from typing import Any
 
 from labels import named
 from leads import REPORTS, script
 
+rules, records, tables = (script("settle", name) for name in ("rules", "records", "tables"))
+ROWS = records.read_csv(REPORTS / "settle" / "runs.csv")
+
 
 def settled(task: str) -> tuple[str, str]:
     """Its verdict and figures of OAR-G against GRPO."""
-    rules, records, tables = (script("settle", name) for name in ("rules", "records", "tables"))
-    rows = records.read_csv(REPORTS / "settle" / "runs.csv")
-    ended = {arm: {r.seed: r for r in rows if (r.task, r.stage, r.arm) == (task, "endpoint", arm)} for arm in rules.ENDPOINT}
-    pairs = len(set.intersection(*(set(found) for found in ended.values())))
+    ended = records.endpoint_runs(ROWS, task)
+    base, own = (ended.get(arm, {}) for arm in rules.ENDPOINT)
+    pairs = len(base.keys() & own.keys())
     if pairs < len(rules.ENDPOINT_SEEDS):
         return "not settled yet", f"{pairs} of {len(rules.ENDPOINT_SEEDS)} pairs run"
-    difference, said = tables.paired("oar_g", ended["oar_g"], ended[rules.BASELINE])
+    difference, said = tables.paired("oar_g", own, base)
     return said, difference
 
 
+@functools.cache
 def halves() -> list[tuple[str, str, Any]]:
     """(Task, estimate, answer to the question of half of what perfect credit gains), of those that have all their pairs."""
-    rules, records, tables = (script("settle", name) for name in ("rules", "records", "tables"))
-    rows = records.read_csv(REPORTS / "settle" / "runs.csv")
-    asked = [(task, arm, tables.half(rows, task, arm)) for task in rules.RATES for arm in rules.HALF_ASKED_OF]
+    asked = [(task, arm, tables.half(ROWS, task, arm)) for task in rules.RATES for arm in rules.HALF_ASKED_OF]
     return [(task, arm, found) for task, arm, found in asked if found]
 
 

@@ -45,7 +45,7 @@ def by_verdict(said: Said, word: str, told: bool | None = None) -> str:
 
 def short(leads: Leads, said: Said, by_rules: Sequence[str] = ()) -> str:
     """What is shown, in a few lines."""
-    by_chance, count, ruled = chance(), len(leads), listed(list(by_rules))
+    by_chance, count, ruled = chance(), len(leads), listed(by_rules)
     return "\n".join(
         [
             f"- **Shown to beat GRPO, and told what went wrong**: {by_verdict(said, 'above', told=True)}.",

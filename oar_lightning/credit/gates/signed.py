@@ -13,6 +13,7 @@ from torch import Tensor
 from oar_lightning.common.ranges import NonNegativeFloat, Positive, Rule, checked
 from oar_lightning.credit.component import Region, group_advantages_of, region_mask
 from oar_lightning.credit.gates.base import Gate, shaped
+from oar_lightning.credit.spread import centred_and_std
 from oar_lightning.objective.diagnostics import sum_and_count
 from oar_lightning.objective.metric_sums import Sums
 from oar_lightning.types import Credit, Rollouts
@@ -89,14 +90,7 @@ class SignedGate(Gate):
     def _bounded(self, c: Float[Tensor, "B S"], mask: Bool[Tensor, "B S"], group_size: int) -> Float[Tensor, "B S"]:
         if self.normalize != "none":
             size = 1 if self.normalize == "row" else group_size
-            count = mask.view(-1, size, mask.shape[1]).sum((1, 2)).clamp(min=1)
-            values = c.view(-1, size, c.shape[1])
-            inside = mask.view_as(values)
-            mean = values.sum((1, 2), keepdim=True) / count[:, None, None]
-            spread = ((values - mean).masked_fill(~inside, 0.0).square().sum((1, 2)) / count).sqrt()
-            low, high = (values.masked_fill(~inside, end) for end in (torch.inf, -torch.inf))
-            spread = spread.masked_fill(low.amin((1, 2)) >= high.amax((1, 2)), 0.0)  # equal scores differ by rounding alone
-            spread = spread.repeat_interleave(size)[:, None]
+            spread = centred_and_std(c, mask, size)[1].flatten().repeat_interleave(size)[:, None]
             c = torch.where(spread > 0, c / spread.clamp(min=1e-12), torch.zeros_like(c))
         return c if self.clip is None else c.clamp(-self.clip, self.clip)
 

@@ -13,6 +13,7 @@ from oar_lightning.credit.component import Tools
 from oar_lightning.credit.judges.base import Judge, Solution
 from oar_lightning.credit.scorers.base import Scorer
 from oar_lightning.credit.segments import Segmenter, reasoning_or_all, segment_numbers
+from oar_lightning.credit.spread import centred_and_std
 from oar_lightning.types import Rollouts
 
 EPSILON = 1e-4
@@ -111,11 +112,5 @@ def _solution(rollouts: Rollouts, row: int, numbers: Tensor) -> Solution | None:
 def group_normalized(rewards: Float[Tensor, "B S"], mask: Bool[Tensor, "B S"], group_size: int) -> Float[Tensor, "B S"]:
     """(r - mean) / (std + 1e-4) over all masked tokens of a group; 0 outside the mask, in a group of equal rewards, and for
     rewards that are not finite, which are left out."""
-    used = mask & rewards.isfinite()
-    groups, there = (x.view(-1, group_size, x.shape[1]) for x in (rewards.masked_fill(~used, 0.0), used))
-    count = there.sum((1, 2), keepdim=True).clamp(min=1)
-    centred = (groups - groups.sum((1, 2), keepdim=True) / count).masked_fill(~there, 0.0)
-    std = (centred.square().sum((1, 2), keepdim=True) / count).sqrt()
-    top, bottom = (groups.masked_fill(~there, fill) for fill in (-torch.inf, torch.inf))
-    differ = top.amax((1, 2), keepdim=True) > bottom.amin((1, 2), keepdim=True)  # else centring leaves rounding errors
-    return (centred / (std + EPSILON)).masked_fill(~differ, 0.0).view_as(rewards)
+    centred, std = centred_and_std(rewards, mask & rewards.isfinite(), group_size)
+    return (centred / (std + EPSILON)).masked_fill(std == 0, 0.0).view_as(rewards)
