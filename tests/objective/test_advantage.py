@@ -4,11 +4,18 @@ from __future__ import annotations
 
 import math
 
+import numpy as np
 import pytest
 import torch
 from support.toy import floats, golden
 
-from oar_lightning.objective.advantage import AdvantageConfig, combine_rewards, group_advantages, zero_std_groups
+from oar_lightning.objective.advantage import (
+    AdvantageConfig,
+    centred_and_std,
+    combine_rewards,
+    group_advantages,
+    zero_std_groups,
+)
 
 CASES = golden("group_advantages")["cases"]
 
@@ -106,3 +113,25 @@ def test_equal_rewards_have_no_advantage_whatever_their_sum_rounds_to(scale, agg
     advantages = group_advantages(torch.cat([equal, other]), weights, 6, AdvantageConfig(scale, aggregation))
     assert not advantages[:6].any()
     assert advantages[6:].all()
+
+
+@pytest.mark.parametrize("size", [1, 2, 4])
+def test_masked_spread_against_numpy(size: int) -> None:
+    rng = np.random.default_rng(size)
+    scores, mask = rng.normal(size=(4, 9)), rng.random((4, 9)) < 0.6
+    mask[:, 0] = mask[:, 1] = True
+    centred, std = centred_and_std(torch.tensor(scores), torch.tensor(mask), size)
+    for group in range(4 // size):
+        rows = slice(group * size, (group + 1) * size)
+        inside = scores[rows][mask[rows]]
+        assert float(std[group]) == pytest.approx(inside.std())
+        expected = np.where(mask[rows], scores[rows] - inside.mean(), 0.0)
+        assert centred[group].numpy() == pytest.approx(expected)
+
+
+@pytest.mark.parametrize("value", [0.1, 0.7, -1 / 3])
+def test_equal_scores_and_none_lie_exactly_0_apart(value: float) -> None:
+    scores = torch.full((2, 7), value, dtype=torch.float64)
+    mask = torch.ones(2, 7, dtype=torch.bool)
+    assert centred_and_std(scores, mask, 2)[1].tolist() == [[[0.0]]]
+    assert centred_and_std(scores, ~mask, 1)[1].flatten().tolist() == [0.0, 0.0]

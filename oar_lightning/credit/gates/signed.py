@@ -13,7 +13,7 @@ from torch import Tensor
 from oar_lightning.common.ranges import NonNegativeFloat, Positive, Rule, checked
 from oar_lightning.credit.component import Region, group_advantages_of, region_mask
 from oar_lightning.credit.gates.base import Gate, shaped
-from oar_lightning.credit.spread import centred_and_std
+from oar_lightning.objective.advantage import centred_and_std
 from oar_lightning.objective.diagnostics import sum_and_count
 from oar_lightning.objective.metric_sums import Sums
 from oar_lightning.types import Credit, Rollouts

@@ -13,7 +13,7 @@ from oar_lightning.credit.component import Tools
 from oar_lightning.credit.judges.base import Judge, Solution
 from oar_lightning.credit.scorers.base import Scorer
 from oar_lightning.credit.segments import Segmenter, reasoning_or_all, segment_numbers
-from oar_lightning.credit.spread import centred_and_std
+from oar_lightning.objective.advantage import centred_and_std
 from oar_lightning.types import Rollouts
 
 EPSILON = 1e-4
