@@ -48,8 +48,8 @@ def short(leads: Leads, said: Said, by_rules: Sequence[str] = ()) -> str:
     by_chance, count, ruled = chance(), len(leads), listed(by_rules)
     return "\n".join(
         [
-            f"- **Shown to beat GRPO, and told what went wrong**: {by_verdict(said, 'above', told=True)}.",
-            f"- **Shown to beat GRPO, and not told**: {by_verdict(said, 'above', told=False)}.",
+            f"- **Shown by the runs of families to beat GRPO, and told what went wrong**: {by_verdict(said, 'above', told=True)}.",
+            f"- **Shown by them to beat GRPO, and not told**: {by_verdict(said, 'above', told=False)}.",
             f"- **Shown by rules written before its runs to gain half of what perfect credit gains**: {ruled}.",
             f"- **A sign of a lead**: {by_verdict(said, 'sign of a lead')}.",
             f"- **Shown to end below GRPO**: {by_verdict(said, 'below')}.",
