@@ -48,7 +48,7 @@ def short(leads: Leads, said: Said, by_rules: Sequence[str] = ()) -> str:
     by_chance, count, ruled = chance(), len(leads), listed(by_rules)
     return "\n".join(
         [
-            f"- **Shown by the runs of families to beat GRPO, and told what went wrong**: {by_verdict(said, 'above', told=True)}.",
+            f"- **Shown by runs of families to beat GRPO, and told of the error**: {by_verdict(said, 'above', told=True)}.",
             f"- **Shown by them to beat GRPO, and not told**: {by_verdict(said, 'above', told=False)}.",
             f"- **Shown by rules written before its runs to gain half of what perfect credit gains**: {ruled}.",
             f"- **A sign of a lead**: {by_verdict(said, 'sign of a lead')}.",
