@@ -119,7 +119,7 @@ def fit(cfg: DictConfig, job: Run, start: Start, problems: Mapping[str, str]) ->
         job.trainer.fit(job.module, job.datamodule, ckpt_path=saved and str(saved.checkpoint), weights_only=True)
         return finish(cfg, job, run_dir)
     except BaseException as error:
-        job.tracker.close("FAILED" if isinstance(error, Exception) else "KILLED")
+        close(job, "FAILED" if isinstance(error, Exception) else "KILLED")
         failed = failed_rank(job, run_dir) if isinstance(error, Exception) else None
         end_other_ranks(job.trainer)
         if failed:
@@ -127,6 +127,14 @@ def fit(cfg: DictConfig, job: Run, start: Start, problems: Mapping[str, str]) ->
         if out_of_memory(error) and not isinstance(error, OutOfMemory):
             raise OutOfMemory(advice(error)) from error
         raise
+
+
+def close(job: Run, status: str) -> None:
+    """Close a run that has not come to its end: what it has cost is told all the same. Later calls do nothing."""
+    seconds = job.seconds.totals()
+    if seconds["time/total_s"] and not job.tracker.is_closed:  # 0: failed before training; a resumed run has told its seconds
+        job.tracker.write_metrics(seconds, job.trainer.global_step)
+    job.tracker.close(status)
 
 
 def on_rank_lost(job: Run, run_dir: Path) -> None:
@@ -155,7 +163,7 @@ def finish(cfg: DictConfig, job: Run, run_dir: Path) -> float | None:
     # after SIGTERM Slurm leaves no time to finish; the job that it starts again does that
     no_time = in_queue and job.stop.received == signal.SIGTERM
     if job.stop.received is not None and (no_time or job.trainer.global_step < job.trainer.max_steps):
-        job.tracker.close("KILLED")
+        close(job, "KILLED")
         where = run_dir / "checkpoints" / "last.ckpt"
         log.warning("stopped at step %d; to go on, repeat the command with ckpt_path=%s", job.trainer.global_step, where)
         if not job.trainer.is_global_zero:

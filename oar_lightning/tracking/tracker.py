@@ -28,6 +28,7 @@ class Tracker:
         self.run_dir = run_dir
         self.logger = logger
         self.others = tuple(others)
+        self.is_closed = False
 
     @property
     def loggers(self) -> list[Logger]:
@@ -113,7 +114,7 @@ class Tracker:
     @rank_zero_only
     def close(self, status: str) -> None:
         """Record the run's final status and deliver the remaining records; later calls do nothing."""
-        others, self.others = self.others, ()
+        others, self.others, self.is_closed = self.others, (), True
         for logger in others:
             logger.finalize("success" if status == "FINISHED" else "failed")
         if self.logger is not None:

@@ -164,6 +164,12 @@ def named(arms: Iterable[str], rows: Sequence[Row]) -> str:
     return ", ".join(f"`{arm}`" for arm in arms if any(row.arm == arm for row in rows)) or "not run yet"
 
 
+def time_in_all(rows: Sequence[Row]) -> str:
+    recorded = [row.cpu_s for row in rows if not math.isnan(row.cpu_s)]
+    of_all = f", of {len(recorded)} of them" if len(recorded) < len(rows) else ""
+    return f"{len(rows)} runs, {sum(recorded) / 3600:.1f} hours{of_all}"
+
+
 def checklist(rows: Sequence[Row]) -> str:
     """The items of the survey arXiv 2604.09459, appendix C."""
     lengths = [row.mean_length for row in rows if not math.isnan(row.mean_length)]
@@ -178,7 +184,7 @@ def checklist(rows: Sequence[Row]) -> str:
             ["compute", "equal numbers of updates"],
             ["benchmarks and splits", "1,024 new problems: on `graph` of held-out structures, on `asides` of trained sums"],
             ["metric", "sampled accuracy at temperature 1 after the last update, 4 samples a problem"],
-            ["processor time in all", f"{sum(row.cpu_s for row in rows) / 3600:.1f} hours, {len(rows)} runs"],
+            ["processor time in all", time_in_all(rows)],
             ["mean length of completions, tokens", f"{min(lengths):.0f} to {max(lengths):.0f}" if lengths else "no runs yet"],
             ["ablation of the credit", named(("random", "shuffled", "position"), rows)],
             ["told the truth", named((PERFECT, "oracle_in_oars_gate"), rows)],

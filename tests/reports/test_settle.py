@@ -101,6 +101,12 @@ def test_what_was_recorded_alone_has_a_mean() -> None:
     assert cells(rows, "oar_g")[9:11] == ["0.50", "-"]
 
 
+def test_the_time_of_all_runs_says_of_how_many_it_was_recorded() -> None:
+    rows = [r._replace(cpu_s=cpu) for r, cpu in zip(endpoint([1.0]), (3600.0, float("nan")), strict=True)]
+    assert tables.time_in_all(rows) == "2 runs, 1.0 hours, of 1 of them"
+    assert tables.time_in_all(rows[:1]) == "1 runs, 1.0 hours"
+
+
 def test_an_arm_that_is_only_explored_has_no_verdict() -> None:
     rows = endpoint(np.linspace(1.0, 5.0, 24))
     rows += [r._replace(arm="oracle", run_id=f"x{r.run_id}") for r in rows if r.arm == "oar_g"]

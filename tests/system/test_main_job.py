@@ -142,5 +142,7 @@ def test_ctrl_c_leaves_a_checkpoint_and_exit_code_130(folder: Path, finished: Do
         assert "ckpt_path=" in command.shown
     (checkpoint,) = (folder / "outputs" / "stopped").glob("seed0/*/checkpoints/last.ckpt")
     assert torch.load(checkpoint, weights_only=True)["global_step"] >= 2
-    assert mlflow_run(folder).info.status == "KILLED"
+    stopped = mlflow_run(folder)
+    assert stopped.info.status == "KILLED"
+    assert stopped.data.metrics["time/total_cpu_s"] > 0, "what a run has cost is told however it ends"
     assert sorted(p.name for p in checkpoint.parent.iterdir()) == ["last.ckpt", "previous.ckpt"]

@@ -71,6 +71,7 @@ def test_a_diverged_trial_is_a_failed_one_with_its_reason(
     good, bad = sorted(children, key=lambda run: int(run.data.tags["trial"]))
     assert (good.info.status, good.data.tags["trial_state"]) == ("FINISHED", "complete")
     assert (bad.info.status, bad.data.tags["trial_state"]) == ("FAILED", "failed")
+    assert bad.data.metrics["time/total_cpu_s"] > 0
     assert bad.data.tags["trial_reason"]
     assert bad.data.tags["trial_reason"] in done.shown
     assert json.loads(good.data.tags["swept"]) == {"optimizer.lr": 3e-4}
