@@ -1,6 +1,6 @@
 """Measures how long each phase of a training step takes, method by method, in one run."""
 
-from oar_lightning.benchmark.measure import BenchmarkConfig, Measurement, PhaseResult, measure
+from oar_lightning.benchmark.measure import BenchmarkConfig, Measurement, PhaseResult, measure, rounds
 from oar_lightning.benchmark.workload import ConfiguredWorkload, RandomShape, RandomWorkload, Workload
 
 __all__ = [
@@ -12,4 +12,5 @@ __all__ = [
     "RandomWorkload",
     "Workload",
     "measure",
+    "rounds",
 ]

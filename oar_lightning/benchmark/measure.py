@@ -8,7 +8,7 @@ import dataclasses
 import re
 import statistics
 import time
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Annotated, Any, NamedTuple
@@ -16,7 +16,7 @@ from typing import Annotated, Any, NamedTuple
 import torch
 
 from oar_lightning.benchmark.machine_load import Patience, is_quiet
-from oar_lightning.benchmark.work import Rates, Work, WorkCount, measure_rates, synchronise
+from oar_lightning.benchmark.work import FlopCount, Rates, Work, WorkCount, measure_rates, synchronise
 from oar_lightning.benchmark.workload import RandomShape, Workload
 from oar_lightning.common.ranges import NonNegativeFloat, PositiveInt, Rule, checked
 from oar_lightning.policy.language_model import evaluating
@@ -29,6 +29,8 @@ TIMED_PHASES = ("rollout", "reward", "logprobs", "scoring", "update")
 IN_A_STEP = ("rollout", "reward", "scoring", "update")
 """Phases of an on-policy step, whose old log-probabilities are the policy's own. `logprobs` is measured separately: one
 forward pass over the batch, the unit of forward-equivalents."""
+CLOCKED_ROUNDS = 3
+"""Rounds in which products and attention are timed one by one, which slows all else down."""
 
 
 @checked(
@@ -75,7 +77,8 @@ class PhaseResult:
 
     `cpu_seconds`: processor time of this process, all threads. `floor_seconds`: the phase's floating-point work at the
     machine's matrix rate. `roofline_seconds`: the same, but of each operation moving its tensors counts where that takes longer
-    (Williams, Waterman and Patterson, 2009). `step_ratio` (phase `step` only): the median over rounds of this variant's step
+    (Williams, Waterman and Patterson, 2009). `product_seconds`: what these operations took in the phase, in rounds of their own
+    (None on a GPU, which goes on by itself). `step_ratio` (phase `step` only): the median over rounds of this variant's step
     seconds over GRPO's in the same round.
     """
 
@@ -90,6 +93,7 @@ class PhaseResult:
     floor_seconds: float
     roofline_seconds: float
     forward_equivalents: float
+    product_seconds: float | None = None
     step_ratio: float | None = None
 
 
@@ -121,6 +125,11 @@ _Step = Mapping[str, _PhaseTime]
 """By phase."""
 
 
+def rounds(config: BenchmarkConfig, device: torch.device) -> int:
+    """All of them, untimed ones included."""
+    return config.warmup + config.repeats + (CLOCKED_ROUNDS if device.type == "cpu" else 0)
+
+
 def measure(
     config: BenchmarkConfig,
     workload: Workload,
@@ -129,14 +138,15 @@ def measure(
     advance: Callable[[int], None] = lambda count: None,
 ) -> Measurement:
     """Run all rounds. Weights do not change."""
-    device = workload.policy.model.get_input_embeddings().weight.device
+    device = workload.device
     rates = measure_rates(device, next(workload.policy.model.parameters()).dtype)
     patience = Patience(config.tries, config.patience)
     needed: dict[str, Mapping[str, _Need]] = {}
     timed: dict[str, list[_Step]] = {name: [] for name in modules}
+    clocked: dict[str, list[Mapping[str, float]]] = {name: [] for name in modules}
     repeated = disturbed = 0
     sequences = 1
-    for number in range(config.warmup + config.repeats):
+    for number in range(rounds(config, device)):
         for name, module in modules.items():
 
             def step(name: str = name, module: PolicyOptimization = module, number: int = number) -> _Step:
@@ -146,6 +156,9 @@ def measure(
                 # counting work and memory slows a round down, which is therefore never timed
                 phases = _phases(workload, module, update, number)
                 needed[name] = {phase: _needed(run, device, rates) for phase, run in phases}
+            elif number >= config.warmup + config.repeats:
+                phases = _phases(workload, module, update, number)
+                clocked[name].append({phase: _product_seconds(run) for phase, run in phases})
             else:
                 best, others, tries = patience.quietest(step)
                 timed[name].append(best)
@@ -154,7 +167,7 @@ def measure(
             assert module.experience is not None
             sequences = len(module.experience.rollouts)
             advance(1)
-    results = _summarise(config.preset, timed, needed, sequences, rates)
+    results = _summarise(config.preset, timed, needed, clocked, sequences, rates)
     return Measurement(results, rates, config.repeats * len(modules), repeated, disturbed)
 
 
@@ -162,6 +175,7 @@ def _summarise(
     preset: str,
     timed: Mapping[str, Sequence[_Step]],
     needed: Mapping[str, Mapping[str, _Need]],
+    clocked: Mapping[str, Sequence[Mapping[str, float]]],
     sequences: int,
     rates: Rates,
 ) -> list[PhaseResult]:
@@ -188,10 +202,16 @@ def _summarise(
                     floor_seconds=flops / rates.flops,
                     roofline_seconds=roofline,
                     forward_equivalents=flops / forward,
+                    product_seconds=_median(sum(clock[part] for part in parts) for clock in clocked[name]),
                     step_ratio=statistics.median(ratios) if phase == "step" else None,
                 )
             )
     return results
+
+
+def _median(values: Iterable[float]) -> float | None:
+    """None of no values."""
+    return statistics.median(found) if (found := list(values)) else None
 
 
 def _totals(steps: Sequence[_Step], phases: Sequence[str]) -> list[float]:
@@ -250,6 +270,12 @@ def _needed(run: Callable[[], None], device: torch.device, rates: Rates) -> _Nee
     synchronise(device)
     peak = None if before is None else max(0, _peak(device) - before)
     return _Need(peak, counter.work)
+
+
+def _product_seconds(run: Callable[[], None]) -> float:
+    with FlopCount() as counter:
+        run()
+    return counter.seconds
 
 
 def _reset_peak(device: torch.device) -> int | None:

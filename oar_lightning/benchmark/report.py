@@ -6,7 +6,7 @@ from collections.abc import Mapping, Sequence
 from pathlib import Path
 
 from oar_lightning.benchmark.machine_load import QUIET
-from oar_lightning.benchmark.measure import IN_A_STEP, TIMED_PHASES, BenchmarkConfig, Measurement, PhaseResult
+from oar_lightning.benchmark.measure import CLOCKED_ROUNDS, IN_A_STEP, TIMED_PHASES, BenchmarkConfig, Measurement, PhaseResult
 from oar_lightning.common.markdown import markdown
 
 COLORS = {"rollout": "#7b8794", "reward": "#c3cad1", "scoring": "#d9822b", "update": "#4a67c8"}
@@ -27,12 +27,14 @@ def phase_table(measured: Measurement, bars: Mapping[str, float]) -> list[list[s
 
 def scoring_table(measured: Measurement, bars: Mapping[str, float]) -> list[list[str]]:
     """Header and rows: the cost of scoring in seconds a sequence, work, forward passes, floor, how a step would stand to
-    GRPO's if it took no longer than its floor, and memory; and its time and memory relative to those of exact OAR-P."""
+    GRPO's if it took no longer than its floor, the same for what its products and attention take, and memory; and its time and
+    memory relative to those of exact OAR-P."""
     columns = ["s / sequence", "target", "GFLOP", "forward-equivalents", "floor s", "measured / floor", "step / grpo at floor"]
+    columns += ["products s", "step / grpo with products alone", "in both"]
     rows = [["variant", *columns, "peak MB", "time / oar_p", "peak / oar_p"]]
     variants = by_variant(measured.results)
     exact = variants["oar_p"]["scoring"] if "oar_p" in variants else None
-    grpo = variants["grpo"]["step"].median_seconds
+    grpo, bare = variants["grpo"]["step"].median_seconds, variants["grpo"]["step"].product_seconds
     for name, phases in variants.items():
         s = phases["scoring"]
         if not s.gflop:
@@ -51,6 +53,7 @@ def scoring_table(measured: Measurement, bars: Mapping[str, float]) -> list[list
                 f"{s.floor_seconds:.3f}",
                 f"{s.median_seconds / s.floor_seconds:.1f}",
                 f"{1 + s.floor_seconds / grpo:.2f}",
+                *_of_products(s.product_seconds, grpo, bare),
                 "-" if s.peak_bytes is None else f"{s.peak_bytes / 2**20:.0f}",
                 relative,
                 relative_peak,
@@ -59,14 +62,24 @@ def scoring_table(measured: Measurement, bars: Mapping[str, float]) -> list[list
     return rows
 
 
+def _of_products(own: float | None, grpo: float, bare: float | None) -> list[str]:
+    """Seconds of scoring's products and attention, and a step's time over GRPO's if scoring took no more, and if both did."""
+    if own is None or not bare:
+        return ["-"] * 3
+    return [f"{own:.3f}", f"{1 + own / grpo:.2f}", f"{1 + own / bare:.2f}"]
+
+
 def floors_table(measured: Measurement) -> list[list[str]]:
-    """Header and rows: each phase of GRPO's step, its work, its floors and its memory."""
-    rows = [["phase", "s", "GFLOP", "floor s", "measured / floor", "roofline s", "measured / roofline", "peak MB"]]
+    """Header and rows: each phase of GRPO's step, its work, floors, the seconds of its products and attention, its memory."""
+    floor = ["floor s", "measured / floor", "roofline s", "measured / roofline", "products s", "products / floor"]
+    rows = [["phase", "s", "GFLOP", *floor, "peak MB"]]
     for phase, r in by_variant(measured.results)["grpo"].items():
         if not r.gflop:
             continue
         floors = [f"{r.floor_seconds:.3f}", f"{r.median_seconds / r.floor_seconds:.1f}"]
         floors += [f"{r.roofline_seconds:.3f}", f"{r.median_seconds / r.roofline_seconds:.1f}"]
+        own = r.product_seconds
+        floors += ["-", "-"] if own is None else [f"{own:.3f}", f"{own / r.floor_seconds:.1f}"]
         peak = "-" if r.peak_bytes is None else f"{r.peak_bytes / 2**20:.0f}"
         rows.append([phase, f"{r.median_seconds:.3f}", f"{r.gflop:.1f}", *floors, peak])
     return rows
@@ -120,7 +133,11 @@ scoring + update; its CPU seconds are those of all threads of the process.
 ## Scoring
 {markdown(scoring_table(measured, config.sequence_bars))}
 
-"At floor": GRPO's step plus the scoring's floor, over GRPO's step. No program of the same work is below it.
+"At floor": GRPO's step plus the scoring's floor, over GRPO's step. No program of the same work is below it. "Products s":
+what the products and attention of scoring take one by one, as torch does them at these shapes (median of {CLOCKED_ROUNDS}
+rounds of their own). "With products alone": GRPO's step plus these seconds, over GRPO's step, which is what is left if nothing
+else in scoring takes time. "In both": the same where GRPO's step, too, takes what its products take: the ratio goes there
+as all else gets faster.
 
 ## Phases of GRPO's step
 {markdown(floors_table(measured))}

@@ -38,17 +38,21 @@ class Work(NamedTuple):
 
 
 class FlopCount(TorchDispatchMode):
-    """Sums the floating-point operations of matrix products and attention. Torch's own counter refuses `autograd.grad` and does
-    not know the CPU's attention."""
+    """Sums the floating-point operations of matrix products and attention, and the seconds that these take (on a CPU: a GPU
+    goes on by itself). Torch's own counter refuses `autograd.grad` and does not know the CPU's attention."""
 
     def __init__(self) -> None:
         super().__init__()
         self.total = 0.0
+        self.seconds = 0.0
 
     def __torch_dispatch__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
+        started = time.perf_counter()
         out = func(*args, **(kwargs or {}))
+        seconds = time.perf_counter() - started
         flops = _flops(func, args, kwargs or {}, out)
         if flops is not None:
+            self.seconds += seconds
             self.add(flops, args, out)
         return out
 

@@ -2,9 +2,10 @@
 
 from __future__ import annotations
 
+from abc import ABC, abstractmethod
 from dataclasses import dataclass
 from types import SimpleNamespace
-from typing import Annotated, Any, Protocol
+from typing import Annotated, Any
 
 import torch
 from annotated_types import Interval
@@ -18,18 +19,25 @@ from oar_lightning.rollout import CachedEngine, Generation, RolloutStage, Sampli
 from oar_lightning.types import MathProblem, Rollouts
 
 
-class Workload(Protocol):
+class Workload(ABC):
     """A policy, and batches of completions that depend on the round's number alone."""
 
     policy: Policy
     sampling: SamplingConfig
 
+    @property
+    def device(self) -> torch.device:
+        """That of the policy."""
+        return self.policy.model.get_input_embeddings().weight.device
+
+    @abstractmethod
     def sample(self, round_number: int) -> Generation: ...
 
+    @abstractmethod
     def judge(self, generation: Generation, round_number: int) -> Rollouts: ...
 
 
-class ConfiguredWorkload:
+class ConfiguredWorkload(Workload):
     """The configured policy, data and rewards, as in a training step of this config."""
 
     def __init__(
@@ -90,7 +98,7 @@ class RandomShape:
     tied: bool = True
 
 
-class RandomWorkload:
+class RandomWorkload(Workload):
     """Random weights, random prompts, completions sampled to their full length."""
 
     def __init__(self, shape: RandomShape, device: torch.device) -> None:

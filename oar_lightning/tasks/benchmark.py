@@ -19,7 +19,7 @@ from omegaconf import DictConfig
 from rich.console import Console
 
 from oar_lightning.answers.reward import Accuracy, Rewards
-from oar_lightning.benchmark import BenchmarkConfig, ConfiguredWorkload, Measurement, RandomWorkload, Workload, measure
+from oar_lightning.benchmark import BenchmarkConfig, ConfiguredWorkload, Measurement, RandomWorkload, Workload, measure, rounds
 from oar_lightning.benchmark.report import phase_table, quietness, scoring_table, write_report
 from oar_lightning.common.config_check import ConfigError
 from oar_lightning.common.outputs import output_folder, output_path, write_text
@@ -99,7 +99,7 @@ def run(
 ) -> None:
     with tracker.closing():
         tracker.describe(run_parameters(cfg), run_tags(cfg))
-        total = (config.warmup + config.repeats) * len(modules)
+        total = rounds(config, workload.device) * len(modules)
         with counted_progress(f"benchmark {config.preset}", "steps", total, 0) as advance:
             measured = measure(config, workload, modules, instantiate(cfg["update"]), advance)
         console = Console()

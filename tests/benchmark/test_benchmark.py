@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import dataclasses
 import json
 from pathlib import Path
 
@@ -60,7 +61,9 @@ def test_bad_shapes_name_their_key(key: str, value: int) -> None:
 
 def result(variant: str, phase: str, seconds: float, ratio: float | None = None) -> PhaseResult:
     return PhaseResult(
-        "p", variant, phase, seconds, 1.5 * seconds, seconds / 4, 2**20, 3.0, seconds / 2, seconds / 1.25, 1.5, ratio
+        *("p", variant, phase, seconds, 1.5 * seconds, seconds / 4, 2**20, 3.0, seconds / 2, seconds / 1.25, 1.5),
+        product_seconds=0.6 * seconds,
+        step_ratio=ratio,
     )
 
 
@@ -78,9 +81,11 @@ def test_tables_and_page(tmp_path: Path) -> None:
     assert [row[-1] for row in phase_table(measured(results, 3), bars)[1:]] == ["1.2 (disturbed)"] * 2, "no verdict"
     assert quietness(quiet).startswith("10 timed steps; 2 further tries did not count")
     assert "During 3 of the steps" in quietness(measured(results, 3))
-    expected = ["grpo", "0.1250", "-", "3.0", "1.50", "0.250", "2.0", "1.12", "1", "-", "-"]
+    expected = ["grpo", "0.1250", "-", "3.0", "1.50", "0.250", "2.0", "1.12", "0.300", "1.15", "1.25", "1", "-", "-"]
     assert scoring_table(quiet, {})[1] == expected
-    assert floors_table(quiet)[1] == ["rollout", "0.500", "3.0", "0.250", "2.0", "0.400", "1.2", "1"]
+    assert floors_table(quiet)[1] == ["rollout", "0.500", "3.0", "0.250", "2.0", "0.400", "1.2", "0.300", "1.2", "1"]
+    on_a_gpu = measured([dataclasses.replace(r, product_seconds=None) for r in results])
+    assert scoring_table(on_a_gpu, {})[1][8:11] == [*floors_table(on_a_gpu)[1][7:9], "-"] == ["-"] * 3
     exact = [result("oar_p", p, 0.25) for p in TIMED_PHASES] + [result("oar_p", "step", 3.0, 1.5)]
     rows = scoring_table(measured(results + exact), {"grpo": 0.2, "oar_g": 0.1})
     assert [row[2] for row in rows[1:]] == ["0.2 (met)", "0.1 (not met)", "-"]
@@ -106,10 +111,13 @@ def test_the_command_writes_rows_for_every_variant_and_phase(tmp_path: Path) -> 
     assert all(0 < rows["grpo", phase]["median_seconds"] < 60 for phase in (*TIMED_PHASES, "step") if phase != "scoring")
     assert all(0 < rows[v, "scoring"]["median_seconds"] < 60 for v in variants - {"grpo"})
     for variant in variants:
+        clocked = [rows[variant, phase]["product_seconds"] for phase in IN_A_STEP]
+        assert all(0 < seconds < 60 for seconds in clocked[-2:]) or variant == "grpo"
         parts = sum(rows[variant, phase]["gflop"] for phase in IN_A_STEP)
         assert rows[variant, "step"]["gflop"] == pytest.approx(parts)
         assert rows[variant, "step"]["roofline_seconds"] >= 0.999 * rows[variant, "step"]["floor_seconds"] > 0
     assert rows["grpo", "logprobs"]["forward_equivalents"] == 1.0
+    assert rows["grpo", "scoring"]["product_seconds"] == 0.0 < rows["grpo", "update"]["product_seconds"]
     assert rows["oar_p", "scoring"]["gflop"] < rows["reference_oar_p", "scoring"]["gflop"]
     assert "reference_oar_p" in done.stdout
     assert (tmp_path / "page" / "README.md").exists()

@@ -2,10 +2,13 @@
 
 from __future__ import annotations
 
+import itertools
+
 import pytest
 import torch
 from torch import nn
 
+from oar_lightning.benchmark import work
 from oar_lightning.benchmark.work import FlopCount, Rates, WorkCount
 
 
@@ -58,3 +61,12 @@ def test_tensors_move_from_where_the_bytes_touched_since_have_left_them() -> Non
 
     assert pass_seconds(7) == pytest.approx(7 * size / 1e10, rel=0.01), "28 MB: the cache that cores share still has them"
     assert pass_seconds(9) == pytest.approx(9 * size / 1e9, rel=0.01), "36 MB: the first is out when the last was read"
+
+
+def test_the_seconds_are_those_of_products_alone(monkeypatch: pytest.MonkeyPatch) -> None:
+    """By a clock that every look moves on by a second."""
+    monkeypatch.setattr(work.time, "perf_counter", itertools.count().__next__)
+    x = torch.randn(4, 4)
+    with FlopCount() as count:
+        ((x @ x).exp() + 1.0) @ x
+    assert count.seconds == 2
