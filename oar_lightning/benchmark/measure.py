@@ -16,7 +16,7 @@ from typing import Annotated, Any, NamedTuple
 import torch
 
 from oar_lightning.benchmark.machine_load import Patience, is_quiet
-from oar_lightning.benchmark.work import FlopCount, Rates, Work, WorkCount, measure_rates, synchronise
+from oar_lightning.benchmark.work import Rates, Work, WorkCount, measure_rates, product_seconds, synchronise
 from oar_lightning.benchmark.workload import RandomShape, Workload
 from oar_lightning.common.ranges import NonNegativeFloat, PositiveInt, Rule, checked
 from oar_lightning.policy.language_model import evaluating
@@ -30,7 +30,7 @@ IN_A_STEP = ("rollout", "reward", "scoring", "update")
 """Phases of an on-policy step, whose old log-probabilities are the policy's own. `logprobs` is measured separately: one
 forward pass over the batch, the unit of forward-equivalents."""
 CLOCKED_ROUNDS = 3
-"""Rounds in which products and attention are timed one by one, which slows all else down."""
+"""Rounds in which a profiler times products and attention, which slows all else down."""
 
 
 @checked(
@@ -158,7 +158,7 @@ def measure(
                 needed[name] = {phase: _needed(run, device, rates) for phase, run in phases}
             elif number >= config.warmup + config.repeats:
                 phases = _phases(workload, module, update, number)
-                clocked[name].append({phase: _product_seconds(run) for phase, run in phases})
+                clocked[name].append({phase: product_seconds(run) for phase, run in phases})
             else:
                 best, others, tries = patience.quietest(step)
                 timed[name].append(best)
@@ -270,12 +270,6 @@ def _needed(run: Callable[[], None], device: torch.device, rates: Rates) -> _Nee
     synchronise(device)
     peak = None if before is None else max(0, _peak(device) - before)
     return _Need(peak, counter.work)
-
-
-def _product_seconds(run: Callable[[], None]) -> float:
-    with FlopCount() as counter:
-        run()
-    return counter.seconds
 
 
 def _reset_peak(device: torch.device) -> int | None:

@@ -134,7 +134,7 @@ scoring + update; its CPU seconds are those of all threads of the process.
 {markdown(scoring_table(measured, config.sequence_bars))}
 
 "At floor": GRPO's step plus the scoring's floor, over GRPO's step. No program of the same work is below it. "Products s":
-what the products and attention of scoring take one by one, as torch does them at these shapes (median of {CLOCKED_ROUNDS}
+what the products and attention of scoring take, as torch does them at these shapes (by its profiler, median of {CLOCKED_ROUNDS}
 rounds of their own). "With products alone": GRPO's step plus these seconds, over GRPO's step, which is what is left if nothing
 else in scoring takes time. "In both": the same where GRPO's step, too, takes what its products take: the ratio goes there
 as all else gets faster.

@@ -8,11 +8,14 @@ from typing import Any, NamedTuple
 
 import torch
 from torch import Tensor
+from torch.profiler import ProfilerActivity, profile
 from torch.utils._python_dispatch import TorchDispatchMode
 from torch.utils.flop_counter import flop_registry, sdpa_backward_flop_count, sdpa_flop_count
 
 _CPU_ATTENTION = "_scaled_dot_product_flash_attention_for_cpu"
 _CPU_PRODUCT = "_linear_pointwise"
+_FORMULAS = {operation.__name__: formula for operation, formula in flop_registry.items()}
+"""Name of an operation -> floating-point operations of its arguments."""
 
 CORE_BYTES = 2**20
 """What a core's own cache holds: moving it counts as free."""
@@ -38,21 +41,17 @@ class Work(NamedTuple):
 
 
 class FlopCount(TorchDispatchMode):
-    """Sums the floating-point operations of matrix products and attention, and the seconds that these take (on a CPU: a GPU
-    goes on by itself). Torch's own counter refuses `autograd.grad` and does not know the CPU's attention."""
+    """Sums the floating-point operations of matrix products and attention. Torch's own counter refuses `autograd.grad` and does
+    not know the CPU's attention."""
 
     def __init__(self) -> None:
         super().__init__()
         self.total = 0.0
-        self.seconds = 0.0
 
     def __torch_dispatch__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
-        started = time.perf_counter()
         out = func(*args, **(kwargs or {}))
-        seconds = time.perf_counter() - started
         flops = _flops(func, args, kwargs or {}, out)
         if flops is not None:
-            self.seconds += seconds
             self.add(flops, args, out)
         return out
 
@@ -99,6 +98,11 @@ class WorkCount(FlopCount):
         return size / (self._rates.shared if distance <= SHARED_BYTES else self._rates.memory)
 
 
+def _without_place(name: str) -> str:
+    """An operation that writes its result in place (`baddbmm_`) does the same work as the other."""
+    return name.removesuffix("_")
+
+
 def _flops(func: Any, args: Sequence[Any], kwargs: Mapping[str, Any], out: Any) -> float | None:
     """Floating-point operations of a matrix product or attention; None of others."""
     if func._overloadpacket.__name__ == _CPU_PRODUCT:
@@ -107,8 +111,23 @@ def _flops(func: Any, args: Sequence[Any], kwargs: Mapping[str, Any], out: Any) 
         return sdpa_flop_count(*(x.shape for x in args[:3]))
     if func._overloadpacket.__name__ == _CPU_ATTENTION + "_backward":
         return sdpa_backward_flop_count(*(x.shape for x in args[:4]))
-    formula = flop_registry.get(func._overloadpacket)
+    formula = _FORMULAS.get(_without_place(func._overloadpacket.__name__))
     return None if formula is None else formula(*args, **kwargs, out_val=out)
+
+
+def product_seconds(run: Callable[[], None]) -> float:
+    """Seconds that the matrix products and attention of `run` take on the CPU, by torch's profiler."""
+    counted = {*_FORMULAS, _CPU_PRODUCT, _CPU_ATTENTION, f"{_CPU_ATTENTION}_backward"}
+    with profile(activities=[ProfilerActivity.CPU]) as profiler:
+        run()
+    return (
+        sum(
+            event.self_cpu_time_total
+            for event in profiler.key_averages()
+            if _without_place(event.key.rpartition("::")[2]) in counted
+        )
+        / 1e6
+    )
 
 
 def measure_rates(device: torch.device, dtype: torch.dtype) -> Rates:

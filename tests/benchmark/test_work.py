@@ -2,14 +2,11 @@
 
 from __future__ import annotations
 
-import itertools
-
 import pytest
 import torch
 from torch import nn
 
-from oar_lightning.benchmark import work
-from oar_lightning.benchmark.work import FlopCount, Rates, WorkCount
+from oar_lightning.benchmark.work import FlopCount, Rates, WorkCount, product_seconds
 
 
 def test_counted_work_is_that_of_the_products() -> None:
@@ -63,10 +60,24 @@ def test_tensors_move_from_where_the_bytes_touched_since_have_left_them() -> Non
     assert pass_seconds(9) == pytest.approx(9 * size / 1e9, rel=0.01), "36 MB: the first is out when the last was read"
 
 
-def test_the_seconds_are_those_of_products_alone(monkeypatch: pytest.MonkeyPatch) -> None:
-    """By a clock that every look moves on by a second."""
-    monkeypatch.setattr(work.time, "perf_counter", itertools.count().__next__)
-    x = torch.randn(4, 4)
+def test_the_seconds_are_those_of_products_and_attention() -> None:
+    x = torch.randn(1, 2, 64, 16, requires_grad=True)
+
+    def attend() -> None:
+        nn.functional.scaled_dot_product_attention(x, x, x).sum().backward()
+
+    def elementwise() -> None:
+        for _ in range(20):
+            (torch.randn(500, 500).exp() + 1.0).sum()
+
+    products = product_seconds(lambda: [torch.randn(500, 500) @ torch.randn(500, 500) for _ in range(20)])
+    assert product_seconds(elementwise) == 0.0 < product_seconds(attend)
+    assert 20 * 2 * 500**3 / 1e13 < products < 20
+
+
+def test_a_product_that_is_written_in_place_counts() -> None:
+    a, b, into = torch.randn(3, 4, 5), torch.randn(3, 5, 6), torch.randn(3, 4, 6)
     with FlopCount() as count:
-        ((x @ x).exp() + 1.0) @ x
-    assert count.seconds == 2
+        into.baddbmm_(a, b)
+        into[0].addmm_(a[0], b[0])
+    assert count.total == 2 * (3 + 1) * 4 * 5 * 6
