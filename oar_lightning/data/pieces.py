@@ -11,7 +11,7 @@ from typing import Literal, NamedTuple
 from oar_lightning.common.ranges import checked
 from oar_lightning.types import CausalSpans, MathProblem
 
-_ANSWER = re.compile(r"\\boxed\{([0-9]{1,9})\}")
+_ANSWER = re.compile(r"\\boxed\{([0-9]{1,9}(?:, ?[0-9]{1,9}){0,99})\}")
 
 
 Which = Literal["causal", "results", "first_error", "right", "wrong"]
@@ -61,7 +61,7 @@ class PieceCredit(ABC):
         if pieces is None:
             return None
         stated = _ANSWER.findall(completion)
-        correct = bool(stated and problem.answer) and int(stated[-1]) == int(problem.answer)
+        correct = bool(stated and problem.answer) and _numbers(stated[-1]) == _numbers(problem.answer)
         return _CHOICES[self.which](pieces, correct)
 
     def __call__(self, problem: MathProblem, completion: str) -> CausalSpans:
@@ -69,6 +69,10 @@ class PieceCredit(ABC):
         if (spans := self.spans(problem, completion)) is None:
             raise foreign(problem, self.task)
         return spans
+
+
+def _numbers(answer: str) -> list[int]:
+    return [int(number) for number in answer.split(",")]
 
 
 def foreign(problem: MathProblem, tasks: str, key: str = "scorer.locate") -> ValueError:

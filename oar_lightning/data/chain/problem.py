@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import re
 from dataclasses import dataclass
+from itertools import accumulate
 from typing import NamedTuple
 
 from oar_lightning.data.generated import is_held_out
@@ -13,6 +14,8 @@ NAMES = ("Ann", "Ben", "Cleo", "Dan", "Eve", "Finn", "Gia", "Hugo")
 ITEMS = ("apples", "books", "coins", "cards", "pens", "shells", "stamps", "nuts")
 GAINS = ("finds", "buys", "gets", "wins")
 LOSSES = ("loses", "sells", "eats", "drops")
+SEPARATOR = ", "
+"""Between the numbers of an answer."""
 
 
 @dataclass(frozen=True)
@@ -41,7 +44,8 @@ class Form:
 
 @dataclass(frozen=True)
 class ChainProblem:
-    """The numbers and words of one problem: ``totals[i + 1] = totals[i] + deltas[i]``."""
+    """The numbers and words of one problem: ``totals[i + 1] = totals[i] + deltas[i]``. `each`: the question asks for the total
+    after each step, not after the last one."""
 
     name: str
     item: str
@@ -50,9 +54,12 @@ class ChainProblem:
     verbs: tuple[str, ...]
     companion: Companion | None = None
     form: Form = Form()
+    each: bool = False
 
     @property
-    def answer(self) -> int:
+    def answer(self) -> int | str:
+        if self.each:
+            return SEPARATOR.join(map(str, list(accumulate(self.deltas, initial=self.start))[1:]))
         other = self.companion
         return self.start + sum(self.deltas) + (other.start + sum(other.deltas) if other is not None and other.counts else 0)
 
@@ -70,7 +77,7 @@ class ChainProblem:
         starts = f"{self.name} has {self.start} {self.item}."
         moves = [f"{self.name} {verb} {abs(delta)}." for verb, delta in zip(self.verbs, self.deltas, strict=True)]
         if other is None:
-            return f"{starts} {' '.join(moves)} How many {self.item} are left?"
+            return f"{starts} {' '.join(moves)} How many {self.item} are left{' each time' * self.each}?"
         theirs = [f"{other.name} {verb} {abs(delta)}." for verb, delta in zip(other.verbs, other.deltas, strict=True)]
         both = " ".join(f"{mine} {their}" for mine, their in zip(moves, theirs, strict=True))
         asked = "are there" if other.counts else f"has {self.name}"
@@ -90,7 +97,7 @@ class Account(NamedTuple):
 
 
 _MOVE = re.compile(r"([A-Z][a-z]+) ([a-z]+) (\d+)")
-_ASKED = re.compile(r"How many [a-z]+ (?:are (left|there)|has ([A-Z][a-z]+))\?")
+_ASKED = re.compile(r"How many [a-z]+ (?:are (left|there)(?: each time)?|has ([A-Z][a-z]+))\?")
 
 
 def asked_accounts(question: str) -> dict[str, Account] | None:

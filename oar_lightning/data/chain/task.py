@@ -15,7 +15,7 @@ from typing import Annotated, Literal, NamedTuple
 from annotated_types import Interval
 
 from oar_lightning.common.ranges import Fraction, NonNegativeInt, PositiveInt, ProperFraction, Rule, checked
-from oar_lightning.data.chain.problem import GAINS, ITEMS, LOSSES, NAMES, ChainProblem, Companion, Form
+from oar_lightning.data.chain.problem import GAINS, ITEMS, LOSSES, NAMES, SEPARATOR, ChainProblem, Companion, Form
 from oar_lightning.data.generated import OPENERS, GeneratedProblems, HintKind, Solution, SolutionText, draw_of_split
 
 PHRASES = ("we get", "we have", "that gives", "this makes", "there are", "we see")
@@ -37,6 +37,10 @@ CLOSERS = ("in total", "by now", "at this point", "all in all", "as we see", "fo
         "data.chain.restate={restate}, asides_last={asides_last}: where a form is drawn for each problem, its question must "
         "tell it; set data.chain.tell_form=true",
     ),
+    Rule(
+        lambda ask, companion: ask == "last" or companion == "none",
+        "data.chain.ask={ask} asks for the totals of one person, got companion={companion}; set one of them to its default",
+    ),
 )
 @dataclass(frozen=True)
 class ChainTask:
@@ -54,6 +58,7 @@ class ChainTask:
         restate: whether a step repeats its first operand (``7+4=11``) or leaves it out (``+4=11``).
         companion: a second person with as many steps. The question does not ask for that person's result (`distracts`), or
             asks for the sum of both results, which only the final answer states (`counts`); `none`: one person.
+        ask: what the question asks for: the total after the last step, or after `each` step, an answer of several numbers.
         noise: probability that a step of a demonstration states a result that is off by one.
         hints: share of the training problems whose question tells of the answer that their solution reaches, right or wrong;
             for warm start. A policy that learns from them reads hints.
@@ -73,6 +78,7 @@ class ChainTask:
     restate: bool | Literal["either"] = True
     tell_form: bool = False
     companion: Literal["none", "distracts", "counts"] = "none"
+    ask: Literal["last", "each"] = "last"
     noise: Annotated[ProperFraction, "a probability"] = 0.4
     hints: Annotated[Fraction, "a share of the problems"] = 0.0
     hint: HintKind | Literal["any"] = "answer"
@@ -92,7 +98,7 @@ class ChainTask:
         name, item = rng.choice(NAMES), rng.choice(ITEMS)
         verbs, companion = _verbs(deltas, rng), self._companion(name, len(deltas), rng)
         form = Form(_drawn(self.restate, rng), _drawn(self.asides_last, rng), self.tell_form)
-        return ChainProblem(name, item, start, deltas, verbs, companion, form)
+        return ChainProblem(name, item, start, deltas, verbs, companion, form, self.ask == "each")
 
     def _deltas(self, start: int, steps: int, rng: random.Random) -> tuple[int, ...]:
         total, deltas = start, []
@@ -121,17 +127,21 @@ class ChainTask:
         if other is not None:
             people.append(_Person(f"{other.name}: ", other.start, other.deltas, other.counts))
         totals = [person.start for person in people]
-        parts, late_asides = SolutionText(), ""
+        parts, late_asides, stated = SolutionText(), "", []
         for step in range(len(problem.deltas)):
             for i, person in enumerate(people):
                 totals[i] = self._step(parts, person, step, totals[i], problem, noise, rng)
+            stated.append(totals[0])
             asides = "".join(_aside(rng) for _ in range(self.asides))
             if problem.form.asides_last:
                 late_asides += asides
             else:
                 parts.filler(asides)
-        answer = sum(total for total, person in zip(totals, people, strict=True) if person.causal)
-        parts.filler(f"{late_asides}The answer is \\boxed{{").causal(str(answer)).filler("}.")
+        last = sum(total for total, person in zip(totals, people, strict=True) if person.causal)
+        parts.filler(f"{late_asides}The answer is \\boxed{{")
+        for number, total in enumerate(stated if problem.each else [last]):
+            parts.filler(SEPARATOR if number else "").causal(str(total))
+        parts.filler("}.")
         return parts.finish()
 
     def _step(

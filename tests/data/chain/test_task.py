@@ -102,6 +102,27 @@ def test_without_noise_solutions_are_right(filler: int, restate: bool) -> None:
             assert [int(a) for a in re.findall(r"(\d+)[+-]", text)] == [start]
 
 
+def test_an_answer_of_each_total_is_all_that_differs() -> None:
+    last, each = ChainTask(noise=0.3), ChainTask(noise=0.3, ask="each")
+    for i in range(200):
+        one, many = ChainProblems(last)[i], ChainProblems(each)[i]
+        start, changes = read(many.question)
+        assert many.question == one.question.replace("are left?", "are left each time?")
+        assert many.answer == ", ".join(str(start + sum(changes[:n])) for n in range(1, len(changes) + 1))
+        stated = ", ".join(re.findall(r"=(\d+)", many.solution))
+        assert many.solution.rpartition("{")[0] == one.solution.rpartition("{")[0]
+        assert gold_answer(many.solution) == stated, "the answer is what the steps state, right or wrong"
+
+
+def test_the_causal_tokens_of_an_answer_are_its_numbers() -> None:
+    task, rng = ChainTask(ask="each"), random.Random(3)
+    for problem in draw(task, 50):
+        found = task.solution(problem, rng)
+        answer = found.text.rindex("{") + 1
+        numbers = [found.text[a:b] for a, b in found.causal_spans if a >= answer]
+        assert ", ".join(numbers) == gold_answer(found.text)
+
+
 def test_filler_adds_words_only() -> None:
     words: list[float] = []
     equations: list[list[list[str]]] = []
@@ -297,6 +318,8 @@ def test_streams_are_the_problems_by_index() -> None:
         ({"companion": "helps"}, ["data.chain.companion", "distracts", "got 'helps'"]),
         ({"max_delta": 0}, ["data.chain.max_delta", "got 0"]),
         ({"restate": "both"}, ["data.chain.restate", "true or false or either", "got 'both'"]),
+        ({"ask": "each", "companion": "counts"}, ["data.chain.ask=each", "companion=counts"]),
+        ({"ask": "all"}, ["data.chain.ask", "got 'all'"]),
         ({"asides_last": "either"}, ["asides_last=either", "set data.chain.tell_form=true"]),
     ],
 )
