@@ -17,7 +17,7 @@ from oar_lightning.policy.location import check_location
 
 logger = logging.getLogger(__name__)
 
-BUILT_IN = ("chain", "chain_asides", "chain_one_step", "graph", "graph_hints")
+BUILT_IN = ("chain", "chain_asides", "chain_long_answer", "chain_one_step", "graph", "graph_hints")
 """Policies that ship in the package, usable as `policy.name`."""
 
 DTYPES = {"float32": torch.float32, "bfloat16": torch.bfloat16, "float16": torch.float16, "auto": "auto"}

@@ -15,7 +15,7 @@ from oar_lightning.reporting.bands import ENDS, ends_of
 from oar_lightning.reporting.rows import read_rows, write_rows
 from oar_lightning.reporting.runs import Curves, RunRecord, read_curves
 
-SETS = {"graph": "graph", "asides": "chain"}
+SETS = {"graph": "graph", "asides": "chain", "long_answer": "chain"}
 """Task -> the name of its evaluation set."""
 
 
@@ -46,7 +46,9 @@ CURVES = ("reward", "entropy", *ENDS.values())
 
 def row_of(run: RunRecord, sweep: str, curves: Curves) -> Row:
     """The run of a sweep that `command` has started: settle_<task>_<stage>_<arm>_<rate>[_<beta>]_from<first seed>."""
-    task, stage, rest = sweep.removeprefix("settle_").rpartition("_")[0].split("_", 2)
+    named = sweep.removeprefix("settle_").rpartition("_")[0]
+    task = next(name for name in SETS if named.startswith(f"{name}_"))
+    stage, _, rest = named.removeprefix(f"{task}_").partition("_")
     arm = next(name for name in sorted(ARMS, key=len, reverse=True) if rest.startswith(f"{name}_"))
     lr, _, beta = rest.removeprefix(f"{arm}_").partition("_")
     return Row(

@@ -4,7 +4,8 @@ from __future__ import annotations
 
 from typing import NamedTuple
 
-RATES = {"graph": ("5e-5", "7.5e-5", "1e-4", "1.5e-4", "2e-4"), "asides": ("5e-5", "1e-4", "2e-4", "3e-4", "4.5e-4")}
+_RATES = ("5e-5", "1e-4", "2e-4", "3e-4", "4.5e-4")
+RATES = {"graph": ("5e-5", "7.5e-5", "1e-4", "1.5e-4", "2e-4"), "asides": _RATES, "long_answer": _RATES}
 """Task -> learning rates, the same for every arm."""
 
 BASELINE = "grpo"
@@ -15,6 +16,8 @@ BETAS = ("2.0", "1.0")
 ARMS: dict[str, tuple[str, ...]] = {
     BASELINE: ("+experiment=grpo",),
     "oar_g": ("+experiment=oar_g",),
+    "oar_g_last": ("+experiment=oar_g", "scorer.probe.name=last"),
+    "oar_g_joint": ("+experiment=oar_g", "scorer.probe.name=answer_joint"),
     "oar_g_in_sharp_gate": ("+experiment=oar_g", "gate.threshold=absolute", "gate.tau=0.5"),
     "grpo_more": ("+experiment=grpo", "update.group_size=10"),
     "oar_p": ("+experiment=oar_p",),
@@ -41,9 +44,13 @@ OTHER_SEEDS = ENDPOINT_SEEDS[:12]
 MARGIN = 2.0
 """Points. A lead whose interval ends below it is too small to matter here."""
 
+PROBE_TASK, MEAN_PROBE, OTHER_PROBES = "long_answer", "oar_g", ("oar_g_last", "oar_g_joint")
+"""Where it is asked whether OAR-G's scores are best read from the mean over the answer."""
+
 PERFECT = "oracle"
 HALF_ASKED_OF = {"anchor_states": 0.01, "turning_point": 0.005}
 """Estimates that are asked for half of perfect credit's lead -> below which p of their own lead."""
+HALF_ASKED_ON = ("graph", "asides")
 MOST_TIME = 2.0
 """Processor time of a run of theirs, of GRPO's, at most."""
 

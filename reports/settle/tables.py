@@ -13,9 +13,13 @@ from rules import (
     ENDPOINT,
     ENDPOINT_SEEDS,
     HALF_ASKED_OF,
+    HALF_ASKED_ON,
+    MEAN_PROBE,
     MOST_TIME,
+    OTHER_PROBES,
     OTHER_SEEDS,
     PERFECT,
+    PROBE_TASK,
     RATES,
     Setting,
     settings_of,
@@ -125,7 +129,7 @@ def half(rows: Sequence[Row], task: str, arm: str) -> Half | None:
 
 def half_table(rows: Sequence[Row]) -> str:
     lines = [["task", "estimate", "its lead", "p", "asked", "perfect credit's", "%", "processor time, of GRPO's", "verdict"]]
-    for task in RATES:
+    for task in HALF_ASKED_ON:
         for arm, asked in HALF_ASKED_OF.items():
             found = half(rows, task, arm)
             if found is None:
@@ -144,6 +148,22 @@ def half_table(rows: Sequence[Row]) -> str:
     return markdown(lines)
 
 
+def probe_table(rows: Sequence[Row]) -> str:
+    runs = endpoint_runs(rows, PROBE_TASK)
+    own, seeds = runs.get(MEAN_PROBE, {}), OTHER_SEEDS
+    lines = [["the mean over the answer, minus", "points [95 %]", "n", "verdict"]]
+    for arm in OTHER_PROBES:
+        pairs = [seed for seed in seeds if seed in own and seed in runs.get(arm, {})]
+        if len(pairs) < 2:
+            lines.append([arm, "-", str(len(pairs)), "not settled"])
+            continue
+        differences = [100 * (own[seed].accuracy - runs[arm][seed].accuracy) for seed in pairs]
+        interval = mean_interval(differences, bootstrap_from=math.inf)
+        word = verdict(interval.low, interval.high) if len(pairs) == len(seeds) else "not settled"
+        lines.append([arm, f"{interval:+.1f}", str(len(pairs)), word])
+    return markdown(lines)
+
+
 def page(rows: Sequence[Row]) -> str:
     parts = []
     for task in RATES:
@@ -152,6 +172,7 @@ def page(rows: Sequence[Row]) -> str:
     parts.append(
         f"### Half of what perfect credit gains\nMean leads in points over {len(OTHER_SEEDS)} pairs.\n\n{half_table(rows)}"
     )
+    parts.append(f"### The mean over the answer as outcome probe, on `{PROBE_TASK}`\n{probe_table(rows)}")
     return "\n\n".join([*parts, f"### Checklist\n{checklist(rows)}"])
 
 
@@ -176,13 +197,13 @@ def checklist(rows: Sequence[Row]) -> str:
     return markdown(
         [
             ["item", "here"],
-            ["base model and size", "built-in policies: 0.34 M parameters (`asides`), 0.9 M (`graph`)"],
+            ["base model and size", "built-in policies: 0.9 M parameters (`graph`), else 0.34 M"],
             ["training data, size, filters", "generated without end by seed; no filters"],
             ["granularity", ", ".join(sorted({GRANULARITY.get(row.arm, "token") for row in rows})) or "no runs yet"],
             ["family of the method", "docs/methods.md has that of each"],
             ["baseline without credit, same base model", named((BASELINE, EQUAL_TIME), rows)],
             ["compute", "equal numbers of updates"],
-            ["benchmarks and splits", "1,024 new problems: on `graph` of held-out structures, on `asides` of trained sums"],
+            ["benchmarks and splits", "1,024 new problems: on `graph` of held-out structures, else of trained sums"],
             ["metric", "sampled accuracy at temperature 1 after the last update, 4 samples a problem"],
             ["processor time in all", time_in_all(rows)],
             ["mean length of completions, tokens", f"{min(lengths):.0f} to {max(lengths):.0f}" if lengths else "no runs yet"],

@@ -156,17 +156,44 @@ def test_half_is_asked_once_all_pairs_are_there() -> None:
     assert settled.count("| yes |") == 1
 
 
+@pytest.mark.parametrize("task", rules.RATES)
 @pytest.mark.parametrize("arm", rules.ARMS)
-def test_a_sweep_is_found_again_by_its_name(arm: str) -> None:
-    """Rows are read from the names of sweeps, which have arms with underscores in them."""
-    for setting in rules.settings_of("asides", arm):
-        words = study.command("asides", "endpoint", arm, setting, (100, 101))
+def test_a_sweep_is_found_again_by_its_name(task: str, arm: str) -> None:
+    """Rows are read from the names of sweeps, which have tasks and arms with underscores in them."""
+    for setting in rules.settings_of(task, arm):
+        words = study.command(task, "endpoint", arm, setting, (100, 101))
         name = next(word for word in words if word.startswith("hydra.sweeper.study_name=")).partition("=")[2]
-        tags, metrics = {"git_revision": "x", "seed": "100"}, {"eval/chain/avg_at_4": 0.5}
+        tags, metrics = {"git_revision": "x", "seed": "100"}, {f"eval/{records.SETS[task]}/avg_at_4": 0.5}
         found = records.row_of(RunRecord("id", "name", "complete", "", 0, 1.0, tags, {}, metrics), name, {})
-        assert found[:6] == ("asides", "endpoint", arm, setting.lr, setting.beta, 100)
+        assert found[:6] == (task, "endpoint", arm, setting.lr, setting.beta, 100)
         assert "evaluation.problems=1024" in words
-        assert "evaluation.problems=1024" not in study.command("asides", "tune", arm, setting, (50,))
+        assert "evaluation.problems=1024" not in study.command(task, "tune", arm, setting, (50,))
+
+
+def probes(lead: float, count: int = 12) -> list:
+    """Pairs of OAR-G by the mean over the answer, which is better by `lead` points, and by the last token."""
+    accuracies = {"oar_g": lead / 100, "oar_g_last": 0.0}
+    made = [
+        row("endpoint", arm, "1e-4", "2.0", seed, 0.5 + more + seed % 2 / 500 * (arm == "oar_g"))
+        for arm, more in accuracies.items()
+        for seed in rules.OTHER_SEEDS[:count]
+    ]
+    return [r._replace(task=rules.PROBE_TASK) for r in made]
+
+
+@pytest.mark.parametrize(
+    ("rows", "line"),
+    [
+        (probes(3.0), "| oar_g_last | +3.1 [+3.0, +3.2] | 12 | yes |"),
+        (probes(-1.0), "| oar_g_last | -0.9 [-1.0, -0.8] | 12 | no |"),
+        (probes(3.0, 11), "| oar_g_last | +3.1 [+3.0, +3.2] | 11 | not settled |"),
+        (probes(3.0, 1), "| oar_g_last | - | 1 | not settled |"),
+    ],
+)
+def test_the_probes_are_compared_pair_by_pair(rows: list, line: str) -> None:
+    lines = tables.probe_table(rows).splitlines()
+    assert line in lines
+    assert lines[-1] == "| oar_g_joint | - | 0 | not settled |"
 
 
 def test_a_table_survives_its_csv(tmp_path) -> None:
@@ -192,10 +219,11 @@ def test_what_runs_csv_has_is_not_run_again(tmp_path, monkeypatch: pytest.Monkey
 
 
 @pytest.mark.usefixtures("hydra_conf")
+@pytest.mark.parametrize("task", rules.RATES)
 @pytest.mark.parametrize("arm", rules.ARMS)
-def test_an_arms_command_is_a_run_of_the_rules(arm: str) -> None:
+def test_an_arms_command_is_a_run_of_the_rules(task: str, arm: str) -> None:
     """The words of the command, without the sweeper's, make the config that README.md promises."""
-    words = study.command("graph", "endpoint", arm, rules.settings_of("graph", arm)[0], (100,))[5:]
+    words = study.command(task, "endpoint", arm, rules.settings_of(task, arm)[0], (100,))[5:]
     cfg = compose("config", overrides=[word.replace("choice(100)", "100") for word in words if not word.startswith("hydra.")])
     assert (cfg.evaluation.problems, cfg.evaluation.samples, cfg.trainer.max_steps, cfg.seed) == (1024, 4, 160, 100)
     assert cfg.optimizer.lr == 5e-5
