@@ -200,7 +200,8 @@ def test_a_benchmark_of_random_weights_takes_no_engine() -> None:
 
 
 def test_policies(tmp_path: Path) -> None:
-    assert names("policy") == ["chain", "chain_asides", "chain_long_answer", "chain_one_step", "fresh", "graph", "graph_hints", "hf", "hf_lora"]
+    built_in = ["chain", "chain_asides", "chain_long_answer", "chain_one_step", "fresh", "graph", "graph_hints"]
+    assert names("policy") == [*built_in, "hf", "hf_lora"]
     assert settings("policy=hf", "policy.name=a/b", "policy.dtype=bfloat16").policy == PretrainedPolicy("a/b", dtype="bfloat16")
     lora = settings("policy=hf_lora", "policy.name=a/b", "policy.lora.r=4", "policy.lora.target_modules=[q_proj]").policy.lora
     assert isinstance(lora, LoraSpec)
