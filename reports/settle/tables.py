@@ -148,19 +148,29 @@ def half_table(rows: Sequence[Row]) -> str:
     return markdown(lines)
 
 
-def probe_table(rows: Sequence[Row]) -> str:
+class ProbeLead(NamedTuple):
+    """By how many points the mean over the answer leads another probe; over how many pairs; the verdict once all are there."""
+
+    lead: str
+    pairs: int
+    verdict: str
+
+
+def probe_lead(rows: Sequence[Row], other: str) -> ProbeLead:
     runs = endpoint_runs(rows, PROBE_TASK)
-    own, seeds = runs.get(MEAN_PROBE, {}), OTHER_SEEDS
+    own, against = runs.get(MEAN_PROBE, {}), runs.get(other, {})
+    pairs = [seed for seed in OTHER_SEEDS if seed in own and seed in against]
+    if len(pairs) < 2:
+        return ProbeLead("-", len(pairs), "not settled")
+    differences = [100 * (own[seed].accuracy - against[seed].accuracy) for seed in pairs]
+    interval = mean_interval(differences, bootstrap_from=math.inf)
+    word = verdict(interval.low, interval.high) if len(pairs) == len(OTHER_SEEDS) else "not settled"
+    return ProbeLead(f"{interval:+.1f}", len(pairs), word)
+
+
+def probe_table(rows: Sequence[Row]) -> str:
     lines = [["the mean over the answer, minus", "points [95 %]", "n", "verdict"]]
-    for arm in OTHER_PROBES:
-        pairs = [seed for seed in seeds if seed in own and seed in runs.get(arm, {})]
-        if len(pairs) < 2:
-            lines.append([arm, "-", str(len(pairs)), "not settled"])
-            continue
-        differences = [100 * (own[seed].accuracy - runs[arm][seed].accuracy) for seed in pairs]
-        interval = mean_interval(differences, bootstrap_from=math.inf)
-        word = verdict(interval.low, interval.high) if len(pairs) == len(seeds) else "not settled"
-        lines.append([arm, f"{interval:+.1f}", str(len(pairs)), word])
+    lines += [[arm, *map(str, probe_lead(rows, arm))] for arm in OTHER_PROBES]
     return markdown(lines)
 
 

@@ -12,7 +12,7 @@ import numpy as np
 from labels import rate
 from leads import REPORTS, Lead, by_rate, decided_by, families, lead, results_of, script, side, verdicts
 from omegaconf import OmegaConf
-from settled import half_reached, settled
+from settled import half_reached, probes, settled
 
 from oar_lightning.common.markdown import markdown
 from oar_lightning.common.paths import conf_dir
@@ -247,13 +247,12 @@ def claims(leads: Mapping[tuple[str, str], Lead], said: Mapping[tuple[str, str],
             link("2026-11-22-gate_modes"),
         ),
         Claim(
-            "The mean over the answer is the best probe (paper)",
-            "not tested",
-            "answers here have one to three tokens, so that the probes hardly differ",
-            "3 pairs",
-            "not",
-            sweep("probe"),
-            link("2026-11-22-probes"),
+            "The mean over the answer is the best probe (paper), by rules written before the runs",
+            *probes(),
+            "12 fresh pairs",
+            "fairly: as many tuning runs each, on other seeds, answers of three numbers",
+            "`python reports/settle/study.py run`",
+            link("settle"),
         ),
         Claim(
             "The gate concentrates mass (paper)",

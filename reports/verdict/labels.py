@@ -11,6 +11,8 @@ NAMES = {
     "oracle": "perfect credit",
     "oracle_results": "perfect credit of another kind (all results)",
     "oar_g": "OAR-G",
+    "oar_g_last": "the first answer token's distribution",
+    "oar_g_joint": "the answer's joint probability",
     "oar_p": "OAR-P",
     "total_effect_fast": "total effect",
     "information_gain": "information gain",

@@ -47,3 +47,12 @@ def half_reached() -> tuple[str, str]:
 def shown_by_rules() -> list[str]:
     """Estimates that gain half of what perfect credit gains, with their task."""
     return [f"{named(arm)} on `{task}`" for task, arm, one in halves() if one.reached]
+
+
+def probes() -> tuple[str, str]:
+    """Verdicts and figures of the question of the best outcome probe."""
+    found = [(named(arm), tables.probe_lead(ROWS, arm)) for arm in rules.OTHER_PROBES]
+    if not any(lead.pairs for _, lead in found):
+        return "not settled yet", f"no pair on `{rules.PROBE_TASK}` has run"
+    verdicts = "; ".join(f"against {name} {lead.verdict}" for name, lead in found)
+    return verdicts, "; ".join(f"against {name} {lead.lead} ({lead.pairs} pairs)" for name, lead in found)
