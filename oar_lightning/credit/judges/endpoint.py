@@ -16,6 +16,7 @@ from urllib.parse import urlsplit
 from annotated_types import Interval, Predicate
 
 from oar_lightning.common.ranges import NonNegativeFloat, NonNegativeInt, PositiveFloat, PositiveInt, checked
+from oar_lightning.credit.component import Tools
 from oar_lightning.credit.judges.base import Judge, Solution, Verdict
 from oar_lightning.credit.judges.budget import Budget
 from oar_lightning.credit.judges.client import Endpoint, NoAnswer, key_of, require_client
@@ -109,8 +110,15 @@ class EndpointJudge(Judge):
         self.budget = Budget(max_calls, max_tokens)
         self._answered = False
         self._told: set[str] = set()
+        """Kinds of trouble that have been warned of."""
         self._counts: Counter[str] = Counter()
         self._failures: Counter[str] = Counter()
+
+    def use(self, tools: Tools) -> None:
+        """A run begins with its whole budget: the judge may have served another run of this process."""
+        self.budget = Budget(*self.budget.limits.values())
+        self._answered = False
+        self._told.clear()
 
     def forecast(self, completions: int) -> str:
         calls = completions * self.critiques

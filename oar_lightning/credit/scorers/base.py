@@ -206,6 +206,8 @@ def row_generator(rollouts: Rollouts, row: int, *parts: object) -> torch.Generat
 def place_rows(values: list[Tensor], mask: Bool[Tensor, "B S"], rows: Int[Tensor, " n"]) -> Float[Tensor, "B S"]:
     """[B S] with ``values[i]`` on the masked tokens of ``rows[i]`` in order, zero elsewhere."""
     out = torch.zeros(mask.shape, dtype=values[0].dtype if values else torch.float32, device=mask.device)
-    for row, value in zip(rows.tolist(), values, strict=True):
-        out[row, mask[row]] = value.to(out.device)
+    if values:
+        placed = out[rows]
+        placed[mask[rows]] = torch.cat(values).to(out.device)
+        out[rows] = placed
     return out

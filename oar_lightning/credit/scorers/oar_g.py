@@ -146,7 +146,8 @@ def gradient_scores(
                 # autograd.grad, not backward: parameter gradients and DDP/DeepSpeed hooks must not see this
                 (gradient,) = torch.autograd.grad(probe.gap(clean, outcome).sum(), noisy)
             saliency = (gradient.to(outcome.dtype) * embeddings.to(outcome.dtype)).sum(-1).abs()
-            return {copy: saliency[i, reasoning[i]] for i, copy in enumerate(chunk_copies)}, clean_tokens + 2 * ids.numel()
+            own = saliency[reasoning].split(reasoning.sum(1).tolist())
+            return dict(zip(chunk_copies, own, strict=True)), clean_tokens + 2 * ids.numel()
 
         lengths = [int(ends[row]) - start for row, _ in copies]
         for _, (chunk_scores, chunk_tokens) in token_budget.run_in_chunks(lengths, score):

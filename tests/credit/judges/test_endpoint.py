@@ -12,6 +12,7 @@ from typing import Any
 
 import pytest
 from support.judge_server import Behaviour, Handler, Server, completion, fails, judge_server, says, wrong
+from support.toy import tools
 
 from oar_lightning.credit.judges import EndpointJudge, Solution
 from oar_lightning.types import MathProblem
@@ -361,6 +362,16 @@ def test_a_spent_budget_is_told_and_counted(
             again.load_state_dict(judge.state_dict())
             assert again(texts) == [None] * 5
             assert len(server.requests) == judged
+
+
+def test_another_run_of_the_process_has_its_whole_budget() -> None:
+    with judge_server(FINE) as server:
+        judge = judge_of(server, max_calls=1)
+        judge.use(tools())
+        judge([solution()])
+        judge.use(tools())
+        assert judge.state_dict() == {"calls": 0, "tokens": 0}
+        assert judge([solution()]) == [(0.0, 1.0, 0.0)]
 
 
 def test_repeated_requests_count() -> None:
