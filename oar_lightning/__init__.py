@@ -15,7 +15,18 @@ if TYPE_CHECKING:  # the same names as below, for type checkers
     from oar_lightning.answers.reward import Accuracy, Format, Rewards, SoftOverlong
     from oar_lightning.answers.span import AnswerFormat
     from oar_lightning.credit.gates import BilevelGate, ClipGate, ContrastGate, DirectGate, Gate, SelectGate, SignedGate
-    from oar_lightning.credit.scorers import Entropy, OarG, OarP, OarPApproximate, Oracle, Random, Scorer, Uniform
+    from oar_lightning.credit.scorers import (
+        Entropy,
+        OarG,
+        OarP,
+        OarPApproximate,
+        OarPSteps,
+        Oracle,
+        Random,
+        Scorer,
+        TurningPoint,
+        Uniform,
+    )
     from oar_lightning.data.chain.task import ChainProblems, ChainTask
     from oar_lightning.data.files import FileProblems
     from oar_lightning.data.graph.task import GraphProblems, GraphTask
@@ -43,7 +54,10 @@ _PUBLIC = {
     "answers.reward": ("Accuracy", "Format", "Rewards", "SoftOverlong"),
     "answers.span": ("AnswerFormat",),
     "credit.gates": ("BilevelGate", "ClipGate", "ContrastGate", "DirectGate", "Gate", "SelectGate", "SignedGate"),
-    "credit.scorers": ("Entropy", "OarG", "OarP", "OarPApproximate", "Oracle", "Random", "Scorer", "Uniform"),
+    "credit.scorers": (
+        *("Entropy", "OarG", "OarP", "OarPApproximate", "OarPSteps", "Oracle", "Random", "Scorer", "TurningPoint"),
+        "Uniform",
+    ),
     "data.chain.task": ("ChainProblems", "ChainTask"),
     "data.files": ("FileProblems",),
     "data.graph.task": ("GraphProblems", "GraphTask"),
