@@ -200,12 +200,15 @@ def sizes(gold: str, answer: str) -> Outcome:
     return None if numbers == (gold, answer) else numbers
 
 
+_SHORT_WORDS = re.compile(r"[A-Z]|[^\W\d_]\.[^\W\d_]\.?|[Nn]o|NO")
+
+
 def is_words(text: str) -> bool:
     """Whether an answer is words (a name, a weekday, a.m., a choice letter), not a formula."""
     inner = unwrapped(text).strip("() ")
     if not re.fullmatch(r"[^\W\d_](?:[^\W\d_]|[ .,'’()\-])*", inner):
         return False
-    return inner != text or bool(re.search(r"[^\W\d_]{3}", inner)) or bool(re.fullmatch(r"[A-Z]|[^\W\d_]\.[^\W\d_]\.?", inner))
+    return inner != text or bool(re.search(r"[^\W\d_]{3}", inner)) or bool(_SHORT_WORDS.fullmatch(inner))
 
 
 _PROSE = re.compile(

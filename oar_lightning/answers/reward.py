@@ -61,6 +61,7 @@ class Accuracy:
     def __init__(self, verifier: VerifierConfig = VerifierConfig(), tolerance_column: str | None = None) -> None:
         self.verifier = Verifier(verifier)
         self.tolerance_column = tolerance_column
+        self._has_column = False
         self.last: list[Verdict] = []
         """The verdicts of the last call."""
 
@@ -75,8 +76,14 @@ class Accuracy:
             self.last = [self._tolerant(*row) for row in zip(problems, completions, self.last, strict=True)]
         return [float(v is Verdict.CORRECT) for v in self.last]
 
+    def _stated(self, problem: MathProblem) -> Any:
+        """The tolerance of a problem. A row may lack the column, if not the first one that is judged: then it is misspelt."""
+        column = str(self.tolerance_column)
+        self._has_column = self._has_column or column in problem.extra
+        return problem.extra.get(column) if self._has_column else problem.extra[column]
+
     def _tolerant(self, problem: MathProblem, completion: Completion, verdict: Verdict) -> Verdict:
-        stated = problem.extra[str(self.tolerance_column)]
+        stated = self._stated(problem)
         if stated in (None, "") or verdict is Verdict.CORRECT or completion.answer is None:
             return verdict
         exact = plain_number(str(stated))

@@ -4,11 +4,13 @@ from __future__ import annotations
 
 import gzip
 import json
+import re
 import zlib
 from collections.abc import Iterator
 from pathlib import Path
 from typing import IO, Any
 
+_SURROGATE = re.compile(r"\\ud[89a-f]", re.IGNORECASE)
 UNREADABLE = (OSError, UnicodeDecodeError, EOFError, zlib.error)
 """What opening and reading a damaged or missing file raises."""
 
@@ -38,7 +40,12 @@ def read_jsonl(file: Path, key: str, where: str = "") -> Iterator[tuple[int, Any
 
 
 def _value(line: str, where: str, key: str) -> Any:
+    """JSON can name halves of surrogate pairs (a text that was cut inside of an emoji), which no file or tokenizer takes: each
+    becomes a question mark."""
     try:
-        return json.loads(line)
+        value = json.loads(line)
+        if _SURROGATE.search(line):
+            value = json.loads(json.dumps(value, ensure_ascii=False).encode("utf-8", "replace"))
+        return value
     except ValueError as error:
         raise ValueError(f"{where} is not JSON ({error}); {key} holds one JSON object a line") from error

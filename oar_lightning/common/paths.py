@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import glob
 from pathlib import Path
 
 PACKAGE = Path(__file__).resolve().parents[1]
@@ -16,6 +17,12 @@ def conf_dir() -> Path:
 def sweeps_dir() -> Path:
     """The folder of the sweep files, beside that of the configs."""
     return conf_dir().parent / "sweeps"
+
+
+def matching_files(pattern: str) -> list[Path]:
+    """The file of that name (which may hold brackets), else the files that match a glob pattern, in order."""
+    path = Path(pattern).expanduser()
+    return [path] if path.is_file() else [Path(found) for found in sorted(glob.glob(str(path)))]
 
 
 def local_database(tracking_uri: str) -> Path | None:

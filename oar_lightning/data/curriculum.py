@@ -73,7 +73,8 @@ class DifficultyCurriculum(Curriculum):
     group, and follows p <- decay p + (1 - decay) share.
 
     Args:
-        by: what a kind is: `problem`, `level`, or the name of an extra column; `auto`: the level of endless sources, whose
+        by: what a kind is: `problem`, `level`, or the name of an extra column, without which problems are one kind;
+            `auto`: the level of endless sources, whose
             problems do not come again, and the problem of others.
         decay: of the moving average over groups.
         floor: added to every weight, so that no kind is given up.
@@ -94,7 +95,7 @@ class DifficultyCurriculum(Curriculum):
         if self.by_problem(endless):
             value: Any = problem.id or problem.question
         else:
-            value = problem.level if self.by in ("auto", "level") else problem.extra[self.by]
+            value = problem.level if self.by in ("auto", "level") else problem.extra.get(self.by, "")
         return f"{problem.source} {value}".strip()
 
     def weight(self, pass_rate: float | None, progress: float) -> float:

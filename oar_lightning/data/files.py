@@ -12,6 +12,7 @@ from pathlib import Path
 from typing import Annotated, Any
 
 from oar_lightning.common.jsonl import UNREADABLE, open_text, read_jsonl
+from oar_lightning.common.paths import matching_files
 from oar_lightning.common.ranges import PositiveInt, checked
 from oar_lightning.data.listed import ListedProblems
 from oar_lightning.data.rows import Columns, problems_of, table_rows
@@ -55,7 +56,7 @@ class FileProblems(ListedProblems):
         extra_columns: str | Sequence[str] | None = None,
     ) -> None:
         patterns = [paths] if isinstance(paths, str) else list(paths)
-        files = [Path(f) for pattern in patterns for f in sorted(glob.glob(str(Path(pattern).expanduser())))]
+        files = [file for pattern in patterns for file in matching_files(pattern)]
         if not files:
             raise ValueError(
                 f"{KEY}={patterns}: no such file; give JSONL files (gzip too), parquet or CSV files, or a pattern, "

@@ -50,6 +50,14 @@ class EvaluationFolder:
     def run_id(self) -> str | None:
         return self._run_id.read_text(encoding="utf-8").strip() if self._run_id.is_file() else None
 
+    def refuse_used(self) -> None:
+        """Raises ConfigError: where there are results already, which a new evaluation would take for its own."""
+        if any(self._config.parent.glob("*")):
+            raise ConfigError(
+                f"hydra.run.dir={self.path} holds the results of an evaluation; resume=true goes on with the newest of a name "
+                "and seed, else name another folder, or remove this one"
+            )
+
     def start(self, config: Mapping[str, Any], run_id: str | None) -> None:
         """Store the config and the run's id, which a resumed evaluation needs."""
         self._config.parent.mkdir(parents=True, exist_ok=True)
@@ -57,6 +65,11 @@ class EvaluationFolder:
             self._config.write_text(json.dumps(config, indent=1, ensure_ascii=False), encoding="utf-8")
         if run_id is not None:
             self._run_id.write_text(f"{run_id}\n", encoding="utf-8")
+
+    def check_begun(self, config: Mapping[str, Any]) -> None:
+        """The same as `check` for an evaluation that Slurm, torchrun or a sweep starts again, if it has begun."""
+        if self._config.exists():
+            self.check(config)
 
     def check(self, config: Mapping[str, Any]) -> None:
         """Compare a config with the one that made the results.

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import glob
 import hashlib
 import math
 from collections import Counter
@@ -15,6 +14,7 @@ import torch
 
 from oar_lightning.answers.reward import Completion, RewardTerm, numbers_of
 from oar_lightning.common.jsonl import read_jsonl
+from oar_lightning.common.paths import matching_files
 from oar_lightning.data.prompts import PromptTemplate
 from oar_lightning.data.rows import plain_columns
 from oar_lightning.rollout.sampling import Generation, encode_prompts, lay_out
@@ -54,11 +54,11 @@ def read_recorded(paths: str | Sequence[str], dropped: Counter[str], key: str = 
         ValueError: where a pattern matches no file, or a row is not a JSON object, lacks a column, or holds a wrong type in it.
     """
     for pattern in [paths] if isinstance(paths, str) else paths:
-        files = sorted(glob.glob(str(Path(pattern).expanduser())))
+        files = matching_files(pattern)
         if not files:
             raise ValueError(f"{key}={pattern}: no such file; give JSONL files (gzip too) or patterns, from {Path.cwd()}")
         for file in files:
-            for where, row in _rows(Path(file), key):
+            for where, row in _rows(file, key):
                 completion = _to_completion(row, where, key)
                 if isinstance(completion, RecordedCompletion):
                     yield completion

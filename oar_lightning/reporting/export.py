@@ -69,7 +69,7 @@ def curves_csv(run_ids: Iterable[str], curves: Curves) -> bytes:
                 for step, value in zip(of_run[run_id].steps, of_run[run_id].values, strict=True):
                     points.setdefault(float(step), {})[metric] = float(value)
         for step, values in sorted(points.items()):
-            writer.writerow([run_id, f"{step:g}", *(f"{values[m]:.6g}" if m in values else "" for m in curves)])
+            writer.writerow([run_id, f"{step:.15g}", *(f"{values[m]:.6g}" if m in values else "" for m in curves)])
     return gzip.compress(out.getvalue().encode(), mtime=0)  # no time of day: the same bytes for the same curves
 
 

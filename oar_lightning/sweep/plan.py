@@ -64,6 +64,11 @@ class Plan:
             raise ConfigError(f"hydra.sweeper.max_failure_rate must be in [0, 1], got {self.max_failure_rate}")
         if self.pruning.enabled and len(self.objectives) > 1:
             raise ConfigError("hydra.sweeper.pruning.enabled=true needs a single objective: a median has one direction")
+        if self.pruning.enabled and self.objectives[0].direction != "maximize":
+            raise ConfigError(
+                "hydra.sweeper.pruning.enabled=true ends trials whose accuracy is below the median, but "
+                f"hydra.sweeper.direction={self.objectives[0].direction}; leave pruning out, or maximize"
+            )
 
     def check_directions(self, storage: BaseStorage) -> None:
         """Raise ConfigError where the study has other directions: Optuna would load it without a warning.

@@ -17,8 +17,10 @@ from rich.console import Console
 
 from oar_lightning.answers.reward import check_accuracy
 from oar_lightning.common.config_check import ConfigError
+from oar_lightning.common.locks import FileLock
 from oar_lightning.common.progress import counted_progress
 from oar_lightning.data.stream import eval_set_problems
+from oar_lightning.distributed.launch import is_restart
 from oar_lightning.evaluation.evaluate import EvaluationConfig, evaluate
 from oar_lightning.evaluation.folder import EvaluationFolder, newest_folder
 from oar_lightning.evaluation.metrics import evaluation_metrics
@@ -26,8 +28,10 @@ from oar_lightning.evaluation.result import ProblemResult, completions_table
 from oar_lightning.evaluation.tables import accuracy_table, level_table
 from oar_lightning.policy.pretrained import Policy
 from oar_lightning.rollout import RolloutStage, SamplingConfig, build_stage, check_length
+from oar_lightning.sweep.trial import job_folder
 from oar_lightning.tracking.tracker import Tracker
 from oar_lightning.types import MathProblem
+from oar_lightning.wiring.claim import claim
 from oar_lightning.wiring.config import plain
 from oar_lightning.wiring.data import build_eval_sets
 from oar_lightning.wiring.datasets import datasets
@@ -53,6 +57,8 @@ class Job:
     precision: str
     folder: EvaluationFolder
     tracker: Tracker
+    lock: FileLock
+    """Of the folder."""
 
 
 def prepare(cfg: DictConfig) -> Callable[[], float | None]:
@@ -78,6 +84,11 @@ def prepare(cfg: DictConfig) -> Callable[[], float | None]:
     if cfg.resume:
         folder = newest_folder(Path(cfg.output_root).resolve() / str(cfg.name) / f"seed{cfg.seed}")
         folder.check(plain(cfg))
+    elif is_restart() or job_folder() is not None:
+        folder.check_begun(plain(cfg))
+    else:
+        folder.refuse_used()
+    claim(folder.path, make=False)
     logger = build_logger(cfg, folder.path, folder.run_id, resume=cfg.resume)
     sources = build_eval_sets(cfg)
     eval_sets = {name: eval_set_problems(source, config.problems, name) for name, source in sources.items()}
@@ -102,6 +113,7 @@ def prepare(cfg: DictConfig) -> Callable[[], float | None]:
         precision=str(cfg.trainer.get("precision")),
         folder=folder,
         tracker=Tracker(folder.path, logger, build_others(cfg, folder.path)),
+        lock=claim(folder.path),
     )
     job.tracker.start()
     return lambda: run(cfg, job)
@@ -109,6 +121,16 @@ def prepare(cfg: DictConfig) -> Callable[[], float | None]:
 
 def run(cfg: DictConfig, job: Job) -> float:
     """Evaluate all sets, log and print. Returns the sampled accuracy on the first set."""
+    try:
+        metrics = evaluate_sets(cfg, job)
+    finally:
+        job.lock.release()
+    report(cfg, job, metrics)
+    return metrics[next(iter(metrics))][f"avg_at_{job.config.samples}"]
+
+
+def evaluate_sets(cfg: DictConfig, job: Job) -> dict[str, dict[str, float]]:
+    """Evaluation set -> its metrics."""
     tracker = job.tracker
     if cfg.resume:
         log.info("continuing %s", job.folder.path)
@@ -129,8 +151,7 @@ def run(cfg: DictConfig, job: Job) -> float:
         except (KeyboardInterrupt, SystemExit) as stop:
             log.warning("stopped in evaluation set %s; to go on, repeat the command with resume=true", name)
             sys.exit(stop.code if isinstance(stop, SystemExit) else 130)
-    report(cfg, job, metrics)
-    return metrics[next(iter(metrics))][f"avg_at_{job.config.samples}"]
+    return metrics
 
 
 def kept_results(folder: EvaluationFolder, eval_set: str, problems: Sequence[MathProblem]) -> list[ProblemResult]:

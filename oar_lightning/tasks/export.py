@@ -8,25 +8,19 @@ import sys
 from collections.abc import Callable
 from pathlib import Path
 
-import torch
 from hydra.core.hydra_config import HydraConfig
 from omegaconf import DictConfig
-from torch import Tensor
 
 from oar_lightning.common.config_check import ConfigError
-from oar_lightning.distributed.deepspeed_checkpoint import consolidated_weights
-from oar_lightning.distributed.frozen import frozen_weights
 from oar_lightning.policy.pretrained import Policy, export_policy
 from oar_lightning.policy.push import HubRepo, PushError
 from oar_lightning.wiring.device import seed_everything
 from oar_lightning.wiring.model_card import write_run_card
 from oar_lightning.wiring.policy import bare_policy, export_folder
 from oar_lightning.wiring.resume import Saved, find_checkpoint, read_saved
+from oar_lightning.wiring.trained_weights import put_weights
 
 log = logging.getLogger(__name__)
-
-PREFIX = "model."
-"""Of the policy's weights in a checkpoint, which is of the whole module."""
 
 
 def prepare(cfg: DictConfig) -> Callable[[], None]:
@@ -47,23 +41,6 @@ def prepare(cfg: DictConfig) -> Callable[[], None]:
     if repo is not None:
         repo.create()
     return lambda: export(policy, saved, folder, repo)
-
-
-def put_weights(policy: Policy, saved: Saved) -> None:
-    """Load the checkpoint's weights into the policy. Frozen weights (LoRA) are not in it and stay.
-
-    Raises:
-        ConfigError: where they do not fit.
-    """
-    weights = read_weights(saved)
-    try:
-        policy.model.load_state_dict(frozen_weights(policy.model) | weights)
-    except RuntimeError as error:
-        differences = str(error).splitlines()[1].strip()
-        raise ConfigError(
-            f"ckpt_path={saved.checkpoint}: its weights do not fit the policy ({differences:.300}); give "
-            f"the policy=... of the run, see {saved.checkpoint.parent.parent / '.hydra' / 'overrides.yaml'}"
-        ) from error
 
 
 def export(policy: Policy, saved: Saved, folder: Path, repo: HubRepo | None = None) -> None:
@@ -87,12 +64,3 @@ def states_of_files(folder: Path) -> dict[str, tuple[int, ...]]:
     """Path of each file within a folder -> what changes when it is written."""
     files = {path: path.stat() for path in folder.rglob("*") if path.is_file()}
     return {path.relative_to(folder).as_posix(): (s.st_ino, s.st_mtime_ns, s.st_size) for path, s in sorted(files.items())}
-
-
-def read_weights(saved: Saved) -> dict[str, Tensor]:
-    """All trained weights of the checkpoint, on the CPU."""
-    if saved.layout is not None:
-        state = consolidated_weights(saved.checkpoint)
-    else:
-        state = torch.load(saved.checkpoint, map_location="cpu", weights_only=True)["state_dict"]
-    return {name.removeprefix(PREFIX): weight for name, weight in state.items()}

@@ -12,20 +12,21 @@ from pathlib import Path
 from hydra.core.hydra_config import HydraConfig
 from omegaconf import DictConfig, OmegaConf
 from rich.console import Console
+from torch import Tensor
 
-from oar_lightning.common.config_check import ConfigError
-from oar_lightning.common.locks import FileLock
-from oar_lightning.distributed.launch import by_srun, is_first_rank
+from oar_lightning.distributed.launch import by_srun
 from oar_lightning.distributed.rank_launcher import end_other_ranks, killed_rank, report_lost_ranks
 from oar_lightning.distributed.slurm import TOLD_TO_END, requeue
 from oar_lightning.distributed.strategies import adapt
 from oar_lightning.evaluation.tables import before_after_table
 from oar_lightning.policy.out_of_memory import OutOfMemory, advice, out_of_memory
-from oar_lightning.policy.pretrained import export_policy, has_adapters
+from oar_lightning.policy.pretrained import Policy, export_policy, has_adapters
 from oar_lightning.sweep.process import describe_exit
-from oar_lightning.sweep.trial import Result, current_ticket, job_folder, write_result
+from oar_lightning.sweep.trial import Pruned, Result, current_ticket, job_folder, write_result
+from oar_lightning.training.callbacks.checkpoint import LAST
 from oar_lightning.training.callbacks.errors import first_error, forget_errors
 from oar_lightning.wiring.auto_budgets import set_start_from_plan
+from oar_lightning.wiring.claim import claim
 from oar_lightning.wiring.datasets import datasets
 from oar_lightning.wiring.device import seed_everything, set_threads
 from oar_lightning.wiring.kept_config import CONFIG, PROBLEMS, kept_problems
@@ -33,13 +34,13 @@ from oar_lightning.wiring.library_settings import check_optimizer, try_trainer
 from oar_lightning.wiring.lightning_options import development_run
 from oar_lightning.wiring.model_card import write_run_card
 from oar_lightning.wiring.policy import bare_policy, export_folder
-from oar_lightning.wiring.refusals import unwritable
-from oar_lightning.wiring.resume import check_layout, mark_finished
+from oar_lightning.wiring.resume import CHECKPOINTS, check_layout, mark_finished, read_saved
 from oar_lightning.wiring.run import Run, build_run
 from oar_lightning.wiring.run_folder import note_origin
 from oar_lightning.wiring.run_tags import note_run, run_parameters, run_tags
 from oar_lightning.wiring.settings import build_settings
 from oar_lightning.wiring.start import Start, find_start
+from oar_lightning.wiring.trained_weights import put_weights
 
 log = logging.getLogger(__name__)
 
@@ -73,29 +74,6 @@ def prepare(cfg: DictConfig) -> Callable[[], float | None]:
     return lambda: fit(cfg, job, start, problems)
 
 
-def claim(run_dir: Path, make: bool = True) -> None:
-    """Lock the run's folder until this process ends, in whatever way. Without `make`, only where it has a lock already.
-
-    Raises:
-        ConfigError: where another process holds it.
-    """
-    own, file = job_folder(), run_dir / "run.lock"
-    if not is_first_rank() or (own is not None and own.resolve() == run_dir.resolve()):
-        return  # the sweep that started a job holds its folder
-    lock = FileLock(file)
-    try:
-        free = lock.acquire(wait=False) if make or file.exists() else True
-    except OSError as error:
-        raise ConfigError(unwritable(run_dir, error)) from error
-    if not free:
-        raise ConfigError(
-            f"another process is training in {run_dir}; wait for its end or stop it, or start a run of your own without "
-            "ckpt_path and resume"
-        )
-    if not make:
-        lock.release()
-
-
 def fit(cfg: DictConfig, job: Run, start: Start, problems: Mapping[str, str]) -> float | None:
     """Train, continuing a checkpoint where given; returns the sampled accuracy on the first evaluation set."""
     run_dir, saved = start.run_dir, start.saved
@@ -120,7 +98,7 @@ def fit(cfg: DictConfig, job: Run, start: Start, problems: Mapping[str, str]) ->
         return finish(cfg, job, run_dir)
     except BaseException as error:
         close(job, "FAILED" if isinstance(error, Exception) else "KILLED")
-        failed = failed_rank(job, run_dir) if isinstance(error, Exception) else None
+        failed = failed_rank(job, run_dir) if isinstance(error, Exception) and not isinstance(error, Pruned) else None
         end_other_ranks(job.trainer)
         if failed:
             raise RuntimeError(failed) from error
@@ -173,11 +151,7 @@ def finish(cfg: DictConfig, job: Run, run_dir: Path) -> float | None:
         sys.exit(128 + (signal.SIGTERM if told_to_end else signal.SIGINT))
     folder = export_folder(cfg, run_dir)
     if job.trainer.is_global_zero:
-        policy, weights = job.policy, job.weights.state
-        if weights is not None and has_adapters(policy.model):  # adapters cannot be merged where each rank holds a part
-            policy = bare_policy(cfg)
-            policy.model.load_state_dict(weights)
-            weights = None
+        policy, weights = trained_policy(cfg, job, run_dir)
         export_policy(policy.model, policy.tokenizer, folder, weights)
         write_run_card(folder, run_dir, job.trainer.global_step, job.evaluation.history)
     metrics = final_metrics(job)
@@ -186,12 +160,27 @@ def finish(cfg: DictConfig, job: Run, run_dir: Path) -> float | None:
     job.tracker.register(folder, job.trainer.global_step)
     job.tracker.describe({}, {"final_model": str(folder.resolve()), **state})
     job.tracker.close("FINISHED")
+    if (own := job_folder()) is not None and job.trainer.is_global_zero:
+        write_result(own, Result("complete", metrics))  # before it is finished: of a finished run nothing is done again
     if job.trainer.is_global_zero:
         mark_finished(run_dir, job.trainer.global_step)
-    if (own := job_folder()) is not None and job.trainer.is_global_zero:
-        write_result(own, Result("complete", metrics))
     report(cfg, job, folder)
     return metrics["objective"]
+
+
+def trained_policy(cfg: DictConfig, job: Run, run_dir: Path) -> tuple[Policy, dict[str, Tensor] | None]:
+    """The policy after training, and its weights where it does not hold them itself, but each rank a part."""
+    policy, weights = job.policy, job.weights.state
+    if not adapt(job.trainer).shards_weights:
+        return policy, None
+    if weights is not None and not has_adapters(policy.model):  # adapters cannot be merged where each rank holds a part
+        return policy, weights
+    whole = bare_policy(cfg)
+    if weights is not None:
+        whole.model.load_state_dict(weights)
+    else:  # started again after its last step: nothing was trained, and so nothing gathered
+        put_weights(whole, read_saved(run_dir / CHECKPOINTS / LAST, None))
+    return whole, None
 
 
 def final_metrics(job: Run) -> dict[str, float]:

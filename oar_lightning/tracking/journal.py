@@ -73,10 +73,10 @@ class Journal:
             line = (json.dumps(record, ensure_ascii=False) + "\n").encode()
             try:
                 _write_all(self._file, line)
-            except OSError:
+                self.end = Position(self.end.records + 1, self.end.bytes + len(line))
+            except BaseException:  # a second Ctrl-C, too: what is not counted must not be there
                 os.ftruncate(self._file, self.end.bytes)
                 raise
-            self.end = Position(self.end.records + 1, self.end.bytes + len(line))
             self.earliest = time_ms
             return time_ms
 

@@ -16,7 +16,12 @@ from omegaconf import DictConfig
 
 from oar_lightning.common.config_check import ConfigError
 from oar_lightning.common.outputs import write_text
-from oar_lightning.distributed.deepspeed_checkpoint import Layout, check_checksums, read_state, read_summary
+from oar_lightning.distributed.deepspeed_checkpoint import (
+    Layout,
+    check_checksums,
+    read_state,
+    read_summary,
+)
 from oar_lightning.distributed.launch import is_restart
 from oar_lightning.sweep.trial import current_ticket, job_folder
 from oar_lightning.training.callbacks.checkpoint import PREVIOUS
@@ -24,6 +29,8 @@ from oar_lightning.training.callbacks.evaluation import EvaluationCallback
 
 log = logging.getLogger(__name__)
 
+CHECKPOINTS = "checkpoints"
+"""The folder of a run's checkpoints within its own."""
 FINISHED = "finished.json"
 """Of a run's folder: the step at which it was complete, its policy exported and its results recorded."""
 

@@ -12,10 +12,10 @@ from omegaconf import DictConfig
 from oar_lightning.common.config_check import ConfigError
 from oar_lightning.distributed.launch import is_restart
 from oar_lightning.training.callbacks import Fork
-from oar_lightning.training.callbacks.checkpoint import LAST
+from oar_lightning.training.callbacks.checkpoint import LAST, PREVIOUS
 from oar_lightning.wiring.config import plain
 from oar_lightning.wiring.kept_config import CONFIG, Change, changed_since, refusal
-from oar_lightning.wiring.resume import Saved, find_checkpoint, is_finished, read_saved
+from oar_lightning.wiring.resume import CHECKPOINTS, FINISHED, Saved, find_checkpoint, is_finished, read_saved
 
 SAME_IN_A_FORK = ("task", "policy", "update.inner_epochs", "update.minibatches", "update.microbatches")
 """Beginnings of keys that a checkpoint's weights, its optimizer and its place within a batch of rollouts depend on."""
@@ -85,7 +85,15 @@ def find_start(cfg: DictConfig, problems: Mapping[str, str]) -> Start:
     """
     own, checkpoint = Path(HydraConfig.get().runtime.output_dir), find_checkpoint(cfg)
     if checkpoint is None:
-        return Start(own, begun=_begun(own, cfg, problems))
+        if not (begun := _begun(own, cfg, problems)):
+            _refuse_used(own)
+        return Start(own, begun=begun)
+    if checkpoint.parent.name != CHECKPOINTS:
+        raise ConfigError(
+            f"ckpt_path={checkpoint}: a run goes on in its own folder, and this file is in no {CHECKPOINTS}/ of one; give the "
+            f"run's folder, or start a new run from its policy: task=export ckpt_path={checkpoint}, then policy=hf "
+            "policy.name=<folder>"
+        )
     run_dir = checkpoint.parent.parent
     found = tuple(changed_since(run_dir, plain(cfg), problems))
     if found and not cfg.resume_changed:
@@ -97,12 +105,23 @@ def find_start(cfg: DictConfig, problems: Mapping[str, str]) -> Start:
     if not found:
         return Start(run_dir, saved)
     _check_fork(found, saved)
+    _refuse_used(own)
     return Start(own, saved, found)
+
+
+def _refuse_used(own: Path) -> None:
+    """Raises ConfigError: where the folder of a new run holds another one, whose checkpoint would be taken for its own."""
+    used = [name for name in (f"{CHECKPOINTS}/{LAST}", f"{CHECKPOINTS}/{PREVIOUS}", FINISHED) if (own / name).exists()]
+    if used:
+        raise ConfigError(
+            f"hydra.run.dir={own} holds a run ({', '.join(used)}), and a new one would overwrite it; go on with it by "
+            f"ckpt_path={own}, name another folder, or remove this one"
+        )
 
 
 def _begun(own: Path, cfg: DictConfig, problems: Mapping[str, str]) -> bool:
     """Whether the folder holds a run of the same config that ended before its first checkpoint."""
-    if not (own / "artifacts" / CONFIG).exists() or (own / "checkpoints" / LAST).exists():
+    if not (own / "artifacts" / CONFIG).exists() or (own / CHECKPOINTS / LAST).exists():
         return False
     return not changed_since(own, plain(cfg), problems)
 

@@ -254,6 +254,8 @@ REFUSED_THOUGH_RIGHT: list[tuple[str, str]] = [
     ("18000000", "18 \\text{ million}"),
     ("2.5 million", "2500000"),
     ("f ( x ) = x + 1", "f(x)=x+1"),
+    ("No", "no"),
+    ("no", "NO"),
 ]
 
 

@@ -194,6 +194,12 @@ def test_a_tolerance_that_is_no_number_is_named(stated: object) -> None:
         with_tolerance(stated, "3.2")
 
 
+def test_a_problem_without_the_column_is_judged_exactly() -> None:
+    problems = [MathProblem("q", "3.14", extra={"error": 0.1}), MathProblem("q", "3.14"), MathProblem("q", "3.14")]
+    answers = [Completion(text, text, truncated=False, num_tokens=1) for text in ("3.2", "3.2", "3.14")]
+    assert Accuracy(tolerance_column="error")(problems, answers) == [1, 0, 1]
+
+
 def test_a_column_that_is_not_there_is_named() -> None:
     with pytest.raises(KeyError, match="no extra column 'tol'"):
         Accuracy(tolerance_column="tol")([MathProblem("q", "1")], [Completion("1", "1", truncated=False, num_tokens=1)])

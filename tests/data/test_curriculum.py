@@ -152,6 +152,7 @@ def test_kinds() -> None:
     assert DifficultyCurriculum(by="level").kind(problem, endless=False) == "math Level 5"
     assert DifficultyCurriculum(by="problem").kind(problem, endless=True) == "math 7"
     assert DifficultyCurriculum(by="topic").kind(problem, endless=True) == "math ('a', 'b')"
+    assert DifficultyCurriculum(by="topic").kind(MathProblem("q", "1", source="math"), endless=True) == "math"
     assert HALF.kind(MathProblem("q", "1"), endless=False) == "q", "a problem without an id is its question"
     levels = {HALF.kind(p, endless=True) for p in itertools.islice(ChainProblems(ChainTask()), 200)}
     assert levels == {"chain 2", "chain 3", "chain 4"}

@@ -77,6 +77,20 @@ def test_several_files_and_patterns(tmp_path: Path, monkeypatch: pytest.MonkeyPa
     assert questions(FileProblems("~/b.jsonl")) == ["b.jsonl"]
 
 
+def test_a_name_with_brackets_is_a_file(tmp_path: Path) -> None:
+    path = write(tmp_path / "train[v2].jsonl", [{"problem": "q", "answer": "1", "solution": ""}])
+    assert questions(FileProblems(path)) == ["q"]
+
+
+def test_halves_of_surrogate_pairs_become_question_marks(tmp_path: Path) -> None:
+    """A text that was cut inside of an emoji is legal JSON, and no file or tokenizer takes it. A whole one stays."""
+    (tmp_path / "x.jsonl").write_text(
+        '{"problem": "a \\ud83d b \\ud83d\\ude00", "answer": "1", "solution": "", "note": ["\\udfff"]}\n'
+    )
+    (only,) = FileProblems(str(tmp_path / "x.jsonl"))
+    assert (only.question, only.extra["note"]) == ("a ? b \U0001f600", ("?",))
+
+
 def test_other_columns(tmp_path: Path) -> None:
     path = write(tmp_path / "x.jsonl", [{"q": "1+1?", "gold": 2.5, "why": "w", "hard": 5}])
     (only,) = FileProblems(path, "q", "gold", "why", "hard")

@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+import gzip
 from pathlib import Path
 
+import numpy as np
 import pytest
 from support.run_records import straight, trial
 
@@ -11,6 +13,7 @@ from oar_lightning.common.config_check import ConfigError
 from oar_lightning.reporting.bands import last_tenth
 from oar_lightning.reporting.export import CURVES, curves_csv, read_export, runs_csv
 from oar_lightning.reporting.page import write_study
+from oar_lightning.reporting.runs import Curve
 from oar_lightning.reporting.settings import training
 from oar_lightning.reporting.study import make_study
 
@@ -46,6 +49,12 @@ def test_a_page_made_from_the_files_is_the_page(tmp_path: Path) -> None:
     first, second = ({p.name: p.read_bytes() for p in (tmp_path / d).iterdir()} for d in "ab")
     assert set(first) == set(second) >= {"runs.csv", CURVES, "README.md", "learning_curves.png"}
     assert [name for name in first if first[name] != second[name] and not name.endswith(".png")] == []
+
+
+def test_steps_of_any_size_stay_apart() -> None:
+    steps = np.array([999_999.0, 1_000_001.0, 1_000_002.0])
+    text = gzip.decompress(curves_csv(["a"], {"loss": {"a": Curve(steps, np.array([1.0, 2.0, 3.0]))}})).decode()
+    assert [line.split(",")[1] for line in text.splitlines()[1:]] == ["999999", "1000001", "1000002"]
 
 
 def test_means_over_the_last_tenth_are_kept_without_curves(tmp_path: Path) -> None:

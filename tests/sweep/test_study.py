@@ -265,6 +265,10 @@ def test_a_folder_of_another_study_is_refused(tmp_path: Path) -> None:
         ({"space": {}}, "hydra.sweeper.params"),
         ({"objectives": []}, "hydra.sweeper.objectives"),
         (
+            {"pruning": Pruning(enabled=True), "objectives": [Objective("time/total_s", "minimize")]},
+            "hydra.sweeper.direction=minimize",
+        ),
+        (
             {"pruning": Pruning(enabled=True), "objectives": [Objective("a", "maximize"), Objective("b", "minimize")]},
             "hydra.sweeper.pruning",
         ),

@@ -58,6 +58,6 @@ def test_a_folder_in_which_a_run_is_at_work_is_refused(tmp_path: Path) -> None:
     with FileLock(folder / "run.lock"):
         done = run(tmp_path, "+experiment=smoke", f"hydra.run.dir={folder}")
     assert done.code == 1
-    assert f"another process is training in {folder}" in done.shown
+    assert f"another process is at work in {folder}" in done.shown
     assert "Traceback" not in done.shown
     assert not (tmp_path / "mlflow.db").exists()

@@ -21,8 +21,9 @@ from transformers import AutoModelForCausalLM
 
 from oar_lightning.common.config_check import ConfigError
 from oar_lightning.distributed.deepspeed_checkpoint import FORCE, Layout, loading_data_only
-from oar_lightning.tasks.export import export, put_weights, read_weights
+from oar_lightning.tasks.export import export
 from oar_lightning.wiring.resume import check_layout, find_checkpoint, read_saved
+from oar_lightning.wiring.trained_weights import put_weights, read_weights
 
 pytest.importorskip("deepspeed", reason="the extra deepspeed is not installed", exc_type=ImportError)
 pytestmark = [pytest.mark.slow, pytest.mark.timeout(600)]

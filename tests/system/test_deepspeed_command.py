@@ -74,7 +74,9 @@ def test_a_run_its_resumption_and_its_policy(experiment: str, trainer: str, stor
         assert (policies[1][name] - weight).abs().max() <= 1e-5, name
     succeed(tmp_path, common, f"trainer={trainer} {TWO} ckpt_path=two/checkpoints/previous.ckpt export_to=resumed")
     succeed(tmp_path, "logger=none task=export ckpt_path=two export_to=exported")
-    for again in ("resumed", "exported"):
+    (tmp_path / "two" / "finished.json").unlink()  # as after a kill between the last checkpoint and the policy's export
+    succeed(tmp_path, common, f"trainer={trainer} {TWO} ckpt_path=two export_to=started_again")
+    for again in ("resumed", "exported", "started_again"):
         found = policy(tmp_path / again)
         assert all(found[name].equal(weight) for name, weight in policies[1].items()), again
     assert "avg_at_4" in succeed(tmp_path, "logger=none task=evaluate policy=hf policy.name=exported")

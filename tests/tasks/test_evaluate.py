@@ -16,6 +16,7 @@ from support.commands import run
 from support.composing import Prepare
 
 from oar_lightning.common.config_check import ConfigError
+from oar_lightning.common.locks import FileLock
 from oar_lightning.evaluation.metrics import evaluation_metrics
 from oar_lightning.evaluation.result import ResultsFile
 from oar_lightning.tasks import evaluate as task
@@ -130,6 +131,28 @@ def test_a_finished_evaluation_is_shown_again_but_not_another_one(
     kept(tmp_path).write_text("".join(lines[::-1]))
     with pytest.raises(ConfigError, match=r"other problems than data\.evaluation\.chain has now"):
         prepared(*QUIET, "resume=true")
+
+
+def test_a_new_evaluation_does_not_take_anothers_results(prepared: Prepare, tmp_path: Path) -> None:
+    prepared(*QUIET)()
+    before = kept(tmp_path).read_bytes()
+    with pytest.raises(ConfigError, match=r"hydra\.run\.dir=.*run0 holds the results of an evaluation; .* name another folder"):
+        prepared(*QUIET, "rollout.temperature=0.5", folder="run0")
+    with FileLock(run_folder(tmp_path) / "run.lock"), pytest.raises(ConfigError, match="another process is at work in"):
+        prepared(*QUIET, "resume=true")
+    assert kept(tmp_path).read_bytes() == before
+
+
+def test_an_evaluation_that_slurm_starts_again_goes_on(
+    prepared: Prepare, tmp_path: Path, starts: list[int], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    value = prepared(*QUIET)()
+    lines = kept(tmp_path).read_text().splitlines(keepends=True)
+    kept(tmp_path).write_text("".join(lines[:4]))
+    for name, setting in {"SLURM_JOB_ID": "1", "SLURM_STEP_ID": "0", "SLURM_RESTART_COUNT": "1"}.items():
+        monkeypatch.setenv(name, setting)
+    assert prepared(*QUIET, folder="run0")() == value
+    assert starts == [0, 4]
 
 
 @pytest.mark.parametrize(

@@ -17,10 +17,11 @@ from transformers import AutoModelForCausalLM
 
 from oar_lightning.common.config_check import ConfigError
 from oar_lightning.distributed.deepspeed_checkpoint import Layout
-from oar_lightning.tasks.export import export, prepare, put_weights
+from oar_lightning.tasks.export import export, prepare
 from oar_lightning.training.callbacks import LastCheckpoint, RunIdentity
 from oar_lightning.training.callbacks.checkpoint import LAST, PREVIOUS
 from oar_lightning.wiring.resume import Saved, check_layout, read_saved
+from oar_lightning.wiring.trained_weights import put_weights
 
 
 @pytest.fixture(scope="module")

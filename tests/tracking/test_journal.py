@@ -123,6 +123,25 @@ def test_a_full_disk_leaves_the_journal_as_it_was(tmp_path: Path, monkeypatch: p
     assert steps(tmp_path) == [0, 2]
 
 
+def test_an_interruption_right_after_a_write_leaves_the_journal_as_it_was(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    journal = Journal(tmp_path)
+    journal.append("metrics", step=0, values={})
+    write = os.write
+
+    def interrupted(file: int, data: bytes) -> int:
+        write(file, data)
+        raise KeyboardInterrupt
+
+    monkeypatch.setattr("oar_lightning.tracking.journal.os.write", interrupted)
+    with pytest.raises(KeyboardInterrupt):
+        journal.append("metrics", step=1, values={})
+    monkeypatch.undo()
+    journal.append("metrics", step=2, values={})
+    assert steps(tmp_path) == [0, 2]
+
+
 @pytest.mark.parametrize("text", ["", "{", "[]", json.dumps({"records": 9, "bytes": 10**6, "run_id": "a"})])
 def test_a_state_that_does_not_fit_is_the_beginning(tmp_path: Path, text: str) -> None:
     Journal(tmp_path).append("metrics")

@@ -78,6 +78,29 @@ def test_another_config_is_refused_or_a_new_run_below_the_first(
     assert float(counts[1]) == float(counts[0]) + 1 > 1, "the optimizer's moments went on"
 
 
+def test_a_new_run_does_not_overwrite_another_one(prepared: Prepare, tmp_path: Path) -> None:
+    quiet = (*SMALL, "logger=none")
+    prepared(*quiet)()
+    run, before = tmp_path / "outputs" / "smoke" / "seed0" / "run0", contents(tmp_path)
+    told = r"hydra\.run\.dir=.*run0 holds a run \(checkpoints/last\.ckpt, .*finished\.json\)"
+    for overrides in ((), ("optimizer.lr=1e-2",), ("optimizer.lr=1e-2", "resume_changed=true", f"ckpt_path={run}")):
+        with pytest.raises(ConfigError, match=told):
+            prepared(*quiet, "trainer.max_steps=3", *overrides, folder="run0")
+    assert contents(tmp_path) == before
+
+
+def test_a_checkpoint_outside_of_its_run_is_no_run(prepared: Prepare, tmp_path: Path) -> None:
+    quiet = (*SMALL, "logger=none")
+    prepared(*quiet)()
+    copy = tmp_path / "backup" / "old.ckpt"
+    copy.parent.mkdir()
+    copy.write_bytes((tmp_path / "outputs" / "smoke" / "seed0" / "run0" / "checkpoints" / "last.ckpt").read_bytes())
+    before = contents(tmp_path)
+    with pytest.raises(ConfigError, match=r"old\.ckpt: a run goes on in its own folder, .*task=export ckpt_path="):
+        prepared(*quiet, "trainer.max_steps=3", f"ckpt_path={copy}")
+    assert contents(tmp_path) == before
+
+
 def test_tags_name_the_parent_where_there_is_one() -> None:
     saved = Saved(Path("run/checkpoints/last.ckpt"), 7, None)
     fork = Start(Path("new"), saved, (Change("gate.tau", 0.1, 0.2),))
