@@ -12,7 +12,7 @@ import numpy as np
 from labels import rate
 from leads import REPORTS, Lead, by_rate, decided_by, families, lead, results_of, script, side, verdicts
 from omegaconf import OmegaConf
-from settled import half_reached, probes, settled
+from settled import TASKS, half_reached, probes, settled
 
 from oar_lightning.common.markdown import markdown
 from oar_lightning.common.paths import conf_dir
@@ -204,7 +204,7 @@ def claims(leads: Mapping[tuple[str, str], Lead], said: Mapping[tuple[str, str],
 
     rates = [rate_text(task, "oar_g") for task in families.TASKS if by_rate(task, "oar_g")]
     lab = [prediction(task) for task in ("asides", "one_step")]
-    settle = [(task, *settled(task)) for task in ("graph", "asides")]
+    settle = [(task, *settled(task)) for task in TASKS]
     return [
         over_grpo("Perfect credit beats GRPO, so that there is something to find", "oracle"),
         over_grpo("OAR-G beats GRPO (paper)", "oar_g"),

@@ -12,7 +12,7 @@ from claims import claim_table, claims
 from figures import draw_costs, draw_leads, draw_rates
 from labels import named
 from leads import REPORTS, TOLD, Lead, decided_by, leads_over_grpo, mean_over, missing, tasks_of, verdicts
-from settled import shown_by_rules
+from settled import oar_g_by_rules, shown_by_rules
 from summary import half, headline, short
 
 from oar_lightning.common.markdown import fill, markdown
@@ -39,7 +39,7 @@ def page(leads: Mapping[tuple[str, str], Lead]) -> str:
         [
             headline(leads, said, by_rules),
             "",
-            short(leads, said, by_rules),
+            short(leads, said, by_rules, oar_g_by_rules()),
             "",
             "## Half of what perfect credit gains, by the runs of [families](families/README.md)",
             half(leads, said),

@@ -23,6 +23,15 @@ def settled(task: str) -> tuple[str, str]:
     return said, difference
 
 
+TASKS = ("graph", "asides")
+"""Where it was asked whether OAR-G beats GRPO."""
+
+
+def oar_g_by_rules() -> list[str]:
+    """The answers on each task, in words with figures."""
+    return [f"{verdict} on `{task}` ({figures})" for task in TASKS for verdict, figures in [settled(task)]]
+
+
 @functools.cache
 def halves() -> list[tuple[str, str, Any]]:
     """(Task, estimate, answer to the question of half of what perfect credit gains), of those that have all their pairs."""
