@@ -116,6 +116,10 @@ class CausalSpans(NamedTuple):
     exact: bool = True
 
 
+AFTER_WARMUP = 10**9
+"""A rollout step after every warm-up, for completions that belong to no step of a training run."""
+
+
 @dataclass(frozen=True)
 class Rollouts:
     """A batch of rollouts: sampled completions with everything that later stages read.
@@ -128,6 +132,7 @@ class Rollouts:
     ``sampler_logprobs`` are log-probabilities under the distribution that an engine with its own numerics sampled from; None
     where the policy's own code sampled.
     ``advantages`` are the group advantages; None until they are known.
+    ``temperature`` is that of the distribution which the tokens were drawn from.
     ``difficulty`` weighs the problem in an adapted entropy term, 1 on average; None where there is no such weight.
     ``token_spans[i]`` are the character ranges of the response's tokens in ``completions[i]``; empty where there are no texts.
     """
@@ -142,6 +147,7 @@ class Rollouts:
     group_size: int
     pad_token_id: int = 0
     step: int = 0
+    temperature: float = 1.0
     truncated: Bool[Tensor, " B"] | None = None
     advantages: Float[Tensor, " B"] | None = None
     difficulty: Float[Tensor, " B"] | None = None

@@ -5,6 +5,7 @@ from __future__ import annotations
 
 import ctypes
 import dataclasses
+import itertools
 import re
 import statistics
 import time
@@ -243,13 +244,14 @@ def _phases(
 
     def optimise() -> None:
         optimizer = held.setdefault("optimizer", torch.optim.AdamW(module.parameters(), lr=0.0))
-        for index in range(update.microbatches):
-            loss = module.training_step(Slot((), number, 0, 0, index), 0)
-            if loss is not None:
-                loss.backward()
-        torch.nn.utils.clip_grad_norm_(module.parameters(), 1.0)
-        optimizer.step()
-        optimizer.zero_grad()
+        for epoch, minibatch in itertools.product(range(update.inner_epochs), range(update.minibatches)):
+            for index in range(update.microbatches):
+                loss = module.training_step(Slot((), number, epoch, minibatch, index), 0)
+                if loss is not None:
+                    loss.backward()
+            torch.nn.utils.clip_grad_norm_(module.parameters(), 1.0)
+            optimizer.step()
+            optimizer.zero_grad()
 
     yield from zip(TIMED_PHASES, (rollout, reward, logprobs, scoring, optimise), strict=True)
 

@@ -12,11 +12,10 @@ from annotated_types import Interval
 
 from oar_lightning.common.randomness import derive_seed, generator
 from oar_lightning.common.ranges import Rule, checked
-from oar_lightning.credit.scorers.probes import AFTER_WARMUP
 from oar_lightning.data.stream import ProblemStream
 from oar_lightning.policy.pretrained import DTYPES, Policy
 from oar_lightning.rollout import CachedEngine, Generation, RolloutStage, SamplingConfig
-from oar_lightning.types import MathProblem, Rollouts
+from oar_lightning.types import AFTER_WARMUP, MathProblem, Rollouts
 
 
 class Workload(ABC):

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable
+from functools import partial
 from typing import Any, NamedTuple
 
 import torch
@@ -29,7 +30,8 @@ class Predictions(NamedTuple):
 
 def predictions(model: Any, rollouts: Rollouts, mask: Bool[Tensor, "B S"], token_budget: TokenBudget) -> Predictions:
     """The numbers of the masked tokens, from kept states or a forward pass."""
-    return Predictions(*read_states(model, rollouts, mask, token_budget, read_predictions))
+    read = partial(read_predictions, temperature=rollouts.temperature)
+    return Predictions(*read_states(model, rollouts, mask, token_budget, read))
 
 
 Read = Callable[[Any, Float[Tensor, "n H"], Int[Tensor, " n"]], Float[Tensor, "n F"]]
@@ -69,9 +71,11 @@ def in_chunks(numbers_of: Read, model: Any, hidden: Float[Tensor, "n H"], target
     return torch.cat([numbers_of(model, h, y) for h, y in zip(hidden.split(size), targets.split(size), strict=True)])
 
 
-def read_predictions(model: Any, hidden: Float[Tensor, "n H"], targets: Int[Tensor, " n"]) -> Float[Tensor, "n F"]:
-    """The numbers of `Predictions` for some states."""
-    logits = head_logits(model, hidden)
+def read_predictions(
+    model: Any, hidden: Float[Tensor, "n H"], targets: Int[Tensor, " n"], temperature: float = 1.0
+) -> Float[Tensor, "n F"]:
+    """The numbers of `Predictions` for some states, at a temperature."""
+    logits = head_logits(model, hidden) / temperature
     total = logits.logsumexp(-1)
     log_p = logits - total[:, None]
     p = log_p.exp()

@@ -25,7 +25,8 @@ from oar_lightning.types import MathProblem, Rollouts
 TOKENS = 4096
 """Padded tokens of a pass over completions whose prediction states were not kept."""
 
-_SENTENCE_END = re.compile(r"(?<=[.!?])\s+|\s*\n\s*")
+_SENTENCE_END = re.compile(r"(?<=[.!?])\s+|(?<!\s)\s*\n\s*")
+"""A run of white space is looked at once, from its beginning: from each of its places it would take quadratic time."""
 
 
 class Segmenter(ABC):

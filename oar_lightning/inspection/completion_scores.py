@@ -19,7 +19,6 @@ from oar_lightning.common.ranges import NonNegativeInt, PositiveInt, Rule, check
 from oar_lightning.credit.assign import assign_credit
 from oar_lightning.credit.gates import Gate
 from oar_lightning.credit.scorers import Scorer
-from oar_lightning.credit.scorers.probes import AFTER_WARMUP
 from oar_lightning.inspection.heatmap import HeatmapCompletion
 from oar_lightning.inspection.recorded import EncodedCompletion, GoldOnly, RecordedCompletion, encode_recorded, to_generation
 from oar_lightning.inspection.token_credit import heatmap_completions
@@ -30,9 +29,9 @@ from oar_lightning.policy.language_model import base_model, evaluating
 from oar_lightning.policy.lm_head import token_logprobs
 from oar_lightning.policy.pretrained import Policy
 from oar_lightning.rollout import RolloutStage, SamplingConfig
-from oar_lightning.rollout.assemble import printable
+from oar_lightning.rollout.assemble import drawn_at, printable
 from oar_lightning.rollout.continuations import RolloutTools
-from oar_lightning.types import Rollouts
+from oar_lightning.types import AFTER_WARMUP, Rollouts
 
 WINDOW_BATCHES = 8
 """Completions are sorted by length within windows of so many batches, which keeps padding small and memory bounded."""
@@ -143,7 +142,8 @@ class CompletionScorer:
         encoded = [e for group in groups for e in group]
         device = self.policy.model.get_input_embeddings().weight.device
         generation = to_generation(encoded, self.stage.pad_token_id, device)
-        rollouts = self.gold_only_stage.judge(generation, [e.recorded.problem for e in encoded], 1, AFTER_WARMUP)
+        judged = self.gold_only_stage.judge(generation, [e.recorded.problem for e in encoded], 1, AFTER_WARMUP)
+        rollouts = drawn_at(self.sampling.temperature, judged)
         weights, sizes = self.stage.rewards.weight_vector(), [len(group) for group in groups]
         advantages = advantages_by_problem(rollouts, sizes, weights, self.advantage)
         said = verdicts(rollouts, self.stage.rewards)

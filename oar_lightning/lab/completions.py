@@ -21,6 +21,7 @@ from oar_lightning.objective.advantage import AdvantageConfig
 from oar_lightning.policy.pretrained import Policy
 from oar_lightning.policy.token_budget import TokenBudget
 from oar_lightning.rollout import RolloutStage, SamplingConfig
+from oar_lightning.rollout.assemble import drawn_at
 from oar_lightning.rollout.sampling import encode_prompts
 from oar_lightning.types import MathProblem
 
@@ -99,13 +100,13 @@ def read(
     return [group for group in groups if group]
 
 
-def study(policy: Policy, stage: RolloutStage, advantage: AdvantageConfig, groups: Groups) -> Studied:
-    """Judge the completions and let the policy read them."""
+def study(policy: Policy, stage: RolloutStage, advantage: AdvantageConfig, groups: Groups, temperature: float = 1.0) -> Studied:
+    """Judge the completions, which were drawn at a temperature, and let the policy read them."""
     encoded = [e for group in groups for e in group]
     model, device = policy.model, policy.model.get_input_embeddings().weight.device
     generation = to_generation(encoded, stage.pad_token_id, device)
     judging = dataclasses.replace(stage, rewards=gold_only(stage.rewards))
-    rollouts = judging.judge(generation, [e.recorded.problem for e in encoded], 1, 0)
+    rollouts = drawn_at(temperature, judging.judge(generation, [e.recorded.problem for e in encoded], 1, 0))
     found = advantages_by_problem(rollouts, [len(group) for group in groups], stage.rewards.weight_vector(), advantage)
     known = torch.tensor([0.0 if a is None else a for a in found], device=device)
     said = verdicts(rollouts, stage.rewards)

@@ -17,6 +17,7 @@ from oar_lightning.credit.assign import assign_credit
 from oar_lightning.credit.component import Tools
 from oar_lightning.credit.gates import Gate
 from oar_lightning.credit.scorers import Scorer
+from oar_lightning.credit.scorers.probes import ProbeSchedule
 from oar_lightning.lab.types import Estimate, Studied
 from oar_lightning.types import Rollouts
 
@@ -38,10 +39,29 @@ class Estimator:
         self.scorer.use(tools)
         self.gate.use(tools)
 
+    def after_warmup(self) -> Estimator:
+        """The same with the probe that training has after its warm-up: the lab has no steps."""
+        return dataclasses.replace(self, scorer=_after_warmup(self.scorer))
+
     def redrawn(self) -> Estimator | None:
         """The same estimator with another seed; None where it has none."""
         scorer = _with_seed(self.scorer)
         return None if scorer is None else dataclasses.replace(self, scorer=scorer)
+
+
+def _after_warmup(scorer: Any) -> Any:
+    """A scorer, or one around another, whose probe has no warm-up."""
+    changed = {}
+    if isinstance(probe := getattr(scorer, "probe", None), ProbeSchedule) and probe.warmup_steps:
+        changed["probe"] = dataclasses.replace(probe, warmup_steps=0)
+    if hasattr(scorer, "inner") and (inner := _after_warmup(scorer.inner)) is not scorer.inner:
+        changed["inner"] = inner
+    if not changed:
+        return scorer
+    copied = copy.copy(scorer)
+    for name, value in changed.items():
+        object.__setattr__(copied, name, value)  # it may be frozen
+    return copied
 
 
 def _with_seed(scorer: Any) -> Any:

@@ -101,7 +101,7 @@ class FirstWrongStep(Source):
 
     def locate(self, problem: MathProblem, completion: str, correct: bool | None) -> tuple[Ranges, Ranges] | None:
         texts, number = problem.extra.get(STEPS), problem.extra.get(FIRST_ERROR)
-        if not isinstance(texts, list | tuple) or not str(number).strip().isdigit():
+        if not isinstance(texts, list | tuple) or not str(number).strip().isdecimal():
             return None
         steps, at = [], 0
         for text in texts:

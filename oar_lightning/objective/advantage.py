@@ -104,7 +104,8 @@ def centred_and_std(
 
 def _without_silent(values: Float[Tensor, "G n"], groups: Float[Tensor, "G n"]) -> Float[Tensor, "G n"]:
     """0 in place of what rounding leaves of groups whose scored entries are all equal."""
-    return values.masked_fill(zero_std_groups(groups.flatten(), groups.shape[1])[:, None], 0.0)
+    silent = zero_std_groups(groups.flatten(), groups.shape[1])[:, None]
+    return values.masked_fill(silent & ~groups.isnan(), 0.0)
 
 
 def _mean(groups: Float[Tensor, "G n"]) -> Float[Tensor, "G 1"]:

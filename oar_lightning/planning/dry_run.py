@@ -9,13 +9,12 @@ from typing import Any
 import torch
 
 from oar_lightning.credit.scorers import Scorer
-from oar_lightning.credit.scorers.probes import AFTER_WARMUP
 from oar_lightning.planning.empty import peak_bytes
 from oar_lightning.policy.decoder import GrowingTexts, growing_texts
 from oar_lightning.policy.language_model import evaluating
 from oar_lightning.policy.lm_head import token_logprobs
 from oar_lightning.rollout.sampling import SamplingConfig, draw_tokens
-from oar_lightning.types import Rollouts
+from oar_lightning.types import AFTER_WARMUP, Rollouts
 
 
 def completions(rows: int, group_size: int, prompt: int, completion: int, answer: int = 1, conclusion: int = 0) -> Rollouts:

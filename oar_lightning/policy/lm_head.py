@@ -95,9 +95,11 @@ def token_logprobs(
     return empty.index_put(place, logprobs), empty.index_put(place, entropy)
 
 
-def target_logprobs(model: Any, hidden: Float[Tensor, "n H"], targets: Int[Tensor, " n"]) -> Float[Tensor, " n"]:
-    """log softmax(head(h))[target], a bounded number of logits at a time."""
-    return _head_logprobs(model, hidden, targets, 1.0, None)[0]
+def target_logprobs(
+    model: Any, hidden: Float[Tensor, "n H"], targets: Int[Tensor, " n"], temperature: float = 1.0
+) -> Float[Tensor, " n"]:
+    """log softmax(head(h) / temperature)[target], a bounded number of logits at a time."""
+    return _head_logprobs(model, hidden, targets, temperature, None)[0]
 
 
 def _head_logprobs(

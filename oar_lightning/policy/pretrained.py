@@ -84,7 +84,8 @@ class PretrainedPolicy:
         """The argument of `from_pretrained`: the package's own folder for a built-in name, else the name itself."""
         if self.name in BUILT_IN:
             return str(importlib.resources.files("oar_lightning") / "assets" / self.name)
-        return self.name
+        folder = Path(self.name).expanduser()
+        return str(folder) if folder.is_dir() else self.name
 
     def load_tokenizer(self) -> Any:
         from transformers import AutoTokenizer

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import dataclasses
 import itertools
 import time
 from collections.abc import Sequence
@@ -56,7 +57,8 @@ class RolloutStage:
             generation = self.engine(model, [self.prompt.render(p) for p in problems], samples, sampling, seeds)
         generated = time.perf_counter()
         with activity("rewards"):
-            rollouts = self.judge(generation, [p for p in problems for _ in range(samples)], samples, step)
+            judged = self.judge(generation, [p for p in problems for _ in range(samples)], samples, step)
+        rollouts = drawn_at(sampling.temperature, judged)
         rollouts.stats["time/generate_s"] = generated - start
         rollouts.stats["time/reward_s"] = time.perf_counter() - generated
         return rollouts
@@ -104,6 +106,11 @@ class RolloutStage:
             answers=tuple(c.answer for c in completions),
             stats=stats,
         )
+
+
+def drawn_at(temperature: float, rollouts: Rollouts) -> Rollouts:
+    """The rollouts as drawn at a temperature. Greedy ones (temperature 0) are read as those at 1."""
+    return dataclasses.replace(rollouts, temperature=temperature or 1.0)
 
 
 def printable(text: str) -> str:

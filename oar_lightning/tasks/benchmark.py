@@ -73,6 +73,11 @@ def prepare(cfg: DictConfig) -> Callable[[], None]:
             )
         workload = RandomWorkload(config.shape, device)
         stage = _RewardsOnly(Rewards({"accuracy": Accuracy()}))
+    if settings.method.loss.kl_coef:
+        raise ConfigError(
+            f"loss.kl_coef={settings.method.loss.kl_coef:g} needs a frozen reference model, whose passes task=benchmark does "
+            "not time; set loss.kl_coef=0"
+        )
     modules = {}
     for name, scorer in config.variants.items():
         method = replace(settings.method, scorer=as_scorer(scorer))

@@ -118,7 +118,7 @@ def prepare(cfg: DictConfig) -> Callable[[], float | None]:
     device = choose_device(str(cfg.trainer.accelerator))
     spec = instantiate(cfg.policy)
     policy = load_policy(spec, str(cfg.task), device)
-    estimators = [with_past(e, past, spec, policy) for e in estimators]
+    estimators = [with_past(e, past, spec, policy).after_warmup() for e in estimators]
     prompt = instantiate(cfg.data.prompt, tokenizer=policy.tokenizer)
     stage = build_stage(policy, prompt, answer, rewards, engine)
     prompt.render(first)  # a missing chat template fails here, before long work
@@ -173,7 +173,7 @@ def run(job: Job, cfg: DictConfig) -> None:
         except KeyboardInterrupt:
             log.warning("stopped; the completions sampled so far are kept in %s", config.cache)
             sys.exit(130)
-        studied = study(policy, job.stage, job.advantage, groups)
+        studied = study(policy, job.stage, job.advantage, groups, job.sampling.temperature)
         continuer = Continuer(job.stage, job.sampling)
         lab = Lab(policy.model, studied, job.estimators, job.sources, continuer, job.store, config, job.seed, job.loss)
         whole = lab.run()

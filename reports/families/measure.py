@@ -304,7 +304,7 @@ def main() -> None:
     path = HERE / "runs.csv"
     if options.store:
         rows = {row.run_id: row for row in (*earlier_rows(), *read_csv(path), *read_store(options.store, options.sweeps))}
-        write_csv(path, sorted(rows.values()))
+        write_csv(path, sorted(rows.values(), key=lambda row: row[:5]))  # of equal settings those read last come last
     cost = json.loads((HERE / "cost.json").read_text(encoding="utf-8"))
     parts = []
     for variant in TASKS:

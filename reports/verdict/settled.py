@@ -35,7 +35,7 @@ def oar_g_by_rules() -> list[str]:
 @functools.cache
 def halves() -> list[tuple[str, str, Any]]:
     """(Task, estimate, answer to the question of half of what perfect credit gains), of those that have all their pairs."""
-    asked = [(task, arm, tables.half(ROWS, task, arm)) for task in rules.RATES for arm in rules.HALF_ASKED_OF]
+    asked = [(task, arm, tables.half(ROWS, task, arm)) for task in rules.HALF_ASKED_ON for arm in rules.HALF_ASKED_OF]
     return [(task, arm, found) for task, arm, found in asked if found]
 
 

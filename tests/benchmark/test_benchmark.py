@@ -3,18 +3,23 @@
 from __future__ import annotations
 
 import dataclasses
+import itertools
 import json
 from pathlib import Path
+from typing import Any, cast
 
 import pytest
 import torch
 from support.commands import run
+from support.composing import Prepare
 
 from oar_lightning.benchmark import BenchmarkConfig, RandomShape, RandomWorkload
-from oar_lightning.benchmark.measure import IN_A_STEP, TIMED_PHASES, Measurement, PhaseResult
+from oar_lightning.benchmark.measure import IN_A_STEP, TIMED_PHASES, Measurement, PhaseResult, _phases
 from oar_lightning.benchmark.report import by_variant, floors_table, phase_table, quietness, scoring_table, write_report
 from oar_lightning.benchmark.work import Rates
+from oar_lightning.common.config_check import ConfigError
 from oar_lightning.credit.scorers import Uniform
+from oar_lightning.training.slots import Slot, UpdatePlan
 
 SMALL = RandomShape(
     hidden_size=16, intermediate_size=24, layers=1, heads=2, kv_heads=1, vocab_size=50, prompt=6, completion=20, prompts=2,
@@ -69,6 +74,34 @@ def result(variant: str, phase: str, seconds: float, ratio: float | None = None)
 
 def measured(results: list[PhaseResult], disturbed: int = 0) -> Measurement:
     return Measurement(results, Rates(1e11, 5e10, 2e10), 10, 2, disturbed)
+
+
+class Recorded(torch.nn.Module):
+    """Stands in for a module whose steps are timed: notes the slots that are trained."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.weight = torch.nn.Parameter(torch.ones(()))
+        self.slots: list[tuple[int, int, int]] = []
+
+    def training_step(self, slot: Slot, index: int) -> torch.Tensor:
+        self.slots.append((slot.inner_epoch, slot.minibatch, slot.microbatch))
+        return self.weight.square()
+
+
+def test_the_update_is_all_of_its_epochs_and_minibatches() -> None:
+    module, plan = Recorded(), UpdatePlan(inner_epochs=2, minibatches=2, microbatches=3)
+    workload = RandomWorkload(SMALL, torch.device("cpu"))
+    *_, (phase, update) = _phases(workload, cast(Any, module), plan, 0)
+    update()
+    assert phase == "update"
+    assert module.slots == list(itertools.product(range(2), range(2), range(3)))
+
+
+@pytest.mark.usefixtures("hydra_conf")
+def test_a_reference_model_is_not_timed(prepared: Prepare) -> None:
+    with pytest.raises(ConfigError, match=r"loss\.kl_coef=0\.1 needs a frozen reference.*set loss\.kl_coef=0"):
+        prepared("task=benchmark", "loss.kl_coef=0.1", "logger=none")
 
 
 def test_tables_and_page(tmp_path: Path) -> None:

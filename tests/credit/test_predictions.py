@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import dataclasses
+
 import numpy as np
 import pytest
 import torch
@@ -18,8 +20,9 @@ SEQUENCES = [
 ]
 
 
-def test_numbers_are_those_of_the_softmax():
-    model, rollouts = gpt2(), rollouts_of(SEQUENCES)
+@pytest.mark.parametrize("temperature", [1.0, 1.5])
+def test_numbers_are_those_of_the_softmax_that_was_drawn_from(temperature: float) -> None:
+    model, rollouts = gpt2(), dataclasses.replace(rollouts_of(SEQUENCES), temperature=temperature)
     found = Probability().predictions(model, rollouts)
     for row in range(len(rollouts)):
         used = rollouts.attention_mask[row]
@@ -27,7 +30,7 @@ def test_numbers_are_those_of_the_softmax():
             logits = model(rollouts.token_ids[row, used][None]).logits[0].double().numpy()
         first = int(used.nonzero()[0])
         for column in rollouts.response_mask[row].nonzero().flatten().tolist():
-            z, y = logits[column - first - 1], int(rollouts.token_ids[row, column])
+            z, y = logits[column - first - 1] / temperature, int(rollouts.token_ids[row, column])
             p = np.exp(z - z.max()) / np.exp(z - z.max()).sum()
             expected = (np.log(p[y]), -(p * np.log(p)).sum(), (p**2).sum(), z[y], z.max() - np.log(p.max()) - z.mean())
             assert [float(x[row, column]) for x in found] == pytest.approx(expected, rel=1e-6)

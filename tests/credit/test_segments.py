@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import time
+
 import pytest
 import torch
 from hypothesis import given, settings
@@ -120,6 +122,15 @@ def test_spaces_go_with_the_next_sentence_and_line_ends_with_their_line(pieces: 
     rollouts = with_text("".join(pieces), ends)
     starts = Sentences()(None, rollouts, rollouts.reasoning_mask)
     assert starts[0, rollouts.reasoning_mask[0]].nonzero().flatten().tolist() == [0, *begin]
+
+
+def test_a_run_of_spaces_is_cut_in_linear_time() -> None:
+    """A collapsed policy writes them; read from each of its places a run of this length would take minutes."""
+    text = " " * 200_000 + "x.  y\n" + " \n" * 1000
+    started = time.process_time()
+    rollouts = with_text(text, [200_002, 200_005, len(text)])
+    Sentences()(None, rollouts, rollouts.reasoning_mask)
+    assert time.process_time() - started < 10
 
 
 def test_texts_that_do_not_match_their_tokens_are_not_cut() -> None:

@@ -30,6 +30,7 @@ from oar_lightning.credit.scorers import (
     TotalEffect,
     TotalEffectFast,
 )
+from oar_lightning.credit.scorers.probes import ProbeSchedule
 from oar_lightning.credit.segments import FixedLength
 from oar_lightning.lab.controls import Improbability, IsDigit
 from oar_lightning.lab.estimators import Estimator, estimate
@@ -166,6 +167,16 @@ def test_an_estimate_is_the_scorers_and_the_gates(direct: tuple[Studied, Any]) -
     masked = estimate(Estimator("it", Entropy(region="response"), SelectGate(share=0.25)), model, lab)
     assert masked.loss_mask is not None
     assert 0 < int(masked.loss_mask.sum()) < int(lab.rollouts.response_mask.sum())
+
+
+def test_the_lab_studies_the_probe_after_its_warm_up() -> None:
+    warming = OarG(probe=ProbeSchedule("answer_mean", "last", 50))
+    for scorer, place in ((warming, lambda e: e.scorer), (Shuffled(warming), lambda e: e.scorer.inner)):
+        found = place(Estimator("it", scorer, BilevelGate()).after_warmup())
+        assert found.probe == ProbeSchedule("answer_mean", "last", 0)
+    assert warming.probe.warmup_steps == 50
+    plain = Estimator("it", OarG(), BilevelGate())
+    assert plain.after_warmup().scorer is plain.scorer
 
 
 def test_only_what_draws_is_asked_again(direct: tuple[Studied, Any]) -> None:

@@ -83,6 +83,7 @@ def test_mr_gsm8k_s_columns() -> None:
         problem(2),
         problem("3"),
         problem("N/A"),
+        problem("\u00b2"),
         problem(4),
         problem(0),
         problem(1, ["another", "text"]),
@@ -90,7 +91,7 @@ def test_mr_gsm8k_s_columns() -> None:
     ]
     studied = characters([text] * len(rows), [False] * len(rows), rows)
     found = FirstWrongStep()("wrong", studied)
-    assert found.known.any(1).tolist() == [True, True, *[False] * 5]
+    assert found.known.any(1).tolist() == [True, True, *[False] * 6]
     assert marked(studied, found.decisive, 0).strip(".") == steps[1].rstrip(".")
     assert marked(studied, found.decisive, 1).strip(".") == steps[2].rstrip(".")
     assert found.steps is not None

@@ -78,6 +78,18 @@ def test_missing_scores_and_weights():
     assert advantages.tolist() == [-9.5, 0, 9.5]
 
 
+def test_an_unscored_row_is_in_no_standard_deviation() -> None:
+    nan = float("nan")
+    rewards = torch.tensor([[1.0, 0.0], [1.0, 1.0], [1.0, 0.3], [nan, nan], [0.0, 1.0], [1.0, 0.0], [0.0, 0.0], [1.0, 1.0]])
+    rewards, weights = rewards.double(), torch.ones(2, dtype=torch.float64)
+    found = group_advantages(rewards, weights, 4, AdvantageConfig(aggregation="normalize_then_sum")).numpy()
+    groups = rewards.numpy().reshape(2, 4, 2)
+    spread = np.nanstd(groups, 1, ddof=1, keepdims=True)
+    totals = ((groups - np.nanmean(groups, 1, keepdims=True)) / (spread + 1e-4)).sum(-1).reshape(-1)
+    expected = (totals - np.nanmean(totals)) / (np.nanstd(totals, ddof=1) + 1e-4)
+    np.testing.assert_allclose(found, np.nan_to_num(expected), rtol=1e-9, atol=1e-12)
+
+
 @pytest.mark.parametrize("scale", ["group", "none"])
 def test_groups_are_independent_and_shift_does_not_matter(scale):
     rewards = torch.randn(12, 1, dtype=torch.float64)

@@ -328,3 +328,5 @@ def test_target_logprobs_are_those_of_the_whole_softmax(monkeypatch):
     hidden, targets = torch.randn(7, model.config.hidden_size), torch.arange(7)
     expected = model.get_output_embeddings()(hidden).log_softmax(-1)[torch.arange(7), targets]
     assert torch.allclose(lm_head.target_logprobs(model, hidden, targets), expected, atol=1e-6)
+    warmer = (model.get_output_embeddings()(hidden) / 1.5).log_softmax(-1)[torch.arange(7), targets]
+    assert torch.allclose(lm_head.target_logprobs(model, hidden, targets, 1.5), warmer, atol=1e-6)

@@ -56,6 +56,12 @@ def test_a_fresh_policy_comes_back_from_its_export(tiny: Policy, folder: Path) -
     assert not list(folder.glob("*.bin"))
 
 
+def test_a_path_in_the_home_folder(folder: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("HOME", str(folder.parent))
+    assert PretrainedPolicy(f"~/{folder.name}").load_tokenizer() is not None
+    assert PretrainedPolicy("someone/model").location() == "someone/model"
+
+
 def test_a_path_loads_like_any_hub_name(tiny: Policy, folder: Path) -> None:
     model, tokenizer = PretrainedPolicy(str(folder)).load()
     assert not model.training

@@ -203,6 +203,13 @@ def test_a_table_survives_its_csv(tmp_path) -> None:
     assert records.read_csv(tmp_path / "none.csv") == []
 
 
+def test_of_runs_with_equal_settings_the_last_one_counts_not_the_best(tmp_path) -> None:
+    first = row("endpoint", "oar_g", "1e-4", "2.0", 100, 0.6)
+    again = first._replace(accuracy=0.5, run_id="again")
+    records.write_csv(tmp_path / "runs.csv", [first, again])
+    assert records.endpoint_runs(records.read_csv(tmp_path / "runs.csv"), "graph")["oar_g"][100] == again
+
+
 def test_what_runs_csv_has_is_not_run_again(tmp_path, monkeypatch: pytest.MonkeyPatch) -> None:
     """A store may be lost, or be another machine's: what has ended is in the repository."""
     had = [*tuning("grpo"), *tuning("oar_g")[:-1], row("endpoint", "grpo", "5e-5", "", 100, 0.6)]

@@ -13,7 +13,7 @@ from oar_lightning.answers.span import AnswerFormat
 from oar_lightning.data.prompts import PlainPrompt
 from oar_lightning.policy.token_text import TokenBytes
 from oar_lightning.rollout import CachedEngine, Generation, RolloutStage, SamplingConfig
-from oar_lightning.rollout.assemble import printable
+from oar_lightning.rollout.assemble import drawn_at, printable
 from oar_lightning.types import MathProblem, Rollouts
 
 POLICY = tiny_policy()
@@ -70,6 +70,12 @@ ROWS = [
     ("5. #### 1", True, "", "", None),
     ("5. #### 11\n", True, "5. ", "11", "11"),
 ]
+
+
+def test_rollouts_know_the_temperature_that_they_were_drawn_at() -> None:
+    rollouts = stage().judge(generation([(ids_of(["Ann"]), ids_of(["5"]), False)]), [MathProblem("q", "5")], 1, 0)
+    assert [drawn_at(t, rollouts).temperature for t in (1.5, 1.0, 0.0)] == [1.5, 1.0, 1.0]
+    assert drawn_at(1.5, rollouts).select(torch.tensor([0])).temperature == 1.5
 
 
 def test_masks_answers_and_rewards() -> None:

@@ -15,7 +15,7 @@ from oar_lightning.credit.gates.base import Gate, Mass, weighted
 from oar_lightning.credit.gates.bilevel import invalid_rows, preserve_mass
 from oar_lightning.objective.diagnostics import sum_and_count
 from oar_lightning.objective.metric_sums import Sums
-from oar_lightning.types import Credit, Rollouts
+from oar_lightning.types import AFTER_WARMUP, Credit, Rollouts
 
 
 @checked(
@@ -53,8 +53,10 @@ class DirectGate(Gate):
         return "kept" if self.preserve_mass else "free"
 
     def strength_at(self, step: int) -> float:
-        """The strength at a rollout step, counted from 0."""
-        return self.strength if self.strength_steps is None else self.strength * max(0.0, 1 - step / self.strength_steps)
+        """The strength at a rollout step, counted from 0; of completions that belong to no step the whole one."""
+        if self.strength_steps is None or step >= AFTER_WARMUP:
+            return self.strength
+        return self.strength * max(0.0, 1 - step / self.strength_steps)
 
     def __call__(self, scores: Float[Tensor, "B S"], rollouts: Rollouts) -> Credit:
         mask = region_mask(rollouts, self.region)

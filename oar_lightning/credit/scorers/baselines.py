@@ -48,7 +48,10 @@ class Entropy(Scorer):
         def score(chunk: list[int]) -> dict[int, Tensor]:
             part = rollouts.select(torch.tensor(chunk, device=rollouts.token_ids.device))
             mask = region_mask(part, self.covers)
-            entropy = token_logprobs(model, part.token_ids, part.attention_mask, mask, states=part.prediction_states)[1]
+            temperature, states = part.temperature, part.prediction_states
+            entropy = token_logprobs(model, part.token_ids, part.attention_mask, mask, temperature=temperature, states=states)[
+                1
+            ]
             return {row: entropy[i, mask[i]] for i, row in enumerate(chunk)}
 
         scores: dict[int, Tensor] = {}

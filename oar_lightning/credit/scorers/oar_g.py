@@ -165,7 +165,13 @@ def first_of_each(values: Int[Tensor, " n"]) -> tuple[Int[Tensor, " m"], Int[Ten
 
 def rank_correlation(a: Float[Tensor, " n"], b: Float[Tensor, " n"]) -> float:
     """Spearman's correlation with mid-ranks for ties; 0 where either side is constant."""
-    ranks = [(x[:, None] > x).sum(1) + 0.5 * (x[:, None] == x).sum(1) for x in (a.double(), b.double())]
+    ranks = [_mid_ranks(x.double()) for x in (a, b)]
     centred = [r - r.mean() for r in ranks]
     norm = float(centred[0].norm() * centred[1].norm())
     return float(centred[0] @ centred[1]) / norm if norm else 0.0
+
+
+def _mid_ranks(values: Float[Tensor, " n"]) -> Float[Tensor, " n"]:
+    """Ranks of which equal values share the mean; by sorting, since pairs of a long completion's tokens are too many."""
+    _, index, count = values.unique(return_inverse=True, return_counts=True)
+    return (count.cumsum(0) - (count - 1) / 2)[index].double()

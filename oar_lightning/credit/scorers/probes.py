@@ -17,9 +17,6 @@ from oar_lightning.policy.lm_head import head_logits
 FISHER_TOKENS = 8
 """The Fisher matrix of an outcome is restricted to so many most probable tokens, which hold nearly all of its mass."""
 
-AFTER_WARMUP = 10**9
-"""A rollout step after every `ProbeSchedule`'s warm-up, for completions that belong to no step of a training run."""
-
 
 class AnswerPlace(NamedTuple):
     """The answer tokens that a probe reads: their columns in order, padded with 0; which of these are real; the token ids."""

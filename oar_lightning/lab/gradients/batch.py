@@ -89,7 +89,9 @@ def policy_gradients(
         rows = torch.tensor(chunk, device=rollouts.token_ids.device)
         part, columns = rollouts.select(rows), rollouts.columns(rows)
         with torch.enable_grad():
-            logprobs = token_logprobs(model, part.token_ids, part.attention_mask, part.response_mask)[0]
+            logprobs = token_logprobs(
+                model, part.token_ids, part.attention_mask, part.response_mask, temperature=part.temperature
+            )[0]
             found = []
             for name, weighted in credit.items():
                 inputs = LossInputs(

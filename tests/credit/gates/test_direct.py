@@ -9,6 +9,7 @@ import torch
 from support.toy import rollouts_of
 
 from oar_lightning.credit.gates import DirectGate
+from oar_lightning.types import AFTER_WARMUP
 
 SEQUENCES = [
     {"before": [1, 2], "reasoning": [3, 4, 5], "answer": [7], "tail": [8]},
@@ -46,6 +47,7 @@ def test_the_region_bounds_what_is_weighted_and_whose_mass_is_kept():
 def test_strength_falls_to_zero_and_then_training_is_grpo_bit_for_bit():
     gate = DirectGate(strength_steps=4)
     assert [gate.strength_at(step) for step in (0, 1, 4, 9)] == [1, 0.75, 0, 0]
+    assert gate.strength_at(AFTER_WARMUP) == 1, "completions that belong to no step show what the gate does"
     rollouts, scores = given(0.7, -0.3, step=4)
     expected = (rollouts.advantages[:, None] * torch.ones_like(scores)).masked_fill(~rollouts.response_mask, 0)
     assert torch.equal(gate(scores, rollouts).advantages, expected)

@@ -60,8 +60,12 @@ def sampled_ids(model: Any, decoder: Decoder, texts: Texts, seed: int) -> Int[Te
     columns = positions[rows, order]
     uniforms = _uniforms(texts, seed)[rows, columns]
     size = rows_per_chunk(model.get_input_embeddings().weight.shape[0])
+
+    def logits_of(hidden: Tensor) -> Tensor:
+        return head_logits(model, hidden) / texts.temperature
+
     drawn = [
-        draw(head_logits(model, states[rows[part], order[part]]), texts.token_ids[rows[part], columns[part]], uniforms[part])
+        draw(logits_of(states[rows[part], order[part]]), texts.token_ids[rows[part], columns[part]], uniforms[part])
         for part in torch.arange(len(rows), device=rows.device).split(size)
     ]
     ids = texts.token_ids.clone()

@@ -24,6 +24,8 @@ class Texts(NamedTuple):
     answer: Bool[Tensor, "N S"]
     reasoning: Bool[Tensor, "N S"]
     starts: Bool[Tensor, "N S"]
+    temperature: float
+    """At which the tokens were drawn."""
 
     def lengths(self) -> list[int]:
         return (self.token_ids.shape[1] - self.first).tolist()
@@ -31,8 +33,8 @@ class Texts(NamedTuple):
     def select(self, rows: Int[Tensor, " n"]) -> Texts:
         """The given rows, cut to the longest of them."""
         cut = int(self.first[rows].min())
-        ids, *masks = (x[rows, cut:] for x in (self.token_ids, self.answer, self.reasoning, self.starts))
-        return Texts(ids, self.first[rows] - cut, *masks)
+        ids, answer, reasoning, starts = (x[rows, cut:] for x in (self.token_ids, self.answer, self.reasoning, self.starts))
+        return Texts(ids, self.first[rows] - cut, answer, reasoning, starts, self.temperature)
 
     def spans(self) -> Int[Tensor, "N S"]:
         """Columns from each column to the next start behind it, or to the end."""
@@ -57,5 +59,7 @@ def texts_until_answer(rollouts: Rollouts, probe: Probe, starts: Bool[Tensor, " 
     counts = wanted.sum(1)
     # a stable sort puts the wanted columns last, in order
     index = wanted.to(torch.uint8).argsort(dim=1, stable=True)[:, wanted.shape[1] - int(counts.max()) :]
-    ids, valid, *masks = (x.gather(1, index) for x in (rollouts.token_ids, wanted, probed, reasoning, begins))
-    return Texts(ids.masked_fill(~valid, 0), index.shape[1] - counts, *(mask & valid for mask in masks))
+    gathered = (x.gather(1, index) for x in (rollouts.token_ids, wanted, probed, reasoning, begins))
+    ids, valid, answer, scored, begun = gathered
+    masks = answer & valid, scored & valid, begun & valid
+    return Texts(ids.masked_fill(~valid, 0), index.shape[1] - counts, *masks, rollouts.temperature)

@@ -33,7 +33,7 @@ def read_tokens(counterfactuals: Counterfactuals, texts: Texts) -> CleanTokens:
     columns, valid = masked_positions(texts.reasoning | texts.answer)
     place = AnswerPlace(columns, valid, texts.token_ids.gather(1, columns))
     states, past, tokens = counterfactuals.run_clean(texts, place)
-    found = target_logprobs(counterfactuals.model, states[valid], place.token_ids[valid])
+    found = target_logprobs(counterfactuals.model, states[valid], place.token_ids[valid], texts.temperature)
     logprobs = found.new_zeros(texts.token_ids.shape).masked_scatter(texts.reasoning | texts.answer, found)
     return CleanTokens(texts, logprobs, past, int(texts.reasoning.any(0).long().argmax()), tokens)
 
@@ -85,7 +85,8 @@ def _fill_rows(
         states = counterfactuals.masked_states(texts, clean.past, fills, row, at, start, (column, torch.ones_like(later)))
         copy, before = later.nonzero(as_tuple=True)
         target = before + start + 1
-        found = target_logprobs(counterfactuals.model, states[copy, before], texts.token_ids[row[copy], target])
+        asked = texts.token_ids[row[copy], target]
+        found = target_logprobs(counterfactuals.model, states[copy, before], asked, texts.temperature)
         changed = change_probability(clean.logprobs[row[copy], target], found)
         changes[row[copy], at[copy, 0] - clean.start, target - clean.start] = changed
         return column.numel()

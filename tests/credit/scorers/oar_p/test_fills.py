@@ -2,13 +2,15 @@
 
 from __future__ import annotations
 
+import dataclasses
+
 import pytest
 import torch
 from support.families import texts
 from support.toy import gpt2, padded
 
 from oar_lightning.credit.scorers import OarP, OarPApproximate, ProbeSchedule
-from oar_lightning.credit.scorers.oar_p.fills import FILLS, draw
+from oar_lightning.credit.scorers.oar_p.fills import FILLS, draw, sampled_ids
 from oar_lightning.credit.scorers.oar_p.texts import texts_until_answer
 from oar_lightning.credit.scorers.probes import PROBES
 from oar_lightning.policy.decoder import ModuleDecoder
@@ -60,6 +62,20 @@ def test_the_model_draws_by_its_prediction_without_the_token():
     torch.testing.assert_close(shares.double(), torch.tensor([1, 2, 0, 4]).double() / 7, rtol=0, atol=1e-3)
     edge = draw(probabilities.log().expand(2, -1), torch.tensor([3, 0]), torch.tensor([1 - 1e-12, 0.0], dtype=torch.float64))
     assert edge.tolist() == [2, 1]
+
+
+def test_near_temperature_0_the_model_draws_what_it_finds_likeliest_beside_the_token() -> None:
+    model, rollouts = gpt2().eval(), dataclasses.replace(texts(), temperature=1e-4)
+    whole = texts_until_answer(rollouts, PROBES["last"])
+    found = sampled_ids(model, ModuleDecoder(model), whole, 0)
+    for row in range(len(rollouts)):
+        first = int(whole.first[row])
+        with torch.no_grad():
+            logits = model(whole.token_ids[row : row + 1, first:]).logits[0]
+        for position in whole.reasoning[row].nonzero().flatten().tolist():
+            others = logits[position - first - 1].clone()
+            others[whole.token_ids[row, position]] = -torch.inf
+            assert found[row, position] == others.argmax()
 
 
 def test_random_tokens_are_spread_evenly():
