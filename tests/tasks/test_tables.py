@@ -53,7 +53,9 @@ def benchmarked(number: int) -> ConsoleTable:
     config = BenchmarkConfig("paper_qwen2_5_7b", {"grpo": {}}, step_bars=dict.fromkeys(METHODS, 1.3))
     results = [
         PhaseResult(
-            "p", name, phase, 12345.678, 12345.678, 3086.4195, 80 * 2**30, 1234567.8, 9876.543, 12345.678, 123.45, 123.45
+            *("p", name, phase, 12345.678, 12345.678, 3086.4195, 80 * 2**30, 1234567.8, 9876.543, 12345.678, 123.45),
+            product_seconds=12345.678,
+            step_ratio=123.45,
         )
         for name in METHODS
         for phase in (*TIMED_PHASES, "step", "scoring")

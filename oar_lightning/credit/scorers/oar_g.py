@@ -173,5 +173,6 @@ def rank_correlation(a: Float[Tensor, " n"], b: Float[Tensor, " n"]) -> float:
 
 def _mid_ranks(values: Float[Tensor, " n"]) -> Float[Tensor, " n"]:
     """Ranks of which equal values share the mean; by sorting, since pairs of a long completion's tokens are too many."""
-    _, index, count = values.unique(return_inverse=True, return_counts=True)
-    return (count.cumsum(0) - (count - 1) / 2)[index].double()
+    ordered = values.sort().values
+    below, until = (torch.searchsorted(ordered, values, right=right) for right in (False, True))
+    return (below + until - 1).double() / 2
