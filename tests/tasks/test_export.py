@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import dataclasses
 from pathlib import Path
 from typing import Any
 
@@ -21,7 +22,7 @@ from oar_lightning.tasks.export import export, prepare
 from oar_lightning.training.callbacks import LastCheckpoint, RunIdentity
 from oar_lightning.training.callbacks.checkpoint import LAST, PREVIOUS
 from oar_lightning.wiring.resume import Saved, check_layout, read_saved
-from oar_lightning.wiring.trained_weights import put_weights
+from oar_lightning.wiring.trained_weights import put_weights, read_weights
 
 
 @pytest.fixture(scope="module")
@@ -57,6 +58,12 @@ def test_a_checkpoint_of_adapters_is_exported_with_the_weights_that_they_adapt(t
 def test_a_policy_of_another_size_is_refused(trained: Any) -> None:
     with pytest.raises(ConfigError, match=r"its weights do not fit the policy .*give the policy=\.\.\. of the run, see"):
         put_weights(built_in_policy(), trained[0])
+
+
+def test_a_checkpoint_that_was_replaced_since_it_was_found_is_refused(trained: Any) -> None:
+    saved = trained[0]
+    with pytest.raises(ConfigError, match=rf"was of step {saved.step + 1} and is of step {saved.step} now: its run goes on"):
+        read_weights(dataclasses.replace(saved, step=saved.step + 1))
 
 
 def test_a_checkpoint_must_be_given() -> None:
