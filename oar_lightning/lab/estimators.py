@@ -56,23 +56,24 @@ def _after_warmup(scorer: Any) -> Any:
         changed["probe"] = dataclasses.replace(probe, warmup_steps=0)
     if hasattr(scorer, "inner") and (inner := _after_warmup(scorer.inner)) is not scorer.inner:
         changed["inner"] = inner
-    if not changed:
-        return scorer
-    copied = copy.copy(scorer)
-    for name, value in changed.items():
-        object.__setattr__(copied, name, value)  # it may be frozen
-    return copied
+    return _with(scorer, **changed) if changed else scorer
 
 
 def _with_seed(scorer: Any) -> Any:
     """A copy of a scorer, or of the scorer that it is around, with another seed; None where there is no seed."""
+    changed = {}
+    if hasattr(scorer, "inner") and (inner := _with_seed(scorer.inner)) is not None:
+        changed["inner"] = inner
+    if isinstance(getattr(scorer, "seed", None), int):
+        changed["seed"] = scorer.seed + 1
+    return _with(scorer, **changed) if changed else None
+
+
+def _with(scorer: Any, **changed: Any) -> Any:
+    """A copy of a scorer with other attributes."""
     copied = copy.copy(scorer)
-    inner = _with_seed(scorer.inner) if hasattr(scorer, "inner") else None
-    if inner is not None:
-        object.__setattr__(copied, "inner", inner)  # it may be frozen
-    if not isinstance(getattr(scorer, "seed", None), int):
-        return None if inner is None else copied
-    object.__setattr__(copied, "seed", scorer.seed + 1)
+    for name, value in changed.items():
+        object.__setattr__(copied, name, value)  # it may be frozen
     return copied
 
 

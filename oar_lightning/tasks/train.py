@@ -23,7 +23,7 @@ from oar_lightning.policy.out_of_memory import OutOfMemory, advice, out_of_memor
 from oar_lightning.policy.pretrained import Policy, export_policy, has_adapters
 from oar_lightning.sweep.process import describe_exit
 from oar_lightning.sweep.trial import Pruned, Result, current_ticket, job_folder, write_result
-from oar_lightning.training.callbacks.checkpoint import LAST
+from oar_lightning.training.callbacks.checkpoint import CHECKPOINTS, LAST
 from oar_lightning.training.callbacks.errors import first_error, forget_errors
 from oar_lightning.wiring.auto_budgets import set_start_from_plan
 from oar_lightning.wiring.claim import claim
@@ -34,7 +34,7 @@ from oar_lightning.wiring.library_settings import check_optimizer, try_trainer
 from oar_lightning.wiring.lightning_options import development_run
 from oar_lightning.wiring.model_card import write_run_card
 from oar_lightning.wiring.policy import bare_policy, export_folder
-from oar_lightning.wiring.resume import CHECKPOINTS, check_layout, mark_finished, read_saved
+from oar_lightning.wiring.resume import check_layout, mark_finished, read_saved
 from oar_lightning.wiring.run import Run, build_run
 from oar_lightning.wiring.run_folder import note_origin
 from oar_lightning.wiring.run_tags import note_run, run_parameters, run_tags
@@ -118,7 +118,7 @@ def close(job: Run, status: str) -> None:
 def on_rank_lost(job: Run, run_dir: Path) -> None:
     """Log and record that another rank has died while this one waits for it."""
     log.error("%s", failed_rank(job, run_dir) or "another rank has ended without an error")
-    job.tracker.close("FAILED")
+    close(job, "FAILED")
 
 
 def failed_rank(job: Run, run_dir: Path) -> str | None:
@@ -142,7 +142,7 @@ def finish(cfg: DictConfig, job: Run, run_dir: Path) -> float | None:
     no_time = in_queue and job.stop.received == signal.SIGTERM
     if job.stop.received is not None and (no_time or job.trainer.global_step < job.trainer.max_steps):
         close(job, "KILLED")
-        where = run_dir / "checkpoints" / "last.ckpt"
+        where = run_dir / CHECKPOINTS / LAST
         log.warning("stopped at step %d; to go on, repeat the command with ckpt_path=%s", job.trainer.global_step, where)
         if not job.trainer.is_global_zero:
             sys.exit(0)  # 0, since rank 0 is still at work and would take another code for a failure

@@ -41,7 +41,7 @@ from oar_lightning.training.callbacks import (
     RunSeconds,
     TrainingProgress,
 )
-from oar_lightning.training.callbacks.checkpoint import CheckpointFile
+from oar_lightning.training.callbacks.checkpoint import CHECKPOINTS, CheckpointFile
 from oar_lightning.training.callbacks.early_stopping import EarlyStopping
 from oar_lightning.training.callbacks.kept import check_monitor
 from oar_lightning.training.datamodule import LoaderPlan, MathDataModule
@@ -196,7 +196,7 @@ def _checkpoints(settings: Settings, run_dir: Path, evaluation: EvaluationCallba
             "set evaluation.every_n_steps"
         )
     every = settings.checkpoint_every_n_steps
-    return LastCheckpoint(run_dir / "checkpoints", every, keep, lambda step: evaluation.value(monitor, step))
+    return LastCheckpoint(run_dir / CHECKPOINTS, every, keep, lambda step: evaluation.value(monitor, step))
 
 
 def _cluster() -> list[ClusterEnvironment]:

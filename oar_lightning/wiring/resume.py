@@ -24,13 +24,11 @@ from oar_lightning.distributed.deepspeed_checkpoint import (
 )
 from oar_lightning.distributed.launch import is_restart
 from oar_lightning.sweep.trial import current_ticket, job_folder
-from oar_lightning.training.callbacks.checkpoint import PREVIOUS
+from oar_lightning.training.callbacks.checkpoint import CHECKPOINTS, LAST, PREVIOUS
 from oar_lightning.training.callbacks.evaluation import EvaluationCallback
 
 log = logging.getLogger(__name__)
 
-CHECKPOINTS = "checkpoints"
-"""The folder of a run's checkpoints within its own."""
 FINISHED = "finished.json"
 """Of a run's folder: the step at which it was complete, its policy exported and its results recorded."""
 
@@ -45,11 +43,11 @@ def find_checkpoint(cfg: DictConfig) -> Path | None:
         ConfigError: where the checkpoint that was asked for does not exist.
     """
     if (folder := job_folder()) is not None and current_ticket() is not None:
-        own = folder / "checkpoints" / "last.ckpt"
+        own = folder / CHECKPOINTS / LAST
         if own.exists():
             return own
     if is_restart():
-        own = Path(HydraConfig.get().runtime.output_dir) / "checkpoints" / "last.ckpt"
+        own = Path(HydraConfig.get().runtime.output_dir) / CHECKPOINTS / LAST
         if own.exists():
             return own
     if cfg.ckpt_path is not None:
@@ -57,7 +55,7 @@ def find_checkpoint(cfg: DictConfig) -> Path | None:
     if not cfg.resume:
         return None
     folder = Path(cfg.output_root).resolve() / str(cfg.name) / f"seed{cfg.seed}"
-    found = sorted(folder.glob("*/checkpoints/last.ckpt"), key=lambda p: p.stat().st_mtime)
+    found = sorted(folder.glob(f"*/{CHECKPOINTS}/{LAST}"), key=lambda p: p.stat().st_mtime)
     if not found:
         raise ConfigError(f"resume=true: no checkpoint under {folder}; start without resume, or give ckpt_path=<file>")
     return found[-1]
@@ -70,7 +68,7 @@ def checkpoint_at(given: str, key: str) -> Path:
         ConfigError: where there is none.
     """
     path = Path(given).expanduser().absolute()  # absolute, not resolved: last.ckpt may be a link
-    path = path / "checkpoints" / "last.ckpt" if (path / "checkpoints").is_dir() else path
+    path = path / CHECKPOINTS / LAST if (path / CHECKPOINTS).is_dir() else path
     if not (path.is_file() or (path.is_dir() and path.suffix == ".ckpt")):
         raise ConfigError(f"{key}={given}: no such file; give a run's folder or its checkpoints/last.ckpt")
     return path

@@ -12,10 +12,10 @@ from omegaconf import DictConfig
 from oar_lightning.common.config_check import ConfigError
 from oar_lightning.distributed.launch import is_restart
 from oar_lightning.training.callbacks import Fork
-from oar_lightning.training.callbacks.checkpoint import LAST, PREVIOUS
+from oar_lightning.training.callbacks.checkpoint import CHECKPOINTS, LAST, PREVIOUS
 from oar_lightning.wiring.config import plain
 from oar_lightning.wiring.kept_config import CONFIG, Change, changed_since, refusal
-from oar_lightning.wiring.resume import CHECKPOINTS, FINISHED, Saved, find_checkpoint, is_finished, read_saved
+from oar_lightning.wiring.resume import FINISHED, Saved, find_checkpoint, is_finished, read_saved
 
 SAME_IN_A_FORK = ("task", "policy", "update.inner_epochs", "update.minibatches", "update.microbatches")
 """Beginnings of keys that a checkpoint's weights, its optimizer and its place within a batch of rollouts depend on."""

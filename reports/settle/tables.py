@@ -29,7 +29,7 @@ from rules import (
 from scipy.stats import ttest_rel
 
 from oar_lightning.common.markdown import markdown
-from oar_lightning.reporting.statistics import mean_interval
+from oar_lightning.reporting.statistics import Interval, mean_interval
 
 
 def tuning_table(rows: Sequence[Row], task: str) -> str:
@@ -95,12 +95,17 @@ def shown(value: float, digits: str) -> str:
 def paired(arm: str, found: Mapping[int, Row], base: Mapping[int, Row]) -> tuple[str, str]:
     """The difference from `base`, of GRPO, over pairs with the same seed, and the verdict once all pairs of the endpoint are
     there."""
-    seeds = sorted(found.keys() & base.keys())
-    if arm == BASELINE or len(seeds) < 2:
+    pairs, interval = lead(found, base)
+    if arm == BASELINE or interval is None:
         return "-", "-"
-    interval = mean_interval([100 * (found[seed].accuracy - base[seed].accuracy) for seed in seeds], bootstrap_from=math.inf)
-    whole = arm in ENDPOINT and len(seeds) == len(ENDPOINT_SEEDS)
+    whole = arm in ENDPOINT and pairs == len(ENDPOINT_SEEDS)
     return f"{interval:+.1f}", verdict(interval.low, interval.high) if whole else "-"
+
+
+def lead(found: Mapping[int, Row], base: Mapping[int, Row]) -> tuple[int, Interval | None]:
+    """How many pairs with the same seed there are, and by how many points they differ; None of fewer than two."""
+    pairs = [100 * (found[seed].accuracy - base[seed].accuracy) for seed in sorted(found.keys() & base.keys())]
+    return len(pairs), mean_interval(pairs, bootstrap_from=math.inf) if len(pairs) > 1 else None
 
 
 class Half(NamedTuple):
@@ -158,14 +163,12 @@ class ProbeLead(NamedTuple):
 
 def probe_lead(rows: Sequence[Row], other: str) -> ProbeLead:
     runs = endpoint_runs(rows, PROBE_TASK)
-    own, against = runs.get(MEAN_PROBE, {}), runs.get(other, {})
-    pairs = [seed for seed in OTHER_SEEDS if seed in own and seed in against]
-    if len(pairs) < 2:
-        return ProbeLead("-", len(pairs), "not settled")
-    differences = [100 * (own[seed].accuracy - against[seed].accuracy) for seed in pairs]
-    interval = mean_interval(differences, bootstrap_from=math.inf)
-    word = verdict(interval.low, interval.high) if len(pairs) == len(OTHER_SEEDS) else "not settled"
-    return ProbeLead(f"{interval:+.1f}", len(pairs), word)
+    own = {seed: row for seed, row in runs.get(MEAN_PROBE, {}).items() if seed in OTHER_SEEDS}
+    pairs, interval = lead(own, runs.get(other, {}))
+    if interval is None:
+        return ProbeLead("-", pairs, "not settled")
+    word = verdict(interval.low, interval.high) if pairs == len(OTHER_SEEDS) else "not settled"
+    return ProbeLead(f"{interval:+.1f}", pairs, word)
 
 
 def probe_table(rows: Sequence[Row]) -> str:

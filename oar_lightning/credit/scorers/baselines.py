@@ -48,10 +48,9 @@ class Entropy(Scorer):
         def score(chunk: list[int]) -> dict[int, Tensor]:
             part = rollouts.select(torch.tensor(chunk, device=rollouts.token_ids.device))
             mask = region_mask(part, self.covers)
-            temperature, states = part.temperature, part.prediction_states
-            entropy = token_logprobs(model, part.token_ids, part.attention_mask, mask, temperature=temperature, states=states)[
-                1
-            ]
+            states, temperature = part.prediction_states, part.temperature
+            found = token_logprobs(model, part.token_ids, part.attention_mask, mask, temperature=temperature, states=states)
+            entropy = found[1]
             return {row: entropy[i, mask[i]] for i, row in enumerate(chunk)}
 
         scores: dict[int, Tensor] = {}

@@ -26,6 +26,8 @@ from oar_lightning.training.callbacks.kept import KeepConfig, KeptCheckpoints
 
 log = logging.getLogger(__name__)
 
+CHECKPOINTS = "checkpoints"
+"""The folder of a run's checkpoints within its own."""
 LAST = "last.ckpt"
 PREVIOUS = "previous.ckpt"
 

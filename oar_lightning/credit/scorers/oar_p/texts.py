@@ -59,7 +59,7 @@ def texts_until_answer(rollouts: Rollouts, probe: Probe, starts: Bool[Tensor, " 
     counts = wanted.sum(1)
     # a stable sort puts the wanted columns last, in order
     index = wanted.to(torch.uint8).argsort(dim=1, stable=True)[:, wanted.shape[1] - int(counts.max()) :]
-    gathered = (x.gather(1, index) for x in (rollouts.token_ids, wanted, probed, reasoning, begins))
-    ids, valid, answer, scored, begun = gathered
-    masks = answer & valid, scored & valid, begun & valid
-    return Texts(ids.masked_fill(~valid, 0), index.shape[1] - counts, *masks, rollouts.temperature)
+    ids, valid = (x.gather(1, index) for x in (rollouts.token_ids, wanted))
+    answer, scored, begun = (x.gather(1, index) & valid for x in (probed, reasoning, begins))
+    first = index.shape[1] - counts
+    return Texts(ids.masked_fill(~valid, 0), first, answer, scored, begun, rollouts.temperature)
