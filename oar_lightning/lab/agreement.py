@@ -10,6 +10,8 @@ import math
 import numpy as np
 from numpy.typing import NDArray
 
+from oar_lightning.common.ranks import rank_correlation
+
 Scores = NDArray[np.float64]
 Marks = NDArray[np.bool_]
 
@@ -84,9 +86,7 @@ def spearman(scores: Scores, values: Scores) -> float:
     are."""
     if len(values) < 2 or (values == values[0]).all():
         return math.nan
-    if (scores == scores[0]).all():
-        return 0.0
-    return float(np.corrcoef(ranks(scores), ranks(values))[0, 1])
+    return rank_correlation(scores, values)
 
 
 def sign_agreement(scores: Scores, values: Scores) -> float:
@@ -95,13 +95,6 @@ def sign_agreement(scores: Scores, values: Scores) -> float:
     if not told.any():
         return math.nan
     return float((1 + np.sign(scores[told]) * np.sign(values[told])).mean() / 2)
-
-
-def ranks(values: Scores) -> Scores:
-    """Ranks from 1 on; equal values share the mean of theirs."""
-    _, index, count = np.unique(values, return_inverse=True, return_counts=True)
-    mean: Scores = (np.cumsum(count) - (count - 1) / 2)[index]
-    return mean
 
 
 def _levels(scores: Scores, wanted: Marks) -> list[tuple[int, int, int, int]]:

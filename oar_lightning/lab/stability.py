@@ -16,7 +16,7 @@ from torch import Tensor
 from oar_lightning.common.activity import activity
 from oar_lightning.common.randomness import generator
 from oar_lightning.common.ranges import PositiveFloat, PositiveInt, checked
-from oar_lightning.credit.scorers.oar_g import rank_correlation
+from oar_lightning.common.ranks import rank_correlation
 from oar_lightning.lab.types import Curve, Measure
 from oar_lightning.policy.language_model import base_model
 from oar_lightning.types import Rollouts
@@ -142,7 +142,7 @@ def correlation(a: Float[Tensor, " n"], b: Float[Tensor, " n"]) -> float:
     """Spearman's; scores that are the same agree, whether or not they vary. NaN where a score is."""
     if not bool((a + b).isfinite().all()):
         return math.nan
-    return 1.0 if torch.equal(a, b) else rank_correlation(a, b)
+    return 1.0 if torch.equal(a, b) else rank_correlation(a.cpu().numpy(), b.cpu().numpy())
 
 
 def mean(values: tuple[float, ...]) -> float:

@@ -154,8 +154,6 @@ def recording_failure() -> Iterator[None]:
     folder = job_folder()
     try:
         yield
-    except Pruned:
-        raise  # no failure
     except Exception as error:
         if folder is not None and is_first_rank():
             write_result(folder, Result("failed", reason=one_line(error)))

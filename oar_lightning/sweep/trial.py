@@ -74,8 +74,9 @@ class Diverged(RuntimeError):
     """Raised for training that cannot succeed: NaN or collapse. The message has the step and the remedy."""
 
 
-class Pruned(Exception):
-    """Raised in a trial that its sweep prunes. The message has the step and the numbers."""
+class Pruned(BaseException):
+    """Raised in a trial that its sweep prunes: an end like an interruption, and no error. The message has the step and the
+    numbers."""
 
 
 def job_folder() -> Path | None:

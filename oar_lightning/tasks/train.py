@@ -22,7 +22,7 @@ from oar_lightning.evaluation.tables import before_after_table
 from oar_lightning.policy.out_of_memory import OutOfMemory, advice, out_of_memory
 from oar_lightning.policy.pretrained import Policy, export_policy, has_adapters
 from oar_lightning.sweep.process import describe_exit
-from oar_lightning.sweep.trial import Pruned, Result, current_ticket, job_folder, write_result
+from oar_lightning.sweep.trial import Result, current_ticket, job_folder, write_result
 from oar_lightning.training.callbacks.checkpoint import CHECKPOINTS, LAST
 from oar_lightning.training.callbacks.errors import first_error, forget_errors
 from oar_lightning.wiring.auto_budgets import set_start_from_plan
@@ -98,7 +98,7 @@ def fit(cfg: DictConfig, job: Run, start: Start, problems: Mapping[str, str]) ->
         return finish(cfg, job, run_dir)
     except BaseException as error:
         close(job, "FAILED" if isinstance(error, Exception) else "KILLED")
-        failed = failed_rank(job, run_dir) if isinstance(error, Exception) and not isinstance(error, Pruned) else None
+        failed = failed_rank(job, run_dir) if isinstance(error, Exception) else None
         end_other_ranks(job.trainer)
         if failed:
             raise RuntimeError(failed) from error

@@ -17,9 +17,9 @@ from hydra.utils import instantiate
 from torch import Tensor
 
 from oar_lightning.common.paths import conf_dir
+from oar_lightning.common.ranks import rank_correlation
 from oar_lightning.credit.scorers import Entropy, OarG, OarP, OarPApproximate, ProbeSchedule, Scorer
 from oar_lightning.credit.scorers.base import distinct_rows, scorable_rows
-from oar_lightning.credit.scorers.oar_g import rank_correlation
 from oar_lightning.policy.pretrained import PretrainedPolicy
 from oar_lightning.rollout import build_stage
 from oar_lightning.types import Rollouts
@@ -61,7 +61,9 @@ def sampled() -> Rollouts:
 
 def agreement(a: Tensor, b: Tensor, rollouts: Rollouts) -> float:
     """Mean Spearman correlation per completion."""
-    return statistics.mean(rank_correlation(a[i, m], b[i, m].float()) for i, m in enumerate(rollouts.reasoning_mask))
+    return statistics.mean(
+        rank_correlation(a[i, m].numpy(), b[i, m].float().numpy()) for i, m in enumerate(rollouts.reasoning_mask)
+    )
 
 
 def main() -> None:

@@ -34,9 +34,9 @@ from oar_lightning.benchmark import ConfiguredWorkload
 from oar_lightning.common.markdown import fill, markdown
 from oar_lightning.common.paths import conf_dir
 from oar_lightning.common.randomness import generator
+from oar_lightning.common.ranks import rank_correlation
 from oar_lightning.credit.scorers import Attribution, OarP, OarPApproximate, Scorer, Spans
 from oar_lightning.credit.scorers.base import distinct_rows, scorable_rows
-from oar_lightning.credit.scorers.oar_g import rank_correlation
 from oar_lightning.data.stream import ProblemStream
 from oar_lightning.objective.advantage import group_advantages
 from oar_lightning.rollout import build_stage
@@ -93,7 +93,7 @@ def agreement(expected: Tensor, actual: Tensor, mask: Tensor) -> Found:
     found: Found = {"spearman": [], "recall": []}
     for a, b in ((expected[i, m].double(), actual[i, m].double()) for i, m in enumerate(mask)):
         k = max(1, round(0.1 * len(a)))
-        found["spearman"].append(rank_correlation(a, b))
+        found["spearman"].append(rank_correlation(a.numpy(), b.numpy()))
         found["recall"].append(len({*a.topk(k).indices.tolist()} & {*b.topk(k).indices.tolist()}) / k)
     return found
 

@@ -34,11 +34,11 @@ from torch import Tensor
 from oar_lightning.common.markdown import fill, markdown
 from oar_lightning.common.paths import conf_dir
 from oar_lightning.common.randomness import generator
+from oar_lightning.common.ranks import rank_correlation
 from oar_lightning.credit.freedom import FREE_BELOW
 from oar_lightning.credit.predictions import predictions
 from oar_lightning.credit.scorers import MonteCarlo, OarG, OarP, OarPApproximate, Scorer, TotalEffect, TotalEffectFast
 from oar_lightning.credit.scorers.base import scorable_rows
-from oar_lightning.credit.scorers.oar_g import rank_correlation
 from oar_lightning.credit.segments import Segmenter
 from oar_lightning.data.stream import ProblemStream
 from oar_lightning.policy.pretrained import PretrainedPolicy
@@ -143,7 +143,8 @@ class Table(NamedTuple):
 
     def agreement(self, scores: Tensor, rows: Tensor) -> float:
         """Mean Spearman correlation with the exact scores."""
-        return sum(rank_correlation(scores[i, self.mask[i]], self.exact[i, self.mask[i]]) for i in rows.tolist()) / len(rows)
+        pairs = [(scores[i, self.mask[i]].numpy(), self.exact[i, self.mask[i]].numpy()) for i in rows.tolist()]
+        return sum(rank_correlation(*pair) for pair in pairs) / len(rows)
 
 
 def interval(value: Callable[[Tensor], float], count: int, draws: int = 300) -> list[float]:

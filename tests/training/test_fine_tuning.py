@@ -15,10 +15,10 @@ from support.fixtures import fit, make_module, tiny_policy, weights
 from torch import Tensor
 from transformers import AutoModelForCausalLM
 
+from oar_lightning.common.ranks import rank_correlation
 from oar_lightning.credit.gates import SignedGate
 from oar_lightning.credit.scorers import Entropy, IStar, OarG, OarP, OarPApproximate, Prime, ProbeSchedule, Scorer
 from oar_lightning.credit.scorers.implicit import ImplicitRewards
-from oar_lightning.credit.scorers.oar_g import rank_correlation
 from oar_lightning.credit.segments import FixedLength
 from oar_lightning.objective.loss import LossConfig
 from oar_lightning.policy.pretrained import ADAPTER, LoraSpec, Policy, PretrainedPolicy, export_policy
@@ -215,7 +215,8 @@ def test_bfloat16_ranks_tokens_much_as_float32_does(base: str, half: str, collec
         actual = scores(other)
     masks = [(row, mask) for row, mask in enumerate(rollouts.reasoning_mask) if mask.sum() > 3]
     for name, lowest in AGREEMENT.items():
-        found = [rank_correlation(expected[name][row, mask], actual[name][row, mask].float()) for row, mask in masks]
+        pairs = [(expected[name][row, mask].numpy(), actual[name][row, mask].float().numpy()) for row, mask in masks]
+        found = [rank_correlation(*pair) for pair in pairs]
         assert len(found) == 8
         assert sum(found) / len(found) > lowest, name
 

@@ -10,6 +10,7 @@ from jaxtyping import Float, Int
 from torch import Tensor
 
 from oar_lightning.common.ranges import NonNegativeFloat, NonNegativeInt, PositiveInt, Probability, checked
+from oar_lightning.common.ranks import rank_correlation
 from oar_lightning.credit.freedom import FREE_BELOW, Freedom, Mode
 from oar_lightning.credit.scorers.base import Scorer, distinct_rows, place_rows, row_generator, scorable_rows
 from oar_lightning.credit.scorers.prefix import read_prompts
@@ -81,7 +82,8 @@ class OarG(Scorer):
             twice_drawn = distinct[: min(self.stability_rows, max(1, len(distinct) // 8))]
             copies += [(row, 1) for row in twice_drawn]
         scores, tokens = gradient_scores(model, rollouts, probe, copies, self._noise, self.token_budget)
-        correlations = [rank_correlation(scores[row, 0], scores[row, 1]) for row in twice_drawn if len(scores[row, 0]) > 1]
+        both = [(scores[row, 0].cpu().numpy(), scores[row, 1].cpu().numpy()) for row in twice_drawn]
+        correlations = [rank_correlation(first, second) for first, second in both if len(first) > 1]
         if correlations:
             self.metrics["rank_stability"] = sum(correlations) / len(correlations)
         means = [torch.stack([scores[row, draw] for draw in range(self.num_draws)]).mean(0) for row in distinct]
@@ -161,18 +163,3 @@ def first_of_each(values: Int[Tensor, " n"]) -> tuple[Int[Tensor, " m"], Int[Ten
     distinct, index = values.unique(return_inverse=True)
     first = torch.full_like(distinct, len(values)).scatter_reduce(0, index, torch.arange(len(values)).to(index), "amin")
     return first, index
-
-
-def rank_correlation(a: Float[Tensor, " n"], b: Float[Tensor, " n"]) -> float:
-    """Spearman's correlation with mid-ranks for ties; 0 where either side is constant."""
-    ranks = [_mid_ranks(x.double()) for x in (a, b)]
-    centred = [r - r.mean() for r in ranks]
-    norm = float(centred[0].norm() * centred[1].norm())
-    return float(centred[0] @ centred[1]) / norm if norm else 0.0
-
-
-def _mid_ranks(values: Float[Tensor, " n"]) -> Float[Tensor, " n"]:
-    """Ranks of which equal values share the mean; by sorting, since pairs of a long completion's tokens are too many."""
-    ordered = values.sort().values
-    below, until = (torch.searchsorted(ordered, values, right=right) for right in (False, True))
-    return (below + until - 1).double() / 2

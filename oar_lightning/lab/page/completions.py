@@ -9,9 +9,9 @@ from typing import Any
 
 import numpy as np
 
+from oar_lightning.common.ranks import mid_ranks
 from oar_lightning.inspection.page import escape, json_number, lengths, reader
 from oar_lightning.inspection.shades import make_scale
-from oar_lightning.lab.agreement import ranks
 from oar_lightning.lab.page.record import LabRecord, nan
 
 PAGE_TOKENS = 30_000
@@ -152,7 +152,7 @@ def _places(scores: Sequence[float], among: Sequence[bool]) -> list[float]:
     ranked = np.array([inside and not math.isnan(s) for s, inside in zip(scores, among, strict=True)], dtype=bool)
     places = np.zeros(len(scores))
     if ranked.any():
-        places[ranked] = ranks(-np.abs(np.array(scores)[ranked]))
+        places[ranked] = mid_ranks(-np.abs(np.array(scores)[ranked]))
     return [int(p) if p == int(p) else float(p) for p in places]
 
 

@@ -11,7 +11,6 @@ import lightning as L
 from lightning.pytorch.utilities import rank_zero_only
 
 from oar_lightning.policy.out_of_memory import advice
-from oar_lightning.sweep.trial import Pruned
 from oar_lightning.tracking.journal import replace_file
 
 PATTERN = "error-rank*.json"
@@ -27,14 +26,13 @@ class RankError:
 
 
 class FirstError(L.Callback):
-    """Writes the error that ended this rank's training to the run's folder, which all ranks can read. That a trial is pruned
-    is none: all ranks end by it."""
+    """Writes the error that ended this rank's training to the run's folder, which all ranks can read."""
 
     def __init__(self, folder: Path) -> None:
         self.folder = folder
 
     def on_exception(self, trainer: L.Trainer, module: L.LightningModule, exception: BaseException) -> None:
-        if trainer.world_size > 1 and isinstance(exception, Exception) and not isinstance(exception, Pruned):
+        if trainer.world_size > 1 and isinstance(exception, Exception):
             error = RankError(trainer.global_rank, time.time(), advice(exception))
             replace_file(self.folder / PATTERN.replace("*", str(trainer.global_rank)), json.dumps(asdict(error)))
 

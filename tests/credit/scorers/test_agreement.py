@@ -9,8 +9,8 @@ from hydra.utils import instantiate
 from support.composing import composed
 from support.fixtures import built_in_policy, make_stage
 
+from oar_lightning.common.ranks import rank_correlation
 from oar_lightning.credit.scorers import OarG, OarP
-from oar_lightning.credit.scorers.oar_g import rank_correlation
 from oar_lightning.data.chain.task import ChainProblems, ChainTask
 from oar_lightning.data.stream import ProblemStream
 from oar_lightning.rollout import SamplingConfig
@@ -32,7 +32,8 @@ def mean(values):
 
 
 def correlation(expected, actual, rollouts):
-    return mean([rank_correlation(expected[i, m], actual[i, m]) for i, m in enumerate(rollouts.reasoning_mask)])
+    pairs = [(expected[i, m].numpy(), actual[i, m].numpy()) for i, m in enumerate(rollouts.reasoning_mask)]
+    return mean([rank_correlation(*pair) for pair in pairs])
 
 
 def recall(expected, actual, rollouts):
