@@ -23,14 +23,6 @@ def generator(*parts: object) -> torch.Generator:
 
 
 @contextlib.contextmanager
-def isolated_rng(*parts: object) -> Iterator[None]:
-    """Seed torch's global generators by `parts` for a block, and restore their states afterwards."""
-    with torch.random.fork_rng():
-        torch.manual_seed(derive_seed(*parts))
-        yield
-
-
-@contextlib.contextmanager
 def global_rng_kept() -> Iterator[None]:
     """Restore the global random states of Python, numpy and torch after a block."""
     python, numpy = random.getstate(), np.random.get_state()

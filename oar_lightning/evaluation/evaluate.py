@@ -64,8 +64,8 @@ def evaluate(
 
     A completion is correct if its `accuracy` reward is above one half; one to which `accuracy` does not apply counts as
     incorrect and is logged. A problem's completions are drawn from (config.seed, its place) alone: the rest of the batch
-    changes only rounding. (Not with `HFEngine`, whose draws are seeded by the batch.) `places`: the places of `problems` in
-    their evaluation set, where they are only a part of it; None: 0, 1, ...
+    changes only rounding. `places`: the places of `problems` in their evaluation set, where they are only a part of it; None:
+    0, 1, ...
     """
     greedily = dataclasses.replace(sampling, temperature=0.0)
     size = config.batch_problems

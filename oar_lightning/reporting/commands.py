@@ -68,6 +68,8 @@ def _table(arms: Sequence[Sequence[str]], more: str = "") -> list[str]:
     if len(arms) == 1 or any("\n" in word for arm in arms for word in arm):
         return [f"{PROGRAM} {'-m ' if _several(arm) else ''}{shlex.join(arm)}{more}" for arm in arms]
     shared = [word for word in arms[0] if all(word in arm for arm in arms) and not _in_order(word, arms)]
+    if any(all(word in shared for word in arm) for arm in arms):  # xargs passes over an empty line
+        shared.remove(arms[0][-1])  # the seeds
     rows = [shlex.join(word for word in arm if word not in shared) for arm in arms]
     return [" ".join([f"xargs -L 1 {PROGRAM} -m", *([shlex.join(shared)] if shared else [])]) + f"{more} <<'END'", *rows, "END"]
 

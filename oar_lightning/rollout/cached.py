@@ -11,7 +11,6 @@ from jaxtyping import Bool, Float, Int
 from torch import Tensor
 
 from oar_lightning.common.activity import within
-from oar_lightning.common.randomness import generator
 from oar_lightning.policy.decoder import growing_texts
 from oar_lightning.policy.language_model import evaluating, states_fit
 from oar_lightning.rollout.hf import eos_token_ids
@@ -22,6 +21,7 @@ from oar_lightning.rollout.sampling import (
     draw_tokens,
     encode_prompts,
     pad_left,
+    uniform_draws,
 )
 
 
@@ -48,9 +48,7 @@ class CachedEngine:
         owners = [prompt for prompt in range(len(encoded)) for _ in range(samples)]
         limits = limits or [config.max_new_tokens] * len(encoded)
         config = dataclasses.replace(config, max_new_tokens=max(limits))
-        draws = [torch.rand(samples, limit, generator=generator(seed)) for seed, limit in zip(seeds, limits, strict=True)]
-        # a number below 0 stands beyond a completion's limit
-        uniforms = torch.cat([torch.nn.functional.pad(d, (0, max(limits) - d.shape[1]), value=-1.0) for d in draws])
+        uniforms = uniform_draws(samples, seeds, limits)
         keep_states = config.keep_states and keeps_states(model, len(owners), config.max_new_tokens)
 
         def sample(batch: list[int]) -> Generation:

@@ -8,10 +8,20 @@ from collections.abc import Iterator, Sequence
 from typing import Any
 
 import torch
+from jaxtyping import Float
+from torch import Tensor
 
-from oar_lightning.common.randomness import isolated_rng
 from oar_lightning.policy.language_model import base_model, evaluating
-from oar_lightning.rollout.sampling import Generation, Prompt, SamplingConfig, cut, encode_prompts, pad_left
+from oar_lightning.rollout.sampling import (
+    Generation,
+    Prompt,
+    SamplingConfig,
+    cut,
+    draw_tokens,
+    encode_prompts,
+    pad_left,
+    uniform_draws,
+)
 
 
 @contextlib.contextmanager
@@ -36,10 +46,8 @@ def eos_token_ids(model: Any, tokenizer: Any) -> list[int]:
 
 
 class HFEngine:
-    """Samples with `generate`, without the model's stored defaults: from the policy's own distribution.
-
-    Draws are seeded by the batch: unlike those of `CachedEngine`, they depend on `max_batch`.
-    """
+    """Samples with `generate`, without the model's stored defaults: from the policy's own distribution, with the random numbers
+    of `CachedEngine`, so that it draws the same completions up to rounding."""
 
     def __init__(self, tokenizer: Any) -> None:
         self.tokenizer = tokenizer
@@ -55,29 +63,36 @@ class HFEngine:
         limits: Sequence[int] | None = None,
     ) -> Generation:
         repeated = [ids for ids in encode_prompts(self.tokenizer, prompts, seeds) for _ in range(samples)]
-        config = config if limits is None else dataclasses.replace(config, max_new_tokens=max(limits))
+        limits = limits or [config.max_new_tokens] * len(prompts)
+        config = dataclasses.replace(config, max_new_tokens=max(limits))
+        uniforms = uniform_draws(samples, seeds, limits)
         # a peft wrapper's generate() would change defaults of the inner model, in which the adapters are active, too
         model = base_model(model)
 
         def sample(batch: list[int]) -> Generation:
-            rows = batch if len(batch) < len(repeated) else ()
-            with isolated_rng("generate", *seeds, *rows):  # a repeated batch must draw the same numbers again
-                return self._generate(model, [repeated[i] for i in batch], config)
+            return self._generate(model, [repeated[i] for i in batch], uniforms[batch], config)
 
         with evaluating(model), stored_defaults_off(model):
             sampled = config.sample_in_batches([len(ids) for ids in repeated], sample, self.tokenizer.pad_token_id)
-        return sampled if limits is None else cut(sampled, [limit for limit in limits for _ in range(samples)])
+        return cut(sampled, [limit for limit in limits for _ in range(samples)])
 
-    def _generate(self, model: Any, prompts: list[list[int]], config: SamplingConfig) -> Generation:
+    def _generate(
+        self, model: Any, prompts: list[list[int]], uniforms: Float[Tensor, "B T"], config: SamplingConfig
+    ) -> Generation:
+        from transformers import LogitsProcessorList
+
         device = model.get_input_embeddings().weight.device
         pad = self.tokenizer.pad_token_id
         ids, attention = pad_left(prompts, pad, device)
         width = ids.shape[1]
         eos = eos_token_ids(model, self.tokenizer)
-        sampling: dict[str, Any] = {"do_sample": False}
-        if config.temperature > 0:
-            # generate() would apply top_k=50 unless told otherwise
-            sampling = {"do_sample": True, "temperature": config.temperature, "top_p": config.top_p, "top_k": 0}
+        uniforms = uniforms.to(device)
+
+        def drawn(token_ids: Tensor, logits: Tensor) -> Tensor:
+            """Logits of which the largest is that of the drawn token; `generate` calls it as a logits processor."""
+            tokens = draw_tokens(logits, uniforms[:, token_ids.shape[1] - width], config)
+            return torch.full_like(logits, -torch.inf).scatter_(1, tokens[:, None], 0.0)
+
         token_ids = model.generate(
             input_ids=ids,
             attention_mask=attention.long(),
@@ -85,7 +100,8 @@ class HFEngine:
             eos_token_id=eos,
             pad_token_id=pad,
             use_cache=True,
-            **sampling,
+            do_sample=False,
+            logits_processor=LogitsProcessorList([drawn]),
         )
         completion = token_ids[:, width:]
         ended = torch.isin(completion, torch.tensor(eos, device=device))

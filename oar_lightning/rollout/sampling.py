@@ -10,6 +10,7 @@ import torch
 from jaxtyping import Bool, Float, Int
 from torch import Tensor
 
+from oar_lightning.common.randomness import generator
 from oar_lightning.common.ranges import NonNegativeFloat, PositiveFraction, PositiveInt, checked
 from oar_lightning.policy.batching import chunks_by_tokens
 from oar_lightning.policy.token_budget import TokenBudget, Tokens, as_budget
@@ -95,7 +96,7 @@ class SamplingConfig:
 
 
 class Engine(Protocol):
-    """Samples completions. The result depends on the prompts and their seeds, and should not depend on `max_batch`."""
+    """Samples completions. The result depends on the prompts and their seeds; the rest of a batch changes only rounding."""
 
     def __call__(
         self,
@@ -152,6 +153,12 @@ def lay_out(
         torch.cat([torch.zeros_like(prompt_mask), response], 1),
         torch.tensor(list(truncated), device=device),
     )
+
+
+def uniform_draws(samples: int, seeds: Sequence[int], limits: Sequence[int]) -> Float[Tensor, "B T"]:
+    """The random numbers of each prompt's completions, one a token, in [0, 1); -1 beyond a completion's limit."""
+    draws = [torch.rand(samples, limit, generator=generator(seed)) for seed, limit in zip(seeds, limits, strict=True)]
+    return torch.cat([torch.nn.functional.pad(draw, (0, max(limits) - draw.shape[1]), value=-1.0) for draw in draws])
 
 
 def draw_tokens(logits: Float[Tensor, "n V"], uniforms: Float[Tensor, " n"], config: SamplingConfig) -> Int[Tensor, " n"]:

@@ -1,11 +1,10 @@
-"""Derived seeds and isolated random states."""
+"""Derived seeds."""
 
 from __future__ import annotations
 
-import pytest
 import torch
 
-from oar_lightning.common.randomness import derive_seed, generator, isolated_rng
+from oar_lightning.common.randomness import derive_seed, generator
 
 
 def test_seeds_depend_on_all_parts_and_their_borders() -> None:
@@ -30,29 +29,4 @@ def test_generators() -> None:
 def test_a_generator_leaves_the_global_state_alone() -> None:
     state = torch.get_rng_state()
     torch.randn(3, generator=generator(1))
-    assert torch.equal(torch.get_rng_state(), state)
-
-
-def test_isolated_rng_is_seeded_and_puts_the_state_back() -> None:
-    torch.manual_seed(5)
-    expected = torch.rand(2)
-    torch.manual_seed(5)
-    with isolated_rng(0, "evaluation"):
-        inside = torch.rand(3)
-    assert torch.equal(torch.rand(2), expected)
-    with isolated_rng(0, "evaluation"):
-        assert torch.equal(torch.rand(3), inside)
-    with isolated_rng(1, "evaluation"):
-        assert not torch.equal(torch.rand(3), inside)
-
-
-def test_isolated_rng_puts_the_state_back_after_an_error() -> None:
-    def fails() -> None:
-        with isolated_rng(0):
-            torch.rand(1)
-            raise RuntimeError
-
-    state = torch.get_rng_state()
-    with pytest.raises(RuntimeError):
-        fails()
     assert torch.equal(torch.get_rng_state(), state)

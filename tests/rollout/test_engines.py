@@ -264,8 +264,8 @@ SAMPLED = SamplingConfig(max_new_tokens=12)
 
 
 @pytest.mark.parametrize("max_batch", [1, 3, 4, 7])
-def test_draws_belong_to_the_completion_not_to_the_batch(policy: Policy, max_batch: int) -> None:
-    engine, model = CachedEngine(policy.tokenizer), with_likely_eos(policy).model
+def test_draws_belong_to_the_completion_not_to_the_batch(policy: Policy, engine: Engine, max_batch: int) -> None:
+    model = with_likely_eos(policy).model
     whole = completions(engine(model, PROMPTS, 4, SAMPLED, SEEDS))
     parts = engine(model, PROMPTS, 4, SamplingConfig(max_new_tokens=12, max_batch=max_batch), SEEDS)
     assert completions(parts) == whole
@@ -276,6 +276,15 @@ def test_draws_belong_to_the_completion_not_to_the_batch(policy: Policy, max_bat
     other = completions(engine(model, PROMPTS, 4, SAMPLED, [11, 99, 13]))
     assert other[:4] + other[8:] == whole[:4] + whole[8:]
     assert other[4:8] != whole[4:8]
+
+
+@pytest.mark.parametrize("limits", [None, [3, 12, 7]])
+@pytest.mark.parametrize("sampling", [{}, {"temperature": 0.7, "top_p": 0.8}, {"temperature": 0.0}], ids=str)
+def test_engines_draw_the_same_completions(policy: Policy, sampling: dict[str, float], limits: list[int] | None) -> None:
+    model, config = with_likely_eos(policy).model, SamplingConfig(max_new_tokens=12, **sampling)
+    own, of_generate = (e(policy.tokenizer)(model, PROMPTS, 5, config, SEEDS, limits) for e in (CachedEngine, HFEngine))
+    assert completions(own) == completions(of_generate)
+    assert torch.equal(own.truncated, of_generate.truncated)
 
 
 def test_the_global_random_state_is_left_alone(policy: Policy, engine: Engine) -> None:

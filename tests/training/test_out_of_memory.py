@@ -290,15 +290,15 @@ def test_completions_are_those_of_an_undisturbed_run(
     assert not caplog.records  # a copy of the settings shares the budget, as evaluations do
 
 
-def test_what_an_engine_draws_by_batch_does_not_depend_on_an_attempt_that_failed(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_what_generate_draws_does_not_depend_on_an_attempt_that_failed(monkeypatch: pytest.MonkeyPatch) -> None:
     policy = tiny_policy()
     engine, generate = HFEngine(policy.tokenizer), HFEngine._generate
 
-    def cramped(self: Any, model: Any, prompts: Any, config: Any) -> Any:
+    def cramped(self: Any, model: Any, prompts: Any, *rest: Any) -> Any:
         torch.rand(7)
         if len(prompts) > 4:
             raise out(len(prompts))
-        return generate(self, model, prompts, config)
+        return generate(self, model, prompts, *rest)
 
     monkeypatch.setattr(HFEngine, "_generate", cramped)
     actual, config = sample(engine, policy.model, "auto")
