@@ -52,7 +52,9 @@ def choices(gold: str, answer: str) -> Outcome:
     """`(B) 18` is choice B, and it is 18; another letter before the same text is another choice."""
     (letter, gold_text), (other, answer_text) = choice(gold), choice(answer)
     if letter and other:
-        return (gold_text, answer_text) if letter == other else False
+        if letter != other:
+            return False
+        return (gold_text, answer_text) if gold_text and answer_text else True
     if not letter and not other:
         return None
     named, text, alone = (letter, gold_text, answer_text) if letter else (other, answer_text, gold_text)
@@ -63,8 +65,11 @@ def choices(gold: str, answer: str) -> Outcome:
 
 _NAME = re.compile(
     r"\\?[A-Za-z]+(?:_\{?\w+\}?)?(?:\([A-Za-z0-9, ]+\))?|[A-Za-z ]+|\\text\s*\{[^{}]*\}|\([A-Za-z](?:, ?[A-Za-z])+\)"
-    r"|\\[a-z]+ ?(?:\{[A-Za-z]+\}|[A-Z]{1,3}|\\?[a-z]+)"
+    r"|\\[a-z]+ ?(?:\{[A-Za-z]+\}|[A-Z]{1,3}|\\?[a-z]+)|[A-Za-z](?:\+[A-Za-z])+"
+    r"|(?:\||\\lfloor ?|\\lceil ?)[A-Za-z]+(?:\||\\rfloor|\\rceil)"
 )
+"""What may stand before an equality sign as the name of what was asked for: `x`, `f(x)`, `m+n`, `|AB|`, `\\angle ABC`."""
+_ONE_OF = re.compile(r"\s*(?:\\text\s*\{\s*or\s*\}|\bor\b)\s*")
 _OR = re.compile(r"\s*(?:\\text\s*\{\s*(?:or|and)\s*\}|\b(?:or|and)\b)\s*")
 
 
@@ -89,7 +94,8 @@ def equations(gold: str, answer: str) -> Outcome:
 
 
 def _list_of_values(text: str) -> str:
-    """`x = 1 or x = 2` and `1 or 2` as `1,2`, `\\text{A and B}` as `A,B`; any other text unchanged."""
+    """`x = 1 or x = 2` and `1 or 2` as `1,2`, `y = 2, x = 1` as `(1,2)`, `\\text{A and B}` as `A,B`; any other text
+    unchanged."""
     letters = split_top_level(_OR.sub(",", unwrapped(text)))
     if len(letters) > 1 and all(re.fullmatch("[A-Z]", letter) for letter in letters):
         return ",".join(letters)
@@ -105,6 +111,9 @@ def _list_of_values(text: str) -> str:
         return text
     if all(len(side) == 1 or (len(side) == 2 and side[0] == first) for side in sides):
         return ",".join(side[-1] for side in sides)
+    names = [side[0] for side in sides]
+    if "or" not in text and all(len(side) == 2 and re.fullmatch("[A-Za-z]", side[0]) for side in sides) and len(set(names)) > 1:
+        return f"({','.join(value for _, value in sorted(sides))})" if len(set(names)) == len(names) else text
     return text
 
 
@@ -118,7 +127,6 @@ _FLIP = {"<": ">", "<=": ">=", ">": "<", ">=": "<="}
 
 def interval(text: str) -> str | None:
     """`2 <= x < 5` as `[2,5)`; an interval unchanged; None for any other text."""
-    text = _MEMBER.sub("", text, count=1)
     if both := _BETWEEN.fullmatch(text):
         low, first, second, high = both[1].strip(), both[2], both[3], both[4].strip()
         if first[0] != second[0]:
@@ -139,12 +147,19 @@ def interval(text: str) -> str | None:
     return text if text and text[0] in "([" and text[-1] in ")]" and "," in text else None
 
 
+def union(text: str) -> str | None:
+    """`x < 2 or x >= 5` as the union of both intervals; else as `interval`."""
+    parts = [interval(part) for part in _ONE_OF.split(text)]
+    return "\\cup".join(part for part in parts if part) if all(parts) else None
+
+
 def inequalities(gold: str, answer: str) -> Outcome:
-    r"""`2 \le x < 5` is `[2,5)`; `\ge 18` is not 18."""
-    related = [bool(_INEQUALITY.search(text) or _MEMBER.match(text)) for text in (gold, answer)]
+    r"""`2 \le x < 5` is `[2,5)`, `x < 2 or x \ge 5` a union; `x \in \{1,2\}` is the set; `\ge 18` is not 18."""
+    plain = [text[match.end() :] if (match := _MEMBER.match(text)) else text for text in (gold, answer)]
+    related = [bool(_INEQUALITY.search(text)) for text in plain]
     if not any(related):
-        return None
-    forms = [interval(text) for text in (gold, answer)]
+        return None if plain == [gold, answer] else (plain[0], plain[1])
+    forms = [union(text) for text in plain]
     if forms[0] is not None and forms[1] is not None:
         return forms[0], forms[1]
     return None if all(related) else False
@@ -184,6 +199,10 @@ def bases(gold: str, answer: str) -> Outcome:
 def units(gold: str, answer: str) -> Outcome:
     """Different units make different answers; a unit that one side leaves out makes no difference."""
     (expected, gold_unit), (actual, answer_unit) = split_unit(gold), split_unit(answer)
+    if gold_unit and not answer_unit:
+        actual, answer_unit = split_unit(answer, also=gold_unit)
+    elif answer_unit and not gold_unit:
+        expected, gold_unit = split_unit(gold, also=answer_unit)
     if gold_unit and answer_unit and gold_unit != answer_unit:
         return False
     return None if (expected, actual) == (gold, answer) else (expected, actual)
@@ -249,16 +268,23 @@ def lists(gold: str, answer: str) -> Outcome:
         return (",".join(parts[0]), ",".join(parts[1])) if same is None else same
     if any(re.search(r"\\pm|\\text|\\cup|\band\b|\bor\b", text) for text in (gold, answer)):
         return None
+    if sorted(kinds) == ["", "()"] and all(several):
+        return _in_order(*parts)  # a list may be an ordered pair without its brackets
     if kinds[0] != kinds[1] or not (kinds[0] or any(several)):
         return None
     if len(parts[0]) != len(parts[1]):
         return None if kinds[0] else False
     if kinds[0] in ("", "{"):
         return _same_members(parts[0], parts[1])
-    outcomes = [arithmetic(first, second) for first, second in zip(*parts, strict=True)]
-    if False in outcomes:
+    return _in_order(*parts) if several[0] else None
+
+
+def _in_order(first: list[str], second: list[str]) -> bool | None:
+    """Whether two lists hold the same values in the same order; None where one cannot be read."""
+    if len(first) != len(second):
         return False
-    return True if all(outcomes) and several[0] else None
+    outcomes = [arithmetic(*pair) for pair in zip(first, second, strict=True)]
+    return False if False in outcomes else True if all(outcomes) else None
 
 
 def _same_members(first: list[str], second: list[str]) -> bool | None:

@@ -167,6 +167,9 @@ class Rewards:
         unknown = set(self.weights) - set(self.terms)
         if unknown:
             raise ValueError(f"reward.weights names {sorted(unknown)}, which are not in reward.terms: {sorted(self.terms)}")
+        for name, weight in self.weights.items():
+            if isinstance(weight, bool) or not isinstance(weight, int | float) or not math.isfinite(weight):
+                raise ValueError(f"reward.weights.{name} must be a finite number, got {weight}; 0 leaves the term out")
 
     def weight_vector(self) -> Float[Tensor, " K"]:
         """The weights in the order of the terms; 1 where none is given."""

@@ -78,7 +78,7 @@ def find_answer(text: str, answer_format: AnswerFormat = AnswerFormat(), complet
     """
     box = text.rfind(_BOX) if answer_format.boxed else -1
     content = _boxed_content(text, box, complete) if box >= 0 else None
-    phrases = [_last(text, phrase, complete, -1 if content is None else box) for phrase in answer_format.phrases]
+    phrases = [_last(text, phrase, complete, box, content) for phrase in answer_format.phrases]
     phrase_start, phrase_end = max(phrases, default=(-1, -1))
     if box < 0 and phrase_start < 0:
         return None
@@ -119,10 +119,10 @@ def gold_answer(solution: str, answer_format: AnswerFormat = AnswerFormat()) -> 
     return None if span is None else solution[span.start : span.end]
 
 
-def _last(text: str, phrase: str, complete: bool, box: int) -> tuple[int, int]:
+def _last(text: str, phrase: str, complete: bool, box: int, content: tuple[int, int] | None) -> tuple[int, int]:
     """Start and end of the last occurrence of `phrase` that states an answer, or (-1, -1).
 
-    `box`: where the last closed box begins, -1 without one.
+    `box`: where the last box begins, -1 without one. `content`: that of a closed box, inside of which a phrase states none.
     """
     anchor, phrase = ("(?m:^)", phrase[1:]) if phrase.startswith("^") else ("", phrase)
     stem = phrase.strip()
@@ -133,7 +133,10 @@ def _last(text: str, phrase: str, complete: bool, box: int) -> tuple[int, int]:
         pattern = f"(?<!#){pattern}(?!#)"
     last = (-1, -1)
     for match in re.finditer(pattern, text, re.IGNORECASE):
-        if _is_answer(text, match.end(), complete, strict=-1 < box < match.start(), words=stem[0].isalpha()):
+        if content is not None and box <= match.start() < content[1]:
+            continue
+        strict = content is not None and box < match.start()
+        if _is_answer(text, match.end(), complete, strict, words=stem[0].isalpha()):
             last = match.span()
     return last
 
@@ -194,6 +197,8 @@ def _line_content(text: str, start: int, complete: bool) -> tuple[int, int] | No
         if text.startswith(opening, start):
             end = text.find(closing, start + 2)
             return (start + 2, end) if end >= 0 else None
+    if inline := re.compile(r"\$([^$\n]+)\$(?!\d)").match(text, start):
+        return inline.span(1)
     # the last full stop of a truncated text may be a decimal point
     stop = re.compile(r"\n|\.(?=\s)|\.$" if complete else r"\n|\.(?=\s)").search(text, start)
     if stop is None:

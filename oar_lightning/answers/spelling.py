@@ -24,6 +24,7 @@ _REPLACED = [(re.compile(rf"(?:{names})(?![A-Za-z])"), sign) for sign, names in 
     (re.compile(r"π"), r"\\pi"),
     (re.compile(r"(?<![\\A-Za-z])ln(?![A-Za-z])"), r"\\ln"),
     (re.compile(r"√(\d+)"), r"\\sqrt{\1}"),
+    (re.compile(r"√\(([^()]*)\)"), r"\\sqrt{\1}"),
     (re.compile(r"\\varnothing|∅"), r"\\emptyset"),
     (re.compile(r"\\math(?:rm|it)\{([ie])\}"), r"\1"),
     (re.compile(r"\\(?:boldsymbol|underline|mathbf)\{([^{}]*)\}"), r"\1"),
@@ -54,10 +55,18 @@ def _braced(match: re.Match[str]) -> str:
     return "\\frac" + "".join(a if a[0] == "{" else f"{{{a}}}" for a in (match[1] or match[2], match[3]))
 
 
+_LEAD = re.compile(
+    r"^\s*(?:\\(?:text|textbf|mathrm)\s*\{\s*)?(?:the )?(?:final )?answer(?:\s+is\b|\s*:)\s*:?\s*\}?\s*(?=\S)", re.IGNORECASE
+)
+"""`Answer:` and the like at the beginning of a box."""
+_RAISED = re.compile("[⁰¹²³⁴⁵⁶⁷⁸⁹⁺⁻ⁿ]+")
+
+
 def _visible(text: str) -> str:
-    """The text without byte order and direction marks, with fractions such as ½ in TeX."""
+    """The text without byte order and direction marks, with fractions such as ½ and powers such as ² in TeX."""
     if text.isascii():
         return text
+    text = _RAISED.sub(lambda match: f"^{{{unicodedata.normalize('NFKC', match[0])}}}", text)
     out = []
     for character in text:
         above, slash, below = unicodedata.normalize("NFKC", character).partition("\u2044")
@@ -76,13 +85,19 @@ def _stated(text: str) -> str:
     return rounded if re.fullmatch(r"\s*[A-Za-z]?\s*", exact) else exact
 
 
+def rounded(text: str) -> str | None:
+    """The number after the sign in `2/3 \\approx 0.67`; None without one."""
+    match = re.search(r"\\approx\s*(-?\d*\.\d+)\s*[.$]*$", text.replace("≈", "\\approx"))
+    return match and match[1]
+
+
 def canonical(text: str, join_thousands: bool = True) -> str:
     """The answer in one spelling of spaces, relations and TeX commands, without end punctuation, TeX sizes and colours, and
     percent, currency and degree signs.
 
     `join_thousands` reads `70,110` as a number; otherwise it is a list.
     """
-    text = _visible(text)
+    text = _LEAD.sub("", _visible(text))
     for pattern, spelling in _REPLACED:
         text = pattern.sub(spelling, text)
     if join_thousands and not any(mark in text for mark in "([") and "\\{" not in text:  # in these a comma separates

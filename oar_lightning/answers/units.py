@@ -6,9 +6,15 @@ import re
 
 from oar_lightning.answers.numbers import SIZES
 
-_UNIT = re.compile(
-    r"(?:\\(?:text|mathrm|textrm|mbox)\s*\{([^{}]*)\}|(?<![\\A-Za-z])([A-Za-z][A-Za-z.\- ]*))\s*(?:\^\{?(\d)\}?)?$"
+_TEXT = r"\\(?:text|mathrm|textrm|mbox)\s*"
+_UNIT = re.compile(rf"(?:{_TEXT}\{{([^{{}}]*)\}}|(?<![\\A-Za-z])([A-Za-z][A-Za-z.\- ]*))\s*(?:\^\{{?(\d)\}}?)?$")
+_RATES = (
+    (re.compile(rf"{_TEXT}\{{([^{{}}]*)\}}\s*/\s*{_TEXT}\{{([^{{}}]*)\}}$"), r"\\text{\1 per \2}"),
+    (re.compile(rf"({_TEXT}\{{[^{{}}/]*[A-Za-z])\s*/\s*([A-Za-z][^{{}}/]*\}})$"), r"\1 per \2"),
+    (re.compile(r"(?<=\d) ([A-Za-z]+(?: [A-Za-z]+)*)\s*/\s*([A-Za-z]+)$"), r" \1 per \2"),
+    (re.compile(r"(?<=\d)\s*/\s*([A-Za-z]{3,})$"), r" per \1"),
 )
+"""`km/h`, in and outside of \\text{}, as `km per h`."""
 _FUNCTIONS = {"pi", "sqrt", "sin", "cos", "tan", "cot", "sec", "csc", "log", "ln", "exp", "max", "min", "gcd", "lcm", "mod"}
 _OPERATIONS = {"plus", "minus", "times", "over", "divided", "multiplied", "factorial", "negative", "point", "choose", "twice"}
 _DIGITS = {"zero", "one", "two", "three", "four", "five", "six", "seven", "eight", "nine", "ten", "eleven", "twelve"}
@@ -24,6 +30,7 @@ _ALIASES = {
     **{"kg": "kilogram", "g": "gram", "lb": "pound", "lbs": "pound", "oz": "ounce", "ml": "milliliter", "l": "liter"},
     **{"hr": "hour", "hrs": "hour", "h": "hour", "min": "minute", "mins": "minute", "sec": "second", "secs": "second"},
     **{"s": "second", "sq": "square", "pct": "percent", "usd": "dollar", "centimetre": "centimeter", "metre": "meter"},
+    **{"mph": "mile per hour", "kph": "kilometer per hour", "kmh": "kilometer per hour"},
     **{"kilometre": "kilometer", "litre": "liter", "people": "person", "children": "child", "men": "man", "women": "woman"},
 }
 _POWERS = {"square": "2", "cubic": "3", "squared": "2", "cubed": "3"}
@@ -39,17 +46,29 @@ def _is_unit_word(word: str, marked: bool, spaced: bool) -> bool:
     return word not in _NO_UNITS and len(word) > 2 and (marked or spaced)
 
 
-def split_unit(text: str) -> tuple[str, str]:
-    """`4 feet` as (`4`, `foot`); without a unit, (text, '')."""
+def split_unit(text: str, also: str = "") -> tuple[str, str]:
+    """`4 feet` as (`4`, `foot`), `2 million people` as (`2 million`, `person`); without a unit, (text, '').
+
+    `also`: a unit whose sign of one letter, which else is a variable, is understood after a space.
+    """
+    for pattern, spelling in _RATES:
+        rate = pattern.sub(spelling, text)
+        if rate != text and (split := split_unit(rate))[1]:
+            return split
     match = _UNIT.search(text)
     if match is None or not text[: match.start()].strip():
         return text, ""
     words = (match[1] if match[1] is not None else match[2]).lower().replace(".", "").replace("-", " ").split()
     marked = match[1] is not None
     spaced = text[match.start() - 1] == " " or match[0].startswith(" ")
+    power = match[3] or ""
+    if len(words) == 1 and spaced and (_ALIASES.get(words[0]) == also != "" or (words[0] == "m" and power in ("2", "3"))):
+        marked = True
+    size, words = (f" {words[0]}", words[1:]) if len(words) > 1 and words[0] in _SIZES else ("", words)
+    if "per" in words:
+        marked = marked or all(word in _ALIASES for word in words if word != "per")
     if not words or not all(_is_unit_word(word, marked, spaced) for word in words):
         return text, ""
-    power = match[3] or ""
     stems = []
     for word in words:
         stem = _ALIASES.get(word) or (word[:-1] if len(word) > 3 and word.endswith("s") and not word.endswith("ss") else word)
@@ -60,4 +79,4 @@ def split_unit(text: str) -> tuple[str, str]:
             stems.append(stem)
     if power and not stems and match[3] is None and words[-1] in _POWERS:  # "5 squared" is 25
         return text, ""
-    return text[: match.start()].strip(), " ".join(stems) + (f"^{power}" if power and stems else "")
+    return text[: match.start()].strip() + size, " ".join(stems) + (f"^{power}" if power and stems else "")

@@ -21,8 +21,8 @@ from dataclasses import dataclass
 from enum import StrEnum
 from typing import IO
 
-from oar_lightning.answers.form import Pair, compare, near
-from oar_lightning.answers.spelling import canonical
+from oar_lightning.answers.form import Pair, compare, near, numbers
+from oar_lightning.answers.spelling import canonical, rounded
 from oar_lightning.common.ranges import NonNegativeInt, Positive, PositiveInt, checked
 
 
@@ -117,6 +117,8 @@ class Verifier:
         if "," in gold and "," in answer and canonical(gold, False) == canonical(answer, False):
             return Verdict.CORRECT  # `70,110`, number or list, is `70, 110`
         outcome = compare(expected, actual)
+        if outcome is not True and "." in expected and (number := rounded(answer)) and numbers(expected, number):
+            return Verdict.CORRECT  # `2/3 \approx 0.67`, where the gold answer is the rounded one
         if isinstance(outcome, bool):
             return Verdict.CORRECT if outcome else Verdict.INCORRECT
         return outcome

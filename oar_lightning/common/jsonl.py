@@ -47,5 +47,5 @@ def _value(line: str, where: str, key: str) -> Any:
         if _SURROGATE.search(line):
             value = json.loads(json.dumps(value, ensure_ascii=False).encode("utf-8", "replace"))
         return value
-    except ValueError as error:
+    except (ValueError, RecursionError) as error:
         raise ValueError(f"{where} is not JSON ({error}); {key} holds one JSON object a line") from error

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections import Counter
 from collections.abc import Iterable
 
 NOT_THE_METHOD = {
@@ -34,6 +35,13 @@ def settings(overrides: Iterable[str]) -> dict[str, str]:
 def is_method(key: str) -> bool:
     """Whether runs that differ in this key differ in method."""
     return key.split(".")[0] not in NOT_THE_METHOD
+
+
+def short_names(keys: Iterable[str]) -> dict[str, str]:
+    """Each key -> its last part, or the key itself where several end alike."""
+    names = {key: short(key).split("/")[-1] for key in keys}
+    count = Counter(names.values())
+    return {key: name if count[name] == 1 else key for key, name in names.items()}
 
 
 def short(key: str) -> str:

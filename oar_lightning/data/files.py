@@ -5,6 +5,7 @@ from __future__ import annotations
 import csv
 import glob
 import logging
+import sys
 from collections import Counter
 from collections.abc import Iterator, Mapping, Sequence
 from itertools import chain
@@ -120,11 +121,12 @@ def _jsonl(file: Path) -> Iterator[tuple[str, dict[str, Any]]]:
 def _csv(file: Path) -> Iterator[tuple[str, dict[str, Any]]]:
     from datasets import Features, Value
 
+    csv.field_size_limit(sys.maxsize)  # a chain of thought can be longer than the default
     try:
         with open_text(file) as text:
             lines = csv.reader(text)
             header, first = next(lines, []), next(lines, [])
-    except UNREADABLE as error:
+    except (*UNREADABLE, csv.Error) as error:
         raise _unreadable(file, error) from error
     if not header:
         return

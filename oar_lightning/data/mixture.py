@@ -30,7 +30,7 @@ class Mixture:
         if missing:
             raise ValueError(f"data.train.weights lacks {missing}; set data.train.weights.{missing[0]}, or remove the source")
         for name, weight in weights.items():
-            if not 0 < weight < float("inf"):
+            if not isinstance(weight, int | float) or not 0 < weight < float("inf"):
                 raise ValueError(f"data.train.weights.{name} must be > 0, got {weight}; remove the source to leave it out")
         self.sources = dict(sources)
         self.weights = dict(weights)

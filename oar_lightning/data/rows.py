@@ -217,4 +217,4 @@ def _text(row: Row, field: str, path: str | None, where: str) -> str:
             f"{field}_column={path}: {where} holds a {type(value).__name__} there; set it to a path into it, "
             f"one of {[p for p in paths(row) if p.startswith(f'{path}.')]}"
         )
-    return "" if value is None else str(value).strip()
+    return "" if value is None or value != value else str(value).strip()  # NaN: what pandas writes where there is nothing

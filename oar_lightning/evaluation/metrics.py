@@ -95,7 +95,8 @@ def interval_over_problems(values: Float[Tensor, " P"], samples: int = 1) -> tup
     """
     problems, share = len(values), float(values.mean())
     error = float(values.var(correction=1)) / problems if problems > 1 else 0.0
-    n = share * (1 - share) / error if error > 0 else 0.0
+    scatter = share * (1 - share)
+    n = scatter / error if error > 0 else math.inf if scatter > 0 and problems > 1 else 0.0
     return wilson_bounds(share, min(max(n, problems), problems * samples))
 
 
@@ -112,7 +113,7 @@ def level_groups(levels: Sequence[str]) -> dict[str, list[int]]:
         return {}
     named: dict[str, list[int]] = {}
     for level in sorted(groups, key=natural):
-        name = slug = re.sub(r"^level_(?=.)", "", re.sub(r"[^0-9a-z]+", "_", level.lower()).strip("_")) or "none"
+        name = slug = re.sub(r"^level_(?=.)", "", re.sub(r"[\W_]+", "_", level.lower()).strip("_")) or "none"
         number = 2
         while name in named:
             name, number = f"{slug}_{number}", number + 1

@@ -25,7 +25,7 @@ from oar_lightning.inspection.token_credit import heatmap_completions
 from oar_lightning.objective.advantage import AdvantageConfig, group_advantages
 from oar_lightning.objective.diagnostics import weight_shape
 from oar_lightning.objective.metric_sums import MetricSums
-from oar_lightning.policy.language_model import base_model, evaluating
+from oar_lightning.policy.language_model import evaluating, positions_of
 from oar_lightning.policy.lm_head import token_logprobs
 from oar_lightning.policy.pretrained import Policy
 from oar_lightning.rollout import RolloutStage, SamplingConfig
@@ -193,7 +193,7 @@ def gold_only(rewards: Rewards) -> Rewards:
 
 def most_tokens(policy: Policy, limit: int | None) -> int | None:
     """The most tokens of prompt and completion: `limit`, or fewer where the policy can read no more."""
-    limits = [limit, getattr(base_model(policy.model).config, "max_position_embeddings", None)]
+    limits = [limit, positions_of(policy.model)]
     return min((limit for limit in limits if limit is not None), default=None)
 
 
@@ -242,10 +242,11 @@ def verdicts(rollouts: Rollouts, rewards: Rewards) -> list[str | None]:
 
 
 def group_by_problem(recorded: Iterable[RecordedCompletion]) -> list[list[RecordedCompletion]]:
-    """Completions grouped by question and gold answer, in order of first appearance."""
+    """Completions grouped by problem, in order of first appearance: by its id, and by its question, since two files may both
+    count from 1."""
     groups: dict[tuple[str, str], list[RecordedCompletion]] = {}
     for completion in recorded:
-        groups.setdefault((completion.problem.question, completion.problem.answer), []).append(completion)
+        groups.setdefault((completion.problem.id, completion.problem.question), []).append(completion)
     return list(groups.values())
 
 

@@ -31,7 +31,8 @@ class LossConfig:
         surrogate: `clip` (PPO) or `cispo` (clipped weight on log p).
         ratio: importance ratio per `token`, per `sequence` (GSPO) or `sequence_token` (GSPO-token).
         reduction: `grpo` mean over completions of token means; `dapo` mean over the tokens of the optimizer step;
-            `dr_grpo` sum / (completions * max_completion_length); `bnpo` token mean of each micro-batch.
+            `dr_grpo` sum / (completions * max_completion_length); `bnpo` mean over micro-batches of
+            token means.
         clip_low: lower clip, ratio >= 1 - clip_low.
         clip_high: upper clip, ratio <= 1 + clip_high.
         ratio_max: upper cap delta on the unclipped ratio (two-sided clipping), None for none.
@@ -73,11 +74,12 @@ class LossConfig:
 
 
 class Denominators(NamedTuple):
-    """What the loss of a whole optimizer step is averaged over; the same for all its micro-batches."""
+    """What the loss of a whole optimizer step is averaged over, the same for all its `passes` micro-batches."""
 
     completions: float
     tokens: float
     max_completion_length: float
+    passes: float = 1.0
 
     @classmethod
     def of(cls, mask: Bool[Tensor, "B S"], max_completion_length: int) -> Denominators:
@@ -228,7 +230,8 @@ def reduce_tokens(
 ) -> Float[Tensor, ""]:
     """Sum of the masked tokens, each weighted so that micro-batches of a step add up to its mean.
 
-    Only `bnpo` divides by the micro-batch's own tokens: its value depends on the split and is for comparison only.
+    Only `bnpo` divides by the micro-batch's own tokens, and by the number of these: its value depends on the split and is for
+    comparison only.
     """
     values = per_token.masked_fill(~mask, 0.0)
     if reduction == "grpo":
@@ -237,7 +240,7 @@ def reduce_tokens(
         return values.sum() / denominators.tokens
     if reduction == "dr_grpo":
         return values.sum() / (denominators.completions * denominators.max_completion_length)
-    return values.sum() / mask.sum().clamp(min=1)
+    return values.sum() / (mask.sum().clamp(min=1) * denominators.passes)
 
 
 def _clip_metrics(

@@ -40,7 +40,7 @@ from oar_lightning.planning.scoring import (
     scorer_budget,
     teacher_items,
 )
-from oar_lightning.policy.language_model import STATES_BYTES
+from oar_lightning.policy.language_model import STATES_BYTES, can_share_prefixes
 from oar_lightning.policy.pretrained import PretrainedPolicy
 from oar_lightning.policy.token_budget import TokenBudget
 from oar_lightning.rollout.continuations import LEAST_TOKENS
@@ -55,7 +55,8 @@ class Job:
 
     `prompt`, `answer`, `conclusion`: tokens of the longest prompt, answer and conclusion (the text that leads up to the answer
     and is not scored). `engine_bytes`: memory that an engine manages by itself (vLLM), held in all phases or, where the engine
-    sleeps, while it samples. `states`, `whole_copy`: see `weight_items`.
+    sleeps, while it samples. `own_loop`: whether `CachedEngine` samples where the policy's cache allows it. `states`,
+    `whole_copy`: see `weight_items`.
     """
 
     policy: PretrainedPolicy
@@ -73,6 +74,7 @@ class Job:
     states: int = 2
     whole_copy: bool = False
     engine_bytes: float | None = None
+    own_loop: bool = True
     engine_sleeps: bool = False
 
     @property
@@ -155,6 +157,7 @@ class Planned:
     scoring: Cost | None
     continuations: Cost | None
     unknown_scorer: bool
+    unknown_generation: bool
     host_bytes: float
 
 
@@ -164,9 +167,10 @@ def plan_job(job: Job) -> Planned:
         model = policy_without_weights(job.policy, job.weights_dtype)
         size = policy_size(model)
     element = next(iter(model.parameters())).element_size()
-    kept = kept_states(job, size.hidden, element)
+    own_loop = job.engine_bytes is None and job.own_loop and can_share_prefixes(model)
+    kept = kept_states(job, size.hidden, element, own_loop)
     update = _update_cost(job, model)
-    rollout = None if job.engine_bytes is not None else _rollout_cost(job, model, kept)
+    rollout = _rollout_cost(job, model, kept) if own_loop else None
     budget, known = scorer_budget(job.scorer), row_tokens(job.scorer, job.batch) is not None
     scoring = _scoring_cost(job, model, budget) if known and budget else None
     samples_more = continues(job.scorer)
@@ -196,6 +200,7 @@ def plan_job(job: Job) -> Planned:
         scoring,
         continuations,
         not known and not samples_more and not isinstance(innermost(job.scorer), FREE),
+        job.engine_bytes is None and not own_loop,
         offloaded_bytes(size, job),
     )
 
@@ -275,9 +280,9 @@ def reference_bytes(job: Job) -> float:
         return float(policy_size(policy_without_weights(replace(job.policy, gradient_checkpointing=False))).bytes)
 
 
-def kept_states(job: Job, hidden: int, element: int) -> float:
+def kept_states(job: Job, hidden: int, element: int, own_loop: bool) -> float:
     """Bytes of the hidden states kept from sampling, or from a pass for old log-probabilities; 0 where they are too many."""
-    from_sampling = job.engine_bytes is None and element >= 4 and job.autocast is None
+    from_sampling = own_loop and job.sampling.keep_states and element >= 4 and job.autocast is None
     tokens = job.completions * (job.sampling.max_new_tokens if from_sampling else job.length)
     if not (from_sampling or job.update.steps_per_rollout > 1) or tokens * hidden * element > STATES_BYTES:
         return 0.0

@@ -102,7 +102,7 @@ class Sharding:
                 bool(settings.get("offload_optimizer", offload)),
                 bool(settings.get("offload_parameters", offload and named_stage == 3)),
             )
-        if "ddp" in name or (name == "auto" and ranks > 1):
+        if "ddp" in name or "distributeddataparallel" in name or (name == "auto" and ranks > 1):
             return Sharding(ranks, buckets=not settings.get("gradient_as_bucket_view", False))
         if name not in ("auto", "single_device"):
             raise ValueError(f"trainer.strategy={name}: a plan knows auto, ddp and deepspeed (ZeRO 1 to 3) only")

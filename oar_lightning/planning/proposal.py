@@ -21,11 +21,11 @@ class Proposal:
     scorer_tokens: int | None
 
 
-def set_start(job: Job, proposal: Proposal) -> None:
-    """Set each `auto` budget to its proposed value. Without a proposal it is set to the smallest budget; a scorer of which
-    nothing is known keeps its own."""
+def set_start(job: Job, planned: Planned, proposal: Proposal) -> None:
+    """Set each `auto` budget to its proposed value. Without a proposal it is set to the smallest budget; that of what nothing
+    is known of (a scorer, `generate`) stays as it is."""
     job.update.budget.set_start(proposal.update_tokens or job.length)
-    if job.engine_bytes is None:
+    if planned.rollout is not None:
         job.sampling.budget.set_start(proposal.rollout_tokens or job.length)
     known = row_tokens(job.scorer, job.batch) is not None
     for budget in job.scorer.budgets:

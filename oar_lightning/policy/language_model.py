@@ -22,6 +22,11 @@ def base_model(model: Any) -> Any:
     return model.get_base_model() if hasattr(model, "get_base_model") else model
 
 
+def positions_of(model: Any) -> int | None:
+    """The most tokens that the model can read at once; None where its config does not say."""
+    return getattr(base_model(model).config.get_text_config(), "max_position_embeddings", None)
+
+
 @contextlib.contextmanager
 def evaluating(model: Any) -> Iterator[None]:
     """Eval mode (no dropout) inside the block; afterwards every submodule has its former mode."""

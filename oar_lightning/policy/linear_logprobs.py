@@ -84,7 +84,8 @@ class _LinearLogprobs(torch.autograd.Function):
     def backward(ctx: Any, gradient: Tensor, _: Tensor) -> tuple[Tensor | None, ...]:
         hidden, weight, targets, normaliser = ctx.saved_tensors
         of_hidden = torch.zeros_like(hidden) if ctx.needs_input_grad[0] else None
-        of_weight = torch.zeros_like(weight) if ctx.needs_input_grad[1] else None
+        # half precision would be rounded as often as there are tiles of rows
+        of_weight = torch.zeros_like(weight, dtype=_float_of(weight)) if ctx.needs_input_grad[1] else None
         with torch.autocast(hidden.device.type, enabled=False):
             for rows in ctx.tiles.row_slices(len(hidden)):
                 h, g = hidden[rows], gradient[rows, None]
@@ -97,9 +98,11 @@ class _LinearLogprobs(torch.autograd.Function):
                     tile = tile.to(h.dtype)
                     if of_hidden is not None:
                         torch.addmm(of_hidden[rows], tile, w, out=of_hidden[rows])
-                    if of_weight is not None:
+                    if of_weight is not None and of_weight.dtype == h.dtype:
                         torch.addmm(of_weight[entries], tile.T, h, out=of_weight[entries])
-        return of_hidden, of_weight, None, None, None
+                    elif of_weight is not None:
+                        of_weight[entries] += tile.T @ h
+        return of_hidden, None if of_weight is None else of_weight.to(weight.dtype), None, None, None
 
 
 def _forward(hidden: Tensor, weight: Tensor, targets: Tensor, tiles: Tiles, entropy: bool) -> tuple[Tensor, Tensor, Tensor]:

@@ -54,6 +54,11 @@ def check_head(model: Any) -> None:
     expected = model(input_ids=token_ids, attention_mask=mask.long()).logits.float()
     actual = head_logits(model, hidden_states(model, mask, token_ids)).float()
     tolerance = 1e-4 if next(model.parameters()).dtype in (torch.float32, torch.float64) else 5e-2
+    if not expected.isfinite().all():
+        raise ValueError(
+            f"policy.name: the logits of {type(base_model(model)).__name__} are not finite; its weights are damaged, or "
+            "policy.dtype has too small a range for them (bfloat16 and float32 have the same)"
+        )
     scale = expected.abs().max().clamp(min=1.0)
     if not torch.allclose(actual / scale, expected / scale, atol=tolerance):
         raise ValueError(

@@ -5,7 +5,7 @@ from __future__ import annotations
 import re
 from pathlib import Path
 
-CONFIGS = ("config.json", "adapter_config.json")
+CONFIG, ADAPTER_CONFIG = "config.json", "adapter_config.json"
 
 TOKENIZERS = ("tokenizer*", "vocab*", "*.model", "*.tiktoken")
 """Patterns of the files of which a tokenizer has one at least."""
@@ -32,11 +32,21 @@ def check_location(name: str, revision: str | None = None, tokenizer: bool = Tru
         _check_hub(name, revision, key)
 
 
+def adapters_alone(setting: str) -> str:
+    """The refusal of LoRA adapters without the model that they belong to."""
+    return (
+        f"{setting} holds LoRA adapters alone; give the folder with the merged policy, which an export of this package writes "
+        "above them, or merge them: peft.AutoPeftModelForCausalLM.from_pretrained(...).merge_and_unload().save_pretrained(...)"
+    )
+
+
 def _check_folder(folder: Path, name: str, tokenizer: bool, key: str) -> None:
-    if not any((folder / config).is_file() for config in CONFIGS):
+    if not (folder / CONFIG).is_file():
+        if (folder / ADAPTER_CONFIG).is_file():
+            raise ValueError(adapters_alone(f"{key}.name={name}"))
         inside = folder / "policy"
         hint = f"{key}.name={inside}" if inside.is_dir() else "a folder in Hugging Face format, e.g. <run folder>/policy"
-        raise ValueError(f"{key}.name={name} holds no {CONFIGS[0]}; give {hint}")
+        raise ValueError(f"{key}.name={name} holds no {CONFIG}; give {hint}")
     if tokenizer and not any(any(folder.glob(pattern)) for pattern in TOKENIZERS):
         raise ValueError(
             f"{key}.name={name} holds no tokenizer; save that of the model there: "
@@ -47,7 +57,7 @@ def _check_folder(folder: Path, name: str, tokenizer: bool, key: str) -> None:
 def _check_hub(name: str, revision: str | None, key: str) -> None:
     from huggingface_hub import HfApi, try_to_load_from_cache
 
-    if isinstance(try_to_load_from_cache(name, CONFIGS[0], revision=revision), str):
+    if isinstance(try_to_load_from_cache(name, CONFIG, revision=revision), str):
         return
     try:
         HfApi().model_info(name, revision=revision, timeout=10)

@@ -13,7 +13,8 @@ from typing import Any, ClassVar, Literal, NamedTuple
 import torch
 
 from oar_lightning.common.ranges import PositiveInt, ProperFraction, checked
-from oar_lightning.policy.location import check_location
+from oar_lightning.policy.location import adapters_alone, check_location
+from oar_lightning.policy.out_of_memory import first_line
 
 logger = logging.getLogger(__name__)
 
@@ -52,7 +53,23 @@ class LoraSpec:
             lora_dropout=self.dropout,
             target_modules=self.target_modules,
         )
-        return get_peft_model(model, config)
+        adapted = get_peft_model(model, config)
+        refuse_tied(adapted)
+        return adapted
+
+
+def refuse_tied(model: Any) -> None:
+    """Raises ValueError: for an adapter on one of two tied layers, since an export would merge it into both."""
+    names: dict[int, list[str]] = {}
+    for name, parameter in model.named_parameters(remove_duplicate=False):
+        names.setdefault(id(parameter), []).append(name)
+    for tied in names.values():
+        if adapted := [name for name in tied if len(tied) > 1 and ".base_layer." in name]:
+            layer = adapted[0].partition(".base_layer.")[0].rpartition(".")[2]
+            raise ValueError(
+                f"policy.lora.target_modules adapts {layer}, which shares its weights with another layer; leave it out, e.g. "
+                "policy.lora.target_modules=all-linear"
+            )
 
 
 @checked("policy")
@@ -110,6 +127,9 @@ class PretrainedPolicy:
                 attn_implementation=self.attention,
                 trust_remote_code=self.trust_remote_code,
             )
+        if getattr(model, "_hf_peft_config_loaded", False):
+            raise ValueError(adapters_alone(f"{self.key}.name={self.name}"))
+        fit_vocabulary(tokenizer, model.config.get_text_config().vocab_size, f"{self.key}.name={self.name}")
         if self.lora is not None:
             model = self.lora.apply(model)
         if self.gradient_checkpointing:
@@ -163,6 +183,22 @@ def _prepare_tokenizer(tokenizer: Any, setting: str) -> Any:
     return tokenizer
 
 
+def fit_vocabulary(tokenizer: Any, size: int, setting: str) -> None:
+    """Let EOS serve as padding where the policy has no embedding of the pad token.
+
+    Raises:
+        ValueError: where it has none of EOS either.
+    """
+    if tokenizer.eos_token_id >= size:
+        raise ValueError(
+            f"{setting}: its tokenizer's EOS is token {tokenizer.eos_token_id}, and the model has {size}; save both again "
+            "after model.resize_token_embeddings(len(tokenizer))"
+        )
+    if tokenizer.pad_token_id >= size:
+        logger.warning("%s: the model has no token %d, its pad token; EOS serves as padding", setting, tokenizer.pad_token_id)
+        tokenizer.pad_token = tokenizer.eos_token
+
+
 @contextlib.contextmanager
 def explained_load_errors(name: str, key: str = "policy") -> Iterator[None]:
     """Turn a failed `from_pretrained` in a block into an error that names the key and the remedy."""
@@ -170,6 +206,6 @@ def explained_load_errors(name: str, key: str = "policy") -> Iterator[None]:
         yield
     except (OSError, ValueError) as error:
         raise ValueError(
-            f"{key}.name={name}: cannot be loaded ({str(error).splitlines()[0]}). Give a local folder in "
+            f"{key}.name={name}: cannot be loaded ({first_line(error)}). Give a local folder in "
             f"Hugging Face format, a hub id that can be reached or is cached, or a built-in name: {', '.join(BUILT_IN)}"
         ) from error

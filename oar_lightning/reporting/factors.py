@@ -6,7 +6,7 @@ import json
 import math
 from collections.abc import Iterable, Sequence
 
-from oar_lightning.common.overrides import is_method, settings, short
+from oar_lightning.common.overrides import is_method, settings, short_names
 from oar_lightning.reporting.runs import RunRecord
 
 Level = float | str
@@ -72,10 +72,11 @@ def ordered(levels: Iterable[Level]) -> list[Level]:
 def label(keys: Sequence[str], levels: Sequence[Level]) -> str:
     """A label such as `oar_g` or `tau=0.3 beta=2`: numbers, and texts of `NEEDS_KEY`, have their key before them. Keys that the
     runs do not have are left out, unless all are missing, and so are texts that were there before."""
+    names = short_names(keys)
     pairs = list(zip(keys, levels, strict=True))
     present = [(key, value) for key, value in pairs if value != ABSENT]
     words = (
-        value if isinstance(value, str) and value not in NEEDS_KEY else f"{short(key)}={show(value)}"
+        value if isinstance(value, str) and value not in NEEDS_KEY else f"{names[key]}={show(value)}"
         for key, value in present or pairs
     )
     return " ".join(dict.fromkeys(words))

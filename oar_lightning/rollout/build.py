@@ -8,12 +8,11 @@ from oar_lightning.answers.reward import Rewards
 from oar_lightning.answers.span import AnswerFormat
 from oar_lightning.common.config_check import ConfigError
 from oar_lightning.data.prompts import PromptTemplate
-from oar_lightning.policy.language_model import base_model
 from oar_lightning.policy.pretrained import Policy
 from oar_lightning.policy.token_text import TokenBytes
 from oar_lightning.rollout.assemble import RolloutStage
 from oar_lightning.rollout.choice import AutoEngineConfig, EngineConfig
-from oar_lightning.rollout.sampling import SamplingConfig
+from oar_lightning.rollout.sampling import SamplingConfig, check_prompts, encode_prompts
 from oar_lightning.types import MathProblem
 
 
@@ -34,19 +33,21 @@ def build_stage(
     )
 
 
-def check_length(policy: Policy, prompt: PromptTemplate, problems: Iterable[MathProblem], sampling: SamplingConfig) -> None:
-    """Hold the longest prompt of `problems` and the limit of completions against the positions of the policy.
+def check_length(
+    policy: Policy,
+    prompt: PromptTemplate,
+    problems: Iterable[MathProblem],
+    sampling: SamplingConfig,
+    engine: EngineConfig = AutoEngineConfig(),
+) -> None:
+    """Hold the prompts of `problems` and the limit of completions against the policy and the engine, before long work.
 
     Raises:
         ConfigError: where they are too long together.
     """
-    positions = getattr(base_model(policy.model).config.get_text_config(), "max_position_embeddings", None)
-    if positions is None:
-        return
-    longest = max(len(ids) for ids in policy.tokenizer([prompt.render(p) for p in problems]).input_ids)
-    if longest + sampling.max_new_tokens > positions:
-        raise ConfigError(
-            f"rollout.max_new_tokens={sampling.max_new_tokens} and the longest prompt of data.evaluation ({longest} tokens) "
-            f"are beyond the {positions} positions of the policy; set rollout.max_new_tokens to at most "
-            f"{max(positions - longest, 0)}, or choose another policy"
-        )
+    texts = [prompt.render(problem) for problem in problems]
+    encoded = encode_prompts(policy.tokenizer, texts, range(len(texts)))
+    try:
+        check_prompts(policy.model, encoded, [sampling.max_new_tokens] * len(encoded), engine.max_model_len)
+    except ValueError as error:
+        raise ConfigError(str(error)) from error

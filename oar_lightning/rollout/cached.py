@@ -18,6 +18,7 @@ from oar_lightning.rollout.sampling import (
     Generation,
     Prompt,
     SamplingConfig,
+    check_prompts,
     draw_tokens,
     encode_prompts,
     pad_left,
@@ -47,6 +48,7 @@ class CachedEngine:
         encoded = encode_prompts(self.tokenizer, prompts, seeds)
         owners = [prompt for prompt in range(len(encoded)) for _ in range(samples)]
         limits = limits or [config.max_new_tokens] * len(encoded)
+        check_prompts(model, encoded, limits)
         config = dataclasses.replace(config, max_new_tokens=max(limits))
         uniforms = uniform_draws(samples, seeds, limits)
         keep_states = config.keep_states and keeps_states(model, len(owners), config.max_new_tokens)

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
-from typing import Any, Protocol
+from typing import Any, ClassVar, Protocol
 
 from oar_lightning.policy.language_model import can_share_prefixes
 from oar_lightning.rollout.cached import CachedEngine
@@ -13,6 +13,11 @@ from oar_lightning.rollout.sampling import Engine, SamplingConfig
 
 class EngineConfig(Protocol):
     """Settings of an engine."""
+
+    @property
+    def max_model_len(self) -> int | None:
+        """The most tokens of a prompt and its completion, where the engine has a limit of its own."""
+        ...
 
     def check(self, sampling: SamplingConfig) -> None:
         """Check, without loading anything, that the engine can run here and sample as `sampling` says.
@@ -32,6 +37,8 @@ class EngineConfig(Protocol):
 class AutoEngineConfig:
     """`CachedEngine` where the model's cache allows it, else `HFEngine`."""
 
+    max_model_len: ClassVar[None] = None
+
     def check(self, sampling: SamplingConfig) -> None:
         """Nothing to check: both engines sample everywhere."""
 
@@ -42,6 +49,8 @@ class AutoEngineConfig:
 @dataclass(frozen=True)
 class HFEngineConfig:
     """`HFEngine` for every model."""
+
+    max_model_len: ClassVar[None] = None
 
     def check(self, sampling: SamplingConfig) -> None:
         """Nothing to check: the engine samples everywhere."""

@@ -36,9 +36,9 @@ class Continuer:
         `rollout.max_batch` and `rollout.token_budget` bound their batches. Where neither does, a batch holds no more tokens
         than the rollouts, which have fitted into memory, or than `LEAST_TOKENS`. Prefixes of like length share one.
 
-        The draws depend on the prefix's tokens and `seed` alone; with `greedy` each token is the most probable one. A prefix
-        that holds the whole completion gets the completion's own reward. A continuation ends where a completion with its
-        prefix would reach `rollout.max_new_tokens`, or the length of one that is longer: of a file, perhaps.
+        The draws depend on the prefix's tokens, how many may follow it, and `seed` alone; with `greedy` each token is the most
+        probable one. A prefix that holds the whole completion gets the completion's own reward. A continuation ends where a
+        completion with its prefix would reach `rollout.max_new_tokens`, or the length of one that is longer (of a file).
         """
         rewards = torch.empty(len(prefixes), samples, dtype=rollouts.rewards.dtype, device=rollouts.rewards.device)
         places: dict[tuple[MathProblem, tuple[int, ...]], list[int]] = {}

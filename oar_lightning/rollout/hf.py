@@ -16,6 +16,7 @@ from oar_lightning.rollout.sampling import (
     Generation,
     Prompt,
     SamplingConfig,
+    check_prompts,
     cut,
     draw_tokens,
     encode_prompts,
@@ -62,8 +63,10 @@ class HFEngine:
         seeds: Sequence[int],
         limits: Sequence[int] | None = None,
     ) -> Generation:
-        repeated = [ids for ids in encode_prompts(self.tokenizer, prompts, seeds) for _ in range(samples)]
-        limits = limits or [config.max_new_tokens] * len(prompts)
+        encoded = encode_prompts(self.tokenizer, prompts, seeds)
+        repeated = [ids for ids in encoded for _ in range(samples)]
+        limits = limits or [config.max_new_tokens] * len(encoded)
+        check_prompts(model, encoded, limits)
         config = dataclasses.replace(config, max_new_tokens=max(limits))
         uniforms = uniform_draws(samples, seeds, limits)
         # a peft wrapper's generate() would change defaults of the inner model, in which the adapters are active, too

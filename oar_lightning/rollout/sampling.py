@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
-from typing import NamedTuple, Protocol
+from typing import Any, NamedTuple, Protocol
 
 import torch
 from jaxtyping import Bool, Float, Int
@@ -13,6 +13,7 @@ from torch import Tensor
 from oar_lightning.common.randomness import generator
 from oar_lightning.common.ranges import NonNegativeFloat, PositiveFraction, PositiveInt, checked
 from oar_lightning.policy.batching import chunks_by_tokens
+from oar_lightning.policy.language_model import base_model, positions_of
 from oar_lightning.policy.token_budget import TokenBudget, Tokens, as_budget
 
 Prompt = str | Sequence[int]
@@ -128,6 +129,29 @@ def encode_prompts(tokenizer: object, prompts: Sequence[Prompt], seeds: Sequence
     if empty := [i for i, ids in enumerate(encoded) if not ids]:
         raise ValueError(f"data.prompt: {len(empty)} of {len(prompts)} prompts have no tokens (first: number {empty[0]})")
     return encoded
+
+
+def check_prompts(model: Any, prompts: Sequence[list[int]], limits: Sequence[int], max_model_len: int | None = None) -> None:
+    """Hold prompts, with so many new tokens each, against what the policy and the engine (`max_model_len`) can read.
+
+    Raises:
+        ValueError: where one is too long, or holds a token that the policy does not have.
+    """
+    tokens, limit = max(((len(ids), limit) for ids, limit in zip(prompts, limits, strict=True)), key=sum)
+    bounds = {"positions of the policy": positions_of(model), "tokens of engine.max_model_len": max_model_len}
+    for what, most in bounds.items():
+        if most is not None and tokens + limit > most:
+            raise ValueError(
+                f"rollout.max_new_tokens={limit} and the longest prompt ({tokens} tokens) are beyond the {most} {what}; set "
+                f"rollout.max_new_tokens to at most {max(most - tokens, 0)}, leave out longer problems than "
+                f"data.max_prompt_tokens={max(most - limit, 1)}, or choose another policy"
+            )
+    size, largest = base_model(model).config.get_text_config().vocab_size, max(map(max, prompts))
+    if largest >= size:
+        raise ValueError(
+            f"a prompt holds token {largest}, and the policy has {size}: its tokenizer is another model's, or has tokens that "
+            "the model was not resized for; save both again after model.resize_token_embeddings(len(tokenizer))"
+        )
 
 
 def pad_left(rows: list[list[int]], pad: int, device: torch.device) -> tuple[Int[Tensor, "B W"], Bool[Tensor, "B W"]]:

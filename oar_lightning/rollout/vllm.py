@@ -26,7 +26,7 @@ from oar_lightning.common.scopes import environment
 from oar_lightning.distributed.ranks import rank, world_size
 from oar_lightning.policy.language_model import base_model
 from oar_lightning.rollout.hf import eos_token_ids
-from oar_lightning.rollout.sampling import Generation, Prompt, SamplingConfig, encode_prompts, lay_out
+from oar_lightning.rollout.sampling import Generation, Prompt, SamplingConfig, check_prompts, encode_prompts, lay_out
 from oar_lightning.rollout.vllm_cpu import ARGUMENTS, built_for_cpu, check_heads, packed_parameters, plain_linear_layers
 from oar_lightning.rollout.vllm_errors import sampling_error, start_error
 from oar_lightning.rollout.weights import checkpoint_weights, count_optimizer_steps, save_architecture
@@ -129,12 +129,12 @@ class VllmEngine:
         limits: Sequence[int] | None = None,
     ) -> Generation:
         encoded = encode_prompts(self.tokenizer, prompts, seeds)
+        limits = limits or [config.max_new_tokens] * len(encoded)
+        check_prompts(model, encoded, limits, self.config.max_model_len)
         device = model.get_input_embeddings().weight.device
         eos = eos_token_ids(model, self.tokenizer)
         with isolated_from_trainer(model):
-            completions = self._complete(
-                model, encoded, samples, config, seeds, eos, limits or [config.max_new_tokens] * len(encoded)
-            )
+            completions = self._complete(model, encoded, samples, config, seeds, eos, limits)
         ids = [list(completion.token_ids) for completion in completions]
         generation = lay_out(
             [prompt for prompt in encoded for _ in range(samples)],
@@ -158,7 +158,7 @@ class VllmEngine:
         config: SamplingConfig,
         seeds: Sequence[int],
         eos: list[int],
-        limits: Sequence[int] | None,
+        limits: Sequence[int],
     ) -> list[Any]:
         """vLLM's `CompletionOutput`s: `samples` for each prompt, one after the other."""
         self.start(model, config)
@@ -181,7 +181,7 @@ class VllmEngine:
                 seed=derive_seed("vllm", seed) >> 1,
                 detokenize=False,
             )
-            for seed, limit in zip(seeds, limits or [config.max_new_tokens] * len(prompts), strict=True)
+            for seed, limit in zip(seeds, limits, strict=True)
         ]
         try:
             outputs = self._llm.generate([{"prompt_token_ids": ids} for ids in prompts], requests, use_tqdm=False)

@@ -15,28 +15,17 @@ from oar_lightning.policy.language_model import base_model
 
 
 def checkpoint_weights(model: Any) -> Iterator[tuple[str, Tensor]]:
-    """Names and tensors as `save_pretrained` would store them: adapters merged into copies, tied tensors once.
-
-    Raises:
-        ValueError: for an adapter on one of two tied tensors, which a checkpoint stores as one.
-    """
+    """Names and tensors as `save_pretrained` would store them: adapters merged into copies, tied tensors once."""
     base = base_model(model)
     adapted = {name: module for name, module in base.named_modules() if getattr(module, "base_layer", None) is not None}
     prefixes = tuple(f"{name}." for name in adapted)
-    is_merged: dict[int, bool] = {}  # id of each tensor so far -> whether adapters are merged into it
+    sent: set[int] = set()  # ids of tensors
     for name, tensor in base.state_dict(keep_vars=True).items():
         layer, _, leaf = name.partition(".base_layer.")
-        if name.startswith(prefixes) and not leaf:
-            continue  # the adapter itself
-        has_adapter = leaf == "weight"
-        if id(tensor) in is_merged:
-            if has_adapter or is_merged[id(tensor)]:
-                raise ValueError(
-                    f"engine=vllm: policy.lora.target_modules adapts one of two tied layers ({name}); leave both out"
-                )
-            continue
-        is_merged[id(tensor)] = has_adapter
-        yield (f"{layer}.{leaf}" if leaf else name), merged(tensor, adapted[layer]) if has_adapter else tensor.detach()
+        if id(tensor) in sent or (name.startswith(prefixes) and not leaf):
+            continue  # tied to one before, or the adapter itself
+        sent.add(id(tensor))
+        yield (f"{layer}.{leaf}" if leaf else name), merged(tensor, adapted[layer]) if leaf == "weight" else tensor.detach()
 
 
 @torch.no_grad()

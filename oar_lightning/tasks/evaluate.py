@@ -101,7 +101,7 @@ def prepare(cfg: DictConfig) -> Callable[[], float | None]:
     policy = load_policy(spec, str(cfg.task), device)
     prompt = instantiate(cfg.data.prompt, tokenizer=policy.tokenizer)
     prompt.render(next(iter(eval_sets.values()))[0])  # a missing chat template fails here, before long work
-    check_length(policy, prompt, itertools.chain.from_iterable(eval_sets.values()), sampling)
+    check_length(policy, prompt, itertools.chain.from_iterable(eval_sets.values()), sampling, engine)
     job = Job(
         policy=policy,
         stage=build_stage(policy, prompt, answer, rewards, engine),

@@ -123,7 +123,7 @@ def prepare(cfg: DictConfig) -> Callable[[], float | None]:
     stage = build_stage(policy, prompt, answer, rewards, engine)
     prompt.render(first)  # a missing chat template fails here, before long work
     if problems:
-        check_length(policy, prompt, problems, sampling)
+        check_length(policy, prompt, problems, sampling, engine)
     groups = read(recorded, policy, stage, most_tokens(policy, config.max_tokens), dropped)
     if recorded and not groups:
         raise ConfigError(f"lab.files={config.files}: no row can be studied ({dict(dropped)})")

@@ -34,7 +34,7 @@ def run(job: Job, config: PlanConfig) -> float:
     planned = plan_job(job)
     proposal = propose(job, planned, config.usable_bytes)
     if automatic := [budget.key for budget in job.budgets if budget.auto]:
-        set_start(job, proposal)
+        set_start(job, planned, proposal)
         planned = plan_job(job)
     console = Console()
     console.print(summary(job, planned), soft_wrap=True, highlight=False)
@@ -59,6 +59,8 @@ def run(job: Job, config: PlanConfig) -> float:
         )
     if planned.unknown_scorer:
         console.print(f"scoring is not in it: nothing is known of the memory of {type(job.scorer).__name__}", soft_wrap=True)
+    if planned.unknown_generation:
+        console.print("generation is not in it: a plan knows our own decoding loop and vLLM, not generate", soft_wrap=True)
     if planned.host_bytes:
         console.print(f"in the host's memory: {planned.host_bytes / 1e9:.2f} GB a rank", soft_wrap=True, highlight=False)
     for line in advice(proposal, planned):

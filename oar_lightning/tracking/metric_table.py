@@ -14,7 +14,7 @@ SHARE, NUMBER, SECONDS, TOKENS, NATS = "share", "number", "s", "tokens", "nats"
 
 PLACEHOLDERS = {
     "set": r"[^/]+",
-    "level": r"[a-z0-9_]+",
+    "level": r"\w+",
     "k": r"\d+",
     "j": r"\d+",
     "term": r"[^/]+",

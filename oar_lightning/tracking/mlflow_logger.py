@@ -200,7 +200,7 @@ class DurableMLFlowLogger(Logger):
 
     @rank_zero_only
     def log_metrics(self, metrics: Mapping[str, float], step: int | None = None) -> None:
-        values = {re.sub(r"[^a-zA-Z0-9_/. -]+", "", key): float(value) for key, value in metrics.items()}
+        values = {re.sub(r"[^\w/. :-]", "_", key): float(value) for key, value in metrics.items()}
         self.record("metrics", step=step or 0, values=values)
 
     @rank_zero_only

@@ -2,10 +2,9 @@
 
 from __future__ import annotations
 
-from collections import Counter
 from collections.abc import Sequence
 
-from oar_lightning.common.overrides import is_method, settings, short
+from oar_lightning.common.overrides import is_method, settings, short_names
 
 LONGEST_VALUE, LONGEST = 24, 80
 """Characters of one value, and of all settings together."""
@@ -14,10 +13,10 @@ LONGEST_VALUE, LONGEST = 24, 80
 def run_name(experiment: str, overrides: Sequence[str], seed: object) -> str:
     """Such as ``oar_g tau=0.5 asides · seed 0``. A choice of a group (``+variant=asides``) is shown by its value alone."""
     given = {key: value for key, value in settings(overrides).items() if is_method(key) and key != "experiment"}
-    count = Counter(map(_short, given))
+    names = short_names(given)
     parts: list[str] = []
     for key, value in given.items():
-        name = _short(key) if count[_short(key)] == 1 else key
+        name = names[key]
         is_choice = "." not in key and value not in ("null", "true", "false")
         parts.append(_shown(value) if is_choice and name == key else f"{name}={_shown(value)}")
     kept = len(parts)
@@ -25,10 +24,6 @@ def run_name(experiment: str, overrides: Sequence[str], seed: object) -> str:
         kept -= 1
     more = [f"+{len(parts) - kept} more"] if kept < len(parts) else []
     return f"{' '.join([experiment, *parts[:kept], *more])} · seed {seed}"
-
-
-def _short(key: str) -> str:
-    return short(key).split("/")[-1]
 
 
 def _shown(value: str) -> str:

@@ -64,7 +64,12 @@ def plan_passes(experience: Experience, slot: Slot, method: Method, seed: int) -
     all_completions, all_tokens, all_passes = (
         sum(counts) for counts in zip(*all_gather((completions, tokens, len(buckets))), strict=True)
     )
-    denominators = Denominators(float(all_completions), max(1.0, float(all_tokens)), float(method.sampling.max_new_tokens))
+    denominators = Denominators(
+        float(all_completions),
+        max(1.0, float(all_tokens)),
+        float(method.sampling.max_new_tokens),
+        max(1.0, float(all_passes)),
+    )
     return Passes(micro_batches, denominators, all_passes)
 
 

@@ -93,7 +93,7 @@ def assemble(
         name: eval_set_problems(source, settings.evaluation.problems, name) for name, source in settings.eval_sets.items()
     }
     prompt.render(next(iter(eval_sets.values()))[0])  # a missing chat template fails here, before long work
-    check_length(policy, prompt, itertools.chain.from_iterable(eval_sets.values()), settings.method.sampling)
+    check_length(policy, prompt, itertools.chain.from_iterable(eval_sets.values()), settings.method.sampling, settings.engine)
     module: L.LightningModule
     plan: LoaderPlan
     if settings.supervised is None:

@@ -36,11 +36,12 @@ def set_start_from_plan(cfg: DictConfig, run: Run) -> None:
     config = PlanConfig(card_gb=whole / 1e9)
     try:
         job = read_job(here, config)
-        set_start(job, propose(job, plan_job(job), (1 - config.reserve) * free))
+        planned = plan_job(job)
+        set_start(job, planned, propose(job, planned, (1 - config.reserve) * free))
     except ValueError as error:
         log.warning("no memory plan, so budgets that are auto start without one: %s", error)
         return
-    for own, planned in zip(budgets, job.budgets, strict=True):
-        own.set_start(planned.tokens)
+    for own, of_plan in zip(budgets, job.budgets, strict=True):
+        own.set_start(of_plan.tokens)
     started = ", ".join(f"{budget.key}={budget.tokens}" for budget in budgets if budget.auto)
     log.info("auto, planned for %.1f GB of free memory: %s", free / 1e9, started)

@@ -16,7 +16,7 @@ from oar_lightning.planning.job import Job
 from oar_lightning.planning.memory import Sharding
 from oar_lightning.planning.scoring import innermost
 from oar_lightning.policy.pretrained import PretrainedPolicy
-from oar_lightning.rollout import VllmConfig
+from oar_lightning.rollout import AutoEngineConfig, VllmConfig
 from oar_lightning.wiring.config import plain
 
 STATES = {"AdamW": 2, "Adam": 2, "SGD": 0}
@@ -61,5 +61,6 @@ def read_job(cfg: DictConfig, config: PlanConfig) -> Job:
         states=STATES[kind],
         whole_copy=on_gpu and not optimizer.get("fused"),
         engine_bytes=None if vllm is None else vllm.gpu_memory_utilization * config.card_bytes,
+        own_loop=isinstance(engine, AutoEngineConfig),
         engine_sleeps=vllm is not None and vllm.sleep,
     )

@@ -191,14 +191,18 @@ def check_split(step, config, owner):
         assert sums[name] == (pytest.approx(value, abs=1e-12), count)
 
 
-def test_bnpo_depends_on_the_split():
-    """Its docstring says so; over the whole step it is dapo."""
+def test_bnpo_is_the_mean_of_the_means_of_micro_batches():
+    """It depends on the split; over the whole step it is dapo."""
     step = random_step()
     over = Denominators.of(step["mask"], 13)
     whole = loss_and_gradients(step, over, LossConfig(reduction="bnpo"))[0]
     parts = [{k: v[rows] for k, v in step.items()} for rows in (slice(0, 2), slice(2, 7))]
     assert whole == pytest.approx(loss_and_gradients(step, over, LossConfig(reduction="dapo"))[0], abs=1e-14)
-    assert abs(sum(loss_and_gradients(p, over, LossConfig(reduction="bnpo"))[0] for p in parts) - whole) > 1e-3
+    over = over._replace(passes=2.0)
+    both = sum(loss_and_gradients(p, over, LossConfig(reduction="bnpo"))[0] for p in parts)
+    means = [loss_and_gradients(p, Denominators.of(p["mask"], 13), LossConfig(reduction="dapo"))[0] for p in parts]
+    assert both == pytest.approx(sum(means) / 2, abs=1e-14)
+    assert abs(both - whole) > 1e-3
 
 
 @pytest.mark.parametrize("config", CONFIGS.values(), ids=CONFIGS)
@@ -312,7 +316,7 @@ def test_reductions_by_hand():
     values = torch.tensor([[1.0, 2.0, 99.0], [6.0, 99.0, 99.0], [99.0, 99.0, 99.0]], dtype=torch.float64)
     mask = torch.tensor([[True, True, False], [True, False, False], [False, False, False]])
     over = Denominators.of(mask, 10)
-    assert over == (3.0, 3.0, 10.0)
+    assert over == (3.0, 3.0, 10.0, 1.0)
     expected = {"grpo": (1.5 + 6) / 3, "dapo": 9 / 3, "dr_grpo": 9 / 30, "bnpo": 9 / 3}
     assert {r: float(reduce_tokens(values, mask, over, r)) for r in expected} == pytest.approx(expected)
     doubled = Denominators(6.0, 12.0, 10.0)

@@ -2,12 +2,16 @@
 
 from __future__ import annotations
 
+from pathlib import Path
+
 import pytest
+from support.composing import composed
 
 from oar_lightning.planning import PlanConfig
 from oar_lightning.planning.config import CARDS
 from oar_lightning.planning.memory import Item, Plan, Sharding, affordable, piecewise, through, weight_items
 from oar_lightning.planning.policy import PolicySize
+from oar_lightning.wiring.config import plain
 
 FULL = PolicySize(1000, 0, 4000, 0, 100, 8)
 LORA = PolicySize(10, 1000, 40, 2000, 5, 8)
@@ -149,3 +153,12 @@ def test_cards() -> None:
     for bad in ({"card_gb": "h1000"}, {"card_gb": 0}, {"reserve": 1.0}, {"prompt_tokens": 0}, {"answer_tokens": 0}):
         with pytest.raises(ValueError, match=f"plan.{next(iter(bad))}"):
             PlanConfig(**bad)  # type: ignore[arg-type]
+
+
+@pytest.mark.usefixtures("hydra_conf")
+@pytest.mark.parametrize("name", sorted(path.stem for path in Path("conf/trainer").glob("*.yaml")))
+def test_a_plan_knows_every_trainer_of_the_package(name: str) -> None:
+    trainer = plain(composed(f"trainer={name}", "trainer.devices=2"))["trainer"]
+    sharding = Sharding.of(trainer)
+    assert sharding.ranks == 2
+    assert (sharding.stage > 0) == name.startswith("deepspeed")

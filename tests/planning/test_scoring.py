@@ -11,7 +11,7 @@ from typing import Any
 import pytest
 import torch
 from support.toy import tools
-from transformers import AutoModelForCausalLM, GPT2Config, Qwen2Config
+from transformers import AutoModelForCausalLM, GPT2Config, MistralConfig, Qwen2Config
 
 from oar_lightning.credit.own_model import OwnModel
 from oar_lightning.credit.scorers import (
@@ -34,6 +34,7 @@ from oar_lightning.credit.scorers import (
     TotalEffect,
     TotalEffectFast,
     TurningPoint,
+    Uniform,
 )
 from oar_lightning.credit.scorers.forward_free import Gtpo, Shear
 from oar_lightning.credit.scorers.hindsight import Contrast, Rlsd
@@ -214,6 +215,28 @@ def test_continuations_are_planned_in_the_phase_of_scoring(tmp_path: Path) -> No
     turning = plan_job(replace(job, scorer=TurningPoint()))
     assert turning.continuations is not None
     assert not turning.unknown_scorer
+
+
+@pytest.mark.slow
+def test_generation_that_our_own_loop_does_not_do_is_left_out_and_told(tmp_path: Path) -> None:
+    """`generate` samples policies with a sliding window, and all policies with engine=hf; it keeps no hidden states."""
+    shape = {"vocab_size": 300, "hidden_size": 32, "intermediate_size": 48, "num_hidden_layers": 2, "num_attention_heads": 2}
+    for name, config in (("plain", QWEN), ("window", MistralConfig(**shape, num_key_value_heads=1, sliding_window=8))):
+        config.save_pretrained(tmp_path / name)
+    job = Job(
+        PretrainedPolicy(str(tmp_path / "plain")), "32-true", Sharding(), UpdatePlan(2, 2), SamplingConfig(8), Uniform(), 16, 3
+    )
+    of_generate = [replace(job, policy=PretrainedPolicy(str(tmp_path / "window"))), replace(job, own_loop=False)]
+    for other in of_generate:
+        planned = plan_job(other)
+        assert planned.unknown_generation
+        assert planned.rollout is None
+        assert not {"generation", "hidden states"} & {item.name for item in planned.plan.items}
+        assert propose(other, planned, 1e12).rollout_tokens is None
+    planned = plan_job(replace(job, sampling=SamplingConfig(8, keep_states=False)))
+    assert not planned.unknown_generation
+    assert "hidden states" not in {item.name for item in planned.plan.items}
+    assert "hidden states" in {item.name for item in plan_job(job).plan.items}
 
 
 WIDER = Qwen2Config(**QWEN.to_diff_dict() | {"hidden_size": 128, "intermediate_size": 1000})

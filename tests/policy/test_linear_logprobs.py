@@ -106,6 +106,23 @@ def test_half_precision_rounds_logits_once(dtype: torch.dtype) -> None:
     assert Tiles.of(weight, 4 * ENTRIES * 3) == Tiles(3, ENTRIES)
 
 
+def test_a_half_precision_gradient_is_rounded_once_not_once_a_tile() -> None:
+    """States with a mean, whose products of tiles add up: in bfloat16 the sum would stop growing."""
+    torch.manual_seed(0)
+    hidden, weight, targets = torch.randn(1200, 16) + 1, 0.1 * torch.randn(ENTRIES, 16), torch.zeros(1200, dtype=torch.long)
+
+    def gradient(dtype: torch.dtype, rows: int) -> torch.Tensor:
+        w = weight.detach().clone().to(dtype).requires_grad_()
+        linear_logprobs.linear_logprobs(hidden.to(dtype), w, targets, 4 * ENTRIES * rows)[0].sum().backward()
+        assert w.grad is not None
+        assert w.grad.dtype == dtype
+        return w.grad.float()
+
+    expected = gradient(torch.float32, 1200)
+    for rows in (1, 1200):
+        assert (gradient(torch.bfloat16, rows) - expected).norm() < 0.01 * expected.norm()
+
+
 def test_under_autocast_products_are_in_its_dtype() -> None:
     hidden, weight, targets = (value.detach() for value in inputs(dtype=torch.float32))
     with torch.autocast("cpu", dtype=torch.bfloat16):

@@ -256,6 +256,16 @@ def test_check_head_refuses_unknown_transformations(tampered):
         check_head(tampered(FAMILIES["qwen2"]()).eval())
 
 
+def test_check_head_names_weights_that_are_not_finite():
+    model = tiny("qwen2")
+    with torch.no_grad():
+        model.model.norm.weight[0] = torch.nan
+    with pytest.raises(
+        ValueError, match=r"the logits of Qwen2ForCausalLM are not finite; its weights are damaged, or policy\.d"
+    ):
+        check_head(model)
+
+
 @pytest.mark.parametrize("left", [0, 1, 5])
 @pytest.mark.parametrize("family", ["gpt2", "qwen2"])
 def test_left_padding_does_not_shift_positions(family, left):

@@ -156,3 +156,39 @@ def test_lora_with_gradient_checkpointing_still_has_gradients(tiny: Policy, fold
     model.train()
     model(input_ids=ids, labels=ids).loss.backward()
     assert any(p.grad is not None and p.grad.abs().max() > 0 for p in model.parameters())
+
+
+@pytest.mark.filterwarnings("ignore::UserWarning")
+@pytest.mark.parametrize("layer", ["embed_tokens", "lm_head"])
+def test_an_adapter_on_one_of_two_tied_layers_is_refused(folder: Path, layer: str) -> None:
+    """A merge would change the other layer, too: the exported policy would not be the trained one."""
+    pytest.importorskip("peft")
+    spec = PretrainedPolicy(str(folder), lora=LoraSpec(target_modules=["q_proj", layer]))
+    with pytest.raises(ValueError, match=rf"policy\.lora\.target_modules adapts {layer}, which shares its weights"):
+        spec.load()
+
+
+def test_adapters_alone_are_refused(folder: Path, tmp_path: Path) -> None:
+    pytest.importorskip("peft")
+    adapted = PretrainedPolicy(str(folder), lora=LoraSpec(r=2)).load()
+    export_policy(adapted.model, adapted.tokenizer, tmp_path)
+    adapted.tokenizer.save_pretrained(tmp_path / "adapter")
+    with pytest.raises(ValueError, match=r"policy\.name=.*/adapter holds LoRA adapters alone; give the folder with the merged"):
+        PretrainedPolicy(str(tmp_path / "adapter")).load()
+    PretrainedPolicy(str(tmp_path)).load()
+
+
+def test_a_pad_token_without_an_embedding_is_not_used(
+    tiny: Policy, folder: Path, tmp_path: Path, caplog: pytest.LogCaptureFixture
+) -> None:
+    tiny.model.save_pretrained(tmp_path)
+    tokenizer = AutoTokenizer.from_pretrained(folder)
+    tokenizer.add_special_tokens({"pad_token": "<padding>"})
+    tokenizer.save_pretrained(tmp_path)
+    policy = PretrainedPolicy(str(tmp_path)).load()
+    assert policy.tokenizer.pad_token_id == policy.tokenizer.eos_token_id < policy.model.config.vocab_size
+    assert "its pad token; EOS serves as padding" in caplog.text
+    tokenizer.add_special_tokens({"eos_token": "<the end>"})
+    tokenizer.save_pretrained(tmp_path)
+    with pytest.raises(ValueError, match=r"EOS is token \d+, and the model has \d+; save both again after model\.resize"):
+        PretrainedPolicy(str(tmp_path)).load()

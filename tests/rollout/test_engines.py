@@ -252,6 +252,15 @@ def test_a_prompt_without_tokens_is_refused(policy: Policy, engine: Engine) -> N
         engine(policy.model, ["So", ""], 1, GREEDY, SEEDS[:2])
 
 
+def test_a_prompt_that_the_policy_cannot_read_is_refused(policy: Policy, engine: Engine) -> None:
+    policy.model.config.max_position_embeddings = 20
+    with pytest.raises(ValueError, match=r"max_new_tokens=12 and the longest prompt .* beyond the 20 positions of the policy"):
+        engine(policy.model, PROMPTS, 1, GREEDY, SEEDS)
+    size = policy.model.config.vocab_size
+    with pytest.raises(ValueError, match=rf"a prompt holds token {size}, and the policy has {size}"):
+        engine(policy.model, [[3, size]], 1, GREEDY, SEEDS[:1])
+
+
 @pytest.mark.parametrize(
     ("key", "value"), [("max_new_tokens", 0), ("temperature", -0.1), ("top_p", 0.0), ("top_p", 1.1), ("max_batch", 0)]
 )

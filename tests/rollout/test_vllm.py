@@ -261,12 +261,12 @@ def test_merged_or_disabled_adapters_are_not_added_again(policy: Policy) -> None
     assert not torch.allclose(without[name], merged[name])
 
 
-@pytest.mark.parametrize("layer", ["embed_tokens", "lm_head"])
-@pytest.mark.filterwarnings("ignore::UserWarning")
-def test_an_adapter_on_one_of_two_tied_layers_is_refused(policy: Policy, layer: str, vllm: Any) -> None:
-    policy = lora_policy(policy, [layer])
-    with pytest.raises(ValueError, match=r"policy\.lora\.target_modules adapts one of two tied layers \(lm_head"):
-        engine_for(policy)(policy.model, PROMPTS, 1, GREEDY, SEEDS)
+def test_a_completion_that_the_engine_would_cut_is_refused(policy: Policy, vllm: Any) -> None:
+    """vLLM ends it at `max_model_len` for the same reason as at its own limit."""
+    engine = VllmEngine(policy.tokenizer, VllmConfig(max_model_len=31))
+    config = SamplingConfig(max_new_tokens=30)
+    with pytest.raises(ValueError, match=r"beyond the 31 tokens of engine\.max_model_len; set rollout\.max_new_t"):
+        engine(policy.model, PROMPTS, 1, config, SEEDS)
 
 
 @pytest.mark.parametrize("tied", [True, False])

@@ -69,7 +69,7 @@ def expected_loss(config: LossConfig, now: Any, old: Any, reference: Any, advant
     mean = {
         "grpo": np.mean([s / n for s, n in zip(sums, lengths, strict=True)]),
         "dapo": sum(sums) / tokens,
-        "bnpo": sum(sums) / tokens,  # of a single micro-batch
+        "bnpo": sum(sums) / tokens,  # of a single micro-batch; tests/objective has several
         "dr_grpo": sum(sums) / (len(sums) * limit),
     }[config.reduction]
     return float(mean - config.entropy_coef * entropies / tokens)

@@ -16,7 +16,7 @@ from oar_lightning.credit.scorers.prefix_answers import Belief, PrefixReader, Qu
 from oar_lightning.credit.scorers.steps import Steps, StepScorer
 from oar_lightning.credit.segments import Segmenter, segment_numbers
 from oar_lightning.policy.decoder import choose_decoder
-from oar_lightning.policy.language_model import base_model, can_share_prefixes, scoring_mode
+from oar_lightning.policy.language_model import can_share_prefixes, positions_of, scoring_mode
 from oar_lightning.policy.token_budget import SomeTokens, TokenBudget
 from oar_lightning.types import Rollouts
 
@@ -134,7 +134,7 @@ class InformationGain(StepScorer):
 
     def beliefs(self, model: Any, rollouts: Rollouts, numbers: Int[Tensor, "B S"]) -> dict[int, Belief]:
         """What the policy thinks of the answer before the first step and after each step, of the rows that can be asked."""
-        limit = getattr(base_model(model).config, "max_position_embeddings", None)
+        limit = positions_of(model)
         asked = {row: q for row, n in enumerate(numbers.tolist()) if (q := self.question(rollouts, row, n)) is not None}
         first = rollouts.attention_mask.long().argmax(1)
         for row, q in list(asked.items()):

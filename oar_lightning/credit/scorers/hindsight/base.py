@@ -18,7 +18,7 @@ from oar_lightning.credit.scorers.base import Scorer
 from oar_lightning.credit.scorers.forward_free.base import TOKENS
 from oar_lightning.credit.teachers import LaggedPolicy, Teacher
 from oar_lightning.data.hints import TEMPLATE, hinted, is_template
-from oar_lightning.policy.language_model import base_model
+from oar_lightning.policy.language_model import positions_of
 from oar_lightning.policy.token_budget import SomeTokens, TokenBudget
 from oar_lightning.types import Rollouts
 
@@ -152,6 +152,6 @@ class Hindsight(Scorer):
 
 def _readable(model: Any, rollouts: Rollouts) -> Bool[Tensor, " B"]:
     """The rows that are no longer than the model's positions, and hold no token that it does not have."""
-    limit = getattr(base_model(model).config, "max_position_embeddings", None)
+    limit = positions_of(model)
     short = rollouts.attention_mask.sum(1) <= (float("inf") if limit is None else limit)
     return short & (rollouts.token_ids.amax(1) < model.get_input_embeddings().weight.shape[0])
