@@ -91,12 +91,12 @@ def interval_over_problems(values: Float[Tensor, " P"], samples: int = 1) -> tup
     """Wilson's 95 % interval of the mean of problems' values in [0, 1], each the mean of `samples` draws.
 
     Draws of one problem are alike. n is how many independent draws would scatter as the problems' values do: between the
-    number of problems (draws of one are the same) and that of all draws (they have nothing in common).
+    number of problems (draws of one are the same) and that of all draws (they have nothing in common). Equal values tell
+    nothing of their scatter: it is the number of problems then.
     """
     problems, share = len(values), float(values.mean())
     error = float(values.var(correction=1)) / problems if problems > 1 else 0.0
-    scatter = share * (1 - share)
-    n = scatter / error if error > 0 else math.inf if scatter > 0 and problems > 1 else 0.0
+    n = share * (1 - share) / error if error > 0 else 0.0
     return wilson_bounds(share, min(max(n, problems), problems * samples))
 
 

@@ -65,6 +65,13 @@ def test_columns_metrics_and_weights() -> None:
     }
 
 
+@pytest.mark.parametrize("weight", [math.nan, math.inf, None, True])
+def test_a_weight_is_a_finite_number(weight: Any) -> None:
+    """One that is NaN would make every reward NaN, of which nothing is learnt."""
+    with pytest.raises(ValueError, match=r"reward\.weights\.format must be a finite number, got"):
+        Rewards({"accuracy": Accuracy(), "format": Format()}, {"format": weight})
+
+
 def test_a_term_that_applies_to_none_is_not_a_number() -> None:
     terms, metrics = Rewards({"twice": Twice()})(problems("5"), [completion(None)])
     assert terms.shape == (1, 1)

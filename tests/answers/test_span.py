@@ -22,6 +22,11 @@ def found(text: str, answer_format: AnswerFormat = AnswerFormat(), complete: boo
 # text, conclusion, answer; a conclusion of None: no answer
 CASES = [
     ("So \\boxed{5}.", "\\boxed{", "5"),
+    ("So \\boxed{Answer: 5}", "\\boxed{", "Answer: 5"),
+    ("So \\boxed{\\text{The answer is }5}.", "\\boxed{", "\\text{The answer is }5"),
+    ("The answer is $18$, as required.", "The answer is $", "18"),
+    ("The answer is $18 a day", "The answer is $", "18 a day"),
+    ("The answer is $18 or $20.", "The answer is $", "18 or $20"),
     ("First \\boxed{4}, no: \\boxed{5} it is.", "\\boxed{", "5"),
     ("\\boxed{5} so 5, that is 5 again.", "\\boxed{", "5"),
     ("\\boxed{4}. The answer is 5.", "The answer is ", "5"),

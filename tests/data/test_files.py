@@ -222,6 +222,24 @@ def test_epochs_are_permutations_by_seed_and_epoch(tmp_path: Path) -> None:
         assert [p.question for p in source.shuffled(1, 1, start)] == orders[1, 1][start:]
 
 
+def test_a_cell_may_hold_a_long_chain_of_thought(tmp_path: Path) -> None:
+    (tmp_path / "rows.csv").write_text(f"problem,answer\n{'x' * 200_000},7\n")
+    assert [len(p.question) for p in FileProblems(str(tmp_path / "rows.csv"), solution_column=None)] == [200_000]
+
+
+def test_not_a_number_is_no_gold_answer(tmp_path: Path) -> None:
+    """What pandas writes for a missing value."""
+    path = write(tmp_path / "rows.jsonl", ['{"problem": "a", "answer": NaN}', '{"problem": "b", "answer": "1"}'], raw=True)
+    source = FileProblems(path, solution_column=None)
+    assert questions(source) == ["b"]
+    assert source.dropped == {"rows without a gold answer": 1}
+
+
+def test_a_line_nested_too_deeply_is_named(tmp_path: Path) -> None:
+    path = write(tmp_path / "rows.jsonl", ['{"problem": ' + "[" * 100_000 + "]" * 100_000 + "}"], raw=True)
+    assert f"{path}:1 is not JSON" in failure(path)
+
+
 @pytest.mark.parametrize("name", ["rows.csv", "rows.csv.gz"])
 def test_csv_cells_are_texts(tmp_path: Path, name: str) -> None:
     """ "007" and "1.50" keep their form, "NA" is a text, commas and line ends may be quoted, and a BOM is no part of a name."""

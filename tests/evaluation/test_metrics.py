@@ -117,6 +117,7 @@ def test_metrics_by_level_are_those_of_its_problems_alone() -> None:
 def test_levels_that_differ_in_signs_only_stay_apart() -> None:
     assert level_groups(["a+", "a-", "a+"]) == {"a": [0, 2], "a_2": [1]}
     assert level_groups(["", ""]) == {}
+    assert level_groups(["困难", "", "简单"]) == {"none": [1], "困难": [0], "简单": [2]}
     assert list(level_groups(["10", "9", "b"])) == ["9", "10", "b"]
 
 

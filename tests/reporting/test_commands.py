@@ -60,6 +60,15 @@ def test_a_table_of_overrides_makes_the_runs_again(tmp_path: Path) -> None:
     assert "report.filter=\"tags.task = 'train'\"" in report
 
 
+def test_an_arm_without_words_of_its_own_is_in_the_table(tmp_path: Path) -> None:
+    """`xargs` passes over an empty line."""
+    arms = [("+experiment=oar_g",), ("+experiment=oar_g", "gate.tau=0.5")]
+    study = make_study("x", [], [given(*arm, seed=seed) for arm in arms for seed in (0, 1)])
+    made = run_in_a_shell(commands(study, REPORT), tmp_path)[:-1]
+    name = "logger.experiment_name=x"
+    assert [sorted(call[3:]) for call in made] == [sorted([*arm, name, "seed=0,1"]) for arm in arms]
+
+
 def test_a_key_that_is_set_twice_stays_in_its_order(tmp_path: Path) -> None:
     arms = [("a.b=1", "a.b=2", "x=1"), ("a.b=2", "a.b=1", "x=2")]
     made = run_in_a_shell(commands(make_study("x", [], [given(*arm, seed=0) for arm in arms]), REPORT), tmp_path)[:-1]

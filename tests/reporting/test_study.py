@@ -10,7 +10,7 @@ from support.run_records import trial
 
 from oar_lightning.common.config_check import ConfigError
 from oar_lightning.common.ordering import natural
-from oar_lightning.reporting.factors import label, level, ordered
+from oar_lightning.reporting.factors import ABSENT, label, level, ordered
 from oar_lightning.reporting.study import make_study
 
 
@@ -160,3 +160,10 @@ def test_words_of_a_command_keep_their_spaces() -> None:
     assert runs[0].overrides == [template, "scorer=oar_g"]
     assert make_study("x", [], runs).factors == ("data.prompt.template", "scorer")
     assert trial(0.5, tags={"overrides": "name=it's scorer=oar_g"}).overrides == ["name=it's", "scorer=oar_g"], "a run of old"
+
+
+def test_labels_tell_keys_apart_that_end_alike() -> None:
+    keys = ("optimizer.lr", "scorer.lr", "gate.tau")
+    assert label(keys, (1e-4, ABSENT, 0.5)) == "optimizer.lr=0.0001 tau=0.5"
+    assert label(keys, (1e-4, 1e-3, 0.5)) == "optimizer.lr=0.0001 scorer.lr=0.001 tau=0.5"
+    assert label(keys[1:], (1e-4, 0.5)) == "lr=0.0001 tau=0.5"

@@ -166,6 +166,17 @@ def test_bad_seconds_are_refused(key: str, value: float) -> None:
         MLflowConfig("sqlite:///x.db", **{key: value})
 
 
+def test_metrics_of_other_alphabets_stay_apart(tmp_path: Path) -> None:
+    values = {"rewards/数学": 0.1, "rewards/物理": 0.9, "rewards/a+b": 0.2}
+    store = f"sqlite:///{tmp_path / 'mlflow.db'}"
+    with logging_to(store, tmp_path / "run") as tracker:
+        tracker.write_metrics(values, 0)
+        run_id = tracker.run_id
+    kept = {**values, "rewards/a_b": values["rewards/a+b"]}
+    del kept["rewards/a+b"]
+    assert MlflowClient(store).get_run(run_id).data.metrics == kept
+
+
 @pytest.mark.parametrize("name", ["", " ", "a/b", "a:b"])
 def test_names_that_a_registry_cannot_hold_are_refused(name: str) -> None:
     with pytest.raises(ValueError, match=f"logger.register_as={name} names a model"):
