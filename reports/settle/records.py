@@ -85,11 +85,11 @@ def write_csv(path: Path, rows: Iterable[Row]) -> None:
     write_rows(Row, path, sorted(rows, key=lambda row: row[:6]))  # of equal settings those read last come last, and count
 
 
-def endpoint_runs(rows: Iterable[Row], task: str) -> dict[str, dict[int, Row]]:
-    """Arm -> seed -> its run of the endpoint."""
+def endpoint_runs(rows: Iterable[Row], task: str, stage: str = "endpoint") -> dict[str, dict[int, Row]]:
+    """Arm -> seed -> its run of the endpoint, or of another stage."""
     found: dict[str, dict[int, Row]] = {}
     for row in rows:
-        if (row.task, row.stage) == (task, "endpoint"):
+        if (row.task, row.stage) == (task, stage):
             found.setdefault(row.arm, {})[row.seed] = row
     return found
 

@@ -53,6 +53,8 @@ HALF_ASKED_OF = {"anchor_states": 0.01, "turning_point": 0.005}
 HALF_ASKED_ON = ("graph", "asides")
 MOST_TIME = 2.0
 """Processor time of a run of theirs, of GRPO's, at most."""
+TIMED_SEEDS = ENDPOINT_SEEDS[:3]
+"""Of runs in turn with GRPO's on one machine, whose processor time is compared."""
 
 
 class Setting(NamedTuple):

@@ -1,6 +1,7 @@
 """The confirmatory study of README.md: its runs, and what they say.
 
     python reports/settle/study.py run graph endpoint --folder DIR   # tuning, then the endpoint; goes on where it was
+    python reports/settle/study.py time graph turning_point --folder DIR   # runs in turn with GRPO's, to compare their time
     python reports/settle/study.py read sqlite:///DIR/mlflow.db      # adds ended runs to runs.csv, writes README.md's tables
 
 Nothing here may change after the first run but to mend a fault, which README.md then tells.
@@ -15,8 +16,19 @@ import sys
 from collections.abc import Sequence
 from pathlib import Path
 
-from records import CURVES, best, read_csv, read_store, write_csv
-from rules import ARMS, ENDPOINT, ENDPOINT_SEEDS, OTHER_SEEDS, RATES, Setting, settings_of, tuning_seeds
+from records import CURVES, Row, best, read_csv, read_store, write_csv
+from rules import (
+    ARMS,
+    BASELINE,
+    ENDPOINT,
+    ENDPOINT_SEEDS,
+    OTHER_SEEDS,
+    RATES,
+    TIMED_SEEDS,
+    Setting,
+    settings_of,
+    tuning_seeds,
+)
 from tables import page
 
 from oar_lightning.common.markdown import fill
@@ -29,7 +41,7 @@ COMMON = ("num_threads=1", "evaluation.every_n_steps=0", "evaluation.greedy=fals
 
 def command(task: str, stage: str, arm: str, setting: Setting, seeds: Sequence[int]) -> list[str]:
     """The sweep of an arm's setting with these seeds. Started again it goes on where it was."""
-    problems = ["evaluation.problems=1024"] if stage == "endpoint" else []
+    problems = [] if stage == "tune" else ["evaluation.problems=1024"]
     gate = [f"gate.beta={setting.beta}"] if setting.beta else []
     chosen = [f"optimizer.lr={setting.lr}", f"seed=choice({','.join(map(str, seeds))})"]
     name = "_".join(filter(None, ["settle", task, stage, arm, setting.lr, setting.beta, f"from{seeds[0]}"]))
@@ -39,28 +51,40 @@ def command(task: str, stage: str, arm: str, setting: Setting, seeds: Sequence[i
 
 def run(task: str, arms: Sequence[str], folder: Path) -> None:
     """All tuning runs of the arms, then those of the endpoint at each arm's best setting; none that runs.csv has."""
-    folder.mkdir(parents=True, exist_ok=True)
-    environment = os.environ | {
-        "PYTHONPATH": os.pathsep.join(filter(None, [str(HERE.parents[1]), os.environ.get("PYTHONPATH")]))
-    }
-
     had = read_csv(HERE / "runs.csv")
-
-    def start(stage: str, arm: str, setting: Setting, seeds: Sequence[int]) -> None:
-        ended = {row.seed for row in had if row[:5] == (task, stage, arm, *setting)}
-        if missing := [seed for seed in seeds if seed not in ended]:
-            subprocess.run(command(task, stage, arm, setting, missing), cwd=folder, env=environment, check=True)
-
     for arm in arms:
         for setting in settings_of(task, arm):
-            start("tune", arm, setting, tuning_seeds(arm))
-    store = folder / "mlflow.db"
-    rows = had + (read_store(f"sqlite:///{store.resolve()}")[0] if store.exists() else [])
+            start(had, folder, task, "tune", arm, setting, tuning_seeds(arm))
     for arm in arms:
-        chosen = best(rows, task, arm)
-        if chosen is None:
-            raise SystemExit(f"{task}, {arm}: tuning runs are missing; start this command again")
-        start("endpoint", arm, chosen, ENDPOINT_SEEDS if set(arms) <= set(ENDPOINT) else OTHER_SEEDS)
+        seeds = ENDPOINT_SEEDS if set(arms) <= set(ENDPOINT) else OTHER_SEEDS
+        start(had, folder, task, "endpoint", arm, chosen(had, folder, task, arm), seeds)
+
+
+def time(task: str, arm: str, folder: Path) -> None:
+    """The arm's runs and GRPO's with the same seeds, one after the other: processor time of different days is no measure."""
+    had = read_csv(HERE / "runs.csv")
+    for seed in TIMED_SEEDS:
+        for name in (BASELINE, arm):
+            start(had, folder, task, "time", name, chosen(had, folder, task, name), [seed])
+
+
+def start(had: Sequence[Row], folder: Path, task: str, stage: str, arm: str, setting: Setting, seeds: Sequence[int]) -> None:
+    """The runs of these seeds that runs.csv does not have."""
+    folder.mkdir(parents=True, exist_ok=True)
+    path = os.pathsep.join(filter(None, [str(HERE.parents[1]), os.environ.get("PYTHONPATH")]))
+    ended = {row.seed for row in had if row[:5] == (task, stage, arm, *setting)}
+    if missing := [seed for seed in seeds if seed not in ended]:
+        made = command(task, stage, arm, setting, missing)
+        subprocess.run(made, cwd=folder, env=os.environ | {"PYTHONPATH": path}, check=True)
+
+
+def chosen(had: Sequence[Row], folder: Path, task: str, arm: str) -> Setting:
+    """The setting that the tuning runs choose, of runs.csv and of the folder's store."""
+    store = folder / "mlflow.db"
+    setting = best([*had, *(read_store(f"sqlite:///{store.resolve()}")[0] if store.exists() else [])], task, arm)
+    if setting is None:
+        raise SystemExit(f"{task}, {arm}: tuning runs are missing; start `study.py run {task} {arm}`")
+    return setting
 
 
 def main() -> None:
@@ -70,6 +94,10 @@ def main() -> None:
     starts.add_argument("task", choices=list(RATES))
     starts.add_argument("arms", help=f"endpoint ({', '.join(ENDPOINT)}), or names with commas of {', '.join(ARMS)}")
     starts.add_argument("--folder", type=Path, required=True, help="of the store, the studies and the runs")
+    times = actions.add_parser("time", help="run an arm in turn with GRPO, to compare their processor time")
+    times.add_argument("task", choices=list(RATES))
+    times.add_argument("arm", choices=[arm for arm in ARMS if arm != BASELINE])
+    times.add_argument("--folder", type=Path, required=True, help="of the store, the studies and the runs")
     reads = actions.add_parser("read", help="write runs.csv and the tables of README.md")
     reads.add_argument("store", nargs="?", help="MLflow's, e.g. sqlite:///mlflow.db; none: what runs.csv has")
     args = parser.parse_args()
@@ -78,6 +106,9 @@ def main() -> None:
         if unknown := [arm for arm in arms if arm not in ARMS]:
             parser.error(f"no such arm: {', '.join(unknown)}; there are {', '.join(ARMS)}")
         run(args.task, arms, args.folder)
+        return
+    if args.action == "time":
+        time(args.task, args.arm, args.folder)
         return
     rows = read_csv(HERE / "runs.csv")
     if args.store:

@@ -21,6 +21,7 @@ from rules import (
     PERFECT,
     PROBE_TASK,
     RATES,
+    TIMED_SEEDS,
     Setting,
     settings_of,
     tuning_seeds,
@@ -110,7 +111,8 @@ def lead(found: Mapping[int, Row], base: Mapping[int, Row]) -> tuple[int, Interv
 
 class Half(NamedTuple):
     """An estimate's mean lead over GRPO and perfect credit's, in points, over the same seeds; the two-sided p of its own, by
-    the t test of its pairs; the processor time of its runs, of GRPO's; and whether that answers the question with yes."""
+    the t test of its pairs; the processor time of its timed runs, of GRPO's; and whether that answers the question with
+    yes."""
 
     lead: float
     perfect: float
@@ -120,15 +122,18 @@ class Half(NamedTuple):
 
 
 def half(rows: Sequence[Row], task: str, arm: str) -> Half | None:
-    """None as long as a pair is missing."""
-    runs = endpoint_runs(rows, task)
+    """None as long as a pair is missing, or a timed one."""
+    runs, timed = endpoint_runs(rows, task), endpoint_runs(rows, task, "time")
     three = [runs.get(name, {}) for name in (arm, PERFECT, BASELINE)]
     if any(seed not in found for found in three for seed in OTHER_SEEDS):
+        return None
+    if any(seed not in timed.get(name, {}) for name in (arm, BASELINE) for seed in TIMED_SEEDS):
         return None
     own, perfect, base = ([found[seed] for seed in OTHER_SEEDS] for found in three)
     lead, whole = (100 * (mean(r.accuracy for r in found) - mean(r.accuracy for r in base)) for found in (own, perfect))
     p = float(ttest_rel([r.accuracy for r in own], [r.accuracy for r in base]).pvalue)
-    time = mean(r.cpu_s for r in own) / mean(r.cpu_s for r in base)
+    seconds, of_grpo = (mean(timed[name][seed].cpu_s for seed in TIMED_SEEDS) for name in (arm, BASELINE))
+    time = seconds / of_grpo
     return Half(lead, whole, p, time, 0 < whole / 2 <= lead and p < HALF_ASKED_OF[arm] and time <= MOST_TIME)
 
 

@@ -114,12 +114,18 @@ def test_an_arm_that_is_only_explored_has_no_verdict() -> None:
 
 
 def twelve(own: float, perfect: float, spread: float = 0.01, cpu_s: float = 150.0, arm: str = "turning_point") -> list:
-    """Twelve pairs each: GRPO at 0.5, the leads of an estimate and of perfect credit, and how single runs of all scatter."""
-    made = []
+    """Twelve pairs each: GRPO at 0.5, the leads of an estimate and of perfect credit, and how single runs of all scatter; and
+    timed pairs, where alone the seconds count."""
+    seconds = {"grpo": 100.0, arm: cpu_s}
+    made = [
+        row("time", name, "1e-4", "", seed, 0.5)._replace(cpu_s=value)
+        for name, value in seconds.items()
+        for seed in rules.TIMED_SEEDS
+    ]
     for name, lead in (("grpo", 0.0), (arm, own), ("oracle", perfect)):
         noise = np.random.default_rng(len(name)).normal(0, spread, 12)
         made += [
-            row("endpoint", name, "1e-4", "", s, 0.5 + lead + n)._replace(cpu_s=100.0 if name == "grpo" else cpu_s)
+            row("endpoint", name, "1e-4", "", s, 0.5 + lead + n)._replace(cpu_s=7.0 * s)
             for s, n in zip(rules.OTHER_SEEDS, noise - noise.mean(), strict=True)
         ]
     return made
@@ -128,7 +134,8 @@ def twelve(own: float, perfect: float, spread: float = 0.01, cpu_s: float = 150.
 def test_half_of_what_perfect_credit_gains_by_hand() -> None:
     rows = twelve(0.06, 0.1)
     found = tables.half(rows, "graph", "turning_point")
-    pairs = {arm: np.array([r.accuracy for r in rows if r.arm == arm]) for arm in ("turning_point", "grpo")}
+    ends = [r for r in rows if r.stage == "endpoint"]
+    pairs = {arm: np.array([r.accuracy for r in ends if r.arm == arm]) for arm in ("turning_point", "grpo")}
     difference = 100 * (pairs["turning_point"] - pairs["grpo"])
     assert (found.lead, found.perfect, found.time) == pytest.approx((6, 10, 1.5))
     assert found.p == pytest.approx(2 * t.sf(difference.mean() / sem(difference), 11))
@@ -150,6 +157,7 @@ def test_half_is_not_reached(rows: list) -> None:
 
 def test_half_is_asked_once_all_pairs_are_there() -> None:
     assert tables.half(twelve(0.06, 0.1)[:-1], "graph", "turning_point") is None
+    assert tables.half(twelve(0.06, 0.1)[1:], "graph", "turning_point") is None, "a timed run is missing"
     assert tables.half(twelve(0.06, 0.1), "asides", "turning_point") is None
     settled = tables.half_table(twelve(0.06, 0.1))
     assert settled.count("not settled") == 3
@@ -168,6 +176,7 @@ def test_a_sweep_is_found_again_by_its_name(task: str, arm: str) -> None:
         assert found[:6] == (task, "endpoint", arm, setting.lr, setting.beta, 100)
         assert "evaluation.problems=1024" in words
         assert "evaluation.problems=1024" not in study.command(task, "tune", arm, setting, (50,))
+        assert "evaluation.problems=1024" in study.command(task, "time", arm, setting, (100,)), "as long a run"
 
 
 def probes(lead: float, count: int = 12) -> list:
