@@ -6,6 +6,7 @@ from collections.abc import Callable, Mapping
 from typing import Any
 
 from oar_lightning.common.config_check import ConfigError
+from oar_lightning.common.messages import one_line
 
 
 def explained(make: Callable[..., Any], settings: Mapping[str, Any], where: str) -> Any:
@@ -19,7 +20,7 @@ def explained(make: Callable[..., Any], settings: Mapping[str, Any], where: str)
     except Exception as error:  # of a library: it raises what it likes
         key = next((key for key in settings if _succeeds(make, {k: v for k, v in settings.items() if k != key})), None)
         what = where if key is None else f"{where}.{key}={settings[key]}"
-        text = " ".join(str(error.__cause__ or error).split())
+        text = one_line(error.__cause__ or error)
         raise ConfigError(f"{what} is refused ({text}); correct it, or leave it out for the default of the library") from error
 
 

@@ -10,6 +10,8 @@ from collections.abc import Iterator
 from pathlib import Path
 from typing import IO, Any
 
+from oar_lightning.common.messages import one_line
+
 _SURROGATE = re.compile(r"\\ud[89a-f]", re.IGNORECASE)
 UNREADABLE = (OSError, UnicodeDecodeError, EOFError, zlib.error)
 """What opening and reading a damaged or missing file raises."""
@@ -36,7 +38,7 @@ def read_jsonl(file: Path, key: str, where: str = "") -> Iterator[tuple[int, Any
                 if line.strip():
                     yield number, _value(line, f"{where}{file}:{number}", key)
     except UNREADABLE as error:
-        raise ValueError(f"{key}: {file} cannot be read ({' '.join(str(error).split())})") from error
+        raise ValueError(f"{key}: {file} cannot be read ({one_line(error)})") from error
 
 
 def _value(line: str, where: str, key: str) -> Any:

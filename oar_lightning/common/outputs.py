@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import threading
 from pathlib import Path
 
 from oar_lightning.common.config_check import ConfigError
@@ -41,3 +42,11 @@ def write_text(path: Path, text: str) -> None:
     """Write a file, whose folder is made where it is missing."""
     path.parent.mkdir(parents=True, exist_ok=True)
     path.write_text(text, encoding="utf-8")
+
+
+def replace_file(path: Path, text: str) -> None:
+    """Write a file atomically: a reader sees the former text or the new text, also after a kill."""
+    # one temporary file a thread: the courier may write at the same time
+    temporary = path.with_name(f".{path.name}.{os.getpid()}.{threading.get_ident()}")
+    temporary.write_text(text, encoding="utf-8")
+    os.replace(temporary, path)

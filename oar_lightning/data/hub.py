@@ -11,6 +11,7 @@ from itertools import islice
 from pathlib import Path
 from typing import Annotated, Any
 
+from oar_lightning.common.messages import one_line
 from oar_lightning.common.ranges import PositiveInt, checked
 from oar_lightning.data.rows import Columns, Row, problems_of, table_rows
 from oar_lightning.types import MathProblem
@@ -94,7 +95,9 @@ class HubProblems:
             for row in table_rows(order(self._opened())):
                 yield f"{self.path}/{self.split}:{_digest(row)}", row
         except Exception as error:  # the library raises whatever its transport and its readers do
-            raise ValueError(f"{self._called()} cannot be read ({_one_line(error)}); {self._remedy()}") from error
+            raise ValueError(
+                f"{self._called()} cannot be read ({type(error).__name__}: {one_line(error)}); {self._remedy()}"
+            ) from error
 
     def _opened(self) -> Any:
         if self._dataset is None:
@@ -158,7 +161,3 @@ def _offline() -> Iterator[None]:
 def _digest(row: Row) -> str:
     """A row's id from its content: its number would change with each epoch's order."""
     return hashlib.blake2b(repr(row).encode("utf-8", "surrogatepass"), digest_size=6).hexdigest()
-
-
-def _one_line(error: Exception) -> str:
-    return f"{type(error).__name__}: {' '.join(str(error).split())}"

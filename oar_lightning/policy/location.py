@@ -5,6 +5,8 @@ from __future__ import annotations
 import re
 from pathlib import Path
 
+from oar_lightning.common.messages import one_line
+
 CONFIG, ADAPTER_CONFIG = "config.json", "adapter_config.json"
 
 TOKENIZERS = ("tokenizer*", "vocab*", "*.model", "*.tiktoken")
@@ -62,8 +64,7 @@ def _check_hub(name: str, revision: str | None, key: str) -> None:
     try:
         HfApi().model_info(name, revision=revision, timeout=10)
     except Exception as error:  # of the library's transport, whichever that is
-        reason = " ".join(str(error).split()) or type(error).__name__
         raise ValueError(
-            f"{key}.name={name} is no folder here, is not in the hub's cache and cannot be found on the hub ({reason:.200}); "
-            "correct the name, or give the folder of a model that was downloaded elsewhere"
+            f"{key}.name={name} is no folder here, is not in the hub's cache and cannot be found on the hub "
+            f"({one_line(error):.200}); correct the name, or give the folder of a model that was downloaded elsewhere"
         ) from error

@@ -45,11 +45,6 @@ def advice(error: BaseException) -> str:
     )
 
 
-def first_line(error: Exception) -> str:
-    """The first line of an error, of at most 200 characters; its class where the error has no text."""
-    return next(iter(str(error).splitlines()), "")[:200] or type(error).__name__
-
-
 def free_memory() -> None:
     """Free memory that nothing holds any more; errors may have held it in reference cycles."""
     gc.collect()

@@ -12,9 +12,9 @@ from typing import Any, ClassVar, Literal, NamedTuple
 
 import torch
 
+from oar_lightning.common.messages import first_line
 from oar_lightning.common.ranges import PositiveInt, ProperFraction, checked
 from oar_lightning.policy.location import adapters_alone, check_location
-from oar_lightning.policy.out_of_memory import first_line
 
 logger = logging.getLogger(__name__)
 

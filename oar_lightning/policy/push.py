@@ -11,6 +11,8 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, TypeVar
 
+from oar_lightning.common.messages import one_line
+
 T = TypeVar("T")
 
 
@@ -98,7 +100,7 @@ def _token() -> str | None:
 def _explained(error: Exception) -> tuple[str, str]:
     """What went wrong in one line, and the remedy."""
     status = getattr(getattr(error, "response", None), "status_code", None)
-    said = re.sub(r"Bearer [^'\"]*", "Bearer ***", " ".join(str(error).split()))
+    said = re.sub(r"Bearer [^'\"]*", "Bearer ***", one_line(error))
     if token := _token_or_none():
         said = said.replace(token, "***")
     said = f"{said:.300}"

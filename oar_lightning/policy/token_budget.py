@@ -8,10 +8,11 @@ from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from typing import Annotated, Literal, TypeVar
 
 from oar_lightning.common.activity import activity
+from oar_lightning.common.messages import first_line
 from oar_lightning.common.ranges import PositiveInt, refusal
 from oar_lightning.distributed.ranks import all_gather
 from oar_lightning.policy.batching import chunks_by_tokens
-from oar_lightning.policy.out_of_memory import REMEDIES, OutOfMemory, first_line, free_memory, out_of_memory
+from oar_lightning.policy.out_of_memory import REMEDIES, OutOfMemory, free_memory, out_of_memory
 
 log = logging.getLogger(__name__)
 

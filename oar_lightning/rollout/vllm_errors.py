@@ -4,7 +4,8 @@ from __future__ import annotations
 
 import re
 
-from oar_lightning.policy.out_of_memory import OutOfMemory, first_line, out_of_memory
+from oar_lightning.common.messages import first_line
+from oar_lightning.policy.out_of_memory import OutOfMemory, out_of_memory
 
 WITHOUT = "engine=auto samples without vLLM"
 

@@ -14,6 +14,7 @@ from optuna.trial import FrozenTrial, TrialState
 
 from oar_lightning.common.config_check import ConfigError
 from oar_lightning.common.locks import FileLock
+from oar_lightning.common.messages import first_line
 from oar_lightning.sweep.figures import draw_figures
 from oar_lightning.sweep.study import SweepStudy
 from oar_lightning.sweep.table import STATES, as_csv, as_json, results_table, times_table
@@ -66,7 +67,7 @@ class Mlflow:
                 self.parent_run_id: str = self._parent(study, tags)
         except MlflowException as error:
             raise ConfigError(
-                f"logger.tracking_uri={store.tracking_uri} cannot be used ({_first_line(error)}); start the server, or set "
+                f"logger.tracking_uri={store.tracking_uri} cannot be used ({first_line(error)}); start the server, or set "
                 "logger=none"
             ) from error
 
@@ -89,7 +90,7 @@ class Mlflow:
                 log.warning(
                     "the study could not be shown in MLflow (%s); it will be after the next trial, or at the next start of "
                     "the sweep. Its tables are in %s",
-                    _first_line(error),
+                    first_line(error),
                     folder,
                 )
 
@@ -180,7 +181,3 @@ def write_files(study: SweepStudy) -> Path:
     except Exception:  # a failed figure must not end a long training
         log.exception("a figure of the study could not be drawn; the tables in %s are complete", folder)
     return folder
-
-
-def _first_line(error: BaseException) -> str:
-    return (str(error).strip().splitlines() or [type(error).__name__])[0]

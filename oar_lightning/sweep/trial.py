@@ -14,6 +14,8 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any, Literal
 
+from oar_lightning.common.outputs import replace_file
+
 FOLDER_VARIABLE = "OAR_LIGHTNING_JOB"
 """Environment variable with a job's folder, set in the process of a grid's or sweep's job."""
 
@@ -127,8 +129,5 @@ def _read(path: Path) -> Any:
 
 
 def _write(path: Path, content: Any) -> None:
-    """Write atomically: a kill leaves the former file."""
     path.parent.mkdir(parents=True, exist_ok=True)
-    temporary = path.with_name(f".{path.name}.{os.getpid()}")
-    temporary.write_text(json.dumps(content, default=str), encoding="utf-8")
-    os.replace(temporary, path)
+    replace_file(path, json.dumps(content, default=str))

@@ -20,7 +20,7 @@ from rich.console import Console
 
 from oar_lightning.answers.reward import check_accuracy
 from oar_lightning.common.config_check import ConfigError
-from oar_lightning.common.outputs import output_folder
+from oar_lightning.common.outputs import output_folder, replace_file
 from oar_lightning.common.progress import counted_progress
 from oar_lightning.inspection.completion_scores import most_tokens
 from oar_lightning.inspection.scorer_trial import needs_trial, try_scorer
@@ -39,7 +39,6 @@ from oar_lightning.objective.loss import LossConfig
 from oar_lightning.policy.pretrained import Policy
 from oar_lightning.rollout import RolloutStage, SamplingConfig, build_stage, check_length
 from oar_lightning.rollout.continuations import Continuer, RolloutTools
-from oar_lightning.tracking.journal import replace_file
 from oar_lightning.tracking.tracker import Tracker
 from oar_lightning.types import MathProblem
 from oar_lightning.wiring.config import plain

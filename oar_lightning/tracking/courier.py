@@ -7,6 +7,8 @@ import threading
 import time
 from typing import TYPE_CHECKING
 
+from oar_lightning.common.messages import one_line
+
 if TYPE_CHECKING:  # it imports MLflow, which takes seconds
     from oar_lightning.tracking.delivery import Delivery
 
@@ -73,5 +75,5 @@ class Courier(threading.Thread):
 
 def short(error: Exception) -> str:
     """An error in one line; a long one, which often wraps others, is cut to its beginning and the cause at its end."""
-    text = " ".join(str(error).split()) or type(error).__name__
+    text = one_line(error)
     return text if len(text) <= 300 else f"{text[:100]} ... {text[-195:]}"

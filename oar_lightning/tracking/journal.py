@@ -20,6 +20,8 @@ from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import Any
 
+from oar_lightning.common.outputs import replace_file
+
 Record = dict[str, Any]
 
 JOURNAL, STATE = "journal.jsonl", "state.json"
@@ -142,11 +144,3 @@ class State:
 def undelivered(folder: Path) -> int:
     """Number of records of a folder's journal that are not delivered yet."""
     return sum(1 for _ in read_records(folder / JOURNAL, State.load(folder).position))
-
-
-def replace_file(path: Path, text: str) -> None:
-    """Write a file atomically: a reader sees the former text or the new text, also after a kill."""
-    # one temporary file a thread: the courier may write at the same time
-    temporary = path.with_name(f".{path.name}.{os.getpid()}.{threading.get_ident()}")
-    temporary.write_text(text, encoding="utf-8")
-    os.replace(temporary, path)

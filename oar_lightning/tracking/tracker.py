@@ -13,8 +13,8 @@ from lightning.pytorch.loggers import Logger
 from lightning.pytorch.utilities import rank_zero_only
 
 from oar_lightning.common.mappings import flatten
+from oar_lightning.common.outputs import replace_file
 from oar_lightning.tracking.history import Resumption
-from oar_lightning.tracking.journal import replace_file
 from oar_lightning.tracking.mlflow_logger import DurableMLFlowLogger
 
 

@@ -13,6 +13,7 @@ from typing import Any
 
 import yaml
 
+from oar_lightning.common.messages import one_line
 from oar_lightning.tracking.revision import git_revision
 from oar_lightning.tracking.tracker import Tracker
 
@@ -36,7 +37,7 @@ def read_config(run_dir: Path) -> dict[str, Any]:
         except FileNotFoundError:
             continue
         except (OSError, ValueError, yaml.YAMLError, RecursionError) as error:
-            log.warning("%s cannot be read (%s)", run_dir / name, " ".join(str(error).split()))
+            log.warning("%s cannot be read (%s)", run_dir / name, one_line(error))
             continue
         if isinstance(content, dict):
             return content

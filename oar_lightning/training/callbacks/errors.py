@@ -10,8 +10,8 @@ from pathlib import Path
 import lightning as L
 from lightning.pytorch.utilities import rank_zero_only
 
+from oar_lightning.common.outputs import replace_file
 from oar_lightning.policy.out_of_memory import advice
-from oar_lightning.tracking.journal import replace_file
 
 PATTERN = "error-rank*.json"
 

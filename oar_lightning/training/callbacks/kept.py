@@ -10,8 +10,8 @@ from pathlib import Path
 from typing import Annotated, Literal
 
 from oar_lightning.common.config_check import ConfigError
+from oar_lightning.common.outputs import replace_file
 from oar_lightning.common.ranges import NonNegativeInt, checked
-from oar_lightning.tracking.journal import replace_file
 
 KEPT, BEST, SCORES = "kept_step_*.ckpt", "best.ckpt", "kept.json"
 
