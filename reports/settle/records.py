@@ -21,7 +21,8 @@ SETS = {"graph": "graph", "asides": "chain", "long_answer": "chain"}
 
 class Row(NamedTuple):
     """An ended run. `accuracy`: sampled, at the end, 0 to 1; `state`: complete, or failed (given up). What follows `run_id` is
-    a mean over the last tenth of training, NaN where it was not recorded."""
+    a mean over the last tenth of training, and at last the seconds of the whole run and of its scoring; NaN where it was not
+    recorded."""
 
     task: str
     stage: str
@@ -38,6 +39,8 @@ class Row(NamedTuple):
     ess_ratio: float = math.nan
     mean_length: float = math.nan
     forward_equivalents: float = math.nan
+    total_s: float = math.nan
+    score_s: float = math.nan
 
 
 CURVES = ("reward", "entropy", *ENDS.values())
@@ -60,10 +63,12 @@ def row_of(run: RunRecord, sweep: str, curves: Curves) -> Row:
         seed=int(run.seed),
         accuracy=run.metrics[f"eval/{SETS[task]}/avg_at_4"],
         state=run.state,
-        cpu_s=run.metrics.get("time/total_cpu_s", float("nan")),
+        cpu_s=run.metrics.get("time/total_cpu_s", math.nan),
         revision=run.tags["git_revision"],
         run_id=run.run_id,
         **ends_of(run, curves),
+        total_s=run.metrics.get("time/total_s", math.nan),
+        score_s=run.metrics.get("time/total_score_s", math.nan),
     )
 
 
@@ -85,11 +90,11 @@ def write_csv(path: Path, rows: Iterable[Row]) -> None:
     write_rows(Row, path, sorted(rows, key=lambda row: row[:6]))  # of equal settings those read last come last, and count
 
 
-def endpoint_runs(rows: Iterable[Row], task: str, stage: str = "endpoint") -> dict[str, dict[int, Row]]:
-    """Arm -> seed -> its run of the endpoint, or of another stage."""
+def endpoint_runs(rows: Iterable[Row], task: str) -> dict[str, dict[int, Row]]:
+    """Arm -> seed -> its run of the endpoint."""
     found: dict[str, dict[int, Row]] = {}
     for row in rows:
-        if (row.task, row.stage) == (task, stage):
+        if (row.task, row.stage) == (task, "endpoint"):
             found.setdefault(row.arm, {})[row.seed] = row
     return found
 

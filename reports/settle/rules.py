@@ -52,9 +52,9 @@ HALF_ASKED_OF = {"anchor_states": 0.01, "turning_point": 0.005}
 """Estimates that are asked for half of perfect credit's lead -> below which p of their own lead."""
 HALF_ASKED_ON = ("graph", "asides")
 MOST_TIME = 2.0
-"""Processor time of a run of theirs, of GRPO's, at most."""
+"""The time of a run of theirs, of the same without its scoring, which is what GRPO does, at most."""
 TIMED_SEEDS = ENDPOINT_SEEDS[:3]
-"""Of runs in turn with GRPO's on one machine, whose processor time is compared."""
+"""Of runs that are made for their seconds alone, where those of the endpoint were made before these were kept."""
 
 
 class Setting(NamedTuple):

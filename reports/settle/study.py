@@ -1,7 +1,7 @@
 """The confirmatory study of README.md: its runs, and what they say.
 
     python reports/settle/study.py run graph endpoint --folder DIR   # tuning, then the endpoint; goes on where it was
-    python reports/settle/study.py time graph turning_point --folder DIR   # runs in turn with GRPO's, to compare their time
+    python reports/settle/study.py time graph turning_point --folder DIR   # runs of which the time alone counts
     python reports/settle/study.py read sqlite:///DIR/mlflow.db      # adds ended runs to runs.csv, writes README.md's tables
 
 Nothing here may change after the first run but to mend a fault, which README.md then tells.
@@ -61,11 +61,9 @@ def run(task: str, arms: Sequence[str], folder: Path) -> None:
 
 
 def time(task: str, arm: str, folder: Path) -> None:
-    """The arm's runs and GRPO's with the same seeds, one after the other: processor time of different days is no measure."""
+    """Runs as those of the endpoint, of which the seconds of scoring are kept."""
     had = read_csv(HERE / "runs.csv")
-    for seed in TIMED_SEEDS:
-        for name in (BASELINE, arm):
-            start(had, folder, task, "time", name, chosen(had, folder, task, name), [seed])
+    start(had, folder, task, "time", arm, chosen(had, folder, task, arm), TIMED_SEEDS)
 
 
 def start(had: Sequence[Row], folder: Path, task: str, stage: str, arm: str, setting: Setting, seeds: Sequence[int]) -> None:
@@ -94,7 +92,7 @@ def main() -> None:
     starts.add_argument("task", choices=list(RATES))
     starts.add_argument("arms", help=f"endpoint ({', '.join(ENDPOINT)}), or names with commas of {', '.join(ARMS)}")
     starts.add_argument("--folder", type=Path, required=True, help="of the store, the studies and the runs")
-    times = actions.add_parser("time", help="run an arm in turn with GRPO, to compare their processor time")
+    times = actions.add_parser("time", help="make runs of which the time alone counts")
     times.add_argument("task", choices=list(RATES))
     times.add_argument("arm", choices=[arm for arm in ARMS if arm != BASELINE])
     times.add_argument("--folder", type=Path, required=True, help="of the store, the studies and the runs")

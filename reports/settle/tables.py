@@ -111,7 +111,7 @@ def lead(found: Mapping[int, Row], base: Mapping[int, Row]) -> tuple[int, Interv
 
 class Half(NamedTuple):
     """An estimate's mean lead over GRPO and perfect credit's, in points, over the same seeds; the two-sided p of its own, by
-    the t test of its pairs; the processor time of its timed runs, of GRPO's; and whether that answers the question with
+    the t test of its pairs; the time of its runs, of the same without scoring; and whether that answers the question with
     yes."""
 
     lead: float
@@ -122,23 +122,39 @@ class Half(NamedTuple):
 
 
 def half(rows: Sequence[Row], task: str, arm: str) -> Half | None:
-    """None as long as a pair is missing, or a timed one."""
-    runs, timed = endpoint_runs(rows, task), endpoint_runs(rows, task, "time")
+    """None as long as a pair is missing, or the time of enough runs."""
+    runs, times = endpoint_runs(rows, task), times_of(rows, task, arm)
     three = [runs.get(name, {}) for name in (arm, PERFECT, BASELINE)]
-    if any(seed not in found for found in three for seed in OTHER_SEEDS):
-        return None
-    if any(seed not in timed.get(name, {}) for name in (arm, BASELINE) for seed in TIMED_SEEDS):
+    if any(seed not in found for found in three for seed in OTHER_SEEDS) or len(times) < len(TIMED_SEEDS):
         return None
     own, perfect, base = ([found[seed] for seed in OTHER_SEEDS] for found in three)
     lead, whole = (100 * (mean(r.accuracy for r in found) - mean(r.accuracy for r in base)) for found in (own, perfect))
     p = float(ttest_rel([r.accuracy for r in own], [r.accuracy for r in base]).pvalue)
-    seconds, of_grpo = (mean(timed[name][seed].cpu_s for seed in TIMED_SEEDS) for name in (arm, BASELINE))
-    time = seconds / of_grpo
+    time = mean(times)
     return Half(lead, whole, p, time, 0 < whole / 2 <= lead and p < HALF_ASKED_OF[arm] and time <= MOST_TIME)
 
 
+def times_of(rows: Iterable[Row], task: str, arm: str) -> list[float]:
+    """The time of each run whose scoring was timed, in multiples of the run without it: what GRPO does, on the same machine at
+    the same time. On another day the same work took up to 2.6 times as long."""
+    timed = [row for row in rows if (row.task, row.arm) == (task, arm) and row.stage in ("endpoint", "time")]
+    return [row.total_s / (row.total_s - row.score_s) for row in timed if not math.isnan(row.score_s)]
+
+
 def half_table(rows: Sequence[Row]) -> str:
-    lines = [["task", "estimate", "its lead", "p", "asked", "perfect credit's", "%", "processor time, of GRPO's", "verdict"]]
+    lines = [
+        [
+            "task",
+            "estimate",
+            "its lead",
+            "p",
+            "asked",
+            "perfect credit's",
+            "%",
+            "time of a run, of itself without scoring",
+            "verdict",
+        ]
+    ]
     for task in HALF_ASKED_ON:
         for arm, asked in HALF_ASKED_OF.items():
             found = half(rows, task, arm)

@@ -47,7 +47,7 @@ def half_reached() -> tuple[str, str]:
     verdicts = [f"{named(arm)} on {task} {'yes' if one.reached else 'no'}" for task, arm, one in found]
     figures = [
         f"{named(arm)} on {task} {one.lead:+.1f} of perfect credit's {one.perfect:+.1f} (p {one.p:.1g}, {one.time:.2f} times "
-        "GRPO's processor time)"
+        "the time of a run without its scoring)"
         for task, arm, one in found
     ]
     return "; ".join(verdicts), "; ".join(figures)

@@ -113,14 +113,11 @@ def test_an_arm_that_is_only_explored_has_no_verdict() -> None:
     assert cells(rows, "oracle")[-1] == "-"
 
 
-def twelve(own: float, perfect: float, spread: float = 0.01, cpu_s: float = 150.0, arm: str = "turning_point") -> list:
+def twelve(own: float, perfect: float, spread: float = 0.01, seconds: float = 150.0, arm: str = "turning_point") -> list:
     """Twelve pairs each: GRPO at 0.5, the leads of an estimate and of perfect credit, and how single runs of all scatter; and
-    timed pairs, where alone the seconds count."""
-    seconds = {"grpo": 100.0, arm: cpu_s}
+    three timed runs of the estimate, of `seconds` where they would have taken 100 without scoring."""
     made = [
-        row("time", name, "1e-4", "", seed, 0.5)._replace(cpu_s=value)
-        for name, value in seconds.items()
-        for seed in rules.TIMED_SEEDS
+        row("time", arm, "1e-4", "", seed, 0.5)._replace(total_s=seconds, score_s=seconds - 100) for seed in rules.TIMED_SEEDS
     ]
     for name, lead in (("grpo", 0.0), (arm, own), ("oracle", perfect)):
         noise = np.random.default_rng(len(name)).normal(0, spread, 12)
@@ -147,7 +144,7 @@ def test_half_of_what_perfect_credit_gains_by_hand() -> None:
     [
         pytest.param(twelve(0.04, 0.1), id="less than half"),
         pytest.param(twelve(0.06, 0.1, spread=0.2), id="by chance"),
-        pytest.param(twelve(0.06, 0.1, cpu_s=201.0), id="too slow"),
+        pytest.param(twelve(0.06, 0.1, seconds=201.0), id="too slow"),
         pytest.param(twelve(0.0, -0.1), id="nothing to gain"),
     ],
 )
