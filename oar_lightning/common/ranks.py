@@ -2,20 +2,26 @@
 
 from __future__ import annotations
 
-import numpy as np
+import torch
 from jaxtyping import Float
 from numpy import ndarray
+from torch import Tensor
+
+Values = Float[Tensor, " n"] | Float[ndarray, " n"]
 
 
-def mid_ranks(values: Float[ndarray, " n"]) -> Float[ndarray, " n"]:
-    """Ranks from 1 on; equal values share the mean of theirs."""
-    _, index, count = np.unique(values, return_inverse=True, return_counts=True)
-    mean: Float[ndarray, " n"] = (np.cumsum(count) - (count - 1) / 2)[index]
-    return mean
+def mid_ranks(values: Values) -> Float[Tensor, " n"]:
+    """Ranks from 1 on; equal values share the mean of theirs. By sorting, since pairs of many values would not fit into
+    memory."""
+    given = torch.as_tensor(values).double()
+    ordered = given.sort().values
+    below, until = (torch.searchsorted(ordered, given, right=right) for right in (False, True))
+    return (below + until + 1).double() / 2
 
 
-def rank_correlation(a: Float[ndarray, " n"], b: Float[ndarray, " n"]) -> float:
+def rank_correlation(a: Values, b: Values) -> float:
     """Spearman's correlation, by mid-ranks; 0 where the values of either are all the same."""
-    if not len(a) or (a == a[0]).all() or (b == b[0]).all():
-        return 0.0
-    return float(np.corrcoef(mid_ranks(a), mid_ranks(b))[0, 1])
+    ranks = [mid_ranks(values) for values in (a, b)]
+    centred = [r - r.mean() for r in ranks]
+    norm = float(centred[0].norm() * centred[1].norm())
+    return float(centred[0] @ centred[1]) / norm if norm else 0.0

@@ -142,7 +142,7 @@ def correlation(a: Float[Tensor, " n"], b: Float[Tensor, " n"]) -> float:
     """Spearman's; scores that are the same agree, whether or not they vary. NaN where a score is."""
     if not bool((a + b).isfinite().all()):
         return math.nan
-    return 1.0 if torch.equal(a, b) else rank_correlation(a.cpu().numpy(), b.cpu().numpy())
+    return 1.0 if torch.equal(a, b) else rank_correlation(a, b)
 
 
 def mean(values: tuple[float, ...]) -> float:

@@ -80,7 +80,7 @@ def contaminated() -> ConsoleTable:
 def planned() -> ConsoleTable:
     items = [Item(f"{what} of the policy with its gradients", 123.456e9) for what in ("weights", "optimizer states")]
     size = PolicySize.__new__(PolicySize)
-    return plan.table(Planned(size, Plan(items), lambda n: 0.0, None, None, False, 0.0, 0.0))
+    return plan.table(Planned(size, Plan(items), lambda n: 0.0, None, None, None, False, False, 0.0))
 
 
 def scored() -> ConsoleTable:

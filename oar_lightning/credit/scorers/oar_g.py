@@ -82,8 +82,7 @@ class OarG(Scorer):
             twice_drawn = distinct[: min(self.stability_rows, max(1, len(distinct) // 8))]
             copies += [(row, 1) for row in twice_drawn]
         scores, tokens = gradient_scores(model, rollouts, probe, copies, self._noise, self.token_budget)
-        both = [(scores[row, 0].cpu().numpy(), scores[row, 1].cpu().numpy()) for row in twice_drawn]
-        correlations = [rank_correlation(first, second) for first, second in both if len(first) > 1]
+        correlations = [rank_correlation(scores[row, 0], scores[row, 1]) for row in twice_drawn if len(scores[row, 0]) > 1]
         if correlations:
             self.metrics["rank_stability"] = sum(correlations) / len(correlations)
         means = [torch.stack([scores[row, draw] for draw in range(self.num_draws)]).mean(0) for row in distinct]

@@ -152,7 +152,7 @@ def _places(scores: Sequence[float], among: Sequence[bool]) -> list[float]:
     ranked = np.array([inside and not math.isnan(s) for s, inside in zip(scores, among, strict=True)], dtype=bool)
     places = np.zeros(len(scores))
     if ranked.any():
-        places[ranked] = mid_ranks(-np.abs(np.array(scores)[ranked]))
+        places[ranked] = mid_ranks(-np.abs(np.array(scores)[ranked])).numpy()
     return [int(p) if p == int(p) else float(p) for p in places]
 
 
