@@ -7,6 +7,7 @@ from typing import Any
 
 from labels import named
 from leads import REPORTS, script
+from summary import quoted
 
 rules, records, tables = (script("settle", name) for name in ("rules", "records", "tables"))
 ROWS = records.read_csv(REPORTS / "settle" / "runs.csv")
@@ -54,8 +55,12 @@ def half_reached() -> tuple[str, str]:
 
 
 def shown_by_rules() -> list[str]:
-    """Estimates that gain half of what perfect credit gains, with their task."""
-    return [f"{named(arm)} on `{task}`" for task, arm, one in halves() if one.reached]
+    """Estimates that gain half of what perfect credit gains, with their tasks."""
+    tasks: dict[str, list[str]] = {}
+    for task, arm, one in halves():
+        if one.reached:
+            tasks.setdefault(arm, []).append(task)
+    return [f"{named(arm)} on {quoted(sorted(own))}" for arm, own in tasks.items()]
 
 
 def probes() -> tuple[str, str]:
