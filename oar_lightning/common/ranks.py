@@ -24,4 +24,4 @@ def rank_correlation(a: Values, b: Values) -> float:
     ranks = [mid_ranks(values) for values in (a, b)]
     centred = [r - r.mean() for r in ranks]
     norm = float(centred[0].norm() * centred[1].norm())
-    return float(centred[0] @ centred[1]) / norm if norm else 0.0
+    return max(-1.0, min(1.0, float(centred[0] @ centred[1]) / norm)) if norm else 0.0  # rounding may pass 1
