@@ -50,6 +50,7 @@ def test_an_exported_policy_loads() -> None:
     assert policy.tokenizer.decode(policy.tokenizer("Step 1: 3 + 4 = 7").input_ids) == "Step 1: 3 + 4 = 7"
 
 
+@pytest.mark.slow
 def test_a_run_goes_on_from_a_checkpoint_as_it_would_have(old_runs: Path) -> None:
     """In the middle of a batch of rollouts, whose experience is in the checkpoint; into its own MLflow run."""
     done = run(old_runs, "+experiment=oar_g", *SETTINGS.split(), "ckpt_path=run", "name=before")

@@ -60,6 +60,7 @@ def two_trials(
     return folder, arguments, run(folder, *arguments, timeout=200)
 
 
+@pytest.mark.slow
 def test_a_diverged_trial_is_a_failed_one_with_its_reason(
     two_trials: tuple[Path, Sequence[str], Done],
 ) -> None:
@@ -85,6 +86,7 @@ def test_a_diverged_trial_is_a_failed_one_with_its_reason(
     assert parent.data.metrics["best_objective"] == metrics["objective"]
 
 
+@pytest.mark.slow
 def test_the_parent_has_the_table_and_the_figures(
     two_trials: tuple[Path, Sequence[str], Done],
 ) -> None:
