@@ -50,6 +50,7 @@ QUICK = {
     "common.paths",
     "answers.form",
     "answers.formula",
+    "answers.intervals",
     "answers.spelling",
     "answers.units",
     "answers.verifier",

@@ -11,6 +11,7 @@ from collections.abc import Callable
 from typing import NamedTuple
 
 from oar_lightning.answers import formula
+from oar_lightning.answers.intervals import INEQUALITY, MEMBER, union
 from oar_lightning.answers.numbers import plain_fraction, plain_number, without_size
 from oar_lightning.answers.spelling import unwrapped
 from oar_lightning.answers.structure import brackets, choice, inside, sides_of, split_top_level
@@ -69,7 +70,6 @@ _NAME = re.compile(
     r"|(?:\||\\lfloor ?|\\lceil ?)[A-Za-z]+(?:\||\\rfloor|\\rceil)"
 )
 """What may stand before an equality sign as the name of what was asked for: `x`, `f(x)`, `m+n`, `|AB|`, `\\angle ABC`."""
-_ONE_OF = re.compile(r"\s*(?:\\text\s*\{\s*or\s*\}|\bor\b)\s*")
 _OR = re.compile(r"\s*(?:\\text\s*\{\s*(?:or|and)\s*\}|\b(?:or|and)\b)\s*")
 
 
@@ -111,52 +111,16 @@ def _list_of_values(text: str) -> str:
         return text
     if all(len(side) == 1 or (len(side) == 2 and side[0] == first) for side in sides):
         return ",".join(side[-1] for side in sides)
-    names = [side[0] for side in sides]
-    if "or" not in text and all(len(side) == 2 and re.fullmatch("[A-Za-z]", side[0]) for side in sides) and len(set(names)) > 1:
-        return f"({','.join(value for _, value in sorted(sides))})" if len(set(names)) == len(names) else text
+    named = all(len(side) == 2 and re.fullmatch("[A-Za-z]", side[0]) for side in sides)
+    if named and "or" not in text and len({name for name, _ in sides}) == len(sides):
+        return f"({','.join(value for _, value in sorted(sides))})"
     return text
-
-
-_INEQUALITY = re.compile(r"<=|>=|!=|<|>|\\not(?:in)?(?![A-Za-z])")
-_MEMBER = re.compile(r"[A-Za-z]\s*\\in(?![A-Za-z])\s*")
-_BETWEEN = re.compile(r"([^<>=!]+)(<=?|>=?)\s*[A-Za-z]\s*(<=?|>=?)([^<>=!]+)")
-_ABOVE = re.compile(r"[A-Za-z]\s*(<=?|>=?)([^<>=!]+)")
-_BELOW = re.compile(r"([^<>=!]+)(<=?|>=?)\s*[A-Za-z]")
-_FLIP = {"<": ">", "<=": ">=", ">": "<", ">=": "<="}
-
-
-def interval(text: str) -> str | None:
-    """`2 <= x < 5` as `[2,5)`; an interval unchanged; None for any other text."""
-    if both := _BETWEEN.fullmatch(text):
-        low, first, second, high = both[1].strip(), both[2], both[3], both[4].strip()
-        if first[0] != second[0]:
-            return None
-        if first[0] == ">":
-            low, first, second, high = high, _FLIP[second], _FLIP[first], low
-        return f"{'[' if first == '<=' else '('}{low},{high}{']' if second == '<=' else ')'}"
-    sign, bound = "", ""
-    if above := _ABOVE.fullmatch(text):
-        sign, bound = above[1], above[2].strip()
-    elif below := _BELOW.fullmatch(text):
-        sign, bound = _FLIP[below[2]], below[1].strip()
-    if sign:
-        closed = "=" in sign
-        if sign[0] == "<":
-            return f"(-\\infty,{bound}{']' if closed else ')'}"
-        return f"{'[' if closed else '('}{bound},\\infty)"
-    return text if text and text[0] in "([" and text[-1] in ")]" and "," in text else None
-
-
-def union(text: str) -> str | None:
-    """`x < 2 or x >= 5` as the union of both intervals; else as `interval`."""
-    parts = [interval(part) for part in _ONE_OF.split(text)]
-    return "\\cup".join(part for part in parts if part) if all(parts) else None
 
 
 def inequalities(gold: str, answer: str) -> Outcome:
     r"""`2 \le x < 5` is `[2,5)`, `x < 2 or x \ge 5` a union; `x \in \{1,2\}` is the set; `\ge 18` is not 18."""
-    plain = [text[match.end() :] if (match := _MEMBER.match(text)) else text for text in (gold, answer)]
-    related = [bool(_INEQUALITY.search(text)) for text in plain]
+    plain = [text[match.end() :] if (match := MEMBER.match(text)) else text for text in (gold, answer)]
+    related = [bool(INEQUALITY.search(text)) for text in plain]
     if not any(related):
         return None if plain == [gold, answer] else (plain[0], plain[1])
     forms = [union(text) for text in plain]

@@ -12,7 +12,7 @@ from oar_lightning.policy.pretrained import Policy
 from oar_lightning.policy.token_text import TokenBytes
 from oar_lightning.rollout.assemble import RolloutStage
 from oar_lightning.rollout.choice import AutoEngineConfig, EngineConfig
-from oar_lightning.rollout.sampling import SamplingConfig, check_prompts, encode_prompts
+from oar_lightning.rollout.sampling import SamplingConfig, read_prompts
 from oar_lightning.types import MathProblem
 
 
@@ -43,11 +43,10 @@ def check_length(
     """Hold the prompts of `problems` and the limit of completions against the policy and the engine, before long work.
 
     Raises:
-        ConfigError: where they are too long together.
+        ConfigError: where they are too long together, or a prompt has no tokens.
     """
     texts = [prompt.render(problem) for problem in problems]
-    encoded = encode_prompts(policy.tokenizer, texts, range(len(texts)))
     try:
-        check_prompts(policy.model, encoded, [sampling.max_new_tokens] * len(encoded), engine.max_model_len)
+        read_prompts(policy.model, policy.tokenizer, texts, range(len(texts)), sampling, max_model_len=engine.max_model_len)
     except ValueError as error:
         raise ConfigError(str(error)) from error

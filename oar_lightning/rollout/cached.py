@@ -18,10 +18,9 @@ from oar_lightning.rollout.sampling import (
     Generation,
     Prompt,
     SamplingConfig,
-    check_prompts,
     draw_tokens,
-    encode_prompts,
     pad_left,
+    read_prompts,
     uniform_draws,
 )
 
@@ -45,10 +44,8 @@ class CachedEngine:
         seeds: Sequence[int],
         limits: Sequence[int] | None = None,
     ) -> Generation:
-        encoded = encode_prompts(self.tokenizer, prompts, seeds)
+        encoded, limits = read_prompts(model, self.tokenizer, prompts, seeds, config, limits)
         owners = [prompt for prompt in range(len(encoded)) for _ in range(samples)]
-        limits = limits or [config.max_new_tokens] * len(encoded)
-        check_prompts(model, encoded, limits)
         config = dataclasses.replace(config, max_new_tokens=max(limits))
         uniforms = uniform_draws(samples, seeds, limits)
         keep_states = config.keep_states and keeps_states(model, len(owners), config.max_new_tokens)

@@ -16,11 +16,10 @@ from oar_lightning.rollout.sampling import (
     Generation,
     Prompt,
     SamplingConfig,
-    check_prompts,
     cut,
     draw_tokens,
-    encode_prompts,
     pad_left,
+    read_prompts,
     uniform_draws,
 )
 
@@ -63,10 +62,8 @@ class HFEngine:
         seeds: Sequence[int],
         limits: Sequence[int] | None = None,
     ) -> Generation:
-        encoded = encode_prompts(self.tokenizer, prompts, seeds)
+        encoded, limits = read_prompts(model, self.tokenizer, prompts, seeds, config, limits)
         repeated = [ids for ids in encoded for _ in range(samples)]
-        limits = limits or [config.max_new_tokens] * len(encoded)
-        check_prompts(model, encoded, limits)
         config = dataclasses.replace(config, max_new_tokens=max(limits))
         uniforms = uniform_draws(samples, seeds, limits)
         # a peft wrapper's generate() would change defaults of the inner model, in which the adapters are active, too

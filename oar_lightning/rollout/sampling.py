@@ -131,6 +131,26 @@ def encode_prompts(tokenizer: object, prompts: Sequence[Prompt], seeds: Sequence
     return encoded
 
 
+def read_prompts(
+    model: Any,
+    tokenizer: object,
+    prompts: Sequence[Prompt],
+    seeds: Sequence[int],
+    config: SamplingConfig,
+    limits: Sequence[int] | None = None,
+    max_model_len: int | None = None,
+) -> tuple[list[list[int]], Sequence[int]]:
+    """Token ids of each prompt and the most new tokens of its completions, held against what policy and engine can read.
+
+    Raises:
+        ValueError: as `encode_prompts` and `check_prompts`.
+    """
+    encoded = encode_prompts(tokenizer, prompts, seeds)
+    limits = limits or [config.max_new_tokens] * len(encoded)
+    check_prompts(model, encoded, limits, max_model_len)
+    return encoded, limits
+
+
 def check_prompts(model: Any, prompts: Sequence[list[int]], limits: Sequence[int], max_model_len: int | None = None) -> None:
     """Hold prompts, with so many new tokens each, against what the policy and the engine (`max_model_len`) can read.
 

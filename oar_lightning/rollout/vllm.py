@@ -26,7 +26,7 @@ from oar_lightning.common.scopes import environment
 from oar_lightning.distributed.ranks import rank, world_size
 from oar_lightning.policy.language_model import base_model
 from oar_lightning.rollout.hf import eos_token_ids
-from oar_lightning.rollout.sampling import Generation, Prompt, SamplingConfig, check_prompts, encode_prompts, lay_out
+from oar_lightning.rollout.sampling import Generation, Prompt, SamplingConfig, lay_out, read_prompts
 from oar_lightning.rollout.vllm_cpu import ARGUMENTS, built_for_cpu, check_heads, packed_parameters, plain_linear_layers
 from oar_lightning.rollout.vllm_errors import sampling_error, start_error
 from oar_lightning.rollout.weights import checkpoint_weights, count_optimizer_steps, save_architecture
@@ -128,9 +128,8 @@ class VllmEngine:
         seeds: Sequence[int],
         limits: Sequence[int] | None = None,
     ) -> Generation:
-        encoded = encode_prompts(self.tokenizer, prompts, seeds)
-        limits = limits or [config.max_new_tokens] * len(encoded)
-        check_prompts(model, encoded, limits, self.config.max_model_len)
+        own_limit = self.config.max_model_len
+        encoded, limits = read_prompts(model, self.tokenizer, prompts, seeds, config, limits, own_limit)
         device = model.get_input_embeddings().weight.device
         eos = eos_token_ids(model, self.tokenizer)
         with isolated_from_trainer(model):

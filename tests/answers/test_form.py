@@ -12,7 +12,7 @@ from hypothesis import strategies as st
 from support.answer_spellings import RIGHT_KINDS, WRONG_KINDS, spelled, two_numbers
 
 import oar_lightning
-from oar_lightning.answers.form import RULES, compare, interval, near
+from oar_lightning.answers.form import RULES, compare, near
 from oar_lightning.answers.spelling import canonical
 from oar_lightning.answers.units import split_unit
 from oar_lightning.answers.verifier import Verdict, Verifier
@@ -366,23 +366,6 @@ def test_numbers_are_equal_in_any_spelling_exactly_when_they_are(pairs: int) -> 
         undecided += outcome is None
         assert outcome in (None, value == other), (gold, answer)
     assert undecided < 0.02 * pairs
-
-
-@pytest.mark.parametrize(
-    ("text", "expected"),
-    [
-        ("2 <= x < 5", "[2,5)"),
-        ("5 >= t > 2", "(2,5]"),
-        ("x<-1", "(-\\infty,-1)"),
-        ("-1<=x", "[-1,\\infty)"),
-        ("(2, 5]", "(2, 5]"),
-        ("2 < x > 5", None),
-        ("5", None),
-        ("(5)", None),
-    ],
-)
-def test_interval(text: str, expected: str | None) -> None:
-    assert interval(text) == expected
 
 
 @pytest.mark.parametrize(

@@ -1,0 +1,24 @@
+"""Inequalities as intervals."""
+
+from __future__ import annotations
+
+import pytest
+
+from oar_lightning.answers.intervals import interval
+
+
+@pytest.mark.parametrize(
+    ("text", "expected"),
+    [
+        ("2 <= x < 5", "[2,5)"),
+        ("5 >= t > 2", "(2,5]"),
+        ("x<-1", "(-\\infty,-1)"),
+        ("-1<=x", "[-1,\\infty)"),
+        ("(2, 5]", "(2, 5]"),
+        ("2 < x > 5", None),
+        ("5", None),
+        ("(5)", None),
+    ],
+)
+def test_interval(text: str, expected: str | None) -> None:
+    assert interval(text) == expected
