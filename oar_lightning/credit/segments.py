@@ -19,11 +19,8 @@ from torch import Tensor
 
 from oar_lightning.common.ranges import PositiveFraction, PositiveInt, Probability, checked
 from oar_lightning.credit.predictions import predictions
-from oar_lightning.policy.token_budget import TokenBudget
+from oar_lightning.policy.token_budget import PASS_TOKENS, TokenBudget
 from oar_lightning.types import MathProblem, Rollouts
-
-TOKENS = 4096
-"""Padded tokens of a pass over completions whose prediction states were not kept."""
 
 _SENTENCE_END = re.compile(r"(?<=[.!?])\s+|(?<!\s)\s*\n\s*")
 """A run of white space is looked at once, from its beginning: from each of its places it would take quadratic time."""
@@ -186,4 +183,4 @@ class Refined(Segmenter):
 
 
 def _budget() -> TokenBudget:
-    return TokenBudget("scorer.segments", TOKENS, TOKENS)
+    return TokenBudget("scorer.segments", PASS_TOKENS)

@@ -10,17 +10,14 @@ from jaxtyping import Bool, Float
 from torch import Tensor
 
 from oar_lightning.credit.predictions import predictions
-from oar_lightning.policy.token_budget import TokenBudget
+from oar_lightning.policy.token_budget import PASS_TOKENS, TokenBudget
 from oar_lightning.types import Credit, Rollouts
-
-TOKENS = 4096
-"""Padded tokens of a pass over completions whose prediction states were not kept."""
 
 
 def with_exploring_steps(model: Any, rollouts: Rollouts, credit: Credit) -> Credit:
     """The credit with an entropy factor of 1 for tokens of steps that explore, and of 0 for others."""
     mask = rollouts.reasoning_mask
-    entropy = predictions(model, rollouts, mask, TokenBudget("entropy.steps", TOKENS, TOKENS)).entropy
+    entropy = predictions(model, rollouts, mask, TokenBudget("entropy.steps", PASS_TOKENS)).entropy
     explores = exploring(credit.importance, entropy, mask, rollouts.group_size)
     return dataclasses.replace(credit, entropy_factor=explores.to(credit.advantages.dtype))
 

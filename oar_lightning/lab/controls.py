@@ -11,8 +11,8 @@ from oar_lightning.common.ranges import checked
 from oar_lightning.credit.component import Region, region_mask
 from oar_lightning.credit.located import located
 from oar_lightning.credit.scorers.base import Scorer
-from oar_lightning.credit.scorers.forward_free.base import TOKENS, PredictionScorer
-from oar_lightning.policy.token_budget import SomeTokens
+from oar_lightning.credit.scorers.forward_free.base import PredictionScorer
+from oar_lightning.policy.token_budget import PASS_TOKENS, SomeTokens
 from oar_lightning.types import CausalSpans, MathProblem, Rollouts
 
 
@@ -20,7 +20,7 @@ from oar_lightning.types import CausalSpans, MathProblem, Rollouts
 class Improbability(PredictionScorer):
     """1 - p of each token: how far it could have been another, whatever came of it."""
 
-    def __init__(self, token_budget: SomeTokens = TOKENS, region: Region = "reasoning") -> None:
+    def __init__(self, token_budget: SomeTokens = PASS_TOKENS, region: Region = "reasoning") -> None:
         super().__init__(token_budget, region)
 
     def __call__(self, model: Any, rollouts: Rollouts) -> Float[Tensor, "B S"]:

@@ -30,10 +30,7 @@ from oar_lightning.lab.removal import (
 from oar_lightning.lab.removal.orders import FRACTIONS, RISING, SOME_FILLS
 from oar_lightning.lab.store import Store
 from oar_lightning.lab.types import Estimate, Measure, Studied
-from oar_lightning.policy.token_budget import SomeTokens, TokenBudget
-
-TOKENS = 4096
-"""Padded tokens of one pass over texts with tokens replaced."""
+from oar_lightning.policy.token_budget import PASS_TOKENS, SomeTokens, TokenBudget
 
 REFERENCES = ("random", "oracle")
 """The estimators that are 0 and 1 of a normalised measure, where they are there."""
@@ -61,13 +58,13 @@ class Faithfulness:
     completions: NonNegativeInt = 32
     continuations: PositiveInt = 4
     reward: bool = False
-    token_budget: SomeTokens = TOKENS
+    token_budget: SomeTokens = PASS_TOKENS
 
     def __call__(
         self, model: Any, studied: Studied, estimates: Sequence[Estimate], continuations: Continuations, store: Store, seed: int
     ) -> Removals:
         """The measures and curves of all estimates. What the store holds is not computed again."""
-        rollouts, budget = studied.rollouts, TokenBudget("lab.faithfulness.token_budget", self.token_budget, TOKENS)
+        rollouts, budget = studied.rollouts, TokenBudget("lab.faithfulness.token_budget", self.token_budget, PASS_TOKENS)
         advantages = rollouts.advantages
         assert advantages is not None
         scores = {e.name: toward_outcome(e.scores, e.signed, advantages) for e in estimates}

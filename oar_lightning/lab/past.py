@@ -13,11 +13,8 @@ from oar_lightning.credit.component import Tools
 from oar_lightning.credit.predictions import response_logprobs
 from oar_lightning.credit.scorers import Scorer
 from oar_lightning.credit.scorers.base import Wrapper
-from oar_lightning.policy.token_budget import TokenBudget
+from oar_lightning.policy.token_budget import PASS_TOKENS, TokenBudget
 from oar_lightning.types import Rollouts
-
-TOKENS = 4096
-"""Padded tokens of a pass over the completions."""
 
 
 class WithPast(Wrapper):
@@ -59,7 +56,7 @@ class WithPast(Wrapper):
     def __call__(self, model: Any, rollouts: Rollouts) -> Float[Tensor, "B S"]:
         models = model if self.inner.needs_old else None, self.start if self.inner.needs_reference else None
         old, ref = (
-            None if m is None else response_logprobs(m, rollouts, self.temperature, TokenBudget("lab", TOKENS, TOKENS))
+            None if m is None else response_logprobs(m, rollouts, self.temperature, TokenBudget("lab", PASS_TOKENS))
             for m in models
         )
         scores = self.inner(model, dataclasses.replace(rollouts, old_logprobs=old, ref_logprobs=ref))

@@ -24,6 +24,9 @@ SomeTokens = Annotated[PositiveInt, "a number of tokens"] | Literal["auto"]
 Tokens = SomeTokens | None
 """A budget that may be left out."""
 
+PASS_TOKENS = 4096
+"""Padded tokens of a pass, and the start of `auto`, of what no setting and no memory plan bounds."""
+
 
 class TokenBudget:
     """The bound `tokens` on the padded tokens (rows times the longest) of one pass; None for no bound.

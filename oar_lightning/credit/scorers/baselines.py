@@ -20,11 +20,8 @@ from oar_lightning.credit.scorers.base import (
 )
 from oar_lightning.policy.language_model import evaluating
 from oar_lightning.policy.lm_head import token_logprobs
-from oar_lightning.policy.token_budget import SomeTokens, TokenBudget
+from oar_lightning.policy.token_budget import PASS_TOKENS, SomeTokens, TokenBudget
 from oar_lightning.types import Rollouts
-
-TOKENS = 4096
-"""The start of `auto`, unless a memory plan gives another."""
 
 
 class Uniform(Scorer):
@@ -38,10 +35,10 @@ class Uniform(Scorer):
 class Entropy(Scorer):
     """I_t = entropy (nats) of the distribution that token t was drawn from ("80/20" tokens, arXiv 2506.01939)."""
 
-    def __init__(self, token_budget: SomeTokens = TOKENS, region: Region = "reasoning") -> None:
+    def __init__(self, token_budget: SomeTokens = PASS_TOKENS, region: Region = "reasoning") -> None:
         super().__init__()
         self.covers = region
-        self.token_budget = TokenBudget("scorer.token_budget", token_budget, TOKENS)
+        self.token_budget = TokenBudget("scorer.token_budget", token_budget, PASS_TOKENS)
 
     @torch.no_grad()
     def __call__(self, model: Any, rollouts: Rollouts) -> Float[Tensor, "B S"]:

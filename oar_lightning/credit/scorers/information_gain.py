@@ -17,11 +17,8 @@ from oar_lightning.credit.scorers.steps import Steps, StepScorer
 from oar_lightning.credit.segments import Segmenter, segment_numbers
 from oar_lightning.policy.decoder import choose_decoder
 from oar_lightning.policy.language_model import can_share_prefixes, positions_of, scoring_mode
-from oar_lightning.policy.token_budget import SomeTokens, TokenBudget
+from oar_lightning.policy.token_budget import PASS_TOKENS, SomeTokens, TokenBudget
 from oar_lightning.types import Rollouts
-
-TOKENS = 4096
-"""The start of `auto`, unless a memory plan gives another."""
 
 ANSWER_TOKENS = 64
 """Of longer answers the first so many tokens are asked for."""
@@ -83,7 +80,7 @@ class InformationGain(StepScorer):
         discount: Fraction | Annotated[None, "each step's own gain"] = None,
         baseline: Literal["none", "group", "step"] = "none",
         absolute: bool = False,
-        token_budget: TokenBudget | SomeTokens = TOKENS,
+        token_budget: TokenBudget | SomeTokens = PASS_TOKENS,
         share_prefixes: bool = True,
     ) -> None:
         super().__init__()
@@ -96,7 +93,7 @@ class InformationGain(StepScorer):
         self.signed = not absolute
         self.reads_groups = baseline != "none"
         if not isinstance(token_budget, TokenBudget):
-            token_budget = TokenBudget("scorer.token_budget", token_budget, TOKENS)
+            token_budget = TokenBudget("scorer.token_budget", token_budget, PASS_TOKENS)
         self.token_budget = token_budget
         self.share_prefixes = share_prefixes
         self._encode: Encode | None = None

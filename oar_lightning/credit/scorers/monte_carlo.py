@@ -14,9 +14,9 @@ from oar_lightning.common.ranges import PositiveInt, Probability, checked
 from oar_lightning.credit.component import Continuations, Tools
 from oar_lightning.credit.predictions import predictions
 from oar_lightning.credit.scorers.steps import Steps, StepScorer
-from oar_lightning.credit.segments import TOKENS, Segmenter, reasoning_or_all
+from oar_lightning.credit.segments import Segmenter, reasoning_or_all
 from oar_lightning.objective.metric_sums import MetricSums
-from oar_lightning.policy.token_budget import TokenBudget
+from oar_lightning.policy.token_budget import PASS_TOKENS, TokenBudget
 from oar_lightning.types import Prefix, Rollouts
 
 
@@ -84,7 +84,7 @@ class MonteCarlo(StepScorer):
 
     def of_tokens(self, model: Any, rollouts: Rollouts, scores: Float[Tensor, "B S"]) -> Float[Tensor, "B S"]:
         if self.forced_above is not None:
-            budget = TokenBudget("scorer.forced_above", TOKENS, TOKENS)
+            budget = TokenBudget("scorer.forced_above", PASS_TOKENS)
             logprobs = predictions(model, rollouts, rollouts.response_mask, budget).logprobs
             scores = scores.masked_fill(logprobs.exp() > self.forced_above, 0.0)
         return scores if self.signed else scores.abs()

@@ -10,10 +10,10 @@ from jaxtyping import Float
 from torch import Tensor
 
 from oar_lightning.common.ranges import NonNegativeFloat, checked
-from oar_lightning.credit.scorers.information_gain import CUE, TOKENS, VALUES, InformationGain
+from oar_lightning.credit.scorers.information_gain import CUE, VALUES, InformationGain
 from oar_lightning.credit.scorers.prefix_answers import Belief
 from oar_lightning.credit.segments import Segmenter
-from oar_lightning.policy.token_budget import SomeTokens, TokenBudget
+from oar_lightning.policy.token_budget import PASS_TOKENS, SomeTokens, TokenBudget
 
 
 @checked("scorer", CUE)
@@ -38,7 +38,7 @@ class Spae(InformationGain):
         solved: Annotated[float, Interval(ge=-1, le=1), "a potential"] = 0.9,
         cue: str = "The answer is \\boxed{",
         own_cue: bool = True,
-        token_budget: TokenBudget | SomeTokens = TOKENS,
+        token_budget: TokenBudget | SomeTokens = PASS_TOKENS,
         share_prefixes: bool = True,
     ) -> None:
         super().__init__(segments, "potential", cue, own_cue, token_budget=token_budget, share_prefixes=share_prefixes)

@@ -19,12 +19,9 @@ from oar_lightning.lab.gradients.blocks import blocks_of
 from oar_lightning.lab.gradients.quality import Quality, gradient_quality
 from oar_lightning.lab.types import Estimate, Studied, Truth
 from oar_lightning.objective.loss import LossConfig
-from oar_lightning.policy.token_budget import SomeTokens, TokenBudget
+from oar_lightning.policy.token_budget import PASS_TOKENS, SomeTokens, TokenBudget
 
 log = logging.getLogger(__name__)
-
-TOKENS = 4096
-"""Padded tokens of one pass with gradients."""
 
 UNWEIGHTED, VALUES = "(unweighted)", "(values)"
 """Names of what estimators are held against; estimators have names without parentheses."""
@@ -52,7 +49,7 @@ class Gradients:
 
     blocks: Annotated[int, Interval(ge=2)] = 8
     coordinates: PositiveInt | None = 2**17
-    token_budget: SomeTokens = TOKENS
+    token_budget: SomeTokens = PASS_TOKENS
 
     def __call__(
         self, model: Any, studied: Studied, estimates: Sequence[Estimate], truths: Sequence[Truth], loss: LossConfig
@@ -82,7 +79,7 @@ class Gradients:
             self.blocks,
             loss,
             int(rollouts.response_mask.sum(1).max()),
-            TokenBudget("lab.gradients.token_budget", self.token_budget, TOKENS),
+            TokenBudget("lab.gradients.token_budget", self.token_budget, PASS_TOKENS),
             Coordinates.of(model, self.coordinates),
             references,
         )

@@ -12,9 +12,10 @@ from torch import Tensor
 
 from oar_lightning.credit.scorers import InformationGain, MonteCarlo, Scorer, TurningPoint
 from oar_lightning.credit.scorers.prefix_answers import PREFIX_DISCOUNT
-from oar_lightning.credit.segments import TOKENS, FixedLength, Segmenter, TextCuts
+from oar_lightning.credit.segments import FixedLength, Segmenter, TextCuts
 from oar_lightning.planning.dry_run import completions
 from oar_lightning.planning.scoring.base import Batch, DryRunInputs, changed, dry_run_inputs, full_pass, innermost, row_tokens
+from oar_lightning.policy.token_budget import PASS_TOKENS
 from oar_lightning.types import Continued, MathProblem, Prefix, Rollouts
 
 CONTINUING = (MonteCarlo, TurningPoint)
@@ -65,7 +66,7 @@ def continues(scorer: Scorer) -> bool:
 
 def continuing_inputs(scorer: MonteCarlo | TurningPoint, batch: Batch) -> DryRunInputs:
     """What it runs beside continuations: passes that find unlikely or uncertain tokens, whose budget is fixed."""
-    rows = min(batch.rows, max(1, TOKENS // batch.length))
+    rows = min(batch.rows, max(1, PASS_TOKENS // batch.length))
     texts = completions(rows, batch.group_size, batch.prompt, batch.completion, batch.answer)
     texts = replace(texts, advantages=torch.zeros(rows))  # no group has a signal: nothing is continued
     without_text = isinstance(scorer, MonteCarlo) and isinstance(scorer.segments, TextCuts)

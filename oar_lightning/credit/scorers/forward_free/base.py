@@ -12,11 +12,8 @@ from oar_lightning.common.ranges import checked
 from oar_lightning.credit.component import Region, region_mask
 from oar_lightning.credit.predictions import Predictions, predictions
 from oar_lightning.credit.scorers.base import Scorer
-from oar_lightning.policy.token_budget import SomeTokens, TokenBudget
+from oar_lightning.policy.token_budget import PASS_TOKENS, SomeTokens, TokenBudget
 from oar_lightning.types import Rollouts
-
-TOKENS = 4096
-"""The start of `auto`, unless a memory plan gives another."""
 
 
 @checked("scorer")
@@ -28,10 +25,10 @@ class PredictionScorer(Scorer):
         region: the tokens that are scored.
     """
 
-    def __init__(self, token_budget: SomeTokens = TOKENS, region: Region = "response") -> None:
+    def __init__(self, token_budget: SomeTokens = PASS_TOKENS, region: Region = "response") -> None:
         super().__init__()
         self.covers = region
-        self.token_budget = TokenBudget("scorer.token_budget", token_budget, TOKENS)
+        self.token_budget = TokenBudget("scorer.token_budget", token_budget, PASS_TOKENS)
 
     def predictions(self, model: Any, rollouts: Rollouts) -> Predictions:
         """The numbers of all tokens of the region."""

@@ -11,9 +11,9 @@ from torch import Tensor
 
 from oar_lightning.common.ranges import NonNegativeFloat, PositiveFraction, checked
 from oar_lightning.credit.component import Region, group_advantages_of, region_mask
-from oar_lightning.credit.scorers.forward_free.base import TOKENS, PredictionScorer, groups
+from oar_lightning.credit.scorers.forward_free.base import PredictionScorer, groups
 from oar_lightning.distributed.ranks import all_gather
-from oar_lightning.policy.token_budget import SomeTokens
+from oar_lightning.policy.token_budget import PASS_TOKENS, SomeTokens
 from oar_lightning.types import Rollouts
 
 
@@ -37,7 +37,7 @@ class Steer(PredictionScorer):
     def __init__(
         self,
         low: Annotated[PositiveFraction, "the smallest weight"] = 0.8,
-        token_budget: SomeTokens = TOKENS,
+        token_budget: SomeTokens = PASS_TOKENS,
         region: Region = "response",
     ) -> None:
         super().__init__(token_budget, region)
@@ -73,7 +73,7 @@ class Ucas(PredictionScorer):
         punish_rate: NonNegativeFloat = 0.35,
         token_rate: NonNegativeFloat = 0.05,
         certainty: Literal["mean", "sum"] = "mean",
-        token_budget: SomeTokens = TOKENS,
+        token_budget: SomeTokens = PASS_TOKENS,
         region: Region = "response",
     ) -> None:
         super().__init__(token_budget, region)

@@ -10,8 +10,8 @@ from torch import Tensor
 
 from oar_lightning.common.ranges import Fraction, PositiveFloat, checked
 from oar_lightning.credit.component import Region, group_advantages_of, region_mask
-from oar_lightning.credit.scorers.forward_free.base import TOKENS, PredictionScorer, aligned, groups, placed
-from oar_lightning.policy.token_budget import SomeTokens
+from oar_lightning.credit.scorers.forward_free.base import PredictionScorer, aligned, groups, placed
+from oar_lightning.policy.token_budget import PASS_TOKENS, SomeTokens
 from oar_lightning.types import Rollouts
 
 
@@ -28,7 +28,7 @@ class EntropyAdvantage(PredictionScorer):
         self,
         alpha: PositiveFloat = 0.4,
         kappa: PositiveFloat = 2.0,
-        token_budget: SomeTokens = TOKENS,
+        token_budget: SomeTokens = PASS_TOKENS,
         region: Region = "response",
     ) -> None:
         super().__init__(token_budget, region)
@@ -55,7 +55,7 @@ class Gtpo(PredictionScorer):
     def __init__(
         self,
         entropy_share: Annotated[Fraction, "a2 of GTPO (a1 = 1 - a2)"] = 0.1,
-        token_budget: SomeTokens = TOKENS,
+        token_budget: SomeTokens = PASS_TOKENS,
         region: Region = "response",
     ) -> None:
         super().__init__(token_budget, region)

@@ -13,7 +13,7 @@ from torch import Tensor
 from oar_lightning.common.ranges import PositiveFloat, PositiveInt, Rule, checked
 from oar_lightning.credit.component import Region, group_advantages_of, region_mask
 from oar_lightning.credit.scorers.base import Scorer
-from oar_lightning.credit.scorers.forward_free.base import TOKENS, groups
+from oar_lightning.credit.scorers.forward_free.base import groups
 from oar_lightning.credit.scorers.forward_free.span_distances import (
     Distance,
     Mmd,
@@ -24,7 +24,7 @@ from oar_lightning.credit.scorers.forward_free.span_distances import (
     transport_solver,
 )
 from oar_lightning.policy.language_model import evaluating, hidden_states
-from oar_lightning.policy.token_budget import SomeTokens, TokenBudget
+from oar_lightning.policy.token_budget import PASS_TOKENS, SomeTokens, TokenBudget
 from oar_lightning.types import Rollouts
 
 BLOCK = 1024
@@ -80,7 +80,7 @@ class Shear(Scorer):
         distance: Literal["mmd", "wasserstein"] = "mmd",
         epsilon: PositiveFloat = 0.02,
         iterations: PositiveInt = 100,
-        token_budget: SomeTokens = TOKENS,
+        token_budget: SomeTokens = PASS_TOKENS,
         region: Region = "response",
     ) -> None:
         super().__init__()
@@ -90,7 +90,7 @@ class Shear(Scorer):
         self.epsilon = epsilon
         self.iterations = iterations
         self.solver = transport_solver() if distance == "wasserstein" else None
-        self.token_budget = TokenBudget("scorer.token_budget", token_budget, TOKENS)
+        self.token_budget = TokenBudget("scorer.token_budget", token_budget, PASS_TOKENS)
 
     @torch.no_grad()
     def __call__(self, model: Any, rollouts: Rollouts) -> Float[Tensor, "B S"]:

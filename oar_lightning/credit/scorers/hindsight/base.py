@@ -15,11 +15,10 @@ from oar_lightning.common.ranges import checked
 from oar_lightning.credit.component import Region, Reprompt, Tools, group_advantages_of, region_mask
 from oar_lightning.credit.predictions import predictions
 from oar_lightning.credit.scorers.base import Scorer
-from oar_lightning.credit.scorers.forward_free.base import TOKENS
 from oar_lightning.credit.teachers import LaggedPolicy, Teacher
 from oar_lightning.data.hints import TEMPLATE, hinted, is_template
 from oar_lightning.policy.language_model import positions_of
-from oar_lightning.policy.token_budget import SomeTokens, TokenBudget
+from oar_lightning.policy.token_budget import PASS_TOKENS, SomeTokens, TokenBudget
 from oar_lightning.types import Rollouts
 
 LARGEST_EXPONENT = 20.0
@@ -60,7 +59,7 @@ class Hindsight(Scorer):
         self,
         teacher: Teacher | None = None,
         template: str = TEMPLATE,
-        token_budget: SomeTokens = TOKENS,
+        token_budget: SomeTokens = PASS_TOKENS,
         region: Region = "response",
     ) -> None:
         super().__init__()
@@ -73,7 +72,7 @@ class Hindsight(Scorer):
         self.teacher = teacher or LaggedPolicy()
         self.reads_all_rows = self.teacher.reads_all_rows
         self.template = template
-        self.token_budget = TokenBudget("scorer.token_budget", token_budget, TOKENS)
+        self.token_budget = TokenBudget("scorer.token_budget", token_budget, PASS_TOKENS)
         self._reprompt: Reprompt | None = None
         self._tokens = 0
 

@@ -12,11 +12,10 @@ from torch import Tensor
 from oar_lightning.common.ranges import PositiveInt, checked
 from oar_lightning.credit.component import Region
 from oar_lightning.credit.hints import completion_hint, siblings
-from oar_lightning.credit.scorers.forward_free.base import TOKENS
 from oar_lightning.credit.scorers.hindsight.base import Hindsight
 from oar_lightning.credit.teachers import Teacher
 from oar_lightning.data.hints import TEMPLATE
-from oar_lightning.policy.token_budget import SomeTokens
+from oar_lightning.policy.token_budget import PASS_TOKENS, SomeTokens
 from oar_lightning.types import Rollouts
 
 
@@ -43,7 +42,7 @@ class Contrast(Hindsight):
         weights: bool = False,
         teacher: Teacher | None = None,
         template: str = TEMPLATE,
-        token_budget: SomeTokens = TOKENS,
+        token_budget: SomeTokens = PASS_TOKENS,
         region: Region = "response",
     ) -> None:
         super().__init__(teacher, template, token_budget, region)

@@ -13,11 +13,10 @@ from oar_lightning.common.ranges import checked
 from oar_lightning.credit.component import Region
 from oar_lightning.credit.hints import HINTS, OF_GROUPS, HintKind
 from oar_lightning.credit.located import Locate, located
-from oar_lightning.credit.scorers.forward_free.base import TOKENS
 from oar_lightning.credit.scorers.hindsight.base import Hindsight, Hints
 from oar_lightning.credit.teachers import Teacher
 from oar_lightning.data.hints import TEMPLATE
-from oar_lightning.policy.token_budget import SomeTokens
+from oar_lightning.policy.token_budget import PASS_TOKENS, SomeTokens
 from oar_lightning.types import Rollouts
 
 
@@ -43,7 +42,7 @@ class Rlsd(Hindsight):
         hint: HintKind = "answer",
         teacher: Teacher | None = None,
         template: str = TEMPLATE,
-        token_budget: SomeTokens = TOKENS,
+        token_budget: SomeTokens = PASS_TOKENS,
         region: Region = "response",
     ) -> None:
         super().__init__(teacher, template, token_budget, region)
@@ -84,7 +83,7 @@ class Serl(Rlsd):
         hint: HintKind = "feedback",
         teacher: Teacher | None = None,
         template: str = TEMPLATE,
-        token_budget: SomeTokens = TOKENS,
+        token_budget: SomeTokens = PASS_TOKENS,
         region: Region = "response",
     ) -> None:
         super().__init__(hint, teacher, template, token_budget, region)

@@ -12,10 +12,9 @@ from torch import Tensor
 from oar_lightning.credit.component import Tools
 from oar_lightning.credit.own_model import OwnModel
 from oar_lightning.credit.scorers.base import Scorer
-from oar_lightning.credit.scorers.forward_free.base import TOKENS
 from oar_lightning.distributed.ranks import all_gather
 from oar_lightning.objective.metric_sums import MetricSums
-from oar_lightning.policy.token_budget import SomeTokens, TokenBudget
+from oar_lightning.policy.token_budget import PASS_TOKENS, SomeTokens, TokenBudget
 from oar_lightning.types import Rollouts
 
 EPSILON = 1e-6
@@ -58,7 +57,7 @@ class ImplicitRewards(Scorer):
         self.beta = beta
         self.update = update
         self.right_above = right_above
-        self.token_budget = TokenBudget("scorer.token_budget", token_budget, TOKENS)
+        self.token_budget = TokenBudget("scorer.token_budget", token_budget, PASS_TOKENS)
         self._settings = lr, max_norm, self.token_budget
         self.own = OwnModel(*self._settings)
         self._ratios: Tensor | None = None

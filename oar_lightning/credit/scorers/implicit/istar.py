@@ -9,7 +9,6 @@ from jaxtyping import Float, Int
 from torch import Tensor
 
 from oar_lightning.common.ranges import NonNegativeFloat, PositiveFloat, checked
-from oar_lightning.credit.scorers.forward_free.base import TOKENS
 from oar_lightning.credit.scorers.implicit.base import (
     EPSILON,
     ImplicitRewards,
@@ -19,7 +18,7 @@ from oar_lightning.credit.scorers.implicit.base import (
     right_minus_wrong,
 )
 from oar_lightning.credit.segments import Segmenter, segment_numbers
-from oar_lightning.policy.token_budget import SomeTokens
+from oar_lightning.policy.token_budget import PASS_TOKENS, SomeTokens
 from oar_lightning.types import Rollouts
 
 
@@ -50,7 +49,7 @@ class IStar(ImplicitRewards):
         update: Literal["before", "after"] = "after",
         right_above: float = 0.5,
         step_coef: NonNegativeFloat = 1.0,
-        token_budget: SomeTokens = TOKENS,
+        token_budget: SomeTokens = PASS_TOKENS,
     ) -> None:
         super().__init__(beta, lr, max_norm, update, right_above, token_budget)
         self.segments = segments

@@ -9,10 +9,9 @@ from jaxtyping import Bool, Float
 from torch import Tensor
 
 from oar_lightning.common.ranges import Fraction, NonNegativeFloat, PositiveFloat, Rule, checked
-from oar_lightning.credit.scorers.forward_free.base import TOKENS
 from oar_lightning.credit.scorers.implicit.base import EPSILON, ImplicitRewards, largest, outcome_rloo, returns
 from oar_lightning.distributed.ranks import all_gather
-from oar_lightning.policy.token_budget import SomeTokens
+from oar_lightning.policy.token_budget import PASS_TOKENS, SomeTokens
 from oar_lightning.types import Rollouts
 
 VARIANCE_EPSILON = 1e-8
@@ -60,7 +59,7 @@ class Prime(ImplicitRewards):
         outcome_coef: NonNegativeFloat = 5.0,
         lowest: Fraction = 0.2,
         highest: Fraction = 0.8,
-        token_budget: SomeTokens = TOKENS,
+        token_budget: SomeTokens = PASS_TOKENS,
     ) -> None:
         super().__init__(beta, lr, max_norm, update, right_above, token_budget)
         self.process_coef = process_coef
