@@ -146,10 +146,10 @@ def front_matter(facts: CardFacts) -> str:
     results = [
         EvalResult(
             task_type="text-generation",
-            dataset_type=hub_ids.get(f"{EVALUATION}{a.eval_set}") or one_line(a.eval_set),
-            dataset_name=one_line(a.eval_set),
+            dataset_type=hub_ids.get(f"{EVALUATION}{a.eval_set}") or printable_line(a.eval_set),
+            dataset_name=printable_line(a.eval_set),
             metric_type="accuracy",
-            metric_name=one_line(a.metric),
+            metric_name=printable_line(a.metric),
             metric_value=round(a.value, 4),
         )
         for a in facts.accuracies
@@ -164,7 +164,7 @@ def front_matter(facts: CardFacts) -> str:
         base_model=base.hub_id if base else None,
         datasets=sorted({d.hub_id for d in facts.data if d.hub_id and d.role == TRAINING}) or None,
         tags=["oar_lightning"],
-        model_name=one_line(facts.name) if results else None,
+        model_name=printable_line(facts.name) if results else None,
         eval_results=results or None,
     )
     return data.to_yaml()
@@ -227,7 +227,7 @@ def base_of(policy: dict[str, Any]) -> Base:
 LONGEST = 400
 
 
-def one_line(text: str) -> str:
+def printable_line(text: str) -> str:
     """Text without control characters, line breaks and what cannot be encoded, and of bounded length."""
     clean = "".join("\ufffd" if unicodedata.category(c).startswith("C") and not c.isspace() else c for c in text[: 2 * LONGEST])
     clean = " ".join(clean.split())
@@ -236,7 +236,7 @@ def one_line(text: str) -> str:
 
 def inline(text: str) -> str:
     """Text that means nothing to Markdown, HTML or a table."""
-    return re.sub(r"([\\`*_{}\[\]<>|#!&~$])", r"\\\1", one_line(text))
+    return re.sub(r"([\\`*_{}\[\]<>|#!&~$])", r"\\\1", printable_line(text))
 
 
 def _table(header: Sequence[str], rows: Sequence[Sequence[str]]) -> str:

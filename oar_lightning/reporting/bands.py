@@ -76,7 +76,7 @@ def last_tenth(run: RunRecord, curves: Curves, metric: str) -> float | None:
     return kept
 
 
-ENDS = {
+END_COLUMNS = {
     "grad_norm": "grad_norm",
     "ess_ratio": "credit/ess_ratio",
     "mean_length": "completions/mean_length",
@@ -86,6 +86,6 @@ ENDS = {
 
 
 def ends_of(run: RunRecord, curves: Curves) -> dict[str, float]:
-    """Column of ENDS -> its value, of those that the run recorded."""
-    found = {column: last_tenth(run, curves, metric) for column, metric in ENDS.items()}
+    """Column of END_COLUMNS -> its value, of those that the run recorded."""
+    found = {column: last_tenth(run, curves, metric) for column, metric in END_COLUMNS.items()}
     return {column: end for column, end in found.items() if end is not None}

@@ -7,8 +7,9 @@ import time
 from collections.abc import Callable, Mapping, Sequence
 from typing import Protocol
 
+from oar_lightning.common.messages import named_line
 from oar_lightning.common.scopes import sigterm_as_exit
-from oar_lightning.sweep.process import await_trial, one_line
+from oar_lightning.sweep.process import await_trial
 from oar_lightning.sweep.study import Claim, SweepStudy
 from oar_lightning.sweep.trial import Result, read_run_id
 
@@ -92,7 +93,7 @@ def _work(study: SweepStudy, launch: Launch, publish: Publish, batch: int) -> bo
                 continue
             if result is None:
                 error = errors.get(claim.number, lost)
-                result = Result("failed", reason=one_line(error) if error else "the trial ended without a result")
+                result = Result("failed", reason=named_line(error) if error else "the trial ended without a result")
             study.record(claim, result, {"run_id": read_run_id(claim.folder)})
             _log_result(study, claim, result)
     finally:

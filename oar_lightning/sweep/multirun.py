@@ -18,8 +18,9 @@ from hydra.utils import instantiate
 from omegaconf import DictConfig, OmegaConf, open_dict, read_write
 
 from oar_lightning.common.config_check import ConfigError
+from oar_lightning.common.messages import named_line
 from oar_lightning.common.paths import local_artifacts, local_database
-from oar_lightning.sweep.process import one_line, run_job
+from oar_lightning.sweep.process import run_job
 from oar_lightning.sweep.search_space import SearchSpace, config_key
 from oar_lightning.sweep.trial import Pruning, job_folder, read_ticket
 from oar_lightning.tracking.revision import git_revision
@@ -100,7 +101,7 @@ def sweep(
             returned = launcher.launch(jobs, initial_job_idx=claims[0].number)
         except Exception as error:  # e.g. a config that does not compose, or a lost worker
             log.exception("the launcher failed")
-            raise LauncherFailed(one_line(error)) from error
+            raise LauncherFailed(named_line(error)) from error
         for claim, job in zip(claims, returned, strict=True):
             try:
                 _ = job.return_value

@@ -18,6 +18,7 @@ from collections.abc import Callable, Iterator, Mapping, Sequence
 from pathlib import Path
 
 from oar_lightning.common.locks import FileLock
+from oar_lightning.common.messages import named_line
 from oar_lightning.distributed.launch import is_first_rank
 from oar_lightning.sweep.trial import (
     FOLDER_VARIABLE,
@@ -156,7 +157,7 @@ def recording_failure() -> Iterator[None]:
         yield
     except Exception as error:
         if folder is not None and is_first_rank():
-            write_result(folder, Result("failed", reason=one_line(error)))
+            write_result(folder, Result("failed", reason=named_line(error)))
         raise
 
 
@@ -179,12 +180,6 @@ def run_recorded(work: Callable[[], float | None]) -> float | None:
     if read_result(folder) is None:
         write_result(folder, Result("complete", {} if value is None else {"objective": float(value)}))
     return value
-
-
-def one_line(error: BaseException) -> str:
-    """The class and the first line of an error."""
-    lines = str(error).strip().splitlines()
-    return f"{type(error).__name__}: {lines[0]}" if lines else type(error).__name__
 
 
 def stop_with_parent() -> None:

@@ -72,7 +72,7 @@ def explain(error: BaseException, arguments: Sequence[str]) -> str:
     if isinstance(error, MissingConfigException) and error.missing_cfg_file:
         return _unknown_option(error)
     if isinstance(error, OverrideParseException):
-        reason = _one_line(error.message.partition("See https")[0])
+        reason = _joined_lines(error.message.partition("See https")[0])
         return (
             f"{error.override} cannot be read ({reason}); write key=value without spaces, and quote what the shell or Hydra "
             "takes apart, e.g. 'key=\"a, b\"'"
@@ -80,10 +80,10 @@ def explain(error: BaseException, arguments: Sequence[str]) -> str:
     if isinstance(error, ConfigCompositionException):
         return _not_composed(error, arguments)
     cause = error.__cause__ if isinstance(error, HydraException) and error.__cause__ else error
-    return _one_line(str(cause)) if isinstance(cause, HydraException | OmegaConfBaseException) else str(cause)
+    return _joined_lines(str(cause)) if isinstance(cause, HydraException | OmegaConfBaseException) else str(cause)
 
 
-def _one_line(text: str) -> str:
+def _joined_lines(text: str) -> str:
     return "; ".join(line.strip() for line in text.splitlines() if line.strip())
 
 
@@ -92,7 +92,7 @@ def _unknown_option(error: MissingConfigException) -> str:
     group, _, name = str(error.missing_cfg_file).rpartition("/")
     options = sorted(error.options or [path.stem for path in (conf_dir() / group).glob("*.yaml")])
     if not group or not options:
-        return _one_line(str(error))
+        return _joined_lines(str(error))
     near = nearest(name, options)
     hint = f"did you mean {group}={near}? " if near else ""
     return f"{group}={name}: there is no such option; {hint}the options of {group} are: {', '.join(options)}"
@@ -108,7 +108,7 @@ def _not_composed(error: ConfigCompositionException, arguments: Sequence[str]) -
     if text.startswith(("Could not append", "Multiple values")) and written.startswith("+"):
         return f"{written}: the config has {key} already; leave out the plus: {written.lstrip('+')}"
     if not text.startswith(("Could not override", "Could not delete")) or "The value of" in text:
-        return _one_line(text)
+        return _joined_lines(text)
     if remedy := remedy_for(key.partition(".")[0]):
         return remedy
     return f"unknown key {written}; {_advice(key, written, _composed_without(written, arguments))}"

@@ -21,7 +21,7 @@ from mlflow import MlflowClient
 
 from oar_lightning.common.markdown import fill, markdown
 from oar_lightning.reporting import ReportConfig, read_runs
-from oar_lightning.reporting.bands import ENDS, ends_of
+from oar_lightning.reporting.bands import END_COLUMNS, ends_of
 from oar_lightning.reporting.factors import ABSENT, level, overrides
 from oar_lightning.reporting.rows import read_rows, write_rows
 from oar_lightning.reporting.runs import RunRecord, read_curves
@@ -127,7 +127,7 @@ def read_store(uri: str, sweeps: str, whole: bool = True) -> Iterator[Row]:
     _, runs = read_runs(client, "oar_lightning", ReportConfig(filter=f"tags.sweep LIKE '{sweeps}_%'", name=sweeps))
     runs = [run for run in runs if run.state in ("complete", "failed")]
     evaluated = [f"eval/{name}/avg_at_4" for name in set(TASKS.values())]
-    curves = read_curves(client, runs, [*ENDS.values(), *evaluated]) if whole else {}
+    curves = read_curves(client, runs, [*END_COLUMNS.values(), *evaluated]) if whole else {}
     for run in runs:
         variant = variant_of(run)
         accuracy = f"eval/{TASKS[variant]}/avg_at_4"

@@ -11,7 +11,7 @@ from mlflow import MlflowClient
 from rules import ARMS, Setting, settings_of, tuning_seeds
 
 from oar_lightning.reporting import ReportConfig, read_runs
-from oar_lightning.reporting.bands import ENDS, ends_of
+from oar_lightning.reporting.bands import END_COLUMNS, ends_of
 from oar_lightning.reporting.rows import read_rows, write_rows
 from oar_lightning.reporting.runs import Curves, RunRecord, read_curves
 
@@ -43,7 +43,7 @@ class Row(NamedTuple):
     score_s: float = math.nan
 
 
-CURVES = ("reward", "entropy", *ENDS.values())
+CURVES = ("reward", "entropy", *END_COLUMNS.values())
 """Metrics whose curves are kept."""
 
 

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from oar_lightning.common.messages import first_line, one_line
+from oar_lightning.common.messages import first_line, named_line, one_line
 
 
 @pytest.mark.parametrize(
@@ -19,3 +19,8 @@ from oar_lightning.common.messages import first_line, one_line
 )
 def test_an_error_in_one_line(error: Exception, whole: str, first: str) -> None:
     assert (one_line(error), first_line(error)) == (whole, first)
+
+
+def test_an_error_with_its_class() -> None:
+    assert named_line(ValueError("a\nb")) == "ValueError: a"
+    assert named_line(KeyError()) == "KeyError"
