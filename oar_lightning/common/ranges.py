@@ -31,6 +31,7 @@ Positive = Annotated[float, Interval(gt=0)]
 """Infinity included."""
 PositiveFloat = Annotated[float, Interval(gt=0, lt=math.inf)]
 NonNegativeFloat = Annotated[float, Interval(ge=0, lt=math.inf)]
+Finite = Annotated[float, Interval(gt=-math.inf, lt=math.inf)]
 Fraction = Annotated[float, Interval(ge=0, le=1)]
 PositiveFraction = Annotated[float, Interval(gt=0, le=1)]
 Probability = Annotated[PositiveFraction, "a probability"]
@@ -112,7 +113,7 @@ class Kind(NamedTuple):
         ranges = " and ".join(map(_describe, self.ranges))
         if ranges and (self.has(value) or isinstance(self.ranges[0], Predicate)):
             return ranges
-        return f"{self.noun} {ranges}".strip().replace("a number finite and ", "a finite number ")
+        return f"{self.noun} {ranges}".strip().replace("a number finite", "a finite number").replace("number and", "number")
 
 
 def kinds(hint: Any) -> Iterator[Kind]:
@@ -233,6 +234,8 @@ def _describe(stated: Interval | Predicate) -> str:
         return (inspect.getdoc(stated.func) or stated.func.__name__).rstrip(".")
     low = [f"{sign} {end}" for sign, end in ((">", stated.gt), (">=", stated.ge)) if end is not None]
     high = [f"{sign} {end}" for sign, end in (("<", stated.lt), ("<=", stated.le)) if end is not None]
+    if (stated.gt, stated.lt) == (-math.inf, math.inf):
+        return "finite"
     if low and stated.lt == math.inf:
         return f"finite and {low[0]}"
     if low and high:

@@ -15,7 +15,7 @@ from annotated_types import Interval
 from jaxtyping import Bool, Float
 from torch import Tensor
 
-from oar_lightning.common.ranges import Fraction, NonNegativeFloat, Positive, ProperFraction, checked
+from oar_lightning.common.ranges import Finite, Fraction, NonNegativeFloat, Positive, ProperFraction, checked
 from oar_lightning.types import LossOutput
 
 Bound = float | Tensor
@@ -41,7 +41,8 @@ class LossConfig:
         kl_from: fraction of the run's steps after which the KL term begins; its reference then is the policy of that time. 0:
             there is one from the first step on, and the reference is the policy at the start.
         kl_bias_correction: multiply k3 by the importance ratio, which makes its gradient unbiased off-policy.
-        entropy_coef: weight of the entropy bonus, nats.
+        entropy_coef: weight of the entropy bonus, nats; below 0 a penalty, which sharpens the policy (entropy minimization,
+            2505.15134).
         sampler_ratio_cap: cap of a token's weight exp(old - sampler log-probability) where an engine with its own numerics
             samples; None leaves the mismatch uncorrected. Unused where the policy's own code samples.
     """
@@ -56,7 +57,7 @@ class LossConfig:
     kl_coef: NonNegativeFloat = 0.0
     kl_from: ProperFraction = 0.0
     kl_bias_correction: bool = False
-    entropy_coef: NonNegativeFloat = 0.0
+    entropy_coef: Finite = 0.0
     sampler_ratio_cap: (
         Annotated[float, Interval(ge=1), "the cap of a weight that is 1 where engine and policy agree"]
         | Annotated[None, "no correction"]

@@ -62,7 +62,7 @@ class Method:
     @property
     def entropy_grad(self) -> bool:
         """Whether the loss of the step to come has a term of the entropy."""
-        return self.loss.entropy_coef > 0 or self.entropy.coefficient > 0
+        return self.loss.entropy_coef != 0 or self.entropy.coefficient > 0
 
 
 def check_credit(method: Method) -> None:

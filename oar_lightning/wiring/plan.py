@@ -56,7 +56,7 @@ def read_job(cfg: DictConfig, config: PlanConfig) -> Job:
         prompt=int(cfg.data.get("max_prompt_tokens") or config.prompt_tokens),
         answer=config.answer_tokens,
         kl=bool(loss.kl_coef) or scorer.needs_reference,
-        entropy_grad=loss.entropy_coef > 0 or entropy.active,
+        entropy_grad=loss.entropy_coef != 0 or entropy.active,
         entropy=entropy,
         states=STATES[kind],
         whole_copy=on_gpu and not optimizer.get("fused"),

@@ -11,7 +11,7 @@ from mlflow import MlflowClient
 from rules import ARMS, Setting, settings_of, tuning_seeds
 
 from oar_lightning.reporting import ReportConfig, read_runs
-from oar_lightning.reporting.bands import END_COLUMNS, ends_of
+from oar_lightning.reporting.bands import END_COLUMNS, ends_of, last_tenth
 from oar_lightning.reporting.rows import read_rows, write_rows
 from oar_lightning.reporting.runs import Curves, RunRecord, read_curves
 
@@ -21,8 +21,8 @@ SETS = {"graph": "graph", "asides": "chain", "long_answer": "chain"}
 
 class Row(NamedTuple):
     """An ended run. `accuracy`: sampled, at the end, 0 to 1; `state`: complete, or failed (given up). What follows `run_id` is
-    a mean over the last tenth of training, and at last the seconds of the whole run and of its scoring; NaN where it was not
-    recorded."""
+    a mean over the last tenth of training, as is `entropy` (nats); then the seconds of the whole run and of its scoring.
+    `greedy`: the accuracy with greedy decoding, at the end. NaN where it was not recorded."""
 
     task: str
     stage: str
@@ -41,6 +41,8 @@ class Row(NamedTuple):
     forward_equivalents: float = math.nan
     total_s: float = math.nan
     score_s: float = math.nan
+    entropy: float = math.nan
+    greedy: float = math.nan
 
 
 CURVES = ("reward", "entropy", *END_COLUMNS.values())
@@ -69,6 +71,8 @@ def row_of(run: RunRecord, sweep: str, curves: Curves) -> Row:
         **ends_of(run, curves),
         total_s=run.metrics.get("time/total_s", math.nan),
         score_s=run.metrics.get("time/total_score_s", math.nan),
+        entropy=math.nan if (entropy := last_tenth(run, curves, "entropy")) is None else entropy,
+        greedy=run.metrics.get(f"eval/{SETS[task]}/greedy", math.nan),
     )
 
 
@@ -90,11 +94,11 @@ def write_csv(path: Path, rows: Iterable[Row]) -> None:
     write_rows(Row, path, sorted(rows, key=lambda row: row[:6]))  # of equal settings those read last come last, and count
 
 
-def endpoint_runs(rows: Iterable[Row], task: str) -> dict[str, dict[int, Row]]:
-    """Arm -> seed -> its run of the endpoint."""
+def endpoint_runs(rows: Iterable[Row], task: str, stage: str = "endpoint") -> dict[str, dict[int, Row]]:
+    """Arm -> seed -> its run of the endpoint, or of another stage."""
     found: dict[str, dict[int, Row]] = {}
     for row in rows:
-        if (row.task, row.stage) == (task, "endpoint"):
+        if (row.task, row.stage) == (task, stage):
             found.setdefault(row.arm, {})[row.seed] = row
     return found
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Collection
 from typing import NamedTuple
 
 _RATES = ("5e-5", "1e-4", "2e-4", "3e-4", "4.5e-4")
@@ -12,6 +13,8 @@ BASELINE = "grpo"
 NO_GATE = ""
 BETAS = ("2.0", "1.0")
 """Strengths of OAR's gate: the paper's, and a weaker one."""
+PENALTY, PENALTIES = "entropy_penalty", ("-0.02", "-0.1")
+"""GRPO that is paid for less entropy, whatever the answer is; and its coefficients."""
 
 ARMS: dict[str, tuple[str, ...]] = {
     BASELINE: ("+experiment=grpo",),
@@ -33,6 +36,7 @@ ARMS: dict[str, tuple[str, ...]] = {
     "turning_point": ("+experiment=turning_point",),
     "oracle": ("+experiment=oracle",),
     "oracle_in_oars_gate": ("+experiment=oar_g", "scorer=oracle"),
+    PENALTY: ("+experiment=grpo",),
 }
 WITHOUT_OARS_GATE = (BASELINE, "grpo_more", "vineppo", "information_gain", "eighty_twenty", "oracle")
 """Arms with no gate, or one of their own: they have twice the tuning seeds, so that every arm has 20 tuning runs."""
@@ -57,14 +61,41 @@ TIMED_SEEDS = ENDPOINT_SEEDS[:3]
 """Of runs that are made for their seconds alone, where those of the endpoint were made before these were kept."""
 
 
+GREEDY_TASK, SHARPENED, GREEDY_ARMS = "graph", "turning_point", (BASELINE, "turning_point", PENALTY, "oracle")
+"""Where it is asked whether the lead of an arm is more than a sharper policy: of policies that decode greedily, too."""
+GREEDY_SEEDS = tuple(range(200, 212))
+
+
 class Setting(NamedTuple):
+    """`beta`: the strength of OAR's gate, or of `PENALTY` the coefficient of the entropy."""
+
     lr: str
     beta: str
 
 
+def strengths(arm: str) -> tuple[str, ...]:
+    if arm in WITHOUT_OARS_GATE:
+        return (NO_GATE,)
+    return PENALTIES if arm == PENALTY else BETAS
+
+
 def settings_of(task: str, arm: str) -> list[Setting]:
-    betas = (NO_GATE,) if arm in WITHOUT_OARS_GATE else BETAS
-    return [Setting(lr, beta) for lr in RATES[task] for beta in betas]
+    return [Setting(lr, beta) for lr in RATES[task] for beta in strengths(arm)]
+
+
+STAGES = {
+    "endpoint": "the accuracy at temperature 1",
+    "time": "the seconds of scoring alone count",
+    "greedy": "the accuracy with greedy decoding, too",
+}
+"""What is run after tuning."""
+
+
+def seeds_of(stage: str, arms: Collection[str]) -> tuple[int, ...]:
+    """Those of a stage after tuning."""
+    if stage == "endpoint":
+        return ENDPOINT_SEEDS if set(arms) <= set(ENDPOINT) else OTHER_SEEDS
+    return {"time": TIMED_SEEDS, "greedy": GREEDY_SEEDS}[stage]
 
 
 def tuning_seeds(arm: str) -> tuple[int, ...]:

@@ -1,7 +1,7 @@
 """The confirmatory study of README.md: its runs, and what they say.
 
     python reports/settle/study.py run graph endpoint --folder DIR   # tuning, then the endpoint; goes on where it was
-    python reports/settle/study.py time graph turning_point --folder DIR   # runs of which the time alone counts
+    python reports/settle/study.py run graph turning_point --stage time --folder DIR   # runs of which the time alone counts
     python reports/settle/study.py read sqlite:///DIR/mlflow.db      # adds ended runs to runs.csv, writes README.md's tables
 
 Nothing here may change after the first run but to mend a fault, which README.md then tells.
@@ -19,13 +19,12 @@ from pathlib import Path
 from records import CURVES, Row, best, read_csv, read_store, write_csv
 from rules import (
     ARMS,
-    BASELINE,
     ENDPOINT,
-    ENDPOINT_SEEDS,
-    OTHER_SEEDS,
+    PENALTY,
     RATES,
-    TIMED_SEEDS,
+    STAGES,
     Setting,
+    seeds_of,
     settings_of,
     tuning_seeds,
 )
@@ -36,34 +35,28 @@ from oar_lightning.reporting.export import curves_csv, kept_curves
 
 HERE = Path(__file__).parent
 
-COMMON = ("num_threads=1", "evaluation.every_n_steps=0", "evaluation.greedy=false", "evaluation.heatmap=false")
+COMMON = ("num_threads=1", "evaluation.every_n_steps=0", "evaluation.heatmap=false")
 
 
 def command(task: str, stage: str, arm: str, setting: Setting, seeds: Sequence[int]) -> list[str]:
     """The sweep of an arm's setting with these seeds. Started again it goes on where it was."""
     problems = [] if stage == "tune" else ["evaluation.problems=1024"]
-    gate = [f"gate.beta={setting.beta}"] if setting.beta else []
+    problems.append(f"evaluation.greedy={'true' if stage == 'greedy' else 'false'}")
+    gate = [f"{'loss.entropy_coef' if arm == PENALTY else 'gate.beta'}={setting.beta}"] if setting.beta else []
     chosen = [f"optimizer.lr={setting.lr}", f"seed=choice({','.join(map(str, seeds))})"]
     name = "_".join(filter(None, ["settle", task, stage, arm, setting.lr, setting.beta, f"from{seeds[0]}"]))
     arguments = [f"+variant={task}", *COMMON, *problems, *ARMS[arm], *gate, *chosen, f"hydra.sweeper.study_name={name}"]
     return [sys.executable, "-m", "oar_lightning", "-m", "+sweeps=families", *arguments]
 
 
-def run(task: str, arms: Sequence[str], folder: Path) -> None:
-    """All tuning runs of the arms, then those of the endpoint at each arm's best setting; none that runs.csv has."""
+def run(task: str, arms: Sequence[str], folder: Path, stage: str = "endpoint") -> None:
+    """All tuning runs of the arms, then those of the stage at each arm's best setting; none that runs.csv has."""
     had = read_csv(HERE / "runs.csv")
     for arm in arms:
         for setting in settings_of(task, arm):
             start(had, folder, task, "tune", arm, setting, tuning_seeds(arm))
     for arm in arms:
-        seeds = ENDPOINT_SEEDS if set(arms) <= set(ENDPOINT) else OTHER_SEEDS
-        start(had, folder, task, "endpoint", arm, chosen(had, folder, task, arm), seeds)
-
-
-def time(task: str, arm: str, folder: Path) -> None:
-    """Runs as those of the endpoint, of which the seconds of scoring are kept."""
-    had = read_csv(HERE / "runs.csv")
-    start(had, folder, task, "time", arm, chosen(had, folder, task, arm), TIMED_SEEDS)
+        start(had, folder, task, stage, arm, chosen(had, folder, task, arm), seeds_of(stage, arms))
 
 
 def start(had: Sequence[Row], folder: Path, task: str, stage: str, arm: str, setting: Setting, seeds: Sequence[int]) -> None:
@@ -92,10 +85,7 @@ def main() -> None:
     starts.add_argument("task", choices=list(RATES))
     starts.add_argument("arms", help=f"endpoint ({', '.join(ENDPOINT)}), or names with commas of {', '.join(ARMS)}")
     starts.add_argument("--folder", type=Path, required=True, help="of the store, the studies and the runs")
-    times = actions.add_parser("time", help="make runs of which the time alone counts")
-    times.add_argument("task", choices=list(RATES))
-    times.add_argument("arm", choices=[arm for arm in ARMS if arm != BASELINE])
-    times.add_argument("--folder", type=Path, required=True, help="of the store, the studies and the runs")
+    starts.add_argument("--stage", choices=STAGES, default="endpoint", help=" | ".join(f"{k}: {v}" for k, v in STAGES.items()))
     reads = actions.add_parser("read", help="write runs.csv and the tables of README.md")
     reads.add_argument("store", nargs="?", help="MLflow's, e.g. sqlite:///mlflow.db; none: what runs.csv has")
     args = parser.parse_args()
@@ -103,10 +93,7 @@ def main() -> None:
         arms = ENDPOINT if args.arms == "endpoint" else tuple(args.arms.split(","))
         if unknown := [arm for arm in arms if arm not in ARMS]:
             parser.error(f"no such arm: {', '.join(unknown)}; there are {', '.join(ARMS)}")
-        run(args.task, arms, args.folder)
-        return
-    if args.action == "time":
-        time(args.task, args.arm, args.folder)
+        run(args.task, arms, args.folder, args.stage)
         return
     rows = read_csv(HERE / "runs.csv")
     if args.store:

@@ -6,12 +6,16 @@ import math
 from collections.abc import Iterable, Mapping, Sequence
 from typing import NamedTuple
 
+import temperatures
 from records import Row, best, endpoint_runs
 from rules import (
     ARMS,
     BASELINE,
     ENDPOINT,
     ENDPOINT_SEEDS,
+    GREEDY_ARMS,
+    GREEDY_SEEDS,
+    GREEDY_TASK,
     HALF_ASKED_OF,
     HALF_ASKED_ON,
     MEAN_PROBE,
@@ -21,6 +25,7 @@ from rules import (
     PERFECT,
     PROBE_TASK,
     RATES,
+    SHARPENED,
     TIMED_SEEDS,
     Setting,
     settings_of,
@@ -34,7 +39,7 @@ from oar_lightning.reporting.statistics import Interval, mean_interval
 
 
 def tuning_table(rows: Sequence[Row], task: str) -> str:
-    lines = [["arm", "gate's beta", *RATES[task]]]
+    lines = [["arm", "gate's beta, or the entropy's coefficient", *RATES[task]]]
     for arm in ARMS:
         chosen = best(rows, task, arm)
         for beta in dict.fromkeys(setting.beta for setting in settings_of(task, arm)):
@@ -59,7 +64,7 @@ ENDS_SHOWN = {
 }
 """Heading -> column and digits, of what a run was at its end."""
 HEADER = [
-    *("arm", "rate", "beta", "n", "accuracy %", "minus GRPO, points [95 %]", "minus GRPO with more completions"),
+    *("arm", "rate", "beta or coefficient", "n", "accuracy %", "minus GRPO, points [95 %]", "minus GRPO with more completions"),
     *("given up", "CPU s a run", *ENDS_SHOWN, "verdict"),
 ]
 
@@ -198,6 +203,43 @@ def probe_table(rows: Sequence[Row]) -> str:
     return markdown(lines)
 
 
+def greedy_lead(rows: Sequence[Row]) -> tuple[int, Interval | None]:
+    """Of the policies that `SHARPENED` trains over GRPO's, in points of accuracy with greedy decoding."""
+    runs = greedy_runs(rows)
+    return lead(runs.get(SHARPENED, {}), runs.get(BASELINE, {}))
+
+
+def greedy_runs(rows: Sequence[Row]) -> dict[str, dict[int, Row]]:
+    """Runs that were evaluated with greedy decoding, which is the accuracy of these."""
+    runs = endpoint_runs(rows, GREEDY_TASK, "greedy")
+    return {arm: {seed: row._replace(accuracy=row.greedy) for seed, row in found.items()} for arm, found in runs.items()}
+
+
+def greedy_table(rows: Sequence[Row]) -> str:
+    sampled, greedy = endpoint_runs(rows, GREEDY_TASK, "greedy"), greedy_runs(rows)
+    lines = [
+        [
+            *("arm", "rate", "coefficient or beta", "n", "entropy, nats", "at temperature 1, %", "minus GRPO, points [95 %]"),
+            *("greedily, %", "minus GRPO greedily", "verdict"),
+        ]
+    ]
+    for arm in GREEDY_ARMS:
+        if not (found := sampled.get(arm)):
+            continue
+        own = list(found.values())
+        pairs, interval = greedy_lead(rows)
+        settled = arm == SHARPENED and interval is not None and pairs == len(GREEDY_SEEDS)
+        lines.append(
+            [
+                *(arm, own[0].lr, own[0].beta or "-", str(len(own)), shown(mean(row.entropy for row in own), ".2f")),
+                *(f"{100 * mean(row.accuracy for row in own):.1f}", paired(arm, found, sampled.get(BASELINE, {}))[0]),
+                *(f"{100 * mean(row.greedy for row in own):.1f}", paired(arm, greedy[arm], greedy.get(BASELINE, {}))[0]),
+                verdict(interval.low, interval.high) if settled and interval else "-",
+            ]
+        )
+    return markdown(lines) if len(lines) > 1 else "No runs yet."
+
+
 def page(rows: Sequence[Row]) -> str:
     parts = []
     for task in RATES:
@@ -207,6 +249,8 @@ def page(rows: Sequence[Row]) -> str:
         f"### Half of what perfect credit gains\nMean leads in points over {len(OTHER_SEEDS)} pairs.\n\n{half_table(rows)}"
     )
     parts.append(f"### The mean over the answer as outcome probe, on `{PROBE_TASK}`\n{probe_table(rows)}")
+    parts.append(f"### More than a sharper policy, on `{GREEDY_TASK}`\n{greedy_table(rows)}")
+    parts.append(f"### The untrained policies at lower temperatures\n{temperatures.table()}")
     return "\n\n".join([*parts, f"### Checklist\n{checklist(rows)}"])
 
 

@@ -15,6 +15,7 @@ from annotated_types import Interval
 from oar_lightning.common.config_check import ConfigError, check_targets
 from oar_lightning.common.paths import conf_dir
 from oar_lightning.common.ranges import (
+    Finite,
     Fraction,
     Never,
     NonNegativeFloat,
@@ -42,6 +43,8 @@ INF, NAN = float("inf"), float("nan")
         (ProperFraction, [0, 0.99], [1], "in [0, 1)"),
         (NonNegativeFloat, [0, 1e300], [-1, INF, NAN], "finite and >= 0"),
         (NonNegativeFloat, [], ["x"], "a finite number >= 0"),
+        (Finite, [-1e300, 0], [INF, -INF, NAN], "finite"),
+        (Finite, [], ["x"], "a finite number"),
         (Positive, [INF, 1e-300], [0, -INF], "> 0"),
         (Annotated[int, Interval(le=3)], [3, -8], [4], "<= 3"),
         (PositiveInt | Literal["auto"] | None, [1, "auto", None], [0], ">= 1, auto or null"),

@@ -522,7 +522,7 @@ def test_missing_inputs_are_errors(config, missing, message):
         ({"sampler_ratio_cap": 0.5}, r"loss\.sampler_ratio_cap .* must be >= 1, or null for no correction, got 0\.5"),
         ({"sampler_ratio_cap": float("nan")}, r"loss\.sampler_ratio_cap .* got nan"),
         ({"kl_coef": -1.0}, r"loss\.kl_coef .* got -1\.0"),
-        ({"entropy_coef": -1.0}, r"loss\.entropy_coef .* -1\.0"),
+        ({"entropy_coef": float("-inf")}, r"loss\.entropy_coef .* got -inf"),
     ],
 )
 def test_config_errors_name_the_key(settings, message):

@@ -85,6 +85,7 @@ LOSSES = {
     "cispo": LossConfig(surrogate="cispo", reduction="dapo"),
     "kl": LossConfig(kl_coef=0.3),
     "entropy": LossConfig(entropy_coef=0.05),
+    "entropy_penalty": LossConfig(entropy_coef=-0.05),
 }
 
 
