@@ -14,7 +14,7 @@ NAMES = {
     "oar_g_last": "the first answer token's distribution",
     "oar_g_joint": "the answer's joint probability",
     "oar_p": "OAR-P",
-    "total_effect_fast": "total effect",
+    "total_effect_fast": "fast total effect",
     "information_gain": "information gain",
     "vineppo": "Monte-Carlo values (VinePPO)",
     "eighty_twenty": "80/20",
