@@ -13,7 +13,7 @@ BASELINE = "grpo"
 NO_GATE = ""
 BETAS = ("2.0", "1.0")
 """Strengths of OAR's gate: the paper's, and a weaker one."""
-PENALTY, PENALTIES = "entropy_penalty", ("-0.02", "-0.1")
+PENALTY, PENALTIES = "entropy_penalty", ("-0.1", "-0.3")
 """GRPO that is paid for less entropy, whatever the answer is; and its coefficients."""
 
 ARMS: dict[str, tuple[str, ...]] = {
