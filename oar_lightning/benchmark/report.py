@@ -123,8 +123,8 @@ def write_report(folder: Path, config: BenchmarkConfig, measured: Measurement, c
 **Command.** `{command}`
 
 {machine}. Matrix products reach {work:.0f} GFLOP/s here (best of 15); a phase's floor is its floating-point work
-(products and attention, counted) at that rate. Methods take turns round by round; medians, of `step / grpo` that of the ratios within a
-round. A step is rollout + reward + scoring + update; its CPU seconds are those of all threads of the process.
+(products and attention, counted) at that rate. Methods take turns round by round; medians, of `step / grpo` that of the
+ratios within a round. A step is rollout + reward + scoring + update; its CPU seconds are those of all threads of the process.
 `logprobs` is one forward pass of the batch, the unit of forward-equivalents; an on-policy step has none of its own.
 {quietness(measured)}
 

@@ -14,7 +14,8 @@ from oar_lightning.types import Credit, Rollouts
 
 
 def credit_metrics(rollouts: Rollouts, credit: Credit, gate: Gate) -> MetricSums:
-    """Metrics of the weights: means over the completions with a token that has an advantage, over the gate's region.
+    """Metrics of the weights: means over the completions with a token that has an advantage, over the gate's region; and the
+    fraction of those without one, no_advantage_frac.
 
     ess_ratio = (sum w)^2 / (n sum w^2); top10_mass = fraction of the weight on the top 10 % of tokens (at least one);
     gini = mean absolute difference / (2 mean); mass = sum w / n; mass_error = |sum |w| / n - 1|; sign_flips = fraction of
@@ -23,8 +24,10 @@ def credit_metrics(rollouts: Rollouts, credit: Credit, gate: Gate) -> MetricSums
     count by their size, those of a completion without a group advantage relative to their mean. The gate adds its own.
     """
     region = region_mask(rollouts, gate.region)
-    scored = (credit.advantages.ne(0).any(1) & region.any(1)).nonzero().flatten()
+    learns = credit.advantages.ne(0).any(1)
+    scored = (learns & region.any(1)).nonzero().flatten()
     metrics = MetricSums()
+    metrics.add({"credit/no_advantage_frac": sum_and_count((~learns).double())})
     if not len(scored):
         return metrics
     rows = credit.select(scored)

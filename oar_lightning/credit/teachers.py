@@ -25,6 +25,10 @@ class Teacher(Component):
     def prepare(self, model: Any, step: int) -> None:
         """Be ready to read in a rollout step, given the policy."""
 
+    def looked_at(self) -> AbstractContextManager[None]:
+        """Inside the block, what is prepared leaves no trace."""
+        return contextlib.nullcontext()
+
     @abstractmethod
     def reading(self, model: Any) -> AbstractContextManager[Any]:
         """Inside the block, the model that reads, given the policy."""
@@ -120,6 +124,14 @@ class LaggedPolicy(Teacher):
 
     def prepare(self, model: Any, step: int) -> None:
         self.copy.renew(model, step)
+
+    @contextlib.contextmanager
+    def looked_at(self) -> Iterator[None]:
+        before = self.copy.state_dict()
+        try:
+            yield
+        finally:
+            self.copy.load_state_dict(before)
 
     @contextlib.contextmanager
     def reading(self, model: Any) -> Iterator[Any]:

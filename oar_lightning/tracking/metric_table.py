@@ -182,6 +182,7 @@ METRICS: tuple[Metric, ...] = (
             "`scorer=anchor_states`",
         ),
         ("credit/planning_frac", SHARE, "tokens of planning phrases", "`scorer=hicra`"),
+        ("credit/no_advantage_frac", SHARE, "completions of which no token has an advantage"),
         ("credit/no_span_frac", SHARE, "completions without a final answer; they keep weight 1"),
         ("credit/invalid_frac", SHARE, "completions whose scores were not usable; they keep weight 1", SCORED),
         ("credit/corr_entropy", "correlation", "of importance and entropy (Pearson, within a completion)", LEARNED),
@@ -191,7 +192,7 @@ METRICS: tuple[Metric, ...] = (
         (
             "credit/unread_frac",
             SHARE,
-            "completions that the scorer could not read; they keep weight 1",
+            "completions that the scorer could not read; they keep weight 1, but with `gate=direct` where their scores are 0",
             "`scorer=oracle`, `scorer=information_gain`, `scorer=spae`, `scorer=rlsd`, `scorer=serl`, `scorer=contrast`",
         ),
         ("credit/explore_frac", SHARE, "reasoning tokens of steps that explore", "`entropy=explore`"),

@@ -55,11 +55,6 @@ class Method:
         return self.loss_of(rollouts).ignores_zero_advantage and not self.entropy.active
 
     @property
-    def equal_rewards_teach(self) -> bool:
-        """Whether tokens may have an advantage where all completions of a problem have the same reward."""
-        return self.gate.signed and self.scorer.reads_all_rows
-
-    @property
     def entropy_grad(self) -> bool:
         """Whether the loss of the step to come has a term of the entropy."""
         return self.loss.entropy_coef != 0 or self.entropy.coefficient > 0

@@ -46,4 +46,4 @@ def mixed_precision(precision: object, device: torch.device) -> contextlib.Abstr
     dtypes = {"bf16-mixed": torch.bfloat16, "16-mixed": torch.float16}
     if str(precision) not in dtypes:
         return contextlib.nullcontext()
-    return torch.autocast(device.type, dtypes[str(precision)])
+    return torch.autocast(device.type, dtypes[str(precision)], cache_enabled=False)

@@ -276,7 +276,8 @@ def checklist(rows: Sequence[Row]) -> str:
             ["training data, size, filters", "generated without end by seed; no filters"],
             [
                 "granularity",
-                "token; completion (GRPO, `aer`, `curriculum`); step (`vineppo`, `information_gain`, `capo`, `acpo`, `acpo_add`, `istar`, `shear`)",
+                "token; completion (GRPO, `aer`, `curriculum`); "
+                "step (`vineppo`, `information_gain`, `capo`, `acpo`, `acpo_add`, `istar`, `shear`)",
             ],
             ["family of the method", "docs/methods.md has that of each"],
             ["baseline without credit, same base model", f"`{BASELINE}`"],

@@ -58,6 +58,7 @@ def tuning_table(rows: Sequence[Row], task: str) -> str:
 EQUAL_TIME = "grpo_more"
 ENDS_SHOWN = {
     "gradient's norm": ("grad_norm", ".2f"),
+    "entropy, nats": ("entropy", ".2f"),
     "ESS-ratio": ("ess_ratio", ".2f"),
     "tokens a completion": ("mean_length", ".0f"),
     "passes of scoring": ("forward_equivalents", ".2f"),

@@ -49,6 +49,7 @@ def test_credit_metrics_by_hand(dtype):
             "credit/floor_frac": (0.25 + 0 + 0) / 3,
             "credit/boost_frac": (0.25 + 0 + 0) / 3,
             "credit/invalid_frac": 1 / 3,
+            "credit/no_advantage_frac": 0.25,
         },
         abs=1e-6,
     )
@@ -66,10 +67,10 @@ def test_floor_and_boost_follow_the_gates_mode(mode, floor, boost):
     assert (metrics["credit/floor_frac"], metrics["credit/boost_frac"]) == (floor, boost)
 
 
-def test_nothing_scored_gives_no_credit_metrics():
+def test_nothing_scored_gives_no_metrics_of_weights():
     rollouts = dataclasses.replace(rollouts_of(SEQUENCES), advantages=torch.zeros(4))
     scores = torch.rand(rollouts.token_ids.shape) * rollouts.reasoning_mask
-    assert credit_metrics(rollouts, BilevelGate()(scores, rollouts), BilevelGate()).means() == {}
+    assert credit_metrics(rollouts, BilevelGate()(scores, rollouts), BilevelGate()).means() == {"credit/no_advantage_frac": 1.0}
 
 
 def test_signed_advantages_count_by_their_size():

@@ -162,3 +162,19 @@ def test_another_run_of_the_process_begins_without_a_copy() -> None:
     assert teacher.state_dict()
     teacher.use(tools())
     assert not teacher.state_dict()
+
+
+@pytest.mark.parametrize("begun", [False, True])
+def test_who_looks_on_renews_no_copy(begun: bool) -> None:
+    """A heat-map before the first step of a fork would shift when copies are made."""
+    model, teacher = gpt2(), LaggedPolicy(2)
+    if begun:
+        teacher.prepare(model, 0)
+    before = copy.deepcopy(teacher.state_dict())
+    with teacher.looked_at():
+        teacher.prepare(model, 7)
+        assert teacher.state_dict()["step"] == 7
+    assert teacher.state_dict().keys() == before.keys()
+    assert teacher.state_dict().get("step") == before.get("step")
+    teacher.prepare(model, 1)
+    assert teacher.copy.step == (0 if begun else 1)

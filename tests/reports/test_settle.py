@@ -98,7 +98,7 @@ def test_arms_are_compared_with_grpo_of_the_same_time_too() -> None:
 
 def test_what_was_recorded_alone_has_a_mean() -> None:
     rows = [r._replace(grad_norm=norm) for r, norm in zip(endpoint([1.0, 2.0])[2:], (0.5, float("nan")), strict=True)]
-    assert cells(rows, "oar_g")[9:11] == ["0.50", "-"]
+    assert cells(rows, "oar_g")[9:12] == ["0.50", "-", "-"]
 
 
 def test_the_time_of_all_runs_says_of_how_many_it_was_recorded() -> None:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Sequence
 from typing import Any, Literal, NamedTuple
 
@@ -65,14 +66,15 @@ class AnchorStates(Scorer):
             for reward, visits in zip(rewards[group], visited_states(paths[group], rewards[group]), strict=True):
                 shared += sum(state.visitors > 1 for state in visits[:-1])
                 ends = [state.value if self.form == "difference" else reward for state in visits[1:]]
-                scores += [end - state.value for state, end in zip(visits[:-1], ends, strict=True)]
+                known = not math.isnan(reward)
+                scores += [end - state.value if known else 0.0 for state, end in zip(visits[:-1], ends, strict=True)]
         self.metrics = {"shared_frac": shared / max(1, len(scores))}
         out = torch.zeros(mask.shape, device=mask.device).masked_scatter(mask, torch.tensor(scores, device=mask.device))
         return out if self.signed else (out * group_advantages_of(rollouts)[:, None].sign()).clamp(min=0)
 
 
 class State(NamedTuple):
-    """Mean reward and number of the completions that pass through a state."""
+    """Mean reward and number of the completions that pass through a state, without those whose reward is not known (NaN)."""
 
     value: float
     visitors: int
@@ -89,7 +91,7 @@ def visited_states(paths: Sequence[Sequence[int]], rewards: Sequence[float]) -> 
             visits[-1].append(numbers.setdefault((visits[-1][-1], token), len(numbers) + 1))
     totals, counts = [0.0] * (len(numbers) + 1), [0] * (len(numbers) + 1)
     for states, reward in zip(visits, rewards, strict=True):
-        for state in states:
+        for state in states if not math.isnan(reward) else ():
             totals[state] += reward
             counts[state] += 1
     found = [State(total / max(1, count), count) for total, count in zip(totals, counts, strict=True)]

@@ -15,7 +15,6 @@ from oar_lightning.common.ranges import Never, NonNegativeInt, PositiveFraction,
 from oar_lightning.distributed.strategies import adapt
 from oar_lightning.sweep.trial import Diverged
 from oar_lightning.training.callbacks.evaluation import EvaluationCallback
-from oar_lightning.training.module import PolicyOptimization
 from oar_lightning.training.publish import publish
 
 log = logging.getLogger(__name__)
@@ -39,15 +38,15 @@ class DivergenceConfig:
     max_silent_steps: Annotated[PositiveInt, "a number of batches of rollouts"] | Never = 50
 
 
-def silence(metrics: Mapping[str, float], equal_rewards_teach: bool = False) -> str | None:
+def silence(metrics: Mapping[str, float]) -> str | None:
     """Why a batch of rollouts teaches nothing, or nothing of the scorer, with what to look at; None where it does.
 
-    `metrics`: those of the batch's first step, over all ranks. `equal_rewards_teach`: see `Method`.
+    `metrics`: those of the batch's first step, over all ranks.
     """
-    if metrics.get("frac_reward_zero_std") == 1 and not equal_rewards_teach:
+    if metrics.get("credit/no_advantage_frac") == 1:
         return (
-            "all completions of each problem have the same reward, so no group has a signal; look at the completions table, "
-            "reward.weights, update.group_size, rollout.temperature and how hard the problems are"
+            "no token has an advantage, as where all completions of each problem have the same reward; look at the completions "
+            "table, reward.weights, update.group_size, rollout.temperature and how hard the problems are"
         )
     if metrics.get("credit/invalid_frac") == 1:
         return (
@@ -70,13 +69,10 @@ class Divergence(L.Callback):
         self.skipped = 0
         self.silent = 0
         self._sees_gradients = False
-        self._equal_rewards_teach = False
         self._left_out_before = 0
 
     def on_train_start(self, trainer: L.Trainer, module: L.LightningModule) -> None:
         self._left_out_before = adapt(trainer).skipped_steps() or 0
-        if isinstance(module, PolicyOptimization):
-            self._equal_rewards_teach = module.method.equal_rewards_teach
 
     def on_after_backward(self, trainer: L.Trainer, module: L.LightningModule) -> None:
         self._sees_gradients = self._sees_gradients or any(p.grad is not None for p in module.parameters())
@@ -106,7 +102,7 @@ class Divergence(L.Callback):
         """Count batches of rollouts in a row that teach nothing. Further steps with the same batch have no reward."""
         if "reward" not in metrics:
             return
-        reason, most = silence(metrics, self._equal_rewards_teach), self.config.max_silent_steps
+        reason, most = silence(metrics), self.config.max_silent_steps
         self.silent = self.silent + 1 if reason else 0
         if reason and self.silent == 1:
             log.warning("step %d teaches nothing: %s", step, reason)

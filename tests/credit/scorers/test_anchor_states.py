@@ -13,6 +13,7 @@ from support.toy import padded, rollouts_of
 from oar_lightning.credit.assign import assign_credit
 from oar_lightning.credit.gates import BilevelGate, SignedGate
 from oar_lightning.credit.scorers import AnchorStates, Uniform
+from oar_lightning.credit.scorers.anchor_states import visited_states
 from oar_lightning.data.actions import TextPattern
 from oar_lightning.types import MathProblem, Rollouts
 
@@ -152,3 +153,10 @@ def test_what_is_refused() -> None:
         AnchorStates(DIGITS, "return", absolute=True)
     with pytest.raises(ValueError, match=r"scorer\.form must be"):
         AnchorStates(DIGITS, "other")  # type: ignore[arg-type]
+
+
+def test_a_completion_whose_reward_is_not_known_is_left_out() -> None:
+    nan = float("nan")
+    visits = visited_states([[1, 2], [1, 3], [1, 2], [4]], [1.0, 0.0, nan, 1.0])
+    assert [state.value for state in visits[0]] == [2 / 3, 0.5, 1.0]
+    assert visits[0][0].visitors == 3

@@ -14,17 +14,17 @@ import torch
 from lightning.pytorch.callbacks import ModelCheckpoint
 from optuna.distributions import UniformDistribution
 from optuna.trial import TrialState, create_trial
-from support.fixtures import Recorder, fit, make_module, tiny_policy
+from support.fixtures import ConstantReward, Recorder, fit, make_module, tiny_policy
 
 from oar_lightning.credit.gates import BilevelGate, Gate, SignedGate
-from oar_lightning.credit.scorers import MonteCarlo
-from oar_lightning.credit.segments import FixedLength
+from oar_lightning.credit.scorers import Uniform
+from oar_lightning.credit.scorers.base import Scorer
 from oar_lightning.distributed.strategies import ZeroAdapter
 from oar_lightning.sweep.storage import SweepStorage
 from oar_lightning.sweep.trial import Diverged, Pruned, Pruning, Ticket
 from oar_lightning.training.callbacks import Divergence, DivergenceConfig, RunSeconds, divergence
 from oar_lightning.training.callbacks.trial import MedianPruning
-from oar_lightning.training.method import Method
+from oar_lightning.types import Rollouts
 
 
 class Evaluation:
@@ -98,8 +98,8 @@ def test_a_bad_share_names_its_key(collapse: float) -> None:
         DivergenceConfig(collapse)
 
 
-SIGNAL = {"reward": 0.5, "frac_reward_zero_std": 0.9, "credit/invalid_frac": 0.5}
-NO_GROUP = SIGNAL | {"frac_reward_zero_std": 1.0}
+SIGNAL = {"reward": 0.5, "credit/no_advantage_frac": 0.9, "credit/invalid_frac": 0.5}
+NO_GROUP = SIGNAL | {"credit/no_advantage_frac": 1.0}
 NO_SCORES = SIGNAL | {"credit/invalid_frac": 1.0}
 
 
@@ -117,14 +117,21 @@ def test_silent_batches_in_a_row_end_training(caplog: pytest.LogCaptureFixture) 
         never.on_step_metrics(step, NO_GROUP)
 
 
-@pytest.mark.parametrize(("gate", "teaches"), [(SignedGate(), True), (SignedGate("multiply"), True), (BilevelGate(), False)])
-def test_equal_rewards_are_no_silence_where_scores_are_the_advantages(gate: Gate, teaches: bool) -> None:
-    """VinePPO's values differ within a completion, whatever its group's rewards."""
-    method = Method(scorer=MonteCarlo(FixedLength(2)), gate=gate)
-    assert method.equal_rewards_teach == teaches
-    assert (divergence.silence(NO_GROUP, method.equal_rewards_teach) is None) == teaches
-    assert divergence.silence(NO_SCORES, method.equal_rewards_teach)
-    assert not Method().equal_rewards_teach
+class Ones(Scorer):
+    """Has scores whatever the group's rewards, as VinePPO's values are."""
+
+    signed = reads_all_rows = True
+
+    def __call__(self, model: Any, rollouts: Rollouts) -> torch.Tensor:
+        return rollouts.response_mask.double()
+
+
+@pytest.mark.parametrize(("scorer", "gate", "teaches"), [(Ones(), SignedGate(), True), (Uniform(), BilevelGate(), False)])
+def test_equal_rewards_are_no_silence_where_tokens_have_an_advantage(scorer: Scorer, gate: Gate, teaches: bool) -> None:
+    module = make_module(tiny_policy(), scorer=scorer, gate=gate, reward=ConstantReward())
+    rows = fit(module, 2).rows
+    assert rows[1]["frac_reward_zero_std"] == 1
+    assert (divergence.silence(rows[1]) is None) == teaches
 
 
 def test_training_itself_ends_where_its_gradients_are_nan() -> None:

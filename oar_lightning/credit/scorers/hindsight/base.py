@@ -5,6 +5,7 @@ from __future__ import annotations
 import dataclasses
 from abc import abstractmethod
 from collections.abc import Sequence
+from contextlib import AbstractContextManager
 from typing import Any, NamedTuple
 
 import torch
@@ -97,6 +98,9 @@ class Hindsight(Scorer):
             "unread_frac": (len(asked) - read) / max(1, len(rollouts)),
         }
         return (found if self.signed else weights(signs, found)).masked_fill(~mask, 0.0)
+
+    def looked_at(self) -> AbstractContextManager[None]:
+        return self.teacher.looked_at()
 
     def state_dict(self) -> dict[str, Any]:
         return self.teacher.state_dict()

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import dataclasses
+
 import numpy as np
 import pytest
 import torch
@@ -63,3 +65,13 @@ def test_equal_weights_give_the_group_mean(case, monkeypatch):
         for t, value in enumerate(actual[i, rollouts.response_mask[i]].tolist()):
             alive = [R[j] for j in range(3) if lengths[j] > t]
             assert value == pytest.approx(R[i] - (np.mean(alive) if len(alive) > 1 else 0), abs=1e-7)
+
+
+def test_a_completion_whose_reward_is_not_known_is_left_out(case):
+    """The others have what they have without it; its own tokens score 0."""
+    model, rollouts = case
+    two = rollouts.select(torch.tensor([0, 1]))
+    abstained = dataclasses.replace(rollouts, rewards=torch.tensor([1.0, 0.0, float("nan")]))
+    actual, expected = Otb()(model, abstained), Otb()(model, dataclasses.replace(two, group_size=2))
+    torch.testing.assert_close(actual[:2], expected)
+    assert not actual[2].any()
