@@ -24,7 +24,7 @@ from oar_lightning.command.flags import answer
 from oar_lightning.common.allocator import keep_freed_memory
 from oar_lightning.common.config_check import READS_TRAINING_DATA, ConfigError, check_keys, check_targets
 from oar_lightning.common.paths import conf_dir
-from oar_lightning.common.scopes import importing, sigterm_as_exit
+from oar_lightning.common.scopes import ctrl_c_ends, importing, sigterm_as_exit
 from oar_lightning.distributed.launch import by_srun, by_torchrun, end_with_first_rank, is_first_rank, run_name
 from oar_lightning.distributed.slurm import ignore_slurm
 from oar_lightning.sweep import multirun
@@ -78,7 +78,7 @@ def job(cfg: DictConfig) -> float | None:
         ignore_slurm()  # there is nothing to go on from
     stop_with_parent()
     try:
-        with recording_failure():
+        with ctrl_c_ends(hydra_output.remove), recording_failure():
             work = prepare(cfg)
     except ConfigError as error:
         if log.isEnabledFor(logging.DEBUG):

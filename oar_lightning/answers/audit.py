@@ -79,10 +79,14 @@ def read_rows(path: Path) -> list[AuditRow]:
     """All rows of a file.
 
     Raises:
-        ValueError: names the file, and the line of a row that is neither a completion nor a problem.
+        ValueError: names the file, and the line of a row that is neither a completion nor a problem, or where a value is none
+            that its column holds; for a file without rows.
     """
     where = "audit.files: "
-    return [_row(f"{where}{path}:{number}", number, row) for number, row in read_jsonl(path, "audit.files", where)]
+    rows = [_row(f"{where}{path}:{number}", number, row) for number, row in read_jsonl(path, "audit.files", where)]
+    if not rows:
+        raise ValueError(f"{where}{path} has no row; give files with completions or problems")
+    return rows
 
 
 def _row(where: str, number: int, row: Any) -> AuditRow:
@@ -90,9 +94,13 @@ def _row(where: str, number: int, row: Any) -> AuditRow:
         raise ValueError(f"{where} has neither completion, solution nor answer; it needs completion and answer, or answer")
     if "completion" in row and "answer" not in row:
         raise ValueError(f"{where} has a completion but no answer to compare it with")
+    for column in ("is_correct", "truncated"):
+        if row.get(column) not in (None, True, False):
+            raise ValueError(f"{where} has {column}={row[column]!r}, which must be true or false")
+    for column in ("completion", "solution"):
+        if not isinstance(row.get(column), str | None):
+            raise ValueError(f"{where} has {column}={row[column]!r}, which must be a text")
     label = row.get("is_correct")
-    if label is not None and label not in (True, False):
-        raise ValueError(f"{where} has is_correct={label!r}, which must be true or false")
     completion = "completion" in row
     return AuditRow(
         id=str(row.get("id", number)),

@@ -39,6 +39,8 @@ def check_keys(present: Iterable[str], known: Iterable[str], where: str) -> None
             hint = f"did you mean {where + '.' if where else ''}{near}? " if near else ""
             raise ConfigError(
                 f"unknown key {name}; {hint}the keys {'of ' + where if where else 'here'} are: {', '.join(known)}"
+                if known
+                else f"unknown key {name}: {where} takes none; leave it out, e.g. by ~{name}"
             )
 
 

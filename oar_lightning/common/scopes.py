@@ -52,6 +52,29 @@ def importing() -> Iterator[None]:
 
 
 @contextlib.contextmanager
+def ctrl_c_ends(clean: Callable[[], None]) -> Iterator[None]:
+    """Ctrl-C in the block calls `clean` and ends the process at once, with exit code 130 and one line.
+
+    As an exception it would be a long traceback, and is lost where Python calls a destructor, of which imports have many.
+    Where something else than Python answers it already, that stays.
+    """
+
+    def leave(number: int, frame: FrameType | None) -> None:
+        clean()
+        os.write(2, b"stopped before the work began\n")
+        os._exit(128 + number)
+
+    if signal.getsignal(signal.SIGINT) is not signal.default_int_handler:
+        yield
+        return
+    signal.signal(signal.SIGINT, leave)
+    try:
+        yield
+    finally:
+        signal.signal(signal.SIGINT, signal.default_int_handler)
+
+
+@contextlib.contextmanager
 def sigterm_as_exit() -> Iterator[None]:
     """Make SIGTERM unwind the stack like Ctrl-C, with exit code 143, so that what is open is closed.
 

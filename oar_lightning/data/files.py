@@ -57,7 +57,7 @@ class FileProblems(ListedProblems):
         extra_columns: str | Sequence[str] | None = None,
     ) -> None:
         patterns = [paths] if isinstance(paths, str) else list(paths)
-        files = [file for pattern in patterns for file in matching_files(pattern)]
+        files = list(dict.fromkeys(file for pattern in patterns for file in matching_files(pattern)))
         if not files:
             raise ValueError(
                 f"{KEY}={patterns}: no such file; give JSONL files (gzip too), parquet or CSV files, or a pattern, "
@@ -72,6 +72,8 @@ class FileProblems(ListedProblems):
             log.warning("data: %s; kept %d rows of %s", dict(self.dropped), len(problems), ", ".join(map(str, files)))
         if not problems:
             raise ValueError(f"{KEY}={patterns}: no usable row ({dict(self.dropped) or 'the files are empty'})")
+        if repeated := len(problems) - len({problem.id for problem in problems}):
+            log.warning("data: %d problems have the id of another one, as which curricula and tables take them", repeated)
         super().__init__(problems)
 
 
@@ -104,9 +106,10 @@ def read_rows(file: Path) -> Iterator[tuple[str, dict[str, Any]]]:
     Raises:
         ValueError: where the file cannot be read or a line is not a JSON object.
     """
-    if file.suffix == ".parquet":
-        return _table(file, "parquet")
-    if file.name.endswith((".csv", ".csv.gz")):
+    name = file.name.lower()
+    if name.endswith(".parquet"):
+        return _parquet(file)
+    if name.endswith((".csv", ".csv.gz")):
         return _csv(file)
     return _jsonl(file)
 
@@ -124,7 +127,7 @@ def _csv(file: Path) -> Iterator[tuple[str, dict[str, Any]]]:
     csv.field_size_limit(sys.maxsize)  # a chain of thought can be longer than the default
     try:
         with open_text(file) as text:
-            lines = csv.reader(text)
+            lines = filter(None, csv.reader(text))  # pandas leaves blank lines out, too
             header, first = next(lines, []), next(lines, [])
     except (*UNREADABLE, csv.Error) as error:
         raise _unreadable(file, error) from error
@@ -137,6 +140,18 @@ def _csv(file: Path) -> Iterator[tuple[str, dict[str, Any]]]:
     # as text: numbers would lose their form ("007", "1.50"), and "NA" or "None" are texts like any other
     features = Features({column: Value("string") for column in header})
     yield from _table(file, "csv", features=features, keep_default_na=False, na_filter=False)
+
+
+def _parquet(file: Path) -> Iterator[tuple[str, dict[str, Any]]]:
+    from pyarrow import ArrowException
+    from pyarrow.parquet import read_metadata
+
+    try:
+        rows = read_metadata(file).num_rows
+    except (OSError, ArrowException) as error:
+        raise _unreadable(file, error) from error
+    if rows:  # of none `datasets` makes an error
+        yield from _table(file, "parquet")
 
 
 def _table(file: Path, kind: str, **options: Any) -> Iterator[tuple[str, dict[str, Any]]]:

@@ -41,7 +41,7 @@ class Columns:
             decimals texts; None leaves out a column that holds something else, and says so once.
 
     Raises:
-        ValueError: where neither a column nor a solution gives the gold answer.
+        ValueError: where neither a column nor a solution gives the gold answer, or where the question would hold it.
     """
 
     question: str = "problem"
@@ -54,6 +54,11 @@ class Columns:
     def __post_init__(self) -> None:
         if isinstance(self.extra, str):
             object.__setattr__(self, "extra", (self.extra,))
+        if self.question in (self.answer, self.solution):
+            raise ValueError(
+                f"question_column={self.question} is the column of the answer or the solution, too, so that prompts would tell "
+                "it; name the column of the question"
+            )
         if self.answer is None and self.solution is None:
             raise ValueError("answer_column=null takes the gold answer from the solution, so solution_column must be set")
 

@@ -35,11 +35,12 @@ WITHOUT_INFLUENCE = (
 
 
 class EvaluationFolder:
-    """``results/<evaluation set>.jsonl``, ``results/config.json`` and ``mlflow_run_id`` under a run's folder."""
+    """``mlflow_run_id``, and under ``results`` the files ``<evaluation set>.jsonl``, ``config.json`` and ``policy.sha256``."""
 
     def __init__(self, path: Path) -> None:
         self.path = path
         self._config = path / "results" / "config.json"
+        self._policy = path / "results" / "policy.sha256"
         self._run_id = path / "mlflow_run_id"
 
     def results(self, eval_set: str) -> ResultsFile:
@@ -58,11 +59,12 @@ class EvaluationFolder:
                 "and seed, else name another folder, or remove this one"
             )
 
-    def start(self, config: Mapping[str, Any], run_id: str | None) -> None:
-        """Store the config and the run's id, which a resumed evaluation needs."""
+    def start(self, config: Mapping[str, Any], policy: str, run_id: str | None) -> None:
+        """Store the config, the policy's fingerprint and the run's id, which a resumed evaluation needs."""
         self._config.parent.mkdir(parents=True, exist_ok=True)
         if not self._config.exists():
             self._config.write_text(json.dumps(config, indent=1, ensure_ascii=False), encoding="utf-8")
+            self._policy.write_text(f"{policy}\n", encoding="utf-8")
         if run_id is not None:
             self._run_id.write_text(f"{run_id}\n", encoding="utf-8")
 
@@ -70,6 +72,18 @@ class EvaluationFolder:
         """The same as `check` for an evaluation that Slurm, torchrun or a sweep starts again, if it has begun."""
         if self._config.exists():
             self.check(config)
+
+    def check_policy(self, fingerprint: str) -> None:
+        """Compare a policy with the one that made the results; evaluations of older versions have kept none.
+
+        Raises:
+            ConfigError: where it is another one, as where another training has exported to the same folder since.
+        """
+        if self._policy.is_file() and self._policy.read_text(encoding="utf-8").strip() != fingerprint:
+            raise ConfigError(
+                f"resume=true: the results in {self.path} are of a policy with other weights than policy.name has now; "
+                "start without resume"
+            )
 
     def check(self, config: Mapping[str, Any]) -> None:
         """Compare a config with the one that made the results.

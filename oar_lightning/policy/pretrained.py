@@ -15,6 +15,7 @@ import torch
 from oar_lightning.common.messages import first_line
 from oar_lightning.common.ranges import PositiveInt, ProperFraction, checked
 from oar_lightning.policy.location import adapters_alone, check_location
+from oar_lightning.policy.out_of_memory import out_of_memory
 
 logger = logging.getLogger(__name__)
 
@@ -204,7 +205,9 @@ def explained_load_errors(name: str, key: str = "policy") -> Iterator[None]:
     """Turn a failed `from_pretrained` in a block into an error that names the key and the remedy."""
     try:
         yield
-    except (OSError, ValueError) as error:
+    except Exception as error:  # of damaged weights safetensors and torch have classes of their own
+        if out_of_memory(error):
+            raise
         raise ValueError(
             f"{key}.name={name}: cannot be loaded ({first_line(error)}). Give a local folder in "
             f"Hugging Face format, a hub id that can be reached or is cached, or a built-in name: {', '.join(BUILT_IN)}"

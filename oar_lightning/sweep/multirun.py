@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import contextlib
 import logging
+import re
 import shlex
 import sys
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
@@ -18,6 +19,7 @@ from hydra.utils import instantiate
 from omegaconf import DictConfig, OmegaConf, open_dict, read_write
 
 from oar_lightning.common.config_check import ConfigError
+from oar_lightning.common.mappings import flatten
 from oar_lightning.common.messages import named_line
 from oar_lightning.common.paths import local_artifacts, local_database
 from oar_lightning.sweep.process import run_job
@@ -28,6 +30,9 @@ from oar_lightning.tracking.revision import git_revision
 log = logging.getLogger(__name__)
 
 GROUP = "sweeps"
+
+FINAL = re.compile(r"objective(_low|_high)?|time/total(_\w+)?_s")
+"""Final metrics of a run."""
 
 SWEEP_ONLY = ("hydra.mode", "hydra.run.dir", "hydra.sweep", "hydra/sweeper", "hydra.launcher", "hydra/launcher")
 """Hydra overrides that are not passed on to a job's process."""
@@ -90,8 +95,9 @@ def sweep(
     space = SearchSpace.of(config, arguments)
     study_folder = _set_name_and_folder(config)
     # a typo would make the trials fail one by one
-    check_jobs([space.overrides(values) for values in space.examples()], config, hydra_context.config_loader, check)
-    study, publish = _open(space, arguments, config, study_folder)
+    loader = hydra_context.config_loader
+    check_jobs([space.overrides(values) for values in space.examples()], config, loader, check)
+    study, publish = _open(space, arguments, config, loader, study_folder)
     launcher = Plugins.instance().instantiate_launcher(config=config, hydra_context=hydra_context, task_function=task_function)
 
     def launch(claims: Sequence[Claim]) -> Mapping[int, BaseException]:
@@ -160,13 +166,25 @@ def _hydra_config(config: DictConfig) -> Iterator[None]:
         HydraConfig.instance().cfg = former
 
 
-def _open(space: SearchSpace, arguments: Sequence[str], config: DictConfig, folder: Path) -> tuple[Any, Any]:
+def _first_config(space: SearchSpace, config: DictConfig, loader: ConfigLoader) -> dict[str, Any]:
+    """The settings of a first trial by dotted key, without those that may change."""
+    job = loader.load_sweep_config(config, space.overrides(next(space.examples())))
+    with _hydra_config(job):
+        with open_dict(job):
+            del job["hydra"]
+        content: Any = OmegaConf.to_container(job, resolve=True)
+    return {key: value for key, value in flatten(content).items() if not key.startswith(CHANGEABLE)}
+
+
+def _open(
+    space: SearchSpace, arguments: Sequence[str], config: DictConfig, loader: ConfigLoader, folder: Path
+) -> tuple[Any, Any]:
     """The study, and the object that publishes it."""
     from oar_lightning.sweep.publish import Folder, Mlflow, Store
     from oar_lightning.sweep.storage import SweepStorage
     from oar_lightning.sweep.study import SweepStudy
 
-    plan = _plan(space, config.hydra.sweeper)
+    plan = _plan(space, config.hydra.sweeper, _first_config(space, config, loader))
     uri = None if config.logger is None else str(config.logger.tracking_uri)
     database = local_database(uri) if uri else None
     database_folder = database.parent if database else Path(config.hydra.runtime.cwd)
@@ -180,7 +198,7 @@ def _open(space: SearchSpace, arguments: Sequence[str], config: DictConfig, fold
     return study, Mlflow(Store(uri, str(config.logger.experiment_name), location), study, tags)
 
 
-def _plan(space: SearchSpace, sweeper: DictConfig) -> Any:
+def _plan(space: SearchSpace, sweeper: DictConfig, first: Mapping[str, Any]) -> Any:
     """The checked plan of the sweeper's settings."""
     from optuna.samplers import BaseSampler
 
@@ -193,6 +211,13 @@ def _plan(space: SearchSpace, sweeper: DictConfig) -> Any:
     if len(directions) != len(metrics):
         raise ConfigError(
             f"hydra.sweeper.objectives={metrics} needs as many directions, got {directions} in hydra.sweeper.direction"
+        )
+    if int(sweeper.n_jobs) < 1:
+        raise ConfigError(f"hydra.sweeper.n_jobs must be >= 1, the trials that run at once, got {sweeper.n_jobs}")
+    if other := [metric for metric in map(str, metrics) if not FINAL.fullmatch(current_name(metric))]:
+        raise ConfigError(
+            f"hydra.sweeper.objectives={other[0]}: trials have no final metric of this name; give objective, objective_low, "
+            "objective_high, time/total_s, time/total_cpu_s, or time/total_<phase>_s with generate, reward, score or update"
         )
     if unknown := set(directions) - {"maximize", "minimize"}:
         raise ConfigError(f"hydra.sweeper.direction must be maximize or minimize, got {sorted(unknown)[0]}")
@@ -212,6 +237,7 @@ def _plan(space: SearchSpace, sweeper: DictConfig) -> Any:
         space=space.space,
         settings=[line for line in space.fixed if not config_key(line).startswith(CHANGEABLE)],
         objectives=[Objective(current_name(str(m)), d) for m, d in zip(metrics, directions, strict=True)],
+        first_config=first,
         n_trials=min(int(sweeper.n_trials), len(grid)) if grid is not None else int(sweeper.n_trials),
         sampler=sampler,
         describe=space.describe,

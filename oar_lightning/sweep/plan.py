@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import json
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import Any
 
 from optuna.distributions import BaseDistribution, distribution_to_json
@@ -33,6 +33,7 @@ class Plan:
         name: of the study. A study of this name must be continued with the same `settings`, `space` and `objectives`.
         space: swept parameter -> distribution.
         settings: the overrides that all trials share.
+        first_config: the settings of a first trial, by dotted key: what the files hold that no override tells.
         n_trials: number of all trials, failed and pruned ones included.
         max_failure_rate: fraction of `n_trials` that may fail before the sweep ends.
         sampler: (trial number, parameter) -> the sampler of that draw.
@@ -50,6 +51,7 @@ class Plan:
     max_failure_rate: float = 0.5
     pruning: Pruning = Pruning()
     retry_failed: bool = False
+    first_config: Mapping[str, Any] = field(default_factory=dict)
 
     def __post_init__(self) -> None:
         if not self.space:
@@ -99,12 +101,30 @@ class Plan:
         }
         before = study.user_attrs.get("plan")
         if before is None:
+            study.set_user_attr("config", self._config)
             study.set_user_attr("plan", now)
             return
+        self._check_files(study.user_attrs.get("config", {}))
         before = {**before, "objectives": [[current_name(metric), direction] for metric, direction in before["objectives"]]}
         if changed := [key for key in now if now[key] != before[key]]:
             changes = "; ".join(f"its {key} were {before[key]} and are now {now[key]}" for key in changed)
             raise ConfigError(
                 f"study {self.name} was begun differently: {changes}; repeat the first command, or begin another study with "
                 "hydra.sweeper.study_name=..."
+            )
+
+    @property
+    def _config(self) -> dict[str, Any]:
+        """As JSON has it."""
+        found: dict[str, Any] = json.loads(json.dumps(self.first_config, default=str))
+        return found
+
+    def _check_files(self, before: Mapping[str, Any]) -> None:
+        """Compare what the files held; keys that came or went with another version of the package are no difference."""
+        now = self._config
+        if changed := [key for key in sorted(before.keys() & now.keys()) if json.dumps(before[key]) != json.dumps(now[key])]:
+            shown = ", ".join(f"{key}={now[key]} (then {before[key]})" for key in changed[:10])
+            raise ConfigError(
+                f"study {self.name} was begun with other settings in its sweep file or the config: {shown}; give the old "
+                "values, or begin another study with hydra.sweeper.study_name=..."
             )

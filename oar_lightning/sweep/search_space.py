@@ -22,7 +22,6 @@ class SearchSpace:
     """
 
     def __init__(self, overrides: Mapping[str, Override], is_grid: bool) -> None:
-        from hydra_plugins.hydra_optuna_sweeper._impl import create_optuna_distribution_from_override
         from optuna.distributions import CategoricalDistribution
 
         self.is_grid = is_grid
@@ -39,7 +38,7 @@ class SearchSpace:
             self.space[key] = (
                 CategoricalDistribution(list(override.sweep_iterator(transformer=Transformer.encode)))
                 if is_grid
-                else create_optuna_distribution_from_override(override)
+                else _distribution(override)
             )
 
     @classmethod
@@ -79,12 +78,21 @@ class SearchSpace:
         return shown
 
     def examples(self) -> Iterator[dict[str, Any]]:
-        """Points that together contain every choice and the low end of every interval."""
+        """Points that together contain every choice and both ends of every interval."""
         first = {name: d.choices[0] if hasattr(d, "choices") else d.low for name, d in self.space.items()}
         yield first
         for name, distribution in self.space.items():
-            for choice in getattr(distribution, "choices", ())[1:]:
-                yield first | {name: choice}
+            for value in distribution.choices[1:] if hasattr(distribution, "choices") else (distribution.high,):
+                yield first | {name: value}
+
+
+def _distribution(override: Override) -> Any:
+    from hydra_plugins.hydra_optuna_sweeper._impl import create_optuna_distribution_from_override
+
+    try:
+        return create_optuna_distribution_from_override(override)
+    except ValueError as error:
+        raise ConfigError(f"{override.input_line}: {error}; give an interval that rises, or choice(...)") from error
 
 
 def config_key(key: str) -> str:

@@ -8,8 +8,11 @@ from typing import Any
 import alembic.migration
 from optuna.storages import RDBStorage
 from optuna.storages._rdb.storage import _VersionManager
+from sqlalchemy.exc import SQLAlchemyError
 
+from oar_lightning.common.config_check import ConfigError
 from oar_lightning.common.locks import FileLock
+from oar_lightning.common.messages import first_line
 
 
 def _stamp(self: Any, revision: str) -> None:
@@ -26,10 +29,18 @@ class SweepStorage(RDBStorage):
     """A study's database in a file; its folder is made.
 
     A writer waits up to `timeout` seconds for another's transaction before it fails with "database is locked".
+
+    Raises:
+        ConfigError: where it cannot be made, or is no such database.
     """
 
     def __init__(self, path: str | Path, timeout: float = 60.0) -> None:
         self.path = Path(path).expanduser().resolve()
-        self.path.parent.mkdir(parents=True, exist_ok=True)
-        with FileLock(self.path.with_name(f".{self.path.name}.lock")):  # two processes would both create the tables
-            super().__init__(f"sqlite:///{self.path}", engine_kwargs={"connect_args": {"timeout": timeout}})
+        try:
+            self.path.parent.mkdir(parents=True, exist_ok=True)
+            with FileLock(self.path.with_name(f".{self.path.name}.lock")):  # two processes would both create the tables
+                super().__init__(f"sqlite:///{self.path}", engine_kwargs={"connect_args": {"timeout": timeout}})
+        except (OSError, SQLAlchemyError) as error:
+            raise ConfigError(
+                f"hydra.sweeper.storage={path} cannot be used ({first_line(error)}); name another file, or remove it"
+            ) from error

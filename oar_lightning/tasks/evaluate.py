@@ -26,6 +26,7 @@ from oar_lightning.evaluation.folder import EvaluationFolder, newest_folder
 from oar_lightning.evaluation.metrics import evaluation_metrics
 from oar_lightning.evaluation.result import ProblemResult, completions_table
 from oar_lightning.evaluation.tables import accuracy_table, level_table
+from oar_lightning.policy.fingerprint import policy_fingerprint
 from oar_lightning.policy.pretrained import Policy
 from oar_lightning.rollout import RolloutStage, SamplingConfig, build_stage, check_length
 from oar_lightning.sweep.trial import job_folder
@@ -48,6 +49,8 @@ class Job:
     """What the long work needs."""
 
     policy: Policy
+    fingerprint: str
+    """Of the policy."""
     stage: RolloutStage
     eval_sets: Mapping[str, list[MathProblem]]
     kept: Mapping[str, list[ProblemResult]]
@@ -99,11 +102,14 @@ def prepare(cfg: DictConfig) -> Callable[[], float | None]:
     seed_everything(cfg.seed)
     device = choose_device(str(cfg.trainer.accelerator))
     policy = load_policy(spec, str(cfg.task), device)
+    fingerprint = policy_fingerprint(policy.model, policy.tokenizer)
+    folder.check_policy(fingerprint)
     prompt = instantiate(cfg.data.prompt, tokenizer=policy.tokenizer)
     prompt.render(next(iter(eval_sets.values()))[0])  # a missing chat template fails here, before long work
     check_length(policy, prompt, itertools.chain.from_iterable(eval_sets.values()), sampling, engine)
     job = Job(
         policy=policy,
+        fingerprint=fingerprint,
         stage=build_stage(policy, prompt, answer, rewards, engine),
         eval_sets=eval_sets,
         kept=kept,
@@ -139,7 +145,7 @@ def evaluate_sets(cfg: DictConfig, job: Job) -> dict[str, dict[str, float]]:
     tracker.describe(run_parameters(cfg), run_tags(cfg))
     tracker.write_datasets(datasets(cfg, None, job.eval_sets))
     tracker.write_text("config.yaml", OmegaConf.to_yaml(cfg, resolve=True))
-    job.folder.start(plain(cfg), tracker.run_id)
+    job.folder.start(plain(cfg), job.fingerprint, tracker.run_id)
     log.info("run folder: %s", job.folder.path)
     metrics: dict[str, dict[str, float]] = {}
     with tracker.closing():

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import Annotated, Any, Literal
 
-from annotated_types import Predicate
+from annotated_types import Interval, Predicate
 from omegaconf import DictConfig, OmegaConf
 
 from oar_lightning.common.config_check import ConfigError, check_value
@@ -15,12 +15,12 @@ Unlimited = Annotated[None, "no limit"]
 
 
 def are_decays(values: Sequence[float]) -> bool:
-    """a list of numbers in [0, 1)"""
-    return all(isinstance(value, int | float) and 0 <= value < 1 for value in values)
+    """two numbers in [0, 1), e.g. [0.9,0.999]"""
+    return len(values) == 2 and all(isinstance(value, int | float) and 0 <= value < 1 for value in values)
 
 
 PLAIN = {
-    "seed": NonNegativeInt,
+    "seed": Annotated[int, Interval(ge=0, lt=2**32)],
     "num_threads": PositiveInt | Annotated[None, "torch's default"],
     "checkpoint_every_n_steps": NonNegativeInt,
     "ckpt_fallback": bool,

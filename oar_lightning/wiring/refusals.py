@@ -19,6 +19,7 @@ from omegaconf import DictConfig, OmegaConf
 from omegaconf.errors import OmegaConfBaseException
 
 from oar_lightning.common.config_check import ConfigError, nearest
+from oar_lightning.common.messages import first_line
 from oar_lightning.common.paths import conf_dir
 from oar_lightning.common.scopes import environment
 from oar_lightning.sweep.process import JobFailed
@@ -108,7 +109,7 @@ def _not_composed(error: ConfigCompositionException, arguments: Sequence[str]) -
     if text.startswith(("Could not append", "Multiple values")) and written.startswith("+"):
         return f"{written}: the config has {key} already; leave out the plus: {written.lstrip('+')}"
     if not text.startswith(("Could not override", "Could not delete")) or "The value of" in text:
-        return _joined_lines(text)
+        return _joined_lines(text if error.__cause__ is None else f"{text}\n{first_line(error.__cause__)}")
     if remedy := remedy_for(key.partition(".")[0]):
         return remedy
     return f"unknown key {written}; {_advice(key, written, _composed_without(written, arguments))}"

@@ -91,8 +91,9 @@ def test_labelled_outputs(tmp_path: Path, verifier: Verifier) -> None:
     assert found["gold_only"] == 0
 
 
-def test_an_empty_file_has_no_rows(tmp_path: Path, verifier: Verifier) -> None:
-    assert audit("e", read_rows(write(tmp_path / "e.jsonl", [])), AnswerFormat(), verifier).to_json()["rows"] == 0
+def test_an_empty_file_is_refused(tmp_path: Path) -> None:
+    with pytest.raises(ValueError, match=r"audit\.files: .*e\.jsonl has no row"):
+        read_rows(write(tmp_path / "e.jsonl", []))
 
 
 @pytest.mark.parametrize(
@@ -103,6 +104,9 @@ def test_an_empty_file_has_no_rows(tmp_path: Path, verifier: Verifier) -> None:
         ({"problem": "q"}, "has neither completion, solution nor answer"),
         ({"completion": "x"}, "has a completion but no answer"),
         ({"completion": "x", "answer": "1", "is_correct": "yes"}, "has is_correct='yes', which must be true or false"),
+        ({"completion": "x", "answer": "1", "truncated": "false"}, "has truncated='false', which must be true or false"),
+        ({"completion": ["x"], "answer": "1"}, "has completion=\\['x'\\], which must be a text"),
+        ({"solution": 3, "answer": "1"}, "has solution=3, which must be a text"),
     ],
 )
 def test_a_bad_row_is_named_by_its_line(tmp_path: Path, row: Any, reason: str) -> None:

@@ -77,6 +77,17 @@ def test_several_files_and_patterns(tmp_path: Path, monkeypatch: pytest.MonkeyPa
     assert questions(FileProblems("~/b.jsonl")) == ["b.jsonl"]
 
 
+def test_a_file_that_is_named_twice_is_read_once(tmp_path: Path) -> None:
+    path = write(tmp_path / "a.jsonl", [{"problem": "q", "answer": "1", "solution": ""}])
+    assert questions(FileProblems([str(path), str(tmp_path / "*")])) == ["q"]
+
+
+def test_ids_that_stand_twice_are_told(tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:
+    rows = [{"id": i, "problem": f"q{n}", "answer": "1", "solution": ""} for n, i in enumerate("xyxx")]
+    assert FileProblems(write(tmp_path / "a.jsonl", rows)).size == 4
+    assert "data: 2 problems have the id of another one" in caplog.text
+
+
 def test_a_name_with_brackets_is_a_file(tmp_path: Path) -> None:
     path = write(tmp_path / "train[v2].jsonl", [{"problem": "q", "answer": "1", "solution": ""}])
     assert questions(FileProblems(path)) == ["q"]
@@ -262,6 +273,16 @@ def test_parquet_with_nested_columns(tmp_path: Path) -> None:
     pyarrow.parquet.write_table(pyarrow.Table.from_pylist(rows), path)
     source = FileProblems(str(tmp_path / "*.parquet"), "prompt.0.content", "reward_model.ground_truth", None)
     assert [(p.question, p.answer, p.id) for p in source] == [(f"{i}?", str(i), str(i)) for i in range(200)]
+
+
+def test_tables_without_rows_and_blank_lines_before_a_header(tmp_path: Path) -> None:
+    schema = pyarrow.schema([("problem", pyarrow.string()), ("answer", pyarrow.string())])
+    empty = tmp_path / "empty.parquet"
+    pyarrow.parquet.write_table(pyarrow.Table.from_pylist([], schema), empty)
+    assert "no usable row (the files are empty)" in failure(str(empty))
+    table = tmp_path / "BLANK.CSV"
+    table.write_text("\n\nproblem,answer\n\nq,1\n")
+    assert questions(FileProblems(str(table), solution_column=None)) == ["q"]
 
 
 def test_a_file_of_each_kind_at_once(tmp_path: Path) -> None:

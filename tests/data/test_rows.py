@@ -172,5 +172,8 @@ def test_errors_say_what_is_there_and_what_to_set() -> None:
     assert error(row, Columns("prompt", "reward_model.ground_truth", None)) == (
         "question_column=prompt: x:1 holds a list there; set it to a path into it, one of ['prompt.0.content', 'prompt.0.role']"
     )
+    for same in (Columns.answer, Columns.solution):
+        with pytest.raises(ValueError, match=f"question_column={same} is the column of the answer or the solution, too"):
+            Columns(question=str(same))
     with pytest.raises(ValueError, match="answer_column=null takes the gold answer from the solution, so solution_column must"):
         Columns(answer=None, solution=None)

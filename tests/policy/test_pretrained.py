@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import shutil
 from pathlib import Path
 from typing import Any
 
@@ -87,6 +88,15 @@ def test_a_name_that_cannot_be_loaded_says_what_to_give(tmp_path: Path) -> None:
         with pytest.raises(ValueError, match=rf"policy\.name=.*{remedy}") as caught:
             PretrainedPolicy(name).load()
         assert name in str(caught.value)
+
+
+def test_damaged_weights_are_named(folder: Path, tmp_path: Path) -> None:
+    """Half a copy, as a full disk leaves it; safetensors' error is of no usual class."""
+    half = Path(shutil.copytree(folder, tmp_path / "half"))
+    weights = (half / "model.safetensors").read_bytes()
+    (half / "model.safetensors").write_bytes(weights[: len(weights) // 2])
+    with pytest.raises(ValueError, match=r"policy\.name=.*half: cannot be loaded \(.*Give a local folder"):
+        PretrainedPolicy(str(half)).load()
 
 
 def test_built_in_names_lie_in_the_package() -> None:

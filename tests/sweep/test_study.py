@@ -287,3 +287,17 @@ def test_a_claim_of_a_trial_recorded_meanwhile_is_none(tmp_path: Path) -> None:
     study.record(claim, Result("complete", {"objective": 1.0}), {})
     assert study.take_over(stale) is None
     assert study.claim() is None
+
+
+def test_a_study_with_other_settings_in_its_files_is_refused(tmp_path: Path) -> None:
+    open_study(tmp_path, plan(first_config={"update.group_size": 4, "gone": 1, "trainer.betas": (0.9, 0.99)}))
+    same = {"update.group_size": 4, "new": 2, "trainer.betas": [0.9, 0.99]}
+    open_study(tmp_path, plan(first_config=same))
+    with pytest.raises(ConfigError, match=r"fake was begun with other settings .*: update\.group_size=8 \(then 4\); give"):
+        open_study(tmp_path, plan(first_config=same | {"update.group_size": 8}))
+
+
+def test_what_is_no_database_is_named(tmp_path: Path) -> None:
+    (tmp_path / "notes.txt").write_text("no database\n" * 100)
+    with pytest.raises(ConfigError, match=r"sweeper\.storage=.*notes\.txt cannot be used .*name another file, or remove it"):
+        SweepStorage(tmp_path / "notes.txt")

@@ -133,6 +133,19 @@ def test_a_finished_evaluation_is_shown_again_but_not_another_one(
         prepared(*QUIET, "resume=true")
 
 
+def test_a_policy_with_other_weights_does_not_go_on(
+    prepared: Prepare, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, starts: list[int]
+) -> None:
+    """As where a training has exported to the same folder since."""
+    prepared(*QUIET)()
+    monkeypatch.setattr(task, "policy_fingerprint", lambda *_: "another")
+    with pytest.raises(ConfigError, match=r"resume=true: .* a policy with other weights than policy\.name has now; start"):
+        prepared(*QUIET, "resume=true")
+    (run_folder(tmp_path) / "results" / "policy.sha256").unlink()
+    prepared(*QUIET, "resume=true")()
+    assert starts == [0, 10], "older versions have kept none"
+
+
 def test_a_new_evaluation_does_not_take_anothers_results(prepared: Prepare, tmp_path: Path) -> None:
     prepared(*QUIET)()
     before = kept(tmp_path).read_bytes()

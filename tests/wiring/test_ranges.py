@@ -42,6 +42,18 @@ def test_another_library_s_optimizer_has_its_own_ranges() -> None:
             check_ranges(cfg)
 
 
+@pytest.mark.parametrize(
+    ("settings", "message"),
+    [
+        ({"seed": 2**32}, r"seed must be in \[0, 4294967296\), got 4294967296"),
+        ({"optimizer": {"_target_": "torch.optim.AdamW", "betas": [0.9]}}, r"betas must be two numbers in \[0, 1\), e\.g\."),
+    ],
+)
+def test_what_libraries_would_refuse_late_or_in_other_words(settings: dict[str, Any], message: str) -> None:
+    with pytest.raises(ConfigError, match=message):
+        check_ranges(OmegaConf.create({"trainer": {}, "data": {}, "optimizer": {}} | settings))
+
+
 def test_lists_of_devices_pass() -> None:
     for devices in ([0, 1], "auto", 2, None):
         check_ranges(OmegaConf.create({"trainer": {"devices": devices}, "data": {}, "optimizer": {}}))

@@ -16,6 +16,7 @@ from hydra_plugins.oar_sweeps.search_path import SweepsSearchPath, SweepsSource
 from oar_lightning.common.config_check import ConfigError
 from oar_lightning.common.paths import conf_dir, sweeps_dir
 from oar_lightning.credit.scorers import OarG, OarP, Oracle
+from oar_lightning.sweep.multirun import _plan
 from oar_lightning.sweep.search_space import SearchSpace
 
 NAMES = sorted(path.stem for path in sweeps_dir().glob("*.yaml"))
@@ -138,3 +139,36 @@ def test_only_this_program_gets_the_sweeps(main: str | None, there: bool) -> Non
         search_path.append("main", main)
     SweepsSearchPath().manipulate_search_path(search_path)
     assert any(element.provider == "oar_lightning" for element in search_path.get_path()) is there
+
+
+def test_examples_have_every_choice_and_both_ends_of_an_interval() -> None:
+    space = space_of("tau_beta", "gate.tau=interval(0.5,1.5)", "gate.beta=choice(1,2)")
+    assert list(space.examples()) == [
+        {"gate.tau": 0.5, "gate.beta": 1},
+        {"gate.tau": 1.5, "gate.beta": 1},
+        {"gate.tau": 0.5, "gate.beta": 2},
+    ]
+
+
+@pytest.mark.parametrize(
+    ("override", "message"),
+    [
+        ("gate.tau=interval(0.6,0.2)", r"gate\.tau=interval\(0\.6,0\.2\): .*low=0\.6.*rises"),
+        (
+            "hydra.sweeper.objectives=[acuracy]",
+            r"objectives=acuracy: trials have no final metric of this name; give objective, ",
+        ),
+        ("hydra.sweeper.n_jobs=-1", r"n_jobs must be >= 1, the trials that run at once, got -1"),
+    ],
+)
+def test_a_mistake_in_a_sweep_is_told_before_its_first_trial(override: str, message: str) -> None:
+    of_hydra = override.startswith("hydra.")
+    cfg = composed_whole("+sweeps=tau_beta", *[override] * of_hydra, "hydra.sweeper.study_name=x")
+    with pytest.raises(ConfigError, match=message):
+        _plan(SearchSpace.of(cfg, [override] * (not of_hydra)), cfg.hydra.sweeper, {})
+
+
+@pytest.mark.parametrize("metric", ["objective_low", "time/total_cpu_s", "time/total_score_s", "duration_s"])
+def test_other_final_metrics_may_be_objectives(metric: str) -> None:
+    cfg = composed_whole("+sweeps=tau_beta", f"hydra.sweeper.objectives=[{metric}]", "hydra.sweeper.study_name=x")
+    assert _plan(SearchSpace.of(cfg, []), cfg.hydra.sweeper, {}).objectives[0].metric.startswith(("objective", "time/"))
