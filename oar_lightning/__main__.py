@@ -109,10 +109,9 @@ def prepare(cfg: DictConfig) -> Callable[[], float | None]:
 def checked(cfg: DictConfig) -> Callable[[], float | None]:
     """The quick checks first; then the task's own checks and objects."""
     multirun.check_mode()
-    check_config(cfg)
+    check_quickly(cfg)
     if cfg.num_threads is not None:
         os.environ["OMP_NUM_THREADS"] = str(cfg.num_threads)  # read when torch is imported; see `device.set_threads`
-    check_targets(plain(cfg), import_them=False)
     with importing():  # torch, lightning and transformers take seconds: only after the quick checks
         import torch
 
@@ -155,8 +154,18 @@ def quiet() -> None:
         transformers_logging.disable_progress_bar()
 
 
+def check_quickly(cfg: DictConfig) -> None:
+    """All that can be checked before the slow imports.
+
+    Raises:
+        ConfigError: names the key, the value and the remedy.
+    """
+    check_config(cfg)
+    check_targets(plain(cfg), import_them=False)
+
+
 def check_config(cfg: DictConfig) -> None:
-    """What can be checked before the slow imports.
+    """The settings that belong to no class, and which there are.
 
     Raises:
         ConfigError: names the key, the value and the remedy.

@@ -39,10 +39,11 @@ def test_a_sweep_file_without_m_is_refused(tmp_path: Path) -> None:
     assert "Traceback" not in done.shown
 
 
-def test_a_sweep_that_cannot_run_leaves_nothing_behind(tmp_path: Path) -> None:
-    done = run(tmp_path, "-m", "+experiment=oar_g", "+sweeps=smoke", "gate.tua=choice(0.1,0.2)")
+@pytest.mark.parametrize("swept", ["gate.tua=choice(0.1,0.2)", "gate.tau=choice(0.1,5)", "gate.tau=interval(0.1,5)"])
+def test_a_sweep_that_cannot_run_leaves_nothing_behind(tmp_path: Path, swept: str) -> None:
+    done = run(tmp_path, "-m", "+experiment=oar_g", "+sweeps=smoke", swept)
     assert done.code == 1
-    assert "gate.tua" in done.shown
+    assert swept.partition("=")[0] in done.shown
     assert "Traceback" not in done.shown
     assert not list(tmp_path.iterdir())
 
