@@ -221,7 +221,7 @@ def greedy_table(rows: Sequence[Row]) -> str:
     lines = [
         [
             *("arm", "rate", "coefficient or beta", "n", "entropy, nats", "at temperature 1, %", "minus GRPO, points [95 %]"),
-            *("greedily, %", "minus GRPO greedily", "verdict"),
+            *("greedily, %", "minus GRPO greedily", "CPU s a run", "verdict"),
         ]
     ]
     for arm in GREEDY_ARMS:
@@ -235,6 +235,7 @@ def greedy_table(rows: Sequence[Row]) -> str:
                 *(arm, own[0].lr, own[0].beta or "-", str(len(own)), shown(mean(row.entropy for row in own), ".2f")),
                 *(f"{100 * mean(row.accuracy for row in own):.1f}", paired(arm, found, sampled.get(BASELINE, {}))[0]),
                 *(f"{100 * mean(row.greedy for row in own):.1f}", paired(arm, greedy[arm], greedy.get(BASELINE, {}))[0]),
+                f"{mean(row.cpu_s for row in own):.0f}",
                 verdict(interval.low, interval.high) if settled and interval else "-",
             ]
         )

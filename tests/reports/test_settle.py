@@ -202,6 +202,41 @@ def test_the_probes_are_compared_pair_by_pair(rows: list, line: str) -> None:
     assert lines[-1] == "| oar_g_joint | - | 0 | not settled |"
 
 
+def greedy(leads, arm: str = "turning_point") -> list:
+    """Pairs with these leads in points with greedy decoding, of none at temperature 1."""
+    seeds = rules.GREEDY_SEEDS[: len(leads)]
+    made = [row("greedy", "grpo", "1e-4", "", s, 0.5)._replace(greedy=0.7, entropy=0.5) for s in seeds]
+    return made + [
+        row("greedy", arm, "1e-4", "2.0", s, 0.5 + s % 2 / 100)._replace(greedy=0.7 + d / 100)
+        for s, d in zip(seeds, leads, strict=True)
+    ]
+
+
+def test_greedy_accuracies_are_compared_pair_by_pair() -> None:
+    leads = np.linspace(-2.0, 10.0, 12)
+    low, high = t.interval(0.95, 11, leads.mean(), sem(leads))
+    line = tables.greedy_table(greedy(leads)).splitlines()[-1]
+    assert f"| 74.0 | {leads.mean():+.1f} [{low:+.1f}, {high:+.1f}] | 100 | yes |" in line
+    assert "| 50.5 | +0.5 [" in line
+    assert tables.greedy_table(greedy(leads[:11])).splitlines()[-1].endswith("| - |"), "a pair is missing"
+    assert tables.greedy_table(greedy(leads, "oracle")).splitlines()[-1].endswith("| - |"), "nothing was asked of it"
+    assert tables.greedy_table([]) == "No runs yet."
+
+
+@pytest.mark.parametrize("arm", rules.GREEDY_ARMS)
+def test_policies_that_decode_greedily_too_are_found_again(arm: str) -> None:
+    setting = rules.settings_of(rules.GREEDY_TASK, arm)[0]
+    words = study.command(rules.GREEDY_TASK, "greedy", arm, setting, rules.seeds_of("greedy", [arm]))
+    assert {"evaluation.greedy=true", "evaluation.problems=1024"} < set(words)
+    assert ("loss.entropy_coef=-0.1" in words) == (arm == rules.PENALTY)
+    name = next(word for word in words if word.startswith("hydra.sweeper.study_name=")).partition("=")[2]
+    metrics = {"eval/graph/avg_at_4": 0.5, "eval/graph/greedy": 0.75}
+    run = RunRecord("id", "name", "complete", "", 0, 1.0, {"git_revision": "x", "seed": "200"}, {}, metrics)
+    found = records.row_of(run, name, {})
+    assert (*found[:6], found.greedy) == ("graph", "greedy", arm, *setting, 200, 0.75)
+    assert not set(rules.GREEDY_SEEDS) & {*rules.TUNING_SEEDS, *rules.ENDPOINT_SEEDS}
+
+
 def test_a_table_survives_its_csv(tmp_path) -> None:
     rows = sorted(tuning("oar_g"))
     records.write_csv(tmp_path / "runs.csv", rows)
