@@ -12,7 +12,7 @@ import numpy as np
 from labels import rate
 from leads import REPORTS, Lead, by_rate, decided_by, families, lead, results_of, script, side, verdicts
 from omegaconf import OmegaConf
-from settled import TASKS, half_reached, probes, settled
+from settled import TASKS, greedily, half_reached, probes, settled
 
 from oar_lightning.common.markdown import markdown
 from oar_lightning.common.paths import conf_dir
@@ -196,6 +196,12 @@ AGAINST = (
 """Claim, method, the method that it is compared with."""
 
 
+def by_rules(text: str, said: tuple[str, str], pairs: str = "12 fresh pairs", tested: str = "") -> Claim:
+    """Of the study with rules of its own. `said`: verdict and figures."""
+    fairly = ", ".join(filter(None, ("fairly: as many tuning runs each, on other seeds", tested)))
+    return Claim(text, *said, pairs, fairly, "`python reports/settle/study.py run`", link("settle"))
+
+
 def claims(leads: Mapping[tuple[str, str], Lead], said: Mapping[tuple[str, str], str]) -> list[Claim]:
     def over_grpo(text: str, method: str) -> Claim:
         tasks = [task for task in families.TASKS if (task, method) in leads]
@@ -209,23 +215,20 @@ def claims(leads: Mapping[tuple[str, str], Lead], said: Mapping[tuple[str, str],
         over_grpo("Perfect credit beats GRPO, so that there is something to find", "oracle"),
         over_grpo("OAR-G beats GRPO (paper)", "oar_g"),
         over_grpo("OAR-P beats GRPO (paper)", "oar_p"),
-        Claim(
+        by_rules(
             "OAR-G beats GRPO, by rules written before the runs",
-            "; ".join(f"{task} {word}" for task, word, _ in settle),
-            "; ".join(f"{task} {text}" for task, _, text in settle),
+            ("; ".join(f"{task} {word}" for task, word, _ in settle), "; ".join(f"{task} {text}" for task, _, text in settle)),
             "24 fresh pairs a task",
-            "fairly: as many tuning runs each, on other seeds",
-            "`python reports/settle/study.py run`",
-            link("settle"),
         ),
-        Claim(
+        by_rules(
             "An estimate that is told the reward alone gains half of what perfect credit gains, by rules written before its "
             "runs (ours)",
-            *half_reached(),
-            "12 fresh pairs",
-            "fairly: as many tuning runs each, on other seeds",
-            "`python reports/settle/study.py run`",
-            link("settle"),
+            half_reached(),
+        ),
+        by_rules(
+            "What such an estimate trains is better with greedy decoding, too, and not only surer of itself, by rules written "
+            "before those runs (ours)",
+            greedily(),
         ),
         *against(AGAINST),
         Claim(
@@ -246,13 +249,10 @@ def claims(leads: Mapping[tuple[str, str], Lead], said: Mapping[tuple[str, str],
             sweep("gate_mode"),
             link("2026-11-22-gate_modes"),
         ),
-        Claim(
+        by_rules(
             "The mean over the answer is the best probe (paper), by rules written before the runs",
-            *probes(),
-            "12 fresh pairs",
-            "fairly: as many tuning runs each, on other seeds, answers of three numbers",
-            "`python reports/settle/study.py run`",
-            link("settle"),
+            probes(),
+            tested="answers of three numbers",
         ),
         Claim(
             "The gate concentrates mass (paper)",

@@ -70,3 +70,15 @@ def probes() -> tuple[str, str]:
         return "not settled yet", f"no pair on `{rules.PROBE_TASK}` has run"
     verdicts = "; ".join(f"against {name} {lead.verdict}" for name, lead in found)
     return verdicts, "; ".join(f"against {name} {lead.lead} ({lead.pairs} pairs)" for name, lead in found)
+
+
+def greedily() -> tuple[str, str]:
+    """Verdict and figures of the question whether a lead is more than a sharper policy."""
+    pairs, interval = tables.greedy_lead(ROWS)
+    if interval is None:
+        return "not settled yet", "no pair has run"
+    sampled = records.endpoint_runs(ROWS, rules.GREEDY_TASK, "greedy")
+    lead, _ = tables.paired(rules.SHARPENED, sampled[rules.SHARPENED], sampled[rules.BASELINE])
+    word = rules.verdict(interval.low, interval.high) if pairs == len(rules.GREEDY_SEEDS) else "not settled yet"
+    figures = f"{named(rules.SHARPENED)} minus GRPO {interval:+.1f} greedily, {lead} at temperature 1 ({pairs} pairs)"
+    return f"{rules.GREEDY_TASK} {word}", figures
