@@ -109,9 +109,10 @@ def prepare(cfg: DictConfig) -> Callable[[], float | None]:
 def checked(cfg: DictConfig) -> Callable[[], float | None]:
     """The quick checks first; then the task's own checks and objects."""
     multirun.check_mode()
-    check_quickly(cfg)
+    check_config(cfg)
     if cfg.num_threads is not None:
         os.environ["OMP_NUM_THREADS"] = str(cfg.num_threads)  # read when torch is imported; see `device.set_threads`
+    check_targets(plain(cfg), import_them=False)
     with importing():  # torch, lightning and transformers take seconds: only after the quick checks
         import torch
 
@@ -154,8 +155,8 @@ def quiet() -> None:
         transformers_logging.disable_progress_bar()
 
 
-def check_quickly(cfg: DictConfig) -> None:
-    """All that can be checked before the slow imports.
+def check_job(cfg: DictConfig) -> None:
+    """All that can be checked of a job of a multirun without its objects.
 
     Raises:
         ConfigError: names the key, the value and the remedy.

@@ -15,7 +15,7 @@ class CheckGrid(Callback):
     def on_multirun_start(self, config: DictConfig, **_: object) -> None:
         if not str(config.hydra.sweeper._target_).endswith(BasicSweeper.__name__):
             return
-        from oar_lightning.__main__ import check_quickly
+        from oar_lightning.__main__ import check_job
         from oar_lightning.sweep.multirun import check_jobs
         from oar_lightning.wiring.refusals import REFUSED, refuse
 
@@ -25,6 +25,6 @@ class CheckGrid(Callback):
         try:
             overrides = OverridesParser.create(config_loader=loader).parse_overrides(list(config.hydra.overrides.task))
             (jobs,) = BasicSweeper.split_arguments(overrides, None)
-            check_jobs(jobs, config, loader, check_quickly)
+            check_jobs(jobs, config, loader, check_job)
         except REFUSED as error:
             refuse(error)

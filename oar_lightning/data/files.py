@@ -24,6 +24,9 @@ log = logging.getLogger(__name__)
 KEY = "paths"
 """The setting that errors name; whoever knows where the source stands adds that."""
 
+NO_ROWS = "BatchSize must be greater than 0"
+"""What `datasets` says of a parquet file without rows."""
+
 MAX_EXTRA = 2**30
 """Characters of all columns that are kept without being named; a number counts as eight."""
 
@@ -108,7 +111,7 @@ def read_rows(file: Path) -> Iterator[tuple[str, dict[str, Any]]]:
     """
     name = file.name.lower()
     if name.endswith(".parquet"):
-        return _parquet(file)
+        return _table(file, "parquet")
     if name.endswith((".csv", ".csv.gz")):
         return _csv(file)
     return _jsonl(file)
@@ -142,18 +145,6 @@ def _csv(file: Path) -> Iterator[tuple[str, dict[str, Any]]]:
     yield from _table(file, "csv", features=features, keep_default_na=False, na_filter=False)
 
 
-def _parquet(file: Path) -> Iterator[tuple[str, dict[str, Any]]]:
-    from pyarrow import ArrowException
-    from pyarrow.parquet import read_metadata
-
-    try:
-        rows = read_metadata(file).num_rows
-    except (OSError, ArrowException) as error:
-        raise _unreadable(file, error) from error
-    if rows:  # of none `datasets` makes an error
-        yield from _table(file, "parquet")
-
-
 def _table(file: Path, kind: str, **options: Any) -> Iterator[tuple[str, dict[str, Any]]]:
     from datasets import load_dataset
     from datasets.exceptions import DatasetsError
@@ -164,6 +155,8 @@ def _table(file: Path, kind: str, **options: Any) -> Iterator[tuple[str, dict[st
         for number, row in enumerate(table_rows(rows), 1):
             yield f"{file}:row {number}", row
     except (OSError, ValueError, DatasetsError) as error:
+        if NO_ROWS in str(error):
+            return
         raise _unreadable(file, error) from error
 
 

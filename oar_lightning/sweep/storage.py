@@ -8,7 +8,6 @@ from typing import Any
 import alembic.migration
 from optuna.storages import RDBStorage
 from optuna.storages._rdb.storage import _VersionManager
-from sqlalchemy.exc import SQLAlchemyError
 
 from oar_lightning.common.config_check import ConfigError
 from oar_lightning.common.locks import FileLock
@@ -40,7 +39,7 @@ class SweepStorage(RDBStorage):
             self.path.parent.mkdir(parents=True, exist_ok=True)
             with FileLock(self.path.with_name(f".{self.path.name}.lock")):  # two processes would both create the tables
                 super().__init__(f"sqlite:///{self.path}", engine_kwargs={"connect_args": {"timeout": timeout}})
-        except (OSError, SQLAlchemyError) as error:
+        except Exception as error:  # of several libraries
             raise ConfigError(
                 f"hydra.sweeper.storage={path} cannot be used ({first_line(error)}); name another file, or remove it"
             ) from error
