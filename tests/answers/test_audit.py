@@ -125,6 +125,7 @@ def test_files_that_cannot_be_read_are_named(tmp_path: Path) -> None:
         read_rows(torn)
 
 
+@pytest.mark.slow
 def test_the_command_prints_a_table_and_writes_one_object_a_file(tmp_path: Path) -> None:
     write(tmp_path / "p.jsonl.gz", PROBLEMS)
     quick = [row for row in OUTPUTS if row["id"] != "tower"]  # which takes a worker its whole time

@@ -130,6 +130,7 @@ def test_tables_and_page(tmp_path: Path) -> None:
     assert (tmp_path / "r" / "steps.png").stat().st_size > 1000
 
 
+@pytest.mark.slow
 def test_the_command_writes_rows_for_every_variant_and_phase(tmp_path: Path) -> None:
     sizes = {"hidden_size": 16, "intermediate_size": 24, "layers": 1, "heads": 2, "kv_heads": 1, "vocab_size": 50}
     lengths = {"prompt": 6, "completion": 24, "prompts": 2, "group_size": 2}

@@ -67,6 +67,7 @@ def test_a_run_goes_on_from_a_checkpoint_as_it_would_have(old_runs: Path) -> Non
         assert len(logged[key]) == 2, "the old run's and the resumed one's"
 
 
+@pytest.mark.slow
 def test_a_report_reads_the_old_runs(old_runs: Path) -> None:
     done = run(old_runs, "task=report", "report.filter=\"tags.task = 'train'\"", "report.name=old", "report.folder=reports")
     assert done.code == 0, done.shown

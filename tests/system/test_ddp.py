@@ -166,7 +166,11 @@ ENDS = {
 
 @pytest.mark.parametrize(
     ("rank", "how"),
-    [("1", "raise"), pytest.param("0", "raise", marks=pytest.mark.slow), pytest.param("1", "kill", marks=pytest.mark.slow)],
+    [
+        pytest.param("1", "raise", marks=pytest.mark.slow),
+        pytest.param("0", "raise", marks=pytest.mark.slow),
+        pytest.param("1", "kill", marks=pytest.mark.slow),
+    ],
 )
 def test_a_rank_that_fails_ends_the_run_with_its_error(rank: str, how: str, tmp_path: Path) -> None:
     overrides = (

@@ -50,6 +50,7 @@ def alone(tmp_path_factory: pytest.TempPathFactory) -> dict[str, Any]:
     return train([*LONG, *OWN], tmp_path_factory.mktemp("alone"))
 
 
+@pytest.mark.slow
 def test_a_few_steps_of_stage_3_with_every_scorer(tmp_path: Path) -> None:
     """A quick part of the test below."""
     names = ["uniform_short", "oar_g_unused", "oar_p_unused"]
