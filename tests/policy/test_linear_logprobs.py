@@ -28,7 +28,7 @@ def whole_softmax(hidden: Tensor, weight: Tensor, targets: Tensor) -> tuple[Tens
     return log_p.gather(1, targets[:, None])[:, 0], -(log_p.exp() * log_p).sum(1)
 
 
-@pytest.fixture(params=[(512, 4096), (4, 10), (1, 1), (3, 37), (11, 36)], ids=str)
+@pytest.fixture(params=[(512, 4096), (4, 10), pytest.param((1, 1), marks=pytest.mark.slow), (3, 37), (11, 36)], ids=str)
 def tiles(request, monkeypatch: pytest.MonkeyPatch) -> Tiles:
     chosen = Tiles(*request.param)
     monkeypatch.setattr(Tiles, "of", lambda weight, chunk_bytes: chosen)
