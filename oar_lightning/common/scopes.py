@@ -64,14 +64,8 @@ def ctrl_c_ends(clean: Callable[[], None]) -> Iterator[None]:
         os.write(2, b"stopped before the work began\n")
         os._exit(128 + number)
 
-    if signal.getsignal(signal.SIGINT) is not signal.default_int_handler:
+    with _answered(signal.SIGINT, signal.default_int_handler, leave):
         yield
-        return
-    signal.signal(signal.SIGINT, leave)
-    try:
-        yield
-    finally:
-        signal.signal(signal.SIGINT, signal.default_int_handler)
 
 
 @contextlib.contextmanager
@@ -84,11 +78,18 @@ def sigterm_as_exit() -> Iterator[None]:
     def leave(number: int, frame: FrameType | None) -> None:
         sys.exit(128 + number)
 
-    if signal.getsignal(signal.SIGTERM) != signal.SIG_DFL:
+    with _answered(signal.SIGTERM, signal.SIG_DFL, leave):
+        yield
+
+
+@contextlib.contextmanager
+def _answered(number: signal.Signals, default: Any, leave: Callable[[int, FrameType | None], None]) -> Iterator[None]:
+    """`leave` takes a signal that else `default` would, for a block."""
+    if signal.getsignal(number) != default:
         yield
         return
-    signal.signal(signal.SIGTERM, leave)
+    signal.signal(number, leave)
     try:
         yield
     finally:
-        signal.signal(signal.SIGTERM, signal.SIG_DFL)
+        signal.signal(number, default)

@@ -149,29 +149,27 @@ def check_jobs(
 ) -> None:
     """Compose and check jobs, each given by its overrides, before any of them starts."""
     for overrides in jobs:
-        job = loader.load_sweep_config(config, list(overrides))
-        with _hydra_config(job):
-            with open_dict(job):
-                del job["hydra"]
+        with _job_config(overrides, config, loader) as job:
             check(job)
 
 
 @contextlib.contextmanager
-def _hydra_config(config: DictConfig) -> Iterator[None]:
+def _job_config(overrides: Sequence[str], config: DictConfig, loader: ConfigLoader) -> Iterator[DictConfig]:
+    """The config of the job with these overrides, which in the block is Hydra's."""
+    job = loader.load_sweep_config(config, list(overrides))
     former = HydraConfig.instance().cfg
-    HydraConfig.instance().set_config(config)
+    HydraConfig.instance().set_config(job)
     try:
-        yield
+        with open_dict(job):
+            del job["hydra"]
+        yield job
     finally:
         HydraConfig.instance().cfg = former
 
 
 def _first_config(space: SearchSpace, config: DictConfig, loader: ConfigLoader) -> dict[str, Any]:
     """The settings of a first trial by dotted key, without those that may change."""
-    job = loader.load_sweep_config(config, space.overrides(next(space.examples())))
-    with _hydra_config(job):
-        with open_dict(job):
-            del job["hydra"]
+    with _job_config(space.overrides(next(space.examples())), config, loader) as job:
         content: Any = OmegaConf.to_container(job, resolve=True)
     return {key: value for key, value in flatten(content).items() if not key.startswith(CHANGEABLE)}
 

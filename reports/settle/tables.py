@@ -224,11 +224,11 @@ def greedy_table(rows: Sequence[Row]) -> str:
             *("greedily, %", "minus GRPO greedily", "CPU s a run", "verdict"),
         ]
     ]
+    pairs, interval = greedy_lead(rows)
     for arm in GREEDY_ARMS:
         if not (found := sampled.get(arm)):
             continue
         own = list(found.values())
-        pairs, interval = greedy_lead(rows)
         settled = arm == SHARPENED and interval is not None and pairs == len(GREEDY_SEEDS)
         lines.append(
             [
