@@ -11,16 +11,15 @@ from matplotlib.colors import to_hex
 
 from oar_lightning.common.overrides import short
 from oar_lightning.reporting.bands import Band, band, smoothed
+from oar_lightning.reporting.method_style import GREY, colors_of
 from oar_lightning.reporting.runs import Curve
 from oar_lightning.reporting.study import Arm, Study
 
-GREY = "#5b6570"
 PALE = "#b4bfca"
-PALETTE = ("#d9822b", "#4a67c8", "#2a9d6f", "#b5449a", "#8c6d31", "#c0392b", "#17a2b8", "#a08cf0", "#9ab52e")
 MOST = 10
 """The most series that a reader can distinguish: a colour each, and grey for the baseline."""
 
-RATE = "lr"
+RATE, METHOD = "lr", ("experiment", "scorer")
 
 
 @dataclass(frozen=True)
@@ -63,11 +62,18 @@ def study_series(study: Study) -> tuple[list[Series], str]:
         count = len(arms)
         arms = [arm for arm in arms if arm is kept or arm in best[: MOST - 1]]
         notes.append(f"Of {count} arms the best {len(arms)} are drawn.")
-    colors = iter(PALETTE) if kept else iter([*PALETTE, GREY])
+    others = [arm for arm in arms if arm is not kept]
+    colors = colors_of([_method(study, arm) for arm in others], [GREY] if kept else [])
+    color = {arm.label: color for arm, color in zip(others, colors, strict=True)}
     return [
-        Series(arm.label, GREY if arm is kept else next(colors), tuple(run.run_id for run in arm.runs), arm is kept)
-        for arm in arms
+        Series(arm.label, color.get(arm.label, GREY), tuple(run.run_id for run in arm.runs), arm is kept) for arm in arms
     ], " ".join(notes)
+
+
+def _method(study: Study, arm: Arm) -> str | None:
+    """The name of an arm's method, where the study varies it."""
+    places = [place for place in map(study.place, METHOD) if place is not None]
+    return str(arm.levels[places[0]]) if places else None
 
 
 def leading_factor(study: Study) -> int | None:

@@ -40,6 +40,7 @@ from oar_lightning.planning.dry_run import completions
 from oar_lightning.planning.empty import no_memory, peak_bytes
 from oar_lightning.planning.scoring import Batch, dry_run_inputs
 from oar_lightning.policy.lm_head import token_logprobs
+from oar_lightning.reporting.method_style import STYLES
 from oar_lightning.rollout import Generation
 from oar_lightning.tasks.benchmark import machine
 from oar_lightning.types import Rollouts
@@ -61,7 +62,8 @@ METHODS: dict[str, Callable[[Any, Rollouts], Any]] = {
     f"OAR-P, steps of {STEP}": OarPSteps(segments=FixedLength(STEP)),
     "OAR-P": OarP(),
 }
-COLORS = dict(zip(METHODS, ("#7b8794", "#d9822b", "#3b8f6b", "#4a67c8", "#8a4fa8", "#1b2a6b"), strict=True))
+NAMES = ("grpo", "oar_g", "total_effect_fast", "oar_p_approximate", "oar_p_steps", "oar_p")
+COLORS = dict(zip(METHODS, (STYLES[name].color for name in NAMES), strict=True))
 COUNTED = ("forward pass", "OAR-G", "total effect, fast", "OAR-P approximate")
 """Of a real shape."""
 QWEN = {

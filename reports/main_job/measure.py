@@ -27,6 +27,7 @@ from mlflow.entities import Run
 
 from oar_lightning.common.markdown import fill, markdown
 from oar_lightning.common.wilson import Z, wilson_bounds
+from oar_lightning.reporting.method_style import STYLES
 from oar_lightning.reporting.statistics import mean_interval
 from oar_lightning.tracking.history import metric_history
 
@@ -34,7 +35,6 @@ HERE = Path(__file__).parent
 FRONT = HERE.parents[1] / "README.md"
 BENCHMARK = HERE.parent / "benchmark_tiny" / "results.json"
 METHODS = ("grpo", "oar_g", "oar_p")
-COLORS = {"grpo": "#5b6570", "oar_g": "#d9822b", "oar_p": "#4a67c8"}
 ACCURACY = "eval/chain/avg_at_4"
 PROBLEMS = 256
 """Of an evaluation; greedy decoding has one completion of each."""
@@ -158,11 +158,12 @@ def plot(curves: dict[tuple[str, int], Curve]) -> None:
         own = [curve for (m, _), curve in curves.items() if m == method]
         if not own:
             continue
+        color = STYLES[method].color
         for curve in own:
-            axis.plot(*zip(*curve, strict=True), color=COLORS[method], alpha=0.3, linewidth=1)
+            axis.plot(*zip(*curve, strict=True), color=color, alpha=0.3, linewidth=1)
         steps = sorted(set.intersection(*(set(dict(c)) for c in own)))
         means = [statistics.mean(dict(c)[s] for c in own) for s in steps]
-        axis.plot(steps, means, color=COLORS[method], linewidth=2.2, marker="o", label=f"{method} (mean of {len(own)} seeds)")
+        axis.plot(steps, means, color=color, linewidth=2.2, marker="o", label=f"{method} (mean of {len(own)} seeds)")
     axis.set(xlabel="optimizer step", ylabel="held-out accuracy, sampled at temperature 1", ylim=(0, 1))
     axis.grid(alpha=0.3)
     axis.legend(loc="lower right")

@@ -8,11 +8,12 @@ from pathlib import Path
 from typing import Any
 
 import numpy as np
-from labels import GREY, TASKS, named, rate, style
+from labels import TASKS, named, rate, style
 from leads import REPORTS, TOLD, Lead, by_rate, families, mean_over, missing, tasks_of
 from matplotlib.axes import Axes
 
 from oar_lightning.reporting.figures.drawing import axes, draw_arrowhead, draw_interval, legend_below, save
+from oar_lightning.reporting.method_style import GREY
 from oar_lightning.reporting.statistics import pareto_front
 
 Leads = Mapping[tuple[str, str], Lead]
@@ -47,17 +48,12 @@ def _draw_lead(axis: Axes, one: Lead, place: int) -> None:
     """A lead with its interval; a number says how far either goes beyond an edge."""
     low, high = LEFT_AND_RIGHT
     interval = one.every
-    inside = low <= interval.mean <= high
-    if inside:
+    if low <= interval.mean <= high:
         draw_interval(axis, interval, place, along="x", **look(one.method))
-    for side, edge, end, inwards in (("below", low, interval.low, 1), ("above", high, interval.high, -1)):
-        if inwards * (end - edge) >= 0:
-            continue
-        if not inside:
-            draw_arrowhead(axis, edge, place, side, "x", style(one.method)["color"])
-        text = f"to {end:.0f}" if inside else f"{interval:.1f}"
-        align = "left" if inwards == 1 else "right"
-        axis.text(edge + 0.8 * inwards, place + 0.08, text, fontsize="x-small", ha=align, va="bottom")
+        return
+    side, edge, inwards, align = ("below", low, 1, "left") if interval.mean < low else ("above", high, -1, "right")
+    draw_arrowhead(axis, edge, place, side, "x", style(one.method)["color"])
+    axis.text(edge + 0.8 * inwards, place + 0.08, f"{interval:.1f}", fontsize="x-small", ha=align, va="bottom")
 
 
 SPOKEN_OF = ("oracle", "oar_g", "oar_p", "shuffled")

@@ -6,6 +6,8 @@ from collections.abc import Sequence
 
 from leads import TOLD, families
 
+from oar_lightning.reporting.method_style import STYLES, Style
+
 NAMES = {
     families.BASELINE: "GRPO",
     "oracle": "perfect credit",
@@ -62,46 +64,11 @@ def named(method: str) -> str:
 TASKS = {"one_step": "one step", "graph_hints": "graph, a policy that reads hints"}
 """Variant -> its name in figures, where that is another one."""
 
-GREY, OTHER = "#5b6570", ("#000000", "1")
-STYLES = {
-    families.BASELINE: (GREY, "D"),
-    "oracle": ("#e08e0b", "*"),
-    "oracle_results": ("#8c5a00", "*"),
-    "capo": ("#c0392b", "*"),
-    "oar_g": ("#1f4fbf", "o"),
-    "oar_p": ("#5b9bff", "s"),
-    "shuffled": ("#333333", "X"),
-    "inverted": ("#8f8f8f", "v"),
-    "random": ("#6a6a6a", "P"),
-    "total_effect_fast": ("#1b7837", "o"),
-    "vineppo": ("#5aae61", "s"),
-    "information_gain": ("#00998f", "D"),
-    "entropy": ("#b5449a", "o"),
-    "eighty_twenty": ("#d86fc0", "s"),
-    "aer": ("#7b3294", "^"),
-    "acpo": ("#9970ab", "D"),
-    "acpo_add": ("#c2a5cf", "v"),
-    "shear": ("#8c6d31", "o"),
-    "curriculum": ("#bf9b30", "s"),
-    "action_mask": ("#5c4400", "^"),
-    "prime": ("#17a2b8", "^"),
-    "istar": ("#0b6070", "v"),
-    "spro": ("#66c7d4", "<"),
-    "rlsd": ("#e7298a", "o"),
-    "rlsd_contrast": ("#f08cbf", "s"),
-    "rlcsd": ("#99004d", "^"),
-    "serl": ("#ff6a4d", "D"),
-    "anchor_states": ("#6b8e23", "o"),
-    "gigpo": ("#a9c25d", "s"),
-    "turning_point": ("#e07b00", "X"),
-}
-"""Method -> colour and marker. A star: is told what went wrong. Relatives have shades of one colour."""
-
 
 def style(method: str) -> dict[str, str]:
     base, sign = parts(method)
-    color, marker = STYLES.get(base, ("#000000", "*") if method in TOLD else OTHER)
-    return {"color": color, "marker": marker if not sign else "<" if sign == ONE_SIGN["_negative"] else ">"}
+    own = STYLES.get(base, Style("#000000", "*" if method in TOLD else "1"))
+    return {"color": own.color, "marker": own.marker if not sign else "<" if sign == ONE_SIGN["_negative"] else ">"}
 
 
 def rate(lr: float) -> str:

@@ -12,11 +12,13 @@ import numpy as np
 import pytest
 from matplotlib.figure import Figure
 from matplotlib.text import Text
+from scipy.stats import t
 from support.run_records import straight, trial
 
 from oar_lightning.reporting.figures import FIGURES, Curves, Drawing, LeftOut
+from oar_lightning.reporting.method_style import GREY, STYLES
 from oar_lightning.reporting.runs import Curve
-from oar_lightning.reporting.series import GREY, PALE, PALETTE, arm_colors, study_series
+from oar_lightning.reporting.series import PALE, arm_colors, study_series
 from oar_lightning.reporting.study import Study, make_study
 
 NONE: Mapping[str, Any] = {}
@@ -198,7 +200,7 @@ def test_a_method_is_drawn_at_its_best_rate() -> None:
     study = make_study("x", [], runs, baseline="uniform lr=0.0001")
     series, note = study_series(study)
     found = {one.label: (one.base, one.color) for one in series}
-    assert found == {"uniform lr=0.0002": (True, GREY), "oar_g lr=0.0001": (False, PALETTE[0])}
+    assert found == {"uniform lr=0.0002": (True, GREY), "oar_g lr=0.0001": (False, STYLES["oar_g"].color)}
     assert note == "Each method at the rate with its highest mean."
     colors = arm_colors(study)
     assert colors["uniform lr=0.0002"] == GREY
@@ -239,6 +241,11 @@ def test_a_whisker_that_leaves_the_panel_ends_in_an_arrowhead() -> None:
     for axis in (left, right):
         heads = {(line.get_marker(), line.get_xdata()[0]) for line in axis.lines if line.get_marker() in ("<", ">")}
         assert heads == {("<", axis.get_xlim()[0]), (">", axis.get_xlim()[1])}
+    values, differences = [0.5, 0.5, 0.8], [0.0, 0.0, 0.3]
+    for axis, own in ((left, values), (right, differences)):
+        margin = 100 * t.ppf(0.975, 2) * np.std(own, ddof=1) / 3**0.5
+        ends = [100 * np.mean(own) - margin, 100 * np.mean(own) + margin]
+        assert [text.get_text() for text in axis.texts] == [f"to {end:.3g}" for end in ends], "where it goes"
     bars = [container.has_xerr for container in left.containers]
     assert bars == [False, True, False], "equal runs and two runs have no interval"
 

@@ -11,8 +11,9 @@ from matplotlib.axes import Axes
 from oar_lightning.common.overrides import short
 from oar_lightning.reporting.costs import COSTS, CPU, PASSES, cost
 from oar_lightning.reporting.figures.drawing import Drawing, LeftOut, axes, draw_interval, legend_below, result_label, scale
+from oar_lightning.reporting.method_style import GREY
 from oar_lightning.reporting.runs import Curves
-from oar_lightning.reporting.series import GREY, MOST, PALE, arm_colors
+from oar_lightning.reporting.series import MOST, PALE, arm_colors
 from oar_lightning.reporting.statistics import mean_interval, pareto_front
 from oar_lightning.reporting.study import Study
 
@@ -52,7 +53,8 @@ def arm_bars(study: Study, curves: Curves) -> Drawing | LeftOut:
         panels[1].set(xlabel=f"difference{', points' if unit else ''}, from\n{study.baseline.label}")
     caption = (
         "Diamonds are means, whiskers 95 % intervals over seeds as in the tables, dots runs (how many: in brackets). Pale arms "
-        "are not drawn in the figures over steps. A whisker that goes on beyond the panel ends in an arrowhead."
+        "are not drawn in the figures over steps. A whisker that goes on beyond the panel ends in an arrowhead, and its end is "
+        "written there."
     )
     return Drawing(title, caption + (" Right: differences paired by seed." if compared else ""), figure)
 

@@ -68,7 +68,7 @@ def cells(count: int, columns: int = 4) -> tuple[Figure, list[Axes]]:
 
 def draw_interval(axis: Axes, interval: Interval, at: float, along: str = "y", **style: Any) -> None:
     """A mean with whiskers `along` an axis, at a place of the other one. The limits have to be set: a whisker that would leave
-    them ends at the edge, in an arrowhead."""
+    them ends at the edge, in an arrowhead; along x with the number to which it goes."""
     low, high = sorted(axis.get_ylim() if along == "y" else axis.get_xlim())
     error = None
     if not np.isnan(interval.low):
@@ -77,9 +77,14 @@ def draw_interval(axis: Axes, interval: Interval, at: float, along: str = "y", *
         axis.errorbar(at, interval.mean, yerr=error, **style)
     else:
         axis.errorbar(interval.mean, at, xerr=error, **style)
-    for side, edge, left in (("below", low, interval.low < low), ("above", high, interval.high > high)):
-        if left:
-            draw_arrowhead(axis, edge, at, side, along, style.get("color"))
+    for side, edge, end, inwards in (("below", low, interval.low, 1), ("above", high, interval.high, -1)):
+        if inwards * (end - edge) >= 0 or np.isnan(end):
+            continue
+        draw_arrowhead(axis, edge, at, side, along, style.get("color"))
+        if along == "x":
+            align = "left" if inwards == 1 else "right"
+            text = {"xytext": (7 * inwards, 2), "textcoords": "offset points", "ha": align, "va": "bottom"}
+            axis.annotate(f"to {end:.3g}", (edge, at), fontsize="x-small", **text)
 
 
 def draw_arrowhead(axis: Axes, edge: float, at: float, side: str, along: str, color: Any) -> None:

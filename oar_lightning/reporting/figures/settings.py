@@ -11,8 +11,9 @@ from matplotlib.figure import Figure
 
 from oar_lightning.reporting.factors import Level, label, show
 from oar_lightning.reporting.figures.drawing import Drawing, LeftOut, axes, result_label, scale
+from oar_lightning.reporting.method_style import GREY, PALETTE
 from oar_lightning.reporting.runs import Curves
-from oar_lightning.reporting.series import GREY, MOST, PALE, PALETTE, RATE, arm_colors, sequence_colors
+from oar_lightning.reporting.series import MOST, PALE, RATE, arm_colors, sequence_colors
 from oar_lightning.reporting.study import Arm, Study
 
 MOST_CELLS = 12
