@@ -83,8 +83,8 @@ def draw_interval(axis: Axes, interval: Interval, at: float, along: str = "y", *
         draw_arrowhead(axis, edge, at, side, along, style.get("color"))
         if along == "x":
             align = "left" if inwards == 1 else "right"
-            text = {"xytext": (7 * inwards, 2), "textcoords": "offset points", "ha": align, "va": "bottom"}
-            axis.annotate(f"to {end:.3g}", (edge, at), fontsize="x-small", **text)
+            place: dict[str, Any] = {"xytext": (7 * inwards, 2), "textcoords": "offset points", "ha": align, "va": "bottom"}
+            axis.annotate(f"to {end:.3g}", (edge, at), fontsize="x-small", **place)
 
 
 def draw_arrowhead(axis: Axes, edge: float, at: float, side: str, along: str, color: Any) -> None:
