@@ -10,7 +10,7 @@ from typing import Any
 
 from oar_lightning.answers.span import AnswerFormat, find_answer
 from oar_lightning.answers.verifier import Verdict, Verifier
-from oar_lightning.common.jsonl import read_jsonl
+from oar_lightning.common.jsonl import check_columns, read_jsonl
 
 BATCH = 512
 """Rows judged at once, after which the progress bar advances."""
@@ -94,12 +94,7 @@ def _row(where: str, number: int, row: Any) -> AuditRow:
         raise ValueError(f"{where} has neither completion, solution nor answer; it needs completion and answer, or answer")
     if "completion" in row and "answer" not in row:
         raise ValueError(f"{where} has a completion but no answer to compare it with")
-    for column in ("is_correct", "truncated"):
-        if row.get(column) not in (None, True, False):
-            raise ValueError(f"{where} has {column}={row[column]!r}, which must be true or false")
-    for column in ("completion", "solution"):
-        if not isinstance(row.get(column), str | None):
-            raise ValueError(f"{where} has {column}={row[column]!r}, which must be a text")
+    check_columns(row, where, ("is_correct", "truncated"), ("completion", "solution"))
     label = row.get("is_correct")
     completion = "completion" in row
     return AuditRow(

@@ -6,7 +6,7 @@ import gzip
 import json
 import re
 import zlib
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import IO, Any
 
@@ -39,6 +39,20 @@ def read_jsonl(file: Path, key: str, where: str = "") -> Iterator[tuple[int, Any
                     yield number, _value(line, f"{where}{file}:{number}", key)
     except UNREADABLE as error:
         raise ValueError(f"{key}: {file} cannot be read ({one_line(error)})") from error
+
+
+def check_columns(row: Mapping[str, Any], where: str, flags: Sequence[str], texts: Sequence[str]) -> None:
+    """That the columns which a row has hold what they are for; a missing one and null are always good.
+
+    Raises:
+        ValueError: with the place `where`, the column, and its value.
+    """
+    for column in flags:
+        if row.get(column) not in (None, True, False):
+            raise ValueError(f"{where}: {column} must be true, false or null, got {row[column]!r}")
+    for column in texts:
+        if not isinstance(row.get(column), str | None):
+            raise ValueError(f"{where}: {column} must be a text, got {row[column]!r}")
 
 
 def _value(line: str, where: str, key: str) -> Any:

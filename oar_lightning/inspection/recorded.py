@@ -13,7 +13,7 @@ from typing import Any
 import torch
 
 from oar_lightning.answers.reward import Completion, RewardTerm, numbers_of
-from oar_lightning.common.jsonl import read_jsonl
+from oar_lightning.common.jsonl import check_columns, read_jsonl
 from oar_lightning.common.paths import matching_files
 from oar_lightning.data.prompts import PromptTemplate
 from oar_lightning.data.rows import plain_columns
@@ -76,16 +76,10 @@ def _rows(file: Path, key: str) -> Iterator[tuple[str, dict[str, Any]]]:
 def _to_completion(row: dict[str, Any], where: str, key: str) -> RecordedCompletion | str:
     """The row's completion, or the reason to drop the row."""
     row = from_steps(row)
-    question = row.get("problem", row.get("question"))
     if "completion" not in row or not {"problem", "question"} & set(row):
         raise ValueError(f"{where} needs the columns problem (or question) and completion; it has {sorted(row)}: rename them")
-    text, gold = row["completion"], row.get("answer")
-    for column, value in (("problem", question), ("completion", text)):
-        if not isinstance(value, str | None):
-            raise ValueError(f"{where}: {column} must be a text, got {value!r}")
-    for column in ("is_correct", "truncated"):
-        if row.get(column) not in (None, True, False):
-            raise ValueError(f"{where}: {column} must be true, false or null, got {row[column]!r}")
+    check_columns(row, where, ("is_correct", "truncated"), ("problem", "question", "completion"))
+    question, text, gold = row.get("problem", row.get("question")), row["completion"], row.get("answer")
     if not question or not question.strip():
         return "rows without a problem"
     if text is None:

@@ -103,10 +103,10 @@ def test_an_empty_file_is_refused(tmp_path: Path) -> None:
         ([1], "has neither completion, solution nor answer"),
         ({"problem": "q"}, "has neither completion, solution nor answer"),
         ({"completion": "x"}, "has a completion but no answer"),
-        ({"completion": "x", "answer": "1", "is_correct": "yes"}, "has is_correct='yes', which must be true or false"),
-        ({"completion": "x", "answer": "1", "truncated": "false"}, "has truncated='false', which must be true or false"),
-        ({"completion": ["x"], "answer": "1"}, "has completion=\\['x'\\], which must be a text"),
-        ({"solution": 3, "answer": "1"}, "has solution=3, which must be a text"),
+        ({"completion": "x", "answer": "1", "is_correct": "yes"}, "is_correct must be true, false or null, got 'yes'"),
+        ({"completion": "x", "answer": "1", "truncated": "false"}, "truncated must be true, false or null, got 'false'"),
+        ({"completion": ["x"], "answer": "1"}, "completion must be a text, got \\['x'\\]"),
+        ({"solution": 3, "answer": "1"}, "solution must be a text, got 3"),
     ],
 )
 def test_a_bad_row_is_named_by_its_line(tmp_path: Path, row: Any, reason: str) -> None:
