@@ -45,7 +45,8 @@ def command(task: str, stage: str, arm: str, setting: Setting, seeds: Sequence[i
     gate = [f"{'loss.entropy_coef' if arm == PENALTY else 'gate.beta'}={setting.beta}"] if setting.beta else []
     chosen = [f"optimizer.lr={setting.lr}", f"seed=choice({','.join(map(str, seeds))})"]
     name = "_".join(filter(None, ["settle", task, stage, arm, setting.lr, setting.beta, f"from{seeds[0]}"]))
-    arguments = [f"+variant={task}", *COMMON, *problems, *ARMS[arm], *gate, *chosen, f"hydra.sweeper.study_name={name}"]
+    sweeper = [f"hydra.sweeper.study_name={name}", "hydra.sweeper.max_failure_rate=1"]  # a run that is given up counts
+    arguments = [f"+variant={task}", *COMMON, *problems, *ARMS[arm], *gate, *chosen, *sweeper]
     return [sys.executable, "-m", "oar_lightning", "-m", "+sweeps=families", *arguments]
 
 
