@@ -221,7 +221,7 @@ def greedy_table(rows: Sequence[Row]) -> str:
     lines = [
         [
             *("arm", "rate", "coefficient or beta", "n", "entropy, nats", "at temperature 1, %", "minus GRPO, points [95 %]"),
-            *("greedily, %", "minus GRPO greedily", "CPU s a run", "verdict"),
+            *("greedily, %", "minus GRPO greedily", f"{SHARPENED} minus it", "greedily", "given up", "CPU s a run", "verdict"),
         ]
     ]
     pairs, interval = greedy_lead(rows)
@@ -230,12 +230,17 @@ def greedy_table(rows: Sequence[Row]) -> str:
             continue
         own = list(found.values())
         settled = arm == SHARPENED and interval is not None and pairs == len(GREEDY_SEEDS)
+        above = [
+            lead(runs.get(SHARPENED, {}), runs[arm])[1] if arm not in (SHARPENED, BASELINE) else None
+            for runs in (sampled, greedy)
+        ]
         lines.append(
             [
                 *(arm, own[0].lr, own[0].beta or "-", str(len(own)), shown(mean(row.entropy for row in own), ".2f")),
                 *(f"{100 * mean(row.accuracy for row in own):.1f}", paired(arm, found, sampled.get(BASELINE, {}))[0]),
                 *(f"{100 * mean(row.greedy for row in own):.1f}", paired(arm, greedy[arm], greedy.get(BASELINE, {}))[0]),
-                f"{mean(row.cpu_s for row in own):.0f}",
+                *("-" if between is None else f"{between:+.1f}" for between in above),
+                *(str(sum(row.state != "complete" for row in own)), f"{mean(row.cpu_s for row in own):.0f}"),
                 verdict(interval.low, interval.high) if settled and interval else "-",
             ]
         )

@@ -216,11 +216,13 @@ def test_greedy_accuracies_are_compared_pair_by_pair() -> None:
     leads = np.linspace(-2.0, 10.0, 12)
     low, high = t.interval(0.95, 11, leads.mean(), sem(leads))
     line = tables.greedy_table(greedy(leads)).splitlines()[-1]
-    assert f"| 74.0 | {leads.mean():+.1f} [{low:+.1f}, {high:+.1f}] | 100 | yes |" in line
+    assert f"| 74.0 | {leads.mean():+.1f} [{low:+.1f}, {high:+.1f}] | - | - | 0 | 100 | yes |" in line
     assert "| 50.5 | +0.5 [" in line
     assert tables.greedy_table(greedy(leads[:11])).splitlines()[-1].endswith("| - |"), "a pair is missing"
     assert tables.greedy_table(greedy(leads, "oracle")).splitlines()[-1].endswith("| - |"), "nothing was asked of it"
     assert tables.greedy_table([]) == "No runs yet."
+    three = greedy(leads) + [one for one in greedy(leads - 1.0, "oracle") if one.arm == "oracle"]
+    assert "| +0.0 | +1.0 | 0 | 100 |" in tables.greedy_table(three).splitlines()[-1], "turning_point minus it"
 
 
 @pytest.mark.parametrize("arm", rules.GREEDY_ARMS)
