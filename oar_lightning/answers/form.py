@@ -6,6 +6,7 @@ rules here decide such pairs, and leave only algebra to it. No rule executes the
 
 from __future__ import annotations
 
+import math
 import re
 from collections.abc import Callable
 from typing import NamedTuple
@@ -38,12 +39,24 @@ def compare(gold: str, answer: str) -> bool | Pair:
 
 
 def near(gold: str, answer: str, tolerance: float) -> bool:
-    """Whether two canonical answers state one number each, and these differ by at most `tolerance`."""
-    stated = [split_unit(sides_of(text)[-1])[0] for text in (gold, answer)]
-    expected, actual = (formula.values(text) if formula.is_constant(text) else None for text in stated)
-    if expected is None or actual is None:
+    """Whether two canonical answers state one number each, in the same unit where both have one, and these differ by at most
+    `tolerance`; so must all sides of an equation."""
+    (*gold_sides, expected), (*answer_sides, actual) = _sides(gold), _sides(answer)
+    outcome = units(expected, actual)
+    if outcome is False:
         return False
-    return abs(expected[0] - actual[0]) <= tolerance * (1 + 1e-9)  # 0.1 is no binary fraction
+    if isinstance(outcome, tuple):
+        expected, actual = outcome
+    pairs = [(expected, actual)]
+    pairs += [(split_unit(side)[0], expected) for side in gold_sides if not _NAME.fullmatch(side)]
+    pairs += [(split_unit(side)[0], actual) for side in answer_sides if not _NAME.fullmatch(side)]
+    return all(_differ_by(*pair) <= tolerance * (1 + 1e-9) for pair in pairs)  # 0.1 is no binary fraction
+
+
+def _differ_by(a: str, b: str) -> float:
+    """Infinite where one of them is no number."""
+    x, y = (formula.values(text) if formula.is_constant(text) else None for text in (a, b))
+    return math.inf if x is None or y is None else abs(x[0] - y[0])
 
 
 # -- rules -------------------------------------------------------------------------------------------------------------
@@ -78,10 +91,7 @@ def equations(gold: str, answer: str) -> Outcome:
     plain = [_list_of_values(text) for text in (gold, answer)]
     if plain != [gold, answer]:
         return plain[0], plain[1]
-    sides = [sides_of(text) for text in (gold, answer)]
-    sides = [
-        side[::-1] if len(side) == 2 and _NAME.fullmatch(side[1]) and not _NAME.fullmatch(side[0]) else side for side in sides
-    ]
+    sides = [_sides(text) for text in (gold, answer)]
     counts = [len(split) for split in sides]
     if counts == [1, 1]:
         return None
@@ -91,6 +101,12 @@ def equations(gold: str, answer: str) -> Outcome:
     if counts == [2, 2] and sides[0][0] == sides[1][0]:
         return sides[0][1], sides[1][1]
     return None
+
+
+def _sides(text: str) -> list[str]:
+    """The sides of an equation, with the name of what was asked for before its value."""
+    sides = sides_of(text)
+    return sides[::-1] if len(sides) == 2 and _NAME.fullmatch(sides[1]) and not _NAME.fullmatch(sides[0]) else sides
 
 
 def _list_of_values(text: str) -> str:

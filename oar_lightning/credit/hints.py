@@ -46,10 +46,10 @@ def _sibling(outcome: Outcome) -> Callable[[Rollouts, int], str | None]:
 
 
 def _feedback(rollouts: Rollouts, row: int) -> str | None:
-    """Nothing where the completion has succeeded."""
-    if float(group_advantages_of(rollouts)[row]) >= 0:
-        return None
+    """Nothing where the completion is no worse than its group, or states the gold answer as it is written."""
     answer = rollouts.answers[row]
+    if float(group_advantages_of(rollouts)[row]) >= 0 or answer == rollouts.problems[row].answer.strip():
+        return None
     return "An attempt had no final answer." if answer is None else telling_wrong(answer)
 
 

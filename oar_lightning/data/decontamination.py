@@ -1,6 +1,7 @@
 """Finds training problems that are also in an evaluation set: the same whole text, or a shared run of 13 words.
 
-The 13-gram criterion is GPT-3's (arXiv 2005.14165, appendix C).
+The 13-gram criterion is GPT-3's (arXiv 2005.14165, appendix C). A text without spaces between its words, such as a Chinese
+one, is found by the first criterion alone.
 """
 
 from __future__ import annotations
@@ -19,6 +20,10 @@ NGRAM = 13
 EXACT = "exact"
 OVERLAP = f"{NGRAM}-gram"
 
+_OPERATORS = str.maketrans(
+    {"\u2212": "-", "\u2013": "-", "\u00d7": "*", "\u00b7": "*", "\u00f7": "/", "\u2264": "<=", "\u2265": ">=", "\u2260": "<>"}
+)
+"""Other signs of an operator -> how it is compared."""
 # an operator tells 2+3 from 2-3 and belongs to the text; a hyphen between letters is punctuation
 _TOKEN = re.compile(r"[^\W_]+|[+*/=<>^]|(?<![^\W\d_])-|-(?![^\W\d_])")
 
@@ -58,7 +63,7 @@ class Contamination:
 
 def normalized(text: str) -> str:
     """Words, numbers and operators, without regard to case, white space and punctuation."""
-    return " ".join(_TOKEN.findall(unicodedata.normalize("NFKC", text).casefold()))
+    return " ".join(_TOKEN.findall(unicodedata.normalize("NFKC", text.translate(_OPERATORS)).casefold()))
 
 
 def ngrams(text: str, size: int = NGRAM) -> Iterator[tuple[str, ...]]:

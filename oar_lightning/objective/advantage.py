@@ -33,8 +33,10 @@ class AdvantageConfig:
 
 
 def combine_rewards(rewards: Float[Tensor, "B K"], weights: Float[Tensor, " K"]) -> Float[Tensor, " B"]:
-    """R = sum_k w_k r_k over the scored (non-NaN) entries; a row without any is NaN."""
-    unscored = rewards.isnan().all(1)
+    """R = sum_k w_k r_k over the scored (non-NaN) entries; a row without any is NaN. Terms of weight 0 score nothing, unless
+    all have it."""
+    counted = weights != 0 if weights.any() else weights == 0
+    unscored = (rewards.isnan() | ~counted).all(1)
     return (torch.nan_to_num(rewards) * weights).sum(1).masked_fill(unscored, torch.nan)
 
 

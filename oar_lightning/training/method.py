@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import dataclasses
+import logging
 from dataclasses import dataclass, field
 
 from oar_lightning.common.config_check import ConfigError
@@ -15,6 +16,8 @@ from oar_lightning.objective.loss import LossConfig
 from oar_lightning.rollout import SamplingConfig
 from oar_lightning.training.slots import UpdatePlan
 from oar_lightning.types import Rollouts
+
+log = logging.getLogger(__name__)
 
 
 @dataclass(frozen=True)
@@ -90,6 +93,13 @@ def check_credit(method: Method) -> None:
         raise ConfigError(
             f"gate.region=response weights all tokens of a completion, and scorer {name} scores those before the answer only; "
             "use gate.region=reasoning"
+        )
+    if gate.replaces and method.advantage != AdvantageConfig():
+        log.warning(
+            "%s puts scores in the place of the group advantages, so that %s changes nothing but what %s reads of them",
+            type(gate).__name__,
+            " ".join(f"advantage.{key}={value}" for key, value in vars(method.advantage).items()),
+            name,
         )
     if loss.ratio == "sequence" and not gate.uniform:
         raise ConfigError(

@@ -336,6 +336,15 @@ def test_the_page_says_what_is_equal(group: str, equal: bool) -> None:
         ("3.14", "about three", 0.5, False),
         ("1,2", "1,2.05", 0.1, False),
         ("1e9", "1000000001", 2.0, True),
+        ("3.1 meters", "3.1 feet", 0.1, False),
+        ("9 mph", "9 km/h", 0.1, False),
+        ("3.1 meters", "3.15 meters", 0.1, True),
+        ("3.1 meters", "3.15", 0.1, True),
+        ("5", "7=5", 0.1, False),
+        ("3.14", "5=3.14", 0.1, False),
+        ("3.14", "22/7=3.14", 0.01, True),
+        ("3.14", "3.2=x", 0.1, True),
+        ("x=3.14", "3.2", 0.1, True),
     ],
 )
 def test_near(gold: str, answer: str, tolerance: float, expected: bool) -> None:

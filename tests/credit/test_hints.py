@@ -28,3 +28,16 @@ def test_hints_of_each_kind() -> None:
         "feedback": [None, "An attempt ended in 13, which is wrong.", "An attempt had no final answer.", None],
     }
     assert set(HINTS) > OF_GROUPS
+
+
+def test_feedback_calls_no_right_answer_wrong() -> None:
+    """Where another term of the reward makes a right completion worse than the group."""
+    rollouts = rollouts_of(
+        [{"before": [1], "tail": [2]}] * 2,
+        group_size=2,
+        advantages=torch.tensor([1.0, -1.0]),
+        problems=(MathProblem("q", " 12 "),) * 2,
+        answers=("12", "12"),
+        completions=("short", "too long"),
+    )
+    assert [HINTS["feedback"](rollouts, row) for row in range(2)] == [None, None]

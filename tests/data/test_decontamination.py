@@ -34,6 +34,9 @@ def reason(train: str, *evaluation: str) -> str | None:
         ("A well-known,  LONG story.\n", "a well known long story!"),
         ("Find $\\frac{1}{2}\\,x$.", "find \\frac 1 2 x"),
         ("\uff11\uff10 Straßen", "10 strassen"),
+        ("What is 7 \u2212 3?", "What is 7 - 3?"),
+        ("What is 7 \u00d7 3?", "What is 7 * 3?"),
+        ("x \u2264 3", "x <= 3"),
     ],
 )
 def test_the_same_text_but_for_its_look(a: str, b: str) -> None:
@@ -42,7 +45,17 @@ def test_the_same_text_but_for_its_look(a: str, b: str) -> None:
 
 @pytest.mark.parametrize(
     ("a", "b"),
-    [("What is 2+3?", "What is 2-3?"), ("x < 3", "x > 3"), ("2*3", "2/3"), ("2^3", "23"), ("a b", "ab"), ("1.5", "15")],
+    [
+        ("What is 2+3?", "What is 2-3?"),
+        ("x < 3", "x > 3"),
+        ("2*3", "2/3"),
+        ("2^3", "23"),
+        ("a b", "ab"),
+        ("1.5", "15"),
+        ("7 \u2212 3", "7 \u00d7 3"),
+        ("7 \u00f7 3", "7 3"),
+        ("x \u2264 3", "x \u2265 3"),
+    ],
 )
 def test_texts_that_mean_something_else(a: str, b: str) -> None:
     assert reason(a, b) is None

@@ -78,6 +78,18 @@ def test_missing_scores_and_weights():
     assert advantages.tolist() == [-9.5, 0, 9.5]
 
 
+@pytest.mark.parametrize("aggregation", ["sum_then_normalize", "normalize_then_sum"])
+def test_a_term_of_weight_0_does_not_score_a_row(aggregation) -> None:
+    """Format is there by default, with weight 0, and always applies."""
+    nan, config = float("nan"), AdvantageConfig(aggregation=aggregation)
+    rewards = torch.tensor([[1.0, 0.0], [0.0, 1.0], [nan, 1.0], [nan, 0.0]], dtype=torch.float64)
+    weights = torch.tensor([1.0, 0.0], dtype=torch.float64)
+    alone = group_advantages(rewards[:, :1], weights[:1], 4, config)
+    assert group_advantages(rewards, weights, 4, config).tolist() == pytest.approx(alone.tolist())
+    assert combine_rewards(rewards, weights).isnan().tolist() == [False, False, True, True]
+    assert combine_rewards(rewards, 0 * weights).tolist() == [0.0] * 4, "nothing counts: no row is left out for it"
+
+
 def test_an_unscored_row_is_in_no_standard_deviation() -> None:
     nan = float("nan")
     rewards = torch.tensor([[1.0, 0.0], [1.0, 1.0], [1.0, 0.3], [nan, nan], [0.0, 1.0], [1.0, 0.0], [0.0, 0.0], [1.0, 1.0]])

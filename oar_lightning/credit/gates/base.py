@@ -50,6 +50,11 @@ class Gate(Component, ABC):
         return "any"
 
     @property
+    def replaces(self) -> bool:
+        """Whether the scores are the advantages, whatever the group's are."""
+        return False
+
+    @property
     def masks_loss(self) -> bool:
         """Whether it leaves tokens out of the loss."""
         return False

@@ -84,6 +84,10 @@ class SignedGate(Gate):
         return dataclasses.replace(credit, loss_mask=rollouts.response_mask & ~(mask & usable & (scores == 0)))
 
     @property
+    def replaces(self) -> bool:
+        return self.combine == "replace"
+
+    @property
     def masks_loss(self) -> bool:
         return self.drop_zeros
 

@@ -189,14 +189,15 @@ class InformationGain(StepScorer):
 
 
 def own_conclusion(rollouts: Rollouts, row: int, conclusion: Sequence[int], places: Sequence[int]) -> tuple[str, str]:
-    """The text of a completion's conclusion, and what of it is in the answer's first token, such as a space."""
-    if not rollouts.token_spans:
+    """The text of a completion's conclusion, and what of it is in the answer's first token, such as a space. Nothing where
+    bytes that are no UTF-8 have changed the text's length."""
+    if not rollouts.token_spans or rollouts.token_spans[row][-1][1] != len(rollouts.completions[row]):
         return "", ""
     columns = rollouts.response_mask[row].nonzero().flatten().tolist()
     spans, text = rollouts.token_spans[row], rollouts.completions[row]
-    begin, start = (spans[columns.index(column)][0] for column in (conclusion[0], places[0]))
-    lead = text[start:].find(rollouts.answers[row] or "")
-    return text[begin:start], text[start : start + max(0, lead)]
+    begin, (start, end) = spans[columns.index(conclusion[0])][0], spans[columns.index(places[0])]
+    found = text.find(rollouts.answers[row] or "", start)
+    return text[begin:start], text[start:found] if start <= found < end else ""
 
 
 def discounted(gains: Float[Tensor, " K"], discount: float) -> Float[Tensor, " K"]:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import dataclasses
+import itertools
 from typing import Any
 
 import numpy as np
@@ -14,7 +15,7 @@ from support.toy import gpt2, rollouts_of, tools
 from oar_lightning.credit.assign import assign_credit
 from oar_lightning.credit.gates import SignedGate
 from oar_lightning.credit.scorers import InformationGain
-from oar_lightning.credit.scorers.information_gain import VALUES, centred, discounted, potential
+from oar_lightning.credit.scorers.information_gain import VALUES, centred, discounted, own_conclusion, potential
 from oar_lightning.credit.scorers.prefix_answers import Belief
 from oar_lightning.credit.segments import FixedLength, Sentences
 from oar_lightning.data.chain.task import ChainProblems, ChainTask
@@ -266,3 +267,20 @@ def test_its_size_is_an_importance(rollouts) -> None:
 def test_bad_knobs_are_named(knobs: dict[str, Any], message: str) -> None:
     with pytest.raises(ValueError, match=message):
         InformationGain(FixedLength(2), **knobs)
+
+
+def test_the_cue_is_the_text_before_the_answer_and_bytes_that_are_no_text_leave_none() -> None:
+    """Two broken bytes become one sign, so that the places of tokens are no longer those of the text."""
+    pieces = ["ok ", "So 3. ", "The", " answer", " is", " 5", ".", "x5"]
+    ends = [*itertools.accumulate(map(len, pieces))]
+    told = rollouts_of(
+        [{"before": [1], "reasoning": [2, 3], "conclude": [4, 5, 6], "answer": [7], "tail": [8, 9]}],
+        completions=("".join(pieces),),
+        token_spans=(tuple(itertools.pairwise([0, *ends])),),
+        answers=("5",),
+    )
+    assert own_conclusion(told, 0, [3, 4, 5], [6]) == ("The answer is", " ")
+    broken = dataclasses.replace(told, completions=("".join(pieces)[1:],))
+    assert own_conclusion(broken, 0, [3, 4, 5], [6]) == ("", "")
+    other = dataclasses.replace(told, answers=("x5",))
+    assert own_conclusion(other, 0, [3, 4, 5], [6]) == ("The answer is", ""), "what the answer's first token does not hold"

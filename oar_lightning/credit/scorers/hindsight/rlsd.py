@@ -29,7 +29,7 @@ class Rlsd(Hindsight):
     were a true joint distribution of hints and completions, exp(D_t) would be the factor by which the token changes the
     probability of the hint. Weights do not keep a completion's mass.
 
-    All is read at temperature 1. A completion without a hint, or of advantage 0, keeps the score 1;
+    All is read at `rollout.temperature`. A completion without a hint, or of advantage 0, keeps the score 1;
     `unread_frac` counts the first.
 
     Args:

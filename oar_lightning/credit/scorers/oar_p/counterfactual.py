@@ -10,6 +10,7 @@ import torch
 from jaxtyping import Bool, Float, Int
 from torch import Tensor
 
+from oar_lightning.common.randomness import derive_seed
 from oar_lightning.credit.scorers.oar_p.fills import Fill
 from oar_lightning.credit.scorers.oar_p.texts import Texts
 from oar_lightning.credit.scorers.prefix import read_prompts
@@ -89,8 +90,9 @@ class Counterfactuals:
 
     @torch.no_grad()
     def fills(self, texts: Texts, draw: int = 0) -> Float[Tensor, "N S H"]:
-        """The embeddings of what replaces masked tokens."""
-        return self.fill(self.model, self.decoder, texts, self.fill_token_id, self.seed + draw)
+        """The embeddings of what replaces masked tokens. Draws after the first have seeds that no other seed's draws have."""
+        seed = derive_seed(self.seed, draw) if draw else self.seed
+        return self.fill(self.model, self.decoder, texts, self.fill_token_id, seed)
 
     def masked_states(
         self,
