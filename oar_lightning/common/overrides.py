@@ -26,10 +26,18 @@ NOT_THE_METHOD = {
 """First parts of the keys of overrides that do not make two runs different methods."""
 
 
+DELETED = "deleted"
+"""What stands for the value of a key that an override deletes."""
+
+
 def settings(overrides: Iterable[str]) -> dict[str, str]:
-    """Key -> value of Hydra overrides; a later one wins."""
-    pairs = (item.split("=", 1) for item in overrides if "=" in item)
-    return {key.lstrip("+"): value for key, value in pairs}
+    """Key -> value of Hydra overrides, `DELETED` of `~key`; a later one wins."""
+    found = {}
+    for item in overrides:
+        key, given, value = item.partition("=")
+        if given or item.startswith("~"):
+            found[key.lstrip("+~")] = DELETED if item.startswith("~") else value
+    return found
 
 
 def is_method(key: str) -> bool:

@@ -103,8 +103,12 @@ def scores_again(estimator: Estimator, studied: Studied) -> Callable[[Any, Rollo
 
 
 def _draws(redrawn: Estimator, model: Any, studied: Studied, scores: Tensor) -> bool:
-    """Whether another seed changes the scores of the first problem: many a scorer has a seed and draws nothing."""
-    rows = [row for row in all_rows(studied) if studied.problem[row] == studied.problem[0]]
+    """Whether another seed changes the scores of the first problem that has any: many a scorer has a seed and draws nothing."""
+    scored = scores.nan_to_num(1.0).ne(0).any(1).tolist()
+    first = next((problem for problem, some in zip(studied.problem, scored, strict=True) if some), None)
+    rows = [row for row in all_rows(studied) if studied.problem[row] == first]
+    if not rows:
+        return False
     found = _score(redrawn, model, studied, rows).scores[rows]
     rounding = 1e-6 * float(found.abs().nan_to_num(0.0).max())
     return not torch.allclose(found, scores[rows], rtol=1e-5, atol=rounding, equal_nan=True)

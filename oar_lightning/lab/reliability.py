@@ -10,7 +10,7 @@ from dataclasses import dataclass
 import numpy as np
 
 from oar_lightning.lab.agreement import auroc, spearman
-from oar_lightning.lab.types import Estimate, Measure, Studied, Truth
+from oar_lightning.lab.types import ROUNDING, Estimate, Measure, Studied, Truth
 
 
 @dataclass(frozen=True)
@@ -36,10 +36,10 @@ def reliability(truth: Truth, studied: Studied, decisive: float) -> Reliability 
     for i in range(len(free)):
         one, other = (half[i].cpu().numpy() for half in truth.halves)
         among, over = free[i].numpy(), known[i].numpy()
-        sizes.append(spearman(np.abs(one[among]), np.abs(other[among])))
-        directions.append(spearman(one[among], other[among]))
+        sizes.append(_agreement(np.abs(one[among]), np.abs(other[among])))
+        directions.append(_agreement(one[among], other[among]))
         for scores, labels in ((one, other), (other, one)):
-            areas.append(auroc(np.abs(scores[over]), np.abs(labels[over]) >= decisive))
+            areas.append(auroc(np.abs(scores[over]), np.abs(labels[over]) >= decisive - ROUNDING))
     return Reliability(spearman_brown(mean(sizes)), spearman_brown(mean(directions)), mean(areas))
 
 
@@ -56,8 +56,16 @@ def own_reliability(truth: Truth, estimate: Estimate, studied: Studied, sizes: b
     found = []
     for one, other, among in zip(estimate.scores, estimate.again, studied.free & truth.known, strict=True):
         pair = [scores[among].double().cpu().numpy() for scores in (one, other)]
-        found.append(spearman(*map(np.abs, pair)) if sizes else spearman(*pair))
-    return max(0.0, mean(found))
+        if all(np.isfinite(part).all() for part in pair):
+            found.append(_agreement(*map(np.abs, pair)) if sizes else _agreement(*pair))
+    agreement = mean(found)
+    return agreement if math.isnan(agreement) else max(0.0, agreement)
+
+
+def _agreement(one: np.ndarray, other: np.ndarray) -> float:
+    """The rank correlation of two measurements of one thing, whichever comes first: 0 where one alone is constant, NaN where
+    both are."""
+    return mean([spearman(one, other), spearman(other, one)])
 
 
 def with_ceilings(
@@ -67,7 +75,11 @@ def with_ceilings(
     if found is None:
         return list(measures)
     ceilings = {
-        f"{truth.name}.{key}": {e.name: math.sqrt(limit * own_reliability(truth, e, studied, sizes)) for e in estimates}
+        f"{truth.name}.{key}": {
+            e.name: math.sqrt(limit * own)
+            for e in estimates
+            if not math.isnan(own := own_reliability(truth, e, studied, sizes))
+        }
         for key, limit, sizes in (("spearman_free", found.size, True), ("direction_free", found.direction, False))
         if not math.isnan(limit)
     }

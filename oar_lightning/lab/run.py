@@ -114,7 +114,10 @@ class Lab:
         try:
             with counted_progress("measures", "kinds", len(parts)) as advance:
                 for part in parts:
-                    part()
+                    try:
+                        part()
+                    except ValueError as error:  # what else was measured is not lost with it
+                        log.error("lab: %s", error)
                     advance(1)
         except KeyboardInterrupt:
             return False

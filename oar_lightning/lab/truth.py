@@ -11,7 +11,7 @@ from jaxtyping import Bool, Int
 from numpy.typing import NDArray
 from torch import Tensor
 
-from oar_lightning.lab.types import Studied, Truth
+from oar_lightning.lab.types import ROUNDING, Studied, Truth
 from oar_lightning.types import CausalSpans, MathProblem, Prefix, Rollouts
 
 Ranges = Sequence[tuple[int, int]]
@@ -153,4 +153,4 @@ def monte_carlo(studied: Studied, rewards: Mapping[Prefix, NDArray[np.float64]],
         first[row, column] = after[::2].mean() - before[::2].mean()
         second[row, column] = after[1::2].mean() - before[1::2].mean()
     values, first, second = (v.to(known.device).masked_fill(~known, 0.0) for v in (values, first, second))
-    return Truth("monte_carlo", known, (values.abs() >= decisive) & known, values, (first, second))
+    return Truth("monte_carlo", known, (values.abs() >= decisive - ROUNDING) & known, values, (first, second))

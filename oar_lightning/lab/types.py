@@ -12,6 +12,9 @@ from torch import Tensor
 from oar_lightning.reporting.statistics import Interval
 from oar_lightning.types import Rollouts
 
+ROUNDING = 1e-6
+"""By which a difference of two means of rewards may miss the decimal number that it is."""
+
 
 @dataclass(frozen=True)
 class Studied:

@@ -6,7 +6,7 @@ import json
 import math
 from collections.abc import Iterable, Sequence
 
-from oar_lightning.common.overrides import is_method, settings, short_names
+from oar_lightning.common.overrides import DELETED, is_method, settings, short_names
 from oar_lightning.reporting.runs import RunRecord
 
 Level = float | str
@@ -15,7 +15,7 @@ Level = float | str
 ABSENT = "default"
 """The level of a run that does not have a key."""
 
-NEEDS_KEY = {"null", "true", "false", ABSENT}
+NEEDS_KEY = {"null", "true", "false", ABSENT, DELETED}
 """Levels that are shown with their key, because they mean nothing without it."""
 
 
@@ -80,6 +80,12 @@ def label(keys: Sequence[str], levels: Sequence[Level]) -> str:
         for key, value in present or pairs
     )
     return " ".join(dict.fromkeys(words))
+
+
+def full_label(keys: Sequence[str], levels: Sequence[Level]) -> str:
+    """A label with every key, for arms whose short labels are the same."""
+    names = short_names(keys)
+    return " ".join(f"{names[key]}={show(value)}" for key, value in zip(keys, levels, strict=True))
 
 
 def show(value: Level) -> str:

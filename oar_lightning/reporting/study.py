@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import dataclasses
 import re
+from collections import Counter
 from collections.abc import Sequence
 from dataclasses import dataclass
 from datetime import UTC, datetime
@@ -12,7 +13,7 @@ import numpy as np
 
 from oar_lightning.common.config_check import ConfigError
 from oar_lightning.common.ordering import natural
-from oar_lightning.reporting.factors import Level, label, level, ordered, varied
+from oar_lightning.reporting.factors import Level, full_label, label, level, ordered, varied
 from oar_lightning.reporting.runs import LARGEST, RunRecord
 from oar_lightning.tracking.renamed import current_name
 
@@ -128,7 +129,12 @@ def find_baseline(arms: Sequence[Arm], factors: Sequence[str], wanted: str | Non
         ConfigError: where no arm has the label.
     """
     if wanted is not None:
-        baseline = next((arm for arm in arms if arm.label == wanted), None)
+        named = [arm for arm in arms if arm.label == wanted]
+        if len(named) > 1:
+            raise ConfigError(
+                f"report.baseline={wanted}: {len(named)} arms have this label; leave some runs out by report.filter"
+            )
+        baseline = next(iter(named), None)
         if baseline is None:
             raise ConfigError(f"report.baseline={wanted}: no such arm; the arms are: {', '.join(arm.label for arm in arms)}")
         return baseline
@@ -169,4 +175,5 @@ def _arms(runs: Sequence[RunRecord], factors: Sequence[str]) -> list[Arm]:
         group = groups[levels]
         newest = tuple(group[seed] for seed in sorted(group, key=natural))
         arms.append(Arm(label(factors, levels) or newest[0].tags.get("experiment", "all runs"), levels, newest))
-    return arms
+    count = Counter(arm.label for arm in arms)
+    return [arm if count[arm.label] == 1 else dataclasses.replace(arm, label=full_label(factors, arm.levels)) for arm in arms]

@@ -18,7 +18,7 @@ from oar_lightning.reporting.study import Arm, Study
 
 def results_table(study: Study, curves: Curves) -> list[list[str]]:
     """The mean result of each arm with its interval; the highest in bold."""
-    factor, unit = scale([v for arm in study.arms for v in study.values(arm)])
+    factor, unit = scale(study)
     ends = {m: name for m, name in ENDS.items() if any(last_tenth(run, curves, m) is not None for run in study.runs)}
     costs = {m: name for m, name in COSTS.items() if any(cost(run, curves, m) for run in study.runs)}
     rows = [["arm", "n", f"{study.metric}{',' + unit if unit else ''} [95 %]", *costs.values(), *ends.values()]]
@@ -34,7 +34,7 @@ def results_table(study: Study, curves: Curves) -> list[list[str]]:
 
 def differences_table(study: Study) -> list[list[str]]:
     """Paired differences of each arm from the baseline, with the sign-flip test; only the header where no arm shares a seed."""
-    factor, unit = scale([v for arm in study.arms for v in study.values(arm)])
+    factor, unit = scale(study)
     rows = [["arm", "pairs", f"difference{', points' if unit else ''} [95 %]", "p", "p, Holm", "smallest possible p"]]
     compared = [(arm, study.differences(arm)) for arm in study.arms if arm is not study.baseline]
     compared = [(arm, differences) for arm, differences in compared if differences]

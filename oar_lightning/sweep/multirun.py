@@ -238,6 +238,7 @@ def _plan(space: SearchSpace, sweeper: DictConfig, first: Mapping[str, Any]) -> 
         first_config=first,
         n_trials=min(int(sweeper.n_trials), len(grid)) if grid is not None else int(sweeper.n_trials),
         sampler=sampler,
+        search={"sampler": "grid"} if grid is not None else {"sampler": OmegaConf.to_container(sweeper.sampler), "seed": seed},
         describe=space.describe,
         max_failure_rate=float(sweeper.max_failure_rate),
         pruning=Pruning(**OmegaConf.to_container(sweeper.pruning)),  # type: ignore[arg-type]

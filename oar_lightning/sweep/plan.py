@@ -30,13 +30,15 @@ class Plan:
     """The parameters, objectives and number of trials of a sweep.
 
     Args:
-        name: of the study. A study of this name must be continued with the same `settings`, `space` and `objectives`.
+        name: of the study. A study of this name must be continued with the same `settings`, `space`, `objectives`, `search`
+            and `pruning`.
         space: swept parameter -> distribution.
         settings: the overrides that all trials share.
         first_config: the settings of a first trial, by dotted key: what the files hold that no override tells.
         n_trials: number of all trials, failed and pruned ones included.
         max_failure_rate: fraction of `n_trials` that may fail before the sweep ends.
         sampler: (trial number, parameter) -> the sampler of that draw.
+        search: the settings of the sampler, its seed included.
         describe: sampled values by parameter -> values by config key, for display.
         retry_failed: repeat the failed trials of earlier starts, as new trials.
     """
@@ -51,6 +53,7 @@ class Plan:
     max_failure_rate: float = 0.5
     pruning: Pruning = Pruning()
     retry_failed: bool = False
+    search: Mapping[str, Any] = field(default_factory=dict)
     first_config: Mapping[str, Any] = field(default_factory=dict)
 
     def __post_init__(self) -> None:
@@ -98,6 +101,8 @@ class Plan:
             "settings": sorted(self.settings),
             "space": json.loads(json.dumps(space)),
             "objectives": [[o.metric, o.direction] for o in self.objectives],
+            "search": json.loads(json.dumps(dict(self.search))),
+            "pruning": vars(self.pruning),
         }
         before = study.user_attrs.get("plan")
         if before is None:
@@ -106,7 +111,7 @@ class Plan:
             return
         self._check_files(study.user_attrs.get("config", {}))
         before = {**before, "objectives": [[current_name(metric), direction] for metric, direction in before["objectives"]]}
-        if changed := [key for key in now if now[key] != before[key]]:
+        if changed := [key for key in now if key in before and now[key] != before[key]]:  # older studies have not all
             changes = "; ".join(f"its {key} were {before[key]} and are now {now[key]}" for key in changed)
             raise ConfigError(
                 f"study {self.name} was begun differently: {changes}; repeat the first command, or begin another study with "

@@ -5,6 +5,7 @@ from __future__ import annotations
 import csv
 import io
 import json
+import math
 from collections.abc import Sequence
 from typing import Any
 
@@ -65,6 +66,11 @@ def as_csv(rows: Sequence[Row]) -> str:
 
 
 def as_json(rows: Sequence[Row]) -> str:
-    """JSON that the MLflow UI shows as a table."""
+    """JSON that the MLflow UI shows as a table; what is not finite is null."""
     names = columns(rows)
-    return json.dumps({"columns": names, "data": [[row.get(name) for name in names] for row in rows]}, ensure_ascii=False)
+    data = [[_plain(row.get(name)) for name in names] for row in rows]
+    return json.dumps({"columns": names, "data": data}, ensure_ascii=False, allow_nan=False)
+
+
+def _plain(value: Any) -> Any:
+    return None if isinstance(value, float) and not math.isfinite(value) else value

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
-from oar_lightning.common.overrides import is_method, settings, short_names
+from oar_lightning.common.overrides import DELETED, is_method, settings, short_names
 
 LONGEST_VALUE, LONGEST = 24, 80
 """Characters of one value, and of all settings together."""
@@ -17,7 +17,7 @@ def run_name(experiment: str, overrides: Sequence[str], seed: object) -> str:
     parts: list[str] = []
     for key, value in given.items():
         name = names[key]
-        is_choice = "." not in key and value not in ("null", "true", "false")
+        is_choice = "." not in key and value not in ("null", "true", "false", DELETED)
         parts.append(_shown(value) if is_choice and name == key else f"{name}={_shown(value)}")
     kept = len(parts)
     while len(" ".join(parts[:kept])) > LONGEST:

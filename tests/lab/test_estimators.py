@@ -206,3 +206,17 @@ def test_problems_are_scored_apart_where_they_are_read_together(direct: tuple[St
     assert [(n, size) for n, size, _ in seen] == [(3, 3)] * 8
     assert [a for _, _, part in seen for a in part] == group_advantages_of(lab.rollouts).tolist()
     assert found.scores[:, DECISION].tolist() == [1 + row // 3 for row in range(24)]
+
+
+def test_a_problem_without_any_score_does_not_tell_what_draws(direct: tuple[Studied, Any]) -> None:
+    """A Monte-Carlo value of a problem that nobody solves is 0 whatever is drawn."""
+    lab, model = direct
+    assert len(set(lab.problem)) > 1
+
+    class Hopeless(Random):
+        def __call__(self, model: Any, rollouts: Rollouts) -> torch.Tensor:
+            scores = super().__call__(model, rollouts)
+            first = torch.tensor([problem.question == lab.rollouts.problems[0].question for problem in rollouts.problems])
+            return scores.masked_fill(first[:, None], 0.0)
+
+    assert estimate(Estimator("it", Hopeless(), BilevelGate()), model, lab).again is not None

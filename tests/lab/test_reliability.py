@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import dataclasses
 import math
 
 import numpy as np
@@ -63,6 +64,25 @@ def test_what_draws_nothing_is_reliable(noisy: tuple[Studied, Truth, Estimate]) 
     studied, truth, estimate = noisy
     still = Estimate("still", estimate.scores, estimate.advantages, signed=True, seconds=0.0)
     assert own_reliability(truth, still, studied) == 1.0
+
+
+def test_it_does_not_matter_which_half_comes_first(noisy: tuple[Studied, Truth, Estimate]) -> None:
+    """A half without any difference tells nothing of the other: 0 in either order."""
+    studied, truth, estimate = noisy
+    halves = tuple(half.clone() for half in truth.halves)
+    halves[0][0] = 0.0
+    turned = dataclasses.replace(truth, halves=halves[::-1])
+    found, again = (reliability(one, studied, 1.0) for one in (dataclasses.replace(truth, halves=halves), turned))
+    assert dataclasses.astuple(found) == pytest.approx(dataclasses.astuple(again))
+    flat = dataclasses.replace(estimate, again=torch.zeros_like(estimate.scores))
+    assert own_reliability(truth, flat, studied) == 0.0
+
+
+def test_a_row_without_scores_is_left_out(noisy: tuple[Studied, Truth, Estimate]) -> None:
+    studied, truth, estimate = noisy
+    scores = estimate.scores.clone()
+    scores[0] = math.nan
+    assert own_reliability(truth, dataclasses.replace(estimate, scores=scores, again=scores), studied) == pytest.approx(1.0)
 
 
 def test_spearman_brown() -> None:

@@ -11,6 +11,7 @@ from support.run_records import trial
 from oar_lightning.common.config_check import ConfigError
 from oar_lightning.common.ordering import natural
 from oar_lightning.reporting.factors import ABSENT, label, level, ordered
+from oar_lightning.reporting.figures.drawing import scale
 from oar_lightning.reporting.study import make_study
 
 
@@ -167,3 +168,32 @@ def test_labels_tell_keys_apart_that_end_alike() -> None:
     assert label(keys, (1e-4, ABSENT, 0.5)) == "optimizer.lr=0.0001 tau=0.5"
     assert label(keys, (1e-4, 1e-3, 0.5)) == "optimizer.lr=0.0001 scorer.lr=0.001 tau=0.5"
     assert label(keys[1:], (1e-4, 0.5)) == "lr=0.0001 tau=0.5"
+
+
+def test_a_key_that_an_override_deletes_makes_another_method() -> None:
+    def given(words: str) -> dict[str, str]:
+        return {"overrides": f"+experiment=oar_g {words}".strip()}
+
+    runs = [trial(0.5, tags=given("")), trial(0.7, tags=given("~reward.weights.format"))]
+    study = make_study("x", [], runs)
+    assert study.factors == ("reward.weights.format",)
+    assert {arm.label: study.values(arm) for arm in study.arms} == {"format=default": [0.5], "format=deleted": [0.7]}
+
+
+def test_no_two_arms_have_one_label() -> None:
+    """A run without a key may look like one with another key left out."""
+    runs = [trial(0.5, {"+a.fill": "pad"}), trial(0.7, {"+b.shape": "pad"}), trial(0.6, {"+b.shape": "round"})]
+    study = make_study("x", [], runs)
+    assert {arm.label: study.values(arm) for arm in study.arms} == {
+        "fill=pad shape=default": [0.5],
+        "fill=default shape=pad": [0.7],
+        "round": [0.6],
+    }
+    with pytest.raises(ConfigError, match=r"report\.baseline=pad: no such arm"):
+        make_study("x", [], runs, baseline="pad")
+
+
+def test_shares_of_an_evaluation_alone_are_percentages() -> None:
+    runs = [trial(None, {"scorer": s}, metrics={"entropy": 0.3, "eval/chain/greedy": 0.5}) for s in ("uniform", "oar_g")]
+    assert scale(make_study("x", [], runs, metric="entropy")) == (1.0, "")
+    assert scale(make_study("x", [], runs, metric="eval/chain/greedy")) == (100.0, " %")

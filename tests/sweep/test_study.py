@@ -231,6 +231,8 @@ def test_the_results_of_a_batch_are_awaited_where_its_launcher_fails(tmp_path: P
         ({"space": {"x": UniformDistribution(0.0, 2.0)}}, "its space were"),
         ({"objectives": [Objective("objective", "minimize")]}, r"has the directions \['maximize'\], now \['minimize'\]"),
         ({"objectives": [Objective("greedy", "maximize")]}, "its objectives were"),
+        ({"search": {"sampler": "grid"}}, "its search were"),
+        ({"pruning": Pruning(True)}, "its pruning were"),
     ],
 )
 def test_a_study_that_was_begun_differently_is_refused(

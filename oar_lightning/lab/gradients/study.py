@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import logging
+import math
 from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Annotated, Any
@@ -56,13 +57,19 @@ class Gradients:
     ) -> Quality:
         """The statistics of unweighted advantages, of values as token advantages where a truth has them, and of each estimate.
 
-        Nothing, which is logged, where fewer than two problems have a completion with an advantage.
+        Nothing, which is logged, where too few problems have a completion with an advantage.
         """
         rollouts = studied.rollouts
         advantages = group_advantages_of(rollouts)
         rows = advantages.ne(0).nonzero().flatten()
-        if len({studied.problem[row] for row in rows.tolist()}) < 2:
-            log.warning("lab.gradients: fewer than two problems have right and wrong completions, there is nothing to compare")
+        problems = len({studied.problem[row] for row in rows.tolist()})
+        if problems - math.ceil(problems / self.blocks) < 2:  # without its largest block, which an interval leaves out
+            log.warning(
+                "lab.gradients: %d problems have right and wrong completions, too few in lab.gradients.blocks=%d to compare; "
+                "raise lab.problems",
+                problems,
+                self.blocks,
+            )
             return {}
         everywhere = torch.where(rollouts.response_mask, advantages[:, None], torch.zeros_like(advantages)[:, None])
         credit: dict[str, Weighted] = {UNWEIGHTED: TokenAdvantages(everywhere)}

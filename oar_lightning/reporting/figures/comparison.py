@@ -29,7 +29,7 @@ def arm_bars(study: Study, curves: Curves) -> Drawing | LeftOut:
         return LeftOut(title, "there is one arm only")
     if not named or len(study.arms) > MOST_BARS:
         return LeftOut(title, f"it is for named arms, such as probes and gate modes, and for {MOST_BARS} of them at most")
-    factor, unit = scale([v for arm in study.arms for v in study.values(arm)])
+    factor, unit = scale(study)
     colors = arm_colors(study)
     compared = [arm for arm in study.arms if arm is not study.baseline and study.differences(arm)]
     figure, panels = axes(2 if compared else 1, height=0.42 * len(study.arms) + 1.3, sharey=True)
@@ -88,7 +88,7 @@ def pareto(study: Study, curves: Curves) -> Drawing | LeftOut:
 
 def _draw_costs(axis: Axes, study: Study, spent: Sequence[Sequence[float]]) -> None:
     """Results against what each arm's runs cost; arms whose cost is not known are left out."""
-    factor, _ = scale([v for arm in study.arms for v in study.values(arm)])
+    factor, _ = scale(study)
     known = [(arm, mean_interval(values)) for arm, values in zip(study.arms, spent, strict=True) if values]
     results = [mean_interval(factor * np.array(study.values(arm))) for arm, _ in known]
     front = pareto_front([c.mean for _, c in known], [r.mean for r in results])

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -96,7 +95,7 @@ def draw_arrowhead(axis: Axes, edge: float, at: float, side: str, along: str, co
 
 def result_label(study: Study) -> str:
     """What the study's results are, in words and with their unit."""
-    _, unit = scale([v for arm in study.arms for v in study.values(arm)])
+    _, unit = scale(study)
     accuracy = study.metric == "objective" or ACCURACY.fullmatch(study.metric)
     name = accuracy_in_words(study.runs) if accuracy else study.metric
     return f"{name},{unit}" if unit else name
@@ -113,9 +112,11 @@ def legend_below(figure: Figure, axis: Axes, most: int | None = None) -> None:
         figure.legend(handles, labels, loc="outside lower center", ncols=columns, fontsize="small", frameon=False)
 
 
-def scale(values: Sequence[float]) -> tuple[float, str]:
-    """Factor and unit of results: percent where all are in [0, 1], else 1 without a unit."""
-    return (100.0, " %") if all(0 <= v <= 1 for v in values) else (1.0, "")
+def scale(study: Study) -> tuple[float, str]:
+    """Factor and unit of results: percent of an evaluation's shares, else 1 without a unit."""
+    shares = study.metric.startswith(("objective", "eval/"))
+    within = all(0 <= value <= 1 for arm in study.arms for value in study.values(arm))
+    return (100.0, " %") if shares and within else (1.0, "")
 
 
 def save(figure: Figure, path: Path) -> None:

@@ -31,7 +31,7 @@ def tau_beta(study: Study, curves: Curves) -> Drawing | LeftOut:
     tau, beta = study.place("tau"), study.place("beta")
     if tau is None or beta is None or not (study.is_numeric(tau) and study.is_numeric(beta)):
         return LeftOut(title, "tau and beta were not both varied")
-    factor, _ = scale([v for arm in study.arms for v in study.values(arm)])
+    factor, _ = scale(study)
     points = [(float(arm.levels[tau]), float(arm.levels[beta]), factor * v) for arm in study.arms for v in study.values(arm)]
     taus, betas = [np.unique([p[side] for p in points]) for side in (0, 1)]
     figure, (axis,) = axes(height=4.2)
@@ -52,7 +52,7 @@ def responses(study: Study, curves: Curves) -> Drawing | LeftOut:
     numeric = [p for p in range(len(study.factors)) if study.is_numeric(p) and len(study.levels(p)) > 2][:MOST_PANELS]
     if not numeric:
         return LeftOut(title, "no setting was given more than two numbers")
-    factor, _ = scale([v for arm in study.arms for v in study.values(arm)])
+    factor, _ = scale(study)
     figure, panels = axes(len(numeric), sharey=True)
     for axis, place in zip(panels, numeric, strict=True):
         _draw_response(axis, study, place, factor)
