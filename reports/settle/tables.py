@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from typing import NamedTuple
 
 import temperatures
@@ -225,26 +225,33 @@ def greedy_table(rows: Sequence[Row]) -> str:
         ]
     ]
     pairs, interval = greedy_lead(rows)
-    for arm in GREEDY_ARMS:
-        if not (found := sampled.get(arm)):
-            continue
-        own = list(found.values())
+    for arm, name, found in _with_and_without_given_up(sampled):
+        own, decoded = list(found.values()), {seed: greedy[arm][seed] for seed in found}
         settled = arm == SHARPENED and interval is not None and pairs == len(GREEDY_SEEDS)
         above = [
-            lead(runs.get(SHARPENED, {}), runs[arm])[1] if arm not in (SHARPENED, BASELINE) else None
-            for runs in (sampled, greedy)
+            lead(runs.get(SHARPENED, {}), its)[1] if arm not in (SHARPENED, BASELINE) else None
+            for runs, its in ((sampled, found), (greedy, decoded))
         ]
         lines.append(
             [
-                *(arm, own[0].lr, own[0].beta or "-", str(len(own)), shown(mean(row.entropy for row in own), ".2f")),
+                *(name, own[0].lr, own[0].beta or "-", str(len(own)), shown(mean(row.entropy for row in own), ".2f")),
                 *(f"{100 * mean(row.accuracy for row in own):.1f}", paired(arm, found, sampled.get(BASELINE, {}))[0]),
-                *(f"{100 * mean(row.greedy for row in own):.1f}", paired(arm, greedy[arm], greedy.get(BASELINE, {}))[0]),
+                *(f"{100 * mean(row.greedy for row in own):.1f}", paired(arm, decoded, greedy.get(BASELINE, {}))[0]),
                 *("-" if between is None else f"{between:+.1f}" for between in above),
                 *(str(sum(row.state != "complete" for row in own)), f"{mean(row.cpu_s for row in own):.0f}"),
                 verdict(interval.low, interval.high) if settled and interval else "-",
             ]
         )
     return markdown(lines) if len(lines) > 1 else "No runs yet."
+
+
+def _with_and_without_given_up(runs: Mapping[str, Mapping[int, Row]]) -> Iterator[tuple[str, str, Mapping[int, Row]]]:
+    """Arm, what its row is called, and runs: all, and below them those that were not given up where some were."""
+    for arm in (arm for arm in GREEDY_ARMS if runs.get(arm)):
+        yield arm, arm, runs[arm]
+        ended = {seed: row for seed, row in runs[arm].items() if row.state == "complete"}
+        if 0 < len(ended) < len(runs[arm]):
+            yield arm, f"{arm}, those not given up", ended
 
 
 def page(rows: Sequence[Row]) -> str:

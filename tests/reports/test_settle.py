@@ -223,6 +223,11 @@ def test_greedy_accuracies_are_compared_pair_by_pair() -> None:
     assert tables.greedy_table([]) == "No runs yet."
     three = greedy(leads) + [one for one in greedy(leads - 1.0, "oracle") if one.arm == "oracle"]
     assert "| +0.0 | +1.0 | 0 | 100 |" in tables.greedy_table(three).splitlines()[-1], "turning_point minus it"
+    some = [one._replace(state="failed") if one.seed == 200 else one for one in greedy(leads)]
+    *_, whole, ended = tables.greedy_table(some).splitlines()
+    assert ended.startswith("| turning_point, those not given up | 1e-4 | 2.0 | 11 |")
+    assert f"| {leads[1:].mean():+.1f} [" in ended
+    assert " | 1 | 100 |" in whole
 
 
 @pytest.mark.parametrize("arm", rules.GREEDY_ARMS)
