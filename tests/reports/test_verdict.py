@@ -166,7 +166,7 @@ def test_what_lies_beyond_an_axis_has_an_arrow_and_its_number(load, leads: Modul
     assert heads == [["<"], ["<"]]
     texts = [[text.get_text() for text in axis.texts] for axis in (asides, graph)]
     assert "-60.0 [-61.0, -59.0]" in texts[1]
-    assert sorted(texts[0]) == ["no run", "no run", "to -30"], "a method without a run is no empty row"
+    assert sorted(texts[0]) == ["no run", "no run", "to -30.5"], "a method without a run is no empty row"
 
 
 def test_costs_are_drawn_of_the_methods_that_have_one(load, leads: ModuleType, tmp_path, monkeypatch) -> None:

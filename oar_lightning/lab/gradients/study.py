@@ -62,11 +62,13 @@ class Gradients:
         rollouts = studied.rollouts
         advantages = group_advantages_of(rollouts)
         rows = advantages.ne(0).nonzero().flatten()
-        problems = len({studied.problem[row] for row in rows.tolist()})
+        if len({studied.problem[row] for row in rows.tolist()}) < 2:
+            log.warning("lab.gradients: fewer than two problems have right and wrong completions, there is nothing to compare")
+            return {}
+        problems = len(set(studied.problem))
         if problems - math.ceil(problems / self.blocks) < 2:  # without its largest block, which an interval leaves out
             log.warning(
-                "lab.gradients: %d problems have right and wrong completions, too few in lab.gradients.blocks=%d to compare; "
-                "raise lab.problems",
+                "lab.gradients: lab.problems=%d are too few for intervals over lab.gradients.blocks=%d; raise one of them",
                 problems,
                 self.blocks,
             )

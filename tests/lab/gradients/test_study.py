@@ -54,16 +54,16 @@ def test_estimates_stand_beside_what_they_are_held_against(studied) -> None:
 def test_without_two_problems_with_a_signal_there_is_nothing(studied, caplog) -> None:
     silent = dataclasses.replace(studied.rollouts, advantages=torch.tensor([1.0, -1.0, *[0.0] * 6]))
     assert Gradients()(None, dataclasses.replace(studied, rollouts=silent), [], [], LossConfig()) == {}
-    assert "lab.gradients: 1 problems have right and wrong completions" in caplog.text
+    assert "lab.gradients: fewer than two problems" in caplog.text
 
 
-@pytest.mark.parametrize("blocks", [2, 8])
-def test_two_problems_are_too_few_for_an_interval(studied, caplog, blocks: int) -> None:
-    """Which leaves out one of them."""
-    two = dataclasses.replace(studied.rollouts, advantages=torch.tensor([1.0, -1.0, 1.0, -1.0, *[0.0] * 4]))
-    assert len({studied.problem[row] for row in range(4)}) == 2
-    assert Gradients(blocks=blocks)(None, dataclasses.replace(studied, rollouts=two), [], [], LossConfig()) == {}
-    assert "2 problems have right and wrong completions" in caplog.text
+@pytest.mark.parametrize(("problems", "blocks"), [(2, 2), (2, 8), (3, 2)])
+def test_problems_too_few_for_an_interval_are_told(studied, caplog, problems: int, blocks: int) -> None:
+    """Which leaves out one block of them, and needs two in the others."""
+    numbers = tuple(i % problems for i in range(len(studied.problem)))
+    few = dataclasses.replace(studied, problem=tuple(sorted(numbers)))
+    assert Gradients(blocks=blocks)(None, few, [], [], LossConfig()) == {}
+    assert f"lab.problems={problems} are too few for intervals over lab.gradients.blocks={blocks}" in caplog.text
 
 
 @pytest.mark.parametrize(
