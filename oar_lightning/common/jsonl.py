@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import gzip
 import json
+import math
 import re
 import zlib
 from collections.abc import Iterator, Mapping, Sequence
@@ -53,6 +54,15 @@ def check_columns(row: Mapping[str, Any], where: str, flags: Sequence[str], text
     for column in texts:
         if not isinstance(row.get(column), str | None):
             raise ValueError(f"{where}: {column} must be a text, got {row[column]!r}")
+
+
+def without_nan(value: Any) -> Any:
+    """A value as JSON has it: numbers that are not finite, which JSON cannot say, are null."""
+    if isinstance(value, dict):
+        return {key: without_nan(part) for key, part in value.items()}
+    if isinstance(value, list):
+        return [without_nan(part) for part in value]
+    return None if isinstance(value, float) and not math.isfinite(value) else value
 
 
 def _value(line: str, where: str, key: str) -> Any:

@@ -2,12 +2,12 @@
 
 from __future__ import annotations
 
-import math
 from collections.abc import Iterator, Mapping, Sequence
 from typing import Any
 
 from torch import Tensor
 
+from oar_lightning.common.jsonl import without_nan
 from oar_lightning.lab.comparison import Difference, mean_over
 from oar_lightning.lab.reliability import Reliability
 from oar_lightning.lab.types import Findings
@@ -16,7 +16,7 @@ from oar_lightning.lab.types import Findings
 def to_json(findings: Findings, found: Mapping[str, Reliability | None], compared: Sequence[Difference]) -> dict[str, Any]:
     """All findings as plain values, NaN as None."""
     studied, problem = findings.studied, findings.studied.problem
-    return _plain(
+    return without_nan(
         {
             "completions": [
                 {"id": i, "problem": p, "correct": c} for i, p, c in zip(studied.ids, problem, studied.correct, strict=True)
@@ -70,14 +70,6 @@ def to_json(findings: Findings, found: Mapping[str, Reliability | None], compare
     )
 
 
-def _plain(value: Any) -> Any:
-    if isinstance(value, dict):
-        return {key: _plain(part) for key, part in value.items()}
-    if isinstance(value, list):
-        return [_plain(part) for part in value]
-    return None if isinstance(value, float) and not math.isfinite(value) else value
-
-
 def token_rows(findings: Findings) -> Iterator[dict[str, Any]]:
     """Of each completion its tokens, and on each token what the policy, the truths and the estimators say of it: lists with
     one entry a token of the response."""
@@ -88,7 +80,7 @@ def token_rows(findings: Findings) -> Iterator[dict[str, Any]]:
             found = numbers[row, mask].tolist()
             return [float(f"{v:.9g}") for v in found] if numbers.is_floating_point() else [int(v) for v in found]
 
-        yield _plain(
+        yield without_nan(
             {
                 "id": studied.ids[row],
                 "problem": studied.problem[row],

@@ -26,4 +26,4 @@ def write_index(reports: Path) -> None:
 def _cell(block: str) -> str:
     """A block's first paragraph as a cell of a table, with links that lead on from the index."""
     paragraph = " ".join(block.replace(ANSWER, "").split("\n\n")[0].split())
-    return paragraph.replace("|", "\\|").replace("](../", "](")  # links to a study beside it
+    return paragraph.replace("](../", "](")  # links to a study beside it

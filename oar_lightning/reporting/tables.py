@@ -28,7 +28,7 @@ def results_table(study: Study, curves: Curves) -> list[list[str]]:
         shown = f"**{shown}**" if np.mean(study.values(arm)) == highest and len(study.arms) > 1 else shown
         spent = [_mean([cost(run, curves, metric) for run in arm.runs], COST_DIGITS[metric]) for metric in costs]
         last = [_mean([last_tenth(run, curves, metric) for run in arm.runs], ".3f") for metric in ends]
-        rows.append([_text(arm.label), str(len(arm.runs)), shown, *spent, *last])
+        rows.append([arm.label, str(len(arm.runs)), shown, *spent, *last])
     return rows
 
 
@@ -43,7 +43,7 @@ def differences_table(study: Study) -> list[list[str]]:
         n = len(differences)
         interval = mean_interval(factor * np.array(differences))
         shown = f"{interval:+.2f}"
-        rows.append([_text(arm.label), str(n), shown, f"{p:.3g}", f"{adjusted:.3g}", f"{smallest_p(n):.3g}"])
+        rows.append([arm.label, str(n), shown, f"{p:.3g}", f"{adjusted:.3g}", f"{smallest_p(n):.3g}"])
     return rows
 
 
@@ -52,7 +52,7 @@ def uncounted_table(study: Study) -> list[list[str]]:
     for run in study.uncounted:
         settings = " ".join(f"{key}={show(level(run, key))}" for key in study.factors)
         rows.append([f"{run.name} `{run.run_id[:8]}`", run.tags.get("trial", "-"), settings, run.seed, run.state, run.reason])
-    return [[_text(cell) or "-" for cell in row] for row in rows]
+    return [[cell.strip() or "-" for cell in row] for row in rows]
 
 
 def _result(study: Study, arm: Arm, factor: float) -> str:
@@ -69,8 +69,3 @@ def _result(study: Study, arm: Arm, factor: float) -> str:
 def _mean(values: Sequence[float | None], digits: str) -> str:
     recorded = [value for value in values if value is not None]
     return f"{np.mean(recorded):{digits}}" if recorded else "-"
-
-
-def _text(text: str) -> str:
-    """Text without line breaks and bars, which would end a table cell."""
-    return " ".join(text.split()).replace("|", "\\|")

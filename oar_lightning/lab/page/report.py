@@ -32,8 +32,8 @@ def readme(record: LabRecord, command: str | None) -> str:
     for name in record.ranking:
         own = results["estimators"][name]
         cells = [_cell(m["means"].get(name)) for m in measures.values()]
-        rows.append([_text(name) + " (control)" * bool(own["control"]), *cells, f"{own['seconds']:.2f}"])
-    table = markdown([[_text(cell) for cell in header], *rows])
+        rows.append([visible(name) + " (control)" * bool(own["control"]), *cells, f"{own['seconds']:.2f}"])
+    table = markdown([[visible(cell) for cell in header], *rows])
     stopped = "" if results.get("whole", True) else "\nThis lab was stopped before it had all numbers.\n"
     made = f"\nMade by:\n\n```\n{visible(command)}\n```\n" if command else ""
     problems = len({c["problem"] for c in results["completions"]})
@@ -52,8 +52,3 @@ def _cell(mean: dict[str, float | None] | None) -> str:
     if mean is None or mean["mean"] is None:
         return "-"
     return f"{mean['mean']:.2f}" + ("" if mean["low"] is None else f" [{mean['low']:.2f}, {mean['high']:.2f}]")
-
-
-def _text(text: str) -> str:
-    """On one line, without ending its cell."""
-    return visible(text).replace("\n", " ").replace("|", "\\|")
