@@ -112,7 +112,7 @@ def pair(config: Any, folder: Path, dtype: torch.dtype = torch.float32, lora: Lo
 
 
 TEXT = ("token_ids", "attention_mask", "response_mask", "reasoning_mask", "answer_mask")
-ALIKE = ("gtpo", "spae", "min_form", "spans", "attribution")
+ALIKE = ("gtpo", "spae", "min_form", "spans", "attribution", "shuffled", "oar_p_steps", "total_effect_fast")
 """Scorers that run what others run."""
 
 

@@ -3,7 +3,10 @@
 import support.typechecker  # noqa: F401  (the hook reads it as an attribute of its package)
 from jaxtyping import install_import_hook
 
-with install_import_hook("oar_lightning", "support.typechecker.typechecked"):
+# not the decoder and the loop of sampling: they make most calls of most tests, and theirs hold their values against other programs
+ROOMS = ["credit", "objective", "policy.language_model", "policy.lm_head", "policy.linear_logprobs", "types"]
+
+with install_import_hook([f"oar_lightning.{room}" for room in ROOMS], "support.typechecker.typechecked"):
     import oar_lightning.credit.gates.bilevel
     import oar_lightning.credit.scorers
     import oar_lightning.objective.advantage
