@@ -1,4 +1,4 @@
-"""Settings and fixtures of all tests. Shapes in the package's signatures are checked while they run."""
+"""Settings and fixtures of all tests. Shapes that signatures of credit and losses name are checked while they run."""
 
 from __future__ import annotations
 

@@ -1,9 +1,9 @@
-"""Imports the modules whose signatures name shapes, such that the shapes of each call are checked; before any test does."""
+"""Imports modules whose signatures name shapes, such that the shapes of each call are checked; before any test does."""
 
 import support.typechecker  # noqa: F401  (the hook reads it as an attribute of its package)
 from jaxtyping import install_import_hook
 
-# not the decoder and the loop of sampling: they make most calls of most tests, and theirs hold their values against other programs
+# not the decoder: most calls of most tests are its own, and its tests hold its values against those of other programs
 ROOMS = ["credit", "objective", "policy.language_model", "policy.lm_head", "policy.linear_logprobs", "types"]
 
 with install_import_hook([f"oar_lightning.{room}" for room in ROOMS], "support.typechecker.typechecked"):
