@@ -1,4 +1,4 @@
-"""Means over completions and their paired differences, with intervals by bootstrap over problems."""
+"""Means over completions and their paired differences, with intervals over problems."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ import numpy as np
 from numpy.typing import ArrayLike, NDArray
 
 from oar_lightning.lab.types import Measure
-from oar_lightning.reporting.statistics import EXACT_UP_TO, Interval, holm
+from oar_lightning.reporting.statistics import BOOTSTRAP_FROM, EXACT_UP_TO, LEAST, Interval, holm
 
 DRAWS = 2_000
 """Resamples of a bootstrap."""
@@ -39,14 +39,19 @@ class Difference:
 def mean_over(values: Sequence[float], problem: Sequence[int]) -> Interval:
     """The mean of the values that are not NaN, with a 95 % interval from problems drawn with replacement. `n` counts values.
 
-    The interval is NaN where fewer than two problems have a value.
+    Where fewer than BOOTSTRAP_FROM problems have a value it is Student's t with the ratio estimator's standard error, and NaN
+    where fewer than LEAST have.
     """
     array = np.asarray(values, dtype=float)
     sums, counts = _by_problem(array, problem)
     if not counts.sum():
         return Interval(math.nan, math.nan, math.nan, 0)
-    low, high = _bounds(sums, counts) if len(counts) > 1 else (math.nan, math.nan)
-    return Interval(float(sums.sum() / counts.sum()), low, high, int(counts.sum()))
+    mean, problems = float(sums.sum() / counts.sum()), len(counts)
+    if problems < LEAST:
+        low, high = math.nan, math.nan
+    else:
+        low, high = _bounds(sums, counts) if problems >= BOOTSTRAP_FROM else _few(mean, sums, counts)
+    return Interval(mean, low, high, int(counts.sum()))
 
 
 def differences(measures: Sequence[Measure], baseline: str, problem: Sequence[int]) -> list[Difference]:
@@ -107,6 +112,16 @@ def _numbered(problem: ArrayLike) -> NDArray[np.intp]:
     """The problems' numbers, without gaps."""
     found: NDArray[np.intp] = np.unique(np.asarray(problem), return_inverse=True)[1]
     return found
+
+
+def _few(mean: float, sums: NDArray[np.float64], counts: NDArray[np.float64]) -> tuple[float, float]:
+    """A problem's residual is its sum minus what the mean would make of its number of values."""
+    from scipy.stats import t
+
+    n = len(sums)
+    error = math.sqrt(n / (n - 1) * float(np.square(sums - mean * counts).sum())) / float(counts.sum())
+    half = float(t.ppf(0.975, n - 1)) * error
+    return mean - half, mean + half
 
 
 def _bounds(sums: NDArray[np.float64], counts: NDArray[np.float64]) -> tuple[float, float]:

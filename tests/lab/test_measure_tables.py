@@ -21,7 +21,7 @@ def findings(**parts) -> Findings:
 
 
 def test_a_table_for_each_kind() -> None:
-    values = {"mine": (1.0, 2.0, math.nan), "yours": (math.nan,) * 3}
+    values = {"mine": (1.0, 1.4, 2.1), "yours": (math.nan,) * 3}
     keys = ("direct.pad.comprehensiveness", "direct.pad.infidelity", "total.pad.comprehensiveness", "stability.sensitivity")
     interval = Interval(0.05, 0.01, 0.09, 16)
     unknown = Interval(math.nan, math.nan, math.nan, 16)

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import gzip
 import json
+import math
 from collections import defaultdict
 from pathlib import Path
 from typing import Any
@@ -11,7 +12,7 @@ from typing import Any
 import numpy as np
 import pytest
 from hydra.errors import HydraException
-from scipy.stats import mannwhitneyu, spearmanr
+from scipy.stats import mannwhitneyu, spearmanr, t
 from support.composing import Prepare
 
 from oar_lightning.common.config_check import ConfigError
@@ -63,7 +64,7 @@ def test_the_table_is_reproduced_from_the_tokens(prepared: Prepare, tmp_path: Pa
             assert mean["mean"] == pytest.approx(np.mean(flat))
             assert f"{np.mean(flat):.2f}" in shown
             if len(areas) == 3:
-                assert_bootstrapped(mean, list(areas.values()))
+                assert_of_students_t(mean, list(areas.values()))
     ties = [d for d in found["differences"] if d["measure"] == "results.auroc" and d["estimator"] == "oracle"]
     assert ties[0]["mean"] == pytest.approx(
         found["measures"]["results.auroc"]["means"]["oracle"]["mean"]
@@ -72,10 +73,11 @@ def test_the_table_is_reproduced_from_the_tokens(prepared: Prepare, tmp_path: Pa
     correlations(found, rows)
 
 
-def assert_bootstrapped(mean: dict[str, float], groups: list[list[float]]) -> None:
-    """Of the 27 draws of three problems each has a share of 3.7 %, so that the interval is their range."""
-    draws = [np.mean([v for g in (a, b, c) for v in g]) for a in groups for b in groups for c in groups]
-    assert (mean["low"], mean["high"]) == pytest.approx((min(draws), max(draws)))
+def assert_of_students_t(mean: dict[str, float], groups: list[list[float]]) -> None:
+    """Of three problems: the ratio estimator's standard error, with two degrees of freedom."""
+    residuals = [sum(group) - mean["mean"] * len(group) for group in groups]
+    half = t.ppf(0.975, 2) * math.sqrt(3 / 2 * sum(r * r for r in residuals)) / sum(map(len, groups))
+    assert (mean["low"], mean["high"]) == pytest.approx((mean["mean"] - half, mean["mean"] + half))
 
 
 def correlations(found: dict[str, Any], rows: list[dict[str, Any]]) -> None:
