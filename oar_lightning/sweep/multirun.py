@@ -40,6 +40,9 @@ SWEEP_ONLY = ("hydra.mode", "hydra.run.dir", "hydra.sweep", "hydra/sweeper", "hy
 CHANGEABLE = ("num_threads", "logger", "output_root")
 """Settings without influence on results, which may change from one start of a sweep to the next."""
 
+KEPT = "logger.experiment_name"
+"""But not the MLflow experiment, since the runs of a study are in one."""
+
 
 def chosen_sweep() -> str | None:
     """The name in `+sweeps=<name>`; None without a sweep file."""
@@ -171,7 +174,7 @@ def _first_config(space: SearchSpace, config: DictConfig, loader: ConfigLoader) 
     """The settings of a first trial by dotted key, without those that may change."""
     with _job_config(space.overrides(next(space.examples())), config, loader) as job:
         content: Any = OmegaConf.to_container(job, resolve=True)
-    return {key: value for key, value in flatten(content).items() if not key.startswith(CHANGEABLE)}
+    return {key: value for key, value in flatten(content).items() if key == KEPT or not key.startswith(CHANGEABLE)}
 
 
 def _open(

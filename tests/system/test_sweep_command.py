@@ -114,6 +114,9 @@ def test_started_again_a_finished_sweep_does_nothing(
     assert again.code == 0, again.shown
     assert "2 of 2 trials are finished" in again.shown
     assert len(runs(folder)[1]) == 2
+    other = run(folder, *arguments, "logger.experiment_name=elsewhere", timeout=200)
+    assert other.code == 1
+    assert "logger.experiment_name=elsewhere (then " in other.shown
 
 
 @pytest.mark.slow

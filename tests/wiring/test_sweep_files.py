@@ -6,6 +6,7 @@ from pathlib import Path
 
 import pytest
 from hydra._internal.config_search_path_impl import ConfigSearchPathImpl
+from hydra.core.global_hydra import GlobalHydra
 from hydra.core.object_type import ObjectType
 from hydra.core.plugins import Plugins
 from hydra.plugins.launcher import Launcher
@@ -16,7 +17,7 @@ from hydra_plugins.oar_sweeps.search_path import SweepsSearchPath, SweepsSource
 from oar_lightning.common.config_check import ConfigError
 from oar_lightning.common.paths import conf_dir, sweeps_dir
 from oar_lightning.credit.scorers import OarG, OarP, Oracle
-from oar_lightning.sweep.multirun import _plan
+from oar_lightning.sweep.multirun import _first_config, _plan
 from oar_lightning.sweep.search_space import SearchSpace
 
 NAMES = sorted(path.stem for path in sweeps_dir().glob("*.yaml"))
@@ -148,6 +149,15 @@ def test_examples_have_every_choice_and_both_ends_of_an_interval() -> None:
         {"gate.tau": 1.5, "gate.beta": 1},
         {"gate.tau": 0.5, "gate.beta": 2},
     ]
+
+
+def test_what_a_study_goes_on_with_includes_its_mlflow_experiment_but_not_its_server_or_threads() -> None:
+    cfg = composed_whole("+sweeps=tau_beta", "hydra.sweeper.study_name=x")
+    kept = _first_config(
+        SearchSpace.of(cfg, ["+sweeps=tau_beta", "logger.experiment_name=mine"]), cfg, GlobalHydra.instance().config_loader()
+    )
+    assert (kept["logger.experiment_name"], kept["gate.mode"]) == ("mine", "both")
+    assert not {"logger.tracking_uri", "num_threads", "output_root"} & kept.keys()
 
 
 @pytest.mark.parametrize(
