@@ -74,16 +74,24 @@ def with_ceilings(
     """The measures of correlation with what can be attained in them: sqrt(reliability of estimate and of truth)."""
     if found is None:
         return list(measures)
-    ceilings = {
-        f"{truth.name}.{key}": {
-            e.name: math.sqrt(limit * own)
-            for e in estimates
-            if not math.isnan(own := own_reliability(truth, e, studied, sizes))
+    correlations = (("spearman_free", found.size, True), ("direction_free", found.direction, False))
+    limits = {f"{truth.name}.{key}": (limit, sizes) for key, limit, sizes in correlations if not math.isnan(limit)}
+
+    def ceilings(measure: Measure) -> dict[str, float]:
+        limit, sizes = limits[measure.key]
+        own = {e.name: own_reliability(truth, e, studied, sizes) for e in estimates}
+        said = {e.name: 1.0 if sizes else _with_advantages(e, measure.values[e.name]) for e in estimates}
+        return {
+            name: said[name] * math.sqrt(limit * value) for name, value in own.items() if not math.isnan(value + said[name])
         }
-        for key, limit, sizes in (("spearman_free", found.size, True), ("direction_free", found.direction, False))
-        if not math.isnan(limit)
-    }
-    return [dataclasses.replace(m, ceiling=ceilings.get(m.key, {})) for m in measures]
+
+    return [dataclasses.replace(m, ceiling=ceilings(m)) if m.key in limits else m for m in measures]
+
+
+def _with_advantages(estimate: Estimate, values: Sequence[float]) -> float:
+    """The share of the completions with a value whose token advantages are not all 0, as they are in groups of equal rewards;
+    such a completion has a correlation of 0, whatever the scores."""
+    return mean([float(row.any()) for row, value in zip(estimate.advantages, values, strict=True) if not math.isnan(value)])
 
 
 def mean(values: Sequence[float]) -> float:

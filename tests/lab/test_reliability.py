@@ -60,6 +60,22 @@ def test_nothing_perfect_beats_the_ceiling(noisy: tuple[Studied, Truth, Estimate
     assert by_key["mc.spearman_free"] == pytest.approx(ceilings["mc.spearman_free"]["it"], abs=0.04)
 
 
+def test_groups_of_equal_rewards_lower_the_ceiling_of_directions(noisy: tuple[Studied, Truth, Estimate]) -> None:
+    """Their token advantages are 0, and so are their correlations; scores, and so sizes, are what they are."""
+    studied, truth, estimate = noisy
+    silent = dataclasses.replace(estimate, advantages=estimate.advantages.clone())
+    silent.advantages[: COUNT // 4] = 0.0
+    found = reliability(truth, studied, 1.0)
+    whole, less = (
+        {m.key: m for m in with_ceilings(measures_of(truth, [one], studied), truth, found, [one], studied)}
+        for one in (estimate, silent)
+    )
+    key = "mc.direction_free"
+    assert less[key].ceiling["it"] == pytest.approx(0.75 * whole[key].ceiling["it"])
+    assert np.mean(less[key].values["it"]) == pytest.approx(less[key].ceiling["it"], abs=0.03)
+    assert less["mc.spearman_free"].ceiling == whole["mc.spearman_free"].ceiling
+
+
 def test_what_draws_nothing_is_reliable(noisy: tuple[Studied, Truth, Estimate]) -> None:
     studied, truth, estimate = noisy
     still = Estimate("still", estimate.scores, estimate.advantages, signed=True, seconds=0.0)
