@@ -40,14 +40,14 @@ def mean_over(values: Sequence[float], problem: Sequence[int]) -> Interval:
     """The mean of the values that are not NaN, with a 95 % interval from problems drawn with replacement. `n` counts values.
 
     Where fewer than BOOTSTRAP_FROM problems have a value it is Student's t with the ratio estimator's standard error, and NaN
-    where fewer than LEAST have.
+    where fewer than LEAST have, or where all values are equal: that a few agree does not say that all would.
     """
     array = np.asarray(values, dtype=float)
     sums, counts = _by_problem(array, problem)
     if not counts.sum():
         return Interval(math.nan, math.nan, math.nan, 0)
     mean, problems = float(sums.sum() / counts.sum()), len(counts)
-    if problems < LEAST:
+    if problems < LEAST or np.nanmax(array) == np.nanmin(array):
         low, high = math.nan, math.nan
     else:
         low, high = _bounds(sums, counts) if problems >= BOOTSTRAP_FROM else _few(mean, sums, counts)

@@ -28,7 +28,7 @@ from rules import (
     settings_of,
     tuning_seeds,
 )
-from tables import page
+from sections import page
 
 from oar_lightning.common.markdown import fill
 from oar_lightning.reporting.export import curves_csv, kept_curves

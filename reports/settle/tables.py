@@ -1,21 +1,18 @@
-"""What the runs say: the tables of README.md."""
+"""What the runs say: tables of README.md."""
 
 from __future__ import annotations
 
+import dataclasses
 import math
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from typing import NamedTuple
 
-import temperatures
 from records import Row, best, endpoint_runs
 from rules import (
     ARMS,
     BASELINE,
     ENDPOINT,
     ENDPOINT_SEEDS,
-    GREEDY_ARMS,
-    GREEDY_SEEDS,
-    GREEDY_TASK,
     HALF_ASKED_OF,
     HALF_ASKED_ON,
     MEAN_PROBE,
@@ -25,7 +22,6 @@ from rules import (
     PERFECT,
     PROBE_TASK,
     RATES,
-    SHARPENED,
     TIMED_SEEDS,
     Setting,
     settings_of,
@@ -35,7 +31,7 @@ from rules import (
 from scipy.stats import ttest_rel
 
 from oar_lightning.common.markdown import markdown
-from oar_lightning.reporting.statistics import Interval, mean_interval
+from oar_lightning.reporting.statistics import Interval, mean_interval, ratio_interval
 
 
 def tuning_table(rows: Sequence[Row], task: str) -> str:
@@ -116,12 +112,13 @@ def lead(found: Mapping[int, Row], base: Mapping[int, Row]) -> tuple[int, Interv
 
 
 class Half(NamedTuple):
-    """An estimate's mean lead over GRPO and perfect credit's, in points, over the same seeds; the two-sided p of its own, by
-    the t test of its pairs; the time of its runs, of the same without scoring; and whether that answers the question with
-    yes."""
+    """An estimate's mean lead over GRPO and perfect credit's, in points, over the same seeds; the share of the second that the
+    first is; the two-sided p of its own, by the t test of its pairs; the time of its runs, of the same without scoring; and
+    whether that answers the question with yes."""
 
     lead: float
     perfect: float
+    share: Interval
     p: float
     time: float
     reached: bool
@@ -134,10 +131,12 @@ def half(rows: Sequence[Row], task: str, arm: str) -> Half | None:
     if any(seed not in found for found in three for seed in OTHER_SEEDS) or len(times) < len(TIMED_SEEDS):
         return None
     own, perfect, base = ([found[seed] for seed in OTHER_SEEDS] for found in three)
-    lead, whole = (100 * (mean(r.accuracy for r in found) - mean(r.accuracy for r in base)) for found in (own, perfect))
+    leads, wholes = ([100 * (r.accuracy - b.accuracy) for r, b in zip(found, base, strict=True)] for found in (own, perfect))
+    lead, whole = mean(leads), mean(wholes)
     p = float(ttest_rel([r.accuracy for r in own], [r.accuracy for r in base]).pvalue)
     time = mean(times)
-    return Half(lead, whole, p, time, 0 < whole / 2 <= lead and p < HALF_ASKED_OF[arm] and time <= MOST_TIME)
+    reached = 0 < whole / 2 <= lead and p < HALF_ASKED_OF[arm] and time <= MOST_TIME
+    return Half(lead, whole, ratio_interval(leads, wholes), p, time, reached)
 
 
 def times_of(rows: Iterable[Row], task: str, arm: str) -> list[float]:
@@ -156,7 +155,7 @@ def half_table(rows: Sequence[Row]) -> str:
             "p",
             "asked",
             "perfect credit's",
-            "%",
+            "% [95 %]",
             "time of a run, of itself without scoring",
             "verdict",
         ]
@@ -167,13 +166,14 @@ def half_table(rows: Sequence[Row]) -> str:
             if found is None:
                 lines.append([f"`{task}`", arm, *["-"] * 6, "not settled"])
                 continue
-            share = f"{100 * found.lead / found.perfect:.0f}" if found.perfect > 0 else "-"
+            share = found.share
+            percent = dataclasses.replace(share, mean=100 * share.mean, low=100 * share.low, high=100 * share.high)
             figures = [
                 f"{found.lead:+.1f}",
                 f"{found.p:.1g}",
                 f"< {asked}",
                 f"{found.perfect:+.1f}",
-                share,
+                f"{percent:.0f}" if found.perfect > 0 else "-",
                 f"{found.time:.2f}",
             ]
             lines.append([f"`{task}`", arm, *figures, "yes" if found.reached else "no"])
@@ -202,107 +202,3 @@ def probe_table(rows: Sequence[Row]) -> str:
     lines = [["the mean over the answer, minus", "points [95 %]", "n", "verdict"]]
     lines += [[arm, *map(str, probe_lead(rows, arm))] for arm in OTHER_PROBES]
     return markdown(lines)
-
-
-def greedy_lead(rows: Sequence[Row]) -> tuple[int, Interval | None]:
-    """Of the policies that `SHARPENED` trains over GRPO's, in points of accuracy with greedy decoding."""
-    runs = greedy_runs(rows)
-    return lead(runs.get(SHARPENED, {}), runs.get(BASELINE, {}))
-
-
-def greedy_runs(rows: Sequence[Row]) -> dict[str, dict[int, Row]]:
-    """Runs that were evaluated with greedy decoding, which is the accuracy of these."""
-    runs = endpoint_runs(rows, GREEDY_TASK, "greedy")
-    return {arm: {seed: row._replace(accuracy=row.greedy) for seed, row in found.items()} for arm, found in runs.items()}
-
-
-def greedy_table(rows: Sequence[Row]) -> str:
-    sampled, greedy = endpoint_runs(rows, GREEDY_TASK, "greedy"), greedy_runs(rows)
-    lines = [
-        [
-            *("arm", "rate", "coefficient or beta", "n", "entropy, nats", "at temperature 1, %", "minus GRPO, points [95 %]"),
-            *("greedily, %", "minus GRPO greedily", f"{SHARPENED} minus it", "greedily", "given up", "CPU s a run", "verdict"),
-        ]
-    ]
-    pairs, interval = greedy_lead(rows)
-    for arm, name, found in _with_and_without_given_up(sampled):
-        own, decoded = list(found.values()), {seed: greedy[arm][seed] for seed in found}
-        settled = arm == SHARPENED and interval is not None and pairs == len(GREEDY_SEEDS)
-        above = [
-            lead(runs.get(SHARPENED, {}), its)[1] if arm not in (SHARPENED, BASELINE) else None
-            for runs, its in ((sampled, found), (greedy, decoded))
-        ]
-        lines.append(
-            [
-                *(name, own[0].lr, own[0].beta or "-", str(len(own)), shown(mean(row.entropy for row in own), ".2f")),
-                *(f"{100 * mean(row.accuracy for row in own):.1f}", paired(arm, found, sampled.get(BASELINE, {}))[0]),
-                *(f"{100 * mean(row.greedy for row in own):.1f}", paired(arm, decoded, greedy.get(BASELINE, {}))[0]),
-                *("-" if between is None else f"{between:+.1f}" for between in above),
-                *(str(sum(row.state != "complete" for row in own)), f"{mean(row.cpu_s for row in own):.0f}"),
-                verdict(interval.low, interval.high) if settled and interval else "-",
-            ]
-        )
-    return markdown(lines) if len(lines) > 1 else "No runs yet."
-
-
-def _with_and_without_given_up(runs: Mapping[str, Mapping[int, Row]]) -> Iterator[tuple[str, str, Mapping[int, Row]]]:
-    """Arm, what its row is called, and runs: all, and below them those that were not given up where some were."""
-    for arm in (arm for arm in GREEDY_ARMS if runs.get(arm)):
-        yield arm, arm, runs[arm]
-        ended = {seed: row for seed, row in runs[arm].items() if row.state == "complete"}
-        if 0 < len(ended) < len(runs[arm]):
-            yield arm, f"{arm}, those not given up", ended
-
-
-def page(rows: Sequence[Row]) -> str:
-    parts = []
-    for task in RATES:
-        parts.append(f"### `{task}`: tuning\nMean accuracy in % at each rate. Bold: chosen.\n\n{tuning_table(rows, task)}")
-        parts.append(f"### `{task}`: endpoint\n{endpoint_table(rows, task)}")
-    parts.append(
-        f"### Half of what perfect credit gains\nMean leads in points over {len(OTHER_SEEDS)} pairs.\n\n{half_table(rows)}"
-    )
-    parts.append(f"### The mean over the answer as outcome probe, on `{PROBE_TASK}`\n{probe_table(rows)}")
-    parts.append(f"### More than a sharper policy, on `{GREEDY_TASK}`\n{greedy_table(rows)}")
-    parts.append(f"### The untrained policies at lower temperatures\n{temperatures.table()}")
-    return "\n\n".join([*parts, f"### Checklist\n{checklist(rows)}"])
-
-
-GRANULARITY = {BASELINE: "completion", "grpo_more": "completion", "vineppo": "step", "information_gain": "step"}
-"""Arms whose credit is not by token."""
-
-
-def named(arms: Iterable[str], rows: Sequence[Row]) -> str:
-    """Those of the arms that have run."""
-    return ", ".join(f"`{arm}`" for arm in arms if any(row.arm == arm for row in rows)) or "not run yet"
-
-
-def time_in_all(rows: Sequence[Row]) -> str:
-    recorded = [row.cpu_s for row in rows if not math.isnan(row.cpu_s)]
-    of_all = f", of {len(recorded)} of them" if len(recorded) < len(rows) else ""
-    return f"{len(rows)} runs, {sum(recorded) / 3600:.1f} hours{of_all}"
-
-
-def checklist(rows: Sequence[Row]) -> str:
-    """The items of the survey arXiv 2604.09459, appendix C."""
-    lengths = [row.mean_length for row in rows if not math.isnan(row.mean_length)]
-    return markdown(
-        [
-            ["item", "here"],
-            ["base model and size", "built-in policies: 0.9 M parameters (`graph`), else 0.34 M"],
-            ["training data, size, filters", "generated without end by seed; no filters"],
-            ["granularity", ", ".join(sorted({GRANULARITY.get(row.arm, "token") for row in rows})) or "no runs yet"],
-            ["family of the method", "docs/methods.md has that of each"],
-            ["baseline without credit, same base model", named((BASELINE, EQUAL_TIME), rows)],
-            ["compute", "equal numbers of updates"],
-            ["benchmarks and splits", "1,024 new problems: on `graph` of held-out structures, else of trained sums"],
-            ["metric", "sampled accuracy at temperature 1 after the last update, 4 samples a problem"],
-            ["processor time in all", time_in_all(rows)],
-            ["mean length of completions, tokens", f"{min(lengths):.0f} to {max(lengths):.0f}" if lengths else "no runs yet"],
-            ["ablation of the credit", named(("random", "shuffled", "position"), rows)],
-            ["told the truth", named((PERFECT, "oracle_in_oars_gate"), rows)],
-            ["spread", "Student's t 95 % intervals over pairs by seed"],
-            ["cost of credit, forward passes of the batch", "column `passes of scoring`"],
-            ["shortest and longest of a batch, tokens", "not kept"],
-        ]
-    )

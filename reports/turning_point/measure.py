@@ -116,7 +116,7 @@ def per_problem(
 
 
 def share(found: np.ndarray, over: str, of: str) -> str:
-    """A ratio of sums in %, with its 95 % interval by bootstrap over problems."""
+    """A ratio of sums in %, with its 95 % interval by bootstrap over problems; with none where all problems agree."""
     top, bottom = (found[:, Found._fields.index(name)] for name in (over, of))
     if not bottom.sum():
         return "-"
@@ -124,7 +124,8 @@ def share(found: np.ndarray, over: str, of: str) -> str:
     with np.errstate(invalid="ignore"):
         drawn = top[picked].sum(1) / bottom[picked].sum(1)
     low, high = np.nanpercentile(drawn, [2.5, 97.5])
-    return f"{100 * top.sum() / bottom.sum():.0f} [{100 * low:.0f}, {100 * high:.0f}]"
+    bounds = f" [{100 * low:.0f}, {100 * high:.0f}]" if high > low else ""
+    return f"{100 * top.sum() / bottom.sum():.0f}{bounds}"
 
 
 def table(result: Mapping[str, Any]) -> str:

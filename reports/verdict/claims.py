@@ -86,6 +86,14 @@ def gradient_text() -> str:
     return "; ".join([*texts, "share of signal on graph: " + ", ".join(signal)])
 
 
+def gradient_verdict() -> str:
+    found = json.loads((REPORTS / "mechanism" / "results.json").read_text(encoding="utf-8"))
+    own = [found[name]["methods"]["oar_g"] for name in ("graph", "graph_trained")]
+    turned = any(high < 1 for _, _, high in (one["adam_cosine"] for one in own))
+    noisier = all(low > 1 for _, low, _ in (one["variance"] for one in own))
+    return ("yes" if turned else "not shown") + ("; more variance on `graph`" if noisier else "")
+
+
 def rate_text(task: str, method: str) -> tuple[str, str]:
     """Verdict and figures: leads over GRPO at the same rate, and how they change from the lowest to the highest rate that the
     same three seeds or more have run."""
@@ -284,7 +292,7 @@ def claims(leads: Mapping[tuple[str, str], Lead], said: Mapping[tuple[str, str],
         ),
         Claim(
             "OAR-G's weights change the gradient's direction (ours)",
-            "no; noise on `graph`",
+            gradient_verdict(),
             gradient_text(),
             "128 batches a policy",
             "fairly, of two policies of one task",

@@ -9,7 +9,7 @@ from labels import named
 from leads import REPORTS, script
 from summary import quoted
 
-rules, records, tables = (script("settle", name) for name in ("rules", "records", "tables"))
+rules, records, tables, decoded = (script("settle", name) for name in ("rules", "records", "tables", "greedy"))
 ROWS = records.read_csv(REPORTS / "settle" / "runs.csv")
 
 
@@ -74,7 +74,7 @@ def probes() -> tuple[str, str]:
 
 def greedily() -> tuple[str, str]:
     """Verdict and figures of the question whether a lead is more than a sharper policy."""
-    pairs, interval = tables.greedy_lead(ROWS)
+    pairs, interval = decoded.greedy_lead(ROWS)
     if interval is None:
         return "not settled yet", "no pair has run"
     sampled = records.endpoint_runs(ROWS, rules.GREEDY_TASK, "greedy")

@@ -8,6 +8,7 @@ from collections import Counter
 
 import numpy as np
 import pytest
+from scipy.stats import ttest_1samp
 
 from oar_lightning.common.bootstrap import bootstrap_bounds
 from oar_lightning.reporting.statistics import (
@@ -18,6 +19,7 @@ from oar_lightning.reporting.statistics import (
     holm,
     mean_interval,
     pareto_front,
+    ratio_interval,
     sign_flip_p,
     smallest_p,
 )
@@ -31,6 +33,23 @@ def test_few_values_have_the_interval_of_students_t(n: int, quantile: float) -> 
     found = mean_interval(values)
     expected = (values.mean(), values.mean() - half, values.mean() + half, n)
     assert (found.mean, found.low, found.high, found.n) == pytest.approx(expected, rel=3e-4)
+
+
+def test_a_ratios_interval_is_of_those_that_a_t_test_does_not_exclude() -> None:
+    rng = np.random.default_rng(1)
+    others = rng.normal(1.0, 0.6, 12)
+    values = 0.7 * others + rng.normal(0.2, 0.4, 12)
+    found = ratio_interval(values, others)
+    assert found.mean == pytest.approx(values.mean() / others.mean())
+    not_excluded = [r for r in np.linspace(-1, 4, 5001) if ttest_1samp(values - r * others, 0).pvalue >= 0.05]
+    assert (found.low, found.high) == pytest.approx((not_excluded[0], not_excluded[-1]), abs=2e-3)
+
+
+@pytest.mark.parametrize(
+    ("values", "others"), [((1.0, 2.0), (1.0, 1.1)), ((1.0, 2.0, 3.0), (1.0, -1.0, 0.1))], ids=["two pairs", "perhaps 0"]
+)
+def test_a_ratio_that_is_not_bounded_has_no_interval(values: tuple[float, ...], others: tuple[float, ...]) -> None:
+    assert math.isnan(ratio_interval(values, others).low)
 
 
 def test_from_ten_values_on_the_interval_is_the_bootstraps() -> None:

@@ -10,7 +10,9 @@ from support.study_scripts import load_script
 
 from oar_lightning.reporting.runs import RunRecord
 
-study, rules, records, tables = (load_script("settle", name) for name in ("study", "rules", "records", "tables"))
+study, rules, records, tables, decoded, sections = (
+    load_script("settle", name) for name in ("study", "rules", "records", "tables", "greedy", "sections")
+)
 
 
 def row(stage: str, arm: str, lr: str, beta: str, seed: int, accuracy: float, state: str = "complete"):
@@ -103,8 +105,8 @@ def test_what_was_recorded_alone_has_a_mean() -> None:
 
 def test_the_time_of_all_runs_says_of_how_many_it_was_recorded() -> None:
     rows = [r._replace(cpu_s=cpu) for r, cpu in zip(endpoint([1.0]), (3600.0, float("nan")), strict=True)]
-    assert tables.time_in_all(rows) == "2 runs, 1.0 hours, of 1 of them"
-    assert tables.time_in_all(rows[:1]) == "1 runs, 1.0 hours"
+    assert sections.time_in_all(rows) == "2 runs, 1.0 hours, of 1 of them"
+    assert sections.time_in_all(rows[:1]) == "1 runs, 1.0 hours"
 
 
 def test_an_arm_that_is_only_explored_has_no_verdict() -> None:
@@ -136,6 +138,8 @@ def test_half_of_what_perfect_credit_gains_by_hand() -> None:
     difference = 100 * (pairs["turning_point"] - pairs["grpo"])
     assert (found.lead, found.perfect, found.time) == pytest.approx((6, 10, 1.5))
     assert found.p == pytest.approx(2 * t.sf(difference.mean() / sem(difference), 11))
+    assert found.share.mean == pytest.approx(0.6)
+    assert found.share.low < 0.6 < found.share.high
     assert found.reached
 
 
@@ -215,16 +219,16 @@ def greedy(leads, arm: str = "turning_point") -> list:
 def test_greedy_accuracies_are_compared_pair_by_pair() -> None:
     leads = np.linspace(-2.0, 10.0, 12)
     low, high = t.interval(0.95, 11, leads.mean(), sem(leads))
-    line = tables.greedy_table(greedy(leads)).splitlines()[-1]
+    line = decoded.greedy_table(greedy(leads)).splitlines()[-1]
     assert f"| 74.0 | {leads.mean():+.1f} [{low:+.1f}, {high:+.1f}] | - | - | 0 | 100 | yes |" in line
     assert "| 50.5 | +0.5 [" in line
-    assert tables.greedy_table(greedy(leads[:11])).splitlines()[-1].endswith("| - |"), "a pair is missing"
-    assert tables.greedy_table(greedy(leads, "oracle")).splitlines()[-1].endswith("| - |"), "nothing was asked of it"
-    assert tables.greedy_table([]) == "No runs yet."
+    assert decoded.greedy_table(greedy(leads[:11])).splitlines()[-1].endswith("| - |"), "a pair is missing"
+    assert decoded.greedy_table(greedy(leads, "oracle")).splitlines()[-1].endswith("| - |"), "nothing was asked of it"
+    assert decoded.greedy_table([]) == "No runs yet."
     three = greedy(leads) + [one for one in greedy(leads - 1.0, "oracle") if one.arm == "oracle"]
-    assert "| +0.0 | +1.0 | 0 | 100 |" in tables.greedy_table(three).splitlines()[-1], "turning_point minus it"
+    assert "| +0.0 | +1.0 | 0 | 100 |" in decoded.greedy_table(three).splitlines()[-1], "turning_point minus it"
     some = [one._replace(state="failed") if one.seed == 200 else one for one in greedy(leads)]
-    *_, whole, ended = tables.greedy_table(some).splitlines()
+    *_, whole, ended = decoded.greedy_table(some).splitlines()
     assert ended.startswith("| turning_point, those not given up | 1e-4 | 2.0 | 11 |")
     assert f"| {leads[1:].mean():+.1f} [" in ended
     assert " | 1 | 100 |" in whole

@@ -1,0 +1,68 @@
+"""The sections of README.md that study.py writes."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Iterable, Sequence
+
+import temperatures
+from greedy import greedy_table
+from records import Row
+from rules import BASELINE, GREEDY_TASK, OTHER_SEEDS, PERFECT, PROBE_TASK, RATES
+from tables import EQUAL_TIME, endpoint_table, half_table, probe_table, tuning_table
+
+from oar_lightning.common.markdown import markdown
+
+GRANULARITY = {BASELINE: "completion", "grpo_more": "completion", "vineppo": "step", "information_gain": "step"}
+"""Arms whose credit is not by token."""
+
+
+def named(arms: Iterable[str], rows: Sequence[Row]) -> str:
+    """Those of the arms that have runs beyond tuning."""
+    run = {row.arm for row in rows if row.stage != "tune"}
+    return ", ".join(f"`{arm}`" for arm in arms if arm in run) or "not run yet"
+
+
+def time_in_all(rows: Sequence[Row]) -> str:
+    recorded = [row.cpu_s for row in rows if not math.isnan(row.cpu_s)]
+    of_all = f", of {len(recorded)} of them" if len(recorded) < len(rows) else ""
+    return f"{len(rows)} runs, {sum(recorded) / 3600:.1f} hours{of_all}"
+
+
+def checklist(rows: Sequence[Row]) -> str:
+    """The items of the survey arXiv 2604.09459, appendix C."""
+    lengths = [row.mean_length for row in rows if not math.isnan(row.mean_length)]
+    return markdown(
+        [
+            ["item", "here"],
+            ["base model and size", "built-in policies: 0.9 M parameters (`graph`), else 0.34 M"],
+            ["training data, size, filters", "generated without end by seed; no filters"],
+            ["granularity", ", ".join(sorted({GRANULARITY.get(row.arm, "token") for row in rows})) or "no runs yet"],
+            ["family of the method", "docs/methods.md has that of each"],
+            ["baseline without credit, same base model", named((BASELINE, EQUAL_TIME), rows)],
+            ["compute", "equal numbers of updates"],
+            ["benchmarks and splits", "1,024 new problems: on `graph` of held-out structures, else of trained sums"],
+            ["metric", "sampled accuracy at temperature 1 after the last update, 4 samples a problem"],
+            ["processor time in all", time_in_all(rows)],
+            ["mean length of completions, tokens", f"{min(lengths):.0f} to {max(lengths):.0f}" if lengths else "no runs yet"],
+            ["ablation of the credit", named(("random", "shuffled", "position"), rows)],
+            ["told the truth", named((PERFECT, "oracle_in_oars_gate"), rows)],
+            ["spread", "Student's t 95 % intervals over pairs by seed"],
+            ["cost of credit, forward passes of the batch", "column `passes of scoring`"],
+            ["shortest and longest of a batch, tokens", "not kept"],
+        ]
+    )
+
+
+def page(rows: Sequence[Row]) -> str:
+    parts = []
+    for task in RATES:
+        parts.append(f"### `{task}`: tuning\nMean accuracy in % at each rate. Bold: chosen.\n\n{tuning_table(rows, task)}")
+        parts.append(f"### `{task}`: endpoint\n{endpoint_table(rows, task)}")
+    parts.append(
+        f"### Half of what perfect credit gains\nMean leads in points over {len(OTHER_SEEDS)} pairs.\n\n{half_table(rows)}"
+    )
+    parts.append(f"### The mean over the answer as outcome probe, on `{PROBE_TASK}`\n{probe_table(rows)}")
+    parts.append(f"### More than a sharper policy, on `{GREEDY_TASK}`\n{greedy_table(rows)}")
+    parts.append(f"### The untrained policies at lower temperatures\n{temperatures.table()}")
+    return "\n\n".join([*parts, f"### Checklist\n{checklist(rows)}"])
