@@ -90,9 +90,9 @@ def test_hidden_states_by_plain_passes(golden_model: Any) -> None:
 
 
 def test_a_column_may_hold_right_completions_or_wrong_ones() -> None:
-    values = {"oar_g": [0.2, 0.4, None, 1.0], "random": [None, None, None, math.nan]}
+    values = {"oar_g": [0.2, 0.4, None, 0.6, 1.0], "random": [None, None, None, None, math.nan]}
     results = {
-        "completions": [{"problem": p, "correct": c} for p, c in [(0, True), (1, True), (1, True), (2, False)]],
+        "completions": [{"problem": p, "correct": c} for p, c in [(0, True), (1, True), (1, True), (3, True), (2, False)]],
         "measures": {"monte_carlo.auroc": {"values": values}},
     }
     columns = [("all", "auroc", None), ("right", "auroc", True), ("wrong", "auroc", False)]
@@ -101,8 +101,9 @@ def test_a_column_may_hold_right_completions_or_wrong_ones() -> None:
     ]
     assert rows[0] == ["estimator", "all", "right", "wrong"]
     name, everything, right, wrong = rows[2]
-    assert (name, everything[:4]) == ("oar_g", "0.53")
-    assert right == "0.30 [0.20, 0.40]", "two problems, each drawn alone or both"
+    assert (name, everything[:4]) == ("oar_g", "0.55")
+    half = 4.3027 * 0.2 / math.sqrt(3)  # Student's t of two degrees of freedom
+    assert right == f"0.40 [{0.4 - half:.2f}, {0.4 + half:.2f}]"
     assert wrong.startswith("1.00")
     assert rows[3] == ["random", "-", "-", "-"]
 
@@ -114,6 +115,8 @@ def test_forms_are_compared_problem_by_problem() -> None:
             "measures": {"monte_carlo.auroc": {"values": {"oar_p": [value for _, value in rows]}}},
         }
 
-    one = lab((0, 0.9), (0, 0.7), (1, 0.5), (2, None), (3, 1.0))
-    other = lab((0, 0.5), (0, None), (1, 0.6), (2, 0.4))
-    assert measure.switched(one, other, "auroc", "oar_p") == "0.10 [-0.10, 0.30]", "problems 0 and 1: 0.3 and -0.1"
+    one = lab((0, 0.9), (0, 0.7), (1, 0.5), (2, None), (3, 1.0), (4, 0.6))
+    other = lab((0, 0.5), (0, None), (1, 0.6), (2, 0.4), (4, 0.5))
+    half = 4.3027 * 0.2 / math.sqrt(3)
+    expected = f"0.10 [{0.1 - half:.2f}, {0.1 + half:.2f}]"
+    assert measure.switched(one, other, "auroc", "oar_p") == expected, "problems 0, 1 and 4: 0.3, -0.1 and 0.1"
