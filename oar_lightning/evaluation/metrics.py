@@ -95,7 +95,8 @@ def interval_over_problems(values: Float[Tensor, " P"], samples: int = 1) -> tup
     nothing of their scatter: it is the number of problems then.
     """
     problems, share = len(values), float(values.mean())
-    error = float(values.var(correction=1)) / problems if problems > 1 else 0.0
+    differ = float(values.max() - values.min()) > 1e-9  # the variance of equal ones is rounding, of 1/3 for example
+    error = float(values.var(correction=1)) / problems if differ else 0.0
     n = share * (1 - share) / error if error > 0 else 0.0
     return wilson_bounds(share, min(max(n, problems), problems * samples))
 

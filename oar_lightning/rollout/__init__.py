@@ -1,7 +1,7 @@
 """Engines that sample completions, and the stage that turns sampled ids into `Rollouts`."""
 
 from oar_lightning.rollout.assemble import RolloutStage
-from oar_lightning.rollout.build import build_stage, check_length
+from oar_lightning.rollout.build import build_stage, check_length, longest_prompt
 from oar_lightning.rollout.cached import CachedEngine
 from oar_lightning.rollout.choice import AutoEngineConfig, EngineConfig, HFEngineConfig
 from oar_lightning.rollout.hf import HFEngine
@@ -22,4 +22,5 @@ __all__ = [
     "VllmEngine",
     "build_stage",
     "check_length",
+    "longest_prompt",
 ]

@@ -3,11 +3,13 @@
 from __future__ import annotations
 
 from collections.abc import Iterable
+from typing import Any
 
 from oar_lightning.answers.reward import Rewards
 from oar_lightning.answers.span import AnswerFormat
 from oar_lightning.common.config_check import ConfigError
 from oar_lightning.data.prompts import PromptTemplate
+from oar_lightning.policy.language_model import positions_of
 from oar_lightning.policy.pretrained import Policy
 from oar_lightning.policy.token_text import TokenBytes
 from oar_lightning.rollout.assemble import RolloutStage
@@ -31,6 +33,12 @@ def build_stage(
         rewards=rewards,
         pad_token_id=policy.tokenizer.pad_token_id,
     )
+
+
+def longest_prompt(model: Any, sampling: SamplingConfig, engine: EngineConfig) -> int | None:
+    """The most tokens of a prompt that leave room for a completion; None where nothing bounds them."""
+    bounds = [most for most in (positions_of(model), engine.max_model_len) if most is not None]
+    return min(bounds) - sampling.max_new_tokens if bounds else None
 
 
 def check_length(

@@ -94,7 +94,7 @@ def fit(cfg: DictConfig, job: Run, start: Start, problems: Mapping[str, str]) ->
         log.info("run folder: %s", run_dir)
         forget_errors(run_dir)
         report_lost_ranks(job.trainer, lambda: on_rank_lost(job, run_dir))
-        job.trainer.fit(job.module, job.datamodule, ckpt_path=saved and str(saved.checkpoint), weights_only=True)
+        job.fit(None if saved is None else str(saved.checkpoint))
         return finish(cfg, job, run_dir)
     except BaseException as error:
         close(job, "FAILED" if isinstance(error, Exception) else "KILLED")

@@ -12,6 +12,7 @@ import json
 import logging
 from collections.abc import Callable, Iterable, Iterator, Mapping
 from pathlib import Path
+from typing import Any
 
 from mlflow import MlflowClient
 from mlflow.entities import Dataset, DatasetInput, InputTag, Metric, Param, RunTag, ViewType
@@ -29,6 +30,11 @@ JOURNAL_TAG = "journal"
 
 MAX_METRICS, MAX_PARAMS = 1000, 100
 """MLflow's limits for one request."""
+
+LISTED = "mlflow.loggedArtifacts"
+"""The tag by which the UI knows tables."""
+MAX_TAG_CHARACTERS = 5000
+"""Of older servers; newer ones take 8,000, and cut what is longer."""
 
 MAX_PARAM_CHARACTERS = 6000
 """MLflow's limit for the value of a parameter."""
@@ -140,7 +146,7 @@ class Delivery:
                 self._metrics(run_id, records)
             elif records[0]["kind"] != "run":
                 self._send[records[0]["kind"]](run_id, records[0])
-        except (Refused, MlflowException) as error:
+        except (Refused, MlflowException, ValueError, LookupError, TypeError) as error:
             if not self._is_final(error, run_id):
                 raise
             if parts := divided(records):
@@ -156,7 +162,7 @@ class Delivery:
         if isinstance(error, MlflowException):
             bad = error.error_code in ("INVALID_PARAMETER_VALUE", "BAD_REQUEST")
             return bad and self.client.get_run(run_id).info.lifecycle_stage == "active"
-        return True
+        return not isinstance(error, OSError)  # as an answer that is no JSON is, which a proxy may give for the server
 
     def _metrics(self, run_id: str, records: list[Record]) -> None:
         points = [Metric(key, value, r["time"], r["step"]) for r in records for key, value in shown(r["values"]).items()]
@@ -183,12 +189,16 @@ class Delivery:
         self.client.log_artifact(run_id, str(path), record["folder"] or None)
 
     def _table(self, run_id: str, record: Record) -> None:
-        """An artifact that the UI lists as a table."""
+        """An artifact that the UI lists as a table: the newest ones, as far as a tag can name them."""
         self._artifact(run_id, record)
-        listed = json.loads(self.client.get_run(run_id).data.tags.get("mlflow.loggedArtifacts", "[]"))
+        listed = _list_of(self.client.get_run(run_id).data.tags.get(LISTED, "[]"))
         entry = {"path": f"{record['folder']}/{Path(record['path']).name}".lstrip("/"), "type": "table"}
-        if entry not in listed:
-            self.client.set_tag(run_id, "mlflow.loggedArtifacts", json.dumps([*listed, entry]))
+        if entry in listed:
+            return
+        listed.append(entry)
+        while len(text := json.dumps(listed)) > MAX_TAG_CHARACTERS and len(listed) > 1:
+            del listed[0]
+        self.client.set_tag(run_id, LISTED, text)
 
     def _datasets(self, run_id: str, record: Record) -> None:
         inputs = []
@@ -219,6 +229,15 @@ class Delivery:
             self.client.update_run(run_id, status="RUNNING")
         else:
             self.client.set_terminated(run_id, record["status"], record["time"])
+
+
+def _list_of(text: str) -> list[Any]:
+    """A tag's list; a new one where the tag was cut, as MLflow cuts what is too long."""
+    try:
+        found = json.loads(text)
+    except ValueError:
+        return []
+    return found if isinstance(found, list) else []
 
 
 def shown(metrics: Mapping[str, float]) -> dict[str, float]:

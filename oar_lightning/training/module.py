@@ -143,6 +143,7 @@ class PolicyOptimization(PolicyModule):
         return [self.step_log, UpdateState(self)]
 
     def on_train_start(self) -> None:
+        super().on_train_start()
         if self.method.loss.later_reference:
             self.collector.later_reference.check(self.model)
         strategy = adapt(self.trainer)

@@ -10,7 +10,7 @@ import torch
 
 from oar_lightning.distributed.frozen import fill_in_frozen, leave_out_frozen
 from oar_lightning.policy.pretrained import Policy
-from oar_lightning.training.schedule import Schedule
+from oar_lightning.training.schedule import Schedule, set_rates
 
 
 class PolicyModule(L.LightningModule):
@@ -32,6 +32,11 @@ class PolicyModule(L.LightningModule):
     def configure_optimizers(self) -> Any:
         trained = [p for p in self.model.parameters() if p.requires_grad]
         return self.schedule.with_optimizer(self.make_optimizer(trained), int(self.trainer.max_steps))
+
+    def on_train_start(self) -> None:
+        """A resumed run has the learning rate of its own schedule: the checkpoint's is that of the number of steps then."""
+        for config in self.trainer.lr_scheduler_configs:
+            set_rates(config.scheduler)
 
     def on_save_checkpoint(self, checkpoint: dict[str, Any]) -> None:
         leave_out_frozen(self, checkpoint)

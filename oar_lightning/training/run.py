@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import itertools
 import os
+import signal
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from pathlib import Path
@@ -24,7 +25,7 @@ from oar_lightning.policy.fresh import FreshPolicy
 from oar_lightning.policy.lm_head import check_head
 from oar_lightning.policy.model_card import EVALUATION, TRAINING
 from oar_lightning.policy.pretrained import Policy, PretrainedPolicy
-from oar_lightning.rollout import build_stage, check_length
+from oar_lightning.rollout import build_stage, check_length, longest_prompt
 from oar_lightning.sweep.trial import current_ticket
 from oar_lightning.tracking.mlflow_logger import DurableMLFlowLogger
 from oar_lightning.tracking.tracker import Tracker
@@ -69,6 +70,22 @@ class Run:
         """Number of problems of each set by its role in a model card; None for one that is streamed or generated."""
         counted = {f"{EVALUATION}{name}": len(problems) for name, problems in self.evaluation.eval_sets.items()}
         return {TRAINING: getattr(self.datamodule.train, "size", None), **counted}
+
+    def fit(self, ckpt_path: str | None = None) -> None:
+        """Train, from a checkpoint on where one is given.
+
+        Raises:
+            KeyboardInterrupt: where Ctrl-C came before the first step, or a second time within one. Lightning would end the
+                process with exit code 1.
+        """
+        handler = signal.getsignal(signal.SIGINT)
+        try:
+            self.trainer.fit(self.module, self.datamodule, ckpt_path=ckpt_path, weights_only=True)
+        except SystemExit as end:
+            if not self.trainer.interrupted:
+                raise
+            signal.signal(signal.SIGINT, handler)  # Lightning has it ignored
+            raise KeyboardInterrupt("interrupted before the end of a step") from end
 
 
 def assemble(
@@ -150,7 +167,8 @@ def assemble(
     )
     adapt(trainer)  # a strategy that training cannot use fails here, before long work
     plan.check(trainer.world_size)
-    keep = keep_rule(settings, prompt, policy.tokenizer)
+    longest = None if settings.supervised else longest_prompt(policy.model, settings.method.sampling, settings.engine)
+    keep = keep_rule(settings, prompt, policy.tokenizer, longest)
     datamodule = MathDataModule(settings.train, settings.seed, trainer.max_steps, plan, keep, settings.curriculum)
     return Run(datamodule, module, trainer, tracker, policy, evaluation, seconds, stop, weights)
 
@@ -176,13 +194,15 @@ def reference_model(settings: Settings) -> Any:
     return settings.policy.load().model.requires_grad_(False)
 
 
-def keep_rule(settings: Settings, prompt: PromptTemplate, tokenizer: Any) -> Keep:
-    """Which training problems to drop, and why: `decontaminate` (against the evaluation sets) and `max_prompt_tokens`."""
+def keep_rule(settings: Settings, prompt: PromptTemplate, tokenizer: Any, longest: int | None = None) -> Keep:
+    """Which training problems to drop, and why: `decontaminate` (against the evaluation sets), and prompts of more than
+    `max_prompt_tokens`, or of more than `longest`, which the policy and the engine cannot complete."""
     rules: list[Keep] = []
     if settings.decontaminate:
         rules.append(not_evaluated(settings.eval_sets, settings.evaluation.problems))
-    if settings.max_prompt_tokens is not None:
-        rules.append(PromptLength(prompt, tokenizer, settings.max_prompt_tokens))
+    limits = [limit for limit in (settings.max_prompt_tokens, longest) if limit is not None]
+    if limits:
+        rules.append(PromptLength(prompt, tokenizer, min(limits)))
     return AnyOf(tuple(rules))
 
 

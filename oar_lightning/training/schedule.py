@@ -16,6 +16,12 @@ The others read a metric (`greedy`, `reduce_lr_on_plateau`), or the rate or the 
 """
 
 
+def set_rates(scheduler: Any) -> None:
+    """Give the optimizer the rates of the step that a schedule of factors is at."""
+    for group, base, factor in zip(scheduler.optimizer.param_groups, scheduler.base_lrs, scheduler.lr_lambdas, strict=True):
+        group["lr"] = base * factor(scheduler.last_epoch)
+
+
 @checked("schedule")
 @dataclass(frozen=True)
 class Schedule:

@@ -110,7 +110,7 @@ class SupervisedWarmStart(PolicyModule):
                 sums.add({"loss": (-float(logprobs.detach().sum()), count), "entropy": (float(entropy.detach().sum()), count)})
         metrics = MetricSums().merge(all_gather(sums)).means() | data_metrics(self.trainer)
         metrics["learning_rate"] = self.trainer.optimizers[0].param_groups[0]["lr"]
-        publish(self.trainer, metrics, self.trainer.global_step)
+        publish(self.trainer, metrics, self.trainer.global_step + 1)  # the optimizer step that this is the loss of
         if "loss" in metrics:
             self.log("loss", metrics["loss"], prog_bar=True, logger=False, batch_size=1)
         return loss

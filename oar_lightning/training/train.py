@@ -76,7 +76,7 @@ def train(
         loggers = [logger] if isinstance(logger, Logger) else logger
         progress = trainer.get("enable_progress_bar") is not False
         run = assemble(settings, starting_policy(settings), make_trainer, run_dir, loggers, callbacks, progress)
-        run.trainer.fit(run.module, run.datamodule, weights_only=True)
+        run.fit()
     finally:
         lock.release()
     if run.stop.received is not None and run.trainer.global_step < max_steps:

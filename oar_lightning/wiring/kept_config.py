@@ -42,7 +42,7 @@ MAY_CHANGE = MappingProxyType(
         "trainer.devices": "rounding alone; a checkpoint that other ranks cannot load is refused by itself",
         "trainer.num_nodes": "rounding alone; a checkpoint that other ranks cannot load is refused by itself",
         "trainer.strategy": "rounding alone; a checkpoint that another strategy cannot load is refused by itself",
-        "trainer.max_steps": "a run may go on for longer; a decaying schedule then ends at the new last step",
+        "trainer.max_steps": "a run may go on for longer; a decaying schedule then ends at the new last step; see `phases`",
         "trainer.callbacks": "look on; one that changes training answers for it",
         "trainer.profiler": "looks on",
         "trainer.detect_anomaly": "looks on",
@@ -146,9 +146,22 @@ def changed_since(run_dir: Path, config: Mapping[str, Any], problems: Mapping[st
     if kept.get("loss", {}).get("reduction") == "bnpo":  # its mean is over a pass
         budgets = [side.get("update", {}).get("token_budget") for side in (kept, config)]
         found += changes(budgets[0], budgets[1], "update.token_budget (with loss.reduction=bnpo)")
+    found += phases(kept, config)
     before = _read(run_dir / "artifacts" / PROBLEMS) or {}
     other = [key for key, digest in problems.items() if before.get(key, digest) != digest]
     return [*found, *(Change(f"content of {key}", before[key], problems[key]) for key in other)]
+
+
+def phases(before: Mapping[str, Any], now: Mapping[str, Any]) -> list[Change]:
+    """Another number of steps, where something begins at a fraction of them: what had begun would end and begin again."""
+    steps = [side.get("trainer", {}).get("max_steps") for side in (before, now)]
+    begins = {
+        "loss.kl_from": now.get("loss", {}).get("kl_coef") and now["loss"].get("kl_from"),
+        "advantage.confidence_from": now.get("advantage", {}).get("confidence_from"),
+        "curriculum.second_stage": now.get("curriculum", {}).get("second_stage"),
+    }
+    set_ones = [f"{key}={at}" for key, at in begins.items() if at and at < 1]
+    return [Change(f"trainer.max_steps (with {', '.join(set_ones)})", *steps)] if set_ones and steps[0] != steps[1] else []
 
 
 def _read(path: Path) -> dict[str, Any] | None:

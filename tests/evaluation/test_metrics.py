@@ -14,6 +14,7 @@ import torch
 from scipy.stats import binomtest
 from support.results import result
 
+from oar_lightning.common.wilson import wilson_bounds
 from oar_lightning.evaluation.metrics import evaluation_metrics, interval_over_problems, level_groups, majority_vote, pass_at_k
 from oar_lightning.evaluation.result import ProblemResult
 
@@ -64,6 +65,8 @@ def test_the_interval_of_several_draws_counts_problems_where_they_agree_and_draw
     narrow = binomtest(80, 160).proportion_ci(method="wilson")
     scattered = interval_over_problems(torch.tensor([0.5, 0.5, 0.25, 0.75] * 10).double(), 4)
     assert scattered == pytest.approx((narrow.low, narrow.high), abs=1e-6), "not narrower than all draws make it"
+    thirds = interval_over_problems(torch.full((9,), 1 / 3).double(), 3)
+    assert thirds == pytest.approx(wilson_bounds(1 / 3, 9)), "nor does the rounding of their mean"
     equal = interval_over_problems(torch.full((8,), 0.5).double(), 4)
     assert equal == interval_over_problems(torch.tensor([0.0, 1.0] * 4).double()), "equal values tell nothing of their scatter"
 

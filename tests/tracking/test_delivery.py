@@ -8,6 +8,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+import requests
 from mlflow import MlflowClient
 from mlflow.exceptions import MlflowException
 
@@ -119,6 +120,48 @@ def test_what_mlflow_refuses_is_kept_aside_and_does_not_block(journal: Journal, 
     kept = [json.loads(line) for line in (journal.path.parent / "refused.jsonl").read_text().splitlines()]
     assert list(kept[0]["record"]["values"]) == ["k" * 300]
     assert "gone.txt is no longer there" in kept[1]["reason"]
+
+
+def test_the_ui_lists_the_newest_tables_that_a_tag_can_name(journal: Journal, store: str) -> None:
+    """MLflow cuts a longer one in silence, and what was cut is no list."""
+    folder = journal.path.parent
+    Delivery(folder).deliver()
+    client = MlflowClient(store)
+    run_id = State.load(folder).run_id
+    client.set_tag(run_id, "mlflow.loggedArtifacts", '[{"path": "tables/a.json", "ty')
+    for number in range(120):
+        path = folder.parent / "artifacts" / "tables" / f"completions_of_a_long_name_{number:04d}.json"
+        path.write_text("{}")
+        journal.append("table", path=f"artifacts/tables/{path.name}", folder="tables")
+    journal.append("metrics", step=9, values={"reward": 1.0})
+    delivery = Delivery(folder)
+    delivery.deliver()
+    assert (delivery.left(), delivery.refused()) == (0, 0)
+    data = client.get_run(run_id).data
+    assert data.metrics["reward"] == 1.0
+    assert len(data.tags["mlflow.loggedArtifacts"]) <= 5000
+    listed = [entry["path"] for entry in json.loads(data.tags["mlflow.loggedArtifacts"])]
+    newest = [f"tables/completions_of_a_long_name_{number:04d}.json" for number in range(120)]
+    assert 50 < len(listed) < 120
+    assert listed == newest[-len(listed) :]
+
+
+def test_a_record_that_cannot_be_read_blocks_nothing(journal: Journal, monkeypatch: pytest.MonkeyPatch) -> None:
+    """An answer of a server that is no JSON is no fault of the record's: it is tried again."""
+    delivery = Delivery(journal.path.parent)
+
+    def failing(error: Exception) -> None:
+        def params(*_: Any) -> None:
+            raise error
+
+        monkeypatch.setitem(delivery._send, "params", params)
+
+    failing(requests.exceptions.JSONDecodeError("no JSON", "<html>", 0))
+    with pytest.raises(requests.exceptions.JSONDecodeError):
+        delivery.deliver()
+    failing(ValueError("a fault of ours"))
+    delivery.deliver()
+    assert (delivery.left(), delivery.refused()) == (0, 2), "of both parameters"
 
 
 def test_records_of_a_deleted_run_wait_for_its_return(journal: Journal, store: str) -> None:

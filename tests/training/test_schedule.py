@@ -2,12 +2,15 @@
 
 from __future__ import annotations
 
+from pathlib import Path
 from typing import get_args
 
 import pytest
 import torch
+from support.fixtures import fit, make_module, tiny_policy
 from transformers import SchedulerType, get_scheduler
 
+from oar_lightning.training.callbacks.checkpoint import LastCheckpoint
 from oar_lightning.training.schedule import Name, Schedule
 
 
@@ -25,6 +28,20 @@ def runs(name: str) -> bool:
 
 def test_the_schedules_on_offer_are_all_that_run() -> None:
     assert set(get_args(Name)) == {kind.value for kind in SchedulerType if runs(kind.value)}
+
+
+def test_a_run_that_goes_on_for_longer_has_the_rates_of_its_own_schedule(tmp_path: Path) -> None:
+    """The checkpoint of its former end has a rate of 0."""
+
+    def rates(steps: int, ckpt_path: str | None = None) -> dict[int, float]:
+        module = make_module(tiny_policy())
+        module.schedule = Schedule("linear", warmup_steps=0)
+        rows = fit(module, steps, [LastCheckpoint(tmp_path, 1)], ckpt_path).rows
+        return {step: row["learning_rate"] for step, row in rows.items() if "learning_rate" in row}
+
+    rates(2)
+    longer = rates(6, str(tmp_path / "last.ckpt"))
+    assert longer == pytest.approx({step: 1e-3 * (1 - (step - 1) / 6) for step in (3, 4, 5, 6)})
 
 
 @pytest.mark.parametrize("name", ["reduce_lr_on_plateau", "greedy", "warmup_stable_decay"])

@@ -94,6 +94,28 @@ def test_an_interrupt_ends_the_step_saves_and_says_where(tmp_path: Path) -> None
     assert FileLock(tmp_path / "run.lock").acquire(wait=False), "the folder is free again"
 
 
+class InterruptsTwice(L.Callback):
+    """Within a step, the second time before it has ended."""
+
+    def on_train_batch_start(self, trainer: L.Trainer, *_: Any) -> None:
+        os.kill(os.getpid(), signal.SIGINT)
+        os.kill(os.getpid(), signal.SIGINT)
+
+
+class InterruptsLoading(L.Callback):
+    def on_fit_start(self, *_: Any) -> None:
+        os.kill(os.getpid(), signal.SIGINT)
+
+
+@pytest.mark.parametrize("interrupts", [InterruptsTwice(), InterruptsLoading()], ids=["twice", "while loading"])
+def test_an_interrupt_that_waits_for_no_step_is_one_all_the_same(interrupts: L.Callback, tmp_path: Path) -> None:
+    """And no exit with code 1, which a script would take for a failure."""
+    handler = signal.getsignal(signal.SIGINT)
+    with pytest.raises(KeyboardInterrupt, match="interrupted before the end of a step"):
+        train(SMALL, 50, tmp_path, callbacks=[interrupts], enable_progress_bar=False)
+    assert signal.getsignal(signal.SIGINT) is handler
+
+
 class Remembers(L.pytorch.loggers.Logger):
     name, version = "remembers", 0
 

@@ -231,14 +231,15 @@ def test_contaminated_and_over_long_problems_are_passed_over(tmp_path: Path) -> 
     test = write("test.jsonl", ["unseen", "ann has 3 apples"])
     files = ["data=files", f"data.train.paths={train}", f"data.evaluation.test.paths={test}", "evaluation.problems=1"]
     tokenizer = PretrainedPolicy("chain").load_tokenizer()
-    for overrides, dropped in (
-        ([], {}),
-        (["data.decontaminate=true"], {"contaminated exact": 1}),
-        (["data.decontaminate=true", "data.max_prompt_tokens=100"], {"contaminated exact": 1, "prompt too long": 1}),
+    for overrides, longest, dropped in (
+        ([], None, {}),
+        ([], 100, {"prompt too long": 1}),
+        (["data.decontaminate=true"], None, {"contaminated exact": 1}),
+        (["data.decontaminate=true", "data.max_prompt_tokens=100"], 5000, {"contaminated exact": 1, "prompt too long": 1}),
     ):
         built = settings(*files, *overrides)
         assert built.train is not None
-        stream = ProblemStream(built.train, 0, keep=keep_rule(built, PlainPrompt(), tokenizer))
+        stream = ProblemStream(built.train, 0, keep=keep_rule(built, PlainPrompt(), tokenizer, longest))
         kept = 4 - sum(dropped.values())
         assert len({p.question for p in stream.take(kept)}) == kept
         stream.take(1)  # into the next epoch, so that all of the first was walked

@@ -120,6 +120,27 @@ def test_a_budget_counts_where_the_loss_is_a_mean_over_passes(run_dir: Path) -> 
     assert (change.before, change.now) == (None, 100)
 
 
+@pytest.mark.parametrize(
+    ("overrides", "named"),
+    [
+        (["loss.kl_coef=0.1", "loss.kl_from=0.5"], "loss.kl_from=0.5"),
+        (["advantage.confidence_from=0.6"], "advantage.confidence_from=0.6"),
+        (["curriculum=difficulty"], "curriculum.second_stage=0.6"),
+        (["loss.kl_from=0.5"], None),
+        (["curriculum=difficulty", "curriculum.second_stage=1"], None),
+    ],
+)
+def test_more_steps_are_another_run_where_something_begins_at_a_share_of_them(
+    overrides: list[str], named: str | None, run_dir: Path
+) -> None:
+    """It had begun, would end, and would begin again."""
+    config = composed("trainer.max_steps=100", *overrides)
+    (run_dir / "artifacts" / "config.yaml").write_text(OmegaConf.to_yaml(config, resolve=True))
+    assert changed_since(run_dir, plain(config), {}) == []
+    found = changed_since(run_dir, plain(composed("trainer.max_steps=300", *overrides)), {})
+    assert [str(change) for change in found] == ([] if named is None else [f"trainer.max_steps (with {named}): 100 -> 300"])
+
+
 def test_a_run_that_keeps_none_goes_on_with_a_warning(tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:
     with caplog.at_level(logging.WARNING):
         assert changed_since(tmp_path, {"a": 1}, {"data.train": "aa"}) == []

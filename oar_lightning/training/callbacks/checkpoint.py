@@ -98,8 +98,9 @@ class RunIdentity(L.Callback):
 class LastCheckpoint(ModelCheckpoint):
     """Writes ``last.ckpt`` every n optimizer steps, at the end of training and on an orderly stop.
 
-    The checkpoint before it stays as ``previous.ckpt``. A run that resumed from ``previous.ckpt``, because ``last.ckpt`` was
-    damaged, replaces ``last.ckpt`` first.
+    The checkpoint before it stays as ``previous.ckpt``. Where a run goes on from another one of its checkpoints (``best.ckpt``,
+    or ``previous.ckpt`` because ``last.ckpt`` is damaged), that one becomes ``last.ckpt`` at once: a kill does not bring back
+    the state that was left.
 
     Each checkpoint is written under another name and then renamed, so that a kill leaves the former one whole, and the next
     start clears up what is unfinished. If a checkpoint cannot be written (a full disk), this is logged as an error and training
@@ -121,15 +122,28 @@ class LastCheckpoint(ModelCheckpoint):
         self.kept = KeptCheckpoints(folder, keep)
         self.score = score
         self._step = -1
-        self._last_is_good = True
 
     def on_train_start(self, trainer: L.Trainer, module: L.LightningModule) -> None:
         super().on_train_start(trainer, module)
         self._step = trainer.global_step
-        self._last_is_good = trainer.ckpt_path is None or Path(trainer.ckpt_path) != self.folder / PREVIOUS
         if trainer.is_global_zero:
+            if trainer.ckpt_path is not None:
+                self._begin_from(Path(trainer.ckpt_path))
             self.kept.forget_after(trainer.global_step)
             self._clear()  # what a killed process left unfinished; this process holds the folder's lock
+
+    def _begin_from(self, given: Path) -> None:
+        """Make a checkpoint of this folder the last one."""
+        if given.name == LAST or given.resolve().parent != self.folder.resolve():
+            return
+        last, saved = self.folder / LAST, given.resolve()
+        if saved.is_dir():
+            self._link(last, Path(saved.name))
+        else:
+            self._hard_link(saved, last)
+        if given.name != PREVIOUS:  # that of a later step
+            (self.folder / PREVIOUS).unlink(missing_ok=True)
+        os.utime(last)  # of several runs `resume=true` takes the one that has worked last
 
     def on_train_batch_end(self, trainer: L.Trainer, *_: Any) -> None:
         step = trainer.global_step
@@ -181,22 +195,26 @@ class LastCheckpoint(ModelCheckpoint):
             self._put_folder_in_place(written, trainer.global_step)
         else:
             self._put_file_in_place(written)
-        self._last_is_good = True
 
     def _put_file_in_place(self, written: Path) -> None:
         """Rename so that there is a whole ``last.ckpt`` at any moment."""
-        last, temporary = self.folder / LAST, self.folder / f".{PREVIOUS}.{os.getpid()}"
-        if last.exists() and self._last_is_good:
-            temporary.unlink(missing_ok=True)
-            os.link(last, temporary)
-            os.replace(temporary, self.folder / PREVIOUS)
+        last = self.folder / LAST
+        if last.exists():
+            self._hard_link(last, self.folder / PREVIOUS)
         os.replace(written, last)
+
+    def _hard_link(self, saved: Path, name: Path) -> None:
+        temporary = name.with_name(f".{name.name}.{os.getpid()}")
+        temporary.unlink(missing_ok=True)
+        os.link(saved, temporary)
+        os.replace(temporary, name)
+        temporary.unlink(missing_ok=True)  # replacing a file by another name of itself leaves both
 
     def _put_folder_in_place(self, written: Path, step: int) -> None:
         """The same for DeepSpeed's folders. A folder cannot be replaced in one step, but a link to it can."""
         last = self.folder / LAST
         folder = written.rename(self.folder / FOLDERS.replace("*", f"{step:06d}_{secrets.token_hex(4)}"))
-        if last.is_symlink() and self._last_is_good:
+        if last.is_symlink():
             self._link(self.folder / PREVIOUS, last.readlink())
         self._link(last, Path(folder.name))
         self._clear()

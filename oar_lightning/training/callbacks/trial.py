@@ -19,6 +19,9 @@ class MedianPruning(L.Callback):
         self._judge = MedianJudge(ticket)
         self._reported = 0
 
+    def on_train_start(self, trainer: L.Trainer, module: L.LightningModule) -> None:
+        self._reported = trainer.global_step  # a resumed trial was judged there
+
     def on_train_batch_end(self, trainer: L.Trainer, module: L.LightningModule, *_: Any) -> None:
         step = trainer.global_step
         due = step > self._reported and self.evaluation.history[-1]["step"] == step

@@ -18,6 +18,7 @@ from support.fixtures import fit, make_module, tiny_policy
 
 from oar_lightning.common.config_check import ConfigError
 from oar_lightning.training.callbacks import LastCheckpoint, RunIdentity
+from oar_lightning.training.callbacks.kept import KeepConfig
 from oar_lightning.wiring.resume import read_saved
 
 
@@ -110,6 +111,25 @@ def test_going_on_from_the_one_before_replaces_the_damaged_one_first(saved: Path
     fit(make_module(tiny_policy()), 5, [RunIdentity(lambda: "run"), Look(), LastCheckpoint(saved.parent, 1)], str(previous))
     assert seen == [2, 2, 3], "before steps 3, 4 and 5"
     assert (step_of(previous), step_of(saved)) == (4, 5)
+
+
+def test_a_run_that_goes_on_from_an_older_checkpoint_leaves_the_later_states_at_once(tmp_path: Path) -> None:
+    """A kill before its first save would else bring them back."""
+    keep = KeepConfig(last=3)
+    fit(make_module(tiny_policy()), 4, [LastCheckpoint(tmp_path, 1, keep)])
+    last, older = tmp_path / "last.ckpt", tmp_path / "kept_step_000002.ckpt"
+    os.utime(last, (0, 0))
+    seen: list[tuple[int, bool]] = []
+
+    class Look(L.Callback):
+        def on_train_batch_start(self, trainer: L.Trainer, *_: Any) -> None:
+            seen.append((step_of(last), (tmp_path / "previous.ckpt").exists()))
+
+    fit(make_module(tiny_policy()), 4, [Look(), LastCheckpoint(tmp_path, 1, keep)], str(older))
+    assert seen == [(2, False), (3, True)]
+    assert step_of(older) == 2
+    assert step_of(tmp_path / "previous.ckpt") == 3
+    assert last.stat().st_mtime > 0, "resume=true takes the run that has worked last"
 
 
 def half_write_and_die(folder: Path) -> None:

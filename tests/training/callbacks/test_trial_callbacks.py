@@ -216,6 +216,20 @@ def test_a_trial_above_the_median_and_one_at_its_end_go_on(study: Ticket) -> Non
     assert (trial.state, trial.intermediate_values) == (TrialState.RUNNING, {4: 0.65}), "at its end nothing is left to prune"
 
 
+@pytest.mark.filterwarnings("ignore::optuna.exceptions.ExperimentalWarning")
+def test_a_resumed_trial_is_not_judged_again_where_it_stands(study: Ticket) -> None:
+    import optuna
+
+    evaluation = Evaluation([0.4, 0.1, 0.1, 0.1, 0.1])
+    callback = MedianPruning(study, evaluation)
+    trainer = evaluation.at(2)
+    callback.on_train_start(trainer, None)
+    callback.on_train_batch_end(trainer, None)  # the first of several passes of step 3
+    with pytest.raises(Pruned, match="at step 4"):
+        end_of_step(callback, evaluation, 4)
+    assert optuna.load_study("s", SweepStorage(study.storage)).trials[3].intermediate_values == {4: 0.1}
+
+
 class Pause(L.Callback):
     def on_train_batch_start(self, *_: Any) -> None:
         time.sleep(0.05)
