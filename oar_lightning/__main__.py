@@ -33,7 +33,7 @@ from oar_lightning.wiring import hydra_output
 from oar_lightning.wiring.config import plain
 from oar_lightning.wiring.keys import blocks, check_top_level
 from oar_lightning.wiring.ranges import check_ranges
-from oar_lightning.wiring.refusals import REFUSED, explain, one_message, with_plus
+from oar_lightning.wiring.refusals import REFUSED, explain, long_work, one_message, with_plus
 
 log = logging.getLogger("oar_lightning")
 
@@ -87,7 +87,7 @@ def job(cfg: DictConfig) -> float | None:
         sys.exit(1)
     hydra_output.begin(cfg)
     # a rank that waits for others would not end: torchrun sends SIGTERM where one has died
-    with contextlib.nullcontext() if by_torchrun() else sigterm_as_exit():
+    with contextlib.nullcontext() if by_torchrun() else sigterm_as_exit(), long_work():
         return run_recorded(work)
 
 
@@ -184,6 +184,14 @@ def check_config(cfg: DictConfig) -> None:
         raise ConfigError(f"{missing[0]} has no value; set it, e.g. {missing[0]}=...")
     if not cfg.name or ".." in str(cfg.name).split("/"):
         raise ConfigError(f"name must be a text that can be part of a path, got {cfg.name!r}; e.g. name=${{task}}")
+    if str(cfg.output_root).startswith("~"):
+        home = f"$HOME{str(cfg.output_root)[1:]}"
+        raise ConfigError(f"output_root={cfg.output_root} would be a folder that is called ~; write output_root={home}")
+    if isinstance(cfg.get("logger"), DictConfig) and "_target_" not in cfg.logger:
+        key = next(iter(cfg.logger))
+        raise ConfigError(
+            f"logger.{key} is a setting of MLflow's, and this run has no such logger; set logger=mlflow, or leave it out"
+        )
     check_ranges(cfg)
     if cfg.resume_changed and not (cfg.task in TRAINS and (cfg.resume or cfg.ckpt_path is not None)):
         raise ConfigError(

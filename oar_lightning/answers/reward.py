@@ -17,6 +17,7 @@ from torch import Tensor
 from oar_lightning.answers.numbers import plain_number
 from oar_lightning.answers.verifier import Verdict, Verifier, VerifierConfig
 from oar_lightning.common.config_check import ConfigError
+from oar_lightning.common.messages import named_line
 from oar_lightning.common.ranges import Rule, checked
 from oar_lightning.types import MathProblem
 
@@ -141,10 +142,10 @@ class FunctionReward:
         module, _, name = path.rpartition(".")
         try:
             function = getattr(importlib.import_module(module), name)
-        except (ImportError, AttributeError, ValueError) as error:
+        except Exception as error:  # whatever its module does when it is imported
             raise ValueError(
-                f"reward function path={path}: cannot be imported ({error}); give module.function, with the module's folder "
-                "on PYTHONPATH"
+                f"reward function path={path}: cannot be imported ({named_line(error)}); give module.function, with the "
+                "module's folder on PYTHONPATH"
             ) from error
         if not callable(function):
             raise ValueError(f"reward function path={path} is a {type(function).__name__}, not a function")
@@ -186,7 +187,11 @@ class Rewards:
         """Unweighted rewards, one column a term (NaN: does not apply), and metrics such as the fraction of each verdict."""
         columns, metrics = [], {}
         for name, term in self.terms.items():
-            values = numbers_of(term(problems, completions), len(completions), f"reward.terms.{name}")
+            try:
+                returned = term(problems, completions)
+            except Exception as error:
+                raise RuntimeError(f"reward.terms.{name} raised {type(error).__name__}: {error}") from error
+            values = numbers_of(returned, len(completions), f"reward.terms.{name}")
             columns.append(values)
             metrics[f"rewards/{name}"] = torch.tensor(values).nanmean().item()
             if isinstance(term, Accuracy):

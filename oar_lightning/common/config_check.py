@@ -16,6 +16,7 @@ from beartype import BeartypeConf
 from beartype.door import is_bearable
 from beartype.roar import BeartypeException
 
+from oar_lightning.common.messages import named_line
 from oar_lightning.common.ranges import broken, demand, hints_of, kinds, refusal
 from oar_lightning.common.source_signatures import UNREAD, SourceSignature, source_signature
 
@@ -121,6 +122,10 @@ def _locate(path: str, where: str) -> Any:
             if error.name and f"{path}.".startswith(f"{error.name}."):
                 continue
             raise ConfigError(f"{where}._target_={path}: its module needs {error.name}, which is not installed") from error
+        except Exception as error:  # whatever the module does when it is imported
+            raise ConfigError(
+                f"{where}._target_={path}: its module cannot be imported ({named_line(error)}); correct it"
+            ) from error
         try:
             for part in parts[cut:]:
                 target = getattr(target, part)

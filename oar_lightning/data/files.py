@@ -138,6 +138,8 @@ def _csv(file: Path) -> Iterator[tuple[str, dict[str, Any]]]:
         return
     if len(set(header)) < len(header):
         raise ValueError(f"{KEY}: {file} names a column twice in its first line {header}; rename one")
+    if "" in header:
+        raise ValueError(f"{KEY}: {file} has a column without a name in its first line {header}; name it or remove it")
     if len(first) > len(header):  # pandas would take the first cells for an index, and shift the others
         raise ValueError(f"{KEY}: {file} cannot be read ({len(first)} cells below the {len(header)} columns {header})")
     # as text: numbers would lose their form ("007", "1.50"), and "NA" or "None" are texts like any other

@@ -6,6 +6,7 @@ import csv
 import gzip
 import io
 import json
+import zlib
 from collections.abc import Iterable, Sequence
 from datetime import UTC, datetime
 from pathlib import Path
@@ -82,7 +83,7 @@ def read_export(path: Path) -> tuple[list[RunRecord], dict[str, dict[str, Curve]
     try:
         with path.open(encoding="utf-8", newline="") as file:
             rows = list(csv.DictReader(file))
-    except (OSError, UnicodeDecodeError) as error:
+    except (OSError, UnicodeDecodeError, csv.Error) as error:
         raise ConfigError(f"report.csv={path} cannot be read ({error}); name a runs.csv that task=report wrote") from error
     missing = [key for key in (*FIRST, "started", "duration_s") if not rows or key not in rows[0]]
     if missing:
@@ -90,7 +91,7 @@ def read_export(path: Path) -> tuple[list[RunRecord], dict[str, dict[str, Curve]
     try:
         runs = sorted((_record(row) for row in rows), key=lambda run: (run.started, run.run_id))
         return runs, kept_curves(path.parent / CURVES)
-    except (ValueError, KeyError, OSError, EOFError) as error:
+    except (ValueError, KeyError, TypeError, OSError, EOFError, zlib.error) as error:
         what = f"report.csv={path}: it, or {CURVES} beside it, is damaged"
         raise ConfigError(f"{what} ({error}); write the report anew") from error
 

@@ -45,7 +45,7 @@ def run(files: dict[str, list[AuditRow]], answer_format: AnswerFormat, limits: V
                 reports.append(audit(file, rows, answer_format, verifier, advance))
     finally:
         verifier.close()
-    console = Console()
+    console = Console(markup=False)
     summary(reports).print(console)
     for report in reports:
         _print_entries(console, report.file, "misses", report.misses)

@@ -107,7 +107,7 @@ def run(
         total = rounds(config, workload.device) * len(modules)
         with counted_progress(f"benchmark {config.preset}", "steps", total, 0) as advance:
             measured = measure(config, workload, modules, instantiate(cfg["update"]), advance)
-        console = Console()
+        console = Console(markup=False)
         for table in tables(config, measured):
             table.print(console)
         console.print(quietness(measured).replace("**", ""), soft_wrap=True)

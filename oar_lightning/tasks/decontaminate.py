@@ -44,7 +44,7 @@ def compare(train: ProblemSource, eval_sets: dict[str, list[MathProblem]], outpu
     """Compare, print the table, write the file; returns how many training problems are in an evaluation set."""
     with counted_progress("comparing", "training problems", None) as advance:
         found = find_contamination(counted(train, advance), eval_sets)
-    console = Console()
+    console = Console(markup=False)
     table(found).print(console)
     console.print(
         f"{found.contaminated} of {found.train_problems} training problems are in an evaluation set; "

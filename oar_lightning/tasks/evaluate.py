@@ -202,7 +202,7 @@ def log_set(tracker: Tracker, name: str, results: list[ProblemResult], metrics: 
 
 
 def report(cfg: DictConfig, job: Job, metrics: Mapping[str, dict[str, float]]) -> None:
-    console = Console()
+    console = Console(markup=False)
     accuracy_table(metrics, {name: len(problems) for name, problems in job.eval_sets.items()}).print(console)
     levels = level_table(metrics)
     if levels.rows:

@@ -210,7 +210,7 @@ def report(job: Job, lab: Lab, settings: Mapping[str, Any], whole: bool) -> None
     (job.run_dir / RESULTS).write_text(json.dumps(content, indent=1) + "\n", encoding="utf-8")
     with gzip.open(job.run_dir / TOKENS, "wt", encoding="utf-8") as file:
         file.writelines(json.dumps(row, ensure_ascii=False) + "\n" for row in token_rows(findings))
-    console = Console()
+    console = Console(markup=False)
     if job.dropped:
         log.warning("lab.files: left out %s", dict(job.dropped))
     correct = [c for c in findings.studied.correct if c is not None]
@@ -239,7 +239,7 @@ def report(job: Job, lab: Lab, settings: Mapping[str, Any], whole: bool) -> None
 
 def show(config: LabConfig, folder: Path, record: LabRecord) -> None:
     """Write the page, and the report where one is asked for."""
-    console = Console()
+    console = Console(markup=False)
     replace_file(folder / PAGE, render_page(record))
     console.print(f"page: {folder / PAGE}", soft_wrap=True)
     if config.report is not None:

@@ -36,7 +36,7 @@ def run(job: Job, config: PlanConfig) -> float:
     if automatic := [budget.key for budget in job.budgets if budget.auto]:
         set_start(job, planned, proposal)
         planned = plan_job(job)
-    console = Console()
+    console = Console(markup=False)
     console.print(summary(job, planned), soft_wrap=True, highlight=False)
     if forecast := job.scorer.forecast(job.completions * job.sharding.ranks, job.sampling.max_new_tokens):
         console.print(forecast, soft_wrap=True, highlight=False)

@@ -66,7 +66,7 @@ def stored(cfg: DictConfig, config: ReportConfig) -> Source:
 def run(curves: Curves, study: Study, folder: Path, kept: dict[str, str], command: str) -> None:
     left_out = write_study(folder, study, curves, kept, command)
     write_index(folder.parent)
-    console = Console()
+    console = Console(markup=False)
     counts = f"{len(study.runs)} runs in {len(study.arms)} arms"
     console.print(f"{counts}, {len(study.uncounted)} not counted; {len(left_out)} figures left out", highlight=False)
     console.print(f"report: {folder / 'README.md'}", soft_wrap=True)

@@ -21,6 +21,7 @@ from rich.console import Console
 
 from oar_lightning.answers.reward import check_accuracy
 from oar_lightning.common.config_check import ConfigError
+from oar_lightning.common.outputs import output_path
 from oar_lightning.common.progress import counted_progress
 from oar_lightning.common.tables import ConsoleTable
 from oar_lightning.credit.scorers import as_scorer
@@ -42,7 +43,7 @@ def prepare(cfg: DictConfig) -> Callable[[], float | None]:
         raise ConfigError("score.files is empty: name the JSONL files of the completions, e.g. score.files=[outputs.jsonl]")
     if cfg.resume or cfg.ckpt_path is not None:
         raise ConfigError("task=score does not resume: leave out resume and ckpt_path; the policy is set by policy.name")
-    output = Path(config.output or Path(HydraConfig.get().runtime.output_dir) / "scores.jsonl.gz").expanduser()
+    output = output_path(config.output, "score.output") or Path(HydraConfig.get().runtime.output_dir) / "scores.jsonl.gz"
     if output.exists():
         raise ConfigError(f"score.output={output} exists; remove it or name another file")
     spec, rewards, scorer = instantiate(cfg.policy), instantiate(cfg.reward, _convert_="all"), instantiate(cfg.scorer)
@@ -93,6 +94,9 @@ def run(
         log.warning("stopped; %s holds the %d completions scored so far", output, summary.completions)
         sys.exit(130)
     report(scorer, summary, output, pages)
+    if not summary.completions:
+        output.unlink()
+        raise ConfigError(f"score.files: no row could be scored, all were left out: {dict(scorer.skipped)}")
 
 
 @contextlib.contextmanager
@@ -122,7 +126,7 @@ def report(scorer: CompletionScorer, summary: ScoreSummary, output: Path, pages:
         log.warning("score.files: left out %s", dict(scorer.skipped))
     if summary.changed:
         log.warning("the tokenizer changed the text of %d completions (special tokens, unknown characters)", summary.changed)
-    console = Console()
+    console = Console(markup=False)
     table(type(scorer.scorer).__name__, summary, scorer.skipped).print(console)
     console.print(f"scores: {output}", soft_wrap=True)
     if pages:

@@ -51,7 +51,7 @@ def run(folder: Path, journals: list[Path], tracking_uri: str | None) -> float:
         for journal in journals:
             synced.append(sync(journal, tracking_uri))
             advance(1)
-    console = Console()
+    console = Console(markup=False)
     table(folder, synced).print(console)
     for one in synced:
         if one.note:

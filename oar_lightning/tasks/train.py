@@ -197,7 +197,7 @@ def report(cfg: DictConfig, job: Run, folder: Path | None) -> None:
     names = list(job.evaluation.eval_sets)
     table = before_after_table({name: job.evaluation.first_and_last(name) for name in names})
     if job.trainer.is_global_zero:
-        console = Console()
+        console = Console(markup=False)
         table.print(console)
         kept = folder or f"not kept, nor anything else (trainer.fast_dev_run={cfg.trainer.fast_dev_run})"
         console.print(f"policy: {kept}", soft_wrap=True)

@@ -15,6 +15,7 @@ from lightning.pytorch.loggers import Logger
 from oar_lightning.common.config_check import ConfigError
 from oar_lightning.common.locks import FileLock
 from oar_lightning.distributed.launch import is_first_rank, run_name
+from oar_lightning.training.callbacks.checkpoint import CHECKPOINTS, LAST
 from oar_lightning.training.run import Run, assemble, starting_policy
 from oar_lightning.training.settings import Settings
 
@@ -65,6 +66,10 @@ def train(
     if settings.supervised is None:
         settings.check_rl()
     run_dir = new_folder(settings.seed) if folder is None else Path(folder).expanduser()
+    if (run_dir / CHECKPOINTS / LAST).exists():
+        raise ConfigError(
+            f"folder={run_dir} holds a run, and a new one would overwrite it; name another folder, or remove this one"
+        )
     lock = FileLock(run_dir / "run.lock")
     if is_first_rank() and not lock.acquire(wait=False):
         raise ConfigError(f"folder={run_dir}: another run is at work there; wait for its end, or name another folder")

@@ -30,6 +30,9 @@ REFUSED = (ValueError, ImportError, OSError, HydraException, OmegaConfBaseExcept
 """Errors from before the long work, of which a message says enough."""
 
 
+IN_WORK = "_in_work"
+"""Attribute of an error that the long work has raised."""
+
 FULL_ERROR = "HYDRA_FULL_ERROR"
 """Hydra's variable for errors with their traceback."""
 
@@ -49,10 +52,22 @@ def one_message() -> Iterator[None]:
         with environment({FULL_ERROR: "1"}):  # Hydra then raises its errors, and does not print them
             yield
     except (*REFUSED, JobFailed, Diverged) as error:
+        if getattr(error, IN_WORK, False):
+            raise
         # Hydra itself writes nothing but the folder of the run; one of its own errors is an OSError, too
         if isinstance(error, OSError) and not isinstance(error, HydraException):
             refuse(ConfigError(unwritable(error.filename, error)))
         refuse(error)
+
+
+@contextlib.contextmanager
+def long_work() -> Iterator[None]:
+    """A block whose errors keep their traceback: they may come from anywhere, but for those that were written to say all."""
+    try:
+        yield
+    except REFUSED as error:
+        setattr(error, IN_WORK, not isinstance(error, ConfigError))
+        raise
 
 
 def unwritable(folder: object, error: OSError) -> str:
@@ -127,6 +142,8 @@ def _advice(key: str, written: str, config: DictConfig) -> str:
     block = key.rpartition(".")[0] + "."
     siblings = {name.removeprefix(block): name for name in known if name.startswith(block)}
     near = siblings.get(nearest(key.removeprefix(block), siblings) or "") or nearest(key, [*known, *additional_groups()])
+    if near == key:  # a group, whose block was written out
+        return f"{key} takes the name of an option; for an object of your own write '~{key}' '+{written}'"
     return f"did you mean {near}{value}?" if near else "no key is similar: --cfg job shows all, and a plus adds one of your own"
 
 

@@ -70,7 +70,8 @@ def checkpoint_at(given: str, key: str) -> Path:
     path = Path(given).expanduser().absolute()  # absolute, not resolved: last.ckpt may be a link
     path = path / CHECKPOINTS / LAST if (path / CHECKPOINTS).is_dir() else path
     if not (path.is_file() or (path.is_dir() and path.suffix == ".ckpt")):
-        raise ConfigError(f"{key}={given}: no such file; give a run's folder or its checkpoints/last.ckpt")
+        what = f"a folder without {CHECKPOINTS}/" if path.is_dir() else "no such file"
+        raise ConfigError(f"{key}={given}: {what}; give a run's folder or its checkpoints/last.ckpt")
     return path
 
 

@@ -57,8 +57,12 @@ def build_others(cfg: DictConfig, run_dir: Path, step: int = 0) -> list[Logger]:
     for name, node in (cfg.get("loggers") or {}).items():
         if node is None:
             continue
-        built = instantiate(node)
-        built = built(folder=run_dir / str(name), step=step) if isinstance(built, functools.partial) else built
+        try:
+            built = instantiate(node)
+            built = built(folder=run_dir / str(name), step=step) if isinstance(built, functools.partial) else built
+        except TypeError as error:  # an option that it does not have, or that is set already
+            cause = error.__cause__ or error
+            raise ConfigError(f"loggers.{name} cannot be made ({cause}); correct loggers.{name}.*") from error
         if not isinstance(built, Logger):
             raise ConfigError(f"loggers.{name} makes a {type(built).__name__}, which is no logger of Lightning")
         found.append(guarded(built, str(name)))

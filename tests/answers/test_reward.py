@@ -93,6 +93,15 @@ def test_errors_name_the_key() -> None:
         Rewards({"short": Short()})(problems("5", "5", "5", "5"), COMPLETIONS)
 
 
+def test_a_term_that_fails_in_a_run_is_named() -> None:
+    def broken(problems: Sequence[MathProblem], completions: Sequence[Completion]) -> list[float]:
+        raise FileNotFoundError("prices.json")
+
+    with pytest.raises(RuntimeError, match=r"reward\.terms\.mine raised FileNotFoundError: prices\.json") as caught:
+        Rewards({"mine": broken})(problems("5", "5", "5", "5"), COMPLETIONS)
+    assert isinstance(caught.value.__cause__, FileNotFoundError)
+
+
 def test_soft_overlong_is_dapos_ramp() -> None:
     """0 up to max - buffer, then -(length - (max - buffer)) / buffer, -1 at the limit."""
 

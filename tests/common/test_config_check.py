@@ -209,6 +209,20 @@ def test_a_plug_in_that_misses_a_library_says_which(module: str, absent: str) ->
 
 
 @pytest.mark.parametrize(
+    ("content", "said"),
+    [("class Scorer(:", "SyntaxError: invalid syntax (my_faulty.py, line 1)"), ("x = y", "NameError: name 'y' is not defined")],
+)
+def test_a_plug_in_that_cannot_be_imported_says_why(
+    content: str, said: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    (tmp_path / "my_faulty.py").write_text(content)
+    monkeypatch.syspath_prepend(str(tmp_path))
+    monkeypatch.setattr("sys.dont_write_bytecode", True)
+    text = message({"scorer": {"_target_": "my_faulty.Scorer"}})
+    assert text == f"scorer._target_=my_faulty.Scorer: its module cannot be imported ({said}); correct it"
+
+
+@pytest.mark.parametrize(
     ("hint", "words"),
     [
         (int, "an integer"),

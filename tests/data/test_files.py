@@ -319,6 +319,14 @@ def test_a_column_named_twice(tmp_path: Path) -> None:
     )
 
 
+def test_a_column_without_a_name(tmp_path: Path) -> None:
+    """As spreadsheets write them where lines end with a comma."""
+    path = tmp_path / "x.csv"
+    path.write_text("problem,answer,\na,1,\n")
+    said = f"paths: {path} has a column without a name in its first line ['problem', 'answer', '']; name it or remove it"
+    assert failure(str(path)) == said
+
+
 SHARED = Path(__file__).resolve().parents[2] / ".." / "shared" / "data"
 REAL = pytest.mark.skipif(not SHARED.is_dir(), reason="needs the shared folder of real data beside the checkout")
 

@@ -87,6 +87,10 @@ def test_damage_is_told(tmp_path: Path) -> None:
     path.write_text(runs_csv(study, curves).replace("2023-11-14", "yesterday"))
     with pytest.raises(ConfigError, match="is damaged"):
         read_export(path)
+    whole = runs_csv(study, curves).rstrip("\n")
+    path.write_text(whole[: whole.rindex("\n") + 5])  # cut off in its last row
+    with pytest.raises(ConfigError, match="is damaged"):
+        read_export(path)
 
 
 def test_settings_that_were_varied_are_settings(tmp_path: Path) -> None:

@@ -187,6 +187,7 @@ def test_ctrl_c_leaves_what_was_written(
         (["score.files=[]"], r"score\.files is empty"),
         (["score.files=[none.jsonl]"], r"score\.files=none\.jsonl: no such file"),
         (["score.output=there.jsonl"], r"score\.output=there\.jsonl exists"),
+        (["score.output=there.jsonl/x.jsonl"], r"score\.output=there\.jsonl/x\.jsonl cannot be written"),
         (["score.output=scores.csv"], r"score\.output must end in \.jsonl or \.jsonl\.gz, got scores\.csv"),
         (["score.batch=0"], r"score\.batch must be >= 1, got 0"),
         (["score.limit=0"], r"score\.limit must be >= 1 or null, got 0"),
@@ -209,6 +210,15 @@ def test_a_file_without_a_usable_row_is_refused(prepared: Prepare, tmp_path: Pat
     (tmp_path / "a.jsonl").write_text(json.dumps({"problem": None, "completion": "x"}))
     with pytest.raises(ConfigError, match=r"no usable row .*rows without a problem"):
         prepared(*overrides(tmp_path / "a.jsonl"))
+
+
+def test_a_file_of_which_no_row_can_be_scored_is_an_error_and_leaves_none(
+    prepared: Prepare, recorded: Path, tmp_path: Path
+) -> None:
+    work = prepared(*overrides(recorded, "score.max_tokens=1", "score.output=none.jsonl"))
+    with pytest.raises(ConfigError, match=r"score\.files: no row could be scored, all were left out: \{.*: \d"):
+        work()
+    assert not (tmp_path / "none.jsonl").exists()
 
 
 @pytest.mark.skipif(not REAL.exists(), reason=f"{REAL.name} is not beside this checkout")

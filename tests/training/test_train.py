@@ -94,6 +94,13 @@ def test_an_interrupt_ends_the_step_saves_and_says_where(tmp_path: Path) -> None
     assert FileLock(tmp_path / "run.lock").acquire(wait=False), "the folder is free again"
 
 
+def test_a_folder_that_holds_a_run_is_refused(tmp_path: Path) -> None:
+    (tmp_path / "checkpoints").mkdir()
+    (tmp_path / "checkpoints" / "last.ckpt").write_text("")
+    with pytest.raises(ConfigError, match=f"folder={tmp_path} holds a run"):
+        train(SMALL, 1, tmp_path, enable_progress_bar=False)
+
+
 class InterruptsTwice(L.Callback):
     """Within a step, the second time before it has ended."""
 

@@ -6,7 +6,8 @@ import pytest
 from hydra.errors import HydraException
 from support.composing import composed
 
-from oar_lightning.wiring.refusals import explain, with_plus
+from oar_lightning.common.config_check import ConfigError
+from oar_lightning.wiring.refusals import explain, long_work, one_message, with_plus
 
 pytestmark = pytest.mark.usefixtures("hydra_conf")
 
@@ -114,6 +115,24 @@ def test_other_refusals_keep_key_value_and_remedy(override: str, parts: list[str
     message = refused(override)
     for part in parts:
         assert part in message
+
+
+@pytest.mark.parametrize(
+    ("error", "keeps"), [(OSError(2, "gone", "x"), True), (ValueError("x"), True), (ConfigError("x"), False)]
+)
+def test_errors_of_the_long_work_keep_their_traceback_but_for_those_that_say_all(
+    error: Exception, keeps: bool, capsys: pytest.CaptureFixture[str]
+) -> None:
+    with pytest.raises(type(error) if keeps else SystemExit), one_message(), long_work():
+        raise error
+    assert ("hydra.run.dir" in capsys.readouterr().err) is False
+    with pytest.raises(SystemExit), one_message():  # before it
+        raise type(error)(*error.args)
+
+
+def test_a_group_that_is_written_out_is_told_how_an_object_is_given() -> None:
+    said = refused("scorer={_target_: mine.make, _partial_: true}")
+    assert "write '~scorer' '+scorer={_target_: mine.make, _partial_: true}'" in said
 
 
 def test_groups_that_are_only_added_may_be_written_without_the_plus() -> None:
