@@ -62,7 +62,7 @@ EARLY = {
     "data=files": "data.evaluation.test.paths has no value; set it, e.g. data.evaluation.test.paths=",
     # folders
     "hydra.run.dir=file.txt/x": "hydra.run.dir=file.txt/x cannot be written (Not a directory); choose another folder",
-    "output_root='~/runs'": "output_root=~/runs would be a folder that is called ~; write output_root=$HOME/runs",
+    "'output_root=\"~/runs\"'": "output_root=~/runs would be a folder that is called ~; write output_root=$HOME/runs",
     "logger=csv +logger.tags.note=x": "logger.tags is a setting of MLflow's | set logger=mlflow, or leave it out",
     "output_root=file.txt": "file.txt/train/seed0/ | cannot be written | choose another folder by output_root",
 }
