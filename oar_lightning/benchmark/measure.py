@@ -80,7 +80,7 @@ class PhaseResult:
     machine's matrix rate. `roofline_seconds`: the same, but of each operation moving its tensors counts where that takes longer
     (Williams, Waterman and Patterson, 2009). `product_seconds`: what these operations took in the phase, in rounds of their own
     (None on a GPU, which goes on by itself). `step_ratio` (phase `step` only): the median over rounds of this variant's step
-    seconds over GRPO's in the same round.
+    seconds over GRPO's in the same round; `step_ratio_range`: the smallest and the largest of them.
     """
 
     preset: str
@@ -96,6 +96,7 @@ class PhaseResult:
     forward_equivalents: float
     product_seconds: float | None = None
     step_ratio: float | None = None
+    step_ratio_range: Sequence[float] | None = None
 
 
 @dataclass(frozen=True)
@@ -205,6 +206,7 @@ def _summarise(
                     forward_equivalents=flops / forward,
                     product_seconds=_median(sum(clock[part] for part in parts) for clock in clocked[name]),
                     step_ratio=statistics.median(ratios) if phase == "step" else None,
+                    step_ratio_range=(min(ratios), max(ratios)) if phase == "step" else None,
                 )
             )
     return results

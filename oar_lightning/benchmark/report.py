@@ -20,7 +20,9 @@ def phase_table(measured: Measurement, bars: Mapping[str, float]) -> list[list[s
         ratio = phases["step"].step_ratio
         assert ratio is not None
         seconds = [f"{phases[phase].median_seconds:.3f}" for phase in (*TIMED_PHASES, "step")]
-        cells = [*seconds, f"{phases['step'].cpu_seconds:.3f}", f"{ratio:.2f}", _bar(bars.get(name), ratio, measured)]
+        low, high = phases["step"].step_ratio_range or (ratio, ratio)
+        shown = f"{ratio:.2f} ({low:.2f} to {high:.2f})" if low < high else f"{ratio:.2f}"
+        cells = [*seconds, f"{phases['step'].cpu_seconds:.3f}", shown, _bar(bars.get(name), ratio, measured)]
         rows.append([name, *cells])
     return rows
 
@@ -124,8 +126,8 @@ def write_report(folder: Path, config: BenchmarkConfig, measured: Measurement, c
 
 {machine}. Matrix products reach {work:.0f} GFLOP/s here (best of 15); a phase's floor is its floating-point work
 (products and attention, counted) at that rate. Methods take turns round by round; medians, of `step / grpo` that of the
-ratios within a round. A step is rollout + reward + scoring + update; its CPU seconds are those of all threads of the process.
-`logprobs` is one forward pass of the batch, the unit of forward-equivalents; an on-policy step has none of its own.
+ratios within a round (smallest to largest). A step is rollout + reward + scoring + update; its CPU seconds are those of all
+threads of the process. `logprobs` is one forward pass of the batch, the unit of forward-equivalents; an on-policy step has none of its own.
 {quietness(measured)}
 
 {markdown(phase_table(measured, config.step_bars))}

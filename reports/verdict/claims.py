@@ -143,8 +143,17 @@ def step_ratios() -> dict[str, tuple[float, float]]:
     return {key: (found[key, "step"]["step_ratio"], 1 + found[key, "scoring"]["product_seconds"] / grpo) for key in STEPS}
 
 
+def ratio_ranges() -> dict[str, str]:
+    """Variant -> the smallest and the largest ratio of its rounds, where the measurement has kept them."""
+    rows = json.loads((REPORTS / "benchmark_tiny" / "results.json").read_text(encoding="utf-8"))
+    kept = {row["variant"]: row.get("step_ratio_range") for row in rows if row["phase"] == "step"}
+    return {key: f" ({kept[key][0]:.2f} to {kept[key][1]:.2f})" if kept[key] else "" for key in STEPS}
+
+
 def cost_text() -> str:
-    whole, products = (", ".join(f"{name} {step_ratios()[key][i]:.2f}" for key, name in STEPS.items()) for i in (0, 1))
+    ranges = ratio_ranges()
+    whole = ", ".join(f"{name} {step_ratios()[key][0]:.2f}{ranges[key]}" for key, name in STEPS.items())
+    products = ", ".join(f"{name} {step_ratios()[key][1]:.2f}" for key, name in STEPS.items())
     return f"{whole} GRPO steps; if scoring were nothing but its products and attention {products}"
 
 

@@ -109,6 +109,8 @@ def test_tables_and_page(tmp_path: Path) -> None:
     results += [result("grpo", "step", 2.0, 1.0), result("oar_g", "step", 2.5, 1.25)]
     quiet = measured(results)
     assert phase_table(quiet, {})[2][-4:] == ["2.500", "3.750", "1.25", "-"]
+    ranged = [dataclasses.replace(r, step_ratio_range=(1.1, 1.4) if r.phase == "step" else None) for r in results]
+    assert phase_table(measured(ranged), {})[2][-2] == "1.25 (1.10 to 1.40)"
     bars = dict.fromkeys(by_variant(results), 1.2)
     assert [row[-1] for row in phase_table(quiet, bars)[1:]] == ["1.2 (met)", "1.2 (not met)"]
     assert [row[-1] for row in phase_table(measured(results, 3), bars)[1:]] == ["1.2 (disturbed)"] * 2, "no verdict"
