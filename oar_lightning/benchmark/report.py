@@ -127,7 +127,8 @@ def write_report(folder: Path, config: BenchmarkConfig, measured: Measurement, c
 {machine}. Matrix products reach {work:.0f} GFLOP/s here (best of 15); a phase's floor is its floating-point work
 (products and attention, counted) at that rate. Methods take turns round by round; medians, of `step / grpo` that of the
 ratios within a round (smallest to largest). A step is rollout + reward + scoring + update; its CPU seconds are those of all
-threads of the process. `logprobs` is one forward pass of the batch, the unit of forward-equivalents; an on-policy step has none of its own.
+threads of the process. `logprobs` is one forward pass of the batch, the unit of forward-equivalents; an on-policy step has
+none of its own.
 {quietness(measured)}
 
 {markdown(phase_table(measured, config.step_bars))}
