@@ -146,7 +146,7 @@ def weights(change: Any = None) -> dict[str, Any]:
 @pytest.mark.parametrize(
     ("state", "message"),
     [
-        (None, r"lab\.past=.*run: no such file; give a run's folder or its checkpoints"),
+        (None, r"lab\.past=.*run: a folder without checkpoints/; give a run's folder or its checkpoints"),
         ({"credit": {}}, r"last\.ckpt holds nothing that its scorer has learnt; name a run that has made a step"),
         ({"credit": {"scorer": weights() | {"steps": 0}}}, r"last\.ckpt holds nothing that its scorer has learnt"),
         ({"credit": 5}, r"last\.ckpt is no checkpoint of this project that can be read"),
