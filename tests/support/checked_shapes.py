@@ -4,6 +4,7 @@ import support.typechecker  # noqa: F401  (the hook reads it as an attribute of 
 from jaxtyping import install_import_hook
 
 # not the decoder: most calls of most tests are its own, and its tests hold its values against those of other programs
+# `ranges` has the decorator that wraps what the others' checks wrap
 ROOMS = ["common.ranges", "credit", "objective", "policy.language_model", "policy.lm_head", "policy.linear_logprobs", "types"]
 
 with install_import_hook([f"oar_lightning.{room}" for room in ROOMS], "support.typechecker.typechecked"):
