@@ -12,7 +12,7 @@ import numpy as np
 from numpy.typing import ArrayLike, NDArray
 
 from oar_lightning.lab.types import Measure
-from oar_lightning.reporting.statistics import BOOTSTRAP_FROM, EXACT_UP_TO, LEAST, Interval, holm
+from oar_lightning.reporting.statistics import BOOTSTRAP_FROM, EXACT_UP_TO, LEAST, Interval, holm, students_half
 
 DRAWS = 2_000
 """Resamples of a bootstrap."""
@@ -116,11 +116,9 @@ def _numbered(problem: ArrayLike) -> NDArray[np.intp]:
 
 def _few(mean: float, sums: NDArray[np.float64], counts: NDArray[np.float64]) -> tuple[float, float]:
     """A problem's residual is its sum minus what the mean would make of its number of values."""
-    from scipy.stats import t
-
     n = len(sums)
     error = math.sqrt(n / (n - 1) * float(np.square(sums - mean * counts).sum())) / float(counts.sum())
-    half = float(t.ppf(0.975, n - 1)) * error
+    half = students_half(error, n)
     return mean - half, mean + half
 
 

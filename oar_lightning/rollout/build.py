@@ -9,12 +9,11 @@ from oar_lightning.answers.reward import Rewards
 from oar_lightning.answers.span import AnswerFormat
 from oar_lightning.common.config_check import ConfigError
 from oar_lightning.data.prompts import PromptTemplate
-from oar_lightning.policy.language_model import positions_of
 from oar_lightning.policy.pretrained import Policy
 from oar_lightning.policy.token_text import TokenBytes
 from oar_lightning.rollout.assemble import RolloutStage
 from oar_lightning.rollout.choice import AutoEngineConfig, EngineConfig
-from oar_lightning.rollout.sampling import SamplingConfig, read_prompts
+from oar_lightning.rollout.sampling import SamplingConfig, read_prompts, text_bounds
 from oar_lightning.types import MathProblem
 
 
@@ -37,7 +36,7 @@ def build_stage(
 
 def longest_prompt(model: Any, sampling: SamplingConfig, engine: EngineConfig) -> int | None:
     """The most tokens of a prompt that leave room for a completion; None where nothing bounds them."""
-    bounds = [most for most in (positions_of(model), engine.max_model_len) if most is not None]
+    bounds = text_bounds(model, engine.max_model_len).values()
     return min(bounds) - sampling.max_new_tokens if bounds else None
 
 

@@ -151,6 +151,12 @@ def read_prompts(
     return encoded, limits
 
 
+def text_bounds(model: Any, max_model_len: int | None = None) -> dict[str, int]:
+    """What bounds the tokens of a text -> how many there may be."""
+    bounds = {"positions of the policy": positions_of(model), "tokens of engine.max_model_len": max_model_len}
+    return {what: most for what, most in bounds.items() if most is not None}
+
+
 def check_prompts(model: Any, prompts: Sequence[list[int]], limits: Sequence[int], max_model_len: int | None = None) -> None:
     """Hold prompts, with so many new tokens each, against what the policy and the engine (`max_model_len`) can read.
 
@@ -158,9 +164,8 @@ def check_prompts(model: Any, prompts: Sequence[list[int]], limits: Sequence[int
         ValueError: where one is too long, or holds a token that the policy does not have.
     """
     tokens, limit = max(((len(ids), limit) for ids, limit in zip(prompts, limits, strict=True)), key=sum)
-    bounds = {"positions of the policy": positions_of(model), "tokens of engine.max_model_len": max_model_len}
-    for what, most in bounds.items():
-        if most is not None and tokens + limit > most:
+    for what, most in text_bounds(model, max_model_len).items():
+        if tokens + limit > most:
             raise ValueError(
                 f"rollout.max_new_tokens={limit} and the longest prompt ({tokens} tokens) are beyond the {most} {what}; set "
                 f"rollout.max_new_tokens to at most {max(most - tokens, 0)}, leave out longer problems than "

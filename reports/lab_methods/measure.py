@@ -271,7 +271,7 @@ def read(task: str) -> dict[str, Any]:
 def shown(cell: Mapping[str, Any]) -> str:
     if cell["mean"] is None:
         return "-"
-    bounds = "" if cell["low"] is None or cell["low"] == cell["high"] else f" [{cell['low']:.2f}, {cell['high']:.2f}]"
+    bounds = "" if cell["low"] is None else f" [{cell['low']:.2f}, {cell['high']:.2f}]"
     star = " *" if (cell.get("p_holm") or 1) < 0.05 else ""
     return f"{cell['mean']:.2f}{bounds}{star}"
 

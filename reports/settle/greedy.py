@@ -5,8 +5,8 @@ from __future__ import annotations
 from collections.abc import Iterator, Mapping, Sequence
 
 from records import Row, endpoint_runs
-from rules import BASELINE, GREEDY_ARMS, GREEDY_SEEDS, GREEDY_TASK, SHARPENED
-from tables import lead, mean, paired, shown, verdict
+from rules import BASELINE, GREEDY_ARMS, GREEDY_SEEDS, GREEDY_TASK, SHARPENED, verdict
+from tables import lead, mean, paired, shown
 
 from oar_lightning.common.markdown import markdown
 from oar_lightning.reporting.statistics import Interval

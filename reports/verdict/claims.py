@@ -6,7 +6,7 @@ import csv
 import functools
 import json
 from collections.abc import Iterable, Mapping, Sequence
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
 import numpy as np
 from labels import rate
@@ -64,9 +64,16 @@ def concentration() -> str:
     return "effective share of tokens, mass of the top tenth: " + ", ".join(texts)
 
 
+@functools.cache
+def mechanism() -> dict[str, Any]:
+    """Policy -> the statistics of its gradients, method by method."""
+    found: dict[str, Any] = json.loads((REPORTS / "mechanism" / "results.json").read_text(encoding="utf-8"))
+    return found
+
+
 def gradient_text() -> str:
     """What the weights of OAR-G do to the gradient, policy by policy, and what perfect credit does in the same gate."""
-    found = json.loads((REPORTS / "mechanism" / "results.json").read_text(encoding="utf-8"))
+    found = mechanism()
 
     def shown(name: str, method: str, key: str) -> str:
         value, low, high = found[name]["methods"][method][key]
@@ -87,7 +94,7 @@ def gradient_text() -> str:
 
 
 def gradient_verdict() -> str:
-    found = json.loads((REPORTS / "mechanism" / "results.json").read_text(encoding="utf-8"))
+    found = mechanism()
     own = [found[name]["methods"]["oar_g"] for name in ("graph", "graph_trained")]
     turned = any(high < 1 for _, _, high in (one["adam_cosine"] for one in own))
     noisier = all(low > 1 for _, low, _ in (one["variance"] for one in own))
@@ -135,19 +142,24 @@ TARGETS = OmegaConf.load(conf_dir() / "benchmark" / "tiny.yaml").step_bars
 
 
 @functools.cache
+def timed() -> dict[tuple[str, str], dict[str, Any]]:
+    """Variant and phase -> what `task=benchmark` measured."""
+    rows = json.loads((REPORTS / "benchmark_tiny" / "results.json").read_text(encoding="utf-8"))
+    return {(row["variant"], row["phase"]): row for row in rows}
+
+
+@functools.cache
 def step_ratios() -> dict[str, tuple[float, float]]:
     """Variant -> GRPO steps that its step takes, and that it would if scoring took what its products and attention take."""
-    rows = json.loads((REPORTS / "benchmark_tiny" / "results.json").read_text(encoding="utf-8"))
-    found = {(row["variant"], row["phase"]): row for row in rows}
+    found = timed()
     grpo = found["grpo", "step"]["median_seconds"]
     return {key: (found[key, "step"]["step_ratio"], 1 + found[key, "scoring"]["product_seconds"] / grpo) for key in STEPS}
 
 
 def ratio_ranges() -> dict[str, str]:
     """Variant -> the smallest and the largest ratio of its rounds, where the measurement has kept them."""
-    rows = json.loads((REPORTS / "benchmark_tiny" / "results.json").read_text(encoding="utf-8"))
-    kept = {row["variant"]: row.get("step_ratio_range") for row in rows if row["phase"] == "step"}
-    return {key: f" ({kept[key][0]:.2f} to {kept[key][1]:.2f})" if kept[key] else "" for key in STEPS}
+    kept = {key: timed()[key, "step"].get("step_ratio_range") for key in STEPS}
+    return {key: f" ({found[0]:.2f} to {found[1]:.2f})" if found else "" for key, found in kept.items()}
 
 
 def cost_text() -> str:

@@ -16,5 +16,5 @@ def test_the_policys_positions_and_the_engines_limit_bound_a_prompt(monkeypatch:
     assert positions is not None
     assert longest_prompt(model, sampling, AutoEngineConfig()) == positions - 12
     assert longest_prompt(model, sampling, VllmConfig(max_model_len=64)) == 52
-    monkeypatch.setattr("oar_lightning.rollout.build.positions_of", lambda model: None)
+    monkeypatch.setattr("oar_lightning.rollout.sampling.positions_of", lambda model: None)
     assert longest_prompt(model, sampling, AutoEngineConfig()) is None

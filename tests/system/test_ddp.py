@@ -102,27 +102,18 @@ def test_an_entropy_term_follows_the_entropy_of_all_ranks(both: Both) -> None:
         assert 0 < sum(coef > 0 for coef in expected[1:]) < 3
 
 
-def as_one_rank(name: str, both: Both) -> None:
-    test_the_losses_are_those_of_one_rank(name, both)
-    test_all_ranks_end_with_the_weights_of_one(name, both)
-    test_metrics_and_completions_are_those_of_one_rank(name, both)
-
-
 @pytest.mark.slow
 @pytest.mark.timeout(600)
 def test_more_methods_go_as_on_one_rank(tmp_path: Path) -> None:
-    both = train(MORE, tmp_path), train_on_two(tmp_path, "ddp", MORE)
-    for name in MORE:
-        as_one_rank(name, both)
-
-
-@pytest.mark.slow
-@pytest.mark.timeout(600)
-def test_models_that_scorers_train_are_equal_on_all_ranks(tmp_path: Path) -> None:
-    """And near that of one rank, as losses, weights and metrics are: AdamW divides gradients by their size, and so rounding."""
-    both = train(OWN_MODELS, tmp_path), train_on_two(tmp_path, "ddp", OWN_MODELS)
+    """Models that scorers train are equal on all ranks, and near that of one: AdamW divides gradients by their size, and so
+    rounding."""
+    names = [*MORE, *OWN_MODELS]
+    both = train(names, tmp_path), train_on_two(tmp_path, "ddp", names)
+    for name in names:
+        test_the_losses_are_those_of_one_rank(name, both)
+        test_all_ranks_end_with_the_weights_of_one(name, both)
+        test_metrics_and_completions_are_those_of_one_rank(name, both)
     for name in OWN_MODELS:
-        as_one_rank(name, both)
         one, (first, second) = both[0][name]["own"], [found[name]["own"] for found in both[1]]
         start = dict(CASES[name].module().model.named_parameters())
         learned = max(float((one[key] - start[key].detach()).abs().max()) for key in one)

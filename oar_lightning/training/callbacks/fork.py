@@ -10,6 +10,7 @@ import torch
 
 from oar_lightning.data.stream import BEGINNING
 from oar_lightning.training.policy_module import PolicyModule
+from oar_lightning.training.schedule import set_rates
 
 
 class Fork(L.Callback):
@@ -42,6 +43,7 @@ class Fork(L.Callback):
         for optimizer, config in zip(trainer.optimizers, trainer.lr_scheduler_configs, strict=True):
             scheduler = config.scheduler
             scheduler.base_lrs = [settings["lr"]] * len(optimizer.param_groups)
-            for group, factor in zip(optimizer.param_groups, scheduler.lr_lambdas, strict=True):
+            for group in optimizer.param_groups:
                 group |= {name: value for name, value in settings.items() if name in group}
-                group["initial_lr"], group["lr"] = settings["lr"], settings["lr"] * factor(scheduler.last_epoch)
+                group["initial_lr"] = settings["lr"]
+            set_rates(scheduler)
