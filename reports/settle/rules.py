@@ -34,6 +34,7 @@ ARMS: dict[str, tuple[str, ...]] = {
     "position": ("+experiment=oar_g", "scorer=position"),
     "anchor_states": ("+experiment=anchor_states",),
     "turning_point": ("+experiment=turning_point",),
+    "turning_point_shuffled": ("+experiment=turning_point", "scorer=shuffled", "scorer@scorer.inner=turning_point"),
     "oracle": ("+experiment=oracle",),
     "oracle_in_oars_gate": ("+experiment=oar_g", "scorer=oracle"),
     PENALTY: ("+experiment=grpo",),
@@ -48,8 +49,20 @@ OTHER_SEEDS = ENDPOINT_SEEDS[:12]
 MARGIN = 2.0
 """Points. A lead whose interval ends below it is too small to matter here."""
 
-PROBE_TASK, MEAN_PROBE, OTHER_PROBES = "long_answer", "oar_g", ("oar_g_last", "oar_g_joint")
-"""Where it is asked whether OAR-G's scores are best read from the mean over the answer."""
+
+
+class Comparison(NamedTuple):
+    """It is asked on a task whether an arm ends above each of the others."""
+
+    task: str
+    arm: str
+    others: tuple[str, ...]
+
+
+PROBES = Comparison("long_answer", "oar_g", ("oar_g_last", "oar_g_joint"))
+"""Whether OAR-G's scores are best read from the mean over the answer."""
+PLACES = Comparison("asides", "turning_point", ("turning_point_shuffled",))
+"""Whether it matters on which tokens the weight lies, or only on how few."""
 
 PERFECT = "oracle"
 HALF_ASKED_OF = {"anchor_states": 0.01, "turning_point": 0.005}

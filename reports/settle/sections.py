@@ -8,8 +8,8 @@ from collections.abc import Iterable, Sequence
 import temperatures
 from greedy import greedy_table
 from records import Row
-from rules import BASELINE, GREEDY_TASK, OTHER_SEEDS, PERFECT, PROBE_TASK, RATES
-from tables import EQUAL_TIME, endpoint_table, half_table, probe_table, tuning_table
+from rules import BASELINE, GREEDY_TASK, OTHER_SEEDS, PERFECT, PLACES, PROBES, RATES
+from tables import EQUAL_TIME, comparison_table, endpoint_table, half_table, tuning_table
 
 from oar_lightning.common.markdown import markdown
 
@@ -45,7 +45,7 @@ def checklist(rows: Sequence[Row]) -> str:
             ["metric", "sampled accuracy at temperature 1 after the last update, 4 samples a problem"],
             ["processor time in all", time_in_all(rows)],
             ["mean length of completions, tokens", f"{min(lengths):.0f} to {max(lengths):.0f}" if lengths else "no runs yet"],
-            ["ablation of the credit", named(("random", "shuffled", "position"), rows)],
+            ["ablation of the credit", named(("random", "shuffled", "position", "turning_point_shuffled"), rows)],
             ["told the truth", named((PERFECT, "oracle_in_oars_gate"), rows)],
             ["spread", "Student's t 95 % intervals over pairs by seed"],
             ["cost of credit, forward passes of the batch", "column `passes of scoring`"],
@@ -62,7 +62,10 @@ def page(rows: Sequence[Row]) -> str:
     parts.append(
         f"### Half of what perfect credit gains\nMean leads in points over {len(OTHER_SEEDS)} pairs.\n\n{half_table(rows)}"
     )
-    parts.append(f"### The mean over the answer as outcome probe, on `{PROBE_TASK}`\n{probe_table(rows)}")
+    probes = comparison_table(rows, PROBES, "the mean over the answer")
+    parts.append(f"### The mean over the answer as outcome probe, on `{PROBES.task}`\n{probes}")
+    places = comparison_table(rows, PLACES, f"`{PLACES.arm}`")
+    parts.append(f"### The same weights on other tokens, on `{PLACES.task}`\n{places}")
     parts.append(f"### More than a sharper policy, on `{GREEDY_TASK}`\n{greedy_table(rows)}")
     parts.append(f"### The untrained policies at lower temperatures\n{temperatures.table()}")
     return "\n\n".join([*parts, f"### Checklist\n{checklist(rows)}"])

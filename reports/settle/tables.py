@@ -15,14 +15,12 @@ from rules import (
     ENDPOINT_SEEDS,
     HALF_ASKED_OF,
     HALF_ASKED_ON,
-    MEAN_PROBE,
     MOST_TIME,
-    OTHER_PROBES,
     OTHER_SEEDS,
     PERFECT,
-    PROBE_TASK,
     RATES,
     TIMED_SEEDS,
+    Comparison,
     Setting,
     settings_of,
     tuning_seeds,
@@ -180,25 +178,31 @@ def half_table(rows: Sequence[Row]) -> str:
     return markdown(lines)
 
 
-class ProbeLead(NamedTuple):
-    """By how many points the mean over the answer leads another probe; over how many pairs; the verdict once all are there."""
+class AskedLead(NamedTuple):
+    """By how many points an arm leads another; over how many pairs; the verdict once all are there."""
 
     lead: str
     pairs: int
     verdict: str
 
 
-def probe_lead(rows: Sequence[Row], other: str) -> ProbeLead:
-    runs = endpoint_runs(rows, PROBE_TASK)
-    own = {seed: row for seed, row in runs.get(MEAN_PROBE, {}).items() if seed in OTHER_SEEDS}
-    pairs, interval = lead(own, runs.get(other, {}))
+def asked_leads(rows: Sequence[Row], asked: Comparison) -> dict[str, AskedLead]:
+    """Of each of the others."""
+    runs = endpoint_runs(rows, asked.task)
+    own = {seed: row for seed, row in runs.get(asked.arm, {}).items() if seed in OTHER_SEEDS}
+    return {other: _asked_lead(own, runs.get(other, {})) for other in asked.others}
+
+
+def _asked_lead(own: Mapping[int, Row], other: Mapping[int, Row]) -> AskedLead:
+    pairs, interval = lead(own, other)
     if interval is None:
-        return ProbeLead("-", pairs, "not settled")
+        return AskedLead("-", pairs, "not settled")
     word = verdict(interval.low, interval.high) if pairs == len(OTHER_SEEDS) else "not settled"
-    return ProbeLead(f"{interval:+.1f}", pairs, word)
+    return AskedLead(f"{interval:+.1f}", pairs, word)
 
 
-def probe_table(rows: Sequence[Row]) -> str:
-    lines = [["the mean over the answer, minus", "points [95 %]", "n", "verdict"]]
-    lines += [[arm, *map(str, probe_lead(rows, arm))] for arm in OTHER_PROBES]
+def comparison_table(rows: Sequence[Row], asked: Comparison, name: str) -> str:
+    """`name`: of the arm, in words."""
+    lines = [[f"{name}, minus", "points [95 %]", "n", "verdict"]]
+    lines += [[arm, *map(str, found)] for arm, found in asked_leads(rows, asked).items()]
     return markdown(lines)

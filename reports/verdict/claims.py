@@ -12,7 +12,7 @@ import numpy as np
 from labels import rate
 from leads import REPORTS, Lead, by_rate, decided_by, families, lead, results_of, script, side, verdicts
 from omegaconf import OmegaConf
-from settled import TASKS, greedily, half_reached, probes, settled
+from settled import TASKS, asked, greedily, half_reached, rules, settled
 
 from oar_lightning.common.markdown import markdown
 from oar_lightning.common.paths import conf_dir
@@ -259,6 +259,11 @@ def claims(leads: Mapping[tuple[str, str], Lead], said: Mapping[tuple[str, str],
             "before those runs (ours)",
             greedily(),
         ),
+        by_rules(
+            "It matters for it on which tokens the weight lies, and not only on how few, by rules written before the runs of the "
+            "control (ours)",
+            asked(rules.PLACES),
+        ),
         *against(AGAINST),
         Claim(
             "OAR is stable for tau in 0.3 to 0.7 (paper)",
@@ -280,7 +285,7 @@ def claims(leads: Mapping[tuple[str, str], Lead], said: Mapping[tuple[str, str],
         ),
         by_rules(
             "The mean over the answer is the best probe (paper), by rules written before the runs",
-            probes(),
+            asked(rules.PROBES),
             tested="answers of three numbers",
         ),
         Claim(

@@ -41,6 +41,7 @@ NAMES = {
     "anchor_states": "shared states in a sharp gate",
     "gigpo": "shared states, added (GiGPO)",
     "turning_point": "turning point of greedy decoding",
+    "turning_point_shuffled": "the same weights on other tokens of each completion",
 }
 """Method -> what a reader is told."""
 

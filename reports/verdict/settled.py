@@ -63,11 +63,11 @@ def shown_by_rules() -> list[str]:
     return [f"{named(arm)} on {quoted(sorted(own))}" for arm, own in tasks.items()]
 
 
-def probes() -> tuple[str, str]:
-    """Verdicts and figures of the question of the best outcome probe."""
-    found = [(named(arm), tables.probe_lead(ROWS, arm)) for arm in rules.OTHER_PROBES]
+def asked(comparison: Any) -> tuple[str, str]:
+    """Verdicts and figures of the question whether an arm ends above others (a `Comparison` of the rules)."""
+    found = [(named(arm), lead) for arm, lead in tables.asked_leads(ROWS, comparison).items()]
     if not any(lead.pairs for _, lead in found):
-        return "not settled yet", f"no pair on `{rules.PROBE_TASK}` has run"
+        return "not settled yet", f"no pair on `{comparison.task}` has run"
     verdicts = "; ".join(f"against {name} {lead.verdict}" for name, lead in found)
     return verdicts, "; ".join(f"against {name} {lead.lead} ({lead.pairs} pairs)" for name, lead in found)
 

@@ -5,6 +5,7 @@ from __future__ import annotations
 import numpy as np
 import pytest
 from hydra import compose
+from omegaconf import OmegaConf
 from scipy.stats import sem, t
 from support.study_scripts import load_script
 
@@ -188,7 +189,7 @@ def probes(lead: float, count: int = 12) -> list:
         for arm, more in accuracies.items()
         for seed in rules.OTHER_SEEDS[:count]
     ]
-    return [r._replace(task=rules.PROBE_TASK) for r in made]
+    return [r._replace(task=rules.PROBES.task) for r in made]
 
 
 @pytest.mark.parametrize(
@@ -201,7 +202,7 @@ def probes(lead: float, count: int = 12) -> list:
     ],
 )
 def test_the_probes_are_compared_pair_by_pair(rows: list, line: str) -> None:
-    lines = tables.probe_table(rows).splitlines()
+    lines = tables.comparison_table(rows, rules.PROBES, "the mean").splitlines()
     assert line in lines
     assert lines[-1] == "| oar_g_joint | - | 0 | not settled |"
 
@@ -286,6 +287,17 @@ def test_an_arms_command_is_a_run_of_the_rules(task: str, arm: str) -> None:
     cfg = compose("config", overrides=[word.replace("choice(100)", "100") for word in words if not word.startswith("hydra.")])
     assert (cfg.evaluation.problems, cfg.evaluation.samples, cfg.trainer.max_steps, cfg.seed) == (1024, 4, 160, 100)
     assert cfg.optimizer.lr == 5e-5
+
+
+@pytest.mark.usefixtures("hydra_conf")
+def test_the_control_of_places_differs_from_its_arm_by_the_order_of_the_scores_alone() -> None:
+    (control,) = rules.PLACES.others
+    own, other = (
+        OmegaConf.to_container(compose("config", overrides=["+variant=asides", *rules.ARMS[arm]]))
+        for arm in (rules.PLACES.arm, control)
+    )
+    assert other["scorer"]["inner"] == own["scorer"]
+    assert {key for key in own if own[key] != other[key]} == {"scorer"}
 
 
 def test_the_power_of_a_lead_by_simulation() -> None:
