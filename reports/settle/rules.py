@@ -50,7 +50,6 @@ MARGIN = 2.0
 """Points. A lead whose interval ends below it is too small to matter here."""
 
 
-
 class Comparison(NamedTuple):
     """It is asked on a task whether an arm ends above each of the others."""
 

@@ -260,8 +260,8 @@ def claims(leads: Mapping[tuple[str, str], Lead], said: Mapping[tuple[str, str],
             greedily(),
         ),
         by_rules(
-            "It matters for it on which tokens the weight lies, and not only on how few, by rules written before the runs of the "
-            "control (ours)",
+            "It matters for it on which tokens the weight lies, and not only on how few, by rules written before the runs of "
+            "the control (ours)",
             asked(rules.PLACES),
         ),
         *against(AGAINST),
