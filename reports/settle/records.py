@@ -22,7 +22,8 @@ SETS = {"graph": "graph", "asides": "chain", "long_answer": "chain"}
 class Row(NamedTuple):
     """An ended run. `accuracy`: sampled, at the end, 0 to 1; `state`: complete, or failed (given up). What follows `run_id` is
     a mean over the last tenth of training, as is `entropy` (nats); then the seconds of the whole run and of its scoring.
-    `greedy`: the accuracy with greedy decoding, at the end. NaN where it was not recorded."""
+    `greedy`: the accuracy with greedy decoding, at the end. `step_s`: the seconds of all its steps: rollouts, rewards, scoring
+    and updates. NaN where it was not recorded."""
 
     task: str
     stage: str
@@ -43,8 +44,11 @@ class Row(NamedTuple):
     score_s: float = math.nan
     entropy: float = math.nan
     greedy: float = math.nan
+    step_s: float = math.nan
 
 
+PHASES = tuple(f"time/total_{phase}_s" for phase in ("generate", "reward", "score", "update"))
+"""Seconds of the parts of all steps."""
 CURVES = ("reward", "entropy", *END_COLUMNS.values())
 """Metrics whose curves are kept."""
 
@@ -73,6 +77,7 @@ def row_of(run: RunRecord, sweep: str, curves: Curves) -> Row:
         score_s=run.metrics.get("time/total_score_s", math.nan),
         entropy=math.nan if (entropy := last_tenth(run, curves, "entropy")) is None else entropy,
         greedy=run.metrics.get(f"eval/{SETS[task]}/greedy", math.nan),
+        step_s=sum(run.metrics.get(phase, math.nan) for phase in PHASES),
     )
 
 

@@ -111,14 +111,15 @@ def lead(found: Mapping[int, Row], base: Mapping[int, Row]) -> tuple[int, Interv
 
 class Half(NamedTuple):
     """An estimate's mean lead over GRPO and perfect credit's, in points, over the same seeds; the share of the second that the
-    first is; the two-sided p of its own, by the t test of its pairs; the time of its runs, of the same without scoring; and
-    whether that answers the question with yes."""
+    first is; the two-sided p of its own, by the t test of its pairs; the time of its runs, of the same without scoring, and that
+    of their steps alone (NaN where it was not recorded); and whether that answers the question with yes."""
 
     lead: float
     perfect: float
     share: Interval
     p: float
     time: float
+    step_time: float
     reached: bool
 
 
@@ -134,14 +135,22 @@ def half(rows: Sequence[Row], task: str, arm: str) -> Half | None:
     p = float(ttest_rel([r.accuracy for r in own], [r.accuracy for r in base]).pvalue)
     time = mean(times)
     reached = 0 < whole / 2 <= lead and p < HALF_ASKED_OF[arm] and time <= MOST_TIME
-    return Half(lead, whole, ratio_interval(leads, wholes), p, time, reached)
+    return Half(lead, whole, ratio_interval(leads, wholes), p, time, mean(step_times_of(rows, task, arm)), reached)
 
 
 def times_of(rows: Iterable[Row], task: str, arm: str) -> list[float]:
     """The time of each run whose scoring was timed, in multiples of the run without it: what GRPO does, on the same machine at
     the same time. On another day the same work took up to 2.6 times as long."""
-    timed = [row for row in rows if (row.task, row.arm) == (task, arm) and row.stage in ("endpoint", "time")]
-    return [row.total_s / (row.total_s - row.score_s) for row in timed if not math.isnan(row.score_s)]
+    return [row.total_s / (row.total_s - row.score_s) for row in _timed(rows, task, arm) if not math.isnan(row.score_s)]
+
+
+def step_times_of(rows: Iterable[Row], task: str, arm: str) -> list[float]:
+    """The same of the steps alone, without evaluations and what else a run does before and after them."""
+    return [row.step_s / (row.step_s - row.score_s) for row in _timed(rows, task, arm) if not math.isnan(row.step_s)]
+
+
+def _timed(rows: Iterable[Row], task: str, arm: str) -> list[Row]:
+    return [row for row in rows if (row.task, row.arm) == (task, arm) and row.stage in ("endpoint", "time")]
 
 
 def half_table(rows: Sequence[Row]) -> str:
@@ -155,6 +164,7 @@ def half_table(rows: Sequence[Row]) -> str:
             "perfect credit's",
             "% [95 %]",
             "time of a run, of itself without scoring",
+            "of its steps alone",
             "verdict",
         ]
     ]
@@ -162,7 +172,7 @@ def half_table(rows: Sequence[Row]) -> str:
         for arm, asked in HALF_ASKED_OF.items():
             found = half(rows, task, arm)
             if found is None:
-                lines.append([f"`{task}`", arm, *["-"] * 6, "not settled"])
+                lines.append([f"`{task}`", arm, *["-"] * 7, "not settled"])
                 continue
             share = found.share
             percent = dataclasses.replace(share, mean=100 * share.mean, low=100 * share.low, high=100 * share.high)
@@ -173,6 +183,7 @@ def half_table(rows: Sequence[Row]) -> str:
                 f"{found.perfect:+.1f}",
                 f"{percent:.0f}" if found.perfect > 0 else "-",
                 f"{found.time:.2f}",
+                shown(found.step_time, ".2f"),
             ]
             lines.append([f"`{task}`", arm, *figures, "yes" if found.reached else "no"])
     return markdown(lines)

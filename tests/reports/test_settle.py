@@ -118,9 +118,10 @@ def test_an_arm_that_is_only_explored_has_no_verdict() -> None:
 
 def twelve(own: float, perfect: float, spread: float = 0.01, seconds: float = 150.0, arm: str = "turning_point") -> list:
     """Twelve pairs each: GRPO at 0.5, the leads of an estimate and of perfect credit, and how single runs of all scatter; and
-    three timed runs of the estimate, of `seconds` where they would have taken 100 without scoring."""
+    three timed runs of the estimate, of `seconds` where they would have taken 100 without scoring, 60 of them outside of steps."""
     made = [
-        row("time", arm, "1e-4", "", seed, 0.5)._replace(total_s=seconds, score_s=seconds - 100) for seed in rules.TIMED_SEEDS
+        row("time", arm, "1e-4", "", seed, 0.5)._replace(total_s=seconds, score_s=seconds - 100, step_s=seconds - 60)
+        for seed in rules.TIMED_SEEDS
     ]
     for name, lead in (("grpo", 0.0), (arm, own), ("oracle", perfect)):
         noise = np.random.default_rng(len(name)).normal(0, spread, 12)
@@ -137,7 +138,7 @@ def test_half_of_what_perfect_credit_gains_by_hand() -> None:
     ends = [r for r in rows if r.stage == "endpoint"]
     pairs = {arm: np.array([r.accuracy for r in ends if r.arm == arm]) for arm in ("turning_point", "grpo")}
     difference = 100 * (pairs["turning_point"] - pairs["grpo"])
-    assert (found.lead, found.perfect, found.time) == pytest.approx((6, 10, 1.5))
+    assert (found.lead, found.perfect, found.time, found.step_time) == pytest.approx((6, 10, 1.5, 90 / 40))
     assert found.p == pytest.approx(2 * t.sf(difference.mean() / sem(difference), 11))
     assert found.share.mean == pytest.approx(0.6)
     assert found.share.low < 0.6 < found.share.high
@@ -174,8 +175,10 @@ def test_a_sweep_is_found_again_by_its_name(task: str, arm: str) -> None:
         words = study.command(task, "endpoint", arm, setting, (100, 101))
         name = next(word for word in words if word.startswith("hydra.sweeper.study_name=")).partition("=")[2]
         tags, metrics = {"git_revision": "x", "seed": "100"}, {f"eval/{records.SETS[task]}/avg_at_4": 0.5}
+        metrics |= {f"time/total_{phase}_s": 2.0 for phase in ("generate", "reward", "score", "update")}
         found = records.row_of(RunRecord("id", "name", "complete", "", 0, 1.0, tags, {}, metrics), name, {})
         assert found[:6] == (task, "endpoint", arm, setting.lr, setting.beta, 100)
+        assert (found.step_s, found.score_s) == (8.0, 2.0)
         assert "evaluation.problems=1024" in words
         assert "evaluation.problems=1024" not in study.command(task, "tune", arm, setting, (50,))
         assert "evaluation.problems=1024" in study.command(task, "time", arm, setting, (100,)), "as long a run"
