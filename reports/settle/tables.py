@@ -111,8 +111,8 @@ def lead(found: Mapping[int, Row], base: Mapping[int, Row]) -> tuple[int, Interv
 
 class Half(NamedTuple):
     """An estimate's mean lead over GRPO and perfect credit's, in points, over the same seeds; the share of the second that the
-    first is; the two-sided p of its own, by the t test of its pairs; the time of its runs, of the same without scoring, and that
-    of their steps alone (NaN where it was not recorded); and whether that answers the question with yes."""
+    first is; the two-sided p of its own, by the t test of its pairs; the time of its runs, of the same without scoring, and
+    that of their steps alone (NaN where it was not recorded); and whether that answers the question with yes."""
 
     lead: float
     perfect: float

@@ -118,7 +118,7 @@ def test_an_arm_that_is_only_explored_has_no_verdict() -> None:
 
 def twelve(own: float, perfect: float, spread: float = 0.01, seconds: float = 150.0, arm: str = "turning_point") -> list:
     """Twelve pairs each: GRPO at 0.5, the leads of an estimate and of perfect credit, and how single runs of all scatter; and
-    three timed runs of the estimate, of `seconds` where they would have taken 100 without scoring, 60 of them outside of steps."""
+    three timed runs of the estimate, of `seconds` where they would have taken 100 without scoring, 60 of it not in steps."""
     made = [
         row("time", arm, "1e-4", "", seed, 0.5)._replace(total_s=seconds, score_s=seconds - 100, step_s=seconds - 60)
         for seed in rules.TIMED_SEEDS
