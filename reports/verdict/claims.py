@@ -3,19 +3,16 @@
 from __future__ import annotations
 
 import csv
-import functools
-import json
 from collections.abc import Iterable, Mapping, Sequence
-from typing import Any, NamedTuple
+from typing import NamedTuple
 
 import numpy as np
 from labels import rate
-from leads import REPORTS, Lead, by_rate, decided_by, families, lead, results_of, script, side, verdicts
-from omegaconf import OmegaConf
+from leads import REPORTS, Lead, by_rate, decided_by, families, lead, results_of, side, verdicts
+from measured import MEASURE, STEPS, TARGETS, cost_text, cost_verdict, gradient_text, gradient_verdict, prediction
 from settled import TASKS, asked, greedily, half_reached, rules, settled
 
 from oar_lightning.common.markdown import markdown
-from oar_lightning.common.paths import conf_dir
 from oar_lightning.reporting.statistics import LEAST, mean_interval
 
 
@@ -64,43 +61,6 @@ def concentration() -> str:
     return "effective share of tokens, mass of the top tenth: " + ", ".join(texts)
 
 
-@functools.cache
-def mechanism() -> dict[str, Any]:
-    """Policy -> the statistics of its gradients, method by method."""
-    found: dict[str, Any] = json.loads((REPORTS / "mechanism" / "results.json").read_text(encoding="utf-8"))
-    return found
-
-
-def gradient_text() -> str:
-    """What the weights of OAR-G do to the gradient, policy by policy, and what perfect credit does in the same gate."""
-    found = mechanism()
-
-    def shown(name: str, method: str, key: str) -> str:
-        value, low, high = found[name]["methods"][method][key]
-        return f"{value:.2f} [{low:.2f}, {high:.2f}]"
-
-    names = {"graph": "graph", "graph_trained": "graph, trained"}
-    texts = [
-        f"{title}: cosine of its mean with GRPO's {shown(name, 'oar_g', 'adam_cosine')}, variance over GRPO's "
-        f"{shown(name, 'oar_g', 'variance')}"
-        for name, title in names.items()
-    ]
-    signal = [
-        f"{title} {100 * found[name]['methods'][m]['adam'][0]:.1f} %"
-        for name in ("graph",)
-        for m, title in (("uniform", "GRPO"), ("oar_g", "OAR-G"), ("oracle, paper's gate", "perfect credit in OAR's gate"))
-    ]
-    return "; ".join([*texts, "share of signal on graph: " + ", ".join(signal)])
-
-
-def gradient_verdict() -> str:
-    found = mechanism()
-    own = [found[name]["methods"]["oar_g"] for name in ("graph", "graph_trained")]
-    turned = any(high < 1 for _, _, high in (one["adam_cosine"] for one in own))
-    noisier = all(low > 1 for _, low, _ in (one["variance"] for one in own))
-    return ("yes" if turned else "not shown") + ("; more variance on `graph`" if noisier else "")
-
-
 def rate_text(task: str, method: str) -> tuple[str, str]:
     """Verdict and figures: leads over GRPO at the same rate, and how they change from the lowest to the highest rate that the
     same three seeds or more have run."""
@@ -119,58 +79,6 @@ def rate_text(task: str, method: str) -> tuple[str, str]:
         text += f", from {rate(often[0])} to {rate(often[-1])} {change:+.1f}"
         word = "a sign of it" if side(change) == -1 else word
     return f"{task} {word}", f"{task} {text}"
-
-
-MEASURE = "gradients.same_batch/(values)"
-"""The cosine of a method's policy gradient with that under Monte-Carlo values."""
-
-
-def prediction(task: str) -> tuple[str, str, str]:
-    """Verdict, figures with and without the methods that gained and lost most, and the number of methods."""
-    lab = script("lab_training")
-    values, gained = lab.measured(task)[MEASURE], lab.gains(list(lab.studied_runs(task)))
-    found, rest = (lab.predict(MEASURE, values, own) for own in (gained, lab.without_ends(gained)))
-    word = "a sign of it" if found.low > 0 else "not shown"
-    if found.low > 0 and not rest.low > 0:
-        word += ", lost without three methods"
-    return f"{task} {word}", f"{task} {lab.shown(found)}, {lab.shown(rest)}", f"{found.methods} methods"
-
-
-STEPS = {"oar_g": "OAR-G", "oar_p_approximate": "approximate OAR-P", "oar_p": "exact OAR-P"}
-TARGETS = OmegaConf.load(conf_dir() / "benchmark" / "tiny.yaml").step_bars
-"""Most GRPO steps that a step of theirs should take."""
-
-
-@functools.cache
-def timed() -> dict[tuple[str, str], dict[str, Any]]:
-    """Variant and phase -> what `task=benchmark` measured."""
-    rows = json.loads((REPORTS / "benchmark_tiny" / "results.json").read_text(encoding="utf-8"))
-    return {(row["variant"], row["phase"]): row for row in rows}
-
-
-@functools.cache
-def step_ratios() -> dict[str, tuple[float, float]]:
-    """Variant -> GRPO steps that its step takes, and that it would if scoring took what its products and attention take."""
-    found = timed()
-    grpo = found["grpo", "step"]["median_seconds"]
-    return {key: (found[key, "step"]["step_ratio"], 1 + found[key, "scoring"]["product_seconds"] / grpo) for key in STEPS}
-
-
-def ratio_ranges() -> dict[str, str]:
-    """Variant -> the smallest and the largest ratio of its rounds, where the measurement has kept them."""
-    kept = {key: timed()[key, "step"].get("step_ratio_range") for key in STEPS}
-    return {key: f" ({found[0]:.2f} to {found[1]:.2f})" if found else "" for key, found in kept.items()}
-
-
-def cost_text() -> str:
-    ranges = ratio_ranges()
-    whole = ", ".join(f"{name} {step_ratios()[key][0]:.2f}{ranges[key]}" for key, name in STEPS.items())
-    products = ", ".join(f"{name} {step_ratios()[key][1]:.2f}" for key, name in STEPS.items())
-    return f"{whole} GRPO steps; if scoring were nothing but its products and attention {products}"
-
-
-def cost_verdict() -> str:
-    return "; ".join(f"{name} {'yes' if step_ratios()[key][0] <= TARGETS[key] else 'no'}" for key, name in STEPS.items())
 
 
 class Claim(NamedTuple):
