@@ -321,9 +321,16 @@ def sentence(lab: Mapping[str, Any]) -> str:
         f"{lab['completions']} completions of {lab['problems']} problems, {lab['right']} right, {errors['completions']} with a",
         f"first error; {lab['tokens']['free']} free of {lab['tokens']['reasoning']} reasoning tokens. By the values",
         f"{values['decisive']} tokens are decisive (one half of the continuations ranks those of the other with an AUROC of",
-        f"{sure:.2f}).",
+        f"{sure:.2f}). Scores that know which tokens are free, and no more, have a values-AUROC of about",
+        f"{by_freedom(lab['tokens'], values['decisive']):.2f}.",
     ]
     return " ".join(parts)
+
+
+def by_freedom(tokens: Mapping[str, int], decisive: int) -> float:
+    """The values-AUROC of random scores on free tokens and 0 elsewhere, all completions pooled: only free tokens can be
+    decisive, so that such scores are above those of all other tokens, and above half of the free ones."""
+    return 1 - (tokens["free"] - decisive) / (tokens["reasoning"] - decisive) / 2
 
 
 def left_out() -> str:

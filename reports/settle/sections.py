@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+from collections import Counter
 from collections.abc import Iterable, Sequence
 
 import temperatures
@@ -54,6 +55,16 @@ def checklist(rows: Sequence[Row]) -> str:
     )
 
 
+def revisions(rows: Iterable[Row]) -> str:
+    """Which revisions of the package made the runs beyond tuning."""
+    made = Counter((row.task, row.stage, row.arm, row.revision[:8]) for row in rows if row.stage != "tune")
+    found: dict[tuple[str, str, str], list[str]] = {}
+    for (*which, revision), count in sorted(made.items()):
+        found.setdefault((which[0], which[1], which[2]), []).append(f"{revision} ({count})")
+    lines = [["task", "stage", "arm", "revisions (runs)"]]
+    return markdown(lines + [[f"`{task}`", stage, arm, ", ".join(made)] for (task, stage, arm), made in found.items()])
+
+
 def page(rows: Sequence[Row]) -> str:
     parts = []
     for task in RATES:
@@ -68,4 +79,5 @@ def page(rows: Sequence[Row]) -> str:
     parts.append(f"### The same weights on other tokens, on `{PLACES.task}`\n{places}")
     parts.append(f"### More than a sharper policy, on `{GREEDY_TASK}`\n{greedy_table(rows)}")
     parts.append(f"### The untrained policies at lower temperatures\n{temperatures.table()}")
-    return "\n\n".join([*parts, f"### Checklist\n{checklist(rows)}"])
+    parts.append(f"### Checklist\n{checklist(rows)}")
+    return "\n\n".join([*parts, f"### Revisions\n{revisions(rows)}"])

@@ -48,8 +48,8 @@ def short(leads: Leads, said: Said, by_rules: Sequence[str] = (), oar_g: Sequenc
     by_chance, count, ruled = chance(), len(leads), listed(by_rules)
     return "\n".join(
         [
-            f"- **Shown by runs of families to beat GRPO, and told of the error**: {by_verdict(said, 'above', told=True)}.",
-            f"- **Shown by them to beat GRPO, and not told**: {by_verdict(said, 'above', told=False)}.",
+            f"- **Shown to beat GRPO by the study families, and told of the error**: {by_verdict(said, 'above', told=True)}.",
+            f"- **Shown to beat GRPO by that study, and not told**: {by_verdict(said, 'above', told=False)}.",
             f"- **Shown by rules written before its runs to gain half of what perfect credit gains**: {ruled}.",
             f"- **OAR-G above GRPO, by rules written before the runs**: {listed(oar_g)}.",
             f"- **A sign of a lead**: {by_verdict(said, 'sign of a lead')}.",

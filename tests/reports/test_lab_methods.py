@@ -4,12 +4,14 @@ from __future__ import annotations
 
 from typing import Any
 
+import numpy as np
 import pytest
 from omegaconf import OmegaConf
 from support.composing import composed
 from support.study_scripts import load_script
 
 from oar_lightning.common.paths import conf_dir
+from oar_lightning.lab.agreement import auroc
 from oar_lightning.lab.study import experiment_part
 
 measure = load_script("lab_methods")
@@ -117,3 +119,11 @@ def test_a_star_is_a_p_value_adjusted_over_the_columns() -> None:
 def test_the_committed_tables_are_those_of_the_committed_labs() -> None:
     page = (measure.HERE / "README.md").read_text(encoding="utf-8")
     assert measure.page() in page, "python reports/lab_methods/measure.py"
+
+
+def test_what_knowing_the_free_tokens_alone_is_worth_by_simulation() -> None:
+    rng = np.random.default_rng(0)
+    free = np.arange(60_000) < 20_000
+    decisive = np.arange(60_000) < 2_000
+    area = auroc(np.where(free, rng.random(60_000), 0.0), decisive)
+    assert measure.by_freedom({"free": 20_000, "reasoning": 60_000}, 2_000) == pytest.approx(area, abs=0.005)
