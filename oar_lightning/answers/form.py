@@ -163,17 +163,25 @@ def clock(gold: str, answer: str) -> Outcome:
     return False if any(ratios) and any(plain_number(text) is not None for text in (gold, answer)) else None
 
 
-_BASED = re.compile(r"\(?([+-]?[0-9A-Z][0-9A-Z ]*)\)?\s*_\s*\{?\s*(?:\\text\s*\{)?\s*([A-Za-z0-9]+)\s*\}?\s*\}?")
+_BASED = re.compile(
+    r"\(?([+-]?[0-9A-Z][0-9A-Z ]*|[+-]?[0-9][0-9a-f ]*(?=\)?\s*_\s*\{?\s*16\b))\)?"
+    r"\s*_\s*\{?\s*(?:\\text\s*\{)?\s*([A-Za-z0-9]+)\s*\}?\s*\}?"
+)
 
 
 def bases(gold: str, answer: str) -> Outcome:
-    """Compare numbers in a base: only the same digits in the same base are equal."""
+    """Compare numbers in a base: only the same digits in the same base are equal, but for their case and zeros before them."""
     matches = [_BASED.fullmatch(text) for text in (gold, answer)]
     if not any(matches):
         subscripts = [bool(re.search(r"[\d}]\s*_\s*\{?\d+\}?$", text)) for text in (gold, answer)]
         return False if subscripts[0] != subscripts[1] else None
-    forms = [(m[1].replace(" ", ""), m[2].lower()) if m else None for m in matches]
+    forms = [(_digits(m[1]), m[2].lower()) if m else None for m in matches]
     return forms[0] == forms[1]
+
+
+def _digits(text: str) -> tuple[bool, str]:
+    """Whether a number in a base is negative, and its digits."""
+    return text.startswith("-"), text.lstrip("+-").replace(" ", "").upper().lstrip("0")
 
 
 def units(gold: str, answer: str) -> Outcome:

@@ -22,6 +22,7 @@ _REPLACED = [(re.compile(rf"(?:{names})(?![A-Za-z])"), sign) for sign, names in 
     (re.compile(r"(?<![\\A-Za-z])(pi|sqrt|infinity)(?![A-Za-z])"), r"\\\1"),
     (re.compile(r"\\infinity|∞"), r"\\infty"),
     (re.compile(r"π"), r"\\pi"),
+    (re.compile(r"≈"), r"\\approx "),
     (re.compile(r"(?<![\\A-Za-z])ln(?![A-Za-z])"), r"\\ln"),
     (re.compile(r"√(\d+)"), r"\\sqrt{\1}"),
     (re.compile(r"√\(([^()]*)\)"), r"\\sqrt{\1}"),

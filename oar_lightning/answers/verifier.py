@@ -7,6 +7,7 @@ ignores. The standard library's pool of processes cannot end a single task: it l
 from __future__ import annotations
 
 import atexit
+import contextlib
 import json
 import os
 import queue
@@ -118,7 +119,9 @@ class Verifier:
             return Verdict.CORRECT  # `70,110`, number or list, is `70, 110`
         outcome = compare(expected, actual)
         if outcome is not True and "." in expected and (number := rounded(answer)) and numbers(expected, number):
-            return Verdict.CORRECT  # `2/3 \approx 0.67`, where the gold answer is the rounded one
+            half_a_unit = 0.5 * 10.0 ** -len(number.partition(".")[2])
+            if near(actual, number, half_a_unit):  # `0.5 \approx 0.67` would be two guesses
+                return Verdict.CORRECT  # `2/3 \approx 0.67`, where the gold answer is the rounded one
         if isinstance(outcome, bool):
             return Verdict.CORRECT if outcome else Verdict.INCORRECT
         return outcome
@@ -214,7 +217,8 @@ class _Worker:
         self._process.kill()
         self._process.wait()
         self._selector.close()
-        self._pipe(self._process.stdin).close()
+        with contextlib.suppress(OSError):  # closing writes what a worker that has died did not take
+            self._pipe(self._process.stdin).close()
         self._pipe(self._process.stdout).close()
 
     @staticmethod

@@ -186,6 +186,44 @@ def test_a_worker_killed_from_outside_is_replaced() -> None:
     assert worker_pids(os.getpid()) == others
 
 
+def test_a_worker_that_dies_before_it_is_asked_ends_nothing(monkeypatch: pytest.MonkeyPatch) -> None:
+    """It may die between the look whether it is alive and the question."""
+    verifier = Verifier(VerifierConfig(timeout_s=60.0, workers=1))
+    others = worker_pids(os.getpid())
+    try:
+        assert verifier(*algebra(2)) == [Verdict.CORRECT]
+        (victim,) = worker_pids(os.getpid()) - others
+        os.kill(victim, signal.SIGKILL)
+        assert wait_until(lambda: has_ended(victim), 5)
+        with monkeypatch.context() as patched:
+            patched.setattr("oar_lightning.answers.verifier._Worker.alive", lambda worker: True)
+            assert verifier(*algebra(3)) == [Verdict.TIMEOUT]
+        assert verifier(*algebra(3)) == [Verdict.CORRECT]
+    finally:
+        verifier.close()
+    assert worker_pids(os.getpid()) == others
+
+
+@pytest.mark.parametrize(
+    ("gold", "answer", "expected"),
+    [
+        ("0.67", "\\frac{2}{3} \\approx 0.67", Verdict.CORRECT),
+        ("0.67", "x = \\frac{2}{3} ≈ 0.67", Verdict.CORRECT),
+        ("1.414", "\\sqrt{2} \\approx 1.414", Verdict.CORRECT),
+        ("0.67", "0.5 \\approx 0.67", Verdict.INCORRECT),
+        ("12.5", "7 \\approx 12.5", Verdict.INCORRECT),
+        ("0.67", "999 \\approx 0.67", Verdict.INCORRECT),
+        ("0.66", "\\frac{2}{3} \\approx 0.66", Verdict.INCORRECT),
+        ("0.5", "0.5 \\approx 0.67", Verdict.CORRECT),
+    ],
+)
+def test_a_rounded_number_counts_where_it_rounds_what_stands_before_it(
+    verifier: Verifier, gold: str, answer: str, expected: Verdict
+) -> None:
+    """Else one answer would be two guesses."""
+    assert verifier([gold], [answer]) == [expected]
+
+
 def test_close_ends_all_workers_and_the_next_verdict_starts_new_ones(verifier: Verifier) -> None:
     verifier.close()
     others = worker_pids(os.getpid())  # of other tests' verifiers
