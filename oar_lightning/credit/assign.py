@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import dataclasses
 from typing import Any
 
 import torch
@@ -22,14 +23,21 @@ def assign_credit(model: Any, rollouts: Rollouts, scorer: Scorer, gate: Gate, ev
     """
     region = region_mask(rollouts, gate.region)
     scores = torch.zeros(rollouts.token_ids.shape, device=rollouts.token_ids.device)
-    scorer.metrics, scorer.totals = {}, MetricSums()
+    left_out = torch.zeros_like(region)
+    scorer.metrics, scorer.totals, scorer.left_out = {}, MetricSums(), None
     rows = rows_to_score(rollouts, scorer, gate, everything)
     if len(rows):
         part = rollouts.select(rows)
         found = checked_scores(scorer(model, part), part, region_mask(part, gate.region), scorer.name)
         scores = scores.to(found.dtype)
         scores[rows, rollouts.columns(rows)] = found
-    return gate(scores.masked_fill(~region, 0.0), rollouts)
+        if scorer.left_out is not None:  # of a completion that could not be scored nothing is left out
+            left_out[rows, rollouts.columns(rows)] = scorer.left_out & found.isfinite().all(1, keepdim=True)
+    credit = gate(scores.masked_fill(~region, 0.0), rollouts)
+    if not scorer.masks_loss:
+        return credit
+    kept = rollouts.response_mask if credit.loss_mask is None else credit.loss_mask
+    return dataclasses.replace(credit, loss_mask=kept & ~left_out)
 
 
 def rows_to_score(rollouts: Rollouts, scorer: Scorer, gate: Gate, everything: bool = False) -> Int[Tensor, " n"]:

@@ -140,7 +140,7 @@ def _score(estimator: Estimator, model: Any, studied: Studied, rows: list[int]) 
         signed=scorer.signed,
         seconds=0.0,
         forward_equivalents=work / max(1, int(rollouts.attention_mask[rows].sum())),
-        loss_mask=kept if estimator.gate.masks_loss else None,
+        loss_mask=kept if estimator.gate.masks_loss or scorer.masks_loss else None,
         control=estimator.control,
     )
 

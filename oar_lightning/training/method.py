@@ -48,6 +48,11 @@ class Method:
         """The parts that may keep a state."""
         return {**self.components, "entropy": self.entropy}
 
+    @property
+    def masks_loss(self) -> bool:
+        """Whether credit leaves tokens out of the loss."""
+        return self.gate.masks_loss or self.scorer.masks_loss
+
     def loss_of(self, rollouts: Rollouts) -> LossConfig:
         """The loss that these rollouts are learnt by: without its KL term where they were sampled before it begins."""
         begun = not self.loss.later_reference or rollouts.ref_logprobs is not None
@@ -113,7 +118,7 @@ def check_credit(method: Method) -> None:
             f"{type(gate).__name__} averages over the tokens of the step, and loss.reduction={loss.reduction} over others; use "
             "loss.reduction=dapo"
         )
-    if loss.ratio == "sequence" and gate.masks_loss:
+    if loss.ratio == "sequence" and method.masks_loss:
         raise ConfigError("loss.ratio=sequence averages over whole completions, which a loss mask cuts; use loss=gspo_token")
 
 

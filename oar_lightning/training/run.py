@@ -134,7 +134,7 @@ def assemble(
     tracker = Tracker(run_dir, mlflow, [logger for logger in loggers if logger is not mlflow])
     evaluation = EvaluationCallback(eval_sets, stage, settings.method.sampling, settings.evaluation, tracker)
     divergence = Divergence(settings.divergence, evaluation)
-    alarms = CreditAlarms(settings.alarms, settings.method.gate, tracker)
+    alarms = CreditAlarms(settings.alarms, settings.method, tracker)
     if isinstance(module, PolicyOptimization):
         module.step_log.listeners += [divergence.on_step_metrics, alarms.on_step_metrics]
     for callback in callbacks:

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import dataclasses
 from dataclasses import dataclass
 from typing import Annotated, Literal
 
@@ -47,7 +46,6 @@ class SignedGate(Gate):
             nothing is centred, so signs stay. Scores that are all equal become 0.
         clip: bound of |c| after normalisation; None for none.
         keep_sign: tokens whose advantage would have another sign than A_i get 0 (`add`, `multiply`).
-        drop_zeros: tokens of the region with score 0 leave the loss, its denominators included (SPO, arXiv 2505.23564).
         region: the tokens whose scores are read.
     """
 
@@ -56,7 +54,6 @@ class SignedGate(Gate):
     normalize: Literal["none", "row", "group"] = "none"
     clip: Annotated[Positive, "the bound of a score's size"] | None = None
     keep_sign: bool = False
-    drop_zeros: bool = False
     region: Region = "response"
 
     signed = True
@@ -78,18 +75,11 @@ class SignedGate(Gate):
             out = advantages * (1 + self.scale * advantages.sign() * c)
         if self.keep_sign:
             out = torch.where(out * advantages < 0, torch.zeros_like(out), out)
-        credit = shaped(scores, torch.where(usable, out, advantages.expand_as(out)), rollouts)
-        if not self.drop_zeros:
-            return credit
-        return dataclasses.replace(credit, loss_mask=rollouts.response_mask & ~(mask & usable & (scores == 0)))
+        return shaped(scores, torch.where(usable, out, advantages.expand_as(out)), rollouts)
 
     @property
     def replaces(self) -> bool:
         return self.combine == "replace"
-
-    @property
-    def masks_loss(self) -> bool:
-        return self.drop_zeros
 
     def _bounded(self, c: Float[Tensor, "B S"], mask: Bool[Tensor, "B S"], group_size: int) -> Float[Tensor, "B S"]:
         if self.normalize != "none":

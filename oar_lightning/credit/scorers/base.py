@@ -29,7 +29,8 @@ class Scorer(Component, ABC):
     `covers`: the largest region whose tokens it scores. `signed`: whether scores have a sign, for gates that read one.
     `reads_all_rows`: whether it is called with groups without a signal too. `reads_groups`: whether a completion's scores
     depend on the others of its group. `needs_old`, `needs_reference`: whether it reads ``old_logprobs``, ``ref_logprobs``,
-    which a training run alone has. `learns`: whether it scores by what it has learnt, which its state holds.
+    which a training run alone has. `learns`: whether it scores by what it has learnt, which its state holds. `masks_loss`:
+    whether it leaves tokens out of the loss, by `left_out`.
     """
 
     covers: Region = "reasoning"
@@ -39,12 +40,15 @@ class Scorer(Component, ABC):
     needs_old = False
     needs_reference = False
     learns = False
+    masks_loss = False
 
     def __init__(self) -> None:
         self.metrics: dict[str, float] = {}
         """Means over the completions of the last call, logged under ``credit/``."""
         self.totals = MetricSums()
         """Counts of the last call, of which the sum is logged, and seconds, of which the largest is; under their own names."""
+        self.left_out: Bool[Tensor, "B S"] | None = None
+        """Tokens of the last call's rows that leave the loss."""
 
     @property
     def name(self) -> str:
@@ -94,23 +98,22 @@ class FunctionScorer(Scorer):
         return self.function(model, rollouts)
 
 
+FACTS = ("covers", "signed", "reads_all_rows", "reads_groups", "needs_old", "needs_reference", "learns", "masks_loss")
+"""What a scorer says of itself."""
+
+
 class Wrapper(Scorer):
     """Base of scorers that change another one's scores; tools, budgets and state are the inner scorer's."""
 
     def __init__(self, inner: Scorer) -> None:
         super().__init__()
         self.inner = inner
-        self.covers = inner.covers
-        self.signed = inner.signed
-        self.reads_all_rows = inner.reads_all_rows
-        self.reads_groups = inner.reads_groups
-        self.needs_old = inner.needs_old
-        self.needs_reference = inner.needs_reference
-        self.learns = inner.learns
+        for fact in FACTS:
+            setattr(self, fact, getattr(inner, fact))
 
     def measured_by_inner(self) -> None:
         """Take over what the inner scorer has measured of its last call."""
-        self.metrics, self.totals = dict(self.inner.metrics), self.inner.totals
+        self.metrics, self.totals, self.left_out = dict(self.inner.metrics), self.inner.totals, self.inner.left_out
 
     @property
     def budgets(self) -> tuple[TokenBudget, ...]:

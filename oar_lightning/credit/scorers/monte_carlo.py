@@ -14,7 +14,7 @@ from oar_lightning.common.ranges import PositiveInt, Probability, checked
 from oar_lightning.credit.component import Continuations, Tools
 from oar_lightning.credit.predictions import predictions
 from oar_lightning.credit.scorers.steps import Steps, StepScorer
-from oar_lightning.credit.segments import Segmenter, reasoning_or_all
+from oar_lightning.credit.segments import Segmenter, reasoning_or_all, segment_numbers
 from oar_lightning.objective.metric_sums import MetricSums
 from oar_lightning.policy.token_budget import PASS_TOKENS, TokenBudget
 from oar_lightning.types import Prefix, Rollouts
@@ -34,7 +34,8 @@ class MonteCarlo(StepScorer):
         samples: continuations of each prefix.
         most_segments: later cuts are dropped; None for no limit.
         from_first_cut: the tokens before the first cut get 0 and V(prompt) is not estimated (SPO, arXiv 2505.23564).
-        forced_above: tokens of a larger probability get 0 (SPO's probability mask); None for none.
+        forced_above: tokens of a larger probability get 0 and leave the loss, its denominators included (SPO's probability
+            mask); None for none.
         absolute: importance |A_k| in place of the advantage, for gates that read no sign.
         seed: of the draws.
     """
@@ -54,6 +55,7 @@ class MonteCarlo(StepScorer):
     ) -> None:
         super().__init__()
         self.signed = not absolute
+        self.masks_loss = forced_above is not None
         self.segments = segments
         self.samples = samples
         self.most_segments = most_segments
@@ -80,13 +82,14 @@ class MonteCarlo(StepScorer):
         values = self.values(model, rollouts, [Prefix(r, c) for r, c in zip(rows, columns, strict=True)])
         self.metrics["segments"] = len(rows) / len(rollouts)
         scores = self.advantages(rollouts, starts, values)
-        return Steps(scores, (starts.long().cumsum(1) - 1).masked_fill(~rollouts.response_mask, -1))
+        return Steps(scores, segment_numbers(starts, rollouts.response_mask))
 
     def of_tokens(self, model: Any, rollouts: Rollouts, scores: Float[Tensor, "B S"]) -> Float[Tensor, "B S"]:
         if self.forced_above is not None:
             budget = TokenBudget("scorer.forced_above", PASS_TOKENS)
             logprobs = predictions(model, rollouts, rollouts.response_mask, budget).logprobs
-            scores = scores.masked_fill(logprobs.exp() > self.forced_above, 0.0)
+            self.left_out = rollouts.response_mask & (logprobs.exp() > self.forced_above)
+            scores = scores.masked_fill(self.left_out, 0.0)
         return scores if self.signed else scores.abs()
 
     def starts(self, model: Any, rollouts: Rollouts) -> Bool[Tensor, "B S"]:
@@ -106,7 +109,7 @@ class MonteCarlo(StepScorer):
         self.totals = MetricSums()
         self.totals.fold(operator.add, {"credit/continuations": float(found.sampled)})
         self.totals.fold(max, {"time/continuations_s": time.perf_counter() - started})
-        return found.rewards.mean(1)
+        return found.rewards.nanmean(1)  # NaN: no reward applied to a continuation
 
     def advantages(self, rollouts: Rollouts, starts: Bool[Tensor, "B S"], values: Float[Tensor, " n"]) -> Float[Tensor, "B S"]:
         """The difference of the values at a segment's ends, on each of its tokens up to the end of the response."""

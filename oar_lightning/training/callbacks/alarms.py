@@ -12,8 +12,8 @@ import lightning as L
 from annotated_types import Interval
 
 from oar_lightning.common.ranges import Never, PositiveInt, RisingPair, checked
-from oar_lightning.credit.gates import Gate
 from oar_lightning.tracking.tracker import Tracker
+from oar_lightning.training.method import Method
 
 log = logging.getLogger(__name__)
 
@@ -28,7 +28,7 @@ class AlarmConfig:
 
     Args:
         window: steps over which a metric is averaged before it is judged.
-        ess_ratio: an average below it: few tokens have all the credit. Not for gates that leave tokens out of the loss.
+        ess_ratio: an average below it: few tokens have all the credit. Not where credit leaves tokens out of the loss.
         gini: above it: the same by another measure.
         mass_error: above it, for gates that keep the sum of a completion's weights.
         mass: an average outside these two, for weights whose sum is free: steps are larger or smaller than they seem.
@@ -51,21 +51,21 @@ class AlarmConfig:
 
 @dataclass(frozen=True)
 class _Rule:
-    """When a metric's average is wrong, what that means, and the gates that it is judged for."""
+    """When a metric's average is wrong, what that means, and the methods that it is judged for."""
 
     wrong: Callable[[float, Any], bool]
     meaning: str
-    applies: Callable[[Gate], bool] = lambda gate: True
+    applies: Callable[[Method], bool] = lambda method: True
 
 
 RULES: dict[str, _Rule] = {
-    "ess_ratio": _Rule(lambda x, t: x < t, "few tokens have all the credit", lambda gate: not gate.masks_loss),
-    "gini": _Rule(lambda x, t: x > t, "few tokens have most of the credit", lambda gate: not gate.masks_loss),
-    "mass_error": _Rule(lambda x, t: x > t, "the sum of the weights is not kept", lambda gate: gate.mass == "kept"),
+    "ess_ratio": _Rule(lambda x, t: x < t, "few tokens have all the credit", lambda method: not method.masks_loss),
+    "gini": _Rule(lambda x, t: x > t, "few tokens have most of the credit", lambda method: not method.masks_loss),
+    "mass_error": _Rule(lambda x, t: x > t, "the sum of the weights is not kept", lambda method: method.gate.mass == "kept"),
     "mass": _Rule(
         lambda x, t: not t[0] <= x <= t[1],
         "weights make the steps larger or smaller than optimizer.lr says; try gate.preserve_mass=true",
-        lambda gate: gate.mass == "free",
+        lambda method: method.gate.mass == "free",
     ),
     "saturated_frac": _Rule(lambda x, t: x > t, "a bound of the gate decides, not the score"),
     "corr_position": _Rule(lambda x, t: abs(x) > t, "scores say little more than a token's place"),
@@ -80,9 +80,9 @@ class CreditAlarms(L.Callback):
     """Averages the credit's metrics over some steps, and warns once a run of each that is wrong: in the log, and as the tag
     ``alarm.<name>`` with the value and the step. A resumed run goes on with what it has seen."""
 
-    def __init__(self, config: AlarmConfig, gate: Gate, tracker: Tracker) -> None:
+    def __init__(self, config: AlarmConfig, method: Method, tracker: Tracker) -> None:
         self.config = config
-        self.gate = gate
+        self.method = method
         self.tracker = tracker
         self.raised: dict[str, str] = {}
         self._seen: dict[str, deque[float]] = {}
@@ -91,7 +91,7 @@ class CreditAlarms(L.Callback):
         """Take the metrics of a step."""
         for name, rule in RULES.items():
             threshold, value = getattr(self.config, name), metrics.get(f"credit/{name}")
-            if threshold is None or value is None or name in self.raised or not rule.applies(self.gate):
+            if threshold is None or value is None or name in self.raised or not rule.applies(self.method):
                 continue
             seen = self._seen.setdefault(name, deque(maxlen=self.config.window))
             seen.append(value)

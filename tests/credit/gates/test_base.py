@@ -39,7 +39,6 @@ FACTS = ("signed", "reads_all_rows", "reads_groups", "uniform", "masks_loss", "c
         (ClipGate(), {"reads_all_rows", "uniform", "clips"}),
         (SignedGate(), {"signed"}),
         (SignedGate(normalize="group"), {"signed", "reads_groups"}),
-        (SignedGate(drop_zeros=True), {"signed", "masks_loss"}),
     ],
 )
 def test_what_a_gate_does_is_a_fact_that_is_true_or_false(gate: Gate, facts: set[str]) -> None:

@@ -18,6 +18,7 @@ from oar_lightning.credit.scorers import MinForm, MonteCarlo, Position
 from oar_lightning.credit.segments import FixedLength, LowProbabilityCuts, Sentences
 from oar_lightning.data.chain.task import ChainProblems, ChainTask
 from oar_lightning.objective.metric_sums import MetricSums
+from oar_lightning.policy.lm_head import token_logprobs
 from oar_lightning.policy.pretrained import PretrainedPolicy
 from oar_lightning.rollout import SamplingConfig
 from oar_lightning.rollout.continuations import RolloutTools
@@ -128,23 +129,27 @@ def test_from_the_first_cut_the_segments_sum_to_reward_minus_value_there(cuts: A
 
 
 def test_likely_tokens_get_nothing_and_leave_the_loss() -> None:
-    """A trained policy's own completions, with a threshold that some pass."""
+    """A policy's own completions; half of their tokens pass the threshold. Other tokens stay, whatever their score."""
     policy = tiny_policy()
     stage = make_stage(policy, LengthReward())
     sampling = SamplingConfig(max_new_tokens=12)
     rollouts = stage(policy.model, [MathProblem("1 + 1 =", "2")], 4, sampling, [3])
     rollouts = dataclasses.replace(rollouts, advantages=rollouts.rewards - rollouts.rewards.mean())
+    own = token_logprobs(policy.model, rollouts.token_ids, rollouts.attention_mask, rollouts.response_mask)[0].exp()
+    middle = float(own[rollouts.response_mask].median())
     lent = RolloutTools(stage, sampling)
-    all_of_them, some = MonteCarlo(FixedLength(1), 2), MonteCarlo(FixedLength(1), 2, forced_above=0.01)
+    all_of_them, some = MonteCarlo(FixedLength(1), 2), MonteCarlo(FixedLength(1), 2, forced_above=middle)
     for scorer in (all_of_them, some):
         scorer.use(lent)
     scores = all_of_them(policy.model, rollouts)
-    credit = assign_credit(policy.model, rollouts, some, SignedGate(drop_zeros=True))
+    credit = assign_credit(policy.model, rollouts, some, SignedGate())
+    likely = rollouts.response_mask & (own > middle)
     assert credit.loss_mask is not None
-    assert (credit.importance == scores).logical_or(credit.importance == 0).all()
-    dropped = rollouts.response_mask & ~credit.loss_mask
-    assert dropped.any()
-    assert torch.equal(dropped, rollouts.response_mask & (credit.importance == 0))
+    assert torch.equal(rollouts.response_mask & ~credit.loss_mask, likely)
+    assert torch.equal(credit.importance, scores.masked_fill(likely, 0.0))
+    assert 0.3 < float(likely.sum() / rollouts.response_mask.sum()) < 0.6
+    assert (credit.loss_mask & (scores == 0)).any(), "equal values before and after"
+    assert assign_credit(policy.model, rollouts, all_of_them, SignedGate()).loss_mask is None
 
 
 def test_spo_with_every_token_cut_is_token_level_vineppo(rollouts: Rollouts) -> None:

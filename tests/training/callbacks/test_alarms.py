@@ -12,6 +12,7 @@ from oar_lightning.credit.gates import BilevelGate, DirectGate, Gate, SelectGate
 from oar_lightning.credit.scorers import Position
 from oar_lightning.tracking.tracker import Tracker
 from oar_lightning.training.callbacks import AlarmConfig, CreditAlarms
+from oar_lightning.training.method import Method
 
 
 class Tags(Tracker):
@@ -25,7 +26,7 @@ class Tags(Tracker):
 
 
 def watching(config: AlarmConfig, gate: Gate) -> CreditAlarms:
-    return CreditAlarms(config, gate, Tags())
+    return CreditAlarms(config, Method(gate=gate), Tags())
 
 
 def test_an_average_over_steps_is_judged_and_told_once(caplog: pytest.LogCaptureFixture) -> None:
