@@ -27,7 +27,8 @@ _SENTENCE_END = re.compile(r"(?<=[.!?])\s+|(?<!\s)\s*\n\s*")
 
 
 class Segmenter(ABC):
-    """Base of the segmenters. Segments shorter than `shortest` tokens are joined with the one before."""
+    """Base of the segmenters. A cut fewer than `shortest` tokens after the last one is dropped (the short segment goes
+    on), and so is one with fewer tokens behind it."""
 
     shortest: Annotated[PositiveInt, "a number of tokens"] = 1
 

@@ -6,7 +6,7 @@ from collections.abc import Callable
 from typing import Any, Literal
 
 import torch
-from jaxtyping import Float
+from jaxtyping import Float, Int
 from torch import Tensor
 
 from oar_lightning.common.ranges import checked
@@ -96,8 +96,9 @@ class Position(Scorer):
 class _Rearranged(Wrapper):
     """A control that rearranges another scorer's scores within each completion, which keeps the weights' distribution."""
 
-    def __init__(self, inner: Callable[[Any, Rollouts], Tensor], region: Region = "reasoning") -> None:
+    def __init__(self, inner: Callable[[Any, Rollouts], Tensor], seed: int = 0, region: Region = "reasoning") -> None:
         super().__init__(as_scorer(inner))
+        self.seed = seed
         if region == "response" and self.inner.covers == "reasoning":
             raise ValueError(
                 f"scorer.region=response: {type(self.inner).__name__} scores the tokens before the answer only; use reasoning"
@@ -109,10 +110,15 @@ class _Rearranged(Wrapper):
         self.measured_by_inner()
         rows = torch.arange(len(rollouts))
         mask = region_mask(rollouts, self.covers)
-        return place_rows([self.rearrange(importance[i, mask[i]], rollouts, i) for i in rows.tolist()], mask, rows)
+        found = []
+        for row in rows.tolist():
+            scores = importance[row, mask[row]]
+            order = torch.randperm(len(scores), generator=row_generator(rollouts, row, "shuffled", self.seed))
+            found.append(self.rearrange(scores, order.to(scores.device)))
+        return place_rows(found, mask, rows)
 
-    def rearrange(self, scores: Float[Tensor, " R"], rollouts: Rollouts, row: int) -> Float[Tensor, " R"]:
-        """The scores of one row's reasoning tokens in another order."""
+    def rearrange(self, scores: Float[Tensor, " R"], order: Int[Tensor, " R"]) -> Float[Tensor, " R"]:
+        """The scores of one row's tokens in another order; `order` is a random one."""
         raise NotImplementedError
 
 
@@ -120,20 +126,16 @@ class _Rearranged(Wrapper):
 class Shuffled(_Rearranged):
     """The inner scorer's scores in random order: as uneven as before, but on other tokens."""
 
-    def __init__(self, inner: Callable[[Any, Rollouts], Tensor], seed: int = 0, region: Region = "reasoning") -> None:
-        super().__init__(inner, region)
-        self.seed = seed
-
-    def rearrange(self, scores: Float[Tensor, " R"], rollouts: Rollouts, row: int) -> Float[Tensor, " R"]:
-        order = torch.randperm(len(scores), generator=row_generator(rollouts, row, "shuffled", self.seed))
-        return scores[order.to(scores.device)]
+    def rearrange(self, scores: Float[Tensor, " R"], order: Int[Tensor, " R"]) -> Float[Tensor, " R"]:
+        return scores[order]
 
 
 class Inverted(_Rearranged):
-    """The inner scorer's scores with their ranks reversed: the least important token gets the largest score."""
+    """The inner scorer's scores with their ranks reversed: the least important token gets the largest score. Equal scores are
+    ranked in random order."""
 
-    def rearrange(self, scores: Float[Tensor, " R"], rollouts: Rollouts, row: int) -> Float[Tensor, " R"]:
-        order = scores.argsort(stable=True)
+    def rearrange(self, scores: Float[Tensor, " R"], order: Int[Tensor, " R"]) -> Float[Tensor, " R"]:
+        order = order[scores[order].argsort(stable=True)]
         reversed_scores = torch.empty_like(scores)
         reversed_scores[order] = scores[order.flip(0)]
         return reversed_scores
