@@ -9,13 +9,20 @@ import torch
 from jaxtyping import Bool, Float
 from torch import Tensor
 
-from oar_lightning.common.ranges import Fraction, Never, checked
+from oar_lightning.common.ranges import Fraction, Never, Rule, checked
 
 EPS = 1e-4
 """Added to every standard deviation, as in TRL and the GRPO reference code."""
 
 
-@checked("advantage")
+@checked(
+    "advantage",
+    Rule(
+        lambda scale, aggregation: scale == "group" or aggregation != "normalize_then_sum",
+        "advantage.scale={scale} has no effect with advantage.aggregation=normalize_then_sum, which divides by standard "
+        "deviations of its own; leave one of them out",
+    ),
+)
 @dataclass(frozen=True)
 class AdvantageConfig:
     """How advantages are computed from rewards.
@@ -50,8 +57,8 @@ def group_advantages(
 
     NaN rewards are unscored: left out of means and stds. A row without any score has advantage 0, and exactly 0, whatever the
     rounding, have the rows of a group whose rewards are all equal.
-    With `normalize_then_sum` each reward column is standardised within its group, then the weighted sum over the batch;
-    `scale` is ignored. Units: reward standard deviations, or rewards with `scale=none`.
+    With `normalize_then_sum` each reward column is standardised within its group, then the weighted sum over the batch.
+    Units: reward standard deviations, or rewards with `scale=none`.
 
     Raises:
         ValueError: where the number of rows is not a multiple of the group size.

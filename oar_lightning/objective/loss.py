@@ -104,6 +104,7 @@ class LossInputs:
         entropy_weights: times a token's entropy, subtracted; the step's denominators are in them (`EntropyControl.weights`).
         clip_low, clip_high: a token's own bounds in place of the config's; NaN takes the config's.
         kl_factor: times `kl_coef`, token by token.
+        ratio_mask: the tokens over which a ratio of the whole completion is averaged; None: those of `mask`.
     """
 
     logprobs: Float[Tensor, "B S"]
@@ -118,6 +119,7 @@ class LossInputs:
     clip_low: Float[Tensor, "B S"] | None = None
     clip_high: Float[Tensor, "B S"] | None = None
     kl_factor: Float[Tensor, "B S"] | None = None
+    ratio_mask: Bool[Tensor, "B S"] | None = None
 
     def clip_bounds(self, config: LossConfig) -> tuple[Bound, Bound]:
         """The bounds 1 - clip_low and 1 + clip_high of the ratio."""
@@ -143,7 +145,11 @@ def policy_loss(inputs: LossInputs, config: LossConfig = LossConfig()) -> LossOu
     logprobs, old_logprobs, advantages = (
         values.masked_fill(~mask, 0.0) for values in (inputs.logprobs, inputs.old_logprobs, inputs.advantages)
     )
-    ratio = importance_ratio(logprobs, old_logprobs, mask, config.ratio)
+    if inputs.ratio_mask is None:
+        ratio = importance_ratio(logprobs, old_logprobs, mask, config.ratio)
+    else:
+        whole = (values.masked_fill(~inputs.ratio_mask, 0.0) for values in (inputs.logprobs, inputs.old_logprobs))
+        ratio = importance_ratio(*whole, inputs.ratio_mask, config.ratio)
     bounds = inputs.clip_bounds(config)
     per_token = surrogate(ratio, logprobs, advantages, config, bounds)
     metrics = _clip_metrics(ratio, advantages, mask, config, bounds)

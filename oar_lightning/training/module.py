@@ -118,6 +118,7 @@ class PolicyOptimization(PolicyModule):
             clip_low=credit.clip_low,
             clip_high=credit.clip_high,
             kl_factor=credit.kl_factor,
+            ratio_mask=rollouts.response_mask if self.method.masks_loss else None,
         )
         out = policy_loss(inputs, self.method.loss_of(rollouts))
         detached = entropy.detach()

@@ -126,8 +126,10 @@ def test_partial_group_is_an_error():
         group_advantages(torch.zeros(7, 1), torch.ones(1), 4)
 
 
-@pytest.mark.parametrize("scale", ["group", "batch", "none"])
-@pytest.mark.parametrize("aggregation", ["sum_then_normalize", "normalize_then_sum"])
+@pytest.mark.parametrize(
+    ("scale", "aggregation"),
+    [*((scale, "sum_then_normalize") for scale in ("group", "batch", "none")), ("group", "normalize_then_sum")],
+)
 @pytest.mark.parametrize("dtype", [torch.float32, torch.float64])
 def test_equal_rewards_have_no_advantage_whatever_their_sum_rounds_to(scale, aggregation, dtype):
     """What is exactly 0 is neither scored nor learnt from."""
@@ -159,3 +161,8 @@ def test_equal_scores_and_none_lie_exactly_0_apart(value: float) -> None:
     mask = torch.ones(2, 7, dtype=torch.bool)
     assert centred_and_std(scores, mask, 2)[1].tolist() == [[[0.0]]]
     assert centred_and_std(scores, ~mask, 1)[1].flatten().tolist() == [0.0, 0.0]
+
+
+def test_a_scale_that_has_no_effect_is_refused():
+    with pytest.raises(ValueError, match=r"advantage\.scale=none has no effect with advantage\.aggregation=normalize_then_sum"):
+        AdvantageConfig("none", "normalize_then_sum")

@@ -278,6 +278,21 @@ def test_gspo_token_keeps_credit_with_its_token():
     assert len(sequence.nonzero()) == int(step["mask"][row].sum()) > 1
 
 
+def test_the_ratio_of_a_completion_does_not_depend_on_what_a_gate_leaves_out_of_the_loss():
+    step = random_step()
+    whole = step["mask"]
+    kept = whole & (torch.arange(whole.shape[1]) % 2 == 0)
+    config = LossConfig(ratio="sequence_token", clip_low=0.9, clip_high=1e6)
+    over = Denominators.of(kept, 13)
+    logprobs = step["logprobs"].clone().requires_grad_(True)
+    inputs = LossInputs(logprobs, step["old_logprobs"], step["advantages"], kept, over, ratio_mask=whole)
+    (gradient,) = torch.autograd.grad(policy_loss(inputs, config).loss, logprobs)
+    log_ratio = (step["logprobs"] - step["old_logprobs"]).masked_fill(~whole, 0.0)
+    ratio = (log_ratio.sum(1, keepdim=True) / whole.sum(1, keepdim=True).clamp(min=1)).exp()
+    weights = kept.double() / (kept.sum(1, keepdim=True).clamp(min=1) * len(kept))
+    torch.testing.assert_close(gradient, -ratio * step["advantages"] * weights, rtol=0, atol=1e-12)
+
+
 def test_importance_ratios_by_hand():
     log_ratio = torch.tensor([[0.1, 0.3, 9.0], [9.0, -0.2, 9.0]], dtype=torch.float64)
     mask = torch.tensor([[True, True, False], [False, True, False]])

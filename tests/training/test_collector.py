@@ -11,16 +11,12 @@ import pytest
 import torch
 from support.fixtures import fit, make_module, tiny_policy, weights
 
-from oar_lightning.common.config_check import ConfigError
-from oar_lightning.credit.gates import DirectGate, SignedGate
+from oar_lightning.credit.gates import DirectGate
 from oar_lightning.credit.scorers import Entropy
-from oar_lightning.credit.scorers.forward_free.baseline import Otb
-from oar_lightning.credit.scorers.spro import Spro
 from oar_lightning.objective.advantage import AdvantageConfig, answer_confidence, group_advantages
 from oar_lightning.objective.entropy import AdaptiveEntropy
 from oar_lightning.objective.loss import LossConfig
 from oar_lightning.training.callbacks import GracefulStop, LastCheckpoint, RandomState, RunIdentity
-from oar_lightning.training.method import Method, check_credit
 from oar_lightning.training.module import PolicyOptimization
 from oar_lightning.training.slots import UpdatePlan
 from oar_lightning.types import MathProblem
@@ -108,15 +104,3 @@ def test_the_confidence_of_an_answer_by_hand() -> None:
     logprobs = torch.tensor([[0.5, 0.25, 1.0], [0.1, 0.1, 0.1]], dtype=torch.float64).log()
     answer = torch.tensor([[True, True, False], [False, False, False]])
     assert answer_confidence(logprobs, answer).tolist() == pytest.approx([0.125**0.5, 1.0], rel=1e-12)
-
-
-def test_advantages_that_a_gate_replaces_are_told_of(caplog: pytest.LogCaptureFixture) -> None:
-    check_credit(Method(Otb(), SignedGate()))
-    assert not caplog.messages
-    check_credit(Method(Otb(), SignedGate(), advantage=AdvantageConfig(confidence_from=0.5)))
-    assert "advantage.confidence_from=0.5" in caplog.text
-
-
-def test_two_references_are_refused() -> None:
-    with pytest.raises(ConfigError, match=r"loss\.kl_from=0\.5 compares with .* scorer Spro .* set loss\.kl_from=0"):
-        check_credit(Method(Spro(), loss=LossConfig(kl_coef=0.1, kl_from=0.5)))

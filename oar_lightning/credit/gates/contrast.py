@@ -9,7 +9,7 @@ import torch
 from jaxtyping import Bool, Float
 from torch import Tensor
 
-from oar_lightning.common.ranges import NonNegativeFloat, PositiveFloat, checked
+from oar_lightning.common.ranges import NonNegativeFloat, PositiveFloat, Rule, checked
 from oar_lightning.credit.component import Region, group_advantages_of, region_mask
 from oar_lightning.credit.gates.base import Gate, shaped
 from oar_lightning.distributed.ranks import all_gather
@@ -18,7 +18,14 @@ from oar_lightning.objective.metric_sums import Sums
 from oar_lightning.types import Credit, Rollouts
 
 
-@checked("gate")
+@checked(
+    "gate",
+    Rule(
+        lambda least, strength, bound: least < min(strength, bound),
+        "gate.least={least} must be less than gate.strength={strength} and gate.bound={bound}, the most that is added; no "
+        "token would be changed",
+    ),
+)
 @dataclass(frozen=True)
 class ContrastGate(Gate):
     """A_it = A_i + r_t on tokens with |r_t| > least, r = clip(strength * tanh(e / tau), -bound, bound) of signed scores e

@@ -30,7 +30,8 @@ class Scorer(Component, ABC):
     `reads_all_rows`: whether it is called with groups without a signal too. `reads_groups`: whether a completion's scores
     depend on the others of its group. `needs_old`, `needs_reference`: whether it reads ``old_logprobs``, ``ref_logprobs``,
     which a training run alone has. `learns`: whether it scores by what it has learnt, which its state holds. `masks_loss`:
-    whether it leaves tokens out of the loss, by `left_out`.
+    whether it leaves tokens out of the loss, by `left_out`. `added`: whether its scores have their meaning as what is added to
+    the group advantage.
     """
 
     covers: Region = "reasoning"
@@ -41,6 +42,7 @@ class Scorer(Component, ABC):
     needs_reference = False
     learns = False
     masks_loss = False
+    added = False
 
     def __init__(self) -> None:
         self.metrics: dict[str, float] = {}
@@ -98,7 +100,7 @@ class FunctionScorer(Scorer):
         return self.function(model, rollouts)
 
 
-FACTS = ("covers", "signed", "reads_all_rows", "reads_groups", "needs_old", "needs_reference", "learns", "masks_loss")
+FACTS = ("covers", "signed", "reads_all_rows", "reads_groups", "needs_old", "needs_reference", "learns", "masks_loss", "added")
 """What a scorer says of itself."""
 
 

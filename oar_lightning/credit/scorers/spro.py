@@ -28,6 +28,7 @@ class Spro(Scorer):
     """
 
     signed = True
+    added = True
     reads_groups = True
     needs_old = True
     needs_reference = True

@@ -83,3 +83,8 @@ def test_metrics() -> None:
     credit = ContrastGate()(SCORES, rollouts)
     total, count = ContrastGate().metrics(credit, rollouts.response_mask)["credit/changed_frac"]
     assert total / count == pytest.approx((1 / 4 + 1 / 2 + 1) / 3)
+
+
+def test_a_gate_that_would_change_no_token_is_refused() -> None:
+    with pytest.raises(ValueError, match=r"gate\.least=0\.02 must be less than gate\.strength=0\.02"):
+        ContrastGate(strength=0.02)

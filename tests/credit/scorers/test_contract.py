@@ -253,6 +253,21 @@ def test_inverted_reverses_ranks(model64, rollouts):
         assert (ranks + reversed_ranks == int(mask.sum()) - 1).all()
 
 
+def test_inverted_puts_equal_scores_anywhere(model64):
+    """Of scores of 0 and 1 it makes no control of the place."""
+    long = {"before": [1], "reasoning": list(range(2, 34)), "answer": [30]}
+    rollouts = rollouts_of([dict(long, before=[first]) for first in range(1, 9)])
+
+    def last_two(model, rollouts):
+        mask = rollouts.reasoning_mask
+        return (mask & (mask.long().cumsum(1) > mask.sum(1, keepdim=True) - 2)).float()
+
+    places = [Inverted(last_two, seed=seed)(model64, rollouts).nonzero()[:, 1] for seed in range(4)]
+    assert all(len(found) == 16 for found in places)
+    assert len(torch.cat(places).unique()) > 16
+    assert not torch.equal(places[0], places[1])
+
+
 def test_shuffled_depends_on_seed_step_and_tokens(model64):
     """A different order for each completion, fresh at every rollout."""
     long = {"before": [1], "reasoning": list(range(2, 26)), "answer": [30]}

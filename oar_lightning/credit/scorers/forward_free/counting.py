@@ -31,6 +31,7 @@ class Ktae(Scorer):
     """
 
     signed = True
+    added = True
     reads_groups = True
 
     def __init__(self, frequencies: bool = True, region: Region = "response") -> None:

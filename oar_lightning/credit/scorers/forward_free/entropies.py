@@ -23,6 +23,7 @@ class EntropyAdvantage(PredictionScorer):
     """
 
     signed = True
+    added = True
 
     def __init__(
         self,

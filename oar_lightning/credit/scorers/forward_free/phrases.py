@@ -38,6 +38,7 @@ class Hicra(Scorer):
     """
 
     signed = True
+    added = True
 
     def __init__(
         self,

@@ -1,0 +1,45 @@
+"""Combinations of a method's parts that cannot work or would silently do something else."""
+
+from __future__ import annotations
+
+import dataclasses
+
+import pytest
+
+from oar_lightning.common.config_check import ConfigError
+from oar_lightning.credit.gates import ClipGate, SignedGate
+from oar_lightning.credit.scorers import Entropy, Scorer
+from oar_lightning.credit.scorers.forward_free import EntropyAdvantage, Hicra, Ktae
+from oar_lightning.credit.scorers.forward_free.baseline import Otb
+from oar_lightning.credit.scorers.spro import Spro
+from oar_lightning.objective.advantage import AdvantageConfig
+from oar_lightning.objective.loss import LossConfig
+from oar_lightning.training.method import Method, check_credit
+from oar_lightning.training.slots import UpdatePlan
+
+
+def test_advantages_that_a_gate_replaces_are_told_of(caplog: pytest.LogCaptureFixture) -> None:
+    check_credit(Method(Otb(), SignedGate()))
+    assert not caplog.messages
+    check_credit(Method(Otb(), SignedGate(), advantage=AdvantageConfig(confidence_from=0.5)))
+    assert "advantage.confidence_from=0.5" in caplog.text
+
+
+@pytest.mark.parametrize("scorer", [EntropyAdvantage(), Hicra(), Ktae(), Spro()])
+def test_what_is_to_be_added_is_not_put_in_the_place_of_advantages(scorer: Scorer) -> None:
+    with pytest.raises(ConfigError, match=rf"scorer {type(scorer).__name__} gives what is to be added .* gate\.combine=add"):
+        check_credit(Method(scorer, SignedGate()))
+    check_credit(Method(scorer, SignedGate(combine="add")))
+
+
+def test_clip_bounds_that_never_act_are_refused() -> None:
+    method = Method(Entropy(region="response"), ClipGate())
+    with pytest.raises(ConfigError, match=r"ClipGate .* it would be plain GRPO; set update\.minibatches=2, or loss\.kl_coef"):
+        check_credit(method)
+    check_credit(dataclasses.replace(method, update=UpdatePlan(minibatches=2)))
+    check_credit(dataclasses.replace(method, loss=LossConfig(kl_coef=0.1)))
+
+
+def test_two_references_are_refused() -> None:
+    with pytest.raises(ConfigError, match=r"loss\.kl_from=0\.5 compares with .* scorer Spro .* set loss\.kl_from=0"):
+        check_credit(Method(Spro(), loss=LossConfig(kl_coef=0.1, kl_from=0.5)))
