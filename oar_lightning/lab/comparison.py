@@ -47,7 +47,8 @@ def mean_over(values: Sequence[float], problem: Sequence[int]) -> Interval:
     if not counts.sum():
         return Interval(math.nan, math.nan, math.nan, 0)
     mean, problems = float(sums.sum() / counts.sum()), len(counts)
-    if problems < LEAST or np.nanmax(array) == np.nanmin(array):
+    scatter = np.nanmax(array) - np.nanmin(array) > 1e-9 * np.nanmax(np.abs(array))  # equal ones round apart
+    if problems < LEAST or not scatter:
         low, high = math.nan, math.nan
     else:
         low, high = _bounds(sums, counts) if problems >= BOOTSTRAP_FROM else _few(mean, sums, counts)

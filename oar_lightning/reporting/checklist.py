@@ -9,6 +9,7 @@ import numpy as np
 from oar_lightning.reporting.bands import last_tenth
 from oar_lightning.reporting.runs import Curves
 from oar_lightning.reporting.settings import NOT_RECORDED, distinct, evaluation, scorer, training
+from oar_lightning.reporting.statistics import LEAST
 from oar_lightning.reporting.study import Arm, Study, is_uniform
 
 TOKEN, SEGMENT = "token", "segment"
@@ -28,7 +29,7 @@ FAMILIES = {
     "monte_carlo": (SEGMENT, "Monte Carlo"),
     "turning_point": (TOKEN, "Monte Carlo: greedy continuations"),
     **dict.fromkeys(["information_gain", "spae", "min_form"], (SEGMENT, GAIN)),
-    "capo": (SEGMENT, "LLM critic"),
+    "capo": (SEGMENT, "critic: the task's own rules, or an LLM"),
     "prime": (TOKEN, IMPLICIT),
     "istar": (SEGMENT, IMPLICIT),
     "spro": (TOKEN, "implicit process rewards, of the policy itself"),
@@ -65,10 +66,17 @@ def checklist(study: Study, curves: Curves) -> list[list[str]]:
         ["processor time in all", hours(study)],
         ["mean length of completions, tokens", _by_arm(study, curves, "completions/mean_length", ".0f")],
         ["ablation of the credit", _names(arm.label for arm in study.arms if scorer(arm.runs[0]) in CONTROLS)],
-        ["spread", f"{seeds} seeds an arm; 95 % intervals over seeds"],
+        ["spread", f"{seeds} seeds an arm; {intervals(sizes)}"],
         ["cost of credit, forward passes of the batch", _by_arm(study, curves, "credit/forward_equivalents", ".2f")],
         ["shortest and longest of a batch, tokens", _lengths(study, curves)],
     ]
+
+
+def intervals(sizes: Sequence[int]) -> str:
+    """Where arms of so many runs have intervals."""
+    if max(sizes) < LEAST:
+        return f"no intervals: they need at least {LEAST}"
+    return "95 % intervals over seeds" + (f", where there are at least {LEAST}" if min(sizes) < LEAST else "")
 
 
 def hours(study: Study) -> str:

@@ -5,6 +5,7 @@ from __future__ import annotations
 from pathlib import Path
 
 from oar_lightning.common.markdown import markdown
+from oar_lightning.common.outputs import replace_file
 from oar_lightning.reporting.page import ANSWER, MARK
 from oar_lightning.reporting.prose import read_prose, with_generated
 
@@ -20,7 +21,7 @@ def write_index(reports: Path) -> None:
             rows.append([f"[{page.parent.name}]({page.parent.name}/README.md)", *said])
     index = reports / "README.md"
     before = index.read_text(encoding="utf-8") if index.exists() else "# Studies\n"
-    index.write_text(with_generated(before, f"## By `task=report`\n\n{markdown(rows)}"), encoding="utf-8")
+    replace_file(index, with_generated(before, f"## By `task=report`\n\n{markdown(rows)}"))
 
 
 def _cell(block: str) -> str:

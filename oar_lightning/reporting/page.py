@@ -9,6 +9,7 @@ from pathlib import Path
 
 from oar_lightning.common.config_check import ConfigError
 from oar_lightning.common.markdown import markdown
+from oar_lightning.common.outputs import replace_file
 from oar_lightning.reporting.bands import last_tenth
 from oar_lightning.reporting.checklist import checklist, hours
 from oar_lightning.reporting.commands import commands
@@ -70,10 +71,10 @@ def write_study(folder: Path, study: Study, curves: Curves, kept: Mapping[str, s
             save(figure.figure, folder / f"{name}.png")
         else:
             (folder / f"{name}.png").unlink(missing_ok=True)  # drawn for an earlier state of the study
-    (folder / "runs.csv").write_text(runs_csv(study, curves), encoding="utf-8")
+    replace_file(folder / "runs.csv", runs_csv(study, curves))
     if curves:
         (folder / CURVES).write_bytes(curves_csv((run.run_id for run in study.runs), curves))
-    (folder / "README.md").write_text(render(study, curves, figures, kept, command), encoding="utf-8")
+    replace_file(folder / "README.md", render(study, curves, figures, kept, command))
     return [figure for figure in figures.values() if isinstance(figure, LeftOut)]
 
 

@@ -114,6 +114,7 @@ def sequence_colors(count: int) -> list[str]:
     return [to_hex(mpl.colormaps["viridis"](place)) for place in np.linspace(0.0, 0.88, count)]
 
 
-def series_band(series: Series, curves: Mapping[str, Curve]) -> Band | None:
-    """The series' band; each run's curve is smoothed over a twentieth of its points."""
-    return band([smoothed(curves[run_id]) for run_id in series.run_ids if run_id in curves])
+def series_band(series: Series, curves: Mapping[str, Curve], smooth: bool = True) -> Band | None:
+    """The series' band; with `smooth` each run's curve is a running mean over a twentieth of its points."""
+    own = [curves[run_id] for run_id in series.run_ids if run_id in curves]
+    return band([smoothed(curve) for curve in own] if smooth else own)

@@ -79,18 +79,20 @@ def ratio_interval(values: ArrayLike, others: ArrayLike) -> Interval:
     """The ratio of the means of n pairs with its 95 % interval by Fieller's method: all r for which Student's t does not
     tell the mean of `values - r * others` from 0.
 
-    No interval where that is not bounded, as where the mean of `others` is not told from 0, nor of fewer than LEAST pairs.
+    NaN where the mean of `others` is 0. No interval where that is not bounded, as where the mean of `others` is not told
+    from 0, nor of fewer than LEAST pairs.
     """
     x, y = np.asarray(values, dtype=float), np.asarray(others, dtype=float)
     n, mean, by = len(x), float(np.mean(x)), float(np.mean(y))
+    ratio = mean / by if by else np.nan
     if n < LEAST:
-        return Interval(mean / by, np.nan, np.nan, n)
+        return Interval(ratio, np.nan, np.nan, n)
     (xx, xy), (_, yy) = students_half(1.0, n) ** 2 * np.cov(x, y) / n
     square, middle, rest = by**2 - yy, mean * by - xy, mean**2 - xx
     if square <= 0:
-        return Interval(mean / by, np.nan, np.nan, n)
+        return Interval(ratio, np.nan, np.nan, n)
     half = np.sqrt(max(middle**2 - square * rest, 0.0))
-    return Interval(mean / by, float((middle - half) / square), float((middle + half) / square), n)
+    return Interval(ratio, float((middle - half) / square), float((middle + half) / square), n)
 
 
 def sign_flip_p(differences: ArrayLike) -> float:

@@ -207,7 +207,7 @@ def report(job: Job, lab: Lab, settings: Mapping[str, Any], whole: bool) -> None
         **to_json(findings, reliabilities, found),
     }
     job.run_dir.mkdir(parents=True, exist_ok=True)
-    (job.run_dir / RESULTS).write_text(json.dumps(content, indent=1) + "\n", encoding="utf-8")
+    replace_file(job.run_dir / RESULTS, json.dumps(content, indent=1) + "\n")
     with gzip.open(job.run_dir / TOKENS, "wt", encoding="utf-8") as file:
         file.writelines(json.dumps(row, ensure_ascii=False) + "\n" for row in token_rows(findings))
     console = Console(markup=False)

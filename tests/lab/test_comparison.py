@@ -58,6 +58,12 @@ def test_the_interval_of_few_problems_by_hand() -> None:
     assert math.isnan(mean_over([1.0, 2.0], [0, 1]).low), "two problems have none"
 
 
+def test_differences_that_are_equal_but_for_rounding_have_no_interval() -> None:
+    paired = np.array([0.3, 0.8, 1.3, 1.1]) - np.array([0.2, 0.7, 1.2, 1.0])
+    assert len(set(paired.tolist())) > 1
+    assert math.isnan(mean_over(paired.tolist(), [0, 1, 2, 3]).low)
+
+
 def test_completions_without_a_value_are_left_out() -> None:
     assert mean_over([NAN, 2.0, 4.0, NAN], [0, 1, 2, 2]).mean == 3.0
     alone = mean_over([1.0, 2.0], [7, 7])

@@ -7,7 +7,7 @@ from pathlib import Path
 import numpy as np
 from support.run_records import trial
 
-from oar_lightning.reporting.checklist import FAMILIES, checklist
+from oar_lightning.reporting.checklist import FAMILIES, checklist, intervals
 from oar_lightning.reporting.runs import Curve
 from oar_lightning.reporting.settings import NOT_RECORDED
 from oar_lightning.reporting.study import make_study
@@ -51,3 +51,9 @@ def test_nothing_recorded_is_told() -> None:
     assert rows["benchmarks and splits"] == NOT_RECORDED
     assert rows["processor time in all"] == "CPU-hours: not recorded; 0.01 hours of wall time"
     assert rows["baseline without credit, same base model"] == "none"
+
+
+def test_intervals_are_promised_where_there_are_some() -> None:
+    assert intervals([3, 5]) == "95 % intervals over seeds"
+    assert intervals([2, 5]) == "95 % intervals over seeds, where there are at least 3"
+    assert intervals([1, 2]) == "no intervals: they need at least 3"

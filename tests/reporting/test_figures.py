@@ -82,6 +82,13 @@ def test_learning_curves_are_means_with_bands() -> None:
     assert reason("learning_curves", study, {}).startswith("no run was evaluated more than once (eval/*/avg_at_*)")
 
 
+def test_evaluations_are_drawn_as_they_are_however_many() -> None:
+    study = methods({"uniform": [0.5, 0.5]})
+    found = {run.run_id: Curve(np.arange(41.0), np.eye(41)[40]) for run in study.runs}
+    (axis,) = (axis for axis in drawn("learning_curves", study, {"eval/chain/avg_at_4": found}).axes if axis.get_visible())
+    assert axis.lines[0].get_ydata()[-2:].tolist() == [0.0, 100.0]
+
+
 def test_bands_that_would_overlap_have_a_panel_each_with_the_baseline() -> None:
     study = methods({"uniform": [0.5, 0.6], **{f"m{i}": [0.5 + i / 50, 0.6] for i in range(4)}})
     curves = {k: v for run in study.runs for k, v in straight(run, run.metrics["objective"]).items()}
@@ -169,6 +176,22 @@ def test_entropy_against_tau_is_the_mean_of_the_last_tenth() -> None:
         assert lines[f"beta={beta}"].get_xdata().tolist() == [0.1, 0.5]
         assert lines[f"beta={beta}"].get_ydata() == pytest.approx([trials[f"tau={tau} beta={beta}"] for tau in (0.1, 0.5)])
     assert reason("entropy", study).startswith("no run logged entropy")
+
+
+def test_a_level_without_entropies_has_no_points_in_the_entropy_figure() -> None:
+    study = grid([0.2, 0.4], [1.0, 2.0])
+    beta = study.place("beta")
+    known = {
+        run.run_id: Curve(np.arange(10.0), np.full(10, 0.5))
+        for arm in study.arms
+        if float(arm.levels[beta]) == 1.0
+        for run in arm.runs
+    }
+    assert known
+    panel = drawn("entropy", study, {"entropy": known}).axes[-1]
+    heights = [y for line in panel.lines for y in line.get_ydata()]
+    assert heights
+    assert all(y == 0.5 for y in heights)
 
 
 def test_the_shape_of_credit_needs_both_metrics() -> None:

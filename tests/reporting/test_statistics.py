@@ -52,6 +52,11 @@ def test_a_ratio_that_is_not_bounded_has_no_interval(values: tuple[float, ...], 
     assert math.isnan(ratio_interval(values, others).low)
 
 
+def test_a_ratio_to_nothing_is_none() -> None:
+    found = ratio_interval([1.0, 2.0, 3.0], [-1.0, 0.0, 1.0])
+    assert all(np.isnan(value) for value in (found.mean, found.low, found.high))
+
+
 def test_from_ten_values_on_the_interval_is_the_bootstraps() -> None:
     values = np.random.default_rng(0).exponential(size=BOOTSTRAP_FROM)
     found = mean_interval(values)

@@ -117,6 +117,8 @@ def _draw_frontier(axis: Axes, study: Study, curves: Curves, tau: int) -> None:
             if line is None or (beta is not None and arm.levels[beta] == line):
                 ends = [final_value(curves["entropy"][run.run_id]) for run in arm.runs if run.run_id in curves["entropy"]]
                 points += [(float(arm.levels[tau]), end) for end in ends]
+        if not points:
+            continue
         levels = ordered(x for x, _ in points)
         axis.plot(*zip(*points, strict=True), ".", color=color, alpha=0.6)
         if line is not None or beta is None:
@@ -130,7 +132,7 @@ def _draw_frontier(axis: Axes, study: Study, curves: Curves, tau: int) -> None:
 
 def _draw_bands(axis: Axes, series: list[Series], curves: Curves, metric: str, factor: float = 1.0, marker: str = "") -> None:
     for place, one in enumerate(series):
-        band = series_band(one, curves.get(metric, {}))
+        band = series_band(one, curves.get(metric, {}), smooth=not ACCURACY.fullmatch(metric))
         if band is None:
             continue
         axis.plot(
