@@ -8,6 +8,7 @@ from collections.abc import Sequence
 from itertools import islice
 
 from oar_lightning.data.files import FileProblems
+from oar_lightning.data.first import FirstProblems
 from oar_lightning.data.mixture import Mixture
 from oar_lightning.data.stream import ProblemSource
 from oar_lightning.types import MathProblem
@@ -20,14 +21,14 @@ NAMES = ("id", "source")
 
 
 def fingerprint(source: ProblemSource | Sequence[MathProblem]) -> str:
-    """16 hexadecimal digits: of all problems of files and lists, of each source of a mixture, and of the first `SAMPLED` of
-    others."""
+    """16 hexadecimal digits: of all problems of files, lists and the first ones of a source, of each source of a mixture, and
+    of the first `SAMPLED` of others."""
     digest = hashlib.sha256()
     if isinstance(source, Mixture):
         for name, inner in source.sources.items():
             digest.update(f"{name}\0{fingerprint(inner)}\0".encode())
         return digest.hexdigest()[:16]
-    for problem in islice(source, None if isinstance(source, FileProblems | Sequence) else SAMPLED):
+    for problem in islice(source, None if isinstance(source, FileProblems | FirstProblems | Sequence) else SAMPLED):
         digest.update(f"{_content(problem)}\n".encode(errors="surrogatepass"))
     return digest.hexdigest()[:16]
 

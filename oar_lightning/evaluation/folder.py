@@ -9,6 +9,7 @@ from typing import Any
 
 from oar_lightning.common.config_check import ConfigError
 from oar_lightning.common.mappings import flatten
+from oar_lightning.common.outputs import replace_file
 from oar_lightning.evaluation.result import ResultsFile
 
 DECIDING = ("policy", "data", "rollout", "engine", "answer", "reward", "evaluation", "trainer.precision")
@@ -62,9 +63,9 @@ class EvaluationFolder:
     def start(self, config: Mapping[str, Any], policy: str, run_id: str | None) -> None:
         """Store the config, the policy's fingerprint and the run's id, which a resumed evaluation needs."""
         self._config.parent.mkdir(parents=True, exist_ok=True)
-        if not self._config.exists():
-            self._config.write_text(json.dumps(config, indent=1, ensure_ascii=False), encoding="utf-8")
-            self._policy.write_text(f"{policy}\n", encoding="utf-8")
+        if not self._config.exists():  # which says that the rest is there
+            replace_file(self._policy, f"{policy}\n")
+            replace_file(self._config, json.dumps(config, indent=1, ensure_ascii=False))
         if run_id is not None:
             self._run_id.write_text(f"{run_id}\n", encoding="utf-8")
 

@@ -72,6 +72,6 @@ def _shown(key: str) -> bool:
 
 
 def _number(key: str, interval: Interval) -> str:
-    if key in ("raw", "adam") and not math.isnan(interval.mean):
+    if key in ("raw", "adam") and not math.isnan(interval.low):
         return f"{100 * interval.mean:.1f} [{100 * interval.low:.1f}, {100 * interval.high:.1f}]"
     return cell(interval)

@@ -148,8 +148,8 @@ def policy_loss(inputs: LossInputs, config: LossConfig = LossConfig()) -> LossOu
     if inputs.ratio_mask is None:
         ratio = importance_ratio(logprobs, old_logprobs, mask, config.ratio)
     else:
-        whole = (values.masked_fill(~inputs.ratio_mask, 0.0) for values in (inputs.logprobs, inputs.old_logprobs))
-        ratio = importance_ratio(*whole, inputs.ratio_mask, config.ratio)
+        own, old = (values.masked_fill(~inputs.ratio_mask, 0.0) for values in (inputs.logprobs, inputs.old_logprobs))
+        ratio = importance_ratio(own, old, inputs.ratio_mask, config.ratio)
     bounds = inputs.clip_bounds(config)
     per_token = surrogate(ratio, logprobs, advantages, config, bounds)
     metrics = _clip_metrics(ratio, advantages, mask, config, bounds)

@@ -10,8 +10,8 @@ import torch
 
 
 def policy_fingerprint(model: Any, tokenizer: Any = None) -> str:
-    """A digest of the weights and, where given, the vocabulary: the same policy has the same one wherever it was loaded
-    from."""
+    """A digest of the weights and, where given, the vocabulary and the chat template: the same policy has the same
+    one wherever it was loaded from."""
     digest = hashlib.sha256()
     for name, tensor in sorted(model.state_dict().items()):
         digest.update(f"{name} {tuple(tensor.shape)} {tensor.dtype}".encode())
@@ -19,4 +19,6 @@ def policy_fingerprint(model: Any, tokenizer: Any = None) -> str:
             digest.update(part.contiguous().view(torch.uint8).cpu().numpy())
     if tokenizer is not None:
         digest.update(json.dumps(sorted(tokenizer.get_vocab().items())).encode())
+        if template := getattr(tokenizer, "chat_template", None):
+            digest.update(json.dumps(template).encode())
     return digest.hexdigest()

@@ -10,6 +10,7 @@ from support.numbered import Numbers
 from oar_lightning.data.chain.task import ChainProblems, ChainTask
 from oar_lightning.data.files import FileProblems
 from oar_lightning.data.fingerprint import SAMPLED, fingerprint
+from oar_lightning.data.first import FirstProblems
 from oar_lightning.data.mixture import Mixture
 
 
@@ -25,6 +26,13 @@ def test_of_files_it_is_of_every_row_that_is_read(tmp_path: Path) -> None:
     assert fingerprint(written(tmp_path / "a.jsonl", rows, note="for rewards")) != known
     assert fingerprint(written(tmp_path / "a.jsonl", [*rows[:-1], 7])) != known, "the last row"
     assert fingerprint(written(tmp_path / "a.jsonl", rows[::-1])) != known
+
+
+def test_of_the_first_problems_of_a_source_it_is_of_all(tmp_path: Path) -> None:
+    rows = list(range(2 * SAMPLED))
+    known = fingerprint(FirstProblems(written(tmp_path / "a.jsonl", rows), SAMPLED + 2))
+    changed = [*rows[: SAMPLED + 1], 7, *rows[SAMPLED + 2 :]]
+    assert fingerprint(FirstProblems(written(tmp_path / "a.jsonl", changed), SAMPLED + 2)) != known
 
 
 def test_a_generator_ends_after_some_and_a_mixture_has_those_of_its_sources() -> None:
