@@ -6,7 +6,7 @@ import dataclasses
 from typing import Any
 
 import torch
-from jaxtyping import Bool, Float
+from jaxtyping import Bool, Float, Int
 from torch import Tensor
 
 from oar_lightning.credit.predictions import predictions
@@ -14,12 +14,19 @@ from oar_lightning.policy.token_budget import PASS_TOKENS, TokenBudget
 from oar_lightning.types import Credit, Rollouts
 
 
-def with_exploring_steps(model: Any, rollouts: Rollouts, credit: Credit) -> Credit:
-    """The credit with an entropy factor of 1 for tokens of steps that explore, and of 0 for others."""
+def with_exploring_steps(model: Any, rollouts: Rollouts, credit: Credit, taught: Int[Tensor, " n"]) -> Credit:
+    """The credit with an entropy factor of 1 for tokens of steps that explore, and of 0 for others.
+
+    credit: of all completions. Those that are not `taught`, which without an entropy term would not be scored, keep advantage
+    0, whatever the gate makes of their scores.
+    """
     mask = rollouts.reasoning_mask
     entropy = predictions(model, rollouts, mask, TokenBudget("entropy.steps", PASS_TOKENS)).entropy
     explores = exploring(credit.importance, entropy, mask, rollouts.group_size)
-    return dataclasses.replace(credit, entropy_factor=explores.to(credit.advantages.dtype))
+    quiet = torch.ones(len(mask), 1, dtype=torch.bool, device=mask.device)
+    quiet[taught] = False
+    advantages = credit.advantages.masked_fill(quiet, 0.0)
+    return dataclasses.replace(credit, advantages=advantages, entropy_factor=explores.to(advantages.dtype))
 
 
 def exploring(
@@ -29,8 +36,8 @@ def exploring(
     is in the lower half.
 
     A step is a run of tokens with equal scores, its entropy the mean over them. Halves are divided by the median; what equals
-    it belongs to both. A completion that was not scored is one step. Tokens outside the mask do not explore. All definitions
-    are ours.
+    it belongs to both. Scores that are no numbers have no part in it, and their tokens do not explore. Tokens outside the mask
+    do not explore. All definitions are ours.
     """
     out = torch.zeros_like(mask)
     for start in range(0, len(mask), group_size):
@@ -45,6 +52,6 @@ def exploring(
         sums = torch.zeros(int(number[-1]) + 1, dtype=torch.float64, device=values.device)
         means = sums.index_add(0, number, entropy[rows, columns].double()) / number.bincount()
         sizes = values[begins].double().abs()
-        explores = (means >= means.quantile(0.5)) & (sizes <= sizes.quantile(0.5))
+        explores = (means >= means.quantile(0.5)) & (sizes <= sizes.nanquantile(0.5))
         out[rows, columns] = explores[number]
     return out

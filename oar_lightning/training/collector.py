@@ -86,9 +86,11 @@ class ExperienceCollector:
         rollouts = self._with_what_the_scorer_reads(rollouts)
         with activity("scoring"):
             self.method.scorer.learn(self.model, rollouts)
-        credit = self.assign_credit(rollouts)
-        if self.method.entropy.by_step:
-            credit = with_exploring_steps(self.model, rollouts, credit)
+        scorer, by_step = self.method.scorer, self.method.entropy.by_step
+        credit = self.assign_credit(rollouts, everything=by_step)  # which steps explore is asked of all completions
+        taught = rows_to_score(rollouts, scorer, self.method.gate)
+        if by_step:
+            credit = with_exploring_steps(self.model, rollouts, credit, taught)
         score_seconds = time.perf_counter() - started
         seconds = {phase: rollouts.stats[f"time/{phase}_s"] for phase in ("generate", "reward")} | {"score": score_seconds}
         metrics = rollout_metrics(rollouts).merge([credit_metrics(rollouts, credit, self.method.gate)])
@@ -100,8 +102,7 @@ class ExperienceCollector:
         if credit.entropy_factor is not None:
             inside = credit.entropy_factor[rollouts.reasoning_mask]
             metrics.add({"credit/explore_frac": (float(inside.sum()), float(len(inside)))})
-        scorer = self.method.scorer
-        scored = len(rows_to_score(rollouts, scorer, self.method.gate))
+        scored = len(rollouts) if by_step else len(taught)
         metrics.add_means({f"credit/{name}": value for name, value in scorer.metrics.items()}, scored)
         metrics.merge([scorer.totals])
         experience = Experience(self._with_logprobs(rollouts), credit)

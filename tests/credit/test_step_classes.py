@@ -6,8 +6,11 @@ import itertools
 import statistics
 
 import torch
+from support.fixtures import LengthReward, make_stage, tiny_policy
 
-from oar_lightning.credit.step_classes import exploring
+from oar_lightning.credit.step_classes import exploring, with_exploring_steps
+from oar_lightning.rollout import SamplingConfig
+from oar_lightning.types import Credit, MathProblem
 
 
 def tensors(*rows: list[float]) -> torch.Tensor:
@@ -31,6 +34,28 @@ def test_empty_rows_and_single_steps() -> None:
     assert not exploring(torch.zeros(2, 3), torch.zeros(2, 3), mask, 2).any()
     mask[0, 1] = True
     assert torch.equal(exploring(torch.ones(2, 3), torch.ones(2, 3), mask, 2), mask), "a single step is in every half"
+
+
+def test_scores_that_are_no_numbers_leave_the_others_of_their_group_alone() -> None:
+    scores = tensors([0.1, 0.1, -3, -3], [0, 0, 0, 2], [0.5, 0.5, float("nan"), 0.5])
+    entropy = tensors([0.5, 1.5, 2, 2], [0.1, 0.2, 0.3, 0.1], [9, 9, 9, 9])
+    found = exploring(scores, entropy, torch.ones(3, 4, dtype=torch.bool), 3)
+    assert found.any()
+    assert not found[2, 2]
+
+
+def test_completions_that_are_not_taught_are_classed_and_keep_advantage_0() -> None:
+    """With a gate that adds scores to advantages, in a group of equal rewards."""
+    policy = tiny_policy()
+    stage, sampling = make_stage(policy, LengthReward()), SamplingConfig(max_new_tokens=8)
+    rollouts = stage(policy.model, [MathProblem("1 + 1 =", "2")], 2, sampling, [3])
+    scores = torch.arange(float(rollouts.token_ids.numel())).view_as(rollouts.token_ids)
+    credit = Credit(torch.ones_like(scores), scores, torch.ones_like(scores))
+    found = with_exploring_steps(policy.model, rollouts, credit, torch.tensor([1]))
+    assert not found.advantages[0].any()
+    assert found.advantages[1].all()
+    assert found.entropy_factor is not None
+    assert 0 < int(found.entropy_factor[0].sum()) < int(rollouts.reasoning_mask[0].sum())
 
 
 def test_against_a_loop() -> None:

@@ -101,7 +101,7 @@ def gate_weights(
     if gate.renormalize:
         weights = preserve_mass(weights, mask)
     usable = mask & ~invalid_rows(importance, mask)[:, None]
-    return torch.where(usable, weights, torch.ones_like(weights)).to(importance.dtype)
+    return torch.where(usable, weights, torch.ones_like(weights)).to(torch.promote_types(importance.dtype, torch.float32))
 
 
 def normalize_scores(importance: Float[Tensor, "B S"], mask: Bool[Tensor, "B S"]) -> Float[Tensor, "B S"]:

@@ -242,3 +242,10 @@ def test_scores_that_are_all_negative_say_nothing():
     mask = torch.tensor([[True] * 3, [True] * 3, [True, False, True]])
     assert invalid_rows(scores, mask).tolist() == [True, False, True]
     assert gate_weights(scores, mask)[0].tolist() == [1.0] * 3
+
+
+def test_weights_of_scores_in_half_precision_keep_their_mass() -> None:
+    scores = torch.rand(4, 50, generator=torch.Generator().manual_seed(0)).bfloat16()
+    weights = gate_weights(scores, torch.ones(4, 50, dtype=torch.bool), BilevelGate())
+    assert weights.dtype == torch.float32
+    torch.testing.assert_close(weights.mean(1), torch.ones(4), rtol=0, atol=1e-6)
