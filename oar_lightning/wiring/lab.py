@@ -90,7 +90,7 @@ def _checked(name: str, candidate: Any, gate: Gate | None, control: bool, loss: 
     try:
         scorer: Scorer = as_scorer(candidate)
         if gate is None:
-            gate = SignedGate(region=scorer.covers) if scorer.signed else BilevelGate()
+            gate = SignedGate("add" if scorer.added else "replace", region=scorer.covers) if scorer.signed else BilevelGate()
         check_credit(Method(scorer, gate, loss=loss))
     except ValueError as error:
         raise ConfigError(f"lab.estimators.{name}: {error}") from error

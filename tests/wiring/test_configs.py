@@ -129,7 +129,7 @@ def test_teachers() -> None:
 def gate_of(scorer: str) -> list[str]:
     """The gate that a scorer's file names in its opening comment, and what it asks for besides; OAR's for most."""
     text = (conf_dir() / "scorer" / f"{scorer}.yaml").read_text()
-    named = re.search(r"; for (gate=\w+)(?: with (gate\.region=\w+|loss\.reduction=\w+))?\.$", text, re.MULTILINE)
+    named = re.search(r"; for (gate=\w+)(?: with ((?:gate|loss)\.\w+=\w+))?\.$", text, re.MULTILINE)
     return [override for override in named.groups() if override] if named else []
 
 
