@@ -99,12 +99,6 @@ def check_credit(method: Method) -> None:
             f"scorer {name} gives what is to be added to the group advantages, and gate.combine=replace puts it in their "
             "place; use gate.combine=add"
         )
-    if gate.clips and method.update.steps_per_rollout == 1 and not loss.kl_coef:
-        raise ConfigError(
-            f"{type(gate).__name__} sets bounds of the ratio and a factor of the KL term; with one optimizer step for each "
-            "batch of rollouts all ratios are 1, and loss.kl_coef=0 leaves no KL term: it would be plain GRPO; set "
-            "update.minibatches=2, or loss.kl_coef"
-        )
     if gate.region == "response" and scorer.covers == "reasoning":
         raise ConfigError(
             f"gate.region=response weights all tokens of a completion, and scorer {name} scores those before the answer only; "
@@ -131,6 +125,20 @@ def check_credit(method: Method) -> None:
         )
     if loss.ratio == "sequence" and method.masks_loss:
         raise ConfigError("loss.ratio=sequence averages over whole completions, which a loss mask cuts; use loss=gspo_token")
+
+
+def check_clipping(method: Method) -> None:
+    """Refuse bounds that never act.
+
+    Raises:
+        ConfigError: names keys and remedy.
+    """
+    if method.gate.clips and method.update.steps_per_rollout == 1 and not method.loss.kl_coef:
+        raise ConfigError(
+            f"{type(method.gate).__name__} sets bounds of the ratio and a factor of the KL term; with one optimizer step for "
+            "each batch of rollouts all ratios are 1, and loss.kl_coef=0 leaves no KL term: it would be plain GRPO; set "
+            "update.minibatches=2, or loss.kl_coef"
+        )
 
 
 def check_entropy(method: Method) -> None:

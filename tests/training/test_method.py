@@ -14,7 +14,7 @@ from oar_lightning.credit.scorers.forward_free.baseline import Otb
 from oar_lightning.credit.scorers.spro import Spro
 from oar_lightning.objective.advantage import AdvantageConfig
 from oar_lightning.objective.loss import LossConfig
-from oar_lightning.training.method import Method, check_credit
+from oar_lightning.training.method import Method, check_clipping, check_credit
 from oar_lightning.training.slots import UpdatePlan
 
 
@@ -35,9 +35,10 @@ def test_what_is_to_be_added_is_not_put_in_the_place_of_advantages(scorer: Score
 def test_clip_bounds_that_never_act_are_refused() -> None:
     method = Method(Entropy(region="response"), ClipGate())
     with pytest.raises(ConfigError, match=r"ClipGate .* it would be plain GRPO; set update\.minibatches=2, or loss\.kl_coef"):
-        check_credit(method)
-    check_credit(dataclasses.replace(method, update=UpdatePlan(minibatches=2)))
-    check_credit(dataclasses.replace(method, loss=LossConfig(kl_coef=0.1)))
+        check_clipping(method)
+    check_clipping(dataclasses.replace(method, update=UpdatePlan(minibatches=2)))
+    check_clipping(dataclasses.replace(method, loss=LossConfig(kl_coef=0.1)))
+    check_credit(method)  # as the lab does, which has no updates
 
 
 def test_two_references_are_refused() -> None:
