@@ -23,6 +23,7 @@ ARMS: dict[str, tuple[str, ...]] = {
     "oar_g_joint": ("+experiment=oar_g", "scorer.probe.name=answer_joint"),
     "oar_g_in_sharp_gate": ("+experiment=oar_g", "gate.threshold=absolute", "gate.tau=0.5"),
     "grpo_more": ("+experiment=grpo", "update.group_size=10"),
+    "grpo_double": ("+experiment=grpo", "update.group_size=16"),
     "oar_p": ("+experiment=oar_p",),
     "total_effect": ("+experiment=total_effect",),
     "total_effect_fast": ("+experiment=total_effect_fast",),
@@ -39,7 +40,7 @@ ARMS: dict[str, tuple[str, ...]] = {
     "oracle_in_oars_gate": ("+experiment=oar_g", "scorer=oracle"),
     PENALTY: ("+experiment=grpo",),
 }
-WITHOUT_OARS_GATE = (BASELINE, "grpo_more", "vineppo", "information_gain", "eighty_twenty", "oracle")
+WITHOUT_OARS_GATE = (BASELINE, "grpo_more", "grpo_double", "vineppo", "information_gain", "eighty_twenty", "oracle")
 """Arms with no gate, or one of their own: they have twice the tuning seeds, so that every arm has 20 tuning runs."""
 
 ENDPOINT = (BASELINE, "oar_g")

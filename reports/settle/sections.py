@@ -14,7 +14,13 @@ from tables import EQUAL_TIME, comparison_table, endpoint_table, half_table, tun
 
 from oar_lightning.common.markdown import markdown
 
-GRANULARITY = {BASELINE: "completion", "grpo_more": "completion", "vineppo": "step", "information_gain": "step"}
+GRANULARITY = {
+    BASELINE: "completion",
+    "grpo_more": "completion",
+    "grpo_double": "completion",
+    "vineppo": "step",
+    "information_gain": "step",
+}
 """Arms whose credit is not by token."""
 
 
@@ -40,7 +46,7 @@ def checklist(rows: Sequence[Row]) -> str:
             ["training data, size, filters", "generated without end by seed; no filters"],
             ["granularity", ", ".join(sorted({GRANULARITY.get(row.arm, "token") for row in rows})) or "no runs yet"],
             ["family of the method", "docs/methods.md has that of each"],
-            ["baseline without credit, same base model", named((BASELINE, EQUAL_TIME), rows)],
+            ["baseline without credit, same base model", named((BASELINE, EQUAL_TIME, "grpo_double"), rows)],
             ["compute", "equal numbers of updates"],
             ["benchmarks and splits", "1,024 new problems: on `graph` of held-out structures, else of trained sums"],
             ["metric", "sampled accuracy at temperature 1 after the last update, 4 samples a problem"],
