@@ -23,7 +23,7 @@ def assign_credit(model: Any, rollouts: Rollouts, scorer: Scorer, gate: Gate, ev
     """
     region = region_mask(rollouts, gate.region)
     scores = torch.zeros(rollouts.token_ids.shape, device=rollouts.token_ids.device)
-    left_out = torch.zeros_like(region)
+    left_out = None
     scorer.metrics, scorer.totals, scorer.left_out = {}, MetricSums(), None
     rows = rows_to_score(rollouts, scorer, gate, everything)
     if len(rows):
@@ -32,9 +32,10 @@ def assign_credit(model: Any, rollouts: Rollouts, scorer: Scorer, gate: Gate, ev
         scores = scores.to(found.dtype)
         scores[rows, rollouts.columns(rows)] = found
         if scorer.left_out is not None:  # of a completion that could not be scored nothing is left out
+            left_out = torch.zeros_like(region)
             left_out[rows, rollouts.columns(rows)] = scorer.left_out & found.isfinite().all(1, keepdim=True)
     credit = gate(scores.masked_fill(~region, 0.0), rollouts)
-    if not scorer.masks_loss:
+    if left_out is None:
         return credit
     kept = rollouts.response_mask if credit.loss_mask is None else credit.loss_mask
     return dataclasses.replace(credit, loss_mask=kept & ~left_out)

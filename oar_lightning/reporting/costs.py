@@ -11,7 +11,7 @@ COSTS = {CPU: "CPU-seconds of a run", PASSES: "passes of scoring"}
 """What a run costs -> its column. Passes are forward passes of a batch, and what else the scorer does counted in them."""
 
 COST_DIGITS = {CPU: ".0f", PASSES: ".2f"}
-NO_PASSES = (*("uniform", "random", "position", "oracle", "oracle_signed", "hicra", "ktae", "anchor_states", "action_mask"),)
+NO_PASSES = ("uniform", "random", "position", "oracle", "oracle_signed", "hicra", "ktae", "anchor_states", "action_mask")
 """Scorers that do not run the model, and count nothing."""
 
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 import dataclasses
 import math
 from collections.abc import Iterable, Mapping, Sequence
-from typing import NamedTuple
+from typing import Literal, NamedTuple
 
 from records import Row, best, endpoint_runs
 from rules import (
@@ -135,22 +135,16 @@ def half(rows: Sequence[Row], task: str, arm: str) -> Half | None:
     p = float(ttest_rel([r.accuracy for r in own], [r.accuracy for r in base]).pvalue)
     time = mean(times)
     reached = 0 < whole / 2 <= lead and p < HALF_ASKED_OF[arm] and time <= MOST_TIME
-    return Half(lead, whole, ratio_interval(leads, wholes), p, time, mean(step_times_of(rows, task, arm)), reached)
+    return Half(lead, whole, ratio_interval(leads, wholes), p, time, mean(times_of(rows, task, arm, "step_s")), reached)
 
 
-def times_of(rows: Iterable[Row], task: str, arm: str) -> list[float]:
+def times_of(rows: Iterable[Row], task: str, arm: str, part: Literal["total_s", "step_s"] = "total_s") -> list[float]:
     """The time of each run whose scoring was timed, in multiples of the run without it: what GRPO does, on the same machine at
-    the same time. On another day the same work took up to 2.6 times as long."""
-    return [row.total_s / (row.total_s - row.score_s) for row in _timed(rows, task, arm) if not math.isnan(row.score_s)]
-
-
-def step_times_of(rows: Iterable[Row], task: str, arm: str) -> list[float]:
-    """The same of the steps alone, without evaluations and what else a run does before and after them."""
-    return [row.step_s / (row.step_s - row.score_s) for row in _timed(rows, task, arm) if not math.isnan(row.step_s)]
-
-
-def _timed(rows: Iterable[Row], task: str, arm: str) -> list[Row]:
-    return [row for row in rows if (row.task, row.arm) == (task, arm) and row.stage in ("endpoint", "time")]
+    the same time. On another day the same work took up to 2.6 times as long. `step_s`: of the steps alone, without evaluations
+    and what else a run does before and after them."""
+    timed = [row for row in rows if (row.task, row.arm) == (task, arm) and row.stage in ("endpoint", "time")]
+    seconds = [(getattr(row, part), row.score_s) for row in timed]
+    return [whole / (whole - scoring) for whole, scoring in seconds if not math.isnan(whole - scoring)]
 
 
 def half_table(rows: Sequence[Row]) -> str:

@@ -11,6 +11,7 @@ import time
 from collections.abc import Callable, Iterator
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
+from typing import NamedTuple
 
 import pytest
 from hypothesis import given, settings
@@ -170,7 +171,17 @@ def test_a_million_characters_are_refused_at_once(verifier: Verifier, piece: str
     assert time.process_time() - start < 1.0
 
 
-def test_a_worker_killed_from_outside_is_replaced() -> None:
+class Bereft(NamedTuple):
+    """A verifier whose only worker was killed from outside, that worker, and those of other verifiers."""
+
+    verifier: Verifier
+    victim: int
+    others: set[int]
+
+
+@pytest.fixture
+def bereft() -> Iterator[Bereft]:
+    """All workers have ended afterwards."""
     verifier = Verifier(VerifierConfig(timeout_s=60.0, workers=1))
     others = worker_pids(os.getpid())
     try:
@@ -178,30 +189,24 @@ def test_a_worker_killed_from_outside_is_replaced() -> None:
         (victim,) = worker_pids(os.getpid()) - others
         os.kill(victim, signal.SIGKILL)
         assert wait_until(lambda: has_ended(victim), 5)
-        assert verifier(*algebra(3)) == [Verdict.CORRECT]
-        (successor,) = worker_pids(os.getpid()) - others
-        assert successor != victim
+        yield Bereft(verifier, victim, others)
     finally:
         verifier.close()
     assert worker_pids(os.getpid()) == others
 
 
-def test_a_worker_that_dies_before_it_is_asked_ends_nothing(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_worker_killed_from_outside_is_replaced(bereft: Bereft) -> None:
+    assert bereft.verifier(*algebra(3)) == [Verdict.CORRECT]
+    (successor,) = worker_pids(os.getpid()) - bereft.others
+    assert successor != bereft.victim
+
+
+def test_a_worker_that_dies_before_it_is_asked_ends_nothing(bereft: Bereft, monkeypatch: pytest.MonkeyPatch) -> None:
     """It may die between the look whether it is alive and the question."""
-    verifier = Verifier(VerifierConfig(timeout_s=60.0, workers=1))
-    others = worker_pids(os.getpid())
-    try:
-        assert verifier(*algebra(2)) == [Verdict.CORRECT]
-        (victim,) = worker_pids(os.getpid()) - others
-        os.kill(victim, signal.SIGKILL)
-        assert wait_until(lambda: has_ended(victim), 5)
-        with monkeypatch.context() as patched:
-            patched.setattr("oar_lightning.answers.verifier._Worker.alive", lambda worker: True)
-            assert verifier(*algebra(3)) == [Verdict.TIMEOUT]
-        assert verifier(*algebra(3)) == [Verdict.CORRECT]
-    finally:
-        verifier.close()
-    assert worker_pids(os.getpid()) == others
+    with monkeypatch.context() as patched:
+        patched.setattr("oar_lightning.answers.verifier._Worker.alive", lambda worker: True)
+        assert bereft.verifier(*algebra(3)) == [Verdict.TIMEOUT]
+    assert bereft.verifier(*algebra(3)) == [Verdict.CORRECT]
 
 
 @pytest.mark.parametrize(
