@@ -3,6 +3,7 @@
 #   make test    the same for the test suite
 #   make docs    the same for the documentation, a site in docs/_build/html
 #   make mutants runs the tests on 200 changed versions of the files that compute with numbers and text only (half an hour)
+#   make gpu     tests that need a GPU that torch sees
 #   make vllm    tests of engine=vllm with the true vLLM on a CPU, in an environment of its own, .venv-vllm (4 GB)
 PYTHON ?= python3
 VENV ?= .venv
@@ -10,7 +11,7 @@ VLLM_VENV ?= .venv-vllm
 ARGS ?=
 BIN := $(VENV)/bin
 
-.PHONY: train test slow slurm vllm mutants lint docs docs-open screenshots clean
+.PHONY: train test slow gpu slurm vllm mutants lint docs docs-open screenshots clean
 
 train: $(VENV)/.installed
 	$(BIN)/python -m oar_lightning +experiment=oar_g $(ARGS)
@@ -21,6 +22,10 @@ test: $(VENV)/.installed
 # needs Slurm: apt-get install slurm-wlm munge; started on loopback for the tests and stopped after them
 slurm: $(VENV)/.installed
 	$(BIN)/python -m pytest -m slow --timeout 1800 -rs tests/system/slurm $(ARGS)
+
+# needs a GPU that torch sees
+gpu: $(VENV)/.installed
+	$(BIN)/python -m pytest -m slow --timeout 1800 tests/system/test_gpu.py $(ARGS)
 
 slow: $(VENV)/.installed
 	$(BIN)/python -m pytest -m slow --timeout 1800 $(ARGS)

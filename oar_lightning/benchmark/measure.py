@@ -30,6 +30,8 @@ TIMED_PHASES = ("rollout", "reward", "logprobs", "scoring", "update")
 IN_A_STEP = ("rollout", "reward", "scoring", "update")
 """Phases of an on-policy step, whose old log-probabilities are the policy's own. `logprobs` is measured separately: one
 forward pass over the batch, the unit of forward-equivalents."""
+ALIKE = ("rollout", "reward", "logprobs")
+"""Phases that do the same work whatever the method is: completions depend on the round alone."""
 CLOCKED_ROUNDS = 3
 """Rounds in which a profiler times products and attention, which slows all else down."""
 
@@ -114,6 +116,8 @@ class Measurement:
 class _PhaseTime(NamedTuple):
     seconds: float
     cpu_seconds: float
+    peak: int | None
+    """Of a GPU, where it costs nothing to read."""
 
 
 class _Need(NamedTuple):
@@ -149,6 +153,7 @@ def measure(
     repeated = disturbed = 0
     sequences = 1
     for number in range(rounds(config, device)):
+        common: dict[str, _Need] = {}
         for name, module in modules.items():
 
             def step(name: str = name, module: PolicyOptimization = module, number: int = number) -> _Step:
@@ -156,8 +161,7 @@ def measure(
 
             if number < config.warmup:
                 # counting work and memory slows a round down, which is therefore never timed
-                phases = _phases(workload, module, update, number)
-                needed[name] = {phase: _needed(run, device, rates) for phase, run in phases}
+                needed[name] = _needs(_phases(workload, module, update, number), common, device, rates)
             elif number >= config.warmup + config.repeats:
                 phases = _phases(workload, module, update, number)
                 clocked[name].append({phase: product_seconds(run) for phase, run in phases})
@@ -189,7 +193,7 @@ def _summarise(
             parts = IN_A_STEP if phase == "step" else (phase,)
             seconds = statistics.median(_totals(steps, parts))
             flops, roofline = (sum(column) for column in zip(*(needed[name][part].work for part in parts), strict=True))
-            peaks = [peak for part in parts if (peak := needed[name][part].peak) is not None]
+            peaks = [step[part].peak for step in steps for part in parts] + [needed[name][part].peak for part in parts]
             ratios = [own / grpo for own, grpo in zip(_totals(steps, IN_A_STEP), base, strict=True)]
             results.append(
                 PhaseResult(
@@ -199,7 +203,7 @@ def _summarise(
                     median_seconds=seconds,
                     cpu_seconds=statistics.median(sum(step[part].cpu_seconds for part in parts) for step in steps),
                     seconds_per_sequence=seconds / sequences,
-                    peak_bytes=max(peaks, default=None),
+                    peak_bytes=max((peak for peak in peaks if peak is not None), default=None),
                     gflop=flops / 1e9,
                     floor_seconds=flops / rates.flops,
                     roofline_seconds=roofline,
@@ -260,10 +264,28 @@ def _phases(
 
 def _timed(run: Callable[[], None], device: torch.device) -> _PhaseTime:
     synchronise(device)
+    before = _reset_peak(device) if device.type == "cuda" else None
     started, cpu = time.perf_counter(), time.process_time()
     run()
     synchronise(device)
-    return _PhaseTime(time.perf_counter() - started, time.process_time() - cpu)
+    seconds, cpu_seconds = time.perf_counter() - started, time.process_time() - cpu
+    return _PhaseTime(seconds, cpu_seconds, None if before is None else _peak(device) - before)
+
+
+def _needs(
+    phases: Iterable[tuple[str, Callable[[], None]]], common: dict[str, _Need], device: torch.device, rates: Rates
+) -> Mapping[str, _Need]:
+    """What each phase takes. Of `ALIKE` the first method's counts for all, and is added to `common`."""
+    found = {}
+    for phase, run in phases:
+        if phase in common:
+            run()
+            found[phase] = common[phase]
+            continue
+        found[phase] = _needed(run, device, rates)
+        if phase in ALIKE:
+            common[phase] = found[phase]
+    return found
 
 
 def _needed(run: Callable[[], None], device: torch.device, rates: Rates) -> _Need:

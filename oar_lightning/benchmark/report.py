@@ -151,8 +151,10 @@ cache), up to 32 MB at {shared:.0f} GB/s (the cache that cores share; best of 15
 (sums over 256 MB; on a GPU both are of 1 GB). Other guests of a shared processor show in these rates alone. Elementwise
 work is in neither floor nor roofline.
 
-Peak memory is what the phase held above what was there before it (on the CPU: resident memory). Work and memory are those of
-an untimed round: on the CPU freed memory goes back to the system before each of its phases, which a training run keeps.
+Peak memory is what the phase held above what was there before it (on the CPU: resident memory; on a GPU: tensors). Work and
+memory are those of an untimed round: on the CPU freed memory goes back to the system before each of its phases, which a
+training run keeps. On a GPU the largest memory of all rounds counts. Rollout, reward and `logprobs` do the same work whatever
+the method is, and are counted once.
 
 ![Seconds of a step by phase](steps.png)
 """

@@ -10,7 +10,7 @@ import torch
 from torch import Tensor
 from torch.profiler import ProfilerActivity, profile
 from torch.utils._python_dispatch import TorchDispatchMode
-from torch.utils.flop_counter import flop_registry, sdpa_backward_flop_count, sdpa_flop_count
+from torch.utils.flop_counter import flop_registry
 
 _CPU_ATTENTION = "_scaled_dot_product_flash_attention_for_cpu"
 _CPU_PRODUCT = "_linear_pointwise"
@@ -107,12 +107,20 @@ def _flops(func: Any, args: Sequence[Any], kwargs: Mapping[str, Any], out: Any) 
     """Floating-point operations of a matrix product or attention; None of others."""
     if func._overloadpacket.__name__ == _CPU_PRODUCT:
         return 2.0 * args[0].numel() * out.shape[-1]
-    if func._overloadpacket.__name__ == _CPU_ATTENTION:
-        return sdpa_flop_count(*(x.shape for x in args[:3]))
-    if func._overloadpacket.__name__ == _CPU_ATTENTION + "_backward":
-        return sdpa_backward_flop_count(*(x.shape for x in args[:4]))
-    formula = _FORMULAS.get(_without_place(func._overloadpacket.__name__))
+    name = _without_place(func._overloadpacket.__name__)
+    if name.startswith("_scaled_dot_product"):
+        return _attention_flops(name, args)
+    formula = _FORMULAS.get(name)
     return None if formula is None else formula(*args, **kwargs, out_val=out)
+
+
+def _attention_flops(name: str, args: Sequence[Any]) -> float:
+    """Of softmax(q k') v, whatever kernel computes it; torch's own formulas refuse heads that share keys."""
+    forward = "_backward" not in name
+    query, keys, values = (x.shape for x in args[not forward : 3 + (not forward)])
+    products = 2.0 * query[0] * query[1] * query[2] * keys[2]
+    # backward: the scores again, and the gradients of query, keys, values and weights
+    return products * (query[3] + values[3]) if forward else products * (3 * query[3] + 2 * values[3])
 
 
 def product_seconds(run: Callable[[], None]) -> float:
@@ -127,10 +135,9 @@ def product_seconds(run: Callable[[], None]) -> float:
 
 
 def measure_rates(device: torch.device, dtype: torch.dtype) -> Rates:
-    flops = matrix_rate(device, dtype)
     if device.type != "cpu":
-        return Rates(flops, *[memory_rate(device, 2**30)] * 2)
-    return Rates(flops, memory_rate(device, 2**24), memory_rate(device, 2**28))
+        return Rates(matrix_rate(device, dtype, 8192), *[memory_rate(device, 2**30)] * 2)
+    return Rates(matrix_rate(device, dtype), memory_rate(device, 2**24), memory_rate(device, 2**28))
 
 
 def memory_rate(device: torch.device, size: int, repeats: int = 15) -> float:

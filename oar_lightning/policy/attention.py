@@ -88,6 +88,19 @@ def attend_by_products(
     return out.permute(0, 3, 1, 2, 4).reshape(query.shape)
 
 
+def attend_single(
+    query: Float[Tensor, "n h 1 d"],
+    keys: Float[Tensor, "n g T d"],
+    values: Float[Tensor, "n g T d"],
+    mask: Bool[Tensor, "m 1 1 T"] | Float[Tensor, "m 1 1 T"],
+    scaling: float | None,
+) -> Float[Tensor, "n 1 h d"]:
+    """Attention of one query a row. The heads that share keys are queries of one head, so that no key is copied."""
+    packed = query.unflatten(1, (keys.shape[1], -1)).squeeze(3)
+    out = torch.nn.functional.scaled_dot_product_attention(packed, keys, values, attn_mask=mask, scale=scaling)
+    return out.flatten(1, 2)[:, None]
+
+
 class LayerRecord(NamedTuple):
     """One layer's attention of W queries, at `columns`, over T keys. Gradients with respect to `out` can be taken."""
 
@@ -240,6 +253,8 @@ def _attention(
     from transformers.integrations.sdpa_attention import sdpa_attention_forward
 
     def attend(query: Tensor, key: Tensor, value: Tensor, mask: Tensor | None) -> Tensor:
+        if mask is not None and query.shape[2] == mask.shape[1] == 1 and not dropout and kwargs.get("position_bias") is None:
+            return attend_single(query, key, value, mask, scaling)
         return sdpa_attention_forward(module, query, key, value, mask, dropout=dropout, scaling=scaling, **kwargs)[0]
 
     config: Any = getattr(module, "config", None)

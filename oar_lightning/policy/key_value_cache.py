@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import contextlib
+from collections.abc import Iterator
 from typing import Any
 
 import torch
@@ -11,6 +13,10 @@ from transformers.cache_utils import DynamicCache, DynamicLayer
 
 LEAST_ROOM = 64
 """The columns by which full storage grows at least; it grows by a quarter, which keeps its copies few and its waste small."""
+
+
+ALIGNED = 8
+"""The columns of storage are a multiple of it, as a GPU's attention wants a mask's to be."""
 
 
 class AutocastLayer(DynamicLayer):
@@ -28,13 +34,20 @@ class AutocastLayer(DynamicLayer):
 class RoomyLayer(DynamicLayer):
     """Keys and values at the front of storage with room for more: columns are written in place, and rows leave in place.
 
-    Not for gradients. `keys` and `values` are views [n g T d] of the storage [N g C d]; C is at most `limit`.
+    Not for gradients. `keys` and `values` are views [n g T d] of the storage [N g C d]; C is at most `limit`, rounded up to a
+    multiple of `ALIGNED`. Within `at_fixed_places` an update writes one column, whose number is a tensor, and returns all C.
     """
 
     def __init__(self, limit: int) -> None:
         super().__init__()
         self.limit = limit
+        self.column: Int[Tensor, " 1"] | None = None
         self._storage: list[Tensor] = []
+
+    @property
+    def storage(self) -> Tensor:
+        """The keys' storage [N g C d]."""
+        return self._storage[0]
 
     @property
     def room(self) -> int:
@@ -48,14 +61,23 @@ class RoomyLayer(DynamicLayer):
             self._storage = list(new)
             self.keys, self.values = new
             return self.keys, self.values
+        if self.column is not None:
+            for storage, states in zip(self._storage, new, strict=True):
+                storage[: len(states)].index_copy_(2, self.column, states)
+            keys, values = (storage[: len(states)] for storage, states in zip(self._storage, new, strict=True))
+            return keys, values
         rows, _, start, _ = self.keys.shape
         end = start + new[0].shape[2]
-        if end > self._storage[0].shape[2]:
-            self._move(slice(None), self._columns(end))
+        self.make_room(end)
         for storage, columns in zip(self._storage, new, strict=True):
             storage[:rows, :, start:end] = columns
-        self._show(rows, end)
+        self.show(rows, end)
         return self.keys, self.values
+
+    def make_room(self, columns: int) -> None:
+        """Move to larger storage unless it has so many columns."""
+        if columns > self.storage.shape[2]:
+            self._move(slice(None), self._columns(columns))
 
     def select(self, rows: Int[Tensor, " n"], moved: Int[Tensor, " m"]) -> None:
         """Row i becomes row ``rows[i]``; `moved` lists the i that are not ``rows[i]``."""
@@ -66,10 +88,11 @@ class RoomyLayer(DynamicLayer):
             for storage in self._storage:
                 own = storage[:, :, :width]
                 own[moved] = own[rows[moved]]
-        self._show(len(rows), width)
+        self.show(len(rows), width)
 
     def _columns(self, needed: int) -> int:
-        return max(needed, min(self.limit, needed + max(LEAST_ROOM, needed // 4)))
+        columns = max(needed, min(self.limit, needed + max(LEAST_ROOM, needed // 4)))
+        return columns + -columns % ALIGNED
 
     def _move(self, rows: Int[Tensor, " m"] | slice, columns: int) -> None:
         """Give the rows new storage of so many columns: the keys, then the values, so that only one of them is there twice."""
@@ -80,7 +103,13 @@ class RoomyLayer(DynamicLayer):
             self._storage[number][:, :, :width] = states
             setattr(self, name, self._storage[number][:, :, :width])
 
-    def _show(self, rows: int, width: int) -> None:
+    def clear_room(self) -> None:
+        """Write 0 where nothing is yet: memory may hold NaN, which no mask takes out of a sum."""
+        for storage in self._storage:
+            storage[:, :, self.get_seq_length() :].zero_()
+
+    def show(self, rows: int, width: int) -> None:
+        """Hold the storage's first rows and columns."""
         self.keys, self.values = (x[:rows, :, :width] for x in self._storage)
 
 
@@ -104,6 +133,19 @@ def select_rows(cache: DynamicCache, rows: Int[Tensor, " n"]) -> None:
     moved = (rows != torch.arange(len(rows), device=rows.device)).nonzero().flatten()
     for layer in cache.layers:
         layer.select(rows, moved)
+
+
+@contextlib.contextmanager
+def at_fixed_places(cache: DynamicCache, column: Int[Tensor, " 1"]) -> Iterator[None]:
+    """Inside the block updates of `RoomyLayer`s write this column and return the whole storage, so that a pass reads and writes
+    the same places whatever the width is."""
+    for layer in cache.layers:
+        layer.column = column
+    try:
+        yield
+    finally:
+        for layer in cache.layers:
+            layer.column = None
 
 
 def only_grows(cache: DynamicCache) -> bool:

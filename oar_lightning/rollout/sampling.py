@@ -20,10 +20,14 @@ Prompt = str | Sequence[int]
 """A text, or its token ids."""
 
 DRAW_BYTES = 64 * 2**20
-"""Float64 probabilities alive at any time in `draw_tokens`."""
+"""Probabilities, counted as float64, alive at any time in `draw_tokens`."""
 
 CORE_BYTES = 2**20
 """Of these, on a CPU, as many a thread as its core's cache holds: from there each further pass over them costs a fraction."""
+
+
+ONE_LEVEL, BLOCK = 4096, 128
+"""Up to so many probabilities are cumulated one by one; more of them in blocks of so many."""
 
 
 class Generation(NamedTuple):
@@ -223,22 +227,43 @@ def draw_tokens(logits: Float[Tensor, "n V"], uniforms: Float[Tensor, " n"], con
 
     def draw(logits: Tensor, uniforms: Tensor) -> Tensor:
         scaled = logits if config.temperature == 1 else logits / config.temperature
-        return _invert(scaled.softmax(-1).double(), uniforms, config.top_p)
+        probabilities = scaled.softmax(-1)
+        if config.top_p == 1:
+            return _invert(probabilities, uniforms)
+        inside, order = _nucleus(probabilities.double(), config.top_p)
+        return order.gather(1, _invert(inside, uniforms)[:, None]).squeeze(1)
 
     return torch.cat([draw(*chunk) for chunk in zip(logits.split(rows), uniforms.split(rows), strict=True)])
 
 
-def _invert(probabilities: Tensor, uniforms: Tensor, top_p: float) -> Tensor:
-    order = None
-    if top_p < 1:
-        probabilities, order = probabilities.sort(dim=-1, descending=True, stable=True)
-        outside = probabilities.cumsum(-1) - probabilities >= top_p  # the first token is always inside
-        probabilities = probabilities.masked_fill(outside, 0.0)
-    cumulative = probabilities.cumsum(-1)
-    # right=True passes over tokens of probability 0
-    threshold = uniforms[:, None].to(cumulative) * cumulative[:, -1:]
-    chosen = torch.searchsorted(cumulative, threshold, right=True).clamp(max=probabilities.shape[1] - 1)
-    return (chosen if order is None else order.gather(1, chosen)).squeeze(1)
+def _invert(probabilities: Float[Tensor, "n V"], uniforms: Float[Tensor, " n"]) -> Int[Tensor, " n"]:
+    """Index at which each row's cumulative sum, in float64, passes its number. Of a large vocabulary only the sums of blocks
+    are cumulated, and then the block in which it passes: one pass over all, in the precision that they have."""
+    thresholds = uniforms.double()[:, None]
+    if probabilities.shape[1] <= ONE_LEVEL:
+        cumulative = probabilities.double().cumsum(-1)
+        return _passed(cumulative, thresholds * cumulative[:, -1:]).squeeze(1)
+    padded = torch.nn.functional.pad(probabilities, (0, -probabilities.shape[1] % BLOCK))
+    blocks = padded.unflatten(1, (-1, BLOCK))
+    cumulative = blocks.sum(-1, dtype=torch.float64).cumsum(-1)
+    thresholds = thresholds * cumulative[:, -1:]
+    block = _passed(cumulative, thresholds)
+    before = cumulative.gather(1, (block - 1).clamp(min=0)).masked_fill_(block == 0, 0.0)
+    inner = before + blocks.gather(1, block[..., None].expand(-1, -1, BLOCK)).squeeze(1).double().cumsum(-1)
+    last = torch.nextafter(inner[:, -1:], torch.zeros_like(before))  # the block's sum was rounded in another order
+    return (block * BLOCK + _passed(inner, torch.minimum(thresholds, last))).squeeze(1)
+
+
+def _passed(cumulative: Float[Tensor, "n K"], thresholds: Float[Tensor, "n 1"]) -> Int[Tensor, "n 1"]:
+    # right=True passes over what has probability 0
+    return torch.searchsorted(cumulative, thresholds, right=True).clamp(max=cumulative.shape[1] - 1)
+
+
+def _nucleus(probabilities: Float[Tensor, "n V"], top_p: float) -> tuple[Float[Tensor, "n V"], Int[Tensor, "n V"]]:
+    """The probabilities in descending order, 0 outside of the nucleus, and the tokens that they belong to."""
+    probabilities, order = probabilities.sort(dim=-1, descending=True, stable=True)
+    outside = probabilities.cumsum(-1) - probabilities >= top_p  # the first token is always inside
+    return probabilities.masked_fill(outside, 0.0), order
 
 
 def cut(generation: Generation, limits: Sequence[int]) -> Generation:

@@ -124,3 +124,24 @@ def test_generations_are_joined_at_the_column_where_completions_begin() -> None:
     assert found.sampler_logprobs is not None
     assert torch.equal(found.prediction_states, torch.stack([there, -there], -1))
     assert torch.equal(found.sampler_logprobs, there / 2)
+
+
+@pytest.mark.parametrize("size", [4096, 4097, 20_000, 2**15])
+def test_a_large_vocabulary_is_cumulated_in_blocks_to_the_same_draws(size: int) -> None:
+    """Also next to 0 and 1, where whole blocks have no probability, and where one token has all."""
+    rng = torch.Generator().manual_seed(0)
+    logits = 4 * torch.randn(300, size, generator=rng)
+    logits[100:150, torch.rand(size, generator=rng) < 0.98] = -torch.inf
+    logits[150, : size - 3] = -torch.inf
+    logits[151, 3:] = -torch.inf
+    logits[200:210, 1000] = 80.0
+    uniforms = torch.rand(300, generator=rng)
+    uniforms[::3], uniforms[1::3] = 1 - 2.0**-24, 0.0
+    drawn = draw_tokens(logits, uniforms, SamplingConfig())
+    probabilities = logits.softmax(-1)
+    cumulative = np.cumsum(probabilities.double().numpy(), axis=1)
+    for row, (token, uniform) in enumerate(zip(drawn.tolist(), uniforms.double().tolist(), strict=True)):
+        passed = np.searchsorted(cumulative[row], uniform * cumulative[row, -1], side="right")
+        if token != passed:  # sums in another order: only where the number lies on an edge
+            assert abs(cumulative[row, min(token, passed)] - uniform * cumulative[row, -1]) < 1e-12
+        assert probabilities[row, token] > 0

@@ -15,6 +15,7 @@ from oar_lightning.policy.decoder.growing import GrowingTexts, ModuleTexts, Plai
 from oar_lightning.policy.decoder.modules import ModuleDecoder
 from oar_lightning.policy.decoder.past import Past, empty_past, join
 from oar_lightning.policy.decoder.plain import PlainDecoder, learning_decoder, plain_decoder
+from oar_lightning.policy.decoder.recorded import RecordedTexts, can_record
 from oar_lightning.policy.language_model import align, embed
 
 __all__ = [
@@ -89,6 +90,8 @@ def choose_decoder(model: Any) -> Decoder:
 @torch.no_grad()
 def growing_texts(model: Any, first: Int[Tensor, " n"], limit: int) -> GrowingTexts:
     """Empty texts that the model's fastest decoder reads; see `GrowingTexts`."""
+    if can_record(model):
+        return RecordedTexts(model, first, limit)
     decoder = choose_decoder(model)
     if isinstance(decoder, PlainDecoder):
         return PlainTexts(model, decoder, first, limit)
