@@ -3,19 +3,17 @@ noise."""
 
 from __future__ import annotations
 
-import ctypes
 import dataclasses
 import itertools
-import re
 import statistics
 import time
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
-from pathlib import Path
 from typing import Annotated, Any, NamedTuple
 
 import torch
 
+from oar_lightning.benchmark.held_memory import read_peak, reset_peak
 from oar_lightning.benchmark.machine_load import Patience, is_quiet
 from oar_lightning.benchmark.work import Rates, Work, WorkCount, measure_rates, product_seconds, synchronise
 from oar_lightning.benchmark.workload import RandomShape, Workload
@@ -264,12 +262,12 @@ def _phases(
 
 def _timed(run: Callable[[], None], device: torch.device) -> _PhaseTime:
     synchronise(device)
-    before = _reset_peak(device) if device.type == "cuda" else None
+    before = reset_peak(device) if device.type == "cuda" else None
     started, cpu = time.perf_counter(), time.process_time()
     run()
     synchronise(device)
     seconds, cpu_seconds = time.perf_counter() - started, time.process_time() - cpu
-    return _PhaseTime(seconds, cpu_seconds, None if before is None else _peak(device) - before)
+    return _PhaseTime(seconds, cpu_seconds, None if before is None else read_peak(device) - before)
 
 
 def _needs(
@@ -290,33 +288,9 @@ def _needs(
 
 def _needed(run: Callable[[], None], device: torch.device, rates: Rates) -> _Need:
     synchronise(device)
-    before = _reset_peak(device)
+    before = reset_peak(device)
     with WorkCount(rates) as counter:
         run()
     synchronise(device)
-    peak = None if before is None else max(0, _peak(device) - before)
+    peak = None if before is None else max(0, read_peak(device) - before)
     return _Need(peak, counter.work)
-
-
-def _reset_peak(device: torch.device) -> int | None:
-    """Reset the peak of memory; returns the bytes held now, or None where they cannot be read (CPU memory outside Linux)."""
-    if device.type == "cuda":
-        torch.cuda.reset_peak_memory_stats(device)
-        return torch.cuda.memory_allocated(device)
-    try:
-        ctypes.CDLL("libc.so.6").malloc_trim(0)  # freed memory must not count as held
-        Path("/proc/self/clear_refs").write_text("5")  # 5: resets the peak of resident memory
-        return process_memory("VmRSS")
-    except OSError:
-        return None
-
-
-def _peak(device: torch.device) -> int:
-    return torch.cuda.max_memory_allocated(device) if device.type == "cuda" else process_memory("VmHWM")
-
-
-def process_memory(key: str) -> int:
-    """A number of bytes of /proc/self/status: `VmRSS` (resident now) or `VmHWM` (its peak)."""
-    match = re.search(rf"{key}:\s+(\d+) kB", Path("/proc/self/status").read_text())
-    assert match is not None
-    return int(match[1]) * 1024

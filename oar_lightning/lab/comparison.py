@@ -12,7 +12,7 @@ import numpy as np
 from numpy.typing import ArrayLike, NDArray
 
 from oar_lightning.lab.types import Measure
-from oar_lightning.reporting.statistics import BOOTSTRAP_FROM, EXACT_UP_TO, LEAST, Interval, holm, students_half
+from oar_lightning.reporting.statistics import BOOTSTRAP_FROM, LEAST, Interval, holm, sign_flip_ps, students_half
 
 DRAWS = 2_000
 """Resamples of a bootstrap."""
@@ -70,35 +70,13 @@ def differences(measures: Sequence[Measure], baseline: str, problem: Sequence[in
             if interval.n:
                 # a problem without the measure counts 0, which turning its sign does not change
                 totals.append(np.bincount(_numbered(problem), np.nan_to_num(paired)))
-    p_values = sign_flip_ps(np.stack(totals, 1)) if totals else []
+    p_values = sign_flip_ps(np.stack(totals, 1), SIGN_DRAWS) if totals else []
     told = zip(p_values, holm(p_values), strict=True)
     return [with_p(d, *next(told)) if d.interval.n else d for d in found]
 
 
 def with_p(difference: Difference, p: float, p_holm: float) -> Difference:
     return dataclasses.replace(difference, p=p, p_holm=p_holm)
-
-
-def sign_flip_ps(totals: NDArray[np.float64]) -> list[float]:
-    """Two-sided p-values of totals [problems tests] that are 0 on average: the share of sign patterns of whole problems whose
-    |sum| reaches the observed one. All patterns up to `EXACT_UP_TO` problems, for more so many that are drawn."""
-    from scipy.stats import permutation_test  # takes 0.8 s
-
-    size = np.abs(totals).sum(0)
-    size[size == 0] = 1.0
-
-    def distance(signed: NDArray[np.float64], axis: int) -> NDArray[np.float64]:
-        # rounded: sums of the same numbers in another order differ in their last bits
-        rounded: NDArray[np.float64] = np.round(np.abs(signed.sum(axis)) / size, 9)
-        return rounded
-
-    count = len(totals)
-    if count == 1:
-        return [1.0] * totals.shape[1]
-    options: dict[str, Any] = {"permutation_type": "samples", "alternative": "greater", "vectorized": True, "batch": 1000}
-    resamples = 2**count if count <= EXACT_UP_TO else SIGN_DRAWS
-    found = permutation_test((totals,), distance, n_resamples=resamples, axis=0, rng=np.random.default_rng(count), **options)
-    return [float(p) for p in found.pvalue]
 
 
 def _by_problem(values: NDArray[np.float64], problem: Sequence[int]) -> tuple[NDArray[np.float64], NDArray[np.float64]]:

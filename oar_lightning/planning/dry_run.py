@@ -13,7 +13,8 @@ from oar_lightning.planning.empty import peak_bytes
 from oar_lightning.policy.decoder import GrowingTexts, growing_texts
 from oar_lightning.policy.language_model import evaluating
 from oar_lightning.policy.lm_head import token_logprobs
-from oar_lightning.rollout.sampling import SamplingConfig, draw_tokens
+from oar_lightning.rollout.drawing import draw_tokens
+from oar_lightning.rollout.sampling import SamplingConfig
 from oar_lightning.types import AFTER_WARMUP, Rollouts
 
 

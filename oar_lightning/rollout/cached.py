@@ -13,15 +13,14 @@ from torch import Tensor
 from oar_lightning.common.activity import within
 from oar_lightning.policy.decoder import growing_texts
 from oar_lightning.policy.language_model import evaluating, states_fit
+from oar_lightning.rollout.drawing import draw_tokens, uniform_draws
 from oar_lightning.rollout.hf import eos_token_ids
 from oar_lightning.rollout.sampling import (
     Generation,
     Prompt,
     SamplingConfig,
-    draw_tokens,
     pad_left,
     read_prompts,
-    uniform_draws,
 )
 
 

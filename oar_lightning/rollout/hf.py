@@ -12,15 +12,14 @@ from jaxtyping import Float
 from torch import Tensor
 
 from oar_lightning.policy.language_model import base_model, evaluating
+from oar_lightning.rollout.drawing import draw_tokens, uniform_draws
 from oar_lightning.rollout.sampling import (
     Generation,
     Prompt,
     SamplingConfig,
     cut,
-    draw_tokens,
     pad_left,
     read_prompts,
-    uniform_draws,
 )
 
 

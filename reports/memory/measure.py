@@ -25,7 +25,7 @@ import torch
 
 from oar_lightning.answers.reward import Accuracy, Rewards
 from oar_lightning.benchmark import RandomShape, RandomWorkload
-from oar_lightning.benchmark.measure import process_memory
+from oar_lightning.benchmark.held_memory import process_memory
 from oar_lightning.common.markdown import fill, markdown
 from oar_lightning.common.randomness import generator
 from oar_lightning.credit.gates import BilevelGate

@@ -31,7 +31,7 @@ from transformers import GPT2Config, GPT2LMHeadModel
 
 from oar_lightning.answers.reward import Accuracy, Rewards
 from oar_lightning.benchmark import RandomShape, RandomWorkload
-from oar_lightning.benchmark.measure import process_memory
+from oar_lightning.benchmark.held_memory import process_memory
 from oar_lightning.common.markdown import fill, markdown
 from oar_lightning.common.paths import conf_dir
 from oar_lightning.common.randomness import generator

@@ -21,6 +21,7 @@ from oar_lightning.reporting.statistics import (
     pareto_front,
     ratio_interval,
     sign_flip_p,
+    sign_flip_ps,
     smallest_p,
 )
 
@@ -113,6 +114,15 @@ def test_differences_of_one_sign_give_the_smallest_p_value_and_equal_ones_the_la
     assert sign_flip_p([0.0, 0.0]) == 1
     assert sign_flip_p([0.5, -0.5]) == 1
     assert sign_flip_p([0.1, 0.2, -0.3, 0.4, -0.4]) == 1, "the observed sum is 0 but for its last bits"
+
+
+def test_several_tests_at_once_are_each_alone() -> None:
+    assert sign_flip_ps(np.zeros((5, 2))) == [1.0, 1.0]
+    assert sign_flip_ps(np.ones((1, 1))) == [1.0]
+    several = np.random.default_rng(5).normal(0.5, 1, (9, 3))
+    assert sign_flip_ps(several) == pytest.approx([sign_flip_p(column) for column in several.T])
+    many = np.random.default_rng(6).normal(0.3, 1, (40, 2))
+    assert sign_flip_ps(many, 20_000) == pytest.approx(sign_flip_ps(many), abs=0.01)
 
 
 def test_the_test_keeps_its_level_without_an_effect() -> None:
