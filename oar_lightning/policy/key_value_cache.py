@@ -35,13 +35,13 @@ class RoomyLayer(DynamicLayer):
     """Keys and values at the front of storage with room for more: columns are written in place, and rows leave in place.
 
     Not for gradients. `keys` and `values` are views [n g T d] of the storage [N g C d]; C is at most `limit`, rounded up to a
-    multiple of `ALIGNED`. Within `at_fixed_places` an update writes one column, whose number is a tensor, and returns all C.
+    multiple of `ALIGNED`. Within `at_fixed_places` an update writes the columns that a tensor says, and returns all C.
     """
 
     def __init__(self, limit: int) -> None:
         super().__init__()
         self.limit = limit
-        self.column: Int[Tensor, " 1"] | None = None
+        self.column: Tensor | None = None
         self._storage: list[Tensor] = []
 
     @property
@@ -63,7 +63,11 @@ class RoomyLayer(DynamicLayer):
             return self.keys, self.values
         if self.column is not None:
             for storage, states in zip(self._storage, new, strict=True):
-                storage[: len(states)].index_copy_(2, self.column, states)
+                if self.column.ndim == 1:
+                    storage[: len(states)].index_copy_(2, self.column, states)
+                else:
+                    each = torch.arange(len(states), device=states.device)[:, None]
+                    storage[each, :, self.column] = states.transpose(1, 2)
             keys, values = (storage[: len(states)] for storage, states in zip(self._storage, new, strict=True))
             return keys, values
         rows, _, start, _ = self.keys.shape
@@ -136,9 +140,9 @@ def select_rows(cache: DynamicCache, rows: Int[Tensor, " n"]) -> None:
 
 
 @contextlib.contextmanager
-def at_fixed_places(cache: DynamicCache, column: Int[Tensor, " 1"]) -> Iterator[None]:
-    """Inside the block updates of `RoomyLayer`s write this column and return the whole storage, so that a pass reads and writes
-    the same places whatever the width is."""
+def at_fixed_places(cache: DynamicCache, column: Int[Tensor, " 1"] | Int[Tensor, "n W"]) -> Iterator[None]:
+    """Inside the block updates of `RoomyLayer`s write this column of all rows, or these of each row, and return the whole
+    storage, so that a pass reads and writes the same places whatever the width is."""
     for layer in cache.layers:
         layer.column = column
     try:

@@ -11,14 +11,16 @@ from jaxtyping import Bool, Float, Int
 from torch import Tensor
 
 from oar_lightning.common.activity import within
-from oar_lightning.policy.decoder import growing_texts
+from oar_lightning.policy.decoder import PlainTexts, growing_texts
 from oar_lightning.policy.language_model import evaluating, states_fit
+from oar_lightning.rollout.drafts import MOST_COLUMNS, KnownTexts, copy_greedily
 from oar_lightning.rollout.drawing import draw_tokens, uniform_draws
 from oar_lightning.rollout.hf import eos_token_ids
 from oar_lightning.rollout.sampling import (
     Generation,
     Prompt,
     SamplingConfig,
+    lay_out,
     pad_left,
     read_prompts,
 )
@@ -42,7 +44,9 @@ class CachedEngine:
         config: SamplingConfig,
         seeds: Sequence[int],
         limits: Sequence[int] | None = None,
+        known: Sequence[KnownTexts] | None = None,
     ) -> Generation:
+        """See `Engine`. Greedy decoding copies from texts that are `known` of each prompt's problem, where that is faster."""
         encoded, limits = read_prompts(model, self.tokenizer, prompts, seeds, config, limits)
         owners = [prompt for prompt in range(len(encoded)) for _ in range(samples)]
         config = dataclasses.replace(config, max_new_tokens=max(limits))
@@ -54,11 +58,29 @@ class CachedEngine:
             index_of = {prompt: index for index, prompt in enumerate(batch_prompts)}
             owner = torch.tensor([index_of[owners[i]] for i in batch])
             ids = [encoded[prompt] for prompt in batch_prompts]
+            if known is not None and config.temperature == 0 and samples == 1:
+                own = [limits[prompt] for prompt in batch_prompts]
+                copied = self._copied(model, ids, own, [known[prompt] for prompt in batch_prompts])
+                if copied is not None:
+                    return copied
             return self._sample(model, ids, owner, uniforms[batch], config, keep_states)
 
         lengths = [len(encoded[prompt]) for prompt in owners]
         with evaluating(model):
             return config.sample_in_batches(lengths, sample, self.tokenizer.pad_token_id)
+
+    def _copied(
+        self, model: Any, prompts: list[list[int]], limits: Sequence[int], known: Sequence[KnownTexts]
+    ) -> Generation | None:
+        """Greedy completions, copied from what is known; None where the plain decoder does not sample."""
+        device, end = model.get_input_embeddings().weight.device, eos_token_ids(model, self.tokenizer)
+        ids, mask = pad_left(prompts, self.tokenizer.pad_token_id, device)
+        texts = growing_texts(model, mask.long().argmax(1), ids.shape[1] + max(limits) + MOST_COLUMNS)
+        if not isinstance(texts, PlainTexts):
+            return None
+        completions = copy_greedily(texts, texts(ids)[:, -1], prompts, limits, known, set(end))
+        truncated = [completion[-1] not in end for completion in completions]
+        return lay_out(prompts, completions, truncated, self.tokenizer.pad_token_id, device)
 
     def _sample(
         self,

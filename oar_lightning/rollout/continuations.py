@@ -4,8 +4,9 @@ from __future__ import annotations
 
 import contextlib
 import dataclasses
-from collections.abc import Iterator, Sequence
-from dataclasses import dataclass
+import weakref
+from collections.abc import Callable, Iterator, Sequence
+from dataclasses import dataclass, field
 from typing import Any
 
 import torch
@@ -14,11 +15,27 @@ from torch import Tensor
 from oar_lightning.common.randomness import derive_seed
 from oar_lightning.policy.token_budget import TokenBudget
 from oar_lightning.rollout.assemble import RolloutStage
+from oar_lightning.rollout.cached import CachedEngine
+from oar_lightning.rollout.drafts import KnownTexts
 from oar_lightning.rollout.sampling import Generation, SamplingConfig, encode_prompts, pad_left
 from oar_lightning.types import Continued, MathProblem, Prefix, Rollouts
 
 LEAST_TOKENS = 8192
 """The prompt and completion tokens that a batch of continuations may hold at least."""
+
+
+class GreedyMemory:
+    """What greedy decoding came to after the problems of the newest rollouts."""
+
+    def __init__(self) -> None:
+        self._rollouts: Callable[[], Rollouts | None] = lambda: None
+        self._known: dict[MathProblem, KnownTexts] = {}
+
+    def of(self, rollouts: Rollouts, problems: Sequence[MathProblem]) -> list[KnownTexts]:
+        """The texts of each problem, to which others can be added; none yet if the last call was of other rollouts."""
+        if self._rollouts() is not rollouts:
+            self._rollouts, self._known = weakref.ref(rollouts), {}
+        return [self._known.setdefault(problem, KnownTexts()) for problem in problems]
 
 
 @dataclass(frozen=True)
@@ -27,6 +44,7 @@ class Continuer:
 
     stage: RolloutStage
     sampling: SamplingConfig
+    memory: GreedyMemory = field(default_factory=GreedyMemory, compare=False)
 
     def __call__(
         self, model: Any, rollouts: Rollouts, prefixes: Sequence[Prefix], samples: int, seed: int, greedy: bool = False
@@ -59,10 +77,20 @@ class Continuer:
         keys = sorted(places, key=lambda key: len(key[1]))  # the engine takes its batches in order
         seeds = [derive_seed(seed, "continuation", *ids) for _, ids in keys]
         own_limits = [limits[key] for key in keys]
+        engine, prompts = self.stage.engine, [list(ids) for _, ids in keys]
         with self._bounded(max(LEAST_TOKENS, rollouts.token_ids.numel())) as sampling:
-            if greedy:
+            if not greedy:
+                sampled = engine(model, prompts, samples, sampling, seeds, own_limits)
+            else:
                 sampling = dataclasses.replace(sampling, temperature=0.0)
-            sampled = self.stage.engine(model, [list(ids) for _, ids in keys], samples, sampling, seeds, own_limits)
+                known = self.memory.of(rollouts, [problem for problem, _ in keys])
+                if any(known) and isinstance(engine, CachedEngine):
+                    sampled = engine(model, prompts, samples, sampling, seeds, own_limits, known)
+                else:
+                    sampled = engine(model, prompts, samples, sampling, seeds, own_limits)
+                for number, texts in enumerate(known):
+                    row = number * samples
+                    texts.add(prompts[number] + sampled.token_ids[row][sampled.response_mask[row]].tolist())
         whole = _completions(sampled, [responses[key] for key in keys for _ in range(samples)])
         judged = self.stage.judge(whole, [problem for problem, _ in keys for _ in range(samples)], samples, rollouts.step)
         for key, values in zip(keys, judged.rewards.view(-1, samples), strict=True):

@@ -24,6 +24,7 @@ __all__ = [
     "ModuleDecoder",
     "Past",
     "PlainDecoder",
+    "PlainTexts",
     "choose_decoder",
     "empty_past",
     "growing_texts",

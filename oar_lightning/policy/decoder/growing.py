@@ -12,7 +12,7 @@ from torch import Tensor
 
 from oar_lightning.policy.decoder.plain import PlainDecoder
 from oar_lightning.policy.decoder.products import fixed_weights
-from oar_lightning.policy.key_value_cache import select_rows
+from oar_lightning.policy.key_value_cache import at_fixed_places, select_rows
 from oar_lightning.policy.language_model import base_model, embed, new_cache
 from oar_lightning.policy.lm_head import head_logits, head_matrix
 
@@ -96,6 +96,25 @@ class PlainTexts(GrowingTexts):
         embeddings = embed(self.model, token_ids)
         mask = self._mask(columns, embeddings.dtype) if self._padded or (self.width and len(columns) > 1) else None
         return self._decoder.append(self.cache, embeddings, self._rotations[positions][:, :, None], mask)
+
+    def open_room(self) -> None:
+        """Make room for all columns, for `read_at`, after which texts no longer grow by calls."""
+        for layer in self.cache.layers:
+            layer.make_room(self.limit)
+            layer.clear_room()
+            layer.show(len(self.first), self.limit)
+
+    @torch.no_grad()
+    def read_at(self, token_ids: Int[Tensor, "n W"], columns: Int[Tensor, "n W"]) -> Float[Tensor, "n W H"]:
+        """Final (normalised) hidden states of tokens at these columns, which overwrite what is there. Each sees the columns of
+        its row before it, and itself."""
+        embeddings = embed(self.model, token_ids)
+        keys = torch.arange(self.cache.layers[0].storage.shape[2], device=columns.device)
+        seen = (keys >= self.first[:, None, None]) & (keys <= columns[:, :, None])
+        mask = torch.zeros(seen.shape, dtype=embeddings.dtype, device=columns.device).masked_fill_(~seen, -torch.inf)[:, None]
+        rotations = self._rotations[columns - self.first[:, None]][:, :, None]
+        with at_fixed_places(self.cache, columns):
+            return self._decoder.append(self.cache, embeddings, rotations, mask)
 
     def _mask(self, columns: Int[Tensor, " W"], dtype: torch.dtype) -> Float[Tensor, "n 1 W S"]:
         """0 where a column sees another, else -inf. A padded column sees itself, so that nothing is divided by 0."""
