@@ -100,6 +100,7 @@ STAGES = {
     "endpoint": "the accuracy at temperature 1",
     "time": "the seconds of scoring alone count",
     "greedy": "the accuracy with greedy decoding, too",
+    "copying": "the seconds of steps alone count, since greedy continuations copy from each other",
 }
 """What is run after tuning."""
 
@@ -108,7 +109,7 @@ def seeds_of(stage: str, arms: Collection[str]) -> tuple[int, ...]:
     """Those of a stage after tuning."""
     if stage == "endpoint":
         return ENDPOINT_SEEDS if set(arms) <= set(ENDPOINT) else OTHER_SEEDS
-    return {"time": TIMED_SEEDS, "greedy": GREEDY_SEEDS}[stage]
+    return {"time": TIMED_SEEDS, "greedy": GREEDY_SEEDS, "copying": TIMED_SEEDS}[stage]
 
 
 def tuning_seeds(arm: str) -> tuple[int, ...]:

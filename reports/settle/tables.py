@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import dataclasses
 import math
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Collection, Iterable, Mapping, Sequence
 from typing import Literal, NamedTuple
 
 from records import Row, best, endpoint_runs
@@ -111,8 +111,9 @@ def lead(found: Mapping[int, Row], base: Mapping[int, Row]) -> tuple[int, Interv
 
 class Half(NamedTuple):
     """An estimate's mean lead over GRPO and perfect credit's, in points, over the same seeds; the share of the second that the
-    first is; the two-sided p of its own, by the t test of its pairs; the time of its runs, of the same without scoring, and
-    that of their steps alone (NaN where it was not recorded); and whether that answers the question with yes."""
+    first is; the two-sided p of its own, by the t test of its pairs; the time of its runs, of the same without scoring, that
+    of their steps alone, and that of the steps since continuations copy (NaN where it was not recorded); and whether that
+    answers the question with yes."""
 
     lead: float
     perfect: float
@@ -120,6 +121,7 @@ class Half(NamedTuple):
     p: float
     time: float
     step_time: float
+    copying_time: float
     reached: bool
 
 
@@ -135,14 +137,21 @@ def half(rows: Sequence[Row], task: str, arm: str) -> Half | None:
     p = float(ttest_rel([r.accuracy for r in own], [r.accuracy for r in base]).pvalue)
     time = mean(times)
     reached = 0 < whole / 2 <= lead and p < HALF_ASKED_OF[arm] and time <= MOST_TIME
-    return Half(lead, whole, ratio_interval(leads, wholes), p, time, mean(times_of(rows, task, arm, "step_s")), reached)
+    steps, copying = mean(times_of(rows, task, arm, "step_s")), mean(times_of(rows, task, arm, "step_s", ("copying",)))
+    return Half(lead, whole, ratio_interval(leads, wholes), p, time, steps, copying, reached)
 
 
-def times_of(rows: Iterable[Row], task: str, arm: str, part: Literal["total_s", "step_s"] = "total_s") -> list[float]:
+def times_of(
+    rows: Iterable[Row],
+    task: str,
+    arm: str,
+    part: Literal["total_s", "step_s"] = "total_s",
+    stages: Collection[str] = ("endpoint", "time"),
+) -> list[float]:
     """The time of each run whose scoring was timed, in multiples of the run without it: what GRPO does, on the same machine at
     the same time. On another day the same work took up to 2.6 times as long. `step_s`: of the steps alone, without evaluations
     and what else a run does before and after them."""
-    timed = [row for row in rows if (row.task, row.arm) == (task, arm) and row.stage in ("endpoint", "time")]
+    timed = [row for row in rows if (row.task, row.arm) == (task, arm) and row.stage in stages]
     seconds = [(getattr(row, part), row.score_s) for row in timed]
     return [whole / (whole - scoring) for whole, scoring in seconds if not math.isnan(whole - scoring)]
 
@@ -159,6 +168,7 @@ def half_table(rows: Sequence[Row]) -> str:
             "% [95 %]",
             "time of a run, of itself without scoring",
             "of its steps alone",
+            "of these, copying",
             "verdict",
         ]
     ]
@@ -166,7 +176,7 @@ def half_table(rows: Sequence[Row]) -> str:
         for arm, asked in HALF_ASKED_OF.items():
             found = half(rows, task, arm)
             if found is None:
-                lines.append([f"`{task}`", arm, *["-"] * 7, "not settled"])
+                lines.append([f"`{task}`", arm, *["-"] * 8, "not settled"])
                 continue
             share = found.share
             percent = dataclasses.replace(share, mean=100 * share.mean, low=100 * share.low, high=100 * share.high)
@@ -178,6 +188,7 @@ def half_table(rows: Sequence[Row]) -> str:
                 f"{percent:.0f}" if found.perfect > 0 else "-",
                 f"{found.time:.2f}",
                 shown(found.step_time, ".2f"),
+                shown(found.copying_time, ".2f"),
             ]
             lines.append([f"`{task}`", arm, *figures, "yes" if found.reached else "no"])
     return markdown(lines)
