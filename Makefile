@@ -25,7 +25,7 @@ slurm: $(VENV)/.installed
 
 # needs a GPU that torch sees
 gpu: $(VENV)/.installed
-	$(BIN)/python -m pytest -m slow --timeout 1800 tests/system/test_gpu.py $(ARGS)
+	$(BIN)/python -m pytest -m 'slow or not slow' --timeout 1800 tests/system/test_gpu.py tests/policy/decoder/test_graphs.py $(ARGS)
 
 slow: $(VENV)/.installed
 	$(BIN)/python -m pytest -m slow --timeout 1800 $(ARGS)

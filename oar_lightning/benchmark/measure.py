@@ -28,7 +28,7 @@ TIMED_PHASES = ("rollout", "reward", "logprobs", "scoring", "update")
 IN_A_STEP = ("rollout", "reward", "scoring", "update")
 """Phases of an on-policy step, whose old log-probabilities are the policy's own. `logprobs` is measured separately: one
 forward pass over the batch, the unit of forward-equivalents."""
-ALIKE = ("rollout", "reward", "logprobs")
+SAME_WORK = ("rollout", "reward", "logprobs")
 """Phases that do the same work whatever the method is: completions depend on the round alone."""
 CLOCKED_ROUNDS = 3
 """Rounds in which a profiler times products and attention, which slows all else down."""
@@ -273,7 +273,7 @@ def _timed(run: Callable[[], None], device: torch.device) -> _PhaseTime:
 def _needs(
     phases: Iterable[tuple[str, Callable[[], None]]], common: dict[str, _Need], device: torch.device, rates: Rates
 ) -> Mapping[str, _Need]:
-    """What each phase takes. Of `ALIKE` the first method's counts for all, and is added to `common`."""
+    """What each phase takes. Of `SAME_WORK` the first method's counts for all, and is added to `common`."""
     found = {}
     for phase, run in phases:
         if phase in common:
@@ -281,7 +281,7 @@ def _needs(
             found[phase] = common[phase]
             continue
         found[phase] = _needed(run, device, rates)
-        if phase in ALIKE:
+        if phase in SAME_WORK:
             common[phase] = found[phase]
     return found
 

@@ -117,7 +117,8 @@ def _flops(func: Any, args: Sequence[Any], kwargs: Mapping[str, Any], out: Any) 
 def _attention_flops(name: str, args: Sequence[Any]) -> float:
     """Of softmax(q k') v, whatever kernel computes it; torch's own formulas refuse heads that share keys."""
     forward = "_backward" not in name
-    query, keys, values = (x.shape for x in args[not forward : 3 + (not forward)])
+    first = 0 if forward else 1  # the output's gradient comes before them
+    query, keys, values = (x.shape for x in args[first : first + 3])
     products = 2.0 * query[0] * query[1] * query[2] * keys[2]
     # backward: the scores again, and the gradients of query, keys, values and weights
     return products * (query[3] + values[3]) if forward else products * (3 * query[3] + 2 * values[3])

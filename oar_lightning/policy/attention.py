@@ -95,7 +95,8 @@ def attend_single(
     mask: Bool[Tensor, "m 1 1 T"] | Float[Tensor, "m 1 1 T"],
     scaling: float | None,
 ) -> Float[Tensor, "n 1 h d"]:
-    """Attention of one query a row. The heads that share keys are queries of one head, so that no key is copied."""
+    """Attention of one query a row. The heads that share keys are queries of one head, so that no key is copied;
+    older versions of transformers copy them where there is a mask."""
     packed = query.unflatten(1, (keys.shape[1], -1)).squeeze(3)
     out = torch.nn.functional.scaled_dot_product_attention(packed, keys, values, attn_mask=mask, scale=scaling)
     return out.flatten(1, 2)[:, None]
@@ -253,7 +254,8 @@ def _attention(
     from transformers.integrations.sdpa_attention import sdpa_attention_forward
 
     def attend(query: Tensor, key: Tensor, value: Tensor, mask: Tensor | None) -> Tensor:
-        if mask is not None and query.shape[2] == mask.shape[1] == 1 and not dropout and kwargs.get("position_bias") is None:
+        known = not dropout and all(kwargs.get(name) is None for name in ("softcap", "s_aux", "position_bias"))
+        if mask is not None and query.shape[2] == mask.shape[1] == 1 and known:
             return attend_single(query, key, value, mask, scaling)
         return sdpa_attention_forward(module, query, key, value, mask, dropout=dropout, scaling=scaling, **kwargs)[0]
 

@@ -75,7 +75,7 @@ class RoomyLayer(DynamicLayer):
         self.make_room(end)
         for storage, columns in zip(self._storage, new, strict=True):
             storage[:rows, :, start:end] = columns
-        self.show(rows, end)
+        self.set_view(rows, end)
         return self.keys, self.values
 
     def make_room(self, columns: int) -> None:
@@ -92,7 +92,7 @@ class RoomyLayer(DynamicLayer):
             for storage in self._storage:
                 own = storage[:, :, :width]
                 own[moved] = own[rows[moved]]
-        self.show(len(rows), width)
+        self.set_view(len(rows), width)
 
     def _columns(self, needed: int) -> int:
         columns = max(needed, min(self.limit, needed + max(LEAST_ROOM, needed // 4)))
@@ -112,7 +112,7 @@ class RoomyLayer(DynamicLayer):
         for storage in self._storage:
             storage[:, :, self.get_seq_length() :].zero_()
 
-    def show(self, rows: int, width: int) -> None:
+    def set_view(self, rows: int, width: int) -> None:
         """Hold the storage's first rows and columns."""
         self.keys, self.values = (x[:rows, :, :width] for x in self._storage)
 

@@ -65,7 +65,8 @@ def _invert(probabilities: Float[Tensor, "n V"], uniforms: Float[Tensor, " n"]) 
     before = cumulative.gather(1, (block - 1).clamp(min=0)).masked_fill_(block == 0, 0.0)
     inner = before + blocks.gather(1, block[..., None].expand(-1, -1, BLOCK)).squeeze(1).double().cumsum(-1)
     last = torch.nextafter(inner[:, -1:], torch.zeros_like(before))  # the block's sum was rounded in another order
-    return (block * BLOCK + _passed(inner, torch.minimum(thresholds, last))).squeeze(1)
+    chosen = block * BLOCK + _passed(inner, torch.minimum(thresholds, last))
+    return chosen.squeeze(1).clamp(max=probabilities.shape[1] - 1)  # of a diverged policy, too
 
 
 def _passed(cumulative: Float[Tensor, "n K"], thresholds: Float[Tensor, "n 1"]) -> Int[Tensor, "n 1"]:

@@ -75,3 +75,10 @@ def test_a_large_vocabulary_is_cumulated_in_blocks_to_the_same_draws(size: int) 
         if token != passed:  # sums in another order: only where the number lies on an edge
             assert abs(cumulative[row, min(token, passed)] - uniform * cumulative[row, -1]) < 1e-12
         assert probabilities[row, token] > 0
+
+
+def test_a_diverged_policy_draws_tokens_of_the_vocabulary() -> None:
+    """Of numbers that are none, any: but one that the embeddings have."""
+    for size in (400, 4097, 5000):
+        drawn = draw_tokens(torch.full((2, size), torch.nan), torch.tensor([0.0, 0.9]), SamplingConfig())
+        assert (drawn < size).all()

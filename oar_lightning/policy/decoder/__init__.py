@@ -11,11 +11,11 @@ from jaxtyping import Bool, Float, Int
 from torch import Tensor
 
 from oar_lightning.policy.attention import LayerRecord, ReadAt, masked_positions
+from oar_lightning.policy.decoder.graphs import GraphTexts, can_record
 from oar_lightning.policy.decoder.growing import GrowingTexts, ModuleTexts, PlainTexts
 from oar_lightning.policy.decoder.modules import ModuleDecoder
 from oar_lightning.policy.decoder.past import Past, empty_past, join
 from oar_lightning.policy.decoder.plain import PlainDecoder, learning_decoder, plain_decoder
-from oar_lightning.policy.decoder.recorded import RecordedTexts, can_record
 from oar_lightning.policy.language_model import align, embed
 
 __all__ = [
@@ -92,7 +92,7 @@ def choose_decoder(model: Any) -> Decoder:
 def growing_texts(model: Any, first: Int[Tensor, " n"], limit: int) -> GrowingTexts:
     """Empty texts that the model's fastest decoder reads; see `GrowingTexts`."""
     if can_record(model):
-        return RecordedTexts(model, first, limit)
+        return GraphTexts(model, first, limit)
     decoder = choose_decoder(model)
     if isinstance(decoder, PlainDecoder):
         return PlainTexts(model, decoder, first, limit)

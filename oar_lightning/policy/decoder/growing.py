@@ -102,7 +102,7 @@ class PlainTexts(GrowingTexts):
         for layer in self.cache.layers:
             layer.make_room(self.limit)
             layer.clear_room()
-            layer.show(len(self.first), self.limit)
+            layer.set_view(len(self.first), self.limit)
 
     @torch.no_grad()
     def read_at(self, token_ids: Int[Tensor, "n W"], columns: Int[Tensor, "n W"]) -> Float[Tensor, "n W H"]:
