@@ -34,7 +34,8 @@ class GreedyMemory:
     def of(self, rollouts: Rollouts, problems: Sequence[MathProblem]) -> list[KnownTexts]:
         """The texts of each problem, to which others can be added; none yet if the last call was of other rollouts."""
         if self._rollouts() is not rollouts:
-            self._rollouts, self._known = weakref.ref(rollouts), {}
+            known: dict[MathProblem, KnownTexts] = {}
+            self._rollouts, self._known = weakref.ref(rollouts, lambda _: known.clear()), known
         return [self._known.setdefault(problem, KnownTexts()) for problem in problems]
 
 
@@ -88,9 +89,9 @@ class Continuer:
                     sampled = engine(model, prompts, samples, sampling, seeds, own_limits, known)
                 else:
                     sampled = engine(model, prompts, samples, sampling, seeds, own_limits)
-                for number, texts in enumerate(known):
-                    row = number * samples
-                    texts.add(prompts[number] + sampled.token_ids[row][sampled.response_mask[row]].tolist())
+                if samples == 1 and isinstance(engine, CachedEngine):
+                    for ids, row, mask, texts in zip(prompts, sampled.token_ids, sampled.response_mask, known, strict=True):
+                        texts.add(ids + row[mask].tolist())
         whole = _completions(sampled, [responses[key] for key in keys for _ in range(samples)])
         judged = self.stage.judge(whole, [problem for problem, _ in keys for _ in range(samples)], samples, rollouts.step)
         for key, values in zip(keys, judged.rewards.view(-1, samples), strict=True):

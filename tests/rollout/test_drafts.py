@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import dataclasses
 from typing import Any
 
 import pytest
@@ -36,8 +37,10 @@ def passes(monkeypatch: pytest.MonkeyPatch) -> list[tuple[int, ...]]:
     return made
 
 
-def completions(prompts: list[list[int]], limits: list[int], known: list[KnownTexts] | None = None) -> list[list[int]]:
-    found = ENGINE(POLICY.model, prompts, 1, GREEDY, [0] * len(prompts), limits, known)
+def completions(
+    prompts: list[list[int]], limits: list[int], known: list[KnownTexts] | None = None, config: SamplingConfig = GREEDY
+) -> list[list[int]]:
+    found = ENGINE(POLICY.model, prompts, 1, config, [0] * len(prompts), limits, known)
     return [row[mask].tolist() for row, mask in zip(found.token_ids, found.response_mask, strict=True)]
 
 
@@ -81,6 +84,34 @@ def test_rows_that_are_many_are_read_in_fewer_columns(passes: list[tuple[int, ..
     known = all_know(PROMPTS[0] + expected[0])[:1] * 60
     assert completions(PROMPTS[:1] * 60, [24] * 60, known) == expected
     assert max(rows * columns for rows, columns in passes) <= 160
+
+
+@pytest.mark.parametrize("bound", [{"max_batch": 3}, {"token_budget": 60}, {"token_budget": "auto"}])
+def test_each_row_copies_from_its_own_texts_in_every_batch(
+    bound: dict[str, Any], passes: list[tuple[int, ...]], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Also where a batch does not fit into memory and is made again in parts. Texts of other rows would draft wrong tokens."""
+    prompts, limits = [*PROMPTS, PROMPTS[1]], [*LIMITS, 7]
+    config = dataclasses.replace(GREEDY, **bound)
+    expected = completions(prompts, limits)
+    known = []
+    for prompt, completion in zip(prompts, expected, strict=True):
+        known.append(KnownTexts())
+        known[-1].add(prompt + completion)
+    read, failures = PlainTexts.read_at, [1 if "auto" in bound.values() else 0]
+
+    def fails_once(self: PlainTexts, token_ids: torch.Tensor, columns: torch.Tensor) -> Any:
+        if failures[0]:
+            failures[0] -= 1
+            raise torch.OutOfMemoryError("no memory")
+        return read(self, token_ids, columns)
+
+    monkeypatch.setattr(PlainTexts, "read_at", fails_once)
+    assert completions(prompts, limits, known, config) == expected
+    assert not failures[0]
+    if "auto" in bound.values():
+        assert config.budget.tokens is not None
+    assert len(passes) <= 12, "each batch goes on as it is known to"
 
 
 def test_the_text_that_came_last_is_copied() -> None:
