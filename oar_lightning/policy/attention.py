@@ -89,15 +89,15 @@ def attend_by_products(
 
 
 def attend_single(
-    query: Float[Tensor, "n h 1 d"],
+    query: Float[Tensor, "n 1 h d"],
     keys: Float[Tensor, "n g T d"],
     values: Float[Tensor, "n g T d"],
-    mask: Bool[Tensor, "m 1 1 T"] | Float[Tensor, "m 1 1 T"],
-    scaling: float | None,
+    mask: Bool[Tensor, "m 1 1 T"] | Float[Tensor, "m 1 1 T"] | None,
+    scaling: float | None = None,
 ) -> Float[Tensor, "n 1 h d"]:
     """Attention of one query a row. The heads that share keys are queries of one head, so that no key is copied;
     older versions of transformers copy them where there is a mask."""
-    packed = query.unflatten(1, (keys.shape[1], -1)).squeeze(3)
+    packed = query.unflatten(2, (keys.shape[1], -1)).squeeze(1)
     out = torch.nn.functional.scaled_dot_product_attention(packed, keys, values, attn_mask=mask, scale=scaling)
     return out.flatten(1, 2)[:, None]
 
@@ -256,7 +256,7 @@ def _attention(
     def attend(query: Tensor, key: Tensor, value: Tensor, mask: Tensor | None) -> Tensor:
         known = not dropout and all(kwargs.get(name) is None for name in ("softcap", "s_aux", "position_bias"))
         if mask is not None and query.shape[2] == mask.shape[1] == 1 and known:
-            return attend_single(query, key, value, mask, scaling)
+            return attend_single(query.transpose(1, 2), key, value, mask, scaling)
         return sdpa_attention_forward(module, query, key, value, mask, dropout=dropout, scaling=scaling, **kwargs)[0]
 
     config: Any = getattr(module, "config", None)

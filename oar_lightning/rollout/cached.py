@@ -52,35 +52,20 @@ class CachedEngine:
         config = dataclasses.replace(config, max_new_tokens=max(limits))
         uniforms = uniform_draws(samples, seeds, limits)
         keep_states = config.keep_states and keeps_states(model, len(owners), config.max_new_tokens)
+        if config.temperature or samples > 1:
+            known = None  # other draws are not those of greedy decoding
 
         def sample(batch: list[int]) -> Generation:
             batch_prompts = list(dict.fromkeys(owners[i] for i in batch))
             index_of = {prompt: index for index, prompt in enumerate(batch_prompts)}
             owner = torch.tensor([index_of[owners[i]] for i in batch])
             ids = [encoded[prompt] for prompt in batch_prompts]
-            if known is not None and config.temperature == 0 and samples == 1:
-                own = [limits[prompt] for prompt in batch_prompts]
-                copied = self._copied(model, ids, own, [known[prompt] for prompt in batch_prompts])
-                if copied is not None:
-                    return copied
-            return self._sample(model, ids, owner, uniforms[batch], config, keep_states)
+            texts = None if known is None else [known[prompt] for prompt in batch_prompts]
+            return self._sample(model, ids, owner, uniforms[batch], config, keep_states, texts)
 
         lengths = [len(encoded[prompt]) for prompt in owners]
         with evaluating(model):
             return config.sample_in_batches(lengths, sample, self.tokenizer.pad_token_id)
-
-    def _copied(
-        self, model: Any, prompts: list[list[int]], limits: Sequence[int], known: Sequence[KnownTexts]
-    ) -> Generation | None:
-        """Greedy completions, copied from what is known; None where the plain decoder does not sample."""
-        device, end = model.get_input_embeddings().weight.device, eos_token_ids(model, self.tokenizer)
-        ids, mask = pad_left(prompts, self.tokenizer.pad_token_id, device)
-        texts = growing_texts(model, mask.long().argmax(1), ids.shape[1] + max(limits) + MOST_COLUMNS)
-        if not isinstance(texts, PlainTexts):
-            return None
-        completions = copy_greedily(texts, texts(ids)[:, -1], prompts, limits, known, set(end))
-        truncated = [completion[-1] not in end for completion in completions]
-        return lay_out(prompts, completions, truncated, self.tokenizer.pad_token_id, device)
 
     def _sample(
         self,
@@ -90,6 +75,7 @@ class CachedEngine:
         uniforms: Float[Tensor, "B T"],
         config: SamplingConfig,
         keep_states: bool,
+        known: Sequence[KnownTexts] | None,
     ) -> Generation:
         device = model.get_input_embeddings().weight.device
         owner, uniforms = owner.to(device), uniforms.to(device)
@@ -97,8 +83,13 @@ class CachedEngine:
         eos = torch.tensor(eos_token_ids(model, self.tokenizer), device=device)
         ids, prompt_mask = pad_left(prompts, self.tokenizer.pad_token_id, device)
         width = ids.shape[1]
-        texts = growing_texts(model, prompt_mask.long().argmax(1), width + config.max_new_tokens)
+        room = config.max_new_tokens if known is None else config.max_new_tokens + MOST_COLUMNS
+        texts = growing_texts(model, prompt_mask.long().argmax(1), width + room)
         hidden = texts(ids)[:, -1][owner]
+        if known is not None and isinstance(texts, PlainTexts):
+            end = set(eos.tolist())
+            completions = copy_greedily(texts, hidden, prompts, limits.tolist(), known, end)
+            return lay_out(prompts, completions, [c[-1] not in end for c in completions], self.tokenizer.pad_token_id, device)
         texts.select(owner)
         ids, prompt_mask = ids[owner], prompt_mask[owner]
 

@@ -79,19 +79,16 @@ class Continuer:
         seeds = [derive_seed(seed, "continuation", *ids) for _, ids in keys]
         own_limits = [limits[key] for key in keys]
         engine, prompts = self.stage.engine, [list(ids) for _, ids in keys]
+        known = self.memory.of(rollouts, [problem for problem, _ in keys]) if greedy and samples == 1 else []
         with self._bounded(max(LEAST_TOKENS, rollouts.token_ids.numel())) as sampling:
-            if not greedy:
-                sampled = engine(model, prompts, samples, sampling, seeds, own_limits)
-            else:
+            if greedy:
                 sampling = dataclasses.replace(sampling, temperature=0.0)
-                known = self.memory.of(rollouts, [problem for problem, _ in keys])
-                if any(known) and isinstance(engine, CachedEngine):
-                    sampled = engine(model, prompts, samples, sampling, seeds, own_limits, known)
-                else:
-                    sampled = engine(model, prompts, samples, sampling, seeds, own_limits)
-                if samples == 1 and isinstance(engine, CachedEngine):
-                    for ids, row, mask, texts in zip(prompts, sampled.token_ids, sampled.response_mask, known, strict=True):
-                        texts.add(ids + row[mask].tolist())
+            if isinstance(engine, CachedEngine):
+                sampled = engine(model, prompts, samples, sampling, seeds, own_limits, known if any(known) else None)
+                for ids, row, mask, texts in zip(prompts, sampled.token_ids, sampled.response_mask, known, strict=False):
+                    texts.add(ids + row[mask].tolist())
+            else:
+                sampled = engine(model, prompts, samples, sampling, seeds, own_limits)
         whole = _completions(sampled, [responses[key] for key in keys for _ in range(samples)])
         judged = self.stage.judge(whole, [problem for problem, _ in keys for _ in range(samples)], samples, rollouts.step)
         for key, values in zip(keys, judged.rewards.view(-1, samples), strict=True):

@@ -17,7 +17,6 @@ DRAW_BYTES = 64 * 2**20
 CORE_BYTES = 2**20
 """Of these, on a CPU, as many a thread as its core's cache holds: from there each further pass over them costs a fraction."""
 
-
 ONE_LEVEL, BLOCK = 4096, 128
 """Up to so many probabilities are cumulated one by one; more of them in blocks of so many."""
 

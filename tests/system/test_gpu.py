@@ -2,11 +2,7 @@
 
 from __future__ import annotations
 
-import os
 import re
-import subprocess
-import sys
-import textwrap
 from collections.abc import Callable
 from importlib import resources
 from pathlib import Path
@@ -14,6 +10,7 @@ from pathlib import Path
 import pytest
 import torch
 from support.field_methods import METHODS, distance, policy, trained
+from support.limited_memory import train_limited
 
 pytestmark = [
     pytest.mark.slow,
@@ -66,42 +63,10 @@ def test_deepspeed_ends_with_the_policy_of_the_cpu(stage: int, tmp_path: Path, r
     assert found <= DIFFERS
 
 
-LIMITED = r"""
-    import torch
-    from oar_lightning.credit.scorers import Uniform
-
-
-    class Limited(Uniform):
-        # From the first scoring on, which precedes the first update, torch may hold so many MiB more; 0: any
-
-        def __init__(self, mib: int) -> None:
-            super().__init__()
-            self.mib = mib
-
-        def __call__(self, model, rollouts):
-            if self.mib:
-                torch.cuda.empty_cache()
-                size = torch.cuda.memory_reserved() + self.mib * 2**20
-                torch.cuda.set_per_process_memory_fraction(size / torch.cuda.get_device_properties(0).total_memory)
-                self.mib = 0
-            return super().__call__(model, rollouts)
-"""
-
-
 def test_training_goes_on_where_a_cards_memory_runs_out(tmp_path: Path, record_property: Record) -> None:
-    (tmp_path / "limited.py").write_text(textwrap.dedent(LIMITED))
     shown = {}
     for mib in (0, 200):
-        overrides = [
-            *("+experiment=smoke", *GPU, "logger=none", "trainer.max_steps=2", "evaluation.problems=1"),
-            *("update.problems=16", "update.group_size=8", "update.microbatches=1", "update.token_budget=auto"),
-            "rollout.token_budget=auto",
-            *("~scorer", f"+scorer={{_target_: limited.Limited, mib: {mib}}}", "evaluation.heatmap=false"),
-            f"export_to=policy{mib}",
-        ]
-        command = [sys.executable, "-m", "oar_lightning", *overrides]
-        environment = os.environ | {"PYTHONPATH": os.pathsep.join([str(tmp_path), os.environ.get("PYTHONPATH", "")])}
-        done = subprocess.run(command, cwd=tmp_path, env=environment, capture_output=True, text=True, timeout=300)
+        done = train_limited(tmp_path, mib, "auto", "rollout.token_budget=auto", *GPU)
         assert done.returncode == 0, done.stdout + done.stderr
         shown[mib] = done.stdout + done.stderr
     lowered = {mib: re.findall(r"update.token_budget is lowered from .* for the rest", text) for mib, text in shown.items()}

@@ -111,7 +111,7 @@ class PlainTexts(GrowingTexts):
         embeddings = embed(self.model, token_ids)
         keys = torch.arange(self.cache.layers[0].storage.shape[2], device=columns.device)
         seen = (keys >= self.first[:, None, None]) & (keys <= columns[:, :, None])
-        mask = torch.zeros(seen.shape, dtype=embeddings.dtype, device=columns.device).masked_fill_(~seen, -torch.inf)[:, None]
+        mask = _added(seen, embeddings.dtype)
         rotations = self._rotations[columns - self.first[:, None]][:, :, None]
         with at_fixed_places(self.cache, columns):
             return self._decoder.append(self.cache, embeddings, rotations, mask)
@@ -122,4 +122,9 @@ class PlainTexts(GrowingTexts):
         seen = self._real(len(keys))[:, None]
         if len(columns) > 1:
             seen = (seen & (keys <= columns[:, None])) | (keys == columns[:, None])
-        return torch.zeros(seen.shape, dtype=dtype, device=columns.device).masked_fill_(~seen, -torch.inf)[:, None]
+        return _added(seen, dtype)
+
+
+def _added(seen: Bool[Tensor, "n W S"], dtype: torch.dtype) -> Float[Tensor, "n 1 W S"]:
+    """What is added to the scores of attention: 0 where a column sees another, else -inf."""
+    return torch.zeros(seen.shape, dtype=dtype, device=seen.device).masked_fill_(~seen, -torch.inf)[:, None]

@@ -21,6 +21,7 @@ from oar_lightning.policy.attention import (
     QueryBlock,
     ReadAt,
     attend_by_products,
+    attend_single,
     in_blocks,
     products_are_faster,
 )
@@ -171,9 +172,8 @@ class PlainDecoder:
         mask's queries, which then see keys block by block."""
         if (mask is not None or query.shape[1] == 1) and products_are_faster(query):
             return attend_by_products(query, keys, values, mask)
-        if query.shape[1] == 1:  # the heads of a group are queries of one head, which spares copies of its keys
-            packed = query.view(len(query), self.groups, -1, self.head_size)
-            return scaled_dot_product_attention(packed, keys, values, mask).reshape(query.shape)
+        if query.shape[1] == 1:
+            return attend_single(query, keys, values, mask)
         grouped = self.heads != self.groups
         if mask is not None and blocks is not None:
             attend = partial(scaled_dot_product_attention, enable_gqa=grouped)
