@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from importlib import resources
 from pathlib import Path
 
 from support.commands import run
@@ -53,6 +54,12 @@ def distance(one: dict[str, Tensor], other: dict[str, Tensor]) -> float:
 
 def policy(folder: Path) -> dict[str, Tensor]:
     return dict(AutoModelForCausalLM.from_pretrained(folder).state_dict())
+
+
+def share_apart(one: Path, other: Path) -> float:
+    """How far two policies are apart that began as `chain`, as a share of what the second has learned."""
+    begun = policy(Path(str(resources.files("oar_lightning") / "assets" / "chain")))
+    return distance(policy(one), policy(other)) / distance(policy(other), begun)
 
 
 def trained(folder: Path, name: str, *overrides: str) -> dict[str, Tensor]:

@@ -4,12 +4,11 @@ from __future__ import annotations
 
 import re
 from collections.abc import Callable
-from importlib import resources
 from pathlib import Path
 
 import pytest
 import torch
-from support.field_methods import METHODS, distance, policy, trained
+from support.field_methods import METHODS, share_apart, trained
 from support.limited_memory import train_limited
 
 pytestmark = [
@@ -23,17 +22,12 @@ DIFFERS = 5e-3
 Record = Callable[[str, object], None]
 
 
-def share(one: Path, other: Path) -> float:
-    """How far two policies are apart, as a share of what the second has learned."""
-    begun = policy(Path(str(resources.files("oar_lightning") / "assets" / "chain")))
-    return distance(policy(one), policy(other)) / distance(policy(other), begun)
-
-
-@pytest.mark.parametrize("method", METHODS)
+@pytest.mark.parametrize("method", [*METHODS, "grpo", "oar_g"])
 def test_a_gpu_ends_with_the_policy_of_the_cpu(method: str, tmp_path: Path, record_property: Record) -> None:
-    trained(tmp_path, "here", *METHODS[method])
-    trained(tmp_path, "there", *METHODS[method], *GPU)
-    found = share(tmp_path / "there_policy", tmp_path / "here_policy")
+    settings = METHODS.get(method, (f"+experiment={method}",))
+    trained(tmp_path, "here", *settings)
+    trained(tmp_path, "there", *settings, *GPU)
+    found = share_apart(tmp_path / "there_policy", tmp_path / "here_policy")
     record_property("share", found)
     assert found <= DIFFERS
 
@@ -46,7 +40,7 @@ def test_a_resumed_run_ends_with_the_policy_of_one_left_alone(
     settings = (method, "trainer=gpu", f"trainer.precision={precision}")
     trained(tmp_path, "whole", *settings)
     trained(tmp_path, "resumed", *settings, f"ckpt_path={tmp_path / 'whole' / 'checkpoints' / 'previous.ckpt'}")
-    found = share(tmp_path / "resumed_policy", tmp_path / "whole_policy")
+    found = share_apart(tmp_path / "resumed_policy", tmp_path / "whole_policy")
     record_property("share", found)
     assert found <= DIFFERS
 
@@ -58,7 +52,7 @@ def test_deepspeed_ends_with_the_policy_of_the_cpu(stage: int, tmp_path: Path, r
     trained(tmp_path, "here", "+experiment=oar_p")
     settings = (f"trainer=deepspeed_zero{stage}", "trainer.precision=32-true", "trainer.devices=1")
     trained(tmp_path, "there", "+experiment=oar_p", *settings)
-    found = share(tmp_path / "there_policy", tmp_path / "here_policy")
+    found = share_apart(tmp_path / "there_policy", tmp_path / "here_policy")
     record_property("share", found)
     assert found <= DIFFERS
 
@@ -73,4 +67,4 @@ def test_training_goes_on_where_a_cards_memory_runs_out(tmp_path: Path, record_p
     record_property("lowered", str(lowered))
     assert not lowered[0]
     assert lowered[200]
-    assert share(tmp_path / "policy200", tmp_path / "policy0") <= DIFFERS
+    assert share_apart(tmp_path / "policy200", tmp_path / "policy0") <= DIFFERS
