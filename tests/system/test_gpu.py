@@ -22,7 +22,7 @@ DIFFERS = 5e-3
 Record = Callable[[str, object], None]
 
 
-@pytest.mark.parametrize("method", [*METHODS, "grpo", "oar_g"])
+@pytest.mark.parametrize("method", [*METHODS, "grpo"])
 def test_a_gpu_ends_with_the_policy_of_the_cpu(method: str, tmp_path: Path, record_property: Record) -> None:
     settings = METHODS.get(method, (f"+experiment={method}",))
     trained(tmp_path, "here", *settings)
