@@ -41,7 +41,14 @@ NAMES = {
     "anchor_states": "shared states in a sharp gate",
     "gigpo": "shared states, added (GiGPO)",
     "turning_point": "turning point of greedy decoding",
-    "turning_point_shuffled": "the same weights on other tokens of each completion",
+    "grpo_more": "GRPO, 10 completions a problem in place of 8",
+    "grpo_double": "GRPO, 16 completions a problem in place of 8",
+    "entropy_penalty": "GRPO, paid for less entropy",
+    "oar_g_in_sharp_gate": "OAR-G in perfect credit's sharp gate",
+    "oracle_in_oars_gate": "perfect credit in OAR's gate",
+    "total_effect": "total effect",
+    "position": "position in OAR's gate",
+    "turning_point_shuffled": "turning point's weights on other tokens of each completion",
 }
 """Method -> what a reader is told."""
 

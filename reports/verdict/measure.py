@@ -8,6 +8,7 @@ from __future__ import annotations
 from collections.abc import Mapping
 from pathlib import Path
 
+from by_rules import by_rules_table, draw_by_rules, leads_by_rules
 from claims import claim_table, claims
 from figures import draw_costs, draw_leads, draw_rates
 from labels import named
@@ -41,6 +42,13 @@ def page(leads: Mapping[tuple[str, str], Lead]) -> str:
             "",
             short(leads, said, by_rules, oar_g_by_rules()),
             "",
+            "## By rules written before the runs ([settle](settle/README.md))",
+            "Accuracy minus GRPO's after 160 updates, sampled at temperature 1, in points [95 %], each with as many tuning runs.",
+            "",
+            by_rules_table(leads_by_rules()),
+            "",
+            "![Leads over GRPO by rules written before the runs](verdict/by_rules.png)",
+            "",
             "## Half of what perfect credit gains, by the runs of [families](families/README.md)",
             half(leads, said),
             "",
@@ -57,6 +65,7 @@ def main() -> None:
     leads = leads_over_grpo()
     fill(PAGE, page(leads))
     folder = Path(__file__).parent
+    draw_by_rules(leads_by_rules(), folder)
     draw_leads(leads, folder)
     draw_rates(folder)
     draw_costs(leads, folder)
