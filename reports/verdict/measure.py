@@ -43,7 +43,7 @@ def page(leads: Mapping[tuple[str, str], Lead]) -> str:
             short(leads, said, by_rules, oar_g_by_rules()),
             "",
             "## By rules written before the runs ([settle](settle/README.md))",
-            "Accuracy minus GRPO's after 160 updates, sampled at temperature 1, in points [95 %], each with as many tuning runs.",
+            "Accuracy after 160 updates at temperature 1, minus GRPO's, in points [95 %]. Each has as many tuning runs.",
             "",
             by_rules_table(leads_by_rules()),
             "",
