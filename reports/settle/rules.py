@@ -15,6 +15,9 @@ BETAS = ("2.0", "1.0")
 """Strengths of OAR's gate: the paper's, and a weaker one."""
 PENALTY, PENALTIES = "entropy_penalty", ("-0.1", "-0.3")
 """GRPO that is paid for less entropy, whatever the answer is; and its coefficients."""
+UPDATES = 160
+SHORT, SHORT_UPDATES = "turning_point_short", {"asides": 88, "graph": 85}
+"""`turning_point` with as many updates as take the time of GRPO's `UPDATES`; and how many these are."""
 
 ARMS: dict[str, tuple[str, ...]] = {
     BASELINE: ("+experiment=grpo",),
@@ -36,6 +39,7 @@ ARMS: dict[str, tuple[str, ...]] = {
     "anchor_states": ("+experiment=anchor_states",),
     "turning_point": ("+experiment=turning_point",),
     "turning_point_shuffled": ("+experiment=turning_point", "scorer=shuffled", "scorer@scorer.inner=turning_point"),
+    SHORT: ("+experiment=turning_point",),
     "oracle": ("+experiment=oracle",),
     "oracle_in_oars_gate": ("+experiment=oar_g", "scorer=oracle"),
     PENALTY: ("+experiment=grpo",),
@@ -63,6 +67,8 @@ PROBES = Comparison("long_answer", "oar_g", ("oar_g_last", "oar_g_joint"))
 """Whether OAR-G's scores are best read from the mean over the answer."""
 PLACES = Comparison("asides", "turning_point", ("turning_point_shuffled",))
 """Whether it matters on which tokens the weight lies, or only on how few."""
+IN_EQUAL_TIME = tuple(Comparison(task, SHORT, (BASELINE,)) for task in SHORT_UPDATES)
+"""Whether its lead is more than its time buys."""
 
 PERFECT = "oracle"
 HALF_ASKED_OF = {"anchor_states": 0.01, "turning_point": 0.005}
@@ -84,6 +90,10 @@ class Setting(NamedTuple):
 
     lr: str
     beta: str
+
+
+def updates(task: str, arm: str) -> int:
+    return SHORT_UPDATES.get(task, UPDATES) if arm == SHORT else UPDATES
 
 
 def strengths(arm: str) -> tuple[str, ...]:

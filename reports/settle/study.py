@@ -22,11 +22,14 @@ from rules import (
     ENDPOINT,
     PENALTY,
     RATES,
+    SHORT,
+    SHORT_UPDATES,
     STAGES,
     Setting,
     seeds_of,
     settings_of,
     tuning_seeds,
+    updates,
 )
 from sections import page
 
@@ -46,7 +49,16 @@ def command(task: str, stage: str, arm: str, setting: Setting, seeds: Sequence[i
     chosen = [f"optimizer.lr={setting.lr}", f"seed=choice({','.join(map(str, seeds))})"]
     name = "_".join(filter(None, ["settle", task, stage, arm, setting.lr, setting.beta, f"from{seeds[0]}"]))
     sweeper = [f"hydra.sweeper.study_name={name}", "hydra.sweeper.max_failure_rate=1"]  # a run that is given up counts
-    arguments = [f"+variant={task}", *COMMON, *problems, *ARMS[arm], *gate, *chosen, *sweeper]
+    arguments = [
+        f"+variant={task}",
+        *COMMON,
+        *problems,
+        *ARMS[arm],
+        f"trainer.max_steps={updates(task, arm)}",
+        *gate,
+        *chosen,
+        *sweeper,
+    ]
     return [sys.executable, "-m", "oar_lightning", "-m", "+sweeps=families", *arguments]
 
 
@@ -94,6 +106,8 @@ def main() -> None:
         arms = ENDPOINT if args.arms == "endpoint" else tuple(args.arms.split(","))
         if unknown := [arm for arm in arms if arm not in ARMS]:
             parser.error(f"no such arm: {', '.join(unknown)}; there are {', '.join(ARMS)}")
+        if SHORT in arms and args.task not in SHORT_UPDATES:
+            parser.error(f"{SHORT} has a number of updates on {', '.join(SHORT_UPDATES)}, not on {args.task}")
         run(args.task, arms, args.folder, args.stage)
         return
     rows = read_csv(HERE / "runs.csv")
