@@ -176,6 +176,12 @@ METRICS: tuple[Metric, ...] = (
             "`scorer=turning_point`",
         ),
         (
+            "credit/expected_turn_frac",
+            SHARE,
+            "searches that ended at the deviation that was the likeliest before",
+            "`scorer=turning_point`, of steps that search",
+        ),
+        (
             "credit/shared_frac",
             SHARE,
             "anchor tokens before which two or more completions were in one state",

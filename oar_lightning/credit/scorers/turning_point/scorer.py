@@ -17,7 +17,8 @@ from oar_lightning.common.ranges import NonNegativeInt, PositiveFloat, PositiveI
 from oar_lightning.credit.component import Continuations, Tools, group_advantages_of
 from oar_lightning.credit.scorers.base import Scorer
 from oar_lightning.credit.scorers.turning_point.deviations import deviations
-from oar_lightning.credit.scorers.turning_point.search import Search, TurnCounts
+from oar_lightning.credit.scorers.turning_point.learnt import Learnt, kind_of
+from oar_lightning.credit.scorers.turning_point.search import Search
 from oar_lightning.credit.scorers.turning_point.siblings import mark_siblings
 from oar_lightning.objective.metric_sums import MetricSums
 from oar_lightning.types import Prefix, Rollouts
@@ -31,7 +32,7 @@ class TurningPoint(Scorer):
     V(s) is the reward of the greedy continuation of a prefix s. Along a completion it can change only at a *deviation*, a token
     that was not the most probable one: before the first of them V is that of the prompt, after the last it is the completion's
     own reward R. Each round continues `points` prefixes of each completion, before deviations that divide what is left into
-    parts in which a turn is equally likely (`TurnCounts.weights`), and keeps the part in which V turns to R, the last one where
+    parts in which a turn is equally likely (`Learnt.weights`), and keeps the part in which V turns to R, the last one where
     it does so twice. If more than one deviation is left after the last round, that with the largest gap log p(most probable
     token) - log p(token) is taken. In a wrong completion the turning point is the token that lost it, as far as greedy decoding
     tells.
@@ -45,6 +46,8 @@ class TurningPoint(Scorer):
         rounds: of continuations, one after another; 0 takes the largest gap of all, and continues prompts alone.
         points: prefixes of a completion that a round continues at once; 1 searches by halves. Two tell whether the likeliest
             deviation is the turning point, in one round.
+        search_every: steps from one search to the next. In the others, once enough is known (`Learnt.is_enough`), nothing is
+            continued: completions of a kind that has mostly turned are taken to have turned at their likeliest deviation.
         least: how far R is from V(prompt), in units of reward, in completions that are searched.
         siblings: whether completions that did not turn are scored at the decisions at which others of their group turned.
     """
@@ -56,14 +59,15 @@ class TurningPoint(Scorer):
         self,
         rounds: NonNegativeInt = 8,
         points: PositiveInt = 2,
+        search_every: PositiveInt = 1,
         least: Annotated[PositiveFloat, "a difference of rewards"] = 0.5,
         siblings: bool = True,
     ) -> None:
         super().__init__()
-        self.rounds, self.points, self.least, self.siblings = rounds, points, least, siblings
+        self.rounds, self.points, self.search_every, self.least, self.siblings = rounds, points, search_every, least, siblings
         self.reads_groups = siblings
         self._continue: Continuations | None = None
-        self._counts, self._pending = TurnCounts(), TurnCounts()
+        self._learnt, self._pending = Learnt(), Learnt()
 
     def use(self, tools: Tools) -> None:
         """A run begins with nothing learnt: the scorer may have served another run of this process."""
@@ -87,13 +91,13 @@ class TurningPoint(Scorer):
 
     def learn(self, model: Any, rollouts: Rollouts) -> None:
         """Count what was found since the last call."""
-        self._counts, self._pending = self._counts + self._pending.of_all_ranks(), TurnCounts()
+        self._learnt, self._pending = self._learnt + self._pending.of_all_ranks(), Learnt()
 
     def state_dict(self) -> dict[str, Any]:
-        return (self._counts + self._pending.of_all_ranks()).state_dict()
+        return (self._learnt + self._pending.of_all_ranks()).state_dict()
 
     def load_state_dict(self, state: dict[str, Any]) -> None:
-        self._counts, self._pending = TurnCounts.from_state_dict(state), TurnCounts()
+        self._learnt, self._pending = Learnt.from_state_dict(state), Learnt()
 
     def __call__(self, model: Any, rollouts: Rollouts) -> Float[Tensor, "B S"]:
         started = time.perf_counter()
@@ -101,8 +105,14 @@ class TurningPoint(Scorer):
         size, advantages = rollouts.group_size, group_advantages_of(rollouts).tolist()
         groups = [range(row, row + size) for row in range(0, len(rollouts), size) if any(advantages[row : row + size])]
         values = _GreedyValues(self._continue, model, rollouts)
-        searches = self._searched(model, rollouts, groups, values)
-        self._pending += TurnCounts.of(searches.values())
+        kinds, searches = self._opened(model, rollouts, groups)
+        expected = {row: search.at_the_likeliest() for row, search in searches.items()}
+        between = rollouts.step % self.search_every != 0 and self._learnt.is_enough
+        if between:
+            searches = {row: expected[row] for row, kind in kinds.items() if self._learnt.expects_a_turn(kind)}
+        else:
+            searches = self._searched(rollouts, groups, searches, values)
+            self._pending += Learnt.of(searches.values(), kinds.values(), (kinds[row] for row in searches))
         scores = torch.zeros(rollouts.token_ids.shape, device=rollouts.token_ids.device)
         turns = {row: search.turning_point for row, search in searches.items()}
         for row, turn in turns.items():
@@ -115,18 +125,27 @@ class TurningPoint(Scorer):
             "forward_equivalents": read / max(1, whole),
             "turned_frac": len(searches) / len(rollouts),
         }
+        if searches and not between:
+            as_expected = sum(turn == expected[row].turning_point for row, turn in turns.items())
+            self.metrics["expected_turn_frac"] = as_expected / len(turns)
         self.totals = MetricSums()
         self.totals.fold(operator.add, {"credit/continuations": float(values.sampled)})
         self.totals.fold(max, {"time/continuations_s": time.perf_counter() - started})
         return scores
 
-    def _searched(self, model: Any, rollouts: Rollouts, groups: Sequence[range], values: _GreedyValues) -> dict[int, Search]:
-        """By rows of the groups: the searches of completions that came to another reward than the greedy one."""
+    def _opened(self, model: Any, rollouts: Rollouts, groups: Sequence[range]) -> tuple[dict[int, int], dict[int, Search]]:
+        """By rows of the groups that deviate: their kinds, and searches that have not begun."""
+        found, advantages = deviations(model, rollouts), group_advantages_of(rollouts).tolist()
+        rows = [(row, advantages[group.start : group.stop]) for group in groups for row in group if found[row]]
+        kinds = {row: kind_of(advantages[row], group) for row, group in rows}
+        return kinds, {row: Search.over(found[row], self._learnt.weights(found[row])) for row in kinds}
+
+    def _searched(
+        self, rollouts: Rollouts, groups: Sequence[range], searches: Mapping[int, Search], values: _GreedyValues
+    ) -> dict[int, Search]:
+        """By rows of the groups: the searches of completions that came to another reward than the greedy one, at their end."""
         rewards, advantages = rollouts.rewards.tolist(), group_advantages_of(rollouts).tolist()
         starts = rollouts.response_mask.long().argmax(1).tolist()
-        found = deviations(model, rollouts)
-        rows = [row for group in groups for row in group if found[row]]
-        searches = {row: Search.over(found[row], self._counts.weights(found[row])) for row in rows}
         # most greedy completions are right: wrong ones are searched before that is known, which saves a round
         middles = {row: places for row, places in self._middles(searches).items() if advantages[row] < 0}
         prompts = [Prefix(group[0], starts[group[0]]) for group in groups]

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import dataclasses
 import itertools
+from collections import Counter
 from collections.abc import Sequence
 from typing import Any
 
@@ -15,6 +16,8 @@ from support.toy import gpt2, padded, rollouts_of, tools
 
 from oar_lightning.credit.scorers import Oracle, Shuffled, TurningPoint
 from oar_lightning.credit.scorers.turning_point.deviations import Deviation, deviations
+from oar_lightning.credit.scorers.turning_point.learnt import ENOUGH_TURNS, Learnt, TurnCounts, kind_of
+from oar_lightning.credit.scorers.turning_point.search import Search
 from oar_lightning.credit.scorers.turning_point.siblings import mark_siblings
 from oar_lightning.data.chain.credit import ChainCredit
 from oar_lightning.data.chain.task import ChainProblems, ChainTask
@@ -166,12 +169,24 @@ def test_what_it_learns_orders_the_search_and_changes_no_turning_point() -> None
         assert torch.equal(scorer(model, rollouts), expected)
         return sum(map(len, greedy.asked))
 
+    def as_expected() -> float:
+        likely = [search.at_the_likeliest().turning_point.column for search in map(search_of, wrong)]
+        return float(np.mean([column == int(expected[row].argmax()) for row, column in zip(wrong, likely, strict=True)]))
+
+    def search_of(row: int) -> Search:
+        return Search.over(found[row], Learnt.from_state_dict(known).weights(found[row]))
+
+    wrong, found = (rollouts.rewards == 0).nonzero().flatten().tolist(), deviations(model, rollouts)
+    known: dict[str, Any] = {}
     expected = made(greedy, points=1)(model, rollouts)
     begun = asked()
+    assert scorer.metrics["expected_turn_frac"] == as_expected()
     assert asked() == begun, "calls alone teach nothing"
     for _ in range(3):
         scorer.learn(model, rollouts)
+        known = scorer.state_dict()
         asked()
+        assert scorer.metrics["expected_turn_frac"] == as_expected()
     assert asked() < begun
 
 
@@ -194,6 +209,39 @@ def test_a_saved_search_goes_on_as_it_would_have() -> None:
     resumed.load_state_dict({})
     assert resumed.state_dict() == {}
     assert asked
+
+
+def test_between_searches_nothing_is_continued_and_the_likeliest_deviation_is_taken() -> None:
+    model, greedy = gpt2(), Greedy(spoiling(0, 4, 4, 2))
+    rollouts = drawn(greedy)
+    wrong = (rollouts.rewards == 0).nonzero().flatten().tolist()
+    found = deviations(model, rollouts)
+    turned = Counter({found[row][-1].likely: ENOUGH_TURNS for row in wrong})
+    tokens = TurnCounts(Counter(d.likely for row in wrong for d in found[row]), turned)
+    wrong_kinds = [kind_of(-1.0, rollouts.advantages.tolist())]
+    taught = Learnt(tokens, TurnCounts(Counter(8 * [*wrong_kinds, 2, 3]), Counter(8 * wrong_kinds)))
+    scorer = made(greedy, search_every=2)
+    scorer.load_state_dict(taught.state_dict())
+    scores = scorer(model, dataclasses.replace(rollouts, step=3))
+    assert not greedy.asked
+    assert "expected_turn_frac" not in scorer.metrics
+    assert scores.sum(1).tolist() == (1 - rollouts.rewards).tolist()
+    for row in wrong:
+        assert int(scores[row].argmax()) == found[row][int(np.argmax(taught.weights(found[row])))].column
+    assert scorer.state_dict() == taught.state_dict(), "what was not searched teaches nothing"
+    searched = scorer(model, dataclasses.replace(rollouts, step=4))
+    assert torch.equal(searched, made(greedy)(model, rollouts))
+    assert scorer.state_dict() != taught.state_dict()
+
+
+def test_it_searches_as_long_as_too_few_turns_are_known() -> None:
+    model, greedy = gpt2(), Greedy(spoiling(0, 4, 4, 2))
+    rollouts = dataclasses.replace(drawn(greedy), step=3)
+    scorer = made(greedy, search_every=2)
+    few = Counter({1: ENOUGH_TURNS - 1})
+    scorer.load_state_dict(Learnt(TurnCounts(few, few)).state_dict())
+    assert torch.equal(scorer(model, rollouts), made(greedy)(model, rollouts))
+    assert greedy.asked
 
 
 def test_siblings_are_scored_at_the_nearest_state_that_chose_as_greedy_decoding_does() -> None:

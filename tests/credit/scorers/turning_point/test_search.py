@@ -2,13 +2,11 @@
 
 from __future__ import annotations
 
-from collections import Counter
-
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from oar_lightning.credit.scorers.turning_point.search import Deviation, Search, TurnCounts
+from oar_lightning.credit.scorers.turning_point.search import Deviation, Search
 
 
 def of_gaps(*gaps: float) -> list[Deviation]:
@@ -55,21 +53,9 @@ def test_two_points_tell_in_one_round_whether_a_deviation_that_outweighs_all_is_
     assert not search.narrowed([4, 5], [False, True]).is_open
 
 
-def test_weights_of_nothing_known_are_gaps_and_the_mean_gap() -> None:
-    assert TurnCounts().weights(of_gaps(1.0, 3.0)) == [1 + 2, 3 + 2]
-
-
-def test_weights_are_the_shares_of_tokens_that_turned() -> None:
-    """(turned + 2 m) / (deviated + 2) with the mean share m, times gap and mean gap."""
-    counts = TurnCounts(Counter({0: 10, 1: 30}), Counter({0: 8, 1: 2}))
-    expected = [(8 + 2 * 0.25) / 12 * 4, (2 + 2 * 0.25) / 32 * 4, 0.25 * 4]
-    assert counts.weights(of_gaps(2.0, 2.0, 2.0)) == pytest.approx(expected)
-
-
-def test_searches_that_came_to_an_end_are_counted_and_open_ones_are_not() -> None:
-    ended = Search.over(of_gaps(1.0, 2.0), [1.0, 1.0]).narrowed([1], [False])
-    counts = TurnCounts.of([ended, Search.over(of_gaps(1.0, 2.0, 3.0), [1.0] * 3)])
-    assert counts == TurnCounts(Counter({0: 1, 1: 1}), Counter({1: 1}))
-    assert counts + counts == TurnCounts(Counter({0: 2, 1: 2}), Counter({1: 2}))
-    assert TurnCounts.from_state_dict(counts.state_dict()) == counts
-    assert TurnCounts.from_state_dict(TurnCounts().state_dict()) == TurnCounts()
+@given(st.lists(st.floats(1e-3, 5.0), min_size=1, max_size=20))
+def test_the_likeliest_deviation_has_the_largest_weight(weights: list[float]) -> None:
+    """Up to the rounding of sums of weights."""
+    search = Search.over(of_gaps(*weights), weights).at_the_likeliest()
+    assert not search.is_open
+    assert search.turning_point.gap == pytest.approx(max(weights), abs=1e-12)

@@ -1,0 +1,91 @@
+"""What searches teach about completions that are not searched yet: which of them turned, and at which tokens."""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Iterable, Sequence
+from dataclasses import dataclass, field
+from typing import Any
+
+from oar_lightning.credit.scorers.turning_point.deviations import Deviation
+from oar_lightning.credit.scorers.turning_point.search import Search
+from oar_lightning.distributed.ranks import all_gather
+
+PRIOR = 2
+"""Made-up deviations of the mean rate, which a token's own are added to."""
+ENOUGH_TURNS, ENOUGH_COMPLETIONS = 64, 8
+"""Turns, and completions of a kind, that have to be known before any is taken for granted."""
+LIKELY = 0.75
+"""The share of a kind's completions that have to have turned for the others to be taken to have turned, too."""
+
+
+@dataclass(frozen=True)
+class TurnCounts:
+    """Of each key: how many were searched, and how many of them turned."""
+
+    searched: Counter[int] = field(default_factory=Counter)
+    turned: Counter[int] = field(default_factory=Counter)
+
+    def __add__(self, other: TurnCounts) -> TurnCounts:
+        return TurnCounts(self.searched + other.searched, self.turned + other.turned)
+
+
+@dataclass(frozen=True)
+class Learnt:
+    """`tokens`: deviations, by the token that was the most probable one. `kinds`: completions, by their kind (`kind_of`)."""
+
+    tokens: TurnCounts = field(default_factory=TurnCounts)
+    kinds: TurnCounts = field(default_factory=TurnCounts)
+
+    def weights(self, deviations: Sequence[Deviation]) -> list[float]:
+        """How likely each deviation of a completion is its turning point, up to a factor: its token's share of deviations that
+        turned, times its gap and the mean gap. Where nothing is known of tokens, or gaps are alike, the other counts alone."""
+        mean_gap = sum(deviation.gap for deviation in deviations) / len(deviations)
+        searched, turned = self.tokens.searched, self.tokens.turned
+        mean = turned.total() / searched.total() if turned else 1.0
+
+        def rate(token: int) -> float:
+            return (turned[token] + PRIOR * mean) / (searched[token] + PRIOR)
+
+        return [rate(deviation.likely) * (deviation.gap + mean_gap) for deviation in deviations]
+
+    @property
+    def is_enough(self) -> bool:
+        return self.tokens.turned.total() >= ENOUGH_TURNS
+
+    def expects_a_turn(self, kind: int) -> bool:
+        searched, turned = self.kinds.searched[kind], self.kinds.turned[kind]
+        return searched >= ENOUGH_COMPLETIONS and turned >= LIKELY * searched
+
+    @classmethod
+    def of(cls, searches: Iterable[Search], kinds: Iterable[int] = (), turned: Iterable[int] = ()) -> Learnt:
+        """From searches that came to their end, the kinds of all completions of searched groups, and of those that turned."""
+        ended = [search for search in searches if not search.is_open]
+        tokens = Counter(deviation.likely for search in ended for deviation in search.deviations)
+        turns = Counter(search.turning_point.likely for search in ended)
+        return cls(TurnCounts(tokens, turns), TurnCounts(Counter(kinds), Counter(turned)))
+
+    def of_all_ranks(self) -> Learnt:
+        """The sum of what the ranks have learnt. All ranks have to call it."""
+        return sum(all_gather(self), Learnt())
+
+    def __add__(self, other: Learnt) -> Learnt:
+        return Learnt(self.tokens + other.tokens, self.kinds + other.kinds)
+
+    def state_dict(self) -> dict[str, Any]:
+        if not self.tokens.searched and not self.kinds.searched:
+            return {}
+        counts = {"deviated": self.tokens.searched, "turned": self.tokens.turned}
+        counts |= {"completions": self.kinds.searched, "completions_turned": self.kinds.turned}
+        return {name: dict(counter) for name, counter in counts.items()}
+
+    @classmethod
+    def from_state_dict(cls, state: dict[str, Any]) -> Learnt:
+        names = ("deviated", "turned", "completions", "completions_turned")
+        tokens, turns, completions, turned = (Counter[int](state.get(name, {})) for name in names)
+        return cls(TurnCounts(tokens, turns), TurnCounts(completions, turned))
+
+
+def kind_of(advantage: float, group: Sequence[float]) -> int:
+    """Whether a completion's advantage is positive, and whether at least half of its group's are: 0 to 3."""
+    return 2 * (advantage > 0) + (2 * sum(other > 0 for other in group) >= len(group))

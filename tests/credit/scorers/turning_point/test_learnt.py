@@ -1,0 +1,60 @@
+"""What searches teach, against its formulas."""
+
+from __future__ import annotations
+
+from collections import Counter
+
+import pytest
+
+from oar_lightning.credit.scorers.turning_point.deviations import Deviation
+from oar_lightning.credit.scorers.turning_point.learnt import ENOUGH_TURNS, Learnt, TurnCounts, kind_of
+from oar_lightning.credit.scorers.turning_point.search import Search
+
+
+def of_gaps(*gaps: float) -> list[Deviation]:
+    """One in three columns, each from a token of its own."""
+    return [Deviation(3 * i + 1, i, gap) for i, gap in enumerate(gaps)]
+
+
+def test_weights_of_nothing_known_are_gaps_and_the_mean_gap() -> None:
+    assert Learnt().weights(of_gaps(1.0, 3.0)) == [1 + 2, 3 + 2]
+
+
+def test_weights_are_the_shares_of_tokens_that_turned() -> None:
+    """(turned + 2 m) / (deviated + 2) with the mean share m, times gap and mean gap."""
+    learnt = Learnt(TurnCounts(Counter({0: 10, 1: 30}), Counter({0: 8, 1: 2})))
+    expected = [(8 + 2 * 0.25) / 12 * 4, (2 + 2 * 0.25) / 32 * 4, 0.25 * 4]
+    assert learnt.weights(of_gaps(2.0, 2.0, 2.0)) == pytest.approx(expected)
+
+
+def test_searches_that_came_to_an_end_are_counted_and_open_ones_are_not() -> None:
+    ended = Search.over(of_gaps(1.0, 2.0), [1.0, 1.0]).narrowed([1], [False])
+    learnt = Learnt.of([ended, Search.over(of_gaps(1.0, 2.0, 3.0), [1.0] * 3)], [0, 0, 3], [0])
+    assert learnt == Learnt(
+        TurnCounts(Counter({0: 1, 1: 1}), Counter({1: 1})), TurnCounts(Counter({0: 2, 3: 1}), Counter({0: 1}))
+    )
+    twice = learnt + learnt
+    assert (twice.tokens.searched, twice.kinds.turned) == (Counter({0: 2, 1: 2}), Counter({0: 2}))
+    assert Learnt.from_state_dict(learnt.state_dict()) == learnt
+    assert Learnt.from_state_dict(Learnt().state_dict()) == Learnt()
+
+
+def test_a_checkpoint_from_before_kinds_were_counted_is_read() -> None:
+    assert Learnt.from_state_dict({"deviated": {1: 3}, "turned": {1: 2}}).tokens == TurnCounts(Counter({1: 3}), Counter({1: 2}))
+
+
+def test_four_kinds_of_completions() -> None:
+    """Its own sign, and whether at least half of its group's are positive."""
+    assert [kind_of(a, group) for group in ([-1, -1, 1, 1], [-1, -1, -1, 3]) for a in (-1.0, 1.0)] == [1, 3, 0, 2]
+
+
+@pytest.mark.parametrize(("searched", "turned", "expected"), [(8, 6, True), (8, 5, False), (7, 7, False), (0, 0, False)])
+def test_a_turn_is_expected_of_kinds_of_which_enough_have_mostly_turned(searched: int, turned: int, expected: bool) -> None:
+    learnt = Learnt(kinds=TurnCounts(Counter({2: searched}), Counter({2: turned})))
+    assert learnt.expects_a_turn(2) is expected
+    assert not learnt.expects_a_turn(1)
+
+
+def test_so_many_turns_are_enough() -> None:
+    of = [Learnt(TurnCounts(Counter({1: 999}), Counter({1: 3, 2: n - 3}))).is_enough for n in (ENOUGH_TURNS - 1, ENOUGH_TURNS)]
+    assert of == [False, True]
