@@ -16,8 +16,10 @@ BETAS = ("2.0", "1.0")
 PENALTY, PENALTIES = "entropy_penalty", ("-0.1", "-0.3")
 """GRPO that is paid for less entropy, whatever the answer is; and its coefficients."""
 UPDATES = 160
-SHORT, SHORT_UPDATES = "turning_point_short", {"asides": 88, "graph": 85}
-"""`turning_point` with as many updates as take the time of GRPO's `UPDATES`; and how many these are."""
+SHORT, SELDOM = "turning_point_short", "turning_point_seldom"
+"""`turning_point`, and the same that searches in every eighth step, in the time of GRPO's `UPDATES`."""
+IN_EQUAL_TIME = {SHORT: {"asides": 88, "graph": 85}, SELDOM: {"asides": 139, "graph": 133}}
+"""Arm and task -> the updates that take this time."""
 
 ARMS: dict[str, tuple[str, ...]] = {
     BASELINE: ("+experiment=grpo",),
@@ -40,6 +42,7 @@ ARMS: dict[str, tuple[str, ...]] = {
     "turning_point": ("+experiment=turning_point",),
     "turning_point_shuffled": ("+experiment=turning_point", "scorer=shuffled", "scorer@scorer.inner=turning_point"),
     SHORT: ("+experiment=turning_point",),
+    SELDOM: ("+experiment=turning_point", "scorer.search_every=8"),
     "oracle": ("+experiment=oracle",),
     "oracle_in_oars_gate": ("+experiment=oar_g", "scorer=oracle"),
     PENALTY: ("+experiment=grpo",),
@@ -67,7 +70,7 @@ PROBES = Comparison("long_answer", "oar_g", ("oar_g_last", "oar_g_joint"))
 """Whether OAR-G's scores are best read from the mean over the answer."""
 PLACES = Comparison("asides", "turning_point", ("turning_point_shuffled",))
 """Whether it matters on which tokens the weight lies, or only on how few."""
-IN_EQUAL_TIME = tuple(Comparison(task, SHORT, (BASELINE,)) for task in SHORT_UPDATES)
+TIMELY = tuple(Comparison(task, arm, (BASELINE,)) for arm, updates in IN_EQUAL_TIME.items() for task in updates)
 """Whether its lead is more than its time buys."""
 
 PERFECT = "oracle"
@@ -93,7 +96,16 @@ class Setting(NamedTuple):
 
 
 def updates(task: str, arm: str) -> int:
-    return SHORT_UPDATES.get(task, UPDATES) if arm == SHORT else UPDATES
+    """Of a run. Arms that have GRPO's time have none where their steps were not timed.
+
+    Raises:
+        ValueError: there.
+    """
+    if arm not in IN_EQUAL_TIME:
+        return UPDATES
+    if task not in IN_EQUAL_TIME[arm]:
+        raise ValueError(f"{arm} has a number of updates on {', '.join(IN_EQUAL_TIME[arm])}, not on {task}")
+    return IN_EQUAL_TIME[arm][task]
 
 
 def strengths(arm: str) -> tuple[str, ...]:

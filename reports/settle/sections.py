@@ -9,7 +9,7 @@ from collections.abc import Iterable, Sequence
 import temperatures
 from greedy import greedy_table
 from records import Row
-from rules import BASELINE, GREEDY_TASK, IN_EQUAL_TIME, OTHER_SEEDS, PERFECT, PLACES, PROBES, RATES, SHORT_UPDATES
+from rules import BASELINE, GREEDY_TASK, OTHER_SEEDS, PERFECT, PLACES, PROBES, RATES, TIMELY, updates
 from tables import EQUAL_TIME, comparison_table, endpoint_table, half_table, tuning_table
 
 from oar_lightning.common.markdown import markdown
@@ -83,9 +83,9 @@ def page(rows: Sequence[Row]) -> str:
     parts.append(f"### The mean over the answer as outcome probe, on `{PROBES.task}`\n{probes}")
     places = comparison_table(rows, PLACES, f"`{PLACES.arm}`")
     parts.append(f"### The same weights on other tokens, on `{PLACES.task}`\n{places}")
-    for asked in IN_EQUAL_TIME:
-        name = f"`{asked.arm}`, {SHORT_UPDATES[asked.task]} updates"
-        parts.append(f"### In equal time, on `{asked.task}`\n{comparison_table(rows, asked, name)}")
+    for asked in TIMELY:
+        name = f"`{asked.arm}`, {updates(asked.task, asked.arm)} updates"
+        parts.append(f"### In equal time: `{asked.arm}` on `{asked.task}`\n{comparison_table(rows, asked, name)}")
     parts.append(f"### More than a sharper policy, on `{GREEDY_TASK}`\n{greedy_table(rows)}")
     parts.append(f"### The untrained policies at lower temperatures\n{temperatures.table()}")
     parts.append(f"### Checklist\n{checklist(rows)}")

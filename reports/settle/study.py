@@ -22,8 +22,6 @@ from rules import (
     ENDPOINT,
     PENALTY,
     RATES,
-    SHORT,
-    SHORT_UPDATES,
     STAGES,
     Setting,
     seeds_of,
@@ -106,8 +104,11 @@ def main() -> None:
         arms = ENDPOINT if args.arms == "endpoint" else tuple(args.arms.split(","))
         if unknown := [arm for arm in arms if arm not in ARMS]:
             parser.error(f"no such arm: {', '.join(unknown)}; there are {', '.join(ARMS)}")
-        if SHORT in arms and args.task not in SHORT_UPDATES:
-            parser.error(f"{SHORT} has a number of updates on {', '.join(SHORT_UPDATES)}, not on {args.task}")
+        try:
+            for arm in arms:
+                updates(args.task, arm)
+        except ValueError as error:
+            parser.error(str(error))
         run(args.task, arms, args.folder, args.stage)
         return
     rows = read_csv(HERE / "runs.csv")

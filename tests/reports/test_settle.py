@@ -29,10 +29,19 @@ def tuning(arm: str, accuracy=lambda setting, seed: 0.5):
     ]
 
 
+RUN = [(task, arm) for task in rules.RATES for arm in rules.ARMS if task in rules.IN_EQUAL_TIME.get(arm, rules.RATES)]
+"""Tasks with the arms that may run on them."""
+
+
 @pytest.mark.parametrize("arm", rules.ARMS)
 @pytest.mark.parametrize("task", rules.RATES)
 def test_every_arm_has_the_same_tuning_budget(task: str, arm: str) -> None:
     assert len(rules.settings_of(task, arm)) * len(rules.tuning_seeds(arm)) == 20
+
+
+def test_an_arm_in_equal_time_has_no_updates_where_its_steps_were_not_timed() -> None:
+    with pytest.raises(ValueError, match="turning_point_short has a number of updates on asides, graph, not on long_answer"):
+        study.command("long_answer", "endpoint", rules.SHORT, rules.Setting("5e-5", "2.0"), (100,))
 
 
 def test_seeds_of_tuning_are_not_reported() -> None:
@@ -167,8 +176,7 @@ def test_half_is_asked_once_all_pairs_are_there() -> None:
     assert settled.count("| yes |") == 1
 
 
-@pytest.mark.parametrize("task", rules.RATES)
-@pytest.mark.parametrize("arm", rules.ARMS)
+@pytest.mark.parametrize(("task", "arm"), RUN)
 def test_a_sweep_is_found_again_by_its_name(task: str, arm: str) -> None:
     """Rows are read from the names of sweeps, which have tasks and arms with underscores in them."""
     for setting in rules.settings_of(task, arm):
@@ -282,14 +290,14 @@ def test_what_runs_csv_has_is_not_run_again(tmp_path, monkeypatch: pytest.Monkey
 
 
 @pytest.mark.usefixtures("hydra_conf")
-@pytest.mark.parametrize("task", rules.RATES)
-@pytest.mark.parametrize("arm", rules.ARMS)
+@pytest.mark.parametrize(("task", "arm"), RUN)
 def test_an_arms_command_is_a_run_of_the_rules(task: str, arm: str) -> None:
     """The words of the command, without the sweeper's, make the config that README.md promises."""
     words = study.command(task, "endpoint", arm, rules.settings_of(task, arm)[0], (100,))[5:]
     cfg = compose("config", overrides=[word.replace("choice(100)", "100") for word in words if not word.startswith("hydra.")])
-    steps = rules.SHORT_UPDATES[task] if arm == rules.SHORT and task in rules.SHORT_UPDATES else 160
-    assert (cfg.evaluation.problems, cfg.evaluation.samples, cfg.trainer.max_steps, cfg.seed) == (1024, 4, steps, 100)
+    steps = {"turning_point_short": {"asides": 88, "graph": 85}, "turning_point_seldom": {"asides": 139, "graph": 133}}
+    expected = (1024, 4, steps.get(arm, {}).get(task, 160), 100)
+    assert (cfg.evaluation.problems, cfg.evaluation.samples, cfg.trainer.max_steps, cfg.seed) == expected
     assert cfg.optimizer.lr == 5e-5
 
 

@@ -15,7 +15,7 @@ PRIOR = 2
 """Made-up deviations of the mean rate, which a token's own are added to."""
 ENOUGH_TURNS, ENOUGH_COMPLETIONS = 64, 8
 """Turns, and completions of a kind, that have to be known before any is taken for granted."""
-LIKELY = 0.75
+LIKELY = 0.5
 """The share of a kind's completions that have to have turned for the others to be taken to have turned, too."""
 
 
