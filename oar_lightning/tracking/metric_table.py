@@ -172,14 +172,14 @@ METRICS: tuple[Metric, ...] = (
         (
             "credit/turned_frac",
             SHARE,
-            "completions with another reward than their prompt's greedy completion, which have a turning point",
+            "completions with another reward than their prompt's greedy completion; between searches a guess",
             "`scorer=turning_point`",
         ),
         (
-            "credit/expected_turn_frac",
+            "credit/right_guess_frac",
             SHARE,
-            "searches that ended at the deviation that was the likeliest before",
-            "`scorer=turning_point`, of steps that search",
+            "guesses, as they are made between searches, that a search confirms: who turned, and at which token",
+            "`scorer=turning_point`, in steps that search",
         ),
         (
             "credit/shared_frac",

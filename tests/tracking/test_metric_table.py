@@ -36,6 +36,7 @@ LOGGED_ELSEWHERE = {
     "credit/judge_tokens",
     "credit/judge_unpaid",
     "credit/judge_unreadable",
+    "credit/right_guess_frac",  # tests/credit/scorers/turning_point/test_scorer.py
     "time/judge_s",
     "update/skipped_steps",  # tests/training/callbacks/test_trial_callbacks.py
     "memory/token_budget_rollout",  # tests/distributed/test_ranks.py

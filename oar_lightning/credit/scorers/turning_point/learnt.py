@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
@@ -14,9 +14,9 @@ from oar_lightning.distributed.ranks import all_gather
 PRIOR = 2
 """Made-up deviations of the mean rate, which a token's own are added to."""
 ENOUGH_TURNS, ENOUGH_COMPLETIONS = 64, 8
-"""Turns, and completions of a kind, that have to be known before any is taken for granted."""
+"""Turns, and completions of a kind, that have to be known before any is guessed."""
 LIKELY = 0.5
-"""The share of a kind's completions that have to have turned for the others to be taken to have turned, too."""
+"""The share of a kind's completions that have to have turned for others to be taken to have turned, too."""
 
 
 @dataclass(frozen=True)
@@ -51,19 +51,29 @@ class Learnt:
 
     @property
     def is_enough(self) -> bool:
-        return self.tokens.turned.total() >= ENOUGH_TURNS
+        return min(self.tokens.turned.total(), self.kinds.searched.total()) >= ENOUGH_TURNS
 
-    def expects_a_turn(self, kind: int) -> bool:
-        searched, turned = self.kinds.searched[kind], self.kinds.turned[kind]
-        return searched >= ENOUGH_COMPLETIONS and turned >= LIKELY * searched
+    def expected(self, kinds: Mapping[int, int]) -> list[int]:
+        """The rows of a group, given with their kinds, that are guessed to have turned: those of one side, for right ones and
+        wrong ones cannot both differ from the greedy completion."""
+        shares = {kind: self._share(kind) for kind in kinds.values()}
+        likeliest = max(shares, key=shares.__getitem__, default=None)
+        return [row for row, kind in kinds.items() if kind == likeliest and shares[kind] >= LIKELY]
+
+    def _share(self, kind: int) -> float:
+        """Of completions that turned; 0 where too few are known."""
+        searched = self.kinds.searched[kind]
+        return self.kinds.turned[kind] / searched if searched >= ENOUGH_COMPLETIONS else 0.0
 
     @classmethod
-    def of(cls, searches: Iterable[Search], kinds: Iterable[int] = (), turned: Iterable[int] = ()) -> Learnt:
-        """From searches that came to their end, the kinds of all completions of searched groups, and of those that turned."""
-        ended = [search for search in searches if not search.is_open]
+    def of(cls, searches: Mapping[int, Search], kinds: Iterable[Mapping[int, int]]) -> Learnt:
+        """From the searches of completions that turned, by rows, and the kinds of all that were searched, group by group."""
+        ended = [search for search in searches.values() if not search.is_open]
         tokens = Counter(deviation.likely for search in ended for deviation in search.deviations)
         turns = Counter(search.turning_point.likely for search in ended)
-        return cls(TurnCounts(tokens, turns), TurnCounts(Counter(kinds), Counter(turned)))
+        of_rows = {row: kind for group in kinds for row, kind in group.items()}
+        turned = Counter(kind for row, kind in of_rows.items() if row in searches)
+        return cls(TurnCounts(tokens, turns), TurnCounts(Counter(of_rows.values()), turned))
 
     def of_all_ranks(self) -> Learnt:
         """The sum of what the ranks have learnt. All ranks have to call it."""

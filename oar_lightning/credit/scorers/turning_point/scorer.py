@@ -37,6 +37,9 @@ class TurningPoint(Scorer):
     token) - log p(token) is taken. In a wrong completion the turning point is the token that lost it, as far as greedy decoding
     tells.
 
+    With `search_every` above 1 that is so in batches of rollouts that search; in those between both who turned and where are
+    guesses.
+
     With `siblings` the other side of a decision is scored, too (`mark_siblings`).
 
     OmegaPRM (arXiv 2406.06592) searches for the first error by halves, over steps and with values of sampled continuations.
@@ -46,8 +49,9 @@ class TurningPoint(Scorer):
         rounds: of continuations, one after another; 0 takes the largest gap of all, and continues prompts alone.
         points: prefixes of a completion that a round continues at once; 1 searches by halves. Two tell whether the likeliest
             deviation is the turning point, in one round.
-        search_every: steps from one search to the next. In the others, once enough is known (`Learnt.is_enough`), nothing is
-            continued: completions of a kind that has mostly turned are taken to have turned at their likeliest deviation.
+        search_every: batches of rollouts from one search to the next. In those between, once enough is known
+            (`Learnt.is_enough`), nothing is continued. Completions of a kind of which half or more turned are guessed to have
+            turned, at their likeliest deviation.
         least: how far R is from V(prompt), in units of reward, in completions that are searched.
         siblings: whether completions that did not turn are scored at the decisions at which others of their group turned.
     """
@@ -65,9 +69,11 @@ class TurningPoint(Scorer):
     ) -> None:
         super().__init__()
         self.rounds, self.points, self.search_every, self.least, self.siblings = rounds, points, search_every, least, siblings
-        self.reads_groups = siblings
+        self.reads_groups = siblings or search_every > 1
+        if search_every > 1 and not rounds:
+            raise ValueError(f"scorer.search_every={search_every} needs searches to learn from: set scorer.rounds >= 1, got 0")
         self._continue: Continuations | None = None
-        self._learnt, self._pending = Learnt(), Learnt()
+        self._learnt, self._pending, self._always_searches = Learnt(), Learnt(), False
 
     def use(self, tools: Tools) -> None:
         """A run begins with nothing learnt: the scorer may have served another run of this process."""
@@ -76,11 +82,11 @@ class TurningPoint(Scorer):
 
     @contextlib.contextmanager
     def looked_at(self) -> Iterator[None]:
-        pending = self._pending
+        pending, self._always_searches = self._pending, True
         try:
             yield
         finally:
-            self._pending = pending
+            self._pending, self._always_searches = pending, False
 
     def forecast(self, completions: int, tokens: int) -> str:
         return (
@@ -100,19 +106,22 @@ class TurningPoint(Scorer):
         self._learnt, self._pending = Learnt.from_state_dict(state), Learnt()
 
     def __call__(self, model: Any, rollouts: Rollouts) -> Float[Tensor, "B S"]:
-        started = time.perf_counter()
         assert self._continue is not None, "a run lends its tools before the first step"
         size, advantages = rollouts.group_size, group_advantages_of(rollouts).tolist()
         groups = [range(row, row + size) for row in range(0, len(rollouts), size) if any(advantages[row : row + size])]
         values = _GreedyValues(self._continue, model, rollouts)
         kinds, searches = self._opened(model, rollouts, groups)
-        expected = {row: search.at_the_likeliest() for row, search in searches.items()}
-        between = rollouts.step % self.search_every != 0 and self._learnt.is_enough
-        if between:
-            searches = {row: expected[row] for row, kind in kinds.items() if self._learnt.expects_a_turn(kind)}
+        guesses = {row: searches[row].at_the_likeliest() for own in kinds for row in self._learnt.expected(own)}
+        self.totals = MetricSums()
+        if rollouts.step % self.search_every and self._learnt.is_enough and not self._always_searches:
+            searches = guesses
         else:
             searches = self._searched(rollouts, groups, searches, values)
-            self._pending += Learnt.of(searches.values(), kinds.values(), (kinds[row] for row in searches))
+            self._pending += Learnt.of(searches, kinds)
+            right = sum(
+                row in searches and searches[row].turning_point == guess.turning_point for row, guess in guesses.items()
+            )
+            self.totals.add({"credit/right_guess_frac": (right, len(guesses))})
         scores = torch.zeros(rollouts.token_ids.shape, device=rollouts.token_ids.device)
         turns = {row: search.turning_point for row, search in searches.items()}
         for row, turn in turns.items():
@@ -125,20 +134,24 @@ class TurningPoint(Scorer):
             "forward_equivalents": read / max(1, whole),
             "turned_frac": len(searches) / len(rollouts),
         }
-        if searches and not between:
-            as_expected = sum(turn == expected[row].turning_point for row, turn in turns.items())
-            self.metrics["expected_turn_frac"] = as_expected / len(turns)
-        self.totals = MetricSums()
         self.totals.fold(operator.add, {"credit/continuations": float(values.sampled)})
-        self.totals.fold(max, {"time/continuations_s": time.perf_counter() - started})
+        self.totals.fold(max, {"time/continuations_s": values.seconds})
         return scores
 
-    def _opened(self, model: Any, rollouts: Rollouts, groups: Sequence[range]) -> tuple[dict[int, int], dict[int, Search]]:
-        """By rows of the groups that deviate: their kinds, and searches that have not begun."""
-        found, advantages = deviations(model, rollouts), group_advantages_of(rollouts).tolist()
-        rows = [(row, advantages[group.start : group.stop]) for group in groups for row in group if found[row]]
-        kinds = {row: kind_of(advantages[row], group) for row, group in rows}
-        return kinds, {row: Search.over(found[row], self._learnt.weights(found[row])) for row in kinds}
+    def _opened(
+        self, model: Any, rollouts: Rollouts, groups: Sequence[range]
+    ) -> tuple[list[dict[int, int]], dict[int, Search]]:
+        """Of completions that deviate: their kinds, group by group (but where rewards differ by less than `least`), and
+        searches that have not begun."""
+        found, rewards = deviations(model, rollouts), rollouts.rewards.tolist()
+        advantages = group_advantages_of(rollouts).tolist()
+        kinds = []
+        for group in groups:
+            own = slice(group.start, group.stop)
+            if max(rewards[own]) - min(rewards[own]) >= self.least:
+                kinds.append({row: kind_of(advantages[row], advantages[own]) for row in group if found[row]})
+        rows = [row for group in groups for row in group if found[row]]
+        return kinds, {row: Search.over(found[row], self._learnt.weights(found[row])) for row in rows}
 
     def _searched(
         self, rollouts: Rollouts, groups: Sequence[range], searches: Mapping[int, Search], values: _GreedyValues
@@ -176,11 +189,14 @@ class _GreedyValues:
     def __init__(self, continuations: Continuations, model: Any, rollouts: Rollouts) -> None:
         self.continuations, self.model, self.rollouts = continuations, model, rollouts
         self.sampled = self.tokens = 0
+        self.seconds = 0.0
 
     def __call__(self, prefixes: list[Prefix]) -> list[float]:
         if not prefixes:
             return []
+        started = time.perf_counter()
         found = self.continuations(self.model, self.rollouts, prefixes, 1, 0, greedy=True)
+        self.seconds += time.perf_counter() - started
         self.sampled, self.tokens = self.sampled + found.sampled, self.tokens + found.tokens
         return found.rewards[:, 0].tolist()
 

@@ -7,7 +7,7 @@ from collections import Counter
 import pytest
 
 from oar_lightning.credit.scorers.turning_point.deviations import Deviation
-from oar_lightning.credit.scorers.turning_point.learnt import ENOUGH_TURNS, Learnt, TurnCounts, kind_of
+from oar_lightning.credit.scorers.turning_point.learnt import Learnt, TurnCounts, kind_of
 from oar_lightning.credit.scorers.turning_point.search import Search
 
 
@@ -29,12 +29,12 @@ def test_weights_are_the_shares_of_tokens_that_turned() -> None:
 
 def test_searches_that_came_to_an_end_are_counted_and_open_ones_are_not() -> None:
     ended = Search.over(of_gaps(1.0, 2.0), [1.0, 1.0]).narrowed([1], [False])
-    learnt = Learnt.of([ended, Search.over(of_gaps(1.0, 2.0, 3.0), [1.0] * 3)], [0, 0, 3], [0])
-    assert learnt == Learnt(
-        TurnCounts(Counter({0: 1, 1: 1}), Counter({1: 1})), TurnCounts(Counter({0: 2, 3: 1}), Counter({0: 1}))
-    )
+    still_open = Search.over(of_gaps(1.0, 2.0, 3.0), [1.0] * 3)
+    learnt = Learnt.of({4: ended, 7: still_open}, [{4: 0, 5: 0}, {7: 3, 8: 3}])
+    tokens, kinds = TurnCounts(Counter({0: 1, 1: 1}), Counter({1: 1})), TurnCounts(Counter({0: 2, 3: 2}), Counter({0: 1, 3: 1}))
+    assert learnt == Learnt(tokens, kinds)
     twice = learnt + learnt
-    assert (twice.tokens.searched, twice.kinds.turned) == (Counter({0: 2, 1: 2}), Counter({0: 2}))
+    assert (twice.tokens.searched, twice.kinds.turned) == (Counter({0: 2, 1: 2}), Counter({0: 2, 3: 2}))
     assert Learnt.from_state_dict(learnt.state_dict()) == learnt
     assert Learnt.from_state_dict(Learnt().state_dict()) == Learnt()
 
@@ -49,12 +49,20 @@ def test_four_kinds_of_completions() -> None:
 
 
 @pytest.mark.parametrize(("searched", "turned", "expected"), [(8, 4, True), (8, 3, False), (7, 7, False), (0, 0, False)])
-def test_a_turn_is_expected_of_kinds_of_which_enough_have_mostly_turned(searched: int, turned: int, expected: bool) -> None:
+def test_a_turn_is_expected_of_kinds_of_which_enough_have_turned(searched: int, turned: int, expected: bool) -> None:
     learnt = Learnt(kinds=TurnCounts(Counter({2: searched}), Counter({2: turned})))
-    assert learnt.expects_a_turn(2) is expected
-    assert not learnt.expects_a_turn(1)
+    assert learnt.expected({5: 2, 6: 0, 7: 2}) == ([5, 7] if expected else [])
+    assert learnt.expected({6: 0}) == []
+    assert learnt.expected({}) == []
 
 
-def test_so_many_turns_are_enough() -> None:
-    of = [Learnt(TurnCounts(Counter({1: 999}), Counter({1: 3, 2: n - 3}))).is_enough for n in (ENOUGH_TURNS - 1, ENOUGH_TURNS)]
-    assert of == [False, True]
+def test_one_side_of_a_group_has_turned() -> None:
+    """The likelier one, where both kinds have mostly turned: those of both sides cannot differ from the greedy completion."""
+    learnt = Learnt(kinds=TurnCounts(Counter({0: 20, 2: 20}), Counter({0: 12, 2: 15})))
+    assert learnt.expected({3: 0, 4: 2, 5: 0}) == [4]
+
+
+@pytest.mark.parametrize(("turns", "completions", "enough"), [(64, 64, True), (63, 64, False), (64, 63, False)])
+def test_so_many_turns_and_completions_are_enough(turns: int, completions: int, enough: bool) -> None:
+    tokens = TurnCounts(Counter({1: 999}), Counter({1: 3, 2: turns - 3}))
+    assert Learnt(tokens, TurnCounts(Counter({0: 9, 3: completions - 9}))).is_enough is enough
