@@ -9,8 +9,8 @@ from collections.abc import Iterable, Sequence
 import temperatures
 from greedy import greedy_table
 from records import Row
-from rules import BASELINE, GREEDY_TASK, OTHER_SEEDS, PERFECT, PLACES, PROBES, RATES, TIMELY, updates
-from tables import EQUAL_TIME, comparison_table, endpoint_table, half_table, tuning_table
+from rules import BASELINE, GREEDY_TASK, OTHER_SEEDS, PERFECT, PLACES, PROBES, RATES
+from tables import EQUAL_TIME, comparison_table, endpoint_table, equal_time_table, half_table, tuning_table
 
 from oar_lightning.common.markdown import markdown
 
@@ -47,7 +47,7 @@ def checklist(rows: Sequence[Row]) -> str:
             ["granularity", ", ".join(sorted({GRANULARITY.get(row.arm, "token") for row in rows})) or "no runs yet"],
             ["family of the method", "docs/methods.md has that of each"],
             ["baseline without credit, same base model", named((BASELINE, EQUAL_TIME, "grpo_double"), rows)],
-            ["compute", "equal numbers of updates"],
+            ["compute", "equal numbers of updates; of `turning_point_short` and `turning_point_seldom` equal time of steps"],
             ["benchmarks and splits", "1,024 new problems: on `graph` of held-out structures, else of trained sums"],
             ["metric", "sampled accuracy at temperature 1 after the last update, 4 samples a problem"],
             ["processor time in all", time_in_all(rows)],
@@ -83,9 +83,7 @@ def page(rows: Sequence[Row]) -> str:
     parts.append(f"### The mean over the answer as outcome probe, on `{PROBES.task}`\n{probes}")
     places = comparison_table(rows, PLACES, f"`{PLACES.arm}`")
     parts.append(f"### The same weights on other tokens, on `{PLACES.task}`\n{places}")
-    for asked in TIMELY:
-        name = f"`{asked.arm}`, {updates(asked.task, asked.arm)} updates"
-        parts.append(f"### In equal time: `{asked.arm}` on `{asked.task}`\n{comparison_table(rows, asked, name)}")
+    parts.append(f"### In equal time\n{equal_time_table(rows)}")
     parts.append(f"### More than a sharper policy, on `{GREEDY_TASK}`\n{greedy_table(rows)}")
     parts.append(f"### The untrained policies at lower temperatures\n{temperatures.table()}")
     parts.append(f"### Checklist\n{checklist(rows)}")

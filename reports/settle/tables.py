@@ -20,10 +20,13 @@ from rules import (
     PERFECT,
     RATES,
     TIMED_SEEDS,
+    TIMELY,
+    UPDATES,
     Comparison,
     Setting,
     settings_of,
     tuning_seeds,
+    updates,
     verdict,
 )
 from scipy.stats import ttest_rel
@@ -59,7 +62,16 @@ ENDS_SHOWN = {
 }
 """Heading -> column and digits, of what a run was at its end."""
 HEADER = [
-    *("arm", "rate", "beta or coefficient", "n", "accuracy %", "minus GRPO, points [95 %]", "minus GRPO with more completions"),
+    *(
+        "arm",
+        "updates",
+        "rate",
+        "beta or coefficient",
+        "n",
+        "accuracy %",
+        "minus GRPO, points [95 %]",
+        "minus GRPO with more completions",
+    ),
     *("given up", "CPU s a run", *ENDS_SHOWN, "verdict"),
 ]
 
@@ -78,7 +90,16 @@ def endpoint_table(rows: Sequence[Row], task: str) -> str:
         against_more = "-" if arm == EQUAL_TIME else paired(arm, found, more)[0]
         given_up = sum(row.state != "complete" for row in own)
         ends = [shown(mean(getattr(row, column) for row in own), digits) for column, digits in ENDS_SHOWN.values()]
-        cells = [arm, own[0].lr, own[0].beta or "-", str(len(own)), f"{accuracy:.1f}", difference, against_more]
+        cells = [
+            arm,
+            str(updates(task, arm)),
+            own[0].lr,
+            own[0].beta or "-",
+            str(len(own)),
+            f"{accuracy:.1f}",
+            difference,
+            against_more,
+        ]
         lines.append([*cells, str(given_up), f"{mean(row.cpu_s for row in own):.0f}", *ends, word])
     return markdown(lines) if len(lines) > 1 else "No runs yet."
 
@@ -212,8 +233,8 @@ def asked_leads(rows: Sequence[Row], asked: Comparison) -> dict[str, AskedLead]:
 def _asked_lead(own: Mapping[int, Row], other: Mapping[int, Row]) -> AskedLead:
     pairs, interval = lead(own, other)
     if interval is None:
-        return AskedLead("-", pairs, "not settled")
-    word = verdict(interval.low, interval.high) if pairs == len(OTHER_SEEDS) else "not settled"
+        return AskedLead("-", pairs, "not settled yet")
+    word = verdict(interval.low, interval.high) if pairs == len(OTHER_SEEDS) else "not settled yet"
     return AskedLead(f"{interval:+.1f}", pairs, word)
 
 
@@ -221,4 +242,14 @@ def comparison_table(rows: Sequence[Row], asked: Comparison, name: str) -> str:
     """`name`: of the arm, in words."""
     lines = [[f"{name}, minus", "points [95 %]", "n", "verdict"]]
     lines += [[arm, *map(str, found)] for arm, found in asked_leads(rows, asked).items()]
+    return markdown(lines)
+
+
+def equal_time_table(rows: Sequence[Row]) -> str:
+    """Of arms that have GRPO's time: their leads over it, and the time that they took in fact."""
+    lines = [["task", "arm", "updates", "minus GRPO, points [95 %]", "n", "verdict", "time of its steps, in GRPO's"]]
+    for asked in TIMELY:
+        (found,) = asked_leads(rows, asked).values()
+        price, count = mean(times_of(rows, asked.task, asked.arm, "step_s", ("endpoint",))), updates(asked.task, asked.arm)
+        lines.append([f"`{asked.task}`", asked.arm, str(count), *map(str, found), shown(price * count / UPDATES, ".2f")])
     return markdown(lines)

@@ -1,4 +1,5 @@
-"""All arms of the study of rules written before its runs (../settle) against GRPO: a table and a figure."""
+"""Arms of the study of rules written before its runs (../settle) that have all their pairs at its endpoint: a table and a
+figure."""
 
 from __future__ import annotations
 
@@ -18,42 +19,41 @@ from oar_lightning.reporting.statistics import Interval
 Leads = Mapping[tuple[str, str], tuple[int, Interval]]
 """(Task, arm) -> how many pairs there are, and the lead over GRPO in points."""
 
-TOLD = (rules.PERFECT, "oracle_in_oars_gate")
-NO_CREDIT = ("grpo_more", "grpo_double", rules.PENALTY)
-"""GRPO with something else than credit."""
-CONTROLS = ("random", "shuffled", "position", "turning_point_shuffled")
 KINDS: dict[str, dict[str, Any]] = {
     "is told which step went wrong": {"color": "#e08e0b", "marker": "*", "markersize": 11},
     "estimate of credit": {"color": "#1f4fbf", "marker": "o", "markersize": 6},
     "GRPO with something else": {"color": GREY, "marker": "D", "markersize": 6},
     "control": {"color": "#b5449a", "marker": "v", "markersize": 6},
 }
-
-
-def kind(arm: str) -> str:
-    place = 0 if arm in TOLD else 2 if arm in NO_CREDIT else 3 if arm in CONTROLS else 1
-    return [*KINDS][place]
+_ESTIMATES = (
+    *("oar_g", "oar_g_last", "oar_g_joint", "oar_g_in_sharp_gate", "oar_p", "total_effect", "total_effect_fast", "vineppo"),
+    *("information_gain", "eighty_twenty", "anchor_states", "turning_point", rules.SHORT, rules.SELDOM),
+)
+_ARMS = (
+    (rules.PERFECT, "oracle_in_oars_gate"),
+    _ESTIMATES,
+    ("grpo_more", "grpo_double", rules.PENALTY),
+    ("random", "shuffled", "position", "turning_point_shuffled"),
+)
+KIND_OF = {arm: kind for kind, arms in zip(KINDS, _ARMS, strict=True) for arm in arms}
 
 
 def leads_by_rules() -> Leads:
-    """Of each arm that has two pairs with GRPO or more."""
+    """Of arms that have all their pairs."""
     found = {}
     for task in TASKS:
         runs = records.endpoint_runs(ROWS, task)
         base = runs.get(rules.BASELINE, {})
         for arm, own in runs.items():
             pairs, interval = tables.lead(own, base)
-            if arm != rules.BASELINE and interval is not None:
+            if arm != rules.BASELINE and interval is not None and pairs >= len(rules.OTHER_SEEDS):
                 found[task, arm] = pairs, interval
     return found
 
 
-def ranked(leads: Leads) -> list[str]:
-    """The arms by the mean of their leads, the highest first."""
-    means: dict[str, list[float]] = {}
-    for (_, arm), (_, interval) in leads.items():
-        means.setdefault(arm, []).append(interval.mean)
-    return sorted(means, key=lambda arm: (-sum(means[arm]) / len(means[arm]), arm))
+def ordered(leads: Leads) -> list[str]:
+    """The arms, kind by kind."""
+    return [arm for arm in KIND_OF if any((task, arm) in leads for task in TASKS)]
 
 
 def answers() -> Mapping[tuple[str, str], str]:
@@ -61,14 +61,18 @@ def answers() -> Mapping[tuple[str, str], str]:
     found = {(task, "oar_g"): f"above GRPO: {settled(task)[0]}" for task in TASKS}
     found |= {(task, arm): f"half of perfect credit's lead: {'yes' if one.reached else 'no'}" for task, arm, one in halves()}
     places = tables.asked_leads(ROWS, rules.PLACES)
-    return found | {(rules.PLACES.task, arm): f"{rules.PLACES.arm} above it: {one.verdict}" for arm, one in places.items()}
+    found |= {(rules.PLACES.task, arm): f"{named(rules.PLACES.arm)} above it: {one.verdict}" for arm, one in places.items()}
+    for asked in rules.TIMELY:
+        (one,) = tables.asked_leads(ROWS, asked).values()
+        found[asked.task, asked.arm] = f"above GRPO: {one.verdict}"
+    return found
 
 
 def by_rules_table(leads: Leads) -> str:
     asked = answers()
     lines = [["arm", "what it is", *(text for task in TASKS for text in (f"`{task}`", "asked beforehand"))]]
-    for arm in ranked(leads):
-        cells = [named(arm), kind(arm)]
+    for arm in ordered(leads):
+        cells = [named(arm), KIND_OF[arm]]
         for task in TASKS:
             pairs, interval = leads.get((task, arm), (0, None))
             cells += [f"{interval:+.1f} ({pairs} pairs)" if interval else "not run", asked.get((task, arm), "-")]
@@ -76,25 +80,28 @@ def by_rules_table(leads: Leads) -> str:
     return markdown(lines)
 
 
-LEFT_AND_RIGHT = (-15, 30)
+MARGIN = 2.0
+"""Points beyond the outermost interval."""
 
 
 def draw_by_rules(leads: Leads, folder: Path) -> None:
-    arms = ranked(leads)[::-1]
+    arms = ordered(leads)[::-1]
+    edges = [edge for _, interval in leads.values() for edge in (interval.low, interval.high)]
+    left, right = min(edges, default=0.0) - MARGIN, max(edges, default=0.0) + MARGIN
     figure, panels = axes(len(TASKS), height=0.34 * len(arms) + 1.6, sharey=True)
     for axis, task in zip(panels, TASKS, strict=True):
         axis.axvline(0, color=GREY, linewidth=1)
-        axis.set_xlim(*LEFT_AND_RIGHT)
+        axis.set_xlim(left, right)
         for place, arm in enumerate(arms):
             if (task, arm) in leads:
                 _, interval = leads[task, arm]
-                draw_interval(axis, interval, place, along="x", linestyle="none", capsize=2, **KINDS[kind(arm)])
+                draw_interval(axis, interval, place, along="x", linestyle="none", capsize=2, **KINDS[KIND_OF[arm]])
             else:
-                axis.text(LEFT_AND_RIGHT[0] + 1, place, "not run", color="#8a8a8a", fontsize="x-small", va="center")
+                axis.text(left + 1, place, "not run", color="#8a8a8a", fontsize="x-small", va="center")
         axis.set_title(task)
         axis.set_xlabel("accuracy minus GRPO's, points")
     panels[0].set_yticks(range(len(arms)), [named(arm) for arm in arms])
-    for name in dict.fromkeys(map(kind, arms[::-1])):
+    for name in dict.fromkeys(KIND_OF[arm] for arm in arms[::-1]):
         panels[0].add_line(Line2D([], [], linestyle="none", label=name, **KINDS[name]))
     legend_below(figure, panels[0])
     save(figure, folder / "by_rules.png")

@@ -48,6 +48,8 @@ NAMES = {
     "oracle_in_oars_gate": "perfect credit in OAR's gate",
     "total_effect": "total effect",
     "position": "position in OAR's gate",
+    "turning_point_short": "turning point in GRPO's time",
+    "turning_point_seldom": "turning point, seldom searched, in GRPO's time",
     "turning_point_shuffled": "turning point's weights on other tokens of each completion",
 }
 """Method -> what a reader is told."""

@@ -94,23 +94,23 @@ def test_pairs_have_students_interval_and_a_verdict_once_all_are_there() -> None
     differences = np.array([40.0, *np.linspace(1.0, 5.0, 23)])  # of these a bootstrap has another interval
     low, high = t.interval(0.95, 23, differences.mean(), sem(differences))
     found = cells(endpoint(differences), "oar_g")
-    assert found[3:6] == ["24", f"{60 + differences.mean():.1f}", f"{differences.mean():+.1f} [{low:+.1f}, {high:+.1f}]"]
+    assert found[4:7] == ["24", f"{60 + differences.mean():.1f}", f"{differences.mean():+.1f} [{low:+.1f}, {high:+.1f}]"]
     assert found[-1] == "yes"
     assert cells(endpoint(differences[:23]), "oar_g")[-1] == "-"
-    assert cells(endpoint(differences), "grpo")[5:9] == ["-", "-", "0", "100"]
+    assert cells(endpoint(differences), "grpo")[6:10] == ["-", "-", "0", "100"]
 
 
 def test_arms_are_compared_with_grpo_of_the_same_time_too() -> None:
     rows = endpoint([3.0, 5.0, 4.0])
     rows += [r._replace(arm="grpo_more", accuracy=0.61, run_id=f"more{r.run_id}") for r in rows if r.arm == "grpo"]
     low, high = t.interval(0.95, 2, 3.0, 1 / 3**0.5)
-    assert cells(rows, "oar_g")[6] == f"+3.0 [{low:+.1f}, {high:+.1f}]"
-    assert cells(rows, "grpo_more")[6] == "-"
+    assert cells(rows, "oar_g")[7] == f"+3.0 [{low:+.1f}, {high:+.1f}]"
+    assert cells(rows, "grpo_more")[7] == "-"
 
 
 def test_what_was_recorded_alone_has_a_mean() -> None:
     rows = [r._replace(grad_norm=norm) for r, norm in zip(endpoint([1.0, 2.0])[2:], (0.5, float("nan")), strict=True)]
-    assert cells(rows, "oar_g")[9:12] == ["0.50", "-", "-"]
+    assert cells(rows, "oar_g")[10:13] == ["0.50", "-", "-"]
 
 
 def test_the_time_of_all_runs_says_of_how_many_it_was_recorded() -> None:
@@ -208,14 +208,26 @@ def probes(lead: float, count: int = 12) -> list:
     [
         (probes(3.0), "| oar_g_last | +3.1 [+3.0, +3.2] | 12 | yes |"),
         (probes(-1.0), "| oar_g_last | -0.9 [-1.0, -0.8] | 12 | no |"),
-        (probes(3.0, 11), "| oar_g_last | +3.1 [+3.0, +3.2] | 11 | not settled |"),
-        (probes(3.0, 1), "| oar_g_last | - | 1 | not settled |"),
+        (probes(3.0, 11), "| oar_g_last | +3.1 [+3.0, +3.2] | 11 | not settled yet |"),
+        (probes(3.0, 1), "| oar_g_last | - | 1 | not settled yet |"),
     ],
 )
 def test_the_probes_are_compared_pair_by_pair(rows: list, line: str) -> None:
     lines = tables.comparison_table(rows, rules.PROBES, "the mean").splitlines()
     assert line in lines
-    assert lines[-1] == "| oar_g_joint | - | 0 | not settled |"
+    assert lines[-1] == "| oar_g_joint | - | 0 | not settled yet |"
+
+
+def test_what_an_arm_in_equal_time_took_is_told_in_grpos_time() -> None:
+    """139 updates of which each takes 1.2 times as long as without scoring, as 160 of 1.0425."""
+    runs = [row("endpoint", rules.SELDOM, "1e-4", "2.0", seed, 0.54 + seed % 2 / 50) for seed in rules.OTHER_SEEDS]
+    runs = [r._replace(step_s=12.0, score_s=2.0) for r in runs]
+    runs += [row("endpoint", "grpo", "1e-4", "", seed, 0.5) for seed in rules.ENDPOINT_SEEDS]
+    lines = tables.equal_time_table([r._replace(task="asides") for r in runs]).splitlines()
+    assert len(lines) == 2 + 4
+    (line,) = (line for line in lines if line.startswith("| `asides` | turning_point_seldom"))
+    assert line.startswith("| `asides` | turning_point_seldom | 139 | +5.0 [")
+    assert line.endswith(" | 12 | yes | 1.04 |")
 
 
 def greedy(leads, arm: str = "turning_point") -> list:

@@ -89,6 +89,17 @@ def test_every_method_has_a_name_and_a_look_of_its_own(load, leads: ModuleType) 
     assert {method for method, style in labels.STYLES.items() if style.marker == "*"} == {*leads.TOLD}
 
 
+def test_every_arm_of_the_rules_is_of_a_kind_and_has_a_name(load) -> None:
+    by_rules, labels = load("by_rules"), load("labels")
+    arms = set(by_rules.rules.ARMS) - {by_rules.rules.BASELINE}
+    assert set(by_rules.KIND_OF) == arms <= labels.NAMES.keys()
+    assert set(by_rules.answers().values()) <= {
+        *(f"{what}: {word}" for what in ("above GRPO", "half of perfect credit's lead") for word in ("yes", "no")),
+        *(f"above GRPO: {word}" for word in ("not settled", "not settled yet")),
+        "turning point of greedy decoding above it: yes",
+    }
+
+
 def test_names_of_methods_rates_and_lists(load) -> None:
     labels = load("labels")
     assert labels.named("shear_negative") == "SHEAR, of wrong completions alone"
