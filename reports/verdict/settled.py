@@ -83,3 +83,14 @@ def greedily() -> tuple[str, str]:
     word = rules.verdict(interval.low, interval.high) if pairs == len(rules.GREEDY_SEEDS) else "not settled yet"
     figures = f"{named(rules.SHARPENED)} minus GRPO {interval:+.1f} greedily, {lead} at temperature 1 ({pairs} pairs)"
     return f"{rules.GREEDY_TASK} {word}", figures
+
+
+def in_equal_time() -> tuple[str, str]:
+    """Verdicts and figures of the questions whether an arm ends above GRPO in GRPO's time."""
+    words, figures = [], []
+    for asked in rules.TIMELY:
+        (one,) = tables.asked_leads(ROWS, asked).values()
+        words.append(f"{named(asked.arm)} on {asked.task} {one.verdict}")
+        if one.pairs:
+            figures.append(f"{named(asked.arm)} on {asked.task} {one.lead} ({one.pairs} pairs)")
+    return "; ".join(words), "; ".join(figures) or "no pair has run"
