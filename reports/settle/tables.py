@@ -62,17 +62,8 @@ ENDS_SHOWN = {
 }
 """Heading -> column and digits, of what a run was at its end."""
 HEADER = [
-    *(
-        "arm",
-        "updates",
-        "rate",
-        "beta or coefficient",
-        "n",
-        "accuracy %",
-        "minus GRPO, points [95 %]",
-        "minus GRPO with more completions",
-    ),
-    *("given up", "CPU s a run", *ENDS_SHOWN, "verdict"),
+    *("arm", "updates", "rate", "beta or coefficient", "n", "accuracy %", "minus GRPO, points [95 %]"),
+    *("minus GRPO with more completions", "given up", "CPU s a run", *ENDS_SHOWN, "verdict"),
 ]
 
 
@@ -90,17 +81,10 @@ def endpoint_table(rows: Sequence[Row], task: str) -> str:
         against_more = "-" if arm == EQUAL_TIME else paired(arm, found, more)[0]
         given_up = sum(row.state != "complete" for row in own)
         ends = [shown(mean(getattr(row, column) for row in own), digits) for column, digits in ENDS_SHOWN.values()]
-        cells = [
-            arm,
-            str(updates(task, arm)),
-            own[0].lr,
-            own[0].beta or "-",
-            str(len(own)),
-            f"{accuracy:.1f}",
-            difference,
-            against_more,
-        ]
-        lines.append([*cells, str(given_up), f"{mean(row.cpu_s for row in own):.0f}", *ends, word])
+        setting = [str(updates(task, arm)), own[0].lr, own[0].beta or "-"]
+        found_of = [str(len(own)), f"{accuracy:.1f}", difference, against_more]
+        spent = [str(given_up), f"{mean(row.cpu_s for row in own):.0f}"]
+        lines.append([arm, *setting, *found_of, *spent, *ends, word])
     return markdown(lines) if len(lines) > 1 else "No runs yet."
 
 
@@ -245,11 +229,15 @@ def comparison_table(rows: Sequence[Row], asked: Comparison, name: str) -> str:
     return markdown(lines)
 
 
+def timely_leads(rows: Sequence[Row]) -> dict[tuple[str, str], AskedLead]:
+    """(Task, arm) -> its lead over GRPO, of arms that have GRPO's time."""
+    return {(asked.task, asked.arm): lead for asked in TIMELY for lead in asked_leads(rows, asked).values()}
+
+
 def equal_time_table(rows: Sequence[Row]) -> str:
     """Of arms that have GRPO's time: their leads over it, and the time that they took in fact."""
     lines = [["task", "arm", "updates", "minus GRPO, points [95 %]", "n", "verdict", "time of its steps, in GRPO's"]]
-    for asked in TIMELY:
-        (found,) = asked_leads(rows, asked).values()
-        price, count = mean(times_of(rows, asked.task, asked.arm, "step_s", ("endpoint",))), updates(asked.task, asked.arm)
-        lines.append([f"`{asked.task}`", asked.arm, str(count), *map(str, found), shown(price * count / UPDATES, ".2f")])
+    for (task, arm), found in timely_leads(rows).items():
+        price, count = mean(times_of(rows, task, arm, "step_s", ("endpoint",))), updates(task, arm)
+        lines.append([f"`{task}`", arm, str(count), *map(str, found), shown(price * count / UPDATES, ".2f")])
     return markdown(lines)

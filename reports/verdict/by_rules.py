@@ -62,10 +62,7 @@ def answers() -> Mapping[tuple[str, str], str]:
     found |= {(task, arm): f"half of perfect credit's lead: {'yes' if one.reached else 'no'}" for task, arm, one in halves()}
     places = tables.asked_leads(ROWS, rules.PLACES)
     found |= {(rules.PLACES.task, arm): f"{named(rules.PLACES.arm)} above it: {one.verdict}" for arm, one in places.items()}
-    for asked in rules.TIMELY:
-        (one,) = tables.asked_leads(ROWS, asked).values()
-        found[asked.task, asked.arm] = f"above GRPO: {one.verdict}"
-    return found
+    return found | {place: f"above GRPO: {one.verdict}" for place, one in tables.timely_leads(ROWS).items()}
 
 
 def by_rules_table(leads: Leads) -> str:

@@ -87,10 +87,6 @@ def greedily() -> tuple[str, str]:
 
 def in_equal_time() -> tuple[str, str]:
     """Verdicts and figures of the questions whether an arm ends above GRPO in GRPO's time."""
-    words, figures = [], []
-    for asked in rules.TIMELY:
-        (one,) = tables.asked_leads(ROWS, asked).values()
-        words.append(f"{named(asked.arm)} on {asked.task} {one.verdict}")
-        if one.pairs:
-            figures.append(f"{named(asked.arm)} on {asked.task} {one.lead} ({one.pairs} pairs)")
-    return "; ".join(words), "; ".join(figures) or "no pair has run"
+    found = [(f"{named(arm)} on {task}", lead) for (task, arm), lead in tables.timely_leads(ROWS).items()]
+    figures = [f"{name} {lead.lead} ({lead.pairs} pairs)" for name, lead in found if lead.pairs]
+    return "; ".join(f"{name} {lead.verdict}" for name, lead in found), "; ".join(figures) or "no pair has run"

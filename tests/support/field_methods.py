@@ -59,7 +59,8 @@ def policy(folder: Path) -> dict[str, Tensor]:
 def share_apart(one: Path, other: Path) -> float:
     """How far two policies are apart that began as `chain`, as a share of what the second has learned."""
     begun = policy(Path(str(resources.files("oar_lightning") / "assets" / "chain")))
-    return distance(policy(one), policy(other)) / distance(policy(other), begun)
+    ended = policy(other)
+    return distance(policy(one), ended) / distance(ended, begun)
 
 
 def trained(folder: Path, name: str, *overrides: str) -> dict[str, Tensor]:

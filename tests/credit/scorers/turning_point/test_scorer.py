@@ -174,7 +174,7 @@ def test_what_it_learns_orders_the_search_and_changes_no_turning_point() -> None
     for _ in range(3):
         scorer.learn(model, rollouts)
         asked()
-        assert asked() < begun
+    assert asked() < begun
 
 
 def test_a_saved_search_goes_on_as_it_would_have() -> None:
