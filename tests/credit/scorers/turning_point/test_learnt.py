@@ -5,15 +5,10 @@ from __future__ import annotations
 from collections import Counter
 
 import pytest
+from support.greedy_values import of_gaps
 
-from oar_lightning.credit.scorers.turning_point.deviations import Deviation
 from oar_lightning.credit.scorers.turning_point.learnt import Learnt, TurnCounts, kind_of
 from oar_lightning.credit.scorers.turning_point.search import Search
-
-
-def of_gaps(*gaps: float) -> list[Deviation]:
-    """One in three columns, each from a token of its own."""
-    return [Deviation(3 * i + 1, i, gap) for i, gap in enumerate(gaps)]
 
 
 def test_weights_of_nothing_known_are_gaps_and_the_mean_gap() -> None:

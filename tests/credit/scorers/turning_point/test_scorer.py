@@ -1,76 +1,25 @@
-"""The turning point: the search against all values, and the gaps against numpy."""
+"""The turning point: the search against all values, guesses between searches, and what is kept."""
 
 from __future__ import annotations
 
 import dataclasses
 import itertools
 from collections import Counter
-from collections.abc import Sequence
-from typing import Any
 
 import numpy as np
 import pytest
 import torch
 from support.fixtures import built_in_policy, make_stage
-from support.toy import gpt2, padded, rollouts_of, tools
+from support.greedy_values import LENGTH, Greedy, drawn, made, spoiling
+from support.toy import gpt2, tools
 
 from oar_lightning.credit.scorers import Oracle, Shuffled, TurningPoint
-from oar_lightning.credit.scorers.turning_point.deviations import Deviation, deviations
+from oar_lightning.credit.scorers.turning_point.deviations import deviations
 from oar_lightning.credit.scorers.turning_point.learnt import ENOUGH_TURNS, Learnt, TurnCounts, kind_of
-from oar_lightning.credit.scorers.turning_point.siblings import mark_siblings
 from oar_lightning.data.chain.credit import ChainCredit
 from oar_lightning.data.chain.task import ChainProblems, ChainTask
-from oar_lightning.policy.language_model import evaluating, prediction_states
 from oar_lightning.rollout import SamplingConfig
 from oar_lightning.rollout.continuations import RolloutTools
-from oar_lightning.types import Continued, Prefix, Rollouts
-
-PROMPT, LENGTH = [3, 4, 5], 8
-
-
-class Greedy:
-    """Values of prefixes by their tokens: 0 where one of them is in `bad` for that column, and what was asked."""
-
-    def __init__(self, bad: dict[int, int], of_prompt: float = 1.0) -> None:
-        self.bad, self.of_prompt = bad, of_prompt
-        self.asked: list[list[Prefix]] = []
-
-    def value(self, rollouts: Rollouts, row: int, column: int) -> float:
-        first = int(rollouts.response_mask[row].long().argmax())
-        ids = rollouts.token_ids[row, first:column].tolist()
-        spoilt = any(ids[i : i + 1] == [token] for i, token in self.bad.items())
-        return 1 - self.of_prompt if spoilt else self.of_prompt
-
-    def __call__(
-        self, model: Any, rollouts: Rollouts, prefixes: Sequence[Prefix], samples: int, seed: int, greedy: bool = False
-    ) -> Continued:
-        assert (samples, greedy) == (1, True)
-        self.asked.append(list(prefixes))
-        values = [[self.value(rollouts, *prefix)] for prefix in prefixes]
-        return Continued(torch.tensor(values).view(-1, 1), len(values), 10 * len(values))
-
-
-def drawn(greedy: Greedy, rows: int = 4, seed: int = 0, size: int = 4) -> Rollouts:
-    """Completions of random tokens, with the rewards that `greedy` gives whole ones; groups with both kinds alone count."""
-    rng = np.random.default_rng(seed)
-    texts = rng.integers(6, 30, (rows, LENGTH)).tolist()
-    rollouts = rollouts_of([{"before": PROMPT, "reasoning": t[:-1], "answer": t[-1:]} for t in texts], group_size=size)
-    end = rollouts.token_ids.shape[1]
-    rewards = torch.tensor([greedy.value(rollouts, row, end) for row in range(rows)])
-    mean = rewards.view(-1, size).mean(1).repeat_interleave(size)
-    return dataclasses.replace(rollouts, rewards=rewards, advantages=rewards - mean)
-
-
-def spoiling(seed: int, rows: int, *places: int) -> dict[int, int]:
-    """The token at each place of every second row, which spoils what comes after it."""
-    texts = np.random.default_rng(seed).integers(6, 30, (rows, LENGTH))
-    return {place: int(texts[2 * i + 1, place]) for i, place in enumerate(places)}
-
-
-def made(greedy: Greedy, **knobs: Any) -> TurningPoint:
-    scorer = TurningPoint(**{"siblings": False, **knobs})
-    scorer.use(tools(greedy))
-    return scorer
 
 
 @pytest.mark.parametrize("points", [1, 2, 5])
@@ -132,29 +81,6 @@ def test_groups_without_a_signal_are_not_continued() -> None:
     rollouts = drawn(greedy)
     assert not made(greedy)(gpt2(), rollouts).any()
     assert not greedy.asked
-
-
-@pytest.mark.parametrize("kept", [False, True])
-def test_deviations_are_those_of_the_softmax(kept: bool) -> None:
-    model, rollouts = gpt2(), padded(drawn(Greedy({})), 2, 1)
-    if kept:
-        with torch.no_grad(), evaluating(model):
-            states = prediction_states(model, rollouts.attention_mask, rollouts.token_ids)
-        rollouts = dataclasses.replace(rollouts, prediction_states=states)
-    found = deviations(model, rollouts)
-    with torch.no_grad(), evaluating(model):
-        for row in range(len(rollouts)):
-            real = rollouts.attention_mask[row]
-            logits = model(rollouts.token_ids[row, real][None]).logits[0].double().numpy()
-            p = np.exp(logits) / np.exp(logits).sum(-1, keepdims=True)
-            ids, columns = rollouts.token_ids[row, real].numpy(), real.nonzero().flatten().numpy()
-            expected = [
-                (columns[i], p[i - 1].argmax(), np.log(p[i - 1].max() / p[i - 1, ids[i]]))
-                for i in range(1, len(ids))
-                if rollouts.response_mask[row, columns[i]] and p[i - 1].argmax() != ids[i]
-            ]
-            assert [(d.column, d.likely) for d in found[row]] == [(column, likely) for column, likely, _ in expected]
-            assert [d.gap for d in found[row]] == pytest.approx([gap for _, _, gap in expected], abs=1e-6)
 
 
 def test_what_it_learns_orders_the_search_and_changes_no_turning_point() -> None:
@@ -266,43 +192,6 @@ def test_it_searches_as_long_as_too_few_turns_are_known() -> None:
     scorer.load_state_dict(Learnt(TurnCounts(few, few), TurnCounts(many, many)).state_dict())
     assert torch.equal(scorer(model, rollouts), made(greedy)(model, rollouts))
     assert greedy.asked
-
-
-def test_siblings_are_scored_at_the_nearest_state_that_chose_as_greedy_decoding_does() -> None:
-    """States are given: of the tokens that are the most probable one at the turning point, the one with the nearest state."""
-    model, greedy = gpt2(), Greedy({})
-    rollouts = drawn(greedy)
-    start = rollouts.token_ids.shape[1] - LENGTH
-    states = torch.randn(*rollouts.token_ids.shape, 16, dtype=torch.float64, generator=torch.Generator().manual_seed(0))
-    likely = int(model.lm_head(states[1, start + 4]).argmax())
-    ids = rollouts.token_ids.clone()
-    ids[ids == likely] = (likely + 1) % 40
-    ids[0, [start + 2, start + 6]] = likely
-    ids[3, start + 1] = likely
-    states[0, start + 6] = 3 * states[1, start + 4] + 0.01
-    rollouts = dataclasses.replace(rollouts, token_ids=ids, prediction_states=states)
-    scores = torch.zeros(ids.shape)
-    assert mark_siblings(model, rollouts, {1: Deviation(start + 4, likely, 1.0)}, range(4), scores) == 0
-    expected = torch.zeros(ids.shape)
-    expected[0, start + 6] = expected[3, start + 1] = 1.0  # row 2 never took it
-    assert torch.equal(scores, expected)
-
-
-def test_siblings_by_kept_states_and_by_a_pass_are_the_same() -> None:
-    greedy, model = Greedy(spoiling(0, 4, 4, 2)), gpt2()
-    rollouts = padded(drawn(greedy), 1, 0)
-    rollouts = dataclasses.replace(rollouts, rewards=drawn(greedy).rewards, advantages=drawn(greedy).advantages)
-    with torch.no_grad(), evaluating(model):
-        states = prediction_states(model, rollouts.attention_mask, rollouts.token_ids)
-    kept = dataclasses.replace(rollouts, prediction_states=states)
-    by_pass, by_states = made(greedy, siblings=True), made(greedy, siblings=True)
-    scores = by_pass(model, rollouts)
-    assert torch.equal(scores, by_states(model, kept))
-    passes = by_pass.metrics["forward_equivalents"] - by_states.metrics["forward_equivalents"]
-    assert passes == pytest.approx(2), "one for the deviations, one for the siblings"
-    alone = made(greedy)(model, rollouts)
-    assert (scores >= alone).all()
-    assert torch.equal(scores[rollouts.rewards == 0], alone[rollouts.rewards == 0])
 
 
 def test_on_the_built_in_policy_it_finds_the_first_error_that_nobody_told_it() -> None:

@@ -5,13 +5,9 @@ from __future__ import annotations
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
+from support.greedy_values import of_gaps
 
-from oar_lightning.credit.scorers.turning_point.search import Deviation, Search
-
-
-def of_gaps(*gaps: float) -> list[Deviation]:
-    """One in three columns, each from a token of its own."""
-    return [Deviation(3 * i + 1, i, gap) for i, gap in enumerate(gaps)]
+from oar_lightning.credit.scorers.turning_point.search import Search
 
 
 @settings(deadline=None, max_examples=80)
