@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import gc
 import os
+import signal
 from typing import Any
 
 os.environ.setdefault("HF_HUB_OFFLINE", "1")
@@ -14,6 +15,8 @@ import hypothesis
 import pytest
 from xdist import is_xdist_controller
 
+if signal.getsignal(signal.SIGINT) is signal.SIG_IGN:  # a shell starts what runs in its background so, and children inherit it
+    signal.signal(signal.SIGINT, signal.default_int_handler)
 gc.disable()  # until all tests are collected: imports make many objects, which stay
 pytest.register_assert_rewrite("support")  # failures in helpers show their values too
 

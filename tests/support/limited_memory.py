@@ -22,14 +22,17 @@ LIMITED = r"""
 
 
     class Limited(Uniform):
-        # so many MiB more than are held; 0: any
+        # so many MiB more than are held; 0: any. Of the GPU's memory if it trains there, once its rollouts are there: before
+        # training the scorer is tried on the CPU
 
-        def __init__(self, mib: int) -> None:
+        def __init__(self, mib: int, gpu: bool) -> None:
             super().__init__()
-            self.mib = mib
+            self.mib, self.gpu = mib, gpu
 
         def __call__(self, model, rollouts):
-            if self.mib and rollouts.token_ids.is_cuda:
+            if self.gpu != rollouts.token_ids.is_cuda:
+                return super().__call__(model, rollouts)
+            if self.mib and self.gpu:
                 torch.cuda.empty_cache()
                 size = torch.cuda.memory_reserved() + self.mib * 2**20
                 torch.cuda.set_per_process_memory_fraction(size / torch.cuda.get_device_properties(0).total_memory)
@@ -48,7 +51,8 @@ def train_limited(folder: Path, mib: int, token_budget: str, *overrides: str) ->
     settings = [
         *("+experiment=smoke", "logger=none", "num_threads=1", "trainer.max_steps=2", "evaluation.problems=1"),
         *("update.problems=16", "update.group_size=8", "update.microbatches=1", f"update.token_budget={token_budget}"),
-        *("~scorer", f"+scorer={{_target_: limited.Limited, mib: {mib}}}", "evaluation.heatmap=false"),
+        *("~scorer", f"+scorer={{_target_: limited.Limited, mib: {mib}, gpu: {'trainer=gpu' in overrides}}}"),
+        "evaluation.heatmap=false",
         f"export_to=policy{mib}",
     ]
     command = [sys.executable, "-m", "oar_lightning", *settings, *overrides]
