@@ -182,6 +182,12 @@ METRICS: tuple[Metric, ...] = (
             "`scorer=turning_point`, in steps that search",
         ),
         (
+            "credit/guessed_turn_frac",
+            SHARE,
+            "completions that turned of which such a guess would have been right",
+            "`scorer=turning_point`, in steps that search",
+        ),
+        (
             "credit/shared_frac",
             SHARE,
             "anchor tokens before which two or more completions were in one state",

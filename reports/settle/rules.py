@@ -42,7 +42,7 @@ ARMS: dict[str, tuple[str, ...]] = {
     "turning_point": ("+experiment=turning_point",),
     "turning_point_shuffled": ("+experiment=turning_point", "scorer=shuffled", "scorer@scorer.inner=turning_point"),
     SHORT: ("+experiment=turning_point",),
-    SELDOM: ("+experiment=turning_point", "scorer.search_every=8"),
+    SELDOM: ("+experiment=turning_point", "scorer.search_every=8", "scorer.guess_above=0"),
     "oracle": ("+experiment=oracle",),
     "oracle_in_oars_gate": ("+experiment=oar_g", "scorer=oracle"),
     PENALTY: ("+experiment=grpo",),

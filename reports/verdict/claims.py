@@ -179,7 +179,7 @@ def claims(leads: Mapping[tuple[str, str], Lead], said: Mapping[tuple[str, str],
         by_rules(
             "Its lead is more than its time buys, by rules written before these runs (ours)",
             in_equal_time(),
-            tested="fairly on `asides`, where what is guessed between searches was chosen by four runs with tuning's seeds",
+            tested="fairly; what is guessed between searches was chosen on `asides`, by four runs with tuning's seeds",
         ),
         *against(AGAINST),
         Claim(

@@ -13,7 +13,7 @@ import torch
 from jaxtyping import Float
 from torch import Tensor
 
-from oar_lightning.common.ranges import NonNegativeInt, PositiveFloat, PositiveInt, checked
+from oar_lightning.common.ranges import Fraction, NonNegativeInt, PositiveFloat, PositiveInt, checked
 from oar_lightning.credit.component import Continuations, Tools, group_advantages_of
 from oar_lightning.credit.scorers.base import Scorer
 from oar_lightning.credit.scorers.turning_point.deviations import deviations
@@ -52,6 +52,8 @@ class TurningPoint(Scorer):
         search_every: batches of rollouts from one search to the next. In those between, once enough is known
             (`Learnt.is_enough`), nothing is continued. Completions of a kind of which half or more turned are guessed to have
             turned, at their likeliest deviation.
+        guess_above: the share of guesses that searches have to confirm, and of turns that have to be guessed, of late
+            (`Checks`); below it every batch is searched. 0 guesses whatever they say.
         least: how far R is from V(prompt), in units of reward, in completions that are searched.
         siblings: whether completions that did not turn are scored at the decisions at which others of their group turned.
     """
@@ -64,11 +66,13 @@ class TurningPoint(Scorer):
         rounds: NonNegativeInt = 8,
         points: PositiveInt = 2,
         search_every: PositiveInt = 1,
+        guess_above: Fraction = 0.7,
         least: Annotated[PositiveFloat, "a difference of rewards"] = 0.5,
         siblings: bool = True,
     ) -> None:
         super().__init__()
-        self.rounds, self.points, self.search_every, self.least, self.siblings = rounds, points, search_every, least, siblings
+        self.rounds, self.points, self.least, self.siblings = rounds, points, least, siblings
+        self.search_every, self.guess_above = search_every, guess_above
         self.reads_groups = siblings or search_every > 1
         if search_every > 1 and not rounds:
             raise ValueError(f"scorer.search_every={search_every} needs searches to learn from: set scorer.rounds >= 1, got 0")
@@ -97,10 +101,10 @@ class TurningPoint(Scorer):
 
     def learn(self, model: Any, rollouts: Rollouts) -> None:
         """Count what was found since the last call."""
-        self._learnt, self._pending = self._learnt + self._pending.of_all_ranks(), Learnt()
+        self._learnt, self._pending = self._learnt.then(self._pending.of_all_ranks()), Learnt()
 
     def state_dict(self) -> dict[str, Any]:
-        return (self._learnt + self._pending.of_all_ranks()).state_dict()
+        return self._learnt.then(self._pending.of_all_ranks()).state_dict()
 
     def load_state_dict(self, state: dict[str, Any]) -> None:
         self._learnt, self._pending = Learnt.from_state_dict(state), Learnt()
@@ -113,15 +117,14 @@ class TurningPoint(Scorer):
         kinds, searches = self._opened(model, rollouts, groups)
         guesses = {row: searches[row].at_the_likeliest() for own in kinds for row in self._learnt.expected(own)}
         self.totals = MetricSums()
-        if rollouts.step % self.search_every and self._learnt.is_enough and not self._always_searches:
+        if self._guesses_at(rollouts.step):
             searches = guesses
         else:
             searches = self._searched(rollouts, groups, searches, values)
-            self._pending += Learnt.of(searches, kinds)
-            right = sum(
-                row in searches and searches[row].turning_point == guess.turning_point for row, guess in guesses.items()
-            )
-            self.totals.add({"credit/right_guess_frac": (right, len(guesses))})
+            found = Learnt.of(searches, kinds, guesses)
+            self._pending, checks = self._pending + found, found.checks
+            self.totals.add({"credit/right_guess_frac": (checks.right, checks.guessed)})
+            self.totals.add({"credit/guessed_turn_frac": (checks.right, checks.turned)})
         scores = torch.zeros(rollouts.token_ids.shape, device=rollouts.token_ids.device)
         turns = {row: search.turning_point for row, search in searches.items()}
         for row, turn in turns.items():
@@ -137,6 +140,10 @@ class TurningPoint(Scorer):
         self.totals.fold(operator.add, {"credit/continuations": float(values.sampled)})
         self.totals.fold(max, {"time/continuations_s": values.seconds})
         return scores
+
+    def _guesses_at(self, step: int) -> bool:
+        may = step % self.search_every and self._learnt.is_enough and self._learnt.checks.confirm(self.guess_above)
+        return bool(may) and not self._always_searches
 
     def _opened(
         self, model: Any, rollouts: Rollouts, groups: Sequence[range]

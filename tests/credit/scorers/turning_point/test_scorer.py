@@ -15,7 +15,7 @@ from support.toy import gpt2, tools
 
 from oar_lightning.credit.scorers import Oracle, Shuffled, TurningPoint
 from oar_lightning.credit.scorers.turning_point.deviations import deviations
-from oar_lightning.credit.scorers.turning_point.learnt import ENOUGH_TURNS, Learnt, TurnCounts, kind_of
+from oar_lightning.credit.scorers.turning_point.learnt import ENOUGH_TURNS, Checks, Learnt, TurnCounts, kind_of
 from oar_lightning.data.chain.credit import ChainCredit
 from oar_lightning.data.chain.task import ChainProblems, ChainTask
 from oar_lightning.rollout import SamplingConfig
@@ -146,7 +146,25 @@ def test_between_searches_nothing_is_continued_and_the_likeliest_deviation_is_ta
     assert torch.equal(searched, made(greedy)(model, rollouts))
     assert scorer.state_dict() != taught.state_dict()
     guessed_right = sum(torch.equal(*both) for both in zip(scores[wrong], searched[wrong], strict=True))
-    assert scorer.totals.means()["credit/right_guess_frac"] == guessed_right / len(wrong)
+    means = scorer.totals.means()
+    assert means["credit/right_guess_frac"] == means["credit/guessed_turn_frac"] == guessed_right / len(wrong)
+
+
+@pytest.mark.parametrize(("right", "guesses"), [(6, False), (7, True)])
+def test_it_searches_all_the_same_where_searches_do_not_confirm_what_it_guesses(right: int, guesses: bool) -> None:
+    """And guesses again once they do: what a search has checked counts at the next step."""
+    model, greedy = gpt2(), Greedy(spoiling(0, 4, 4, 2))
+    rollouts = dataclasses.replace(drawn(greedy), step=3)
+    many = Counter(dict.fromkeys(range(4), ENOUGH_TURNS))
+    taught = Learnt(TurnCounts(many, many), TurnCounts(many, many), Checks(10, 10, right))
+    for share, does_guess in ((0.7, guesses), (0.0, True)):
+        scorer = made(greedy, search_every=2, guess_above=share)
+        scorer.load_state_dict(taught.state_dict())
+        greedy.asked.clear()
+        scorer(model, rollouts)
+        assert (not greedy.asked) is does_guess
+        scorer.learn(model, rollouts)
+        assert (Learnt.from_state_dict(scorer.state_dict()).checks == taught.checks) is does_guess
 
 
 def test_who_looks_on_between_searches_sees_a_search() -> None:
