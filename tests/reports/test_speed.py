@@ -1,0 +1,44 @@
+"""What was asked of speed: ratios from measurements that are made here, and what is said of them."""
+
+from __future__ import annotations
+
+import pytest
+from support.study_scripts import load_script
+
+from oar_lightning.common.markdown import filled
+
+speed = load_script("speed", "measure")
+
+
+@pytest.mark.parametrize(
+    ("measured", "of_products", "of_floor", "verdict"),
+    [
+        (1.1, 1.05, 1.01, "met"),
+        (1.15, 1.1, 1.0, "met"),
+        (1.3, 1.1, 1.05, "not met; products allow it"),
+        (1.3, 1.2, 1.05, "not met; products alone exceed it"),
+        (1.3, 1.2, 1.16, "not met; below the floor"),
+    ],
+)
+def test_what_is_said_of_a_bar(measured: float, of_products: float, of_floor: float, verdict: str) -> None:
+    ratios = (measured, of_products, of_floor)
+    assert speed.Bar("a step", 1.15, ratios).verdict == verdict
+    assert speed.Bar("a step", 1 / 1.15, tuple(1 / ratio for ratio in ratios), at_most=False).verdict == verdict
+
+
+def test_ratios_of_a_step_and_of_a_phase() -> None:
+    results = {
+        ("grpo", "step"): {"median_seconds": 2.0},
+        ("grpo", "rollout"): {"median_seconds": 0.9, "product_seconds": 0.6, "floor_seconds": 0.3},
+        ("oar_g", "step"): {"step_ratio": 1.4},
+        ("oar_g", "scoring"): {"median_seconds": 0.8, "product_seconds": 0.4, "floor_seconds": 0.2, "peak_bytes": 30.0},
+        ("reference_oar_g", "scoring"): {"median_seconds": 1.6, "peak_bytes": 10.0},
+    }
+    assert speed.step_over_grpo(results, "oar_g", 1.15, "OAR-G").ratios == pytest.approx((1.4, 1.2, 1.1))
+    assert speed.over_floor(results, "rollout", 3).ratios == pytest.approx((3, 2, 1))
+    assert speed.faster_than_published(results, "oar_g", 4, "OAR-G").ratios == pytest.approx((2, 4, 8))
+    assert speed.memory_of_published(results, "oar_g", 2, "OAR-G").ratios == (3, 3, 3)
+
+
+def test_the_page_has_the_table_of_the_files() -> None:
+    assert filled(speed.HERE / "README.md") == speed.table()
