@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 from collections.abc import Mapping, Sequence
 from pathlib import Path
 
@@ -114,6 +115,11 @@ def by_variant(results: Sequence[PhaseResult]) -> dict[str, dict[str, PhaseResul
     for result in results:
         out.setdefault(result.variant, {})[result.phase] = result
     return out
+
+
+def read_results(path: Path) -> dict[str, dict[str, PhaseResult]]:
+    """Variant -> phase -> result, of the file that `benchmark.output` names."""
+    return by_variant([PhaseResult(**row) for row in json.loads(path.read_text(encoding="utf-8"))])
 
 
 def write_report(folder: Path, config: BenchmarkConfig, measured: Measurement, command: str, machine: str) -> None:

@@ -10,7 +10,6 @@ step is that of ../benchmark_tiny.
 from __future__ import annotations
 
 import csv
-import json
 import statistics
 import sys
 import textwrap
@@ -25,6 +24,7 @@ import matplotlib.pyplot as plt
 from mlflow import MlflowClient
 from mlflow.entities import Run
 
+from oar_lightning.benchmark.report import read_results
 from oar_lightning.common.markdown import fill, markdown
 from oar_lightning.common.wilson import Z, wilson_bounds
 from oar_lightning.reporting.method_style import STYLES
@@ -104,8 +104,8 @@ def greedy(row: dict[str, Any], when: str) -> str:
 
 def step_ratios() -> dict[str, float]:
     """Method -> a step's time over that of GRPO, the methods taking turns in one process."""
-    rows = json.loads(BENCHMARK.read_text(encoding="utf-8"))
-    return {row["variant"]: row["step_ratio"] for row in rows if row["step_ratio"] is not None}
+    steps = {variant: phases["step"] for variant, phases in read_results(BENCHMARK).items()}
+    return {variant: step.step_ratio for variant, step in steps.items() if step.step_ratio is not None}
 
 
 def final(rows: Sequence[dict[str, Any]]) -> dict[str, dict[int, float]]:

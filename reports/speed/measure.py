@@ -7,22 +7,25 @@ Reads results.json of benchmark_tiny and benchmark_authors, and fills the table 
 
 from __future__ import annotations
 
-import json
 from pathlib import Path
 from typing import NamedTuple
 
+from oar_lightning.benchmark import PhaseResult
+from oar_lightning.benchmark.report import read_results
 from oar_lightning.common.markdown import fill, markdown
 
 HERE = Path(__file__).parent
+Results = dict[str, dict[str, PhaseResult]]
+"""Variant -> phase -> what was measured."""
 
 
 class Bar(NamedTuple):
-    """What was asked of a ratio at most (or at least); and the ratio as measured, if only products and attention took time,
-    and at the floor."""
+    """What was asked of a ratio at most (or at least); and the ratio as measured, and of time if only products and attention
+    took any, and at the floor."""
 
     what: str
     asked: float
-    ratios: tuple[float, float, float]
+    ratios: tuple[float, ...]
     at_most: bool = True
 
     def holds(self, ratio: float) -> bool:
@@ -30,53 +33,55 @@ class Bar(NamedTuple):
 
     @property
     def verdict(self) -> str:
-        measured, of_products, of_floor = map(self.holds, self.ratios)
-        if measured:
-            return "met"
+        measured, *with_less = map(self.holds, self.ratios)
+        if measured or not with_less:
+            return "met" if measured else "not met"
+        of_products, of_floor = with_less
         if not of_floor:
             return "not met; below the floor"
         return "not met; products allow it" if of_products else "not met; products alone exceed it"
 
     def row(self) -> list[str]:
         sign = "at most" if self.at_most else "at least"
-        return [self.what, f"{sign} {self.asked:g}", *(f"{ratio:.2f}" for ratio in self.ratios), self.verdict]
+        shown = [f"{ratio:.2f}" for ratio in self.ratios]
+        return [self.what, f"{sign} {self.asked:g}", *shown, *["-"] * (3 - len(shown)), self.verdict]
 
 
-Results = dict[tuple[str, str], dict[str, float]]
-
-
-def read(preset: str) -> Results:
-    """(variant, phase) -> its measurements."""
-    rows = json.loads((HERE.parent / f"benchmark_{preset}" / "results.json").read_text())
-    return {(row["variant"], row["phase"]): row for row in rows}
+def seconds(result: PhaseResult) -> tuple[float, float, float]:
+    """Of a phase: as measured, of its products and attention alone, and at its floor."""
+    if result.product_seconds is None:
+        raise SystemExit(f"reports/benchmark_{result.preset} has no seconds of products: run its README's command again")
+    return result.median_seconds, result.product_seconds, result.floor_seconds
 
 
 def step_over_grpo(results: Results, variant: str, asked: float, name: str) -> Bar:
-    grpo, scoring = results["grpo", "step"]["median_seconds"], results[variant, "scoring"]
-    of_products, of_floor = (1 + scoring[key] / grpo for key in ("product_seconds", "floor_seconds"))
-    return Bar(f"a step with {name}, over GRPO's", asked, (results[variant, "step"]["step_ratio"], of_products, of_floor))
+    grpo, measured = results["grpo"]["step"].median_seconds, results[variant]["step"].step_ratio
+    assert measured is not None, "a step has one"
+    with_less = (1 + of_scoring / grpo for of_scoring in seconds(results[variant]["scoring"])[1:])
+    return Bar(f"a step with {name}, over GRPO's", asked, (measured, *with_less))
 
 
 def over_floor(results: Results, phase: str, asked: float) -> Bar:
-    own = results["grpo", phase]
-    floor = own["floor_seconds"]
-    return Bar(f"{phase}, over its floor", asked, (own["median_seconds"] / floor, own["product_seconds"] / floor, 1.0))
+    own = results["grpo"][phase]
+    return Bar(f"{phase}, over its floor", asked, tuple(taken / own.floor_seconds for taken in seconds(own)))
 
 
 def faster_than_published(results: Results, variant: str, asked: float, name: str) -> Bar:
     """The published function's time over ours: as measured, and if ours took less."""
-    theirs, own = results[f"reference_{variant}", "scoring"]["median_seconds"], results[variant, "scoring"]
-    measured, of_products, of_floor = (theirs / own[key] for key in ("median_seconds", "product_seconds", "floor_seconds"))
-    return Bar(f"scoring by the authors' function, over {name}", asked, (measured, of_products, of_floor), at_most=False)
+    theirs = results[f"reference_{variant}"]["scoring"].median_seconds
+    ratios = tuple(theirs / taken for taken in seconds(results[variant]["scoring"]))
+    return Bar(f"scoring by the authors' function, over {name}", asked, ratios, at_most=False)
 
 
 def memory_of_published(results: Results, variant: str, asked: float, name: str) -> Bar:
-    own, theirs = (results[v, "scoring"]["peak_bytes"] for v in (variant, f"reference_{variant}"))
-    return Bar(f"memory of {name}, over the authors' function", asked, (own / theirs, own / theirs, own / theirs))
+    own, theirs = (results[v]["scoring"].peak_bytes for v in (variant, f"reference_{variant}"))
+    assert own, "a benchmark takes it"
+    assert theirs, "of the published function, too"
+    return Bar(f"memory of {name}, over the authors' function", asked, (own / theirs,))
 
 
 def bars() -> dict[str, list[Bar]]:
-    tiny, authors = (read(preset) for preset in ("tiny", "authors"))
+    tiny, authors = (read_results(HERE.parent / f"benchmark_{preset}" / "results.json") for preset in ("tiny", "authors"))
     return {
         "tiny": [
             over_floor(tiny, "rollout", 3),

@@ -9,6 +9,8 @@ from typing import Any
 from leads import REPORTS, script
 from omegaconf import OmegaConf
 
+from oar_lightning.benchmark import PhaseResult
+from oar_lightning.benchmark.report import read_results
 from oar_lightning.common.paths import conf_dir
 
 
@@ -70,23 +72,27 @@ TARGETS = OmegaConf.load(conf_dir() / "benchmark" / "tiny.yaml").step_bars
 
 
 @functools.cache
-def timed() -> dict[tuple[str, str], dict[str, Any]]:
-    """Variant and phase -> what `task=benchmark` measured."""
-    rows = json.loads((REPORTS / "benchmark_tiny" / "results.json").read_text(encoding="utf-8"))
-    return {(row["variant"], row["phase"]): row for row in rows}
+def timed() -> dict[str, dict[str, PhaseResult]]:
+    """Variant -> phase -> what `task=benchmark` measured."""
+    return read_results(REPORTS / "benchmark_tiny" / "results.json")
 
 
 @functools.cache
 def step_ratios() -> dict[str, tuple[float, float]]:
     """Variant -> GRPO steps that its step takes, and that it would if scoring took what its products and attention take."""
-    found = timed()
-    grpo = found["grpo", "step"]["median_seconds"]
-    return {key: (found[key, "step"]["step_ratio"], 1 + found[key, "scoring"]["product_seconds"] / grpo) for key in STEPS}
+    grpo = timed()["grpo"]["step"].median_seconds
+    found = {}
+    for key in STEPS:
+        measured, products = timed()[key]["step"].step_ratio, timed()[key]["scoring"].product_seconds
+        assert measured is not None, "a step has a ratio"
+        assert products is not None, "the file is of a benchmark that took the seconds of products"
+        found[key] = (measured, 1 + products / grpo)
+    return found
 
 
 def ratio_ranges() -> dict[str, str]:
     """Variant -> the smallest and the largest ratio of its rounds, where the measurement has kept them."""
-    kept = {key: timed()[key, "step"].get("step_ratio_range") for key in STEPS}
+    kept = {key: timed()[key]["step"].step_ratio_range for key in STEPS}
     return {key: f" ({found[0]:.2f} to {found[1]:.2f})" if found else "" for key, found in kept.items()}
 
 

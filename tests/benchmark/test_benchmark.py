@@ -15,7 +15,15 @@ from support.composing import Prepare
 
 from oar_lightning.benchmark import BenchmarkConfig, RandomShape, RandomWorkload
 from oar_lightning.benchmark.measure import IN_A_STEP, TIMED_PHASES, Measurement, PhaseResult, _phases
-from oar_lightning.benchmark.report import by_variant, floors_table, phase_table, quietness, scoring_table, write_report
+from oar_lightning.benchmark.report import (
+    by_variant,
+    floors_table,
+    phase_table,
+    quietness,
+    read_results,
+    scoring_table,
+    write_report,
+)
 from oar_lightning.benchmark.work import Rates
 from oar_lightning.common.config_check import ConfigError
 from oar_lightning.credit.scorers import Uniform
@@ -141,6 +149,8 @@ def test_the_command_writes_rows_for_every_variant_and_phase(tmp_path: Path) -> 
     done = run(tmp_path, "task=benchmark", "benchmark=authors", *shape, *settings)
     assert done.code == 0, done.shown
     rows = {(r["variant"], r["phase"]): r for r in json.loads((tmp_path / "b.json").read_text())}
+    read = {(v, p): result for v, phases in read_results(tmp_path / "b.json").items() for p, result in phases.items()}
+    assert {place: dataclasses.asdict(result) for place, result in read.items()} == rows
     variants = {"grpo", "oar_g", "oar_p", "oar_p_approximate", "oar_p_full", "entropy", "reference_oar_g", "reference_oar_p"}
     assert set(rows) == {(v, p) for v in variants for p in (*TIMED_PHASES, "step")}
     assert rows["grpo", "step"]["step_ratio"] == 1.0

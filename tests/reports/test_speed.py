@@ -5,6 +5,7 @@ from __future__ import annotations
 import pytest
 from support.study_scripts import load_script
 
+from oar_lightning.benchmark import PhaseResult
 from oar_lightning.common.markdown import filled
 
 speed = load_script("speed", "measure")
@@ -26,18 +27,33 @@ def test_what_is_said_of_a_bar(measured: float, of_products: float, of_floor: fl
     assert speed.Bar("a step", 1 / 1.15, tuple(1 / ratio for ratio in ratios), at_most=False).verdict == verdict
 
 
+@pytest.mark.parametrize(("ratio", "verdict"), [(2.0, "met"), (2.1, "not met")])
+def test_memory_has_no_time_without_all_else(ratio: float, verdict: str) -> None:
+    assert speed.Bar("memory", 2, (ratio,)).row() == ["memory", "at most 2", f"{ratio:.2f}", "-", "-", verdict]
+
+
+def phase(
+    median: float,
+    products: float | None = None,
+    floor: float = 0.1,
+    peak: int | None = None,
+    step_ratio: float | None = None,
+) -> PhaseResult:
+    return PhaseResult("made", "", "", median, 0.0, 0.0, peak, 0.0, floor, 0.0, 0.0, products, step_ratio)
+
+
 def test_ratios_of_a_step_and_of_a_phase() -> None:
     results = {
-        ("grpo", "step"): {"median_seconds": 2.0},
-        ("grpo", "rollout"): {"median_seconds": 0.9, "product_seconds": 0.6, "floor_seconds": 0.3},
-        ("oar_g", "step"): {"step_ratio": 1.4},
-        ("oar_g", "scoring"): {"median_seconds": 0.8, "product_seconds": 0.4, "floor_seconds": 0.2, "peak_bytes": 30.0},
-        ("reference_oar_g", "scoring"): {"median_seconds": 1.6, "peak_bytes": 10.0},
+        "grpo": {"step": phase(2.0), "rollout": phase(0.9, products=0.6, floor=0.3)},
+        "oar_g": {"step": phase(2.8, step_ratio=1.4), "scoring": phase(0.8, products=0.4, floor=0.2, peak=30)},
+        "reference_oar_g": {"scoring": phase(1.6, peak=10)},
     }
     assert speed.step_over_grpo(results, "oar_g", 1.15, "OAR-G").ratios == pytest.approx((1.4, 1.2, 1.1))
     assert speed.over_floor(results, "rollout", 3).ratios == pytest.approx((3, 2, 1))
     assert speed.faster_than_published(results, "oar_g", 4, "OAR-G").ratios == pytest.approx((2, 4, 8))
-    assert speed.memory_of_published(results, "oar_g", 2, "OAR-G").ratios == (3, 3, 3)
+    assert speed.memory_of_published(results, "oar_g", 2, "OAR-G").ratios == (3,)
+    with pytest.raises(SystemExit, match="benchmark_made has no seconds of products: run its README's command again"):
+        speed.over_floor(results, "step", 3)
 
 
 def test_the_page_has_the_table_of_the_files() -> None:

@@ -44,7 +44,9 @@ class Checks:
 
     def then(self, later: Checks) -> Checks:
         """With those of a later batch, beside which they count half."""
-        return Checks(self.guessed / 2, self.turned / 2, self.right / 2) + later if later.guessed or later.turned else self
+        if not (later.guessed or later.turned):
+            return self
+        return Checks(self.guessed / 2, self.turned / 2, self.right / 2) + later
 
     def confirm(self, share: float) -> bool:
         """Whether at least this share of guesses is right, and of completions that turned guessed. True of none."""

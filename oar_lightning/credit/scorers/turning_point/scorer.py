@@ -122,9 +122,9 @@ class TurningPoint(Scorer):
         else:
             searches = self._searched(rollouts, groups, searches, values)
             found = Learnt.of(searches, kinds, guesses)
-            self._pending, checks = self._pending + found, found.checks
-            self.totals.add({"credit/right_guess_frac": (checks.right, checks.guessed)})
-            self.totals.add({"credit/guessed_turn_frac": (checks.right, checks.turned)})
+            self._pending += found
+            right, guessed, turned = found.checks.right, found.checks.guessed, found.checks.turned
+            self.totals.add({"credit/right_guess_frac": (right, guessed), "credit/guessed_turn_frac": (right, turned)})
         scores = torch.zeros(rollouts.token_ids.shape, device=rollouts.token_ids.device)
         turns = {row: search.turning_point for row, search in searches.items()}
         for row, turn in turns.items():
@@ -142,8 +142,9 @@ class TurningPoint(Scorer):
         return scores
 
     def _guesses_at(self, step: int) -> bool:
-        may = step % self.search_every and self._learnt.is_enough and self._learnt.checks.confirm(self.guess_above)
-        return bool(may) and not self._always_searches
+        if self._always_searches or step % self.search_every == 0:
+            return False
+        return self._learnt.is_enough and self._learnt.checks.confirm(self.guess_above)
 
     def _opened(
         self, model: Any, rollouts: Rollouts, groups: Sequence[range]
