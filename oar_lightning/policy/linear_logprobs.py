@@ -13,6 +13,8 @@ import torch
 from jaxtyping import Float, Int
 from torch import Tensor
 
+from oar_lightning.policy.products import multiply, outer
+
 ROWS = 512
 TILE_BYTES = 2 * 2**20
 """A tile of float32 logits on a CPU: one core's second-level cache."""
@@ -97,11 +99,9 @@ class _LinearLogprobs(torch.autograd.Function):
                     tile.scatter_(1, place, tile.gather(1, place) + torch.where(inside, g, 0.0))
                     tile = tile.to(h.dtype)
                     if of_hidden is not None:
-                        torch.addmm(of_hidden[rows], tile, w, out=of_hidden[rows])
-                    if of_weight is not None and of_weight.dtype == h.dtype:
-                        torch.addmm(of_weight[entries], tile.T, h, out=of_weight[entries])
-                    elif of_weight is not None:
-                        of_weight[entries] += tile.T @ h
+                        of_hidden[rows] += multiply(tile, w.T)
+                    if of_weight is not None:
+                        of_weight[entries] += outer(tile, h)
         return of_hidden, None if of_weight is None else of_weight.to(weight.dtype), None, None, None
 
 
@@ -131,7 +131,7 @@ def _forward(hidden: Tensor, weight: Tensor, targets: Tensor, tiles: Tiles, entr
 
 
 def _logits(hidden: Tensor, weight: Tensor) -> Tensor:
-    return torch.mm(hidden, weight.T).to(_float_of(hidden))
+    return multiply(hidden, weight).to(_float_of(hidden))
 
 
 def _float_of(values: Tensor) -> torch.dtype:

@@ -16,6 +16,7 @@ from torch.utils.checkpoint import checkpoint
 from oar_lightning.distributed.ranks import all_gather
 from oar_lightning.policy.language_model import base_model, hidden_states
 from oar_lightning.policy.linear_logprobs import linear_logprobs
+from oar_lightning.policy.products import multiply
 
 LOGITS_CHUNK_BYTES = 64 * 2**20
 """Float32 logits alive at any time in `token_logprobs`: 16 Mi floats, 110 tokens of a 152k vocabulary."""
@@ -29,8 +30,8 @@ TRANSFORMED_LOGITS = ("logits_scaling", "logit_scale", "final_logit_softcapping"
 
 def head_logits(model: Any, hidden: Float[Tensor, "... H"]) -> Float[Tensor, "... V"]:
     """Float32 (or float64) logits of given hidden states, with the family's own scaling or soft cap."""
-    base = base_model(model)
-    logits = base.get_output_embeddings()(hidden)
+    base, matrix = base_model(model), head_matrix(model, hidden)
+    logits = base.get_output_embeddings()(hidden) if matrix is None else multiply(hidden, matrix)
     config = base.config.get_text_config()
     if getattr(config, "logits_scaling", None):  # Granite
         logits = logits / config.logits_scaling

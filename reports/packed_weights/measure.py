@@ -24,8 +24,8 @@ from oar_lightning.benchmark import RandomShape, RandomWorkload
 from oar_lightning.common.allocator import keep_freed_memory
 from oar_lightning.common.markdown import fill, markdown
 from oar_lightning.common.randomness import generator
-from oar_lightning.policy.decoder import products
-from oar_lightning.policy.decoder.products import PackedWeights, Weights, fixed_weights
+from oar_lightning.policy import products
+from oar_lightning.policy.products import PackedWeights, Weights, fixed_weights
 
 README = Path(__file__).with_name("README.md")
 MATRICES = {

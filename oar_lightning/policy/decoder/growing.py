@@ -11,10 +11,10 @@ from jaxtyping import Bool, Float, Int
 from torch import Tensor
 
 from oar_lightning.policy.decoder.plain import PlainDecoder
-from oar_lightning.policy.decoder.products import fixed_weights
 from oar_lightning.policy.key_value_cache import at_fixed_places, select_rows
 from oar_lightning.policy.language_model import base_model, embed, new_cache
 from oar_lightning.policy.lm_head import head_logits, head_matrix
+from oar_lightning.policy.products import fixed_weights
 
 
 class GrowingTexts(ABC):

@@ -26,9 +26,9 @@ from oar_lightning.policy.attention import (
     products_are_faster,
 )
 from oar_lightning.policy.decoder.past import Past, query_blocks, visible_columns
-from oar_lightning.policy.decoder.products import Weights, fixed_weights
 from oar_lightning.policy.language_model import base_model, can_share_prefixes
 from oar_lightning.policy.lm_head import in_shards
+from oar_lightning.policy.products import Weights, fixed_weights
 
 FAMILIES = ("LlamaModel", "MistralModel", "Qwen2Model", "Qwen3Model")
 ROPE_TYPES = ("default", "linear", "llama3", "yarn")

@@ -8,10 +8,11 @@ from support.decoders import FAMILIES, random_model
 from torch._subclasses import FakeTensorMode
 
 from oar_lightning.benchmark.work import FlopCount, Rates, WorkCount
-from oar_lightning.policy.decoder import empty_past, growing_texts, plain_decoder, products
-from oar_lightning.policy.decoder.products import PackedWeights, Weights, fixed_weights
+from oar_lightning.policy import products
+from oar_lightning.policy.decoder import empty_past, growing_texts, plain_decoder
 from oar_lightning.policy.language_model import base_model, embed
 from oar_lightning.policy.lm_head import head_logits
+from oar_lightning.policy.products import PackedWeights, Weights, fixed_weights, multiply, regular
 
 pytestmark = pytest.mark.skipif(not torch.backends.mkldnn.is_available(), reason="this build of torch has no oneDNN")
 
@@ -19,6 +20,7 @@ pytestmark = pytest.mark.skipif(not torch.backends.mkldnn.is_available(), reason
 @pytest.fixture
 def everything_packed(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(products, "LEAST", 1)
+    monkeypatch.setattr(products, "LEAST_WORK", 1)
 
 
 def random(*shape: int) -> torch.Tensor:
@@ -50,6 +52,74 @@ def test_what_is_multiplied_gets_its_gradient(everything_packed: None) -> None:
     torch.testing.assert_close(x.grad, upstream @ matrix * x.detach().cos(), rtol=1e-5, atol=1e-5)
     torch.testing.assert_close(total.grad, upstream)
     assert "packed" not in vars(weights), "a pass with gradients holds no second copy"
+
+
+@pytest.mark.parametrize("shape", [(4, 3), (1, 1), (19, 7), (300, 1)])
+@pytest.mark.parametrize(("outputs", "inputs"), [(70, 33), (33, 70)])
+@pytest.mark.parametrize("added", [False, True])
+def test_gradients_are_those_of_double_precision(
+    shape: tuple[int, ...], outputs: int, inputs: int, added: bool, everything_packed: None
+) -> None:
+    """Of all that is multiplied and added, for numbers of rows with and without rows of padding."""
+    leaves = {
+        "matrix": random(outputs, inputs),
+        "x": random(*shape, inputs),
+        "bias": random(outputs),
+        "total": random(*shape, outputs),
+    }
+    upstream = random(*shape, outputs).transpose(0, -1).contiguous().transpose(0, -1)
+    found = {}
+    for dtype in (torch.float32, torch.float64):
+        at = {name: value.clone().to(dtype).requires_grad_() for name, value in leaves.items()}
+        weights = Weights(at["matrix"] * 1)
+        out = weights.onto(at["total"], at["x"], at["bias"]) if added else weights(at["x"], at["bias"])
+        assert out.dtype == dtype
+        (out * upstream.to(dtype)).sum().backward()
+        found[dtype] = [out.detach(), *(leaf.grad for name, leaf in at.items() if added or name != "total")]
+    for actual, expected in zip(*found.values(), strict=True):
+        torch.testing.assert_close(actual.double(), expected, rtol=1e-5, atol=1e-4)
+
+
+def test_what_no_gradient_is_asked_of_is_not_kept(everything_packed: None) -> None:
+    matrix, x = random(70, 33), random(4, 33)
+    kept: list[torch.Tensor] = []
+    with torch.autograd.graph.saved_tensors_hooks(lambda tensor: kept.append(tensor) or tensor, lambda tensor: tensor):
+        multiply(x.requires_grad_(), matrix)
+        assert [tensor.data_ptr() for tensor in kept] == [matrix.data_ptr()]
+        kept.clear()
+        multiply(x.detach(), matrix.requires_grad_())
+        assert [tensor.data_ptr() for tensor in kept] == [x.data_ptr()]
+
+
+def test_second_derivatives_are_refused(everything_packed: None) -> None:
+    x = random(4, 33).requires_grad_()
+    (first,) = torch.autograd.grad(multiply(x, random(70, 33)).square().sum(), x, create_graph=True)
+    with pytest.raises(RuntimeError, match="differentiate twice"):
+        first.sum().backward()
+
+
+@pytest.mark.parametrize("rows", [1, 8, 9, 16, 17, 100, 255, 256, 1000, 2976, 100_003])
+def test_numbers_of_rows_are_few(rows: int) -> None:
+    assert rows <= regular(rows) < max(rows + 1, 1.125 * rows)
+    assert regular(regular(rows)) == regular(rows)
+    octave = range(rows, 2 * rows)
+    assert len({regular(n) for n in octave}) <= 9
+
+
+def test_who_multiplies(monkeypatch: pytest.MonkeyPatch) -> None:
+    called: list[int] = []
+    monkeypatch.setattr(products, "_onednn", lambda x, matrix, *_: called.append(1) or x @ matrix.T)
+    matrix = random(512, 512)
+    multiply(random(63, 512), matrix)
+    multiply(random(64, 512).double(), matrix.double())
+    multiply(random(64, 512).bfloat16(), matrix.bfloat16())
+    with torch.backends.mkldnn.flags(enabled=False):
+        multiply(random(64, 512), matrix)
+    with torch.autocast("cpu", torch.bfloat16):
+        assert multiply(random(64, 512), matrix).dtype == torch.bfloat16
+    assert not called, "too small, of another type, or not wanted"
+    multiply(random(64, 512), matrix)
+    assert called
 
 
 def test_which_weights_are_packed(monkeypatch: pytest.MonkeyPatch) -> None:
