@@ -1,4 +1,4 @@
-"""Products with weights in oneDNN's order against torch's on a CPU: single products, and sampling with both.
+"""oneDNN's products against torch's on a CPU: single ones, with weights as they are and in its order; with gradients; sampling.
 
     OMP_NUM_THREADS=2 python reports/packed_weights/measure.py
 
@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import os
 import time
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from functools import partial
 from pathlib import Path
@@ -37,8 +37,10 @@ MATRICES = {
 }
 """Name -> outputs and inputs."""
 ROWS = (1, 16, 64, 256, 2048)
+GRADIENT_ROWS = (256, 2048, 2100)
+"""The last is not one of the numbers that oneDNN is called with."""
 SECONDS = 0.25
-"""Of one cell, for both ways together."""
+"""Of one cell, for its ways together."""
 SAMPLING = {
     "`authors`": RandomShape(256, 1024, 4, 8, 2, 4096, prompt=24, completion=136, prompts=2, group_size=8, tied=True),
     "`wide`": RandomShape(256, 1024, 4, 8, 2, 32000, prompt=128, completion=256, prompts=4, group_size=8, tied=True),
@@ -59,27 +61,45 @@ def seconds(run: Callable[[], object]) -> float:
 
 @contextmanager
 def least(numbers: int) -> Iterator[None]:
-    """Inside the block matrices with fewer numbers are not packed."""
-    former = products.LEAST
-    products.LEAST = numbers
+    """Inside the block matrices with fewer numbers are not packed; with 0 oneDNN makes every product."""
+    former = products.LEAST, products.LEAST_WORK
+    products.LEAST, products.LEAST_WORK = numbers, numbers and products.LEAST_WORK
     try:
         yield
     finally:
-        products.LEAST = former
+        products.LEAST, products.LEAST_WORK = former
 
 
 def pack(matrix: Tensor) -> Tensor:
     return PackedWeights(matrix).packed
 
 
-def multiply(matrices: Sequence[Weights], x: Tensor) -> None:
-    for weights in matrices:
-        weights(x)
+def multiply(matrices: Sequence[Weights], x: Tensor, onednn: bool) -> None:
+    with torch.backends.mkldnn.flags(enabled=onednn):
+        for weights in matrices:
+            weights(x)
+
+
+def differentiate(weights: Weights, x: Tensor, upstream: Tensor, onednn: bool) -> None:
+    with torch.backends.mkldnn.flags(enabled=onednn):
+        torch.autograd.grad(weights(x), (x, weights.matrix), upstream)
+
+
+def in_turns(ways: Mapping[str, Callable[[], None]]) -> dict[str, list[float]]:
+    """Seconds of each way, round by round, after one that does not count."""
+    found: dict[str, list[float]] = {way: [] for way in ways}
+    for run in ways.values():
+        run()
+    ends = time.perf_counter() + SECONDS
+    while time.perf_counter() < ends or len(next(iter(found.values()))) < 5:
+        for way, run in ways.items():
+            found[way].append(seconds(run))
+    return found
 
 
 @torch.no_grad()
 def product_table() -> str:
-    lines = [["matrix", "packed", "packing, µs", *(f"{rows} rows: torch, µs (packed of it)" for rows in ROWS)]]
+    lines = [["matrix", "packed", "packing, µs", *(f"{rows} rows: torch, µs (as it is, packed of it)" for rows in ROWS)]]
     for name, (outputs, inputs) in MATRICES.items():
         made = generator("packed_weights")
         count = max(2, 2**22 // (outputs * inputs))  # of matrices in turn, as layers come
@@ -90,16 +110,30 @@ def product_table() -> str:
         cells = []
         for rows in ROWS:
             x = torch.randn(rows, inputs, generator=made)
-            ways = {"plain": plain, "packed": packed}
-            found: dict[str, list[float]] = {way: [] for way in ways}
-            ends = time.perf_counter() + SECONDS
-            while time.perf_counter() < ends or len(found["plain"]) < 5:
-                for way, many in ways.items():
-                    found[way].append(seconds(partial(multiply, many, x)) / count)
-            ratio = median(b / a for a, b in zip(found["plain"], found["packed"], strict=True))
-            cells.append(f"{1e6 * median(found['plain']):.0f} ({ratio:.2f})")
+            with least(0):
+                ways = {"torch": (plain, False), "as it is": (plain, True), "packed": (packed, True)}
+                taken = in_turns({way: partial(multiply, many, x, onednn) for way, (many, onednn) in ways.items()})
+            ratios = [median(b / a for a, b in zip(taken["torch"], taken[way], strict=True)) for way in ("as it is", "packed")]
+            cells.append(f"{1e6 * median(taken['torch']) / count:.0f} ({', '.join(f'{ratio:.2f}' for ratio in ratios)})")
         is_packed = "yes" if isinstance(fixed_weights(plain[0].matrix), PackedWeights) else "no"
         lines.append([name, is_packed, f"{1e6 * median(times):.0f}", *cells])
+    return markdown(lines)
+
+
+def gradient_table() -> str:
+    lines = [["matrix", *(f"{rows} rows: torch, µs (oneDNN of it)" for rows in GRADIENT_ROWS)]]
+    for name, (outputs, inputs) in MATRICES.items():
+        made = generator("packed_weights")
+        weights = Weights(torch.randn(outputs, inputs, generator=made).requires_grad_())
+        cells = []
+        for rows in GRADIENT_ROWS:
+            x = torch.randn(rows, inputs, generator=made).requires_grad_()
+            upstream = torch.randn(rows, outputs, generator=made)
+            ways = {way: partial(differentiate, weights, x, upstream, way == "oneDNN") for way in ("torch", "oneDNN")}
+            taken = in_turns(ways)
+            ratio = median(b / a for a, b in zip(taken["torch"], taken["oneDNN"], strict=True))
+            cells.append(f"{1e6 * median(taken['torch']):.0f} ({ratio:.2f})")
+        lines.append([name, *cells])
     return markdown(lines)
 
 
@@ -125,7 +159,8 @@ def sampling_table() -> str:
 def main() -> None:
     keep_freed_memory()
     facts = f"torch {torch.__version__}, {torch.get_num_threads()} threads, float32."
-    fill(README, f"{facts}\n\n## One product\n{product_table()}\n\n## Sampling\n{sampling_table()}")
+    parts = {"One product": product_table, "With its gradients": gradient_table, "Sampling": sampling_table}
+    fill(README, "\n\n".join([facts, *(f"## {title}\n{table()}" for title, table in parts.items())]))
 
 
 if __name__ == "__main__":
