@@ -130,11 +130,11 @@ def write_report(folder: Path, config: BenchmarkConfig, measured: Measurement, c
 
 **Command.** `{command}`
 
-{machine}. Matrix products reach {work:.0f} GFLOP/s here (best of 15); a phase's floor is its floating-point work
-(products and attention, counted) at that rate. Methods take turns round by round; medians, of `step / grpo` that of the
-ratios within a round (smallest to largest). A step is rollout + reward + scoring + update; its CPU seconds are those of all
-threads of the process. `logprobs` is one forward pass of the batch, the unit of forward-equivalents; an on-policy step has
-none of its own.
+{machine}. Matrix products reach {work:.0f} GFLOP/s here (best of 15, on a CPU of
+the faster of two libraries); a phase's floor is its floating-point work (products and attention, counted, rows of padding
+included) at that rate. Methods take turns round by round; medians, of `step / grpo` that of the ratios within a round (smallest
+to largest). A step is rollout + reward + scoring + update; its CPU seconds are those of all threads of the process. `logprobs`
+is one forward pass of the batch, the unit of forward-equivalents; an on-policy step has none of its own.
 {quietness(measured)}
 
 {markdown(phase_table(measured, config.step_bars))}
@@ -142,8 +142,8 @@ none of its own.
 ## Scoring
 {markdown(scoring_table(measured, config.sequence_bars))}
 
-"At floor": GRPO's step plus the scoring's floor, over GRPO's step. No program of the same work is below it. "Products s":
-what the products and attention of scoring take, as torch does them at these shapes (by its profiler, median of {CLOCKED_ROUNDS}
+"At floor": GRPO's step plus the scoring's floor, over GRPO's step. No program of the same work is below it at that rate.
+"Products s": what the products and attention of scoring take at these shapes (by torch's profiler, median of {CLOCKED_ROUNDS}
 rounds of their own). "With products alone": GRPO's step plus these seconds, over GRPO's step, which is what is left if nothing
 else in scoring takes time. "In both": the same where GRPO's step, too, takes what its products take: the ratio goes there
 as all else gets faster.

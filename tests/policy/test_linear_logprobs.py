@@ -7,7 +7,7 @@ import torch
 from torch import Tensor
 from transformers import LlamaConfig, LlamaForCausalLM
 
-from oar_lightning.policy import linear_logprobs, lm_head
+from oar_lightning.policy import linear_logprobs, lm_head, products
 from oar_lightning.policy.linear_logprobs import Tiles
 
 ENTRIES, WIDTH = 37, 6
@@ -52,6 +52,20 @@ def test_values_and_gradients_are_those_of_the_whole_softmax(rows: int, scale: f
     actual = torch.autograd.grad(logprobs, (hidden, weight), upstream)
     for one, other in zip(actual, torch.autograd.grad(expected, (hidden, weight), upstream), strict=True):
         assert torch.allclose(one, other, rtol=1e-10, atol=1e-12)
+
+
+@pytest.mark.usefixtures("tiles")
+def test_products_of_onednn_give_the_same(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(products, "LEAST_WORK", 1)
+    hidden, weight, targets = inputs(11, dtype=torch.float32)
+    logprobs, entropy = found(hidden, weight, targets)
+    exact = [leaf.detach().double().requires_grad_() for leaf in (hidden, weight)]
+    expected, of_entropy = whole_softmax(*exact, targets)
+    torch.testing.assert_close(logprobs.double(), expected, rtol=1e-5, atol=1e-5)
+    torch.testing.assert_close(entropy.double(), of_entropy, rtol=1e-4, atol=1e-5)
+    actual = torch.autograd.grad(logprobs.sum(), (hidden, weight))
+    for one, other in zip(actual, torch.autograd.grad(expected.sum(), exact), strict=True):
+        torch.testing.assert_close(one.double(), other, rtol=1e-4, atol=1e-4)
 
 
 @pytest.mark.usefixtures("tiles")

@@ -116,7 +116,7 @@ def gradient_scores(
     first = rollouts.attention_mask.long().argmax(1)
     start = int(rollouts.response_mask.any(0).long().argmax()) if can_share_prefixes(model) else 0
     with scoring_mode(model):
-        decoder = choose_decoder(model)
+        decoder = choose_decoder(model, pack=False)
         # the prompt has no noise and no score: it is read once for all its completions, outside the graph
         prompts, owner, tokens = read_prompts(model, decoder, rollouts.token_ids[:, :start], first, token_budget)
 

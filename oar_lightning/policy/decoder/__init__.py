@@ -62,14 +62,15 @@ class Decoder(Protocol):
 
 
 @torch.no_grad()
-def choose_decoder(model: Any) -> Decoder:
-    """The fastest decoder for a model. Each call compares the plain form with the model's own modules on four tokens.
+def choose_decoder(model: Any, pack: bool = True) -> Decoder:
+    """The fastest decoder for a model. Each call compares the plain form with the model's own modules on four tokens. `pack`:
+    see `plain_decoder`; for scoring whose passes have gradients there is nothing to gain by it.
 
     The plain form is for float32 only. In other precisions the rounding between the operations is part of the model; in
     float64, too, because the families' norms compute in float32.
     """
     embeddings, modules = model.get_input_embeddings(), ModuleDecoder(model)
-    plain = plain_decoder(model) if embeddings.weight.dtype == torch.float32 else None
+    plain = plain_decoder(model, pack) if embeddings.weight.dtype == torch.float32 else None
     if plain is None:
         return modules
     embeds = embeddings(torch.arange(4, device=embeddings.weight.device) % embeddings.weight.shape[0])[None]

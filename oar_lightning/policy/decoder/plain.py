@@ -14,6 +14,7 @@ from typing import Any
 import torch
 from jaxtyping import Bool, Complex, Float, Int
 from torch import Tensor, nn
+from torch.autograd.function import once_differentiable
 from torch.nn.functional import scaled_dot_product_attention, silu
 
 from oar_lightning.policy.attention import (
@@ -138,9 +139,8 @@ class PlainDecoder:
     ) -> Float[Tensor, "n W H"]:
         """The layer's output, from its input and the output of its heads."""
         x = layer.output.onto(x, out.flatten(2), layer.output_bias)
-        gate, up = layer.gate_up(self._normed(x)).chunk(2, -1)
-        active = silu(gate) * up if torch.is_grad_enabled() else silu(gate, inplace=True).mul_(up)
-        return layer.down.onto(x, active, None)
+        gate_up = layer.gate_up(self._normed(x))
+        return layer.down.onto(x, _GatedSilu.apply(gate_up) if torch.is_grad_enabled() else _gated_silu(gate_up), None)
 
     def _projections(
         self, layer: PlainLayer, normed: Float[Tensor, "n W H"], angles: Complex[Tensor, "n W 1 p"], queries: bool = True
@@ -199,10 +199,38 @@ class PlainDecoder:
         return torch.complex(cos[0, :, :half], sin[0, :, :half])
 
 
+def _gated_silu(gate_up: Float[Tensor, "... 2F"]) -> Float[Tensor, "... F"]:
+    """silu(gate) * up, in the place of the gate."""
+    gate, up = gate_up.chunk(2, -1)
+    return silu(gate, inplace=True).mul_(up)
+
+
+class _GatedSilu(torch.autograd.Function):
+    """silu(gate) * up with its first derivatives. Keeps what it was given, and makes silu(gate) again."""
+
+    @staticmethod
+    def forward(ctx: Any, gate_up: Tensor) -> Tensor:
+        ctx.save_for_backward(gate_up)
+        gate, up = gate_up.chunk(2, -1)
+        return silu(gate).mul_(up)
+
+    @staticmethod
+    @once_differentiable
+    def backward(ctx: Any, gradient: Tensor) -> Tensor:
+        (gate_up,) = ctx.saved_tensors
+        gate, up = gate_up.chunk(2, -1)
+        of_both = torch.empty_like(gate_up)
+        of_gate, of_up = of_both.chunk(2, -1)
+        torch.ops.aten.silu_backward.grad_input(gradient * up, gate, grad_input=of_gate)
+        torch.mul(silu(gate), gradient, out=of_up)
+        return of_both
+
+
 @torch.no_grad()
-def plain_decoder(model: Any) -> PlainDecoder | None:
-    """The model's decoder in the plain form; None for other architectures and decoders larger than `WEIGHTS_BYTES`."""
-    return _plain_form(model) if _has_plain_form(model, WEIGHTS_BYTES) else None
+def plain_decoder(model: Any, pack: bool = True) -> PlainDecoder | None:
+    """The model's decoder in the plain form; None for other architectures and decoders larger than `WEIGHTS_BYTES`. `pack`: the
+    weights, for passes without gradients, which takes a second copy."""
+    return _plain_form(model, pack) if _has_plain_form(model, WEIGHTS_BYTES) else None
 
 
 @torch.enable_grad()
@@ -221,7 +249,7 @@ def _has_plain_form(model: Any, most_bytes: int) -> bool:
     return type(decoder).__name__ in FAMILIES and can_share_prefixes(model) and _is_plain(decoder, most_bytes)
 
 
-def _plain_form(model: Any) -> PlainDecoder:
+def _plain_form(model: Any, pack: bool = False) -> PlainDecoder:
     decoder = base_model(model).get_decoder()
     config = decoder.config
     head_size = getattr(config, "head_dim", None) or config.hidden_size // config.num_attention_heads
@@ -236,7 +264,7 @@ def _plain_form(model: Any) -> PlainDecoder:
         return weight if weight is None or torch.is_grad_enabled() else weight.detach()
 
     def weights(matrix: Tensor) -> Weights:
-        return Weights(matrix) if torch.is_grad_enabled() else fixed_weights(matrix)
+        return fixed_weights(matrix) if pack else Weights(held(matrix))
 
     layers = []
     for number, block in enumerate(decoder.layers):

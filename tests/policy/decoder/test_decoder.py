@@ -13,6 +13,7 @@ from transformers import (
     Qwen2ForCausalLM,
 )
 
+from oar_lightning.policy import products
 from oar_lightning.policy.decoder import (
     ModuleDecoder,
     PlainDecoder,
@@ -23,8 +24,10 @@ from oar_lightning.policy.decoder import (
     plain_decoder,
     states_before,
 )
+from oar_lightning.policy.decoder.plain import _gated_silu, _GatedSilu
 from oar_lightning.policy.language_model import embed, scoring_mode
 from oar_lightning.policy.lm_head import token_logprobs
+from oar_lightning.policy.products import PackedWeights, Weights
 
 
 def make(family, dtype=torch.float64):
@@ -149,6 +152,31 @@ def test_gradients_and_records(family):
     assert all(parameter.grad is None for parameter in model.parameters())
 
 
+def test_gated_silu_is_that_of_torch():
+    """In float64, against autograd's own composition, and finite differences."""
+    gate_up = torch.randn(3, 5, 14, dtype=torch.float64, generator=torch.Generator().manual_seed(0)).requires_grad_()
+    upstream = torch.linspace(-1, 1, 3 * 5 * 7, dtype=torch.float64).view(7, 3, 5).permute(1, 2, 0)
+    gate, up = gate_up.chunk(2, -1)
+    expected = torch.nn.functional.silu(gate) * up
+    actual = _GatedSilu.apply(gate_up)
+    torch.testing.assert_close(actual, expected)
+    for own, other in zip(*(torch.autograd.grad(out, gate_up, upstream) for out in (actual, expected)), strict=True):
+        torch.testing.assert_close(own, other)
+    assert torch.autograd.gradcheck(_GatedSilu.apply, gate_up)
+    torch.testing.assert_close(_gated_silu(gate_up.detach().clone()), expected)
+
+
+@pytest.mark.skipif(not torch.backends.mkldnn.is_available(), reason="this build of torch has no oneDNN")
+def test_weights_are_packed_unless_that_gains_nothing(monkeypatch):
+    monkeypatch.setattr(products, "LEAST", 1)
+    model = random_model("qwen2", torch.float32)
+    for pack, kind in ((True, PackedWeights), (False, Weights)):
+        for layer in choose_decoder(model, pack).layers:
+            weights = (layer.qkv, layer.output, layer.gate_up, layer.down)
+            assert {type(w) for w in weights} == {kind}
+            assert not any(w.matrix.requires_grad for w in weights)
+
+
 def test_joined_pasts():
     model, plain, _ = make("qwen2")
     ids = torch.randint(40, (3, 5), generator=torch.Generator().manual_seed(4))
@@ -232,8 +260,10 @@ LEARNING = {"padding": [[0, 10], [3, 12], [1, 8]], "no padding": [[0, 12], [0, 1
 @pytest.mark.parametrize("family", FAMILIES)
 @pytest.mark.parametrize("spans", LEARNING.values(), ids=LEARNING)
 @pytest.mark.parametrize("starts", [[5, 7, 4], [9, 9, 7]], ids=["most columns are read", "a few"])
-def test_gradients_to_the_weights_are_those_of_the_modules(family, spans, starts):
+@pytest.mark.parametrize("least_work", [1, 2**62], ids=["oneDNN", "torch"])
+def test_gradients_to_the_weights_are_those_of_the_modules(family, spans, starts, least_work, monkeypatch):
     """Log-probabilities of some tokens, and the gradient of their sum, by the plain form and by the modules."""
+    monkeypatch.setattr(products, "LEAST_WORK", least_work)
     model, _, _ = make(family)
     ids = torch.randint(40, (3, 12), generator=torch.Generator().manual_seed(2))
     columns = torch.arange(12)
