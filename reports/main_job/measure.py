@@ -1,7 +1,8 @@
 """Tables and figure of the main job's runs.
 
     python reports/main_job/measure.py sqlite:///mlflow.db    # runs.csv, curves.csv, the figure and the tables
-    python reports/main_job/measure.py                        # the tables again, from runs.csv
+    python reports/main_job/measure.py --alone sqlite:///mlflow.db    # alone.csv, of runs made one after the other
+    python reports/main_job/measure.py                        # the tables again, from runs.csv and alone.csv
 
 Of each (experiment, seed) the newest finished run counts. The first table is that of the project's README, too; its cost of a
 step is that of ../benchmark_tiny.
@@ -9,6 +10,7 @@ step is that of ../benchmark_tiny.
 
 from __future__ import annotations
 
+import argparse
 import csv
 import statistics
 import sys
@@ -152,6 +154,16 @@ def runs_table(rows: Sequence[dict[str, Any]]) -> str:
     return markdown(table)
 
 
+def alone_table(rows: Sequence[dict[str, Any]]) -> str:
+    """What a run takes and gains, evaluations before and after included."""
+    table = [["method", "seed", "before, %", "after, %", "gain, points", "wall s", "median step s"]]
+    for r in rows:
+        gain = 100 * (float(r["after"]) - float(r["before"]))
+        seconds = [f"{float(r['wall_s']):.0f}", f"{float(r['step_median_s']):.2f}"]
+        table.append([r["method"], str(r["seed"]), sampled(r, "before"), sampled(r, "after"), f"{gain:+.1f}", *seconds])
+    return markdown(table)
+
+
 def plot(curves: dict[tuple[str, int], Curve]) -> None:
     figure, axis = plt.subplots(figsize=(7, 4), layout="constrained")
     for method in METHODS:
@@ -177,9 +189,14 @@ def write(name: str, rows: Sequence[dict[str, Any]]) -> None:
         writer.writerows(rows)
 
 
-def read_rows() -> list[dict[str, Any]]:
-    with open(HERE / "runs.csv", newline="", encoding="utf-8") as stream:
+def read_rows(name: str = "runs.csv") -> list[dict[str, Any]]:
+    with open(HERE / name, newline="", encoding="utf-8") as stream:
         return list(csv.DictReader(stream))
+
+
+def collect_alone(uri: str) -> None:
+    client = MlflowClient(uri)
+    write("alone.csv", [row(client, *key, run) for key, run in newest_runs(client).items()])
 
 
 def collect(uri: str) -> None:
@@ -192,14 +209,24 @@ def collect(uri: str) -> None:
     plot(curves)
 
 
-def main(*stores: str) -> None:
-    if stores:
-        collect(*stores)
-    rows = read_rows()
-    first = summary(rows, step_ratios())
-    fill(FRONT, first)
-    fill(HERE / "README.md", f"{first}\n\n{runs_table(rows)}")
+def page(rows: Sequence[dict[str, Any]], alone: Sequence[dict[str, Any]], ratios: Mapping[str, float]) -> str:
+    """All tables."""
+    return (
+        f"{summary(rows, ratios)}\n\n{runs_table(rows)}\n\nOne after the other, alone on the machine:\n\n{alone_table(alone)}"
+    )
+
+
+def main() -> None:
+    parser = argparse.ArgumentParser(description="Tables and figure of the main job's runs.")
+    parser.add_argument("store", nargs="?", help="MLflow's, e.g. sqlite:///mlflow.db; none: what the files have")
+    parser.add_argument("--alone", action="store_true", help="its runs were made one after the other, alone on the machine")
+    args = parser.parse_args()
+    if args.store:
+        (collect_alone if args.alone else collect)(args.store)
+    rows, alone, ratios = read_rows(), read_rows("alone.csv"), step_ratios()
+    fill(FRONT, summary(rows, ratios))
+    fill(HERE / "README.md", page(rows, alone, ratios))
 
 
 if __name__ == "__main__":
-    main(*sys.argv[1:])
+    main()

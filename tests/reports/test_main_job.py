@@ -42,10 +42,13 @@ def test_a_run_has_wilsons_interval_of_as_many_draws_as_its_width_says() -> None
 
 
 def test_the_committed_tables_are_those_of_the_runs_and_the_benchmark() -> None:
-    rows = main_job.read_rows()
-    first = main_job.summary(rows, main_job.step_ratios())
-    assert filled(main_job.FRONT) == first
-    assert filled(main_job.HERE / "README.md") == f"{first}\n\n{main_job.runs_table(rows)}"
+    rows, ratios = main_job.read_rows(), main_job.step_ratios()
+    assert filled(main_job.FRONT) == main_job.summary(rows, ratios)
+    assert filled(main_job.HERE / "README.md") == main_job.page(rows, main_job.read_rows("alone.csv"), ratios)
+
+
+def test_a_run_alone_tells_what_it_gains_and_takes() -> None:
+    assert main_job.alone_table([run("oar_g", 1, 0.72)]).splitlines()[-1].endswith(" | +32.0 | 60 | 3.00 |")
 
 
 def test_steps_cost_what_the_benchmarks_page_says() -> None:
