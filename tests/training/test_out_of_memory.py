@@ -336,7 +336,7 @@ def cramp_scoring(monkeypatch: pytest.MonkeyPatch, room: int) -> None:
 
     for module in (oar_g, base):
         choose = module.choose_decoder
-        monkeypatch.setattr(module, "choose_decoder", lambda model, choose=choose: cramped(choose(model)))
+        monkeypatch.setattr(module, "choose_decoder", lambda *args, choose=choose, **more: cramped(choose(*args, **more)))
     logprobs = baselines.token_logprobs
 
     def token_logprobs(model: Any, ids: Any, *args: Any, **more: Any) -> Any:
