@@ -98,8 +98,8 @@ def onednn_can(matrix: Tensor) -> bool:
 def _onednn(x: Tensor, matrix: Tensor, bias: Tensor | None = None, total: Tensor | None = None) -> Tensor:
     """[total +] x W' + b.
 
-    oneDNN compiles a kernel for each number of rows that it meets, which takes longer than many a product. So rows are added
-    up to one of few numbers.
+    oneDNN compiles a kernel for each number of rows that it meets, which takes longer than many a product. So rows of 0 make
+    up one of few numbers.
     """
     rows = x.numel() // x.shape[-1]
     if regular(rows) == rows:
