@@ -153,9 +153,7 @@ def matrix_rate(device: torch.device, dtype: torch.dtype, size: int = 1536, repe
     """FLOP/s of a square matrix product: the best of several, because the floor must not depend on other load, and on a CPU
     that of the faster library."""
     a, b = (torch.randn(size, size, device=device).to(dtype) for _ in range(2))
-    return (
-        2 * size**3 / min(_best_seconds(lambda: a @ b, device, repeats), _best_seconds(lambda: multiply(a, b), device, repeats))
-    )
+    return 2 * size**3 / min(_best_seconds(run, device, repeats) for run in (lambda: a @ b, lambda: multiply(a, b)))
 
 
 def _best_seconds(run: Callable[[], object], device: torch.device, repeats: int) -> float:

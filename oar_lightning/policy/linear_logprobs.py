@@ -13,7 +13,7 @@ import torch
 from jaxtyping import Float, Int
 from torch import Tensor
 
-from oar_lightning.policy.products import multiply, outer
+from oar_lightning.policy.products import add_outer, multiply
 
 ROWS = 512
 TILE_BYTES = 2 * 2**20
@@ -101,7 +101,7 @@ class _LinearLogprobs(torch.autograd.Function):
                     if of_hidden is not None:
                         of_hidden[rows] += multiply(tile, w.T)
                     if of_weight is not None:
-                        of_weight[entries] += outer(tile, h)
+                        add_outer(of_weight[entries], tile, h)
         return of_hidden, None if of_weight is None else of_weight.to(weight.dtype), None, None, None
 
 

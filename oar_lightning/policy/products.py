@@ -157,3 +157,11 @@ def outer(left: Float[Tensor, "n O"], right: Float[Tensor, "n I"]) -> Float[Tens
     if not onednn_pays(left.T, right.T):
         return left.T @ right
     return _onednn(_with_regular_rows(left).T, _with_regular_rows(right).T)
+
+
+def add_outer(total: Float[Tensor, "O I"], left: Float[Tensor, "n O"], right: Float[Tensor, "n I"]) -> None:
+    """Add left' right in place, where torch can without holding it: of a large vocabulary it is large."""
+    if total.dtype == left.dtype and not onednn_pays(left.T, right.T):
+        total.addmm_(left.T, right)
+    else:
+        total += outer(left, right)

@@ -38,6 +38,7 @@ __all__ = [
 log = logging.getLogger(__name__)
 
 EVEN = 8
+"""Columns of the update's passes are a multiple of it, so that those of like batches have the same number of rows."""
 
 
 @runtime_checkable

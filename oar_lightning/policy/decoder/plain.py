@@ -14,8 +14,7 @@ from typing import Any
 import torch
 from jaxtyping import Bool, Complex, Float, Int
 from torch import Tensor, nn
-from torch.autograd.function import once_differentiable
-from torch.nn.functional import scaled_dot_product_attention, silu
+from torch.nn.functional import scaled_dot_product_attention
 
 from oar_lightning.policy.attention import (
     LayerRecord,
@@ -26,6 +25,7 @@ from oar_lightning.policy.attention import (
     in_blocks,
     products_are_faster,
 )
+from oar_lightning.policy.decoder.gated_silu import gated_silu
 from oar_lightning.policy.decoder.past import Past, query_blocks, visible_columns
 from oar_lightning.policy.language_model import base_model, can_share_prefixes
 from oar_lightning.policy.lm_head import in_shards
@@ -139,8 +139,7 @@ class PlainDecoder:
     ) -> Float[Tensor, "n W H"]:
         """The layer's output, from its input and the output of its heads."""
         x = layer.output.onto(x, out.flatten(2), layer.output_bias)
-        gate_up = layer.gate_up(self._normed(x))
-        return layer.down.onto(x, _GatedSilu.apply(gate_up) if torch.is_grad_enabled() else _gated_silu(gate_up), None)
+        return layer.down.onto(x, gated_silu(layer.gate_up(self._normed(x))), None)
 
     def _projections(
         self, layer: PlainLayer, normed: Float[Tensor, "n W H"], angles: Complex[Tensor, "n W 1 p"], queries: bool = True
@@ -199,33 +198,6 @@ class PlainDecoder:
         return torch.complex(cos[0, :, :half], sin[0, :, :half])
 
 
-def _gated_silu(gate_up: Float[Tensor, "... 2F"]) -> Float[Tensor, "... F"]:
-    """silu(gate) * up, in the place of the gate."""
-    gate, up = gate_up.chunk(2, -1)
-    return silu(gate, inplace=True).mul_(up)
-
-
-class _GatedSilu(torch.autograd.Function):
-    """silu(gate) * up with its first derivatives. Keeps what it was given, and makes silu(gate) again."""
-
-    @staticmethod
-    def forward(ctx: Any, gate_up: Tensor) -> Tensor:
-        ctx.save_for_backward(gate_up)
-        gate, up = gate_up.chunk(2, -1)
-        return silu(gate).mul_(up)
-
-    @staticmethod
-    @once_differentiable
-    def backward(ctx: Any, gradient: Tensor) -> Tensor:
-        (gate_up,) = ctx.saved_tensors
-        gate, up = gate_up.chunk(2, -1)
-        of_both = torch.empty_like(gate_up)
-        of_gate, of_up = of_both.chunk(2, -1)
-        torch.ops.aten.silu_backward.grad_input(gradient * up, gate, grad_input=of_gate)
-        torch.mul(silu(gate), gradient, out=of_up)
-        return of_both
-
-
 @torch.no_grad()
 def plain_decoder(model: Any, pack: bool = True) -> PlainDecoder | None:
     """The model's decoder in the plain form; None for other architectures and decoders larger than `WEIGHTS_BYTES`. `pack`: the
@@ -241,7 +213,7 @@ def learning_decoder(model: Any) -> PlainDecoder | None:
     whole = not in_shards(base.parameters()) and not getattr(base, "is_gradient_checkpointing", False)
     if not whole or getattr(base.config, "attention_dropout", None) or not _has_plain_form(model, LEARNING_BYTES):
         return None
-    return _plain_form(model)
+    return _plain_form(model, pack=False)
 
 
 def _has_plain_form(model: Any, most_bytes: int) -> bool:
@@ -249,7 +221,7 @@ def _has_plain_form(model: Any, most_bytes: int) -> bool:
     return type(decoder).__name__ in FAMILIES and can_share_prefixes(model) and _is_plain(decoder, most_bytes)
 
 
-def _plain_form(model: Any, pack: bool = False) -> PlainDecoder:
+def _plain_form(model: Any, pack: bool) -> PlainDecoder:
     decoder = base_model(model).get_decoder()
     config = decoder.config
     head_size = getattr(config, "head_dim", None) or config.hidden_size // config.num_attention_heads

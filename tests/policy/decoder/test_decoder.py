@@ -24,7 +24,6 @@ from oar_lightning.policy.decoder import (
     plain_decoder,
     states_before,
 )
-from oar_lightning.policy.decoder.plain import _gated_silu, _GatedSilu
 from oar_lightning.policy.language_model import embed, scoring_mode
 from oar_lightning.policy.lm_head import token_logprobs
 from oar_lightning.policy.products import PackedWeights, Weights
@@ -150,20 +149,6 @@ def test_gradients_and_records(family):
     for actual, expected in zip(*outs, strict=True):
         close(actual[:, 1:], expected[:, 1:])
     assert all(parameter.grad is None for parameter in model.parameters())
-
-
-def test_gated_silu_is_that_of_torch():
-    """In float64, against autograd's own composition, and finite differences."""
-    gate_up = torch.randn(3, 5, 14, dtype=torch.float64, generator=torch.Generator().manual_seed(0)).requires_grad_()
-    upstream = torch.linspace(-1, 1, 3 * 5 * 7, dtype=torch.float64).view(7, 3, 5).permute(1, 2, 0)
-    gate, up = gate_up.chunk(2, -1)
-    expected = torch.nn.functional.silu(gate) * up
-    actual = _GatedSilu.apply(gate_up)
-    torch.testing.assert_close(actual, expected)
-    for own, other in zip(*(torch.autograd.grad(out, gate_up, upstream) for out in (actual, expected)), strict=True):
-        torch.testing.assert_close(own, other)
-    assert torch.autograd.gradcheck(_GatedSilu.apply, gate_up)
-    torch.testing.assert_close(_gated_silu(gate_up.detach().clone()), expected)
 
 
 @pytest.mark.skipif(not torch.backends.mkldnn.is_available(), reason="this build of torch has no oneDNN")
