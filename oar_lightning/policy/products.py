@@ -23,7 +23,7 @@ ROWS = 256
 LEAST_WORK = 2**24
 """The fewest multiplications of a product that oneDNN makes. A call of it takes some ten microseconds more than torch's."""
 
-LEAST = 2**17
+LEAST = 2**16
 """The fewest numbers of a matrix that is packed."""
 
 

@@ -103,14 +103,14 @@ class CachedEngine:
             if states is not None:
                 states[live, width + column] = hidden
             going = (tokens[:, None] != eos).all(1) & (column + 1 < limits[live])
-            rows = packed_rows(going)
-            if len(rows) < len(live):
+            if not going.all():
                 lengths[live[~going]] = column + 1
+                rows = packed_rows(going)
                 live, tokens = live[rows], tokens[rows]
+                texts.select(rows)
             within(len(owner) - len(live), f"token {column + 1}/{config.max_new_tokens}")
             if not len(live):
                 break
-            texts.select(rows)
             hidden = texts(tokens[:, None])[:, -1]
         last = completion.gather(1, lengths[:, None] - 1)
         longest = int(lengths.max())

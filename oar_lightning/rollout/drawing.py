@@ -14,9 +14,6 @@ from oar_lightning.rollout.sampling import SamplingConfig
 DRAW_BYTES = 64 * 2**20
 """Probabilities, counted as float64, alive at any time in `draw_tokens`."""
 
-CORE_BYTES = 2**20
-"""Of these, on a CPU, as many a thread as its core's cache holds: from there each further pass over them costs a fraction."""
-
 ONE_LEVEL, BLOCK = 4096, 128
 """Up to so many probabilities are cumulated one by one; more of them in blocks of so many."""
 
@@ -35,8 +32,7 @@ def draw_tokens(logits: Float[Tensor, "n V"], uniforms: Float[Tensor, " n"], con
     """
     if config.temperature == 0:
         return logits.argmax(-1)
-    held = DRAW_BYTES if logits.device.type != "cpu" else min(DRAW_BYTES, CORE_BYTES * torch.get_num_threads())
-    rows = max(1, held // (8 * logits.shape[1]))
+    rows = max(1, DRAW_BYTES // (8 * logits.shape[1]))
 
     def draw(logits: Tensor, uniforms: Tensor) -> Tensor:
         scaled = logits if config.temperature == 1 else logits / config.temperature
@@ -51,19 +47,21 @@ def draw_tokens(logits: Float[Tensor, "n V"], uniforms: Float[Tensor, " n"], con
 
 def _invert(probabilities: Float[Tensor, "n V"], uniforms: Float[Tensor, " n"]) -> Int[Tensor, " n"]:
     """Index at which each row's cumulative sum, in float64, passes its number. Of a large vocabulary only the sums of blocks
-    are cumulated, and then the block in which it passes: one pass over all, in the precision that they have."""
+    are cumulated, and then the block in which it passes. A block is summed in the precision that its probabilities have: in
+    float64 that takes longer than the softmax, and no probability is known better."""
     thresholds = uniforms.double()[:, None]
     if probabilities.shape[1] <= ONE_LEVEL:
         cumulative = probabilities.double().cumsum(-1)
         return _passed(cumulative, thresholds * cumulative[:, -1:]).squeeze(1)
-    padded = torch.nn.functional.pad(probabilities, (0, -probabilities.shape[1] % BLOCK))
+    short = -probabilities.shape[1] % BLOCK
+    padded = torch.nn.functional.pad(probabilities, (0, short)) if short else probabilities
     blocks = padded.unflatten(1, (-1, BLOCK))
-    cumulative = blocks.sum(-1, dtype=torch.float64).cumsum(-1)
+    cumulative = blocks.sum(-1).cumsum(-1, dtype=torch.float64)
     thresholds = thresholds * cumulative[:, -1:]
     block = _passed(cumulative, thresholds)
     before = cumulative.gather(1, (block - 1).clamp(min=0)).masked_fill_(block == 0, 0.0)
     inner = before + blocks.gather(1, block[..., None].expand(-1, -1, BLOCK)).squeeze(1).double().cumsum(-1)
-    last = torch.nextafter(inner[:, -1:], torch.zeros_like(before))  # the block's sum was rounded in another order
+    last = torch.nextafter(inner[:, -1:], torch.zeros_like(before))  # the block's sum was rounded otherwise
     chosen = block * BLOCK + _passed(inner, torch.minimum(thresholds, last))
     return chosen.squeeze(1).clamp(max=probabilities.shape[1] - 1)  # of a diverged policy, too
 

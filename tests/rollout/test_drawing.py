@@ -52,8 +52,6 @@ def test_chunks_do_not_change_draws(monkeypatch: pytest.MonkeyPatch) -> None:
     whole = draw_tokens(logits, uniforms, SamplingConfig(top_p=0.8))
     monkeypatch.setattr(drawing, "DRAW_BYTES", 8 * 30 * 7)
     assert torch.equal(draw_tokens(logits, uniforms, SamplingConfig(top_p=0.8)), whole)
-    monkeypatch.setattr(drawing, "CORE_BYTES", 1)
-    assert torch.equal(draw_tokens(logits, uniforms, SamplingConfig(top_p=0.8)), whole)
 
 
 @pytest.mark.parametrize("size", [4096, 4097, 20_000, 2**15])
@@ -72,8 +70,8 @@ def test_a_large_vocabulary_is_cumulated_in_blocks_to_the_same_draws(size: int) 
     cumulative = np.cumsum(probabilities.double().numpy(), axis=1)
     for row, (token, uniform) in enumerate(zip(drawn.tolist(), uniforms.double().tolist(), strict=True)):
         passed = np.searchsorted(cumulative[row], uniform * cumulative[row, -1], side="right")
-        if token != passed:  # sums in another order: only where the number lies on an edge
-            assert abs(cumulative[row, min(token, passed)] - uniform * cumulative[row, -1]) < 1e-12
+        if token != passed:  # sums are rounded otherwise: only where the number lies on an edge, within float32's precision
+            assert abs(cumulative[row, min(token, passed)] - uniform * cumulative[row, -1]) < 2**-23
         assert probabilities[row, token] > 0
 
 

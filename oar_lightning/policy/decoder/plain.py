@@ -65,7 +65,7 @@ class PlainDecoder:
     heads: int
     groups: int
     head_size: int
-    eps: float
+    eps: Float[Tensor, ""]
     layers: tuple[PlainLayer, ...]
     norm: Float[Tensor, " H"]
     rotary: Any
@@ -185,7 +185,7 @@ class PlainDecoder:
     def _normed(self, x: Float[Tensor, "... H"]) -> Float[Tensor, "... H"]:
         """RMS norm without a weight."""
         length = torch.linalg.vector_norm(x, dim=-1, keepdim=True)
-        return x * (length.square() / x.shape[-1] + self.eps).rsqrt()
+        return x * torch.addcmul(self.eps, length, length, value=1 / x.shape[-1]).rsqrt()
 
     def _angles(self, like: Tensor, positions: Int[Tensor, "n W"]) -> Complex[Tensor, "n W 1 p"]:
         """The rotation of each pair at each position."""
@@ -264,7 +264,7 @@ def _plain_form(model: Any, pack: bool) -> PlainDecoder:
             )
         )
     norm = held(decoder.norm.weight)
-    return PlainDecoder(heads, groups, head_size, config.rms_norm_eps, tuple(layers), norm, decoder.rotary_emb)
+    return PlainDecoder(heads, groups, head_size, norm.new_tensor(config.rms_norm_eps), tuple(layers), norm, decoder.rotary_emb)
 
 
 def _is_plain(decoder: Any, most_bytes: int) -> bool:
