@@ -18,7 +18,13 @@ PENALTY, PENALTIES = "entropy_penalty", ("-0.1", "-0.3")
 UPDATES = 160
 SHORT, SELDOM = "turning_point_short", "turning_point_seldom"
 """`turning_point`, and the same that searches in every eighth step, in the time of GRPO's `UPDATES`."""
-IN_EQUAL_TIME = {SHORT: {"asides": 88, "graph": 85}, SELDOM: {"asides": 139, "graph": 133}}
+LONG = "grpo_longer"
+"""GRPO in the time of `turning_point`'s `UPDATES`."""
+IN_EQUAL_TIME = {
+    SHORT: {"asides": 88, "graph": 85},
+    SELDOM: {"asides": 139, "graph": 133},
+    LONG: {"asides": 291, "graph": 302},
+}
 """Arm and task -> the updates that take this time."""
 
 ARMS: dict[str, tuple[str, ...]] = {
@@ -29,6 +35,7 @@ ARMS: dict[str, tuple[str, ...]] = {
     "oar_g_in_sharp_gate": ("+experiment=oar_g", "gate.threshold=absolute", "gate.tau=0.5"),
     "grpo_more": ("+experiment=grpo", "update.group_size=10"),
     "grpo_double": ("+experiment=grpo", "update.group_size=16"),
+    LONG: ("+experiment=grpo",),
     "oar_p": ("+experiment=oar_p",),
     "total_effect": ("+experiment=total_effect",),
     "total_effect_fast": ("+experiment=total_effect_fast",),
@@ -47,7 +54,7 @@ ARMS: dict[str, tuple[str, ...]] = {
     "oracle_in_oars_gate": ("+experiment=oar_g", "scorer=oracle"),
     PENALTY: ("+experiment=grpo",),
 }
-WITHOUT_OARS_GATE = (BASELINE, "grpo_more", "grpo_double", "vineppo", "information_gain", "eighty_twenty", "oracle")
+WITHOUT_OARS_GATE = (BASELINE, "grpo_more", "grpo_double", LONG, "vineppo", "information_gain", "eighty_twenty", "oracle")
 """Arms with no gate, or one of their own: they have twice the tuning seeds, so that every arm has 20 tuning runs."""
 
 ENDPOINT = (BASELINE, "oar_g")
@@ -70,7 +77,10 @@ PROBES = Comparison("long_answer", "oar_g", ("oar_g_last", "oar_g_joint"))
 """Whether OAR-G's scores are best read from the mean over the answer."""
 PLACES = Comparison("asides", "turning_point", ("turning_point_shuffled",))
 """Whether it matters on which tokens the weight lies, or only on how few."""
-TIMELY = tuple(Comparison(task, arm, (BASELINE,)) for arm, updates in IN_EQUAL_TIME.items() for task in updates)
+TIMELY = (
+    *(Comparison(task, arm, (BASELINE,)) for arm in (SHORT, SELDOM) for task in IN_EQUAL_TIME[arm]),
+    *(Comparison(task, "turning_point", (LONG,)) for task in IN_EQUAL_TIME[LONG]),
+)
 """Whether its lead is more than its time buys."""
 
 PERFECT = "oracle"

@@ -21,7 +21,6 @@ from rules import (
     RATES,
     TIMED_SEEDS,
     TIMELY,
-    UPDATES,
     Comparison,
     Setting,
     settings_of,
@@ -229,15 +228,17 @@ def comparison_table(rows: Sequence[Row], asked: Comparison, name: str) -> str:
     return markdown(lines)
 
 
-def timely_leads(rows: Sequence[Row]) -> dict[tuple[str, str], AskedLead]:
-    """(Task, arm) -> its lead over GRPO, of arms that have GRPO's time."""
-    return {(asked.task, asked.arm): lead for asked in TIMELY for lead in asked_leads(rows, asked).values()}
+def timely_leads(rows: Sequence[Row]) -> dict[tuple[str, str, str], AskedLead]:
+    """(Task, arm, other) -> the arm's lead over the other, which has the same time."""
+    return {(asked.task, asked.arm, arm): lead for asked in TIMELY for arm, lead in asked_leads(rows, asked).items()}
 
 
 def equal_time_table(rows: Sequence[Row]) -> str:
-    """Of arms that have GRPO's time: their leads over it, and the time that they took in fact."""
-    lines = [["task", "arm", "updates", "minus GRPO, points [95 %]", "n", "verdict", "time of its steps, in GRPO's"]]
-    for (task, arm), found in timely_leads(rows).items():
-        price, count = mean(times_of(rows, task, arm, "step_s", ("endpoint",))), updates(task, arm)
-        lines.append([f"`{task}`", arm, str(count), *map(str, found), shown(price * count / UPDATES, ".2f")])
+    """Of arms that are compared in equal time: the lead, and the time of the arm's steps in that of the other's."""
+    lines = [["task", "arm", "updates", "minus", "its updates", "points [95 %]", "n", "verdict", "time, in the other's"]]
+    for (task, arm, other), found in timely_leads(rows).items():
+        price = mean(times_of(rows, task, arm, "step_s", ("endpoint", "copying")))
+        own, its = updates(task, arm), updates(task, other)
+        counts = [arm, str(own), other, str(its)]
+        lines.append([f"`{task}`", *counts, *map(str, found), shown(price * own / its, ".2f")])
     return markdown(lines)

@@ -32,7 +32,7 @@ _ESTIMATES = (
 _ARMS = (
     (rules.PERFECT, "oracle_in_oars_gate"),
     _ESTIMATES,
-    ("grpo_more", "grpo_double", rules.PENALTY),
+    ("grpo_more", "grpo_double", rules.LONG, rules.PENALTY),
     ("random", "shuffled", "position", "turning_point_shuffled"),
 )
 KIND_OF = {arm: kind for kind, arms in zip(KINDS, _ARMS, strict=True) for arm in arms}
@@ -62,7 +62,10 @@ def answers() -> Mapping[tuple[str, str], str]:
     found |= {(task, arm): f"half of perfect credit's lead: {'yes' if one.reached else 'no'}" for task, arm, one in halves()}
     places = tables.asked_leads(ROWS, rules.PLACES)
     found |= {(rules.PLACES.task, arm): f"{named(rules.PLACES.arm)} above it: {one.verdict}" for arm, one in places.items()}
-    return found | {place: f"above GRPO: {one.verdict}" for place, one in tables.timely_leads(ROWS).items()}
+    for (task, arm, other), one in tables.timely_leads(ROWS).items():
+        of_grpo = other == rules.BASELINE
+        found[task, arm if of_grpo else other] = f"{'above GRPO' if of_grpo else f'{named(arm)} above it'}: {one.verdict}"
+    return found
 
 
 def by_rules_table(leads: Leads) -> str:

@@ -43,6 +43,7 @@ NAMES = {
     "turning_point": "turning point of greedy decoding",
     "grpo_more": "GRPO, 10 completions a problem in place of 8",
     "grpo_double": "GRPO, 16 completions a problem in place of 8",
+    "grpo_longer": "GRPO in turning point's time",
     "entropy_penalty": "GRPO, paid for less entropy",
     "oar_g_in_sharp_gate": "OAR-G in perfect credit's sharp gate",
     "oracle_in_oars_gate": "perfect credit in OAR's gate",

@@ -86,7 +86,10 @@ def greedily() -> tuple[str, str]:
 
 
 def in_equal_time() -> tuple[str, str]:
-    """Verdicts and figures of the questions whether an arm ends above GRPO in GRPO's time."""
-    found = [(f"{named(arm)} on {task}", lead) for (task, arm), lead in tables.timely_leads(ROWS).items()]
+    """Verdicts and figures of the questions whether an arm ends above GRPO in the same time."""
+    found = [
+        (f"{named(arm)} on {task}" if other == rules.BASELINE else f"{named(arm)} over {named(other)} on {task}", lead)
+        for (task, arm, other), lead in tables.timely_leads(ROWS).items()
+    ]
     figures = [f"{name} {lead.lead} ({lead.pairs} pairs)" for name, lead in found if lead.pairs]
     return "; ".join(f"{name} {lead.verdict}" for name, lead in found), "; ".join(figures) or "no pair has run"

@@ -224,10 +224,21 @@ def test_what_an_arm_in_equal_time_took_is_told_in_grpos_time() -> None:
     runs = [r._replace(step_s=12.0, score_s=2.0) for r in runs]
     runs += [row("endpoint", "grpo", "1e-4", "", seed, 0.5) for seed in rules.ENDPOINT_SEEDS]
     lines = tables.equal_time_table([r._replace(task="asides") for r in runs]).splitlines()
-    assert len(lines) == 2 + 4
+    assert len(lines) == 2 + 6
     (line,) = (line for line in lines if line.startswith("| `asides` | turning_point_seldom"))
-    assert line.startswith("| `asides` | turning_point_seldom | 139 | +5.0 [")
+    assert line.startswith("| `asides` | turning_point_seldom | 139 | grpo | 160 | +5.0 [")
     assert line.endswith(" | 12 | yes | 1.04 |")
+
+
+def test_grpo_in_the_time_of_another_arm_is_compared_with_it() -> None:
+    """160 updates of which each takes 1.8 times as long as without scoring, as 302 of 0.954."""
+    runs = [row("copying", "turning_point", "1e-4", "2.0", 100, 0.5)._replace(step_s=18.0, score_s=8.0)]
+    for seed in rules.OTHER_SEEDS:
+        runs.append(row("endpoint", "turning_point", "1e-4", "2.0", seed, 0.54 + seed % 2 / 50))
+        runs.append(row("endpoint", rules.LONG, "1e-4", "", seed, 0.5))
+    line = tables.equal_time_table(runs).splitlines()[-1]
+    assert line.startswith("| `graph` | turning_point | 160 | grpo_longer | 302 | +5.0 [")
+    assert line.endswith(" | 12 | yes | 0.95 |")
 
 
 def greedy(leads, arm: str = "turning_point") -> list:
@@ -307,7 +318,11 @@ def test_an_arms_command_is_a_run_of_the_rules(task: str, arm: str) -> None:
     """The words of the command, without the sweeper's, make the config that README.md promises."""
     words = study.command(task, "endpoint", arm, rules.settings_of(task, arm)[0], (100,))[5:]
     cfg = compose("config", overrides=[word.replace("choice(100)", "100") for word in words if not word.startswith("hydra.")])
-    steps = {"turning_point_short": {"asides": 88, "graph": 85}, "turning_point_seldom": {"asides": 139, "graph": 133}}
+    steps = {
+        "turning_point_short": {"asides": 88, "graph": 85},
+        "turning_point_seldom": {"asides": 139, "graph": 133},
+        "grpo_longer": {"asides": 291, "graph": 302},
+    }
     expected = (1024, 4, steps.get(arm, {}).get(task, 160), 100)
     assert (cfg.evaluation.problems, cfg.evaluation.samples, cfg.trainer.max_steps, cfg.seed) == expected
     assert cfg.optimizer.lr == 5e-5
