@@ -5,6 +5,7 @@ from __future__ import annotations
 import dataclasses
 import math
 from collections.abc import Collection, Iterable, Mapping, Sequence
+from statistics import median
 from typing import Literal, NamedTuple
 
 from records import Row, best, endpoint_runs
@@ -237,7 +238,8 @@ def equal_time_table(rows: Sequence[Row]) -> str:
     """Of arms that are compared in equal time: the lead, and the time of the arm's steps in that of the other's."""
     lines = [["task", "arm", "updates", "minus", "its updates", "points [95 %]", "n", "verdict", "time, in the other's"]]
     for (task, arm, other), found in timely_leads(rows).items():
-        price = mean(times_of(rows, task, arm, "step_s", ("endpoint", "copying")))
+        prices = times_of(rows, task, arm, "step_s", ("endpoint", "copying"))
+        price = median(prices) if prices else math.nan  # a run that something else held up has a price of its own
         own, its = updates(task, arm), updates(task, other)
         counts = [arm, str(own), other, str(its)]
         lines.append([f"`{task}`", *counts, *map(str, found), shown(price * own / its, ".2f")])

@@ -10,7 +10,7 @@ import numpy as np
 from labels import rate
 from leads import REPORTS, Lead, by_rate, decided_by, families, lead, results_of, side, verdicts
 from measured import MEASURE, STEPS, TARGETS, cost_text, cost_verdict, gradient_text, gradient_verdict, prediction
-from settled import TASKS, asked, greedily, half_reached, in_equal_time, rules, settled
+from settled import TASKS, asked, explored, greedily, half_reached, in_equal_time, rules, settled
 
 from oar_lightning.common.markdown import markdown
 from oar_lightning.reporting.statistics import LEAST, mean_interval
@@ -117,10 +117,11 @@ def against(said: Sequence[tuple[str, str, str]]) -> list[Claim]:
     }
     words = verdicts(found)
     made = []
-    for text, _, _ in said:
+    for text, method, over in said:
         own = {task: one for (of, task), one in found.items() if of == text}
         word = "; ".join(f"{task} {words[text, task]}" for task in own)
-        made.append(Claim(text, word, many(own.values()), FIVE, CHOSE, *FAMILIES))
+        figures = "; ".join([many(own.values()), *explored(method, over)])
+        made.append(Claim(text, word, figures, FIVE, CHOSE, *FAMILIES))
     return made
 
 

@@ -40,6 +40,17 @@ def halves() -> list[tuple[str, str, Any]]:
     return [(task, arm, found) for task, arm, found in asked if found]
 
 
+def explored(method: str, over: str) -> list[str]:
+    """By how many points one arm ends above another in that study, on each task where both have their pairs."""
+    found = []
+    for task in TASKS:
+        runs = records.endpoint_runs(ROWS, task)
+        pairs, interval = tables.lead(runs.get(method, {}), runs.get(over, {}))
+        if interval is not None and pairs >= len(rules.OTHER_SEEDS):
+            found.append(f"{task} {interval:+.1f} in settle ({pairs} pairs, explored)")
+    return found
+
+
 def half_reached() -> tuple[str, str]:
     """Verdicts and figures of that question."""
     found = halves()
