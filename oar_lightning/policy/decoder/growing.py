@@ -10,6 +10,7 @@ import torch
 from jaxtyping import Bool, Float, Int
 from torch import Tensor
 
+from oar_lightning.policy.decoder.past import added_mask
 from oar_lightning.policy.decoder.plain import PlainDecoder
 from oar_lightning.policy.key_value_cache import at_fixed_places, select_rows
 from oar_lightning.policy.language_model import base_model, embed, new_cache
@@ -111,7 +112,7 @@ class PlainTexts(GrowingTexts):
         embeddings = embed(self.model, token_ids)
         keys = torch.arange(self.cache.layers[0].storage.shape[2], device=columns.device)
         seen = (keys >= self.first[:, None, None]) & (keys <= columns[:, :, None])
-        mask = _added(seen, embeddings.dtype)
+        mask = added_mask(seen, embeddings.dtype)
         rotations = self._rotations[columns - self.first[:, None]][:, :, None]
         with at_fixed_places(self.cache, columns):
             return self._decoder.append(self.cache, embeddings, rotations, mask)
@@ -122,9 +123,4 @@ class PlainTexts(GrowingTexts):
         seen = self._real(len(keys))[:, None]
         if len(columns) > 1:
             seen = (seen & (keys <= columns[:, None])) | (keys == columns[:, None])
-        return _added(seen, dtype)
-
-
-def _added(seen: Bool[Tensor, "n W S"], dtype: torch.dtype) -> Float[Tensor, "n 1 W S"]:
-    """What is added to the scores of attention: 0 where a column sees another, else -inf."""
-    return torch.zeros(seen.shape, dtype=dtype, device=seen.device).masked_fill_(~seen, -torch.inf)[:, None]
+        return added_mask(seen, dtype)

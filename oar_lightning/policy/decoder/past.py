@@ -93,6 +93,11 @@ def visible_columns(
     return seen, (place - past.first[:, None]).clamp(min=0)
 
 
+def added_mask(seen: Bool[Tensor, "n W S"], dtype: torch.dtype) -> Float[Tensor, "n 1 W S"]:
+    """What is added to the scores of attention: 0 where a column sees another, else -inf."""
+    return torch.zeros(seen.shape, dtype=dtype, device=seen.device).masked_fill_(~seen, -torch.inf)[:, None]
+
+
 def query_blocks(past: Past, new: int, alone_at: Int[Tensor, "N W"] | None) -> list[QueryBlock] | None:
     """The blocks of long attention from `new` new columns; see `visible_columns`. None where the columns are few."""
     if new < 2 * BLOCK:

@@ -26,7 +26,7 @@ from oar_lightning.policy.attention import (
     products_are_faster,
 )
 from oar_lightning.policy.decoder.gated_silu import gated_silu
-from oar_lightning.policy.decoder.past import Past, query_blocks, visible_columns
+from oar_lightning.policy.decoder.past import Past, added_mask, query_blocks, visible_columns
 from oar_lightning.policy.language_model import base_model, can_share_prefixes
 from oar_lightning.policy.lm_head import in_shards
 from oar_lightning.policy.products import Weights, fixed_weights
@@ -89,6 +89,8 @@ class PlainDecoder:
         blocks = None if causal else query_blocks(past, x.shape[1], alone_at)
         # of long texts, causal attention of all queries takes half as long as that of most of them with a mask, and no mask
         most = (causal or blocks is not None) and records is None and 2 * reads.shape[1] > x.shape[1]
+        # torch's kernel would make numbers of a mask in each layer; where long texts have blocks, of each block
+        mask = None if causal else seen[:, None] if blocks is not None else added_mask(seen, x.dtype)
         for number, layer in enumerate(self.layers):
             last, normed = number + 1 == len(self.layers), self._normed(x)
             if not last or most:
@@ -96,12 +98,12 @@ class PlainDecoder:
             else:
                 query = self._projections(layer, normed[rows, reads], angles[rows, reads])[0]
                 key, value = self._projections(layer, normed, angles, queries=False)[1:]
-                x, columns, causal, blocks = x[rows, reads], columns.gather(1, reads), False, None
-                seen = seen.expand(len(x), -1, -1)[rows, reads]
+                x, columns, blocks = x[rows, reads], columns.gather(1, reads), None
+                mask = added_mask(seen.expand(len(x), -1, -1)[rows, reads], x.dtype)
             keys, values = key.transpose(1, 2), value.transpose(1, 2)
             if past.width:
                 keys, values = torch.cat([past.keys[number], keys], 2), torch.cat([past.values[number], values], 2)
-            out = self._attend(query, keys, values, None if causal else seen[:, None], blocks)
+            out = self._attend(query, keys, values, mask, blocks)
             if records is not None:
                 if torch.is_grad_enabled() and not out.requires_grad:
                     out.requires_grad_()
