@@ -54,6 +54,8 @@ FAMILIES: dict[str, tuple[str, ...]] = {
     "information gain": ("information_gain", "igpo", "spae", "pure", "acpo", "acpo_add"),
     "judged steps": ("capo",),
     "hindsight": ("rlsd", "serl", "rlsd_contrast", "rlcsd"),
+    "shared states": ("gigpo", "anchor_states"),
+    "turning points": ("turning_point",),
     "implicit rewards": ("prime", "istar"),
     "start of training": ("spro",),
     "control": ("grpo", "random", "action_mask", "oracle"),
@@ -87,15 +89,11 @@ DEFAULTS = (
 LOSS = "their credit is GRPO's, the same for all tokens; the loss differs"
 SETTING = "no method: a setting of OAR-G"
 SUPERVISED = "supervised training"
-LATER = "came after these labs had run"
 LEFT_OUT = {
-    "anchor_states": LATER,
     "archer": "scores are those of `entropy`, and token advantages GRPO's: they widen clip bounds, of which nothing is seen "
     "in a single gradient of what was just sampled",
     "dapo": LOSS,
     "dr_grpo": LOSS,
-    "gigpo": LATER,
-    "turning_point": LATER,
     "oracle_signed": "its right and wrong decisions are those of `oracle` and `capo`",
     "paper_qwen2_5_1_5b": SETTING,
     "paper_qwen2_5_7b": SETTING,
@@ -109,9 +107,7 @@ LEFT_OUT = {
 """Experiment -> why no estimator is it."""
 
 LEFT_OUT_SCORERS = {
-    "anchor_states": LATER,
-    "oar_p_steps": LATER,
-    "turning_point": LATER,
+    "oar_p_steps": "`oar_p` of whole steps; no experiment has it",
     "oracle_signed": LEFT_OUT["oracle_signed"],
     "reference_oar_g": "an unoptimised second implementation of `oar_g`, to which tests hold that",
     "reference_oar_p": "an unoptimised second implementation of `oar_p`, to which tests hold that",
