@@ -43,8 +43,8 @@ def page(leads: Mapping[tuple[str, str], Lead]) -> str:
             short(leads, said, by_rules, oar_g_by_rules()),
             "",
             "## By rules written before the runs ([settle](settle/README.md))",
-            "Accuracy after 160 updates, or those that take GRPO's time, at temperature 1, minus GRPO's after 160, in points "
-            "[95 %]. Each has as many tuning runs. Arms that do not have all their pairs yet are left out.",
+            "Accuracy after 160 updates (of arms in another's time: as many as take it), at temperature 1, minus GRPO's "
+            "after 160, in points [95 %]. Each has as many tuning runs. Arms that do not have all their pairs yet are left out.",
             "",
             by_rules_table(leads_by_rules()),
             "",
