@@ -44,7 +44,8 @@ def page(leads: Mapping[tuple[str, str], Lead]) -> str:
             "",
             "## By rules written before the runs ([settle](settle/README.md))",
             "Accuracy after 160 updates (of arms in another's time: as many as take it), at temperature 1, minus GRPO's "
-            "after 160, in points [95 %]. Each has as many tuning runs. Arms that do not have all their pairs yet are left out.",
+            "after 160, in points [95 %]. Each has as many tuning runs. Arms that do not have all their pairs yet are left "
+            "out.",
             "",
             by_rules_table(leads_by_rules()),
             "",
