@@ -107,7 +107,8 @@ class CachedEngine:
                 lengths[live[~going]] = column + 1
                 rows = packed_rows(going)
                 live, tokens = live[rows], tokens[rows]
-                texts.select(rows)
+                if len(live):
+                    texts.select(rows)
             within(len(owner) - len(live), f"token {column + 1}/{config.max_new_tokens}")
             if not len(live):
                 break

@@ -53,7 +53,7 @@ def _invert(probabilities: Float[Tensor, "n V"], uniforms: Float[Tensor, " n"]) 
     if probabilities.shape[1] <= ONE_LEVEL:
         cumulative = probabilities.double().cumsum(-1)
         return _passed(cumulative, thresholds * cumulative[:, -1:]).squeeze(1)
-    short = -probabilities.shape[1] % BLOCK
+    short = -probabilities.shape[1] % BLOCK  # padding copies all, also where nothing is added
     padded = torch.nn.functional.pad(probabilities, (0, short)) if short else probabilities
     blocks = padded.unflatten(1, (-1, BLOCK))
     cumulative = blocks.sum(-1).cumsum(-1, dtype=torch.float64)
