@@ -20,12 +20,17 @@ SHORT, SELDOM = "turning_point_short", "turning_point_seldom"
 """`turning_point`, and the same that searches in every eighth step, in the time of GRPO's `UPDATES`."""
 LONG = "grpo_longer"
 """GRPO in the time of `turning_point`'s `UPDATES`."""
-IN_EQUAL_TIME = {
+PERFECT_LONG, ESTIMATE_LONG = "oracle_longer", "turning_point_longer"
+"""Perfect credit and `turning_point` with as many updates as `LONG`."""
+MORE = {"asides": 291, "graph": 302}
+OTHER_UPDATES = {
     SHORT: {"asides": 88, "graph": 85},
     SELDOM: {"asides": 139, "graph": 133},
-    LONG: {"asides": 291, "graph": 302},
+    LONG: MORE,
+    PERFECT_LONG: MORE,
+    ESTIMATE_LONG: MORE,
 }
-"""Arm and task -> the updates that take this time."""
+"""Arm and task -> its updates, of arms that do not have `UPDATES`."""
 
 ARMS: dict[str, tuple[str, ...]] = {
     BASELINE: ("+experiment=grpo",),
@@ -50,11 +55,15 @@ ARMS: dict[str, tuple[str, ...]] = {
     "turning_point_shuffled": ("+experiment=turning_point", "scorer=shuffled", "scorer@scorer.inner=turning_point"),
     SHORT: ("+experiment=turning_point",),
     SELDOM: ("+experiment=turning_point", "scorer.search_every=8", "scorer.guess_above=0"),
+    ESTIMATE_LONG: ("+experiment=turning_point",),
     "oracle": ("+experiment=oracle",),
+    PERFECT_LONG: ("+experiment=oracle",),
     "oracle_in_oars_gate": ("+experiment=oar_g", "scorer=oracle"),
     PENALTY: ("+experiment=grpo",),
 }
-WITHOUT_OARS_GATE = (BASELINE, "grpo_more", "grpo_double", LONG, "vineppo", "information_gain", "eighty_twenty", "oracle")
+WITHOUT_OARS_GATE = (
+    *(BASELINE, "grpo_more", "grpo_double", LONG, "vineppo", "information_gain", "eighty_twenty", "oracle", PERFECT_LONG),
+)
 """Arms with no gate, or one of their own: they have twice the tuning seeds, so that every arm has 20 tuning runs."""
 
 ENDPOINT = (BASELINE, "oar_g")
@@ -78,10 +87,12 @@ PROBES = Comparison("long_answer", "oar_g", ("oar_g_last", "oar_g_joint"))
 PLACES = Comparison("asides", "turning_point", ("turning_point_shuffled",))
 """Whether it matters on which tokens the weight lies, or only on how few."""
 TIMELY = (
-    *(Comparison(task, arm, (BASELINE,)) for arm in (SHORT, SELDOM) for task in IN_EQUAL_TIME[arm]),
-    *(Comparison(task, "turning_point", (LONG,)) for task in IN_EQUAL_TIME[LONG]),
+    *(Comparison(task, arm, (BASELINE,)) for arm in (SHORT, SELDOM) for task in OTHER_UPDATES[arm]),
+    *(Comparison(task, "turning_point", (LONG,)) for task in OTHER_UPDATES[LONG]),
 )
 """Whether its lead is more than its time buys."""
+LASTING = tuple(Comparison(task, arm, (LONG,)) for arm in (PERFECT_LONG, ESTIMATE_LONG) for task in MORE)
+"""Whether a lead is left where both train on."""
 
 PERFECT = "oracle"
 HALF_ASKED_OF = {"anchor_states": 0.01, "turning_point": 0.005}
@@ -106,16 +117,16 @@ class Setting(NamedTuple):
 
 
 def updates(task: str, arm: str) -> int:
-    """Of a run. Arms that have GRPO's time have none where their steps were not timed.
+    """Of a run. Arms with another number have none on tasks where steps were not timed.
 
     Raises:
         ValueError: there.
     """
-    if arm not in IN_EQUAL_TIME:
+    if arm not in OTHER_UPDATES:
         return UPDATES
-    if task not in IN_EQUAL_TIME[arm]:
-        raise ValueError(f"{arm} has a number of updates on {', '.join(IN_EQUAL_TIME[arm])}, not on {task}")
-    return IN_EQUAL_TIME[arm][task]
+    if task not in OTHER_UPDATES[arm]:
+        raise ValueError(f"{arm} has a number of updates on {', '.join(OTHER_UPDATES[arm])}, not on {task}")
+    return OTHER_UPDATES[arm][task]
 
 
 def strengths(arm: str) -> tuple[str, ...]:

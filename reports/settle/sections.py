@@ -10,7 +10,7 @@ import temperatures
 from greedy import greedy_table
 from records import Row
 from rules import BASELINE, GREEDY_TASK, OTHER_SEEDS, PERFECT, PLACES, PROBES, RATES
-from tables import EQUAL_TIME, comparison_table, endpoint_table, equal_time_table, half_table, tuning_table
+from tables import EQUAL_TIME, comparison_table, endpoint_table, equal_time_table, half_table, lasting_table, tuning_table
 
 from oar_lightning.common.markdown import markdown
 
@@ -84,6 +84,7 @@ def page(rows: Sequence[Row]) -> str:
     places = comparison_table(rows, PLACES, f"`{PLACES.arm}`")
     parts.append(f"### The same weights on other tokens, on `{PLACES.task}`\n{places}")
     parts.append(f"### In equal time\n{equal_time_table(rows)}")
+    parts.append(f"### Where both train on\n{lasting_table(rows)}")
     parts.append(f"### More than a sharper policy, on `{GREEDY_TASK}`\n{greedy_table(rows)}")
     parts.append(f"### The untrained policies at lower temperatures\n{temperatures.table()}")
     parts.append(f"### Checklist\n{checklist(rows)}")

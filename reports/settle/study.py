@@ -20,7 +20,7 @@ from records import CURVES, Row, best, read_csv, read_store, write_csv
 from rules import (
     ARMS,
     ENDPOINT,
-    IN_EQUAL_TIME,
+    OTHER_UPDATES,
     PENALTY,
     RATES,
     STAGES,
@@ -48,7 +48,7 @@ def command(task: str, stage: str, arm: str, setting: Setting, seeds: Sequence[i
     chosen = [f"optimizer.lr={setting.lr}", f"seed=choice({','.join(map(str, seeds))})"]
     name = "_".join(filter(None, ["settle", task, stage, arm, setting.lr, setting.beta, f"from{seeds[0]}"]))
     sweeper = [f"hydra.sweeper.study_name={name}", "hydra.sweeper.max_failure_rate=1"]  # a run that is given up counts
-    fewer = [f"trainer.max_steps={updates(task, arm)}"] if arm in IN_EQUAL_TIME else []
+    fewer = [f"trainer.max_steps={updates(task, arm)}"] if arm in OTHER_UPDATES else []
     arguments = [f"+variant={task}", *COMMON, *problems, *ARMS[arm], *fewer, *gate, *chosen, *sweeper]
     return [sys.executable, "-m", "oar_lightning", "-m", "+sweeps=families", *arguments]
 

@@ -16,6 +16,7 @@ from rules import (
     ENDPOINT_SEEDS,
     HALF_ASKED_OF,
     HALF_ASKED_ON,
+    LASTING,
     MOST_TIME,
     OTHER_SEEDS,
     PERFECT,
@@ -229,15 +230,23 @@ def comparison_table(rows: Sequence[Row], asked: Comparison, name: str) -> str:
     return markdown(lines)
 
 
-def timely_leads(rows: Sequence[Row]) -> dict[tuple[str, str, str], AskedLead]:
-    """(Task, arm, other) -> the arm's lead over the other, which has the same time."""
-    return {(asked.task, asked.arm, arm): lead for asked in TIMELY for arm, lead in asked_leads(rows, asked).items()}
+def leads_asked(rows: Sequence[Row], questions: Iterable[Comparison]) -> dict[tuple[str, str, str], AskedLead]:
+    """(Task, arm, other) -> the arm's lead over the other."""
+    return {(asked.task, asked.arm, other): lead for asked in questions for other, lead in asked_leads(rows, asked).items()}
+
+
+def lasting_table(rows: Sequence[Row]) -> str:
+    """Of arms that train on as long as the other one."""
+    lines = [["task", "arm", "minus", "updates of both", "points [95 %]", "n", "verdict"]]
+    for (task, arm, other), found in leads_asked(rows, LASTING).items():
+        lines.append([f"`{task}`", arm, other, str(updates(task, arm)), *map(str, found)])
+    return markdown(lines)
 
 
 def equal_time_table(rows: Sequence[Row]) -> str:
     """Of arms that are compared in equal time: the lead, and the time of the arm's steps in that of the other's."""
     lines = [["task", "arm", "updates", "minus", "its updates", "points [95 %]", "n", "verdict", "time, in the other's"]]
-    for (task, arm, other), found in timely_leads(rows).items():
+    for (task, arm, other), found in leads_asked(rows, TIMELY).items():
         prices = times_of(rows, task, arm, "step_s", ("endpoint", "copying"))
         price = median(prices) if prices else math.nan  # a run that something else held up has a price of its own
         own, its = updates(task, arm), updates(task, other)

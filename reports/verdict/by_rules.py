@@ -27,10 +27,10 @@ KINDS: dict[str, dict[str, Any]] = {
 }
 _ESTIMATES = (
     *("oar_g", "oar_g_last", "oar_g_joint", "oar_g_in_sharp_gate", "oar_p", "total_effect", "total_effect_fast", "vineppo"),
-    *("information_gain", "eighty_twenty", "anchor_states", "turning_point", rules.SHORT, rules.SELDOM),
+    *("information_gain", "eighty_twenty", "anchor_states", "turning_point", rules.SHORT, rules.SELDOM, rules.ESTIMATE_LONG),
 )
 _ARMS = (
-    (rules.PERFECT, "oracle_in_oars_gate"),
+    (rules.PERFECT, "oracle_in_oars_gate", rules.PERFECT_LONG),
     _ESTIMATES,
     ("grpo_more", "grpo_double", rules.LONG, rules.PENALTY),
     ("random", "shuffled", "position", "turning_point_shuffled"),
@@ -62,7 +62,9 @@ def answers() -> Mapping[tuple[str, str], str]:
     found |= {(task, arm): f"half of perfect credit's lead: {'yes' if one.reached else 'no'}" for task, arm, one in halves()}
     places = tables.asked_leads(ROWS, rules.PLACES)
     found |= {(rules.PLACES.task, arm): f"{named(rules.PLACES.arm)} above it: {one.verdict}" for arm, one in places.items()}
-    for (task, arm, other), one in tables.timely_leads(ROWS).items():
+    lasting = tables.leads_asked(ROWS, rules.LASTING)
+    found |= {(task, arm): f"above {named(other)}: {one.verdict}" for (task, arm, other), one in lasting.items()}
+    for (task, arm, other), one in tables.leads_asked(ROWS, rules.TIMELY).items():
         of_grpo = other == rules.BASELINE
         found[task, arm if of_grpo else other] = f"{'above GRPO' if of_grpo else f'{named(arm)} above it'}: {one.verdict}"
     return found

@@ -13,7 +13,7 @@ from claims import claim_table, claims
 from figures import draw_costs, draw_leads, draw_rates
 from labels import named
 from leads import REPORTS, TOLD, Lead, decided_by, leads_over_grpo, mean_over, missing, tasks_of, verdicts
-from settled import oar_g_by_rules, shown_by_rules
+from settled import in_time, oar_g_by_rules, shown_by_rules
 from summary import half, headline, short
 
 from oar_lightning.common.markdown import fill, markdown
@@ -38,13 +38,14 @@ def page(leads: Mapping[tuple[str, str], Lead]) -> str:
     said, by_rules = verdicts(leads), shown_by_rules()
     return "\n".join(
         [
-            headline(leads, said, by_rules),
+            headline(leads, said, by_rules, in_time()),
             "",
             short(leads, said, by_rules, oar_g_by_rules()),
             "",
             "## By rules written before the runs ([settle](settle/README.md))",
-            "Accuracy after 160 updates (of arms in another's time: as many as take it), at temperature 1, minus GRPO's "
-            "after 160, in points [95 %]. Each has as many tuning runs. Arms that do not have all their pairs yet are left "
+            "Accuracy after 160 updates, at temperature 1, minus GRPO's after 160, in points [95 %]; of arms *in GRPO's time* "
+            "after as many updates as take that, of those *trained longer* after 291 (`asides`) and 302 (`graph`), the "
+            "time of `turning_point`'s 160. Each has as many tuning runs. Arms that do not have all their pairs yet are left "
             "out.",
             "",
             by_rules_table(leads_by_rules()),

@@ -3,9 +3,10 @@
 from __future__ import annotations
 
 import functools
+from collections.abc import Iterable
 from typing import Any
 
-from labels import named
+from labels import listed, named
 from leads import REPORTS, script
 from summary import quoted
 
@@ -96,11 +97,22 @@ def greedily() -> tuple[str, str]:
     return f"{rules.GREEDY_TASK} {word}", figures
 
 
-def in_equal_time() -> tuple[str, str]:
-    """Verdicts and figures of the questions whether an arm ends above GRPO in the same time."""
+def each_asked(questions: Iterable[Any]) -> tuple[str, str]:
+    """Verdicts and figures of questions of the same kind (each a `Comparison` of the rules)."""
     found = [
         (f"{named(arm)} on {task}" if other == rules.BASELINE else f"{named(arm)} over {named(other)} on {task}", lead)
-        for (task, arm, other), lead in tables.timely_leads(ROWS).items()
+        for (task, arm, other), lead in tables.leads_asked(ROWS, questions).items()
     ]
     figures = [f"{name} {lead.lead} ({lead.pairs} pairs)" for name, lead in found if lead.pairs]
     return "; ".join(f"{name} {lead.verdict}" for name, lead in found), "; ".join(figures) or "no pair has run"
+
+
+def in_time() -> list[str]:
+    """Task by task, which estimates end above GRPO in the same time."""
+    found: dict[str, list[str]] = {task: [] for task in TASKS}
+    for (task, arm, _), lead in tables.leads_asked(ROWS, rules.TIMELY).items():
+        if lead.verdict == "yes":
+            found[task].append(named(arm))
+    return [
+        f"{'yes' if arms else 'not shown'} on `{task}`{f' ({listed(arms)})' if arms else ''}" for task, arms in found.items()
+    ]

@@ -20,8 +20,9 @@ def quoted(tasks: list[str]) -> str:
     return listed([f"`{task}`" for task in tasks])
 
 
-def headline(leads: Leads, said: Said, by_rules: Sequence[str] = ()) -> str:
-    """`by_rules`: estimates that a study of rules written before its runs shows to pay."""
+def headline(leads: Leads, said: Said, by_rules: Sequence[str] = (), in_time: Sequence[str] = ()) -> str:
+    """`by_rules`: estimates that a study of rules written before its runs shows to pay after as many updates as GRPO;
+    `in_time`: on which tasks it shows one to pay in GRPO's time."""
     tasks = tasks_of(leads)
     perfect = [task for task in tasks if said.get((task, "oracle")) == "above"]
     estimates = [
@@ -29,8 +30,9 @@ def headline(leads: Leads, said: Said, by_rules: Sequence[str] = ()) -> str:
     ]
     estimates += [f"{one}, by rules written before its runs" for one in by_rules]
     return (
-        f"**Where credit is perfect: {'yes, on ' + quoted(perfect) if perfect else 'not shown'}. "
-        f"Where it is estimated: {'yes, ' + listed(estimates) if estimates else 'not shown so far'}.**"
+        f"**After as many updates, where credit is perfect: {'yes, on ' + quoted(perfect) if perfect else 'not shown'}. "
+        f"Where it is estimated: {'yes, ' + listed(estimates) if estimates else 'not shown so far'}. "
+        f"In as much time: {listed(in_time) if in_time else 'not shown so far'}.**"
     )
 
 

@@ -29,7 +29,7 @@ def tuning(arm: str, accuracy=lambda setting, seed: 0.5):
     ]
 
 
-RUN = [(task, arm) for task in rules.RATES for arm in rules.ARMS if task in rules.IN_EQUAL_TIME.get(arm, rules.RATES)]
+RUN = [(task, arm) for task in rules.RATES for arm in rules.ARMS if task in rules.OTHER_UPDATES.get(arm, rules.RATES)]
 """Tasks with the arms that may run on them."""
 
 
@@ -241,6 +241,22 @@ def test_grpo_in_the_time_of_another_arm_is_compared_with_it() -> None:
     assert line.endswith(" | 12 | yes | 0.95 |")
 
 
+def test_leads_of_arms_that_train_on_are_over_grpo_that_trains_on() -> None:
+    runs = [row("endpoint", "grpo", "1e-4", "", seed, 0.1) for seed in rules.OTHER_SEEDS]
+    runs += [row("endpoint", rules.LONG, "1e-4", "", seed, 0.5) for seed in rules.OTHER_SEEDS]
+    runs += [row("endpoint", rules.PERFECT_LONG, "1e-4", "", seed, 0.54 + seed % 2 / 50) for seed in rules.OTHER_SEEDS]
+    lines = tables.lasting_table(runs).splitlines()[2:]
+    assert [line.split(" | ")[:4] for line in lines] == [
+        [f"| `{task}`", arm, rules.LONG, updates]
+        for arm in (rules.PERFECT_LONG, rules.ESTIMATE_LONG)
+        for task, updates in (("asides", "291"), ("graph", "302"))
+    ]
+    (perfect,) = (line for line in lines if line.startswith("| `graph` | oracle_longer"))
+    assert "| +5.0 [" in perfect
+    assert perfect.endswith(" | 12 | yes |")
+    assert sum(line.endswith(" | - | 0 | not settled yet |") for line in lines) == 3
+
+
 def greedy(leads, arm: str = "turning_point") -> list:
     """Pairs with these leads in points with greedy decoding, of none at temperature 1."""
     seeds = rules.GREEDY_SEEDS[: len(leads)]
@@ -321,7 +337,7 @@ def test_an_arms_command_is_a_run_of_the_rules(task: str, arm: str) -> None:
     steps = {
         "turning_point_short": {"asides": 88, "graph": 85},
         "turning_point_seldom": {"asides": 139, "graph": 133},
-        "grpo_longer": {"asides": 291, "graph": 302},
+        **{arm: {"asides": 291, "graph": 302} for arm in ("grpo_longer", "oracle_longer", "turning_point_longer")},
     }
     expected = (1024, 4, steps.get(arm, {}).get(task, 160), 100)
     assert (cfg.evaluation.problems, cfg.evaluation.samples, cfg.trainer.max_steps, cfg.seed) == expected

@@ -96,6 +96,8 @@ def test_every_arm_of_the_rules_is_of_a_kind_and_has_a_name(load) -> None:
     answers = by_rules.answers()
     longer = {answers.pop((task, by_rules.rules.LONG)) for task in by_rules.TASKS}
     assert longer <= {f"turning point of greedy decoding above it: {word}" for word in ("not settled", "not settled yet")}
+    lasting = {answers.pop((task, arm)) for task, arm, _ in by_rules.rules.LASTING}
+    assert lasting <= {f"above {labels.named(by_rules.rules.LONG)}: {word}" for word in ("not settled yet",)}
     assert set(answers.values()) <= {
         *(f"{what}: {word}" for what in ("above GRPO", "half of perfect credit's lead") for word in ("yes", "no")),
         *(f"above GRPO: {word}" for word in ("not settled", "not settled yet")),
@@ -161,8 +163,10 @@ def test_the_first_lines_say_what_is_shown_and_how_near_an_estimate_comes(load, 
     said = {key: "above" if one.every.low > 0 else "not shown" for key, one in found.items()}
     words = "OAR-G on `graph` and curriculum of difficulty on `graph`"
     assert summary.headline(found, said) == (
-        f"**Where credit is perfect: yes, on `graph`. Where it is estimated: yes, {words}.**"
+        f"**After as many updates, where credit is perfect: yes, on `graph`. Where it is estimated: yes, {words}. "
+        "In as much time: not shown so far.**"
     )
+    assert summary.headline(found, said, in_time=["a", "b"]).endswith(" In as much time: a and b.**")
     assert "not told**: OAR-G on `graph`; curriculum of difficulty on `graph`." in summary.short(found, said)
     (row,) = summary.half(found, said).splitlines()[2:]
     assert [cell.strip() for cell in row.strip("|").split("|")][2:] == ["+6.0", "OAR-G", "+3.0 [+2.0, +4.0]", "50", "2 of 2"]
