@@ -22,6 +22,8 @@ LONG = "grpo_longer"
 """GRPO in the time of `turning_point`'s `UPDATES`."""
 PERFECT_LONG, ESTIMATE_LONG = "oracle_longer", "turning_point_longer"
 """Perfect credit and `turning_point` with as many updates as `LONG`."""
+SELDOM_LONG = "turning_point_seldom_longer"
+"""`SELDOM` in the time of `LONG`."""
 MORE = {"asides": 291, "graph": 302}
 OTHER_UPDATES = {
     SHORT: {"asides": 88, "graph": 85},
@@ -29,6 +31,7 @@ OTHER_UPDATES = {
     LONG: MORE,
     PERFECT_LONG: MORE,
     ESTIMATE_LONG: MORE,
+    SELDOM_LONG: {"asides": 253},
 }
 """Arm and task -> its updates, of arms that do not have `UPDATES`."""
 
@@ -56,6 +59,7 @@ ARMS: dict[str, tuple[str, ...]] = {
     SHORT: ("+experiment=turning_point",),
     SELDOM: ("+experiment=turning_point", "scorer.search_every=8", "scorer.guess_above=0"),
     ESTIMATE_LONG: ("+experiment=turning_point",),
+    SELDOM_LONG: ("+experiment=turning_point", "scorer.search_every=8", "scorer.guess_above=0"),
     "oracle": ("+experiment=oracle",),
     PERFECT_LONG: ("+experiment=oracle",),
     "oracle_in_oars_gate": ("+experiment=oar_g", "scorer=oracle"),
@@ -89,6 +93,7 @@ PLACES = Comparison("asides", "turning_point", ("turning_point_shuffled",))
 TIMELY = (
     *(Comparison(task, arm, (BASELINE,)) for arm in (SHORT, SELDOM) for task in OTHER_UPDATES[arm]),
     *(Comparison(task, "turning_point", (LONG,)) for task in OTHER_UPDATES[LONG]),
+    *(Comparison(task, SELDOM_LONG, (LONG,)) for task in OTHER_UPDATES[SELDOM_LONG]),
 )
 """Whether its lead is more than its time buys."""
 LASTING = tuple(Comparison(task, arm, (LONG,)) for arm in (PERFECT_LONG, ESTIMATE_LONG) for task in MORE)

@@ -27,7 +27,8 @@ KINDS: dict[str, dict[str, Any]] = {
 }
 _ESTIMATES = (
     *("oar_g", "oar_g_last", "oar_g_joint", "oar_g_in_sharp_gate", "oar_p", "total_effect", "total_effect_fast", "vineppo"),
-    *("information_gain", "eighty_twenty", "anchor_states", "turning_point", rules.SHORT, rules.SELDOM, rules.ESTIMATE_LONG),
+    *("information_gain", "eighty_twenty", "anchor_states", "turning_point", rules.SHORT, rules.SELDOM),
+    *(rules.ESTIMATE_LONG, rules.SELDOM_LONG),
 )
 _ARMS = (
     (rules.PERFECT, "oracle_in_oars_gate", rules.PERFECT_LONG),
@@ -65,8 +66,10 @@ def answers() -> Mapping[tuple[str, str], str]:
     lasting = tables.leads_asked(ROWS, rules.LASTING)
     found |= {(task, arm): f"above {named(other)}: {one.verdict}" for (task, arm, other), one in lasting.items()}
     for (task, arm, other), one in tables.leads_asked(ROWS, rules.TIMELY).items():
-        of_grpo = other == rules.BASELINE
-        found[task, arm if of_grpo else other] = f"{'above GRPO' if of_grpo else f'{named(arm)} above it'}: {one.verdict}"
+        if arm == "turning_point":  # its own cell has another answer
+            found[task, other] = f"{named(arm)} above it: {one.verdict}"
+        else:
+            found[task, arm] = f"above {named(other) if other != rules.BASELINE else 'GRPO'}: {one.verdict}"
     return found
 
 

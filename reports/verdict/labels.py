@@ -46,6 +46,7 @@ NAMES = {
     "grpo_longer": "GRPO trained longer",
     "oracle_longer": "perfect credit trained longer",
     "turning_point_longer": "turning point trained longer",
+    "turning_point_seldom_longer": "turning point, seldom searched, in the time of GRPO trained longer",
     "entropy_penalty": "GRPO, paid for less entropy",
     "oar_g_in_sharp_gate": "OAR-G in perfect credit's sharp gate",
     "oracle_in_oars_gate": "perfect credit in OAR's gate",
