@@ -162,6 +162,12 @@ def times_of(
     return [whole / (whole - scoring) for whole, scoring in seconds if not math.isnan(whole - scoring)]
 
 
+def step_price(rows: Iterable[Row], task: str, arm: str) -> float:
+    """The time of an arm's steps, of the same without their scoring; NaN where it was not recorded."""
+    prices = times_of(rows, task, arm, "step_s", ("endpoint", "copying"))
+    return median(prices) if prices else math.nan  # a run that something else held up has a price of its own
+
+
 def half_table(rows: Sequence[Row]) -> str:
     lines = [
         [
@@ -247,8 +253,7 @@ def equal_time_table(rows: Sequence[Row]) -> str:
     """Of arms that are compared in equal time: the lead, and the time of the arm's steps in that of the other's."""
     lines = [["task", "arm", "updates", "minus", "its updates", "points [95 %]", "n", "verdict", "time, in the other's"]]
     for (task, arm, other), found in leads_asked(rows, TIMELY).items():
-        prices = times_of(rows, task, arm, "step_s", ("endpoint", "copying"))
-        price = median(prices) if prices else math.nan  # a run that something else held up has a price of its own
+        price = step_price(rows, task, arm)
         own, its = updates(task, arm), updates(task, other)
         counts = [arm, str(own), other, str(its)]
         lines.append([f"`{task}`", *counts, *map(str, found), shown(price * own / its, ".2f")])

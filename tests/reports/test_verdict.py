@@ -106,6 +106,23 @@ def test_every_arm_of_the_rules_is_of_a_kind_and_has_a_name(load) -> None:
     }
 
 
+def test_an_arm_stands_at_its_updates_times_the_price_of_its_step(load) -> None:
+    in_time = load("in_time")
+    rules, first = in_time.rules, load("settled").ROWS[0]
+    plain = first._replace(task="graph", stage="endpoint", step_s=100.0, score_s=50.0)
+    runs = [
+        plain._replace(arm=arm, seed=seed, accuracy=accuracy + seed % 2 / 100, run_id=f"{arm}{seed}")
+        for arm, accuracy in ((rules.BASELINE, 0.5), (rules.SHORT, 0.6), ("turning_point", 0.7))
+        for seed in rules.OTHER_SEEDS
+    ]
+    (short, whole) = in_time.places(runs, "graph", ("turning_point", rules.SHORT))
+    assert (short.time, whole.time) == (170.0, 320.0), "85 and 160 updates of twice GRPO's time"
+    assert short.accuracy.mean == pytest.approx(60.5)
+    assert whole.accuracy.low < 70.5 < whole.accuracy.high
+    assert [place.time for place in in_time.places(runs, "graph", (rules.BASELINE,))] == [160.0], "whatever it scores"
+    assert in_time.places(runs[:-1], "graph", ("turning_point",)) == [], "a pair is missing"
+
+
 def test_names_of_methods_rates_and_lists(load) -> None:
     labels = load("labels")
     assert labels.named("shear_negative") == "SHEAR, of wrong completions alone"
