@@ -49,7 +49,7 @@ class Row(NamedTuple):
 
 PHASES = tuple(f"time/total_{phase}_s" for phase in ("generate", "reward", "score", "update"))
 """Seconds of the parts of all steps."""
-CURVES = ("reward", "entropy", *END_COLUMNS.values())
+CURVES = ("reward", "entropy", "credit/right_guess_frac", "credit/guessed_turn_frac", *END_COLUMNS.values())
 """Metrics whose curves are kept."""
 
 
