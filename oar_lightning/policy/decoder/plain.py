@@ -27,6 +27,7 @@ from oar_lightning.policy.attention import (
 )
 from oar_lightning.policy.decoder.gated_silu import gated_silu
 from oar_lightning.policy.decoder.past import Past, added_mask, query_blocks, visible_columns
+from oar_lightning.policy.decoder.rms_norm import rms_norm
 from oar_lightning.policy.language_model import base_model, can_share_prefixes
 from oar_lightning.policy.lm_head import in_shards
 from oar_lightning.policy.products import Weights, fixed_weights
@@ -92,7 +93,7 @@ class PlainDecoder:
         # torch's kernel would make numbers of a mask in each layer; where long texts have blocks, of each block
         mask = None if causal else seen[:, None] if blocks is not None else added_mask(seen, x.dtype)
         for number, layer in enumerate(self.layers):
-            last, normed = number + 1 == len(self.layers), self._normed(x)
+            last, normed = number + 1 == len(self.layers), rms_norm(x, self.eps)
             if not last or most:
                 query, key, value = self._projections(layer, normed, angles)
             else:
@@ -114,7 +115,7 @@ class PlainDecoder:
             if keep:
                 kept.append((keys, values))
         keys_kept, values_kept = zip(*kept, strict=True) if keep else ((), ())
-        return self._normed(x) * self.norm, Past(keys_kept, values_kept, past.first) if keep else None
+        return rms_norm(x, self.eps) * self.norm, Past(keys_kept, values_kept, past.first) if keep else None
 
     @torch.no_grad()
     def append(
@@ -131,17 +132,17 @@ class PlainDecoder:
         """
         x = inputs_embeds
         for number, layer in enumerate(self.layers):
-            query, key, value = self._projections(layer, self._normed(x), rotations)
+            query, key, value = self._projections(layer, rms_norm(x, self.eps), rotations)
             keys, values = cache.update(key.transpose(1, 2), value.transpose(1, 2), number)
             x = self._after_attention(layer, x, self._attend(query, keys, values, mask))
-        return self._normed(x) * self.norm
+        return rms_norm(x, self.eps) * self.norm
 
     def _after_attention(
         self, layer: PlainLayer, x: Float[Tensor, "n W H"], out: Float[Tensor, "n W h d"]
     ) -> Float[Tensor, "n W H"]:
         """The layer's output, from its input and the output of its heads."""
         x = layer.output.onto(x, out.flatten(2), layer.output_bias)
-        return layer.down.onto(x, gated_silu(layer.gate_up(self._normed(x))), None)
+        return layer.down.onto(x, gated_silu(layer.gate_up(rms_norm(x, self.eps))), None)
 
     def _projections(
         self, layer: PlainLayer, normed: Float[Tensor, "n W H"], angles: Complex[Tensor, "n W 1 p"], queries: bool = True
@@ -155,7 +156,7 @@ class PlainDecoder:
         projected = weights(normed, bias).unflatten(-1, (-1, self.head_size))
         unrotated, value = projected.split([heads + self.groups, self.groups], 2)
         if layer.head_norm is not None:
-            unrotated = self._normed(unrotated) * layer.head_norm[self.heads - heads :]
+            unrotated = rms_norm(unrotated, self.eps) * layer.head_norm[self.heads - heads :]
         pairs = torch.view_as_complex(unrotated.unflatten(-1, (-1, 2)))
         rotated = torch.view_as_real(pairs * angles if torch.is_grad_enabled() else pairs.mul_(angles)).flatten(-2)
         query, key = rotated.split([heads, self.groups], 2)
@@ -183,11 +184,6 @@ class PlainDecoder:
             query.transpose(1, 2), keys, values, mask, is_causal=mask is None, enable_gqa=grouped
         )
         return out.transpose(1, 2)
-
-    def _normed(self, x: Float[Tensor, "... H"]) -> Float[Tensor, "... H"]:
-        """RMS norm without a weight."""
-        length = torch.linalg.vector_norm(x, dim=-1, keepdim=True)
-        return x * torch.addcmul(self.eps, length, length, value=1 / x.shape[-1]).rsqrt()
 
     def _angles(self, like: Tensor, positions: Int[Tensor, "n W"]) -> Complex[Tensor, "n W 1 p"]:
         """The rotation of each pair at each position."""
