@@ -25,6 +25,7 @@ PERFECT_LONG, ESTIMATE_LONG = "oracle_longer", "turning_point_longer"
 SELDOM_LONG = "turning_point_seldom_longer"
 """`SELDOM` in the time of `LONG`."""
 MORE = {"asides": 291, "graph": 302}
+"""Task -> the updates of GRPO that take the time of `turning_point`'s `UPDATES`."""
 OTHER_UPDATES = {
     SHORT: {"asides": 88, "graph": 85},
     SELDOM: {"asides": 139, "graph": 133},
@@ -35,6 +36,7 @@ OTHER_UPDATES = {
 }
 """Arm and task -> its updates, of arms that do not have `UPDATES`."""
 
+_SEARCHES, _SEARCHES_SELDOM = ("+experiment=turning_point",), ("scorer.search_every=8", "scorer.guess_above=0")
 ARMS: dict[str, tuple[str, ...]] = {
     BASELINE: ("+experiment=grpo",),
     "oar_g": ("+experiment=oar_g",),
@@ -54,12 +56,10 @@ ARMS: dict[str, tuple[str, ...]] = {
     "shuffled": ("+experiment=oar_g", "scorer=shuffled"),
     "position": ("+experiment=oar_g", "scorer=position"),
     "anchor_states": ("+experiment=anchor_states",),
-    "turning_point": ("+experiment=turning_point",),
-    "turning_point_shuffled": ("+experiment=turning_point", "scorer=shuffled", "scorer@scorer.inner=turning_point"),
-    SHORT: ("+experiment=turning_point",),
-    SELDOM: ("+experiment=turning_point", "scorer.search_every=8", "scorer.guess_above=0"),
-    ESTIMATE_LONG: ("+experiment=turning_point",),
-    SELDOM_LONG: ("+experiment=turning_point", "scorer.search_every=8", "scorer.guess_above=0"),
+    "turning_point": _SEARCHES,
+    "turning_point_shuffled": (*_SEARCHES, "scorer=shuffled", "scorer@scorer.inner=turning_point"),
+    **dict.fromkeys((SHORT, ESTIMATE_LONG), _SEARCHES),
+    **dict.fromkeys((SELDOM, SELDOM_LONG), (*_SEARCHES, *_SEARCHES_SELDOM)),
     "oracle": ("+experiment=oracle",),
     PERFECT_LONG: ("+experiment=oracle",),
     "oracle_in_oars_gate": ("+experiment=oar_g", "scorer=oracle"),

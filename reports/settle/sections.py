@@ -9,7 +9,7 @@ from collections.abc import Iterable, Sequence
 import temperatures
 from greedy import greedy_table
 from records import Row
-from rules import BASELINE, GREEDY_TASK, OTHER_SEEDS, PERFECT, PLACES, PROBES, RATES
+from rules import BASELINE, GREEDY_TASK, OTHER_SEEDS, OTHER_UPDATES, PERFECT, PLACES, PROBES, RATES, UPDATES
 from tables import EQUAL_TIME, comparison_table, endpoint_table, equal_time_table, half_table, lasting_table, tuning_table
 
 from oar_lightning.common.markdown import markdown
@@ -47,7 +47,7 @@ def checklist(rows: Sequence[Row]) -> str:
             ["granularity", ", ".join(sorted({GRANULARITY.get(row.arm, "token") for row in rows})) or "no runs yet"],
             ["family of the method", "docs/methods.md has that of each"],
             ["baseline without credit, same base model", named((BASELINE, EQUAL_TIME, "grpo_double"), rows)],
-            ["compute", "equal numbers of updates; of `turning_point_short` and `turning_point_seldom` equal time of steps"],
+            ["compute", f"{UPDATES} updates, but of {named(OTHER_UPDATES, rows)}, whose tables have their numbers"],
             ["benchmarks and splits", "1,024 new problems: on `graph` of held-out structures, else of trained sums"],
             ["metric", "sampled accuracy at temperature 1 after the last update, 4 samples a problem"],
             ["processor time in all", time_in_all(rows)],

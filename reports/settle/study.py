@@ -48,8 +48,8 @@ def command(task: str, stage: str, arm: str, setting: Setting, seeds: Sequence[i
     chosen = [f"optimizer.lr={setting.lr}", f"seed=choice({','.join(map(str, seeds))})"]
     name = "_".join(filter(None, ["settle", task, stage, arm, setting.lr, setting.beta, f"from{seeds[0]}"]))
     sweeper = [f"hydra.sweeper.study_name={name}", "hydra.sweeper.max_failure_rate=1"]  # a run that is given up counts
-    fewer = [f"trainer.max_steps={updates(task, arm)}"] if arm in OTHER_UPDATES else []
-    arguments = [f"+variant={task}", *COMMON, *problems, *ARMS[arm], *fewer, *gate, *chosen, *sweeper]
+    steps = [f"trainer.max_steps={updates(task, arm)}"] if arm in OTHER_UPDATES else []
+    arguments = [f"+variant={task}", *COMMON, *problems, *ARMS[arm], *steps, *gate, *chosen, *sweeper]
     return [sys.executable, "-m", "oar_lightning", "-m", "+sweeps=families", *arguments]
 
 

@@ -7,20 +7,17 @@ from pathlib import Path
 from typing import Any, NamedTuple
 
 import numpy as np
+from by_rules import KINDS
 from settled import TASKS, records, rules, tables
 
 from oar_lightning.reporting.figures.drawing import axes, legend_below, save
-from oar_lightning.reporting.method_style import GREY
 from oar_lightning.reporting.statistics import Interval, mean_interval
 
 LINES: dict[str, tuple[tuple[str, ...], dict[str, Any]]] = {
-    "GRPO": ((rules.BASELINE, rules.LONG), {"color": GREY, "marker": "D"}),
-    "turning point": ((rules.SHORT, "turning_point", rules.ESTIMATE_LONG), {"color": "#1f4fbf", "marker": "o"}),
+    "GRPO": ((rules.BASELINE, rules.LONG), KINDS["GRPO with something else"]),
+    "turning point": ((rules.SHORT, "turning_point", rules.ESTIMATE_LONG), KINDS["estimate of credit"]),
     "turning point, seldom searched": ((rules.SELDOM, rules.SELDOM_LONG), {"color": "#2a9d5c", "marker": "s"}),
-    "perfect credit (is told)": (
-        (rules.PERFECT, rules.PERFECT_LONG),
-        {"color": "#e08e0b", "marker": "*", "markersize": 11},
-    ),
+    "perfect credit (is told)": ((rules.PERFECT, rules.PERFECT_LONG), KINDS["is told which step went wrong"]),
 }
 """Name in words -> arms that differ in their updates alone, and how they look."""
 WITHOUT_PASSES = (rules.BASELINE, rules.LONG, rules.PERFECT, rules.PERFECT_LONG)

@@ -12,9 +12,9 @@ from by_rules import by_rules_table, draw_by_rules, leads_by_rules
 from claims import claim_table, claims
 from figures import draw_costs, draw_leads, draw_rates
 from in_time import draw_in_time
-from labels import named
+from labels import listed, named
 from leads import REPORTS, TOLD, Lead, decided_by, leads_over_grpo, mean_over, missing, tasks_of, verdicts
-from settled import ROWS, in_time, oar_g_by_rules, shown_by_rules
+from settled import ROWS, oar_g_by_rules, rules, shown_by_rules, shown_in_time
 from summary import half, headline, short
 
 from oar_lightning.common.markdown import fill, markdown
@@ -37,15 +37,16 @@ def lead_table(leads: Mapping[tuple[str, str], Lead], said: Mapping[tuple[str, s
 
 def page(leads: Mapping[tuple[str, str], Lead]) -> str:
     said, by_rules = verdicts(leads), shown_by_rules()
+    longer = listed([f"{count} (`{task}`)" for task, count in rules.MORE.items()])
     return "\n".join(
         [
-            headline(leads, said, by_rules, in_time()),
+            headline(leads, said, by_rules, shown_in_time()),
             "",
             short(leads, said, by_rules, oar_g_by_rules()),
             "",
             "## By rules written before the runs ([settle](settle/README.md))",
             "Accuracy after 160 updates, at temperature 1, minus GRPO's after 160, in points [95 %]; of arms *in GRPO's time* "
-            "after as many updates as take that, of those *trained longer* after 291 (`asides`) and 302 (`graph`), the "
+            f"after as many updates as take that, of those *trained longer* after {longer}, the "
             "time of `turning_point`'s 160. Each has as many tuning runs. Arms that do not have all their pairs yet are left "
             "out.",
             "",

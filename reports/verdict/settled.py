@@ -107,7 +107,7 @@ def each_asked(questions: Iterable[Any]) -> tuple[str, str]:
     return "; ".join(f"{name} {lead.verdict}" for name, lead in found), "; ".join(figures) or "no pair has run"
 
 
-def in_time() -> list[str]:
+def shown_in_time() -> list[str]:
     """Task by task, which estimates end above GRPO in the same time."""
     found: dict[str, list[str]] = {task: [] for task in TASKS}
     for (task, arm, _), lead in tables.leads_asked(ROWS, rules.TIMELY).items():
