@@ -55,7 +55,7 @@ def test_rows_that_come_and_go_leave_what_the_librarys_cache_holds(
     monkeypatch.setattr("oar_lightning.policy.key_value_cache.LEAST_ROOM", 2)
     rng = torch.Generator().manual_seed(seed)
     caches = DynamicCache(config=CONFIG), new_cache(CONFIG, 40)
-    storages = set()
+    storages = {}  # held, so that no later one has the address of a former one
 
     def append(rows: int, columns: int) -> None:
         for layer in range(3):
@@ -72,7 +72,8 @@ def test_rows_that_come_and_go_leave_what_the_librarys_cache_holds(
     count = 8 * samples
     for step in range(35):
         append(count, 1)
-        storages.add(caches[1].layers[0].keys.data_ptr())
+        storage = caches[1].layers[0].keys.untyped_storage()
+        storages[storage.data_ptr()] = storage
         if step % 4 == 0 and count > 2:
             count -= int(torch.randint(3, (1,), generator=rng))
             select(torch.randperm(caches[0].layers[0].keys.shape[0], generator=rng)[:count])
