@@ -1,4 +1,4 @@
-"""Runs that are out of memory at chosen passes, held against runs that are not: the same texts, scores, gradients, weights."""
+"""Updates that are out of memory at chosen passes, held against those that are not: the same gradients and weights."""
 
 from __future__ import annotations
 
@@ -10,24 +10,16 @@ from typing import Any
 import lightning as L
 import pytest
 import torch
-from support.fixtures import TASK, fit, make_module, tiny_policy, weights
-from support.toy import gpt2, rollouts_of
+from support.fixtures import fit, make_module, tiny_policy, weights
+from support.out_of_memory import lowered, out
 
-from oar_lightning.credit.scorers import Entropy, OarG, OarP, OarPApproximate, Scorer, Spans, Uniform, baselines, oar_g
-from oar_lightning.credit.scorers.oar_p import base
-from oar_lightning.data.chain.task import ChainProblems
+from oar_lightning.credit.scorers import OarG, OarP, Scorer, Uniform
 from oar_lightning.planning.empty import MemoryCounter
-from oar_lightning.policy.decoder import GrowingTexts
 from oar_lightning.policy.out_of_memory import OutOfMemory
-from oar_lightning.rollout import HFEngine, SamplingConfig, cached
+from oar_lightning.rollout import SamplingConfig
 from oar_lightning.training.callbacks import LastCheckpoint, RandomState
 from oar_lightning.training.module import PolicyOptimization
 from oar_lightning.training.slots import UpdatePlan
-
-
-def out(tokens: int) -> torch.OutOfMemoryError:
-    return torch.OutOfMemoryError(f"CUDA out of memory. Tried to run {tokens} tokens.")
-
 
 Refuse = Callable[[int], bool]
 """Padded tokens of a pass -> whether it does not fit."""
@@ -124,11 +116,6 @@ def undisturbed() -> Any:
     module = job(None)
     refuse_updates(module.model, lambda tokens: False, "forward")  # a model with hooks is scored by its own modules
     return run(module)
-
-
-def lowered(caplog: pytest.LogCaptureFixture, key: str) -> list[str]:
-    messages = [record.getMessage() for record in caplog.records if record.name == "oar_lightning.policy.token_budget"]
-    return [message for message in messages if message.startswith(f"{key}=auto:")]
 
 
 @pytest.mark.parametrize(
@@ -250,125 +237,6 @@ def test_a_resumed_run_starts_with_the_lowered_budget(stop: int, tmp_path: Path,
     assert not lowered(caplog, "update.token_budget")
     assert again[1].rows[4]["memory/token_budget_update"] == whole[1].rows[4]["memory/token_budget_update"] < 70
     torch.testing.assert_close(weights(again[0]), weights(whole[0]), rtol=0, atol=0)
-
-
-def sample(engine: Any, model: Any, token_budget: Any, max_batch: int | None = None) -> tuple[Any, SamplingConfig]:
-    config = SamplingConfig(max_new_tokens=12, token_budget=token_budget, max_batch=max_batch)
-    prompts = [ChainProblems(TASK)[i].question for i in range(4)]
-    return engine(model, prompts, 3, config, [1, 2, 3, 4]), config
-
-
-def decoded(policy: Any, generation: Any) -> list[list[int]]:
-    return [ids[mask].tolist() for ids, mask in zip(generation.token_ids, generation.response_mask, strict=True)]
-
-
-@pytest.mark.parametrize(("start", "max_batch"), [("auto", None), ("auto", 5)])
-def test_completions_are_those_of_an_undisturbed_run(
-    start: Any, max_batch: int | None, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
-) -> None:
-    """The memory ends in the middle of a completion, when the cache has grown."""
-    policy = tiny_policy()
-    engine = cached.CachedEngine(policy.tokenizer)
-    expected, _ = sample(engine, policy.model, None)
-    read = GrowingTexts.__call__
-
-    def cramped(texts: Any, ids: Any) -> Any:
-        if (tokens := len(ids) * (texts.width + ids.shape[1])) > 90:
-            raise out(tokens)
-        return read(texts, ids)
-
-    monkeypatch.setattr(GrowingTexts, "__call__", cramped)
-    state = torch.get_rng_state()
-    actual, config = sample(engine, policy.model, start, max_batch)
-    assert decoded(policy, actual) == decoded(policy, expected)
-    assert len({tuple(ids) for ids in decoded(policy, actual)}) > 6
-    torch.testing.assert_close(actual.prediction_states, expected.prediction_states, rtol=0, atol=1e-5)
-    assert torch.equal(torch.get_rng_state(), state)
-    assert lowered(caplog, "rollout.token_budget")
-    caplog.clear()
-    engine(policy.model, ["one", "two three"], 6, dataclasses.replace(config, temperature=0.5), [5, 6])
-    assert not caplog.records  # a copy of the settings shares the budget, as evaluations do
-
-
-def test_what_generate_draws_does_not_depend_on_an_attempt_that_failed(monkeypatch: pytest.MonkeyPatch) -> None:
-    policy = tiny_policy()
-    engine, generate = HFEngine(policy.tokenizer), HFEngine._generate
-
-    def cramped(self: Any, model: Any, prompts: Any, *rest: Any) -> Any:
-        torch.rand(7)
-        if len(prompts) > 4:
-            raise out(len(prompts))
-        return generate(self, model, prompts, *rest)
-
-    monkeypatch.setattr(HFEngine, "_generate", cramped)
-    actual, config = sample(engine, policy.model, "auto")
-    expected, _ = sample(engine, policy.model, config.budget.tokens)
-    assert decoded(policy, actual) == decoded(policy, expected)
-    assert len({tuple(ids) for ids in decoded(policy, actual)}) == 12
-
-
-SEQUENCES = [
-    {"before": [3, 4, 5, 6], "reasoning": [8, 9, 10, 11, 12], "conclude": [11], "answer": [12, 13, 14], "tail": [1]},
-    {"before": [14], "reasoning": [15, 16, 17, 18, 19, 20, 21], "answer": [22]},
-    {"before": [23, 24], "reasoning": [25], "conclude": [26, 27], "answer": [28, 29], "tail": [31, 32]},
-    {"before": [5, 6, 7], "reasoning": [33, 33, 34, 33, 35], "conclude": [36], "answer": [37, 38]},
-]
-SCORERS: dict[str, Callable[..., Scorer]] = {
-    "entropy": Entropy,
-    "oar_g": OarG,
-    "oar_p": OarP,
-    "attribution": OarPApproximate,
-    "spans": lambda **kw: OarPApproximate(coarse=Spans(2), **kw),
-}
-
-
-def cramp_scoring(monkeypatch: pytest.MonkeyPatch, room: int) -> None:
-    """Decoders refuse more than `room` new tokens at once, and more than 8 times as many columns to attend to."""
-
-    def cramped(decoder: Any) -> Any:
-        def call(past: Any, embeds: Any, *args: Any, **more: Any) -> Any:
-            tokens, seen = embeds.shape[:2].numel(), len(embeds) * (past.width + embeds.shape[1])
-            if tokens > room or seen > 8 * room:
-                raise out(tokens)
-            return decoder(past, embeds, *args, **more)
-
-        return call
-
-    for module in (oar_g, base):
-        choose = module.choose_decoder
-        monkeypatch.setattr(module, "choose_decoder", lambda *args, choose=choose, **more: cramped(choose(*args, **more)))
-    logprobs = baselines.token_logprobs
-
-    def token_logprobs(model: Any, ids: Any, *args: Any, **more: Any) -> Any:
-        if ids.numel() > room:
-            raise out(ids.numel())
-        return logprobs(model, ids, *args, **more)
-
-    monkeypatch.setattr(baselines, "token_logprobs", token_logprobs)
-
-
-@pytest.mark.parametrize("room", [16, pytest.param(30, marks=pytest.mark.slow)])
-@pytest.mark.parametrize("name", SCORERS)
-def test_scores_are_those_of_an_undisturbed_run(
-    name: str, room: int, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
-) -> None:
-    model, rollouts = gpt2(), rollouts_of(SEQUENCES)
-    expected = SCORERS[name]()(model, rollouts)
-    cramp_scoring(monkeypatch, room)
-    scorer = SCORERS[name](token_budget="auto")
-    torch.testing.assert_close(scorer(model, rollouts), expected, rtol=1e-7, atol=1e-12)
-    assert float(expected.max()) > 0
-    assert lowered(caplog, "scorer.token_budget")
-    caplog.clear()
-    torch.testing.assert_close(scorer(model, rollouts), expected, rtol=1e-7, atol=1e-12)
-    assert not caplog.records
-
-
-@pytest.mark.parametrize("name", SCORERS)
-def test_a_completion_that_cannot_be_scored_ends_the_run(name: str, monkeypatch: pytest.MonkeyPatch) -> None:
-    cramp_scoring(monkeypatch, 1)
-    with pytest.raises(OutOfMemory, match=r"scorer.token_budget=auto: a single row of \d+ tokens .*; lower rollout"):
-        SCORERS[name](token_budget="auto")(gpt2(), rollouts_of(SEQUENCES))
 
 
 class Memory(MemoryCounter):
