@@ -71,7 +71,8 @@ def problems_of(
     `rows` holds (place in its file, row).
 
     Raises:
-        ValueError: for a row that lacks a column, or holds something else than a text or a number in it.
+        ValueError: for a row that lacks a column, holds something else than a text or a number in it, or a worked solution as
+            its answer.
     """
 
     def usable() -> Iterator[MathProblem]:
@@ -101,6 +102,11 @@ def to_problem(row: Row, columns: Columns, source: str, where: str) -> MathProbl
     level = _text(row, "level", columns.level, where)
     name = _text(row, "id", columns.id if columns.id or "id" not in row else "id", where)
     answer = gold_answer(solution) if columns.answer is None else stated
+    if columns.answer is not None and ("\n" in stated or "####" in stated) and (final := gold_answer(stated)):
+        raise ValueError(
+            f"answer_column={columns.answer}: {where} holds a worked solution there, which ends with {final!r}, no final answer "
+            f"alone; set answer_column=null and solution_column={columns.answer} to read final answers from it"
+        )
     if not question:
         return NO_QUESTION
     if not answer:

@@ -3,14 +3,17 @@
 from __future__ import annotations
 
 import itertools
+import random
 import re
 from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
 
+import numpy as np
 import pytest
 
-from oar_lightning.data.decontamination import Contamination, Finding, find_contamination, normalized
+from oar_lightning.data import decontamination
+from oar_lightning.data.decontamination import Contamination, Finding, find_contamination, ngrams, normalized
 from oar_lightning.data.files import FileProblems
 from oar_lightning.data.filters import AnyOf, Decontamination, PromptLength
 from oar_lightning.data.prompts import PlainPrompt
@@ -78,6 +81,34 @@ def test_the_whole_text_comes_before_a_part_of_it() -> None:
     known = Contamination([problem("Prefix " + WORDS, "part"), problem(WORDS, "whole")])
     assert known.match(problem(WORDS.upper())) == ("whole", "exact")
     assert known.match(problem(WORDS + " more")) == ("part", "13-gram")
+
+
+def common_length(first: list[str], second: list[str]) -> int:
+    """The table of the longest common subsequences of all beginnings, by its recurrence."""
+    table = np.zeros((len(first) + 1, len(second) + 1), int)
+    for i, a in enumerate(first):
+        for j, b in enumerate(second):
+            table[i + 1, j + 1] = table[i, j] + 1 if a == b else max(table[i, j + 1], table[i + 1, j])
+    return int(table[-1, -1])
+
+
+def test_common_words_against_the_table() -> None:
+    draw = random.Random(0)
+    for _ in range(200):
+        first, second = (draw.choices("abcd", k=draw.randint(1, 90)) for _ in range(2))
+        expected = common_length(first, second) / min(len(first), len(second))
+        assert decontamination._common_share(first, second) == pytest.approx(expected)
+
+
+def test_what_many_problems_say_is_no_contamination() -> None:
+    """The end of most AIME problems, after problems that have nothing else in common."""
+    end = "is m over n where m and n are relatively prime positive integers find m plus n"
+    held = "a fair die is rolled until a six has come twice and the chance that this takes more than nine rolls " + end
+    other = "a circle with a radius of twelve inches goes around an equilateral triangle, and the share of its area outside "
+    assert any(ngram in set(ngrams(held)) for ngram in ngrams(other + end))
+    assert reason(other + end, held) is None
+    assert reason("now " + held.replace("nine rolls", "seven rolls"), held) == "13-gram"
+    assert reason(f"Solve each of these. {held}. Then explain {'why ' * 200}", held) == "13-gram", "a part of a long text"
 
 
 def test_a_report_counts_and_names() -> None:

@@ -119,6 +119,20 @@ def test_the_answer_from_the_solution(tmp_path: Path) -> None:
     assert "solution_column must be set" in message
 
 
+def test_a_worked_solution_is_no_final_answer(tmp_path: Path) -> None:
+    """GSM8K's own file has worked solutions in its column `answer`: every completion would be wrong."""
+    path = write(tmp_path / "x.jsonl", [{"problem": "q", "answer": "He has 3 * 6 = 18 eggs.\n#### 18"}])
+    message = failure(path, solution_column=None)
+    assert message.startswith("answer_column=answer: ")
+    assert "ends with '18'" in message
+    assert "set answer_column=null and solution_column=answer" in message
+    (read,) = FileProblems(path, answer_column=None, solution_column="answer")
+    assert read.answer == "18"
+    for stated in ("18", "\\boxed{18}", "1,\n2", "the answer is 18"):
+        (read,) = FileProblems(write(tmp_path / "y.jsonl", [{"problem": "q", "answer": stated}]), solution_column=None)
+        assert read.answer == stated
+
+
 def test_dropped_rows_are_counted_and_said(tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:
     rows = [
         {"problem": q, "answer": a, "solution": ""}
