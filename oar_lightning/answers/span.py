@@ -7,11 +7,12 @@ from __future__ import annotations
 
 import itertools
 import re
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from enum import IntEnum
 from typing import Literal, NamedTuple
 
+from oar_lightning.answers.numbers import SIZES
 from oar_lightning.common.ranges import Rule, checked
 
 
@@ -55,7 +56,8 @@ class AnswerFormat:
         boxed: whether ``\boxed{...}`` (balanced braces, or one brace-less token) marks an answer.
         phrases: texts after which the rest of the line is the answer, compared without regard to case. A phrase that begins
             with ``^`` counts only at the beginning of a line. The text after a phrase of words must look like an answer (see
-            `_is_answer`): "the answer is in simplest form" states none.
+            `_is_answer`): "the answer is in simplest form" states none. "The answer is correct", after another
+            answer, is a remark.
         no_span: the credit of a completion without an answer. `uniform` keeps weight 1 on all its tokens; `last_token`
             scores its tokens by their influence on the last one.
     """
@@ -78,8 +80,10 @@ def find_answer(text: str, answer_format: AnswerFormat = AnswerFormat(), complet
     """
     box = text.rfind(_BOX) if answer_format.boxed else -1
     content = _boxed_content(text, box, complete) if box >= 0 else None
-    phrases = [_last(text, phrase, complete, box, content) for phrase in answer_format.phrases]
-    phrase_start, phrase_end = max(phrases, default=(-1, -1))
+    found = [place for phrase in answer_format.phrases for place in _stated_after(text, phrase, complete, box, content)]
+    phrase_start, phrase_end = max(found, default=(-1, -1))
+    if _is_remark(text, phrase_end, complete):
+        phrase_start, phrase_end = max((p for p in found if not _is_remark(text, p[1], complete)), default=max(found))
     if box < 0 and phrase_start < 0:
         return None
     if box > phrase_start:
@@ -119,26 +123,26 @@ def gold_answer(solution: str, answer_format: AnswerFormat = AnswerFormat()) -> 
     return None if span is None else solution[span.start : span.end]
 
 
-def _last(text: str, phrase: str, complete: bool, box: int, content: tuple[int, int] | None) -> tuple[int, int]:
-    """Start and end of the last occurrence of `phrase` that states an answer, or (-1, -1).
+def _stated_after(
+    text: str, phrase: str, complete: bool, box: int, content: tuple[int, int] | None
+) -> Iterator[tuple[int, int]]:
+    """Start and end of each occurrence of `phrase` that states an answer.
 
     `box`: where the last box begins, -1 without one. `content`: that of a closed box, inside of which a phrase states none.
     """
     anchor, phrase = ("(?m:^)", phrase[1:]) if phrase.startswith("^") else ("", phrase)
     stem = phrase.strip()
     if text.isascii() and stem.lower() not in text.lower():  # most phrases in most texts: a search takes ten times as long
-        return (-1, -1)
+        return
     pattern = anchor + re.escape(stem)
     if stem.startswith("#"):  # a longer row of # is a heading
         pattern = f"(?<!#){pattern}(?!#)"
-    last = (-1, -1)
     for match in re.finditer(pattern, text, re.IGNORECASE):
         if content is not None and box <= match.start() < content[1]:
             continue
         strict = content is not None and box < match.start()
         if _is_answer(text, match.end(), complete, strict, words=stem[0].isalpha()):
-            last = match.span()
-    return last
+            yield match.span()
 
 
 _LONGEST_PROSE = 150
@@ -161,6 +165,13 @@ def _is_answer(text: str, start: int, complete: bool, strict: bool, words: bool)
     stated = text[start + content[0] : start + content[1]]
     formal, short = bool(re.search(r"[\d\\$]", stated)), len(stated.split()) <= 2
     return formal and short if strict else formal or short
+
+
+def _is_remark(text: str, start: int, complete: bool) -> bool:
+    """Whether the text after a phrase is words in lower case, as in "the answer is correct", but for those that may answer."""
+    content = _line_content(text[max(start, 0) : start + _LONGEST_PROSE], 0, complete) if start > 0 else None
+    stated = "" if content is None else text[start + content[0] : start + content[1]].strip(_TRIM_END)
+    return bool(re.fullmatch(r"(?!(?:yes|no|none|true|false)$)[a-z]{2,}(?: [a-z]{2,})*", stated))
 
 
 def _boxed_content(text: str, box: int, complete: bool) -> tuple[int, int] | None:
@@ -189,6 +200,13 @@ def _boxed_content(text: str, box: int, complete: bool) -> tuple[int, int] | Non
     return None
 
 
+_FORMULA = r"\$[^$\n]+\$(?!\d)"
+_INLINE = re.compile(
+    rf"(?>{_FORMULA}(?:\s*(?:,(?:\s*(?:and|or)\b)?|and\b|or\b|=)\s*{_FORMULA})*(?: (?:{'|'.join(SIZES)})s?\b)?)(?!\s*=)"
+)
+"""`$5$`, or all of `$5$ or $6$`, `$x$ = $5$` and `$5$ million`: a part of these would be another answer."""
+
+
 def _line_content(text: str, start: int, complete: bool) -> tuple[int, int] | None:
     """From `start` to the end of the sentence or line, or of the display that follows."""
     match = re.compile(r"[:\s*]*").match(text, start)
@@ -197,8 +215,8 @@ def _line_content(text: str, start: int, complete: bool) -> tuple[int, int] | No
         if text.startswith(opening, start):
             end = text.find(closing, start + 2)
             return (start + 2, end) if end >= 0 else None
-    if inline := re.compile(r"\$([^$\n]+)\$(?!\d)").match(text, start):
-        return inline.span(1)
+    if inline := _INLINE.match(text, start):
+        return inline.span()
     # the last full stop of a truncated text may be a decimal point
     stop = re.compile(r"\n|\.(?=\s)|\.$" if complete else r"\n|\.(?=\s)").search(text, start)
     if stop is None:

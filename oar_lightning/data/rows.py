@@ -104,7 +104,7 @@ def to_problem(row: Row, columns: Columns, source: str, where: str) -> MathProbl
     answer = gold_answer(solution) if columns.answer is None else stated
     if columns.answer is not None and ("\n" in stated or "####" in stated) and (final := gold_answer(stated)):
         raise ValueError(
-            f"answer_column={columns.answer}: {where} holds a worked solution there, which ends with {final!r}, no final answer "
+            f"answer_column={columns.answer}: {where} holds a worked solution there, which ends with {final!r}, no answer "
             f"alone; set answer_column=null and solution_column={columns.answer} to read final answers from it"
         )
     if not question:

@@ -89,6 +89,18 @@ CASES = [
     ("The final answer is 5.", "The final answer is ", "5"),
     ("Q: 3+4?\nA: 7", "A: ", "7"),
     ("Vitamin A: 7 mg", None, None),
+    ("The answer is $5$ or $6$.", "The answer is $", "5$ or $6"),
+    ("The answer is $1$, $2$, and $3$.", "The answer is $", "1$, $2$, and $3"),
+    ("The answer is $5$ and not $6$.", "The answer is $", "5"),
+    ("The answer is $x$ = $5$.", "The answer is $", "x$ = $5"),
+    ("The answer is $x$ = 5.", "The answer is $", "x$ = 5"),
+    ("The answer is $5$ million.", "The answer is $", "5$ million"),
+    ("The answer is $5$ dollars, for $x = 5$.", "The answer is $", "5"),
+    ("#### 18\nThe answer is correct.", "#### ", "18"),
+    ("The answer is 5.\nThe answer is quite reasonable.", "The answer is ", "5"),
+    ("The answer is 5.\nThe answer is no.", "The answer is ", "no"),
+    ("The answer is 5. No, the answer is B.", "the answer is ", "B"),
+    ("The answer is even.", "The answer is ", "even"),
 ]
 
 
