@@ -49,7 +49,8 @@ def near(gold: str, answer: str, tolerance: float) -> bool:
         expected, actual = outcome
     pairs = [(expected, actual)]
     pairs += [(split_unit(side)[0], expected) for side in gold_sides if not _NAME.fullmatch(side)]
-    pairs += [(split_unit(side)[0], actual) for side in answer_sides if not _NAME.fullmatch(side)]
+    asked = re.compile(f"{_NAME.pattern}|{_ASKED.pattern}") if not gold_sides else _NAME
+    pairs += [(split_unit(side)[0], actual) for side in answer_sides if not asked.fullmatch(side)]
     return all(_differ_by(*pair) <= tolerance * (1 + 1e-9) for pair in pairs)  # 0.1 is no binary fraction
 
 
@@ -83,7 +84,14 @@ _NAME = re.compile(
     r"|(?:\||\\lfloor ?|\\lceil ?)[A-Za-z]+(?:\||\\rfloor|\\rceil)"
 )
 """What may stand before an equality sign as the name of what was asked for: `x`, `f(x)`, `m+n`, `|AB|`, `\\angle ABC`."""
-_OR = re.compile(r"\s*(?:\\text\s*\{\s*(?:or|and)\s*\}|\b(?:or|and)\b)\s*")
+_ASKED = re.compile(
+    r"\d*[A-Za-z](?:[+-]\d*[A-Za-z])+|\[[A-Z]{3,6}\]|[A-Z]{2}\^\{?2\}?"
+    r"|[A-Za-z](?:'{1,2}|\^\{?(?:-1|\\prime)\}?)\([A-Za-z0-9, ]+\)"
+    r"|P\((?:[A-Za-z |']|\\(?:cap|cup|mid)(?![A-Za-z]))+\)|\\frac\{[A-Za-z]{1,2}\}\{[A-Za-z]{1,2}\}"
+)
+"""What else may stand there in an answer where the gold answer is a value alone: `100m+n`, `[ABC]`, `AB^2`, `f^{-1}(3)`,
+`P(A \\cap B)`. A gold answer `2x+y=6` is a line, which 6 does not state."""
+_OR = re.compile(r",?\s*(?:\\text\s*\{\s*(?:or|and)\s*\}|\b(?:or|and)\b)\s*")
 
 
 def equations(gold: str, answer: str) -> Outcome:
@@ -96,7 +104,8 @@ def equations(gold: str, answer: str) -> Outcome:
     if counts == [1, 1]:
         return None
     if min(counts) == 1:
-        same = all(arithmetic(side, split[-1]) for split in sides for side in split[:-1] if not _NAME.fullmatch(side))
+        named = [(side, split[-1]) for split in sides for side in split[:-1] if not _NAME.fullmatch(side)]
+        same = all(arithmetic(*pair) or (counts[0] == 1 and _ASKED.fullmatch(pair[0])) for pair in named)
         return (sides[0][-1], sides[1][-1]) if same else False
     if counts == [2, 2] and sides[0][0] == sides[1][0]:
         return sides[0][1], sides[1][1]
@@ -196,11 +205,11 @@ def units(gold: str, answer: str) -> Outcome:
     return None if (expected, actual) == (gold, answer) else (expected, actual)
 
 
-_PRIMES = re.compile(r"(?:'|’|′|″|\^\{?\\prime\}?)+$")
+_PRIMES = re.compile(r"(?:'|’|′|″|\^\{?\\prime\}?)+(?:$|\()")
 
 
 def sizes(gold: str, answer: str) -> Outcome:
-    """`2.5 million` is 2500000 and `3 halves` 3/2. `18'`, in feet or minutes, is not 18."""
+    """`2.5 million` is 2500000 and `3 halves` 3/2. `18'`, in feet or minutes, is not 18, and `f'(x)` not `f(x)`."""
     if bool(_PRIMES.search(gold)) != bool(_PRIMES.search(answer)):
         return False
     numbers = without_size(gold), without_size(answer)
@@ -212,10 +221,11 @@ _SHORT_WORDS = re.compile(r"[A-Z]|[^\W\d_]\.[^\W\d_]\.?|[Nn]o|NO")
 
 def is_words(text: str) -> bool:
     """Whether an answer is words (a name, a weekday, a.m., a choice letter), not a formula."""
-    inner = unwrapped(text).strip("() ")
+    plain = unwrapped(text)
+    inner = plain.strip("() ")
     if not re.fullmatch(r"[^\W\d_](?:[^\W\d_]|[ .,'’()\-])*", inner):
         return False
-    return inner != text or bool(re.search(r"[^\W\d_]{3}", inner)) or bool(_SHORT_WORDS.fullmatch(inner))
+    return plain != text or bool(re.search(r"[^\W\d_]{3}", inner)) or bool(_SHORT_WORDS.fullmatch(inner))
 
 
 _PROSE = re.compile(
@@ -307,6 +317,8 @@ def _readable(text: str) -> _Readable:
 def _same(first: _Readable, second: _Readable) -> bool | None:
     if first.text == second.text:
         return True
+    if (same := formula.equal_exactly(first.text, second.text)) is not None:
+        return same
     if first.values is None or second.values is None:
         return None
     if formula.is_constant(first.text) != formula.is_constant(second.text):

@@ -9,12 +9,15 @@ from __future__ import annotations
 import cmath
 import math
 import re
+from fractions import Fraction
+from typing import Any
 
 _NUMBER = r"(?:\d+\.?\d*|\.\d+)(?:[eE][+-]?\d{1,3}(?![\d.]))?"
 _TOKEN = re.compile(_NUMBER + r"|\\[A-Za-z]+|[A-Za-z+\-*/^(){}\[\]!|]|\s+")
 _MAX_DEPTH = 20
 _MAX_EXPONENT = 200
 _POINTS = 4
+_MAX_BITS = 50_000
 
 
 class Unreadable(ValueError):
@@ -23,17 +26,38 @@ class Unreadable(ValueError):
 
 def values(text: str) -> list[complex] | None:
     """The formula's values at a few fixed points (all the same for a constant), or None where it cannot be read."""
+    tokens = _tokens(text)
+    try:
+        return None if tokens is None else [_Reader(tokens, point).whole() for point in range(_POINTS)]
+    except (Unreadable, ArithmeticError, ValueError):
+        return None
+
+
+def exact(text: str) -> Fraction | None:
+    """The value of a formula of integers and decimals, whole powers included; None for any other."""
+    tokens = _tokens(text)
+    try:
+        return None if tokens is None else _ExactReader(tokens, 0).whole()
+    except (Unreadable, ArithmeticError, ValueError):
+        return None
+
+
+def equal_exactly(first: str, second: str) -> bool | None:
+    """Whether two formulas of whole numbers are equal; None for other ones, and for unequal ones of which one has a decimal
+    point, for it may be rounded."""
+    a, b = exact(first), exact(second)
+    if a is None or b is None:
+        return None
+    return True if a == b else None if "." in first + second else False
+
+
+def _tokens(text: str) -> list[str] | None:
     if len(text) > 300:
         return None
     tokens = [t for t in _TOKEN.findall(text) if not t.isspace()]
     if sum(map(len, tokens)) != len("".join(text.split())) or re.search(r"\d\s*\\frac|\d\s+\d", text):
         return None  # a mixed number looks like a product
-    if re.search(r"(?<![\\A-Za-z])[A-Za-z]{3}", text):
-        return None  # a word
-    try:
-        return [_Reader(tokens, point).whole() for point in range(_POINTS)]
-    except (Unreadable, ArithmeticError, ValueError):
-        return None
+    return None if re.search(r"(?<![\\A-Za-z])[A-Za-z]{3}", text) else tokens  # a word
 
 
 def is_constant(text: str) -> bool:
@@ -64,7 +88,7 @@ def _at(name: str, point: int) -> float:
 
 
 class _Reader:
-    """A recursive descent parser that computes the value while it reads the tokens."""
+    """A recursive descent parser that computes the value, a complex number, while it reads the tokens."""
 
     def __init__(self, tokens: list[str], point: int) -> None:
         self.tokens = tokens
@@ -72,13 +96,13 @@ class _Reader:
         self.position = 0
         self.depth = 0
 
-    def whole(self) -> complex:
+    def whole(self) -> Any:
         value = self.sum()
         if self.position != len(self.tokens):
             raise Unreadable
         return self._finite(value)
 
-    def sum(self) -> complex:
+    def sum(self) -> Any:
         self.depth += 1
         if self.depth > _MAX_DEPTH:
             raise Unreadable
@@ -90,7 +114,7 @@ class _Reader:
         self.depth -= 1
         return value
 
-    def product(self) -> complex:
+    def product(self) -> Any:
         sign = 1
         while self._peek() in ("+", "-"):
             sign *= -1 if self._take() == "-" else 1
@@ -113,7 +137,7 @@ class _Reader:
             else:
                 return sign * value
 
-    def power(self, signed: bool = False) -> complex:
+    def power(self, signed: bool = False) -> Any:
         if signed and self._peek() == "-":
             self._take()
             return -self.power()
@@ -124,15 +148,15 @@ class _Reader:
                 exponent = self.group("{", "}")
             else:
                 token = self._take()  # TeX: one character
-                exponent = complex(int(token)) if re.fullmatch(r"\d", token) else self._letter(token)
-            if self._peek() == "^" or abs(exponent) > _MAX_EXPONENT:
+                exponent = self._number(token) if re.fullmatch(r"\d", token) else self._letter(token)
+            if self._peek() == "^":
                 raise Unreadable
-            base = base**exponent
+            base = self._raised(base, exponent)
         if self._peek() == "!":
             raise Unreadable
         return self._finite(base)
 
-    def atom(self) -> complex:
+    def atom(self) -> Any:
         token = self._peek()
         if token == "(":
             return self.group("(", ")")
@@ -140,23 +164,13 @@ class _Reader:
             return self.group("{", "}")
         self._take()
         if re.fullmatch(_NUMBER, token):
-            return complex(float(token))
-        if token == "\\pi":
-            return complex(math.pi)
+            return self._number(token)
         if token == "\\frac":
             above = self.group("{", "}")
             return above / self.group("{", "}")
-        if token == "\\sqrt":
-            degree = self.group("[", "]") if self._peek() == "[" else 2
-            inner = self.group("(", ")") if self._peek() == "(" else self.group("{", "}")
-            # an odd root of a negative number is real, its principal value is not
-            if inner.imag == 0 and inner.real < 0 and degree != 2:
-                raise Unreadable
-            inner = complex(inner.real, inner.imag + 0.0)  # -0.0 would choose the other branch
-            return cmath.exp(cmath.log(inner) / degree) if inner else 0j
-        return self._letter(token)
+        return self._root() if token == "\\sqrt" else self._letter(token)
 
-    def group(self, opening: str, closing: str) -> complex:
+    def group(self, opening: str, closing: str) -> Any:
         if self._take() != opening:
             raise Unreadable
         value = self.sum()
@@ -164,10 +178,29 @@ class _Reader:
             raise Unreadable
         return value
 
-    def _letter(self, token: str) -> complex:
+    def _number(self, token: str) -> Any:
+        return complex(float(token))
+
+    def _letter(self, token: str) -> Any:
+        if token == "\\pi":
+            return complex(math.pi)
         if len(token) != 1 or not token.isalpha():
             raise Unreadable
         return {"i": 1j, "e": complex(math.e)}.get(token, complex(_at(token, self.point)))
+
+    def _root(self) -> Any:
+        degree = self.group("[", "]") if self._peek() == "[" else 2
+        inner = self.group("(", ")") if self._peek() == "(" else self.group("{", "}")
+        # an odd root of a negative number is real, its principal value is not
+        if inner.imag == 0 and inner.real < 0 and degree != 2:
+            raise Unreadable
+        inner = complex(inner.real, inner.imag + 0.0)  # -0.0 would choose the other branch
+        return cmath.exp(cmath.log(inner) / degree) if inner else 0j
+
+    def _raised(self, base: Any, exponent: Any) -> Any:
+        if abs(exponent) > _MAX_EXPONENT:
+            raise Unreadable
+        return base**exponent
 
     def _peek(self) -> str:
         return self.tokens[self.position] if self.position < len(self.tokens) else ""
@@ -179,8 +212,34 @@ class _Reader:
         self.position += 1
         return token
 
-    @staticmethod
-    def _finite(value: complex) -> complex:
+    def _finite(self, value: Any) -> Any:
         if not cmath.isfinite(value) or abs(value) > 1e100:
             raise Unreadable
         return value
+
+
+class _ExactReader(_Reader):
+    """Computes with fractions; a variable, a root, pi, e and i are unreadable, as are numbers of too many digits."""
+
+    def _number(self, token: str) -> Fraction:
+        return Fraction(token)
+
+    def _letter(self, token: str) -> Fraction:
+        raise Unreadable
+
+    def _root(self) -> Fraction:
+        raise Unreadable
+
+    def _raised(self, base: Fraction, exponent: Fraction) -> Fraction:
+        if exponent.denominator != 1 or abs(exponent) * _bits(base) > _MAX_BITS:
+            raise Unreadable
+        return base ** int(exponent)
+
+    def _finite(self, value: Fraction) -> Fraction:
+        if _bits(value) > _MAX_BITS:
+            raise Unreadable
+        return value
+
+
+def _bits(value: Fraction) -> int:
+    return max(value.numerator.bit_length(), value.denominator.bit_length())

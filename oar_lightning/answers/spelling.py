@@ -19,6 +19,12 @@ _RELATIONS = {
 _REPLACED = [(re.compile(rf"(?:{names})(?![A-Za-z])"), sign) for sign, names in _RELATIONS.items()] + [
     (re.compile(r"\\[dtc]frac(?![A-Za-z])"), r"\\frac"),
     (re.compile(r"[−–]"), "-"),
+    (  # degrees mean something in an angle's function alone
+        re.compile(
+            r"\\(sin|cos|tan|cot|sec|csc)((?:\^\{?\d\}?)?)\s*[({]*\s*(\d+(?:\.\d+)?)\s*\}?(?:\^\{?\\circ\}?|°|\\degree)[)}]*"
+        ),
+        r"\\\1\2(\\frac{\3\\pi}{180})",
+    ),
     (re.compile(r"(?<![\\A-Za-z])(pi|sqrt|infinity)(?![A-Za-z])"), r"\\\1"),
     (re.compile(r"\\infinity|∞"), r"\\infty"),
     (re.compile(r"π"), r"\\pi"),
@@ -92,6 +98,21 @@ def rounded(text: str) -> str | None:
     return match and match[1]
 
 
+_BRACKET = re.compile(r"\\\{|\\\}|[()\[\]]")
+
+
+def _with_joined_thousands(text: str) -> str:
+    """Without the commas of numbers outside of brackets, where a comma separates, and of `(1,000)`: no number is `000`."""
+
+    def joined(number: re.Match[str]) -> str:
+        marks = [mark[-1] for mark in _BRACKET.findall(text[: number.start()])]
+        inside = sum(1 if mark in "([{" else -1 for mark in marks) > 0
+        alone = text[: number.start()].endswith("(") and text[number.end() :].startswith(")") and ",0" in number[0]
+        return number[0] if inside and not alone else number[0].replace(",", "")
+
+    return _THOUSANDS.sub(joined, text)
+
+
 def canonical(text: str, join_thousands: bool = True) -> str:
     """The answer in one spelling of spaces, relations and TeX commands, without end punctuation, TeX sizes and colours, and
     percent, currency and degree signs.
@@ -101,8 +122,8 @@ def canonical(text: str, join_thousands: bool = True) -> str:
     text = _LEAD.sub("", _visible(text))
     for pattern, spelling in _REPLACED:
         text = pattern.sub(spelling, text)
-    if join_thousands and not any(mark in text for mark in "([") and "\\{" not in text:  # in these a comma separates
-        text = _THOUSANDS.sub(lambda m: m[0].replace(",", ""), text)  # before signs are dropped that end a number
+    if join_thousands:
+        text = _with_joined_thousands(text)  # before signs are dropped that end a number
     text = _DROPPED.sub("", text)
     text = _FRAC.sub(_braced, _stated(text))
     text = " ".join(_SPACE.sub(" ", text).split())

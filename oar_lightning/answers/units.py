@@ -21,7 +21,13 @@ _DIGITS = {"zero", "one", "two", "three", "four", "five", "six", "seven", "eight
 _SIZES = set(SIZES) | {f"{name}s" for name in SIZES}
 _GREEK = {"alpha", "beta", "gamma", "delta", "epsilon", "theta", "lambda", "mu", "sigma", "phi", "omega"}
 _NO_UNITS = (
-    _FUNCTIONS | _OPERATIONS | _DIGITS | _SIZES | _GREEK | {"and", "or", "not", "inf", "infinity", "nan", "oo", "no", "yes"}
+    _FUNCTIONS
+    | _OPERATIONS
+    | _DIGITS
+    | _SIZES
+    | _GREEK
+    | {"and", "or", "not", "inf", "infinity", "nan", "oo", "no", "yes"}
+    | {"incorrect", "wrong", "invalid"}
 )
 _ALIASES = {
     **dict.fromkeys(("feet", "ft"), "foot"),

@@ -124,8 +124,8 @@ def _rewards(rollouts: Rollouts) -> list[float | None]:
     return [None if value != value else round(value, 6) for value in rollouts.rewards.tolist()]  # NaN is no JSON
 
 
-Match = Callable[[Sequence[str], Sequence[str]], list[bool]]
-"""Whether the answers of each pair are equal."""
+Match = Callable[[Sequence[str], Sequence[str]], list[bool | None]]
+"""Whether the answers of each pair are equal; None where that took too long."""
 
 
 def answers_match(accuracy: RewardTerm) -> Match:
@@ -133,7 +133,7 @@ def answers_match(accuracy: RewardTerm) -> Match:
     if not isinstance(accuracy, Accuracy):
         return lambda first, second: [a == b for a, b in zip(first, second, strict=True)]
     verifier = accuracy.verifier
-    return lambda first, second: [v is Verdict.CORRECT for v in verifier(first, second)]
+    return lambda first, second: [None if v is Verdict.TIMEOUT else v is Verdict.CORRECT for v in verifier(first, second)]
 
 
 def answer_classes(
@@ -143,23 +143,29 @@ def answer_classes(
     for no answer.
 
     Wrong answers are compared in rounds over all problems at once. In each round the first answer without a class represents
-    a new one, and the answers that equal it join it.
+    a new one, and the answers that equal it join it. An answer that takes too long to compare with 1, too, is a class of its
+    own: else each pair of such answers would take that long.
     """
     class_of: list[dict[str, int]] = [{} for _ in answers]  # of each wrong answer
     unclassed: list[list[str]] = []
     for texts, row in zip(answers, correct, strict=True):
         unclassed.append(list(dict.fromkeys(a for a, ok in zip(texts, row, strict=True) if a is not None and not ok)))
-    number = 0
     while any(unclassed):
-        number += 1
         pairs = [(problem, rest[0], other) for problem, rest in enumerate(unclassed) for other in rest[1:]]
         verdicts = same([first for _, first, _ in pairs], [other for _, _, other in pairs]) if pairs else []
-        for problem, rest in enumerate(unclassed):
+        for known, rest in zip(class_of, unclassed, strict=True):
             if rest:
-                class_of[problem][rest[0]] = number
-        for (problem, _, other), equal in zip(pairs, verdicts, strict=True):
+                known[rest[0]] = max(known.values(), default=0) + 1
+        slow: dict[tuple[int, str], None] = {}
+        for (problem, first, other), equal in zip(pairs, verdicts, strict=True):
             if equal:
-                class_of[problem][other] = number
+                class_of[problem][other] = class_of[problem][first]
+            elif equal is None:
+                slow |= dict.fromkeys([(problem, first), (problem, other)])
+        against_1 = same(["1"] * len(slow), [text for _, text in slow]) if slow else []
+        for (problem, text), equal in zip(slow, against_1, strict=True):
+            if equal is None:
+                class_of[problem].setdefault(text, max(class_of[problem].values()) + 1)
         unclassed = [[a for a in rest if a not in class_of[problem]] for problem, rest in enumerate(unclassed)]
     return [
         [None if a is None else 0 if ok else classes[a] for a, ok in zip(texts, row, strict=True)]

@@ -4,12 +4,13 @@ from __future__ import annotations
 
 import cmath
 import time
+from fractions import Fraction
 
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from oar_lightning.answers.formula import equal_values, is_constant, values
+from oar_lightning.answers.formula import equal_exactly, equal_values, exact, is_constant, values
 
 
 def equal(first: str, second: str) -> bool | None:
@@ -106,3 +107,36 @@ def test_any_text_has_finite_values_or_none(text: str) -> None:
     assert found is None or (len(found) == 4 and all(map(cmath.isfinite, found)))
     if found is not None and is_constant(text):
         assert len(set(found)) == 1, "a constant has one value at all points"
+
+
+@pytest.mark.parametrize(
+    ("first", "second", "expected"),
+    [
+        ("2^{2008}-2", "2(2^{2007}-1)", True),
+        ("1-\\frac{1}{2^{100}}", "1", False),
+        ("1/3", "0.333333", None),  # it may be rounded
+        ("1/4", "0.25", True),
+        ("\\sqrt{4}", "2", None),
+        ("x", "x", None),
+        ("2^{10000}", "2^{10000}+1", False),
+        ("2^{60000}", "2^{60000}+1", None),  # too many digits
+        ("2^{1/2}", "2", None),
+        ("0^{-1}", "1", None),
+    ],
+)
+def test_equal_exactly(first: str, second: str, expected: bool | None) -> None:
+    assert equal_exactly(first, second) is expected
+
+
+def test_exact_values_against_fractions() -> None:
+    assert exact("\\frac{7}{3}(2-5)^{3}+1.5") == Fraction(7, 3) * -27 + Fraction(3, 2)
+    assert exact("-2^{3}\\cdot 3") == -24
+
+
+@pytest.mark.parametrize(
+    "text", ["9^{9^{9^{9}}}", "((2^{200})^{200})^{200}", "\\frac{1}{3}^{50000}", "7^{49999}" * 20, "9e999"]
+)
+def test_exact_values_take_bounded_time(text: str) -> None:
+    start = time.process_time()
+    exact(text)
+    assert time.process_time() - start < 0.2

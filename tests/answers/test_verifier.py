@@ -151,6 +151,13 @@ HOSTILE = [
 ]
 
 
+def test_numbers_beyond_floats_are_compared(verifier: Verifier) -> None:
+    pairs = [("10^{400}\\sqrt{2}", "\\sqrt{2}\\cdot 10^{400}"), ("10^{400}\\sqrt{2}", "10^{401}\\sqrt{2}")]
+    pairs += [("10^{-400}\\sqrt{2}", "10^{-401}\\sqrt{2}"), ("\\sin 30", "\\sin 30^\\circ"), ("\\sqrt{3}", "\\tan 60^\\circ")]
+    verdicts = verifier(*zip(*pairs, strict=True))
+    assert [v is Verdict.CORRECT for v in verdicts] == [True, False, False, False, True], verdicts
+
+
 def test_hostile_answers_end_and_are_never_correct(verifier: Verifier) -> None:
     verifier(algebra(2)[0] * 2, [algebra(2)[1][0], "123 + 1"])  # the workers are up
     start = time.monotonic()

@@ -44,6 +44,25 @@ def test_answer_classes_join_what_the_verifier_calls_the_same() -> None:
     assert calls <= 8, "one call a round, not one a problem"
 
 
+def test_answers_that_take_too_long_to_compare_are_compared_twice_at_most() -> None:
+    """`?` answers take too long with any other; plain ones are joined as ever."""
+    asked: list[tuple[str, str]] = []
+
+    def same(first: Sequence[str], second: Sequence[str]) -> list[bool | None]:
+        asked.extend(zip(first, second, strict=True))
+        return [None if "?" in a + b else a[0] == b[0] for a, b in zip(first, second, strict=True)]
+
+    slow = [f"?{i}" for i in range(12)]
+    answers = [[*slow[:3], "a1", "b1", *slow[3:], "a2", "b2", None], ["a1", "a2", "b1"]]
+    classes = answer_classes(answers, [[0] * len(row) for row in answers], same)
+    of = dict(zip(answers[0], classes[0], strict=True))
+    assert len({of[text] for text in slow}) == 12
+    assert len({of["a1"], of["b1"], *(of[text] for text in slow)}) == 14
+    assert (of["a2"], of["b2"], of[None]) == (of["a1"], of["b1"], None)
+    assert classes[1] == [1, 1, 2]
+    assert sum("?" in a + b for a, b in asked) <= 2 * len(answers[0])  # each pair once would be 150
+
+
 def test_answers_are_compared_by_the_accuracy_terms_verifier_or_by_text() -> None:
     accuracy = Accuracy()
     assert answers_match(accuracy)(["1,000", "2"], ["1000", "3"]) == [True, False]
