@@ -9,18 +9,14 @@ from __future__ import annotations
 import math
 import re
 from collections.abc import Callable
-from typing import NamedTuple
 
 from oar_lightning.answers import formula
+from oar_lightning.answers.equations import ASKED, NAME, equations, named_sides
 from oar_lightning.answers.intervals import INEQUALITY, MEMBER, union
 from oar_lightning.answers.numbers import plain_fraction, plain_number, without_size
 from oar_lightning.answers.spelling import unwrapped
-from oar_lightning.answers.structure import brackets, choice, inside, sides_of, split_top_level
+from oar_lightning.answers.structure import Outcome, Pair, brackets, choice, inside, split_top_level
 from oar_lightning.answers.units import split_unit
-
-Pair = tuple[str, str]
-Outcome = bool | Pair | None
-"""A rule's decision (equal or not), the pair rewritten, or None where the rule does not apply."""
 
 
 def compare(gold: str, answer: str) -> bool | Pair:
@@ -41,15 +37,15 @@ def compare(gold: str, answer: str) -> bool | Pair:
 def near(gold: str, answer: str, tolerance: float) -> bool:
     """Whether two canonical answers state one number each, in the same unit where both have one, and these differ by at most
     `tolerance`; so must all sides of an equation."""
-    (*gold_sides, expected), (*answer_sides, actual) = _sides(gold), _sides(answer)
+    (*gold_sides, expected), (*answer_sides, actual) = named_sides(gold), named_sides(answer)
     outcome = units(expected, actual)
     if outcome is False:
         return False
     if isinstance(outcome, tuple):
         expected, actual = outcome
     pairs = [(expected, actual)]
-    pairs += [(split_unit(side)[0], expected) for side in gold_sides if not _NAME.fullmatch(side)]
-    asked = re.compile(f"{_NAME.pattern}|{_ASKED.pattern}") if not gold_sides else _NAME
+    pairs += [(split_unit(side)[0], expected) for side in gold_sides if not NAME.fullmatch(side)]
+    asked = NAME if gold_sides else ASKED
     pairs += [(split_unit(side)[0], actual) for side in answer_sides if not asked.fullmatch(side)]
     return all(_differ_by(*pair) <= tolerance * (1 + 1e-9) for pair in pairs)  # 0.1 is no binary fraction
 
@@ -76,70 +72,6 @@ def choices(gold: str, answer: str) -> Outcome:
     if re.fullmatch(r"[A-J]", unwrapped(alone)):
         return named == unwrapped(alone)
     return (gold_text, answer_text) if text else None
-
-
-_NAME = re.compile(
-    r"\\?[A-Za-z]+(?:_\{?\w+\}?)?(?:\([A-Za-z0-9, ]+\))?|[A-Za-z ]+|\\text\s*\{[^{}]*\}|\([A-Za-z](?:, ?[A-Za-z])+\)"
-    r"|\\[a-z]+ ?(?:\{[A-Za-z]+\}|[A-Z]{1,3}|\\?[a-z]+)|[A-Za-z](?:\+[A-Za-z])+"
-    r"|(?:\||\\lfloor ?|\\lceil ?)[A-Za-z]+(?:\||\\rfloor|\\rceil)"
-)
-"""What may stand before an equality sign as the name of what was asked for: `x`, `f(x)`, `m+n`, `|AB|`, `\\angle ABC`."""
-_ASKED = re.compile(
-    r"\d*[A-Za-z](?:[+-]\d*[A-Za-z])+|\[[A-Z]{3,6}\]|[A-Z]{2}\^\{?2\}?"
-    r"|[A-Za-z](?:'{1,2}|\^\{?(?:-1|\\prime)\}?)\([A-Za-z0-9, ]+\)"
-    r"|P\((?:[A-Za-z |']|\\(?:cap|cup|mid)(?![A-Za-z]))+\)|\\frac\{[A-Za-z]{1,2}\}\{[A-Za-z]{1,2}\}"
-)
-"""What else may stand there in an answer where the gold answer is a value alone: `100m+n`, `[ABC]`, `AB^2`, `f^{-1}(3)`,
-`P(A \\cap B)`. A gold answer `2x+y=6` is a line, which 6 does not state."""
-_OR = re.compile(r",?\s*(?:\\text\s*\{\s*(?:or|and)\s*\}|\b(?:or|and)\b)\s*")
-
-
-def equations(gold: str, answer: str) -> Outcome:
-    """`x = 18` and `2 \\cdot 9 = 18` state 18; `19 = 18` equals no answer; `x = 1, x = 2` is the list 1, 2."""
-    plain = [_list_of_values(text) for text in (gold, answer)]
-    if plain != [gold, answer]:
-        return plain[0], plain[1]
-    sides = [_sides(text) for text in (gold, answer)]
-    counts = [len(split) for split in sides]
-    if counts == [1, 1]:
-        return None
-    if min(counts) == 1:
-        named = [(side, split[-1]) for split in sides for side in split[:-1] if not _NAME.fullmatch(side)]
-        same = all(arithmetic(*pair) or (counts[0] == 1 and _ASKED.fullmatch(pair[0])) for pair in named)
-        return (sides[0][-1], sides[1][-1]) if same else False
-    if counts == [2, 2] and sides[0][0] == sides[1][0]:
-        return sides[0][1], sides[1][1]
-    return None
-
-
-def _sides(text: str) -> list[str]:
-    """The sides of an equation, with the name of what was asked for before its value."""
-    sides = sides_of(text)
-    return sides[::-1] if len(sides) == 2 and _NAME.fullmatch(sides[1]) and not _NAME.fullmatch(sides[0]) else sides
-
-
-def _list_of_values(text: str) -> str:
-    """`x = 1 or x = 2` and `1 or 2` as `1,2`, `y = 2, x = 1` as `(1,2)`, `\\text{A and B}` as `A,B`; any other text
-    unchanged."""
-    letters = split_top_level(_OR.sub(",", unwrapped(text)))
-    if len(letters) > 1 and all(re.fullmatch("[A-Z]", letter) for letter in letters):
-        return ",".join(letters)
-    if not _OR.search(text) and ("=" not in text or "," not in text):
-        return text
-    parts = split_top_level(_OR.sub(",", text))
-    if "=" not in text:
-        readable = len(parts) > 1 and all(formula.values(part) is not None for part in parts)
-        return ",".join(parts) if readable else text
-    sides = [sides_of(part) for part in parts]
-    first = sides[0][0]
-    if len(sides) < 2 or len(sides[0]) != 2 or not _NAME.fullmatch(first):
-        return text
-    if all(len(side) == 1 or (len(side) == 2 and side[0] == first) for side in sides):
-        return ",".join(side[-1] for side in sides)
-    named = all(len(side) == 2 and re.fullmatch("[A-Za-z]", side[0]) for side in sides)
-    if named and "or" not in text and len({name for name, _ in sides}) == len(sides):
-        return f"({','.join(value for _, value in sorted(sides))})"
-    return text
 
 
 def inequalities(gold: str, answer: str) -> Outcome:
@@ -281,49 +213,21 @@ def _in_order(first: list[str], second: list[str]) -> bool | None:
     """Whether two lists hold the same values in the same order; None where one cannot be read."""
     if len(first) != len(second):
         return False
-    outcomes = [arithmetic(*pair) for pair in zip(first, second, strict=True)]
+    outcomes = [formula.arithmetic(*pair) for pair in zip(first, second, strict=True)]
     return False if False in outcomes else True if all(outcomes) else None
 
 
 def _same_members(first: list[str], second: list[str]) -> bool | None:
     """Whether two lists hold the same values, each as often, in any order; None where a value cannot be read."""
-    unmatched = [_readable(member) for member in second]
-    for member in map(_readable, first):
-        outcomes = [_same(member, other) for other in unmatched]
+    unmatched = [formula.readable(member) for member in second]
+    for member in map(formula.readable, first):
+        outcomes = [formula.same(member, other) for other in unmatched]
         if None in outcomes:
             return None
         if True not in outcomes:
             return False
         unmatched.pop(outcomes.index(True))
     return True
-
-
-def arithmetic(gold: str, answer: str) -> bool | None:
-    """Compare formulas by their values; None where one can be read in several ways or not at all."""
-    return _same(_readable(gold), _readable(answer))
-
-
-class _Readable(NamedTuple):
-    """A formula and its values, None where it cannot be read."""
-
-    text: str
-    values: list[complex] | None
-
-
-def _readable(text: str) -> _Readable:
-    return _Readable(text, formula.values(text))
-
-
-def _same(first: _Readable, second: _Readable) -> bool | None:
-    if first.text == second.text:
-        return True
-    if (same := formula.equal_exactly(first.text, second.text)) is not None:
-        return same
-    if first.values is None or second.values is None:
-        return None
-    if formula.is_constant(first.text) != formula.is_constant(second.text):
-        return False  # even where a factor of 0 makes them agree
-    return formula.equal_values(first.values, second.values)
 
 
 RULES: tuple[Callable[[str, str], Outcome], ...] = (
@@ -337,5 +241,5 @@ RULES: tuple[Callable[[str, str], Outcome], ...] = (
     words,
     numbers,
     lists,
-    arithmetic,
+    formula.arithmetic,
 )

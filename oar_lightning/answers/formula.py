@@ -10,7 +10,7 @@ import cmath
 import math
 import re
 from fractions import Fraction
-from typing import Any
+from typing import Any, NamedTuple
 
 _NUMBER = r"(?:\d+\.?\d*|\.\d+)(?:[eE][+-]?\d{1,3}(?![\d.]))?"
 _TOKEN = re.compile(_NUMBER + r"|\\[A-Za-z]+|[A-Za-z+\-*/^(){}\[\]!|]|\s+")
@@ -243,3 +243,31 @@ class _ExactReader(_Reader):
 
 def _bits(value: Fraction) -> int:
     return max(value.numerator.bit_length(), value.denominator.bit_length())
+
+
+def arithmetic(gold: str, answer: str) -> bool | None:
+    """Compare formulas by their values; None where one can be read in several ways or not at all."""
+    return same(readable(gold), readable(answer))
+
+
+class Readable(NamedTuple):
+    """A formula and its values, None where it cannot be read."""
+
+    text: str
+    values: list[complex] | None
+
+
+def readable(text: str) -> Readable:
+    return Readable(text, values(text))
+
+
+def same(first: Readable, second: Readable) -> bool | None:
+    if first.text == second.text:
+        return True
+    if (equal := equal_exactly(first.text, second.text)) is not None:
+        return equal
+    if first.values is None or second.values is None:
+        return None
+    if is_constant(first.text) != is_constant(second.text):
+        return False  # even where a factor of 0 makes them agree
+    return equal_values(first.values, second.values)

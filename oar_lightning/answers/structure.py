@@ -5,6 +5,10 @@ from __future__ import annotations
 import re
 from collections.abc import Callable
 
+Pair = tuple[str, str]
+Outcome = bool | Pair | None
+"""A rule's decision (equal or not), the pair rewritten, or None where the rule does not apply."""
+
 _EQUALS = re.compile(r"(?<![<>!:=])=(?!=)")
 _LABEL = re.compile(r"(?:\\(?:text|textbf|mathbf|mathrm)\s*\{\s*)?\(([A-J])\)\s*\}?[.:]?\s*(.*)")
 

@@ -22,8 +22,9 @@ from dataclasses import dataclass
 from enum import StrEnum
 from typing import IO
 
-from oar_lightning.answers.form import Pair, compare, near, numbers
+from oar_lightning.answers.form import compare, near, numbers
 from oar_lightning.answers.spelling import canonical, rounded
+from oar_lightning.answers.structure import Pair
 from oar_lightning.common.ranges import NonNegativeInt, Positive, PositiveInt, checked
 
 

@@ -39,6 +39,7 @@ SO_FAR = ROOT / "outputs" / "mutants" / "mutants.csv"
 CREDIT, SCORERS = "tests/credit", "tests/credit/scorers"
 GATES = (f"{CREDIT}/gates/test_base.py", f"{CREDIT}/test_metrics.py")
 PURE: dict[str, tuple[str, ...]] = {
+    "answers/equations.py": ("tests/answers/test_form.py",),
     "answers/form.py": (),
     "answers/formula.py": ("tests/answers/test_form.py",),
     "answers/numbers.py": ("tests/answers/test_form.py",),
