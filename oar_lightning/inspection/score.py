@@ -53,8 +53,11 @@ def score(
         One entry a completion, in order. `shown.tokens` holds text, score and weight of each token.
 
     Raises:
+        TypeError: for a problem that is no `MathProblem`.
         ValueError: without completions, and for one that is longer than the policy can read.
     """
+    if not isinstance(problem, MathProblem):
+        raise TypeError(f"problem must be a MathProblem, e.g. MathProblem(question, answer), got {problem!r}")
     if isinstance(completions, str) or not completions:
         raise ValueError(f"completions must be a list of at least one text, got {completions!r}")
     if isinstance(policy, str):

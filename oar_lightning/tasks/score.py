@@ -24,7 +24,7 @@ from oar_lightning.common.config_check import ConfigError
 from oar_lightning.common.outputs import output_path
 from oar_lightning.common.progress import counted_progress
 from oar_lightning.common.tables import ConsoleTable
-from oar_lightning.credit.scorers import as_scorer
+from oar_lightning.credit.scorers import Uniform, as_scorer
 from oar_lightning.inspection.completion_scores import CompletionScorer, ScoreConfig, ScoredCompletion, ScoreSummary
 from oar_lightning.inspection.heatmap import render_heatmap
 from oar_lightning.inspection.recorded import RecordedCompletion, read_recorded
@@ -62,6 +62,8 @@ def prepare(cfg: DictConfig) -> Callable[[], float | None]:
     stage = build_stage(policy, instantiate(cfg.data.prompt, tokenizer=policy.tokenizer), answer, rewards)
     stage.prompt.render(recorded[0].problem)  # a missing chat template fails here, before long work
     scorer = as_scorer(scorer)
+    if isinstance(scorer, Uniform):
+        log.warning("scorer=uniform gives every token importance 0 and weight 1; set another, e.g. scorer=oar_g")
     completion_scorer = CompletionScorer(policy, stage, scorer, gate, advantage, instantiate(cfg.rollout), config, dropped)
     if needs_trial(scorer):
         try_scorer(scorer, policy, stage, recorded[0].problem)

@@ -268,9 +268,17 @@ class DurableMLFlowLogger(Logger):
     @property
     @rank_zero_experiment
     def experiment(self) -> MlflowClient:
-        """MLflow's client, for requests that the logger does not offer. Its calls fail while the server is away."""
+        """MLflow's client, for requests that the logger does not offer. Its calls fail while the server is away.
+
+        Raises:
+            AttributeError: where it never could be reached. The trainer asks each logger whether it has an `experiment`, and
+                with `offline_start` the run goes on without one.
+        """
         assert self._delivery is not None, "start() comes first"
-        return self._delivery.client
+        try:
+            return self._delivery.client
+        except Exception as error:
+            raise AttributeError(f"{self._delivery.tracking_uri} is away, so there is no client yet ({error})") from error
 
     @property
     def run_id(self) -> str | None:

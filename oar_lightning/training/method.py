@@ -76,6 +76,8 @@ def check_credit(method: Method) -> None:
     """
     scorer, gate, loss = method.scorer, method.gate, method.loss
     name = type(scorer).__name__
+    if not isinstance(gate, Gate):
+        raise ConfigError(f"gate is a {type(gate).__name__}; a gate subclasses oar_lightning.credit.gates.Gate")
     if scorer.needs_reference and loss.later_reference:
         raise ConfigError(
             f"loss.kl_from={loss.kl_from} compares with the policy of a later time, and scorer {name} with the policy at the "

@@ -63,6 +63,11 @@ def test_what_cannot_be_scored_is_named(texts: Any, options: dict[str, Any], exp
         score(built_in_policy(), PROBLEM, texts, **options)
 
 
+def test_a_question_is_no_problem() -> None:
+    with pytest.raises(TypeError, match=r"problem must be a MathProblem, .*got 'What is 2\+2\?'"):
+        score(built_in_policy(), "What is 2+2?", ["4"])  # type: ignore[arg-type]
+
+
 def test_a_notebook_shows_the_page_in_a_frame_of_its_own(tmp_path: Any) -> None:
     problem = MathProblem('<script>alert("1")</script>?', PROBLEM.answer)
     page = heatmap(score(built_in_policy(), problem, [PROBLEM.solution, WRONG], by_place), "Title & more", height=300)

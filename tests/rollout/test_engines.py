@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import dataclasses
 import itertools
 from types import SimpleNamespace
 from typing import Any
@@ -256,6 +257,10 @@ def test_a_prompt_that_the_policy_cannot_read_is_refused(policy: Policy, engine:
     policy.model.config.max_position_embeddings = 20
     with pytest.raises(ValueError, match=r"max_new_tokens=12 and the longest prompt .* beyond the 20 positions of the policy"):
         engine(policy.model, PROMPTS, 1, GREEDY, SEEDS)
+    with pytest.raises(
+        ValueError, match=r"max_new_tokens=25 .* to at most \d+, or choose another policy"
+    ):  # no prompt would fit
+        engine(policy.model, PROMPTS, 1, dataclasses.replace(GREEDY, max_new_tokens=25), SEEDS)
     size = policy.model.config.vocab_size
     with pytest.raises(ValueError, match=rf"a prompt holds token {size}, and the policy has {size}"):
         engine(policy.model, [[3, size]], 1, GREEDY, SEEDS[:1])

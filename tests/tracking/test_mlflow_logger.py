@@ -8,7 +8,9 @@ from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
 
+import lightning as L
 import pytest
+from lightning.pytorch.demos.boring_classes import BoringModel
 from mlflow import MlflowClient
 from mlflow.exceptions import MlflowException
 from support.mlflow_stores import HttpStore
@@ -108,6 +110,22 @@ def test_no_server_at_the_start_is_an_error_with_the_remedy(tmp_path: Path) -> N
         with pytest.raises(ConfigError, match=rf"logger.tracking_uri={address} .*logger.offline_start=true"):
             act()
     assert not (tmp_path / "tracking").exists(), "task=sync would make a run of it"
+
+
+def test_a_trainer_starts_while_the_server_is_away(tmp_path: Path) -> None:
+    """It asks each logger whether it has an `experiment`, and takes an `AttributeError` alone for a no."""
+    address = f"http://127.0.0.1:{free_port()}"
+    logger = DurableMLFlowLogger(MLflowConfig(address, offline_start=True, max_stall_s=0.3), tmp_path / "tracking")
+    logger.start()
+    try:
+        with pytest.raises(AttributeError, match=f"{address} is away"):
+            _ = logger.experiment
+        quiet = {"enable_checkpointing": False, "enable_progress_bar": False, "enable_model_summary": False}
+        trainer = L.Trainer(logger=logger, accelerator="cpu", max_steps=1, limit_val_batches=0, **quiet)
+        trainer.fit(BoringModel())
+        assert trainer.global_step == 1
+    finally:
+        logger.close("FINISHED")
 
 
 def test_offline_start_makes_the_run_when_the_server_comes(http_app_store: HttpStore, tmp_path: Path) -> None:

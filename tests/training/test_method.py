@@ -25,6 +25,11 @@ def test_advantages_that_a_gate_replaces_are_told_of(caplog: pytest.LogCaptureFi
     assert "advantage.confidence_from=0.5" in caplog.text
 
 
+def test_a_function_is_no_gate() -> None:
+    with pytest.raises(ConfigError, match=r"gate is a function; a gate subclasses oar_lightning\.credit\.gates\.Gate"):
+        check_credit(Method(Otb(), gate=lambda scores, rollouts: scores))  # type: ignore[arg-type]
+
+
 @pytest.mark.parametrize("scorer", [EntropyAdvantage(), Hicra(), Ktae(), Spro()])
 def test_what_is_to_be_added_is_not_put_in_the_place_of_advantages(scorer: Scorer) -> None:
     with pytest.raises(ConfigError, match=rf"scorer {type(scorer).__name__} gives what is to be added .* gate\.combine=add"):

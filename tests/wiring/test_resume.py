@@ -1,0 +1,37 @@
+"""Which checkpoint a run resumes from, and what is said where there is none. Whole runs are in tests/system."""
+
+from __future__ import annotations
+
+import os
+from pathlib import Path
+from typing import Any
+
+import pytest
+from omegaconf import OmegaConf
+
+from oar_lightning.common.config_check import ConfigError
+from oar_lightning.training.callbacks.checkpoint import CHECKPOINTS, LAST
+from oar_lightning.wiring.resume import find_checkpoint
+
+
+def config(root: Path, **more: object) -> Any:
+    return OmegaConf.create({"ckpt_path": None, "resume": True, "output_root": str(root), "name": "n", "seed": 3, **more})
+
+
+def test_the_newest_checkpoint_of_the_name_and_seed(tmp_path: Path) -> None:
+    for age, run in enumerate(("new", "old")):
+        folder = tmp_path / "n" / "seed3" / run / CHECKPOINTS
+        folder.mkdir(parents=True)
+        (folder / LAST).write_bytes(b"")
+        os.utime(folder / LAST, (1000 - age, 1000 - age))
+    assert find_checkpoint(config(tmp_path)) == tmp_path / "n" / "seed3" / "new" / CHECKPOINTS / LAST
+    assert find_checkpoint(config(tmp_path, resume=False)) is None
+
+
+def test_without_a_checkpoint_the_folder_that_was_begun_is_named(tmp_path: Path) -> None:
+    with pytest.raises(ConfigError, match="start without resume, or give ckpt_path=<file>"):
+        find_checkpoint(config(tmp_path))
+    begun = tmp_path / "n" / "seed3" / "2026"
+    begun.mkdir(parents=True)
+    with pytest.raises(ConfigError, match=rf"start without resume \(hydra.run.dir={begun} takes up the folder"):
+        find_checkpoint(config(tmp_path))
