@@ -89,6 +89,13 @@ def check_credit(method: Method) -> None:
                 f"scorer=uniform scores 0 everywhere, of which {type(gate).__name__} makes something else than GRPO; use "
                 "gate=bilevel, or choose a scorer"
             )
+        usual = vars(BilevelGate())
+        if idle := {f"gate.{key}={value}" for key, value in vars(gate).items() if usual.get(key) != value}:
+            log.warning(
+                "%s: without effect, since scorer=uniform gives all tokens the same credit; choose a scorer, e.g. "
+                "+experiment=oar_g",
+                ", ".join(sorted(idle)),
+            )
         return
     if scorer.signed and not gate.signed:
         raise ConfigError(f"scorer {name} gives scores with a sign, which {type(gate).__name__} cannot read; use gate=signed")

@@ -7,8 +7,8 @@ import dataclasses
 import pytest
 
 from oar_lightning.common.config_check import ConfigError
-from oar_lightning.credit.gates import ClipGate, SignedGate
-from oar_lightning.credit.scorers import Entropy, Scorer
+from oar_lightning.credit.gates import BilevelGate, ClipGate, SignedGate
+from oar_lightning.credit.scorers import Entropy, Scorer, Uniform
 from oar_lightning.credit.scorers.forward_free import EntropyAdvantage, Hicra, Ktae
 from oar_lightning.credit.scorers.forward_free.baseline import Otb
 from oar_lightning.credit.scorers.spro import Spro
@@ -23,6 +23,14 @@ def test_advantages_that_a_gate_replaces_are_told_of(caplog: pytest.LogCaptureFi
     assert not caplog.messages
     check_credit(Method(Otb(), SignedGate(), advantage=AdvantageConfig(confidence_from=0.5)))
     assert "advantage.confidence_from=0.5" in caplog.text
+
+
+def test_settings_of_a_gate_that_has_nothing_to_weigh_are_told_of(caplog: pytest.LogCaptureFixture) -> None:
+    check_credit(Method(Uniform(), BilevelGate()))
+    check_credit(Method(Entropy(), BilevelGate(tau=0.9)))
+    assert not caplog.messages
+    check_credit(Method(Uniform(), BilevelGate(tau=0.9, beta=3.0)))
+    assert "gate.beta=3.0, gate.tau=0.9: without effect, since scorer=uniform" in caplog.text
 
 
 def test_a_function_is_no_gate() -> None:
