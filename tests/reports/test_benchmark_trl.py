@@ -66,10 +66,10 @@ def test_rounds_that_cannot_be_compared_are_an_error(page: ModuleType) -> None:
 @pytest.mark.parametrize(
     ("setting", "name", "seconds", "expected"),
     [
-        ("tiny", "grpo", 0.5, "0.5: met, by 3 of 3 rounds"),
-        ("tiny", "grpo", 0.51, "0.5: missed, by 0 of 3 rounds"),
-        ("tiny", "oar_g", 0.9, "1: met, by 3 of 3 rounds"),
-        ("wide", "grpo", 0.36, "0.35: missed, by 0 of 3 rounds"),
+        ("tiny", "grpo", 0.5, "0.5: met, within it 3 of 3 rounds"),
+        ("tiny", "grpo", 0.51, "0.5: missed, within it 0 of 3 rounds"),
+        ("tiny", "oar_g", 0.9, "1: met, within it 3 of 3 rounds"),
+        ("wide", "grpo", 0.36, "0.35: missed, within it 0 of 3 rounds"),
         ("wide", "oar_g", 5.0, "-"),
         ("tiny", "trl_whole", 5.0, "-"),
     ],
@@ -86,12 +86,12 @@ def test_table(page: ModuleType) -> None:
         "1.00",
         "1.00 to 1.00",
         "0.50 (0.25 to 0.50)",
-        "0.5: met, by 3 of 3 rounds",
+        "0.5: met, within it 3 of 3 rounds",
         "10240",
         "0.50",
         "25 %",
     ]
-    assert oar_g[header.index("target")].startswith("1: missed, by ")  # 1.1
+    assert oar_g[header.index("target")].startswith("1: missed, within it ")  # 1.1
 
 
 def test_parts_add_up_to_the_step(page: ModuleType) -> None:
