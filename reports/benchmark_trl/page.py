@@ -57,7 +57,7 @@ def verdict(setting: str, name: str, measured: Ratio) -> str:
     if target is None:
         return "-"
     within = sum(one <= target for one in measured.rounds)
-    return f"{target:g}: {'met' if measured.median <= target else 'missed'}, by {within} of {len(measured.rounds)} rounds"
+    return f"{target:g}: {'met' if measured.median <= target else 'missed'}, within it {within} of {len(measured.rounds)} rounds"
 
 
 def step_table(setting: str, result: Mapping[str, Any]) -> list[list[str]]:
