@@ -57,7 +57,8 @@ def verdict(setting: str, name: str, measured: Ratio) -> str:
     if target is None:
         return "-"
     within = sum(one <= target for one in measured.rounds)
-    return f"{target:g}: {'met' if measured.median <= target else 'missed'}, within it {within} of {len(measured.rounds)} rounds"
+    verdict = "met" if measured.median <= target else "missed"
+    return f"{target:g}: {verdict}, within it {within} of {len(measured.rounds)} rounds"
 
 
 def step_table(setting: str, result: Mapping[str, Any]) -> list[list[str]]:
