@@ -57,8 +57,8 @@ def find_checkpoint(cfg: DictConfig) -> Path | None:
     folder = Path(cfg.output_root).resolve() / str(cfg.name) / f"seed{cfg.seed}"
     found = sorted(folder.glob(f"*/{CHECKPOINTS}/{LAST}"), key=lambda p: p.stat().st_mtime)
     if not found:
-        begun = max((path for path in folder.glob("*/") if path.is_dir()), key=lambda p: p.stat().st_mtime, default=None)
-        again = f" (hydra.run.dir={begun} takes up the folder of the run that ended before its first)" if begun else ""
+        begun = max(folder.glob("*/run.lock"), key=lambda p: p.stat().st_mtime, default=None)  # not this command's own folder
+        again = f" (hydra.run.dir={begun.parent} takes up the folder of the run that ended before its first)" if begun else ""
         raise ConfigError(f"resume=true: no checkpoint under {folder}; start without resume{again}, or give ckpt_path=<file>")
     return found[-1]
 

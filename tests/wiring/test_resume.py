@@ -33,5 +33,7 @@ def test_without_a_checkpoint_the_folder_that_was_begun_is_named(tmp_path: Path)
         find_checkpoint(config(tmp_path))
     begun = tmp_path / "n" / "seed3" / "2026"
     begun.mkdir(parents=True)
+    (begun / "run.lock").touch()
+    (tmp_path / "n" / "seed3" / "2027").mkdir()  # of the command that fails: nothing has claimed it
     with pytest.raises(ConfigError, match=rf"start without resume \(hydra.run.dir={begun} takes up the folder"):
         find_checkpoint(config(tmp_path))
