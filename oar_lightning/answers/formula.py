@@ -42,15 +42,6 @@ def exact(text: str) -> Fraction | None:
         return None
 
 
-def equal_exactly(first: str, second: str) -> bool | None:
-    """Whether two formulas of whole numbers are equal; None for other ones, and for unequal ones of which one has a decimal
-    point, for it may be rounded."""
-    a, b = exact(first), exact(second)
-    if a is None or b is None:
-        return None
-    return True if a == b else None if "." in first + second else False
-
-
 def _tokens(text: str) -> list[str] | None:
     if len(text) > 300:
         return None
@@ -251,23 +242,32 @@ def arithmetic(gold: str, answer: str) -> bool | None:
 
 
 class Readable(NamedTuple):
-    """A formula and its values, None where it cannot be read."""
+    """A formula, its values and its exact value; each None where it cannot be read so."""
 
     text: str
     values: list[complex] | None
+    exact: Fraction | None
 
 
 def readable(text: str) -> Readable:
-    return Readable(text, values(text))
+    return Readable(text, values(text), exact(text))
 
 
 def same(first: Readable, second: Readable) -> bool | None:
     if first.text == second.text:
         return True
-    if (equal := equal_exactly(first.text, second.text)) is not None:
+    if (equal := equal_exactly(first, second)) is not None:
         return equal
     if first.values is None or second.values is None:
         return None
     if is_constant(first.text) != is_constant(second.text):
         return False  # even where a factor of 0 makes them agree
     return equal_values(first.values, second.values)
+
+
+def equal_exactly(first: Readable, second: Readable) -> bool | None:
+    """Whether two formulas of whole numbers are equal; None for other ones, and for unequal ones of which one has a decimal
+    point, for it may be rounded."""
+    if first.exact is None or second.exact is None:
+        return None
+    return True if first.exact == second.exact else None if "." in first.text + second.text else False

@@ -82,8 +82,8 @@ def find_answer(text: str, answer_format: AnswerFormat = AnswerFormat(), complet
     content = _boxed_content(text, box, complete) if box >= 0 else None
     found = [place for phrase in answer_format.phrases for place in _stated_after(text, phrase, complete, box, content)]
     phrase_start, phrase_end = max(found, default=(-1, -1))
-    if _is_remark(text, phrase_end, complete):
-        phrase_start, phrase_end = max((p for p in found if not _is_remark(text, p[1], complete)), default=max(found))
+    if found and _is_remark(text, phrase_start, phrase_end, complete):
+        phrase_start, phrase_end = max((p for p in found if not _is_remark(text, *p, complete)), default=max(found))
     if box < 0 and phrase_start < 0:
         return None
     if box > phrase_start:
@@ -167,10 +167,13 @@ def _is_answer(text: str, start: int, complete: bool, strict: bool, words: bool)
     return formal and short if strict else formal or short
 
 
-def _is_remark(text: str, start: int, complete: bool) -> bool:
-    """Whether the text after a phrase is words in lower case, as in "the answer is correct", but for those that may answer."""
-    content = _line_content(text[max(start, 0) : start + _LONGEST_PROSE], 0, complete) if start > 0 else None
-    stated = "" if content is None else text[start + content[0] : start + content[1]].strip(_TRIM_END)
+def _is_remark(text: str, start: int, end: int, complete: bool) -> bool:
+    """Whether the text after a phrase of words, which begins at `start`, is words in lower case, as in "the answer is
+    correct", but for those that may answer."""
+    content = _line_content(text[end : end + _LONGEST_PROSE], 0, complete)
+    if content is None or not text[start].isalpha():
+        return False
+    stated = text[end + content[0] : end + content[1]].strip(_TRIM_END)
     return bool(re.fullmatch(r"(?!(?:yes|no|none|true|false)$)[a-z]{2,}(?: [a-z]{2,})*", stated))
 
 

@@ -98,16 +98,13 @@ def rounded(text: str) -> str | None:
     return match and match[1]
 
 
-_BRACKET = re.compile(r"\\\{|\\\}|[()\[\]]")
-
-
 def _with_joined_thousands(text: str) -> str:
     """Without the commas of numbers outside of brackets, where a comma separates, and of `(1,000)`: no number is `000`."""
 
     def joined(number: re.Match[str]) -> str:
-        marks = [mark[-1] for mark in _BRACKET.findall(text[: number.start()])]
-        inside = sum(1 if mark in "([{" else -1 for mark in marks) > 0
-        alone = text[: number.start()].endswith("(") and text[number.end() :].startswith(")") and ",0" in number[0]
+        before, after = text[: number.start()], text[number.end() :]
+        inside = sum(map(before.count, ("(", "[", "\\{"))) > sum(map(before.count, (")", "]", "\\}")))
+        alone = before.endswith("(") and after.startswith(")") and ",0" in number[0]
         return number[0] if inside and not alone else number[0].replace(",", "")
 
     return _THOUSANDS.sub(joined, text)

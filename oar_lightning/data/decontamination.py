@@ -49,7 +49,7 @@ class Contamination:
         self._texts.pop("", None)  # a question of punctuation alone would match every other such question
         self._texts_with: dict[tuple[str, ...], list[str]] = {}
         for text in self._texts:
-            for ngram in dict.fromkeys(ngrams(text)):
+            for ngram in dict.fromkeys(_runs(_words(text), NGRAM)):
                 self._texts_with.setdefault(ngram, []).append(text)
 
     def match(self, problem: MathProblem) -> Match | None:
@@ -57,8 +57,9 @@ class Contamination:
         text = normalized(problem.question)
         if text in self._texts:
             return Match(self._texts[text], EXACT)
-        held = dict.fromkeys(other for ngram in ngrams(text) for other in self._texts_with.get(ngram, ()))
-        found = next((other for other in held if _common_share(_words(text), _words(other)) >= COMMON), None)
+        words = _words(text)
+        held = dict.fromkeys(other for ngram in _runs(words, NGRAM) for other in self._texts_with.get(ngram, ()))
+        found = next((other for other in held if _common_share(words, _words(other)) >= COMMON), None)
         return None if found is None else Match(self._texts[found], OVERLAP)
 
     def reason(self, problem: MathProblem) -> str | None:
@@ -74,7 +75,10 @@ def normalized(text: str) -> str:
 
 def ngrams(text: str, size: int = NGRAM) -> Iterator[tuple[str, ...]]:
     """Every run of `size` words and numbers of the normalised text; none for a shorter text."""
-    words = _words(normalized(text))
+    return _runs(_words(normalized(text)), size)
+
+
+def _runs(words: Sequence[str], size: int) -> Iterator[tuple[str, ...]]:
     return zip(*(words[i:] for i in range(size)), strict=False)
 
 

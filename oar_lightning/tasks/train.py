@@ -21,7 +21,7 @@ from oar_lightning.distributed.strategies import adapt
 from oar_lightning.evaluation.tables import before_after_table
 from oar_lightning.policy.out_of_memory import OutOfMemory, advice, out_of_memory
 from oar_lightning.policy.pretrained import Policy, export_policy, has_adapters
-from oar_lightning.sweep.process import describe_exit
+from oar_lightning.sweep.process import RUN_LOCK, describe_exit
 from oar_lightning.sweep.trial import Result, current_ticket, job_folder, write_result
 from oar_lightning.training.callbacks.checkpoint import CHECKPOINTS, LAST
 from oar_lightning.training.callbacks.errors import first_error, forget_errors
@@ -63,13 +63,13 @@ def prepare(cfg: DictConfig) -> Callable[[], float | None]:
     if start.saved is not None:
         check_layout(start.saved, adapt(job.trainer).layout)
     set_start_from_plan(cfg, job)
-    had_lock = (start.run_dir / "run.lock").exists()
+    had_lock = (start.run_dir / RUN_LOCK).exists()
     claim(start.run_dir)
     try:
         job.tracker.start()
     except BaseException:
         if not had_lock:
-            (start.run_dir / "run.lock").unlink(missing_ok=True)
+            (start.run_dir / RUN_LOCK).unlink(missing_ok=True)
         raise
     return lambda: fit(cfg, job, start, problems)
 
@@ -143,9 +143,8 @@ def finish(cfg: DictConfig, job: Run, run_dir: Path) -> float | None:
     if job.stop.received is not None and (no_time or job.trainer.global_step < job.trainer.max_steps):
         close(job, "KILLED")
         where = run_dir / CHECKPOINTS / LAST
-        hint = (
-            f"; to go on, repeat the command with ckpt_path={where}" if current_ticket() is None else ""
-        )  # a sweep tells its own
+        # a sweep says how it goes on
+        hint = f"; to go on, repeat the command with ckpt_path={where}" if current_ticket() is None else ""
         log.warning("stopped at step %d%s", job.trainer.global_step, hint)
         if not job.trainer.is_global_zero:
             sys.exit(0)  # 0, since rank 0 is still at work and would take another code for a failure

@@ -90,11 +90,11 @@ def check_credit(method: Method) -> None:
                 "gate=bilevel, or choose a scorer"
             )
         usual = vars(BilevelGate())
-        if idle := {f"gate.{key}={value}" for key, value in vars(gate).items() if usual.get(key) != value}:
+        if idle := sorted(f"gate.{key}={value}" for key, value in vars(gate).items() if usual.get(key) != value):
             log.warning(
                 "%s: without effect, since scorer=uniform gives all tokens the same credit; choose a scorer, e.g. "
                 "+experiment=oar_g",
-                ", ".join(sorted(idle)),
+                ", ".join(idle),
             )
         return
     if scorer.signed and not gate.signed:

@@ -7,6 +7,7 @@ from pathlib import Path
 from oar_lightning.common.config_check import ConfigError
 from oar_lightning.common.locks import FileLock
 from oar_lightning.distributed.launch import is_first_rank
+from oar_lightning.sweep.process import RUN_LOCK
 from oar_lightning.sweep.trial import job_folder
 from oar_lightning.wiring.refusals import unwritable
 
@@ -18,7 +19,7 @@ def claim(run_dir: Path, make: bool = True) -> FileLock:
     Raises:
         ConfigError: where another process holds it.
     """
-    own, lock = job_folder(), FileLock(run_dir / "run.lock")
+    own, lock = job_folder(), FileLock(run_dir / RUN_LOCK)
     if not is_first_rank() or (own is not None and own.resolve() == run_dir.resolve()):
         return lock  # the sweep that started a job holds its folder
     try:

@@ -5,7 +5,7 @@ from __future__ import annotations
 import json
 import logging
 import zipfile
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -23,6 +23,7 @@ from oar_lightning.distributed.deepspeed_checkpoint import (
     read_summary,
 )
 from oar_lightning.distributed.launch import is_restart
+from oar_lightning.sweep.process import RUN_LOCK
 from oar_lightning.sweep.trial import current_ticket, job_folder
 from oar_lightning.training.callbacks.checkpoint import CHECKPOINTS, LAST, PREVIOUS
 from oar_lightning.training.callbacks.evaluation import EvaluationCallback
@@ -55,12 +56,18 @@ def find_checkpoint(cfg: DictConfig) -> Path | None:
     if not cfg.resume:
         return None
     folder = Path(cfg.output_root).resolve() / str(cfg.name) / f"seed{cfg.seed}"
-    found = sorted(folder.glob(f"*/{CHECKPOINTS}/{LAST}"), key=lambda p: p.stat().st_mtime)
+    found = _by_age(folder.glob(f"*/{CHECKPOINTS}/{LAST}"))
     if not found:
-        begun = max(folder.glob("*/run.lock"), key=lambda p: p.stat().st_mtime, default=None)  # not this command's own folder
-        again = f" (hydra.run.dir={begun.parent} takes up the folder of the run that ended before its first)" if begun else ""
+        begun = _by_age(folder.glob(f"*/{RUN_LOCK}"))  # this command has not locked its own folder yet
+        again = (
+            f" (hydra.run.dir={begun[-1].parent} takes up the folder of the run that ended before its first)" if begun else ""
+        )
         raise ConfigError(f"resume=true: no checkpoint under {folder}; start without resume{again}, or give ckpt_path=<file>")
     return found[-1]
+
+
+def _by_age(paths: Iterable[Path]) -> list[Path]:
+    return sorted(paths, key=lambda path: path.stat().st_mtime)
 
 
 def checkpoint_at(given: str, key: str) -> Path:

@@ -10,7 +10,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from oar_lightning.answers.formula import equal_exactly, equal_values, exact, is_constant, values
+from oar_lightning.answers.formula import equal_exactly, equal_values, exact, is_constant, readable, values
 
 
 def equal(first: str, second: str) -> bool | None:
@@ -125,7 +125,7 @@ def test_any_text_has_finite_values_or_none(text: str) -> None:
     ],
 )
 def test_equal_exactly(first: str, second: str, expected: bool | None) -> None:
-    assert equal_exactly(first, second) is expected
+    assert equal_exactly(readable(first), readable(second)) is expected
 
 
 def test_exact_values_against_fractions() -> None:

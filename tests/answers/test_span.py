@@ -101,6 +101,7 @@ CASES = [
     ("The answer is 5.\nThe answer is no.", "The answer is ", "no"),
     ("The answer is 5. No, the answer is B.", "the answer is ", "B"),
     ("The answer is even.", "The answer is ", "even"),
+    ("The answer is 5, but they ask which.\n#### odd", "#### ", "odd"),
 ]
 
 
