@@ -78,7 +78,7 @@ def job(cfg: DictConfig) -> float | None:
         ignore_slurm()  # there is nothing to go on from
     stop_with_parent()
     try:
-        with ctrl_c_ends(hydra_output.remove), recording_failure():
+        with ctrl_c_ends(hydra_output.remove), recording_failure(begun=False):
             work = prepare(cfg)
     except ConfigError as error:
         if log.isEnabledFor(logging.DEBUG):

@@ -10,9 +10,8 @@ from jaxtyping import Int
 from torch import Tensor
 
 from oar_lightning.credit.component import group_advantages_of, region_mask
-from oar_lightning.credit.gates import Gate
+from oar_lightning.credit.gates import Gate, checked_credit
 from oar_lightning.credit.scorers.base import Scorer, checked_scores
-from oar_lightning.objective.metric_sums import MetricSums
 from oar_lightning.types import Credit, Rollouts
 
 
@@ -24,7 +23,7 @@ def assign_credit(model: Any, rollouts: Rollouts, scorer: Scorer, gate: Gate, ev
     region = region_mask(rollouts, gate.region)
     scores = torch.zeros(rollouts.token_ids.shape, device=rollouts.token_ids.device)
     left_out = None
-    scorer.metrics, scorer.totals, scorer.left_out = {}, MetricSums(), None
+    scorer.measure_anew()
     rows = rows_to_score(rollouts, scorer, gate, everything)
     if len(rows):
         part = rollouts.select(rows)
@@ -34,7 +33,7 @@ def assign_credit(model: Any, rollouts: Rollouts, scorer: Scorer, gate: Gate, ev
         if scorer.left_out is not None:  # of a completion that could not be scored nothing is left out
             left_out = torch.zeros_like(region)
             left_out[rows, rollouts.columns(rows)] = scorer.left_out & found.isfinite().all(1, keepdim=True)
-    credit = gate(scores.masked_fill(~region, 0.0), rollouts)
+    credit = checked_credit(gate(scores.masked_fill(~region, 0.0), rollouts), rollouts, type(gate).__name__)
     if left_out is None:
         return credit
     kept = rollouts.response_mask if credit.loss_mask is None else credit.loss_mask

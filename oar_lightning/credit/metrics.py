@@ -17,11 +17,12 @@ def credit_metrics(rollouts: Rollouts, credit: Credit, gate: Gate) -> MetricSums
     """Metrics of the weights: means over the completions with a token that has an advantage, over the gate's region; and the
     fraction of those without one, no_advantage_frac.
 
-    ess_ratio = (sum w)^2 / (n sum w^2); top10_mass = fraction of the weight on the top 10 % of tokens (at least one);
-    gini = mean absolute difference / (2 mean); mass = sum w / n; mass_error = |sum |w| / n - 1|; sign_flips = fraction of
-    tokens whose advantage has another sign than the completion's; corr_position = correlation of importance with position;
-    invalid_frac = fraction of completions that kept their group advantage because their scores were not usable. Signed weights
-    count by their size, those of a completion without a group advantage relative to their mean. The gate adds its own.
+    ess_ratio = (sum w)^2 / (n sum w^2); top10_mass = fraction of the weight on the top 10 % of tokens (at least one); gini
+    = mean absolute difference / (2 mean); uniform_frac = fraction whose weights are all equal; mass = sum w / n; mass_error
+    = |sum |w| / n - 1|; sign_flips = fraction of tokens whose advantage has another sign than the completion's;
+    corr_position = correlation of importance with position; invalid_frac = fraction of completions that kept their group
+    advantage because their scores were not usable. Signed weights count by their size, those of a completion without a
+    group advantage relative to their mean. The gate adds its own.
     """
     region = region_mask(rollouts, gate.region)
     learns = credit.advantages.ne(0).any(1)

@@ -53,6 +53,7 @@ def weight_shape(w: Float[Tensor, " R"]) -> dict[str, float]:
         "gini": float((2 * ranks - n - 1) @ ordered) / (n * total) if total > 0 else 0.0,
         "weight_max": float(ordered[-1]),
         "mass_error": abs(total / n - 1),
+        "uniform_frac": float(ordered[-1] - ordered[0] <= 1e-6 * ordered[-1]),
     }
 
 

@@ -33,12 +33,19 @@ class Publish(Protocol):
     def update(self, study: SweepStudy) -> None:
         """Bring the published state up to date."""
 
+    def discard(self) -> None:
+        """Remove what was published of a study that was discarded."""
+
     def close(self, study: SweepStudy, status: str) -> None:
         """Make the last update, with the sweep's final status: FINISHED, FAILED or KILLED."""
 
 
 class LauncherFailed(RuntimeError):
     """Raised where a launcher gives up a whole batch, as submitit does where a single job is lost; others may be at work."""
+
+
+class TrialRefused(RuntimeError):
+    """Raised where the first trials' settings cannot work, which is the command's mistake and no result."""
 
 
 class TooManyFailures(RuntimeError):
@@ -50,8 +57,10 @@ def run_sweep(study: SweepStudy, launch: Launch, publish: Publish, batch: int = 
 
     Raises:
         TooManyFailures: where the study has more failed trials than it allows.
+        TrialRefused: where no trial has a result and those that were started have settings that cannot work. Nothing of a
+            study that this call has begun stays.
     """
-    status = "KILLED"
+    status: str | None = "KILLED"
     try:
         with sigterm_as_exit():
             publish.update(study)
@@ -64,8 +73,14 @@ def run_sweep(study: SweepStudy, launch: Launch, publish: Publish, batch: int = 
                         break
                     time.sleep(POLL_S)
         status = "FINISHED"
+    except TrialRefused:
+        status = None if study.discard() else "FAILED"
+        if status is None:
+            publish.discard()
+        raise
     finally:
-        publish.close(study, status)
+        if status is not None:
+            publish.close(study, status)
 
 
 def _work(study: SweepStudy, launch: Launch, publish: Publish, batch: int) -> bool:
@@ -84,10 +99,14 @@ def _work(study: SweepStudy, launch: Launch, publish: Publish, batch: int) -> bo
             errors = launch(waiting) if waiting else {}
         except LauncherFailed as failure:
             lost = failure
-        for claim in claims:
-            if lost is not None:
+        if lost is not None:
+            for claim in claims:
                 await_trial(claim.folder)
-            result = study.result(claim)
+        results = [study.result(claim) for claim in claims]
+        refused = [result.reason for result in results if result is not None and result.state == "refused"]
+        if refused and len(refused) == len(claims) and not study.finished():
+            raise TrialRefused(f"{refused[0]} (trial {claims[0].number}, the first; nothing is recorded)")
+        for claim, result in zip(claims, results, strict=True):
             if result is None and lost is not None and study.count_lost(claim) < MAX_LOST:
                 log.warning("trial %d has ended without a result (%s); it is started again", claim.number, lost)
                 continue
@@ -108,6 +127,6 @@ def _log_result(study: SweepStudy, claim: Claim, result: Result) -> None:
     result = study.judged(result)
     shown = ", ".join(f"{o.metric} {result.metrics[o.metric]:.4g}" for o in study.plan.objectives if o.metric in result.metrics)
     swept = " ".join(f"{k}={v}" for k, v in claim.swept.items())
-    level = logging.WARNING if result.state == "failed" else logging.INFO
+    level = logging.WARNING if result.state in ("failed", "refused") else logging.INFO
     done = f"{len(study.finished())}/{study.plan.n_trials}"
     log.log(level, "trial %d %s (%s): %s; %s", claim.number, result.state, swept, result.reason or shown, done)

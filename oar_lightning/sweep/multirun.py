@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import contextlib
+import functools
 import logging
 import re
 import shlex
@@ -90,7 +91,7 @@ def sweep(
     import optuna
 
     optuna.logging.set_verbosity(optuna.logging.WARNING)
-    from oar_lightning.sweep.loop import LauncherFailed, TooManyFailures, run_sweep
+    from oar_lightning.sweep.loop import LauncherFailed, TooManyFailures, TrialRefused, run_sweep
     from oar_lightning.sweep.publish import best_trial
     from oar_lightning.sweep.study import Claim
 
@@ -99,7 +100,7 @@ def sweep(
     study_folder = _set_name_and_folder(config)
     # a typo would make the trials fail one by one
     loader = hydra_context.config_loader
-    check_jobs([space.overrides(values) for values in space.examples()], config, loader, check)
+    check_jobs([space.overrides(values) for values in space.examples()], config, loader, functools.partial(_check_trial, check))
     study, publish = _open(space, arguments, config, loader, study_folder)
     launcher = Plugins.instance().instantiate_launcher(config=config, hydra_context=hydra_context, task_function=task_function)
 
@@ -122,6 +123,8 @@ def sweep(
     log.info("study %s: %d of %d trials are finished; folder %s", study.plan.name, done, planned, study.folder)
     try:
         run_sweep(study, launch, publish, int(config.hydra.sweeper.n_jobs))
+    except TrialRefused as refusal:
+        raise ConfigError(str(refusal)) from refusal
     except TooManyFailures as error:
         log.error("%s", error)
         sys.exit(1)
@@ -145,6 +148,15 @@ def _set_name_and_folder(config: DictConfig) -> Path:
         folder = Path(sweeper.folder).expanduser().resolve()
         config.hydra.sweep.dir = str(folder)
     return folder
+
+
+def _check_trial(check: Callable[[DictConfig], None], job: DictConfig) -> None:
+    check(job)
+    if job.get("resume"):
+        raise ConfigError(
+            "resume=true takes up the newest run of a name and seed, and a sweep's trials go on from their own checkpoints "
+            "when its command is repeated; leave it out"
+        )
 
 
 def check_jobs(

@@ -17,6 +17,7 @@ import time
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from pathlib import Path
 
+from oar_lightning.common.config_check import ConfigError
 from oar_lightning.common.locks import FileLock
 from oar_lightning.common.messages import named_line
 from oar_lightning.distributed.launch import is_first_rank
@@ -25,6 +26,7 @@ from oar_lightning.sweep.trial import (
     TICKET,
     Pruned,
     Result,
+    forget_result,
     job_folder,
     read_result,
     write_result,
@@ -71,8 +73,7 @@ def run_job(arguments: Sequence[str], folder: Path) -> float | None:
     try:
         result = read_result(folder) if is_trial else None
         if result is None:
-            with contextlib.suppress(FileNotFoundError):
-                (folder / "result.json").unlink()
+            forget_result(folder)
             command = [sys.executable, "-m", "oar_lightning", *arguments, "hydra.mode=RUN", f"hydra.run.dir={quoted(folder)}"]
             environment = {k: v for k, v in os.environ.items() if k not in RANK_VARIABLES + STEP_VARIABLES} | {
                 FOLDER_VARIABLE: str(folder)
@@ -87,7 +88,7 @@ def run_job(arguments: Sequence[str], folder: Path) -> float | None:
                 write_result(folder, result)
     finally:
         lock.release()
-    if result.state == "failed":
+    if result.state in ("failed", "refused"):
         raise JobFailed(f"{result.reason} (see {folder})")
     return result.metrics.get("objective")
 
@@ -147,8 +148,9 @@ def quoted(path: Path) -> str:
 
 
 @contextlib.contextmanager
-def recording_failure() -> Iterator[None]:
-    """A block in a job's own process. An error in it is written to the job's folder and goes on.
+def recording_failure(begun: bool = True) -> Iterator[None]:
+    """A block in a job's own process. An error in it is written to the job's folder and goes on. A mistake in the config of a
+    job that has not begun is no failure: its sweep decides what it is.
 
     Outside of jobs, and on other ranks than the first, nothing is written.
     """
@@ -157,7 +159,10 @@ def recording_failure() -> Iterator[None]:
         yield
     except Exception as error:
         if folder is not None and is_first_rank():
-            write_result(folder, Result("failed", reason=named_line(error)))
+            refused = isinstance(error, ConfigError) and not begun
+            write_result(
+                folder, Result("refused", reason=str(error)) if refused else Result("failed", reason=named_line(error))
+            )
         raise
 
 

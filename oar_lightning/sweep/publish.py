@@ -16,7 +16,7 @@ from oar_lightning.common.config_check import ConfigError
 from oar_lightning.common.locks import FileLock
 from oar_lightning.common.messages import first_line
 from oar_lightning.sweep.figures import draw_figures
-from oar_lightning.sweep.study import SweepStudy
+from oar_lightning.sweep.study import PUBLISH_LOCK, SweepStudy
 from oar_lightning.sweep.table import STATES, as_csv, as_json, results_table, times_table
 from oar_lightning.sweep.trial import read_run_id
 from oar_lightning.tracking.mlflow_client import connect
@@ -42,11 +42,14 @@ class Folder:
     parent_run_id: str | None = None
 
     def update(self, study: SweepStudy) -> None:
-        with FileLock(study.folder / "publish.lock"):
+        with FileLock(study.folder / PUBLISH_LOCK):
             write_files(study)
 
     def close(self, study: SweepStudy, status: str) -> None:
         self.update(study)
+
+    def discard(self) -> None:
+        """Nothing is left: the files lie in the study's folder."""
 
 
 class Mlflow:
@@ -77,8 +80,15 @@ class Mlflow:
     def close(self, study: SweepStudy, status: str) -> None:
         self._publish(study, status)
 
+    def discard(self) -> None:
+        """Delete the parent run. No trial has begun one."""
+        try:
+            self.client.delete_run(self.parent_run_id)
+        except MlflowException as error:
+            log.warning("the sweep's MLflow run %s could not be deleted (%s)", self.parent_run_id, first_line(error))
+
     def _publish(self, study: SweepStudy, status: str) -> None:
-        with FileLock(study.folder / "publish.lock"):
+        with FileLock(study.folder / PUBLISH_LOCK):
             folder = write_files(study)
             try:
                 self._children(study)

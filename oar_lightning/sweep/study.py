@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+import contextlib
 import json
 import math
+import shutil
 import uuid
 import warnings
 from collections.abc import Mapping
@@ -19,9 +21,11 @@ from oar_lightning.common.locks import FileLock
 from oar_lightning.sweep.plan import Plan
 from oar_lightning.sweep.samplers import RETRY_OF
 from oar_lightning.sweep.storage import SweepStorage
-from oar_lightning.sweep.trial import Result, Ticket, read_result, write_ticket
+from oar_lightning.sweep.trial import Result, Ticket, forget_result, read_result, write_ticket
 
 IDENTITY = "study.json"
+
+PUBLISH_LOCK = "publish.lock"
 
 # hydra-optuna-sweeper makes distributions that optuna has renamed since
 warnings.filterwarnings("ignore", category=FutureWarning, module="optuna")
@@ -59,6 +63,7 @@ class SweepStudy:
                 directions=[o.direction for o in plan.objectives],
                 load_if_exists=True,
             )
+            self.is_new = "id" not in self.study.user_attrs
             self.identity = self._identify()
             plan.check_same(self.study)
             if plan.retry_failed:
@@ -85,7 +90,7 @@ class SweepStudy:
         stored = {**attributes, "metrics": dict(result.metrics), "reason": result.reason}
         for key, value in stored.items():
             self.storage.set_trial_user_attr(trial_id, key, value)
-        state = {"complete": TrialState.COMPLETE, "failed": TrialState.FAIL, "pruned": TrialState.PRUNED}[result.state]
+        state = {"complete": TrialState.COMPLETE, "pruned": TrialState.PRUNED}.get(result.state, TrialState.FAIL)
         values = [result.metrics[o.metric] for o in self.plan.objectives] if result.state == "complete" else None
         self.study.sampler = self.plan.sampler(claim.number, "after")
         self.study.tell(claim.number, values, state)
@@ -140,6 +145,30 @@ class SweepStudy:
             f"{self.plan.max_failure_rate} allows ({reasons}); remove the cause and start again with "
             "hydra.sweeper.retry_failed=true, or raise the rate"
         )
+
+    def discard(self) -> bool:
+        """Remove the study and its files where this process has begun it, works on it alone and has recorded no trial. Else its
+        trials without a record are left to be run again. Returns whether it was removed."""
+        with self._lock:
+            trials = self.trials()
+            locks = [lock for trial in trials if not trial.state.is_finished() and (lock := self.take_over(trial)) is not None]
+            alone = self.is_new and len(locks) == len(trials)
+            try:
+                for lock in locks:
+                    forget_result(lock.path.parent)
+                if alone:
+                    optuna.delete_study(study_name=self.plan.name, storage=self.storage)
+                    for folder in (self.folder / "study", *(lock.path.parent for lock in locks)):
+                        shutil.rmtree(folder, ignore_errors=True)
+                    for file in (self.folder / IDENTITY, self.folder / PUBLISH_LOCK, self._lock.path):
+                        file.unlink(missing_ok=True)
+            finally:
+                for lock in locks:
+                    lock.release()
+        if alone:
+            with contextlib.suppress(OSError):  # it may hold something else
+                self.folder.rmdir()
+        return alone
 
     def trial_folder(self, number: int) -> Path:
         return self.folder / f"trial_{number:04d}"

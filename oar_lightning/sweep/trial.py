@@ -21,7 +21,8 @@ FOLDER_VARIABLE = "OAR_LIGHTNING_JOB"
 
 TICKET, RUN, RESULT = "ticket.json", "run.json", "result.json"
 
-State = Literal["complete", "failed", "pruned"]
+State = Literal["complete", "failed", "pruned", "refused"]
+"""`refused`: its settings cannot work, and nothing has begun."""
 
 
 @dataclass(frozen=True)
@@ -105,6 +106,11 @@ def write_ticket(folder: Path, ticket: Ticket) -> None:
 def read_result(folder: Path) -> Result | None:
     content = _read(folder / RESULT)
     return content and Result(**content)
+
+
+def forget_result(folder: Path) -> None:
+    """Let the trial be run again."""
+    (folder / RESULT).unlink(missing_ok=True)
 
 
 def write_result(folder: Path, result: Result) -> None:

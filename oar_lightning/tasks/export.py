@@ -29,7 +29,7 @@ def prepare(cfg: DictConfig) -> Callable[[], None]:
     if checkpoint is None:
         raise ConfigError("task=export needs a checkpoint: give ckpt_path=<run folder or checkpoint>")
     folder = export_folder(cfg, Path(HydraConfig.get().runtime.output_dir))
-    saved = read_saved(checkpoint, None, cfg.ckpt_fallback)
+    saved = read_saved(checkpoint, cfg.ckpt_fallback)
     if not isinstance(cfg.push_private, bool):
         raise ConfigError(f"push_private must be true or false, got {cfg.push_private!r}")
     repo = None if cfg.push_to_hub is None else HubRepo(str(cfg.push_to_hub), cfg.push_private)

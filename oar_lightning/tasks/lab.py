@@ -23,7 +23,7 @@ from oar_lightning.common.config_check import ConfigError
 from oar_lightning.common.outputs import output_folder, replace_file
 from oar_lightning.common.progress import counted_progress
 from oar_lightning.inspection.completion_scores import most_tokens
-from oar_lightning.inspection.scorer_trial import needs_trial, try_scorer
+from oar_lightning.inspection.credit_trial import needs_trial, try_credit
 from oar_lightning.lab import LabConfig
 from oar_lightning.lab.completions import Groups, read, sample, study
 from oar_lightning.lab.estimators import Estimator
@@ -129,8 +129,8 @@ def prepare(cfg: DictConfig) -> Callable[[], float | None]:
     tools = RolloutTools(stage, sampling)
     for estimator in estimators:
         estimator.use(tools)
-        if needs_trial(estimator.scorer):
-            try_scorer(estimator.scorer, policy, stage, first)
+        if needs_trial(estimator.scorer, estimator.gate):
+            try_credit(estimator.scorer, estimator.gate, policy, stage, first)
     store = Store(Path(config.cache).expanduser(), identity(cfg, policy))
     run_dir = Path(HydraConfig.get().runtime.output_dir)
     job = Job(

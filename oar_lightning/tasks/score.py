@@ -26,9 +26,9 @@ from oar_lightning.common.progress import counted_progress
 from oar_lightning.common.tables import ConsoleTable
 from oar_lightning.credit.scorers import Uniform, as_scorer
 from oar_lightning.inspection.completion_scores import CompletionScorer, ScoreConfig, ScoredCompletion, ScoreSummary
+from oar_lightning.inspection.credit_trial import needs_trial, try_credit
 from oar_lightning.inspection.heatmap import render_heatmap
 from oar_lightning.inspection.recorded import RecordedCompletion, read_recorded
-from oar_lightning.inspection.scorer_trial import needs_trial, try_scorer
 from oar_lightning.rollout import build_stage
 from oar_lightning.wiring.device import choose_device, mixed_precision, seed_everything, set_threads
 from oar_lightning.wiring.policy import load_policy
@@ -65,8 +65,8 @@ def prepare(cfg: DictConfig) -> Callable[[], float | None]:
     if isinstance(scorer, Uniform):
         log.warning("scorer=uniform gives every token importance 0 and weight 1; set another, e.g. scorer=oar_g")
     completion_scorer = CompletionScorer(policy, stage, scorer, gate, advantage, instantiate(cfg.rollout), config, dropped)
-    if needs_trial(scorer):
-        try_scorer(scorer, policy, stage, recorded[0].problem)
+    if needs_trial(scorer, gate):
+        try_credit(scorer, gate, policy, stage, recorded[0].problem)
     precision = mixed_precision(cfg.trainer.get("precision"), device)
     return lambda: run(completion_scorer, recorded, output, precision)
 

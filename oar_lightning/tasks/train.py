@@ -181,7 +181,7 @@ def trained_policy(cfg: DictConfig, job: Run, run_dir: Path) -> tuple[Policy, di
     if weights is not None:
         whole.model.load_state_dict(weights)
     else:  # started again after its last step: nothing was trained, and so nothing gathered
-        put_weights(whole, read_saved(run_dir / CHECKPOINTS / LAST, None))
+        put_weights(whole, read_saved(run_dir / CHECKPOINTS / LAST))
     return whole, None
 
 

@@ -154,6 +154,7 @@ METRICS: tuple[Metric, ...] = (
         ("credit/ess_ratio", SHARE, "(sum w)² / (n sum w²) of a completion's weights; 1 for uniform ones", SCORED),
         ("credit/top10_mass", SHARE, "weight on the top 10 % of tokens; 0.1 for uniform weights", SCORED),
         ("credit/gini", SHARE, "Gini coefficient of the weights; 0 for uniform ones", SCORED),
+        ("credit/uniform_frac", SHARE, "completions whose tokens all have the same weight, as in GRPO", SCORED),
         ("credit/weight_max", "weight", "largest weight; 1 for uniform ones", SCORED),
         ("credit/floor_frac", SHARE, "tokens at the gate's floor", SCORED),
         ("credit/boost_frac", SHARE, "tokens above the gate's threshold", SCORED),

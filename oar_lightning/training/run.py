@@ -20,7 +20,7 @@ from oar_lightning.data.prompts import PromptTemplate
 from oar_lightning.data.stream import Keep, eval_set_problems, sample_texts
 from oar_lightning.distributed.launch import by_srun, by_torchrun, fill_in_tasks_per_node
 from oar_lightning.distributed.strategies import adapt
-from oar_lightning.inspection.scorer_trial import needs_trial, try_scorer
+from oar_lightning.inspection.credit_trial import needs_trial, try_credit
 from oar_lightning.policy.fresh import FreshPolicy
 from oar_lightning.policy.lm_head import check_head
 from oar_lightning.policy.model_card import EVALUATION, TRAINING
@@ -123,8 +123,9 @@ def assemble(
             seed=settings.seed,
             reference=reference_model(settings),
         )
-        if needs_trial(settings.method.scorer):  # after the module has lent it its tools
-            try_scorer(settings.method.scorer, policy, stage, next(iter(settings.train)))
+        credit = settings.method.scorer, settings.method.gate
+        if needs_trial(*credit):  # after the module has lent them its tools
+            try_credit(*credit, policy, stage, next(iter(settings.train)))
         plan = settings.method.update
     else:
         plan = settings.supervised

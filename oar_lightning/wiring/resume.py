@@ -98,15 +98,15 @@ class Saved:
     evaluations: Sequence[Mapping[str, Any]] = ()
 
 
-def read_saved(checkpoint: Path, max_steps: int | None, fallback: bool = False) -> Saved:
+def read_saved(checkpoint: Path, fallback: bool = False) -> Saved:
     """Read a checkpoint's step and identity without a model. With `fallback`, one that is damaged gives way to the one before.
 
     Raises:
-        ConfigError: for a file that is no checkpoint, or (with `max_steps`) for a run that has no step left.
+        ConfigError: for a file that is no checkpoint.
     """
     previous = checkpoint.with_name(PREVIOUS)
     try:
-        saved = _saved(checkpoint)
+        return _saved(checkpoint)
     except Exception as error:
         if checkpoint.is_file() and not zipfile.is_zipfile(checkpoint) and not previous.exists():
             raise ConfigError(
@@ -121,14 +121,28 @@ def read_saved(checkpoint: Path, max_steps: int | None, fallback: bool = False) 
                 f"the one before it, {previous.name}"
             ) from error
         log.warning("%s cannot be read (%s); going on from %s", checkpoint, error, previous)
-        return read_saved(previous, max_steps)
-    # a run that was killed after its last step still has to be evaluated, exported and reported
-    if max_steps is not None and saved.step >= max_steps and is_finished(checkpoint.parent.parent, saved.step):
+        return read_saved(previous)
+
+
+def check_steps_left(saved: Saved, max_steps: int, same_run: bool) -> None:
+    """Refuse a checkpoint from which no step leads to `max_steps`, unless the same run has only that step left to report.
+
+    Raises:
+        ConfigError: names both steps and the remedy.
+    """
+    at = f"{saved.checkpoint} is at step {saved.step} and trainer.max_steps={max_steps}"
+    if saved.step > max_steps:
+        raise ConfigError(f"{at}: a run does not go back; raise trainer.max_steps, or start a new run without the checkpoint")
+    if saved.step < max_steps:
+        return
+    if not same_run or is_finished(saved.checkpoint.parent.parent, saved.step):
+        raise ConfigError(f"{at}: nothing is left to do; raise trainer.max_steps")
+    # a run that was killed after its last step still has to be exported and reported; its last step was evaluated
+    if not any(row["step"] == saved.step for row in saved.evaluations):
         raise ConfigError(
-            f"{checkpoint} is at step {saved.step} and trainer.max_steps={max_steps}: nothing is left to do; "
-            "raise trainer.max_steps"
+            f"{at}, and its policy was not evaluated at that step; raise trainer.max_steps, or export and evaluate it: "
+            f"task=export ckpt_path={saved.checkpoint}, then task=evaluate policy=hf policy.name=<folder>"
         )
-    return saved
 
 
 def mark_finished(run_dir: Path, step: int) -> None:

@@ -15,7 +15,7 @@ from oar_lightning.training.callbacks import Fork
 from oar_lightning.training.callbacks.checkpoint import CHECKPOINTS, LAST, PREVIOUS
 from oar_lightning.wiring.config import plain
 from oar_lightning.wiring.kept_config import CONFIG, Change, changed_since, refusal
-from oar_lightning.wiring.resume import FINISHED, Saved, find_checkpoint, is_finished, read_saved
+from oar_lightning.wiring.resume import FINISHED, Saved, check_steps_left, find_checkpoint, is_finished, read_saved
 
 SAME_IN_A_FORK = ("task", "policy", "update.inner_epochs", "update.minibatches", "update.microbatches")
 """Beginnings of keys that a checkpoint's weights, its optimizer and its place within a batch of rollouts depend on."""
@@ -101,7 +101,8 @@ def find_start(cfg: DictConfig, problems: Mapping[str, str]) -> Start:
     max_steps = int(cfg.trainer.max_steps)
     if run_dir == own and is_restart() and not found and is_finished(run_dir, max_steps):
         return Start(run_dir, complete=True)
-    saved = read_saved(checkpoint, max_steps, cfg.ckpt_fallback)
+    saved = read_saved(checkpoint, cfg.ckpt_fallback)
+    check_steps_left(saved, max_steps, same_run=not found)
     if not found:
         return Start(run_dir, saved)
     _check_fork(found, saved)

@@ -44,6 +44,7 @@ def test_credit_metrics_by_hand(dtype):
             "credit/gini": (np.abs(w[:, None] - w[None]).mean() / 2) / 3,
             "credit/weight_max": (w.max() + 1 + 1) / 3,
             "credit/mass_error": 0,
+            "credit/uniform_frac": 2 / 3,
             "credit/mass": 1,
             "credit/sign_flips": 0,
             "credit/floor_frac": (0.25 + 0 + 0) / 3,

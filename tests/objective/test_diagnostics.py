@@ -19,20 +19,32 @@ def shape_of(*weights):
 def test_weight_shape_by_hand():
     assert shape_of(1.0, 3.0, 0.0, 4.0) == pytest.approx(
         # (1+3+0+4)^2 / (4 * 26); top tenth of 4 tokens is one; mean |difference| over pairs / (2 mean) = (28 / 16) / 4
-        {"ess_ratio": 64 / 104, "top10_mass": 0.5, "gini": 0.4375, "weight_max": 4.0, "mass_error": 1.0}
+        {"ess_ratio": 64 / 104, "top10_mass": 0.5, "gini": 0.4375, "weight_max": 4.0, "mass_error": 1.0, "uniform_frac": 0.0}
     )
     assert shape_of(0.1, 1.9) == pytest.approx(
-        {"ess_ratio": 4 / (2 * 3.62), "top10_mass": 0.95, "gini": 0.45, "weight_max": 1.9, "mass_error": 0.0}
+        {
+            "ess_ratio": 4 / (2 * 3.62),
+            "top10_mass": 0.95,
+            "gini": 0.45,
+            "weight_max": 1.9,
+            "mass_error": 0.0,
+            "uniform_frac": 0.0,
+        }
     )
 
 
 def test_weight_shape_extremes():
     assert shape_of(*[1.0] * 20) == pytest.approx(
-        {"ess_ratio": 1, "top10_mass": 0.1, "gini": 0, "weight_max": 1, "mass_error": 0}
+        {"ess_ratio": 1, "top10_mass": 0.1, "gini": 0, "weight_max": 1, "mass_error": 0, "uniform_frac": 1}
     )
     one_hot = shape_of(*[0.0] * 9, 10.0)
-    assert one_hot == pytest.approx({"ess_ratio": 0.1, "top10_mass": 1, "gini": 0.9, "weight_max": 10, "mass_error": 0})
-    assert shape_of(0.0, 0.0) == {"ess_ratio": 1.0, "top10_mass": 0.0, "gini": 0.0, "weight_max": 0.0, "mass_error": 1.0}
+    assert one_hot == pytest.approx(
+        {"ess_ratio": 0.1, "top10_mass": 1, "gini": 0.9, "weight_max": 10, "mass_error": 0, "uniform_frac": 0}
+    )
+    nothing = {"ess_ratio": 1.0, "top10_mass": 0.0, "gini": 0.0, "weight_max": 0.0, "mass_error": 1.0, "uniform_frac": 1.0}
+    assert shape_of(0.0, 0.0) == nothing
+    assert shape_of(1.0, 1.0 + 1e-7, 1.0)["uniform_frac"] == 1  # equal but for rounding
+    assert shape_of(1.0, 1.0 + 1e-5, 1.0)["uniform_frac"] == 0
     assert shape_of(1.0)["top10_mass"] == 1
 
 

@@ -80,6 +80,9 @@ class Table:
     def update(self, study: SweepStudy) -> None:
         pass
 
+    def discard(self) -> None:
+        pass
+
     def close(self, study: SweepStudy, status: str) -> None:
         rows = results_table(study.trials(), ["objective"])
         (study.folder / "table.csv").write_text(as_csv(rows))

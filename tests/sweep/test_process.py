@@ -11,6 +11,7 @@ from pathlib import Path
 
 import pytest
 
+from oar_lightning.common.config_check import ConfigError
 from oar_lightning.common.locks import FileLock
 from oar_lightning.sweep import process
 from oar_lightning.sweep.process import recording_failure, run_job, run_process, run_recorded
@@ -161,6 +162,12 @@ def test_reporting_writes_how_a_job_ended(tmp_path: Path, monkeypatch: pytest.Mo
     with pytest.raises(ValueError, match="no such"), recording_failure():
         raise ValueError("no such key\nand more")
     assert read_result(tmp_path) == Result("failed", reason="ValueError: no such key")
+    with pytest.raises(ConfigError), recording_failure(begun=False):
+        raise ConfigError("policy.name=./nothing\nis no folder")
+    assert read_result(tmp_path) == Result("refused", reason="policy.name=./nothing\nis no folder")
+    with pytest.raises(ConfigError):
+        run_recorded(lambda: raising(ConfigError("of a run that had begun")))
+    assert read_result(tmp_path) == Result("failed", reason="ConfigError: of a run that had begun")
     with pytest.raises(ArithmeticError):
         run_recorded(lambda: raising(ArithmeticError("broken")))
     assert read_result(tmp_path) == Result("failed", reason="ArithmeticError: broken")

@@ -18,7 +18,7 @@ from support.fake_sweep import STEPS, Table, grid_plan, open_study, plan, sweep
 
 from oar_lightning.common.config_check import ConfigError
 from oar_lightning.common.locks import FileLock
-from oar_lightning.sweep.loop import MAX_LOST, LauncherFailed, TooManyFailures, run_sweep
+from oar_lightning.sweep.loop import MAX_LOST, LauncherFailed, TooManyFailures, TrialRefused, run_sweep
 from oar_lightning.sweep.plan import Objective
 from oar_lightning.sweep.storage import SweepStorage
 from oar_lightning.sweep.study import Claim, SweepStudy
@@ -163,6 +163,51 @@ def test_an_objective_that_is_no_number_is_a_failure(objective: float | None, tm
     study = sweep(tmp_path, plan(2), ending=lambda claim: Result("complete", metrics) if claim.number == 0 else None)
     assert [t.state for t in study.trials()] == [TrialState.FAIL, TrialState.COMPLETE]
     assert study.trials()[0].user_attrs["reason"] in ("objective is nan", "objective is inf") or objective is None
+
+
+REFUSED = Result("refused", reason="policy.name=./nothing is no folder")
+
+
+def test_settings_that_cannot_work_are_told_by_the_first_trial_and_leave_no_study(tmp_path: Path) -> None:
+    """Nothing is recorded, and the corrected command, whose plan is another one, is not refused for it."""
+    for batch in (1, 3):
+        with pytest.raises(
+            TrialRefused, match=r"^policy.name=./nothing is no folder \(trial 0, the first; nothing is recorded"
+        ):
+            sweep(tmp_path, plan(4), ending=lambda claim: REFUSED, batch=batch)
+        assert not (tmp_path / "trials").exists()
+    study = sweep(tmp_path, plan(4, settings=["a=2"]))
+    assert [t.state for t in study.trials()] == [TrialState.COMPLETE] * 4
+
+
+def test_a_trial_refused_after_another_has_a_result_is_a_failed_one(tmp_path: Path) -> None:
+    study = sweep(tmp_path, plan(3), ending=lambda claim: REFUSED if claim.number == 1 else None)
+    assert [t.state for t in study.trials()] == [TrialState.COMPLETE, TrialState.FAIL, TrialState.COMPLETE]
+    assert study.trials()[1].user_attrs["reason"] == REFUSED.reason
+    batched = sweep(tmp_path / "batched", plan(3), ending=lambda claim: REFUSED if claim.number == 0 else None, batch=3)
+    assert [t.state for t in batched.trials()] == [TrialState.FAIL, TrialState.COMPLETE, TrialState.COMPLETE]
+
+
+def test_a_study_that_was_there_before_keeps_its_trials_when_they_are_refused(tmp_path: Path) -> None:
+    before = open_study(tmp_path, plan(2))
+    claim = before.claim()
+    assert claim is not None
+    claim.lock.release()  # its process dies
+    with pytest.raises(TrialRefused):
+        sweep(tmp_path, plan(2), ending=lambda claim: REFUSED)
+    assert (tmp_path / "trials" / "status").read_text() == "FAILED"
+    study = sweep(tmp_path, plan(2))
+    assert [t.state for t in study.trials()] == [TrialState.COMPLETE] * 2
+    assert study.trials()[0].params == dict(claim.values)
+    assert steps(study)[0] == [str(i) for i in range(STEPS)]
+
+
+def test_what_others_keep_in_the_study_s_folder_stays(tmp_path: Path) -> None:
+    (tmp_path / "trials").mkdir()
+    (tmp_path / "trials" / "notes.txt").write_text("mine")
+    with pytest.raises(TrialRefused):
+        sweep(tmp_path, plan(2), ending=lambda claim: REFUSED)
+    assert [path.name for path in (tmp_path / "trials").iterdir()] == ["notes.txt"]
 
 
 def test_too_many_failures_end_the_sweep_and_a_retry_goes_on(tmp_path: Path) -> None:

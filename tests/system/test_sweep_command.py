@@ -48,6 +48,27 @@ def test_a_sweep_that_cannot_run_leaves_nothing_behind(tmp_path: Path, swept: st
     assert not list(tmp_path.iterdir())
 
 
+def test_resume_in_a_sweep_is_refused(tmp_path: Path) -> None:
+    done = run(tmp_path, "-m", "+experiment=oar_g", "+sweeps=smoke", "resume=true")
+    assert done.code == 1
+    assert "a sweep's trials go on from their own checkpoints when its command is repeated; leave it out" in done.shown
+    assert not list(tmp_path.iterdir())
+
+
+def test_a_mistake_that_only_the_policy_shows_burns_no_trial(tmp_path: Path, empty_store: Callable[[Path], str]) -> None:
+    """The sweep ends with the first trial, and the corrected command is free to begin the study."""
+    empty_store(tmp_path)
+    done = run(tmp_path, "-m", "+experiment=oar_g", "+sweeps=smoke", "policy=hf", "policy.name=./nothing", *TINY)
+    assert done.code == 1
+    assert "policy.name=./nothing" in done.shown
+    assert "(trial 0, the first; nothing is recorded)" in done.shown
+    assert "Traceback" not in done.shown
+    assert not optuna.get_all_study_summaries(SweepStorage(tmp_path / "optuna.db"))
+    client = MlflowClient(f"sqlite:///{tmp_path}/mlflow.db")
+    assert not client.search_runs([e.experiment_id for e in client.search_experiments()])
+    assert not list(tmp_path.glob("outputs/**/trial_*"))
+
+
 @pytest.fixture(scope="module")
 def two_trials(
     tmp_path_factory: pytest.TempPathFactory, empty_store: Callable[[Path], str]

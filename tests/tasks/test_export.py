@@ -31,7 +31,7 @@ def trained(tmp_path_factory: pytest.TempPathFactory) -> tuple[Saved, dict[str, 
     folder = tmp_path_factory.mktemp("run") / "checkpoints"
     module = make_module(tiny_policy())
     fit(module, 2, [RunIdentity(lambda: None), LastCheckpoint(folder, 1)])
-    return read_saved(folder / LAST, None), weights(module)
+    return read_saved(folder / LAST), weights(module)
 
 
 def test_the_exported_policy_is_the_checkpoint_s(trained: Any, tmp_path: Path) -> None:
@@ -49,7 +49,7 @@ def test_a_checkpoint_of_adapters_is_exported_with_the_weights_that_they_adapt(t
     policy, folder = lora_policy(), tmp_path / "checkpoints"
     fit(make_module(policy, lr=1e-2), 2, [RunIdentity(lambda: None), LastCheckpoint(folder, 1)])
     other = lora_policy()
-    put_weights(other, read_saved(folder / LAST, None))
+    put_weights(other, read_saved(folder / LAST))
     expected = weights_of(policy.model)
     assert any((weight != expected[name]).any() for name, weight in weights_of(lora_policy().model).items())
     assert all(weight.equal(expected[name]) for name, weight in weights_of(other.model).items())

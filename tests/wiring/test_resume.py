@@ -11,7 +11,7 @@ from omegaconf import OmegaConf
 
 from oar_lightning.common.config_check import ConfigError
 from oar_lightning.training.callbacks.checkpoint import CHECKPOINTS, LAST
-from oar_lightning.wiring.resume import find_checkpoint
+from oar_lightning.wiring.resume import Saved, check_steps_left, find_checkpoint, mark_finished
 
 
 def config(root: Path, **more: object) -> Any:
@@ -37,3 +37,22 @@ def test_without_a_checkpoint_the_folder_that_was_begun_is_named(tmp_path: Path)
     (tmp_path / "n" / "seed3" / "2027").mkdir()  # of the command that fails: nothing has claimed it
     with pytest.raises(ConfigError, match=rf"start without resume \(hydra.run.dir={begun} takes up the folder"):
         find_checkpoint(config(tmp_path))
+
+
+def test_a_checkpoint_that_leads_to_no_step_is_refused(tmp_path: Path) -> None:
+    """Else the table "after" training would show the last evaluation before it, and the exported policy be another one."""
+    checkpoint = tmp_path / CHECKPOINTS / LAST
+    evaluated = Saved(checkpoint, 4, None, evaluations=[{"step": 0}, {"step": 4}])
+    check_steps_left(evaluated, 5, same_run=True)
+    check_steps_left(evaluated, 5, same_run=False)
+    check_steps_left(evaluated, 4, same_run=True)  # killed before its export
+    with pytest.raises(ConfigError, match=r"at step 4 and trainer\.max_steps=3: a run does not go back"):
+        check_steps_left(evaluated, 3, same_run=True)
+    with pytest.raises(ConfigError, match=r"at step 4 and trainer\.max_steps=4: nothing is left to do"):
+        check_steps_left(evaluated, 4, same_run=False)
+    for evaluations in ([], [{"step": 0}, {"step": 2}]):
+        with pytest.raises(ConfigError, match="its policy was not evaluated at that step"):
+            check_steps_left(Saved(checkpoint, 4, None, evaluations=evaluations), 4, same_run=True)
+    mark_finished(tmp_path, 4)
+    with pytest.raises(ConfigError, match="nothing is left to do"):
+        check_steps_left(evaluated, 4, same_run=True)

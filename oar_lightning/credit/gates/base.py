@@ -6,8 +6,9 @@ are the group advantages.
 
 from __future__ import annotations
 
+import dataclasses
 from abc import ABC, abstractmethod
-from typing import Literal
+from typing import Any, Literal
 
 import torch
 from jaxtyping import Bool, Float
@@ -90,3 +91,33 @@ def shaped(scores: Float[Tensor, "B S"], token_advantages: Float[Tensor, "B S"],
     token_advantages = token_advantages.to(advantages.dtype).masked_fill(~rollouts.response_mask, 0.0)
     weights = torch.where(advantages != 0, token_advantages / advantages, torch.zeros_like(token_advantages))
     return Credit(token_advantages, scores, weights)
+
+
+def checked_credit(credit: Any, rollouts: Rollouts, name: str) -> Credit:
+    """A gate's result, checked for type, shapes, gradient, and numbers that training cannot use. `name`: the gate's.
+
+    Raises:
+        ValueError: names the gate, what it returned, and what to return.
+    """
+    shape, told = tuple(rollouts.token_ids.shape), f"gate {name} returned"
+    if not isinstance(credit, Credit):
+        raise ValueError(f"{told} a {type(credit).__name__}; return oar_lightning.types.Credit, e.g. by weighted(...)")
+    for field in dataclasses.fields(credit):
+        value, optional = getattr(credit, field.name), field.default is None
+        if value is None and optional:
+            continue
+        if not isinstance(value, Tensor) or tuple(value.shape) != shape:
+            what = f"of shape {tuple(value.shape)}" if isinstance(value, Tensor) else f"that is a {type(value).__name__}"
+            raise ValueError(f"{told} {field.name} {what}; return a tensor [B S] = {shape}")
+        if field.name == "loss_mask" and value.dtype != torch.bool:
+            raise ValueError(f"{told} a loss_mask of {value.dtype}; return booleans")
+        if field.name != "loss_mask" and not value.is_floating_point():
+            raise ValueError(f"{told} {field.name} of {value.dtype}; return floating-point numbers")
+        if value.requires_grad:
+            raise ValueError(f"{told} {field.name} with gradient; return it detached")
+    advantages = credit.advantages
+    if not bool((advantages.isfinite() | ~rollouts.response_mask).all()):
+        raise ValueError(f"{told} advantages that are not finite; give tokens whose scores are not usable the group advantage")
+    if bool(advantages.masked_fill(rollouts.response_mask, 0.0).ne(0).any()):
+        raise ValueError(f"{told} advantages outside of completions; set them to zero where ~rollouts.response_mask")
+    return credit

@@ -49,7 +49,6 @@ class AnchorStates(Scorer):
     reads_groups = True
 
     def __init__(self, anchors: Locate, form: Literal["difference", "return"] = "difference", absolute: bool = False) -> None:
-        super().__init__()
         self.signed = not absolute
         self.anchors = anchors
         self.form = form

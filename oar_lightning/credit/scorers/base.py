@@ -44,7 +44,13 @@ class Scorer(Component, ABC):
     masks_loss = False
     added = False
 
-    def __init__(self) -> None:
+    def __new__(cls, *args: Any, **kwargs: Any) -> Any:  # not in __init__, which a plug-in may replace
+        self = super().__new__(cls)
+        self.measure_anew()
+        return self
+
+    def measure_anew(self) -> None:
+        """Forget what was measured of the last call."""
         self.metrics: dict[str, float] = {}
         """Means over the completions of the last call, logged under ``credit/``."""
         self.totals = MetricSums()
@@ -88,7 +94,6 @@ class FunctionScorer(Scorer):
     covers: Region = "response"
 
     def __init__(self, function: Callable[[Any, Rollouts], Tensor]) -> None:
-        super().__init__()
         self.function = function
 
     @property
@@ -108,7 +113,6 @@ class Wrapper(Scorer):
     """Base of scorers that change another one's scores; tools, budgets and state are the inner scorer's."""
 
     def __init__(self, inner: Scorer) -> None:
-        super().__init__()
         self.inner = inner
         for fact in FACTS:
             setattr(self, fact, getattr(inner, fact))

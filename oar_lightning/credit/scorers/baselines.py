@@ -36,7 +36,6 @@ class Entropy(Scorer):
     """I_t = entropy (nats) of the distribution that token t was drawn from ("80/20" tokens, arXiv 2506.01939)."""
 
     def __init__(self, token_budget: SomeTokens = PASS_TOKENS, region: Region = "reasoning") -> None:
-        super().__init__()
         self.covers = region
         self.token_budget = TokenBudget("scorer.token_budget", token_budget, PASS_TOKENS)
 
@@ -64,7 +63,6 @@ class Random(Scorer):
     """Scores uniform in (0, 1), which carry no information. Seeded by the completion's own tokens."""
 
     def __init__(self, seed: int = 0, region: Region = "reasoning") -> None:
-        super().__init__()
         self.covers = region
         self.seed = seed
 
@@ -80,7 +78,6 @@ class Position(Scorer):
     """Scores that grow (`late`) or fall (`early`) linearly along the reasoning, in (0, 1]."""
 
     def __init__(self, favour: Literal["late", "early"] = "late", region: Region = "reasoning") -> None:
-        super().__init__()
         self.covers = region
         self.favour = favour
 

@@ -49,7 +49,6 @@ class Capo(Scorer):
     def __init__(
         self, judge: Judge, segments: Segmenter, outcome: PositiveFloat = 2.0, penalty: NonNegativeFloat = 1.0
     ) -> None:
-        super().__init__()
         self.judge = judge
         self.segments = segments
         self.outcome = outcome

@@ -83,7 +83,6 @@ class InformationGain(StepScorer):
         token_budget: TokenBudget | SomeTokens = PASS_TOKENS,
         share_prefixes: bool = True,
     ) -> None:
-        super().__init__()
         self.segments = segments
         self.mode = mode
         self.cue = cue

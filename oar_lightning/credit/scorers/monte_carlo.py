@@ -53,7 +53,6 @@ class MonteCarlo(StepScorer):
         absolute: bool = False,
         seed: int = 0,
     ) -> None:
-        super().__init__()
         self.signed = not absolute
         self.masks_loss = forced_above is not None
         self.segments = segments

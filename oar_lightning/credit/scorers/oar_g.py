@@ -54,7 +54,6 @@ class OarG(Scorer):
         freedom: Mode = "none",
         free_below: Probability = FREE_BELOW,
     ) -> None:
-        super().__init__()
         if noise_std == 0 and not {probe.name, probe.warmup if probe.warmup_steps else probe.name} <= {"answer_joint"}:
             raise ValueError(
                 "scorer.noise_std=0 makes every score zero for a KL probe (its gradient vanishes at the clean text); "

@@ -27,7 +27,6 @@ class Oracle(Scorer):
     """
 
     def __init__(self, locate: Locate, wrong: Locate | None = None) -> None:
-        super().__init__()
         self.locate, self.wrong = locate, wrong
         self.signed = wrong is not None
 

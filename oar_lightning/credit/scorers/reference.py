@@ -23,7 +23,6 @@ class ReferenceOarP(Scorer):
     """All counterfactuals of a completion in one batch of full length, logits of every position."""
 
     def __init__(self, probe: ProbeSchedule = ProbeSchedule(), fill_token_id: int | None = None) -> None:
-        super().__init__()
         self.probe = probe
         self.fill_token_id = fill_token_id
 
@@ -53,7 +52,6 @@ class ReferenceOarG(Scorer):
     """
 
     def __init__(self, probe: ProbeSchedule = ProbeSchedule(), noise_std: NonNegativeFloat = 1e-3, seed: int = 0) -> None:
-        super().__init__()
         self.probe = probe
         self.noise_std = noise_std
         self.seed = seed

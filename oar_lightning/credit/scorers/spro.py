@@ -34,7 +34,6 @@ class Spro(Scorer):
     needs_reference = True
 
     def __init__(self, beta: NonNegativeFloat = 0.05, region: Region = "response") -> None:
-        super().__init__()
         self.covers = region
         self.beta = beta
 

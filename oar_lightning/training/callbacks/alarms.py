@@ -12,6 +12,7 @@ import lightning as L
 from annotated_types import Interval
 
 from oar_lightning.common.ranges import Never, PositiveInt, RisingPair, checked
+from oar_lightning.credit.scorers import Uniform
 from oar_lightning.tracking.tracker import Tracker
 from oar_lightning.training.method import Method
 
@@ -30,6 +31,7 @@ class AlarmConfig:
         window: steps over which a metric is averaged before it is judged.
         ess_ratio: an average below it: few tokens have all the credit. Not where credit leaves tokens out of the loss.
         gini: above it: the same by another measure.
+        uniform_frac: above it, where scores should tell tokens apart: what is trained is GRPO.
         mass_error: above it, for gates that keep the sum of a completion's weights.
         mass: an average outside these two, for weights whose sum is free: steps are larger or smaller than they seem.
         saturated_frac: above it: a bound decides, not the score.
@@ -41,6 +43,7 @@ class AlarmConfig:
     window: Annotated[PositiveInt, "a number of steps"] = 8
     ess_ratio: Threshold | Never = 0.2
     gini: Threshold | Never = 0.8
+    uniform_frac: Threshold | Never = 0.95
     mass_error: Threshold | Never = 1e-6
     mass: RisingPair | Never = (0.5, 2.0)
     saturated_frac: Threshold | Never = 0.8
@@ -61,6 +64,11 @@ class _Rule:
 RULES: dict[str, _Rule] = {
     "ess_ratio": _Rule(lambda x, t: x < t, "few tokens have all the credit", lambda method: not method.masks_loss),
     "gini": _Rule(lambda x, t: x > t, "few tokens have most of the credit", lambda method: not method.masks_loss),
+    "uniform_frac": _Rule(
+        lambda x, t: x > t,
+        "scores tell no tokens apart, so that this trains as GRPO does",
+        lambda method: not (method.masks_loss or method.gate.uniform or isinstance(method.scorer, Uniform)),
+    ),
     "mass_error": _Rule(lambda x, t: x > t, "the sum of the weights is not kept", lambda method: method.gate.mass == "kept"),
     "mass": _Rule(
         lambda x, t: not t[0] <= x <= t[1],

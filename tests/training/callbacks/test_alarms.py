@@ -6,13 +6,16 @@ import logging
 from typing import Any
 
 import pytest
+import torch
 from support.fixtures import fit, make_module, tiny_policy
+from torch import Tensor
 
 from oar_lightning.credit.gates import BilevelGate, DirectGate, Gate, SelectGate, SignedGate
-from oar_lightning.credit.scorers import Position
+from oar_lightning.credit.scorers import FunctionScorer, Position, Uniform
 from oar_lightning.tracking.tracker import Tracker
 from oar_lightning.training.callbacks import AlarmConfig, CreditAlarms
 from oar_lightning.training.method import Method
+from oar_lightning.types import Rollouts
 
 
 class Tags(Tracker):
@@ -26,7 +29,7 @@ class Tags(Tracker):
 
 
 def watching(config: AlarmConfig, gate: Gate) -> CreditAlarms:
-    return CreditAlarms(config, Method(gate=gate), Tags())
+    return CreditAlarms(config, Method(Position(), gate), Tags())
 
 
 def test_an_average_over_steps_is_judged_and_told_once(caplog: pytest.LogCaptureFixture) -> None:
@@ -60,6 +63,9 @@ def test_fewer_steps_than_the_window_say_nothing() -> None:
         ("gini", 0.81, DirectGate(), True),
         ("gini", 0.79, DirectGate(), False),
         ("gini", 0.9, SelectGate(), False),
+        ("uniform_frac", 0.96, BilevelGate(), True),
+        ("uniform_frac", 0.94, BilevelGate(), False),
+        ("uniform_frac", 1.0, BilevelGate(mode="off"), False),  # as asked for
         ("mass_error", 2e-6, BilevelGate(), True),
         ("mass_error", 2e-7, BilevelGate(), False),
         ("mass_error", 0.3, BilevelGate(renormalize=False), False),
@@ -86,6 +92,25 @@ def test_thresholds(name: str, value: float, gate: Gate, raised: bool) -> None:
     off = watching(AlarmConfig(window=1, **{name: None}), gate)
     off.on_step_metrics(1, {f"credit/{name}": value})
     assert not off.raised
+
+
+def test_grpo_itself_is_no_alarm_for_equal_weights() -> None:
+    alarms = CreditAlarms(AlarmConfig(window=1), Method(Uniform(), BilevelGate()), Tags())
+    alarms.on_step_metrics(1, {"credit/uniform_frac": 1.0})
+    assert not alarms.raised
+
+
+def test_scores_that_tell_no_tokens_apart_are_told_as_grpo(caplog: pytest.LogCaptureFixture) -> None:
+    def nothing(model: Any, rollouts: Rollouts) -> Tensor:
+        return torch.zeros(rollouts.token_ids.shape)
+
+    module = make_module(tiny_policy(), FunctionScorer(nothing))
+    alarms = CreditAlarms(AlarmConfig(window=2), module.method, Tags())
+    module.step_log.listeners.append(alarms.on_step_metrics)
+    with caplog.at_level(logging.WARNING):
+        fit(module, 2, [alarms])
+    assert alarms.raised == {"uniform_frac": "1 at step 2"}
+    assert any("so that this trains as GRPO does" in message for message in caplog.messages)
 
 
 def test_in_a_run_and_after_its_resume() -> None:

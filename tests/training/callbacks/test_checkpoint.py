@@ -88,15 +88,15 @@ def emptied(path: Path) -> None:
 
 @pytest.mark.parametrize("damage", [truncated, flipped, emptied])
 def test_a_damaged_checkpoint_is_refused_or_the_one_before_it_taken(saved: Path, damage: Any) -> None:
-    assert read_saved(saved, 9).step == 3
+    assert read_saved(saved).step == 3
     damage(saved)
     with pytest.raises(ConfigError, match=r"last\.ckpt: not a readable checkpoint.*ckpt_fallback=true goes on from"):
-        read_saved(saved, 9)
-    found = read_saved(saved, 9, fallback=True)
+        read_saved(saved)
+    found = read_saved(saved, fallback=True)
     assert (found.checkpoint, found.step, found.run_id) == (saved.with_name("previous.ckpt"), 2, "run")
     damage(found.checkpoint)
     with pytest.raises(ConfigError, match=r"previous\.ckpt: not a readable checkpoint"):
-        read_saved(saved, 9, fallback=True)
+        read_saved(saved, fallback=True)
 
 
 def test_going_on_from_the_one_before_replaces_the_damaged_one_first(saved: Path) -> None:
@@ -151,7 +151,7 @@ def test_a_kill_in_the_middle_of_a_checkpoint_leaves_the_former_one_whole(tmp_pa
     process.start()
     process.join(60)
     assert process.exitcode == -signal.SIGKILL
-    assert read_saved(tmp_path / "last.ckpt", 9).step == 1
+    assert read_saved(tmp_path / "last.ckpt").step == 1
     assert len(list(tmp_path.iterdir())) == 2, "the half of one lies beside it"
     fit(make_module(tiny_policy()), 3, [LastCheckpoint(tmp_path, 1)], ckpt_path=str(tmp_path / "last.ckpt"))
     assert step_of(tmp_path / "last.ckpt") == 3
@@ -177,7 +177,7 @@ def test_no_code_runs_from_a_checkpoint(form: str, tmp_path: Path) -> None:
     else:
         checkpoint.write_bytes(pickle.dumps(state))
     with pytest.raises(ConfigError, match="not a readable checkpoint"):
-        read_saved(checkpoint, 9)
+        read_saved(checkpoint)
     with pytest.raises(pickle.UnpicklingError):
         fit(make_module(tiny_policy()), 2, ckpt_path=str(checkpoint))
     assert not made.exists()

@@ -26,7 +26,6 @@ class PredictionScorer(Scorer):
     """
 
     def __init__(self, token_budget: SomeTokens = PASS_TOKENS, region: Region = "response") -> None:
-        super().__init__()
         self.covers = region
         self.token_budget = TokenBudget("scorer.token_budget", token_budget, PASS_TOKENS)
 

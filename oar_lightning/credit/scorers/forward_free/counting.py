@@ -35,7 +35,6 @@ class Ktae(Scorer):
     reads_groups = True
 
     def __init__(self, frequencies: bool = True, region: Region = "response") -> None:
-        super().__init__()
         self.covers = region
         self.frequencies = frequencies
 

@@ -46,7 +46,6 @@ class Hicra(Scorer):
         phrases: Sequence[str] = PLANNING,
         region: Region = "response",
     ) -> None:
-        super().__init__()
         self.covers = region
         self.alpha = alpha
         self._pattern = re.compile("|".join(rf"\b{re.escape(phrase.strip())}\b" for phrase in phrases), re.IGNORECASE)

@@ -83,7 +83,6 @@ class Shear(Scorer):
         token_budget: SomeTokens = PASS_TOKENS,
         region: Region = "response",
     ) -> None:
-        super().__init__()
         self.covers = region
         self.width = width
         self.stride = stride

@@ -31,7 +31,6 @@ class ActionMask(Scorer):
         bonus: Annotated[float, Interval(ge=-1, lt=float("inf")), "an addition to the weight 1"] = 0.1,
         region: Region = "response",
     ) -> None:
-        super().__init__()
         self.covers = region
         self.actions = actions
         self.bonus = bonus

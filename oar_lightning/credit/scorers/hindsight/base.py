@@ -63,7 +63,6 @@ class Hindsight(Scorer):
         token_budget: SomeTokens = PASS_TOKENS,
         region: Region = "response",
     ) -> None:
-        super().__init__()
         if not is_template(template):
             raise ValueError(
                 f"scorer.template must hold {{question}} and {{hint}} and no other field, got {template!r} "

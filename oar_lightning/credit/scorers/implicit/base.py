@@ -53,7 +53,6 @@ class ImplicitRewards(Scorer):
         right_above: float,
         token_budget: SomeTokens,
     ) -> None:
-        super().__init__()
         self.beta = beta
         self.update = update
         self.right_above = right_above

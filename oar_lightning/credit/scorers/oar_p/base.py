@@ -46,7 +46,6 @@ class CounterfactualScorer(Scorer):
     free_below: Probability
 
     def __post_init__(self) -> None:
-        super().__init__()
         if not isinstance(self.token_budget, TokenBudget):
             self.token_budget = TokenBudget("scorer.token_budget", self.token_budget, TOKENS)
 

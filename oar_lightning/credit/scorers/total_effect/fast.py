@@ -54,7 +54,6 @@ class TotalEffectFast(Scorer):
         freedom: Mode = "weight",
         free_below: Probability = FREE_BELOW,
     ) -> None:
-        super().__init__()
         self.rounds = rounds
         self.num_draws = num_draws
         self.seed = seed

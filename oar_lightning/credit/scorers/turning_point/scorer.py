@@ -70,7 +70,6 @@ class TurningPoint(Scorer):
         least: Annotated[PositiveFloat, "a difference of rewards"] = 0.5,
         siblings: bool = True,
     ) -> None:
-        super().__init__()
         self.rounds, self.points, self.least, self.siblings = rounds, points, least, siblings
         self.search_every, self.guess_above = search_every, guess_above
         self.reads_groups = siblings or search_every > 1
