@@ -20,7 +20,7 @@ from omegaconf import DictConfig, OmegaConf
 
 from oar_lightning import tasks
 from oar_lightning.command.completion import LINE
-from oar_lightning.command.flags import answer
+from oar_lightning.command.flags import answer, flags_first
 from oar_lightning.common.allocator import keep_freed_memory
 from oar_lightning.common.config_check import READS_TRAINING_DATA, ConfigError, check_keys, check_targets
 from oar_lightning.common.paths import conf_dir
@@ -60,7 +60,7 @@ def main() -> None:
         return
     if "--hydra-help" in sys.argv:
         sys.argv[1:] = ["--hydra-help"]  # its page does not depend on overrides, and they would be a traceback
-    sys.argv[1:] = with_plus(sys.argv[1:])
+    sys.argv[1:] = with_plus(flags_first(sys.argv[1:]))
     end_with_first_rank()
     with one_message():
         job()

@@ -16,6 +16,7 @@ class CheckGrid(Callback):
         if not str(config.hydra.sweeper._target_).endswith(BasicSweeper.__name__):
             return
         from oar_lightning.__main__ import check_job
+        from oar_lightning.common.config_check import ConfigError
         from oar_lightning.sweep.multirun import check_jobs
         from oar_lightning.wiring.refusals import REFUSED, refuse
 
@@ -24,6 +25,11 @@ class CheckGrid(Callback):
         loader = context.config_loader
         try:
             overrides = OverridesParser.create(config_loader=loader).parse_overrides(list(config.hydra.overrides.task))
+            if interval := next((o.input_line for o in overrides if o.is_interval_sweep()), None):
+                raise ConfigError(
+                    f"{interval}: a grid takes values and no interval; list them with choice(...), or search by a study: "
+                    "hydra/sweeper=oar_optuna hydra.sweeper.study_name=mine"
+                )
             (jobs,) = BasicSweeper.split_arguments(overrides, None)
             check_jobs(jobs, config, loader, check_job)
         except REFUSED as error:

@@ -1,4 +1,4 @@
-"""The flags that this package answers itself, before Hydra reads the command line."""
+"""The command line before Hydra reads it: flags that this package answers itself, and the order of the rest."""
 
 from __future__ import annotations
 
@@ -27,3 +27,31 @@ def answer(arguments: Sequence[str], line: str) -> str | None:
         if given & {"install=bash", "uninstall=bash"}:
             return script(uninstall="uninstall=bash" in given)
     return None
+
+
+TAKE_A_VALUE = (
+    "--package",
+    "-p",
+    "--config-path",
+    "-cp",
+    "--config-name",
+    "-cn",
+    "--config-dir",
+    "-cd",
+    "--experimental-rerun",
+)
+"""Hydra's flags that are followed by any word."""
+
+TAKE_A_CHOICE = ("--cfg", "-c", "--info", "-i")
+"""Those that may be followed by one of a few."""
+
+
+def flags_first(arguments: Sequence[str]) -> list[str]:
+    """The arguments with Hydra's flags before the overrides: Hydra takes no overrides on both sides of a flag."""
+    flags, overrides = [], []
+    before = ""
+    for argument in arguments:
+        is_value = before in TAKE_A_VALUE or (before in TAKE_A_CHOICE and argument.isalpha())
+        (flags if is_value or argument.startswith("-") else overrides).append(argument)
+        before = "" if is_value else argument
+    return [*flags, *overrides]

@@ -9,7 +9,7 @@ from __future__ import annotations
 import difflib
 import importlib
 import inspect
-from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from typing import Any
 
 from beartype import BeartypeConf
@@ -81,7 +81,7 @@ def check_targets(config: Mapping[str, Any], import_them: bool = True) -> None:
         takes_any = any(p.kind is inspect.Parameter.VAR_KEYWORD for p in parameters.values())
         named = {n: p for n, p in parameters.items() if p.kind not in (p.VAR_KEYWORD, p.VAR_POSITIONAL)}
         if not takes_any:
-            check_keys(keys, named, where)
+            _check_class_keys(keys, named, where, str(node["_target_"]))
         required = [n for n, p in named.items() if p.default is p.empty and n not in keys]
         if required and not node.get("_partial_"):
             is_function = str(node["_target_"]).rpartition(".")[2][:1].islower()
@@ -94,6 +94,23 @@ def check_targets(config: Mapping[str, Any], import_them: bool = True) -> None:
         values |= {key: node[key] for key in keys}
         if text := broken(rules, {name: value for name, value in values.items() if not _holds_target(value)}):
             raise ConfigError(text)
+
+
+def _check_class_keys(keys: Sequence[str], known: Iterable[str], where: str, target: str) -> None:
+    """`check_keys`; several unknown ones are rather those of the class before an override of ``_target_`` alone.
+
+    Raises:
+        ConfigError: names the keys and the remedy.
+    """
+    known = list(known)
+    unknown = [key for key in keys if key not in known]
+    if len(unknown) < 2 or "[" in where or any(nearest(key, known) for key in unknown):
+        return check_keys(keys, known, where)
+    own = f"its keys are {', '.join(known)}" if known else "it takes none"
+    raise ConfigError(
+        f"{where}._target_={target} does not take {', '.join(f'{where}.{key}' for key in unknown)}, which are another class's; "
+        f"write the whole object, '~{where}' '+{where}={{_target_: {target}}}' ({own})"
+    )
 
 
 def _targets(node: Any, where: str) -> Iterator[tuple[str, Mapping[str, Any]]]:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import tempfile
 import threading
 from pathlib import Path
 
@@ -31,10 +32,15 @@ def output_folder(value: str, key: str, shown: Path | None = None) -> Path:
         ConfigError: where it is a file, or cannot be made or written. `shown`: the value in the message.
     """
     folder = Path(value).expanduser()
-    existing = next(path for path in (folder, *folder.absolute().parents) if path.exists() or path.is_symlink())
-    if not existing.is_dir() or not os.access(existing, os.W_OK | os.X_OK):
-        reason = "cannot be written" if existing.is_dir() else "is a file"
-        raise ConfigError(f"{key}={shown or folder} cannot be written ({existing} {reason}); choose another path")
+    try:
+        existing = next(path for path in (folder, *folder.absolute().parents) if path.exists() or path.is_symlink())
+        with tempfile.TemporaryDirectory(dir=existing, prefix=".oar_lightning_"):  # permissions do not say all, as of /proc
+            pass
+    except OSError as error:
+        reason = error.strerror or str(error)
+        if isinstance(error, FileExistsError | NotADirectoryError):
+            reason = f"{existing} is a file"
+        raise ConfigError(f"{key}={shown or folder} cannot be written ({reason}); choose another path") from error
     return folder
 
 

@@ -60,6 +60,9 @@ NOUNS: dict[Any, str] = {
 }
 """Types in words."""
 
+PLURALS: dict[Any, str] = {str: "texts", int: "integers", float: "numbers", bool: "true or false"}
+"""Types of a list's entries in words."""
+
 
 class Kind(NamedTuple):
     """One of the types of a union, and what its annotation says of its values."""
@@ -86,7 +89,8 @@ class Kind(NamedTuple):
             choices = get_args(self.type)
             return ("one of " if len(choices) > 1 else "") + ", ".join(map(str, choices))
         kind = get_origin(self.type) or self.type
-        return NOUNS.get(kind, str(getattr(kind, "__name__", kind)))
+        entries = PLURALS.get(next(iter(get_args(self.type)), None)) if kind in (list, Sequence) else None
+        return NOUNS.get(kind, str(getattr(kind, "__name__", kind))) + (f" of {entries}" if entries else "")
 
     @property
     def is_plain(self) -> bool:

@@ -227,7 +227,7 @@ def test_a_plug_in_that_cannot_be_imported_says_why(
     [
         (int, "an integer"),
         (float | None, "a number or null"),
-        (str | list[str], "a text or a list"),
+        (str | list[str], "a text or a list of texts"),
         (Literal["a", "b"], "one of a, b"),
         (bool, "true or false"),
         (TokenBudget | int | Literal["auto"] | None, "an integer, auto or null"),  # a config cannot hold an object

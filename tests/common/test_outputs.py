@@ -26,3 +26,10 @@ def test_what_cannot_be_written_names_the_key(tmp_path: Path) -> None:
     for folder in ("file", "file/x/y"):
         with pytest.raises(ConfigError, match=r"export_to=.*file.* .*is a file\); choose another path"):
             output_folder(str(tmp_path / folder), "export_to")
+    for folder in ("/proc/policy", "x" * 300):  # root may write everywhere, says the first one's folder
+        with pytest.raises(ConfigError, match=r"^export_to=.* cannot be written \(.*\); choose another path"):
+            output_folder(folder, "export_to")
+    (tmp_path / "gone").symlink_to(tmp_path / "nowhere")
+    with pytest.raises(ConfigError, match="cannot be written"):
+        output_folder(str(tmp_path / "gone" / "policy"), "export_to")
+    assert sorted(path.name for path in tmp_path.iterdir()) == ["file", "gone"]

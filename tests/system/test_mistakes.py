@@ -45,6 +45,8 @@ EARLY = {
     "-m gate.tua=0.1,0.2": "gate.tua=0.1,0.2; did you mean gate.tau=0.1,0.2?",
     "-m gate.tau=0.1,0.2 seed=0,-1": "seed must be in [0, 4294967296), got -1",
     "-m gate.tau=0.1,5": "gate.tau is a quantile | and must be in [0, 1], got 5",
+    "-m gate.tau=interval(0.1,0.5)": "gate.tau=interval(0.1,0.5): a grid takes values | choice(...) | hydra/sweeper=oar_optuna",
+    "gate.tau=0.1,5 -m seed=0,1": "gate.tau is a quantile | and must be in [0, 1], got 5",  # overrides on both sides of a flag
     "-m scorer=oar_g,oar_x": "scorer=oar_x | did you mean scorer=oar_g?",
     "-m +sweeps=tau_bata": "sweeps=tau_bata | did you mean sweeps=tau_beta?",
     "-m +sweeps=smoke gate.tua=1": "gate.tua=1; did you mean gate.tau=1?",
@@ -95,6 +97,8 @@ RANGES = {
     "gate.beta=-1": "gate.beta | must be finite and >= 0, got -1",
     "gate.mode=bot": "gate.mode must be one of both, boost_only, suppress_only, off, got 'bot'",
     "gate.tau=${gat.beta}": "gat.beta | gate.tau",
+    "experiment=oar_g gate._target_=oar_lightning.credit.gates.ClipGate": "does not take gate.tau, gate.beta | another | "
+    "write the whole object, '~gate' '+gate={_target_: oar_lightning.credit.gates.ClipGate}' (its keys are ",
     "+gate.tua=1": "unknown key gate.tua; did you mean gate.tau?",
     "loss.clip_low=-1": "loss.clip_low | got -1",
     "advantage.scale=std": "advantage.scale must be one of group, batch, none, got 'std'",

@@ -7,6 +7,7 @@ chunk size, padding or the order of groups. The scorer leaves ``param.grad`` and
 
 from __future__ import annotations
 
+import functools
 from abc import ABC, abstractmethod
 from collections.abc import Callable
 from contextlib import AbstractContextManager
@@ -44,19 +45,26 @@ class Scorer(Component, ABC):
     masks_loss = False
     added = False
 
-    def __new__(cls, *args: Any, **kwargs: Any) -> Any:  # not in __init__, which a plug-in may replace
-        self = super().__new__(cls)
-        self.measure_anew()
-        return self
+    # not set in __init__, which a plug-in may replace
+
+    @functools.cached_property
+    def metrics(self) -> dict[str, float]:
+        """Means over the completions of the last call, logged under ``credit/``."""
+        return {}
+
+    @functools.cached_property
+    def totals(self) -> MetricSums:
+        """Counts of the last call, of which the sum is logged, and seconds, of which the largest is; under their own names."""
+        return MetricSums()
+
+    @functools.cached_property
+    def left_out(self) -> Bool[Tensor, "B S"] | None:
+        """Tokens of the last call's rows that leave the loss."""
+        return None
 
     def measure_anew(self) -> None:
         """Forget what was measured of the last call."""
-        self.metrics: dict[str, float] = {}
-        """Means over the completions of the last call, logged under ``credit/``."""
-        self.totals = MetricSums()
-        """Counts of the last call, of which the sum is logged, and seconds, of which the largest is; under their own names."""
-        self.left_out: Bool[Tensor, "B S"] | None = None
-        """Tokens of the last call's rows that leave the loss."""
+        self.metrics, self.totals, self.left_out = {}, MetricSums(), None
 
     @property
     def name(self) -> str:
