@@ -48,7 +48,8 @@ TAKE_A_CHOICE = ("--cfg", "-c", "--info", "-i")
 
 def flags_first(arguments: Sequence[str]) -> list[str]:
     """The arguments with Hydra's flags before the overrides: Hydra takes no overrides on both sides of a flag."""
-    flags, overrides = [], []
+    flags: list[str] = []
+    overrides: list[str] = []
     before = ""
     for argument in arguments:
         is_value = before in TAKE_A_VALUE or (before in TAKE_A_CHOICE and argument.isalpha())
