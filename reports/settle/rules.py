@@ -99,6 +99,10 @@ TIMELY = (
 LASTING = tuple(Comparison(task, arm, (LONG,)) for arm in (PERFECT_LONG, ESTIMATE_LONG) for task in MORE)
 """Whether a lead is left where both train on."""
 
+AGAIN = Comparison("long_answer", "oar_g", (BASELINE,))
+"""Whether OAR-G leads where answers have several tokens, of pairs that nobody had seen when that was asked."""
+AGAIN_SEEDS = tuple(range(300, 324))
+
 PERFECT = "oracle"
 HALF_ASKED_OF = {"anchor_states": 0.01, "turning_point": 0.005}
 """Estimates that are asked for half of perfect credit's lead -> below which p of their own lead."""
@@ -148,6 +152,7 @@ STAGES = {
     "endpoint": "the accuracy at temperature 1",
     "time": "the seconds of scoring alone count",
     "greedy": "the accuracy with greedy decoding, too",
+    "again": "the accuracy at temperature 1, of seeds of its own",
     "copying": "the seconds of steps alone count, since greedy continuations copy from each other",
 }
 """What is run after tuning."""
@@ -157,7 +162,7 @@ def seeds_of(stage: str, arms: Collection[str]) -> tuple[int, ...]:
     """Those of a stage after tuning."""
     if stage == "endpoint":
         return ENDPOINT_SEEDS if set(arms) <= set(ENDPOINT) else OTHER_SEEDS
-    return {"time": TIMED_SEEDS, "greedy": GREEDY_SEEDS, "copying": TIMED_SEEDS}[stage]
+    return {"time": TIMED_SEEDS, "greedy": GREEDY_SEEDS, "again": AGAIN_SEEDS, "copying": TIMED_SEEDS}[stage]
 
 
 def tuning_seeds(arm: str) -> tuple[int, ...]:

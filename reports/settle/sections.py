@@ -9,7 +9,7 @@ from collections.abc import Iterable, Sequence
 import temperatures
 from greedy import greedy_table
 from records import Row
-from rules import BASELINE, GREEDY_TASK, OTHER_SEEDS, OTHER_UPDATES, PERFECT, PLACES, PROBES, RATES, UPDATES
+from rules import AGAIN, BASELINE, GREEDY_TASK, OTHER_SEEDS, OTHER_UPDATES, PERFECT, PLACES, PROBES, RATES, UPDATES
 from tables import EQUAL_TIME, comparison_table, endpoint_table, equal_time_table, half_table, lasting_table, tuning_table
 
 from oar_lightning.common.markdown import markdown
@@ -81,6 +81,8 @@ def page(rows: Sequence[Row]) -> str:
     )
     probes = comparison_table(rows, PROBES, "the mean over the answer")
     parts.append(f"### The mean over the answer as outcome probe, on `{PROBES.task}`\n{probes}")
+    again = comparison_table(rows, AGAIN, f"`{AGAIN.arm}`", "again")
+    parts.append(f"### OAR-G where answers have several tokens, on `{AGAIN.task}`, seeds 300 to 323\n{again}")
     places = comparison_table(rows, PLACES, f"`{PLACES.arm}`")
     parts.append(f"### The same weights on other tokens, on `{PLACES.task}`\n{places}")
     parts.append(f"### In equal time\n{equal_time_table(rows)}")

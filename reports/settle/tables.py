@@ -25,6 +25,7 @@ from rules import (
     TIMELY,
     Comparison,
     Setting,
+    seeds_of,
     settings_of,
     tuning_seeds,
     updates,
@@ -214,25 +215,27 @@ class AskedLead(NamedTuple):
     verdict: str
 
 
-def asked_leads(rows: Sequence[Row], asked: Comparison) -> dict[str, AskedLead]:
+def asked_leads(rows: Sequence[Row], asked: Comparison, stage: str = "endpoint") -> dict[str, AskedLead]:
     """Of each of the others."""
-    runs = endpoint_runs(rows, asked.task)
-    own = {seed: row for seed, row in runs.get(asked.arm, {}).items() if seed in OTHER_SEEDS}
-    return {other: _asked_lead(own, runs.get(other, {})) for other in asked.others}
+    runs = endpoint_runs(rows, asked.task, stage)
+    seeds = OTHER_SEEDS if stage == "endpoint" else seeds_of(stage, (asked.arm, *asked.others))
+    own = {seed: row for seed, row in runs.get(asked.arm, {}).items() if seed in seeds}
+    return {other: _asked_lead(own, runs.get(other, {}), len(seeds)) for other in asked.others}
 
 
-def _asked_lead(own: Mapping[int, Row], other: Mapping[int, Row]) -> AskedLead:
+def _asked_lead(own: Mapping[int, Row], other: Mapping[int, Row], asked: int) -> AskedLead:
+    """`asked`: how many pairs the verdict is of."""
     pairs, interval = lead(own, other)
     if interval is None:
         return AskedLead("-", pairs, "not settled yet")
-    word = verdict(interval.low, interval.high) if pairs == len(OTHER_SEEDS) else "not settled yet"
+    word = verdict(interval.low, interval.high) if pairs == asked else "not settled yet"
     return AskedLead(f"{interval:+.1f}", pairs, word)
 
 
-def comparison_table(rows: Sequence[Row], asked: Comparison, name: str) -> str:
+def comparison_table(rows: Sequence[Row], asked: Comparison, name: str, stage: str = "endpoint") -> str:
     """`name`: of the arm, in words."""
     lines = [[f"{name}, minus", "points [95 %]", "n", "verdict"]]
-    lines += [[arm, *map(str, found)] for arm, found in asked_leads(rows, asked).items()]
+    lines += [[arm, *map(str, found)] for arm, found in asked_leads(rows, asked, stage).items()]
     return markdown(lines)
 
 

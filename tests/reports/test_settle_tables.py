@@ -136,6 +136,20 @@ def test_the_probes_are_compared_pair_by_pair(rows: list, line: str) -> None:
     assert lines[-1] == "| oar_g_joint | - | 0 | not settled yet |"
 
 
+def test_what_is_asked_again_is_asked_of_its_own_pairs() -> None:
+    """24 of another stage; those of the endpoint, in which the lead was seen, do not count."""
+    seen = [row("endpoint", arm, "1e-4", "", seed, 0.5) for arm in ("oar_g", "grpo") for seed in rules.OTHER_SEEDS]
+    own = [
+        row("again", arm, "1e-4", "", seed, 0.5 + (0.02 + seed % 2 / 500) * (arm == "oar_g"))
+        for arm in ("oar_g", "grpo")
+        for seed in range(300, 324)
+    ]
+    rows = [r._replace(task="long_answer") for r in (*seen, *own)]
+    assert tables.comparison_table(rows, rules.AGAIN, "OAR-G", "again").endswith("| grpo | +2.1 [+2.1, +2.1] | 24 | yes |")
+    assert tables.asked_leads(rows[:-1], rules.AGAIN, "again")["grpo"].verdict == "not settled yet"
+    assert tables.asked_leads(rows[: len(seen)], rules.AGAIN, "again")["grpo"].pairs == 0
+
+
 def test_what_an_arm_in_equal_time_took_is_told_in_grpos_time() -> None:
     """139 updates of which each takes 1.2 times as long as without scoring, as 160 of 1.0425."""
     runs = [row("endpoint", rules.SELDOM, "1e-4", "2.0", seed, 0.54 + seed % 2 / 50) for seed in rules.OTHER_SEEDS]
