@@ -7,27 +7,23 @@ delivers what a killed run or an unreachable server left undelivered.
 from __future__ import annotations
 
 import atexit
-import importlib.util
 import logging
 import re
 import shutil
 import time
 import uuid
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, field
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated, Any
+from typing import TYPE_CHECKING, Any
 
-from annotated_types import Interval
 from lightning.pytorch.loggers.logger import Logger, rank_zero_experiment
 from lightning.pytorch.utilities import rank_zero_only
 
 from oar_lightning.common.config_check import ConfigError
-from oar_lightning.common.outputs import output_path
-from oar_lightning.common.paths import local_artifacts, local_database
-from oar_lightning.common.ranges import Rule, checked
-from oar_lightning.tracking.courier import Courier, short
+from oar_lightning.common.paths import local_artifacts
+from oar_lightning.tracking.courier import Courier
 from oar_lightning.tracking.journal import Journal, JournalInUse
+from oar_lightning.tracking.mlflow_store import MLflowConfig, check_store, unreachable
 
 if TYPE_CHECKING:  # MLflow takes seconds to import, and runs with logger=none do without it
     from mlflow import MlflowClient
@@ -42,42 +38,6 @@ FOLDER = "tracking"
 
 UPLOAD_S = 3600.0
 """Longest wait for the upload of a policy. Requests that hang end much earlier by themselves."""
-
-
-@checked(
-    "logger",
-    Rule(
-        lambda tracking_uri: "://" in tracking_uri or tracking_uri == "databricks",
-        "logger.tracking_uri must be sqlite:///<file> or the address of a server, http://<host>:<port>, got {tracking_uri!r}",
-    ),
-    Rule(
-        lambda register_as: register_as is None or (register_as.strip() and not set("/:") & set(register_as)),
-        "logger.register_as={register_as} names a model of the registry: it cannot be empty nor hold / or :",
-    ),
-)
-@dataclass(frozen=True)
-class MLflowConfig:
-    """The MLflow store and names of runs, and the limits on the time that logging takes.
-
-    Args:
-        max_stall_s: seconds for which starting and closing wait for a delivery.
-        deliver_every_s: seconds between deliveries.
-        offline_start: start without asking the server, and deliver later.
-        run_name: null: the experiment's name, what the command sets, and the seed.
-        register_as: a model of MLflow's registry, of which the exported policy becomes a new version.
-        system_metrics: log the load of the machine; needs psutil.
-    """
-
-    tracking_uri: str
-    experiment_name: str = "oar_lightning"
-    run_name: str | None = None
-    artifact_location: str | None = None
-    tags: Mapping[str, object] = field(default_factory=dict)
-    max_stall_s: Annotated[float, Interval(ge=0), "a number of seconds"] = 5.0
-    deliver_every_s: Annotated[float, Interval(ge=0.1), "a number of seconds"] = 2.0
-    offline_start: bool = False
-    register_as: str | None = None
-    system_metrics: bool = False
 
 
 class DurableMLFlowLogger(Logger):
@@ -103,32 +63,8 @@ class DurableMLFlowLogger(Logger):
 
     @rank_zero_only
     def check(self) -> None:
-        """Check that the server answers and has what is asked of it, before slow work begins.
-
-        Raises:
-            ConfigError: where it does not and `offline_start` is off, or psutil is missing.
-        """
-        if self.config.system_metrics and importlib.util.find_spec("psutil") is None:
-            raise ConfigError("logger.system_metrics=true needs psutil: pip install psutil, or leave logger.system_metrics out")
-        database = local_database(self.config.tracking_uri)
-        if database is not None:
-            output_path(str(database), "logger.tracking_uri")
-        if self.config.offline_start or database is not None:
-            return
-        from oar_lightning.tracking.mlflow_client import connect
-
-        try:
-            client = connect(self.config.tracking_uri)
-        except Exception as error:
-            raise ConfigError(unreachable(self.config.tracking_uri, error)) from error
-        if self.config.register_as is not None:
-            try:
-                client.search_registered_models(max_results=1)
-            except Exception as error:
-                raise ConfigError(
-                    f"logger.register_as={self.config.register_as}: {self.config.tracking_uri} has no model registry that "
-                    f"answers ({short(error)}); leave logger.register_as out, or set MLFLOW_REGISTRY_URI"
-                ) from error
+        """See `check_store`."""
+        check_store(self.config)
 
     @rank_zero_only
     def start(self) -> None:
@@ -148,7 +84,7 @@ class DurableMLFlowLogger(Logger):
         is_new = not self._journal.end.records
         if is_new:
             self.record("run", **self._first_record(run_id))
-        self._delivery = Delivery(self.folder, self._tracking_uri)
+        self._delivery = Delivery(self.folder, self.config.absolute_uri)
         if not self.config.offline_start:
             try:
                 self._delivery.open_run()
@@ -160,7 +96,7 @@ class DurableMLFlowLogger(Logger):
         self._courier = Courier(self._delivery, self.config.deliver_every_s)
         self._courier.start()
         if self.config.offline_start and not self._courier.flush(self.config.max_stall_s):
-            log.warning("logger.tracking_uri=%s cannot be reached yet; recording in %s", self._tracking_uri, self.folder)
+            log.warning("logger.tracking_uri=%s cannot be reached yet; recording in %s", self.config.absolute_uri, self.folder)
         if self.config.system_metrics:
             from oar_lightning.tracking.system_metrics import SystemMetrics  # needs psutil
 
@@ -173,22 +109,16 @@ class DurableMLFlowLogger(Logger):
 
         from oar_lightning.tracking.delivery import JOURNAL_TAG
 
-        location = self.config.artifact_location or local_artifacts(self._tracking_uri)
+        location = self.config.artifact_location or local_artifacts(self.config.absolute_uri)
         tags = resolve_tags({str(key): str(value) for key, value in self.config.tags.items()})
         return {
-            "tracking_uri": self._tracking_uri,
+            "tracking_uri": self.config.absolute_uri,
             "experiment": self.config.experiment_name,
             "artifact_location": location,
             "run_name": self.config.run_name,
             "tags": {**tags, JOURNAL_TAG: uuid.uuid4().hex},
             "run_id": run_id,
         }
-
-    @property
-    def _tracking_uri(self) -> str:
-        """The tracking URI, with an absolute path, so that `task=sync` can run in any folder."""
-        database = local_database(self.config.tracking_uri)
-        return self.config.tracking_uri if database is None else f"sqlite:///{database.absolute()}"
 
     def record(self, kind: str, **content: Any) -> int:
         """Append one record and return its time in ms."""
@@ -312,11 +242,3 @@ def archive(folder: Path) -> None:
     while (archived := folder.with_name(f"{folder.name}-{number}")).exists():
         number += 1
     folder.rename(archived)
-
-
-def unreachable(tracking_uri: str, error: Exception) -> str:
-    """The message for a store that cannot be used."""
-    return (
-        f"logger.tracking_uri={tracking_uri} cannot be used ({short(error)}); start the server or correct the address, "
-        "record now and deliver later with logger.offline_start=true, or log nothing with logger=none"
-    )

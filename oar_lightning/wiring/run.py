@@ -16,7 +16,8 @@ from omegaconf import DictConfig
 from oar_lightning.common.config_check import ConfigError
 from oar_lightning.sweep.trial import current_ticket
 from oar_lightning.tracking.loggers import guarded
-from oar_lightning.tracking.mlflow_logger import FOLDER, DurableMLFlowLogger, MLflowConfig
+from oar_lightning.tracking.mlflow_logger import FOLDER, DurableMLFlowLogger
+from oar_lightning.tracking.mlflow_store import MLflowConfig
 from oar_lightning.training.callbacks import LastCheckpoint, SameStart
 from oar_lightning.training.run import Run, assemble, starting_policy
 from oar_lightning.training.settings import Settings

@@ -20,7 +20,7 @@ from oar_lightning.tracking.tracker import Tracker
 from oar_lightning.wiring.config import plain
 
 if TYPE_CHECKING:
-    from oar_lightning.tracking.mlflow_logger import MLflowConfig
+    from oar_lightning.tracking.mlflow_store import MLflowConfig
 
 EXPORTS = ("train", "warm_start")
 """Tasks that export a policy."""

@@ -8,7 +8,7 @@ from support.composing import composed_whole, without_hydra
 
 from oar_lightning.common.config_check import ConfigError
 from oar_lightning.sweep import trial
-from oar_lightning.tracking.mlflow_logger import MLflowConfig
+from oar_lightning.tracking.mlflow_store import MLflowConfig
 from oar_lightning.wiring import run_tags
 
 pytestmark = pytest.mark.usefixtures("hydra_conf")

@@ -1,0 +1,95 @@
+"""The MLflow store that a run logs to: its settings, and whether it answers."""
+
+from __future__ import annotations
+
+import importlib.util
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from typing import Annotated
+
+from annotated_types import Interval
+
+from oar_lightning.common.config_check import ConfigError
+from oar_lightning.common.outputs import output_path
+from oar_lightning.common.paths import local_database
+from oar_lightning.common.ranges import Rule, checked
+from oar_lightning.tracking.courier import short
+
+
+@checked(
+    "logger",
+    Rule(
+        lambda tracking_uri: "://" in tracking_uri or tracking_uri == "databricks",
+        "logger.tracking_uri must be sqlite:///<file> or the address of a server, http://<host>:<port>, got {tracking_uri!r}",
+    ),
+    Rule(
+        lambda register_as: register_as is None or (register_as.strip() and not set("/:") & set(register_as)),
+        "logger.register_as={register_as} names a model of the registry: it cannot be empty nor hold / or :",
+    ),
+)
+@dataclass(frozen=True)
+class MLflowConfig:
+    """The MLflow store and names of runs, and the limits on the time that logging takes.
+
+    Args:
+        max_stall_s: seconds for which starting and closing wait for a delivery.
+        deliver_every_s: seconds between deliveries.
+        offline_start: start without asking the server, and deliver later.
+        run_name: null: the experiment's name, what the command sets, and the seed.
+        register_as: a model of MLflow's registry, of which the exported policy becomes a new version.
+        system_metrics: log the load of the machine; needs psutil.
+    """
+
+    tracking_uri: str
+    experiment_name: str = "oar_lightning"
+    run_name: str | None = None
+    artifact_location: str | None = None
+    tags: Mapping[str, object] = field(default_factory=dict)
+    max_stall_s: Annotated[float, Interval(ge=0), "a number of seconds"] = 5.0
+    deliver_every_s: Annotated[float, Interval(ge=0.1), "a number of seconds"] = 2.0
+    offline_start: bool = False
+    register_as: str | None = None
+    system_metrics: bool = False
+
+    @property
+    def absolute_uri(self) -> str:
+        """The tracking URI, with an absolute path, so that `task=sync` can run in any folder."""
+        database = local_database(self.tracking_uri)
+        return self.tracking_uri if database is None else f"sqlite:///{database.absolute()}"
+
+
+def check_store(config: MLflowConfig) -> None:
+    """Check that the server answers and has what is asked of it, before slow work begins.
+
+    Raises:
+        ConfigError: where it does not and `offline_start` is off, or psutil is missing.
+    """
+    if config.system_metrics and importlib.util.find_spec("psutil") is None:
+        raise ConfigError("logger.system_metrics=true needs psutil: pip install psutil, or leave logger.system_metrics out")
+    database = local_database(config.tracking_uri)
+    if database is not None:
+        output_path(str(database), "logger.tracking_uri")
+    if config.offline_start or database is not None:
+        return
+    from oar_lightning.tracking.mlflow_client import connect
+
+    try:
+        client = connect(config.tracking_uri)
+    except Exception as error:
+        raise ConfigError(unreachable(config.tracking_uri, error)) from error
+    if config.register_as is not None:
+        try:
+            client.search_registered_models(max_results=1)
+        except Exception as error:
+            raise ConfigError(
+                f"logger.register_as={config.register_as}: {config.tracking_uri} has no model registry that answers "
+                f"({short(error)}); leave logger.register_as out, or set MLFLOW_REGISTRY_URI"
+            ) from error
+
+
+def unreachable(tracking_uri: str, error: Exception) -> str:
+    """The message for a store that cannot be used."""
+    return (
+        f"logger.tracking_uri={tracking_uri} cannot be used ({short(error)}); start the server or correct the address, "
+        "record now and deliver later with logger.offline_start=true, or log nothing with logger=none"
+    )
