@@ -52,7 +52,7 @@ def flags_first(arguments: Sequence[str]) -> list[str]:
     overrides: list[str] = []
     before = ""
     for argument in arguments:
-        is_value = before in TAKE_A_VALUE or (before in TAKE_A_CHOICE and argument.isalpha())
+        is_value = before in TAKE_A_VALUE or (before in TAKE_A_CHOICE and not set("=~") & set(argument))
         (flags if is_value or argument.startswith("-") else overrides).append(argument)
         before = "" if is_value else argument
     return [*flags, *overrides]
