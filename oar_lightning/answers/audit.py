@@ -10,7 +10,7 @@ from typing import Any
 
 from oar_lightning.answers.span import AnswerFormat, find_answer
 from oar_lightning.answers.verifier import Verdict, Verifier
-from oar_lightning.common.jsonl import check_columns, read_jsonl
+from oar_lightning.common.jsonl import check_columns, gold_text, read_jsonl
 
 BATCH = 512
 """Rows judged at once, after which the progress bar advances."""
@@ -101,7 +101,7 @@ def _row(where: str, number: int, row: Any) -> AuditRow:
         id=str(row.get("id", number)),
         completion=completion,
         text=_text(row["completion"] if completion else row.get("solution")),
-        gold=_text(row.get("answer")).strip(),
+        gold=gold_text(row.get("answer"), where),
         label=None if label is None else bool(label),
         complete=not row.get("truncated", False),
     )
@@ -117,7 +117,7 @@ def audit(
     """Extract and verify every row; `advance` gets the number of rows of each finished batch."""
     report = AuditReport(file, rows=len(rows))
     started = time.perf_counter()
-    if any(row.label is not None for row in rows):
+    if any(row.label is not None and row.gold for row in rows):
         report.confusion = dict.fromkeys(("tp", "fp", "fn", "tn"), 0)
     for start in range(0, len(rows), BATCH):
         batch = rows[start : start + BATCH]
@@ -157,7 +157,7 @@ def _count(report: AuditReport, row: AuditRow, stated: str | None, verdict: Verd
     report.unparseable += verdict is Verdict.UNPARSEABLE
     report.timeouts += verdict is Verdict.TIMEOUT
     entry = {"id": row.id, "gold": row.gold, "stated": stated, "verdict": verdict.value}
-    if row.label is not None:
+    if row.label is not None and row.gold:  # without a gold answer nothing was judged
         report.confusion[("tp" if row.label else "fp") if correct else ("fn" if row.label else "tn")] += 1
         if correct != row.label:
             report.disagreements.append({**entry, "label": row.label})

@@ -122,11 +122,14 @@ def read_results(path: Path) -> dict[str, dict[str, PhaseResult]]:
     return by_variant([PhaseResult(**row) for row in json.loads(path.read_text(encoding="utf-8"))])
 
 
+TITLE = "# Benchmark"
+
+
 def write_report(folder: Path, config: BenchmarkConfig, measured: Measurement, command: str, machine: str) -> None:
     """Write README.md and steps.png in `folder`; both are overwritten."""
     folder.mkdir(parents=True, exist_ok=True)
     work, shared, memory = (rate / 1e9 for rate in measured.rates)
-    text = f"""# Benchmark `{config.preset}`
+    text = f"""{TITLE} `{config.preset}`
 
 **Command.** `{command}`
 

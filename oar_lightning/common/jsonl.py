@@ -14,14 +14,20 @@ from typing import IO, Any
 from oar_lightning.common.messages import one_line
 
 _SURROGATE = re.compile(r"\\ud[89a-f]", re.IGNORECASE)
+GZIP = b"\x1f\x8b"
+"""The first bytes of a gzip file."""
 UNREADABLE = (OSError, UnicodeDecodeError, EOFError, zlib.error)
 """What opening and reading a damaged or missing file raises."""
 
 
 def open_text(file: Path) -> IO[str]:
-    """A text file, plain or ``.gz``, opened for reading. Lines end at a line feed only, not at a lone carriage return or at
+    """A text file, plain or gzip, opened for reading. Lines end at a line feed only, not at a lone carriage return or at
     U+2028, which Python takes for a line's end."""
-    opener = gzip.open if file.suffix == ".gz" else open
+    zipped = file.suffix.lower() == ".gz"
+    if not zipped and file.is_file():  # one may have another name, and a pipe cannot be looked into
+        with open(file, "rb") as begun:
+            zipped = begun.read(2) == GZIP
+    opener = gzip.open if zipped else open
     return opener(file, "rt", encoding="utf-8-sig", newline="\n")
 
 
@@ -54,6 +60,19 @@ def check_columns(row: Mapping[str, Any], where: str, flags: Sequence[str], text
     for column in texts:
         if not isinstance(row.get(column), str | None):
             raise ValueError(f"{where}: {column} must be a text, got {row[column]!r}")
+
+
+def gold_text(value: Any, where: str) -> str:
+    """The gold answer that a column holds, without space around it; empty for null and NaN.
+
+    Raises:
+        ValueError: for another thing than a text or a number.
+    """
+    if value is None or value != value:  # NaN is what pandas writes where there is nothing
+        return ""
+    if isinstance(value, bool) or not isinstance(value, str | int | float):
+        raise ValueError(f"{where}: answer must be a text or a number, got {value!r}")
+    return str(value).strip()
 
 
 def without_nan(value: Any) -> Any:

@@ -44,6 +44,31 @@ def output_folder(value: str, key: str, shown: Path | None = None) -> Path:
     return folder
 
 
+def new_file(value: str | None, key: str) -> Path | None:
+    """The file that a setting names, which is not there yet: what it holds may be what was meant to be read.
+
+    Raises:
+        ConfigError: as `output_path`, and where the file exists.
+    """
+    path = output_path(value, key)
+    if path is not None and path.exists():
+        raise ConfigError(f"{key}={path} exists; remove it or name another file")
+    return path
+
+
+def page_folder(value: str, key: str, title: str) -> Path:
+    """The folder that a setting names for a page, whose README.md begins with `title`.
+
+    Raises:
+        ConfigError: as `output_folder`, and where the folder has another README.md.
+    """
+    folder = output_folder(value, key)
+    readme = folder / "README.md"
+    if readme.is_file() and not readme.read_text(encoding="utf-8", errors="replace").startswith(title):
+        raise ConfigError(f"{key}={folder}: its README.md is another page, which would be lost; name another folder")
+    return folder
+
+
 def write_text(path: Path, text: str) -> None:
     """Write a file, whose folder is made where it is missing."""
     path.parent.mkdir(parents=True, exist_ok=True)

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import glob
+from collections.abc import Sequence
 from pathlib import Path
 
 PACKAGE = Path(__file__).resolve().parents[1]
@@ -23,6 +24,20 @@ def matching_files(pattern: str) -> list[Path]:
     """The file of that name (which may hold brackets), else the files that match a glob pattern, in order."""
     path = Path(pattern).expanduser()
     return [path] if path.is_file() else [Path(found) for found in sorted(glob.glob(str(path)))]
+
+
+def files_of(patterns: str | Sequence[str], key: str) -> list[Path]:
+    """The files of one or several names or glob patterns, each once, in order.
+
+    Raises:
+        ValueError: where a pattern matches none; `key` is the setting that holds it.
+    """
+    found: dict[Path, None] = {}
+    for pattern in [patterns] if isinstance(patterns, str) else patterns:
+        if not (files := matching_files(pattern)):
+            raise ValueError(f"{key}={pattern}: no such file; give JSONL files (gzip too) or patterns, from {Path.cwd()}")
+        found |= dict.fromkeys(files)
+    return list(found)
 
 
 def local_database(tracking_uri: str) -> Path | None:

@@ -6,6 +6,7 @@ import itertools
 import re
 from abc import ABC, abstractmethod
 from collections.abc import Callable
+from fractions import Fraction
 from typing import Literal, NamedTuple
 
 from oar_lightning.common.ranges import checked
@@ -13,6 +14,7 @@ from oar_lightning.types import CausalSpans, MathProblem
 
 _ANSWER = re.compile(r"\\boxed\{([0-9]{1,9}(?:, ?[0-9]{1,9}){0,99})\}")
 
+_NUMBER = re.compile(r"[+-]?[0-9]{1,30}(?:\.[0-9]{1,30}|/[0-9]{0,29}[1-9])?")
 
 Which = Literal["causal", "results", "first_error", "right", "wrong"]
 
@@ -61,7 +63,7 @@ class PieceCredit(ABC):
         if pieces is None:
             return None
         stated = _ANSWER.findall(completion)
-        correct = bool(stated and problem.answer) and _numbers(stated[-1]) == _numbers(problem.answer)
+        correct = bool(stated) and (numbers := _numbers(problem.answer)) is not None and _numbers(stated[-1]) == numbers
         return _CHOICES[self.which](pieces, correct)
 
     def __call__(self, problem: MathProblem, completion: str) -> CausalSpans:
@@ -71,8 +73,10 @@ class PieceCredit(ABC):
         return spans
 
 
-def _numbers(answer: str) -> list[int]:
-    return [int(number) for number in answer.split(",")]
+def _numbers(answer: str) -> list[Fraction] | None:
+    """None for what is no list of numbers."""
+    numbers = [number.strip() for number in answer.split(",")]
+    return [Fraction(number) for number in numbers] if all(map(_NUMBER.fullmatch, numbers)) else None
 
 
 def foreign(problem: MathProblem, tasks: str, key: str = "scorer.locate") -> ValueError:

@@ -228,4 +228,6 @@ def _text(row: Row, field: str, path: str | None, where: str) -> str:
             f"{field}_column={path}: {where} holds a {type(value).__name__} there; set it to a path into it, "
             f"one of {[p for p in paths(row) if p.startswith(f'{path}.')]}"
         )
+    if field == "answer" and isinstance(value, bool):
+        raise ValueError(f"{field}_column={path}: {where} holds {value!r} there; an answer is a text or a number")
     return "" if value is None or value != value else str(value).strip()  # NaN: what pandas writes where there is nothing

@@ -51,7 +51,7 @@ class ScoreConfig:
     Args:
         files: JSONL files (gzip too) of recorded completions, or glob patterns.
         output: JSONL of their scores (``.gz`` compresses); None: scores.jsonl.gz in the run's folder.
-        batch: completions scored at once; bounds memory, does not change the numbers.
+        batch: completions scored at once; bounds memory. Numbers change by rounding.
         max_tokens: most tokens of prompt and completion; longer ones are skipped and counted. None: the policy's limit.
         heatmaps: number of problems, the first ones, whose heat-map is written beside the output.
         limit: number of usable rows to read, the first ones; None for all.

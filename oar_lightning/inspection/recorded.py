@@ -13,8 +13,8 @@ from typing import Any
 import torch
 
 from oar_lightning.answers.reward import Completion, RewardTerm, numbers_of
-from oar_lightning.common.jsonl import check_columns, read_jsonl
-from oar_lightning.common.paths import matching_files
+from oar_lightning.common.jsonl import check_columns, gold_text, read_jsonl
+from oar_lightning.common.paths import files_of
 from oar_lightning.data.prompts import PromptTemplate
 from oar_lightning.data.rows import plain_columns
 from oar_lightning.rollout.sampling import Generation, encode_prompts, lay_out
@@ -53,17 +53,13 @@ def read_recorded(paths: str | Sequence[str], dropped: Counter[str], key: str = 
     Raises:
         ValueError: where a pattern matches no file, or a row is not a JSON object, lacks a column, or holds a wrong type in it.
     """
-    for pattern in [paths] if isinstance(paths, str) else paths:
-        files = matching_files(pattern)
-        if not files:
-            raise ValueError(f"{key}={pattern}: no such file; give JSONL files (gzip too) or patterns, from {Path.cwd()}")
-        for file in files:
-            for where, row in _rows(file, key):
-                completion = _to_completion(row, where, key)
-                if isinstance(completion, RecordedCompletion):
-                    yield completion
-                else:
-                    dropped[completion] += 1
+    for file in files_of(paths, key):
+        for where, row in _rows(file, key):
+            completion = _to_completion(row, where, key)
+            if isinstance(completion, RecordedCompletion):
+                yield completion
+            else:
+                dropped[completion] += 1
 
 
 def _rows(file: Path, key: str) -> Iterator[tuple[str, dict[str, Any]]]:
@@ -84,7 +80,7 @@ def _to_completion(row: dict[str, Any], where: str, key: str) -> RecordedComplet
         return "rows without a problem"
     if text is None:
         return "rows without a completion"
-    gold = "" if gold is None else str(gold).strip()
+    gold = gold_text(gold, where)
     problem = MathProblem(
         question=question,
         answer=gold,

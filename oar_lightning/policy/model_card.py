@@ -118,11 +118,13 @@ def _accuracy(facts: CardFacts) -> str:
     if not facts.accuracies:
         return "No evaluation of this policy is recorded."
     first, last = facts.measured
-    rows = [(a.eval_set, a.metric, a.before, a.after) for a in facts.accuracies]
+    trained = last > first  # else all that is known is of the policy before training
+    header = ["evaluation set", "metric", f"before (step {first})", *([f"after (step {last})"] if trained else [])]
+    rows = [[a.eval_set, a.metric, a.before, *([a.after] if trained else [])] for a in facts.accuracies]
     late = f" The policy itself, of step {facts.step}, was not evaluated." if last != facts.step else ""
     return (
         "In brackets: 95 % intervals (Wilson's, over the problems; the seed of training is one).\n\n"
-        + _table(["evaluation set", "metric", f"before (step {first})", f"after (step {last})"], rows)
+        + _table(header, rows)
         + f"\n\n`avg_at_k`: mean of k sampled completions a problem; `pass_at_k`: at least one of them is correct; `maj_at_k`: "
         f"their most frequent answer is; `greedy`: decoded greedily.{late}"
     )

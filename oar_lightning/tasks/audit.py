@@ -4,7 +4,8 @@ from __future__ import annotations
 
 import json
 import logging
-from collections.abc import Callable
+from collections import Counter
+from collections.abc import Callable, Iterable
 from pathlib import Path
 
 from hydra.utils import instantiate
@@ -15,7 +16,8 @@ from oar_lightning.answers.audit import AuditConfig, AuditReport, AuditRow, audi
 from oar_lightning.answers.span import AnswerFormat
 from oar_lightning.answers.verifier import Verifier, VerifierConfig
 from oar_lightning.common.config_check import ConfigError
-from oar_lightning.common.outputs import output_path, write_text
+from oar_lightning.common.outputs import new_file, write_text
+from oar_lightning.common.paths import files_of
 from oar_lightning.common.progress import counted_progress
 from oar_lightning.common.tables import ConsoleTable
 
@@ -31,8 +33,8 @@ def prepare(cfg: DictConfig) -> Callable[[], None]:
         raise ConfigError("audit.files is empty; name JSONL files, e.g. 'audit.files=[problems.jsonl,outputs.jsonl.gz]'")
     answer_format: AnswerFormat = instantiate(cfg.answer, _convert_="all")
     limits: VerifierConfig = instantiate(cfg.reward.terms.accuracy.verifier)
-    files = {file: read_rows(Path(file).expanduser()) for file in config.files}
-    output = output_path(config.output, "audit.output")
+    output = new_file(config.output, "audit.output")
+    files = {str(file): read_rows(file) for file in files_of(config.files, "audit.files")}
     return lambda: run(files, answer_format, limits, output)
 
 
@@ -47,9 +49,10 @@ def run(files: dict[str, list[AuditRow]], answer_format: AnswerFormat, limits: V
         verifier.close()
     console = Console(markup=False)
     summary(reports).print(console)
+    shown = names_of(report.file for report in reports)
     for report in reports:
-        _print_entries(console, report.file, "misses", report.misses)
-        _print_entries(console, report.file, "disagreements with the labels", report.disagreements)
+        _print_entries(console, shown[report.file], "misses", report.misses)
+        _print_entries(console, shown[report.file], "disagreements with the labels", report.disagreements)
     if output is not None:
         write_text(output, json.dumps([r.to_json() for r in reports], ensure_ascii=False, indent=1) + "\n")
         console.print(f"written: {output}", soft_wrap=True)
@@ -59,18 +62,26 @@ def summary(reports: list[AuditReport]) -> ConsoleTable:
     names = ("rows", "with_gold", "extracted", "verified", "gold_only", "no_marker", "unparseable", "timeouts", "seconds")
     labels = ("tp", "fp", "fn", "tn", "agreement") if any(r.confusion for r in reports) else ()
     rows = []
+    shown = names_of(report.file for report in reports)
     for report in reports:
         row = report.to_json()
         if report.confusion:
             row["agreement"] = f"{100 * row['agreement']:.2f} %"
-        rows.append([Path(report.file).name, *(str(row.get(name, "")) for name in (*names, *labels))])
+        rows.append([shown[report.file], *(str(row.get(name, "")) for name in (*names, *labels))])
     return ConsoleTable("Answers: extraction and verification", ("file", *names, *labels), rows)
+
+
+def names_of(files: Iterable[str]) -> dict[str, str]:
+    """File -> its name, or the whole path where several have that name."""
+    paths = [Path(file) for file in files]
+    count = Counter(path.name for path in paths)
+    return {str(path): path.name if count[path.name] == 1 else str(path) for path in paths}
 
 
 def _print_entries(console: Console, file: str, title: str, entries: list[dict[str, object]]) -> None:
     if not entries:
         return
-    console.print(f"{Path(file).name}: {len(entries)} {title}", markup=False)
+    console.print(f"{file}: {len(entries)} {title}", markup=False)
     for entry in entries[:SHOWN]:
         console.print("  " + json.dumps(entry, ensure_ascii=False)[:300], markup=False, highlight=False, soft_wrap=True)
     if len(entries) > SHOWN:

@@ -20,9 +20,9 @@ from rich.console import Console
 
 from oar_lightning.answers.reward import Accuracy, Rewards
 from oar_lightning.benchmark import BenchmarkConfig, ConfiguredWorkload, Measurement, RandomWorkload, Workload, measure, rounds
-from oar_lightning.benchmark.report import phase_table, quietness, scoring_table, write_report
+from oar_lightning.benchmark.report import TITLE, phase_table, quietness, scoring_table, write_report
 from oar_lightning.common.config_check import ConfigError
-from oar_lightning.common.outputs import output_folder, output_path, write_text
+from oar_lightning.common.outputs import output_path, page_folder, write_text
 from oar_lightning.common.progress import counted_progress
 from oar_lightning.common.tables import ConsoleTable
 from oar_lightning.credit.scorers import as_scorer
@@ -52,7 +52,7 @@ def prepare(cfg: DictConfig) -> Callable[[], None]:
     set_threads(cfg.num_threads)
     seed_everything(cfg.seed)
     device = choose_device(str(cfg.trainer.accelerator))
-    folder = output_folder(config.report, "benchmark.report") if config.report else None
+    folder = page_folder(config.report, "benchmark.report", TITLE) if config.report else None
     files = output_path(config.output, "benchmark.output"), folder
     workload: Workload
     stage: Any

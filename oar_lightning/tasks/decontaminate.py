@@ -10,7 +10,7 @@ from omegaconf import DictConfig
 from rich.console import Console
 
 from oar_lightning.common.config_check import ConfigError
-from oar_lightning.common.outputs import output_path, write_text
+from oar_lightning.common.outputs import new_file, write_text
 from oar_lightning.common.progress import counted_progress
 from oar_lightning.common.tables import ConsoleTable
 from oar_lightning.data.decontamination import EXACT, OVERLAP, ContaminationReport, find_contamination
@@ -36,7 +36,7 @@ def prepare(cfg: DictConfig) -> Callable[[], float | None]:
     if not sources:
         raise ConfigError("data.evaluation names no evaluation set to compare with; e.g. data/evaluation=[math500,aime24]")
     eval_sets = whole_eval_sets(sources, cfg.evaluation.problems)
-    output = output_path(cfg.decontaminate.output, "decontaminate.output")
+    output = new_file(cfg.decontaminate.output, "decontaminate.output")
     return lambda: compare(train, eval_sets, output)
 
 

@@ -20,7 +20,7 @@ from rich.console import Console
 
 from oar_lightning.answers.reward import check_accuracy
 from oar_lightning.common.config_check import ConfigError
-from oar_lightning.common.outputs import output_folder, replace_file
+from oar_lightning.common.outputs import page_folder, replace_file
 from oar_lightning.common.progress import counted_progress
 from oar_lightning.inspection.completion_scores import most_tokens
 from oar_lightning.inspection.credit_trial import needs_trial, try_credit
@@ -28,7 +28,7 @@ from oar_lightning.lab import LabConfig
 from oar_lightning.lab.completions import Groups, read, sample, study
 from oar_lightning.lab.estimators import Estimator
 from oar_lightning.lab.measure_tables import measure_tables
-from oar_lightning.lab.page import PAGE, RESULTS, TOKENS, LabRecord, render_page, write_report
+from oar_lightning.lab.page import PAGE, RESULTS, TITLE, TOKENS, LabRecord, render_page, write_report
 from oar_lightning.lab.record import to_json, token_rows
 from oar_lightning.lab.run import Lab
 from oar_lightning.lab.store import Store
@@ -83,6 +83,14 @@ class Job:
     tracker: Tracker
 
 
+def refuse_used(own: Path) -> None:
+    """Raises ConfigError: where the folder holds a lab that has come to its end."""
+    if (own / RESULTS).exists() and LabRecord.read(own).results.get("whole", True):
+        raise ConfigError(
+            f"hydra.run.dir={own} holds a lab ({RESULTS}), and a new one would overwrite it; name another folder, or remove it"
+        )
+
+
 def prepare(cfg: DictConfig) -> Callable[[], float | None]:
     """Check, read the problems or the recorded completions, load the policy and try the estimators."""
     if cfg.resume or cfg.ckpt_path is not None:
@@ -92,9 +100,10 @@ def prepare(cfg: DictConfig) -> Callable[[], float | None]:
         )
     config: LabConfig = instantiate(cfg.lab, _convert_="all")
     if config.report is not None:
-        output_folder(config.report, "lab.report")
+        page_folder(config.report, "lab.report", TITLE)
     if config.render is not None:
         return again(config, Path(config.render).expanduser())
+    refuse_used(Path(HydraConfig.get().runtime.output_dir))
     rewards, answer = (instantiate(node, _convert_="all") for node in (cfg.reward, cfg.answer))
     sampling, engine, advantage = instantiate(cfg.rollout), instantiate(cfg.engine), instantiate(cfg.advantage)
     loss: LossConfig = instantiate(cfg.loss)
@@ -105,7 +114,9 @@ def prepare(cfg: DictConfig) -> Callable[[], float | None]:
     recorded = read_files(config, dropped)
     problems = [] if recorded else choose_problems(cfg, config)
     first = problems[0] if problems else next((r.problem for r in recorded if r.problem.answer), recorded[0].problem)
-    estimators, sources = readable(build_estimators(cfg, config, loss), build_sources(config), first)
+    estimators, sources = readable(
+        build_estimators(cfg, config, loss), build_sources(config), problems or [r.problem for r in recorded]
+    )
     if config.baseline not in (known := [e.name for e in estimators]):
         raise ConfigError(f"lab.baseline={config.baseline} is none of the estimators, which are {', '.join(known)}")
     past = read_past(config.past)

@@ -21,7 +21,7 @@ from rich.console import Console
 
 from oar_lightning.answers.reward import check_accuracy
 from oar_lightning.common.config_check import ConfigError
-from oar_lightning.common.outputs import output_path
+from oar_lightning.common.outputs import new_file
 from oar_lightning.common.progress import counted_progress
 from oar_lightning.common.tables import ConsoleTable
 from oar_lightning.credit.scorers import Uniform, as_scorer
@@ -43,9 +43,9 @@ def prepare(cfg: DictConfig) -> Callable[[], float | None]:
         raise ConfigError("score.files is empty: name the JSONL files of the completions, e.g. score.files=[outputs.jsonl]")
     if cfg.resume or cfg.ckpt_path is not None:
         raise ConfigError("task=score does not resume: leave out resume and ckpt_path; the policy is set by policy.name")
-    output = output_path(config.output, "score.output") or Path(HydraConfig.get().runtime.output_dir) / "scores.jsonl.gz"
-    if output.exists():
-        raise ConfigError(f"score.output={output} exists; remove it or name another file")
+    own = Path(HydraConfig.get().runtime.output_dir) / "scores.jsonl.gz"
+    output = new_file(config.output or str(own), "score.output")
+    assert output is not None
     spec, rewards, scorer = instantiate(cfg.policy), instantiate(cfg.reward, _convert_="all"), instantiate(cfg.scorer)
     gate, advantage, answer = instantiate(cfg.gate), instantiate(cfg.advantage), instantiate(cfg.answer, _convert_="all")
     check_accuracy(rewards)

@@ -16,7 +16,7 @@ from oar_lightning.common.progress import counted_progress
 from oar_lightning.common.tables import ConsoleTable
 from oar_lightning.tracking.courier import short
 from oar_lightning.tracking.delivery import REFUSED, Delivery
-from oar_lightning.tracking.journal import JOURNAL, Journal, JournalInUse, undelivered
+from oar_lightning.tracking.journal import JOURNAL, STATE, Journal, JournalInUse, undelivered
 from oar_lightning.tracking.mlflow_logger import FOLDER
 
 
@@ -69,7 +69,7 @@ def sync(folder: Path, tracking_uri: str | None) -> Synced:
         with contextlib.closing(Journal(folder)) as journal:
             if not journal.end.records:
                 return Synced(folder, None, 0, 0, "empty: the run ended before it recorded anything")
-            return deliver(Delivery(folder, tracking_uri))
+            return deliver(Delivery(folder, tracking_uri), elsewhere=tracking_uri is not None)
     except JournalInUse:
         left = undelivered(folder)
         return Synced(folder, None, 0, left, "in use by a running process, which delivers it" if left else "")
@@ -77,8 +77,14 @@ def sync(folder: Path, tracking_uri: str | None) -> Synced:
         return Synced(folder, None, 0, 1, short(error))
 
 
-def deliver(delivery: Delivery) -> Synced:
+def deliver(delivery: Delivery, elsewhere: bool) -> Synced:
+    """`elsewhere`: the store is not the one that the run recorded."""
     before, problem = delivery.left(), ""
+    if elsewhere and not before:
+        problem = (
+            f"was delivered before, and nothing is sent to {delivery.tracking_uri} now; to send all of it there remove "
+            f"{delivery.folder / STATE}"
+        )
     try:
         delivery.deliver()
     except Exception as error:  # an error of one run must not stop the delivery of the others; the table shows it

@@ -6,7 +6,7 @@ import itertools
 import json
 import logging
 from collections import Counter
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from typing import Any
 
 from hydra.core.hydra_config import HydraConfig
@@ -106,16 +106,18 @@ def build_sources(config: LabConfig) -> dict[str, Source]:
 
 
 def readable(
-    estimators: Sequence[Estimator], sources: Mapping[str, Source], problem: MathProblem
+    estimators: Sequence[Estimator], sources: Mapping[str, Source], problems: Iterable[MathProblem]
 ) -> tuple[list[Estimator], dict[str, Source]]:
-    """What can read the problems. What knows another task's problems alone is left out, which is logged."""
+    """What can read all the problems. What knows another task's problems alone is left out, which is logged."""
+    distinct = list({problem.question: problem for problem in problems}.values())
 
     def reads(what: str, part: object) -> bool:
         try:
-            if isinstance(part, Source):
-                part.check(problem)
-            elif isinstance(part, Oracle):
-                part.locate(problem, "")
+            for problem in distinct:
+                if isinstance(part, Source):
+                    part.check(problem)
+                elif isinstance(part, Oracle):
+                    part.locate(problem, "")
         except ValueError as error:
             log.warning("left out %s: %s", what, error)
             return False

@@ -16,7 +16,7 @@ from support.composing import composed
 from oar_lightning.answers.audit import audit, read_rows
 from oar_lightning.answers.span import AnswerFormat
 from oar_lightning.answers.verifier import Verifier, VerifierConfig
-from oar_lightning.tasks.audit import prepare
+from oar_lightning.tasks.audit import names_of, prepare
 
 
 @pytest.fixture(scope="module")
@@ -91,6 +91,16 @@ def test_labelled_outputs(tmp_path: Path, verifier: Verifier) -> None:
     assert found["gold_only"] == 0
 
 
+def test_labels_of_rows_without_a_gold_answer_say_nothing_of_the_verifier(tmp_path: Path, verifier: Verifier) -> None:
+    rows = [{"completion": "\\boxed{3}", "answer": gold, "is_correct": True} for gold in (None, "", float("nan"), "3")]
+    found = audit("o", read_rows(write(tmp_path / "o.jsonl", rows)), AnswerFormat(), verifier).to_json()
+    assert [found[k] for k in ("tp", "fp", "fn", "tn", "with_gold")] == [1, 0, 0, 0, 1]
+    assert found["agreement"] == 1
+    assert [m["reason"] for m in found["misses"]] == ["no gold answer"] * 3
+    without = audit("o", read_rows(write(tmp_path / "n.jsonl", rows[:3])), AnswerFormat(), verifier).to_json()
+    assert "agreement" not in without
+
+
 def test_an_empty_file_is_refused(tmp_path: Path) -> None:
     with pytest.raises(ValueError, match=r"audit\.files: .*e\.jsonl has no row"):
         read_rows(write(tmp_path / "e.jsonl", []))
@@ -107,6 +117,8 @@ def test_an_empty_file_is_refused(tmp_path: Path) -> None:
         ({"completion": "x", "answer": "1", "truncated": "false"}, "truncated must be true, false or null, got 'false'"),
         ({"completion": ["x"], "answer": "1"}, "completion must be a text, got \\['x'\\]"),
         ({"solution": 3, "answer": "1"}, "solution must be a text, got 3"),
+        ({"completion": "x", "answer": ["1"]}, "answer must be a text or a number, got \\['1'\\]"),
+        ({"completion": "x", "answer": True}, "answer must be a text or a number, got True"),
     ],
 )
 def test_a_bad_row_is_named_by_its_line(tmp_path: Path, row: Any, reason: str) -> None:
@@ -119,6 +131,9 @@ def test_a_bad_row_is_named_by_its_line(tmp_path: Path, row: Any, reason: str) -
 def test_files_that_cannot_be_read_are_named(tmp_path: Path) -> None:
     with pytest.raises(ValueError, match=r"audit\.files: .*gone\.jsonl cannot be read"):
         read_rows(tmp_path / "gone.jsonl")
+    for name in ("up.jsonl.GZ", "plain.jsonl"):  # gzip, whatever it is called
+        (tmp_path / name).write_bytes(gzip.compress(b'{"answer": "1"}\n' * 3))
+        assert len(read_rows(tmp_path / name)) == 3
     torn = tmp_path / "torn.jsonl.gz"
     torn.write_bytes(gzip.compress(b'{"answer": "1"}\n' * 99)[:-9])
     with pytest.raises(ValueError, match=r"torn\.jsonl\.gz cannot be read"):
@@ -145,7 +160,8 @@ def test_the_command_prints_a_table_and_writes_one_object_a_file(tmp_path: Path)
     [
         ([], "audit.files is empty; name JSONL files"),
         (["audit.files=[p.jsonl]", "audit.output=p.jsonl/out.json"], "audit.output=p.jsonl/out.json cannot be written"),
-        (["audit.files=[gone.jsonl]"], "audit.files: gone.jsonl cannot be read"),
+        (["audit.files=[gone.jsonl]"], "audit.files=gone.jsonl: no such file; give JSONL files (gzip too) or patterns"),
+        (["audit.files=p.jsonl", "audit.output=p.jsonl"], "audit.output=p.jsonl exists; remove it or name another file"),
     ],
 )
 @pytest.mark.usefixtures("hydra_conf")
@@ -157,3 +173,11 @@ def test_bad_settings_are_told_before_the_work(
     cfg = composed("task=audit", *overrides)
     with pytest.raises(ValueError, match=re.escape(message)):
         prepare(cfg)
+
+
+def test_files_of_one_name_are_told_apart() -> None:
+    assert names_of(["a/x.jsonl", "b/x.jsonl", "b/y.jsonl"]) == {
+        "a/x.jsonl": "a/x.jsonl",
+        "b/x.jsonl": "b/x.jsonl",
+        "b/y.jsonl": "y.jsonl",
+    }

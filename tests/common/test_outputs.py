@@ -7,7 +7,7 @@ from pathlib import Path
 import pytest
 
 from oar_lightning.common.config_check import ConfigError
-from oar_lightning.common.outputs import output_folder, output_path, write_text
+from oar_lightning.common.outputs import new_file, output_folder, output_path, page_folder, write_text
 
 
 def test_checking_creates_nothing_and_writing_makes_the_folder(tmp_path: Path) -> None:
@@ -17,6 +17,22 @@ def test_checking_creates_nothing_and_writing_makes_the_folder(tmp_path: Path) -
     write_text(path, "{}")
     assert path.read_text() == "{}"
     assert output_path(None, "task.output") is None
+
+
+def test_what_is_there_is_not_lost(tmp_path: Path) -> None:
+    mine = tmp_path / "problems.jsonl"
+    assert new_file(str(mine), "audit.output") == mine
+    assert new_file(None, "audit.output") is None
+    mine.write_text("mine")
+    with pytest.raises(ConfigError, match=r"audit\.output=.*problems\.jsonl exists; remove it or name another file"):
+        new_file(str(mine), "audit.output")
+    page = tmp_path / "README.md"
+    assert page_folder(str(tmp_path), "lab.report", "# Credit lab") == tmp_path
+    page.write_text("# Credit lab\n\nof yesterday")
+    assert page_folder(str(tmp_path), "lab.report", "# Credit lab") == tmp_path
+    page.write_text("# My project")
+    with pytest.raises(ConfigError, match=r"lab\.report=.*: its README\.md is another page, which would be lost"):
+        page_folder(str(tmp_path), "lab.report", "# Credit lab")
 
 
 def test_what_cannot_be_written_names_the_key(tmp_path: Path) -> None:

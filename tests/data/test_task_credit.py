@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import dataclasses
+
 import pytest
 
 from oar_lightning.data.chain.credit import ChainCredit
@@ -27,6 +29,15 @@ def test_each_problem_is_read_by_its_task(problems: GeneratedProblems, credit: t
         assert found == credit(which)(problem, problem.solution)  # type: ignore[arg-type]
         assert found.spans
         assert len(step_ends(problem, problem.solution)) == problem.solution.count("=") // (1 if credit is ChainCredit else 3)
+
+
+@pytest.mark.parametrize("gold", ["{}.0", "{}/1", " {} ", "0{}", "1e9", "x", "1/0", "9" * 99])
+def test_gold_answers_in_other_forms_are_read_or_equal_none(gold: str) -> None:
+    """They come from files, and an answer that is no number decides nothing."""
+    problem = ChainProblems(ChainTask(noise=0.0))[0]
+    written = dataclasses.replace(problem, answer=gold.format(problem.answer))
+    found, right = (TaskCredit("first_error")(p, problem.solution) for p in (written, problem))
+    assert (found == right) == ("{" in gold)
 
 
 def test_other_problems_are_refused() -> None:

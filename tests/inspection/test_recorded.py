@@ -96,6 +96,11 @@ def test_unusable_rows_are_counted(tmp_path: Path) -> None:
         ({"problem": "q"}, "a.jsonl:2 needs the columns problem (or question) and completion; it has ['problem']"),
         ({"completion": "x"}, "a.jsonl:2 needs the columns"),
         ({"problem": 3, "completion": "x"}, "a.jsonl:2: problem must be a text, got 3"),
+        (
+            {"problem": "q", "completion": "x", "answer": ["3"]},
+            "a.jsonl:2: answer must be a text or a number, got ['3']",
+        ),
+        ({"problem": "q", "completion": "x", "answer": True}, "a.jsonl:2: answer must be a text or a number, got True"),
         ({"problem": "q", "completion": "x", "is_correct": "yes"}, "is_correct must be true, false or null, got 'yes'"),
         ({"problem": "q", "completion": "x", "truncated": 2}, "truncated must be true, false or null, got 2"),
     ],

@@ -89,6 +89,9 @@ def test_what_is_not_known_is_said_and_not_made_up() -> None:
     assert f"Of the policy that it started from: {UNKNOWN}." in card
     data = ModelCard(card).data
     assert (data.license, data.base_model, data.datasets, data.eval_results) == (None, None, None, None)
+    never = model_card(dataclasses.replace(FACTS, measured=(0, 0)))
+    assert tables(never)[2] == [["evaluation set", "metric", "before (step 0)"], ["math", "avg_at_4", "10.0 % [8.0, 12.0]"]]
+    assert "The policy itself, of step 160, was not evaluated." in never
     late = model_card(dataclasses.replace(FACTS, step=170))
     assert "The policy itself, of step 170, was not evaluated." in late
     assert ModelCard(late).data.eval_results is None, "figures of another step are not this policy's"

@@ -20,6 +20,7 @@ from oar_lightning.data.chain.task import ChainProblems, ChainTask
 from oar_lightning.lab import values
 from oar_lightning.lab.stability import Stability
 from oar_lightning.rollout.continuations import Continuer
+from oar_lightning.tasks.lab import refuse_used
 
 FEW = [f"~lab.estimators.{name}" for name in ("early", "entropy", "oar_p", "information_gain", "total_effect")]
 ALONE = [f"~lab.estimators.{n}" for n in ("random", "late", "improbability", "oracle", "oar_g", "total_effect_fast")]
@@ -311,6 +312,30 @@ def test_other_data_leave_out_what_they_cannot_tell(
     assert "left out lab.estimators.oracle: scorer.locate reads problems of data=chain or graph only" in caplog.text
     assert "lab: 6 of 6 completions have no text before an answer that is found" in caplog.text
     assert len(rows) == 6
+
+
+@pytest.mark.parametrize("first", [0, -1])
+def test_where_some_problems_are_of_another_task_none_is_read_by_its_rules(
+    first: int, prepared: Prepare, tmp_path: Path, caplog: pytest.LogCaptureFixture
+) -> None:
+    """Whichever row comes first."""
+    path = recorded(tmp_path)
+    rows = path.read_text().splitlines()
+    rows.insert(first % (len(rows) + 1), json.dumps({"problem": "What is 2+2?", "answer": "4", "completion": "So \\boxed{4}"}))
+    path.write_text("\n".join(rows))
+    prepared(*SMALL, f"lab.files=[{path}]", "lab.continuations=0")
+    assert "left out lab.estimators.oracle: scorer.locate reads problems of data=chain or graph only" in caplog.text
+
+
+def test_a_finished_lab_is_not_overwritten(prepared: Prepare, tmp_path: Path) -> None:
+    run = prepared(*SMALL, f"lab.files=[{recorded(tmp_path)}]", "lab.continuations=0")
+    run()
+    (folder,) = {path.parent for path in tmp_path.rglob("results.json")}
+    with pytest.raises(ConfigError, match=r"holds a lab \(results\.json\), and a new one would overwrite it; name another"):
+        refuse_used(folder)
+    content = json.loads((folder / "results.json").read_text())
+    (folder / "results.json").write_text(json.dumps({**content, "whole": False}))
+    refuse_used(folder)  # it was stopped, and the command repeated goes on
 
 
 @pytest.mark.parametrize(

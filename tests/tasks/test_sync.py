@@ -43,6 +43,23 @@ def test_all_runs_below_the_folder_are_delivered_once(
     assert rewards(store) == {"one": [0, 1, 2], "0": [0, 1, 2]}
 
 
+def test_what_was_delivered_elsewhere_is_told(
+    prepared: Prepare, tmp_path: Path, store: str, capsys: pytest.CaptureFixture[str]
+) -> None:
+    left_behind(tmp_path / "outputs" / "one", store)
+    prepared("task=sync")()
+    capsys.readouterr()
+    other = f"sqlite:///{tmp_path / 'other.db'}"
+    prepared("task=sync", f"sync.tracking_uri={other}")()
+    shown = capsys.readouterr().out
+    assert f"was delivered before, and nothing is sent to {other} now; to send all of it there remove " in shown
+    (state,) = (tmp_path / "outputs").rglob("state.json")
+    assert str(state.relative_to(tmp_path)) in shown
+    state.unlink()
+    assert prepared("task=sync", f"sync.tracking_uri={other}")() == 4
+    assert rewards(other) == {"one": [0, 1, 2]}
+
+
 def test_a_torn_last_line_does_not_keep_the_rest(prepared: Prepare, tmp_path: Path, store: str) -> None:
     journal = left_behind(tmp_path / "outputs" / "one", store)
     with journal.path.open("a") as file:

@@ -2,6 +2,6 @@
 
 from oar_lightning.lab.page.record import PAGE, RESULTS, TOKENS, LabRecord
 from oar_lightning.lab.page.render import render_page
-from oar_lightning.lab.page.report import write_report
+from oar_lightning.lab.page.report import TITLE, write_report
 
-__all__ = ["PAGE", "RESULTS", "TOKENS", "LabRecord", "render_page", "write_report"]
+__all__ = ["PAGE", "RESULTS", "TITLE", "TOKENS", "LabRecord", "render_page", "write_report"]

@@ -12,6 +12,8 @@ from oar_lightning.common.outputs import write_text
 from oar_lightning.inspection.page import visible
 from oar_lightning.lab.page.record import PAGE, RESULTS, TOKENS, LabRecord
 
+TITLE = "# Credit lab"
+
 
 def write_report(folder: Path, run_dir: Path, record: LabRecord, command: str | None, hidden: Collection[str]) -> None:
     """Copy a lab's files, the results without the `hidden` settings, and write the README, which takes the place of an earlier
@@ -37,7 +39,7 @@ def readme(record: LabRecord, command: str | None) -> str:
     stopped = "" if results.get("whole", True) else "\nThis lab was stopped before it had all numbers.\n"
     made = f"\nMade by:\n\n```\n{visible(command)}\n```\n" if command else ""
     problems = len({c["problem"] for c in results["completions"]})
-    return f"""# Credit lab
+    return f"""{TITLE}
 
 {len(results["completions"])} completions of {problems} problems; means [95 % interval over problems].
 {stopped}
