@@ -201,9 +201,7 @@ def test_what_cannot_be_scored_is_refused(
     (tmp_path / "there.jsonl").write_text("")
     with pytest.raises((ValueError, HydraException)) as caught:
         prepared(*overrides(recorded, *change))
-    error = (
-        caught.value.__cause__ if isinstance(caught.value, HydraException) else caught.value
-    )  # a wrapper
+    error = caught.value.__cause__ if isinstance(caught.value, HydraException) else caught.value  # a wrapper
     assert isinstance(error, ValueError)
     assert re.search(message, str(error))
 
