@@ -24,6 +24,8 @@ PERFECT_LONG, ESTIMATE_LONG = "oracle_longer", "turning_point_longer"
 """Perfect credit and `turning_point` with as many updates as `LONG`."""
 SELDOM_LONG = "turning_point_seldom_longer"
 """`SELDOM` in the time of `LONG`."""
+AS_LONG_AS_OAR_G = "grpo_in_oar_g_time"
+"""GRPO in the time of OAR-G's `UPDATES`."""
 MORE = {"asides": 291, "graph": 302}
 """Task -> the updates of GRPO that take the time of `turning_point`'s `UPDATES`."""
 OTHER_UPDATES = {
@@ -33,6 +35,7 @@ OTHER_UPDATES = {
     PERFECT_LONG: MORE,
     ESTIMATE_LONG: MORE,
     SELDOM_LONG: {"asides": 253},
+    AS_LONG_AS_OAR_G: {"long_answer": 203},
 }
 """Arm and task -> its updates, of arms that do not have `UPDATES`."""
 
@@ -45,7 +48,7 @@ ARMS: dict[str, tuple[str, ...]] = {
     "oar_g_in_sharp_gate": ("+experiment=oar_g", "gate.threshold=absolute", "gate.tau=0.5"),
     "grpo_more": ("+experiment=grpo", "update.group_size=10"),
     "grpo_double": ("+experiment=grpo", "update.group_size=16"),
-    LONG: ("+experiment=grpo",),
+    **dict.fromkeys((LONG, AS_LONG_AS_OAR_G), ("+experiment=grpo",)),
     "oar_p": ("+experiment=oar_p",),
     "total_effect": ("+experiment=total_effect",),
     "total_effect_fast": ("+experiment=total_effect_fast",),
@@ -66,7 +69,8 @@ ARMS: dict[str, tuple[str, ...]] = {
     PENALTY: ("+experiment=grpo",),
 }
 WITHOUT_OARS_GATE = (
-    *(BASELINE, "grpo_more", "grpo_double", LONG, "vineppo", "information_gain", "eighty_twenty", "oracle", PERFECT_LONG),
+    *(BASELINE, "grpo_more", "grpo_double", LONG, AS_LONG_AS_OAR_G),
+    *("vineppo", "information_gain", "eighty_twenty", "oracle", PERFECT_LONG),
 )
 """Arms with no gate, or one of their own: they have twice the tuning seeds, so that every arm has 20 tuning runs."""
 
@@ -99,8 +103,9 @@ TIMELY = (
 LASTING = tuple(Comparison(task, arm, (LONG,)) for arm in (PERFECT_LONG, ESTIMATE_LONG) for task in MORE)
 """Whether a lead is left where both train on."""
 
-AGAIN = Comparison("long_answer", "oar_g", (BASELINE,))
-"""Whether OAR-G leads where answers have several tokens, of pairs that nobody had seen when that was asked."""
+AGAIN = Comparison("long_answer", "oar_g", (BASELINE, AS_LONG_AS_OAR_G))
+"""Whether OAR-G leads where answers have several tokens, of pairs that nobody had seen when that was asked; and whether its
+lead is more than its time buys."""
 AGAIN_SEEDS = tuple(range(300, 324))
 
 PERFECT = "oracle"

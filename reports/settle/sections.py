@@ -9,7 +9,20 @@ from collections.abc import Iterable, Sequence
 import temperatures
 from greedy import greedy_table
 from records import Row
-from rules import AGAIN, BASELINE, GREEDY_TASK, OTHER_SEEDS, OTHER_UPDATES, PERFECT, PLACES, PROBES, RATES, UPDATES
+from rules import (
+    AGAIN,
+    AS_LONG_AS_OAR_G,
+    BASELINE,
+    GREEDY_TASK,
+    LONG,
+    OTHER_SEEDS,
+    OTHER_UPDATES,
+    PERFECT,
+    PLACES,
+    PROBES,
+    RATES,
+    UPDATES,
+)
 from tables import EQUAL_TIME, comparison_table, endpoint_table, equal_time_table, half_table, lasting_table, tuning_table
 
 from oar_lightning.common.markdown import markdown
@@ -18,6 +31,8 @@ GRANULARITY = {
     BASELINE: "completion",
     "grpo_more": "completion",
     "grpo_double": "completion",
+    LONG: "completion",
+    AS_LONG_AS_OAR_G: "completion",
     "vineppo": "step",
     "information_gain": "step",
 }

@@ -33,7 +33,7 @@ _ESTIMATES = (
 _ARMS = (
     (rules.PERFECT, "oracle_in_oars_gate", rules.PERFECT_LONG),
     _ESTIMATES,
-    ("grpo_more", "grpo_double", rules.LONG, rules.PENALTY),
+    ("grpo_more", "grpo_double", rules.LONG, rules.AS_LONG_AS_OAR_G, rules.PENALTY),
     ("random", "shuffled", "position", "turning_point_shuffled"),
 )
 KIND_OF = {arm: kind for kind, arms in zip(KINDS, _ARMS, strict=True) for arm in arms}

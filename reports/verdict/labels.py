@@ -43,6 +43,7 @@ NAMES = {
     "turning_point": "turning point of greedy decoding",
     "grpo_more": "GRPO, 10 completions a problem in place of 8",
     "grpo_double": "GRPO, 16 completions a problem in place of 8",
+    "grpo_in_oar_g_time": "GRPO in OAR-G's time",
     "grpo_longer": "GRPO trained longer",
     "oracle_longer": "perfect credit trained longer",
     "turning_point_longer": "turning point trained longer",
