@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import torch
 from jaxtyping import Bool, Float
 from torch import Tensor
 
@@ -39,6 +40,7 @@ def credit_metrics(rollouts: Rollouts, credit: Credit, gate: Gate) -> MetricSums
     shapes = [
         weight_shape(sizes(w[m].double(), a[m].double())) for w, a, m in zip(rows.weights, rows.advantages, mask, strict=True)
     ]
+    metrics.add({"credit/uniform_frac": sum_and_count(uniform(rows, mask).double())})
     metrics.add({f"credit/{name}": (sum(shape[name] for shape in shapes), float(len(shapes))) for name in shapes[0]})
     signal = group != 0
     flips = ((rows.advantages * group[:, None] < 0) & mask).sum(1) / count
@@ -57,6 +59,13 @@ def credit_metrics(rollouts: Rollouts, credit: Credit, gate: Gate) -> MetricSums
 def sizes(weights: Float[Tensor, " R"], advantages: Float[Tensor, " R"]) -> Float[Tensor, " R"]:
     """The sizes of a completion's weights; of its advantages over their mean where it has no group advantage, so no weights."""
     return weights.abs() if bool(weights.any()) else advantages.abs() / advantages.abs().mean().clamp(min=1e-12)
+
+
+def uniform(credit: Credit, mask: Bool[Tensor, "B S"]) -> Bool[Tensor, " B"]:
+    """Rows whose masked tokens all have the same advantage, but for rounding."""
+    largest = credit.advantages.masked_fill(~mask, -torch.inf).amax(1)
+    smallest = credit.advantages.masked_fill(~mask, torch.inf).amin(1)
+    return largest - smallest <= 1e-6 * torch.maximum(largest.abs(), smallest.abs())
 
 
 def unusable(scores: Float[Tensor, "B S"], mask: Bool[Tensor, "B S"], gate: Gate) -> Bool[Tensor, " B"]:

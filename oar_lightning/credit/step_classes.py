@@ -52,6 +52,9 @@ def exploring(
         sums = torch.zeros(int(number[-1]) + 1, dtype=torch.float64, device=values.device)
         means = sums.index_add(0, number, entropy[rows, columns].double()) / number.bincount()
         sizes = values[begins].double().abs()
-        explores = (means >= means.quantile(0.5)) & (sizes <= sizes.nanquantile(0.5))
+        known = ~sizes.isnan()
+        if not known.any():
+            continue
+        explores = known & (means >= means[known].quantile(0.5)) & (sizes <= sizes[known].quantile(0.5))
         out[rows, columns] = explores[number]
     return out

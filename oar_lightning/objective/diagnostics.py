@@ -23,7 +23,7 @@ def rollout_metrics(rollouts: Rollouts) -> MetricSums:
     metrics.add(
         {
             "reward": sum_and_count(rewards),
-            "reward_std": sum_and_count(groups.std(1)),
+            "reward_std": sum_and_count(group_std(groups)),
             "frac_reward_zero_std": sum_and_count(zero_std_groups(rewards, rollouts.group_size).double()),
             "completions/mean_length": sum_and_count(lengths),
             "completions/clipped_ratio": sum_and_count(truncated),
@@ -34,6 +34,13 @@ def rollout_metrics(rollouts: Rollouts) -> MetricSums:
     metrics.fold(max, {"completions/max_length": float(lengths.max())})
     metrics.fold(operator.add, {"num_tokens": float(rollouts.attention_mask.sum())})
     return metrics
+
+
+def group_std(rewards: Float[Tensor, "n G"]) -> Float[Tensor, " n"]:
+    """The standard deviation of each group's rewards that are numbers; NaN of fewer than two."""
+    count = (~rewards.isnan()).sum(1)
+    squares = (rewards - rewards.nanmean(1, keepdim=True)).square().nansum(1)
+    return (squares / (count - 1)).sqrt().masked_fill(count < 2, torch.nan)
 
 
 def sum_and_count(values: Tensor) -> tuple[float, float]:
@@ -53,7 +60,6 @@ def weight_shape(w: Float[Tensor, " R"]) -> dict[str, float]:
         "gini": float((2 * ranks - n - 1) @ ordered) / (n * total) if total > 0 else 0.0,
         "weight_max": float(ordered[-1]),
         "mass_error": abs(total / n - 1),
-        "uniform_frac": float(ordered[-1] - ordered[0] <= 1e-6 * ordered[-1]),
     }
 
 

@@ -73,6 +73,11 @@ def plan_passes(experience: Experience, slot: Slot, method: Method, seed: int) -
     return Passes(micro_batches, denominators, all_passes)
 
 
+def largest_pass(passes: Sequence[Sequence[int]]) -> dict[str, float]:
+    """Padded tokens of the largest pass over rows of these lengths; of several ranks the largest counts."""
+    return {"update/microbatch_tokens": float(max(len(lengths) * max(lengths) for lengths in passes))} if passes else {}
+
+
 def padding_metrics(passes: Sequence[Sequence[int]]) -> Sums:
     """How well passes over rows of these lengths are filled."""
     if not passes:
@@ -80,6 +85,5 @@ def padding_metrics(passes: Sequence[Sequence[int]]) -> Sums:
     sizes = [len(lengths) * max(lengths) for lengths in passes]
     return {
         "update/padding": (float(sum(sizes) - sum(map(sum, passes))), float(sum(sizes))),
-        "update/microbatch_tokens": (float(max(sizes)), 1.0),
         "update/passes": (float(len(sizes)), 1.0),
     }

@@ -15,7 +15,7 @@ from oar_lightning.objective.metric_sums import MetricSums, Sums
 from oar_lightning.policy.token_budget import sync_min
 from oar_lightning.training.collector import Collected
 from oar_lightning.training.datamodule import data_metrics
-from oar_lightning.training.passes import padding_metrics
+from oar_lightning.training.passes import largest_pass, padding_metrics
 from oar_lightning.training.publish import publish
 from oar_lightning.training.slots import Slot
 
@@ -132,6 +132,7 @@ class StepLog(L.Callback):
         if self._has_loss:  # (sum of the shares of all ranks, one step)
             self._sums.add({"loss": (self._loss, float(rank() == 0))})
         self._sums.add(padding_metrics(self._passes))
+        self._largest |= largest_pass(self._passes)
         sync_min(module.budgets)
         tokens = {budget.key.split(".")[0]: budget.tokens for budget in module.budgets if budget.auto}
         self._largest |= {f"memory/token_budget_{phase}": float(n) for phase, n in tokens.items() if n is not None}

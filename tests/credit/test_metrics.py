@@ -9,7 +9,7 @@ import pytest
 import torch
 from support.toy import rollouts_of
 
-from oar_lightning.credit.gates import BilevelGate, SignedGate
+from oar_lightning.credit.gates import BilevelGate, SignedGate, weighted
 from oar_lightning.credit.metrics import credit_metrics
 
 SEQUENCES = [
@@ -54,6 +54,14 @@ def test_credit_metrics_by_hand(dtype):
         },
         abs=1e-6,
     )
+
+
+def test_weights_of_one_size_and_two_signs_are_not_uniform() -> None:
+    rollouts = rollouts_of([SEQUENCES[0]] * 2, group_size=2, advantages=torch.tensor([1.0, -1.0]))
+    weights = torch.where(torch.arange(rollouts.token_ids.shape[1]) % 2 == 0, 1.0, -1.0).expand(2, -1)
+    for signs, expected in ((weights, 0.0), (weights.abs(), 1.0), (weights.abs() + 1e-7 * weights, 1.0)):
+        credit = weighted(signs, signs.masked_fill(~rollouts.response_mask, 0.0), rollouts)
+        assert credit_metrics(rollouts, credit, BilevelGate()).means()["credit/uniform_frac"] == expected
 
 
 @pytest.mark.parametrize(

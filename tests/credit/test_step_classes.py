@@ -44,6 +44,16 @@ def test_scores_that_are_no_numbers_leave_the_others_of_their_group_alone() -> N
     assert not found[2, 2]
 
 
+def test_a_completion_without_scores_changes_nothing_for_the_others() -> None:
+    scores, entropy = tensors([1, 1, 2, 2, 3, 3]), tensors([0.1, 0.1, 0.5, 0.5, 0.9, 0.9])
+    alone = exploring(scores, entropy, torch.ones(1, 6, dtype=torch.bool), 1)
+    assert alone.tolist() == [[False, False, True, True, False, False]]
+    both = torch.cat([scores, torch.full_like(scores, float("nan"))]), torch.cat([entropy, torch.full_like(entropy, 5.0)])
+    found = exploring(*both, torch.ones(2, 6, dtype=torch.bool), 2)
+    assert torch.equal(found, torch.cat([alone, torch.zeros_like(alone)]))
+    assert not exploring(both[0][1:], both[1][1:], torch.ones(1, 6, dtype=torch.bool), 1).any()
+
+
 def test_completions_that_are_not_taught_are_classed_and_keep_advantage_0() -> None:
     """With a gate that adds scores to advantages, in a group of equal rewards."""
     policy = tiny_policy()

@@ -9,7 +9,7 @@ import pytest
 import torch
 from support.toy import rollouts_of
 
-from oar_lightning.objective.diagnostics import mean_correlation, position_in, rollout_metrics, weight_shape
+from oar_lightning.objective.diagnostics import group_std, mean_correlation, position_in, rollout_metrics, weight_shape
 
 
 def shape_of(*weights):
@@ -19,7 +19,7 @@ def shape_of(*weights):
 def test_weight_shape_by_hand():
     assert shape_of(1.0, 3.0, 0.0, 4.0) == pytest.approx(
         # (1+3+0+4)^2 / (4 * 26); top tenth of 4 tokens is one; mean |difference| over pairs / (2 mean) = (28 / 16) / 4
-        {"ess_ratio": 64 / 104, "top10_mass": 0.5, "gini": 0.4375, "weight_max": 4.0, "mass_error": 1.0, "uniform_frac": 0.0}
+        {"ess_ratio": 64 / 104, "top10_mass": 0.5, "gini": 0.4375, "weight_max": 4.0, "mass_error": 1.0}
     )
     assert shape_of(0.1, 1.9) == pytest.approx(
         {
@@ -28,23 +28,18 @@ def test_weight_shape_by_hand():
             "gini": 0.45,
             "weight_max": 1.9,
             "mass_error": 0.0,
-            "uniform_frac": 0.0,
         }
     )
 
 
 def test_weight_shape_extremes():
     assert shape_of(*[1.0] * 20) == pytest.approx(
-        {"ess_ratio": 1, "top10_mass": 0.1, "gini": 0, "weight_max": 1, "mass_error": 0, "uniform_frac": 1}
+        {"ess_ratio": 1, "top10_mass": 0.1, "gini": 0, "weight_max": 1, "mass_error": 0}
     )
     one_hot = shape_of(*[0.0] * 9, 10.0)
-    assert one_hot == pytest.approx(
-        {"ess_ratio": 0.1, "top10_mass": 1, "gini": 0.9, "weight_max": 10, "mass_error": 0, "uniform_frac": 0}
-    )
-    nothing = {"ess_ratio": 1.0, "top10_mass": 0.0, "gini": 0.0, "weight_max": 0.0, "mass_error": 1.0, "uniform_frac": 1.0}
+    assert one_hot == pytest.approx({"ess_ratio": 0.1, "top10_mass": 1, "gini": 0.9, "weight_max": 10, "mass_error": 0})
+    nothing = {"ess_ratio": 1.0, "top10_mass": 0.0, "gini": 0.0, "weight_max": 0.0, "mass_error": 1.0}
     assert shape_of(0.0, 0.0) == nothing
-    assert shape_of(1.0, 1.0 + 1e-7, 1.0)["uniform_frac"] == 1  # equal but for rounding
-    assert shape_of(1.0, 1.0 + 1e-5, 1.0)["uniform_frac"] == 0
     assert shape_of(1.0)["top10_mass"] == 1
 
 
@@ -80,6 +75,14 @@ def test_mean_correlation_is_numpys():
 def test_position_counts_masked_tokens():
     mask = torch.tensor([[False, True, True, False, True], [False] * 5])
     assert position_in(mask)[mask].tolist() == [0, 1, 2]
+
+
+def test_the_standard_deviation_of_a_group_is_that_of_its_rewards_that_are_numbers() -> None:
+    nan = math.nan
+    groups = torch.tensor([[1, 0, nan, 1], [0, 0, 0, 0], [nan, nan, nan, 0.5], [nan] * 4], dtype=torch.float64)
+    found = group_std(groups)
+    assert found[:2].tolist() == pytest.approx([np.std([1, 0, 1], ddof=1), 0.0])
+    assert found[2:].isnan().all(), "of fewer than two there is none"
 
 
 SEQUENCES = [

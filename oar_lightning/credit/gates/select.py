@@ -51,7 +51,9 @@ class SelectGate(Gate):
 
     def __call__(self, scores: Float[Tensor, "B S"], rollouts: Rollouts) -> Credit:
         mask = region_mask(rollouts, self.region)
-        kept = ~mask | (scores.nan_to_num(nan=-torch.inf) >= thresholds(scores, mask, self.share, self.over))
+        unusable = (mask & scores.isnan()).any(1, keepdim=True)  # such completions are neither compared nor cut
+        mask = mask & ~unusable
+        kept = ~mask | (scores >= thresholds(scores, mask, self.share, self.over))
         credit = weighted(scores, kept.to(scores.dtype), rollouts)
         return credit if self.denominator == "all" else dataclasses.replace(credit, loss_mask=kept & rollouts.response_mask)
 

@@ -125,6 +125,10 @@ class Wrapper(Scorer):
         for fact in FACTS:
             setattr(self, fact, getattr(inner, fact))
 
+    def measure_anew(self) -> None:
+        super().measure_anew()
+        self.inner.measure_anew()
+
     def measured_by_inner(self) -> None:
         """Take over what the inner scorer has measured of its last call."""
         self.metrics, self.totals, self.left_out = dict(self.inner.metrics), self.inner.totals, self.inner.left_out

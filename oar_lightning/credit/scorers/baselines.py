@@ -91,7 +91,8 @@ class Position(Scorer):
 
 @checked("scorer")
 class _Rearranged(Wrapper):
-    """A control that rearranges another scorer's scores within each completion, which keeps the weights' distribution."""
+    """A control that rearranges another scorer's scores within each completion, which keeps the weights' distribution. Tokens
+    that the other one leaves out of the loss move with their scores."""
 
     def __init__(self, inner: Callable[[Any, Rollouts], Tensor], seed: int = 0, region: Region = "reasoning") -> None:
         super().__init__(as_scorer(inner))
@@ -107,15 +108,20 @@ class _Rearranged(Wrapper):
         self.measured_by_inner()
         rows = torch.arange(len(rollouts))
         mask = region_mask(rollouts, self.covers)
+        left_out = None if self.left_out is None else self.left_out.clone()
         found = []
         for row in rows.tolist():
             scores = importance[row, mask[row]]
             order = torch.randperm(len(scores), generator=row_generator(rollouts, row, "shuffled", self.seed))
-            found.append(self.rearrange(scores, order.to(scores.device)))
+            places = self.places(scores, order.to(scores.device))
+            found.append(scores[places])
+            if left_out is not None:
+                left_out[row, mask[row]] = left_out[row, mask[row]][places]
+        self.left_out = left_out
         return place_rows(found, mask, rows)
 
-    def rearrange(self, scores: Float[Tensor, " R"], order: Int[Tensor, " R"]) -> Float[Tensor, " R"]:
-        """The scores of one row's tokens in another order; `order` is a random one."""
+    def places(self, scores: Float[Tensor, " R"], order: Int[Tensor, " R"]) -> Int[Tensor, " R"]:
+        """From which of the row's tokens each gets its score; `order` is a random order of them."""
         raise NotImplementedError
 
 
@@ -123,16 +129,16 @@ class _Rearranged(Wrapper):
 class Shuffled(_Rearranged):
     """The inner scorer's scores in random order: as uneven as before, but on other tokens."""
 
-    def rearrange(self, scores: Float[Tensor, " R"], order: Int[Tensor, " R"]) -> Float[Tensor, " R"]:
-        return scores[order]
+    def places(self, scores: Float[Tensor, " R"], order: Int[Tensor, " R"]) -> Int[Tensor, " R"]:
+        return order
 
 
 class Inverted(_Rearranged):
     """The inner scorer's scores with their ranks reversed: the least important token gets the largest score. Equal scores are
     ranked in random order."""
 
-    def rearrange(self, scores: Float[Tensor, " R"], order: Int[Tensor, " R"]) -> Float[Tensor, " R"]:
+    def places(self, scores: Float[Tensor, " R"], order: Int[Tensor, " R"]) -> Int[Tensor, " R"]:
         order = order[scores[order].argsort(stable=True)]
-        reversed_scores = torch.empty_like(scores)
-        reversed_scores[order] = scores[order.flip(0)]
-        return reversed_scores
+        places = torch.empty_like(order)
+        places[order] = order.flip(0)
+        return places

@@ -142,7 +142,7 @@ class InformationGain(StepScorer):
         distinct = dict(zip(reversed(keys), reversed(list(asked.values())), strict=True))
         with scoring_mode(model):
             share = self.share_prefixes and can_share_prefixes(model)
-            reader = PrefixReader(model, choose_decoder(model), self.token_budget, share)
+            reader = PrefixReader(model, choose_decoder(model), self.token_budget, share, rollouts.temperature)
             found, tokens = reader.read(rollouts.token_ids, first, list(distinct.values()))
         self.metrics = {"forward_equivalents": tokens / max(1, rollouts.token_ids.numel())}
         of_key = dict(zip(distinct, found, strict=True))

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass
+from functools import partial
 from typing import Any, NamedTuple
 
 import torch
@@ -53,12 +54,14 @@ class PrefixReader:
     Args:
         token_budget: padded tokens of one pass; bounds memory, does not change the numbers.
         share_prefixes: run each text once, and what is appended on its keys and values; otherwise each prefix in full length.
+        temperature: of the distribution whose probabilities are read.
     """
 
     model: Any
     decoder: Decoder
     token_budget: TokenBudget
     share_prefixes: bool
+    temperature: float
 
     def read(
         self, token_ids: Int[Tensor, "N S"], first: Int[Tensor, " N"], questions: Sequence[Question]
@@ -144,7 +147,7 @@ class PrefixReader:
         """Mean log-probability and entropy of the answers, which the columns before `stops` predict."""
         columns, targets, valid = _answers(asked, stops, ids.device)
         states, _ = self.decoder(past, embed(self.model, ids), (columns, valid))
-        read = in_chunks(read_predictions, self.model, states[valid], targets[valid])
+        read = in_chunks(partial(read_predictions, temperature=self.temperature), self.model, states[valid], targets[valid])
         out = torch.zeros(*valid.shape, 2, dtype=read.dtype, device=ids.device)
         out[valid] = read[:, :2]
         return out.sum(1) / valid.sum(1, keepdim=True)

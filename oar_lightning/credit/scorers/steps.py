@@ -63,11 +63,12 @@ class MinForm(Wrapper, StepScorer):
 
     def steps(self, model: Any, rollouts: Rollouts) -> Steps:
         found = self.inner.steps(model, rollouts)
-        self.measured_by_inner()
         return found._replace(scores=min_form(found, self.temperature))
 
     def of_tokens(self, model: Any, rollouts: Rollouts, scores: Float[Tensor, "B S"]) -> Float[Tensor, "B S"]:
-        return self.inner.of_tokens(model, rollouts, scores)
+        found = self.inner.of_tokens(model, rollouts, scores)
+        self.measured_by_inner()  # `of_tokens` may leave tokens out
+        return found
 
 
 def min_form(steps: Steps, temperature: float) -> Float[Tensor, "B S"]:

@@ -59,10 +59,21 @@ def test_a_share_of_one_is_grpo_bit_for_bit(over, region, rollouts, scores):
     assert torch.equal(credit.advantages, rollouts.advantages[:, None] * rollouts.response_mask)
 
 
-def test_ties_are_kept_and_nan_is_the_smallest(rollouts, scores):
+def test_ties_are_kept(rollouts, scores):
     assert torch.equal(SelectGate(0.2)(torch.ones_like(scores), rollouts).loss_mask, rollouts.response_mask)
-    scores[0, rollouts.response_mask[0]] = torch.nan
-    assert not SelectGate(0.5)(scores, rollouts).loss_mask[0].any()
+
+
+@pytest.mark.parametrize("over", ["step", "row"])
+def test_a_completion_that_could_not_be_scored_keeps_its_advantage_and_is_not_compared(over, rollouts, scores):
+    unscored = scores.clone()
+    unscored[0, rollouts.response_mask[0]] = torch.nan
+    credit = SelectGate(0.5, over)(unscored, rollouts)
+    assert torch.equal(credit.loss_mask[0], rollouts.response_mask[0])
+    assert torch.equal(credit.advantages[0], rollouts.advantages[0] * rollouts.response_mask[0])
+    others = torch.arange(1, len(scores))
+    columns = rollouts.columns(others)
+    alone = SelectGate(0.5, over)(scores[others][:, columns], dataclasses.replace(rollouts.select(others), group_size=1))
+    assert torch.equal(credit.loss_mask[others][:, columns], alone.loss_mask)
 
 
 def test_wider_bounds_for_large_scores_only(rollouts, scores):

@@ -14,7 +14,7 @@ from support.toy import gpt2, rollouts_of, tools
 
 from oar_lightning.credit.assign import assign_credit
 from oar_lightning.credit.gates import SignedGate
-from oar_lightning.credit.scorers import MinForm, MonteCarlo, Position
+from oar_lightning.credit.scorers import MinForm, MonteCarlo, Position, Shuffled
 from oar_lightning.credit.segments import FixedLength, LowProbabilityCuts, Sentences
 from oar_lightning.data.chain.task import ChainProblems, ChainTask
 from oar_lightning.objective.metric_sums import MetricSums
@@ -150,6 +150,32 @@ def test_likely_tokens_get_nothing_and_leave_the_loss() -> None:
     assert 0.3 < float(likely.sum() / rollouts.response_mask.sum()) < 0.6
     assert (credit.loss_mask & (scores == 0)).any(), "equal values before and after"
     assert assign_credit(policy.model, rollouts, all_of_them, SignedGate()).loss_mask is None
+
+
+@pytest.mark.parametrize("wrapped", ["min_form", "shuffled"])
+def test_what_leaves_the_loss_is_of_the_same_call_in_wrappers(wrapped: str) -> None:
+    """The least likely tokens of one batch are not those of the next, whose width is another."""
+    policy = tiny_policy()
+    stage, lent = make_stage(policy, LengthReward()), RolloutTools(make_stage(policy, LengthReward()), SamplingConfig())
+    inner = MonteCarlo(FixedLength(1), 2, forced_above=0.02)
+    outer = MinForm(inner) if wrapped == "min_form" else Shuffled(inner, region="response")
+    outer.use(lent)
+    for tokens, seed in ((12, 3), (5, 4), (12, 5)):
+        sampling = SamplingConfig(max_new_tokens=tokens)
+        rollouts = stage(policy.model, [MathProblem("1 + 1 =", "2")], 4, sampling, [seed])
+        rollouts = dataclasses.replace(rollouts, advantages=rollouts.rewards - rollouts.rewards.mean())
+        own = token_logprobs(policy.model, rollouts.token_ids, rollouts.attention_mask, rollouts.response_mask)[0].exp()
+        likely = rollouts.response_mask & (own > 0.02)
+        credit = assign_credit(policy.model, rollouts, outer, SignedGate(), everything=True)
+        assert credit.loss_mask is not None
+        left_out = rollouts.response_mask & ~credit.loss_mask
+        assert not credit.importance[left_out].any(), "no credit goes to what is not learnt from"
+        if wrapped == "min_form":
+            assert torch.equal(left_out, likely)
+        else:
+            assert torch.equal(left_out.sum(1), likely.sum(1))
+            plain = assign_credit(policy.model, rollouts, inner, SignedGate(), everything=True)
+            assert credit.importance.abs().sum(1).tolist() == pytest.approx(plain.importance.abs().sum(1).tolist())
 
 
 def test_spo_with_every_token_cut_is_token_level_vineppo(rollouts: Rollouts) -> None:

@@ -24,7 +24,7 @@ QUESTIONS = [
 ]
 
 
-def by_hand(model, rollouts):
+def by_hand(model, rollouts, temperature):
     """Mean log-probability and entropy of each answer, from a pass over each prefix with what follows it."""
     out = []
     for row, ends, cue, answer in QUESTIONS:
@@ -32,25 +32,25 @@ def by_hand(model, rollouts):
         beliefs = []
         for end in ends:
             ids = [*rollouts.token_ids[row, first:end].tolist(), *cue, *answer]
-            log_p = model(torch.tensor([ids])).logits[0].double().log_softmax(-1)[-len(answer) - 1 : -1]
+            log_p = (model(torch.tensor([ids])).logits[0].double() / temperature).log_softmax(-1)[-len(answer) - 1 : -1]
             entropy = -(log_p.exp() * log_p).sum(-1)
             beliefs.append((float(log_p[range(len(answer)), list(answer)].mean()), float(entropy.mean())))
         out.append(beliefs)
     return out
 
 
-@pytest.mark.parametrize("budget", [1, 40, 10**6])
+@pytest.mark.parametrize(("budget", "temperature"), [(1, 1.0), (40, 1.0), (10**6, 1.0), (10**6, 2.0)])
 @pytest.mark.parametrize("share", [True, False])
 @pytest.mark.parametrize("make", [gpt2, qwen2_golden], ids=["gpt2", "qwen2"])
-def test_beliefs_are_those_of_plain_passes(make, share, budget) -> None:
+def test_beliefs_are_those_of_plain_passes(make, share, budget, temperature) -> None:
     model, rollouts = make(), rollouts_of(SEQUENCES)
     first = rollouts.attention_mask.long().argmax(1)
     with torch.no_grad(), scoring_mode(model):
         assert can_share_prefixes(model)
-        reader = PrefixReader(model, choose_decoder(model), TokenBudget("x", budget), share)
+        reader = PrefixReader(model, choose_decoder(model), TokenBudget("x", budget), share, temperature)
         beliefs, _ = reader.read(rollouts.token_ids, first, QUESTIONS)
     with torch.no_grad(), evaluating(model):
-        expected = by_hand(model, rollouts)
+        expected = by_hand(model, rollouts, temperature)
     for belief, values in zip(beliefs, expected, strict=True):
         actual = list(zip(belief.logprob.tolist(), belief.entropy.tolist(), strict=True))
         assert actual == [pytest.approx(value, abs=1e-6) for value in values]
@@ -63,7 +63,7 @@ def test_shared_prefixes_cost_about_one_pass() -> None:
     question = Question(0, ends, (2,), (1,))
     with torch.no_grad(), scoring_mode(model):
         costs = [
-            PrefixReader(model, choose_decoder(model), TokenBudget("x"), share).read(
+            PrefixReader(model, choose_decoder(model), TokenBudget("x"), share, 1.0).read(
                 long.token_ids, torch.tensor([0]), [question]
             )[1]
             for share in (True, False)

@@ -88,7 +88,10 @@ class Ucas(PredictionScorer):
         certainty = found.certainty.masked_fill(~mask, 0.0).sum(1)
         if self.certainty == "mean":
             certainty = certainty / mask.sum(1).clamp(min=1)
-        c = torch.cat([_standardized(certainty[rows]) for rows in groups(mask, rollouts.group_size)])
+        known = mask.any(1)  # without a token there is nothing to be sure of
+        c = torch.zeros_like(certainty)
+        for rows in groups(mask, rollouts.group_size):
+            c[rows] = c[rows].masked_scatter(known[rows], _standardized(certainty[rows][known[rows]]))
         a = group_advantages_of(rollouts).to(c.dtype)
         of_row = torch.where(a > 0, a * (-self.reward_rate * c).exp(), a * (self.punish_rate * c).exp())[:, None]
         inside = found.logits[mask]

@@ -86,6 +86,7 @@ class TotalEffectFast(Scorer):
                     part.reasoning_mask[at, window],
                     part.answer_mask[at, window],
                     self._uniforms(part, chunk)[:, window],
+                    part.temperature,
                 )
                 return self._effects(model, decoder, prompts.select(owner[at]), text), text.ids[:, 1:].numel()
 
@@ -146,6 +147,7 @@ class _Text(NamedTuple):
     reasoning: Bool[Tensor, "n S"]
     answer: Bool[Tensor, "n S"]
     uniforms: Float[Tensor, "n S K"]
+    temperature: float
 
 
 class Odds(NamedTuple):
@@ -167,7 +169,7 @@ def read_odds(model: Any, states: Float[Tensor, "n W H"], text: _Text) -> Odds:
     for h, y, u in zip(hidden.split(size), targets.split(size), uniforms.split(size), strict=True):
         with torch.enable_grad():
             h = h.detach().requires_grad_()
-            logits = head_logits(model, h)
+            logits = head_logits(model, h) / text.temperature
             chosen = logits.gather(-1, y[:, None])[:, 0]
             odds = chosen - logits.scatter(-1, y[:, None], -torch.inf).logsumexp(-1)
             (pull,) = torch.autograd.grad(odds.sum(), h)

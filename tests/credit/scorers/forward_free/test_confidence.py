@@ -92,6 +92,21 @@ def test_ucas_against_numpy(case, certainty):
     np.testing.assert_allclose(actual[mask], expected[mask], rtol=1e-5)
 
 
+def test_a_completion_without_a_token_does_not_move_its_siblings() -> None:
+    """Of reasoning tokens one that ends without an answer has none, and so no certainty."""
+    sequences = [
+        {"before": [3, 4], "reasoning": [5, 6, 7], "answer": [8]},
+        {"before": [3, 4], "reasoning": [9, 10], "answer": [8]},
+        {"before": [3, 4], "tail": [11, 12]},
+    ]
+    advantages = torch.tensor([1.0, -0.5, -0.5])
+    two, three = (rollouts_of(sequences[:n], group_size=n, advantages=advantages[:n]) for n in (2, 3))
+    few, all_of_them = (Ucas(region="reasoning", token_rate=0.0)(gpt2(), rollouts) for rollouts in (two, three))
+    for row in (0, 1):
+        torch.testing.assert_close(all_of_them[row, three.reasoning_mask[row]], few[row, two.reasoning_mask[row]])
+    assert not all_of_them[2].any()
+
+
 def test_ucas_takes_from_tokens_of_completions_without_an_advantage(case):
     model, rollouts, found, mask = case
     actual = Ucas()(model, dataclasses.replace(rollouts, advantages=torch.zeros(4, dtype=torch.float64))).numpy()

@@ -21,7 +21,7 @@ def transcribed(model, rollouts, row, rounds, draws, seed):
     ids, reasoning, answer = (x[row][keep] for x in (rollouts.token_ids, rollouts.reasoning_mask, rollouts.answer_mask))
     embeddings = model.get_input_embeddings().weight.detach()
     given = embeddings[ids][None].clone().requires_grad_()
-    logprobs = model(inputs_embeds=given).logits[0, :-1].log_softmax(-1)
+    logprobs = (model(inputs_embeds=given).logits[0, :-1] / rollouts.temperature).log_softmax(-1)
     p = logprobs.detach().exp()
     chosen = torch.cat([torch.zeros(1), logprobs.gather(1, ids[1:, None])[:, 0]])
     odds = chosen - (1 - chosen.exp()).clamp(min=1e-30).log()
@@ -47,11 +47,12 @@ def transcribed(model, rollouts, row, rounds, draws, seed):
     return influence[reasoning], 1 - chosen.exp().detach()[reasoning]
 
 
-@pytest.mark.parametrize("token_budget", [1, 10**6])
+@pytest.mark.parametrize(("token_budget", "temperature"), [(1, 1.0), (10**6, 1.0), (10**6, 2.0), (10**6, 0.5)])
 @pytest.mark.parametrize("rounds", [1, 3])
-def test_transcription(rounds, token_budget):
+def test_transcription(rounds, token_budget, temperature):
+    """Probabilities and replacements are of the distribution that tokens were drawn from."""
     model = gpt2().eval()
-    rollouts = padded(rollouts_of(SEQUENCES), left=2, right=1)
+    rollouts = padded(rollouts_of(SEQUENCES, temperature=temperature), left=2, right=1)
     for freedom in ("none", "weight"):
         found = TotalEffectFast(rounds, 2, seed=3, token_budget=token_budget, freedom=freedom)(model, rollouts)
         for row, mask in enumerate(rollouts.reasoning_mask):
