@@ -161,6 +161,13 @@ def claims(leads: Mapping[tuple[str, str], Lead], said: Mapping[tuple[str, str],
             "24 fresh pairs a task",
         ),
         by_rules(
+            "OAR-G beats GRPO where answers have several tokens, after as many updates and in as much time, by rules written "
+            "before these runs",
+            asked(rules.AGAIN, "again"),
+            "24 fresh pairs",
+            f"{FAIRLY}; asked because other pairs had shown a sign of it",
+        ),
+        by_rules(
             "An estimate that does not know which step went wrong gains half of what perfect credit gains, by rules written "
             "before its runs (ours)",
             half_reached(),

@@ -14,7 +14,7 @@ from figures import draw_costs, draw_leads, draw_rates
 from in_time import draw_in_time
 from labels import listed, named
 from leads import REPORTS, TOLD, Lead, decided_by, leads_over_grpo, mean_over, missing, tasks_of, verdicts
-from settled import ROWS, oar_g_by_rules, rules, shown_by_rules, shown_in_time
+from settled import ROWS, oar_g_by_rules, rules, shown_by_rules, shown_in_time, shown_to_lead
 from summary import half, headline, short
 
 from oar_lightning.common.markdown import fill, markdown
@@ -40,7 +40,7 @@ def page(leads: Mapping[tuple[str, str], Lead]) -> str:
     longer = listed([f"{count} (`{task}`)" for task, count in rules.MORE.items()])
     return "\n".join(
         [
-            headline(leads, said, by_rules, shown_in_time()),
+            headline(leads, said, shown_to_lead(), shown_in_time()),
             "",
             short(leads, said, by_rules, oar_g_by_rules()),
             "",

@@ -29,9 +29,23 @@ TASKS = ("graph", "asides")
 """Where it was asked whether OAR-G beats GRPO."""
 
 
+def oar_g_again() -> Any:
+    """OAR-G's lead over GRPO where answers have several tokens, of pairs made for that question."""
+    return tables.asked_leads(ROWS, rules.AGAIN, "again")[rules.BASELINE]
+
+
 def oar_g_by_rules() -> list[str]:
     """The answers on each task, in words with figures."""
-    return [f"{verdict} on `{task}` ({figures})" for task in TASKS for verdict, figures in [settled(task)]]
+    found = [(task, *settled(task)) for task in TASKS]
+    again = oar_g_again()
+    found.append((rules.AGAIN.task, again.verdict, again.lead))
+    return [f"{verdict} on `{task}` ({figures})" for task, verdict, figures in found]
+
+
+def shown_to_lead() -> list[str]:
+    """Estimates that rules show to lead GRPO after as many updates."""
+    again = [f"{named(rules.AGAIN.arm)} on `{rules.AGAIN.task}`"] if oar_g_again().verdict == "yes" else []
+    return [*shown_by_rules(), *again]
 
 
 @functools.cache
@@ -76,9 +90,9 @@ def shown_by_rules() -> list[str]:
     return [f"{named(arm)} on {quoted(sorted(own))}" for arm, own in tasks.items()]
 
 
-def asked(comparison: Any) -> tuple[str, str]:
+def asked(comparison: Any, stage: str = "endpoint") -> tuple[str, str]:
     """Verdicts and figures of the question whether an arm ends above others (a `Comparison` of the rules)."""
-    found = [(named(arm), lead) for arm, lead in tables.asked_leads(ROWS, comparison).items()]
+    found = [(named(arm), lead) for arm, lead in tables.asked_leads(ROWS, comparison, stage).items()]
     if not any(lead.pairs for _, lead in found):
         return "not settled yet", f"no pair on `{comparison.task}` has run"
     verdicts = "; ".join(f"against {name} {lead.verdict}" for name, lead in found)
