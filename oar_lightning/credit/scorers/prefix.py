@@ -12,6 +12,9 @@ from oar_lightning.policy.decoder import Decoder, Past, empty_past, join
 from oar_lightning.policy.language_model import embed
 from oar_lightning.policy.token_budget import TokenBudget
 
+PREFIX_DISCOUNT = 8
+"""What goes on from a prefix has a copy of its keys and values; so many prefix tokens count as one in a token budget."""
+
 
 @torch.no_grad()
 def read_prompts(

@@ -12,13 +12,10 @@ from jaxtyping import Bool, Float, Int
 from torch import Tensor
 
 from oar_lightning.credit.predictions import in_chunks, read_predictions
-from oar_lightning.credit.scorers.prefix import read_prompts
+from oar_lightning.credit.scorers.prefix import PREFIX_DISCOUNT, read_prompts
 from oar_lightning.policy.decoder import Decoder, Past, empty_past
 from oar_lightning.policy.language_model import embed
 from oar_lightning.policy.token_budget import TokenBudget
-
-PREFIX_DISCOUNT = 8
-"""A probe has a copy of its prefix's keys and values; so many prefix tokens count as one in the token budget."""
 
 
 class Question(NamedTuple):

@@ -10,10 +10,9 @@ from jaxtyping import Float
 from torch import Tensor
 
 from oar_lightning.common.activity import activity
-from oar_lightning.credit.scorers.oar_p.counterfactual import PREFIX_DISCOUNT
 from oar_lightning.credit.scorers.oar_p.fills import FILLS, FillName
 from oar_lightning.credit.scorers.oar_p.texts import Texts, texts_until_answer
-from oar_lightning.credit.scorers.prefix import read_prompts
+from oar_lightning.credit.scorers.prefix import PREFIX_DISCOUNT, read_prompts
 from oar_lightning.credit.scorers.probes import PROBES
 from oar_lightning.lab.removal.sets import Sets
 from oar_lightning.policy.attention import masked_positions

@@ -11,8 +11,9 @@ from torch import Tensor
 from oar_lightning.credit.scorers import OarG, OarP, OarPApproximate, OarPSteps, Spans
 from oar_lightning.credit.scorers.oar_p.base import CounterfactualScorer
 from oar_lightning.credit.scorers.oar_p.coarse import CoarseStage, Estimate
-from oar_lightning.credit.scorers.oar_p.counterfactual import PADDING, PREFIX_DISCOUNT, Counterfactuals
+from oar_lightning.credit.scorers.oar_p.counterfactual import PADDING, Counterfactuals
 from oar_lightning.credit.scorers.oar_p.texts import Texts
+from oar_lightning.credit.scorers.prefix import PREFIX_DISCOUNT
 from oar_lightning.credit.segments import FixedLength
 from oar_lightning.planning.dry_run import completions
 from oar_lightning.planning.scoring.base import (

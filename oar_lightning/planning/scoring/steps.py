@@ -11,7 +11,7 @@ from jaxtyping import Bool
 from torch import Tensor
 
 from oar_lightning.credit.scorers import InformationGain, MonteCarlo, Scorer, TurningPoint
-from oar_lightning.credit.scorers.prefix_answers import PREFIX_DISCOUNT
+from oar_lightning.credit.scorers.prefix import PREFIX_DISCOUNT
 from oar_lightning.credit.segments import FixedLength, Segmenter, TextCuts
 from oar_lightning.planning.dry_run import completions
 from oar_lightning.planning.scoring.base import Batch, DryRunInputs, changed, dry_run_inputs, full_pass, innermost, row_tokens

@@ -13,15 +13,12 @@ from torch import Tensor
 from oar_lightning.common.randomness import derive_seed
 from oar_lightning.credit.scorers.oar_p.fills import Fill
 from oar_lightning.credit.scorers.oar_p.texts import Texts
-from oar_lightning.credit.scorers.prefix import read_prompts
+from oar_lightning.credit.scorers.prefix import PREFIX_DISCOUNT, read_prompts
 from oar_lightning.credit.scorers.probes import AnswerPlace, Probe
 from oar_lightning.policy.attention import LayerRecord, ReadAt
 from oar_lightning.policy.decoder import Decoder, Past, empty_past
 from oar_lightning.policy.language_model import embed
 from oar_lightning.policy.token_budget import TokenBudget
-
-PREFIX_DISCOUNT = 8
-"""A counterfactual has a copy of its prefix's keys and values; so many prefix tokens count as one in the token budget."""
 
 PADDING = 8
 """The longest suffix of a batch is at most so many tokens longer than the shortest."""
