@@ -197,7 +197,7 @@ LATER = {
     "task=report sweep=x": "logger.tracking_uri= | no such database; run from the folder",
     "task=sync sync.folder=none": "sync.folder=none: no such folder; give a run's folder",
     "task=audit": "audit.files is empty; name JSONL files",
-    "task=audit audit.files=[none.jsonl]": "audit.files | none.jsonl cannot be read",
+    "task=audit audit.files=[none.jsonl]": "audit.files=none.jsonl: no such file; give JSONL files",
     "task=audit audit.files=[recorded.jsonl] audit.output=folder": "audit.output=folder is a folder; give a file",
     "task=decontaminate": "task=decontaminate | data=chain have no end; choose a finite set",
     "task=benchmark benchmark=wide engine=hf": "benchmark=wide | leave out engine",
