@@ -29,17 +29,18 @@ REASONING = ("One step at a time: 1 + 1 = 2.", "The numbers are given, and 3 - 2
 TRIED = "tried on two made-up completions"
 
 
-def _of_this_package(own: Any) -> bool:
-    return type(own).__module__.startswith("oar_lightning.")
+def _is_own(part: Scorer | Gate) -> bool:
+    """Whether it is a user's."""
+    return isinstance(part, FunctionScorer) or not type(part).__module__.startswith("oar_lightning.")
 
 
 def _scorer_needs_trial(scorer: Scorer) -> bool:
-    return isinstance(scorer, FunctionScorer | Oracle | Capo) or not _of_this_package(scorer)
+    return isinstance(scorer, Oracle | Capo) or _is_own(scorer)
 
 
 def needs_trial(scorer: Scorer, gate: Gate) -> bool:
     """Whether one of them is a user's, reads a task's texts, or asks a judge. Tests cover the others of the package."""
-    return _scorer_needs_trial(scorer) or not _of_this_package(gate)
+    return _scorer_needs_trial(scorer) or _is_own(gate)
 
 
 def try_credit(scorer: Scorer, gate: Gate, policy: Policy, stage: RolloutStage, problem: MathProblem) -> None:
@@ -51,14 +52,13 @@ def try_credit(scorer: Scorer, gate: Gate, policy: Policy, stage: RolloutStage, 
     rollouts = _made_up(policy, stage, problem)
     if _scorer_needs_trial(scorer):
         _try_scorer(scorer, policy, rollouts)
-    if not _of_this_package(gate):
+    if _is_own(gate):
         _try_gate(gate, rollouts, scorer.signed)
 
 
 def _try_scorer(scorer: Scorer, policy: Policy, rollouts: Rollouts) -> None:
     own: Any = scorer.function if isinstance(scorer, FunctionScorer) else type(scorer)
     key = f"scorer._target_={_source(own)}"
-    known = dict(scorer.metrics), scorer.totals
     region = rollouts.reasoning_mask
     try:
         with global_rng_kept(), evaluating(policy.model), scorer.looked_at():
@@ -66,10 +66,10 @@ def _try_scorer(scorer: Scorer, policy: Policy, rollouts: Rollouts) -> None:
     except Exception as error:  # a scorer may be anyone's code
         raise _refusal(key, error) from error
     finally:
-        scorer.metrics, scorer.totals = known
+        scorer.measure_anew()
     if any(parameter.grad is not None for parameter in policy.model.parameters()):
         raise ConfigError(f"{key}, {TRIED}: it leaves gradients in the policy; use torch.autograd.grad")
-    if not _of_this_package(own) and not any(row[mask].unique().numel() > 1 for row, mask in zip(scores, region, strict=True)):
+    if _is_own(scorer) and not any(row[mask].unique().numel() > 1 for row, mask in zip(scores, region, strict=True)):
         log.warning(
             "%s, %s: all tokens before the answer get the same score; a run in which they always do is GRPO, with "
             "credit/uniform_frac at 1",

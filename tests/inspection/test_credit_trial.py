@@ -18,7 +18,7 @@ from oar_lightning.credit.gates import BilevelGate, DirectGate, Gate, SignedGate
 from oar_lightning.credit.scorers import Entropy, FunctionScorer, Oracle, Scorer, Uniform, as_scorer
 from oar_lightning.data.chain.task import ChainProblems, ChainTask
 from oar_lightning.inspection.credit_trial import needs_trial, try_credit
-from oar_lightning.types import Credit, Rollouts
+from oar_lightning.types import CausalSpans, Credit, Rollouts
 
 PROBLEM = ChainProblems(ChainTask(noise=0.0))[0]
 
@@ -108,6 +108,12 @@ def test_equal_scores_are_told_to_be_grpo(value: float, caplog: pytest.LogCaptur
         assert "all tokens before the answer get the same score; a run in which they always do is GRPO" in message
         trial(ramp)
     assert len(caplog.messages) == 1
+
+
+def test_an_oracle_that_locates_nothing_in_made_up_texts_is_no_grpo(caplog: pytest.LogCaptureFixture) -> None:
+    with caplog.at_level(logging.WARNING):
+        trial(Oracle(locate=lambda problem, completion: CausalSpans(())))
+    assert not caplog.messages
 
 
 def test_a_scorer_without_the_base_s_init() -> None:
