@@ -121,3 +121,13 @@ def sweep(
 
     run_sweep(study, launch, Table(), batch)
     return study
+
+
+def table(study: SweepStudy) -> str:
+    """What `Table` has written."""
+    return (study.folder / "table.csv").read_text()
+
+
+def steps(study: SweepStudy) -> list[list[str]]:
+    """Trial by trial, the steps that were made."""
+    return [(study.trial_folder(t.number) / "steps").read_text().split() for t in study.trials()]
