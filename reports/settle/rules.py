@@ -103,9 +103,9 @@ TIMELY = (
 LASTING = tuple(Comparison(task, arm, (LONG,)) for arm in (PERFECT_LONG, ESTIMATE_LONG) for task in MORE)
 """Whether a lead is left where both train on."""
 
-AGAIN = Comparison("long_answer", "oar_g", (BASELINE, AS_LONG_AS_OAR_G))
-"""Whether OAR-G leads where answers have several tokens, of pairs that nobody had seen when that was asked; and whether its
-lead is more than its time buys."""
+AGAIN = Comparison("long_answer", "oar_g", (BASELINE, AS_LONG_AS_OAR_G, "shuffled", "random"))
+"""Whether OAR-G leads where answers have several tokens, of pairs that nobody had seen when that was asked; whether its lead
+is more than its time buys; and whether it matters which tokens get the weight."""
 AGAIN_SEEDS = tuple(range(300, 324))
 
 PERFECT = "oracle"

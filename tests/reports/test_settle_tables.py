@@ -146,7 +146,8 @@ def test_what_is_asked_again_is_asked_of_its_own_pairs() -> None:
     ]
     rows = [r._replace(task="long_answer") for r in (*seen, *own)]
     lines = tables.comparison_table(rows, rules.AGAIN, "OAR-G", "again").splitlines()
-    assert lines[2:] == ["| grpo | +2.1 [+2.1, +2.1] | 24 | yes |", "| grpo_in_oar_g_time | - | 0 | not settled yet |"]
+    missing = [f"| {arm} | - | 0 | not settled yet |" for arm in ("grpo_in_oar_g_time", "shuffled", "random")]
+    assert lines[2:] == ["| grpo | +2.1 [+2.1, +2.1] | 24 | yes |", *missing]
     assert tables.asked_leads(rows[:-1], rules.AGAIN, "again")["grpo"].verdict == "not settled yet"
     assert tables.asked_leads(rows[: len(seen)], rules.AGAIN, "again")["grpo"].pairs == 0
 
