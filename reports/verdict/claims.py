@@ -161,8 +161,8 @@ def claims(leads: Mapping[tuple[str, str], Lead], said: Mapping[tuple[str, str],
             "24 fresh pairs a task",
         ),
         by_rules(
-            "OAR-G beats GRPO where answers have several tokens, after as many updates and in as much time, and scores in its gate "
-            "that say nothing, by rules written before these runs",
+            "OAR-G beats GRPO where answers have several tokens, after as many updates and in as much time, and scores in its "
+            "gate that say nothing, by rules written before these runs",
             asked(rules.AGAIN, "again"),
             "24 fresh pairs",
             f"{FAIRLY}; asked because other pairs had shown a sign of it",
