@@ -11,6 +11,9 @@ import os
 from pathlib import Path
 from types import TracebackType
 
+RUN_LOCK = "run.lock"
+"""Held in a run's folder from its start until its process has ended."""
+
 
 class FileLock:
     """An exclusive flock on a file. A child process that inherits the open file (`descriptor`) holds the lock too, until it

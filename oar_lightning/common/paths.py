@@ -20,22 +20,20 @@ def sweeps_dir() -> Path:
     return conf_dir().parent / "sweeps"
 
 
-def matching_files(pattern: str) -> list[Path]:
-    """The file of that name (which may hold brackets), else the files that match a glob pattern, in order."""
-    path = Path(pattern).expanduser()
-    return [path] if path.is_file() else [Path(found) for found in sorted(glob.glob(str(path)))]
+def files_of(patterns: str | Sequence[str], key: str, kinds: str = "JSONL files (gzip too)") -> list[Path]:
+    """The files of one or several names (which may hold brackets) or glob patterns, each once; those of a pattern in order.
 
-
-def files_of(patterns: str | Sequence[str], key: str) -> list[Path]:
-    """The files of one or several names or glob patterns, each once, in order.
+    `key` is the setting that holds the patterns, `kinds` what it takes, both for the error.
 
     Raises:
-        ValueError: where a pattern matches none; `key` is the setting that holds it.
+        ValueError: where a pattern matches none.
     """
     found: dict[Path, None] = {}
     for pattern in [patterns] if isinstance(patterns, str) else patterns:
-        if not (files := matching_files(pattern)):
-            raise ValueError(f"{key}={pattern}: no such file; give JSONL files (gzip too) or patterns, from {Path.cwd()}")
+        path = Path(pattern).expanduser()
+        files = [path] if path.is_file() else [Path(name) for name in sorted(glob.glob(str(path)))]
+        if not files:
+            raise ValueError(f"{key}={pattern}: no such file; give {kinds} or patterns, from {Path.cwd()}")
         found |= dict.fromkeys(files)
     return list(found)
 

@@ -13,7 +13,7 @@ from pathlib import Path
 from typing import Annotated, Any
 
 from oar_lightning.common.jsonl import UNREADABLE, open_text, read_jsonl
-from oar_lightning.common.paths import matching_files
+from oar_lightning.common.paths import files_of
 from oar_lightning.common.ranges import PositiveInt, checked
 from oar_lightning.data.listed import ListedProblems
 from oar_lightning.data.rows import Columns, problems_of, table_rows
@@ -44,8 +44,9 @@ class FileProblems(ListedProblems):
     A row without a question or a gold answer is dropped, counted in ``dropped`` by reason, and reported.
 
     Raises:
-        ValueError: where no file matches, a file cannot be read, a row is not JSON, a column is missing, no row is usable, or
-            columns that nobody named (``extra_columns=null``) would take more than `MAX_EXTRA` characters of memory.
+        ValueError: where a name or pattern matches no file, a file cannot be read, a row is not JSON, a column is missing, no
+            row is usable, or columns that nobody named (``extra_columns=null``) would take more than `MAX_EXTRA` characters of
+            memory.
     """
 
     def __init__(
@@ -59,13 +60,7 @@ class FileProblems(ListedProblems):
         limit: PositiveInt | Annotated[None, "all"] = None,
         extra_columns: str | Sequence[str] | None = None,
     ) -> None:
-        patterns = [paths] if isinstance(paths, str) else list(paths)
-        files = list(dict.fromkeys(file for pattern in patterns for file in matching_files(pattern)))
-        if not files:
-            raise ValueError(
-                f"{KEY}={patterns}: no such file; give JSONL files (gzip too), parquet or CSV files, or a pattern, "
-                f"from {Path.cwd()}"
-            )
+        files = files_of(paths, KEY, "JSONL files (gzip too), parquet or CSV files,")
         columns = Columns(question_column, answer_column, solution_column, level_column, id_column, extra_columns)
         self.dropped: Counter[str] = Counter()
         rows = chain.from_iterable(read_rows(file) for file in files)
@@ -74,7 +69,8 @@ class FileProblems(ListedProblems):
         if self.dropped:
             log.warning("data: %s; kept %d rows of %s", dict(self.dropped), len(problems), ", ".join(map(str, files)))
         if not problems:
-            raise ValueError(f"{KEY}={patterns}: no usable row ({dict(self.dropped) or 'the files are empty'})")
+            reason = dict(self.dropped) or ("the files are empty" if files else "no file is named")
+            raise ValueError(f"{KEY}={paths}: no usable row ({reason})")
         if repeated := len(problems) - len({problem.id for problem in problems}):
             log.warning("data: %d problems have the id of another one, as which curricula and tables take them", repeated)
         super().__init__(problems)

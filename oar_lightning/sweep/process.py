@@ -18,7 +18,7 @@ from collections.abc import Callable, Iterator, Mapping, Sequence
 from pathlib import Path
 
 from oar_lightning.common.config_check import ConfigError
-from oar_lightning.common.locks import FileLock
+from oar_lightning.common.locks import RUN_LOCK, FileLock
 from oar_lightning.common.messages import named_line
 from oar_lightning.distributed.launch import is_first_rank
 from oar_lightning.sweep.trial import (
@@ -33,9 +33,6 @@ from oar_lightning.sweep.trial import (
 )
 
 log = logging.getLogger(__name__)
-
-RUN_LOCK = "run.lock"
-"""Held in a job's folder from its start until its process has ended."""
 
 GRACE_S = 120.0
 """Seconds that a job has for its optimizer step and checkpoint after a signal to stop."""

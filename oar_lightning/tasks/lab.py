@@ -41,6 +41,7 @@ from oar_lightning.rollout import RolloutStage, SamplingConfig, build_stage, che
 from oar_lightning.rollout.continuations import Continuer, RolloutTools
 from oar_lightning.tracking.tracker import Tracker
 from oar_lightning.types import MathProblem
+from oar_lightning.wiring.claim import claim
 from oar_lightning.wiring.config import plain
 from oar_lightning.wiring.device import choose_device, mixed_precision, seed_everything, set_threads
 from oar_lightning.wiring.lab import (
@@ -103,7 +104,9 @@ def prepare(cfg: DictConfig) -> Callable[[], float | None]:
         page_folder(config.report, "lab.report", TITLE)
     if config.render is not None:
         return again(config, Path(config.render).expanduser())
-    refuse_used(Path(HydraConfig.get().runtime.output_dir))
+    run_dir = Path(HydraConfig.get().runtime.output_dir)
+    refuse_used(run_dir)
+    claim(run_dir, make=False)
     rewards, answer = (instantiate(node, _convert_="all") for node in (cfg.reward, cfg.answer))
     sampling, engine, advantage = instantiate(cfg.rollout), instantiate(cfg.engine), instantiate(cfg.advantage)
     loss: LossConfig = instantiate(cfg.loss)
@@ -142,8 +145,8 @@ def prepare(cfg: DictConfig) -> Callable[[], float | None]:
         estimator.use(tools)
         if needs_trial(estimator.scorer, estimator.gate):
             try_credit(estimator.scorer, estimator.gate, policy, stage, first)
+    claim(run_dir)
     store = Store(Path(config.cache).expanduser(), identity(cfg, policy))
-    run_dir = Path(HydraConfig.get().runtime.output_dir)
     job = Job(
         config=config,
         policy=policy,

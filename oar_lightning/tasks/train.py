@@ -14,6 +14,7 @@ from omegaconf import DictConfig, OmegaConf
 from rich.console import Console
 from torch import Tensor
 
+from oar_lightning.common.locks import RUN_LOCK
 from oar_lightning.distributed.launch import by_srun
 from oar_lightning.distributed.rank_launcher import end_other_ranks, killed_rank, report_lost_ranks
 from oar_lightning.distributed.slurm import TOLD_TO_END, requeue
@@ -21,7 +22,7 @@ from oar_lightning.distributed.strategies import adapt
 from oar_lightning.evaluation.tables import before_after_table
 from oar_lightning.policy.out_of_memory import OutOfMemory, advice, out_of_memory
 from oar_lightning.policy.pretrained import Policy, export_policy, has_adapters
-from oar_lightning.sweep.process import RUN_LOCK, describe_exit
+from oar_lightning.sweep.process import describe_exit
 from oar_lightning.sweep.trial import Result, current_ticket, job_folder, write_result
 from oar_lightning.training.callbacks.checkpoint import CHECKPOINTS, LAST
 from oar_lightning.training.callbacks.errors import first_error, forget_errors

@@ -13,7 +13,7 @@ import torch
 from lightning.pytorch.loggers import Logger
 
 from oar_lightning.common.config_check import ConfigError
-from oar_lightning.common.locks import FileLock
+from oar_lightning.common.locks import RUN_LOCK, FileLock
 from oar_lightning.distributed.launch import is_first_rank, run_name
 from oar_lightning.training.callbacks.checkpoint import CHECKPOINTS, LAST
 from oar_lightning.training.run import Run, assemble, starting_policy
@@ -70,7 +70,7 @@ def train(
         raise ConfigError(
             f"folder={run_dir} holds a run, and a new one would overwrite it; name another folder, or remove this one"
         )
-    lock = FileLock(run_dir / "run.lock")
+    lock = FileLock(run_dir / RUN_LOCK)
     if is_first_rank() and not lock.acquire(wait=False):
         raise ConfigError(f"folder={run_dir}: another run is at work there; wait for its end, or name another folder")
     if not torch.cuda.is_available():  # as the command sets it, which says why; numbers differ in their last bits without it

@@ -5,9 +5,8 @@ from __future__ import annotations
 from pathlib import Path
 
 from oar_lightning.common.config_check import ConfigError
-from oar_lightning.common.locks import FileLock
+from oar_lightning.common.locks import RUN_LOCK, FileLock
 from oar_lightning.distributed.launch import is_first_rank
-from oar_lightning.sweep.process import RUN_LOCK
 from oar_lightning.sweep.trial import job_folder
 from oar_lightning.wiring.refusals import unwritable
 
@@ -28,8 +27,8 @@ def claim(run_dir: Path, make: bool = True) -> FileLock:
         raise ConfigError(unwritable(run_dir, error)) from error
     if not free:
         raise ConfigError(
-            f"another process is at work in {run_dir}; wait for its end or stop it, or start a run of your own without "
-            "ckpt_path and resume"
+            f"another process is at work in {run_dir}; wait for its end or stop it, or start a run in a folder of its own "
+            "(without ckpt_path, resume and this hydra.run.dir)"
         )
     if not make:
         lock.release()

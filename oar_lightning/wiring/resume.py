@@ -15,6 +15,7 @@ from hydra.core.hydra_config import HydraConfig
 from omegaconf import DictConfig
 
 from oar_lightning.common.config_check import ConfigError
+from oar_lightning.common.locks import RUN_LOCK
 from oar_lightning.common.outputs import write_text
 from oar_lightning.distributed.deepspeed_checkpoint import (
     Layout,
@@ -23,7 +24,6 @@ from oar_lightning.distributed.deepspeed_checkpoint import (
     read_summary,
 )
 from oar_lightning.distributed.launch import is_restart
-from oar_lightning.sweep.process import RUN_LOCK
 from oar_lightning.sweep.trial import current_ticket, job_folder
 from oar_lightning.training.callbacks.checkpoint import CHECKPOINTS, LAST, PREVIOUS
 from oar_lightning.training.callbacks.evaluation import EvaluationCallback

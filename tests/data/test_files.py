@@ -162,9 +162,11 @@ def test_odd_but_valid_files(tmp_path: Path) -> None:
 
 
 def test_no_file(tmp_path: Path) -> None:
-    message = failure([str(tmp_path / "no*.jsonl")])
-    assert "paths=" in message
-    assert "no such file; give JSONL files" in message
+    there = write(tmp_path / "x.jsonl", ROWS)
+    for paths in ([str(tmp_path / "no*.jsonl")], [there, str(tmp_path / "no*.jsonl")]):  # none is passed over
+        message = failure(paths)
+        assert f"paths={tmp_path / 'no*.jsonl'}: no such file; give JSONL files (gzip too), parquet or CSV files," in message
+    assert "no usable row (no file is named)" in failure([])
 
 
 @pytest.mark.parametrize(

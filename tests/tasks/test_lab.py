@@ -16,6 +16,7 @@ from scipy.stats import mannwhitneyu, spearmanr, t
 from support.composing import Prepare
 
 from oar_lightning.common.config_check import ConfigError
+from oar_lightning.common.locks import RUN_LOCK
 from oar_lightning.data.chain.task import ChainProblems, ChainTask
 from oar_lightning.lab import values
 from oar_lightning.lab.stability import Stability
@@ -336,6 +337,15 @@ def test_a_finished_lab_is_not_overwritten(prepared: Prepare, tmp_path: Path) ->
     content = json.loads((folder / "results.json").read_text())
     (folder / "results.json").write_text(json.dumps({**content, "whole": False}))
     refuse_used(folder)  # it was stopped, and the command repeated goes on
+
+
+def test_two_labs_do_not_share_a_folder(prepared: Prepare, tmp_path: Path) -> None:
+    command = (*SMALL, f"lab.files=[{recorded(tmp_path)}]", "lab.continuations=0")
+    run = prepared(*command)
+    (lock,) = tmp_path.rglob(RUN_LOCK)
+    with pytest.raises(ConfigError, match=rf"another process is at work in .*{lock.parent.name}; wait for its end"):
+        prepared(*command, folder=lock.parent.name)
+    run()
 
 
 @pytest.mark.parametrize(
