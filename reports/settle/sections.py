@@ -7,6 +7,7 @@ from collections import Counter
 from collections.abc import Iterable, Sequence
 
 import temperatures
+from asked import asked_table
 from greedy import greedy_table
 from records import Row
 from rules import (
@@ -37,6 +38,12 @@ GRANULARITY = {
     "information_gain": "step",
 }
 """Arms whose credit is not by token."""
+
+OF_PAIRS = "The accuracy is of all runs of an arm, a difference of the pairs with the same seed alone."
+ALL_ASKED = (
+    "The answers above are each of one comparison, as the rules have it. Here are all that have their pairs, the smallest p "
+    "first (two-sided t test), with the p that Holm's rule makes of it for so many comparisons."
+)
 
 
 def named(arms: Iterable[str], rows: Sequence[Row]) -> str:
@@ -90,7 +97,7 @@ def page(rows: Sequence[Row]) -> str:
     parts = []
     for task in RATES:
         parts.append(f"### `{task}`: tuning\nMean accuracy in % at each rate. Bold: chosen.\n\n{tuning_table(rows, task)}")
-        parts.append(f"### `{task}`: endpoint\n{endpoint_table(rows, task)}")
+        parts.append(f"### `{task}`: endpoint\n{OF_PAIRS}\n\n{endpoint_table(rows, task)}")
     parts.append(
         f"### Half of what perfect credit gains\nMean leads in points over {len(OTHER_SEEDS)} pairs.\n\n{half_table(rows)}"
     )
@@ -104,5 +111,6 @@ def page(rows: Sequence[Row]) -> str:
     parts.append(f"### Where both train on\n{lasting_table(rows)}")
     parts.append(f"### More than a sharper policy, on `{GREEDY_TASK}`\n{greedy_table(rows)}")
     parts.append(f"### The untrained policies at lower temperatures\n{temperatures.table()}")
+    parts.append(f"### All that was asked beforehand\n{ALL_ASKED}\n\n{asked_table(rows)}")
     parts.append(f"### Checklist\n{checklist(rows)}")
     return "\n\n".join([*parts, f"### Revisions\n{revisions(rows)}"])

@@ -163,9 +163,9 @@ def times_of(
     return [whole / (whole - scoring) for whole, scoring in seconds if not math.isnan(whole - scoring)]
 
 
-def step_price(rows: Iterable[Row], task: str, arm: str) -> float:
+def step_price(rows: Iterable[Row], task: str, arm: str, stages: Collection[str] = ("endpoint", "copying")) -> float:
     """The time of an arm's steps, of the same without their scoring; NaN where it was not recorded."""
-    prices = times_of(rows, task, arm, "step_s", ("endpoint", "copying"))
+    prices = times_of(rows, task, arm, "step_s", stages)
     return median(prices) if prices else math.nan  # a run that something else held up has a price of its own
 
 
@@ -189,7 +189,8 @@ def half_table(rows: Sequence[Row]) -> str:
         for arm, asked in HALF_ASKED_OF.items():
             found = half(rows, task, arm)
             if found is None:
-                lines.append([f"`{task}`", arm, *["-"] * 8, "not settled"])
+                run = arm in endpoint_runs(rows, task)
+                lines.append([f"`{task}`", arm, *["-"] * 8, "not settled yet" if run else "not run"])
                 continue
             share = found.share
             percent = dataclasses.replace(share, mean=100 * share.mean, low=100 * share.low, high=100 * share.high)
@@ -253,11 +254,13 @@ def lasting_table(rows: Sequence[Row]) -> str:
 
 
 def equal_time_table(rows: Sequence[Row]) -> str:
-    """Of arms that are compared in equal time: the lead, and the time of the arm's steps in that of the other's."""
+    """Of arms that are compared in equal time: the lead, and the time of the arm's steps in that of the other's, as they were
+    made and, where that was measured, since greedy continuations copy from each other."""
     lines = [["task", "arm", "updates", "minus", "its updates", "points [95 %]", "n", "verdict", "time, in the other's"]]
     for (task, arm, other), found in leads_asked(rows, TIMELY).items():
-        price = step_price(rows, task, arm)
         own, its = updates(task, arm), updates(task, other)
         counts = [arm, str(own), other, str(its)]
-        lines.append([f"`{task}`", *counts, *map(str, found), shown(price * own / its, ".2f")])
+        made, copying = (step_price(rows, task, arm, of) * own / its for of in (("endpoint", "time"), ("copying",)))
+        now = "" if math.isnan(copying) else f"; copying {copying:.2f}"
+        lines.append([f"`{task}`", *counts, *map(str, found), shown(made, ".2f") + now])
     return markdown(lines)

@@ -14,7 +14,7 @@ from figures import draw_costs, draw_leads, draw_rates
 from in_time import draw_in_time
 from labels import listed, named
 from leads import REPORTS, TOLD, Lead, decided_by, leads_over_grpo, mean_over, missing, tasks_of, verdicts
-from settled import ROWS, oar_g_by_rules, rules, shown_by_rules, shown_in_time, shown_to_lead
+from settled import ROWS, after_correction, oar_g_by_rules, rules, shown_by_rules, shown_in_time, shown_to_lead
 from summary import half, headline, short
 
 from oar_lightning.common.markdown import fill, markdown
@@ -42,7 +42,7 @@ def page(leads: Mapping[tuple[str, str], Lead]) -> str:
         [
             headline(leads, said, shown_to_lead(), shown_in_time()),
             "",
-            short(leads, said, by_rules, oar_g_by_rules()),
+            short(leads, said, by_rules, oar_g_by_rules(), after_correction()),
             "",
             "## By rules written before the runs ([settle](settle/README.md))",
             "Accuracy after 160 updates, at temperature 1, minus GRPO's after 160, in points [95 %]; of arms *in GRPO's time* "
@@ -58,8 +58,9 @@ def page(leads: Mapping[tuple[str, str], Lead]) -> str:
             "",
             "Means of the same 12 seeds with 95 % intervals, of single arms and not of differences of pairs. A line joins an "
             "arm's numbers of updates; each has a rate and a schedule of its own. *Time*: updates times what a step took, in "
-            "the same without its scoring; perfect credit's scoring makes no pass of the policy and is taken to cost nothing. "
-            "Marks that would cover each other stand side by side, up to 4 updates from their place.",
+            "the same without its scoring, of `turning_point` since its continuations copy from each other; perfect credit's "
+            "scoring makes no pass of the policy and is taken to cost nothing. Marks that would cover each other stand side by "
+            "side, up to 4 updates from their place.",
             "",
             "## Half of what perfect credit gains, by the runs of [families](families/README.md)",
             half(leads, said),

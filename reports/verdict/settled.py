@@ -3,15 +3,19 @@
 from __future__ import annotations
 
 import functools
-from collections.abc import Iterable
+from collections.abc import Iterable, Mapping
 from typing import Any
 
 from labels import listed, named
 from leads import REPORTS, script
 from summary import quoted
 
-rules, records, tables, decoded = (script("settle", name) for name in ("rules", "records", "tables", "greedy"))
+rules, records, tables, decoded, asked_of = (
+    script("settle", name) for name in ("rules", "records", "tables", "greedy", "asked")
+)
 ROWS = records.read_csv(REPORTS / "settle" / "runs.csv")
+LEVEL = 0.05
+"""Of p, corrected for all comparisons that were asked."""
 
 
 def settled(task: str) -> tuple[str, str]:
@@ -45,7 +49,30 @@ def oar_g_by_rules() -> list[str]:
 def shown_to_lead() -> list[str]:
     """Estimates that rules show to lead GRPO after as many updates."""
     again = [f"{named(rules.AGAIN.arm)} on `{rules.AGAIN.task}`"] if oar_g_again().verdict == "yes" else []
-    return [*shown_by_rules(), *again]
+    return [*shown_by_rules(), *(one + unless_corrected(rules.AGAIN.task, rules.AGAIN.arm) for one in again)]
+
+
+@functools.cache
+def answered() -> list[Any]:
+    """All comparisons that were asked beforehand and have their pairs."""
+    return asked_of.answered(ROWS)
+
+
+def unless_corrected(task: str, arm: str, other: str = rules.BASELINE) -> str:
+    """A remark behind a difference that is not told from none once all comparisons that were asked are counted."""
+    (one,) = (one for one in answered() if (one.task, one.arm, one.other, one.decoded) == (task, arm, other, ""))
+    return "" if one.corrected < LEVEL else f", not after correction for {len(answered())} comparisons: p {one.corrected:.2g}"
+
+
+def after_correction() -> str:
+    """Which comparisons are told from none at `LEVEL` once all that were asked are counted."""
+    kept = [
+        f"{named(one.arm)} minus {'GRPO' if one.other == rules.BASELINE else named(one.other)} on `{one.task}` "
+        f"({'+' if sum(one.differences) > 0 else '-'})"
+        for one in answered()
+        if one.corrected < LEVEL
+    ]
+    return f"of {len(answered())} comparisons these differ from 0 at {LEVEL:g} by Holm's rule: {'; '.join(kept) or 'none'}"
 
 
 @functools.cache
@@ -62,7 +89,8 @@ def explored(method: str, over: str) -> list[str]:
         runs = records.endpoint_runs(ROWS, task)
         pairs, interval = tables.lead(runs.get(method, {}), runs.get(over, {}))
         if interval is not None and pairs >= len(rules.OTHER_SEEDS):
-            found.append(f"{task} {interval:+.1f} in settle ({pairs} pairs, explored)")
+            word = "above" if interval.low > 0 else "below" if interval.high < 0 else "not told apart"
+            found.append(f"{task} {interval:+.1f} in settle: {word} ({pairs} pairs, explored)")
     return found
 
 
@@ -123,10 +151,17 @@ def each_asked(questions: Iterable[Any]) -> tuple[str, str]:
 
 def shown_in_time() -> list[str]:
     """Task by task, which estimates end above GRPO in the same time."""
-    found: dict[str, list[str]] = {task: [] for task in TASKS}
-    for (task, arm, _), lead in tables.leads_asked(ROWS, rules.TIMELY).items():
-        if lead.verdict == "yes":
-            found[task].append(named(arm))
-    return [
-        f"{'yes' if arms else 'not shown'} on `{task}`{f' ({listed(arms)})' if arms else ''}" for task, arms in found.items()
-    ]
+    found: dict[str, dict[tuple[str, str], str]] = {task: {} for task in (*TASKS, rules.AGAIN.task)}
+    for (task, arm, other), lead in tables.leads_asked(ROWS, rules.TIMELY).items():
+        found[task][arm, other] = lead.verdict
+    again = tables.asked_leads(ROWS, rules.AGAIN, "again")[rules.AS_LONG_AS_OAR_G]
+    found[rules.AGAIN.task][rules.AGAIN.arm, rules.AS_LONG_AS_OAR_G] = again.verdict
+    return [in_words(task, verdicts) for task, verdicts in found.items()]
+
+
+def in_words(task: str, verdicts: Mapping[tuple[str, str], str]) -> str:
+    """(Arm, other) -> whether the arm ends above the other."""
+    leading = [(arm, other) for (arm, other), word in verdicts.items() if word == "yes"]
+    if leading:
+        return f"yes on `{task}` ({listed([named(arm) + unless_corrected(task, arm, other) for arm, other in leading])})"
+    return f"{'no' if set(verdicts.values()) == {'no'} else 'not shown'} on `{task}`"

@@ -45,8 +45,11 @@ def by_verdict(said: Said, word: str, told: bool | None = None) -> str:
     return "; ".join(f"{named(method)} on {quoted(tasks)}" for method, tasks in found.items()) or "none"
 
 
-def short(leads: Leads, said: Said, by_rules: Sequence[str] = (), oar_g: Sequence[str] = ()) -> str:
-    """What is shown, in a few lines. `oar_g`: whether it beats GRPO by such rules, task by task."""
+def short(
+    leads: Leads, said: Said, by_rules: Sequence[str] = (), oar_g: Sequence[str] = (), corrected: str = "none was asked"
+) -> str:
+    """What is shown, in a few lines. `oar_g`: whether it beats GRPO by such rules, task by task; `corrected`: what is left of
+    all that was asked by them, corrected for how much that is."""
     by_chance, count, ruled = chance(), len(leads), listed(by_rules)
     return "\n".join(
         [
@@ -54,6 +57,7 @@ def short(leads: Leads, said: Said, by_rules: Sequence[str] = (), oar_g: Sequenc
             f"- **Shown to beat GRPO by that study, and not told**: {by_verdict(said, 'above', told=False)}.",
             f"- **Shown by rules written before its runs to gain half of what perfect credit gains**: {ruled}.",
             f"- **OAR-G above GRPO, by rules written before the runs**: {listed(oar_g)}.",
+            f"- **All that was asked by rules written before the runs**: {corrected}.",
             f"- **A sign of a lead**: {by_verdict(said, 'sign of a lead')}.",
             f"- **Shown to end below GRPO**: {by_verdict(said, 'below')}.",
             f"- **A sign of a deficit**: {by_verdict(said, 'sign of a deficit')}.",

@@ -4,11 +4,11 @@ from __future__ import annotations
 
 import numpy as np
 import pytest
-from scipy.stats import sem, t
+from scipy.stats import sem, t, ttest_1samp
 from support.settle_runs import row, rules
 from support.study_scripts import load_script
 
-tables, decoded, sections = (load_script("settle", name) for name in ("tables", "greedy", "sections"))
+tables, decoded, sections, asked = (load_script("settle", name) for name in ("tables", "greedy", "sections", "asked"))
 
 
 def endpoint(differences) -> list:
@@ -106,8 +106,9 @@ def test_half_is_asked_once_all_pairs_are_there() -> None:
     assert tables.half(twelve(0.06, 0.1)[1:], "graph", "turning_point") is None, "a timed run is missing"
     assert tables.half(twelve(0.06, 0.1), "asides", "turning_point") is None
     settled = tables.half_table(twelve(0.06, 0.1))
-    assert settled.count("not settled") == 3
+    assert settled.count("| not run |") == 3
     assert settled.count("| yes |") == 1
+    assert tables.half_table(twelve(0.06, 0.1)[:-1]).count("| not settled yet |") == 1
 
 
 def probes(lead: float, count: int = 12) -> list:
@@ -167,12 +168,13 @@ def test_what_an_arm_in_equal_time_took_is_told_in_grpos_time() -> None:
 def test_grpo_in_the_time_of_another_arm_is_compared_with_it() -> None:
     """160 updates of which each takes 1.8 times as long as without scoring, as 302 of 0.954."""
     runs = [row("copying", "turning_point", "1e-4", "2.0", 100, 0.5)._replace(step_s=18.0, score_s=8.0)]
+    runs.append(row("time", "turning_point", "1e-4", "2.0", 101, 0.5)._replace(step_s=20.0, score_s=10.0))
     for seed in rules.OTHER_SEEDS:
         runs.append(row("endpoint", "turning_point", "1e-4", "2.0", seed, 0.54 + seed % 2 / 50))
         runs.append(row("endpoint", rules.LONG, "1e-4", "", seed, 0.5))
     line = tables.equal_time_table(runs).splitlines()[-2]
     assert line.startswith("| `graph` | turning_point | 160 | grpo_longer | 302 | +5.0 [")
-    assert line.endswith(" | 12 | yes | 0.95 |")
+    assert line.endswith(" | 12 | yes | 1.06; copying 0.95 |"), "as its runs were made, and as they are since"
 
 
 def test_leads_of_arms_that_train_on_are_over_grpo_that_trains_on() -> None:
@@ -217,3 +219,27 @@ def test_greedy_accuracies_are_compared_pair_by_pair() -> None:
     assert ended.startswith("| turning_point, those not given up | 1e-4 | 2.0 | 11 |")
     assert f"| {leads[1:].mean():+.1f} [" in ended
     assert " | 1 | 100 |" in whole
+
+
+def test_all_that_was_asked_is_corrected_for_how_much_it_is() -> None:
+    """Three comparisons with all their pairs: of p values in order the first counts three times, the second twice."""
+    leads = {"graph": np.linspace(-2.0, 6.0, 24), "asides": np.linspace(-3.0, 5.0, 24)}
+    rows = [r._replace(task=task) for task, found in leads.items() for r in endpoint(found)]
+    greedily = np.linspace(2.0, 6.0, 12)
+    rows += [*greedy(greedily), row("endpoint", "turning_point", "1e-4", "2.0", 100, 0.9)]  # of the last a pair is missing
+    p = {name: ttest_1samp(found, 0).pvalue for name, found in {**leads, "greedily": greedily}.items()}
+    first, second, third = asked.answered(rows)
+    assert [(one.task, one.arm, one.other, one.decoded) for one in (first, second, third)] == [
+        ("graph", "turning_point", "grpo", "greedily"),
+        ("graph", "oar_g", "grpo", ""),
+        ("asides", "oar_g", "grpo", ""),
+    ]
+    assert [one.p for one in (first, second, third)] == pytest.approx([p["greedily"], p["graph"], p["asides"]])
+    assert first.corrected == pytest.approx(3 * p["greedily"])
+    assert second.corrected == pytest.approx(2 * p["graph"])
+    assert third.corrected == pytest.approx(p["asides"])
+    lines = asked.asked_table(rows).splitlines()
+    assert lines[2].startswith("| `graph` | turning_point | grpo, greedily | +4.0 [")
+    assert lines[2].endswith(f" | 12 | {first.p:.2g} | {first.corrected:.2g} |")
+    assert len(asked.answered(rows[1:])) == 2, "a pair on graph is missing"
+    assert asked.asked_table([]) == "No comparison has all its pairs yet."

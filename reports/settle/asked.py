@@ -1,0 +1,87 @@
+"""All comparisons that were asked before their runs, with p values corrected for how many they are."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Iterator, Mapping, Sequence
+from typing import NamedTuple
+
+from greedy import greedy_runs
+from records import Row, endpoint_runs
+from rules import (
+    AGAIN,
+    AGAIN_SEEDS,
+    BASELINE,
+    ENDPOINT,
+    ENDPOINT_SEEDS,
+    GREEDY_SEEDS,
+    GREEDY_TASK,
+    HALF_ASKED_OF,
+    HALF_ASKED_ON,
+    LASTING,
+    OTHER_SEEDS,
+    PLACES,
+    PROBES,
+    SHARPENED,
+    TIMELY,
+    Comparison,
+)
+from scipy.stats import ttest_1samp
+
+from oar_lightning.common.markdown import markdown
+from oar_lightning.reporting.statistics import holm, mean_interval
+
+GREEDILY = "greedily"
+
+
+class Answered(NamedTuple):
+    """A comparison: the differences of its pairs in points, `GREEDILY` where these are of greedy decoding, their two-sided p,
+    and that corrected by Holm's rule for all comparisons that were asked."""
+
+    task: str
+    arm: str
+    other: str
+    differences: tuple[float, ...]
+    decoded: str = ""
+    p: float = math.nan
+    corrected: float = math.nan
+
+
+def answered(rows: Sequence[Row]) -> list[Answered]:
+    """The smallest p first."""
+    found = [one for one in _pairs(rows) if one.differences]
+    p_values = [float(ttest_1samp(one.differences, 0).pvalue) for one in found]
+    told = zip(found, p_values, holm(p_values), strict=True)
+    return sorted((one._replace(p=p, corrected=after) for one, p, after in told), key=lambda one: one.p)
+
+
+def _pairs(rows: Sequence[Row]) -> Iterator[Answered]:
+    """All comparisons without their p; no differences where a pair is missing."""
+    of_oar_g = [Comparison(task, ENDPOINT[1], (BASELINE,)) for task in HALF_ASKED_ON]
+    halves = [Comparison(task, arm, (BASELINE,)) for task in HALF_ASKED_ON for arm in HALF_ASKED_OF]
+    asked = [(one, "endpoint", ENDPOINT_SEEDS) for one in of_oar_g]
+    asked += [(one, "endpoint", OTHER_SEEDS) for one in (*halves, PROBES, PLACES, *TIMELY, *LASTING)]
+    for one, stage, seeds in [*asked, (AGAIN, "again", AGAIN_SEEDS)]:
+        runs = endpoint_runs(rows, one.task, stage)
+        for other in one.others:
+            yield Answered(one.task, one.arm, other, differences(runs, one.arm, other, seeds))
+    decoded = differences(greedy_runs(rows), SHARPENED, BASELINE, GREEDY_SEEDS)
+    yield Answered(GREEDY_TASK, SHARPENED, BASELINE, decoded, GREEDILY)
+
+
+def differences(runs: Mapping[str, Mapping[int, Row]], arm: str, other: str, seeds: Sequence[int]) -> tuple[float, ...]:
+    """In points; none where a pair is missing."""
+    own, base = runs.get(arm, {}), runs.get(other, {})
+    if any(seed not in own or seed not in base for seed in seeds):
+        return ()
+    return tuple(100 * (own[seed].accuracy - base[seed].accuracy) for seed in seeds)
+
+
+def asked_table(rows: Sequence[Row]) -> str:
+    lines = [["task", "arm", "minus", "points [95 %]", "n", "p", "p, corrected for all of these"]]
+    for one in answered(rows):
+        lead = mean_interval(list(one.differences), bootstrap_from=math.inf)
+        other = f"{one.other}, {one.decoded}" if one.decoded else one.other
+        values = [f"{lead:+.1f}", str(len(one.differences)), f"{one.p:.2g}", f"{one.corrected:.2g}"]
+        lines.append([f"`{one.task}`", one.arm, other, *values])
+    return markdown(lines) if len(lines) > 1 else "No comparison has all its pairs yet."
