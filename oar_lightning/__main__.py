@@ -33,7 +33,7 @@ from oar_lightning.wiring import hydra_output
 from oar_lightning.wiring.config import plain
 from oar_lightning.wiring.keys import blocks, check_top_level
 from oar_lightning.wiring.ranges import check_ranges
-from oar_lightning.wiring.refusals import REFUSED, explain, long_work, one_message, with_plus
+from oar_lightning.wiring.refusals import REFUSED, check_flags, explain, long_work, one_message, with_plus
 
 log = logging.getLogger("oar_lightning")
 
@@ -60,6 +60,7 @@ def main() -> None:
         return
     if "--hydra-help" in sys.argv:
         sys.argv[1:] = ["--hydra-help"]  # its page does not depend on overrides, and they would be a traceback
+    check_flags(sys.argv[1:])
     sys.argv[1:] = with_plus(flags_first(sys.argv[1:]))
     end_with_first_rank()
     with one_message():

@@ -81,7 +81,12 @@ class Accuracy:
         """The tolerance of a problem. A row may lack the column, if not the first one that is judged: then it is misspelt."""
         column = str(self.tolerance_column)
         self._has_column = self._has_column or column in problem.extra
-        return problem.extra.get(column) if self._has_column else problem.extra[column]
+        if not self._has_column:
+            raise ValueError(
+                f"reward.terms.accuracy.tolerance_column={column}: problem {problem.id!r} has no such column; it has "
+                f"{sorted(problem.extra)}: set it to one of them, or to null"
+            )
+        return problem.extra.get(column)
 
     def _tolerant(self, problem: MathProblem, completion: Completion, verdict: Verdict) -> Verdict:
         stated = self._stated(problem)
@@ -173,8 +178,9 @@ class Rewards:
                 raise ValueError(f"reward.weights.{name} must be a finite number, got {weight}; 0 leaves the term out")
 
     def weight_vector(self) -> Float[Tensor, " K"]:
-        """The weights in the order of the terms; 1 where none is given."""
-        return torch.tensor([float(self.weights.get(name, 1.0)) for name in self.terms])
+        """The weights in the order of the terms; 1 where none is given. As rewards they are float64: float32 would not tell
+        large rewards apart that differ little."""
+        return torch.tensor([float(self.weights.get(name, 1.0)) for name in self.terms], dtype=torch.float64)
 
     def term_metrics(self, rewards: Float[Tensor, "B K"]) -> dict[str, tuple[float, float]]:
         """(sum, count) of each term over the completions that it applies to."""
@@ -197,7 +203,7 @@ class Rewards:
             if isinstance(term, Accuracy):
                 counts = term.verdicts
                 metrics.update({f"verdict/{v.value}": counts[v.value] / len(values) for v in Verdict})
-        return torch.tensor(columns).T.reshape(len(completions), len(columns)), metrics
+        return torch.tensor(columns, dtype=torch.float64).T.reshape(len(completions), len(columns)), metrics
 
     def try_out(self, problem: MathProblem) -> None:
         """Call every term on a made-up completion of a problem, the gold answer alone, before long work starts.

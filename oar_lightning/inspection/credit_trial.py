@@ -26,6 +26,9 @@ log = logging.getLogger(__name__)
 
 REASONING = ("One step at a time: 1 + 1 = 2.", "The numbers are given, and 3 - 2 = 1 is left.\nSo this is it.")
 
+ROUNDING = 1e-4
+"""Of the largest score: so far below 0 one may be by rounding."""
+
 TRIED = "tried on two made-up completions"
 
 
@@ -59,17 +62,31 @@ def try_credit(scorer: Scorer, gate: Gate, policy: Policy, stage: RolloutStage, 
 def _try_scorer(scorer: Scorer, policy: Policy, rollouts: Rollouts) -> None:
     own: Any = scorer.function if isinstance(scorer, FunctionScorer) else type(scorer)
     key = f"scorer._target_={_source(own)}"
-    region = rollouts.reasoning_mask
+    region = region_mask(rollouts, scorer.covers)
     try:
         with global_rng_kept(), evaluating(policy.model), scorer.looked_at():
-            scores = checked_scores(scorer(policy.model, rollouts), rollouts, region, scorer.name)
+            found = scorer(policy.model, rollouts)
+            scores = checked_scores(found, rollouts, region, scorer.name)
     except Exception as error:  # a scorer may be anyone's code
         raise _refusal(key, error) from error
     finally:
         scorer.measure_anew()
     if any(parameter.grad is not None for parameter in policy.model.parameters()):
         raise ConfigError(f"{key}, {TRIED}: it leaves gradients in the policy; use torch.autograd.grad")
-    if _is_own(scorer) and not any(row[mask].unique().numel() > 1 for row, mask in zip(scores, region, strict=True)):
+    if not _is_own(scorer):
+        return
+    if not scorer.signed and bool((scores < -ROUNDING * scores.abs().max()).any()):
+        raise ConfigError(
+            f"{key}, {TRIED}: a score is {float(scores.min()):g}, and importance is >= 0; take its size, or make it a class "
+            "with signed = True and choose gate=signed"
+        )
+    if scorer.covers == "reasoning" and bool(found.masked_fill(region, 0.0).any()):
+        log.warning(
+            "%s, %s: scores outside of rollouts.reasoning_mask are not used; a scorer of the answer, too, says covers = 'response'",
+            key,
+            TRIED,
+        )
+    if not any(row[mask].unique().numel() > 1 for row, mask in zip(scores, rollouts.reasoning_mask, strict=True)):
         log.warning(
             "%s, %s: all tokens before the answer get the same score; a run in which they always do is GRPO, with "
             "credit/uniform_frac at 1",

@@ -89,7 +89,7 @@ def answer_confidence(logprobs: Float[Tensor, "B S"], answer: Bool[Tensor, "B S"
 
 
 def zero_std_groups(rewards: Float[Tensor, " B"], group_size: int) -> Bool[Tensor, " G"]:
-    """Groups whose scored rewards are all equal: no signal, hence no scoring and no update."""
+    """Groups whose scored rewards are all equal."""
     groups = rewards.view(-1, group_size)
     low = groups.nan_to_num(nan=torch.inf).amin(1)
     high = groups.nan_to_num(nan=-torch.inf).amax(1)

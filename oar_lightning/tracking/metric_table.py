@@ -81,7 +81,8 @@ METRICS: tuple[Metric, ...] = (
         (
             "frac_reward_zero_std",
             SHARE,
-            "groups in which all rewards are equal: no scoring and, without a KL or entropy term, no update",
+            "groups in which all rewards are equal; with `advantage.confidence_from` or "
+            "`advantage.aggregation=normalize_then_sum` they may teach all the same (`credit/no_advantage_frac`)",
         ),
         ("rewards/<term>", "reward", "mean of one reward term, unweighted, over the completions that it applies to"),
         ("verdict/correct", SHARE, "answers judged equal to the gold answer", "reward term `accuracy`"),

@@ -156,7 +156,7 @@ class ExperienceCollector:
     def advantages(self, reward_terms: Tensor, group_size: int) -> Tensor:
         """The group advantages [B] of rewards [B K]."""
         weights = self.stage.rewards.weight_vector().to(reward_terms.device)
-        return group_advantages(reward_terms, weights, group_size, self.method.advantage)
+        return group_advantages(reward_terms, weights, group_size, self.method.advantage).float()
 
     def assign_credit(self, rollouts: Rollouts, everything: bool = False) -> Credit:
         """The method's token advantages of rollouts that have their group advantages (see `assign_credit`)."""

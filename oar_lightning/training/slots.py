@@ -32,7 +32,7 @@ class UpdatePlan:
         group_size: completions per problem.
         inner_epochs: how often a batch of rollouts is used (mu in 2402.03300).
         minibatches: optimizer steps per inner epoch.
-        microbatches: micro-batches per optimizer step at most; bounds memory, does not change the gradient.
+        microbatches: micro-batches per optimizer step at most; bounds memory, does not change the gradient but by rounding.
         token_budget: padded tokens of one pass. As few micro-batches are made as stay within it; where `microbatches` are too
             few for that, their sizes are even (and `update/microbatch_tokens` exceeds the budget). None: always
             `microbatches`. `auto`: halved where memory runs out; a micro-batch above it then takes several passes.

@@ -27,6 +27,7 @@ DECIDED = (
     "default_root_dir",
     "enable_model_summary",
     "max_epochs",
+    "max_time",
     "plugins",
     "use_distributed_sampler",
 )

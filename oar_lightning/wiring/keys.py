@@ -10,6 +10,7 @@ from omegaconf import OmegaConf
 
 from oar_lightning.common.config_check import ConfigError, check_keys
 from oar_lightning.common.paths import conf_dir, sweeps_dir
+from oar_lightning.wiring.other_names import other_name
 
 
 def top_level_keys(task: str) -> frozenset[str]:
@@ -27,6 +28,8 @@ def check_top_level(present: Iterable[str], task: str) -> None:
     for key in present:
         if key not in known and (remedy := remedy_for(key)):
             raise ConfigError(f"{remedy} (task={task} now)")
+        if key not in known and (other := other_name(key)):
+            raise ConfigError(f"unknown key {key}; {other.advice}")
     check_keys(present, known, "")
     if missing := sorted(_keys_of(f"task/{task}").difference(present)):
         raise ConfigError(

@@ -25,6 +25,8 @@ from oar_lightning.common.scopes import environment
 from oar_lightning.sweep.process import JobFailed
 from oar_lightning.sweep.trial import Diverged
 from oar_lightning.wiring.keys import additional_groups, remedy_for
+from oar_lightning.wiring.other_names import last_part, other_name
+from oar_lightning.wiring.ranges import SET_HERE
 
 REFUSED = (ValueError, ImportError, OSError, HydraException, OmegaConfBaseException)
 """Errors from before the long work, of which a message says enough."""
@@ -33,6 +35,18 @@ REFUSED = (ValueError, ImportError, OSError, HydraException, OmegaConfBaseExcept
 IN_WORK = "_in_work"
 """Attribute of an error that the long work has raised."""
 
+NO_OPTION = "Config group override must be a string or a list"
+"""The beginning of Hydra's error for a group's value that is a number, a truth value or null."""
+
+FLAGS = frozenset(
+    f"--{name}"
+    for name in (
+        *("help", "hydra-help", "version", "cfg", "resolve", "package", "run", "multirun", "shell-completion"),
+        *("config-path", "config-name", "config-dir", "experimental-rerun", "info"),
+    )
+)
+"""Hydra's."""
+
 FULL_ERROR = "HYDRA_FULL_ERROR"
 """Hydra's variable for errors with their traceback."""
 
@@ -40,6 +54,16 @@ FULL_ERROR = "HYDRA_FULL_ERROR"
 def with_plus(arguments: Sequence[str]) -> list[str]:
     """The arguments, where a group that Hydra wants added may be written like any other: `experiment=oar_g`."""
     return [f"+{argument}" if argument.partition("=")[0] in additional_groups() else argument for argument in arguments]
+
+
+def check_flags(arguments: Sequence[str]) -> None:
+    """End the command where a setting is written like a flag: `--learning_rate 1e-5`."""
+    for argument in arguments:
+        flag = argument.partition("=")[0]
+        if argument.startswith("--") and flag not in FLAGS:
+            other = other_name(flag.lstrip("-").replace("-", "_"))
+            advice = f": {other.advice}" if other else ", e.g. optimizer.lr=1e-5"
+            refuse(ConfigError(f"{argument} is no flag; settings are written key=value, without dashes{advice}"))
 
 
 @contextlib.contextmanager
@@ -95,8 +119,20 @@ def explain(error: BaseException, arguments: Sequence[str]) -> str:
         )
     if isinstance(error, ConfigCompositionException):
         return _not_composed(error, arguments)
+    if str(error).startswith(NO_OPTION):
+        return _no_option(error, arguments)
     cause = error.__cause__ if isinstance(error, HydraException) and error.__cause__ else error
     return _joined_lines(str(cause)) if isinstance(cause, HydraException | OmegaConfBaseException) else str(cause)
+
+
+def _no_option(error: BaseException, arguments: Sequence[str]) -> str:
+    """For `logger=false`."""
+    for argument in arguments:
+        group, _, value = argument.partition("=")
+        options = sorted(path.stem for path in (conf_dir() / group.lstrip("+")).glob("*.yaml")) if group else []
+        if options and value not in options and value[:1] not in "[{":
+            return f"{argument}: {group} takes the name of an option: {', '.join(options)}"
+    return str(error)
 
 
 def _joined_lines(text: str) -> str:
@@ -120,6 +156,9 @@ def _not_composed(error: ConfigCompositionException, arguments: Sequence[str]) -
     key = text.partition("'")[2].partition("'")[0].partition("=")[0]  # Hydra names it between quotes
     if text.startswith("Multiple values for "):
         key = text.removeprefix("Multiple values for ").partition(". ")[0]
+    if text.startswith("Ambiguous value for argument "):
+        override = text.partition("'")[2].partition("'")[0]
+        return f"{override}: several values are a grid, which takes -m; to give a text with commas write '{key}=\"a,b\"'"
     written = next((argument for argument in arguments if _key(argument) == key), key)
     if text.startswith(("Could not append", "Multiple values")) and written.startswith("+"):
         return f"{written}: the config has {key} already; leave out the plus: {written.lstrip('+')}"
@@ -132,6 +171,11 @@ def _not_composed(error: ConfigCompositionException, arguments: Sequence[str]) -
 
 def _advice(key: str, written: str, config: DictConfig) -> str:
     value = "".join(written.partition("=")[1:])
+    block, _, last = key.rpartition(".")
+    if block == "trainer" and last in SET_HERE:
+        return SET_HERE[last]
+    if last == "name" and (options := sorted(path.stem for path in (conf_dir() / block).glob("*.yaml")) if block else []):
+        return f"an option is chosen by {block}=...: {', '.join(options)}"
     for group, options in _options_with(key):
         if chosen := config.hydra.runtime.choices.get(group):
             have = ", ".join(f"{group}={option}" for option in options)
@@ -139,12 +183,15 @@ def _advice(key: str, written: str, config: DictConfig) -> str:
     known = [name for name in _keys(config) if not key.startswith(f"{name}.")]
     if not key.startswith("hydra."):
         known = [name for name in known if not name.startswith("hydra.")]
-    block = key.rpartition(".")[0] + "."
-    siblings = {name.removeprefix(block): name for name in known if name.startswith(block)}
-    near = siblings.get(nearest(key.removeprefix(block), siblings) or "") or nearest(key, [*known, *additional_groups()])
+    siblings = {name.removeprefix(f"{block}."): name for name in known if name.startswith(f"{block}.")}
+    near = siblings.get(nearest(last, siblings) or "") or nearest(key, [*known, *additional_groups()])
     if near == key:  # a group, whose block was written out
         return f"{key} takes the name of an option; for an object of your own write '~{key}' '+{written}'"
-    return f"did you mean {near}{value}?" if near else "no key is similar: --cfg job shows all, and a plus adds one of your own"
+    meant, other = f"did you mean {near}{value}?", other_name(key)
+    if other is None or near == other.here:
+        return meant if near else f"no key is similar: --cfg job shows all{', a plus adds one of your own' * ('.' in key)}"
+    is_ours = near is not None and last_part(near) == last and not (block and other.here.startswith(f"{block}."))
+    return f"{meant} {other.advice}" if is_ours else other.advice
 
 
 def _key(override: str) -> str:

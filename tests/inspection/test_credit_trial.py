@@ -177,3 +177,20 @@ def test_a_gate_that_training_cannot_use(change: Callable[..., Any], told: str) 
     message = refused(Uniform(), OwnGate(change))
     assert message.startswith(f"gate._target_={__name__}.OwnGate, tried on two made-up completions")
     assert told in message
+
+
+def test_scores_below_zero_are_refused_but_for_rounding() -> None:
+    with pytest.raises(ConfigError, match=r"a score is -\d.*importance is >= 0; take its size, .*signed = True.*gate=signed"):
+        trial(OwnScorer(lambda model, rollouts: -ramp(model, rollouts) * rollouts.reasoning_mask))
+    trial(OwnScorer(lambda model, rollouts: (ramp(model, rollouts) - 1 - 1e-6) * rollouts.reasoning_mask))
+    signed = OwnScorer(lambda model, rollouts: -ramp(model, rollouts) * rollouts.reasoning_mask)
+    signed.signed = True
+    trial(signed, SignedGate())
+
+
+@pytest.mark.parametrize(("covers", "told"), [("reasoning", True), ("response", False)])
+def test_scores_that_are_not_used_are_told(covers: Any, told: bool, caplog: pytest.LogCaptureFixture) -> None:
+    scorer = OwnScorer(lambda model, rollouts: ramp(model, rollouts) * rollouts.response_mask)
+    scorer.covers = covers
+    trial(scorer)
+    assert ("scores outside of rollouts.reasoning_mask are not used" in caplog.text) == told

@@ -50,6 +50,7 @@ SMALL = Settings(
         ({}, {"max_steps": 0}, "max_steps counts optimizer steps .* got 0"),
         ({}, {"max_steps": True}, "got True"),
         ({}, {"max_steps": 1, "accumulate_grad_batches": 2}, "accumulate_grad_batches=2 is set by the run"),
+        ({}, {"max_steps": 1, "max_time": "00:00:01:00"}, "max_time='00:00:01:00' is set by the run"),
         ({"train": None}, {"max_steps": 1}, "train=None leaves nothing to train on"),
         ({"eval_sets": {}}, {"max_steps": 1}, "names no evaluation set"),
         (
@@ -66,6 +67,17 @@ def test_what_cannot_train_is_refused_and_leaves_nothing(
     with pytest.raises(ConfigError, match=expected):
         train(dataclasses.replace(SMALL, **changes), folder=tmp_path / "run", **arguments)
     assert not list(tmp_path.iterdir())
+
+
+class Ends(L.Callback):
+    def on_train_batch_end(self, trainer: L.Trainer, *_: Any) -> None:
+        trainer.should_stop = trainer.should_stop or trainer.global_step == 2
+
+
+def test_a_run_that_a_callback_ends_is_evaluated_where_it_ends(tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:
+    run = train(SMALL, 5, tmp_path, callbacks=[Ends()], enable_progress_bar=False)
+    assert [row["step"] for row in run.evaluation.history] == [0, 2]
+    assert "a callback has ended training at step 2 of 5" in caplog.text
 
 
 def test_a_folder_in_which_a_run_is_at_work_is_refused(tmp_path: Path) -> None:

@@ -7,7 +7,7 @@ from hydra.errors import HydraException
 from support.composing import composed
 
 from oar_lightning.common.config_check import ConfigError
-from oar_lightning.wiring.refusals import explain, long_work, one_message, with_plus
+from oar_lightning.wiring.refusals import check_flags, explain, long_work, one_message, with_plus
 
 pytestmark = pytest.mark.usefixtures("hydra_conf")
 
@@ -71,7 +71,16 @@ def test_a_key_of_the_chosen_experiment_counts() -> None:
             "scorer@scorer.inner=oar_p",
             "scorer=uniform has no such setting; scorer=inverted, scorer=min_form, scorer=shuffled have it",
         ),
-        ("xyzzy=1", "no key is similar: --cfg job shows all, and a plus adds one of your own"),
+        ("xyzzy=1", "no key is similar: --cfg job shows all"),
+        ("gate.xyzzy=1", "no key is similar: --cfg job shows all, a plus adds one of your own"),
+        ("num_generations=16", "TRL's num_generations is update.group_size here"),
+        ("loss.beta=0.1", "TRL's beta is loss.kl_coef here"),
+        ("beta=0.1", "did you mean gate.beta=0.1? TRL's beta is loss.kl_coef here"),
+        ("epsilon=0.1", "TRL's epsilon is loss.clip_low here (and loss.clip_high, which does not follow it)"),
+        ("actor_rollout_ref.rollout.n=8", "verl's actor_rollout_ref.rollout.n is update.group_size here"),
+        ("loss.name=ppo", "an option is chosen by loss=...: bnpo, cispo, dapo, dr_grpo, grpo, gspo, gspo_token"),
+        ("trainer.max_epochs=3", "a run's length is trainer.max_steps, in optimizer steps"),
+        ("trainer.logger=false", "loggers are a group: logger=mlflow, logger=[mlflow,csv] or logger=none"),
     ],
 )
 def test_a_setting_of_another_option_names_those_that_have_it(override: str, message: str) -> None:
@@ -107,7 +116,8 @@ def test_a_mistyped_option_is_told_with_all_options(override: str, beginning: st
         ("gate.tau", ["gate.tau cannot be read", "write key=value"]),
         ("gate.tau=[0.5", ["gate.tau=[0.5 cannot be read", "quote what"]),
         ("gate:tau=0.5", ["gate:tau=0.5 cannot be read", "write key=value"]),
-        ("gate.tau=0.1,0.2", ["gate.tau=0.1,0.2", "add --multirun"]),
+        ("gate.tau=0.1,0.2", ["gate.tau=0.1,0.2: several values are a grid, which takes -m"]),
+        ("+experiment=oar_g,grpo", ["+experiment=oar_g,grpo: several values are a grid, which takes -m"]),
         ("~gate.tau=3", ["The value of 'gate.tau' is 0.4 and not 3"]),
     ],
 )
@@ -139,3 +149,31 @@ def test_groups_that_are_only_added_may_be_written_without_the_plus() -> None:
     kept = ["-m", "scorer=oar_p", "+experiment=grpo", "name=experiment=x", "gate.tau=0.5"]
     written = ["experiment=oar_g,grpo", "variant=asides", "sweeps=smoke"]
     assert with_plus(kept + written) == kept + [f"+{argument}" for argument in written]
+
+
+@pytest.mark.parametrize("value", ["false", "3", "null"])
+def test_a_group_whose_value_is_no_name_is_told_with_its_options(value: str) -> None:
+    with pytest.raises(ValueError) as caught:  # noqa: PT011  (Hydra's own)
+        composed("seed=1", f"logger={value}")
+    said = explain(caught.value, ["seed=1", f"logger={value}"])
+    assert said == f"logger={value}: logger takes the name of an option: csv, mlflow, none, tensorboard, trackio, wandb"
+
+
+@pytest.mark.parametrize(
+    ("argument", "advice"),
+    [
+        ("--learning_rate=1e-5", ": TRL's learning_rate is optimizer.lr here"),
+        ("--num-generations", ": TRL's num_generations is update.group_size here"),
+        ("--lr", ": verl's actor_rollout_ref.actor.optim.lr is optimizer.lr here"),
+        ("--tau", ", e.g. optimizer.lr=1e-5"),
+    ],
+)
+def test_a_setting_that_is_written_like_a_flag_is_told_how_settings_are(
+    argument: str, advice: str, capsys: pytest.CaptureFixture[str]
+) -> None:
+    with pytest.raises(SystemExit) as ended:
+        check_flags(["+experiment=grpo", argument, "8"])
+    assert ended.value.code == 1
+    said = capsys.readouterr().err.strip()
+    assert said == f"{argument} is no flag; settings are written key=value, without dashes{advice}"
+    check_flags(["-m", "--multirun", "--cfg", "job", "--config-dir=x", "a=--b"])

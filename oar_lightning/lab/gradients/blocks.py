@@ -117,7 +117,7 @@ def sample_block(
             advantages = group_advantages(
                 rollouts.reward_terms, stage.rewards.weight_vector(), rollouts.group_size, method.advantage
             )
-            rollouts = dataclasses.replace(rollouts, advantages=advantages)
+            rollouts = dataclasses.replace(rollouts, advantages=advantages.float())
             credit: dict[str, Weighted] = {
                 name: assign_credit(model, rollouts, arm.scorer, arm.gate, everything=True) for name, arm in arms.items()
             }

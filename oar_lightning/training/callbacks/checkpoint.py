@@ -106,6 +106,8 @@ class LastCheckpoint(ModelCheckpoint):
     start clears up what is unfinished. If a checkpoint cannot be written (a full disk), this is logged as an error and training
     goes on, unless it is the last one of this process.
 
+    A stop that is asked for within an optimizer step waits for the step's end.
+
     `keep` says which others stay, and `score` gives the score of the checkpoint at a step, where an evaluation was made.
     """
 
@@ -122,6 +124,7 @@ class LastCheckpoint(ModelCheckpoint):
         self.kept = KeptCheckpoints(folder, keep)
         self.score = score
         self._step = -1
+        self._asked_to_stop = False
 
     def on_train_start(self, trainer: L.Trainer, module: L.LightningModule) -> None:
         super().on_train_start(trainer, module)
@@ -148,8 +151,12 @@ class LastCheckpoint(ModelCheckpoint):
     def on_train_batch_end(self, trainer: L.Trainer, *_: Any) -> None:
         step = trainer.global_step
         if step == self._step:  # a slot that is not the last of its optimizer step
+            # another callback, such as a timer, may stop a run anywhere, and Lightning would end it here, without a checkpoint
+            self._asked_to_stop = self._asked_to_stop or trainer.should_stop
+            trainer.should_stop = False
             return
         self._step = step
+        trainer.should_stop = trainer.should_stop or self._asked_to_stop
         evaluated = bool(self.kept.config.best) and self.score(step) is not None
         if (self.every and step % self.every == 0) or evaluated or step == trainer.max_steps or trainer.should_stop:
             self.save(trainer)

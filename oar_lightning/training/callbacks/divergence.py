@@ -50,10 +50,14 @@ def silence(metrics: Mapping[str, float]) -> str | None:
         )
     if metrics.get("credit/invalid_frac") == 1:
         return (
-            "every completion has scores that are not finite or all negative, so all weights are 1 and the scorer has no "
-            "effect; importance is finite and >= 0: correct scorer"
+            "every completion has a score that is not finite or not above -1, or negative ones only, so all weights are 1 and "
+            "the scorer has no effect; importance is finite and >= 0: correct scorer"
         )
     return None
+
+
+MOST_SCALED_DOWN = 24
+"""Steps in a row that a loss scaler leaves out. It begins at 2^16 and halves: a scale this far down has no overflow to mend."""
 
 
 class Divergence(L.Callback):
@@ -68,6 +72,7 @@ class Divergence(L.Callback):
         self.evaluation = evaluation
         self.skipped = 0
         self.silent = 0
+        self.scaled_down = 0
         self._sees_gradients = False
         self._left_out_before = 0
 
@@ -79,13 +84,25 @@ class Divergence(L.Callback):
 
     def on_before_optimizer_step(self, trainer: L.Trainer, module: L.LightningModule, optimizer: torch.optim.Optimizer) -> None:
         gradients = [p.grad for p in module.parameters() if p.grad is not None]
-        if not gradients or adapt(trainer).scales_losses:
-            return  # a loss scaler skips such steps itself, by design
-        if adapt(trainer).skipped_steps() is not None or torch.nn.utils.get_total_norm(gradients).isfinite():
+        if not gradients or adapt(trainer).skipped_steps() is not None:
+            return
+        finite = bool(torch.nn.utils.get_total_norm(gradients).isfinite())
+        if adapt(trainer).scales_losses:  # the scaler skips such steps itself, by design, and lowers its scale
+            self._judge_scaler(finite, trainer.global_step + 1)
+            return
+        if finite:
             return
         self._skip(trainer, trainer.global_step + 1)
         for p in module.parameters():
             p.grad = None
+
+    def _judge_scaler(self, finite: bool, step: int) -> None:
+        self.scaled_down = 0 if finite else self.scaled_down + 1
+        if self.scaled_down >= MOST_SCALED_DOWN:
+            raise Diverged(
+                f"the gradient is not finite at step {step} and {MOST_SCALED_DOWN - 1} steps before it, whatever the scale of "
+                "the loss; lower optimizer.lr, or use trainer.precision=bf16-mixed"
+            )
 
     def _skip(self, trainer: L.Trainer, step: int) -> None:
         self.skipped += 1

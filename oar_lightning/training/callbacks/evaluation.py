@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import dataclasses
+import logging
 import time
 from collections.abc import Mapping, Sequence
 from typing import Any
@@ -22,14 +23,17 @@ from oar_lightning.policy.language_model import evaluating
 from oar_lightning.policy.lm_head import token_logprobs
 from oar_lightning.rollout import RolloutStage, SamplingConfig
 from oar_lightning.tracking.tracker import Tracker
+from oar_lightning.training.callbacks.stop import GracefulStop
 from oar_lightning.training.module import PolicyOptimization
 from oar_lightning.training.precision import precision_of
 from oar_lightning.training.publish import offer
 from oar_lightning.types import MathProblem, Rollouts
 
+log = logging.getLogger(__name__)
+
 
 class EvaluationCallback(L.Callback):
-    """Runs `evaluate` on each evaluation set at step 0, every n steps and at the end.
+    """Runs `evaluate` on each evaluation set at step 0, every n steps and at the end, where a run ends early, too.
 
     Each of n ranks evaluates every n-th problem; all ranks get all results.
     `history` holds (step, evaluation set, metrics) in order, also across a resume; checkpoints call the set "benchmark".
@@ -64,6 +68,13 @@ class EvaluationCallback(L.Callback):
         step, every = trainer.global_step, self.config.every_n_steps
         due = step == trainer.max_steps or (every and step % every == 0)
         if due and step != self.history[-1]["step"]:
+            self._run(trainer, module)
+
+    def on_train_end(self, trainer: L.Trainer, module: L.LightningModule) -> None:
+        """A run that another callback ended before its last step is finished, and one that a signal has stopped goes on."""
+        signalled = any(isinstance(c, GracefulStop) and c.received is not None for c in trainer.callbacks)
+        if not signalled and self.history and trainer.global_step != self.history[-1]["step"]:
+            log.warning("a callback has ended training at step %d of %d", trainer.global_step, trainer.max_steps)
             self._run(trainer, module)
 
     def state_dict(self) -> dict[str, Any]:

@@ -17,8 +17,10 @@ import torch
 from support.fixtures import fit, make_module, tiny_policy
 
 from oar_lightning.common.config_check import ConfigError
-from oar_lightning.training.callbacks import LastCheckpoint, RunIdentity
+from oar_lightning.training.callbacks import LastCheckpoint, RandomState, RunIdentity
 from oar_lightning.training.callbacks.kept import KeepConfig
+from oar_lightning.training.module import PolicyOptimization
+from oar_lightning.training.slots import UpdatePlan
 from oar_lightning.wiring.resume import read_saved
 
 
@@ -61,6 +63,28 @@ def test_the_last_checkpoint_of_a_run_must_be_written(tmp_path: Path) -> None:
     with pytest.raises(OSError, match="File too large"):
         fit(make_module(tiny_policy()), 2, [FullDisk(2), LastCheckpoint(tmp_path, 1)])
     assert step_of(tmp_path / "last.ckpt") == 1
+
+
+class StopsWithin(L.Callback):
+    """Asks for the end at a slot, as a timer may anywhere."""
+
+    def __init__(self, slot: int) -> None:
+        self.slot = slot
+
+    def on_train_batch_end(self, trainer: L.Trainer, module: Any, outputs: Any, batch: Any, batch_idx: int) -> None:
+        trainer.should_stop = trainer.should_stop or batch_idx == self.slot
+
+
+def test_a_stop_within_an_optimizer_step_waits_for_its_end_and_loses_nothing(tmp_path: Path) -> None:
+    def new() -> PolicyOptimization:
+        return make_module(tiny_policy(), update=UpdatePlan(problems=3, group_size=4, microbatches=4))
+
+    stopped, resumed, whole = new(), new(), new()
+    fit(stopped, 5, [RandomState(), StopsWithin(9), LastCheckpoint(tmp_path, 100)])  # the second of step 3
+    assert stopped.trainer.global_step == step_of(tmp_path / "last.ckpt") == 3
+    fit(resumed, 5, [RandomState(), LastCheckpoint(tmp_path, 100)], ckpt_path=str(tmp_path / "last.ckpt"))
+    fit(whole, 5)
+    assert all(torch.equal(a, b) for a, b in zip(resumed.parameters(), whole.parameters(), strict=True))
 
 
 @pytest.fixture

@@ -12,6 +12,7 @@ import lightning as L
 import pytest
 import torch
 from lightning.pytorch.callbacks import ModelCheckpoint
+from lightning.pytorch.plugins.precision import MixedPrecision
 from optuna.distributions import UniformDistribution
 from optuna.trial import TrialState, create_trial
 from support.fixtures import ConstantReward, Recorder, fit, make_module, tiny_policy
@@ -110,7 +111,7 @@ def test_silent_batches_in_a_row_end_training(caplog: pytest.LogCaptureFixture) 
     assert [line.split(":")[0] for line in caplog.messages] == ["step 1 teaches nothing", "step 4 teaches nothing"]
     other = Divergence(DivergenceConfig(max_silent_steps=3), Evaluation([0.4]))
     other.load_state_dict(callback.state_dict())
-    with pytest.raises(Diverged, match=r"max_silent_steps=3 .*not finite or all negative.*correct scorer"):
+    with pytest.raises(Diverged, match=r"max_silent_steps=3 .*not above -1, or negative ones only.*correct scorer"):
         other.on_step_metrics(7, NO_SCORES)
     never = Divergence(DivergenceConfig(max_silent_steps=None), Evaluation([0.4]))
     for step in range(99):
@@ -164,6 +165,23 @@ def test_a_step_with_a_broken_gradient_is_left_out_and_counted() -> None:
     assert not torch.equal(breaks.weights[2], breaks.weights[3])
     assert "grad_norm" in recorder.rows[1]
     assert "grad_norm" not in recorder.rows[2]
+
+
+class NeverFinite(Breaks):
+    """In the steps from the first on, of a loss scaler, which skips them."""
+
+    def on_train_start(self, trainer: L.Trainer, module: L.LightningModule) -> None:
+        trainer.strategy.precision_plugin.scaler = torch.amp.GradScaler("cpu")
+
+
+def test_a_loss_scaler_that_skips_every_step_ends_training(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(divergence, "MOST_SCALED_DOWN", 4)
+    callback = Divergence(DivergenceConfig(max_skipped_steps=0), Evaluation([0.4] * 20))
+    mixed = {"plugins": [MixedPrecision("bf16-mixed", "cpu")], "clip": None}
+    fit(make_module(tiny_policy()), 8, [NeverFinite(1, 2, 3, 5, 6, 7), callback], **mixed)  # a scale may have to come down
+    assert callback.skipped == 0
+    with pytest.raises(Diverged, match=r"not finite at step 5 and 3 steps before it, whatever the scale.*optimizer\.lr"):
+        fit(make_module(tiny_policy()), 8, [NeverFinite(2, 3, 4, 5), callback], **mixed)
 
 
 def test_too_many_broken_gradients_end_training_also_over_a_resume(tmp_path: Path) -> None:
