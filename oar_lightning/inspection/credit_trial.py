@@ -82,7 +82,7 @@ def _try_scorer(scorer: Scorer, policy: Policy, rollouts: Rollouts) -> None:
         )
     if scorer.covers == "reasoning" and bool(found.masked_fill(region, 0.0).any()):
         log.warning(
-            "%s, %s: scores outside of rollouts.reasoning_mask are not used; a scorer of the answer, too, says covers = 'response'",
+            "%s, %s: scores outside of rollouts.reasoning_mask are not used; one of the answer, too, says covers = 'response'",
             key,
             TRIED,
         )

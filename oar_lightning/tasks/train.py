@@ -144,9 +144,7 @@ def finish(cfg: DictConfig, job: Run, run_dir: Path) -> float | None:
     if job.stop.received is not None and (no_time or job.trainer.global_step < job.trainer.max_steps):
         close(job, "KILLED")
         # a sweep says how it goes on
-        hint = (
-            f"; to go on, repeat the command with resume=true, or with ckpt_path={run_dir}" if current_ticket() is None else ""
-        )
+        hint = f"; to go on, repeat the command with resume=true, or ckpt_path={run_dir}" if current_ticket() is None else ""
         log.warning("stopped at step %d%s", job.trainer.global_step, hint)
         if not job.trainer.is_global_zero:
             sys.exit(0)  # 0, since rank 0 is still at work and would take another code for a failure
