@@ -14,6 +14,7 @@ from oar_lightning.planning.config import PlanConfig
 from oar_lightning.planning.job import Job, Planned, plan_job
 from oar_lightning.planning.memory import MEMORY_PHASES
 from oar_lightning.planning.proposal import Proposal, propose, set_start
+from oar_lightning.policy.location import check_location
 from oar_lightning.policy.out_of_memory import REMEDIES
 from oar_lightning.wiring.plan import read_job
 
@@ -26,6 +27,7 @@ def prepare(cfg: DictConfig) -> Callable[[], float]:
     """
     config: PlanConfig = instantiate(cfg.plan)
     job = read_job(cfg, config)
+    check_location(job.policy.location(), job.policy.revision, tokenizer=False, key=job.policy.key)
     return lambda: run(job, config)
 
 

@@ -6,6 +6,7 @@ from typing import Any
 
 import lightning as L
 from hydra.utils import instantiate
+from lightning.pytorch.callbacks import DeviceStatsMonitor, LearningRateMonitor
 from omegaconf import DictConfig, OmegaConf, open_dict
 
 from oar_lightning.common.config_check import ConfigError
@@ -18,11 +19,14 @@ def trainer_options(trainer: DictConfig) -> DictConfig:
     return OmegaConf.masked_copy(trainer, [str(key) for key in trainer if key not in PASSED_ON_ELSEWHERE])
 
 
-def own_callbacks(cfg: DictConfig) -> list[L.Callback]:
-    """The callbacks of `callbacks` (by name) and of `trainer.callbacks` (a list).
+NEED_A_LOGGER = (DeviceStatsMonitor, LearningRateMonitor)
+
+
+def own_callbacks(cfg: DictConfig, logged: bool = True) -> list[L.Callback]:
+    """The callbacks of `callbacks` (by name) and of `trainer.callbacks` (a list). `logged`: whether the run has a logger.
 
     Raises:
-        ConfigError: for what is no callback.
+        ConfigError: for what is no callback, and for one of `NEED_A_LOGGER` where there is none.
     """
     named: dict[str, Any] = {f"callbacks.{name}": node for name, node in (cfg.get("callbacks") or {}).items()}
     listed = cfg.trainer.get("callbacks") or []
@@ -38,6 +42,8 @@ def own_callbacks(cfg: DictConfig) -> list[L.Callback]:
             raise ConfigError(
                 f"{key} makes a {type(callback).__name__}, which is no callback of Lightning; name one by {key}._target_"
             )
+        if isinstance(callback, NEED_A_LOGGER) and not logged:
+            raise ConfigError(f"{key} has nothing to write to without a logger; choose logger=csv, or leave it out")
         built.append(callback)
     return built
 

@@ -39,7 +39,10 @@ GRANULARITY = {
 }
 """Arms whose credit is not by token."""
 
-OF_PAIRS = "The accuracy is of all runs of an arm, a difference of the pairs with the same seed alone."
+OF_PAIRS = (
+    "The accuracy is of all runs of an arm, a difference of the pairs with the same seed alone. The entropy is of the completions "
+    "that an update reads, which are those with an advantage."
+)
 ALL_ASKED = (
     "The answers above are each of one comparison, as the rules have it. Here are all that have their pairs, the smallest p "
     "first (two-sided t test), with the p that Holm's rule makes of it for so many comparisons."

@@ -54,6 +54,10 @@ def test_callbacks_are_named_or_listed() -> None:
     listed = "+trainer.callbacks=[{_target_: lightning.pytorch.callbacks.Timer}]"
     found = own_callbacks(composed("callbacks=[device_stats,early_stopping]", "callbacks.early_stopping=null", listed))
     assert [type(callback) for callback in found] == [DeviceStatsMonitor, Timer]
+    with pytest.raises(
+        ConfigError, match=r"callbacks\.device_stats has nothing to write to without a logger; choose logger=csv"
+    ):
+        own_callbacks(composed("callbacks=[device_stats]"), logged=False)
     plain = composed("callbacks=[]", "+trainer.callbacks=[]")
     assert own_callbacks(plain) == []
     assert set(trainer_options(plain.trainer)) == set(plain.trainer) - {"fast_dev_run", "callbacks"}
