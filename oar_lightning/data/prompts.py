@@ -17,7 +17,7 @@ class PromptTemplate(ABC):
 
 
 class PlainPrompt(PromptTemplate):
-    """A format string with ``{question}`` in it."""
+    """A format string with ``{question}`` in it, after the token that the tokenizer itself begins texts with (BOS), if any."""
 
     def __init__(self, template: str = "{question}\n", tokenizer: Any = None) -> None:
         try:
@@ -30,9 +30,17 @@ class PlainPrompt(PromptTemplate):
                 "(write literal braces doubled: {{ and }})"
             )
         self.template = template
+        self.beginning = "" if tokenizer is None else beginning(tokenizer)
 
     def render(self, problem: MathProblem) -> str:
-        return self.template.format(question=problem.question)
+        return self.beginning + self.template.format(question=problem.question)
+
+
+def beginning(tokenizer: Any) -> str:
+    """The text of the BOS token where a tokenizer puts it before every text, as Llama's does; empty where it does not."""
+    whole, alone = tokenizer("a").input_ids, tokenizer("a", add_special_tokens=False).input_ids
+    begun = whole[:1] == [tokenizer.bos_token_id] and whole[1 : 1 + len(alone)] == alone
+    return tokenizer.bos_token if begun else ""
 
 
 class ChatPrompt(PromptTemplate):

@@ -34,7 +34,7 @@ def evaluation_metrics(results: Sequence[ProblemResult]) -> dict[str, float]:
     correct = torch.tensor([r.correct for r in results], dtype=torch.double)
     out = _with_interval(f"avg_at_{k}", correct.mean(1), k)
     for j in _passes(k):
-        values = pass_at_k(correct, j).double()
+        values = pass_at_k(correct, j)
         out |= _with_interval(f"pass_at_{j}", values) if j == k else {f"pass_at_{j}": float(values.mean())}
     out |= _with_interval(f"maj_at_{k}", torch.tensor([majority_vote(r.classes) for r in results], dtype=torch.double))
     greedy = [r.greedy_correct for r in results if r.greedy_correct is not None]
@@ -71,7 +71,7 @@ def pass_at_k(correct: Float[Tensor, "P n"], k: int) -> Float[Tensor, " P"]:
     if not 1 <= k <= n:
         raise ValueError(f"pass@{k} needs 1 <= k <= {n} samples a problem")
     wrong = (n - correct.sum(1)).round().long().tolist()
-    return torch.tensor([1 - math.comb(w, k) / math.comb(n, k) for w in wrong])
+    return torch.tensor([1 - math.comb(w, k) / math.comb(n, k) for w in wrong], dtype=torch.double)
 
 
 def majority_vote(classes: Sequence[int | None]) -> float:

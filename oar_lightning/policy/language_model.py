@@ -27,6 +27,17 @@ def positions_of(model: Any) -> int | None:
     return getattr(base_model(model).config.get_text_config(), "max_position_embeddings", None)
 
 
+def one_rotation(model: Any) -> int | None:
+    """The most tokens of a text for which a rotary embedding of the kind "longrope" (Phi-3) turns each position by one angle.
+    In longer ones all angles differ from those that their first tokens were drawn with, and from those of shorter texts of a
+    batch. None for other kinds."""
+    config = base_model(model).config.get_text_config()
+    rope = getattr(config, "rope_parameters", None) or {}
+    if rope.get("rope_type") != "longrope":
+        return None
+    return rope.get("original_max_position_embeddings") or getattr(config, "original_max_position_embeddings", None)
+
+
 @contextlib.contextmanager
 def evaluating(model: Any) -> Iterator[None]:
     """Eval mode (no dropout) inside the block; afterwards every submodule has its former mode."""

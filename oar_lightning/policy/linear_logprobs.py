@@ -53,8 +53,10 @@ def linear_logprobs(
     targets: Int[Tensor, " n"],
     chunk_bytes: int,
     entropy: bool = True,
+    temperature: float = 1.0,
 ) -> tuple[Float[Tensor, " n"], Float[Tensor, " n"]]:
-    """Log-probability of each row's target and entropy of each row, in nats, in float32 (float64 of float64).
+    """Log-probability of each row's target and entropy of each row at the temperature, in nats, in float32 (float64 of
+    float64).
 
     Gradients flow through the log-probabilities alone. Without `entropy` entropies are 0. Under autocast the logits are
     those of the autocast's dtype.
@@ -63,22 +65,28 @@ def linear_logprobs(
     if torch.is_autocast_enabled(device):
         dtype = torch.get_autocast_dtype(device)
         hidden, weight = hidden.to(dtype), weight.to(dtype)
-    return _LinearLogprobs.apply(hidden, weight, targets, Tiles.of(weight, chunk_bytes), entropy)
+    if temperature != 1 and hidden.dtype == _float_of(hidden):
+        # cheaper than to divide the logits; states of 16 bits would be rounded once more, by as much as tokens differ
+        hidden, temperature = hidden / temperature, 1.0
+    return _LinearLogprobs.apply(hidden, weight, targets, Tiles.of(weight, chunk_bytes), entropy, temperature)
 
 
 class _LinearLogprobs(torch.autograd.Function):
     @staticmethod
     def forward(
-        ctx: Any, hidden: Tensor, weight: Tensor, targets: Tensor, tiles: Tiles, entropy: bool
+        ctx: Any, hidden: Tensor, weight: Tensor, targets: Tensor, tiles: Tiles, entropy: bool, temperature: float
     ) -> tuple[Tensor, Tensor]:
         with torch.autocast(hidden.device.type, enabled=False):
-            parts = [_forward(hidden[rows], weight, targets[rows], tiles, entropy) for rows in tiles.row_slices(len(hidden))]
+            parts = [
+                _forward(hidden[rows], weight, targets[rows], tiles, entropy, temperature)
+                for rows in tiles.row_slices(len(hidden))
+            ]
         empty = hidden.new_zeros(0, dtype=_float_of(hidden))
         chosen, normaliser, entropies = (
             (torch.cat([empty, *column]) for column in zip(*parts, strict=True)) if parts else [empty] * 3
         )
         ctx.save_for_backward(hidden, weight, targets, normaliser)
-        ctx.tiles = tiles
+        ctx.tiles, ctx.temperature = tiles, temperature
         ctx.mark_non_differentiable(entropies)
         return chosen - normaliser, entropies
 
@@ -91,27 +99,30 @@ class _LinearLogprobs(torch.autograd.Function):
         with torch.autocast(hidden.device.type, enabled=False):
             for rows in ctx.tiles.row_slices(len(hidden)):
                 h, g = hidden[rows], gradient[rows, None]
+                of_logits = g / ctx.temperature
                 for entries in ctx.tiles.entry_slices(len(weight)):
                     w = weight[entries]
-                    # g (onehot - softmax), in the place of the logits
-                    tile = _logits(h, w).sub_(normaliser[rows, None]).exp_().mul_(-g)
+                    # g (onehot - softmax) / temperature, in the place of the logits
+                    tile = _logits(h, w, ctx.temperature).sub_(normaliser[rows, None]).exp_().mul_(-of_logits)
                     place, inside = _place(targets[rows], entries, len(w))
-                    tile.scatter_(1, place, tile.gather(1, place) + torch.where(inside, g, 0.0))
+                    tile.scatter_(1, place, tile.gather(1, place) + torch.where(inside, of_logits, 0.0))
                     tile = tile.to(h.dtype)
                     if of_hidden is not None:
                         of_hidden[rows] += multiply(tile, w.T)
                     if of_weight is not None:
                         add_outer(of_weight[entries], tile, h)
-        return of_hidden, None if of_weight is None else of_weight.to(weight.dtype), None, None, None
+        return of_hidden, None if of_weight is None else of_weight.to(weight.dtype), None, None, None, None
 
 
-def _forward(hidden: Tensor, weight: Tensor, targets: Tensor, tiles: Tiles, entropy: bool) -> tuple[Tensor, Tensor, Tensor]:
+def _forward(
+    hidden: Tensor, weight: Tensor, targets: Tensor, tiles: Tiles, entropy: bool, temperature: float
+) -> tuple[Tensor, Tensor, Tensor]:
     """Of some rows: the target's logit, the log of the sum of exponentials, the entropy."""
     zeros = hidden.new_zeros(len(hidden), 1, dtype=_float_of(hidden))
     # sum of exp(z - highest), and of (z - highest) exp(z - highest), over the entries so far
     highest, total, weighted, chosen = torch.full_like(zeros, -torch.inf), zeros, zeros, zeros
     for entries in tiles.entry_slices(len(weight)):
-        logits = _logits(hidden, weight[entries])
+        logits = _logits(hidden, weight[entries], temperature)
         place, inside = _place(targets, entries, logits.shape[1])
         chosen = torch.where(inside, logits.gather(1, place), chosen)
         above = torch.maximum(highest, logits.amax(1, keepdim=True))
@@ -130,8 +141,9 @@ def _forward(hidden: Tensor, weight: Tensor, targets: Tensor, tiles: Tiles, entr
     return chosen[:, 0], (highest + log_total)[:, 0], of_rows[:, 0]
 
 
-def _logits(hidden: Tensor, weight: Tensor) -> Tensor:
-    return multiply(hidden, weight).to(_float_of(hidden))
+def _logits(hidden: Tensor, weight: Tensor, temperature: float) -> Tensor:
+    logits = multiply(hidden, weight).to(_float_of(hidden))
+    return logits if temperature == 1 else logits.div_(temperature)
 
 
 def _float_of(values: Tensor) -> torch.dtype:

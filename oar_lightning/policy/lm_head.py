@@ -114,8 +114,7 @@ def _head_logprobs(
     """As `chunked_logprobs`; several times faster where the head is nothing but a matrix."""
     matrix = None if entropy_grad else head_matrix(model, hidden)
     if matrix is not None and 4 * len(hidden) * len(matrix) > FEW_LOGITS_BYTES:
-        scaled = hidden if temperature == 1 else hidden / temperature
-        return linear_logprobs(scaled, matrix, targets, LOGITS_CHUNK_BYTES, entropy_grad is not None)
+        return linear_logprobs(hidden, matrix, targets, LOGITS_CHUNK_BYTES, entropy_grad is not None, temperature)
     weight = base_model(model).get_output_embeddings().weight
     return chunked_logprobs(
         lambda h: head_logits(model, h) / temperature,

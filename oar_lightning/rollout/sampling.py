@@ -12,7 +12,7 @@ from torch import Tensor
 
 from oar_lightning.common.ranges import NonNegativeFloat, PositiveFraction, PositiveInt, checked
 from oar_lightning.policy.batching import chunks_by_tokens
-from oar_lightning.policy.language_model import base_model, positions_of
+from oar_lightning.policy.language_model import base_model, one_rotation, positions_of
 from oar_lightning.policy.token_budget import TokenBudget, Tokens, as_budget
 
 Prompt = str | Sequence[int]
@@ -146,7 +146,11 @@ def read_prompts(
 
 def text_bounds(model: Any, max_model_len: int | None = None) -> dict[str, int]:
     """What bounds the tokens of a text -> how many there may be."""
-    bounds = {"positions of the policy": positions_of(model), "tokens of engine.max_model_len": max_model_len}
+    bounds = {
+        "positions of the policy": positions_of(model),
+        "tokens up to which its rotary embedding (longrope) is one": one_rotation(model),
+        "tokens of engine.max_model_len": max_model_len,
+    }
     return {what: most for what, most in bounds.items() if most is not None}
 
 

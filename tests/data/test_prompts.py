@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from types import SimpleNamespace
+
 import pytest
 from tokenizers import Tokenizer, models
 from transformers import PreTrainedTokenizerFast
@@ -57,3 +59,20 @@ def test_chat() -> None:
 def test_chat_needs_a_template(given: PreTrainedTokenizerFast | None) -> None:
     with pytest.raises(ValueError, match=r"needs a tokenizer with a chat template.*use data/prompt=plain"):
         ChatPrompt(tokenizer=given).render(PROBLEM)
+
+
+class Begins:
+    """A tokenizer of letters that puts its BOS token before texts, or not."""
+
+    bos_token, bos_token_id = "<s>", 0
+
+    def __init__(self, puts: bool) -> None:
+        self.puts = puts
+
+    def __call__(self, text: str, add_special_tokens: bool = True) -> SimpleNamespace:
+        return SimpleNamespace(input_ids=[0] * (self.puts and add_special_tokens) + [ord(c) for c in text])
+
+
+@pytest.mark.parametrize(("puts", "expected"), [(True, "<s>Q?"), (False, "Q?")])
+def test_a_plain_prompt_begins_as_the_tokenizer_begins_texts(puts: bool, expected: str) -> None:
+    assert PlainPrompt("{question}", tokenizer=Begins(puts)).render(MathProblem("Q?", "1")) == expected

@@ -29,11 +29,11 @@ def test_pass_at_k_is_the_share_of_subsets_with_a_correct_one(n: int) -> None:
             sum(any(row[i] > 0 for i in subset) for subset in itertools.combinations(range(n), k)) / math.comb(n, k)
             for row in correct.tolist()
         ]
-        torch.testing.assert_close(pass_at_k(correct, k), torch.tensor(brute))
+        torch.testing.assert_close(pass_at_k(correct, k), torch.tensor(brute, dtype=torch.double))
 
 
 def test_pass_at_1_is_the_mean() -> None:
-    correct = torch.randint(0, 2, (20, 6)).float()
+    correct = torch.randint(0, 2, (20, 6)).double()
     torch.testing.assert_close(pass_at_k(correct, 1), correct.mean(1))
 
 

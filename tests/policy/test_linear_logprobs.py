@@ -193,3 +193,21 @@ def test_few_logits_are_kept(monkeypatch: pytest.MonkeyPatch) -> None:
     for rows in (5, 6):
         lm_head.target_logprobs(model, torch.randn(rows, 16), torch.zeros(rows, dtype=torch.long))
     assert [len(given[0]) for given in calls] == [6]
+
+
+@pytest.mark.usefixtures("tiles")
+@pytest.mark.parametrize("dtype", [torch.float64, torch.bfloat16])
+def test_a_temperature_divides_the_logits(dtype: torch.dtype) -> None:
+    """And not the states, which of 16 bits would be rounded by as much as tokens differ."""
+    hidden, weight, targets = inputs(11, 3.0)
+    hidden, weight = (x.detach().to(dtype).requires_grad_() for x in (hidden, weight))
+    logprobs, entropy = linear_logprobs.linear_logprobs(hidden, weight, targets, WHOLE, temperature=0.7)
+    log_p = torch.log_softmax(products.multiply(hidden, weight).to(logprobs.dtype) / 0.7, -1)
+    expected = log_p.gather(1, targets[:, None])[:, 0]
+    assert torch.allclose(logprobs, expected, rtol=1e-5, atol=1e-5)
+    assert torch.allclose(entropy, -(log_p.exp() * log_p).sum(1), rtol=1e-4, atol=1e-5)
+    upstream = torch.linspace(-1, 2, 11, dtype=logprobs.dtype)
+    actual = torch.autograd.grad(logprobs, (hidden, weight), upstream)
+    near = {"rtol": 1e-9, "atol": 1e-12} if dtype == torch.float64 else {"rtol": 0.02, "atol": 0.05}
+    for one, other in zip(actual, torch.autograd.grad(expected, (hidden, weight), upstream), strict=True):
+        assert torch.allclose(one, other, **near)
