@@ -64,6 +64,7 @@ class Run:
     seconds: RunSeconds
     stop: GracefulStop
     weights: FinalWeights
+    folder: Path
 
     @property
     def problems(self) -> dict[str, int | None]:
@@ -171,7 +172,7 @@ def assemble(
     longest = None if settings.supervised else longest_prompt(policy.model, settings.method.sampling, settings.engine)
     keep = keep_rule(settings, prompt, policy.tokenizer, longest)
     datamodule = MathDataModule(settings.train, settings.seed, trainer.max_steps, plan, keep, settings.curriculum)
-    return Run(datamodule, module, trainer, tracker, policy, evaluation, seconds, stop, weights)
+    return Run(datamodule, module, trainer, tracker, policy, evaluation, seconds, stop, weights, run_dir)
 
 
 def starting_policy(settings: Settings) -> Policy:

@@ -69,7 +69,7 @@ def test_the_policy_has_read_them(lab: Studied) -> None:
     assert lab.problem == (0, 0, 1, 1, 2, 2)
     assert lab.correct == tuple(bool(r) for r in rollouts.rewards)
     expected = group_advantages(rollouts.reward_terms, STAGE.rewards.weight_vector(), 2, AdvantageConfig())
-    torch.testing.assert_close(rollouts.advantages, expected)
+    torch.testing.assert_close(rollouts.advantages, expected.float())
 
 
 def test_recorded_texts_are_judged_in_the_same_way(lab: Studied) -> None:

@@ -101,7 +101,7 @@ def test_masks_answers_and_rewards() -> None:
     assert terms[:, 0].tolist() == [1, 0, 0, 0, 1]
     assert terms[:, 1].tolist() == [1, 1, 0, 0, 0]
     assert terms[:, 2].isnan().tolist() == [False, False, True, True, False]
-    torch.testing.assert_close(rollouts.rewards, torch.tensor([1.75, 0.75, 0.0, 0.0, 1.25]))
+    torch.testing.assert_close(rollouts.rewards, torch.tensor([1.75, 0.75, 0.0, 0.0, 1.25], dtype=torch.float64))
     for name in ("token_ids", "attention_mask", "response_mask", "truncated"):
         assert torch.equal(getattr(rollouts, name), getattr(given, name))
     assert (rollouts.step, rollouts.group_size, rollouts.pad_token_id) == (3, 1, PAD)

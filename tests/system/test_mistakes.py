@@ -30,7 +30,7 @@ EARLY = {
     "+gate.tau=0.5": "leave out the plus: gate.tau=0.5",
     "gate.tau": "gate.tau cannot be read | write key=value",
     "gate.tau=[0.5": "gate.tau=[0.5 cannot be read | quote",
-    "gate.tau=0.1,0.2": "gate.tau=0.1,0.2 | add --multirun",
+    "gate.tau=0.1,0.2": "gate.tau=0.1,0.2 | a grid, which takes -m",
     "audit.files=[x]": "audit is read by task=audit only; set the task",
     "scorer.noise_std=1": "scorer.noise_std=1; scorer=uniform has no such setting; scorer=oar_g",
     # options

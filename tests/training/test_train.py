@@ -77,6 +77,7 @@ class Ends(L.Callback):
 def test_a_run_that_a_callback_ends_is_evaluated_where_it_ends(tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:
     run = train(SMALL, 5, tmp_path, callbacks=[Ends()], enable_progress_bar=False)
     assert [row["step"] for row in run.evaluation.history] == [0, 2]
+    assert run.folder == tmp_path
     assert "a callback has ended training at step 2 of 5" in caplog.text
 
 
