@@ -49,7 +49,7 @@ OTHER_NAMES = (
     OtherName("epsilon", "loss.clip_low", "and loss.clip_high, which does not follow it"),
     OtherName("epsilon_high", "loss.clip_high", "with loss=cispo loss.ratio_cap"),
     OtherName("delta", "loss.ratio_max"),
-    OtherName("loss_type", "loss", "an option of the group: loss=dapo is TRL's default, loss=grpo ours"),
+    OtherName("loss_type", "loss", "an option of the group; TRL's default is loss.reduction=dapo, ours grpo"),
     OtherName("importance_sampling_level", "loss.ratio"),
     OtherName("scale_rewards", "advantage.scale"),
     OtherName("multi_objective_aggregation", "advantage.aggregation"),
