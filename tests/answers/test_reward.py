@@ -12,6 +12,7 @@ import pytest
 import torch
 
 from oar_lightning.answers.reward import Accuracy, Completion, Format, FunctionReward, Rewards, SoftOverlong, numbers_of
+from oar_lightning.objective.advantage import group_advantages
 from oar_lightning.types import MathProblem
 
 
@@ -219,3 +220,13 @@ def test_a_problem_without_the_column_is_judged_exactly() -> None:
 def test_a_column_that_is_not_there_is_named() -> None:
     with pytest.raises(ValueError, match=r"accuracy\.tolerance_column=tol: problem '' has no such column; .*, or to null"):
         Accuracy(tolerance_column="tol")([MathProblem("q", "1")], [Completion("1", "1", truncated=False, num_tokens=1)])
+
+
+def test_large_rewards_that_differ_little_are_told_apart() -> None:
+    """In float32 the first two are equal, and all four advantages were at or above 0."""
+    given = [1e4, 1e4 + 0.0005, 1e4 + 0.001, 1e4 + 0.0015]
+    rewards = Rewards({"score": lambda problems, completions: given})
+    terms, _ = rewards(problems("5", "5", "5", "5"), [completion("5")] * 4)
+    found = group_advantages(terms, rewards.weight_vector(), 4).tolist()
+    deviation = numpy.std(given, ddof=1)
+    assert found == pytest.approx([(value - numpy.mean(given)) / (deviation + 1e-4) for value in given], rel=1e-6)
