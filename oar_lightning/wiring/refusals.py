@@ -129,7 +129,7 @@ def _no_option(error: BaseException, arguments: Sequence[str]) -> str:
     """For `logger=false`."""
     for argument in arguments:
         group, _, value = argument.partition("=")
-        options = sorted(path.stem for path in (conf_dir() / group.lstrip("+")).glob("*.yaml")) if group else []
+        options = _options_of(group.lstrip("+"))
         if options and value not in options and value[:1] not in "[{":
             return f"{argument}: {group} takes the name of an option: {', '.join(options)}"
     return str(error)
@@ -139,10 +139,15 @@ def _joined_lines(text: str) -> str:
     return "; ".join(line.strip() for line in text.splitlines() if line.strip())
 
 
+def _options_of(group: str) -> list[str]:
+    """The names of a group's files; none of what is no group."""
+    return sorted(path.stem for path in (conf_dir() / group).glob("*.yaml")) if group else []
+
+
 def _unknown_option(error: MissingConfigException) -> str:
     """For `scorer=oar_x`."""
     group, _, name = str(error.missing_cfg_file).rpartition("/")
-    options = sorted(error.options or [path.stem for path in (conf_dir() / group).glob("*.yaml")])
+    options = sorted(error.options or _options_of(group))
     if not group or not options:
         return _joined_lines(str(error))
     near = nearest(name, options)
@@ -153,11 +158,11 @@ def _unknown_option(error: MissingConfigException) -> str:
 def _not_composed(error: ConfigCompositionException, arguments: Sequence[str]) -> str:
     """For an override of a key or a group that the config does not have, or has already."""
     text = str(error)
-    key = text.partition("'")[2].partition("'")[0].partition("=")[0]  # Hydra names it between quotes
+    override = text.partition("'")[2].partition("'")[0]  # Hydra names it between quotes
+    key = override.partition("=")[0]
     if text.startswith("Multiple values for "):
         key = text.removeprefix("Multiple values for ").partition(". ")[0]
     if text.startswith("Ambiguous value for argument "):
-        override = text.partition("'")[2].partition("'")[0]
         return f"{override}: several values are a grid, which takes -m; to give a text with commas write '{key}=\"a,b\"'"
     written = next((argument for argument in arguments if _key(argument) == key), key)
     if text.startswith(("Could not append", "Multiple values")) and written.startswith("+"):
@@ -174,7 +179,7 @@ def _advice(key: str, written: str, config: DictConfig) -> str:
     block, _, last = key.rpartition(".")
     if block == "trainer" and last in SET_HERE:
         return SET_HERE[last]
-    if last == "name" and (options := sorted(path.stem for path in (conf_dir() / block).glob("*.yaml")) if block else []):
+    if last == "name" and (options := _options_of(block)):
         return f"an option is chosen by {block}=...: {', '.join(options)}"
     for group, options in _options_with(key):
         if chosen := config.hydra.runtime.choices.get(group):

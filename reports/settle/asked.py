@@ -27,6 +27,7 @@ from rules import (
     Comparison,
 )
 from scipy.stats import ttest_1samp
+from tables import differences
 
 from oar_lightning.common.markdown import markdown
 from oar_lightning.reporting.statistics import holm, mean_interval
@@ -64,17 +65,15 @@ def _pairs(rows: Sequence[Row]) -> Iterator[Answered]:
     for one, stage, seeds in [*asked, (AGAIN, "again", AGAIN_SEEDS)]:
         runs = endpoint_runs(rows, one.task, stage)
         for other in one.others:
-            yield Answered(one.task, one.arm, other, differences(runs, one.arm, other, seeds))
-    decoded = differences(greedy_runs(rows), SHARPENED, BASELINE, GREEDY_SEEDS)
+            yield Answered(one.task, one.arm, other, all_pairs(runs, one.arm, other, seeds))
+    decoded = all_pairs(greedy_runs(rows), SHARPENED, BASELINE, GREEDY_SEEDS)
     yield Answered(GREEDY_TASK, SHARPENED, BASELINE, decoded, GREEDILY)
 
 
-def differences(runs: Mapping[str, Mapping[int, Row]], arm: str, other: str, seeds: Sequence[int]) -> tuple[float, ...]:
-    """In points; none where a pair is missing."""
+def all_pairs(runs: Mapping[str, Mapping[int, Row]], arm: str, other: str, seeds: Sequence[int]) -> tuple[float, ...]:
+    """Their differences in points; none where a pair is missing."""
     own, base = runs.get(arm, {}), runs.get(other, {})
-    if any(seed not in own or seed not in base for seed in seeds):
-        return ()
-    return tuple(100 * (own[seed].accuracy - base[seed].accuracy) for seed in seeds)
+    return tuple(differences(own, base, seeds)) if own.keys() & base.keys() >= set(seeds) else ()
 
 
 def asked_table(rows: Sequence[Row]) -> str:

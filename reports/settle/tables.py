@@ -31,7 +31,7 @@ from rules import (
     updates,
     verdict,
 )
-from scipy.stats import ttest_rel
+from scipy.stats import ttest_1samp
 
 from oar_lightning.common.markdown import markdown
 from oar_lightning.reporting.statistics import Interval, mean_interval, ratio_interval
@@ -110,9 +110,14 @@ def paired(arm: str, found: Mapping[int, Row], base: Mapping[int, Row]) -> tuple
     return f"{interval:+.1f}", verdict(interval.low, interval.high) if whole else "-"
 
 
+def differences(found: Mapping[int, Row], base: Mapping[int, Row], seeds: Iterable[int]) -> list[float]:
+    """In points, of the pairs with these seeds."""
+    return [100 * (found[seed].accuracy - base[seed].accuracy) for seed in seeds]
+
+
 def lead(found: Mapping[int, Row], base: Mapping[int, Row]) -> tuple[int, Interval | None]:
     """How many pairs with the same seed there are, and by how many points they differ; None of fewer than two."""
-    pairs = [100 * (found[seed].accuracy - base[seed].accuracy) for seed in sorted(found.keys() & base.keys())]
+    pairs = differences(found, base, sorted(found.keys() & base.keys()))
     return len(pairs), mean_interval(pairs, bootstrap_from=math.inf) if len(pairs) > 1 else None
 
 
@@ -138,10 +143,10 @@ def half(rows: Sequence[Row], task: str, arm: str) -> Half | None:
     three = [runs.get(name, {}) for name in (arm, PERFECT, BASELINE)]
     if any(seed not in found for found in three for seed in OTHER_SEEDS) or len(times) < len(TIMED_SEEDS):
         return None
-    own, perfect, base = ([found[seed] for seed in OTHER_SEEDS] for found in three)
-    leads, wholes = ([100 * (r.accuracy - b.accuracy) for r, b in zip(found, base, strict=True)] for found in (own, perfect))
+    own, perfect, base = three
+    leads, wholes = (differences(found, base, OTHER_SEEDS) for found in (own, perfect))
     lead, whole = mean(leads), mean(wholes)
-    p = float(ttest_rel([r.accuracy for r in own], [r.accuracy for r in base]).pvalue)
+    p = float(ttest_1samp(leads, 0).pvalue)
     time = mean(times)
     reached = 0 < whole / 2 <= lead and p < HALF_ASKED_OF[arm] and time <= MOST_TIME
     steps, copying = mean(times_of(rows, task, arm, "step_s")), mean(times_of(rows, task, arm, "step_s", ("copying",)))
