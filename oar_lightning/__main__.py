@@ -148,6 +148,8 @@ def quiet() -> None:
     warnings.filterwarnings("ignore", message=".*srun. command is available.*")  # wherever Slurm is installed
     warnings.filterwarnings("ignore", category=FutureWarning, module="torch.distributed.*")  # DeepSpeed causes one per call
     warnings.filterwarnings("ignore", category=FutureWarning, module=r"vllm\..*")
+    # peft and we use the name that all releases of transformers 5 have
+    warnings.filterwarnings("ignore", category=FutureWarning, message=".*gradient_checkpointing.* is deprecated")
     warnings.filterwarnings("ignore", message=".*each worker will save a shard.*")  # the export is a single model
     warnings.filterwarnings("ignore", message=".*training_step. returned .None.*")  # a step without a signal
     if not is_first_rank():  # rank 0 logs for all

@@ -208,8 +208,11 @@ def learning_decoder(model: Any) -> PlainDecoder | None:
     """The plain form with gradients to the model's parameters; None where there is none, for decoders larger than
     `LEARNING_BYTES`, and for what the plain form does not do: dropout, gradient checkpointing, weights in shards."""
     base = base_model(model)
-    whole = not in_shards(base.parameters()) and not getattr(base, "is_gradient_checkpointing", False)
-    if not whole or getattr(base.config, "attention_dropout", None) or not _has_plain_form(model, LEARNING_BYTES):
+    # the model's own answer has another name in each version of transformers
+    recomputes = any(getattr(module, "gradient_checkpointing", False) for module in base.modules())
+    if recomputes or in_shards(base.parameters()) or getattr(base.config, "attention_dropout", None):
+        return None
+    if not _has_plain_form(model, LEARNING_BYTES):
         return None
     return _plain_form(model, pack=False)
 

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import warnings
+
 import pytest
 import torch
 from support.decoders import FAMILIES, SIZES, random_model
@@ -279,7 +281,8 @@ def test_states_of_a_row_with_a_gap_are_left_to_the_modules():
 )
 def test_what_the_plain_form_does_not_do_learns_by_its_modules(difference, monkeypatch):
     model = FAMILIES["qwen2"]()
-    assert learning_decoder(model) is not None
+    with warnings.catch_warnings(action="error"):
+        assert learning_decoder(model) is not None
     if difference == "dropout":
         model.config.attention_dropout = 0.1
     elif difference == "checkpointing":
