@@ -84,6 +84,12 @@ def without_nan(value: Any) -> Any:
     return None if isinstance(value, float) and not math.isfinite(value) else value
 
 
+def table_json(columns: Sequence[str], rows: Sequence[Sequence[Any]]) -> str:
+    """The JSON that the MLflow UI shows as a table; what is not finite is null."""
+    table = {"columns": list(columns), "data": [list(row) for row in rows]}
+    return json.dumps(without_nan(table), ensure_ascii=False, allow_nan=False)
+
+
 def _value(line: str, where: str, key: str) -> Any:
     """JSON can name halves of surrogate pairs (a text that was cut inside of an emoji), which no file or tokenizer takes: each
     becomes a question mark."""

@@ -4,13 +4,12 @@ from __future__ import annotations
 
 import csv
 import io
-import json
 from collections.abc import Sequence
 from typing import Any
 
 from optuna.trial import FrozenTrial, TrialState
 
-from oar_lightning.common.jsonl import without_nan
+from oar_lightning.common.jsonl import table_json
 from oar_lightning.sweep.samplers import RETRY_OF
 from oar_lightning.tracking.renamed import by_current_name
 
@@ -66,7 +65,5 @@ def as_csv(rows: Sequence[Row]) -> str:
 
 
 def as_json(rows: Sequence[Row]) -> str:
-    """JSON that the MLflow UI shows as a table; what is not finite is null."""
     names = columns(rows)
-    data = [[row.get(name) for name in names] for row in rows]
-    return json.dumps(without_nan({"columns": names, "data": data}), ensure_ascii=False, allow_nan=False)
+    return table_json(names, [[row.get(name) for name in names] for row in rows])

@@ -52,7 +52,8 @@ def run(folder: Path, journals: list[Path], tracking_uri: str | None) -> float:
             synced.append(sync(journal, tracking_uri))
             advance(1)
     console = Console(markup=False)
-    table(folder, synced).print(console)
+    if (shown := table(folder, synced)).rows:
+        shown.print(console)
     for one in synced:
         if one.note:
             console.print(f"{one.folder}: {one.note}", soft_wrap=True, markup=False)

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import contextlib
-import json
 import os
 from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
@@ -12,6 +11,7 @@ from typing import Any
 from lightning.pytorch.loggers import Logger
 from lightning.pytorch.utilities import rank_zero_only
 
+from oar_lightning.common.jsonl import table_json
 from oar_lightning.common.mappings import flatten
 from oar_lightning.common.outputs import replace_file
 from oar_lightning.tracking.history import Resumption
@@ -52,9 +52,8 @@ class Tracker:
 
     @rank_zero_only
     def write_table(self, name: str, columns: dict[str, list[Any]]) -> None:
-        """Write a table in the format that the MLflow UI shows: JSON with ``columns`` and ``data``."""
-        rows = [list(row) for row in zip(*columns.values(), strict=True)]
-        self._write(name, json.dumps({"columns": list(columns), "data": rows}, ensure_ascii=False), table=True)
+        """Write a table in the format that the MLflow UI shows (`table_json`)."""
+        self._write(name, table_json(list(columns), list(zip(*columns.values(), strict=True))), table=True)
 
     @rank_zero_only
     def attach(self, path: Path) -> None:

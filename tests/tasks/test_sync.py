@@ -40,6 +40,7 @@ def test_all_runs_below_the_folder_are_delivered_once(
     assert prepared("task=sync")() == 8
     assert "2 runs, 8 records delivered now, 0 left" in capsys.readouterr().out
     assert prepared("task=sync", "sync.folder=outputs")() == 0
+    assert capsys.readouterr().out.strip() == "2 runs, 0 records delivered now, 0 left"  # and no table of nothing
     assert rewards(store) == {"one": [0, 1, 2], "0": [0, 1, 2]}
 
 

@@ -1,7 +1,9 @@
-"""How a run ends."""
+"""How a run ends, and what its tables hold."""
 
 from __future__ import annotations
 
+import json
+import math
 from pathlib import Path
 
 import pytest
@@ -38,3 +40,13 @@ def test_a_run_ends_as_its_block_does(error: BaseException | None, status: str, 
         with pytest.raises(type(error)):
             end()
     assert store.ends == [status]
+
+
+def test_a_number_that_is_not_finite_is_null_in_a_table(tmp_path: Path) -> None:
+    Tracker(tmp_path, None).write_table("t.json", {"a": [1.5, math.nan], "b": ["ä", -math.inf]})
+    text = (tmp_path / "artifacts" / "t.json").read_text(encoding="utf-8")
+
+    def refuse(name: str) -> None:
+        raise AssertionError(f"JSON has no {name}")
+
+    assert json.loads(text, parse_constant=refuse) == {"columns": ["a", "b"], "data": [[1.5, "ä"], [None, None]]}
