@@ -35,7 +35,12 @@ class Policy(NamedTuple):
 @checked("policy.lora")
 @dataclass(frozen=True)
 class LoraSpec:
-    """Low-rank adapters of `peft` (extra `lora`), which are merged when the policy is exported."""
+    """Low-rank adapters of `peft` (extra `lora`), which are merged when the policy is exported.
+
+    Args:
+        dropout: of the adapters' inputs while the loss is computed. Old and reference log-probabilities are without it, so that
+            its noise is in the ratios of several steps per rollout and in the KL term.
+    """
 
     r: PositiveInt = 16
     alpha: PositiveInt = 32
