@@ -39,7 +39,7 @@ class LoraSpec:
 
     Args:
         dropout: of the adapters' inputs while the loss is computed. Old and reference log-probabilities are without it, so that
-            its noise is in the ratios of several steps per rollout and in the KL term.
+            its noise is in the ratios where a batch is used in several steps, and in the KL term.
     """
 
     r: PositiveInt = 16
