@@ -11,6 +11,7 @@ from records import Row, endpoint_runs
 from rules import (
     AGAIN,
     AGAIN_SEEDS,
+    AT_NO_PASS,
     BASELINE,
     ENDPOINT,
     ENDPOINT_SEEDS,
@@ -62,7 +63,7 @@ def _pairs(rows: Sequence[Row]) -> Iterator[Answered]:
     halves = [Comparison(task, arm, (BASELINE,)) for task in HALF_ASKED_ON for arm in HALF_ASKED_OF]
     asked = [(one, "endpoint", ENDPOINT_SEEDS) for one in of_oar_g]
     asked += [(one, "endpoint", OTHER_SEEDS) for one in (*halves, PROBES, PLACES, *TIMELY, *LASTING)]
-    for one, stage, seeds in [*asked, (AGAIN, "again", AGAIN_SEEDS)]:
+    for one, stage, seeds in [*asked, *((again, "again", AGAIN_SEEDS) for again in (AGAIN, AT_NO_PASS))]:
         runs = endpoint_runs(rows, one.task, stage)
         for other in one.others:
             yield Answered(one.task, one.arm, other, all_pairs(runs, one.arm, other, seeds))

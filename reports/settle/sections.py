@@ -12,6 +12,7 @@ from greedy import greedy_table
 from records import Row
 from rules import (
     AGAIN,
+    AT_NO_PASS,
     AS_LONG_AS_OAR_G,
     BASELINE,
     GREEDY_TASK,
@@ -108,6 +109,8 @@ def page(rows: Sequence[Row]) -> str:
     parts.append(f"### The mean over the answer as outcome probe, on `{PROBES.task}`\n{probes}")
     again = comparison_table(rows, AGAIN, f"`{AGAIN.arm}`", "again")
     parts.append(f"### OAR-G where answers have several tokens, on `{AGAIN.task}`, seeds 300 to 323\n{again}")
+    at_no_pass = comparison_table(rows, AT_NO_PASS, f"`{AT_NO_PASS.arm}`", "again")
+    parts.append(f"### An estimate that costs no pass, on `{AT_NO_PASS.task}`, seeds 300 to 323\n{at_no_pass}")
     places = comparison_table(rows, PLACES, f"`{PLACES.arm}`")
     parts.append(f"### The same weights on other tokens, on `{PLACES.task}`\n{places}")
     parts.append(f"### In equal time\n{equal_time_table(rows)}")
