@@ -12,8 +12,8 @@ from greedy import greedy_table
 from records import Row
 from rules import (
     AGAIN,
-    AT_NO_PASS,
     AS_LONG_AS_OAR_G,
+    AT_NO_PASS,
     BASELINE,
     GREEDY_TASK,
     LONG,

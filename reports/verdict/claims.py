@@ -193,6 +193,13 @@ def claims(leads: Mapping[tuple[str, str], Lead], said: Mapping[tuple[str, str],
             "Credit leads GRPO where both train on for as many more updates, by rules written before these runs (ours)",
             each_asked(rules.LASTING),
         ),
+        by_rules(
+            "An estimate that costs no pass of the policy beats GRPO after as many updates, by a rule written before these runs "
+            "(ours)",
+            asked(rules.AT_NO_PASS, "again"),
+            "24 fresh pairs",
+            f"{FAIRLY}; asked because other pairs had shown a sign of it",
+        ),
         *against(AGAINST),
         Claim(
             "OAR is stable for tau in 0.3 to 0.7 (paper)",

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import functools
+import math
 from collections.abc import Iterable, Mapping
 from typing import Any
 
@@ -48,8 +49,12 @@ def oar_g_by_rules() -> list[str]:
 
 def shown_to_lead() -> list[str]:
     """Estimates that rules show to lead GRPO after as many updates."""
-    again = [f"{named(rules.AGAIN.arm)} on `{rules.AGAIN.task}`"] if oar_g_again().verdict == "yes" else []
-    return [*shown_by_rules(), *(one + unless_corrected(rules.AGAIN.task, rules.AGAIN.arm) for one in again)]
+    again = [
+        f"{named(one.arm)} on `{one.task}`{unless_corrected(one.task, one.arm, stage='again')}"
+        for one in (rules.AGAIN, rules.AT_NO_PASS)
+        if tables.asked_leads(ROWS, one, "again")[rules.BASELINE].verdict == "yes"
+    ]
+    return [*shown_by_rules(), *again]
 
 
 @functools.cache
@@ -58,9 +63,9 @@ def answered() -> list[Any]:
     return asked_of.answered(ROWS)
 
 
-def unless_corrected(task: str, arm: str, other: str = rules.BASELINE) -> str:
+def unless_corrected(task: str, arm: str, other: str = rules.BASELINE, stage: str = "endpoint") -> str:
     """A remark behind a difference that is not told from none once all comparisons that were asked are counted."""
-    (one,) = (one for one in answered() if (one.task, one.arm, one.other, one.decoded) == (task, arm, other, ""))
+    (one,) = (one for one in answered() if (one.task, one.arm, one.other, one.stage) == (task, arm, other, stage))
     return "" if one.corrected < LEVEL else f", not after correction for {len(answered())} comparisons: p {one.corrected:.2g}"
 
 
@@ -103,7 +108,7 @@ def half_reached() -> tuple[str, str]:
     figures = [
         f"{named(arm)} on {task} {one.lead:+.1f} of perfect credit's {one.perfect:+.1f} (p {one.p:.1g}, {one.time:.2f} times "
         f"the time of a run without its scoring, {tables.shown(one.step_time, '.2f')} of its steps alone, "
-        f"{tables.shown(one.copying_time, '.2f')} of these since its continuations copy)"
+        + (")" if math.isnan(one.copying_time) else f", {one.copying_time:.2f} of these since its continuations copy)")
         for task, arm, one in found
     ]
     return "; ".join(verdicts), "; ".join(figures)
@@ -163,5 +168,7 @@ def in_words(task: str, verdicts: Mapping[tuple[str, str], str]) -> str:
     """(Arm, other) -> whether the arm ends above the other."""
     leading = [(arm, other) for (arm, other), word in verdicts.items() if word == "yes"]
     if leading:
-        return f"yes on `{task}` ({listed([named(arm) + unless_corrected(task, arm, other) for arm, other in leading])})"
+        stage = "again" if task == rules.AGAIN.task else "endpoint"
+        said = [named(arm) + unless_corrected(task, arm, other, stage) for arm, other in leading]
+        return f"yes on `{task}` ({listed(said)})"
     return f"{'no' if set(verdicts.values()) == {'no'} else 'not shown'} on `{task}`"

@@ -221,6 +221,19 @@ def test_greedy_accuracies_are_compared_pair_by_pair() -> None:
     assert " | 1 | 100 |" in whole
 
 
+def test_what_is_asked_of_new_pairs_is_a_comparison_of_its_own() -> None:
+    seeds = {"endpoint": rules.OTHER_SEEDS, "again": rules.AGAIN_SEEDS}
+    rows = [
+        row(stage, arm, "1e-4", "", seed, 0.5 + (0.02 + seed % 3 / 500) * (arm == "anchor_states"))._replace(task="asides")
+        for stage, own in seeds.items()
+        for seed in own
+        for arm in ("grpo", "anchor_states")
+    ]
+    found = {one.stage: len(one.differences) for one in asked.answered(rows)}
+    assert found == {"endpoint": 12, "again": 24}
+    assert [one.stage for one in asked.answered(rows[:-1])] == ["endpoint"], "a new pair is missing"
+
+
 def test_all_that_was_asked_is_corrected_for_how_much_it_is() -> None:
     """Three comparisons with all their pairs: of p values in order the first counts three times, the second twice."""
     leads = {"graph": np.linspace(-2.0, 6.0, 24), "asides": np.linspace(-3.0, 5.0, 24)}
