@@ -194,8 +194,8 @@ def claims(leads: Mapping[tuple[str, str], Lead], said: Mapping[tuple[str, str],
             each_asked(rules.LASTING),
         ),
         by_rules(
-            "An estimate that costs no pass of the policy beats GRPO after as many updates, by a rule written before these runs "
-            "(ours)",
+            "An estimate that costs no pass of the policy beats GRPO after as many updates, by a rule written before these "
+            "runs (ours)",
             asked(rules.AT_NO_PASS, "again"),
             "24 fresh pairs",
             f"{FAIRLY}; asked because other pairs had shown a sign of it",
