@@ -37,17 +37,21 @@ GREEDILY = "greedily"
 
 
 class Answered(NamedTuple):
-    """A comparison: the differences of its pairs in points, `GREEDILY` where these are of greedy decoding, the stage of their
-    runs, their two-sided p, and that corrected by Holm's rule for all comparisons that were asked."""
+    """A comparison: the differences of its pairs in points, the stage of their runs, their two-sided p, and that
+    corrected by Holm's rule for all comparisons that were asked."""
 
     task: str
     arm: str
     other: str
     differences: tuple[float, ...]
-    decoded: str = ""
     stage: str = "endpoint"
     p: float = math.nan
     corrected: float = math.nan
+
+    @property
+    def decoded(self) -> str:
+        """`GREEDILY` where the pairs are of greedy decoding."""
+        return GREEDILY if self.stage == "greedy" else ""
 
 
 def answered(rows: Sequence[Row]) -> list[Answered]:
@@ -67,9 +71,9 @@ def _pairs(rows: Sequence[Row]) -> Iterator[Answered]:
     for one, stage, seeds in [*asked, *((again, "again", AGAIN_SEEDS) for again in (AGAIN, AT_NO_PASS))]:
         runs = endpoint_runs(rows, one.task, stage)
         for other in one.others:
-            yield Answered(one.task, one.arm, other, all_pairs(runs, one.arm, other, seeds), stage=stage)
+            yield Answered(one.task, one.arm, other, all_pairs(runs, one.arm, other, seeds), stage)
     decoded = all_pairs(greedy_runs(rows), SHARPENED, BASELINE, GREEDY_SEEDS)
-    yield Answered(GREEDY_TASK, SHARPENED, BASELINE, decoded, GREEDILY, "greedy")
+    yield Answered(GREEDY_TASK, SHARPENED, BASELINE, decoded, "greedy")
 
 
 def all_pairs(runs: Mapping[str, Mapping[int, Row]], arm: str, other: str, seeds: Sequence[int]) -> tuple[float, ...]:
