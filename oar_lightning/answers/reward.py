@@ -77,6 +77,16 @@ class Accuracy:
             self.last = [self._tolerant(*row) for row in zip(problems, completions, self.last, strict=True)]
         return [float(v is Verdict.CORRECT) for v in self.last]
 
+    def check(self, problems: Iterable[MathProblem]) -> None:
+        """Read the tolerance of every problem.
+
+        Raises:
+            ValueError: names the first problem whose tolerance is no number >= 0, or the column that is not there.
+        """
+        if self.tolerance_column is not None:
+            for problem in problems:
+                self._tolerance(problem)
+
     def _stated(self, problem: MathProblem) -> Any:
         """The tolerance of a problem. A row may lack the column, if not the first one that is judged: then it is misspelt."""
         column = str(self.tolerance_column)
@@ -88,10 +98,11 @@ class Accuracy:
             )
         return problem.extra.get(column)
 
-    def _tolerant(self, problem: MathProblem, completion: Completion, verdict: Verdict) -> Verdict:
+    def _tolerance(self, problem: MathProblem) -> float | None:
+        """None: it is judged exactly."""
         stated = self._stated(problem)
-        if stated in (None, "") or verdict is Verdict.CORRECT or completion.answer is None:
-            return verdict
+        if stated in (None, ""):
+            return None
         exact = plain_number(str(stated))
         tolerance = None if exact is None or exact < 0 else _number(exact)
         if tolerance is None:
@@ -99,6 +110,12 @@ class Accuracy:
                 f"problem {problem.id!r} has {self.tolerance_column}={stated!r}, which is no number >= 0; correct the column, "
                 "or set reward.terms.accuracy.tolerance_column=null"
             )
+        return tolerance
+
+    def _tolerant(self, problem: MathProblem, completion: Completion, verdict: Verdict) -> Verdict:
+        tolerance = self._tolerance(problem)
+        if tolerance is None or verdict is Verdict.CORRECT or completion.answer is None:
+            return verdict
         return Verdict.CORRECT if self.verifier.within(problem.answer, completion.answer, tolerance) else verdict
 
 
@@ -205,12 +222,19 @@ class Rewards:
                 metrics.update({f"verdict/{v.value}": counts[v.value] / len(values) for v in Verdict})
         return torch.tensor(columns, dtype=torch.float64).T.reshape(len(completions), len(columns)), metrics
 
-    def try_out(self, problem: MathProblem) -> None:
-        """Call every term on a made-up completion of a problem, the gold answer alone, before long work starts.
+    def try_out(self, problems: Iterable[MathProblem]) -> None:
+        """Before long work starts, call every term on a made-up completion of the first problem, the gold answer alone, and
+        read what `accuracy` needs of all problems.
+
+        Args:
+            problems: a source, read more than once; may be empty.
 
         Raises:
-            ValueError: names the term that fails or returns something else than a number or None.
+            ValueError: names the term that fails or returns something else than a number or None, or the problem.
         """
+        problem = next(iter(problems), None)
+        if problem is None:
+            return
         completion = Completion(problem.answer, problem.answer, truncated=False, num_tokens=1)
         for name, term in self.terms.items():
             try:
@@ -221,6 +245,8 @@ class Rewards:
                     f"{problem.answer!r} of problem {problem.id!r}; correct it, or leave the term out"
                 ) from error
             numbers_of(values, 1, f"reward.terms.{name}")
+            if isinstance(term, Accuracy):
+                term.check(problems)
 
 
 def numbers_of(values: Any, count: int, name: str) -> list[float]:

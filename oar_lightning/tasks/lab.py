@@ -124,8 +124,7 @@ def prepare(cfg: DictConfig) -> Callable[[], float | None]:
         raise ConfigError(f"lab.baseline={config.baseline} is none of the estimators, which are {', '.join(known)}")
     past = read_past(config.past)
     check_past(estimators, past)
-    if first.answer:
-        rewards.try_out(first)
+    rewards.try_out(problems or [r.problem for r in recorded if r.problem.answer])
     set_threads(cfg.num_threads)
     seed_everything(cfg.seed)
     device = choose_device(str(cfg.trainer.accelerator))

@@ -53,8 +53,7 @@ def prepare(cfg: DictConfig) -> Callable[[], float | None]:
     recorded = list(itertools.islice(read_recorded(config.files, dropped), config.limit))
     if not recorded:
         raise ConfigError(f"score.files={config.files}: no usable row ({dict(dropped) or 'the files are empty'})")
-    if (problem := next((r.problem for r in recorded if r.problem.answer), None)) is not None:
-        rewards.try_out(problem)
+    rewards.try_out([r.problem for r in recorded if r.problem.answer])
     set_threads(cfg.num_threads)
     seed_everything(cfg.seed)
     device = choose_device(str(cfg.trainer.accelerator))

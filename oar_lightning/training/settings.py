@@ -106,7 +106,7 @@ class Settings:
             )
         for source in (self.train, *self.eval_sets.values()):
             if source is not None and (problem := next(iter(source), None)) is not None:
-                self.rewards.try_out(problem)
+                self.rewards.try_out([problem] if is_endless(source) else source)
                 if source is self.train:
                     self.curriculum.check(problem, is_endless(source))
 

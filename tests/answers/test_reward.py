@@ -187,12 +187,12 @@ def test_a_reward_is_tried_out_before_long_work() -> None:
         seen.append((list(problems), list(completions)))
         return [problems[0].extra["steps"]]
 
-    Rewards({"accuracy": Accuracy(), "watching": watching}).try_out(problem)
+    Rewards({"accuracy": Accuracy(), "watching": watching}).try_out([problem])
     assert seen == [([problem], [Completion("5", "5", False, 1)])]
     with pytest.raises(ValueError, match=r"reward\.terms\.watching raised KeyError: .*no extra column .* of problem .p8."):
-        Rewards({"watching": watching}).try_out(MathProblem("q", "5", id="p8"))
+        Rewards({"watching": watching}).try_out([MathProblem("q", "5", id="p8")])
     with pytest.raises(ValueError, match=r"reward\.terms\.none returned None; expected a list of 1 numbers"):
-        Rewards({"none": lambda problems, completions: None}).try_out(problem)
+        Rewards({"none": lambda problems, completions: None}).try_out([problem])
 
 
 def with_tolerance(stated: object, answer: str) -> float:
@@ -209,6 +209,14 @@ def test_a_stated_tolerance_accepts_near_numbers() -> None:
 def test_a_tolerance_that_is_no_number_is_named(stated: object) -> None:
     with pytest.raises(ValueError, match=r"problem 'p' has error=.*, which is no number >= 0"):
         with_tolerance(stated, "3.2")
+
+
+def test_a_bad_tolerance_is_found_before_long_work_wherever_it_is() -> None:
+    fine, bad = (MathProblem("q", "5", id=name, extra={"error": stated}) for name, stated in (("p", 0.1), ("p9", "a tenth")))
+    Rewards({"accuracy": Accuracy(tolerance_column="error")}).try_out([fine, fine])
+    Rewards({"accuracy": Accuracy()}).try_out([fine, bad])  # not asked for
+    with pytest.raises(ValueError, match=r"problem 'p9' has error='a tenth', which is no number >= 0"):
+        Rewards({"accuracy": Accuracy(tolerance_column="error")}).try_out([fine, bad])
 
 
 def test_a_problem_without_the_column_is_judged_exactly() -> None:
