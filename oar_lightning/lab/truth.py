@@ -11,6 +11,7 @@ from jaxtyping import Bool, Int
 from numpy.typing import NDArray
 from torch import Tensor
 
+from oar_lightning.answers.numbers import plain_number
 from oar_lightning.lab.types import ROUNDING, Studied, Truth
 from oar_lightning.types import CausalSpans, MathProblem, Prefix, Rollouts
 
@@ -100,8 +101,8 @@ class FirstWrongStep(Source):
     of_first_errors = True
 
     def locate(self, problem: MathProblem, completion: str, correct: bool | None) -> tuple[Ranges, Ranges] | None:
-        texts, number = problem.extra.get(STEPS), problem.extra.get(FIRST_ERROR)
-        if not isinstance(texts, list | tuple) or not str(number).strip().isdecimal():
+        texts, number = problem.extra.get(STEPS), plain_number(str(problem.extra.get(FIRST_ERROR)))  # may be "N/A", or 3.0
+        if not isinstance(texts, list | tuple) or number is None or number not in range(1, len(texts) + 1):
             return None
         steps, at = [], 0
         for text in texts:
@@ -110,8 +111,7 @@ class FirstWrongStep(Source):
                 return None
             at = start + len(str(text))
             steps.append((start, at))
-        wrong = int(str(number))
-        return (steps[wrong - 1 : wrong], steps) if 1 <= wrong <= len(steps) else None
+        return [steps[int(number) - 1]], steps
 
 
 def overlapping(tokens: Ranges, ranges: Ranges) -> Bool[Tensor, " n"]:

@@ -88,10 +88,12 @@ def test_mr_gsm8k_s_columns() -> None:
         problem(0),
         problem(1, ["another", "text"]),
         MathProblem("q", "5"),
+        problem(2.5),
+        problem(3.0),  # of a column that lacks some
     ]
     studied = characters([text] * len(rows), [False] * len(rows), rows)
     found = FirstWrongStep()("wrong", studied)
-    assert found.known.any(1).tolist() == [True, True, *[False] * 6]
+    assert found.known.any(1).tolist() == [True, True, *[False] * 7, True]
     assert marked(studied, found.decisive, 0).strip(".") == steps[1].rstrip(".")
     assert marked(studied, found.decisive, 1).strip(".") == steps[2].rstrip(".")
     assert found.steps is not None
