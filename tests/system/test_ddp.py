@@ -54,7 +54,8 @@ def test_the_losses_are_those_of_one_rank(name: str, both: Both) -> None:
     one, two = both[0][name]["rows"], both[1][0][name]["rows"]
     assert len(one) == len(two) == CASES[name].steps
     losses = [{step: row["loss"] for step, row in rows.items() if "loss" in row} for rows in (one, two)]
-    near = 5e-5 if name == "ucas" else 1e-7  # it divides the sums of float32 certainties by their spread
+    # ucas divides the sums of float32 certainties by their spread; near 0 a mean of terms near 1 has their rounding
+    near = 5e-5 if name == "ucas" else 5e-7
     assert losses[1] == pytest.approx(losses[0], rel=1e-5, abs=near)
     assert bool(losses[0]) == (name != "nobody_learns")
     if name in METHODS:
