@@ -77,16 +77,6 @@ class Accuracy:
             self.last = [self._tolerant(*row) for row in zip(problems, completions, self.last, strict=True)]
         return [float(v is Verdict.CORRECT) for v in self.last]
 
-    def check(self, problems: Iterable[MathProblem]) -> None:
-        """Read the tolerance of every problem.
-
-        Raises:
-            ValueError: names the first problem whose tolerance is no number >= 0, or the column that is not there.
-        """
-        if self.tolerance_column is not None:
-            for problem in problems:
-                self._tolerance(problem)
-
     def _stated(self, problem: MathProblem) -> Any:
         """The tolerance of a problem. A row may lack the column, if not the first one that is judged: then it is misspelt."""
         column = str(self.tolerance_column)
@@ -98,8 +88,12 @@ class Accuracy:
             )
         return problem.extra.get(column)
 
-    def _tolerance(self, problem: MathProblem) -> float | None:
-        """None: it is judged exactly."""
+    def tolerance(self, problem: MathProblem) -> float | None:
+        """Of a problem, with a `tolerance_column`. None: it is judged exactly.
+
+        Raises:
+            ValueError: names the problem whose tolerance is no number >= 0, or the column that is not there.
+        """
         stated = self._stated(problem)
         if stated in (None, ""):
             return None
@@ -113,7 +107,7 @@ class Accuracy:
         return tolerance
 
     def _tolerant(self, problem: MathProblem, completion: Completion, verdict: Verdict) -> Verdict:
-        tolerance = self._tolerance(problem)
+        tolerance = self.tolerance(problem)
         if tolerance is None or verdict is Verdict.CORRECT or completion.answer is None:
             return verdict
         return Verdict.CORRECT if self.verifier.within(problem.answer, completion.answer, tolerance) else verdict
@@ -227,12 +221,13 @@ class Rewards:
         read what `accuracy` needs of all problems.
 
         Args:
-            problems: a source, read more than once; may be empty.
+            problems: may be empty; beyond the first they are read only where tolerances are stated.
 
         Raises:
             ValueError: names the term that fails or returns something else than a number or None, or the problem.
         """
-        problem = next(iter(problems), None)
+        remaining = iter(problems)
+        problem = next(remaining, None)
         if problem is None:
             return
         completion = Completion(problem.answer, problem.answer, truncated=False, num_tokens=1)
@@ -245,8 +240,10 @@ class Rewards:
                     f"{problem.answer!r} of problem {problem.id!r}; correct it, or leave the term out"
                 ) from error
             numbers_of(values, 1, f"reward.terms.{name}")
-            if isinstance(term, Accuracy):
-                term.check(problems)
+        judges = [t for t in self.terms.values() if isinstance(t, Accuracy) and t.tolerance_column is not None]
+        for other in remaining if judges else ():
+            for judge in judges:
+                judge.tolerance(other)
 
 
 def numbers_of(values: Any, count: int, name: str) -> list[float]:

@@ -5,6 +5,7 @@ from __future__ import annotations
 import functools
 from collections.abc import Callable, Mapping
 from dataclasses import KW_ONLY, dataclass, field
+from itertools import chain
 from typing import Annotated
 
 import torch
@@ -105,8 +106,8 @@ class Settings:
                 "does not try; set curriculum=none"
             )
         for source in (self.train, *self.eval_sets.values()):
-            if source is not None and (problem := next(iter(source), None)) is not None:
-                self.rewards.try_out([problem] if is_endless(source) else source)
+            if source is not None and (problem := next(problems := iter(source), None)) is not None:
+                self.rewards.try_out(chain([problem], () if is_endless(source) else problems))
                 if source is self.train:
                     self.curriculum.check(problem, is_endless(source))
 
