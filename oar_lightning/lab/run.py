@@ -46,6 +46,8 @@ class Lab:
     measures: list[Measure] = field(default_factory=list)
     curves: list[Curve] = field(default_factory=list)
     gradients: Quality = field(default_factory=dict)
+    failed: list[str] = field(default_factory=list)
+    """What was asked for and could not be measured: the error of each."""
 
     def run(self) -> bool:
         """Ask all estimators and all sources; False where that was interrupted, and a part of the answers is there."""
@@ -118,6 +120,7 @@ class Lab:
                         part()
                     except ValueError as error:  # what else was measured is not lost with it
                         log.error("lab: %s", error)
+                        self.failed.append(str(error))
                     advance(1)
         except KeyboardInterrupt:
             return False

@@ -191,10 +191,13 @@ def run(job: Job, cfg: DictConfig) -> None:
         whole = lab.run()
     report(job, lab, plain(cfg), whole)
     job.store.close()
-    track(job, cfg, whole)
+    track(job, cfg, "KILLED" if not whole else "FAILED" if lab.failed else "FINISHED")
     if not whole:
         log.warning("stopped; started again with the same settings, it goes on from what %s keeps", config.cache)
         sys.exit(130)
+    if lab.failed:
+        log.error("all else was measured and written; what failed is told above, and in %s", job.run_dir / RESULTS)
+        sys.exit(1)
 
 
 def sampled(job: Job) -> Groups:
@@ -212,6 +215,7 @@ def report(job: Job, lab: Lab, settings: Mapping[str, Any], whole: bool) -> None
     content = {
         "settings": settings,
         "whole": whole,
+        "failed": lab.failed,
         "left_out": dict(job.dropped),
         "continuations": lab.spent._asdict(),
         "headlines": [measure.key for measure in headlines(findings)],
@@ -261,10 +265,10 @@ def show(config: LabConfig, folder: Path, record: LabRecord) -> None:
         console.print(f"report: {report / 'README.md'}", soft_wrap=True)
 
 
-def track(job: Job, cfg: DictConfig, whole: bool) -> None:
+def track(job: Job, cfg: DictConfig, status: str) -> None:
     """An MLflow run with the page, made when all is done: a lab that is killed leaves none."""
     job.tracker.start()
     job.tracker.describe(run_parameters(cfg), run_tags(cfg))
     job.tracker.write_text("config.yaml", OmegaConf.to_yaml(cfg, resolve=True))
     job.tracker.attach(job.run_dir / PAGE)
-    job.tracker.close("FINISHED" if whole else "KILLED")
+    job.tracker.close(status)

@@ -2,12 +2,15 @@
 
 from __future__ import annotations
 
+import logging
 from dataclasses import dataclass
 from typing import Any, Literal
 
 import torch
 
 from oar_lightning.common.ranges import NonNegativeInt, checked
+
+log = logging.getLogger(__name__)
 
 Name = Literal["linear", "cosine", "cosine_with_restarts", "polynomial", "inverse_sqrt", "constant", "constant_with_warmup"]
 """The schedules of `transformers` that are a function of the step, and need no setting besides the warm-up.
@@ -39,5 +42,12 @@ class Schedule:
         """What `configure_optimizers` returns for `steps` optimizer steps in all."""
         from transformers import get_scheduler
 
+        if self.name != "constant" and self.warmup_steps >= steps:
+            log.warning(
+                "schedule.warmup_steps=%d, and the run has %d optimizer steps: the learning rate does not reach optimizer.lr; "
+                "lower schedule.warmup_steps for a run as short as this",
+                self.warmup_steps,
+                steps,
+            )
         scheduler = get_scheduler(self.name, optimizer, num_warmup_steps=self.warmup_steps, num_training_steps=steps)
         return {"optimizer": optimizer, "lr_scheduler": {"scheduler": scheduler, "interval": "step"}}

@@ -44,6 +44,27 @@ def test_a_run_that_goes_on_for_longer_has_the_rates_of_its_own_schedule(tmp_pat
     assert longer == pytest.approx({step: 1e-3 * (1 - (step - 1) / 6) for step in (3, 4, 5, 6)})
 
 
+@pytest.mark.parametrize(
+    ("name", "steps", "told"),
+    [("linear", 4, True), ("linear", 5, False), ("constant", 4, False), ("constant_with_warmup", 3, True)],
+)
+def test_a_run_that_ends_within_its_warmup_is_told(
+    name: Name, steps: int, told: bool, caplog: pytest.LogCaptureFixture
+) -> None:
+    optimizer = torch.optim.SGD([torch.nn.Parameter(torch.ones(1))], lr=0.1)
+    scheduler = Schedule(name, warmup_steps=4).with_optimizer(optimizer, steps)["lr_scheduler"]["scheduler"]
+    rates = []
+    for _ in range(steps):
+        rates.append(scheduler.get_last_lr()[0])
+        optimizer.step()
+        scheduler.step()
+    assert (max(rates) < 0.1) == told
+    assert caplog.messages == told * [
+        f"schedule.warmup_steps=4, and the run has {steps} optimizer steps: the learning rate does not reach optimizer.lr; "
+        "lower schedule.warmup_steps for a run as short as this"
+    ]
+
+
 @pytest.mark.parametrize("name", ["reduce_lr_on_plateau", "greedy", "warmup_stable_decay"])
 def test_another_one_is_refused_and_not_offered(name: str) -> None:
     with pytest.raises(ValueError, match=rf"schedule\.name must be one of linear, .*, got '{name}'$") as refused:

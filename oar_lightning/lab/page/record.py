@@ -47,6 +47,12 @@ class LabRecord:
         return cls(results, rows)
 
     @property
+    def missing(self) -> list[str]:
+        """A sentence on each thing that was asked for and is not here."""
+        stopped = [] if self.results.get("whole", True) else ["This lab was stopped before it had all numbers."]
+        return stopped + [f"Not measured: {error}." for error in self.results.get("failed", ())]
+
+    @property
     def headlines(self) -> list[str]:
         """Keys of the measures that the page shows first."""
         return [key for key in self.results["headlines"] if key in self.results["measures"]]

@@ -57,10 +57,8 @@ def _summary(record: LabRecord) -> str:
     ]
     if policy := (record.results.get("settings") or {}).get("policy", {}).get("name"):
         facts.insert(0, f"policy {policy}")
-    stopped = (
-        "" if record.results.get("whole", True) else '<p class="warning">This lab was stopped before it had all numbers.</p>'
-    )
-    return f'<div class="meta">{escape(" · ".join(facts))}</div>{stopped}'
+    missing = "".join(f'<p class="warning">{escape(sentence)}</p>' for sentence in record.missing)
+    return f'<div class="meta">{escape(" · ".join(facts))}</div>{missing}'
 
 
 def _about_ranking(record: LabRecord) -> str:

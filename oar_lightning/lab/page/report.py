@@ -36,13 +36,13 @@ def readme(record: LabRecord, command: str | None) -> str:
         cells = [_cell(m["means"].get(name)) for m in measures.values()]
         rows.append([visible(name) + " (control)" * bool(own["control"]), *cells, f"{own['seconds']:.2f}"])
     table = markdown([[visible(cell) for cell in header], *rows])
-    stopped = "" if results.get("whole", True) else "\nThis lab was stopped before it had all numbers.\n"
+    missing = "".join(f"\n{visible(sentence)}\n" for sentence in record.missing)
     made = f"\nMade by:\n\n```\n{visible(command)}\n```\n" if command else ""
     problems = len({c["problem"] for c in results["completions"]})
     return f"""{TITLE}
 
 {len(results["completions"])} completions of {problems} problems; means [95 % interval over problems].
-{stopped}
+{missing}
 {table}
 
 Open [{PAGE}]({PAGE}) for the figures and the texts. All numbers are in [{RESULTS}]({RESULTS}) and, token by token, in
