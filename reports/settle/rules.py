@@ -40,6 +40,8 @@ OTHER_UPDATES = {
 """Arm and task -> its updates, of arms that do not have `UPDATES`."""
 
 _SEARCHES, _SEARCHES_SELDOM = ("+experiment=turning_point",), ("scorer.search_every=8", "scorer.guess_above=0")
+_STATES = ("+experiment=anchor_states",)
+_STATES_INSIDE = ("scorer@scorer.inner=anchor_states", "~scorer.absolute", "scorer.inner.absolute=true")
 ARMS: dict[str, tuple[str, ...]] = {
     BASELINE: ("+experiment=grpo",),
     "oar_g": ("+experiment=oar_g",),
@@ -58,7 +60,8 @@ ARMS: dict[str, tuple[str, ...]] = {
     "random": ("+experiment=oar_g", "scorer=random"),
     "shuffled": ("+experiment=oar_g", "scorer=shuffled"),
     "position": ("+experiment=oar_g", "scorer=position"),
-    "anchor_states": ("+experiment=anchor_states",),
+    "anchor_states": _STATES,
+    "anchor_states_shuffled": (*_STATES, "scorer=shuffled", *_STATES_INSIDE),
     "turning_point": _SEARCHES,
     "turning_point_shuffled": (*_SEARCHES, "scorer=shuffled", "scorer@scorer.inner=turning_point"),
     **dict.fromkeys((SHORT, ESTIMATE_LONG), _SEARCHES),
@@ -92,7 +95,7 @@ class Comparison(NamedTuple):
 
 PROBES = Comparison("long_answer", "oar_g", ("oar_g_last", "oar_g_joint"))
 """Whether OAR-G's scores are best read from the mean over the answer."""
-PLACES = Comparison("asides", "turning_point", ("turning_point_shuffled",))
+PLACES = tuple(Comparison("asides", arm, (f"{arm}_shuffled",)) for arm in ("turning_point", "anchor_states"))
 """Whether it matters on which tokens the weight lies, or only on how few."""
 TIMELY = (
     *(Comparison(task, arm, (BASELINE,)) for arm in (SHORT, SELDOM) for task in OTHER_UPDATES[arm]),

@@ -34,7 +34,7 @@ _ARMS = (
     (rules.PERFECT, "oracle_in_oars_gate", rules.PERFECT_LONG),
     _ESTIMATES,
     ("grpo_more", "grpo_double", rules.LONG, rules.AS_LONG_AS_OAR_G, rules.PENALTY),
-    ("random", "shuffled", "position", "turning_point_shuffled"),
+    ("random", "shuffled", "position", *(arm for one in rules.PLACES for arm in one.others)),
 )
 KIND_OF = {arm: kind for kind, arms in zip(KINDS, _ARMS, strict=True) for arm in arms}
 
@@ -61,8 +61,8 @@ def answers() -> Mapping[tuple[str, str], str]:
     """(Task, arm) -> the answer to what was asked of it beforehand."""
     found = {(task, "oar_g"): f"above GRPO: {settled(task)[0]}" for task in TASKS}
     found |= {(task, arm): f"half of perfect credit's lead: {'yes' if one.reached else 'no'}" for task, arm, one in halves()}
-    places = tables.asked_leads(ROWS, rules.PLACES)
-    found |= {(rules.PLACES.task, arm): f"{named(rules.PLACES.arm)} above it: {one.verdict}" for arm, one in places.items()}
+    places = tables.leads_asked(ROWS, rules.PLACES)
+    found |= {(task, other): f"{named(arm)} above it: {one.verdict}" for (task, arm, other), one in places.items()}
     lasting = tables.leads_asked(ROWS, rules.LASTING)
     found |= {(task, arm): f"above {named(other)}: {one.verdict}" for (task, arm, other), one in lasting.items()}
     for (task, arm, other), one in tables.leads_asked(ROWS, rules.TIMELY).items():

@@ -180,12 +180,12 @@ def claims(leads: Mapping[tuple[str, str], Lead], said: Mapping[tuple[str, str],
             greedily(),
         ),
         by_rules(
-            "It matters for it on which tokens the weight lies, and not only on how few, by rules written before the runs of "
-            "the control (ours)",
-            asked(rules.PLACES),
+            "It matters for such estimates on which tokens the weight lies, and not only on how few, by rules written before "
+            "the runs of each control (ours)",
+            each_asked(rules.PLACES),
         ),
         by_rules(
-            "Its lead is more than its time buys, by rules written before these runs (ours)",
+            "The lead of turning point is more than its time buys, by rules written before these runs (ours)",
             each_asked(rules.TIMELY),
             tested="fairly; what is guessed between searches was chosen on `asides`, by four runs with tuning's seeds",
         ),

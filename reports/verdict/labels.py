@@ -55,6 +55,7 @@ NAMES = {
     "position": "position in OAR's gate",
     "turning_point_short": "turning point in GRPO's time",
     "turning_point_seldom": "turning point, seldom searched, in GRPO's time",
+    "anchor_states_shuffled": "shared states' weights on other tokens of each completion",
     "turning_point_shuffled": "turning point's weights on other tokens of each completion",
 }
 """Method -> what a reader is told."""

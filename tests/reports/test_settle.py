@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from typing import Any
+
 import numpy as np
 import pytest
 from hydra import compose
@@ -141,11 +143,12 @@ def test_an_arms_command_is_a_run_of_the_rules(task: str, arm: str) -> None:
 
 
 @pytest.mark.usefixtures("hydra_conf")
-def test_the_control_of_places_differs_from_its_arm_by_the_order_of_the_scores_alone() -> None:
-    (control,) = rules.PLACES.others
+@pytest.mark.parametrize("places", rules.PLACES, ids=lambda asked: asked.arm)
+def test_the_control_of_places_differs_from_its_arm_by_the_order_of_the_scores_alone(places: Any) -> None:
+    (control,) = places.others
     own, other = (
         OmegaConf.to_container(compose("config", overrides=["+variant=asides", *rules.ARMS[arm]]))
-        for arm in (rules.PLACES.arm, control)
+        for arm in (places.arm, control)
     )
     assert other["scorer"]["inner"] == own["scorer"]
     assert {key for key in own if own[key] != other[key]} == {"scorer"}
