@@ -12,6 +12,7 @@ import json
 import os
 import queue
 import selectors
+import signal
 import subprocess
 import sys
 import threading
@@ -25,6 +26,7 @@ from typing import IO
 from oar_lightning.answers.form import compare, near, numbers
 from oar_lightning.answers.spelling import canonical, rounded
 from oar_lightning.answers.structure import Pair
+from oar_lightning.answers.verifier_worker import READY, RENEW
 from oar_lightning.common.ranges import NonNegativeInt, Positive, PositiveInt, checked
 
 
@@ -137,12 +139,16 @@ class Verifier:
             if worker is None:
                 worker = self._start()
             answer = worker.ask(pair, self.config.timeout_s)
-            if answer is None:
+            if answer is not None:
+                return Verdict(answer)
+            if not worker.renew():
                 self._stop(worker)
                 worker = None
-                return Verdict.TIMEOUT
-            return Verdict(answer)
+            return Verdict.TIMEOUT
         finally:
+            if worker is not None and idle is not self._idle:  # closed while it started
+                self._stop(worker)
+                worker = None
             idle.put(worker)
 
     def _start(self) -> _Worker:
@@ -165,7 +171,7 @@ class Verifier:
 
 
 class _Worker:
-    """One child process; `ask` returns None where it exceeded its time or died."""
+    """A child process that has loaded computer algebra, and the fork of it that judges: a new one is there at once."""
 
     START_TIMEOUT_S = 60.0
 
@@ -180,7 +186,9 @@ class _Worker:
         )
         self._selector = selectors.DefaultSelector()
         self._selector.register(self._pipe(self._process.stdout), selectors.EVENT_READ)
-        if self._line(self.START_TIMEOUT_S) != "ready":
+        self._read = b""
+        self._asked = 0
+        if not self._ready():
             self.kill()
             raise RuntimeError(
                 "reward: a math-verify worker did not start; check "
@@ -189,33 +197,58 @@ class _Worker:
             )
 
     def ask(self, pair: Pair, timeout_s: Positive) -> str | None:
+        """The verdict; None where the fork that judges exceeded its time or died."""
+        self._forget_lines()
+        self._asked += 1
         try:
             stdin = self._pipe(self._process.stdin)
-            stdin.write(json.dumps(pair).encode() + b"\n")
+            stdin.write(json.dumps((self._asked, *pair)).encode() + b"\n")
             stdin.flush()
         except BrokenPipeError:
             return None
-        return self._line(timeout_s)
-
-    def _line(self, timeout_s: Positive) -> str | None:
         deadline = time.monotonic() + timeout_s
-        buffer = b""
+        while (line := self._line(deadline)) is not None and line != READY:  # ready: another fork, this one died
+            number, _, verdict = line.partition(" ")
+            if number == str(self._asked):  # else of a pair that was given up
+                return verdict
+        return None
+
+    def renew(self) -> bool:
+        """End the fork that judges, for another one; False where the process that is to make it is gone."""
+        self._forget_lines()
+        self._process.send_signal(RENEW)
+        return self.alive() and self._ready()
+
+    def _ready(self) -> bool:
+        deadline = time.monotonic() + self.START_TIMEOUT_S
+        while (line := self._line(deadline)) is not None:
+            if line == READY:
+                return True
+        return False
+
+    def _forget_lines(self) -> None:
+        """Of forks that have died."""
+        while self._line(time.monotonic()) is not None:
+            pass
+
+    def _line(self, deadline: float) -> str | None:
         stdout = self._pipe(self._process.stdout)
-        while not buffer.endswith(b"\n"):
-            remaining = deadline - time.monotonic()
-            if remaining <= 0 or not self._selector.select(remaining):
+        while b"\n" not in self._read:
+            if not self._selector.select(max(0.0, deadline - time.monotonic())):
                 return None
             piece = os.read(stdout.fileno(), 4096)
             if not piece:
                 return None
-            buffer += piece
-        return buffer.decode().strip()
+            self._read += piece
+        line, _, self._read = self._read.partition(b"\n")
+        return line.decode()
 
     def alive(self) -> bool:
         return self._process.poll() is None
 
     def kill(self) -> None:
-        self._process.kill()
+        if self.alive():  # until it is waited for, its number is no other group's
+            os.killpg(self._process.pid, signal.SIGKILL)  # it and its fork, which otherwise its input's end or an alarm ends
         self._process.wait()
         self._selector.close()
         with contextlib.suppress(OSError):  # closing writes what a worker that has died did not take

@@ -1,7 +1,8 @@
-"""Child process of `oar_lightning.answers.verifier`: reads `[gold, answer]` JSON lines, writes one verdict a line.
+"""Child process of `oar_lightning.answers.verifier`: reads `[number, gold, answer]` JSON lines, writes `number verdict` lines.
 
-It may hang, exhaust its memory or crash on hostile input; the parent then kills and replaces it. It imports no torch. It ends
-when its standard input closes; if it hangs after its parent died, an alarm ends it.
+It loads computer algebra, which takes seconds, and has a fork of itself read and judge. That one may hang, exhaust its memory
+or crash on hostile input: it is ended on `RENEW`, and whenever it dies another takes its place, which `READY` tells. It imports
+no torch. Both end when their standard input closes; if the fork hangs after the parent died, an alarm ends it.
 """
 
 from __future__ import annotations
@@ -12,7 +13,8 @@ import os
 import resource
 import signal
 import sys
-from typing import Any
+from collections.abc import Callable
+from typing import Any, TextIO
 
 
 def close(expected: list[Any], actual: list[Any]) -> bool:
@@ -25,11 +27,38 @@ def close(expected: list[Any], actual: list[Any]) -> bool:
     return bool(difference <= max(sizes) / 100_000)
 
 
+Judge = Callable[[str, str], str]
+READY, RENEW = "ready", signal.SIGUSR1
+
+
 def main(memory_bytes: int, timeout_s: float) -> None:
     resource.setrlimit(resource.RLIMIT_AS, (memory_bytes, memory_bytes))
     resource.setrlimit(resource.RLIMIT_CORE, (0, 0))
     verdicts = os.fdopen(os.dup(1), "w", buffering=1)
     os.dup2(2, 1)  # what the library prints must not be read as a verdict
+    judge = load()
+    fork = 0
+
+    def end(*_: object) -> None:
+        if fork:
+            os.kill(fork, signal.SIGKILL)
+
+    signal.signal(RENEW, end)
+    while True:
+        fork = os.fork()
+        if not fork:
+            signal.signal(RENEW, signal.SIG_DFL)
+            serve(judge, verdicts, timeout_s)
+            os._exit(0)
+        verdicts.write(f"{READY}\n")
+        os.waitid(os.P_PID, fork, os.WEXITED | os.WNOWAIT)
+        ended, fork = fork, 0  # before its number is free for another process
+        if os.waitpid(ended, 0)[1] == 0:
+            return
+
+
+def load() -> Judge:
+    """What says `correct`, `incorrect`, `unparseable` or, where memory is short, `timeout` of a gold answer and an answer."""
     import logging
 
     from math_verify import LatexExtractionConfig, parse, verify
@@ -43,22 +72,29 @@ def main(memory_bytes: int, timeout_s: float) -> None:
         # anchored: else a text that cannot be read is judged by any fraction inside it
         return parse(f"\\boxed{{{text}}}", extraction_config=[latex], parsing_timeout=None, extraction_mode="first_match")
 
-    verify(parsed("\\frac{1}{2}"), parsed("0.5"), timeout_seconds=None)  # the first use loads grammars, which is slow
-    verdicts.write("ready\n")
-    for line in sys.stdin:
-        signal.setitimer(signal.ITIMER_REAL, timeout_s + 1)  # no handler: the process ends
-        gold, answer = json.loads(line)
+    def judge(gold: str, answer: str) -> str:
         try:
             expected, actual = parsed(gold), parsed(answer)
             if not actual or not expected:
-                verdict = "unparseable"
-            else:
-                equal = verify(expected, actual, timeout_seconds=None) and close(expected, actual)
-                verdict = "correct" if equal else "incorrect"
+                return "unparseable"
+            equal = verify(expected, actual, timeout_seconds=None) and close(expected, actual)
+            return "correct" if equal else "incorrect"
         except (Exception, RecursionError) as error:
-            verdict = "timeout" if isinstance(error, MemoryError) else "unparseable"
+            return "timeout" if isinstance(error, MemoryError) else "unparseable"
+
+    if judge("\\frac{1}{2}", "0.5") != "correct":  # the first use loads grammars, which is slow
+        raise RuntimeError("math-verify does not find 1/2 equal to 0.5")
+    return judge
+
+
+def serve(judge: Judge, verdicts: TextIO, timeout_s: float) -> None:
+    """Until standard input closes."""
+    for line in sys.stdin:
+        signal.setitimer(signal.ITIMER_REAL, timeout_s + 1)  # no handler: the process ends
+        number, gold, answer = json.loads(line)
+        verdict = judge(gold, answer)
         signal.setitimer(signal.ITIMER_REAL, 0)
-        verdicts.write(verdict + "\n")
+        verdicts.write(f"{number} {verdict}\n")
 
 
 if __name__ == "__main__":

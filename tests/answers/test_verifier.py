@@ -35,8 +35,8 @@ def algebra(number: int) -> tuple[list[str], list[str]]:
     return [f"5! + {number}"], [f"{120 + number}"]
 
 
-def worker_pids(parent: int | None = None) -> set[int]:
-    """The living worker processes, by the process table; with `parent`, its children only."""
+def worker_pids(*parents: int) -> set[int]:
+    """The living worker processes, by the process table; with `parents`, their children only."""
     pids = set()
     for folder in Path("/proc").glob("[0-9]*"):
         try:
@@ -44,7 +44,7 @@ def worker_pids(parent: int | None = None) -> set[int]:
             state, ppid = (folder / "stat").read_text().rsplit(")", 1)[1].split()[:2]
         except OSError:  # ended meanwhile
             continue
-        if is_worker and state != "Z" and parent in (None, int(ppid)):
+        if is_worker and state != "Z" and (not parents or int(ppid) in parents):
             pids.add(int(folder.name))
     return pids
 
@@ -196,7 +196,7 @@ def bereft() -> Iterator[Bereft]:
     try:
         assert verifier(*algebra(2)) == [Verdict.CORRECT]
         (victim,) = worker_pids(os.getpid()) - others
-        os.kill(victim, signal.SIGKILL)
+        os.killpg(victim, signal.SIGKILL)  # and the fork that judges
         assert wait_until(lambda: has_ended(victim), 5)
         yield Bereft(verifier, victim, others)
     finally:
@@ -208,6 +208,40 @@ def test_a_worker_killed_from_outside_is_replaced(bereft: Bereft) -> None:
     assert bereft.verifier(*algebra(3)) == [Verdict.CORRECT]
     (successor,) = worker_pids(os.getpid()) - bereft.others
     assert successor != bereft.victim
+
+
+def test_a_fork_that_judges_and_is_killed_from_outside_has_a_successor() -> None:
+    verifier = Verifier(VerifierConfig(timeout_s=60.0, workers=1))
+    others = worker_pids(os.getpid())
+    try:
+        assert verifier(*algebra(2)) == [Verdict.CORRECT]
+        (worker,) = worker_pids(os.getpid()) - others
+        (victim,) = worker_pids(worker)
+        os.kill(victim, signal.SIGKILL)
+        assert wait_until(lambda: len(worker_pids(worker) - {victim}) == 1, 5)
+        assert verifier(*algebra(3)) == [Verdict.CORRECT]
+        assert worker_pids(os.getpid()) - others == {worker}
+    finally:
+        verifier.close()
+
+
+def test_after_a_timeout_the_same_worker_judges_at_once_and_nothing_of_before() -> None:
+    """A fork takes the place of the one that was ended: nothing is loaded anew."""
+    verifier = Verifier(VerifierConfig(timeout_s=LIMIT_S, workers=1))
+    others = worker_pids(os.getpid())
+    try:
+        assert verifier(*algebra(2)) == [Verdict.CORRECT]
+        (worker,) = worker_pids(os.getpid()) - others
+        for number in range(3):
+            hanging = worker_pids(worker)
+            assert verifier(["5"], [TOWERS[number]]) == [Verdict.TIMEOUT]
+            golds, answers = algebra(10 + number)
+            assert verifier([*golds, golds[0]], [*answers, "7! - 1"]) == [Verdict.CORRECT, Verdict.INCORRECT]
+            assert worker_pids(os.getpid()) - others == {worker}
+            assert not hanging & worker_pids(worker)
+    finally:
+        verifier.close()
+    assert not worker_pids(worker)
 
 
 def test_a_worker_that_dies_before_it_is_asked_ends_nothing(bereft: Bereft, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -267,7 +301,7 @@ time.sleep(60)
         try:
             assert parent.stdout is not None
             assert parent.stdout.readline() == "hanging\n"
-            hanging = worker_pids(parent.pid)
+            hanging = worker_pids(*worker_pids(parent.pid))
         finally:
             parent.kill()
     assert parent.returncode == -signal.SIGKILL
