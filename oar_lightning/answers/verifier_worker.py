@@ -28,7 +28,7 @@ def close(expected: list[Any], actual: list[Any]) -> bool:
 
 
 Judge = Callable[[str, str], str]
-READY, RENEW = "ready", signal.SIGUSR1
+READY, RENEW = "ready", signal.SIGUSR2  # Slurm sends SIGUSR1 to all processes of a job
 
 
 def main(memory_bytes: int, timeout_s: float) -> None:
@@ -37,23 +37,22 @@ def main(memory_bytes: int, timeout_s: float) -> None:
     verdicts = os.fdopen(os.dup(1), "w", buffering=1)
     os.dup2(2, 1)  # what the library prints must not be read as a verdict
     judge = load()
-    fork = 0
-
-    def end(*_: object) -> None:
-        if fork:
-            os.kill(fork, signal.SIGKILL)
-
-    signal.signal(RENEW, end)
+    signals = {RENEW, signal.SIGCHLD}
+    signal.signal(signal.SIGCHLD, lambda *_: None)  # what would be ignored is not waited for on every system
+    signal.pthread_sigmask(signal.SIG_BLOCK, signals)
     while True:
         fork = os.fork()
         if not fork:
-            signal.signal(RENEW, signal.SIG_DFL)
+            signal.pthread_sigmask(signal.SIG_UNBLOCK, signals)
             serve(judge, verdicts, timeout_s)
             os._exit(0)
         verdicts.write(f"{READY}\n")
-        os.waitid(os.P_PID, fork, os.WEXITED | os.WNOWAIT)
-        ended, fork = fork, 0  # before its number is free for another process
-        if os.waitpid(ended, 0)[1] == 0:
+        ended = status = 0
+        while not ended:
+            if signal.sigwait(signals) == RENEW:
+                os.kill(fork, signal.SIGKILL)  # nobody has waited for it: its number is no other process's
+            ended, status = os.waitpid(fork, os.WNOHANG)
+        if status == 0:
             return
 
 
