@@ -99,9 +99,9 @@ class EvaluationCallback(L.Callback):
 
     def value(self, name: str, step: int) -> float | None:
         """A metric of the evaluation at a step; None where there was none."""
-        rows = {f"eval/{row['benchmark']}/": row["metrics"] for row in self.history if row["step"] == step}
-        found = [metrics[name.removeprefix(prefix)] for prefix, metrics in rows.items() if name.startswith(prefix)]
-        return float(found[0]) if found else None
+        rows = [row for row in self.history if row["step"] == step]
+        found = {f"eval/{row['benchmark']}/{metric}": value for row in rows for metric, value in row["metrics"].items()}
+        return float(found[name]) if name in found else None
 
     @property
     def accuracy(self) -> str:
