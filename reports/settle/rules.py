@@ -97,6 +97,7 @@ PROBES = Comparison("long_answer", "oar_g", ("oar_g_last", "oar_g_joint"))
 """Whether OAR-G's scores are best read from the mean over the answer."""
 PLACES = tuple(Comparison("asides", arm, (f"{arm}_shuffled",)) for arm in ("turning_point", "anchor_states"))
 """Whether it matters on which tokens the weight lies, or only on how few."""
+MISPLACED = tuple(arm for asked in PLACES for arm in asked.others)
 TIMELY = (
     *(Comparison(task, arm, (BASELINE,)) for arm in (SHORT, SELDOM) for task in OTHER_UPDATES[arm]),
     *(Comparison(task, "turning_point", (LONG,)) for task in OTHER_UPDATES[LONG]),

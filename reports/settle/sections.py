@@ -17,6 +17,7 @@ from rules import (
     BASELINE,
     GREEDY_TASK,
     LONG,
+    MISPLACED,
     OTHER_SEEDS,
     OTHER_UPDATES,
     PERFECT,
@@ -25,16 +26,7 @@ from rules import (
     RATES,
     UPDATES,
 )
-from tables import (
-    EQUAL_TIME,
-    asked_leads_table,
-    comparison_table,
-    endpoint_table,
-    equal_time_table,
-    half_table,
-    lasting_table,
-    tuning_table,
-)
+from tables import EQUAL_TIME, comparison_table, endpoint_table, equal_time_table, half_table, lasting_table, tuning_table
 
 from oar_lightning.common.markdown import markdown
 
@@ -73,7 +65,6 @@ def time_in_all(rows: Sequence[Row]) -> str:
 
 def checklist(rows: Sequence[Row]) -> str:
     """The items of the survey arXiv 2604.09459, appendix C."""
-    controls = [arm for asked in PLACES for arm in asked.others]
     lengths = [row.mean_length for row in rows if not math.isnan(row.mean_length)]
     return markdown(
         [
@@ -88,7 +79,7 @@ def checklist(rows: Sequence[Row]) -> str:
             ["metric", "sampled accuracy at temperature 1 after the last update, 4 samples a problem"],
             ["processor time in all", time_in_all(rows)],
             ["mean length of completions, tokens", f"{min(lengths):.0f} to {max(lengths):.0f}" if lengths else "no runs yet"],
-            ["ablation of the credit", named(("random", "shuffled", "position", *controls), rows)],
+            ["ablation of the credit", named(("random", "shuffled", "position", *MISPLACED), rows)],
             ["told the truth", named((PERFECT, "oracle_in_oars_gate"), rows)],
             ["spread", "Student's t 95 % intervals over pairs by seed"],
             ["cost of credit, forward passes of the batch", "column `passes of scoring`"],
@@ -121,7 +112,8 @@ def page(rows: Sequence[Row]) -> str:
     parts.append(f"### OAR-G where answers have several tokens, on `{AGAIN.task}`, seeds 300 to 323\n{again}")
     at_no_pass = comparison_table(rows, AT_NO_PASS, f"`{AT_NO_PASS.arm}`", "again")
     parts.append(f"### An estimate that costs no pass, on `{AT_NO_PASS.task}`, seeds 300 to 323\n{at_no_pass}")
-    parts.append(f"### The same weights on other tokens\n{asked_leads_table(rows, PLACES)}")
+    places = "\n\n".join(comparison_table(rows, one, f"`{one.arm}` on `{one.task}`") for one in PLACES)
+    parts.append(f"### The same weights on other tokens\n{places}")
     parts.append(f"### In equal time\n{equal_time_table(rows)}")
     parts.append(f"### Where both train on\n{lasting_table(rows)}")
     parts.append(f"### More than a sharper policy, on `{GREEDY_TASK}`\n{greedy_table(rows)}")

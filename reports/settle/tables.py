@@ -250,13 +250,6 @@ def leads_asked(rows: Sequence[Row], questions: Iterable[Comparison]) -> dict[tu
     return {(asked.task, asked.arm, other): lead for asked in questions for other, lead in asked_leads(rows, asked).items()}
 
 
-def asked_leads_table(rows: Sequence[Row], questions: Iterable[Comparison]) -> str:
-    lines = [["task", "arm", "minus", "points [95 %]", "n", "verdict"]]
-    for (task, arm, other), found in leads_asked(rows, questions).items():
-        lines.append([f"`{task}`", arm, other, *map(str, found)])
-    return markdown(lines)
-
-
 def lasting_table(rows: Sequence[Row]) -> str:
     """Of arms that train on as long as the other one."""
     lines = [["task", "arm", "minus", "updates of both", "points [95 %]", "n", "verdict"]]

@@ -34,7 +34,7 @@ _ARMS = (
     (rules.PERFECT, "oracle_in_oars_gate", rules.PERFECT_LONG),
     _ESTIMATES,
     ("grpo_more", "grpo_double", rules.LONG, rules.AS_LONG_AS_OAR_G, rules.PENALTY),
-    ("random", "shuffled", "position", *(arm for one in rules.PLACES for arm in one.others)),
+    ("random", "shuffled", "position", *rules.MISPLACED),
 )
 KIND_OF = {arm: kind for kind, arms in zip(KINDS, _ARMS, strict=True) for arm in arms}
 
