@@ -11,6 +11,7 @@ from pathlib import Path
 from by_rules import by_rules_table, draw_by_rules, leads_by_rules
 from claims import claim_table, claims
 from figures import draw_costs, draw_leads, draw_rates
+from in_short import answers_table
 from in_time import draw_in_time
 from labels import listed, named
 from leads import REPORTS, TOLD, Lead, decided_by, leads_over_grpo, mean_over, missing, tasks_of, verdicts
@@ -76,7 +77,7 @@ def page(leads: Mapping[tuple[str, str], Lead]) -> str:
 
 def main() -> None:
     leads = leads_over_grpo()
-    fill(PAGE, page(leads))
+    fill(PAGE, answers_table(), page(leads))
     folder = Path(__file__).parent
     draw_by_rules(leads_by_rules(), folder)
     draw_in_time(ROWS, folder)

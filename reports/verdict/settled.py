@@ -107,7 +107,7 @@ def half_reached() -> tuple[str, str]:
     verdicts = [f"{named(arm)} on {task} {'yes' if one.reached else 'no'}" for task, arm, one in found]
     figures = [
         f"{named(arm)} on {task} {one.lead:+.1f} of perfect credit's {one.perfect:+.1f} (p {one.p:.1g}, {one.time:.2f} times "
-        f"the time of a run without its scoring, {tables.shown(one.step_time, '.2f')} of its steps alone, "
+        f"the time of a run without its scoring, {tables.shown(one.step_time, '.2f')} of its steps alone"
         + (")" if math.isnan(one.copying_time) else f", {one.copying_time:.2f} of these since its continuations copy)")
         for task, arm, one in found
     ]

@@ -76,8 +76,40 @@ def test_a_method_without_all_its_runs_or_rates_has_no_lead(leads: ModuleType) -
 
 
 def test_the_committed_page_is_that_of_the_committed_runs(load, leads: ModuleType) -> None:
-    made = load("measure").page(leads.leads_over_grpo())
-    assert made in (REPORTS / "VERDICT.md").read_text(encoding="utf-8"), "python reports/verdict/measure.py"
+    written = (REPORTS / "VERDICT.md").read_text(encoding="utf-8")
+    for made in (load("in_short").answers_table(), load("measure").page(leads.leads_over_grpo())):
+        assert made in written, "python reports/verdict/measure.py"
+
+
+def test_the_first_table_has_all_that_was_asked_on_its_tasks_but_what_is_named_here(load) -> None:
+    short = load("in_short")
+    of_tasks = {
+        (task, one.arm, one.other, one.stage_on(task))
+        for task in short.COLUMNS
+        for questions in short.QUESTIONS.values()
+        for one in questions
+    }
+    asked = {(one.task, one.arm, one.other, one.stage) for one in short.answered()}
+    assert {(task, other) for task, _, other, _ in asked - of_tasks} == {
+        *(("long_answer", other) for other in ("oar_g_last", "oar_g_joint", "random")),  # probes; a control that is not settled
+        ("asides", "grpo"),  # the pairs of anchor_states with which half of perfect credit's lead was asked
+    }
+
+
+def test_an_answer_has_a_star_where_it_does_not_stay_after_correction(load, monkeypatch) -> None:
+    short = load("in_short")
+    answered = short.answered()[0]._replace(task="t", arm="a", other="grpo", stage="endpoint")
+    for differences, corrected, said in (
+        ((1.0, 2.0, 3.0), 0.01, "+2.0 [-0.5, +4.5] (3): not settled"),
+        ((2.0, 2.1, 2.2), 0.01, "+2.1 [+1.9, +2.3] (3): yes"),
+        ((2.0, 2.1, 2.2), 0.06, "+2.1 [+1.9, +2.3] (3): yes\\*"),
+        ((-2.0, -2.1, -2.2), 0.06, "-2.1 [-2.3, -1.9] (3): no\\*"),
+        ((-0.1, 0.0, 0.1), 1.0, "+0.0 [-0.2, +0.2] (3): no"),
+    ):
+        one = answered._replace(differences=differences, corrected=corrected)
+        monkeypatch.setattr(short, "answered", lambda one=one: [one])
+        assert short.cell("t", "a", "grpo", "endpoint") == said
+    assert short.cell("asides", "oar_p", "grpo", "again") == short.NOT_RUN
 
 
 def test_every_method_has_a_name_and_a_look_of_its_own(load, leads: ModuleType) -> None:

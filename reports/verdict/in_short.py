@@ -1,0 +1,91 @@
+"""The first table of ../VERDICT.md: each question of the study of rules written before its runs (../settle), task by task."""
+
+from __future__ import annotations
+
+import math
+from typing import Any, NamedTuple
+
+from settled import LEVEL, ROWS, TASKS, answered, halves, records, rules, tables
+
+from oar_lightning.common.markdown import markdown
+from oar_lightning.reporting.statistics import Interval, mean_interval
+
+COLUMNS = (*TASKS[::-1], rules.AGAIN.task)
+
+
+class Question(NamedTuple):
+    """Whether an arm ends above another one. `again`: the task whose answer is of pairs made for it."""
+
+    what: str
+    arm: str
+    other: str = rules.BASELINE
+    again: str = ""
+    stage: str = "endpoint"
+
+    def stage_on(self, task: str) -> str:
+        return "again" if task == self.again else self.stage
+
+
+_SEARCHES, _SELDOM = "`turning_point`", "`turning_point`, searching in every eighth step"
+QUESTIONS = {
+    "After as many updates, minus GRPO": (
+        Question("perfect credit, which is told which step went wrong", rules.PERFECT),
+        Question("OAR-G", "oar_g", again=rules.AGAIN.task),
+        Question(f"{_SEARCHES}, ours, which has greedy continuations verified", "turning_point"),
+        Question("`anchor_states`, ours, which costs no pass of the policy", "anchor_states", again=rules.AT_NO_PASS.task),
+    ),
+    "In the time of GRPO's 160 updates, minus GRPO": (
+        Question(_SEARCHES, rules.SHORT),
+        Question(_SELDOM, rules.SELDOM),
+    ),
+    "Minus GRPO with more updates, in the time that the method takes": (
+        Question(_SEARCHES, "turning_point", rules.LONG),
+        Question(_SELDOM, rules.SELDOM_LONG, rules.LONG),
+        Question("OAR-G", "oar_g", rules.AS_LONG_AS_OAR_G, again=rules.AGAIN.task),
+    ),
+    "Where both train on, with as many updates, minus GRPO": (
+        Question("perfect credit", rules.PERFECT_LONG, rules.LONG),
+        Question(_SEARCHES, rules.ESTIMATE_LONG, rules.LONG),
+    ),
+    "Minus the same weights on other tokens of each completion": (
+        *(Question(f"`{asked.arm}`", asked.arm, other) for asked in rules.PLACES for other in asked.others),
+        Question("OAR-G", "oar_g", "shuffled", again=rules.AGAIN.task),
+    ),
+    "With greedy decoding, after as many updates, minus GRPO": (
+        Question(f"`{rules.SHARPENED}`", rules.SHARPENED, stage="greedy"),
+    ),
+}
+NOT_RUN = "not run"
+
+
+def answers_table() -> str:
+    """A row a question of which something was run."""
+    lines = [["points [95 %] (pairs): answer", *(f"`{task}`" for task in COLUMNS)]]
+    for title, questions in QUESTIONS.items():
+        lines.append([f"**{title}**", *[""] * len(COLUMNS)])
+        for one in questions:
+            cells = [cell(task, one.arm, one.other, one.stage_on(task)) for task in COLUMNS]
+            lines += [[one.what, *cells]] if set(cells) != {NOT_RUN} else []
+    return markdown(lines)
+
+
+def cell(task: str, arm: str, other: str, stage: str) -> str:
+    """The difference, of how many pairs, and its answer; `explored` where nobody had asked it; `NOT_RUN` without all pairs."""
+    asked = [found for found in answered() if (found.task, found.arm, found.other, found.stage) == (task, arm, other, stage)]
+    if asked:
+        interval = mean_interval(list(asked[0].differences), bootstrap_from=math.inf)
+        return f"{interval:+.1f} ({len(asked[0].differences)}): {_answer(asked[0], interval)}"
+    runs = records.endpoint_runs(ROWS, task, stage) if stage == "endpoint" else {}
+    pairs, explored = tables.lead(runs.get(arm, {}), runs.get(other, {}))
+    enough = explored is not None and pairs >= len(rules.OTHER_SEEDS)
+    return f"{explored:+.1f} ({pairs}): explored" if enough else NOT_RUN
+
+
+def _answer(one: Any, interval: Interval) -> str:
+    """A star: told from 0 alone, and not any more once all that were asked are counted."""
+    half = [found.reached for task, arm, found in halves() if (task, arm) == (one.task, one.arm)]
+    if half and (one.other, one.stage) == (rules.BASELINE, "endpoint"):
+        word = f"half of perfect credit's lead: {'yes' if half[0] else 'no'}"
+    else:
+        word = rules.verdict(interval.low, interval.high)
+    return word + ("\\*" if not interval.low <= 0 <= interval.high and one.corrected >= LEVEL else "")
