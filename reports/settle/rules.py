@@ -24,6 +24,8 @@ PERFECT_LONG, ESTIMATE_LONG = "oracle_longer", "turning_point_longer"
 """Perfect credit and `turning_point` with as many updates as `LONG`."""
 SELDOM_LONG = "turning_point_seldom_longer"
 """`SELDOM` in the time of `LONG`."""
+STATES_LONG = "anchor_states_longer"
+"""`anchor_states` in the time of `LONG`."""
 AS_LONG_AS_OAR_G = "grpo_in_oar_g_time"
 """GRPO in the time of OAR-G's `UPDATES`."""
 MORE = {"asides": 291, "graph": 302}
@@ -35,6 +37,7 @@ OTHER_UPDATES = {
     PERFECT_LONG: MORE,
     ESTIMATE_LONG: MORE,
     SELDOM_LONG: {"asides": 253},
+    STATES_LONG: {"asides": 285},
     AS_LONG_AS_OAR_G: {"long_answer": 203},
 }
 """Arm and task -> its updates, of arms that do not have `UPDATES`."""
@@ -60,7 +63,7 @@ ARMS: dict[str, tuple[str, ...]] = {
     "random": ("+experiment=oar_g", "scorer=random"),
     "shuffled": ("+experiment=oar_g", "scorer=shuffled"),
     "position": ("+experiment=oar_g", "scorer=position"),
-    "anchor_states": _STATES,
+    **dict.fromkeys(("anchor_states", STATES_LONG), _STATES),
     "anchor_states_shuffled": (*_STATES, "scorer=shuffled", *_STATES_INSIDE),
     "turning_point": _SEARCHES,
     "turning_point_shuffled": (*_SEARCHES, "scorer=shuffled", "scorer@scorer.inner=turning_point"),
@@ -101,9 +104,9 @@ MISPLACED = tuple(arm for asked in PLACES for arm in asked.others)
 TIMELY = (
     *(Comparison(task, arm, (BASELINE,)) for arm in (SHORT, SELDOM) for task in OTHER_UPDATES[arm]),
     *(Comparison(task, "turning_point", (LONG,)) for task in OTHER_UPDATES[LONG]),
-    *(Comparison(task, SELDOM_LONG, (LONG,)) for task in OTHER_UPDATES[SELDOM_LONG]),
+    *(Comparison(task, arm, (LONG,)) for arm in (SELDOM_LONG, STATES_LONG) for task in OTHER_UPDATES[arm]),
 )
-"""Whether its lead is more than its time buys."""
+"""Whether an estimate's lead is more than its time buys."""
 LASTING = tuple(Comparison(task, arm, (LONG,)) for arm in (PERFECT_LONG, ESTIMATE_LONG) for task in MORE)
 """Whether a lead is left where both train on."""
 

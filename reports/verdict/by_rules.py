@@ -28,7 +28,7 @@ KINDS: dict[str, dict[str, Any]] = {
 _ESTIMATES = (
     *("oar_g", "oar_g_last", "oar_g_joint", "oar_g_in_sharp_gate", "oar_p", "total_effect", "total_effect_fast", "vineppo"),
     *("information_gain", "eighty_twenty", "anchor_states", "turning_point", rules.SHORT, rules.SELDOM),
-    *(rules.ESTIMATE_LONG, rules.SELDOM_LONG),
+    *(rules.ESTIMATE_LONG, rules.SELDOM_LONG, rules.STATES_LONG),
 )
 _ARMS = (
     (rules.PERFECT, "oracle_in_oars_gate", rules.PERFECT_LONG),

@@ -185,7 +185,7 @@ def claims(leads: Mapping[tuple[str, str], Lead], said: Mapping[tuple[str, str],
             each_asked(rules.PLACES),
         ),
         by_rules(
-            "The lead of turning point is more than its time buys, by rules written before these runs (ours)",
+            "What turning point and shared states gain is more than their time buys, by rules written before these runs (ours)",
             each_asked(rules.TIMELY),
             tested="fairly; what is guessed between searches was chosen on `asides`, by four runs with tuning's seeds",
         ),

@@ -41,6 +41,7 @@ QUESTIONS = {
     "Minus GRPO with more updates, in the time that the method takes": (
         Question(_SEARCHES, "turning_point", rules.LONG),
         Question(_SELDOM, rules.SELDOM_LONG, rules.LONG),
+        Question("`anchor_states`", rules.STATES_LONG, rules.LONG),
         Question("OAR-G", "oar_g", rules.AS_LONG_AS_OAR_G, again=rules.AGAIN.task),
     ),
     "Where both train on, with as many updates, minus GRPO": (

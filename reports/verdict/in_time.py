@@ -17,6 +17,7 @@ LINES: dict[str, tuple[tuple[str, ...], dict[str, Any]]] = {
     "GRPO": ((rules.BASELINE, rules.LONG), KINDS["GRPO with something else"]),
     "turning point": ((rules.SHORT, "turning_point", rules.ESTIMATE_LONG), KINDS["estimate of credit"]),
     "turning point, seldom searched": ((rules.SELDOM, rules.SELDOM_LONG), {"color": "#2a9d5c", "marker": "s"}),
+    "shared states": (("anchor_states", rules.STATES_LONG), {"color": "#8e44ad", "marker": "P"}),
     "perfect credit (is told)": ((rules.PERFECT, rules.PERFECT_LONG), KINDS["is told which step went wrong"]),
 }
 """Name in words -> arms that differ in their updates alone, and how they look."""
@@ -45,7 +46,7 @@ def places(rows: Sequence[Any], task: str, arms: Sequence[str]) -> list[Place]:
 def draw_in_time(rows: Sequence[Any], folder: Path) -> None:
     figure, panels = axes(len(TASKS), height=4.2)
     for axis, task in zip(panels, TASKS, strict=True):
-        for aside, (name, (arms, look)) in zip((0, 2, -2, -4), LINES.items(), strict=True):
+        for aside, (name, (arms, look)) in zip((0, 2, -2, 4, -4), LINES.items(), strict=True):
             found = places(rows, task, arms)
             means = np.array([place.accuracy.mean for place in found])
             low, high = (np.array([getattr(place.accuracy, end) for place in found]) for end in ("low", "high"))

@@ -48,6 +48,7 @@ NAMES = {
     "oracle_longer": "perfect credit trained longer",
     "turning_point_longer": "turning point trained longer",
     "turning_point_seldom_longer": "turning point, seldom searched, in the time of GRPO trained longer",
+    "anchor_states_longer": "shared states in a sharp gate, in the time of GRPO trained longer",
     "entropy_penalty": "GRPO, paid for less entropy",
     "oar_g_in_sharp_gate": "OAR-G in perfect credit's sharp gate",
     "oracle_in_oars_gate": "perfect credit in OAR's gate",

@@ -135,6 +135,7 @@ def test_an_arms_command_is_a_run_of_the_rules(task: str, arm: str) -> None:
         "turning_point_seldom": {"asides": 139, "graph": 133},
         **{arm: {"asides": 291, "graph": 302} for arm in ("grpo_longer", "oracle_longer", "turning_point_longer")},
         "turning_point_seldom_longer": {"asides": 253},
+        "anchor_states_longer": {"asides": 285},
         "grpo_in_oar_g_time": {"long_answer": 203},
     }
     expected = (1024, 4, steps.get(arm, {}).get(task, 160), 100)
