@@ -3,12 +3,13 @@
 from __future__ import annotations
 
 import torch
-from jaxtyping import Bool, Float
+from jaxtyping import Bool, Float, Int
 from torch import Tensor
 
 from oar_lightning.credit.component import group_advantages_of, region_mask
 from oar_lightning.credit.gates import Gate
 from oar_lightning.credit.gates.bilevel import invalid_rows
+from oar_lightning.credit.scorers import Scorer
 from oar_lightning.objective.diagnostics import mean_correlation, position_in, sum_and_count, weight_shape
 from oar_lightning.objective.metric_sums import MetricSums
 from oar_lightning.types import Credit, Rollouts
@@ -53,6 +54,18 @@ def credit_metrics(rollouts: Rollouts, credit: Credit, gate: Gate) -> MetricSums
         }
     )
     metrics.add(gate.metrics(rows, mask))
+    return metrics
+
+
+def scorer_metrics(rollouts: Rollouts, scorer: Scorer, scored: Int[Tensor, " n"]) -> MetricSums:
+    """What a scorer measured of the rows that it has scored: means over these, but forward_equivalents, which is relative to
+    all completions; 0 where none had to be scored."""
+    metrics, means = MetricSums(), {f"credit/{name}": value for name, value in scorer.metrics.items()}
+    passes = means.pop("credit/forward_equivalents", None if len(scored) else 0.0)
+    if passes is not None:
+        tokens = rollouts.attention_mask.sum(1)
+        metrics.add({"credit/forward_equivalents": (passes * float(tokens[scored].sum()), float(tokens.sum()))})
+    metrics.add_means(means, len(scored))
     return metrics
 
 

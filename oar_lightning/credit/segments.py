@@ -100,8 +100,8 @@ class TextCuts(Segmenter):
             columns = rollouts.response_mask[row].nonzero().flatten().tolist()
             begins = [start for start, _ in tokens]
             for place in self.locate(problem, text):
-                first = next((i for i, begin in enumerate(begins) if begin >= place), None)
-                if first is not None:
+                first = bisect.bisect_left(begins, place)
+                if first < len(columns):
                     out[row, columns[first]] = True
         return out.to(mask.device)
 

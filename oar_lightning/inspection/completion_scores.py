@@ -180,7 +180,7 @@ class CompletionScorer:
         known = torch.tensor([0.0 if a is None else a for a in advantages], device=part.token_ids.device)
         credit = assign_credit(model, dataclasses.replace(part, advantages=known), self.scorer, self.gate, everything=True)
         with evaluating(model), torch.no_grad():
-            entropy = token_logprobs(model, part.token_ids, part.attention_mask, part.response_mask)[1]
+            entropy = token_logprobs(model, part.token_ids, part.attention_mask, part.response_mask, part.temperature)[1]
         correct = [None if verdict is None else verdict == Verdict.CORRECT for verdict in verdicts]
         return heatmap_completions(part, self.stage.token_bytes, credit, entropy, known.tolist(), correct)
 

@@ -15,14 +15,25 @@ from annotated_types import Interval
 from jaxtyping import Bool, Float
 from torch import Tensor
 
-from oar_lightning.common.ranges import Finite, Fraction, NonNegativeFloat, Positive, ProperFraction, checked
+from oar_lightning.common.ranges import Finite, Fraction, NonNegativeFloat, Positive, ProperFraction, Rule, checked
 from oar_lightning.types import LossOutput
 
 Bound = float | Tensor
 """One bound of the ratio for all tokens, or one for each."""
 
 
-@checked("loss")
+@checked(
+    "loss",
+    Rule(
+        lambda ratio_max, clip_high: ratio_max is None or ratio_max > 1 + clip_high,
+        "loss.ratio_max={ratio_max} must be greater than 1 + loss.clip_high, and clip_high={clip_high}: no ratio would come to "
+        "that bound; set it higher, or null for no cap",
+    ),
+    Rule(
+        lambda surrogate, ratio_max: surrogate != "cispo" or ratio_max is None,
+        "loss.ratio_max={ratio_max} caps the ratio of loss.surrogate=clip; CISPO's is loss.ratio_cap; set loss.ratio_max=null",
+    ),
+)
 @dataclass(frozen=True)
 class LossConfig:
     """The surrogate and how its tokens are averaged.
@@ -62,6 +73,14 @@ class LossConfig:
         Annotated[float, Interval(ge=1), "the cap of a weight that is 1 where engine and policy agree"]
         | Annotated[None, "no correction"]
     ) = 2.0
+
+    @property
+    def idle(self) -> dict[str, str]:
+        """Settings without effect -> why, of those that are not the defaults."""
+        clip, no_kl = self.surrogate == "clip", self.kl_coef == 0
+        unread = {"ratio_cap": "loss.surrogate=clip"} if clip else {}
+        unread |= dict.fromkeys(("kl_from", "kl_bias_correction"), "loss.kl_coef=0") if no_kl else {}
+        return {key: why for key, why in unread.items() if getattr(self, key) != getattr(type(self), key)}
 
     @property
     def later_reference(self) -> bool:

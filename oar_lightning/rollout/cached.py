@@ -51,7 +51,8 @@ class CachedEngine:
         owners = [prompt for prompt in range(len(encoded)) for _ in range(samples)]
         config = dataclasses.replace(config, max_new_tokens=max(limits))
         uniforms = uniform_draws(samples, seeds, limits)
-        keep_states = config.keep_states and keeps_states(model, len(owners), config.max_new_tokens)
+        width = max(map(len, encoded), default=0) + config.max_new_tokens
+        keep_states = config.keep_states and keeps_states(model, len(owners), width)
         if config.temperature or samples > 1:
             known = None  # other draws are not those of greedy decoding
 
@@ -135,7 +136,8 @@ def packed_rows(stay: Bool[Tensor, " n"]) -> Int[Tensor, " m"]:
 
 
 def keeps_states(model: Any, completions: int, tokens: int) -> bool:
-    """Whether the states from which completions are predicted are exact and small enough to be kept.
+    """Whether the states from which completions are predicted are exact and, with so many tokens of each text, its prompt
+    included, small enough to be kept.
 
     A decoding step rounds differently from a pass over the whole text. In float32 the log-probabilities of the two agree
     within 1e-4 (a test checks this); in half precision they do not, and later stages compute their own states.

@@ -13,7 +13,7 @@ from torch import Tensor
 from oar_lightning.common.activity import activity
 from oar_lightning.common.randomness import derive_seed
 from oar_lightning.credit.assign import assign_credit, rows_to_score
-from oar_lightning.credit.metrics import credit_metrics
+from oar_lightning.credit.metrics import credit_metrics, scorer_metrics
 from oar_lightning.credit.step_classes import with_exploring_steps
 from oar_lightning.credit.teachers import LaggedWeights
 from oar_lightning.distributed.ranks import all_gather, interleaved, rank, world_size
@@ -102,9 +102,8 @@ class ExperienceCollector:
         if credit.entropy_factor is not None:
             inside = credit.entropy_factor[rollouts.reasoning_mask]
             metrics.add({"credit/explore_frac": (float(inside.sum()), float(len(inside)))})
-        scored = len(rollouts) if by_step else len(taught)
-        metrics.add_means({f"credit/{name}": value for name, value in scorer.metrics.items()}, scored)
-        metrics.merge([scorer.totals])
+        scored = torch.arange(len(rollouts)) if by_step else taught
+        metrics.merge([scorer_metrics(rollouts, scorer, scored), scorer.totals])
         experience = Experience(self._with_logprobs(rollouts), credit)
         return Collected(experience, metrics, seconds)
 

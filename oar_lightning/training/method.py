@@ -83,6 +83,8 @@ def check_credit(method: Method) -> None:
             f"loss.kl_from={loss.kl_from} compares with the policy of a later time, and scorer {name} with the policy at the "
             "start; set loss.kl_from=0, or loss.kl_coef=0"
         )
+    for key, why in loss.idle.items():
+        log.warning("loss.%s=%s: without effect, since %s; leave it out", key, getattr(loss, key), why)
     if isinstance(scorer, Uniform):
         if not isinstance(gate, BilevelGate):
             raise ConfigError(
@@ -151,7 +153,7 @@ def check_clipping(method: Method) -> None:
 
 
 def check_entropy(method: Method) -> None:
-    """Refuse two entropy terms.
+    """Refuse two entropy terms, and one by steps without steps.
 
     Raises:
         ConfigError: names keys, values and remedy.
@@ -160,4 +162,9 @@ def check_entropy(method: Method) -> None:
         raise ConfigError(
             f"loss.entropy_coef={method.loss.entropy_coef} is constant, and {type(method.entropy).__name__} adapts a "
             "coefficient of its own; set loss.entropy_coef=0 (the adapted one begins with entropy.coef_start), or entropy=none"
+        )
+    if method.entropy.by_step and isinstance(method.scorer, Uniform):
+        raise ConfigError(
+            "entropy.steps=explore tells steps apart by their scores, and scorer=uniform scores 0 everywhere; choose a scorer, "
+            "e.g. scorer=information_gain, or entropy=adaptive"
         )

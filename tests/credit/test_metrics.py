@@ -10,7 +10,8 @@ import torch
 from support.toy import rollouts_of
 
 from oar_lightning.credit.gates import BilevelGate, SignedGate, weighted
-from oar_lightning.credit.metrics import credit_metrics
+from oar_lightning.credit.metrics import credit_metrics, scorer_metrics
+from oar_lightning.credit.scorers import Random
 
 SEQUENCES = [
     {"before": [1, 2], "reasoning": [3, 4, 5, 6], "answer": [7]},
@@ -96,3 +97,15 @@ def test_signed_advantages_count_by_their_size():
     assert metrics["credit/invalid_frac"] == pytest.approx(1 / 3)
     assert metrics["credit/weight_max"] == pytest.approx((2 + 1.5 + 1) / 3)
     assert metrics["credit/ess_ratio"] == pytest.approx((36 / 40 + 16 / 20 + 1) / 3)
+
+
+def test_passes_of_scoring_are_those_of_the_whole_batch() -> None:
+    """Of two groups the first one is scored: 2.5 passes of 6 of 20 tokens. Other metrics are of the completions scored."""
+    rollouts = rollouts_of([{"before": [1], "reasoning": [5, 6]}] * 2 + [{"before": [1], "reasoning": [5] * 6}] * 2)
+    scorer = Random()
+    scorer.metrics.update(forward_equivalents=2.5, unread_frac=0.25)
+    found = scorer_metrics(rollouts, scorer, torch.tensor([0, 1])).means()
+    assert found == pytest.approx({"credit/forward_equivalents": 2.5 * 6 / 20, "credit/unread_frac": 0.25})
+    none = torch.tensor([], dtype=torch.long)
+    assert scorer_metrics(rollouts, Random(), none).means() == {"credit/forward_equivalents": 0}
+    assert scorer_metrics(rollouts, Random(), torch.tensor([0])).means() == {}, "it counts none"

@@ -141,7 +141,7 @@ CONFIGS = {
     for extra, settings in {
         "plain": {},
         "all": {
-            "ratio_max": 1.3,
+            "ratio_max": 1.3 if surrogate == "clip" else None,
             "ratio_cap": 1.1,
             "clip_low": 0.1,
             "clip_high": 0.25,
@@ -410,11 +410,13 @@ def loss_in_numpy(step, config, max_length):
     cap=st.one_of(st.none(), st.floats(1, 4), st.just(float("inf"))),
     surrogate=st.sampled_from(["clip", "cispo"]),
     reduction=st.sampled_from(REDUCTIONS),
-    extra=st.sampled_from([{}, {"ratio_max": 1.3, "kl_coef": 0.3, "kl_bias_correction": True, "entropy_coef": 0.2}]),
+    ratio_max=st.sampled_from([None, 1.3]),
+    extra=st.sampled_from([{}, {"kl_coef": 0.3, "kl_bias_correction": True, "entropy_coef": 0.2}]),
 )
-def test_the_corrected_loss_is_its_numpy_transcription(seed, cap, surrogate, reduction, extra):
+def test_the_corrected_loss_is_its_numpy_transcription(seed, cap, surrogate, reduction, ratio_max, extra):
     step = mismatched_step(seed)
-    config = LossConfig(surrogate=surrogate, reduction=reduction, ratio_cap=1.1, sampler_ratio_cap=cap, **extra)
+    caps = {"ratio_cap": 1.1, "sampler_ratio_cap": cap, "ratio_max": ratio_max if surrogate == "clip" else None}
+    config = LossConfig(surrogate=surrogate, reduction=reduction, **caps, **extra)
     loss = policy_loss(LossInputs(**step, denominators=Denominators.of(step["mask"], 13)), config).loss
     assert float(loss) == pytest.approx(loss_in_numpy(step, config, 13), abs=1e-12)
 
@@ -533,6 +535,8 @@ def test_missing_inputs_are_errors(config, missing, message):
         ({"clip_low": 1.2}, r"loss\.clip_low"),
         ({"clip_high": -0.2}, r"loss\.clip_high .* got -0\.2"),
         ({"ratio_max": 1.0}, r"loss\.ratio_max .* got 1\.0"),
+        ({"ratio_max": 1.05}, r"loss\.ratio_max=1\.05 must be greater than 1 \+ loss\.clip_high, and clip_high=0\.2"),
+        ({"ratio_max": 2.0, "surrogate": "cispo"}, r"loss\.ratio_max=2\.0 caps .* set loss\.ratio_max=null"),
         ({"ratio_cap": 0.0}, r"loss\.ratio_cap .* got 0\.0"),
         ({"sampler_ratio_cap": 0.5}, r"loss\.sampler_ratio_cap .* must be >= 1, or null for no correction, got 0\.5"),
         ({"sampler_ratio_cap": float("nan")}, r"loss\.sampler_ratio_cap .* got nan"),

@@ -397,6 +397,9 @@ def test_states_in_half_precision_or_too_many_are_not_left(monkeypatch: pytest.M
         assert engine(policy.model, PROMPTS, 1, config, SEEDS).prediction_states is None
     monkeypatch.setattr(language_model, "STATES_BYTES", 100)
     assert engine(policy.model, PROMPTS, 1, config, SEEDS).prediction_states is None
+    of_completions = len(PROMPTS) * config.max_new_tokens * policy.model.config.hidden_size * 4
+    monkeypatch.setattr(language_model, "STATES_BYTES", of_completions)
+    assert engine(policy.model, PROMPTS, 1, config, SEEDS).prediction_states is None, "prompts have states, too"
     policy.model.bfloat16()
     monkeypatch.undo()
     assert engine(policy.model, PROMPTS, 1, config, SEEDS).prediction_states is None

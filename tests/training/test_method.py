@@ -11,10 +11,14 @@ from oar_lightning.credit.gates import BilevelGate, ClipGate, SignedGate
 from oar_lightning.credit.scorers import Entropy, Scorer, Uniform
 from oar_lightning.credit.scorers.forward_free import EntropyAdvantage, Hicra, Ktae
 from oar_lightning.credit.scorers.forward_free.baseline import Otb
+from oar_lightning.credit.scorers.hindsight import Contrast
+from oar_lightning.credit.scorers.spae import Spae
 from oar_lightning.credit.scorers.spro import Spro
+from oar_lightning.credit.segments import Sentences
 from oar_lightning.objective.advantage import AdvantageConfig
+from oar_lightning.objective.entropy import AdaptiveEntropy
 from oar_lightning.objective.loss import LossConfig
-from oar_lightning.training.method import Method, check_clipping, check_credit
+from oar_lightning.training.method import Method, check_clipping, check_credit, check_entropy
 from oar_lightning.training.slots import UpdatePlan
 
 
@@ -33,16 +37,35 @@ def test_settings_of_a_gate_that_has_nothing_to_weigh_are_told_of(caplog: pytest
     assert "gate.beta=3.0, gate.tau=0.9: without effect, since scorer=uniform" in caplog.text
 
 
+def test_settings_of_the_loss_that_nothing_reads_are_told_of(caplog: pytest.LogCaptureFixture) -> None:
+    read = LossConfig(kl_coef=0.1, kl_from=0.5, kl_bias_correction=True), LossConfig(surrogate="cispo", ratio_cap=2.0)
+    for loss in (LossConfig(), *read):
+        check_credit(Method(Uniform(), BilevelGate(), loss=loss))
+    assert not caplog.messages
+    check_credit(Method(Uniform(), BilevelGate(), loss=LossConfig(ratio_cap=2.0, kl_from=0.5)))
+    assert caplog.messages == [
+        "loss.ratio_cap=2.0: without effect, since loss.surrogate=clip; leave it out",
+        "loss.kl_from=0.5: without effect, since loss.kl_coef=0; leave it out",
+    ]
+
+
+def test_steps_that_nothing_tells_apart_are_refused() -> None:
+    explore = AdaptiveEntropy(steps="explore")
+    with pytest.raises(ConfigError, match=r"entropy\.steps=explore tells steps apart .* scorer=uniform scores 0 everywhere"):
+        check_entropy(Method(Uniform(), BilevelGate(), entropy=explore))
+    check_entropy(Method(Entropy(), BilevelGate(), entropy=explore))
+
+
 def test_a_function_is_no_gate() -> None:
     with pytest.raises(ConfigError, match=r"gate is a function; a gate subclasses oar_lightning\.credit\.gates\.Gate"):
         check_credit(Method(Otb(), gate=lambda scores, rollouts: scores))  # type: ignore[arg-type]
 
 
-@pytest.mark.parametrize("scorer", [EntropyAdvantage(), Hicra(), Ktae(), Spro()])
+@pytest.mark.parametrize("scorer", [EntropyAdvantage(), Hicra(), Ktae(), Spro(), Spae(Sentences()), Contrast()])
 def test_what_is_to_be_added_is_not_put_in_the_place_of_advantages(scorer: Scorer) -> None:
     with pytest.raises(ConfigError, match=rf"scorer {type(scorer).__name__} gives what is to be added .* gate\.combine=add"):
         check_credit(Method(scorer, SignedGate()))
-    check_credit(Method(scorer, SignedGate(combine="add")))
+    check_credit(Method(scorer, SignedGate(combine="add", region=scorer.covers)))
 
 
 def test_clip_bounds_that_never_act_are_refused() -> None:

@@ -27,8 +27,9 @@ from oar_lightning.types import Rollouts
 class AnchorStates(Scorer):
     """Scores of the tokens that lead from one state to the next, by the values of the states that a group's completions share.
 
-    A completion's state is the sequence of anchor tokens that it has written so far, whatever stands between them. V(s) is the
-    mean reward of the group's completions that pass through s. The anchor token that leads from s to s' has
+    A completion's state is the sequence of anchors that it has written so far, token by token, whatever stands between them, in
+    the same token or not. V(s) is the mean reward of the group's completions that pass through s. The token that leads from
+    s to s' has
 
     - `difference`: V(s') - V(s). A completion's scores sum to V(its last state) - the group's mean reward (ours).
     - `return`: R - V(s), the step advantage of GiGPO (arXiv 2505.10978) without division by the deviation; there the states
@@ -55,8 +56,7 @@ class AnchorStates(Scorer):
 
     def __call__(self, model: Any, rollouts: Rollouts) -> Float[Tensor, "B S"]:
         """Raises ValueError for rollouts without texts."""
-        mask = located(rollouts, self.anchors, "scorer.anchors").tokens & rollouts.response_mask
-        paths = [ids[own].tolist() for ids, own in zip(rollouts.token_ids, mask, strict=True)]
+        mask, paths, _ = located(rollouts, self.anchors, "scorer.anchors")
         rewards = rollouts.rewards.double().tolist()
         scores: list[float] = []
         shared = 0
@@ -79,15 +79,15 @@ class State(NamedTuple):
     visitors: int
 
 
-def visited_states(paths: Sequence[Sequence[int]], rewards: Sequence[float]) -> list[list[State]]:
-    """The states of each path, one more than it has tokens. Two paths are in one state where they have begun with the same
-    tokens."""
-    numbers: dict[tuple[int, int], int] = {}  # (state, token) -> the state that follows; 0 is the beginning
+def visited_states(paths: Sequence[Sequence[str]], rewards: Sequence[float]) -> list[list[State]]:
+    """The states of each path, one more than it has texts of tokens. Two paths are in one state where they have begun with the
+    same texts."""
+    numbers: dict[tuple[int, str], int] = {}  # (state, text) -> the state that follows; 0 is the beginning
     visits = []
     for path in paths:
         visits.append([0])
-        for token in path:
-            visits[-1].append(numbers.setdefault((visits[-1][-1], token), len(numbers) + 1))
+        for text in path:
+            visits[-1].append(numbers.setdefault((visits[-1][-1], text), len(numbers) + 1))
     totals, counts = [0.0] * (len(numbers) + 1), [0] * (len(numbers) + 1)
     for states, reward in zip(visits, rewards, strict=True):
         for state in states if not math.isnan(reward) else ():

@@ -179,7 +179,9 @@ class InformationGain(StepScorer):
         if rollouts.answers[row] == gold:
             return cue, rollouts.token_ids[row, list(places)].tolist()
         text, lead = own_conclusion(rollouts, row, conclusion, places)
-        return cue, self.encode(text, lead + gold)[1]
+        before, answer = self.encode(text, lead + gold)
+        merged = before != self.encode(text, "")[0]  # the answer's first token has the end of the conclusion, as `{-` has
+        return before if merged else cue, answer
 
     def encode(self, before: str, text: str) -> tuple[list[int], list[int]]:
         """Tokens of a cue and of an answer."""

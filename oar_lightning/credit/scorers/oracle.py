@@ -32,10 +32,10 @@ class Oracle(Scorer):
 
     def __call__(self, model: Any, rollouts: Rollouts) -> Float[Tensor, "B S"]:
         """Raises ValueError for rollouts without texts."""
-        tokens, inexact = located(rollouts, self.locate, "scorer=oracle")
+        tokens, _, inexact = located(rollouts, self.locate, "scorer=oracle")
         importance = (tokens & rollouts.reasoning_mask).float()
         if self.wrong is not None:
-            tokens, inexact = located(rollouts, self.wrong, "scorer=oracle_signed")
+            tokens, _, inexact = located(rollouts, self.wrong, "scorer=oracle_signed")
             importance = importance.masked_fill(tokens & rollouts.reasoning_mask, -1.0)
         self.metrics = {
             "unread_frac": 1 - float(importance.any(1).float().mean()),

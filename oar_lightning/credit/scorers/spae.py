@@ -31,6 +31,8 @@ class Spae(InformationGain):
         solved: the potential from which a problem counts as solved.
     """
 
+    added = True
+
     def __init__(
         self,
         segments: Segmenter,

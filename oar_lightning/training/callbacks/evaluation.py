@@ -189,7 +189,9 @@ def heatmap_page(
     with alone(), module.method.scorer.looked_at():
         credit = module.collector.assign_credit(dataclasses.replace(rollouts, advantages=known), everything=True)
     with evaluating(module.model), torch.no_grad():
-        entropy = token_logprobs(module.model, rollouts.token_ids, rollouts.attention_mask, rollouts.response_mask)[1]
+        entropy = token_logprobs(
+            module.model, rollouts.token_ids, rollouts.attention_mask, rollouts.response_mask, rollouts.temperature
+        )[1]
     correct = [bool(c) for c in result.correct]
     completions = heatmap_completions(rollouts, module.collector.stage.token_bytes, credit, entropy, advantages, correct)
     scorer = type(module.method.scorer).__name__

@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import dataclasses
+import itertools
+import re
 from itertools import pairwise
 
 import numpy as np
@@ -117,6 +119,37 @@ def test_what_stands_between_and_around_changes_nothing() -> None:
     assert torch.equal(AnchorStates(DIGITS)(None, turned)[:, :], plain[order])
 
 
+def split(text: str) -> list[str]:
+    """As tokenizers of large models do: a blank belongs to what follows it."""
+    return re.findall(r" ?\w| ?[^\w ]", text)
+
+
+def test_spacing_makes_no_other_state_where_it_makes_other_tokens() -> None:
+    """`+` and ` +` are two tokens, and the same step."""
+    texts = ("1+2=3", "1 + 2 = 3", "1+ 2= 4", "1 +2 =4")
+    pieces, rewards = [split(text) for text in texts], (1.0, 1.0, 0.0, 0.0)
+    ids = {piece: 5 + number for number, piece in enumerate(sorted({p for own in pieces for p in own}))}
+    ends = [[0, *itertools.accumulate(map(len, own))] for own in pieces]
+    rollouts = rollouts_of(
+        [{"before": [3], "reasoning": [ids[p] for p in own[:-1]], "answer": [ids[own[-1]]]} for own in pieces],
+        group_size=4,
+        rewards=torch.tensor(rewards),
+        problems=(MathProblem("1", "3"),) * 4,
+        completions=texts,
+        token_spans=tuple(tuple(pairwise(own)) for own in ends),
+    )
+    scorer = AnchorStates(DIGITS)
+    assert of_tokens(scorer(None, rollouts), rollouts) == [[0, 0, 0, 0, end] for end in (0.5, 0.5, -0.5, -0.5)]
+    assert scorer.metrics["shared_frac"] == 1
+
+
+def test_two_numbers_are_not_one() -> None:
+    """12 and 1, 2 have the same digits."""
+    rollouts = given(("a 12", "a 1 2", "b 12", "b 12"), (0.0, 1.0, 0.0, 0.0))
+    scores = of_tokens(AnchorStates(TextPattern(r"\d+"))(None, rollouts), rollouts)
+    assert [row[-1] for row in scores] == [-0.25, 0.75, -0.25, -0.25]
+
+
 def test_importance_is_what_leads_to_the_own_outcome() -> None:
     rollouts = given()
     signed, importance = (AnchorStates(DIGITS, absolute=flag)(None, rollouts) for flag in (False, True))
@@ -157,6 +190,6 @@ def test_what_is_refused() -> None:
 
 def test_a_completion_whose_reward_is_not_known_is_left_out() -> None:
     nan = float("nan")
-    visits = visited_states([[1, 2], [1, 3], [1, 2], [4]], [1.0, 0.0, nan, 1.0])
+    visits = visited_states([["1", "2"], ["1", "3"], ["1", "2"], ["4"]], [1.0, 0.0, nan, 1.0])
     assert [state.value for state in visits[0]] == [2 / 3, 0.5, 1.0]
     assert visits[0][0].visitors == 3

@@ -17,9 +17,10 @@ from oar_lightning.credit.gates import SignedGate
 from oar_lightning.credit.scorers import InformationGain
 from oar_lightning.credit.scorers.information_gain import VALUES, centred, discounted, own_conclusion, potential
 from oar_lightning.credit.scorers.prefix_answers import Belief
-from oar_lightning.credit.segments import FixedLength, Sentences
+from oar_lightning.credit.segments import FixedLength, Sentences, segment_numbers
 from oar_lightning.data.chain.task import ChainProblems, ChainTask
 from oar_lightning.inspection.recorded import RecordedCompletion, encode_recorded, to_generation
+from oar_lightning.policy.fresh import FreshPolicy
 from oar_lightning.policy.language_model import evaluating
 from oar_lightning.policy.pretrained import PretrainedPolicy
 from oar_lightning.types import MathProblem, Rollouts
@@ -224,6 +225,23 @@ def test_real_completions_of_the_built_in_policy() -> None:
     steps = scores["gold"][0, rollouts.reasoning_mask[0]].unique_consecutive()
     assert len(steps) == 3
     assert steps.argmax() == 2, "the last sum yields the answer"
+
+
+@pytest.mark.parametrize(("gold", "own"), [("-3", "7"), ("-3", "-3"), ("7", "-3"), ("12", "7")])
+def test_the_gold_answer_is_asked_once_in_the_completions_words_whatever_tokens_merge(gold: str, own: str) -> None:
+    r"""With a token `{-`, and one `{`: `\boxed{{-3` is no question."""
+    policy = FreshPolicy(vocab_size=420).build(["So it is left. The answer is \\boxed{-3}. Or \\boxed{12}, \\boxed{7}"] * 200)
+    assert policy.tokenizer.tokenize("\\boxed{-3")[-2:] == ["{-", "3"]
+    stage, problem = make_stage(policy), MathProblem("left?", gold)
+    recorded = [RecordedCompletion("x", problem, f"So it is left. The answer is \\boxed{{{own}}}")]
+    generation = to_generation(encode_recorded(recorded, policy.tokenizer, stage.prompt), 0, torch.device("cpu"))
+    rollouts = stage.judge(generation, [problem], 1, 0)
+    scorer = InformationGain(Sentences())
+    scorer.use(tools(encode=stage.token_bytes.encode))
+    (numbers,) = segment_numbers(scorer.segments(None, rollouts, rollouts.reasoning_mask), rollouts.reasoning_mask).tolist()
+    asked = scorer.question(rollouts, 0, numbers)
+    assert asked is not None
+    assert policy.tokenizer.decode([*asked.cue, *asked.answer]).strip() == f"The answer is \\boxed{{{gold}"
 
 
 def test_training_takes_a_step_with_it() -> None:

@@ -3,13 +3,20 @@
 from __future__ import annotations
 
 from pathlib import Path
+from types import SimpleNamespace
+from typing import Any
 
-from support.fixtures import LengthReward, make_stage, tiny_policy
+import pytest
+import torch
+from support.fixtures import LengthReward, make_module, make_stage, tiny_policy
 
+from oar_lightning.credit.scorers import Entropy
 from oar_lightning.evaluation.evaluate import EvaluationConfig
 from oar_lightning.rollout.sampling import SamplingConfig
 from oar_lightning.tracking.tracker import Tracker
+from oar_lightning.training.callbacks import evaluation as callback
 from oar_lightning.training.callbacks.evaluation import EvaluationCallback
+from oar_lightning.types import MathProblem
 
 
 def test_a_metric_is_that_of_its_set_and_step(tmp_path: Path) -> None:
@@ -29,3 +36,22 @@ def test_a_metric_is_that_of_its_set_and_step(tmp_path: Path) -> None:
         0.75,
     ]
     assert evaluation.value("eval/a/avg_at_2", 2) is None
+
+
+def test_a_heatmaps_entropies_are_those_that_scorers_see(monkeypatch: pytest.MonkeyPatch) -> None:
+    """At the temperature that the completions were sampled at."""
+    seen: list[Any] = []
+
+    def shown(rollouts: Any, token_bytes: Any, credit: Any, entropy: Any, *rest: Any) -> list[Any]:
+        seen.append((credit.importance, entropy, rollouts.reasoning_mask))
+        return []
+
+    monkeypatch.setattr(callback, "heatmap_completions", shown)
+    problem = MathProblem("1 + 1 =", "2")
+    result: Any = SimpleNamespace(question=problem.question, gold=problem.answer, correct=(1, 0))
+    module = make_module(tiny_policy(), Entropy(), LengthReward(), temperature=0.5)
+    rollouts = module.collector.stage(module.model, (problem,), 2, module.method.sampling, [0], 0)
+    callback.heatmap_page(module, rollouts, result, [1.0, -1.0], "a problem")
+    ((importance, entropy, mask),) = seen
+    torch.testing.assert_close(entropy[mask], importance[mask], rtol=1e-4, atol=1e-5)
+    assert entropy[mask].min() > 0

@@ -23,7 +23,8 @@ K1, B = 2.0, 0.5
 class Ktae(Scorer):
     """The key value of a token's id in its group (KTAE, arXiv 2505.16826), in [-1, 1]: for gate=signed with combine=add.
 
-    From the 2 x 2 table of (id occurs, does not) x (A > 0, A <= 0): key = 2 sigmoid((f + g) x / 2) - 1, where f = exp(-2 p)
+    From the 2 x 2 table of (id occurs, does not) x (A > 0, A <= 0), of the completions whose reward is known:
+    key = 2 sigmoid((f + g) x / 2) - 1, where f = exp(-2 p)
     with Fisher's exact two-sided p (0 where p = 1), g the information gain in bits, and x the difference of asin sqrt of the
     two shares plus, with `frequencies`, tf+ / tf- - tf- / tf+ of saturated term frequencies. That ratio is infinite but for a
     1e-5 where an id occurs in one class only, which then has key +-1 whatever p is; without it the key follows the
@@ -43,13 +44,14 @@ class Ktae(Scorer):
         mask = region_mask(rollouts, self.covers)
         out = torch.zeros(mask.shape, device=mask.device)
         for rows in groups(mask, rollouts.group_size):
-            right = advantages[rows] > 0
+            known = rollouts.rewards[rows].isfinite()
+            right = advantages[rows][known] > 0
             if not right.any() or right.all():
                 continue
-            inside = mask[rows]
+            inside = mask[rows] & known[:, None]
             ids, index = rollouts.token_ids[rows][inside].unique(return_inverse=True)
             owner = inside.nonzero()[:, 0]
-            keys = key_values(_counts(index, owner, len(right), len(ids)), right, self.frequencies)
+            keys = key_values(_counts(index, owner, len(known), len(ids))[known], right, self.frequencies)
             out[rows] = out[rows].masked_scatter(inside, keys[index].to(out))
         return out
 

@@ -48,7 +48,8 @@ class Hicra(Scorer):
     ) -> None:
         self.covers = region
         self.alpha = alpha
-        self._pattern = re.compile("|".join(rf"\b{re.escape(phrase.strip())}\b" for phrase in phrases), re.IGNORECASE)
+        longest_first = sorted({phrase.strip() for phrase in phrases}, key=len, reverse=True)
+        self._pattern = re.compile("|".join(rf"(?<!\w){re.escape(phrase)}(?!\w)" for phrase in longest_first), re.IGNORECASE)
 
     def __call__(self, model: Any, rollouts: Rollouts) -> Float[Tensor, "B S"]:
         """Raises ValueError for rollouts without texts."""

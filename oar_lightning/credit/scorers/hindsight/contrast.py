@@ -47,7 +47,7 @@ class Contrast(Hindsight):
     ) -> None:
         super().__init__(teacher, template, token_budget, region)
         self.samples = samples
-        self.signed = not weights
+        self.signed = self.added = not weights
 
     def log_ratios(self, model: Any, rollouts: Rollouts, asked: Sequence[int]) -> tuple[Float[Tensor, "B S"], int]:
         hints: list[tuple[int, str]] = []

@@ -31,6 +31,16 @@ ONE_FILL = Rule(
 )
 
 
+def check_fill_token(model: Any, fill_token_id: int | None) -> None:
+    """Raises ValueError for a number that is no token of the policy."""
+    count = getattr(model.get_input_embeddings(), "num_embeddings", None)
+    if fill_token_id is not None and (fill_token_id < 0 or (count is not None and fill_token_id >= count)):
+        last = "" if count is None else f" to {count - 1}"
+        raise ValueError(
+            f"scorer.fill_token_id={fill_token_id} is no token of the policy, whose ids are 0{last}; null takes the pad token"
+        )
+
+
 class CounterfactualScorer(Scorer):
     """Base of scorers that replace tokens and run the texts again; subclasses are dataclasses with these fields.
 
@@ -48,6 +58,9 @@ class CounterfactualScorer(Scorer):
     def __post_init__(self) -> None:
         if not isinstance(self.token_budget, TokenBudget):
             self.token_budget = TokenBudget("scorer.token_budget", self.token_budget, TOKENS)
+
+    def begin(self, model: Any) -> None:
+        check_fill_token(model, self.fill_token_id)
 
     @property
     def pass_budget(self) -> TokenBudget:
@@ -76,6 +89,7 @@ class CounterfactualScorer(Scorer):
     @torch.no_grad()
     def influences(self, model: Any, rollouts: Rollouts, starts: Bool[Tensor, "B S"] | None = None) -> Float[Tensor, "B S"]:
         """The scores before `freedom`. `starts`: the first tokens of the steps, for scorers by steps."""
+        check_fill_token(model, self.fill_token_id)
         fill = rollouts.pad_token_id if self.fill_token_id is None else self.fill_token_id
         rows = scorable_rows(rollouts)
         first, distinct_index = distinct_rows(rollouts, rows)

@@ -86,3 +86,14 @@ def test_tokens_get_the_key_of_their_id():
 def test_a_group_of_one_class_has_no_keys():
     rollouts = rollouts_of([{"before": [1], "reasoning": [5]}] * 2, advantages=torch.tensor([1.0, 1.0]))
     assert not Ktae()(None, rollouts).any()
+
+
+def test_a_completion_whose_reward_is_not_known_is_neither_right_nor_wrong():
+    """It would be wrong by its advantage of 0, and its keys its advantage."""
+    sequences = [{"before": [1], "reasoning": ids, "answer": [9]} for ids in ([5, 6], [5, 7], [7, 8], [6, 8])]
+    advantages, rewards = torch.tensor([1.0, -0.5, -0.5, 0.0]), torch.tensor([1.0, 0.0, 0.0, float("nan")])
+    rollouts = rollouts_of(sequences, group_size=4, advantages=advantages, rewards=rewards)
+    scores = Ktae()(None, rollouts)
+    assert not scores[3].any()
+    known = rollouts_of(sequences[:3], group_size=3, advantages=advantages[:3], rewards=rewards[:3])
+    torch.testing.assert_close(scores[:3], Ktae()(None, known))

@@ -39,6 +39,22 @@ def test_texts_of_patterns_are_texts():
 
 
 @pytest.mark.parametrize(
+    ("text", "phrases", "found"),
+    [
+        ("wait, it is so: 3", ["wait,", "so:"], ["wait,", "so:"]),
+        ("first of all", ["first", "first of all"], ["first of all"]),
+        ("await, sofa:", ["wait,", "so"], []),
+    ],
+)
+def test_phrases_may_end_in_punctuation_and_the_longest_one_counts(text, phrases, found):
+    scorer = Hicra(0.2, phrases)
+    rollouts = given(text, [(i, i + 1) for i in range(len(text))], 1.0)
+    inside = scorer(None, rollouts)[0, rollouts.response_mask[0]] > 0
+    spans = [range(text.index(phrase), text.index(phrase) + len(phrase)) for phrase in found]
+    assert inside.nonzero().flatten().tolist() == [place for span in spans for place in span]
+
+
+@pytest.mark.parametrize(
     ("knobs", "message"),
     [({"alpha": 1.5}, r"scorer\.alpha .* \[0, 1\], got 1.5"), ({"phrases": []}, r"scorer\.phrases .* got \[\]")],
 )

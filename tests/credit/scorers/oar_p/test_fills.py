@@ -3,13 +3,14 @@
 from __future__ import annotations
 
 import dataclasses
+from typing import Any
 
 import pytest
 import torch
 from support.families import texts
 from support.toy import gpt2, padded
 
-from oar_lightning.credit.scorers import OarP, OarPApproximate, ProbeSchedule
+from oar_lightning.credit.scorers import OarP, OarPApproximate, ProbeSchedule, TotalEffect
 from oar_lightning.credit.scorers.oar_p.fills import FILLS, draw, sampled_ids
 from oar_lightning.credit.scorers.oar_p.texts import texts_until_answer
 from oar_lightning.credit.scorers.probes import PROBES
@@ -101,3 +102,17 @@ def test_errors_name_the_key():
         OarP(fill="noise")
     with pytest.raises(ValueError, match=r"scorer\.fill_token_id=3"):
         OarP(fill="random_token", fill_token_id=3)
+
+
+@pytest.mark.parametrize("token", [-1, 10**6])
+@pytest.mark.parametrize("scorer", [OarP, OarPApproximate, TotalEffect])
+def test_a_fill_that_is_no_token_is_named_before_the_first_step(scorer: Any, token: int) -> None:
+    model = gpt2()
+    filled = scorer(fill="pad", fill_token_id=token)
+    with pytest.raises(
+        ValueError, match=rf"scorer\.fill_token_id={token} is no token of the policy, whose ids are 0 to \d+; null"
+    ):
+        filled.begin(model)
+    with pytest.raises(ValueError, match=r"scorer\.fill_token_id"):
+        filled(model, texts())
+    scorer(fill="pad", fill_token_id=3).begin(model)
