@@ -17,7 +17,7 @@ class CheckGrid(Callback):
             return
         from oar_lightning.__main__ import check_job
         from oar_lightning.common.config_check import ConfigError
-        from oar_lightning.sweep.multirun import check_jobs
+        from oar_lightning.sweep.multirun import GROUP, check_jobs, several_sweeps
         from oar_lightning.wiring.refusals import REFUSED, refuse
 
         context = GlobalHydra.instance().hydra
@@ -25,6 +25,8 @@ class CheckGrid(Callback):
         loader = context.config_loader
         try:
             overrides = OverridesParser.create(config_loader=loader).parse_overrides(list(config.hydra.overrides.task))
+            if any(o.key_or_group == GROUP for o in overrides):  # one sweep file alone has brought its own sweeper
+                raise several_sweeps(config.hydra.overrides.task)
             if interval := next((o.input_line for o in overrides if o.is_interval_sweep()), None):
                 raise ConfigError(
                     f"{interval}: a grid takes values and no interval; list them with choice(...), or search by a study: "

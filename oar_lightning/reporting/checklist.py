@@ -8,7 +8,7 @@ import numpy as np
 
 from oar_lightning.reporting.bands import last_tenth
 from oar_lightning.reporting.runs import Curves
-from oar_lightning.reporting.settings import NOT_RECORDED, distinct, evaluation, scorer, training
+from oar_lightning.reporting.settings import NOT_RECORDED, distinct, evaluation, is_trained, scorer, training, updates
 from oar_lightning.reporting.statistics import LEAST
 from oar_lightning.reporting.study import Arm, Study, is_uniform
 
@@ -89,10 +89,12 @@ def hours(study: Study) -> str:
 
 
 def _compute(study: Study) -> str:
-    updates = {run.params.get("trainer.max_steps") for run in study.runs}
-    if updates == {None}:
+    counts = {updates(run) for run in study.runs if is_trained(run)}
+    if not counts:
+        return "no training: policies were evaluated"
+    if counts == {None}:
         return NOT_RECORDED
-    equal = "equal numbers of updates, not equal compute" if len(updates) == 1 else "numbers of updates differ"
+    equal = "equal numbers of updates, not equal compute" if len(counts) == 1 else "numbers of updates differ"
     return f"{equal}; processor time and passes of scoring, where they were recorded: in the table of results"
 
 

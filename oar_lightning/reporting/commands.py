@@ -26,7 +26,9 @@ def commands(study: Study, command: str) -> list[str]:
     plain = [run for run in runs if SWEEP_COMMAND not in run.tags]
     if not sweeps:
         experiment = f"logger.experiment_name={study.name}"
-        chosen = [experiment, "report.filter=\"tags.task = 'train'\""]
+        tasks = sorted({run.tags.get("task", "train") for run in plain})
+        which = f"= '{tasks[0]}'" if len(tasks) == 1 else "!= ''"
+        chosen = [experiment, f'report.filter="tags.task {which}"']
         return [*_table(_arms(plain), shlex.quote(experiment)), _again(study, chosen)]
     lines = _table([words(sweep) for sweep in sweeps]) + (_table(_arms(plain)) if plain else [])
     return [*lines, _again(study, _of_sweeps(sweeps)) if " report.csv=" in command else command]

@@ -18,7 +18,7 @@ from oar_lightning.reporting.export import CURVES, curves_csv, runs_csv
 from oar_lightning.reporting.figures import FIGURES, Drawing, LeftOut, save
 from oar_lightning.reporting.prose import prose, read_prose
 from oar_lightning.reporting.runs import Curves
-from oar_lightning.reporting.settings import ENDS, distinct, evaluation, training
+from oar_lightning.reporting.settings import ENDS, distinct, evaluation, is_trained, training
 from oar_lightning.reporting.statistics import BOOTSTRAP_FROM, EXACT_UP_TO, LEAST, SIGN_DRAWS
 from oar_lightning.reporting.study import Study
 from oar_lightning.reporting.tables import differences_table, results_table, uncounted_table
@@ -149,7 +149,7 @@ def facts(study: Study, command: str) -> list[list[str]]:
 def about_results(study: Study, curves: Curves) -> str:
     """The explanation of the table of results."""
     sizes = {len(arm.runs) for arm in study.arms}
-    text = [f"`{study.metric}` at the end of training."]
+    text = [f"`{study.metric}` at the end of training." if any(map(is_trained, study.runs)) else f"`{study.metric}`."]
     kept = [name.split(",")[0] for metric, name in ENDS.items() if any(last_tenth(r, curves, metric) for r in study.runs)]
     if kept:
         text.append(f"Means over its last tenth: {', '.join(kept)}.")

@@ -16,7 +16,7 @@ from mlflow.exceptions import MlflowException
 from numpy.typing import NDArray
 
 from oar_lightning.common.config_check import ConfigError
-from oar_lightning.tracking.history import metric_history
+from oar_lightning.tracking.history import metric_history, resumptions
 from oar_lightning.tracking.renamed import by_current_name
 
 PARENT = "mlflow.parentRunId"
@@ -122,7 +122,7 @@ def read_runs(client: MlflowClient, experiment: str, config: ReportConfig) -> tu
         ConfigError: for a missing experiment, sweep or run, with the existing ones; for a filter that MLflow cannot parse.
     """
     if config.runs:
-        return [], with_sweep_commands(client, _by_start(_get_run(client, run_id) for run_id in config.runs))
+        return [], with_sweep_commands(client, _by_start(client, (_get_run(client, run_id) for run_id in config.runs)))
     stored = client.get_experiment_by_name(experiment)
     if stored is None:
         known = ", ".join(sorted(e.name for e in client.search_experiments())) or "none"
@@ -133,7 +133,7 @@ def read_runs(client: MlflowClient, experiment: str, config: ReportConfig) -> tu
             raise ConfigError(
                 f"report.filter={config.filter} matches no run of experiment {experiment}; try it in the MLflow UI"
             )
-        return [], with_sweep_commands(client, _by_start(runs))
+        return [], with_sweep_commands(client, _by_start(client, runs))
     sweeps = _search(client, stored.experiment_id, "tags.kind = 'sweep'")
     parents = [run for run in sweeps if run.data.tags.get("sweep") == config.sweep]
     if not parents:
@@ -147,7 +147,7 @@ def read_runs(client: MlflowClient, experiment: str, config: ReportConfig) -> tu
     ]
     if not children:
         raise ConfigError(f"sweep={config.sweep} has no trials yet; wait for the first, or start the sweep again")
-    return _by_start(parents), with_sweep_commands(client, _by_start(children))
+    return _by_start(client, parents), with_sweep_commands(client, _by_start(client, children))
 
 
 def with_sweep_commands(client: MlflowClient, runs: Sequence[RunRecord]) -> list[RunRecord]:
@@ -206,8 +206,17 @@ def record(run: Run) -> RunRecord:
     )
 
 
-def _by_start(runs: Iterable[Run]) -> list[RunRecord]:
-    return sorted((record(run) for run in runs), key=lambda r: (r.started, r.run_id))
+def _by_start(client: MlflowClient, runs: Iterable[Run]) -> list[RunRecord]:
+    return sorted((current(client, record(run)) for run in runs), key=lambda r: (r.started, r.run_id))
+
+
+def current(client: MlflowClient, run: RunRecord) -> RunRecord:
+    """The run with its last values. MLflow's are those of the largest step, which a run that went back to an earlier checkpoint
+    may have left behind."""
+    if not resumptions(run.tags):
+        return run
+    points = {metric: metric_history(client, run.run_id, metric, run.tags) for metric in run.metrics}
+    return dataclasses.replace(run, metrics={metric: found[-1].value for metric, found in points.items() if found})
 
 
 def _get_run(client: MlflowClient, run_id: str) -> Run:

@@ -6,7 +6,7 @@ import re
 from collections import Counter
 from collections.abc import Callable, Sequence
 
-from oar_lightning.reporting.factors import ABSENT, level
+from oar_lightning.reporting.factors import ABSENT, level, overrides
 from oar_lightning.reporting.runs import RunRecord
 
 SETTINGS = (
@@ -82,7 +82,19 @@ def evaluation(run: RunRecord) -> str | None:
     return ": ".join(part for part in (sets, size) if part) or None
 
 
+def is_trained(run: RunRecord) -> bool:
+    """Whether the run has trained a policy, and not only evaluated one."""
+    return run.tags.get("task") != "evaluate"
+
+
+def updates(run: RunRecord) -> str | None:
+    """How many updates a run was to make when it was last started. MLflow keeps the first number as a parameter."""
+    return overrides(run).get("trainer.max_steps", run.params.get("trainer.max_steps"))
+
+
 def training(run: RunRecord) -> str | None:
     """Updates and the size of their batches; None where it was not recorded."""
-    found = [run.params.get(key) for key in ("trainer.max_steps", "update.problems", "update.group_size")]
+    if not is_trained(run):
+        return "none: a policy was evaluated"
+    found = [updates(run), *(run.params.get(key) for key in ("update.problems", "update.group_size"))]
     return "{} updates of {} problems x {} completions".format(*found) if all(found) else None

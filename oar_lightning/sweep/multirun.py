@@ -32,7 +32,7 @@ log = logging.getLogger(__name__)
 
 GROUP = "sweeps"
 
-FINAL = re.compile(r"objective(_low|_high)?|time/total(_\w+)?_s")
+FINAL = re.compile(r"objective(_low|_high)?|time/total(_(cpu|generate|reward|score|update))?_s")
 """Final metrics of a run."""
 
 SWEEP_ONLY = ("hydra.mode", "hydra.run.dir", "hydra.sweep", "hydra/sweeper", "hydra.launcher", "hydra/launcher")
@@ -58,6 +58,10 @@ def check_mode() -> None:
         raise ConfigError(f"{GROUP}={name} is a sweep of many runs and needs -m (--multirun): {command}")
 
 
+def several_sweeps(words: Iterable[str]) -> ConfigError:
+    return ConfigError(f"+{GROUP} takes one sweep at a time, with its own sweeper; got {' '.join(words)}")
+
+
 def start_job() -> float | None:
     """Run the job that Hydra has composed in its own process; returns its objective.
 
@@ -68,7 +72,7 @@ def start_job() -> float | None:
     hydra = HydraConfig.get()
     folder = Path(hydra.runtime.output_dir)
     if chosen_sweep() is not None and read_ticket(folder) is None:
-        raise ConfigError(f"+{GROUP} takes one sweep at a time, with its own sweeper; got {' '.join(hydra.overrides.task)}")
+        raise several_sweeps(hydra.overrides.task)
     folders = [source.path for source in hydra.runtime.config_sources if source.provider == "command-line"]
     options = [part for path in folders for part in ("--config-dir", path)]
     kept = [override for override in hydra.overrides.hydra if not override.lstrip("+~").startswith(SWEEP_ONLY)]
@@ -208,7 +212,11 @@ def _open(
     location = config.logger.artifact_location or local_artifacts(uri)
     words = [*arguments, *(word for word in config.hydra.overrides.hydra if not word.startswith("hydra.mode="))]
     tags = {"experiment": str(config.name), "git_revision": git_revision(), "overrides": shlex.join(words)}
-    return study, Mlflow(Store(uri, str(config.logger.experiment_name), location), study, tags)
+    try:
+        return study, Mlflow(Store(uri, str(config.logger.experiment_name), location), study, tags)
+    except ConfigError:  # a study that was begun here would refuse the corrected command
+        study.discard()
+        raise
 
 
 def _plan(space: SearchSpace, sweeper: DictConfig, first: Mapping[str, Any]) -> Any:

@@ -7,7 +7,7 @@ from pathlib import Path
 from typing import Any
 
 from hydra.core.override_parser.overrides_parser import OverridesParser
-from hydra.core.override_parser.types import Override, QuotedString, Transformer
+from hydra.core.override_parser.types import Override, QuotedString, Transformer, ValueType
 from omegaconf import DictConfig
 
 from oar_lightning.common.config_check import ConfigError
@@ -51,6 +51,8 @@ class SearchSpace:
         lines = [f"{key}={value}" for key, value in (sweeper.params or {}).items()]
         by_key: dict[str, Override] = {}
         for override in OverridesParser.create().parse_overrides([*lines, *arguments]):
+            if override.value_type == ValueType.GLOB_CHOICE_SWEEP:
+                raise ConfigError(f"{override.input_line}: a study takes no glob; list the names with choice(...)")
             key = config_key(override.get_key_element())
             by_key.pop(key, None)  # a later override also takes the later place in the order
             by_key[key] = override

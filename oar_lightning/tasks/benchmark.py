@@ -31,6 +31,7 @@ from oar_lightning.rollout import AutoEngineConfig, build_stage
 from oar_lightning.tracking.tracker import Tracker
 from oar_lightning.training.module import PolicyOptimization
 from oar_lightning.wiring.device import choose_device, seed_everything, set_threads
+from oar_lightning.wiring.kept_config import refuse_another_task
 from oar_lightning.wiring.policy import load_policy
 from oar_lightning.wiring.run import build_logger, build_others
 from oar_lightning.wiring.run_tags import run_parameters, run_tags
@@ -88,6 +89,7 @@ def prepare(cfg: DictConfig) -> Callable[[], None]:
             )
         modules[name] = PolicyOptimization(workload.policy, stage, method, torch.optim.AdamW, settings.schedule, 0).train()
     run_dir = Path(HydraConfig.get().runtime.output_dir)
+    refuse_another_task(run_dir, str(cfg.task))
     tracker = Tracker(run_dir, build_logger(cfg, run_dir), build_others(cfg, run_dir))
     tracker.start()
     return lambda: run(cfg, config, workload, modules, tracker, *files)

@@ -32,11 +32,12 @@ from oar_lightning.rollout import RolloutStage, SamplingConfig, build_stage, che
 from oar_lightning.sweep.trial import job_folder
 from oar_lightning.tracking.tracker import Tracker
 from oar_lightning.types import MathProblem
-from oar_lightning.wiring.claim import claim
+from oar_lightning.wiring.claim import claim, claim_and
 from oar_lightning.wiring.config import plain
 from oar_lightning.wiring.data import build_eval_sets
 from oar_lightning.wiring.datasets import datasets
 from oar_lightning.wiring.device import choose_device, mixed_precision, seed_everything, set_threads
+from oar_lightning.wiring.kept_config import refuse_another_task
 from oar_lightning.wiring.policy import load_policy
 from oar_lightning.wiring.run import build_logger, build_others
 from oar_lightning.wiring.run_tags import note_run, run_parameters, run_tags
@@ -91,6 +92,7 @@ def prepare(cfg: DictConfig) -> Callable[[], float | None]:
         folder.check_begun(plain(cfg))
     else:
         folder.refuse_used()
+    refuse_another_task(folder.path, str(cfg.task))
     claim(folder.path, make=False)
     logger = build_logger(cfg, folder.path, folder.run_id, resume=cfg.resume)
     sources = build_eval_sets(cfg)
@@ -107,6 +109,7 @@ def prepare(cfg: DictConfig) -> Callable[[], float | None]:
     prompt = instantiate(cfg.data.prompt, tokenizer=policy.tokenizer)
     prompt.render(next(iter(eval_sets.values()))[0])  # a missing chat template fails here, before long work
     check_length(policy, prompt, itertools.chain.from_iterable(eval_sets.values()), sampling, engine)
+    tracker = Tracker(folder.path, logger, build_others(cfg, folder.path))
     job = Job(
         policy=policy,
         fingerprint=fingerprint,
@@ -118,10 +121,9 @@ def prepare(cfg: DictConfig) -> Callable[[], float | None]:
         device=device,
         precision=str(cfg.trainer.get("precision")),
         folder=folder,
-        tracker=Tracker(folder.path, logger, build_others(cfg, folder.path)),
-        lock=claim(folder.path),
+        tracker=tracker,
+        lock=claim_and(folder.path, tracker.start),
     )
-    job.tracker.start()
     return lambda: run(cfg, job)
 
 

@@ -44,6 +44,7 @@ from oar_lightning.types import MathProblem
 from oar_lightning.wiring.claim import claim
 from oar_lightning.wiring.config import plain
 from oar_lightning.wiring.device import choose_device, mixed_precision, seed_everything, set_threads
+from oar_lightning.wiring.kept_config import refuse_another_task
 from oar_lightning.wiring.lab import (
     build_estimators,
     build_sources,
@@ -106,6 +107,7 @@ def prepare(cfg: DictConfig) -> Callable[[], float | None]:
         return again(config, Path(config.render).expanduser())
     run_dir = Path(HydraConfig.get().runtime.output_dir)
     refuse_used(run_dir)
+    refuse_another_task(run_dir, str(cfg.task))
     claim(run_dir, make=False)
     rewards, answer = (instantiate(node, _convert_="all") for node in (cfg.reward, cfg.answer))
     sampling, engine, advantage = instantiate(cfg.rollout), instantiate(cfg.engine), instantiate(cfg.advantage)

@@ -9,6 +9,7 @@ from hydra.utils import instantiate
 from omegaconf import DictConfig
 from rich.console import Console
 
+from oar_lightning.common.config_check import ConfigError
 from oar_lightning.common.tables import ConsoleTable
 from oar_lightning.planning.config import PlanConfig
 from oar_lightning.planning.job import Job, Planned, plan_job
@@ -27,6 +28,11 @@ def prepare(cfg: DictConfig) -> Callable[[], float]:
     """
     config: PlanConfig = instantiate(cfg.plan)
     job = read_job(cfg, config)
+    if job.scorer.covers == "reasoning" and config.answer_tokens >= job.sampling.max_new_tokens:
+        raise ConfigError(
+            f"plan.answer_tokens={config.answer_tokens} leaves no token before the answer to score: it must be less than "
+            f"rollout.max_new_tokens={job.sampling.max_new_tokens}"
+        )
     check_location(job.policy.location(), job.policy.revision, tokenizer=False, key=job.policy.key)
     return lambda: run(job, config)
 

@@ -15,6 +15,7 @@ from omegaconf import DictConfig
 from rich.console import Console
 
 from oar_lightning.common.config_check import ConfigError
+from oar_lightning.common.outputs import output_folder
 from oar_lightning.reporting import (
     KEPT,
     Curves,
@@ -44,6 +45,7 @@ class Source:
 
 def prepare(cfg: DictConfig) -> Callable[[], None]:
     config: ReportConfig = instantiate(cfg.report, _convert_="all")
+    output_folder(config.folder, "report.folder")
     source = exported(Path(config.csv).expanduser()) if config.csv else stored(cfg, config)
     study = make_study(config.study, source.parents, source.runs, config.metric, config.baseline)
     folder = Path(config.folder).expanduser() / f"{study.date}-{study.name}"

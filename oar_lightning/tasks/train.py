@@ -14,7 +14,6 @@ from omegaconf import DictConfig, OmegaConf
 from rich.console import Console
 from torch import Tensor
 
-from oar_lightning.common.locks import RUN_LOCK
 from oar_lightning.distributed.launch import by_srun
 from oar_lightning.distributed.rank_launcher import end_other_ranks, killed_rank, report_lost_ranks
 from oar_lightning.distributed.slurm import TOLD_TO_END, requeue
@@ -27,7 +26,7 @@ from oar_lightning.sweep.trial import Result, current_ticket, job_folder, write_
 from oar_lightning.training.callbacks.checkpoint import CHECKPOINTS, LAST
 from oar_lightning.training.callbacks.errors import first_error, forget_errors
 from oar_lightning.wiring.auto_budgets import set_start_from_plan
-from oar_lightning.wiring.claim import claim
+from oar_lightning.wiring.claim import claim, claim_and
 from oar_lightning.wiring.datasets import datasets
 from oar_lightning.wiring.device import seed_everything, set_threads
 from oar_lightning.wiring.kept_config import CONFIG, PROBLEMS, kept_problems
@@ -64,14 +63,7 @@ def prepare(cfg: DictConfig) -> Callable[[], float | None]:
     if start.saved is not None:
         check_layout(start.saved, adapt(job.trainer).layout)
     set_start_from_plan(cfg, job)
-    had_lock = (start.run_dir / RUN_LOCK).exists()
-    claim(start.run_dir)
-    try:
-        job.tracker.start()
-    except BaseException:
-        if not had_lock:
-            (start.run_dir / RUN_LOCK).unlink(missing_ok=True)
-        raise
+    claim_and(start.run_dir, job.tracker.start)
     return lambda: fit(cfg, job, start, problems)
 
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from pathlib import Path
 
 from oar_lightning.common.config_check import ConfigError
@@ -9,6 +10,20 @@ from oar_lightning.common.locks import RUN_LOCK, FileLock
 from oar_lightning.distributed.launch import is_first_rank
 from oar_lightning.sweep.trial import job_folder
 from oar_lightning.wiring.refusals import unwritable
+
+
+def claim_and(run_dir: Path, start: Callable[[], object]) -> FileLock:
+    """Lock the run's folder and do the first thing in it; where that fails, leave no lock that was not there before."""
+    before = (run_dir / RUN_LOCK).exists()
+    lock = claim(run_dir)
+    try:
+        start()
+    except BaseException:
+        lock.release()
+        if not before:
+            lock.path.unlink(missing_ok=True)
+        raise
+    return lock
 
 
 def claim(run_dir: Path, make: bool = True) -> FileLock:

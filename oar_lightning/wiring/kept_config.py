@@ -124,6 +124,16 @@ def _equal(before: Any, now: Any) -> bool:
     return before == now or json.dumps(before, default=str, sort_keys=True) == json.dumps(now, default=str, sort_keys=True)
 
 
+def refuse_another_task(run_dir: Path, task: str) -> None:
+    """Raises ConfigError: where the folder holds a job of another task, whose config a new one would overwrite."""
+    other = (_read(run_dir / "artifacts" / CONFIG) or {}).get("task", task)
+    if other != task:
+        raise ConfigError(
+            f"hydra.run.dir={run_dir} holds a job of task={other}, and one of task={task} would overwrite its config; name "
+            "another folder, or remove this one"
+        )
+
+
 def kept_problems(settings: Settings) -> dict[str, str]:
     """Key of a source of problems -> fingerprint."""
     sources = {f"data.evaluation.{name}": source for name, source in settings.eval_sets.items()}

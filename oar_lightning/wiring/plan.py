@@ -46,15 +46,16 @@ def read_job(cfg: DictConfig, config: PlanConfig) -> Job:
             f"{type(innermost(scorer)).__name__} is written for tests, and nothing bounds its passes; plan for scorer=oar_g or "
             "scorer=oar_p"
         )
+    sampling = instantiate(cfg.rollout)
     return Job(
         policy=policy,
         precision=str(settings["trainer"].get("precision") or "32-true"),
         sharding=sharding,
         update=instantiate(cfg["update"]),
-        sampling=instantiate(cfg.rollout),
+        sampling=sampling,
         scorer=scorer,
         prompt=int(cfg.data.get("max_prompt_tokens") or config.prompt_tokens),
-        answer=config.answer_tokens,
+        answer=min(config.answer_tokens, max(1, sampling.max_new_tokens - 1)),
         kl=bool(loss.kl_coef) or scorer.needs_reference,
         entropy_grad=loss.entropy_coef != 0 or entropy.active,
         entropy=entropy,

@@ -14,7 +14,7 @@ from oar_lightning.distributed.launch import is_restart
 from oar_lightning.training.callbacks import Fork
 from oar_lightning.training.callbacks.checkpoint import CHECKPOINTS, LAST, PREVIOUS
 from oar_lightning.wiring.config import plain
-from oar_lightning.wiring.kept_config import CONFIG, Change, changed_since, refusal
+from oar_lightning.wiring.kept_config import CONFIG, Change, changed_since, refusal, refuse_another_task
 from oar_lightning.wiring.resume import FINISHED, Saved, check_steps_left, find_checkpoint, is_finished, read_saved
 
 SAME_IN_A_FORK = ("task", "policy", "update.inner_epochs", "update.minibatches", "update.microbatches")
@@ -85,6 +85,7 @@ def find_start(cfg: DictConfig, problems: Mapping[str, str]) -> Start:
     """
     own, checkpoint = Path(HydraConfig.get().runtime.output_dir), find_checkpoint(cfg)
     if checkpoint is None:
+        refuse_another_task(own, str(cfg.task))
         if not (begun := _begun(own, cfg, problems)):
             _refuse_used(own)
         return Start(own, begun=begun)

@@ -9,7 +9,7 @@ from support.run_records import trial
 
 from oar_lightning.reporting.checklist import FAMILIES, checklist, intervals
 from oar_lightning.reporting.runs import Curve
-from oar_lightning.reporting.settings import NOT_RECORDED
+from oar_lightning.reporting.settings import NOT_RECORDED, training
 from oar_lightning.reporting.study import make_study
 
 SCORERS = Path(__file__).parents[2] / "conf" / "scorer"
@@ -57,3 +57,18 @@ def test_intervals_are_promised_where_there_are_some() -> None:
     assert intervals([3, 5]) == "95 % intervals over seeds"
     assert intervals([2, 5]) == "95 % intervals over seeds, where there are at least 3"
     assert intervals([1, 2]) == "no intervals: they need at least 3"
+
+
+def test_a_run_that_went_on_for_longer_has_the_updates_of_its_last_start_and_an_evaluation_none() -> None:
+    params = {"trainer.max_steps": "2", "update.problems": "4", "update.group_size": "4"}
+    longer = trial(0.5, params=params, tags={"task": "train", "overrides": "+experiment=smoke trainer.max_steps=4"})
+    assert training(longer) == "4 updates of 4 problems x 4 completions"
+    assert training(trial(0.5, params=params)) == "2 updates of 4 problems x 4 completions"
+    evaluated = trial(0.5, params=params, tags={"task": "evaluate"})
+    assert training(evaluated) == "none: a policy was evaluated"
+    rows = [
+        dict(checklist(make_study("x", [], runs), {})[1:])
+        for runs in ([evaluated], [longer, trial(0.5, {"seed": 1}, params=params)])
+    ]
+    assert any(text == "no training: policies were evaluated" for text in rows[0].values())
+    assert any(text.startswith("numbers of updates differ") for text in rows[1].values())

@@ -109,3 +109,9 @@ def test_one_arm_is_one_line(seeds: tuple[int, ...], tmp_path: Path) -> None:
     (made, _) = run_in_a_shell(lines, tmp_path)
     assert ("-m" in made[2:]) == (len(seeds) > 1)
     assert json.dumps(made).count("seed=") == 1
+
+
+def test_the_report_of_evaluations_finds_evaluations() -> None:
+    for tasks, chosen in ((("evaluate",), "= 'evaluate'"), (("evaluate", "train"), "!= ''")):
+        runs = [trial(0.5, tags={"task": task, "overrides": f"task={task}", "seed": "0"}) for task in tasks]
+        assert f'report.filter="tags.task {chosen}"' in words(commands(make_study("x", [], runs), REPORT)[-1])

@@ -156,6 +156,30 @@ def test_a_new_evaluation_does_not_take_anothers_results(prepared: Prepare, tmp_
     assert kept(tmp_path).read_bytes() == before
 
 
+@pytest.mark.parametrize("first", ["train", "evaluate"])
+def test_training_and_evaluation_do_not_overwrite_each_other(first: str, prepared: Prepare, tmp_path: Path) -> None:
+    """A run whose config is overwritten cannot be resumed, and its export would describe another one."""
+    artifacts = tmp_path / "outputs" / "job" / "seed0" / "run0" / "artifacts"
+    artifacts.mkdir(parents=True)
+    (artifacts / "config.yaml").write_text(f"task: {first}\n")
+    (second,) = {"train", "evaluate"} - {first}
+    with pytest.raises(ConfigError, match=rf"holds a job of task={first}, and one of task={second} would overwrite its config"):
+        prepared(f"task={second}", "name=job", "logger=none", folder="run0")
+    assert not (artifacts.parent / "run.lock").exists()
+
+
+def test_an_evaluation_that_cannot_begin_leaves_no_lock(
+    prepared: Prepare, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def refused(*_: object) -> None:
+        raise ConfigError("no such server")
+
+    monkeypatch.setattr(task.Tracker, "start", refused)
+    with pytest.raises(ConfigError, match="no such server"):
+        prepared(*QUIET)
+    assert not list(tmp_path.rglob("run.lock"))
+
+
 def test_an_evaluation_that_slurm_starts_again_goes_on(
     prepared: Prepare, tmp_path: Path, starts: list[int], monkeypatch: pytest.MonkeyPatch
 ) -> None:

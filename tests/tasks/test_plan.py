@@ -165,6 +165,7 @@ def usual() -> Plan:
     [
         (["policy=fresh"], "policy=fresh has none; pass policy=hf"),
         (["trainer.devices=auto"], "trainer.devices=auto depends on the machine"),
+        (["scorer=oar_g", "plan.answer_tokens=80"], "must be less than rollout.max_new_tokens=80"),
         (["plan.card_gb=h1000"], "must be a finite number > 0 or one of t4"),
         (["policy=hf", "policy.name=/no/such/folder"], "policy.name=/no/such/folder: no such folder"),
     ],

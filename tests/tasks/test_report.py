@@ -232,6 +232,7 @@ def test_runs_can_be_given_by_id_or_filter(report, store: Store) -> None:
             "logger.tracking_uri=http://127.0.0.1:9 cannot be read (",
         ),
         (["sweep=methods", "logger=none"], "task=report reads MLflow, and logger=none has no store"),
+        (["sweep=methods", "report.folder=/proc/x"], "report.folder=/proc/x"),
         (["sweep=7"], "report.sweep must be a text or null, got 7"),
     ],
 )
@@ -260,3 +261,5 @@ def test_steps_after_the_checkpoint_that_a_run_went_on_from_do_not_count(store: 
     _, runs = read_runs(store.client, "oar_lightning", ReportConfig(runs=(run_id,), name="x"))
     curve = read_curves(store.client, runs, ["reward"])["reward"][run_id]
     assert dict(zip(curve.steps.tolist(), curve.values.tolist(), strict=True)) == {1: 0.1, 2: 0.22}
+    assert store.client.get_run(run_id).data.metrics["reward"] == 0.3, "MLflow shows the largest step"
+    assert runs[0].metrics["reward"] == 0.22

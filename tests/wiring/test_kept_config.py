@@ -14,7 +14,7 @@ from support.composing import composed
 
 from oar_lightning.common.config_check import ConfigError
 from oar_lightning.wiring.config import plain
-from oar_lightning.wiring.kept_config import MAY_CHANGE, Change, changed_since, changes, refusal
+from oar_lightning.wiring.kept_config import MAY_CHANGE, Change, changed_since, changes, refusal, refuse_another_task
 
 pytestmark = pytest.mark.usefixtures("hydra_conf")
 
@@ -152,3 +152,12 @@ def test_a_kept_config_that_cannot_be_read_is_an_error(run_dir: Path, content: s
     (run_dir / "artifacts" / "config.yaml").write_text(content)
     with pytest.raises(ConfigError, match=r"config\.yaml (cannot be read|holds no config)"):
         changed_since(run_dir, plain(composed()), {})
+
+
+def test_a_job_of_another_task_does_not_take_a_runs_folder(run_dir: Path, tmp_path: Path) -> None:
+    with pytest.raises(
+        ConfigError, match=r"hydra\.run\.dir=.*run holds a job of task=train, and one of task=evaluate .* another"
+    ):
+        refuse_another_task(run_dir, "evaluate")
+    refuse_another_task(run_dir, "train")
+    refuse_another_task(tmp_path / "new", "evaluate")

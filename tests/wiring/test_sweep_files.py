@@ -10,14 +10,16 @@ from hydra.core.global_hydra import GlobalHydra
 from hydra.core.object_type import ObjectType
 from hydra.core.plugins import Plugins
 from hydra.plugins.launcher import Launcher
+from omegaconf import OmegaConf
 from optuna.distributions import CategoricalDistribution, IntUniformDistribution, LogUniformDistribution, UniformDistribution
 from support.composing import composed_whole, settings
 
+from hydra_plugins.oar_sweeps.grid import CheckGrid
 from hydra_plugins.oar_sweeps.search_path import SweepsSearchPath, SweepsSource
 from oar_lightning.common.config_check import ConfigError
 from oar_lightning.common.paths import conf_dir, sweeps_dir
 from oar_lightning.credit.scorers import OarG, OarP, Oracle
-from oar_lightning.sweep.multirun import _first_config, _plan
+from oar_lightning.sweep.multirun import _first_config, _open, _plan
 from oar_lightning.sweep.search_space import SearchSpace
 
 NAMES = sorted(path.stem for path in sweeps_dir().glob("*.yaml"))
@@ -168,6 +170,10 @@ def test_what_a_study_goes_on_with_includes_its_mlflow_experiment_but_not_its_se
             "hydra.sweeper.objectives=[acuracy]",
             r"objectives=acuracy: trials have no final metric of this name; give objective, ",
         ),
+        (
+            "hydra.sweeper.objectives=[time/total_foo_s]",
+            r"objectives=time/total_foo_s: trials have no final metric of this name",
+        ),
         ("hydra.sweeper.n_jobs=-1", r"n_jobs must be >= 1, the trials that run at once, got -1"),
     ],
 )
@@ -182,3 +188,38 @@ def test_a_mistake_in_a_sweep_is_told_before_its_first_trial(override: str, mess
 def test_other_final_metrics_may_be_objectives(metric: str) -> None:
     cfg = composed_whole("+sweeps=tau_beta", f"hydra.sweeper.objectives=[{metric}]", "hydra.sweeper.study_name=x")
     assert _plan(SearchSpace.of(cfg, []), cfg.hydra.sweeper, {}).objectives[0].metric.startswith(("objective", "time/"))
+
+
+def test_a_study_takes_no_glob() -> None:
+    cfg = composed_whole("+sweeps=tau_beta", "hydra.sweeper.study_name=x")
+    with pytest.raises(ConfigError, match=r"scorer=glob\(oar_g\*\): a study takes no glob; list the names with choice"):
+        SearchSpace.of(cfg, ["scorer=glob(oar_g*)"])
+
+
+def test_several_sweeps_are_refused_before_the_first_job(capsys: pytest.CaptureFixture[str]) -> None:
+    cfg = composed_whole("+experiment=smoke")
+    OmegaConf.set_readonly(cfg, False)
+    OmegaConf.set_readonly(cfg.hydra, False)
+    cfg.hydra.overrides.task = ["+experiment=smoke", "+sweeps=smoke,tau_beta"]
+    with pytest.raises(SystemExit) as caught:
+        CheckGrid().on_multirun_start(cfg)
+    assert caught.value.code == 1
+    assert "+sweeps takes one sweep at a time, with its own sweeper; got +experiment=smoke" in capsys.readouterr().err
+
+
+def test_a_sweep_that_mlflow_refuses_leaves_no_study(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """It would refuse the corrected command, whose settings are others."""
+
+    def refused(*_: object) -> None:
+        raise ConfigError("no such experiment")
+
+    words = ("+sweeps=tau_beta", "hydra.sweeper.study_name=x", f"logger.tracking_uri=sqlite:///{tmp_path}/mlflow.db")
+    with monkeypatch.context() as patch:
+        patch.setattr("oar_lightning.sweep.publish.Mlflow", refused)
+        cfg = composed_whole(*words)
+        loader = GlobalHydra.instance().config_loader()
+        with pytest.raises(ConfigError, match="no such experiment"):
+            _open(SearchSpace.of(cfg, [words[0]]), [words[0]], cfg, loader, tmp_path / "sweep")
+    cfg = composed_whole(*words, "gate.floor=0.2")
+    study, _ = _open(SearchSpace.of(cfg, [words[0]]), [words[0]], cfg, loader, tmp_path / "sweep")
+    assert study.is_new, "nothing was left"
