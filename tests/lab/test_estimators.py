@@ -51,7 +51,7 @@ def continued(
 
 
 def encode(before: str, text: str) -> tuple[list[int], list[int]]:
-    return [NAMES.index(c) for c in before if c in NAMES], [NAMES.index(text)]
+    return [NAMES.index(c) for c in before if c in NAMES], [NAMES.index(text)] if text else []
 
 
 def studied(rollouts: Rollouts, model: Any) -> Studied:

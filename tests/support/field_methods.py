@@ -37,7 +37,7 @@ METHODS = {
     "acpo_add": ("+experiment=acpo_add",),
     # from their default start of 0 the coefficients would stay 0 while the entropy is above its target
     "adaptive entropy": ("+experiment=grpo", "entropy=adaptive", "entropy.coef_start=0.05", "entropy.rate=0.02"),
-    "entropy by step": ("+experiment=grpo", "entropy=explore", "entropy.coef_start=0.05", "entropy.rate=0.02"),
+    "entropy by step": ("+experiment=information_gain", "entropy=explore", "entropy.coef_start=0.05", "entropy.rate=0.02"),
     "entropy in nats": ("+experiment=grpo", "entropy=step", "entropy.coef_start=0.05", "entropy.target=1"),
     "capo": ("+experiment=capo",),
     "spro": ("+experiment=spro",),

@@ -129,7 +129,7 @@ def test_teachers() -> None:
 def gate_of(scorer: str) -> list[str]:
     """The gate that a scorer's file names in its opening comment, and what it asks for besides; OAR's for most."""
     text = (conf_dir() / "scorer" / f"{scorer}.yaml").read_text()
-    named = re.search(r"; for (gate=\w+)(?: with ((?:gate|loss)\.\w+=\w+))?\.$", text, re.MULTILINE)
+    named = re.search(r"; for (gate=\w+)(?: with ((?:gate|loss)\.\w+=\w+)(?: and (gate\.\w+=\w+))?)?\.$", text, re.MULTILINE)
     return [override for override in named.groups() if override] if named else []
 
 
@@ -161,7 +161,7 @@ def test_losses(name: str) -> None:
 @pytest.mark.parametrize("group", ["trainer", "optimizer", "reward", "logger", "data/prompt", "entropy"])
 def test_other_groups(group: str) -> None:
     for name in names(group):
-        settings(f"{group}={name}")
+        settings(f"{group}={name}", *(["scorer=entropy"] if name == "explore" else []))
 
 
 def test_engines(monkeypatch: pytest.MonkeyPatch) -> None:
