@@ -1,4 +1,4 @@
-"""A verifier that the tests of a file share."""
+"""Verifiers that the tests of a file share."""
 
 from __future__ import annotations
 
@@ -13,5 +13,13 @@ from oar_lightning.answers.verifier import Verifier, VerifierConfig
 @pytest.fixture(scope="module")
 def verifier() -> Iterator[Verifier]:
     verifier = Verifier(VerifierConfig(timeout_s=LIMIT_S, workers=2))
+    yield verifier
+    verifier.close()
+
+
+@pytest.fixture(scope="module")
+def patient() -> Iterator[Verifier]:
+    """One whose verdicts a busy machine does not make timeouts."""
+    verifier = Verifier(VerifierConfig(timeout_s=30.0, workers=1))
     yield verifier
     verifier.close()
