@@ -20,6 +20,6 @@ def verifier() -> Iterator[Verifier]:
 @pytest.fixture(scope="module")
 def patient() -> Iterator[Verifier]:
     """One whose verdicts a busy machine does not make timeouts."""
-    verifier = Verifier(VerifierConfig(timeout_s=30.0, workers=1))
+    verifier = Verifier(VerifierConfig(timeout_s=30.0, workers=2))
     yield verifier
     verifier.close()

@@ -90,15 +90,15 @@ def test_a_worker_that_dies_before_it_is_asked_ends_nothing(bereft: Bereft, monk
     assert bereft.verifier(*algebra(3)) == [Verdict.CORRECT]
 
 
-def test_close_ends_all_workers_and_the_next_verdict_starts_new_ones(verifier: Verifier) -> None:
-    verifier.close()
+def test_close_ends_all_workers_and_the_next_verdict_starts_new_ones(patient: Verifier) -> None:
+    patient.close()
     others = worker_pids(os.getpid())  # of other tests' verifiers
-    assert verifier(*algebra(4)) == [Verdict.CORRECT]
+    assert patient(*algebra(4)) == [Verdict.CORRECT]
     assert worker_pids(os.getpid()) - others
-    verifier.close()
+    patient.close()
     assert worker_pids(os.getpid()) == others
-    verifier.close()
-    assert verifier(*algebra(5)) == [Verdict.CORRECT]
+    patient.close()
+    assert patient(*algebra(5)) == [Verdict.CORRECT]
 
 
 def test_a_hung_worker_does_not_outlive_a_killed_parent() -> None:
@@ -127,16 +127,16 @@ time.sleep(60)
     assert wait_until(lambda: not hanging & worker_pids(), LIMIT_S + 8)
 
 
-def test_several_threads_share_the_workers(verifier: Verifier) -> None:
+def test_several_threads_share_the_workers(patient: Verifier) -> None:
     def check(number: int) -> bool:
         golds, answers = algebra(number + 1)
-        return verifier([*golds, golds[0]], [*answers, f"{119 + number}"]) == [Verdict.CORRECT, Verdict.INCORRECT]
+        return patient([*golds, golds[0]], [*answers, f"{119 + number}"]) == [Verdict.CORRECT, Verdict.INCORRECT]
 
-    verifier.close()
+    patient.close()
     others = worker_pids(os.getpid())
     with ThreadPoolExecutor(6) as threads:
         assert all(threads.map(check, range(1, 25)))
-    assert len(worker_pids(os.getpid()) - others) <= verifier.config.workers
+    assert len(worker_pids(os.getpid()) - others) <= patient.config.workers
 
 
 def test_a_worker_that_cannot_start_says_what_to_do() -> None:

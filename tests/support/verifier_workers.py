@@ -6,7 +6,7 @@ import time
 from collections.abc import Callable
 from pathlib import Path
 
-LIMIT_S = 2.0
+LIMIT_S = 1.0
 TOWERS = ["9^{9^{9^{9}}}", "10^{10^{10}}", "(10^9)!"]
 """Answers that hang computer algebra."""
 
