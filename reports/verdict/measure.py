@@ -15,8 +15,8 @@ from in_short import answers_table
 from in_time import draw_in_time
 from labels import listed, named
 from leads import REPORTS, TOLD, Lead, decided_by, leads_over_grpo, mean_over, missing, tasks_of, verdicts
-from settled import ROWS, after_correction, oar_g_by_rules, rules, shown_by_rules, shown_in_time, shown_to_lead
-from summary import half, headline, short
+from settled import ROWS, rules
+from summary import half, shown
 
 from oar_lightning.common.markdown import fill, markdown
 
@@ -37,14 +37,10 @@ def lead_table(leads: Mapping[tuple[str, str], Lead], said: Mapping[tuple[str, s
 
 
 def page(leads: Mapping[tuple[str, str], Lead]) -> str:
-    said, by_rules = verdicts(leads), shown_by_rules()
+    said = verdicts(leads)
     longer = listed([f"{count} (`{task}`)" for task, count in rules.MORE.items()])
     return "\n".join(
         [
-            headline(leads, said, shown_to_lead(), shown_in_time()),
-            "",
-            short(leads, said, by_rules, oar_g_by_rules(), after_correction()),
-            "",
             "## By rules written before the runs ([settle](settle/README.md))",
             "Accuracy after 160 updates, at temperature 1, minus GRPO's after 160, in points [95 %]; of arms *in GRPO's time* "
             f"after as many updates as take that, of those *trained longer* after {longer}, the "
@@ -63,7 +59,11 @@ def page(leads: Mapping[tuple[str, str], Lead]) -> str:
             "scoring makes no pass of the policy and is taken to cost nothing. Marks that would cover each other stand side by "
             "side, up to 4 updates from their place.",
             "",
-            "## Half of what perfect credit gains, by the runs of [families](families/README.md)",
+            "## By the runs of [families](families/README.md)",
+            shown(leads, said),
+            "",
+            "Half of what perfect credit gains:",
+            "",
             half(leads, said),
             "",
             "## Claims and verdicts",

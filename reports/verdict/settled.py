@@ -4,12 +4,11 @@ from __future__ import annotations
 
 import functools
 import math
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable
 from typing import Any
 
-from labels import listed, named
+from labels import named
 from leads import REPORTS, script
-from summary import quoted
 
 rules, records, tables, decoded, asked_of = (
     script("settle", name) for name in ("rules", "records", "tables", "greedy", "asked")
@@ -34,50 +33,10 @@ TASKS = ("graph", "asides")
 """Where it was asked whether OAR-G beats GRPO."""
 
 
-def oar_g_again() -> Any:
-    """OAR-G's lead over GRPO where answers have several tokens, of pairs made for that question."""
-    return tables.asked_leads(ROWS, rules.AGAIN, "again")[rules.BASELINE]
-
-
-def oar_g_by_rules() -> list[str]:
-    """The answers on each task, in words with figures."""
-    found = [(task, *settled(task)) for task in TASKS]
-    again = oar_g_again()
-    found.append((rules.AGAIN.task, again.verdict, again.lead))
-    return [f"{verdict} on `{task}` ({figures})" for task, verdict, figures in found]
-
-
-def shown_to_lead() -> list[str]:
-    """Estimates that rules show to lead GRPO after as many updates."""
-    again = [
-        f"{named(one.arm)} on `{one.task}`{unless_corrected(one.task, one.arm, stage='again')}"
-        for one in (rules.AGAIN, rules.AT_NO_PASS)
-        if tables.asked_leads(ROWS, one, "again")[rules.BASELINE].verdict == "yes"
-    ]
-    return [*shown_by_rules(), *again]
-
-
 @functools.cache
 def answered() -> list[Any]:
     """All comparisons that were asked beforehand and have their pairs."""
     return asked_of.answered(ROWS)
-
-
-def unless_corrected(task: str, arm: str, other: str = rules.BASELINE, stage: str = "endpoint") -> str:
-    """A remark behind a difference that is not told from none once all comparisons that were asked are counted."""
-    (one,) = (one for one in answered() if (one.task, one.arm, one.other, one.stage) == (task, arm, other, stage))
-    return "" if one.corrected < LEVEL else f", not after correction for {len(answered())} comparisons: p {one.corrected:.2g}"
-
-
-def after_correction() -> str:
-    """Which comparisons are told from none at `LEVEL` once all that were asked are counted."""
-    kept = [
-        f"{named(one.arm)} minus {'GRPO' if one.other == rules.BASELINE else named(one.other)} on `{one.task}` "
-        f"({'+' if sum(one.differences) > 0 else '-'})"
-        for one in answered()
-        if one.corrected < LEVEL
-    ]
-    return f"of {len(answered())} comparisons these differ from 0 at {LEVEL:g} by Holm's rule: {'; '.join(kept) or 'none'}"
 
 
 @functools.cache
@@ -114,15 +73,6 @@ def half_reached() -> tuple[str, str]:
     return "; ".join(verdicts), "; ".join(figures)
 
 
-def shown_by_rules() -> list[str]:
-    """Estimates that gain half of what perfect credit gains, with their tasks."""
-    tasks: dict[str, list[str]] = {}
-    for task, arm, one in halves():
-        if one.reached:
-            tasks.setdefault(arm, []).append(task)
-    return [f"{named(arm)} on {quoted(sorted(own))}" for arm, own in tasks.items()]
-
-
 def asked(comparison: Any, stage: str = "endpoint") -> tuple[str, str]:
     """Verdicts and figures of the question whether an arm ends above others (a `Comparison` of the rules)."""
     found = [(named(arm), lead) for arm, lead in tables.asked_leads(ROWS, comparison, stage).items()]
@@ -152,23 +102,3 @@ def each_asked(questions: Iterable[Any]) -> tuple[str, str]:
     ]
     figures = [f"{name} {lead.lead} ({lead.pairs} pairs)" for name, lead in found if lead.pairs]
     return "; ".join(f"{name} {lead.verdict}" for name, lead in found), "; ".join(figures) or "no pair has run"
-
-
-def shown_in_time() -> list[str]:
-    """Task by task, which estimates end above GRPO in the same time."""
-    found: dict[str, dict[tuple[str, str], str]] = {task: {} for task in (*TASKS, rules.AGAIN.task)}
-    for (task, arm, other), lead in tables.leads_asked(ROWS, rules.TIMELY).items():
-        found[task][arm, other] = lead.verdict
-    again = tables.asked_leads(ROWS, rules.AGAIN, "again")[rules.AS_LONG_AS_OAR_G]
-    found[rules.AGAIN.task][rules.AGAIN.arm, rules.AS_LONG_AS_OAR_G] = again.verdict
-    return [in_words(task, verdicts) for task, verdicts in found.items()]
-
-
-def in_words(task: str, verdicts: Mapping[tuple[str, str], str]) -> str:
-    """(Arm, other) -> whether the arm ends above the other."""
-    leading = [(arm, other) for (arm, other), word in verdicts.items() if word == "yes"]
-    if leading:
-        stage = "again" if task == rules.AGAIN.task else "endpoint"
-        said = [named(arm) + unless_corrected(task, arm, other, stage) for arm, other in leading]
-        return f"yes on `{task}` ({listed(said)})"
-    return f"{'no' if set(verdicts.values()) == {'no'} else 'not shown'} on `{task}`"

@@ -217,18 +217,15 @@ def made(leads: ModuleType, task: str, method: str, middle: float):
     return {(task, method): leads.Lead(method, task, one, one, 0.0)}
 
 
-def test_the_first_lines_say_what_is_shown_and_how_near_an_estimate_comes(load, leads: ModuleType) -> None:
+def test_the_families_say_what_is_shown_and_how_near_an_estimate_comes(load, leads: ModuleType) -> None:
     summary = load("summary")
     found = made(leads, "graph", "oracle", 12) | made(leads, "graph", "oar_g", 3) | made(leads, "graph", "curriculum", 9)
     found |= made(leads, "graph", "shear", -3) | made(leads, "asides", "oracle", 0.5)
     said = {key: "above" if one.every.low > 0 else "not shown" for key, one in found.items()}
-    words = "OAR-G on `graph` and curriculum of difficulty on `graph`"
-    assert summary.headline(found, said) == (
-        f"**After as many updates, where credit is perfect: yes, on `graph`. Where it is estimated: yes, {words}. "
-        "In as much time: not shown so far.**"
-    )
-    assert summary.headline(found, said, in_time=["a", "b"]).endswith(" In as much time: a and b.**")
-    assert "not told**: OAR-G on `graph`; curriculum of difficulty on `graph`." in summary.short(found, said)
+    lines = summary.shown(found, said).splitlines()
+    assert lines[0] == "- **Shown to beat GRPO, and told of the error**: perfect credit on `graph`."
+    assert lines[1] == "- **Shown to beat GRPO, and not told**: OAR-G on `graph`; curriculum of difficulty on `graph`."
+    assert lines[3] == "- **Shown to end below GRPO**: none."
     (row,) = summary.half(found, said).splitlines()[2:]
     assert [cell.strip() for cell in row.strip("|").split("|")][2:] == ["+6.0", "OAR-G", "+3.0 [+2.0, +4.0]", "50", "2 of 2"]
 
