@@ -230,6 +230,10 @@ def best_rates(results: Results) -> dict[str, float]:
     return {method: max(rates, key=lambda lr: rates[lr]) for method, rates in tuned.items()}
 
 
+ENDS = (
+    "What these runs were at their end, as far as it was recorded. *ESS-ratio*: the effective share of a completion's tokens, "
+    "(sum w)^2 / (n sum w^2) of their weights, 1 where these are equal:"
+)
 ENDS_SHOWN = {
     "gradient's norm": ("grad_norm", ".2f"),
     "ESS-ratio": ("ess_ratio", ".2f"),
@@ -313,7 +317,7 @@ def main() -> None:
             continue
         parts += [f"## On `{variant}`", "", table(own, cost if variant == "asides" else {}), ""]
         if ends := ends_table(own):
-            parts += ["What these runs were at their end, as far as it was recorded:", "", ends, ""]
+            parts += [ENDS, "", ends, ""]
     parts += ["## Checklist", "", checklist(read_csv(path)), ""]
     fill(HERE / "README.md", "\n".join(parts).rstrip())
 
