@@ -5,7 +5,7 @@ from __future__ import annotations
 import math
 from typing import Any, NamedTuple
 
-from settled import LEVEL, ROWS, TASKS, answered, halves, records, rules, tables
+from settled import LEVEL, TASKS, answered, halves, rules, whole_lead
 
 from oar_lightning.common.markdown import markdown
 from oar_lightning.reporting.statistics import Interval, mean_interval
@@ -76,10 +76,8 @@ def cell(task: str, arm: str, other: str, stage: str) -> str:
     if asked:
         interval = mean_interval(list(asked[0].differences), bootstrap_from=math.inf)
         return f"{interval:+.1f} ({len(asked[0].differences)}): {_answer(asked[0], interval)}"
-    runs = records.endpoint_runs(ROWS, task, stage) if stage == "endpoint" else {}
-    pairs, explored = tables.lead(runs.get(arm, {}), runs.get(other, {}))
-    enough = explored is not None and pairs >= len(rules.OTHER_SEEDS)
-    return f"{explored:+.1f} ({pairs}): explored" if enough else NOT_RUN
+    explored = whole_lead(task, arm, other) if stage == "endpoint" else None
+    return f"{explored[1]:+.1f} ({explored[0]}): explored" if explored else NOT_RUN
 
 
 def _answer(one: Any, interval: Interval) -> str:

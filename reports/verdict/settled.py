@@ -10,6 +10,8 @@ from typing import Any
 from labels import named
 from leads import REPORTS, script
 
+from oar_lightning.reporting.statistics import Interval
+
 rules, records, tables, decoded, asked_of = (
     script("settle", name) for name in ("rules", "records", "tables", "greedy", "asked")
 )
@@ -46,13 +48,19 @@ def halves() -> list[tuple[str, str, Any]]:
     return [(task, arm, found) for task, arm, found in asked if found]
 
 
+def whole_lead(task: str, method: str, over: str) -> tuple[int, Interval] | None:
+    """How many pairs, and by how many points one arm ends above another; None where not all of their pairs have run."""
+    runs = records.endpoint_runs(ROWS, task)
+    pairs, interval = tables.lead(runs.get(method, {}), runs.get(over, {}))
+    return None if interval is None or pairs < len(rules.OTHER_SEEDS) else (pairs, interval)
+
+
 def explored(method: str, over: str) -> list[str]:
     """By how many points one arm ends above another in that study, on each task where both have their pairs."""
     found = []
     for task in TASKS:
-        runs = records.endpoint_runs(ROWS, task)
-        pairs, interval = tables.lead(runs.get(method, {}), runs.get(over, {}))
-        if interval is not None and pairs >= len(rules.OTHER_SEEDS):
+        if lead := whole_lead(task, method, over):
+            pairs, interval = lead
             word = "above" if interval.low > 0 else "below" if interval.high < 0 else "not told apart"
             found.append(f"{task} {interval:+.1f} in settle: {word} ({pairs} pairs, explored)")
     return found
