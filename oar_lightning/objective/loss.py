@@ -78,7 +78,8 @@ class LossConfig:
     def idle(self) -> dict[str, str]:
         """Settings without effect -> why, of those that are not the defaults."""
         clip, no_kl = self.surrogate == "clip", self.kl_coef == 0
-        unread = {"ratio_cap": "loss.surrogate=clip"} if clip else {}
+        capped = "loss.surrogate=cispo, whose bound is loss.ratio_cap"
+        unread = {"ratio_cap": "loss.surrogate=clip"} if clip else dict.fromkeys(("clip_low", "clip_high"), capped)
         unread |= dict.fromkeys(("kl_from", "kl_bias_correction"), "loss.kl_coef=0") if no_kl else {}
         return {key: why for key, why in unread.items() if getattr(self, key) != getattr(type(self), key)}
 

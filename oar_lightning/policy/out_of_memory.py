@@ -11,6 +11,8 @@ NO_MEMORY = (
     "not enough memory",  # the same on Windows
     "std::bad_alloc",
     "CUBLAS_STATUS_ALLOC_FAILED",
+    "CUDNN_STATUS_ALLOC_FAILED",
+    "CUDA error: out of memory",  # where the driver is asked past torch's allocator
 )
 """Texts of the `RuntimeError`s that mean out of memory."""
 
@@ -32,17 +34,20 @@ def out_of_memory(error: BaseException) -> bool:
     return isinstance(error, RuntimeError) and any(text in str(error) for text in NO_MEMORY)
 
 
-def advice(error: BaseException) -> str:
+PASSES = (
+    "update.token_budget (and update.microbatches) bounds a pass of the update, rollout.token_budget a batch of generation, "
+    "scorer.token_budget one of scoring. Set them to auto, which makes smaller passes where memory runs out (not of the update "
+    "with a deepspeed trainer, whose ranks make each pass together), or to smaller numbers; task=plan proposes some"
+)
+"""What bounds the passes of RL."""
+
+
+def advice(error: BaseException, bounds: str = PASSES) -> str:
     """An error in words; if memory ran out where nothing repeats the pass, with the keys that bound it."""
     message = f"{type(error).__name__}: {error}"
     if isinstance(error, OutOfMemory) or not out_of_memory(error):
         return message
-    return (
-        f"{message} - out of memory: update.token_budget (and update.microbatches) bounds a pass of the update, "
-        "rollout.token_budget a batch of generation, scorer.token_budget one of scoring. Set them to auto, which makes smaller "
-        "passes where memory runs out (not of the update with a deepspeed trainer, whose ranks make each pass together), or to "
-        "smaller numbers; task=plan proposes some"
-    )
+    return f"{message} - out of memory: {bounds}"
 
 
 def free_memory() -> None:

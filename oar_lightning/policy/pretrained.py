@@ -59,7 +59,13 @@ class LoraSpec:
             lora_dropout=self.dropout,
             target_modules=self.target_modules,
         )
-        adapted = get_peft_model(model, config)
+        try:
+            adapted = get_peft_model(model, config)
+        except ValueError as error:
+            raise ValueError(
+                f"policy.lora.target_modules={self.target_modules}: {first_line(error).rstrip('.')}. Name linear layers of the "
+                "policy, or set policy.lora.target_modules=all-linear"
+            ) from error
         refuse_tied(adapted)
         return adapted
 
@@ -125,7 +131,7 @@ class PretrainedPolicy:
         from transformers import AutoModelForCausalLM
 
         tokenizer = self.load_tokenizer()
-        with explained_load_errors(self.name, self.key):
+        with explained_load_errors(self.name, self.key, self.attention):
             model = AutoModelForCausalLM.from_pretrained(
                 self.location(),
                 revision=self.revision,
@@ -206,13 +212,18 @@ def fit_vocabulary(tokenizer: Any, size: int, setting: str) -> None:
 
 
 @contextlib.contextmanager
-def explained_load_errors(name: str, key: str = "policy") -> Iterator[None]:
+def explained_load_errors(name: str, key: str = "policy", attention: str = "sdpa") -> Iterator[None]:
     """Turn a failed `from_pretrained` in a block into an error that names the key and the remedy."""
     try:
         yield
     except Exception as error:  # of damaged weights safetensors and torch have classes of their own
         if out_of_memory(error):
             raise
+        if any(word in str(error) for word in ("attn_implementation", "FlashAttention", "`kernels`")):
+            raise ValueError(
+                f"{key}.attention={attention}: cannot be used ({first_line(error)}); install what it needs, or set "
+                f"{key}.attention=sdpa"
+            ) from error
         raise ValueError(
             f"{key}.name={name}: cannot be loaded ({first_line(error)}). Give a local folder in "
             f"Hugging Face format, a hub id that can be reached or is cached, or a built-in name: {', '.join(BUILT_IN)}"

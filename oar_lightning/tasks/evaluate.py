@@ -103,7 +103,7 @@ def prepare(cfg: DictConfig) -> Callable[[], float | None]:
     set_threads(cfg.num_threads)
     seed_everything(cfg.seed)
     device = choose_device(str(cfg.trainer.accelerator))
-    policy = load_policy(spec, str(cfg.task), device)
+    policy = load_policy(spec, str(cfg.task), device, cfg.trainer.get("precision"))
     fingerprint = policy_fingerprint(policy.model, policy.tokenizer)
     folder.check_policy(fingerprint)
     prompt = instantiate(cfg.data.prompt, tokenizer=policy.tokenizer)

@@ -131,7 +131,7 @@ def prepare(cfg: DictConfig) -> Callable[[], float | None]:
     seed_everything(cfg.seed)
     device = choose_device(str(cfg.trainer.accelerator))
     spec = instantiate(cfg.policy)
-    policy = load_policy(spec, str(cfg.task), device)
+    policy = load_policy(spec, str(cfg.task), device, cfg.trainer.get("precision"))
     estimators = [with_past(e, past, spec, policy).after_warmup() for e in estimators]
     prompt = instantiate(cfg.data.prompt, tokenizer=policy.tokenizer)
     stage = build_stage(policy, prompt, answer, rewards, engine)

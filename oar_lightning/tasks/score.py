@@ -57,7 +57,7 @@ def prepare(cfg: DictConfig) -> Callable[[], float | None]:
     set_threads(cfg.num_threads)
     seed_everything(cfg.seed)
     device = choose_device(str(cfg.trainer.accelerator))
-    policy = load_policy(spec, str(cfg.task), device)
+    policy = load_policy(spec, str(cfg.task), device, cfg.trainer.get("precision"))
     stage = build_stage(policy, instantiate(cfg.data.prompt, tokenizer=policy.tokenizer), answer, rewards)
     stage.prompt.render(recorded[0].problem)  # a missing chat template fails here, before long work
     scorer = as_scorer(scorer)

@@ -96,7 +96,7 @@ def fit(cfg: DictConfig, job: Run, start: Start, problems: Mapping[str, str]) ->
         if failed:
             raise RuntimeError(failed) from error
         if out_of_memory(error) and not isinstance(error, OutOfMemory):
-            raise OutOfMemory(advice(error)) from error
+            raise OutOfMemory(advice(error, job.module.memory_bounds)) from error
         raise
 
 

@@ -9,6 +9,8 @@ import lightning as L
 import torch
 
 from oar_lightning.distributed.frozen import fill_in_frozen, leave_out_frozen
+from oar_lightning.policy.casting import unsaved_buffers_kept
+from oar_lightning.policy.out_of_memory import PASSES
 from oar_lightning.policy.pretrained import Policy
 from oar_lightning.training.schedule import Schedule, set_rates
 
@@ -22,12 +24,20 @@ class PolicyModule(L.LightningModule):
         schedule: of the learning rate, counted in optimizer steps.
     """
 
+    memory_bounds = PASSES
+    """The keys that bound what its passes take, in words."""
+
     def __init__(self, policy: Policy, optimizer: Callable[..., torch.optim.Optimizer], schedule: Schedule) -> None:
         super().__init__()
         self.model = policy.model
         self.tokenizer = policy.tokenizer
         self.make_optimizer = optimizer
         self.schedule = schedule
+
+    def to(self, *args: Any, **kwargs: Any) -> Any:
+        """As of any module; Lightning calls it for `precision=bf16-true`, whatever the strategy."""
+        with unsaved_buffers_kept(self):
+            return super().to(*args, **kwargs)
 
     def configure_optimizers(self) -> Any:
         trained = [p for p in self.model.parameters() if p.requires_grad]

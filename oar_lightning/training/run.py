@@ -47,6 +47,7 @@ from oar_lightning.training.callbacks.early_stopping import EarlyStopping
 from oar_lightning.training.callbacks.kept import check_monitor
 from oar_lightning.training.datamodule import LoaderPlan, MathDataModule
 from oar_lightning.training.module import PolicyOptimization
+from oar_lightning.training.policy_module import PolicyModule
 from oar_lightning.training.settings import Settings
 from oar_lightning.training.supervised import SupervisedWarmStart
 
@@ -56,7 +57,7 @@ class Run:
     """Everything `fit` needs."""
 
     datamodule: MathDataModule
-    module: L.LightningModule
+    module: PolicyModule
     trainer: L.Trainer
     tracker: Tracker
     policy: Policy

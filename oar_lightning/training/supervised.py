@@ -15,6 +15,7 @@ from oar_lightning.data.stream import ProblemStream
 from oar_lightning.distributed.ranks import all_gather, per_rank, world_size
 from oar_lightning.distributed.strategies import adapt
 from oar_lightning.objective.metric_sums import MetricSums
+from oar_lightning.policy.language_model import positions_of
 from oar_lightning.policy.lm_head import token_logprobs
 from oar_lightning.policy.pretrained import Policy
 from oar_lightning.training.datamodule import data_metrics
@@ -32,7 +33,8 @@ class SupervisedConfig:
 
     Args:
         batch_size: demonstrations per optimizer step, those of all ranks together.
-        max_tokens: longer ones (prompt + solution + EOS) are left out and counted in `too_long_frac`.
+        max_tokens: longer ones (prompt + solution + EOS) are left out and counted in `too_long_frac`, as are those of more
+            tokens than the policy has positions.
         tokenizer_problems: problems whose texts a fresh policy's tokenizer is trained on.
     """
 
@@ -77,6 +79,10 @@ class BatchLoader:
 class SupervisedWarmStart(PolicyModule):
     """Cross-entropy on the solution's tokens and EOS, averaged over the tokens of the batch."""
 
+    memory_bounds = (
+        "a rank's share of supervised.batch_size is read in one pass, each text of up to supervised.max_tokens; lower one"
+    )
+
     def __init__(
         self,
         policy: Policy,
@@ -88,12 +94,13 @@ class SupervisedWarmStart(PolicyModule):
         super().__init__(policy, optimizer, schedule)
         self.prompt = prompt
         self.config = config
+        self._longest = min(config.max_tokens, positions_of(policy.model) or config.max_tokens)
         self._tokens = 0
 
     @float32_by_default()
     def training_step(self, batch: list[MathProblem], batch_idx: int) -> Tensor | None:
         encoded = [self.encode(problem) for problem in batch]
-        kept = [(p, s) for p, s in encoded if len(p) + len(s) <= self.config.max_tokens]
+        kept = [(p, s) for p, s in encoded if len(p) + len(s) <= self._longest]
         sums = MetricSums()
         sums.add({"too_long_frac": (float(len(batch) - len(kept)), float(len(batch)))})
         self._tokens = sum(all_gather(sum(len(s) for _, s in kept)))

@@ -25,9 +25,13 @@ TRAINER = {"accelerator": "auto", "devices": 1, "gradient_clip_val": 1.0, "log_e
 DECIDED = (
     "accumulate_grad_batches",
     "default_root_dir",
+    "enable_checkpointing",
     "enable_model_summary",
+    "fast_dev_run",
+    "limit_train_batches",
     "max_epochs",
     "max_time",
+    "overfit_batches",
     "plugins",
     "use_distributed_sampler",
 )

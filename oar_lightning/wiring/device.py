@@ -10,6 +10,8 @@ from typing import Any
 import lightning as L
 import torch
 
+from oar_lightning.policy.casting import MIXED, precision_name
+
 log = logging.getLogger(__name__)
 
 
@@ -42,8 +44,6 @@ def choose_device(accelerator: str) -> torch.device:
 
 
 def mixed_precision(precision: object, device: torch.device) -> contextlib.AbstractContextManager[Any]:
-    """Autocast as a Trainer does it: for `bf16-mixed` and `16-mixed`; other precisions change nothing."""
-    dtypes = {"bf16-mixed": torch.bfloat16, "16-mixed": torch.float16}
-    if str(precision) not in dtypes:
-        return contextlib.nullcontext()
-    return torch.autocast(device.type, dtypes[str(precision)], cache_enabled=False)
+    """Autocast as a Trainer does it: for `bf16-mixed` and `16-mixed`. Others cast the weights: see `load_policy`."""
+    dtype = MIXED.get(precision_name(precision))
+    return contextlib.nullcontext() if dtype is None else torch.autocast(device.type, dtype, cache_enabled=False)

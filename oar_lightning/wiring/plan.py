@@ -15,6 +15,7 @@ from oar_lightning.planning.config import PlanConfig
 from oar_lightning.planning.job import Job
 from oar_lightning.planning.memory import Sharding
 from oar_lightning.planning.scoring import innermost
+from oar_lightning.policy.casting import precision_name
 from oar_lightning.policy.pretrained import PretrainedPolicy
 from oar_lightning.rollout import AutoEngineConfig, VllmConfig
 from oar_lightning.wiring.config import plain
@@ -49,7 +50,7 @@ def read_job(cfg: DictConfig, config: PlanConfig) -> Job:
     sampling = instantiate(cfg.rollout)
     return Job(
         policy=policy,
-        precision=str(settings["trainer"].get("precision") or "32-true"),
+        precision=precision_name(settings["trainer"].get("precision")),
         sharding=sharding,
         update=instantiate(cfg["update"]),
         sampling=sampling,

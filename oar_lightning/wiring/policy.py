@@ -11,6 +11,7 @@ from omegaconf import DictConfig
 from oar_lightning.common.config_check import ConfigError
 from oar_lightning.common.outputs import output_folder
 from oar_lightning.data.stream import sample_texts
+from oar_lightning.policy.casting import MIXED, TRUE, precision_name, unsaved_buffers_kept
 from oar_lightning.policy.fresh import FreshPolicy
 from oar_lightning.policy.lm_head import check_head
 from oar_lightning.policy.pretrained import Policy, PretrainedPolicy
@@ -26,12 +27,17 @@ def bare_policy(cfg: DictConfig) -> Policy:
     return spec.build(sample_texts(build_train(cfg), render, int(cfg.supervised.tokenizer_problems)))
 
 
-def load_policy(spec: PretrainedPolicy | FreshPolicy, task: str, device: torch.device) -> Policy:
-    """The policy of a task that does not train, in eval mode on its device.
+def load_policy(spec: PretrainedPolicy | FreshPolicy, task: str, device: torch.device, precision: object = "32-true") -> Policy:
+    """The policy of a task that does not train, in eval mode on its device; its weights in the precision of a Trainer.
 
     Raises:
-        ConfigError: for a fresh policy, whose weights are random.
+        ConfigError: for a fresh policy, whose weights are random, and for a precision that only a Trainer knows.
     """
+    name = precision_name(precision)
+    if name not in TRUE and name not in MIXED:
+        raise ConfigError(
+            f"trainer.precision={precision} needs a Trainer, and task={task} has none; set one of {', '.join([*TRUE, *MIXED])}"
+        )
     if isinstance(spec, FreshPolicy):
         raise ConfigError(
             f"policy=fresh is a random policy, which says nothing in task={task}; train it first with "
@@ -39,7 +45,8 @@ def load_policy(spec: PretrainedPolicy | FreshPolicy, task: str, device: torch.d
         )
     policy = spec.load()
     check_head(policy.model)
-    policy.model.to(device).requires_grad_(False)
+    with unsaved_buffers_kept(policy.model):
+        policy.model.to(device=device, **({} if (dtype := TRUE.get(name)) is None else {"dtype": dtype})).requires_grad_(False)
     return policy
 
 

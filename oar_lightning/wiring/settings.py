@@ -7,6 +7,7 @@ from omegaconf import DictConfig
 
 from oar_lightning.common.config_check import READS_TRAINING_DATA, ConfigError
 from oar_lightning.credit.scorers import as_scorer
+from oar_lightning.policy.casting import MIXED, precision_name
 from oar_lightning.training.method import Method
 from oar_lightning.training.settings import Settings
 from oar_lightning.wiring.data import build_eval_sets, build_train
@@ -58,7 +59,7 @@ def build_settings(cfg: DictConfig) -> Settings:
 
 
 def _check_trainer(cfg: DictConfig) -> None:
-    if cfg.optimizer.get("fused") and "mixed" in str(cfg.trainer.precision) and cfg.trainer.get("gradient_clip_val"):
+    if cfg.optimizer.get("fused") and precision_name(cfg.trainer.precision) in MIXED and cfg.trainer.get("gradient_clip_val"):
         raise ConfigError(
             f"optimizer.fused=true with trainer.precision={cfg.trainer.precision} cannot clip gradients in Lightning; set "
             "optimizer.fused=null, trainer.precision=bf16-true or trainer.gradient_clip_val=0"

@@ -19,7 +19,16 @@ def cpu_error() -> RuntimeError:
     return caught.value
 
 
-@pytest.mark.parametrize("error", [out(), MemoryError(), cpu_error(), RuntimeError("CUBLAS_STATUS_ALLOC_FAILED ...")])
+@pytest.mark.parametrize(
+    "error",
+    [
+        out(),
+        MemoryError(),
+        cpu_error(),
+        RuntimeError("CUBLAS_STATUS_ALLOC_FAILED ..."),
+        RuntimeError("CUDA error: out of memory"),
+    ],
+)
 def test_running_out_of_memory_is_told_from_other_errors(error: Exception) -> None:
     assert out_of_memory(error)
     assert not out_of_memory(type(error)("shapes differ") if type(error) is RuntimeError else ValueError(str(error)))
@@ -28,5 +37,9 @@ def test_running_out_of_memory_is_told_from_other_errors(error: Exception) -> No
 def test_advice_names_the_keys_where_memory_ran_out_elsewhere() -> None:
     for key in ("update.token_budget", "update.microbatches", "rollout.token_budget", "scorer.token_budget", "auto"):
         assert key in advice(out())
+    assert (
+        advice(out(), "lower this")
+        == "OutOfMemoryError: CUDA out of memory. Tried to allocate 2.00 GiB. - out of memory: lower this"
+    )
     assert advice(ValueError("no")) == "ValueError: no"
     assert advice(OutOfMemory("known")) == "OutOfMemory: known"

@@ -90,6 +90,17 @@ def test_a_name_that_cannot_be_loaded_says_what_to_give(tmp_path: Path) -> None:
         assert name in str(caught.value)
 
 
+@pytest.mark.parametrize("attention", ["flash_attention_2", "sdpaa"])
+def test_an_attention_that_cannot_be_used_is_named_and_not_the_policy(folder: Path, attention: str) -> None:
+    with pytest.raises(ValueError, match=rf"^policy\.attention={attention}: cannot be used .* set policy\.attention=sdpa$"):
+        PretrainedPolicy(str(folder), attention=attention).load()
+
+
+def test_modules_that_the_policy_does_not_have_are_named(folder: Path) -> None:
+    with pytest.raises(ValueError, match=r"^policy\.lora\.target_modules=\['no_such'\]: .*target_modules=all-linear$"):
+        PretrainedPolicy(str(folder), lora=LoraSpec(target_modules=["no_such"])).load()
+
+
 def test_damaged_weights_are_named(folder: Path, tmp_path: Path) -> None:
     """Half a copy, as a full disk leaves it; safetensors' error is of no usual class."""
     half = Path(shutil.copytree(folder, tmp_path / "half"))

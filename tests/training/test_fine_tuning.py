@@ -122,6 +122,7 @@ def one_run(base: str, lora: LoraSpec | None, checkpointing: bool, precision: st
         "changed": {name for name in after if not torch.equal(after[name], first[name])},
         "trained": {name for name, p in module.model.named_parameters() if p.requires_grad},
         "dtypes": {name: p.dtype for name, p in module.model.named_parameters()},
+        "buffers": {b.dtype for m in (module.model, module.collector.reference) if m for b in m.buffers()},
     }
 
 
@@ -150,6 +151,7 @@ def test_every_combination_trains_what_it_should_and_every_scorer_works_in_it(
         assert run["changed"] == {name for name in run["trained"] if "lora_A" not in name}
         assert run["rows"][1]["kl"] == pytest.approx(0, abs=1e-6 if precision == "32-true" else 1e-3)
         assert set(run["dtypes"].values()) == {torch.bfloat16 if precision == "bf16-true" else torch.float32}
+        assert run["buffers"] == {torch.float32}, "rotary frequencies of the policy and of the reference"
     assert checkpointed["watch"].passes == 2 * plain["watch"].passes > 0, "activations are computed again in the backward pass"
     losses = [[run["rows"][step]["loss"] for step in (1, 2)] for run in (plain, checkpointed)]
     assert losses[1] == pytest.approx(losses[0], rel=1e-6, abs=1e-7)

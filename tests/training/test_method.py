@@ -47,6 +47,10 @@ def test_settings_of_the_loss_that_nothing_reads_are_told_of(caplog: pytest.LogC
         "loss.ratio_cap=2.0: without effect, since loss.surrogate=clip; leave it out",
         "loss.kl_from=0.5: without effect, since loss.kl_coef=0; leave it out",
     ]
+    caplog.clear()
+    check_credit(Method(Uniform(), BilevelGate(), loss=LossConfig(surrogate="cispo", clip_high=0.9)))
+    why = "loss.surrogate=cispo, whose bound is loss.ratio_cap"
+    assert caplog.messages == [f"loss.clip_high=0.9: without effect, since {why}; leave it out"]
 
 
 def test_steps_that_nothing_tells_apart_are_refused() -> None:

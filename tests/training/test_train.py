@@ -51,6 +51,10 @@ SMALL = Settings(
         ({}, {"max_steps": True}, "got True"),
         ({}, {"max_steps": 1, "accumulate_grad_batches": 2}, "accumulate_grad_batches=2 is set by the run"),
         ({}, {"max_steps": 1, "max_time": "00:00:01:00"}, "max_time='00:00:01:00' is set by the run"),
+        *(  # Lightning would make an optimizer step of the last batch that it reads, whatever part of the step that is
+            ({}, {"max_steps": 1, key: 2}, f"{key}=2 is set by the run")
+            for key in ("limit_train_batches", "overfit_batches", "fast_dev_run", "enable_checkpointing")
+        ),
         ({"train": None}, {"max_steps": 1}, "train=None leaves nothing to train on"),
         ({"eval_sets": {}}, {"max_steps": 1}, "names no evaluation set"),
         (

@@ -11,7 +11,7 @@ import lightning as L
 from lightning.pytorch.utilities import rank_zero_only
 
 from oar_lightning.common.outputs import replace_file
-from oar_lightning.policy.out_of_memory import advice
+from oar_lightning.policy.out_of_memory import PASSES, advice
 
 PATTERN = "error-rank*.json"
 
@@ -33,7 +33,7 @@ class FirstError(L.Callback):
 
     def on_exception(self, trainer: L.Trainer, module: L.LightningModule, exception: BaseException) -> None:
         if trainer.world_size > 1 and isinstance(exception, Exception):
-            error = RankError(trainer.global_rank, time.time(), advice(exception))
+            error = RankError(trainer.global_rank, time.time(), advice(exception, getattr(module, "memory_bounds", PASSES)))
             replace_file(self.folder / PATTERN.replace("*", str(trainer.global_rank)), json.dumps(asdict(error)))
 
 

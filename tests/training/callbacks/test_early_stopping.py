@@ -18,8 +18,8 @@ from oar_lightning.training.publish import offer
 class Evaluations(EvaluationCallback):
     """Evaluations with these accuracies, at step 0 and after every second step."""
 
-    def __init__(self, *accuracies: float) -> None:
-        super().__init__({"test": []}, None, None, EvaluationConfig(every_n_steps=2, samples=4), None)  # type: ignore[arg-type]
+    def __init__(self, *accuracies: float, every: int = 2) -> None:
+        super().__init__({"test": []}, None, None, EvaluationConfig(every_n_steps=every, samples=4), None)  # type: ignore[arg-type]
         self.left = list(accuracies)
 
     def _run(self, trainer: L.Trainer, module: L.LightningModule) -> None:
@@ -50,6 +50,11 @@ def test_an_unknown_metric_is_refused_with_the_known_ones() -> None:
         ConfigError, match=r"callbacks\.early_stopping\.monitor=reward is no .* eval/test/avg_at_4, eval/test/pass"
     ):
         EarlyStopping("reward").check(Evaluations())
+
+
+def test_without_evaluations_in_between_it_is_refused() -> None:
+    with pytest.raises(ConfigError, match=r"callbacks=early_stopping .* set evaluation\.every_n_steps"):
+        EarlyStopping().check(Evaluations(every=0))
 
 
 def test_a_metric_is_known_at_the_steps_of_evaluations() -> None:
