@@ -69,7 +69,7 @@ def agreement(a: Tensor, b: Tensor, rollouts: Rollouts) -> float:
 def main() -> None:
     torch.set_num_threads(1)
     rollouts = sampled()
-    full, half = PretrainedPolicy("chain").load().model, PretrainedPolicy("chain").load().model.bfloat16()
+    full, half = PretrainedPolicy("chain").load().model, PretrainedPolicy("chain", dtype="bfloat16").load().model
     sys.stdout.write(
         f"{len(rollouts)} completions\n\n| scorer | bf16-true | bf16-mixed | float32, another draw |\n|---|---|---|---|\n"
     )
