@@ -21,7 +21,7 @@ ASKED = re.compile(
 )
 """What may stand there in an answer where the gold answer is a value alone: also `100m+n`, `[ABC]`, `AB^2`, `f^{-1}(3)`,
 `P(A \\cap B)`. A gold answer `2x+y=6` is a line, which 6 does not state."""
-_OR = re.compile(r",?\s*(?:\\text\s*\{\s*(?:or|and)\s*\}|\b(?:or|and)\b)\s*")
+_OR = re.compile(r",?\s*(?:\\text\s*\{\s*,?\s*(?:or|and)\s*\}|\b(?:or|and)\b)\s*")
 
 
 def equations(gold: str, answer: str) -> Outcome:

@@ -116,6 +116,9 @@ def bases(gold: str, answer: str) -> Outcome:
     if not any(matches):
         subscripts = [bool(re.search(r"[\d}]\s*_\s*\{?\d+\}?$", text)) for text in (gold, answer)]
         return False if subscripts[0] != subscripts[1] else None
+    if not all(matches) and all(m[2].lower() in ("10", "ten") for m in matches if m):  # 505 in base ten is 505
+        plain = [m[1] if m else text for m, text in zip(matches, (gold, answer), strict=True)]
+        return plain[0], plain[1]
     forms = [(_digits(m[1]), m[2].lower()) if m else None for m in matches]
     return forms[0] == forms[1]
 

@@ -21,7 +21,8 @@ _REPLACED = [(re.compile(rf"(?:{names})(?![A-Za-z])"), sign) for sign, names in 
     (re.compile(r"[−–]"), "-"),
     (  # degrees mean something in an angle's function alone
         re.compile(
-            r"\\(sin|cos|tan|cot|sec|csc)((?:\^\{?\d\}?)?)\s*[({]*\s*(\d+(?:\.\d+)?)\s*\}?(?:\^\{?\\circ\}?|°|\\degree)[)}]*"
+            r"\\(sin|cos|tan|cot|sec|csc)((?:\^\{?\d\}?)?)\s*(?:\\left\s*)?[({]*\s*(\d+(?:\.\d+)?)\s*\}?"
+            r"(?:\^\{?\\circ\}?|°|\\degree|\\?\s*\\text\s*\{\s*degrees?\s*\})(?:\s*\\right)?[)}]*"
         ),
         r"\\\1\2(\\frac{\3\\pi}{180})",
     ),

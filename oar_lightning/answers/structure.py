@@ -11,6 +11,10 @@ Outcome = bool | Pair | None
 
 _EQUALS = re.compile(r"(?<![<>!:=])=(?!=)")
 _LABEL = re.compile(r"(?:\\(?:text|textbf|mathbf|mathrm)\s*\{\s*)?\(([A-J])\)\s*\}?[.:]?\s*(.*)")
+_OTHER_LETTER = re.compile(
+    r"\([A-J]\)|(?:[,/;]|\b(?:and|but|maybe|nor|not|or|perhaps)\b)[\s{}]*(?:\\text\w*\s*\{\s*)?(?:(?:and|maybe|not|or)\s+)?[A-J](?![A-Za-z0-9])"
+)
+"""Another choice behind a choice's letter."""
 
 
 def _split(text: str, opening: str, closing: str, separates: Callable[[int], object]) -> list[str]:
@@ -35,9 +39,9 @@ def split_top_level(text: str) -> list[str]:
 
 
 def choice(text: str) -> tuple[str, str]:
-    """`(B) 18` as (`B`, `18`); without a letter, or with several, ('', text)."""
+    """`(B) 18` as (`B`, `18`); without a letter, or with several (`(B) or C`), ('', text)."""
     match = _LABEL.fullmatch(text)
-    return (match[1], match[2]) if match and not re.search(r"\([A-J]\)", match[2]) else ("", text)
+    return (match[1], match[2]) if match and not _OTHER_LETTER.search(match[2]) else ("", text)
 
 
 def inside(text: str) -> str:

@@ -27,7 +27,7 @@ from oar_lightning.answers.form import compare, near, numbers
 from oar_lightning.answers.spelling import canonical, rounded
 from oar_lightning.answers.structure import Pair
 from oar_lightning.answers.verifier_worker import READY, RENEW
-from oar_lightning.common.ranges import NonNegativeInt, Positive, PositiveInt, checked
+from oar_lightning.common.ranges import NonNegativeInt, Positive, PositiveFloat, PositiveInt, checked
 
 
 class Verdict(StrEnum):
@@ -52,7 +52,7 @@ class VerifierConfig:
         cache: number of verdicts after which the cache is emptied; 0: no cache.
     """
 
-    timeout_s: Positive = 2.0
+    timeout_s: PositiveFloat = 2.0
     memory_mb: PositiveInt = 1024
     workers: PositiveInt = 2
     max_characters: PositiveInt = 1000

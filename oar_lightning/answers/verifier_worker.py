@@ -7,6 +7,7 @@ no torch. Both end when their standard input closes; if the fork hangs after the
 
 from __future__ import annotations
 
+import dataclasses
 import functools
 import json
 import os
@@ -64,6 +65,8 @@ def load() -> Judge:
 
     logging.disable(logging.CRITICAL)
     latex = LatexExtractionConfig(boxed_match_priority=0, try_extract_without_anchor=False)
+    # units are split before; the library's own rule takes letters off the end, so that `\sin 2t` would be `\sin 2`
+    latex = dataclasses.replace(latex, normalization_config=dataclasses.replace(latex.normalization_config, units=False))
 
     @functools.lru_cache(maxsize=256)  # the same gold answers recur
     def parsed(text: str) -> list[object]:

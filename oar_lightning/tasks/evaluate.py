@@ -12,7 +12,7 @@ from pathlib import Path
 import torch
 from hydra.core.hydra_config import HydraConfig
 from hydra.utils import instantiate
-from omegaconf import DictConfig, OmegaConf
+from omegaconf import DictConfig
 from rich.console import Console
 
 from oar_lightning.answers.reward import check_accuracy
@@ -40,6 +40,7 @@ from oar_lightning.wiring.device import choose_device, mixed_precision, seed_eve
 from oar_lightning.wiring.kept_config import refuse_another_task
 from oar_lightning.wiring.policy import load_policy
 from oar_lightning.wiring.run import build_logger, build_others
+from oar_lightning.wiring.run_folder import logged
 from oar_lightning.wiring.run_tags import note_run, run_parameters, run_tags
 
 log = logging.getLogger(__name__)
@@ -146,7 +147,7 @@ def evaluate_sets(cfg: DictConfig, job: Job) -> dict[str, dict[str, float]]:
     note_run(tracker)
     tracker.describe(run_parameters(cfg), run_tags(cfg))
     tracker.write_datasets(datasets(cfg, None, job.eval_sets))
-    tracker.write_text("config.yaml", OmegaConf.to_yaml(cfg, resolve=True))
+    tracker.write_text("config.yaml", logged(cfg))
     job.folder.start(plain(cfg), job.fingerprint, tracker.run_id)
     log.info("run folder: %s", job.folder.path)
     metrics: dict[str, dict[str, float]] = {}

@@ -15,7 +15,7 @@ from typing import Any
 
 from hydra.core.hydra_config import HydraConfig
 from hydra.utils import instantiate
-from omegaconf import DictConfig, OmegaConf
+from omegaconf import DictConfig
 from rich.console import Console
 
 from oar_lightning.answers.reward import check_accuracy
@@ -57,7 +57,7 @@ from oar_lightning.wiring.lab import (
 from oar_lightning.wiring.lab_past import check_past, read_past, with_past
 from oar_lightning.wiring.policy import load_policy
 from oar_lightning.wiring.run import build_logger, build_others
-from oar_lightning.wiring.run_folder import WHERE_IT_IS_KEPT, read_origin
+from oar_lightning.wiring.run_folder import WHERE_IT_IS_KEPT, logged, read_origin
 from oar_lightning.wiring.run_tags import run_parameters, run_tags
 
 log = logging.getLogger(__name__)
@@ -271,6 +271,6 @@ def track(job: Job, cfg: DictConfig, status: str) -> None:
     """An MLflow run with the page, made when all is done: a lab that is killed leaves none."""
     job.tracker.start()
     job.tracker.describe(run_parameters(cfg), run_tags(cfg))
-    job.tracker.write_text("config.yaml", OmegaConf.to_yaml(cfg, resolve=True))
+    job.tracker.write_text("config.yaml", logged(cfg))
     job.tracker.attach(job.run_dir / PAGE)
     job.tracker.close(status)

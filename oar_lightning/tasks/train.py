@@ -10,7 +10,7 @@ from collections.abc import Callable, Mapping
 from pathlib import Path
 
 from hydra.core.hydra_config import HydraConfig
-from omegaconf import DictConfig, OmegaConf
+from omegaconf import DictConfig
 from rich.console import Console
 from torch import Tensor
 
@@ -36,7 +36,7 @@ from oar_lightning.wiring.model_card import write_run_card
 from oar_lightning.wiring.policy import bare_policy, export_folder
 from oar_lightning.wiring.resume import check_layout, mark_finished, read_saved
 from oar_lightning.wiring.run import Run, build_run
-from oar_lightning.wiring.run_folder import note_origin
+from oar_lightning.wiring.run_folder import logged, note_origin
 from oar_lightning.wiring.run_tags import note_run, run_parameters, run_tags
 from oar_lightning.wiring.settings import build_settings
 from oar_lightning.wiring.start import Start, find_start
@@ -81,7 +81,7 @@ def fit(cfg: DictConfig, job: Run, start: Start, problems: Mapping[str, str]) ->
         size = str(sum(p.numel() for p in job.policy.model.parameters()))
         job.tracker.describe(run_parameters(cfg), {**run_tags(cfg), "parameters": size})
         job.tracker.write_datasets(datasets(cfg, job.datamodule.train, job.evaluation.eval_sets))
-        job.tracker.write_text(CONFIG, OmegaConf.to_yaml(cfg, resolve=True))
+        job.tracker.write_text(CONFIG, logged(cfg))
         note_origin(job.tracker, HydraConfig.get().overrides.task, job.problems)
         job.tracker.write_text(PROBLEMS, json.dumps(problems, indent=1))
         log.info("run folder: %s", run_dir)

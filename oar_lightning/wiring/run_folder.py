@@ -12,10 +12,12 @@ from pathlib import Path
 from typing import Any
 
 import yaml
+from omegaconf import DictConfig, OmegaConf
 
 from oar_lightning.common.messages import one_line
 from oar_lightning.tracking.revision import git_revision
 from oar_lightning.tracking.tracker import Tracker
+from oar_lightning.wiring.config import plain
 
 log = logging.getLogger(__name__)
 
@@ -66,8 +68,8 @@ def note_origin(tracker: Tracker, overrides: Sequence[str], problems: Mapping[st
     """Write a run's origin into its folder. A run that goes on keeps its first command, and gets the revision added."""
     before = read_origin(tracker.run_dir)
     revisions = list(dict.fromkeys([*before.revisions, git_revision()]))
-    started = list(overrides if before.overrides is None or not before.revisions else before.overrides)
-    content = {"overrides": started, "revisions": revisions, "problems": dict(problems)}
+    started = overrides if before.overrides is None or not before.revisions else before.overrides
+    content = {"overrides": [*map(without_credentials, started)], "revisions": revisions, "problems": dict(problems)}
     tracker.write_text(ORIGIN, json.dumps(content, indent=1, ensure_ascii=False))
 
 
@@ -97,10 +99,27 @@ def about_the_run(override: str) -> bool:
 
 
 def without_secrets(text: str) -> str:
-    """An override without the value of a key that is named like a secret, tokens of the hub, users in addresses, and the name
-    of the home folder."""
+    """An override without credentials, and without the name of the home folder."""
+    return without_credentials(text).replace(str(Path.home()), "~")
+
+
+def without_credentials(text: str) -> str:
+    """An override without the value of a key that is named like a secret, tokens of the hub, and users in addresses."""
     key = text.partition("=")[0]
     if key != text and SECRET.search(key):
         return f"{key}=***"
-    text = re.sub(r"://[^/@\s]+@", "://", re.sub(r"\bhf_\w{8,}", "hf_***", text))
-    return text.replace(str(Path.home()), "~")
+    return without_users(re.sub(r"\bhf_\w{8,}", "hf_***", text))
+
+
+def without_users(text: str) -> str:
+    """A text without the users and passwords of its addresses."""
+    return re.sub(r"://[^/@\s]+@", "://", text)
+
+
+def logged(cfg: DictConfig) -> str:
+    """The config as YAML for a tracking server, without credentials in the addresses of the loggers themselves."""
+    content = plain(cfg)
+    for block in ("logger", "loggers"):
+        if content.get(block):
+            content[block] = yaml.safe_load(without_users(yaml.safe_dump(content[block])))
+    return OmegaConf.to_yaml(OmegaConf.create(content))

@@ -18,6 +18,7 @@ from oar_lightning.tracking.run_name import run_name
 from oar_lightning.tracking.surroundings import surroundings
 from oar_lightning.tracking.tracker import Tracker
 from oar_lightning.wiring.config import plain
+from oar_lightning.wiring.run_folder import without_credentials
 
 if TYPE_CHECKING:
     from oar_lightning.tracking.mlflow_store import MLflowConfig
@@ -42,7 +43,7 @@ def run_tags(cfg: DictConfig) -> dict[str, str]:
         "data": str(cfg.data.name),
         "seed": str(cfg.seed),
         "git_revision": git_revision(),
-        "overrides": shlex.join(HydraConfig.get().overrides.task),
+        "overrides": shlex.join(map(without_credentials, HydraConfig.get().overrides.task)),
         **surroundings(str(cfg.trainer.accelerator)),
     }
 
@@ -70,7 +71,7 @@ def presented(config: MLflowConfig, cfg: DictConfig) -> MLflowConfig:
 
 def description(cfg: DictConfig) -> str:
     """What the run is, in Markdown: method, data and task, the command to repeat it, the code's revision."""
-    command = f"python -m oar_lightning {shlex.join(HydraConfig.get().overrides.task)}".strip()
+    command = f"python -m oar_lightning {shlex.join(map(without_credentials, HydraConfig.get().overrides.task))}".strip()
     if len(command) > LONGEST_COMMAND:
         command = f"{command[:LONGEST_COMMAND]}… (whole: tag overrides)"
     ticks = "`" * (1 + max(map(len, re.findall("`+", command)), default=0))

@@ -5,10 +5,11 @@ from __future__ import annotations
 from pathlib import Path
 
 import pytest
+from omegaconf import OmegaConf
 
 from oar_lightning.tracking.tracker import Tracker
 from oar_lightning.wiring import run_folder
-from oar_lightning.wiring.run_folder import Origin, note_origin, read_config, read_origin
+from oar_lightning.wiring.run_folder import Origin, logged, note_origin, read_config, read_origin, without_credentials
 
 
 def put(path: Path, text: str | bytes) -> None:
@@ -70,3 +71,17 @@ def test_a_command_is_without_places_and_secrets(monkeypatch: pytest.MonkeyPatch
         "scorer.token_budget=8"
     )
     assert Origin().command is None
+
+
+def test_a_logged_config_has_no_users_in_the_addresses_of_loggers() -> None:
+    address = "http://me:word@127.0.0.1:5000/x?a=b"
+    cfg = OmegaConf.create({"seed": 1, "address": address, "logger": {"uri": "${address}"}, "loggers": [{"uri": address}]})
+    kept = OmegaConf.to_container(OmegaConf.create(logged(cfg)))
+    bare = "http://127.0.0.1:5000/x?a=b"
+    assert kept == {"seed": 1, "address": address, "logger": {"uri": bare}, "loggers": [{"uri": bare}]}
+
+
+def test_an_override_without_credentials() -> None:
+    assert without_credentials("logger.tracking_uri=http://me:word@127.0.0.1") == "logger.tracking_uri=http://127.0.0.1"
+    assert without_credentials("scorer.judge.api_key=word") == "scorer.judge.api_key=***"
+    assert without_credentials("policy.name=~/mine") == "policy.name=~/mine"
