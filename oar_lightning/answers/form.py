@@ -116,7 +116,8 @@ def bases(gold: str, answer: str) -> Outcome:
     if not any(matches):
         subscripts = [bool(re.search(r"[\d}]\s*_\s*\{?\d+\}?$", text)) for text in (gold, answer)]
         return False if subscripts[0] != subscripts[1] else None
-    if not all(matches) and all(m[2].lower() in ("10", "ten") for m in matches if m):  # 505 in base ten is 505
+    ten = [re.fullmatch(r"[+-]?[\d ]+", m[1]) and m[2].lower() in ("10", "ten") for m in matches if m]
+    if not all(matches) and all(ten):  # 505 in base ten is 505; T_{10} is no number
         plain = [m[1] if m else text for m, text in zip(matches, (gold, answer), strict=True)]
         return plain[0], plain[1]
     forms = [(_digits(m[1]), m[2].lower()) if m else None for m in matches]

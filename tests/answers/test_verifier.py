@@ -170,6 +170,8 @@ def test_a_rounded_number_counts_where_it_rounds_what_stands_before_it(
         ("505", "505_{10}", True),
         ("-5", "-5_{\\text{ten}}", True),
         ("505", "505_{8}", False),
+        ("T_{10}", "T", False),
+        ("A", "A_{10}", False),
         ("101_2", "101_{10}", False),
         ("6, 8\\text{, and }10", "10, 8, 6", True),
         ("6, 8\\text{, and }10", "6, 8, 11", False),
