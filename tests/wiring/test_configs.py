@@ -291,7 +291,7 @@ BAD = [
     (["evaluation.samples=0"], "evaluation.samples"),
     (["evaluation.batch_problems=0"], "evaluation.batch_problems must be >= 1, got 0"),
     (["task=warm_start", "supervised.batch_size=0"], "supervised.batch_size"),
-    (["reward.terms.accuracy.verifier.timeout_s=0"], "timeout_s must be > 0"),
+    (["reward.terms.accuracy.verifier.timeout_s=0"], "timeout_s must be finite and > 0"),
     (["+reward.weights.acuracy=1"], "reward.weights names ['acuracy']"),
     (["reward.weights.accuracy=much"], "reward.weights must be "),
     (["~reward.terms.accuracy", "~reward.weights.accuracy"], "reward.terms must include accuracy"),
