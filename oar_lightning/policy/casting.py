@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import contextlib
 from collections.abc import Iterator
+from typing import Any
 
 import torch
 from torch import nn
@@ -20,6 +21,12 @@ _ALIASES = {"None": "32-true", "32": "32-true", "64": "64-true", "16": "16-mixed
 def precision_name(precision: object) -> str:
     """A Trainer's `precision` by one name: Lightning takes `bf16` for `bf16-mixed`, and nothing for `32-true`."""
     return _ALIASES.get(str(precision), str(precision))
+
+
+def cast(model: Any, device: torch.device, dtype: torch.dtype | None = None) -> Any:
+    """The model on a device and, where one is given, in a dtype, as where it is loaded so."""
+    with unsaved_buffers_kept(model):
+        return model.to(device, dtype)
 
 
 @contextlib.contextmanager

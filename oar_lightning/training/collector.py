@@ -21,7 +21,7 @@ from oar_lightning.objective.advantage import answer_confidence, group_advantage
 from oar_lightning.objective.diagnostics import rollout_metrics, sum_and_count
 from oar_lightning.objective.entropy import difficulty_weights
 from oar_lightning.objective.metric_sums import MetricSums
-from oar_lightning.policy.casting import unsaved_buffers_kept
+from oar_lightning.policy.casting import cast
 from oar_lightning.policy.language_model import evaluating, prediction_states, states_fit
 from oar_lightning.policy.token_budget import TokenBudget
 from oar_lightning.rollout import RolloutStage
@@ -217,9 +217,7 @@ class ExperienceCollector:
             with self.later_reference.inside(self.model):
                 return self.detached_logprobs(self.model, rollouts)
         if self.reference is not None:
-            with unsaved_buffers_kept(self.reference):
-                reference = self.reference.to(rollouts.token_ids.device, self.model.dtype)
-            return self.detached_logprobs(reference, rollouts)
+            return self.detached_logprobs(cast(self.reference, rollouts.token_ids.device, self.model.dtype), rollouts)
         with self.model.disable_adapter():  # LoRA: the policy without its adapters
             return self.detached_logprobs(self.model, rollouts)
 

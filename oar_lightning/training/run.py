@@ -14,7 +14,6 @@ import lightning as L
 from lightning.pytorch.loggers import Logger
 from lightning.pytorch.plugins.environments import ClusterEnvironment, LightningEnvironment, SLURMEnvironment
 
-from oar_lightning.common.config_check import ConfigError
 from oar_lightning.data.filters import AnyOf, PromptLength, not_evaluated
 from oar_lightning.data.prompts import PromptTemplate
 from oar_lightning.data.stream import Keep, eval_set_problems, sample_texts
@@ -44,7 +43,7 @@ from oar_lightning.training.callbacks import (
 )
 from oar_lightning.training.callbacks.checkpoint import CHECKPOINTS, CheckpointFile
 from oar_lightning.training.callbacks.early_stopping import EarlyStopping
-from oar_lightning.training.callbacks.kept import check_monitor
+from oar_lightning.training.callbacks.kept import check_compared, check_monitor
 from oar_lightning.training.datamodule import LoaderPlan, MathDataModule
 from oar_lightning.training.module import PolicyOptimization
 from oar_lightning.training.policy_module import PolicyModule
@@ -213,11 +212,8 @@ def _checkpoints(settings: Settings, run_dir: Path, evaluation: EvaluationCallba
     """Raises: ConfigError: where no evaluation says which checkpoints are best."""
     keep = settings.checkpoints
     monitor = check_monitor("checkpoints.monitor", keep.monitor, evaluation.metric_names())
-    if keep.best and not evaluation.config.every_n_steps:
-        raise ConfigError(
-            f"checkpoints.best={keep.best} compares evaluations, and evaluation.every_n_steps=0 makes one at the end alone; "
-            "set evaluation.every_n_steps"
-        )
+    if keep.best:
+        check_compared(f"checkpoints.best={keep.best}", evaluation.config.every_n_steps)
     every = settings.checkpoint_every_n_steps
     return LastCheckpoint(run_dir / CHECKPOINTS, every, keep, lambda step: evaluation.value(monitor, step))
 

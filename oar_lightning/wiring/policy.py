@@ -11,7 +11,7 @@ from omegaconf import DictConfig
 from oar_lightning.common.config_check import ConfigError
 from oar_lightning.common.outputs import output_folder
 from oar_lightning.data.stream import sample_texts
-from oar_lightning.policy.casting import MIXED, TRUE, precision_name, unsaved_buffers_kept
+from oar_lightning.policy.casting import MIXED, TRUE, cast, precision_name
 from oar_lightning.policy.fresh import FreshPolicy
 from oar_lightning.policy.lm_head import check_head
 from oar_lightning.policy.pretrained import Policy, PretrainedPolicy
@@ -45,8 +45,7 @@ def load_policy(spec: PretrainedPolicy | FreshPolicy, task: str, device: torch.d
         )
     policy = spec.load()
     check_head(policy.model)
-    with unsaved_buffers_kept(policy.model):
-        policy.model.to(device=device, **({} if (dtype := TRUE.get(name)) is None else {"dtype": dtype})).requires_grad_(False)
+    cast(policy.model, device, TRUE.get(name)).requires_grad_(False)
     return policy
 
 

@@ -22,9 +22,8 @@ def by_verdict(said: Said, word: str, told: bool | None = None) -> str:
     for (task, method), own in said.items():
         if own == word and told in (None, method in TOLD):
             found.setdefault(method, []).append(task)
-    return (
-        "; ".join(f"{named(method)} on {listed([f'`{task}`' for task in tasks])}" for method, tasks in found.items()) or "none"
-    )
+    quoted = {method: listed([f"`{task}`" for task in tasks]) for method, tasks in found.items()}
+    return "; ".join(f"{named(method)} on {tasks}" for method, tasks in quoted.items()) or "none"
 
 
 def shown(leads: Leads, said: Said) -> str:

@@ -11,7 +11,8 @@ from omegaconf import OmegaConf
 
 from oar_lightning.common.config_check import ConfigError
 from oar_lightning.common.ranges import refusal
-from oar_lightning.wiring.ranges import OF_OPTIMIZERS, check_ranges
+from oar_lightning.training.train import DECIDED
+from oar_lightning.wiring.ranges import OF_OPTIMIZERS, SET_HERE, check_ranges
 
 VALUES = {"betas": [(0.0, 0.0), (0.9, 0.999), (1.0, 0.9), (0.9, -0.1)]}
 NUMBERS = [0, 1e-3, 2.0, -1e-3]
@@ -65,3 +66,8 @@ def test_questions_that_tell_an_answer_are_for_demonstrations() -> None:
     check_ranges(OmegaConf.create({"task": "train", "trainer": {}, "data": data | {"chain": {"hints": 0.0}}}))
     with pytest.raises(ConfigError, match=r"data\.chain\.hints=0\.5: .* task=warm_start; set it to 0"):
         check_ranges(OmegaConf.create({"task": "train", "trainer": {}, "data": data}))
+
+
+def test_a_program_refuses_what_the_command_does() -> None:
+    """Loggers are an argument of `train`; a key of the command."""
+    assert SET_HERE.keys() - {"logger"} <= set(DECIDED)

@@ -7,9 +7,8 @@ from typing import Any, Literal
 import lightning as L
 from lightning.pytorch import callbacks
 
-from oar_lightning.common.config_check import ConfigError
 from oar_lightning.training.callbacks.evaluation import EvaluationCallback
-from oar_lightning.training.callbacks.kept import check_monitor
+from oar_lightning.training.callbacks.kept import check_compared, check_monitor
 
 
 class EarlyStopping(callbacks.EarlyStopping):
@@ -31,11 +30,7 @@ class EarlyStopping(callbacks.EarlyStopping):
 
     def check(self, evaluation: EvaluationCallback) -> None:
         """Raises: ConfigError: for a metric that no evaluation logs, and where there is no evaluation to stop at."""
-        if not evaluation.config.every_n_steps:
-            raise ConfigError(
-                "callbacks=early_stopping compares evaluations, and evaluation.every_n_steps=0 makes one at the end alone; set "
-                "evaluation.every_n_steps"
-            )
+        check_compared("callbacks=early_stopping", evaluation.config.every_n_steps)
         self.monitor = check_monitor("callbacks.early_stopping.monitor", self.monitor or None, evaluation.metric_names())
 
     def on_train_start(self, trainer: L.Trainer, module: L.LightningModule) -> None:

@@ -47,6 +47,15 @@ def check_monitor(key: str, monitor: str | None, known: Sequence[str]) -> str:
     return monitor
 
 
+def check_compared(setting: str, every_n_steps: int) -> None:
+    """Raises: ConfigError: where a setting compares the evaluations of a run that makes one alone."""
+    if not every_n_steps:
+        raise ConfigError(
+            f"{setting} compares evaluations, and evaluation.every_n_steps=0 makes one at the end alone; set "
+            "evaluation.every_n_steps"
+        )
+
+
 class KeptCheckpoints:
     """The kept checkpoints of a folder, links to what was saved: ``kept_step_<n>.ckpt``, and in ``kept.json`` their scores.
 
