@@ -15,6 +15,7 @@ from torch import Tensor
 
 from oar_lightning.answers.reward import Accuracy, Rewards
 from oar_lightning.answers.verifier import Verdict
+from oar_lightning.common.config_check import ConfigError
 from oar_lightning.common.ranges import NonNegativeInt, PositiveInt, Rule, checked
 from oar_lightning.credit.assign import assign_credit
 from oar_lightning.credit.gates import Gate
@@ -51,7 +52,8 @@ class ScoreConfig:
     Args:
         files: JSONL files (gzip too) of recorded completions, or glob patterns.
         output: JSONL of their scores (``.gz`` compresses); None: scores.jsonl.gz in the run's folder.
-        batch: completions scored at once; bounds memory. Numbers change by rounding.
+        batch: completions scored at once; bounds memory. Numbers change by rounding. Where scorer or gate compare completions,
+            these are those of a problem, all at once: here are no steps.
         max_tokens: most tokens of prompt and completion; longer ones are skipped and counted. None: the policy's limit.
         heatmaps: number of problems, the first ones, whose heat-map is written beside the output.
         limit: number of usable rows to read, the first ones; None for all.
@@ -150,7 +152,7 @@ class CompletionScorer:
         scored: dict[int, ScoredCompletion] = {}
         for rows in self._batches(groups):
             part = rollouts.select(torch.tensor(rows, device=device))
-            if self._reads_groups:
+            if self._compares:
                 part = dataclasses.replace(part, group_size=len(rows))
             shown = self._credit(part, [advantages[row] for row in rows], [said[row] for row in rows])
             for row, completion in zip(rows, shown, strict=True):
@@ -161,14 +163,14 @@ class CompletionScorer:
         return [[scored[row] for row in range(end - len(group), end)] for group, end in zip(groups, ends, strict=True)]
 
     @property
-    def _reads_groups(self) -> bool:
-        return self.scorer.reads_groups or self.gate.reads_groups
+    def _compares(self) -> bool:
+        return any(part.reads_groups or part.reads_step for part in (self.scorer, self.gate))
 
     def _batches(self, groups: list[list[EncodedCompletion]]) -> Iterator[list[int]]:
-        """Rows that are scored at once: whole problems where scorer or gate read them together, else rows of like length."""
+        """Rows that are scored at once: whole problems where scorer or gate compare them, else rows of like length."""
         lengths = [len(encoded) for group in groups for encoded in group]
         rows = list(range(len(lengths)))
-        if self._reads_groups:
+        if self._compares:
             ends = itertools.accumulate(map(len, groups))
             yield from (rows[end - len(group) : end] for end, group in zip(ends, groups, strict=True))
             return
@@ -210,6 +212,20 @@ def usable(
         else:
             kept.append(encoded)
     return kept
+
+
+def check_by_problem(config: AdvantageConfig, task: str) -> None:
+    """Refuse standard deviations of a batch, which recorded completions do not have.
+
+    Raises:
+        ConfigError: names key, value and remedy.
+    """
+    if config.reads_batch:
+        key, value = ("scale", "batch") if config.scale == "batch" else ("aggregation", config.aggregation)
+        raise ConfigError(
+            f"advantage.{key}={value} divides by a standard deviation over the batch of a step, and task={task} reads "
+            f"completions problem by problem; leave out advantage.{key}"
+        )
 
 
 def advantages_by_problem(

@@ -36,6 +36,12 @@ class AdvantageConfig:
 
     scale: Literal["group", "batch", "none"] = "group"
     aggregation: Literal["sum_then_normalize", "normalize_then_sum"] = "sum_then_normalize"
+
+    @property
+    def reads_batch(self) -> bool:
+        """Whether a completion's advantage depends on the rewards of other groups."""
+        return self.scale == "batch" or self.aggregation == "normalize_then_sum"
+
     confidence_from: Fraction | Never = None
 
 

@@ -72,6 +72,7 @@ def mean_correlation(a: Float[Tensor, "B S"], b: Float[Tensor, "B S"], mask: Boo
     centred = []
     for x in (a.double(), b.double()):
         x = x.masked_fill(~mask, 0.0)
+        x = x / x.abs().amax(1, keepdim=True).clamp(min=torch.finfo(x.dtype).tiny)  # being constant is no matter of size
         centred.append((x - (x.sum(1) / count)[:, None]).masked_fill(~mask, 0.0))
     norm = centred[0].norm(dim=1) * centred[1].norm(dim=1)
     usable = norm > 1e-12

@@ -7,8 +7,9 @@ Training".
 
 from __future__ import annotations
 
+from collections.abc import Iterable
 from dataclasses import dataclass
-from typing import Annotated, Literal, NamedTuple
+from typing import Annotated, Any, Literal, NamedTuple
 
 import torch
 from annotated_types import Interval
@@ -81,7 +82,15 @@ class LossConfig:
         capped = "loss.surrogate=cispo, whose bound is loss.ratio_cap"
         unread = {"ratio_cap": "loss.surrogate=clip"} if clip else dict.fromkeys(("clip_low", "clip_high"), capped)
         unread |= dict.fromkeys(("kl_from", "kl_bias_correction"), "loss.kl_coef=0") if no_kl else {}
-        return {key: why for key, why in unread.items() if getattr(self, key) != getattr(type(self), key)}
+        return {key: why for key, why in unread.items() if key in self._chosen(unread)}
+
+    @property
+    def of_ratios(self) -> dict[str, Any]:
+        """Settings that change nothing where all ratios are 1, of those that are not the defaults."""
+        return self._chosen(("ratio", "clip_low", "clip_high", "ratio_max", "ratio_cap"))
+
+    def _chosen(self, keys: Iterable[str]) -> dict[str, Any]:
+        return {key: getattr(self, key) for key in keys if getattr(self, key) != getattr(type(self), key)}
 
     @property
     def later_reference(self) -> bool:

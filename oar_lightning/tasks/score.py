@@ -25,7 +25,13 @@ from oar_lightning.common.outputs import new_file
 from oar_lightning.common.progress import counted_progress
 from oar_lightning.common.tables import ConsoleTable
 from oar_lightning.credit.scorers import Uniform, as_scorer
-from oar_lightning.inspection.completion_scores import CompletionScorer, ScoreConfig, ScoredCompletion, ScoreSummary
+from oar_lightning.inspection.completion_scores import (
+    CompletionScorer,
+    ScoreConfig,
+    ScoredCompletion,
+    ScoreSummary,
+    check_by_problem,
+)
 from oar_lightning.inspection.credit_trial import needs_trial, try_credit
 from oar_lightning.inspection.heatmap import render_heatmap
 from oar_lightning.inspection.recorded import RecordedCompletion, read_recorded
@@ -48,6 +54,7 @@ def prepare(cfg: DictConfig) -> Callable[[], float | None]:
     assert output is not None
     spec, rewards, scorer = instantiate(cfg.policy), instantiate(cfg.reward, _convert_="all"), instantiate(cfg.scorer)
     gate, advantage, answer = instantiate(cfg.gate), instantiate(cfg.advantage), instantiate(cfg.answer, _convert_="all")
+    check_by_problem(advantage, "score")
     check_accuracy(rewards)
     dropped: Counter[str] = Counter()
     recorded = list(itertools.islice(read_recorded(config.files, dropped), config.limit))

@@ -69,15 +69,18 @@ def check_store(config: MLflowConfig) -> None:
     database = local_database(config.tracking_uri)
     if database is not None:
         output_path(str(database), "logger.tracking_uri")
-    if config.offline_start or database is not None:
+    if config.offline_start or (database is not None and (config.artifact_location is None or not database.exists())):
         return
     from oar_lightning.tracking.mlflow_client import connect
 
     try:
         client = connect(config.tracking_uri)
+        experiment = client.get_experiment_by_name(config.experiment_name)
     except Exception as error:
         raise ConfigError(unreachable(config.tracking_uri, error)) from error
-    if config.register_as is not None:
+    if experiment is not None:
+        _check_location(config, str(experiment.artifact_location))
+    if database is None and config.register_as is not None:
         try:
             client.search_registered_models(max_results=1)
         except Exception as error:
@@ -85,6 +88,21 @@ def check_store(config: MLflowConfig) -> None:
                 f"logger.register_as={config.register_as}: {config.tracking_uri} has no model registry that answers "
                 f"({short(error)}); leave logger.register_as out, or set MLFLOW_REGISTRY_URI"
             ) from error
+
+
+def _check_location(config: MLflowConfig, location: str) -> None:
+    """Refuse an `artifact_location` that the experiment does not have: MLflow sets it once, where it makes the experiment."""
+    asked = config.artifact_location
+    if asked is None:
+        return
+    # the store has made a relative path absolute, a server from a folder of its own
+    is_relative = not asked.startswith("/") and "://" not in asked
+    had, wanted = location.rstrip("/"), asked.removeprefix("./").rstrip("/")
+    if had != wanted and not (is_relative and had.endswith(f"/{wanted}")):
+        raise ConfigError(
+            f"logger.artifact_location={asked}: the experiment {config.experiment_name} keeps {location}; "
+            "leave logger.artifact_location out, or give another logger.experiment_name"
+        )
 
 
 def unreachable(tracking_uri: str, error: Exception) -> str:

@@ -8,7 +8,7 @@ from dataclasses import dataclass, field
 
 from oar_lightning.common.config_check import ConfigError
 from oar_lightning.credit.component import Component
-from oar_lightning.credit.gates import BilevelGate, Gate
+from oar_lightning.credit.gates import BilevelGate, ClipGate, Gate
 from oar_lightning.credit.scorers import Scorer, Uniform, as_scorer
 from oar_lightning.objective.advantage import AdvantageConfig
 from oar_lightning.objective.entropy import EntropyControl, Unadapted
@@ -61,6 +61,11 @@ class Method:
     def leaves_out_zero_advantage(self, rollouts: Rollouts) -> bool:
         """Whether completions of advantage 0 take no part in the update, since their gradient is exactly zero."""
         return self.loss_of(rollouts).ignores_zero_advantage and not self.entropy.active
+
+    @property
+    def entropy_teaches(self) -> bool:
+        """Whether the loss of some step may have a term of the entropy."""
+        return self.loss.entropy_coef != 0 or self.entropy.active
 
     @property
     def entropy_grad(self) -> bool:
@@ -139,12 +144,26 @@ def check_credit(method: Method) -> None:
 
 
 def check_clipping(method: Method) -> None:
-    """Refuse bounds that never act.
+    """Refuse bounds of a gate that never act, and tell of those of the loss that do not.
 
     Raises:
         ConfigError: names keys and remedy.
     """
-    if method.gate.clips and method.update.steps_per_rollout == 1 and not method.loss.kl_coef:
+    gate, loss = method.gate, method.loss
+    if isinstance(gate, ClipGate) and loss.ratio_max is not None and loss.ratio_max <= 1 + gate.clip_high:
+        raise ConfigError(
+            f"loss.ratio_max={loss.ratio_max} must be greater than 1 + gate.clip_high, and gate.clip_high={gate.clip_high}: no "
+            "ratio would come to that bound; set it higher, or null for no cap"
+        )
+    if method.update.steps_per_rollout > 1:
+        return
+    if idle := [f"loss.{key}={value}" for key, value in loss.of_ratios.items() if key not in loss.idle]:
+        log.warning(
+            "%s: without effect, since one optimizer step for each batch of rollouts leaves all ratios at 1; set "
+            "update.minibatches=2, or leave it out",
+            " ".join(idle),
+        )
+    if gate.clips and not loss.kl_coef:
         raise ConfigError(
             f"{type(method.gate).__name__} sets bounds of the ratio and a factor of the KL term; with one optimizer step for "
             "each batch of rollouts all ratios are 1, and loss.kl_coef=0 leaves no KL term: it would be plain GRPO; set "

@@ -135,7 +135,7 @@ def assemble(
     mlflow = next((logger for logger in loggers if isinstance(logger, DurableMLFlowLogger)), None)
     tracker = Tracker(run_dir, mlflow, [logger for logger in loggers if logger is not mlflow])
     evaluation = EvaluationCallback(eval_sets, stage, settings.method.sampling, settings.evaluation, tracker)
-    divergence = Divergence(settings.divergence, evaluation)
+    divergence = Divergence(settings.divergence, evaluation, settings.method.entropy_teaches)
     alarms = CreditAlarms(settings.alarms, settings.method, tracker)
     if isinstance(module, PolicyOptimization):
         module.step_log.listeners += [divergence.on_step_metrics, alarms.on_step_metrics]

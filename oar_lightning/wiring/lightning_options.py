@@ -51,7 +51,7 @@ def own_callbacks(cfg: DictConfig, logged: bool = True) -> list[L.Callback]:
 def development_run(cfg: DictConfig) -> DictConfig:
     """With `trainer.fast_dev_run`: a config of one optimizer step (or so many) through all stages, which keeps nothing.
 
-    Evaluations before and after are of two problems. Nothing is logged, saved or exported.
+    Evaluations are of two problems, and one follows each step where any follow steps. Nothing is logged, saved or exported.
 
     Raises:
         ConfigError: for a run that is resumed.
@@ -70,5 +70,5 @@ def development_run(cfg: DictConfig) -> DictConfig:
         short.trainer.max_steps = steps
         short.logger, short.loggers = None, {}
         short.checkpoint_every_n_steps, short.checkpoints.last, short.checkpoints.best = 0, 0, 0
-        short.evaluation.every_n_steps, short.evaluation.problems = 0, 2
+        short.evaluation.every_n_steps, short.evaluation.problems = min(1, int(cfg.evaluation.every_n_steps)), 2
     return short

@@ -72,6 +72,13 @@ def test_mean_correlation_is_numpys():
     assert total == pytest.approx(sum(expected), abs=1e-12)
 
 
+@pytest.mark.parametrize("size", [1e-300, 1e-14, 1.0, 1e200])
+def test_a_correlation_has_no_unit(size: float) -> None:
+    ramp = torch.arange(8, dtype=torch.float64)[None]
+    assert mean_correlation(size * ramp, ramp, torch.ones(1, 8, dtype=torch.bool)) == (pytest.approx(1.0), 1.0)
+    assert mean_correlation(torch.full_like(ramp, 0.3 * size), ramp, torch.ones(1, 8, dtype=torch.bool)) == (0.0, 0.0)
+
+
 def test_position_counts_masked_tokens():
     mask = torch.tensor([[False, True, True, False, True], [False] * 5])
     assert position_in(mask)[mask].tolist() == [0, 1, 2]

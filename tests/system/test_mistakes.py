@@ -184,6 +184,7 @@ LATER = {
     "task=score score.files=[none.jsonl]": "score.files | none.jsonl",
     "task=score score.files=[recorded.jsonl] resume=true": "task=score does not resume: leave out resume",
     "task=lab resume=true": "task=lab goes on by itself from what lab.cache keeps: leave out resume",
+    "task=lab advantage.scale=batch": "advantage.scale=batch divides by | task=lab | leave out adv",
     "task=lab lab.baseline=grpo": "lab.baseline=grpo is none of the estimators",
     "task=lab lab.files=[none.jsonl]": "lab.files=none.jsonl: no such file; give JSONL files",
     "task=evaluate ckpt_path=file.txt": "ckpt_path=file.txt: task=evaluate takes a policy, policy=hf policy.name=",

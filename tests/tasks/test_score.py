@@ -146,12 +146,12 @@ def reasoning_weights(row: dict[str, Any]) -> list[float]:
     return sorted((weight for weight, region in pairs if region == "reasoning"), reverse=True)
 
 
+@pytest.mark.parametrize("credit", ["scorer=oar_g", "scorer=entropy gate=select", "scorer=steer gate=direct"])
 @pytest.mark.usefixtures("double")
-def test_scores_do_not_depend_on_the_batch(prepared: Prepare, recorded: Path, tmp_path: Path) -> None:
+def test_scores_do_not_depend_on_the_batch(credit: str, prepared: Prepare, recorded: Path, tmp_path: Path) -> None:
     for name, batch in (("one", 1), ("many", 16)):
-        prepared(
-            *overrides(recorded, f"score.output={name}.jsonl", f"score.batch={batch}", "score.heatmaps=0", "scorer=oar_g")
-        )()
+        own = (f"score.output={name}.jsonl", f"score.batch={batch}", "score.heatmaps=0", *credit.split())
+        prepared(*overrides(recorded, *own))()
     one, many = scored(tmp_path / "one.jsonl"), scored(tmp_path / "many.jsonl")
     assert list(one) == list(many)
     for name, row in one.items():

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from pathlib import Path
+
 import pytest
 from mlflow import MlflowClient
 from mlflow.exceptions import MlflowException
@@ -30,6 +32,24 @@ def test_a_server_without_a_registry_is_told_before_the_run(server: HttpStore, m
     monkeypatch.setattr(MlflowClient, "search_registered_models", missing)
     with pytest.raises(ConfigError, match=r"logger.register_as=ours: .* has no model registry that answers .*leave"):
         check_store(MLflowConfig(server.address, register_as="ours"))
+
+
+@pytest.mark.parametrize("asked", ["first", "./first/", "file://{folder}/first"])
+def test_an_experiment_keeps_its_artifact_location(
+    asked: str, store: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.chdir(tmp_path)
+    MlflowClient(store).create_experiment("kept", asked.format(folder=tmp_path))
+    check_store(MLflowConfig(store, "kept", artifact_location=asked.format(folder=tmp_path)))
+    check_store(MLflowConfig(store, "kept"))
+    check_store(MLflowConfig(store, "new", artifact_location="other"))
+    with pytest.raises(ConfigError, match=r"artifact_location=other: the experiment kept keeps .*/first; .*another"):
+        check_store(MLflowConfig(store, "kept", artifact_location="other"))
+
+
+def test_a_new_database_has_no_experiment_to_disagree_with(tmp_path: Path) -> None:
+    check_store(MLflowConfig(f"sqlite:///{tmp_path}/new.db", artifact_location="any"))
+    assert not (tmp_path / "new.db").exists()
 
 
 def test_system_metrics_without_psutil_are_an_error(monkeypatch: pytest.MonkeyPatch) -> None:

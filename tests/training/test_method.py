@@ -81,6 +81,26 @@ def test_clip_bounds_that_never_act_are_refused() -> None:
     check_credit(method)  # as the lab does, which has no updates
 
 
+def test_bounds_of_ratios_that_are_all_1_are_told_of(caplog: pytest.LogCaptureFixture) -> None:
+    for loss in (LossConfig(), LossConfig(clip_low=0.1, clip_high=0.28, ratio_max=3.0), LossConfig(ratio="sequence_token")):
+        check_clipping(Method(loss=loss, update=UpdatePlan(minibatches=2)))
+    check_clipping(Method())
+    check_clipping(Method(loss=LossConfig(ratio_cap=3.0)))  # of a surrogate that has none, which check_credit tells
+    assert not caplog.messages
+    check_clipping(Method(loss=LossConfig(ratio="sequence", clip_high=0.28)))
+    (message,) = caplog.messages
+    assert message.startswith("loss.ratio=sequence loss.clip_high=0.28: without effect, since one optimizer step for each")
+    assert message.endswith("set update.minibatches=2, or leave it out")
+
+
+def test_a_cap_below_the_bound_of_a_gate_is_refused() -> None:
+    scorer, gate, plan = Entropy(region="response"), ClipGate(clip_high=0.5), UpdatePlan(minibatches=2)
+    method = Method(scorer, gate, loss=LossConfig(ratio_max=1.5), update=plan)
+    with pytest.raises(ConfigError, match=r"loss\.ratio_max=1\.5 must be greater than 1 \+ gate\.clip_high, .*=0\.5: no ratio"):
+        check_clipping(method)
+    check_clipping(dataclasses.replace(method, loss=LossConfig(ratio_max=1.6)))
+
+
 def test_two_references_are_refused() -> None:
     with pytest.raises(ConfigError, match=r"loss\.kl_from=0\.5 compares with .* scorer Spro .* set loss\.kl_from=0"):
         check_credit(Method(Spro(), loss=LossConfig(kl_coef=0.1, kl_from=0.5)))

@@ -88,6 +88,8 @@ def test_loggers_beside_mlflow_keep_its_keys(tmp_path: Path) -> None:
 def test_a_development_run_is_short_and_resumes_nothing() -> None:
     short = development_run(composed("trainer.fast_dev_run=2", "checkpoints.best=3"))
     assert (short.trainer.max_steps, short.logger, short.evaluation.problems, short.checkpoints.best) == (2, None, 2, 0)
+    assert short.evaluation.every_n_steps == 1, "else callbacks=early_stopping would have nothing to compare"
+    assert development_run(composed("trainer.fast_dev_run=2", "evaluation.every_n_steps=0")).evaluation.every_n_steps == 0
     whole = composed()
     assert development_run(whole) is whole
     with pytest.raises(ConfigError, match="leave out resume and ckpt_path"):

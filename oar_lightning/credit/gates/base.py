@@ -41,6 +41,11 @@ class Gate(Component, ABC):
         return False
 
     @property
+    def reads_step(self) -> bool:
+        """Whether they depend on the scores of all others of the step."""
+        return False
+
+    @property
     def uniform(self) -> bool:
         """Whether all tokens of a completion get the same advantage, whatever the scores."""
         return False

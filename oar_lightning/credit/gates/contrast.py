@@ -56,6 +56,7 @@ class ContrastGate(Gate):
 
     signed = True
     reads_groups = True
+    reads_step = True
 
     @property
     def averages_tokens(self) -> bool:

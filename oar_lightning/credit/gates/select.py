@@ -42,6 +42,10 @@ class SelectGate(Gate):
     reads_all_rows = True
 
     @property
+    def reads_step(self) -> bool:
+        return self.over == "step"
+
+    @property
     def uniform(self) -> bool:
         return self.share == 1
 

@@ -29,16 +29,17 @@ class Scorer(Component, ABC):
 
     `covers`: the largest region whose tokens it scores. `signed`: whether scores have a sign, for gates that read one.
     `reads_all_rows`: whether it is called with groups without a signal too. `reads_groups`: whether a completion's scores
-    depend on the others of its group. `needs_old`, `needs_reference`: whether it reads ``old_logprobs``, ``ref_logprobs``,
-    which a training run alone has. `learns`: whether it scores by what it has learnt, which its state holds. `masks_loss`:
-    whether it leaves tokens out of the loss, by `left_out`. `added`: whether its scores have their meaning as what is added to
-    the group advantage.
+    depend on the others of its group. `reads_step`: whether they depend on all others of the step. `needs_old`,
+    `needs_reference`: whether it reads ``old_logprobs``, ``ref_logprobs``, which a training run alone has. `learns`: whether
+    it scores by what it has learnt, which its state holds. `masks_loss`: whether it leaves tokens out of the loss, by
+    `left_out`. `added`: whether its scores have their meaning as what is added to the group advantage.
     """
 
     covers: Region = "reasoning"
     signed = False
     reads_all_rows = False
     reads_groups = False
+    reads_step = False
     needs_old = False
     needs_reference = False
     learns = False
@@ -113,7 +114,10 @@ class FunctionScorer(Scorer):
         return self.function(model, rollouts)
 
 
-FACTS = ("covers", "signed", "reads_all_rows", "reads_groups", "needs_old", "needs_reference", "learns", "masks_loss", "added")
+FACTS = (
+    *("covers", "signed", "reads_all_rows", "reads_groups", "reads_step"),
+    *("needs_old", "needs_reference", "learns", "masks_loss", "added"),
+)
 """What a scorer says of itself."""
 
 

@@ -33,7 +33,8 @@ class MonteCarlo(StepScorer):
         segments: divides a completion.
         samples: continuations of each prefix.
         most_segments: later cuts are dropped; None for no limit.
-        from_first_cut: the tokens before the first cut get 0 and V(prompt) is not estimated (SPO, arXiv 2505.23564).
+        from_first_cut: the tokens before the first cut get 0 and V(prompt) is not estimated (SPO, arXiv 2505.23564);
+            the first token begins a segment anyway, so that a cut there is none.
         forced_above: tokens of a larger probability get 0 and leave the loss, its denominators included (SPO's probability
             mask); None for none.
         absolute: importance |A_k| in place of the advantage, for gates that read no sign.

@@ -38,12 +38,13 @@ class DivergenceConfig:
     max_silent_steps: Annotated[PositiveInt, "a number of batches of rollouts"] | Never = 50
 
 
-def silence(metrics: Mapping[str, float]) -> str | None:
+def silence(metrics: Mapping[str, float], entropy_teaches: bool = False) -> str | None:
     """Why a batch of rollouts teaches nothing, or nothing of the scorer, with what to look at; None where it does.
 
-    `metrics`: those of the batch's first step, over all ranks.
+    `metrics`: those of the batch's first step, over all ranks. `entropy_teaches`: whether the loss has a term of the entropy,
+    which moves the policy without advantages, too. (A KL term only moves it back.)
     """
-    if metrics.get("credit/no_advantage_frac") == 1:
+    if metrics.get("credit/no_advantage_frac") == 1 and not entropy_teaches:
         return (
             "no token has an advantage, as where all completions of each problem have the same reward; look at the completions "
             "table, reward.weights, update.group_size, rollout.temperature and how hard the problems are"
@@ -67,9 +68,10 @@ class Divergence(L.Callback):
     evaluation set collapses.
     """
 
-    def __init__(self, config: DivergenceConfig, evaluation: EvaluationCallback) -> None:
+    def __init__(self, config: DivergenceConfig, evaluation: EvaluationCallback, entropy_teaches: bool = False) -> None:
         self.config = config
         self.evaluation = evaluation
+        self.entropy_teaches = entropy_teaches
         self.skipped = 0
         self.silent = 0
         self.scaled_down = 0
@@ -119,7 +121,7 @@ class Divergence(L.Callback):
         """Count batches of rollouts in a row that teach nothing. Further steps with the same batch have no reward."""
         if "reward" not in metrics:
             return
-        reason, most = silence(metrics), self.config.max_silent_steps
+        reason, most = silence(metrics, self.entropy_teaches), self.config.max_silent_steps
         self.silent = self.silent + 1 if reason else 0
         if reason and self.silent == 1:
             log.warning("step %d teaches nothing: %s", step, reason)

@@ -8,7 +8,7 @@ import pytest
 import torch
 from support.toy import rollouts_of
 
-from oar_lightning.credit.gates import BilevelGate, ClipGate, DirectGate, SelectGate, SignedGate
+from oar_lightning.credit.gates import BilevelGate, ClipGate, ContrastGate, DirectGate, SelectGate, SignedGate
 from oar_lightning.credit.gates.base import Gate, shaped, weighted
 from oar_lightning.types import Credit, Rollouts
 
@@ -25,7 +25,7 @@ class Plain(Gate):
         return weighted(scores, torch.ones_like(scores), rollouts)
 
 
-FACTS = ("signed", "reads_all_rows", "reads_groups", "uniform", "masks_loss", "clips", "averages_tokens")
+FACTS = ("signed", "reads_all_rows", "reads_groups", "reads_step", "uniform", "masks_loss", "clips", "averages_tokens")
 
 
 @pytest.mark.parametrize(
@@ -34,11 +34,13 @@ FACTS = ("signed", "reads_all_rows", "reads_groups", "uniform", "masks_loss", "c
         (Plain(), set()),
         (BilevelGate(), set()),
         (DirectGate(), set()),
-        (SelectGate(), {"reads_all_rows", "masks_loss"}),
-        (SelectGate(1.0, denominator="all"), {"reads_all_rows", "uniform"}),
+        (SelectGate(), {"reads_all_rows", "reads_step", "masks_loss"}),
+        (SelectGate(over="row"), {"reads_all_rows", "masks_loss"}),
+        (SelectGate(1.0, denominator="all"), {"reads_all_rows", "reads_step", "uniform"}),
         (ClipGate(), {"reads_all_rows", "uniform", "clips"}),
         (SignedGate(), {"signed"}),
         (SignedGate(normalize="group"), {"signed", "reads_groups"}),
+        (ContrastGate(), {"signed", "reads_groups", "reads_step", "averages_tokens"}),
     ],
 )
 def test_what_a_gate_does_is_a_fact_that_is_true_or_false(gate: Gate, facts: set[str]) -> None:

@@ -116,6 +116,10 @@ def test_silent_batches_in_a_row_end_training(caplog: pytest.LogCaptureFixture) 
     never = Divergence(DivergenceConfig(max_silent_steps=None), Evaluation([0.4]))
     for step in range(99):
         never.on_step_metrics(step, NO_GROUP)
+    explores = Divergence(DivergenceConfig(max_silent_steps=3), Evaluation([0.4]), entropy_teaches=True)
+    for step in range(9):
+        explores.on_step_metrics(step, NO_GROUP)
+    assert explores.silent == 0
 
 
 class Ones(Scorer):

@@ -33,6 +33,7 @@ class Steer(PredictionScorer):
     """
 
     reads_all_rows = True
+    reads_step = True
 
     def __init__(
         self,
@@ -66,6 +67,7 @@ class Ucas(PredictionScorer):
     signed = True
     reads_all_rows = True
     reads_groups = True
+    reads_step = True
 
     def __init__(
         self,
