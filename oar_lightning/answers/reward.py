@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import importlib
+import itertools
 import math
 import numbers
 from collections import Counter
@@ -62,7 +63,6 @@ class Accuracy:
     def __init__(self, verifier: VerifierConfig = VerifierConfig(), tolerance_column: str | None = None) -> None:
         self.verifier = Verifier(verifier)
         self.tolerance_column = tolerance_column
-        self._has_column = False
         self.last: list[Verdict] = []
         """The verdicts of the last call."""
 
@@ -77,25 +77,14 @@ class Accuracy:
             self.last = [self._tolerant(*row) for row in zip(problems, completions, self.last, strict=True)]
         return [float(v is Verdict.CORRECT) for v in self.last]
 
-    def _stated(self, problem: MathProblem) -> Any:
-        """The tolerance of a problem. A row may lack the column, if not the first one that is judged: then it is misspelt."""
-        column = str(self.tolerance_column)
-        self._has_column = self._has_column or column in problem.extra
-        if not self._has_column:
-            raise ValueError(
-                f"reward.terms.accuracy.tolerance_column={column}: problem {problem.id!r} has no such column; it has "
-                f"{sorted(problem.extra)}: set it to one of them, or to null"
-            )
-        return problem.extra.get(column)
-
     def tolerance(self, problem: MathProblem) -> float | None:
         """Of a problem, with a `tolerance_column`. None: it is judged exactly.
 
         Raises:
-            ValueError: names the problem whose tolerance is no number >= 0, or the column that is not there.
+            ValueError: names the problem whose tolerance is no number >= 0.
         """
-        stated = self._stated(problem)
-        if stated in (None, ""):
+        stated = problem.extra.get(str(self.tolerance_column))
+        if stated in (None, "") or stated != stated:  # as JSON's NaN
             return None
         exact = plain_number(str(stated))
         tolerance = None if exact is None or exact < 0 else _number(exact)
@@ -181,9 +170,18 @@ class Rewards:
     def __post_init__(self) -> None:
         if not self.terms:
             raise ValueError("reward.terms is empty: name at least one, e.g. accuracy")
-        unknown = set(self.weights) - set(self.terms)
-        if unknown:
-            raise ValueError(f"reward.weights names {sorted(unknown)}, which are not in reward.terms: {sorted(self.terms)}")
+        for name, term in self.terms.items():
+            if not callable(term):
+                key = f"reward.terms.{name}"
+                raise ValueError(
+                    f"{key} is a {type(term).__name__} and cannot be called; name a class by +{key}._target_=..., or a "
+                    f"function by +{key}._target_=oar_lightning.answers.reward.FunctionReward +{key}.path=my_module.function"
+                )
+        if unknown := sorted(set(self.weights) - set(self.terms)):
+            raise ValueError(
+                f"reward.weights names {unknown}, which are not in reward.terms: {sorted(self.terms)}; add the term, or leave "
+                f"the weight out: '~reward.weights.{unknown[0]}'"
+            )
         for name, weight in self.weights.items():
             if isinstance(weight, bool) or not isinstance(weight, int | float) or not math.isfinite(weight):
                 raise ValueError(f"reward.weights.{name} must be a finite number, got {weight}; 0 leaves the term out")
@@ -216,20 +214,36 @@ class Rewards:
                 metrics.update({f"verdict/{v.value}": counts[v.value] / len(values) for v in Verdict})
         return torch.tensor(columns, dtype=torch.float64).T.reshape(len(completions), len(columns)), metrics
 
-    def try_out(self, problems: Iterable[MathProblem]) -> None:
-        """Before long work starts, call every term on a made-up completion of the first problem, the gold answer alone, and
-        read what `accuracy` needs of all problems.
+    def try_out(self, *sources: Iterable[MathProblem]) -> None:
+        """Before long work starts, call every term on a made-up completion of each source's first problem, the gold answer
+        alone, and read what `accuracy` needs of all problems.
 
         Args:
-            problems: may be empty; beyond the first they are read only where tolerances are stated.
+            sources: may be empty; beyond their first problems they are read only where tolerances are stated.
 
         Raises:
-            ValueError: names the term that fails or returns something else than a number or None, or the problem.
+            ValueError: names the term that fails or returns something else than a number or None, the problem whose tolerance
+                is no number, or the column that no problem has.
         """
-        remaining = iter(problems)
-        problem = next(remaining, None)
-        if problem is None:
-            return
+        judges = [t for t in self.terms.values() if isinstance(t, Accuracy) and t.tolerance_column is not None]
+        columns: set[str] | None = None
+        for source in sources:
+            problems = iter(source)
+            if (first := next(problems, None)) is None:
+                continue
+            for problem in itertools.chain([first], problems) if judges else ():
+                columns = (columns or set()) | problem.extra.keys()
+                for judge in judges:
+                    judge.tolerance(problem)
+            self._try_terms(first)
+        for column in (str(judge.tolerance_column) for judge in judges):
+            if columns is not None and column not in columns:
+                raise ValueError(
+                    f"reward.terms.accuracy.tolerance_column={column}: no problem has this column; there are "
+                    f"{sorted(columns)}: set it to one of them, or to null"
+                )
+
+    def _try_terms(self, problem: MathProblem) -> None:
         completion = Completion(problem.answer, problem.answer, truncated=False, num_tokens=1)
         for name, term in self.terms.items():
             try:
@@ -240,10 +254,6 @@ class Rewards:
                     f"{problem.answer!r} of problem {problem.id!r}; correct it, or leave the term out"
                 ) from error
             numbers_of(values, 1, f"reward.terms.{name}")
-        judges = [t for t in self.terms.values() if isinstance(t, Accuracy) and t.tolerance_column is not None]
-        for other in remaining if judges else ():
-            for judge in judges:
-                judge.tolerance(other)
 
 
 def numbers_of(values: Any, count: int, name: str) -> list[float]:

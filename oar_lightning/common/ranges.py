@@ -88,6 +88,8 @@ class Kind(NamedTuple):
         if get_origin(self.type) is Literal:
             choices = get_args(self.type)
             return ("one of " if len(choices) > 1 else "") + ", ".join(map(str, choices))
+        if not self.is_plain and (names := getattr(self.type, "__annotations__", None)):
+            return f"a group of settings ({', '.join(names)})"
         kind = get_origin(self.type) or self.type
         entries = PLURALS.get(next(iter(get_args(self.type)), None)) if kind in (list, Sequence) else None
         return NOUNS.get(kind, str(getattr(kind, "__name__", kind))) + (f" of {entries}" if entries else "")

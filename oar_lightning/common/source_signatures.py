@@ -181,7 +181,8 @@ class _Names(dict[str, Any]):
 
 
 def _stand_in(module: str, node: ast.ClassDef) -> type:
-    """In place of a class: of its name, and without instances, as a config has none. A protocol may have some."""
+    """In place of a class: of its name and fields, and without instances, as a config has none. A protocol may have some."""
     if any("Protocol" in ast.unparse(base) for base in node.bases):
         raise Unclear(node.name)
-    return type(node.name, (), {"__module__": module})
+    fields = [ast.unparse(one.target) for one in node.body if isinstance(one, ast.AnnAssign)]
+    return type(node.name, (), {"__module__": module, "__annotations__": dict.fromkeys(fields, Any)})

@@ -11,6 +11,7 @@ from typing import Any, Protocol, runtime_checkable
 
 from torch.utils.data import get_worker_info
 
+from oar_lightning.common.config_check import ConfigError
 from oar_lightning.data.curriculum import Curriculum, Draws, EveryProblem
 from oar_lightning.types import MathProblem
 
@@ -127,23 +128,38 @@ class ProblemStream:
                 self.dropped[reason] += 1
                 in_a_row += 1
                 if in_a_row >= PATIENCE and is_endless(self.source):
-                    raise self._nothing_left(f"{PATIENCE} problems in a row")
+                    raise nothing_left(f"{PATIENCE} problems in a row", self.dropped)
             if not self.kept:
-                raise self._nothing_left("a whole epoch")
+                raise nothing_left("a whole epoch", self.dropped)
             self.epoch, self.offset, self.kept, self._walk = self.epoch + 1, 0, 0, None
-
-    def _nothing_left(self, where: str) -> ValueError:
-        counts = ", ".join(f"{reason}: {count}" for reason, count in self.dropped.items()) or "the source is empty"
-        return ValueError(
-            f"data.train: {where} with none to train on ({counts}); relax what drops them "
-            "(data.max_prompt_tokens, data.decontaminate) or choose other data"
-        )
 
     def _opened(self) -> Iterator[MathProblem]:
         if self._walk is None or self._opened_in != os.getpid():  # a forked worker must not share its parent's open files
             self._walk = self.source.shuffled(self.seed, self.epoch, self.offset)
             self._opened_in = os.getpid()
         return self._walk
+
+
+def check_kept(source: ProblemSource, keep: Keep) -> None:
+    """Before long work, look for a problem to train on.
+
+    Raises:
+        ConfigError: where a finite source has none, or the beginning of an endless one.
+    """
+    dropped = Counter[str]()
+    for problem in islice(source, PATIENCE if is_endless(source) else None):
+        if (reason := keep(problem)) is None:
+            return
+        dropped[reason] += 1
+    raise nothing_left(f"{PATIENCE} problems" if is_endless(source) else "a whole epoch", dropped)
+
+
+def nothing_left(where: str, dropped: Mapping[str, int]) -> ConfigError:
+    counts = ", ".join(f"{reason}: {count}" for reason, count in dropped.items()) or "the source is empty"
+    return ConfigError(
+        f"data.train: {where} with none to train on ({counts}); relax what drops them "
+        "(data.max_prompt_tokens, data.decontaminate) or choose other data"
+    )
 
 
 def eval_set_problems(source: ProblemSource, count: int | None, name: str) -> list[MathProblem]:

@@ -46,7 +46,7 @@ class ValueConfig:
         if self.batch % 2 or self.continuations % self.batch:
             raise ValueError(
                 f"lab.batch={self.batch} must be even (truth is estimated by halves) and divide lab.continuations="
-                f"{self.continuations}; e.g. lab.batch=8 lab.continuations=16"
+                f"{self.continuations}; e.g. lab.batch=2 lab.continuations={max(2, self.continuations // 2 * 2)}"
             )
         if not 0 <= self.half_width < 1:
             raise ValueError(f"lab.half_width is of an interval for a share and must be in [0, 1), got {self.half_width}")

@@ -98,8 +98,7 @@ def prepare(cfg: DictConfig) -> Callable[[], float | None]:
     logger = build_logger(cfg, folder.path, folder.run_id, resume=cfg.resume)
     sources = build_eval_sets(cfg)
     eval_sets = {name: eval_set_problems(source, config.problems, name) for name, source in sources.items()}
-    for problems in eval_sets.values():
-        rewards.try_out(problems)
+    rewards.try_out(*eval_sets.values())
     kept = {name: kept_results(folder, name, problems) for name, problems in eval_sets.items()}
     set_threads(cfg.num_threads)
     seed_everything(cfg.seed)

@@ -16,7 +16,7 @@ from lightning.pytorch.plugins.environments import ClusterEnvironment, Lightning
 
 from oar_lightning.data.filters import AnyOf, PromptLength, not_evaluated
 from oar_lightning.data.prompts import PromptTemplate
-from oar_lightning.data.stream import Keep, eval_set_problems, sample_texts
+from oar_lightning.data.stream import Keep, check_kept, eval_set_problems, sample_texts
 from oar_lightning.distributed.launch import by_srun, by_torchrun, fill_in_tasks_per_node
 from oar_lightning.distributed.strategies import adapt
 from oar_lightning.inspection.credit_trial import needs_trial, try_credit
@@ -171,6 +171,7 @@ def assemble(
     plan.check(trainer.world_size)
     longest = None if settings.supervised else longest_prompt(policy.model, settings.method.sampling, settings.engine)
     keep = keep_rule(settings, prompt, policy.tokenizer, longest)
+    check_kept(settings.train, keep)
     datamodule = MathDataModule(settings.train, settings.seed, trainer.max_steps, plan, keep, settings.curriculum)
     return Run(datamodule, module, trainer, tracker, policy, evaluation, seconds, stop, weights, run_dir)
 

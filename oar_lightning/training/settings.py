@@ -5,7 +5,7 @@ from __future__ import annotations
 import functools
 from collections.abc import Callable, Mapping
 from dataclasses import KW_ONLY, dataclass, field
-from itertools import chain
+from itertools import islice
 from typing import Annotated
 
 import torch
@@ -105,11 +105,10 @@ class Settings:
                 f"curriculum: {type(self.curriculum).__name__} goes by how often problems are solved, which a warm start "
                 "does not try; set curriculum=none"
             )
-        for source in (self.train, *self.eval_sets.values()):
-            if source is not None and (problem := next(problems := iter(source), None)) is not None:
-                self.rewards.try_out(chain([problem], () if is_endless(source) else problems))
-                if source is self.train:
-                    self.curriculum.check(problem, is_endless(source))
+        sources = [source for source in (self.train, *self.eval_sets.values()) if source is not None]
+        self.rewards.try_out(*(islice(source, 1) if is_endless(source) else source for source in sources))
+        if self.train is not None and (problem := next(iter(self.train), None)) is not None:
+            self.curriculum.check(problem, is_endless(self.train))
 
     def check_rl(self) -> None:
         """Refuse what RL cannot learn from.

@@ -13,6 +13,8 @@ from oar_lightning.common.config_check import ConfigError
 from oar_lightning.data.first import FirstProblems
 from oar_lightning.data.stream import ProblemSource
 
+FILES = "oar_lightning.data.files.FileProblems"
+
 
 def build_train(cfg: DictConfig) -> ProblemSource:
     """The training problems. Reads the first one, so that a source that cannot be read fails here.
@@ -43,6 +45,8 @@ def _source(node: Any, where: str) -> ProblemSource:
             raise
         inner = re.search(r"full_key: (\S+)", str(error))  # of a source within a mixture
         raise ConfigError(_with_key(inner[1] if inner else where, error.__cause__)) from error
+    if not node.get("_target_"):
+        raise ConfigError(f"{where} has no _target_, the class of its source; for files add +{where}._target_={FILES}")
     if not isinstance(source, ProblemSource):
         raise ConfigError(
             f"{where}._target_={node.get('_target_')} makes a {type(source).__name__}, which is no ProblemSource: "

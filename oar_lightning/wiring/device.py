@@ -10,6 +10,7 @@ from typing import Any
 import lightning as L
 import torch
 
+from oar_lightning.common.config_check import ConfigError
 from oar_lightning.policy.casting import MIXED, precision_name
 
 log = logging.getLogger(__name__)
@@ -46,4 +47,8 @@ def choose_device(accelerator: str) -> torch.device:
 def mixed_precision(precision: object, device: torch.device) -> contextlib.AbstractContextManager[Any]:
     """Autocast as a Trainer does it: for `bf16-mixed` and `16-mixed`. Others cast the weights: see `load_policy`."""
     dtype = MIXED.get(precision_name(precision))
+    if dtype is torch.float16 and device.type == "cpu":  # as a Trainer's
+        raise ConfigError(
+            f"trainer.precision={precision}: a CPU computes in bf16-mixed instead; set trainer.precision=bf16-mixed"
+        )
     return contextlib.nullcontext() if dtype is None else torch.autocast(device.type, dtype, cache_enabled=False)

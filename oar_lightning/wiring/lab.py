@@ -114,10 +114,8 @@ def readable(
     def reads(what: str, part: object) -> bool:
         try:
             for problem in distinct:
-                if isinstance(part, Source):
+                if isinstance(part, Source | Oracle):
                     part.check(problem)
-                elif isinstance(part, Oracle):
-                    part.locate(problem, "")
         except ValueError as error:
             log.warning("left out %s: %s", what, error)
             return False

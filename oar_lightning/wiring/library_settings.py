@@ -13,6 +13,7 @@ from omegaconf import DictConfig
 from oar_lightning.common.config_check import ConfigError
 from oar_lightning.common.culprit import explained
 from oar_lightning.distributed.launch import by_torchrun, started_tasks
+from oar_lightning.policy.casting import precision_name
 from oar_lightning.wiring.lightning_options import trainer_options
 
 
@@ -40,7 +41,14 @@ def try_trainer(cfg: DictConfig) -> None:
     def make(**settings: Any) -> object:
         return instantiate({"_target_": cfg.trainer["_target_"], **settings, **quiet}, **alone)
 
-    check_tasks(explained(make, settings, "trainer"))
+    trainer: Any = explained(make, settings, "trainer")
+    check_tasks(trainer)
+    asked = cfg.trainer.get("precision")
+    if str(trainer.precision) != precision_name(asked):  # Lightning only warns
+        raise ConfigError(
+            f"trainer.precision={asked}: Lightning would compute in {trainer.precision} here; set trainer.precision="
+            f"{trainer.precision}"
+        )
 
 
 def check_tasks(trainer: Any) -> None:

@@ -12,6 +12,8 @@ from oar_lightning.common.config_check import ConfigError, check_value
 from oar_lightning.common.ranges import NonNegativeFloat, NonNegativeInt, PositiveInt
 
 Unlimited = Annotated[None, "no limit"]
+Precision = Literal["32-true", "bf16-mixed", "bf16-true", "16-mixed", "16-true", "64-true"]
+ShortPrecision = Literal["bf16", "16", "32", "64", 16, 32, 64, "transformer-engine", "transformer-engine-float16"]
 
 
 def are_decays(values: Sequence[float]) -> bool:
@@ -31,6 +33,7 @@ PLAIN = {
     "data.first_problems": PositiveInt | Unlimited,
     "trainer.max_steps": Annotated[PositiveInt, "a number of optimizer steps"],
     "trainer.fast_dev_run": bool | NonNegativeInt,
+    "trainer.precision": Precision | ShortPrecision | None,
     "trainer.devices": PositiveInt | list[int] | list[str] | Literal["auto"] | None,
     "trainer.num_nodes": PositiveInt,
     "trainer.gradient_clip_val": NonNegativeFloat | Annotated[None, "none"],

@@ -169,9 +169,11 @@ def _not_composed(error: ConfigCompositionException, arguments: Sequence[str]) -
         return f"{written}: the config has {key} already; leave out the plus: {written.lstrip('+')}"
     if not text.startswith(("Could not override", "Could not delete")) or "The value of" in text:
         return _joined_lines(text if error.__cause__ is None else f"{text}\n{first_line(error.__cause__)}")
-    if remedy := remedy_for(key.partition(".")[0]):
+    config = _composed_without(written, arguments)
+    block = key.partition(".")[0]
+    if block not in config and (remedy := remedy_for(block)):
         return remedy
-    return f"unknown key {written}; {_advice(key, written, _composed_without(written, arguments))}"
+    return f"unknown key {written}; {_advice(key, written, config)}"
 
 
 def _advice(key: str, written: str, config: DictConfig) -> str:
@@ -179,6 +181,10 @@ def _advice(key: str, written: str, config: DictConfig) -> str:
     block, _, last = key.rpartition(".")
     if block == "trainer" and last in SET_HERE:
         return SET_HERE[last]
+    if value[1:] in _options_of(last):
+        return f"the option of a group is chosen there by +{last}@{key}{value}"
+    if block in additional_groups() | {"task"}:
+        return f"{block} takes the name of an option: {', '.join(_options_of(block))}"
     if last == "name" and (options := _options_of(block)):
         return f"an option is chosen by {block}=...: {', '.join(options)}"
     for group, options in _options_with(key):
@@ -189,6 +195,8 @@ def _advice(key: str, written: str, config: DictConfig) -> str:
     if not key.startswith("hydra."):
         known = [name for name in known if not name.startswith("hydra.")]
     siblings = {name.removeprefix(f"{block}."): name for name in known if name.startswith(f"{block}.")}
+    if last.startswith("_") and last not in siblings:  # a sibling block's makes another object
+        return f"a plus adds one: +{written}"
     near = siblings.get(nearest(last, siblings) or "") or nearest(key, [*known, *additional_groups()])
     if near == key:  # a group, whose block was written out
         return f"{key} takes the name of an option; for an object of your own write '~{key}' '+{written}'"

@@ -202,6 +202,7 @@ def with_tolerance(stated: object, answer: str) -> float:
 
 def test_a_stated_tolerance_accepts_near_numbers() -> None:
     assert [with_tolerance(stated, "3.2") for stated in ("1e-1", 0.1, "1e-2", None, "")] == [1, 1, 0, 0, 0]
+    assert with_tolerance(math.nan, "3.2") == 0, "JSON's NaN is a missing value"
     assert with_tolerance("1e-2", "3.14") == 1
 
 
@@ -225,9 +226,22 @@ def test_a_problem_without_the_column_is_judged_exactly() -> None:
     assert Accuracy(tolerance_column="error")(problems, answers) == [1, 0, 1]
 
 
-def test_a_column_that_is_not_there_is_named() -> None:
-    with pytest.raises(ValueError, match=r"accuracy\.tolerance_column=tol: problem '' has no such column; .*, or to null"):
-        Accuracy(tolerance_column="tol")([MathProblem("q", "1")], [Completion("1", "1", truncated=False, num_tokens=1)])
+def test_a_column_that_no_problem_has_is_named() -> None:
+    without, stated = MathProblem("q", "1", extra={"level": 2}), MathProblem("q", "1", extra={"tol": math.nan})
+    rewards = Rewards({"accuracy": Accuracy(tolerance_column="tol")})
+    for sources in ([[without], [stated, without]], [[without, stated]], [], [[]]):
+        rewards.try_out(*sources)
+    with pytest.raises(ValueError, match=r"accuracy\.tolerance_column=tol: no problem has .* are \['level'\]: .*, or to null"):
+        rewards.try_out([without, without], [])
+    with pytest.raises(ValueError, match=r"tolerance_column=tol: no problem has this column; there are \[\]"):
+        rewards.try_out([MathProblem("q", "1")])
+
+
+def test_what_is_no_reward_is_refused_with_what_makes_one() -> None:
+    with pytest.raises(ValueError, match=r"reward\.terms\.lines is a dict and cannot be .* \+reward\.terms\.lines\.path="):
+        Rewards({"accuracy": Accuracy(), "lines": {"path": "x.y"}})  # type: ignore[dict-item]
+    with pytest.raises(ValueError, match=r"\['lines'\], which are not in .* leave the weight out: '~reward\.weights\.lines'"):
+        Rewards({"accuracy": Accuracy()}, {"lines": 1.0})
 
 
 def test_large_rewards_that_differ_little_are_told_apart() -> None:

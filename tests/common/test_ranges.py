@@ -138,7 +138,8 @@ def test_each_class_refuses_what_its_source_says(target: str) -> None:
             check_targets({"here": node}, import_them=False)
         made = refused_by(lambda name=name, value=value: cls(**{name: value}))
         assert made, f"{target} takes {name}={value!r}: is it decorated with `checked`?"
-        if "Type hint" not in made and "type-check" not in made and "violates" not in made:  # the tests' own check of types
+        # the tests' own check of types is asked first of a class of which there was an instance before
+        if not re.search("type hint|type-check|violates|missing a required argument", made, re.IGNORECASE):
             assert made.rpartition(name)[2] == str(early.value).rpartition(f"here.{name}")[2], made
 
 

@@ -12,7 +12,8 @@ import pytest
 from support.numbered import Numbers, answers
 from torch.utils.data import DataLoader, IterableDataset
 
-from oar_lightning.data.stream import ProblemStream, eval_set_problems, sample_texts
+from oar_lightning.common.config_check import ConfigError
+from oar_lightning.data.stream import ProblemStream, check_kept, eval_set_problems, sample_texts
 from oar_lightning.training.datamodule import MathDataModule
 from oar_lightning.training.supervised import SupervisedConfig
 from oar_lightning.types import MathProblem
@@ -73,6 +74,9 @@ def test_a_stream_that_nothing_passes_ends(size: int | None, where: str) -> None
         stream.take(1)
     with pytest.raises(ValueError, match="the source is empty"):
         ProblemStream(Numbers(0), seed=0).take(1)
+    with pytest.raises(ConfigError, match=rf"data\.train: .* with none to train on \(too long: {size or 10000}\)"):
+        check_kept(Numbers(size), stream.keep)
+    check_kept(Numbers(size), even_only)
 
 
 def test_an_epoch_resumed_behind_its_last_problem_to_keep_is_no_empty_one() -> None:

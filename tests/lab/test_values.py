@@ -135,6 +135,7 @@ def test_settings_that_cannot_work() -> None:
     for settings, message in (
         ({"batch": 3}, r"lab\.batch=3 must be even"),
         ({"continuations": 12, "batch": 8}, r"lab\.batch=8 .* divide lab\.continuations=12"),
+        ({"continuations": 3}, r"divide lab\.continuations=3; e\.g\. lab\.batch=2 lab\.continuations=2"),
         ({"budget": 0}, r"lab\.budget must be >= 1, got 0"),
         ({"half_width": 1.0}, r"lab\.half_width .* got 1\.0"),
     ):

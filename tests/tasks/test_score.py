@@ -221,6 +221,24 @@ def test_a_file_of_which_no_row_can_be_scored_is_an_error_and_leaves_none(
     assert not (tmp_path / "none.jsonl").exists()
 
 
+def test_problems_that_the_oracle_does_not_know_are_found_before_scoring(prepared: Prepare, tmp_path: Path) -> None:
+    known = first_problems(1)[0]
+    rows = [{"problem": q, "answer": "1", "completion": "\\boxed{1}"} for q in (known.question, "Bob has 2 pears. How many?")]
+    (tmp_path / "mixed.jsonl").write_text("".join(json.dumps(row) + "\n" for row in rows))
+    with pytest.raises(ConfigError, match=r"score\.files: problem .*Bob has 2 pears"):
+        prepared(*overrides(tmp_path / "mixed.jsonl", "+experiment=oracle", "scorer=oracle"))
+
+
+def test_an_error_before_the_first_score_leaves_no_empty_file(
+    prepared: Prepare, recorded: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    work = prepared(*overrides(recorded, "score.output=out.jsonl"))
+    monkeypatch.setattr(completion_scores, "assign_credit", lambda *_, **__: 1 / 0)
+    with pytest.raises(ZeroDivisionError):
+        work()
+    assert not (tmp_path / "out.jsonl").exists()
+
+
 @pytest.mark.skipif(not REAL.exists(), reason=f"{REAL.name} is not beside this checkout")
 def test_real_outputs(prepared: Prepare, tmp_path: Path) -> None:
     """The first problem's eight samples: spans on real text, verdicts as the publisher's labels."""

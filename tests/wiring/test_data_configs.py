@@ -213,6 +213,10 @@ def test_training_data_is_left_alone_where_nothing_is_trained(tmp_path: Path) ->
         (["data.max_prompt_tokens=0"], "data.max_prompt_tokens must be >= 1, or null for no limit, got 0"),
         (["data.max_prompt_tokens=many"], "got 'many'"),
         (["data.train._target_=builtins.dict"], "data.train._target_=builtins.dict makes a dict, which is no ProblemSource"),
+        (
+            ["+data.evaluation.hard.paths=x"],
+            "data.evaluation.hard has no _target_, the class of its source; for files add +",
+        ),
     ],
 )
 def test_bad_values_name_their_key(overrides: list[str], expected: str) -> None:

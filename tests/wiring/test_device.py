@@ -1,4 +1,4 @@
-"""The threads of a process."""
+"""The threads of a process, and the precision of a device."""
 
 from __future__ import annotations
 
@@ -6,8 +6,17 @@ import os
 from types import SimpleNamespace
 
 import pytest
+import torch
 
+from oar_lightning.common.config_check import ConfigError
 from oar_lightning.wiring import device
+
+
+def test_half_precision_that_a_trainer_would_replace_is_refused() -> None:
+    with pytest.raises(ConfigError, match=r"trainer\.precision=16: .* set trainer\.precision=bf16-mixed"):
+        device.mixed_precision(16, torch.device("cpu"))
+    with device.mixed_precision("bf16-mixed", torch.device("cpu")):
+        assert torch.ones(2, 2).mm(torch.ones(2, 2)).dtype == torch.bfloat16
 
 
 def test_threads_are_set_only_where_their_number_differs(monkeypatch: pytest.MonkeyPatch) -> None:

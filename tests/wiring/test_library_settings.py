@@ -6,9 +6,10 @@ import os
 from types import SimpleNamespace
 
 import pytest
+from omegaconf import DictConfig, OmegaConf
 
 from oar_lightning.common.config_check import ConfigError
-from oar_lightning.wiring.library_settings import check_tasks
+from oar_lightning.wiring.library_settings import check_tasks, try_trainer
 
 SRUN = {"SLURM_JOB_ID": "1", "SLURM_STEP_ID": "0", "SLURM_JOB_NAME": "train"}
 TORCHRUN = {"TORCHELASTIC_RUN_ID": "x"}
@@ -24,6 +25,22 @@ def check(monkeypatch: pytest.MonkeyPatch, launched: dict[str, str], devices: in
     for name, value in launched.items():
         monkeypatch.setenv(name, value)
     check_tasks(SimpleNamespace(num_devices=devices, num_nodes=nodes))
+
+
+@pytest.mark.parametrize("precision", [None, 32, "32", "bf16", "bf16-mixed", "bf16-true", "16-true", "64-true"])
+def test_the_trainer_computes_in_the_precision_that_is_asked_for(precision: object) -> None:
+    try_trainer(trainer_of(precision))
+
+
+@pytest.mark.parametrize("precision", [16, "16-mixed"])
+def test_a_precision_that_lightning_would_replace_is_refused(precision: object) -> None:
+    with pytest.raises(ConfigError, match=rf"trainer\.precision={precision}: .* set trainer\.precision=bf16-mixed"):
+        try_trainer(trainer_of(precision))
+
+
+def trainer_of(precision: object) -> DictConfig:
+    settings = {"_target_": "lightning.Trainer", "accelerator": "cpu", "devices": 1, "precision": precision}
+    return OmegaConf.create({"trainer": settings})
 
 
 @pytest.mark.parametrize(

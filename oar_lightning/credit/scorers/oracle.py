@@ -9,7 +9,7 @@ from torch import Tensor
 
 from oar_lightning.credit.located import Locate, located
 from oar_lightning.credit.scorers.base import Scorer
-from oar_lightning.types import Rollouts
+from oar_lightning.types import MathProblem, Rollouts
 
 
 class Oracle(Scorer):
@@ -29,6 +29,11 @@ class Oracle(Scorer):
     def __init__(self, locate: Locate, wrong: Locate | None = None) -> None:
         self.locate, self.wrong = locate, wrong
         self.signed = wrong is not None
+
+    def check(self, problem: MathProblem) -> None:
+        """Raises: ValueError: for a problem of another task than it knows."""
+        for locate in filter(None, (self.locate, self.wrong)):
+            locate(problem, "")
 
     def __call__(self, model: Any, rollouts: Rollouts) -> Float[Tensor, "B S"]:
         """Raises ValueError for rollouts without texts."""
