@@ -103,10 +103,6 @@ def run(
                 for group in window[: max(0, scorer.config.heatmaps - pages)]:
                     pages += 1
                     write_heatmap(scorer, group, output, pages)
-    except Exception:
-        if not summary.completions:  # else the same command would be refused for the empty file
-            output.unlink(missing_ok=True)
-        raise
     except KeyboardInterrupt:
         report(scorer, summary, output, pages)
         log.warning("stopped; %s holds the %d completions scored so far", output, summary.completions)
@@ -119,12 +115,17 @@ def run(
 
 @contextlib.contextmanager
 def opened(output: Path) -> Iterator[TextIO]:
-    """The output file, opened for text; compressed where its name ends with .gz."""
+    """The output file, opened for text; compressed where its name ends with .gz. An error before the first line leaves none."""
     output.parent.mkdir(parents=True, exist_ok=True)
     with output.open("xb") as raw:
         packed = gzip.GzipFile("", "wb", fileobj=raw, mtime=0) if output.suffix == ".gz" else raw
         with io.TextIOWrapper(packed, encoding="utf-8", newline="\n") as file:
-            yield file
+            try:
+                yield file
+            except Exception:
+                if not file.tell():  # an empty file would refuse the same command
+                    output.unlink()
+                raise
 
 
 def write_heatmap(scorer: CompletionScorer, group: Sequence[ScoredCompletion], output: Path, number: int) -> None:

@@ -105,11 +105,11 @@ def test_the_folder_of_a_run_is_named_after_its_task_or_experiment() -> None:
 @pytest.mark.parametrize(("override", "block", "tasks"), [(override, *read) for override, read in FOREIGN.items()])
 def test_a_block_without_its_task_is_refused_with_the_remedy(override: str, block: str, tasks: str) -> None:
     remedy = f"{block} is read by {tasks} only; set the task, or leave {block} out"
+    with pytest.raises(ConfigError, match=remedy):  # Hydra advises to add it by +
+        checked(f"+{override}")
     with pytest.raises(HydraException) as refused:
         composed(override)
     assert explain(refused.value, [override]) == remedy
-    with pytest.raises(ConfigError, match=remedy):  # Hydra advises to add it by +
-        checked(f"+{override}")
 
 
 def test_a_method_of_the_benchmark_is_refused_without_it() -> None:
