@@ -24,7 +24,8 @@ from oar_lightning.common.config_check import ConfigError
 from oar_lightning.common.outputs import new_file
 from oar_lightning.common.progress import counted_progress
 from oar_lightning.common.tables import ConsoleTable
-from oar_lightning.credit.scorers import Oracle, Uniform, as_scorer
+from oar_lightning.credit.scorers import Uniform, as_scorer
+from oar_lightning.credit.scorers.oracle import check_known
 from oar_lightning.inspection.completion_scores import (
     CompletionScorer,
     ScoreConfig,
@@ -68,12 +69,7 @@ def prepare(cfg: DictConfig) -> Callable[[], float | None]:
     stage = build_stage(policy, instantiate(cfg.data.prompt, tokenizer=policy.tokenizer), answer, rewards)
     stage.prompt.render(recorded[0].problem)  # a missing chat template fails here, before long work
     scorer = as_scorer(scorer)
-    if isinstance(scorer, Oracle):
-        for problem in {r.problem.question: r.problem for r in recorded}.values():
-            try:
-                scorer.check(problem)
-            except ValueError as error:
-                raise ConfigError(f"score.files: problem {problem.id}: {error}") from error
+    check_known(scorer, {r.problem.question: r.problem for r in recorded}.values(), "score.files")
     if isinstance(scorer, Uniform):
         log.warning("scorer=uniform gives every token importance 0 and weight 1; set another, e.g. scorer=oar_g")
     completion_scorer = CompletionScorer(policy, stage, scorer, gate, advantage, instantiate(cfg.rollout), config, dropped)

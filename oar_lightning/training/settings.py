@@ -14,6 +14,7 @@ from oar_lightning.answers.reward import Accuracy, Rewards, check_accuracy
 from oar_lightning.answers.span import AnswerFormat
 from oar_lightning.common.config_check import ConfigError
 from oar_lightning.common.ranges import NonNegativeInt, PositiveInt, checked
+from oar_lightning.credit.scorers.oracle import check_known
 from oar_lightning.data.curriculum import Curriculum, EveryProblem
 from oar_lightning.data.prompts import PlainPrompt, PromptTemplate
 from oar_lightning.data.stream import ProblemSource, is_endless
@@ -105,6 +106,8 @@ class Settings:
                 f"curriculum: {type(self.curriculum).__name__} goes by how often problems are solved, which a warm start "
                 "does not try; set curriculum=none"
             )
+        if self.train is not None and self.supervised is None:
+            check_known(self.method.scorer, islice(self.train, 1 if is_endless(self.train) else None), "data.train")
         sources = [source for source in (self.train, *self.eval_sets.values()) if source is not None]
         self.rewards.try_out(*(islice(source, 1) if is_endless(source) else source for source in sources))
         if self.train is not None and (problem := next(iter(self.train), None)) is not None:

@@ -2,13 +2,15 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterable
 from typing import Any
 
 from jaxtyping import Float
 from torch import Tensor
 
+from oar_lightning.common.config_check import ConfigError
 from oar_lightning.credit.located import Locate, located
-from oar_lightning.credit.scorers.base import Scorer
+from oar_lightning.credit.scorers.base import Scorer, Wrapper
 from oar_lightning.types import MathProblem, Rollouts
 
 
@@ -47,3 +49,20 @@ class Oracle(Scorer):
             "inexact_frac": inexact / len(rollouts),
         }
         return importance
+
+
+def check_known(scorer: Scorer, problems: Iterable[MathProblem], where: str) -> None:
+    """Hold problems against what an oracle knows, before long work; other scorers read any.
+
+    Raises:
+        ConfigError: names the source and the first problem of another task.
+    """
+    while isinstance(scorer, Wrapper):
+        scorer = scorer.inner
+    if not isinstance(scorer, Oracle):
+        return
+    for problem in problems:
+        try:
+            scorer.check(problem)
+        except ValueError as error:
+            raise ConfigError(f"{where}: problem {problem.id}: {error}") from error

@@ -10,8 +10,10 @@ import torch
 from support.fixtures import built_in_policy, make_module, make_stage, tiny_policy
 from support.toy import padded, rollouts_of
 
+from oar_lightning.common.config_check import ConfigError
 from oar_lightning.credit.gates.bilevel import BilevelGate, gate_weights
-from oar_lightning.credit.scorers import Inverted, Oracle, Shuffled
+from oar_lightning.credit.scorers import Inverted, OarG, Oracle, Shuffled
+from oar_lightning.credit.scorers.oracle import check_known
 from oar_lightning.data.chain.credit import ChainCredit
 from oar_lightning.data.chain.task import ChainProblems, ChainTask
 from oar_lightning.rollout.sampling import lay_out
@@ -153,3 +155,14 @@ def test_places_of_tokens_are_dropped_once_credit_is_assigned() -> None:
     experience = module.collector.collect(tuple(ChainProblems(ChainTask())[i] for i in range(2)), 0).experience
     assert len(seen[0].token_spans) == len(seen[0]) > 0
     assert experience.rollouts.token_spans == ()
+
+
+@pytest.mark.parametrize(
+    "scorer", [Oracle(ChainCredit()), Shuffled(Oracle(ChainCredit())), Oracle(ChainCredit(), ChainCredit())]
+)
+def test_a_problem_of_another_task_is_found_before_long_work(scorer: Any) -> None:
+    known, other = next(iter(ChainProblems(ChainTask()))), MathProblem("How many?", "1", id="p7")
+    check_known(scorer, [known, known], "data.train")
+    with pytest.raises(ConfigError, match=r"data\.train: problem p7: scorer\.locate reads problems of data=chain"):
+        check_known(scorer, [known, other], "data.train")
+    check_known(Inverted(OarG()), [other], "data.train")
