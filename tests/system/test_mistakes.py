@@ -173,7 +173,7 @@ LATER = {
     FILES.replace("train.paths=rows", "train.paths=wrong"): "data.train.question_column=problem: wrong.jsonl:1 | set it to one",
     FILES.replace("train.paths=rows", "train.paths=broken"): "data.train.paths: broken.jsonl:1 is not JSON | one JSON object",
     FILES.replace("train.paths=rows", "train.paths=empty"): "data.train.paths=empty.jsonl: no usable row",
-    f"{FILES} scorer=oracle": "scorer._target_= | reads problems of data=chain or graph only | use another scorer",
+    f"{FILES} scorer=oracle": "data.train: problem rows.jsonl:1: | reads problems of data=chain | use another scorer",
     "data.evaluation=null": "data.evaluation names no evaluation set",
     "data=math500": "data=math500 is for evaluation only | data/train=math",
     # scorers of one's own
