@@ -62,14 +62,14 @@ def prepare(cfg: DictConfig) -> Callable[[], float | None]:
     if not recorded:
         raise ConfigError(f"score.files={config.files}: no usable row ({dict(dropped) or 'the files are empty'})")
     rewards.try_out([r.problem for r in recorded if r.problem.answer])
+    scorer = as_scorer(scorer)
+    check_known(scorer, {r.problem.question: r.problem for r in recorded}.values(), "score.files")
     set_threads(cfg.num_threads)
     seed_everything(cfg.seed)
     device = choose_device(str(cfg.trainer.accelerator))
     policy = load_policy(spec, str(cfg.task), device, cfg.trainer.get("precision"))
     stage = build_stage(policy, instantiate(cfg.data.prompt, tokenizer=policy.tokenizer), answer, rewards)
     stage.prompt.render(recorded[0].problem)  # a missing chat template fails here, before long work
-    scorer = as_scorer(scorer)
-    check_known(scorer, {r.problem.question: r.problem for r in recorded}.values(), "score.files")
     if isinstance(scorer, Uniform):
         log.warning("scorer=uniform gives every token importance 0 and weight 1; set another, e.g. scorer=oar_g")
     completion_scorer = CompletionScorer(policy, stage, scorer, gate, advantage, instantiate(cfg.rollout), config, dropped)

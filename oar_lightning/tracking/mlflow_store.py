@@ -75,11 +75,11 @@ def check_store(config: MLflowConfig) -> None:
 
     try:
         client = connect(config.tracking_uri)
-        experiment = client.get_experiment_by_name(config.experiment_name)
+        experiment = None if config.artifact_location is None else client.get_experiment_by_name(config.experiment_name)
     except Exception as error:
         raise ConfigError(unreachable(config.tracking_uri, error)) from error
     if experiment is not None:
-        _check_location(config, str(experiment.artifact_location))
+        _check_location(config, str(config.artifact_location), str(experiment.artifact_location))
     if database is None and config.register_as is not None:
         try:
             client.search_registered_models(max_results=1)
@@ -90,11 +90,8 @@ def check_store(config: MLflowConfig) -> None:
             ) from error
 
 
-def _check_location(config: MLflowConfig, location: str) -> None:
+def _check_location(config: MLflowConfig, asked: str, location: str) -> None:
     """Refuse an `artifact_location` that the experiment does not have: MLflow sets it once, where it makes the experiment."""
-    asked = config.artifact_location
-    if asked is None:
-        return
     # the store has made a relative path absolute, a server from a folder of its own
     is_relative = not asked.startswith("/") and "://" not in asked
     had, wanted = location.rstrip("/"), asked.removeprefix("./").rstrip("/")
