@@ -43,7 +43,7 @@ from oar_lightning.planning.scoring import (
 from oar_lightning.policy.language_model import STATES_BYTES, can_share_prefixes
 from oar_lightning.policy.pretrained import PretrainedPolicy
 from oar_lightning.policy.token_budget import TokenBudget
-from oar_lightning.rollout.continuations import LEAST_TOKENS
+from oar_lightning.rollout.continuations import batch_tokens
 from oar_lightning.rollout.sampling import SamplingConfig
 from oar_lightning.training.slots import UpdatePlan
 from oar_lightning.types import Rollouts
@@ -130,11 +130,10 @@ class Job:
             rows = budget_rows if budget.auto else max(even_rows, budget_rows)  # `auto` divides what exceeds it
         return min(completions, max(1, rows)) * self.length
 
-    @property
-    def continued_tokens(self) -> int:
+    def continued_tokens(self, model: Any) -> int:
         """Prompt and completion tokens of one batch of continuations."""
         bounded = self.sampling.max_batch or self.sampling.budget.tokens
-        return self.rollout_tokens if bounded else max(LEAST_TOKENS, self.rollout_tokens)
+        return self.rollout_tokens if bounded else batch_tokens(model, self.rollout_tokens)
 
     @property
     def rollout_tokens(self) -> int:
@@ -187,7 +186,7 @@ def plan_job(job: Job) -> Planned:
     if scoring is not None and budget:
         items.append(Item("scoring", scoring(budget), ("scoring",)))
     if continuations is not None:
-        items.append(Item("continuations", continuations(job.continued_tokens), ("scoring",)))
+        items.append(Item("continuations", continuations(job.continued_tokens(model)), ("scoring",)))
     if job.kl or job.scorer.needs_old or job.update.steps_per_rollout > 1:
         logprobs = _pass_cost(job, lambda texts: dry_run.logprobs_bytes(model, texts, job.autocast))
         items.append(Item("log-probabilities' pass", logprobs(job.update_tokens), ("log-probabilities",)))
@@ -256,7 +255,7 @@ def _continuations_cost(job: Job, model: Any) -> Cost:
         texts = [dry_run.completions(rows, scorer.samples, *size) for size in sizes]
         return float(max(passes, *(dry_run.generation_bytes(model, t, job.sampling, False, job.autocast) for t in texts)))
 
-    line = piecewise(functools.cache(of_rows), sorted({1, max(2, job.continued_tokens // job.length)}))
+    line = piecewise(functools.cache(of_rows), sorted({1, max(2, job.continued_tokens(model) // job.length)}))
     return lambda tokens: line(max(1, tokens // job.length))
 
 

@@ -13,6 +13,7 @@ import torch
 from torch import Tensor
 
 from oar_lightning.common.randomness import derive_seed
+from oar_lightning.policy.language_model import base_model
 from oar_lightning.policy.token_budget import TokenBudget
 from oar_lightning.rollout.assemble import RolloutStage
 from oar_lightning.rollout.cached import CachedEngine
@@ -22,6 +23,16 @@ from oar_lightning.types import Continued, MathProblem, Prefix, Rollouts
 
 LEAST_TOKENS = 8192
 """The prompt and completion tokens that a batch of continuations may hold at least."""
+LEAST_BYTES = 2**27
+"""What the tokens of a batch may hold at least in hidden states, two for each layer (the keys and values of as many heads):
+decoding a token with a small policy costs little more for hundreds of rows than for a few."""
+
+
+def batch_tokens(model: Any, of_rollouts: int) -> int:
+    """The tokens of a batch of continuations where no setting bounds them and the rollouts held `of_rollouts`."""
+    config = base_model(model).config.get_text_config()
+    of_token = 2 * config.num_hidden_layers * config.hidden_size * model.get_input_embeddings().weight.element_size()
+    return max(of_rollouts, LEAST_TOKENS, LEAST_BYTES // of_token)
 
 
 class GreedyMemory:
@@ -53,7 +64,7 @@ class Continuer:
         """`samples` continuations of each prefix, all in one call of the engine. Equal prefixes are sampled once.
 
         `rollout.max_batch` and `rollout.token_budget` bound their batches. Where neither does, a batch holds no more tokens
-        than the rollouts, which have fitted into memory, or than `LEAST_TOKENS`. Prefixes of like length share one.
+        than the rollouts, which have fitted into memory, or than `batch_tokens`. Prefixes of like length share one.
 
         The draws depend on the prefix's tokens, how many may follow it, and `seed` alone; with `greedy` each token is the most
         probable one. A prefix that holds the whole completion gets the completion's own reward. A continuation ends where a
@@ -80,7 +91,7 @@ class Continuer:
         own_limits = [limits[key] for key in keys]
         engine, prompts = self.stage.engine, [list(ids) for _, ids in keys]
         known = self.memory.of(rollouts, [problem for problem, _ in keys]) if greedy and samples == 1 else []
-        with self._bounded(max(LEAST_TOKENS, rollouts.token_ids.numel())) as sampling:
+        with self._bounded(batch_tokens(model, rollouts.token_ids.numel())) as sampling:
             if greedy:
                 sampling = dataclasses.replace(sampling, temperature=0.0)
             if isinstance(engine, CachedEngine):

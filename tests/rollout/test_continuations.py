@@ -9,6 +9,7 @@ import pytest
 import torch
 from support.fixtures import LengthReward, make_stage, tiny_policy
 from torch import Tensor
+from transformers import Qwen2Config, Qwen2ForCausalLM
 
 from oar_lightning.answers.reward import Completion
 from oar_lightning.common.randomness import derive_seed
@@ -16,7 +17,7 @@ from oar_lightning.policy.decoder import GrowingTexts
 from oar_lightning.policy.lm_head import token_logprobs
 from oar_lightning.rollout import SamplingConfig
 from oar_lightning.rollout.assemble import printable
-from oar_lightning.rollout.continuations import Continuer, Encoder, Reprompter
+from oar_lightning.rollout.continuations import LEAST_BYTES, LEAST_TOKENS, Continuer, Encoder, Reprompter, batch_tokens
 from oar_lightning.types import MathProblem, Prefix, Rollouts
 
 POLICY = tiny_policy()
@@ -132,6 +133,7 @@ def test_batches_hold_no_more_tokens_than_the_rollouts_unless_they_have_a_bound(
 ) -> None:
     """Many continuations are the same in parts as in one batch, and no pass over them is larger than sampling's."""
     monkeypatch.setattr("oar_lightning.rollout.continuations.LEAST_TOKENS", 1)
+    monkeypatch.setattr("oar_lightning.rollout.continuations.LEAST_BYTES", 1)
     prefixes = [start(rollouts, row, n) for row in range(4) for n in range(3)]
     expected = Continuer(STAGE, dataclasses.replace(SAMPLING, max_batch=999))(POLICY.model, rollouts, prefixes, 20, seed=3)
     widths: list[tuple[int, int]] = []
@@ -151,12 +153,24 @@ def test_batches_hold_no_more_tokens_than_the_rollouts_unless_they_have_a_bound(
         assert max(rows * width for rows, width in widths) <= limit
 
 
+@pytest.mark.parametrize(
+    ("layers", "hidden", "of_rollouts", "expected"),
+    [(2, 64, 100, LEAST_BYTES // (2 * 2 * 64 * 4)), (28, 1536, 100, LEAST_TOKENS), (28, 1536, 10**6, 10**6)],
+)
+def test_a_small_policy_continues_more_prefixes_at_once(layers: int, hidden: int, of_rollouts: int, expected: int) -> None:
+    """As many as have so many bytes of states; a large one those that fit as rollouts did."""
+    config = Qwen2Config(num_hidden_layers=layers, hidden_size=hidden, num_attention_heads=hidden // 32, vocab_size=8)
+    with torch.device("meta"):
+        assert batch_tokens(Qwen2ForCausalLM(config), of_rollouts) == expected
+
+
 def test_memory_that_runs_out_lowers_the_runs_own_budget(rollouts: Rollouts, monkeypatch: pytest.MonkeyPatch) -> None:
     """With `auto`: the batch is repeated in parts, and the smaller bound stays."""
     sampling = dataclasses.replace(SAMPLING, token_budget="auto")
     prefixes = [start(rollouts, 0, 0), start(rollouts, 2, 0)]
     expected = Continuer(STAGE, SAMPLING)(POLICY.model, rollouts, prefixes, 4, seed=3)
     monkeypatch.setattr("oar_lightning.rollout.continuations.LEAST_TOKENS", 1)
+    monkeypatch.setattr("oar_lightning.rollout.continuations.LEAST_BYTES", 1)
     read = GrowingTexts.__call__
 
     def small(texts: GrowingTexts, ids: Tensor) -> Tensor:
