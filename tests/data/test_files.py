@@ -351,9 +351,9 @@ REAL = pytest.mark.skipif(not SHARED.is_dir(), reason="needs the shared folder o
 @pytest.mark.parametrize(
     ("name", "golds", "dropped"),
     [
-        ("gsm8k_train.jsonl.gz", 7473, 0),
+        pytest.param("gsm8k_train.jsonl.gz", 7473, 0, marks=pytest.mark.slow),
         ("gsm8k_test.jsonl", 1319, 0),
-        ("math_train.jsonl.gz", 7498, 2),
+        pytest.param("math_train.jsonl.gz", 7498, 2, marks=pytest.mark.slow),
         ("math500.jsonl", 500, 0),
     ],
 )

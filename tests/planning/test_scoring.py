@@ -112,7 +112,7 @@ def pair(config: Any, folder: Path, dtype: torch.dtype = torch.float32, lora: Lo
 
 
 TEXT = ("token_ids", "attention_mask", "response_mask", "reasoning_mask", "answer_mask")
-ALIKE = ("gtpo", "spae", "min_form", "spans", "attribution", "shuffled", "oar_p_steps", "total_effect_fast")
+ALIKE = ("gtpo", "spae", "min_form", "spans", "attribution", "shuffled", "oar_p_steps", "total_effect_fast", "model_sample")
 """Scorers that run what others run."""
 
 
@@ -142,6 +142,7 @@ def test_a_dry_run_holds_what_scoring_holds(name: str, tmp_path: Path) -> None:
     assert planned == pytest.approx(expected, rel=0.08)
 
 
+@pytest.mark.slow
 def test_a_dry_run_holds_what_transport_holds(tmp_path: Path) -> None:
     """With blocks so large that they are the peak, less with a smaller budget; all iterations are measured, a few planned."""
     pytest.importorskip("ot.batch", reason="the extra transport is not installed")
@@ -353,7 +354,11 @@ def test_a_scorers_own_model_is_planned(kind: str, tmp_path: Path) -> None:
 
 @pytest.mark.parametrize("precision", ["32-true", pytest.param("bf16-mixed", marks=pytest.mark.slow)])
 @pytest.mark.parametrize(
-    "scorer", [Prime(token_budget=BUDGET), IStar(FixedLength(4), token_budget=BUDGET)], ids=["prime", "istar"]
+    "scorer",
+    [
+        pytest.param(Prime(token_budget=BUDGET), id="prime"),
+        pytest.param(IStar(FixedLength(4), token_budget=BUDGET), id="istar", marks=pytest.mark.slow),
+    ],
 )
 def test_what_a_scorer_trains_is_not_sharded(scorer: Scorer, precision: str, tmp_path: Path) -> None:
     """By hand, in all of a job on four ranks with ZeRO 2, which divides the policy's gradients and optimizer. ZeRO keeps 16-bit

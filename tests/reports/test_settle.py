@@ -125,7 +125,9 @@ def test_what_runs_csv_has_is_not_run_again(tmp_path, monkeypatch: pytest.Monkey
 
 
 @pytest.mark.usefixtures("hydra_conf")
-@pytest.mark.parametrize(("task", "arm"), RUN)
+@pytest.mark.parametrize(
+    ("task", "arm"), [pytest.param(*run, marks=[pytest.mark.slow] * bool(number % 3)) for number, run in enumerate(RUN)]
+)
 def test_an_arms_command_is_a_run_of_the_rules(task: str, arm: str) -> None:
     """The words of the command, without the sweeper's, make the config that README.md promises."""
     words = study.command(task, "endpoint", arm, rules.settings_of(task, arm)[0], (100,))[5:]

@@ -8,12 +8,14 @@ from types import ModuleType
 import matplotlib.pyplot as plt
 import numpy as np
 import pytest
-from scipy.stats import ttest_1samp
+from numpy.typing import NDArray
+from scipy.stats import t, ttest_1samp
 from support.study_scripts import REPORTS
 
 from oar_lightning.reporting.statistics import Interval, mean_interval
 
 FOLDER = REPORTS / "verdict"
+T_QUANTILES = {n: float(t.ppf(0.975, n - 1)) for n in (3, 5)}
 
 
 @pytest.fixture(autouse=True)
@@ -179,12 +181,22 @@ def test_names_of_methods_rates_and_lists(load) -> None:
     ]
 
 
+def students(values: NDArray[np.float64]) -> Interval:
+    """Student's interval, as `mean_interval` makes it in a hundred times the time."""
+    n, half = len(values), T_QUANTILES[len(values)] * values.std(ddof=1) / len(values) ** 0.5
+    return Interval(values.mean(), values.mean() - half, values.mean() + half, n)
+
+
 def test_signs_come_by_chance_as_often_as_the_rule_makes_them(leads: ModuleType) -> None:
     draws, rng = 1500, np.random.default_rng(1)
+    for n in T_QUANTILES:
+        values = rng.normal(size=n)
+        own, expected = students(values), mean_interval(values)
+        assert (own.mean, own.low, own.high) == pytest.approx((expected.mean, expected.low, expected.high))
     found = 0
     for _ in range(draws):
         pairs = rng.normal(size=5)
-        one = leads.Lead("m", "t", mean_interval(pairs[2:]), mean_interval(pairs), 0.0)
+        one = leads.Lead("m", "t", students(pairs[2:]), students(pairs), 0.0)
         found += leads.verdict(one, 1.0) != "not shown"
     assert leads.chance() == pytest.approx(found / draws, abs=0.025)
     assert 0.05 < leads.chance() < 0.1, "more than one interval alone, less than two independent ones"

@@ -83,7 +83,7 @@ def test_what_no_budget_makes_fit_says_so(prepared: Prepare, capsys: pytest.Capt
     assert "budgets that fit" not in out
 
 
-@pytest.mark.parametrize("ranks", [1, 2])
+@pytest.mark.parametrize("ranks", [1, pytest.param(2, marks=pytest.mark.slow)])
 def test_the_cost_of_an_entropy_term_is_told(ranks: int, prepared: Prepare, capsys: pytest.CaptureFixture[str]) -> None:
     """Half of a batch's 8 x 8 completions are an optimizer step's, whatever rank has them."""
     two = ["+trainer.strategy=ddp", "trainer.devices=2"] * (ranks == 2)
@@ -138,11 +138,16 @@ def test_proposed_budgets_are_the_largest_that_fit() -> None:
 @pytest.mark.parametrize(
     ("overrides", "phase", "more"),
     [
-        (["update.microbatches=16"], "update", False),
+        pytest.param(["update.microbatches=16"], "update", False, marks=pytest.mark.slow),
         pytest.param(["rollout.max_batch=16"], "rollout", False, marks=pytest.mark.slow),
         (["loss.kl_coef=0.1"], "update", True),
         (["update.minibatches=2"], "log-probabilities", True),
-        (["optimizer.fused=null", "trainer=gpu", "trainer.precision=32-true"], "optimizer step", True),
+        pytest.param(
+            ["optimizer.fused=null", "trainer=gpu", "trainer.precision=32-true"],
+            "optimizer step",
+            True,
+            marks=pytest.mark.slow,
+        ),
         pytest.param(
             ["+trainer.strategy=ddp", "trainer.devices=2", "update.problems=64"], "update", True, marks=pytest.mark.slow
         ),

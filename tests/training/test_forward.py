@@ -87,10 +87,12 @@ LOSSES = {
     "entropy": LossConfig(entropy_coef=0.05),
     "entropy_penalty": LossConfig(entropy_coef=-0.05),
 }
+ALIKE = ("dr_grpo", "bnpo", "gspo_token", "entropy_penalty")
+"""Losses that are made like others."""
 
 
 @pytest.mark.parametrize("temperature", [0.7, pytest.param(1.0, marks=pytest.mark.slow)])
-@pytest.mark.parametrize("name", LOSSES)
+@pytest.mark.parametrize("name", [pytest.param(name, marks=[pytest.mark.slow] * (name in ALIKE)) for name in LOSSES])
 def test_the_third_step_on_the_same_rollouts(name: str, temperature: float) -> None:
     """In it ratios are not 1 (the first step has a learning rate of 0), so that old and new log-probabilities count."""
     config = LOSSES[name]

@@ -146,7 +146,7 @@ def test_an_update_that_does_not_fit_is_made_in_parts(
 
 
 @pytest.mark.parametrize("where", ["forward", "backward"])
-@pytest.mark.parametrize("n", [0, 1, 2])
+@pytest.mark.parametrize("n", [pytest.param(0, marks=pytest.mark.slow), 1, pytest.param(2, marks=pytest.mark.slow)])
 def test_any_pass_of_a_step_may_fail(where: str, n: int, undisturbed: Any, caplog: pytest.LogCaptureFixture) -> None:
     """The gradients of the passes before it stay, those of the failed one count once."""
     module = job("auto", microbatches=3)
