@@ -48,7 +48,7 @@ QUESTIONS = {
         Question("perfect credit", rules.PERFECT_LONG, rules.LONG),
         Question(_SEARCHES, rules.ESTIMATE_LONG, rules.LONG),
     ),
-    "Minus the same weights on other tokens of each completion": (
+    "Minus the same scores on other tokens, each at its own tuned setting": (
         *(Question(f"`{asked.arm}`", asked.arm, other) for asked in rules.PLACES for other in asked.others),
         Question("OAR-G", "oar_g", "shuffled", again=rules.AGAIN.task),
     ),
