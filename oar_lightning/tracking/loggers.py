@@ -28,10 +28,10 @@ def csv_logger(folder: Path, step: int, **options: Any) -> Logger:
 
 
 def tensorboard_logger(folder: Path, step: int, **options: Any) -> Logger:
-    """Event files. What an earlier start has logged of steps after `step`, which are run again, is hidden."""
+    """Event files. What an earlier start has logged of steps after `step`, or all where that is 0, is run again and hidden."""
     need("tensorboard", "tensorboard")
-    purge = {"purge_step": step + 1} if step else {}
-    return TensorBoardLogger(folder, name="", version="", default_hp_metric=False, **purge, **options)
+    repeated = step + 1 if step else 0  # a run that ended before its first checkpoint begins with its evaluation again
+    return TensorBoardLogger(folder, name="", version="", default_hp_metric=False, purge_step=repeated, **options)
 
 
 def wandb_logger(folder: Path, step: int, **options: Any) -> Logger:

@@ -21,6 +21,7 @@ from oar_lightning.objective.advantage import answer_confidence, group_advantage
 from oar_lightning.objective.diagnostics import rollout_metrics, sum_and_count
 from oar_lightning.objective.entropy import difficulty_weights
 from oar_lightning.objective.metric_sums import MetricSums
+from oar_lightning.policy.batching import even_chunks
 from oar_lightning.policy.casting import cast
 from oar_lightning.policy.language_model import evaluating, prediction_states, states_fit
 from oar_lightning.policy.token_budget import TokenBudget
@@ -79,9 +80,11 @@ class ExperienceCollector:
         """
         seeds = [derive_seed(self.seed, "rollout", step, rank() + world_size() * i) for i in range(len(problems))]
         rollouts = self.stage(self.model, problems, self.method.update.group_size, self.method.sampling, seeds, step)
+        started = time.perf_counter()
         rollouts = self._with_states(rollouts)
         self._follow(step, progress)
         confidence = self._confidence(rollouts, progress)
+        logprob_seconds = time.perf_counter() - started
         rollouts = self._with_group_values(rollouts, confidence)
         started = time.perf_counter()
         rollouts = self._with_what_the_scorer_reads(rollouts)
@@ -93,7 +96,6 @@ class ExperienceCollector:
         if by_step:
             credit = with_exploring_steps(self.model, rollouts, credit, taught)
         score_seconds = time.perf_counter() - started
-        seconds = {phase: rollouts.stats[f"time/{phase}_s"] for phase in ("generate", "reward")} | {"score": score_seconds}
         metrics = rollout_metrics(rollouts).merge([credit_metrics(rollouts, credit, self.method.gate)])
         metrics.add(self.stage.rewards.term_metrics(rollouts.reward_terms))
         others = {name: value for name, value in rollouts.stats.items() if not name.startswith(("time/", "rewards/"))}
@@ -105,8 +107,11 @@ class ExperienceCollector:
             metrics.add({"credit/explore_frac": (float(inside.sum()), float(len(inside)))})
         scored = torch.arange(len(rollouts)) if by_step else taught
         metrics.merge([scorer_metrics(rollouts, scorer, scored), scorer.totals])
+        started = time.perf_counter()
         experience = Experience(self._with_logprobs(rollouts), credit)
-        return Collected(experience, metrics, seconds)
+        logprob_seconds += time.perf_counter() - started
+        seconds = {phase: rollouts.stats[f"time/{phase}_s"] for phase in ("generate", "reward")}
+        return Collected(experience, metrics, seconds | {"score": score_seconds, "logprobs": logprob_seconds})
 
     def _follow(self, step: int, progress: float) -> None:
         """Keep the policy of now as the reference where the KL term begins."""
@@ -236,18 +241,20 @@ class ExperienceCollector:
         return out
 
     def _in_parts(self, rollouts: Rollouts, work: Callable[[Rollouts], Tensor]) -> Iterator[tuple[Tensor, Tensor]]:
-        """Run `work` on as many parts of the rows as the update has micro-batches, within its token budget.
+        """Run `work` on as many parts of the rows as the update has micro-batches, divided as it divides its own where its
+        token budget is a number.
 
         Yields the rows of a part and the result.
         """
-        update = self.method.update
-        parts = split_rows(torch.arange(len(rollouts)), update.minibatches * update.microbatches)
+        update, lengths = self.method.update, rollouts.attention_mask.sum(1).tolist()
+        most = update.minibatches * update.microbatches
+        if update.budget.auto or update.budget.tokens is None:
+            parts = [part.tolist() for part in split_rows(torch.arange(len(rollouts)), most)]
+        else:
+            parts = even_chunks(lengths, most, update.budget.tokens)
 
         def rows(chunk: list[int]) -> Tensor:
             return torch.tensor(chunk, device=rollouts.token_ids.device)
 
-        lengths = rollouts.attention_mask.sum(1).tolist()
-        for chunk, found in update.budget.run_in_chunks(
-            lengths, lambda chunk: work(rollouts.select(rows(chunk))), [part.tolist() for part in parts]
-        ):
+        for chunk, found in update.budget.run_in_chunks(lengths, lambda chunk: work(rollouts.select(rows(chunk))), parts):
             yield rows(chunk), found

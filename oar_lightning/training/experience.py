@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import contextlib
 import dataclasses
+from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Any
 
@@ -11,6 +13,7 @@ from jaxtyping import Bool, Int
 from torch import Tensor
 
 from oar_lightning.common.randomness import generator
+from oar_lightning.data.rows import plain_value
 from oar_lightning.training.slots import Slot, UpdatePlan
 from oar_lightning.types import Credit, MathProblem, Rollouts, thawed
 
@@ -54,7 +57,7 @@ class Experience:
             return value.cpu() if isinstance(value, Tensor) else value
 
         rollouts = {f.name: on_cpu(getattr(self.rollouts, f.name)) for f in dataclasses.fields(Rollouts)}
-        plain = {id(p): {**vars(p), "extra": thawed(p.extra)} for p in self.rollouts.problems}  # once a problem, not a row
+        plain = {id(p): {**vars(p), "extra": _plain(p.extra)} for p in self.rollouts.problems}  # once a problem, not a row
         rollouts["problems"] = [plain[id(p)] for p in self.rollouts.problems]
         credit = {f.name: on_cpu(getattr(self.credit, f.name)) for f in dataclasses.fields(Credit)}
         return {"rollouts": rollouts, "credit": credit}
@@ -67,6 +70,15 @@ class Experience:
         rollouts = moved(state["rollouts"])
         rollouts["problems"] = tuple(MathProblem(**p) for p in rollouts["problems"])
         return cls(Rollouts(**rollouts), Credit(**moved(state["credit"])))
+
+
+def _plain(extra: Mapping[str, Any]) -> dict[str, Any]:
+    """The columns in a form that a checkpoint may hold, without those that have none: no later step reads any."""
+    found = {}
+    for name, value in thawed(extra).items():
+        with contextlib.suppress(TypeError):
+            found[name] = plain_value(value)
+    return found
 
 
 def split_rows(rows: Int[Tensor, " n"], parts: int) -> list[Int[Tensor, " m"]]:

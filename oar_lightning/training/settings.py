@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import functools
+import logging
 from collections.abc import Callable, Mapping
 from dataclasses import KW_ONLY, dataclass, field
 from itertools import islice
@@ -27,6 +28,8 @@ from oar_lightning.training.callbacks.kept import KeepConfig
 from oar_lightning.training.method import Method, check_clipping, check_credit, check_entropy
 from oar_lightning.training.schedule import Schedule
 from oar_lightning.training.supervised import SupervisedConfig
+
+log = logging.getLogger(__name__)
 
 
 @checked("")
@@ -123,6 +126,12 @@ class Settings:
             raise ConfigError(
                 "rollout.temperature=0 samples the same completion for a whole group, so no advantage is ever non-zero; "
                 "set rollout.temperature > 0, e.g. 1.0"
+            )
+        if self.method.sampling.top_p < 1:
+            log.warning(
+                "rollout.top_p=%s: completions are drawn from the nucleus, and ratios, KL term and entropy are those of "
+                "the whole distribution; set rollout.top_p=1 to train on-policy",
+                self.method.sampling.top_p,
             )
         if isinstance(self.policy, FreshPolicy):
             raise ConfigError(

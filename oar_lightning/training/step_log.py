@@ -19,7 +19,7 @@ from oar_lightning.training.passes import largest_pass, padding_metrics
 from oar_lightning.training.publish import publish
 from oar_lightning.training.slots import Slot
 
-STEP_PHASES = ("generate", "reward", "score", "update")
+STEP_PHASES = ("generate", "reward", "score", "logprobs", "update")
 """``time/<phase>_s`` is logged of a step, ``time/total_<phase>_s`` of the run."""
 
 SHOWN = {"reward": "reward", "accuracy": "rewards/accuracy", "entropy": "entropy"}

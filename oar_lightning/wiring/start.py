@@ -22,6 +22,9 @@ SAME_IN_A_FORK = ("task", "policy", "update.inner_epochs", "update.minibatches",
 
 FREE_IN_A_FORK = ("policy.attention", "policy.trust_remote_code", "policy.dtype")
 
+WHOLE_BATCH = ("loss.kl_coef", "loss.kl_from", "rollout.temperature", "seed")
+"""Beginnings of keys with which the rest of a batch of rollouts cannot be learnt: what it was drawn, kept or divided with."""
+
 NEW_DATA = ("data.train", "data.first_problems", "content of data.train", "seed")
 """Beginnings of keys with which a position in the data means nothing any more."""
 
@@ -106,7 +109,7 @@ def find_start(cfg: DictConfig, problems: Mapping[str, str]) -> Start:
     check_steps_left(saved, max_steps, same_run=not found)
     if not found:
         return Start(run_dir, saved)
-    _check_fork(found, saved)
+    check_fork(found, saved, int(cfg["update"].inner_epochs) * int(cfg["update"].minibatches))
     _refuse_used(own)
     return Start(own, saved, found)
 
@@ -128,7 +131,7 @@ def _begun(own: Path, cfg: DictConfig, problems: Mapping[str, str]) -> bool:
     return not changed_since(own, plain(cfg), problems)
 
 
-def _check_fork(found: tuple[Change, ...], saved: Saved) -> None:
+def check_fork(found: tuple[Change, ...], saved: Saved, steps_per_rollout: int) -> None:
     """Raises ConfigError: for a change under which the checkpoint's state cannot be used."""
     same = (*SAME_IN_A_FORK, "optimizer._target_") if saved.layout else SAME_IN_A_FORK
     fixed = [change for change in found if _below(change.key, same) and not _below(change.key, FREE_IN_A_FORK)]
@@ -137,6 +140,13 @@ def _check_fork(found: tuple[Change, ...], saved: Saved) -> None:
             f"resume_changed=true cannot load {saved.checkpoint} with another {'; '.join(map(str, fixed))}. Give the old "
             f"values, or start a new run from its policy: task=export ckpt_path={saved.checkpoint}, then policy=hf "
             "policy.name=<folder>"
+        )
+    of_batch = [change for change in found if _below(change.key, WHOLE_BATCH)]
+    if of_batch and saved.step % steps_per_rollout:
+        raise ConfigError(
+            f"resume_changed=true cannot load {saved.checkpoint} with another {'; '.join(map(str, of_batch))}: step "
+            f"{saved.step} is in the middle of a batch of rollouts, which was drawn with the old values. Give these, or a "
+            f"checkpoint whose step is a multiple of {steps_per_rollout} (update.inner_epochs * update.minibatches)"
         )
 
 

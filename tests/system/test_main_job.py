@@ -28,7 +28,7 @@ EXPECTED = [
     *(f"clip_ratio/{k}" for k in ("low_mean", "high_mean", "region_mean")),
     *(f"completions/{k}" for k in ("mean_length", "min_length", "max_length", "clipped_ratio")),
     *(f"credit/{k}" for k in [*OURS.split(), "rank_stability", "forward_equivalents"]),
-    *(f"time/{k}_s" for k in ("generate", "reward", "score", "update", "step", "total")),
+    *(f"time/{k}_s" for k in ("generate", "reward", "score", "logprobs", "update", "step", "total")),
     *(f"eval/chain/{k}" for k in ("avg_at_2", "pass_at_2", "maj_at_2", "greedy", "answered", "truncated")),
 ]
 

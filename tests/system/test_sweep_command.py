@@ -103,7 +103,7 @@ def test_a_diverged_trial_is_a_failed_one_with_its_reason(
         assert good.data.tags[key]
     metrics = good.data.metrics
     assert 0 <= metrics["objective_low"] <= metrics["objective"] <= metrics["objective_high"] <= 1
-    phases = sum(metrics[f"time/total_{phase}_s"] for phase in ("generate", "reward", "score", "update"))
+    phases = sum(metrics[f"time/total_{phase}_s"] for phase in ("generate", "reward", "score", "logprobs", "update"))
     assert 0 < phases < metrics["time/total_s"]
     assert parent.data.metrics["best_objective"] == metrics["objective"]
 

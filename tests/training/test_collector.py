@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import dataclasses
+import time
 from pathlib import Path
 from typing import Any
 
@@ -10,13 +11,16 @@ import lightning as L
 import pytest
 import torch
 from support.fixtures import fit, make_module, tiny_policy, weights
+from torch import Tensor
 
 from oar_lightning.credit.gates import DirectGate
 from oar_lightning.credit.scorers import Entropy
 from oar_lightning.objective.advantage import AdvantageConfig, answer_confidence, group_advantages
 from oar_lightning.objective.entropy import AdaptiveEntropy
 from oar_lightning.objective.loss import LossConfig
+from oar_lightning.policy.batching import even_chunks
 from oar_lightning.training.callbacks import GracefulStop, LastCheckpoint, RandomState, RunIdentity
+from oar_lightning.training.collector import ExperienceCollector
 from oar_lightning.training.module import PolicyOptimization
 from oar_lightning.training.slots import UpdatePlan
 from oar_lightning.types import MathProblem
@@ -98,6 +102,36 @@ def test_accuracy_counts_times_the_answers_confidence() -> None:
     expected = group_advantages(late.reward_terms.double() * confidence[:, None], torch.ones(1).double(), 4)
     assert torch.allclose(late.advantages.double(), expected, atol=1e-4)
     assert not torch.allclose(early.advantages, late.advantages, atol=1e-2)
+
+
+def test_log_probabilities_have_their_own_seconds(monkeypatch: pytest.MonkeyPatch) -> None:
+    """No phase but theirs has them, and all phases together are the whole."""
+    slow = ExperienceCollector.detached_logprobs
+
+    def slower(*arguments: Any) -> Tensor:
+        time.sleep(1)
+        return slow(*arguments)
+
+    module = two_stages(None)
+    module.collector.collect(PROBLEMS, 0)
+    monkeypatch.setattr(ExperienceCollector, "detached_logprobs", slower)
+    started = time.perf_counter()
+    seconds = module.collector.collect(PROBLEMS, 0).seconds
+    assert 1 <= seconds["logprobs"] < sum(seconds.values()) <= time.perf_counter() - started
+
+
+@pytest.mark.parametrize("tokens", [None, 90])
+def test_their_passes_are_divided_as_the_updates_are(tokens: int | None, monkeypatch: pytest.MonkeyPatch) -> None:
+    """With a number of tokens by length, so that one long row makes no other pass large."""
+    plan = UpdatePlan(problems=2, group_size=4, microbatches=4, token_budget=tokens)
+    module = make_module(tiny_policy(), Entropy(), update=plan, gate=DirectGate())
+    rollouts = module.collector.collect(PROBLEMS, 0).experience.rollouts
+    expected = module.collector.detached_logprobs(module.model, rollouts)
+    found = [rows.tolist() for rows, _ in module.collector._in_parts(rollouts, lambda part: part.rewards)]
+    assert sorted(row for part in found for row in part) == list(range(8))
+    assert torch.equal(module.collector.detached_logprobs(module.model, rollouts), expected)
+    lengths = rollouts.attention_mask.sum(1).tolist()
+    assert found == (even_chunks(lengths, 4, tokens) if tokens else [[0, 1], [2, 3], [4, 5], [6, 7]])
 
 
 def test_the_confidence_of_an_answer_by_hand() -> None:

@@ -14,7 +14,7 @@ from oar_lightning.__main__ import check_config
 from oar_lightning.common.config_check import ConfigError
 from oar_lightning.wiring.kept_config import Change
 from oar_lightning.wiring.resume import Saved
-from oar_lightning.wiring.start import Start
+from oar_lightning.wiring.start import Start, check_fork
 
 SMALL = (
     "+experiment=smoke",
@@ -76,6 +76,16 @@ def test_another_config_is_refused_or_a_new_run_below_the_first(
     ]
     counts = [s["optimizer_states"][0]["state"][0]["step"] for s in states]
     assert float(counts[1]) == float(counts[0]) + 1 > 1, "the optimizer's moments went on"
+
+
+def test_in_the_middle_of_a_batch_it_goes_on_as_it_was_drawn() -> None:
+    """Its log-probabilities are at the old temperature, none are of a reference, and the seed divides its rows."""
+    odd, even = (Saved(Path("last.ckpt"), step, None) for step in (3, 4))
+    for key in ("seed", "rollout.temperature", "loss.kl_coef"):
+        with pytest.raises(ConfigError, match=rf"{key}: 0 -> 1: step 3 is in the middle .* multiple of 2 "):
+            check_fork((Change("gate.tau", 0.4, 0.5), Change(key, 0, 1)), odd, 2)
+        check_fork((Change(key, 0, 1),), even, 2)
+    check_fork((Change("gate.tau", 0.4, 0.5),), odd, 2)
 
 
 def test_a_new_run_does_not_overwrite_another_one(prepared: Prepare, tmp_path: Path) -> None:

@@ -42,7 +42,6 @@ class MonteCarlo(StepScorer):
     """
 
     covers = "response"
-    reads_all_rows = True
 
     def __init__(
         self,
@@ -56,6 +55,7 @@ class MonteCarlo(StepScorer):
     ) -> None:
         self.signed = not absolute
         self.masks_loss = forced_above is not None
+        self.reads_all_rows = self.signed or self.masks_loss  # importance alone leaves advantages of 0 as they are
         self.segments = segments
         self.samples = samples
         self.most_segments = most_segments

@@ -13,7 +13,7 @@ from support.fixtures import LengthReward, make_module, make_stage, tiny_policy
 from support.toy import gpt2, rollouts_of, tools
 
 from oar_lightning.credit.assign import assign_credit
-from oar_lightning.credit.gates import SignedGate
+from oar_lightning.credit.gates import DirectGate, SignedGate
 from oar_lightning.credit.scorers import MinForm, MonteCarlo, Position, Shuffled
 from oar_lightning.credit.segments import FixedLength, LowProbabilityCuts, Sentences
 from oar_lightning.data.chain.task import ChainProblems, ChainTask
@@ -256,6 +256,15 @@ def test_continuations_are_counted_without_a_signal_and_added_over_ranks() -> No
     assert both["credit/continuations"] == first["credit/continuations"] + second["credit/continuations"]
     assert both["time/continuations_s"] == max(first["time/continuations_s"], second["time/continuations_s"])
     assert both["credit/segments"] == pytest.approx((first["credit/segments"] + second["credit/segments"]) / 2)
+
+
+@pytest.mark.parametrize(("forced_above", "asked"), [(None, False), (0.9, True)])
+def test_importance_is_asked_of_groups_with_a_signal_alone(forced_above: float | None, asked: bool) -> None:
+    """Their advantages stay 0; what leaves the loss is asked of all."""
+    scorer = MonteCarlo(FixedLength(4), samples=2, absolute=True, forced_above=forced_above)
+    module = make_module(tiny_policy(), scorer, lambda problems, completions: [1.0] * len(problems), gate=DirectGate())
+    found = module.collector.collect((MathProblem("1 + 1 =", "2"),), 0).metrics.means()
+    assert bool(found.get("credit/continuations")) == asked
 
 
 def test_the_forecast_is_an_upper_bound(rollouts: Rollouts) -> None:
