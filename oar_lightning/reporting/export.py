@@ -21,7 +21,7 @@ from oar_lightning.reporting.settings import ENDS, EVALUATED_ON, SETTINGS, evalu
 from oar_lightning.reporting.study import Study
 from oar_lightning.tracking.renamed import by_current_name
 
-SECONDS = tuple(f"time/total_{phase}_s" for phase in ("cpu", "generate", "reward", "score", "update"))
+SECONDS = tuple(f"time/total_{phase}_s" for phase in ("cpu", "generate", "reward", "score", "logprobs", "update"))
 TAGS = (
     *("git_revision", "python", "torch", "lightning", "transformers", "hardware", "parameters"),
     *("experiment", "scorer", SWEEP_COMMAND, "overrides"),

@@ -27,7 +27,7 @@ from oar_lightning.policy.language_model import evaluating, prediction_states, s
 from oar_lightning.policy.token_budget import TokenBudget
 from oar_lightning.rollout import RolloutStage
 from oar_lightning.rollout.continuations import RolloutTools
-from oar_lightning.training.experience import Experience, split_rows
+from oar_lightning.training.experience import Experience
 from oar_lightning.training.forward import completion_logprobs
 from oar_lightning.training.method import Method
 from oar_lightning.types import Credit, MathProblem, Rollouts
@@ -241,17 +241,12 @@ class ExperienceCollector:
         return out
 
     def _in_parts(self, rollouts: Rollouts, work: Callable[[Rollouts], Tensor]) -> Iterator[tuple[Tensor, Tensor]]:
-        """Run `work` on as many parts of the rows as the update has micro-batches, divided as it divides its own where its
-        token budget is a number.
+        """Run `work` on as many parts of the rows as the update has micro-batches, divided as it divides its own.
 
         Yields the rows of a part and the result.
         """
         update, lengths = self.method.update, rollouts.attention_mask.sum(1).tolist()
-        most = update.minibatches * update.microbatches
-        if update.budget.auto or update.budget.tokens is None:
-            parts = [part.tolist() for part in split_rows(torch.arange(len(rollouts)), most)]
-        else:
-            parts = even_chunks(lengths, most, update.budget.tokens)
+        parts = even_chunks(lengths, update.minibatches * update.microbatches, update.budget.tokens)
 
         def rows(chunk: list[int]) -> Tensor:
             return torch.tensor(chunk, device=rollouts.token_ids.device)

@@ -84,10 +84,7 @@ def test_a_warm_start_may_sample_greedily_and_rl_may_not() -> None:
 @pytest.mark.parametrize("top_p", [0.9, 1.0])
 def test_a_nucleus_in_training_is_told(top_p: float, caplog: pytest.LogCaptureFixture) -> None:
     own(method=Method(sampling=SamplingConfig(top_p=top_p))).check_rl()
-    assert [record.getMessage() for record in caplog.records if "rollout.top_p=0.9: " in record.getMessage()] == [
-        record.getMessage() for record in caplog.records
-    ]
-    assert len(caplog.records) == (top_p < 1)
+    assert [record.getMessage().split(":")[0] for record in caplog.records] == ["rollout.top_p=0.9"] * (top_p < 1)
 
 
 def test_two_entropy_terms_are_refused() -> None:
