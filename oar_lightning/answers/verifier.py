@@ -26,7 +26,7 @@ from typing import IO
 from oar_lightning.answers.form import compare, near, numbers
 from oar_lightning.answers.spelling import canonical, rounded
 from oar_lightning.answers.structure import Pair
-from oar_lightning.answers.verifier_worker import READY, RENEW
+from oar_lightning.answers.verifier_worker import PATIENCE, READY, RENEW
 from oar_lightning.common.ranges import NonNegativeInt, Positive, PositiveFloat, PositiveInt, checked
 
 
@@ -45,7 +45,8 @@ class VerifierConfig:
     """Limits of one verdict.
 
     Args:
-        timeout_s: wall-clock seconds after which a worker is killed and the answer judged `timeout`.
+        timeout_s: seconds of the processor after which a comparison is ended and the answer judged `timeout`; so it is after
+            `PATIENCE` times as many on the clock. Other processes of a busy machine take no answer's time.
         memory_mb: address space of a worker.
         workers: processes; they start with the first answer that needs computer algebra.
         max_characters: longer answers are `unparseable` at once.
@@ -206,7 +207,7 @@ class _Worker:
             stdin.flush()
         except BrokenPipeError:
             return None
-        deadline = time.monotonic() + timeout_s
+        deadline = time.monotonic() + PATIENCE * timeout_s
         while (line := self._line(deadline)) is not None and line != READY:  # ready: another fork, this one died
             number, _, verdict = line.partition(" ")
             if number == str(self._asked):  # else of a pair that was given up

@@ -1,8 +1,8 @@
 """Child process of `oar_lightning.answers.verifier`: reads `[number, gold, answer]` JSON lines, writes `number verdict` lines.
 
 It loads computer algebra, which takes seconds, and has a fork of itself read and judge. That one may hang, exhaust its memory
-or crash on hostile input: it is ended on `RENEW`, and whenever it dies another takes its place, which `READY` tells. It imports
-no torch. Both end when their standard input closes; if the fork hangs after the parent died, an alarm ends it.
+or crash on hostile input: alarms end it when its time is over, whether or not the parent lives, `RENEW` ends it earlier, and
+whenever it dies another takes its place, which `READY` tells. Both end when their standard input closes. No torch is imported.
 """
 
 from __future__ import annotations
@@ -30,6 +30,8 @@ def close(expected: list[Any], actual: list[Any]) -> bool:
 
 Judge = Callable[[str, str], str]
 READY, RENEW = "ready", signal.SIGUSR2  # Slurm sends SIGUSR1 to all processes of a job
+PATIENCE = 5
+"""Seconds on the clock that a comparison may take, of one of the processor."""
 
 
 def main(memory_bytes: int, timeout_s: float) -> None:
@@ -92,10 +94,13 @@ def load() -> Judge:
 def serve(judge: Judge, verdicts: TextIO, timeout_s: float) -> None:
     """Until standard input closes."""
     for line in sys.stdin:
-        signal.setitimer(signal.ITIMER_REAL, timeout_s + 1)  # no handler: the process ends
         number, gold, answer = json.loads(line)
+        alarms = {signal.ITIMER_PROF: timeout_s, signal.ITIMER_REAL: PATIENCE * timeout_s + 1}
+        for alarm, seconds in alarms.items():
+            signal.setitimer(alarm, seconds)  # no handler: the process ends
         verdict = judge(gold, answer)
-        signal.setitimer(signal.ITIMER_REAL, 0)
+        for alarm in alarms:
+            signal.setitimer(alarm, 0)
         verdicts.write(f"{number} {verdict}\n")
 
 

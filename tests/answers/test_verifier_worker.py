@@ -16,6 +16,7 @@ import pytest
 from support.verifier_workers import LIMIT_S, TOWERS, algebra, has_ended, wait_until, worker_pids
 
 from oar_lightning.answers.verifier import Verdict, Verifier, VerifierConfig
+from oar_lightning.answers.verifier_worker import PATIENCE
 
 
 class Bereft(NamedTuple):
@@ -80,6 +81,27 @@ def test_after_a_timeout_the_same_worker_judges_at_once_and_nothing_of_before() 
     finally:
         verifier.close()
     assert not worker_pids(worker)
+
+
+@pytest.mark.parametrize(("stopped_s", "verdict"), [(1.5, Verdict.CORRECT), (None, Verdict.TIMEOUT)])
+def test_seconds_in_which_others_have_the_processor_are_not_an_answers(stopped_s: float | None, verdict: Verdict) -> None:
+    """A stopped process takes no time of the processor; one that is never continued ends after `PATIENCE`."""
+    limit_s = 0.5
+    verifier = Verifier(VerifierConfig(timeout_s=limit_s, workers=1))
+    others = worker_pids(os.getpid())
+    try:
+        assert verifier(*algebra(2)) == [Verdict.CORRECT]
+        (worker,) = worker_pids(os.getpid()) - others
+        (fork,) = worker_pids(worker)
+        os.kill(fork, signal.SIGSTOP)
+        if stopped_s is not None:
+            threading.Timer(stopped_s, os.kill, (fork, signal.SIGCONT)).start()
+        start = time.monotonic()
+        assert verifier(*algebra(3)) == [verdict]
+        assert time.monotonic() - start >= (PATIENCE * limit_s if stopped_s is None else stopped_s)
+        assert verifier(*algebra(4)) == [Verdict.CORRECT]
+    finally:
+        verifier.close()
 
 
 def test_a_worker_that_dies_before_it_is_asked_ends_nothing(bereft: Bereft, monkeypatch: pytest.MonkeyPatch) -> None:
