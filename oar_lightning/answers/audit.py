@@ -97,8 +97,13 @@ def _row(where: str, number: int, row: Any) -> AuditRow:
     check_columns(row, where, ("is_correct", "truncated"), ("completion", "solution"))
     label = row.get("is_correct")
     completion = "completion" in row
+    if label is not None and not completion:
+        raise ValueError(
+            f"{where} has a label of a model's output (is_correct={label!r}) but no completion; "
+            "name the output's column completion"
+        )
     return AuditRow(
-        id=str(row.get("id", number)),
+        id=str(number if row.get("id") is None else row["id"]),
         completion=completion,
         text=_text(row["completion"] if completion else row.get("solution")),
         gold=gold_text(row.get("answer"), where),

@@ -164,17 +164,25 @@ def _is_answer(text: str, start: int, complete: bool, strict: bool, words: bool)
         return whole and not strict
     stated = text[start + content[0] : start + content[1]]
     formal, short = bool(re.search(r"[\d\\$]", stated)), len(stated.split()) <= 2
+    if strict and not words and stated[:1].isalpha() and " " in stated.strip():
+        return False  # a heading: #### Step 2
     return formal and short if strict else formal or short
 
 
 def _is_remark(text: str, start: int, end: int, complete: bool) -> bool:
-    """Whether the text after a phrase of words, which begins at `start`, is words in lower case, as in "the answer is
-    correct", but for those that may answer."""
+    """Whether the text after a phrase, which begins at `start`, is words in lower case, as in "the answer is correct", but for
+    those that may answer; or after `####` the words of a heading, which more text follows."""
     content = _line_content(text[end : end + _LONGEST_PROSE], 0, complete)
-    if content is None or not text[start].isalpha():
+    if content is None:
         return False
     stated = text[end + content[0] : end + content[1]].strip(_TRIM_END)
-    return bool(re.fullmatch(r"(?!(?:yes|no|none|true|false)$)[a-z]{2,}(?: [a-z]{2,})*", stated))
+    if text[start] == "#":
+        return bool(_HEADING.fullmatch(stated) and text[end + content[1] :].strip(_TRIM_END + "."))
+    return text[start].isalpha() and bool(_WORDS.fullmatch(stated))
+
+
+_WORDS = re.compile(r"(?!(?:yes|no|none|true|false)$)[a-z]{2,}(?: [a-z]{2,})*")
+_HEADING = re.compile(r"[A-Z][a-z]+(?: [A-Za-z]+)*:?")
 
 
 def _boxed_content(text: str, box: int, complete: bool) -> tuple[int, int] | None:
@@ -210,10 +218,22 @@ _INLINE = re.compile(
 """`$5$`, or all of `$5$ or $6$`, `$x$ = $5$` and `$5$ million`: a part of these would be another answer."""
 
 
+_LIST_MARK = re.compile(r"(?:[-\u2022]|\d{1,2}[.)]) +(?=\S)")
+"""Of an answer below its phrase: `- 12` and `1. 12` are 12."""
+
+_BOLD = re.compile(r"([^\n*]+)\*\*[.!?]*(?=\s*(?:\n|$))")
+"""What ends a line in bold, behind which a mark is no factorial."""
+
+
 def _line_content(text: str, start: int, complete: bool) -> tuple[int, int] | None:
     """From `start` to the end of the sentence or line, or of the display that follows."""
+    begin = start
     match = re.compile(r"[:\s*]*").match(text, start)
     start = match.end() if match else start
+    if "\n" in text[begin:start] and (mark := _LIST_MARK.match(text, start)):
+        start = mark.end()
+    if text.endswith("**", begin, start) and (bold := _BOLD.match(text, start)):
+        return bold.span(1)
     for opening, closing in (("\\[", "\\]"), ("$$", "$$"), ("\\(", "\\)")):
         if text.startswith(opening, start):
             end = text.find(closing, start + 2)

@@ -17,6 +17,7 @@ from typing import Annotated, Any
 from annotated_types import Interval
 
 from oar_lightning.common.config_check import ConfigError
+from oar_lightning.common.ordering import numbered
 from oar_lightning.common.ranges import Fraction, ProperFraction, checked
 from oar_lightning.types import MathProblem
 
@@ -56,7 +57,7 @@ class Curriculum:
         return 1
 
     def check(self, problem: MathProblem, endless: bool) -> None:
-        """Raises: ConfigError: where a source with this first problem has no such kinds."""
+        """Raises: ConfigError: where a source with this problem has no such kinds."""
 
 
 class EveryProblem(Curriculum):
@@ -121,9 +122,10 @@ class DifficultyCurriculum(Curriculum):
                     f"{sorted(problem.extra)}; name one of them, or problem or level"
                 )
         elif not problem.level:
+            whose = f"those of {problem.source}" if problem.source else "they"
             raise ConfigError(
                 f"curriculum.by={self.by} tells the problems of {'an endless' if endless else 'this'} source apart by their "
-                "level, and they have none; set curriculum.by=problem or an extra column, or name a level_column"
+                f"level, and {whose} have none; set curriculum.by=problem or an extra column, or name a level_column"
             )
 
 
@@ -173,8 +175,8 @@ class Draws:
             "passed_over_frac": self.passed_over / max(1, self.passed_over + self.taken),
         }
         if len(weights) <= FEW_KINDS and not self.curriculum.by_problem(self.endless):
-            for kind, rate in self.pass_rates.items():
-                name = re.sub(r"[^\w.-]", "_", kind)
+            names = numbered([re.sub(r"[^\w.-]", "_", kind) for kind in self.pass_rates])  # <5 and >5 are two kinds
+            for name, (kind, rate) in zip(names, self.pass_rates.items(), strict=True):
                 found |= {f"pass_rate/{name}": rate, f"weight/{name}": weights[kind]}
         return {f"data/curriculum/{name}": value for name, value in found.items()}
 

@@ -28,8 +28,12 @@ _OPERATORS = str.maketrans(
     {"\u2212": "-", "\u2013": "-", "\u00d7": "*", "\u00b7": "*", "\u00f7": "/", "\u2264": "<=", "\u2265": ">=", "\u2260": "<>"}
 )
 """Other signs of an operator -> how it is compared."""
-# an operator tells 2+3 from 2-3 and belongs to the text; a hyphen between letters is punctuation
-_TOKEN = re.compile(r"[^\W_]+|[+*/=<>^]|(?<![^\W\d_])-|-(?![^\W\d_])")
+# an operator tells 2+3 from 2-3 and belongs to the text; a hyphen between letters is punctuation, and so are brackets, colons
+# and exclamation marks but at numbers and variables
+_TOKEN = re.compile(
+    r"\d+\.\d+|[^\W_]+|[+*/=<>^|%]|(?<![^\W\d_])-|-(?![^\W\d_])"
+    r"|\((?=[\d(|+-]|[a-z]\b)|(?<=[\d)|!%])\)|(?<=\b[a-z])\)|(?<=[\d)])!|(?<=\d):(?=\d)"
+)
 
 
 class Match(NamedTuple):

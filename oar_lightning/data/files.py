@@ -6,7 +6,7 @@ import csv
 import glob
 import logging
 import sys
-from collections import Counter
+from collections import Counter, deque
 from collections.abc import Iterator, Mapping, Sequence
 from itertools import chain
 from pathlib import Path
@@ -16,7 +16,7 @@ from oar_lightning.common.jsonl import UNREADABLE, open_text, read_jsonl
 from oar_lightning.common.paths import files_of
 from oar_lightning.common.ranges import PositiveInt, checked
 from oar_lightning.data.listed import ListedProblems
-from oar_lightning.data.rows import Columns, problems_of, table_rows
+from oar_lightning.data.rows import Columns, as_texts, problems_of, table_rows
 from oar_lightning.types import MathProblem
 
 log = logging.getLogger(__name__)
@@ -121,13 +121,12 @@ def _jsonl(file: Path) -> Iterator[tuple[str, dict[str, Any]]]:
 
 
 def _csv(file: Path) -> Iterator[tuple[str, dict[str, Any]]]:
-    from datasets import Features, Value
-
     csv.field_size_limit(sys.maxsize)  # a chain of thought can be longer than the default
     try:
         with open_text(file) as text:
             lines = filter(None, csv.reader(text))  # pandas leaves blank lines out, too
             header, first = next(lines, []), next(lines, [])
+            deque(lines, maxlen=0)  # refuses a carriage return in a cell without quotes, at which pandas would end the row
     except (*UNREADABLE, csv.Error) as error:
         raise _unreadable(file, error) from error
     if not header:
@@ -138,9 +137,7 @@ def _csv(file: Path) -> Iterator[tuple[str, dict[str, Any]]]:
         raise ValueError(f"{KEY}: {file} has a column without a name in its first line {header}; name it or remove it")
     if len(first) > len(header):  # pandas would take the first cells for an index, and shift the others
         raise ValueError(f"{KEY}: {file} cannot be read ({len(first)} cells below the {len(header)} columns {header})")
-    # as text: numbers would lose their form ("007", "1.50"), and "NA" or "None" are texts like any other
-    features = Features({column: Value("string") for column in header})
-    yield from _table(file, "csv", features=features, keep_default_na=False, na_filter=False)
+    yield from _table(file, "csv", **as_texts(header))
 
 
 def _table(file: Path, kind: str, **options: Any) -> Iterator[tuple[str, dict[str, Any]]]:

@@ -7,8 +7,8 @@ import hashlib
 from collections.abc import Sequence
 from itertools import islice
 
-from oar_lightning.data.files import FileProblems
 from oar_lightning.data.first import FirstProblems
+from oar_lightning.data.listed import ListedProblems
 from oar_lightning.data.mixture import Mixture
 from oar_lightning.data.stream import ProblemSource
 from oar_lightning.types import MathProblem
@@ -28,7 +28,7 @@ def fingerprint(source: ProblemSource | Sequence[MathProblem]) -> str:
         for name, inner in source.sources.items():
             digest.update(f"{name}\0{fingerprint(inner)}\0".encode())
         return digest.hexdigest()[:16]
-    for problem in islice(source, None if isinstance(source, FileProblems | FirstProblems | Sequence) else SAMPLED):
+    for problem in islice(source, None if isinstance(source, ListedProblems | FirstProblems | Sequence) else SAMPLED):
         digest.update(f"{_content(problem)}\n".encode(errors="surrogatepass"))
     return digest.hexdigest()[:16]
 

@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import contextlib
+import csv
+import functools
 import hashlib
 import logging
 from collections import Counter
@@ -13,7 +15,7 @@ from typing import Annotated, Any
 
 from oar_lightning.common.messages import one_line
 from oar_lightning.common.ranges import PositiveInt, checked
-from oar_lightning.data.rows import Columns, Row, problems_of, table_rows
+from oar_lightning.data.rows import Columns, Row, as_texts, is_plain, problems_of, table_rows
 from oar_lightning.types import MathProblem
 
 log = logging.getLogger(__name__)
@@ -101,15 +103,18 @@ class HubProblems:
 
     def _opened(self) -> Any:
         if self._dataset is None:
-            from datasets import get_dataset_config_names, load_dataset
+            from datasets import get_dataset_config_names, load_dataset, load_dataset_builder
 
             name = self.name
             reach = contextlib.nullcontext() if self._local() or _answers(self.path, self.revision) else _offline()
             if name is not None and self._local() and get_dataset_config_names(self.path) == ["default"]:
                 log.info("path=%s: bare files without configurations, so name=%s chooses nothing", self.path, name)
                 name = None
+            load = functools.partial(load_dataset, self.path, name, split=self.split, revision=self.revision, streaming=True)
             with reach:
-                dataset = load_dataset(self.path, name, split=self.split, revision=self.revision, streaming=True)
+                dataset = load()
+                if dataset.info.builder_name == "csv":
+                    dataset = load(**as_texts(_header(load_dataset_builder(self.path, name, revision=self.revision))))
             self._dataset = dataset if self.limit is None else dataset.take(self.limit)
         return self._dataset
 
@@ -158,6 +163,17 @@ def _offline() -> Iterator[None]:
         constants.HF_HUB_OFFLINE, config.HF_HUB_OFFLINE = before
 
 
+def _header(builder: Any) -> list[str]:
+    """The columns of a set of CSV files."""
+    import fsspec
+
+    first = next(iter(builder.config.data_files.values()))[0]
+    with fsspec.open(first, "rt", encoding="utf-8-sig", newline="", compression="infer") as text:
+        return next(filter(None, csv.reader(text)), [])
+
+
 def _digest(row: Row) -> str:
-    """A row's id from its content: its number would change with each epoch's order."""
-    return hashlib.blake2b(repr(row).encode("utf-8", "surrogatepass"), digest_size=6).hexdigest()
+    """A row's id from its content: its number would change with each epoch's order. What JSON does not hold is left out, for it
+    may be shown by its place in memory."""
+    content = {name: value for name, value in row.items() if is_plain(value)}
+    return hashlib.blake2b(repr(content).encode("utf-8", "surrogatepass"), digest_size=6).hexdigest()

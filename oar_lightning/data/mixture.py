@@ -55,6 +55,15 @@ class Mixture:
         return rng.choices(list(self.sources), [self.weights[name] for name in self.sources])[0]
 
 
+def examples(source: ProblemSource) -> Iterator[MathProblem]:
+    """A source's first problem; of a mixture that of each of its sources."""
+    if not isinstance(source, Mixture):
+        yield from itertools.islice(source, 1)
+        return
+    for name, inner in source.sources.items():
+        yield from (dataclasses.replace(problem, source=name) for problem in examples(inner))
+
+
 def _epochs(source: ProblemSource, name: str, seed: int, skip: int) -> Iterator[MathProblem]:
     """A source's epochs one after the other, without the first `skip` problems."""
     if is_endless(source):

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import functools
 import logging
+import math
 from collections import Counter
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
@@ -11,6 +12,8 @@ from datetime import date, time, timedelta
 from decimal import Decimal
 from itertools import islice
 from typing import Any
+
+import numpy as np
 
 from oar_lightning.answers.span import gold_answer
 from oar_lightning.types import MathProblem
@@ -21,6 +24,12 @@ Row = Mapping[str, Any]
 
 DEEPEST = 50
 """Lists and mappings within each other of a value in ``problem.extra``."""
+
+EXACT = 2.0**53
+"""Whole numbers beyond it are not all floating-point numbers."""
+
+TEXTS = ("question", "solution", "answer")
+"""What a problem consists of; its other columns are names."""
 
 NO_QUESTION = "rows without a question"
 NO_ANSWER = "rows without a gold answer"
@@ -90,8 +99,20 @@ def table_rows(dataset: Any) -> Iterator[dict[str, Any]]:
     """The rows of a dataset that is streamed, in constant memory."""
     # iter, not __iter__: inside a DataLoader's worker the latter would yield that worker's share only
     for batch in dataset.iter(batch_size=64):
-        for values in zip(*batch.values(), strict=True):
+        columns = [_shortest(values, _dtype(dataset, name)) for name, values in batch.items()]
+        for values in zip(*columns, strict=True):
             yield dict(zip(batch, values, strict=True))
+
+
+def _dtype(dataset: Any, column: str) -> str:
+    return str(getattr((dataset.features or {}).get(column), "dtype", ""))
+
+
+def _shortest(values: Sequence[Any], dtype: str) -> Sequence[Any]:
+    """Numbers of less than double precision by their shortest form: 0.1, not 0.10000000149011612."""
+    if dtype not in ("float16", "float32"):
+        return values
+    return [None if value is None else float(str(np.dtype(dtype).type(value))) for value in values]
 
 
 def to_problem(row: Row, columns: Columns, source: str, where: str) -> MathProblem | str:
@@ -174,6 +195,24 @@ def plain_value(value: Any, depth: int = 0) -> Any:
     raise TypeError(type(value).__name__)
 
 
+def is_plain(value: Any) -> bool:
+    """Whether JSON holds it."""
+    try:
+        plain_value(value)
+    except TypeError:
+        return False
+    return True
+
+
+def as_texts(columns: Sequence[str]) -> dict[str, Any]:
+    """Options that have `datasets` read the cells of a CSV file as they are: numbers would lose their form ("007", "1.50") or
+    their last digits, and "NA" or "None" are texts like any other."""
+    from datasets import Features, Value
+
+    features = Features({column: Value("string") for column in columns})
+    return {"features": features, "keep_default_na": False, "na_filter": False}
+
+
 def lookup(row: Row, path: str) -> Any:
     """The value at a column's name or dotted path; None where a list on the path is too short or a value is null.
 
@@ -228,6 +267,29 @@ def _text(row: Row, field: str, path: str | None, where: str) -> str:
             f"{field}_column={path}: {where} holds a {type(value).__name__} there; set it to a path into it, "
             f"one of {[p for p in paths(row) if p.startswith(f'{path}.')]}"
         )
-    if field == "answer" and isinstance(value, bool):
-        raise ValueError(f"{field}_column={path}: {where} holds {value!r} there; an answer is a text or a number")
-    return "" if value is None or value != value else str(value).strip()  # NaN: what pandas writes where there is nothing
+    if value is None or value != value:  # NaN: what pandas writes where there is nothing
+        return ""
+    if not isinstance(value, str | int | float | Decimal) or (isinstance(value, bool) and field in TEXTS):
+        kind = f"{value!r}" if isinstance(value, bool) else f"a {type(value).__name__}"
+        raise ValueError(f"{field}_column={path}: {where} holds {kind} there; it has to be a text or a number")
+    if isinstance(value, float) and field == "answer":
+        return _number(value, path, where)
+    return str(value).strip()
+
+
+def _number(value: float, column: str | None, where: str) -> str:
+    if math.isinf(value):
+        return r"\infty" if value > 0 else r"-\infty"
+    if abs(value) >= EXACT and value.is_integer():
+        _tell_inexact(column, where.rpartition(":")[0])
+    return str(value)
+
+
+@functools.cache
+def _tell_inexact(column: str | None, source: str) -> None:
+    log.warning(
+        "data: answer_column=%s of %s holds floating-point numbers of more digits than these keep, so that gold answers may be "
+        "wrong; store them as texts",
+        column,
+        source,
+    )

@@ -11,7 +11,7 @@ import torch
 from jaxtyping import Float
 from torch import Tensor
 
-from oar_lightning.common.ordering import natural
+from oar_lightning.common.ordering import natural, numbered
 from oar_lightning.common.wilson import wilson_bounds
 from oar_lightning.evaluation.result import ProblemResult
 
@@ -118,11 +118,6 @@ def level_groups(levels: Sequence[str]) -> dict[str, list[int]]:
         groups.setdefault(level, []).append(place)
     if set(groups) <= {""}:
         return {}
-    named: dict[str, list[int]] = {}
-    for level in sorted(groups, key=natural):
-        name = slug = re.sub(r"^level_(?=.)", "", re.sub(r"[\W_]+", "_", level.lower()).strip("_")) or "none"
-        number = 2
-        while name in named:
-            name, number = f"{slug}_{number}", number + 1
-        named[name] = groups[level]
-    return named
+    ordered = sorted(groups, key=natural)
+    names = [re.sub(r"^level_(?=.)", "", re.sub(r"[\W_]+", "_", level.lower()).strip("_")) or "none" for level in ordered]
+    return {name: groups[level] for name, level in zip(numbered(names), ordered, strict=True)}

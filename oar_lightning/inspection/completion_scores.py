@@ -32,7 +32,7 @@ from oar_lightning.policy.pretrained import Policy
 from oar_lightning.rollout import RolloutStage, SamplingConfig
 from oar_lightning.rollout.assemble import drawn_at, printable
 from oar_lightning.rollout.continuations import RolloutTools
-from oar_lightning.types import AFTER_WARMUP, Rollouts
+from oar_lightning.types import AFTER_WARMUP, Credit, Rollouts
 
 WINDOW_BATCHES = 8
 """Completions are sorted by length within windows of so many batches, which keeps padding small and memory bounded."""
@@ -69,7 +69,7 @@ class ScoreConfig:
 
 class ScoredCompletion(NamedTuple):
     """A completion with its credit. `advantage` is None for the only completion of a problem; without a gold answer
-    `advantage` and `verdict` are None."""
+    `advantage` and `verdict` are None. Without an advantage weights that are ratios to it (`gate=signed`) are NaN."""
 
     recorded: RecordedCompletion
     shown: HeatmapCompletion
@@ -184,7 +184,15 @@ class CompletionScorer:
         with evaluating(model), torch.no_grad():
             entropy = token_logprobs(model, part.token_ids, part.attention_mask, part.response_mask, part.temperature)[1]
         correct = [None if verdict is None else verdict == Verdict.CORRECT for verdict in verdicts]
-        return heatmap_completions(part, self.stage.token_bytes, credit, entropy, known.tolist(), correct)
+        credit = without_undefined(credit, part, advantages)
+        return heatmap_completions(part, self.stage.token_bytes, credit, entropy, advantages, correct)
+
+
+def without_undefined(credit: Credit, rollouts: Rollouts, advantages: Sequence[float | None]) -> Credit:
+    """NaN for the weights of completions without an advantage, where a gate's weights are ratios to it (see `shaped`)."""
+    unknown = torch.tensor([advantage is None for advantage in advantages], device=credit.weights.device)
+    ratios = ~(credit.weights.bool() & rollouts.response_mask).any(1)
+    return dataclasses.replace(credit, weights=credit.weights.masked_fill((unknown & ratios)[:, None], torch.nan))
 
 
 def gold_only(rewards: Rewards) -> Rewards:
@@ -295,7 +303,7 @@ class ScoreSummary:
             self.labelled += 1
             self.agree += (scored.verdict == Verdict.CORRECT) == scored.recorded.label
         weights = [abs(t.weight) for t in scored.shown.tokens if t.region.name == "REASONING"]
-        if weights:
+        if weights and not any(map(math.isnan, weights)):
             shape = weight_shape(torch.tensor(weights, dtype=torch.double))
             self._weights.add({key: (shape[key], 1.0) for key in ("top10_mass", "ess_ratio")})
 

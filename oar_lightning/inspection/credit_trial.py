@@ -129,8 +129,8 @@ def _source(own: Any) -> str:
 
 
 def _made_up(policy: Policy, stage: RolloutStage, problem: MathProblem) -> Rollouts:
-    form = stage.answer_format
-    answer = f"\\boxed{{{problem.answer}}}" if form.boxed else f"{form.phrases[0].lstrip('^')} {problem.answer}"
+    form, stated = stage.answer_format, problem.answer or "1"  # recorded completions may have no gold answer
+    answer = f"\\boxed{{{stated}}}" if form.boxed else f"{form.phrases[0].lstrip('^')} {stated}"
     recorded = [RecordedCompletion("made up", problem, f"{reasoning}\n{answer}") for reasoning in REASONING]
     device = policy.model.get_input_embeddings().weight.device
     generation = to_generation(encode_recorded(recorded, policy.tokenizer, stage.prompt), stage.pad_token_id, device)

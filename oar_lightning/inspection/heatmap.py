@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import math
 from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
@@ -36,7 +37,7 @@ class HeatmapCompletion:
 
     tokens: Sequence[HeatmapToken]
     reward: float
-    advantage: float
+    advantage: float | None
     answer: str | None
     correct: bool | None
     """None: there is no gold answer to compare with."""
@@ -80,11 +81,16 @@ def _completion(number: int, completion: HeatmapCompletion, unfolded: bool) -> s
     kind, verdict = {None: ("", "no gold answer"), True: ("ok", "correct"), False: ("bad", "incorrect")}[completion.correct]
     answer = "none found" if completion.answer is None else completion.answer
     head = f"""<section class="{f"completion {kind}".strip()}"><h2>#{number} <span class="verdict">{verdict}</span>
-&middot; answer {escape(answer)} &middot; reward {completion.reward:.2f} &middot; advantage {completion.advantage:+.3f}</h2>"""
+&middot; answer {escape(answer)} &middot; reward {_stated(completion.reward, ".2f")}
+&middot; advantage {_stated(completion.advantage, "+.3f")}</h2>"""
     if not completion.tokens:
         return f'{head}<div class="meta">no tokens</div></section>'
     texts = [token.text for token in completion.tokens]
     return f'{head}<div class="legend"></div>\n{reader(number, texts, unfolded)}</section>'
+
+
+def _stated(value: float | None, form: str) -> str:
+    return "none" if value is None or math.isnan(value) else format(value, form)
 
 
 def _scale(name: str, tokens: Sequence[HeatmapToken]) -> Scale:

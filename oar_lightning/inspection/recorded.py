@@ -75,7 +75,7 @@ def _to_completion(row: dict[str, Any], where: str, key: str) -> RecordedComplet
     if "completion" not in row or not {"problem", "question"} & set(row):
         raise ValueError(f"{where} needs the columns problem (or question) and completion; it has {sorted(row)}: rename them")
     check_columns(row, where, ("is_correct", "truncated"), ("problem", "question", "completion"))
-    question, text, gold = row.get("problem", row.get("question")), row["completion"], row.get("answer")
+    question, text, gold = row.get("problem") or row.get("question"), row["completion"], row.get("answer")
     if not question or not question.strip():
         return "rows without a problem"
     if text is None:

@@ -34,7 +34,7 @@ def heatmap_completions(
     token_bytes: TokenBytes,
     credit: Credit,
     entropy: Float[Tensor, "B S"],
-    advantages: Sequence[float],
+    advantages: Sequence[float | None],
     correct: Sequence[bool | None],
 ) -> list[HeatmapCompletion]:
     """Each row as a completion of the heat-map. `advantages`: the group advantages, one a row; `entropy` in nats."""

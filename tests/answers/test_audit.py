@@ -118,6 +118,7 @@ def test_an_empty_file_is_refused(tmp_path: Path) -> None:
         ({"completion": ["x"], "answer": "1"}, "completion must be a text, got \\['x'\\]"),
         ({"solution": 3, "answer": "1"}, "solution must be a text, got 3"),
         ({"completion": "x", "answer": ["1"]}, "answer must be a text or a number, got \\['1'\\]"),
+        ({"response": "x", "answer": "1", "is_correct": True}, "is_correct=True.* but no completion; name the output's column"),
         ({"completion": "x", "answer": True}, "answer must be a text or a number, got True"),
     ],
 )
@@ -181,3 +182,8 @@ def test_files_of_one_name_are_told_apart() -> None:
         "b/x.jsonl": "b/x.jsonl",
         "b/y.jsonl": "y.jsonl",
     }
+
+
+def test_rows_without_an_id_have_their_line(tmp_path: Path) -> None:
+    rows = [{"id": None, "answer": "1"}, {"answer": "1"}, {"id": 0, "answer": "1"}]
+    assert [row.id for row in read_rows(write(tmp_path / "a.jsonl", rows))] == ["1", "2", "0"]

@@ -102,6 +102,18 @@ CASES = [
     ("The answer is 5. No, the answer is B.", "the answer is ", "B"),
     ("The answer is even.", "The answer is ", "even"),
     ("The answer is 5, but they ask which.\n#### odd", "#### ", "odd"),
+    ("The answer is 5, but they ask who.\n#### Tom", "#### ", "Tom"),
+    ("The answer is 12.\n\n#### Verification\nWe add.", "The answer is ", "12"),
+    ("#### 12\n#### Final Check\nFine.", "#### ", "12"),
+    ("\\boxed{12}\n\n#### Step 2\nWe add.", "\\boxed{", "12"),
+    ("\\boxed{12}\n\n#### 2 apples", "#### ", "2 apples"),
+    ("The answer is:\n- 12", "The answer is:\n- ", "12"),
+    ("The answer is:\n-12", "The answer is:\n", "-12"),
+    ("The answer is: - 12", "The answer is: ", "- 12"),
+    ("The answer is\n\n1. 5", "The answer is\n\n1. ", "5"),
+    ("The answer is **12**!", "The answer is **", "12"),
+    ("The answer is **5!**", "The answer is **", "5!"),
+    ("The answer is 5!", "The answer is ", "5!"),
 ]
 
 

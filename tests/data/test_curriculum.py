@@ -176,3 +176,10 @@ def test_problems_without_such_kinds_are_refused(by: str, endless: bool, expecte
 def test_values_out_of_range_are_refused(settings: dict[str, float]) -> None:
     with pytest.raises(ValueError, match=rf"curriculum\.{next(iter(settings))} must be"):
         DifficultyCurriculum(**settings)
+
+
+def test_kinds_whose_names_are_alike_have_metrics_of_their_own() -> None:
+    draws = Draws(HALF, 0, endless=True)
+    draws.observe([("f <5", 1.0), ("f >5", 0.0), ("f_5", 0.5)])
+    rates = {name.rpartition("/")[2]: value for name, value in draws.metrics().items() if "/pass_rate/" in name}
+    assert rates == {"f__5": 1.0, "f__5_2": 0.0, "f_5": 0.5}

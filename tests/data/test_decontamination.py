@@ -161,3 +161,20 @@ def test_real_sets_against_a_plain_search() -> None:
         assert shared or (finding.kind == "exact" and a == b), finding
     assert find_contamination(held, {"math500": held}).contaminated == 500
     assert normalized(train[0].question) != normalized(held[0].question)
+
+
+@pytest.mark.parametrize(
+    ("a", "b"),
+    [
+        ("(2+3)*4", "2+(3*4)"),
+        ("What is 5!", "What is 5."),
+        ("|x|-3=2", "x-3=2"),
+        ("10% of 50", "10 of 50"),
+        ("1:2", "1 2"),
+        ("12.5+3", "12 5+3"),
+        ("(x+1)(x-1)", "x+1(x-1)"),
+    ],
+)
+def test_signs_that_change_a_short_problem_are_its_text(a: str, b: str) -> None:
+    assert reason(a, b) is None
+    assert reason(a, f" {a} ") == "exact"

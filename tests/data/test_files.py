@@ -316,6 +316,7 @@ def test_a_file_of_each_kind_at_once(tmp_path: Path) -> None:
         ("x.parquet", b""),
         ("x.csv", b'problem,answer,solution\na,1,s\n"open'),
         ("x.csv", b"problem,answer,solution\na,1,s,4,5\n"),
+        ("x.csv", b"problem,answer,solution\na,1,s\nb,2,s\nc\rd,3,s\n"),
         ("x.csv", b"\xff\xfe,b\n1,2\n"),
         ("x.csv.gz", b"plain"),
     ],
@@ -367,3 +368,11 @@ def test_gold_answers_of_real_solutions(name: str, golds: int, dropped: int) -> 
         a.id for a, b in zip(from_solution, stated, strict=True) if "".join(a.answer.split()) != "".join(b.answer.split())
     ]
     assert differing == []
+
+
+def test_numbers_of_half_the_precision_are_those_that_were_stored(tmp_path: Path) -> None:
+    schema = pyarrow.schema([("problem", pyarrow.string()), ("answer", pyarrow.float32()), ("rate", pyarrow.float32())])
+    rows = [{"problem": "a", "answer": 0.1, "rate": 0.3}, {"problem": "b", "answer": 3.3, "rate": None}]
+    pyarrow.parquet.write_table(pyarrow.Table.from_pylist(rows, schema), tmp_path / "x.parquet")
+    found = list(FileProblems(str(tmp_path / "x.parquet"), solution_column=None))
+    assert [(p.answer, p.extra["rate"]) for p in found] == [("0.1", 0.3), ("3.3", None)]

@@ -11,7 +11,9 @@ from oar_lightning.data.chain.task import ChainProblems, ChainTask
 from oar_lightning.data.files import FileProblems
 from oar_lightning.data.fingerprint import SAMPLED, fingerprint
 from oar_lightning.data.first import FirstProblems
+from oar_lightning.data.listed import ListedProblems
 from oar_lightning.data.mixture import Mixture
+from oar_lightning.types import MathProblem
 
 
 def written(path: Path, answers: list[int], **more: str) -> FileProblems:
@@ -40,3 +42,10 @@ def test_a_generator_ends_after_some_and_a_mixture_has_those_of_its_sources() ->
     assert fingerprint(ChainProblems(ChainTask())) != fingerprint(ChainProblems(ChainTask(filler=1)))
     five, six = (Mixture({"a": Numbers(n)}, {"a": 1.0}) for n in (5, 6))
     assert fingerprint(five) != fingerprint(six)
+
+
+def test_of_a_list_it_is_of_all() -> None:
+    problems = [MathProblem(f"{n}?", str(n)) for n in range(2 * SAMPLED)]
+    changed = [*problems[:-1], MathProblem("another?", "1")]
+    assert fingerprint(ListedProblems(problems)) != fingerprint(ListedProblems(changed))
+    assert fingerprint(ListedProblems(problems)) == fingerprint(problems)

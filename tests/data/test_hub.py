@@ -14,7 +14,8 @@ import pyarrow.parquet
 import pytest
 from torch.utils.data import DataLoader, IterableDataset
 
-from oar_lightning.data.hub import HubProblems
+from oar_lightning.data.files import FileProblems
+from oar_lightning.data.hub import HubProblems, _digest
 from oar_lightning.data.stream import ProblemSource, ProblemStream, is_endless
 
 
@@ -187,6 +188,8 @@ def test_the_library_itself_offline(monkeypatch: pytest.MonkeyPatch) -> None:
 
 def test_a_connection_that_breaks_in_the_middle(monkeypatch: pytest.MonkeyPatch) -> None:
     class Breaking:
+        info, features = datasets.DatasetInfo(builder_name="parquet"), None
+
         def iter(self, batch_size: int) -> Any:
             yield {"question": ["q0?"], "answer": ["#### 0"]}
             raise ConnectionError("reset")
@@ -209,3 +212,33 @@ def test_bad_folders_and_settings(tmp_path: Path) -> None:
     for setting, value in (("shuffle_buffer", 0), ("limit", 0)):
         with pytest.raises(ValueError, match=rf"{setting} must be >= 1"):
             HubProblems(path, **GSM8K, **{setting: value})
+
+
+def test_cells_of_csv_files_are_texts_as_in_files(tmp_path: Path) -> None:
+    """Columns of numbers would lose leading zeros and, beside an empty cell, the last digits of large numbers."""
+    (tmp_path / "train.csv").write_text(
+        "problem,answer\na,007\nb,12345678901234567\nc,\nd,NA\ne,1.10\nf,3.14159265358979323846\n" + f"g,{10**29 + 1}\n"
+    )
+    expected = ["007", "12345678901234567", "NA", "1.10", "3.14159265358979323846", str(10**29 + 1)]
+    assert [p.answer for p in HubProblems(str(tmp_path), solution_column=None)] == expected
+    assert [p.answer for p in FileProblems(str(tmp_path / "train.csv"), solution_column=None)] == expected
+
+
+def test_dates_that_are_read_from_texts_are_refused(tmp_path: Path) -> None:
+    (tmp_path / "train.jsonl").write_text('{"problem": "when?", "answer": "2024-01-05"}\n')
+    with pytest.raises(ValueError, match=r"answer_column=answer: .* holds a datetime there; it has to be a text or a number"):
+        list(HubProblems(str(tmp_path), solution_column=None))
+
+
+def test_answers_that_may_have_lost_digits_are_told(tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:
+    (tmp_path / "train.jsonl").write_text('{"problem": "a", "answer": 100000000000000001}\n{"problem": "b", "answer": 0.5}\n')
+    assert [p.answer for p in HubProblems(str(tmp_path), solution_column=None)] == ["1e+17", "0.5"]
+    assert "gold answers may be wrong; store them as texts" in caplog.text
+
+
+def test_ids_do_not_hold_a_place_in_memory(tmp_path: Path) -> None:
+    class Picture:
+        """Its `repr` is another one each time."""
+
+    assert _digest({"problem": "q", "picture": Picture()}) == _digest({"problem": "q", "picture": Picture()})
+    assert _digest({"problem": "q", "n": [1]}) != _digest({"problem": "q", "n": [2]})

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections import Counter
-from datetime import datetime
+from datetime import date, datetime
 from decimal import Decimal
 from typing import Any
 
@@ -177,3 +177,16 @@ def test_errors_say_what_is_there_and_what_to_set() -> None:
             Columns(question=str(same))
     with pytest.raises(ValueError, match="answer_column=null takes the gold answer from the solution, so solution_column must"):
         Columns(answer=None, solution=None)
+
+
+@pytest.mark.parametrize("value", [b"text", True, date(2024, 1, 5)])
+@pytest.mark.parametrize("column", ["problem", "answer"])
+def test_a_text_is_a_text_or_a_number(column: str, value: Any) -> None:
+    row = {"problem": "q", "answer": "1", column: value}
+    with pytest.raises(ValueError, match=r"_column=.* there; it has to be a text or a number"):
+        to_problem(row, Columns(solution=None), "set", "set:1")
+
+
+def test_infinite_answers_are_written_as_answers_are() -> None:
+    rows = [to_problem({"problem": "q", "answer": a * float("inf")}, Columns(solution=None), "set", "x") for a in (1, -1)]
+    assert [row.answer for row in rows if isinstance(row, MathProblem)] == [r"\infty", r"-\infty"]

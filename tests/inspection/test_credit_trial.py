@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import copy
+import dataclasses
 import logging
 from collections.abc import Callable
 from dataclasses import dataclass
@@ -194,3 +195,11 @@ def test_scores_that_are_not_used_are_told(covers: Any, told: bool, caplog: pyte
     scorer.covers = covers
     trial(scorer)
     assert ("scores outside of rollouts.reasoning_mask are not used" in caplog.text) == told
+
+
+def test_a_problem_without_a_gold_answer_has_tokens_to_score(caplog: pytest.LogCaptureFixture) -> None:
+    """As recorded completions may have. Its made-up completions state some answer."""
+    policy, problem = built_in_policy(), dataclasses.replace(PROBLEM, answer="")
+    with caplog.at_level(logging.WARNING):
+        try_credit(as_scorer(ramp), BilevelGate(), policy, make_stage(policy), problem)
+    assert not caplog.messages

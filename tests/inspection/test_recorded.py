@@ -190,3 +190,9 @@ def test_rows_in_the_form_of_mr_gsm8k(tmp_path: Path) -> None:
     assert found.problem.extra["model_output_solution_first_error_step"] == 2
     assert found.problem.extra["model_output_steps"] == tuple(row["model_output_steps"])
     assert (other.id, other.text, other.problem.answer, other.label) == ("mine", "own", "5", None)
+
+
+def test_a_question_counts_where_the_problem_is_null(tmp_path: Path) -> None:
+    (one,), dropped = read(write(tmp_path / "a.jsonl", [{"problem": None, "question": "q", "completion": "x"}]))
+    assert one.problem.question == "q"
+    assert not dropped

@@ -11,8 +11,10 @@ import torch
 from support.fixtures import built_in_policy
 
 from oar_lightning import BilevelGate, Format, MathProblem, PretrainedPolicy, Rewards, heatmap, score
+from oar_lightning.credit.gates import ContrastGate, Gate, SignedGate
 from oar_lightning.credit.gates.bilevel import gate_weights
 from oar_lightning.data.chain.task import ChainProblems, ChainTask
+from oar_lightning.inspection.completion_scores import ScoreSummary
 from oar_lightning.types import Rollouts
 
 PROBLEM = ChainProblems(ChainTask(noise=0.0))[0]
@@ -86,3 +88,17 @@ def test_a_page_is_of_one_problem() -> None:
     several = [score(built_in_policy(), MathProblem(q, "1"), ["1"], by_place)[0] for q in "ab"]
     with pytest.raises(ValueError, match="one problem, got those of 2"):
         heatmap(several)
+
+
+@pytest.mark.parametrize("gate", [SignedGate(), ContrastGate()])
+def test_without_an_advantage_there_is_no_ratio_to_it(gate: Gate) -> None:
+    """Gates that add to advantages state their ratio as weights: of a problem without a gold answer there is none."""
+    known = score(built_in_policy(), PROBLEM, [PROBLEM.solution, WRONG], by_place, gate)
+    unknown = score(built_in_policy(), MathProblem(PROBLEM.question, ""), [PROBLEM.solution, WRONG], by_place, gate)
+    assert all(weight is not None for one in known for weight in one.to_json()["weights"])
+    assert {weight for one in unknown for weight in one.to_json()["weights"]} == {None}
+    summary = ScoreSummary()
+    for one in unknown:
+        summary.add(one)
+    assert not any("weights" in name for name, _ in summary.rows())
+    assert "reward none\n&middot; advantage none" in heatmap(unknown).page

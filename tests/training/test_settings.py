@@ -22,8 +22,12 @@ from oar_lightning import (
     SupervisedConfig,
 )
 from oar_lightning.common.config_check import ConfigError
+from oar_lightning.data.curriculum import DifficultyCurriculum
+from oar_lightning.data.listed import ListedProblems
+from oar_lightning.data.mixture import Mixture
 from oar_lightning.objective.entropy import AdaptiveEntropy
 from oar_lightning.objective.loss import LossConfig
+from oar_lightning.types import MathProblem
 
 
 def own(**changes: Any) -> Settings:
@@ -94,3 +98,13 @@ def test_two_entropy_terms_are_refused() -> None:
         ConfigError, match=r"loss\.entropy_coef=0\.1 is constant, and AdaptiveEntropy adapts.* set loss\.entropy_coef=0"
     ):
         both.check()
+
+
+def test_a_curriculum_by_level_asks_each_source_of_a_mixture() -> None:
+    """The first problem of all may be of a source with levels, while those of another were one kind."""
+    with_levels, without = ChainProblems(TASK), ListedProblems([MathProblem("1+1?", "2")])
+    mixture = Mixture({"chain": with_levels, "plain": without}, {"chain": 1e6, "plain": 1.0})
+    made = dataclasses.replace(own(), train=mixture)
+    with pytest.raises(ConfigError, match=r"curriculum\.by=auto .* those of plain have none; set curriculum\.by=problem"):
+        dataclasses.replace(made, curriculum=DifficultyCurriculum()).check()
+    dataclasses.replace(made, curriculum=DifficultyCurriculum(by="problem")).check()
