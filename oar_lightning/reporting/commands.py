@@ -9,9 +9,10 @@ from collections.abc import Iterable, Sequence
 from oar_lightning.common.ordering import natural
 from oar_lightning.reporting.runs import SWEEP_COMMAND, RunRecord, words
 from oar_lightning.reporting.study import Study
+from oar_lightning.tracking.history import FORKED_AT
 
 PROGRAM = "python -m oar_lightning"
-ELSEWHERE = ("seed=", "logger.experiment_name=", "resume=", "ckpt_path=", "output_root=")
+ELSEWHERE = ("seed=", "logger.experiment_name=", "resume=", "resume_changed=", "ckpt_path=", "output_root=")
 """Beginnings of words that are not part of a run's method, or that the printed command sets itself."""
 
 
@@ -19,9 +20,10 @@ def commands(study: Study, command: str) -> list[str]:
     """Lines for a shell that make the runs and then the page, whose own command is `command`.
 
     Trials are made by their sweeps' commands. Other runs are made as an experiment of the study's name, which holds nothing
-    else, so that the page's command finds them: a run id or a filter that fits this store would not.
+    else, so that the page's command finds them: a run id or a filter that fits this store would not. Runs that went on from
+    another one's state are left out: no command from scratch makes them, and they do not count.
     """
-    runs = sorted(study.all_runs, key=lambda run: (run.started, run.run_id))
+    runs = sorted((run for run in study.all_runs if FORKED_AT not in run.tags), key=lambda run: (run.started, run.run_id))
     sweeps = dict.fromkeys(run.tags[SWEEP_COMMAND] for run in runs if SWEEP_COMMAND in run.tags)
     plain = [run for run in runs if SWEEP_COMMAND not in run.tags]
     if not sweeps:

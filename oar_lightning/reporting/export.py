@@ -19,12 +19,13 @@ from oar_lightning.reporting.factors import level
 from oar_lightning.reporting.runs import SWEEP_COMMAND, Curve, Curves, RunRecord
 from oar_lightning.reporting.settings import ENDS, EVALUATED_ON, SETTINGS, evaluated_on
 from oar_lightning.reporting.study import Study
+from oar_lightning.tracking.history import FORKED_AT
 from oar_lightning.tracking.renamed import by_current_name
 
 SECONDS = tuple(f"time/total_{phase}_s" for phase in ("cpu", "generate", "reward", "score", "logprobs", "update"))
 TAGS = (
     *("git_revision", "python", "torch", "lightning", "transformers", "hardware", "parameters"),
-    *("experiment", "scorer", SWEEP_COMMAND, "overrides"),
+    *(FORKED_AT, "experiment", "scorer", SWEEP_COMMAND, "overrides"),
 )
 FIRST = ("run_id", "run", "trial", "state", "reason", "arm", "seed")
 CURVES = "curves.csv.gz"
@@ -114,7 +115,7 @@ def _record(row: dict[str, str]) -> RunRecord:
     factors = columns[columns.index("seed") + 1 : columns.index("started")]
     given = {key: value for key, value in row.items() if value not in ("", None)}
     rest = {key: value for key, value in given.items() if key not in factors}
-    state = "complete" if row["state"] in ("repeated", "without result") else row["state"]
+    state = "complete" if row["state"] in ("repeated", "without result", "forked") else row["state"]
     tags = {key: given[key] for key in ("seed", "trial", EVALUATED_ON, *TAGS) if key in given}
     tags["swept"] = json.dumps({key: row[key] for key in factors})
     metrics = {key: float(value) for key, value in rest.items() if _is_metric(key, columns)}

@@ -15,6 +15,7 @@ from oar_lightning.common.config_check import ConfigError
 from oar_lightning.common.ordering import natural
 from oar_lightning.reporting.factors import Level, full_label, label, level, ordered, varied
 from oar_lightning.reporting.runs import LARGEST, RunRecord
+from oar_lightning.tracking.history import FORKED_AT
 from oar_lightning.tracking.renamed import current_name
 
 UNIFORM_CREDIT = {("experiment", "grpo"), ("scorer", "uniform"), ("gate.mode", "off")}
@@ -149,19 +150,31 @@ def is_uniform(study: Study, arm: Arm) -> bool:
 
 
 def _split(runs: Sequence[RunRecord], metric: str) -> tuple[list[RunRecord], list[RunRecord]]:
-    """Runs with a usable result, and the others; a complete run without a finite result is one of the others."""
-    usable, uncounted = [], []
-    for run in runs:
-        value = run.metrics.get(metric, np.nan)
-        if run.state == "complete" and np.isfinite(value) and abs(value) < LARGEST:
-            usable.append(run)
-        elif run.state == "complete":
-            uncounted.append(dataclasses.replace(run, state="without result", reason=f"{metric} is missing or not finite"))
-        else:
-            uncounted.append(run)
-    if not usable:
-        raise ConfigError(f"report.metric={metric} is not finite in any finished run; choose another metric")
-    return usable, uncounted
+    """Runs with a usable result, and the others with their state and reason."""
+    judged = [(run, _not_counted(run, metric)) for run in runs]
+    usable, uncounted = [run for run, other in judged if other is None], [other for _, other in judged if other is not None]
+    if usable:
+        return usable, uncounted
+    if any(run.state == "forked" for run in uncounted):
+        raise ConfigError(
+            f"report.metric={metric}: every finished run that could have it began with another run's state "
+            "(resume_changed=true) and does not count; add runs from scratch, or start them from that state's policy: "
+            "task=export, then policy=hf policy.name=<folder>"
+        )
+    raise ConfigError(f"report.metric={metric} is not finite in any finished run; choose another metric")
+
+
+def _not_counted(run: RunRecord, metric: str) -> RunRecord | None:
+    """The run with the state and reason for which it does not count; None where it counts."""
+    if run.state != "complete":
+        return run
+    if FORKED_AT in run.tags:  # its last settings are not those of all its steps
+        reason = f"it began with the state of another run at step {run.tags[FORKED_AT]} (resume_changed=true)"
+        return dataclasses.replace(run, state="forked", reason=reason)
+    value = run.metrics.get(metric, np.nan)
+    if np.isfinite(value) and abs(value) < LARGEST:
+        return None
+    return dataclasses.replace(run, state="without result", reason=f"{metric} is missing or not finite")
 
 
 def _arms(runs: Sequence[RunRecord], factors: Sequence[str]) -> list[Arm]:

@@ -14,6 +14,9 @@ from oar_lightning.tracking.renamed import former_names
 
 PREFIX = "resumed."
 
+FORKED_AT = "resumed_from_step"
+"""The tag of a run that began with another one's state: the step of that state."""
+
 
 class Point(Protocol):
     """The fields of an MLflow ``Metric`` that are read here."""

@@ -11,6 +11,7 @@ from omegaconf import DictConfig
 
 from oar_lightning.common.config_check import ConfigError
 from oar_lightning.distributed.launch import is_restart
+from oar_lightning.tracking.history import FORKED_AT
 from oar_lightning.training.callbacks import Fork
 from oar_lightning.training.callbacks.checkpoint import CHECKPOINTS, LAST, PREVIOUS
 from oar_lightning.wiring.config import plain
@@ -75,7 +76,7 @@ class Start:
         return {
             **parent,
             "resumed_from": str(self.saved.checkpoint),
-            "resumed_from_step": str(self.saved.step),
+            FORKED_AT: str(self.saved.step),
             "resumed_changes": changed if len(changed) <= 5000 else f"{changed[:4990]} ...",
         }
 

@@ -76,6 +76,15 @@ def test_a_key_that_is_set_twice_stays_in_its_order(tmp_path: Path) -> None:
     assert found == {arm[2]: list(arm[:2]) for arm in arms}
 
 
+def test_how_a_run_was_resumed_is_no_part_of_its_command(tmp_path: Path) -> None:
+    """`resume_changed=true` is refused where nothing is resumed; what it makes is no run from scratch."""
+    resumed = given("+experiment=oar_g", "resume=true", "resume_changed=true", "trainer.max_steps=8", seed=0)
+    fork = trial(0.9, tags={"overrides": "+experiment=oar_g gate.tau=0.9 seed=0", "seed": "0", "resumed_from_step": "4"})
+    made = run_in_a_shell(commands(make_study("x", [], [resumed, fork]), REPORT), tmp_path)[:-1]
+    name = "logger.experiment_name=x"
+    assert [call[2:] for call in made] == [["+experiment=oar_g", "trainer.max_steps=8", "seed=0", name]]
+
+
 def test_trials_are_made_by_the_commands_of_their_sweeps(tmp_path: Path) -> None:
     sweeps = ["+sweeps=a x=1 hydra.sweeper.study_name=one", "+sweeps=a 'scorer=choice(x,y)' hydra.sweeper.study_name=two"]
     runs = [trial(0.5, {"seed": s}, tags={"sweep_command": words}) for words in sweeps for s in (0, 1)]

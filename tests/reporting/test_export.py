@@ -51,6 +51,17 @@ def test_a_page_made_from_the_files_is_the_page(tmp_path: Path) -> None:
     assert [name for name in first if first[name] != second[name] and not name.endswith(".png")] == []
 
 
+def test_a_run_that_began_with_another_ones_state_is_known_from_the_file_but_not_where_that_lay(tmp_path: Path) -> None:
+    tags = {"resumed_from": "/home/ann/last.ckpt", "resumed_from_step": "4"}
+    runs = [trial(0.5, {"gate.tau": 0.3, "seed": 0}), trial(0.9, {"gate.tau": 0.3, "seed": 0}, tags=tags)]
+    text = runs_csv(make_study("x", [], runs), {})
+    assert "/home/ann" not in text
+    (tmp_path / "runs.csv").write_text(text)
+    again = make_study("x", [], read_export(tmp_path / "runs.csv")[0])
+    assert ([run.run_id for run in again.runs], [run.state for run in again.uncounted]) == ([runs[0].run_id], ["forked"])
+    assert runs_csv(again, {}) == text
+
+
 def test_steps_of_any_size_stay_apart() -> None:
     steps = np.array([999_999.0, 1_000_001.0, 1_000_002.0])
     text = gzip.decompress(curves_csv(["a"], {"loss": {"a": Curve(steps, np.array([1.0, 2.0, 3.0]))}})).decode()

@@ -107,6 +107,21 @@ def test_runs_that_are_no_result_are_kept_apart_with_their_reasons() -> None:
     assert len(study.all_runs) == 8
 
 
+def test_a_run_that_began_with_another_ones_state_displaces_no_run_from_scratch() -> None:
+    scratch = [trial(result, {"gate.tau": tau, "seed": 0}) for tau, result in ((0.4, 0.5), (0.9, 0.6))]
+    fork = trial(0.99, {"gate.tau": 0.9, "seed": 0}, tags={"resumed_from": "/a/last.ckpt", "resumed_from_step": "160"})
+    killed = trial(0.99, {"gate.tau": 0.9, "seed": 0}, tags={"resumed_from_step": "160"}, state="killed")
+    study = make_study("x", [], [*scratch, fork, killed])
+    assert [study.values(arm) for arm in study.arms] == [[0.5], [0.6]]
+    reason = "it began with the state of another run at step 160 (resume_changed=true)"
+    assert [(run.run_id, run.state, run.reason) for run in study.uncounted] == [
+        (fork.run_id, "forked", reason),
+        (killed.run_id, "killed", ""),
+    ]
+    with pytest.raises(ConfigError, match=r"began with another run's state .*; add runs from scratch, or .*task=export"):
+        make_study("x", [], [fork, killed])
+
+
 def test_differences_are_taken_between_runs_of_the_same_seed() -> None:
     base = [trial(value, {"scorer": "uniform", "seed": seed}) for seed, value in [(2, 0.1), (0, 0.2), (7, 0.9)]]
     other = [trial(value, {"scorer": "oar_g", "seed": seed}) for seed, value in [(0, 0.5), (1, 0.0), (2, 0.2)]]
