@@ -12,9 +12,12 @@ from hydra.core.hydra_config import HydraConfig
 from omegaconf import DictConfig
 
 from oar_lightning.common.config_check import ConfigError
+from oar_lightning.distributed.frozen import frozen_weights
 from oar_lightning.policy.pretrained import Policy, export_policy
 from oar_lightning.policy.push import HubRepo, PushError
+from oar_lightning.wiring.config import plain
 from oar_lightning.wiring.device import seed_everything
+from oar_lightning.wiring.kept_config import check_base
 from oar_lightning.wiring.model_card import write_run_card
 from oar_lightning.wiring.policy import bare_policy, export_folder
 from oar_lightning.wiring.resume import Saved, find_checkpoint, read_saved
@@ -24,7 +27,7 @@ log = logging.getLogger(__name__)
 
 
 def prepare(cfg: DictConfig) -> Callable[[], None]:
-    """Check the checkpoint. `policy=...` has to be that of the run."""
+    """Check the checkpoint. `policy=...` has to be that of the run, whose frozen weights it does not hold."""
     checkpoint = find_checkpoint(cfg)
     if checkpoint is None:
         raise ConfigError("task=export needs a checkpoint: give ckpt_path=<run folder or checkpoint>")
@@ -37,6 +40,8 @@ def prepare(cfg: DictConfig) -> Callable[[], None]:
         repo.check()
     seed_everything(cfg.seed)
     policy = bare_policy(cfg)
+    if frozen_weights(policy.model):
+        check_base(saved.checkpoint.parent.parent, plain(cfg))
     put_weights(policy, saved)
     if repo is not None:
         repo.create()

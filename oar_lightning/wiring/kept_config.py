@@ -81,6 +81,9 @@ ADDED = MappingProxyType(
 )
 """Blocks that configs of older versions lack -> what such a run had."""
 
+SAME_WEIGHTS = ("policy.attention", "policy.trust_remote_code", "policy.dtype")
+"""Keys of `policy` under which the same weights are loaded, up to rounding."""
+
 ABSENT = "nothing"
 
 
@@ -160,6 +163,25 @@ def changed_since(run_dir: Path, config: Mapping[str, Any], problems: Mapping[st
     before = _read(run_dir / "artifacts" / PROBLEMS) or {}
     other = [key for key, digest in problems.items() if before.get(key, digest) != digest]
     return [*found, *(Change(f"content of {key}", before[key], problems[key]) for key in other)]
+
+
+def check_base(run_dir: Path, config: Mapping[str, Any]) -> None:
+    """Compare the policy whose frozen weights complete a checkpoint of adapters with the one of the run.
+
+    Raises:
+        ConfigError: where it is another one, so that the adapters would change weights that they were not trained with.
+    """
+    kept = _read(run_dir / "artifacts" / CONFIG)
+    if kept is None:
+        log.warning("%s keeps no config: whether its adapters are of the policy given now is not known", run_dir)
+        return
+    found = [c for c in changes(kept.get("policy"), config.get("policy"), "policy") if c.key not in SAME_WEIGHTS]
+    if found:
+        raise ConfigError(
+            f"{run_dir} keeps adapters alone, and the policy under them was another one than the one given now: "
+            f"{'; '.join(map(str, found))}. Give the old values (of a policy that was moved: its new place, here and in "
+            f"{run_dir / 'artifacts' / CONFIG})"
+        )
 
 
 def phases(before: Mapping[str, Any], now: Mapping[str, Any]) -> list[Change]:

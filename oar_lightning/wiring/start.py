@@ -15,13 +15,11 @@ from oar_lightning.tracking.history import FORKED_AT
 from oar_lightning.training.callbacks import Fork
 from oar_lightning.training.callbacks.checkpoint import CHECKPOINTS, LAST, PREVIOUS
 from oar_lightning.wiring.config import plain
-from oar_lightning.wiring.kept_config import CONFIG, Change, changed_since, refusal, refuse_another_task
+from oar_lightning.wiring.kept_config import CONFIG, SAME_WEIGHTS, Change, changed_since, refusal, refuse_another_task
 from oar_lightning.wiring.resume import FINISHED, Saved, check_steps_left, find_checkpoint, is_finished, read_saved
 
 SAME_IN_A_FORK = ("task", "policy", "update.inner_epochs", "update.minibatches", "update.microbatches")
 """Beginnings of keys that a checkpoint's weights, its optimizer and its place within a batch of rollouts depend on."""
-
-FREE_IN_A_FORK = ("policy.attention", "policy.trust_remote_code", "policy.dtype")
 
 WHOLE_BATCH = ("loss.kl_coef", "loss.kl_from", "rollout.temperature", "seed")
 """Beginnings of keys with which the rest of a batch of rollouts cannot be learnt: what it was drawn, kept or divided with."""
@@ -135,7 +133,7 @@ def _begun(own: Path, cfg: DictConfig, problems: Mapping[str, str]) -> bool:
 def check_fork(found: tuple[Change, ...], saved: Saved, steps_per_rollout: int) -> None:
     """Raises ConfigError: for a change under which the checkpoint's state cannot be used."""
     same = (*SAME_IN_A_FORK, "optimizer._target_") if saved.layout else SAME_IN_A_FORK
-    fixed = [change for change in found if _below(change.key, same) and not _below(change.key, FREE_IN_A_FORK)]
+    fixed = [change for change in found if _below(change.key, same) and not _below(change.key, SAME_WEIGHTS)]
     if fixed:
         raise ConfigError(
             f"resume_changed=true cannot load {saved.checkpoint} with another {'; '.join(map(str, fixed))}. Give the old "

@@ -10,6 +10,7 @@ import pytest
 import torch
 from huggingface_hub import ModelCard
 from omegaconf import OmegaConf
+from safetensors.torch import load_file
 from support.composing import Prepare
 from support.fixtures import built_in_policy, fit, make_module, tiny_policy, weights
 from support.hub_server import Hub
@@ -53,6 +54,28 @@ def test_a_checkpoint_of_adapters_is_exported_with_the_weights_that_they_adapt(t
     expected = weights_of(policy.model)
     assert any((weight != expected[name]).any() for name, weight in weights_of(lora_policy().model).items())
     assert all(weight.equal(expected[name]) for name, weight in weights_of(other.model).items())
+
+
+def test_adapters_are_not_merged_into_another_policy_than_they_were_trained_on(
+    prepared: Prepare, tmp_path: Path, caplog: pytest.LogCaptureFixture
+) -> None:
+    short = ["+experiment=smoke", "trainer.max_steps=1", "logger=none", "evaluation.heatmap=false", "policy=hf_lora"]
+    prepared(*short, "policy.name=chain", "evaluation.problems=2", "rollout.max_new_tokens=40")()
+    (run,) = (tmp_path / "outputs" / "smoke" / "seed0").iterdir()
+    asked = [*short, "task=export", f"ckpt_path={run}", f"export_to={tmp_path / 'exported'}"]
+    told = r"run0 keeps adapters alone, .*: {}: {} -> {}\. Give the old values"
+    with pytest.raises(ConfigError, match=told.format(r"policy\.name", "chain", "chain_asides")):
+        prepared(*asked, "policy.name=chain_asides")
+    with pytest.raises(ConfigError, match=told.format(r"policy\.lora\.alpha", "32", "64")):
+        prepared(*asked, "policy.name=chain", "policy.lora.alpha=64")
+    assert not (tmp_path / "exported").exists()
+    prepared(*asked, "policy.name=chain", "policy.attention=eager", "policy.lora.dropout=0.0")()
+    merged, own = (load_file(folder / "model.safetensors") for folder in (tmp_path / "exported", run / "policy"))
+    assert merged.keys() == own.keys()
+    assert all(weight.equal(own[name]) for name, weight in merged.items())
+    (run / "artifacts" / "config.yaml").unlink()
+    prepared(*asked, "policy.name=chain_asides")
+    assert "run0 keeps no config: whether its adapters are of the policy given now is not known" in caplog.text
 
 
 def test_a_policy_of_another_size_is_refused(trained: Any) -> None:
