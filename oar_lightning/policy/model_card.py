@@ -64,7 +64,8 @@ class Accuracy:
 class CardFacts:
     """What a card says. None and empty: not known, which the card then says.
 
-    `accuracies` were measured at the optimizer steps `measured` (first, last); the policy is that of step `step`.
+    `accuracies` were measured at the optimizer steps `measured` (first, last); the policy is that of step `step`. `former`: the
+    runs that it went on from, the first one first, each with its last step and the keys of which the next has other values.
     """
 
     name: str
@@ -75,6 +76,7 @@ class CardFacts:
     data: Sequence[DataSource] = ()
     accuracies: Sequence[Accuracy] = ()
     measured: tuple[int, int] = (0, 0)
+    former: Sequence[tuple[int, Sequence[str]]] = ()
     command: str | None = None
     revision: str | None = None
     seed: int | None = None
@@ -96,7 +98,10 @@ def model_card(facts: CardFacts) -> str:
         f"---\n{front_matter(facts)}\n---\n{MARK}",
         f"# {inline(facts.name)}",
         f"The policy after optimizer step {facts.step} of {facts.method}, trained with oar_lightning. It started from "
-        f"{inline(base.words) if base else 'a policy that is not known: the run’s config is not in its folder'}.",
+        f"{inline(base.words) if base else 'a policy that is not known: the run’s config is not in its folder'}."
+        + "".join(
+            f" Until step {step} it was another run, with another {inline(', '.join(keys))}." for step, keys in facts.former
+        ),
         "## Method",
         _table(["setting", "value"], facts.settings) if facts.settings else "Not known: the run’s config is not in its folder.",
         "## Data",

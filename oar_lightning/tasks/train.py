@@ -82,7 +82,7 @@ def fit(cfg: DictConfig, job: Run, start: Start, problems: Mapping[str, str]) ->
         job.tracker.describe(run_parameters(cfg), {**run_tags(cfg), "parameters": size})
         job.tracker.write_datasets(datasets(cfg, job.datamodule.train, job.evaluation.eval_sets))
         job.tracker.write_text(CONFIG, logged(cfg))
-        note_origin(job.tracker, HydraConfig.get().overrides.task, job.problems)
+        note_origin(job.tracker, HydraConfig.get().overrides.task, job.problems, start.resumed, start.parent())
         job.tracker.write_text(PROBLEMS, json.dumps(problems, indent=1))
         log.info("run folder: %s", run_dir)
         forget_errors(run_dir)

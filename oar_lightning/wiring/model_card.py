@@ -63,6 +63,7 @@ def card_facts(run_dir: Path, step: int, history: Sequence[Mapping[str, Any]]) -
         data=list(data_sources(config, origin, step)),
         accuracies=rows,
         measured=(history[0]["step"], history[-1]["step"]) if rows else (0, 0),
+        former=[(parent.step, parent.changed) for parent in origin.parents],
         command=origin.command,
         revision=", then ".join(origin.revisions) or None,
         seed=seed if isinstance(seed, int) else None,
@@ -102,7 +103,8 @@ def data_sources(config: Mapping[str, Any], origin: Origin, step: int) -> Iterat
     train, sets = _at(config, "data.train"), _at(config, "data.evaluation")
     if isinstance(train, dict):
         count = origin.problems.get(TRAINING)
-        words = "; ".join([*([f"{count}"] if count else []), *drawn(config, step)]) or "not counted"
+        since = origin.parent.step if origin.parent else 0
+        words = "; ".join([*([f"{count}"] if count else []), *drawn(config, step, since)]) or "not counted"
         mixed, weights = train.get("sources"), train.get("weights")
         if not isinstance(mixed, dict):
             mixed = {None: train}
@@ -114,15 +116,17 @@ def data_sources(config: Mapping[str, Any], origin: Origin, step: int) -> Iterat
         yield source(f"{EVALUATION}{name}", node, str(count) if count else "not counted")
 
 
-def drawn(config: Mapping[str, Any], step: int) -> Iterator[str]:
-    """How many problems the optimizer steps have taken, each as often as it came."""
+def drawn(config: Mapping[str, Any], step: int, since: int = 0) -> Iterator[str]:
+    """How many problems the optimizer steps after `since` have taken, each as often as it came."""
     update, supervised = _at(config, "update"), _at(config, "supervised.batch_size")
+    after = f" after step {since}" if since else ""
     try:
         if config.get("task") == "train":
-            batches = math.ceil(step / (update["inner_epochs"] * update["minibatches"]))
-            yield f"{batches * update['problems']} drawn, {update['group_size']} completions each"
+            steps = update["inner_epochs"] * update["minibatches"]
+            batches = math.ceil(step / steps) - math.ceil(since / steps)
+            yield f"{batches * update['problems']} drawn{after}, {update['group_size']} completions each"
         elif config.get("task") == "warm_start":
-            yield f"{step * supervised} drawn"
+            yield f"{(step - since) * supervised} drawn{after}"
     except (TypeError, KeyError, ZeroDivisionError):  # an older or a damaged config
         return
 

@@ -17,6 +17,7 @@ from oar_lightning.training.callbacks.checkpoint import CHECKPOINTS, LAST, PREVI
 from oar_lightning.wiring.config import plain
 from oar_lightning.wiring.kept_config import CONFIG, SAME_WEIGHTS, Change, changed_since, refusal, refuse_another_task
 from oar_lightning.wiring.resume import FINISHED, Saved, check_steps_left, find_checkpoint, is_finished, read_saved
+from oar_lightning.wiring.run_folder import Parent, read_origin
 
 SAME_IN_A_FORK = ("task", "policy", "update.inner_epochs", "update.minibatches", "update.microbatches")
 """Beginnings of keys that a checkpoint's weights, its optimizer and its place within a batch of rollouts depend on."""
@@ -64,6 +65,13 @@ class Start:
         keys = [change.key for change in self.changes]
         parts = [part for part in ("scorer", "gate", "entropy", "curriculum") if any(_below(key, (part,)) for key in keys)]
         return [Fork(any(_below(key, NEW_DATA) for key in keys), "optimizer._target_" in keys, parts)]
+
+    def parent(self) -> Parent | None:
+        """The run whose state this one began with."""
+        if self.saved is None or not self.changes:
+            return None
+        origin = read_origin(self.saved.checkpoint.parent.parent)
+        return Parent(self.saved.step, [change.key for change in self.changes], origin)
 
     def tags(self) -> dict[str, str]:
         """The MLflow tags that name the run whose state this one began with; the UI shows it below that run."""

@@ -80,6 +80,10 @@ def test_a_reader_finds_method_data_accuracies_and_how_it_was_made() -> None:
     assert "```bash\npython -m oar_lightning +experiment=oar_g\n```" in card
     assert "Code revision: abc. Seed: 3." in card
     assert "(Qwen/Q (revision r1)): apache-2.0." in card
+    assert "another run" not in card
+    forked = model_card(dataclasses.replace(FACTS, former=[(40, ["seed"]), (80, ["gate.tau", "optimizer.lr"])]))
+    assert "(revision r1). Until step 40 it was another run, with another seed. Until step 80" in forked
+    assert "Until step 80 it was another run, with another gate.tau, optimizer.lr.\n" in forked
 
 
 def test_what_is_not_known_is_said_and_not_made_up() -> None:

@@ -15,10 +15,10 @@ from oar_lightning.wiring.config import plain
 from oar_lightning.wiring.model_card import accuracies, card_facts
 
 
-def facts(folder: Path, config: Any, step: int = 8, problems: dict[str, int | None] | None = None) -> CardFacts:
+def facts(folder: Path, config: Any, step: int = 8, problems: dict[str, int | None] | None = None, **more: Any) -> CardFacts:
     (folder / "artifacts").mkdir(exist_ok=True)
     (folder / "artifacts" / "config.yaml").write_text(yaml.safe_dump(config, sort_keys=False))
-    origin = {"overrides": ["seed=3"], "revisions": ["a", "b"], "problems": problems or {}}
+    origin = {"overrides": ["seed=3"], "revisions": ["a", "b"], "problems": problems or {}, **more}
     (folder / "artifacts" / "origin.json").write_text(json.dumps(origin))
     return card_facts(folder, step, ())
 
@@ -60,6 +60,19 @@ def test_a_mixture_from_the_hub_and_a_warm_start(tmp_path: Path) -> None:
     assert warm.base.licence is None
     assert warm.data[0].problems == "256 drawn"
     assert warm.settings[0][0] == "supervised"
+
+
+@pytest.mark.usefixtures("hydra_conf")
+def test_what_was_drawn_is_what_the_run_itself_drew(tmp_path: Path) -> None:
+    """With two steps a batch, from step 3 on: step 4 ends a batch of the run before."""
+    first = {"overrides": ["seed=3"], "revisions": ["a"], "problems": {}}
+    fork = {"step": 3, "changed": ["update.problems"], "origin": first}
+    config = plain(composed("+experiment=oar_g", "update.inner_epochs=2", "update.problems=5"))
+    found = facts(tmp_path, config, 8, parent=fork)
+    assert found.data[0].problems == "10 drawn after step 3, 8 completions each"
+    assert found.former == [(3, ["update.problems"])]
+    warm = facts(tmp_path, plain(composed("+experiment=warm_start", "supervised.batch_size=4")), 8, parent=fork)
+    assert warm.data[0].problems == "20 drawn after step 3"
 
 
 def test_first_and_last_of_each_set() -> None:

@@ -9,7 +9,15 @@ from omegaconf import OmegaConf
 
 from oar_lightning.tracking.tracker import Tracker
 from oar_lightning.wiring import run_folder
-from oar_lightning.wiring.run_folder import Origin, logged, note_origin, read_config, read_origin, without_credentials
+from oar_lightning.wiring.run_folder import (
+    Origin,
+    Parent,
+    logged,
+    note_origin,
+    read_config,
+    read_origin,
+    without_credentials,
+)
 
 
 def put(path: Path, text: str | bytes) -> None:
@@ -44,8 +52,31 @@ def test_an_origin_keeps_its_first_command_and_all_revisions(tmp_path: Path, mon
     tracker = Tracker(tmp_path, None)
     for revision, overrides in (("a", ["x=1"]), ("b", ["x=1", "resume=true"]), ("b", ["x=1", "resume=true"])):
         monkeypatch.setattr(run_folder, "git_revision", lambda revision=revision: revision)
-        note_origin(tracker, overrides, {"training": None, "evaluation: chain": 8})
+        note_origin(tracker, overrides, {"training": None, "evaluation: chain": 8}, resumed=len(overrides) > 1)
     assert read_origin(tmp_path) == Origin(["x=1"], ["a", "b"], {"training": None, "evaluation: chain": 8})
+    note_origin(tracker, ["x=2"], {})
+    assert read_origin(tmp_path) == Origin(["x=2"], ["b"]), "a new run in the folder of one that never came to a checkpoint"
+
+
+def test_an_origin_has_the_commands_of_later_starts_and_of_the_run_before(tmp_path: Path) -> None:
+    first, fork, again = (Tracker(tmp_path / name, None) for name in ("first", "fork", "again"))
+    for overrides, resumed in ((["x=1"], False), (["x=1", "resume=true"], True), (["x=1", "ckpt_path=run", "steps=8"], True)):
+        note_origin(first, overrides, {}, resumed)
+    origin = read_origin(first.run_dir)
+    python = "python -m oar_lightning"
+    both = f"{python} x=1\n{python} x=1 steps=8 ckpt_path=RUN_FOLDER"
+    assert (origin.command, origin.parents) == (both, [])
+
+    note_origin(fork, ["x=2", "resume=true", "resume_changed=true"], {}, False, Parent(8, ["x"], origin))
+    note_origin(fork, ["x=2", "resume=true", "steps=12"], {}, True)
+    note_origin(again, ["x=3"], {}, False, Parent(12, ["x", "y"], read_origin(fork.run_dir)))
+    assert read_origin(again.run_dir).command == (
+        f"{both}\n{python} x=2 ckpt_path=RUN_FOLDER resume_changed=true  # from step 8\n"
+        f"{python} x=2 steps=12 ckpt_path=RUN_FOLDER\n{python} x=3 ckpt_path=RUN_FOLDER resume_changed=true  # from step 12"
+    )
+    assert [(parent.step, parent.changed) for parent in read_origin(again.run_dir).parents] == [(8, ["x"]), (12, ["x", "y"])]
+    note_origin(again, ["x=3"], {}, False, Parent(12, ["x"], Origin()))
+    assert str(read_origin(again.run_dir).command).startswith("# the command of the run before is not known\n")
 
 
 def test_a_command_is_without_places_and_secrets(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -60,6 +91,7 @@ def test_a_command_is_without_places_and_secrets(monkeypatch: pytest.MonkeyPatch
         "hydra/launcher=joblib",
         "output_root=/home/ann",
         "ckpt_path=x",
+        "resume_changed=true",
         "+reward.terms.judge.api_key=sk-123",
         "+reward.terms.judge.url=https://ann:pw@judge/v1",
         "+reward.terms.judge.header=hf_abcdefghijklmnop",

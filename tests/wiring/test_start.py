@@ -57,6 +57,11 @@ def test_another_config_is_refused_or_a_new_run_below_the_first(
     whole = contents(first)
     assert prepared(*SMALL, folder="run0")() is None, "a complete run that Slurm starts again ends without an error"
     assert contents(first) == whole
+    card = (first.with_name("run5") / "policy" / "README.md").read_text(encoding="utf-8")
+    assert "oar\\_lightning. Until step 2 it was another run, with another gate.tau, optimizer.lr." in card
+    command = f"python -m oar_lightning {' '.join(SMALL)}"
+    again = f"{command} trainer.max_steps=3 gate.tau=0.9 optimizer.lr=1e-2 ckpt_path=RUN_FOLDER resume_changed=true"
+    assert f"```bash\n{command}\n{again}  # from step 2\n```" in card
     client = MlflowClient(store)
     runs = {run.data.tags.get("resumed_from_run", ""): run for run in client.search_runs(["1"])}
     parent, child = runs.pop(""), next(iter(runs.values()))
