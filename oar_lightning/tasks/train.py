@@ -34,7 +34,7 @@ from oar_lightning.wiring.library_settings import check_optimizer, try_trainer
 from oar_lightning.wiring.lightning_options import development_run
 from oar_lightning.wiring.model_card import write_run_card
 from oar_lightning.wiring.policy import bare_policy, export_folder
-from oar_lightning.wiring.resume import check_layout, mark_finished, read_saved
+from oar_lightning.wiring.resume import check_layout, forget_finished, mark_finished, read_saved
 from oar_lightning.wiring.run import Run, build_run
 from oar_lightning.wiring.run_folder import logged, note_origin
 from oar_lightning.wiring.run_tags import note_run, run_parameters, run_tags
@@ -77,6 +77,8 @@ def fit(cfg: DictConfig, job: Run, start: Start, problems: Mapping[str, str]) ->
             log.info("starting %s again, which ended before its first checkpoint", run_dir)
         if start.resumed:
             job.tracker.reopen(start.step)
+            if job.trainer.is_global_zero:
+                forget_finished(run_dir, start.step)
         note_run(job.tracker)
         size = str(sum(p.numel() for p in job.policy.model.parameters()))
         job.tracker.describe(run_parameters(cfg), {**run_tags(cfg), "parameters": size})

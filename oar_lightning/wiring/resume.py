@@ -150,6 +150,12 @@ def mark_finished(run_dir: Path, step: int) -> None:
     write_text(run_dir / FINISHED, json.dumps({"step": step}) + "\n")
 
 
+def forget_finished(run_dir: Path, step: int) -> None:
+    """Remove the note of a run that goes on from a step before the one at which it was complete."""
+    if is_finished(run_dir, step + 1):
+        (run_dir / FINISHED).unlink(missing_ok=True)
+
+
 def is_finished(run_dir: Path, step: int) -> bool:
     """Whether a run has exported its policy at this step, and so has nothing left to do."""
     try:

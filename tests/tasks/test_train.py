@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import multiprocessing
 import os
 import signal
@@ -11,6 +12,7 @@ from pathlib import Path
 
 import lightning as L
 import pytest
+import torch
 from mlflow import MlflowClient
 from support.composing import Prepare
 
@@ -63,6 +65,24 @@ def test_a_run_killed_before_its_export_is_finished_by_resuming(prepared: Prepar
     assert "objective" in MlflowClient(store).search_runs(["1"])[0].data.metrics
     with pytest.raises(ConfigError, match=r"is at step 2 and trainer\.max_steps=2: nothing is left to do"):
         prepared(*SMALL, f"ckpt_path={run}")
+
+
+def test_a_complete_run_that_went_back_is_complete_again_at_its_end_only(
+    prepared: Prepare, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Killed before its end and started again by Slurm it has the rest left to do."""
+    short = (*SMALL, "logger=none", "checkpoints.last=2")
+    killed(lambda: prepared(*short, folder="run0"), train, "report")  # which comes when all is done
+    run = tmp_path / "outputs" / "smoke" / "seed0" / "run0"
+    (earlier,) = (path for path in run.glob("checkpoints/kept_*") if torch.load(path, weights_only=True)["global_step"] == 1)
+    assert json.loads((run / "finished.json").read_text())["step"] == 2
+    killed(lambda: prepared(*short, f"ckpt_path={earlier}", folder="run0"), train, "export_policy")
+    assert not (run / "finished.json").exists()
+    for name, value in {"SLURM_JOB_ID": "1", "SLURM_STEP_ID": "0", "SLURM_RESTART_COUNT": "1"}.items():
+        monkeypatch.setenv(name, value)
+    assert prepared(*short, folder="run0")() is not None
+    assert json.loads((run / "finished.json").read_text())["step"] == 2
+    assert prepared(*short, folder="run0")() is None
 
 
 def test_a_run_killed_before_its_first_checkpoint_goes_on_in_its_mlflow_run(

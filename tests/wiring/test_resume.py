@@ -11,7 +11,7 @@ from omegaconf import OmegaConf
 
 from oar_lightning.common.config_check import ConfigError
 from oar_lightning.training.callbacks.checkpoint import CHECKPOINTS, LAST
-from oar_lightning.wiring.resume import Saved, check_steps_left, find_checkpoint, mark_finished
+from oar_lightning.wiring.resume import Saved, check_steps_left, find_checkpoint, forget_finished, is_finished, mark_finished
 
 
 def config(root: Path, **more: object) -> Any:
@@ -56,3 +56,11 @@ def test_a_checkpoint_that_leads_to_no_step_is_refused(tmp_path: Path) -> None:
     mark_finished(tmp_path, 4)
     with pytest.raises(ConfigError, match="nothing is left to do"):
         check_steps_left(evaluated, 4, same_run=True)
+
+
+def test_a_run_is_complete_no_more_where_it_goes_back(tmp_path: Path) -> None:
+    forget_finished(tmp_path, 0)
+    mark_finished(tmp_path, 4)
+    for step, complete in ((5, True), (4, True), (3, False)):
+        forget_finished(tmp_path, step)
+        assert is_finished(tmp_path, 4) is complete
