@@ -183,9 +183,11 @@ def read_curves(client: MlflowClient, runs: Sequence[RunRecord], metrics: Iterab
     return curves
 
 
-def record(run: Run) -> RunRecord:
-    """A run as plain data. Its state is that of the trial, but complete only where MLflow has finished the run, too."""
-    tags, metrics = dict(run.data.tags), by_current_name(run.data.metrics)
+def record(run: Run, metrics: Mapping[str, float] | None = None) -> RunRecord:
+    """A run as plain data, with MLflow's last values unless others are given. Its state is that of the trial, but complete only
+    where MLflow has finished the run, too."""
+    metrics = by_current_name(run.data.metrics) if metrics is None else metrics
+    tags = dict(run.data.tags)
     by_status = {"FINISHED": "complete", "SCHEDULED": "running"}.get(run.info.status, run.info.status.lower())
     state = tags.get("trial_state", by_status)
     state = by_status if state == "complete" else state
@@ -207,16 +209,17 @@ def record(run: Run) -> RunRecord:
 
 
 def _by_start(client: MlflowClient, runs: Iterable[Run]) -> list[RunRecord]:
-    return sorted((current(client, record(run)) for run in runs), key=lambda r: (r.started, r.run_id))
+    return sorted((current(client, run) for run in runs), key=lambda r: (r.started, r.run_id))
 
 
-def current(client: MlflowClient, run: RunRecord) -> RunRecord:
-    """The run with its last values. MLflow's are those of the largest step, which a run that went back to an earlier checkpoint
-    may have left behind."""
-    if not resumptions(run.tags):
-        return run
-    points = {metric: metric_history(client, run.run_id, metric, run.tags) for metric in run.metrics}
-    return dataclasses.replace(run, metrics={metric: found[-1].value for metric, found in points.items() if found})
+def current(client: MlflowClient, run: Run) -> RunRecord:
+    """The run as plain data with its last values. MLflow's are those of the largest step, which a run that went back to an
+    earlier checkpoint may have left behind."""
+    found = record(run)
+    if not resumptions(found.tags):
+        return found
+    points = {metric: metric_history(client, found.run_id, metric, found.tags) for metric in found.metrics}
+    return record(run, {metric: of_metric[-1].value for metric, of_metric in points.items() if of_metric})
 
 
 def _get_run(client: MlflowClient, run_id: str) -> Run:

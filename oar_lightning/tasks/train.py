@@ -76,7 +76,7 @@ def fit(cfg: DictConfig, job: Run, start: Start, problems: Mapping[str, str]) ->
         elif start.begun:
             log.info("starting %s again, which ended before its first checkpoint", run_dir)
         if start.resumed:
-            job.tracker.reopen(start.step)
+            job.tracker.reopen(start.kept_step)
             if job.trainer.is_global_zero:
                 forget_finished(run_dir, start.step)
         note_run(job.tracker)

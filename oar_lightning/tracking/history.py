@@ -2,7 +2,7 @@
 
 A run that was killed and resumed has logged some steps twice, and MLflow keeps both. Each resumption sets a tag
 ``resumed.<time in ms>`` to the step from which it continued: points of later steps that were logged before that time are
-superseded.
+superseded. Of ``system/`` metrics none are: their steps count samples, and begin again at 0 with each start.
 """
 
 from __future__ import annotations
@@ -13,6 +13,9 @@ from typing import Any, NamedTuple, Protocol, TypeVar
 from oar_lightning.tracking.renamed import former_names
 
 PREFIX = "resumed."
+
+OF_THE_MACHINE = "system/"
+"""What the names of metrics begin with whose step is no optimizer step."""
 
 FORKED_AT = "resumed_from_step"
 """The tag of a run that began with another one's state: the step of that state."""
@@ -64,4 +67,4 @@ def metric_history(client: Any, run_id: str, key: str, tags: Mapping[str, str] |
     where they are None."""
     tags = client.get_run(run_id).data.tags if tags is None else tags
     points = [point for name in (key, *former_names(key)) for point in client.get_metric_history(run_id, name)]
-    return current_points(points, resumptions(tags))
+    return current_points(points, [] if key.startswith(OF_THE_MACHINE) else resumptions(tags))

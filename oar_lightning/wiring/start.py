@@ -54,6 +54,11 @@ class Start:
         return self.saved.step if self.saved is not None else 0
 
     @property
+    def kept_step(self) -> int:
+        """The last step whose records stay; -1: none, since a run that has no checkpoint begins with its evaluation again."""
+        return -1 if self.begun else self.step
+
+    @property
     def run_id(self) -> str | None:
         """The MLflow run that goes on, where a checkpoint names it; else the journal does."""
         return self.saved.run_id if self.saved is not None and self.resumed else None

@@ -255,7 +255,8 @@ def test_steps_that_a_resumed_run_logged_again_count_once_with_the_later_value(s
 
 
 def test_steps_after_the_checkpoint_that_a_run_went_on_from_do_not_count(store: Store) -> None:
-    run_id = store.log("cut back", {"seed": 6}, {"reward": [(1, 0.1), (2, 0.2), (3, 0.3), (2, 0.22)]}, status="KILLED")
+    points = {"reward": [(1, 0.1), (2, 0.2), (3, 0.3), (2, 0.22)], "time/total_s": [(2, 20.0), (3, 30.0), (3, 31.0), (2, 25.0)]}
+    run_id = store.log("cut back", {"seed": 6}, points, status="KILLED")
     resumed = store.client.get_run(run_id).info.start_time + 3000  # before its fourth point, at step 1
     store.client.set_tag(run_id, *Resumption(resumed, 1).tag().popitem())
     _, runs = read_runs(store.client, "oar_lightning", ReportConfig(runs=(run_id,), name="x"))
@@ -263,3 +264,4 @@ def test_steps_after_the_checkpoint_that_a_run_went_on_from_do_not_count(store: 
     assert dict(zip(curve.steps.tolist(), curve.values.tolist(), strict=True)) == {1: 0.1, 2: 0.22}
     assert store.client.get_run(run_id).data.metrics["reward"] == 0.3, "MLflow shows the largest step"
     assert runs[0].metrics["reward"] == 0.22
+    assert runs[0].duration_s == runs[0].metrics["time/total_s"] == 25.0

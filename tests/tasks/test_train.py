@@ -95,6 +95,11 @@ def test_a_run_killed_before_its_first_checkpoint_goes_on_in_its_mlflow_run(
         prepared(*SMALL, folder="run0")()
     assert "run0 again, which ended before its first checkpoint" in caplog.text
     assert steps_of(store) == ("FINISHED", [1, 2])
+    client = MlflowClient(store)
+    (of_both,) = client.search_runs(["1"])
+    accuracy = "eval/chain/avg_at_2"
+    assert [point.step for point in client.get_metric_history(of_both.info.run_id, accuracy)].count(0) == 2, "of each start"
+    assert [point.step for point in metric_history(client, of_both.info.run_id, accuracy)] == [0, 2]
 
 
 @pytest.mark.slow

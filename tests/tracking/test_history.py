@@ -48,3 +48,12 @@ def test_it_reads_from_mlflow(store: str) -> None:
     run_id = client.create_run("0", tags=Resumption(100, 1).tag()).info.run_id
     client.log_batch(run_id, metrics=[Metric("r", v, t, s) for s, t, v in [(1, 10, 0.1), (2, 20, 0.2), (2, 110, 0.5)]])
     assert [(m.step, m.value) for m in metric_history(client, run_id, "r")] == [(1, 0.1), (2, 0.5)]
+
+
+def test_samples_of_the_machine_are_no_optimizer_steps(store: str) -> None:
+    """A run of 3 samples until its checkpoint at step 1, and of 2 more after it was resumed."""
+    client = MlflowClient(store)
+    run_id = client.create_run("0", tags=Resumption(100, 1).tag()).info.run_id
+    samples = [(0, 10, 0.1), (1, 20, 0.2), (2, 30, 0.3), (0, 110, 0.4), (1, 120, 0.5)]
+    client.log_batch(run_id, metrics=[Metric("system/cpu", value, time, step) for step, time, value in samples])
+    assert {m.value for m in metric_history(client, run_id, "system/cpu")} == {0.1, 0.2, 0.3, 0.4, 0.5}
