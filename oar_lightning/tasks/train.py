@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import logging
+import shlex
 import signal
 import sys
 from collections.abc import Callable, Mapping
@@ -137,9 +138,7 @@ def finish(cfg: DictConfig, job: Run, run_dir: Path) -> float | None:
     no_time = in_queue and job.stop.received == signal.SIGTERM
     if job.stop.received is not None and (no_time or job.trainer.global_step < job.trainer.max_steps):
         close(job, "KILLED")
-        # a sweep says how it goes on
-        hint = f"; to go on, repeat the command with resume=true, or ckpt_path={run_dir}" if current_ticket() is None else ""
-        log.warning("stopped at step %d%s", job.trainer.global_step, hint)
+        log.warning("stopped at step %d%s", job.trainer.global_step, how_to_go_on(run_dir))
         if not job.trainer.is_global_zero:
             sys.exit(0)  # 0, since rank 0 is still at work and would take another code for a failure
         if in_queue:
@@ -162,6 +161,16 @@ def finish(cfg: DictConfig, job: Run, run_dir: Path) -> float | None:
         mark_finished(run_dir, job.trainer.global_step)
     report(cfg, job, folder)
     return metrics["objective"]
+
+
+def how_to_go_on(run_dir: Path) -> str:
+    """The advice of a run that was stopped. A sweep says by itself how it goes on."""
+    if current_ticket() is not None:
+        return ""
+    if job_folder() is not None:  # of a grid, whose jobs resume=true does not find
+        own = shlex.join([*HydraConfig.get().overrides.task, f"ckpt_path={run_dir}"])
+        return f"; to go on with this job of the grid: python -m oar_lightning {own}"
+    return f"; to go on, repeat the command with resume=true, or ckpt_path={run_dir}"
 
 
 def trained_policy(cfg: DictConfig, job: Run, run_dir: Path) -> tuple[Policy, dict[str, Tensor] | None]:

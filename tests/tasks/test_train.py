@@ -14,9 +14,10 @@ import lightning as L
 import pytest
 import torch
 from mlflow import MlflowClient
-from support.composing import Prepare
+from support.composing import Prepare, composed_whole
 
 from oar_lightning.common.config_check import ConfigError
+from oar_lightning.sweep.trial import FOLDER_VARIABLE, Ticket, write_ticket
 from oar_lightning.tasks import train
 from oar_lightning.tracking.history import metric_history
 
@@ -100,6 +101,17 @@ def test_a_run_killed_before_its_first_checkpoint_goes_on_in_its_mlflow_run(
     accuracy = "eval/chain/avg_at_2"
     assert [point.step for point in client.get_metric_history(of_both.info.run_id, accuracy)].count(0) == 2, "of each start"
     assert [point.step for point in metric_history(client, of_both.info.run_id, accuracy)] == [0, 2]
+
+
+@pytest.mark.usefixtures("hydra_conf")
+def test_a_stopped_run_says_how_to_go_on_with_it(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    composed_whole("+experiment=smoke", "seed=1", "name=my run")
+    assert train.how_to_go_on(tmp_path) == f"; to go on, repeat the command with resume=true, or ckpt_path={tmp_path}"
+    monkeypatch.setenv(FOLDER_VARIABLE, str(tmp_path))
+    own = f"python -m oar_lightning +experiment=smoke seed=1 'name=my run' ckpt_path={tmp_path}"
+    assert train.how_to_go_on(tmp_path) == f"; to go on with this job of the grid: {own}"
+    write_ticket(tmp_path, Ticket("probe", 0, 1, {}, "sqlite:///study.db"))
+    assert train.how_to_go_on(tmp_path) == ""
 
 
 @pytest.mark.slow
