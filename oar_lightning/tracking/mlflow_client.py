@@ -25,7 +25,12 @@ def connect(tracking_uri: str) -> MlflowClient:
     with contextlib.ExitStack() as stack:
         if (database := local_database(tracking_uri)) is not None:
             # processes that create the same SQLite database at the same time would disturb each other
-            stack.enter_context(FileLock(database.with_name(f"{database.name}.lock")))
+            lock = FileLock(database.with_name(f"{database.name}.lock"))
+            try:
+                stack.enter_context(lock)
+            except OSError:
+                if not database.exists():  # else it may be one that can only be read, in a folder that cannot be written
+                    raise
         client = MlflowClient(tracking_uri)  # creates the tables
         client.search_experiments(max_results=1)  # fails where a server does not answer
     return client

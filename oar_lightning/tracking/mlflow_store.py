@@ -102,9 +102,10 @@ def _check_location(config: MLflowConfig, asked: str, location: str) -> None:
         )
 
 
-def unreachable(tracking_uri: str, error: Exception) -> str:
-    """The message for a store that cannot be used."""
+def unreachable(tracking_uri: str, error: Exception, recorded: str | None = None) -> str:
+    """The message for a store that cannot be used. `recorded`: another one, in which the run was recorded until now."""
+    remedy = "start the server or correct the address" if recorded is None else f"the run is in {recorded}: give that address"
     return (
-        f"logger.tracking_uri={tracking_uri} cannot be used ({short(error)}); start the server or correct the address, "
+        f"logger.tracking_uri={tracking_uri} cannot be used ({short(error)}); {remedy}, "
         "record now and deliver later with logger.offline_start=true, or log nothing with logger=none"
     )

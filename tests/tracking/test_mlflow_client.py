@@ -2,11 +2,18 @@
 
 from __future__ import annotations
 
+import contextlib
+import os
+import shutil
 import subprocess
 import sys
+import tempfile
+from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
+
+from oar_lightning.tracking.mlflow_client import connect
 
 CONNECT = """
 import sys
@@ -30,3 +37,31 @@ def test_processes_can_make_a_new_database_at_once(tmp_path: Path) -> None:
         process.stdin.flush()
     said = [process.communicate()[1] for process in processes]
     assert [process.returncode for process in processes] == [0, 0], said
+
+
+@contextlib.contextmanager
+def without_rights() -> Iterator[None]:
+    """To root no folder is closed."""
+    own = os.geteuid()
+    if own == 0:
+        os.seteuid(65534)
+    try:
+        yield
+    finally:
+        os.seteuid(own)
+
+
+def test_a_store_that_can_only_be_read_is_read(store: str) -> None:
+    connect(store)  # also loads what MLflow loads late, which another user might not be able to
+    with tempfile.TemporaryDirectory() as name:  # not the test's own folder, which is closed to others
+        database = Path(name) / "mlflow.db"
+        shutil.copy(store.removeprefix("sqlite:///"), database)
+        database.chmod(0o444)
+        database.parent.chmod(0o555)
+        with without_rights():
+            with pytest.raises(PermissionError):
+                (database.parent / "mlflow.db.lock").touch()
+            assert connect(f"sqlite:///{database}").get_experiment_by_name("Default") is not None
+            with pytest.raises(PermissionError):
+                connect(f"sqlite:///{database.parent}/other.db")
+        database.parent.chmod(0o755)

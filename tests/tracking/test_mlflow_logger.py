@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import itertools
 import time
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from pathlib import Path
 
@@ -161,6 +161,24 @@ def test_a_resumed_run_is_the_same_run_and_readers_see_each_step_once(store: str
     assert points(client, run_id) == written(tmp_path), "nothing is thrown away"
     kept = [(m.step, m.value) for m in metric_history(client, str(run_id), "reward")]
     assert kept == [(0, 0.0), (1, 1.0), (2, 2.0), (3, 3.0), (4, 104.0), (5, 105.0), (6, 106.0), (7, 107.0)]
+
+
+def test_a_run_that_goes_on_in_another_store_is_told_where_it_was_recorded(
+    store: str, empty_store: Callable[[Path], str], tmp_path: Path
+) -> None:
+    with logging_to(store, tmp_path) as tracker:
+        run_id = tracker.run_id
+    (tmp_path / "other").mkdir()
+    other = empty_store(tmp_path / "other")
+    told = rf"tracking_uri={other} cannot be used \(.*{run_id}.*\); the run is in {store}: give that address, record now"
+    with pytest.raises(ConfigError, match=told), logging_to(other, tmp_path, run_id, resume=True):
+        pass
+    with logging_to(store, tmp_path, run_id, resume=True) as again:
+        assert again.run_id == run_id
+    gone, third = "0" * 32, tmp_path / "third"
+    third.mkdir()
+    with pytest.raises(ConfigError, match=rf"{gone}.*; start the server or correct"), logging_to(store, third, gone):
+        pass
 
 
 def test_a_new_run_in_an_old_folder_keeps_the_old_journal(store: str, tmp_path: Path) -> None:
