@@ -13,6 +13,7 @@ from torch import Tensor
 
 from oar_lightning.credit.predictions import logprobs_of_rows, response_logprobs
 from oar_lightning.distributed.ranks import add_up
+from oar_lightning.policy.language_model import turn_dropout_off
 from oar_lightning.policy.lm_head import in_shards
 from oar_lightning.policy.token_budget import TokenBudget
 from oar_lightning.types import Rollouts
@@ -67,7 +68,7 @@ class OwnModel:
         if any(p.dtype == torch.float16 for p in parameters):
             raise ValueError(_float16("weights are float16"))
         self.model = copy.deepcopy(policy, {id(p): p for p in parameters if not p.requires_grad})
-        _turn_dropout_off(self.model)
+        turn_dropout_off(self.model)
         self._trained = {name: p for name, p in self.model.named_parameters() if p.requires_grad}
         self._masters = {
             name: torch.nn.Parameter(p.detach().float()) if p.dtype == torch.bfloat16 else p
@@ -179,16 +180,6 @@ def _rows(rollouts: Rollouts, chunk: list[int]) -> Tensor:
 
 def _on_cpu(value: Any) -> Any:
     return value.detach().to("cpu", copy=True) if isinstance(value, Tensor) else value
-
-
-def _turn_dropout_off(model: torch.nn.Module) -> None:
-    """Rates are those of dropout modules, and numbers that a model's own modules keep."""
-    for module in model.modules():
-        if isinstance(module, torch.nn.Dropout):
-            module.p = 0.0
-        for name, value in vars(module).items():
-            if "dropout" in name and isinstance(value, float):
-                setattr(module, name, 0.0)
 
 
 def _float16(what: str) -> str:

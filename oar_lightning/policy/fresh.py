@@ -32,6 +32,13 @@ from oar_lightning.policy.pretrained import Policy
         "policy.induction_heads=true needs two layers or more and policy.num_kv_heads={num_heads}, as many as num_heads, got "
         "num_layers={num_layers} and num_kv_heads={num_kv_heads}",
     ),
+    Rule(
+        lambda induction_heads, hidden_size, num_heads: (
+            not induction_heads or (num_heads >= 2 and hidden_size % (4 * num_heads) == 0)
+        ),
+        "policy.induction_heads=true needs two heads or more and as policy.hidden_size a multiple of 4 * policy.num_heads, got "
+        "{hidden_size} with num_heads={num_heads}",
+    ),
 )
 @dataclass(frozen=True)
 class FreshPolicy:

@@ -23,8 +23,17 @@ def base_model(model: Any) -> Any:
 
 
 def positions_of(model: Any) -> int | None:
-    """The most tokens that the model can read at once; None where its config does not say."""
-    return getattr(base_model(model).config.get_text_config(), "max_position_embeddings", None)
+    """The most tokens of a text that the model can read, and reads as it reads shorter ones; None where nothing bounds them."""
+    return min(text_bounds(model).values(), default=None)
+
+
+def text_bounds(model: Any) -> dict[str, int]:
+    """What bounds the tokens of a text -> how many there may be."""
+    bounds = {
+        "positions of the policy": getattr(base_model(model).config.get_text_config(), "max_position_embeddings", None),
+        "tokens up to which its rotary embedding (longrope) is one": one_rotation(model),
+    }
+    return {what: most for what, most in bounds.items() if most is not None}
 
 
 def one_rotation(model: Any) -> int | None:
@@ -48,6 +57,16 @@ def evaluating(model: Any) -> Iterator[None]:
     finally:
         for module in training:
             module.training = True
+
+
+def turn_dropout_off(model: torch.nn.Module) -> None:
+    """Rates are those of dropout modules, and numbers that a model's own modules and its config keep."""
+    for module in model.modules():
+        if isinstance(module, torch.nn.Dropout):
+            module.p = 0.0
+        for keeper in (module, getattr(module, "config", module)):
+            for name in [name for name, value in vars(keeper).items() if "drop" in name and isinstance(value, float)]:
+                setattr(keeper, name, 0.0)
 
 
 @contextlib.contextmanager

@@ -11,6 +11,7 @@ from pathlib import Path
 from typing import Any
 
 from oar_lightning.common.markdown import markdown
+from oar_lightning.policy.location import CONFIG
 from oar_lightning.policy.pretrained import BUILT_IN
 
 log = logging.getLogger(__name__)
@@ -24,7 +25,8 @@ UNKNOWN = "unknown: look it up"
 TRAINING, EVALUATION = "training", "evaluation: "
 """Of the role of a set of problems: the whole of it, or what comes before an evaluation set's name."""
 
-HUB_ID = re.compile(r"[A-Za-z0-9][\w.-]*/[A-Za-z0-9][\w.-]*", re.ASCII)
+HUB_NAME = re.compile(r"[A-Za-z0-9][\w.-]*", re.ASCII)
+HUB_ID = re.compile(rf"{HUB_NAME.pattern}/{HUB_NAME.pattern}", re.ASCII)
 
 
 @dataclass(frozen=True)
@@ -221,12 +223,21 @@ def base_of(policy: dict[str, Any]) -> Base:
     adapters = " with LoRA adapters, which are merged" if policy.get("lora") else ""
     if name in BUILT_IN:
         return Base(f"{name}, which comes with oar_lightning{adapters}", licence="apache-2.0")
-    folder = local_folder(name)
-    if folder is not None or not HUB_ID.fullmatch(name):
+    folder, revision = local_folder(name), policy.get("revision")
+    if folder is not None or not _on_hub(name, revision):
         return Base(f"the local folder {Path(name).name}{adapters}", licence=licence_of(folder, None))
-    revision = policy.get("revision")
     words = f"{name}{f' (revision {revision})' if revision else ''}{adapters}"
     return Base(words, name, licence_of(None, name, revision=revision))
+
+
+def _on_hub(name: str, revision: str | None) -> bool:
+    """Whether a name that is no folder here is the hub's. One without an owner, as `gpt2`, may be that of a folder elsewhere:
+    the hub's cache has what came from there."""
+    from huggingface_hub import try_to_load_from_cache
+
+    if HUB_ID.fullmatch(name):
+        return True
+    return HUB_NAME.fullmatch(name) is not None and isinstance(try_to_load_from_cache(name, CONFIG, revision=revision), str)
 
 
 # -- text from outside ---------------------------------------------------------------------------------------------------

@@ -14,6 +14,7 @@ import torch
 
 from oar_lightning.common.messages import first_line
 from oar_lightning.common.ranges import PositiveInt, ProperFraction, checked
+from oar_lightning.policy.language_model import turn_dropout_off
 from oar_lightning.policy.location import adapters_alone, check_location
 from oar_lightning.policy.out_of_memory import out_of_memory
 
@@ -47,7 +48,8 @@ class LoraSpec:
     dropout: ProperFraction = 0.0
     target_modules: str | list[str] = "all-linear"
 
-    def apply(self, model: Any) -> Any:
+    def apply(self, model: Any, revision: str | None = None) -> Any:
+        """The model with adapters, which name the revision of its weights."""
         try:
             from peft import LoraConfig, get_peft_model
         except ImportError as error:
@@ -57,10 +59,11 @@ class LoraSpec:
             r=self.r,
             lora_alpha=self.alpha,
             lora_dropout=self.dropout,
-            target_modules=self.target_modules,
+            # a config's list is none that peft can write
+            target_modules=self.target_modules if isinstance(self.target_modules, str) else list(self.target_modules),
         )
         try:
-            adapted = get_peft_model(model, config)
+            adapted = get_peft_model(model, config, revision=revision)
         except ValueError as error:
             raise ValueError(
                 f"policy.lora.target_modules={self.target_modules}: {first_line(error).rstrip('.')}. Name linear layers of the "
@@ -127,7 +130,7 @@ class PretrainedPolicy:
         return _prepare_tokenizer(tokenizer, f"{self.key}.name={self.name}")
 
     def load(self) -> Policy:
-        """Load model and tokenizer; the model is in eval mode."""
+        """Load model and tokenizer; the model is in eval mode, and has no dropout in training but that of `lora`."""
         from transformers import AutoModelForCausalLM
 
         tokenizer = self.load_tokenizer()
@@ -142,8 +145,9 @@ class PretrainedPolicy:
         if getattr(model, "_hf_peft_config_loaded", False):
             raise ValueError(adapters_alone(f"{self.key}.name={self.name}"))
         fit_vocabulary(tokenizer, model.config.get_text_config().vocab_size, f"{self.key}.name={self.name}")
+        turn_dropout_off(model)
         if self.lora is not None:
-            model = self.lora.apply(model)
+            model = self.lora.apply(model, self.revision)
         if self.gradient_checkpointing:
             checkpoint_gradients(model, lora=self.lora is not None)
         return Policy(model.eval(), tokenizer)

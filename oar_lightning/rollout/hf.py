@@ -11,13 +11,14 @@ import torch
 from jaxtyping import Float
 from torch import Tensor
 
-from oar_lightning.policy.language_model import base_model, evaluating
+from oar_lightning.policy.language_model import base_model, evaluating, positions_of
 from oar_lightning.rollout.drawing import draw_tokens, uniform_draws
 from oar_lightning.rollout.sampling import (
     Generation,
     Prompt,
     SamplingConfig,
     cut,
+    join_generations,
     pad_left,
     read_prompts,
 )
@@ -44,6 +45,16 @@ def eos_token_ids(model: Any, tokenizer: Any) -> list[int]:
     return sorted({tokenizer.eos_token_id, *stored})
 
 
+def together(lengths: Sequence[int], limits: Sequence[int], longest: int | None) -> Iterator[tuple[int, list[int]]]:
+    """(new tokens, prompts that are completed by so many), in as few parts as `longest` allows: `generate` reads on in rows
+    that are at their limit, and no text may grow beyond what the policy reads."""
+    left = list(range(len(lengths)))
+    while left:
+        most = max(limits[i] for i in left)
+        yield most, [i for i in left if longest is None or lengths[i] + most <= longest]
+        left = [i for i in left if longest is not None and lengths[i] + most > longest]
+
+
 class HFEngine:
     """Samples with `generate`, without the model's stored defaults: from the policy's own distribution, with the random numbers
     of `CachedEngine`, so that it draws the same completions up to rounding."""
@@ -63,17 +74,23 @@ class HFEngine:
     ) -> Generation:
         encoded, limits = read_prompts(model, self.tokenizer, prompts, seeds, config, limits)
         repeated = [ids for ids in encoded for _ in range(samples)]
-        config = dataclasses.replace(config, max_new_tokens=max(limits))
+        repeated_limits = [limit for limit in limits for _ in range(samples)]
         uniforms = uniform_draws(samples, seeds, limits)
         # a peft wrapper's generate() would change defaults of the inner model, in which the adapters are active, too
         model = base_model(model)
+        lengths, pad = [len(ids) for ids in repeated], self.tokenizer.pad_token_id
 
-        def sample(batch: list[int]) -> Generation:
-            return self._generate(model, [repeated[i] for i in batch], uniforms[batch], config)
+        def sample(rows: list[int], config: SamplingConfig) -> Generation:
+            def of_batch(batch: list[int]) -> Generation:
+                chosen = [rows[i] for i in batch]
+                return self._generate(model, [repeated[i] for i in chosen], uniforms[chosen], config)
 
+            return config.sample_in_batches([lengths[i] for i in rows], of_batch, pad)
+
+        parts = list(together(lengths, repeated_limits, positions_of(model)))
         with evaluating(model), stored_defaults_off(model):
-            sampled = config.sample_in_batches([len(ids) for ids in repeated], sample, self.tokenizer.pad_token_id)
-        return cut(sampled, [limit for limit in limits for _ in range(samples)])
+            sampled = [sample(rows, dataclasses.replace(config, max_new_tokens=limit)) for limit, rows in parts]
+        return cut(join_generations(sampled, pad, [rows for _, rows in parts]), repeated_limits)
 
     def _generate(
         self, model: Any, prompts: list[list[int]], uniforms: Float[Tensor, "B T"], config: SamplingConfig

@@ -11,8 +11,9 @@ from jaxtyping import Bool, Float, Int
 from torch import Tensor
 
 from oar_lightning.common.ranges import NonNegativeFloat, PositiveFraction, PositiveInt, checked
+from oar_lightning.policy import language_model
 from oar_lightning.policy.batching import chunks_by_tokens
-from oar_lightning.policy.language_model import base_model, one_rotation, positions_of
+from oar_lightning.policy.language_model import base_model
 from oar_lightning.policy.token_budget import TokenBudget, Tokens, as_budget
 
 Prompt = str | Sequence[int]
@@ -145,13 +146,9 @@ def read_prompts(
 
 
 def text_bounds(model: Any, max_model_len: int | None = None) -> dict[str, int]:
-    """What bounds the tokens of a text -> how many there may be."""
-    bounds = {
-        "positions of the policy": positions_of(model),
-        "tokens up to which its rotary embedding (longrope) is one": one_rotation(model),
-        "tokens of engine.max_model_len": max_model_len,
-    }
-    return {what: most for what, most in bounds.items() if most is not None}
+    """What bounds the tokens of a prompt and its completion -> how many there may be."""
+    own = {} if max_model_len is None else {"tokens of engine.max_model_len": max_model_len}
+    return language_model.text_bounds(model) | own
 
 
 def check_prompts(model: Any, prompts: Sequence[list[int]], limits: Sequence[int], max_model_len: int | None = None) -> None:

@@ -34,7 +34,7 @@ class SupervisedConfig:
     Args:
         batch_size: demonstrations per optimizer step, those of all ranks together.
         max_tokens: longer ones (prompt + solution + EOS) are left out and counted in `too_long_frac`, as are those of more
-            tokens than the policy has positions.
+            tokens than the policy can read.
         tokenizer_problems: problems whose texts a fresh policy's tokenizer is trained on.
     """
 

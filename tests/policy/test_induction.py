@@ -54,3 +54,17 @@ def test_a_head_of_the_second_layer_finds_what_followed_the_same_token(policy: P
 def test_what_it_needs_is_told(layers: int, kv_heads: int) -> None:
     with pytest.raises(ValueError, match=r"policy.induction_heads=true needs two layers or more and policy.num_kv_heads=4"):
         FreshPolicy(hidden_size=128, num_layers=layers, num_heads=4, num_kv_heads=kv_heads, induction_heads=True)
+
+
+@pytest.mark.parametrize(("hidden", "heads"), [(8, 1), (20, 2), (24, 4)])
+def test_sizes_that_it_cannot_divide_are_told(hidden: int, heads: int) -> None:
+    sizes = {"hidden_size": hidden, "num_heads": heads, "num_kv_heads": heads}
+    with pytest.raises(ValueError, match=rf"two heads or more and .* a multiple of 4 \* policy\.num_heads, got {hidden} with"):
+        FreshPolicy(**sizes, induction_heads=True)
+
+
+@pytest.mark.parametrize(("hidden", "heads"), [(8, 2), (24, 2), (24, 3)])
+def test_the_smallest_sizes_can_be_built(hidden: int, heads: int) -> None:
+    sizes = {"hidden_size": hidden, "num_heads": heads, "num_kv_heads": heads, "num_layers": 2}
+    model = FreshPolicy(**sizes, induction_heads=True).build(["one two three"]).model
+    assert all(parameter.isfinite().all() for parameter in model.parameters())

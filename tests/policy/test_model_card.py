@@ -195,3 +195,14 @@ def test_bases(tmp_path: Path) -> None:
     assert hub.words == "no-such/model (revision v1) with LoRA adapters, which are merged"
     assert (hub.hub_id, hub.licence) == ("no-such/model", f"{UNKNOWN} (https://huggingface.co/no-such/model)")
     assert json.dumps(model_card(dataclasses.replace(FACTS, base=hub)))
+
+
+def test_a_base_without_an_owner_is_the_hubs_where_its_cache_has_it(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(huggingface_hub.constants, "HF_HUB_CACHE", str(tmp_path))
+    cached = tmp_path / "models--gpt2"
+    for file, text in (("refs/v1", "c0ffee"), ("snapshots/c0ffee/config.json", "{}")):
+        (cached / file).parent.mkdir(parents=True)
+        (cached / file).write_text(text)
+    found = base_of({"name": "gpt2", "revision": "v1"})
+    assert (found.words, found.hub_id) == ("gpt2 (revision v1)", "gpt2")
+    assert base_of({"name": "my_policy"}) == Base("the local folder my_policy", licence=UNKNOWN)

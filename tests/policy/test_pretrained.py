@@ -9,10 +9,11 @@ from typing import Any
 
 import pytest
 import torch
+from support.toy import gpt2
 from transformers import AutoModelForCausalLM, AutoTokenizer
 
 from oar_lightning.policy.fresh import FreshPolicy
-from oar_lightning.policy.pretrained import BUILT_IN, LoraSpec, Policy, PretrainedPolicy, export_policy
+from oar_lightning.policy.pretrained import ADAPTER, BUILT_IN, LoraSpec, Policy, PretrainedPolicy, export_policy
 
 
 def count_parameters(model: Any) -> int:
@@ -168,6 +169,32 @@ def test_lora_trains_adapters_only_and_exports_merged(tiny: Policy, folder: Path
     torch.testing.assert_close(logits(merged, ids), changed, rtol=1e-4, atol=1e-5)
     torch.testing.assert_close(logits(model, ids), changed, rtol=0, atol=0)  # the one in training keeps its adapters
     assert sum(p.requires_grad for p in model.parameters()) == len(trained)
+
+
+def test_adapters_name_the_revision_of_their_policy(folder: Path, tmp_path: Path) -> None:
+    pytest.importorskip("peft")
+    adapted = PretrainedPolicy(str(folder), revision="v2", lora=LoraSpec(r=2)).load()
+    export_policy(adapted.model, adapted.tokenizer, tmp_path)
+    assert json.loads((tmp_path / ADAPTER / "adapter_config.json").read_text())["revision"] == "v2"
+
+
+@pytest.mark.parametrize("lora", [None, LoraSpec(r=2, dropout=0.5)], ids=["whole", "lora"])
+def test_a_policy_has_no_dropout_in_training_but_that_of_its_adapters(
+    folder: Path, tmp_path: Path, lora: LoraSpec | None
+) -> None:
+    """Whatever its config says; GPT-2's says 0.1."""
+    if lora:
+        pytest.importorskip("peft")
+    gpt2(vocab_size=300, dropout=0.1).float().save_pretrained(tmp_path)
+    AutoTokenizer.from_pretrained(folder).save_pretrained(tmp_path)
+    config = json.loads((tmp_path / "config.json").read_text())
+    assert config["attn_pdrop"] == config["embd_pdrop"] == config["resid_pdrop"] == 0.1
+    model = PretrainedPolicy(str(tmp_path), lora=lora).load().model
+    ids = torch.randint(40, (3, 11), generator=torch.Generator().manual_seed(0))
+    if lora:
+        torch.nn.init.normal_(next(p for name, p in model.named_parameters() if "lora_B" in name))
+    expected = logits(model, ids)
+    assert torch.equal(logits(model.train(), ids), expected) == (lora is None)
 
 
 def test_lora_with_gradient_checkpointing_still_has_gradients(tiny: Policy, folder: Path) -> None:

@@ -10,7 +10,7 @@ from typing import Any
 import pytest
 import torch
 from support.fixtures import tiny_policy
-from support.toy import gpt2, qwen2_golden
+from support.toy import gpt2, phi3_longrope, qwen2_golden
 
 from oar_lightning.common.randomness import generator
 from oar_lightning.policy import language_model
@@ -19,6 +19,7 @@ from oar_lightning.policy.lm_head import token_logprobs
 from oar_lightning.policy.pretrained import Policy
 from oar_lightning.rollout import CachedEngine, Engine, Generation, HFEngine, SamplingConfig
 from oar_lightning.rollout.cached import packed_rows
+from oar_lightning.rollout.hf import together
 
 PROMPTS = ["Ann has 3 pens.\n", "Ben has 14 nuts. Ben buys 2.\n", "So\n"]
 GREEDY = SamplingConfig(max_new_tokens=12, temperature=0.0)
@@ -368,6 +369,38 @@ class ToyTokenizer:
 
     def __call__(self, texts: list[str], add_special_tokens: bool) -> Any:
         return SimpleNamespace(input_ids=[[int(t) for t in text.split()] for text in texts])
+
+
+LONG, SHORT = "5 " * 10, "6 7 8 9 " * 12
+
+
+@pytest.mark.parametrize("sampling", [SAMPLED, GREEDY], ids=["sampled", "greedy"])
+def test_a_row_at_its_limit_is_not_read_beyond_the_positions(sampling: SamplingConfig) -> None:
+    """GPT-2 has 64. The second row has come to its limit when the first has 48 tokens to go."""
+    own, of_generate = (
+        e(ToyTokenizer())(gpt2(), [LONG, SHORT], 3, sampling, [1, 2], [54, 6]) for e in (CachedEngine, HFEngine)
+    )
+    assert completions(of_generate) == completions(own)
+    assert torch.equal(of_generate.truncated, own.truncated)
+    assert prompts_of(of_generate) == prompts_of(own)
+
+
+def test_a_row_at_its_limit_turns_no_other_row() -> None:
+    """Longrope takes other angles for a whole batch once one text is longer than its bound."""
+    model, engine = phi3_longrope(64), HFEngine(ToyTokenizer())
+    alone = [engine(model, [p], 4, SAMPLED, [s], [n]) for p, s, n in ((LONG, 1, 54), (SHORT, 2, 6))]
+    both = engine(model, [LONG, SHORT], 4, SAMPLED, [1, 2], [54, 6])
+    assert max(map(len, completions(both)[:4])) > 20
+    assert completions(both) == completions(alone[0]) + completions(alone[1])
+    assert both.truncated.tolist() == alone[0].truncated.tolist() + alone[1].truncated.tolist()
+
+
+def test_rows_are_completed_together_as_far_as_positions_allow() -> None:
+    lengths, limits = [10, 50, 30, 12], [54, 10, 30, 20]
+    assert list(together(lengths, limits, None)) == [(54, [0, 1, 2, 3])]
+    assert list(together(lengths, limits, 104)) == [(54, [0, 1, 2, 3])]
+    assert list(together(lengths, limits, 103)) == [(54, [0, 2, 3]), (10, [1])]
+    assert list(together(lengths, limits, 64)) == [(54, [0]), (30, [2, 3]), (10, [1])]
 
 
 @pytest.mark.parametrize("dtype", [torch.float32, torch.float64])

@@ -6,7 +6,7 @@ from types import SimpleNamespace
 
 import pytest
 import torch
-from transformers import Phi3Config, Phi3ForCausalLM
+from support.toy import phi3_longrope
 
 from oar_lightning.rollout.sampling import (
     Generation,
@@ -81,11 +81,7 @@ def test_generations_are_joined_at_the_column_where_completions_begin() -> None:
 
 def test_texts_beyond_the_rotation_that_they_began_with_are_refused() -> None:
     """Phi-3's longrope turns all positions by other angles once a text is longer than this."""
-    rope = {"rope_type": "longrope", "rope_theta": 1e4, "short_factor": [1.0] * 4, "long_factor": [2.0] * 4}
-    sizes = {"hidden_size": 32, "intermediate_size": 16, "num_hidden_layers": 1, "num_attention_heads": 4, "pad_token_id": 0}
-    config = Phi3Config(vocab_size=30, max_position_embeddings=256, original_max_position_embeddings=24, **sizes)
-    config.rope_parameters = rope | {"original_max_position_embeddings": 24}
-    model = Phi3ForCausalLM(config)
+    model = phi3_longrope(24)
     check_prompts(model, [[1] * 20], [4])
     with pytest.raises(ValueError, match=r"beyond the 24 tokens up to which its rotary embedding \(longrope\) is one"):
         check_prompts(model, [[1] * 20], [5])

@@ -12,7 +12,7 @@ from typing import Any
 import torch
 from safetensors.torch import load_file
 from torch import Tensor
-from transformers import GPT2Config, GPT2LMHeadModel, Qwen2Config, Qwen2ForCausalLM
+from transformers import GPT2Config, GPT2LMHeadModel, Phi3Config, Phi3ForCausalLM, Qwen2Config, Qwen2ForCausalLM
 
 from oar_lightning.credit.component import Tools
 from oar_lightning.types import MathProblem, Rollouts
@@ -70,6 +70,29 @@ def gpt2(seed: int = 1, vocab_size: int = 40, dropout: float = 0.1) -> GPT2LMHea
         eos_token_id=None,
     )
     return GPT2LMHeadModel(config).double().train()
+
+
+def phi3_longrope(bound: int = 24) -> Phi3ForCausalLM:
+    """float64; a text of more than `bound` tokens, and all that are read with it, is turned by other angles."""
+    torch.manual_seed(0)
+    rope = {"rope_type": "longrope", "rope_theta": 1e4, "short_factor": [1.0] * 4, "long_factor": [8.0] * 4}
+    config = Phi3Config(
+        vocab_size=40,
+        hidden_size=16,
+        intermediate_size=16,
+        num_hidden_layers=2,
+        num_attention_heads=2,
+        num_key_value_heads=2,
+        max_position_embeddings=256,
+        original_max_position_embeddings=bound,
+        sliding_window=200,
+        initializer_range=0.4,
+        bos_token_id=None,
+        eos_token_id=None,
+        pad_token_id=0,
+        rope_parameters=rope | {"original_max_position_embeddings": bound},
+    )
+    return Phi3ForCausalLM(config).double().eval()
 
 
 def rollouts_of(sequences: list[dict[str, list[int]]], pad_token_id: int = 0, **changes: Any) -> Rollouts:

@@ -2,14 +2,18 @@
 
 from __future__ import annotations
 
+import json
+from pathlib import Path
+
 import pytest
 import torch
+from support.composing import composed
 
 from oar_lightning.common.config_check import ConfigError
 from oar_lightning.policy.casting import precision_name
-from oar_lightning.policy.pretrained import PretrainedPolicy
+from oar_lightning.policy.pretrained import ADAPTER, PretrainedPolicy, export_policy
 from oar_lightning.wiring.device import mixed_precision
-from oar_lightning.wiring.policy import load_policy
+from oar_lightning.wiring.policy import bare_policy, load_policy
 
 CPU = torch.device("cpu")
 
@@ -33,6 +37,15 @@ def test_weights_and_passes_are_in_the_trainers_precision(precision, weights: to
     with mixed_precision(precision, CPU):
         weight = policy.model.lm_head.weight
         assert (weight @ weight.T).dtype == products
+
+
+def test_modules_that_a_config_lists_are_adapted_and_exported(hydra_conf: None, tmp_path: Path) -> None:
+    """Hydra's list is none of Python's, which alone peft can write."""
+    pytest.importorskip("peft")
+    policy = bare_policy(composed("policy=hf_lora", "policy.name=chain", "policy.lora.target_modules=[q_proj,v_proj]"))
+    export_policy(policy.model, policy.tokenizer, tmp_path)
+    written = json.loads((tmp_path / ADAPTER / "adapter_config.json").read_text())
+    assert sorted(written["target_modules"]) == ["q_proj", "v_proj"]
 
 
 def test_a_precision_that_only_a_trainer_knows_is_refused() -> None:

@@ -149,10 +149,11 @@ class _Step:
         return storage is self._storage and texts.width < storage.shape[2] and self.rows // 2 < rows <= self.rows
 
     def __call__(self, token_ids: Int[Tensor, "n 1"], first: Int[Tensor, " n"], column: int) -> Float[Tensor, "n 1 H"]:
-        """Final hidden states. Rows beyond n read what they read before, which nobody looks at."""
+        """Final hidden states. Rows beyond n, which nobody looks at, read one token: they may have no later position."""
         rows = len(token_ids)
         self._token_ids[:rows] = token_ids
         self._first[:rows] = first
+        self._first[rows:].fill_(column)
         self._column.fill_(column)
         self._replay()
         return self._hidden[:rows].clone()

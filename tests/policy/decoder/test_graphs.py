@@ -10,6 +10,7 @@ from typing import Any
 import pytest
 import torch
 from support.growing_texts import GROWING, check_growth
+from support.toy import gpt2
 from transformers import FalconConfig, FalconForCausalLM
 
 from oar_lightning.policy.decoder import graphs
@@ -117,6 +118,23 @@ def test_prompts_of_one_token(steps: list[tuple[int, int]]) -> None:
     found, expected = (grown(kind(model, FIRST * 0, 9), 8, 1) for kind in (GraphTexts, ModuleTexts))
     torch.testing.assert_close(found, expected, rtol=1e-4, atol=1e-5)
     assert steps
+
+
+@torch.no_grad()
+def test_rows_that_have_left_are_not_read_beyond_the_positions(steps: list[tuple[int, int]]) -> None:
+    """The first row alone begins late: the others, which leave, would be at positions that GPT-2 does not have."""
+    model = gpt2().eval()
+    first = torch.tensor([40, 40, 0])
+    texts, expected = (kind(model, first, 100) for kind in (GraphTexts, ModuleTexts))
+    rng = torch.Generator().manual_seed(1)
+    for number in range(41):
+        ids = torch.randint(40, (3 if number < 4 else 2, 1 if number else 60), generator=rng)
+        for one in (texts, expected):
+            if number == 4:
+                one.select(torch.tensor([0, 1]))
+        torch.testing.assert_close(texts(ids), expected(ids), rtol=1e-4, atol=1e-5)
+    assert texts.width == 100
+    assert {rows for rows, _ in steps[:1]} == {3}
 
 
 class Moved(GraphTexts):
