@@ -33,6 +33,9 @@ class StrategyAdapter:
     shards_weights = False
     """Whether a process may hold a part of the weights only."""
 
+    moves_float32 = False
+    """Whether the optimizer moves float32 copies of weights of 16 bits."""
+
     layout: Layout | None = None
     """How its checkpoints are divided among ranks; None for a single file."""
 
@@ -78,6 +81,7 @@ class ZeroAdapter(StrategyAdapter):
     """DeepSpeed's ZeRO: gradients, and in stage 3 weights, are divided among the ranks."""
 
     ranks_may_differ_in_passes = False
+    moves_float32 = True
 
     def __init__(self, strategy: ZeroRedundancy) -> None:
         super().__init__(strategy)

@@ -34,10 +34,11 @@ class PolicyModule(L.LightningModule):
         self.make_optimizer = optimizer
         self.schedule = schedule
 
-    def to(self, *args: Any, **kwargs: Any) -> Any:
-        """As of any module; Lightning calls it for `precision=bf16-true`, whatever the strategy."""
+    def _apply(self, *args: Any, **kwargs: Any) -> Any:
+        """As of any module, whichever method casts it: Lightning calls `to` for `precision=bf16-true`, and DeepSpeed before
+        0.19.2 `bfloat16` or `half`."""
         with unsaved_buffers_kept(self):
-            return super().to(*args, **kwargs)
+            return super()._apply(*args, **kwargs)
 
     def configure_optimizers(self) -> Any:
         trained = [p for p in self.model.parameters() if p.requires_grad]

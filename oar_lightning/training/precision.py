@@ -4,9 +4,33 @@ from __future__ import annotations
 
 import contextlib
 from collections.abc import Iterator
+from typing import Any
 
 import lightning as L
 import torch
+
+from oar_lightning.common.config_check import ConfigError
+from oar_lightning.distributed.strategies import adapt
+from oar_lightning.policy.casting import TRUE, precision_name
+
+
+def check_trained(model: Any, trainer: L.Trainer, dtype: str) -> None:
+    """Hold the weights that an optimizer is to move against what it can; `dtype`: as `policy.dtype` has it.
+
+    Raises:
+        ConfigError: for float16, in which the eps of Adam and AdamW is 0, so that a gradient of 0 makes a weight NaN.
+    """
+    cast = TRUE.get(precision_name(trainer.precision))
+    trained = {cast or p.dtype for p in model.parameters() if p.requires_grad}
+    if torch.float16 not in trained or adapt(trainer).moves_float32:
+        return
+    setting, remedy = f"policy.dtype={dtype}", "policy.dtype=bfloat16 or policy.dtype=float32"
+    if cast is not None:
+        setting, remedy = f"trainer.precision={trainer.precision}", "trainer.precision=bf16-mixed, bf16-true or 32-true"
+    raise ConfigError(
+        f"{setting}: the weights that are trained would be float16, in which AdamW's eps is 0 and they are NaN after a step; "
+        f"set {remedy}"
+    )
 
 
 @contextlib.contextmanager

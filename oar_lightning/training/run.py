@@ -47,6 +47,7 @@ from oar_lightning.training.callbacks.kept import check_compared, check_monitor
 from oar_lightning.training.datamodule import LoaderPlan, MathDataModule
 from oar_lightning.training.module import PolicyOptimization
 from oar_lightning.training.policy_module import PolicyModule
+from oar_lightning.training.precision import check_trained
 from oar_lightning.training.settings import Settings
 from oar_lightning.training.supervised import SupervisedWarmStart
 
@@ -168,6 +169,7 @@ def assemble(
         plugins=[CheckpointFile(), *_cluster()],
     )
     adapt(trainer)  # a strategy that training cannot use fails here, before long work
+    check_trained(policy.model, trainer, getattr(settings.policy, "dtype", "float32"))
     plan.check(trainer.world_size)
     longest = None if settings.supervised else longest_prompt(policy.model, settings.method.sampling, settings.engine)
     keep = keep_rule(settings, prompt, policy.tokenizer, longest)

@@ -64,3 +64,14 @@ def test_lightnings_precisions_cast_training_modules_so(plugin) -> None:
     assert torch.equal(model.model.rotary_emb.inv_freq, frequencies)
     assert module.dtype == next(model.parameters()).dtype
     assert {b.device.type for b in module.to("meta").buffers()} == {"meta"}, "a device is no precision"
+
+
+@pytest.mark.parametrize("dtype", [torch.bfloat16, torch.float16])
+def test_deepspeeds_that_cast_all_of_a_module_do_so_too(dtype: torch.dtype) -> None:
+    """Before 0.19.2 its engine calls these methods."""
+    model = qwen2()
+    frequencies = model.model.rotary_emb.inv_freq.clone()
+    module = PolicyModule(Policy(model, None), torch.optim.AdamW, Schedule())
+    assert (module.half() if dtype == torch.float16 else module.bfloat16()) is module
+    assert {p.dtype for p in model.parameters()} == {dtype}
+    assert torch.equal(model.model.rotary_emb.inv_freq, frequencies)

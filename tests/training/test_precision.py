@@ -2,13 +2,21 @@
 
 from __future__ import annotations
 
+from pathlib import Path
 from types import SimpleNamespace
+from typing import Any
 
 import pytest
 import torch
 from lightning.pytorch.plugins import HalfPrecision, MixedPrecision
+from lightning.pytorch.strategies import SingleDeviceStrategy
+from support.fixtures import TASK
 
-from oar_lightning.training.precision import float32_by_default, precision_of
+from oar_lightning import ListedProblems, PretrainedPolicy, Settings, train
+from oar_lightning.common.config_check import ConfigError
+from oar_lightning.data.chain.task import ChainProblems
+from oar_lightning.distributed.deepspeed_strategy import ZeroRedundancy
+from oar_lightning.training.precision import check_trained, float32_by_default, precision_of
 
 
 def test_random_numbers_keep_their_digits_with_half_precision_weights() -> None:
@@ -40,3 +48,53 @@ def test_the_former_default_comes_back_after_an_error() -> None:
         assert torch.get_default_dtype() == torch.float64
     finally:
         torch.set_default_dtype(torch.float32)
+
+
+def test_adam_makes_float16_weights_nan() -> None:
+    """Why they are refused."""
+    weight = torch.nn.Parameter(torch.ones(2, dtype=torch.float16))
+    optimizer = torch.optim.AdamW([weight], lr=1e-3)
+    weight.grad = torch.tensor([0.0, 1e-2], dtype=torch.float16)
+    optimizer.step()
+    assert weight.isnan().tolist() == [True, False]
+
+
+FLOAT16 = "the weights that are trained would be float16"
+
+
+@pytest.mark.parametrize(
+    ("dtype", "precision", "expected"),
+    [
+        ("float16", "32-true", rf"policy\.dtype=float16: {FLOAT16}.* set policy\.dtype=bfloat16 or policy\.dtype=float32"),
+        ("float16", "bf16-mixed", rf"policy\.dtype=float16: {FLOAT16}"),
+        ("float32", "16-true", rf"trainer\.precision=16-true: {FLOAT16}.* set trainer\.precision=bf16-mixed, bf16-true or 32-"),
+    ],
+)
+def test_float16_weights_are_not_trained(dtype: Any, precision: Any, expected: str, tmp_path: Path) -> None:
+    problems = ListedProblems([ChainProblems(TASK)[0]])
+    settings = Settings(PretrainedPolicy("chain", dtype=dtype), problems, {"own": problems})
+    with pytest.raises(ConfigError, match=expected):
+        train(settings, 1, tmp_path, precision=precision, accelerator="cpu", enable_progress_bar=False)
+
+
+def of(strategy: type, precision: str) -> Any:
+    plain = object.__new__(strategy)
+    if strategy is ZeroRedundancy:
+        plain.stage, plain.cluster_environment = 2, None
+    return SimpleNamespace(strategy=plain, precision=precision)
+
+
+def test_what_becomes_of_weights_is_what_counts() -> None:
+    """Lightning casts to bfloat16 or float64 what was loaded in float16; adapters on a float16 policy are float32."""
+    model = torch.nn.Linear(2, 2).half()
+    for precision in ("bf16-true", "64-true"):
+        check_trained(model, of(SingleDeviceStrategy, precision), "float16")
+    model.bias.data = model.bias.data.float()
+    model.weight.requires_grad_(False)
+    check_trained(model, of(SingleDeviceStrategy, "32-true"), "float16")
+
+
+def test_deepspeed_moves_float32_copies() -> None:
+    with pytest.raises(ConfigError):
+        check_trained(torch.nn.Linear(2, 2), of(SingleDeviceStrategy, "16-true"), "float32")
+    check_trained(torch.nn.Linear(2, 2), of(ZeroRedundancy, "16-true"), "float32")
