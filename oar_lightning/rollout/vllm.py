@@ -24,7 +24,7 @@ from oar_lightning.common.randomness import derive_seed, global_rng_kept
 from oar_lightning.common.ranges import PositiveFraction, Rule, checked
 from oar_lightning.common.scopes import environment
 from oar_lightning.distributed.ranks import rank, world_size
-from oar_lightning.policy.language_model import base_model
+from oar_lightning.policy.language_model import base_model, one_rotation
 from oar_lightning.rollout.hf import eos_token_ids
 from oar_lightning.rollout.sampling import Generation, Prompt, SamplingConfig, lay_out, read_prompts
 from oar_lightning.rollout.vllm_cpu import ARGUMENTS, built_for_cpu, check_heads, packed_parameters, plain_linear_layers
@@ -50,7 +50,8 @@ class VllmConfig:
     Args:
         gpu_memory_utilization: fraction of the GPU's memory for vLLM: its weights, activations and cache. On a CPU, fraction of
             the machine's memory for the whole process of a rank, policy included.
-        max_model_len: longest prompt + completion; None takes the model's own, for which the cache must have room.
+        max_model_len: longest prompt + completion; None takes the model's own, for which the cache must have room. Longrope's
+            bound is the most.
         tensor_parallel_size: must be 1.
         sleep: move vLLM's weights to the host and free its cache while it does not sample (vLLM's sleep mode, level 1); not on
             a CPU.
@@ -259,7 +260,8 @@ class VllmEngine:
             "generation_config": "vllm",
             "logprobs_mode": "processed_logprobs",  # of the distribution drawn from: temperature and top_p applied
             "gpu_memory_utilization": self.config.gpu_memory_utilization,
-            "max_model_len": self.config.max_model_len,
+            # above longrope's bound vLLM would turn every text as a longer one
+            "max_model_len": min(filter(None, (self.config.max_model_len, one_rotation(model))), default=None),
             "tensor_parallel_size": self.config.tensor_parallel_size,
             "enable_sleep_mode": self.config.sleep,
             "dtype": dtype,

@@ -13,6 +13,7 @@ import importlib.util
 import random
 import re
 from pathlib import Path
+from types import SimpleNamespace
 from typing import Any
 
 import numpy as np
@@ -23,7 +24,7 @@ from hypothesis import strategies as st
 from support import fake_vllm, true_vllm
 from support.fake_vllm import copy_of
 from support.fixtures import LengthReward, fit, make_module, make_stage, tiny_policy
-from support.toy import qwen2_golden
+from support.toy import phi3_longrope, qwen2_golden
 from transformers import GenerationConfig
 
 from oar_lightning.policy.lm_head import token_logprobs
@@ -338,6 +339,15 @@ def test_settings_reach_vllm(policy: Policy, stand_in: type[fake_vllm.LLM]) -> N
     for params in llm.params:
         assert (params.n, params.temperature, params.top_p, params.top_k, params.max_tokens) == (3, 0.9, 0.8, 0, 4)
     assert next(llm.model.inner.parameters()).dtype == torch.bfloat16
+
+
+@pytest.mark.parametrize(("own", "passed_on"), [(None, 24), (64, 24), (16, 16)])
+def test_a_vllm_is_no_longer_than_longropes_bound(own: int | None, passed_on: int, stand_in: type[fake_vllm.LLM]) -> None:
+    """With room for longer texts vLLM takes the angles of those for all."""
+    engine = VllmEngine(SimpleNamespace(pad_token_id=0, eos_token_id=1), VllmConfig(max_model_len=own))
+    engine(phi3_longrope(24).float(), [[5, 6, 7]], 2, SamplingConfig(max_new_tokens=4), [1])
+    (llm,) = stand_in.made
+    assert llm.arguments["max_model_len"] == passed_on
 
 
 def test_neither_random_states_nor_autocast_pass_between_trainer_and_vllm(policy: Policy, vllm: Any) -> None:
