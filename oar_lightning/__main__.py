@@ -31,6 +31,7 @@ from oar_lightning.sweep import multirun
 from oar_lightning.sweep.process import recording_failure, run_recorded, stop_with_parent
 from oar_lightning.wiring import hydra_output
 from oar_lightning.wiring.config import plain
+from oar_lightning.wiring.jobs import Apart
 from oar_lightning.wiring.keys import blocks, check_top_level
 from oar_lightning.wiring.ranges import check_ranges
 from oar_lightning.wiring.refusals import REFUSED, check_flags, explain, long_work, one_message, with_plus
@@ -158,14 +159,22 @@ def quiet() -> None:
         transformers_logging.disable_progress_bar()
 
 
-def check_job(cfg: DictConfig) -> None:
-    """All that can be checked of a job of a multirun without its objects.
+def jobs_check() -> Callable[[DictConfig], None]:
+    """All that can be checked of the jobs of a multirun without their objects, each by itself and beside those before it.
 
-    Raises:
+    The returned function raises:
         ConfigError: names the key, the value and the remedy.
     """
-    check_config(cfg)
-    check_targets(plain(cfg), import_them=False)
+    apart = Apart()
+
+    def check(cfg: DictConfig) -> None:
+        check_config(cfg)
+        check_targets(plain(cfg), import_them=False)
+        apart.check_export(cfg)
+        if cfg.task in TRAINS:
+            apart.check_resumed(cfg)
+
+    return check
 
 
 def check_config(cfg: DictConfig) -> None:

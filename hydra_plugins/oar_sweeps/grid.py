@@ -15,7 +15,7 @@ class CheckGrid(Callback):
     def on_multirun_start(self, config: DictConfig, **_: object) -> None:
         if not str(config.hydra.sweeper._target_).endswith(BasicSweeper.__name__):
             return
-        from oar_lightning.__main__ import check_job
+        from oar_lightning.__main__ import jobs_check
         from oar_lightning.common.config_check import ConfigError
         from oar_lightning.sweep.multirun import GROUP, check_jobs, several_sweeps
         from oar_lightning.wiring.refusals import REFUSED, refuse
@@ -33,6 +33,6 @@ class CheckGrid(Callback):
                     "hydra/sweeper=oar_optuna hydra.sweeper.study_name=mine"
                 )
             (jobs,) = BasicSweeper.split_arguments(overrides, None)
-            check_jobs(jobs, config, loader, check_job)
+            check_jobs(jobs, config, loader, jobs_check())
         except REFUSED as error:
             refuse(error)

@@ -23,10 +23,10 @@ class ResumableOptunaSweeper(Sweeper):
 
     def sweep(self, arguments: list[str]) -> None:
         # Optuna takes seconds to import, and Hydra imports its plugins for every command
-        from oar_lightning.__main__ import check_job
+        from oar_lightning.__main__ import jobs_check
         from oar_lightning.sweep.multirun import sweep
 
-        sweep(arguments, self.config, self.hydra_context, self.task_function, check_job)
+        sweep(arguments, self.config, self.hydra_context, self.task_function, jobs_check())
 
 
 @dataclass

@@ -155,12 +155,12 @@ def _set_name_and_folder(config: DictConfig) -> Path:
 
 
 def _check_trial(check: Callable[[DictConfig], None], job: DictConfig) -> None:
-    check(job)
     if job.get("resume"):
         raise ConfigError(
             "resume=true takes up the newest run of a name and seed, and a sweep's trials go on from their own checkpoints "
             "when its command is repeated; leave it out"
         )
+    check(job)
 
 
 def check_jobs(

@@ -11,10 +11,12 @@ from omegaconf import DictConfig
 
 from oar_lightning.common.config_check import ConfigError
 from oar_lightning.distributed.launch import is_restart
+from oar_lightning.sweep.trial import current_ticket
 from oar_lightning.tracking.history import FORKED_AT
 from oar_lightning.training.callbacks import Fork
 from oar_lightning.training.callbacks.checkpoint import CHECKPOINTS, LAST, PREVIOUS
 from oar_lightning.wiring.config import plain
+from oar_lightning.wiring.jobs import goes_on_elsewhere
 from oar_lightning.wiring.kept_config import CONFIG, SAME_WEIGHTS, Change, changed_since, refusal, refuse_another_task
 from oar_lightning.wiring.resume import FINISHED, Saved, check_steps_left, find_checkpoint, is_finished, read_saved
 from oar_lightning.wiring.run_folder import Parent, read_origin
@@ -96,7 +98,8 @@ def find_start(cfg: DictConfig, problems: Mapping[str, str]) -> Start:
     """Where this run begins. `problems`: their fingerprints.
 
     Raises:
-        ConfigError: where the checkpoint cannot be read, or belongs to a run with another config and `resume_changed` is off.
+        ConfigError: where the checkpoint cannot be read, or belongs to a run with another config and `resume_changed` is off,
+            or where a sweep's trial would go on in the folder of another run.
     """
     own, checkpoint = Path(HydraConfig.get().runtime.output_dir), find_checkpoint(cfg)
     if checkpoint is None:
@@ -120,6 +123,8 @@ def find_start(cfg: DictConfig, problems: Mapping[str, str]) -> Start:
     saved = read_saved(checkpoint, cfg.ckpt_fallback)
     check_steps_left(saved, max_steps, same_run=not found)
     if not found:
+        if current_ticket() is not None and run_dir.resolve() != own.resolve():
+            raise goes_on_elsewhere(run_dir)
         return Start(run_dir, saved)
     check_fork(found, saved, int(cfg["update"].inner_epochs) * int(cfg["update"].minibatches))
     _refuse_used(own)

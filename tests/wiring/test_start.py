@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import shutil
 from pathlib import Path
 
 import pytest
@@ -12,6 +13,7 @@ from support.composing import Prepare, composed
 
 from oar_lightning.__main__ import check_config
 from oar_lightning.common.config_check import ConfigError
+from oar_lightning.sweep.trial import FOLDER_VARIABLE, Ticket, write_ticket
 from oar_lightning.wiring.kept_config import Change
 from oar_lightning.wiring.resume import Saved
 from oar_lightning.wiring.start import Start, check_fork
@@ -102,6 +104,25 @@ def test_a_new_run_does_not_overwrite_another_one(prepared: Prepare, tmp_path: P
         with pytest.raises(ConfigError, match=told):
             prepared(*quiet, "trainer.max_steps=3", *overrides, folder="run0")
     assert contents(tmp_path) == before
+
+
+def test_a_trial_of_a_sweep_begins_from_another_run_but_does_not_go_on_in_it(
+    prepared: Prepare, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    quiet = (*SMALL, "logger=none")
+    prepared(*quiet)()
+    folder = tmp_path / "outputs" / "smoke" / "seed0"
+    monkeypatch.setenv(FOLDER_VARIABLE, str(folder / "trial"))
+    write_ticket(folder / "trial", Ticket("mine", 0, 1, {"gate.tau": 0.4}, str(tmp_path / "optuna.db")))
+    before = contents(tmp_path)
+    more = (*quiet, "trainer.max_steps=3", f"ckpt_path={folder / 'run0'}", "resume_changed=true")
+    with pytest.raises(ConfigError, match=r"^ckpt_path=.*run0: several jobs .* leave this value out of what is varied"):
+        prepared(*more, folder="trial")
+    assert contents(tmp_path) == before
+    prepared(*more, "gate.tau=0.9", folder="trial")
+    (folder / "trial" / "checkpoints").mkdir(exist_ok=True)
+    shutil.copytree(folder / "run0" / "checkpoints", folder / "trial" / "checkpoints", dirs_exist_ok=True)
+    prepared(*more, folder="trial")  # from its own checkpoint
 
 
 def test_a_checkpoint_outside_of_its_run_is_no_run(prepared: Prepare, tmp_path: Path) -> None:
