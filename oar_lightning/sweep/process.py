@@ -13,7 +13,6 @@ import signal
 import subprocess
 import sys
 import threading
-import time
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from pathlib import Path
 
@@ -33,9 +32,6 @@ from oar_lightning.sweep.trial import (
 )
 
 log = logging.getLogger(__name__)
-
-GRACE_S = 120.0
-"""Seconds that a job has for its optimizer step and checkpoint after a signal to stop."""
 
 STOP_SIGNALS = (signal.SIGINT, signal.SIGTERM)
 """Signals that stop a job which is to be resumed later. Its exit code is 128 + the signal where it saved a checkpoint, the
@@ -117,13 +113,17 @@ def run_process(command: Sequence[str], environment: Mapping[str, str], descript
 
 
 def _stop(process: subprocess.Popen[bytes]) -> None:
-    """Interrupt a process and wait for its checkpoint. After `GRACE_S`, or a second Ctrl-C, kill it with its children."""
+    """Interrupt a process and wait for its checkpoint, however long its step is. A second signal kills it with its children."""
     if process.poll() is not None:
         return
     process.send_signal(signal.SIGINT)
+    log.warning(
+        "waiting for the job to finish its optimizer step and save its checkpoint; a second Ctrl-C ends it at once, without "
+        "what it did since the last one"
+    )
     try:
-        process.wait(GRACE_S)
-    except (subprocess.TimeoutExpired, KeyboardInterrupt, SystemExit):
+        process.wait()
+    except (KeyboardInterrupt, SystemExit):
         with contextlib.suppress(ProcessLookupError):
             os.killpg(process.pid, signal.SIGKILL)
         process.wait()
@@ -197,9 +197,7 @@ def stop_with_parent() -> None:
     def watch() -> None:
         while os.read(0, 4096):
             pass
-        log.warning("the process that started this job has ended; stopping")
+        log.warning("the process that started this job has ended; stopping after this optimizer step and its checkpoint")
         os.kill(os.getpid(), signal.SIGTERM)
-        time.sleep(GRACE_S)
-        os._exit(128 + signal.SIGTERM)
 
     threading.Thread(target=watch, daemon=True, name="stop-with-parent").start()

@@ -99,7 +99,6 @@ import subprocess, sys, time
 from pathlib import Path
 from oar_lightning.sweep import process
 code = "import signal, sys, time; signal.signal(2, lambda *_: sys.exit(130)); print('up', flush=True); time.sleep(60)"
-process.run_process.__globals__['GRACE_S'] = 20
 real = process.run_process
 process.run_process = lambda command, *rest: real([sys.executable, '-c', code], *rest)
 process.run_job([], Path(sys.argv[1]))
@@ -115,6 +114,57 @@ def test_ctrl_c_is_passed_on_and_the_lock_is_free_then(tmp_path: Path) -> None:
     sweep.communicate(timeout=20)
     assert sweep.returncode in (130, -signal.SIGINT)
     assert FileLock(tmp_path / "run.lock").acquire(wait=False)
+
+
+STUBBORN = """
+import subprocess, sys, time
+from pathlib import Path
+from oar_lightning.sweep import process
+code = "import signal, time; signal.signal(2, lambda *_: print('told', flush=True)); print('up', flush=True); time.sleep(60)"
+real = process.run_process
+process.run_process = lambda command, *rest: real([sys.executable, '-c', code], *rest)
+process.run_job([], Path(sys.argv[1]))
+"""
+
+
+def test_a_second_ctrl_c_ends_the_job_at_once_as_was_said_at_the_first(tmp_path: Path) -> None:
+    sweep = subprocess.Popen([sys.executable, "-c", STUBBORN, str(tmp_path)], stdout=subprocess.PIPE, stderr=subprocess.PIPE)
+    assert sweep.stdout is not None
+    assert sweep.stderr is not None
+    assert sweep.stdout.readline() == b"up\n"
+    sweep.send_signal(signal.SIGINT)
+    assert sweep.stdout.readline() == b"told\n"
+    assert b"waiting for the job to finish its optimizer step and save its checkpoint; a second" in sweep.stderr.readline()
+    assert sweep.poll() is None
+    assert not FileLock(tmp_path / "run.lock").acquire(wait=False)
+    sweep.send_signal(signal.SIGINT)
+    sweep.communicate(timeout=20)
+    assert FileLock(tmp_path / "run.lock").acquire(wait=False)
+    assert read_result(tmp_path) is None, "it goes on from its last checkpoint"
+
+
+def test_no_step_is_too_long_to_be_waited_for() -> None:
+    """A stand-in for a process that takes longer than any limit."""
+    calls: list[object] = []
+
+    class Long:
+        pid = 0
+
+        def poll(self) -> None: ...
+
+        def send_signal(self, number: int) -> None:
+            calls.append(number)
+
+        def wait(self, timeout: float | None = None) -> int:
+            calls.append(timeout)
+            if timeout is not None:
+                raise subprocess.TimeoutExpired("job", timeout)
+            return 130
+
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(os, "killpg", lambda *what: calls.append(what))
+        process._stop(Long())  # type: ignore[arg-type]
+    assert calls == [signal.SIGINT, None]
 
 
 def test_a_job_holds_the_lock_beyond_the_death_of_its_sweep(tmp_path: Path) -> None:
@@ -153,6 +203,36 @@ def test_a_job_stops_in_an_orderly_way_when_its_sweep_is_gone(tmp_path: Path) ->
     assert job.poll() is None
     job.stdin.close()  # what the kernel does when the sweep is killed
     assert job.wait(20) == 143
+
+
+SAVING = """
+import signal, sys, threading, time
+from oar_lightning.sweep.process import stop_with_parent
+told, saves = threading.Event(), threading.Event()
+signal.signal(signal.SIGTERM, lambda *_: told.set())
+time.sleep = lambda seconds: None  # whoever would give it some seconds
+stop_with_parent()
+print('up', flush=True)
+while not told.wait(0.05):
+    pass
+saves.wait(0.5)
+print('saved', flush=True)
+sys.exit(143)
+"""
+
+
+def test_a_job_whose_sweep_is_gone_has_the_time_that_its_step_takes(tmp_path: Path) -> None:
+    environment = os.environ | {FOLDER_VARIABLE: str(tmp_path)}
+    pipes = {"stdin": subprocess.PIPE, "stdout": subprocess.PIPE, "stderr": subprocess.PIPE}
+    job = subprocess.Popen([sys.executable, "-c", SAVING], env=environment, **pipes)
+    assert job.stdout is not None
+    assert job.stdin is not None
+    assert job.stdout.readline() == b"up\n"
+    job.stdin.close()
+    job.stdin = None
+    shown, told = job.communicate(timeout=20)
+    assert (shown, job.returncode) == (b"saved\n", 143)
+    assert b"has ended; stopping after this optimizer step and its checkpoint" in told
 
 
 def test_reporting_writes_how_a_job_ended(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

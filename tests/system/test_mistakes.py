@@ -56,7 +56,6 @@ EARLY = {
     "-m +sweeps=tau_bata": "sweeps=tau_bata | did you mean sweeps=tau_beta?",
     "-m +sweeps=smoke gate.tua=1": "gate.tua=1; did you mean gate.tau=1?",
     "-m seed=0,1 export_to=policy": "export_to=policy is the folder of several jobs | leave it out",
-    "-m +sweeps=smoke export_to=policy": "export_to=policy is the folder of several jobs | leave it out",
     "+sweeps=smoke": "sweeps=smoke | needs -m | python -m oar_lightning -m +sweeps=smoke",
     # values
     "seed=-1": "seed must be in [0, 4294967296), got -1",

@@ -39,7 +39,9 @@ def test_a_sweep_file_without_m_is_refused(tmp_path: Path) -> None:
     assert "Traceback" not in done.shown
 
 
-@pytest.mark.parametrize("swept", ["gate.tua=choice(0.1,0.2)", "gate.tau=choice(0.1,5)", "gate.tau=interval(0.1,5)"])
+@pytest.mark.parametrize(
+    "swept", ["gate.tua=choice(0.1,0.2)", "gate.tau=choice(0.1,5)", "gate.tau=interval(0.1,5)", "export_to=a"]
+)
 def test_a_sweep_that_cannot_run_leaves_nothing_behind(tmp_path: Path, swept: str) -> None:
     done = run(tmp_path, "-m", "+experiment=oar_g", "+sweeps=smoke", swept)
     assert done.code == 1
