@@ -49,7 +49,7 @@ class ResumableOptunaSweeperConf(OptunaSweeperConf):
     # final metrics of the trials; several need as many directions
     objectives: list[str] = field(default_factory=lambda: ["objective"])
     direction: Any = "maximize"
-    # the study's database; null: optuna.db beside MLflow's SQLite file, or in the current folder
+    # the study's database, an SQLite file; null: optuna.db beside MLflow's SQLite file, or in the current folder
     storage: str | None = None
     # the folder of the trials' folders
     folder: str = "${output_root}/sweeps/${hydra.sweeper.study_name}"

@@ -37,7 +37,7 @@ class Plan:
         first_config: the settings of a first trial, by dotted key: what the files hold that no override tells.
         n_trials: number of all trials, failed and pruned ones included.
         max_failure_rate: fraction of `n_trials` that may fail before the sweep ends.
-        sampler: (trial number, parameter) -> the sampler of that draw.
+        sampler: (trial number, parameter or `TOGETHER` or `AFTER`) -> the sampler of that draw, see `samplers.draw`.
         search: the settings of the sampler, its seed included.
         describe: sampled values by parameter -> values by config key, for display.
         retry_failed: repeat the failed trials of earlier starts, as new trials.

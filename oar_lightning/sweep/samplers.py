@@ -4,10 +4,10 @@ from __future__ import annotations
 
 import itertools
 import zlib
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
-from optuna.distributions import BaseDistribution
+from optuna.distributions import BaseDistribution, _get_single_value
 from optuna.samplers import BaseSampler
 from optuna.study import Study
 from optuna.trial import FrozenTrial
@@ -16,13 +16,43 @@ RETRY_OF = "retry_of"
 """User attribute of a trial that repeats a failed trial: the number of the failed trial."""
 
 
-def draw_seed(seed: int, number: int, parameter: str) -> int:
-    """The seed of one parameter of one trial.
+POINT = "fixed_params"
+"""System attribute of a trial (Optuna's, for trials that are enqueued): its values of all parameters."""
 
-    Each parameter has its own seed. A process that dies between two parameters leaves the first one in the study; with one
-    generator for all, a restart would give the first parameter's number to the second.
-    """
+TOGETHER, AFTER = "", "after"
+"""What a sampler is made for where that is no parameter: what is drawn jointly, and what a trial's result changes."""
+
+
+def draw_seed(seed: int, number: int, parameter: str) -> int:
+    """The seed of one parameter of one trial, or of those that are drawn together (`TOGETHER`)."""
     return zlib.crc32(f"{seed}/{number}/{parameter}".encode())
+
+
+def draw(
+    study: Study, trial_id: int, space: Mapping[str, BaseDistribution], sampler: Callable[[str], BaseSampler]
+) -> dict[str, Any]:
+    """A trial's point. What the sampler draws jointly (CMA-ES, multivariate TPE) comes from one draw, and parents that it
+    chooses (NSGA-II) are those of all parameters.
+
+    Args:
+        study: whose finished trials the sampler learns from.
+        trial_id: of a trial without parameters, where samplers note what they have chosen.
+        space: parameter -> distribution.
+        sampler: parameter or `TOGETHER` -> a sampler for it.
+    """
+    joint, trial = sampler(TOGETHER), study._storage.get_trial(trial_id)
+    drawn = joint.sample_relative(study, trial, joint.infer_relative_search_space(study, trial))
+    trial = study._storage.get_trial(trial_id)  # with what was noted
+
+    def value(name: str, distribution: BaseDistribution) -> Any:
+        if distribution.single():
+            return _get_single_value(distribution)
+        if name in drawn:
+            return drawn[name]
+        return sampler(name).sample_independent(study, trial, name, distribution)
+
+    values = {name: value(name, distribution) for name, distribution in space.items()}
+    return {name: space[name].to_external_repr(space[name].to_internal_repr(value)) for name, value in values.items()}
 
 
 class GridPoints(BaseSampler):

@@ -25,21 +25,27 @@ _VersionManager._set_alembic_revision = _stamp
 
 
 class SweepStorage(RDBStorage):
-    """A study's database in a file; its folder is made.
+    """A study's database in a file, given by its path or as `sqlite:///<path>`; its folder is made.
 
     A writer waits up to `timeout` seconds for another's transaction before it fails with "database is locked".
 
     Raises:
-        ConfigError: where it cannot be made, or is no such database.
+        ConfigError: where it cannot be made, is no such database, or is on a server.
     """
 
     def __init__(self, path: str | Path, timeout: float = 60.0) -> None:
-        self.path = Path(path).expanduser().resolve()
+        name = str(path).removeprefix("sqlite:///")
+        scheme, is_address, _ = name.partition("://")
+        if is_address:  # the rest may hold a password
+            raise ConfigError(
+                f"hydra.sweeper.storage={scheme}://...: a study is in an SQLite file, not on a server; give the file's path"
+            )
+        self.path = Path(name).expanduser().resolve()
         try:
             self.path.parent.mkdir(parents=True, exist_ok=True)
             with FileLock(self.path.with_name(f".{self.path.name}.lock")):  # two processes would both create the tables
                 super().__init__(f"sqlite:///{self.path}", engine_kwargs={"connect_args": {"timeout": timeout}})
         except Exception as error:  # of several libraries
             raise ConfigError(
-                f"hydra.sweeper.storage={path} cannot be used ({first_line(error)}); name another file, or remove it"
+                f"hydra.sweeper.storage={self.path} cannot be used ({first_line(error)}); name another file, or remove it"
             ) from error

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import contextlib
+import functools
 import json
 import math
 import shutil
@@ -19,7 +20,7 @@ from optuna.trial import FrozenTrial, TrialState, create_trial
 from oar_lightning.common.config_check import ConfigError
 from oar_lightning.common.locks import FileLock
 from oar_lightning.sweep.plan import Plan
-from oar_lightning.sweep.samplers import RETRY_OF
+from oar_lightning.sweep.samplers import AFTER, POINT, RETRY_OF, draw
 from oar_lightning.sweep.storage import SweepStorage
 from oar_lightning.sweep.trial import Result, Ticket, forget_result, read_result, write_ticket
 
@@ -92,7 +93,7 @@ class SweepStudy:
             self.storage.set_trial_user_attr(trial_id, key, value)
         state = {"complete": TrialState.COMPLETE, "pruned": TrialState.PRUNED}.get(result.state, TrialState.FAIL)
         values = [result.metrics[o.metric] for o in self.plan.objectives] if result.state == "complete" else None
-        self.study.sampler = self.plan.sampler(claim.number, "after")
+        self.study.sampler = self.plan.sampler(claim.number, AFTER)
         self.study.tell(claim.number, values, state)
         claim.lock.release()
 
@@ -194,16 +195,24 @@ class SweepStudy:
     def _claimed(self, number: int, trial_id: int, lock: FileLock) -> Claim:
         try:
             self.storage.set_trial_state(trial_id, TrialState.RUNNING)
-            values: dict[str, Any] = {}
+            values = self._point(number, trial_id)
             for name, distribution in self.plan.space.items():
-                self.study.sampler = self.plan.sampler(number, name)
-                values[name] = optuna.trial.Trial(self.study, trial_id)._suggest(name, distribution)
+                self.storage.set_trial_param(trial_id, name, distribution.to_internal_repr(values[name]), distribution)
             swept = self.plan.describe(values)
             self.storage.set_trial_user_attr(trial_id, "swept", swept)
         except BaseException:
             lock.release()
             raise
         return Claim(number, values, swept, self.trial_folder(number), lock)
+
+    def _point(self, number: int, trial_id: int) -> dict[str, Any]:
+        """A trial's values, which are stored whole before any is a parameter: a process may die between two of these."""
+        trial, space = self.storage.get_trial(trial_id), self.plan.space
+        point = {**trial.system_attrs.get(POINT, {}), **trial.params}
+        if not space.keys() <= point.keys():
+            point = draw(self.study, trial_id, space, functools.partial(self.plan.sampler, number)) | point
+            self.storage.set_trial_system_attr(trial_id, POINT, point)
+        return {name: point[name] for name in space}
 
     def hand_out(self, claim: Claim, parent_run_id: str | None) -> None:
         """Write the ticket of a trial that is about to start, or to start again."""
@@ -248,6 +257,6 @@ class SweepStudy:
                 template = create_trial(
                     state=TrialState.WAITING,
                     user_attrs={RETRY_OF: trial.number},
-                    system_attrs={"fixed_params": trial.params},
+                    system_attrs={POINT: trial.params},
                 )
                 self.storage.create_new_trial(self.study._study_id, template_trial=template)

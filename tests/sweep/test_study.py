@@ -212,3 +212,17 @@ def test_what_is_no_database_is_named(tmp_path: Path) -> None:
     (tmp_path / "notes.txt").write_text("no database\n" * 100)
     with pytest.raises(ConfigError, match=r"sweeper\.storage=.*notes\.txt cannot be used .*name another file, or remove it"):
         SweepStorage(tmp_path / "notes.txt")
+
+
+def test_a_database_may_be_given_as_an_address_of_a_file_but_of_no_server(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.chdir(tmp_path)
+    assert SweepStorage(f"sqlite:///{tmp_path}/a.db").path == tmp_path / "a.db"
+    assert SweepStorage("sqlite:///b.db").path == tmp_path / "b.db"
+    made = sorted(path.name for path in tmp_path.iterdir())
+    for address in ("postgresql://ann:secret@host/studies", "mysql+pymysql://ann:secret@host/x", "sqlite://"):
+        with pytest.raises(ConfigError, match=r"sweeper\.storage=(postgresql|mysql\+pymysql|sqlite)://\.\.\.: .*path$") as told:
+            SweepStorage(address)
+        assert "secret" not in str(told.value)
+    assert sorted(path.name for path in tmp_path.iterdir()) == made
