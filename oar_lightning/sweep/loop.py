@@ -57,8 +57,8 @@ def run_sweep(study: SweepStudy, launch: Launch, publish: Publish, batch: int = 
 
     Raises:
         TooManyFailures: where the study has more failed trials than it allows.
-        TrialRefused: where no trial has a result and those that were started have settings that cannot work. Nothing of a
-            study that this call has begun stays.
+        TrialRefused: where no trial has a result and those that were started have settings that cannot work. Nothing stays of
+            a study of which no trial has begun, once the last process ends that works on it.
     """
     status: str | None = "KILLED"
     try:
@@ -74,8 +74,8 @@ def run_sweep(study: SweepStudy, launch: Launch, publish: Publish, batch: int = 
                     time.sleep(POLL_S)
         status = "FINISHED"
     except TrialRefused:
-        status = None if study.discard() else "FAILED"
-        if status is None:
+        status = None
+        if study.discard(keep=lambda: publish.close(study, "FAILED")):
             publish.discard()
         raise
     finally:

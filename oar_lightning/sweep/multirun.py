@@ -5,7 +5,6 @@ from __future__ import annotations
 import contextlib
 import functools
 import logging
-import re
 import shlex
 import sys
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
@@ -26,14 +25,14 @@ from oar_lightning.common.paths import local_artifacts, local_database
 from oar_lightning.sweep.process import run_job
 from oar_lightning.sweep.search_space import SearchSpace, config_key
 from oar_lightning.sweep.trial import Pruning, job_folder, read_ticket
+from oar_lightning.tracking.metric_table import METRICS
 from oar_lightning.tracking.revision import git_revision
 
 log = logging.getLogger(__name__)
 
 GROUP = "sweeps"
 
-FINAL = re.compile(r"objective(_low|_high)?|time/total(_(cpu|generate|reward|score|update))?_s")
-"""Final metrics of a run."""
+FINAL = tuple(metric.name for metric in METRICS if metric.group == "Final metrics of a run")
 
 SWEEP_ONLY = ("hydra.mode", "hydra.run.dir", "hydra.sweep", "hydra/sweeper", "hydra.launcher", "hydra/launcher")
 """Hydra overrides that are not passed on to a job's process."""
@@ -235,10 +234,9 @@ def _plan(space: SearchSpace, sweeper: DictConfig, first: Mapping[str, Any]) -> 
         )
     if int(sweeper.n_jobs) < 1:
         raise ConfigError(f"hydra.sweeper.n_jobs must be >= 1, the trials that run at once, got {sweeper.n_jobs}")
-    if other := [metric for metric in map(str, metrics) if not FINAL.fullmatch(current_name(metric))]:
+    if other := [metric for metric in map(str, metrics) if current_name(metric) not in FINAL]:
         raise ConfigError(
-            f"hydra.sweeper.objectives={other[0]}: trials have no final metric of this name; give objective, objective_low, "
-            "objective_high, time/total_s, time/total_cpu_s, or time/total_<phase>_s with generate, reward, score or update"
+            f"hydra.sweeper.objectives={other[0]}: trials have no final metric of this name; give one of {', '.join(FINAL)}"
         )
     if unknown := set(directions) - {"maximize", "minimize"}:
         raise ConfigError(f"hydra.sweeper.direction must be maximize or minimize, got {sorted(unknown)[0]}")

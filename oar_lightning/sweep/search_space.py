@@ -7,7 +7,7 @@ from pathlib import Path
 from typing import Any
 
 from hydra.core.override_parser.overrides_parser import OverridesParser
-from hydra.core.override_parser.types import Override, QuotedString, Transformer, ValueType
+from hydra.core.override_parser.types import Override, QuotedString, RangeSweep, Transformer, ValueType
 from omegaconf import DictConfig
 
 from oar_lightning.common.config_check import ConfigError
@@ -18,7 +18,8 @@ class SearchSpace:
     """The parameters that a sweep varies (`space`) and the overrides that its trials share (`fixed`), from the sweep file and
     the command line.
 
-    The grid sampler takes `choice` and `range` sweeps; other samplers also take intervals.
+    The grid sampler takes `choice` and `range` sweeps (which end before their stop, as everywhere in Hydra); other samplers
+    also take intervals.
     """
 
     def __init__(self, overrides: Mapping[str, Override], is_grid: bool) -> None:
@@ -91,10 +92,25 @@ class SearchSpace:
 def _distribution(override: Override) -> Any:
     from hydra_plugins.hydra_optuna_sweeper._impl import create_optuna_distribution_from_override
 
+    value = override.value()
     try:
+        if isinstance(value, RangeSweep) and not value.shuffle:
+            return _of_range(list(value.range()), abs(value.step))
         return create_optuna_distribution_from_override(override)
     except ValueError as error:
         raise ConfigError(f"{override.input_line}: {error}; give an interval that rises, or choice(...)") from error
+
+
+def _of_range(values: Sequence[float], step: float) -> Any:
+    """The values that a grid takes: hydra-optuna-sweeper's own distribution has the range's stop, too."""
+    from optuna.distributions import DiscreteUniformDistribution, IntUniformDistribution
+
+    if not values:
+        raise ValueError("no value is in this range")
+    low, high = min(values), max(values)
+    if all(isinstance(value, int) for value in values):
+        return IntUniformDistribution(low, high, step)
+    return DiscreteUniformDistribution(low, high, float(step))
 
 
 def config_key(key: str) -> str:

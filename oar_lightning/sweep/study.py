@@ -9,7 +9,7 @@ import math
 import shutil
 import uuid
 import warnings
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -22,7 +22,7 @@ from oar_lightning.common.locks import FileLock
 from oar_lightning.sweep.plan import Plan
 from oar_lightning.sweep.samplers import AFTER, POINT, RETRY_OF, draw
 from oar_lightning.sweep.storage import SweepStorage
-from oar_lightning.sweep.trial import Result, Ticket, forget_result, read_result, write_ticket
+from oar_lightning.sweep.trial import Result, Ticket, forget_result, has_begun, read_result, write_ticket
 
 IDENTITY = "study.json"
 
@@ -64,7 +64,6 @@ class SweepStudy:
                 directions=[o.direction for o in plan.objectives],
                 load_if_exists=True,
             )
-            self.is_new = "id" not in self.study.user_attrs
             self.identity = self._identify()
             plan.check_same(self.study)
             if plan.retry_failed:
@@ -147,29 +146,34 @@ class SweepStudy:
             "hydra.sweeper.retry_failed=true, or raise the rate"
         )
 
-    def discard(self) -> bool:
-        """Remove the study and its files where this process has begun it, works on it alone and has recorded no trial. Else its
-        trials without a record are left to be run again. Returns whether it was removed."""
+    def discard(self, keep: Callable[[], None] = lambda: None) -> bool:
+        """Remove the study and its files where no trial of it has begun and no other process works on it. Else its trials
+        without a record are left to be run again, and `keep` is called, before another process may remove the study. Returns
+        whether it was removed."""
         with self._lock:
             trials = self.trials()
             locks = [lock for trial in trials if not trial.state.is_finished() and (lock := self.take_over(trial)) is not None]
-            alone = self.is_new and len(locks) == len(trials)
+            folders = [lock.path.parent for lock in locks]
+            unused = len(locks) == len(trials) and not any(has_begun(folder) for folder in folders)
             try:
-                for lock in locks:
-                    forget_result(lock.path.parent)
-                if alone:
+                for folder in folders:
+                    if (result := read_result(folder)) is not None and result.state == "refused":
+                        forget_result(folder)
+                if unused:
                     optuna.delete_study(study_name=self.plan.name, storage=self.storage)
-                    for folder in (self.folder / "study", *(lock.path.parent for lock in locks)):
+                    for folder in (self.folder / "study", *folders):
                         shutil.rmtree(folder, ignore_errors=True)
                     for file in (self.folder / IDENTITY, self.folder / PUBLISH_LOCK, self._lock.path):
                         file.unlink(missing_ok=True)
+                else:
+                    keep()
             finally:
                 for lock in locks:
                     lock.release()
-        if alone:
+        if unused:
             with contextlib.suppress(OSError):  # it may hold something else
                 self.folder.rmdir()
-        return alone
+        return unused
 
     def trial_folder(self, number: int) -> Path:
         return self.folder / f"trial_{number:04d}"

@@ -127,6 +127,11 @@ def write_run_id(folder: Path, run_id: str | None) -> None:
     _write(folder / RUN, {"run_id": run_id})
 
 
+def has_begun(folder: Path) -> bool:
+    """Whether the trial's work has begun in any attempt."""
+    return (folder / RUN).exists()
+
+
 def _read(path: Path) -> Any:
     try:
         return json.loads(path.read_text(encoding="utf-8"))

@@ -13,8 +13,8 @@ from support.fake_sweep import STEPS, Table, grid_plan, open_study, plan, steps,
 
 from oar_lightning.common.locks import FileLock
 from oar_lightning.sweep.loop import MAX_LOST, LauncherFailed, TooManyFailures, TrialRefused, run_sweep
-from oar_lightning.sweep.study import Claim
-from oar_lightning.sweep.trial import Result, write_result
+from oar_lightning.sweep.study import Claim, SweepStudy
+from oar_lightning.sweep.trial import Result, write_result, write_run_id
 
 
 def failing(number: int, reason: str = "RuntimeError: no") -> object:
@@ -60,10 +60,13 @@ def test_a_trial_refused_after_another_has_a_result_is_a_failed_one(tmp_path: Pa
     assert [t.state for t in batched.trials()] == [TrialState.FAIL, TrialState.COMPLETE, TrialState.COMPLETE]
 
 
-def test_a_study_that_was_there_before_keeps_its_trials_when_they_are_refused(tmp_path: Path) -> None:
+def test_a_trial_that_has_begun_stays_when_it_is_refused_at_another_start(tmp_path: Path) -> None:
+    """Its checkpoint may be of hours, and the policy's folder be away for now."""
     before = open_study(tmp_path, plan(2))
     claim = before.claim()
     assert claim is not None
+    write_run_id(claim.folder, None)
+    (claim.folder / "checkpoint.json").write_text("2")
     claim.lock.release()  # its process dies
     with pytest.raises(TrialRefused):
         sweep(tmp_path, plan(2), ending=lambda claim: REFUSED)
@@ -71,7 +74,54 @@ def test_a_study_that_was_there_before_keeps_its_trials_when_they_are_refused(tm
     study = sweep(tmp_path, plan(2))
     assert [t.state for t in study.trials()] == [TrialState.COMPLETE] * 2
     assert study.trials()[0].params == dict(claim.values)
-    assert steps(study)[0] == [str(i) for i in range(STEPS)]
+    assert steps(study)[0] == ["2", "3"]
+
+
+def test_the_last_of_two_processes_with_a_mistake_leaves_no_study(tmp_path: Path) -> None:
+    kept: list[int] = []
+
+    def beside(claim: Claim) -> Result:
+        with pytest.raises(TrialRefused):
+            sweep(tmp_path, plan(4), ending=lambda claim: REFUSED)
+        kept.append(len(open_study(tmp_path, plan(4)).trials()))
+        return REFUSED
+
+    open_study(tmp_path, plan(4))  # by whichever was first
+    with pytest.raises(TrialRefused):
+        sweep(tmp_path, plan(4), ending=beside)
+    assert kept == [2], "while the other one was at work"
+    assert not list(tmp_path.glob("trials/trial_*"))
+    study = sweep(tmp_path, plan(4, settings=["a=2"]))
+    assert [t.state for t in study.trials()] == [TrialState.COMPLETE] * 4
+
+
+def test_a_study_that_stays_is_closed_before_another_process_may_remove_it(tmp_path: Path) -> None:
+    study, closed = open_study(tmp_path, plan(2)), []
+    other = study.claim()
+    assert other is not None
+
+    class Closing(Table):
+        def close(self, study: SweepStudy, status: str) -> None:
+            closed.append((status, FileLock(study.folder / "study.lock").acquire(wait=False)))
+
+    def refused(claims: Sequence[Claim]) -> Mapping[int, BaseException]:
+        write_result(claims[0].folder, REFUSED)
+        return {}
+
+    with pytest.raises(TrialRefused):
+        run_sweep(open_study(tmp_path, plan(2)), refused, Closing())
+    assert closed == [("FAILED", False)]
+
+
+def test_a_result_that_no_sweep_has_recorded_stays_where_a_study_is_not_discarded(tmp_path: Path) -> None:
+    study = open_study(tmp_path, plan(1))
+    claim = study.claim()
+    assert claim is not None
+    write_run_id(claim.folder, None)
+    write_result(claim.folder, Result("complete", {"objective": 0.5}))
+    claim.lock.release()
+    assert not study.discard()  # as where MLflow cannot be reached
+    assert sweep(tmp_path, plan(1)).trials()[0].value == 0.5
 
 
 def test_what_others_keep_in_the_study_s_folder_stays(tmp_path: Path) -> None:

@@ -11,7 +11,9 @@ from hydra.core.object_type import ObjectType
 from hydra.core.plugins import Plugins
 from hydra.plugins.launcher import Launcher
 from omegaconf import OmegaConf
+from optuna import create_study
 from optuna.distributions import CategoricalDistribution, IntUniformDistribution, LogUniformDistribution, UniformDistribution
+from optuna.samplers import RandomSampler
 from support.composing import composed_whole, settings
 
 from hydra_plugins.oar_sweeps.grid import CheckGrid
@@ -21,6 +23,7 @@ from oar_lightning.common.paths import conf_dir, sweeps_dir
 from oar_lightning.credit.scorers import OarG, OarP, Oracle
 from oar_lightning.sweep.multirun import _first_config, _open, _plan
 from oar_lightning.sweep.search_space import SearchSpace
+from oar_lightning.training.step_log import STEP_PHASES
 
 NAMES = sorted(path.stem for path in sweeps_dir().glob("*.yaml"))
 
@@ -165,10 +168,11 @@ def test_what_a_study_goes_on_with_includes_its_mlflow_experiment_but_not_its_se
 @pytest.mark.parametrize(
     ("override", "message"),
     [
+        ("seed=range(3,3)", r"^seed=range\(3,3\): no value is in this range; give"),
         ("gate.tau=interval(0.6,0.2)", r"gate\.tau=interval\(0\.6,0\.2\): .*low=0\.6.*rises"),
         (
             "hydra.sweeper.objectives=[acuracy]",
-            r"objectives=acuracy: trials have no final metric of this name; give objective, ",
+            r"objectives=acuracy: trials have no final metric of this name; give one of objective, .*time/total_logprobs_s",
         ),
         (
             "hydra.sweeper.objectives=[time/total_foo_s]",
@@ -184,10 +188,34 @@ def test_a_mistake_in_a_sweep_is_told_before_its_first_trial(override: str, mess
         _plan(SearchSpace.of(cfg, [override] * (not of_hydra)), cfg.hydra.sweeper, {})
 
 
-@pytest.mark.parametrize("metric", ["objective_low", "time/total_cpu_s", "time/total_score_s", "duration_s"])
+@pytest.mark.parametrize(
+    "metric",
+    ["objective_low", "time/total_s", "time/total_cpu_s", "duration_s", *(f"time/total_{phase}_s" for phase in STEP_PHASES)],
+)
 def test_other_final_metrics_may_be_objectives(metric: str) -> None:
     cfg = composed_whole("+sweeps=tau_beta", f"hydra.sweeper.objectives=[{metric}]", "hydra.sweeper.study_name=x")
     assert _plan(SearchSpace.of(cfg, []), cfg.hydra.sweeper, {}).objectives[0].metric.startswith(("objective", "time/"))
+
+
+@pytest.mark.parametrize(
+    ("swept", "values"),
+    [
+        ("range(0,3)", [0, 1, 2]),
+        ("range(1,8,3)", [1, 4, 7]),
+        ("range(1,7,3)", [1, 4]),
+        ("range(3,0,-1)", [1, 2, 3]),
+        ("range(4,5)", [4]),
+        ("range(0,1,0.25)", [0, 0.25, 0.5, 0.75]),
+        ("range(0.5,2)", [0.5, 1.5]),
+    ],
+)
+def test_a_range_ends_before_its_stop_in_a_search_as_in_a_grid(swept: str, values: list[float]) -> None:
+    assert sorted(float(v) for v in space_of("tau_beta_grid", f"gate.beta={swept}").points["gate.beta"]) == values
+    distribution = space_of("tau_beta", f"gate.beta={swept}").space["gate.beta"]
+    sampler, study = RandomSampler(seed=0), create_study()
+    drawn = {sampler.sample_independent(study, study.ask(), "gate.beta", distribution) for _ in range(60)}
+    assert sorted(drawn) == values
+    assert {type(value) for value in drawn} == {type(values[-1])}
 
 
 def test_a_study_takes_no_glob() -> None:
@@ -220,6 +248,7 @@ def test_a_sweep_that_mlflow_refuses_leaves_no_study(tmp_path: Path, monkeypatch
         loader = GlobalHydra.instance().config_loader()
         with pytest.raises(ConfigError, match="no such experiment"):
             _open(SearchSpace.of(cfg, [words[0]]), [words[0]], cfg, loader, tmp_path / "sweep")
-    cfg = composed_whole(*words, "gate.floor=0.2")
-    study, _ = _open(SearchSpace.of(cfg, [words[0]]), [words[0]], cfg, loader, tmp_path / "sweep")
-    assert study.is_new, "nothing was left"
+    corrected = [words[0], "gate.floor=0.2"]
+    cfg = composed_whole(*words)
+    study, _ = _open(SearchSpace.of(cfg, corrected), corrected, cfg, loader, tmp_path / "sweep")
+    assert study.plan.first_config["gate.floor"] == 0.2, "nothing was left that would refuse it"
