@@ -25,8 +25,7 @@ UNKNOWN = "unknown: look it up"
 TRAINING, EVALUATION = "training", "evaluation: "
 """Of the role of a set of problems: the whole of it, or what comes before an evaluation set's name."""
 
-HUB_NAME = re.compile(r"[A-Za-z0-9][\w.-]*", re.ASCII)
-HUB_ID = re.compile(rf"{HUB_NAME.pattern}/{HUB_NAME.pattern}", re.ASCII)
+HUB_ID = re.compile(r"[A-Za-z0-9][\w.-]*/[A-Za-z0-9][\w.-]*", re.ASCII)
 
 
 @dataclass(frozen=True)
@@ -190,12 +189,10 @@ def local_folder(name: str) -> Path | None:
 
 def licence_of(folder: Path | None, hub_id: str | None, kind: str = "model", revision: str | None = None) -> str:
     """The licence that a model's or data set's own card states, in its folder or in the hub's cache; never asks the hub."""
-    from huggingface_hub import try_to_load_from_cache
-
-    card: Any = None if folder is None else folder / FILE
+    card = None if folder is None else folder / FILE
     if card is None and hub_id is not None:
-        card = try_to_load_from_cache(hub_id, FILE, revision=revision, repo_type=kind)
-    stated = _stated_licence(Path(card)) if isinstance(card, str | Path) else None
+        card = _cached(hub_id, FILE, revision, kind)
+    stated = None if card is None else _stated_licence(card)
     if stated is None and hub_id is not None:
         return f"{UNKNOWN} (https://huggingface.co/{'' if kind == 'model' else 'datasets/'}{hub_id})"
     return stated or UNKNOWN
@@ -233,11 +230,19 @@ def base_of(policy: dict[str, Any]) -> Base:
 def _on_hub(name: str, revision: str | None) -> bool:
     """Whether a name that is no folder here is the hub's. One without an owner, as `gpt2`, may be that of a folder elsewhere:
     the hub's cache has what came from there."""
-    from huggingface_hub import try_to_load_from_cache
+    return HUB_ID.fullmatch(name) is not None or _cached(name, CONFIG, revision) is not None
 
-    if HUB_ID.fullmatch(name):
-        return True
-    return HUB_NAME.fullmatch(name) is not None and isinstance(try_to_load_from_cache(name, CONFIG, revision=revision), str)
+
+def _cached(hub_id: str, file: str, revision: str | None, kind: str = "model") -> Path | None:
+    """A file in the hub's cache; None where it is not there, or the name is none that the hub has."""
+    from huggingface_hub import try_to_load_from_cache
+    from huggingface_hub.errors import HFValidationError
+
+    try:
+        path = try_to_load_from_cache(hub_id, file, revision=revision, repo_type=kind)
+    except HFValidationError:
+        return None
+    return Path(path) if isinstance(path, str) else None
 
 
 # -- text from outside ---------------------------------------------------------------------------------------------------
