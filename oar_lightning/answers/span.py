@@ -182,7 +182,10 @@ def _is_remark(text: str, start: int, end: int, complete: bool) -> bool:
 
 
 _WORDS = re.compile(r"(?!(?:yes|no|none|true|false)$)[a-z]{2,}(?: [a-z]{2,})*")
-_HEADING = re.compile(r"[A-Z][a-z]+(?: [A-Za-z]+)*:?")
+_HEADING = re.compile(
+    r"(?=.*\b(?:Check|Checking|Conclusion|Explanation|Notes?|Reasoning|Remarks?|Solution|Step|Summary|Verification)\b)"
+    r"[A-Z][a-z]+(?: [A-Za-z]+)*:?"
+)
 
 
 def _boxed_content(text: str, box: int, complete: bool) -> tuple[int, int] | None:
@@ -218,11 +221,11 @@ _INLINE = re.compile(
 """`$5$`, or all of `$5$ or $6$`, `$x$ = $5$` and `$5$ million`: a part of these would be another answer."""
 
 
-_LIST_MARK = re.compile(r"(?:[-\u2022]|\d{1,2}[.)]) +(?=\S)")
-"""Of an answer below its phrase: `- 12` and `1. 12` are 12."""
+_LIST_MARK = re.compile(r"[-\u2022] +(?=\S)|1[.)] +(?=[-+]?[\d$\\]\S*\s*(?:\n|\Z))")
+"""Of an answer below its phrase: `- 12` and `1. 12` are 12. (`12. That is ...` is 12, too.)"""
 
-_BOLD = re.compile(r"([^\n*]+)\*\*[.!?]*(?=\s*(?:\n|$))")
-"""What ends a line in bold, behind which a mark is no factorial."""
+_BOLD, _CLOSED_BOLD = (re.compile(rf"((?:(?!\.\s)[^\n*])+)\*\*[.!?]*(?=\s*{end})") for end in (r"(?:\n|\Z)", r"\n"))
+"""What ends a line in bold, behind which a mark is no factorial; and where the text's end may not be the line's."""
 
 
 def _line_content(text: str, start: int, complete: bool) -> tuple[int, int] | None:
@@ -232,14 +235,14 @@ def _line_content(text: str, start: int, complete: bool) -> tuple[int, int] | No
     start = match.end() if match else start
     if "\n" in text[begin:start] and (mark := _LIST_MARK.match(text, start)):
         start = mark.end()
-    if text.endswith("**", begin, start) and (bold := _BOLD.match(text, start)):
-        return bold.span(1)
     for opening, closing in (("\\[", "\\]"), ("$$", "$$"), ("\\(", "\\)")):
         if text.startswith(opening, start):
             end = text.find(closing, start + 2)
             return (start + 2, end) if end >= 0 else None
     if inline := _INLINE.match(text, start):
         return inline.span()
+    if text.endswith("**", begin, start) and (bold := (_BOLD if complete else _CLOSED_BOLD).match(text, start)):
+        return bold.span(1)
     # the last full stop of a truncated text may be a decimal point
     stop = re.compile(r"\n|\.(?=\s)|\.$" if complete else r"\n|\.(?=\s)").search(text, start)
     if stop is None:

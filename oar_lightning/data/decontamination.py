@@ -32,8 +32,9 @@ _OPERATORS = str.maketrans(
 # and exclamation marks but at numbers and variables
 _TOKEN = re.compile(
     r"\d+\.\d+|[^\W_]+|[+*/=<>^|%]|(?<![^\W\d_])-|-(?![^\W\d_])"
-    r"|\((?=[\d(|+-]|[a-z]\b)|(?<=[\d)|!%])\)|(?<=\b[a-z])\)|(?<=[\d)])!|(?<=\d):(?=\d)"
+    r"|\((?=[\d(|+-]|[a-z](?![a-z]))|(?<=[\d)|!%])\)|(?<![a-z][a-z])(?<=[a-z])\)|(?<=[\d)])!|(?<=\d):(?=\d)"
 )
+_SPACED = re.compile(r"\s*([()|!:%])\s*")
 
 
 class Match(NamedTuple):
@@ -74,7 +75,8 @@ class Contamination:
 
 def normalized(text: str) -> str:
     """Words, numbers and operators, without regard to case, white space and punctuation."""
-    return " ".join(_TOKEN.findall(unicodedata.normalize("NFKC", text.translate(_OPERATORS)).casefold()))
+    plain = unicodedata.normalize("NFKC", text.translate(_OPERATORS)).casefold()
+    return " ".join(_TOKEN.findall(_SPACED.sub(r"\1", plain)))
 
 
 def ngrams(text: str, size: int = NGRAM) -> Iterator[tuple[str, ...]]:

@@ -3,10 +3,10 @@
 from __future__ import annotations
 
 import contextlib
-import csv
 import functools
 import hashlib
 import logging
+import re
 from collections import Counter
 from collections.abc import Iterator, Sequence
 from itertools import islice
@@ -114,7 +114,8 @@ class HubProblems:
             with reach:
                 dataset = load()
                 if dataset.info.builder_name == "csv":
-                    dataset = load(**as_texts(_header(load_dataset_builder(self.path, name, revision=self.revision))))
+                    builder = load_dataset_builder(self.path, name, revision=self.revision)
+                    dataset = load(**as_texts(_columns(builder, self.split)))
             self._dataset = dataset if self.limit is None else dataset.take(self.limit)
         return self._dataset
 
@@ -163,13 +164,16 @@ def _offline() -> Iterator[None]:
         constants.HF_HUB_OFFLINE, config.HF_HUB_OFFLINE = before
 
 
-def _header(builder: Any) -> list[str]:
-    """The columns of a set of CSV files."""
+def _columns(builder: Any, split: str) -> list[str]:
+    """The columns of a split of CSV files, read with the set's own separator, encoding, ..."""
     import fsspec
+    import pandas
 
-    first = next(iter(builder.config.data_files.values()))[0]
-    with fsspec.open(first, "rt", encoding="utf-8-sig", newline="", compression="infer") as text:
-        return next(filter(None, csv.reader(text)), [])
+    splits = builder.config.data_files
+    files = splits.get(re.split(r"[\[+]", split)[0]) or next(iter(splits.values()))
+    options = builder.config.pd_read_csv_kwargs | {"nrows": 0, "chunksize": None}
+    with fsspec.open(files[0], "rb", compression="infer") as file:
+        return [str(column) for column in pandas.read_csv(file, **options).columns]
 
 
 def _digest(row: Row) -> str:

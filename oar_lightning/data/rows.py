@@ -31,6 +31,10 @@ EXACT = 2.0**53
 TEXTS = ("question", "solution", "answer")
 """What a problem consists of; its other columns are names."""
 
+NUMBERS_TEXTS = (str, int, float, Decimal)
+NAMES = (*NUMBERS_TEXTS, date, time, timedelta)
+"""Types of those, and of an id or a level."""
+
 NO_QUESTION = "rows without a question"
 NO_ANSWER = "rows without a gold answer"
 
@@ -121,7 +125,7 @@ def to_problem(row: Row, columns: Columns, source: str, where: str) -> MathProbl
     solution = _text(row, "solution", columns.solution, where)
     stated = _text(row, "answer", columns.answer, where)
     level = _text(row, "level", columns.level, where)
-    name = _text(row, "id", columns.id if columns.id or "id" not in row else "id", where)
+    name = _text(row, "id", columns.id or ("id" if isinstance(row.get("id"), NAMES) else None), where)
     answer = gold_answer(solution) if columns.answer is None else stated
     if columns.answer is not None and ("\n" in stated or "####" in stated) and (final := gold_answer(stated)):
         raise ValueError(
@@ -269,7 +273,7 @@ def _text(row: Row, field: str, path: str | None, where: str) -> str:
         )
     if value is None or value != value:  # NaN: what pandas writes where there is nothing
         return ""
-    if not isinstance(value, str | int | float | Decimal) or (isinstance(value, bool) and field in TEXTS):
+    if not isinstance(value, NUMBERS_TEXTS if field in TEXTS else NAMES) or (isinstance(value, bool) and field in TEXTS):
         kind = f"{value!r}" if isinstance(value, bool) else f"a {type(value).__name__}"
         raise ValueError(f"{field}_column={path}: {where} holds {kind} there; it has to be a text or a number")
     if isinstance(value, float) and field == "answer":

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterator, Mapping, Sequence
+from decimal import Decimal
 from pathlib import Path
 from typing import Any
 
@@ -85,8 +86,8 @@ class SearchSpace:
         first = {name: d.choices[0] if hasattr(d, "choices") else d.low for name, d in self.space.items()}
         yield first
         for name, distribution in self.space.items():
-            for value in distribution.choices[1:] if hasattr(distribution, "choices") else (distribution.high,):
-                yield first | {name: value}
+            others = distribution.choices[1:] if hasattr(distribution, "choices") else (distribution.high,)
+            yield from (first | {name: value} for value in others if value != first[name])
 
 
 def _distribution(override: Override) -> Any:
@@ -95,22 +96,24 @@ def _distribution(override: Override) -> Any:
     value = override.value()
     try:
         if isinstance(value, RangeSweep) and not value.shuffle:
-            return _of_range(list(value.range()), abs(value.step))
+            return _of_range(value)
         return create_optuna_distribution_from_override(override)
     except ValueError as error:
         raise ConfigError(f"{override.input_line}: {error}; give an interval that rises, or choice(...)") from error
 
 
-def _of_range(values: Sequence[float], step: float) -> Any:
+def _of_range(sweep: RangeSweep) -> Any:
     """The values that a grid takes: hydra-optuna-sweeper's own distribution has the range's stop, too."""
     from optuna.distributions import DiscreteUniformDistribution, IntUniformDistribution
 
-    if not values:
+    count = len(list(sweep.range()))
+    if not count:
         raise ValueError("no value is in this range")
-    low, high = min(values), max(values)
-    if all(isinstance(value, int) for value in values):
-        return IntUniformDistribution(low, high, step)
-    return DiscreteUniformDistribution(low, high, float(step))
+    start, step = Decimal(str(sweep.start)), Decimal(str(sweep.step))  # else the last value is lost by rounding
+    low, high = sorted((start, start + (count - 1) * step))
+    if isinstance(sweep.start, int) and isinstance(sweep.step, int):
+        return IntUniformDistribution(int(low), int(high), abs(sweep.step))
+    return DiscreteUniformDistribution(float(low), float(high), float(abs(step)))
 
 
 def config_key(key: str) -> str:

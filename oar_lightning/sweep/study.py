@@ -261,6 +261,6 @@ class SweepStudy:
                 template = create_trial(
                     state=TrialState.WAITING,
                     user_attrs={RETRY_OF: trial.number},
-                    system_attrs={POINT: trial.params},
+                    system_attrs={**trial.system_attrs, POINT: trial.params},  # what its sampler noted, too: its generation
                 )
                 self.storage.create_new_trial(self.study._study_id, template_trial=template)

@@ -114,6 +114,14 @@ CASES = [
     ("The answer is **12**!", "The answer is **", "12"),
     ("The answer is **5!**", "The answer is **", "5!"),
     ("The answer is 5!", "The answer is ", "5!"),
+    ("The answer is:\n\n5. So James has 5 apples.", "The answer is:\n\n", "5"),
+    ("The final answer is:\n12. I hope it is correct.", "The final answer is:\n", "12"),
+    ("The answer is **\\[5\\]**", "The answer is **\\[", "5"),
+    ("The answer is **\\(x = 5\\)**.", "The answer is **\\(", "x = 5"),
+    ("The answer is **$\\frac{3}{4}$ cup**.", "The answer is **$", "\\frac{3}{4}"),
+    ("The answer is **5. This is since 2+3 = 5.**", "The answer is **", "5"),
+    ("The answer is Monday.\n#### Tuesday\n\nQuestion: how", "#### ", "Tuesday"),
+    ("A: 5\n#### Yes\nmore text", "#### ", "Yes"),
 ]
 
 

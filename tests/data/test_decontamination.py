@@ -40,6 +40,11 @@ def reason(train: str, *evaluation: str) -> str | None:
         ("What is 7 \u2212 3?", "What is 7 - 3?"),
         ("What is 7 \u00d7 3?", "What is 7 * 3?"),
         ("x \u2264 3", "x <= 3"),
+        ("What is (2 + 3) * 4?", "What is ( 2 + 3 ) * 4?"),
+        ("( 10 + x )^2", "(10+x)^2"),
+        ("f( x )", "f(x)"),
+        ("5 !", "5!"),
+        ("3 : 4", "3:4"),
     ],
 )
 def test_the_same_text_but_for_its_look(a: str, b: str) -> None:
@@ -178,3 +183,7 @@ def test_real_sets_against_a_plain_search() -> None:
 def test_signs_that_change_a_short_problem_are_its_text(a: str, b: str) -> None:
     assert reason(a, b) is None
     assert reason(a, f" {a} ") == "exact"
+
+
+def test_brackets_around_indices_are_kept_in_pairs() -> None:
+    assert normalized("(a_1+a_2)").count("(") == normalized("(a_1+a_2)").count(")") == 1

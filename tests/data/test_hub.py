@@ -9,6 +9,7 @@ from pathlib import Path
 from typing import Any
 
 import datasets
+import pandas
 import pyarrow
 import pyarrow.parquet
 import pytest
@@ -242,3 +243,32 @@ def test_ids_do_not_hold_a_place_in_memory(tmp_path: Path) -> None:
 
     assert _digest({"problem": "q", "picture": Picture()}) == _digest({"problem": "q", "picture": Picture()})
     assert _digest({"problem": "q", "n": [1]}) != _digest({"problem": "q", "n": [2]})
+
+
+ROWS = [{"problem": "a", "answer": "007"}, {"problem": "b", "answer": "1.10"}]
+
+
+@pytest.mark.parametrize(
+    ("name", "options"),
+    [
+        ("train.csv", {}),  # with an index, whose column has no name
+        ("train.csv", {"index": False, "sep": ";"}),
+        ("train.csv", {"index": False, "encoding": "latin-1"}),
+        ("train.tsv", {"index": False, "sep": "\t"}),
+    ],
+)
+def test_csv_files_of_any_form_that_the_library_reads(tmp_path: Path, name: str, options: dict[str, Any]) -> None:
+    rows = [*ROWS, {"problem": "\xe9", "answer": "2"}]
+    pandas.DataFrame(rows).to_csv(tmp_path / name, **options)
+    said = {"sep": options.get("sep"), "encoding": options.get("encoding")}
+    lines = "".join(f"    {key}: {json.dumps(value)}\n" for key, value in said.items() if value is not None)
+    (tmp_path / "README.md").write_text(f"---\nconfigs:\n  - config_name: default\n    data_files: {name}\n{lines}---\n")
+    found = HubProblems(str(tmp_path), solution_column=None, extra_columns=[])
+    assert [(p.question, p.answer) for p in found] == [("a", "007"), ("b", "1.10"), ("\xe9", "2")]
+
+
+def test_each_split_of_csv_files_has_its_own_columns(tmp_path: Path) -> None:
+    pandas.DataFrame([{**row, "rationale": "r"} for row in ROWS]).to_csv(tmp_path / "train.csv", index=False)
+    pandas.DataFrame([{**row, "level": "5"} for row in ROWS]).to_csv(tmp_path / "test.csv", index=False)
+    found = HubProblems(str(tmp_path), split="test", solution_column=None, level_column="level")
+    assert [(p.answer, p.level) for p in found] == [("007", "5"), ("1.10", "5")]

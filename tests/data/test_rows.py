@@ -190,3 +190,15 @@ def test_a_text_is_a_text_or_a_number(column: str, value: Any) -> None:
 def test_infinite_answers_are_written_as_answers_are() -> None:
     rows = [to_problem({"problem": "q", "answer": a * float("inf")}, Columns(solution=None), "set", "x") for a in (1, -1)]
     assert [row.answer for row in rows if isinstance(row, MathProblem)] == [r"\infty", r"-\infty"]
+
+
+def test_an_id_or_a_level_may_be_a_date_and_an_id_that_nobody_named_anything() -> None:
+    row = {"problem": "q", "answer": "1", "id": date(2024, 1, 5), "level": date(2024, 1, 6)}
+    found = to_problem(row, Columns(solution=None, level="level"), "set", "set:1")
+    assert isinstance(found, MathProblem)
+    assert (found.id, found.level) == ("2024-01-05", "2024-01-06")
+    unnamed = to_problem({"problem": "q", "answer": "1", "id": b"x"}, Columns(solution=None), "set", "set:1")
+    assert isinstance(unnamed, MathProblem)
+    assert unnamed.id == "set:1"
+    with pytest.raises(ValueError, match="id_column=id: set:1 holds a bytes there"):
+        to_problem({"problem": "q", "answer": "1", "id": b"x"}, Columns(solution=None, id="id"), "set", "set:1")

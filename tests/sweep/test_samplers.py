@@ -143,3 +143,22 @@ def test_multivariate_tpe_draws_jointly(tmp_path: Path) -> None:
         trial = study.ask()
         assert point == {name: trial.suggest_float(name, 0.0, 1.0) for name in SPACE}
         study.tell(trial, point["x"])
+
+
+def test_a_trial_that_is_repeated_is_of_the_generation_of_the_failed_one(tmp_path: Path) -> None:
+    """Else NSGA-II would not see its result."""
+    sampler = made(NSGAIISampler, population_size=4)
+    objectives = [Objective("a", "maximize"), Objective("b", "minimize")]
+    changes: dict[str, Any] = {"space": SPACE, "objectives": objectives, "sampler": sampler, "max_failure_rate": 1.0}
+    study = open_study(tmp_path, plan(4, **changes))
+    for number in range(4):
+        claim = study.claim()
+        assert claim is not None
+        results = Result("complete", {"a": claim.values["x"], "b": claim.values["y"]})
+        study.record(claim, Result("failed", reason="no") if number < 2 else results, {})
+    study = open_study(tmp_path, plan(4, retry_failed=True, **changes))
+    assert study.claim() is not None
+    assert study.claim() is not None
+    before, after = study.trials()[:2], study.trials()[4:]
+    assert [trial.params for trial in after] == [trial.params for trial in before]
+    assert [trial.system_attrs["nsga2:generation"] for trial in after] == [0, 0]

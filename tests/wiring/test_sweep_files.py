@@ -207,15 +207,24 @@ def test_other_final_metrics_may_be_objectives(metric: str) -> None:
         ("range(4,5)", [4]),
         ("range(0,1,0.25)", [0, 0.25, 0.5, 0.75]),
         ("range(0.5,2)", [0.5, 1.5]),
+        ("range(0.3,1.0,0.3)", [0.3, 0.6, 0.9]),
+        ("range(0.2,1.0,0.3)", [0.2, 0.5, 0.8]),
     ],
 )
 def test_a_range_ends_before_its_stop_in_a_search_as_in_a_grid(swept: str, values: list[float]) -> None:
-    assert sorted(float(v) for v in space_of("tau_beta_grid", f"gate.beta={swept}").points["gate.beta"]) == values
+    points = sorted(float(v) for v in space_of("tau_beta_grid", f"gate.beta={swept}").points["gate.beta"])
+    assert points == pytest.approx(values)  # in a grid 0.3 + 0.3 + 0.3
     distribution = space_of("tau_beta", f"gate.beta={swept}").space["gate.beta"]
     sampler, study = RandomSampler(seed=0), create_study()
     drawn = {sampler.sample_independent(study, study.ask(), "gate.beta", distribution) for _ in range(60)}
-    assert sorted(drawn) == values
+    assert sorted(drawn) == pytest.approx(values)
     assert {type(value) for value in drawn} == {type(values[-1])}
+
+
+def test_a_parameter_of_one_value_makes_one_job() -> None:
+    space = space_of("tau_beta", "gate.beta=range(4,5)", "gate.tau=interval(0.5,0.5)", "seed=0")
+    examples = list(space.examples())
+    assert len(examples) == len({tuple(point.items()) for point in examples})
 
 
 def test_a_study_takes_no_glob() -> None:
