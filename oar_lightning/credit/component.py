@@ -31,7 +31,8 @@ class Continuations(Protocol):
         """`samples` continuations of each prefix. The draws depend on the prefix's tokens and `seed` alone; with `greedy` each
         token is the most probable one.
 
-        Equal prefixes are sampled once. A prefix that holds the whole completion gets the completion's own reward.
+        Equal prefixes are sampled once for each limit of what may follow. A prefix that holds the whole completion gets the
+        completion's own reward.
         """
         ...
 

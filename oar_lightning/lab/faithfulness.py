@@ -15,7 +15,7 @@ from oar_lightning.common.ranges import NonNegativeInt, PositiveInt, checked
 from oar_lightning.credit.component import Continuations
 from oar_lightning.credit.scorers.base import scorable_rows
 from oar_lightning.credit.scorers.oar_p.fills import FILLS
-from oar_lightning.lab.kept import KeptContinuations, KeptOutcome
+from oar_lightning.lab.kept import KeptOutcome
 from oar_lightning.lab.removal import (
     KeptReward,
     OwnAnswer,
@@ -63,14 +63,14 @@ class Faithfulness:
     def __call__(
         self, model: Any, studied: Studied, estimates: Sequence[Estimate], continuations: Continuations, store: Store, seed: int
     ) -> Removals:
-        """The measures and curves of all estimates. What the store holds is not computed again."""
+        """The measures and curves of all estimates. Outcomes that the store holds are not computed again."""
         rollouts, budget = studied.rollouts, TokenBudget("lab.faithfulness.token_budget", self.token_budget, PASS_TOKENS)
         advantages = rollouts.advantages
         assert advantages is not None
         scores = {e.name: toward_outcome(e.scores, e.signed, advantages) for e in estimates}
         answer = KeptOutcome(OwnAnswer(model, rollouts, budget, seed), rollouts, store, f"own answer {seed}")
         rows = chosen_rows(studied, self.completions)
-        reward = KeptReward(model, rollouts, KeptContinuations(continuations, store), budget, self.continuations, seed)
+        reward = KeptReward(model, rollouts, continuations, budget, self.continuations, seed)
         found = Removals([], [])
         if not scores:
             return found

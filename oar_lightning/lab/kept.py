@@ -15,6 +15,7 @@ from oar_lightning.credit.component import Continuations
 from oar_lightning.credit.scorers.oar_p.fills import FillName
 from oar_lightning.lab.removal.sets import Outcome, Sets
 from oar_lightning.lab.store import Store
+from oar_lightning.rollout.continuations import token_limit
 from oar_lightning.types import Continued, Prefix, Rollouts
 
 UNIT = 2048
@@ -23,16 +24,20 @@ UNIT = 2048
 
 @dataclass(frozen=True)
 class KeptContinuations:
-    """Continuations of which those that are in the store are not sampled again. Of one call all are kept, or none."""
+    """Continuations of which those that are in the store are not sampled again. Of one call all are kept, or none.
+
+    ``max_new_tokens`` is that of sampling; a longer completion is continued to its own length.
+    """
 
     continuations: Continuations
     store: Store
+    max_new_tokens: int
 
     def __call__(
         self, model: Any, rollouts: Rollouts, prefixes: Sequence[Prefix], samples: int, seed: int, greedy: bool = False
     ) -> Continued:
         asked = np.asarray([samples, seed], np.int64).tobytes() + (b"greedy" if greedy else b"")
-        keys = [self.store.key(b"continued", asked, prefix_identity(rollouts, prefix)) for prefix in prefixes]
+        keys = [self.store.key(b"continued", asked, self.identity(rollouts, prefix)) for prefix in prefixes]
         kept = self.store.get(keys)
         missing = {key: prefix for key, prefix in zip(keys, prefixes, strict=True) if key not in kept}
         sampled = tokens = 0
@@ -44,15 +49,15 @@ class KeptContinuations:
         rewards = np.stack([np.frombuffer(kept[key]) for key in keys]) if keys else np.zeros((0, samples))
         return Continued(torch.tensor(rewards).to(rollouts.rewards), sampled, tokens)
 
-
-def prefix_identity(rollouts: Rollouts, prefix: Prefix) -> bytes:
-    """What its continuations depend on: its tokens, those of its completion that count towards the limit, and its problem,
-    which judges."""
-    row, end = prefix
-    ids = rollouts.token_ids[row, :end][rollouts.attention_mask[row, :end]].tolist()
-    begun = int(rollouts.response_mask[row, :end].sum())
-    problem = repr(rollouts.problems[row]) if rollouts.problems else ""
-    return np.asarray([begun, len(ids), *ids], np.int64).tobytes() + problem.encode()
+    def identity(self, rollouts: Rollouts, prefix: Prefix) -> bytes:
+        """What a prefix's continuations depend on: its tokens, those of its completion that count towards the limit, the limit,
+        and its problem, which judges."""
+        row, end = prefix
+        ids = rollouts.token_ids[row, :end][rollouts.attention_mask[row, :end]].tolist()
+        begun = int(rollouts.response_mask[row, :end].sum())
+        limit = token_limit(rollouts, row, self.max_new_tokens)
+        problem = repr(rollouts.problems[row]) if rollouts.problems else ""
+        return np.asarray([limit, begun, len(ids), *ids], np.int64).tobytes() + problem.encode()
 
 
 @dataclass(frozen=True)

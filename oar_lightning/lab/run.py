@@ -15,6 +15,7 @@ from oar_lightning.common.progress import counted_progress
 from oar_lightning.lab.config import LabConfig
 from oar_lightning.lab.estimators import Estimator, estimate, scores_again
 from oar_lightning.lab.gradients import Quality
+from oar_lightning.lab.kept import KeptContinuations
 from oar_lightning.lab.measures import measures_of
 from oar_lightning.lab.reliability import Reliability, reliability, with_ceilings
 from oar_lightning.lab.store import Store
@@ -89,7 +90,7 @@ class Lab:
     def _sample(self) -> bool:
         """Estimate the values around the free tokens; False where that was interrupted."""
         prefixes = around_free(self.studied)
-        sampler = Sampler(self.continuer, self.store, self.config.values(self.seed))
+        sampler = Sampler(self._kept, self.config.values(self.seed))
         with counted_progress(
             "values", "batches of continuations", sampler.batches(self.studied.rollouts, prefixes)
         ) as advance:
@@ -128,7 +129,7 @@ class Lab:
 
     def _remove(self) -> None:
         assert self.config.faithfulness is not None
-        found = self.config.faithfulness(self.model, self.studied, self.estimates, self.continuer, self.store, self.seed)
+        found = self.config.faithfulness(self.model, self.studied, self.estimates, self._kept, self.store, self.seed)
         self.measures += found.measures
         self.curves += found.curves
 
@@ -143,6 +144,10 @@ class Lab:
     def _differentiate(self) -> None:
         assert self.config.gradients is not None
         self.gradients = self.config.gradients(self.model, self.studied, self.estimates, self.truths, self.loss)
+
+    @property
+    def _kept(self) -> KeptContinuations:
+        return KeptContinuations(self.continuer, self.store, self.continuer.sampling.max_new_tokens)
 
     def reliability(self, truth: Truth) -> Reliability | None:
         return reliability(truth, self.studied, self.config.decisive)

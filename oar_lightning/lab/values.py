@@ -11,9 +11,7 @@ from numpy.typing import NDArray
 
 from oar_lightning.common.randomness import derive_seed
 from oar_lightning.common.wilson import wilson
-from oar_lightning.credit.component import Continuations
-from oar_lightning.lab.kept import KeptContinuations, prefix_identity
-from oar_lightning.lab.store import Store
+from oar_lightning.lab.kept import KeptContinuations
 from oar_lightning.types import Prefix, Rollouts
 
 UNIT = 64
@@ -74,18 +72,17 @@ def half_width(rewards: NDArray[np.float64]) -> float:
 class Sampler:
     """Continues prefixes in rounds: in each round every prefix whose interval is still wide gets one batch.
 
-    A batch's draws depend on the prefix, the seed and the batch's number alone: how many batches there are, and what others
-    get, changes none of them. What is sampled at once depends on what came before, not on what was kept, so that a lab that
-    was killed goes on with the same numbers to the last bit.
+    A batch's draws depend on the prefix, its limit, the seed and the batch's number alone: how many batches there are, and
+    what others get, changes none of them. What is sampled at once depends on what came before, not on what was kept, so that
+    a lab that was killed goes on with the same numbers to the last bit.
     """
 
-    continuations: Continuations
-    store: Store
+    continuations: KeptContinuations
     config: ValueConfig
 
     def batches(self, rollouts: Rollouts, prefixes: Iterable[Prefix]) -> int:
         """The most batches that the prefixes can take."""
-        return len({prefix_identity(rollouts, prefix) for prefix in prefixes}) * self._rounds
+        return len({self.continuations.identity(rollouts, prefix) for prefix in prefixes}) * self._rounds
 
     @property
     def _rounds(self) -> int:
@@ -101,16 +98,16 @@ class Sampler:
         """
         same: dict[bytes, list[Prefix]] = {}
         for prefix in prefixes:
-            same.setdefault(prefix_identity(rollouts, prefix), []).append(prefix)
+            same.setdefault(self.continuations.identity(rollouts, prefix), []).append(prefix)
         found: dict[bytes, list[NDArray[np.float64]]] = {key: [] for key in same}
         total = sampled = 0
-        whole, kept = True, KeptContinuations(self.continuations, self.store)
+        whole = True
         try:
             for number, unit in self._units(found, advance):
                 left = len(unit) if self.config.budget is None else (self.config.budget - total) // self.config.batch
                 unit = unit[: max(0, left)]
                 seed = derive_seed(self.config.seed, "lab", number)
-                drawn = kept(model, rollouts, [same[key][0] for key in unit], self.config.batch, seed)
+                drawn = self.continuations(model, rollouts, [same[key][0] for key in unit], self.config.batch, seed)
                 for key, batch in zip(unit, drawn.rewards.double().cpu().numpy(), strict=True):
                     found[key].append(batch)
                 total, sampled = total + len(unit) * self.config.batch, sampled + drawn.sampled

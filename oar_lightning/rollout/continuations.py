@@ -61,36 +61,36 @@ class Continuer:
     def __call__(
         self, model: Any, rollouts: Rollouts, prefixes: Sequence[Prefix], samples: int, seed: int, greedy: bool = False
     ) -> Continued:
-        """`samples` continuations of each prefix, all in one call of the engine. Equal prefixes are sampled once.
+        """`samples` continuations of each prefix, all in one call of the engine. Equal ones with equal limits are sampled once.
 
         `rollout.max_batch` and `rollout.token_budget` bound their batches. Where neither does, a batch holds no more tokens
         than the rollouts, which have fitted into memory, or than `batch_tokens`. Prefixes of like length share one.
 
         The draws depend on the prefix's tokens, how many may follow it, and `seed` alone; with `greedy` each token is the most
-        probable one. A prefix that holds the whole completion gets the completion's own reward. A continuation ends where a
-        completion with its prefix would reach `rollout.max_new_tokens`, or the length of one that is longer (of a file).
+        probable one. A prefix that holds the whole completion gets the completion's own reward. A continuation ends at its
+        row's `token_limit`.
         """
         rewards = torch.empty(len(prefixes), samples, dtype=rollouts.rewards.dtype, device=rollouts.rewards.device)
-        places: dict[tuple[MathProblem, tuple[int, ...]], list[int]] = {}
-        responses: dict[tuple[MathProblem, tuple[int, ...]], int] = {}
-        limits: dict[tuple[MathProblem, tuple[int, ...]], int] = {}
-        ends, lengths = _ends(rollouts.response_mask), rollouts.response_mask.sum(1).tolist()
+        places: dict[tuple[MathProblem, tuple[int, ...], int], list[int]] = {}
+        responses: dict[tuple[MathProblem, tuple[int, ...], int], int] = {}
+        ends = _ends(rollouts.response_mask)
         for place, (row, column) in enumerate(prefixes):
             if column >= ends[row]:
                 rewards[place] = rollouts.rewards[row]
                 continue
             before = rollouts.attention_mask[row, :column]
-            key = rollouts.problems[row], tuple(rollouts.token_ids[row, :column][before].tolist())
+            begun = int(rollouts.response_mask[row, :column].sum())
+            left = token_limit(rollouts, row, self.sampling.max_new_tokens) - begun
+            key = rollouts.problems[row], tuple(rollouts.token_ids[row, :column][before].tolist()), left
             places.setdefault(key, []).append(place)
-            responses[key] = int(rollouts.response_mask[row, :column].sum())
-            limits[key] = max(limits.get(key, 0), max(lengths[row], self.sampling.max_new_tokens) - responses[key])
+            responses[key] = begun
         if not places:
             return Continued(rewards, 0, 0)
         keys = sorted(places, key=lambda key: len(key[1]))  # the engine takes its batches in order
-        seeds = [derive_seed(seed, "continuation", *ids) for _, ids in keys]
-        own_limits = [limits[key] for key in keys]
-        engine, prompts = self.stage.engine, [list(ids) for _, ids in keys]
-        known = self.memory.of(rollouts, [problem for problem, _ in keys]) if greedy and samples == 1 else []
+        problems, own_limits = [problem for problem, _, _ in keys], [limit for _, _, limit in keys]
+        seeds = [derive_seed(seed, "continuation", *ids) for _, ids, _ in keys]
+        engine, prompts = self.stage.engine, [list(ids) for _, ids, _ in keys]
+        known = self.memory.of(rollouts, problems) if greedy and samples == 1 else []
         with self._bounded(batch_tokens(model, rollouts.token_ids.numel())) as sampling:
             if greedy:
                 sampling = dataclasses.replace(sampling, temperature=0.0)
@@ -101,10 +101,10 @@ class Continuer:
             else:
                 sampled = engine(model, prompts, samples, sampling, seeds, own_limits)
         whole = _completions(sampled, [responses[key] for key in keys for _ in range(samples)])
-        judged = self.stage.judge(whole, [problem for problem, _ in keys for _ in range(samples)], samples, rollouts.step)
+        judged = self.stage.judge(whole, [problem for problem in problems for _ in range(samples)], samples, rollouts.step)
         for key, values in zip(keys, judged.rewards.view(-1, samples), strict=True):
             rewards[places[key]] = values.to(rewards)
-        read = sum(len(ids) for _, ids in keys)
+        read = sum(map(len, prompts))
         return Continued(rewards, len(keys) * samples, read + int(sampled.response_mask.sum()))
 
     @contextlib.contextmanager
@@ -118,6 +118,15 @@ class Continuer:
         yield dataclasses.replace(sampling, token_budget=bound)
         if bound.tokens != tokens:  # memory ran out, as it would again
             budget.set_start(bound.tokens)
+
+
+def token_limit(rollouts: Rollouts, row: int, max_new_tokens: int) -> int:
+    """The most tokens of completions that begin as a row's does: its own length, where it is longer (of a file).
+
+    It is the row's alone, whatever other rows begin alike, so that all of its prefixes have the same limit: their values are
+    held against each other.
+    """
+    return max(int(rollouts.response_mask[row].sum()), max_new_tokens)
 
 
 def _ends(mask: Tensor) -> list[int]:

@@ -11,6 +11,7 @@ from support.relays import ANSWER, END, relaying_policy, relays
 
 from oar_lightning.common.randomness import generator
 from oar_lightning.lab.faithfulness import Faithfulness, chosen_rows
+from oar_lightning.lab.kept import KeptContinuations
 from oar_lightning.lab.store import Store
 from oar_lightning.lab.types import Estimate, Studied
 from oar_lightning.types import Continued, Rollouts
@@ -68,9 +69,10 @@ def found(tmp_path_factory):
     store = Store(tmp_path_factory.mktemp("lab") / "cache.db", "a policy")
     part = Faithfulness(("pad", "model_sample"), (0.1, 0.2), sets=8, completions=4, continuations=4, reward=True)
     continuer = Continuer()
-    first = part(model, studied, estimates, continuer, store, 0)
+    kept = KeptContinuations(continuer, store, 8)
+    first = part(model, studied, estimates, kept, store, 0)
     sampled = continuer.sampled
-    second = part(model, studied, estimates, continuer, store, 0)
+    second = part(model, studied, estimates, kept, store, 0)
     return {m.key: m for m in first.measures}, {c.key: c for c in first.curves}, sampled, second, continuer.sampled - sampled
 
 

@@ -35,7 +35,7 @@ class Sampler:
 
 def test_continuations_are_sampled_once_for_each_prefix_seed_and_number(store) -> None:
     rollouts, sampler = sequences_as_rollouts(), Sampler()
-    continuations = KeptContinuations(sampler, store)
+    continuations = KeptContinuations(sampler, store, 16)
     one, other, third = Prefix(0, 9), Prefix(1, 10), Prefix(1, 11)
     first = continuations(None, rollouts, [one, other], 3, 5)
     assert (first.sampled, first.tokens) == (6, 7)
@@ -53,6 +53,14 @@ def test_continuations_are_sampled_once_for_each_prefix_seed_and_number(store) -
     changed.token_ids[0, 8] = 1
     assert continuations(None, changed, [one], 3, 5).sampled == 3
     assert continuations(None, rollouts, [], 3, 5).rewards.shape == (0, 3)
+
+
+def test_continuations_of_another_limit_are_others(store) -> None:
+    rollouts, sampler = sequences_as_rollouts(), Sampler()
+    length = int(rollouts.response_mask[0].sum())
+    for limit, sampled in ((length, 3), (length - 1, 0), (length + 1, 3), (length, 0)):
+        kept_so_far = KeptContinuations(sampler, store, limit)
+        assert kept_so_far(None, rollouts, [Prefix(0, 9)], 3, 5).sampled == sampled, "a longer completion's limit is its length"
 
 
 def test_outcomes_are_computed_once_for_each_text_set_and_fill(store, monkeypatch) -> None:

@@ -15,6 +15,7 @@ from scipy.stats import binomtest
 from support.toy import rollouts_of
 
 from oar_lightning.lab import values
+from oar_lightning.lab.kept import KeptContinuations
 from oar_lightning.lab.store import Store
 from oar_lightning.lab.values import Sampler, ValueConfig, half_width
 from oar_lightning.types import Continued, Prefix, Rollouts
@@ -51,7 +52,7 @@ class Coins:
 
 def sampled(store: Store, coins: Coins, prefixes: Sequence[Prefix] = PREFIXES, rollouts: Rollouts = ROLLOUTS, **config: Any):
     settings = ValueConfig(**{"continuations": 16, "batch": 4, "half_width": 0.2} | config)
-    return Sampler(coins, store, settings)(None, rollouts, prefixes, lambda count: None)
+    return Sampler(KeptContinuations(coins, store, 5), settings)(None, rollouts, prefixes, lambda count: None)
 
 
 @pytest.fixture
@@ -97,6 +98,37 @@ def test_equal_prefixes_of_different_problems_are_judged_apart(store: Store) -> 
     coins, problems = Coins(), (ROLLOUTS.problems[0], dataclasses.replace(ROLLOUTS.problems[1], answer="9"))
     sampled(store, coins, [Prefix(0, 4), Prefix(1, 4)], dataclasses.replace(ROLLOUTS, problems=problems), continuations=4)
     assert len(coins.drawn) == 2
+
+
+class Room:
+    """Continuations whose reward is how many tokens may follow, as its row's length or the limit of 3 says."""
+
+    def __call__(
+        self, model: Any, rollouts: Rollouts, prefixes: Sequence[Prefix], samples: int, seed: int, greedy: bool = False
+    ) -> Continued:
+        lengths = rollouts.response_mask.sum(1).tolist()
+        rooms = [max(lengths[row], 3) - int(rollouts.response_mask[row, :column].sum()) for row, column in prefixes]
+        return Continued(torch.tensor(rooms)[:, None].expand(-1, samples).float(), len(prefixes) * samples, 0)
+
+
+@pytest.mark.parametrize("first", [0, 1])
+def test_neighbouring_prefixes_are_continued_under_one_limit(first: int, store: Store) -> None:
+    """Each token that is added leaves room for one less, also where it is the first that two recorded completions of different
+    lengths do not share, whichever comes first, and whatever a lab of one of them alone has kept."""
+    sequences = [
+        {"before": [1, 2], "reasoning": [3, 4, 5], "answer": [6]},
+        {"before": [1, 2], "reasoning": [3, 4, *range(6, 14)]},
+    ]
+    rollouts = rollouts_of(sequences[::-1] if first else sequences)
+    rollouts = dataclasses.replace(rollouts, problems=(rollouts.problems[0],) * 2)
+    prefixes = [Prefix(row, column) for row in range(2) for column in range(2, 2 + int(rollouts.response_mask[row].sum()))]
+    sampler = Sampler(KeptContinuations(Room(), store, 3), ValueConfig(2, 2, 0.0))
+    sampler(None, rollouts, prefixes[:1], lambda count: None)
+    found, spent, _ = sampler(None, rollouts, prefixes, lambda count: None)
+    rooms = [[found[p][0] for p in prefixes if p.row == row] for row in range(2)]
+    expected = [[4.0, 3.0, 2.0, 1.0], [10.0, 9.0, 8.0, 7.0, 6.0, 5.0, 4.0, 3.0, 2.0, 1.0]]
+    assert rooms == (expected[::-1] if first else expected)
+    assert spent == (28, 26)
 
 
 @pytest.mark.parametrize("at", [0, 1, 7, 12])

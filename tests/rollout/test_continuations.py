@@ -198,3 +198,24 @@ def test_completions_that_are_longer_than_a_run_samples_are_continued_to_their_o
     )
     assert torch.equal(found.rewards, expected.rewards)
     assert found.tokens == expected.tokens
+
+
+def test_each_row_is_continued_to_its_own_limit_whatever_other_rows_begin_alike(rollouts: Rollouts) -> None:
+    """The prompt of two completions of a file, of which one is longer than a run samples."""
+    short = dataclasses.replace(SAMPLING, max_new_tokens=3)
+    columns = rollouts.response_mask.long().cumsum(1)
+    kept = columns <= torch.tensor([6, 2, 10, 10])[:, None]
+    masks = {
+        name: getattr(rollouts, name) & kept for name in ("attention_mask", "response_mask", "reasoning_mask", "answer_mask")
+    }
+    recorded = dataclasses.replace(rollouts, **masks)
+    assert recorded.response_mask[:2].sum(1).tolist() == [6, 2]
+    found = Continuer(STAGE, short)(POLICY.model, recorded, [start(recorded, 1, 0), start(recorded, 0, 0)], 8, seed=7)
+    for rewards, limit in zip(found.rewards, (3, 6), strict=True):
+        own = Continuer(STAGE, dataclasses.replace(SAMPLING, max_new_tokens=limit))
+        expected = own(
+            POLICY.model, recorded.select(torch.tensor([1])), [start(recorded.select(torch.tensor([1])), 0, 0)], 8, 7
+        )
+        assert torch.equal(rewards, expected.rewards[0])
+    assert not torch.equal(*found.rewards)
+    assert found.sampled == 16
