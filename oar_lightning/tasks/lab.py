@@ -48,7 +48,7 @@ from oar_lightning.wiring.kept_config import refuse_another_task
 from oar_lightning.wiring.lab import (
     build_estimators,
     build_sources,
-    check_faithfulness,
+    check_measures,
     choose_problems,
     identity,
     read_files,
@@ -112,7 +112,7 @@ def prepare(cfg: DictConfig) -> Callable[[], float | None]:
     rewards, answer = (instantiate(node, _convert_="all") for node in (cfg.reward, cfg.answer))
     sampling, engine, advantage = instantiate(cfg.rollout), instantiate(cfg.engine), instantiate(cfg.advantage)
     loss: LossConfig = instantiate(cfg.loss)
-    check_faithfulness(config, engine)
+    check_measures(config, engine, loss)
     engine.check(sampling)
     check_by_problem(advantage, "lab")
     check_accuracy(rewards)

@@ -20,6 +20,7 @@ from oar_lightning.data.stream import ProblemStream, eval_set_problems
 from oar_lightning.inspection.recorded import RecordedCompletion, read_recorded
 from oar_lightning.lab import LabConfig
 from oar_lightning.lab.estimators import Estimator
+from oar_lightning.lab.gradients.batch import check_reduction
 from oar_lightning.lab.removal.kept_reward import MEAN
 from oar_lightning.lab.truth import Source
 from oar_lightning.objective.loss import LossConfig
@@ -34,8 +35,10 @@ from oar_lightning.wiring.data import build_eval_sets, build_train
 log = logging.getLogger(__name__)
 
 
-def check_faithfulness(config: LabConfig, engine: EngineConfig) -> None:
-    """Raise ConfigError for a fill that an engine with a copy of the policy cannot read."""
+def check_measures(config: LabConfig, engine: EngineConfig, loss: LossConfig) -> None:
+    """Raise ConfigError for a fill that an engine with a copy of the policy cannot read, and as `check_reduction` does."""
+    if config.gradients is not None:
+        check_reduction(loss)
     part = config.faithfulness
     if part is not None and part.completions and MEAN in part.fills and isinstance(engine, VllmConfig):
         raise ConfigError(

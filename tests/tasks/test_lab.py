@@ -393,6 +393,7 @@ def test_two_labs_do_not_share_a_folder(prepared: Prepare, tmp_path: Path) -> No
         (["lab.faithfulness.fills=[zero]"], r"lab\.faithfulness\.fills=\['zero'\] must be some of pad, "),
         (["engine=vllm"], r"lab\.faithfulness\.fills holds mean_embedding, which is no token, and engine=vllm"),
         (["lab.stability.radius=0"], r"lab\.stability\.radius must be finite and > 0, got 0"),
+        (["loss=bnpo"], r"loss\.reduction=bnpo depends .*; set loss\.reduction=dapo, .* or lab\.gradients=null"),
         (["lab.gradients.blocks=1"], r"lab\.gradients\.blocks must be >= 2, got 1"),
         (["policy=fresh"], "policy=fresh is a random policy"),
     ],

@@ -12,6 +12,7 @@ import torch
 from jaxtyping import Bool, Float, Int
 from torch import Tensor
 
+from oar_lightning.common.config_check import ConfigError
 from oar_lightning.common.randomness import generator
 from oar_lightning.objective.loss import Denominators, LossConfig, LossInputs, policy_loss
 from oar_lightning.policy.language_model import base_model
@@ -67,6 +68,15 @@ class Coordinates:
         return (whole if self.index is None else whole[self.index]).float()
 
 
+def check_reduction(loss: LossConfig) -> None:
+    """Raise ConfigError for a loss whose value depends on how a batch is divided into passes, which memory decides here."""
+    if loss.reduction == "bnpo":
+        raise ConfigError(
+            "loss.reduction=bnpo depends on the passes into which a step is divided, and lab.gradients divides as memory "
+            "allows; set loss.reduction=dapo, the same mean over the whole step, or lab.gradients=null"
+        )
+
+
 def policy_gradients(
     model: Any,
     rollouts: Rollouts,
@@ -79,7 +89,11 @@ def policy_gradients(
     """The gradient of the surrogate at the policy that sampled, a row for each estimator.
 
     The terms of the loss that credit does not weigh, KL and entropy, are left out. `param.grad` is not touched.
+
+    Raises:
+        ConfigError: for `loss.reduction=bnpo`.
     """
+    check_reduction(loss)
     surrogate = dataclasses.replace(loss, kl_coef=0.0, entropy_coef=0.0)
     masks = {name: rollouts.response_mask if c.loss_mask is None else c.loss_mask for name, c in credit.items()}
     over = {name: Denominators.of(mask, max_completion_length) for name, mask in masks.items()}

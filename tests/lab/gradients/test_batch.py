@@ -8,6 +8,7 @@ from typing import Any
 import pytest
 import torch
 from support.fixtures import LengthReward, make_module, make_stage, tiny_policy
+from support.toy import rollouts_of
 
 from oar_lightning.common.randomness import derive_seed
 from oar_lightning.credit.assign import assign_credit
@@ -17,6 +18,7 @@ from oar_lightning.credit.scorers import Entropy, Position, Uniform
 from oar_lightning.data.chain.task import ChainProblems, ChainTask
 from oar_lightning.lab.gradients.batch import Coordinates, policy_gradients
 from oar_lightning.objective.advantage import group_advantages
+from oar_lightning.objective.loss import LossConfig
 from oar_lightning.policy.token_budget import TokenBudget
 from oar_lightning.training.module import PolicyOptimization
 from oar_lightning.training.slots import Slot, UpdatePlan
@@ -54,6 +56,20 @@ def test_a_methods_gradient_is_that_of_training(scorer: Any, gate: Any) -> None:
     torch.testing.assert_close(chunked, whole, rtol=1e-4, atol=1e-7)
     for parameter, grad in zip(policy.model.parameters(), before, strict=True):
         assert (parameter.grad is None) if grad is None else torch.equal(parameter.grad, grad)
+
+
+def test_a_loss_that_depends_on_the_passes_has_no_gradient_of_a_batch() -> None:
+    """The gradient of two passes was twice that of one."""
+    with pytest.raises(ValueError, match=r"loss\.reduction=bnpo .* set loss\.reduction=dapo"):
+        policy_gradients(
+            None,
+            rollouts_of([{"before": [1], "answer": [2]}]),
+            {},
+            LossConfig(reduction="bnpo"),
+            1,
+            TokenBudget(""),
+            Coordinates([]),
+        )
 
 
 def test_some_coordinates_are_a_part_of_the_whole() -> None:
