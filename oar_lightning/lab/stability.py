@@ -61,7 +61,8 @@ def max_sensitivity(
     1 - Spearman (Yeh et al. 2019, arXiv 1901.09392).
 
     d moves the embedding of each token of the vocabulary by `radius` times the mean length of embeddings, in a random
-    direction. NaN where all scores of the completion are 0. `scorers` are run 1 + `draws` times.
+    direction. NaN where all scores of the completion are 0, and by ranks where they are all the same. `scorers` are run
+    1 + `draws` times.
     """
     bare = dataclasses.replace(rollouts, prediction_states=None)  # the kept states are those of the embeddings as they are
     sizes: dict[str, tuple[float, ...]] = {}
@@ -74,7 +75,7 @@ def max_sensitivity(
                 with moved_embeddings(model, radius, seed + draw):
                     moved.append(score(model, bare))
             sizes[name] = largest(bare, clean, moved, distance)
-            orders[name] = largest(bare, clean, moved, lambda a, b: 1 - correlation(a, b))
+            orders[name] = largest(bare, clean, moved, lambda clean, other: 1 - correlation(clean, other))
             advance(1)
     words = f"embeddings moved by {100 * radius:g} % of their length, the largest of {draws}"
     return [
@@ -88,7 +89,7 @@ def randomized_layers(
 ) -> tuple[Measure, Curve]:
     """How like their former selves the ranks of scores are when the policy's layers are shuffled one after the other, from the
     last on (Adebayo et al. 2018, arXiv 1810.03292): Spearman's correlation after all of them, and its mean over completions
-    after each of `stages`.
+    after each of `stages`. A completion whose scores are all the same has none.
 
     A layer is shuffled by a random permutation of each of its weights' entries. 0 is expected of scores that tell what the
     policy has learned; those that stay alike do not. The embeddings, the last norm and the head stay.
@@ -138,11 +139,11 @@ def distance(clean: Float[Tensor, " n"], other: Float[Tensor, " n"]) -> float:
     return float((other.double() - clean.double()).norm()) / size if size else math.nan
 
 
-def correlation(a: Float[Tensor, " n"], b: Float[Tensor, " n"]) -> float:
-    """Spearman's; scores that are the same agree, whether or not they vary. NaN where a score is."""
-    if not bool((a + b).isfinite().all()):
+def correlation(clean: Float[Tensor, " n"], other: Float[Tensor, " n"]) -> float:
+    """Spearman's; 0 where only the other scores are all the same, NaN where the clean ones have no order or one is NaN."""
+    if not bool((clean + other).isfinite().all()) or bool((clean == clean[:1]).all()):
         return math.nan
-    return 1.0 if torch.equal(a, b) else rank_correlation(a, b)
+    return 1.0 if torch.equal(clean, other) else rank_correlation(clean, other)  # of the same ones not one bit less
 
 
 def mean(values: tuple[float, ...]) -> float:

@@ -46,7 +46,28 @@ def test_the_largest_change_over_draws() -> None:
     assert math.isnan(size.values["embedded"][3])
     assert size.values["position"][:3] == order.values["position"][:3] == (0.0, 0.0, 0.0)
     assert math.isnan(size.values["nothing"][0])
-    assert order.values["nothing"][0] == 0.0
+    assert math.isnan(order.values["nothing"][0])
+
+
+def test_scores_that_are_all_the_same_have_no_order_that_could_stay() -> None:
+    """Of the scores as they are; scores that come to be all the same have lost theirs."""
+    model, rollouts = gpt2().eval(), sequences_as_rollouts()
+    table = [p.detach().clone() for p in model.parameters()]
+
+    def same(model, rollouts):
+        return torch.full(rollouts.reasoning_mask.shape, 0.5, dtype=torch.float64)
+
+    def lost(model, rollouts):
+        as_it_is = all(torch.equal(p, q) for p, q in zip(model.parameters(), table, strict=True))
+        return position(model, rollouts) if as_it_is else same(model, rollouts)
+
+    size, order = max_sensitivity(model, rollouts, {"same": same, "position": position}, draws=2)
+    measure, curve = randomized_layers(model, rollouts, {"same": same, "lost": lost, "position": position}, stages=1)
+    assert size.values["same"][:3] == (0.0, 0.0, 0.0), "their size is there, and does not change"
+    assert all(map(math.isnan, (*order.values["same"], *measure.values["same"], curve.outcome["same"][1])))
+    assert order.values["position"][:3] == (0.0, 0.0, 0.0)
+    assert measure.values["lost"][:3] == (0.0, 0.0, 0.0)
+    assert measure.values["position"][:3] == (1.0, 1.0, 1.0)
 
 
 def test_scores_that_are_nan_have_no_values() -> None:
