@@ -40,18 +40,19 @@ def mean_over(values: Sequence[float], problem: Sequence[int]) -> Interval:
     """The mean of the values that are not NaN, with a 95 % interval from problems drawn with replacement. `n` counts values.
 
     Where fewer than BOOTSTRAP_FROM problems have a value it is Student's t with the ratio estimator's standard error, and NaN
-    where fewer than LEAST have, or where all values are equal: that a few agree does not say that all would.
+    where fewer than LEAST have, or where those of all agree: that a few agree does not say that all would.
     """
     array = np.asarray(values, dtype=float)
     sums, counts = _by_problem(array, problem)
     if not counts.sum():
         return Interval(math.nan, math.nan, math.nan, 0)
     mean, problems = float(sums.sum() / counts.sum()), len(counts)
-    scatter = np.nanmax(array) - np.nanmin(array) > 1e-9 * np.nanmax(np.abs(array))  # equal ones round apart
+    residuals = sums - mean * counts
+    scatter = np.abs(residuals).max() > 1e-9 * counts.max() * np.nanmax(np.abs(array))  # equal ones round apart
     if problems < LEAST or not scatter:
         low, high = math.nan, math.nan
     else:
-        low, high = _bounds(sums, counts) if problems >= BOOTSTRAP_FROM else _few(mean, sums, counts)
+        low, high = _bounds(sums, counts) if problems >= BOOTSTRAP_FROM else _few(mean, residuals, counts)
     return Interval(mean, low, high, int(counts.sum()))
 
 
@@ -93,10 +94,10 @@ def _numbered(problem: ArrayLike) -> NDArray[np.intp]:
     return found
 
 
-def _few(mean: float, sums: NDArray[np.float64], counts: NDArray[np.float64]) -> tuple[float, float]:
+def _few(mean: float, residuals: NDArray[np.float64], counts: NDArray[np.float64]) -> tuple[float, float]:
     """A problem's residual is its sum minus what the mean would make of its number of values."""
-    n = len(sums)
-    error = math.sqrt(n / (n - 1) * float(np.square(sums - mean * counts).sum())) / float(counts.sum())
+    n = len(residuals)
+    error = math.sqrt(n / (n - 1) * float(np.square(residuals).sum())) / float(counts.sum())
     half = students_half(error, n)
     return mean - half, mean + half
 

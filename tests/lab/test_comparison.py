@@ -64,6 +64,19 @@ def test_differences_that_are_equal_but_for_rounding_have_no_interval() -> None:
     assert math.isnan(mean_over(paired.tolist(), [0, 1, 2, 3]).low)
 
 
+@pytest.mark.parametrize("problems", [3, 10])
+def test_problems_that_agree_have_no_interval_though_their_completions_differ(problems: int) -> None:
+    """Each has a hit and a miss; one that has two of each, and is as much of a coin, changes nothing."""
+    problem = [*np.arange(problems).repeat(2).tolist(), 0, 0]
+    found = mean_over([1.0, 0.0] * (problems + 1), problem)
+    assert (found.mean, found.n) == (0.5, 2 * problems + 2)
+    assert math.isnan(found.low)
+    assert math.isnan(found.high)
+    thirds = mean_over([0.1, 0.2, 0.6, 0.3] * problems, np.arange(problems).repeat(4).tolist())
+    assert math.isnan(thirds.low), "equal sums of numbers that round"
+    assert mean_over([1.0, 0.0] * problems + [1.0, 1.0], problem).high > 0.55, "one that does not is scatter"
+
+
 def test_completions_without_a_value_are_left_out() -> None:
     assert mean_over([NAN, 2.0, 4.0, NAN], [0, 1, 2, 2]).mean == 3.0
     alone = mean_over([1.0, 2.0], [7, 7])
