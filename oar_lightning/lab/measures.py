@@ -47,6 +47,10 @@ def _errors(truth: Truth) -> bool:
     return truth.steps is not None
 
 
+def _tokens(truth: Truth) -> bool:
+    return _errors(truth) and not truth.whole_steps
+
+
 def _right_step(row: Row) -> float:
     wrong = set(row.steps[row.decisive].tolist()) - {-1}
     return agreement.hit_at_1(row.scores, np.isin(row.steps, list(wrong))) if wrong else math.nan
@@ -66,9 +70,9 @@ KINDS: tuple[Kind, ...] = (
         _labels,
     ),
     Kind("r_precision", "R-precision", lambda r: agreement.r_precision(r.scores, r.decisive), _labels),
-    Kind("hit_1", "top token is the first error", lambda r: agreement.hit_at_1(r.scores, r.decisive), _errors),
+    Kind("hit_1", "top token is the first error", lambda r: agreement.hit_at_1(r.scores, r.decisive), _tokens),
     Kind("right_step", "top token is in the first wrong step", _right_step, _errors),
-    Kind("reciprocal_rank", "reciprocal rank", lambda r: agreement.reciprocal_rank(r.scores, r.decisive), _errors),
+    Kind("reciprocal_rank", "reciprocal rank", lambda r: agreement.reciprocal_rank(r.scores, r.decisive), _tokens),
     Kind("spearman", "Spearman of sizes", lambda r: agreement.spearman(r.scores, np.abs(r.values)), _values, 0.0),
     Kind(
         "spearman_free",

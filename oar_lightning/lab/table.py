@@ -11,15 +11,23 @@ from oar_lightning.lab.reliability import Reliability
 from oar_lightning.lab.types import Findings, Measure
 from oar_lightning.reporting.statistics import Interval
 
-HEADLINES = ("auroc", "auroc_free", "spearman_free", "direction_free", "hit_1")
-"""The last parts of the keys of measures that the console shows, of each truth those that it has."""
+HEADLINES = ("auroc", "auroc_free", "spearman_free", "direction_free", "hit_1", "right_step")
+"""The last parts of the keys of measures that the console shows, of each truth those that it has; of the last two one."""
+
+OF_LABELS = ("auroc", "hit_1", "right_step")
+"""Those of truths without values."""
 
 
 def headlines(findings: Findings) -> list[Measure]:
     """The measures on the console, those of values first."""
     order = sorted(findings.truths, key=lambda truth: truth.values is None)
     known = {m.key: m for m in findings.measures}
-    wanted = [f"{t.name}.{part}" for t in order for part in HEADLINES if t.values is not None or part in ("auroc", "hit_1")]
+    wanted = [
+        f"{t.name}.{part}"
+        for t in order
+        for part in (HEADLINES if t.values is not None else OF_LABELS)
+        if part != "right_step" or t.whole_steps
+    ]
     return [known[key] for key in wanted if key in known and _is_defined(known[key])]
 
 

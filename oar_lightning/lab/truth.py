@@ -44,9 +44,11 @@ class Source(ABC):
             known[row] = rollouts.reasoning_mask[row]
         decisive &= rollouts.reasoning_mask
         known &= decisive.any(1, keepdim=True)
-        return Truth(name, known, decisive & known, steps=steps if self.of_first_errors else None)
+        steps_told = steps if self.of_first_errors else None
+        return Truth(name, known, decisive & known, steps=steps_told, whole_steps=self.whole_steps)
 
     of_first_errors = False
+    whole_steps = False
 
     @abstractmethod
     def locate(self, problem: MathProblem, completion: str, correct: bool | None) -> tuple[Ranges, Ranges] | None:
@@ -99,6 +101,7 @@ class FirstWrongStep(Source):
     """The first wrong step of a recorded completion, as its row states it in the form of MR-GSM8K."""
 
     of_first_errors = True
+    whole_steps = True
 
     def locate(self, problem: MathProblem, completion: str, correct: bool | None) -> tuple[Ranges, Ranges] | None:
         texts, number = problem.extra.get(STEPS), plain_number(str(problem.extra.get(FIRST_ERROR)))  # may be "N/A", or 3.0

@@ -64,7 +64,8 @@ class Truth:
     score should rank first, by its size where it is signed. ``values`` are signed: how much the expected reward rises with a
     token; None where the source knows no size. ``halves`` are two independent estimates of ``values``, for their reliability;
     None where the source is exact. ``steps`` numbers the steps of a text whose first error is decisive, -1 outside of steps;
-    None where `decisive` is not a first error.
+    None where `decisive` is not a first error. With ``whole_steps`` it is all tokens of the first wrong step, of which the
+    source does not know which is the error.
     """
 
     name: str
@@ -73,6 +74,7 @@ class Truth:
     values: Float[Tensor, "B S"] | None = None
     halves: tuple[Float[Tensor, "B S"], Float[Tensor, "B S"]] | None = None
     steps: Int[Tensor, "B S"] | None = None
+    whole_steps: bool = False
 
 
 @dataclass(frozen=True)

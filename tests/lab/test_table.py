@@ -28,6 +28,18 @@ def test_the_best_stands_first(found: Findings) -> None:
     assert ranking(found)[-1] == "nothing"
 
 
+def test_of_a_source_of_steps_the_hit_on_the_step_is_shown(found: Findings) -> None:
+    exact, drawn = found.truths
+    keys = [m.key for m in headlines(found)]
+    assert keys[-2:] == ["first_wrong_step.auroc", "first_wrong_step.hit_1"]
+    of_steps = dataclasses.replace(
+        found,
+        truths=(dataclasses.replace(exact, whole_steps=True), drawn),
+        measures=tuple(m for m in found.measures if m.key != "first_wrong_step.hit_1"),
+    )
+    assert [m.key for m in headlines(of_steps)] == [*keys[:-1], "first_wrong_step.right_step"]
+
+
 def test_a_cell_has_mean_interval_and_ceiling(found: Findings) -> None:
     rows = {row[0]: row for row in table(found).rows}
     shown = headlines(found)

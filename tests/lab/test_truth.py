@@ -12,8 +12,9 @@ import torch
 from support.toy import rollouts_of
 
 from oar_lightning.data.chain.credit import ChainCredit, step_ends
+from oar_lightning.lab.measures import measures_of
 from oar_lightning.lab.truth import FIRST_ERROR, STEPS, FirstError, FirstWrongStep, Source, Spans, around_free, monte_carlo
-from oar_lightning.lab.types import Studied
+from oar_lightning.lab.types import Estimate, Studied
 from oar_lightning.types import CausalSpans, MathProblem, Prefix
 
 
@@ -99,6 +100,22 @@ def test_mr_gsm8k_s_columns() -> None:
     assert found.steps is not None
     numbers = found.steps[0, studied.rollouts.response_mask[0]].tolist()
     assert [numbers.count(i) for i in range(3)] == [len(s) for s in steps]
+
+
+def test_a_source_of_steps_tells_nothing_of_the_first_error_s_token() -> None:
+    """Each token of the wrong step was a hit on the first error."""
+    steps = ["Two and two is 4.", "4 and 1 is 6.", "So 6."]
+    text = "\n".join(steps) + "!!"
+    studied = characters([text], [False], [MathProblem("q", "5", extra={STEPS: steps, FIRST_ERROR: 2})])
+    scores = torch.zeros(studied.rollouts.token_ids.shape)
+    scores[0, studied.rollouts.response_mask[0].nonzero()[text.index("and 1")]] = 1.0  # in the wrong step, and right itself
+    estimates = [Estimate("mine", scores, scores, False, 0.0)]
+    truth = FirstWrongStep()("wrong", studied)
+    found = {m.key: m.values["mine"][0] for m in measures_of(truth, estimates, studied)}
+    assert found["wrong.right_step"] == 1.0
+    assert not {"wrong.hit_1", "wrong.reciprocal_rank"} & set(found)
+    by_token = {m.key for m in measures_of(dataclasses.replace(truth, whole_steps=False), estimates, studied)}
+    assert by_token - set(found) == {"wrong.hit_1", "wrong.reciprocal_rank"}
 
 
 class Everywhere(Source):

@@ -316,6 +316,8 @@ def test_recorded_completions(prepared: Prepare, tmp_path: Path) -> None:
     assert [row["id"] for row in rows][:4] == ["0a", "0b", "1a", "1b"]
     assert [row["correct"] for row in rows] == [True, False, True, False, None]
     assert found["truths"]["first_wrong_step"]["completions"] == 1
+    assert "first_wrong_step.right_step" in found["headlines"]
+    assert "first_wrong_step.hit_1" not in found["measures"]
     assert found["truths"]["results"]["completions"] >= 2
     assert found["continuations"]["continuations"] <= 20
 
