@@ -25,7 +25,7 @@ from oar_lightning.tracking.renamed import by_current_name
 SECONDS = tuple(f"time/total_{phase}_s" for phase in ("cpu", "generate", "reward", "score", "logprobs", "update"))
 TAGS = (
     *("git_revision", "python", "torch", "lightning", "transformers", "hardware", "parameters"),
-    *(FORKED_AT, "experiment", "scorer", SWEEP_COMMAND, "overrides"),
+    *(FORKED_AT, "task", "experiment", "scorer", SWEEP_COMMAND, "overrides"),
 )
 FIRST = ("run_id", "run", "trial", "state", "reason", "arm", "seed")
 CURVES = "curves.csv.gz"

@@ -12,6 +12,7 @@ from oar_lightning.reporting.runs import RunRecord
 SETTINGS = (
     *("policy.name", "data.name", "data.max_prompt_tokens", "data.decontaminate", "trainer.max_steps", "update.problems"),
     *("update.group_size", "rollout.max_new_tokens", "optimizer.lr", "evaluation.problems", "evaluation.samples"),
+    "scorer.judge._target_",
 )
 """Parameters of a run that runs.csv keeps."""
 

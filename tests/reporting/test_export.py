@@ -3,18 +3,22 @@
 from __future__ import annotations
 
 import gzip
+import shlex
 from pathlib import Path
 
 import numpy as np
 import pytest
+from omegaconf import OmegaConf
 from support.run_records import straight, trial
 
 from oar_lightning.common.config_check import ConfigError
+from oar_lightning.common.paths import conf_dir
 from oar_lightning.reporting.bands import last_tenth
+from oar_lightning.reporting.costs import PASSES, cost
 from oar_lightning.reporting.export import CURVES, curves_csv, read_export, runs_csv
 from oar_lightning.reporting.page import write_study
 from oar_lightning.reporting.runs import Curve
-from oar_lightning.reporting.settings import training
+from oar_lightning.reporting.settings import is_trained, training
 from oar_lightning.reporting.study import make_study
 
 COMMAND = "python -m oar_lightning task=report sweep=x"
@@ -49,6 +53,33 @@ def test_a_page_made_from_the_files_is_the_page(tmp_path: Path) -> None:
     first, second = ({p.name: p.read_bytes() for p in (tmp_path / d).iterdir()} for d in "ab")
     assert set(first) == set(second) >= {"runs.csv", CURVES, "README.md", "learning_curves.png"}
     assert [name for name in first if first[name] != second[name] and not name.endswith(".png")] == []
+
+
+def test_a_page_of_policies_that_were_evaluated_is_made_again_from_its_file(tmp_path: Path) -> None:
+    """Neither "160 updates" nor "at the end of training", and the command looks for runs of task=evaluate."""
+    about = {"trainer.max_steps": "160", "update.problems": "32", "update.group_size": "8"}
+    runs = [trial(0.5, {"policy.name": p}, params={**about, "policy.name": p}, tags={"task": "evaluate"}) for p in ("a", "b")]
+    study = make_study("x", [], runs)
+    write_study(tmp_path / "a", study, {}, {}, COMMAND)
+    write_study(tmp_path / "b", make_study("x", [], read_export(tmp_path / "a" / "runs.csv")[0]), {}, {}, COMMAND)
+    first, second = ((tmp_path / d / "README.md").read_text() for d in "ab")
+    assert first == second
+    assert "none: a policy was evaluated" in second
+    assert "report.filter=\"tags.task = 'evaluate'\"" in shlex.split(second.split("**Commands.**")[1].split("```")[1])
+
+
+def test_a_file_of_before_the_task_was_kept_is_of_runs_that_trained(tmp_path: Path) -> None:
+    path = tmp_path / "runs.csv"
+    path.write_text(runs_csv(make_study("x", [], [trial(0.5, {"seed": 0})]), {}))
+    assert "task" not in path.read_text().splitlines()[0].split(",")
+    assert [is_trained(run) for run in read_export(path)[0]] == [True]
+
+
+def test_a_judge_by_rules_costs_nothing_in_the_file_either(tmp_path: Path) -> None:
+    judge = OmegaConf.load(conf_dir() / "scorer/judge/exact.yaml")["_target_"]
+    run = trial(0.5, params={"scorer.judge._target_": judge}, tags={"scorer": "capo"})
+    (tmp_path / "runs.csv").write_text(runs_csv(make_study("x", [], [run]), {}))
+    assert [cost(read, {}, PASSES) for read in read_export(tmp_path / "runs.csv")[0]] == [0.0]
 
 
 def test_a_run_that_began_with_another_ones_state_is_known_from_the_file_but_not_where_that_lay(tmp_path: Path) -> None:
