@@ -15,7 +15,7 @@ import numpy as np
 
 from oar_lightning.common.config_check import ConfigError
 from oar_lightning.reporting.bands import LAST_TENTH, last_tenth
-from oar_lightning.reporting.factors import level
+from oar_lightning.reporting.factors import level, written
 from oar_lightning.reporting.runs import SWEEP_COMMAND, Curve, Curves, RunRecord
 from oar_lightning.reporting.settings import ENDS, EVALUATED_ON, SETTINGS, evaluated_on
 from oar_lightning.reporting.study import Study
@@ -40,7 +40,7 @@ def runs_csv(study: Study, curves: Curves) -> str:
         row: dict[str, object] = dict(zip(FIRST, _identity(run, arms.get(run.run_id, "")), strict=True))
         for key in study.factors:
             value = level(run, key)
-            row[key] = f"{value:g}" if isinstance(value, float) else value
+            row[key] = written(value) if isinstance(value, float) else value
         row |= {"started": started(run), "duration_s": run.duration_s}
         row |= {name: run.metrics[name] for name in results if name in run.metrics}
         ends = {LAST_TENTH + metric: last_tenth(run, curves, metric) for metric in _metrics(study, curves)}
@@ -98,7 +98,7 @@ def read_export(path: Path) -> tuple[list[RunRecord], dict[str, dict[str, Curve]
 
 
 def started(run: RunRecord) -> str:
-    return datetime.fromtimestamp(run.started / 1000, UTC).strftime("%Y-%m-%d %H:%M:%S")
+    return datetime.fromtimestamp(run.started / 1000, UTC).replace(tzinfo=None).isoformat(" ", "milliseconds")
 
 
 def _metrics(study: Study, curves: Curves) -> list[str]:
@@ -124,7 +124,7 @@ def _record(row: dict[str, str]) -> RunRecord:
         name=row["run"],
         state=state,
         reason="" if state != row["state"] else row["reason"],
-        started=round(datetime.strptime(row["started"], "%Y-%m-%d %H:%M:%S").replace(tzinfo=UTC).timestamp() * 1000),
+        started=round(datetime.fromisoformat(row["started"]).replace(tzinfo=UTC).timestamp() * 1000),
         duration_s=float(row["duration_s"]),
         tags=tags,
         params={key: given[key] for key in SETTINGS if key in given},

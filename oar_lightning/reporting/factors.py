@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import json
-import math
 from collections.abc import Iterable, Sequence
 
 from oar_lightning.common.overrides import DELETED, is_method, settings, short_names
@@ -14,6 +13,9 @@ Level = float | str
 
 ABSENT = "default"
 """The level of a run that does not have a key."""
+
+EXACT = 2.0**53
+"""Whole numbers below it are exact as floats; larger ones are levels as they were written."""
 
 NEEDS_KEY = {"null", "true", "false", ABSENT, DELETED}
 """Levels that are shown with their key, because they mean nothing without it."""
@@ -52,14 +54,14 @@ def overrides(run: RunRecord) -> dict[str, str]:
 
 def level(run: RunRecord, key: str) -> Level:
     """The run's value of a key, from its overrides, else its parameters or tags. Numbers that agree in 6 digits are one
-    level."""
+    level, but for whole ones."""
     given = overrides(run) | assignments(run)
     text = given.get(key, run.params.get(key, run.tags.get(key, ABSENT)))
     try:
-        number = float(f"{float(text):.6g}")
+        number = float(written(float(text)))
     except ValueError:
         return {"None": "null", "True": "true", "False": "false"}.get(text, text)
-    return number if math.isfinite(number) else text  # nan equals nothing, not even itself
+    return number if abs(number) < EXACT else text  # nan equals nothing, not even itself
 
 
 def ordered(levels: Iterable[Level]) -> list[Level]:
@@ -89,4 +91,9 @@ def full_label(keys: Sequence[str], levels: Sequence[Level]) -> str:
 
 
 def show(value: Level) -> str:
-    return value if isinstance(value, str) else f"{value:.4g}"
+    return value if isinstance(value, str) else written(value, 4)
+
+
+def written(number: float, digits: int = 6) -> str:
+    """The number in so many digits, a whole one in all that it has: a date as a seed, `20260131`, is not `2.026e+07`."""
+    return f"{number:.{16 if number.is_integer() else digits}g}"

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import dataclasses
 import gzip
 import shlex
 from pathlib import Path
@@ -82,6 +83,19 @@ def test_a_judge_by_rules_costs_nothing_in_the_file_either(tmp_path: Path) -> No
     assert [cost(read, {}, PASSES) for read in read_export(tmp_path / "runs.csv")[0]] == [0.0]
 
 
+def test_runs_that_began_within_a_second_stay_in_their_order(tmp_path: Path) -> None:
+    """The newer of two alike counts, though its id comes first; the file of an earlier version has whole seconds."""
+    path = tmp_path / "runs.csv"
+    starts = {"b": 1_700_000_000_007, "a": 1_700_000_000_503}
+    runs = [dataclasses.replace(trial(0.5, {"gate.tau": 0.3}), run_id=name, started=ms) for name, ms in starts.items()]
+    path.write_text(runs_csv(make_study("x", [], runs), {}))
+    read, _ = read_export(path)
+    assert [(run.run_id, run.started) for run in read] == [*starts.items()]
+    assert [run.run_id for run in make_study("x", [], read).runs] == ["a"]
+    path.write_text(path.read_text().replace(".007,", ",").replace(".503,", ","))
+    assert {run.started for run in read_export(path)[0]} == {1_700_000_000_000}
+
+
 def test_a_run_that_began_with_another_ones_state_is_known_from_the_file_but_not_where_that_lay(tmp_path: Path) -> None:
     tags = {"resumed_from": "/home/ann/last.ckpt", "resumed_from_step": "4"}
     runs = [trial(0.5, {"gate.tau": 0.3, "seed": 0}), trial(0.9, {"gate.tau": 0.3, "seed": 0}, tags=tags)]
@@ -133,6 +147,15 @@ def test_damage_is_told(tmp_path: Path) -> None:
     path.write_text(whole[: whole.rindex("\n") + 5])  # cut off in its last row
     with pytest.raises(ConfigError, match="is damaged"):
         read_export(path)
+
+
+def test_whole_numbers_that_were_varied_have_all_their_digits(tmp_path: Path) -> None:
+    runs = [trial(0.5, {"data.train.seed": seed, "gate.tau": tau}) for seed in (20260131, 20260132) for tau in (0.1, 1 / 3)]
+    study = make_study("x", [], runs)
+    (tmp_path / "runs.csv").write_text(runs_csv(study, {}))
+    read = make_study("x", [], read_export(tmp_path / "runs.csv")[0])
+    pairs = [(seed, tau) for seed in (20260131, 20260132) for tau in (0.1, 0.333333)]
+    assert [arm.levels for arm in read.arms] == [arm.levels for arm in study.arms] == pairs
 
 
 def test_settings_that_were_varied_are_settings(tmp_path: Path) -> None:

@@ -74,6 +74,20 @@ def test_sweeps_that_were_started_with_other_settings_are_other_arms() -> None:
     assert make_study("x", [], runs[:2]).factors == ("scorer",)
 
 
+def test_whole_numbers_are_told_apart_by_any_of_their_digits() -> None:
+    seeds = ("20260131", "20260132", "2e7", "20000000", str(2**63 - 1), str(2**63))
+    runs = [trial(0.1 * n, tags={"overrides": f"data.train.seed={seed}"}) for n, seed in enumerate(seeds)]
+    study = make_study("x", [], runs)
+    assert {arm.label: study.values(arm) for arm in study.arms} == {
+        "seed=20000000": [pytest.approx(0.3)],
+        "seed=20260131": [0.0],
+        "seed=20260132": [0.1],
+        str(2**63 - 1): [0.4],
+        str(2**63): [0.5],
+    }
+    assert [run.state for run in study.uncounted] == ["repeated"], "2e7 is 20000000"
+
+
 def test_labels_and_orders() -> None:
     keys = ["scorer.probe.name", "scorer.probe.warmup_steps", "gate.renormalize", "scorer.fill"]
     assert label(keys, ["last", 20.0, "false", "null"]) == "last warmup_steps=20 renormalize=false fill=null"

@@ -122,7 +122,7 @@ def test_runs_that_do_not_count_are_named_on_the_page_and_in_the_csv(report) -> 
     assert len(table) == 11
     assert [r["arm"] for r in table] == ["uniform"] * 3 + ["oar_g"] * 3 + [""] * 5
     assert float(table[0]["objective_low"]) == pytest.approx(0.57)
-    assert table[0]["started"] == "2023-11-14 22:18:20"
+    assert table[0]["started"] == "2023-11-14 22:18:20.000"
 
 
 def test_a_grid_has_its_map_and_no_paired_differences_until_a_baseline_is_named(report) -> None:
