@@ -26,6 +26,9 @@ BOOTSTRAP_FROM = 10
 LEAST = 3
 """The fewest values that have an interval. That of two is many times as wide as what they differ by."""
 
+_ROUNDING = 1e-9
+"""Of a size: equal differences of floats differ in their last bits."""
+
 
 @dataclass(frozen=True)
 class Interval:
@@ -54,7 +57,7 @@ def mean_interval(values: ArrayLike, bootstrap_from: float = BOOTSTRAP_FROM) -> 
     array = np.asarray(values, dtype=float)
     if not array.size:
         raise ValueError("a mean needs at least one value")
-    scatter = np.ptp(array) > 1e-9 * np.abs(array).max()  # equal differences of floats differ in their last bits
+    scatter = np.ptp(array) > _ROUNDING * np.abs(array).max()
     known = scatter and len(array) >= LEAST
     low, high = _bounds(array, len(array) >= bootstrap_from) if known else (np.nan, np.nan)
     return Interval(float(array.mean()), float(low), float(high), len(array))
@@ -80,12 +83,12 @@ def ratio_interval(values: ArrayLike, others: ArrayLike) -> Interval:
     tell the mean of `values - r * others` from 0.
 
     NaN where the mean of `others` is 0. No interval where that is not bounded, as where the mean of `others` is not told
-    from 0, nor of fewer than LEAST pairs.
+    from 0, nor, as a mean has none, of fewer than LEAST pairs or of equal ratios.
     """
     x, y = np.asarray(values, dtype=float), np.asarray(others, dtype=float)
     n, mean, by = len(x), float(np.mean(x)), float(np.mean(y))
     ratio = mean / by if by else np.nan
-    if n < LEAST:
+    if n < LEAST or np.ptp(x - ratio * y) <= _ROUNDING * np.abs(x).max():
         return Interval(ratio, np.nan, np.nan, n)
     (xx, xy), (_, yy) = students_half(1.0, n) ** 2 * np.cov(x, y) / n
     square, middle, rest = by**2 - yy, mean * by - xy, mean**2 - xx
@@ -149,9 +152,11 @@ def holm(p_values: Sequence[float]) -> list[float]:
 
 def pareto_front(costs: Sequence[float], values: Sequence[float]) -> list[int]:
     """Indices of the points that no other point dominates, by rising cost. A point dominates another with a lower cost and at
-    least its value, or with its cost and a higher value."""
+    least its value, or with its cost and a higher value; of two alike neither does. Points with a NaN are left out."""
+    points = [*zip(costs, values, strict=True)]
     front: list[int] = []
-    for place in sorted(range(len(costs)), key=lambda i: (costs[i], -values[i])):
-        if not front or values[place] > values[front[-1]]:
+    known = (place for place, point in enumerate(points) if not np.isnan(point).any())
+    for place in sorted(known, key=lambda i: (costs[i], -values[i])):
+        if not front or values[place] > values[front[-1]] or points[place] == points[front[-1]]:
             front.append(place)
     return front

@@ -54,6 +54,14 @@ def test_a_ratio_that_is_not_bounded_has_no_interval(values: tuple[float, ...], 
     assert math.isnan(ratio_interval(values, others).low)
 
 
+@pytest.mark.parametrize("of_one", [(2.0, 2.0, 2.0), (0.0, 0.0, 0.0), (0.1, 0.2, 0.4), (0.1 + 0.2, 0.3, 0.3)])
+def test_a_ratio_has_an_interval_where_a_mean_has_one(of_one: tuple[float, ...]) -> None:
+    """Its interval by one is that of the mean; equal ratios of different numbers have none either."""
+    found, mean = ratio_interval(of_one, [1.0, 1.0, 1.0]), mean_interval(of_one)
+    assert (found.mean, found.low, found.high) == pytest.approx((mean.mean, mean.low, mean.high), nan_ok=True)
+    assert math.isnan(ratio_interval([0.3, 0.6, 0.9], [0.1, 0.2, 0.3]).low)
+
+
 def test_a_ratio_to_nothing_is_none() -> None:
     found = ratio_interval([1.0, 2.0, 3.0], [-1.0, 0.0, 1.0])
     assert all(np.isnan(value) for value in (found.mean, found.low, found.high))
@@ -142,12 +150,20 @@ def test_holm() -> None:
 
 def test_the_pareto_front_is_what_nothing_beats() -> None:
     rng = np.random.default_rng(0)
-    costs, values = rng.integers(0, 12, 40).tolist(), rng.integers(0, 12, 40).tolist()
-    points = [*zip(costs, values, strict=True)]
+    drawn = [(int(cost), int(min(cost, value))) for cost, value in rng.integers(0, 12, (40, 2))]  # what is good costs
+    points = [*drawn, *drawn[::2]]
+    costs, values = zip(*points, strict=True)
     beaten = [any((c <= a and v > b) or (c < a and v >= b) for c, v in points) for a, b in points]
     front = pareto_front(costs, values)
-    assert {points[i] for i in front} == {p for p, b in zip(points, beaten, strict=True) if not b}
-    assert [costs[i] for i in front] == sorted({costs[i] for i in front})
+    assert sorted(front) == [i for i, b in enumerate(beaten) if not b]
+    assert [costs[i] for i in front] == sorted(costs[i] for i in front)
+    assert 3 < len({points[i] for i in front}) < len(front), "two alike are both on it"
+    assert pareto_front([], []) == []
+
+
+def test_what_is_not_known_is_not_on_the_pareto_front() -> None:
+    assert pareto_front([1, 2, 3], [math.nan, 0.5, 0.6]) == [1, 2]
+    assert pareto_front([math.nan, 2, 1], [0.9, 0.5, 0.4]) == [2, 1]
 
 
 def test_an_interval_is_written_with_its_bounds_where_it_has_any():

@@ -80,7 +80,7 @@ def pareto(study: Study, curves: Curves) -> Drawing | LeftOut:
     legend_below(figure, panels[0])
     caption = (
         "Points are means with 95 % intervals over seeds as in the tables; one that goes on beyond the panel ends in "
-        "an arrowhead. Diamonds are those that no other arm beats in both. "
+        "an arrowhead. Diamonds are those that no other arm dominates. "
         "Passes: forward passes of a batch that scoring makes, beside those of training."
     )
     return Drawing(title, caption if len(study.arms) <= MOST else f"{caption} Arms that are no series are pale.", figure)
