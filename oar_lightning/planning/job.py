@@ -40,6 +40,7 @@ from oar_lightning.planning.scoring import (
     scorer_budget,
     teacher_items,
 )
+from oar_lightning.policy.casting import MIXED, TRUE
 from oar_lightning.policy.language_model import STATES_BYTES, can_share_prefixes
 from oar_lightning.policy.pretrained import PretrainedPolicy
 from oar_lightning.policy.token_budget import TokenBudget
@@ -103,20 +104,14 @@ class Job:
         )
 
     @property
-    def half(self) -> torch.dtype | None:
-        """The 16-bit dtype of the trainer's precision; None for 32 bits."""
-        kind = self.precision.split("-")[0]
-        return {"bf16": torch.bfloat16, "16": torch.float16}.get(kind)
-
-    @property
     def weights_dtype(self) -> torch.dtype | None:
         """The dtype to which parameters are converted; None: not converted. DeepSpeed keeps 16-bit parameters in mixed
         precision, too."""
-        return self.half if self.precision.endswith("true") or self.sharding.zero else None
+        return TRUE.get(self.precision) or (MIXED.get(self.precision) if self.sharding.zero else None)
 
     @property
     def autocast(self) -> torch.dtype | None:
-        return self.half if self.precision.endswith("mixed") and not self.sharding.zero else None
+        return None if self.sharding.zero else MIXED.get(self.precision)
 
     @property
     def update_tokens(self) -> int:

@@ -21,7 +21,7 @@ from oar_lightning.rollout import AutoEngineConfig, VllmConfig
 from oar_lightning.wiring.config import plain
 
 STATES = {"AdamW": 2, "Adam": 2, "SGD": 0}
-"""Numbers that an optimizer keeps of each parameter."""
+"""Numbers that an optimizer keeps of each parameter, without AMSGrad's one."""
 
 
 def read_job(cfg: DictConfig, config: PlanConfig) -> Job:
@@ -60,7 +60,7 @@ def read_job(cfg: DictConfig, config: PlanConfig) -> Job:
         kl=bool(loss.kl_coef) or scorer.needs_reference,
         entropy_grad=loss.entropy_coef != 0 or entropy.active,
         entropy=entropy,
-        states=STATES[kind],
+        states=STATES[kind] + bool(optimizer.get("amsgrad")),
         whole_copy=on_gpu and not optimizer.get("fused"),
         engine_bytes=None if vllm is None else vllm.gpu_memory_utilization * config.card_bytes,
         own_loop=isinstance(engine, AutoEngineConfig),

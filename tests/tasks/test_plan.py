@@ -7,6 +7,7 @@ from dataclasses import replace
 from functools import cache
 
 import pytest
+import torch
 from hydra import compose
 from support.composing import Prepare
 
@@ -18,7 +19,7 @@ from oar_lightning.planning.memory import Plan
 from oar_lightning.planning.proposal import propose
 from oar_lightning.planning.scoring import FREE, continues, innermost, row_tokens
 from oar_lightning.policy.pretrained import PretrainedPolicy
-from oar_lightning.wiring.plan import read_job
+from oar_lightning.wiring.plan import STATES, read_job
 
 SMALL = ["update.problems=8", "rollout.max_new_tokens=24"]
 """Fewer and shorter completions, for time."""
@@ -163,6 +164,26 @@ def test_settings_move_the_phase_that_they_concern(overrides: list[str], phase: 
 def usual() -> Plan:
     """The plan of the defaults."""
     return plan_job(job_of()).plan
+
+
+@pytest.mark.parametrize("precision", ["64", "64-true"])
+def test_a_policy_in_float64_is_planned_in_it(precision: str) -> None:
+    """Twice the bytes in every item that lasts, and passes of more than with weights of float32 (tokens' ids stay)."""
+    plan = plan_job(job_of(f"trainer.precision={precision}", *SMALL)).plan
+    held = {item.name: item.bytes for item in plan.items}
+    assert [held[name] for name in ("weights", "gradients", "optimizer states")] == [8 * 344_064, 8 * 344_064, 16 * 344_064]
+    single = {item.name: item.bytes for item in plan_job(job_of(*SMALL)).plan.items}
+    assert 1.7 < held["update's pass"] / single["update's pass"] <= 2
+
+
+@pytest.mark.parametrize(("name", "amsgrad"), [*((name, False) for name in STATES), ("AdamW", True), ("Adam", True)])
+def test_optimizers_keep_as_many_numbers_as_planned(name: str, amsgrad: bool) -> None:
+    weight = torch.nn.Parameter(torch.ones(5))
+    weight.grad = torch.ones(5)
+    optimizer = getattr(torch.optim, name)([weight], lr=0.1, **({"amsgrad": True} if amsgrad else {}))
+    optimizer.step()
+    kept = sum(value.shape == weight.shape for value in optimizer.state[weight].values() if torch.is_tensor(value))
+    assert job_of(f"optimizer._target_=torch.optim.{name}", f"+optimizer.amsgrad={str(amsgrad).lower()}").states == kept
 
 
 @pytest.mark.parametrize(
