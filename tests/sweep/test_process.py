@@ -105,10 +105,16 @@ process.run_job([], Path(sys.argv[1]))
 """
 
 
-def test_ctrl_c_is_passed_on_and_the_lock_is_free_then(tmp_path: Path) -> None:
-    sweep = subprocess.Popen([sys.executable, "-c", SLEEPER, str(tmp_path)], stdout=subprocess.PIPE, stderr=subprocess.PIPE)
+def begun(code: str, folder: Path) -> subprocess.Popen[bytes]:
+    """The process of a sweep whose job is at work."""
+    sweep = subprocess.Popen([sys.executable, "-c", code, str(folder)], stdout=subprocess.PIPE, stderr=subprocess.PIPE)
     assert sweep.stdout is not None
     assert sweep.stdout.readline() == b"up\n"
+    return sweep
+
+
+def test_ctrl_c_is_passed_on_and_the_lock_is_free_then(tmp_path: Path) -> None:
+    sweep = begun(SLEEPER, tmp_path)
     assert not FileLock(tmp_path / "run.lock").acquire(wait=False)
     sweep.send_signal(signal.SIGINT)
     sweep.communicate(timeout=20)
@@ -128,10 +134,9 @@ process.run_job([], Path(sys.argv[1]))
 
 
 def test_a_second_ctrl_c_ends_the_job_at_once_as_was_said_at_the_first(tmp_path: Path) -> None:
-    sweep = subprocess.Popen([sys.executable, "-c", STUBBORN, str(tmp_path)], stdout=subprocess.PIPE, stderr=subprocess.PIPE)
+    sweep = begun(STUBBORN, tmp_path)
     assert sweep.stdout is not None
     assert sweep.stderr is not None
-    assert sweep.stdout.readline() == b"up\n"
     sweep.send_signal(signal.SIGINT)
     assert sweep.stdout.readline() == b"told\n"
     assert b"waiting for the job to finish its optimizer step and save its checkpoint; a second" in sweep.stderr.readline()
