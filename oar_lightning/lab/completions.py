@@ -13,7 +13,7 @@ from oar_lightning.answers.verifier import Verdict
 from oar_lightning.common.randomness import derive_seed
 from oar_lightning.credit.freedom import FREE_BELOW
 from oar_lightning.credit.predictions import predictions
-from oar_lightning.inspection.completion_scores import advantages_by_problem, gold_only, group_by_problem, usable, verdicts
+from oar_lightning.inspection.by_problem import advantages_by_problem, gold_only, group_by_problem, usable, verdicts
 from oar_lightning.inspection.recorded import EncodedCompletion, RecordedCompletion, encode_recorded, to_generation
 from oar_lightning.lab.store import Store
 from oar_lightning.lab.types import Studied

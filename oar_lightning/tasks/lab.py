@@ -22,7 +22,7 @@ from oar_lightning.answers.reward import check_accuracy
 from oar_lightning.common.config_check import ConfigError
 from oar_lightning.common.outputs import page_folder, replace_file
 from oar_lightning.common.progress import counted_progress
-from oar_lightning.inspection.completion_scores import check_by_problem, most_tokens
+from oar_lightning.inspection.by_problem import check_by_problem, most_tokens
 from oar_lightning.inspection.credit_trial import needs_trial, try_credit
 from oar_lightning.lab import LabConfig
 from oar_lightning.lab.completions import Groups, read, sample, study

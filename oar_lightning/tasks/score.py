@@ -26,12 +26,12 @@ from oar_lightning.common.progress import counted_progress
 from oar_lightning.common.tables import ConsoleTable
 from oar_lightning.credit.scorers import Uniform, as_scorer
 from oar_lightning.credit.scorers.oracle import check_known
+from oar_lightning.inspection.by_problem import check_by_problem
 from oar_lightning.inspection.completion_scores import (
     CompletionScorer,
     ScoreConfig,
     ScoredCompletion,
     ScoreSummary,
-    check_by_problem,
 )
 from oar_lightning.inspection.credit_trial import needs_trial, try_credit
 from oar_lightning.inspection.heatmap import render_heatmap

@@ -16,7 +16,6 @@ from support.fixtures import make_stage, tiny_policy
 
 from oar_lightning.answers.reward import Accuracy, Completion
 from oar_lightning.data.prompts import PlainPrompt
-from oar_lightning.inspection.completion_scores import group_by_problem
 from oar_lightning.inspection.recorded import (
     GoldOnly,
     RecordedCompletion,
@@ -71,14 +70,6 @@ def test_completions_of_one_problem_share_its_id(tmp_path: Path) -> None:
     ids = [c.problem.id for c in read(write(tmp_path / "a.jsonl", rows))[0]]
     assert len(set(ids)) == 3
     assert ids[0] == ids[3]
-
-
-def test_completions_are_grouped_by_problem(tmp_path: Path) -> None:
-    """By its id, where there is one, and by its question: ids of two files may be the same."""
-    rows = [("p", "q", "1"), ("p2", "q", "1"), ("p", "q", "1.0"), ("p", "r", "1"), (None, "q", "1"), (None, "q", "1")]
-    content = [{"problem_id": i, "problem": q, "answer": a, "completion": "x", "id": n} for n, (i, q, a) in enumerate(rows)]
-    groups = group_by_problem(read(write(tmp_path / "a.jsonl", content))[0])
-    assert [[c.id for c in group] for group in groups] == [["0", "2"], ["1"], ["3"], ["4", "5"]]
 
 
 def test_unusable_rows_are_counted(tmp_path: Path) -> None:
