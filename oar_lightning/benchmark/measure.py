@@ -110,6 +110,11 @@ class Measurement:
     repeated: int
     disturbed: int
 
+    @property
+    def rounds(self) -> int:
+        """How many times each variant's step was timed."""
+        return self.steps // len({result.variant for result in self.results})
+
 
 class _PhaseTime(NamedTuple):
     seconds: float

@@ -10,6 +10,9 @@ from oar_lightning.benchmark.machine_load import QUIET
 from oar_lightning.benchmark.measure import CLOCKED_ROUNDS, IN_A_STEP, TIMED_PHASES, BenchmarkConfig, Measurement, PhaseResult
 from oar_lightning.common.markdown import markdown
 
+FEWEST_ROUNDS = 3
+"""Timed steps of each variant that a verdict needs."""
+
 COLORS = {"rollout": "#7b8794", "reward": "#c3cad1", "scoring": "#d9822b", "update": "#4a67c8"}
 
 
@@ -89,10 +92,14 @@ def floors_table(measured: Measurement) -> list[list[str]]:
 
 
 def _bar(bar: float | None, value: float, measured: Measurement) -> str:
-    """Seconds of a machine that does other work too are no verdict, to neither side."""
+    """Seconds of a machine that does other work too are no verdict, to neither side, nor is a median of one or two."""
     if bar is None:
         return "-"
-    return f"{bar:g} ({'disturbed' if measured.disturbed else 'met' if value <= bar else 'not met'})"
+    if measured.disturbed:
+        return f"{bar:g} (disturbed)"
+    if measured.rounds < FEWEST_ROUNDS:
+        return f"{bar:g} (rounds: {measured.rounds})"
+    return f"{bar:g} ({'met' if value <= bar else 'not met'})"
 
 
 def quietness(measured: Measurement) -> str:
@@ -101,6 +108,8 @@ def quietness(measured: Measurement) -> str:
         f"{measured.steps} timed steps; {measured.repeated} further tries did not count, because something else used more "
         f"than {100 * QUIET:.0f} % of the cores"
     )
+    if measured.rounds < FEWEST_ROUNDS:
+        text += f". No target is judged by fewer than {FEWEST_ROUNDS} rounds (benchmark.repeats)"
     if not measured.disturbed:
         return text + "."
     return text + (

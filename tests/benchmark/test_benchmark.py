@@ -80,8 +80,8 @@ def result(variant: str, phase: str, seconds: float, ratio: float | None = None)
     )
 
 
-def measured(results: list[PhaseResult], disturbed: int = 0) -> Measurement:
-    return Measurement(results, Rates(1e11, 5e10, 2e10), 10, 2, disturbed)
+def measured(results: list[PhaseResult], disturbed: int = 0, steps: int = 10) -> Measurement:
+    return Measurement(results, Rates(1e11, 5e10, 2e10), steps, 2, disturbed)
 
 
 class Recorded(torch.nn.Module):
@@ -122,6 +122,8 @@ def test_tables_and_page(tmp_path: Path) -> None:
     bars = dict.fromkeys(by_variant(results), 1.2)
     assert [row[-1] for row in phase_table(quiet, bars)[1:]] == ["1.2 (met)", "1.2 (not met)"]
     assert [row[-1] for row in phase_table(measured(results, 3), bars)[1:]] == ["1.2 (disturbed)"] * 2, "no verdict"
+    assert [row[-1] for row in phase_table(measured(results, steps=4), bars)[1:]] == ["1.2 (rounds: 2)"] * 2, "nor of two"
+    assert quietness(measured(results, steps=4)).endswith("No target is judged by fewer than 3 rounds (benchmark.repeats).")
     assert quietness(quiet).startswith("10 timed steps; 2 further tries did not count")
     assert "During 3 of the steps" in quietness(measured(results, 3))
     expected = ["grpo", "0.1250", "-", "3.0", "1.50", "0.250", "2.0", "1.12", "0.300", "1.15", "1.25", "1", "-", "-"]

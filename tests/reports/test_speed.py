@@ -43,8 +43,11 @@ def phase(
 
 
 def test_ratios_of_a_step_and_of_a_phase() -> None:
+    """A rollout is the same work with each method: none of them may be picked for its luck."""
     results = {
-        "grpo": {"step": phase(2.0), "rollout": phase(0.9, products=0.6, floor=0.3)},
+        "grpo": {"step": phase(2.0), "rollout": phase(0.6, products=0.5, floor=0.3)},
+        "entropy": {"rollout": phase(0.9, products=0.6, floor=0.3)},
+        "oar_p": {"rollout": phase(1.4, products=0.9, floor=0.3)},
         "oar_g": {"step": phase(2.8, step_ratio=1.4), "scoring": phase(0.8, products=0.4, floor=0.2, peak=30)},
         "reference_oar_g": {"scoring": phase(1.6, peak=10)},
     }
