@@ -17,6 +17,7 @@ from oar_lightning.credit.scorers.prefix import read_prompts
 from oar_lightning.credit.scorers.probes import Probe, ProbeSchedule
 from oar_lightning.policy.decoder import choose_decoder
 from oar_lightning.policy.language_model import at_columns, can_share_prefixes, embed, scoring_mode
+from oar_lightning.policy.lm_head import head_logits
 from oar_lightning.policy.token_budget import SomeTokens, TokenBudget
 from oar_lightning.types import Rollouts
 
@@ -142,10 +143,13 @@ def gradient_scores(
             noisy[reasoning] += torch.cat([noise(rollouts, *copy, noisy.shape[-1]) for copy in chunk_copies]).to(noisy)
             noisy.requires_grad_()
             with torch.enable_grad():
-                outcome = probe.read(model, decoder(past, noisy, answer.read_at)[0], place)
+                logits = head_logits(model, decoder(past, noisy, answer.read_at)[0])
+                outcome = probe.outcome(logits, place.token_ids, place.valid)
                 # autograd.grad, not backward: parameter gradients and DDP/DeepSpeed hooks must not see this
-                (gradient,) = torch.autograd.grad(probe.gap(clean, outcome).sum(), noisy)
-            saliency = (gradient.to(outcome.dtype) * embeddings.to(outcome.dtype)).sum(-1).abs()
+                (pull,) = torch.autograd.grad(probe.gap(clean, outcome).sum(), logits)
+                scale = scale_to_one(pull)
+                (gradient,) = torch.autograd.grad(logits, noisy, pull.mul_(scale[:, None, None]))
+            saliency = (gradient.to(outcome.dtype) * embeddings.to(outcome.dtype)).sum(-1).abs() / scale[:, None]
             own = saliency[reasoning].split(reasoning.sum(1).tolist())
             return dict(zip(chunk_copies, own, strict=True)), clean_tokens + 2 * ids.numel()
 
@@ -154,6 +158,21 @@ def gradient_scores(
             scores.update(chunk_scores)
             tokens += chunk_tokens
     return scores, tokens
+
+
+def scale_to_one(pull: Float[Tensor, "N A V"]) -> Float[Tensor, " N"]:
+    """Of each row the power of two that brings its largest number to between 1/2 and 1; 1 for a row of zeros.
+
+    The gap of a distribution to a near one is about a square, and its gradient so small that float16 would lose it on the way
+    through the model. A power of two takes no bit from formats that hold it.
+    """
+    most = pull.abs().amax((1, 2))
+    exponent = torch.frexp(most.clamp(min=SMALLEST))[1].masked_fill(most == 0, 0)
+    return torch.ldexp(torch.ones_like(most), -exponent)
+
+
+SMALLEST = 2.0**-100
+"""What is scaled stays finite in float32."""
 
 
 def first_of_each(values: Int[Tensor, " n"]) -> tuple[Int[Tensor, " m"], Int[Tensor, " n"]]:

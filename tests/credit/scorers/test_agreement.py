@@ -5,12 +5,14 @@ from __future__ import annotations
 import dataclasses
 
 import pytest
+import torch
 from hydra.utils import instantiate
 from support.composing import composed
 from support.fixtures import built_in_policy, make_stage
 
 from oar_lightning.common.ranks import rank_correlation
-from oar_lightning.credit.scorers import OarG, OarP
+from oar_lightning.credit.scorers import OarG, OarP, ProbeSchedule
+from oar_lightning.credit.scorers.probes import PROBES
 from oar_lightning.data.chain.task import ChainProblems, ChainTask
 from oar_lightning.data.stream import ProblemStream
 from oar_lightning.rollout import SamplingConfig
@@ -62,3 +64,17 @@ def test_float32_scores_rank_as_float64_ones(scorer, sampled):
     model, rollouts = sampled
     expected, actual = scorer(model.double(), rollouts), scorer(model.float(), rollouts)
     assert correlation(expected, actual, rollouts) > 0.995
+
+
+@pytest.mark.parametrize("probe", sorted(PROBES))
+def test_float16_holds_the_gradients_of_small_gaps(sampled, probe):
+    """By noise of 1e-3 distributions move by about 1e-9 nats, whose gradient float16 took for 0: whole completions had one
+    score, which the gate makes GRPO."""
+    model, rollouts = sampled
+    scorer, mask = OarG(ProbeSchedule(probe)), rollouts.reasoning_mask
+    model.float()
+    exact = scorer(model, rollouts)
+    with torch.autocast("cpu", torch.float16, cache_enabled=False):
+        scores = scorer(model, rollouts).float()
+    assert (scores[mask] > 0).all()
+    assert correlation(exact, scores, rollouts) > 0.85

@@ -9,7 +9,7 @@ from support.toy import floats, golden, gpt2, padded, rollouts_of
 
 from oar_lightning.credit.scorers import OarG, ProbeSchedule
 from oar_lightning.credit.scorers.base import place_rows
-from oar_lightning.credit.scorers.oar_g import gradient_scores
+from oar_lightning.credit.scorers.oar_g import gradient_scores, scale_to_one
 from oar_lightning.credit.scorers.probes import PROBES
 from oar_lightning.policy.token_budget import TokenBudget
 
@@ -179,6 +179,14 @@ def test_planted_key_token_stands_out(copying_model):
     rollouts, key_columns = draw(24, seed=5)
     importance = OarG(num_draws=8, noise_std=1e-2)(model, rollouts)
     assert float((importance.argmax(1) == key_columns).double().mean()) > 0.5
+
+
+def test_scaled_gradients_are_exact_where_there_is_room():
+    """By powers of two, with nothing to scale in a row of zeros; the scaled numbers stay finite."""
+    pull = torch.tensor([[[3e-9, -1e-9]], [[0.0, 0.0]], [[0.75, -40.0]], [[1e-44, 0.0]]])
+    scale = scale_to_one(pull)
+    assert scale.tolist() == [2.0**28, 1.0, 2.0**-6, 2.0**99]
+    assert (pull * scale[:, None, None]).isfinite().all()
 
 
 @pytest.mark.parametrize(
