@@ -17,7 +17,8 @@ from oar_lightning.types import Rollouts
 
 @dataclass(frozen=True)
 class Deviation:
-    """A token that was not the most probable one: its `column`, the token that was, and by how many nats that was likelier."""
+    """A token that greedy decoding would not have taken: its `column`, the token that it would, and by how many nats that was
+    likelier, which is 0 where both were as likely."""
 
     column: int
     likely: int
@@ -32,7 +33,8 @@ def reading_budget() -> TokenBudget:
 def deviations(model: Any, rollouts: Rollouts) -> list[list[Deviation]]:
     """Those of each row's response. From kept states or a pass."""
     gaps, likely = read_states(model, rollouts, rollouts.response_mask, reading_budget(), _greedy).cpu()
-    rows, columns = gaps.nonzero(as_tuple=True)
+    left = rollouts.response_mask.cpu() & (likely.long() != rollouts.token_ids.cpu())
+    rows, columns = left.nonzero(as_tuple=True)
     at = (x.tolist() for x in (rows, columns, likely[rows, columns].long(), gaps[rows, columns]))
     out: list[list[Deviation]] = [[] for _ in range(len(rollouts))]
     for row, column, token, gap in zip(*at, strict=True):

@@ -71,7 +71,7 @@ class Learnt:
     def weights(self, deviations: Sequence[Deviation]) -> list[float]:
         """How likely each deviation of a completion is its turning point, up to a factor: its token's share of deviations that
         turned, times its gap and the mean gap. Where nothing is known of tokens, or gaps are alike, the other counts alone."""
-        mean_gap = sum(deviation.gap for deviation in deviations) / len(deviations)
+        mean_gap = sum(deviation.gap for deviation in deviations) / len(deviations) or 1.0  # 0: ties, all of them
         searched, turned = self.tokens.searched, self.tokens.turned
         mean = turned.total() / searched.total() if turned else 1.0
 

@@ -35,3 +35,15 @@ def test_deviations_are_those_of_the_softmax(kept: bool) -> None:
             ]
             assert [(d.column, d.likely) for d in found[row]] == [(column, likely) for column, likely, _ in expected]
             assert [d.gap for d in found[row]] == pytest.approx([gap for _, _, gap in expected], abs=1e-6)
+
+
+def test_of_two_tokens_that_are_as_likely_greedy_decoding_takes_one() -> None:
+    """Ties are common in bfloat16: the other one is a deviation, too, of no gap."""
+    model, rollouts = gpt2(), drawn(Greedy({}))
+    with torch.no_grad():
+        model.lm_head.weight = torch.nn.Parameter(torch.zeros_like(model.lm_head.weight))
+    found = deviations(model, rollouts)
+    for row, of_row in enumerate(rollouts.response_mask):
+        columns = [c for c in of_row.nonzero().flatten().tolist() if int(rollouts.token_ids[row, c]) != 0]
+        assert [(d.column, d.likely, d.gap) for d in found[row]] == [(column, 0, 0.0) for column in columns]
+    assert any(found)

@@ -13,6 +13,7 @@ from oar_lightning.credit.scorers.turning_point.search import Search
 
 def test_weights_of_nothing_known_are_gaps_and_the_mean_gap() -> None:
     assert Learnt().weights(of_gaps(1.0, 3.0)) == [1 + 2, 3 + 2]
+    assert Learnt().weights(of_gaps(0.0, 0.0)) == [1, 1], "ties, which a search must divide, too"
 
 
 def test_weights_are_the_shares_of_tokens_that_turned() -> None:
