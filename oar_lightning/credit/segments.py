@@ -19,7 +19,7 @@ from torch import Tensor
 
 from oar_lightning.common.ranges import PositiveFraction, PositiveInt, Probability, checked
 from oar_lightning.credit.predictions import predictions
-from oar_lightning.policy.token_budget import PASS_TOKENS, TokenBudget
+from oar_lightning.policy.token_budget import TokenBudget, unset_budget
 from oar_lightning.types import MathProblem, Rollouts
 
 _SENTENCE_END = re.compile(r"(?<=[.!?])\s+|(?<!\s)\s*\n\s*")
@@ -184,4 +184,4 @@ class Refined(Segmenter):
 
 
 def _budget() -> TokenBudget:
-    return TokenBudget("scorer.segments", PASS_TOKENS)
+    return unset_budget("token budget of scorer.segments")

@@ -10,7 +10,7 @@ from jaxtyping import Bool, Float, Int
 from torch import Tensor
 
 from oar_lightning.credit.predictions import predictions
-from oar_lightning.policy.token_budget import PASS_TOKENS, TokenBudget
+from oar_lightning.policy.token_budget import unset_budget
 from oar_lightning.types import Credit, Rollouts
 
 
@@ -21,7 +21,7 @@ def with_exploring_steps(model: Any, rollouts: Rollouts, credit: Credit, taught:
     0, whatever the gate makes of their scores.
     """
     mask = rollouts.reasoning_mask
-    entropy = predictions(model, rollouts, mask, TokenBudget("entropy.steps", PASS_TOKENS)).entropy
+    entropy = predictions(model, rollouts, mask, unset_budget("token budget of entropy.steps")).entropy
     explores = exploring(credit.importance, entropy, mask, rollouts.group_size)
     quiet = torch.ones(len(mask), 1, dtype=torch.bool, device=mask.device)
     quiet[taught] = False

@@ -19,7 +19,7 @@ from oar_lightning.lab.store import Store
 from oar_lightning.lab.types import Studied
 from oar_lightning.objective.advantage import AdvantageConfig
 from oar_lightning.policy.pretrained import Policy
-from oar_lightning.policy.token_budget import PASS_TOKENS, TokenBudget
+from oar_lightning.policy.token_budget import unset_budget
 from oar_lightning.rollout import RolloutStage, SamplingConfig
 from oar_lightning.rollout.assemble import drawn_at
 from oar_lightning.rollout.sampling import encode_prompts
@@ -107,7 +107,7 @@ def study(policy: Policy, stage: RolloutStage, advantage: AdvantageConfig, group
     found = advantages_by_problem(rollouts, [len(group) for group in groups], stage.rewards.weight_vector(), advantage)
     known = torch.tensor([0.0 if a is None else a for a in found], device=device)
     said = verdicts(rollouts, stage.rewards)
-    numbers = predictions(model, rollouts, rollouts.response_mask, TokenBudget("lab", PASS_TOKENS))
+    numbers = predictions(model, rollouts, rollouts.response_mask, unset_budget("token budget of reading completions"))
     probabilities = numbers.logprobs.exp().masked_fill(~rollouts.response_mask, 0.0)
     return Studied(
         rollouts=dataclasses.replace(rollouts, advantages=known),

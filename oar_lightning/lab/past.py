@@ -13,7 +13,7 @@ from oar_lightning.credit.component import Tools
 from oar_lightning.credit.predictions import response_logprobs
 from oar_lightning.credit.scorers import Scorer
 from oar_lightning.credit.scorers.base import Wrapper
-from oar_lightning.policy.token_budget import PASS_TOKENS, TokenBudget
+from oar_lightning.policy.token_budget import unset_budget
 from oar_lightning.types import Rollouts
 
 
@@ -54,11 +54,9 @@ class WithPast(Wrapper):
             raise ValueError(f"{self.source}: what its scorer has learnt does not fit ({error})") from error
 
     def __call__(self, model: Any, rollouts: Rollouts) -> Float[Tensor, "B S"]:
+        budget = unset_budget("token budget of an earlier policy")
         models = model if self.inner.needs_old else None, self.start if self.inner.needs_reference else None
-        old, ref = (
-            None if m is None else response_logprobs(m, rollouts, self.temperature, TokenBudget("lab", PASS_TOKENS))
-            for m in models
-        )
+        old, ref = (None if m is None else response_logprobs(m, rollouts, self.temperature, budget) for m in models)
         scores = self.inner(model, dataclasses.replace(rollouts, old_logprobs=old, ref_logprobs=ref))
         self.measured_by_inner()
         return scores

@@ -32,7 +32,7 @@ class TokenBudget:
     """The bound `tokens` on the padded tokens (rows times the longest) of one pass; None for no bound.
 
     A number is fixed. `auto` starts at `start`. Where a pass runs out of memory, the bound falls to half of that pass's
-    tokens for the rest of the run, and the pass is repeated in smaller chunks.
+    tokens for as long as it is used, and the pass is repeated in smaller chunks.
 
     Raises:
         ValueError: for any other setting, naming the key.
@@ -124,7 +124,7 @@ class TokenBudget:
         self.tokens = min(size if before is None else before, size // 2)
         log.warning(
             "%s=auto: a pass of %d rows and %d padded tokens did not fit into memory (%s) and is repeated in parts; "
-            "%s is lowered from %s to %d for the rest of the run",
+            "%s is lowered from %s to %d from now on",
             self.key,
             len(chunk),
             size,
@@ -133,6 +133,11 @@ class TokenBudget:
             "no bound" if before is None else before,
             self.tokens,
         )
+
+
+def unset_budget(what: str) -> TokenBudget:
+    """Of passes that no setting bounds: they become smaller where memory runs out. `what`: their name in messages."""
+    return TokenBudget(what, "auto", PASS_TOKENS)
 
 
 def as_budget(key: str, given: TokenBudget | Tokens) -> TokenBudget:

@@ -16,7 +16,7 @@ from oar_lightning.credit.predictions import predictions
 from oar_lightning.credit.scorers.steps import Steps, StepScorer
 from oar_lightning.credit.segments import Segmenter, reasoning_or_all, segment_numbers
 from oar_lightning.objective.metric_sums import MetricSums
-from oar_lightning.policy.token_budget import PASS_TOKENS, TokenBudget
+from oar_lightning.policy.token_budget import unset_budget
 from oar_lightning.types import Prefix, Rollouts
 
 
@@ -86,7 +86,7 @@ class MonteCarlo(StepScorer):
 
     def of_tokens(self, model: Any, rollouts: Rollouts, scores: Float[Tensor, "B S"]) -> Float[Tensor, "B S"]:
         if self.forced_above is not None:
-            budget = TokenBudget("scorer.forced_above", PASS_TOKENS)
+            budget = unset_budget("token budget of scorer.forced_above")
             logprobs = predictions(model, rollouts, rollouts.response_mask, budget).logprobs
             self.left_out = rollouts.response_mask & (logprobs.exp() > self.forced_above)
             scores = scores.masked_fill(self.left_out, 0.0)

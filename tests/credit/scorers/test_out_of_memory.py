@@ -10,9 +10,13 @@ import torch
 from support.out_of_memory import lowered, out
 from support.toy import gpt2, rollouts_of
 
+from oar_lightning.credit import predictions
 from oar_lightning.credit.scorers import Entropy, OarG, OarP, OarPApproximate, Scorer, Spans, baselines, oar_g
 from oar_lightning.credit.scorers.oar_p import base
+from oar_lightning.credit.scorers.turning_point.deviations import deviations
+from oar_lightning.credit.segments import EntropyCuts, LowProbabilityCuts
 from oar_lightning.policy.out_of_memory import OutOfMemory
+from oar_lightning.types import Rollouts
 
 SEQUENCES = [
     {"before": [3, 4, 5, 6], "reasoning": [8, 9, 10, 11, 12], "conclude": [11], "answer": [12, 13, 14], "tail": [1]},
@@ -76,3 +80,33 @@ def test_a_completion_that_cannot_be_scored_ends_the_run(name: str, monkeypatch:
     cramp_scoring(monkeypatch, 1)
     with pytest.raises(OutOfMemory, match=r"scorer.token_budget=auto: a single row of \d+ tokens .*; lower rollout"):
         SCORERS[name](token_budget="auto")(gpt2(), rollouts_of(SEQUENCES))
+
+
+@pytest.mark.parametrize(
+    ("reads", "key"),
+    [
+        (lambda model, rollouts: EntropyCuts()(model, rollouts, rollouts.reasoning_mask).double(), "scorer.segments"),
+        (
+            lambda model, rollouts: LowProbabilityCuts(every=2)(model, rollouts, rollouts.reasoning_mask).double(),
+            "scorer.segments",
+        ),
+        (lambda model, rollouts: torch.tensor([len(row) for row in deviations(model, rollouts)]), "reading completions"),
+    ],
+)
+def test_passes_that_no_setting_bounds_become_smaller(
+    reads: Callable[[Any, Rollouts], torch.Tensor], key: str, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    """Their errors named settings that there are not."""
+    model, rollouts = gpt2(), rollouts_of(SEQUENCES)
+    expected = reads(model, rollouts)
+    states = predictions.hidden_states
+
+    def cramped(model: Any, mask: Any, ids: Any) -> Any:
+        if ids.numel() > 30:
+            raise out(ids.numel())
+        return states(model, mask, ids)
+
+    monkeypatch.setattr(predictions, "hidden_states", cramped)
+    torch.testing.assert_close(reads(model, rollouts), expected)
+    assert lowered(caplog, f"token budget of {key}")
+    assert expected.any()

@@ -11,7 +11,7 @@ from torch import Tensor
 
 from oar_lightning.credit.predictions import read_states
 from oar_lightning.policy.lm_head import head_logits
-from oar_lightning.policy.token_budget import PASS_TOKENS, TokenBudget
+from oar_lightning.policy.token_budget import TokenBudget, unset_budget
 from oar_lightning.types import Rollouts
 
 
@@ -27,7 +27,7 @@ class Deviation:
 
 def reading_budget() -> TokenBudget:
     """Of passes that read the states from which completions were predicted, where sampling has kept none."""
-    return TokenBudget("scorer.reading", PASS_TOKENS)
+    return unset_budget("token budget of reading completions")
 
 
 def deviations(model: Any, rollouts: Rollouts) -> list[list[Deviation]]:
