@@ -63,7 +63,7 @@ def import_deepspeed(needed_by: str) -> ModuleType:
     try:
         return importlib.import_module("deepspeed")
     except ImportError as error:
-        raise ImportError(f"{needed_by} needs the optional extra: pip install 'oar-lightning[deepspeed]'") from error
+        raise ImportError(f"{needed_by} needs the optional extra: pip install -e '.[deepspeed]'") from error
 
 
 @contextlib.contextmanager

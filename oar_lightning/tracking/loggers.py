@@ -51,7 +51,7 @@ def trackio_logger(folder: Path, step: int, project: str = "oar_lightning", name
 def need(package: str, logger: str) -> None:
     """Raises: ImportError: where a logger's package is not installed."""
     if importlib.util.find_spec(package) is None:
-        raise ImportError(f"logger={logger} needs the optional extra: pip install 'oar-lightning[{logger}]'")
+        raise ImportError(f"logger={logger} needs the optional extra: pip install -e '.[{logger}]'")
 
 
 class TrackioLogger(Logger):

@@ -29,6 +29,8 @@ OTHER_NAMES = (
     OtherName("model_name_or_path", "policy=hf policy.name"),
     OtherName("learning_rate", "optimizer.lr"),
     OtherName("weight_decay", "optimizer.weight_decay"),
+    OtherName("adam_beta1", "optimizer.betas", "a list, [beta1, beta2]"),
+    OtherName("adam_epsilon", "optimizer.eps"),
     OtherName("lr_scheduler_type", "schedule.name"),
     OtherName("max_grad_norm", "trainer.gradient_clip_val"),
     OtherName("num_train_epochs", "trainer.max_steps", _STEPS),
@@ -45,6 +47,8 @@ OTHER_NAMES = (
     OtherName("max_completion_length", "rollout.max_new_tokens"),
     OtherName("use_vllm", "engine=vllm"),
     OtherName("vllm_gpu_memory_utilization", "engine.gpu_memory_utilization"),
+    OtherName("vllm_max_model_length", "engine.max_model_len"),
+    OtherName("vllm_enable_sleep_mode", "engine=vllm_sleep"),
     OtherName("beta", "loss.kl_coef"),
     OtherName("epsilon", "loss.clip_low", "and loss.clip_high, which does not follow it"),
     OtherName("epsilon_high", "loss.clip_high", "with loss=cispo loss.ratio_cap"),
@@ -58,11 +62,15 @@ OTHER_NAMES = (
     OtherName("vllm_importance_sampling_clip_max", "loss.sampler_ratio_cap"),
     OtherName("top_entropy_quantile", "+experiment=eighty_twenty"),
     OtherName("eval_steps", "evaluation.every_n_steps"),
+    OtherName("per_device_eval_batch_size", "evaluation.batch_problems", "problems of all ranks, where theirs are completions"),
     OtherName("save_steps", "checkpoint_every_n_steps"),
+    OtherName("save_total_limit", "checkpoints.last", "beside the last two"),
+    OtherName("metric_for_best_model", "checkpoints.monitor", "with checkpoints.best=1"),
     OtherName("resume_from_checkpoint", "resume=true", "or ckpt_path, which takes a run's folder"),
     OtherName("output_dir", "output_root"),
-    OtherName("run_name", "name"),
+    OtherName("run_name", "logger.run_name"),
     OtherName("report_to", "logger"),
+    OtherName("hub_model_id", "push_to_hub", "of task=export"),
     OtherName("bf16", "trainer.precision=bf16-mixed"),
     OtherName("deepspeed", "trainer=deepspeed_zero2", "a file of each stage is in conf/trainer"),
     OtherName(f"{_VERL}.model.path", "policy=hf policy.name"),
@@ -78,12 +86,14 @@ OTHER_NAMES = (
     OtherName(f"{_VERL}.actor.kl_loss_coef", "loss.kl_coef"),
     OtherName(f"{_VERL}.actor.entropy_coeff", "loss.entropy_coef"),
     OtherName(f"{_VERL}.rollout.n", "update.group_size"),
+    OtherName(f"{_VERL}.rollout.name", "engine"),
     OtherName(f"{_VERL}.rollout.gpu_memory_utilization", "engine.gpu_memory_utilization"),
     OtherName("data.train_batch_size", "update.problems", "of all ranks"),
     OtherName("data.max_prompt_length", "data.max_prompt_tokens"),
     OtherName("data.max_response_length", "rollout.max_new_tokens"),
     OtherName("data.train_files", "data=files data.train.paths"),
     OtherName("algorithm.adv_estimator", "+experiment"),
+    OtherName("algorithm.norm_adv_by_std_in_grpo", "advantage.scale", "false is none"),
     OtherName("trainer.total_training_steps", "trainer.max_steps"),
     OtherName("trainer.total_epochs", "trainer.max_steps", _STEPS),
     OtherName("trainer.test_freq", "evaluation.every_n_steps"),
@@ -91,11 +101,17 @@ OTHER_NAMES = (
 )
 
 
+TOO_COMMON = "name"
+"""The end of many keys, which tells nothing of whose it is."""
+
+
 def last_part(key: str) -> str:
     return key.rpartition(".")[2]
 
 
 def other_name(key: str) -> OtherName | None:
-    """The entry whose name is `key`, or else the first that ends as it does: `loss.beta` is TRL's `beta`."""
+    """The entry whose name is `key`, or else the first that ends as it does: `loss.beta` is TRL's `beta`.
+    An end that is `TOO_COMMON` finds none."""
     whole = next((name for name in OTHER_NAMES if name.theirs == key), None)
-    return whole or next((name for name in OTHER_NAMES if last_part(name.theirs) == last_part(key)), None)
+    end = last_part(key)
+    return whole or next((name for name in OTHER_NAMES if last_part(name.theirs) == end != TOO_COMMON), None)

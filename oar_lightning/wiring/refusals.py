@@ -203,7 +203,8 @@ def _advice(key: str, written: str, config: DictConfig) -> str:
     meant, other = f"did you mean {near}{value}?", other_name(key)
     if other is None or near == other.here:
         return meant if near else f"no key is similar: --cfg job shows all{', a plus adds one of your own' * ('.' in key)}"
-    is_ours = near is not None and last_part(near) == last and not (block and other.here.startswith(f"{block}."))
+    is_theirs = block and (other.theirs == key or other.here.startswith(f"{block}."))
+    is_ours = near is not None and last_part(near) == last and not is_theirs
     return f"{meant} {other.advice}" if is_ours else other.advice
 
 

@@ -512,9 +512,7 @@ class TestCheck:
 
     def test_not_installed(self, monkeypatch: pytest.MonkeyPatch) -> None:
         monkeypatch.setattr(importlib.util, "find_spec", lambda name: None)
-        with pytest.raises(
-            ImportError, match=re.escape("engine=vllm needs the optional extra: pip install 'oar-lightning[vllm]'")
-        ):
+        with pytest.raises(ImportError, match=re.escape("engine=vllm needs the optional extra: pip install -e '.[vllm]'")):
             VllmConfig().check(SAMPLED)
 
     def test_no_gpu(self, monkeypatch: pytest.MonkeyPatch) -> None:

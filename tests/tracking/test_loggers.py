@@ -75,7 +75,7 @@ def test_a_missing_package_is_named_with_the_remedy(
     name: str, make: Any, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(importlib.util, "find_spec", lambda package: None)
-    with pytest.raises(ImportError, match=rf"logger={name} needs the optional extra: pip install 'oar-lightning\[{name}\]'"):
+    with pytest.raises(ImportError, match=rf"logger={name} needs the optional extra: pip install -e '\.\[{name}\]'"):
         make(tmp_path / name, 0)
     assert not list(tmp_path.iterdir())
 

@@ -190,7 +190,7 @@ def test_a_missing_vllm_is_reported_before_a_policy_is_loaded(task: str, monkeyp
 
     monkeypatch.setattr(PretrainedPolicy, "load", loaded)
     monkeypatch.setattr(importlib.util, "find_spec", lambda name: None)
-    with pytest.raises(ImportError, match=r"engine=vllm needs the optional extra: pip install 'oar-lightning\[vllm\]'"):
+    with pytest.raises(ImportError, match=r"engine=vllm needs the optional extra: pip install -e '\.\[vllm\]'"):
         prepare(checked("engine=vllm", f"task={task}", "logger=none"))
 
 

@@ -15,6 +15,8 @@ ELSEWHERE = {
     "engine.gpu_memory_utilization": "engine=vllm",
     "data.train.paths": "data=files",
     "policy.name": "policy=hf",
+    "engine.max_model_len": "engine=vllm",
+    "push_to_hub": "task=export",
 }
 """Settings of an option that is not the default."""
 
@@ -36,6 +38,8 @@ def test_a_name_is_found_whole_before_by_its_end() -> None:
     assert other_name("data.max_response_length").here == "rollout.max_new_tokens"
     assert other_name("grpo.num_generations").library == "TRL"
     assert other_name("tau") is None
+    assert other_name("actor_rollout_ref.rollout.name").here == "engine"
+    assert other_name("reward.name") is None, "many keys end so"
     assert len({name.theirs for name in OTHER_NAMES}) == len(OTHER_NAMES)
 
 

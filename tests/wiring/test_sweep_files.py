@@ -115,7 +115,7 @@ def test_a_grid_refuses_intervals() -> None:
     ("name", "package"), [("joblib", "hydra_joblib_launcher"), ("submitit_slurm", "hydra_submitit_launcher")]
 )
 def test_launchers_of_the_extra_compose_with_a_sweep(name: str, package: str) -> None:
-    pytest.importorskip(f"hydra_plugins.{package}", reason="needs the extra: pip install 'oar-lightning[sweep]'")
+    pytest.importorskip(f"hydra_plugins.{package}", reason="needs the extra: pip install -e '.[sweep]'")
     cfg = composed_whole("+sweeps=tau_beta", f"hydra/launcher={name}", "hydra.sweeper.n_jobs=4")
     assert cfg.hydra.sweeper.n_jobs == 4
     launcher = Plugins.instance()._instantiate(cfg.hydra.launcher)

@@ -133,7 +133,7 @@ def require_client() -> None:
         import openai  # noqa: F401
     except ImportError as error:
         raise ImportError(
-            "scorer/judge=endpoint needs the optional extra: pip install 'oar-lightning[judge]'; scorer/judge=exact needs none"
+            "scorer/judge=endpoint needs the optional extra: pip install -e '.[judge]'; scorer/judge=exact needs none"
         ) from error
 
 

@@ -398,5 +398,5 @@ def test_forecast() -> None:
 
 def test_without_the_extra_it_says_so(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setitem(__import__("sys").modules, "openai", None)
-    with pytest.raises(ImportError, match=r"scorer/judge=endpoint needs .* pip install 'oar-lightning\[judge\]'; .*=exact"):
+    with pytest.raises(ImportError, match=r"scorer/judge=endpoint needs .* pip install -e '\.\[judge\]'; .*=exact"):
         EndpointJudge("http://127.0.0.1/v1", "m")

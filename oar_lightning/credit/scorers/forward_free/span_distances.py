@@ -145,7 +145,7 @@ def transport_solver() -> Callable[..., Any]:
         from ot.batch import solve_batch
     except ImportError as error:
         raise ImportError(
-            "scorer.distance=wasserstein needs the optional extra: pip install 'oar-lightning[transport]'; "
+            "scorer.distance=wasserstein needs the optional extra: pip install -e '.[transport]'; "
             "scorer.distance=mmd needs none"
         ) from error
     return solve_batch

@@ -157,6 +157,6 @@ def test_transport_does_not_depend_on_what_is_solved_at_once() -> None:
 def test_a_missing_package_is_told_when_the_scorer_is_made(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setitem(sys.modules, "ot", None)
     monkeypatch.delitem(sys.modules, "ot.batch", raising=False)
-    with pytest.raises(ImportError, match=r"distance=wasserstein needs .* pip install 'oar-lightning\[transport\]'.*=mmd"):
+    with pytest.raises(ImportError, match=r"distance=wasserstein needs .* pip install -e '\.\[transport\]'.*=mmd"):
         Shear(distance="wasserstein")
     Shear()
