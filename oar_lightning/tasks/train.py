@@ -204,7 +204,8 @@ def report(cfg: DictConfig, job: Run, folder: Path | None) -> None:
     if job.trainer.is_global_zero:
         console = Console(markup=False)
         table.print(console)
-        kept = folder or f"not kept, nor anything else (trainer.fast_dev_run={cfg.trainer.fast_dev_run})"
+        tried = f"trainer.fast_dev_run={cfg.trainer.fast_dev_run}"
+        kept = folder or f"not kept, nor a checkpoint ({tried}); the run's folder has the log and artifacts"
         console.print(f"policy: {kept}", soft_wrap=True)
         if cfg.logger is not None:
             console.print(f"compare runs: mlflow ui --backend-store-uri {cfg.logger.tracking_uri}", soft_wrap=True)

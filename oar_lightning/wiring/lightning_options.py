@@ -49,9 +49,10 @@ def own_callbacks(cfg: DictConfig, logged: bool = True) -> list[L.Callback]:
 
 
 def development_run(cfg: DictConfig) -> DictConfig:
-    """With `trainer.fast_dev_run`: a config of one optimizer step (or so many) through all stages, which keeps nothing.
+    """With `trainer.fast_dev_run`: a config of one optimizer step (or so many) through all stages, which keeps no policy.
 
-    Evaluations are of two problems, and one follows each step where any follow steps. Nothing is logged, saved or exported.
+    Evaluations are of two problems, and one follows each step where any follow steps. Nothing goes to a logger, no checkpoint
+    is saved and no policy exported; the log and artifacts stay in the run's folder.
 
     Raises:
         ConfigError: for a run that is resumed.
@@ -61,8 +62,8 @@ def development_run(cfg: DictConfig) -> DictConfig:
         return cfg
     if cfg.resume or cfg.ckpt_path is not None:
         raise ConfigError(
-            f"trainer.fast_dev_run={cfg.trainer.fast_dev_run} tries a run and keeps nothing, so it resumes none; leave out "
-            "resume and ckpt_path"
+            f"trainer.fast_dev_run={cfg.trainer.fast_dev_run} tries a run and keeps no checkpoint, so it resumes none; leave "
+            "out resume and ckpt_path"
         )
     short = OmegaConf.create(OmegaConf.to_container(cfg, resolve=True))
     assert isinstance(short, DictConfig)

@@ -8,11 +8,15 @@ import math
 import re
 from collections.abc import Sequence
 from pathlib import Path
+from types import SimpleNamespace
 
 import pytest
+import torch
 from hydra.core.override_parser.overrides_parser import OverridesParser
 from support.composing import checked, composed_whole, settings
 from support.pages import DOCS, PAGES, ROOT, commands, name_of, read
+from support.toy import rollouts_of
+from transformers import AutoTokenizer
 
 from oar_lightning.answers.reward import Completion
 from oar_lightning.common.paths import conf_dir
@@ -86,7 +90,33 @@ def test_the_scorer_of_the_page_plugs_in(tmp_path: Path, monkeypatch: pytest.Mon
     monkeypatch.syspath_prepend(str(tmp_path))
     scorer = settings(*[argument.replace("$PWD", str(tmp_path)) for argument in arguments]).method.scorer
     assert type(scorer).__name__ == "DigitScorer"
-    assert scorer.token_ids == [16, 17, 18]
+    policy = AutoTokenizer.from_pretrained(ROOT / "oar_lightning" / "assets" / "chain")
+    assert scorer.token_ids == policy.convert_tokens_to_ids(list("0123456789"))
+    rollouts = rollouts_of([{"before": [20], "reasoning": [16, 17, 26, 27], "answer": [18]}])
+    with torch.device("meta"):  # where a tensor lands whose device is not given
+        scores = scorer(None, rollouts)
+    assert scores[rollouts.reasoning_mask].tolist() == [0, 1, 1, 0]
+    assert scores.sum() == 2
+
+
+def test_the_data_of_the_page_plug_in(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    page = read(ROOT / "docs" / "extending.md")
+    (code,) = re.findall(r"^```python\n(# my_data\.py\n.*?)^```", page, re.MULTILINE | re.DOTALL)
+    (config,) = re.findall(r"`my_conf/data/train/sums\.yaml`:\n```yaml\n(.*?)^```", page, re.MULTILINE | re.DOTALL)
+    (arguments,) = [a for a in commands(page) if "data/train=sums" in a]
+    (whole,) = re.findall(r"`'(~data\.train)' '(\+data\.train=.*?)'`", page)
+    (evaluated,) = re.findall(r"`'(\+data\.evaluation\.sums=.*?)'`", page)
+    (tmp_path / "my_data.py").write_text(code)
+    (tmp_path / "my_conf" / "data" / "train").mkdir(parents=True)
+    (tmp_path / "my_conf" / "data" / "train" / "sums.yaml").write_text(config)
+    monkeypatch.syspath_prepend(str(tmp_path))
+    for words in ([argument.replace("$PWD", str(tmp_path)) for argument in arguments], ["+experiment=grpo", *whole]):
+        built = settings(*words, evaluated)
+        assert built.train is not None
+        for problems in (built.train, built.eval_sets["sums"]):
+            found = list(problems)
+            assert len(found) == 81
+            assert all(sum(map(int, re.findall(r"\d+", one.question))) == int(one.answer) for one in found)
 
 
 def test_the_reward_of_the_page_reads_its_column(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -107,7 +137,9 @@ def test_the_reward_of_the_page_reads_its_column(tmp_path: Path, monkeypatch: py
     assert built.rewards.weight_vector()[-1] == pytest.approx(0.1)
 
 
-def test_the_callback_of_the_page_plugs_in(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_the_callback_of_the_page_plugs_in(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
     page = read(ROOT / "docs" / "extending.md")
     (code,) = re.findall(r"^```python\n(# my_callback\.py\n.*?)^```", page, re.MULTILINE | re.DOTALL)
     (config,) = re.findall(r"`my_conf/callbacks/announce\.yaml`:\n```yaml\n(.*?)^```", page, re.MULTILINE | re.DOTALL)
@@ -118,6 +150,9 @@ def test_the_callback_of_the_page_plugs_in(tmp_path: Path, monkeypatch: pytest.M
     monkeypatch.syspath_prepend(str(tmp_path))
     (callback,) = own_callbacks(checked(*[argument.replace("$PWD", str(tmp_path)) for argument in arguments]))
     assert (type(callback).__name__, callback.above) == ("Announce", 0.8)
+    for step, accuracy in ((1, 0.5), (2, 0.85), (3, 0.9)):
+        callback.on_train_batch_end(SimpleNamespace(callback_metrics={callback.metric: accuracy}, global_step=step), None)
+    assert capsys.readouterr().out == "step 2: eval/chain/avg_at_4 is 0.85\n"
 
 
 @pytest.mark.parametrize("page", [page for page in DOCS if page.stem not in ("index", "api")], ids=name_of)

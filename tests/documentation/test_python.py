@@ -42,6 +42,28 @@ def test_the_program_gives_the_weights_of_the_command(tmp_path: Path, monkeypatc
     assert len(list(tmp_path.glob("outputs/python/seed0/*/checkpoints/last.ckpt"))) == 1
 
 
+@pytest.mark.usefixtures("hydra_conf")
+def test_the_program_for_scores_prints_the_tokens_of_the_first_completion(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    page = read(ROOT / "docs" / "recorded.md")
+    (program,) = re.findall(r"^```python\n(.*?)^```", page, re.MULTILINE | re.DOTALL)
+    monkeypatch.chdir(tmp_path)
+    (tmp_path / "rows.jsonl").write_text('{"problem": "1+1?", "answer": "2", "completion": "So 1+1=2.\\nThe answer is 2."}\n')
+    given = ("task=score", "score.files=[rows.jsonl]", "score.output=scores.jsonl.gz", "logger=none")
+    tasks.prepare(passed(without_hydra(composed_whole(*given, cwd=str(tmp_path), output_dir=f"{tmp_path}/run"))))()
+    capsys.readouterr()
+    names: dict[str, Any] = {}
+    exec(program, names)
+    printed = capsys.readouterr().out
+    assert "".join(names["one"]["tokens"]) == "So 1+1=2.\nThe answer is 2."
+    assert "2 answer 0.0 1.0" in printed.splitlines()
+    fields = re.findall(r"^\| (`\w+`(?:, `\w+`)*) \|", page, re.MULTILINE)
+    assert [name for cell in fields for name in re.findall(r"\w+", cell)] == list(names["one"])
+    assert names["one"]["advantage"] is None
+    assert (tmp_path / "scores_heatmap_1.html").is_file()
+
+
 def test_the_other_programs_run() -> None:
     names: dict[str, Any] = {}
     for program in ("from oar_lightning import Method", *programs()[1:]):

@@ -106,7 +106,7 @@ def test_a_development_run_goes_through_with_a_callback_and_keeps_nothing(
     own = ("+callbacks.notes._target_=my_notes.Notes", f"+callbacks.notes.path={notes}", "logger=[mlflow,csv]")
     prepared("+experiment=smoke", "trainer.fast_dev_run=true", "rollout.max_new_tokens=40", *own)()
     assert notes.read_text().splitlines()[-1] == "1 0 ['eval/chain/answered']"
-    assert "policy: not kept, nor anything else" in capsys.readouterr().out
+    assert "policy: not kept, nor a checkpoint" in capsys.readouterr().out
     assert (tmp_path / "mlflow.db").read_bytes() == before
     (run_dir,) = (tmp_path / "outputs" / "smoke" / "seed0").iterdir()
     assert {path.name for path in run_dir.iterdir()} == {"artifacts", "run.lock"}
