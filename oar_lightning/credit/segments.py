@@ -184,4 +184,4 @@ class Refined(Segmenter):
 
 
 def _budget() -> TokenBudget:
-    return unset_budget("token budget of scorer.segments")
+    return unset_budget("scorer.segments")

@@ -21,7 +21,7 @@ def with_exploring_steps(model: Any, rollouts: Rollouts, credit: Credit, taught:
     0, whatever the gate makes of their scores.
     """
     mask = rollouts.reasoning_mask
-    entropy = predictions(model, rollouts, mask, unset_budget("token budget of entropy.steps")).entropy
+    entropy = predictions(model, rollouts, mask, unset_budget("entropy.steps")).entropy
     explores = exploring(credit.importance, entropy, mask, rollouts.group_size)
     quiet = torch.ones(len(mask), 1, dtype=torch.bool, device=mask.device)
     quiet[taught] = False

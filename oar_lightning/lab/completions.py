@@ -107,7 +107,7 @@ def study(policy: Policy, stage: RolloutStage, advantage: AdvantageConfig, group
     found = advantages_by_problem(rollouts, [len(group) for group in groups], stage.rewards.weight_vector(), advantage)
     known = torch.tensor([0.0 if a is None else a for a in found], device=device)
     said = verdicts(rollouts, stage.rewards)
-    numbers = predictions(model, rollouts, rollouts.response_mask, unset_budget("token budget of reading completions"))
+    numbers = predictions(model, rollouts, rollouts.response_mask, unset_budget("reading completions"))
     probabilities = numbers.logprobs.exp().masked_fill(~rollouts.response_mask, 0.0)
     return Studied(
         rollouts=dataclasses.replace(rollouts, advantages=known),

@@ -54,7 +54,7 @@ class WithPast(Wrapper):
             raise ValueError(f"{self.source}: what its scorer has learnt does not fit ({error})") from error
 
     def __call__(self, model: Any, rollouts: Rollouts) -> Float[Tensor, "B S"]:
-        budget = unset_budget("token budget of an earlier policy")
+        budget = unset_budget("an earlier policy")
         models = model if self.inner.needs_old else None, self.start if self.inner.needs_reference else None
         old, ref = (None if m is None else response_logprobs(m, rollouts, self.temperature, budget) for m in models)
         scores = self.inner(model, dataclasses.replace(rollouts, old_logprobs=old, ref_logprobs=ref))

@@ -136,8 +136,8 @@ class TokenBudget:
 
 
 def unset_budget(what: str) -> TokenBudget:
-    """Of passes that no setting bounds: they become smaller where memory runs out. `what`: their name in messages."""
-    return TokenBudget(what, "auto", PASS_TOKENS)
+    """Of passes that no setting bounds: they become smaller where memory runs out. `what` they are for, in messages."""
+    return TokenBudget(f"token budget of {what}", "auto", PASS_TOKENS)
 
 
 def as_budget(key: str, given: TokenBudget | Tokens) -> TokenBudget:

@@ -82,8 +82,8 @@ def test_one_line_names_key_old_and_new_value(caplog: pytest.LogCaptureFixture) 
         list(budget.run_in_chunks([100] * 30, work))
     assert [record.getMessage() for record in caplog.records] == [
         "scorer.token_budget=auto: a pass of 30 rows and 3000 padded tokens did not fit into memory (CUDA out of memory. Tried "
-        "to allocate 2.00 GiB.) and is repeated in parts; scorer.token_budget is lowered from 4096 to 1500 from now "
-        "on"
+        "to allocate 2.00 GiB.) and is repeated in parts; scorer.token_budget is lowered from 4096 to 1500 "
+        "from now on"
     ]
 
 

@@ -86,7 +86,7 @@ class MonteCarlo(StepScorer):
 
     def of_tokens(self, model: Any, rollouts: Rollouts, scores: Float[Tensor, "B S"]) -> Float[Tensor, "B S"]:
         if self.forced_above is not None:
-            budget = unset_budget("token budget of scorer.forced_above")
+            budget = unset_budget("scorer.forced_above")
             logprobs = predictions(model, rollouts, rollouts.response_mask, budget).logprobs
             self.left_out = rollouts.response_mask & (logprobs.exp() > self.forced_above)
             scores = scores.masked_fill(self.left_out, 0.0)

@@ -164,15 +164,15 @@ def scale_to_one(pull: Float[Tensor, "N A V"]) -> Float[Tensor, " N"]:
     """Of each row the power of two that brings its largest number to between 1/2 and 1; 1 for a row of zeros.
 
     The gap of a distribution to a near one is about a square, and its gradient so small that float16 would lose it on the way
-    through the model. A power of two takes no bit from formats that hold it.
+    through the model, which begins behind the logits. A power of two takes no bit from formats that hold it.
     """
-    most = pull.abs().amax((1, 2))
-    exponent = torch.frexp(most.clamp(min=SMALLEST))[1].masked_fill(most == 0, 0)
+    most = torch.linalg.vector_norm(pull, torch.inf, (1, 2))
+    exponent = torch.frexp(most)[1].clamp(min=-MOST_DOUBLINGS)  # 0 of a row of zeros
     return torch.ldexp(torch.ones_like(most), -exponent)
 
 
-SMALLEST = 2.0**-100
-"""What is scaled stays finite in float32."""
+MOST_DOUBLINGS = 99
+"""With so many every number that is scaled stays finite in float32."""
 
 
 def first_of_each(values: Int[Tensor, " n"]) -> tuple[Int[Tensor, " m"], Int[Tensor, " n"]]:

@@ -27,14 +27,13 @@ class Deviation:
 
 def reading_budget() -> TokenBudget:
     """Of passes that read the states from which completions were predicted, where sampling has kept none."""
-    return unset_budget("token budget of reading completions")
+    return unset_budget("reading completions")
 
 
 def deviations(model: Any, rollouts: Rollouts) -> list[list[Deviation]]:
     """Those of each row's response. From kept states or a pass."""
-    gaps, likely = read_states(model, rollouts, rollouts.response_mask, reading_budget(), _greedy).cpu()
-    left = rollouts.response_mask.cpu() & (likely.long() != rollouts.token_ids.cpu())
-    rows, columns = left.nonzero(as_tuple=True)
+    gaps, likely = read_states(model, rollouts, rollouts.response_mask, reading_budget(), _greedy)
+    rows, columns = (rollouts.response_mask & (likely.long() != rollouts.token_ids)).nonzero(as_tuple=True)
     at = (x.tolist() for x in (rows, columns, likely[rows, columns].long(), gaps[rows, columns]))
     out: list[list[Deviation]] = [[] for _ in range(len(rollouts))]
     for row, column, token, gap in zip(*at, strict=True):
