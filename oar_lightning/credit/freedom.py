@@ -10,7 +10,7 @@ from jaxtyping import Float
 from torch import Tensor
 
 from oar_lightning.common.ranges import Probability
-from oar_lightning.credit.predictions import predictions
+from oar_lightning.credit.predictions import passes, predictions
 from oar_lightning.policy.token_budget import TokenBudget
 from oar_lightning.types import Rollouts
 
@@ -49,4 +49,4 @@ class Freedom:
         if self.mode == "none" or not len(rollouts):
             return scores, 0.0
         logprobs = predictions(model, rollouts, rollouts.reasoning_mask, token_budget).logprobs
-        return self.of_logprobs(scores, logprobs), float(rollouts.prediction_states is None)
+        return self.of_logprobs(scores, logprobs), passes(rollouts)

@@ -28,6 +28,11 @@ class Predictions(NamedTuple):
     certainty: Float[Tensor, "B S"]
 
 
+def passes(rollouts: Rollouts) -> float:
+    """The forward passes of a batch that reading its predictions takes: 0 where sampling kept its states."""
+    return float(rollouts.prediction_states is None)
+
+
 def predictions(model: Any, rollouts: Rollouts, mask: Bool[Tensor, "B S"], token_budget: TokenBudget) -> Predictions:
     """The numbers of the masked tokens, from kept states or a forward pass."""
     read = partial(read_predictions, temperature=rollouts.temperature)

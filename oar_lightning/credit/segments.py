@@ -18,7 +18,8 @@ from jaxtyping import Bool, Int
 from torch import Tensor
 
 from oar_lightning.common.ranges import PositiveFraction, PositiveInt, Probability, checked
-from oar_lightning.credit.predictions import predictions
+from oar_lightning.common.shares import count_of
+from oar_lightning.credit.predictions import passes, predictions
 from oar_lightning.policy.token_budget import TokenBudget, unset_budget
 from oar_lightning.types import MathProblem, Rollouts
 
@@ -45,6 +46,10 @@ class Segmenter(ABC):
                     out[row, (rank[row] == place) & mask[row]] = True
                     last = place
         return out
+
+    def passes(self, rollouts: Rollouts) -> float:
+        """The forward passes of a batch that dividing it takes."""
+        return 0.0
 
     @abstractmethod
     def cuts(self, model: Any, rollouts: Rollouts, mask: Bool[Tensor, "B S"]) -> Bool[Tensor, "B S"]:
@@ -119,9 +124,16 @@ class Sentences(TextCuts):
     ]
 
 
+class PredictedCuts(Segmenter):
+    """Base of segmenters that read `predictions`."""
+
+    def passes(self, rollouts: Rollouts) -> float:
+        return passes(rollouts)
+
+
 @checked("scorer.segments")
 @dataclass(frozen=True)
-class EntropyCuts(Segmenter):
+class EntropyCuts(PredictedCuts):
     """Cuts before the tokens whose distributions have the largest entropies: where the completion could have gone otherwise.
 
     Args:
@@ -134,14 +146,14 @@ class EntropyCuts(Segmenter):
 
     def cuts(self, model: Any, rollouts: Rollouts, mask: Bool[Tensor, "B S"]) -> Bool[Tensor, "B S"]:
         entropy = predictions(model, rollouts, mask, _budget()).entropy.masked_fill(~mask, -torch.inf)
-        kept = (mask.sum(1).double() * self.share).ceil().long().clamp(min=1)
+        kept = torch.tensor([max(1, count_of(self.share, n)) for n in mask.sum(1).tolist()], device=mask.device)
         threshold = entropy.sort(1, descending=True).values.gather(1, kept[:, None] - 1)
         return entropy >= threshold
 
 
 @checked("scorer.segments")
 @dataclass(frozen=True)
-class LowProbabilityCuts(Segmenter):
+class LowProbabilityCuts(PredictedCuts):
     """Cuts before every `every`-th token whose probability lies below `threshold` (SPO, arXiv 2505.23564).
 
     With `every` 1 and `threshold` 1 every token is a segment (but those of probability 1).
@@ -165,6 +177,9 @@ class Refined(Segmenter):
     coarse: Segmenter
     fine: Segmenter
     shortest: Annotated[PositiveInt, "a number of tokens"] = 8
+
+    def passes(self, rollouts: Rollouts) -> float:
+        return self.coarse.passes(rollouts) + self.fine.passes(rollouts)
 
     def cuts(self, model: Any, rollouts: Rollouts, mask: Bool[Tensor, "B S"]) -> Bool[Tensor, "B S"]:
         return self.coarse.cuts(model, rollouts, mask)

@@ -11,6 +11,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from oar_lightning.common.ranks import rank_correlation
+from oar_lightning.common.shares import count_of
 
 Scores = NDArray[np.float64]
 Marks = NDArray[np.bool_]
@@ -53,7 +54,7 @@ def recall_at(scores: Scores, wanted: Marks, share: float = 0.1, normalized: boo
 
     `normalized`: relative to the most that fit there. NaN without wanted tokens.
     """
-    count, of = math.ceil(share * len(scores)), int(wanted.sum())
+    count, of = count_of(share, len(scores)), int(wanted.sum())
     return hits_at(scores, wanted, count) / (min(count, of) if normalized else of) if of else math.nan
 
 

@@ -11,6 +11,7 @@ from jaxtyping import Bool, Float
 from torch import Tensor
 
 from oar_lightning.common.ranges import Fraction, NonNegativeFloat, PositiveFraction, checked
+from oar_lightning.common.shares import count_of
 from oar_lightning.credit.component import Region, region_mask
 from oar_lightning.credit.gates.base import Gate, weighted
 from oar_lightning.distributed.ranks import all_gather
@@ -116,10 +117,10 @@ def thresholds(
     if over == "row":
         counts = mask.sum(1)
         ordered = values.sort(1, descending=True).values
-        last = ((share * counts.double()).ceil().long() - 1).clamp(min=0)[:, None]
+        last = torch.tensor([max(1, count_of(share, n)) - 1 for n in counts.tolist()], device=scores.device)[:, None]
         return ordered.gather(1, last).masked_fill(counts[:, None] == 0, torch.inf)
     of_all = torch.cat([part.to(scores.device) for part in all_gather(values[mask].cpu())])
     if not len(of_all):
         return torch.full_like(scores[:, :1], torch.inf)
-    kept = max(1, -int(-share * len(of_all) // 1))
+    kept = max(1, count_of(share, len(of_all)))
     return of_all.sort(descending=True).values[kept - 1].expand(len(scores), 1)

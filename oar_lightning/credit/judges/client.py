@@ -78,7 +78,7 @@ class Endpoint:
         for attempt in range(self.retries + 1):
             if not may_call():
                 return None
-            wait = self.retry_delay * 2**attempt
+            wait = self.retry_delay * 2.0 ** min(attempt, 64)  # beyond any `longest_wait`, within a float
             try:
                 async with asyncio.timeout(self.timeout):
                     return await self._body(client, messages)

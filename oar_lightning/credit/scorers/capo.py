@@ -81,6 +81,7 @@ class Capo(Scorer):
                 inside = numbers[row] >= 0
                 out[row, inside] = torch.tensor(verdict, dtype=torch.float64)[numbers[row, inside]]
         self.metrics = {
+            "forward_equivalents": self.segments.passes(rollouts),
             "unjudged_frac": 1 - judged / len(rollouts),
             "wrong_frac": float(out.any(1).double().mean()),
         }

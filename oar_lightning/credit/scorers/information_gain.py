@@ -55,7 +55,7 @@ class InformationGain(StepScorer):
     potential of exp(q) and exp(-mean entropy). A completion's gains sum to the last value minus the first.
 
     A completion without reasoning, without the answer that is asked for, or too long for the policy with what is appended
-    scores 0; `unread_frac` is their fraction. For gate=signed.
+    scores 0, with which gate.combine=add and multiply keep its advantage; `unread_frac` is their fraction. For gate=signed.
 
     Args:
         segments: divides the reasoning into steps.
@@ -114,6 +114,7 @@ class InformationGain(StepScorer):
             inside = mask[row]
             scores[row, inside] = values.to(mask.device)[numbers[row, inside]]
         unread = torch.tensor([row not in gains for row in range(len(rollouts))], device=mask.device)
+        self.metrics["forward_equivalents"] += self.segments.passes(rollouts)
         self.metrics["unread_frac"] = float(unread.float().mean())
         double = model.get_input_embeddings().weight.dtype == torch.float64
         return Steps(scores if double else scores.float(), numbers.masked_fill(unread[:, None], -1))

@@ -12,7 +12,7 @@ from torch import Tensor
 
 from oar_lightning.common.ranges import PositiveInt, Probability, checked
 from oar_lightning.credit.component import Continuations, Tools
-from oar_lightning.credit.predictions import predictions
+from oar_lightning.credit.predictions import passes, predictions
 from oar_lightning.credit.scorers.steps import Steps, StepScorer
 from oar_lightning.credit.segments import Segmenter, reasoning_or_all, segment_numbers
 from oar_lightning.objective.metric_sums import MetricSums
@@ -32,7 +32,8 @@ class MonteCarlo(StepScorer):
     Args:
         segments: divides a completion.
         samples: continuations of each prefix.
-        most_segments: later cuts are dropped; None for no limit.
+        most_segments: the values of later cuts are not estimated but taken to be R: the segment before the first of them gets
+            R - V, the tokens behind it 0, as in VinePPO's code. None for no limit.
         from_first_cut: the tokens before the first cut get 0 and V(prompt) is not estimated (SPO, arXiv 2505.23564);
             the first token begins a segment anyway, so that a cut there is none.
         forced_above: tokens of a larger probability get 0 and leave the loss, its denominators included (SPO's probability
@@ -77,28 +78,30 @@ class MonteCarlo(StepScorer):
         )
 
     def steps(self, model: Any, rollouts: Rollouts) -> Steps:
-        starts = self.starts(model, rollouts)
+        starts, late = self.starts(model, rollouts)
         rows, columns = (x.tolist() for x in starts.nonzero(as_tuple=True))
         values = self.values(model, rollouts, [Prefix(r, c) for r, c in zip(rows, columns, strict=True)])
         self.metrics["segments"] = len(rows) / len(rollouts)
-        scores = self.advantages(rollouts, starts, values)
-        return Steps(scores, segment_numbers(starts, rollouts.response_mask))
+        self.metrics["forward_equivalents"] += self.segments.passes(rollouts)
+        scores = self.advantages(rollouts, starts, values).masked_fill(late, 0.0)
+        return Steps(scores, segment_numbers(starts, rollouts.response_mask & ~late))
 
     def of_tokens(self, model: Any, rollouts: Rollouts, scores: Float[Tensor, "B S"]) -> Float[Tensor, "B S"]:
         if self.forced_above is not None:
             budget = unset_budget("scorer.forced_above")
             logprobs = predictions(model, rollouts, rollouts.response_mask, budget).logprobs
+            self.metrics["forward_equivalents"] += passes(rollouts)
             self.left_out = rollouts.response_mask & (logprobs.exp() > self.forced_above)
             scores = scores.masked_fill(self.left_out, 0.0)
         return scores if self.signed else scores.abs()
 
-    def starts(self, model: Any, rollouts: Rollouts) -> Bool[Tensor, "B S"]:
-        """The first tokens of the segments whose values are estimated."""
-        starts = self.segments(model, rollouts, reasoning_or_all(rollouts))
-        number = starts.long().cumsum(1)
-        if self.most_segments is not None:
-            starts = starts & (number <= self.most_segments)
-        return starts & (number > 1) if self.from_first_cut else starts
+    def starts(self, model: Any, rollouts: Rollouts) -> tuple[Bool[Tensor, "B S"], Bool[Tensor, "B S"]]:
+        """The first tokens of the segments whose values are estimated, and the tokens behind these segments."""
+        cuts = self.segments(model, rollouts, reasoning_or_all(rollouts))
+        number = cuts.long().cumsum(1)
+        late = number > (number.shape[1] if self.most_segments is None else self.most_segments)
+        starts = cuts & ~late
+        return (starts & (number > 1) if self.from_first_cut else starts), late
 
     def values(self, model: Any, rollouts: Rollouts, prefixes: list[Prefix]) -> Float[Tensor, " n"]:
         """V of each prefix."""

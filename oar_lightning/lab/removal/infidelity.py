@@ -9,6 +9,7 @@ import torch
 from jaxtyping import Bool, Float
 from torch import Tensor
 
+from oar_lightning.common.shares import count_of
 from oar_lightning.credit.scorers.base import row_generator, scorable_rows
 from oar_lightning.lab.removal.curves import FILLED, RemovalConfig, named
 from oar_lightning.lab.removal.sets import Outcome, Sets, evaluate
@@ -65,5 +66,5 @@ def random_sets(rollouts: Rollouts, row: int, width: int, config: RemovalConfig,
     sets = torch.zeros(draws, width, dtype=torch.bool)
     for draw in range(draws):
         fraction = config.fractions[draw % len(config.fractions)]
-        sets[draw, torch.randperm(count, generator=rng)[: math.ceil(fraction * count - 1e-9)]] = True
+        sets[draw, torch.randperm(count, generator=rng)[: count_of(fraction, count)]] = True
     return sets.to(rollouts.token_ids.device)

@@ -10,6 +10,7 @@ from jaxtyping import Bool, Float, Int
 from torch import Tensor
 
 from oar_lightning.common.ranges import Rule
+from oar_lightning.common.shares import count_of
 from oar_lightning.credit.scorers.base import row_generator
 from oar_lightning.policy.attention import masked_positions
 from oar_lightning.types import Rollouts
@@ -58,5 +59,5 @@ def ranks(scores: Float[Tensor, "B S"], rollouts: Rollouts, seed: int = 0) -> In
 
 def first_share(rank: Int[Tensor, "B R"], counts: Sequence[int], fraction: float) -> Bool[Tensor, "B R"]:
     """The tokens that rank first: of each row's `counts` tokens the given fraction, rounded up."""
-    most = torch.tensor([math.ceil(fraction * n - 1e-9) for n in counts], device=rank.device)
+    most = torch.tensor([count_of(fraction, n) for n in counts], device=rank.device)
     return rank < most[:, None]

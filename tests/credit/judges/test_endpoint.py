@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 import dataclasses
 import gzip
 import itertools
@@ -15,6 +16,7 @@ from support.judge_server import Behaviour, Handler, Server, completion, fails, 
 from support.toy import tools
 
 from oar_lightning.credit.judges import EndpointJudge, Solution
+from oar_lightning.credit.judges.client import Endpoint, NoAnswer
 from oar_lightning.types import MathProblem
 
 pytest.importorskip("openai", reason="the extra judge is not installed")
@@ -330,6 +332,20 @@ def test_nobody_there() -> None:
         judge = judge_of(server)
     with pytest.raises(ValueError, match=r"not one of the first 2 requests was answered \(\w+Error\); start the endpoint"):
         judge([solution()])
+
+
+def test_more_attempts_than_a_float_has_powers_of_two(monkeypatch: pytest.MonkeyPatch) -> None:
+    attempts = []
+
+    async def nothing(*_: Any) -> bytes:
+        attempts.append(1)
+        raise TimeoutError
+
+    monkeypatch.setattr(Endpoint, "_body", nothing)
+    endpoint = Endpoint("http://127.0.0.1", "m", "none", {}, 1.0, 1100, 0.0, 1.0)
+    with pytest.raises(NoAnswer, match="no answer within"):
+        asyncio.run(endpoint.ask(None, [], lambda: True))
+    assert len(attempts) == 1101
 
 
 # ---------------------------------------------------------------- the budget

@@ -69,7 +69,7 @@ def test_the_definition(outcome: float, penalty: float) -> None:
     expected = by_numpy([[c, c, c - p, c - p, c, c, c], [-p, -p, 0]]) + by_numpy([[c] * 4, [c - p] * 2])
     for row, of_row in zip(found, expected, strict=True):
         assert row == pytest.approx(of_row, rel=1e-6, abs=1e-9)
-    assert scorer.metrics == {"unjudged_frac": 0.0, "wrong_frac": 0.75}
+    assert scorer.metrics == {"forward_equivalents": 0.0, "unjudged_frac": 0.0, "wrong_frac": 0.75}
 
 
 def test_golden_values() -> None:
@@ -180,7 +180,7 @@ def test_without_a_judgement_the_outcome_alone_counts(text: str, spans: tuple[tu
     scorer = Capo(judge, STEPS)
     found = numbers(scorer(None, rollouts), rollouts)
     assert [one.text for one in judge.asked] == [*TEXTS[:3], *[text] * asked]
-    assert scorer.metrics == {"unjudged_frac": 0.25, "wrong_frac": 0.75}
+    assert scorer.metrics == {"forward_equivalents": 0.0, "unjudged_frac": 0.25, "wrong_frac": 0.75}
     for row, expected in zip(found[2:], by_numpy([[1.5, 1.5, 1.5, 2.0], [2.0, 2.0]]), strict=True):
         assert row == pytest.approx(expected, rel=1e-6)
 

@@ -15,7 +15,7 @@ from support.toy import gpt2, rollouts_of, tools
 from oar_lightning.credit.assign import assign_credit
 from oar_lightning.credit.gates import DirectGate, SignedGate
 from oar_lightning.credit.scorers import MinForm, MonteCarlo, Position, Shuffled
-from oar_lightning.credit.segments import FixedLength, LowProbabilityCuts, Sentences
+from oar_lightning.credit.segments import EntropyCuts, FixedLength, LowProbabilityCuts, Refined, Sentences, reasoning_or_all
 from oar_lightning.data.chain.task import ChainProblems, ChainTask
 from oar_lightning.objective.metric_sums import MetricSums
 from oar_lightning.policy.lm_head import token_logprobs
@@ -87,19 +87,43 @@ def test_advantages_are_differences_of_values(length: int, rollouts: Rollouts) -
 def test_the_advantages_of_segments_sum_to_reward_minus_value_of_the_prompt(length: int, rollouts: Rollouts) -> None:
     table = Table()
     scorer = scorer_with(table, FixedLength(length))
-    scores, starts = scorer(None, rollouts), scorer.starts(None, rollouts)
+    scores, (starts, _) = scorer(None, rollouts), scorer.starts(None, rollouts)
     for row in range(4):
         first = int(rollouts.response_mask[row].nonzero()[0])
         expected = REWARDS[row] - Table.value(rollouts, Prefix(row, first))
         assert float(scores[row, starts[row]].sum()) == pytest.approx(expected, abs=1e-6)
 
 
-def test_late_cuts_are_dropped(rollouts: Rollouts) -> None:
+@pytest.mark.parametrize("most", [1, 2, 3])
+def test_later_values_are_the_reward_as_where_all_are_estimated_so(most: int, rollouts: Rollouts) -> None:
+    """VinePPO's code fills them backwards: V_k = r + V_{k+1} with no r but the last, R."""
     table = Table()
-    scorer = scorer_with(table, FixedLength(1), most_segments=2)
-    scores = scorer(None, rollouts)
-    assert len(table.prefixes) == 2 * 4
-    assert scores[0, rollouts.response_mask[0]][1:].unique().numel() == 1
+    scorer = scorer_with(table, FixedLength(1), most_segments=most)
+    steps = scorer.steps(None, rollouts)
+    assert len(table.prefixes) == int(reasoning_or_all(rollouts).sum(1).clamp(max=most).sum())
+    for row in range(4):
+        columns = rollouts.response_mask[row].nonzero().flatten().tolist()
+        divided = reasoning_or_all(rollouts)[row].nonzero().flatten().tolist()  # the rest belongs to the last segment
+        values = [Table.value(rollouts, Prefix(row, c)) if k < most else REWARDS[row] for k, c in enumerate(divided)]
+        of_step = [after - value for value, after in zip(values, [*values[1:], REWARDS[row]], strict=True)]
+        expected = of_step + [of_step[-1]] * (len(columns) - len(divided))
+        assert steps.scores[row, columns].tolist() == pytest.approx(expected, abs=1e-6)
+        late = len(divided) > most
+        assert steps.numbers[row, columns].tolist() == [
+            -1 if late and k >= most else min(k, len(divided) - 1) for k in range(len(columns))
+        ]
+
+
+def test_passes_over_the_batch_for_cuts_and_masks_are_counted(rollouts: Rollouts) -> None:
+    model, seen = gpt2(), []
+    model.transformer.h[0].register_forward_pre_hook(lambda module, args: seen.append(args[0].shape[0]))
+    two = Refined(LowProbabilityCuts(0.9, 2), EntropyCuts(0.3, 1), 1)
+    for cuts, forced, passes in ((FixedLength(2), None, 0), (EntropyCuts(0.3, 1), None, 1), (two, 0.9, 3)):
+        seen.clear()
+        scorer = scorer_with(Table(), cuts, forced_above=forced)
+        scorer(model, rollouts)
+        assert sum(seen) == passes * len(rollouts)
+        assert scorer.metrics["forward_equivalents"] == passes
 
 
 def test_before_the_first_cut_there_is_nothing(rollouts: Rollouts) -> None:
@@ -115,7 +139,7 @@ def test_before_the_first_cut_there_is_nothing(rollouts: Rollouts) -> None:
 def test_from_the_first_cut_the_segments_sum_to_reward_minus_value_there(cuts: Any, rollouts: Rollouts) -> None:
     scorer = scorer_with(Table(), cuts, from_first_cut=True)
     model = gpt2()
-    scores, starts = scorer(model, rollouts), scorer.starts(model, rollouts)
+    scores, (starts, _) = scorer(model, rollouts), scorer.starts(model, rollouts)
     cut_rows = starts.any(1).nonzero().flatten().tolist()
     assert cut_rows
     for row in range(4):
@@ -210,7 +234,7 @@ def test_asides_of_the_task_have_no_effect() -> None:
     rollouts = stage(policy.model, problems, 1, sampling, list(range(6)))
     scorer = MonteCarlo(Sentences(), samples)
     scorer.use(RolloutTools(stage, sampling))
-    starts = scorer.starts(policy.model, rollouts)
+    starts, _ = scorer.starts(policy.model, rollouts)
     scores = scorer(policy.model, rollouts)
     noise, found = {True: [0.0], False: [0.0]}, {True: [0.0], False: [0.0]}
     for row, text in enumerate(rollouts.completions):

@@ -10,7 +10,7 @@ from torch import Tensor
 
 from oar_lightning.common.ranges import checked
 from oar_lightning.credit.component import Region, region_mask
-from oar_lightning.credit.predictions import Predictions, predictions
+from oar_lightning.credit.predictions import Predictions, passes, predictions
 from oar_lightning.credit.scorers.base import Scorer
 from oar_lightning.policy.token_budget import PASS_TOKENS, SomeTokens, TokenBudget
 from oar_lightning.types import Rollouts
@@ -31,7 +31,7 @@ class PredictionScorer(Scorer):
 
     def predictions(self, model: Any, rollouts: Rollouts) -> Predictions:
         """The numbers of all tokens of the region."""
-        self.metrics = {"forward_equivalents": 1.0 if rollouts.prediction_states is None else 0.0}
+        self.metrics = {"forward_equivalents": passes(rollouts)}
         return predictions(model, rollouts, region_mask(rollouts, self.covers), self.token_budget)
 
 

@@ -18,8 +18,8 @@ class Otb(PredictionScorer):
 
     e_t = 1 - 2 p_t + sum_v pi_v^2 = |d log pi(y_t) / d logits|^2; W_it = sum of e up to t; B_t = sum_i R_i W_it / sum_i W_it
     over the completions of the group that are alive at t; 0 beyond the second longest, where one is strictly longest. The own
-    completion is inside its baseline, and nothing is divided by a standard deviation. Completions whose reward is not known
-    (NaN) are left out and score 0.
+    completion is inside its baseline, so that the only one of a group scores 0, and nothing is divided by a standard deviation.
+    Completions whose reward is not known (NaN) are left out and score 0.
     """
 
     signed = True
@@ -37,5 +37,6 @@ class Otb(PredictionScorer):
         for rows in groups(mask, rollouts.group_size):
             alive = counted[rows].sum(0)
             mean = (rewards[rows] * weights[rows]).sum(0) / (weights[rows].sum(0) + 1e-8)
-            baseline[rows] = torch.where(alive > 1, mean, torch.zeros_like(mean)) if rollouts.group_size > 1 else mean
+            several = int(known[rows].sum()) > 1
+            baseline[rows] = torch.where(alive > 1, mean, torch.zeros_like(mean)) if several else mean
         return placed((rewards - baseline).masked_fill(~known, 0.0), there, mask)

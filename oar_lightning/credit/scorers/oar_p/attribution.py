@@ -66,10 +66,12 @@ class Attribution:
         estimates = counterfactuals.probe.distance_of_shift(shifts.masked_fill(~valid[:, None], 0.0))
         scores = torch.zeros(texts.reasoning.shape, dtype=estimates.dtype, device=estimates.device)
         scores = scores.masked_scatter(texts.reasoning, estimates[valid])
-        passes = 1 + readings.shape[1]
+        backward, filling, end = readings.shape[1], counterfactuals.fill, texts.token_ids.shape[1]
         first = texts.reasoning.long().argmax(1)
-        costs = (first - texts.first) + passes * (texts.token_ids.shape[1] - first) + texts.reasoning.sum(1)
-        return Estimate(scores, costs.tolist(), passes * clean.tokens + positions.numel(), clean)
+        costs = (first - texts.first) + (1 + backward) * (end - first) + texts.reasoning.sum(1)
+        costs += filling.passes * (end - texts.first)
+        tokens = clean.tokens + backward * (clean.tokens - filling.tokens(texts)) + positions.numel()
+        return Estimate(scores, costs.tolist(), tokens, clean)
 
     def _replaced(self, counterfactuals: Counterfactuals, clean: Clean, positions: Int[Tensor, "n R"]) -> list[LayerRecord]:
         """The attention of fill tokens, each of which alone replaces one reasoning token."""

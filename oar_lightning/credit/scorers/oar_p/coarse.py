@@ -58,9 +58,9 @@ class Spans:
         distances, tokens = counterfactuals.distances(clean, starts, span=self.size)
         span = starts.flatten().cumsum(0).view_as(rank) - 1  # index of each token's span among the distances
         scores = distances[span.clamp(min=0)].masked_fill(~texts.reasoning, 0.0)
-        costs = suffix_costs(texts).expand_as(rank).masked_fill(~starts, 0).sum(1) + torch.tensor(
-            texts.lengths(), device=starts.device
-        )
+        lengths = torch.tensor(texts.lengths(), device=starts.device)
+        costs = suffix_costs(texts).expand_as(rank).masked_fill(~starts, 0).sum(1)
+        costs += (1 + counterfactuals.fill.passes) * lengths
         return Estimate(scores, costs.tolist(), clean.tokens + tokens, clean)
 
 

@@ -63,7 +63,8 @@ class Counterfactuals:
         or read; under `enable_grad` the outcome carries gradient with respect to it."""
         place = self.probe.locate(texts.answer, texts.token_ids)
         states, past, tokens = self.run_clean(texts, place, records)
-        return Clean(texts, place, past, self.probe.read(self.model, states, place), self.fills(texts), tokens)
+        outcome = self.probe.read(self.model, states, place)
+        return Clean(texts, place, past, outcome, self.fills(texts), tokens + self.fill.tokens(texts))
 
     def run_clean(
         self, texts: Texts, place: AnswerPlace, records: list[LayerRecord] | None = None

@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
-from typing import Any, Literal, Protocol, runtime_checkable
+from collections.abc import Callable
+from dataclasses import dataclass
+from typing import Any, Literal
 
 import torch
 from jaxtyping import Float, Int
@@ -15,12 +17,28 @@ from oar_lightning.policy.decoder import Decoder, empty_past
 from oar_lightning.policy.language_model import embed
 from oar_lightning.policy.lm_head import head_logits, rows_per_chunk
 
+BLOCK = 4096
+"""The most tokens of the vocabulary whose embeddings are copied at once."""
 
-@runtime_checkable
-class Fill(Protocol):
-    """Embeddings for each column of each text; a text's embeddings depend on that text alone."""
 
-    def __call__(self, model: Any, decoder: Decoder, texts: Texts, token_id: int, seed: int) -> Float[Tensor, "N S H"]: ...
+@dataclass(frozen=True)
+class Fill:
+    """What replaces masked tokens.
+
+    Args:
+        embeddings: of each column of each text; a text's depend on that text alone.
+        passes: over the texts that they take.
+    """
+
+    embeddings: Callable[[Any, Decoder, Texts, int, int], Float[Tensor, "N S H"]]
+    passes: int = 0
+
+    def __call__(self, model: Any, decoder: Decoder, texts: Texts, token_id: int, seed: int) -> Float[Tensor, "N S H"]:
+        return self.embeddings(model, decoder, texts, token_id, seed)
+
+    def tokens(self, texts: Texts) -> int:
+        """The padded tokens that go through the model."""
+        return self.passes * texts.token_ids[:, :-1].numel()
 
 
 def pad(model: Any, decoder: Decoder, texts: Texts, token_id: int, seed: int) -> Float[Tensor, "N S H"]:
@@ -32,7 +50,11 @@ def pad(model: Any, decoder: Decoder, texts: Texts, token_id: int, seed: int) ->
 def mean_embedding(model: Any, decoder: Decoder, texts: Texts, token_id: int, seed: int) -> Float[Tensor, "N S H"]:
     """`mean_embedding`: the mean of the embeddings of the whole vocabulary."""
     vocabulary = torch.arange(model.get_input_embeddings().weight.shape[0], device=texts.token_ids.device)
-    return embed(model, vocabulary[None]).mean(1, keepdim=True).expand(*texts.token_ids.shape, -1)
+    one = embed(model, vocabulary[None, :1])
+    total = torch.zeros_like(one, dtype=torch.promote_types(one.dtype, torch.float32))
+    for ids in vocabulary.split(BLOCK):
+        total += embed(model, ids[None]).sum(1, keepdim=True, dtype=total.dtype)
+    return (total / len(vocabulary)).to(one).expand(*texts.token_ids.shape, -1)
 
 
 def random_token(model: Any, decoder: Decoder, texts: Texts, token_id: int, seed: int) -> Float[Tensor, "N S H"]:
@@ -76,10 +98,10 @@ def sampled_ids(model: Any, decoder: Decoder, texts: Texts, seed: int) -> Int[Te
 FillName = Literal["pad", "mean_embedding", "random_token", "model_sample"]
 
 FILLS: dict[FillName, Fill] = {
-    "pad": pad,
-    "mean_embedding": mean_embedding,
-    "random_token": random_token,
-    "model_sample": model_sample,
+    "pad": Fill(pad),
+    "mean_embedding": Fill(mean_embedding),
+    "random_token": Fill(random_token),
+    "model_sample": Fill(model_sample, passes=1),
 }
 
 

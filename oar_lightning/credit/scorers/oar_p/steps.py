@@ -38,6 +38,7 @@ class OarPSteps(StepScorer, OarP):
         mask = rollouts.reasoning_mask
         starts = self.segments(model, rollouts, mask)
         scores = self.influences(model, rollouts, starts)
+        self.metrics["forward_equivalents"] += self.segments.passes(rollouts)
         self.metrics["segments"] = int(starts.sum()) / max(1, len(rollouts))
         return Steps(scores, segment_numbers(starts, mask))
 

@@ -51,7 +51,7 @@ def token_changes(
     width = texts.token_ids.shape[1] - start
     changes = clean.logprobs.new_zeros(len(texts.token_ids), width, width)
     done = torch.zeros_like(wanted)
-    tokens = 0
+    tokens = counterfactuals.fill.tokens(texts)
     while wanted.any():
         tokens += _fill_rows(counterfactuals, clean, fills, wanted, changes)
         if reach is None:

@@ -73,7 +73,7 @@ class TotalEffect(CounterfactualScorer):
         for draw in range(self.num_draws):
             changes, run = token_changes(counterfactuals, clean, free, draw, self.reach)
             effects.append(total_effects(changes, texts.reasoning[:, inside], texts.answer[:, inside]))
-            tokens += run + (texts.token_ids.numel() if self.fill == "model_sample" else 0)
+            tokens += run
         scores = torch.stack(effects).mean(0)[texts.reasoning[:, inside]]
         return Freedom(self.freedom, self.free_below).of_logprobs(scores, clean.logprobs[texts.reasoning]), tokens
 

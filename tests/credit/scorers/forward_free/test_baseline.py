@@ -67,6 +67,13 @@ def test_equal_weights_give_the_group_mean(case, monkeypatch):
             assert value == pytest.approx(R[i] - (np.mean(alive) if len(alive) > 1 else 0), abs=1e-7)
 
 
+def test_the_only_known_completion_of_a_group_is_its_own_baseline(case):
+    model, rollouts = case
+    nan = float("nan")
+    actual = Otb()(model, dataclasses.replace(rollouts, rewards=torch.tensor([nan, 1.0, nan])))
+    torch.testing.assert_close(actual, torch.zeros_like(actual))
+
+
 def test_a_completion_whose_reward_is_not_known_is_left_out(case):
     """The others have what they have without it; its own tokens score 0."""
     model, rollouts = case

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import dataclasses
+from functools import partial
 from typing import Any
 
 import pytest
@@ -11,11 +12,16 @@ from support.families import texts
 from support.toy import gpt2, padded
 
 from oar_lightning.credit.scorers import OarP, OarPApproximate, ProbeSchedule, TotalEffect
+from oar_lightning.credit.scorers.oar_p import fills
+from oar_lightning.credit.scorers.oar_p.attribution import Attribution
+from oar_lightning.credit.scorers.oar_p.coarse import Spans
+from oar_lightning.credit.scorers.oar_p.counterfactual import Counterfactuals
 from oar_lightning.credit.scorers.oar_p.fills import FILLS, draw, sampled_ids
 from oar_lightning.credit.scorers.oar_p.texts import texts_until_answer
 from oar_lightning.credit.scorers.probes import PROBES
-from oar_lightning.policy.decoder import ModuleDecoder
+from oar_lightning.policy.decoder import ModuleDecoder, choose_decoder
 from oar_lightning.policy.language_model import embed
+from oar_lightning.policy.token_budget import TokenBudget
 
 
 @pytest.mark.parametrize("probe", PROBES)
@@ -95,6 +101,35 @@ def test_a_large_budget_makes_the_approximation_exact_with_every_fill():
     for fill in FILLS:
         actual = OarPApproximate(budget=10**6, fill=fill)(model, rollouts)
         torch.testing.assert_close(actual, OarP(fill=fill)(model, rollouts), rtol=1e-6, atol=1e-9)
+
+
+@pytest.mark.parametrize("fill", FILLS)
+@pytest.mark.parametrize("make", [OarP, TotalEffect, partial(OarPApproximate, coarse=Spans(2), budget=0)])
+def test_all_tokens_that_go_through_the_model_are_counted(make: Any, fill: str) -> None:
+    model, rollouts, seen = gpt2().eval(), texts(), []
+    model.transformer.h[0].register_forward_pre_hook(lambda module, args: seen.append(args[0].shape[:2].numel()))
+    scorer = make(fill=fill)
+    scorer(model, rollouts)
+    assert scorer.metrics["forward_equivalents"] == sum(seen) / rollouts.token_ids.numel()
+
+
+@pytest.mark.parametrize("coarse", [Attribution(), Spans(2)])
+def test_the_pass_that_draws_fills_is_paid_from_the_budget(coarse: Any) -> None:
+    model, whole = gpt2().eval(), texts_until_answer(texts(), PROBES["last"])
+    costs = []
+    for fill in ("random_token", "model_sample"):
+        budget = TokenBudget("test", None, 4096)
+        masked = Counterfactuals(model, choose_decoder(model), PROBES["last"], FILLS[fill], 0, 0, budget, True)
+        costs.append(torch.tensor(coarse.estimate(masked, whole).costs))
+    assert (costs[1] - costs[0]).tolist() == whole.lengths()
+
+
+def test_the_mean_embedding_is_that_of_the_whole_vocabulary_in_blocks(monkeypatch: pytest.MonkeyPatch) -> None:
+    model, whole = gpt2(), texts_until_answer(texts(), PROBES["last"])
+    monkeypatch.setattr(fills, "BLOCK", 7)  # of 40 tokens
+    found = FILLS["mean_embedding"](model, ModuleDecoder(model), whole, 0, 0)
+    expected = model.get_input_embeddings().weight.double().mean(0).to(found)
+    torch.testing.assert_close(found, expected.expand_as(found))
 
 
 def test_errors_name_the_key():

@@ -89,7 +89,7 @@ def test_a_screened_off_decision_ranks_first(relaying_model):
 def test_cost_is_counted():
     """One row: the clean pass, the pass of the fill, and one counterfactual for each token."""
     rollouts = rollouts_of([{"before": [1, 2], "reasoning": [3, 4, 5], "answer": [6], "tail": [7, 8, 9, 10]}])
-    for fill, tokens in (("pad", 5 + 3 * 3), ("model_sample", 5 + 3 * 3 + 6)):  # padded to the longest suffix
+    for fill, tokens in (("pad", 5 + 3 * 3), ("model_sample", 5 + 3 * 3 + 5)):  # padded to the longest suffix
         scorer = TotalEffect(fill=fill, free_below=1.0)
         scorer(gpt2(), rollouts)
         assert scorer.metrics == {"forward_equivalents": tokens / 10}
