@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import contextlib
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from contextlib import AbstractContextManager
 from typing import Any, Literal, Protocol, runtime_checkable
 
@@ -87,6 +87,11 @@ def group_advantages_of(rollouts: Rollouts) -> Float[Tensor, " B"]:
 
 class Component:
     """Base of scorers and gates."""
+
+    @property
+    def idle(self) -> Mapping[str, str]:
+        """Settings without effect, "key=value" -> the setting that makes them so, of those that are not the defaults."""
+        return {}
 
     def use(self, tools: Tools) -> None:
         """Take what the component needs of the run's tools; called once, before the first step. Most need nothing."""

@@ -32,6 +32,12 @@ class Freedom:
     mode: Mode = "none"
     free_below: Probability = FREE_BELOW
 
+    @property
+    def idle(self) -> dict[str, str]:
+        """See `Component.idle`."""
+        unread = self.mode != "mask" and self.free_below != FREE_BELOW
+        return {f"free_below={self.free_below:g}": f"scorer.freedom={self.mode}"} if unread else {}
+
     def of_logprobs(self, scores: Tensor, logprobs: Tensor) -> Tensor:
         """The scores of tokens with these log-probabilities; any shape."""
         if self.mode == "none":

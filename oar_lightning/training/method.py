@@ -90,6 +90,9 @@ def check_credit(method: Method) -> None:
         )
     for key, why in loss.idle.items():
         log.warning("loss.%s=%s: without effect, since %s; leave it out", key, getattr(loss, key), why)
+    for group, component in (("scorer", scorer), ("gate", gate)):
+        for setting, why in component.idle.items():
+            log.warning("%s.%s: without effect, since %s; leave it out", group, setting, why)
     if isinstance(scorer, Uniform):
         if not isinstance(gate, BilevelGate):
             raise ConfigError(

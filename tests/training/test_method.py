@@ -7,9 +7,19 @@ import dataclasses
 import pytest
 
 from oar_lightning.common.config_check import ConfigError
-from oar_lightning.credit.gates import BilevelGate, ClipGate, SignedGate
-from oar_lightning.credit.scorers import Entropy, Scorer, Uniform
-from oar_lightning.credit.scorers.forward_free import EntropyAdvantage, Hicra, Ktae
+from oar_lightning.credit.gates import BilevelGate, ClipGate, DirectGate, Gate, SignedGate
+from oar_lightning.credit.scorers import (
+    Entropy,
+    OarG,
+    OarP,
+    Scorer,
+    Shuffled,
+    TotalEffect,
+    TotalEffectFast,
+    TurningPoint,
+    Uniform,
+)
+from oar_lightning.credit.scorers.forward_free import EntropyAdvantage, Hicra, Ktae, Shear
 from oar_lightning.credit.scorers.forward_free.baseline import Otb
 from oar_lightning.credit.scorers.hindsight import Contrast
 from oar_lightning.credit.scorers.spae import Spae
@@ -35,6 +45,52 @@ def test_settings_of_a_gate_that_has_nothing_to_weigh_are_told_of(caplog: pytest
     assert not caplog.messages
     check_credit(Method(Uniform(), BilevelGate(tau=0.9, beta=3.0)))
     assert "gate.beta=3.0, gate.tau=0.9: without effect, since scorer=uniform" in caplog.text
+
+
+@pytest.mark.parametrize(
+    ("scorer", "gate", "setting", "why"),
+    [
+        (
+            OarP(freedom="weight", free_below=0.5),
+            BilevelGate(),
+            "scorer.free_below=0.5",
+            "scorer.freedom=weight",
+        ),
+        (OarG(free_below=0.5), BilevelGate(), "scorer.free_below=0.5", "scorer.freedom=none"),
+        (TotalEffectFast(free_below=0.5), BilevelGate(), "scorer.free_below=0.5", "scorer.freedom=weight"),
+        (
+            Shuffled(OarG(free_below=0.5)),
+            BilevelGate(),
+            "scorer.inner.free_below=0.5",
+            "scorer.inner.freedom=none",
+        ),
+        (Shear(epsilon=0.1), DirectGate(), "scorer.epsilon=0.1", "scorer.distance=mmd"),
+        (TurningPoint(guess_above=0.5), BilevelGate(), "scorer.guess_above=0.5", "scorer.search_every=1"),
+        (Entropy(), BilevelGate(mode="boost_only", floor=0.5), "gate.floor=0.5", "gate.mode=boost_only"),
+        (
+            Entropy(),
+            BilevelGate(mode="suppress_only", beta=1.0),
+            "gate.beta=1.0",
+            "gate.mode=suppress_only",
+        ),
+        (Entropy(), BilevelGate(mode="off", tau=0.9), "gate.tau=0.9", "gate.mode=off"),
+    ],
+)
+def test_settings_of_scorer_and_gate_that_nothing_reads_are_told_of(
+    scorer: Scorer, gate: Gate, setting: str, why: str, caplog: pytest.LogCaptureFixture
+) -> None:
+    check_credit(Method(scorer, gate))
+    assert caplog.messages == [f"{setting}: without effect, since {why}; leave it out"]
+
+
+def test_settings_of_scorer_and_gate_that_are_read_are_not_told_of(caplog: pytest.LogCaptureFixture) -> None:
+    for scorer in (
+        OarP(freedom="mask", free_below=0.5),
+        TotalEffect(free_below=0.5),
+        TurningPoint(search_every=8, guess_above=0.5),
+    ):
+        check_credit(Method(scorer, BilevelGate(tau=0.5, beta=1.0, floor=0.2)))
+    assert not caplog.messages
 
 
 def test_settings_of_the_loss_that_nothing_reads_are_told_of(caplog: pytest.LogCaptureFixture) -> None:

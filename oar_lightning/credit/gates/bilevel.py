@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import dataclasses
+from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Annotated, Literal
 
@@ -46,6 +47,16 @@ class BilevelGate(Gate):
     renormalize: bool = True
     advantages: Literal["both", "positive", "negative"] = "both"
     region: Region = "reasoning"
+
+    @property
+    def idle(self) -> Mapping[str, str]:
+        unread: dict[str, tuple[str, ...]] = {
+            "boost_only": ("floor",),
+            "suppress_only": ("beta",),
+            "off": ("tau", "beta", "floor", "threshold", "renormalize", "advantages"),
+        }
+        chosen = [key for key in unread.get(self.mode, ()) if getattr(self, key) != getattr(type(self), key)]
+        return {f"{key}={getattr(self, key)}": f"gate.mode={self.mode}" for key in chosen}
 
     @property
     def uniform(self) -> bool:

@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import functools
 from abc import ABC, abstractmethod
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from contextlib import AbstractContextManager
 from typing import Any
 
@@ -136,6 +136,10 @@ class Wrapper(Scorer):
     def measured_by_inner(self) -> None:
         """Take over what the inner scorer has measured of its last call."""
         self.metrics, self.totals, self.left_out = dict(self.inner.metrics), self.inner.totals, self.inner.left_out
+
+    @property
+    def idle(self) -> Mapping[str, str]:
+        return {f"inner.{setting}": why.replace("scorer.", "scorer.inner.") for setting, why in self.inner.idle.items()}
 
     @property
     def budgets(self) -> tuple[TokenBudget, ...]:

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
 import torch
@@ -67,6 +67,10 @@ class OarG(Scorer):
         self.token_budget = TokenBudget("scorer.token_budget", token_budget, TOKENS)
         self.stability_rows = stability_rows
         self.freedom = Freedom(freedom, free_below)
+
+    @property
+    def idle(self) -> Mapping[str, str]:
+        return self.freedom.idle
 
     def __call__(self, model: Any, rollouts: Rollouts) -> Float[Tensor, "B S"]:
         probe = self.probe.at(rollouts.step)

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import itertools
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from typing import Annotated, Any, Literal
 
 import torch
@@ -29,6 +29,8 @@ from oar_lightning.types import Rollouts
 
 BLOCK = 1024
 """The most tokens of either side whose distances are known at once."""
+
+EPSILON, ITERATIONS = 0.02, 100
 
 OF_GROUP = Annotated[None, "one that suits the group's texts"]
 
@@ -78,18 +80,23 @@ class Shear(Scorer):
         width: PositiveInt | OF_GROUP = None,
         stride: PositiveInt | OF_GROUP = None,
         distance: Literal["mmd", "wasserstein"] = "mmd",
-        epsilon: PositiveFloat = 0.02,
-        iterations: PositiveInt = 100,
+        epsilon: PositiveFloat = EPSILON,
+        iterations: PositiveInt = ITERATIONS,
         token_budget: SomeTokens = PASS_TOKENS,
         region: Region = "response",
     ) -> None:
         self.covers = region
         self.width = width
         self.stride = stride
-        self.epsilon = epsilon
-        self.iterations = iterations
+        self.distance, self.epsilon, self.iterations = distance, epsilon, iterations
         self.solver = transport_solver() if distance == "wasserstein" else None
         self.token_budget = TokenBudget("scorer.token_budget", token_budget, PASS_TOKENS)
+
+    @property
+    def idle(self) -> Mapping[str, str]:
+        chosen = {"epsilon": self.epsilon != EPSILON, "iterations": self.iterations != ITERATIONS}
+        unread = [key for key, other in chosen.items() if other and self.distance != "wasserstein"]
+        return {f"{key}={getattr(self, key):g}": f"scorer.distance={self.distance}" for key in unread}
 
     @torch.no_grad()
     def __call__(self, model: Any, rollouts: Rollouts) -> Float[Tensor, "B S"]:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from abc import abstractmethod
+from collections.abc import Mapping
 from typing import Any
 
 import torch
@@ -58,6 +59,10 @@ class CounterfactualScorer(Scorer):
     def __post_init__(self) -> None:
         if not isinstance(self.token_budget, TokenBudget):
             self.token_budget = TokenBudget("scorer.token_budget", self.token_budget, TOKENS)
+
+    @property
+    def idle(self) -> Mapping[str, str]:
+        return Freedom(self.freedom, self.free_below).idle
 
     def begin(self, model: Any) -> None:
         check_fill_token(model, self.fill_token_id)

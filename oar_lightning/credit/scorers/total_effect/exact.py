@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from dataclasses import dataclass
 
 import torch
@@ -58,6 +59,10 @@ class TotalEffect(CounterfactualScorer):
     def free_tokens(self, texts: Texts, logprobs: Float[Tensor, "N S"]) -> Bool[Tensor, "N S"]:
         """The tokens for which counterfactuals are run first."""
         return texts.reasoning & (logprobs.exp() < self.free_below)
+
+    @property
+    def idle(self) -> Mapping[str, str]:
+        return {}  # `free_below` chooses what is run, too
 
     @property
     def reach(self) -> float | None:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from typing import Any, NamedTuple
 
 import torch
@@ -59,6 +60,10 @@ class TotalEffectFast(Scorer):
         self.seed = seed
         self.token_budget = TokenBudget("scorer.token_budget", token_budget, TOKENS)
         self.freedom = Freedom(freedom, free_below)
+
+    @property
+    def idle(self) -> Mapping[str, str]:
+        return self.freedom.idle
 
     @torch.no_grad()
     def __call__(self, model: Any, rollouts: Rollouts) -> Float[Tensor, "B S"]:

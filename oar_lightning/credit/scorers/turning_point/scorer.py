@@ -23,6 +23,8 @@ from oar_lightning.credit.scorers.turning_point.siblings import mark_siblings
 from oar_lightning.objective.metric_sums import MetricSums
 from oar_lightning.types import Prefix, Rollouts
 
+GUESS_ABOVE = 0.7
+
 
 @checked("scorer")
 class TurningPoint(Scorer):
@@ -66,7 +68,7 @@ class TurningPoint(Scorer):
         rounds: NonNegativeInt = 8,
         points: PositiveInt = 2,
         search_every: PositiveInt = 1,
-        guess_above: Fraction = 0.7,
+        guess_above: Fraction = GUESS_ABOVE,
         least: Annotated[PositiveFloat, "a difference of rewards"] = 0.5,
         siblings: bool = True,
     ) -> None:
@@ -77,6 +79,11 @@ class TurningPoint(Scorer):
             raise ValueError(f"scorer.search_every={search_every} needs searches to learn from: set scorer.rounds >= 1, got 0")
         self._continue: Continuations | None = None
         self._learnt, self._pending, self._always_searches = Learnt(), Learnt(), False
+
+    @property
+    def idle(self) -> Mapping[str, str]:
+        unread = self.search_every == 1 and self.guess_above != GUESS_ABOVE
+        return {f"guess_above={self.guess_above:g}": "scorer.search_every=1"} if unread else {}
 
     def use(self, tools: Tools) -> None:
         """A run begins with nothing learnt: the scorer may have served another run of this process."""
