@@ -13,7 +13,7 @@ import numpy as np
 
 from oar_lightning.common.config_check import ConfigError
 from oar_lightning.common.ordering import natural
-from oar_lightning.reporting.factors import Level, full_label, label, level, ordered, varied
+from oar_lightning.reporting.factors import ABSENT, Level, full_label, label, level, ordered, varied
 from oar_lightning.reporting.runs import LARGEST, RunRecord
 from oar_lightning.tracking.history import FORKED_AT
 from oar_lightning.tracking.renamed import current_name
@@ -139,14 +139,21 @@ def find_baseline(arms: Sequence[Arm], factors: Sequence[str], wanted: str | Non
         if baseline is None:
             raise ConfigError(f"report.baseline={wanted}: no such arm; the arms are: {', '.join(arm.label for arm in arms)}")
         return baseline
-    uniform = [arm for arm in arms if UNIFORM_CREDIT & set(zip(factors, arm.levels, strict=True))]
+    told_apart = {key for key, _ in UNIFORM_CREDIT} & set(factors)
+    uniform = [arm for arm in arms if told_apart and _is_uniform(factors, arm)]
     return uniform[0] if len(uniform) == 1 else None
 
 
 def is_uniform(study: Study, arm: Arm) -> bool:
     """Whether all tokens of a completion of the arm get the same credit."""
-    tagged = "scorer" not in study.factors and arm.runs[0].tags.get("scorer") == "uniform"
-    return tagged or bool(UNIFORM_CREDIT & set(zip(study.factors, arm.levels, strict=True)))
+    return _is_uniform(study.factors, arm)
+
+
+def _is_uniform(factors: Sequence[str], arm: Arm) -> bool:
+    """By its scorer, where that is known: an arm of experiment=grpo may have another one."""
+    levels = {key: level for key, level in zip(factors, arm.levels, strict=True) if level != ABSENT}
+    scorer = levels.get("scorer") or arm.runs[0].tags.get("scorer")
+    return levels.get("gate.mode") == "off" or (scorer == "uniform" if scorer else levels.get("experiment") == "grpo")
 
 
 def _split(runs: Sequence[RunRecord], metric: str) -> tuple[list[RunRecord], list[RunRecord]]:

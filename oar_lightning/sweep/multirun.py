@@ -103,8 +103,8 @@ def sweep(
     study_folder = _set_name_and_folder(config)
     # a typo would make the trials fail one by one
     loader = hydra_context.config_loader
-    check_jobs([space.overrides(values) for values in space.examples()], config, loader, functools.partial(_check_trial, check))
-    study, publish = _open(space, arguments, config, loader, study_folder)
+    configs = check_examples(space, config, loader, functools.partial(_check_trial, check))
+    study, publish = _open(space, arguments, config, configs, study_folder)
     launcher = Plugins.instance().instantiate_launcher(config=config, hydra_context=hydra_context, task_function=task_function)
 
     def launch(claims: Sequence[Claim]) -> Mapping[int, BaseException]:
@@ -171,6 +171,18 @@ def check_jobs(
             check(job)
 
 
+def check_examples(
+    space: SearchSpace, config: DictConfig, loader: ConfigLoader, check: Callable[[DictConfig], None]
+) -> dict[str, dict[str, Any]]:
+    """Compose and check the space's examples, before any job starts; the settings of each, by its swept values."""
+    configs = {}
+    for values in space.examples():
+        with _job_config(space.overrides(values), config, loader) as job:
+            check(job)
+            configs[" ".join(f"{name}={value}" for name, value in values.items())] = _unchangeable(job)
+    return configs
+
+
 @contextlib.contextmanager
 def _job_config(overrides: Sequence[str], config: DictConfig, loader: ConfigLoader) -> Iterator[DictConfig]:
     """The config of the job with these overrides, which in the block is Hydra's."""
@@ -185,22 +197,21 @@ def _job_config(overrides: Sequence[str], config: DictConfig, loader: ConfigLoad
         HydraConfig.instance().cfg = former
 
 
-def _first_config(space: SearchSpace, config: DictConfig, loader: ConfigLoader) -> dict[str, Any]:
-    """The settings of a first trial by dotted key, without those that may change."""
-    with _job_config(space.overrides(next(space.examples())), config, loader) as job:
-        content: Any = OmegaConf.to_container(job, resolve=True)
+def _unchangeable(job: DictConfig) -> dict[str, Any]:
+    """A job's settings by dotted key, without those that may change."""
+    content: Any = OmegaConf.to_container(job, resolve=True)
     return {key: value for key, value in flatten(content).items() if key == KEPT or not key.startswith(CHANGEABLE)}
 
 
 def _open(
-    space: SearchSpace, arguments: Sequence[str], config: DictConfig, loader: ConfigLoader, folder: Path
+    space: SearchSpace, arguments: Sequence[str], config: DictConfig, configs: Mapping[str, Mapping[str, Any]], folder: Path
 ) -> tuple[Any, Any]:
     """The study, and the object that publishes it."""
     from oar_lightning.sweep.publish import Folder, Mlflow, Store
     from oar_lightning.sweep.storage import SweepStorage
     from oar_lightning.sweep.study import SweepStudy
 
-    plan = _plan(space, config.hydra.sweeper, _first_config(space, config, loader))
+    plan = _plan(space, config.hydra.sweeper, configs)
     uri = None if config.logger is None else str(config.logger.tracking_uri)
     database = local_database(uri) if uri else None
     database_folder = database.parent if database else Path(config.hydra.runtime.cwd)
@@ -218,7 +229,7 @@ def _open(
         raise
 
 
-def _plan(space: SearchSpace, sweeper: DictConfig, first: Mapping[str, Any]) -> Any:
+def _plan(space: SearchSpace, sweeper: DictConfig, configs: Mapping[str, Mapping[str, Any]]) -> Any:
     """The checked plan of the sweeper's settings."""
     from optuna.samplers import BaseSampler
 
@@ -243,6 +254,14 @@ def _plan(space: SearchSpace, sweeper: DictConfig, first: Mapping[str, Any]) -> 
     seed = sweeper.sampler.get("seed")
     seed = sweeper.seed if seed is None else seed
     grid = GridPoints(space.points) if space.is_grid else None
+    if grid is not None and int(sweeper.n_trials) < len(grid):
+        log.warning(
+            "hydra.sweeper.n_trials=%s: %d of the grid's %d points are run; set it to %d for all",
+            sweeper.n_trials,
+            int(sweeper.n_trials),
+            len(grid),
+            len(grid),
+        )
 
     def sampler(number: int, parameter: str) -> BaseSampler:
         if grid is not None:
@@ -256,7 +275,7 @@ def _plan(space: SearchSpace, sweeper: DictConfig, first: Mapping[str, Any]) -> 
         space=space.space,
         settings=[line for line in space.fixed if not config_key(line).startswith(CHANGEABLE)],
         objectives=[Objective(current_name(str(m)), d) for m, d in zip(metrics, directions, strict=True)],
-        first_config=first,
+        configs=configs,
         n_trials=min(int(sweeper.n_trials), len(grid)) if grid is not None else int(sweeper.n_trials),
         sampler=sampler,
         search={"sampler": "grid"} if grid is not None else {"sampler": OmegaConf.to_container(sweeper.sampler), "seed": seed},

@@ -16,6 +16,9 @@ from oar_lightning.common.config_check import ConfigError
 from oar_lightning.sweep.trial import Pruning
 from oar_lightning.tracking.renamed import current_name
 
+Settings = dict[str, Any]
+"""Values by dotted key."""
+
 
 @dataclass(frozen=True)
 class Objective:
@@ -34,7 +37,8 @@ class Plan:
             and `pruning`.
         space: swept parameter -> distribution.
         settings: the overrides that all trials share.
-        first_config: the settings of a first trial, by dotted key: what the files hold that no override tells.
+        configs: the swept values of an example -> its settings by dotted key, which tell what the files hold that no override
+            does. The examples hold all choices; the first is what the others are compared with.
         n_trials: number of all trials, failed and pruned ones included.
         max_failure_rate: fraction of `n_trials` that may fail before the sweep ends.
         sampler: (trial number, parameter or `TOGETHER` or `AFTER`) -> the sampler of that draw, see `samplers.draw`.
@@ -54,7 +58,7 @@ class Plan:
     pruning: Pruning = Pruning()
     retry_failed: bool = False
     search: Mapping[str, Any] = field(default_factory=dict)
-    first_config: Mapping[str, Any] = field(default_factory=dict)
+    configs: Mapping[str, Mapping[str, Any]] = field(default_factory=dict)
 
     def __post_init__(self) -> None:
         if not self.space:
@@ -101,15 +105,21 @@ class Plan:
             "settings": sorted(self.settings),
             "space": json.loads(json.dumps(space)),
             "objectives": [[o.metric, o.direction] for o in self.objectives],
+            "parameters": list(space),
             "search": json.loads(json.dumps(dict(self.search))),
             "pruning": vars(self.pruning),
         }
         before = study.user_attrs.get("plan")
+        first, of_choices = self._files
         if before is None:
-            study.set_user_attr("config", self._config)
+            study.set_user_attr("config", first)
+            study.set_user_attr("choices", of_choices)
             study.set_user_attr("plan", now)
             return
-        self._check_files(study.user_attrs.get("config", {}))
+        self._check_files(study.user_attrs.get("config", {}), study.user_attrs.get("choices", {}))
+        before = {"parameters": list(before["space"]), **before}
+        if self.search.get("sampler") != "grid":  # whose points alone depend on the order
+            now.pop("parameters")
         before = {**before, "objectives": [[current_name(metric), direction] for metric, direction in before["objectives"]]}
         if changed := [key for key in now if key in before and now[key] != before[key]]:  # older studies have not all
             changes = "; ".join(f"its {key} were {before[key]} and are now {now[key]}" for key in changed)
@@ -119,17 +129,39 @@ class Plan:
             )
 
     @property
-    def _config(self) -> dict[str, Any]:
-        """As JSON has it."""
-        found: dict[str, Any] = json.loads(json.dumps(self.first_config, default=str))
-        return found
+    def _files(self) -> tuple[Settings, dict[str, dict[str, Any]]]:
+        """The first example's settings, and what each other one has instead and lacks, as JSON has them."""
+        examples: list[tuple[str, Settings]] = [
+            (values, json.loads(json.dumps(settings, default=str))) for values, settings in self.configs.items()
+        ]
+        first = examples[0][1] if examples else {}
+        differences = {
+            values: {
+                "other": {key: value for key, value in settings.items() if key not in first or first[key] != value},
+                "without": sorted(first.keys() - settings.keys()),
+            }
+            for values, settings in examples[1:]
+        }
+        return first, differences
 
-    def _check_files(self, before: Mapping[str, Any]) -> None:
+    def _check_files(self, first: Settings, of_choices: Mapping[str, Mapping[str, Any]]) -> None:
         """Compare what the files held; keys that came or went with another version of the package are no difference."""
-        now = self._config
-        if changed := [key for key in sorted(before.keys() & now.keys()) if json.dumps(before[key]) != json.dumps(now[key])]:
-            shown = ", ".join(f"{key}={now[key]} (then {before[key]})" for key in changed[:10])
-            raise ConfigError(
-                f"study {self.name} was begun with other settings in its sweep file or the config: {shown}; give the old "
-                "values, or begin another study with hydra.sweeper.study_name=..."
-            )
+        first_now, of_choices_now = self._files
+        pairs = [("", first, first_now)] + [
+            (f" with {values}", _restored(first, of_choices[values]), _restored(first_now, of_choices_now[values]))
+            for values in of_choices_now
+            if values in of_choices  # older studies have none
+        ]
+        for where, before, now in pairs:
+            known = sorted(before.keys() & now.keys())
+            if changed := [key for key in known if json.dumps(before[key]) != json.dumps(now[key])]:
+                shown = ", ".join(f"{key}={now[key]} (then {before[key]})" for key in changed[:10])
+                raise ConfigError(
+                    f"study {self.name} was begun with other settings in its sweep file or the config{where}: {shown}; give "
+                    "the old values, or begin another study with hydra.sweeper.study_name=..."
+                )
+
+
+def _restored(first: Settings, difference: Mapping[str, Any]) -> Settings:
+    """An example's settings."""
+    return {key: value for key, value in first.items() if key not in difference["without"]} | difference["other"]

@@ -8,7 +8,8 @@ from pathlib import Path
 from typing import Any
 
 from hydra.core.override_parser.overrides_parser import OverridesParser
-from hydra.core.override_parser.types import Override, QuotedString, RangeSweep, Transformer, ValueType
+from hydra.core.override_parser.types import Override, Quote, QuotedString, RangeSweep, Transformer, ValueType
+from hydra.errors import HydraException
 from omegaconf import DictConfig
 
 from oar_lightning.common.config_check import ConfigError
@@ -38,8 +39,8 @@ class SearchSpace:
                     "hydra/sweeper/sampler=tpe"
                 )
             self.space[key] = (
-                CategoricalDistribution(list(override.sweep_iterator(transformer=Transformer.encode)))
-                if is_grid
+                CategoricalDistribution(_choices(override))
+                if is_grid or override.is_choice_sweep()
                 else _distribution(override)
             )
 
@@ -88,6 +89,21 @@ class SearchSpace:
         for name, distribution in self.space.items():
             others = distribution.choices[1:] if hasattr(distribution, "choices") else (distribution.high,)
             yield from (first | {name: value} for value in others if value != first[name])
+
+
+def _choices(override: Override) -> list[Any]:
+    """The values of a choice or range, texts as overrides have to write them."""
+    return [_written(x) if isinstance(x, str) else Transformer.encode(x) for x in override.sweep_iterator()]
+
+
+def _written(text: str) -> str:
+    """Texts that would not be read as one value are quoted; numbers in quotes are numbers, as in Hydra's own sweeps."""
+    try:
+        read = OverridesParser.create().parse_override(f"key={text}")
+        plain = not read.is_sweep_override() and not isinstance(read.value(), dict | list)
+    except HydraException:
+        plain = False
+    return text if plain else QuotedString(text, Quote.single).with_quotes()
 
 
 def _distribution(override: Override) -> Any:

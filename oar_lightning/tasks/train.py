@@ -158,7 +158,7 @@ def finish(cfg: DictConfig, job: Run, run_dir: Path) -> float | None:
     if (own := job_folder()) is not None and job.trainer.is_global_zero:
         write_result(own, Result("complete", metrics))  # before it is finished: of a finished run nothing is done again
     if job.trainer.is_global_zero:
-        mark_finished(run_dir, job.trainer.global_step)
+        mark_finished(run_dir, job.trainer.global_step, job.trainer.max_steps)
     report(cfg, job, folder)
     return metrics["objective"]
 

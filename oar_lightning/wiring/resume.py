@@ -145,9 +145,10 @@ def check_steps_left(saved: Saved, max_steps: int, same_run: bool) -> None:
         )
 
 
-def mark_finished(run_dir: Path, step: int) -> None:
-    """Note that a run is complete at this step, so that nothing of it is done again."""
-    write_text(run_dir / FINISHED, json.dumps({"step": step}) + "\n")
+def mark_finished(run_dir: Path, step: int, max_steps: int) -> None:
+    """Note that a run is complete at this step, of `max_steps` that it was to make at most, so that nothing of it is done
+    again."""
+    write_text(run_dir / FINISHED, json.dumps({"step": step, "max_steps": max_steps}) + "\n")
 
 
 def forget_finished(run_dir: Path, step: int) -> None:
@@ -157,9 +158,11 @@ def forget_finished(run_dir: Path, step: int) -> None:
 
 
 def is_finished(run_dir: Path, step: int) -> bool:
-    """Whether a run has exported its policy at this step, and so has nothing left to do."""
+    """Whether a run that was to make so many steps has exported its policy, perhaps at an earlier one, and so has nothing left
+    to do."""
     try:
-        return json.loads((run_dir / FINISHED).read_text(encoding="utf-8"))["step"] >= step
+        noted = json.loads((run_dir / FINISHED).read_text(encoding="utf-8"))
+        return max(noted["step"], noted.get("max_steps", 0)) >= step
     except (OSError, ValueError, TypeError, KeyError):
         return False
 

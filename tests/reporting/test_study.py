@@ -12,7 +12,7 @@ from oar_lightning.common.config_check import ConfigError
 from oar_lightning.common.ordering import natural
 from oar_lightning.reporting.factors import ABSENT, label, level, ordered
 from oar_lightning.reporting.figures.drawing import scale
-from oar_lightning.reporting.study import make_study
+from oar_lightning.reporting.study import is_uniform, make_study
 
 
 def test_arms_are_the_swept_settings_without_the_seed() -> None:
@@ -40,6 +40,19 @@ def test_without_a_sweep_overrides_say_what_varies() -> None:
     assert study.factors == ("experiment",)
     assert [arm.label for arm in study.arms] == ["grpo", "oar_g"], "uniform credit is the baseline and comes first"
     assert study.baseline is study.arms[0]
+
+
+def test_an_experiment_with_another_scorer_is_not_without_credit() -> None:
+    words = {"a": "+experiment=grpo scorer=oar_g", "b": "+experiment=oar_p", "c": "+experiment=grpo"}
+    scorers = {"a": "oar_g", "b": "oar_p", "c": "uniform"}
+    runs = {name: trial(0.5, tags={"overrides": line, "scorer": scorers[name]}) for name, line in words.items()}
+    alone = make_study("x", [], [runs["a"], runs["b"]])
+    assert alone.baseline is None
+    assert not any(is_uniform(alone, arm) for arm in alone.arms)
+    study = make_study("x", [], list(runs.values()))
+    assert study.baseline is not None
+    assert [run.run_id for run in study.baseline.runs] == [runs["c"].run_id]
+    assert [is_uniform(study, arm) for arm in study.arms] == [True, False, False]
 
 
 def test_a_default_is_read_from_the_parameters() -> None:

@@ -10,7 +10,7 @@ import time
 from pathlib import Path
 
 import pytest
-from optuna.distributions import UniformDistribution
+from optuna.distributions import CategoricalDistribution, UniformDistribution
 from optuna.trial import TrialState
 from support.fake_sweep import STEPS, grid_plan, open_study, plan, steps, sweep, table
 
@@ -201,11 +201,33 @@ def test_a_claim_of_a_trial_recorded_meanwhile_is_none(tmp_path: Path) -> None:
 
 
 def test_a_study_with_other_settings_in_its_files_is_refused(tmp_path: Path) -> None:
-    open_study(tmp_path, plan(first_config={"update.group_size": 4, "gone": 1, "trainer.betas": (0.9, 0.99)}))
+    open_study(tmp_path, plan(configs={"x": {"update.group_size": 4, "gone": 1, "trainer.betas": (0.9, 0.99)}}))
     same = {"update.group_size": 4, "new": 2, "trainer.betas": [0.9, 0.99]}
-    open_study(tmp_path, plan(first_config=same))
+    open_study(tmp_path, plan(configs={"x": same}))
     with pytest.raises(ConfigError, match=r"fake was begun with other settings .*: update\.group_size=8 \(then 4\); give"):
-        open_study(tmp_path, plan(first_config=same | {"update.group_size": 8}))
+        open_study(tmp_path, plan(configs={"x": same | {"update.group_size": 8}}))
+
+
+def test_a_study_with_other_settings_in_the_file_of_a_later_choice_is_refused(tmp_path: Path) -> None:
+    """Of settings that the first choice has alike, otherwise, or not at all."""
+    first = {"scorer.name": "a", "scorer.draws": 1, "lr": 1}
+    other = {"scorer.name": "b", "scorer.draws": 1, "scorer.fill": "pad"}
+    open_study(tmp_path, plan(configs={"scorer=a": first, "scorer=b": other}))
+    open_study(tmp_path, plan(configs={"scorer=a": first | {"new": 1}, "scorer=b": other | {"newer": 2}}))
+    for changed, shown in (({"scorer.draws": 8}, "draws=8 .then 1"), ({"scorer.fill": "mean"}, "fill=mean .then pad")):
+        with pytest.raises(ConfigError, match=rf"in its sweep file or the config with scorer=b: scorer\.{shown}\); give"):
+            open_study(tmp_path, plan(configs={"scorer=a": first, "scorer=b": other | changed}))
+
+
+def test_a_grid_goes_on_in_its_order_alone(tmp_path: Path) -> None:
+    """Its points are taken by their place: in another order some would be run twice and others never."""
+    choices = {"x": CategoricalDistribution([1, 2]), "y": CategoricalDistribution([1, 2])}
+    turned = dict(reversed(choices.items()))
+    open_study(tmp_path / "grid", plan(space=choices, search={"sampler": "grid"}))
+    with pytest.raises(ConfigError, match=r"its parameters were \['x', 'y'\] and are now \['y', 'x'\]; repeat the first"):
+        open_study(tmp_path / "grid", plan(space=turned, search={"sampler": "grid"}))
+    open_study(tmp_path / "drawn", plan(space=choices))
+    open_study(tmp_path / "drawn", plan(space=turned))  # draws are by name
 
 
 def test_what_is_no_database_is_named(tmp_path: Path) -> None:

@@ -11,7 +11,15 @@ from omegaconf import OmegaConf
 
 from oar_lightning.common.config_check import ConfigError
 from oar_lightning.training.callbacks.checkpoint import CHECKPOINTS, LAST
-from oar_lightning.wiring.resume import Saved, check_steps_left, find_checkpoint, forget_finished, is_finished, mark_finished
+from oar_lightning.wiring.resume import (
+    FINISHED,
+    Saved,
+    check_steps_left,
+    find_checkpoint,
+    forget_finished,
+    is_finished,
+    mark_finished,
+)
 
 
 def config(root: Path, **more: object) -> Any:
@@ -53,14 +61,24 @@ def test_a_checkpoint_that_leads_to_no_step_is_refused(tmp_path: Path) -> None:
     for evaluations in ([], [{"step": 0}, {"step": 2}]):
         with pytest.raises(ConfigError, match="its policy was not evaluated at that step"):
             check_steps_left(Saved(checkpoint, 4, None, evaluations=evaluations), 4, same_run=True)
-    mark_finished(tmp_path, 4)
+    mark_finished(tmp_path, 4, 4)
     with pytest.raises(ConfigError, match="nothing is left to do"):
         check_steps_left(evaluated, 4, same_run=True)
 
 
 def test_a_run_is_complete_no_more_where_it_goes_back(tmp_path: Path) -> None:
     forget_finished(tmp_path, 0)
-    mark_finished(tmp_path, 4)
+    mark_finished(tmp_path, 4, 4)
     for step, complete in ((5, True), (4, True), (3, False)):
         forget_finished(tmp_path, step)
         assert is_finished(tmp_path, 4) is complete
+
+
+def test_a_run_that_ended_early_is_complete_until_it_is_to_make_more_steps(tmp_path: Path) -> None:
+    mark_finished(tmp_path, 60, 100)
+    assert is_finished(tmp_path, 60)
+    assert is_finished(tmp_path, 100)
+    assert not is_finished(tmp_path, 101)
+    (tmp_path / FINISHED).write_text('{"step": 60}\n')  # of an earlier version
+    assert is_finished(tmp_path, 60)
+    assert not is_finished(tmp_path, 61)

@@ -3,11 +3,13 @@
 from __future__ import annotations
 
 from pathlib import Path
+from typing import Any
 
 import pytest
 from hydra._internal.config_search_path_impl import ConfigSearchPathImpl
 from hydra.core.global_hydra import GlobalHydra
 from hydra.core.object_type import ObjectType
+from hydra.core.override_parser.overrides_parser import OverridesParser
 from hydra.core.plugins import Plugins
 from hydra.plugins.launcher import Launcher
 from omegaconf import OmegaConf
@@ -21,7 +23,7 @@ from hydra_plugins.oar_sweeps.search_path import SweepsSearchPath, SweepsSource
 from oar_lightning.common.config_check import ConfigError
 from oar_lightning.common.paths import conf_dir, sweeps_dir
 from oar_lightning.credit.scorers import OarG, OarP, Oracle
-from oar_lightning.sweep.multirun import _first_config, _open, _plan
+from oar_lightning.sweep.multirun import _open, _plan, check_examples
 from oar_lightning.sweep.search_space import SearchSpace
 from oar_lightning.training.step_log import STEP_PHASES
 
@@ -147,6 +149,29 @@ def test_only_this_program_gets_the_sweeps(main: str | None, there: bool) -> Non
     assert any(element.provider == "oar_lightning" for element in search_path.get_path()) is there
 
 
+@pytest.mark.parametrize("sampler", ["grid", "tpe"])
+@pytest.mark.parametrize(
+    ("choices", "values"),
+    [
+        ("'{question}','Q: {question}'", ["{question}", "Q: {question}"]),
+        ("'a b','c,d'", ["a b", "c,d"]),
+        ("'x#1','50%'", ["x#1", "50%"]),
+        (r"'\boxed{(.*)}','it\'s'", [r"\boxed{(.*)}", "it's"]),
+        ("'{a:1}','choice(1,2)'", ["{a:1}", "choice(1,2)"]),
+        ("2,x,1e-3,true", [2, "x", 1e-3, True]),
+        ("[1,2],{a:1}", [[1, 2], None]),
+    ],
+)
+def test_texts_of_choices_come_to_trials_as_they_are(sampler: str, choices: str, values: list[Any]) -> None:
+    override = OverridesParser.create().parse_override(f"data.x=choice({choices})")
+    space = SearchSpace({"data.x": override}, sampler == "grid")
+    for example, value in zip(space.examples(), values, strict=True):
+        (line,) = space.overrides(example)
+        assert value is None or space.describe(example) == {"data.x": value}
+        read = OverridesParser.create().parse_override(line)
+        assert not read.is_sweep_override()
+
+
 def test_examples_have_every_choice_and_both_ends_of_an_interval() -> None:
     space = space_of("tau_beta", "gate.tau=interval(0.5,1.5)", "gate.beta=choice(1,2)")
     assert list(space.examples()) == [
@@ -158,9 +183,10 @@ def test_examples_have_every_choice_and_both_ends_of_an_interval() -> None:
 
 def test_what_a_study_goes_on_with_includes_its_mlflow_experiment_but_not_its_server_or_threads() -> None:
     cfg = composed_whole("+sweeps=tau_beta", "hydra.sweeper.study_name=x")
-    kept = _first_config(
-        SearchSpace.of(cfg, ["+sweeps=tau_beta", "logger.experiment_name=mine"]), cfg, GlobalHydra.instance().config_loader()
-    )
+    space = SearchSpace.of(cfg, ["+sweeps=tau_beta", "logger.experiment_name=mine"])
+    configs = check_examples(space, cfg, GlobalHydra.instance().config_loader(), lambda _: None)
+    assert len(configs) == len(list(space.examples()))
+    kept = next(iter(configs.values()))
     assert (kept["logger.experiment_name"], kept["gate.mode"]) == ("mine", "both")
     assert not {"logger.tracking_uri", "num_threads", "output_root"} & kept.keys()
 
@@ -254,10 +280,9 @@ def test_a_sweep_that_mlflow_refuses_leaves_no_study(tmp_path: Path, monkeypatch
     with monkeypatch.context() as patch:
         patch.setattr("oar_lightning.sweep.publish.Mlflow", refused)
         cfg = composed_whole(*words)
-        loader = GlobalHydra.instance().config_loader()
         with pytest.raises(ConfigError, match="no such experiment"):
-            _open(SearchSpace.of(cfg, [words[0]]), [words[0]], cfg, loader, tmp_path / "sweep")
+            _open(SearchSpace.of(cfg, [words[0]]), [words[0]], cfg, {"": {"gate.floor": 0.1}}, tmp_path / "sweep")
     corrected = [words[0], "gate.floor=0.2"]
     cfg = composed_whole(*words)
-    study, _ = _open(SearchSpace.of(cfg, corrected), corrected, cfg, loader, tmp_path / "sweep")
-    assert study.plan.first_config["gate.floor"] == 0.2, "nothing was left that would refuse it"
+    study, _ = _open(SearchSpace.of(cfg, corrected), corrected, cfg, {"": {"gate.floor": 0.2}}, tmp_path / "sweep")
+    assert study.study.user_attrs["config"] == {"gate.floor": 0.2}, "nothing was left that would refuse it"

@@ -132,7 +132,7 @@ class LastCheckpoint(ModelCheckpoint):
         if trainer.is_global_zero:
             if trainer.ckpt_path is not None:
                 self._begin_from(Path(trainer.ckpt_path))
-            self.kept.forget_after(trainer.global_step)
+            self.kept.go_on_from(trainer.global_step, self.score)
             self._clear()  # what a killed process left unfinished; this process holds the folder's lock
 
     def _begin_from(self, given: Path) -> None:

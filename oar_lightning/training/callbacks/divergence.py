@@ -126,7 +126,7 @@ class Divergence(L.Callback):
         if reason and self.silent == 1:
             log.warning("step %d teaches nothing: %s", step, reason)
         if reason and most is not None and self.silent >= most:
-            raise Diverged(f"divergence.max_silent_steps={most} steps in a row taught nothing: {reason}")
+            raise Diverged(f"divergence.max_silent_steps={most} batches of rollouts in a row taught nothing: {reason}")
 
     def on_train_batch_end(self, trainer: L.Trainer, module: L.LightningModule, outputs: Any, *_: Any) -> None:
         left_out = adapt(trainer).skipped_steps()

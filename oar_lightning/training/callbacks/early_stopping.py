@@ -12,7 +12,8 @@ from oar_lightning.training.callbacks.kept import check_compared, check_monitor
 
 
 class EarlyStopping(callbacks.EarlyStopping):
-    """Lightning's, which looks after each of this package's evaluations. The one before training does not count.
+    """Lightning's, which looks after each of this package's evaluations. The one before training does not count. A metric that
+    is not finite ends training, too; Lightning's thresholds cannot be set.
 
     Args:
         monitor: ``eval/<evaluation set>/<metric>``. None: the sampled accuracy on the first evaluation set.

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import json
 import os
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Annotated, Literal
@@ -86,10 +86,11 @@ class KeptCheckpoints:
         os.replace(temporary, place)
         self._reduce(self.scores() | {step: score})
 
-    def forget_after(self, step: int) -> None:
-        """Let go of checkpoints of later steps than the one from which the run goes on. One that keeps none touches none."""
+    def go_on_from(self, step: int, score: Callable[[int], float | None]) -> None:
+        """Let go of checkpoints of later steps than the one from which the run goes on, and take the others' scores anew: the
+        run may go on with another metric. A run that keeps none touches none."""
         if (self.config.last or self.config.best) and (self.folder / SCORES).exists():
-            self._reduce({at: score for at, score in self.scores().items() if at <= step})
+            self._reduce({at: score(at) for at in self.scores() if at <= step})
 
     def links(self) -> list[Path]:
         """The kept checkpoints."""

@@ -56,13 +56,26 @@ def test_a_run_that_goes_on_from_an_earlier_step_forgets_later_ones(tmp_path: Pa
     kept = keep_all(tmp_path, KeepConfig(last=1, best=2))
     assert kept.scores() == {2: 0.9, 4: 0.9, 6: 0.7}
     before = names(tmp_path)
-    KeptCheckpoints(tmp_path, KeepConfig()).forget_after(0)
+    KeptCheckpoints(tmp_path, KeepConfig()).go_on_from(0, SCORES.get)
     assert names(tmp_path) == before, "resumed without these settings: nothing is lost"
     (tmp_path / "kept_step_000005.ckpt").write_text("linked, then killed before it was written down")
-    kept.forget_after(3)
+    kept.go_on_from(3, SCORES.get)
     assert names(tmp_path) == ["best.ckpt", "kept_step_000002.ckpt", "last.ckpt"]
-    kept.forget_after(1)
+    kept.go_on_from(1, SCORES.get)
     assert names(tmp_path) == ["last.ckpt"]
+
+
+def test_a_run_that_goes_on_with_another_metric_ranks_all_by_it(tmp_path: Path) -> None:
+    keep_all(tmp_path, KeepConfig(best=2), range(1, 5))
+    other = {2: 0.1, 4: 0.3, 5: 0.2, 6: 0.05}
+    kept = KeptCheckpoints(tmp_path, KeepConfig(best=2))
+    kept.go_on_from(4, other.get)
+    assert (tmp_path / "best.ckpt").read_text() == "4"
+    for step in (5, 6):
+        (tmp_path / "last.ckpt").unlink()
+        (tmp_path / "last.ckpt").write_text(str(step))
+        kept.add(tmp_path / "last.ckpt", step, other[step])
+    assert kept.scores() == {4: 0.3, 5: 0.2}
 
 
 def test_folders_are_kept_as_links_to_them(tmp_path: Path) -> None:
