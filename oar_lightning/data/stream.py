@@ -93,6 +93,16 @@ class ProblemStream:
         shards = self.world_size * workers
         return [self._next(progress) for _ in range(count * shards)][self.rank * workers + number :: shards]
 
+    def of_first_epoch(self, count: int) -> list[MathProblem]:
+        """Up to `count` problems of a new stream, none of which is another one's repetition in a later epoch."""
+        found: list[MathProblem] = []
+        while len(found) < count:
+            (problem,) = self.take(1)
+            if self.epoch:
+                break
+            found.append(problem)
+        return found
+
     def state_dict(self) -> dict[str, Any]:
         """The position: the epoch, how many of its problems were walked, how many of those were kept, and the drops; what the
         curriculum knows."""

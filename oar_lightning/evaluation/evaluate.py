@@ -67,7 +67,7 @@ def evaluate(
     changes only rounding. `places`: the places of `problems` in their evaluation set, where they are only a part of it; None:
     0, 1, ...
     """
-    greedily = dataclasses.replace(sampling, temperature=0.0)
+    greedily = dataclasses.replace(sampling, temperature=0.0, keep_states=False)
     size = config.batch_problems
     while start < len(problems):
         end = min(len(problems), (start // size + 1) * size)  # a resumed evaluation comes back to the same batches

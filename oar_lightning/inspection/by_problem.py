@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import logging
 import math
 from collections import Counter
 from collections.abc import Iterable, Iterator, Sequence
@@ -16,6 +17,8 @@ from oar_lightning.objective.advantage import AdvantageConfig, group_advantages
 from oar_lightning.policy.language_model import positions_of
 from oar_lightning.policy.pretrained import Policy
 from oar_lightning.types import Rollouts
+
+log = logging.getLogger(__name__)
 
 
 def gold_only(rewards: Rewards) -> Rewards:
@@ -56,6 +59,13 @@ def check_by_problem(config: AdvantageConfig, task: str) -> None:
         raise ConfigError(
             f"advantage.{key}={value} divides by a standard deviation over the batch of a step, and task={task} reads "
             f"completions problem by problem; leave out advantage.{key}"
+        )
+    if config.confidence_from is not None:
+        log.warning(
+            "advantage.confidence_from=%s: without effect, since task=%s has no steps before which it is off; advantages are "
+            "those of a run before that share of its steps",
+            config.confidence_from,
+            task,
         )
 
 

@@ -56,6 +56,16 @@ def mean_over(values: Sequence[float], problem: Sequence[int]) -> Interval:
     return Interval(mean, low, high, int(counts.sum()))
 
 
+def above_zero(values: Sequence[float], problem: Sequence[int]) -> bool:
+    """Whether the mean of the values that are not NaN is above 0 by two standard errors over problems, of which there are two
+    or more."""
+    sums, counts = _by_problem(np.asarray(values, dtype=float), problem)
+    if len(counts) < 2:
+        return False
+    mean = float(sums.sum() / counts.sum())
+    return mean > 2 * _standard_error(sums - mean * counts, counts)
+
+
 def differences(measures: Sequence[Measure], baseline: str, problem: Sequence[int]) -> list[Difference]:
     """Each estimator's paired difference to the baseline in each measure, positive where it is better; p-values are adjusted
     for all of them by Holm's method."""
@@ -96,10 +106,14 @@ def _numbered(problem: ArrayLike) -> NDArray[np.intp]:
 
 def _few(mean: float, residuals: NDArray[np.float64], counts: NDArray[np.float64]) -> tuple[float, float]:
     """A problem's residual is its sum minus what the mean would make of its number of values."""
-    n = len(residuals)
-    error = math.sqrt(n / (n - 1) * float(np.square(residuals).sum())) / float(counts.sum())
-    half = students_half(error, n)
+    half = students_half(_standard_error(residuals, counts), len(residuals))
     return mean - half, mean + half
+
+
+def _standard_error(residuals: NDArray[np.float64], counts: NDArray[np.float64]) -> float:
+    """The ratio estimator's."""
+    n = len(residuals)
+    return math.sqrt(n / (n - 1) * float(np.square(residuals).sum())) / float(counts.sum())
 
 
 def _bounds(sums: NDArray[np.float64], counts: NDArray[np.float64]) -> tuple[float, float]:

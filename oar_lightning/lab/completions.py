@@ -47,6 +47,7 @@ def sample(
     `advance` gets the number of completions that were just sampled or found in the store.
     """
     groups: Groups = []
+    bare = dataclasses.replace(sampling, keep_states=False)  # only tokens are kept
     for start in range(0, len(problems), UNIT):
         unit = problems[start : start + UNIT]
         seeds = [derive_seed(seed, "lab", start + i) for i in range(len(unit))]
@@ -54,7 +55,7 @@ def sample(
         keys = [_key(store, prompt, samples, own) for prompt, own in zip(prompts, seeds, strict=True)]
         kept = store.get(keys)
         if len(kept) < len(set(keys)):  # the whole unit: what a batch holds changes how its numbers are rounded
-            drawn = stage.engine(policy.model, prompts, samples, sampling, seeds)
+            drawn = stage.engine(policy.model, prompts, samples, bare, seeds)
             rows = [ids[mask].tolist() for ids, mask in zip(drawn.token_ids, drawn.response_mask, strict=True)]
             packed = [_packed(ids, cut) for ids, cut in zip(rows, drawn.truncated.tolist(), strict=True)]
             store.put({key: b"".join(packed[i * samples : (i + 1) * samples]) for i, key in enumerate(keys)})

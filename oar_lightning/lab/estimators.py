@@ -33,7 +33,7 @@ class Estimator:
 
     @property
     def reads_groups(self) -> bool:
-        return self.scorer.reads_groups or self.gate.reads_groups
+        return any(part.reads_groups or part.reads_step for part in (self.scorer, self.gate))
 
     def use(self, tools: Tools) -> None:
         self.scorer.use(tools)

@@ -88,13 +88,13 @@ class Faithfulness:
                     found.measures.extend(part.measures)
                     found.curves.extend(part.curves)
                 advance(1)
-        return Removals(found.measures + _normalized(found), found.curves)
+        return Removals(found.measures + _normalized(found, studied.problem), found.curves)
 
 
-def _normalized(found: Removals) -> list[Measure]:
+def _normalized(found: Removals, problem: Sequence[int]) -> list[Measure]:
     """Comprehensiveness and sufficiency on the scale from random to oracle, where both are there."""
     measures = [m for m in found.measures if m.key.rpartition(".")[2] in ("comprehensiveness", "sufficiency")]
-    return [normalized(m, *REFERENCES) for m in measures if set(REFERENCES) <= set(m.values)]
+    return [normalized(m, problem, *REFERENCES) for m in measures if set(REFERENCES) <= set(m.values)]
 
 
 def chosen_rows(studied: Studied, most: int) -> Int[Tensor, " n"]:

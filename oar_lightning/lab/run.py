@@ -11,6 +11,7 @@ from typing import Any
 
 import torch
 
+from oar_lightning.common.messages import named_line
 from oar_lightning.common.progress import counted_progress
 from oar_lightning.lab.config import LabConfig
 from oar_lightning.lab.estimators import Estimator, estimate, scores_again
@@ -119,9 +120,10 @@ class Lab:
                 for part in parts:
                     try:
                         part()
-                    except ValueError as error:  # what else was measured is not lost with it
-                        log.error("lab: %s", error)
-                        self.failed.append(str(error))
+                    except Exception as error:  # what else was measured is not lost with it
+                        told = str(error) if isinstance(error, ValueError) else named_line(error)
+                        log.error("lab: %s", told, exc_info=not isinstance(error, ValueError))
+                        self.failed.append(told)
                     advance(1)
         except KeyboardInterrupt:
             return False

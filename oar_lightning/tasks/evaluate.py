@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import dataclasses
 import itertools
 import logging
 import sys
@@ -187,7 +188,8 @@ def evaluate_set(job: Job, name: str) -> list[ProblemResult]:
         counted_progress(name, "problems", len(problems), len(results)) as advance,
         mixed_precision(job.precision, job.device),
     ):
-        for batch in evaluate(job.policy.model, job.stage, problems, job.sampling, job.config, start=len(results)):
+        sampling = dataclasses.replace(job.sampling, keep_states=False)  # nothing here reads them
+        for batch in evaluate(job.policy.model, job.stage, problems, sampling, job.config, start=len(results)):
             file.append(batch.results)
             results += batch.results
             advance(len(batch.results))

@@ -227,9 +227,11 @@ def report(job: Job, lab: Lab, settings: Mapping[str, Any], whole: bool) -> None
         **to_json(findings, reliabilities, found),
     }
     job.run_dir.mkdir(parents=True, exist_ok=True)
-    replace_file(job.run_dir / RESULTS, json.dumps(content, indent=1) + "\n")
-    with gzip.open(job.run_dir / TOKENS, "wt", encoding="utf-8") as file:
+    written = job.run_dir / f".{TOKENS}"
+    with gzip.open(written, "wt", encoding="utf-8") as file:
         file.writelines(json.dumps(row, ensure_ascii=False) + "\n" for row in token_rows(findings))
+    written.replace(job.run_dir / TOKENS)
+    replace_file(job.run_dir / RESULTS, json.dumps(content, indent=1) + "\n")  # last: a lab that has it has come to its end
     console = Console(markup=False)
     if job.dropped:
         log.warning("lab.files: left out %s", dict(job.dropped))

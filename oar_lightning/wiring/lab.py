@@ -60,7 +60,10 @@ def read_files(config: LabConfig, dropped: Counter[str]) -> list[RecordedComplet
 def choose_problems(cfg: DictConfig, config: LabConfig) -> list[MathProblem]:
     """The problems whose completions are sampled."""
     if config.set == "train":
-        return ProblemStream(build_train(cfg), int(cfg.seed)).take(config.problems)
+        found = ProblemStream(build_train(cfg), int(cfg.seed)).of_first_epoch(config.problems)
+        if len(found) < config.problems:
+            log.warning("lab.problems=%d: the training set has %d; all of them are taken", config.problems, len(found))
+        return found
     sets = build_eval_sets(cfg)
     if config.set not in sets:
         raise ConfigError(f"lab.set={config.set} must be train or one of data.evaluation: {', '.join(sets) or 'there is none'}")

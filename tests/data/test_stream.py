@@ -60,6 +60,14 @@ def test_an_older_position_rewinds_an_open_stream() -> None:
     assert answers(stream.take(5)) == first
 
 
+@pytest.mark.parametrize(("size", "count", "found"), [(4, 3, 3), (4, 4, 4), (4, 9, 4), (1, 5, 1), (None, 9, 9)])
+def test_the_first_epoch_repeats_nothing(size: int | None, count: int, found: int) -> None:
+    stream = ProblemStream(Numbers(size), seed=0)
+    problems = answers(stream.of_first_epoch(count))
+    assert len(problems) == len(set(problems)) == found
+    assert problems == answers(ProblemStream(Numbers(size), seed=0).take(found))
+
+
 def test_dropped_problems_are_counted_by_reason() -> None:
     stream = ProblemStream(Numbers(None), seed=0, keep=lambda p: "small" if int(p.answer) < 3 else even_only(p))
     assert answers(stream.take(3)) == [4, 6, 8]

@@ -85,3 +85,10 @@ def test_a_standard_deviation_of_the_batch_is_refused(config: AdvantageConfig, n
     with pytest.raises(ConfigError, match=f"^{named} divides.*task=score.*; leave out"):
         check_by_problem(config, "score")
     check_by_problem(AdvantageConfig(), "score")
+
+
+def test_a_share_of_a_run_that_there_is_not_is_told_of(caplog: pytest.LogCaptureFixture) -> None:
+    check_by_problem(AdvantageConfig(), "lab")
+    assert not caplog.messages
+    check_by_problem(AdvantageConfig(confidence_from=0.6), "lab")
+    assert caplog.messages[0].startswith("advantage.confidence_from=0.6: without effect, since task=lab has no steps")

@@ -233,11 +233,14 @@ WITH_KINDS += [
 ]
 
 
+@pytest.mark.parametrize(
+    ("error", "told"), [(ValueError, ""), (RuntimeError, "RuntimeError: "), (MemoryError, "MemoryError: ")]
+)
 def test_a_measure_that_fails_is_told_and_loses_nothing_else(
-    prepared: Prepare, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, store: str
+    error: type[Exception], told: str, prepared: Prepare, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, store: str
 ) -> None:
     def fails(*args: Any) -> Any:
-        raise ValueError("this policy has no <layers>")
+        raise error("this policy has no <layers>")
 
     monkeypatch.setattr(Stability, "__call__", fails)
     others = [option for option in SMALL if option not in ("lab.stability=null", "logger=none")]
@@ -245,11 +248,11 @@ def test_a_measure_that_fails_is_told_and_loses_nothing_else(
         prepared(*others, f"lab.report={tmp_path / 'report'}")()
     assert ended.value.code == 1
     found, _ = newest(tmp_path)
-    assert (found["whole"], found["failed"]) == (True, ["this policy has no <layers>"])
+    assert (found["whole"], found["failed"]) == (True, [f"{told}this policy has no <layers>"])
     assert found["measures"]
     page = tmp_path / "report" / "lab.html"
-    assert '<p class="warning">Not measured: this policy has no &lt;layers&gt;.</p>' in page.read_text("utf-8")
-    assert "\nNot measured: this policy has no <layers>.\n" in (tmp_path / "report" / "README.md").read_text("utf-8")
+    assert f'<p class="warning">Not measured: {told}this policy has no &lt;layers&gt;.</p>' in page.read_text("utf-8")
+    assert f"\nNot measured: {told}this policy has no <layers>.\n" in (tmp_path / "report" / "README.md").read_text("utf-8")
     (run,) = MlflowClient(store).search_runs([e.experiment_id for e in MlflowClient(store).search_experiments()])
     assert run.info.status == "FAILED"
 

@@ -145,7 +145,7 @@ class InformationGain(StepScorer):
             share = self.share_prefixes and can_share_prefixes(model)
             reader = PrefixReader(model, choose_decoder(model), self.token_budget, share, rollouts.temperature)
             found, tokens = reader.read(rollouts.token_ids, first, list(distinct.values()))
-        self.metrics = {"forward_equivalents": tokens / max(1, rollouts.token_ids.numel())}
+        self.metrics = {"forward_equivalents": tokens / max(1, int(rollouts.attention_mask.sum()))}
         of_key = dict(zip(distinct, found, strict=True))
         return {row: of_key[key] for row, key in zip(asked, keys, strict=True)}
 

@@ -92,7 +92,7 @@ class OarG(Scorer):
         means = [torch.stack([scores[row, draw] for draw in range(self.num_draws)]).mean(0) for row in distinct]
         placed = place_rows([means[i] for i in distinct_index], rollouts.reasoning_mask, rows)
         placed, passes = self.freedom(model, rollouts, placed, self.token_budget)
-        self.metrics["forward_equivalents"] = tokens / rollouts.token_ids.numel() + passes
+        self.metrics["forward_equivalents"] = tokens / max(1, int(rollouts.attention_mask.sum())) + passes
         return placed
 
     def _noise(self, rollouts: Rollouts, row: int, draw: int, size: int) -> Float[Tensor, "R H"]:

@@ -40,7 +40,7 @@ class ReferenceOarP(Scorer):
                 outcome = _read(probe, base_model(model)(input_ids=masked).logits, masked, answer)
                 scores.append(probe.distance(outcome[-1:].expand_as(outcome[:-1]), outcome[:-1]))
                 tokens += masked.numel()
-        self.metrics = {"forward_equivalents": tokens / max(1, rollouts.token_ids.numel())}
+        self.metrics = {"forward_equivalents": tokens / max(1, int(rollouts.attention_mask.sum()))}
         return place_rows(scores, rollouts.reasoning_mask, rows)
 
 

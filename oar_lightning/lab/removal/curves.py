@@ -14,6 +14,7 @@ from torch import Tensor
 from oar_lightning.common.ranges import checked
 from oar_lightning.credit.scorers.base import scorable_rows
 from oar_lightning.credit.scorers.oar_p.fills import FILLS, FillName
+from oar_lightning.lab.comparison import above_zero
 from oar_lightning.lab.removal.kept_reward import KeptReward
 from oar_lightning.lab.removal.orders import FRACTIONS, RISING, SOME_FILLS, first_share, ranks
 from oar_lightning.lab.removal.sets import Outcome, Sets, evaluate
@@ -166,21 +167,20 @@ def named(values: Float[Tensor, "M n"], names: Mapping[str, object]) -> dict[str
     return {name: tuple(row) for name, row in zip(names, values.tolist(), strict=True)}
 
 
-def normalized(measure: Measure, random: str = "random", oracle: str = "oracle") -> Measure:
+def normalized(measure: Measure, problem: Sequence[int], random: str = "random", oracle: str = "oracle") -> Measure:
     """(random - method) / (random - oracle): 0 for the order named `random`, 1 for that named `oracle`.
 
     The denominator is the difference of their means over completions, so that the mean of the values is the ratio of means. All
-    is NaN where the oracle's order does not lead the random one by two standard errors: there is then nothing to divide by.
+    is NaN where the oracle's order does not lead the random one by two standard errors over problems: there is then nothing to
+    divide by. `problem`: the number of each completion's problem.
     """
     values = {name: torch.tensor(row, dtype=torch.float64) for name, row in measure.values.items()}
     if missing := [name for name in (random, oracle) if name not in values]:
         raise KeyError(f"{measure.key} has no estimator {missing[0]}; there are {', '.join(values)}")
     gaps = values[random] - values[oracle]
-    gaps = gaps[~gaps.isnan()]
-    gap = gaps.mean()
-    lead = gap if measure.better == "low" else -gap
-    clear = len(gaps) > 1 and bool(lead > 2 * gaps.std() / len(gaps) ** 0.5)
-    ratios = {name: (values[random] - row) / (gap if clear else torch.nan) for name, row in values.items()}
+    sign = 1 if measure.better == "low" else -1
+    clear = above_zero((sign * gaps).tolist(), problem)
+    ratios = {name: (values[random] - row) / (gaps.nanmean() if clear else torch.nan) for name, row in values.items()}
     return dataclasses.replace(
         measure,
         key=f"{measure.key}_normalized",

@@ -53,9 +53,9 @@ def infidelity(
 
 
 def unexplained(scores: Float[Tensor, "n D"], effects: Float[Tensor, "n D"]) -> Float[Tensor, " n"]:
-    """sum (b a - e)^2 / sum e^2 with b = sum a e / sum a^2, row by row; NaN where all effects are 0."""
+    """sum (b a - e)^2 / sum e^2 with b = sum a e / sum a^2, but at least 0, row by row; NaN where all effects are 0."""
     along, size = (scores * effects).sum(1), scores.square().sum(1)
-    best = torch.where(size > 0, along / size.clamp(min=torch.finfo(size.dtype).tiny), 0.0)
+    best = torch.where(size > 0, along.clamp(min=0.0) / size.clamp(min=torch.finfo(size.dtype).tiny), 0.0)
     return (best[:, None] * scores - effects).square().sum(1) / effects.square().sum(1)
 
 

@@ -189,10 +189,23 @@ def test_known_prediction_states_spare_a_pass_and_change_nothing(name, model64, 
 def test_equal_completions_are_scored_once(name, model64):
     once, twice = SCORERS[name](), SCORERS[name]()
     expected = once(model64, rollouts_of(SEQUENCES[:2]))
-    actual = twice(model64, rollouts_of([*SEQUENCES[:2], SEQUENCES[0]]))
+    three = rollouts_of([*SEQUENCES[:2], SEQUENCES[0]])
+    actual = twice(model64, three)
     torch.testing.assert_close(actual, expected[[0, 1, 0]], rtol=1e-7, atol=1e-12)
-    # the work is that of two rows, reported relative to three
-    assert twice.metrics["forward_equivalents"] == pytest.approx(once.metrics["forward_equivalents"] * 2 / 3)
+    # the work is that of two rows, reported relative to the tokens of three
+    tokens = three.attention_mask.sum(1).tolist()
+    share = sum(tokens[:2]) / sum(tokens)
+    assert twice.metrics["forward_equivalents"] == pytest.approx(once.metrics["forward_equivalents"] * share)
+
+
+@pytest.mark.parametrize("name", [n for n in BUDGETED if n != "entropy"])
+def test_work_is_relative_to_the_tokens_not_to_what_they_are_padded_with(name, model64):
+    counts = []
+    for columns in ({"left": 0, "right": 0}, {"left": 0, "right": 7}):
+        scorer = SCORERS[name]()
+        scorer(model64, padded(rollouts_of(SEQUENCES[:2]), **columns))
+        counts.append(scorer.metrics["forward_equivalents"])
+    assert counts[0] == counts[1]
 
 
 @every_scorer

@@ -166,11 +166,12 @@ def test_rank_stability_and_cost_are_reported():
     expected = [spearmanr(*pair).statistic for pair in pairs if len(pair[0]) > 1]
     assert noisy.metrics["rank_stability"] == pytest.approx(sum(expected) / len(expected), abs=1e-6)
     assert noisy.metrics["rank_stability"] < 1
-    # 2 rows of 11 columns: prompts of 3, then 7 up to the last token of the longer answer: clean once, each draw there and back
-    assert noisy.metrics["forward_equivalents"] == (2 * 3 + 2 * 7 + 2 * 2 * 14) / 22
+    read = int(rollouts.attention_mask.sum())
+    # 2 rows: prompts of 3, then 7 up to the last token of the longer answer: clean once, each draw there and back
+    assert noisy.metrics["forward_equivalents"] == (2 * 3 + 2 * 7 + 2 * 2 * 14) / read
     off = OarG(stability_rows=0)
     off(model, rollouts)
-    assert off.metrics == {"forward_equivalents": (2 * 3 + 14 + 2 * 14) / 22}
+    assert off.metrics == {"forward_equivalents": (2 * 3 + 14 + 2 * 14) / read}
 
 
 def test_planted_key_token_stands_out(copying_model):

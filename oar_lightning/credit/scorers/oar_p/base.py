@@ -119,5 +119,5 @@ class CounterfactualScorer(Scorer):
                     tokens += chunk_tokens
                     for i, value in zip(chunk, values.split([counts[i] for i in chunk]), strict=True):
                         scores[i] = value
-        self.metrics = {"forward_equivalents": tokens / max(1, rollouts.token_ids.numel())}
+        self.metrics = {"forward_equivalents": tokens / max(1, int(rollouts.attention_mask.sum()))}
         return place_rows([scores[i] for i in distinct_index], rollouts.reasoning_mask, rows)

@@ -99,7 +99,7 @@ class TotalEffectFast(Scorer):
                 tokens += (1 + self.rounds) * ran
                 for i, value in zip(chunk, values, strict=True):
                     scores[i] = value
-        self.metrics["forward_equivalents"] = tokens / rollouts.token_ids.numel()
+        self.metrics["forward_equivalents"] = tokens / max(1, int(rollouts.attention_mask.sum()))
         return place_rows([scores[i] for i in distinct_index], rollouts.reasoning_mask, rows)
 
     def _uniforms(self, rollouts: Rollouts, chunk: list[int]) -> Float[Tensor, "n S K"]:
