@@ -166,6 +166,8 @@ def _is_answer(text: str, start: int, complete: bool, strict: bool, words: bool)
     formal, short = bool(re.search(r"[\d\\$]", stated)), len(stated.split()) <= 2
     if strict and not words and stated[:1].isalpha() and " " in stated.strip():
         return False  # a heading: #### Step 2
+    if strict and re.match(r"[a-z]{2,}\s", stated):
+        return False  # "the answer is not 6", "over 9"
     return formal and short if strict else formal or short
 
 
@@ -221,6 +223,10 @@ _INLINE = re.compile(
 """`$5$`, or all of `$5$ or $6$`, `$x$ = $5$` and `$5$ million`: a part of these would be another answer."""
 
 
+_ADVERBS = "therefore|thus|hence|indeed|clearly|simply|just|exactly|precisely|approximately|roughly|about"
+_LEAD_IN = re.compile(rf"[:\s*]*(?:(?:{_ADVERBS}),? +(?=[-+\d$\\*])[:\s*]*)?")
+"""What stands before an answer: "therefore 18" is 18."""
+
 _LIST_MARK = re.compile(r"[-\u2022] +(?=\S)|1[.)] +(?=[-+]?[\d$\\]\S*\s*(?:\n|\Z))")
 """Of an answer below its phrase: `- 12` and `1. 12` are 12. (`12. That is ...` is 12, too.)"""
 
@@ -229,9 +235,9 @@ _BOLD, _CLOSED_BOLD = (re.compile(rf"((?:(?!\.\s)[^\n*])+)\*\*[.!?]*(?=\s*{end})
 
 
 def _line_content(text: str, start: int, complete: bool) -> tuple[int, int] | None:
-    """From `start` to the end of the sentence or line, or of the display that follows."""
+    """From `start`, and an adverb there, to the end of the sentence or line, or of the display that follows."""
     begin = start
-    match = re.compile(r"[:\s*]*").match(text, start)
+    match = _LEAD_IN.match(text, start)
     start = match.end() if match else start
     if "\n" in text[begin:start] and (mark := _LIST_MARK.match(text, start)):
         start = mark.end()

@@ -111,13 +111,17 @@ def _with_joined_thousands(text: str) -> str:
     return _THOUSANDS.sub(joined, text)
 
 
+_CLOSED_BOLD = re.compile(r"(?<=[^\s*])\*\*(?=\s|$)")
+"""The end of what was in bold, as in `42** dollars`; a power has something behind it."""
+
+
 def canonical(text: str, join_thousands: bool = True) -> str:
     """The answer in one spelling of spaces, relations and TeX commands, without end punctuation, TeX sizes and colours, and
     percent, currency and degree signs.
 
     `join_thousands` reads `70,110` as a number; otherwise it is a list.
     """
-    text = _LEAD.sub("", _visible(text))
+    text = _CLOSED_BOLD.sub("", _LEAD.sub("", _visible(text)))
     for pattern, spelling in _REPLACED:
         text = pattern.sub(spelling, text)
     if join_thousands:

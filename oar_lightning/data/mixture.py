@@ -64,6 +64,15 @@ def examples(source: ProblemSource) -> Iterator[MathProblem]:
         yield from (dataclasses.replace(problem, source=name) for problem in examples(inner))
 
 
+def parts(source: ProblemSource) -> Iterator[ProblemSource]:
+    """The sources that a mixture is made of, however deep; of another source itself."""
+    if not isinstance(source, Mixture):
+        yield source
+        return
+    for inner in source.sources.values():
+        yield from parts(inner)
+
+
 def _epochs(source: ProblemSource, name: str, seed: int, skip: int) -> Iterator[MathProblem]:
     """A source's epochs one after the other, without the first `skip` problems."""
     if is_endless(source):

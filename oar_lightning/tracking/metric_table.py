@@ -207,7 +207,12 @@ METRICS: tuple[Metric, ...] = (
         ("credit/corr_entropy", "correlation", "of importance and entropy (Pearson, within a completion)", LEARNED),
         ("credit/corr_position", "correlation", "of importance and position (Pearson, within a completion)", SCORED),
         ("credit/rank_stability", "correlation", "Spearman agreement of two noise draws", "`scorer=oar_g`"),
-        ("credit/forward_equivalents", NUMBER, "cost of scoring: tokens through the model, padded ones too, over the batch's own", "the scorer counts them"),
+        (
+            "credit/forward_equivalents",
+            NUMBER,
+            "cost of scoring: tokens through the model, padded ones too, over the batch's own",
+            "the scorer counts them",
+        ),
         (
             "credit/unread_frac",
             SHARE,

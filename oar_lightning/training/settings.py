@@ -17,7 +17,7 @@ from oar_lightning.common.config_check import ConfigError
 from oar_lightning.common.ranges import NonNegativeInt, PositiveInt, checked
 from oar_lightning.credit.scorers.oracle import check_known
 from oar_lightning.data.curriculum import Curriculum, EveryProblem
-from oar_lightning.data.mixture import examples
+from oar_lightning.data.mixture import examples, parts
 from oar_lightning.data.prompts import PlainPrompt, PromptTemplate
 from oar_lightning.data.stream import ProblemSource, is_endless
 from oar_lightning.evaluation.evaluate import EvaluationConfig
@@ -111,8 +111,9 @@ class Settings:
                 "does not try; set curriculum=none"
             )
         if self.train is not None and self.supervised is None:
-            check_known(self.method.scorer, islice(self.train, 1 if is_endless(self.train) else None), "data.train")
-        sources = [source for source in (self.train, *self.eval_sets.values()) if source is not None]
+            for part in parts(self.train):
+                check_known(self.method.scorer, islice(part, 1) if is_endless(part) else part, "data.train")
+        sources = [part for source in (self.train, *self.eval_sets.values()) if source is not None for part in parts(source)]
         self.rewards.try_out(*(islice(source, 1) if is_endless(source) else source for source in sources))
         if self.train is not None:
             for problem in examples(self.train):

@@ -113,6 +113,8 @@ CASES: list[tuple[str, str, bool | None]] = [
     ("1080", "1\\,080", True),
     ("18", "18.", True),
     ("18", "**18**", True),
+    ("42", "42** dollars", True),
+    ("18", "18** per day", True),
     ("24", "24?", True),
     ("10,000", "10{,}000", True),
     ("\\frac{20000}{3}", "\\frac{20,\\!000}{3}", True),

@@ -12,7 +12,7 @@ from typing import Any
 import pytest
 
 from oar_lightning.data.chain.task import ChainProblems, ChainTask
-from oar_lightning.data.mixture import Mixture
+from oar_lightning.data.mixture import Mixture, parts
 from oar_lightning.data.stream import ProblemSource, ProblemStream, is_endless
 from oar_lightning.types import MathProblem
 
@@ -59,6 +59,14 @@ def test_draws_depend_on_seed_and_position() -> None:
     assert drawn(mixture().shuffled(3, 0), 120) != whole
     for start in (0, 1, 7, 60, 119):
         assert drawn(mixture().shuffled(2, 0, start), 120 - start) == whole[start:]
+
+
+def test_parts_of_mixtures_of_mixtures() -> None:
+    inner = mixture()
+    outer = Mixture({"deep": inner, "z": Letters("z")}, {"deep": 1.0, "z": 1.0})
+    assert list(parts(outer)) == [*inner.sources.values(), outer.sources["z"]]
+    letters = Letters("a")
+    assert list(parts(letters)) == [letters]
 
 
 def test_endless_sources_mix_too() -> None:

@@ -21,6 +21,7 @@ from oar_lightning import (
     Settings,
     SupervisedConfig,
 )
+from oar_lightning.answers.reward import Accuracy, Rewards
 from oar_lightning.common.config_check import ConfigError
 from oar_lightning.data.curriculum import DifficultyCurriculum
 from oar_lightning.data.listed import ListedProblems
@@ -108,3 +109,16 @@ def test_a_curriculum_by_level_asks_each_source_of_a_mixture() -> None:
     with pytest.raises(ConfigError, match=r"curriculum\.by=auto .* those of plain have none; set curriculum\.by=problem"):
         dataclasses.replace(made, curriculum=DifficultyCurriculum()).check()
     dataclasses.replace(made, curriculum=DifficultyCurriculum(by="problem")).check()
+
+
+def test_all_parts_of_a_mixture_are_looked_at() -> None:
+    """Whichever is drawn first: one part may have what another lacks, and what is wrong may be in any."""
+    plain = ListedProblems([MathProblem("1 + 1", "2", id=str(i)) for i in range(3)])
+    stated = ListedProblems([MathProblem("1 / 3", "0.33", id="a", extra={"error": 0.01})])
+    wrong = ListedProblems([MathProblem("1 / 3", "0.33", id=i, extra={"error": e}) for i, e in (("a", 0.01), ("b", "x"))])
+    rewards = Rewards({"accuracy": Accuracy(tolerance_column="error")})
+    for sources in ({"one": plain, "two": stated}, {"one": stated, "two": plain}):
+        dataclasses.replace(own(rewards=rewards), train=Mixture(sources, dict.fromkeys(sources, 1.0))).check()
+    for sources in ({"one": plain, "two": wrong}, {"one": wrong, "two": plain}):
+        with pytest.raises(ValueError, match="error"):
+            dataclasses.replace(own(rewards=rewards), train=Mixture(sources, dict.fromkeys(sources, 1.0))).check()
