@@ -161,10 +161,12 @@ def check_clipping(method: Method) -> None:
     if method.update.steps_per_rollout > 1:
         return
     if idle := [f"loss.{key}={value}" for key, value in loss.of_ratios.items() if key not in loss.idle]:
+        weighted = ", though loss.ratio=sequence changes gradients where engine=vllm or kl_bias_correction weights tokens"
         log.warning(
-            "%s: without effect, since one optimizer step for each batch of rollouts leaves all ratios at 1; set "
+            "%s: without effect, since one optimizer step for each batch of rollouts leaves all ratios at 1%s; set "
             "update.minibatches=2, or leave it out",
             " ".join(idle),
+            weighted if loss.ratio == "sequence" else "",
         )
     if gate.clips and not loss.kl_coef:
         raise ConfigError(
