@@ -57,6 +57,11 @@ class Segmenter(ABC):
         ...
 
 
+def passes_of(segmenter: Callable[..., Any], rollouts: Rollouts) -> float:
+    """The forward passes of a batch that dividing it takes; none of a plain function."""
+    return segmenter.passes(rollouts) if isinstance(segmenter, Segmenter) else 0.0
+
+
 def reasoning_or_all(rollouts: Rollouts) -> Bool[Tensor, "B S"]:
     """The tokens whose text has steps: the reasoning; without an answer all of the response is one text."""
     whole = ~rollouts.reasoning_mask.any(1, keepdim=True)
@@ -179,7 +184,7 @@ class Refined(Segmenter):
     shortest: Annotated[PositiveInt, "a number of tokens"] = 8
 
     def passes(self, rollouts: Rollouts) -> float:
-        return self.coarse.passes(rollouts) + self.fine.passes(rollouts)
+        return passes_of(self.coarse, rollouts) + passes_of(self.fine, rollouts)
 
     def cuts(self, model: Any, rollouts: Rollouts, mask: Bool[Tensor, "B S"]) -> Bool[Tensor, "B S"]:
         return self.coarse.cuts(model, rollouts, mask)
