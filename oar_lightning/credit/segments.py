@@ -1,7 +1,7 @@
 """Completions divided into segments, which share their credit.
 
-A segmenter is a callable ``(model, rollouts, mask) -> starts [B S]``: True at the first token of each segment. The first masked
-token of a completion always begins one, so that every masked token is in exactly one segment.
+A `Segmenter` is called with ``(model, rollouts, mask)`` and returns ``starts [B S]``: True at the first token of each segment.
+The first masked token of a completion always begins one, so that every masked token is in exactly one segment.
 """
 
 from __future__ import annotations
@@ -55,11 +55,6 @@ class Segmenter(ABC):
     def cuts(self, model: Any, rollouts: Rollouts, mask: Bool[Tensor, "B S"]) -> Bool[Tensor, "B S"]:
         """The tokens before which a completion is cut."""
         ...
-
-
-def passes_of(segmenter: Callable[..., Any], rollouts: Rollouts) -> float:
-    """The forward passes of a batch that dividing it takes; none of a plain function."""
-    return segmenter.passes(rollouts) if isinstance(segmenter, Segmenter) else 0.0
 
 
 def reasoning_or_all(rollouts: Rollouts) -> Bool[Tensor, "B S"]:
@@ -184,7 +179,7 @@ class Refined(Segmenter):
     shortest: Annotated[PositiveInt, "a number of tokens"] = 8
 
     def passes(self, rollouts: Rollouts) -> float:
-        return passes_of(self.coarse, rollouts) + passes_of(self.fine, rollouts)
+        return self.coarse.passes(rollouts) + self.fine.passes(rollouts)
 
     def cuts(self, model: Any, rollouts: Rollouts, mask: Bool[Tensor, "B S"]) -> Bool[Tensor, "B S"]:
         return self.coarse.cuts(model, rollouts, mask)

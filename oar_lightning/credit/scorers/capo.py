@@ -12,7 +12,7 @@ from oar_lightning.common.ranges import NonNegativeFloat, PositiveFloat, checked
 from oar_lightning.credit.component import Tools
 from oar_lightning.credit.judges.base import Judge, Solution
 from oar_lightning.credit.scorers.base import Scorer
-from oar_lightning.credit.segments import Segmenter, passes_of, reasoning_or_all, segment_numbers
+from oar_lightning.credit.segments import Segmenter, reasoning_or_all, segment_numbers
 from oar_lightning.objective.advantage import centred_and_std
 from oar_lightning.types import Rollouts
 
@@ -81,7 +81,7 @@ class Capo(Scorer):
                 inside = numbers[row] >= 0
                 out[row, inside] = torch.tensor(verdict, dtype=torch.float64)[numbers[row, inside]]
         self.metrics = {
-            "forward_equivalents": passes_of(self.segments, rollouts),
+            "forward_equivalents": self.segments.passes(rollouts),
             "unjudged_frac": 1 - judged / len(rollouts),
             "wrong_frac": float(out.any(1).double().mean()),
         }

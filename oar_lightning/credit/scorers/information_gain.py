@@ -14,7 +14,7 @@ from oar_lightning.credit.component import Encode, Tools
 from oar_lightning.credit.scorers.base import distinct_rows
 from oar_lightning.credit.scorers.prefix_answers import Belief, PrefixReader, Question
 from oar_lightning.credit.scorers.steps import Steps, StepScorer
-from oar_lightning.credit.segments import Segmenter, passes_of, segment_numbers
+from oar_lightning.credit.segments import Segmenter, segment_numbers
 from oar_lightning.policy.decoder import choose_decoder
 from oar_lightning.policy.language_model import can_share_prefixes, positions_of, scoring_mode
 from oar_lightning.policy.token_budget import PASS_TOKENS, SomeTokens, TokenBudget
@@ -114,7 +114,7 @@ class InformationGain(StepScorer):
             inside = mask[row]
             scores[row, inside] = values.to(mask.device)[numbers[row, inside]]
         unread = torch.tensor([row not in gains for row in range(len(rollouts))], device=mask.device)
-        self.metrics["forward_equivalents"] += passes_of(self.segments, rollouts)
+        self.metrics["forward_equivalents"] += self.segments.passes(rollouts)
         self.metrics["unread_frac"] = float(unread.float().mean())
         double = model.get_input_embeddings().weight.dtype == torch.float64
         return Steps(scores if double else scores.float(), numbers.masked_fill(unread[:, None], -1))

@@ -14,7 +14,7 @@ from oar_lightning.common.ranges import PositiveInt, Probability, checked
 from oar_lightning.credit.component import Continuations, Tools
 from oar_lightning.credit.predictions import passes, predictions
 from oar_lightning.credit.scorers.steps import Steps, StepScorer
-from oar_lightning.credit.segments import Segmenter, passes_of, reasoning_or_all, segment_numbers
+from oar_lightning.credit.segments import Segmenter, reasoning_or_all, segment_numbers
 from oar_lightning.objective.metric_sums import MetricSums
 from oar_lightning.policy.token_budget import unset_budget
 from oar_lightning.types import Prefix, Rollouts
@@ -82,7 +82,7 @@ class MonteCarlo(StepScorer):
         rows, columns = (x.tolist() for x in starts.nonzero(as_tuple=True))
         values = self.values(model, rollouts, [Prefix(r, c) for r, c in zip(rows, columns, strict=True)])
         self.metrics["segments"] = len(rows) / len(rollouts)
-        self.metrics["forward_equivalents"] += passes_of(self.segments, rollouts)
+        self.metrics["forward_equivalents"] += self.segments.passes(rollouts)
         scores = self.advantages(rollouts, starts, values).masked_fill(late, 0.0)
         return Steps(scores, segment_numbers(starts, rollouts.response_mask & ~late))
 

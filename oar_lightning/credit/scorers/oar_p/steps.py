@@ -14,7 +14,7 @@ from oar_lightning.credit.scorers.oar_p.counterfactual import Counterfactuals
 from oar_lightning.credit.scorers.oar_p.exact import OarP
 from oar_lightning.credit.scorers.oar_p.texts import Texts
 from oar_lightning.credit.scorers.steps import Steps, StepScorer
-from oar_lightning.credit.segments import Segmenter, passes_of, segment_numbers
+from oar_lightning.credit.segments import Segmenter, segment_numbers
 from oar_lightning.types import Rollouts
 
 
@@ -38,7 +38,7 @@ class OarPSteps(StepScorer, OarP):
         mask = rollouts.reasoning_mask
         starts = self.segments(model, rollouts, mask)
         scores = self.influences(model, rollouts, starts)
-        self.metrics["forward_equivalents"] += passes_of(self.segments, rollouts)
+        self.metrics["forward_equivalents"] += self.segments.passes(rollouts)
         self.metrics["segments"] = int(starts.sum()) / max(1, len(rollouts))
         return Steps(scores, segment_numbers(starts, mask))
 
