@@ -111,7 +111,7 @@ def _with_joined_thousands(text: str) -> str:
     return _THOUSANDS.sub(joined, text)
 
 
-_CLOSED_BOLD = re.compile(r"(?<=[^\s*])\*\*(?=\s|$)")
+_BOLD_END = re.compile(r"(?<=[^\s*])\*\*(?=\s|$)")
 """The end of what was in bold, as in `42** dollars`; a power has something behind it."""
 
 
@@ -121,7 +121,7 @@ def canonical(text: str, join_thousands: bool = True) -> str:
 
     `join_thousands` reads `70,110` as a number; otherwise it is a list.
     """
-    text = _CLOSED_BOLD.sub("", _LEAD.sub("", _visible(text)))
+    text = _BOLD_END.sub("", _LEAD.sub("", _visible(text)))
     for pattern, spelling in _REPLACED:
         text = pattern.sub(spelling, text)
     if join_thousands:

@@ -18,7 +18,7 @@ from oar_lightning.reporting.runs import LARGEST, RunRecord
 from oar_lightning.tracking.history import FORKED_AT
 from oar_lightning.tracking.renamed import current_name
 
-UNIFORM_CREDIT = {("experiment", "grpo"), ("scorer", "uniform"), ("gate.mode", "off")}
+UNIFORM_CREDIT = {"experiment": "grpo", "scorer": "uniform", "gate.mode": "off"}
 """Levels at which every token gets the same credit, which make an arm the baseline of token-level credit."""
 
 ACCURACY = re.compile(r"eval/[^/]+/avg_at_\d+")
@@ -139,8 +139,8 @@ def find_baseline(arms: Sequence[Arm], factors: Sequence[str], wanted: str | Non
         if baseline is None:
             raise ConfigError(f"report.baseline={wanted}: no such arm; the arms are: {', '.join(arm.label for arm in arms)}")
         return baseline
-    told_apart = {key for key, _ in UNIFORM_CREDIT} & set(factors)
-    uniform = [arm for arm in arms if told_apart and _is_uniform(factors, arm)]
+    told_apart = UNIFORM_CREDIT.keys() & set(factors)
+    uniform = [arm for arm in arms if _is_uniform(factors, arm)] if told_apart else []
     return uniform[0] if len(uniform) == 1 else None
 
 
@@ -151,9 +151,10 @@ def is_uniform(study: Study, arm: Arm) -> bool:
 
 def _is_uniform(factors: Sequence[str], arm: Arm) -> bool:
     """By its scorer, where that is known: an arm of experiment=grpo may have another one."""
-    levels = {key: level for key, level in zip(factors, arm.levels, strict=True) if level != ABSENT}
-    scorer = levels.get("scorer") or arm.runs[0].tags.get("scorer")
-    return levels.get("gate.mode") == "off" or (scorer == "uniform" if scorer else levels.get("experiment") == "grpo")
+    levels: dict[str, Level | None] = {"scorer": arm.runs[0].tags.get("scorer")}
+    levels |= {key: level for key, level in zip(factors, arm.levels, strict=True) if level != ABSENT}
+    telling = "scorer" if levels["scorer"] else "experiment"
+    return any(levels.get(key) == UNIFORM_CREDIT[key] for key in ("gate.mode", telling))
 
 
 def _split(runs: Sequence[RunRecord], metric: str) -> tuple[list[RunRecord], list[RunRecord]]:

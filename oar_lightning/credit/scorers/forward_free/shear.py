@@ -94,9 +94,11 @@ class Shear(Scorer):
 
     @property
     def idle(self) -> Mapping[str, str]:
-        chosen = {"epsilon": self.epsilon != EPSILON, "iterations": self.iterations != ITERATIONS}
-        unread = [key for key, other in chosen.items() if other and self.distance != "wasserstein"]
-        return {f"{key}={getattr(self, key):g}": f"scorer.distance={self.distance}" for key in unread}
+        if self.distance == "wasserstein":
+            return {}
+        usual = {"epsilon": EPSILON, "iterations": ITERATIONS}
+        chosen = [key for key, value in usual.items() if getattr(self, key) != value]
+        return {f"{key}={getattr(self, key):g}": f"scorer.distance={self.distance}" for key in chosen}
 
     @torch.no_grad()
     def __call__(self, model: Any, rollouts: Rollouts) -> Float[Tensor, "B S"]:
