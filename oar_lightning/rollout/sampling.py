@@ -160,7 +160,7 @@ def check_prompts(model: Any, prompts: Sequence[list[int]], limits: Sequence[int
     tokens, limit = max(((len(ids), limit) for ids, limit in zip(prompts, limits, strict=True)), key=sum)
     for what, most in text_bounds(model, max_model_len).items():
         if tokens + limit > most:
-            shorter = f", leave out longer problems than data.max_prompt_tokens={most - limit}" if limit < most else ""
+            shorter = f", leave out the problems whose prompts are longer than {most - limit} tokens" if limit < most else ""
             raise ValueError(
                 f"rollout.max_new_tokens={limit} and the longest prompt ({tokens} tokens) are beyond the {most} {what}; set "
                 f"rollout.max_new_tokens to at most {max(most - tokens, 0)}{shorter}, or choose another policy"

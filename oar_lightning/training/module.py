@@ -141,7 +141,8 @@ class PolicyOptimization(PolicyModule):
     # -- Lightning's hooks -----------------------------------------------------------------------------------------
 
     def configure_callbacks(self) -> list[L.Callback]:
-        return [self.step_log, UpdateState(self)]
+        """Those that a trainer of its own, without a run's callbacks, needs."""
+        return [callback for callback in (self.step_log, UpdateState(self)) if callback not in self.trainer.callbacks]
 
     def on_train_start(self) -> None:
         super().on_train_start()

@@ -138,7 +138,9 @@ def assemble(
     evaluation = EvaluationCallback(eval_sets, stage, settings.method.sampling, settings.evaluation, tracker)
     divergence = Divergence(settings.divergence, evaluation, settings.method.entropy_teaches)
     alarms = CreditAlarms(settings.alarms, settings.method, tracker)
+    step_log: list[L.Callback] = []
     if isinstance(module, PolicyOptimization):
+        step_log.append(module.step_log)
         module.step_log.listeners += [divergence.on_step_metrics, alarms.on_step_metrics]
     for callback in callbacks:
         if isinstance(callback, EarlyStopping):
@@ -150,6 +152,7 @@ def assemble(
             seconds,
             *([TrainingProgress(evaluation.seconds_left)] if progress else []),
             evaluation,
+            *step_log,
             divergence,
             alarms,
             *_pruning(evaluation),

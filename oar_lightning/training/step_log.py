@@ -55,7 +55,8 @@ class PhaseClock:
 class StepLog(L.Callback):
     """Collects the metrics of one optimizer step and logs them at its end, exact for any number of micro-batches and ranks.
 
-    It logs before the step's checkpoint is written, so that a kill in between loses no metric.
+    It logs before the step's checkpoint is written, so that a kill in between loses no metric; a run has it before the
+    callbacks that may end training, so that the step at which they do is logged, too.
 
     `listeners` get the metrics of each step, which are those of all ranks.
 
@@ -114,8 +115,8 @@ class StepLog(L.Callback):
 
     def on_before_optimizer_step(self, trainer: L.Trainer, module: L.LightningModule, optimizer: torch.optim.Optimizer) -> None:
         gradients = [p.grad for p in module.parameters() if p.grad is not None]
-        if gradients and self._has_loss:
-            self._largest["grad_norm"] = float(torch.nn.utils.get_total_norm(gradients))
+        if gradients and self._has_loss and bool((norm := torch.nn.utils.get_total_norm(gradients)).isfinite()):
+            self._largest["grad_norm"] = float(norm)  # (a step without a finite gradient is left out by `Divergence`)
         self._largest["learning_rate"] = optimizer.param_groups[0]["lr"]
 
     def on_train_batch_end(

@@ -12,7 +12,7 @@ from typing import Any
 import lightning as L
 import pytest
 import torch
-from support.fixtures import TASK
+from support.fixtures import TASK, Recorder
 
 from oar_lightning import (
     EvaluationConfig,
@@ -31,6 +31,8 @@ from oar_lightning import (
 from oar_lightning.common.config_check import ConfigError
 from oar_lightning.common.locks import FileLock
 from oar_lightning.data.chain.task import ChainProblems
+from oar_lightning.sweep.trial import Diverged
+from oar_lightning.training.callbacks import DivergenceConfig
 from oar_lightning.training.train import new_folder
 
 PROBLEMS = ListedProblems([ChainProblems(TASK)[i] for i in range(3)])
@@ -83,6 +85,28 @@ def test_a_run_that_a_callback_ends_is_evaluated_where_it_ends(tmp_path: Path, c
     assert [row["step"] for row in run.evaluation.history] == [0, 2]
     assert run.folder == tmp_path
     assert "a callback has ended training at step 2 of 5" in caplog.text
+
+
+class Forgets(L.Callback):
+    """All that the policy knows, within the second step."""
+
+    def on_train_batch_start(self, trainer: L.Trainer, module: L.LightningModule, *_: Any) -> None:
+        if trainer.global_step == 1:
+            for parameter in module.parameters():
+                parameter.data.zero_()
+
+
+def test_the_step_at_which_a_run_collapses_is_logged(tmp_path: Path) -> None:
+    recorder = Recorder()
+    settings = dataclasses.replace(
+        SMALL,
+        evaluation=EvaluationConfig(problems=3, samples=4, greedy=False, heatmap=False, every_n_steps=1),
+        method=dataclasses.replace(SMALL.method, sampling=SamplingConfig(max_new_tokens=48)),
+        divergence=DivergenceConfig(collapse=0.01),
+    )
+    with pytest.raises(Diverged, match=r"collapse: the sampled accuracy is 0\.000 at step 2"):
+        train(settings, 5, tmp_path / "run", logger=recorder, callbacks=[Forgets()], enable_progress_bar=False)
+    assert [step for step, row in recorder.rows.items() if "reward" in row] == [1, 2]
 
 
 def test_a_folder_in_which_a_run_is_at_work_is_refused(tmp_path: Path) -> None:
