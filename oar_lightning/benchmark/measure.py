@@ -20,14 +20,14 @@ from oar_lightning.benchmark.workload import RandomShape, Workload
 from oar_lightning.common.ranges import NonNegativeFloat, PositiveInt, Rule, checked
 from oar_lightning.policy.language_model import evaluating
 from oar_lightning.policy.lm_head import token_logprobs
-from oar_lightning.training.experience import Experience
 from oar_lightning.training.module import PolicyOptimization
 from oar_lightning.training.slots import Slot, UpdatePlan
 
 TIMED_PHASES = ("rollout", "reward", "logprobs", "scoring", "update")
 IN_A_STEP = ("rollout", "reward", "scoring", "update")
-"""Phases of an on-policy step, whose old log-probabilities are the policy's own. `logprobs` is measured separately: one
-forward pass over the batch, the unit of forward-equivalents."""
+"""Phases of a step. With one optimizer step a batch its old log-probabilities are the policy's own; with several they are part
+of `scoring`, whatever the method is. `logprobs` is measured separately: one forward pass over the batch, the unit of
+forward-equivalents."""
 SAME_WORK = ("rollout", "reward", "logprobs")
 """Phases that do the same work whatever the method is: completions depend on the round alone."""
 CLOCKED_ROUNDS = 3
@@ -80,7 +80,9 @@ class PhaseResult:
     machine's matrix rate. `roofline_seconds`: the same, but of each operation moving its tensors counts where that takes longer
     (Williams, Waterman and Patterson, 2009). `product_seconds`: what these operations took in the phase, in rounds of their own
     (None on a GPU, which goes on by itself). `step_ratio` (phase `step` only): the median over rounds of this variant's step
-    seconds over GRPO's in the same round; `step_ratio_range`: the smallest and the largest of them.
+    seconds over GRPO's in the same round; `step_ratio_range`: the smallest and the largest of them. `rounds`: how many times
+    the step was timed; `disturbed`: during how many steps, of all methods, something else used the machine. `peak_bytes`: None
+    of a step, which may hold what several phases do.
     """
 
     preset: str
@@ -97,6 +99,8 @@ class PhaseResult:
     product_seconds: float | None = None
     step_ratio: float | None = None
     step_ratio_range: Sequence[float] | None = None
+    rounds: int = 0
+    disturbed: int = 0
 
 
 @dataclass(frozen=True)
@@ -148,7 +152,7 @@ def measure(
 ) -> Measurement:
     """Run all rounds. Weights do not change."""
     device = workload.device
-    rates = measure_rates(device, next(workload.policy.model.parameters()).dtype)
+    rates = measure_rates(device, workload.dtype)
     patience = Patience(config.tries, config.patience)
     needed: dict[str, Mapping[str, _Need]] = {}
     timed: dict[str, list[_Step]] = {name: [] for name in modules}
@@ -176,7 +180,7 @@ def measure(
             assert module.experience is not None
             sequences = len(module.experience.rollouts)
             advance(1)
-    results = _summarise(config.preset, timed, needed, clocked, sequences, rates)
+    results = _summarise(config.preset, timed, needed, clocked, sequences, rates, disturbed)
     return Measurement(results, rates, config.repeats * len(modules), repeated, disturbed)
 
 
@@ -187,6 +191,7 @@ def _summarise(
     clocked: Mapping[str, Sequence[Mapping[str, float]]],
     sequences: int,
     rates: Rates,
+    disturbed: int,
 ) -> list[PhaseResult]:
     forward = max(1.0, needed["grpo"]["logprobs"].work.flops)
     base = _totals(timed["grpo"], IN_A_STEP)
@@ -206,7 +211,7 @@ def _summarise(
                     median_seconds=seconds,
                     cpu_seconds=statistics.median(sum(step[part].cpu_seconds for part in parts) for step in steps),
                     seconds_per_sequence=seconds / sequences,
-                    peak_bytes=max((peak for peak in peaks if peak is not None), default=None),
+                    peak_bytes=max((p for p in peaks if p is not None), default=None) if phase != "step" else None,
                     gflop=flops / 1e9,
                     floor_seconds=flops / rates.flops,
                     roofline_seconds=roofline,
@@ -214,6 +219,8 @@ def _summarise(
                     product_seconds=_median(sum(clock[part] for part in parts) for clock in clocked[name]),
                     step_ratio=statistics.median(ratios) if phase == "step" else None,
                     step_ratio_range=(min(ratios), max(ratios)) if phase == "step" else None,
+                    rounds=len(steps),
+                    disturbed=disturbed,
                 )
             )
     return results
@@ -236,7 +243,8 @@ def _phases(
     held: dict[str, Any] = {}
 
     def rollout() -> None:
-        held["generation"] = workload.sample(number)
+        with workload.precision:
+            held["generation"] = workload.sample(number)
 
     def reward() -> None:
         held["rollouts"] = workload.judge(held["generation"], number)
@@ -244,21 +252,24 @@ def _phases(
 
     def logprobs() -> None:
         part = held["rollouts"]
-        with evaluating(module.model), torch.no_grad():
+        with evaluating(module.model), torch.no_grad(), workload.precision:
             token_logprobs(module.model, part.token_ids, part.attention_mask, part.response_mask)
 
     def scoring() -> None:
-        credit = module.collector.assign_credit(dataclasses.replace(held["rollouts"], advantages=held["advantages"]))
-        module.experience = Experience(dataclasses.replace(held["rollouts"], prediction_states=None), credit)
+        rollouts = dataclasses.replace(held["rollouts"], advantages=held["advantages"])
+        with workload.precision:
+            module.experience = module.collector.experience(rollouts)
 
     def optimise() -> None:
-        optimizer = held.setdefault("optimizer", torch.optim.AdamW(module.parameters(), lr=0.0))
+        trained = [p for p in module.parameters() if p.requires_grad]
+        optimizer = module.make_optimizer(trained, lr=0.0)
         for epoch, minibatch in itertools.product(range(update.inner_epochs), range(update.minibatches)):
             for index in range(update.microbatches):
-                loss = module.training_step(Slot((), number, epoch, minibatch, index), 0)
+                with workload.precision:
+                    loss = module.training_step(Slot((), number, epoch, minibatch, index), 0)
                 if loss is not None:
                     loss.backward()
-            torch.nn.utils.clip_grad_norm_(module.parameters(), 1.0)
+            torch.nn.utils.clip_grad_norm_(trained, 1.0)
             optimizer.step()
             optimizer.zero_grad()
 

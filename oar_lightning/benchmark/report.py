@@ -146,7 +146,8 @@ def write_report(folder: Path, config: BenchmarkConfig, measured: Measurement, c
 the faster of two libraries); a phase's floor is its floating-point work (products and attention, counted, rows of padding
 included) at that rate. Methods take turns round by round; medians, of `step / grpo` that of the ratios within a round (smallest
 to largest). A step is rollout + reward + scoring + update; its CPU seconds are those of all threads of the process. `logprobs`
-is one forward pass of the batch, the unit of forward-equivalents; an on-policy step has none of its own.
+is one forward pass of the batch, the unit of forward-equivalents; an on-policy step has none of its own, and with several
+optimizer steps a batch it is part of scoring.
 {quietness(measured)}
 
 {markdown(phase_table(measured, config.step_bars))}

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from abc import ABC, abstractmethod
+from contextlib import AbstractContextManager, nullcontext
 from dataclasses import dataclass
 from types import SimpleNamespace
 from typing import Annotated, Any
@@ -23,6 +24,16 @@ class Workload(ABC):
 
     policy: Policy
     sampling: SamplingConfig
+    precision: AbstractContextManager[Any] = nullcontext()
+    """A block for passes of the policy; it can be entered again."""
+
+    @property
+    def dtype(self) -> torch.dtype:
+        """In which passes multiply."""
+        with self.precision:
+            if torch.is_autocast_enabled(self.device.type):
+                return torch.get_autocast_dtype(self.device.type)
+        return next(self.policy.model.parameters()).dtype
 
     @property
     def device(self) -> torch.device:
@@ -40,9 +51,17 @@ class ConfiguredWorkload(Workload):
     """The configured policy, data and rewards, as in a training step of this config."""
 
     def __init__(
-        self, policy: Policy, stage: RolloutStage, stream: ProblemStream, prompts: int, samples: int, sampling: SamplingConfig
+        self,
+        policy: Policy,
+        stage: RolloutStage,
+        stream: ProblemStream,
+        prompts: int,
+        samples: int,
+        sampling: SamplingConfig,
+        precision: AbstractContextManager[Any] = nullcontext(),
     ) -> None:
         self.policy = policy
+        self.precision = precision
         self.stage = stage
         self.sampling = sampling
         self.samples = samples

@@ -197,7 +197,8 @@ class StepEntropy(Adapted):
     """The coefficient rises by `delta` after a step with entropy <= target, and else falls by it; TRL's defaults.
 
     A step has the term only where the entropy of the step before was <= target; the first has none. The term is the mean
-    entropy over the tokens of the optimizer step.
+    entropy over the tokens of the optimizer step. Where a gate or scorer leaves tokens out of the loss it is over those that
+    are left, and what is compared with `target` is the entropy of all response tokens, which is lower as a rule.
 
     Args:
         target: entropy in nats.

@@ -286,7 +286,8 @@ def _clip_metrics(
     config: LossConfig,
     bounds: tuple[Bound, Bound],
 ) -> dict[str, tuple[float, float]]:
-    """Fraction of tokens whose ratio is clipped, in the directions in which clipping acts (names: TRL's)."""
+    """Fraction of tokens whose ratio is clipped, in the directions in which clipping acts (names: TRL's; its one of CISPO is
+    `cispo_clip_ratio`)."""
     ratio = ratio.detach()
     if config.surrogate == "cispo":
         return {"clip_ratio/cispo_mean": _mean((ratio > config.ratio_cap) & (advantages > 0), mask)}

@@ -27,10 +27,12 @@ from oar_lightning.common.progress import counted_progress
 from oar_lightning.common.tables import ConsoleTable
 from oar_lightning.credit.scorers import as_scorer
 from oar_lightning.data.stream import ProblemStream
-from oar_lightning.rollout import AutoEngineConfig, build_stage
+from oar_lightning.rollout import AutoEngineConfig, build_stage, longest_prompt
 from oar_lightning.tracking.tracker import Tracker
 from oar_lightning.training.module import PolicyOptimization
-from oar_lightning.wiring.device import choose_device, seed_everything, set_threads
+from oar_lightning.training.run import keep_rule
+from oar_lightning.training.settings import Settings
+from oar_lightning.wiring.device import choose_device, mixed_precision, seed_everything, set_threads
 from oar_lightning.wiring.kept_config import refuse_another_task
 from oar_lightning.wiring.policy import load_policy
 from oar_lightning.wiring.run import build_logger, build_others
@@ -55,17 +57,20 @@ def prepare(cfg: DictConfig) -> Callable[[], None]:
     device = choose_device(str(cfg.trainer.accelerator))
     folder = page_folder(config.report, "benchmark.report", TITLE) if config.report else None
     files = output_path(config.output, "benchmark.output"), folder
+    check_timed(cfg, settings)
     workload: Workload
     stage: Any
     if config.shape is None:
         assert settings.train is not None, "refused before"
-        policy = load_policy(settings.policy, str(cfg.task), device)
-        policy.model.requires_grad_(True)
+        precision = cfg.trainer.get("precision")
+        policy = load_policy(settings.policy, str(cfg.task), device, precision, trained=True)
         prompt = instantiate(cfg.data.prompt, tokenizer=policy.tokenizer)
         stage = build_stage(policy, prompt, settings.answer, settings.rewards, settings.engine)
-        stream = ProblemStream(settings.train, int(cfg.seed))
+        longest = longest_prompt(policy.model, settings.method.sampling, settings.engine)
+        stream = ProblemStream(settings.train, int(cfg.seed), keep=keep_rule(settings, prompt, policy.tokenizer, longest))
         plan = settings.method.update
-        workload = ConfiguredWorkload(policy, stage, stream, plan.problems, plan.group_size, settings.method.sampling)
+        passes = mixed_precision(precision, device)
+        workload = ConfiguredWorkload(policy, stage, stream, plan.problems, plan.group_size, settings.method.sampling, passes)
     else:
         if not isinstance(settings.engine, AutoEngineConfig):
             raise ConfigError(
@@ -74,25 +79,42 @@ def prepare(cfg: DictConfig) -> Callable[[], None]:
             )
         workload = RandomWorkload(config.shape, device)
         stage = _RewardsOnly(Rewards({"accuracy": Accuracy()}))
-    if settings.method.loss.kl_coef:
-        raise ConfigError(
-            f"loss.kl_coef={settings.method.loss.kl_coef:g} needs a frozen reference model, whose passes task=benchmark does "
-            "not time; set loss.kl_coef=0"
-        )
     modules = {}
     for name, scorer in config.variants.items():
         method = replace(settings.method, scorer=as_scorer(scorer))
-        if method.scorer.only_in_training:
+        if method.scorer.only_in_training or method.scorer.learns:
+            reads = "compares the policy with" if method.scorer.only_in_training else "scores by what it has learnt from"
             raise ConfigError(
-                f"benchmark.variants.{name} compares the policy with its past in training, which task=benchmark does not have; "
-                "leave it out"
+                f"benchmark.variants.{name} {reads} its past in training, which task=benchmark does not have; leave it out"
             )
-        modules[name] = PolicyOptimization(workload.policy, stage, method, torch.optim.AdamW, settings.schedule, 0).train()
+        modules[name] = PolicyOptimization(workload.policy, stage, method, settings.optimizer, settings.schedule, 0).train()
     run_dir = Path(HydraConfig.get().runtime.output_dir)
     refuse_another_task(run_dir, str(cfg.task))
     tracker = Tracker(run_dir, build_logger(cfg, run_dir), build_others(cfg, run_dir))
     tracker.start()
     return lambda: run(cfg, config, workload, modules, tracker, *files)
+
+
+def check_timed(cfg: DictConfig, settings: Settings) -> None:
+    """Raises ConfigError: for what costs time in training and is not in a step that is timed here."""
+    method, devices, nodes = settings.method, cfg.trainer.get("devices", 1), cfg.trainer.get("num_nodes", 1)
+    untimed = (
+        (method.loss.kl_coef, f"loss.kl_coef={method.loss.kl_coef:g} needs a frozen reference model", "loss.kl_coef=0"),
+        (method.entropy.active, "entropy: its coefficient follows from the steps of a run", "entropy=none"),
+        (
+            method.advantage.confidence_from is not None,
+            "advantage.confidence_from needs another pass, from some step of a run on",
+            "advantage.confidence_from=null",
+        ),
+        (
+            cfg.trainer.get("strategy", "auto") != "auto" or devices not in (1, "1", "auto") or nodes != 1,
+            f"trainer.devices={devices} and its strategy take several processes, or other ones than here",
+            "trainer=cpu or trainer=gpu",
+        ),
+    )
+    for is_set, why, remedy in untimed:
+        if is_set:
+            raise ConfigError(f"{why}, which task=benchmark does not time; set {remedy}")
 
 
 def run(
@@ -133,7 +155,8 @@ def machine(workload: Workload) -> str:
     model = workload.policy.model
     device = next(model.parameters()).device
     where = torch.cuda.get_device_name(device) if device.type == "cuda" else f"{torch.get_num_threads()} threads"
-    dtype = str(next(model.parameters()).dtype).removeprefix("torch.")
+    weights, products = next(model.parameters()).dtype, workload.dtype
+    dtype = " weights, products in ".join(str(t).removeprefix("torch.") for t in dict.fromkeys((weights, products)))
     size = sum(p.numel() for p in model.parameters()) / 1e6
     return (
         f"{platform.system()} {platform.machine()}, {where}, {dtype}, torch {torch.__version__}, "

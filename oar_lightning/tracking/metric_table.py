@@ -124,8 +124,9 @@ METRICS: tuple[Metric, ...] = (
         (
             "loss",
             "loss",
-            "of the optimizer step, exact for any number of passes. With one step per batch of rollouts its value is about 0 "
-            "(ratios are 1, advantages sum to 0); its gradient is not",
+            "of the optimizer step, exact for any number of passes. With `loss=grpo`, one step per batch of rollouts and no "
+            "other term its value is about 0 (ratios are 1, advantages sum to 0), its gradient is not; other reductions count "
+            "long completions more. No measure of progress",
             LEARNED,
         ),
         ("entropy", NATS, "mean entropy of the policy over the tokens that the update read", LEARNED),
@@ -140,8 +141,14 @@ METRICS: tuple[Metric, ...] = (
         ("confidence", "probability", "geometric mean over an answer's tokens", "`advantage.confidence_from` has come"),
         ("grad_norm", "norm", "of the gradient, before clipping", LEARNED),
         ("learning_rate", "rate", "of the optimizer step"),
-        ("clip_ratio/low_mean", SHARE, "tokens clipped at the lower bound", "`loss.surrogate=clip`"),
-        ("clip_ratio/high_mean", SHARE, "tokens clipped at the upper bound", "`loss.surrogate=clip`"),
+        (
+            "clip_ratio/low_mean",
+            SHARE,
+            "tokens clipped at the lower bound, of those that the update read (without a KL or entropy term those of "
+            "completions with an advantage)",
+            "`loss.surrogate=clip`",
+        ),
+        ("clip_ratio/high_mean", SHARE, "the same at the upper bound", "`loss.surrogate=clip`"),
         ("clip_ratio/region_mean", SHARE, "tokens clipped at either", "`loss.surrogate=clip`"),
         ("clip_ratio/cispo_mean", SHARE, "tokens with a positive advantage whose weight is capped", "`loss.surrogate=cispo`"),
         ("update/padding", SHARE, "padding among the tokens of all passes", LEARNED),
@@ -326,6 +333,7 @@ METRICS: tuple[Metric, ...] = (
     *_group(
         "The timing benchmark",
         ("benchmark/<variant>/<phase>_s", SECONDS, "median of a phase", "`task=benchmark`"),
+        ("benchmark/<variant>/step_cpu_s", SECONDS, "processor time of a step, all threads, median", "`task=benchmark`"),
         ("benchmark/<variant>/step_ratio", "ratio", "step over GRPO's step, median of pairs", "`task=benchmark`"),
     ),
 )

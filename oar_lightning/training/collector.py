@@ -163,6 +163,12 @@ class ExperienceCollector:
         weights = self.stage.rewards.weight_vector().to(reward_terms.device)
         return group_advantages(reward_terms, weights, group_size, self.method.advantage).float()
 
+    def experience(self, rollouts: Rollouts) -> Experience:
+        """What an update learns from, of rollouts that have their group advantages."""
+        rollouts = self._with_states(rollouts)
+        credit = self.assign_credit(rollouts)
+        return Experience(self._with_logprobs(rollouts), credit)
+
     def assign_credit(self, rollouts: Rollouts, everything: bool = False) -> Credit:
         """The method's token advantages of rollouts that have their group advantages (see `assign_credit`)."""
         rollouts = self._with_what_the_scorer_reads(rollouts)

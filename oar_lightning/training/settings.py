@@ -21,9 +21,10 @@ from oar_lightning.data.mixture import examples, parts
 from oar_lightning.data.prompts import PlainPrompt, PromptTemplate
 from oar_lightning.data.stream import ProblemSource, is_endless
 from oar_lightning.evaluation.evaluate import EvaluationConfig
+from oar_lightning.objective.loss import LossConfig
 from oar_lightning.policy.fresh import FreshPolicy
 from oar_lightning.policy.pretrained import PretrainedPolicy
-from oar_lightning.rollout import AutoEngineConfig, EngineConfig
+from oar_lightning.rollout import AutoEngineConfig, EngineConfig, HFEngineConfig
 from oar_lightning.training.callbacks import AlarmConfig, DivergenceConfig
 from oar_lightning.training.callbacks.kept import KeepConfig
 from oar_lightning.training.method import Method, check_clipping, check_credit, check_entropy
@@ -102,6 +103,12 @@ class Settings:
                 "update.token_budget to a number or null, or loss.reduction=dapo, the same mean over the whole step"
             )
         self.engine.check(self.method.sampling)
+        cap = self.method.loss.sampler_ratio_cap
+        if isinstance(self.engine, AutoEngineConfig | HFEngineConfig) and cap != LossConfig.sampler_ratio_cap:
+            log.warning(
+                "loss.sampler_ratio_cap=%s: without effect, since the policy's own code samples; leave it out (engine=vllm reads it)",
+                cap,
+            )
         if not self.eval_sets:
             raise ConfigError("data.evaluation names no evaluation set; name at least one source, e.g. data.evaluation.test")
         check_accuracy(self.rewards)

@@ -27,8 +27,16 @@ def bare_policy(cfg: DictConfig) -> Policy:
     return spec.build(sample_texts(build_train(cfg), render, int(cfg.supervised.tokenizer_problems)))
 
 
-def load_policy(spec: PretrainedPolicy | FreshPolicy, task: str, device: torch.device, precision: object = "32-true") -> Policy:
-    """The policy of a task that does not train, in eval mode on its device; its weights in the precision of a Trainer.
+def load_policy(
+    spec: PretrainedPolicy | FreshPolicy,
+    task: str,
+    device: torch.device,
+    precision: object = "32-true",
+    *,
+    trained: bool = False,
+) -> Policy:
+    """The policy of a task that does not train, in eval mode on its device; its weights in the precision of a Trainer. They are
+    frozen, but with `trained` for those that training moves.
 
     Raises:
         ConfigError: for a fresh policy, whose weights are random, and for a precision that only a Trainer knows.
@@ -45,7 +53,9 @@ def load_policy(spec: PretrainedPolicy | FreshPolicy, task: str, device: torch.d
         )
     policy = spec.load()
     check_head(policy.model)
-    cast(policy.model, device, TRUE.get(name)).requires_grad_(False)
+    cast(policy.model, device, TRUE.get(name))
+    if not trained:
+        policy.model.requires_grad_(False)
     return policy
 
 

@@ -12,7 +12,7 @@ from statistics import median
 from typing import NamedTuple
 
 from oar_lightning.benchmark import PhaseResult
-from oar_lightning.benchmark.report import read_results
+from oar_lightning.benchmark.report import FEWEST_ROUNDS, read_results
 from oar_lightning.common.markdown import fill, markdown
 
 HERE = Path(__file__).parent
@@ -22,11 +22,12 @@ Results = dict[str, dict[str, PhaseResult]]
 
 class Bar(NamedTuple):
     """What was asked of a ratio at most (or at least); and the ratio as measured, and of time if only products and attention
-    took any, and at the floor."""
+    took any, and at the floor. `result`: of the run that measured it."""
 
     what: str
     asked: float
     ratios: tuple[float, ...]
+    result: PhaseResult
     at_most: bool = True
 
     def holds(self, ratio: float) -> bool:
@@ -34,6 +35,10 @@ class Bar(NamedTuple):
 
     @property
     def verdict(self) -> str:
+        if self.result.disturbed:
+            return "not judged (disturbed)"
+        if self.result.rounds < FEWEST_ROUNDS:
+            return f"not judged (rounds: {self.result.rounds})"
         measured, *with_less = map(self.holds, self.ratios)
         if measured or not with_less:
             return "met" if measured else "not met"
@@ -59,28 +64,29 @@ def step_over_grpo(results: Results, variant: str, asked: float, name: str) -> B
     grpo, measured = results["grpo"]["step"].median_seconds, results[variant]["step"].step_ratio
     assert measured is not None, "a step has one"
     with_less = (1 + of_scoring / grpo for of_scoring in seconds(results[variant]["scoring"])[1:])
-    return Bar(f"a step with {name}, over GRPO's", asked, (measured, *with_less))
+    return Bar(f"a step with {name}, over GRPO's", asked, (measured, *with_less), results[variant]["step"])
 
 
 def over_floor(results: Results, phase: str, asked: float) -> Bar:
     """Of a phase that does the same work whatever the method is: medians over the methods."""
-    each = [seconds(phases[phase]) for phases in results.values() if phase in phases]
-    measured, of_products, floor = (median(column) for column in zip(*each, strict=True))
-    return Bar(f"{phase}, over its floor", asked, (measured / floor, of_products / floor, 1.0))
+    found = [phases[phase] for phases in results.values() if phase in phases]
+    measured, of_products, floor = (median(column) for column in zip(*map(seconds, found), strict=True))
+    return Bar(f"{phase}, over its floor", asked, (measured / floor, of_products / floor, 1.0), found[0])
 
 
 def faster_than_published(results: Results, variant: str, asked: float, name: str) -> Bar:
     """The published function's time over ours: as measured, and if ours took less."""
     theirs = results[f"reference_{variant}"]["scoring"].median_seconds
-    ratios = tuple(theirs / taken for taken in seconds(results[variant]["scoring"]))
-    return Bar(f"scoring by the authors' function, over {name}", asked, ratios, at_most=False)
+    own = results[variant]["scoring"]
+    ratios = tuple(theirs / taken for taken in seconds(own))
+    return Bar(f"scoring by the authors' function, over {name}", asked, ratios, own, at_most=False)
 
 
 def memory_of_published(results: Results, variant: str, asked: float, name: str) -> Bar:
-    own, theirs = (results[v]["scoring"].peak_bytes for v in (variant, f"reference_{variant}"))
-    assert own, "a benchmark takes it"
-    assert theirs, "of the published function, too"
-    return Bar(f"memory of {name}, over the authors' function", asked, (own / theirs,))
+    own, theirs = (results[v]["scoring"] for v in (variant, f"reference_{variant}"))
+    assert own.peak_bytes, "a benchmark takes it"
+    assert theirs.peak_bytes, "of the published function, too"
+    return Bar(f"memory of {name}, over the authors' function", asked, (own.peak_bytes / theirs.peak_bytes,), own)
 
 
 def bars() -> dict[str, list[Bar]]:

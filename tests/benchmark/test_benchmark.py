@@ -12,8 +12,9 @@ import pytest
 import torch
 from support.commands import run
 from support.composing import Prepare
+from support.fixtures import TASK, make_module, tiny_policy
 
-from oar_lightning.benchmark import BenchmarkConfig, RandomShape, RandomWorkload
+from oar_lightning.benchmark import BenchmarkConfig, ConfiguredWorkload, RandomShape, RandomWorkload
 from oar_lightning.benchmark.measure import IN_A_STEP, TIMED_PHASES, Measurement, PhaseResult, _phases
 from oar_lightning.benchmark.report import (
     by_variant,
@@ -27,6 +28,9 @@ from oar_lightning.benchmark.report import (
 from oar_lightning.benchmark.work import Rates
 from oar_lightning.common.config_check import ConfigError
 from oar_lightning.credit.scorers import Uniform
+from oar_lightning.data.chain.task import ChainProblems
+from oar_lightning.data.stream import ProblemStream
+from oar_lightning.rollout import SamplingConfig
 from oar_lightning.training.slots import Slot, UpdatePlan
 
 SMALL = RandomShape(
@@ -91,9 +95,14 @@ class Recorded(torch.nn.Module):
         super().__init__()
         self.weight = torch.nn.Parameter(torch.ones(()))
         self.slots: list[tuple[int, int, int]] = []
+        self.autocast: list[bool] = []
+
+    def make_optimizer(self, parameters: list[torch.nn.Parameter], lr: float) -> torch.optim.Optimizer:
+        return torch.optim.SGD(parameters, lr)
 
     def training_step(self, slot: Slot, index: int) -> torch.Tensor:
         self.slots.append((slot.inner_epoch, slot.minibatch, slot.microbatch))
+        self.autocast.append(torch.is_autocast_enabled("cpu"))
         return self.weight.square()
 
 
@@ -106,10 +115,59 @@ def test_the_update_is_all_of_its_epochs_and_minibatches() -> None:
     assert module.slots == list(itertools.product(range(2), range(2), range(3)))
 
 
+def test_passes_are_in_the_precision_of_training() -> None:
+    module = Recorded()
+    policy = tiny_policy()
+    workload = ConfiguredWorkload(policy, *[cast(Any, None)] * 2, 1, 2, SamplingConfig(), torch.autocast("cpu", torch.bfloat16))
+    assert (workload.dtype, RandomWorkload(SMALL, torch.device("cpu")).dtype) == (torch.bfloat16, torch.float32)
+    *_, (_, update) = _phases(workload, cast(Any, module), UpdatePlan(), 0)
+    update()
+    assert module.autocast == [True]
+
+
+def test_several_steps_a_batch_have_their_old_log_probabilities_made() -> None:
+    """In the seconds of the step: training makes them, too."""
+    for minibatches in (1, 2):
+        plan = UpdatePlan(problems=2, group_size=4, minibatches=minibatches)
+        policy = tiny_policy()
+        module = make_module(policy, update=plan, lr=1.0)
+        stream = ProblemStream(ChainProblems(TASK), 0)
+        workload = ConfiguredWorkload(policy, module.collector.stage, stream, 2, 4, module.method.sampling)
+        before = torch.nn.utils.parameters_to_vector(module.parameters()).clone()
+        for _, run_phase in _phases(workload, module, plan, 0):
+            run_phase()
+        assert module.experience is not None
+        assert (module.experience.rollouts.old_logprobs is None) == (minibatches == 1)
+        assert torch.equal(torch.nn.utils.parameters_to_vector(module.parameters()), before), "weights do not change"
+
+
 @pytest.mark.usefixtures("hydra_conf")
-def test_a_reference_model_is_not_timed(prepared: Prepare) -> None:
-    with pytest.raises(ConfigError, match=r"loss\.kl_coef=0\.1 needs a frozen reference.*set loss\.kl_coef=0"):
-        prepared("task=benchmark", "loss.kl_coef=0.1", "logger=none")
+@pytest.mark.parametrize(
+    ("setting", "message"),
+    [
+        ("loss.kl_coef=0.1", r"loss\.kl_coef=0\.1 needs a frozen reference.*set loss\.kl_coef=0"),
+        ("entropy=step", r"entropy: .* task=benchmark does not time; set entropy=none"),
+        ("advantage.confidence_from=0.5", r"does not time; set advantage\.confidence_from=null"),
+        ("trainer.devices=2", r"trainer\.devices=2 .*; set trainer=cpu or trainer=gpu"),
+        (
+            "+benchmark.variants.t={_target_:oar_lightning.credit.scorers.TurningPoint,search_every:8}",
+            r"benchmark\.variants\.t scores by what it has learnt from its past in training",
+        ),
+        (
+            "+benchmark.variants.p={_target_:oar_lightning.credit.scorers.Spro}",
+            r"benchmark\.variants\.p compares the policy with its past in training",
+        ),
+    ],
+)
+def test_what_a_timed_step_does_not_have_is_refused(prepared: Prepare, setting: str, message: str) -> None:
+    with pytest.raises(ConfigError, match=message):
+        prepared("task=benchmark", setting, "logger=none")
+
+
+@pytest.mark.usefixtures("hydra_conf")
+def test_problems_that_training_leaves_out_are_not_timed(prepared: Prepare) -> None:
+    with pytest.raises(ValueError, match="prompt too long: 10000"):
+        prepared("task=benchmark", "data.max_prompt_tokens=1", "logger=none", "benchmark.report=null")()
 
 
 def test_tables_and_page(tmp_path: Path) -> None:

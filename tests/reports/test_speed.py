@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import dataclasses
+
 import pytest
 from support.study_scripts import load_script
 
@@ -22,14 +24,20 @@ speed = load_script("speed", "measure")
     ],
 )
 def test_what_is_said_of_a_bar(measured: float, of_products: float, of_floor: float, verdict: str) -> None:
-    ratios = (measured, of_products, of_floor)
-    assert speed.Bar("a step", 1.15, ratios).verdict == verdict
-    assert speed.Bar("a step", 1 / 1.15, tuple(1 / ratio for ratio in ratios), at_most=False).verdict == verdict
+    ratios, result = (measured, of_products, of_floor), phase(1.0)
+    assert speed.Bar("a step", 1.15, ratios, result).verdict == verdict
+    assert speed.Bar("a step", 1 / 1.15, tuple(1 / ratio for ratio in ratios), result, at_most=False).verdict == verdict
+
+
+def test_a_median_of_two_rounds_or_of_a_busy_machine_is_no_verdict() -> None:
+    few, busy = (dataclasses.replace(phase(1.0), **change) for change in ({"rounds": 2}, {"disturbed": 1}))
+    assert speed.Bar("a step", 1.15, (9.0, 8.0, 7.0), few).verdict == "not judged (rounds: 2)"
+    assert speed.Bar("a step", 1.15, (1.0, 0.9, 0.8), busy).verdict == "not judged (disturbed)"
 
 
 @pytest.mark.parametrize(("ratio", "verdict"), [(2.0, "met"), (2.1, "not met")])
 def test_memory_has_no_time_without_all_else(ratio: float, verdict: str) -> None:
-    assert speed.Bar("memory", 2, (ratio,)).row() == ["memory", "at most 2", f"{ratio:.2f}", "-", "-", verdict]
+    assert speed.Bar("memory", 2, (ratio,), phase(1.0)).row() == ["memory", "at most 2", f"{ratio:.2f}", "-", "-", verdict]
 
 
 def phase(
@@ -39,7 +47,7 @@ def phase(
     peak: int | None = None,
     step_ratio: float | None = None,
 ) -> PhaseResult:
-    return PhaseResult("made", "", "", median, 0.0, 0.0, peak, 0.0, floor, 0.0, 0.0, products, step_ratio)
+    return PhaseResult("made", "", "", median, 0.0, 0.0, peak, 0.0, floor, 0.0, 0.0, products, step_ratio, rounds=3)
 
 
 def test_ratios_of_a_step_and_of_a_phase() -> None:

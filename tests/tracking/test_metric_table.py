@@ -45,6 +45,7 @@ LOGGED_ELSEWHERE = {
     "trials/pruned",
     "best_objective",
     "benchmark/<variant>/<phase>_s",  # tests/benchmark/test_benchmark.py
+    "benchmark/<variant>/step_cpu_s",
     "benchmark/<variant>/step_ratio",
 }
 

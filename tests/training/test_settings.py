@@ -122,3 +122,11 @@ def test_all_parts_of_a_mixture_are_looked_at() -> None:
     for sources in ({"one": plain, "two": wrong}, {"one": wrong, "two": plain}):
         with pytest.raises(ValueError, match="error"):
             dataclasses.replace(own(rewards=rewards), train=Mixture(sources, dict.fromkeys(sources, 1.0))).check()
+
+
+def test_a_cap_of_the_samplers_ratio_needs_another_sampler(caplog: pytest.LogCaptureFixture) -> None:
+    own().check()
+    assert not caplog.messages
+    own(method=Method(loss=LossConfig(sampler_ratio_cap=3.0))).check()
+    (message,) = caplog.messages
+    assert message.startswith("loss.sampler_ratio_cap=3.0: without effect, since the policy's own code samples")

@@ -11,7 +11,7 @@ from support.composing import composed
 
 from oar_lightning.common.config_check import ConfigError
 from oar_lightning.policy.casting import precision_name
-from oar_lightning.policy.pretrained import ADAPTER, PretrainedPolicy, export_policy
+from oar_lightning.policy.pretrained import ADAPTER, LoraSpec, PretrainedPolicy, export_policy
 from oar_lightning.wiring.device import mixed_precision
 from oar_lightning.wiring.policy import bare_policy, load_policy
 
@@ -46,6 +46,17 @@ def test_modules_that_a_config_lists_are_adapted_and_exported(hydra_conf: None, 
     export_policy(policy.model, policy.tokenizer, tmp_path)
     written = json.loads((tmp_path / ADAPTER / "adapter_config.json").read_text())
     assert sorted(written["target_modules"]) == ["q_proj", "v_proj"]
+
+
+@pytest.mark.parametrize(("adapters", "trains"), [("none", ".embed_tokens."), ("lora", ".lora_A.")])
+def test_what_training_moves_may_be_kept_trainable(adapters: str, trains: str) -> None:
+    if adapters == "lora":
+        pytest.importorskip("peft")
+    spec = PretrainedPolicy("chain", lora=LoraSpec() if adapters == "lora" else None)
+    policy = load_policy(spec, "benchmark", CPU, trained=True)
+    moved = {name: p.requires_grad for name, p in policy.model.named_parameters()}
+    assert any(found for name, found in moved.items() if trains in name)
+    assert all(moved.values()) == (adapters == "none")
 
 
 def test_a_precision_that_only_a_trainer_knows_is_refused() -> None:

@@ -74,7 +74,7 @@ class TurningPoint(Scorer):
     ) -> None:
         self.rounds, self.points, self.least, self.siblings = rounds, points, least, siblings
         self.search_every, self.guess_above = search_every, guess_above
-        self.reads_groups = siblings or search_every > 1
+        self.reads_groups, self.learns = siblings or search_every > 1, search_every > 1
         if search_every > 1 and not rounds:
             raise ValueError(f"scorer.search_every={search_every} needs searches to learn from: set scorer.rounds >= 1, got 0")
         self._continue: Continuations | None = None
