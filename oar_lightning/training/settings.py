@@ -106,7 +106,7 @@ class Settings:
         cap = self.method.loss.sampler_ratio_cap
         if isinstance(self.engine, AutoEngineConfig | HFEngineConfig) and cap != LossConfig.sampler_ratio_cap:
             log.warning(
-                "loss.sampler_ratio_cap=%s: without effect, since the policy's own code samples; leave it out (engine=vllm reads it)",
+                "loss.sampler_ratio_cap=%s: without effect, since the policy's own code samples; engine=vllm reads it",
                 cap,
             )
         if not self.eval_sets:
