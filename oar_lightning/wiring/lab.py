@@ -9,7 +9,6 @@ from collections import Counter
 from collections.abc import Iterable, Mapping, Sequence
 from typing import Any
 
-from hydra.core.hydra_config import HydraConfig
 from hydra.utils import instantiate
 from omegaconf import DictConfig
 
@@ -29,6 +28,7 @@ from oar_lightning.policy.pretrained import Policy
 from oar_lightning.rollout import EngineConfig, VllmConfig
 from oar_lightning.training.method import Method, check_credit
 from oar_lightning.types import MathProblem
+from oar_lightning.wiring.component_name import component_name
 from oar_lightning.wiring.config import plain
 from oar_lightning.wiring.data import build_eval_sets, build_train
 
@@ -86,7 +86,7 @@ def build_estimators(cfg: DictConfig, config: LabConfig, loss: LossConfig) -> li
         found.append(_checked(str(name), node["scorer"], node.get("gate"), bool(node.get("control")), loss))
     own = as_scorer(instantiate(cfg.scorer))
     if not isinstance(own, Uniform):
-        chosen = str(HydraConfig.get().runtime.choices.get("scorer"))
+        chosen = component_name(cfg, "scorer")
         name = chosen if chosen not in config.estimators else f"{chosen} (scorer)"
         found.append(_checked(name, own, instantiate(cfg.gate), False, loss))
     return found

@@ -17,6 +17,7 @@ from oar_lightning.tracking.revision import git_revision
 from oar_lightning.tracking.run_name import run_name
 from oar_lightning.tracking.surroundings import surroundings
 from oar_lightning.tracking.tracker import Tracker
+from oar_lightning.wiring.component_name import component_name
 from oar_lightning.wiring.config import plain
 from oar_lightning.wiring.run_folder import without_credentials
 
@@ -39,7 +40,7 @@ def run_tags(cfg: DictConfig) -> dict[str, str]:
         **(ticket.tags() if ticket else {}),
         "experiment": str(cfg.name),
         "task": str(cfg.task),
-        "scorer": str(HydraConfig.get().runtime.choices.get("scorer")),
+        "scorer": component_name(cfg, "scorer"),
         "data": str(cfg.data.name),
         "seed": str(cfg.seed),
         "git_revision": git_revision(),
@@ -96,11 +97,11 @@ def method(cfg: DictConfig) -> str:
             "benchmark": "Seconds of each phase of a step",
             "lab": "Estimates of credit against what is known of the same completions",
         }[cfg.task]
-    choices = HydraConfig.get().runtime.choices
-    uniform = choices.get("scorer") == "uniform" or cfg.gate.get("mode") == "off"
+    scorer, gate, loss = (component_name(cfg, group) for group in ("scorer", "gate", "loss"))
+    uniform = scorer == "uniform" or cfg.gate.get("mode") == "off"
     first = [f"{key} {value}" for key, value in cfg.gate.items() if key != "_target_"][:3]
-    credit = f"scorer {choices.get('scorer')}, gate {choices.get('gate')} ({', '.join(first)})"
-    return f"Loss {choices.get('loss')}, {'every token the same credit' if uniform else credit}; lr {cfg.optimizer.get('lr')}"
+    credit = f"scorer {scorer}, gate {gate} ({', '.join(first)})"
+    return f"Loss {loss}, {'every token the same credit' if uniform else credit}; lr {cfg.optimizer.get('lr')}"
 
 
 def note_run(tracker: Tracker) -> None:
