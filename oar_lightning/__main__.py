@@ -205,6 +205,11 @@ def check_config(cfg: DictConfig) -> None:
             f"logger.{key} is a setting of MLflow's, and this run has no such logger; set logger=mlflow, or leave it out"
         )
     check_ranges(cfg)
+    if cfg.trainer.get("fast_dev_run") and cfg.task not in TRAINS:
+        raise ConfigError(
+            f"trainer.fast_dev_run={cfg.trainer.fast_dev_run} makes a training run short, and task={cfg.task} trains nothing; "
+            "leave it out, and set evaluation.problems=2 or the like"
+        )
     if cfg.resume_changed and not (cfg.task in TRAINS and (cfg.resume or cfg.ckpt_path is not None)):
         raise ConfigError(
             f"resume_changed=true says how training is resumed, and nothing is (task={cfg.task}, resume={cfg.resume}, "

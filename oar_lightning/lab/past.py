@@ -30,7 +30,7 @@ class WithPast(Wrapper):
     """
 
     def __init__(self, inner: Scorer, start: Any, state: Mapping[str, Any], source: str) -> None:
-        super().__init__(inner)
+        super().__init__(inner, configured=False)
         self.needs_old = self.needs_reference = False  # of the lab
         self.start = start
         self.state = state

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import functools
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, field
 from typing import Any
 
 import torch
@@ -56,7 +56,8 @@ class Job:
 
     `prompt`, `answer`, `conclusion`: tokens of the longest prompt, answer and conclusion (the text that leads up to the answer
     and is not scored). `engine_bytes`: memory that an engine manages by itself (vLLM), held in all phases or, where the engine
-    sleeps, while it samples. `own_loop`: whether `CachedEngine` samples where the policy's cache allows it. `states`,
+    sleeps, while it samples. `own_loop`: whether `CachedEngine` samples where the policy's cache allows it. `kl`: whether there
+    is a reference; `later_reference`: whether it is a copy of the trained weights, made in the course of the run. `states`,
     `whole_copy`: see `weight_items`.
     """
 
@@ -70,6 +71,7 @@ class Job:
     answer: int
     conclusion: int = 0
     kl: bool = False
+    later_reference: bool = False
     entropy_grad: bool = False
     entropy: EntropyControl = field(default_factory=Unadapted)
     states: int = 2
@@ -169,7 +171,8 @@ def plan_job(job: Job) -> Planned:
     scoring = _scoring_cost(job, model, budget) if known and budget else None
     samples_more = continues(job.scorer)
     continuations = _continuations_cost(job, model) if samples_more and rollout is not None else None
-    reference = reference_bytes(job) if job.kl and job.policy.lora is None else 0.0
+    copied = size.trained_bytes if job.later_reference else size.bytes  # a model is converted as the policy is
+    reference = float(copied) if job.kl and (job.policy.lora is None or job.later_reference) else 0.0
     items = weight_items(size, job.sharding, job.states, job.sharding.zero, job.whole_copy, reference)
     items += [*teacher_items(job.scorer, size), *own_model_items(job.scorer, size)]
     if rollout is not None:
@@ -266,12 +269,6 @@ def _scoring_cost(job: Job, model: Any, budget: int) -> Cost:
     most = most_tokens(job.scorer, job.batch)
     line = piecewise(of_budget, dry_run_budgets(job.scorer, job.batch, budget))
     return lambda tokens: line(min(tokens, most))
-
-
-def reference_bytes(job: Job) -> float:
-    """Bytes of the reference model, which is loaded like the policy but not converted."""
-    with no_memory():
-        return float(policy_size(policy_without_weights(replace(job.policy, gradient_checkpointing=False))).bytes)
 
 
 def kept_states(job: Job, hidden: int, element: int, own_loop: bool) -> float:

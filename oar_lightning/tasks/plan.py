@@ -12,12 +12,17 @@ from rich.console import Console
 from oar_lightning.common.config_check import ConfigError
 from oar_lightning.common.tables import ConsoleTable
 from oar_lightning.planning.config import PlanConfig
+from oar_lightning.planning.empty import no_memory
 from oar_lightning.planning.job import Job, Planned, plan_job
 from oar_lightning.planning.memory import MEMORY_PHASES
+from oar_lightning.planning.policy import policy_without_weights
 from oar_lightning.planning.proposal import Proposal, propose, set_start
+from oar_lightning.policy.language_model import text_bounds
 from oar_lightning.policy.location import check_location
 from oar_lightning.policy.out_of_memory import REMEDIES
+from oar_lightning.training.method import check_method
 from oar_lightning.wiring.plan import read_job
+from oar_lightning.wiring.settings import build_method
 
 
 def prepare(cfg: DictConfig) -> Callable[[], float]:
@@ -33,8 +38,23 @@ def prepare(cfg: DictConfig) -> Callable[[], float]:
             f"plan.answer_tokens={config.answer_tokens} leaves no token before the answer to score: it must be less than "
             f"rollout.max_new_tokens={job.sampling.max_new_tokens}"
         )
+    check_method(build_method(cfg))  # what training refuses needs no plan
+    job.update.check(job.sharding.ranks)
     check_location(job.policy.location(), job.policy.revision, tokenizer=False, key=job.policy.key)
+    check_length(job)
     return lambda: run(job, config)
+
+
+def check_length(job: Job) -> None:
+    """Raises ConfigError: where not even an empty prompt leaves room for a completion of the greatest length."""
+    with no_memory():
+        bounds = text_bounds(policy_without_weights(job.policy))
+    for what, most in bounds.items():
+        if job.sampling.max_new_tokens >= most:
+            raise ConfigError(
+                f"rollout.max_new_tokens={job.sampling.max_new_tokens} and a prompt are beyond the {most} {what}; lower it, or "
+                "choose another policy"
+            )
 
 
 def run(job: Job, config: PlanConfig) -> float:
@@ -71,7 +91,7 @@ def run(job: Job, config: PlanConfig) -> float:
         console.print("generation is not in it: a plan knows our own decoding loop and vLLM, not generate", soft_wrap=True)
     if planned.host_bytes:
         console.print(f"in the host's memory: {planned.host_bytes / 1e9:.2f} GB a rank", soft_wrap=True, highlight=False)
-    for line in advice(proposal, planned):
+    for line in advice(proposal, planned, next((budget.key for budget in job.scorer.budgets), "")):
         console.print(line, soft_wrap=True, highlight=False)
     if automatic:
         console.print(f"{', '.join(automatic)} set to auto: planned with these budgets", soft_wrap=True, highlight=False)
@@ -103,14 +123,14 @@ def table(planned: Planned) -> ConsoleTable:
     return ConsoleTable("Memory of one device, GB", ("held", *MEMORY_PHASES), rows, sections=[len(rows) - 1])
 
 
-def advice(proposal: Proposal, planned: Planned) -> list[str]:
-    """The largest budgets that fit, as overrides; or what fits in no size."""
+def advice(proposal: Proposal, planned: Planned, of_scorer: str) -> list[str]:
+    """The largest budgets that fit, as overrides; or what fits in no size. `of_scorer`: the key of the scorer's budget."""
     found = {
         "update.token_budget": proposal.update_tokens,
         "update.microbatches": proposal.microbatches,
         "rollout.token_budget": proposal.rollout_tokens,
         "rollout.max_batch": proposal.max_batch,
-        "scorer.token_budget": proposal.scorer_tokens,
+        of_scorer: proposal.scorer_tokens,
     }
     fitting = " ".join(f"{key}={value}" for key, value in found.items() if value is not None)
     lines = [f"budgets that fit: {fitting}"] if fitting else []

@@ -73,6 +73,17 @@ class Method:
         return self.loss.entropy_coef != 0 or self.entropy.coefficient > 0
 
 
+def check_method(method: Method) -> None:
+    """Hold the parts of a method against each other.
+
+    Raises:
+        ConfigError: names key, value and remedy.
+    """
+    check_credit(method)
+    check_clipping(method)
+    check_entropy(method)
+
+
 def check_credit(method: Method) -> None:
     """Hold scorer, gate and loss against each other.
 

@@ -27,7 +27,7 @@ from oar_lightning.policy.pretrained import PretrainedPolicy
 from oar_lightning.rollout import AutoEngineConfig, EngineConfig, HFEngineConfig
 from oar_lightning.training.callbacks import AlarmConfig, DivergenceConfig
 from oar_lightning.training.callbacks.kept import KeepConfig
-from oar_lightning.training.method import Method, check_clipping, check_credit, check_entropy
+from oar_lightning.training.method import Method, check_method
 from oar_lightning.training.schedule import Schedule
 from oar_lightning.training.supervised import SupervisedConfig
 
@@ -94,9 +94,7 @@ class Settings:
         Raises:
             ConfigError: names key, value and remedy.
         """
-        check_credit(self.method)
-        check_clipping(self.method)
-        check_entropy(self.method)
+        check_method(self.method)
         if self.method.loss.reduction == "bnpo" and self.method.update.budget.auto:
             raise ConfigError(
                 "update.token_budget=auto divides a step as memory allows, on which loss.reduction=bnpo depends; set "

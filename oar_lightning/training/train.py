@@ -24,16 +24,25 @@ TRAINER = {"accelerator": "auto", "devices": 1, "gradient_clip_val": 1.0, "log_e
 
 DECIDED = (
     "accumulate_grad_batches",
+    "check_val_every_n_epoch",
     "default_root_dir",
     "enable_checkpointing",
     "enable_model_summary",
     "fast_dev_run",
+    "limit_predict_batches",
+    "limit_test_batches",
     "limit_train_batches",
+    "limit_val_batches",
     "max_epochs",
     "max_time",
+    "min_epochs",
+    "min_steps",
+    "num_sanity_val_steps",
     "overfit_batches",
     "plugins",
+    "reload_dataloaders_every_n_epochs",
     "use_distributed_sampler",
+    "val_check_interval",
 )
 """Arguments of Lightning's Trainer that the run sets itself."""
 

@@ -31,6 +31,10 @@ def check_top_level(present: Iterable[str], task: str) -> None:
         if key not in known and (other := other_name(key)):
             raise ConfigError(f"unknown key {key}; {other.advice}")
     check_keys(present, known, "")
+    if missing := sorted(_keys_of("config").difference(present)):
+        raise ConfigError(
+            f"{missing[0]} is missing; leave out ~{missing[0]}, or give it anew: '+{missing[0]}={{_target_: ...}}'"
+        )
     if missing := sorted(_keys_of(f"task/{task}").difference(present)):
         raise ConfigError(
             f"task={task} reads {missing[0]}, which is missing; choose the task by task={task} on the command line, or by "

@@ -39,7 +39,7 @@ def read_job(cfg: DictConfig, config: PlanConfig) -> Job:
             f"optimizer._target_={optimizer['_target_']}: a plan knows {', '.join(STATES)} (without momentum) only"
         )
     sharding = Sharding.of(settings["trainer"])
-    on_gpu = settings["trainer"].get("accelerator") in ("gpu", "cuda")
+    on_gpu = settings["trainer"].get("accelerator") in ("gpu", "cuda", "auto")  # the GPU that it may be has less room
     vllm = engine if isinstance(engine, VllmConfig) else None
     scorer = as_scorer(instantiate(cfg.scorer))
     if isinstance(innermost(scorer), ReferenceOarG | ReferenceOarP):
@@ -58,10 +58,11 @@ def read_job(cfg: DictConfig, config: PlanConfig) -> Job:
         prompt=int(cfg.data.get("max_prompt_tokens") or config.prompt_tokens),
         answer=min(config.answer_tokens, max(1, sampling.max_new_tokens - 1)),
         kl=bool(loss.kl_coef) or scorer.needs_reference,
+        later_reference=loss.later_reference,
         entropy_grad=loss.entropy_coef != 0 or entropy.active,
         entropy=entropy,
         states=STATES[kind] + bool(optimizer.get("amsgrad")),
-        whole_copy=on_gpu and not optimizer.get("fused"),
+        whole_copy=on_gpu and not optimizer.get("fused") and optimizer.get("foreach") is not False,
         engine_bytes=None if vllm is None else vllm.gpu_memory_utilization * config.card_bytes,
         own_loop=isinstance(engine, AutoEngineConfig),
         engine_sleeps=vllm is not None and vllm.sleep,

@@ -58,6 +58,15 @@ SET_HERE = {
     "use_distributed_sampler": "problems are divided among ranks by the package's own stream",
     "enable_checkpointing": "checkpoint_every_n_steps=0 keeps the last state alone, and trainer.fast_dev_run=true none",
     "limit_train_batches": "a run's length is trainer.max_steps; trainer.fast_dev_run=true makes one step",
+    "min_steps": "a run ends before trainer.max_steps by callbacks=early_stopping alone, which has a patience",
+    "min_epochs": "a run's length is trainer.max_steps, in optimizer steps",
+    "val_check_interval": "evaluations are set by evaluation.every_n_steps",
+    "check_val_every_n_epoch": "evaluations are set by evaluation.every_n_steps",
+    "limit_val_batches": "evaluations are set by evaluation.problems and evaluation.samples",
+    "limit_test_batches": "evaluations are set by evaluation.problems and evaluation.samples",
+    "limit_predict_batches": "evaluations are set by evaluation.problems and evaluation.samples",
+    "num_sanity_val_steps": "one evaluation comes before training; evaluation.every_n_steps sets the others",
+    "reload_dataloaders_every_n_epochs": "problems come from one stream, which has no epochs",
     "overfit_batches": "+debug=overfit trains on one batch again and again",
 }
 """Options of the Trainer that this package sets -> what to use in their place."""
@@ -71,7 +80,7 @@ def check_ranges(cfg: DictConfig) -> None:
     """
     for key, remedy in SET_HERE.items():
         if key in cfg.trainer:
-            raise ConfigError(f"trainer.{key}={cfg.trainer[key]} would be overwritten: {remedy}")
+            raise ConfigError(f"trainer.{key}={cfg.trainer[key]} is not read: {remedy}")
     ranges: dict[str, Any] = dict(PLAIN)
     if str((cfg.get("optimizer") or {}).get("_target_")).startswith("torch.optim."):
         ranges |= {f"optimizer.{name}": hint for name, hint in OF_OPTIMIZERS.items()}

@@ -20,17 +20,8 @@ def build_settings(cfg: DictConfig) -> Settings:
         ConfigError: for combinations that cannot work or would silently do something else.
         ValueError: from the settings themselves.
     """
-    method = Method(
-        scorer=as_scorer(instantiate(cfg.scorer)),
-        gate=instantiate(cfg.gate),
-        advantage=instantiate(cfg.advantage),
-        loss=instantiate(cfg.loss),
-        update=instantiate(cfg["update"]),
-        sampling=instantiate(cfg.rollout),
-        entropy=instantiate(cfg.entropy),
-    )
     settings = Settings(
-        method=method,
+        method=build_method(cfg),
         policy=instantiate(cfg.policy),
         optimizer=instantiate(cfg.optimizer),
         prompt=instantiate(cfg.data.prompt, _partial_=True),
@@ -56,6 +47,18 @@ def build_settings(cfg: DictConfig) -> Settings:
         settings.check_rl()
     _check_trainer(cfg)
     return settings
+
+
+def build_method(cfg: DictConfig) -> Method:
+    return Method(
+        scorer=as_scorer(instantiate(cfg.scorer)),
+        gate=instantiate(cfg.gate),
+        advantage=instantiate(cfg.advantage),
+        loss=instantiate(cfg.loss),
+        update=instantiate(cfg["update"]),
+        sampling=instantiate(cfg.rollout),
+        entropy=instantiate(cfg.entropy),
+    )
 
 
 def _check_trainer(cfg: DictConfig) -> None:

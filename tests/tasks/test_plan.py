@@ -200,3 +200,26 @@ def test_what_cannot_be_planned_names_key_and_remedy(overrides: list[str], messa
     with pytest.raises(Exception) as caught:  # noqa: PT011 - Hydra wraps what a target raises
         prepared("task=plan", *overrides)()
     assert message in f"{caught.value} {caught.value.__cause__}"
+
+
+def test_a_reference_is_in_the_weights_own_precision() -> None:
+    """It is converted as the policy is; one of a later time is a copy of the trained weights."""
+    for precision, size in (("32-true", 4), ("bf16-true", 2)):
+        weights = 344_064 * size
+        for overrides in ([], ["loss.kl_from=0.5"]):
+            job = job_of("loss.kl_coef=0.04", f"trainer.precision={precision}", *SMALL, *overrides)
+            (held,) = (item for item in plan_job(job).plan.items if item.name == "reference model")
+            assert held.bytes == weights
+
+
+def test_the_budget_of_a_wrapped_scorer_has_its_own_key(prepared: Prepare, capsys: pytest.CaptureFixture[str]) -> None:
+    prepared("task=plan", "scorer=shuffled", *SMALL)()
+    (budget,) = re.findall(r"scorer\.\S+=\d+", capsys.readouterr().out)
+    assert budget.startswith("scorer.inner.token_budget=")
+    (own,) = job_of("scorer=shuffled", budget).scorer.budgets
+    assert own.tokens == int(budget.partition("=")[2])
+
+
+def test_a_gpu_that_may_be_there_has_the_optimizers_temporaries() -> None:
+    assert [job_of(f"trainer.accelerator={kind}").whole_copy for kind in ("cpu", "auto", "gpu")] == [False, True, True]
+    assert not job_of("trainer.accelerator=gpu", "+optimizer.foreach=false").whole_copy

@@ -78,7 +78,8 @@ def test_every_key_of_the_table_exists() -> None:
     """A renamed key would silently be a change again."""
     more = ["scorer=shuffled", "engine=vllm", "callbacks=early_stopping", "logger=csv", "+debug=profile"]
     more += ["+trainer.strategy=ddp", "+trainer.callbacks=[]", "+trainer.detect_anomaly=true"]
-    configs = [composed(*more), composed("scorer=oar_g")]
+    more += ["+trainer.benchmark=true", "+optimizer.foreach=false"]
+    configs = [composed(*more), composed("scorer=oar_g"), composed("scorer=inverted", "scorer@scorer.inner=shuffled")]
     lightning = {f"trainer.{name}" for name in ("enable_progress_bar", "enable_model_summary")}
     missing = object()
     absent = {k for k in MAY_CHANGE if all(OmegaConf.select(c, k, default=missing) is missing for c in configs)}

@@ -31,7 +31,7 @@ class Notes(L.Callback):
 @pytest.mark.parametrize(
     ("override", "told"),
     [
-        ("+trainer.logger=true", r"trainer\.logger=True would be overwritten: .* logger=\[mlflow,csv\]"),
+        ("+trainer.logger=true", r"trainer\.logger=True is not read: .* logger=\[mlflow,csv\]"),
         ("+trainer.accumulate_grad_batches=2", "use update.microbatches instead"),
         ("+trainer.max_epochs=3", "trainer.max_epochs=3 .* trainer.max_steps"),
         ("+trainer.overfit_batches=1", r"\+debug=overfit"),
@@ -105,7 +105,7 @@ def test_a_development_run_goes_through_with_a_callback_and_keeps_nothing(
     before = (tmp_path / "mlflow.db").read_bytes()
     own = ("+callbacks.notes._target_=my_notes.Notes", f"+callbacks.notes.path={notes}", "logger=[mlflow,csv]")
     prepared("+experiment=smoke", "trainer.fast_dev_run=true", "rollout.max_new_tokens=40", *own)()
-    assert notes.read_text().splitlines()[-1] == "1 0 ['eval/chain/answered']"
+    assert notes.read_text().splitlines()[-1] == "1 0 ['accuracy']", "a callback has the step's metrics"
     assert "policy: not kept, nor a checkpoint" in capsys.readouterr().out
     assert (tmp_path / "mlflow.db").read_bytes() == before
     (run_dir,) = (tmp_path / "outputs" / "smoke" / "seed0").iterdir()

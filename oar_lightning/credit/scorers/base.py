@@ -124,10 +124,13 @@ FACTS = (
 class Wrapper(Scorer):
     """Base of scorers that change another one's scores; tools, budgets and state are the inner scorer's."""
 
-    def __init__(self, inner: Scorer) -> None:
+    def __init__(self, inner: Scorer, configured: bool = True) -> None:
+        """`configured`: whether a config has the inner scorer as ``scorer.inner``."""
         self.inner = inner
         for fact in FACTS:
             setattr(self, fact, getattr(inner, fact))
+        for budget in inner.budgets if configured else ():
+            budget.key = budget.key.replace("scorer.", "scorer.inner.", 1)
 
     def measure_anew(self) -> None:
         super().measure_anew()
