@@ -39,6 +39,7 @@ from oar_lightning.wiring.refusals import REFUSED, check_flags, explain, long_wo
 log = logging.getLogger("oar_lightning")
 
 TRAINS = ("train", "warm_start")
+RESUMES_NOTHING = ("audit", "decontaminate", "benchmark", "plan", "report", "sync")
 
 DATA_KEYS = ("name", "chain", "graph", "train", "evaluation", "prompt", "decontaminate", "max_prompt_tokens", "first_problems")
 
@@ -209,6 +210,10 @@ def check_config(cfg: DictConfig) -> None:
         raise ConfigError(
             f"trainer.fast_dev_run={cfg.trainer.fast_dev_run} makes a training run short, and task={cfg.task} trains nothing; "
             "leave it out, and set evaluation.problems=2 or the like"
+        )
+    if cfg.task in RESUMES_NOTHING and (cfg.resume or cfg.ckpt_path is not None):
+        raise ConfigError(
+            f"resume={cfg.resume}, ckpt_path={cfg.ckpt_path}: task={cfg.task} reads no checkpoint; leave them out"
         )
     if cfg.resume_changed and not (cfg.task in TRAINS and (cfg.resume or cfg.ckpt_path is not None)):
         raise ConfigError(

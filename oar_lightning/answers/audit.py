@@ -8,7 +8,7 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
-from oar_lightning.answers.span import AnswerFormat, find_answer
+from oar_lightning.answers.span import AnswerFormat, find_answer, refuse_solution
 from oar_lightning.answers.verifier import Verdict, Verifier
 from oar_lightning.common.jsonl import check_columns, gold_text, read_jsonl
 
@@ -95,6 +95,8 @@ def _row(where: str, number: int, row: Any) -> AuditRow:
     if "completion" in row and "answer" not in row:
         raise ValueError(f"{where} has a completion but no answer to compare it with")
     check_columns(row, where, ("is_correct", "truncated"), ("completion", "solution"))
+    gold = gold_text(row.get("answer"), where)
+    refuse_solution(gold, f"{where}: answer", "call that column solution, or write its final answer there")
     label = row.get("is_correct")
     completion = "completion" in row
     if label is not None and not completion:
@@ -106,7 +108,7 @@ def _row(where: str, number: int, row: Any) -> AuditRow:
         id=str(number if row.get("id") is None else row["id"]),
         completion=completion,
         text=_text(row["completion"] if completion else row.get("solution")),
-        gold=gold_text(row.get("answer"), where),
+        gold=gold,
         label=None if label is None else bool(label),
         complete=not row.get("truncated", False),
     )

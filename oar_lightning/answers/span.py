@@ -123,6 +123,12 @@ def gold_answer(solution: str, answer_format: AnswerFormat = AnswerFormat()) -> 
     return None if span is None else solution[span.start : span.end]
 
 
+def refuse_solution(stated: str, where: str, remedy: str) -> None:
+    """Raises: ValueError: for a worked solution in the place of a gold answer, with what to do."""
+    if ("\n" in stated or "####" in stated) and (final := gold_answer(stated)):
+        raise ValueError(f"{where} holds a worked solution, which ends with {final!r}, and no answer alone; {remedy}")
+
+
 def _stated_after(
     text: str, phrase: str, complete: bool, box: int, content: tuple[int, int] | None
 ) -> Iterator[tuple[int, int]]:

@@ -28,14 +28,17 @@ def files_of(patterns: str | Sequence[str], key: str, kinds: str = "JSONL files 
     Raises:
         ValueError: where a pattern matches none.
     """
-    found: dict[Path, None] = {}
+    found: dict[Path, Path] = {}
     for pattern in [patterns] if isinstance(patterns, str) else patterns:
         path = Path(pattern).expanduser()
-        files = [path] if path.is_file() else [Path(name) for name in sorted(glob.glob(str(path)))]
+        matches = [path] if path.is_file() else [Path(name) for name in sorted(glob.glob(str(path)))]
+        files = [match for match in matches if not match.is_dir()]
         if not files:
-            raise ValueError(f"{key}={pattern}: no such file; give {kinds} or patterns, from {Path.cwd()}")
-        found |= dict.fromkeys(files)
-    return list(found)
+            what = "a folder" if matches else "no such file"
+            raise ValueError(f"{key}={pattern}: {what}; give {kinds} or patterns, from {Path.cwd()}")
+        for file in files:
+            found.setdefault(file.resolve(), file)
+    return list(found.values())
 
 
 def local_database(tracking_uri: str) -> Path | None:

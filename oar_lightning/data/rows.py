@@ -15,7 +15,7 @@ from typing import Any
 
 import numpy as np
 
-from oar_lightning.answers.span import gold_answer
+from oar_lightning.answers.span import gold_answer, refuse_solution
 from oar_lightning.types import MathProblem
 
 log = logging.getLogger(__name__)
@@ -127,11 +127,9 @@ def to_problem(row: Row, columns: Columns, source: str, where: str) -> MathProbl
     level = _text(row, "level", columns.level, where)
     name = _text(row, "id", columns.id or ("id" if isinstance(row.get("id"), NAMES) else None), where)
     answer = gold_answer(solution) if columns.answer is None else stated
-    if columns.answer is not None and ("\n" in stated or "####" in stated) and (final := gold_answer(stated)):
-        raise ValueError(
-            f"answer_column={columns.answer}: {where} holds a worked solution there, which ends with {final!r}, no answer "
-            f"alone; set answer_column=null and solution_column={columns.answer} to read final answers from it"
-        )
+    if columns.answer is not None:
+        remedy = f"set answer_column=null and solution_column={columns.answer} to read final answers from it"
+        refuse_solution(stated, f"answer_column={columns.answer}: {where}", remedy)
     if not question:
         return NO_QUESTION
     if not answer:

@@ -52,12 +52,17 @@ class EvaluationFolder:
     def run_id(self) -> str | None:
         return self._run_id.read_text(encoding="utf-8").strip() if self._run_id.is_file() else None
 
+    @property
+    def begun(self) -> bool:
+        """Whether an evaluation has begun there."""
+        return self._config.exists()
+
     def refuse_used(self) -> None:
         """Raises ConfigError: where there are results already, which a new evaluation would take for its own."""
         if any(self._config.parent.glob("*")):
             raise ConfigError(
-                f"hydra.run.dir={self.path} holds the results of an evaluation; resume=true goes on with the newest of a name "
-                "and seed, else name another folder, or remove this one"
+                f"hydra.run.dir={self.path} holds the results of an evaluation; resume=true goes on with it, else name another "
+                "folder, or remove this one"
             )
 
     def start(self, config: Mapping[str, Any], policy: str, run_id: str | None) -> None:
@@ -71,7 +76,7 @@ class EvaluationFolder:
 
     def check_begun(self, config: Mapping[str, Any]) -> None:
         """The same as `check` for an evaluation that Slurm, torchrun or a sweep starts again, if it has begun."""
-        if self._config.exists():
+        if self.begun:
             self.check(config)
 
     def check_policy(self, fingerprint: str) -> None:

@@ -15,6 +15,7 @@ import torch
 from oar_lightning.answers.verifier import Verdict
 from oar_lightning.common.ranges import NonNegativeInt, PositiveInt, Rule, checked
 from oar_lightning.credit.assign import assign_credit
+from oar_lightning.credit.fit import check_fit
 from oar_lightning.credit.gates import Gate
 from oar_lightning.credit.scorers import Scorer
 from oar_lightning.inspection.by_problem import (
@@ -128,6 +129,7 @@ class CompletionScorer:
                 f"{type(self.scorer).__name__} compares the policy with its past in training, which recorded completions do "
                 "not have; use another scorer"
             )
+        check_fit(self.scorer, self.gate)
         tools = RolloutTools(self.stage, self.sampling)
         self.scorer.use(tools)
         self.gate.use(tools)

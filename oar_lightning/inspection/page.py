@@ -12,7 +12,9 @@ from collections.abc import Sequence
 from pathlib import Path
 
 HIDDEN = {*range(0x20), *range(0x7F, 0xA0), 0x061C, 0x200E, 0x200F, *range(0x2028, 0x202F), *range(0x2066, 0x206A), 0xFEFF}
-"""Characters that do not show or that reorder others: controls, separators, marks of direction."""
+HIDDEN |= {0xAD, 0x180E, 0x200B, *range(0x2060, 0x2065), *range(0xE0000, 0xE0080)}
+"""Characters that do not show or that reorder others: controls, separators, marks of direction, spaces without width, tags.
+(U+200D and U+FE0F, which join the signs of an emoji, stay.)"""
 
 POLICY = "default-src 'none'; style-src 'unsafe-inline'; script-src 'unsafe-inline'"
 

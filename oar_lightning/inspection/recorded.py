@@ -13,6 +13,7 @@ from typing import Any
 import torch
 
 from oar_lightning.answers.reward import Completion, RewardTerm, numbers_of
+from oar_lightning.answers.span import refuse_solution
 from oar_lightning.common.jsonl import check_columns, gold_text, read_jsonl
 from oar_lightning.common.paths import files_of
 from oar_lightning.data.prompts import PromptTemplate
@@ -81,6 +82,7 @@ def _to_completion(row: dict[str, Any], where: str, key: str) -> RecordedComplet
     if text is None:
         return "rows without a completion"
     gold = gold_text(gold, where)
+    refuse_solution(gold, f"{where}: answer", "write its final answer there")
     problem = MathProblem(
         question=question,
         answer=gold,

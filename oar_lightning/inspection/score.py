@@ -47,14 +47,15 @@ def score(
         prompt: makes the prompt template, given the policy's `tokenizer`.
         answer: where a completion states its final answer.
         rewards: None for the accuracy alone.
-        batch: completions scored at once; bounds memory, does not change the numbers.
+        batch: completions scored at once; bounds memory, and changes the numbers by rounding alone.
 
     Returns:
         One entry a completion, in order. `shown.tokens` holds text, score and weight of each token.
 
     Raises:
         TypeError: for a problem that is no `MathProblem`.
-        ValueError: without completions, and for one that is longer than the policy can read.
+        ValueError: without completions, for one that is longer than the policy can read, and for a scorer and a gate that do
+            not fit together.
     """
     if not isinstance(problem, MathProblem):
         raise TypeError(f"problem must be a MathProblem, e.g. MathProblem(question, answer), got {problem!r}")

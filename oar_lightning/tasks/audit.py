@@ -19,7 +19,7 @@ from oar_lightning.common.config_check import ConfigError
 from oar_lightning.common.outputs import new_file, write_text
 from oar_lightning.common.paths import files_of
 from oar_lightning.common.progress import counted_progress
-from oar_lightning.common.tables import ConsoleTable
+from oar_lightning.common.tables import ConsoleTable, printable
 
 log = logging.getLogger(__name__)
 
@@ -81,8 +81,10 @@ def names_of(files: Iterable[str]) -> dict[str, str]:
 def _print_entries(console: Console, file: str, title: str, entries: list[dict[str, object]]) -> None:
     if not entries:
         return
-    console.print(f"{file}: {len(entries)} {title}", markup=False)
+    console.print(f"{printable(file)}: {len(entries)} {title}", markup=False)
     for entry in entries[:SHOWN]:
-        console.print("  " + json.dumps(entry, ensure_ascii=False)[:300], markup=False, highlight=False, soft_wrap=True)
+        console.print(
+            "  " + printable(json.dumps(entry, ensure_ascii=False))[:300], markup=False, highlight=False, soft_wrap=True
+        )
     if len(entries) > SHOWN:
         console.print(f"  and {len(entries) - SHOWN} more (all are in audit.output)")

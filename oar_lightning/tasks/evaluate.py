@@ -88,7 +88,8 @@ def prepare(cfg: DictConfig) -> Callable[[], float | None]:
     check_accuracy(rewards)
     folder = EvaluationFolder(Path(HydraConfig.get().runtime.output_dir))
     if cfg.resume:
-        folder = newest_folder(Path(cfg.output_root).resolve() / str(cfg.name) / f"seed{cfg.seed}")
+        if not folder.begun:  # else its folder is named
+            folder = newest_folder(Path(cfg.output_root).resolve() / str(cfg.name) / f"seed{cfg.seed}")
         folder.check(plain(cfg))
     elif is_restart() or job_folder() is not None:
         folder.check_begun(plain(cfg))

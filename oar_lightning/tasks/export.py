@@ -27,7 +27,8 @@ log = logging.getLogger(__name__)
 
 
 def prepare(cfg: DictConfig) -> Callable[[], None]:
-    """Check the checkpoint. `policy=...` has to be that of the run, whose frozen weights it does not hold."""
+    """Check the checkpoint. `policy=...` has to be that of the run, whose config, tokenizer and frozen weights it does not
+    hold."""
     checkpoint = find_checkpoint(cfg)
     if checkpoint is None:
         raise ConfigError("task=export needs a checkpoint: give ckpt_path=<run folder or checkpoint>")
@@ -40,8 +41,7 @@ def prepare(cfg: DictConfig) -> Callable[[], None]:
         repo.check()
     seed_everything(cfg.seed)
     policy = bare_policy(cfg)
-    if frozen_weights(policy.model):
-        check_base(saved.checkpoint.parent.parent, plain(cfg))
+    check_base(saved.checkpoint.parent.parent, plain(cfg), bool(frozen_weights(policy.model)))
     put_weights(policy, saved)
     if repo is not None:
         repo.create()

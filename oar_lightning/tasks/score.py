@@ -53,6 +53,11 @@ def prepare(cfg: DictConfig) -> Callable[[], float | None]:
     own = Path(HydraConfig.get().runtime.output_dir) / "scores.jsonl.gz"
     output = new_file(config.output or str(own), "score.output")
     assert output is not None
+    if config.heatmaps and (old := sorted(output.parent.glob(heatmap_path(output, "*").name))):
+        raise ConfigError(
+            f"score.output={output} would leave heat-maps among those of another one ({old[0].name}); choose another name, or "
+            "remove them"
+        )
     spec, rewards, scorer = instantiate(cfg.policy), instantiate(cfg.reward, _convert_="all"), instantiate(cfg.scorer)
     gate, advantage, answer = instantiate(cfg.gate), instantiate(cfg.advantage), instantiate(cfg.answer, _convert_="all")
     check_by_problem(advantage, "score")
@@ -74,7 +79,7 @@ def prepare(cfg: DictConfig) -> Callable[[], float | None]:
         log.warning("scorer=uniform gives every token importance 0 and weight 1; set another, e.g. scorer=oar_g")
     completion_scorer = CompletionScorer(policy, stage, scorer, gate, advantage, instantiate(cfg.rollout), config, dropped)
     if needs_trial(scorer, gate):
-        try_credit(scorer, gate, policy, stage, recorded[0].problem)
+        try_credit(scorer, gate, policy, completion_scorer.gold_only_stage, recorded[0].problem)
     precision = mixed_precision(cfg.trainer.get("precision"), device)
     return lambda: run(completion_scorer, recorded, output, precision)
 
@@ -100,13 +105,19 @@ def run(
                     pages += 1
                     write_heatmap(scorer, group, output, pages)
     except KeyboardInterrupt:
-        report(scorer, summary, output, pages)
-        log.warning("stopped; %s holds the %d completions scored so far", output, summary.completions)
+        if summary.completions:
+            report(scorer, summary, output, pages)
+            log.warning("stopped; %s holds the %d completions scored so far", output, summary.completions)
+        else:
+            log.warning("stopped before anything was scored; nothing is kept")
         sys.exit(130)
-    report(scorer, summary, output, pages)
     if not summary.completions:
         output.unlink()
-        raise ConfigError(f"score.files: no row could be scored, all were left out: {dict(scorer.skipped)}")
+        raise ConfigError(
+            f"score.files: no row could be scored, all were left out: {dict(scorer.skipped)}; what is too long takes a larger "
+            "score.max_tokens"
+        )
+    report(scorer, summary, output, pages)
 
 
 @contextlib.contextmanager
@@ -118,7 +129,7 @@ def opened(output: Path) -> Iterator[TextIO]:
         with io.TextIOWrapper(packed, encoding="utf-8", newline="\n") as file:
             try:
                 yield file
-            except Exception:
+            except BaseException:  # Ctrl-C, too
                 if not file.tell():  # an empty file would refuse the same command
                     output.unlink()
                 raise
@@ -126,12 +137,12 @@ def opened(output: Path) -> Iterator[TextIO]:
 
 def write_heatmap(scorer: CompletionScorer, group: Sequence[ScoredCompletion], output: Path, number: int) -> None:
     problem = group[0].recorded.problem
-    title = f"{type(scorer.scorer).__name__} on {problem.id}"
+    title = f"{scorer.scorer.name} on {problem.id}"
     page = render_heatmap(title, problem.question, problem.answer or "none", [scored.shown for scored in group])
     heatmap_path(output, number).write_text(page, encoding="utf-8")
 
 
-def heatmap_path(output: Path, number: int) -> Path:
+def heatmap_path(output: Path, number: int | str) -> Path:
     return output.with_name(f"{output.name.removesuffix('.gz').removesuffix('.jsonl')}_heatmap_{number}.html")
 
 
@@ -142,7 +153,7 @@ def report(scorer: CompletionScorer, summary: ScoreSummary, output: Path, pages:
     if summary.changed:
         log.warning("the tokenizer changed the text of %d completions (special tokens, unknown characters)", summary.changed)
     console = Console(markup=False)
-    table(type(scorer.scorer).__name__, summary, scorer.skipped).print(console)
+    table(scorer.scorer.name, summary, scorer.skipped).print(console)
     console.print(f"scores: {output}", soft_wrap=True)
     if pages:
         console.print(f"heat-maps: {heatmap_path(output, 1)}" + (f" to {pages}" if pages > 1 else ""), soft_wrap=True)

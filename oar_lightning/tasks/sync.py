@@ -80,7 +80,7 @@ def sync(folder: Path, tracking_uri: str | None) -> Synced:
 
 def deliver(delivery: Delivery, elsewhere: bool) -> Synced:
     """`elsewhere`: the store is not the one that the run recorded."""
-    before, problem = delivery.left(), ""
+    before, begun, problem = delivery.left(), delivery.state.run_id, ""
     if elsewhere and not before:
         problem = (
             f"was delivered before, and nothing is sent to {delivery.tracking_uri} now; to send all of it there remove "
@@ -90,6 +90,11 @@ def deliver(delivery: Delivery, elsewhere: bool) -> Synced:
         delivery.deliver()
     except Exception as error:  # an error of one run must not stop the delivery of the others; the table shows it
         problem = short(error)
+        if elsewhere and begun:
+            problem += (
+                f"; where run {begun} was begun in another store, remove {delivery.folder / STATE} to send all of it to "
+                f"{delivery.tracking_uri}"
+            )
     left, refused = delivery.left(), delivery.refused()
     if refused:
         problem = " ".join(filter(None, (problem, f"{refused} refused by MLflow: see {delivery.folder / REFUSED}")))

@@ -8,6 +8,7 @@ from dataclasses import dataclass, field
 
 from oar_lightning.common.config_check import ConfigError
 from oar_lightning.credit.component import Component
+from oar_lightning.credit.fit import check_fit
 from oar_lightning.credit.gates import BilevelGate, ClipGate, Gate
 from oar_lightning.credit.scorers import Scorer, Uniform, as_scorer
 from oar_lightning.objective.advantage import AdvantageConfig
@@ -92,8 +93,6 @@ def check_credit(method: Method) -> None:
     """
     scorer, gate, loss = method.scorer, method.gate, method.loss
     name = type(scorer).__name__
-    if not isinstance(gate, Gate):
-        raise ConfigError(f"gate is a {type(gate).__name__}; a gate subclasses oar_lightning.credit.gates.Gate")
     if scorer.needs_reference and loss.later_reference:
         raise ConfigError(
             f"loss.kl_from={loss.kl_from} compares with the policy of a later time, and scorer {name} with the policy at the "
@@ -101,39 +100,9 @@ def check_credit(method: Method) -> None:
         )
     for key, why in loss.idle.items():
         log.warning("loss.%s=%s: without effect, since %s; leave it out", key, getattr(loss, key), why)
-    for group, component in (("scorer", scorer), ("gate", gate)):
-        for setting, why in component.idle.items():
-            log.warning("%s.%s: without effect, since %s; leave it out", group, setting, why)
+    check_fit(scorer, gate)
     if isinstance(scorer, Uniform):
-        if not isinstance(gate, BilevelGate):
-            raise ConfigError(
-                f"scorer=uniform scores 0 everywhere, of which {type(gate).__name__} makes something else than GRPO; use "
-                "gate=bilevel, or choose a scorer"
-            )
-        usual = vars(BilevelGate())
-        if idle := sorted(f"gate.{key}={value}" for key, value in vars(gate).items() if usual.get(key) != value):
-            log.warning(
-                "%s: without effect, since scorer=uniform gives all tokens the same credit; choose a scorer, e.g. "
-                "+experiment=oar_g",
-                ", ".join(idle),
-            )
         return
-    if scorer.signed and not gate.signed:
-        raise ConfigError(f"scorer {name} gives scores with a sign, which {type(gate).__name__} cannot read; use gate=signed")
-    if gate.signed and not scorer.signed:
-        raise ConfigError(
-            f"gate=signed reads scores with a sign, and scorer {name} gives importance >= 0; use gate=bilevel or gate=direct"
-        )
-    if scorer.added and gate.replaces:
-        raise ConfigError(
-            f"scorer {name} gives what is to be added to the group advantages, and gate.combine=replace puts it in their "
-            "place; use gate.combine=add"
-        )
-    if gate.region == "response" and scorer.covers == "reasoning":
-        raise ConfigError(
-            f"gate.region=response weights all tokens of a completion, and scorer {name} scores those before the answer only; "
-            "use gate.region=reasoning"
-        )
     if gate.replaces and method.advantage != AdvantageConfig():
         log.warning(
             "%s puts scores in the place of the group advantages, so that %s changes nothing but what %s reads of them",

@@ -168,22 +168,23 @@ def changed_since(run_dir: Path, config: Mapping[str, Any], problems: Mapping[st
     return [*found, *(Change(f"content of {key}", before[key], problems[key]) for key in other)]
 
 
-def check_base(run_dir: Path, config: Mapping[str, Any]) -> None:
-    """Compare the policy whose frozen weights complete a checkpoint of adapters with the one of the run.
+def check_base(run_dir: Path, config: Mapping[str, Any], adapters: bool) -> None:
+    """Compare the policy whose config and tokenizer complete a checkpoint (and whose frozen weights do, where it holds
+    `adapters` alone) with the one of the run.
 
     Raises:
-        ConfigError: where it is another one, so that the adapters would change weights that they were not trained with.
+        ConfigError: where it is another one, whose shapes may be the same.
     """
     kept = _read(run_dir / "artifacts" / CONFIG)
     if kept is None:
-        log.warning("%s keeps no config: whether its adapters are of the policy given now is not known", run_dir)
+        log.warning("%s keeps no config: whether its weights are of the policy given now is not known", run_dir)
         return
     found = [c for c in changes(kept.get("policy"), config.get("policy"), "policy") if c.key not in SAME_WEIGHTS]
     if found:
+        what = "adapters alone, and the policy under them" if adapters else "weights, and the policy whose config they have"
         raise ConfigError(
-            f"{run_dir} keeps adapters alone, and the policy under them was another one than the one given now: "
-            f"{'; '.join(map(str, found))}. Give the old values (of a policy that was moved: its new place, here and in "
-            f"{run_dir / 'artifacts' / CONFIG})"
+            f"{run_dir} keeps {what} was another one than the one given now: {'; '.join(map(str, found))}. Give the old "
+            f"values (of a policy that was moved: its new place, here and in {run_dir / 'artifacts' / CONFIG})"
         )
 
 

@@ -16,7 +16,9 @@ from support.composing import composed
 from oar_lightning.answers.audit import audit, read_rows
 from oar_lightning.answers.span import AnswerFormat
 from oar_lightning.answers.verifier import Verifier, VerifierConfig
+from oar_lightning.common.paths import files_of
 from oar_lightning.tasks.audit import names_of, prepare
+from oar_lightning.tasks.audit import run as run_task
 
 
 @pytest.fixture(scope="module")
@@ -119,6 +121,7 @@ def test_an_empty_file_is_refused(tmp_path: Path) -> None:
         ({"solution": 3, "answer": "1"}, "solution must be a text, got 3"),
         ({"completion": "x", "answer": ["1"]}, "answer must be a text or a number, got \\['1'\\]"),
         ({"response": "x", "answer": "1", "is_correct": True}, "is_correct=True.* but no completion; name the output's column"),
+        ({"answer": "2+3=5\n#### 5"}, "answer holds a worked solution, which ends with '5', .*; call that column solution"),
         ({"completion": "x", "answer": True}, "answer must be a text or a number, got True"),
     ],
 )
@@ -174,6 +177,25 @@ def test_bad_settings_are_told_before_the_work(
     cfg = composed("task=audit", *overrides)
     with pytest.raises(ValueError, match=re.escape(message)):
         prepare(cfg)
+
+
+def test_a_terminal_gets_no_control_characters(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    path = write(
+        tmp_path / "x.jsonl", [{"id": "a\u009b31m\u202eb", "answer": "2", "completion": "\\boxed{3}", "is_correct": True}]
+    )
+    run_task({str(path): read_rows(path)}, AnswerFormat(), VerifierConfig(), None)
+    shown = capsys.readouterr().out
+    assert "a\ufffd31m\ufffdb" in shown
+    assert not {"\u009b", "\u202e"} & set(shown)
+
+
+def test_a_file_that_is_named_twice_is_read_once(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.chdir(tmp_path)
+    write(tmp_path / "x.jsonl", [PROBLEMS[0]])
+    (tmp_path / "folder.jsonl").mkdir()
+    assert files_of(["x.jsonl", str(tmp_path / "x.jsonl"), "*.jsonl"], "k") == [Path("x.jsonl")]
+    with pytest.raises(ValueError, match=r"k=folder\.jsonl: a folder; give JSONL files"):
+        files_of("folder.jsonl", "k")
 
 
 def test_files_of_one_name_are_told_apart() -> None:

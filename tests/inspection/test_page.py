@@ -23,6 +23,12 @@ def contrast(first: str, second: str) -> float:
     return (high + 0.05) / (low + 0.05)
 
 
+def test_what_does_not_show_is_written_out() -> None:
+    hidden = "\u200b\u2060\u00ad\u180e\U000e0041\u202e\x1b"
+    assert page.visible(hidden) == "".join(f"⟨{ord(c):04X}⟩" for c in hidden)
+    assert page.visible("a\u200db\ufe0f") == "a\u200db\ufe0f", "these join the signs of an emoji"
+
+
 @pytest.mark.parametrize("mode", [0, 1], ids=["light", "dark"])
 def test_text_is_readable_on_every_colour(mode: int) -> None:
     style = Path(page.__file__).with_suffix(".css").read_text(encoding="utf-8")

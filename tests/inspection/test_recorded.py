@@ -91,6 +91,10 @@ def test_unusable_rows_are_counted(tmp_path: Path) -> None:
             {"problem": "q", "completion": "x", "answer": ["3"]},
             "a.jsonl:2: answer must be a text or a number, got ['3']",
         ),
+        (
+            {"problem": "q", "completion": "x", "answer": "2+3=5\n#### 5"},
+            "a.jsonl:2: answer holds a worked solution, which ends with '5', and no answer alone; write its final answer there",
+        ),
         ({"problem": "q", "completion": "x", "answer": True}, "a.jsonl:2: answer must be a text or a number, got True"),
         ({"problem": "q", "completion": "x", "is_correct": "yes"}, "is_correct must be true, false or null, got 'yes'"),
         ({"problem": "q", "completion": "x", "truncated": 2}, "truncated must be true, false or null, got 2"),

@@ -13,6 +13,8 @@ from support.fixtures import built_in_policy
 from oar_lightning import BilevelGate, Format, MathProblem, PretrainedPolicy, Rewards, heatmap, score
 from oar_lightning.credit.gates import ContrastGate, Gate, SignedGate
 from oar_lightning.credit.gates.bilevel import gate_weights
+from oar_lightning.credit.scorers import Scorer
+from oar_lightning.credit.scorers.forward_free import Otb
 from oar_lightning.data.chain.task import ChainProblems, ChainTask
 from oar_lightning.inspection.completion_scores import ScoreSummary
 from oar_lightning.types import Rollouts
@@ -57,6 +59,7 @@ def test_without_a_gold_answer_there_is_credit_and_no_verdict() -> None:
         (["fine", "long " * 3000], {}, "some cannot be scored: .*rows of more than 2048 tokens"),
         (["fine"], {"scorer": 3}, "scorer is a int, not a function"),
         (["fine"], {"batch": 0}, "batch must be >= 1"),
+        (["fine"], {"scorer": Otb()}, "scores with a sign, which BilevelGate cannot read; use gate=signed"),
         (["fine"], {"rewards": Rewards({"format": Format()})}, "reward.terms must include accuracy"),
     ],
 )
@@ -90,11 +93,18 @@ def test_a_page_is_of_one_problem() -> None:
         heatmap(several)
 
 
+class SignedPlaces(Scorer):
+    signed, covers = True, "response"
+
+    def __call__(self, model: Any, rollouts: Rollouts) -> torch.Tensor:
+        return by_place(model, rollouts)
+
+
 @pytest.mark.parametrize("gate", [SignedGate(), ContrastGate()])
 def test_without_an_advantage_there_is_no_ratio_to_it(gate: Gate) -> None:
     """Gates that add to advantages state their ratio as weights: of a problem without a gold answer there is none."""
-    known = score(built_in_policy(), PROBLEM, [PROBLEM.solution, WRONG], by_place, gate)
-    unknown = score(built_in_policy(), MathProblem(PROBLEM.question, ""), [PROBLEM.solution, WRONG], by_place, gate)
+    known = score(built_in_policy(), PROBLEM, [PROBLEM.solution, WRONG], SignedPlaces(), gate)
+    unknown = score(built_in_policy(), MathProblem(PROBLEM.question, ""), [PROBLEM.solution, WRONG], SignedPlaces(), gate)
     assert all(weight is not None for one in known for weight in one.to_json()["weights"])
     assert {weight for one in unknown for weight in one.to_json()["weights"]} == {None}
     summary = ScoreSummary()

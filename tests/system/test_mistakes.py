@@ -91,6 +91,7 @@ RANGES = {
     "+trainer.foo=1": "unknown key trainer.foo; | the keys of trainer are: ",
     "+trainer.max_epochs=3": "trainer.max_epochs=3 is not read | trainer.max_steps",
     "+trainer.val_check_interval=10": "trainer.val_check_interval=10 is not read | evaluation.every_n_steps",
+    "task=audit audit.files=[recorded.jsonl] resume=true": "resume=True | task=audit reads no checkpoint; leave them out",
     "task=evaluate trainer.fast_dev_run=true": "trainer.fast_dev_run=True | evaluation.problems",
     "~gate": "gate is missing | leave out ~gate",
     "task=plan ~optimizer": "optimizer is missing | leave out ~optimizer",

@@ -133,6 +133,19 @@ def test_a_finished_evaluation_is_shown_again_but_not_another_one(
         prepared(*QUIET, "resume=true")
 
 
+def test_the_folder_that_is_named_goes_on(prepared: Prepare, tmp_path: Path, starts: list[int]) -> None:
+    """Not the newest one."""
+    prepared(*QUIET, folder="mine")()
+    prepared(*QUIET)()
+    mine = run_folder(tmp_path).with_name("mine")
+    (results,) = (mine / "results").glob("*.jsonl")
+    whole = results.read_bytes()
+    results.write_bytes(b"".join(whole.splitlines(keepends=True)[:2]))
+    prepared(*QUIET, "resume=true", folder="mine")()
+    assert results.read_bytes() == whole
+    assert starts == [0, 0, 2]
+
+
 def test_a_policy_with_other_weights_does_not_go_on(
     prepared: Prepare, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, starts: list[int]
 ) -> None:

@@ -75,7 +75,17 @@ def test_adapters_are_not_merged_into_another_policy_than_they_were_trained_on(
     assert all(weight.equal(own[name]) for name, weight in merged.items())
     (run / "artifacts" / "config.yaml").unlink()
     prepared(*asked, "policy.name=chain_asides")
-    assert "run0 keeps no config: whether its adapters are of the policy given now is not known" in caplog.text
+    assert "run0 keeps no config: whether its weights are of the policy given now is not known" in caplog.text
+
+
+def test_weights_do_not_get_another_policys_config(prepared: Prepare, tmp_path: Path) -> None:
+    """Those of `chain_asides` have the same shapes."""
+    short = ["+experiment=smoke", "trainer.max_steps=1", "logger=none", "evaluation.heatmap=false"]
+    prepared(*short, "evaluation.problems=2", "rollout.max_new_tokens=40")()
+    (run,) = (tmp_path / "outputs" / "smoke" / "seed0").iterdir()
+    told = r"run0 keeps weights, and the policy whose config they have was another one .*: policy\.name: chain -> chain_asides"
+    with pytest.raises(ConfigError, match=told):
+        prepared(*short, "task=export", f"ckpt_path={run}", "policy.name=chain_asides")
 
 
 def test_a_policy_of_another_size_is_refused(trained: Any) -> None:

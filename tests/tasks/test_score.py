@@ -239,6 +239,32 @@ def test_an_error_before_the_first_score_leaves_no_empty_file(
     assert not (tmp_path / "out.jsonl").exists()
 
 
+def test_ctrl_c_before_the_first_score_leaves_none(
+    prepared: Prepare, recorded: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    def interrupt(*_: Any, **__: Any) -> None:
+        raise KeyboardInterrupt
+
+    work = prepared(*overrides(recorded, "score.output=out.jsonl.gz"))
+    monkeypatch.setattr(completion_scores, "assign_credit", interrupt)
+    with pytest.raises(SystemExit):
+        work()
+    assert not (tmp_path / "out.jsonl.gz").exists()
+    assert "stopped before anything was scored" in caplog.text
+
+
+def test_heat_maps_of_another_output_are_not_overwritten(prepared: Prepare, recorded: Path, tmp_path: Path) -> None:
+    (tmp_path / "s_heatmap_3.html").write_text("other")
+    with pytest.raises(ConfigError, match=r"score\.output=.*s\.jsonl\.gz would leave heat-maps among .*\(s_heatmap_3\.html\)"):
+        prepared(*overrides(recorded, "score.output=s.jsonl.gz"))
+    prepared(*overrides(recorded, "score.output=s.jsonl.gz", "score.heatmaps=0"))
+
+
+def test_signed_scores_are_not_read_as_importance(prepared: Prepare, recorded: Path) -> None:
+    with pytest.raises(ConfigError, match="scores with a sign, which BilevelGate cannot read; use gate=signed"):
+        prepared(*overrides(recorded, "scorer=otb"))
+
+
 @pytest.mark.skipif(not REAL.exists(), reason=f"{REAL.name} is not beside this checkout")
 def test_real_outputs(prepared: Prepare, tmp_path: Path) -> None:
     """The first problem's eight samples: spans on real text, verdicts as the publisher's labels."""

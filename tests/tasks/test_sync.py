@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 from pathlib import Path
 
 import pytest
@@ -59,6 +60,22 @@ def test_what_was_delivered_elsewhere_is_told(
     state.unlink()
     assert prepared("task=sync", f"sync.tracking_uri={other}")() == 4
     assert rewards(other) == {"one": [0, 1, 2]}
+
+
+def test_a_part_that_was_delivered_elsewhere_is_told(
+    prepared: Prepare, tmp_path: Path, store: str, capsys: pytest.CaptureFixture[str]
+) -> None:
+    folder = tmp_path / "outputs" / "one"
+    left_behind(folder, store)
+    prepared("task=sync")()
+    with contextlib.closing(Journal(folder / "tracking")) as journal:  # the run goes on, and its server is away
+        journal.append("metrics", step=3, values={"reward": 1.0})
+    other = f"sqlite:///{tmp_path / 'other.db'}"
+    with pytest.raises(SystemExit):
+        prepared("task=sync", f"sync.tracking_uri={other}")()
+    shown = " ".join(capsys.readouterr().out.split())
+    state = Path("outputs", "one", "tracking", "state.json")
+    assert f"was begun in another store, remove {state} to send all of it to {other}" in shown
 
 
 def test_a_torn_last_line_does_not_keep_the_rest(prepared: Prepare, tmp_path: Path, store: str) -> None:

@@ -1,0 +1,34 @@
+"""Pairs of a scorer and a gate, in training and out of it; the rest of a method is in training/test_method.py."""
+
+from __future__ import annotations
+
+import pytest
+
+from oar_lightning.common.config_check import ConfigError
+from oar_lightning.credit.fit import check_fit
+from oar_lightning.credit.gates import BilevelGate, Gate, SelectGate, SignedGate
+from oar_lightning.credit.scorers import Entropy, OarG, Scorer, Uniform
+from oar_lightning.credit.scorers.forward_free import Otb
+
+
+@pytest.mark.parametrize(
+    ("scorer", "gate"),
+    [(OarG(), BilevelGate()), (Uniform(), BilevelGate()), (Entropy(region="response"), BilevelGate(region="response"))],
+)
+def test_pairs_that_fit(scorer: Scorer, gate: Gate, caplog: pytest.LogCaptureFixture) -> None:
+    check_fit(scorer, gate)
+    assert not caplog.messages
+
+
+@pytest.mark.parametrize(
+    ("scorer", "gate", "message"),
+    [
+        (Otb(), BilevelGate(), "Otb gives scores with a sign, which BilevelGate cannot read; use gate=signed"),
+        (OarG(), SignedGate(), "OarG gives importance >= 0; use gate=bilevel"),
+        (OarG(), BilevelGate(region="response"), "OarG scores those before the answer only; use gate.region=reasoning"),
+        (Uniform(), SelectGate(), "scorer=uniform scores 0 everywhere, of which SelectGate"),
+    ],
+)
+def test_pairs_that_do_not(scorer: Scorer, gate: Gate, message: str) -> None:
+    with pytest.raises(ConfigError, match=message):
+        check_fit(scorer, gate)
