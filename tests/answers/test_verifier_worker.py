@@ -49,6 +49,7 @@ def test_a_worker_killed_from_outside_is_replaced(bereft: Bereft) -> None:
     assert successor != bereft.victim
 
 
+@pytest.mark.slow
 def test_a_fork_that_judges_and_is_killed_from_outside_has_a_successor() -> None:
     verifier = Verifier(VerifierConfig(timeout_s=60.0, workers=1))
     others = worker_pids(os.getpid())
@@ -83,6 +84,7 @@ def test_after_a_timeout_the_same_worker_judges_at_once_and_nothing_of_before() 
     assert not worker_pids(worker)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(("stopped_s", "verdict"), [(1.5, Verdict.CORRECT), (None, Verdict.TIMEOUT)])
 def test_seconds_in_which_others_have_the_processor_are_not_an_answers(stopped_s: float | None, verdict: Verdict) -> None:
     """A stopped process takes no time of the processor; one that is never continued ends after `PATIENCE`."""
@@ -104,6 +106,7 @@ def test_seconds_in_which_others_have_the_processor_are_not_an_answers(stopped_s
         verifier.close()
 
 
+@pytest.mark.slow
 def test_a_worker_that_dies_before_it_is_asked_ends_nothing(bereft: Bereft, monkeypatch: pytest.MonkeyPatch) -> None:
     """It may die between the look whether it is alive and the question."""
     with monkeypatch.context() as patched:
@@ -123,6 +126,7 @@ def test_close_ends_all_workers_and_the_next_verdict_starts_new_ones(patient: Ve
     assert patient(*algebra(5)) == [Verdict.CORRECT]
 
 
+@pytest.mark.slow
 def test_a_hung_worker_does_not_outlive_a_killed_parent() -> None:
     """SIGKILL runs no clean-up: the worker must end by itself though it never reads its closed input.
 
@@ -149,6 +153,7 @@ time.sleep(60)
     assert wait_until(lambda: not hanging & worker_pids(), LIMIT_S + 8)
 
 
+@pytest.mark.slow
 def test_several_threads_share_the_workers(patient: Verifier) -> None:
     def check(number: int) -> bool:
         golds, answers = algebra(number + 1)
@@ -169,6 +174,7 @@ def test_a_worker_that_cannot_start_says_what_to_do() -> None:
     verifier.close()
 
 
+@pytest.mark.slow
 def test_a_forked_child_has_workers_of_its_own(verifier: Verifier) -> None:
     """Forked while all workers are busy: the child must neither wait for them nor end them."""
     busy = threading.Thread(target=verifier, args=(["5"] * 2, TOWERS[:2]))
@@ -193,6 +199,7 @@ def test_a_forked_child_has_workers_of_its_own(verifier: Verifier) -> None:
     assert verifier(*algebra(2)) == [Verdict.CORRECT]
 
 
+@pytest.mark.slow
 def test_close_during_a_verdict_adds_no_worker() -> None:
     verifier = Verifier(VerifierConfig(timeout_s=LIMIT_S, workers=1))
     before = worker_pids(os.getpid())

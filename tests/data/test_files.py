@@ -227,7 +227,8 @@ def unreadable(kind: str, path: Path) -> None:
 def test_unreadable_files_are_named(tmp_path: Path, kind: str) -> None:
     path = tmp_path / "x.jsonl.gz"
     unreadable(kind, path)
-    assert failure(str(path)).startswith(f"paths: {path} cannot be read (")
+    told = f"paths={path}: a folder; give JSONL files" if kind == "folder" else f"paths: {path} cannot be read ("
+    assert failure(str(path)).startswith(told)
 
 
 def test_a_line_is_read_when_it_is_asked_for(tmp_path: Path) -> None:
