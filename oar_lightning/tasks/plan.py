@@ -32,13 +32,14 @@ def prepare(cfg: DictConfig) -> Callable[[], float]:
         ConfigError: for what a plan cannot be made of.
     """
     config: PlanConfig = instantiate(cfg.plan)
-    job = read_job(cfg, config)
+    method = build_method(cfg)
+    job = read_job(cfg, config, method)
     if job.scorer.covers == "reasoning" and config.answer_tokens >= job.sampling.max_new_tokens:
         raise ConfigError(
             f"plan.answer_tokens={config.answer_tokens} leaves no token before the answer to score: it must be less than "
             f"rollout.max_new_tokens={job.sampling.max_new_tokens}"
         )
-    check_method(build_method(cfg))  # what training refuses needs no plan
+    check_method(method)  # what training refuses needs no plan
     job.update.check(job.sharding.ranks)
     check_location(job.policy.location(), job.policy.revision, tokenizer=False, key=job.policy.key)
     check_length(job)

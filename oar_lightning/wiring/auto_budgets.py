@@ -14,6 +14,7 @@ from oar_lightning.planning.proposal import propose, set_start
 from oar_lightning.training.module import PolicyOptimization
 from oar_lightning.wiring.plan import read_job
 from oar_lightning.wiring.run import Run
+from oar_lightning.wiring.settings import build_method
 
 log = logging.getLogger(__name__)
 
@@ -35,7 +36,7 @@ def set_start_from_plan(cfg: DictConfig, run: Run) -> None:
     free, whole = torch.cuda.mem_get_info(device)
     config = PlanConfig(card_gb=whole / 1e9)
     try:
-        job = read_job(here, config)
+        job = read_job(here, config, build_method(here))
         planned = plan_job(job)
         set_start(job, planned, propose(job, planned, (1 - config.reserve) * free))
     except ValueError as error:

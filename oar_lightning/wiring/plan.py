@@ -9,7 +9,6 @@ from hydra.utils import instantiate
 from omegaconf import DictConfig
 
 from oar_lightning.common.config_check import ConfigError
-from oar_lightning.credit.scorers import as_scorer
 from oar_lightning.credit.scorers.reference import ReferenceOarG, ReferenceOarP
 from oar_lightning.planning.config import PlanConfig
 from oar_lightning.planning.job import Job
@@ -18,15 +17,16 @@ from oar_lightning.planning.scoring import innermost
 from oar_lightning.policy.casting import precision_name
 from oar_lightning.policy.pretrained import PretrainedPolicy
 from oar_lightning.rollout import AutoEngineConfig, VllmConfig
+from oar_lightning.training.method import Method
 from oar_lightning.wiring.config import plain
 
 STATES = {"AdamW": 2, "Adam": 2, "SGD": 0}
 """Numbers that an optimizer keeps of each parameter, without AMSGrad's one."""
 
 
-def read_job(cfg: DictConfig, config: PlanConfig) -> Job:
-    policy, loss, engine = instantiate(cfg.policy), instantiate(cfg.loss), instantiate(cfg.engine)
-    entropy = instantiate(cfg.entropy)
+def read_job(cfg: DictConfig, config: PlanConfig, method: Method) -> Job:
+    policy, engine = instantiate(cfg.policy), instantiate(cfg.engine)
+    scorer, sampling, loss, entropy = method.scorer, method.sampling, method.loss, method.entropy
     if not isinstance(policy, PretrainedPolicy):
         raise ConfigError(
             "task=plan reads a policy's config.json, and policy=fresh has none; pass policy=hf policy.name=<hub id or folder>"
@@ -41,18 +41,16 @@ def read_job(cfg: DictConfig, config: PlanConfig) -> Job:
     sharding = Sharding.of(settings["trainer"])
     on_gpu = settings["trainer"].get("accelerator") in ("gpu", "cuda", "auto")  # the GPU that it may be has less room
     vllm = engine if isinstance(engine, VllmConfig) else None
-    scorer = as_scorer(instantiate(cfg.scorer))
     if isinstance(innermost(scorer), ReferenceOarG | ReferenceOarP):
         raise ConfigError(
             f"{type(innermost(scorer)).__name__} is written for tests, and nothing bounds its passes; plan for scorer=oar_g or "
             "scorer=oar_p"
         )
-    sampling = instantiate(cfg.rollout)
     return Job(
         policy=policy,
         precision=precision_name(settings["trainer"].get("precision")),
         sharding=sharding,
-        update=instantiate(cfg["update"]),
+        update=method.update,
         sampling=sampling,
         scorer=scorer,
         prompt=int(cfg.data.get("max_prompt_tokens") or config.prompt_tokens),

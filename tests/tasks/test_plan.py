@@ -20,6 +20,7 @@ from oar_lightning.planning.proposal import propose
 from oar_lightning.planning.scoring import FREE, continues, innermost, row_tokens
 from oar_lightning.policy.pretrained import PretrainedPolicy
 from oar_lightning.wiring.plan import STATES, read_job
+from oar_lightning.wiring.settings import build_method
 
 SMALL = ["update.problems=8", "rollout.max_new_tokens=24"]
 """Fewer and shorter completions, for time."""
@@ -31,7 +32,8 @@ def _composing(prepared: Prepare) -> None:
 
 
 def job_of(*overrides: str) -> Job:
-    return read_job(compose("config", ["logger=none", *overrides]), PlanConfig())
+    cfg = compose("config", ["logger=none", *overrides])
+    return read_job(cfg, PlanConfig(), build_method(cfg))
 
 
 def test_a_plan_is_printed_and_nothing_is_loaded(
@@ -129,7 +131,7 @@ def test_proposed_budgets_are_the_largest_that_fit() -> None:
         scorer = compose(
             "config", ["logger=none", "scorer=oar_p", f"scorer.token_budget={int(factor * proposal.scorer_tokens)}"]
         )
-        plan = plan_job(replace(job, update=update, scorer=read_job(scorer, PlanConfig()).scorer)).plan
+        plan = plan_job(replace(job, update=update, scorer=build_method(scorer).scorer)).plan
         return plan.of("update"), plan.of("scoring")
 
     assert max(phases(1.0)) <= 1.01 * room

@@ -20,6 +20,7 @@ from oar_lightning.planning.proposal import propose
 from oar_lightning.training.slots import UpdatePlan
 from oar_lightning.wiring.auto_budgets import set_start_from_plan
 from oar_lightning.wiring.plan import read_job
+from oar_lightning.wiring.settings import build_method
 
 SMALL = ("update.problems=8", "rollout.max_new_tokens=24")
 """Fewer and shorter completions, for time."""
@@ -45,7 +46,8 @@ def started(device: str, *overrides: str, budget: Any = "auto") -> list[int | No
 
 @pytest.mark.slow
 def test_budgets_start_as_planned_for_the_free_memory(caplog: pytest.LogCaptureFixture) -> None:
-    job = read_job(compose("config", ["logger=none", "scorer=oar_g", *SMALL]), PlanConfig(card_gb=WHOLE / 1e9))
+    cfg = compose("config", ["logger=none", "scorer=oar_g", *SMALL])
+    job = read_job(cfg, PlanConfig(card_gb=WHOLE / 1e9), build_method(cfg))
     proposal = propose(job, plan_job(job), 0.9 * FREE)
     assert proposal.update_tokens is not None
     assert proposal.update_tokens < job.completions * job.length  # bounded by the memory
