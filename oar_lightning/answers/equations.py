@@ -12,14 +12,15 @@ NAME = re.compile(
     r"\\?[A-Za-z]+(?:_\{?\w+\}?)?(?:\([A-Za-z0-9, ]+\))?|[A-Za-z ]+|\\text\s*\{[^{}]*\}|\([A-Za-z](?:, ?[A-Za-z])+\)"
     r"|\\[a-z]+ ?(?:\{[A-Za-z]+\}|[A-Z]{1,3}|\\?[a-z]+)|[A-Za-z](?:\+[A-Za-z])+"
     r"|(?:\||\\lfloor ?|\\lceil ?)[A-Za-z]+(?:\||\\rfloor|\\rceil)"
+    r"|[A-Za-z](?:'{1,2}|\^\{?(?:-1|\\prime)\}?)\([A-Za-z0-9, ]+\)"
 )
-"""What may stand before an equality sign as the name of what was asked for: `x`, `f(x)`, `m+n`, `|AB|`, `\\angle ABC`."""
+"""What may stand before an equality sign as the name of what was asked for: `x`, `f(x)`, `f^{-1}(3)`, `m+n`, `|AB|`,
+`\\angle ABC`."""
 ASKED = re.compile(
     rf"{NAME.pattern}|\d*[A-Za-z](?:[+-]\d*[A-Za-z])+|\[[A-Z]{{3,6}}\]|[A-Z]{{2}}\^\{{?2\}}?"
-    r"|[A-Za-z](?:'{1,2}|\^\{?(?:-1|\\prime)\}?)\([A-Za-z0-9, ]+\)"
     r"|P\((?:[A-Za-z |']|\\(?:cap|cup|mid)(?![A-Za-z]))+\)|\\frac\{[A-Za-z]{1,2}\}\{[A-Za-z]{1,2}\}"
 )
-"""What may stand there in an answer where the gold answer is a value alone: also `100m+n`, `[ABC]`, `AB^2`, `f^{-1}(3)`,
+"""What may stand there in an answer where the gold answer is a value alone: also `100m+n`, `[ABC]`, `AB^2`,
 `P(A \\cap B)`. A gold answer `2x+y=6` is a line, which 6 does not state."""
 _OR = re.compile(r",?\s*(?:\\text\s*\{\s*,?\s*(?:or|and)\s*\}|\b(?:or|and)\b)\s*")
 

@@ -86,7 +86,7 @@ def inequalities(gold: str, answer: str) -> Outcome:
     return None if all(related) else False
 
 
-_CLOCK = re.compile(r"(\d{1,2}):(\d{2})(?::(\d{2}))?\s*(?:([ap])\.?\s?m\.?)?", re.IGNORECASE)
+_CLOCK = re.compile(r"(\d{1,2})(?=:|\s*[ap]\.?\s?m)(?::(\d{2}))?(?::(\d{2}))?\s*(?:([ap])\.?\s?m\.?)?", re.IGNORECASE)
 
 
 def clock(gold: str, answer: str) -> Outcome:
@@ -170,6 +170,16 @@ _PROSE = re.compile(
 """A word, which is no part of a number; products of variables look alike."""
 
 
+_NONE = re.compile(
+    r"(?:there (?:is|are) )?no(?: real)? (?:solutions?|roots?)|none|(?:the )?empty set|\\emptyset|\\\{\\\}", re.IGNORECASE
+)
+
+
+def nothing(gold: str, answer: str) -> Outcome:
+    """The empty set, and words that say that there is no solution."""
+    return True if all(_NONE.fullmatch(" ".join(unwrapped(text).split())) for text in (gold, answer)) else None
+
+
 def words(gold: str, answer: str) -> Outcome:
     """Compare words by their letters, without regard to case; a text with words equals no number."""
     textual = [is_words(text) for text in (gold, answer)]
@@ -242,6 +252,7 @@ RULES: tuple[Callable[[str, str], Outcome], ...] = (
     bases,
     units,
     sizes,
+    nothing,
     words,
     numbers,
     lists,

@@ -33,6 +33,10 @@ _REPLACED = [(re.compile(rf"(?:{names})(?![A-Za-z])"), sign) for sign, names in 
     (re.compile(r"(?<![\\A-Za-z])ln(?![A-Za-z])"), r"\\ln"),
     (re.compile(r"√(\d+)"), r"\\sqrt{\1}"),
     (re.compile(r"√\(([^()]*)\)"), r"\\sqrt{\1}"),
+    (  # the odd root of a negative number is real in school, where algebra has a complex one
+        re.compile(r"\\sqrt\s*\[\s*(\d*[13579])\s*\]\s*\{\s*-\s*((?:[^{}+\-]|\{[^{}]*\})+)\}"),
+        r"(-\\sqrt[\1]{\2})",
+    ),
     (re.compile(r"\\varnothing|∅"), r"\\emptyset"),
     (re.compile(r"\\math(?:rm|it)\{([ie])\}"), r"\1"),
     (re.compile(r"\\(?:boldsymbol|underline|mathbf)\{([^{}]*)\}"), r"\1"),
@@ -113,6 +117,8 @@ def _with_joined_thousands(text: str) -> str:
 
 _BOLD_END = re.compile(r"(?<=[^\s*])\*\*(?=\s|$)")
 """The end of what was in bold, as in `42** dollars`; a power has something behind it."""
+_POWER = re.compile(r"(?<=[\w)}\]])\s*\*\*\s*(?:\(([^()]*)\)|(-?\d+(?:\.\d+)?|-?[A-Za-z](?![A-Za-z])))")
+"""`x**2`, as programs write powers."""
 
 
 def canonical(text: str, join_thousands: bool = True) -> str:
@@ -122,6 +128,8 @@ def canonical(text: str, join_thousands: bool = True) -> str:
     `join_thousands` reads `70,110` as a number; otherwise it is a list.
     """
     text = _BOLD_END.sub("", _LEAD.sub("", _visible(text)))
+    if not text.startswith("**"):
+        text = _POWER.sub(lambda match: f"^{{{match[1] or match[2]}}}", text)
     for pattern, spelling in _REPLACED:
         text = pattern.sub(spelling, text)
     if join_thousands:
