@@ -118,7 +118,8 @@ def prepare(cfg: DictConfig) -> Callable[[], float | None]:
     check_accuracy(rewards)
     dropped: Counter[str] = Counter()
     recorded = read_files(config, dropped)
-    problems = [] if recorded else choose_problems(cfg, config)
+    spec = instantiate(cfg.policy)
+    problems = [] if recorded else choose_problems(cfg, config, spec)
     first = problems[0] if problems else next((r.problem for r in recorded if r.problem.answer), recorded[0].problem)
     estimators, sources = readable(
         build_estimators(cfg, config, loss), build_sources(config), problems or [r.problem for r in recorded]
@@ -131,7 +132,6 @@ def prepare(cfg: DictConfig) -> Callable[[], float | None]:
     set_threads(cfg.num_threads)
     seed_everything(cfg.seed)
     device = choose_device(str(cfg.trainer.accelerator))
-    spec = instantiate(cfg.policy)
     policy = load_policy(spec, str(cfg.task), device, cfg.trainer.get("precision"))
     estimators = [with_past(e, past, spec, policy).after_warmup() for e in estimators]
     prompt = instantiate(cfg.data.prompt, tokenizer=policy.tokenizer)

@@ -15,7 +15,8 @@ from omegaconf import DictConfig
 from oar_lightning.common.config_check import ConfigError, check_keys
 from oar_lightning.credit.gates import BilevelGate, Gate, SignedGate
 from oar_lightning.credit.scorers import Oracle, Scorer, Uniform, as_scorer
-from oar_lightning.data.stream import ProblemStream, eval_set_problems
+from oar_lightning.data.filters import AnyOf, PromptLength, not_evaluated
+from oar_lightning.data.stream import Keep, ProblemStream, eval_set_problems
 from oar_lightning.inspection.recorded import RecordedCompletion, read_recorded
 from oar_lightning.lab import LabConfig
 from oar_lightning.lab.estimators import Estimator
@@ -24,7 +25,8 @@ from oar_lightning.lab.removal.kept_reward import MEAN
 from oar_lightning.lab.truth import Source
 from oar_lightning.objective.loss import LossConfig
 from oar_lightning.policy.fingerprint import policy_fingerprint
-from oar_lightning.policy.pretrained import Policy
+from oar_lightning.policy.fresh import FreshPolicy
+from oar_lightning.policy.pretrained import Policy, PretrainedPolicy
 from oar_lightning.rollout import EngineConfig, VllmConfig
 from oar_lightning.training.method import Method, check_credit
 from oar_lightning.types import MathProblem
@@ -57,17 +59,33 @@ def read_files(config: LabConfig, dropped: Counter[str]) -> list[RecordedComplet
     return found
 
 
-def choose_problems(cfg: DictConfig, config: LabConfig) -> list[MathProblem]:
-    """The problems whose completions are sampled."""
+def choose_problems(cfg: DictConfig, config: LabConfig, policy: PretrainedPolicy | FreshPolicy) -> list[MathProblem]:
+    """The problems whose completions are sampled; of the training set those on which `policy` would be trained."""
     if config.set == "train":
-        found = ProblemStream(build_train(cfg), int(cfg.seed)).of_first_epoch(config.problems)
+        stream = ProblemStream(build_train(cfg), int(cfg.seed), keep=_keep_rule(cfg, policy))
+        found = stream.of_first_epoch(config.problems)
+        if stream.dropped:
+            log.info("data.train: left out %s", dict(stream.dropped))
         if len(found) < config.problems:
-            log.warning("lab.problems=%d: the training set has %d; all of them are taken", config.problems, len(found))
+            log.warning(
+                "lab.problems=%d: the training set has %d to train on; all of them are taken", config.problems, len(found)
+            )
         return found
     sets = build_eval_sets(cfg)
     if config.set not in sets:
         raise ConfigError(f"lab.set={config.set} must be train or one of data.evaluation: {', '.join(sets) or 'there is none'}")
     return eval_set_problems(sets[config.set], config.problems, config.set)
+
+
+def _keep_rule(cfg: DictConfig, policy: PretrainedPolicy | FreshPolicy) -> Keep:
+    rules: list[Keep] = []
+    if cfg.data.get("decontaminate"):
+        rules.append(not_evaluated(build_eval_sets(cfg), cfg.evaluation.problems))
+    longest = cfg.data.get("max_prompt_tokens")
+    if longest is not None and isinstance(policy, PretrainedPolicy):  # a lab refuses the other one, whose weights are random
+        tokenizer = policy.load_tokenizer()
+        rules.append(PromptLength(instantiate(cfg.data.prompt, tokenizer=tokenizer), tokenizer, int(longest)))
+    return AnyOf(tuple(rules))
 
 
 def build_estimators(cfg: DictConfig, config: LabConfig, loss: LossConfig) -> list[Estimator]:

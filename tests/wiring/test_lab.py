@@ -1,0 +1,42 @@
+"""The problems of a lab are those of training, or of an evaluation set."""
+
+from __future__ import annotations
+
+import json
+import logging
+from pathlib import Path
+
+import pytest
+from hydra.utils import instantiate
+from support.composing import checked
+
+from oar_lightning.wiring.lab import choose_problems
+
+
+def test_training_problems_are_those_that_training_would_take(
+    hydra_conf: None, tmp_path: Path, caplog: pytest.LogCaptureFixture
+) -> None:
+    def write(name: str, questions: list[str]) -> str:
+        path = tmp_path / name
+        path.write_text("".join(json.dumps({"problem": q, "answer": "1", "solution": ""}) + "\n" for q in questions))
+        return str(path)
+
+    train = write("train.jsonl", ["Ann has 3 apples.", "short", "long " * 300, "fine"])
+    test = write("test.jsonl", ["unseen", "ann has 3 apples"])
+    files = ["task=lab", "data=files", f"data.train.paths={train}", f"data.evaluation.test.paths={test}", "lab.problems=4"]
+    caplog.set_level(logging.INFO)
+    for overrides, left_out in (
+        ([], set[str]()),
+        (["data.max_prompt_tokens=100"], {"long"}),
+        (["data.decontaminate=true", "data.max_prompt_tokens=100"], {"long", "Ann"}),
+        (["lab.set=test", "lab.problems=2", "data.decontaminate=true"], None),
+    ):
+        caplog.clear()
+        cfg = checked(*files, *overrides)
+        found = choose_problems(cfg, instantiate(cfg.lab, _convert_="all"), instantiate(cfg.policy))
+        if left_out is None:
+            assert [p.question for p in found] == ["unseen", "ann has 3 apples"]
+        else:
+            assert {p.question.split()[0] for p in found} == {"Ann", "short", "long", "fine"} - left_out
+            assert ("data.train: left out" in caplog.text) == bool(left_out)
+            assert ("the training set has" in caplog.text) == bool(left_out)
