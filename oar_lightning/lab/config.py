@@ -67,6 +67,17 @@ class LabConfig:
         if self.continuations:
             self.values(0)
 
+    @property
+    def idle(self) -> dict[str, str]:
+        """Settings without effect, "key=value" -> why, of those that are not the defaults."""
+        groups = (
+            (self.files, ("problems", "samples", "set"), "lab.files names recorded completions, and none are sampled"),
+            (not self.files, ("limit", "max_tokens"), "lab.files is empty"),
+            (not self.continuations, ("batch", "half_width", "budget"), "lab.continuations=0"),
+        )
+        without = [(key, why) for found, keys, why in groups if found for key in keys]
+        return {f"{key}={value}": why for key, why in without if (value := getattr(self, key)) != getattr(LabConfig, key)}
+
     def values(self, seed: int) -> ValueConfig:
         """How prefixes are continued."""
         return ValueConfig(self.continuations, self.batch, self.half_width, self.budget, seed)

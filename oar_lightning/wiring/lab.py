@@ -38,7 +38,13 @@ log = logging.getLogger(__name__)
 
 
 def check_measures(config: LabConfig, engine: EngineConfig, loss: LossConfig) -> None:
-    """Raise ConfigError for a fill that an engine with a copy of the policy cannot read, and as `check_reduction` does."""
+    """Settings without effect are warned of.
+
+    Raises:
+        ConfigError: for a fill that an engine with a copy of the policy cannot read, and as `check_reduction` does.
+    """
+    for setting, why in config.idle.items():
+        log.warning("lab.%s: without effect, since %s; leave it out", setting, why)
     if config.gradients is not None:
         check_reduction(loss)
     part = config.faithfulness
