@@ -5,7 +5,7 @@ from __future__ import annotations
 import logging
 
 from oar_lightning.common.config_check import ConfigError
-from oar_lightning.credit.gates import BilevelGate, Gate
+from oar_lightning.credit.gates import BilevelGate, Gate, SignedGate
 from oar_lightning.credit.scorers import Scorer, Uniform
 
 log = logging.getLogger(__name__)
@@ -42,6 +42,11 @@ def check_fit(scorer: Scorer, gate: Gate) -> None:
             f"gate.region=response weights all tokens of a completion, and scorer {name} scores those before the answer only; "
             "use gate.region=reasoning"
         )
+
+
+def usual_gate(scorer: Scorer) -> Gate:
+    """The gate of a scorer for which none is named: OAR's, or `SignedGate` for scores with a sign."""
+    return SignedGate("add" if scorer.added else "replace", region=scorer.covers) if scorer.signed else BilevelGate()
 
 
 def _check_uniform(gate: Gate) -> None:

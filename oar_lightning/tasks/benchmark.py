@@ -25,6 +25,7 @@ from oar_lightning.common.config_check import ConfigError
 from oar_lightning.common.outputs import output_path, page_folder, write_text
 from oar_lightning.common.progress import counted_progress
 from oar_lightning.common.tables import ConsoleTable
+from oar_lightning.credit.fit import usual_gate
 from oar_lightning.credit.scorers import as_scorer
 from oar_lightning.data.stream import ProblemStream
 from oar_lightning.rollout import AutoEngineConfig, build_stage, longest_prompt
@@ -80,8 +81,9 @@ def prepare(cfg: DictConfig) -> Callable[[], None]:
         workload = RandomWorkload(config.shape, device)
         stage = _RewardsOnly(Rewards({"accuracy": Accuracy()}))
     modules = {}
-    for name, scorer in config.variants.items():
-        method = replace(settings.method, scorer=as_scorer(scorer))
+    for name, component in config.variants.items():
+        scorer, gate = as_scorer(component), settings.method.gate
+        method = replace(settings.method, scorer=scorer, gate=gate if gate.signed == scorer.signed else usual_gate(scorer))
         if method.scorer.only_in_training or method.scorer.learns:
             reads = "compares the policy with" if method.scorer.only_in_training else "scores by what it has learnt from"
             raise ConfigError(

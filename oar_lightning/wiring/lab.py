@@ -13,7 +13,8 @@ from hydra.utils import instantiate
 from omegaconf import DictConfig
 
 from oar_lightning.common.config_check import ConfigError, check_keys
-from oar_lightning.credit.gates import BilevelGate, Gate, SignedGate
+from oar_lightning.credit.fit import usual_gate
+from oar_lightning.credit.gates import Gate
 from oar_lightning.credit.scorers import Oracle, Scorer, Uniform, as_scorer
 from oar_lightning.data.filters import AnyOf, PromptLength, not_evaluated
 from oar_lightning.data.stream import Keep, ProblemStream, eval_set_problems
@@ -119,8 +120,7 @@ def build_estimators(cfg: DictConfig, config: LabConfig, loss: LossConfig) -> li
 def _checked(name: str, candidate: Any, gate: Gate | None, control: bool, loss: LossConfig) -> Estimator:
     try:
         scorer: Scorer = as_scorer(candidate)
-        if gate is None:
-            gate = SignedGate("add" if scorer.added else "replace", region=scorer.covers) if scorer.signed else BilevelGate()
+        gate = usual_gate(scorer) if gate is None else gate
         check_credit(Method(scorer, gate, loss=loss))
     except ValueError as error:
         raise ConfigError(f"lab.estimators.{name}: {error}") from error

@@ -170,6 +170,13 @@ def test_problems_that_training_leaves_out_are_not_timed(prepared: Prepare) -> N
         prepared("task=benchmark", "data.max_prompt_tokens=1", "logger=none", "benchmark.report=null")()
 
 
+def test_scores_with_a_sign_are_timed_beside_the_others(prepared: Prepare) -> None:
+    few = [
+        f"~benchmark.variants.{n}" for n in ("oar_p", "oar_p_full", "oar_p_approximate", "reference_oar_g", "reference_oar_p")
+    ]
+    prepared("task=benchmark", "benchmark.report=null", "logger=none", "+scorer@benchmark.variants.otb=otb", *few)  # no error
+
+
 def test_tables_and_page(tmp_path: Path) -> None:
     results = [result(v, p, 0.5) for v in ("grpo", "oar_g") for p in TIMED_PHASES]
     results += [result("grpo", "step", 2.0, 1.0), result("oar_g", "step", 2.5, 1.25)]

@@ -5,10 +5,10 @@ from __future__ import annotations
 import pytest
 
 from oar_lightning.common.config_check import ConfigError
-from oar_lightning.credit.fit import check_fit
+from oar_lightning.credit.fit import check_fit, usual_gate
 from oar_lightning.credit.gates import BilevelGate, Gate, SelectGate, SignedGate
 from oar_lightning.credit.scorers import Entropy, OarG, Scorer, Uniform
-from oar_lightning.credit.scorers.forward_free import Otb
+from oar_lightning.credit.scorers.forward_free import Ktae, Otb
 
 
 @pytest.mark.parametrize(
@@ -32,3 +32,14 @@ def test_pairs_that_fit(scorer: Scorer, gate: Gate, caplog: pytest.LogCaptureFix
 def test_pairs_that_do_not(scorer: Scorer, gate: Gate, message: str) -> None:
     with pytest.raises(ConfigError, match=message):
         check_fit(scorer, gate)
+
+
+@pytest.mark.parametrize(
+    ("scorer", "gate"),
+    [(OarG(), BilevelGate()), (Uniform(), BilevelGate()), (Otb(), SignedGate("replace")), (Ktae(), SignedGate("add"))],
+)
+def test_the_gate_of_a_scorer_for_which_none_is_named(scorer: Scorer, gate: Gate) -> None:
+    usual = usual_gate(scorer)
+    assert type(usual) is type(gate)
+    assert getattr(usual, "combine", None) == getattr(gate, "combine", None)
+    check_fit(scorer, usual)
