@@ -6,6 +6,7 @@ import functools
 import itertools
 import math
 import re
+import shlex
 from collections.abc import Sequence
 from pathlib import Path
 from types import SimpleNamespace
@@ -38,6 +39,18 @@ def is_an_experiment(arguments: Sequence[str]) -> bool:
     """Whether a command is an experiment as it stands, which tests/wiring/test_configs.py composes and builds."""
     name = arguments[0].removeprefix("+experiment=") if len(arguments) == 1 else ""
     return bool(name) and (conf_dir() / "experiment" / f"{name}.yaml").is_file()
+
+
+@pytest.mark.parametrize(
+    "folder", sorted(path for path in (*conf_dir().iterdir(), ROOT / "sweeps") if path.is_dir()), ids=name_of
+)
+def test_commands_of_config_files_compose(folder: Path) -> None:
+    """Those that the first lines of a file name."""
+    for path in sorted(folder.rglob("*.yaml")):
+        for line in re.findall(r"^# (python -m oar_lightning .*)$", path.read_text(), re.MULTILINE):
+            arguments = shlex.split(re.sub("<[^>]*>", "x", line), comments=True)[3:]
+            if not is_an_experiment(arguments):
+                compose(*arguments)
 
 
 @functools.cache
