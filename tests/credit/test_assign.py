@@ -53,6 +53,21 @@ def test_nothing_is_scored_without_a_signal_unless_somebody_reads_it() -> None:
     assert len(other.seen) == 6
 
 
+def test_of_a_completion_that_could_not_be_scored_no_token_is_left_out() -> None:
+    class Partly(Seen):
+        def __call__(self, model: Any, rollouts: Rollouts) -> Tensor:
+            scores = super().__call__(model, rollouts)
+            self.left_out = rollouts.response_mask & (scores == 2)
+            scores[0, rollouts.response_mask[0]] = float("nan")
+            return scores
+
+    rollouts = given(1, -1, 1, -1, 1, -1)
+    credit = assign_credit(None, rollouts, Partly(), DirectGate(region="response"))
+    assert credit.loss_mask is not None
+    missing = rollouts.response_mask & ~credit.loss_mask
+    assert missing.sum(1).tolist() == [0, 1, 1, 1, 1, 1]
+
+
 @pytest.mark.parametrize("region", ["reasoning", "response"])
 def test_scores_outside_the_gates_region_are_dropped(region: str) -> None:
     rollouts = given(1, -1, 1, -1, 1, -1)

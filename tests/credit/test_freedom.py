@@ -72,6 +72,7 @@ def test_a_certain_token_gets_nothing() -> None:
     scores, logprobs = torch.ones(3), torch.tensor([0.0, -1e-9, -0.7])
     assert Freedom("weight").of_logprobs(scores, logprobs).tolist() == pytest.approx([0, 0, 0.5034], abs=1e-4)
     assert Freedom("mask").of_logprobs(scores, logprobs).tolist() == [0, 0, 1]
+    assert Freedom("mask", 1.0).of_logprobs(scores, torch.tensor([0.0, -0.1, -0.7])).tolist() == [0, 1, 1]
     assert Freedom().of_logprobs(scores, logprobs) is scores
 
 

@@ -138,6 +138,16 @@ def test_texts_that_do_not_match_their_tokens_are_not_cut() -> None:
     assert int(Sentences()(None, rollouts, rollouts.reasoning_mask).sum()) == 1
 
 
+def test_a_last_segment_of_just_the_shortest_length_is_cut() -> None:
+    """Eight tokens, cut before the sixth: three are behind the cut, one too few where four are the fewest."""
+    rollouts = rollouts_of([{"before": [1, 2], "reasoning": list(range(3, 11)), "answer": [20]}])
+    for shortest, expected in ((3, [0, 5]), (4, [0])):
+        segmenter = At(5)
+        segmenter.shortest = shortest
+        starts = segmenter(None, rollouts, rollouts.reasoning_mask)
+        assert starts[0, rollouts.reasoning_mask[0]].nonzero().flatten().tolist() == expected
+
+
 def test_likely_and_certain_tokens_are_not_cut_at() -> None:
     model, rollouts = gpt2(), rollouts_of(SEQUENCES)
     mask = rollouts.reasoning_mask

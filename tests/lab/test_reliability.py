@@ -48,6 +48,18 @@ def test_the_halves_tell_the_whole(noisy: tuple[Studied, Truth, Estimate]) -> No
     assert reliability(Truth("exact", truth.known, truth.decisive), studied, 1.0) is None
 
 
+def test_a_half_at_the_limit_is_decisive(noisy: tuple[Studied, Truth, Estimate]) -> None:
+    """Each half ranks the decisive token of the other first; 0.7 - 0.5 is less than 0.2 in binary."""
+    rollouts = rollouts_of([{"before": [1], "reasoning": [2, 2, 2], "answer": [3]}])
+    nothing = torch.zeros(rollouts.token_ids.shape)
+    studied = Studied(rollouts, (0,), ("",), (True,), nothing, nothing, rollouts.reasoning_mask)
+    half = torch.zeros(rollouts.token_ids.shape, dtype=torch.float64)
+    half[0, 1:4] = torch.tensor([0.7 - 0.5, 0.1, 0.0])
+    found = reliability(Truth("mc", rollouts.reasoning_mask, half > 0.15, half, (half, half)), studied, decisive=0.2)
+    assert found is not None
+    assert found.half_auroc == 1.0
+
+
 def test_nothing_perfect_beats_the_ceiling(noisy: tuple[Studied, Truth, Estimate]) -> None:
     """The estimate knows the effect and has noise of its own alone: it reaches its ceiling, sqrt(1/2 * 1/2)."""
     studied, truth, estimate = noisy

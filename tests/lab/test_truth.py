@@ -14,7 +14,7 @@ from support.toy import rollouts_of
 from oar_lightning.data.chain.credit import ChainCredit, step_ends
 from oar_lightning.lab.measures import measures_of
 from oar_lightning.lab.truth import FIRST_ERROR, STEPS, FirstError, FirstWrongStep, Source, Spans, around_free, monte_carlo
-from oar_lightning.lab.types import Estimate, Studied
+from oar_lightning.lab.types import Estimate, Studied, Truth
 from oar_lightning.types import CausalSpans, MathProblem, Prefix
 
 
@@ -167,3 +167,43 @@ def test_values_are_differences_around_free_tokens() -> None:
     assert found.values[0].nonzero().flatten().tolist() == [c for c in (2, 3, 6) if found.values[0, c]]
     assert torch.equal(found.decisive[0], (found.values[0].abs() >= 0.2) & found.known[0])
     assert not bool(found.decisive[1:].any())
+
+
+@pytest.mark.parametrize(("before", "after"), [(5, 7), (7, 5)])
+def test_a_difference_that_is_just_the_limit_is_decisive(before: int, after: int) -> None:
+    """0.7 - 0.5 is less than 0.2 in binary."""
+    studied = characters(["abcdef"], [True])
+    free = torch.zeros_like(studied.free)
+    free[0, 2] = True
+    studied = dataclasses.replace(studied, free=free)
+    rewards = {Prefix(0, 2): np.arange(10) < before, Prefix(0, 3): np.arange(10) < after}
+    found = monte_carlo(studied, {prefix: r.astype(float) for prefix, r in rewards.items()}, decisive=0.2)
+    assert found.decisive[0].nonzero().flatten().tolist() == [2]
+    assert found.values is not None
+    assert float(found.values[0, 2]) == pytest.approx((after - before) / 10)
+
+
+def test_measures_of_one_completion_by_hand() -> None:
+    """Three tokens, of which the first decides."""
+    studied = characters(["abcde"], [True])
+    inside = studied.rollouts.reasoning_mask
+
+    def on(*numbers: float) -> torch.Tensor:
+        found = torch.zeros(inside.shape, dtype=torch.float64)
+        found[inside] = torch.tensor(numbers, dtype=torch.float64)
+        return found
+
+    decisive = on(1, 0, 0).bool()
+    estimate = Estimate("mine", on(3, 1, 2), on(1, -1, -1), True, 0.0)
+    truth = Truth("mc", inside, decisive, on(-3, 1, 2))
+    signs = Truth("mc", inside, decisive, on(0.5, 0.1, 0.1))
+    outside = Truth("mc", inside, decisive, steps=on(-1, -1, 0).long())
+
+    def measured(truth: Truth, key: str) -> float:
+        return next(m.values["mine"][0] for m in measures_of(truth, [estimate], studied) if m.key == f"mc.{key}")
+
+    assert measured(truth, "spearman") == pytest.approx(1.0), "sizes agree, whatever their signs"
+    assert measured(truth, "auroc") == 1.0
+    assert measured(signs, "sign") == 1.0, "of the decisive token alone"
+    assert measured(signs, "sign_free") == pytest.approx(1 / 3)
+    assert np.isnan(measured(outside, "right_step")), "the decisive token is in no step"

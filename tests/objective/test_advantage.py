@@ -163,6 +163,14 @@ def test_equal_scores_and_none_lie_exactly_0_apart(value: float) -> None:
     assert centred_and_std(scores, ~mask, 1)[1].flatten().tolist() == [0.0, 0.0]
 
 
+@pytest.mark.parametrize("value", [0.1, 0.7])
+def test_what_centring_leaves_of_equal_scores_is_no_spread(value: float) -> None:
+    scores = torch.full((1, 3), value, dtype=torch.float64)
+    centred, std = centred_and_std(scores, torch.ones(1, 3, dtype=torch.bool), 1)
+    assert centred.any(), "three of these do not sum to three times one"
+    assert std.tolist() == [[[0.0]]]
+
+
 def test_a_scale_that_has_no_effect_is_refused():
     with pytest.raises(ValueError, match=r"advantage\.scale=none has no effect with advantage\.aggregation=normalize_then_sum"):
         AdvantageConfig("none", "normalize_then_sum")

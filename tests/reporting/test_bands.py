@@ -66,6 +66,7 @@ def test_smoothing_is_the_mean_of_the_neighbours() -> None:
 def test_the_end_is_the_last_tenth() -> None:
     assert final_value(curve({i: i for i in range(40)})) == np.mean([36, 37, 38, 39])
     assert final_value(curve({0: 1, 5: 7})) == 7
+    assert final_value(curve({i: i for i in range(16)})) == 14.5, "a tenth of 16 is nearer to two points than to one"
 
 
 def test_the_ends_of_a_run_are_means_of_the_last_tenth_of_what_it_recorded() -> None:

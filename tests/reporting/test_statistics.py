@@ -119,6 +119,7 @@ def test_differences_of_one_sign_give_the_smallest_p_value_and_equal_ones_the_la
     found = [sign_flip_p([0.1] * n) for n in range(1, 7)]
     assert found == [smallest_p(n) for n in range(1, 7)] == [2 / 2**n for n in range(1, 7)]
     assert smallest_p(5) > 0.05 > smallest_p(6)
+    assert sign_flip_p([0.1] * 40) == smallest_p(40) == 1 / 100_001, "where signs are drawn, the observed ones count, too"
     assert sign_flip_p([0.1, 0.2, 0.3]) == 0.25, "sums of the same numbers in another order differ in their last bits"
     assert sign_flip_p([0.0, 0.0]) == 1
     assert sign_flip_p([0.5, -0.5]) == 1

@@ -11,6 +11,7 @@ import lightning as L
 import pytest
 import torch
 from support.fixtures import fit, make_module, tiny_policy, weights
+from support.toy import rollouts_of
 from torch import Tensor
 
 from oar_lightning.credit.gates import DirectGate
@@ -71,6 +72,7 @@ def test_the_second_stage_begins_in_the_course_of_a_run_and_resumes_bit_for_bit(
     assert not {"kl", "confidence"} & {*plain[4], *rows[2]}
     assert rows[3]["kl"] == pytest.approx(0.0, abs=1e-7), "the reference is the policy of now"
     assert rows[4]["kl"] > 1e-7
+    assert "confidence" in rows[3]
     assert rows[4]["loss"] != plain[4]["loss"]
     reference = module.collector.later_reference.weights
     assert all(torch.equal(reference[name], half[name]) for name in half)
@@ -103,6 +105,17 @@ def test_accuracy_counts_times_the_answers_confidence() -> None:
     expected = group_advantages(late.reward_terms.double() * confidence[:, None], torch.ones(1).double(), 4)
     assert torch.allclose(late.advantages.double(), expected, atol=1e-4)
     assert not torch.allclose(early.advantages, late.advantages, atol=1e-2)
+    begun = module.collector.collect(PROBLEMS, 0, 0.5).experience.rollouts
+    assert torch.equal(begun.advantages, late.advantages), "from its fraction of the run on"
+
+
+def test_a_problems_pass_rate_is_of_the_completions_that_were_judged() -> None:
+    collector = two_stages(None).collector
+    none = float("nan")
+    accuracy = torch.tensor([1.0, none, 0.0, 1.0, none, none, none, none])[:, None]
+    sequences = [{"before": [1], "answer": [2]}] * 8
+    found = collector.pass_rates(rollouts_of(sequences, reward_terms=accuracy, group_size=4))
+    assert found == pytest.approx([2 / 3, none], nan_ok=True)
 
 
 def test_log_probabilities_have_their_own_seconds(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -1,11 +1,58 @@
-"""The warm start: which demonstrations it leaves out, and what its messages name."""
+"""The warm start: what it learns from, which demonstrations it leaves out, and what its messages name."""
 
 from __future__ import annotations
 
+from typing import Any
+
+import lightning as L
 import torch
 from support.fixtures import fit, make_warm_start, tiny_policy
 
+from oar_lightning.data.prompts import PlainPrompt
 from oar_lightning.policy.out_of_memory import advice
+from oar_lightning.training.supervised import pad_right
+
+
+class FirstStep(L.Callback):
+    """Keeps the problems of the first step and the gradients that it leaves."""
+
+    def on_train_batch_start(self, trainer: L.Trainer, pl_module: L.LightningModule, batch: Any, batch_idx: int) -> None:
+        self.problems = batch
+
+    def on_after_backward(self, trainer: L.Trainer, pl_module: L.LightningModule) -> None:
+        self.gradients = {name: p.grad.clone() for name, p in pl_module.model.named_parameters() if p.grad is not None}
+
+
+def test_a_step_learns_the_solutions_and_their_end_a_token_as_much_as_another() -> None:
+    """Against each demonstration alone, without padding: the prompt is read and not learnt."""
+    policy, plain = tiny_policy(), tiny_policy().model
+    step = FirstStep()
+    logged = fit(make_warm_start(policy, batch_size=3), 1, [step], clip=None).rows[1]["loss"]
+    total, tokens = torch.zeros(()), 0
+    for problem in step.problems:
+        prompt, solution = (
+            policy.tokenizer(text, add_special_tokens=False).input_ids
+            for text in (PlainPrompt().render(problem), problem.solution)
+        )
+        ids = torch.tensor([*prompt, *solution, policy.tokenizer.eos_token_id])
+        logprobs = plain(ids[None]).logits[0, :-1].log_softmax(-1).gather(1, ids[1:, None])[:, 0]
+        total = total - logprobs[len(prompt) - 1 :].sum()
+        tokens += len(solution) + 1
+    assert len({len(p.solution) for p in step.problems}) > 1, "of unequal lengths"
+    loss = total / tokens
+    loss.backward()
+    torch.testing.assert_close(torch.tensor(logged), loss.detach(), rtol=1e-5, atol=1e-6)
+    expected = {name: p.grad for name, p in plain.named_parameters() if p.grad is not None}
+    assert expected.keys() == step.gradients.keys()
+    for name, gradient in expected.items():
+        torch.testing.assert_close(step.gradients[name], gradient, rtol=1e-3, atol=1e-6)
+
+
+def test_rows_are_padded_on_the_right() -> None:
+    ids, attention, solution = pad_right([([5, 6], [7, 8]), ([5], [7])], 9, torch.device("cpu"))
+    assert ids.tolist() == [[5, 6, 7, 8], [5, 7, 9, 9]]
+    assert attention.long().tolist() == [[1, 1, 1, 1], [1, 1, 0, 0]]
+    assert solution.long().tolist() == [[0, 0, 1, 1], [0, 1, 0, 0]]
 
 
 def test_demonstrations_of_more_tokens_than_positions_are_left_out_and_counted() -> None:

@@ -118,9 +118,10 @@ def test_bad_knobs_are_named(knobs, message):
 @pytest.mark.parametrize("normalize", ["row", "group"])
 @pytest.mark.parametrize("value", [0.1, 0.7, -1 / 3, 1e-3])
 @pytest.mark.parametrize("length", [2, 3, 7, 50])
-def test_equal_scores_have_no_spread_to_be_divided_by(normalize, value, length):
+@pytest.mark.parametrize("dtype", [torch.float32, torch.float64])
+def test_equal_scores_have_no_spread_to_be_divided_by(normalize, value, length, dtype):
     """Their variance is 0 but for rounding, which would become their unit."""
     rollouts = rollouts_of([{"before": [1], "reasoning": [3] * length, "answer": [7]}] * 2)
     rollouts = dataclasses.replace(rollouts, advantages=torch.tensor([1.0, -1.0], dtype=torch.float64), group_size=2)
-    scores = value * rollouts.response_mask.float()
+    scores = value * rollouts.response_mask.to(dtype)
     assert not SignedGate(normalize=normalize, clip=1.0)(scores, rollouts).advantages.any()

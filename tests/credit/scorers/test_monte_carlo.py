@@ -83,6 +83,20 @@ def test_advantages_are_differences_of_values(length: int, rollouts: Rollouts) -
     assert not scores[~rollouts.response_mask].any()
 
 
+def test_each_step_of_a_run_draws_anew(rollouts: Rollouts) -> None:
+    seeds = []
+
+    class Drawn(Table):
+        def __call__(self, model: Any, rollouts: Rollouts, prefixes: Sequence[Prefix], samples: int, seed: int) -> Continued:
+            seeds.append(seed)
+            return super().__call__(model, rollouts, prefixes, samples, seed)
+
+    scorer = scorer_with(Drawn(), FixedLength(2), seed=5)
+    for step in (0, 7):
+        scorer(None, dataclasses.replace(rollouts, step=step))
+    assert seeds == [5, 12]
+
+
 @pytest.mark.parametrize("length", [1, 2, 9])
 def test_the_advantages_of_segments_sum_to_reward_minus_value_of_the_prompt(length: int, rollouts: Rollouts) -> None:
     table = Table()

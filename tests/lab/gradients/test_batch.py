@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import dataclasses
+import math
 from typing import Any
 
 import pytest
@@ -26,11 +27,11 @@ from oar_lightning.training.slots import Slot, UpdatePlan
 CASES = [(Uniform(), BilevelGate()), (Position("late"), BilevelGate()), (Entropy(), SelectGate(share=0.3, region="reasoning"))]
 
 
-@pytest.mark.parametrize(("scorer", "gate"), CASES)
-def test_a_methods_gradient_is_that_of_training(scorer: Any, gate: Any) -> None:
+@pytest.mark.parametrize(("scorer", "gate", "temperature"), [(*case, 1.0) for case in CASES] + [(*CASES[0], 0.5)])
+def test_a_methods_gradient_is_that_of_training(scorer: Any, gate: Any, temperature: float) -> None:
     policy = tiny_policy()
     update = UpdatePlan(problems=2, group_size=4, microbatches=1)
-    module: PolicyOptimization = make_module(policy, scorer, LengthReward(), update, gate=gate)
+    module: PolicyOptimization = make_module(policy, scorer, LengthReward(), update, gate=gate, temperature=temperature)
     problems = tuple(ChainProblems(ChainTask())[i] for i in range(2))
     module.experience = module.collector.collect(problems, 0).experience
     loss = module.training_step(Slot(problems=problems, rollout=0, inner_epoch=0, minibatch=0, microbatch=0), 0)
@@ -56,6 +57,24 @@ def test_a_methods_gradient_is_that_of_training(scorer: Any, gate: Any) -> None:
     torch.testing.assert_close(chunked, whole, rtol=1e-4, atol=1e-7)
     for parameter, grad in zip(policy.model.parameters(), before, strict=True):
         assert (parameter.grad is None) if grad is None else torch.equal(parameter.grad, grad)
+
+
+@pytest.mark.parametrize(("times", "weight"), [(1.5, 1.5), (3.0, 2.0)])
+def test_what_another_sampler_drew_is_weighed_as_in_training(times: float, weight: float) -> None:
+    """A token that the policy gives `times` the sampler's probability counts so many times, at most twice."""
+    policy = tiny_policy()
+    module = make_module(policy, reward=LengthReward())
+    collected = module.collector.collect(tuple(ChainProblems(ChainTask())[i] for i in range(2)), 0).experience
+    own = module.collector.detached_logprobs(policy.model, collected.rollouts)
+    sampled = (own - math.log(times)) * collected.rollouts.response_mask
+    given = dataclasses.replace(collected.rollouts, sampler_logprobs=sampled)
+    credit, loss, every = {"grpo": collected.credit}, LossConfig(sampler_ratio_cap=2.0), Coordinates.of(policy.model)
+    plain, weighed = (
+        policy_gradients(policy.model, rollouts, credit, loss, 12, TokenBudget(""), every)
+        for rollouts in (collected.rollouts, given)
+    )
+    assert plain.abs().sum() > 0
+    torch.testing.assert_close(weighed, weight * plain, rtol=1e-4, atol=1e-7)
 
 
 def test_a_loss_that_depends_on_the_passes_has_no_gradient_of_a_batch() -> None:

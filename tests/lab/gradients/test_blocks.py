@@ -8,10 +8,12 @@ import pytest
 import torch
 from support.fixtures import TASK, LengthReward, make_module, make_stage, tiny_policy
 
+from oar_lightning.common.randomness import derive_seed
 from oar_lightning.credit.assign import assign_credit
 from oar_lightning.credit.gates import BilevelGate
 from oar_lightning.credit.scorers import Position, Uniform
 from oar_lightning.data.chain.task import ChainProblems
+from oar_lightning.data.stream import ProblemStream
 from oar_lightning.lab.gradients.batch import Coordinates, policy_gradients
 from oar_lightning.lab.gradients.blocks import Arm, blocks_of, sample_block
 from oar_lightning.lab.gradients.sums import added
@@ -59,6 +61,28 @@ def test_a_problems_completions_are_one_batch(sampled) -> None:
     torch.testing.assert_close(whole.products[0], (g * g[:, :1]).sum(0))
     few = blocks_of(model, rollouts, credit, [0] * 10, 4, method.loss, 12, BUDGET, coordinates)
     assert [b.batches for b in few] == [1], "no empty blocks"
+
+
+def test_blocks_share_neither_problems_nor_draws(sampled) -> None:
+    model, stage, method, _ = sampled
+    asked, drawn = [], []
+
+    class Watched:
+        rewards = stage.rewards
+
+        def __call__(self, model, problems, group_size, sampling, seeds, step=0):
+            asked.append(list(problems))
+            drawn.extend(seeds)
+            return stage(model, problems, group_size, sampling, seeds, step)
+
+    arms, coordinates = {"grpo": Arm(Uniform(), BilevelGate())}, Coordinates.of(model, 100)
+    for block in range(2):
+        sample_block(model, Watched(), method, ChainProblems(TASK), arms, block, 2, BUDGET, coordinates)
+    in_order = ProblemStream(ChainProblems(TASK), 0).take(8)
+    assert asked == [in_order[i : i + 2] for i in range(0, 8, 2)]
+    assert len({p.id for p in in_order}) == 8
+    assert drawn == [derive_seed(0, "headroom", block, batch, i) for block in (0, 1) for batch in (0, 1) for i in (0, 1)]
+    assert len(set(drawn)) == 8
 
 
 def test_a_sampled_block_is_the_same_alone(sampled) -> None:

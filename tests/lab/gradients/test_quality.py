@@ -86,6 +86,12 @@ def test_against_all_pairs_of_batches() -> None:
         assert found[name] == pytest.approx(expected, rel=1e-9)
 
 
+def test_a_coordinate_without_any_gradient_counts_in_none() -> None:
+    """Two batches of the gradient (2, 0): all of the first coordinate is signal, the second has nothing to say."""
+    batches = [GradientSums.of(["a"], torch.tensor([[2.0, 0.0]])) for _ in range(2)]
+    assert statistics(added(batches))["a"] == {"raw": 1.0, "adam": 1.0}
+
+
 def test_the_jackknife_leaves_out_one_block_at_a_time() -> None:
     made, _ = blocks({"uniform": 1.0}, size=50)
     values = [statistics(added(made[:i] + made[i + 1 :]))["uniform"]["raw"] for i in range(8)]

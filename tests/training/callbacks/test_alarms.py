@@ -113,6 +113,15 @@ def test_scores_that_tell_no_tokens_apart_are_told_as_grpo(caplog: pytest.LogCap
     assert any("so that this trains as GRPO does" in message for message in caplog.messages)
 
 
+def test_a_resumed_run_averages_over_the_window() -> None:
+    alarms = watching(AlarmConfig(window=2), BilevelGate())
+    alarms.load_state_dict({"raised": {}, "seen": {"gini": [0.1, 0.1]}})
+    alarms.on_step_metrics(3, {"credit/gini": 0.99})
+    assert not alarms.raised, "the mean of 0.1 and 0.99 is 0.545"
+    alarms.on_step_metrics(4, {"credit/gini": 0.99})
+    assert alarms.raised == {"gini": "0.99 at step 4"}
+
+
 def test_in_a_run_and_after_its_resume() -> None:
     """Scores that are positions; a resumed run does not tell it again."""
     alarms = watching(AlarmConfig(window=2), BilevelGate())

@@ -89,6 +89,9 @@ def test_a_collapse_is_an_accuracy_below_a_share_of_the_first() -> None:
         Diverged, match=r"collapse: the sampled accuracy is 0\.190 at step 2, below divergence\.collapse=0\.5 of 0\.400"
     ):
         end_of_step(callback, evaluation, 2)
+    for level in ([0.0, 0.0], [0.4, 0.2]):  # not below it
+        bearing = Evaluation(level)
+        end_of_step(Divergence(DivergenceConfig(collapse=0.5), bearing), bearing, 1)
     unbothered = Evaluation([0.4, 0.0])
     end_of_step(Divergence(DivergenceConfig(), unbothered), unbothered, 1)
 

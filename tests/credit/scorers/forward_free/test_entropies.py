@@ -83,6 +83,15 @@ def test_gtpo_inverts_the_entropies_of_wrong_completions(monkeypatch):
     assert values(weights, rollouts, 1) == pytest.approx([1.05, 0.95])
 
 
+def test_gtpo_tells_small_entropies_apart(monkeypatch):
+    """1 / H of 1e-4 and 1e-2 nats is 1e4 and 1e2, 5050 on average."""
+    monkeypatch.setattr(f"{__name__}.ENTROPY", [[1e-4, 1.0, 1.0], [1e-2, 1.0], [1.0, 1.0]])
+    rollouts = given(monkeypatch, -1.0, -1.0, 1.0)
+    weights = Gtpo(0.1)(None, rollouts)
+    assert values(weights, rollouts, 0)[0] == pytest.approx(0.9 + 0.1 * 1e4 / 5050)
+    assert values(weights, rollouts, 1)[0] == pytest.approx(0.9 + 0.1 * 1e2 / 5050)
+
+
 def test_gtpo_without_a_share_is_grpo_bit_for_bit(monkeypatch):
     rollouts = given(monkeypatch, 0.3, -0.7, 0.1)
     credit = DirectGate()(Gtpo(0.0)(None, rollouts), rollouts)

@@ -69,6 +69,13 @@ def test_it_learns_which_completions_are_right(kind: str) -> None:
 
 
 @every_kind
+def test_a_completion_is_right_above_the_limit(kind: str) -> None:
+    rewards = torch.tensor([0.5, 0.51, float("nan"), 0.0])
+    labels = scorer(kind, right_above=0.5).labels(rollouts_of([{"before": [1], "answer": [2]}] * 4, rewards=rewards))
+    assert labels.tolist() == pytest.approx([0.0, 1.0, float("nan"), 0.0], nan_ok=True)
+
+
+@every_kind
 def test_one_batch_one_step_and_an_evaluation_none(kind: str) -> None:
     made, model, rollouts = scorer(kind, lr=1e-3), gpt2(), told_by_a_token(0)
     made.learn(model, rollouts)
