@@ -54,7 +54,7 @@ def test_a_half_at_the_limit_is_decisive(noisy: tuple[Studied, Truth, Estimate])
     nothing = torch.zeros(rollouts.token_ids.shape)
     studied = Studied(rollouts, (0,), ("",), (True,), nothing, nothing, rollouts.reasoning_mask)
     half = torch.zeros(rollouts.token_ids.shape, dtype=torch.float64)
-    half[0, 1:4] = torch.tensor([0.7 - 0.5, 0.1, 0.0])
+    half[0, 1:4] = torch.tensor([0.7 - 0.5, 0.1, 0.0], dtype=torch.float64)
     found = reliability(Truth("mc", rollouts.reasoning_mask, half > 0.15, half, (half, half)), studied, decisive=0.2)
     assert found is not None
     assert found.half_auroc == 1.0
