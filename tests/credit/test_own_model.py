@@ -46,10 +46,11 @@ def without_dropout(model: Any) -> Any:
     return copy.deepcopy(model).eval()
 
 
-@pytest.mark.parametrize("tokens", [4096, 1])
-def test_it_learns_as_adamw_does_and_leaves_the_policy_alone(tokens: int) -> None:
+@pytest.mark.parametrize(("tokens", "temperature"), [(4096, 1.0), (1, 1.0), (4096, 0.7)])
+def test_it_learns_as_adamw_does_and_leaves_the_policy_alone(tokens: int, temperature: float) -> None:
     """The truth is a model in eval mode, one pass over all rows, and an AdamW."""
     policy, own = gpt2(), own_model(tokens=tokens, max_norm=0.5)
+    own.temperature = temperature
     for p in policy.parameters():
         p.grad = torch.full_like(p, 7.0)
     before = copy.deepcopy(policy.state_dict())
@@ -58,14 +59,15 @@ def test_it_learns_as_adamw_does_and_leaves_the_policy_alone(tokens: int) -> Non
     expected.zero_grad()
     optimizer = torch.optim.AdamW(expected.parameters(), lr=1e-3, weight_decay=0.0)
     rollouts = given()
+    masks = rollouts.attention_mask, rollouts.response_mask
     for found, norm in trained(own):
-        logprobs = token_logprobs(expected, rollouts.token_ids, rollouts.attention_mask, rollouts.response_mask)[0]
+        logprobs = token_logprobs(expected, rollouts.token_ids, *masks, temperature=temperature)[0]
         torch.testing.assert_close(found, logprobs.detach(), rtol=1e-9, atol=1e-12)
         optimizer.zero_grad()
         loss_of(torch.arange(3), logprobs).backward()
         assert norm == pytest.approx(float(torch.nn.utils.clip_grad_norm_(expected.parameters(), 0.5)), rel=1e-9)
         optimizer.step()
-    after = token_logprobs(expected, rollouts.token_ids, rollouts.attention_mask, rollouts.response_mask)[0]
+    after = token_logprobs(expected, rollouts.token_ids, *masks, temperature=temperature)[0]
     torch.testing.assert_close(own.logprobs(rollouts), after.detach(), rtol=1e-9, atol=1e-12)
     assert own.steps == 3
     assert all(torch.equal(value, before[name]) for name, value in policy.state_dict().items())
@@ -170,6 +172,24 @@ def test_bfloat16_weights_take_steps_that_are_smaller_than_their_spacing() -> No
     moved = own.state_dict()["weights"][name] - start.float()
     assert 5e-5 < float(moved.abs().max()) < 2e-4
     assert losses[-1] < losses[0]
+
+
+@pytest.mark.parametrize("lr", [1e-3, 1e-5])
+def test_bfloat16_weights_go_on_bit_for_bit(lr: float) -> None:
+    """At once, and after steps that are smaller than their spacing."""
+    whole = own_model(lr=lr)
+    whole.begin(gpt2().bfloat16())
+    trained(whole, 2)
+    state = copy.deepcopy(whole.state_dict())
+    assert {weight.dtype for weight in state["weights"].values()} == {torch.float32}
+    resumed = own_model(lr=lr)
+    resumed.begin(gpt2(seed=2).bfloat16())
+    resumed.load_state_dict(state)
+    assert torch.equal(resumed.logprobs(given()), whole.logprobs(given()))
+    for own in (whole, resumed):
+        trained(own, 2)
+    assert torch.equal(resumed.logprobs(given()), whole.logprobs(given()))
+    assert all(torch.equal(resumed.state_dict()["weights"][n], w) for n, w in whole.state_dict()["weights"].items())
 
 
 def test_autocast_reads_the_moved_weights_with_their_gradients() -> None:

@@ -64,6 +64,15 @@ def test_a_saved_copy_is_not_renewed_early() -> None:
         assert torch.equal(resumed.weights["transformer.wte.weight"], other.transformer.wte.weight) == renewed
 
 
+def test_a_copy_of_later_steps_is_renewed() -> None:
+    """A run may go on from a checkpoint whose rollouts had higher numbers."""
+    teacher, other = lagged(10), gpt2(seed=2)
+    teacher.renew(gpt2(), 40)
+    teacher.renew(other, 3)
+    assert torch.equal(teacher.weights["transformer.wte.weight"], other.transformer.wte.weight)
+    assert teacher.step == 3
+
+
 def test_sharded_weights_are_refused() -> None:
     model = gpt2()
     next(iter(model.parameters())).ds_shape = (1,)

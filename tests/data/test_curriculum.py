@@ -76,6 +76,16 @@ def test_what_an_endless_stream_takes_follows_the_weights_of_its_levels() -> Non
     assert stream.draws.metrics()["data/curriculum/weight/1"] == pytest.approx(0.14 / 0.3)
 
 
+def test_seeds_pass_over_other_problems() -> None:
+    problem, taken = MathProblem("q", "1", level="1"), []
+    for seed in (0, 1, 0):
+        draws = Draws(HALF, seed, endless=True)
+        draws.observe([("1", 0.1)])  # its weight is 0.47
+        taken.append([draws.takes(problem, 0, offset, 0.0) for offset in range(200)])
+    assert taken[0] == taken[2] != taken[1]
+    assert 60 < sum(taken[0]) < 130
+
+
 def test_a_finite_set_is_taken_whole_once_then_by_each_problems_own_rate() -> None:
     stream = ProblemStream(Numbers(400), 0, curriculum=HALF)
     first = stream.take(400)

@@ -82,6 +82,13 @@ def test_thirteen_words_in_a_row_and_not_twelve() -> None:
     assert reason("Sum: " + " + ".join(words[:13]), WORDS) == "13-gram", "operators are no words"
 
 
+@pytest.mark.parametrize(("shared", "expected"), [(15, "13-gram"), (14, None)])
+def test_three_fifths_of_the_words_in_common_are_enough(shared: int, expected: str | None) -> None:
+    """Of 25 words 15 in a row; all others differ."""
+    train, evaluation = ([f"both{i}" for i in range(shared)] + [f"{own}{i}" for i in range(25 - shared)] for own in ("a", "b"))
+    assert reason(" ".join(train), " ".join(evaluation)) == expected
+
+
 def test_the_whole_text_comes_before_a_part_of_it() -> None:
     known = Contamination([problem("Prefix " + WORDS, "part"), problem(WORDS, "whole")])
     assert known.match(problem(WORDS.upper())) == ("whole", "exact")

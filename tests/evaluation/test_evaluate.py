@@ -113,6 +113,20 @@ def test_evaluation_counts_by_problem() -> None:
     assert evaluation_metrics(single.results)["avg_at_1"] == evaluation_metrics(single.results)["pass_at_1"]
 
 
+class Half:
+    """An accuracy of one half."""
+
+    def __call__(self, problems: Sequence[MathProblem], completions: Sequence[Completion]) -> list[float]:
+        return [0.5] * len(completions)
+
+
+def test_half_an_accuracy_is_not_correct() -> None:
+    policy = tiny_policy()
+    config = EvaluationConfig(samples=2, greedy=False)
+    (batch,) = evaluate(policy.model, make_stage(policy, Half()), PROBLEMS, SamplingConfig(max_new_tokens=4), config)
+    assert {r.correct for r in batch.results} == {(0, 0)}
+
+
 class Absent:
     """An accuracy that applies to nothing."""
 

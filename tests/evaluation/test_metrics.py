@@ -81,6 +81,14 @@ def test_the_interval_of_several_draws_counts_problems_where_they_agree_and_draw
     assert equal == interval_over_problems(torch.tensor([0.0, 1.0] * 4).double()), "equal values tell nothing of their scatter"
 
 
+def test_the_interval_of_three_problems_by_hand() -> None:
+    """Their variance is 0.0625, so that 12 draws would scatter alike; Student's quantiles of 11 and 2 degrees make 3.14."""
+    n = 12 * (2.200985 / 4.302653) ** 2  # from a table
+    assert interval_over_problems(torch.tensor([0.25, 0.5, 0.75]).double(), 16) == pytest.approx(
+        wilson_bounds(0.5, n), abs=1e-5
+    )
+
+
 def test_metrics() -> None:
     metrics = evaluation_metrics([result([0, 1, 1, None], 0, truncated=1), result([0, 0, 0, 0], 1)])
     intervals = {key: metrics.pop(key) for key in list(metrics) if key.endswith(("_low", "_high"))}

@@ -547,3 +547,30 @@ def test_missing_inputs_are_errors(config, missing, message):
 def test_config_errors_name_the_key(settings, message):
     with pytest.raises(ValueError, match=message):
         LossConfig(**settings)
+
+
+@pytest.mark.parametrize("kl", [0.0, 0.1])
+def test_tokens_may_have_bounds_and_a_kl_factor_of_their_own(kl):
+    """Ratios of 2 and 1/2; the second and the last token have bounds of their own, of which either is another one."""
+    nan = float("nan")
+    logprobs = torch.tensor([[2.0, 2.0, 0.5, 0.5]], dtype=torch.float64).log()
+    reference = logprobs - torch.tensor([[0.3, -0.2, 0.5, 1.0]], dtype=torch.float64)
+    factor = torch.tensor([[1.0, 0.0, 1.0, 0.5]], dtype=torch.float64)
+    mask = torch.ones(1, 4, dtype=torch.bool)
+    inputs = LossInputs(
+        logprobs,
+        torch.zeros_like(logprobs),
+        torch.tensor([[1.0, 1.0, -1.0, -1.0]], dtype=torch.float64),
+        mask,
+        Denominators.of(mask, 4),
+        ref_logprobs=reference if kl else None,
+        clip_low=torch.tensor([[nan, 0.3, nan, 0.3]], dtype=torch.float64),
+        clip_high=torch.tensor([[nan, 0.6, nan, 0.6]], dtype=torch.float64),
+        kl_factor=factor,
+    )
+    total = -1.25 - 1.6 + 0.9 + 0.7
+    if kl:
+        difference = (reference - logprobs).numpy()
+        total += kl * float((factor.numpy() * (np.exp(difference) - difference - 1)).sum())
+    config = LossConfig(reduction="dapo", clip_low=0.1, clip_high=0.25, kl_coef=kl)
+    assert float(policy_loss(inputs, config).loss) == pytest.approx(total / 4, rel=1e-12)

@@ -37,6 +37,11 @@ def test_the_nucleus_is_the_smallest_set_that_reaches_top_p() -> None:
         np.testing.assert_allclose(shares(SamplingConfig(top_p=top_p)), expected, atol=2 / len(GRID))
 
 
+def test_a_nucleus_that_is_just_top_p_has_no_further_token() -> None:
+    none = float("-inf")
+    assert shares(SamplingConfig(top_p=0.5), torch.tensor([[0.0, 0.0, none, none]])).tolist() == [1, 0, 0, 0]
+
+
 def test_impossible_tokens_are_never_drawn_at_the_ends() -> None:
     logits = torch.tensor([[float("-inf"), 0.0, float("-inf"), 0.0, float("-inf")]]).expand(3, -1)
     uniforms = torch.tensor([0.0, 0.5, 1 - 2**-24])

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import logging
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from pathlib import Path
 
 import pytest
@@ -13,6 +13,7 @@ from mlflow.exceptions import MlflowException
 from support.fake_sweep import plan, sweep
 
 from oar_lightning.common.config_check import ConfigError
+from oar_lightning.sweep.plan import Objective
 from oar_lightning.sweep.publish import Mlflow, Store, best_trial
 from oar_lightning.sweep.study import SweepStudy
 from oar_lightning.sweep.trial import Result, write_run_id
@@ -100,7 +101,18 @@ def test_a_server_that_is_not_there_at_the_start_is_an_error_within_seconds(stud
     assert time.monotonic() - started < 20
 
 
-def test_the_best_trial_is_the_first_of_the_best(study: SweepStudy) -> None:
+@pytest.mark.parametrize(("direction", "values"), [("maximize", (0.3, 0.7, 0.7, 0.5)), ("minimize", (3.0, 1.0, 1.0, 2.0))])
+def test_the_best_trial_is_the_first_of_the_best(direction: str, values: Sequence[float], tmp_path: Path) -> None:
+    objectives = [Objective("objective", direction)]
+    found = sweep(
+        tmp_path, plan(4, objectives=objectives), ending=lambda c: Result("complete", {"objective": values[c.number]})
+    )
+    best = best_trial(found)
+    assert best is not None
+    assert best.number == 1
+
+
+def test_what_failed_is_not_the_best_trial(study: SweepStudy) -> None:
     best = best_trial(study)
     assert best is not None
     assert best.number == 0

@@ -11,6 +11,7 @@ from pathlib import Path
 from typing import Any
 
 import lightning as L
+import numpy as np
 import pytest
 import torch
 from lightning.pytorch.plugins.precision import MixedPrecision
@@ -19,7 +20,7 @@ from support.fixtures import TASK, ConstantReward, LengthReward, fit, make_modul
 
 from oar_lightning.common.randomness import derive_seed
 from oar_lightning.credit.gates import BilevelGate, ClipGate, DirectGate, Gate, SelectGate, SignedGate
-from oar_lightning.credit.scorers import Entropy, FunctionScorer, OarG, OarP, Random, Scorer, Spro, Uniform
+from oar_lightning.credit.scorers import Entropy, FunctionScorer, OarG, OarP, Position, Random, Scorer, Spro, Uniform
 from oar_lightning.credit.scorers.forward_free import EntropyAdvantage, Gtpo, Hicra, Probability, Steer, Ucas
 from oar_lightning.data.chain.task import ChainProblems
 from oar_lightning.evaluation.evaluate import EvaluationConfig
@@ -31,7 +32,7 @@ from oar_lightning.rollout import SamplingConfig
 from oar_lightning.tracking.tracker import Tracker
 from oar_lightning.training.callbacks import EvaluationCallback, GracefulStop, LastCheckpoint, RandomState, RunIdentity
 from oar_lightning.training.module import PolicyOptimization
-from oar_lightning.training.slots import UpdatePlan
+from oar_lightning.training.slots import Slot, UpdatePlan
 from oar_lightning.types import Rollouts
 
 TIMES = ("time/",)
@@ -268,6 +269,24 @@ LIMITS: dict[str, Callable[[float], tuple[Scorer, Gate]]] = {
     "ucas": lambda x: (Ucas(0.25 * x, 0.35 * x, 0.05 * x), SignedGate()),
 }
 """Methods that are GRPO with x = 0, and something else with x = 1."""
+
+
+def test_a_gates_bounds_reach_the_loss() -> None:
+    """Of all tokens, below and above other ones than the loss has."""
+    gate = ClipGate(1.0, 0.1, 0.6, kl_factor=1.0)
+    module = make_module(tiny_policy(), Position(), LengthReward(), loss=LossConfig(reduction="dapo"), gate=gate)
+    problems = tuple(ChainProblems(TASK)[i] for i in range(2))
+    experience = module.collector.collect(problems, 0).experience
+    rollouts = experience.rollouts
+    own = module.collector.detached_logprobs(module.model, rollouts)
+    moved = torch.tensor([0.3, 0.95, 1.4, 2.5]).repeat(own.numel() // 4 + 1)[: own.numel()].view_as(own)
+    rollouts = dataclasses.replace(rollouts, old_logprobs=(own - moved.log()) * rollouts.response_mask)
+    module.experience = dataclasses.replace(experience, rollouts=rollouts)
+    loss = module.training_step(Slot(problems=problems, rollout=0, inner_epoch=0, minibatch=0, microbatch=0), 0)
+    ratio, advantage = (x[rollouts.response_mask].numpy() for x in (moved, experience.credit.advantages))
+    assert (advantage > 0).any() and (advantage < 0).any()
+    expected = -np.minimum(ratio * advantage, ratio.clip(0.9, 1.6) * advantage).mean()
+    assert float(loss.detach()) == pytest.approx(float(expected), rel=1e-4)
 
 
 @pytest.fixture(scope="module")

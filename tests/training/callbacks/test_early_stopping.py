@@ -35,10 +35,23 @@ class Steps(L.Callback):
         self.last = trainer.global_step
 
 
-@pytest.mark.parametrize(("accuracies", "ended"), [((0.9, 0.5, 0.4, 0.3, 0.2, 0.1), 6), ((0.1, 0.2, 0.1, 0.3, 0.4, 0.5), 8)])
-def test_it_ends_after_so_many_evaluations_without_an_improvement(accuracies: tuple[float, ...], ended: int) -> None:
+FALLING = (0.9, 0.5, 0.4, 0.3, 0.2, 0.1)
+
+
+@pytest.mark.parametrize(
+    ("accuracies", "settings", "ended"),
+    [
+        (FALLING, {}, 6),
+        (FALLING, {"mode": "min"}, 8),
+        (FALLING, {"mode": "min", "min_delta": 0.2}, 6),
+        ((0.1, 0.2, 0.1, 0.3, 0.4, 0.5), {}, 8),
+    ],
+)
+def test_it_ends_after_so_many_evaluations_without_an_improvement(
+    accuracies: tuple[float, ...], settings: dict[str, Any], ended: int
+) -> None:
     """Accuracy 0.9 before training does not count."""
-    evaluations, stopping, steps = Evaluations(*accuracies), EarlyStopping(patience=2), Steps()
+    evaluations, stopping, steps = Evaluations(*accuracies), EarlyStopping(patience=2, **settings), Steps()
     stopping.check(evaluations)
     assert stopping.monitor == "eval/test/avg_at_4"
     fit(make_module(tiny_policy()), 8, [evaluations, stopping, steps])

@@ -5,6 +5,7 @@ from __future__ import annotations
 import dataclasses
 import itertools
 from collections import Counter
+from typing import Any
 
 import numpy as np
 import pytest
@@ -20,6 +21,7 @@ from oar_lightning.data.chain.credit import ChainCredit
 from oar_lightning.data.chain.task import ChainProblems, ChainTask
 from oar_lightning.rollout import SamplingConfig
 from oar_lightning.rollout.continuations import RolloutTools
+from oar_lightning.types import Rollouts
 
 
 @pytest.mark.parametrize("points", [1, 2, 5])
@@ -74,6 +76,37 @@ def test_rewards_that_hardly_differ_are_no_other_outcome() -> None:
         made(greedy, least=0.3)(gpt2(), dataclasses.replace(rollouts, rewards=0.6 + 0.4 * rollouts.rewards)).sum()
         == (rollouts.rewards == 0).sum()
     )
+
+
+def test_rewards_that_differ_by_just_the_limit_are_another_outcome() -> None:
+    class Half(Greedy):
+        def value(self, *place: Any) -> float:
+            return 0.5 * super().value(*place)
+
+    whole, half = Greedy(spoiling(0, 4, 4, 2)), Half(spoiling(0, 4, 4, 2))
+    expected = made(whole, least=1.0)(gpt2(), drawn(whole))
+    assert expected.any()
+    rollouts = dataclasses.replace(drawn(whole), rewards=0.5 * drawn(whole).rewards)
+    assert torch.equal(made(half, least=0.5)(gpt2(), rollouts), expected)
+
+
+def test_a_value_halfway_is_not_yet_the_other_outcome() -> None:
+    """V falls from 1 to 1/2 and from there to 0, which the completion comes to."""
+    texts = np.random.default_rng(1).integers(6, 30, (4, LENGTH))
+
+    class Falling(Greedy):
+        def value(self, rollouts: Rollouts, row: int, column: int) -> float:
+            first = int(rollouts.response_mask[row].long().argmax())
+            ids = rollouts.token_ids[row, first:column].tolist()
+            return 1.0 - 0.5 * sum(ids[i : i + 1] == [token] for i, token in self.bad.items())
+
+    greedy, model = Falling({2: int(texts[1, 2]), 4: int(texts[1, 4])}), gpt2()
+    rollouts = drawn(greedy, seed=1)
+    assert rollouts.rewards.tolist() == [1, 0, 1, 1]
+    start = rollouts.token_ids.shape[1] - LENGTH
+    assert {start + 2, start + 4} <= {deviation.column for deviation in deviations(model, rollouts)[1]}
+    scores = made(greedy, rounds=LENGTH, points=1)(model, rollouts)
+    assert scores.nonzero().tolist() == [[1, start + 4]]
 
 
 def test_groups_without_a_signal_are_not_continued() -> None:

@@ -25,7 +25,11 @@ def test_siblings_are_scored_at_the_nearest_state_that_chose_as_greedy_decoding_
     ids[ids == likely] = (likely + 1) % 40
     ids[0, [start + 2, start + 6]] = likely
     ids[3, start + 1] = likely
-    states[0, start + 6] = 3 * states[1, start + 4] + 0.01
+    target = states[1, start + 4]
+    aside = torch.randn(16, dtype=torch.float64, generator=torch.Generator().manual_seed(1))
+    aside -= target * (aside @ target) / (target @ target)
+    states[0, start + 6] = 3 * target + 0.01
+    states[0, start + 2] = 10 * target + 8 * target.norm() * aside / aside.norm()  # longer, at an angle of 39 degrees
     rollouts = dataclasses.replace(rollouts, token_ids=ids, prediction_states=states)
     scores = torch.zeros(ids.shape)
     assert mark_siblings(model, rollouts, {1: Deviation(start + 4, likely, 1.0)}, range(4), scores) == 0
