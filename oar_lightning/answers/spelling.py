@@ -117,8 +117,8 @@ def _with_joined_thousands(text: str) -> str:
 
 _BOLD_END = re.compile(r"(?<=[^\s*])\*\*(?=\s|$)")
 """The end of what was in bold, as in `42** dollars`; a power has something behind it."""
-_POWER = re.compile(r"(?<=[\w)}\]])\s*\*\*\s*(?:\(([^()]*)\)|(-?\d+(?:\.\d+)?|-?[A-Za-z](?![A-Za-z])))")
-"""`x**2`, as programs write powers."""
+_POWER = re.compile(r"(?<=[\w)}\]])( ?)\*\*\1(?:\(([^()]*)\)|(-?\d+(?:\.\d+)?|-?[A-Za-z]))(?![\w*]|\.\d)")
+"""`x**2` and `x ** 2`, as programs write powers; `is **42**` is in bold."""
 
 
 def canonical(text: str, join_thousands: bool = True) -> str:
@@ -127,9 +127,8 @@ def canonical(text: str, join_thousands: bool = True) -> str:
 
     `join_thousands` reads `70,110` as a number; otherwise it is a list.
     """
-    text = _BOLD_END.sub("", _LEAD.sub("", _visible(text)))
-    if not text.startswith("**"):
-        text = _POWER.sub(lambda match: f"^{{{match[1] or match[2]}}}", text)
+    text = _POWER.sub(lambda match: f"^{{{match[2] or match[3]}}}", _LEAD.sub("", _visible(text)))
+    text = _BOLD_END.sub("", text)
     for pattern, spelling in _REPLACED:
         text = pattern.sub(spelling, text)
     if join_thousands:

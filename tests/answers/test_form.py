@@ -206,6 +206,8 @@ CASES: list[tuple[str, str, bool | None]] = [
     ("1024", "2**10", True),
     ("1024", "2**11", False),
     ("2^{x+1}", "2**(x + 1)", True),
+    ("x^2+y^2", "x ** 2 + y ** 2", True),
+    ("x^2", "x**2.", True),
     ("\\frac{1}{2}", "2**-1", True),
     ("18", "**18**", True),
     ("-2", "\\sqrt[3]{-8}", True),
@@ -233,6 +235,11 @@ def by_form(gold: str, answer: str) -> bool | None:
     """The verdict on answers as they are written, None where it is left to computer algebra."""
     outcome = VERIFIER.by_form(gold, answer)
     return outcome is Verdict.CORRECT if isinstance(outcome, Verdict) else None
+
+
+@pytest.mark.parametrize("text", ["a total of **42**", "total: **42** apples", "n**42** a", "**a** **b**"])
+def test_what_is_in_bold_is_no_power(text: str) -> None:
+    assert "^" not in canonical(text)
 
 
 @pytest.mark.parametrize(("gold", "answer", "equal"), CASES)
