@@ -9,6 +9,7 @@ from __future__ import annotations
 import difflib
 import importlib
 import inspect
+import logging
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from typing import Any
 
@@ -20,6 +21,8 @@ from oar_lightning.common.messages import named_line
 from oar_lightning.common.ranges import broken, demand, hints_of, kinds, refusal
 from oar_lightning.common.source_signatures import UNREAD, SourceSignature, source_signature
 
+log = logging.getLogger(__name__)
+
 READS_TRAINING_DATA = ("train", "warm_start", "decontaminate", "benchmark")
 """Tasks for which data.train must be given."""
 
@@ -28,6 +31,12 @@ HYDRA_KEYS = {"_target_", "_partial_", "_recursive_", "_convert_", "_args_"}
 
 class ConfigError(ValueError):
     """A config that cannot run; the message names key, value and remedy."""
+
+
+def warn_idle(group: str, idle: Mapping[str, str]) -> None:
+    """Warn of each setting of a group that has no effect: "key=value" -> why."""
+    for setting, why in idle.items():
+        log.warning("%s.%s: without effect, since %s; leave it out", group, setting, why)
 
 
 def check_keys(present: Iterable[str], known: Iterable[str], where: str) -> None:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import logging
 
-from oar_lightning.common.config_check import ConfigError
+from oar_lightning.common.config_check import ConfigError, warn_idle
 from oar_lightning.credit.gates import BilevelGate, Gate, SignedGate
 from oar_lightning.credit.scorers import Scorer, Uniform
 
@@ -21,8 +21,7 @@ def check_fit(scorer: Scorer, gate: Gate) -> None:
     if not isinstance(gate, Gate):
         raise ConfigError(f"gate is a {type(gate).__name__}; a gate subclasses oar_lightning.credit.gates.Gate")
     for group, component in (("scorer", scorer), ("gate", gate)):
-        for setting, why in component.idle.items():
-            log.warning("%s.%s: without effect, since %s; leave it out", group, setting, why)
+        warn_idle(group, component.idle)
     if isinstance(scorer, Uniform):
         _check_uniform(gate)
         return

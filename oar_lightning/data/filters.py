@@ -47,6 +47,12 @@ class AnyOf:
         return next((reason for rule in self.rules if (reason := rule(problem)) is not None), None)
 
 
+def training_filter(eval_sets: Mapping[str, ProblemSource], problems: int | None, length: PromptLength | None) -> AnyOf:
+    """Drops what these evaluation sets hold (see `not_evaluated`; none where there are none), and too long prompts."""
+    rules = ([not_evaluated(eval_sets, problems)] if eval_sets else []) + ([length] if length else [])
+    return AnyOf(tuple(rules))
+
+
 def not_evaluated(eval_sets: Mapping[str, ProblemSource], problems: int | None) -> Decontamination:
     """Drops what the evaluation sets hold; of an endless one its first `problems`, as many as are evaluated."""
     return Decontamination(Contamination(itertools.chain.from_iterable(whole_eval_sets(eval_sets, problems).values())))

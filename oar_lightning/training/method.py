@@ -6,7 +6,7 @@ import dataclasses
 import logging
 from dataclasses import dataclass, field
 
-from oar_lightning.common.config_check import ConfigError
+from oar_lightning.common.config_check import ConfigError, warn_idle
 from oar_lightning.credit.component import Component
 from oar_lightning.credit.fit import check_fit
 from oar_lightning.credit.gates import BilevelGate, ClipGate, Gate
@@ -98,8 +98,7 @@ def check_credit(method: Method) -> None:
             f"loss.kl_from={loss.kl_from} compares with the policy of a later time, and scorer {name} with the policy at the "
             "start; set loss.kl_from=0, or loss.kl_coef=0"
         )
-    for key, why in loss.idle.items():
-        log.warning("loss.%s=%s: without effect, since %s; leave it out", key, getattr(loss, key), why)
+    warn_idle("loss", {f"{key}={getattr(loss, key)}": why for key, why in loss.idle.items()})
     check_fit(scorer, gate)
     if isinstance(scorer, Uniform):
         return

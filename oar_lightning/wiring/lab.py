@@ -12,11 +12,11 @@ from typing import Any
 from hydra.utils import instantiate
 from omegaconf import DictConfig
 
-from oar_lightning.common.config_check import ConfigError, check_keys
+from oar_lightning.common.config_check import ConfigError, check_keys, warn_idle
 from oar_lightning.credit.fit import usual_gate
 from oar_lightning.credit.gates import Gate
 from oar_lightning.credit.scorers import Oracle, Scorer, Uniform, as_scorer
-from oar_lightning.data.filters import AnyOf, PromptLength, not_evaluated
+from oar_lightning.data.filters import PromptLength, training_filter
 from oar_lightning.data.stream import Keep, ProblemStream, eval_set_problems
 from oar_lightning.inspection.recorded import RecordedCompletion, read_recorded
 from oar_lightning.lab import LabConfig
@@ -44,8 +44,7 @@ def check_measures(config: LabConfig, engine: EngineConfig, loss: LossConfig) ->
     Raises:
         ConfigError: for a fill that an engine with a copy of the policy cannot read, and as `check_reduction` does.
     """
-    for setting, why in config.idle.items():
-        log.warning("lab.%s: without effect, since %s; leave it out", setting, why)
+    warn_idle("lab", config.idle)
     if config.gradients is not None:
         check_reduction(loss)
     part = config.faithfulness
@@ -85,14 +84,11 @@ def choose_problems(cfg: DictConfig, config: LabConfig, policy: PretrainedPolicy
 
 
 def _keep_rule(cfg: DictConfig, policy: PretrainedPolicy | FreshPolicy) -> Keep:
-    rules: list[Keep] = []
-    if cfg.data.get("decontaminate"):
-        rules.append(not_evaluated(build_eval_sets(cfg), cfg.evaluation.problems))
-    longest = cfg.data.get("max_prompt_tokens")
+    longest, length = cfg.data.get("max_prompt_tokens"), None
     if longest is not None and isinstance(policy, PretrainedPolicy):  # a lab refuses the other one, whose weights are random
         tokenizer = policy.load_tokenizer()
-        rules.append(PromptLength(instantiate(cfg.data.prompt, tokenizer=tokenizer), tokenizer, int(longest)))
-    return AnyOf(tuple(rules))
+        length = PromptLength(instantiate(cfg.data.prompt, tokenizer=tokenizer), tokenizer, int(longest))
+    return training_filter(build_eval_sets(cfg) if cfg.data.get("decontaminate") else {}, cfg.evaluation.problems, length)
 
 
 def build_estimators(cfg: DictConfig, config: LabConfig, loss: LossConfig) -> list[Estimator]:

@@ -10,6 +10,7 @@ from typing import Any
 import datasets
 import pytest
 from support.composing import checked, settings
+from support.problem_files import overlapping_files
 
 from oar_lightning.common.config_check import ConfigError
 from oar_lightning.common.paths import conf_dir
@@ -226,14 +227,7 @@ def test_bad_values_name_their_key(overrides: list[str], expected: str) -> None:
 
 
 def test_contaminated_and_over_long_problems_are_passed_over(tmp_path: Path) -> None:
-    def write(name: str, questions: list[str]) -> str:
-        path = tmp_path / name
-        path.write_text("".join(json.dumps({"problem": q, "answer": "1", "solution": ""}) + "\n" for q in questions))
-        return str(path)
-
-    train = write("train.jsonl", ["Ann has 3 apples.", "short", "long " * 300, "fine"])
-    test = write("test.jsonl", ["unseen", "ann has 3 apples"])
-    files = ["data=files", f"data.train.paths={train}", f"data.evaluation.test.paths={test}", "evaluation.problems=1"]
+    files = [*overlapping_files(tmp_path), "evaluation.problems=1"]
     tokenizer = PretrainedPolicy("chain").load_tokenizer()
     for overrides, longest, dropped in (
         ([], None, {}),

@@ -2,13 +2,13 @@
 
 from __future__ import annotations
 
-import json
 import logging
 from pathlib import Path
 
 import pytest
 from hydra.utils import instantiate
 from support.composing import checked
+from support.problem_files import overlapping_files
 
 from oar_lightning.lab import LabConfig
 from oar_lightning.objective.loss import LossConfig
@@ -19,14 +19,7 @@ from oar_lightning.wiring.lab import check_measures, choose_problems
 def test_training_problems_are_those_that_training_would_take(
     hydra_conf: None, tmp_path: Path, caplog: pytest.LogCaptureFixture
 ) -> None:
-    def write(name: str, questions: list[str]) -> str:
-        path = tmp_path / name
-        path.write_text("".join(json.dumps({"problem": q, "answer": "1", "solution": ""}) + "\n" for q in questions))
-        return str(path)
-
-    train = write("train.jsonl", ["Ann has 3 apples.", "short", "long " * 300, "fine"])
-    test = write("test.jsonl", ["unseen", "ann has 3 apples"])
-    files = ["task=lab", "data=files", f"data.train.paths={train}", f"data.evaluation.test.paths={test}", "lab.problems=4"]
+    files = ["task=lab", "lab.problems=4", *overlapping_files(tmp_path)]
     caplog.set_level(logging.INFO)
     for overrides, left_out in (
         ([], set[str]()),
