@@ -12,6 +12,9 @@ PIP ?= pip==26.3
 ARGS ?=
 BIN := $(VENV)/bin
 
+# what is imported is compiled once, not by each process anew (torch and the rest: seconds), also where an image forbids it
+unexport PYTHONDONTWRITEBYTECODE
+
 .PHONY: train test slow gpu slurm vllm mutants lint docs docs-open screenshots clean
 
 train: $(VENV)/.installed

@@ -6,6 +6,8 @@ import glob
 from collections.abc import Sequence
 from pathlib import Path
 
+from oar_lightning.common.config_check import ConfigError
+
 PACKAGE = Path(__file__).resolve().parents[1]
 
 
@@ -41,9 +43,29 @@ def files_of(patterns: str | Sequence[str], key: str, kinds: str = "JSONL files 
     return list(found.values())
 
 
+def addressable(database: Path, key: str) -> Path:
+    """The same path of an SQLite database, where an address `sqlite:///<path>` names that file and no other.
+
+    Raises:
+        ConfigError: where the path has ? or %, behind which addresses have options and characters by their number.
+    """
+    if {"?", "%"} & set(str(database)):
+        raise ConfigError(
+            f"{key}={database}: with ? or % in its path the address of a database names another file; "
+            f"run in another folder, or set {key} to a path without them"
+        )
+    return database
+
+
 def local_database(tracking_uri: str) -> Path | None:
-    """The file of an SQLite tracking URI; None for a server."""
-    return Path(tracking_uri.removeprefix("sqlite:///")).absolute() if tracking_uri.startswith("sqlite:///") else None
+    """The file of an SQLite tracking URI; None for a server.
+
+    Raises:
+        ConfigError: as `addressable`.
+    """
+    if not tracking_uri.startswith("sqlite:///"):
+        return None
+    return addressable(Path(tracking_uri.removeprefix("sqlite:///")).absolute(), "logger.tracking_uri")
 
 
 def local_artifacts(tracking_uri: str) -> str | None:

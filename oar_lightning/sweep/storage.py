@@ -12,6 +12,7 @@ from optuna.storages._rdb.storage import _VersionManager
 from oar_lightning.common.config_check import ConfigError
 from oar_lightning.common.locks import FileLock
 from oar_lightning.common.messages import first_line
+from oar_lightning.common.paths import addressable
 
 
 def _stamp(self: Any, revision: str) -> None:
@@ -30,7 +31,7 @@ class SweepStorage(RDBStorage):
     A writer waits up to `timeout` seconds for another's transaction before it fails with "database is locked".
 
     Raises:
-        ConfigError: where it cannot be made, is no such database, or is on a server.
+        ConfigError: where it cannot be made, is no such database, is on a server, or an address cannot name it.
     """
 
     def __init__(self, path: str | Path, timeout: float = 60.0) -> None:
@@ -40,7 +41,7 @@ class SweepStorage(RDBStorage):
             raise ConfigError(
                 f"hydra.sweeper.storage={scheme}://...: a study is in an SQLite file, not on a server; give the file's path"
             )
-        self.path = Path(name).expanduser().resolve()
+        self.path = addressable(Path(name).expanduser().resolve(), "hydra.sweeper.storage")
         try:
             self.path.parent.mkdir(parents=True, exist_ok=True)
             with FileLock(self.path.with_name(f".{self.path.name}.lock")):  # two processes would both create the tables

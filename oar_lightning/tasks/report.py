@@ -16,6 +16,7 @@ from rich.console import Console
 
 from oar_lightning.common.config_check import ConfigError
 from oar_lightning.common.outputs import output_folder
+from oar_lightning.common.paths import local_database
 from oar_lightning.reporting import (
     KEPT,
     Curves,
@@ -83,7 +84,7 @@ def open_store(cfg: DictConfig) -> MlflowClient:
     if cfg.logger is None:
         raise ConfigError("task=report reads MLflow, and logger=none has no store; leave it out or set logger.tracking_uri")
     uri = str(cfg.logger.tracking_uri)
-    if uri.startswith("sqlite:///") and not Path(uri.removeprefix("sqlite:///")).exists():
+    if (database := local_database(uri)) is not None and not database.exists():
         raise ConfigError(
             f"logger.tracking_uri={uri}: no such database; run from the folder that holds mlflow.db, or set the URI"
         )

@@ -236,6 +236,13 @@ def test_what_is_no_database_is_named(tmp_path: Path) -> None:
         SweepStorage(tmp_path / "notes.txt")
 
 
+@pytest.mark.parametrize("name", ["a?b.db", "a%20b.db"])
+def test_a_path_that_an_address_would_take_for_another_file_is_refused(tmp_path: Path, name: str) -> None:
+    with pytest.raises(ConfigError, match=r"sweeper\.storage=.*with \? or % in its path .* set hydra\.sweeper\.storage to"):
+        SweepStorage(tmp_path / name)
+    assert list(tmp_path.iterdir()) == []
+
+
 def test_a_database_may_be_given_as_an_address_of_a_file_but_of_no_server(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
