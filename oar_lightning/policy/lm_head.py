@@ -75,14 +75,14 @@ def token_logprobs(
     mask: Bool[Tensor, "B S"],
     temperature: float = 1.0,
     entropy_grad: bool | None = False,
-    states: Float[Tensor, "B S H"] | None = None,
+    states: Float[Tensor, "B S H"] | Float[Tensor, "k H"] | None = None,
     decoder: Callable[..., Any] | None = None,
 ) -> tuple[Float[Tensor, "B S"], Float[Tensor, "B S"]]:
     """Log-probability and entropy (nats) of each masked token under the policy at `temperature`; 0 elsewhere.
 
     Only masked positions go through the head, a bounded number at a time, and are recomputed in the backward pass. Entropies
     carry gradient only with `entropy_grad`, and are 0 where that is None. `states`: the `prediction_states`, where they are
-    known; the decoder is then not run. `decoder`: see `hidden_states`.
+    known, of all columns or row by row of the masked tokens alone; the decoder is then not run. `decoder`: see `hidden_states`.
 
     Raises:
         ValueError: where the mask holds the first column, which is not predicted.
@@ -90,12 +90,11 @@ def token_logprobs(
     if mask[:, 0].any():
         raise ValueError("token_logprobs: the first token of a row has no prediction and cannot be masked")
     rows, columns = mask.nonzero(as_tuple=True)
-    hidden = (
-        states[rows, columns]
-        if states is not None
-        else hidden_states(model, attention_mask, token_ids, decoder=decoder)[rows, columns - 1]
-    )
-    logprobs, entropy = _head_logprobs(model, hidden, token_ids[rows, columns], temperature, entropy_grad)
+    if states is None:
+        states = hidden_states(model, attention_mask, token_ids, decoder=decoder)[rows, columns - 1]
+    elif states.ndim == 3:
+        states = states[rows, columns]
+    logprobs, entropy = _head_logprobs(model, states, token_ids[rows, columns], temperature, entropy_grad)
     place = (rows, columns)
     empty = torch.zeros(token_ids.shape, dtype=logprobs.dtype, device=logprobs.device)
     return empty.index_put(place, logprobs), empty.index_put(place, entropy)
@@ -117,7 +116,7 @@ def _head_logprobs(
         return linear_logprobs(hidden, matrix, targets, LOGITS_CHUNK_BYTES, entropy_grad is not None, temperature)
     weight = base_model(model).get_output_embeddings().weight
     return chunked_logprobs(
-        lambda h: head_logits(model, h) / temperature,
+        lambda h: head_logits(model, h) if temperature == 1 else head_logits(model, h) / temperature,
         hidden,
         targets,
         entropy_grad,
@@ -168,8 +167,10 @@ def chunked_logprobs(
         chosen = log_p.gather(-1, y[:, None]).squeeze(-1)
         if entropy_grad is None:
             return chosen, torch.zeros_like(chosen)
-        basis = log_p if entropy_grad else log_p.detach()
-        return chosen, -(basis.exp() * basis).sum(-1)
+        if entropy_grad:
+            return chosen, -(log_p.exp() * log_p).sum(-1)
+        log_p = log_p.detach()
+        return chosen, -log_p.exp().mul_(log_p).sum(-1)
 
     size = rows_per_chunk(vocab_size)
     count = -(-len(hidden) // size)

@@ -37,15 +37,18 @@ class Weights:
         """x W' + b."""
         return multiply(x, self.matrix, bias)
 
+    def rows(self, count: int) -> int:
+        """With how many rows products of `count` rows are made. Who gives x so many, with rows of 0, spares each a copy."""
+        pays = count * self.matrix.numel() >= LEAST_WORK and onednn_can(self.matrix)
+        return regular(count) if pays else count
+
     def onto(
-        self, total: Float[Tensor, "n S O"], x: Float[Tensor, "n S I"], bias: Float[Tensor, " O"] | None
-    ) -> Float[Tensor, "n S O"]:
+        self, total: Float[Tensor, "n O"], x: Float[Tensor, "n I"], bias: Float[Tensor, " O"] | None
+    ) -> Float[Tensor, "n O"]:
         """total + x W' + b. Where gradients are disabled `total` may be overwritten."""
         if onednn_pays(x, self.matrix):
             return _Product.apply(x, self.matrix, bias, total)
-        flat = total.flatten(0, 1)
-        into = None if torch.is_grad_enabled() else flat
-        sum_ = torch.addmm(flat, x.flatten(0, 1), self.matrix.T, out=into).view(total.shape)
+        sum_ = torch.addmm(total, x, self.matrix.T, out=None if torch.is_grad_enabled() else total)
         return sum_ if bias is None else sum_ + bias
 
 
@@ -62,6 +65,9 @@ class PackedWeights(Weights):
         if torch.is_grad_enabled():
             return super().__call__(x, bias)
         return _onednn(x, self.packed, bias)
+
+    def rows(self, count: int) -> int:
+        return super().rows(count) if torch.is_grad_enabled() else regular(count)
 
     def onto(self, total: Tensor, x: Tensor, bias: Tensor | None) -> Tensor:
         if torch.is_grad_enabled():

@@ -20,7 +20,7 @@ def completion_logprobs(
 ) -> tuple[Float[Tensor, "B S"], Float[Tensor, "B S"]]:
     """Log-probabilities and entropies in nats of the response tokens, at the temperature that sampled them.
 
-    `states`: prediction states that an earlier pass has left; `decoder`: in place of the model's own.
+    `states`: see `token_logprobs`; `decoder`: in place of the model's own.
     """
     return token_logprobs(
         model,
@@ -56,7 +56,7 @@ class UpdateForward:
             return completion_logprobs(self.model, rollouts, method, decoder=self._compiled)
         return completion_logprobs(self.model, rollouts, method, states=self._plain_states(rollouts))
 
-    def _plain_states(self, rollouts: Rollouts) -> Float[Tensor, "B S H"] | None:
+    def _plain_states(self, rollouts: Rollouts) -> Float[Tensor, "k H"] | None:
         if self._plain is None:  # compares the two forms
             self._plain = isinstance(choose_decoder(self.model), PlainDecoder)
         decoder = learning_decoder(self.model) if self._plain else None

@@ -37,6 +37,8 @@ def test_products_are_those_of_double_precision(rows: int, biased: bool, kind: t
     exact = x.double() @ matrix.double().T + (0 if bias is None else bias.double())
     with torch.no_grad():
         torch.testing.assert_close(weights(x, bias).double(), exact, rtol=1e-5, atol=1e-5)
+    x, total, exact = x.flatten(0, 1), total.flatten(0, 1), exact.flatten(0, 1)
+    with torch.no_grad():
         torch.testing.assert_close(weights.onto(total.clone(), x, bias).double(), total + exact, rtol=1e-5, atol=1e-5)
     before = total.clone()
     torch.testing.assert_close(weights.onto(total, x, bias).double(), total + exact, rtol=1e-5, atol=1e-5)
@@ -44,10 +46,10 @@ def test_products_are_those_of_double_precision(rows: int, biased: bool, kind: t
 
 
 def test_what_is_multiplied_gets_its_gradient(everything_packed: None) -> None:
-    matrix, x, total = random(70, 33), random(4, 3, 33).requires_grad_(), random(4, 3, 70).requires_grad_()
+    matrix, x, total = random(70, 33), random(12, 33).requires_grad_(), random(12, 70).requires_grad_()
     weights = fixed_weights(matrix)
     assert isinstance(weights, PackedWeights)
-    upstream = random(4, 3, 70)
+    upstream = random(12, 70)
     (weights.onto(total, x.sin(), None) * upstream).sum().backward()
     torch.testing.assert_close(x.grad, upstream @ matrix * x.detach().cos(), rtol=1e-5, atol=1e-5)
     torch.testing.assert_close(total.grad, upstream)
@@ -72,7 +74,8 @@ def test_gradients_are_those_of_double_precision(
     for dtype in (torch.float32, torch.float64):
         at = {name: value.clone().to(dtype).requires_grad_() for name, value in leaves.items()}
         weights = Weights(at["matrix"] * 1)
-        out = weights.onto(at["total"], at["x"], at["bias"]) if added else weights(at["x"], at["bias"])
+        flat = (at[name].flatten(0, -2) for name in ("total", "x"))
+        out = weights.onto(*flat, at["bias"]).view_as(at["total"]) if added else weights(at["x"], at["bias"])
         assert out.dtype == dtype
         (out * upstream.to(dtype)).sum().backward()
         found[dtype] = [out.detach(), *(leaf.grad for name, leaf in at.items() if added or name != "total")]
@@ -104,6 +107,19 @@ def test_numbers_of_rows_are_few(rows: int) -> None:
     assert regular(regular(rows)) == regular(rows)
     octave = range(rows, 2 * rows)
     assert len({regular(n) for n in octave}) <= 9
+
+
+def test_rows_are_those_that_products_are_made_with(monkeypatch: pytest.MonkeyPatch) -> None:
+    met: list[int] = []
+    monkeypatch.setattr(torch.ops.mkldnn, "_linear_pointwise", lambda x, w, *_: met.append(len(x)) or x.new_empty(len(x), 512))
+    packed, plain = fixed_weights(random(512, 512)), Weights(random(512, 512))
+    for rows in (1, 63, 64, 100, 301):
+        with torch.no_grad():
+            packed(random(rows, 512))
+            assert met.pop() == packed.rows(rows) == regular(rows)
+        plain(random(rows, 512))
+        assert (met.pop() if met else rows) == plain.rows(rows) == packed.rows(rows) == (regular(rows) if rows >= 64 else rows)
+    assert plain.rows(10_001) > 10_001 == Weights(random(512, 512).double()).rows(10_001), "of another type"
 
 
 def test_who_multiplies(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -140,7 +156,7 @@ def test_work_is_counted(everything_packed: None) -> None:
     weights = fixed_weights(random(70, 33))
     with FlopCount() as count, torch.no_grad():
         weights(random(2, 5, 33))
-        weights.onto(random(2, 5, 70), random(2, 5, 33), None)
+        weights.onto(random(10, 70), random(10, 33), None)
     assert count.total == 2 * (2 * 10 * 33 * 70)
 
 

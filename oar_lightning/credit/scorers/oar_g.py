@@ -16,7 +16,7 @@ from oar_lightning.credit.scorers.base import Scorer, distinct_rows, place_rows,
 from oar_lightning.credit.scorers.prefix import read_prompts
 from oar_lightning.credit.scorers.probes import Probe, ProbeSchedule
 from oar_lightning.policy.decoder import choose_decoder
-from oar_lightning.policy.language_model import at_columns, can_share_prefixes, embed, scoring_mode
+from oar_lightning.policy.language_model import can_share_prefixes, embed, scoring_mode
 from oar_lightning.policy.lm_head import head_logits
 from oar_lightning.policy.token_budget import SomeTokens, TokenBudget
 from oar_lightning.types import Rollouts
@@ -136,7 +136,7 @@ def gradient_scores(
             with torch.no_grad():
                 embeddings = embed(model, ids)
                 if rollouts.prediction_states is not None:
-                    clean = probe.read(model, at_columns(rollouts.prediction_states[rows], place.columns), place)
+                    clean = probe.read(model, rollouts.prediction_states[rows[:, None], place.columns], place)
                 else:
                     first_copy, distinct_index = first_of_each(rows)
                     clean_tokens = ids[first_copy].numel()

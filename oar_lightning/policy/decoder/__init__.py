@@ -106,12 +106,12 @@ def growing_texts(model: Any, first: Int[Tensor, " n"], limit: int) -> GrowingTe
 
 def states_before(
     model: Any,
-    decoder: Decoder,
+    decoder: PlainDecoder,
     token_ids: Int[Tensor, "B S"],
     attention_mask: Bool[Tensor, "B S"],
     mask: Bool[Tensor, "B S"],
-) -> Float[Tensor, "B S H"] | None:
-    """The `prediction_states` of the masked tokens, 0 elsewhere; None for rows with a gap between their tokens.
+) -> Float[Tensor, "k H"] | None:
+    """The `prediction_states` of the masked tokens, row by row; None for rows with a gap between their tokens.
 
     The last layer runs only where it is read. Rows are aligned at their first token, so that attention needs no mask. Of
     columns there is a multiple of `EVEN`, which spares products a copy (`policy.products`).
@@ -124,6 +124,4 @@ def states_before(
     read = (columns - 1 - to_front[:, :1]).clamp(min=0)
     start = empty_past(torch.zeros_like(to_front[:, 0]))
     aligned = pad(token_ids.gather(1, to_front), (0, -token_ids.shape[1] % EVEN))
-    hidden, _ = decoder(start, embed(model, aligned), (read, valid))
-    rows = torch.arange(len(columns), device=columns.device)[:, None].expand_as(columns)
-    return hidden.new_zeros(*mask.shape, hidden.shape[2]).index_put((rows[valid], columns[valid]), hidden[valid])
+    return decoder.read(start, embed(model, aligned), (read, valid))

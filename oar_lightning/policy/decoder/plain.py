@@ -28,6 +28,7 @@ from oar_lightning.policy.attention import (
 from oar_lightning.policy.decoder.gated_silu import gated_silu
 from oar_lightning.policy.decoder.past import Past, added_mask, query_blocks, visible_columns
 from oar_lightning.policy.decoder.rms_norm import rms_norm
+from oar_lightning.policy.decoder.rows import pick_rows, with_rows
 from oar_lightning.policy.language_model import base_model, can_share_prefixes
 from oar_lightning.policy.lm_head import in_shards
 from oar_lightning.policy.products import Weights, fixed_weights
@@ -80,16 +81,37 @@ class PlainDecoder:
         records: list[LayerRecord] | None = None,
         alone_at: Int[Tensor, "n W"] | None = None,
     ) -> tuple[Float[Tensor, "n A H"], Past | None]:
-        seen, positions = visible_columns(past, inputs_embeds.shape[1], alone_at)
-        angles = self._angles(inputs_embeds, positions).expand(len(inputs_embeds), -1, -1, -1)
-        columns = torch.arange(past.width, seen.shape[2], device=seen.device).expand(len(inputs_embeds), -1)
+        x, kept = self._run(past, inputs_embeds, read_at, keep, records, alone_at, False)
+        return x.unflatten(0, read_at[0].shape), kept
+
+    def read(self, past: Past, inputs_embeds: Float[Tensor, "n W H"], read_at: ReadAt) -> Float[Tensor, "k H"]:
+        """As a call, but no more than the states of columns that are real, text by text. Each may be there once."""
+        return self._run(past, inputs_embeds, read_at, False, None, None, True)[0]
+
+    def _run(
+        self,
+        past: Past,
+        inputs_embeds: Float[Tensor, "n W H"],
+        read_at: ReadAt,
+        keep: bool,
+        records: list[LayerRecord] | None,
+        alone_at: Int[Tensor, "n W"] | None,
+        real: bool,
+    ) -> tuple[Float[Tensor, "k H"], Past | None]:
+        """The states in `read_at`, with `real` of no others than are real there; see `Decoder`."""
+        n, width = inputs_embeds.shape[:2]
+        seen, positions = visible_columns(past, width, alone_at)
+        angles = self._angles(inputs_embeds, positions).expand(n, -1, -1, -1)
+        columns = torch.arange(past.width, seen.shape[2], device=seen.device).expand(n, -1)
         causal = not past.width and not past.first.any()  # the causal kernel is faster than a mask
-        x = inputs_embeds if torch.is_grad_enabled() else inputs_embeds.clone()  # layers add to it in place
+        x = self._as_rows(inputs_embeds)
+        if not torch.is_grad_enabled() and len(x) == n * width:  # else it is a copy already
+            x = x.clone()  # layers add to it in place
         kept: list[tuple[Tensor, Tensor]] = []
-        rows, reads = torch.arange(len(x), device=x.device)[:, None], read_at[0]
-        blocks = None if causal else query_blocks(past, x.shape[1], alone_at)
+        (reads, valid), rows = read_at, torch.arange(n, device=x.device)[:, None]
+        blocks = None if causal else query_blocks(past, width, alone_at)
         # of long texts, causal attention of all queries takes half as long as that of most of them with a mask, and no mask
-        most = (causal or blocks is not None) and records is None and 2 * reads.shape[1] > x.shape[1]
+        most = (causal or blocks is not None) and records is None and 2 * reads.shape[1] > width
         # torch's kernel would make numbers of a mask in each layer; where long texts have blocks, of each block
         mask = None if causal else seen[:, None] if blocks is not None else added_mask(seen, x.dtype)
         for number, layer in enumerate(self.layers):
@@ -97,10 +119,11 @@ class PlainDecoder:
             if not last or most:
                 query, key, value = self._projections(layer, normed, angles)
             else:
-                query = self._projections(layer, normed[rows, reads], angles[rows, reads])[0]
+                read = (rows * width + reads).flatten()
+                query = self._projections(layer, self._as_rows(normed[read][None]), angles[rows, reads])[0]
                 key, value = self._projections(layer, normed, angles, queries=False)[1:]
-                x, columns, blocks = x[rows, reads], columns.gather(1, reads), None
-                mask = added_mask(seen.expand(len(x), -1, -1)[rows, reads], x.dtype)
+                x, columns, blocks = self._as_rows(x[read][None]), columns.gather(1, reads), None
+                mask = added_mask(seen.expand(n, -1, -1)[rows, reads], x.dtype)
             keys, values = key.transpose(1, 2), value.transpose(1, 2)
             if past.width:
                 keys, values = torch.cat([past.keys[number], keys], 2), torch.cat([past.values[number], values], 2)
@@ -109,13 +132,19 @@ class PlainDecoder:
                 if torch.is_grad_enabled() and not out.requires_grad:
                     out.requires_grad_()
                 records.append(LayerRecord(query.transpose(1, 2), keys, values, out, self.head_size**-0.5, columns))
-            if last and most:
-                x, out = x[rows, reads], out[rows, reads]
-            x = self._after_attention(layer, x, out)
+            heads = self._as_rows(out.flatten(2))
+            if last and real:
+                read = (rows * width + reads)[valid] if most else valid.flatten().nonzero().squeeze(1)
+                x, heads = (pick_rows(part, read, layer.gate_up.rows(len(read))) for part in (x, heads))
+            elif last and most:
+                read = (rows * width + reads).flatten()
+                x, heads = (self._as_rows(part[read][None]) for part in (x, heads))
+            x = self._after_attention(layer, x, heads)
             if keep:
                 kept.append((keys, values))
         keys_kept, values_kept = zip(*kept, strict=True) if keep else ((), ())
-        return rms_norm(x, self.eps) * self.norm, Past(keys_kept, values_kept, past.first) if keep else None
+        states = rms_norm(x[: int(valid.sum()) if real else valid.numel()], self.eps) * self.norm
+        return states, Past(keys_kept, values_kept, past.first) if keep else None
 
     @torch.no_grad()
     def append(
@@ -130,30 +159,37 @@ class PlainDecoder:
         `rotations`: those of the new columns' positions. `mask` is added to the attention's scores; None where every column
         sees all columns before it and itself. The embeddings are overwritten.
         """
-        x = inputs_embeds
+        x = self._as_rows(inputs_embeds)
         for number, layer in enumerate(self.layers):
             query, key, value = self._projections(layer, rms_norm(x, self.eps), rotations)
             keys, values = cache.update(key.transpose(1, 2), value.transpose(1, 2), number)
-            x = self._after_attention(layer, x, self._attend(query, keys, values, mask))
-        return rms_norm(x, self.eps) * self.norm
+            x = self._after_attention(layer, x, self._as_rows(self._attend(query, keys, values, mask).flatten(2)))
+        shape = inputs_embeds.shape
+        return (rms_norm(x[: shape[0] * shape[1]], self.eps) * self.norm).view(shape)
 
-    def _after_attention(
-        self, layer: PlainLayer, x: Float[Tensor, "n W H"], out: Float[Tensor, "n W h d"]
-    ) -> Float[Tensor, "n W H"]:
+    def _as_rows(self, x: Float[Tensor, "n W I"]) -> Float[Tensor, "R I"]:
+        """The columns of all texts as rows, and behind them the rows of no token that spare a layer's products copies."""
+        flat = x.flatten(0, 1)
+        return with_rows(flat, self.layers[0].gate_up.rows(len(flat)))
+
+    def _after_attention(self, layer: PlainLayer, x: Float[Tensor, "R H"], heads: Float[Tensor, "R P"]) -> Float[Tensor, "R H"]:
         """The layer's output, from its input and the output of its heads."""
-        x = layer.output.onto(x, out.flatten(2), layer.output_bias)
+        x = layer.output.onto(x, heads, layer.output_bias)
         return layer.down.onto(x, gated_silu(layer.gate_up(rms_norm(x, self.eps))), None)
 
     def _projections(
-        self, layer: PlainLayer, normed: Float[Tensor, "n W H"], angles: Complex[Tensor, "n W 1 p"], queries: bool = True
+        self, layer: PlainLayer, normed: Float[Tensor, "R H"], angles: Complex[Tensor, "n W 1 p"], queries: bool = True
     ) -> tuple[Float[Tensor, "n W h d"], Float[Tensor, "n W g d"], Float[Tensor, "n W g d"]]:
-        """Rotated queries (none without `queries`), rotated keys, and values."""
+        """Rotated queries (none without `queries`), rotated keys, and values of the rows that are a token's."""
         heads = self.heads if queries else 0
         start = (self.heads - heads) * self.head_size
         bias = None if layer.qkv_bias is None else layer.qkv_bias[start:]
         weights = layer.qkv if queries else layer.keys_values
         assert weights is not None
-        projected = weights(normed, bias).unflatten(-1, (-1, self.head_size))
+        projected, (n, width) = weights(normed, bias), angles.shape[:2]
+        if len(projected) > n * width:
+            projected = projected[: n * width]
+        projected = projected.view(n, width, -1, self.head_size)
         unrotated, value = projected.split([heads + self.groups, self.groups], 2)
         if layer.head_norm is not None:
             unrotated = rms_norm(unrotated, self.eps) * layer.head_norm[self.heads - heads :]
