@@ -82,7 +82,8 @@ class PhaseResult:
     (None on a GPU, which goes on by itself). `step_ratio` (phase `step` only): the median over rounds of this variant's step
     seconds over GRPO's in the same round; `step_ratio_range`: the smallest and the largest of them. `rounds`: how many times
     the step was timed; `disturbed`: during how many steps, of all methods, something else used the machine. `peak_bytes`: None
-    of a step, which may hold what several phases do.
+    of a step, which may hold what several phases do. In a step the phases of `SAME_WORK` count with the round's median over the
+    methods.
     """
 
     preset: str
@@ -194,22 +195,23 @@ def _summarise(
     disturbed: int,
 ) -> list[PhaseResult]:
     forward = max(1.0, needed["grpo"]["logprobs"].work.flops)
-    base = _totals(timed["grpo"], IN_A_STEP)
+    alike = _alike(timed)
+    base = _totals(alike["grpo"], IN_A_STEP)
     results = []
     for name, steps in timed.items():
         for phase in (*TIMED_PHASES, "step"):
-            parts = IN_A_STEP if phase == "step" else (phase,)
-            seconds = statistics.median(_totals(steps, parts))
+            parts, own = (IN_A_STEP, alike[name]) if phase == "step" else ((phase,), steps)
+            seconds = statistics.median(_totals(own, parts))
             flops, roofline = (sum(column) for column in zip(*(needed[name][part].work for part in parts), strict=True))
             peaks = [step[part].peak for step in steps for part in parts] + [needed[name][part].peak for part in parts]
-            ratios = [own / grpo for own, grpo in zip(_totals(steps, IN_A_STEP), base, strict=True)]
+            ratios = [whole / grpo for whole, grpo in zip(_totals(alike[name], IN_A_STEP), base, strict=True)]
             results.append(
                 PhaseResult(
                     preset=preset,
                     variant=name,
                     phase=phase,
                     median_seconds=seconds,
-                    cpu_seconds=statistics.median(sum(step[part].cpu_seconds for part in parts) for step in steps),
+                    cpu_seconds=statistics.median(sum(step[part].cpu_seconds for part in parts) for step in own),
                     seconds_per_sequence=seconds / sequences,
                     peak_bytes=max((p for p in peaks if p is not None), default=None) if phase != "step" else None,
                     gflop=flops / 1e9,
@@ -224,6 +226,24 @@ def _summarise(
                 )
             )
     return results
+
+
+def _alike(timed: Mapping[str, Sequence[_Step]]) -> dict[str, list[_Step]]:
+    """The same steps with what `SAME_WORK` takes in a round the same for all methods, their median: else how lucky a method was
+    there would be in its ratio to GRPO."""
+    found: dict[str, list[_Step]] = {name: [] for name in timed}
+    for together in zip(*timed.values(), strict=True):
+        same = {
+            phase: _PhaseTime(
+                statistics.median(step[phase].seconds for step in together),
+                statistics.median(step[phase].cpu_seconds for step in together),
+                None,
+            )
+            for phase in SAME_WORK
+        }
+        for name, step in zip(timed, together, strict=True):
+            found[name].append({**step, **same})
+    return found
 
 
 def _median(values: Iterable[float]) -> float | None:

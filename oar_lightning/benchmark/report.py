@@ -145,7 +145,8 @@ def write_report(folder: Path, config: BenchmarkConfig, measured: Measurement, c
 {machine}. Matrix products reach {work:.0f} GFLOP/s here (best of 15, on a CPU of
 the faster of two libraries); a phase's floor is its floating-point work (products and attention, counted, rows of padding
 included) at that rate. Methods take turns round by round; medians, of `step / grpo` that of the ratios within a round (smallest
-to largest). A step is rollout + reward + scoring + update; its CPU seconds are those of all threads of the process. `logprobs`
+to largest). A step is rollout + reward + scoring + update, of which the first two, the same work whatever the method is, count
+with the round's median over the methods; its CPU seconds are those of all threads of the process. `logprobs`
 is one forward pass of the batch, the unit of forward-equivalents; an on-policy step has none of its own, and with several
 optimizer steps a batch it is part of scoring.
 {quietness(measured)}

@@ -15,7 +15,16 @@ from support.composing import Prepare
 from support.fixtures import TASK, make_module, tiny_policy
 
 from oar_lightning.benchmark import BenchmarkConfig, ConfiguredWorkload, RandomShape, RandomWorkload
-from oar_lightning.benchmark.measure import IN_A_STEP, TIMED_PHASES, Measurement, PhaseResult, _phases
+from oar_lightning.benchmark.measure import (
+    IN_A_STEP,
+    TIMED_PHASES,
+    Measurement,
+    PhaseResult,
+    _Need,
+    _phases,
+    _PhaseTime,
+    _summarise,
+)
 from oar_lightning.benchmark.report import (
     by_variant,
     floors_table,
@@ -25,7 +34,7 @@ from oar_lightning.benchmark.report import (
     scoring_table,
     write_report,
 )
-from oar_lightning.benchmark.work import Rates
+from oar_lightning.benchmark.work import Rates, Work
 from oar_lightning.common.config_check import ConfigError
 from oar_lightning.credit.scorers import Uniform
 from oar_lightning.data.chain.task import ChainProblems
@@ -86,6 +95,29 @@ def result(variant: str, phase: str, seconds: float, ratio: float | None = None)
 
 def measured(results: list[PhaseResult], disturbed: int = 0, steps: int = 10) -> Measurement:
     return Measurement(results, Rates(1e11, 5e10, 2e10), steps, 2, disturbed)
+
+
+def test_how_lucky_a_method_was_with_what_all_do_alike_is_not_in_its_ratio() -> None:
+    """Three rounds of two methods, by hand: rollouts take what they will, scoring 0 or 2 s, an update 4 or 5 s."""
+
+    def steps(rollouts: list[float], scoring: float, update: float) -> list[dict[str, _PhaseTime]]:
+        found = []
+        for rollout in rollouts:
+            seconds = {"rollout": rollout, "reward": 0.0, "logprobs": 1.0, "scoring": scoring, "update": update}
+            found.append({phase: _PhaseTime(value, 2 * value, None) for phase, value in seconds.items()})
+        return found
+
+    timed = {"grpo": steps([1.0, 2.0, 3.0], 0.0, 4.0), "oar_g": steps([3.0, 2.0, 5.0], 2.0, 5.0)}
+    needed = {name: {phase: _Need(None, Work(1.0, 1.0)) for phase in TIMED_PHASES} for name in timed}
+    results = _summarise("p", timed, needed, {name: [] for name in timed}, 1, Rates(1.0, 1.0, 1.0), 0)
+    found = {(one.variant, one.phase): one for one in results}
+    assert found["grpo", "rollout"].median_seconds == 2.0, "a phase of its own: as measured"
+    assert found["oar_g", "rollout"].median_seconds == 3.0
+    grpo, oar_g = found["grpo", "step"], found["oar_g", "step"]
+    assert (grpo.median_seconds, oar_g.median_seconds) == (6.0, 9.0), "rollouts of 2, 2 and 4 s for both"
+    assert (grpo.cpu_seconds, oar_g.cpu_seconds) == (12.0, 18.0)
+    assert (oar_g.step_ratio, oar_g.step_ratio_range) == (9 / 6, (11 / 8, 9 / 6))
+    assert (grpo.step_ratio, grpo.step_ratio_range) == (1.0, (1.0, 1.0))
 
 
 class Recorded(torch.nn.Module):
