@@ -53,7 +53,7 @@ STYLES = {
     "serl": Style("#ff6a4d", "D"),
     "anchor_states": Style("#6b8e23", "o"),
     "gigpo": Style("#a9c25d", "s"),
-    "turning_point": Style("#e07b00", "X"),
+    "turning_point": Style("#d5006d", "X"),
 }
 """Experiment -> style. A star: is told what went wrong. Relatives have shades of one colour."""
 

@@ -128,8 +128,13 @@ def spearman(first: ArrayLike, second: ArrayLike) -> float:
     return float(_correlations(np.asarray(first, dtype=float)[None], np.asarray(second, dtype=float)[None])[0])
 
 
+FEWEST = 10
+"""Resamples of fewer methods give intervals that hold the truth too seldom."""
+
+
 class Prediction(NamedTuple):
-    """`low` and `high` are NaN where most methods have one value of the measure: resamples then say little more than `rho`."""
+    """`low` and `high` are NaN of fewer than `FEWEST` methods, and where most have one value of the measure: resamples then say
+    little more than `rho`."""
 
     measure: str
     methods: int
@@ -140,13 +145,14 @@ class Prediction(NamedTuple):
 
 def predict(measure: str, values: Mapping[str, float], gained: Mapping[str, Gain], seed: int = 0) -> Prediction | None:
     """Spearman's rank correlation of a measure with the gain over the methods, with a 95 % interval: methods and seeds are
-    drawn with replacement, seeds once for all methods, which share them and GRPO's runs. None for fewer than five methods."""
+    drawn with replacement, seeds once for all methods, which share them and GRPO's runs. None for fewer than five methods, no
+    interval for fewer than `FEWEST`."""
     names = [name for name in gained if name in values]
     if len(names) < 5:
         return None
     measured = np.array([values[name] for name in names])
     rho = spearman(measured, [gained[name].mean for name in names])
-    if np.unique(measured, return_counts=True)[1].max() > len(names) / 2:
+    if len(names) < FEWEST or np.unique(measured, return_counts=True)[1].max() > len(names) / 2:
         return Prediction(measure, len(names), rho, math.nan, math.nan)
     seeds = sorted({own for name in names for own in gained[name].by_seed})
     gain = np.array([[gained[name].by_seed.get(own, math.nan) for name in names] for own in seeds])
@@ -184,7 +190,8 @@ def gain_table(gained: Mapping[str, Gain]) -> str:
 def shown(found: Prediction | None) -> str:
     if found is None or math.isnan(found.rho):
         return "-"
-    return f"{found.rho:+.2f} " + ("(ties)" if math.isnan(found.low) else f"[{found.low:+.2f}, {found.high:+.2f}]")
+    few = f"({found.methods} methods)" if found.methods < FEWEST else "(ties)"
+    return f"{found.rho:+.2f} " + (few if math.isnan(found.low) else f"[{found.low:+.2f}, {found.high:+.2f}]")
 
 
 ENDS = ("oracle_first_error", "eighty_twenty", "inverted")

@@ -114,7 +114,7 @@ AGAIN = Comparison("long_answer", "oar_g", (BASELINE, AS_LONG_AS_OAR_G, "shuffle
 """Whether OAR-G leads where answers have several tokens, of pairs that nobody had seen when that was asked; whether its lead
 is more than its time buys; and whether it matters which tokens get the weight."""
 AT_NO_PASS = Comparison("asides", "anchor_states", (BASELINE,))
-"""Whether an estimate that costs no pass of the policy leads, of pairs that nobody had seen when that was asked."""
+"""Whether an estimate that needs no further run of the model leads, of pairs that nobody had seen when that was asked."""
 AGAIN_SEEDS = tuple(range(300, 324))
 """Of both."""
 

@@ -16,6 +16,7 @@ import sys
 from collections.abc import Sequence
 from pathlib import Path
 
+from learning import draw_learning
 from records import CURVES, Row, best, read_csv, read_store, write_csv
 from rules import (
     ARMS,
@@ -104,14 +105,15 @@ def main() -> None:
             parser.error(str(error))
         run(args.task, arms, args.folder, args.stage)
         return
-    rows = read_csv(HERE / "runs.csv")
+    rows, curves_file = read_csv(HERE / "runs.csv"), HERE / "curves.csv.gz"
     if args.store:
         found, curves = read_store(args.store, CURVES)
         rows = list({row.run_id: row for row in rows + found}.values())
         write_csv(HERE / "runs.csv", rows)
-        kept = kept_curves(HERE / "curves.csv.gz")
+        kept = kept_curves(curves_file)
         both = {metric: {**kept.get(metric, {}), **curves.get(metric, {})} for metric in CURVES}
-        (HERE / "curves.csv.gz").write_bytes(curves_csv(sorted(row.run_id for row in rows), both))
+        curves_file.write_bytes(curves_csv(sorted(row.run_id for row in rows), both))
+    draw_learning(rows, kept_curves(curves_file), HERE / "learning.png")
     fill(HERE / "README.md", page(rows))
 
 

@@ -31,8 +31,10 @@ QUESTIONS = {
     "After as many updates, minus GRPO": (
         Question("perfect credit, which is told which step went wrong", rules.PERFECT),
         Question("OAR-G", "oar_g", again=rules.AGAIN.task),
-        Question(f"{_SEARCHES}, ours, which has greedy continuations verified", "turning_point"),
-        Question("`anchor_states`, ours, which costs no pass of the policy", "anchor_states", again=rules.AT_NO_PASS.task),
+        Question(f"{_SEARCHES}, ours, which lets the verifier judge greedy continuations", "turning_point"),
+        Question(
+            "`anchor_states`, ours, which needs no further run of the model", "anchor_states", again=rules.AT_NO_PASS.task
+        ),
     ),
     "In the time of GRPO's 160 updates, minus GRPO": (
         Question(_SEARCHES, rules.SHORT),
@@ -43,6 +45,10 @@ QUESTIONS = {
         Question(_SELDOM, rules.SELDOM_LONG, rules.LONG),
         Question("`anchor_states`", rules.STATES_LONG, rules.LONG),
         Question("OAR-G", "oar_g", rules.AS_LONG_AS_OAR_G, again=rules.AGAIN.task),
+    ),
+    "Minus GRPO with ten completions a problem where the others have eight": (
+        Question(_SEARCHES, "turning_point", "grpo_more"),
+        Question("OAR-G", "oar_g", "grpo_more"),
     ),
     "Where both train on, with as many updates, minus GRPO": (
         Question("perfect credit", rules.PERFECT_LONG, rules.LONG),

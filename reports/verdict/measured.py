@@ -61,8 +61,8 @@ def prediction(task: str) -> tuple[str, str, str]:
     values, gained = lab.measured(task)[MEASURE], lab.gains(list(lab.studied_runs(task)))
     found, rest = (lab.predict(MEASURE, values, own) for own in (gained, lab.without_ends(gained)))
     word = "a sign of it" if found.low > 0 else "not shown"
-    if found.low > 0 and not rest.low > 0:
-        word += ", lost without three methods"
+    if rest.low > 0:
+        word += ", without three methods, too"
     return f"{task} {word}", f"{task} {lab.shown(found)}, {lab.shown(rest)}", f"{found.methods} methods"
 
 

@@ -35,18 +35,21 @@ def test_ranks_are_those_of_scipy() -> None:
 
 def test_a_measure_that_orders_methods_as_training_does_predicts_it(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(measure, "DRAWS", 400)
-    gained = {f"m{i}": measure.Gain(1e-4, 3, {0: float(i), 1: i + 0.1}) for i in range(8)}
+    gained = {f"m{i}": measure.Gain(1e-4, 3, {0: float(i), 1: i + 0.1}) for i in range(12)}
     perfect = measure.predict("auroc", {name: gain.mean**3 for name, gain in gained.items()}, gained)
-    assert (perfect.methods, perfect.rho) == (8, pytest.approx(1.0))
+    assert (perfect.methods, perfect.rho) == (12, pytest.approx(1.0))
     assert perfect.low > 0.9
-    useless = measure.predict("auroc", {f"m{i}": float(i * 5 % 8) for i in range(8)}, gained)
+    useless = measure.predict("auroc", {f"m{i}": float(i * 5 % 12) for i in range(12)}, gained)
     assert useless.low < 0 < useless.high
     assert measure.predict("auroc", {"m0": 1.0, "m1": 2.0}, gained) is None, "too few methods"
+    nine = measure.predict("auroc", {f"m{i}": float(i) for i in range(9)}, gained)
+    assert measure.shown(nine) == "+1.00 (9 methods)", "too few for resamples"
+    assert math.isnan(nine.low)
 
 
 def test_what_a_seed_does_to_all_methods_is_no_scatter_of_their_order(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(measure, "DRAWS", 400)
-    values = {f"m{i}": float(i) for i in range(8)}
+    values = {f"m{i}": float(i) for i in range(12)}
 
     def found(shifts: dict[int, float]):
         return measure.predict(
@@ -58,15 +61,15 @@ def test_what_a_seed_does_to_all_methods_is_no_scatter_of_their_order(monkeypatc
 
 def test_a_seed_that_a_method_lacks_does_not_count_for_it(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(measure, "DRAWS", 400)
-    values = {f"m{i}": float(i) for i in range(8)}
-    gained = {n: measure.Gain(1e-4, 3, {0: v, 1: v} if v > 3 else {1: v}) for n, v in values.items()}
+    values = {f"m{i}": float(i) for i in range(12)}
+    gained = {n: measure.Gain(1e-4, 3, {0: v, 1: v} if v > 5 else {1: v}) for n, v in values.items()}
     found = measure.predict("m", values, gained)
     assert (found.rho, found.low) == (pytest.approx(1.0), pytest.approx(1.0)), "draws without a seed of a method are left out"
 
 
 def test_a_measure_that_is_mostly_one_value_has_no_interval() -> None:
-    gained = {f"m{i}": measure.Gain(1e-4, 3, {0: float(i), 1: i + 0.1}) for i in range(8)}
-    found = measure.predict("sign", {f"m{i}": float(max(0, i - 4)) for i in range(8)}, gained)
+    gained = {f"m{i}": measure.Gain(1e-4, 3, {0: float(i), 1: i + 0.1}) for i in range(12)}
+    found = measure.predict("sign", {f"m{i}": float(max(0, i - 6)) for i in range(12)}, gained)
     assert measure.shown(found) == f"{found.rho:+.2f} (ties)"
     assert math.isnan(found.low)
 
