@@ -9,7 +9,6 @@ from typing import Any, Protocol, runtime_checkable
 import torch
 from jaxtyping import Bool, Float, Int
 from torch import Tensor
-from torch.nn.functional import pad
 
 from oar_lightning.policy.attention import LayerRecord, ReadAt, masked_positions
 from oar_lightning.policy.decoder.graphs import GraphTexts, can_record
@@ -36,9 +35,6 @@ __all__ = [
 ]
 
 log = logging.getLogger(__name__)
-
-EVEN = 8
-"""Columns of the update's passes are a multiple of it, so that those of like batches have the same number of rows."""
 
 
 @runtime_checkable
@@ -113,15 +109,13 @@ def states_before(
 ) -> Float[Tensor, "k H"] | None:
     """The `prediction_states` of the masked tokens, row by row; None for rows with a gap between their tokens.
 
-    The last layer runs only where it is read. Rows are aligned at their first token, so that attention needs no mask. Of
-    columns there is a multiple of `EVEN`, which spares products a copy (`policy.products`).
+    The last layer runs only where it is read. Rows are aligned at their first token, so that attention needs no mask.
     """
     alignment = align(attention_mask)
     if alignment is None:
         return None
     to_front = torch.arange(token_ids.shape[1], device=mask.device).expand_as(mask) if alignment[0] is None else alignment[0]
-    columns, valid = (pad(x, (0, -x.shape[1] % EVEN)) for x in masked_positions(mask))
+    columns, valid = masked_positions(mask)
     read = (columns - 1 - to_front[:, :1]).clamp(min=0)
     start = empty_past(torch.zeros_like(to_front[:, 0]))
-    aligned = pad(token_ids.gather(1, to_front), (0, -token_ids.shape[1] % EVEN))
-    return decoder.read(start, embed(model, aligned), (read, valid))
+    return decoder.read(start, embed(model, token_ids.gather(1, to_front)), (read, valid))
