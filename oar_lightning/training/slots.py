@@ -36,7 +36,7 @@ class UpdatePlan:
         token_budget: padded tokens of one pass. As few micro-batches are made as stay within it; where `microbatches` are too
             few for that, their sizes are even (and `update/microbatch_tokens` exceeds the budget). None: always
             `microbatches`. `auto`: halved where memory runs out; a micro-batch above it then takes several passes.
-        compile: `torch.compile` the decoder of the update's passes; the first steps then take minutes.
+        compile: `torch.compile` the decoder of the update's passes; the first step then takes half a minute or more.
     """
 
     problems: PositiveInt = 32

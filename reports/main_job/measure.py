@@ -15,7 +15,7 @@ import csv
 import statistics
 import sys
 import textwrap
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -36,7 +36,8 @@ from oar_lightning.tracking.history import metric_history
 HERE = Path(__file__).parent
 FRONT = HERE.parents[1] / "README.md"
 BENCHMARK = HERE.parent / "benchmark_tiny" / "results.json"
-METHODS = ("grpo", "oar_g", "oar_p")
+NAMES = {"grpo": "GRPO", "oar_g": "OAR-G", "oar_p": "OAR-P"}
+METHODS = tuple(NAMES)
 ACCURACY = "eval/chain/avg_at_4"
 PROBLEMS = 256
 """Of an evaluation; greedy decoding has one completion of each."""
@@ -172,14 +173,27 @@ def plot(curves: dict[tuple[str, int], Curve]) -> None:
             continue
         color = STYLES[method].color
         for curve in own:
-            axis.plot(*zip(*curve, strict=True), color=color, alpha=0.3, linewidth=1)
+            axis.plot(*_percent(curve), color=color, alpha=0.3, linewidth=1)
         steps = sorted(set.intersection(*(set(dict(c)) for c in own)))
         means = [statistics.mean(dict(c)[s] for c in own) for s in steps]
-        axis.plot(steps, means, color=color, linewidth=2.2, marker="o", label=f"{method} (mean of {len(own)} seeds)")
-    axis.set(xlabel="optimizer step", ylabel="held-out accuracy, sampled at temperature 1", ylim=(0, 1))
+        label = f"{NAMES[method]} (mean of {len(own)} seeds)"
+        axis.plot(*_percent(zip(steps, means, strict=True)), color=color, linewidth=2.2, marker="o", label=label)
+    axis.set(xlabel="update", ylabel="accuracy on held-out problems, sampled, %")
     axis.grid(alpha=0.3)
     axis.legend(loc="lower right")
     figure.savefig(HERE / "training_curve.png", dpi=130)
+
+
+def _percent(curve: Iterable[tuple[float, float]]) -> tuple[list[float], list[float]]:
+    steps, shares = zip(*curve, strict=True)
+    return [*steps], [100 * share for share in shares]
+
+
+def read_curves() -> dict[tuple[str, int], Curve]:
+    curves: dict[tuple[str, int], Curve] = {}
+    for point in read_rows("curves.csv"):
+        curves.setdefault((point["method"], int(point["seed"])), []).append((int(point["step"]), float(point["accuracy"])))
+    return curves
 
 
 def write(name: str, rows: Sequence[dict[str, Any]]) -> None:
@@ -206,13 +220,36 @@ def collect(uri: str) -> None:
     write("runs.csv", [row(client, *key, run) for key, run in runs.items()])
     points = [(*key, step, value) for key, curve in curves.items() for step, value in curve]
     write("curves.csv", [dict(zip(("method", "seed", "step", "accuracy"), point, strict=True)) for point in points])
-    plot(curves)
 
 
 def page(rows: Sequence[dict[str, Any]], alone: Sequence[dict[str, Any]], ratios: Mapping[str, float]) -> str:
     """All tables."""
-    return (
-        f"{summary(rows, ratios)}\n\n{runs_table(rows)}\n\nOne after the other, alone on the machine:\n\n{alone_table(alone)}"
+    alone_too = f"One after the other, alone on the machine:\n\n{alone_table(alone)}"
+    return f"{summary(rows, ratios)}\n\n{runs_table(rows)}\n\n{alone_too}\n\n### Checklist\n{checklist([*rows, *alone])}"
+
+
+def checklist(rows: Sequence[dict[str, Any]]) -> str:
+    """The items of the survey arXiv 2604.09459, appendix C."""
+    hours = sum(float(r["wall_s"]) for r in rows) / 3600
+    return markdown(
+        [
+            ["item", "here"],
+            ["base model and size", "built-in policy `chain`, 0.34 M parameters"],
+            ["training data, size, filters", "generated without end by seed; no filters"],
+            ["granularity", "GRPO: completion; OAR-G, OAR-P: token"],
+            ["family of the method", "docs/methods.md has that of each"],
+            ["baseline without credit, same base model", "`grpo`, at the rate of all"],
+            ["compute", "160 updates of 256 completions each, one process"],
+            ["benchmarks and splits", f"{PROBLEMS} held-out problems of the same task"],
+            ["metric", "sampled accuracy at temperature 1 after the last update, 4 samples a problem; greedy beside it"],
+            ["time in all", f"{len(rows)} runs, {hours:.1f} hours by the clock; processor time was not kept"],
+            ["mean length of completions, tokens", "not kept"],
+            ["ablation of the credit", "none here; settle and families have it"],
+            ["told the truth", "none"],
+            ["spread", "Student's t 95 % intervals over seeds, Wilson's of single runs"],
+            ["cost of credit", "a step's time over GRPO's, measured in turns (benchmark_tiny)"],
+            ["shortest and longest of a batch, tokens", "not kept"],
+        ]
     )
 
 
@@ -224,6 +261,7 @@ def main() -> None:
     if args.store:
         (collect_alone if args.alone else collect)(args.store)
     rows, alone, ratios = read_rows(), read_rows("alone.csv"), step_ratios()
+    plot(read_curves())
     fill(FRONT, summary(rows, ratios))
     fill(HERE / "README.md", page(rows, alone, ratios))
 

@@ -139,7 +139,7 @@ FAIRLY = "fairly: as many tuning runs each, on other seeds"
 
 def by_rules(text: str, said: tuple[str, str], pairs: str = "12 fresh pairs", tested: str = FAIRLY) -> Claim:
     """Of the study with rules of its own. `said`: verdict and figures."""
-    return Claim(text, *said, pairs, tested, "`python reports/settle/study.py run`", link("settle"))
+    return Claim(text, *said, pairs, tested, "[commands](settle/README.md#commands)", link("settle"))
 
 
 def claims(leads: Mapping[tuple[str, str], Lead], said: Mapping[tuple[str, str], str]) -> list[Claim]:
