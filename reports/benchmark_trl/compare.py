@@ -49,6 +49,7 @@ TRL_VARIANTS: dict[str, dict[str, Any]] = {
     "trl_whole_switch": {"accumulation": 1, "compile": False, "environment": SWITCH},
     "trl_quarters_switch": {"accumulation": 4, "compile": False, "environment": SWITCH},
     "trl_compiled": {"accumulation": 4, "compile": True, "environment": SWITCH},
+    "trl_compiled_whole": {"accumulation": 1, "compile": True, "environment": SWITCH},
 }
 CONTESTANTS = {
     "trl_whole": "TRL GRPO, one batch",
@@ -56,6 +57,7 @@ CONTESTANTS = {
     "trl_whole_switch": "TRL GRPO, one batch, attention switch",
     "trl_quarters_switch": "TRL GRPO, 4 micro-batches, attention switch",
     "trl_compiled": "TRL GRPO, 4 micro-batches, attention switch, torch_compile",
+    "trl_compiled_whole": "TRL GRPO, one batch, attention switch, torch_compile",
     "grpo": "GRPO here",
     "oar_g": "OAR-G here",
 }

@@ -16,7 +16,8 @@ TARGETS = {("tiny", "grpo"): 0.5, ("tiny", "oar_g"): 1.0, ("wide", "grpo"): 0.35
 """The most that a step may take, in steps of TRL's GRPO; without a target: for information."""
 
 Step = Mapping[str, Any]
-"""Of one step: `seconds`, those of its `parts`, `mean_length` of its completions, their mean `reward`,
+"""Of one step: `seconds`, `cpu_seconds` of all threads, `peak_bytes` (the most that its process had held by then; both absent
+from measurements of before they were kept), seconds of its `parts`, `mean_length` of its completions, their mean `reward`,
 `zero_std` (the share of groups with equal rewards), the share of the cores that `others` used."""
 
 
@@ -69,11 +70,13 @@ def step_table(setting: str, result: Mapping[str, Any]) -> list[list[str]]:
         "step",
         "s (median)",
         "s (min to max)",
+        "CPU s (median)",
         "of TRL's step, median (range)",
         "target",
         "tokens",
         "reward",
         "equal groups",
+        "peak MB of the process",
     ]
     rows = [header]
     for name, contestant in contestants.items():
@@ -86,11 +89,13 @@ def step_table(setting: str, result: Mapping[str, Any]) -> list[list[str]]:
                 contestant["title"] + (" **(counts)**" if name == trl else ""),
                 f"{median_seconds(steps):.2f}",
                 f"{min(seconds):.2f} to {max(seconds):.2f}",
+                f"{statistics.median(step['cpu_seconds'] for step in steps):.2f}" if "cpu_seconds" in steps[0] else "-",
                 "1" if name == trl else str(measured),
                 verdict(setting, name, measured),
                 f"{tokens:.0f}",
                 f"{mean(steps, 'reward'):.2f}",
                 f"{100 * mean(steps, 'zero_std'):.0f} %",
+                f"{max(step['peak_bytes'] for step in steps) / 2**20:.0f}" if "peak_bytes" in steps[0] else "-",
             ]
         )
     return rows
@@ -152,8 +157,8 @@ other's results as they are.
 - **TRL**: `GRPOTrainer.train()` with a callback that waits. Gradient checkpointing, bf16, logging, saving and the progress bar
   are off (its defaults would cost time here); the optimizer is its default, fused AdamW. All completions are one batch, or 4
   micro-batches; with and without the switch that this project's command sets on a CPU (`TRANSFORMERS_SDPA_FORCE_GQA=1`:
-  attention does not repeat keys); with `torch_compile`. The one with the lowest median in this very measurement counts and is
-  marked. Generation is its default; its continuous batching takes 31 times as long as our loop
+  attention does not repeat keys); with it also with `torch_compile`. The one with the lowest median in this
+  very measurement counts and is marked. Generation is its default; its continuous batching takes 31 times as long as our loop
   ([generation](../generation/README.md)).
 - **A CPU is not TRL's home**: its fused head of the loss leaves out positions that are no completion tokens only where there is
   Triton. Here it computes the head, and its gradient, for prompts and padding too, which this project does not. Nothing here

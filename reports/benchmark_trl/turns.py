@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import json
 import os
+import resource
 import sys
 import time
 from collections.abc import Callable
@@ -21,6 +22,7 @@ class Turns:
         self._out = os.fdopen(os.dup(1), "w", encoding="utf-8")
         os.dup2(2, 1)
         self._started: float | None = None
+        self._used = 0.0
 
     def ready(self, **facts: Any) -> None:
         """Say that everything is loaded, and on what it runs."""
@@ -30,14 +32,16 @@ class Turns:
         """Call where a training step begins: reports the one before, `facts()` of it included, and waits for the next turn.
         Returns the driver's line.
 
-        A step is all that happens between two of these calls, whatever it is. The waiting is not counted.
+        A step is all that happens between two of these calls, whatever it is. The waiting is not counted. The peak is the most
+        that the process has held so far.
         """
-        now = time.perf_counter()
+        now, used = time.perf_counter(), time.process_time()
         if self._started is not None:
-            self._send({"seconds": now - self._started} | facts())
+            peak = 1024 * resource.getrusage(resource.RUSAGE_SELF).ru_maxrss
+            self._send({"seconds": now - self._started, "cpu_seconds": used - self._used, "peak_bytes": peak} | facts())
         if not (line := sys.stdin.readline()):
             raise SystemExit(0)
-        self._started = time.perf_counter()
+        self._started, self._used = time.perf_counter(), time.process_time()
         return line
 
     def _send(self, message: dict[str, Any]) -> None:

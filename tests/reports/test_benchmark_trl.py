@@ -80,18 +80,30 @@ def test_targets(page: ModuleType, setting: str, name: str, seconds: float, expe
 
 def test_table(page: ModuleType) -> None:
     header, _, quarters, grpo, oar_g = page.step_table("tiny", result(steps(1.0, 1.0, 1.0, generate=0.5)))
-    assert quarters[:4] == ["TRL, 4 **(counts)**", "2.00", "2.00 to 4.00", "1"]
+    assert quarters[:5] == ["TRL, 4 **(counts)**", "2.00", "2.00 to 4.00", "-", "1"]
     assert grpo == [
         "GRPO here",
         "1.00",
         "1.00 to 1.00",
+        "-",
         "0.50 (0.25 to 0.50)",
         "0.5: met, within it 3 of 3 rounds",
         "10240",
         "0.50",
         "25 %",
+        "-",
     ]
     assert oar_g[header.index("target")].startswith("1: missed, within it ")  # 1.1
+
+
+def test_processor_time_and_memory_are_in_the_table_where_they_were_kept(page: ModuleType) -> None:
+    kept = result(steps(1.0, 1.0, 1.0))
+    for step, used in zip(kept["contestants"]["grpo"]["steps"], (1.9, 1.7, 1.8), strict=True):
+        step |= {"cpu_seconds": used, "peak_bytes": int(used * 2**30)}
+    header, *_, grpo, _ = page.step_table("tiny", kept)
+    found = dict(zip(header, grpo, strict=True))
+    assert found["CPU s (median)"] == "1.80"
+    assert found["peak MB of the process"] == "1946"
 
 
 def test_parts_add_up_to_the_step(page: ModuleType) -> None:
@@ -198,6 +210,8 @@ def test_a_child_takes_turns_until_it_fails(compare: ModuleType, tmp_path: Path)
             report = child.step()
             assert report["number"] == number
             assert 0 < report["seconds"] < 60
+            assert 0 <= report["cpu_seconds"] <= report["seconds"] + 0.1, "one thread"
+            assert 2**20 < report["peak_bytes"] < 2**31
         with pytest.raises(compare.ChildFailed, match="out of memory"):
             child.step()
     assert "a library prints" in (tmp_path / "grpo.log").read_text()
