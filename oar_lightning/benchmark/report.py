@@ -3,11 +3,20 @@
 from __future__ import annotations
 
 import json
+import statistics
 from collections.abc import Mapping, Sequence
 from pathlib import Path
 
 from oar_lightning.benchmark.machine_load import QUIET
-from oar_lightning.benchmark.measure import CLOCKED_ROUNDS, IN_A_STEP, TIMED_PHASES, BenchmarkConfig, Measurement, PhaseResult
+from oar_lightning.benchmark.measure import (
+    CLOCKED_ROUNDS,
+    IN_A_STEP,
+    SAME_WORK,
+    TIMED_PHASES,
+    BenchmarkConfig,
+    Measurement,
+    PhaseResult,
+)
 from oar_lightning.common.markdown import markdown
 
 FEWEST_ROUNDS = 3
@@ -193,6 +202,8 @@ def _plot(path: Path, preset: str, results: Sequence[PhaseResult]) -> None:
     left = dict.fromkeys(variants, 0.0)
     for phase in IN_A_STEP:
         seconds = {name: rows[phase].median_seconds for name, rows in variants.items()}
+        if phase in SAME_WORK:  # counts alike in all steps
+            seconds = dict.fromkeys(variants, statistics.median(seconds.values()))
         axis.barh([*variants], [*seconds.values()], left=[*left.values()], color=COLORS[phase], label=phase)
         left = {name: left[name] + s for name, s in seconds.items()}
     for place, (name, rows) in enumerate(variants.items()):

@@ -5,6 +5,7 @@ from __future__ import annotations
 import glob
 from collections.abc import Sequence
 from pathlib import Path
+from urllib.parse import unquote
 
 from oar_lightning.common.config_check import ConfigError
 
@@ -47,11 +48,11 @@ def addressable(database: Path, key: str) -> Path:
     """The same path of an SQLite database, where an address `sqlite:///<path>` names that file and no other.
 
     Raises:
-        ConfigError: where the path has ? or %, behind which addresses have options and characters by their number.
+        ConfigError: where the path has ? or % with digits, behind which addresses have options and characters by their number.
     """
-    if {"?", "%"} & set(str(database)):
+    if "?" in str(database) or unquote(str(database)) != str(database):
         raise ConfigError(
-            f"{key}={database}: with ? or % in its path the address of a database names another file; "
+            f"{key}={database}: with ? or %-codes in its path the address of a database names another file; "
             f"run in another folder, or set {key} to a path without them"
         )
     return database

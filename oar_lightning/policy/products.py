@@ -38,7 +38,8 @@ class Weights:
         return multiply(x, self.matrix, bias)
 
     def rows(self, count: int) -> int:
-        """With how many rows products of `count` rows are made. Who gives x so many, with rows of 0, spares each a copy."""
+        """With how many rows products of `count` rows are made. Who gives x so many, with rows of 0, spares each a copy. Up to
+        an eighth more rows are then held for a backward pass, which no budget of tokens counts."""
         pays = count * self.matrix.numel() >= LEAST_WORK and onednn_can(self.matrix)
         return regular(count) if pays else count
 

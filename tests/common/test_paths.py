@@ -11,7 +11,7 @@ from oar_lightning.common.config_check import ConfigError
 from oar_lightning.common.paths import local_artifacts, local_database
 
 
-@pytest.mark.parametrize("folder", ["a b", "a#b", "a&b=c", "a+b", "a:b@c", "ä", "[a]"])
+@pytest.mark.parametrize("folder", ["a b", "a#b", "a&b=c", "a+b", "50% done", "a:b@c", "ä", "[a]"])
 def test_the_file_is_the_one_that_is_opened(tmp_path: Path, folder: str) -> None:
     uri = f"sqlite:///{tmp_path / folder}/mlflow.db"
     assert local_database(uri) == Path(str(make_url(uri).database))
@@ -23,7 +23,7 @@ def test_a_path_that_would_be_read_otherwise_is_refused(tmp_path: Path, folder: 
     uri = f"sqlite:///{tmp_path / folder}/mlflow.db"
     assert Path(str(make_url(uri).database)) != tmp_path / folder / "mlflow.db"
     with pytest.raises(
-        ConfigError, match=r"logger\.tracking_uri=.*: with \? or % .* names another file; run in another folder"
+        ConfigError, match=r"logger\.tracking_uri=.*: with \? or %-codes .* names another file; run in another folder"
     ):
         local_database(uri)
 

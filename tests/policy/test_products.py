@@ -173,14 +173,16 @@ def test_the_roofline_knows_where_packed_weights_are() -> None:
 
 
 @pytest.mark.parametrize("family", FAMILIES)
-def test_decoders_agree_with_the_modules(family: str, everything_packed: None) -> None:
+@pytest.mark.parametrize(("texts", "width"), [(2, 6), (3, 7)], ids=["no rows are added", "one is added"])
+def test_decoders_agree_with_the_modules(family: str, texts: int, width: int, everything_packed: None) -> None:
     model = random_model(family, torch.float32)
     decoder = plain_decoder(model)
     assert decoder is not None
     assert isinstance(decoder.layers[-1].keys_values, PackedWeights)
-    embeds = embed(model, torch.arange(12).view(2, 6)).detach()
-    columns = torch.arange(6).expand(2, -1)
-    start = empty_past(torch.zeros(2, dtype=torch.long))
+    assert decoder.layers[0].gate_up.rows(texts * width) == {12: 12, 21: 22}[texts * width]
+    embeds = embed(model, torch.arange(texts * width).view(texts, width)).detach()
+    columns = torch.arange(width).expand(texts, -1)
+    start = empty_past(torch.zeros(texts, dtype=torch.long))
     for read in (columns, columns[:, :2]):  # few columns: the last layer computes its queries apart
         gradients = []
         for run in (
@@ -198,10 +200,11 @@ def test_decoders_agree_with_the_modules(family: str, everything_packed: None) -
 
 
 @pytest.mark.parametrize("family", FAMILIES)
-def test_texts_grow_as_the_model_reads_them(family: str, everything_packed: None) -> None:
+@pytest.mark.parametrize("rows", [2, 17], ids=["no rows are added", "one is added"])
+def test_texts_grow_as_the_model_reads_them(family: str, rows: int, everything_packed: None) -> None:
     model = random_model(family, torch.float32)
-    ids = torch.arange(14).view(2, 7)
-    texts = growing_texts(model, torch.zeros(2, dtype=torch.long), 7)
+    ids = torch.randint(40, (rows, 7), generator=torch.Generator().manual_seed(rows))
+    texts = growing_texts(model, torch.zeros(rows, dtype=torch.long), 7)
     hidden = [texts(ids[:, :4])[:, -1], *(texts(ids[:, i : i + 1])[:, -1] for i in range(4, 7))]
     with torch.no_grad():
         expected = model(ids).logits[:, 3:]

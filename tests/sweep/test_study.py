@@ -238,7 +238,7 @@ def test_what_is_no_database_is_named(tmp_path: Path) -> None:
 
 @pytest.mark.parametrize("name", ["a?b.db", "a%20b.db"])
 def test_a_path_that_an_address_would_take_for_another_file_is_refused(tmp_path: Path, name: str) -> None:
-    with pytest.raises(ConfigError, match=r"sweeper\.storage=.*with \? or % in its path .* set hydra\.sweeper\.storage to"):
+    with pytest.raises(ConfigError, match=r"sweeper\.storage=.*with \? or %-codes .* set hydra\.sweeper\.storage to"):
         SweepStorage(tmp_path / name)
     assert list(tmp_path.iterdir()) == []
 

@@ -109,7 +109,8 @@ def states_before(
 ) -> Float[Tensor, "k H"] | None:
     """The `prediction_states` of the masked tokens, row by row; None for rows with a gap between their tokens.
 
-    The last layer runs only where it is read. Rows are aligned at their first token, so that attention needs no mask.
+    The last layer runs only where it is read. Rows are aligned at their first token, so that attention needs no mask. A
+    row's first token, which nothing predicts, cannot be masked.
     """
     alignment = align(attention_mask)
     if alignment is None:

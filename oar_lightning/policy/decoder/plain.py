@@ -132,18 +132,20 @@ class PlainDecoder:
                 if torch.is_grad_enabled() and not out.requires_grad:
                     out.requires_grad_()
                 records.append(LayerRecord(query.transpose(1, 2), keys, values, out, self.head_size**-0.5, columns))
-            heads = self._as_rows(out.flatten(2))
+            heads = out.flatten(2)
             if last and real:
                 read = (rows * width + reads)[valid] if most else valid.flatten().nonzero().squeeze(1)
-                x, heads = (pick_rows(part, read, layer.gate_up.rows(len(read))) for part in (x, heads))
+                x, heads = (pick_rows(part, read, layer.gate_up.rows(len(read))) for part in (x, heads.flatten(0, 1)))
             elif last and most:
                 read = (rows * width + reads).flatten()
-                x, heads = (self._as_rows(part[read][None]) for part in (x, heads))
+                x, heads = (self._as_rows(part[read][None]) for part in (x, heads.flatten(0, 1)))
+            else:
+                heads = self._as_rows(heads)
             x = self._after_attention(layer, x, heads)
             if keep:
                 kept.append((keys, values))
         keys_kept, values_kept = zip(*kept, strict=True) if keep else ((), ())
-        states = rms_norm(x[: int(valid.sum()) if real else valid.numel()], self.eps) * self.norm
+        states = rms_norm(x[: len(read) if real else valid.numel()], self.eps) * self.norm
         return states, Past(keys_kept, values_kept, past.first) if keep else None
 
     @torch.no_grad()
@@ -157,7 +159,7 @@ class PlainDecoder:
         """Final (normalised) hidden states of new columns after those of a `transformers` cache, which is extended in place.
 
         `rotations`: those of the new columns' positions. `mask` is added to the attention's scores; None where every column
-        sees all columns before it and itself. The embeddings are overwritten.
+        sees all columns before it and itself. The embeddings may be overwritten.
         """
         x = self._as_rows(inputs_embeds)
         for number, layer in enumerate(self.layers):
@@ -189,7 +191,7 @@ class PlainDecoder:
         projected, (n, width) = weights(normed, bias), angles.shape[:2]
         if len(projected) > n * width:
             projected = projected[: n * width]
-        projected = projected.view(n, width, -1, self.head_size)
+        projected = projected.view(n, width, heads + 2 * self.groups, self.head_size)
         unrotated, value = projected.split([heads + self.groups, self.groups], 2)
         if layer.head_norm is not None:
             unrotated = rms_norm(unrotated, self.eps) * layer.head_norm[self.heads - heads :]
