@@ -25,14 +25,14 @@ TASKS = ("asides", "graph")
 
 
 def learning_bands(rows: Sequence[Row], curves: Curves, task: str) -> dict[str, Band]:
-    """Arm -> the band of its endpoint runs' rewards, as running means over a twentieth of the updates."""
-    rewards, found = curves.get("reward", {}), {}
-    for arm in SHOWN:
-        runs = endpoint_runs(rows, task).get(arm, {}).values()
-        own = band([smoothed(rewards[row.run_id]) for row in runs if row.run_id in rewards])
-        if own is not None:
-            found[arm] = own
-    return found
+    """Arm -> the band of its endpoint runs' rewards, as running means over a twentieth of the updates. Of the seeds that all
+    these arms have: runs of a seed begin with the same completions."""
+    rewards = curves.get("reward", {})
+    runs = {arm: own for arm, own in endpoint_runs(rows, task).items() if arm in SHOWN}
+    kept = {arm: {seed: rewards[row.run_id] for seed, row in own.items() if row.run_id in rewards} for arm, own in runs.items()}
+    seeds = set.intersection(*(set(own) for own in kept.values())) if kept else set()
+    bands = {arm: band([smoothed(kept[arm][seed]) for seed in sorted(seeds)]) for arm in SHOWN if arm in kept}
+    return {arm: own for arm, own in bands.items() if own is not None}
 
 
 def draw_learning(rows: Sequence[Row], curves: Curves, path: Path) -> None:

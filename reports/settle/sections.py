@@ -9,6 +9,7 @@ from collections.abc import Iterable, Sequence
 import temperatures
 from asked import asked_table
 from greedy import greedy_table
+from norms import ABOUT, norm_table
 from records import Row
 from rules import (
     AGAIN,
@@ -121,6 +122,7 @@ def page(rows: Sequence[Row]) -> str:
     parts.append(f"### In equal time\n{equal_time_table(rows)}")
     parts.append(f"### Where both train on\n{lasting_table(rows)}")
     parts.append(f"### More than a sharper policy, on `{GREEDY_TASK}`\n{greedy_table(rows)}")
+    parts.append(f"### How long gradients are\n{ABOUT}\n\n{norm_table(rows)}")
     parts.append(f"### The untrained policies at lower temperatures\n{temperatures.table()}")
     parts.append(f"### All that was asked beforehand\n{ALL_ASKED}\n\n{asked_table(rows)}")
     parts.append(f"### Checklist\n{checklist(rows)}")

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import functools
 import json
+import math
 from typing import Any
 
 from leads import REPORTS, script
@@ -61,8 +62,10 @@ def prediction(task: str) -> tuple[str, str, str]:
     values, gained = lab.measured(task)[MEASURE], lab.gains(list(lab.studied_runs(task)))
     found, rest = (lab.predict(MEASURE, values, own) for own in (gained, lab.without_ends(gained)))
     word = "a sign of it" if found.low > 0 else "not shown"
-    if rest.low > 0:
-        word += ", without three methods, too"
+    if math.isnan(rest.low):
+        word += "; without three methods too few to tell"
+    elif found.low > 0 >= rest.low:
+        word += ", lost without three methods"
     return f"{task} {word}", f"{task} {lab.shown(found)}, {lab.shown(rest)}", f"{found.methods} methods"
 
 

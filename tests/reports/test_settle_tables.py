@@ -9,6 +9,7 @@ from support.settle_runs import row, rules
 from support.study_scripts import load_script
 
 tables, decoded, sections, asked = (load_script("settle", name) for name in ("tables", "greedy", "sections", "asked"))
+norms, learning = (load_script("settle", name) for name in ("norms", "learning"))
 
 
 def endpoint(differences) -> list:
@@ -256,3 +257,34 @@ def test_all_that_was_asked_is_corrected_for_how_much_it_is() -> None:
     assert lines[2].endswith(f" | 12 | {first.p:.2g} | {first.corrected:.2g} |")
     assert len(asked.answered(rows[1:])) == 2, "a pair on graph is missing"
     assert asked.asked_table([]) == "No comparison has all its pairs yet."
+
+
+def test_lengths_of_gradients_are_compared_by_ratio() -> None:
+    """Twice as long and half as long is as long; the interval is that of the logarithms."""
+    ratios = np.array([2.0, 0.5, 1.0, 4.0])
+    rows = endpoint([0.0] * 4)
+    rows = [r._replace(grad_norm=0.3 * (ratios[r.seed - rules.ENDPOINT_SEEDS[0]] if r.arm == "oar_g" else 1)) for r in rows]
+    low, high = np.exp(t.interval(0.95, 3, np.log(ratios).mean(), sem(np.log(ratios))))
+    line = norms.norm_table(rows, ["graph"]).splitlines()[-1]
+    assert line == f"| `graph` | oar_g | 1e-4 | 1e-4 | 4 | {2**0.5:.2f} [{low:.2f}, {high:.2f}] |"
+    unknown = [r._replace(grad_norm=float("nan")) if r.seed != rules.ENDPOINT_SEEDS[0] else r for r in rows]
+    assert "oar_g" not in norms.norm_table(unknown, ["graph"]), "one pair is no interval"
+
+
+def test_learning_curves_are_of_the_seeds_that_all_arms_have() -> None:
+    rows = endpoint([0.0] * 3)
+    fewer = [r._replace(arm="turning_point", run_id=f"t{r.seed}") for r in rows if r.arm == "oar_g"][1:]
+    others = [r._replace(arm="random", run_id=f"r{r.seed}") for r in rows if r.arm == "oar_g"][2:]
+    curve = {row.run_id: learning_curve(float(row.seed)) for row in [*rows, *fewer, *others]}
+    found = learning.learning_bands([*rows, *fewer, *others], {"reward": curve}, "graph")
+    assert set(found) == {"grpo", "oar_g", "turning_point"}, "which are shown"
+    first = rules.ENDPOINT_SEEDS[0]
+    for band in found.values():
+        assert band.n == 2
+        assert band.mean.tolist() == [first + 1.5] * 3
+
+
+def learning_curve(value: float):
+    from oar_lightning.reporting.runs import Curve
+
+    return Curve(np.arange(1.0, 4.0), np.full(3, value))
