@@ -171,6 +171,7 @@ def _work(folder: str, program: list[str], variables: dict[str, str], *outputs: 
     os.chdir(folder)
     os.environ.clear()
     os.environ.update(variables)
+    sys.dont_write_bytecode = bool(variables.get("PYTHONDONTWRITEBYTECODE"))
     sys.path[:0] = [path for path in variables.get("PYTHONPATH", "").split(os.pathsep) if path]
     for number, path in enumerate(outputs, start=1):
         os.dup2(os.open(path, os.O_WRONLY | os.O_CREAT | os.O_APPEND, 0o644), number)
