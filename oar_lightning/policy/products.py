@@ -15,7 +15,7 @@ import torch
 from jaxtyping import Float
 from torch import Tensor
 from torch.autograd.function import once_differentiable
-from torch.nn.functional import linear
+from torch.nn.functional import linear, pad
 
 ROWS = 256
 """The rows of a product for which oneDNN chooses the order of the weights; other numbers are as fast in it."""
@@ -113,19 +113,14 @@ def _onednn(x: Tensor, matrix: Tensor, bias: Tensor | None = None, total: Tensor
         if total is None:
             return torch.ops.mkldnn._linear_pointwise(x, matrix, bias, "none", [], "")
         return torch.ops.mkldnn._linear_pointwise.binary(x, total, matrix, bias, "add")
-    padded = _with_regular_rows(x.reshape(rows, -1))
+    padded = with_rows(x.reshape(rows, -1), regular(rows))
     out = torch.ops.mkldnn._linear_pointwise(padded, matrix, bias, "none", [], "")[:rows].view(*x.shape[:-1], -1)
     return out if total is None else out.add_(total)
 
 
-def _with_regular_rows(x: Float[Tensor, "n I"]) -> Float[Tensor, "m I"]:
-    """With rows of 0 after the others, if need be."""
-    if regular(len(x)) == len(x):
-        return x
-    padded = x.new_empty(regular(len(x)), x.shape[1])
-    padded[: len(x)] = x
-    padded[len(x) :] = 0
-    return padded
+def with_rows(x: Float[Tensor, "n I"], count: int) -> Float[Tensor, "m I"]:
+    """x, and behind it as many rows of 0 as make `count` rows; x itself where there are so many already."""
+    return x if len(x) == count else pad(x, (0, 0, 0, count - len(x)))
 
 
 def regular(rows: int) -> int:
@@ -163,7 +158,8 @@ def outer(left: Float[Tensor, "n O"], right: Float[Tensor, "n I"]) -> Float[Tens
         return outer(right, left).T
     if not onednn_pays(left.T, right.T):
         return left.T @ right
-    return _onednn(_with_regular_rows(left).T, _with_regular_rows(right).T)
+    rows = regular(len(left))
+    return _onednn(with_rows(left, rows).T, with_rows(right, rows).T)
 
 
 def add_outer(total: Float[Tensor, "O I"], left: Float[Tensor, "n O"], right: Float[Tensor, "n I"]) -> None:

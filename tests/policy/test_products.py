@@ -12,7 +12,7 @@ from oar_lightning.policy import products
 from oar_lightning.policy.decoder import empty_past, growing_texts, plain_decoder
 from oar_lightning.policy.language_model import base_model, embed
 from oar_lightning.policy.lm_head import head_logits
-from oar_lightning.policy.products import PackedWeights, Weights, fixed_weights, multiply, regular
+from oar_lightning.policy.products import PackedWeights, Weights, fixed_weights, multiply, regular, with_rows
 
 pytestmark = pytest.mark.skipif(not torch.backends.mkldnn.is_available(), reason="this build of torch has no oneDNN")
 
@@ -107,6 +107,16 @@ def test_numbers_of_rows_are_few(rows: int) -> None:
     assert regular(regular(rows)) == regular(rows)
     octave = range(rows, 2 * rows)
     assert len({regular(n) for n in octave}) <= 9
+
+
+@pytest.mark.parametrize("count", [5, 6, 8])
+def test_rows_of_zero_follow(count: int) -> None:
+    x = torch.randn(5, 3)
+    out = with_rows(x, count)
+    assert out.shape == (count, 3)
+    assert torch.equal(out[:5], x)
+    assert not out[5:].any()
+    assert (out is x) == (count == 5)
 
 
 def test_rows_are_those_that_products_are_made_with(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -28,10 +28,10 @@ from oar_lightning.policy.attention import (
 from oar_lightning.policy.decoder.gated_silu import gated_silu
 from oar_lightning.policy.decoder.past import Past, added_mask, query_blocks, visible_columns
 from oar_lightning.policy.decoder.rms_norm import rms_norm
-from oar_lightning.policy.decoder.rows import pick_rows, with_rows
+from oar_lightning.policy.decoder.rows import pick_rows
 from oar_lightning.policy.language_model import base_model, can_share_prefixes
 from oar_lightning.policy.lm_head import in_shards
-from oar_lightning.policy.products import Weights, fixed_weights
+from oar_lightning.policy.products import Weights, fixed_weights, with_rows
 
 FAMILIES = ("LlamaModel", "MistralModel", "Qwen2Model", "Qwen3Model")
 ROPE_TYPES = ("default", "linear", "llama3", "yarn")

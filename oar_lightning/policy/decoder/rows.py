@@ -1,4 +1,4 @@
-"""The columns of all texts of a pass as rows of one matrix, with rows of no token behind them that make products faster."""
+"""Chosen rows of a pass, of which the columns of all texts are the rows of one matrix."""
 
 from __future__ import annotations
 
@@ -8,12 +8,8 @@ import torch
 from jaxtyping import Float, Int
 from torch import Tensor
 from torch.autograd.function import once_differentiable
-from torch.nn.functional import pad
 
-
-def with_rows(x: Float[Tensor, "n I"], count: int) -> Float[Tensor, "m I"]:
-    """x, and behind it as many rows of 0 as make `count` rows; x itself where there are so many already."""
-    return x if len(x) == count else pad(x, (0, 0, 0, count - len(x)))
+from oar_lightning.policy.products import with_rows
 
 
 def pick_rows(x: Float[Tensor, "n I"], index: Int[Tensor, " k"], count: int) -> Float[Tensor, "m I"]:
