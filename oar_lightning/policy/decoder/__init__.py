@@ -11,11 +11,12 @@ from jaxtyping import Bool, Float, Int
 from torch import Tensor
 
 from oar_lightning.policy.attention import LayerRecord, ReadAt, masked_positions
+from oar_lightning.policy.decoder.build_plain import learning_decoder, plain_decoder
 from oar_lightning.policy.decoder.graphs import GraphTexts, can_record
 from oar_lightning.policy.decoder.growing import GrowingTexts, ModuleTexts, PlainTexts
 from oar_lightning.policy.decoder.modules import ModuleDecoder
 from oar_lightning.policy.decoder.past import Past, empty_past, join
-from oar_lightning.policy.decoder.plain import PlainDecoder, learning_decoder, plain_decoder
+from oar_lightning.policy.decoder.plain import PlainDecoder
 from oar_lightning.policy.language_model import align, embed
 
 __all__ = [

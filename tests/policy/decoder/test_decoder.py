@@ -216,7 +216,7 @@ def test_autocast_runs_the_modules():
 
 
 def test_a_model_too_large_to_copy_runs_its_modules(monkeypatch):
-    monkeypatch.setattr("oar_lightning.policy.decoder.plain.WEIGHTS_BYTES", 1000)
+    monkeypatch.setattr("oar_lightning.policy.decoder.build_plain.WEIGHTS_BYTES", 1000)
     assert isinstance(choose_decoder(FAMILIES["qwen2"]()), ModuleDecoder)
 
 
@@ -301,7 +301,7 @@ def test_what_the_plain_form_does_not_do_learns_by_its_modules(difference, monke
     elif difference == "checkpointing":
         model.gradient_checkpointing_enable()
     elif difference == "large":
-        monkeypatch.setattr("oar_lightning.policy.decoder.plain.LEARNING_BYTES", 1000)
+        monkeypatch.setattr("oar_lightning.policy.decoder.build_plain.LEARNING_BYTES", 1000)
     else:
         model = UNLIKE[difference](model)
     assert learning_decoder(model) is None
