@@ -68,6 +68,20 @@ def test_a_run_killed_before_its_export_is_finished_by_resuming(prepared: Prepar
         prepared(*SMALL, f"ckpt_path={run}")
 
 
+def test_a_run_killed_after_an_early_stop_is_finished_by_resuming(prepared: Prepare, store: str, tmp_path: Path) -> None:
+    short = (*SMALL, "trainer.max_steps=5", "evaluation.every_n_steps=1", "callbacks=early_stopping")
+    short = (
+        *short,
+        "callbacks.early_stopping.patience=1",
+        "callbacks.early_stopping.min_delta=2",
+    )  # no accuracy rises by so much
+    run = tmp_path / "outputs" / "smoke" / "seed0" / "run0"
+    killed(lambda: prepared(*short), train, "export_policy")
+    assert prepared(*short, f"ckpt_path={run}")() is not None
+    assert (run / "policy" / "model.safetensors").exists()
+    assert steps_of(store) == ("FINISHED", [1, 2])
+
+
 def test_a_complete_run_that_went_back_is_complete_again_at_its_end_only(
     prepared: Prepare, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:

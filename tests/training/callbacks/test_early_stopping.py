@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import math
+from pathlib import Path
 from typing import Any
 
 import lightning as L
@@ -11,6 +13,7 @@ from support.fixtures import fit, make_module, tiny_policy
 from oar_lightning.common.config_check import ConfigError
 from oar_lightning.evaluation.evaluate import EvaluationConfig
 from oar_lightning.training.callbacks import EvaluationCallback
+from oar_lightning.training.callbacks.checkpoint import LastCheckpoint
 from oar_lightning.training.callbacks.early_stopping import EarlyStopping
 from oar_lightning.training.publish import offer
 
@@ -56,6 +59,48 @@ def test_it_ends_after_so_many_evaluations_without_an_improvement(
     assert stopping.monitor == "eval/test/avg_at_4"
     fit(make_module(tiny_policy()), 8, [evaluations, stopping, steps])
     assert steps.last == ended
+
+
+@pytest.mark.parametrize(
+    ("accuracies", "patience", "ended", "message"),
+    [
+        (
+            FALLING,
+            2,
+            6,
+            "has not improved in 2 evaluations, so training has ended at step 6; callbacks.early_stopping.patience=3",
+        ),
+        (FALLING, 1, 6, "has not improved in 2 evaluations"),
+        (FALLING, 4, 10, None),
+        (
+            (0.9, 0.5, math.nan, 0.6, 0.7),
+            2,
+            4,
+            "was not finite, so training has ended at step 4; go on from an earlier checkpoint",
+        ),
+    ],
+)
+def test_a_run_that_it_has_ended_stays_so_when_resumed_unless_with_more_patience(
+    accuracies: tuple[float, ...],
+    patience: int,
+    ended: int,
+    message: str | None,
+    tmp_path: Path,
+    caplog: pytest.LogCaptureFixture,
+) -> None:
+    """As after a kill between the last checkpoint and the export."""
+
+    def run(patience: int, left: tuple[float, ...], ckpt_path: str | None = None) -> int:
+        evaluations, stopping, steps = Evaluations(*left), EarlyStopping(patience=patience), Steps()
+        stopping.check(evaluations)
+        fit(make_module(tiny_policy()), 10, [evaluations, stopping, steps, LastCheckpoint(tmp_path, 100)], ckpt_path)
+        return steps.last
+
+    first = run(2, accuracies)
+    assert max(first, run(patience, accuracies[1 + first // 2 :], str(tmp_path / "last.ckpt"))) == ended
+    told = [record.getMessage() for record in caplog.records if "early_stopping" in record.name]
+    assert len(told) == (message is not None)
+    assert all(message in text for text in told if message is not None)
 
 
 def test_an_unknown_metric_is_refused_with_the_known_ones() -> None:
