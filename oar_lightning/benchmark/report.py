@@ -8,15 +8,9 @@ from collections.abc import Mapping, Sequence
 from pathlib import Path
 
 from oar_lightning.benchmark.machine_load import QUIET
-from oar_lightning.benchmark.measure import (
-    CLOCKED_ROUNDS,
-    IN_A_STEP,
-    SAME_WORK,
-    TIMED_PHASES,
-    BenchmarkConfig,
-    Measurement,
-    PhaseResult,
-)
+from oar_lightning.benchmark.measure import CLOCKED_ROUNDS, BenchmarkConfig
+from oar_lightning.benchmark.phases import IN_A_STEP, SAME_WORK, TIMED_PHASES
+from oar_lightning.benchmark.summary import Measurement, PhaseResult
 from oar_lightning.common.markdown import markdown
 
 FEWEST_ROUNDS = 3

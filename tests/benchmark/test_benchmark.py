@@ -15,16 +15,7 @@ from support.composing import Prepare
 from support.fixtures import TASK, make_module, tiny_policy
 
 from oar_lightning.benchmark import BenchmarkConfig, ConfiguredWorkload, RandomShape, RandomWorkload
-from oar_lightning.benchmark.measure import (
-    IN_A_STEP,
-    TIMED_PHASES,
-    Measurement,
-    PhaseResult,
-    _Need,
-    _phases,
-    _PhaseTime,
-    _summarise,
-)
+from oar_lightning.benchmark.phases import IN_A_STEP, TIMED_PHASES, phases_of_step
 from oar_lightning.benchmark.report import (
     by_variant,
     floors_table,
@@ -34,6 +25,7 @@ from oar_lightning.benchmark.report import (
     scoring_table,
     write_report,
 )
+from oar_lightning.benchmark.summary import Measurement, Need, PhaseResult, PhaseTime, summarise
 from oar_lightning.benchmark.work import Rates, Work
 from oar_lightning.common.config_check import ConfigError
 from oar_lightning.credit.scorers import Uniform
@@ -100,16 +92,16 @@ def measured(results: list[PhaseResult], disturbed: int = 0, steps: int = 10) ->
 def test_how_lucky_a_method_was_with_what_all_do_alike_is_not_in_its_ratio() -> None:
     """Three rounds of two methods, by hand: rollouts take what they will, scoring 0 or 2 s, an update 4 or 5 s."""
 
-    def steps(rollouts: list[float], scoring: float, update: float) -> list[dict[str, _PhaseTime]]:
+    def steps(rollouts: list[float], scoring: float, update: float) -> list[dict[str, PhaseTime]]:
         found = []
         for rollout in rollouts:
             seconds = {"rollout": rollout, "reward": 0.0, "logprobs": 1.0, "scoring": scoring, "update": update}
-            found.append({phase: _PhaseTime(value, 2 * value, None) for phase, value in seconds.items()})
+            found.append({phase: PhaseTime(value, 2 * value, None) for phase, value in seconds.items()})
         return found
 
     timed = {"grpo": steps([1.0, 2.0, 3.0], 0.0, 4.0), "oar_g": steps([3.0, 2.0, 5.0], 2.0, 5.0)}
-    needed = {name: {phase: _Need(None, Work(1.0, 1.0)) for phase in TIMED_PHASES} for name in timed}
-    results = _summarise("p", timed, needed, {name: [] for name in timed}, 1, Rates(1.0, 1.0, 1.0), 0)
+    needed = {name: {phase: Need(None, Work(1.0, 1.0)) for phase in TIMED_PHASES} for name in timed}
+    results = summarise("p", timed, needed, {name: [] for name in timed}, 1, Rates(1.0, 1.0, 1.0), 0)
     found = {(one.variant, one.phase): one for one in results}
     assert found["grpo", "rollout"].median_seconds == 2.0, "a phase of its own: as measured"
     assert found["oar_g", "rollout"].median_seconds == 3.0
@@ -141,7 +133,7 @@ class Recorded(torch.nn.Module):
 def test_the_update_is_all_of_its_epochs_and_minibatches() -> None:
     module, plan = Recorded(), UpdatePlan(inner_epochs=2, minibatches=2, microbatches=3)
     workload = RandomWorkload(SMALL, torch.device("cpu"))
-    *_, (phase, update) = _phases(workload, cast(Any, module), plan, 0)
+    *_, (phase, update) = phases_of_step(workload, cast(Any, module), plan, 0)
     update()
     assert phase == "update"
     assert module.slots == list(itertools.product(range(2), range(2), range(3)))
@@ -152,7 +144,7 @@ def test_passes_are_in_the_precision_of_training() -> None:
     policy = tiny_policy()
     workload = ConfiguredWorkload(policy, *[cast(Any, None)] * 2, 1, 2, SamplingConfig(), torch.autocast("cpu", torch.bfloat16))
     assert (workload.dtype, RandomWorkload(SMALL, torch.device("cpu")).dtype) == (torch.bfloat16, torch.float32)
-    *_, (_, update) = _phases(workload, cast(Any, module), UpdatePlan(), 0)
+    *_, (_, update) = phases_of_step(workload, cast(Any, module), UpdatePlan(), 0)
     update()
     assert module.autocast == [True]
 
@@ -166,7 +158,7 @@ def test_several_steps_a_batch_have_their_old_log_probabilities_made() -> None:
         stream = ProblemStream(ChainProblems(TASK), 0)
         workload = ConfiguredWorkload(policy, module.collector.stage, stream, 2, 4, module.method.sampling)
         before = torch.nn.utils.parameters_to_vector(module.parameters()).clone()
-        for _, run_phase in _phases(workload, module, plan, 0):
+        for _, run_phase in phases_of_step(workload, module, plan, 0):
             run_phase()
         assert module.experience is not None
         assert (module.experience.rollouts.old_logprobs is None) == (minibatches == 1)

@@ -16,7 +16,9 @@ from support.results import result
 
 import oar_lightning
 from oar_lightning.answers.audit import AuditReport
-from oar_lightning.benchmark.measure import TIMED_PHASES, BenchmarkConfig, Measurement, PhaseResult
+from oar_lightning.benchmark.measure import BenchmarkConfig
+from oar_lightning.benchmark.phases import TIMED_PHASES
+from oar_lightning.benchmark.summary import Measurement, PhaseResult
 from oar_lightning.benchmark.work import Rates
 from oar_lightning.common.tables import ConsoleTable
 from oar_lightning.data.decontamination import EXACT, OVERLAP, ContaminationReport, Finding
