@@ -62,6 +62,8 @@ class Job:
     device: torch.device
     precision: str
     folder: EvaluationFolder
+    goes_on: bool
+    """Whether the evaluation had begun in the folder before."""
     tracker: Tracker
     lock: FileLock
     """Of the folder."""
@@ -97,7 +99,8 @@ def prepare(cfg: DictConfig) -> Callable[[], float | None]:
         folder.refuse_used()
     refuse_another_task(folder.path, str(cfg.task))
     claim(folder.path, make=False)
-    logger = build_logger(cfg, folder.path, folder.run_id, resume=cfg.resume)
+    goes_on = folder.begun  # asked for by resume=true, or started again
+    logger = build_logger(cfg, folder.path, folder.run_id, resume=goes_on)
     sources = build_eval_sets(cfg)
     eval_sets = {name: eval_set_problems(source, config.problems, name) for name, source in sources.items()}
     rewards.try_out(*eval_sets.values())
@@ -123,6 +126,7 @@ def prepare(cfg: DictConfig) -> Callable[[], float | None]:
         device=device,
         precision=str(cfg.trainer.get("precision")),
         folder=folder,
+        goes_on=goes_on,
         tracker=tracker,
         lock=claim_and(folder.path, tracker.start),
     )
@@ -142,14 +146,14 @@ def run(cfg: DictConfig, job: Job) -> float:
 def evaluate_sets(cfg: DictConfig, job: Job) -> dict[str, dict[str, float]]:
     """Evaluation set -> its metrics."""
     tracker = job.tracker
-    if cfg.resume:
+    if job.goes_on:
         log.info("continuing %s", job.folder.path)
         tracker.reopen(step=-1)  # the metrics of every set are logged anew
+    job.folder.start(plain(cfg), job.fingerprint, tracker.run_id)  # first: from here on it goes on where it is killed
     note_run(tracker)
     tracker.describe(run_parameters(cfg), run_tags(cfg))
     tracker.write_datasets(datasets(cfg, None, job.eval_sets))
     tracker.write_text("config.yaml", logged(cfg))
-    job.folder.start(plain(cfg), job.fingerprint, tracker.run_id)
     log.info("run folder: %s", job.folder.path)
     metrics: dict[str, dict[str, float]] = {}
     with tracker.closing():

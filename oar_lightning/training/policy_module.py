@@ -45,9 +45,14 @@ class PolicyModule(L.LightningModule):
         return self.schedule.with_optimizer(self.make_optimizer(trained), int(self.trainer.max_steps))
 
     def on_train_start(self) -> None:
-        """A resumed run has the learning rate of its own schedule: the checkpoint's is that of the number of steps then."""
+        """A resumed run has the learning rate of its own schedule: the checkpoint's is that of the number of steps then. And
+        its own `optimizer.foreach`, which a run that ran out of memory is resumed with."""
         for config in self.trainer.lr_scheduler_configs:
             set_rates(config.scheduler)
+        for optimizer in self.trainer.optimizers:
+            given = getattr(optimizer, "defaults", {})
+            for group in optimizer.param_groups:
+                group |= {name: given[name] for name in ("foreach",) if name in group and name in given}
 
     def on_save_checkpoint(self, checkpoint: dict[str, Any]) -> None:
         leave_out_frozen(self, checkpoint)

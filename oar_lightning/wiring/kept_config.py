@@ -39,8 +39,8 @@ MAY_CHANGE = MappingProxyType(
         "callbacks": "look on; one that changes training answers for it",
         "num_threads": "rounding alone",
         "trainer.accelerator": "rounding alone",
-        "trainer.devices": "rounding alone; a checkpoint that other ranks cannot load is refused by itself",
-        "trainer.num_nodes": "rounding alone; a checkpoint that other ranks cannot load is refused by itself",
+        "trainer.devices": "rounding alone (but for loss.reduction=bnpo); a checkpoint that they cannot load is refused by itself",
+        "trainer.num_nodes": "rounding alone (but for loss.reduction=bnpo); a checkpoint that they cannot load is refused",
         "trainer.strategy": "rounding alone; a checkpoint that another strategy cannot load is refused by itself",
         "trainer.max_steps": "a run may go on for longer; a decaying schedule then ends at the new last step; see `phases`",
         "trainer.callbacks": "look on; one that changes training answers for it",
@@ -159,9 +159,10 @@ def changed_since(run_dir: Path, config: Mapping[str, Any], problems: Mapping[st
         log.warning("%s keeps no config to compare with; it goes on with the one given now", run_dir)
         return []
     found = list(changes({**ADDED, **kept}, config))
-    if kept.get("loss", {}).get("reduction") == "bnpo":  # its mean is over a pass
-        budgets = [side.get("update", {}).get("token_budget") for side in (kept, config)]
-        found += changes(budgets[0], budgets[1], "update.token_budget (with loss.reduction=bnpo)")
+    if kept.get("loss", {}).get("reduction") == "bnpo":  # its mean is over a pass, and more ranks make more of them
+        for block, name in (("update", "token_budget"), ("trainer", "devices"), ("trainer", "num_nodes")):
+            values = [side.get(block, {}).get(name) for side in (kept, config)]
+            found += changes(values[0], values[1], f"{block}.{name} (with loss.reduction=bnpo)")
     found += phases(kept, config)
     before = _read(run_dir / "artifacts" / PROBLEMS) or {}
     other = [key for key, digest in problems.items() if before.get(key, digest) != digest]

@@ -194,15 +194,20 @@ def test_an_evaluation_that_cannot_begin_leaves_no_lock(
 
 
 def test_an_evaluation_that_slurm_starts_again_goes_on(
-    prepared: Prepare, tmp_path: Path, starts: list[int], monkeypatch: pytest.MonkeyPatch
+    prepared: Prepare, store: str, tmp_path: Path, starts: list[int], monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    value = prepared(*QUIET)()
+    value = prepared(*SMALL)()
     lines = kept(tmp_path).read_text().splitlines(keepends=True)
     kept(tmp_path).write_text("".join(lines[:4]))
     for name, setting in {"SLURM_JOB_ID": "1", "SLURM_STEP_ID": "0", "SLURM_RESTART_COUNT": "1"}.items():
         monkeypatch.setenv(name, setting)
-    assert prepared(*QUIET, folder="run0")() == value
+    assert prepared(*SMALL, folder="run0")() == value
     assert starts == [0, 4]
+    client = MlflowClient(store)
+    (run,) = client.search_runs(["1"])
+    assert (run.info.status, len(client.get_metric_history(run.info.run_id, "eval/chain/avg_at_2"))) == ("FINISHED", 2)
+    assert [path.name for path in run_folder(tmp_path).glob("tracking*")] == ["tracking"], "it goes on in its journal"
+    assert {key: value for key, value in run.data.tags.items() if key.startswith("resumed")}
 
 
 @pytest.mark.parametrize(

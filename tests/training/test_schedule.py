@@ -2,9 +2,11 @@
 
 from __future__ import annotations
 
+import functools
 from pathlib import Path
 from typing import get_args
 
+import lightning as L
 import pytest
 import torch
 from support.fixtures import fit, make_module, tiny_policy
@@ -42,6 +44,25 @@ def test_a_run_that_goes_on_for_longer_has_the_rates_of_its_own_schedule(tmp_pat
     rates(2)
     longer = rates(6, str(tmp_path / "last.ckpt"))
     assert longer == pytest.approx({step: 1e-3 * (1 - (step - 1) / 6) for step in (3, 4, 5, 6)})
+
+
+def test_a_resumed_run_has_its_own_choice_of_foreach(tmp_path: Path) -> None:
+    """It changes speed and memory alone, and is what a run that ran out of memory is resumed with."""
+
+    def chosen(steps: int, foreach: bool, ckpt_path: str | None = None) -> list[bool]:
+        module = make_module(tiny_policy())
+        module.make_optimizer = functools.partial(module.make_optimizer, foreach=foreach)
+        seen: list[bool] = []
+
+        class Look(L.Callback):
+            def on_train_batch_start(self, trainer: L.Trainer, *_: object) -> None:
+                seen.extend(group["foreach"] for group in trainer.optimizers[0].param_groups)
+
+        fit(module, steps, [Look(), LastCheckpoint(tmp_path, 1)], ckpt_path)
+        return seen
+
+    assert chosen(1, True) == [True]
+    assert chosen(2, False, str(tmp_path / "last.ckpt")) == [False]
 
 
 @pytest.mark.parametrize(

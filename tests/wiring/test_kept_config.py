@@ -114,11 +114,15 @@ def test_a_run_is_compared_with_what_its_folder_keeps(run_dir: Path) -> None:
     assert changed_since(run_dir, plain(composed("scorer=oar_g")), {"data.train": "cc"}) == [], "one from before it kept them"
 
 
-def test_a_budget_counts_where_the_loss_is_a_mean_over_passes(run_dir: Path) -> None:
-    config = composed("scorer=oar_g", "loss=bnpo")
+@pytest.mark.parametrize(
+    ("key", "before", "now"), [("update.token_budget", None, 100), ("trainer.devices", 1, 2), ("trainer.num_nodes", 1, 2)]
+)
+def test_what_divides_passes_counts_where_the_loss_is_a_mean_over_them(key: str, before: int, now: int, run_dir: Path) -> None:
+    config = composed("scorer=oar_g", "loss=bnpo", "trainer.num_nodes=1", "trainer.devices=1")
     (run_dir / "artifacts" / "config.yaml").write_text(OmegaConf.to_yaml(config, resolve=True))
-    (change,) = changed_since(run_dir, plain(composed("scorer=oar_g", "loss=bnpo", "update.token_budget=100")), {})
-    assert (change.before, change.now) == (None, 100)
+    given = ["scorer=oar_g", "trainer.num_nodes=1", "trainer.devices=1", f"{key}={now}"]
+    (change,) = changed_since(run_dir, plain(composed("loss=bnpo", *given)), {})
+    assert (change.key, change.before, change.now) == (f"{key} (with loss.reduction=bnpo)", before, now)
 
 
 @pytest.mark.parametrize(

@@ -133,11 +133,16 @@ class LastCheckpoint(ModelCheckpoint):
             if trainer.ckpt_path is not None:
                 self._begin_from(Path(trainer.ckpt_path))
             self.kept.go_on_from(trainer.global_step, self.score)
+            if trainer.ckpt_path is not None and self._is_own(Path(trainer.ckpt_path)):
+                self._keep(trainer)  # a kill may have come between saving this state and keeping it, or none were kept then
             self._clear()  # what a killed process left unfinished; this process holds the folder's lock
+
+    def _is_own(self, given: Path) -> bool:
+        return given.absolute().parent.resolve() == self.folder.resolve()
 
     def _begin_from(self, given: Path) -> None:
         """Make a checkpoint of this folder the last one."""
-        if given.name == LAST or given.resolve().parent != self.folder.resolve():
+        if given.name == LAST or not self._is_own(given):
             return
         last, saved = self.folder / LAST, given.resolve()
         if saved.is_dir():

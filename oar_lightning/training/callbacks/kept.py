@@ -84,6 +84,7 @@ class KeptCheckpoints:
         else:
             os.link(saved, temporary)
         os.replace(temporary, place)
+        temporary.unlink(missing_ok=True)  # replacing a file by another name of itself leaves both
         self._reduce(self.scores() | {step: score})
 
     def go_on_from(self, step: int, score: Callable[[int], float | None]) -> None:

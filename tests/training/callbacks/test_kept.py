@@ -114,6 +114,19 @@ def test_kept_checkpoints_of_a_run_are_its_states(tmp_path: Path) -> None:
     assert read_saved(tmp_path / "best.ckpt").step == 2
 
 
+@pytest.mark.parametrize("former", [KeepConfig(), KeepConfig(best=1)])
+def test_the_state_at_which_a_run_goes_on_is_kept(former: KeepConfig, tmp_path: Path) -> None:
+    """Also where the former process kept none, or was killed between saving it and keeping it."""
+    fit(make_module(tiny_policy()), 2, [RunIdentity(lambda: "run"), LastCheckpoint(tmp_path, 1, former, SCORES.get)])
+    (tmp_path / "kept_step_000002.ckpt").unlink(missing_ok=True)
+    (tmp_path / "kept.json").unlink(missing_ok=True)
+    for steps in (5, 6):
+        keep = LastCheckpoint(tmp_path, 1, KeepConfig(best=1), SCORES.get)
+        fit(make_module(tiny_policy(1)), steps, [RunIdentity(lambda: "run"), keep], ckpt_path=str(tmp_path / "last.ckpt"))
+        assert read_saved(tmp_path / "best.ckpt").step == 2
+        assert not list(tmp_path.glob(".*")), "unfinished links"
+
+
 @pytest.mark.parametrize(
     ("values", "told"), [({"last": -1}, "last .* got -1"), ({"best": -1}, "best"), ({"mode": "up"}, "mode")]
 )
