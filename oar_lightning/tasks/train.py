@@ -73,7 +73,7 @@ def fit(cfg: DictConfig, job: Run, start: Start, problems: Mapping[str, str]) ->
     run_dir, saved = start.run_dir, start.saved
     try:
         if saved is not None:
-            log.info("continuing %s%s", saved.checkpoint, "" if start.resumed else " as a new run")
+            log.info("continuing %s%s", saved.checkpoint, " as a new run" if start.changes else "")
         elif start.begun:
             log.info("starting %s again, which ended before its first checkpoint", run_dir)
         if start.resumed:
@@ -84,8 +84,9 @@ def fit(cfg: DictConfig, job: Run, start: Start, problems: Mapping[str, str]) ->
         size = str(sum(p.numel() for p in job.policy.model.parameters()))
         job.tracker.describe(run_parameters(cfg), {**run_tags(cfg), "parameters": size})
         job.tracker.write_datasets(datasets(cfg, job.datamodule.train, job.evaluation.eval_sets))
-        job.tracker.write_text(CONFIG, logged(cfg))
+        # before the config, which says that the run has begun: what ended before then begins as a new run
         note_origin(job.tracker, HydraConfig.get().overrides.task, job.problems, start.resumed, start.parent())
+        job.tracker.write_text(CONFIG, logged(cfg))
         job.tracker.write_text(PROBLEMS, json.dumps(problems, indent=1))
         log.info("run folder: %s", run_dir)
         forget_errors(run_dir)

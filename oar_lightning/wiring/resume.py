@@ -27,6 +27,7 @@ from oar_lightning.distributed.launch import is_restart
 from oar_lightning.sweep.trial import current_ticket, job_folder
 from oar_lightning.training.callbacks.checkpoint import CHECKPOINTS, LAST, PREVIOUS
 from oar_lightning.training.callbacks.evaluation import EvaluationCallback
+from oar_lightning.training.callbacks.goes_on import goes_on_in
 
 log = logging.getLogger(__name__)
 
@@ -37,8 +38,8 @@ FINISHED = "finished.json"
 def find_checkpoint(cfg: DictConfig) -> Path | None:
     """The checkpoint to resume from; None for a new run.
 
-    It is the own checkpoint of a sweep's trial or of a job that Slurm or torchrun starts again; else `ckpt_path`; else, with
-    `resume=true`, the newest of this name and seed.
+    It is the own checkpoint of a sweep's trial or of a job that Slurm or torchrun starts again, or the last one of the run
+    whose folder that job went on in; else `ckpt_path`; else, with `resume=true`, the newest of this name and seed.
 
     Raises:
         ConfigError: where the checkpoint that was asked for does not exist.
@@ -48,9 +49,10 @@ def find_checkpoint(cfg: DictConfig) -> Path | None:
         if own.exists():
             return own
     if is_restart():
-        own = Path(HydraConfig.get().runtime.output_dir) / CHECKPOINTS / LAST
-        if own.exists():
-            return own
+        own_dir = Path(HydraConfig.get().runtime.output_dir)
+        for run_dir in (own_dir, goes_on_in(own_dir)):
+            if run_dir is not None and (run_dir / CHECKPOINTS / LAST).exists():
+                return run_dir / CHECKPOINTS / LAST
     if cfg.ckpt_path is not None:
         return checkpoint_at(str(cfg.ckpt_path), "ckpt_path")
     if not cfg.resume:

@@ -75,7 +75,7 @@ def build_run(cfg: DictConfig, settings: Settings, start: Start) -> Run:
     logger = build_logger(cfg, start.run_dir, start.run_id, start.resumed, start.tags())
     others = build_others(cfg, start.run_dir, start.step)
     loggers = [*([logger] if logger else []), *others]
-    callbacks = [SameStart(start.step), *start.fork(), *own_callbacks(cfg, logged=bool(loggers))]
+    callbacks = [SameStart(start.step), *start.callbacks(), *own_callbacks(cfg, logged=bool(loggers))]
     make_trainer = functools.partial(build_trainer, cfg.trainer)
     progress = cfg.trainer.get("enable_progress_bar") is not False
     policy = starting_policy(settings)

@@ -3,10 +3,11 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 
 from hydra.core.hydra_config import HydraConfig
+from lightning import Callback
 from omegaconf import DictConfig
 
 from oar_lightning.common.config_check import ConfigError
@@ -15,6 +16,7 @@ from oar_lightning.sweep.trial import current_ticket
 from oar_lightning.tracking.history import FORKED_AT
 from oar_lightning.training.callbacks import Fork
 from oar_lightning.training.callbacks.checkpoint import CHECKPOINTS, LAST, PREVIOUS
+from oar_lightning.training.callbacks.goes_on import GoesOn, goes_on_in
 from oar_lightning.wiring.config import plain
 from oar_lightning.wiring.jobs import goes_on_elsewhere
 from oar_lightning.wiring.kept_config import CONFIG, SAME_WEIGHTS, Change, changed_since, refusal, refuse_another_task
@@ -36,7 +38,7 @@ class Start:
     """A run's folder, the checkpoint that it starts from, and (`changes`) what makes it another run than the checkpoint's.
 
     `begun`: the folder holds this run, which ended before its first checkpoint. `complete`: Slurm or torchrun has started a
-    run again that had come to its end.
+    run again that had come to its end. `job_dir`: the job's own folder, where the run's is another one.
     """
 
     run_dir: Path
@@ -44,6 +46,7 @@ class Start:
     changes: tuple[Change, ...] = ()
     begun: bool = False
     complete: bool = False
+    job_dir: Path | None = None
 
     @property
     def resumed(self) -> bool:
@@ -63,12 +66,12 @@ class Start:
     @property
     def run_id(self) -> str | None:
         """The MLflow run that goes on, where a checkpoint names it; else the journal does."""
-        return self.saved.run_id if self.saved is not None and self.resumed else None
+        return self.saved.run_id if self.saved is not None and not self.changes else None
 
-    def fork(self) -> list[Fork]:
-        """The callback of a run that begins with another one's state."""
+    def callbacks(self) -> list[Callback]:
+        """Those of a run that begins with another one's state, and of one that goes on in a folder which is not its job's."""
         if not self.changes:
-            return []
+            return [] if self.job_dir is None else [GoesOn(self.job_dir, self.run_dir)]
         keys = [change.key for change in self.changes]
         parts = [part for part in ("scorer", "gate", "entropy", "curriculum") if any(_below(key, (part,)) for key in keys)]
         return [Fork(any(_below(key, NEW_DATA) for key in keys), "optimizer._target_" in keys, parts)]
@@ -106,6 +109,12 @@ def find_start(cfg: DictConfig, problems: Mapping[str, str]) -> Start:
         refuse_another_task(own, str(cfg.task))
         if not (begun := _begun(own, cfg, problems)):
             _refuse_used(own)
+        elif parent := read_origin(own).parent:
+            raise ConfigError(
+                f"hydra.run.dir={own} holds a run that began with the state of another one (step {parent.step}) and ended "
+                "before its first checkpoint; begin it again by that run's ckpt_path= and resume_changed=true, or name "
+                "another folder"
+            )
         return Start(own, begun=begun)
     if checkpoint.parent.name != CHECKPOINTS:
         raise ConfigError(
@@ -118,17 +127,23 @@ def find_start(cfg: DictConfig, problems: Mapping[str, str]) -> Start:
     if found and not cfg.resume_changed:
         raise refusal(run_dir, found)
     max_steps = int(cfg.trainer.max_steps)
-    if run_dir == own and is_restart() and not found and is_finished(run_dir, max_steps):
+    if run_dir in (own, goes_on_in(own)) and is_restart() and not found and is_finished(run_dir, max_steps):
         return Start(run_dir, complete=True)
     saved = read_saved(checkpoint, cfg.ckpt_fallback)
     check_steps_left(saved, max_steps, same_run=not found)
     if not found:
         if current_ticket() is not None and run_dir.resolve() != own.resolve():
             raise goes_on_elsewhere(run_dir)
-        return Start(run_dir, saved)
+        return Start(run_dir, saved, job_dir=None if run_dir.resolve() == own.resolve() else own)
     check_fork(found, saved, int(cfg["update"].inner_epochs) * int(cfg["update"].minibatches))
     _refuse_used(own)
-    return Start(own, saved, found)
+    start = Start(own, saved, found)
+    same = _known_by(read_origin(own).parent) == _known_by(start.parent())
+    return replace(start, begun=same and _begun(own, cfg, problems))
+
+
+def _known_by(parent: Parent | None) -> object:
+    return parent and (parent.step, [*parent.changed], parent.origin.command)
 
 
 def _refuse_used(own: Path) -> None:

@@ -100,6 +100,49 @@ def test_a_complete_run_that_went_back_is_complete_again_at_its_end_only(
     assert prepared(*short, folder="run0")() is None
 
 
+def test_a_job_that_went_back_in_another_folder_goes_on_there_when_slurm_starts_it_again(
+    prepared: Prepare, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    """Else it would go back to the older checkpoint at each start, and what it had trained since would be lost."""
+    caplog.set_level("INFO")
+    short = (*SMALL, "logger=none", "checkpoints.last=4")
+    killed(lambda: prepared(*short, folder="run0"), train, "report")  # which comes when all is done
+    run = tmp_path / "outputs" / "smoke" / "seed0" / "run0"
+    (earlier,) = (path for path in run.glob("checkpoints/kept_*") if torch.load(path, weights_only=True)["global_step"] == 1)
+    longer = (*short, "trainer.max_steps=3", f"ckpt_path={earlier}")
+    killed(lambda: prepared(*longer, folder="job"), train, "fit")
+    for name, value in {"SLURM_JOB_ID": "1", "SLURM_STEP_ID": "0", "SLURM_RESTART_COUNT": "1"}.items():
+        monkeypatch.setenv(name, value)
+    killed(lambda: prepared(*longer, folder="job"), train, "export_policy")  # from step 1: it had not begun
+    kept = sorted(torch.load(path, weights_only=True)["global_step"] for path in run.glob("checkpoints/kept_*"))
+    assert kept == [1, 2, 3]
+    assert prepared(*longer, folder="job")() is not None
+    assert f"continuing {run / 'checkpoints' / 'last.ckpt'}" in caplog.text
+    assert f"continuing {earlier}" not in caplog.text, "that is what the killed processes told"
+    assert json.loads((run / "finished.json").read_text())["step"] == 3
+    assert prepared(*longer, folder="job")() is None, "it is complete"
+
+
+def test_a_run_with_another_ones_state_killed_before_its_first_checkpoint_is_begun_again_as_itself(
+    prepared: Prepare, store: str, tmp_path: Path
+) -> None:
+    prepared(*SMALL, folder="run0")()
+    folder = tmp_path / "outputs" / "smoke" / "seed0"
+    other = (*SMALL, "trainer.max_steps=3", "gate.tau=0.9")
+    fork = (*other, f"ckpt_path={folder / 'run0'}", "resume_changed=true")
+    killed(lambda: prepared(*fork, folder="fork"), L.Trainer, "save_checkpoint")
+    with pytest.raises(ConfigError, match=r"fork holds a run that began with the state of another one \(step 2\)"):
+        prepared(*other, folder="fork")
+    prepared(*fork, folder="fork")()
+    client = MlflowClient(store)
+    runs = client.search_runs(["1"], order_by=["attributes.start_time"])
+    assert [run.info.status for run in runs] == ["FINISHED", "FINISHED"]
+    assert runs[1].data.tags["resumed_from_run"] == runs[0].info.run_id
+    assert [point.step for point in metric_history(client, runs[1].info.run_id, "reward")] == [3]
+    origin = json.loads((folder / "fork" / "artifacts" / "origin.json").read_text())
+    assert origin["parent"]["step"] == 2
+
+
 def test_a_run_killed_before_its_first_checkpoint_goes_on_in_its_mlflow_run(
     prepared: Prepare, store: str, tmp_path: Path, caplog: pytest.LogCaptureFixture
 ) -> None:
