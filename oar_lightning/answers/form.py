@@ -13,7 +13,7 @@ from collections.abc import Callable
 from oar_lightning.answers import formula
 from oar_lightning.answers.equations import ASKED, NAME, equations, named_sides
 from oar_lightning.answers.intervals import INEQUALITY, MEMBER, union
-from oar_lightning.answers.numbers import plain_fraction, plain_number, without_size
+from oar_lightning.answers.numbers import plain_fraction, plain_number, without_mixed, without_size
 from oar_lightning.answers.spelling import unwrapped
 from oar_lightning.answers.structure import Outcome, Pair, brackets, choice, inside, split_top_level
 from oar_lightning.answers.units import split_unit
@@ -148,7 +148,7 @@ def sizes(gold: str, answer: str) -> Outcome:
     """`2.5 million` is 2500000 and `3 halves` 3/2. `18'`, in feet or minutes, is not 18, and `f'(x)` not `f(x)`."""
     if bool(_PRIMES.search(gold)) != bool(_PRIMES.search(answer)):
         return False
-    numbers = without_size(gold), without_size(answer)
+    numbers = without_size(without_mixed(gold)), without_size(without_mixed(answer))
     return None if numbers == (gold, answer) else numbers
 
 
@@ -203,6 +203,8 @@ def lists(gold: str, answer: str) -> Outcome:
     """Compare pairs and intervals part by part, sets and plain lists in any order; a single number equals none of them."""
     kinds = [brackets(text) for text in (gold, answer)]
     parts = [split_top_level(inside(text) if kind else text) for text, kind in zip((gold, answer), kinds, strict=True)]
+    if any(len(part) > 1 for part in parts):
+        parts = [[each for member in part for each in _both_signs(member)] for part in parts]
     several = [len(part) > 1 for part in parts]
     if any(several) and any(formula.values(text) is not None for text in (gold, answer)):
         return False
@@ -210,6 +212,8 @@ def lists(gold: str, answer: str) -> Outcome:
         # a set may be written without its braces; a pair is no set
         same = _same_members(*parts) if "" in kinds and len(parts[0]) == len(parts[1]) else False
         return (",".join(parts[0]), ",".join(parts[1])) if same is None else same
+    if "\\pm" in gold + answer and kinds == ["", ""] and all(several):
+        return ",".join(parts[0]), ",".join(parts[1])
     if any(re.search(r"\\pm|\\text|\\cup|\band\b|\bor\b", text) for text in (gold, answer)):
         return None
     if sorted(kinds) == ["", "()"] and all(several):
@@ -221,6 +225,11 @@ def lists(gold: str, answer: str) -> Outcome:
     if kinds[0] in ("", "{"):
         return _same_members(parts[0], parts[1])
     return _in_order(*parts) if several[0] else None
+
+
+def _both_signs(text: str) -> list[str]:
+    """The two values of `1\\pm2`, else the text alone."""
+    return [text.replace("\\pm", sign) for sign in "+-"] if text.count("\\pm") == 1 else [text]
 
 
 def _in_order(first: list[str], second: list[str]) -> bool | None:

@@ -7,7 +7,7 @@ import re
 _ONE_OF = re.compile(r"\s*(?:\\text\s*\{\s*or\s*\}|\bor\b)\s*")
 INEQUALITY = re.compile(r"<=|>=|!=|<|>|\\not(?:in)?(?![A-Za-z])")
 MEMBER = re.compile(r"[A-Za-z]\s*\\in(?![A-Za-z])\s*")
-_BETWEEN = re.compile(r"([^<>=!]+)(<=?|>=?)\s*[A-Za-z]\s*(<=?|>=?)([^<>=!]+)")
+_BETWEEN = re.compile(r"([^<>=!]+)(<=?|>=?)\s*[A-Za-z](?:\([A-Za-z]\))?\s*(<=?|>=?)([^<>=!]+)")
 _ABOVE = re.compile(r"[A-Za-z]\s*(<=?|>=?)([^<>=!]+)")
 _BELOW = re.compile(r"([^<>=!]+)(<=?|>=?)\s*[A-Za-z]")
 _FLIP = {"<": ">", "<=": ">=", ">": "<", ">=": "<="}
@@ -22,6 +22,8 @@ def interval(text: str) -> str | None:
         if first[0] == ">":
             low, first, second, high = high, _FLIP[second], _FLIP[first], low
         return f"{'[' if first == '<=' else '('}{low},{high}{']' if second == '<=' else ')'}"
+    if other := re.fullmatch(r"[A-Za-z]\s*!=([^<>=!,]+)", text):
+        return f"(-\\infty,{other[1].strip()})\\cup({other[1].strip()},\\infty)"
     sign, bound = "", ""
     if above := _ABOVE.fullmatch(text):
         sign, bound = above[1], above[2].strip()

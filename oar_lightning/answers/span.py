@@ -172,6 +172,8 @@ def _is_answer(text: str, start: int, complete: bool, strict: bool, words: bool)
     formal, short = bool(re.search(r"[\d\\$]", stated)), len(stated.split()) <= 2
     if strict and not words and stated[:1].isalpha() and " " in stated.strip():
         return False  # a heading: #### Step 2
+    if strict and not words and re.match(r"\.\s+[A-Z]", text[start + content[1] :][:9]):
+        return False  # a numbered heading: #### 2. Verification
     if strict and re.match(r"[a-z]{2,}\s", stated):
         return False  # "the answer is not 6", "over 9"
     return formal and short if strict else formal or short
@@ -192,7 +194,7 @@ def _is_remark(text: str, start: int, end: int, complete: bool) -> bool:
 _WORDS = re.compile(r"(?!(?:yes|no|none|true|false)$)[a-z]{2,}(?: [a-z]{2,})*")
 _HEADING = re.compile(
     r"(?=.*\b(?:Check|Checking|Conclusion|Explanation|Notes?|Reasoning|Remarks?|Solution|Step|Summary|Verification)\b)"
-    r"[A-Z][a-z]+(?: [A-Za-z]+)*:?"
+    r"[A-Z][a-z]+(?: \w+)*(?::.*)?"
 )
 
 
@@ -265,6 +267,6 @@ def _line_content(text: str, start: int, complete: bool) -> tuple[int, int] | No
 def _trim(text: str, start: int, end: int) -> tuple[int, int]:
     while start < end and text[start] in _TRIM:
         start += 1
-    while end > start and text[end - 1] in _TRIM_END:
+    while end > start and text[end - 1] in _TRIM_END and text[end - 2 : end] != "\\$":
         end -= 1
     return start, end

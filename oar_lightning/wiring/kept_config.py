@@ -39,7 +39,7 @@ MAY_CHANGE = MappingProxyType(
         "callbacks": "look on; one that changes training answers for it",
         "num_threads": "rounding alone",
         "trainer.accelerator": "rounding alone",
-        "trainer.devices": "rounding alone (but for loss.reduction=bnpo); a checkpoint that they cannot load is refused by itself",
+        "trainer.devices": "rounding alone (but for loss.reduction=bnpo); a checkpoint that they cannot load is refused",
         "trainer.num_nodes": "rounding alone (but for loss.reduction=bnpo); a checkpoint that they cannot load is refused",
         "trainer.strategy": "rounding alone; a checkpoint that another strategy cannot load is refused by itself",
         "trainer.max_steps": "a run may go on for longer; a decaying schedule then ends at the new last step; see `phases`",

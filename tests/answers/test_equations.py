@@ -19,6 +19,15 @@ from oar_lightning.answers.equations import ASKED, NAME, equations, named_sides
         ("x=1,x=2", "2,1", ("1,2", "2,1")),
         ("y=2,x=1", "(1,2)", ("(1,2)", "(1,2)")),
         ("1,2,3", "1,2,and 3", ("1,2,3", "1,2,3")),
+        ("1,-2", "x_1=1,x_{2}=-2", ("1,-2", "1,-2")),
+        ("a_1=1,a_2=2", "a_1=2,a_2=1", None),
+        ("18", "3*6=18 apples", ("18", "18 apples")),
+        ("18", "3*7=18 apples", False),
+        ("10", "\\binom{5}{2}=10", ("10", "\\binom{5}{2}")),
+        ("11", "\\binom{5}{2}=10", False),
+        ("0.56=56", "56", True),
+        ("0.56=56", "0.56", True),
+        ("0.56=56", "0.57", False),
         ("18", "19", None),
     ],
 )
@@ -26,7 +35,7 @@ def test_what_is_stated(gold: str, answer: str, outcome: object) -> None:
     assert equations(gold, answer) == outcome
 
 
-@pytest.mark.parametrize("side", ["x", "f(x)", "|AB|", "\\angle ABC", "m+n", "f^{-1}(3)", "f'(1)"])
+@pytest.mark.parametrize("side", ["x", "f(x)", "f(-1)", "(r,\\theta)", "|AB|", "\\angle ABC", "m+n", "f^{-1}(3)", "f'(1)"])
 def test_names_of_what_was_asked_for(side: str) -> None:
     assert NAME.fullmatch(side)
     assert ASKED.fullmatch(side)

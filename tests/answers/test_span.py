@@ -21,6 +21,10 @@ def found(text: str, answer_format: AnswerFormat = AnswerFormat(), complete: boo
 
 # text, conclusion, answer; a conclusion of None: no answer
 CASES = [
+    ("So \\boxed{18\\$}.", "\\boxed{", "18\\$"),
+    ("So \\boxed{12}\n\n#### 2. Verification\nok", "\\boxed{", "12"),
+    ("The answer is 12.\n\n#### Step 2: add\nmore", "The answer is ", "12"),
+    ("So 12.\n#### 12", "#### ", "12"),
     ("So \\boxed{5}.", "\\boxed{", "5"),
     ("So \\boxed{Answer: 5}", "\\boxed{", "Answer: 5"),
     ("So \\boxed{\\text{The answer is }5}.", "\\boxed{", "\\text{The answer is }5"),
