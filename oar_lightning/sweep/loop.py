@@ -45,7 +45,7 @@ class LauncherFailed(RuntimeError):
 
 
 class TrialRefused(RuntimeError):
-    """Raised where the first trials' settings cannot work, which is the command's mistake and no result."""
+    """Raised where the first trials' settings or those of all cannot work, which is the command's mistake and no result."""
 
 
 class TooManyFailures(RuntimeError):
@@ -57,8 +57,9 @@ def run_sweep(study: SweepStudy, launch: Launch, publish: Publish, batch: int = 
 
     Raises:
         TooManyFailures: where the study has more failed trials than it allows.
-        TrialRefused: where no trial has a result and those that were started have settings that cannot work. Nothing stays of
-            a study of which no trial has begun, once the last process ends that works on it.
+        TrialRefused: where no trial has a result and those that were started have settings that cannot work, or where what
+            they were refused for holds for every trial. Nothing stays of a study of which no trial has begun, once the last
+            process ends that works on it.
     """
     status: str | None = "KILLED"
     try:
@@ -103,9 +104,10 @@ def _work(study: SweepStudy, launch: Launch, publish: Publish, batch: int) -> bo
             for claim in claims:
                 await_trial(claim.folder)
         results = [study.result(claim) for claim in claims]
-        refused = [result.reason for result in results if result is not None and result.state == "refused"]
-        if refused and len(refused) == len(claims) and not study.finished():
-            raise TrialRefused(f"{refused[0]} (trial {claims[0].number}, the first; nothing is recorded)")
+        refused = [result for result in results if result is not None and result.state == "refused"]
+        if refused and len(refused) == len(claims) and (refused[0].of_all or not study.finished()):
+            which = f"trial {claims[0].number}" if study.finished() else f"trial {claims[0].number}, the first"
+            raise TrialRefused(f"{refused[0].reason} ({which}; nothing is recorded)")
         for claim, result in zip(claims, results, strict=True):
             if result is None and lost is not None and study.count_lost(claim) < MAX_LOST:
                 log.warning("trial %d has ended without a result (%s); it is started again", claim.number, lost)

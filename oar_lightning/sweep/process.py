@@ -25,6 +25,7 @@ from oar_lightning.sweep.trial import (
     TICKET,
     Pruned,
     Result,
+    SweepRefused,
     forget_result,
     job_folder,
     read_result,
@@ -156,10 +157,9 @@ def recording_failure(begun: bool = True) -> Iterator[None]:
         yield
     except Exception as error:
         if folder is not None and is_first_rank():
-            refused = isinstance(error, ConfigError) and not begun
-            write_result(
-                folder, Result("refused", reason=str(error)) if refused else Result("failed", reason=named_line(error))
-            )
+            refused = Result("refused", reason=str(error), of_all=isinstance(error, SweepRefused))
+            failed = Result("failed", reason=named_line(error))
+            write_result(folder, refused if isinstance(error, ConfigError) and not begun else failed)
         raise
 
 

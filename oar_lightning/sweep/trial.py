@@ -14,6 +14,7 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any, Literal
 
+from oar_lightning.common.config_check import ConfigError
 from oar_lightning.common.outputs import replace_file
 
 FOLDER_VARIABLE = "OAR_LIGHTNING_JOB"
@@ -66,11 +67,17 @@ class Ticket:
 
 @dataclass(frozen=True)
 class Result:
-    """The result of a job. `metrics`: the final metrics of a complete job, with `objective` where the task has one."""
+    """The result of a job. `metrics`: the final metrics of a complete job, with `objective` where the task has one. `of_all`:
+    whether the reason why it was refused holds for every trial of the sweep."""
 
     state: State
     metrics: Mapping[str, float] = field(default_factory=dict)
     reason: str = ""
+    of_all: bool = False
+
+
+class SweepRefused(ConfigError):
+    """Raised in a trial that has not begun, for what holds for every trial of the sweep."""
 
 
 class Diverged(RuntimeError):

@@ -28,6 +28,7 @@ from oar_lightning.training.callbacks.checkpoint import CHECKPOINTS, LAST
 from oar_lightning.training.callbacks.errors import first_error, forget_errors
 from oar_lightning.wiring.auto_budgets import set_start_from_plan
 from oar_lightning.wiring.claim import claim, claim_and
+from oar_lightning.wiring.config import plain
 from oar_lightning.wiring.datasets import datasets
 from oar_lightning.wiring.device import seed_everything, set_threads
 from oar_lightning.wiring.kept_config import CONFIG, PROBLEMS, kept_problems
@@ -41,6 +42,7 @@ from oar_lightning.wiring.run_folder import logged, note_origin
 from oar_lightning.wiring.run_tags import note_run, run_parameters, run_tags
 from oar_lightning.wiring.settings import build_settings
 from oar_lightning.wiring.start import Start, find_start
+from oar_lightning.wiring.sweep_problems import check_problems_of_sweep
 from oar_lightning.wiring.trained_weights import put_weights
 
 log = logging.getLogger(__name__)
@@ -52,6 +54,7 @@ def prepare(cfg: DictConfig) -> Callable[[], float | None]:
     check_optimizer(cfg)
     try_trainer(cfg)
     problems = kept_problems(settings)
+    check_problems_of_sweep(plain(cfg), problems)
     start = find_start(cfg, problems)
     if start.complete:
         log.info("the run in %s is complete, nothing is left to do", start.run_dir)

@@ -60,6 +60,15 @@ def test_a_trial_refused_after_another_has_a_result_is_a_failed_one(tmp_path: Pa
     assert [t.state for t in batched.trials()] == [TrialState.FAIL, TrialState.COMPLETE, TrialState.COMPLETE]
 
 
+def test_what_is_refused_for_every_trial_ends_the_sweep_and_costs_none(tmp_path: Path) -> None:
+    """Also where others have a result: started again without the mistake, the sweep has all its trials."""
+    of_all = Result("refused", reason="the content of data.train is another", of_all=True)
+    with pytest.raises(TrialRefused, match=r"^the content of data\.train is another \(trial 1; nothing is recorded\)"):
+        sweep(tmp_path, plan(3), ending=lambda claim: of_all if claim.number == 1 else None)
+    study = sweep(tmp_path, plan(3))
+    assert [t.state for t in study.trials()] == [TrialState.COMPLETE] * 3
+
+
 def test_a_trial_that_has_begun_stays_when_it_is_refused_at_another_start(tmp_path: Path) -> None:
     """Its checkpoint may be of hours, and the policy's folder be away for now."""
     before = open_study(tmp_path, plan(2))

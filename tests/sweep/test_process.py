@@ -20,6 +20,7 @@ from oar_lightning.sweep.trial import (
     Pruned,
     Pruning,
     Result,
+    SweepRefused,
     Ticket,
     read_result,
     read_ticket,
@@ -250,6 +251,9 @@ def test_reporting_writes_how_a_job_ended(tmp_path: Path, monkeypatch: pytest.Mo
     with pytest.raises(ConfigError), recording_failure(begun=False):
         raise ConfigError("policy.name=./nothing\nis no folder")
     assert read_result(tmp_path) == Result("refused", reason="policy.name=./nothing\nis no folder")
+    with pytest.raises(ConfigError), recording_failure(begun=False):
+        raise SweepRefused("of all")
+    assert read_result(tmp_path) == Result("refused", reason="of all", of_all=True)
     with pytest.raises(ConfigError):
         run_recorded(lambda: raising(ConfigError("of a run that had begun")))
     assert read_result(tmp_path) == Result("failed", reason="ConfigError: of a run that had begun")
