@@ -4,9 +4,13 @@ from __future__ import annotations
 
 import hashlib
 import json
+from collections.abc import Mapping
 from typing import Any
 
 import torch
+
+SAMPLED = 4096
+"""Values of a tensor that `sampled_fingerprint` reads."""
 
 
 def policy_fingerprint(model: Any, tokenizer: Any = None) -> str:
@@ -18,7 +22,27 @@ def policy_fingerprint(model: Any, tokenizer: Any = None) -> str:
         for part in tensor.detach().reshape(-1).split(2**24):  # bounds the copy in the host's memory
             digest.update(part.contiguous().view(torch.uint8).cpu().numpy())
     if tokenizer is not None:
-        digest.update(json.dumps(sorted(tokenizer.get_vocab().items())).encode())
-        if template := getattr(tokenizer, "chat_template", None):
-            digest.update(json.dumps(template).encode())
+        digest.update(_described(tokenizer))
     return digest.hexdigest()
+
+
+def sampled_fingerprint(weights: Mapping[str, torch.Tensor]) -> str:
+    """A digest of at most `SAMPLED` values of each tensor, as far apart as can be. Training moves nearly all values, so that
+    another training's weights have another one; it takes no time where a digest of all of a large model's takes a minute."""
+    digest = hashlib.sha256()
+    for name, tensor in sorted(weights.items()):
+        digest.update(f"{name} {tuple(tensor.shape)} {tensor.dtype}".encode())
+        values = tensor.detach().reshape(-1)
+        values = values[:: max(1, -(-len(values) // SAMPLED))].contiguous()
+        digest.update(values.view(torch.uint8).cpu().numpy().tobytes())
+    return digest.hexdigest()
+
+
+def tokenizer_fingerprint(tokenizer: Any) -> str:
+    """A digest of the vocabulary and of the chat template."""
+    return hashlib.sha256(_described(tokenizer)).hexdigest()
+
+
+def _described(tokenizer: Any) -> bytes:
+    template = getattr(tokenizer, "chat_template", None)
+    return (json.dumps(sorted(tokenizer.get_vocab().items())) + (json.dumps(template) if template else "")).encode()

@@ -18,6 +18,7 @@ from oar_lightning.policy.push import HubRepo, PushError
 from oar_lightning.wiring.config import plain
 from oar_lightning.wiring.device import seed_everything
 from oar_lightning.wiring.kept_config import check_base
+from oar_lightning.wiring.kept_policy import check_policy_kept, compared, digests_of
 from oar_lightning.wiring.model_card import write_run_card
 from oar_lightning.wiring.policy import bare_policy, export_folder
 from oar_lightning.wiring.resume import Saved, find_checkpoint, read_saved
@@ -41,7 +42,9 @@ def prepare(cfg: DictConfig) -> Callable[[], None]:
         repo.check()
     seed_everything(cfg.seed)
     policy = bare_policy(cfg)
-    check_base(saved.checkpoint.parent.parent, plain(cfg), bool(frozen_weights(policy.model)))
+    run_dir = saved.checkpoint.parent.parent
+    check_base(run_dir, plain(cfg), bool(frozen_weights(policy.model)))
+    check_policy_kept(run_dir, digests_of(policy), compared(policy, begun=False))
     put_weights(policy, saved)
     if repo is not None:
         repo.create()

@@ -32,6 +32,7 @@ from oar_lightning.wiring.config import plain
 from oar_lightning.wiring.datasets import datasets
 from oar_lightning.wiring.device import seed_everything, set_threads
 from oar_lightning.wiring.kept_config import CONFIG, PROBLEMS, kept_problems
+from oar_lightning.wiring.kept_policy import POLICY, Digests, check_policy_kept, compared, digests_of
 from oar_lightning.wiring.library_settings import check_optimizer, try_trainer
 from oar_lightning.wiring.lightning_options import development_run
 from oar_lightning.wiring.model_card import write_run_card
@@ -66,12 +67,15 @@ def prepare(cfg: DictConfig) -> Callable[[], float | None]:
     job = build_run(cfg, settings, start)
     if start.saved is not None:
         check_layout(start.saved, adapt(job.trainer).layout)
+    began_with = digests_of(job.policy, job.reference)
+    if (kept_in := start.same_policy_in) is not None:
+        check_policy_kept(kept_in, began_with, compared(job.policy, start.begun and not start.changes))
     set_start_from_plan(cfg, job)
     claim_and(start.run_dir, job.tracker.start)
-    return lambda: fit(cfg, job, start, problems)
+    return lambda: fit(cfg, job, start, problems, began_with)
 
 
-def fit(cfg: DictConfig, job: Run, start: Start, problems: Mapping[str, str]) -> float | None:
+def fit(cfg: DictConfig, job: Run, start: Start, problems: Mapping[str, str], began_with: Digests) -> float | None:
     """Train, continuing a checkpoint where given; returns the sampled accuracy on the first evaluation set."""
     run_dir, saved = start.run_dir, start.saved
     try:
@@ -91,6 +95,8 @@ def fit(cfg: DictConfig, job: Run, start: Start, problems: Mapping[str, str]) ->
         note_origin(job.tracker, HydraConfig.get().overrides.task, job.problems, start.resumed, start.parent())
         job.tracker.write_text(CONFIG, logged(cfg))
         job.tracker.write_text(PROBLEMS, json.dumps(problems, indent=1))
+        if not start.resumed or not (run_dir / "artifacts" / POLICY).exists():
+            job.tracker.write_text(POLICY, json.dumps(dict(began_with), indent=1))
         log.info("run folder: %s", run_dir)
         forget_errors(run_dir)
         report_lost_ranks(job.trainer, lambda: on_rank_lost(job, run_dir))

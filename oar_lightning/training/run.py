@@ -73,6 +73,11 @@ class Run:
         counted = {f"{EVALUATION}{name}": len(problems) for name, problems in self.evaluation.eval_sets.items()}
         return {TRAINING: getattr(self.datamodule.train, "size", None), **counted}
 
+    @property
+    def reference(self) -> Any:
+        """The frozen model of a KL term or of the scorer; None where there is none beside the policy."""
+        return self.module.collector.reference if isinstance(self.module, PolicyOptimization) else None
+
     def fit(self, ckpt_path: str | None = None) -> None:
         """Train, from a checkpoint on where one is given.
 

@@ -64,6 +64,14 @@ class Start:
         return -1 if self.begun else self.step
 
     @property
+    def same_policy_in(self) -> Path | None:
+        """The folder of the run that began with the policy that this one begins with; None: there is none, or it has loaded
+        the policy in another way."""
+        if any(_below(change.key, ("policy",)) for change in self.changes):
+            return None
+        return self.saved.checkpoint.parent.parent if self.saved is not None else self.run_dir if self.begun else None
+
+    @property
     def run_id(self) -> str | None:
         """The MLflow run that goes on, where a checkpoint names it; else the journal does."""
         return self.saved.run_id if self.saved is not None and not self.changes else None

@@ -74,6 +74,9 @@ def test_adapters_are_not_merged_into_another_policy_than_they_were_trained_on(
     assert merged.keys() == own.keys()
     assert all(weight.equal(own[name]) for name, weight in merged.items())
     (run / "artifacts" / "config.yaml").unlink()
+    with pytest.raises(ConfigError, match=r"run0: the weights of policy\.name are others"):
+        prepared(*asked, "policy.name=chain_asides")
+    (run / "artifacts" / "policy.json").unlink()
     prepared(*asked, "policy.name=chain_asides")
     assert "run0 keeps no config: whether its weights are of the policy given now is not known" in caplog.text
 

@@ -3,11 +3,8 @@
 from __future__ import annotations
 
 import json
-import multiprocessing
 import os
-import signal
 import tempfile
-from collections.abc import Callable
 from pathlib import Path
 
 import lightning as L
@@ -15,6 +12,7 @@ import pytest
 import torch
 from mlflow import MlflowClient
 from support.composing import Prepare, composed_whole
+from support.killed import killed
 
 from oar_lightning.common.config_check import ConfigError
 from oar_lightning.sweep.trial import FOLDER_VARIABLE, Ticket, write_ticket
@@ -30,23 +28,6 @@ SMALL = (
     "trainer.max_steps=2",
     "checkpoint_every_n_steps=1",
 )
-
-
-def die(*_: object, **__: object) -> None:
-    os.kill(os.getpid(), signal.SIGKILL)
-
-
-def killed(work: Callable[[], Callable[[], float | None]], where: object, name: str) -> None:
-    """The command in a process of its own, which is killed when it calls ``where.name``."""
-
-    def target() -> None:
-        setattr(where, name, die)
-        work()()
-
-    process = multiprocessing.get_context("fork").Process(target=target)
-    process.start()
-    process.join(120)
-    assert process.exitcode == -signal.SIGKILL
 
 
 def steps_of(store: str) -> tuple[str, list[int]]:
