@@ -242,6 +242,10 @@ _BOLD, _CLOSED_BOLD = (re.compile(rf"((?:(?!\.\s)[^\n*])+)\*\*[.!?]*(?=\s*{end})
 """What ends a line in bold, behind which a mark is no factorial; and where the text's end may not be the line's."""
 
 
+_STOP, _CLOSED_STOP = (re.compile(rf"\n|{end}|,?\s+(?:because|since)\b") for end in (r"\.(?=\s|\Z)", r"\.(?=\s)"))
+"""What ends the line of an answer, or begins its reason."""
+
+
 def _line_content(text: str, start: int, complete: bool) -> tuple[int, int] | None:
     """From `start`, and an adverb there, to the end of the sentence or line, or of the display that follows."""
     begin = start
@@ -258,7 +262,7 @@ def _line_content(text: str, start: int, complete: bool) -> tuple[int, int] | No
     if text.endswith("**", begin, start) and (bold := (_BOLD if complete else _CLOSED_BOLD).match(text, start)):
         return bold.span(1)
     # the last full stop of a truncated text may be a decimal point
-    stop = re.compile(r"\n|\.(?=\s)|\.$" if complete else r"\n|\.(?=\s)").search(text, start)
+    stop = (_STOP if complete else _CLOSED_STOP).search(text, start)
     if stop is None:
         return (start, len(text)) if complete else None
     return start, stop.start()

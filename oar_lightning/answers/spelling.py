@@ -72,9 +72,13 @@ def _braced(match: re.Match[str]) -> str:
 
 
 _LEAD = re.compile(
-    r"^\s*(?:\\(?:text|textbf|mathrm)\s*\{\s*)?(?:the )?(?:final )?answer(?:\s+is\b|\s*:)\s*:?\s*\}?\s*(?=\S)", re.IGNORECASE
+    r"^\s*(?:\\(?:text|textbf|mathrm)\s*\{\s*)?(?:the )?(?:final |correct )?answer(?:\s+is\b|\s*:)\s*:?\s*\}?\s*(?=\S)",
+    re.IGNORECASE,
 )
 """`Answer:` and the like at the beginning of a box."""
+_OPTION = re.compile(r"^\s*(?:option|choice)\s+(?=\(?[A-J]\)?(?![\w']))", re.IGNORECASE)
+_FACTORIAL = re.compile(r"(\w+|\([^()]*\))!\s+(?==)")
+"""Before the sign of equality of `5! = 120`; `5 != 120` denies it."""
 _RAISED = re.compile("[⁰¹²³⁴⁵⁶⁷⁸⁹⁺⁻ⁿ]+")
 
 
@@ -132,7 +136,7 @@ def canonical(text: str, join_thousands: bool = True) -> str:
     `join_thousands` reads `70,110` as a number; otherwise it is a list.
     """
     text = _POWER.sub(lambda match: f"^{{{match[2] or match[3]}}}", _LEAD.sub("", _visible(text)))
-    text = _BOLD_END.sub("", text)
+    text = _FACTORIAL.sub(r"(\1!)", _OPTION.sub("", _BOLD_END.sub("", text)))
     text = _TEMPERATURE.sub(lambda match: _SCALES[match[1] or match[2]], text)
     for pattern, spelling in _REPLACED:
         text = pattern.sub(spelling, text)

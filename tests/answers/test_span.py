@@ -21,6 +21,9 @@ def found(text: str, answer_format: AnswerFormat = AnswerFormat(), complete: boo
 
 # text, conclusion, answer; a conclusion of None: no answer
 CASES = [
+    ("The answer is 18, because 9*2=18.", "The answer is ", "18"),
+    ("The answer is $x=5$ since 5 is prime.", "The answer is $", "x=5"),
+    ("The answer is 7 since\n7 is prime.", "The answer is ", "7"),
     ("So \\boxed{18\\$}.", "\\boxed{", "18\\$"),
     ("So \\boxed{12}\n\n#### 2. Verification\nok", "\\boxed{", "12"),
     ("The answer is 12.\n\n#### Step 2: add\nmore", "The answer is ", "12"),
