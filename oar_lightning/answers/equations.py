@@ -30,7 +30,7 @@ _OR = re.compile(r",?\s*(?:\\text\s*\{\s*,?\s*(?:or|and)\s*\}|\b(?:or|and)\b)\s*
 
 def equations(gold: str, answer: str) -> Outcome:
     """`x = 18` and `2 \\cdot 9 = 18` state 18; `19 = 18` equals no answer; `x = 1, x = 2` is the list 1, 2."""
-    plain = [_list_of_values(gold), _list_of_values(answer, indexed="=" not in gold)]
+    plain = [_list_of_values(gold), _list_of_values(answer, indexed=not {"=", "("} & {*gold})]
     if plain != [gold, answer]:
         return plain[0], plain[1]
     sides = [named_sides(text) for text in (gold, answer)]
@@ -40,15 +40,17 @@ def equations(gold: str, answer: str) -> Outcome:
     if counts[0] > 1 and counts[1] == 1 and all(exact(side) is not None for side in sides[0]):
         return any(arithmetic(side, sides[1][0]) for side in sides[0])  # `0.56 = 56\\%`
     if min(counts) == 1:
-        said = [(side, split[-1]) for split in sides for side in split[:-1] if not NAME.fullmatch(side)]
         said = [
-            (split_unit(side)[0], split_unit(value)[0])
-            for side, value in said
-            if not (counts[0] == 1 and ASKED.fullmatch(side))
+            (split_unit(side), split_unit(split[-1]))
+            for split in sides
+            for side in split[:-1]
+            if not NAME.fullmatch(side) and not (counts[0] == 1 and ASKED.fullmatch(side))
         ]
-        outcomes = [arithmetic(*pair) for pair in said]
-        if outcomes == [None] and counts[0] == 1 and arithmetic(split_unit(sides[0][-1])[0], said[0][1]):
-            return sides[0][-1], said[0][0]  # `\\binom{5}{2} = 10`, where 10 is right: is what it is said to equal?
+        if any(left[1] and right[1] and left[1] != right[1] for left, right in said):
+            return False  # `3 minutes = 3 hours`
+        outcomes = [arithmetic(left[0], right[0]) for left, right in said]
+        if outcomes == [None] and counts[0] == 1 and arithmetic(split_unit(sides[0][-1])[0], said[0][1][0]):
+            return sides[0][-1], said[0][0][0]  # `\\binom{5}{2} = 10`, where 10 is right: is what it is said to equal?
         return (sides[0][-1], sides[1][-1]) if all(outcomes) else False
     if counts == [2, 2] and sides[0][0] == sides[1][0]:
         return sides[0][1], sides[1][1]

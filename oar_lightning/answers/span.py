@@ -172,7 +172,7 @@ def _is_answer(text: str, start: int, complete: bool, strict: bool, words: bool)
     formal, short = bool(re.search(r"[\d\\$]", stated)), len(stated.split()) <= 2
     if strict and not words and stated[:1].isalpha() and " " in stated.strip():
         return False  # a heading: #### Step 2
-    if strict and not words and re.match(r"\.\s+[A-Z]", text[start + content[1] :][:9]):
+    if strict and not words and _NUMBERED.match(text, start + content[1]):
         return False  # a numbered heading: #### 2. Verification
     if strict and re.match(r"[a-z]{2,}\s", stated):
         return False  # "the answer is not 6", "over 9"
@@ -192,10 +192,9 @@ def _is_remark(text: str, start: int, end: int, complete: bool) -> bool:
 
 
 _WORDS = re.compile(r"(?!(?:yes|no|none|true|false)$)[a-z]{2,}(?: [a-z]{2,})*")
-_HEADING = re.compile(
-    r"(?=.*\b(?:Check|Checking|Conclusion|Explanation|Notes?|Reasoning|Remarks?|Solution|Step|Summary|Verification)\b)"
-    r"[A-Z][a-z]+(?: \w+)*(?::.*)?"
-)
+_TITLE = r"\b(?:Check|Checking|Conclusion|Explanation|Notes?|Reasoning|Remarks?|Solution|Step|Summary|Verification)\b"
+_HEADING = re.compile(rf"(?=.*{_TITLE})[A-Z][a-z]+(?: \w+)*(?::.*)?")
+_NUMBERED = re.compile(rf"\.[ \t]{{1,9}}{_TITLE}")
 
 
 def _boxed_content(text: str, box: int, complete: bool) -> tuple[int, int] | None:
@@ -242,8 +241,10 @@ _BOLD, _CLOSED_BOLD = (re.compile(rf"((?:(?!\.\s)[^\n*])+)\*\*[.!?]*(?=\s*{end})
 """What ends a line in bold, behind which a mark is no factorial; and where the text's end may not be the line's."""
 
 
-_STOP, _CLOSED_STOP = (re.compile(rf"\n|{end}|,?\s+(?:because|since)\b") for end in (r"\.(?=\s|\Z)", r"\.(?=\s)"))
-"""What ends the line of an answer, or begins its reason."""
+_STOP, _CLOSED_STOP = (
+    re.compile(rf"\n|{end}|(?<=[\dA-Z)}}\]$%]),?\s++(?:because|since)\b") for end in (r"\.(?=\s|\Z)", r"\.(?=\s)")
+)
+"""What ends the line of an answer, or begins its reason: that of words ("correct because ...") is a remark's."""
 
 
 def _line_content(text: str, start: int, complete: bool) -> tuple[int, int] | None:

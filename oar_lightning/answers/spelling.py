@@ -9,10 +9,6 @@ from oar_lightning.answers.numbers import without_mixed
 
 _SPACE = re.compile(r"(?<!\\)\\[,;: ]|\\q?quad(?![A-Za-z])|~|\s")
 _DROPPED = re.compile(r"[£€]|\\!|\\(?:left|right|[bB]igg?[lrm]?|displaystyle)(?![A-Za-z])|\\?\$|\\?%|\^\{?\\circ\}?|°|\\degree")
-_TEMPERATURE = re.compile(
-    r"(?:\^\s*\{?\\circ\}?|°|\\degree)(?:\s|\\[,;: ])*(?:\\(?:text|mathrm)\s*\{\s*([CF])\s*\}|([CF])(?![A-Za-z]))"
-)
-_SCALES = {"C": "\\text{ celsius}", "F": "\\text{ fahrenheit}"}
 _RELATIONS = {
     "<=": r"\\leqslant|\\leq|\\le|≤",
     ">=": r"\\geqslant|\\geq|\\ge|≥",
@@ -137,7 +133,6 @@ def canonical(text: str, join_thousands: bool = True) -> str:
     """
     text = _POWER.sub(lambda match: f"^{{{match[2] or match[3]}}}", _LEAD.sub("", _visible(text)))
     text = _FACTORIAL.sub(r"(\1!)", _OPTION.sub("", _BOLD_END.sub("", text)))
-    text = _TEMPERATURE.sub(lambda match: _SCALES[match[1] or match[2]], text)
     for pattern, spelling in _REPLACED:
         text = pattern.sub(spelling, text)
     if join_thousands:

@@ -105,10 +105,12 @@ def _work(study: SweepStudy, launch: Launch, publish: Publish, batch: int) -> bo
                 await_trial(claim.folder)
         results = [study.result(claim) for claim in claims]
         refused = [result for result in results if result is not None and result.state == "refused"]
-        if refused and len(refused) == len(claims) and (refused[0].of_all or not study.finished()):
-            which = f"trial {claims[0].number}" if study.finished() else f"trial {claims[0].number}, the first"
-            raise TrialRefused(f"{refused[0].reason} ({which}; nothing is recorded)")
+        refusal = next((result for result in refused if result.of_all), None)
+        if refused and len(refused) == len(claims) and not study.finished():
+            raise TrialRefused(f"{refused[0].reason} (trial {claims[0].number}, the first; nothing is recorded)")
         for claim, result in zip(claims, results, strict=True):
+            if refusal is not None and result in refused:
+                continue
             if result is None and lost is not None and study.count_lost(claim) < MAX_LOST:
                 log.warning("trial %d has ended without a result (%s); it is started again", claim.number, lost)
                 continue
@@ -117,6 +119,8 @@ def _work(study: SweepStudy, launch: Launch, publish: Publish, batch: int) -> bo
                 result = Result("failed", reason=named_line(error) if error else "the trial ended without a result")
             study.record(claim, result, {"run_id": read_run_id(claim.folder)})
             _log_result(study, claim, result)
+        if refusal is not None:
+            raise TrialRefused(f"{refusal.reason} (trial {claims[results.index(refusal)].number}; it is not recorded)")
     finally:
         for claim in claims:
             claim.lock.release()

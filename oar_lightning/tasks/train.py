@@ -15,7 +15,7 @@ from omegaconf import DictConfig
 from rich.console import Console
 from torch import Tensor
 
-from oar_lightning.distributed.launch import by_srun
+from oar_lightning.distributed.launch import by_srun, is_restart
 from oar_lightning.distributed.rank_launcher import end_other_ranks, killed_rank, report_lost_ranks
 from oar_lightning.distributed.slurm import TOLD_TO_END, requeue
 from oar_lightning.distributed.strategies import adapt
@@ -26,6 +26,7 @@ from oar_lightning.sweep.process import describe_exit
 from oar_lightning.sweep.trial import Result, current_ticket, job_folder, write_result
 from oar_lightning.training.callbacks.checkpoint import CHECKPOINTS, LAST
 from oar_lightning.training.callbacks.errors import first_error, forget_errors
+from oar_lightning.training.callbacks.goes_on import forget_goes_on
 from oar_lightning.wiring.auto_budgets import set_start_from_plan
 from oar_lightning.wiring.claim import claim, claim_and
 from oar_lightning.wiring.config import plain
@@ -63,6 +64,8 @@ def prepare(cfg: DictConfig) -> Callable[[], float | None]:
     set_threads(cfg.num_threads)
     seed_everything(cfg.seed)
     claim(start.run_dir, make=False)
+    if not is_restart():
+        forget_goes_on(Path(HydraConfig.get().runtime.output_dir))
     export_folder(cfg, start.run_dir)
     job = build_run(cfg, settings, start)
     if start.saved is not None:

@@ -49,10 +49,9 @@ class PolicyModule(L.LightningModule):
         its own `optimizer.foreach`, which a run that ran out of memory is resumed with."""
         for config in self.trainer.lr_scheduler_configs:
             set_rates(config.scheduler)
-        for optimizer in self.trainer.optimizers:
-            given = getattr(optimizer, "defaults", {})
-            for group in optimizer.param_groups:
-                group |= {name: given[name] for name in ("foreach",) if name in group and name in given}
+        given = self.make_optimizer([torch.zeros(1, requires_grad=True)]).defaults
+        for group in (group for optimizer in self.trainer.optimizers for group in optimizer.param_groups):
+            group |= {name: given[name] for name in ("foreach",) if name in group and name in given}
 
     def on_save_checkpoint(self, checkpoint: dict[str, Any]) -> None:
         leave_out_frozen(self, checkpoint)

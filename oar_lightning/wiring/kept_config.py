@@ -169,9 +169,9 @@ def changed_since(run_dir: Path, config: Mapping[str, Any], problems: Mapping[st
     return [*found, *(Change(f"content of {key}", before[key], problems[key]) for key in other)]
 
 
-def check_base(run_dir: Path, config: Mapping[str, Any], adapters: bool) -> None:
+def check_base(run_dir: Path, config: Mapping[str, Any], adapters: bool) -> bool:
     """Compare the policy whose config and tokenizer complete a checkpoint (and whose frozen weights do, where it holds
-    `adapters` alone) with the one of the run.
+    `adapters` alone) with the one of the run. Whether its weights are the same to the last bit, or loaded in another dtype.
 
     Raises:
         ConfigError: where it is another one, whose shapes may be the same.
@@ -179,14 +179,15 @@ def check_base(run_dir: Path, config: Mapping[str, Any], adapters: bool) -> None
     kept = _read(run_dir / "artifacts" / CONFIG)
     if kept is None:
         log.warning("%s keeps no config: whether its weights are of the policy given now is not known", run_dir)
-        return
-    found = [c for c in changes(kept.get("policy"), config.get("policy"), "policy") if c.key not in SAME_WEIGHTS]
-    if found:
+        return True
+    changed = list(changes(kept.get("policy"), config.get("policy"), "policy"))
+    if found := [change for change in changed if change.key not in SAME_WEIGHTS]:
         what = "adapters alone, and the policy under them" if adapters else "weights, and the policy whose config they have"
         raise ConfigError(
             f"{run_dir} keeps {what} was another one than the one given now: {'; '.join(map(str, found))}. Give the old "
             f"values (of a policy that was moved: its new place, here and in {run_dir / 'artifacts' / CONFIG})"
         )
+    return all(change.key != "policy.dtype" for change in changed)
 
 
 def phases(before: Mapping[str, Any], now: Mapping[str, Any]) -> list[Change]:

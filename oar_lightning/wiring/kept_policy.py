@@ -46,8 +46,8 @@ def check_policy_kept(run_dir: Path, now: Digests, compared: tuple[str, ...]) ->
         raise ConfigError(f"{path} cannot be read ({error}); mend it, or remove it to resume without a comparison") from error
     if other := [name for name in compared if name in now and before.get(name, now[name]) != now[name]]:
         raise ConfigError(
-            f"{run_dir}: the {' and the '.join(other)} of policy.name are others than those that the run began with; the "
-            f"folder has been written anew. Bring the former policy back, or start a new run (or remove {path} to go on)"
+            f"{run_dir}: the {' and the '.join(other)} of the policy are others than those that the run began with, as where "
+            f"the folder of policy.name was written anew. Bring it back, or start a new run (or remove {path} to go on)"
         )
 
 

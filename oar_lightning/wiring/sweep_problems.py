@@ -14,7 +14,7 @@ from oar_lightning.sweep.trial import SweepRefused, current_ticket, job_folder
 
 def check_problems_of_sweep(config: Mapping[str, Any], problems: Mapping[str, str]) -> None:
     """Compare a trial's problems (key of a source -> fingerprint) with those of the sweep's earlier trials with the same
-    settings of `data`; the first one's are kept in the sweep's folder, in ``study/problems_<settings>.json``.
+    settings of their sources; the first one's are kept in the sweep's folder, in ``study/problems_<settings>.json``.
 
     Raises:
         SweepRefused: where they are others, as where a file was edited between two starts of the sweep.
@@ -22,7 +22,8 @@ def check_problems_of_sweep(config: Mapping[str, Any], problems: Mapping[str, st
     folder = job_folder()
     if folder is None or current_ticket() is None:
         return
-    settings = hashlib.sha256(json.dumps(config.get("data"), sort_keys=True, default=str).encode()).hexdigest()[:16]
+    sources = [config.get("data", {}).get(name) for name in ("train", "evaluation", "first_problems")]
+    settings = hashlib.sha256(json.dumps(sources, sort_keys=True, default=str).encode()).hexdigest()[:16]
     path = folder.parent / "study" / f"problems_{settings}.json"
     try:
         before = json.loads(path.read_text(encoding="utf-8"))

@@ -63,10 +63,12 @@ def test_a_trial_refused_after_another_has_a_result_is_a_failed_one(tmp_path: Pa
 def test_what_is_refused_for_every_trial_ends_the_sweep_and_costs_none(tmp_path: Path) -> None:
     """Also where others have a result: started again without the mistake, the sweep has all its trials."""
     of_all = Result("refused", reason="the content of data.train is another", of_all=True)
-    with pytest.raises(TrialRefused, match=r"^the content of data\.train is another \(trial 1; nothing is recorded\)"):
-        sweep(tmp_path, plan(3), ending=lambda claim: of_all if claim.number == 1 else None)
-    study = sweep(tmp_path, plan(3))
-    assert [t.state for t in study.trials()] == [TrialState.COMPLETE] * 3
+    for batch in (1, 3):
+        folder = tmp_path / str(batch)
+        with pytest.raises(TrialRefused, match=r"^the content of data\.train is another \(trial 1; it is not recorded\)"):
+            sweep(folder, plan(3), ending=lambda claim: of_all if claim.number == 1 else None, batch=batch)
+        study = sweep(folder, plan(3), batch=batch)
+        assert [t.state for t in study.trials()] == [TrialState.COMPLETE] * 3
 
 
 def test_a_trial_that_has_begun_stays_when_it_is_refused_at_another_start(tmp_path: Path) -> None:

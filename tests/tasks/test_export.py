@@ -69,12 +69,13 @@ def test_adapters_are_not_merged_into_another_policy_than_they_were_trained_on(
     with pytest.raises(ConfigError, match=told.format(r"policy\.lora\.alpha", "32", "64")):
         prepared(*asked, "policy.name=chain", "policy.lora.alpha=64")
     assert not (tmp_path / "exported").exists()
+    prepared(*asked, "policy.name=chain", "policy.dtype=bfloat16")  # the same weights, rounded
     prepared(*asked, "policy.name=chain", "policy.attention=eager", "policy.lora.dropout=0.0")()
     merged, own = (load_file(folder / "model.safetensors") for folder in (tmp_path / "exported", run / "policy"))
     assert merged.keys() == own.keys()
     assert all(weight.equal(own[name]) for name, weight in merged.items())
     (run / "artifacts" / "config.yaml").unlink()
-    with pytest.raises(ConfigError, match=r"run0: the weights of policy\.name are others"):
+    with pytest.raises(ConfigError, match=r"run0: the weights of the policy are others"):
         prepared(*asked, "policy.name=chain_asides")
     (run / "artifacts" / "policy.json").unlink()
     prepared(*asked, "policy.name=chain_asides")

@@ -37,8 +37,8 @@ def write(folder: Path, factor: float = 1.0, template: str | None = None) -> Non
 @pytest.mark.parametrize(
     ("settings", "told"),
     [
-        (("policy=hf_lora",), "the weights of"),
-        (("policy=hf", "loss.kl_coef=0.1"), "the reference of"),
+        (("policy=hf_lora",), "the weights of the"),
+        (("policy=hf", "loss.kl_coef=0.1"), "the reference of the"),
         (("policy=hf",), None),
     ],
 )
@@ -56,7 +56,7 @@ def test_weights_that_the_run_needs_and_does_not_keep(
     if told is None:
         prepared(*more)()  # the checkpoint has all weights
         return
-    with pytest.raises(ConfigError, match=rf"run0: {told} policy\.name are others than those that the run began with"):
+    with pytest.raises(ConfigError, match=rf"run0: {told} policy are others than those that the run began with"):
         prepared(*more)
     if "hf_lora" in settings[0]:
         with pytest.raises(ConfigError, match=told):
@@ -74,5 +74,5 @@ def test_another_chat_template_is_another_policy(prepared: Prepare, tmp_path: Pa
     given = (*SMALL, "policy=hf", f"policy.name={start}")
     killed(lambda: prepared(*given, folder="run0"), train, "report")
     write(start, template="{% for message in messages %}{{ message.content }} {% endfor %}")
-    with pytest.raises(ConfigError, match=r"the tokenizer of policy\.name are others .* Bring the former policy back"):
+    with pytest.raises(ConfigError, match=r"the tokenizer of the policy are others .* Bring it back"):
         prepared(*given, f"ckpt_path={tmp_path / 'outputs' / 'smoke' / 'seed0' / 'run0'}", "trainer.max_steps=2")

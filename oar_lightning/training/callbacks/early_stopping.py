@@ -46,7 +46,7 @@ class EarlyStopping(callbacks.EarlyStopping):
 
     def on_train_start(self, trainer: L.Trainer, module: L.LightningModule) -> None:
         self._seen = trainer.global_step
-        if self.wait_count >= self.patience:
+        if self.wait_count >= max(1, self.patience):  # 0 is of a run that has not begun
             remedy = f"callbacks.early_stopping.patience={self.wait_count + 1} or more goes on"
             self._end(trainer, f"has not improved in {self.wait_count} evaluations", remedy)
         elif self.stopping_reason == EarlyStoppingReason.NON_FINITE_METRIC:

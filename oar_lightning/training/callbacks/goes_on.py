@@ -8,7 +8,7 @@ from typing import Any
 
 import lightning as L
 
-from oar_lightning.common.outputs import write_text
+from oar_lightning.common.outputs import replace_file
 
 NOTE = "goes_on.json"
 """Of the folder of a job that goes on in the folder of another run: which one."""
@@ -28,8 +28,14 @@ class GoesOn(L.Callback):
 
     def on_train_batch_start(self, trainer: L.Trainer, *_: Any) -> None:
         if not self._noted and trainer.is_global_zero:
-            write_text(self.own / NOTE, json.dumps({"run": str(self.run_dir.resolve())}) + "\n")
+            self.own.mkdir(parents=True, exist_ok=True)
+            replace_file(self.own / NOTE, json.dumps({"run": str(self.run_dir.resolve())}) + "\n")
         self._noted = True
+
+
+def forget_goes_on(own: Path) -> None:
+    """Of a job that was not started again: a note in its folder is another job's."""
+    (own / NOTE).unlink(missing_ok=True)
 
 
 def goes_on_in(own: Path) -> Path | None:
