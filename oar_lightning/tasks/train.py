@@ -56,13 +56,13 @@ def prepare(cfg: DictConfig) -> Callable[[], float | None]:
     check_optimizer(cfg)
     try_trainer(cfg)
     problems = kept_problems(settings)
-    check_problems_of_sweep(plain(cfg), problems)
     start = find_start(cfg, problems)
     if start.complete:
         log.info("the run in %s is complete, nothing is left to do", start.run_dir)
         return lambda: None
     set_threads(cfg.num_threads)
     seed_everything(cfg.seed)
+    check_problems_of_sweep(plain(cfg), problems)
     claim(start.run_dir, make=False)
     if not is_restart():
         forget_goes_on(Path(HydraConfig.get().runtime.output_dir))
