@@ -44,12 +44,16 @@ class PolicyModule(L.LightningModule):
         trained = [p for p in self.model.parameters() if p.requires_grad]
         return self.schedule.with_optimizer(self.make_optimizer(trained), int(self.trainer.max_steps))
 
+    def optimizer_settings(self) -> dict[str, Any]:
+        """The optimizer's settings of the config, whatever a checkpoint has put in their place."""
+        return self.make_optimizer([torch.zeros(1, requires_grad=True)]).defaults
+
     def on_train_start(self) -> None:
         """A resumed run has the learning rate of its own schedule: the checkpoint's is that of the number of steps then. And
         its own `optimizer.foreach`, which a run that ran out of memory is resumed with."""
         for config in self.trainer.lr_scheduler_configs:
             set_rates(config.scheduler)
-        given = self.make_optimizer([torch.zeros(1, requires_grad=True)]).defaults
+        given = self.optimizer_settings()
         for group in (group for optimizer in self.trainer.optimizers for group in optimizer.param_groups):
             group |= {name: given[name] for name in ("foreach",) if name in group and name in given}
 

@@ -15,6 +15,7 @@ from omegaconf.errors import OmegaConfBaseException
 from yaml import YAMLError
 
 from oar_lightning.common.config_check import ConfigError, defaults_of
+from oar_lightning.common.mappings import differing
 from oar_lightning.data.fingerprint import fingerprint
 from oar_lightning.training.settings import Settings
 
@@ -165,8 +166,7 @@ def changed_since(run_dir: Path, config: Mapping[str, Any], problems: Mapping[st
             found += changes(values[0], values[1], f"{block}.{name} (with loss.reduction=bnpo)")
     found += phases(kept, config)
     before = _read(run_dir / "artifacts" / PROBLEMS) or {}
-    other = [key for key, digest in problems.items() if before.get(key, digest) != digest]
-    return [*found, *(Change(f"content of {key}", before[key], problems[key]) for key in other)]
+    return [*found, *(Change(f"content of {key}", before[key], problems[key]) for key in differing(before, problems))]
 
 
 def check_base(run_dir: Path, config: Mapping[str, Any], adapters: bool) -> bool:

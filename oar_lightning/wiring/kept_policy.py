@@ -8,6 +8,7 @@ from pathlib import Path
 from typing import Any
 
 from oar_lightning.common.config_check import ConfigError
+from oar_lightning.common.mappings import differing
 from oar_lightning.distributed.frozen import frozen_weights
 from oar_lightning.policy.fingerprint import sampled_fingerprint, tokenizer_fingerprint
 from oar_lightning.policy.lm_head import in_shards
@@ -31,8 +32,8 @@ def digests_of(policy: Policy, reference: Any = None) -> Digests:
     return found
 
 
-def check_policy_kept(run_dir: Path, now: Digests, compared: tuple[str, ...]) -> None:
-    """Compare with what the run in `run_dir` began with; runs of older versions have kept nothing.
+def check_policy_kept(run_dir: Path, now: Digests, names: tuple[str, ...]) -> None:
+    """Compare the digests of these names with what the run in `run_dir` began with; runs of older versions have kept none.
 
     Raises:
         ConfigError: names what is another.
@@ -44,7 +45,7 @@ def check_policy_kept(run_dir: Path, now: Digests, compared: tuple[str, ...]) ->
         return
     except (OSError, ValueError) as error:
         raise ConfigError(f"{path} cannot be read ({error}); mend it, or remove it to resume without a comparison") from error
-    if other := [name for name in compared if name in now and before.get(name, now[name]) != now[name]]:
+    if other := [name for name in differing(before, now) if name in names]:
         raise ConfigError(
             f"{run_dir}: the {' and the '.join(other)} of the policy are others than those that the run began with, as where "
             f"the folder of policy.name was written anew. Bring it back, or start a new run (or remove {path} to go on)"

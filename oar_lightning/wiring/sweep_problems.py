@@ -7,6 +7,7 @@ import json
 from collections.abc import Mapping
 from typing import Any
 
+from oar_lightning.common.mappings import differing
 from oar_lightning.common.outputs import replace_file
 from oar_lightning.distributed.launch import is_first_rank
 from oar_lightning.sweep.trial import SweepRefused, current_ticket, job_folder
@@ -32,7 +33,7 @@ def check_problems_of_sweep(config: Mapping[str, Any], problems: Mapping[str, st
             path.parent.mkdir(parents=True, exist_ok=True)
             replace_file(path, json.dumps(dict(problems), indent=1))
         return
-    if other := [key for key, digest in problems.items() if before.get(key, digest) != digest]:
+    if other := differing(before, problems):
         raise SweepRefused(
             f"the content of {', '.join(other)} is not what this sweep's earlier trials had, and trials with other problems "
             "cannot be compared; bring it back, or begin another study with hydra.sweeper.study_name=..."

@@ -3,7 +3,6 @@
 from oar_lightning.training.callbacks.alarms import AlarmConfig, CreditAlarms
 from oar_lightning.training.callbacks.checkpoint import (
     LAST,
-    FinalWeights,
     LastCheckpoint,
     RandomState,
     RunIdentity,
@@ -11,6 +10,7 @@ from oar_lightning.training.callbacks.checkpoint import (
 from oar_lightning.training.callbacks.divergence import Divergence, DivergenceConfig
 from oar_lightning.training.callbacks.errors import FirstError
 from oar_lightning.training.callbacks.evaluation import EvaluationCallback
+from oar_lightning.training.callbacks.final_weights import FinalWeights
 from oar_lightning.training.callbacks.fork import Fork
 from oar_lightning.training.callbacks.progress import TrainingProgress
 from oar_lightning.training.callbacks.same_start import SameStart

@@ -6,7 +6,6 @@ from collections.abc import Collection
 from typing import Any
 
 import lightning as L
-import torch
 
 from oar_lightning.data.stream import BEGINNING
 from oar_lightning.training.policy_module import PolicyModule
@@ -39,7 +38,7 @@ class Fork(L.Callback):
 
     def on_train_start(self, trainer: L.Trainer, module: L.LightningModule) -> None:
         assert isinstance(module, PolicyModule)
-        settings = module.make_optimizer([torch.zeros(1, requires_grad=True)]).defaults
+        settings = module.optimizer_settings()
         for optimizer, config in zip(trainer.optimizers, trainer.lr_scheduler_configs, strict=True):
             scheduler = config.scheduler
             scheduler.base_lrs = [settings["lr"]] * len(optimizer.param_groups)
