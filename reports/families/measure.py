@@ -51,6 +51,11 @@ ARMS: dict[str, tuple[str, ...]] = {
     "curriculum": ("+experiment=grpo", "curriculum=difficulty"),
 }
 """Method -> its overrides, of those whose steps are timed."""
+CONTROLS: dict[str, tuple[str, ...]] = {
+    **{name: ("+experiment=oar_g", f"scorer={name}") for name in ("random", "shuffled", "inverted")},
+    "oracle_results": ("+experiment=oracle", "scorer.locate.which=results"),
+}
+"""The same of those whose steps are not: they cost what others do."""
 
 SOLUTIONS = ("rlsd", "serl")
 """Methods that are told another solution in place of an answer on `graph_hints`, whose policy reads no other hint."""
@@ -101,7 +106,7 @@ BESIDE = {"adaptive": "aer", "difficulty": "curriculum"}
 def arm(variant: str, method: str) -> tuple[str, ...]:
     """The overrides of a method on a variant."""
     hint = ("scorer.hint=correct_sibling",) if variant == "graph_hints" and method in SOLUTIONS else ()
-    return (*ARMS[method], *hint)
+    return (*(ARMS | CONTROLS)[method], *hint)
 
 
 def variant_of(run: RunRecord) -> str:

@@ -56,14 +56,14 @@ class Answered(NamedTuple):
 
 def answered(rows: Sequence[Row]) -> list[Answered]:
     """The smallest p first."""
-    found = [one for one in _pairs(rows) if one.differences]
+    found = [one for one in questions(rows) if one.differences]
     p_values = [float(ttest_1samp(one.differences, 0).pvalue) for one in found]
     told = zip(found, p_values, holm(p_values), strict=True)
     return sorted((one._replace(p=p, corrected=after) for one, p, after in told), key=lambda one: one.p)
 
 
-def _pairs(rows: Sequence[Row]) -> Iterator[Answered]:
-    """All comparisons without their p; no differences where a pair is missing."""
+def questions(rows: Sequence[Row]) -> Iterator[Answered]:
+    """All comparisons that were asked, without their p; no differences where a pair is missing."""
     of_oar_g = [Comparison(task, ENDPOINT[1], (BASELINE,)) for task in HALF_ASKED_ON]
     halves = [Comparison(task, arm, (BASELINE,)) for task in HALF_ASKED_ON for arm in HALF_ASKED_OF]
     asked = [(one, "endpoint", ENDPOINT_SEEDS) for one in of_oar_g]

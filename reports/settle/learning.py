@@ -17,8 +17,8 @@ from oar_lightning.reporting.runs import Curves
 SHOWN = {
     BASELINE: "GRPO",
     PERFECT: "perfect credit (is told the wrong step)",
-    "turning_point": "turning_point",
-    "anchor_states": "anchor_states",
+    "turning_point": "turning point",
+    "anchor_states": "shared states",
     "oar_g": "OAR-G",
 }
 TASKS = ("asides", "graph")
@@ -42,7 +42,9 @@ def draw_learning(rows: Sequence[Row], curves: Curves, path: Path) -> None:
             color = STYLES["oracle" if arm == PERFECT else arm].color
             line = "--" if arm == PERFECT else "-"
             axis.plot(own.steps, 100 * own.mean, color=color, linestyle=line, linewidth=1.8, label=SHOWN[arm])
-            axis.fill_between(own.steps, 100 * own.low, 100 * own.high, facecolor=to_rgba(color, 0.13))
+            axis.fill_between(own.steps, 100 * own.low, 100 * own.high, facecolor=to_rgba(color, 0.1))
+            for edge in (own.low, own.high):  # five bands over each other are told apart by their edges
+                axis.plot(own.steps, 100 * edge, color=color, linestyle=":", linewidth=0.9)
         axis.set_title(task)
         axis.set_xlabel("update")
     panels[0].set_ylabel("right completions of a batch, %")

@@ -16,32 +16,40 @@ from rules import (
     AS_LONG_AS_OAR_G,
     AT_NO_PASS,
     BASELINE,
+    ESTIMATE_LONG,
     GREEDY_TASK,
     LONG,
     MISPLACED,
     OTHER_SEEDS,
     OTHER_UPDATES,
+    PENALTY,
     PERFECT,
     PERFECT_LONG,
     PLACES,
     PROBES,
     RATES,
+    SELDOM,
+    SELDOM_LONG,
+    SHORT,
+    STATES_LONG,
     UPDATES,
 )
 from tables import EQUAL_TIME, comparison_table, endpoint_table, equal_time_table, half_table, lasting_table, tuning_table
 
 from oar_lightning.common.markdown import markdown
+from oar_lightning.reporting.checklist import FAMILIES
 
-GRANULARITY = {
-    BASELINE: "completion",
-    "grpo_more": "completion",
-    "grpo_double": "completion",
-    LONG: "completion",
-    AS_LONG_AS_OAR_G: "completion",
-    "vineppo": "step",
-    "information_gain": "step",
+SCORERS = {
+    **dict.fromkeys((BASELINE, "grpo_more", "grpo_double", LONG, AS_LONG_AS_OAR_G, PENALTY), "uniform"),
+    **dict.fromkeys(("oar_g_last", "oar_g_joint", "oar_g_in_sharp_gate"), "oar_g"),
+    **dict.fromkeys((PERFECT, PERFECT_LONG, "oracle_in_oars_gate"), "oracle"),
+    **dict.fromkeys((SHORT, SELDOM, ESTIMATE_LONG, SELDOM_LONG), "turning_point"),
+    **dict.fromkeys(MISPLACED, "shuffled"),
+    STATES_LONG: "anchor_states",
+    "vineppo": "monte_carlo",
+    "eighty_twenty": "entropy",
 }
-"""Arms whose credit is not by token."""
+"""Arm -> its scorer, where that has another name."""
 
 OF_PAIRS = (
     "The accuracy is of all runs of an arm, a difference of the pairs with the same seed alone. The entropy is of the "
@@ -65,16 +73,25 @@ def time_in_all(rows: Sequence[Row]) -> str:
     return f"{len(rows)} runs, {sum(recorded) / 3600:.1f} hours{of_all}"
 
 
+def by_kind(rows: Sequence[Row], place: int) -> str:
+    """The arms that have run, by their granularity (place 0) or by the family of their estimate (1)."""
+    kinds: dict[str, list[str]] = {}
+    for arm in sorted({row.arm for row in rows}):
+        kinds.setdefault(FAMILIES[SCORERS.get(arm, arm)][place], []).append(f"`{arm}`")
+    return "; ".join(f"{kind}: {', '.join(arms)}" for kind, arms in sorted(kinds.items())) or "no runs yet"
+
+
 def checklist(rows: Sequence[Row]) -> str:
     """The items of the survey arXiv 2604.09459, appendix C."""
-    lengths = [row.mean_length for row in rows if not math.isnan(row.mean_length)]
+    lengths = [row.mean_length for row in rows if row.stage != "tune" and row.state == "complete"]
+    lengths = [length for length in lengths if not math.isnan(length)]
     return markdown(
         [
             ["item", "here"],
             ["base model and size", "built-in policies: 0.9 M parameters (`graph`), else 0.34 M"],
             ["training data, size, filters", "generated without end by seed; no filters"],
-            ["granularity", ", ".join(sorted({GRANULARITY.get(row.arm, "token") for row in rows})) or "no runs yet"],
-            ["family of the method", "docs/methods.md has that of each"],
+            ["granularity", by_kind(rows, 0)],
+            ["family of the method", by_kind(rows, 1)],
             [
                 "baseline without credit, same base model",
                 named((BASELINE, EQUAL_TIME, "grpo_double", LONG, AS_LONG_AS_OAR_G), rows),
@@ -83,7 +100,12 @@ def checklist(rows: Sequence[Row]) -> str:
             ["benchmarks and splits", "1,024 new problems: on `graph` of held-out structures, else of trained sums"],
             ["metric", "sampled accuracy at temperature 1 after the last update, 4 samples a problem"],
             ["processor time in all", time_in_all(rows)],
-            ["mean length of completions, tokens", f"{min(lengths):.0f} to {max(lengths):.0f}" if lengths else "no runs yet"],
+            [
+                "mean length of completions, tokens",
+                f"{min(lengths):.0f} to {max(lengths):.0f} (not of tuning, nor of runs that were given up)"
+                if lengths
+                else "no runs yet",
+            ],
             ["ablation of the credit", named(("random", "shuffled", "position", *MISPLACED), rows)],
             ["told the truth", named((PERFECT, "oracle_in_oars_gate", PERFECT_LONG), rows)],
             ["spread", "Student's t 95 % intervals over pairs by seed"],

@@ -2,6 +2,7 @@
 
     python reports/settle/study.py run graph endpoint --folder DIR   # tuning, then the endpoint; goes on where it was
     python reports/settle/study.py run graph turning_point --stage time --folder DIR   # runs of which the time alone counts
+    python reports/settle/study.py run graph endpoint --folder DIR --repeat   # also what runs.csv has
     python reports/settle/study.py read sqlite:///DIR/mlflow.db      # adds ended runs to runs.csv, writes README.md's tables
 
 Nothing here may change after the first run but to mend a fault, which README.md then tells.
@@ -54,9 +55,10 @@ def command(task: str, stage: str, arm: str, setting: Setting, seeds: Sequence[i
     return [sys.executable, "-m", "oar_lightning", "-m", "+sweeps=families", *arguments]
 
 
-def run(task: str, arms: Sequence[str], folder: Path, stage: str = "endpoint") -> None:
-    """All tuning runs of the arms, then those of the stage at each arm's best setting; none that runs.csv has."""
-    had = read_csv(HERE / "runs.csv")
+def run(task: str, arms: Sequence[str], folder: Path, stage: str = "endpoint", repeat: bool = False) -> None:
+    """All tuning runs of the arms, then those of the stage at each arm's best setting; none that runs.csv has, unless they are
+    to be repeated."""
+    had = [] if repeat else read_csv(HERE / "runs.csv")
     for arm in arms:
         for setting in settings_of(task, arm):
             start(had, folder, task, "tune", arm, setting, tuning_seeds(arm))
@@ -91,6 +93,7 @@ def main() -> None:
     starts.add_argument("arms", help=f"endpoint ({', '.join(ENDPOINT)}), or names with commas of {', '.join(ARMS)}")
     starts.add_argument("--folder", type=Path, required=True, help="of the store, the studies and the runs")
     starts.add_argument("--stage", choices=STAGES, default="endpoint", help=" | ".join(f"{k}: {v}" for k, v in STAGES.items()))
+    starts.add_argument("--repeat", action="store_true", help="run what runs.csv has, too")
     reads = actions.add_parser("read", help="write runs.csv and the tables of README.md")
     reads.add_argument("store", nargs="?", help="MLflow's, e.g. sqlite:///mlflow.db; none: what runs.csv has")
     args = parser.parse_args()
@@ -103,7 +106,7 @@ def main() -> None:
                 updates(args.task, arm)
         except ValueError as error:
             parser.error(str(error))
-        run(args.task, arms, args.folder, args.stage)
+        run(args.task, arms, args.folder, args.stage, args.repeat)
         return
     rows, curves_file = read_csv(HERE / "runs.csv"), HERE / "curves.csv.gz"
     if args.store:

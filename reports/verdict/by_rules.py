@@ -9,7 +9,7 @@ from typing import Any
 
 from labels import named
 from matplotlib.lines import Line2D
-from settled import ROWS, TASKS, halves, records, rules, settled, tables
+from settled import ROWS, TASKS, evidence, halves, records, rules, settled, tables
 
 from oar_lightning.common.markdown import markdown
 from oar_lightning.reporting.figures.drawing import axes, draw_interval, legend_below, save
@@ -61,6 +61,9 @@ def answers() -> Mapping[tuple[str, str], str]:
     """(Task, arm) -> the answer to what was asked of it beforehand."""
     found = {(task, "oar_g"): f"above GRPO: {settled(task)[0]}" for task in TASKS}
     found |= {(task, arm): f"half of perfect credit's lead: {'yes' if one.reached else 'no'}" for task, arm, one in halves()}
+    again = rules.AT_NO_PASS
+    if new := evidence(again.task, again.arm, stage="again"):
+        found[again.task, again.arm] += f"; above GRPO, {new.pairs} other pairs: {new.word}, {new.lead:+.1f}"
     places = tables.leads_asked(ROWS, rules.PLACES)
     found |= {(task, other): f"{named(arm)} above it: {one.verdict}" for (task, arm, other), one in places.items()}
     lasting = tables.leads_asked(ROWS, rules.LASTING)

@@ -10,15 +10,10 @@ import numpy as np
 from labels import rate
 from leads import REPORTS, Lead, by_rate, decided_by, families, lead, results_of, side, verdicts
 from measured import MEASURE, STEPS, TARGETS, cost_text, cost_verdict, gradient_text, gradient_verdict, prediction
-from settled import TASKS, asked, each_asked, explored, greedily, half_reached, rules, settled
+from settled import asked, each_asked, evidence, greedily, half_reached, rules
 
 from oar_lightning.common.markdown import markdown
 from oar_lightning.reporting.statistics import LEAST, mean_interval
-
-
-def many(leads: Iterable[Lead]) -> str:
-    """Several leads in one cell, task by task."""
-    return "; ".join(f"{one.task} {one.every:+.1f}{decided_by(one)}" for one in leads)
 
 
 def read_runs(study: str) -> list[dict[str, str]]:
@@ -41,14 +36,26 @@ def gate_parts() -> str:
     return "against no gate: " + ", ".join(texts)
 
 
+STABLE = ("0.3", "0.4", "0.5", "0.7")
+"""Of tau, among those that were tried; the paper says that OAR is stable from the first to the last."""
+
+
 def tau_means() -> str:
-    accuracies: dict[str, list[float]] = {}
+    """Seed by seed, since two of them make no interval."""
+    found: dict[str, dict[str, list[float]]] = {}
     for row in read_runs("2026-11-22-tau_beta"):
-        accuracies.setdefault(row["gate.tau"], []).append(100 * float(row["objective"]))
+        found.setdefault(row["gate.tau"], {}).setdefault(row["seed"], []).append(100 * float(row["objective"]))
+    means = {tau: {seed: float(np.mean(own)) for seed, own in seeds.items()} for tau, seeds in found.items()}
     said = ", ".join(
-        f"{np.mean(found):.1f} at {tau}" for tau, found in sorted(accuracies.items(), key=lambda item: float(item[0]))
+        f"{np.mean([*seeds.values()]):.1f} ({' and '.join(f'{seeds[seed]:.1f}' for seed in sorted(seeds))}) at {tau}"
+        for tau, seeds in sorted(means.items(), key=lambda item: float(item[0]))
     )
-    return f"mean accuracy over three betas and two seeds: {said}"
+    spread = {seed: [means[tau][seed] for tau in STABLE] for seed in means[STABLE[0]]}
+    between = " and ".join(f"{max(own) - min(own):.1f}" for _, own in sorted(spread.items()))
+    return (
+        f"accuracy in %, mean over three betas (and of each of two seeds): {said}; "
+        f"best minus worst from 0.3 to 0.7: {between} points"
+    )
 
 
 def concentration() -> str:
@@ -56,8 +63,8 @@ def concentration() -> str:
     texts = []
     for scorer, name in (("uniform", "GRPO"), ("oar_g", "OAR-G"), ("oar_p", "OAR-P")):
         own = [row for row in rows if row["scorer"] == scorer]
-        ess, top = (np.mean([float(row[f"credit/{key}"]) for row in own]) for key in ("ess_ratio", "top10_mass"))
-        texts.append(f"{name} {ess:.2f} and {top:.2f}")
+        ess, top = (mean_interval([float(row[f"credit/{key}"]) for row in own]) for key in ("ess_ratio", "top10_mass"))
+        texts.append(f"{name} {ess:.3f} and {top:.3f}" if scorer != "uniform" else f"{name} {ess.mean:.2f} and {top.mean:.2f}")
     return "effective share of tokens, mass of the top tenth: " + ", ".join(texts)
 
 
@@ -93,38 +100,84 @@ class Claim(NamedTuple):
     page: str
 
 
-FIVE = "5 pairs a task"
-CHOSE = "weakly: two of the pairs chose the rates"
 SHORT = "80 updates"
-FAMILIES = ("sweeps of the page, and `python reports/families/train.py`", "[families](families/README.md)")
+FAIRLY = "fairly: as many tuning runs each, on other seeds"
+ON_EACH = ("asides", "graph", rules.AGAIN.task, "one_step")
+"""The tasks of claims that both studies have run."""
 
 
 def link(folder: str) -> str:
     return f"[{folder.lstrip('-0123456789')}]({folder}/README.md)"
 
 
-def sweep(name: str, experiment: str = " +experiment=oar_g") -> str:
-    return f"`python -m oar_lightning -m{experiment} +sweeps={name} +variant=asides`"
+def commands_of(folder: str) -> str:
+    return f"[commands of {folder.lstrip('-0123456789')}]({folder}/README.md#commands)"
+
+
+def made_by(study: str) -> str:
+    """The sweep that made a study's runs, which was one."""
+    (command,) = {row["sweep_command"] for row in read_runs(study)}
+    return f"`python -m oar_lightning -m {command}`"
+
+
+EXPLORED = "explored: as many tuning runs each, but nobody had asked"
+CHOSE = "weakly where five pairs are all: two of them chose the rates"
+
+
+def compared(
+    text: str, method: str, over: str, words: Mapping[tuple[str, str], str], leads: Mapping[tuple[str, str], Lead]
+) -> Claim:
+    """Whether one method ends above another, task by task: the study with rules of its own decides where it has the pairs, and
+    the families' five pairs stand beside it. `words`, `leads`: (task, method) -> those of the families."""
+    verdicts, figures, counts, tested, pages = [], [], [], [], []
+    for task in ON_EACH:
+        own = evidence(task, method, over, "again" if task == rules.AGAIN.task else "endpoint")
+        five = leads.get((task, method))
+        said = words.get((task, method), "")
+        shown = f"{five.every:+.1f}{decided_by(five)}" if five else ""
+        if own:
+            verdicts.append(f"{task} {own.word}{'' if own.asked else ' (explored)'}")
+            figures.append(f"{task} {own.lead:+.1f}" + (f" (families, 5 pairs: {shown}, {said})" if five else ""))
+            counts.append(f"{task} {own.pairs} pairs")
+            tested.append(FAIRLY if own.asked else EXPLORED)
+        elif five:
+            verdicts.append(f"{task} {said}")
+            figures.append(f"{task} {shown}")
+            counts.append(f"{task} 5 pairs")
+            tested.append(CHOSE)
+        pages += ["settle"] * bool(own) + ["families"] * bool(five)
+    pages = sorted(set(pages), reverse=True)
+    tested = [way for way in (FAIRLY, EXPLORED, CHOSE) if way in tested]
+    cells = ("; ".join(verdicts), "; ".join(figures), ", ".join(counts), "; ".join(tested))
+    return Claim(text, *cells, ", ".join(map(commands_of, pages)), ", ".join(map(link, pages)))
 
 
 def against(said: Sequence[tuple[str, str, str]]) -> list[Claim]:
     """Claims that one method does better than another, by the rule for leads over GRPO, with a correction of their own."""
     found = {
-        (text, task): one
-        for text, method, over in said
+        (over, task, method): one
+        for _, method, over in said
         for task in families.TASKS
         if (one := lead(results_of(task), task, method, over))
     }
     words = verdicts(found)
-    made = []
-    for text, method, over in said:
-        own = {task: one for (of, task), one in found.items() if of == text}
-        word = "; ".join(f"{task} {words[text, task]}" for task in own)
-        figures = "; ".join([many(own.values()), *explored(method, over)])
-        made.append(Claim(text, word, figures, FIVE, CHOSE, *FAMILIES))
-    return made
+    return [
+        compared(
+            text,
+            method,
+            over,
+            {(task, own): word for (of, task, own), word in words.items() if of == over},
+            {(task, own): one for (of, task, own), one in found.items() if of == over},
+        )
+        for text, method, over in said
+    ]
 
 
+OVER_GRPO = (
+    ("Perfect credit beats GRPO, so that there is something to find", "oracle"),
+    ("OAR-G beats GRPO (paper)", "oar_g"),
+    ("OAR-P beats GRPO (paper)", "oar_p"),
+)
 AGAINST = (
     ("OAR-P does better than OAR-G (paper: at least as well)", "oar_p", "oar_g"),
     ("OAR-G's scores do better than random ones", "oar_g", "random"),
@@ -134,32 +187,17 @@ AGAINST = (
 """Claim, method, the method that it is compared with."""
 
 
-FAIRLY = "fairly: as many tuning runs each, on other seeds"
-
-
 def by_rules(text: str, said: tuple[str, str], pairs: str = "12 fresh pairs", tested: str = FAIRLY) -> Claim:
     """Of the study with rules of its own. `said`: verdict and figures."""
-    return Claim(text, *said, pairs, tested, "[commands](settle/README.md#commands)", link("settle"))
+    return Claim(text, *said, pairs, tested, commands_of("settle"), link("settle"))
 
 
 def claims(leads: Mapping[tuple[str, str], Lead], said: Mapping[tuple[str, str], str]) -> list[Claim]:
-    def over_grpo(text: str, method: str) -> Claim:
-        tasks = [task for task in families.TASKS if (task, method) in leads]
-        word = "; ".join(f"{task} {said[task, method]}" for task in tasks)
-        return Claim(text, word, many(leads[task, method] for task in tasks), FIVE, CHOSE, *FAMILIES)
-
     rates = [rate_text(task, "oar_g") for task in families.TASKS if by_rate(task, "oar_g")]
     lab = [prediction(task) for task in ("asides", "one_step")]
-    settle = [(task, *settled(task)) for task in TASKS]
     return [
-        over_grpo("Perfect credit beats GRPO, so that there is something to find", "oracle"),
-        over_grpo("OAR-G beats GRPO (paper)", "oar_g"),
-        over_grpo("OAR-P beats GRPO (paper)", "oar_p"),
-        by_rules(
-            "OAR-G beats GRPO, by rules written before the runs",
-            ("; ".join(f"{task} {word}" for task, word, _ in settle), "; ".join(f"{task} {text}" for task, _, text in settle)),
-            "24 fresh pairs a task",
-        ),
+        *(compared(text, method, families.BASELINE, said, leads) for text, method in OVER_GRPO),
+        *against(AGAINST),
         by_rules(
             "OAR-G beats GRPO where answers have several tokens, after as many updates and in as much time, and scores in its "
             "gate that say nothing, by rules written before these runs",
@@ -200,14 +238,13 @@ def claims(leads: Mapping[tuple[str, str], Lead], said: Mapping[tuple[str, str],
             "24 fresh pairs",
             f"{FAIRLY}; asked because other pairs had shown a sign of it",
         ),
-        *against(AGAINST),
         Claim(
             "OAR is stable for tau in 0.3 to 0.7 (paper)",
             "not contradicted",
             tau_means(),
             "2 seeds a cell",
-            f"weakly: {SHORT}",
-            sweep("tau_beta_grid"),
+            f"weakly: {SHORT}, not at a rate that was tuned for OAR-G",
+            made_by("2026-11-22-tau_beta"),
             link("2026-11-22-tau_beta"),
         ),
         Claim(
@@ -216,7 +253,7 @@ def claims(leads: Mapping[tuple[str, str], Lead], said: Mapping[tuple[str, str],
             gate_parts(),
             "3 pairs",
             f"weakly: {SHORT}, a rate that suits GRPO",
-            sweep("gate_mode"),
+            made_by("2026-11-22-gate_modes"),
             link("2026-11-22-gate_modes"),
         ),
         by_rules(
@@ -230,7 +267,7 @@ def claims(leads: Mapping[tuple[str, str], Lead], said: Mapping[tuple[str, str],
             concentration(),
             "5 runs a method",
             "fairly",
-            sweep("methods", experiment=""),
+            commands_of("2026-11-21-methods"),
             link("2026-11-21-methods"),
         ),
         Claim(
@@ -239,7 +276,8 @@ def claims(leads: Mapping[tuple[str, str], Lead], said: Mapping[tuple[str, str],
             "; ".join(text for _, text in rates),
             "up to 5 pairs a rate",
             "weakly: few pairs at most rates",
-            *FAMILIES,
+            commands_of("families"),
+            link("families"),
         ),
         Claim(
             "What the lab measures before training goes with what training gains",

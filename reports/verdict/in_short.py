@@ -2,13 +2,11 @@
 
 from __future__ import annotations
 
-import math
-from typing import Any, NamedTuple
+from typing import NamedTuple
 
-from settled import LEVEL, TASKS, answered, halves, rules, whole_lead
+from settled import TASKS, asked_keys, evidence, rules
 
 from oar_lightning.common.markdown import markdown
-from oar_lightning.reporting.statistics import Interval, mean_interval
 
 COLUMNS = (*TASKS[::-1], rules.AGAIN.task)
 
@@ -62,11 +60,11 @@ QUESTIONS = {
         Question(f"`{rules.SHARPENED}`", rules.SHARPENED, stage="greedy"),
     ),
 }
-NOT_RUN = "not run"
+NOT_RUN, NOT_YET = "not run", "asked, not run"
 
 
 def answers_table() -> str:
-    """A row a question of which something was run."""
+    """A row a question of which something was run or asked."""
     lines = [["points [95 %] (pairs): answer", *(f"`{task}`" for task in COLUMNS)]]
     for title, questions in QUESTIONS.items():
         lines.append([f"**{title}**", *[""] * len(COLUMNS)])
@@ -77,20 +75,9 @@ def answers_table() -> str:
 
 
 def cell(task: str, arm: str, other: str, stage: str) -> str:
-    """The difference, of how many pairs, and its answer; `explored` where nobody had asked it; `NOT_RUN` without all pairs."""
-    asked = [found for found in answered() if (found.task, found.arm, found.other, found.stage) == (task, arm, other, stage)]
-    if asked:
-        interval = mean_interval(list(asked[0].differences), bootstrap_from=math.inf)
-        return f"{interval:+.1f} ({len(asked[0].differences)}): {_answer(asked[0], interval)}"
-    explored = whole_lead(task, arm, other) if stage == "endpoint" else None
-    return f"{explored[1]:+.1f} ({explored[0]}): explored" if explored else NOT_RUN
-
-
-def _answer(one: Any, interval: Interval) -> str:
-    """A star: told from 0 alone, and not any more once all that were asked are counted."""
-    half = [found.reached for task, arm, found in halves() if (task, arm) == (one.task, one.arm)]
-    if half and (one.other, one.stage) == (rules.BASELINE, "endpoint"):
-        word = f"half of perfect credit's lead: {'yes' if half[0] else 'no'}"
-    else:
-        word = rules.verdict(interval.low, interval.high)
-    return word + ("\\*" if not interval.low <= 0 <= interval.high and one.corrected >= LEVEL else "")
+    """The difference, of how many pairs, and its answer; `explored` where nobody had asked it; without all pairs `NOT_RUN`, or
+    `NOT_YET` where it was asked."""
+    found = evidence(task, arm, other, stage)
+    if found is None:
+        return NOT_YET if (task, arm, other, stage) in asked_keys() else NOT_RUN
+    return f"{found.lead:+.1f} ({found.pairs}): {found.word if found.asked else 'explored'}"

@@ -8,6 +8,7 @@ from typing import Any, NamedTuple
 
 import numpy as np
 from by_rules import KINDS
+from labels import style
 from settled import TASKS, records, rules, tables
 
 from oar_lightning.reporting.figures.drawing import axes, legend_below, save
@@ -15,9 +16,9 @@ from oar_lightning.reporting.statistics import Interval, mean_interval
 
 LINES: dict[str, tuple[tuple[str, ...], dict[str, Any]]] = {
     "GRPO": ((rules.BASELINE, rules.LONG), KINDS["GRPO with something else"]),
-    "turning point": ((rules.SHORT, "turning_point", rules.ESTIMATE_LONG), KINDS["estimate of credit"]),
-    "turning point, seldom searched": ((rules.SELDOM, rules.SELDOM_LONG), {"color": "#2a9d5c", "marker": "s"}),
-    "shared states": (("anchor_states", rules.STATES_LONG), {"color": "#8e44ad", "marker": "P"}),
+    "turning point": ((rules.SHORT, "turning_point", rules.ESTIMATE_LONG), style("turning_point")),
+    "turning point, seldom searched": ((rules.SELDOM, rules.SELDOM_LONG), {"color": "#7a4fb0", "marker": "s"}),
+    "shared states": (("anchor_states", rules.STATES_LONG), style("anchor_states")),
     "perfect credit (is told)": ((rules.PERFECT, rules.PERFECT_LONG), KINDS["is told which step went wrong"]),
 }
 """Name in words -> arms that differ in their updates alone, and how they look."""

@@ -1,4 +1,4 @@
-"""What the studies say together: the tables and figures of ../VERDICT.md, from their files.
+"""What the studies say together: the tables and figures of ../VERDICT.md and README.md, from their files.
 
 python reports/verdict/measure.py
 """
@@ -20,7 +20,7 @@ from summary import half, shown
 
 from oar_lightning.common.markdown import fill, markdown
 
-PAGE = REPORTS / "VERDICT.md"
+PAGE, WHOLE = REPORTS / "VERDICT.md", Path(__file__).with_name("README.md")
 
 
 def lead_table(leads: Mapping[tuple[str, str], Lead], said: Mapping[tuple[str, str], str]) -> str:
@@ -36,40 +36,33 @@ def lead_table(leads: Mapping[tuple[str, str], Lead], said: Mapping[tuple[str, s
     return markdown(lines)
 
 
-def page(leads: Mapping[tuple[str, str], Lead]) -> str:
-    said = verdicts(leads)
+def by_rules() -> str:
+    """The arms of the study with rules of its own."""
     longer = listed([f"{count} (`{task}`)" for task, count in rules.MORE.items()])
     return "\n".join(
         [
-            "## By rules written before the runs ([settle](settle/README.md))",
             "Accuracy after 160 updates, at temperature 1, minus GRPO's after 160, in points [95 %]; of arms *in GRPO's time* "
             f"after as many updates as take that, of those *trained longer* after {longer}, the "
             "time of `turning_point`'s 160. Each has as many tuning runs. Arms that do not have all their pairs yet are left "
             "out.",
             "",
             by_rules_table(leads_by_rules()),
-            "",
-            "![Leads over GRPO by rules written before the runs](verdict/by_rules.png)",
-            "",
-            "![Accuracy against the time of training](verdict/in_time.png)",
-            "",
-            "Means of the same 12 seeds with 95 % intervals, of single arms and not of differences of pairs. A line joins an "
-            "arm's numbers of updates; each has a rate and a schedule of its own. *Time*: updates times what a step took, in "
-            "the same without its scoring, of `turning_point` since its continuations copy from each other; perfect credit's "
-            "scoring makes no pass of the policy and is taken to cost nothing. Marks that would cover each other stand side by "
-            "side, up to 4 updates from their place.",
-            "",
-            "## By the runs of [families](families/README.md)",
+        ]
+    )
+
+
+def by_families(leads: Mapping[tuple[str, str], Lead]) -> str:
+    """What the study of families says of each method."""
+    said = verdicts(leads)
+    return "\n".join(
+        [
             shown(leads, said),
             "",
             "Half of what perfect credit gains:",
             "",
             half(leads, said),
             "",
-            "## Claims and verdicts",
-            claim_table(claims(leads, said)),
-            "",
-            f"## Every method against GRPO ({len(leads)} comparisons on {len(tasks_of(leads))} tasks)",
+            f"### Every method against GRPO ({len(leads)} comparisons on {len(tasks_of(leads))} tasks)",
             lead_table(leads, said),
         ]
     )
@@ -77,7 +70,8 @@ def page(leads: Mapping[tuple[str, str], Lead]) -> str:
 
 def main() -> None:
     leads = leads_over_grpo()
-    fill(PAGE, answers_table(), page(leads))
+    fill(PAGE, answers_table(), claim_table(claims(leads, verdicts(leads))))
+    fill(WHOLE, by_rules(), by_families(leads))
     folder = Path(__file__).parent
     draw_by_rules(leads_by_rules(), folder)
     draw_in_time(ROWS, folder)

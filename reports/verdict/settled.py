@@ -5,12 +5,12 @@ from __future__ import annotations
 import functools
 import math
 from collections.abc import Iterable
-from typing import Any
+from typing import Any, NamedTuple
 
 from labels import named
 from leads import REPORTS, script
 
-from oar_lightning.reporting.statistics import Interval
+from oar_lightning.reporting.statistics import Interval, mean_interval
 
 rules, records, tables, decoded, asked_of = (
     script("settle", name) for name in ("rules", "records", "tables", "greedy", "asked")
@@ -55,15 +55,53 @@ def whole_lead(task: str, method: str, over: str) -> tuple[int, Interval] | None
     return None if interval is None or pairs < len(rules.OTHER_SEEDS) else (pairs, interval)
 
 
-def explored(method: str, over: str) -> list[str]:
-    """By how many points one arm ends above another in that study, on each task where both have their pairs."""
-    found = []
-    for task in TASKS:
-        if lead := whole_lead(task, method, over):
-            pairs, interval = lead
-            word = "above" if interval.low > 0 else "below" if interval.high < 0 else "not told apart"
-            found.append(f"{task} {interval:+.1f} in settle: {word} ({pairs} pairs, explored)")
-    return found
+class Evidence(NamedTuple):
+    """By how many points an arm ends above another, of how many pairs, and what that says."""
+
+    lead: Interval
+    pairs: int
+    word: str
+    asked: bool
+    """Before its runs; else it was explored."""
+
+
+def evidence(task: str, arm: str, other: str = rules.BASELINE, stage: str = "endpoint") -> Evidence | None:
+    """None where not all pairs have run. A star: told from 0 alone, and not any more once all that were asked are counted."""
+    key = (task, arm, other, stage)
+    if asked := [one for one in answered() if (one.task, one.arm, one.other, one.stage) == key]:
+        lead = mean_interval(list(asked[0].differences), bootstrap_from=math.inf)
+        told = not lead.low <= 0 <= lead.high
+        word = _answer(asked[0], lead) + ("\\*" if told and asked[0].corrected >= LEVEL else "")
+        return Evidence(lead, len(asked[0].differences), word, asked=True)
+    found = whole_lead(task, arm, other) if stage == "endpoint" else None
+    if found is None:
+        return None
+    pairs, lead = found
+    return Evidence(lead, pairs, "above" if lead.low > 0 else "below" if lead.high < 0 else "not told apart", asked=False)
+
+
+def _answer(one: Any, lead: Interval) -> str:
+    half = [found.reached for task, arm, found in halves() if (task, arm) == (one.task, one.arm)]
+    if half and (one.other, one.stage) == (rules.BASELINE, "endpoint"):
+        return f"half of perfect credit's lead: {'yes' if half[0] else 'no'}"
+    return str(rules.verdict(lead.low, lead.high))
+
+
+@functools.cache
+def asked_keys() -> set[tuple[str, str, str, str]]:
+    """(Task, arm, other, stage) of all comparisons that were asked beforehand, run or not."""
+    return {(one.task, one.arm, one.other, one.stage) for one in asked_of.questions(ROWS)}
+
+
+def _half_figures(task: str, arm: str, one: Any) -> str:
+    pairs, lead = tables.lead(*(records.endpoint_runs(ROWS, task)[name] for name in (arm, rules.BASELINE)))
+    times = [
+        f"{one.time:.2f} times the time of a run without its scoring",
+        f"{tables.shown(one.step_time, '.2f')} of its steps",
+    ]
+    times += [] if math.isnan(one.copying_time) else [f"{one.copying_time:.2f} of these since its continuations copy"]
+    told = f"{named(arm)} on {task} {lead:+.1f} of perfect credit's {one.perfect:+.1f}"
+    return f"{told} ({pairs} pairs, p {one.p:.1g}, {', '.join(times)})"
 
 
 def half_reached() -> tuple[str, str]:
@@ -72,12 +110,7 @@ def half_reached() -> tuple[str, str]:
     if not found:
         return "not settled yet", "no estimate has all its pairs"
     verdicts = [f"{named(arm)} on {task} {'yes' if one.reached else 'no'}" for task, arm, one in found]
-    figures = [
-        f"{named(arm)} on {task} {one.lead:+.1f} of perfect credit's {one.perfect:+.1f} (p {one.p:.1g}, {one.time:.2f} times "
-        f"the time of a run without its scoring, {tables.shown(one.step_time, '.2f')} of its steps alone"
-        + (")" if math.isnan(one.copying_time) else f", {one.copying_time:.2f} of these since its continuations copy)")
-        for task, arm, one in found
-    ]
+    figures = [_half_figures(*one) for one in found]
     return "; ".join(verdicts), "; ".join(figures)
 
 

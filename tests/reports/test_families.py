@@ -107,11 +107,11 @@ def test_only_a_policy_that_reads_solutions_is_told_one() -> None:
     assert measure.arm("graph_hints", "rlcsd") == ("+experiment=rlcsd",), "which tells siblings anyway"
 
 
-@pytest.mark.parametrize("variant", ["asides", "graph", "graph_hints"])
+@pytest.mark.parametrize("variant", ["asides", "one_step", "graph", "graph_hints"])
 def test_a_command_is_read_as_what_it_ran(variant: str) -> None:
     """Variant, method and rate of a run's row are those that its sweep was started with."""
     train = load_script("families", "train")
-    for method in ("grpo", "aer", "rlsd", "capo"):
+    for method in ("grpo", "aer", "rlsd", "capo", "shuffled", "oracle_results"):
         for lr in train.rates(variant, method):
             words = train.command(variant, method, lr, (0,))[5:]
             told = " ".join(word for word in words if not word.startswith("hydra.")).replace("choice(0)", "0")
@@ -144,3 +144,14 @@ def test_what_runs_csv_has_is_not_trained_again(tmp_path, monkeypatch: pytest.Mo
     assert len(started) == 2
     assert "optimizer.lr=3e-4 seed=choice(1) " in started[0]
     assert "optimizer.lr=2e-4 seed=choice(2,4) " in started[1], "the best, with the seeds that are missing"
+
+
+def test_what_runs_csv_has_is_repeated_where_that_is_asked_for(tmp_path, monkeypatch: pytest.MonkeyPatch) -> None:
+    train = load_script("families", "train")
+    measure.write_csv(tmp_path / "runs.csv", [row("grpo", 1e-4, seed, 0.5) for seed in range(5)])
+    started = []
+    monkeypatch.setattr(train, "HERE", tmp_path)
+    monkeypatch.setattr(train.subprocess, "run", lambda words, **_: started.append(" ".join(words)))
+    with pytest.raises(KeyError, match="grpo"):  # none of these starts has left a run to choose by
+        train.train("asides", "grpo", tmp_path, repeat=True)
+    assert "optimizer.lr=1e-4 seed=choice(0,1) " in started[0]

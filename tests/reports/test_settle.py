@@ -124,6 +124,21 @@ def test_what_runs_csv_has_is_not_run_again(tmp_path, monkeypatch: pytest.Monkey
     assert "study_name=settle_graph_endpoint_grpo_5e-5_from101" in started[1]
 
 
+def test_every_arm_has_a_family_in_the_checklist() -> None:
+    sections = load_script("settle", "sections")
+    assert {sections.SCORERS.get(arm, arm) for arm in rules.ARMS} <= sections.FAMILIES.keys()
+
+
+def test_what_runs_csv_has_is_repeated_where_that_is_asked_for(tmp_path, monkeypatch: pytest.MonkeyPatch) -> None:
+    records.write_csv(tmp_path / "runs.csv", tuning("grpo"))
+    started = []
+    monkeypatch.setattr(study, "HERE", tmp_path)
+    monkeypatch.setattr(study.subprocess, "run", lambda words, **_: started.append(" ".join(words)))
+    with pytest.raises(SystemExit, match="grpo: tuning runs are missing"):
+        study.run("graph", ("grpo",), tmp_path / "store", repeat=True)
+    assert len(started) == len(rules.settings_of("graph", "grpo"))
+
+
 @pytest.mark.usefixtures("hydra_conf")
 @pytest.mark.parametrize(
     ("task", "arm"), [pytest.param(*run, marks=[pytest.mark.slow] * bool(number % 3)) for number, run in enumerate(RUN)]

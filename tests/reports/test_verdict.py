@@ -77,10 +77,14 @@ def test_a_method_without_all_its_runs_or_rates_has_no_lead(leads: ModuleType) -
     assert leads.lead(BASE, "t", "own", "grpo") is None
 
 
-def test_the_committed_page_is_that_of_the_committed_runs(load, leads: ModuleType) -> None:
-    written = (REPORTS / "VERDICT.md").read_text(encoding="utf-8")
-    for made in (load("in_short").answers_table(), load("measure").page(leads.leads_over_grpo())):
-        assert made in written, "python reports/verdict/measure.py"
+def test_the_committed_pages_are_those_of_the_committed_runs(load, leads: ModuleType) -> None:
+    measure, found = load("measure"), leads.leads_over_grpo()
+    claims = load("claims")
+    verdict, whole = (page.read_text(encoding="utf-8") for page in (measure.PAGE, measure.WHOLE))
+    assert load("in_short").answers_table() in verdict, "python reports/verdict/measure.py"
+    assert claims.claim_table(claims.claims(found, leads.verdicts(found))) in verdict
+    assert measure.by_rules() in whole
+    assert measure.by_families(found) in whole
 
 
 def test_the_first_table_has_all_that_was_asked_on_its_tasks_but_what_is_named_here(load) -> None:
@@ -91,16 +95,15 @@ def test_the_first_table_has_all_that_was_asked_on_its_tasks_but_what_is_named_h
         for questions in short.QUESTIONS.values()
         for one in questions
     }
-    asked = {(one.task, one.arm, one.other, one.stage) for one in short.answered()}
-    assert {(task, other) for task, _, other, _ in asked - of_tasks} == {
+    assert {(task, other) for task, _, other, _ in load("settled").asked_keys() - of_tasks} == {
         *(("long_answer", other) for other in ("oar_g_last", "oar_g_joint", "random")),  # probes; a control that is not settled
         ("asides", "grpo"),  # the pairs of anchor_states with which half of perfect credit's lead was asked
     }
 
 
 def test_an_answer_has_a_star_where_it_does_not_stay_after_correction(load, monkeypatch) -> None:
-    short = load("in_short")
-    answered = short.answered()[0]._replace(task="t", arm="a", other="grpo", stage="endpoint")
+    short, settled = load("in_short"), load("settled")
+    answered = settled.answered()[0]._replace(task="t", arm="a", other="grpo", stage="endpoint")
     for differences, corrected, said in (
         ((1.0, 2.0, 3.0), 0.01, "+2.0 [-0.5, +4.5] (3): not settled"),
         ((2.0, 2.1, 2.2), 0.01, "+2.1 [+1.9, +2.3] (3): yes"),
@@ -109,9 +112,41 @@ def test_an_answer_has_a_star_where_it_does_not_stay_after_correction(load, monk
         ((-0.1, 0.0, 0.1), 1.0, "+0.0 [-0.2, +0.2] (3): no"),
     ):
         one = answered._replace(differences=differences, corrected=corrected)
-        monkeypatch.setattr(short, "answered", lambda one=one: [one])
+        monkeypatch.setattr(settled, "answered", lambda one=one: [one])
         assert short.cell("t", "a", "grpo", "endpoint") == said
     assert short.cell("asides", "oar_p", "grpo", "again") == short.NOT_RUN
+    monkeypatch.setattr(settled, "asked_keys", lambda: {("graph", "own", "grpo", "endpoint")})
+    monkeypatch.setattr(short, "asked_keys", settled.asked_keys)
+    assert short.cell("graph", "own", "grpo", "endpoint") == short.NOT_YET
+
+
+def test_an_arm_that_nobody_asked_about_is_above_below_or_not_told_apart(load, monkeypatch) -> None:
+    settled = load("settled")
+    for low, high, word in ((0.1, 3.0, "above"), (-3.0, -0.1, "below"), (-1.0, 1.0, "not told apart")):
+        monkeypatch.setattr(settled, "whole_lead", lambda *_, low=low, high=high: (12, interval(low, high)))
+        found = settled.evidence("asides", "own", "other")
+        assert (found.word, found.pairs, found.asked) == (word, 12, False)
+
+
+def test_pairs_of_the_study_with_rules_decide_a_claim_and_families_stand_beside_them(
+    load, leads: ModuleType, monkeypatch
+) -> None:
+    claims, settled = load("claims"), load("settled")
+    own = {
+        "asides": settled.Evidence(interval(-3, -1), 24, "no", True),
+        "graph": settled.Evidence(interval(1, 3), 12, "above", False),
+    }
+    monkeypatch.setattr(claims, "evidence", lambda task, *_: own.get(task))
+    five = made(leads, "asides", "a", 3) | made(leads, "one_step", "a", 5)
+    said = {("asides", "a"): "sign of a lead", ("one_step", "a"): "above"}
+    found = claims.compared("it leads", "a", "grpo", said, five)
+    assert found.verdict == "asides no; graph above (explored); one_step above"
+    assert found.figures == (
+        "asides -2.0 [-3.0, -1.0] (families, 5 pairs: +3.0 [+2.0, +4.0], sign of a lead); graph +2.0 [+1.0, +3.0]; "
+        "one_step +5.0 [+4.0, +6.0]"
+    )
+    assert found.n == "asides 24 pairs, graph 12 pairs, one_step 5 pairs"
+    assert found.tested == "; ".join([claims.FAIRLY, claims.EXPLORED, claims.CHOSE])
 
 
 def test_every_method_has_a_name_and_a_look_of_its_own(load, leads: ModuleType) -> None:
@@ -129,7 +164,7 @@ def test_every_arm_of_the_rules_is_of_a_kind_and_has_a_name(load) -> None:
     assert set(by_rules.KIND_OF) == arms <= labels.NAMES.keys()
     answers = by_rules.answers()
     longer = {answers.pop((task, by_rules.rules.LONG)) for task in by_rules.TASKS}
-    assert longer == {f"turning point of greedy decoding above it: {word}" for word in ("not settled", "no")}
+    assert longer == {f"turning point above it: {word}" for word in ("not settled", "no")}
     lasting = {(task, arm): answers.pop((task, arm)) for task, arm, _ in by_rules.rules.LASTING}
     lasting |= {
         ("asides", arm): answers.pop(("asides", arm)) for arm in (by_rules.rules.SELDOM_LONG, by_rules.rules.STATES_LONG)
@@ -143,11 +178,13 @@ def test_every_arm_of_the_rules_is_of_a_kind_and_has_a_name(load) -> None:
         ("asides", by_rules.rules.ESTIMATE_LONG): "not settled yet",
         ("graph", by_rules.rules.ESTIMATE_LONG): "not settled yet",
     }
+    half, again = answers.pop(("asides", "anchor_states")).split("; ")
+    assert (half, again[:32]) == ("half of perfect credit's lead: no", "above GRPO, 24 other pairs: yes,")
     assert set(answers.values()) <= {
         *(f"{what}: {word}" for what in ("above GRPO", "half of perfect credit's lead") for word in ("yes", "no")),
         *(f"above GRPO: {word}" for word in ("not settled", "not settled yet")),
-        "turning point of greedy decoding above it: yes",
-        "shared states in a sharp gate above it: yes",
+        "turning point above it: yes",
+        "shared states above it: yes",
     }
 
 
@@ -209,6 +246,7 @@ def test_two_methods_are_compared_by_the_rule_for_leads_over_grpo(load, leads: M
     (claim,) = claims.against([("it does better", "own", "grpo")])
     assert claim.verdict == "graph above"
     assert claim.figures == "graph +1.0 [+0.9, +1.1]"
+    assert claim.page == "[families](families/README.md)"
 
 
 def test_a_change_over_rates_is_of_seeds_that_both_have(load, monkeypatch) -> None:
