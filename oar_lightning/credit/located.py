@@ -38,9 +38,7 @@ def located(rollouts: Rollouts, locate: Locate, name: str) -> Located:
     ):
         found = locate(problem, text)
         inexact += not found.exact
-        # bytes that are not UTF-8 may have changed the text's length, and the tokens' ranges are then wrong
-        known = bool(ranges) and ranges[-1][1] == len(text)
-        inside = list(overlaps(found.spans, ranges)) if known else [[]] * len(ranges)
+        inside = list(overlaps(found.spans, ranges))
         tokens[row, rollouts.response_mask[row].cpu()] = torch.tensor([bool(parts) for parts in inside], dtype=torch.bool)
         texts.append([marked(text, parts) for parts in inside if parts])
     return Located(tokens.to(rollouts.token_ids.device), texts, inexact)

@@ -99,9 +99,6 @@ class TextCuts(Segmenter):
         for row, (problem, text, tokens) in enumerate(
             zip(rollouts.problems, rollouts.completions, rollouts.token_spans, strict=True)
         ):
-            # bytes that are not UTF-8 may have changed the text's length, and the tokens' ranges are then wrong
-            if not tokens or tokens[-1][1] != len(text):
-                continue
             columns = rollouts.response_mask[row].nonzero().flatten().tolist()
             begins = [start for start, _ in tokens]
             for place in self.locate(problem, text):

@@ -26,6 +26,14 @@ class PromptLength:
         return "prompt too long" if len(ids) > self.limit else None
 
 
+NO_SOLUTION = "no solution"
+
+
+def with_solution(problem: MathProblem) -> str | None:
+    """Drops problems without a worked solution, of which a warm start learns nothing."""
+    return None if problem.solution else NO_SOLUTION
+
+
 @dataclass(frozen=True)
 class Decontamination:
     """Drops problems that are also in an evaluation set."""

@@ -165,15 +165,34 @@ def _offline() -> Iterator[None]:
 
 
 def _columns(builder: Any, split: str) -> list[str]:
-    """The columns of a split of CSV files, read with the set's own separator, encoding, ..."""
+    """The columns of a split of CSV files, read with the set's own separator, encoding, ...
+
+    Raises:
+        ValueError: for a file whose cells would be those of other columns.
+    """
+    splits = builder.config.data_files
+    files = splits.get(re.split(r"[\[+]", split)[0]) or next(iter(splits.values()))
+    columns = [_csv_columns(file, builder.config.pd_read_csv_kwargs | {"chunksize": None}) for file in files]
+    return columns[0]
+
+
+def _csv_columns(file: str, options: dict[str, Any]) -> list[str]:
     import fsspec
     import pandas
 
-    splits = builder.config.data_files
-    files = splits.get(re.split(r"[\[+]", split)[0]) or next(iter(splits.values()))
-    options = builder.config.pd_read_csv_kwargs | {"nrows": 0, "chunksize": None}
-    with fsspec.open(files[0], "rb", compression="infer") as file:
-        return [str(column) for column in pandas.read_csv(file, **options).columns]
+    def head(**changes: Any) -> Any:
+        with fsspec.open(file, "rb", compression="infer") as opened:
+            return pandas.read_csv(opened, **options | changes)
+
+    first = head(nrows=1)
+    columns = [str(column) for column in first.columns]
+    if options.get("index_col") is None and not isinstance(first.index, pandas.RangeIndex):  # pandas has shifted the cells
+        raise ValueError(f"{file} has more cells in its first row than its {len(columns)} columns {columns}")
+    if options.get("header") == "infer":
+        named = [str(name) for name in head(nrows=1, header=None, keep_default_na=False).iloc[0] if name != ""]
+        if len(set(named)) < len(named):
+            raise ValueError(f"{file} names a column twice in its first line {named}")
+    return columns
 
 
 def _digest(row: Row) -> str:

@@ -2,11 +2,17 @@
 
 from __future__ import annotations
 
+import logging
 import string
 from abc import ABC, abstractmethod
+from collections.abc import Mapping
+from types import MappingProxyType
 from typing import Any
 
+from oar_lightning.common.messages import one_line
 from oar_lightning.types import MathProblem
+
+log = logging.getLogger(__name__)
 
 
 class PromptTemplate(ABC):
@@ -37,24 +43,47 @@ class PlainPrompt(PromptTemplate):
 
 
 def beginning(tokenizer: Any) -> str:
-    """The text of the BOS token where a tokenizer puts it before every text, as Llama's does; empty where it does not."""
+    """The text of the BOS token where a tokenizer puts it before every text, as Llama's does; empty where it does not.
+
+    Some tokenizers put a space before the first word of a text, which a text that begins with BOS has to hold itself.
+    """
     whole, alone = tokenizer("a").input_ids, tokenizer("a", add_special_tokens=False).input_ids
-    begun = whole[:1] == [tokenizer.bos_token_id] and whole[1 : 1 + len(alone)] == alone
-    return tokenizer.bos_token if begun else ""
+    if whole[:1] != [tokenizer.bos_token_id] or whole[1 : 1 + len(alone)] != alone:
+        return ""
+    texts = [tokenizer.bos_token + space for space in ("", " ")]
+    found: list[str] = [t for t in texts if tokenizer(t + "a", add_special_tokens=False).input_ids[: len(whole)] == whole]
+    return found[0] if found else texts[0]
+
+
+TODAY, DATE = "strftime_now", "date_string"
+"""What a template writes the date with, and the argument that most of them read in its place."""
 
 
 class ChatPrompt(PromptTemplate):
-    """The tokenizer's own chat template, with an optional system message and a suffix after the question."""
+    """The tokenizer's own chat template, with an optional system message and a suffix after the question.
+
+    `chat_template_kwargs`: what the template reads beside messages, e.g. `enable_thinking` of Qwen3's, `date_string` of
+    Llama 3's.
+    """
 
     def __init__(
         self,
         system: str | None = None,
         suffix: str = "\nPlease reason step by step, and put your final answer within \\boxed{}.",
         tokenizer: Any = None,
+        chat_template_kwargs: Mapping[str, Any] = MappingProxyType({}),
     ) -> None:
         self.system = system
         self.suffix = suffix
         self.tokenizer = tokenizer
+        self.chat_template_kwargs = dict(chat_template_kwargs)
+        template = getattr(tokenizer, "chat_template", None)
+        if isinstance(template, str) and TODAY in template and DATE not in self.chat_template_kwargs:
+            log.warning(
+                "data/prompt=chat: the tokenizer's chat template writes today's date, so that prompts of two days differ; say "
+                "which, where it reads one: '+data.prompt.chat_template_kwargs.%s=\"26 Jul 2024\"'",
+                DATE,
+            )
 
     def render(self, problem: MathProblem) -> str:
         if self.tokenizer is None or self.tokenizer.chat_template is None:
@@ -64,4 +93,13 @@ class ChatPrompt(PromptTemplate):
         messages = [{"role": "user", "content": problem.question + self.suffix}]
         if self.system:
             messages.insert(0, {"role": "system", "content": self.system})
-        return self.tokenizer.apply_chat_template(messages, tokenize=False, add_generation_prompt=True)
+        render = self.tokenizer.apply_chat_template
+        try:
+            text: str = render(messages, tokenize=False, add_generation_prompt=True, **self.chat_template_kwargs)
+        except Exception as error:  # a template raises what its author chose
+            settings = f"data.prompt.system={self.system!r} and chat_template_kwargs={self.chat_template_kwargs}"
+            raise ValueError(
+                f"data/prompt=chat: the tokenizer's chat template refuses {settings} ({one_line(error)}); many have no place "
+                "for a system message: set data.prompt.system=null, with what it says in data.prompt.suffix"
+            ) from error
+        return text

@@ -168,7 +168,8 @@ def nothing_left(where: str, dropped: Mapping[str, int]) -> ConfigError:
     counts = ", ".join(f"{reason}: {count}" for reason, count in dropped.items()) or "the source is empty"
     return ConfigError(
         f"data.train: {where} with none to train on ({counts}); relax what drops them "
-        "(data.max_prompt_tokens, data.decontaminate) or choose other data"
+        "(data.max_prompt_tokens, data.decontaminate), name the column of solutions (data.train.solution_column) for a warm "
+        "start, or choose other data"
     )
 
 

@@ -36,8 +36,9 @@ from oar_lightning.objective.metric_sums import MetricSums
 from oar_lightning.policy.language_model import evaluating
 from oar_lightning.policy.lm_head import token_logprobs
 from oar_lightning.policy.pretrained import Policy
+from oar_lightning.policy.token_text import encodable
 from oar_lightning.rollout import RolloutStage, SamplingConfig
-from oar_lightning.rollout.assemble import drawn_at, printable
+from oar_lightning.rollout.assemble import drawn_at
 from oar_lightning.rollout.continuations import RolloutTools
 from oar_lightning.types import AFTER_WARMUP, Credit, Rollouts
 
@@ -164,7 +165,7 @@ class CompletionScorer:
                 part = dataclasses.replace(part, group_size=len(rows))
             shown = self._credit(part, [advantages[row] for row in rows], [said[row] for row in rows])
             for row, completion in zip(rows, shown, strict=True):
-                changed = rollouts.completions[row] != printable(encoded[row].recorded.text)
+                changed = rollouts.completions[row] != encodable(encoded[row].recorded.text)
                 scored[row] = ScoredCompletion(encoded[row].recorded, completion, advantages[row], said[row], changed)
             advance(len(rows))
         ends = list(itertools.accumulate(len(group) for group in groups))

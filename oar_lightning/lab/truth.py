@@ -26,7 +26,7 @@ class Source(ABC):
     """A source of truth that needs no sampling. `locate` reads a problem and its completion; None: it knows nothing of it."""
 
     def __call__(self, name: str, studied: Studied) -> Truth:
-        """What the source knows of the completions. Nothing of those whose text lost characters that are not UTF-8."""
+        """What the source knows of the completions."""
         rollouts = studied.rollouts
         decisive = torch.zeros_like(rollouts.reasoning_mask)
         steps = torch.full_like(rollouts.token_ids, -1)
@@ -35,7 +35,7 @@ class Source(ABC):
             zip(rollouts.problems, rollouts.completions, studied.correct, strict=True)
         ):
             tokens = rollouts.token_spans[row]
-            found = self.locate(problem, text, correct) if tokens and tokens[-1][1] == len(text) else None
+            found = self.locate(problem, text, correct)
             if found is None:
                 continue
             columns = rollouts.response_mask[row].nonzero().flatten()

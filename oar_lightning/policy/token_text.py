@@ -5,9 +5,17 @@ from __future__ import annotations
 import functools
 import itertools
 import re
+from collections.abc import Collection
 from typing import Any, NamedTuple
 
 _BYTE_FALLBACK = re.compile(r"<0x([0-9A-Fa-f]{2})>")
+_LONE = re.compile("[\ud800-\udfff]")
+
+
+def encodable(text: str) -> str:
+    """The text with the replacement character in place of each lone surrogate, that is of each byte that is not UTF-8: it can be
+    encoded, and ranges of characters stay what they are."""
+    return _LONE.sub("\ufffd", text)
 
 
 class TokenizedText(NamedTuple):
@@ -24,7 +32,7 @@ class TokenizedText(NamedTuple):
         """Each token's characters, which join to the text. A character of several tokens belongs to the first of them."""
         out, position = [], 0
         for _, end in self.spans:
-            out.append(self.text[position:end].encode("utf-8", "surrogateescape").decode("utf-8", "replace"))
+            out.append(encodable(self.text[position:end]))
             position = max(position, end)
         return out
 
@@ -32,15 +40,20 @@ class TokenizedText(NamedTuple):
 class TokenBytes:
     """Maps token ids to bytes for byte-level BPE and SentencePiece-like tokenizers.
 
+    Args:
+        tokenizer: of Hugging Face.
+        eos_ids: further ids that end a completion, as the model's own settings may name them; the tokenizer need not call them
+            special, and they are no text.
+
     Raises:
         ValueError: for a tokenizer of neither kind, recognised by the round trip of a sample text.
     """
 
-    def __init__(self, tokenizer: Any) -> None:
+    def __init__(self, tokenizer: Any, eos_ids: Collection[int] = ()) -> None:
         self.tokenizer = tokenizer
         added = getattr(tokenizer, "added_tokens_decoder", {})
         # reserved tokens are special, too: Llama 3 may end with <|end_of_text|> while its EOS is <|eot_id|>
-        self._special = {*tokenizer.all_special_ids, *(i for i, t in added.items() if t.special)}
+        self._special = {*tokenizer.all_special_ids, *(i for i, t in added.items() if t.special), *eos_ids}
         # added tokens are stored as plain text, not in the vocabulary's byte alphabet
         self._added = {i: t.content for i, t in added.items()}
         self._alphabet = _byte_level_alphabet()
@@ -64,7 +77,8 @@ class TokenBytes:
         if token_id in self._special:
             return b""
         if token_id in self._added:
-            return self._added[token_id].encode()
+            text = self._added[token_id]  # Gemma has its runs of spaces here, spelled as in its vocabulary
+            return (text if self._byte_level else text.replace("▁", " ")).encode()
         token = self.tokenizer.convert_ids_to_tokens(token_id)
         if token is None:  # an id beyond the tokenizer: embeddings are often padded to a round size
             return b""

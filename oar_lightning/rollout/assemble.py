@@ -16,7 +16,7 @@ from oar_lightning.answers.span import AnswerFormat, Region, find_answer, token_
 from oar_lightning.common.activity import activity
 from oar_lightning.data.prompts import PromptTemplate
 from oar_lightning.objective.advantage import combine_rewards
-from oar_lightning.policy.token_text import TokenBytes
+from oar_lightning.policy.token_text import TokenBytes, encodable
 from oar_lightning.rollout.sampling import Engine, Generation, SamplingConfig
 from oar_lightning.types import MathProblem, Rollouts
 
@@ -75,7 +75,7 @@ class RolloutStage:
             span = find_answer(decoded.text, self.answer_format, complete=not truncated)
             text = None if span is None else decoded.text[span.start : span.end]
             token_spans.append(decoded.spans)
-            completions.append(Completion(printable(decoded.text), text and printable(text), truncated, length))
+            completions.append(Completion(encodable(decoded.text), text and encodable(text), truncated, length))
             if span is not None:
                 regions += token_regions(decoded.spans, span)
             elif self.answer_format.no_span == "last_token" and length > 1:
@@ -111,8 +111,3 @@ class RolloutStage:
 def drawn_at(temperature: float, rollouts: Rollouts) -> Rollouts:
     """The rollouts as drawn at a temperature. Greedy ones (temperature 0) are read as those at 1."""
     return dataclasses.replace(rollouts, temperature=temperature or 1.0)
-
-
-def printable(text: str) -> str:
-    """The text with the replacement character in place of bytes that are not UTF-8, so that it can be encoded."""
-    return text.encode("utf-8", "surrogateescape").decode("utf-8", "replace")

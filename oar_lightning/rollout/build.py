@@ -13,6 +13,7 @@ from oar_lightning.policy.pretrained import Policy
 from oar_lightning.policy.token_text import TokenBytes
 from oar_lightning.rollout.assemble import RolloutStage
 from oar_lightning.rollout.choice import AutoEngineConfig, EngineConfig
+from oar_lightning.rollout.hf import eos_token_ids
 from oar_lightning.rollout.sampling import SamplingConfig, read_prompts, text_bounds
 from oar_lightning.types import MathProblem
 
@@ -26,7 +27,7 @@ def build_stage(
 ) -> RolloutStage:
     return RolloutStage(
         engine=engine.build(policy.model, policy.tokenizer),
-        token_bytes=TokenBytes(policy.tokenizer),
+        token_bytes=TokenBytes(policy.tokenizer, eos_token_ids(policy.model, policy.tokenizer)),
         prompt=prompt,
         answer_format=answer,
         rewards=rewards,

@@ -145,9 +145,12 @@ def read_prompts(
     return encoded, limits
 
 
+OF_ENGINE = "tokens of engine.max_model_len"
+
+
 def text_bounds(model: Any, max_model_len: int | None = None) -> dict[str, int]:
     """What bounds the tokens of a prompt and its completion -> how many there may be."""
-    own = {} if max_model_len is None else {"tokens of engine.max_model_len": max_model_len}
+    own = {} if max_model_len is None else {OF_ENGINE: max_model_len}
     return language_model.text_bounds(model) | own
 
 
@@ -160,10 +163,13 @@ def check_prompts(model: Any, prompts: Sequence[list[int]], limits: Sequence[int
     tokens, limit = max(((len(ids), limit) for ids, limit in zip(prompts, limits, strict=True)), key=sum)
     for what, most in text_bounds(model, max_model_len).items():
         if tokens + limit > most:
-            shorter = f", leave out the problems whose prompts are longer than {most - limit} tokens" if limit < most else ""
+            remedies = [f"set rollout.max_new_tokens to at most {most - tokens}"] if tokens < most else []
+            if limit < most:
+                remedies.append(f"leave out the problems whose prompts are longer than {most - limit} tokens")
+            remedies.append("raise engine.max_model_len" if what == OF_ENGINE else "choose another policy")
             raise ValueError(
-                f"rollout.max_new_tokens={limit} and the longest prompt ({tokens} tokens) are beyond the {most} {what}; set "
-                f"rollout.max_new_tokens to at most {max(most - tokens, 0)}{shorter}, or choose another policy"
+                f"rollout.max_new_tokens={limit} and the longest prompt ({tokens} tokens) are beyond the {most} {what}; "
+                f"{', '.join(remedies[:-1])}{', or ' if remedies[1:] else ''}{remedies[-1]}"
             )
     size, largest = base_model(model).config.get_text_config().vocab_size, max(map(max, prompts))
     if largest >= size:

@@ -14,7 +14,7 @@ import lightning as L
 from lightning.pytorch.loggers import Logger
 from lightning.pytorch.plugins.environments import ClusterEnvironment, LightningEnvironment, SLURMEnvironment
 
-from oar_lightning.data.filters import PromptLength, training_filter
+from oar_lightning.data.filters import AnyOf, PromptLength, training_filter, with_solution
 from oar_lightning.data.prompts import PromptTemplate
 from oar_lightning.data.stream import Keep, check_kept, eval_set_problems, sample_texts
 from oar_lightning.distributed.launch import by_srun, by_torchrun, fill_in_tasks_per_node
@@ -208,11 +208,13 @@ def reference_model(settings: Settings) -> Any:
 
 
 def keep_rule(settings: Settings, prompt: PromptTemplate, tokenizer: Any, longest: int | None = None) -> Keep:
-    """Which training problems to drop, and why: `decontaminate` (against the evaluation sets), and prompts of more than
-    `max_prompt_tokens`, or of more than `longest`, which the policy and the engine cannot complete."""
+    """Which training problems to drop, and why: `decontaminate` (against the evaluation sets), prompts of more than
+    `max_prompt_tokens`, or of more than `longest`, which the policy and the engine cannot complete; and of a warm start those
+    without a solution."""
     limits = [limit for limit in (settings.max_prompt_tokens, longest) if limit is not None]
     length = PromptLength(prompt, tokenizer, min(limits)) if limits else None
-    return training_filter(settings.eval_sets if settings.decontaminate else {}, settings.evaluation.problems, length)
+    found = training_filter(settings.eval_sets if settings.decontaminate else {}, settings.evaluation.problems, length)
+    return AnyOf((with_solution, *found.rules)) if settings.supervised else found
 
 
 def _checkpoints(settings: Settings, run_dir: Path, evaluation: EvaluationCallback) -> LastCheckpoint:

@@ -130,7 +130,7 @@ class SupervisedWarmStart(PolicyModule):
     def encode(self, problem: MathProblem) -> tuple[list[int], list[int]]:
         """Ids of the prompt and of the solution with EOS, encoded separately as those of a rollout are."""
         if not problem.solution:
-            raise ValueError(f"problem {problem.id} has no solution to learn from; warm_start needs data solution_column")
+            raise ValueError(f"problem {problem.id} has no solution to learn from; warm_start needs data.train.solution_column")
         prompt = self.tokenizer(self.prompt.render(problem), add_special_tokens=False).input_ids
         solution = self.tokenizer(problem.solution, add_special_tokens=False).input_ids
         return prompt, [*solution, self.tokenizer.eos_token_id]

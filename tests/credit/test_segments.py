@@ -133,11 +133,6 @@ def test_a_run_of_spaces_is_cut_in_linear_time() -> None:
     assert time.process_time() - started < 10
 
 
-def test_texts_that_do_not_match_their_tokens_are_not_cut() -> None:
-    rollouts = with_text("x.\ny.\nz", [2, 7, 9])
-    assert int(Sentences()(None, rollouts, rollouts.reasoning_mask).sum()) == 1
-
-
 def test_a_last_segment_of_just_the_shortest_length_is_cut() -> None:
     """Eight tokens, cut before the sixth: three are behind the cut, one too few where four are the fewest."""
     rollouts = rollouts_of([{"before": [1, 2], "reasoning": list(range(3, 11)), "answer": [20]}])

@@ -267,6 +267,20 @@ def test_csv_files_of_any_form_that_the_library_reads(tmp_path: Path, name: str,
     assert [(p.question, p.answer) for p in found] == [("a", "007"), ("b", "1.10"), ("\xe9", "2")]
 
 
+@pytest.mark.parametrize(
+    ("text", "message"),
+    [
+        ("problem,answer\nWhat is 2+3?,5,easy\n", "has more cells in its first row than its 2 columns"),
+        ("problem,answer,answer\nWhat is 2+3?,5,6\n", "names a column twice"),
+    ],
+)
+def test_a_csv_file_whose_cells_would_be_those_of_other_columns_is_refused(tmp_path: Path, text: str, message: str) -> None:
+    (tmp_path / "train-0.csv").write_text("problem,answer\nq,1\n")
+    (tmp_path / "train-1.csv").write_text(text)
+    with pytest.raises(ValueError, match=rf"cannot be read .*train-1\.csv {message}"):
+        list(HubProblems(str(tmp_path), solution_column=None))
+
+
 def test_each_split_of_csv_files_has_its_own_columns(tmp_path: Path) -> None:
     pandas.DataFrame([{**row, "rationale": "r"} for row in ROWS]).to_csv(tmp_path / "train.csv", index=False)
     pandas.DataFrame([{**row, "level": "5"} for row in ROWS]).to_csv(tmp_path / "test.csv", index=False)

@@ -5,7 +5,7 @@ from __future__ import annotations
 from types import SimpleNamespace
 
 import pytest
-from tokenizers import Tokenizer, models
+from tokenizers import Tokenizer, models, pre_tokenizers, processors
 from transformers import PreTrainedTokenizerFast
 
 from oar_lightning.data.prompts import ChatPrompt, PlainPrompt
@@ -55,6 +55,29 @@ def test_chat() -> None:
     assert "\\boxed{}" in without
 
 
+def test_a_template_reads_its_own_arguments() -> None:
+    given = tokenizer(TEMPLATE + "{% if enable_thinking is defined %}thinks: {{ enable_thinking }}{% endif %}")
+    assert (
+        ChatPrompt(tokenizer=given, chat_template_kwargs={"enable_thinking": False}).render(PROBLEM).endswith("thinks: False")
+    )
+    assert ChatPrompt(tokenizer=given).render(PROBLEM).endswith("<assistant>")
+
+
+def test_a_template_that_writes_the_date_is_told_of(caplog: pytest.LogCaptureFixture) -> None:
+    given = tokenizer("{{ date_string if date_string is defined else strftime_now('%d %b %Y') }}" + TEMPLATE)
+    fixed = ChatPrompt(tokenizer=given, chat_template_kwargs={"date_string": "26 Jul 2024"})
+    assert fixed.render(PROBLEM).startswith("26 Jul 2024<user>")
+    assert not caplog.records
+    ChatPrompt(tokenizer=given)
+    assert "prompts of two days differ" in caplog.text
+
+
+def test_a_template_without_a_system_role_says_what_to_set() -> None:
+    given = tokenizer("{% if messages[0].role == 'system' %}{{ raise_exception('System role not supported') }}{% endif %}")
+    with pytest.raises(ValueError, match=r"data\.prompt\.system='Be brief\.'.*System role not supported.*data\.prompt\.suffix"):
+        ChatPrompt(system="Be brief.", tokenizer=given).render(PROBLEM)
+
+
 @pytest.mark.parametrize("given", [None, tokenizer(None)], ids=["no tokenizer", "no template"])
 def test_chat_needs_a_template(given: PreTrainedTokenizerFast | None) -> None:
     with pytest.raises(ValueError, match=r"needs a tokenizer with a chat template.*use data/prompt=plain"):
@@ -70,7 +93,20 @@ class Begins:
         self.puts = puts
 
     def __call__(self, text: str, add_special_tokens: bool = True) -> SimpleNamespace:
-        return SimpleNamespace(input_ids=[0] * (self.puts and add_special_tokens) + [ord(c) for c in text])
+        begun = (self.puts and add_special_tokens) or text.startswith("<s>")
+        return SimpleNamespace(input_ids=[0] * begun + [ord(c) for c in text.removeprefix("<s>")])
+
+
+@pytest.mark.parametrize("scheme", ["first", "always"])
+def test_the_first_word_after_bos_is_that_of_the_tokenizer_itself(scheme: str) -> None:
+    """Llama's tokenizers put a space before it, some of them at a text's beginning alone."""
+    letters = {token: i for i, token in enumerate(["<unk>", "<s>", "▁", *"abAnhs?"])}
+    raw = Tokenizer(models.BPE(letters, [], unk_token="<unk>"))
+    raw.pre_tokenizer = pre_tokenizers.Metaspace(prepend_scheme=scheme)
+    raw.post_processor = processors.TemplateProcessing(single="<s> $A", special_tokens=[("<s>", 1)])
+    given = PreTrainedTokenizerFast(tokenizer_object=raw, bos_token="<s>", unk_token="<unk>")
+    text = PlainPrompt("{question}", tokenizer=given).render(MathProblem("Ann has?", "1"))
+    assert given(text, add_special_tokens=False).input_ids == given("Ann has?").input_ids
 
 
 @pytest.mark.parametrize(("puts", "expected"), [(True, "<s>Q?"), (False, "Q?")])

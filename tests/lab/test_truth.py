@@ -123,14 +123,6 @@ class Everywhere(Source):
         return [(0, len(completion))], ()
 
 
-def test_texts_that_lost_characters_are_not_known() -> None:
-    studied = characters(["abcd", "abcd"], [True, True])
-    spans = studied.rollouts.token_spans
-    lost = dataclasses.replace(studied.rollouts, token_spans=(spans[0], (*spans[1][:-1], (3, 7))))
-    found = Everywhere()("all", dataclasses.replace(studied, rollouts=lost))
-    assert found.known.any(1).tolist() == [True, False]
-
-
 def test_what_is_not_exact_is_not_known() -> None:
     found = Spans(lambda problem, text: CausalSpans(((0, 1),), exact="a" in text))(
         "x", characters(["abcd", "dcbb"], [True] * 2)

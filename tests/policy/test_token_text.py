@@ -13,7 +13,7 @@ from support.tokenizer_kinds import byte_level, sentencepiece
 from tokenizers import AddedToken, Regex, Tokenizer, models, normalizers, pre_tokenizers
 from transformers import PreTrainedTokenizerFast
 
-from oar_lightning.policy.token_text import TokenBytes, TokenizedText
+from oar_lightning.policy.token_text import TokenBytes, TokenizedText, encodable
 
 TEXTS = ["So we get 7+4=11 apples.\n", "The answer is \\boxed{11}.", "Énfin: déjà vu 日本語 😀😀", "#### 18\n"] * 8
 SAMPLES = [
@@ -144,6 +144,34 @@ def test_reserved_tokens_are_special_though_nothing_names_them() -> None:
     end = tokenizer.convert_tokens_to_ids("<|end_of_text|>")
     assert end not in tokenizer.all_special_ids
     assert TokenBytes(tokenizer).decode([*tokenizer("#### 18").input_ids, end]).text == "#### 18"
+
+
+def test_further_tokens_that_end_a_text_are_no_text_though_the_tokenizer_does_not_call_them_special() -> None:
+    tokenizer = byte_level("gpt2", TEXTS)
+    tokenizer.backend_tokenizer.add_tokens([AddedToken("<|im_end|>", special=False)])
+    end = tokenizer.convert_tokens_to_ids("<|im_end|>")
+    ids = [*tokenizer("#### 18").input_ids, end]
+    assert TokenBytes(tokenizer).decode(ids).text == "#### 18<|im_end|>"
+    assert TokenBytes(tokenizer, [end]).decode(ids).text == "#### 18"
+
+
+@pytest.mark.parametrize("kind", ["bpe", "unigram", "gpt2"])
+def test_runs_of_spaces_that_were_added_to_the_vocabulary_are_spaces(kind: str) -> None:
+    """Gemma has its runs so, spelled with the vocabulary's sign of a space; in a byte-level one that sign is a letter."""
+    tokenizer = byte_level(kind, TEXTS) if kind == "gpt2" else sentencepiece(kind, TEXTS)
+    tokenizer.backend_tokenizer.add_tokens([AddedToken("▁▁▁", special=False, normalized=False)])
+    ids = [*tokenizer("is", add_special_tokens=False).input_ids, tokenizer.convert_tokens_to_ids("▁▁▁")]
+    text = TokenBytes(tokenizer).decode(ids).text
+    assert text.strip() == tokenizer.decode(ids, skip_special_tokens=True, clean_up_tokenization_spaces=False).strip()
+    assert text.endswith("▁▁▁" if kind == "gpt2" else "is   ")
+
+
+@pytest.mark.parametrize(
+    ("text", "expected"), [("é😀", "é😀"), ("a\udcffb", "a\ufffdb"), ("\udce2\udc82+", "\ufffd\ufffd+"), ("", "")]
+)
+def test_a_text_that_can_be_encoded_is_as_long(text: str, expected: str) -> None:
+    assert encodable(text) == expected
+    encodable(text).encode()
 
 
 def test_ids_beyond_the_tokenizer_are_empty() -> None:

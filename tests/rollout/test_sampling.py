@@ -6,6 +6,7 @@ from types import SimpleNamespace
 
 import pytest
 import torch
+from support.fixtures import tiny_policy
 from support.toy import phi3_longrope
 
 from oar_lightning.rollout.sampling import (
@@ -77,6 +78,16 @@ def test_generations_are_joined_at_the_column_where_completions_begin() -> None:
     assert found.sampler_logprobs is not None
     assert torch.equal(found.prediction_states, torch.stack([there, -there], -1))
     assert torch.equal(found.sampler_logprobs, there / 2)
+
+
+def test_the_remedy_for_a_long_prompt_is_one_that_helps() -> None:
+    model = tiny_policy().model
+    with pytest.raises(ValueError, match=r"beyond the 8 tokens of engine\.max_model_len; raise engine\.max_model_len$"):
+        check_prompts(model, [[1] * 9], [8], 8)
+    with pytest.raises(
+        ValueError, match=r"; set rollout\.max_new_tokens to at most 2, leave out .* than 3 tokens, or raise eng"
+    ):
+        check_prompts(model, [[1] * 6], [5], 8)
 
 
 def test_texts_beyond_the_rotation_that_they_began_with_are_refused() -> None:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import dataclasses
 import json
 from itertools import islice
 from pathlib import Path
@@ -224,6 +225,19 @@ def test_bad_values_name_their_key(overrides: list[str], expected: str) -> None:
     with pytest.raises(ConfigError) as caught:
         settings(*overrides)
     assert expected in str(caught.value)
+
+
+def test_a_warm_start_passes_over_problems_without_a_solution(tmp_path: Path) -> None:
+    rows = [{"problem": f"q{i}", "answer": "1", "solution": "s" if i else None} for i in range(4)]
+    (tmp_path / "rows.jsonl").write_text("".join(json.dumps(row) + "\n" for row in rows))
+    rows_file = f"{tmp_path / 'rows.jsonl'}"
+    names = ("+experiment=warm_start", "policy=chain", "data=files", f"data.train.paths={rows_file}")
+    built = settings(*names, f"data.evaluation.test.paths={rows_file}")
+    assert built.train is not None
+    keep = keep_rule(built, PlainPrompt(), PretrainedPolicy("chain").load_tokenizer())
+    assert [problem.question for problem in built.train if keep(problem)] == ["q0"]
+    without = dataclasses.replace(built, supervised=None)
+    assert not any(map(keep_rule(without, PlainPrompt(), None), built.train))
 
 
 def test_contaminated_and_over_long_problems_are_passed_over(tmp_path: Path) -> None:

@@ -96,15 +96,14 @@ class Capo(Scorer):
 
 
 def _solution(rollouts: Rollouts, row: int, numbers: Tensor) -> Solution | None:
-    """A completion with its steps; None without text, or where the tokens' ranges are not those of the text."""
+    """A completion with its steps; None without text or steps."""
     text, ranges = rollouts.completions[row], rollouts.token_spans[row]
     of_tokens = numbers[rollouts.response_mask[row].cpu()].tolist()
     steps: dict[int, tuple[int, int]] = {}
     for number, (start, end) in zip(of_tokens, ranges, strict=True):
         if number >= 0:
             steps[number] = (steps.get(number, (start, end))[0], end)
-    # bytes that are not UTF-8 may have changed the text's length, and the tokens' ranges are then wrong
-    if not steps or not text.strip() or ranges[-1][1] != len(text):
+    if not steps or not text.strip():
         return None
     return Solution(rollouts.problems[row], text, tuple(steps.values()))
 

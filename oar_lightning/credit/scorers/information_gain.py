@@ -191,9 +191,9 @@ class InformationGain(StepScorer):
 
 
 def own_conclusion(rollouts: Rollouts, row: int, conclusion: Sequence[int], places: Sequence[int]) -> tuple[str, str]:
-    """The text of a completion's conclusion, and what of it is in the answer's first token, such as a space. Nothing where
-    bytes that are no UTF-8 have changed the text's length."""
-    if not rollouts.token_spans or rollouts.token_spans[row][-1][1] != len(rollouts.completions[row]):
+    """The text of a completion's conclusion, and what of it is in the answer's first token, such as a space. Nothing of
+    rollouts without texts."""
+    if not rollouts.token_spans:
         return "", ""
     columns = rollouts.response_mask[row].nonzero().flatten().tolist()
     spans, text = rollouts.token_spans[row], rollouts.completions[row]

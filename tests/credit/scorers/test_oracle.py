@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import dataclasses
 import random
 from typing import Any
 
@@ -78,14 +79,28 @@ def test_padding_order_and_neighbours_do_not_matter() -> None:
     assert torch.equal(Oracle(planted)(None, alone)[alone.reasoning_mask], expected[1, given.reasoning_mask[1]])
 
 
-def test_texts_whose_tokens_cannot_be_placed_are_left_at_weight_one() -> None:
-    """Bytes that are not UTF-8 became fewer characters."""
+def test_texts_in_which_nothing_matters_are_left_at_weight_one() -> None:
     scorer = Oracle(planted)
-    importance = scorer(None, rollouts(completions=("aaXX�=Z.", *TEXTS[1:])))
+    given = rollouts(completions=("aabbcc=..", *TEXTS[1:]))
+    importance = scorer(None, given)
     assert not importance[0].any()
     assert scorer.metrics["unread_frac"] == pytest.approx(2 / 3)
-    given = rollouts()
     assert (gate_weights(importance, given.reasoning_mask)[0] == 1).all()
+
+
+def test_bytes_that_are_not_utf8_do_not_move_credit() -> None:
+    """Each of them is one character of the text, as it is in the tokens' ranges."""
+    stage = make_stage(tiny_policy())
+    tokenizer = stage.token_bytes.tokenizer
+    half = tokenizer("😀", add_special_tokens=False).input_ids[:2]
+    after = tokenizer("a X b", add_special_tokens=False).input_ids
+    response = [*half, *after, tokenizer.eos_token_id]
+    given = stage.judge(
+        lay_out([[after[0]]], [response], [False], stage.pad_token_id, torch.device("cpu")), [MathProblem("q", "1")], 1, 0
+    )
+    given = dataclasses.replace(given, reasoning_mask=given.response_mask)
+    (chosen,) = Oracle(planted)(None, given)[given.response_mask].nonzero().flatten().tolist()
+    assert "X" in tokenizer.decode([response[chosen]])
 
 
 def test_rollouts_without_texts_are_refused() -> None:
