@@ -13,7 +13,7 @@ _LONE = re.compile("[\ud800-\udfff]")
 
 
 def encodable(text: str) -> str:
-    """The text with the replacement character in place of each lone surrogate, that is of each byte that is not UTF-8: it can be
+    """The text with the replacement character in place of each lone surrogate, that is each byte that is not UTF-8: it can be
     encoded, and ranges of characters stay what they are."""
     return _LONE.sub("\ufffd", text)
 
