@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import logging
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any, NamedTuple
@@ -13,6 +14,8 @@ from oar_lightning.common.randomness import derive_seed
 from oar_lightning.common.wilson import wilson
 from oar_lightning.lab.kept import KeptContinuations
 from oar_lightning.types import Prefix, Rollouts
+
+log = logging.getLogger(__name__)
 
 UNIT = 64
 """Prefixes continued, and kept, at once."""
@@ -92,7 +95,7 @@ class Sampler:
         self, model: Any, rollouts: Rollouts, prefixes: Iterable[Prefix], advance: Callable[[int], None]
     ) -> tuple[Mapping[Prefix, NDArray[np.float64]], Spent, bool]:
         """The rewards of each prefix's continuations, none for a prefix that the budget did not reach; and whether the work
-        was done to its end, not interrupted.
+        was done to its end, not interrupted. Continuations to which no reward applies are left out, and told of.
 
         `advance` gets the number of batches that were drawn, found or are no longer needed.
         """
@@ -114,7 +117,9 @@ class Sampler:
                 advance(len(unit))
         except KeyboardInterrupt:
             whole = False
-        rewards = {key: np.concatenate(parts) if parts else np.zeros(0) for key, parts in found.items()}
+        rewards = {key: rewarded(parts) for key, parts in found.items()}
+        if without := total - sum(map(len, rewards.values())):
+            log.warning("lab: no reward applies to %d of %d continuations; values are means of the others", without, total)
         return {prefix: rewards[key] for key, owners in same.items() for prefix in owners}, Spent(total, sampled), whole
 
     def _units(
@@ -129,4 +134,13 @@ class Sampler:
 
     def _is_wide(self, batches: Sequence[NDArray[np.float64]], number: int) -> bool:
         """Whether a prefix takes part in a round: it did so in all before, and its interval is still too wide."""
-        return len(batches) == number and (not number or half_width(np.concatenate(batches)) > self.config.half_width)
+        if len(batches) < number:
+            return False
+        known = rewarded(batches)
+        return not len(known) or half_width(known) > self.config.half_width
+
+
+def rewarded(batches: Sequence[NDArray[np.float64]]) -> NDArray[np.float64]:
+    """The rewards of all batches but NaN, which says that none applies."""
+    joined = np.concatenate([np.zeros(0), *batches])
+    return joined[~np.isnan(joined)]

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from pathlib import Path
 
 from oar_lightning.common.markdown import markdown
@@ -17,14 +18,15 @@ def write_index(reports: Path) -> None:
         text = page.read_text(encoding="utf-8")
         if MARK in text:
             blocks = read_prose(text, str(page))
-            said = [_cell(blocks.get(name, "")) for name in ("question", "answer")]
+            said = [_cell(blocks.get(name, ""), page.parent.name) for name in ("question", "answer")]
             rows.append([f"[{page.parent.name}]({page.parent.name}/README.md)", *said])
     index = reports / "README.md"
     before = index.read_text(encoding="utf-8") if index.exists() else "# Studies\n"
     replace_file(index, with_generated(before, f"## By `task=report`\n\n{markdown(rows)}"))
 
 
-def _cell(block: str) -> str:
+def _cell(block: str, folder: str) -> str:
     """A block's first paragraph as a cell of a table, with links that lead on from the index."""
     paragraph = " ".join(block.replace(ANSWER, "").split("\n\n")[0].split())
-    return paragraph.replace("](../", "](")  # links to a study beside it
+    paragraph = re.sub(r"\]\((?!\.\./|[a-z+]+:|/)", f"]({folder}/", paragraph)  # to a place or a file of the study
+    return paragraph.replace("](../", "](")  # to a study beside it

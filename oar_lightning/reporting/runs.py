@@ -16,6 +16,7 @@ from mlflow.exceptions import MlflowException
 from numpy.typing import NDArray
 
 from oar_lightning.common.config_check import ConfigError
+from oar_lightning.common.credentials import shown_words
 from oar_lightning.tracking.history import metric_history, resumptions
 from oar_lightning.tracking.renamed import by_current_name
 
@@ -36,7 +37,8 @@ class ReportConfig:
         filter: a filter of MLflow's `search_runs`.
         csv: a `runs.csv` of an earlier report; `curves.csv.gz` beside it is read, too. No MLflow store is needed.
         name: of the study's folder; null: the sweep's name, or that of the folder of `csv`.
-        metric: by which runs are compared; null: `objective`, else the sampled accuracy on the first evaluation set.
+        metric: by which runs are compared; null: `objective`, else the sampled accuracy on the evaluation set that is the first
+            by name.
         baseline: label of the arm with which the others are paired; null: the arm without token-level credit.
         folder: the folder of all studies.
     """
@@ -163,7 +165,7 @@ def with_sweep_commands(client: MlflowClient, runs: Sequence[RunRecord]) -> list
         name = f"hydra.sweeper.study_name={sweep.tags.get('sweep')}"
         given = sweep.overrides or [f"+sweeps={sweep.tags.get('sweep')}"]
         named = any(word.startswith("hydra.sweeper.study_name=") for word in given)
-        commands[parent] = shlex.join(given if named else [*given, name])
+        commands[parent] = shown_words(given if named else [*given, name])  # older sweeps have kept theirs as they were
     told = {parent: {SWEEP_COMMAND: command} for parent, command in commands.items()}
     return [dataclasses.replace(run, tags={**run.tags, **told.get(run.tags.get(PARENT, ""), {})}) for run in runs]
 

@@ -13,13 +13,13 @@ from oar_lightning.common.overrides import short
 from oar_lightning.reporting.bands import Band, band, smoothed
 from oar_lightning.reporting.method_style import GREY, colors_of
 from oar_lightning.reporting.runs import Curve
-from oar_lightning.reporting.study import Arm, Study
+from oar_lightning.reporting.study import TAU, Arm, Study
 
 PALE = "#b4bfca"
 MOST = 10
 """The most series that a reader can distinguish: a colour each, and grey for the baseline."""
 
-RATE, METHOD = "lr", ("experiment", "scorer")
+RATE, METHOD = "optimizer.lr", ("experiment", "scorer")
 
 
 @dataclass(frozen=True)
@@ -61,7 +61,7 @@ def study_series(study: Study) -> tuple[list[Series], str]:
         best = sorted(arms, key=lambda arm: -_mean(study, arm))
         count = len(arms)
         arms = [arm for arm in arms if arm is kept or arm in best[: MOST - 1]]
-        notes.append(f"Of {count} arms the best {len(arms)} are drawn.")
+        notes.append(f"Of {count} arms the {len(arms)} with the highest means are drawn.")
     others = [arm for arm in arms if arm is not kept]
     colors = colors_of([_method(study, arm) for arm in others], [GREY] if kept else [])
     color = {arm.label: color for arm, color in zip(others, colors, strict=True)}
@@ -82,7 +82,7 @@ def leading_factor(study: Study) -> int | None:
     if not all(study.is_numeric(place) for place in range(len(study.factors))):
         return None
     numeric = [place for place in range(len(study.factors)) if place != study.place(RATE)]
-    tau = study.place("tau")
+    tau = study.place(TAU)
     return tau if tau in numeric else next(iter(numeric), None)
 
 

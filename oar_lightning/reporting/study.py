@@ -22,6 +22,7 @@ UNIFORM_CREDIT = {"experiment": "grpo", "scorer": "uniform", "gate.mode": "off"}
 """Levels at which every token gets the same credit, which make an arm the baseline of token-level credit."""
 
 ACCURACY = re.compile(r"eval/[^/]+/avg_at_\d+")
+TAU, BETA = "gate.tau", "gate.beta"
 
 
 @dataclass(frozen=True)
@@ -71,9 +72,14 @@ class Study:
         base = {run.seed: run.metrics[self.metric] for run in self.baseline.runs} if self.baseline else {}
         return [run.metrics[self.metric] - base[run.seed] for run in arm.runs if run.seed in base]
 
-    def place(self, last: str) -> int | None:
-        """The index of the factor whose key ends in `last`; None where there is none."""
-        return next((place for place, key in enumerate(self.factors) if key.split(".")[-1] == last), None)
+    @property
+    def of_accuracy(self) -> bool:
+        """Whether runs are compared by a number of which more is better."""
+        return self.metric == "objective" or bool(ACCURACY.fullmatch(self.metric))
+
+    def place(self, key: str) -> int | None:
+        """The index of a factor; None where the study does not vary it."""
+        return self.factors.index(key) if key in self.factors else None
 
     def levels(self, place: int) -> list[Level]:
         return ordered(arm.levels[place] for arm in self.arms)
@@ -108,7 +114,8 @@ def make_study(
 
 
 def choose_metric(name: str, complete: Sequence[RunRecord], wanted: str | None) -> str:
-    """`wanted`; without it `objective`, else the sampled accuracy on the first evaluation set. A complete run must have it."""
+    """`wanted`; without it `objective`, else the sampled accuracy on the evaluation set that is the first by name. A complete
+    run must have it."""
     present = {key for run in complete for key in run.metrics}
     for choice in [current_name(wanted)] if wanted else ["objective", *accuracies(complete)]:
         if choice in present:

@@ -5,7 +5,6 @@ from __future__ import annotations
 import contextlib
 import functools
 import logging
-import shlex
 import sys
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from pathlib import Path
@@ -19,6 +18,7 @@ from hydra.utils import instantiate
 from omegaconf import DictConfig, OmegaConf, open_dict, read_write
 
 from oar_lightning.common.config_check import ConfigError
+from oar_lightning.common.credentials import shown_words
 from oar_lightning.common.mappings import flatten
 from oar_lightning.common.messages import named_line
 from oar_lightning.common.paths import local_artifacts, local_database
@@ -221,7 +221,7 @@ def _open(
         return study, Folder()
     location = config.logger.artifact_location or local_artifacts(uri)
     words = [*arguments, *(word for word in config.hydra.overrides.hydra if not word.startswith("hydra.mode="))]
-    tags = {"experiment": str(config.name), "git_revision": git_revision(), "overrides": shlex.join(words)}
+    tags = {"experiment": str(config.name), "git_revision": git_revision(), "overrides": shown_words(words)}
     try:
         return study, Mlflow(Store(uri, str(config.logger.experiment_name), location), study, tags)
     except ConfigError:  # a study that was begun here would refuse the corrected command

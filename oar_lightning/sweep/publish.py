@@ -113,7 +113,10 @@ class Mlflow:
     def _parent(self, study: SweepStudy, tags: Mapping[str, str]) -> str:
         existing = self._search(f"tags.kind = 'sweep' and tags.study_id = '{study.identity}'")
         if existing:
-            return str(existing[0].info.run_id)
+            run_id = str(existing[0].info.run_id)
+            for key in ("overrides", "git_revision"):  # of the last start, which may have more trials
+                self.client.set_tag(run_id, key, tags[key])
+            return run_id
         name = study.plan.name
         study_tags = {"kind": "sweep", "sweep": name, "study_id": study.identity, "study_database": str(study.storage.path)}
         run = self.client.create_run(self.experiment_id, run_name=name, tags={**tags, **study_tags})

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import shlex
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from pathlib import Path
@@ -15,6 +14,7 @@ from omegaconf import DictConfig
 from rich.console import Console
 
 from oar_lightning.common.config_check import ConfigError
+from oar_lightning.common.credentials import shown_words
 from oar_lightning.common.outputs import output_folder
 from oar_lightning.common.paths import local_database
 from oar_lightning.reporting import (
@@ -51,7 +51,7 @@ def prepare(cfg: DictConfig) -> Callable[[], None]:
     study = make_study(config.study, source.parents, source.runs, config.metric, config.baseline)
     folder = Path(config.folder).expanduser() / f"{study.date}-{study.name}"
     kept = kept_prose(folder)
-    command = f"python -m oar_lightning {shlex.join(HydraConfig.get().overrides.task)}"
+    command = f"python -m oar_lightning {shown_words(HydraConfig.get().overrides.task)}"
     return lambda: run(source.curves(study), study, folder, kept, command)
 
 

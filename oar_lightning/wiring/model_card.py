@@ -8,6 +8,7 @@ from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
+from oar_lightning.common.credentials import SECRET
 from oar_lightning.common.mappings import flatten
 from oar_lightning.evaluation.tables import accuracy_names, percent
 from oar_lightning.policy.model_card import (
@@ -23,7 +24,7 @@ from oar_lightning.policy.model_card import (
     local_folder,
     write_card,
 )
-from oar_lightning.wiring.run_folder import SECRET, Origin, read_config, read_origin
+from oar_lightning.wiring.run_folder import Origin, read_config, read_origin
 
 METHODS = {
     "train": "reinforcement learning with verifiable rewards",

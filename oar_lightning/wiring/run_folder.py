@@ -14,6 +14,7 @@ from typing import Any
 import yaml
 from omegaconf import DictConfig, OmegaConf
 
+from oar_lightning.common.credentials import without_credentials, without_users
 from oar_lightning.common.messages import one_line
 from oar_lightning.tracking.revision import git_revision
 from oar_lightning.tracking.tracker import Tracker
@@ -145,8 +146,6 @@ WHERE_IT_IS_KEPT = (
 )
 """Keys, with all below them, that say nothing about what a run does."""
 
-SECRET = re.compile(r"(^|[._])(api_?key|token|secret|password|credentials?)$", re.IGNORECASE)
-
 
 def about_the_run(override: str) -> bool:
     return re.split(r"[.=/@]", override.lstrip("+~"), maxsplit=1)[0] not in WHERE_IT_IS_KEPT
@@ -155,19 +154,6 @@ def about_the_run(override: str) -> bool:
 def without_secrets(text: str) -> str:
     """An override without credentials, and without the name of the home folder."""
     return without_credentials(text).replace(str(Path.home()), "~")
-
-
-def without_credentials(text: str) -> str:
-    """An override without the value of a key that is named like a secret, tokens of the hub, and users in addresses."""
-    key = text.partition("=")[0]
-    if key != text and SECRET.search(key):
-        return f"{key}=***"
-    return without_users(re.sub(r"\bhf_\w{8,}", "hf_***", text))
-
-
-def without_users(text: str) -> str:
-    """A text without the users and passwords of its addresses."""
-    return re.sub(r"://[^/@\s]+@", "://", text)
 
 
 def logged(cfg: DictConfig) -> str:

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import re
-import shlex
 from dataclasses import replace
 from typing import TYPE_CHECKING, Any
 
@@ -11,6 +10,7 @@ from hydra.core.hydra_config import HydraConfig
 from omegaconf import DictConfig
 
 from oar_lightning.common.config_check import ConfigError
+from oar_lightning.common.credentials import shown_words
 from oar_lightning.distributed.launch import is_first_rank
 from oar_lightning.sweep.trial import current_ticket, job_folder, write_run_id
 from oar_lightning.tracking.revision import git_revision
@@ -19,7 +19,6 @@ from oar_lightning.tracking.surroundings import surroundings
 from oar_lightning.tracking.tracker import Tracker
 from oar_lightning.wiring.component_name import component_name
 from oar_lightning.wiring.config import plain
-from oar_lightning.wiring.run_folder import without_credentials
 
 if TYPE_CHECKING:
     from oar_lightning.tracking.mlflow_store import MLflowConfig
@@ -44,7 +43,7 @@ def run_tags(cfg: DictConfig) -> dict[str, str]:
         "data": str(cfg.data.name),
         "seed": str(cfg.seed),
         "git_revision": git_revision(),
-        "overrides": shlex.join(map(without_credentials, HydraConfig.get().overrides.task)),
+        "overrides": shown_words(HydraConfig.get().overrides.task),
         **surroundings(str(cfg.trainer.accelerator)),
     }
 
@@ -72,7 +71,7 @@ def presented(config: MLflowConfig, cfg: DictConfig) -> MLflowConfig:
 
 def description(cfg: DictConfig) -> str:
     """What the run is, in Markdown: method, data and task, the command to repeat it, the code's revision."""
-    command = f"python -m oar_lightning {shlex.join(map(without_credentials, HydraConfig.get().overrides.task))}".strip()
+    command = f"python -m oar_lightning {shown_words(HydraConfig.get().overrides.task)}".strip()
     if len(command) > LONGEST_COMMAND:
         command = f"{command[:LONGEST_COMMAND]}… (whole: tag overrides)"
     ticks = "`" * (1 + max(map(len, re.findall("`+", command)), default=0))

@@ -82,6 +82,20 @@ def test_a_sure_prefix_gets_fewer(store: Store) -> None:
     assert spent == (sum(distinct.values()), sum(distinct.values()))
 
 
+def test_continuations_without_a_reward_count_in_no_mean(store: Store, caplog: pytest.LogCaptureFixture) -> None:
+    class SomeWithout(Coins):
+        def __call__(self, *args: Any, **kwargs: Any) -> Continued:
+            drawn = super().__call__(*args, **kwargs)
+            drawn.rewards[:, 1] = torch.nan
+            return drawn
+
+    found, spent, _ = sampled(store, SomeWithout(), [Prefix(0, 4)], half_width=0.0)
+    (rewards,) = found.values()
+    assert (len(rewards), spent.continuations) == (12, 16)
+    assert np.isfinite(rewards).all()
+    assert "no reward applies to 4 of 16 continuations" in caplog.text
+
+
 def test_draws_do_not_depend_on_what_others_get(store: Store, tmp_path: Path) -> None:
     together, _, _ = sampled(store, Coins())
     all_get_all, _, _ = sampled(Store(tmp_path / "other.db", "me"), Coins(), half_width=0.0)

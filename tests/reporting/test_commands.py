@@ -6,12 +6,13 @@ import json
 import os
 import subprocess
 from pathlib import Path
+from types import SimpleNamespace
 
 import pytest
 from support.run_records import trial
 
 from oar_lightning.reporting.commands import commands
-from oar_lightning.reporting.runs import RunRecord, words
+from oar_lightning.reporting.runs import PARENT, SWEEP_COMMAND, RunRecord, with_sweep_commands, words
 from oar_lightning.reporting.study import make_study
 
 REPORT = "python -m oar_lightning task=report report.name=x"
@@ -124,3 +125,12 @@ def test_the_report_of_evaluations_finds_evaluations() -> None:
     for tasks, chosen in ((("evaluate",), "= 'evaluate'"), (("evaluate", "train"), "!= ''")):
         runs = [trial(0.5, tags={"task": task, "overrides": f"task={task}", "seed": "0"}) for task in tasks]
         assert f'report.filter="tags.task {chosen}"' in words(commands(make_study("x", [], runs), REPORT)[-1])
+
+
+def test_the_command_of_a_sweep_that_kept_its_credentials_is_shown_without() -> None:
+    tags = {"kind": "sweep", "sweep": "mine", "overrides": "+sweeps=mine +scorer.judge.api_key=word"}
+    info = SimpleNamespace(run_id="p", run_name="mine", status="FINISHED", start_time=0, end_time=1)
+    parent = SimpleNamespace(info=info, data=SimpleNamespace(tags=tags, params={}, metrics={}))
+    client = SimpleNamespace(get_run=lambda run_id: parent)
+    (told,) = with_sweep_commands(client, [trial(0.5, tags={PARENT: "p"})])  # type: ignore[arg-type]
+    assert told.tags[SWEEP_COMMAND] == "+sweeps=mine '+scorer.judge.api_key=***' hydra.sweeper.study_name=mine"

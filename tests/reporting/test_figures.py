@@ -180,7 +180,8 @@ def test_entropy_against_tau_is_the_mean_of_the_last_tenth() -> None:
 
 def test_a_level_without_entropies_has_no_points_in_the_entropy_figure() -> None:
     study = grid([0.2, 0.4], [1.0, 2.0])
-    beta = study.place("beta")
+    beta = study.place("gate.beta")
+    assert beta is not None
     known = {
         run.run_id: Curve(np.arange(10.0), np.full(10, 0.5))
         for arm in study.arms
@@ -215,6 +216,53 @@ def test_responses_have_a_panel_for_each_number_and_log_scales_where_levels_are_
     lines = {line.get_label(): line for line in right.lines}
     assert lines["noise_std=0.001 b"].get_ydata() == pytest.approx([1, 2, 4]), "no pooling over other settings"
     assert reason("responses", methods({"a": [0.1], "b": [0.2]})) == "no setting was given more than two numbers"
+
+
+def test_every_run_is_a_dot_against_a_setting_whether_or_not_a_line_joins_it() -> None:
+    """A sampler's trials differ in all settings at once; and a method may have been run at one rate alone."""
+    scattered = [trial(0.5 + i / 100, {"gate.tau": i / 20, "gate.beta": 1 + i % 7 / 10}) for i in range(12)]
+    for axis in drawn("responses", make_study("tpe", [], scattered)).axes:
+        assert sum(len(line.get_xdata()) for line in axis.lines if line.get_marker() == ".") == 12
+    rates = [("oar_g", lr) for lr in (1e-4, 2e-4, 3e-4)] + [("grpo", 2e-4)]
+    runs = [trial(0.5, {"scorer": name, "optimizer.lr": lr, "seed": s}) for name, lr in rates for s in (0, 1)]
+    (axis,) = drawn("responses", make_study("m", [], runs)).axes
+    dots = [line for line in axis.lines if line.get_marker() == "."]
+    assert sorted((line.get_color() == GREY, len(line.get_xdata())) for line in dots) == [(False, 6), (True, 2)]
+
+
+def test_cells_of_the_map_do_not_pool_what_differs_in_other_settings() -> None:
+    runs = [
+        trial(tau, {"gate.tau": tau, "gate.beta": beta, "optimizer.lr": lr})
+        for tau, beta, lr in itertools.product((0.2, 0.4), (1.0, 2.0), (1e-4, 2e-4))
+    ]
+    study = make_study("g", [], runs)
+    assert reason("tau_beta", study) == "its cells would pool runs that differ in optimizer.lr"
+    entropies = {run.run_id: Curve(np.arange(10.0), np.full(10, 0.5)) for run in study.runs}
+    figure = drawn("entropy", study, {"entropy": entropies})
+    assert not [axis for axis in figure.axes if axis.get_xlabel() == "tau"], "nor does entropy against tau"
+
+
+def test_a_scorers_own_rate_is_not_the_learning_rate() -> None:
+    runs = [trial(0.5 + own, {"scorer.lr": own, "optimizer.lr": lr}) for own, lr in itertools.product((0.1, 0.2), (1e-4, 2e-4))]
+    study = make_study("prime", [], runs)
+    assert study.factors[study.place("optimizer.lr") or 0] == "optimizer.lr"
+    series, _ = study_series(study)
+    assert len(series) == 2, "one for each rate of the scorer"
+
+
+def test_the_legend_names_what_only_a_later_panel_has() -> None:
+    study = methods({"uniform": [0.5], "oar_g": [0.6]})
+    first, second = study.runs
+    curve = Curve(np.arange(3.0), np.full(3, 0.7))
+    metrics = {"credit/ess_ratio": {first.run_id: curve}, "credit/top10_mass": {second.run_id: curve}}
+    (legend,) = drawn("credit_shape", study, metrics).legends
+    assert [text.get_text() for text in legend.get_texts()] == ["uniform (1)", "oar_g (1)"]
+
+
+def test_less_is_no_better_of_what_is_no_accuracy() -> None:
+    runs = [trial(0.5, {"scorer": name}, duration_s=s) for name, s in (("a", 1.0), ("b", 2.0))]
+    runs = [dataclasses.replace(run, metrics={**run.metrics, "loss": 0.1}) for run in runs]
+    assert reason("pareto", make_study("t", [], runs, "loss")) == "loss is no accuracy, of which more is better"
 
 
 def test_a_method_is_drawn_at_its_best_rate() -> None:
@@ -279,7 +327,7 @@ def test_of_many_arms_the_best_are_drawn_and_no_colour_twice() -> None:
     assert note == "Of each tau the arm with the highest mean."
     series, note = study_series(methods({f"method{i}": [i / 20] for i in range(14)} | {"uniform": [0.0]}))
     assert [one.label for one in series] == ["uniform", *(f"method{i}" for i in range(5, 14))]
-    assert note == "Of 15 arms the best 10 are drawn."
+    assert note == "Of 15 arms the 10 with the highest means are drawn."
     assert len({one.color for one in series}) == len(series)
     series, _ = study_series(methods({f"method{i}": [i / 20] for i in range(10)}))
     assert len({one.color for one in series}) == len(series) == 10

@@ -17,14 +17,19 @@ def page(folder: Path, question: str, answer: str | None = None) -> None:
 
 def test_the_index_lists_what_a_report_wrote(tmp_path: Path) -> None:
     page(tmp_path / "2026-01-01-a", "First?", ANSWER)
-    page(tmp_path / "2026-02-01-b", "Second | and\n[third](../x/README.md)?\n\nMore.", "It |\n[does](../x/README.md).\n\nMore.")
+    page(
+        tmp_path / "2026-02-01-b",
+        "Second | and\n[third](../x/README.md)?\n\nMore.",
+        "It |\n[does](../x/README.md): [runs](runs.csv), [web](https://a.b).\n\nMore.",
+    )
     (tmp_path / "by_hand").mkdir()
     (tmp_path / "by_hand" / "README.md").write_text("# Mine\n")
     write_index(tmp_path)
     index = tmp_path / "README.md"
     table = [line for line in index.read_text().splitlines() if line.startswith("| [")]
     assert table == [
-        "| [2026-02-01-b](2026-02-01-b/README.md) | Second \\| and [third](x/README.md)? | It \\| [does](x/README.md). |",
+        "| [2026-02-01-b](2026-02-01-b/README.md) | Second \\| and [third](x/README.md)? | It \\| [does](x/README.md): "
+        "[runs](2026-02-01-b/runs.csv), [web](https://a.b). |",
         "| [2026-01-01-a](2026-01-01-a/README.md) | First? |  |",
     ]
     first = index.read_text()

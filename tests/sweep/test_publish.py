@@ -70,7 +70,11 @@ def test_a_restart_finds_the_parent_and_another_study_of_that_name_gets_its_own(
     store: Store, study: SweepStudy, tmp_path: Path
 ) -> None:
     first = Mlflow(store, study, TAGS)
-    assert Mlflow(store, study, TAGS).parent_run_id == first.parent_run_id
+    longer = TAGS | {"overrides": "+sweeps=fake hydra.sweeper.n_trials=60", "git_revision": "def"}
+    again = Mlflow(store, study, longer)
+    assert again.parent_run_id == first.parent_run_id
+    tags = again.client.get_run(again.parent_run_id).data.tags
+    assert {key: tags[key] for key in longer} == longer, "those of the last start"
     other = sweep(tmp_path / "other", plan(1))
     assert Mlflow(store, other, TAGS).parent_run_id != first.parent_run_id
 

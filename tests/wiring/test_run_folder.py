@@ -16,7 +16,6 @@ from oar_lightning.wiring.run_folder import (
     note_origin,
     read_config,
     read_origin,
-    without_credentials,
 )
 
 
@@ -111,9 +110,3 @@ def test_a_logged_config_has_no_users_in_the_addresses_of_loggers() -> None:
     kept = OmegaConf.to_container(OmegaConf.create(logged(cfg)))
     bare = "http://127.0.0.1:5000/x?a=b"
     assert kept == {"seed": 1, "address": address, "logger": {"uri": bare}, "loggers": [{"uri": bare}]}
-
-
-def test_an_override_without_credentials() -> None:
-    assert without_credentials("logger.tracking_uri=http://me:word@127.0.0.1") == "logger.tracking_uri=http://127.0.0.1"
-    assert without_credentials("scorer.judge.api_key=word") == "scorer.judge.api_key=***"
-    assert without_credentials("policy.name=~/mine") == "policy.name=~/mine"

@@ -63,6 +63,8 @@ def pareto(study: Study, curves: Curves) -> Drawing | LeftOut:
     title = "Accuracy against cost"
     if len(study.arms) < 2:
         return LeftOut(title, "there is one arm only")
+    if not study.of_accuracy:
+        return LeftOut(title, f"{study.metric} is no accuracy, of which more is better")
     recorded = {metric: [[cost(run, curves, metric) for run in arm.runs] for arm in study.arms] for metric in COSTS}
     costs = {
         metric: [[value for value in arm if value is not None] for arm in arms]
@@ -77,7 +79,7 @@ def pareto(study: Study, curves: Curves) -> Drawing | LeftOut:
         _draw_costs(axis, study, spent)
         axis.set(xlabel=AXES[metric])
     panels[0].set(ylabel=result_label(study))
-    legend_below(figure, panels[0])
+    legend_below(figure, panels)
     caption = (
         "Points are means with 95 % intervals over seeds as in the tables; one that goes on beyond the panel ends in "
         "an arrowhead. Diamonds are those that no other arm dominates. "

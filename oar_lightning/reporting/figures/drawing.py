@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import math
+import re
+from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -12,6 +14,7 @@ import matplotlib as mpl
 mpl.use("Agg")  # no display is needed
 import matplotlib.pyplot as plt
 import numpy as np
+from matplotlib.artist import Artist
 from matplotlib.axes import Axes
 from matplotlib.figure import Figure
 
@@ -101,11 +104,15 @@ def result_label(study: Study) -> str:
     return f"{name},{unit}" if unit else name
 
 
-def legend_below(figure: Figure, axis: Axes, most: int | None = None) -> None:
-    """One legend under all panels, in as many columns as fit; the figure grows by its rows. `most`: entries, the first ones."""
-    handles, labels = axis.get_legend_handles_labels()
-    handles, labels = handles[:most], labels[:most]
-    if handles:
+def legend_below(figure: Figure, panels: Axes | Sequence[Axes], most: int | None = None) -> None:
+    """One legend under all panels, in as many columns as fit; the figure grows by its rows. It names what any of `panels` has,
+    by the first that has it (a number of runs in brackets is that panel's). `most`: entries, the first ones."""
+    named: dict[str, tuple[Artist, str]] = {}
+    for axis in [panels] if isinstance(panels, Axes) else panels:
+        for handle, text in zip(*axis.get_legend_handles_labels(), strict=True):
+            named.setdefault(re.sub(r" \(\d+\)$", "", text), (handle, text))
+    if entries := list(named.values())[:most]:
+        handles, labels = zip(*entries, strict=True)
         widest = max(map(len, labels)) + 9  # 9 characters for the line sample and spaces
         columns = max(1, min(len(labels), int(figure.get_figwidth() * CHARACTERS_PER_INCH) // widest))
         figure.set_figheight(figure.get_figheight() + 0.2 * (math.ceil(len(labels) / columns) - 1))

@@ -20,7 +20,7 @@ from oar_lightning.reporting.runs import Curves
 from oar_lightning.reporting.series import Series, sequence_colors, series_band, study_series
 from oar_lightning.reporting.settings import accuracy_in_words
 from oar_lightning.reporting.statistics import BOOTSTRAP_FROM
-from oar_lightning.reporting.study import ACCURACY, Study
+from oar_lightning.reporting.study import ACCURACY, BETA, TAU, Study
 
 BANDS = (
     "Lines are means over runs (how many: in brackets), bands the runs' range, "
@@ -39,7 +39,8 @@ def learning_curves(study: Study, curves: Curves) -> Drawing | LeftOut:
     words = accuracy_in_words(study.runs)
     names = {m: f"{words}, %" if len(metrics) == 1 else f"{m.removeprefix('eval/')}, %" for m in metrics}
     figure, _, note = _over_steps(study, curves, names, factor=100.0, marker="o")
-    return Drawing(title, f"Sampled {words}. {BANDS}. {note}".strip(), figure)
+    said = words if words.startswith("sampled") else f"sampled {words}"
+    return Drawing(title, f"{said[0].upper()}{said[1:]}. {BANDS}. {note}".strip(), figure)
 
 
 def credit_shape(study: Study, curves: Curves) -> Drawing | LeftOut:
@@ -58,8 +59,8 @@ def entropy(study: Study, curves: Curves) -> Drawing | LeftOut:
     title = "Entropy"
     if "entropy" not in curves:
         return LeftOut(title, "no run logged entropy, or its curve was not kept")
-    tau = study.place("tau")
-    frontier = tau is not None and study.is_numeric(tau)
+    tau = study.place(TAU)
+    frontier = tau is not None and study.is_numeric(tau) and {*study.factors} <= {TAU, BETA}  # others would be pooled
     figure, panels, note = _over_steps(study, curves, {"entropy": "entropy of the policy, nats per token"}, more=int(frontier))
     caption = f"Entropy of sampled tokens, running means over a twentieth of the steps. {BANDS}. {note}".strip()
     if frontier:
@@ -97,7 +98,7 @@ def _over_steps(
         for unused in panels[start + len(groups) : start + width]:
             unused.set_visible(False)
     if together or base:
-        legend_below(figure, panels[0], 1 if not together else None)
+        legend_below(figure, panels if together else panels[0], None if together else 1)
     return figure, panels, note
 
 
@@ -108,7 +109,7 @@ def _same_limits(panels: Sequence[Axes]) -> None:
 
 
 def _draw_frontier(axis: Axes, study: Study, curves: Curves, tau: int) -> None:
-    beta = study.place("beta")
+    beta = study.place(BETA)
     lines = study.levels(beta) if beta is not None else [None]
     lines = lines if len(lines) <= 6 else [None]  # more lines could not be distinguished
     for color, line in zip(sequence_colors(len(lines)), lines, strict=True):

@@ -14,7 +14,7 @@ from oar_lightning.reporting.figures.drawing import Drawing, LeftOut, axes, resu
 from oar_lightning.reporting.method_style import GREY, PALETTE
 from oar_lightning.reporting.runs import Curves
 from oar_lightning.reporting.series import MOST, PALE, RATE, arm_colors, sequence_colors
-from oar_lightning.reporting.study import Arm, Study
+from oar_lightning.reporting.study import BETA, TAU, Arm, Study
 
 MOST_CELLS = 12
 """The most levels along a side of the map; with more the runs are drawn as points."""
@@ -28,18 +28,21 @@ MARKERS = ("o", "s", "^", "D", "v", "P", "X", "<", ">", "*")
 def tau_beta(study: Study, curves: Curves) -> Drawing | LeftOut:
     """A map of mean results over tau and beta; a sampler's scattered trials as points."""
     title = "Results over tau and beta"
-    tau, beta = study.place("tau"), study.place("beta")
+    tau, beta = study.place(TAU), study.place(BETA)
     if tau is None or beta is None or not (study.is_numeric(tau) and study.is_numeric(beta)):
         return LeftOut(title, "tau and beta were not both varied")
     factor, _ = scale(study)
     points = [(float(arm.levels[tau]), float(arm.levels[beta]), factor * v) for arm in study.arms for v in study.values(arm)]
     taus, betas = [np.unique([p[side] for p in points]) for side in (0, 1)]
+    scattered = max(len(taus), len(betas)) > MOST_CELLS
+    if (others := [key for key in study.factors if key not in (TAU, BETA)]) and not scattered:
+        return LeftOut(title, f"its cells would pool runs that differ in {' and '.join(others)}")
     figure, (axis,) = axes(height=4.2)
     axis.set(xlabel="tau", ylabel="beta")
     name = result_label(study)
-    if max(len(taus), len(betas)) > MOST_CELLS:
+    if scattered:
         _draw_points(figure, axis, points, name)
-        return Drawing(title, "One point a run; the best has a ring.", figure)
+        return Drawing(title, "One point a run; the highest has a ring.", figure)
     cells = {(t, b): [v for x, y, v in points if (x, y) == (t, b)] for t in taus for b in betas}
     _draw_cells(figure, axis, taus, betas, cells, name)
     caption = "Mean and number of runs of each cell, the highest framed; beside the axes the means over their row or column."
@@ -57,7 +60,10 @@ def responses(study: Study, curves: Curves) -> Drawing | LeftOut:
     for axis, place in zip(panels, numeric, strict=True):
         _draw_response(axis, study, place, factor)
     panels[0].set_ylabel(result_label(study))
-    return Drawing(title, "Dots are runs. A line joins the means of arms that differ in this setting alone.", figure)
+    caption = (
+        "Dots are runs, grey ones those of arms that no other differs from in this setting alone; a line joins the means of "
+    )
+    return Drawing(title, f"{caption}arms that do.", figure)
 
 
 def _draw_response(axis: Axes, study: Study, place: int, factor: float) -> None:
@@ -67,13 +73,14 @@ def _draw_response(axis: Axes, study: Study, place: int, factor: float) -> None:
         groups.setdefault((*arm.levels[:place], *arm.levels[place + 1 :]), []).append(arm)
     lines = {others: arms for others, arms in groups.items() if len(arms) > 1}
     others = [key for i, key in enumerate(study.factors) if i != place]
-    joined = len(lines) <= MOST
-    colors = _line_colors(study, place, [*lines.values()]) if joined else []
-    for number, (combination, arms) in enumerate((lines if joined else groups).items()):
-        color = colors[number] if joined else PALETTE[1]
+    joined = 0 < len(lines) <= MOST
+    colors = dict(zip(lines, _line_colors(study, place, [*lines.values()]), strict=True)) if joined else {}
+    for combination, arms in groups.items():
+        color = colors.get(combination, GREY if joined else PALETTE[1])
         points = [(float(arm.levels[place]), factor * v) for arm in arms for v in study.values(arm)]
         axis.plot(*zip(*points, strict=True), ".", color=color, alpha=0.5)
-        if joined:
+        if combination in colors:
+            number = list(colors).index(combination)
             means = sorted((float(arm.levels[place]), factor * float(np.mean(study.values(arm)))) for arm in arms)
             name = label(others, combination) if others else None
             axis.plot(*zip(*means, strict=True), color=color, marker=MARKERS[number], markersize=6, linewidth=1.5, label=name)
@@ -82,7 +89,8 @@ def _draw_response(axis: Axes, study: Study, place: int, factor: float) -> None:
         axis.set_xscale("log")
     if place == study.place(RATE) and len(levels) <= MOST_CELLS:
         axis.set_xticks(levels, [show(level) for level in levels])
-    axis.set(xlabel=study.factors[place])
+    key = study.factors[place]
+    axis.set(xlabel=f"learning rate ({key})" if key == RATE else key)
     if joined and others:
         axis.legend(loc="upper center", bbox_to_anchor=(0.5, -0.17), ncols=3, fontsize="x-small", frameon=False)
 
