@@ -13,6 +13,7 @@ from rules import (
     AGAIN_SEEDS,
     AT_NO_PASS,
     BASELINE,
+    BOTH_LEVELS,
     ENDPOINT,
     ENDPOINT_SEEDS,
     GREEDY_SEEDS,
@@ -67,7 +68,7 @@ def questions(rows: Sequence[Row]) -> Iterator[Answered]:
     of_oar_g = [Comparison(task, ENDPOINT[1], (BASELINE,)) for task in HALF_ASKED_ON]
     halves = [Comparison(task, arm, (BASELINE,)) for task in HALF_ASKED_ON for arm in HALF_ASKED_OF]
     asked = [(one, "endpoint", ENDPOINT_SEEDS) for one in of_oar_g]
-    asked += [(one, "endpoint", OTHER_SEEDS) for one in (*halves, PROBES, *PLACES, *TIMELY, *LASTING)]
+    asked += [(one, "endpoint", OTHER_SEEDS) for one in (*halves, PROBES, *PLACES, *TIMELY, *LASTING, BOTH_LEVELS)]
     for one, stage, seeds in [*asked, *((again, "again", AGAIN_SEEDS) for again in (AGAIN, AT_NO_PASS))]:
         runs = endpoint_runs(rows, one.task, stage)
         for other in one.others:

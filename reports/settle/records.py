@@ -8,7 +8,7 @@ from pathlib import Path
 from typing import NamedTuple
 
 from mlflow import MlflowClient
-from rules import ARMS, Setting, settings_of, tuning_seeds
+from rules import ARMS, BORROWED, Setting, borrowed, settings_of, tuning_seeds
 
 from oar_lightning.reporting import ReportConfig, read_runs
 from oar_lightning.reporting.bands import END_COLUMNS, ends_of, last_tenth
@@ -108,9 +108,11 @@ def endpoint_runs(rows: Iterable[Row], task: str, stage: str = "endpoint") -> di
     return found
 
 
-def best(rows: Iterable[Row], task: str, arm: str) -> Setting | None:
+def best(rows: Sequence[Row], task: str, arm: str) -> Setting | None:
     """The setting with the highest mean accuracy of the tuning runs, the lower rate where two are equal; None as long as one
     is missing."""
+    if arm in BORROWED:
+        return borrowed(task, arm, best(rows, task, BORROWED[arm]))
     found: dict[Setting, dict[int, float]] = {}
     for row in rows:
         if (row.task, row.stage, row.arm) == (task, "tune", arm):

@@ -42,6 +42,22 @@ OTHER_UPDATES = {
 }
 """Arm and task -> its updates, of arms that do not have `UPDATES`."""
 
+ONE_CHANGED = {
+    "oar_g_tau_0.3": ("gate.tau=0.3",),
+    "oar_g_tau_0.7": ("gate.tau=0.7",),
+    "oar_g_boost_only": ("gate.mode=boost_only",),
+    "oar_g_suppress_only": ("gate.mode=suppress_only",),
+}
+"""OAR-G with one thing of its gate changed: arm -> its overrides."""
+HIGHER = {"asides": "4.5e-4", "graph": "2e-4"}
+"""Task -> the highest of `RATES`, above what tuning chose for GRPO and for OAR-G."""
+AT_HIGHER_RATE = {"grpo_higher": BASELINE, "oar_g_higher": "oar_g"}
+"""Arm -> the one that it is but for that rate."""
+BORROWED = {**dict.fromkeys(ONE_CHANGED, "oar_g"), **AT_HIGHER_RATE}
+"""Arm -> the one whose tuned setting it has, where it has no tuning of its own."""
+ONLY_ON = {**OTHER_UPDATES, **dict.fromkeys(ONE_CHANGED, ("asides",)), **dict.fromkeys(AT_HIGHER_RATE, tuple(HIGHER))}
+"""Arm -> its tasks, where these are not all."""
+
 _SEARCHES, _SEARCHES_SELDOM = ("+experiment=turning_point",), ("scorer.search_every=8", "scorer.guess_above=0")
 _STATES = ("+experiment=anchor_states",)
 _STATES_INSIDE = ("scorer@scorer.inner=anchor_states", "~scorer.absolute", "scorer.inner.absolute=true")
@@ -73,6 +89,8 @@ ARMS: dict[str, tuple[str, ...]] = {
     PERFECT_LONG: ("+experiment=oracle",),
     "oracle_in_oars_gate": ("+experiment=oar_g", "scorer=oracle"),
     PENALTY: ("+experiment=grpo",),
+    **{arm: ("+experiment=oar_g", *changes) for arm, changes in ONE_CHANGED.items()},
+    **{arm: (f"+experiment={source}",) for arm, source in AT_HIGHER_RATE.items()},
 }
 WITHOUT_OARS_GATE = (
     *(BASELINE, "grpo_more", "grpo_double", LONG, AS_LONG_AS_OAR_G),
@@ -110,6 +128,11 @@ TIMELY = (
 LASTING = tuple(Comparison(task, arm, (LONG,)) for arm in (PERFECT_LONG, ESTIMATE_LONG) for task in MORE)
 """Whether a lead is left where both train on."""
 
+BOTH_LEVELS = Comparison("asides", "oar_g", ("oar_g_boost_only", "oar_g_suppress_only"))
+"""Whether the gate needs both of its levels."""
+STABLE_TAU = Comparison("asides", "oar_g", ("oar_g_tau_0.3", "oar_g_tau_0.7"))
+"""Whether it matters little which tau of the paper's range is taken; OAR-G's own is 0.4."""
+
 AGAIN = Comparison("long_answer", "oar_g", (BASELINE, AS_LONG_AS_OAR_G, "shuffled", "random"))
 """Whether OAR-G leads where answers have several tokens, of pairs that nobody had seen when that was asked; whether its lead
 is more than its time buys; and whether it matters which tokens get the weight."""
@@ -141,16 +164,14 @@ class Setting(NamedTuple):
 
 
 def updates(task: str, arm: str) -> int:
-    """Of a run. Arms with another number have none on tasks where steps were not timed.
+    """Of a run.
 
     Raises:
-        ValueError: there.
+        ValueError: for a task that the arm is not run on, as where steps were not timed.
     """
-    if arm not in OTHER_UPDATES:
-        return UPDATES
-    if task not in OTHER_UPDATES[arm]:
-        raise ValueError(f"{arm} has a number of updates on {', '.join(OTHER_UPDATES[arm])}, not on {task}")
-    return OTHER_UPDATES[arm][task]
+    if task not in (tasks := ONLY_ON.get(arm, RATES)):
+        raise ValueError(f"{arm} is an arm of {', '.join(tasks)}, not of {task}")
+    return OTHER_UPDATES[arm][task] if arm in OTHER_UPDATES else UPDATES
 
 
 def strengths(arm: str) -> tuple[str, ...]:
@@ -160,6 +181,9 @@ def strengths(arm: str) -> tuple[str, ...]:
 
 
 def settings_of(task: str, arm: str) -> list[Setting]:
+    """Those that are tried in tuning."""
+    if arm in BORROWED:
+        return []
     return [Setting(lr, beta) for lr in RATES[task] for beta in strengths(arm)]
 
 
@@ -180,6 +204,13 @@ def seeds_of(stage: str, arms: Collection[str]) -> tuple[int, ...]:
     return {"time": TIMED_SEEDS, "greedy": GREEDY_SEEDS, "again": AGAIN_SEEDS, "copying": TIMED_SEEDS}[stage]
 
 
+def borrowed(task: str, arm: str, setting: Setting | None) -> Setting | None:
+    """The setting of an arm of `BORROWED`, from that of the arm that it is taken from; None on a task that it is not run on."""
+    if task not in ONLY_ON[arm]:
+        return None
+    return setting._replace(lr=HIGHER[task]) if setting and arm in AT_HIGHER_RATE else setting
+
+
 def tuning_seeds(arm: str) -> tuple[int, ...]:
     return TUNING_SEEDS if arm in WITHOUT_OARS_GATE else TUNING_SEEDS[:2]
 
@@ -189,3 +220,17 @@ def verdict(low: float, high: float) -> str:
     if low > 0:
         return "yes"
     return "no" if high < MARGIN else "not settled"
+
+
+def same_verdict(low: float, high: float) -> str:
+    """Whether two arms end within `MARGIN` of each other, of the interval of their difference."""
+    if low > -MARGIN and high < MARGIN:
+        return "yes"
+    return "no" if low >= MARGIN or high <= -MARGIN else "not settled"
+
+
+def falls_verdict(low: float, high: float) -> str:
+    """Whether a lead is smaller elsewhere, of the interval of its change."""
+    if high < 0:
+        return "yes"
+    return "no" if low > -MARGIN else "not settled"

@@ -16,10 +16,12 @@ from rules import (
     AS_LONG_AS_OAR_G,
     AT_NO_PASS,
     BASELINE,
+    BOTH_LEVELS,
     ESTIMATE_LONG,
     GREEDY_TASK,
     LONG,
     MISPLACED,
+    ONE_CHANGED,
     OTHER_SEEDS,
     OTHER_UPDATES,
     PENALTY,
@@ -31,17 +33,28 @@ from rules import (
     SELDOM,
     SELDOM_LONG,
     SHORT,
+    STABLE_TAU,
     STATES_LONG,
     UPDATES,
 )
-from tables import EQUAL_TIME, comparison_table, endpoint_table, equal_time_table, half_table, lasting_table, tuning_table
+from tables import (
+    EQUAL_TIME,
+    comparison_table,
+    endpoint_table,
+    equal_time_table,
+    half_table,
+    higher_rate_table,
+    lasting_table,
+    same_table,
+    tuning_table,
+)
 
 from oar_lightning.common.markdown import markdown
 from oar_lightning.reporting.checklist import FAMILIES
 
 SCORERS = {
-    **dict.fromkeys((BASELINE, "grpo_more", "grpo_double", LONG, AS_LONG_AS_OAR_G, PENALTY), "uniform"),
-    **dict.fromkeys(("oar_g_last", "oar_g_joint", "oar_g_in_sharp_gate"), "oar_g"),
+    **dict.fromkeys((BASELINE, "grpo_more", "grpo_double", LONG, AS_LONG_AS_OAR_G, PENALTY, "grpo_higher"), "uniform"),
+    **dict.fromkeys(("oar_g_last", "oar_g_joint", "oar_g_in_sharp_gate", "oar_g_higher", *ONE_CHANGED), "oar_g"),
     **dict.fromkeys((PERFECT, PERFECT_LONG, "oracle_in_oars_gate"), "oracle"),
     **dict.fromkeys((SHORT, SELDOM, ESTIMATE_LONG, SELDOM_LONG), "turning_point"),
     **dict.fromkeys(MISPLACED, "shuffled"),
@@ -143,6 +156,10 @@ def page(rows: Sequence[Row]) -> str:
     parts.append(f"### The same weights on other tokens\n{places}")
     parts.append(f"### In equal time\n{equal_time_table(rows)}")
     parts.append(f"### Where both train on\n{lasting_table(rows)}")
+    levels = comparison_table(rows, BOTH_LEVELS, "OAR-G with both levels")
+    parts.append(f"### Both levels of the gate, on `{BOTH_LEVELS.task}`\n{levels}")
+    parts.append(f"### Tau from 0.3 to 0.7, on `{STABLE_TAU.task}`\n{same_table(rows, STABLE_TAU)}")
+    parts.append(f"### At a higher rate\n{higher_rate_table(rows)}")
     parts.append(f"### More than a sharper policy, on `{GREEDY_TASK}`\n{greedy_table(rows)}")
     parts.append(f"### How long gradients are\n{ABOUT}\n\n{norm_table(rows)}")
     parts.append(f"### The untrained policies at lower temperatures\n{temperatures.table()}")

@@ -21,6 +21,7 @@ from learning import draw_learning
 from records import CURVES, Row, best, read_csv, read_store, write_csv
 from rules import (
     ARMS,
+    BORROWED,
     ENDPOINT,
     OTHER_UPDATES,
     PENALTY,
@@ -81,7 +82,8 @@ def chosen(had: Sequence[Row], folder: Path, task: str, arm: str) -> Setting:
     store = folder / "mlflow.db"
     setting = best([*had, *(read_store(f"sqlite:///{store.resolve()}")[0] if store.exists() else [])], task, arm)
     if setting is None:
-        raise SystemExit(f"{task}, {arm}: tuning runs are missing; start `study.py run {task} {arm}`")
+        tuned = BORROWED.get(arm, arm)
+        raise SystemExit(f"{task}, {tuned}: tuning runs are missing; start `study.py run {task} {tuned}`")
     return setting
 
 

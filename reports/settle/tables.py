@@ -16,7 +16,9 @@ from rules import (
     ENDPOINT_SEEDS,
     HALF_ASKED_OF,
     HALF_ASKED_ON,
+    HIGHER,
     LASTING,
+    MARGIN,
     MOST_TIME,
     OTHER_SEEDS,
     PERFECT,
@@ -25,6 +27,8 @@ from rules import (
     TIMELY,
     Comparison,
     Setting,
+    falls_verdict,
+    same_verdict,
     seeds_of,
     settings_of,
     tuning_seeds,
@@ -35,6 +39,8 @@ from scipy.stats import ttest_1samp
 
 from oar_lightning.common.markdown import markdown
 from oar_lightning.reporting.statistics import Interval, mean_interval, ratio_interval
+
+NOT_YET = "not settled yet"
 
 
 def tuning_table(rows: Sequence[Row], task: str) -> str:
@@ -195,7 +201,7 @@ def half_table(rows: Sequence[Row]) -> str:
             found = half(rows, task, arm)
             if found is None:
                 run = arm in endpoint_runs(rows, task)
-                lines.append([f"`{task}`", arm, *["-"] * 8, "not settled yet" if run else "not run"])
+                lines.append([f"`{task}`", arm, *["-"] * 8, NOT_YET if run else "not run"])
                 continue
             share = found.share
             percent = dataclasses.replace(share, mean=100 * share.mean, low=100 * share.low, high=100 * share.high)
@@ -233,8 +239,8 @@ def _asked_lead(own: Mapping[int, Row], other: Mapping[int, Row], asked: int) ->
     """`asked`: how many pairs the verdict is of."""
     pairs, interval = lead(own, other)
     if interval is None:
-        return AskedLead("-", pairs, "not settled yet")
-    word = verdict(interval.low, interval.high) if pairs == asked else "not settled yet"
+        return AskedLead("-", pairs, NOT_YET)
+    word = verdict(interval.low, interval.high) if pairs == asked else NOT_YET
     return AskedLead(f"{interval:+.1f}", pairs, word)
 
 
@@ -248,6 +254,37 @@ def comparison_table(rows: Sequence[Row], asked: Comparison, name: str, stage: s
 def leads_asked(rows: Sequence[Row], questions: Iterable[Comparison]) -> dict[tuple[str, str, str], AskedLead]:
     """(Task, arm, other) -> the arm's lead over the other."""
     return {(asked.task, asked.arm, other): lead for asked in questions for other, lead in asked_leads(rows, asked).items()}
+
+
+def same_table(rows: Sequence[Row], asked: Comparison) -> str:
+    """Of arms that are asked to end within `MARGIN` of each other."""
+    lines = [[f"`{asked.arm}`, minus", "points [95 %]", "n", f"within {MARGIN:g} points"]]
+    for other, found in asked_leads(rows, asked).items():
+        runs = endpoint_runs(rows, asked.task)
+        _, interval = lead(runs.get(asked.arm, {}), {s: r for s, r in runs.get(other, {}).items() if s in OTHER_SEEDS})
+        said = same_verdict(interval.low, interval.high) if interval and found.pairs == len(OTHER_SEEDS) else NOT_YET
+        lines.append([other, found.lead, str(found.pairs), said])
+    return markdown(lines)
+
+
+def higher_rate(rows: Sequence[Row], task: str) -> tuple[int, Interval | None]:
+    """How many seeds have all four runs, and how OAR-G's lead over GRPO changes from the tuned rates to the higher one, in
+    points; None of fewer than two."""
+    runs = endpoint_runs(rows, task)
+    own, base, own_higher, base_higher = (runs.get(arm, {}) for arm in ("oar_g", BASELINE, "oar_g_higher", "grpo_higher"))
+    seeds = sorted(set(OTHER_SEEDS).intersection(own, base, own_higher, base_higher))
+    leads = differences(own, base, seeds), differences(own_higher, base_higher, seeds)
+    change = [after - before for before, after in zip(*leads, strict=True)]
+    return len(seeds), mean_interval(change, bootstrap_from=math.inf) if len(seeds) > 1 else None
+
+
+def higher_rate_table(rows: Sequence[Row]) -> str:
+    lines = [["task", "higher rate", "change of OAR-G's lead over GRPO, points [95 %]", "n", "smaller at the higher rate"]]
+    for task, rate in HIGHER.items():
+        pairs, change = higher_rate(rows, task)
+        said = falls_verdict(change.low, change.high) if change and pairs == len(OTHER_SEEDS) else NOT_YET
+        lines.append([f"`{task}`", rate, f"{change:+.1f}" if change else "-", str(pairs), said])
+    return markdown(lines)
 
 
 def lasting_table(rows: Sequence[Row]) -> str:

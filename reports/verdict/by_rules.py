@@ -28,12 +28,13 @@ KINDS: dict[str, dict[str, Any]] = {
 _ESTIMATES = (
     *("oar_g", "oar_g_last", "oar_g_joint", "oar_g_in_sharp_gate", "oar_p", "total_effect", "total_effect_fast", "vineppo"),
     *("information_gain", "eighty_twenty", "anchor_states", "turning_point", rules.SHORT, rules.SELDOM),
+    *(*rules.ONE_CHANGED, "oar_g_higher"),
     *(rules.ESTIMATE_LONG, rules.SELDOM_LONG, rules.STATES_LONG),
 )
 _ARMS = (
     (rules.PERFECT, "oracle_in_oars_gate", rules.PERFECT_LONG),
     _ESTIMATES,
-    ("grpo_more", "grpo_double", rules.LONG, rules.AS_LONG_AS_OAR_G, rules.PENALTY),
+    ("grpo_more", "grpo_double", rules.LONG, rules.AS_LONG_AS_OAR_G, rules.PENALTY, "grpo_higher"),
     ("random", "shuffled", "position", *rules.MISPLACED),
 )
 KIND_OF = {arm: kind for kind, arms in zip(KINDS, _ARMS, strict=True) for arm in arms}

@@ -17,19 +17,54 @@ from oar_lightning.reporting.runs import RunRecord
 study = load_script("settle", "study")
 
 
-RUN = [(task, arm) for task in rules.RATES for arm in rules.ARMS if task in rules.OTHER_UPDATES.get(arm, rules.RATES)]
+RUN = [(task, arm) for task in rules.RATES for arm in rules.ARMS if task in rules.ONLY_ON.get(arm, rules.RATES)]
 """Tasks with the arms that may run on them."""
 
 
-@pytest.mark.parametrize("arm", rules.ARMS)
+def setting_of(task: str, arm: str) -> Any:
+    return (rules.settings_of(task, arm) or [rules.Setting("5e-5", "2.0" if arm != "grpo_higher" else "")])[0]
+
+
+@pytest.mark.parametrize("arm", rules.ARMS.keys() - rules.BORROWED)
 @pytest.mark.parametrize("task", rules.RATES)
 def test_every_arm_has_the_same_tuning_budget(task: str, arm: str) -> None:
     assert len(rules.settings_of(task, arm)) * len(rules.tuning_seeds(arm)) == 20
 
 
 def test_an_arm_in_equal_time_has_no_updates_where_its_steps_were_not_timed() -> None:
-    with pytest.raises(ValueError, match="turning_point_short has a number of updates on asides, graph, not on long_answer"):
+    with pytest.raises(ValueError, match="turning_point_short is an arm of asides, graph, not of long_answer"):
         study.command("long_answer", "endpoint", rules.SHORT, rules.Setting("5e-5", "2.0"), (100,))
+
+
+def test_an_arm_without_tuning_has_the_setting_of_another_one_at_a_higher_rate_where_that_is_asked() -> None:
+    best_at = rules.Setting("1e-4", "1.0")
+    rows = tuning("oar_g", lambda setting, seed: 0.6 if setting == best_at else 0.5)
+    assert records.best(rows, "graph", "oar_g_boost_only") is None, "it is not run there"
+    there = [
+        row("tune", "oar_g", *setting, seed, 0.6 if setting == best_at else 0.5)._replace(task="asides")
+        for setting in rules.settings_of("asides", "oar_g")
+        for seed in rules.tuning_seeds("oar_g")
+    ]
+    assert records.best(there, "asides", "oar_g_boost_only") == best_at
+    assert records.best(rows, "graph", "oar_g_higher") == rules.Setting("2e-4", "1.0")
+    assert records.best(rows, "graph", "grpo_higher") is None, "GRPO is not tuned yet"
+    assert all(max(rates, key=float) == rules.HIGHER[task] for task, rates in rules.RATES.items() if task in rules.HIGHER)
+
+
+@pytest.mark.parametrize(
+    ("low", "high", "same", "falls"),
+    [
+        (-1.9, 1.9, "yes", "no"),
+        (-2.0, 1.0, "not settled", "not settled"),
+        (2.0, 4.0, "no", "no"),
+        (-5.0, -2.0, "no", "yes"),
+        (-5.0, -0.1, "not settled", "yes"),
+        (-1.0, 3.0, "not settled", "no"),
+    ],
+)
+def test_the_rules_of_the_same_and_of_a_lead_that_falls(low: float, high: float, same: str, falls: str) -> None:
+    assert rules.same_verdict(low, high) == same
+    assert rules.falls_verdict(low, high) == falls
 
 
 def test_seeds_of_tuning_are_not_reported() -> None:
@@ -68,7 +103,7 @@ def test_the_rule(low: float, high: float, expected: str) -> None:
 @pytest.mark.parametrize(("task", "arm"), RUN)
 def test_a_sweep_is_found_again_by_its_name(task: str, arm: str) -> None:
     """Rows are read from the names of sweeps, which have tasks and arms with underscores in them."""
-    for setting in rules.settings_of(task, arm):
+    for setting in rules.settings_of(task, arm) or [setting_of(task, arm)]:
         words = study.command(task, "endpoint", arm, setting, (100, 101))
         name = next(word for word in words if word.startswith("hydra.sweeper.study_name=")).partition("=")[2]
         tags, metrics = {"git_revision": "x", "seed": "100"}, {f"eval/{records.SETS[task]}/avg_at_4": 0.5}
@@ -145,7 +180,7 @@ def test_what_runs_csv_has_is_repeated_where_that_is_asked_for(tmp_path, monkeyp
 )
 def test_an_arms_command_is_a_run_of_the_rules(task: str, arm: str) -> None:
     """The words of the command, without the sweeper's, make the config that README.md promises."""
-    words = study.command(task, "endpoint", arm, rules.settings_of(task, arm)[0], (100,))[5:]
+    words = study.command(task, "endpoint", arm, setting_of(task, arm), (100,))[5:]
     cfg = compose("config", overrides=[word.replace("choice(100)", "100") for word in words if not word.startswith("hydra.")])
     steps = {
         "turning_point_short": {"asides": 88, "graph": 85},

@@ -194,6 +194,34 @@ def test_leads_of_arms_that_train_on_are_over_grpo_that_trains_on() -> None:
     assert sum(line.endswith(" | - | 0 | not settled yet |") for line in lines) == 3
 
 
+def test_a_change_of_leads_is_of_seeds_that_have_all_four_runs() -> None:
+    values = {"grpo": 0.5, "oar_g": 0.52, "grpo_higher": 0.6, "oar_g_higher": 0.58}
+    rows = [
+        row("endpoint", arm, "1e-4", "", seed, accuracy + (0.01 * (seed % 2) if arm == "oar_g_higher" else 0))
+        for arm, accuracy in values.items()
+        for seed in rules.OTHER_SEEDS
+    ]
+    pairs, change = tables.higher_rate(rows, "graph")
+    assert pairs == 12
+    assert change.mean == pytest.approx(-2 - 2 + 0.5)
+    assert change.high < 0
+    line = tables.higher_rate_table(rows).splitlines()[-1]
+    assert [cell.strip() for cell in line.strip("|").split("|")] == ["`graph`", "2e-4", f"{change:+.1f}", "12", "yes"]
+    pairs, _ = tables.higher_rate(rows[:-1], "graph")
+    assert pairs == 11
+    assert "not settled yet" in tables.higher_rate_table(rows[:-1]).splitlines()[-1]
+
+
+def test_arms_that_shall_end_alike_do_so_within_the_margin() -> None:
+    rows = [
+        row("endpoint", arm, "1e-4", "", seed, 0.5 + shift + 0.001 * (seed % 2 if shift else 0))._replace(task="asides")
+        for arm, shift in (("oar_g", 0.0), ("oar_g_tau_0.3", 0.004), ("oar_g_tau_0.7", 0.05))
+        for seed in rules.OTHER_SEEDS
+    ]
+    said = [line.strip("|").split("|")[-1].strip() for line in tables.same_table(rows, rules.STABLE_TAU).splitlines()[2:]]
+    assert said == ["yes", "no"]
+
+
 def greedy(leads, arm: str = "turning_point") -> list:
     """Pairs with these leads in points with greedy decoding, of none at temperature 1."""
     seeds = rules.GREEDY_SEEDS[: len(leads)]
