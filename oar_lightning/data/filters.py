@@ -26,12 +26,9 @@ class PromptLength:
         return "prompt too long" if len(ids) > self.limit else None
 
 
-NO_SOLUTION = "no solution"
-
-
 def with_solution(problem: MathProblem) -> str | None:
     """Drops problems without a worked solution, of which a warm start learns nothing."""
-    return None if problem.solution else NO_SOLUTION
+    return None if problem.solution else "no solution"
 
 
 @dataclass(frozen=True)

@@ -115,7 +115,7 @@ class HubProblems:
                 dataset = load()
                 if dataset.info.builder_name == "csv":
                     builder = load_dataset_builder(self.path, name, revision=self.revision)
-                    dataset = load(**as_texts(_columns(builder, self.split)))
+                    dataset = load(**as_texts(_columns(builder, self.split, all_files=self._local())))
             self._dataset = dataset if self.limit is None else dataset.take(self.limit)
         return self._dataset
 
@@ -164,34 +164,37 @@ def _offline() -> Iterator[None]:
         constants.HF_HUB_OFFLINE, config.HF_HUB_OFFLINE = before
 
 
-def _columns(builder: Any, split: str) -> list[str]:
+def _columns(builder: Any, split: str, all_files: bool) -> list[str]:
     """The columns of a split of CSV files, read with the set's own separator, encoding, ...
+
+    `all_files`: look into each of them, and not into the first alone, since each is a request where they are not here.
 
     Raises:
         ValueError: for a file whose cells would be those of other columns.
     """
     splits = builder.config.data_files
     files = splits.get(re.split(r"[\[+]", split)[0]) or next(iter(splits.values()))
-    columns = [_csv_columns(file, builder.config.pd_read_csv_kwargs | {"chunksize": None}) for file in files]
-    return columns[0]
+    options = builder.config.pd_read_csv_kwargs | {"chunksize": None}
+    return [_csv_columns(file, options) for file in (files if all_files else files[:1])][0]
 
 
 def _csv_columns(file: str, options: dict[str, Any]) -> list[str]:
     import fsspec
     import pandas
 
-    def head(**changes: Any) -> Any:
-        with fsspec.open(file, "rb", compression="infer") as opened:
-            return pandas.read_csv(opened, **options | changes)
-
-    first = head(nrows=1)
+    named_here = options.get("header") == "infer" and options.get("names") is None
+    with fsspec.open(file, "rb", compression="infer") as opened:
+        first = pandas.read_csv(opened, **options | {"nrows": 1})
+        opened.seek(0)
+        line = (
+            pandas.read_csv(opened, **options | {"nrows": 1, "header": None, "keep_default_na": False}) if named_here else None
+        )
     columns = [str(column) for column in first.columns]
     if options.get("index_col") is None and not isinstance(first.index, pandas.RangeIndex):  # pandas has shifted the cells
         raise ValueError(f"{file} has more cells in its first row than its {len(columns)} columns {columns}")
-    if options.get("header") == "infer":
-        named = [str(name) for name in head(nrows=1, header=None, keep_default_na=False).iloc[0] if name != ""]
-        if len(set(named)) < len(named):
-            raise ValueError(f"{file} names a column twice in its first line {named}")
+    named = [] if line is None else [str(name) for name in line.iloc[0] if name != ""]
+    if len(set(named)) < len(named):
+        raise ValueError(f"{file} names a column twice in its first line {named}")
     return columns
 
 

@@ -42,8 +42,8 @@ class TokenBytes:
 
     Args:
         tokenizer: of Hugging Face.
-        eos_ids: further ids that end a completion, as the model's own settings may name them; the tokenizer need not call them
-            special, and they are no text.
+        eos_ids: further ids that end a completion, as the model's own settings may name them. Those that were added to the
+            vocabulary are no text, whether or not the tokenizer calls them special.
 
     Raises:
         ValueError: for a tokenizer of neither kind, recognised by the round trip of a sample text.
@@ -53,7 +53,7 @@ class TokenBytes:
         self.tokenizer = tokenizer
         added = getattr(tokenizer, "added_tokens_decoder", {})
         # reserved tokens are special, too: Llama 3 may end with <|end_of_text|> while its EOS is <|eot_id|>
-        self._special = {*tokenizer.all_special_ids, *(i for i, t in added.items() if t.special), *eos_ids}
+        self._special = {*tokenizer.all_special_ids, *(i for i, t in added.items() if t.special or i in eos_ids)}
         # added tokens are stored as plain text, not in the vocabulary's byte alphabet
         self._added = {i: t.content for i, t in added.items()}
         self._alphabet = _byte_level_alphabet()

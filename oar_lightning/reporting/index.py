@@ -28,5 +28,6 @@ def write_index(reports: Path) -> None:
 def _cell(block: str, folder: str) -> str:
     """A block's first paragraph as a cell of a table, with links that lead on from the index."""
     paragraph = " ".join(block.replace(ANSWER, "").split("\n\n")[0].split())
-    paragraph = re.sub(r"\]\((?!\.\./|[a-z+]+:|/)", f"]({folder}/", paragraph)  # to a place or a file of the study
+    paragraph = paragraph.replace("](#", f"]({folder}/README.md#")  # to a place of the study
+    paragraph = re.sub(rf"\]\((?!\.\./|[a-z+]+:|/|{re.escape(folder)}/)", f"]({folder}/", paragraph)  # to one of its files
     return paragraph.replace("](../", "](")  # to a study beside it

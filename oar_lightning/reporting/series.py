@@ -61,7 +61,8 @@ def study_series(study: Study) -> tuple[list[Series], str]:
         best = sorted(arms, key=lambda arm: -_mean(study, arm))
         count = len(arms)
         arms = [arm for arm in arms if arm is kept or arm in best[: MOST - 1]]
-        notes.append(f"Of {count} arms the {len(arms)} with the highest means are drawn.")
+        which = f"the baseline and the {len(arms) - 1} others" if kept else f"the {len(arms)}"
+        notes.append(f"Of {count} arms {which} with the highest means are drawn.")
     others = [arm for arm in arms if arm is not kept]
     colors = colors_of([_method(study, arm) for arm in others], [GREY] if kept else [])
     color = {arm.label: color for arm, color in zip(others, colors, strict=True)}

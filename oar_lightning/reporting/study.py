@@ -75,7 +75,7 @@ class Study:
     @property
     def of_accuracy(self) -> bool:
         """Whether runs are compared by a number of which more is better."""
-        return self.metric == "objective" or bool(ACCURACY.fullmatch(self.metric))
+        return self.metric == "objective" or bool(re.fullmatch(r"eval/[^/]+/((avg|pass|maj)_at_\d+|greedy)", self.metric))
 
     def place(self, key: str) -> int | None:
         """The index of a factor; None where the study does not vary it."""

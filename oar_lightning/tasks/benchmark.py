@@ -22,6 +22,7 @@ from oar_lightning.answers.reward import Accuracy, Rewards
 from oar_lightning.benchmark import BenchmarkConfig, ConfiguredWorkload, Measurement, RandomWorkload, Workload, measure, rounds
 from oar_lightning.benchmark.report import TITLE, phase_table, quietness, scoring_table, write_report
 from oar_lightning.common.config_check import ConfigError
+from oar_lightning.common.credentials import shown_words
 from oar_lightning.common.outputs import output_path, page_folder, write_text
 from oar_lightning.common.progress import counted_progress
 from oar_lightning.common.tables import ConsoleTable
@@ -142,7 +143,7 @@ def run(
             write_text(output, json.dumps(rows, indent=1) + "\n")
             console.print(f"written: {output}", soft_wrap=True)
         if report is not None:
-            command = " ".join(["python -m oar_lightning", *HydraConfig.get().overrides.task])
+            command = f"python -m oar_lightning {shown_words(HydraConfig.get().overrides.task)}"
             write_report(report, config, measured, command, machine(workload))
             console.print(f"report: {report / 'README.md'}", soft_wrap=True)
         metrics = {f"benchmark/{r.variant}/{r.phase}_s": r.median_seconds for r in measured.results}

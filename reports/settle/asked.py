@@ -20,6 +20,7 @@ from rules import (
     GREEDY_TASK,
     HALF_ASKED_OF,
     HALF_ASKED_ON,
+    HIGHER,
     LASTING,
     OTHER_SEEDS,
     PLACES,
@@ -29,7 +30,7 @@ from rules import (
     Comparison,
 )
 from scipy.stats import ttest_1samp
-from tables import differences
+from tables import changes_at_higher_rate, differences
 
 from oar_lightning.common.markdown import markdown
 from oar_lightning.reporting.statistics import holm, mean_interval
@@ -73,6 +74,10 @@ def questions(rows: Sequence[Row]) -> Iterator[Answered]:
         runs = endpoint_runs(rows, one.task, stage)
         for other in one.others:
             yield Answered(one.task, one.arm, other, all_pairs(runs, one.arm, other, seeds), stage)
+    for task in HIGHER:
+        pairs, changes = changes_at_higher_rate(rows, task)
+        whole = changes if pairs == len(OTHER_SEEDS) else []
+        yield Answered(task, "oar_g_higher", "grpo_higher, less the lead at the tuned rates", tuple(whole))
     decoded = all_pairs(greedy_runs(rows), SHARPENED, BASELINE, GREEDY_SEEDS)
     yield Answered(GREEDY_TASK, SHARPENED, BASELINE, decoded, "greedy")
 

@@ -83,7 +83,8 @@ def chosen(had: Sequence[Row], folder: Path, task: str, arm: str) -> Setting:
     setting = best([*had, *(read_store(f"sqlite:///{store.resolve()}")[0] if store.exists() else [])], task, arm)
     if setting is None:
         tuned = BORROWED.get(arm, arm)
-        raise SystemExit(f"{task}, {tuned}: tuning runs are missing; start `study.py run {task} {tuned}`")
+        repeated = "" if had else " --repeat"
+        raise SystemExit(f"{task}, {tuned}: tuning runs are missing; start `study.py run {task} {tuned}{repeated}`")
     return setting
 
 

@@ -267,21 +267,22 @@ def same_table(rows: Sequence[Row], asked: Comparison) -> str:
     return markdown(lines)
 
 
-def higher_rate(rows: Sequence[Row], task: str) -> tuple[int, Interval | None]:
-    """How many seeds have all four runs, and how OAR-G's lead over GRPO changes from the tuned rates to the higher one, in
-    points; None of fewer than two."""
+def changes_at_higher_rate(rows: Sequence[Row], task: str) -> tuple[int, list[float]]:
+    """How many seeds have all four runs, and how OAR-G's lead over GRPO changes from the tuned rates to the higher one: seed by
+    seed, in points."""
     runs = endpoint_runs(rows, task)
     own, base, own_higher, base_higher = (runs.get(arm, {}) for arm in ("oar_g", BASELINE, "oar_g_higher", "grpo_higher"))
     seeds = sorted(set(OTHER_SEEDS).intersection(own, base, own_higher, base_higher))
     leads = differences(own, base, seeds), differences(own_higher, base_higher, seeds)
     change = [after - before for before, after in zip(*leads, strict=True)]
-    return len(seeds), mean_interval(change, bootstrap_from=math.inf) if len(seeds) > 1 else None
+    return len(seeds), change
 
 
 def higher_rate_table(rows: Sequence[Row]) -> str:
     lines = [["task", "higher rate", "change of OAR-G's lead over GRPO, points [95 %]", "n", "smaller at the higher rate"]]
     for task, rate in HIGHER.items():
-        pairs, change = higher_rate(rows, task)
+        pairs, changes = changes_at_higher_rate(rows, task)
+        change = mean_interval(changes, bootstrap_from=math.inf) if pairs > 1 else None
         said = falls_verdict(change.low, change.high) if change and pairs == len(OTHER_SEEDS) else NOT_YET
         lines.append([f"`{task}`", rate, f"{change:+.1f}" if change else "-", str(pairs), said])
     return markdown(lines)

@@ -7,7 +7,7 @@ from collections.abc import Iterable, Mapping, Sequence
 from typing import NamedTuple
 
 import numpy as np
-from labels import rate
+from labels import listed, rate
 from leads import REPORTS, Lead, by_rate, decided_by, families, lead, results_of, side, verdicts
 from measured import MEASURE, STEPS, TARGETS, cost_text, cost_verdict, gradient_text, gradient_verdict, prediction
 from settled import asked, each_asked, evidence, greedily, half_reached, rules
@@ -121,7 +121,7 @@ def made_by(study: str) -> str:
 
 
 EXPLORED = "explored: as many tuning runs each, but nobody had asked"
-CHOSE = "weakly where five pairs are all: two of them chose the rates"
+CHOSE = "weakly: two of the five pairs chose the rates, 128 problems"
 
 
 def compared(
@@ -139,16 +139,17 @@ def compared(
             verdicts.append(f"{task} {own.word}{'' if own.asked else ' (explored)'}")
             figures.append(f"{task} {own.lead:+.1f}" + (f" (families, 5 pairs: {shown}, {said})" if five else ""))
             counts.append(f"{task} {own.pairs} pairs")
-            tested.append(FAIRLY if own.asked else EXPLORED)
+            tested.append((FAIRLY if own.asked else EXPLORED, task))
         elif five:
             verdicts.append(f"{task} {said}")
             figures.append(f"{task} {shown}")
             counts.append(f"{task} 5 pairs")
-            tested.append(CHOSE)
+            tested.append((CHOSE, task))
         pages += ["settle"] * bool(own) + ["families"] * bool(five)
     pages = sorted(set(pages), reverse=True)
-    tested = [way for way in (FAIRLY, EXPLORED, CHOSE) if way in tested]
-    cells = ("; ".join(verdicts), "; ".join(figures), ", ".join(counts), "; ".join(tested))
+    ways = {way: [task for found, task in tested if found == way] for way in (FAIRLY, EXPLORED, CHOSE)}
+    how = [f"{listed(tasks)} {way}" for way, tasks in ways.items() if tasks]
+    cells = ("; ".join(verdicts), "; ".join(figures), ", ".join(counts), "; ".join(how))
     return Claim(text, *cells, ", ".join(map(commands_of, pages)), ", ".join(map(link, pages)))
 
 
@@ -267,7 +268,7 @@ def claims(leads: Mapping[tuple[str, str], Lead], said: Mapping[tuple[str, str],
             concentration(),
             "5 runs a method",
             "fairly",
-            commands_of("2026-11-21-methods"),
+            "[commands of methods](2026-11-21-methods/README.md)",
             link("2026-11-21-methods"),
         ),
         Claim(

@@ -281,6 +281,14 @@ def test_a_csv_file_whose_cells_would_be_those_of_other_columns_is_refused(tmp_p
         list(HubProblems(str(tmp_path), solution_column=None))
 
 
+def test_a_csv_file_without_a_header_has_the_names_that_the_set_gives(tmp_path: Path) -> None:
+    (tmp_path / "train.csv").write_text("5,5\n6,7\n")
+    (tmp_path / "README.md").write_text(
+        "---\nconfigs:\n  - config_name: default\n    data_files: train.csv\n    names: [problem, answer]\n---\n"
+    )
+    assert [(p.question, p.answer) for p in HubProblems(str(tmp_path), solution_column=None)] == [("5", "5"), ("6", "7")]
+
+
 def test_each_split_of_csv_files_has_its_own_columns(tmp_path: Path) -> None:
     pandas.DataFrame([{**row, "rationale": "r"} for row in ROWS]).to_csv(tmp_path / "train.csv", index=False)
     pandas.DataFrame([{**row, "level": "5"} for row in ROWS]).to_csv(tmp_path / "test.csv", index=False)

@@ -49,6 +49,22 @@ def test_links_to_files_lead_somewhere(path: Path) -> None:
 
 
 @pytest.mark.parametrize("path", TEXTS, ids=name_of)
+def test_links_to_places_in_pages_lead_to_a_heading(path: Path) -> None:
+    found = [link.split("#") for link in re.findall(r"\]\(([^)\s:]*\.md#[^)\s]+|#[^)\s]+)\)", read(path))]
+    lost = [(page, place) for page, place in found if place not in places_of((path.parent / page).resolve() if page else path)]
+    assert lost == []
+
+
+def places_of(page: Path) -> set[str]:
+    """The anchors of a page's headings, as GitHub makes them, and those that it names itself."""
+    text = read(page)
+    headings = re.findall(r"^#+ (.*)$", text, re.MULTILINE)
+    plain = [re.sub(r"\[([^]]*)\]\([^)]*\)", r"\1", heading) for heading in headings]
+    named = set(re.findall(r"^\(([\w-]+)\)=$", text, re.MULTILINE))
+    return named | {re.sub(r"[^\w\- ]", "", heading.lower()).strip().replace(" ", "-") for heading in plain}
+
+
+@pytest.mark.parametrize("path", TEXTS, ids=name_of)
 def test_named_files_exist(path: Path) -> None:
     named = re.findall(r"`((?:tests|oar_lightning|conf|sweeps|reports|docs|hydra_plugins)/[\w./]+)`", read(path))
     assert [name for name in named if not (ROOT / name).exists()] == []

@@ -243,11 +243,15 @@ def test_cells_of_the_map_do_not_pool_what_differs_in_other_settings() -> None:
 
 
 def test_a_scorers_own_rate_is_not_the_learning_rate() -> None:
-    runs = [trial(0.5 + own, {"scorer.lr": own, "optimizer.lr": lr}) for own, lr in itertools.product((0.1, 0.2), (1e-4, 2e-4))]
+    runs = [
+        trial(0.5 + own, {"scorer.lr": own, "optimizer.lr": lr}) for own, lr in itertools.product((0.1, 0.2, 0.3), (1e-4, 2e-4))
+    ]
     study = make_study("prime", [], runs)
-    assert study.factors[study.place("optimizer.lr") or 0] == "optimizer.lr"
+    place = study.place("optimizer.lr")
+    assert place is not None
+    assert study.factors[place] == "optimizer.lr"
     series, _ = study_series(study)
-    assert len(series) == 2, "one for each rate of the scorer"
+    assert len(series) == 3, "one for each rate of the scorer"
 
 
 def test_the_legend_names_what_only_a_later_panel_has() -> None:
@@ -263,6 +267,9 @@ def test_less_is_no_better_of_what_is_no_accuracy() -> None:
     runs = [trial(0.5, {"scorer": name}, duration_s=s) for name, s in (("a", 1.0), ("b", 2.0))]
     runs = [dataclasses.replace(run, metrics={**run.metrics, "loss": 0.1}) for run in runs]
     assert reason("pareto", make_study("t", [], runs, "loss")) == "loss is no accuracy, of which more is better"
+    for name in ("avg_at_4", "pass_at_16", "maj_at_4", "greedy"):
+        named = [dataclasses.replace(run, metrics={**run.metrics, f"eval/x/{name}": 0.5}) for run in runs]
+        assert make_study("t", [], named, f"eval/x/{name}").of_accuracy
 
 
 def test_a_method_is_drawn_at_its_best_rate() -> None:
@@ -327,7 +334,7 @@ def test_of_many_arms_the_best_are_drawn_and_no_colour_twice() -> None:
     assert note == "Of each tau the arm with the highest mean."
     series, note = study_series(methods({f"method{i}": [i / 20] for i in range(14)} | {"uniform": [0.0]}))
     assert [one.label for one in series] == ["uniform", *(f"method{i}" for i in range(5, 14))]
-    assert note == "Of 15 arms the 10 with the highest means are drawn."
+    assert note == "Of 15 arms the baseline and the 9 others with the highest means are drawn."
     assert len({one.color for one in series}) == len(series)
     series, _ = study_series(methods({f"method{i}": [i / 20] for i in range(10)}))
     assert len({one.color for one in series}) == len(series) == 10

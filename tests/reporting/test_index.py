@@ -20,7 +20,7 @@ def test_the_index_lists_what_a_report_wrote(tmp_path: Path) -> None:
     page(
         tmp_path / "2026-02-01-b",
         "Second | and\n[third](../x/README.md)?\n\nMore.",
-        "It |\n[does](../x/README.md): [runs](runs.csv), [web](https://a.b).\n\nMore.",
+        "It |\n[does](../x/README.md): [runs](runs.csv), [found](#found), [web](https://a.b).\n\nMore.",
     )
     (tmp_path / "by_hand").mkdir()
     (tmp_path / "by_hand" / "README.md").write_text("# Mine\n")
@@ -29,7 +29,7 @@ def test_the_index_lists_what_a_report_wrote(tmp_path: Path) -> None:
     table = [line for line in index.read_text().splitlines() if line.startswith("| [")]
     assert table == [
         "| [2026-02-01-b](2026-02-01-b/README.md) | Second \\| and [third](x/README.md)? | It \\| [does](x/README.md): "
-        "[runs](2026-02-01-b/runs.csv), [web](https://a.b). |",
+        "[runs](2026-02-01-b/runs.csv), [found](2026-02-01-b/README.md#found), [web](https://a.b). |",
         "| [2026-01-01-a](2026-01-01-a/README.md) | First? |  |",
     ]
     first = index.read_text()

@@ -201,13 +201,15 @@ def test_a_change_of_leads_is_of_seeds_that_have_all_four_runs() -> None:
         for arm, accuracy in values.items()
         for seed in rules.OTHER_SEEDS
     ]
-    pairs, change = tables.higher_rate(rows, "graph")
+    pairs, changes = tables.changes_at_higher_rate(rows, "graph")
     assert pairs == 12
-    assert change.mean == pytest.approx(-2 - 2 + 0.5)
-    assert change.high < 0
+    assert changes == pytest.approx([-4.0 + seed % 2 for seed in rules.OTHER_SEEDS])
+    half = t.ppf(0.975, 11) * np.std(changes, ddof=1) / 12**0.5
+    shown = f"-3.5 [{-3.5 - half:+.1f}, {-3.5 + half:+.1f}]"
+    assert [one.differences for one in asked.answered(rows) if one.arm == "oar_g_higher"] == [tuple(changes)]
     line = tables.higher_rate_table(rows).splitlines()[-1]
-    assert [cell.strip() for cell in line.strip("|").split("|")] == ["`graph`", "2e-4", f"{change:+.1f}", "12", "yes"]
-    pairs, _ = tables.higher_rate(rows[:-1], "graph")
+    assert [cell.strip() for cell in line.strip("|").split("|")] == ["`graph`", "2e-4", shown, "12", "yes"]
+    pairs, _ = tables.changes_at_higher_rate(rows[:-1], "graph")
     assert pairs == 11
     assert "not settled yet" in tables.higher_rate_table(rows[:-1]).splitlines()[-1]
 

@@ -98,6 +98,7 @@ def test_the_first_table_has_all_that_was_asked_on_its_tasks_but_what_is_named_h
     assert {(task, other) for task, _, other, _ in load("settled").asked_keys() - of_tasks} == {
         *(("long_answer", other) for other in ("oar_g_last", "oar_g_joint", "random")),  # probes; a control that is not settled
         *(("asides", other) for other in ("oar_g_boost_only", "oar_g_suppress_only")),  # not run yet
+        *((task, "grpo_higher, less the lead at the tuned rates") for task in ("asides", "graph")),
         ("asides", "grpo"),  # the pairs of anchor_states with which half of perfect credit's lead was asked
     }
 
@@ -147,7 +148,7 @@ def test_pairs_of_the_study_with_rules_decide_a_claim_and_families_stand_beside_
         "one_step +5.0 [+4.0, +6.0]"
     )
     assert found.n == "asides 24 pairs, graph 12 pairs, one_step 5 pairs"
-    assert found.tested == "; ".join([claims.FAIRLY, claims.EXPLORED, claims.CHOSE])
+    assert found.tested == f"asides {claims.FAIRLY}; graph {claims.EXPLORED}; one_step {claims.CHOSE}"
 
 
 def test_every_method_has_a_name_and_a_look_of_its_own(load, leads: ModuleType) -> None:

@@ -60,10 +60,8 @@ def responses(study: Study, curves: Curves) -> Drawing | LeftOut:
     for axis, place in zip(panels, numeric, strict=True):
         _draw_response(axis, study, place, factor)
     panels[0].set_ylabel(result_label(study))
-    caption = (
-        "Dots are runs, grey ones those of arms that no other differs from in this setting alone; a line joins the means of "
-    )
-    return Drawing(title, f"{caption}arms that do.", figure)
+    caption = "Dots are runs. A line joins the means of arms that differ in this setting alone; others have dots and no line."
+    return Drawing(title, caption, figure)
 
 
 def _draw_response(axis: Axes, study: Study, place: int, factor: float) -> None:
