@@ -13,8 +13,8 @@ _INSIDE = re.compile(rf"((?<![A-Za-z])(?:{_NAMES})['\"]?\s*[:=]\s*)[^,}}&\s]+", 
 
 
 def without_credentials(text: str) -> str:
-    """An override without the values of keys that are named like a secret, its own or inside of its value, tokens of the hub, and
-    users in addresses."""
+    """An override without the values of keys that are named like a secret, its own or inside of its value, tokens of the hub,
+    and users in addresses."""
     key = text.partition("=")[0]
     if key != text and SECRET.search(key):
         return f"{key}=***"

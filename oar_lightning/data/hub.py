@@ -175,7 +175,8 @@ def _columns(builder: Any, split: str, all_files: bool) -> list[str]:
     splits = builder.config.data_files
     files = splits.get(re.split(r"[\[+]", split)[0]) or next(iter(splits.values()))
     options = builder.config.pd_read_csv_kwargs | {"chunksize": None}
-    return [_csv_columns(file, options) for file in (files if all_files else files[:1])][0]
+    first, *_ = [_csv_columns(file, options) for file in (files if all_files else files[:1])]
+    return first
 
 
 def _csv_columns(file: str, options: dict[str, Any]) -> list[str]:

@@ -15,8 +15,8 @@ from oar_lightning.answers.reward import Completion
 from oar_lightning.common.randomness import derive_seed
 from oar_lightning.policy.decoder import GrowingTexts
 from oar_lightning.policy.lm_head import token_logprobs
+from oar_lightning.policy.token_text import encodable
 from oar_lightning.rollout import SamplingConfig
-from oar_lightning.rollout.assemble import printable
 from oar_lightning.rollout.continuations import LEAST_BYTES, LEAST_TOKENS, Continuer, Encoder, Reprompter, batch_tokens
 from oar_lightning.types import MathProblem, Prefix, Rollouts
 
@@ -53,7 +53,7 @@ def test_the_rewards_are_those_of_completions_that_begin_with_the_prefix(rollout
             ids = by_hand.token_ids[k, by_hand.response_mask[k]].tolist()
             sampled += len(ids)
             whole = row[len(row) - begun :] + ids
-            text = printable(STAGE.token_bytes.decode(whole).text)
+            text = encodable(STAGE.token_bytes.decode(whole).text)
             expected = LengthReward()([problem], [EMPTY._replace(text=text, num_tokens=len(whole))])
             assert rewards[k] == pytest.approx(expected[0])
     assert (found.sampled, found.tokens) == (12, read + sampled)
@@ -80,7 +80,7 @@ def test_greedy_continuations_take_the_most_probable_tokens(rollouts: Rollouts) 
     with torch.no_grad():
         while len(text) < 10 and text[-1] != POLICY.tokenizer.eos_token_id:
             text.append(int(POLICY.model(torch.tensor([ids[:-2] + text])).logits[0, -1].argmax()))
-    written = EMPTY._replace(text=printable(STAGE.token_bytes.decode(text).text), num_tokens=len(text))
+    written = EMPTY._replace(text=encodable(STAGE.token_bytes.decode(text).text), num_tokens=len(text))
     for seed in (1, 2):
         found = Continuer(STAGE, SAMPLING)(POLICY.model, rollouts, [prefix], 1, seed, greedy=True)
         assert found.rewards.item() == pytest.approx(LengthReward()([PROBLEMS[0]], [written])[0])
