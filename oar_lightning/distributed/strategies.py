@@ -36,6 +36,12 @@ class StrategyAdapter:
     moves_float32 = False
     """Whether the optimizer moves float32 copies of weights of 16 bits."""
 
+    needs_each_loss = False
+    """Whether each micro-batch has to have a loss, on one rank, too."""
+
+    judges_gradients = False
+    """Whether it looks by itself for gradients that are not finite; parameters need not hold whole ones then."""
+
     layout: Layout | None = None
     """How its checkpoints are divided among ranks; None for a single file."""
 
@@ -82,6 +88,8 @@ class ZeroAdapter(StrategyAdapter):
 
     ranks_may_differ_in_passes = False
     moves_float32 = True
+    needs_each_loss = True
+    judges_gradients = True
 
     def __init__(self, strategy: ZeroRedundancy) -> None:
         super().__init__(strategy)
@@ -116,9 +124,14 @@ def adapt(trainer: L.Trainer) -> StrategyAdapter:
     """The adapter of a trainer's strategy.
 
     Raises:
-        ValueError: for strategies of Lightning that divide the model among ranks.
+        ValueError: for strategies of Lightning that divide the model among ranks, or train in forks of this process.
     """
     strategy = trainer.strategy
+    if getattr(strategy, "_start_method", "popen") != "popen":
+        raise ValueError(
+            f"trainer.strategy=ddp_{strategy._start_method} trains in copies of this process, whose results it would not have; "
+            "choose ddp, from a command or a script, or devices=1"
+        )
     if isinstance(strategy, ZeroRedundancy):
         return ZeroAdapter(strategy)
     if isinstance(strategy, DeepSpeedStrategy | FSDPStrategy | ModelParallelStrategy):

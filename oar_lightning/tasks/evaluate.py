@@ -39,6 +39,7 @@ from oar_lightning.wiring.data import build_eval_sets
 from oar_lightning.wiring.datasets import datasets
 from oar_lightning.wiring.device import choose_device, mixed_precision, seed_everything, set_threads
 from oar_lightning.wiring.kept_config import refuse_another_task
+from oar_lightning.wiring.one_process import check_one_process
 from oar_lightning.wiring.policy import load_policy
 from oar_lightning.wiring.run import build_logger, build_others
 from oar_lightning.wiring.run_folder import logged
@@ -76,6 +77,7 @@ def prepare(cfg: DictConfig) -> Callable[[], float | None]:
             f"ckpt_path={cfg.ckpt_path}: task=evaluate takes a policy, policy=hf policy.name=<run folder>/policy "
             "(task=export makes one of a checkpoint); an evaluation that was interrupted goes on with resume=true"
         )
+    check_one_process(cfg)
     if not cfg.data.get("evaluation"):
         raise ConfigError(
             f"data.evaluation of data={cfg.data.name} names no evaluation set; add one, e.g. data.evaluation.test"

@@ -55,6 +55,7 @@ from oar_lightning.wiring.lab import (
     readable,
 )
 from oar_lightning.wiring.lab_past import check_past, read_past, with_past
+from oar_lightning.wiring.one_process import check_one_process
 from oar_lightning.wiring.policy import load_policy
 from oar_lightning.wiring.run import build_logger, build_others
 from oar_lightning.wiring.run_folder import WHERE_IT_IS_KEPT, logged, read_origin
@@ -95,6 +96,7 @@ def refuse_used(own: Path) -> None:
 
 def prepare(cfg: DictConfig) -> Callable[[], float | None]:
     """Check, read the problems or the recorded completions, load the policy and try the estimators."""
+    check_one_process(cfg)
     if cfg.resume or cfg.ckpt_path is not None:
         raise ConfigError(
             "task=lab goes on by itself from what lab.cache keeps: leave out resume and ckpt_path; the policy is set by "

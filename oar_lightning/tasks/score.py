@@ -38,6 +38,7 @@ from oar_lightning.inspection.heatmap import render_heatmap
 from oar_lightning.inspection.recorded import RecordedCompletion, read_recorded
 from oar_lightning.rollout import build_stage
 from oar_lightning.wiring.device import choose_device, mixed_precision, seed_everything, set_threads
+from oar_lightning.wiring.one_process import check_one_process
 from oar_lightning.wiring.policy import load_policy
 
 log = logging.getLogger(__name__)
@@ -45,6 +46,7 @@ log = logging.getLogger(__name__)
 
 def prepare(cfg: DictConfig) -> Callable[[], float | None]:
     """Check, read the completions and load the policy. Of the data preset only the prompt is read."""
+    check_one_process(cfg)
     config: ScoreConfig = instantiate(cfg.score, _convert_="all")
     if not config.files:
         raise ConfigError("score.files is empty: name the JSONL files of the completions, e.g. score.files=[outputs.jsonl]")

@@ -89,12 +89,13 @@ class MicroBatches:
     def _empty(self) -> Tensor | None:
         """The loss of a slot without rows.
 
-        - Several ranks: `zero_loss`, since all ranks have to take part in each backward pass.
+        - Several ranks, or DeepSpeed: `zero_loss`, since all ranks have to take part in each backward pass, and DeepSpeed
+          refuses a micro-batch without one.
         - A loss scaler, and other slots of the step have rows: a constant 0, since Lightning skips the scaler's step where
           the last slot has no loss.
         - Otherwise None: nothing to differentiate.
         """
-        if world_size() > 1:
+        if world_size() > 1 or (self.strategy is not None and self.strategy.needs_each_loss):
             return zero_loss(self.model)
         begun = self.passes is not None and bool(self.passes.micro_batches)
         if begun and self.strategy is not None and self.strategy.scales_losses:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import contextlib
+import logging
 from collections.abc import Iterator
 from typing import Any
 
@@ -13,6 +14,8 @@ from oar_lightning.common.config_check import ConfigError
 from oar_lightning.distributed.strategies import adapt
 from oar_lightning.policy.casting import TRUE, precision_name
 
+log = logging.getLogger(__name__)
+
 
 def check_trained(model: Any, trainer: L.Trainer, dtype: str) -> None:
     """Hold the weights that an optimizer is to move against what it can; `dtype`: as `policy.dtype` has it.
@@ -22,6 +25,11 @@ def check_trained(model: Any, trainer: L.Trainer, dtype: str) -> None:
     """
     cast = TRUE.get(precision_name(trainer.precision))
     trained = {cast or p.dtype for p in model.parameters() if p.requires_grad}
+    if torch.bfloat16 in trained and not adapt(trainer).moves_float32:
+        log.warning(
+            "the weights that are trained are bfloat16, of which steps of less than a 256th of a weight move nothing: at "
+            "optimizer.lr=1e-6 next to none moves; policy.dtype=float32 with trainer.precision=bf16-mixed keeps them"
+        )
     if torch.float16 not in trained or adapt(trainer).moves_float32:
         return
     setting, remedy = f"policy.dtype={dtype}", "policy.dtype=bfloat16 or policy.dtype=float32"

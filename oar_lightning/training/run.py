@@ -14,6 +14,7 @@ import lightning as L
 from lightning.pytorch.loggers import Logger
 from lightning.pytorch.plugins.environments import ClusterEnvironment, LightningEnvironment, SLURMEnvironment
 
+from oar_lightning.common.config_check import ConfigError
 from oar_lightning.data.filters import AnyOf, PromptLength, training_filter, with_solution
 from oar_lightning.data.prompts import PromptTemplate
 from oar_lightning.data.stream import Keep, check_kept, eval_set_problems, sample_texts
@@ -176,7 +177,7 @@ def assemble(
         default_root_dir=str(run_dir),
         plugins=[CheckpointFile(), *_cluster()],
     )
-    adapt(trainer)  # a strategy that training cannot use fails here, before long work
+    check_compile(settings, trainer)  # a strategy that training cannot use fails here, before long work
     check_trained(policy.model, trainer, getattr(settings.policy, "dtype", "float32"))
     plan.check(trainer.world_size)
     longest = None if settings.supervised else longest_prompt(policy.model, settings.method.sampling, settings.engine)
@@ -184,6 +185,16 @@ def assemble(
     check_kept(settings.train, keep)
     datamodule = MathDataModule(settings.train, settings.seed, trainer.max_steps, plan, keep, settings.curriculum)
     return Run(datamodule, module, trainer, tracker, policy, evaluation, seconds, stop, weights, run_dir)
+
+
+def check_compile(settings: Settings, trainer: L.Trainer) -> None:
+    """Raises: ConfigError: where compiled passes would give gradients in another order than a rank without rows does."""
+    compiled = settings.supervised is None and settings.method.update.compile
+    if not adapt(trainer).ranks_may_differ_in_passes and compiled and trainer.world_size > 1:
+        raise ConfigError(
+            "update.compile=true gives gradients in another order than a rank without rows has them, and DeepSpeed would add "
+            "those of different weights; set update.compile=false, or trainer=ddp"
+        )
 
 
 def starting_policy(settings: Settings) -> Policy:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 import time
 from collections.abc import Callable, Mapping, Sequence
 from typing import Any
@@ -128,7 +129,7 @@ class StepLog(L.Callback):
     def flush(self, trainer: L.Trainer, module: L.LightningModule) -> None:
         """Log the step and forget it. All ranks have to call it."""
         norm = adapt(trainer).gradient_norm()
-        if norm is not None:
+        if norm is not None and self._has_loss and math.isfinite(norm):
             self._largest["grad_norm"] = norm
         if self._has_loss:  # (sum of the shares of all ranks, one step)
             self._sums.add({"loss": (self._loss, float(rank() == 0))})

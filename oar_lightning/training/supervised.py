@@ -106,7 +106,8 @@ class SupervisedWarmStart(PolicyModule):
         self._tokens = sum(all_gather(sum(len(s) for _, s in kept)))
         loss = None
         # all ranks have to make a pass; one whose demonstrations are all too long makes it over two tokens, with weight 0
-        rows = kept or ([(encoded[0][0][:1], encoded[0][1][:1])] if world_size() > 1 else [])
+        always = world_size() > 1 or adapt(self.trainer).needs_each_loss
+        rows = kept or ([(encoded[0][0][:1], encoded[0][1][:1])] if always else [])
         if rows:
             ids, attention, solution = pad_right(rows, self.tokenizer.pad_token_id, self.device)
             logprobs, entropy = token_logprobs(self.model, ids, attention, solution)

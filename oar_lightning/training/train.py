@@ -95,6 +95,8 @@ def train(
         loggers = [logger] if isinstance(logger, Logger) else logger
         progress = trainer.get("enable_progress_bar") is not False
         run = assemble(settings, starting_policy(settings), make_trainer, run_dir, loggers, callbacks, progress)
+        if folder is None and run.trainer.world_size > 1:  # each rank would make one of its own
+            raise ConfigError(f"folder=None names no folder that {run.trainer.world_size} ranks share; name one")
         run.fit()
     finally:
         lock.release()

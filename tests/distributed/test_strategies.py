@@ -8,7 +8,7 @@ from typing import Any
 import pytest
 import torch
 from lightning.pytorch.plugins.precision import MixedPrecision
-from lightning.pytorch.strategies import DeepSpeedStrategy, FSDPStrategy
+from lightning.pytorch.strategies import DDPStrategy, DeepSpeedStrategy, FSDPStrategy
 
 from oar_lightning.distributed.deepspeed_checkpoint import Layout
 from oar_lightning.distributed.deepspeed_strategy import ZeroRedundancy
@@ -26,6 +26,12 @@ def test_strategies_that_divide_the_model_in_other_ways_are_refused(kind: type) 
         adapt(trainer_with(kind))
 
 
+@pytest.mark.parametrize("method", ["fork", "spawn"])
+def test_copies_of_a_process_are_refused_for_it_would_not_have_their_results(method: str) -> None:
+    with pytest.raises(ValueError, match=rf"trainer\.strategy=ddp_{method} .* choose ddp, from a command or a script"):
+        adapt(SimpleNamespace(strategy=DDPStrategy(start_method=method)))  # type: ignore[arg-type]
+
+
 def test_zero_has_its_own_adapter() -> None:
     engine = SimpleNamespace(skipped_steps=3, fp16_enabled=lambda: False, get_global_grad_norm=lambda: torch.tensor(1.5))
     strategy = SimpleNamespace(stage=3, world_size=4, model=engine)
@@ -34,6 +40,8 @@ def test_zero_has_its_own_adapter() -> None:
     assert zero.layout == Layout(3, 4)
     assert zero.shards_weights
     assert not zero.ranks_may_differ_in_passes
+    assert zero.needs_each_loss
+    assert zero.judges_gradients
     assert (zero.gradient_norm(), zero.skipped_steps()) == (1.5, 3)
     assert zero.loss_factor(5) == 25, "averaged over micro-batches by Lightning and by DeepSpeed"
 

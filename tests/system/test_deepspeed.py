@@ -6,7 +6,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from support.rank_jobs import train_on_two
+from support.rank_jobs import run_ranks, train_on_two
 from support.rank_worker import CASES, train
 
 pytest.importorskip("deepspeed", reason="the extra deepspeed is not installed", exc_type=ImportError)
@@ -59,6 +59,16 @@ def test_a_few_steps_of_stage_3_with_every_scorer(tmp_path: Path) -> None:
         check(name, alone, found)
         for key, weight in found[name]["weights"].items():
             assert weight.equal(second[name]["weights"][key]), (name, key)
+
+
+def test_one_rank_goes_on_where_a_micro_batch_has_nothing_to_learn(tmp_path: Path) -> None:
+    """DeepSpeed refuses a micro-batch without a loss, on one rank, too."""
+    names = ["some_learn", "nobody_learns", "warm_start_too_long"]
+    (found,) = run_ranks(tmp_path / "zero", "rank_worker.py", "deepspeed_zero2", *names, ranks=1)
+    alone = train(names, tmp_path)
+    for name in names:
+        check(name, alone, found)
+    assert not [row for row in found["nobody_learns"]["rows"].values() if "grad_norm" in row], "as on one device without it"
 
 
 @pytest.mark.slow

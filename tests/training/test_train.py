@@ -75,6 +75,13 @@ def test_what_cannot_train_is_refused_and_leaves_nothing(
     assert not list(tmp_path.iterdir())
 
 
+def test_several_ranks_need_the_name_of_their_folder(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.chdir(tmp_path)
+    two = dataclasses.replace(SMALL, method=dataclasses.replace(SMALL.method, update=UpdatePlan(problems=2, group_size=2)))
+    with pytest.raises(ConfigError, match="folder=None names no folder that 2 ranks share"):
+        train(two, max_steps=1, accelerator="cpu", devices=2, strategy="ddp")
+
+
 class Ends(L.Callback):
     def on_train_batch_end(self, trainer: L.Trainer, *_: Any) -> None:
         trainer.should_stop = trainer.should_stop or trainer.global_step == 2

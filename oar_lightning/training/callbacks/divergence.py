@@ -86,7 +86,7 @@ class Divergence(L.Callback):
 
     def on_before_optimizer_step(self, trainer: L.Trainer, module: L.LightningModule, optimizer: torch.optim.Optimizer) -> None:
         gradients = [p.grad for p in module.parameters() if p.grad is not None]
-        if not gradients or adapt(trainer).skipped_steps() is not None:
+        if not gradients or adapt(trainer).judges_gradients:
             return
         finite = bool(torch.nn.utils.get_total_norm(gradients).isfinite())
         if adapt(trainer).scales_losses:  # the scaler skips such steps itself, by design, and lowers its scale

@@ -1,0 +1,24 @@
+"""Tasks that work in one process refuse to be started as several."""
+
+from __future__ import annotations
+
+from omegaconf import DictConfig
+
+from oar_lightning.common.config_check import ConfigError
+from oar_lightning.distributed.launch import started_tasks
+
+
+def check_one_process(cfg: DictConfig) -> None:
+    """Before work: each of several ranks would do all of it, and write into the same files.
+
+    Raises:
+        ConfigError: where srun or torchrun has started several, or the trainer's settings ask for them.
+    """
+    (started, _), devices = started_tasks() or (1, 1), cfg.trainer.get("devices", 1)
+    if started > 1:
+        raise ConfigError(f"task={cfg.task} works in one process, and {started} were started; start one")
+    if cfg.trainer.get("strategy", "auto") != "auto" or devices not in (1, "1", "auto") or cfg.trainer.get("num_nodes", 1) != 1:
+        raise ConfigError(
+            f"task={cfg.task} works in one process, which trainer.devices={devices} and trainer.strategy="
+            f"{cfg.trainer.get('strategy', 'auto')} do not change; set trainer=cpu or trainer=gpu"
+        )
