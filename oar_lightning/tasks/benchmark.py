@@ -22,7 +22,6 @@ from oar_lightning.answers.reward import Accuracy, Rewards
 from oar_lightning.benchmark import BenchmarkConfig, ConfiguredWorkload, Measurement, RandomWorkload, Workload, measure, rounds
 from oar_lightning.benchmark.report import TITLE, phase_table, quietness, scoring_table, write_report
 from oar_lightning.common.config_check import ConfigError
-from oar_lightning.common.credentials import shown_words
 from oar_lightning.common.outputs import output_path, page_folder, write_text
 from oar_lightning.common.progress import counted_progress
 from oar_lightning.common.tables import ConsoleTable
@@ -36,9 +35,10 @@ from oar_lightning.training.run import keep_rule
 from oar_lightning.training.settings import Settings
 from oar_lightning.wiring.device import choose_device, mixed_precision, seed_everything, set_threads
 from oar_lightning.wiring.kept_config import refuse_another_task
+from oar_lightning.wiring.one_process import asks_for_several
 from oar_lightning.wiring.policy import load_policy
 from oar_lightning.wiring.run import build_logger, build_others
-from oar_lightning.wiring.run_tags import run_parameters, run_tags
+from oar_lightning.wiring.run_tags import run_parameters, run_tags, this_command
 from oar_lightning.wiring.settings import build_settings
 
 log = logging.getLogger(__name__)
@@ -100,7 +100,7 @@ def prepare(cfg: DictConfig) -> Callable[[], None]:
 
 def check_timed(cfg: DictConfig, settings: Settings) -> None:
     """Raises ConfigError: for what costs time in training and is not in a step that is timed here."""
-    method, devices, nodes = settings.method, cfg.trainer.get("devices", 1), cfg.trainer.get("num_nodes", 1)
+    method = settings.method
     untimed = (
         (method.loss.kl_coef, f"loss.kl_coef={method.loss.kl_coef:g} needs a frozen reference model", "loss.kl_coef=0"),
         (method.entropy.active, "entropy: its coefficient follows from the steps of a run", "entropy=none"),
@@ -110,8 +110,8 @@ def check_timed(cfg: DictConfig, settings: Settings) -> None:
             "advantage.confidence_from=null",
         ),
         (
-            cfg.trainer.get("strategy", "auto") != "auto" or devices not in (1, "1", "auto") or nodes != 1,
-            f"trainer.devices={devices} and its strategy take several processes, or other ones than here",
+            asks_for_several(cfg),
+            f"trainer.devices={cfg.trainer.get('devices', 1)} and its strategy take several processes, or other ones than here",
             "trainer=cpu or trainer=gpu",
         ),
     )
@@ -143,8 +143,7 @@ def run(
             write_text(output, json.dumps(rows, indent=1) + "\n")
             console.print(f"written: {output}", soft_wrap=True)
         if report is not None:
-            command = f"python -m oar_lightning {shown_words(HydraConfig.get().overrides.task)}"
-            write_report(report, config, measured, command, machine(workload))
+            write_report(report, config, measured, this_command(), machine(workload))
             console.print(f"report: {report / 'README.md'}", soft_wrap=True)
         metrics = {f"benchmark/{r.variant}/{r.phase}_s": r.median_seconds for r in measured.results}
         metrics |= {f"benchmark/{r.variant}/step_ratio": r.step_ratio for r in measured.results if r.step_ratio is not None}

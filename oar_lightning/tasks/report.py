@@ -6,7 +6,6 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
-from hydra.core.hydra_config import HydraConfig
 from hydra.utils import instantiate
 from mlflow import MlflowClient
 from mlflow.exceptions import MlflowException
@@ -14,7 +13,6 @@ from omegaconf import DictConfig
 from rich.console import Console
 
 from oar_lightning.common.config_check import ConfigError
-from oar_lightning.common.credentials import shown_words
 from oar_lightning.common.outputs import output_folder
 from oar_lightning.common.paths import local_database
 from oar_lightning.reporting import (
@@ -33,6 +31,7 @@ from oar_lightning.reporting import (
     write_study,
 )
 from oar_lightning.tracking.mlflow_client import connect
+from oar_lightning.wiring.run_tags import this_command
 
 
 @dataclass(frozen=True)
@@ -51,7 +50,7 @@ def prepare(cfg: DictConfig) -> Callable[[], None]:
     study = make_study(config.study, source.parents, source.runs, config.metric, config.baseline)
     folder = Path(config.folder).expanduser() / f"{study.date}-{study.name}"
     kept = kept_prose(folder)
-    command = f"python -m oar_lightning {shown_words(HydraConfig.get().overrides.task)}"
+    command = this_command()
     return lambda: run(source.curves(study), study, folder, kept, command)
 
 

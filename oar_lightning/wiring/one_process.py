@@ -14,11 +14,18 @@ def check_one_process(cfg: DictConfig) -> None:
     Raises:
         ConfigError: where srun or torchrun has started several, or the trainer's settings ask for them.
     """
-    (started, _), devices = started_tasks() or (1, 1), cfg.trainer.get("devices", 1)
+    started, _ = started_tasks() or (1, 1)
     if started > 1:
         raise ConfigError(f"task={cfg.task} works in one process, and {started} were started; start one")
-    if cfg.trainer.get("strategy", "auto") != "auto" or devices not in (1, "1", "auto") or cfg.trainer.get("num_nodes", 1) != 1:
+    if asks_for_several(cfg):
         raise ConfigError(
-            f"task={cfg.task} works in one process, which trainer.devices={devices} and trainer.strategy="
+            f"task={cfg.task} works in one process, which trainer.devices={cfg.trainer.get('devices', 1)} and trainer.strategy="
             f"{cfg.trainer.get('strategy', 'auto')} do not change; set trainer=cpu or trainer=gpu"
         )
+
+
+def asks_for_several(cfg: DictConfig) -> bool:
+    """Whether the trainer's settings ask for several processes, or for a strategy of them."""
+    trainer = cfg.trainer
+    alone = trainer.get("devices", 1) in (1, "1", "auto") and trainer.get("num_nodes", 1) == 1
+    return not alone or trainer.get("strategy", "auto") != "auto"

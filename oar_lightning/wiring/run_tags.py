@@ -48,6 +48,11 @@ def run_tags(cfg: DictConfig) -> dict[str, str]:
     }
 
 
+def this_command() -> str:
+    """The command that has started this process, without credentials."""
+    return f"python -m oar_lightning {shown_words(HydraConfig.get().overrides.task)}".strip()
+
+
 def presented(config: MLflowConfig, cfg: DictConfig) -> MLflowConfig:
     """The logger's config with a name and a description of the run, where the user has given none.
 
@@ -71,7 +76,7 @@ def presented(config: MLflowConfig, cfg: DictConfig) -> MLflowConfig:
 
 def description(cfg: DictConfig) -> str:
     """What the run is, in Markdown: method, data and task, the command to repeat it, the code's revision."""
-    command = f"python -m oar_lightning {shown_words(HydraConfig.get().overrides.task)}".strip()
+    command = this_command()
     if len(command) > LONGEST_COMMAND:
         command = f"{command[:LONGEST_COMMAND]}… (whole: tag overrides)"
     ticks = "`" * (1 + max(map(len, re.findall("`+", command)), default=0))

@@ -72,16 +72,16 @@ def _draw_response(axis: Axes, study: Study, place: int, factor: float) -> None:
     lines = {others: arms for others, arms in groups.items() if len(arms) > 1}
     others = [key for i, key in enumerate(study.factors) if i != place]
     joined = 0 < len(lines) <= MOST
-    colors = dict(zip(lines, _line_colors(study, place, [*lines.values()]), strict=True)) if joined else {}
+    colors = _line_colors(study, place, [*lines.values()]) if joined else []
+    looks = dict(zip(lines if joined else (), zip(colors, MARKERS[: len(colors)], strict=True), strict=True))
     for combination, arms in groups.items():
-        color = colors.get(combination, GREY if joined else PALETTE[1])
+        color, marker = looks.get(combination, (GREY if joined else PALETTE[1], ""))
         points = [(float(arm.levels[place]), factor * v) for arm in arms for v in study.values(arm)]
         axis.plot(*zip(*points, strict=True), ".", color=color, alpha=0.5)
-        if combination in colors:
-            number = list(colors).index(combination)
+        if combination in looks:
             means = sorted((float(arm.levels[place]), factor * float(np.mean(study.values(arm)))) for arm in arms)
             name = label(others, combination) if others else None
-            axis.plot(*zip(*means, strict=True), color=color, marker=MARKERS[number], markersize=6, linewidth=1.5, label=name)
+            axis.plot(*zip(*means, strict=True), color=color, marker=marker, markersize=6, linewidth=1.5, label=name)
     levels = sorted({float(arm.levels[place]) for arm in study.arms})
     if _log_spaced(levels):
         axis.set_xscale("log")
