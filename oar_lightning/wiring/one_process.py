@@ -19,8 +19,8 @@ def check_one_process(cfg: DictConfig) -> None:
         raise ConfigError(f"task={cfg.task} works in one process, and {started} were started; start one")
     if asks_for_several(cfg):
         raise ConfigError(
-            f"task={cfg.task} works in one process, and trainer.devices={cfg.trainer.get('devices', 1)} and its strategy ask for "
-            "several, or for other ones; set trainer=cpu or trainer=gpu"
+            f"task={cfg.task} works in one process, and trainer.devices={cfg.trainer.get('devices', 1)} and its strategy ask "
+            "for several, or for other ones; set trainer=cpu or trainer=gpu"
         )
 
 
