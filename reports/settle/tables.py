@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import dataclasses
 import math
-from collections.abc import Collection, Iterable, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
 from statistics import median
 from typing import Literal, NamedTuple
 
@@ -227,20 +227,22 @@ class AskedLead(NamedTuple):
     verdict: str
 
 
-def asked_leads(rows: Sequence[Row], asked: Comparison, stage: str = "endpoint") -> dict[str, AskedLead]:
-    """Of each of the others."""
+def asked_leads(
+    rows: Sequence[Row], asked: Comparison, stage: str = "endpoint", says: Callable[[float, float], str] = verdict
+) -> dict[str, AskedLead]:
+    """Of each of the others. `says`: the verdict of an interval's ends."""
     runs = endpoint_runs(rows, asked.task, stage)
     seeds = OTHER_SEEDS if stage == "endpoint" else seeds_of(stage, (asked.arm, *asked.others))
     own = {seed: row for seed, row in runs.get(asked.arm, {}).items() if seed in seeds}
-    return {other: _asked_lead(own, runs.get(other, {}), len(seeds)) for other in asked.others}
+    return {other: _asked_lead(own, runs.get(other, {}), len(seeds), says) for other in asked.others}
 
 
-def _asked_lead(own: Mapping[int, Row], other: Mapping[int, Row], asked: int) -> AskedLead:
+def _asked_lead(own: Mapping[int, Row], other: Mapping[int, Row], asked: int, says: Callable[[float, float], str]) -> AskedLead:
     """`asked`: how many pairs the verdict is of."""
     pairs, interval = lead(own, other)
     if interval is None:
         return AskedLead("-", pairs, NOT_YET)
-    word = verdict(interval.low, interval.high) if pairs == asked else NOT_YET
+    word = says(interval.low, interval.high) if pairs == asked else NOT_YET
     return AskedLead(f"{interval:+.1f}", pairs, word)
 
 
@@ -259,11 +261,7 @@ def leads_asked(rows: Sequence[Row], questions: Iterable[Comparison]) -> dict[tu
 def same_table(rows: Sequence[Row], asked: Comparison) -> str:
     """Of arms that are asked to end within `MARGIN` of each other."""
     lines = [[f"`{asked.arm}`, minus", "points [95 %]", "n", f"within {MARGIN:g} points"]]
-    for other, found in asked_leads(rows, asked).items():
-        runs = endpoint_runs(rows, asked.task)
-        _, interval = lead(runs.get(asked.arm, {}), {s: r for s, r in runs.get(other, {}).items() if s in OTHER_SEEDS})
-        said = same_verdict(interval.low, interval.high) if interval and found.pairs == len(OTHER_SEEDS) else NOT_YET
-        lines.append([other, found.lead, str(found.pairs), said])
+    lines += [[other, *map(str, found)] for other, found in asked_leads(rows, asked, says=same_verdict).items()]
     return markdown(lines)
 
 
@@ -278,13 +276,18 @@ def changes_at_higher_rate(rows: Sequence[Row], task: str) -> tuple[int, list[fl
     return len(seeds), change
 
 
+def lead_at_higher_rate(rows: Sequence[Row], task: str) -> AskedLead:
+    """How OAR-G's lead over GRPO changes there, and whether it is smaller."""
+    pairs, changes = changes_at_higher_rate(rows, task)
+    if pairs < 2:
+        return AskedLead("-", pairs, NOT_YET)
+    change = mean_interval(changes, bootstrap_from=math.inf)
+    return AskedLead(f"{change:+.1f}", pairs, falls_verdict(change.low, change.high) if pairs == len(OTHER_SEEDS) else NOT_YET)
+
+
 def higher_rate_table(rows: Sequence[Row]) -> str:
     lines = [["task", "higher rate", "change of OAR-G's lead over GRPO, points [95 %]", "n", "smaller at the higher rate"]]
-    for task, rate in HIGHER.items():
-        pairs, changes = changes_at_higher_rate(rows, task)
-        change = mean_interval(changes, bootstrap_from=math.inf) if pairs > 1 else None
-        said = falls_verdict(change.low, change.high) if change and pairs == len(OTHER_SEEDS) else NOT_YET
-        lines.append([f"`{task}`", rate, f"{change:+.1f}" if change else "-", str(pairs), said])
+    lines += [[f"`{task}`", rate, *map(str, lead_at_higher_rate(rows, task))] for task, rate in HIGHER.items()]
     return markdown(lines)
 
 

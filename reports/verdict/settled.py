@@ -4,10 +4,10 @@ from __future__ import annotations
 
 import functools
 import math
-from collections.abc import Iterable
+from collections.abc import Iterable, Mapping
 from typing import Any, NamedTuple
 
-from labels import named
+from labels import named, rate
 from leads import REPORTS, script
 
 from oar_lightning.reporting.statistics import Interval, mean_interval
@@ -143,3 +143,30 @@ def each_asked(questions: Iterable[Any]) -> tuple[str, str]:
     ]
     figures = [f"{name} {lead.lead} ({lead.pairs} pairs)" for name, lead in found if lead.pairs]
     return "; ".join(f"{name} {lead.verdict}" for name, lead in found), "; ".join(figures) or "no pair has run"
+
+
+def of_levels() -> tuple[str, str] | None:
+    """Verdicts and figures of the question whether the gate needs both levels; None where pairs are missing."""
+    return _whole({f"against {named(arm)}": lead for arm, lead in tables.asked_leads(ROWS, rules.BOTH_LEVELS).items()})
+
+
+def of_tau() -> tuple[str, str] | None:
+    """Verdicts and figures of the question whether it matters little which tau is taken; None where pairs are missing."""
+    leads = tables.asked_leads(ROWS, rules.STABLE_TAU, says=rules.same_verdict)
+    return _whole({f"within {rules.MARGIN:g} points of {named(arm)}": lead for arm, lead in leads.items()})
+
+
+def of_rate() -> tuple[str, str] | None:
+    """Verdicts and figures of the question whether a higher rate suits OAR-G less; None where pairs are missing."""
+    leads = {
+        f"{task}, change of the lead at {rate(float(lr))}": tables.lead_at_higher_rate(ROWS, task)
+        for task, lr in rules.HIGHER.items()
+    }
+    return _whole(leads)
+
+
+def _whole(leads: Mapping[str, Any]) -> tuple[str, str] | None:
+    if any(lead.pairs < len(rules.OTHER_SEEDS) for lead in leads.values()):
+        return None
+    verdicts = "; ".join(f"{name} {lead.verdict}" for name, lead in leads.items())
+    return verdicts, "; ".join(f"{name} {lead.lead} ({lead.pairs} pairs)" for name, lead in leads.items())

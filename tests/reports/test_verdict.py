@@ -133,22 +133,43 @@ def test_an_arm_that_nobody_asked_about_is_above_below_or_not_told_apart(load, m
 def test_pairs_of_the_study_with_rules_decide_a_claim_and_families_stand_beside_them(
     load, leads: ModuleType, monkeypatch
 ) -> None:
-    claims, settled = load("claims"), load("settled")
+    compared, settled = load("compared"), load("settled")
     own = {
         "asides": settled.Evidence(interval(-3, -1), 24, "no", True),
         "graph": settled.Evidence(interval(1, 3), 12, "above", False),
     }
-    monkeypatch.setattr(claims, "evidence", lambda task, *_: own.get(task))
+    monkeypatch.setattr(compared, "evidence", lambda task, *_: own.get(task))
     five = made(leads, "asides", "a", 3) | made(leads, "one_step", "a", 5)
     said = {("asides", "a"): "sign of a lead", ("one_step", "a"): "above"}
-    found = claims.compared("it leads", "a", "grpo", said, five)
+    found = compared.compared("it leads", "a", "grpo", said, five)
     assert found.verdict == "asides no; graph above (explored); one_step above"
     assert found.figures == (
         "asides -2.0 [-3.0, -1.0] (families, 5 pairs: +3.0 [+2.0, +4.0], sign of a lead); graph +2.0 [+1.0, +3.0]; "
         "one_step +5.0 [+4.0, +6.0]"
     )
     assert found.n == "asides 24 pairs, graph 12 pairs, one_step 5 pairs"
-    assert found.tested == f"asides {claims.FAIRLY}; graph {claims.EXPLORED}; one_step {claims.CHOSE}"
+    assert found.tested == f"asides {compared.FAIRLY}; graph {compared.EXPLORED}; one_step {compared.CHOSE}"
+
+
+def test_a_claim_that_was_asked_again_is_decided_by_its_pairs_once_all_are_there(load, monkeypatch) -> None:
+    claims, settled = load("claims"), load("settled")
+    older = claims.Claim("it matters", "not shown", "+1.0", "3 pairs", "weakly: short", "`run`", "[old](old/README.md)")
+    assert claims.asked_again(older, None, "fairly") == older
+    found = claims.asked_again(older, ("yes", "+2.0 [+1.0, +3.0]"), "fairly")
+    assert found[:5] == (
+        *("it matters", "yes", "+2.0 [+1.0, +3.0] (before: not shown; 3 pairs; weakly: short; +1.0)"),
+        *("12 fresh pairs", "fairly"),
+    )
+    few = settled.tables.AskedLead("+1.0 [-3.0, +5.0]", 11, "not settled yet")
+    monkeypatch.setattr(settled.tables, "asked_leads", lambda *_, **__: {"oar_g_tau_0.3": few})
+    monkeypatch.setattr(settled.tables, "lead_at_higher_rate", lambda *_: few)
+    assert settled.of_levels() is settled.of_tau() is settled.of_rate() is None
+    all_in = few._replace(pairs=12, verdict="yes")
+    monkeypatch.setattr(settled.tables, "asked_leads", lambda *_, **__: {"oar_g_tau_0.3": all_in})
+    assert settled.of_tau() == (
+        "within 2 points of OAR-G, tau 0.3 yes",
+        "within 2 points of OAR-G, tau 0.3 +1.0 [-3.0, +5.0] (12 pairs)",
+    )
 
 
 def test_every_method_has_a_name_and_a_look_of_its_own(load, leads: ModuleType) -> None:
@@ -242,26 +263,26 @@ def test_signs_come_by_chance_as_often_as_the_rule_makes_them(leads: ModuleType)
 
 
 def test_two_methods_are_compared_by_the_rule_for_leads_over_grpo(load, leads: ModuleType, monkeypatch) -> None:
-    claims = load("claims")
+    compared = load("compared")
     results = BASE | {("own", 2e-4): dict(enumerate((50.9, 51.0, 51.1, 51.0, 51.05)))} | worse("own")
-    monkeypatch.setattr(claims, "results_of", lambda task: results if task == "graph" else {})
-    (claim,) = claims.against([("it does better", "own", "grpo")])
+    monkeypatch.setattr(compared, "results_of", lambda task: results if task == "graph" else {})
+    (claim,) = compared.against([("it does better", "own", "grpo")])
     assert claim.verdict == "graph above"
     assert claim.figures == "graph +1.0 [+0.9, +1.1]"
     assert claim.page == "[families](families/README.md)"
 
 
 def test_a_change_over_rates_is_of_seeds_that_both_have(load, monkeypatch) -> None:
-    claims = load("claims")
+    sweeps = load("sweeps")
     found = {1e-4: {0: 1.0, 1: 3.0}, 2e-4: {0: 0.0, 1: 1.0, 2: 2.0, 3: 9.0}, 4e-4: {0: -5.0, 1: -4.2, 2: -2.8}}
-    monkeypatch.setattr(claims, "by_rate", lambda task, method: found)
-    word, text = claims.rate_text("graph", "own")
+    monkeypatch.setattr(sweeps, "by_rate", lambda task, method: found)
+    word, text = sweeps.rate_text("graph", "own")
     assert word == "graph a sign of it"
     assert text.startswith("graph +2.0 (+1.0 and +3.0) at 1e-4, ")
     change = mean_interval([-5.0, -5.2, -4.8])
     assert text.endswith(f"from 2e-4 to 4e-4 {change:+.1f}")
     found[4e-4][2] = 20.0
-    assert claims.rate_text("graph", "own")[0] == "graph not shown"
+    assert sweeps.rate_text("graph", "own")[0] == "graph not shown"
 
 
 def made(leads: ModuleType, task: str, method: str, middle: float):
