@@ -36,6 +36,7 @@ from oar_lightning.common.markdown import markdown
 from oar_lightning.reporting.statistics import holm, mean_interval
 
 GREEDILY = "greedily"
+AT_TUNED_RATES = "grpo_higher, less the lead at the tuned rates"
 
 
 class Answered(NamedTuple):
@@ -77,7 +78,7 @@ def questions(rows: Sequence[Row]) -> Iterator[Answered]:
     for task in HIGHER:
         pairs, changes = changes_at_higher_rate(rows, task)
         whole = changes if pairs == len(OTHER_SEEDS) else []
-        yield Answered(task, "oar_g_higher", "grpo_higher, less the lead at the tuned rates", tuple(whole))
+        yield Answered(task, "oar_g_higher", AT_TUNED_RATES, tuple(whole))
     decoded = all_pairs(greedy_runs(rows), SHARPENED, BASELINE, GREEDY_SEEDS)
     yield Answered(GREEDY_TASK, SHARPENED, BASELINE, decoded, "greedy")
 

@@ -207,7 +207,7 @@ def half_table(rows: Sequence[Row]) -> str:
             percent = dataclasses.replace(share, mean=100 * share.mean, low=100 * share.low, high=100 * share.high)
             figures = [
                 f"{found.lead:+.1f}",
-                f"{found.p:.1g}",
+                f"{found.p:.3g}",
                 f"< {asked}",
                 f"{found.perfect:+.1f}",
                 f"{percent:.0f}" if found.perfect > 0 else "-",

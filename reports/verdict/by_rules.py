@@ -9,7 +9,7 @@ from typing import Any
 
 from labels import named
 from matplotlib.lines import Line2D
-from settled import ROWS, TASKS, evidence, halves, records, rules, settled, tables
+from settled import ROWS, TASKS, evidence, halves, records, rules, settled, star, tables
 
 from oar_lightning.common.markdown import markdown
 from oar_lightning.reporting.figures.drawing import axes, draw_interval, legend_below, save
@@ -66,14 +66,20 @@ def answers() -> Mapping[tuple[str, str], str]:
     if new := evidence(again.task, again.arm, stage="again"):
         found[again.task, again.arm] += f"; above GRPO, {new.pairs} other pairs: {new.word}, {new.lead:+.1f}"
     places = tables.leads_asked(ROWS, rules.PLACES)
-    found |= {(task, other): f"{named(arm)} above it: {one.verdict}" for (task, arm, other), one in places.items()}
+    found |= {
+        (task, other): f"{named(arm)} above it: {one.verdict}{star(task, arm, other)}"
+        for (task, arm, other), one in places.items()
+    }
     lasting = tables.leads_asked(ROWS, rules.LASTING)
-    found |= {(task, arm): f"above {named(other)}: {one.verdict}" for (task, arm, other), one in lasting.items()}
+    found |= {
+        (task, arm): f"above {named(other)}: {one.verdict}{star(task, arm, other)}"
+        for (task, arm, other), one in lasting.items()
+    }
     for (task, arm, other), one in tables.leads_asked(ROWS, rules.TIMELY).items():
         if arm == "turning_point":  # its own cell has another answer
-            found[task, other] = f"{named(arm)} above it: {one.verdict}"
+            found[task, other] = f"{named(arm)} above it: {one.verdict}{star(task, arm, other)}"
         else:
-            found[task, arm] = f"above {named(other) if other != rules.BASELINE else 'GRPO'}: {one.verdict}"
+            found[task, arm] = f"above {named(other)}: {one.verdict}{star(task, arm, other)}"
     return found
 
 
@@ -94,7 +100,8 @@ MARGIN = 2.0
 
 
 def draw_by_rules(leads: Leads, folder: Path) -> None:
-    arms = ordered(leads)[::-1]
+    """Hollow marks: nobody had asked it."""
+    arms, asked = ordered(leads)[::-1], answers()
     edges = [edge for _, interval in leads.values() for edge in (interval.low, interval.high)]
     left, right = min(edges, default=0.0) - MARGIN, max(edges, default=0.0) + MARGIN
     figure, panels = axes(len(TASKS), height=0.34 * len(arms) + 1.6, sharey=True)
@@ -104,7 +111,8 @@ def draw_by_rules(leads: Leads, folder: Path) -> None:
         for place, arm in enumerate(arms):
             if (task, arm) in leads:
                 _, interval = leads[task, arm]
-                draw_interval(axis, interval, place, along="x", linestyle="none", capsize=2, **KINDS[KIND_OF[arm]])
+                hollow = {} if (task, arm) in asked else {"markerfacecolor": "white"}
+                draw_interval(axis, interval, place, along="x", linestyle="none", capsize=2, **KINDS[KIND_OF[arm]], **hollow)
             else:
                 axis.text(left + 1, place, "not run", color="#8a8a8a", fontsize="x-small", va="center")
         axis.set_title(task)

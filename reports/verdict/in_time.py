@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Sequence
 from pathlib import Path
 from typing import Any, NamedTuple
@@ -40,7 +41,8 @@ def places(rows: Sequence[Any], task: str, arms: Sequence[str]) -> list[Place]:
         own = [runs[arm][seed] for seed in rules.OTHER_SEEDS if seed in runs.get(arm, {})]
         if len(own) == len(rules.OTHER_SEEDS):
             price = 1.0 if arm in WITHOUT_PASSES else tables.step_price(rows, task, arm)
-            found.append(Place(rules.updates(task, arm) * price, mean_interval([100 * run.accuracy for run in own])))
+            accuracy = mean_interval([100 * run.accuracy for run in own], bootstrap_from=math.inf)
+            found.append(Place(rules.updates(task, arm) * price, accuracy))
     return sorted(found)
 
 

@@ -44,7 +44,8 @@ def by_rules() -> str:
             "Accuracy after 160 updates, at temperature 1, minus GRPO's after 160, in points [95 %]; of arms *in GRPO's time* "
             f"after as many updates as take that, of those *trained longer* after {longer}, the "
             "time of `turning_point`'s 160. Each has as many tuning runs. Arms that do not have all their pairs yet are left "
-            "out.",
+            "out. *-*: explored, nobody had asked it before its runs. A star: the interval does not hold 0, but with all "
+            "that was asked counted the difference cannot be told from chance.",
             "",
             by_rules_table(leads_by_rules()),
         ]

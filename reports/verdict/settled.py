@@ -28,7 +28,7 @@ def settled(task: str) -> tuple[str, str]:
     if pairs < len(rules.ENDPOINT_SEEDS):
         return "not settled yet", f"{pairs} of {len(rules.ENDPOINT_SEEDS)} pairs run"
     difference, said = tables.paired("oar_g", own, base)
-    return said, difference
+    return said + star(task, "oar_g", rules.BASELINE), difference
 
 
 TASKS = ("graph", "asides")
@@ -55,6 +55,17 @@ def whole_lead(task: str, method: str, over: str) -> tuple[int, Interval] | None
     return None if interval is None or pairs < len(rules.OTHER_SEEDS) else (pairs, interval)
 
 
+def star(task: str, arm: str, other: str, stage: str = "endpoint") -> str:
+    """Behind an answer whose interval does not hold 0, but which cannot be told from chance once all that were asked are
+    counted."""
+    key = (task, arm, other, stage)
+    for one in answered():
+        if (one.task, one.arm, one.other, one.stage) == key and one.corrected >= LEVEL:
+            lead = mean_interval(list(one.differences), bootstrap_from=math.inf)
+            return "" if lead.low <= 0 <= lead.high else "\\*"
+    return ""
+
+
 class Evidence(NamedTuple):
     """By how many points an arm ends above another, of how many pairs, and what that says."""
 
@@ -66,13 +77,11 @@ class Evidence(NamedTuple):
 
 
 def evidence(task: str, arm: str, other: str = rules.BASELINE, stage: str = "endpoint") -> Evidence | None:
-    """None where not all pairs have run. A star: told from 0 alone, and not any more once all that were asked are counted."""
+    """None where not all pairs have run. The word of what was asked has its `star`."""
     key = (task, arm, other, stage)
     if asked := [one for one in answered() if (one.task, one.arm, one.other, one.stage) == key]:
         lead = mean_interval(list(asked[0].differences), bootstrap_from=math.inf)
-        told = not lead.low <= 0 <= lead.high
-        word = _answer(asked[0], lead) + ("\\*" if told and asked[0].corrected >= LEVEL else "")
-        return Evidence(lead, len(asked[0].differences), word, asked=True)
+        return Evidence(lead, len(asked[0].differences), _answer(asked[0], lead) + star(*key), asked=True)
     found = whole_lead(task, arm, other) if stage == "endpoint" else None
     if found is None:
         return None
@@ -101,7 +110,7 @@ def _half_figures(task: str, arm: str, one: Any) -> str:
     ]
     times += [] if math.isnan(one.copying_time) else [f"{one.copying_time:.2f} of these since its continuations copy"]
     told = f"{named(arm)} on {task} {lead:+.1f} of perfect credit's {one.perfect:+.1f}"
-    return f"{told} ({pairs} pairs, p {one.p:.1g}, {', '.join(times)})"
+    return f"{told} ({pairs} pairs, p {one.p:.3g}, {', '.join(times)})"
 
 
 def half_reached() -> tuple[str, str]:
@@ -116,11 +125,13 @@ def half_reached() -> tuple[str, str]:
 
 def asked(comparison: Any, stage: str = "endpoint") -> tuple[str, str]:
     """Verdicts and figures of the question whether an arm ends above others (a `Comparison` of the rules)."""
-    found = [(named(arm), lead) for arm, lead in tables.asked_leads(ROWS, comparison, stage).items()]
-    if not any(lead.pairs for _, lead in found):
-        return "not settled yet", f"no pair on `{comparison.task}` has run"
-    verdicts = "; ".join(f"against {name} {lead.verdict}" for name, lead in found)
-    return verdicts, "; ".join(f"against {name} {lead.lead} ({lead.pairs} pairs)" for name, lead in found)
+    task, arm = comparison.task, comparison.arm
+    found = tables.asked_leads(ROWS, comparison, stage)
+    if not any(lead.pairs for lead in found.values()):
+        return "not settled yet", f"no pair on `{task}` has run"
+    verdicts = [f"against {named(other)} {lead.verdict}{star(task, arm, other, stage)}" for other, lead in found.items()]
+    figures = [f"against {named(other)} {lead.lead} ({lead.pairs} pairs)" for other, lead in found.items()]
+    return "; ".join(verdicts), "; ".join(figures)
 
 
 def greedily() -> tuple[str, str]:
@@ -137,36 +148,42 @@ def greedily() -> tuple[str, str]:
 
 def each_asked(questions: Iterable[Any]) -> tuple[str, str]:
     """Verdicts and figures of questions of the same kind (each a `Comparison` of the rules)."""
-    found = [
-        (f"{named(arm)} on {task}" if other == rules.BASELINE else f"{named(arm)} over {named(other)} on {task}", lead)
-        for (task, arm, other), lead in tables.leads_asked(ROWS, questions).items()
-    ]
-    figures = [f"{name} {lead.lead} ({lead.pairs} pairs)" for name, lead in found if lead.pairs]
-    return "; ".join(f"{name} {lead.verdict}" for name, lead in found), "; ".join(figures) or "no pair has run"
+    verdicts, figures = [], []
+    for (task, arm, other), lead in tables.leads_asked(ROWS, questions).items():
+        name = named(arm) if other == rules.BASELINE else f"{named(arm)} over {named(other)}"
+        verdicts.append(f"{name} on {task} {lead.verdict}{star(task, arm, other)}")
+        figures += [f"{name} on {task} {lead.lead} ({lead.pairs} pairs)"] if lead.pairs else []
+    return "; ".join(verdicts), "; ".join(figures) or "no pair has run"
 
 
 def of_levels() -> tuple[str, str] | None:
     """Verdicts and figures of the question whether the gate needs both levels; None where pairs are missing."""
-    return _whole({f"against {named(arm)}": lead for arm, lead in tables.asked_leads(ROWS, rules.BOTH_LEVELS).items()})
+    task, arm = rules.BOTH_LEVELS.task, rules.BOTH_LEVELS.arm
+    leads = tables.asked_leads(ROWS, rules.BOTH_LEVELS)
+    return _whole({f"against {named(other)}": (lead, star(task, arm, other)) for other, lead in leads.items()})
 
 
 def of_tau() -> tuple[str, str] | None:
     """Verdicts and figures of the question whether it matters little which tau is taken; None where pairs are missing."""
     leads = tables.asked_leads(ROWS, rules.STABLE_TAU, says=rules.same_verdict)
-    return _whole({f"within {rules.MARGIN:g} points of {named(arm)}": lead for arm, lead in leads.items()})
+    return _whole({f"within {rules.MARGIN:g} points of {named(arm)}": (lead, "") for arm, lead in leads.items()})
 
 
 def of_rate() -> tuple[str, str] | None:
     """Verdicts and figures of the question whether a higher rate suits OAR-G less; None where pairs are missing."""
     leads = {
-        f"{task}, change of the lead at {rate(float(lr))}": tables.lead_at_higher_rate(ROWS, task)
+        f"{task}, change of the lead at {rate(float(lr))}": (
+            tables.lead_at_higher_rate(ROWS, task),
+            star(task, "oar_g_higher", asked_of.AT_TUNED_RATES),
+        )
         for task, lr in rules.HIGHER.items()
     }
     return _whole(leads)
 
 
-def _whole(leads: Mapping[str, Any]) -> tuple[str, str] | None:
-    if any(lead.pairs < len(rules.OTHER_SEEDS) for lead in leads.values()):
+def _whole(leads: Mapping[str, tuple[Any, str]]) -> tuple[str, str] | None:
+    """`leads`: name -> what was found, and its star."""
+    if any(lead.pairs < len(rules.OTHER_SEEDS) for lead, _ in leads.values()):
         return None
-    verdicts = "; ".join(f"{name} {lead.verdict}" for name, lead in leads.items())
-    return verdicts, "; ".join(f"{name} {lead.lead} ({lead.pairs} pairs)" for name, lead in leads.items())
+    verdicts = "; ".join(f"{name} {lead.verdict}{mark}" for name, (lead, mark) in leads.items())
+    return verdicts, "; ".join(f"{name} {lead.lead} ({lead.pairs} pairs)" for name, (lead, _) in leads.items())
