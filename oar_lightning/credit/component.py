@@ -107,4 +107,7 @@ class Component:
     def load_state_dict(self, state: dict[str, Any]) -> None:
         """Go on from a saved state."""
         if state:
-            raise ValueError(f"{type(self).__name__} keeps no state, and the checkpoint holds some: {', '.join(state)}")
+            raise ValueError(
+                f"{type(self).__name__} keeps no state, and the checkpoint holds some: {', '.join(state)}; resume with the "
+                "scorer and the gate that the run began with"
+            )

@@ -36,6 +36,12 @@ def check_fit(scorer: Scorer, gate: Gate) -> None:
             f"scorer {name} gives what is to be added to the group advantages, and gate.combine=replace puts it in their "
             "place; use gate.combine=add"
         )
+    if scorer.whole and not gate.replaces:
+        used = f"gate.combine={gate.combine}" if isinstance(gate, SignedGate) else type(gate).__name__
+        raise ConfigError(
+            f"scorer {name} gives whole token advantages, in which the outcome is counted, and {used} counts it once more; use "
+            "gate=signed with gate.combine=replace"
+        )
     if gate.region == "response" and scorer.covers == "reasoning":
         raise ConfigError(
             f"gate.region=response weights all tokens of a completion, and scorer {name} scores those before the answer only; "

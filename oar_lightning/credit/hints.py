@@ -15,12 +15,18 @@ Outcome = Literal["correct", "wrong"]
 
 def siblings(rollouts: Rollouts, row: int, outcome: Outcome) -> list[int]:
     """The other completions of a row's group with an outcome, as their group advantages' signs tell it: the row's successor
-    first, and round to the row again."""
+    first, and round to the row again. Of those with the same text there is one, and none with the row's own."""
     sign = 1 if outcome == "correct" else -1
     advantages, size = group_advantages_of(rollouts), rollouts.group_size
     first = row - row % size
     others = [first + (row - first + k) % size for k in range(1, size)]
-    return [other for other in others if float(advantages[other]) * sign > 0]
+    told = {completion_hint(rollouts, row)}
+    found = []
+    for other in others:
+        if float(advantages[other]) * sign > 0 and (hint := completion_hint(rollouts, other)) not in told:
+            told.add(hint)
+            found.append(other)
+    return found
 
 
 def completion_hint(rollouts: Rollouts, row: int) -> str:

@@ -169,7 +169,7 @@ class LowProbabilityCuts(PredictedCuts):
 @dataclass(frozen=True)
 class Refined(Segmenter):
     """The segments of `coarse`, after those shorter than `shortest` were joined, cut again where `fine` cuts and both parts
-    have so many tokens."""
+    have so many tokens. Of `coarse` and `fine` their cuts alone count, not a `shortest` of their own."""
 
     coarse: Segmenter
     fine: Segmenter

@@ -98,7 +98,10 @@ class EntropyControl:
     def load_state_dict(self, state: dict[str, Any]) -> None:
         """Go on from a saved state; an empty one is the beginning."""
         if state:
-            raise ValueError(f"entropy=none keeps no state, and the checkpoint holds some: {', '.join(state)}")
+            raise ValueError(
+                f"entropy=none keeps no state, and the checkpoint holds some: {', '.join(state)}; resume with the entropy=... "
+                "that the run began with"
+            )
 
 
 class Unadapted(EntropyControl):

@@ -16,7 +16,7 @@ from annotated_types import Interval
 from jaxtyping import Bool, Float
 from torch import Tensor
 
-from oar_lightning.common.ranges import Finite, Fraction, NonNegativeFloat, Positive, ProperFraction, Rule, checked
+from oar_lightning.common.ranges import Finite, Fraction, NonNegativeFloat, ProperFraction, Rule, checked
 from oar_lightning.types import LossOutput
 
 Bound = float | Tensor
@@ -65,7 +65,7 @@ class LossConfig:
     clip_low: Annotated[Fraction, "1 minus the ratio's lower bound"] = 0.2
     clip_high: NonNegativeFloat = 0.2
     ratio_max: Annotated[float, Interval(gt=1), "the cap of a ratio"] | None = None
-    ratio_cap: Annotated[Positive, "the cap of a ratio"] = 5.0
+    ratio_cap: Annotated[float, Interval(ge=1), "the cap of a ratio, which is 1 before the policy moves"] = 5.0
     kl_coef: NonNegativeFloat = 0.0
     kl_from: ProperFraction = 0.0
     kl_bias_correction: bool = False

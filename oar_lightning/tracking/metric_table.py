@@ -213,7 +213,12 @@ METRICS: tuple[Metric, ...] = (
         ("credit/invalid_frac", SHARE, "completions whose scores were not usable; they keep weight 1", SCORED),
         ("credit/corr_entropy", "correlation", "of importance and entropy (Pearson, within a completion)", LEARNED),
         ("credit/corr_position", "correlation", "of importance and position (Pearson, within a completion)", SCORED),
-        ("credit/rank_stability", "correlation", "Spearman agreement of two noise draws", "`scorer=oar_g`"),
+        (
+            "credit/rank_stability",
+            "correlation",
+            "Spearman agreement of two noise draws, or means of draws",
+            "`scorer=oar_g`",
+        ),
         (
             "credit/forward_equivalents",
             NUMBER,

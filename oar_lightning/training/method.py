@@ -166,6 +166,12 @@ def check_entropy(method: Method) -> None:
             f"loss.entropy_coef={method.loss.entropy_coef} is constant, and {type(method.entropy).__name__} adapts a "
             "coefficient of its own; set loss.entropy_coef=0 (the adapted one begins with entropy.coef_start), or entropy=none"
         )
+    gate = method.gate
+    if method.entropy.by_step and isinstance(gate, BilevelGate) and gate.advantages != "both":
+        raise ConfigError(
+            f"entropy.steps=explore tells the steps of all completions apart by their scores, and gate.advantages="
+            f"{gate.advantages} leaves scores to those of one sign; set gate.advantages=both, or entropy=adaptive"
+        )
     if method.entropy.by_step and isinstance(method.scorer, Uniform):
         raise ConfigError(
             "entropy.steps=explore tells steps apart by their scores, and scorer=uniform scores 0 everywhere; choose a scorer, "

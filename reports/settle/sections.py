@@ -66,7 +66,8 @@ SCORERS = {
 
 OF_PAIRS = (
     "The accuracy is of all runs of an arm, a difference of the pairs with the same seed alone. The entropy is of the "
-    "completions that an update reads, which are those with an advantage."
+    "completions that an update reads, which are those with an advantage, but of `entropy_penalty`, whose loss has a term of "
+    "each, all."
 )
 ALL_ASKED = (
     "The answers above are each of one comparison, as the rules have it. Here are all that have their pairs, the smallest p "

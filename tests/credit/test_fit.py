@@ -6,9 +6,9 @@ import pytest
 
 from oar_lightning.common.config_check import ConfigError
 from oar_lightning.credit.fit import check_fit, usual_gate
-from oar_lightning.credit.gates import BilevelGate, Gate, SelectGate, SignedGate
+from oar_lightning.credit.gates import BilevelGate, ContrastGate, Gate, SelectGate, SignedGate
 from oar_lightning.credit.scorers import Entropy, OarG, Scorer, Uniform
-from oar_lightning.credit.scorers.forward_free import Ktae, Otb
+from oar_lightning.credit.scorers.forward_free import Ktae, Otb, Ucas
 
 
 @pytest.mark.parametrize(
@@ -26,6 +26,9 @@ def test_pairs_that_fit(scorer: Scorer, gate: Gate, caplog: pytest.LogCaptureFix
         (Otb(), BilevelGate(), "Otb gives scores with a sign, which BilevelGate cannot read; use gate=signed"),
         (OarG(), SignedGate(), "OarG gives importance >= 0; use gate=bilevel"),
         (OarG(), BilevelGate(region="response"), "OarG scores those before the answer only; use gate.region=reasoning"),
+        (Otb(), SignedGate("add"), "Otb gives whole token advantages, .* and gate.combine=add counts it once more"),
+        (Ucas(), SignedGate("multiply"), "use gate=signed with gate.combine=replace"),
+        (Ucas(), ContrastGate(), "and ContrastGate counts it once more"),
         (Uniform(), SelectGate(), "scorer=uniform scores 0 everywhere, of which SelectGate"),
     ],
 )

@@ -12,6 +12,7 @@ from oar_lightning.credit.scorers import (
     Entropy,
     OarG,
     OarP,
+    ProbeSchedule,
     Scorer,
     Shuffled,
     TotalEffect,
@@ -30,6 +31,8 @@ from oar_lightning.objective.entropy import AdaptiveEntropy
 from oar_lightning.objective.loss import LossConfig
 from oar_lightning.training.method import Method, check_clipping, check_credit, check_entropy
 from oar_lightning.training.slots import UpdatePlan
+
+NO_WARMUP = "scorer.probe.warmup_steps=0"
 
 
 def test_advantages_that_a_gate_replaces_are_told_of(caplog: pytest.LogCaptureFixture) -> None:
@@ -66,6 +69,21 @@ def test_settings_of_a_gate_that_has_nothing_to_weigh_are_told_of(caplog: pytest
         ),
         (Shear(epsilon=0.1), DirectGate(), "scorer.epsilon=0.1", "scorer.distance=mmd"),
         (TurningPoint(guess_above=0.5), BilevelGate(), "scorer.guess_above=0.5", "scorer.search_every=1"),
+        (TurningPoint(rounds=0, points=7), BilevelGate(), "scorer.points=7", "scorer.rounds=0"),
+        (
+            OarG(num_draws=2, stability_rows=8),
+            BilevelGate(),
+            "scorer.stability_rows=8",
+            "scorer.num_draws > 1, which has draws to compare",
+        ),
+        (OarG(ProbeSchedule(warmup="answer_joint")), BilevelGate(), "scorer.probe.warmup=answer_joint", NO_WARMUP),
+        (OarP(ProbeSchedule(warmup="answer_joint")), BilevelGate(), "scorer.probe.warmup=answer_joint", NO_WARMUP),
+        (
+            TotalEffect(fill="pad", num_draws=4),
+            BilevelGate(),
+            "scorer.num_draws=4",
+            "scorer.fill=pad, which is the same in each draw",
+        ),
         (Entropy(), BilevelGate(mode="boost_only", floor=0.5), "gate.floor=0.5", "gate.mode=boost_only"),
         (
             Entropy(),
@@ -88,6 +106,8 @@ def test_settings_of_scorer_and_gate_that_are_read_are_not_told_of(caplog: pytes
         OarP(freedom="mask", free_below=0.5),
         TotalEffect(free_below=0.5),
         TurningPoint(search_every=8, guess_above=0.5),
+        OarG(ProbeSchedule(warmup="answer_joint", warmup_steps=3), stability_rows=8),
+        TotalEffect(num_draws=4),
     ):
         check_credit(Method(scorer, BilevelGate(tau=0.5, beta=1.0, floor=0.2)))
     assert not caplog.messages
@@ -113,6 +133,10 @@ def test_steps_that_nothing_tells_apart_are_refused() -> None:
     explore = AdaptiveEntropy(steps="explore")
     with pytest.raises(ConfigError, match=r"entropy\.steps=explore tells steps apart .* scorer=uniform scores 0 everywhere"):
         check_entropy(Method(Uniform(), BilevelGate(), entropy=explore))
+    with pytest.raises(
+        ConfigError, match=r"gate\.advantages=positive leaves scores to those of one sign; set gate\.advantages=both"
+    ):
+        check_entropy(Method(Entropy(), BilevelGate(advantages="positive"), entropy=explore))
     check_entropy(Method(Entropy(), BilevelGate(), entropy=explore))
 
 

@@ -25,7 +25,8 @@ class SelectGate(Gate):
 
     Completions without a group advantage are compared too, as in the authors' code.
 
-    With scorer=entropy the "80/20" rule of arXiv 2506.01939. Ties at the threshold are kept.
+    With scorer=entropy the "80/20" rule of arXiv 2506.01939. Ties at the threshold are kept, but for the lowest score: where it
+    is that of more than the others, as with scores that are 0 but for a few, those above it alone are kept.
 
     Args:
         share: fraction of the region's tokens that is kept.
@@ -71,7 +72,7 @@ class ClipGate(Gate):
     Archer's scores are entropies: free tokens may move further and are not tied to the reference. Advantages stay.
 
     Args:
-        share: fraction of a completion's tokens in the region that count as large.
+        share: fraction of a completion's tokens in the region that count as large; ties as in `SelectGate`.
         clip_low, clip_high: of these tokens; the others have `loss.clip_low` and `loss.clip_high`.
         kl_factor: times `loss.kl_coef` for these tokens.
         region: the tokens that are compared.
@@ -109,7 +110,8 @@ class ClipGate(Gate):
 def thresholds(
     scores: Float[Tensor, "B S"], mask: Bool[Tensor, "B S"], share: float, over: Literal["step", "row"]
 ) -> Float[Tensor, "B 1"]:
-    """The score of the last of the ceil(share * n) largest masked tokens, of all rows (and ranks) or of each row.
+    """The score of the last of the ceil(share * n) largest masked tokens, of all rows (and ranks) or of each row; where more
+    have it and it is the lowest, the next one, if there is any.
 
     Not a number counts as the smallest score. A row without tokens gets infinity.
     """
@@ -118,9 +120,18 @@ def thresholds(
         counts = mask.sum(1)
         ordered = values.sort(1, descending=True).values
         last = torch.tensor([max(1, count_of(share, n)) - 1 for n in counts.tolist()], device=scores.device)[:, None]
-        return ordered.gather(1, last).masked_fill(counts[:, None] == 0, torch.inf)
+        found = ordered.gather(1, last)
+        lowest = values.masked_fill(~mask, torch.inf).amin(1, keepdim=True)
+        above = values.masked_fill(~(values > lowest), torch.inf).amin(1, keepdim=True)
+        tied = (found == lowest) & (last + 1 < counts[:, None]) & above.isfinite()
+        found = torch.where(tied, above, found)
+        return found.masked_fill(counts[:, None] == 0, torch.inf)
     of_all = torch.cat([part.to(scores.device) for part in all_gather(values[mask].cpu())])
     if not len(of_all):
         return torch.full_like(scores[:, :1], torch.inf)
     kept = max(1, count_of(share, len(of_all)))
-    return of_all.sort(descending=True).values[kept - 1].expand(len(scores), 1)
+    found = of_all.sort(descending=True).values[kept - 1]
+    above = of_all[of_all > of_all.min()]
+    if kept < len(of_all) and found == of_all.min() and len(above):
+        found = above.min()
+    return found.expand(len(scores), 1)

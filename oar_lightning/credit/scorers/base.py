@@ -32,7 +32,8 @@ class Scorer(Component, ABC):
     depend on the others of its group. `reads_step`: whether they depend on all others of the step. `needs_old`,
     `needs_reference`: whether it reads ``old_logprobs``, ``ref_logprobs``, which a training run alone has. `learns`: whether
     it scores by what it has learnt, which its state holds. `masks_loss`: whether it leaves tokens out of the loss, by
-    `left_out`. `added`: whether its scores have their meaning as what is added to the group advantage.
+    `left_out`. `added`: whether its scores have their meaning as what is added to the group advantage. `whole`: whether they
+    are the token advantages, in which the outcome is counted.
     """
 
     covers: Region = "reasoning"
@@ -45,6 +46,7 @@ class Scorer(Component, ABC):
     learns = False
     masks_loss = False
     added = False
+    whole = False
 
     # not set in __init__, which a plug-in may replace
 
@@ -116,7 +118,7 @@ class FunctionScorer(Scorer):
 
 FACTS = (
     *("covers", "signed", "reads_all_rows", "reads_groups", "reads_step"),
-    *("needs_old", "needs_reference", "learns", "masks_loss", "added"),
+    *("needs_old", "needs_reference", "learns", "masks_loss", "added", "whole"),
 )
 """What a scorer says of itself."""
 

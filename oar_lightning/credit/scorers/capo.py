@@ -31,7 +31,7 @@ class Capo(Scorer):
     token rewards has scores 0.
 
     Steps divide the reasoning, or all of the response where there is no answer. A completion without a judgement has e = 0: its
-    outcome alone counts (`unjudged_frac`). So it is with one without text, or whose text is not that of its tokens. Equal
+    outcome alone counts (`unjudged_frac`). So it is with one without text. Equal
     completions of a problem are judged once. `wrong_frac` is the fraction of completions with a wrong step.
 
     Args:
@@ -42,7 +42,7 @@ class Capo(Scorer):
     """
 
     covers = "response"
-    signed = True
+    signed = whole = True
     reads_all_rows = True  # equal rewards may have unequal steps
     reads_groups = True
 

@@ -25,13 +25,16 @@ TOKENS = 2048
 """The default budget, and the start of `auto` unless a memory plan gives another. Twice as many take longer on a CPU, whose
 caches they leave, and twice the memory."""
 
+STABILITY_ROWS = 4
+
 
 @checked("scorer")
 class OarG(Scorer):
     """I_t = |<dJ/de_t, e_t>|, J = KL(p || p(e + n)), n ~ N(0, noise_std^2) on reasoning tokens; nats.
 
     At noise_std -> 0 the gradient of the KL vanishes (it is the Fisher matrix times the noise), so one draw is a random
-    sketch. `num_draws` draws are averaged, and `rank_stability` (mean Spearman correlation of two draws) is measured.
+    sketch. `num_draws` draws are averaged, and `rank_stability` is measured: the mean Spearman correlation of two draws, with
+    several draws what it makes that of two such averages (Spearman-Brown).
 
     Args:
         probe: which outcome is read, and when.
@@ -51,7 +54,7 @@ class OarG(Scorer):
         num_draws: PositiveInt = 1,
         seed: int = 0,
         token_budget: SomeTokens = TOKENS,
-        stability_rows: NonNegativeInt = 4,
+        stability_rows: NonNegativeInt = STABILITY_ROWS,
         freedom: Mode = "none",
         free_below: Probability = FREE_BELOW,
     ) -> None:
@@ -70,7 +73,9 @@ class OarG(Scorer):
 
     @property
     def idle(self) -> Mapping[str, str]:
-        return self.freedom.idle
+        unread = self.num_draws > 1 and self.stability_rows != STABILITY_ROWS
+        rows = {f"stability_rows={self.stability_rows}": "scorer.num_draws > 1, which has draws to compare"} if unread else {}
+        return {**self.freedom.idle, **self.probe.idle, **rows}
 
     def __call__(self, model: Any, rollouts: Rollouts) -> Float[Tensor, "B S"]:
         probe = self.probe.at(rollouts.step)
@@ -88,7 +93,7 @@ class OarG(Scorer):
         scores, tokens = gradient_scores(model, rollouts, probe, copies, self._noise, self.token_budget)
         correlations = [rank_correlation(scores[row, 0], scores[row, 1]) for row in twice_drawn if len(scores[row, 0]) > 1]
         if correlations:
-            self.metrics["rank_stability"] = sum(correlations) / len(correlations)
+            self.metrics["rank_stability"] = of_mean(sum(correlations) / len(correlations), self.num_draws)
         means = [torch.stack([scores[row, draw] for draw in range(self.num_draws)]).mean(0) for row in distinct]
         placed = place_rows([means[i] for i in distinct_index], rollouts.reasoning_mask, rows)
         placed, passes = self.freedom(model, rollouts, placed, self.token_budget)
@@ -98,6 +103,11 @@ class OarG(Scorer):
     def _noise(self, rollouts: Rollouts, row: int, draw: int, size: int) -> Float[Tensor, "R H"]:
         rng = row_generator(rollouts, row, self.seed, draw)
         return self.noise_std * torch.randn(int(rollouts.reasoning_mask[row].sum()), size, generator=rng)
+
+
+def of_mean(correlation: float, draws: int) -> float:
+    """The correlation of two means of so many draws each, from that of single draws (Spearman and Brown)."""
+    return correlation * draws / (1 + (draws - 1) * correlation) if correlation > 0 else correlation
 
 
 def gradient_scores(

@@ -172,6 +172,12 @@ class ProbeSchedule:
     warmup: ProbeName = "last"
     warmup_steps: Annotated[NonNegativeInt, "a number of batches of rollouts"] = 0
 
+    @property
+    def idle(self) -> dict[str, str]:
+        """See `Component.idle`."""
+        unread = not self.warmup_steps and self.warmup != type(self).warmup
+        return {f"probe.warmup={self.warmup}": "scorer.probe.warmup_steps=0"} if unread else {}
+
     def at(self, step: int) -> Probe:
         """The probe at a `Rollouts.step`."""
         return PROBES[self.warmup if step < self.warmup_steps else self.name]

@@ -26,6 +26,7 @@ BANDS = (
     "Lines are means over runs (how many: in brackets), bands the runs' range, "
     f"from {BOOTSTRAP_FROM} runs on bootstrap 95 % intervals"
 )
+READ = "Without a KL or entropy term these are the completions that have an advantage."
 COLUMNS = 4
 TOGETHER = 4
 """The most bands that can be told apart in one panel; more have a panel each, with the baseline in grey."""
@@ -62,7 +63,8 @@ def entropy(study: Study, curves: Curves) -> Drawing | LeftOut:
     tau = study.place(TAU)
     frontier = tau is not None and study.is_numeric(tau) and {*study.factors} <= {TAU, BETA}  # others would be pooled
     figure, panels, note = _over_steps(study, curves, {"entropy": "entropy of the policy, nats per token"}, more=int(frontier))
-    caption = f"Entropy of sampled tokens, running means over a twentieth of the steps. {BANDS}. {note}".strip()
+    caption = f"Entropy over the completions that the update read, running means over a twentieth of the steps. {READ} {BANDS}."
+    caption = f"{caption} {note}".strip()
     if frontier:
         _draw_frontier(panels[-1], study, curves, int(tau or 0))
         caption += " Last panel: the mean over the last tenth of training against tau; at 0 the policy has collapsed."

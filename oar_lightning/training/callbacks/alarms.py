@@ -12,7 +12,7 @@ import lightning as L
 from annotated_types import Interval
 
 from oar_lightning.common.ranges import Never, PositiveInt, RisingPair, checked
-from oar_lightning.credit.scorers import Uniform
+from oar_lightning.credit.scorers import Entropy, Position, Uniform
 from oar_lightning.tracking.tracker import Tracker
 from oar_lightning.training.method import Method
 
@@ -35,8 +35,8 @@ class AlarmConfig:
         mass_error: above it, for gates that keep the sum of a completion's weights.
         mass: an average outside these two, for weights whose sum is free: steps are larger or smaller than they seem.
         saturated_frac: above it: a bound decides, not the score.
-        corr_position: a size above it: scores say little more than a token's place.
-        corr_entropy: a size above it: scores say little more than the entropy.
+        corr_position: a size above it: scores say little more than a token's place. Not of scorer=position.
+        corr_entropy: a size above it: scores say little more than the entropy. Not of scorer=entropy.
         rank_stability: below it: scores are mostly noise of their estimate.
     """
 
@@ -76,8 +76,16 @@ RULES: dict[str, _Rule] = {
         lambda method: method.gate.mass == "free",
     ),
     "saturated_frac": _Rule(lambda x, t: x > t, "a bound of the gate decides, not the score"),
-    "corr_position": _Rule(lambda x, t: abs(x) > t, "scores say little more than a token's place"),
-    "corr_entropy": _Rule(lambda x, t: abs(x) > t, "scores say little more than scorer=entropy"),
+    "corr_position": _Rule(
+        lambda x, t: abs(x) > t,
+        "scores say little more than a token's place",
+        lambda method: not isinstance(method.scorer, Position),
+    ),
+    "corr_entropy": _Rule(
+        lambda x, t: abs(x) > t,
+        "scores say little more than scorer=entropy",
+        lambda method: not isinstance(method.scorer, Entropy),
+    ),
     "rank_stability": _Rule(lambda x, t: x < t, "scores are mostly noise; raise scorer.num_draws"),
 }
 """Name of the metric and of its threshold -> rule."""

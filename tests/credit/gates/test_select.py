@@ -64,6 +64,17 @@ def test_ties_are_kept(rollouts, scores):
 
 
 @pytest.mark.parametrize("over", ["step", "row"])
+def test_of_scores_that_are_0_but_for_few_these_alone_are_kept(over, rollouts):
+    few = torch.zeros(rollouts.token_ids.shape, dtype=torch.float64)
+    for row in (0, 1):
+        few[row, rollouts.response_mask[row].nonzero().flatten()[:1]] = 1.0 + row
+    kept = SelectGate(0.5, over)(few, rollouts).loss_mask
+    assert torch.equal(kept[:2], (few > 0)[:2])
+    assert kept[2].sum() == (0 if over == "step" else rollouts.response_mask[2].sum())  # alone it has nothing that is larger
+    assert torch.equal((ClipGate(0.5)(few, rollouts).clip_low[:2]).isfinite(), (few > 0)[:2])
+
+
+@pytest.mark.parametrize("over", ["step", "row"])
 def test_a_completion_that_could_not_be_scored_keeps_its_advantage_and_is_not_compared(over, rollouts, scores):
     unscored = scores.clone()
     unscored[0, rollouts.response_mask[0]] = torch.nan

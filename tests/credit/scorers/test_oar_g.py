@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import numpy as np
 import pytest
 import torch
 from scipy.stats import spearmanr
@@ -9,7 +10,7 @@ from support.toy import floats, golden, gpt2, padded, rollouts_of
 
 from oar_lightning.credit.scorers import OarG, ProbeSchedule
 from oar_lightning.credit.scorers.base import place_rows
-from oar_lightning.credit.scorers.oar_g import gradient_scores, scale_to_one
+from oar_lightning.credit.scorers.oar_g import gradient_scores, of_mean, scale_to_one
 from oar_lightning.credit.scorers.probes import PROBES
 from oar_lightning.policy.token_budget import TokenBudget
 
@@ -164,7 +165,8 @@ def test_rank_stability_and_cost_are_reported():
     second = 2 * both - first
     pairs = [(first[i, m].numpy(), second[i, m].numpy()) for i, m in enumerate(rollouts.reasoning_mask)]
     expected = [spearmanr(*pair).statistic for pair in pairs if len(pair[0]) > 1]
-    assert noisy.metrics["rank_stability"] == pytest.approx(sum(expected) / len(expected), abs=1e-6)
+    single = sum(expected) / len(expected)
+    assert noisy.metrics["rank_stability"] == pytest.approx(2 * single / (1 + single), abs=1e-6)  # of means of two
     assert noisy.metrics["rank_stability"] < 1
     read = int(rollouts.attention_mask.sum())
     # 2 rows: prompts of 3, then 7 up to the last token of the longer answer: clean once, each draw there and back
@@ -172,6 +174,16 @@ def test_rank_stability_and_cost_are_reported():
     off = OarG(stability_rows=0)
     off(model, rollouts)
     assert off.metrics == {"forward_equivalents": (2 * 3 + 14 + 2 * 14) / read}
+
+
+def test_the_correlation_of_means_is_that_of_single_draws_by_spearman_and_brown():
+    generator = np.random.default_rng(0)
+    truth, noise = generator.normal(size=20_000), generator.normal(size=(2, 8, 20_000)) * 1.5
+    single = np.corrcoef(truth + noise[0, 0], truth + noise[1, 0])[0, 1]
+    means = np.corrcoef(truth + noise[0].mean(0), truth + noise[1].mean(0))[0, 1]
+    assert of_mean(single, 8) == pytest.approx(means, abs=0.02)
+    assert of_mean(single, 1) == pytest.approx(single)
+    assert of_mean(-0.3, 16) == -0.3
 
 
 def test_planted_key_token_stands_out(copying_model):

@@ -11,7 +11,7 @@ from support.fixtures import fit, make_module, tiny_policy
 from torch import Tensor
 
 from oar_lightning.credit.gates import BilevelGate, DirectGate, Gate, SelectGate, SignedGate
-from oar_lightning.credit.scorers import FunctionScorer, Position, Uniform
+from oar_lightning.credit.scorers import Entropy, FunctionScorer, Position, Random, Scorer, Uniform
 from oar_lightning.tracking.tracker import Tracker
 from oar_lightning.training.callbacks import AlarmConfig, CreditAlarms
 from oar_lightning.training.method import Method
@@ -28,8 +28,8 @@ class Tags(Tracker):
         self.tags.update(tags)
 
 
-def watching(config: AlarmConfig, gate: Gate) -> CreditAlarms:
-    return CreditAlarms(config, Method(Position(), gate), Tags())
+def watching(config: AlarmConfig, gate: Gate, scorer: Scorer | None = None) -> CreditAlarms:
+    return CreditAlarms(config, Method(scorer or Random(), gate), Tags())
 
 
 def test_an_average_over_steps_is_judged_and_told_once(caplog: pytest.LogCaptureFixture) -> None:
@@ -92,6 +92,13 @@ def test_thresholds(name: str, value: float, gate: Gate, raised: bool) -> None:
     off = watching(AlarmConfig(window=1, **{name: None}), gate)
     off.on_step_metrics(1, {f"credit/{name}": value})
     assert not off.raised
+
+
+@pytest.mark.parametrize(("name", "scorer"), [("corr_position", Position()), ("corr_entropy", Entropy())])
+def test_a_control_is_no_alarm_for_being_itself(name: str, scorer: Scorer) -> None:
+    alarms = watching(AlarmConfig(window=1), BilevelGate(), scorer)
+    alarms.on_step_metrics(1, {f"credit/{name}": 1.0})
+    assert not alarms.raised
 
 
 def test_grpo_itself_is_no_alarm_for_equal_weights() -> None:

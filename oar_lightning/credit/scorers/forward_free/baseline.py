@@ -19,10 +19,11 @@ class Otb(PredictionScorer):
     e_t = 1 - 2 p_t + sum_v pi_v^2 = |d log pi(y_t) / d logits|^2; W_it = sum of e up to t; B_t = sum_i R_i W_it / sum_i W_it
     over the completions of the group that are alive at t; 0 beyond the second longest, where one is strictly longest. The own
     completion is inside its baseline, so that the only one of a group scores 0, and nothing is divided by a standard deviation.
+    A group of equal rewards gets no advantage (see `credit.assign`), though the formula has some where one is strictly longest.
     Completions whose reward is not known (NaN) are left out and score 0.
     """
 
-    signed = True
+    signed = whole = True
     reads_groups = True
 
     def __call__(self, model: Any, rollouts: Rollouts) -> Float[Tensor, "B S"]:

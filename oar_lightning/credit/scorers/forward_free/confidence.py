@@ -64,7 +64,7 @@ class Ucas(PredictionScorer):
     length; the default is the mean.
     """
 
-    signed = True
+    signed = whole = True
     reads_all_rows = True
     reads_groups = True
     reads_step = True

@@ -37,7 +37,7 @@ class ImplicitRewards(Scorer):
     """
 
     covers = "response"
-    signed = True
+    signed = whole = True
     reads_all_rows = True  # all ranks learn at the same time, and normalise together
     reads_groups = True
     learns = True

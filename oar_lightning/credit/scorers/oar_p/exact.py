@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from dataclasses import dataclass
 
 from jaxtyping import Float
@@ -42,6 +43,10 @@ class OarP(CounterfactualScorer):
     share_prefixes: bool = True
     freedom: Mode = "none"
     free_below: Probability = FREE_BELOW
+
+    @property
+    def idle(self) -> Mapping[str, str]:
+        return {**super().idle, **self.probe.idle}
 
     def probe_at(self, step: int) -> Probe:
         return self.probe.at(step)

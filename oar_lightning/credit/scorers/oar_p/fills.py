@@ -105,6 +105,10 @@ FILLS: dict[FillName, Fill] = {
 }
 
 
+SAME_EACH_DRAW: tuple[FillName, ...] = ("pad", "mean_embedding")
+"""Fills that no seed changes."""
+
+
 def draw(logits: Float[Tensor, "n V"], without: Int[Tensor, " n"], uniforms: Float[Tensor, " n"]) -> Int[Tensor, " n"]:
     """A token of each softmax(logits) other than `without`, by inversion of the distribution function."""
     return draw_several(logits, without, uniforms[:, None]).squeeze(1)

@@ -13,7 +13,7 @@ from oar_lightning.common.ranges import PositiveInt, Probability, checked
 from oar_lightning.credit.freedom import FREE_BELOW, Freedom, Mode
 from oar_lightning.credit.scorers.oar_p.base import ONE_FILL, TOKENS, CounterfactualScorer
 from oar_lightning.credit.scorers.oar_p.counterfactual import Counterfactuals
-from oar_lightning.credit.scorers.oar_p.fills import FillName
+from oar_lightning.credit.scorers.oar_p.fills import SAME_EACH_DRAW, FillName
 from oar_lightning.credit.scorers.oar_p.texts import Texts
 from oar_lightning.credit.scorers.probes import PROBES, Probe
 from oar_lightning.credit.scorers.total_effect.changes import read_tokens, token_changes
@@ -62,7 +62,9 @@ class TotalEffect(CounterfactualScorer):
 
     @property
     def idle(self) -> Mapping[str, str]:
-        return {}  # `free_below` chooses what is run, too
+        """`free_below` chooses what is run, too."""
+        again = self.num_draws > 1 and self.fill in SAME_EACH_DRAW
+        return {f"num_draws={self.num_draws}": f"scorer.fill={self.fill}, which is the same in each draw"} if again else {}
 
     @property
     def reach(self) -> float | None:

@@ -24,6 +24,7 @@ from oar_lightning.objective.metric_sums import MetricSums
 from oar_lightning.types import Prefix, Rollouts
 
 GUESS_ABOVE = 0.7
+POINTS = 2
 
 
 @checked("scorer")
@@ -66,7 +67,7 @@ class TurningPoint(Scorer):
     def __init__(
         self,
         rounds: NonNegativeInt = 8,
-        points: PositiveInt = 2,
+        points: PositiveInt = POINTS,
         search_every: PositiveInt = 1,
         guess_above: Fraction = GUESS_ABOVE,
         least: Annotated[PositiveFloat, "a difference of rewards"] = 0.5,
@@ -82,8 +83,12 @@ class TurningPoint(Scorer):
 
     @property
     def idle(self) -> Mapping[str, str]:
-        unread = self.search_every == 1 and self.guess_above != GUESS_ABOVE
-        return {f"guess_above={self.guess_above:g}": "scorer.search_every=1"} if unread else {}
+        unread: dict[str, str] = {}
+        if self.search_every == 1 and self.guess_above != GUESS_ABOVE:
+            unread[f"guess_above={self.guess_above:g}"] = "scorer.search_every=1"
+        if not self.rounds and self.points != POINTS:
+            unread[f"points={self.points}"] = "scorer.rounds=0"
+        return unread
 
     def use(self, tools: Tools) -> None:
         """A run begins with nothing learnt: the scorer may have served another run of this process."""

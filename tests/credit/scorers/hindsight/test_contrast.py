@@ -60,6 +60,12 @@ def test_siblings_go_round_and_leave_the_row_out() -> None:
     assert [siblings(second, row, "wrong") for row in (0, 2, 3)] == [[1], [], []]
 
 
+def test_a_sibling_of_the_same_text_tells_nothing() -> None:
+    twins = dataclasses.replace(given(), completions=("a", "b", " a", "b\n", "c"))
+    assert [siblings(twins, row, "correct") for row in (0, 1, 2)] == [[], [2], []]
+    assert [siblings(twins, row, "wrong") for row in (0, 1, 3, 4)] == [[1, 4], [4], [4], [1]]
+
+
 @pytest.mark.parametrize("samples", [1, 4])
 def test_contrasts_against_log_probabilities_read_alone(samples: int) -> None:
     model, rollouts = gpt2(dropout=0.0), given()
@@ -121,7 +127,7 @@ def test_what_all_hints_share_cancels() -> None:
         scorer = Factorised(teacher=PolicyItself(), template="{question}{hint}" + sentence)
         scorer.use(tools(reprompt=lambda part, questions: dataclasses.replace(
             part, problems=tuple(MathProblem(q, "") for q in questions))))  # fmt: skip
-        texts = tuple(f"|{word}|" for word in ("good", "bad", "good", "worse", "bad"))
+        texts = tuple(f"{row}: |{word}|" for row, word in enumerate(("good", "bad", "good", "worse", "bad")))
         return scorer(gpt2(), dataclasses.replace(given(), completions=texts))
 
     plain = told("")
