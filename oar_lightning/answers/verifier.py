@@ -174,7 +174,8 @@ class Verifier:
 class _Worker:
     """A child process that has loaded computer algebra, and the fork of it that judges: a new one is there at once."""
 
-    START_TIMEOUT_S = 60.0
+    START_TIMEOUT_S = 600.0
+    """On the clock: on a busy machine, or from a slow file system, what is seconds of work may take minutes."""
 
     def __init__(self, memory_bytes: int, timeout_s: Positive) -> None:
         self._process = subprocess.Popen(
@@ -190,10 +191,12 @@ class _Worker:
         self._read = b""
         self._asked = 0
         if not self._ready():
+            self._selector.select(0)
+            ended = self._process.poll()
+            how = f"has not started within {self.START_TIMEOUT_S:.0f} s" if ended is None else f"ended with exit code {ended}"
             self.kill()
             raise RuntimeError(
-                "reward: a math-verify worker did not start; check "
-                "`python -m oar_lightning.answers.verifier_worker 1073741824 2`, "
+                f"reward: a math-verify worker {how}; check `python -m oar_lightning.answers.verifier_worker 1073741824 2`, "
                 "and raise the verifier's memory_mb if it dies of memory"
             )
 

@@ -117,6 +117,13 @@ def _correct(stage: RolloutStage, rollouts: Rollouts) -> list[int]:
     accuracy = rollouts.reward_terms[:, list(stage.rewards.terms).index("accuracy")]
     if unjudged := int(accuracy.isnan().sum()):
         log.warning("accuracy does not apply to %d of %d completions; counted as incorrect", unjudged, len(rollouts))
+    if late := round(rollouts.stats.get("verdict/timeout", 0.0) * len(rollouts)):
+        log.warning(
+            "%d of %d answers were not judged in time and are counted as incorrect; on a busy machine raise "
+            "reward.terms.accuracy.verifier.timeout_s",
+            late,
+            len(rollouts),
+        )
     return accuracy.gt(0.5).long().tolist()
 
 

@@ -140,8 +140,9 @@ class CompletionScorer:
     def __call__(
         self, recorded: Iterable[RecordedCompletion], advance: Callable[[int], None]
     ) -> Iterator[list[list[ScoredCompletion]]]:
-        """The scored completions grouped by problem (same question and gold answer), several problems at a time, in order of
-        appearance. `advance` gets the number of completions that were just scored or skipped."""
+        """The scored completions grouped by problem (same `problem_id`, or without one same question and gold answer), several
+        problems at a time, in order of appearance. `advance` gets the number of completions that were just scored or skipped.
+        """
         for window in windows(group_by_problem(recorded), self.config.batch * WINDOW_BATCHES):
             encoded = [encode_recorded(group, self.policy.tokenizer, self.stage.prompt) for group in window]
             groups = [usable(group, self.max_tokens, self.skipped) for group in encoded]

@@ -11,7 +11,7 @@ from oar_lightning.common.messages import named_line
 from oar_lightning.common.scopes import sigterm_as_exit
 from oar_lightning.sweep.process import await_trial
 from oar_lightning.sweep.study import Claim, SweepStudy
-from oar_lightning.sweep.trial import Result, read_run_id
+from oar_lightning.sweep.trial import Result, has_begun, read_run_id
 
 log = logging.getLogger(__name__)
 
@@ -57,9 +57,9 @@ def run_sweep(study: SweepStudy, launch: Launch, publish: Publish, batch: int = 
 
     Raises:
         TooManyFailures: where the study has more failed trials than it allows.
-        TrialRefused: where no trial has a result and those that were started have settings that cannot work, or where what
-            they were refused for holds for every trial. Nothing stays of a study of which no trial has begun, once the last
-            process ends that works on it.
+        TrialRefused: where no trial has a result and those that were started have settings that cannot work, where what
+            they were refused for holds for every trial, or where a trial was refused that had begun before. Nothing stays of
+            a study of which no trial has begun, once the last process ends that works on it.
     """
     status: str | None = "KILLED"
     try:
@@ -105,7 +105,13 @@ def _work(study: SweepStudy, launch: Launch, publish: Publish, batch: int) -> bo
                 await_trial(claim.folder)
         results = [study.result(claim) for claim in claims]
         refused = [result for result in results if result is not None and result.state == "refused"]
+        # one that has begun was not refused then: something else has changed, and what it has trained is not given up
+        gone_on = [
+            claim for claim, result in zip(claims, results, strict=True) if result in refused and has_begun(claim.folder)
+        ]
         refusal = next((result for result in refused if result.of_all), None)
+        if refusal is None and gone_on:
+            refusal = results[claims.index(gone_on[0])]
         if refused and len(refused) == len(claims) and not study.finished():
             raise TrialRefused(f"{refused[0].reason} (trial {claims[0].number}, the first; nothing is recorded)")
         for claim, result in zip(claims, results, strict=True):

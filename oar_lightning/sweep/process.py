@@ -17,6 +17,7 @@ from collections.abc import Callable, Iterator, Mapping, Sequence
 from pathlib import Path
 
 from oar_lightning.common.config_check import ConfigError
+from oar_lightning.common.credentials import without_users
 from oar_lightning.common.locks import RUN_LOCK, FileLock
 from oar_lightning.common.messages import named_line
 from oar_lightning.distributed.launch import is_first_rank
@@ -145,10 +146,23 @@ def quoted(path: Path) -> str:
     return f"'{text}'"
 
 
+AWAY = {"ConnectError", "ConnectTimeout", "ConnectionError", "LocalEntryNotFoundError", "MlflowException", "ReadTimeout"}
+"""Names of errors that clients of servers (MLflow, a hub) raise where these do not answer."""
+
+
+def of_a_server(error: BaseException | None) -> bool:
+    """Whether a server that does not answer has caused the error, which is no fault of the settings."""
+    while error is not None:
+        if isinstance(error, ConnectionError | TimeoutError) or any(one.__name__ in AWAY for one in type(error).__mro__):
+            return True
+        error = error.__cause__
+    return False
+
+
 @contextlib.contextmanager
 def recording_failure(begun: bool = True) -> Iterator[None]:
     """A block in a job's own process. An error in it is written to the job's folder and goes on. A mistake in the config of a
-    job that has not begun is no failure: its sweep decides what it is.
+    job that has not begun is no failure: its sweep decides what it is. Nor is a server that does not answer then.
 
     Outside of jobs, and on other ranks than the first, nothing is written.
     """
@@ -157,8 +171,9 @@ def recording_failure(begun: bool = True) -> Iterator[None]:
         yield
     except Exception as error:
         if folder is not None and is_first_rank():
-            refused = Result("refused", reason=str(error), of_all=isinstance(error, SweepRefused))
-            failed = Result("failed", reason=named_line(error))
+            of_all = isinstance(error, SweepRefused) or of_a_server(error)
+            refused = Result("refused", reason=without_users(str(error)), of_all=of_all)
+            failed = Result("failed", reason=without_users(named_line(error)))
             write_result(folder, refused if isinstance(error, ConfigError) and not begun else failed)
         raise
 

@@ -13,6 +13,7 @@ from mlflow.exceptions import MlflowException
 from optuna.trial import FrozenTrial, TrialState
 
 from oar_lightning.common.config_check import ConfigError
+from oar_lightning.common.credentials import without_users
 from oar_lightning.common.locks import FileLock
 from oar_lightning.common.messages import first_line
 from oar_lightning.sweep.figures import draw_figures
@@ -70,8 +71,8 @@ class Mlflow:
                 self.parent_run_id: str = self._parent(study, tags)
         except MlflowException as error:
             raise ConfigError(
-                f"logger.tracking_uri={store.tracking_uri} cannot be used ({first_line(error)}); start the server, or set "
-                "logger=none"
+                without_users(f"logger.tracking_uri={store.tracking_uri} cannot be used ({first_line(error)})")
+                + "; start the server, or set logger=none"
             ) from error
 
     def update(self, study: SweepStudy) -> None:
@@ -96,11 +97,11 @@ class Mlflow:
                 self.client.log_artifacts(self.parent_run_id, str(folder))
                 if self.client.get_run(self.parent_run_id).info.status != status:
                     self.client.update_run(self.parent_run_id, status)
-            except (MlflowException, OSError) as error:  # an upload of artifacts raises OSError
+            except Exception as error:  # the client of a store of artifacts raises errors of its own, S3's among them
                 log.warning(
                     "the study could not be shown in MLflow (%s); it will be after the next trial, or at the next start of "
                     "the sweep. Its tables are in %s",
-                    first_line(error),
+                    without_users(first_line(error)),
                     folder,
                 )
 

@@ -19,6 +19,7 @@ from optuna.trial import FrozenTrial, TrialState, create_trial
 
 from oar_lightning.common.config_check import ConfigError
 from oar_lightning.common.locks import FileLock
+from oar_lightning.common.outputs import replace_file
 from oar_lightning.sweep.plan import Plan
 from oar_lightning.sweep.samplers import AFTER, POINT, RETRY_OF, draw
 from oar_lightning.sweep.storage import SweepStorage
@@ -238,11 +239,11 @@ class SweepStudy:
     def _identify(self) -> str:
         """The study's id, which must be the same in the database and in the folder."""
         path = self.folder / IDENTITY
-        in_folder = json.loads(path.read_text(encoding="utf-8"))["id"] if path.is_file() else None
+        in_folder = self._identity_in(path) if path.is_file() else None
         in_study = self.study.user_attrs.get("id")
         if in_study is None and in_folder is None:
             in_study = in_folder = uuid.uuid4().hex
-            path.write_text(json.dumps({"id": in_study, "study": self.plan.name}), encoding="utf-8")
+            replace_file(path, json.dumps({"id": in_study, "study": self.plan.name}))
             self.study.set_user_attr("id", in_study)
         elif in_study is None and in_folder is not None and not any(self.folder.glob("trial_*/ticket.json")):
             in_study = in_folder  # a process was killed between writing the file and the attribute
@@ -254,6 +255,22 @@ class SweepStudy:
             )
         assert in_study is not None
         return str(in_study)
+
+    def _identity_in(self, path: Path) -> str | None:
+        """None where the file is damaged and no trial was begun.
+
+        Raises:
+            ConfigError: where it is damaged, and trials are there.
+        """
+        try:
+            return str(json.loads(path.read_text(encoding="utf-8"))["id"])
+        except (ValueError, KeyError, TypeError) as error:
+            if not any(self.folder.glob("trial_*/ticket.json")):
+                return None
+            raise ConfigError(
+                f"{path} is damaged ({error}); it holds the study's id, which {self.storage.path} has as the attribute `id` of "
+                f'study {self.plan.name}: write {{"id": ...}} into it, or set hydra.sweeper.folder to another one'
+            ) from error
 
     def _retry_failed(self) -> None:
         for trial in self.counted():

@@ -18,6 +18,7 @@ from rich.console import Console
 
 from oar_lightning.answers.reward import check_accuracy
 from oar_lightning.common.config_check import ConfigError
+from oar_lightning.common.credentials import without_users
 from oar_lightning.common.locks import FileLock
 from oar_lightning.common.progress import counted_progress
 from oar_lightning.data.stream import eval_set_problems
@@ -220,4 +221,4 @@ def report(cfg: DictConfig, job: Job, metrics: Mapping[str, dict[str, float]]) -
         levels.print(console)
     console.print(f"results: {job.folder.path / 'results'}", soft_wrap=True)
     if cfg.logger is not None:
-        console.print(f"compare runs: mlflow ui --backend-store-uri {cfg.logger.tracking_uri}", soft_wrap=True)
+        console.print(f"compare runs: mlflow ui --backend-store-uri {without_users(cfg.logger.tracking_uri)}", soft_wrap=True)

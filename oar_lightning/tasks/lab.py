@@ -273,8 +273,9 @@ def show(config: LabConfig, folder: Path, record: LabRecord) -> None:
 
 
 def track(job: Job, cfg: DictConfig, status: str) -> None:
-    """An MLflow run with the page, made when all is done: a lab that is killed leaves none."""
-    job.tracker.start()
+    """An MLflow run with the page, made when all is done: a lab that is killed leaves none. For a server that is away by now
+    it is recorded, and `task=sync` delivers it."""
+    job.tracker.start(offline=True)
     job.tracker.describe(run_parameters(cfg), run_tags(cfg))
     job.tracker.write_text("config.yaml", logged(cfg))
     job.tracker.attach(job.run_dir / PAGE)

@@ -15,6 +15,7 @@ from omegaconf import DictConfig
 from rich.console import Console
 from torch import Tensor
 
+from oar_lightning.common.credentials import without_users
 from oar_lightning.distributed.launch import by_srun, is_restart
 from oar_lightning.distributed.rank_launcher import end_other_ranks, killed_rank, report_lost_ranks
 from oar_lightning.distributed.slurm import TOLD_TO_END, requeue
@@ -74,7 +75,12 @@ def prepare(cfg: DictConfig) -> Callable[[], float | None]:
     if (kept_in := start.same_policy_in) is not None:
         check_policy_kept(kept_in, began_with, compared(job.policy, start.begun and not start.changes))
     set_start_from_plan(cfg, job)
-    claim_and(start.run_dir, job.tracker.start)
+
+    def begin() -> None:
+        start.check_unchanged()
+        job.tracker.start()
+
+    claim_and(start.run_dir, begin)
     return lambda: fit(cfg, job, start, problems, began_with)
 
 
@@ -221,4 +227,6 @@ def report(cfg: DictConfig, job: Run, folder: Path | None) -> None:
         kept = folder or f"not kept, nor a checkpoint ({tried}); the run's folder has the log and artifacts"
         console.print(f"policy: {kept}", soft_wrap=True)
         if cfg.logger is not None:
-            console.print(f"compare runs: mlflow ui --backend-store-uri {cfg.logger.tracking_uri}", soft_wrap=True)
+            console.print(
+                f"compare runs: mlflow ui --backend-store-uri {without_users(cfg.logger.tracking_uri)}", soft_wrap=True
+            )

@@ -7,6 +7,7 @@ import threading
 import time
 from typing import TYPE_CHECKING
 
+from oar_lightning.common.credentials import without_users
 from oar_lightning.common.messages import one_line
 
 if TYPE_CHECKING:  # it imports MLflow, which takes seconds
@@ -49,7 +50,8 @@ class Courier(threading.Thread):
             delivered = self.delivery.deliver()
         except Exception as error:  # no error of delivery may stop the training; the journal keeps the records
             if self.problem is None:
-                log.warning("MLflow at %s takes no records, which are kept: %s", self.delivery.tracking_uri, short(error))
+                server = without_users(self.delivery.tracking_uri)
+                log.warning("MLflow at %s takes no records, which are kept: %s", server, short(error))
             self.problem = error
         else:
             if self.problem is not None:
@@ -66,6 +68,10 @@ class Courier(threading.Thread):
             answered = self._changed.wait_for(lambda: self._answered >= number, timeout_s)
         return answered and self.problem is None
 
+    def problem_in_words(self) -> str:
+        """Empty where the last attempt succeeded."""
+        return "" if self.problem is None else short(self.problem)
+
     def stop(self) -> None:
         """Make the thread end after the attempt in progress; does not wait for it."""
         with self._changed:
@@ -75,5 +81,5 @@ class Courier(threading.Thread):
 
 def short(error: Exception) -> str:
     """An error in one line; a long one, which often wraps others, is cut to its beginning and the cause at its end."""
-    text = one_line(error)
+    text = without_users(one_line(error))
     return text if len(text) <= 300 else f"{text[:100]} ... {text[-195:]}"

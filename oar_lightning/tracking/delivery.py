@@ -1,4 +1,5 @@
-"""Delivers a run's journal to MLflow, completely and in order; delivering a record twice changes nothing.
+"""Delivers a run's journal to MLflow, completely and, but for files that cannot be uploaded yet, in order; delivering a record
+twice changes nothing.
 
 Metrics carry the time at which they were recorded, and MLflow's databases keep only one point of the same key, step, time and
 value. Parameters, tags, artifacts and the status are set, not added. A crash after a delivery that was not yet saved in the
@@ -18,6 +19,7 @@ from mlflow import MlflowClient
 from mlflow.entities import Dataset, DatasetInput, InputTag, Metric, Param, RunTag, ViewType
 from mlflow.exceptions import MlflowException
 
+from oar_lightning.common.outputs import replace_file
 from oar_lightning.tracking.headline import headline
 from oar_lightning.tracking.journal import JOURNAL, Position, Record, State, read_records, undelivered
 from oar_lightning.tracking.mlflow_client import connect
@@ -25,6 +27,9 @@ from oar_lightning.tracking.mlflow_client import connect
 log = logging.getLogger(__name__)
 
 REFUSED = "refused.jsonl"
+LATER = "later.jsonl"
+"""Records whose files could not be uploaded: they block none that comes after them, and each delivery tries them again."""
+UPLOADS = ("artifact", "table", "register")
 
 JOURNAL_TAG = "journal"
 
@@ -42,6 +47,10 @@ MAX_PARAM_CHARACTERS = 6000
 
 class Refused(Exception):
     """Raised for a record that can never be delivered."""
+
+
+class NotUploaded(Exception):
+    """Raised where files could not be uploaded, and all other records could be delivered."""
 
 
 class Delivery:
@@ -95,15 +104,53 @@ class Delivery:
         """Deliver all records that are not delivered yet; returns their number.
 
         Raises:
+            NotUploaded: where files could not be uploaded; all other records are delivered.
             Exception: any error of MLflow's client, e.g. where the store cannot be reached; earlier records are delivered.
         """
-        delivered = 0
+        delivered, problem = self._deliver_later()
         for records, end in batches(read_records(self.folder / JOURNAL, self.state.position)):
             run_id = self.state.run_id or self.open_run()
-            self._deliver_or_refuse(run_id, records)
+            try:
+                self._deliver_or_refuse(run_id, records)
+                delivered += len(records)
+            except Exception as error:
+                if records[0]["kind"] not in UPLOADS or not self._answers(run_id):
+                    raise
+                self._put_aside(records[0])
+                problem = error
             self._save_state(State(end.records, end.bytes, run_id))
-            delivered += len(records)
+        if problem is not None:
+            raise NotUploaded(f"{len(self._later())} files or folders cannot be uploaded ({problem})") from problem
         return delivered
+
+    def _answers(self, run_id: str) -> bool:
+        try:
+            return bool(self.client.get_run(run_id))
+        except Exception:  # of whatever kind
+            return False
+
+    def _later(self) -> list[Record]:
+        path = self.folder / LATER
+        return [json.loads(line) for line in path.read_text(encoding="utf-8").splitlines()] if path.exists() else []
+
+    def _put_aside(self, record: Record) -> None:
+        """Before the state is saved: after a kill in between it is delivered twice, which changes nothing."""
+        with (self.folder / LATER).open("a", encoding="utf-8") as file:
+            file.write(json.dumps(record, ensure_ascii=False) + "\n")
+
+    def _deliver_later(self) -> tuple[int, Exception | None]:
+        """Upload what was put aside, until something cannot be; returns how much was, and why no more."""
+        left = self._later()
+        count, problem = len(left), None
+        while left and problem is None:
+            try:
+                self._deliver_or_refuse(str(self.state.run_id), left[:1])
+                del left[0]
+            except Exception as error:
+                problem = error
+        if len(left) < count:
+            replace_file(self.folder / LATER, "".join(f"{json.dumps(record, ensure_ascii=False)}\n" for record in left))
+        return count - len(left), problem
 
     def _save_state(self, state: State) -> None:
         self.state = state
@@ -111,7 +158,7 @@ class Delivery:
 
     def left(self) -> int:
         """Number of records that are not delivered yet."""
-        return undelivered(self.folder)
+        return undelivered(self.folder) + len(self._later())
 
     def refused(self) -> int:
         """Number of records that MLflow has refused."""

@@ -20,6 +20,7 @@ from lightning.pytorch.loggers.logger import Logger, rank_zero_experiment
 from lightning.pytorch.utilities import rank_zero_only
 
 from oar_lightning.common.config_check import ConfigError
+from oar_lightning.common.credentials import without_users
 from oar_lightning.common.paths import local_artifacts
 from oar_lightning.tracking.courier import Courier
 from oar_lightning.tracking.journal import Journal, JournalInUse
@@ -67,14 +68,15 @@ class DurableMLFlowLogger(Logger):
         check_store(self.config)
 
     @rank_zero_only
-    def start(self) -> None:
-        """Open the journal, and create the MLflow run or find it again.
+    def start(self, offline: bool = False) -> None:
+        """Open the journal, and create the MLflow run or find it again. `offline`: as with `offline_start`.
 
         Raises:
             ConfigError: where the store cannot be reached and `offline_start` is off, or the journal is in use.
         """
         from oar_lightning.tracking.delivery import Delivery
 
+        offline = offline or self.config.offline_start
         run_id, resume = self._resume
         self._journal = open_journal(self.folder)
         if not resume and self._journal.end.records:
@@ -85,7 +87,7 @@ class DurableMLFlowLogger(Logger):
         if is_new:
             self.record("run", **self._first_record(run_id))
         self._delivery = Delivery(self.folder, self.config.absolute_uri)
-        if not self.config.offline_start:
+        if not offline:
             try:
                 self._delivery.open_run()
             except Exception as error:
@@ -97,8 +99,12 @@ class DurableMLFlowLogger(Logger):
                 raise ConfigError(unreachable(self.config.tracking_uri, error, recorded)) from error
         self._courier = Courier(self._delivery, self.config.deliver_every_s)
         self._courier.start()
-        if self.config.offline_start and not self._courier.flush(self.config.max_stall_s):
-            log.warning("logger.tracking_uri=%s cannot be reached yet; recording in %s", self.config.absolute_uri, self.folder)
+        if offline and not self._courier.flush(self.config.max_stall_s):
+            log.warning(
+                "logger.tracking_uri=%s cannot be reached yet; recording in %s",
+                without_users(self.config.absolute_uri),
+                self.folder,
+            )
         if self.config.system_metrics:
             from oar_lightning.tracking.system_metrics import SystemMetrics  # needs psutil
 
@@ -187,10 +193,12 @@ class DurableMLFlowLogger(Logger):
         self._journal, courier, self._courier = None, self._courier, None
         atexit.unregister(self.close)
         if left:
+            server = without_users(courier.delivery.tracking_uri)
+            problem = courier.problem_in_words() or "not in time"
             log.warning(
                 "%d records could not be delivered to %s (%s); they are in %s. When it is back: "
                 "python -m oar_lightning task=sync sync.folder=%s",
-                *(left, courier.delivery.tracking_uri, courier.problem or "not in time", self.folder, self.folder.parent),
+                *(left, server, problem, self.folder, self.folder.parent),
             )
         log.info(
             "logging took %.2f s of the run's time, and %.2f s of a background thread's processor time",

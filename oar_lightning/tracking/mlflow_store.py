@@ -10,6 +10,7 @@ from typing import Annotated
 from annotated_types import Interval
 
 from oar_lightning.common.config_check import ConfigError
+from oar_lightning.common.credentials import without_users
 from oar_lightning.common.outputs import output_path
 from oar_lightning.common.paths import local_database
 from oar_lightning.common.ranges import Rule, checked
@@ -105,7 +106,7 @@ def _check_location(config: MLflowConfig, asked: str, location: str) -> None:
 def unreachable(tracking_uri: str, error: Exception, recorded: str | None = None) -> str:
     """The message for a store that cannot be used. `recorded`: another one, in which the run was recorded until now."""
     remedy = "start the server or correct the address" if recorded is None else f"the run is in {recorded}: give that address"
-    return (
+    return without_users(
         f"logger.tracking_uri={tracking_uri} cannot be used ({short(error)}); {remedy}, "
         "record now and deliver later with logger.offline_start=true, or log nothing with logger=none"
     )

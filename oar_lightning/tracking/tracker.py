@@ -41,9 +41,10 @@ class Tracker:
         return self.logger.run_id if self.logger else None
 
     @rank_zero_only
-    def start(self) -> None:
+    def start(self, offline: bool = False) -> None:
+        """`offline`: see `MLflowLogger.start`."""
         if self.logger is not None:
-            self.logger.start()
+            self.logger.start(offline)
 
     @rank_zero_only
     def write_text(self, name: str, text: str) -> None:

@@ -47,6 +47,15 @@ class Start:
     begun: bool = False
     complete: bool = False
     job_dir: Path | None = None
+    stamp: tuple[int, int] | None = None
+    """Of the checkpoint's file, before it was read."""
+
+    def check_unchanged(self) -> None:
+        """Raises ConfigError: where another process, which has ended by now, has saved a step since the checkpoint was read."""
+        if self.saved is not None and not self.changes and self.stamp != stamp_of(self.saved.checkpoint):
+            raise ConfigError(
+                f"{self.saved.checkpoint} was replaced while it was read, by a process that has ended since; repeat the command"
+            )
 
     @property
     def resumed(self) -> bool:
@@ -105,6 +114,15 @@ class Start:
         }
 
 
+def stamp_of(checkpoint: Path) -> tuple[int, int] | None:
+    """What tells a checkpoint from one that takes its place; None where there is none."""
+    try:
+        found = checkpoint.stat()
+    except OSError:
+        return None
+    return found.st_ino, found.st_mtime_ns
+
+
 def find_start(cfg: DictConfig, problems: Mapping[str, str]) -> Start:
     """Where this run begins. `problems`: their fingerprints.
 
@@ -137,12 +155,14 @@ def find_start(cfg: DictConfig, problems: Mapping[str, str]) -> Start:
     max_steps = int(cfg.trainer.max_steps)
     if run_dir in (own, goes_on_in(own)) and is_restart() and not found and is_finished(run_dir, max_steps):
         return Start(run_dir, complete=True)
+    stamp = stamp_of(checkpoint)
     saved = read_saved(checkpoint, cfg.ckpt_fallback)
     check_steps_left(saved, max_steps, same_run=not found)
     if not found:
         if current_ticket() is not None and run_dir.resolve() != own.resolve():
             raise goes_on_elsewhere(run_dir)
-        return Start(run_dir, saved, job_dir=None if run_dir.resolve() == own.resolve() else own)
+        read = stamp if saved.checkpoint == checkpoint else stamp_of(saved.checkpoint)
+        return Start(run_dir, saved, job_dir=None if run_dir.resolve() == own.resolve() else own, stamp=read)
     check_fork(found, saved, int(cfg["update"].inner_epochs) * int(cfg["update"].minibatches))
     _refuse_used(own)
     start = Start(own, saved, found)

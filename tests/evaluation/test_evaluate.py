@@ -12,6 +12,7 @@ from support.fixtures import make_stage, tiny_policy
 from support.results import PROBLEMS, VowelAccuracy, run_evaluation
 
 from oar_lightning.answers.reward import Accuracy, Completion
+from oar_lightning.answers.verifier import Verdict, Verifier
 from oar_lightning.evaluation.evaluate import EvaluatedBatch, EvaluationConfig, answer_classes, answers_match, evaluate
 from oar_lightning.evaluation.metrics import evaluation_metrics
 from oar_lightning.evaluation.result import ProblemResult
@@ -141,6 +142,16 @@ def test_completions_that_accuracy_does_not_apply_to_are_counted(caplog: pytest.
     assert "does not apply to 10 of 10" in caplog.text
     assert {r.rewards for r in batch.results} == {(None, None)}
     assert "NaN" not in batch.results[0].to_json()
+
+
+def test_answers_that_were_not_judged_in_time_are_told(
+    caplog: pytest.LogCaptureFixture, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(Verifier, "__call__", lambda self, golds, answers: [Verdict.TIMEOUT] * len(golds))
+    policy = tiny_policy()
+    stage = make_stage(policy, Accuracy())
+    list(evaluate(policy.model, stage, PROBLEMS, SamplingConfig(max_new_tokens=4), EvaluationConfig(samples=2, greedy=False)))
+    assert "10 of 10 answers were not judged in time and are counted as incorrect" in caplog.text
 
 
 @pytest.mark.parametrize(("key", "value"), [("every_n_steps", -1), ("problems", 0), ("samples", 0), ("batch_problems", 0)])

@@ -88,6 +88,23 @@ def test_a_trial_that_has_begun_stays_when_it_is_refused_at_another_start(tmp_pa
     assert steps(study)[0] == ["2", "3"]
 
 
+@pytest.mark.parametrize("batch", [1, 2])
+def test_so_it_does_where_others_have_results(batch: int, tmp_path: Path) -> None:
+    def ending(claim: Claim) -> Result | None:
+        if claim.number == 0:
+            return None
+        write_run_id(claim.folder, None)
+        (claim.folder / "checkpoint.json").write_text("2")
+        return REFUSED
+
+    with pytest.raises(TrialRefused, match=r"is no folder \(trial 1; it is not recorded\)"):
+        sweep(tmp_path, plan(3), ending=ending, batch=batch)
+    assert [t.state for t in open_study(tmp_path, plan(3)).finished()] == [TrialState.COMPLETE]
+    study = sweep(tmp_path, plan(3), batch=batch)
+    assert [t.state for t in study.trials()] == [TrialState.COMPLETE] * 3
+    assert steps(study)[1][-2:] == ["2", "3"], "from its checkpoint"
+
+
 def test_the_last_of_two_processes_with_a_mistake_leaves_no_study(tmp_path: Path) -> None:
     kept: list[int] = []
 

@@ -10,6 +10,7 @@ import time
 from pathlib import Path
 
 import pytest
+from mlflow.exceptions import MlflowException
 
 from oar_lightning.common.config_check import ConfigError
 from oar_lightning.common.locks import FileLock
@@ -254,6 +255,9 @@ def test_reporting_writes_how_a_job_ended(tmp_path: Path, monkeypatch: pytest.Mo
     with pytest.raises(ConfigError), recording_failure(begun=False):
         raise SweepRefused("of all")
     assert read_result(tmp_path) == Result("refused", reason="of all", of_all=True)
+    with pytest.raises(ConfigError), recording_failure(begun=False):
+        raise ConfigError("http://me:secret@host is away") from MlflowException("of a server")
+    assert read_result(tmp_path) == Result("refused", reason="http://host is away", of_all=True)
     with pytest.raises(ConfigError):
         run_recorded(lambda: raising(ConfigError("of a run that had begun")))
     assert read_result(tmp_path) == Result("failed", reason="ConfigError: of a run that had begun")

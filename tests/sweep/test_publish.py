@@ -86,13 +86,18 @@ def test_a_server_that_goes_away_is_made_up_for_later(
     run_id = child(shown, 0)
     write_run_id(study.trial_folder(0), run_id)
 
-    def away(*_: object, **__: object) -> None:
-        raise MlflowException("Connection refused")
+    for method, error in (
+        ("search_runs", MlflowException("Connection refused")),
+        ("log_artifacts", ModuleNotFoundError("No module named 'boto3'")),  # as for a store of artifacts in S3
+    ):
 
-    with monkeypatch.context() as patch, caplog.at_level(logging.WARNING):
-        patch.setattr(shown.client, "search_runs", away)
-        shown.update(study)
-    assert "could not be shown in MLflow (Connection refused)" in caplog.text
+        def away(*_: object, error: Exception = error, **__: object) -> None:
+            raise error
+
+        with monkeypatch.context() as patch, caplog.at_level(logging.WARNING):
+            patch.setattr(shown.client, method, away)
+            shown.update(study)
+        assert f"could not be shown in MLflow ({error})" in caplog.text
     assert (study.folder / "study" / "table.csv").is_file()
     shown.update(study)
     assert state(shown.client, run_id)[1] == "complete"

@@ -17,7 +17,7 @@ from support.fake_sweep import STEPS, grid_plan, open_study, plan, steps, sweep,
 from oar_lightning.common.config_check import ConfigError
 from oar_lightning.sweep.plan import Objective
 from oar_lightning.sweep.storage import SweepStorage
-from oar_lightning.sweep.study import Claim, SweepStudy
+from oar_lightning.sweep.study import IDENTITY, Claim, SweepStudy
 from oar_lightning.sweep.trial import Pruning, Result, write_result
 
 forked = multiprocessing.get_context("fork")
@@ -166,6 +166,19 @@ def test_a_folder_of_another_study_is_refused(tmp_path: Path) -> None:
     (tmp_path / "optuna.db").unlink()
     with pytest.raises(ConfigError, match="do not belong together"):
         open_study(tmp_path)
+
+
+def test_an_identity_that_a_kill_cut_off_is_written_anew_or_told(tmp_path: Path) -> None:
+    folder = open_study(tmp_path, plan(1)).folder
+    (folder / IDENTITY).write_text("")
+    with pytest.raises(ConfigError, match="do not belong together"):  # of a study that has one
+        open_study(tmp_path, plan(1))
+    (tmp_path / "optuna.db").unlink()
+    assert open_study(tmp_path, plan(1)).identity
+    sweep(tmp_path, plan(1))
+    (folder / IDENTITY).write_text("")
+    with pytest.raises(ConfigError, match=r"study\.json is damaged \(.*write .* into it, or set hydra\.sweeper\.folder"):
+        open_study(tmp_path, plan(1))
 
 
 @pytest.mark.parametrize(

@@ -11,7 +11,7 @@ import pytest
 from mlflow import MlflowClient
 from mlflow.exceptions import MlflowException
 
-from oar_lightning.tracking.delivery import Delivery, batches
+from oar_lightning.tracking.delivery import Delivery, NotUploaded, batches
 from oar_lightning.tracking.journal import Journal, Position, State, read_records
 
 FIRST = {"experiment": "e", "artifact_location": None, "run_name": "first", "run_id": None}
@@ -94,15 +94,19 @@ def test_a_crash_between_delivering_and_noting_doubles_nothing(journal: Journal,
 def test_delivery_goes_on_where_it_stopped(journal: Journal, store: str, monkeypatch: pytest.MonkeyPatch) -> None:
     delivery = Delivery(journal.path.parent)
 
-    def away(*_: Any, **__: Any) -> None:
-        raise MlflowException("API request failed")
+    send = delivery.client.log_batch
+
+    def away(run_id: str, metrics: Any = (), **others: Any) -> None:
+        if metrics:
+            raise MlflowException("API request failed")
+        send(run_id, **others)
 
     with monkeypatch.context() as patched:
-        patched.setattr(delivery.client, "log_artifact", away)
+        patched.setattr(delivery.client, "log_batch", away)
         with pytest.raises(MlflowException):
             delivery.deliver()
-    assert delivery.left() == journal.end.records - 3
-    assert Delivery(journal.path.parent).deliver() == journal.end.records - 3
+    assert delivery.left() == journal.end.records - 4
+    assert Delivery(journal.path.parent).deliver() == journal.end.records - 4
     assert [m[0] for m in contents(store)[0]["metrics"]["reward"]] == [0, 1, 2, 3, 4]
 
 
@@ -119,6 +123,35 @@ def test_what_mlflow_refuses_is_kept_aside_and_does_not_block(journal: Journal, 
     kept = [json.loads(line) for line in (journal.path.parent / "refused.jsonl").read_text().splitlines()]
     assert list(kept[0]["record"]["values"]) == ["k" * 300]
     assert "gone.txt is no longer there" in kept[1]["reason"]
+
+
+def test_files_that_cannot_be_uploaded_block_nothing_and_are_tried_again(
+    journal: Journal, store: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """As where the client of a store of artifacts in S3 has no credentials, or is not installed."""
+
+    def no_client(*_: Any, **__: Any) -> None:
+        raise ModuleNotFoundError("No module named 'boto3'")
+
+    delivery = Delivery(journal.path.parent)
+    with monkeypatch.context() as patch:
+        patch.setattr(MlflowClient, "log_artifact", no_client)
+        for _ in range(2):
+            with pytest.raises(NotUploaded, match=r"2 files or folders cannot be uploaded \(No module named 'boto3'\)"):
+                delivery.deliver()
+            assert (delivery.left(), delivery.refused()) == (2, 0)
+        (run,) = contents(store)
+        assert (len(run["metrics"]["reward"]), run["tags"]["trial_state"], run["status"][0]) == (5, "complete", "FINISHED")
+        assert run["files"] == []
+        patch.setattr(MlflowClient, "get_run", no_client)  # the server is away, too: nothing more is put aside
+        journal.append("artifact", path="artifacts/config.yaml", folder="again")
+        with pytest.raises(ModuleNotFoundError):
+            delivery.deliver()
+        assert len((journal.path.parent / "later.jsonl").read_text().splitlines()) == 2
+    assert Delivery(journal.path.parent).deliver() == 3
+    (run,) = contents(store)
+    assert run["files"] == ["again", "config.yaml", "tables", "tables/a.json"]
+    assert Delivery(journal.path.parent).left() == 0
 
 
 def test_the_ui_lists_the_newest_tables_that_a_tag_can_name(journal: Journal, store: str) -> None:

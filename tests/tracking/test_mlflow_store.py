@@ -10,7 +10,7 @@ from mlflow.exceptions import MlflowException
 from support.mlflow_stores import HttpStore
 
 from oar_lightning.common.config_check import ConfigError
-from oar_lightning.tracking.mlflow_store import MLflowConfig, check_store
+from oar_lightning.tracking.mlflow_store import MLflowConfig, check_store, unreachable
 
 
 @pytest.mark.parametrize(("key", "value"), [("max_stall_s", -1.0), ("deliver_every_s", 0.0), ("max_stall_s", float("nan"))])
@@ -50,6 +50,12 @@ def test_an_experiment_keeps_its_artifact_location(
 def test_a_new_database_has_no_experiment_to_disagree_with(tmp_path: Path) -> None:
     check_store(MLflowConfig(f"sqlite:///{tmp_path}/new.db", artifact_location="any"))
     assert not (tmp_path / "new.db").exists()
+
+
+def test_a_password_in_the_address_is_not_shown() -> None:
+    message = unreachable("http://me:secret@host", OSError("http://me:secret@host/api is away"), "http://me:secret@other")
+    assert "secret" not in message
+    assert message.startswith("logger.tracking_uri=http://host cannot be used (")
 
 
 def test_system_metrics_without_psutil_are_an_error(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import dataclasses
 import json
 import shutil
 from pathlib import Path
@@ -16,7 +17,7 @@ from oar_lightning.common.config_check import ConfigError
 from oar_lightning.sweep.trial import FOLDER_VARIABLE, Ticket, write_ticket
 from oar_lightning.wiring.kept_config import Change
 from oar_lightning.wiring.resume import Saved
-from oar_lightning.wiring.start import Start, check_fork
+from oar_lightning.wiring.start import Start, check_fork, stamp_of
 
 SMALL = (
     "+experiment=smoke",
@@ -135,6 +136,19 @@ def test_a_checkpoint_outside_of_its_run_is_no_run(prepared: Prepare, tmp_path: 
     with pytest.raises(ConfigError, match=r"old\.ckpt: a run goes on in its own folder, .*task=export ckpt_path="):
         prepared(*quiet, "trainer.max_steps=3", f"ckpt_path={copy}")
     assert contents(tmp_path) == before
+
+
+def test_a_checkpoint_that_was_replaced_while_it_was_read_is_not_gone_on_with(tmp_path: Path) -> None:
+    """By the process that was stopping: the step read before would make its last one disappear from the histories."""
+    checkpoint = tmp_path / "last.ckpt"
+    checkpoint.write_text("1")
+    start = Start(tmp_path, Saved(checkpoint, 1, None), stamp=stamp_of(checkpoint))
+    start.check_unchanged()
+    (tmp_path / "new").write_text("2")
+    (tmp_path / "new").replace(checkpoint)
+    with pytest.raises(ConfigError, match=r"last\.ckpt was replaced while it was read, .* repeat the command"):
+        start.check_unchanged()
+    dataclasses.replace(start, changes=(Change("gate.tau", 0.1, 0.2),)).check_unchanged()
 
 
 def test_tags_name_the_parent_where_there_is_one() -> None:

@@ -22,7 +22,7 @@ from oar_lightning.common.scopes import replaced
 from oar_lightning.distributed.deepspeed_checkpoint import complete_folder
 from oar_lightning.distributed.ranks import all_gather, rank
 from oar_lightning.distributed.strategies import adapt
-from oar_lightning.training.callbacks.kept import KeepConfig, KeptCheckpoints
+from oar_lightning.training.callbacks.kept import BEST, KEPT, KeepConfig, KeptCheckpoints
 
 log = logging.getLogger(__name__)
 
@@ -241,7 +241,8 @@ class LastCheckpoint(ModelCheckpoint):
         """Remove unfinished checkpoints, and folders that no link leads to any more."""
         links = (self.folder / LAST, self.folder / PREVIOUS, *self.kept.links())
         kept = {self.folder / link.readlink() for link in links if link.is_symlink()}
-        for path in {*self.folder.glob(FOLDERS), *self.folder.glob(f".{LAST}.*"), *self.folder.glob(f".{PREVIOUS}.*")} - kept:
+        unfinished = [path for name in (LAST, PREVIOUS, KEPT, BEST) for path in self.folder.glob(f".{name}.*")]
+        for path in {*self.folder.glob(FOLDERS), *unfinished} - kept:
             remove(path)
 
     def on_train_epoch_end(self, *_: Any) -> None:

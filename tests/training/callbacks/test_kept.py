@@ -85,7 +85,10 @@ def test_folders_are_kept_as_links_to_them(tmp_path: Path) -> None:
         (tmp_path / f".last.{step}").mkdir()
         callback._put_folder_in_place(tmp_path / f".last.{step}", step)
         callback.kept.add(tmp_path / "last.ckpt", step, SCORES.get(step))
+    for name in (".kept_step_000001.ckpt.123", ".best.ckpt.123"):  # of a process that was killed between two renames
+        (tmp_path / name).symlink_to("last.ckpt")
     callback._clear()
+    assert not list(tmp_path.glob(".*"))
     assert sorted(p.name[:11] for p in tmp_path.glob("step_*")) == ["step_000002", "step_000003", "step_000004"]
     assert (tmp_path / "best.ckpt").resolve().name.startswith("step_000002")
 
