@@ -87,6 +87,11 @@ class RunRecord:
     metrics: Mapping[str, float]
 
     @property
+    def given_up(self) -> bool:
+        """Whether its training fell apart, and no fault of a machine or a program ended it."""
+        return self.state == "failed" and self.reason.startswith("Diverged: ")
+
+    @property
     def overrides(self) -> list[str]:
         """The words of the run's command."""
         return words(self.tags.get("overrides", ""))

@@ -104,7 +104,7 @@ def claims(leads: Mapping[tuple[str, str], Lead], said: Mapping[tuple[str, str],
                 link("2026-11-22-tau_beta"),
             ),
             of_tau(),
-            AT_OWN_SETTING,
+            f"{AT_OWN_SETTING}; *yes* is an interval within {rules.MARGIN:g} points of 0",
         ),
         asked_again(
             Claim(

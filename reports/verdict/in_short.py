@@ -24,6 +24,7 @@ class Question(NamedTuple):
         return "again" if task == self.again else self.stage
 
 
+_LEVELS = (rules.BOTH_LEVELS.arm, *rules.BOTH_LEVELS.others)
 _SEARCHES, _SELDOM = "`turning_point`", "`turning_point`, searching in every eighth step"
 QUESTIONS = {
     "After as many updates, minus GRPO": (
@@ -55,6 +56,10 @@ QUESTIONS = {
     "Minus the same scores on other tokens, each at its own tuned setting": (
         *(Question(f"`{asked.arm}`", asked.arm, other) for asked in rules.PLACES for other in asked.others),
         Question("OAR-G", "oar_g", "shuffled", again=rules.AGAIN.task),
+    ),
+    "OAR-G with both levels of its gate, minus itself with one": (
+        Question("boosting alone", *_LEVELS[:2]),
+        Question("suppressing alone", _LEVELS[0], _LEVELS[2]),
     ),
     "With greedy decoding, after as many updates, minus GRPO": (
         Question(f"`{rules.SHARPENED}`", rules.SHARPENED, stage="greedy"),

@@ -166,7 +166,7 @@ def of_levels() -> tuple[str, str] | None:
 def of_tau() -> tuple[str, str] | None:
     """Verdicts and figures of the question whether it matters little which tau is taken; None where pairs are missing."""
     leads = tables.asked_leads(ROWS, rules.STABLE_TAU, says=rules.same_verdict)
-    return _whole({f"within {rules.MARGIN:g} points of {named(arm)}": (lead, "") for arm, lead in leads.items()})
+    return _whole({f"against {named(arm)}": (lead, "") for arm, lead in leads.items()})
 
 
 def of_rate() -> tuple[str, str] | None:

@@ -12,7 +12,9 @@ from scipy.stats import t
 from support.settle_runs import records, row, rules, tuning
 from support.study_scripts import load_script
 
+from oar_lightning.common.messages import named_line
 from oar_lightning.reporting.runs import RunRecord
+from oar_lightning.sweep.trial import Diverged
 
 study = load_script("settle", "study")
 
@@ -128,6 +130,24 @@ def test_policies_that_decode_greedily_too_are_found_again(arm: str) -> None:
     found = records.row_of(run, name, {})
     assert (*found[:6], found.greedy) == ("graph", "greedy", arm, *setting, 200, 0.75)
     assert not set(rules.GREEDY_SEEDS) & {*rules.TUNING_SEEDS, *rules.ENDPOINT_SEEDS}
+
+
+def test_a_run_that_a_machine_ended_was_not_given_up(monkeypatch, caplog) -> None:
+    """It would count with the accuracy of an early evaluation."""
+
+    def ended(state: str, reason: str) -> RunRecord:
+        sweep = "settle_asides_endpoint_oar_g_3e-4_1.0_from100"
+        tags = {"git_revision": "x", "seed": "100", "sweep": sweep}
+        return RunRecord(reason, "name", state, reason, 0, 1.0, tags, {}, {"eval/chain/avg_at_4": 0.2})
+
+    reasons = {named_line(Diverged("accuracy fell")): True, named_line(RuntimeError("a worker did not start")): False}
+    runs = [ended("complete", ""), *(ended("failed", reason) for reason in reasons)]
+    monkeypatch.setattr(records, "MlflowClient", lambda uri: None)
+    monkeypatch.setattr(records, "read_runs", lambda *_: (None, runs))
+    monkeypatch.setattr(records, "read_curves", lambda *_: {})
+    found, _ = records.read_store("sqlite:///none.db")
+    assert [row.run_id for row in found] == ["", *(reason for reason, kept in reasons.items() if kept)]
+    assert "left out, to be run again" in caplog.text
 
 
 def test_a_table_survives_its_csv(tmp_path) -> None:
