@@ -166,8 +166,8 @@ def test_a_claim_that_was_asked_again_is_decided_by_its_pairs_once_all_are_there
     all_in = few._replace(pairs=12, verdict="yes")
     monkeypatch.setattr(settled.tables, "asked_leads", lambda *_, **__: {"oar_g_tau_0.3": all_in})
     assert settled.of_tau() == (
-        "within 2 points of OAR-G, tau 0.3 yes",
-        "within 2 points of OAR-G, tau 0.3 +1.0 [-3.0, +5.0] (12 pairs)",
+        "against OAR-G, tau 0.3 yes",
+        "against OAR-G, tau 0.3 +1.0 [-3.0, +5.0] (12 pairs)",
     )
 
 
