@@ -126,7 +126,9 @@ def _work(study: SweepStudy, launch: Launch, publish: Publish, batch: int) -> bo
             study.record(claim, result, {"run_id": read_run_id(claim.folder)})
             _log_result(study, claim, result)
         if refusal is not None:
-            raise TrialRefused(f"{refusal.reason} (trial {claims[results.index(refusal)].number}; it is not recorded)")
+            refused_claim = claims[results.index(refusal)]
+            kept = f", and keeps what is in {refused_claim.folder}" if refused_claim in gone_on else ""
+            raise TrialRefused(f"{refusal.reason} (trial {refused_claim.number}; it is not recorded{kept})")
     finally:
         for claim in claims:
             claim.lock.release()

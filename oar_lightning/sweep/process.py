@@ -146,7 +146,7 @@ def quoted(path: Path) -> str:
     return f"'{text}'"
 
 
-AWAY = {"ConnectError", "ConnectTimeout", "ConnectionError", "LocalEntryNotFoundError", "MlflowException", "ReadTimeout"}
+AWAY = {"ConnectError", "ConnectTimeout", "ConnectionError", "ReadTimeout"}
 """Names of errors that clients of servers (MLflow, a hub) raise where these do not answer."""
 
 
@@ -155,6 +155,8 @@ def of_a_server(error: BaseException | None) -> bool:
     while error is not None:
         if isinstance(error, ConnectionError | TimeoutError) or any(one.__name__ in AWAY for one in type(error).__mro__):
             return True
+        if getattr(error, "error_code", None) in ("INTERNAL_ERROR", "TEMPORARILY_UNAVAILABLE"):  # of MLflow's client
+            return True
         error = error.__cause__
     return False
 
@@ -162,7 +164,7 @@ def of_a_server(error: BaseException | None) -> bool:
 @contextlib.contextmanager
 def recording_failure(begun: bool = True) -> Iterator[None]:
     """A block in a job's own process. An error in it is written to the job's folder and goes on. A mistake in the config of a
-    job that has not begun is no failure: its sweep decides what it is. Nor is a server that does not answer then.
+    job that has not begun is no failure: its sweep decides what it is, and ends where it comes of a server that is away.
 
     Outside of jobs, and on other ranks than the first, nothing is written.
     """

@@ -130,27 +130,36 @@ class Delivery:
             return False
 
     def _later(self) -> list[Record]:
+        """None where the state is gone: the journal is then sent anew, and holds them."""
         path = self.folder / LATER
-        return [json.loads(line) for line in path.read_text(encoding="utf-8").splitlines()] if path.exists() else []
+        if self.state.run_id is None or not path.exists():
+            return []
+        return [json.loads(line) for line in path.read_text(encoding="utf-8").split("\n")[:-1]]
+
+    def _keep_for_later(self, records: list[Record]) -> None:
+        replace_file(self.folder / LATER, "".join(f"{json.dumps(record, ensure_ascii=False)}\n" for record in records))
 
     def _put_aside(self, record: Record) -> None:
         """Before the state is saved: after a kill in between it is delivered twice, which changes nothing."""
-        with (self.folder / LATER).open("a", encoding="utf-8") as file:
-            file.write(json.dumps(record, ensure_ascii=False) + "\n")
+        self._keep_for_later([*self._later(), record])
 
     def _deliver_later(self) -> tuple[int, Exception | None]:
-        """Upload what was put aside, until something cannot be; returns how much was, and why no more."""
-        left = self._later()
-        count, problem = len(left), None
-        while left and problem is None:
+        """Upload what was put aside, as far as that can be; returns how much was, and why no more."""
+        records = self._later()
+        left: list[Record] = []
+        problem = None
+        for place, record in enumerate(records):
             try:
-                self._deliver_or_refuse(str(self.state.run_id), left[:1])
-                del left[0]
+                self._deliver_or_refuse(str(self.state.run_id), [record])
             except Exception as error:
                 problem = error
-        if len(left) < count:
-            replace_file(self.folder / LATER, "".join(f"{json.dumps(record, ensure_ascii=False)}\n" for record in left))
-        return count - len(left), problem
+                left.append(record)
+                if not self._answers(str(self.state.run_id)):
+                    left += records[place + 1 :]
+                    break
+        if len(left) < len(records):
+            self._keep_for_later(left)
+        return len(records) - len(left), problem
 
     def _save_state(self, state: State) -> None:
         self.state = state

@@ -97,7 +97,7 @@ def test_so_it_does_where_others_have_results(batch: int, tmp_path: Path) -> Non
         (claim.folder / "checkpoint.json").write_text("2")
         return REFUSED
 
-    with pytest.raises(TrialRefused, match=r"is no folder \(trial 1; it is not recorded\)"):
+    with pytest.raises(TrialRefused, match=r"is no folder \(trial 1; it is not recorded, and keeps what is in .*trial_0001\)"):
         sweep(tmp_path, plan(3), ending=ending, batch=batch)
     assert [t.state for t in open_study(tmp_path, plan(3)).finished()] == [TrialState.COMPLETE]
     study = sweep(tmp_path, plan(3), batch=batch)

@@ -25,8 +25,8 @@ class SelectGate(Gate):
 
     Completions without a group advantage are compared too, as in the authors' code.
 
-    With scorer=entropy the "80/20" rule of arXiv 2506.01939. Ties at the threshold are kept, but for the lowest score: where it
-    is that of more than the others, as with scores that are 0 but for a few, those above it alone are kept.
+    With scorer=entropy the "80/20" rule of arXiv 2506.01939. Ties at the threshold are kept, but where it falls
+    among equal lowest scores, as with scores that are 0 but for a few, none of these is.
 
     Args:
         share: fraction of the region's tokens that is kept.
