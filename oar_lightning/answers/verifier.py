@@ -191,9 +191,9 @@ class _Worker:
         self._read = b""
         self._asked = 0
         if not self._ready():
-            self._selector.select(0)
-            ended = self._process.poll()
-            how = f"has not started within {self.START_TIMEOUT_S:.0f} s" if ended is None else f"ended with exit code {ended}"
+            how = f"has not started within {self.START_TIMEOUT_S:.0f} s"
+            with contextlib.suppress(subprocess.TimeoutExpired):
+                how = f"ended with exit code {self._process.wait(1)}"
             self.kill()
             raise RuntimeError(
                 f"reward: a math-verify worker {how}; check `python -m oar_lightning.answers.verifier_worker 1073741824 2`, "

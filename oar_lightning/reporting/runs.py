@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import dataclasses
+import logging
 import re
 import shlex
 from collections.abc import Iterable, Mapping, Sequence
@@ -19,6 +20,8 @@ from oar_lightning.common.config_check import ConfigError
 from oar_lightning.common.credentials import shown_words
 from oar_lightning.tracking.history import metric_history, resumptions
 from oar_lightning.tracking.renamed import by_current_name
+
+log = logging.getLogger(__name__)
 
 PARENT = "mlflow.parentRunId"
 SWEEP_COMMAND = "sweep_command"
@@ -99,6 +102,15 @@ class RunRecord:
     @property
     def seed(self) -> str:
         return self.tags.get("seed", self.params.get("seed", ""))
+
+
+def ended(runs: Iterable[RunRecord]) -> list[RunRecord]:
+    """Those that are complete or were given up. Of others that failed, which are to be made again, it is told."""
+    runs = list(runs)
+    for run in runs:
+        if run.state == "failed" and not run.given_up:
+            log.warning("left out, to be run again with hydra.sweeper.retry_failed=true: %s, %s", run.name, run.reason)
+    return [run for run in runs if run.state == "complete" or run.given_up]
 
 
 def words(text: str) -> list[str]:

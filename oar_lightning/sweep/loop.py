@@ -104,18 +104,15 @@ def _work(study: SweepStudy, launch: Launch, publish: Publish, batch: int) -> bo
             for claim in claims:
                 await_trial(claim.folder)
         results = [study.result(claim) for claim in claims]
-        refused = [result for result in results if result is not None and result.state == "refused"]
-        # one that has begun was not refused then: something else has changed, and what it has trained is not given up
-        gone_on = [
-            claim for claim, result in zip(claims, results, strict=True) if result in refused and has_begun(claim.folder)
-        ]
-        refusal = next((result for result in refused if result.of_all), None)
-        if refusal is None and gone_on:
-            refusal = results[claims.index(gone_on[0])]
+        refused = {c.number: r for c, r in zip(claims, results, strict=True) if r is not None and r.state == "refused"}
+        begun = [claim.number for claim in claims if claim.number in refused and has_begun(claim.folder)]
+        # what has begun was not refused then: something else has changed, and what it has trained is not given up
+        ending = next((number for number, result in refused.items() if result.of_all or number in begun), None)
         if refused and len(refused) == len(claims) and not study.finished():
-            raise TrialRefused(f"{refused[0].reason} (trial {claims[0].number}, the first; nothing is recorded)")
+            first = claims[0].number
+            raise TrialRefused(f"{refused[first].reason} (trial {first}, the first; nothing is recorded)")
         for claim, result in zip(claims, results, strict=True):
-            if refusal is not None and result in refused:
+            if ending is not None and claim.number in refused:
                 continue
             if result is None and lost is not None and study.count_lost(claim) < MAX_LOST:
                 log.warning("trial %d has ended without a result (%s); it is started again", claim.number, lost)
@@ -125,10 +122,9 @@ def _work(study: SweepStudy, launch: Launch, publish: Publish, batch: int) -> bo
                 result = Result("failed", reason=named_line(error) if error else "the trial ended without a result")
             study.record(claim, result, {"run_id": read_run_id(claim.folder)})
             _log_result(study, claim, result)
-        if refusal is not None:
-            refused_claim = claims[results.index(refusal)]
-            kept = f", and keeps what is in {refused_claim.folder}" if refused_claim in gone_on else ""
-            raise TrialRefused(f"{refusal.reason} (trial {refused_claim.number}; it is not recorded{kept})")
+        if ending is not None:
+            kept = f", and keeps what is in {study.trial_folder(ending)}" if ending in begun else ""
+            raise TrialRefused(f"{refused[ending].reason} (trial {ending}; it is not recorded{kept})")
     finally:
         for claim in claims:
             claim.lock.release()

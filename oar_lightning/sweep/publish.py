@@ -71,8 +71,10 @@ class Mlflow:
                 self.parent_run_id: str = self._parent(study, tags)
         except MlflowException as error:
             raise ConfigError(
-                without_users(f"logger.tracking_uri={store.tracking_uri} cannot be used ({first_line(error)})")
-                + "; start the server, or set logger=none"
+                without_users(
+                    f"logger.tracking_uri={store.tracking_uri} cannot be used ({first_line(error)}); start the server, or set "
+                    "logger=none"
+                )
             ) from error
 
     def update(self, study: SweepStudy) -> None:

@@ -68,10 +68,6 @@ class Courier(threading.Thread):
             answered = self._changed.wait_for(lambda: self._answered >= number, timeout_s)
         return answered and self.problem is None
 
-    def problem_in_words(self) -> str:
-        """Empty where the last attempt succeeded."""
-        return "" if self.problem is None else short(self.problem)
-
     def stop(self) -> None:
         """Make the thread end after the attempt in progress; does not wait for it."""
         with self._changed:

@@ -11,7 +11,7 @@ from __future__ import annotations
 import dataclasses
 import json
 import logging
-from collections.abc import Callable, Iterable, Iterator, Mapping
+from collections.abc import Callable, Mapping
 from pathlib import Path
 from typing import Any
 
@@ -19,22 +19,21 @@ from mlflow import MlflowClient
 from mlflow.entities import Dataset, DatasetInput, InputTag, Metric, Param, RunTag, ViewType
 from mlflow.exceptions import MlflowException
 
-from oar_lightning.common.outputs import replace_file
+from oar_lightning.tracking.batches import MAX_METRICS, batches, divided
 from oar_lightning.tracking.headline import headline
-from oar_lightning.tracking.journal import JOURNAL, Position, Record, State, read_records, undelivered
+from oar_lightning.tracking.journal import JOURNAL, Record, State, keep_aside, put_aside, read_records, undelivered
 from oar_lightning.tracking.mlflow_client import connect
 
 log = logging.getLogger(__name__)
 
 REFUSED = "refused.jsonl"
-LATER = "later.jsonl"
-"""Records whose files could not be uploaded: they block none that comes after them, and each delivery tries them again."""
 UPLOADS = ("artifact", "table", "register")
+"""Records of files. Those that cannot be uploaded are put aside, and block none that comes after them."""
 
 JOURNAL_TAG = "journal"
 
-MAX_METRICS, MAX_PARAMS = 1000, 100
-"""MLflow's limits for one request."""
+MAX_PARAMS = 100
+"""MLflow's limit for one request."""
 
 LISTED = "mlflow.loggedArtifacts"
 """The tag by which the UI knows tables."""
@@ -107,7 +106,7 @@ class Delivery:
             NotUploaded: where files could not be uploaded; all other records are delivered.
             Exception: any error of MLflow's client, e.g. where the store cannot be reached; earlier records are delivered.
         """
-        delivered, problem = self._deliver_later()
+        delivered, problem = self._deliver_put_aside()
         for records, end in batches(read_records(self.folder / JOURNAL, self.state.position)):
             run_id = self.state.run_id or self.open_run()
             try:
@@ -116,11 +115,12 @@ class Delivery:
             except Exception as error:
                 if records[0]["kind"] not in UPLOADS or not self._answers(run_id):
                     raise
-                self._put_aside(records[0])
+                # before the state is saved: after a kill in between it is delivered twice, which changes nothing
+                keep_aside(self.folder, [*put_aside(self.folder), records[0]])
                 problem = error
             self._save_state(State(end.records, end.bytes, run_id))
         if problem is not None:
-            raise NotUploaded(f"{len(self._later())} files or folders cannot be uploaded ({problem})") from problem
+            raise NotUploaded(f"{len(put_aside(self.folder))} files or folders cannot be uploaded ({problem})") from problem
         return delivered
 
     def _answers(self, run_id: str) -> bool:
@@ -129,36 +129,22 @@ class Delivery:
         except Exception:  # of whatever kind
             return False
 
-    def _later(self) -> list[Record]:
-        """None where the state is gone: the journal is then sent anew, and holds them."""
-        path = self.folder / LATER
-        if self.state.run_id is None or not path.exists():
-            return []
-        return [json.loads(line) for line in path.read_text(encoding="utf-8").split("\n")[:-1]]
-
-    def _keep_for_later(self, records: list[Record]) -> None:
-        replace_file(self.folder / LATER, "".join(f"{json.dumps(record, ensure_ascii=False)}\n" for record in records))
-
-    def _put_aside(self, record: Record) -> None:
-        """Before the state is saved: after a kill in between it is delivered twice, which changes nothing."""
-        self._keep_for_later([*self._later(), record])
-
-    def _deliver_later(self) -> tuple[int, Exception | None]:
+    def _deliver_put_aside(self) -> tuple[int, Exception | None]:
         """Upload what was put aside, as far as that can be; returns how much was, and why no more."""
-        records = self._later()
+        records, run_id = put_aside(self.folder), str(self.state.run_id)
         left: list[Record] = []
         problem = None
         for place, record in enumerate(records):
             try:
-                self._deliver_or_refuse(str(self.state.run_id), [record])
+                self._deliver_or_refuse(run_id, [record])
             except Exception as error:
                 problem = error
                 left.append(record)
-                if not self._answers(str(self.state.run_id)):
+                if not self._answers(run_id):
                     left += records[place + 1 :]
                     break
         if len(left) < len(records):
-            self._keep_for_later(left)
+            keep_aside(self.folder, left)
         return len(records) - len(left), problem
 
     def _save_state(self, state: State) -> None:
@@ -167,7 +153,7 @@ class Delivery:
 
     def left(self) -> int:
         """Number of records that are not delivered yet."""
-        return undelivered(self.folder) + len(self._later())
+        return undelivered(self.folder)
 
     def refused(self) -> int:
         """Number of records that MLflow has refused."""
@@ -299,27 +285,3 @@ def _list_of(text: str) -> list[Any]:
 def shown(metrics: Mapping[str, float]) -> dict[str, float]:
     """Metrics as the UI has them: with copies of the main ones, the copies first."""
     return {**headline(metrics), **metrics}
-
-
-def batches(records: Iterable[tuple[Record, Position]]) -> Iterator[tuple[list[Record], Position]]:
-    """Records that are sent in one request, with the position after them: neighbouring metrics up to MLflow's limit, any
-    other record alone."""
-    batch: list[Record] = []
-    end, size = Position(), 0
-    for record, position in records:
-        count = len(record["values"]) if record["kind"] == "metrics" else MAX_METRICS
-        if batch and size + count > MAX_METRICS:
-            yield batch, end
-            batch, size = [], 0
-        batch.append(record)
-        end, size = position, size + count
-    if batch:
-        yield batch, end
-
-
-def divided(records: list[Record]) -> list[Record]:
-    """A batch as its single records, a single record as one record for each of its values; [] where it has at most one."""
-    if len(records) > 1:
-        return records
-    values = records[0].get("values", {})
-    return [{**records[0], "values": {key: value}} for key, value in values.items()] if len(values) > 1 else []

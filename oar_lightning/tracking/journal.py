@@ -2,7 +2,8 @@
 
 ``journal.jsonl`` holds one JSON object a line; a record counts once its line break is written. There is no fsync: the journal
 survives the death of the process at any moment, but not a power failure. ``state.json`` stores how many records are
-delivered. Losing it does no harm, because delivering a record twice changes nothing.
+delivered. Losing it does no harm, because delivering a record twice changes nothing. ``later.jsonl`` holds those of them whose
+files could not be uploaded; each delivery tries them again.
 
 Own code, since MLflow's client keeps what it has not sent in memory: a kill loses it, and a server that is away stops or fails
 the run.
@@ -15,7 +16,7 @@ import json
 import os
 import threading
 import time
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
 from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import Any
@@ -24,7 +25,7 @@ from oar_lightning.common.outputs import replace_file
 
 Record = dict[str, Any]
 
-JOURNAL, STATE = "journal.jsonl", "state.json"
+JOURNAL, STATE, PUT_ASIDE = "journal.jsonl", "state.json", "later.jsonl"
 
 
 class JournalInUse(RuntimeError):
@@ -141,6 +142,20 @@ class State:
         return state if state.bytes <= (folder / JOURNAL).stat().st_size else cls()
 
 
+def put_aside(folder: Path) -> list[Record]:
+    """Delivered records whose files could not be uploaded yet; none where the state is gone, since the whole journal is then
+    delivered anew."""
+    path = folder / PUT_ASIDE
+    if not path.exists() or State.load(folder).run_id is None:
+        return []
+    return [json.loads(line) for line in path.read_text(encoding="utf-8").split("\n")[:-1]]
+
+
+def keep_aside(folder: Path, records: Iterable[Record]) -> None:
+    """Put these records, and no others, aside."""
+    replace_file(folder / PUT_ASIDE, "".join(f"{json.dumps(record, ensure_ascii=False)}\n" for record in records))
+
+
 def undelivered(folder: Path) -> int:
-    """Number of records of a folder's journal that are not delivered yet."""
-    return sum(1 for _ in read_records(folder / JOURNAL, State.load(folder).position))
+    """Number of records of a folder's journal that are not delivered yet, those that were put aside among them."""
+    return sum(1 for _ in read_records(folder / JOURNAL, State.load(folder).position)) + len(put_aside(folder))

@@ -22,7 +22,7 @@ from lightning.pytorch.utilities import rank_zero_only
 from oar_lightning.common.config_check import ConfigError
 from oar_lightning.common.credentials import without_users
 from oar_lightning.common.paths import local_artifacts
-from oar_lightning.tracking.courier import Courier
+from oar_lightning.tracking.courier import Courier, short
 from oar_lightning.tracking.journal import Journal, JournalInUse
 from oar_lightning.tracking.mlflow_store import MLflowConfig, check_store, unreachable
 
@@ -194,7 +194,7 @@ class DurableMLFlowLogger(Logger):
         atexit.unregister(self.close)
         if left:
             server = without_users(courier.delivery.tracking_uri)
-            problem = courier.problem_in_words() or "not in time"
+            problem = short(courier.problem) if courier.problem else "not in time"
             log.warning(
                 "%d records could not be delivered to %s (%s); they are in %s. When it is back: "
                 "python -m oar_lightning task=sync sync.folder=%s",

@@ -42,7 +42,7 @@ class Tracker:
 
     @rank_zero_only
     def start(self, offline: bool = False) -> None:
-        """`offline`: see `MLflowLogger.start`."""
+        """`offline`: see `DurableMLFlowLogger.start`."""
         if self.logger is not None:
             self.logger.start(offline)
 

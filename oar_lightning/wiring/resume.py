@@ -86,11 +86,14 @@ def checkpoint_at(given: str, key: str) -> Path:
     return path
 
 
+Stamp = tuple[int, int]
+
+
 @dataclass(frozen=True)
 class Saved:
     """A checkpoint, its optimizer step, its MLflow run, how DeepSpeed has divided it, and the evaluations until then.
 
-    `layout` is None for the single file of every other strategy.
+    `layout` is None for the single file of every other strategy. `stamp`: of the file or folder, before it was read.
     """
 
     checkpoint: Path
@@ -98,6 +101,7 @@ class Saved:
     run_id: str | None
     layout: Layout | None = None
     evaluations: Sequence[Mapping[str, Any]] = ()
+    stamp: Stamp | None = None
 
 
 def read_saved(checkpoint: Path, fallback: bool = False) -> Saved:
@@ -171,13 +175,20 @@ def is_finished(run_dir: Path, step: int) -> bool:
 
 def _saved(checkpoint: Path) -> Saved:
     """Read a checkpoint and compare its checksums."""
+    stamp = stamp_of(checkpoint)
     if checkpoint.is_dir():
         summary = read_summary(checkpoint)
         evaluations = _evaluations(read_state(checkpoint))
-        return Saved(checkpoint, summary.global_step, summary.mlflow_run_id, summary.layout, evaluations)
+        return Saved(checkpoint, summary.global_step, summary.mlflow_run_id, summary.layout, evaluations, stamp)
     state = torch.load(checkpoint, map_location="cpu", weights_only=True, mmap=True)
     check_checksums(checkpoint)
-    return Saved(checkpoint, int(state["global_step"]), state["mlflow_run_id"], evaluations=_evaluations(state))
+    return Saved(checkpoint, int(state["global_step"]), state["mlflow_run_id"], evaluations=_evaluations(state), stamp=stamp)
+
+
+def stamp_of(checkpoint: Path) -> Stamp:
+    """What tells a checkpoint from one that takes its place."""
+    found = checkpoint.stat()
+    return found.st_ino, found.st_mtime_ns
 
 
 def _evaluations(state: Mapping[str, Any]) -> Sequence[Mapping[str, Any]]:

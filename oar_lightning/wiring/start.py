@@ -20,7 +20,7 @@ from oar_lightning.training.callbacks.goes_on import GoesOn, goes_on_in
 from oar_lightning.wiring.config import plain
 from oar_lightning.wiring.jobs import goes_on_elsewhere
 from oar_lightning.wiring.kept_config import CONFIG, SAME_WEIGHTS, Change, changed_since, refusal, refuse_another_task
-from oar_lightning.wiring.resume import FINISHED, Saved, check_steps_left, find_checkpoint, is_finished, read_saved
+from oar_lightning.wiring.resume import FINISHED, Saved, check_steps_left, find_checkpoint, is_finished, read_saved, stamp_of
 from oar_lightning.wiring.run_folder import Parent, read_origin
 
 SAME_IN_A_FORK = ("task", "policy", "update.inner_epochs", "update.minibatches", "update.microbatches")
@@ -47,12 +47,10 @@ class Start:
     begun: bool = False
     complete: bool = False
     job_dir: Path | None = None
-    stamp: tuple[int, int] | None = None
-    """Of the checkpoint's file, before it was read."""
 
     def check_unchanged(self) -> None:
         """Raises ConfigError: where another process, which has ended by now, has saved a step since the checkpoint was read."""
-        if self.saved is not None and not self.changes and self.stamp != stamp_of(self.saved.checkpoint):
+        if self.saved is not None and not self.changes and self.saved.stamp != stamp_of(self.saved.checkpoint):
             raise ConfigError(
                 f"{self.saved.checkpoint} was replaced while it was read, by a process that has ended since; repeat the command"
             )
@@ -114,15 +112,6 @@ class Start:
         }
 
 
-def stamp_of(checkpoint: Path) -> tuple[int, int] | None:
-    """What tells a checkpoint from one that takes its place; None where there is none."""
-    try:
-        found = checkpoint.stat()
-    except OSError:
-        return None
-    return found.st_ino, found.st_mtime_ns
-
-
 def find_start(cfg: DictConfig, problems: Mapping[str, str]) -> Start:
     """Where this run begins. `problems`: their fingerprints.
 
@@ -155,14 +144,12 @@ def find_start(cfg: DictConfig, problems: Mapping[str, str]) -> Start:
     max_steps = int(cfg.trainer.max_steps)
     if run_dir in (own, goes_on_in(own)) and is_restart() and not found and is_finished(run_dir, max_steps):
         return Start(run_dir, complete=True)
-    stamp = stamp_of(checkpoint)
     saved = read_saved(checkpoint, cfg.ckpt_fallback)
     check_steps_left(saved, max_steps, same_run=not found)
     if not found:
         if current_ticket() is not None and run_dir.resolve() != own.resolve():
             raise goes_on_elsewhere(run_dir)
-        read = stamp if saved.checkpoint == checkpoint else stamp_of(saved.checkpoint)
-        return Start(run_dir, saved, job_dir=None if run_dir.resolve() == own.resolve() else own, stamp=read)
+        return Start(run_dir, saved, job_dir=None if run_dir.resolve() == own.resolve() else own)
     check_fork(found, saved, int(cfg["update"].inner_epochs) * int(cfg["update"].minibatches))
     _refuse_used(own)
     start = Start(own, saved, found)

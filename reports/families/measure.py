@@ -24,7 +24,7 @@ from oar_lightning.reporting import ReportConfig, read_runs
 from oar_lightning.reporting.bands import END_COLUMNS, ends_of
 from oar_lightning.reporting.factors import ABSENT, level, overrides
 from oar_lightning.reporting.rows import read_rows, write_rows
-from oar_lightning.reporting.runs import RunRecord, read_curves
+from oar_lightning.reporting.runs import RunRecord, ended, read_curves
 from oar_lightning.reporting.statistics import mean_interval
 
 HERE = Path(__file__).parent
@@ -127,11 +127,10 @@ def method_of(run: RunRecord) -> str:
 
 
 def read_store(uri: str, sweeps: str, whole: bool = True) -> Iterator[Row]:
-    """The ended runs of the sweeps whose names begin so, also those that were given up, but none that a fault of a machine or a
-    program ended. `whole`: also what is read from their curves, which takes a while."""
+    """The ended runs of the sweeps whose names begin so. `whole`: also what is read from their curves, which takes a while."""
     client = MlflowClient(uri)
     _, runs = read_runs(client, "oar_lightning", ReportConfig(filter=f"tags.sweep LIKE '{sweeps}_%'", name=sweeps))
-    runs = [run for run in runs if run.state == "complete" or run.given_up]
+    runs = ended(runs)
     evaluated = [f"eval/{name}/avg_at_4" for name in set(TASKS.values())]
     curves = read_curves(client, runs, [*END_COLUMNS.values(), *evaluated]) if whole else {}
     for run in runs:

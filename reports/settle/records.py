@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import logging
 import math
 from collections.abc import Iterable, Sequence
 from pathlib import Path
@@ -14,9 +13,7 @@ from rules import ARMS, BORROWED, Setting, borrowed, settings_of, tuning_seeds
 from oar_lightning.reporting import ReportConfig, read_runs
 from oar_lightning.reporting.bands import END_COLUMNS, ends_of, last_tenth
 from oar_lightning.reporting.rows import read_rows, write_rows
-from oar_lightning.reporting.runs import Curves, RunRecord, read_curves
-
-log = logging.getLogger(__name__)
+from oar_lightning.reporting.runs import Curves, RunRecord, ended, read_curves
 
 SETS = {"graph": "graph", "asides": "chain", "long_answer": "chain"}
 """Task -> the name of its evaluation set."""
@@ -85,14 +82,10 @@ def row_of(run: RunRecord, sweep: str, curves: Curves) -> Row:
 
 
 def read_store(uri: str, metrics: Sequence[str] = ()) -> tuple[list[Row], Curves]:
-    """The ended runs, those that were given up among them, and the curves of these metrics. A run that something else has ended
-    is none: it is told, and to be made again."""
+    """The ended runs, and the curves of these metrics."""
     client = MlflowClient(uri)
     _, runs = read_runs(client, "oar_lightning", ReportConfig(filter="tags.sweep LIKE 'settle_%'", name="settle"))
-    for run in runs:
-        if run.state == "failed" and not run.given_up:
-            log.warning("left out, to be run again with hydra.sweeper.retry_failed=true: %s, %s", run.name, run.reason)
-    runs = [run for run in runs if run.state == "complete" or run.given_up]
+    runs = ended(runs)
     curves = read_curves(client, runs, metrics)
     return [row_of(run, run.tags["sweep"], curves) for run in runs], curves
 

@@ -9,7 +9,7 @@ from typing import Any
 
 from labels import named
 from matplotlib.lines import Line2D
-from settled import ROWS, TASKS, evidence, halves, records, rules, settled, star, tables
+from settled import ROWS, TASKS, evidence, halves, leads_asked, records, rules, settled, tables
 
 from oar_lightning.common.markdown import markdown
 from oar_lightning.reporting.figures.drawing import axes, draw_interval, legend_below, save
@@ -65,21 +65,14 @@ def answers() -> Mapping[tuple[str, str], str]:
     again = rules.AT_NO_PASS
     if new := evidence(again.task, again.arm, stage="again"):
         found[again.task, again.arm] += f"; above GRPO, {new.pairs} other pairs: {new.word}, {new.lead:+.1f}"
-    places = tables.leads_asked(ROWS, rules.PLACES)
-    found |= {
-        (task, other): f"{named(arm)} above it: {one.verdict}{star(task, arm, other)}"
-        for (task, arm, other), one in places.items()
-    }
-    lasting = tables.leads_asked(ROWS, rules.LASTING)
-    found |= {
-        (task, arm): f"above {named(other)}: {one.verdict}{star(task, arm, other)}"
-        for (task, arm, other), one in lasting.items()
-    }
-    for (task, arm, other), one in tables.leads_asked(ROWS, rules.TIMELY).items():
+    places, lasting = leads_asked(rules.PLACES), leads_asked(rules.LASTING)
+    found |= {(task, other): f"{named(arm)} above it: {one.verdict}" for (task, arm, other), one in places.items()}
+    found |= {(task, arm): f"above {named(other)}: {one.verdict}" for (task, arm, other), one in lasting.items()}
+    for (task, arm, other), one in leads_asked(rules.TIMELY).items():
         if arm == "turning_point":  # its own cell has another answer
-            found[task, other] = f"{named(arm)} above it: {one.verdict}{star(task, arm, other)}"
+            found[task, other] = f"{named(arm)} above it: {one.verdict}"
         else:
-            found[task, arm] = f"above {named(other)}: {one.verdict}{star(task, arm, other)}"
+            found[task, arm] = f"above {named(other)}: {one.verdict}"
     return found
 
 

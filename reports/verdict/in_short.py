@@ -24,7 +24,6 @@ class Question(NamedTuple):
         return "again" if task == self.again else self.stage
 
 
-_LEVELS = (rules.BOTH_LEVELS.arm, *rules.BOTH_LEVELS.others)
 _SEARCHES, _SELDOM = "`turning_point`", "`turning_point`, searching in every eighth step"
 QUESTIONS = {
     "After as many updates, minus GRPO": (
@@ -58,8 +57,8 @@ QUESTIONS = {
         Question("OAR-G", "oar_g", "shuffled", again=rules.AGAIN.task),
     ),
     "OAR-G with both levels of its gate, minus itself with one": (
-        Question("boosting alone", *_LEVELS[:2]),
-        Question("suppressing alone", _LEVELS[0], _LEVELS[2]),
+        Question("boosting alone", "oar_g", "oar_g_boost_only"),
+        Question("suppressing alone", "oar_g", "oar_g_suppress_only"),
     ),
     "With greedy decoding, after as many updates, minus GRPO": (
         Question(f"`{rules.SHARPENED}`", rules.SHARPENED, stage="greedy"),

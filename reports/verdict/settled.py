@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import functools
 import math
-from collections.abc import Iterable, Mapping
+from collections.abc import Callable, Iterable, Mapping
 from typing import Any, NamedTuple
 
 from labels import named, rate
@@ -16,6 +16,8 @@ rules, records, tables, decoded, asked_of = (
     script("settle", name) for name in ("rules", "records", "tables", "greedy", "asked")
 )
 ROWS = records.read_csv(REPORTS / "settle" / "runs.csv")
+Leads = Mapping[str, Any]
+"""Name -> a lead that was asked, with its pairs and verdict (`AskedLead` of ../settle)."""
 LEVEL = 0.05
 """Of p, corrected for all comparisons that were asked."""
 
@@ -55,15 +57,20 @@ def whole_lead(task: str, method: str, over: str) -> tuple[int, Interval] | None
     return None if interval is None or pairs < len(rules.OTHER_SEEDS) else (pairs, interval)
 
 
+def answer_to(task: str, arm: str, other: str, stage: str) -> Any | None:
+    """Of those `answered`."""
+    key = (task, arm, other, stage)
+    return next((one for one in answered() if (one.task, one.arm, one.other, one.stage) == key), None)
+
+
 def star(task: str, arm: str, other: str, stage: str = "endpoint") -> str:
     """Behind an answer whose interval does not hold 0, but which cannot be told from chance once all that were asked are
     counted."""
-    key = (task, arm, other, stage)
-    for one in answered():
-        if (one.task, one.arm, one.other, one.stage) == key and one.corrected >= LEVEL:
-            lead = mean_interval(list(one.differences), bootstrap_from=math.inf)
-            return "" if lead.low <= 0 <= lead.high else "\\*"
-    return ""
+    found = answer_to(task, arm, other, stage)
+    if found is None or found.corrected < LEVEL:
+        return ""
+    lead = mean_interval(list(found.differences), bootstrap_from=math.inf)
+    return "" if lead.low <= 0 <= lead.high else "\\*"
 
 
 class Evidence(NamedTuple):
@@ -78,10 +85,9 @@ class Evidence(NamedTuple):
 
 def evidence(task: str, arm: str, other: str = rules.BASELINE, stage: str = "endpoint") -> Evidence | None:
     """None where not all pairs have run. The word of what was asked has its `star`."""
-    key = (task, arm, other, stage)
-    if asked := [one for one in answered() if (one.task, one.arm, one.other, one.stage) == key]:
-        lead = mean_interval(list(asked[0].differences), bootstrap_from=math.inf)
-        return Evidence(lead, len(asked[0].differences), _answer(asked[0], lead) + star(*key), asked=True)
+    if asked := answer_to(task, arm, other, stage):
+        lead = mean_interval(list(asked.differences), bootstrap_from=math.inf)
+        return Evidence(lead, len(asked.differences), _answer(asked, lead) + star(task, arm, other, stage), asked=True)
     found = whole_lead(task, arm, other) if stage == "endpoint" else None
     if found is None:
         return None
@@ -123,15 +129,27 @@ def half_reached() -> tuple[str, str]:
     return "; ".join(verdicts), "; ".join(figures)
 
 
+def asked_leads(comparison: Any, stage: str = "endpoint", says: Callable[[float, float], str] = rules.verdict) -> Leads:
+    """Of each of the others, with the `star` of its verdict."""
+    found = tables.asked_leads(ROWS, comparison, stage, says)
+    return {other: _starred(lead, comparison.task, comparison.arm, other, stage) for other, lead in found.items()}
+
+
+def leads_asked(questions: Iterable[Any]) -> Mapping[tuple[str, str, str], Any]:
+    """(Task, arm, other) -> the arm's lead over the other, with the `star` of its verdict."""
+    return {(asked.task, asked.arm, other): lead for asked in questions for other, lead in asked_leads(asked).items()}
+
+
+def _starred(lead: Any, task: str, arm: str, other: str, stage: str = "endpoint") -> Any:
+    return lead._replace(verdict=lead.verdict + star(task, arm, other, stage))
+
+
 def asked(comparison: Any, stage: str = "endpoint") -> tuple[str, str]:
     """Verdicts and figures of the question whether an arm ends above others (a `Comparison` of the rules)."""
-    task, arm = comparison.task, comparison.arm
-    found = tables.asked_leads(ROWS, comparison, stage)
+    found = asked_leads(comparison, stage)
     if not any(lead.pairs for lead in found.values()):
-        return "not settled yet", f"no pair on `{task}` has run"
-    verdicts = [f"against {named(other)} {lead.verdict}{star(task, arm, other, stage)}" for other, lead in found.items()]
-    figures = [f"against {named(other)} {lead.lead} ({lead.pairs} pairs)" for other, lead in found.items()]
-    return "; ".join(verdicts), "; ".join(figures)
+        return "not settled yet", f"no pair on `{comparison.task}` has run"
+    return _told({f"against {named(other)}": lead for other, lead in found.items()})
 
 
 def greedily() -> tuple[str, str]:
@@ -148,42 +166,41 @@ def greedily() -> tuple[str, str]:
 
 def each_asked(questions: Iterable[Any]) -> tuple[str, str]:
     """Verdicts and figures of questions of the same kind (each a `Comparison` of the rules)."""
-    verdicts, figures = [], []
-    for (task, arm, other), lead in tables.leads_asked(ROWS, questions).items():
-        name = named(arm) if other == rules.BASELINE else f"{named(arm)} over {named(other)}"
-        verdicts.append(f"{name} on {task} {lead.verdict}{star(task, arm, other)}")
-        figures += [f"{name} on {task} {lead.lead} ({lead.pairs} pairs)"] if lead.pairs else []
-    return "; ".join(verdicts), "; ".join(figures) or "no pair has run"
+    found = {
+        f"{named(arm)} on {task}" if other == rules.BASELINE else f"{named(arm)} over {named(other)} on {task}": lead
+        for (task, arm, other), lead in leads_asked(questions).items()
+    }
+    verdicts, figures = _told(found)
+    return verdicts, figures or "no pair has run"
 
 
 def of_levels() -> tuple[str, str] | None:
     """Verdicts and figures of the question whether the gate needs both levels; None where pairs are missing."""
-    task, arm = rules.BOTH_LEVELS.task, rules.BOTH_LEVELS.arm
-    leads = tables.asked_leads(ROWS, rules.BOTH_LEVELS)
-    return _whole({f"against {named(other)}": (lead, star(task, arm, other)) for other, lead in leads.items()})
+    return _whole({f"against {named(arm)}": lead for arm, lead in asked_leads(rules.BOTH_LEVELS).items()})
 
 
 def of_tau() -> tuple[str, str] | None:
     """Verdicts and figures of the question whether it matters little which tau is taken; None where pairs are missing."""
-    leads = tables.asked_leads(ROWS, rules.STABLE_TAU, says=rules.same_verdict)
-    return _whole({f"against {named(arm)}": (lead, "") for arm, lead in leads.items()})
+    leads = asked_leads(rules.STABLE_TAU, says=rules.same_verdict)
+    return _whole({f"against {named(arm)}": lead for arm, lead in leads.items()})
 
 
 def of_rate() -> tuple[str, str] | None:
     """Verdicts and figures of the question whether a higher rate suits OAR-G less; None where pairs are missing."""
     leads = {
-        f"{task}, change of the lead at {rate(float(lr))}": (
-            tables.lead_at_higher_rate(ROWS, task),
-            star(task, "oar_g_higher", asked_of.AT_TUNED_RATES),
+        f"{task}, change of the lead at {rate(float(lr))}": _starred(
+            tables.lead_at_higher_rate(ROWS, task), task, "oar_g_higher", asked_of.AT_TUNED_RATES
         )
         for task, lr in rules.HIGHER.items()
     }
     return _whole(leads)
 
 
-def _whole(leads: Mapping[str, tuple[Any, str]]) -> tuple[str, str] | None:
-    """`leads`: name -> what was found, and its star."""
-    if any(lead.pairs < len(rules.OTHER_SEEDS) for lead, _ in leads.values()):
-        return None
-    verdicts = "; ".join(f"{name} {lead.verdict}{mark}" for name, (lead, mark) in leads.items())
-    return verdicts, "; ".join(f"{name} {lead.lead} ({lead.pairs} pairs)" for name, (lead, _) in leads.items())
+def _whole(leads: Leads) -> tuple[str, str] | None:
+    return None if any(lead.pairs < len(rules.OTHER_SEEDS) for lead in leads.values()) else _told(leads)
+
+
+def _told(leads: Leads) -> tuple[str, str]:
+    """Verdicts, and the figures of those that have pairs."""
+    figures = [f"{name} {lead.lead} ({lead.pairs} pairs)" for name, lead in leads.items() if lead.pairs]
+    return "; ".join(f"{name} {lead.verdict}" for name, lead in leads.items()), "; ".join(figures)

@@ -286,3 +286,11 @@ UNREADABLE = [
 @pytest.mark.parametrize("answer", UNREADABLE)
 def test_an_answer_that_cannot_be_read_is_not_judged_by_a_part_of_it(patient: Verifier, answer: str) -> None:
     assert patient(["\\frac{1}{2}"], [answer]) != [Verdict.CORRECT]
+
+
+def test_a_worker_that_dies_at_its_start_is_told_with_its_exit_code() -> None:
+    golds, answers = algebra(1)
+    verifier = Verifier(VerifierConfig(memory_mb=1))
+    with pytest.raises(RuntimeError, match=r"worker ended with exit code -?[1-9]\d*; check .* verifier's memory_mb"):
+        verifier(golds, answers)
+    verifier.close()

@@ -11,8 +11,8 @@ import pytest
 from mlflow import MlflowClient
 from mlflow.exceptions import MlflowException
 
-from oar_lightning.tracking.delivery import Delivery, NotUploaded, batches
-from oar_lightning.tracking.journal import Journal, Position, State, read_records
+from oar_lightning.tracking.delivery import Delivery, NotUploaded
+from oar_lightning.tracking.journal import Journal, State, read_records
 
 FIRST = {"experiment": "e", "artifact_location": None, "run_name": "first", "run_id": None}
 
@@ -229,16 +229,6 @@ def test_a_run_made_elsewhere_is_gone_on_with(tmp_path: Path, store: str) -> Non
     journal.append("metrics", step=1, values={"reward": 1.0})
     assert Delivery(journal.path.parent).deliver() == 2
     assert client.get_run(run_id).data.metrics["reward"] == 1.0
-
-
-def test_batches_keep_order_and_limit() -> None:
-    kinds = [("metrics", 600), ("metrics", 400), ("metrics", 1), ("tags", 1), ("metrics", 1), ("metrics", 2)]
-    records = [
-        ({"n": n, "kind": kind, "values": dict.fromkeys(map(str, range(size)))}, Position(n + 1))
-        for n, (kind, size) in enumerate(kinds)
-    ]
-    found = [([r["n"] for r in batch], end.records) for batch, end in batches(records)]
-    assert found == [([0, 1], 2), ([2], 3), ([3], 4), ([4, 5], 6)]
 
 
 DATASET = {

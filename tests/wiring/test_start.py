@@ -16,8 +16,8 @@ from oar_lightning.__main__ import check_config
 from oar_lightning.common.config_check import ConfigError
 from oar_lightning.sweep.trial import FOLDER_VARIABLE, Ticket, write_ticket
 from oar_lightning.wiring.kept_config import Change
-from oar_lightning.wiring.resume import Saved
-from oar_lightning.wiring.start import Start, check_fork, stamp_of
+from oar_lightning.wiring.resume import Saved, stamp_of
+from oar_lightning.wiring.start import Start, check_fork
 
 SMALL = (
     "+experiment=smoke",
@@ -142,7 +142,7 @@ def test_a_checkpoint_that_was_replaced_while_it_was_read_is_not_gone_on_with(tm
     """By the process that was stopping: the step read before would make its last one disappear from the histories."""
     checkpoint = tmp_path / "last.ckpt"
     checkpoint.write_text("1")
-    start = Start(tmp_path, Saved(checkpoint, 1, None), stamp=stamp_of(checkpoint))
+    start = Start(tmp_path, Saved(checkpoint, 1, None, stamp=stamp_of(checkpoint)))
     start.check_unchanged()
     (tmp_path / "new").write_text("2")
     (tmp_path / "new").replace(checkpoint)

@@ -115,23 +115,21 @@ def thresholds(
 
     Not a number counts as the smallest score. A row without tokens gets infinity.
     """
-    values = scores.nan_to_num(nan=-torch.inf).masked_fill(~mask, -torch.inf)
     if over == "row":
-        counts = mask.sum(1)
-        ordered = values.sort(1, descending=True).values
-        last = torch.tensor([max(1, count_of(share, n)) - 1 for n in counts.tolist()], device=scores.device)[:, None]
-        found = ordered.gather(1, last)
-        lowest = values.masked_fill(~mask, torch.inf).amin(1, keepdim=True)
-        above = values.masked_fill(~(values > lowest), torch.inf).amin(1, keepdim=True)
-        tied = (found == lowest) & (last + 1 < counts[:, None]) & above.isfinite()
-        found = torch.where(tied, above, found)
-        return found.masked_fill(counts[:, None] == 0, torch.inf)
-    of_all = torch.cat([part.to(scores.device) for part in all_gather(values[mask].cpu())])
-    if not len(of_all):
-        return torch.full_like(scores[:, :1], torch.inf)
-    kept = max(1, count_of(share, len(of_all)))
-    found = of_all.sort(descending=True).values[kept - 1]
-    above = of_all[of_all > of_all.min()]
-    if kept < len(of_all) and found == of_all.min() and len(above):
-        found = above.min()
-    return found.expand(len(scores), 1)
+        return _of_rows(scores, mask, share)
+    of_all = torch.cat([part.to(scores.device) for part in all_gather(scores[mask].cpu())])[None]
+    return _of_rows(of_all, torch.ones_like(of_all, dtype=torch.bool), share).expand(len(scores), 1)
+
+
+def _of_rows(scores: Float[Tensor, "B S"], mask: Bool[Tensor, "B S"], share: float) -> Float[Tensor, "B 1"]:
+    counts = mask.sum(1)
+    if not scores.shape[1]:
+        return scores.new_full((len(scores), 1), torch.inf)
+    values = scores.nan_to_num(nan=-torch.inf).masked_fill(~mask, -torch.inf)
+    last = torch.tensor([max(1, count_of(share, n)) - 1 for n in counts.tolist()], device=scores.device)[:, None]
+    found = values.sort(1, descending=True).values.gather(1, last)
+    lowest = values.masked_fill(~mask, torch.inf).amin(1, keepdim=True)
+    larger = values > lowest
+    tied = (found == lowest) & (last + 1 < counts[:, None]) & larger.any(1, keepdim=True)
+    found = torch.where(tied, values.masked_fill(~larger, torch.inf).amin(1, keepdim=True), found)
+    return found.masked_fill(counts[:, None] == 0, torch.inf)

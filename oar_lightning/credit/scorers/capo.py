@@ -31,8 +31,8 @@ class Capo(Scorer):
     token rewards has scores 0.
 
     Steps divide the reasoning, or all of the response where there is no answer. A completion without a judgement has e = 0: its
-    outcome alone counts (`unjudged_frac`). So it is with one without text. Equal
-    completions of a problem are judged once. `wrong_frac` is the fraction of completions with a wrong step.
+    outcome alone counts (`unjudged_frac`). So it is with one without text. Equal completions of a
+    problem are judged once. `wrong_frac` is the fraction of completions with a wrong step.
 
     Args:
         judge: says which steps are wrong.
