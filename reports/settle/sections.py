@@ -6,6 +6,7 @@ import math
 from collections import Counter
 from collections.abc import Iterable, Sequence
 
+import step_times
 import temperatures
 from asked import asked_table
 from greedy import greedy_table
@@ -110,6 +111,7 @@ def checklist(rows: Sequence[Row]) -> str:
                 "baseline without credit, same base model",
                 named((BASELINE, EQUAL_TIME, "grpo_double", LONG, AS_LONG_AS_OAR_G), rows),
             ],
+            ["batch", "2 problems (`graph`), else 8, with 8 completions each, but 10 of `grpo_more` and 16 of `grpo_double`"],
             ["compute", f"{UPDATES} updates, but of {named(OTHER_UPDATES, rows)}, whose tables have their numbers"],
             ["benchmarks and splits", "1,024 new problems: on `graph` of held-out structures, else of trained sums"],
             ["metric", "sampled accuracy at temperature 1 after the last update, 4 samples a problem"],
@@ -156,6 +158,7 @@ def page(rows: Sequence[Row]) -> str:
     places = "\n\n".join(comparison_table(rows, one, f"`{one.arm}` on `{one.task}`") for one in PLACES)
     parts.append(f"### The same weights on other tokens\n{places}")
     parts.append(f"### In equal time\n{equal_time_table(rows)}")
+    parts.append(f"### How long steps take\n{step_times.ABOUT}\n\n{step_times.step_time_table(rows)}")
     parts.append(f"### Where both train on\n{lasting_table(rows)}")
     levels = comparison_table(rows, BOTH_LEVELS, "OAR-G with both levels")
     parts.append(f"### Both levels of the gate, on `{BOTH_LEVELS.task}`\n{levels}")

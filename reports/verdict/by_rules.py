@@ -9,7 +9,20 @@ from typing import Any
 
 from labels import named
 from matplotlib.lines import Line2D
-from settled import ROWS, TASKS, evidence, halves, leads_asked, records, rules, settled, tables
+from settled import (
+    ROWS,
+    TASKS,
+    asked_keys,
+    asked_leads,
+    evidence,
+    halves,
+    leads_asked,
+    rate_leads,
+    records,
+    rules,
+    settled,
+    tables,
+)
 
 from oar_lightning.common.markdown import markdown
 from oar_lightning.reporting.figures.drawing import axes, draw_interval, legend_below, save
@@ -58,8 +71,13 @@ def ordered(leads: Leads) -> list[str]:
     return [arm for arm in KIND_OF if any((task, arm) in leads for task in TASKS)]
 
 
+def lead_was_asked(task: str, arm: str) -> bool:
+    """Whether the arm's lead over GRPO after its 160 updates was, before its runs."""
+    return (task, arm, rules.BASELINE, "endpoint") in asked_keys()
+
+
 def answers() -> Mapping[tuple[str, str], str]:
-    """(Task, arm) -> the answer to what was asked of it beforehand."""
+    """(Task, arm) -> the answer to what was asked of it beforehand, of its lead over GRPO or of another comparison."""
     found = {(task, "oar_g"): f"above GRPO: {settled(task)[0]}" for task in TASKS}
     found |= {(task, arm): f"half of perfect credit's lead: {'yes' if one.reached else 'no'}" for task, arm, one in halves()}
     again = rules.AT_NO_PASS
@@ -73,7 +91,19 @@ def answers() -> Mapping[tuple[str, str], str]:
             found[task, other] = f"{named(arm)} above it: {one.verdict}"
         else:
             found[task, arm] = f"above {named(other)}: {one.verdict}"
-    return found
+    return found | _of_changed_gates() | _of_higher_rates()
+
+
+def _of_changed_gates() -> Mapping[tuple[str, str], str]:
+    levels, tau = rules.BOTH_LEVELS, rules.STABLE_TAU
+    found = {(levels.task, arm): f"OAR-G above it: {one.verdict}" for arm, one in asked_leads(levels).items()}
+    near = f"OAR-G within {rules.MARGIN:g} points of it"
+    return found | {(tau.task, arm): f"{near}: {one.verdict}" for arm, one in asked_leads(tau, says=rules.same_verdict).items()}
+
+
+def _of_higher_rates() -> Mapping[tuple[str, str], str]:
+    told = {task: f"OAR-G's lead over GRPO smaller at this rate: {one.verdict}" for task, one in rate_leads().items()}
+    return {(task, arm): answer for task, answer in told.items() for arm in rules.AT_HIGHER_RATE}
 
 
 def by_rules_table(leads: Leads) -> str:
@@ -93,8 +123,8 @@ MARGIN = 2.0
 
 
 def draw_by_rules(leads: Leads, folder: Path) -> None:
-    """Hollow marks: nobody had asked it."""
-    arms, asked = ordered(leads)[::-1], answers()
+    """Hollow marks: nobody had asked for this lead over GRPO."""
+    arms = ordered(leads)[::-1]
     edges = [edge for _, interval in leads.values() for edge in (interval.low, interval.high)]
     left, right = min(edges, default=0.0) - MARGIN, max(edges, default=0.0) + MARGIN
     figure, panels = axes(len(TASKS), height=0.34 * len(arms) + 1.6, sharey=True)
@@ -104,7 +134,7 @@ def draw_by_rules(leads: Leads, folder: Path) -> None:
         for place, arm in enumerate(arms):
             if (task, arm) in leads:
                 _, interval = leads[task, arm]
-                hollow = {} if (task, arm) in asked else {"markerfacecolor": "white"}
+                hollow = {} if lead_was_asked(task, arm) else {"markerfacecolor": "white"}
                 draw_interval(axis, interval, place, along="x", linestyle="none", capsize=2, **KINDS[KIND_OF[arm]], **hollow)
             else:
                 axis.text(left + 1, place, "not run", color="#8a8a8a", fontsize="x-small", va="center")

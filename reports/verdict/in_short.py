@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import NamedTuple
 
-from settled import TASKS, asked_keys, evidence, rules
+from settled import NOT_YET, TASKS, asked_keys, evidence, rules
 
 from oar_lightning.common.markdown import markdown
 
@@ -64,7 +64,7 @@ QUESTIONS = {
         Question(f"`{rules.SHARPENED}`", rules.SHARPENED, stage="greedy"),
     ),
 }
-NOT_RUN, NOT_YET = "not run", "asked, not run"
+NOT_RUN = "not run"
 
 
 def answers_table() -> str:

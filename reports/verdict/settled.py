@@ -18,6 +18,7 @@ rules, records, tables, decoded, asked_of = (
 ROWS = records.read_csv(REPORTS / "settle" / "runs.csv")
 Leads = Mapping[str, Any]
 """Name -> a lead that was asked, with its pairs and verdict (`AskedLead` of ../settle)."""
+NOT_YET = "asked, not run"
 LEVEL = 0.05
 """Of p, corrected for all comparisons that were asked."""
 
@@ -185,15 +186,19 @@ def of_tau() -> tuple[str, str] | None:
     return _whole({f"against {named(arm)}": lead for arm, lead in leads.items()})
 
 
+def rate_leads() -> Leads:
+    """Task -> how OAR-G's lead over GRPO changes at a higher rate."""
+    return {
+        task: _starred(tables.lead_at_higher_rate(ROWS, task), task, "oar_g_higher", asked_of.AT_TUNED_RATES)
+        for task in rules.HIGHER
+    }
+
+
 def of_rate() -> tuple[str, str] | None:
     """Verdicts and figures of the question whether a higher rate suits OAR-G less; None where pairs are missing."""
-    leads = {
-        f"{task}, change of the lead at {rate(float(lr))}": _starred(
-            tables.lead_at_higher_rate(ROWS, task), task, "oar_g_higher", asked_of.AT_TUNED_RATES
-        )
-        for task, lr in rules.HIGHER.items()
-    }
-    return _whole(leads)
+    return _whole(
+        {f"{task}, change of the lead at {rate(float(rules.HIGHER[task]))}": lead for task, lead in rate_leads().items()}
+    )
 
 
 def _whole(leads: Leads) -> tuple[str, str] | None:
@@ -203,4 +208,5 @@ def _whole(leads: Leads) -> tuple[str, str] | None:
 def _told(leads: Leads) -> tuple[str, str]:
     """Verdicts, and the figures of those that have pairs."""
     figures = [f"{name} {lead.lead} ({lead.pairs} pairs)" for name, lead in leads.items() if lead.pairs]
-    return "; ".join(f"{name} {lead.verdict}" for name, lead in leads.items()), "; ".join(figures)
+    words = [f"{name} {lead.verdict if lead.pairs else NOT_YET}" for name, lead in leads.items()]
+    return "; ".join(words), "; ".join(figures)

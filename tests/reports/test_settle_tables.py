@@ -9,7 +9,7 @@ from support.settle_runs import row, rules
 from support.study_scripts import load_script
 
 tables, decoded, sections, asked = (load_script("settle", name) for name in ("tables", "greedy", "sections", "asked"))
-norms, learning = (load_script("settle", name) for name in ("norms", "learning"))
+norms, learning, step_times = (load_script("settle", name) for name in ("norms", "learning", "step_times"))
 
 
 def endpoint(differences) -> list:
@@ -299,6 +299,13 @@ def test_lengths_of_gradients_are_compared_by_ratio() -> None:
     assert line == f"| `graph` | oar_g | 1e-4 | 1e-4 | 4 | {2**0.5:.2f} [{low:.2f}, {high:.2f}] |"
     unknown = [r._replace(grad_norm=float("nan")) if r.seed != rules.ENDPOINT_SEEDS[0] else r for r in rows]
     assert "oar_g" not in norms.norm_table(unknown, ["graph"]), "one pair is no interval"
+
+
+def test_the_time_of_steps_is_in_that_of_the_same_run_without_its_scoring() -> None:
+    rows = [r._replace(step_s=40.0, score_s=s) for r, s in zip(endpoint([0.0] * 3)[3:], (8.0, 10.0, 20.0), strict=True)]
+    unknown = [r._replace(step_s=float("nan"), score_s=float("nan")) for r in endpoint([0.0])]
+    lines = step_times.step_time_table([*rows, *unknown], ["graph", "asides"]).splitlines()
+    assert lines[2:] == [f"| {rows[0].arm} | 1.33 (1.25 to 2.00; 3 runs) | - |"]
 
 
 def test_learning_curves_are_of_the_seeds_that_all_arms_have() -> None:

@@ -157,7 +157,7 @@ def test_a_claim_that_was_asked_again_is_decided_by_its_pairs_once_all_are_there
     found = claims.asked_again(older, ("yes", "+2.0 [+1.0, +3.0]"), "fairly")
     assert found[:5] == (
         *("it matters", "yes", "+2.0 [+1.0, +3.0] (before: not shown; 3 pairs; weakly: short; +1.0)"),
-        *("12 fresh pairs", "fairly"),
+        *("12 pairs", "fairly"),
     )
     few = settled.tables.AskedLead("+1.0 [-3.0, +5.0]", 11, "not settled yet")
     monkeypatch.setattr(settled.tables, "asked_leads", lambda *_, **__: {"oar_g_tau_0.3": few})
@@ -200,6 +200,15 @@ def test_every_arm_of_the_rules_is_of_a_kind_and_has_a_name(load) -> None:
         ("asides", by_rules.rules.ESTIMATE_LONG): "not settled yet",
         ("graph", by_rules.rules.ESTIMATE_LONG): "not settled yet",
     }
+    near, smaller = "OAR-G within 2 points of it", "OAR-G's lead over GRPO smaller at this rate"
+    gates = {arm: answers.pop(("asides", arm)) for arm in by_rules.rules.ONE_CHANGED}
+    assert gates == {
+        **dict.fromkeys(("oar_g_tau_0.3", "oar_g_tau_0.7"), f"{near}: not settled"),
+        "oar_g_boost_only": "OAR-G above it: not settled",
+        "oar_g_suppress_only": "OAR-G above it: no",
+    }
+    rates = {(task, answers.pop((task, arm))) for task in by_rules.TASKS for arm in by_rules.rules.AT_HIGHER_RATE}
+    assert rates == {("asides", f"{smaller}: yes\\*"), ("graph", f"{smaller}: not settled")}
     half, again = answers.pop(("asides", "anchor_states")).split("; ")
     assert (half, again[:32]) == ("half of perfect credit's lead: no", "above GRPO, 24 other pairs: yes,")
     assert set(answers.values()) <= {
@@ -208,6 +217,14 @@ def test_every_arm_of_the_rules_is_of_a_kind_and_has_a_name(load) -> None:
         "turning point above it: yes",
         "shared states above it: yes",
     }
+
+
+def test_what_was_asked_of_another_comparison_leaves_the_lead_over_grpo_explored(load) -> None:
+    """What is drawn is the lead over GRPO."""
+    by_rules = load("by_rules")
+    drawn = {(task, arm) for task, arm in by_rules.leads_by_rules() if by_rules.lead_was_asked(task, arm)}
+    methods = ("oar_g", "turning_point", "anchor_states", by_rules.rules.SHORT, by_rules.rules.SELDOM)
+    assert drawn == {(task, arm) for task in by_rules.TASKS for arm in methods}
 
 
 def test_an_arm_stands_at_its_updates_times_the_price_of_its_step(load) -> None:
