@@ -32,7 +32,7 @@ from oar_lightning.sweep.process import recording_failure, run_recorded, stop_wi
 from oar_lightning.wiring import hydra_output
 from oar_lightning.wiring.config import plain
 from oar_lightning.wiring.jobs import Apart
-from oar_lightning.wiring.keys import blocks, check_top_level
+from oar_lightning.wiring.keys import DATA_KEYS, blocks, check_top_level
 from oar_lightning.wiring.ranges import check_ranges
 from oar_lightning.wiring.refusals import REFUSED, check_flags, explain, long_work, one_message, with_plus
 
@@ -41,7 +41,8 @@ log = logging.getLogger("oar_lightning")
 TRAINS = ("train", "warm_start")
 RESUMES_NOTHING = ("audit", "decontaminate", "benchmark", "plan", "report", "sync")
 
-DATA_KEYS = ("name", "chain", "graph", "train", "evaluation", "prompt", "decontaminate", "max_prompt_tokens", "first_problems")
+TEXTS = {"name": False, "output_root": False, "export_to": True, "ckpt_path": True}
+"""Keys that take one text -> whether null, too."""
 
 os.environ.setdefault("MLFLOW_DISABLE_TELEMETRY", "true")
 os.environ.setdefault("MLFLOW_ENABLE_ARTIFACTS_PROGRESS_BAR", "false")
@@ -187,7 +188,7 @@ def check_config(cfg: DictConfig) -> None:
     if cfg.get("task") not in tasks.TASKS:
         raise ConfigError(f"task must be one of {', '.join(tasks.TASKS)}, got {cfg.get('task')}")
     check_top_level(map(str, cfg), cfg.task)
-    for key in sorted(blocks() & set(map(str, cfg))):
+    for key in sorted(blocks(cfg.task) & set(map(str, cfg))):
         if not isinstance(cfg[key], DictConfig):
             raise ConfigError(f"{key}={cfg[key]}: {key} is a block of settings; set one of them, see --cfg job")
     check_keys(map(str, cfg.data), DATA_KEYS, "data")
@@ -195,6 +196,9 @@ def check_config(cfg: DictConfig) -> None:
     missing = sorted(key for key in OmegaConf.missing_keys(cfg) if not key.startswith(unread))
     if missing:
         raise ConfigError(f"{missing[0]} has no value; set it, e.g. {missing[0]}=...")
+    for key, may_be_null in TEXTS.items():
+        if (cfg[key] is None and not may_be_null) or OmegaConf.is_config(cfg[key]) or isinstance(cfg[key], bool):
+            raise ConfigError(f"{key} must be a text{' or null' if may_be_null else ''}, got {cfg[key]}")
     if not cfg.name or ".." in str(cfg.name).split("/"):
         raise ConfigError(f"name must be a text that can be part of a path, got {cfg.name!r}; e.g. name=${{task}}")
     if str(cfg.output_root).startswith("~"):
@@ -215,6 +219,8 @@ def check_config(cfg: DictConfig) -> None:
         raise ConfigError(
             f"resume={cfg.resume}, ckpt_path={cfg.ckpt_path}: task={cfg.task} reads no checkpoint; leave them out"
         )
+    if cfg.export_to is not None and cfg.task not in (*TRAINS, "export"):
+        log.warning("export_to=%s: without effect, since task=%s exports no policy; task=export does", cfg.export_to, cfg.task)
     if cfg.resume_changed and not (cfg.task in TRAINS and (cfg.resume or cfg.ckpt_path is not None)):
         raise ConfigError(
             f"resume_changed=true says how training is resumed, and nothing is (task={cfg.task}, resume={cfg.resume}, "

@@ -215,7 +215,7 @@ class Rewards:
         return torch.tensor(columns, dtype=torch.float64).T.reshape(len(completions), len(columns)), metrics
 
     def try_out(self, *sources: Iterable[MathProblem]) -> None:
-        """Before long work starts, call every term on a made-up completion of each source's first problem, the gold answer
+        """Before long work starts, call every term on two made-up completions of each source's first problem, the gold answer
         alone, and read what `accuracy` needs of all problems.
 
         Args:
@@ -244,16 +244,16 @@ class Rewards:
                 )
 
     def _try_terms(self, problem: MathProblem) -> None:
-        completion = Completion(problem.answer, problem.answer, truncated=False, num_tokens=1)
+        made_up = [Completion(problem.answer, problem.answer, truncated=False, num_tokens=1)] * 2
         for name, term in self.terms.items():
             try:
-                values = term([problem], [completion])
+                values = term([problem] * len(made_up), made_up)
             except Exception as error:
                 raise ValueError(
-                    f"reward.terms.{name} raised {type(error).__name__}: {error} on a made-up completion, the gold answer "
+                    f"reward.terms.{name} raised {type(error).__name__}: {error} on made-up completions, the gold answer "
                     f"{problem.answer!r} of problem {problem.id!r}; correct it, or leave the term out"
                 ) from error
-            numbers_of(values, 1, f"reward.terms.{name}")
+            numbers_of(values, len(made_up), f"reward.terms.{name}")
 
 
 def numbers_of(values: Any, count: int, name: str) -> list[float]:

@@ -6,13 +6,13 @@ from abc import ABC, abstractmethod
 from contextlib import AbstractContextManager, nullcontext
 from dataclasses import dataclass
 from types import SimpleNamespace
-from typing import Annotated, Any
+from typing import Annotated, Any, Literal
 
 import torch
 from annotated_types import Interval
 
 from oar_lightning.common.randomness import derive_seed, generator
-from oar_lightning.common.ranges import Rule, checked
+from oar_lightning.common.ranges import NonNegativeInt, PositiveInt, Rule, checked
 from oar_lightning.data.stream import ProblemStream
 from oar_lightning.policy.pretrained import DTYPES, Policy
 from oar_lightning.rollout import CachedEngine, Generation, RolloutStage, SamplingConfig
@@ -92,6 +92,14 @@ class ConfiguredWorkload(Workload):
         "benchmark.shape.completion={completion} leaves no reasoning beside conclusion={conclusion} and answer={answer}; raise "
         "it",
     ),
+    Rule(
+        lambda heads, kv_heads: heads % kv_heads == 0,
+        "benchmark.shape.kv_heads={kv_heads} must divide heads={heads}; change one of them",
+    ),
+    Rule(
+        lambda hidden_size, heads: hidden_size % (2 * heads) == 0,
+        "benchmark.shape.heads={heads}: hidden_size={hidden_size} does not give them an even size each; change one of them",
+    ),
 )
 @dataclass(frozen=True)
 class RandomShape:
@@ -100,19 +108,19 @@ class RandomShape:
     A completion is reasoning, then `conclusion` and `answer` tokens. Half of each group is rewarded.
     """
 
-    hidden_size: int
-    intermediate_size: int
-    layers: int
-    heads: int
-    kv_heads: int
-    vocab_size: int
-    prompt: int
-    completion: int
-    prompts: int
+    hidden_size: PositiveInt
+    intermediate_size: PositiveInt
+    layers: PositiveInt
+    heads: PositiveInt
+    kv_heads: PositiveInt
+    vocab_size: Annotated[int, Interval(ge=2)]
+    prompt: PositiveInt
+    completion: PositiveInt
+    prompts: PositiveInt
     group_size: Annotated[int, Interval(ge=2)]
-    conclusion: int = 8
-    answer: int = 8
-    dtype: str = "float32"
+    conclusion: NonNegativeInt = 8
+    answer: PositiveInt = 8
+    dtype: Literal["float32", "bfloat16", "float16"] = "float32"
     tied: bool = True
 
 

@@ -11,7 +11,7 @@ import importlib
 import inspect
 import logging
 from collections.abc import Iterable, Iterator, Mapping, Sequence
-from typing import Any
+from typing import Any, get_args, get_origin
 
 from beartype import BeartypeConf
 from beartype.door import is_bearable
@@ -180,6 +180,9 @@ def check_value(value: Any, hint: Any, where: str) -> None:
     """Raise ConfigError for a value that is not of a type or in the ranges that a hint states."""
     if _holds_target(value):
         return  # built into an object later; its own target is checked where it stands
+    if isinstance(value, Mapping) and (entry := _entry_of(hint)) is not None:
+        for key, one in value.items():
+            check_value(one, entry, f"{where}.{key}")
     try:
         # YAML has no tuples: a list stands for either
         forms = [value, tuple(value)] if isinstance(value, list) else [value]
@@ -192,6 +195,12 @@ def check_value(value: Any, hint: Any, where: str) -> None:
         raise ConfigError(demand(where, value, hint))
     if text := refusal(where, value, hint):
         raise ConfigError(text)
+
+
+def _entry_of(hint: Any) -> Any:
+    """The type of the values of a mapping; None where the hint is no mapping."""
+    found = (get_args(kind.type) for kind in kinds(hint) if get_origin(kind.type) in (dict, Mapping))
+    return next((arguments[1] for arguments in found if len(arguments) > 1), None)
 
 
 def _holds_target(value: Any) -> bool:

@@ -56,6 +56,8 @@ NOUNS: dict[Any, str] = {
     str: "a text",
     NoneType: "null",
     list: "a list",
+    tuple: "a list",
+    Mapping: "settings by name",
     Sequence: "a list",
 }
 """Types in words."""
@@ -91,7 +93,7 @@ class Kind(NamedTuple):
         if not self.is_plain and (names := getattr(self.type, "__annotations__", None)):
             return f"a group of settings ({', '.join(names)})"
         kind = get_origin(self.type) or self.type
-        entries = PLURALS.get(next(iter(get_args(self.type)), None)) if kind in (list, Sequence) else None
+        entries = PLURALS.get(next(iter(get_args(self.type)), None)) if kind in (list, tuple, Sequence) else None
         return NOUNS.get(kind, str(getattr(kind, "__name__", kind))) + (f" of {entries}" if entries else "")
 
     @property

@@ -29,7 +29,8 @@ def check_fit(scorer: Scorer, gate: Gate) -> None:
         raise ConfigError(f"scorer {name} gives scores with a sign, which {type(gate).__name__} cannot read; use gate=signed")
     if gate.signed and not scorer.signed:
         raise ConfigError(
-            f"gate=signed reads scores with a sign, and scorer {name} gives importance >= 0; use gate=bilevel or gate=direct"
+            f"{type(gate).__name__} reads scores with a sign, and scorer {name} gives importance >= 0; use gate=bilevel or "
+            "gate=direct"
         )
     if scorer.added and gate.replaces:
         raise ConfigError(

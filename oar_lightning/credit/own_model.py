@@ -65,8 +65,7 @@ class OwnModel:
                 "the scorer trains a copy of the policy's weights, which ZeRO-3 has sharded over the ranks; use "
                 "trainer=deepspeed_zero2 or trainer=ddp"
             )
-        if any(p.dtype == torch.float16 for p in parameters):
-            raise ValueError(_float16("weights are float16"))
+        check_dtype(policy)
         self.model = copy.deepcopy(policy, {id(p): p for p in parameters if not p.requires_grad})
         turn_dropout_off(self.model)
         self._trained = {name: p for name, p in self.model.named_parameters() if p.requires_grad}
@@ -180,6 +179,12 @@ def _rows(rollouts: Rollouts, chunk: list[int]) -> Tensor:
 
 def _on_cpu(value: Any) -> Any:
     return value.detach().to("cpu", copy=True) if isinstance(value, Tensor) else value
+
+
+def check_dtype(policy: Any) -> None:
+    """Raises: ValueError: for weights that are too coarse to be trained."""
+    if any(p.dtype == torch.float16 for p in policy.parameters()):
+        raise ValueError(_float16("weights are float16"))
 
 
 def _float16(what: str) -> str:

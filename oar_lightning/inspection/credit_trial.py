@@ -16,6 +16,7 @@ from oar_lightning.common.randomness import generator, global_rng_kept
 from oar_lightning.credit.component import region_mask
 from oar_lightning.credit.gates import Gate, checked_credit
 from oar_lightning.credit.scorers import Capo, FunctionScorer, Oracle, Scorer, checked_scores
+from oar_lightning.credit.scorers.base import Wrapper
 from oar_lightning.inspection.recorded import RecordedCompletion, encode_recorded, to_generation
 from oar_lightning.policy.language_model import evaluating
 from oar_lightning.policy.pretrained import Policy
@@ -37,8 +38,17 @@ def _is_own(part: Scorer | Gate) -> bool:
     return isinstance(part, FunctionScorer) or not type(part).__module__.startswith("oar_lightning.")
 
 
+def _tried(scorer: Scorer) -> tuple[Scorer, str]:
+    """What is within the package's scorers that change another's scores, and its key."""
+    key = "scorer"
+    while isinstance(scorer, Wrapper) and not _is_own(scorer):
+        scorer, key = scorer.inner, f"{key}.inner"
+    return scorer, key
+
+
 def _scorer_needs_trial(scorer: Scorer) -> bool:
-    return isinstance(scorer, Oracle | Capo) or _is_own(scorer)
+    tried, _ = _tried(scorer)
+    return isinstance(tried, Oracle | Capo) or _is_own(tried)
 
 
 def needs_trial(scorer: Scorer, gate: Gate) -> bool:
@@ -60,8 +70,9 @@ def try_credit(scorer: Scorer, gate: Gate, policy: Policy, stage: RolloutStage, 
 
 
 def _try_scorer(scorer: Scorer, policy: Policy, rollouts: Rollouts) -> None:
+    scorer, place = _tried(scorer)
     own: Any = scorer.function if isinstance(scorer, FunctionScorer) else type(scorer)
-    key = f"scorer._target_={_source(own)}"
+    key = f"{place}._target_={_source(own)}"
     region = region_mask(rollouts, scorer.covers)
     try:
         with global_rng_kept(), evaluating(policy.model), scorer.looked_at():
@@ -80,7 +91,15 @@ def _try_scorer(scorer: Scorer, policy: Policy, rollouts: Rollouts) -> None:
             f"{key}, {TRIED}: a score is {float(scores.min()):g}, and importance is >= 0; take its size, or make it a class "
             "with signed = True and choose gate=signed"
         )
-    if scorer.covers == "reasoning" and bool(found.masked_fill(region, 0.0).any()):
+    if not any(row[mask].isfinite().any() for row, mask in zip(scores, region, strict=True)):
+        log.warning(
+            "%s, %s: no score is a finite number, so that both count as not scored; a run in which all completions do is GRPO, "
+            "with credit/invalid_frac at 1",
+            key,
+            TRIED,
+        )
+        return
+    if scorer.covers == "reasoning" and bool(found.nan_to_num(0.0).masked_fill(region, 0.0).any()):
         log.warning(
             "%s, %s: scores outside of rollouts.reasoning_mask are not used; one of the answer, too, says covers = 'response'",
             key,

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any
@@ -62,8 +63,8 @@ class LabConfig:
             value = getattr(self, key)
             if value is not None and value < lowest:
                 raise ValueError(f"lab.{key} must be >= {lowest}, got {value}")
-        if self.decisive <= 0:
-            raise ValueError(f"lab.decisive is a difference of rewards and must be > 0, got {self.decisive}")
+        if not 0 < self.decisive < math.inf:
+            raise ValueError(f"lab.decisive is a difference of rewards and must be finite and > 0, got {self.decisive}")
         if self.continuations:
             self.values(0)
 

@@ -37,6 +37,8 @@ def prepare(cfg: DictConfig) -> Callable[[], float | None]:
     Raises:
         ConfigError: where the folder is not there.
     """
+    if not isinstance(cfg.sync.folder, str):
+        raise ConfigError(f"sync.folder must be a text, got {cfg.sync.folder}; give a run's folder, or one that holds runs")
     folder = Path(cfg.sync.folder).expanduser()
     if not folder.is_dir():
         raise ConfigError(f"sync.folder={folder}: no such folder; give a run's folder, or one that holds runs")

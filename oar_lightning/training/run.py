@@ -131,6 +131,7 @@ def assemble(
             seed=settings.seed,
             reference=reference_model(settings),
         )
+        settings.method.scorer.check_model(policy.model)
         credit = settings.method.scorer, settings.method.gate
         if needs_trial(*credit):  # after the module has lent them its tools
             try_credit(*credit, policy, stage, next(iter(settings.train)))

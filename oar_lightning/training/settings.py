@@ -135,6 +135,11 @@ class Settings:
                 "rollout.temperature=0 samples the same completion for a whole group, so no advantage is ever non-zero; "
                 "set rollout.temperature > 0, e.g. 1.0"
             )
+        if not self.rewards.weight_vector().any():
+            raise ConfigError(
+                f"reward.weights are 0 for all of {sorted(self.rewards.terms)}, so that no completion has a reward to learn "
+                "from; give one of them another weight"
+            )
         if self.method.sampling.top_p < 1:
             log.warning(
                 "rollout.top_p=%s: completions are drawn from the nucleus, and ratios, KL term and entropy are those of "

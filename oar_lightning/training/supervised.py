@@ -2,13 +2,15 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator
+import logging
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
 from typing import Any
 
 import torch
 from torch import Tensor
 
+from oar_lightning.common.config_check import ConfigError
 from oar_lightning.common.ranges import PositiveInt, checked
 from oar_lightning.data.prompts import PromptTemplate
 from oar_lightning.data.stream import ProblemStream
@@ -24,6 +26,11 @@ from oar_lightning.training.precision import float32_by_default
 from oar_lightning.training.publish import publish
 from oar_lightning.training.schedule import Schedule
 from oar_lightning.types import MathProblem
+
+log = logging.getLogger(__name__)
+
+MOST_SILENT_STEPS = 10
+"""First steps of which no demonstration fits, after which training is given up."""
 
 
 @checked("supervised")
@@ -96,6 +103,9 @@ class SupervisedWarmStart(PolicyModule):
         self.config = config
         self._longest = min(config.max_tokens, positions_of(policy.model) or config.max_tokens)
         self._tokens = 0
+        self._silent_steps: int | None = 0  # since training began; None once a demonstration has fitted
+        self._shortest = 0
+        self._warned = False
 
     @float32_by_default()
     def training_step(self, batch: list[MathProblem], batch_idx: int) -> Tensor | None:
@@ -104,6 +114,7 @@ class SupervisedWarmStart(PolicyModule):
         sums = MetricSums()
         sums.add({"too_long_frac": (float(len(batch) - len(kept)), float(len(batch)))})
         self._tokens = sum(all_gather(sum(len(s) for _, s in kept)))
+        self._count_too_long([len(p) + len(s) for p, s in encoded])
         loss = None
         # all ranks have to make a pass; one whose demonstrations are all too long makes it over two tokens, with weight 0
         always = world_size() > 1 or adapt(self.trainer).needs_each_loss
@@ -127,6 +138,41 @@ class SupervisedWarmStart(PolicyModule):
         if not self._tokens:
             self.zero_grad()  # no rank has anything to learn, so the optimizer shall move nothing
         adapt(self.trainer).skip_step(not self._tokens)
+
+    def on_train_end(self) -> None:
+        super().on_train_end()
+        if self._silent_steps:
+            raise self._nothing_fits()
+
+    def _count_too_long(self, lengths: Sequence[int]) -> None:
+        """Tell of the first demonstrations that are left out.
+
+        Raises:
+            ConfigError: where none has fitted since training began.
+        """
+        too_long = sum(length > self._longest for length in lengths)
+        if too_long and not self._warned:
+            self._warned = True
+            log.warning(
+                "supervised.max_tokens=%d: %d of the %d demonstrations of this step are longer and left out, as others will be "
+                "(too_long_frac)",
+                self._longest,
+                too_long,
+                len(lengths),
+            )
+        if self._tokens:
+            self._silent_steps = None
+        elif self._silent_steps is not None:
+            self._silent_steps, self._shortest = self._silent_steps + 1, min(lengths)
+            if self._silent_steps >= MOST_SILENT_STEPS:
+                raise self._nothing_fits()
+
+    def _nothing_fits(self) -> ConfigError:
+        return ConfigError(
+            f"supervised.max_tokens={self._longest}: no demonstration of {self._silent_steps} steps fits, so that nothing was "
+            f"learnt; of the last step's the shortest has {self._shortest} tokens with its prompt: raise it as far as the "
+            "policy reads, or name other data"
+        )
 
     def encode(self, problem: MathProblem) -> tuple[list[int], list[int]]:
         """Ids of the prompt and of the solution with EOS, encoded separately as those of a rollout are."""

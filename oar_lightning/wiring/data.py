@@ -38,6 +38,9 @@ def build_eval_sets(cfg: DictConfig) -> dict[str, ProblemSource]:
 
 
 def _source(node: Any, where: str) -> ProblemSource:
+    if not isinstance(node, DictConfig):
+        left_out = f"leave it out: '~{where}'" if where.startswith("data.evaluation.") else "choose one by data=..."
+        raise ConfigError(f"{where}={node} is no source of problems, which is a block of settings with _target_; {left_out}")
     try:
         source = instantiate(node, _convert_="all")
     except HydraException as error:

@@ -34,9 +34,17 @@ def set_threads(threads: int | None) -> None:
 
 
 def choose_device(accelerator: str) -> torch.device:
-    """The device of a task without a Trainer: a GPU where `trainer.accelerator` asks for one and it exists, else the CPU."""
-    if accelerator not in ("gpu", "cuda", "auto"):
+    """The device of a task without a Trainer: a GPU where `trainer.accelerator` asks for one and it exists, else the CPU.
+
+    Raises:
+        ConfigError: for another accelerator.
+    """
+    if accelerator == "cpu":
         return torch.device("cpu")
+    if accelerator not in ("gpu", "cuda", "auto"):
+        raise ConfigError(
+            f"trainer.accelerator={accelerator}: this task runs on cpu or gpu; auto takes a GPU where there is one"
+        )
     if torch.cuda.is_available():
         return torch.device("cuda")
     if accelerator != "auto":

@@ -12,6 +12,9 @@ from oar_lightning.common.config_check import ConfigError, check_keys
 from oar_lightning.common.paths import conf_dir, sweeps_dir
 from oar_lightning.wiring.other_names import other_name
 
+DATA_KEYS = ("name", "chain", "graph", "train", "evaluation", "prompt", "decontaminate", "max_prompt_tokens", "first_problems")
+"""Of the block `data`."""
+
 
 def top_level_keys(task: str) -> frozenset[str]:
     """All keys of a config with this task."""
@@ -42,13 +45,9 @@ def check_top_level(present: Iterable[str], task: str) -> None:
         )
 
 
-@functools.cache
-def blocks() -> frozenset[str]:
-    """Top-level keys that hold settings, and cannot be given a value themselves."""
-    content = OmegaConf.to_container(OmegaConf.load(conf_dir() / "config.yaml"))
-    assert isinstance(content, dict)
-    named = {str(next(iter(item))) for item in content["defaults"] if isinstance(item, dict)} - {"logger", "task"}
-    return frozenset(str(k) for k, v in content.items() if isinstance(v, dict)) | named
+def blocks(task: str) -> frozenset[str]:
+    """Top-level keys of a config with this task that hold settings, and cannot be given a value themselves."""
+    return (_keys_of("config", blocks_alone=True) | _keys_of(f"task/{task}", blocks_alone=True)) - {"logger", "task"}
 
 
 def remedy_for(key: str) -> str | None:
@@ -69,16 +68,17 @@ def additional_groups() -> frozenset[str]:
 
 
 @functools.cache
-def _keys_of(file: str) -> frozenset[str]:
-    """Keys of a file in conf/ (its name is without .yaml), of the groups in its defaults list, and of the files named there."""
+def _keys_of(file: str, blocks_alone: bool = False) -> frozenset[str]:
+    """Keys of a file in conf/ (its name is without .yaml), of the groups in its defaults list, and of the files named there.
+    `blocks_alone`: those that hold settings."""
     content = OmegaConf.to_container(OmegaConf.load(conf_dir() / f"{file}.yaml"))
     assert isinstance(content, dict)
-    keys = {str(key) for key in content} - {"defaults", "hydra"}
+    keys = {str(key) for key, value in content.items() if not blocks_alone or isinstance(value, dict)} - {"defaults", "hydra"}
     for item in content.get("defaults", ()):
         if isinstance(item, dict):
             keys |= {_key_of(str(group)) for group in item if not str(group).startswith("override ")}
         elif item != "_self_":
-            keys |= _keys_of(str(PurePosixPath(file).parent / item))
+            keys |= _keys_of(str(PurePosixPath(file).parent / item), blocks_alone)
     return frozenset(keys)
 
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 from functools import partial
 from typing import Any
 
@@ -15,6 +16,9 @@ from oar_lightning.common.culprit import explained
 from oar_lightning.distributed.launch import by_torchrun, started_tasks
 from oar_lightning.policy.casting import precision_name
 from oar_lightning.wiring.lightning_options import trainer_options
+
+STARTED_BY = ("NODE_RANK", "GROUP_RANK", "MASTER_ADDR", "LSB_JOBID", "OMPI_COMM_WORLD_SIZE", "PMI_SIZE")
+"""Environment variables of what starts ranks on other nodes, a user's hand, Kubeflow, LSF and MPI among them."""
 
 
 def check_optimizer(cfg: DictConfig) -> None:
@@ -52,9 +56,16 @@ def try_trainer(cfg: DictConfig) -> None:
 
 
 def check_tasks(trainer: Any) -> None:
-    """Raises: ConfigError: where srun or torchrun has started another number of ranks than the trainer is for."""
+    """Raises: ConfigError: where srun or torchrun has started another number of ranks than the trainer is for, or where the
+    trainer is for several nodes and nothing has started ranks there."""
     started = started_tasks()
     if started is None:
+        if trainer.num_nodes > 1 and not any(name in os.environ for name in STARTED_BY):
+            raise ConfigError(
+                f"trainer.num_nodes={trainer.num_nodes}: nothing has started ranks on the other nodes, and this one would wait "
+                "for them; start the command by srun or torchrun, by hand with NODE_RANK and MASTER_ADDR set on each node, or "
+                "set trainer.num_nodes=1"
+            )
         return
     tasks, nodes = started
     ranks = trainer.num_devices * trainer.num_nodes

@@ -24,7 +24,7 @@ from oar_lightning.common.paths import conf_dir
 from oar_lightning.common.scopes import environment
 from oar_lightning.sweep.process import JobFailed
 from oar_lightning.sweep.trial import Diverged
-from oar_lightning.wiring.keys import additional_groups, remedy_for
+from oar_lightning.wiring.keys import DATA_KEYS, additional_groups, remedy_for
 from oar_lightning.wiring.other_names import last_part, other_name
 from oar_lightning.wiring.ranges import SET_HERE
 
@@ -162,6 +162,8 @@ def _not_composed(error: ConfigCompositionException, arguments: Sequence[str]) -
     key = override.partition("=")[0]
     if text.startswith("Multiple values for "):
         key = text.removeprefix("Multiple values for ").partition(". ")[0]
+        if len(given := [argument for argument in arguments if _key(argument) == key and "=" in argument]) > 1:
+            return f"{' '.join(given)}: one {key} can be chosen; leave out all but one of them"
     if text.startswith("Ambiguous value for argument "):
         return f"{override}: several values are a grid, which takes -m; to give a text with commas write '{key}=\"a,b\"'"
     written = next((argument for argument in arguments if _key(argument) == key), key)
@@ -181,6 +183,8 @@ def _advice(key: str, written: str, config: DictConfig) -> str:
     block, _, last = key.rpartition(".")
     if block == "trainer" and last in SET_HERE:
         return SET_HERE[last]
+    if block == "data" and last in DATA_KEYS:
+        return f"{key} is not set by the files that were chosen; a plus adds it: +{written}"
     if value[1:] in _options_of(last):
         return f"the option of a group is chosen there by +{last}@{key}{value}"
     if block in additional_groups() | {"task"}:

@@ -2,15 +2,27 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterable
+from types import NoneType
+
 from hydra.utils import instantiate
 from omegaconf import DictConfig
 
 from oar_lightning.common.config_check import READS_TRAINING_DATA, ConfigError
+from oar_lightning.common.ranges import hints_of, kinds
 from oar_lightning.credit.scorers import as_scorer
 from oar_lightning.policy.casting import MIXED, precision_name
 from oar_lightning.training.method import Method
 from oar_lightning.training.settings import Settings
 from oar_lightning.wiring.data import build_eval_sets, build_train
+
+OF_SETTINGS = (
+    *("policy", "schedule", "answer", "reward", "evaluation", "supervised", "divergence", "alarms", "curriculum"),
+    "checkpoints",
+)
+OF_METHOD = ("advantage", "loss", "update", "rollout", "entropy")
+FIELDS = {"reward": "rewards", "rollout": "sampling"}
+"""Keys of a config whose objects have another name."""
 
 
 def build_settings(cfg: DictConfig) -> Settings:
@@ -20,6 +32,8 @@ def build_settings(cfg: DictConfig) -> Settings:
         ConfigError: for combinations that cannot work or would silently do something else.
         ValueError: from the settings themselves.
     """
+    if "prompt" not in cfg.data:
+        raise ConfigError("data.prompt is missing; leave out ~data.prompt, or give it anew: '+data.prompt={_target_: ...}'")
     settings = Settings(
         method=build_method(cfg),
         policy=instantiate(cfg.policy),
@@ -42,6 +56,8 @@ def build_settings(cfg: DictConfig) -> Settings:
         checkpoint_every_n_steps=int(cfg.checkpoint_every_n_steps),
         checkpoints=instantiate(cfg.checkpoints),
     )
+    _check_classes(cfg, settings, OF_SETTINGS)
+    _check_classes(cfg, settings.method, OF_METHOD)
     settings.check()
     if cfg.task == "train":
         settings.check_rl()
@@ -59,6 +75,20 @@ def build_method(cfg: DictConfig) -> Method:
         sampling=instantiate(cfg.rollout),
         entropy=instantiate(cfg.entropy),
     )
+
+
+def _check_classes(cfg: DictConfig, owner: object, keys: Iterable[str]) -> None:
+    """Hold what the blocks of these keys make against the annotations of the object that has them."""
+    hints = hints_of(type(owner))
+    for key in keys:
+        field = FIELDS.get(key, key)
+        made, classes = getattr(owner, field), [kind.type for kind in kinds(hints[field])]
+        if not isinstance(made, tuple(classes)):
+            names = " or ".join(one.__name__ for one in classes if one is not NoneType)
+            raise ConfigError(
+                f"{key}._target_={cfg[key].get('_target_')} makes a {type(made).__name__}, and {key} is a {names}; leave its "
+                "_target_ as it is"
+            )
 
 
 def _check_trainer(cfg: DictConfig) -> None:

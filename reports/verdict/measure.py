@@ -43,11 +43,12 @@ def by_rules() -> str:
         [
             "Accuracy after 160 updates, at temperature 1, minus GRPO's after 160, in points [95 %]; of arms *in GRPO's time* "
             f"after as many updates as take that, of those *trained longer* after {longer}, the "
-            "time of `turning_point`'s 160. Each has as many tuning runs, but for those at a higher rate and OAR-G with another "
-            "tau or one level, which borrow OAR-G's or GRPO's. Arms that do not have all their pairs yet are left "
+            "time of `turning_point`'s 160. Each has as many tuning runs, but for those at a higher rate and OAR-G with "
+            "another tau or one level, which borrow OAR-G's or GRPO's. Arms that do not have all their pairs yet are left "
             "out. *Asked beforehand*: the answer to what was asked of the arm before its runs; where that is another "
-            "comparison (*above GRPO trained longer*, say), the lead beside it was explored, as where nothing was asked (*-*). A star: "
-            "the interval does not hold 0, but with all that was asked counted the difference cannot be told from chance.",
+            "comparison (*above GRPO trained longer*, say), the lead beside it was explored, as where nothing was asked (*-*). "
+            "A star: the interval does not hold 0, but with all that was asked counted the difference cannot be told from "
+            "chance.",
             "",
             by_rules_table(leads_by_rules()),
         ]

@@ -185,14 +185,16 @@ def test_a_reward_is_tried_out_before_long_work() -> None:
 
     def watching(problems: Sequence[MathProblem], completions: Sequence[Completion]) -> list[float]:
         seen.append((list(problems), list(completions)))
-        return [problems[0].extra["steps"]]
+        return [problem.extra["steps"] for problem in problems]
 
     Rewards({"accuracy": Accuracy(), "watching": watching}).try_out([problem])
-    assert seen == [([problem], [Completion("5", "5", False, 1)])]
+    assert seen == [([problem] * 2, [Completion("5", "5", False, 1)] * 2)]
     with pytest.raises(ValueError, match=r"reward\.terms\.watching raised KeyError: .*no extra column .* of problem .p8."):
         Rewards({"watching": watching}).try_out([MathProblem("q", "5", id="p8")])
-    with pytest.raises(ValueError, match=r"reward\.terms\.none returned None; expected a list of 1 numbers"):
+    with pytest.raises(ValueError, match=r"reward\.terms\.none returned None; expected a list of 2 numbers"):
         Rewards({"none": lambda problems, completions: None}).try_out([problem])
+    with pytest.raises(ValueError, match=r"reward\.terms\.alone returned 1 values for 2 completions"):
+        Rewards({"alone": lambda problems, completions: [1.0]}).try_out([problem])
 
 
 def with_tolerance(stated: object, answer: str) -> float:

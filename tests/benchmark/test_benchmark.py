@@ -69,8 +69,11 @@ def test_bad_settings_name_their_key(change: dict[str, object], message: str) ->
         BenchmarkConfig(**settings)
 
 
-@pytest.mark.parametrize(("key", "value"), [("group_size", 1), ("completion", 5)])
-def test_bad_shapes_name_their_key(key: str, value: int) -> None:
+@pytest.mark.parametrize(
+    ("key", "value"),
+    [("group_size", 1), ("completion", 5), ("kv_heads", 3), ("heads", 5), ("layers", 0), ("dtype", "float8")],
+)
+def test_bad_shapes_name_their_key(key: str, value: object) -> None:
     import dataclasses
 
     with pytest.raises(ValueError, match=rf"benchmark\.shape\.{key}"):

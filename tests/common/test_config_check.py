@@ -87,7 +87,7 @@ def test_nested_targets_are_checked_where_they_stand() -> None:
 def test_plain_mappings_are_checked_too() -> None:
     terms = {"a": {"_target_": "oar_lightning.answers.reward.Format"}}
     rewards = {"_target_": "oar_lightning.answers.reward.Rewards", "terms": terms, "weights": {"a": "much"}}
-    assert message({"reward": rewards}).startswith("reward.weights must be ")
+    assert message({"reward": rewards}) == "reward.weights.a must be a number, got 'much'"
 
 
 def test_missing_keys() -> None:

@@ -16,7 +16,7 @@ from torch import Tensor
 
 from oar_lightning.common.config_check import ConfigError
 from oar_lightning.credit.gates import BilevelGate, DirectGate, Gate, SignedGate, weighted
-from oar_lightning.credit.scorers import Entropy, FunctionScorer, Oracle, Scorer, Uniform, as_scorer
+from oar_lightning.credit.scorers import Entropy, FunctionScorer, Inverted, Oracle, Scorer, Shuffled, Uniform, as_scorer
 from oar_lightning.data.chain.task import ChainProblems, ChainTask
 from oar_lightning.inspection.credit_trial import needs_trial, try_credit
 from oar_lightning.types import CausalSpans, Credit, Rollouts
@@ -109,6 +109,24 @@ def test_equal_scores_are_told_to_be_grpo(value: float, caplog: pytest.LogCaptur
         assert "all tokens before the answer get the same score; a run in which they always do is GRPO" in message
         trial(ramp)
     assert len(caplog.messages) == 1
+
+
+def test_scores_that_are_all_nan_are_told_to_be_grpo(caplog: pytest.LogCaptureFixture) -> None:
+    with caplog.at_level(logging.WARNING):
+        trial(OwnScorer(lambda model, rollouts: torch.full(rollouts.token_ids.shape, torch.nan)))
+    (message,) = caplog.messages
+    assert "no score is a finite number, so that both count as not scored" in message
+    assert "credit/invalid_frac at 1" in message
+
+
+def test_a_scorer_within_another_is_tried_under_its_own_key() -> None:
+    own = OwnScorer(lambda model, rollouts: torch.zeros(1))
+    assert needs_trial(Shuffled(own), BilevelGate())
+    assert not needs_trial(Shuffled(Entropy()), BilevelGate())
+    assert refused(Shuffled(Inverted(own)), BilevelGate()).startswith(
+        f"scorer.inner.inner._target_={__name__}.OwnScorer, tried"
+    )
+    trial(Shuffled(ramp))
 
 
 def test_an_oracle_that_locates_nothing_in_made_up_texts_is_no_grpo(caplog: pytest.LogCaptureFixture) -> None:

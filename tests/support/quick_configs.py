@@ -74,4 +74,4 @@ def warm_up() -> None:
         for experiment in ("oar_g", "smoke"):
             compose("config", [f"+experiment={experiment}"], return_hydra_config=True)
     keys.additional_groups()  # reads the files of all tasks
-    keys.blocks()
+    keys.blocks("train")

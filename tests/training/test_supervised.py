@@ -2,12 +2,15 @@
 
 from __future__ import annotations
 
+import logging
 from typing import Any
 
 import lightning as L
+import pytest
 import torch
 from support.fixtures import fit, make_warm_start, tiny_policy
 
+from oar_lightning.common.config_check import ConfigError
 from oar_lightning.data.prompts import PlainPrompt
 from oar_lightning.policy.out_of_memory import advice
 from oar_lightning.training.supervised import pad_right
@@ -63,6 +66,19 @@ def test_demonstrations_of_more_tokens_than_positions_are_left_out_and_counted()
         for module in (make_warm_start(policy), make_warm_start(tiny_policy(), max_tokens=53), make_warm_start(tiny_policy()))
     )
     assert short == limited > all_kept == 0
+
+
+def test_a_run_in_which_no_demonstration_fits_ends_with_the_key(caplog: pytest.LogCaptureFixture) -> None:
+    with (
+        caplog.at_level(logging.WARNING, logger="oar_lightning"),
+        pytest.raises(
+            ConfigError, match=r"supervised\.max_tokens=1: no demonstration of 2 steps fits.* the shortest has \d\d tokens"
+        ),
+    ):
+        fit(make_warm_start(tiny_policy(), max_tokens=1), 2)
+    assert caplog.text.count("are longer and left out") == 1
+    with pytest.raises(ConfigError, match=r"no demonstration of 10 steps fits"):
+        fit(make_warm_start(tiny_policy(), max_tokens=1), 12)
 
 
 def test_what_did_not_fit_is_told_with_the_keys_of_the_warm_start() -> None:

@@ -19,6 +19,12 @@ def test_half_precision_that_a_trainer_would_replace_is_refused() -> None:
         assert torch.ones(2, 2).mm(torch.ones(2, 2)).dtype == torch.bfloat16
 
 
+def test_a_device_that_is_none_is_refused() -> None:
+    assert device.choose_device("cpu") == torch.device("cpu")
+    with pytest.raises(ConfigError, match=r"trainer\.accelerator=gpuu: this task runs on cpu or gpu"):
+        device.choose_device("gpuu")
+
+
 def test_threads_are_set_only_where_their_number_differs(monkeypatch: pytest.MonkeyPatch) -> None:
     calls: list[int] = []
     monkeypatch.setattr(device, "torch", SimpleNamespace(get_num_threads=lambda: 2, set_num_threads=calls.append))

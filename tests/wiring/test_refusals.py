@@ -116,6 +116,7 @@ def test_a_mistyped_option_is_told_with_all_options(override: str, beginning: st
     [
         ("+gate.tau=0.5", ["the config has gate.tau already; leave out the plus: gate.tau=0.5"]),
         ("+scorer=oar_g", ["the config has scorer already; leave out the plus: scorer=oar_g"]),
+        ("data.first_problems=4", ["data.first_problems is not set by", "a plus adds it: +data.first_problems=4"]),
         ("gate.tau", ["gate.tau cannot be read", "write key=value"]),
         ("gate.tau=[0.5", ["gate.tau=[0.5 cannot be read", "quote what"]),
         ("gate:tau=0.5", ["gate:tau=0.5 cannot be read", "write key=value"]),
@@ -141,6 +142,11 @@ def test_errors_of_the_long_work_keep_their_traceback_but_for_those_that_say_all
     assert ("hydra.run.dir" in capsys.readouterr().err) is False
     with pytest.raises(SystemExit), one_message():  # before it
         raise type(error)(*error.args)
+
+
+def test_of_two_experiments_one_is_to_be_left_out() -> None:
+    given = ("+experiment=smoke", "+experiment=grpo")
+    assert refused(*given) == "+experiment=smoke +experiment=grpo: one experiment can be chosen; leave out all but one of them"
 
 
 def test_a_group_that_is_written_out_is_told_how_an_object_is_given() -> None:

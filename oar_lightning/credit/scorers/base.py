@@ -89,6 +89,9 @@ class Scorer(Component, ABC):
         """What a step samples beside so many completions of at most so many tokens, in words; empty for most."""
         return ""
 
+    def check_model(self, model: Any) -> None:
+        """Refuse, with a ValueError, a policy that it cannot score: when a run is put together."""
+
     def begin(self, model: Any) -> None:
         """Take what it needs of the policy before the first step. All ranks call it."""
 
@@ -155,6 +158,9 @@ class Wrapper(Scorer):
 
     def forecast(self, completions: int, tokens: int) -> str:
         return self.inner.forecast(completions, tokens)
+
+    def check_model(self, model: Any) -> None:
+        self.inner.check_model(model)
 
     def begin(self, model: Any) -> None:
         self.inner.begin(model)

@@ -10,7 +10,7 @@ from jaxtyping import Bool, Float, Shaped
 from torch import Tensor
 
 from oar_lightning.credit.component import Tools
-from oar_lightning.credit.own_model import OwnModel
+from oar_lightning.credit.own_model import OwnModel, check_dtype
 from oar_lightning.credit.scorers.base import Scorer
 from oar_lightning.distributed.ranks import all_gather
 from oar_lightning.objective.metric_sums import MetricSums
@@ -66,6 +66,9 @@ class ImplicitRewards(Scorer):
         """A run begins with a new phi: the scorer may have served another run of this process."""
         self.own = OwnModel(*self._settings)
         self.own.temperature = tools.temperature
+
+    def check_model(self, model: Any) -> None:
+        check_dtype(model)
 
     def begin(self, model: Any) -> None:
         self.own.begin(model)

@@ -64,7 +64,7 @@ class CounterfactualScorer(Scorer):
     def idle(self) -> Mapping[str, str]:
         return Freedom(self.freedom, self.free_below).idle
 
-    def begin(self, model: Any) -> None:
+    def check_model(self, model: Any) -> None:
         check_fill_token(model, self.fill_token_id)
 
     @property

@@ -127,6 +127,12 @@ def test_outcomes_and_pairs() -> None:
     assert pair_accuracy(scores, labels, 3) == (1.5, 3.0)
 
 
+def test_weights_too_coarse_to_be_trained_are_refused_when_a_run_is_put_together() -> None:
+    with pytest.raises(ValueError, match="weights are float16"):
+        Shuffled(scorer("prime")).check_model(gpt2().half())
+    Shuffled(scorer("prime")).check_model(gpt2())
+
+
 def test_what_is_wrapped_learns_too() -> None:
     made = Shuffled(scorer("prime", lr=1e-3))
     made.begin(gpt2())

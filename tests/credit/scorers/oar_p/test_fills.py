@@ -147,7 +147,7 @@ def test_a_fill_that_is_no_token_is_named_before_the_first_step(scorer: Any, tok
     with pytest.raises(
         ValueError, match=rf"scorer\.fill_token_id={token} is no token of the policy, whose ids are 0 to \d+; null"
     ):
-        filled.begin(model)
+        filled.check_model(model)
     with pytest.raises(ValueError, match=r"scorer\.fill_token_id"):
         filled(model, texts())
-    scorer(fill="pad", fill_token_id=3).begin(model)
+    scorer(fill="pad", fill_token_id=3).check_model(model)
