@@ -255,6 +255,17 @@ def test_a_plug_in_scorer_is_a_function_or_a_class(tmp_path: Path, monkeypatch: 
         checked("~scorer", "+scorer={_target_: my_plug_in.digits, _partial_: true, bonu: 2}")
 
 
+def test_a_gate_of_one_s_own_needs_no_region_in_its_yaml(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Scorers that cover either region take the one that a gate's settings name."""
+    (tmp_path / "my_plain_gate.py").write_text(
+        "from oar_lightning.credit.gates import Gate\nclass Plain(Gate):\n    def __call__(self, scores, rollouts): ...\n"
+    )
+    monkeypatch.syspath_prepend(str(tmp_path))
+    own = ("~gate", "+gate={_target_: my_plain_gate.Plain}")
+    assert settings("scorer=random", *own).method.scorer.covers == "reasoning"
+    assert settings("scorer=random", "gate=direct", "gate.region=response").method.scorer.covers == "response"
+
+
 BAD = [
     (["gate.tau=1.4"], "a normalised score) and must be in [0, 1], got 1.4"),
     (["gate.beta=-1"], "gate.beta"),
