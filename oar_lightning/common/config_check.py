@@ -198,9 +198,9 @@ def check_value(value: Any, hint: Any, where: str) -> None:
 
 
 def _entry_of(hint: Any) -> Any:
-    """The type of the values of a mapping; None where the hint is no mapping."""
-    found = (get_args(kind.type) for kind in kinds(hint) if get_origin(kind.type) in (dict, Mapping))
-    return next((arguments[1] for arguments in found if len(arguments) > 1), None)
+    """The type of the values of a mapping; None where the hint allows none, or mappings of several kinds."""
+    found = [get_args(kind.type) for kind in kinds(hint) if get_origin(kind.type) in (dict, Mapping)]
+    return found[0][1] if len(found) == 1 else None
 
 
 def _holds_target(value: Any) -> bool:

@@ -8,7 +8,7 @@ from collections.abc import Callable
 from dataclasses import dataclass
 from pathlib import Path
 
-from omegaconf import DictConfig
+from omegaconf import DictConfig, OmegaConf
 from rich.console import Console
 
 from oar_lightning.common.config_check import ConfigError
@@ -37,9 +37,9 @@ def prepare(cfg: DictConfig) -> Callable[[], float | None]:
     Raises:
         ConfigError: where the folder is not there.
     """
-    if not isinstance(cfg.sync.folder, str):
+    if cfg.sync.folder is None or OmegaConf.is_config(cfg.sync.folder):
         raise ConfigError(f"sync.folder must be a text, got {cfg.sync.folder}; give a run's folder, or one that holds runs")
-    folder = Path(cfg.sync.folder).expanduser()
+    folder = Path(str(cfg.sync.folder)).expanduser()
     if not folder.is_dir():
         raise ConfigError(f"sync.folder={folder}: no such folder; give a run's folder, or one that holds runs")
     journals = sorted(path.parent for path in folder.rglob(JOURNAL) if path.parent.name.startswith(FOLDER))

@@ -135,7 +135,8 @@ class Settings:
                 "rollout.temperature=0 samples the same completion for a whole group, so no advantage is ever non-zero; "
                 "set rollout.temperature > 0, e.g. 1.0"
             )
-        if not self.rewards.weight_vector().any():
+        learns_otherwise = self.method.gate.signed or self.method.entropy_teaches or self.method.loss.kl_coef
+        if not self.rewards.weight_vector().any() and not learns_otherwise:
             raise ConfigError(
                 f"reward.weights are 0 for all of {sorted(self.rewards.terms)}, so that no completion has a reward to learn "
                 "from; give one of them another weight"

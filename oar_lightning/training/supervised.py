@@ -104,7 +104,6 @@ class SupervisedWarmStart(PolicyModule):
         self._longest = min(config.max_tokens, positions_of(policy.model) or config.max_tokens)
         self._tokens = 0
         self._silent_steps: int | None = 0  # since training began; None once a demonstration has fitted
-        self._shortest = 0
         self._warned = False
 
     @float32_by_default()
@@ -139,10 +138,9 @@ class SupervisedWarmStart(PolicyModule):
             self.zero_grad()  # no rank has anything to learn, so the optimizer shall move nothing
         adapt(self.trainer).skip_step(not self._tokens)
 
-    def on_train_end(self) -> None:
-        super().on_train_end()
-        if self._silent_steps:
-            raise self._nothing_fits()
+    def on_train_start(self) -> None:
+        super().on_train_start()
+        self._silent_steps = None if self.trainer.global_step else 0  # a run that goes on has begun to learn
 
     def _count_too_long(self, lengths: Sequence[int]) -> None:
         """Tell of the first demonstrations that are left out.
@@ -154,25 +152,27 @@ class SupervisedWarmStart(PolicyModule):
         if too_long and not self._warned:
             self._warned = True
             log.warning(
-                "supervised.max_tokens=%d: %d of the %d demonstrations of this step are longer and left out, as others will be "
+                "%s: %d of this step's %d demonstrations on this rank are longer and left out, as others will be "
                 "(too_long_frac)",
-                self._longest,
+                self._limit,
                 too_long,
                 len(lengths),
             )
         if self._tokens:
             self._silent_steps = None
         elif self._silent_steps is not None:
-            self._silent_steps, self._shortest = self._silent_steps + 1, min(lengths)
-            if self._silent_steps >= MOST_SILENT_STEPS:
-                raise self._nothing_fits()
+            self._silent_steps += 1
+            if self._silent_steps == MOST_SILENT_STEPS or self.trainer.global_step + 1 == self.trainer.max_steps:
+                raise ConfigError(
+                    f"{self._limit}: no demonstration of the first {self._silent_steps} steps fits, so that nothing was "
+                    f"learnt; the shortest of the last one has {min(lengths)} tokens with its prompt: raise "
+                    "supervised.max_tokens, take a policy that reads longer texts, or name other data"
+                )
 
-    def _nothing_fits(self) -> ConfigError:
-        return ConfigError(
-            f"supervised.max_tokens={self._longest}: no demonstration of {self._silent_steps} steps fits, so that nothing was "
-            f"learnt; of the last step's the shortest has {self._shortest} tokens with its prompt: raise it as far as the "
-            "policy reads, or name other data"
-        )
+    @property
+    def _limit(self) -> str:
+        asked = f"supervised.max_tokens={self.config.max_tokens}"
+        return asked if self._longest == self.config.max_tokens else f"{asked}, and the policy reads {self._longest} tokens"
 
     def encode(self, problem: MathProblem) -> tuple[list[int], list[int]]:
         """Ids of the prompt and of the solution with EOS, encoded separately as those of a rollout are."""

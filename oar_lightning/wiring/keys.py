@@ -12,8 +12,9 @@ from oar_lightning.common.config_check import ConfigError, check_keys
 from oar_lightning.common.paths import conf_dir, sweeps_dir
 from oar_lightning.wiring.other_names import other_name
 
-DATA_KEYS = ("name", "chain", "graph", "train", "evaluation", "prompt", "decontaminate", "max_prompt_tokens", "first_problems")
-"""Of the block `data`."""
+ADDED_DATA_KEYS = ("decontaminate", "max_prompt_tokens", "first_problems")
+DATA_KEYS = ("name", "chain", "graph", "train", "evaluation", "prompt", *ADDED_DATA_KEYS)
+"""Of the block `data`; not all files in conf/data set those that can be added."""
 
 
 def top_level_keys(task: str) -> frozenset[str]:

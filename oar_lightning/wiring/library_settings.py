@@ -8,7 +8,7 @@ from typing import Any
 
 import torch
 from hydra.utils import instantiate
-from lightning.pytorch.plugins.environments import LightningEnvironment
+from lightning.pytorch.plugins.environments import LightningEnvironment, LSFEnvironment, MPIEnvironment
 from omegaconf import DictConfig
 
 from oar_lightning.common.config_check import ConfigError
@@ -17,8 +17,10 @@ from oar_lightning.distributed.launch import by_torchrun, started_tasks
 from oar_lightning.policy.casting import precision_name
 from oar_lightning.wiring.lightning_options import trainer_options
 
-STARTED_BY = ("NODE_RANK", "GROUP_RANK", "MASTER_ADDR", "LSB_JOBID", "OMPI_COMM_WORLD_SIZE", "PMI_SIZE")
-"""Environment variables of what starts ranks on other nodes, a user's hand, Kubeflow, LSF and MPI among them."""
+BY_HAND = ("NODE_RANK", "GROUP_RANK", "MASTER_ADDR", "MASTER_PORT")
+"""Environment variables of which some are set where ranks are started node by node (and by Kubeflow)."""
+CLUSTERS = (LSFEnvironment, MPIEnvironment)
+"""What starts ranks on other nodes beside srun and torchrun, as Lightning sees it."""
 
 
 def check_optimizer(cfg: DictConfig) -> None:
@@ -55,16 +57,21 @@ def try_trainer(cfg: DictConfig) -> None:
         )
 
 
+def _starts_nodes() -> bool:
+    """Whether anything but srun and torchrun starts ranks on several nodes."""
+    return any(name in os.environ for name in BY_HAND) or any(cluster.detect() for cluster in CLUSTERS)
+
+
 def check_tasks(trainer: Any) -> None:
     """Raises: ConfigError: where srun or torchrun has started another number of ranks than the trainer is for, or where the
     trainer is for several nodes and nothing has started ranks there."""
     started = started_tasks()
     if started is None:
-        if trainer.num_nodes > 1 and not any(name in os.environ for name in STARTED_BY):
+        if trainer.num_nodes > 1 and not _starts_nodes():
             raise ConfigError(
                 f"trainer.num_nodes={trainer.num_nodes}: nothing has started ranks on the other nodes, and this one would wait "
-                "for them; start the command by srun or torchrun, by hand with NODE_RANK and MASTER_ADDR set on each node, or "
-                "set trainer.num_nodes=1"
+                "for them; start the command by srun or torchrun, or on each node by hand with NODE_RANK, MASTER_ADDR "
+                "and MASTER_PORT, or set trainer.num_nodes=1"
             )
         return
     tasks, nodes = started

@@ -24,7 +24,7 @@ from oar_lightning.common.paths import conf_dir
 from oar_lightning.common.scopes import environment
 from oar_lightning.sweep.process import JobFailed
 from oar_lightning.sweep.trial import Diverged
-from oar_lightning.wiring.keys import DATA_KEYS, additional_groups, remedy_for
+from oar_lightning.wiring.keys import ADDED_DATA_KEYS, additional_groups, remedy_for
 from oar_lightning.wiring.other_names import last_part, other_name
 from oar_lightning.wiring.ranges import SET_HERE
 
@@ -183,8 +183,9 @@ def _advice(key: str, written: str, config: DictConfig) -> str:
     block, _, last = key.rpartition(".")
     if block == "trainer" and last in SET_HERE:
         return SET_HERE[last]
-    if block == "data" and last in DATA_KEYS:
-        return f"{key} is not set by the files that were chosen; a plus adds it: +{written}"
+    if block == "data" and last in ADDED_DATA_KEYS:
+        remedy = "so there is nothing to leave out" if written.startswith("~") else f"a plus adds it: +{written}"
+        return f"{key} is not set by the files that were chosen; {remedy}"
     if value[1:] in _options_of(last):
         return f"the option of a group is chosen there by +{last}@{key}{value}"
     if block in additional_groups() | {"task"}:

@@ -12,12 +12,13 @@ from oar_lightning.common.config_check import READS_TRAINING_DATA, ConfigError
 from oar_lightning.common.ranges import hints_of, kinds
 from oar_lightning.credit.scorers import as_scorer
 from oar_lightning.policy.casting import MIXED, precision_name
+from oar_lightning.policy.fresh import FreshPolicy
 from oar_lightning.training.method import Method
 from oar_lightning.training.settings import Settings
 from oar_lightning.wiring.data import build_eval_sets, build_train
 
 OF_SETTINGS = (
-    *("policy", "schedule", "answer", "reward", "evaluation", "supervised", "divergence", "alarms", "curriculum"),
+    *("schedule", "answer", "reward", "evaluation", "supervised", "divergence", "alarms", "curriculum"),
     "checkpoints",
 )
 OF_METHOD = ("advantage", "loss", "update", "rollout", "entropy")
@@ -56,6 +57,11 @@ def build_settings(cfg: DictConfig) -> Settings:
         checkpoint_every_n_steps=int(cfg.checkpoint_every_n_steps),
         checkpoints=instantiate(cfg.checkpoints),
     )
+    if not isinstance(settings.policy, FreshPolicy) and not callable(getattr(settings.policy, "load", None)):
+        raise ConfigError(
+            f"policy._target_={cfg.policy.get('_target_')} makes a {type(settings.policy).__name__}, which has no load(); "
+            "choose a policy by policy=..."
+        )
     _check_classes(cfg, settings, OF_SETTINGS)
     _check_classes(cfg, settings.method, OF_METHOD)
     settings.check()
@@ -86,8 +92,8 @@ def _check_classes(cfg: DictConfig, owner: object, keys: Iterable[str]) -> None:
         if not isinstance(made, tuple(classes)):
             names = " or ".join(one.__name__ for one in classes if one is not NoneType)
             raise ConfigError(
-                f"{key}._target_={cfg[key].get('_target_')} makes a {type(made).__name__}, and {key} is a {names}; leave its "
-                "_target_ as it is"
+                f"{key}._target_={cfg[key].get('_target_')} makes a {type(made).__name__}, and {key} is a {names}; subclass "
+                "it, or leave _target_ as it is"
             )
 
 

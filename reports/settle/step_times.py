@@ -12,10 +12,10 @@ from tables import times_of
 from oar_lightning.common.markdown import markdown
 
 ABOUT = (
-    "The time of a run's steps, evaluations left out, in that of the same without its scoring, which is GRPO's: medians of "
-    "runs beyond tuning that kept their seconds, with the lowest and the highest. *-*: none did; perfect credit, whose scoring "
-    "makes no pass of the policy, and GRPO need none. Of `turning_point` these are from before its continuations copied ("
-    "[since then](#in-equal-time))."
+    "The time of a run's steps, evaluations left out, in that of the same without its scoring, which is GRPO's with as many "
+    "completions: medians of runs beyond tuning that kept their seconds, with the lowest and the highest. *-*: none did; "
+    "perfect credit, whose scoring makes no pass of the policy, and GRPO need none. Of `turning_point` and "
+    "`turning_point_shuffled` these are from before its continuations copied ([since then](#in-equal-time))."
 )
 STAGES = ("endpoint", "again", "time")
 

@@ -90,6 +90,14 @@ def test_plain_mappings_are_checked_too() -> None:
     assert message({"reward": rewards}) == "reward.weights.a must be a number, got 'much'"
 
 
+def test_values_of_a_mapping_are_checked_where_it_is_of_one_kind() -> None:
+    check_value({"a": 1.0}, Mapping[str, float] | None, "k")
+    check_value(None, Mapping[str, float] | None, "k")
+    with pytest.raises(ConfigError, match=r"k\.a must be a number, got 'x'"):
+        check_value({"a": "x"}, Mapping[str, float] | None, "k")
+    check_value({"a": "x"}, Mapping[str, float] | Mapping[str, str], "k")
+
+
 def test_missing_keys() -> None:
     chain = {"_target_": "oar_lightning.data.chain.task.ChainProblems", "split": "train"}
     assert (

@@ -23,12 +23,21 @@ from oar_lightning import (
 )
 from oar_lightning.answers.reward import Accuracy, Rewards
 from oar_lightning.common.config_check import ConfigError
+from oar_lightning.credit.gates import SignedGate
 from oar_lightning.data.curriculum import DifficultyCurriculum
 from oar_lightning.data.listed import ListedProblems
 from oar_lightning.data.mixture import Mixture
 from oar_lightning.objective.entropy import AdaptiveEntropy
 from oar_lightning.objective.loss import LossConfig
 from oar_lightning.types import MathProblem
+
+
+def test_weights_of_0_are_refused_where_nothing_else_teaches() -> None:
+    rewards = Rewards({"accuracy": Accuracy()}, {"accuracy": 0.0})
+    with pytest.raises(ConfigError, match=r"reward\.weights are 0 for all of \['accuracy'\]"):
+        own(rewards=rewards).check_rl()
+    for method in (Method(gate=SignedGate()), Method(loss=LossConfig(entropy_coef=0.1)), Method(loss=LossConfig(kl_coef=0.1))):
+        own(rewards=rewards, method=method).check_rl()
 
 
 def own(**changes: Any) -> Settings:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import logging
+from pathlib import Path
 from typing import Any
 
 import lightning as L
@@ -72,13 +73,25 @@ def test_a_run_in_which_no_demonstration_fits_ends_with_the_key(caplog: pytest.L
     with (
         caplog.at_level(logging.WARNING, logger="oar_lightning"),
         pytest.raises(
-            ConfigError, match=r"supervised\.max_tokens=1: no demonstration of 2 steps fits.* the shortest has \d\d tokens"
+            ConfigError,
+            match=r"supervised\.max_tokens=1: no demonstration of the first 2 steps fits.* has \d\d ",
         ),
     ):
         fit(make_warm_start(tiny_policy(), max_tokens=1), 2)
     assert caplog.text.count("are longer and left out") == 1
-    with pytest.raises(ConfigError, match=r"no demonstration of 10 steps fits"):
+    with pytest.raises(ConfigError, match=r"no demonstration of the first 10 steps fits"):
         fit(make_warm_start(tiny_policy(), max_tokens=1), 12)
+    policy = tiny_policy()
+    policy.model.config.max_position_embeddings = 3
+    with pytest.raises(ConfigError, match=r"^supervised\.max_tokens=\d+, and the policy reads 3 tokens: no demonstration"):
+        fit(make_warm_start(policy), 1)
+
+
+def test_a_run_that_goes_on_has_begun_to_learn(tmp_path: Path) -> None:
+    saving = L.pytorch.callbacks.ModelCheckpoint(tmp_path, save_last=True, every_n_train_steps=1)
+    fit(make_warm_start(tiny_policy()), 1, [saving])
+    on = fit(make_warm_start(tiny_policy(), max_tokens=1), 3, ckpt_path=str(tmp_path / "last.ckpt"))
+    assert on.rows[3]["too_long_frac"] == 1
 
 
 def test_what_did_not_fit_is_told_with_the_keys_of_the_warm_start() -> None:

@@ -9,7 +9,7 @@ import pytest
 from omegaconf import DictConfig, OmegaConf
 
 from oar_lightning.common.config_check import ConfigError
-from oar_lightning.wiring.library_settings import STARTED_BY, check_tasks, try_trainer
+from oar_lightning.wiring.library_settings import BY_HAND, check_tasks, try_trainer
 
 SRUN = {"SLURM_JOB_ID": "1", "SLURM_STEP_ID": "0", "SLURM_JOB_NAME": "train"}
 TORCHRUN = {"TORCHELASTIC_RUN_ID": "x"}
@@ -59,10 +59,10 @@ def test_as_many_ranks_as_tasks(launched: dict[str, str], devices: int, nodes: i
 
 
 def test_other_nodes_that_nothing_has_started_ranks_on_are_refused(monkeypatch: pytest.MonkeyPatch) -> None:
-    for name in STARTED_BY:
+    for name in BY_HAND:
         monkeypatch.delenv(name, raising=False)
     with pytest.raises(
-        ConfigError, match=r"trainer\.num_nodes=2: nothing has started .* srun or torchrun, by hand with NODE_RANK"
+        ConfigError, match=r"trainer\.num_nodes=2: nothing has started .* NODE_RANK, MASTER_ADDR and MASTER_PORT"
     ):
         check(monkeypatch, {}, 1, 2)
     check(monkeypatch, {"MASTER_ADDR": "10.0.0.1", "NODE_RANK": "1"}, 1, 2)

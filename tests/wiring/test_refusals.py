@@ -117,6 +117,7 @@ def test_a_mistyped_option_is_told_with_all_options(override: str, beginning: st
         ("+gate.tau=0.5", ["the config has gate.tau already; leave out the plus: gate.tau=0.5"]),
         ("+scorer=oar_g", ["the config has scorer already; leave out the plus: scorer=oar_g"]),
         ("data.first_problems=4", ["data.first_problems is not set by", "a plus adds it: +data.first_problems=4"]),
+        ("~data.first_problems", ["data.first_problems is not set by", "so there is nothing to leave out"]),
         ("gate.tau", ["gate.tau cannot be read", "write key=value"]),
         ("gate.tau=[0.5", ["gate.tau=[0.5 cannot be read", "quote what"]),
         ("gate:tau=0.5", ["gate:tau=0.5 cannot be read", "write key=value"]),
