@@ -29,6 +29,7 @@ QUESTIONS = {
     "After as many updates, minus GRPO": (
         Question("perfect credit, which is told which step went wrong", rules.PERFECT),
         Question("OAR-G", "oar_g", again=rules.AGAIN.task),
+        Question("OAR-P, exact", "oar_p"),
         Question(f"{_SEARCHES}, ours, which lets the verifier judge greedy continuations", "turning_point"),
         Question(
             "`anchor_states`, ours, which needs no further run of the model", "anchor_states", again=rules.AT_NO_PASS.task
