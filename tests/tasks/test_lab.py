@@ -390,7 +390,7 @@ def test_two_labs_do_not_share_a_folder(prepared: Prepare, tmp_path: Path) -> No
         (["+lab.estimators.oar_g.gat=1"], r"unknown key lab\.estimators\.oar_g\.gat; did you mean"),
         (
             ["+scorer@lab.estimators.mine.scorer=oar_g", "+gate@lab.estimators.mine.gate=signed"],
-            r"lab\.estimators\.mine: gate=signed",
+            r"lab\.estimators\.mine: SignedGate reads scores with a sign",
         ),
         (["+scorer@lab.estimators.mine.scorer=spro"], r"lab\.estimators\.mine: Spro .* lab\.past=\[<run folder>\], and"),
         (["lab.files=[none.jsonl]"], r"lab\.files=none\.jsonl: no such file"),
