@@ -76,7 +76,7 @@ def lead_was_asked(task: str, arm: str) -> bool:
     return (task, arm, rules.BASELINE, "endpoint") in asked_keys()
 
 
-def answers() -> Mapping[tuple[str, str], str]:
+def answers() -> dict[tuple[str, str], str]:
     """(Task, arm) -> the answer to what was asked of it beforehand, of its lead over GRPO or of another comparison."""
     found = {(task, "oar_g"): f"above GRPO: {settled(task)[0]}" for task in TASKS}
     found |= {(task, arm): f"half of perfect credit's lead: {'yes' if one.reached else 'no'}" for task, arm, one in halves()}
@@ -94,14 +94,14 @@ def answers() -> Mapping[tuple[str, str], str]:
     return found | _of_changed_gates() | _of_higher_rates()
 
 
-def _of_changed_gates() -> Mapping[tuple[str, str], str]:
+def _of_changed_gates() -> dict[tuple[str, str], str]:
     levels, tau = rules.BOTH_LEVELS, rules.STABLE_TAU
     found = {(levels.task, arm): f"OAR-G above it: {one.verdict}" for arm, one in asked_leads(levels).items()}
     near = f"OAR-G within {rules.MARGIN:g} points of it"
     return found | {(tau.task, arm): f"{near}: {one.verdict}" for arm, one in asked_leads(tau, says=rules.same_verdict).items()}
 
 
-def _of_higher_rates() -> Mapping[tuple[str, str], str]:
+def _of_higher_rates() -> dict[tuple[str, str], str]:
     told = {task: f"OAR-G's lead over GRPO smaller at this rate: {one.verdict}" for task, one in rate_leads().items()}
     return {(task, arm): answer for task, answer in told.items() for arm in rules.AT_HIGHER_RATE}
 
