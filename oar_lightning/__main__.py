@@ -41,9 +41,6 @@ log = logging.getLogger("oar_lightning")
 TRAINS = ("train", "warm_start")
 RESUMES_NOTHING = ("audit", "decontaminate", "benchmark", "plan", "report", "sync")
 
-TEXTS = {"name": False, "output_root": False, "export_to": True, "ckpt_path": True}
-"""Keys that take one text -> whether null, too."""
-
 os.environ.setdefault("MLFLOW_DISABLE_TELEMETRY", "true")
 os.environ.setdefault("MLFLOW_ENABLE_ARTIFACTS_PROGRESS_BAR", "false")
 os.environ.setdefault("MLFLOW_SUPPRESS_PRINTING_URL_TO_STDOUT", "true")
@@ -196,9 +193,6 @@ def check_config(cfg: DictConfig) -> None:
     missing = sorted(key for key in OmegaConf.missing_keys(cfg) if not key.startswith(unread))
     if missing:
         raise ConfigError(f"{missing[0]} has no value; set it, e.g. {missing[0]}=...")
-    for key, may_be_null in TEXTS.items():
-        if (cfg[key] is None and not may_be_null) or OmegaConf.is_config(cfg[key]) or isinstance(cfg[key], bool):
-            raise ConfigError(f"{key} must be a text{' or null' if may_be_null else ''}, got {cfg[key]}")
     if not cfg.name or ".." in str(cfg.name).split("/"):
         raise ConfigError(f"name must be a text that can be part of a path, got {cfg.name!r}; e.g. name=${{task}}")
     if str(cfg.output_root).startswith("~"):

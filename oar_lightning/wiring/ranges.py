@@ -21,7 +21,19 @@ def are_decays(values: Sequence[float]) -> bool:
     return len(values) == 2 and all(isinstance(value, int | float) and 0 <= value < 1 for value in values)
 
 
+def is_text(value: object) -> bool:
+    """a text"""
+    return isinstance(value, str | int | float) and not isinstance(value, bool)
+
+
+Text = Annotated[object, Predicate(is_text)]
+"""YAML reads one of digits, such as `name=5`, as a number."""
+
 PLAIN = {
+    "name": Text,
+    "output_root": Text,
+    "export_to": Text | None,
+    "ckpt_path": Text | None,
     "seed": Annotated[int, Interval(ge=0, lt=2**32)],
     "num_threads": PositiveInt | Annotated[None, "torch's default"],
     "checkpoint_every_n_steps": NonNegativeInt,
