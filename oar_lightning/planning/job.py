@@ -116,6 +116,11 @@ class Job:
         return None if self.sharding.zero else MIXED.get(self.precision)
 
     @property
+    def update_autocast(self) -> torch.dtype | None:
+        """Of the passes whose log-probabilities the loss reads."""
+        return getattr(torch, self.update.dtype) if self.update.dtype else self.autocast
+
+    @property
     def update_tokens(self) -> int:
         """Padded tokens of the update's largest pass, where every completion has the greatest length."""
         completions = -(-self.completions // self.update.minibatches)
@@ -186,7 +191,7 @@ def plan_job(job: Job) -> Planned:
     if continuations is not None:
         items.append(Item("continuations", continuations(job.continued_tokens(model)), ("scoring",)))
     if job.kl or job.scorer.needs_old or job.update.steps_per_rollout > 1:
-        logprobs = _pass_cost(job, lambda texts: dry_run.logprobs_bytes(model, texts, job.autocast))
+        logprobs = _pass_cost(job, lambda texts: dry_run.logprobs_bytes(model, texts, job.update_autocast))
         items.append(Item("log-probabilities' pass", logprobs(job.update_tokens), ("log-probabilities",)))
     items.append(Item("update's pass", update(job.update_tokens), ("update",)))
     return Planned(
@@ -203,7 +208,7 @@ def plan_job(job: Job) -> Planned:
 
 
 def _update_cost(job: Job, model: Any) -> Cost:
-    return _pass_cost(job, lambda texts: dry_run.update_bytes(model, texts, job.autocast, job.entropy_grad))
+    return _pass_cost(job, lambda texts: dry_run.update_bytes(model, texts, job.update_autocast, job.entropy_grad))
 
 
 def _pass_cost(job: Job, peak: Callable[[Rollouts], int]) -> Cost:

@@ -181,7 +181,8 @@ class ExperienceCollector:
 
         One pass then serves both these and the scorer.
         """
-        if self.method.update.steps_per_rollout == 1 or rollouts.prediction_states is not None:
+        update = self.method.update
+        if update.steps_per_rollout == 1 or update.dtype or rollouts.prediction_states is not None:
             return rollouts
         if not states_fit(self.model, rollouts.token_ids.numel()):
             return rollouts
@@ -238,7 +239,8 @@ class ExperienceCollector:
         out = torch.zeros(rollouts.token_ids.shape, device=rollouts.token_ids.device)
 
         def work(part: Rollouts) -> Tensor:
-            return completion_logprobs(model, part, self.method, part.prediction_states)[0]
+            states = None if self.method.update.dtype else part.prediction_states  # which are not as the update's would be
+            return completion_logprobs(model, part, self.method, states)[0]
 
         with evaluating(model), activity("log-probabilities"):
             for rows, logprobs in self._in_parts(rollouts, work):

@@ -12,26 +12,29 @@ from oar_lightning.policy.decoder import PlainDecoder, choose_decoder, learning_
 from oar_lightning.policy.language_model import base_model
 from oar_lightning.policy.lm_head import token_logprobs
 from oar_lightning.training.method import Method
+from oar_lightning.training.precision import update_precision
 from oar_lightning.types import Rollouts
 
 
 def completion_logprobs(
     model: Any, rollouts: Rollouts, method: Method, states: Tensor | None = None, decoder: Any = None
 ) -> tuple[Float[Tensor, "B S"], Float[Tensor, "B S"]]:
-    """Log-probabilities and entropies in nats of the response tokens, at the temperature that sampled them.
+    """Log-probabilities and entropies in nats of the response tokens, at the temperature that sampled them, as the loss reads
+    them: in the precision of `update.dtype`.
 
     `states`: see `token_logprobs`; `decoder`: in place of the model's own.
     """
-    return token_logprobs(
-        model,
-        rollouts.token_ids,
-        rollouts.attention_mask,
-        rollouts.response_mask,
-        temperature=method.sampling.temperature,
-        entropy_grad=method.entropy_grad,
-        states=states,
-        decoder=decoder,
-    )
+    with update_precision(method.update, rollouts.token_ids.device):
+        return token_logprobs(
+            model,
+            rollouts.token_ids,
+            rollouts.attention_mask,
+            rollouts.response_mask,
+            temperature=method.sampling.temperature,
+            entropy_grad=method.entropy_grad,
+            states=states,
+            decoder=decoder,
+        )
 
 
 class UpdateForward:
@@ -54,7 +57,9 @@ class UpdateForward:
             if self._compiled is None:  # dynamic: lengths differ from pass to pass
                 self._compiled = torch.compile(base_model(self.model).get_decoder(), dynamic=True)
             return completion_logprobs(self.model, rollouts, method, decoder=self._compiled)
-        return completion_logprobs(self.model, rollouts, method, states=self._plain_states(rollouts))
+        with update_precision(method.update, rollouts.token_ids.device):
+            states = self._plain_states(rollouts)
+        return completion_logprobs(self.model, rollouts, method, states)
 
     def _plain_states(self, rollouts: Rollouts) -> Float[Tensor, "k H"] | None:
         if self._plain is None:  # compares the two forms

@@ -13,8 +13,12 @@ import torch
 from oar_lightning.common.config_check import ConfigError
 from oar_lightning.distributed.strategies import adapt
 from oar_lightning.policy.casting import TRUE, precision_name
+from oar_lightning.training.slots import UpdatePlan
 
 log = logging.getLogger(__name__)
+
+BF16_PRODUCTS = ("avx512_bf16", "amx_bf16", "bf16", "sve_bf16")
+"""What torch calls them on x86 and on ARM."""
 
 
 def check_trained(model: Any, trainer: L.Trainer, dtype: str) -> None:
@@ -39,6 +43,35 @@ def check_trained(model: Any, trainer: L.Trainer, dtype: str) -> None:
         f"{setting}: the weights that are trained would be float16, in which AdamW's eps is 0 and they are NaN after a step; "
         f"set {remedy}"
     )
+
+
+def check_update_dtype(plan: UpdatePlan, trainer: L.Trainer) -> None:
+    """Hold `update.dtype` against the trainer's precision, and warn of a CPU that has no products of it.
+
+    Raises:
+        ConfigError: for a trainer that has a half precision of its own.
+    """
+    if plan.dtype is None:
+        return
+    name = precision_name(trainer.precision)
+    if name != "32-true":
+        raise ConfigError(
+            f"update.dtype={plan.dtype} changes passes of trainer.precision=32-true alone, and trainer.precision={name} says "
+            "what all passes compute in; leave one of them out"
+        )
+    known = getattr(torch.cpu, "get_capabilities", None)  # torch 2.11
+    if trainer.strategy.root_device.type == "cpu" and known and not any(map(known().get, BF16_PRODUCTS)):
+        log.warning(
+            "update.dtype=%s: this processor has no products of it (none of %s), and takes longer with them than with float32; "
+            "set update.dtype=null",
+            plan.dtype,
+            ", ".join(BF16_PRODUCTS),
+        )
+
+
+def update_precision(plan: UpdatePlan, device: torch.device) -> contextlib.AbstractContextManager[Any]:
+    """A block for passes whose log-probabilities the loss reads."""
+    return torch.autocast(device.type, getattr(torch, plan.dtype)) if plan.dtype else contextlib.nullcontext()
 
 
 @contextlib.contextmanager

@@ -14,7 +14,7 @@ import lightning as L
 from lightning.pytorch.loggers import Logger
 from lightning.pytorch.plugins.environments import ClusterEnvironment, LightningEnvironment, SLURMEnvironment
 
-from oar_lightning.common.config_check import ConfigError
+from oar_lightning.common.config_check import ConfigError, warn_idle
 from oar_lightning.data.filters import AnyOf, PromptLength, training_filter, with_solution
 from oar_lightning.data.prompts import PromptTemplate
 from oar_lightning.data.stream import Keep, check_kept, eval_set_problems, sample_texts
@@ -48,7 +48,7 @@ from oar_lightning.training.callbacks.kept import check_compared, check_monitor
 from oar_lightning.training.datamodule import LoaderPlan, MathDataModule
 from oar_lightning.training.module import PolicyOptimization
 from oar_lightning.training.policy_module import PolicyModule
-from oar_lightning.training.precision import check_trained
+from oar_lightning.training.precision import check_trained, check_update_dtype
 from oar_lightning.training.settings import Settings
 from oar_lightning.training.supervised import SupervisedWarmStart
 
@@ -180,6 +180,8 @@ def assemble(
     )
     check_compile(settings, trainer)  # a strategy that training cannot use fails here, before long work
     check_trained(policy.model, trainer, getattr(settings.policy, "dtype", "float32"))
+    if settings.supervised is None:
+        check_update_dtype(settings.method.update, trainer)
     plan.check(trainer.world_size)
     longest = None if settings.supervised else longest_prompt(policy.model, settings.method.sampling, settings.engine)
     keep = keep_rule(settings, prompt, policy.tokenizer, longest)
@@ -233,6 +235,7 @@ def _checkpoints(settings: Settings, run_dir: Path, evaluation: EvaluationCallba
     """Raises: ConfigError: where no evaluation says which checkpoints are best."""
     keep = settings.checkpoints
     monitor = check_monitor("checkpoints.monitor", keep.monitor, evaluation.metric_names())
+    warn_idle("checkpoints", keep.idle)
     if keep.best:
         check_compared(f"checkpoints.best={keep.best}", evaluation.config.every_n_steps)
     every = settings.checkpoint_every_n_steps

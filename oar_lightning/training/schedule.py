@@ -42,7 +42,13 @@ class Schedule:
         """What `configure_optimizers` returns for `steps` optimizer steps in all."""
         from transformers import get_scheduler
 
-        if self.name != "constant" and self.warmup_steps >= steps:
+        if self.name == "constant" and self.warmup_steps:
+            log.warning(
+                "schedule.warmup_steps=%d: without effect, since schedule.name=constant has no warm-up; set "
+                "schedule.name=constant_with_warmup, or schedule.warmup_steps=0",
+                self.warmup_steps,
+            )
+        elif self.warmup_steps >= steps:
             log.warning(
                 "schedule.warmup_steps=%d, and the run has %d optimizer steps: the learning rate does not reach optimizer.lr; "
                 "lower schedule.warmup_steps for a run as short as this",

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 from dataclasses import dataclass
-from typing import Annotated, Any
+from typing import Annotated, Any, Literal
 
 from annotated_types import Interval
 
@@ -37,6 +37,8 @@ class UpdatePlan:
             few for that, their sizes are even (and `update/microbatch_tokens` exceeds the budget). None: always
             `microbatches`. `auto`: halved where memory runs out; a micro-batch above it then takes several passes.
         compile: `torch.compile` the decoder of the update's passes; the first step then takes half a minute or more.
+        dtype: of the products of the passes whose log-probabilities the loss reads, by autocast: the update's, and those of the
+            old and the reference policy. Sampling and scoring keep theirs. None: that of the trainer's `precision`.
     """
 
     problems: PositiveInt = 32
@@ -46,6 +48,7 @@ class UpdatePlan:
     microbatches: PositiveInt = 1
     token_budget: TokenBudget | Tokens = None
     compile: bool = False
+    dtype: Literal["bfloat16"] | None = None
 
     def __post_init__(self) -> None:
         object.__setattr__(self, "token_budget", as_budget("update.token_budget", self.token_budget))

@@ -6,7 +6,7 @@ from collections.abc import Sequence
 from dataclasses import replace
 from pathlib import Path
 from types import SimpleNamespace
-from typing import Any
+from typing import Any, Literal
 
 import pytest
 import torch
@@ -384,6 +384,20 @@ def test_what_a_scorer_trains_is_not_sharded(scorer: Scorer, precision: str, tmp
     assert not planned.unknown_scorer
     of_items = sum(item.bytes for item in planned.plan.items if "scoring" in item.phases)
     assert planned.plan.of("scoring") == of_items > planned.plan.without("scoring", "scoring")
+
+
+def test_an_update_in_bfloat16_is_planned_as_under_autocast_and_scoring_as_without(tmp_path: Path) -> None:
+    QWEN.save_pretrained(tmp_path)
+
+    def planned(precision: str, dtype: Literal["bfloat16"] | None) -> dict[str, float]:
+        update, sampling = UpdatePlan(problems=8, group_size=2, inner_epochs=2, dtype=dtype), SamplingConfig(8)
+        job = Job(PretrainedPolicy(str(tmp_path)), precision, Sharding(), update, sampling, OarG(), 16, 3)
+        return {item.name: item.bytes for item in plan_job(job).plan.items}
+
+    full, half, update = planned("32-true", None), planned("bf16-mixed", None), planned("32-true", "bfloat16")
+    for name in ("update's pass", "log-probabilities' pass"):
+        assert update[name] == half[name] != full[name], name
+    assert update["scoring"] == full["scoring"] != half["scoring"]
 
 
 def moments(own: OwnModel) -> list[torch.Tensor]:

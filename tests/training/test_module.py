@@ -46,7 +46,7 @@ def same(a: dict[str, torch.Tensor], b: dict[str, torch.Tensor]) -> bool:
     return a.keys() == b.keys() and all(torch.equal(a[k], b[k]) for k in a)
 
 
-def plain_grpo_step(policy, problems, update: UpdatePlan, lr: float) -> dict[str, torch.Tensor]:
+def plain_grpo_step(policy, problems, update: UpdatePlan) -> dict[str, torch.Tensor]:
     """One GRPO step written from the paper, without this project's loss, gate or module."""
     model = policy.model
     stage = make_stage(policy, LengthReward())
@@ -55,13 +55,18 @@ def plain_grpo_step(policy, problems, update: UpdatePlan, lr: float) -> dict[str
     r = rollouts.rewards.view(-1, update.group_size)
     advantages = ((r - r.mean(1, keepdim=True)) / (r.std(1, keepdim=True) + 1e-4)).flatten()
     model.train()
-    logits = model(input_ids=rollouts.token_ids, attention_mask=rollouts.attention_mask.long()).logits
+    with torch.autocast("cpu", torch.bfloat16, enabled=update.dtype is not None):
+        logits = model(input_ids=rollouts.token_ids, attention_mask=rollouts.attention_mask.long()).logits.float()
     logp = torch.log_softmax(logits[:, :-1], -1).gather(-1, rollouts.token_ids[:, 1:, None]).squeeze(-1)
     mask = rollouts.response_mask[:, 1:].float()
     per_token = -(logp - logp.detach()).exp() * advantages[:, None]
     loss = ((per_token * mask).sum(1) / mask.sum(1)).mean()
     loss.backward()
     return {name: p.grad.clone() for name, p in model.named_parameters()}
+
+
+def flat(gradients: dict[str, torch.Tensor]) -> torch.Tensor:
+    return torch.cat([gradients[name].flatten() for name in sorted(gradients)])
 
 
 class FirstGradient(L.Callback):
@@ -77,13 +82,53 @@ class FirstGradient(L.Callback):
 def test_uniform_gradient_is_the_papers_grpo() -> None:
     update = UpdatePlan(problems=3, group_size=4)
     problems = [ChainProblems(TASK)[i] for i in range(3)]
-    expected = plain_grpo_step(tiny_policy(), problems, update, 1e-3)
+    expected = plain_grpo_step(tiny_policy(), problems, update)
     catch = FirstGradient()
     fit(make_module(tiny_policy(), update=update), 1, [catch])
     scale = max(float(g.abs().max()) for g in expected.values())
     assert scale > 1e-3
     for name, gradient in expected.items():
         assert torch.allclose(catch.gradient[name], gradient, atol=2e-6 * scale + 1e-7), name
+
+
+def test_an_update_in_bfloat16_is_that_of_autocast_after_the_same_sampling_and_scoring() -> None:
+    """`update.dtype`: its gradient is the one by hand under autocast, and is told from float32's."""
+    seen: list[bool] = []
+
+    def alike(model: Any, rollouts: Rollouts) -> torch.Tensor:
+        seen.append(torch.is_autocast_enabled("cpu"))
+        return torch.ones(rollouts.token_ids.shape)
+
+    problems = [ChainProblems(TASK)[i] for i in range(3)]
+    gradients, expected, texts = [], [], []
+    for dtype in (None, "bfloat16"):
+        update = UpdatePlan(problems=3, group_size=4, dtype=dtype)
+        expected.append(flat(plain_grpo_step(tiny_policy(), problems, update)))
+        catch, module = FirstGradient(), make_module(tiny_policy(), scorer=FunctionScorer(alike), update=update)
+        fit(module, 1, [catch])
+        gradients.append(flat(catch.gradient))
+        texts.append(module.experience.rollouts.token_ids)
+    assert seen == [False, False]
+    assert torch.equal(*texts)
+    rounding = float((expected[0] - expected[1]).norm())
+    assert rounding > 1e-4 * float(expected[0].norm())
+    assert float((gradients[1] - expected[1]).norm()) < 0.5 * rounding  # bfloat16 rounds as products are divided
+    assert float((gradients[0] - expected[0]).norm()) < 0.01 * rounding
+
+
+@pytest.mark.parametrize("keep_states", [True, False])
+def test_ratios_begin_at_1_with_an_update_in_bfloat16(keep_states: bool) -> None:
+    """The old policy's log-probabilities, and the reference's, are of the same passes; states of sampling are not."""
+    update = UpdatePlan(problems=2, group_size=4, minibatches=1, inner_epochs=2, dtype="bfloat16")
+    loss = LossConfig(clip_low=1e-7, clip_high=1e-7, kl_coef=0.1)
+    module = make_module(tiny_policy(), update=update, loss=loss, reference=tiny_policy().model, lr=1e-2)
+    sampling = SamplingConfig(max_new_tokens=12, keep_states=keep_states)
+    module.collector.method = dataclasses.replace(module.method, sampling=sampling)
+    rows = fit(module, 4).rows
+    assert rows[1]["clip_ratio/region_mean"] == rows[1]["kl"] == 0
+    assert rows[3]["clip_ratio/region_mean"] == 0, "of the second batch of rollouts"
+    assert rows[4]["clip_ratio/region_mean"] > 0
+    assert rows[3]["kl"] > 0
 
 
 def test_uniform_equals_gate_off_bit_for_bit() -> None:

@@ -16,7 +16,8 @@ from oar_lightning import ListedProblems, PretrainedPolicy, Settings, train
 from oar_lightning.common.config_check import ConfigError
 from oar_lightning.data.chain.task import ChainProblems
 from oar_lightning.distributed.deepspeed_strategy import ZeroRedundancy
-from oar_lightning.training.precision import check_trained, float32_by_default, precision_of
+from oar_lightning.training.precision import check_trained, check_update_dtype, float32_by_default, precision_of
+from oar_lightning.training.slots import UpdatePlan
 
 
 def test_random_numbers_keep_their_digits_with_half_precision_weights() -> None:
@@ -98,3 +99,34 @@ def test_deepspeed_moves_float32_copies() -> None:
     with pytest.raises(ConfigError):
         check_trained(torch.nn.Linear(2, 2), of(SingleDeviceStrategy, "16-true"), "float32")
     check_trained(torch.nn.Linear(2, 2), of(ZeroRedundancy, "16-true"), "float32")
+
+
+HALF = UpdatePlan(dtype="bfloat16")
+
+
+@pytest.mark.parametrize("precision", ["bf16-mixed", "16-mixed", "bf16-true", "64-true"])
+def test_an_update_has_no_dtype_beside_another_precision(precision: str) -> None:
+    with pytest.raises(
+        ConfigError, match=rf"update\.dtype=bfloat16 .* trainer\.precision={precision} .* leave one of them out"
+    ):
+        check_update_dtype(HALF, of(SingleDeviceStrategy, precision))
+    check_update_dtype(UpdatePlan(), of(SingleDeviceStrategy, precision))
+
+
+@pytest.mark.parametrize(
+    ("capabilities", "device", "told"),
+    [({"avx512_f": True, "avx512_bf16": False}, "cpu", True), ({"bf16": True}, "cpu", False), ({}, "cuda", False)],
+)
+def test_a_processor_without_products_in_bfloat16_is_told(
+    capabilities: dict[str, bool],
+    device: str,
+    told: bool,
+    monkeypatch: pytest.MonkeyPatch,
+    caplog: pytest.LogCaptureFixture,
+) -> None:
+    monkeypatch.setattr(torch.cpu, "get_capabilities", lambda: capabilities)
+    trainer = SimpleNamespace(strategy=SimpleNamespace(root_device=torch.device(device)), precision="32-true")
+    check_update_dtype(HALF, trainer)
+    assert [
+        message.startswith("update.dtype=bfloat16: this processor has no products of it") for message in caplog.messages
+    ] == (told * [True])

@@ -67,7 +67,7 @@ def test_a_resumed_run_has_its_own_choice_of_foreach(tmp_path: Path) -> None:
 
 @pytest.mark.parametrize(
     ("name", "steps", "told"),
-    [("linear", 4, True), ("linear", 5, False), ("constant", 4, False), ("constant_with_warmup", 3, True)],
+    [("linear", 4, True), ("linear", 5, False), ("constant_with_warmup", 3, True)],
 )
 def test_a_run_that_ends_within_its_warmup_is_told(
     name: Name, steps: int, told: bool, caplog: pytest.LogCaptureFixture
@@ -91,3 +91,14 @@ def test_another_one_is_refused_and_not_offered(name: str) -> None:
     with pytest.raises(ValueError, match=rf"schedule\.name must be one of linear, .*, got '{name}'$") as refused:
         Schedule(name)
     assert name not in str(refused.value).partition(", got ")[0]
+
+
+@pytest.mark.parametrize("warmup", [0, 4])
+def test_a_warm_up_that_a_constant_rate_does_not_have_is_told(warmup: int, caplog: pytest.LogCaptureFixture) -> None:
+    optimizer = torch.optim.SGD([torch.nn.Parameter(torch.ones(1))], lr=0.1)
+    scheduler = Schedule("constant", warmup).with_optimizer(optimizer, 5)["lr_scheduler"]["scheduler"]
+    assert scheduler.get_last_lr() == [0.1]
+    assert caplog.messages == bool(warmup) * [
+        "schedule.warmup_steps=4: without effect, since schedule.name=constant has no warm-up; set "
+        "schedule.name=constant_with_warmup, or schedule.warmup_steps=0"
+    ]

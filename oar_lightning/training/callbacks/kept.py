@@ -33,6 +33,13 @@ class KeepConfig:
     monitor: str | None = None
     mode: Literal["max", "min"] = "max"
 
+    @property
+    def idle(self) -> dict[str, str]:
+        """Settings without effect, "key=value" -> why, of those that are not the defaults."""
+        unread = () if self.best else ("monitor", "mode")
+        chosen = {key: getattr(self, key) for key in unread if getattr(self, key) != getattr(KeepConfig, key)}
+        return {f"{key}={value}": "checkpoints.best=0" for key, value in chosen.items()}
+
 
 def check_monitor(key: str, monitor: str | None, known: Sequence[str]) -> str:
     """The metric that a setting names, by default the first of the known ones.

@@ -65,6 +65,13 @@ def test_a_run_that_goes_on_from_an_earlier_step_forgets_later_ones(tmp_path: Pa
     assert names(tmp_path) == ["last.ckpt"]
 
 
+def test_a_metric_is_idle_where_no_best_checkpoints_are_kept() -> None:
+    assert not KeepConfig(last=3).idle
+    assert not KeepConfig(best=1, monitor="eval/test/pass@1", mode="min").idle
+    why = "checkpoints.best=0"
+    assert KeepConfig(monitor="eval/test/pass@1", mode="min").idle == {"monitor=eval/test/pass@1": why, "mode=min": why}
+
+
 def test_a_run_that_goes_on_with_another_metric_ranks_all_by_it(tmp_path: Path) -> None:
     keep_all(tmp_path, KeepConfig(best=2), range(1, 5))
     other = {2: 0.1, 4: 0.3, 5: 0.2, 6: 0.05}
