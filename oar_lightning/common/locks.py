@@ -30,17 +30,27 @@ class FileLock:
     def acquire(self, wait: bool = True) -> bool:
         """Take the lock and return True; without `wait`, return False where another process holds it."""
         self.path.parent.mkdir(parents=True, exist_ok=True)
-        descriptor = os.open(self.path, os.O_RDWR | os.O_CREAT, 0o644)
+        while True:
+            descriptor = os.open(self.path, os.O_RDWR | os.O_CREAT, 0o644)
+            try:
+                fcntl.flock(descriptor, fcntl.LOCK_EX | (0 if wait else fcntl.LOCK_NB))
+                current = self._is_at_its_path(descriptor)
+            except BlockingIOError:
+                os.close(descriptor)
+                return False
+            except BaseException:
+                os.close(descriptor)
+                raise
+            if current:
+                self.descriptor = descriptor
+                return True
+            os.close(descriptor)  # whoever held it has removed it, and the next one makes another
+
+    def _is_at_its_path(self, descriptor: int) -> bool:
         try:
-            fcntl.flock(descriptor, fcntl.LOCK_EX | (0 if wait else fcntl.LOCK_NB))
-        except BlockingIOError:
-            os.close(descriptor)
+            return os.path.samestat(os.fstat(descriptor), os.stat(self.path))
+        except FileNotFoundError:
             return False
-        except BaseException:
-            os.close(descriptor)
-            raise
-        self.descriptor = descriptor
-        return True
 
     def release(self) -> None:
         """Give the lock up; a child process that inherited the open file still holds it."""

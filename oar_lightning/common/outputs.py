@@ -79,5 +79,9 @@ def replace_file(path: Path, text: str) -> None:
     """Write a file atomically: a reader sees the former text or the new text, also after a kill."""
     # one temporary file a thread: the courier may write at the same time
     temporary = path.with_name(f".{path.name}.{os.getpid()}.{threading.get_ident()}")
-    temporary.write_text(text, encoding="utf-8")
-    os.replace(temporary, path)
+    try:
+        temporary.write_text(text, encoding="utf-8")
+        os.replace(temporary, path)
+    except BaseException:
+        temporary.unlink(missing_ok=True)
+        raise

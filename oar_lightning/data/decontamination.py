@@ -79,12 +79,8 @@ def normalized(text: str) -> str:
     return " ".join(_TOKEN.findall(_SPACED.sub(r"\1", plain)))
 
 
-def ngrams(text: str, size: int = NGRAM) -> Iterator[tuple[str, ...]]:
-    """Every run of `size` words and numbers of the normalised text; none for a shorter text."""
-    return _runs(_words(normalized(text)), size)
-
-
 def _runs(words: Sequence[str], size: int) -> Iterator[tuple[str, ...]]:
+    """Every run of `size` words; none of fewer."""
     return zip(*(words[i:] for i in range(size)), strict=False)
 
 

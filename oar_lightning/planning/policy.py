@@ -8,6 +8,7 @@ from typing import Any
 import torch
 from torch._subclasses.fake_tensor import unset_fake_temporarily
 
+from oar_lightning.policy.language_model import turn_dropout_off
 from oar_lightning.policy.location import check_location
 from oar_lightning.policy.pretrained import DTYPES, PretrainedPolicy, checkpoint_gradients, explained_load_errors
 
@@ -52,14 +53,12 @@ def policy_without_weights(spec: PretrainedPolicy, dtype: torch.dtype | None = N
             attn_implementation="eager" if spec.attention == "eager" else "sdpa",
             trust_remote_code=spec.trust_remote_code,
         )
+    turn_dropout_off(model)
     if spec.lora is not None:
         with unset_fake_temporarily():  # peft moves its adapters, which tensors of a fake mode refuse
             model = spec.lora.apply(model)
     if spec.gradient_checkpointing:
         checkpoint_gradients(model, lora=spec.lora is not None)
-    for module in model.modules():
-        if isinstance(module, torch.nn.Dropout):
-            module.p = 0.0
     _on_cpu(model, dtype)
     return model.eval()
 

@@ -86,7 +86,7 @@ METRICS: tuple[Metric, ...] = (
         ),
         ("rewards/<term>", "reward", "mean of one reward term, unweighted, over the completions that it applies to"),
         ("verdict/correct", SHARE, "answers judged equal to the gold answer", "reward term `accuracy`"),
-        ("verdict/incorrect", SHARE, "answers judged different from it", "reward term `accuracy`"),
+        ("verdict/incorrect", SHARE, "answers judged different from it, and completions without one", "reward term `accuracy`"),
         ("verdict/unparseable", SHARE, "answers that could not be read", "reward term `accuracy`"),
         ("verdict/timeout", SHARE, "answers that were not judged in time", "reward term `accuracy`"),
     ),

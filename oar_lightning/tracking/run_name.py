@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
+from oar_lightning.common.credentials import without_credentials
 from oar_lightning.common.overrides import DELETED, is_method, settings, short_names
 
 LONGEST_VALUE, LONGEST = 24, 80
@@ -12,7 +13,11 @@ LONGEST_VALUE, LONGEST = 24, 80
 
 def run_name(experiment: str, overrides: Sequence[str], seed: object) -> str:
     """Such as ``oar_g tau=0.5 asides · seed 0``. A choice of a group (``+variant=asides``) is shown by its value alone."""
-    given = {key: value for key, value in settings(overrides).items() if is_method(key) and key != "experiment"}
+    given = {
+        key: value
+        for key, value in settings(map(without_credentials, overrides)).items()
+        if is_method(key) and key != "experiment"
+    }
     names = short_names(given)
     parts: list[str] = []
     for key, value in given.items():

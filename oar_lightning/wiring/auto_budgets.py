@@ -39,7 +39,7 @@ def set_start_from_plan(cfg: DictConfig, run: Run) -> None:
         job = read_job(here, config, build_method(here))
         planned = plan_job(job)
         set_start(job, planned, propose(job, planned, (1 - config.reserve) * free))
-    except ValueError as error:
+    except (ValueError, RuntimeError) as error:  # the latter of operations that cannot run without values
         log.warning("no memory plan, so budgets that are auto start without one: %s", error)
         return
     for own, of_plan in zip(budgets, job.budgets, strict=True):

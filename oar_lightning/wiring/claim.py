@@ -19,9 +19,9 @@ def claim_and(run_dir: Path, start: Callable[[], object]) -> FileLock:
     try:
         start()
     except BaseException:
-        lock.release()
-        if not before:
+        if not before and lock.descriptor is not None:  # before its release, after which it may be another process's
             lock.path.unlink(missing_ok=True)
+        lock.release()
         raise
     return lock
 

@@ -10,6 +10,7 @@ from typing import Any
 
 from omegaconf import DictConfig
 
+from oar_lightning.common.credentials import hidden
 from oar_lightning.data.fingerprint import fingerprint
 from oar_lightning.data.hub import HubProblems
 from oar_lightning.data.stream import ProblemSource, is_endless
@@ -41,7 +42,7 @@ def _record(name: str, context: str, node: Mapping[str, Any], problems: Any, row
     # MLflow takes datasets of the same name and digest for one, whose first profile stays
     digest = hashlib.sha256(f"{context} {rows} {fingerprint(problems)}".encode()).hexdigest()[:16]
     hub = str(node["_target_"]).endswith(f".{HubProblems.__name__}")
-    source = {field: node.get(key) for field, key in HUB.items()} if hub else dict(node)
+    source = hidden({field: node.get(key) for field, key in HUB.items()} if hub else node)
     return {
         "name": name,
         "context": context,

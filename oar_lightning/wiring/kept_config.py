@@ -15,6 +15,7 @@ from omegaconf.errors import OmegaConfBaseException
 from yaml import YAMLError
 
 from oar_lightning.common.config_check import ConfigError, defaults_of
+from oar_lightning.common.credentials import hidden
 from oar_lightning.common.mappings import differing
 from oar_lightning.data.fingerprint import fingerprint
 from oar_lightning.training.settings import Settings
@@ -111,7 +112,7 @@ def changes(before: Any, now: Any, key: str = "") -> Iterator[Change]:
     """What differs between two resolved configs, without what may change.
 
     A key that one of them lacks has the default of its block's `_target_`, where both have the same; where they have not,
-    only the keys that both have are compared.
+    only the keys that both have are compared. Credentials are not, which are not kept.
     """
     if key in MAY_CHANGE:
         return
@@ -122,7 +123,7 @@ def changes(before: Any, now: Any, key: str = "") -> Iterator[Change]:
         for name in dict.fromkeys([*now, *before]) if same else [name for name in now if name in before or name == "_target_"]:
             values = [side.get(name, defaults.get(name, ABSENT)) for side in (before, now)]
             yield from changes(values[0], values[1], f"{key}.{name}" if key else str(name))
-    elif not _equal(before, now):
+    elif not _equal(before := hidden(before, key), now := hidden(now, key)):
         yield Change(key, before, now)
 
 

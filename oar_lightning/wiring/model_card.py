@@ -8,7 +8,7 @@ from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
-from oar_lightning.common.credentials import SECRET
+from oar_lightning.common.credentials import hidden
 from oar_lightning.common.mappings import flatten
 from oar_lightning.evaluation.tables import accuracy_names, percent
 from oar_lightning.policy.model_card import (
@@ -89,7 +89,7 @@ def settings(config: Mapping[str, Any], sections: Sequence[str]) -> Iterator[tup
             value = dict.fromkeys(terms, 1.0) | (value if isinstance(value, dict) else {})  # 1 where none is given
         if isinstance(value, dict):
             keys = {key: v for key, v in flatten(value).items() if not key.rpartition(".")[2].startswith("_")}
-            parts = [f"{key}={'***' if SECRET.search(key) else _shown(v)}" for key, v in keys.items()]
+            parts = [f"{key}={_shown(hidden(v, key))}" for key, v in keys.items()]
             target = str(value.get("_target_", "")).rpartition(".")[2] if section in CHOSEN_BY_CLASS else ""
             yield section, f"{target}: {', '.join(parts)}" if target and parts else target or ", ".join(parts)
         elif value is not None:
@@ -106,15 +106,23 @@ def data_sources(config: Mapping[str, Any], origin: Origin, step: int) -> Iterat
         count = origin.problems.get(TRAINING)
         since = origin.parent.step if origin.parent else 0
         words = "; ".join([*([f"{count}"] if count else []), *drawn(config, step, since)]) or "not counted"
-        mixed, weights = train.get("sources"), train.get("weights")
-        if not isinstance(mixed, dict):
-            mixed = {None: train}
-        for name, node in mixed.items():
-            share = f"; weight {weights.get(name)}" if name is not None and isinstance(weights, dict) else ""
-            yield source(TRAINING, node, words + share)
+        for node, share in unmixed(train):
+            yield source(TRAINING, node, words if share == 1 else f"{share:.3g} of {words}")
     for name, node in sets.items() if isinstance(sets, dict) else ():
         count = origin.problems.get(f"{EVALUATION}{name}")
         yield source(f"{EVALUATION}{name}", node, str(count) if count else "not counted")
+
+
+def unmixed(node: Mapping[str, Any], share: float = 1.0) -> Iterator[tuple[Any, float]]:
+    """The sources of a mixture, however deep, each with the part of the draws that it has on average; another source itself."""
+    mixed, weights = node.get("sources"), node.get("weights")
+    if not isinstance(mixed, dict) or not isinstance(weights, dict):
+        yield node, share
+        return
+    total = sum(map(weights.__getitem__, mixed))
+    for name, inner in mixed.items():
+        part = share * weights[name] / total
+        yield from unmixed(inner, part) if isinstance(inner, dict) else [(inner, part)]
 
 
 def drawn(config: Mapping[str, Any], step: int, since: int = 0) -> Iterator[str]:

@@ -14,7 +14,7 @@ from typing import Any
 import yaml
 from omegaconf import DictConfig, OmegaConf
 
-from oar_lightning.common.credentials import without_credentials, without_users
+from oar_lightning.common.credentials import hidden, without_credentials
 from oar_lightning.common.messages import one_line
 from oar_lightning.tracking.revision import git_revision
 from oar_lightning.tracking.tracker import Tracker
@@ -153,13 +153,18 @@ def about_the_run(override: str) -> bool:
 
 def without_secrets(text: str) -> str:
     """An override without credentials, and without the name of the home folder."""
-    return without_credentials(text).replace(str(Path.home()), "~")
+    return without_home(without_credentials(text))
+
+
+def without_home(text: str) -> str:
+    """A text whose paths in the home folder begin with ~."""
+    try:
+        home = str(Path.home())
+    except RuntimeError:  # a user whom the machine does not know, as in containers
+        return text
+    return text if home == "/" else re.sub(rf"(?<![\w.-]){re.escape(home)}(?![\w.-])", "~", text)
 
 
 def logged(cfg: DictConfig) -> str:
-    """The config as YAML for a tracking server, without credentials in the addresses of the loggers themselves."""
-    content = plain(cfg)
-    for block in ("logger", "loggers"):
-        if content.get(block):
-            content[block] = yaml.safe_load(without_users(yaml.safe_dump(content[block])))
-    return OmegaConf.to_yaml(OmegaConf.create(content))
+    """The config as YAML for a tracking server, without credentials."""
+    return OmegaConf.to_yaml(OmegaConf.create(hidden(plain(cfg))))

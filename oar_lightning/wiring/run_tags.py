@@ -10,7 +10,7 @@ from hydra.core.hydra_config import HydraConfig
 from omegaconf import DictConfig
 
 from oar_lightning.common.config_check import ConfigError
-from oar_lightning.common.credentials import shown_words
+from oar_lightning.common.credentials import hidden, shown_words
 from oar_lightning.distributed.launch import is_first_rank
 from oar_lightning.sweep.trial import current_ticket, job_folder, write_run_id
 from oar_lightning.tracking.revision import git_revision
@@ -116,5 +116,5 @@ def note_run(tracker: Tracker) -> None:
 
 
 def run_parameters(cfg: DictConfig) -> dict[str, Any]:
-    """The resolved config without where it is logged to: what a run is compared by."""
-    return {key: value for key, value in plain(cfg).items() if key not in ("logger", "loggers")}
+    """The resolved config without where it is logged to, and without credentials: what a run is compared by."""
+    return hidden({key: value for key, value in plain(cfg).items() if key not in ("logger", "loggers")})

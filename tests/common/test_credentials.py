@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from oar_lightning.common.credentials import shown_words, without_credentials
+from oar_lightning.common.credentials import hidden, shown_words, without_credentials
 
 
 def test_an_override_without_credentials() -> None:
@@ -16,6 +16,22 @@ def test_an_override_without_credentials() -> None:
     )
     for plain in ("rollout.max_new_tokens=80", "scorer.token_budget=512", "data.chat={max_tokens: 3}"):
         assert without_credentials(plain) == plain
+
+
+def test_a_config_without_credentials() -> None:
+    config = {
+        "judge": {"api_key": "word", "password": 1234, "token": None, "url": "https://me:word@h/v1?api_key=word&x=1"},
+        "headers": [{"access_token": "word"}, "Bearer hf_abcdefghij"],
+        "policy": {"pad_token": "<pad>", "max_tokens": 3, "name": "a/b"},
+        "prompt": "The secret: {question}",
+    }
+    assert hidden(config) == {
+        "judge": {"api_key": "***", "password": "***", "token": None, "url": "https://h/v1?api_key=***&x=1"},
+        "headers": [{"access_token": "***"}, "Bearer hf_***"],
+        "policy": config["policy"],
+        "prompt": config["prompt"],
+    }
+    assert hidden("word", "reward.terms.judge.api_key") == "***"
 
 
 def test_a_command_is_one_line_for_a_shell() -> None:

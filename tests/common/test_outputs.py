@@ -7,7 +7,7 @@ from pathlib import Path
 import pytest
 
 from oar_lightning.common.config_check import ConfigError
-from oar_lightning.common.outputs import new_file, output_folder, output_path, page_folder, write_text
+from oar_lightning.common.outputs import new_file, output_folder, output_path, page_folder, replace_file, write_text
 
 
 def test_checking_creates_nothing_and_writing_makes_the_folder(tmp_path: Path) -> None:
@@ -49,3 +49,15 @@ def test_what_cannot_be_written_names_the_key(tmp_path: Path) -> None:
     with pytest.raises(ConfigError, match="cannot be written"):
         output_folder(str(tmp_path / "gone" / "policy"), "export_to")
     assert sorted(path.name for path in tmp_path.iterdir()) == ["file", "gone"]
+
+
+def test_a_file_that_cannot_be_replaced_leaves_nothing_behind(tmp_path: Path) -> None:
+    replace_file(tmp_path / "a", "former")
+    replace_file(tmp_path / "a", "new")
+    with pytest.raises(UnicodeEncodeError):
+        replace_file(tmp_path / "a", "half \udc80")
+    (tmp_path / "b").mkdir()
+    with pytest.raises(OSError, match="directory"):
+        replace_file(tmp_path / "b", "text")
+    assert (tmp_path / "a").read_text() == "new"
+    assert sorted(path.name for path in tmp_path.iterdir()) == ["a", "b"]

@@ -13,7 +13,7 @@ import numpy as np
 import pytest
 
 from oar_lightning.data import decontamination
-from oar_lightning.data.decontamination import Contamination, Finding, find_contamination, ngrams, normalized
+from oar_lightning.data.decontamination import Contamination, Finding, find_contamination, normalized
 from oar_lightning.data.files import FileProblems
 from oar_lightning.data.filters import AnyOf, Decontamination, PromptLength
 from oar_lightning.data.prompts import PlainPrompt
@@ -117,7 +117,7 @@ def test_what_many_problems_say_is_no_contamination() -> None:
     end = "is m over n where m and n are relatively prime positive integers find m plus n"
     held = "a fair die is rolled until a six has come twice and the chance that this takes more than nine rolls " + end
     other = "a circle with a radius of twelve inches goes around an equilateral triangle, and the share of its area outside "
-    assert any(ngram in set(ngrams(held)) for ngram in ngrams(other + end))
+    assert len(end.split()) > decontamination.NGRAM
     assert reason(other + end, held) is None
     assert reason("now " + held.replace("nine rolls", "seven rolls"), held) == "13-gram"
     assert reason(f"Solve each of these. {held}. Then explain {'why ' * 200}", held) == "13-gram", "a part of a long text"

@@ -9,11 +9,12 @@ from typing import Any
 
 import pytest
 import torch
-from transformers import AutoModelForCausalLM, GPT2Config, LlamaConfig, Qwen2Config
+from transformers import AutoModelForCausalLM, GPT2Config, LlamaConfig, MixtralConfig, Qwen2Config
 
 from oar_lightning.planning import dry_run
 from oar_lightning.planning.empty import no_memory
 from oar_lightning.planning.policy import policy_size, policy_without_weights
+from oar_lightning.policy.language_model import turn_dropout_off
 from oar_lightning.policy.pretrained import LoraSpec, PretrainedPolicy
 from oar_lightning.rollout.sampling import SamplingConfig
 
@@ -30,6 +31,8 @@ CONFIGS = {
     "qwen2_untied": Qwen2Config(**SMALL, tie_word_embeddings=False),
     "llama_tied": LlamaConfig(**SMALL, tie_word_embeddings=True),
     "llama_untied": LlamaConfig(**SMALL, tie_word_embeddings=False),
+    "llama_dropout": LlamaConfig(**SMALL, attention_dropout=0.1),
+    "mixtral": MixtralConfig(**SMALL, num_local_experts=4),
     "gpt2": GPT2Config(vocab_size=300, n_embd=32, n_layer=2, n_head=4, bos_token_id=1, eos_token_id=1),
     "gpt2_untied": GPT2Config(
         vocab_size=300, n_embd=32, n_layer=2, n_head=4, bos_token_id=1, eos_token_id=1, tie_word_embeddings=False
@@ -75,22 +78,19 @@ def test_counts_of_large_models_are_the_published_ones(config: dict[str, int], p
     assert (size.parameters, size.bytes) == (parameters, 2 * parameters)
 
 
-def without_dropout(model: Any) -> Any:
-    for module in model.modules():
-        if isinstance(module, torch.nn.Dropout):
-            module.p = 0.0
-    return model
-
-
-@pytest.mark.parametrize("name", ["qwen2_tied", "llama_untied", "gpt2"])
-@pytest.mark.parametrize("checkpointing", [False, True])
+@pytest.mark.parametrize(
+    ("name", "checkpointing"),
+    [(name, on) for name in ("qwen2_tied", "llama_untied", "gpt2") for on in (False, True)]
+    + [("llama_dropout", False), ("mixtral", False)],
+)
 def test_peaks_are_those_of_true_passes(
     name: str, checkpointing: bool, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setenv("TRANSFORMERS_SDPA_FORCE_GQA", "1")
     spec = replace(only_config(CONFIGS[name], tmp_path), gradient_checkpointing=checkpointing)
     torch.manual_seed(0)
-    model = without_dropout(AutoModelForCausalLM.from_config(CONFIGS[name], attn_implementation="sdpa"))
+    model = AutoModelForCausalLM.from_config(CONFIGS[name], attn_implementation="sdpa")
+    turn_dropout_off(model)
     if checkpointing:
         model.gradient_checkpointing_enable(gradient_checkpointing_kwargs={"use_reentrant": False})
     texts = dry_run.completions(4, 2, 32, 64)

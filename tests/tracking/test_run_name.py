@@ -19,6 +19,7 @@ LONG = [f"gate.key_{n}={n}.25" for n in range(40)]
         (["optimizer.lr=0.000312345678", "gate.tau=0.2", "gate.tau=0.4"], "oar_g lr=0.0003123 tau=0.4 · seed 3"),
         (["update.token_budget=1", "rollout.token_budget=2"], "oar_g update.token_budget=1 rollout.token_budget=2 · seed 3"),
         (["policy.name=/a/very/long/path/to/runs/policy"], "oar_g policy=…ong/path/to/runs/policy · seed 3"),
+        (["+reward.terms.judge.api_key=word"], "oar_g api_key=*** · seed 3"),
         (
             ["data.prompt.template='a\nb'", "data/prompt=chat", "~evaluation"],
             "oar_g template=a b prompt=chat evaluation=deleted · seed 3",

@@ -7,6 +7,7 @@ from pathlib import Path
 
 import pytest
 from mlflow.data.huggingface_dataset_source import HuggingFaceDatasetSource
+from omegaconf import OmegaConf
 from support.composing import composed
 
 from oar_lightning.types import MathProblem
@@ -48,3 +49,9 @@ def test_mlflow_reads_the_source_of_a_hub_set() -> None:
     assert record["source_type"] == HuggingFaceDatasetSource._get_source_type()
     source = HuggingFaceDatasetSource.from_json(record["source"])
     assert (source.path, source.split) == ("openai/gsm8k", "test")
+
+
+def test_a_source_has_no_credentials() -> None:
+    cfg = OmegaConf.create({"data": {"name": "own", "evaluation": {"own": {"_target_": "mine.Problems", "api_key": "word"}}}})
+    (record,) = datasets(cfg, None, {"own": [MathProblem("1+1?", "2")]})
+    assert json.loads(record["source"]) == {"_target_": "mine.Problems", "api_key": "***"}

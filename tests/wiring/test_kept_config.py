@@ -65,6 +65,15 @@ def test_a_key_that_is_new_or_gone_has_its_default() -> None:
     assert [str(change) for change in changes(older, other)] == ["gate.floor: 0.1 -> 0.2"]
 
 
+def test_credentials_are_neither_compared_nor_shown() -> None:
+    """What a folder keeps has none."""
+    before = {"judge": {"api_key": "***", "url": "http://host/v1", "model": "a"}}
+    now = {"judge": {"api_key": "word", "url": "http://me:word@host/v1", "model": "a"}}
+    assert not list(changes(before, now))
+    other = {"judge": now["judge"] | {"url": "http://me:word@other/v1"}}
+    assert [str(change) for change in changes(before, other)] == ["judge.url: http://host/v1 -> http://other/v1"]
+
+
 def test_values_are_compared_as_yaml_knows_them() -> None:
     before = {"a": (1, 2), "b": float("nan"), "c": 1, "d": {}}
     assert not list(changes(before, {"a": [1, 2], "b": float("nan"), "c": 1.0, "d": {}}))

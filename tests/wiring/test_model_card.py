@@ -12,7 +12,7 @@ from support.composing import composed
 
 from oar_lightning.policy.model_card import UNKNOWN, Accuracy, CardFacts, DataSource, model_card
 from oar_lightning.wiring.config import plain
-from oar_lightning.wiring.model_card import accuracies, card_facts
+from oar_lightning.wiring.model_card import accuracies, card_facts, unmixed
 
 
 def facts(folder: Path, config: Any, step: int = 8, problems: dict[str, int | None] | None = None, **more: Any) -> CardFacts:
@@ -50,8 +50,8 @@ def test_a_mixture_from_the_hub_and_a_warm_start(tmp_path: Path) -> None:
     hub = ["data=math", "data/train=mixture", "policy=hf", "policy.name=no-such/model", "data/prompt=chat"]
     found = facts(tmp_path, plain(composed("+experiment=grpo", *hub, "data/evaluation=[math500]")))
     assert [(d.hub_id, d.problems) for d in found.data] == [
-        ("openai/gsm8k", "256 drawn, 8 completions each; weight 1.0"),
-        ("DigitalLearningGmbH/MATH-lighteval", "256 drawn, 8 completions each; weight 1.0"),
+        ("openai/gsm8k", "0.5 of 256 drawn, 8 completions each"),
+        ("DigitalLearningGmbH/MATH-lighteval", "0.5 of 256 drawn, 8 completions each"),
         ("HuggingFaceH4/MATH-500", "not counted"),
     ]
     assert found.data[0].words == "openai/gsm8k, name main, split train"
@@ -60,6 +60,16 @@ def test_a_mixture_from_the_hub_and_a_warm_start(tmp_path: Path) -> None:
     assert warm.base.licence is None
     assert warm.data[0].problems == "256 drawn"
     assert warm.settings[0][0] == "supervised"
+
+
+def test_a_mixture_within_a_mixture_is_its_sources() -> None:
+    hub, own = {"path": "openai/gsm8k"}, {"_target_": "oar_lightning.data.chain.task.ChainProblems"}
+    inner = {"_target_": "oar_lightning.data.mixture.Mixture", "sources": {"a": hub, "b": own}, "weights": {"a": 3, "b": 1}}
+    assert list(unmixed({"sources": {"x": inner, "y": own}, "weights": {"x": 1.0, "y": 1.0}})) == [
+        (hub, 0.375),
+        (own, 0.125),
+        (own, 0.5),
+    ]
 
 
 @pytest.mark.usefixtures("hydra_conf")

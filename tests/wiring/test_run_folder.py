@@ -16,6 +16,7 @@ from oar_lightning.wiring.run_folder import (
     note_origin,
     read_config,
     read_origin,
+    without_home,
 )
 
 
@@ -104,9 +105,31 @@ def test_a_command_is_without_places_and_secrets(monkeypatch: pytest.MonkeyPatch
     assert Origin().command is None
 
 
-def test_a_logged_config_has_no_users_in_the_addresses_of_loggers() -> None:
+def test_a_logged_config_has_no_credentials() -> None:
     address = "http://me:word@127.0.0.1:5000/x?a=b"
-    cfg = OmegaConf.create({"seed": 1, "address": address, "logger": {"uri": "${address}"}, "loggers": [{"uri": address}]})
+    judge = {"api_key": "word", "url": "${logger.uri}"}
+    cfg = OmegaConf.create({"seed": 1, "logger": {"uri": address}, "loggers": [{"uri": address}], "reward": {"judge": judge}})
     kept = OmegaConf.to_container(OmegaConf.create(logged(cfg)))
     bare = "http://127.0.0.1:5000/x?a=b"
-    assert kept == {"seed": 1, "address": address, "logger": {"uri": bare}, "loggers": [{"uri": bare}]}
+    shown = {"judge": {"api_key": "***", "url": bare}}
+    assert kept == {"seed": 1, "logger": {"uri": bare}, "loggers": [{"uri": bare}], "reward": shown}
+
+
+@pytest.mark.parametrize(
+    ("home", "text", "expected"),
+    [
+        ("/", "data/train=math", "data/train=math"),
+        ("/root", "[/root/a, /rootfs/b, /mnt/root/c, /root]", "[~/a, /rootfs/b, /mnt/root/c, ~]"),
+        (None, "/root/a", "/root/a"),
+    ],
+)
+def test_the_home_folder_is_hidden_where_it_is_one(
+    home: str | None, text: str, expected: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def found() -> Path:
+        if home is None:
+            raise RuntimeError("Could not determine home directory.")
+        return Path(home)
+
+    monkeypatch.setattr(Path, "home", found)
+    assert without_home(text) == expected

@@ -77,3 +77,13 @@ def test_only_a_task_that_exports_registers() -> None:
     assert presented("logger.register_as=chain").register_as == "chain"
     with pytest.raises(ConfigError, match=r"logger.register_as=chain .*task=train and task=warm_start.* leave it out"):
         presented("task=evaluate", "logger.register_as=chain")
+
+
+def test_parameters_have_no_credentials() -> None:
+    own = ["+reward.terms.judge={_target_: mine.Judge, api_key: word, url: 'http://me:word@host/v1'}"]
+    cfg = without_hydra(composed_whole("+experiment=oar_g", *own, cwd="/x"))
+    assert run_tags.run_parameters(cfg)["reward"]["terms"]["judge"] == {
+        "_target_": "mine.Judge",
+        "api_key": "***",
+        "url": "http://host/v1",
+    }
