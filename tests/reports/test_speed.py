@@ -56,13 +56,18 @@ def test_ratios_of_a_step_and_of_a_phase() -> None:
         "grpo": {"step": phase(2.0), "rollout": phase(0.6, products=0.5, floor=0.3)},
         "entropy": {"rollout": phase(0.9, products=0.6, floor=0.3)},
         "oar_p": {"rollout": phase(1.4, products=0.9, floor=0.3)},
-        "oar_g": {"step": phase(2.8, step_ratio=1.4), "scoring": phase(0.8, products=0.4, floor=0.2, peak=30)},
+        "oar_g": {
+            "step": phase(2.8, step_ratio=1.4),
+            "scoring": phase(0.8, products=0.4, floor=0.2, peak=30),
+            "update": phase(1.2, peak=40),
+        },
         "reference_oar_g": {"scoring": phase(1.6, peak=10)},
     }
     assert speed.step_over_grpo(results, "oar_g", 1.15, "OAR-G").ratios == pytest.approx((1.4, 1.2, 1.1))
     assert speed.over_floor(results, "rollout", 3).ratios == pytest.approx((3, 2, 1))
     assert speed.faster_than_published(results, "oar_g", 4, "OAR-G").ratios == pytest.approx((2, 4, 8))
     assert speed.memory_of_published(results, "oar_g", 2, "OAR-G").ratios == (3,)
+    assert speed.peak_over_update(results, "oar_g", 1, "OAR-G").ratios == (0.75,)
     with pytest.raises(SystemExit, match="benchmark_made has no seconds of products: run its README's command again"):
         speed.over_floor(results, "step", 3)
 
